@@ -27,6 +27,10 @@ def repository(source, victim, folder):
     """The urgent models, and the victim under a name of its own, as best effort."""
     for model in URGENT:
         shutil.copytree(source / model, folder / model, copy_function=os.link)
+        config = (folder / model / "config.pbtxt").read_text()
+        (folder / model / "config.pbtxt").unlink()  # a link to the sample's own
+        (folder / model / "config.pbtxt").write_text(
+            config + 'parameters {\n  key: "real_time_requests"\n  value { string_value: "allow" }\n}\n')
     name = f"{victim}_best_effort"
     shutil.copytree(source / victim, folder / name, copy_function=os.link)
     config = (source / victim / "config.pbtxt").read_text().replace(f'name: "{victim}"', f'name: "{name}"', 1)

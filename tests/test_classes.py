@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import subprocess
 import threading
 import time
+import urllib.request
 
 import numpy as np
 import onnx
@@ -20,6 +23,7 @@ from loopback import make_samples, serving, write_model
 PATIENT = 20_000_000  # microseconds: what is asked here is the answer, on however slow a machine
 WIDTH = 1024
 LAYERS = 6
+ALLOW = 'parameters { key: "real_time_requests" value { string_value: "allow" } }\n'
 CONFIG = """
 parameters {{ key: "class" value {{ string_value: "{kind}" }} }}
 """
@@ -43,6 +47,11 @@ def write_layers(folder, name: str, kind: str, more: str = "") -> None:
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     folder = make_samples(tmp_path_factory.mktemp("classes"), "tiny_mlp")
+    # Who may be real-time: any request for "tiny_mlp", none for its copy.
+    shutil.copytree(folder / "tiny_mlp", folder / "ordinary")
+    config = (folder / "tiny_mlp" / "config.pbtxt").read_text()
+    (folder / "ordinary" / "config.pbtxt").write_text(config.replace('name: "tiny_mlp"', 'name: "ordinary"', 1))
+    (folder / "tiny_mlp" / "config.pbtxt").write_text(config + ALLOW)
     write_layers(folder, "background", "best_effort")
     write_layers(folder, "promised", "best_effort", 'parameters { key: "slo_ms" value { string_value: "50" } }\n')
     write_layers(folder, "urgent", "real_time")
@@ -129,6 +138,27 @@ def test_real_time_and_best_effort_are_answered_right_beside_each_other(server, 
     assert all(np.array_equal(a.as_numpy(output), answers[0].as_numpy(output)) for a in answers)
     assert metric(server, "carillon_preemption_latency_seconds_count", model="tiny_mlp") > began
     assert metric(server, "carillon_preemptions_total", model="background") > 0
+
+
+def class_of(server, number: str) -> str:
+    with urllib.request.urlopen(f"http://{server.http}/v2/carillon/requests/{number}", timeout=60) as response:
+        return json.load(response)["class"]
+
+
+def send_first(server, name: str, key: str | None = None) -> str:
+    """The number of a request of priority 1 that was answered over HTTP."""
+    body = {"inputs": [{"name": "input", "datatype": "FP32", "shape": [1, 64], "data": [0.5] * 64}],
+            "parameters": {"priority": 1, "timeout": PATIENT}}
+    request = urllib.request.Request(f"http://{server.http}/v2/models/{name}/infer", json.dumps(body).encode())
+    if key:
+        request.add_header("Authorization", f"Bearer {key}")
+    with urllib.request.urlopen(request, timeout=60) as response:
+        return response.headers["carillon-request"]
+
+
+def test_priority_one_is_an_ordinary_level_unless_the_model_says_otherwise(server):
+    assert class_of(server, send_first(server, "ordinary")) == "normal"
+    assert class_of(server, send_first(server, "tiny_mlp")) == "real_time"
 
 
 def test_a_model_of_class_real_time_needs_no_priority(server, models, module):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import threading
 
 import numpy as np
 import pytest
@@ -75,6 +76,56 @@ def test_a_request_is_its_steps(program, models, tmp_path, module):
             ask(client, module, rows=9)
         with pytest.raises(InferenceServerException, match="cannot finish by its deadline: the ensemble's steps take"):
             ask(client, module, timeout=1)
+
+
+def runs(client, name):
+    return int(client.get_inference_statistics(name)["model_stats"][0]["execution_count"])
+
+
+def test_only_what_is_asked_for_runs(program, models, tmp_path, module):
+    with serving(program, models, tmp_path / "log") as server, connect(module, server) as client, \
+            connect(http_client, server) as told:
+        for asked, ran in (["twice"], {"double"}), (["sum"], {"double", "triple", "add"}), \
+                (["sum", "twice"], {"double", "triple", "add"}):
+            before = {name: runs(told, name) for name in ("double", "triple", "add")}
+            data, answer = ask(client, module, outputs=[module.InferRequestedOutput(name) for name in asked])
+            for name, factor in (("twice", 2), ("sum", 5)):
+                if name in asked:
+                    np.testing.assert_array_equal(answer.as_numpy(name), factor * data)
+                else:
+                    assert answer.as_numpy(name) is None
+            assert {name for name in before if runs(told, name) > before[name]} == ran
+
+
+def test_a_model_that_comes_anew_loses_no_request(program, models, tmp_path):
+    """With another max_batch_size each time, while requests are between its steps."""
+    wrong, answered, ended = [], [0] * 4, threading.Event()
+
+    def send(number):
+        module = (http_client, grpc_client)[number % 2]
+        with connect(module, server) as client:
+            while not ended.is_set():
+                try:
+                    data, answer = ask(client, module, rows=1 + answered[number] % 8, timeout=MINUTE)
+                    np.testing.assert_array_equal(answer.as_numpy("sum"), 5 * data)
+                except (InferenceServerException, AssertionError) as error:
+                    wrong.append(str(error))
+                answered[number] += 1
+
+    with serving(program, models, tmp_path / "log", "--model-control-mode", "explicit", "--load-model", "*") as server, \
+            connect(http_client, server) as orders:
+        threads = [threading.Thread(target=send, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for turn in range(8):
+            for name in ("add", "triple"):
+                configured(models, name, f"max_batch_size: {(16, 8)[turn % 2]}")
+                orders.load_model(name)
+        ended.set()
+        for thread in threads:
+            thread.join()
+    assert not wrong, wrong[:5]
+    assert min(answered) > 0, answered
 
 
 FINDS = """platform: "ensemble"

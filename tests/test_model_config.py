@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import threading
+import time
+import urllib.error
+import urllib.request
 
+import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as grpc_client
@@ -13,7 +18,7 @@ import tritonclient.http as http_client
 from onnx import TensorProto, helper, numpy_helper
 from tritonclient.utils import InferenceServerException
 
-from loopback import serving, write_model
+from loopback import serving, write_model, write_profile
 from test_repository_control import ask, connect, put, states
 
 STRICT = ("--strict-readiness", "false")
@@ -122,9 +127,61 @@ def test_queue_policies(program, tmp_path):
         for thread in threads:
             thread.join(120)
         assert answered and set(answered) == {4}
-        assert all("1 requests of the model are open, as many as its config's max_queue_size says" in each
-                   for each in refused)
+        assert all("Exceeds maximum queue size: 1 requests of the model wait" in each for each in refused)
         assert client.infer("full", [tensor]).as_numpy("y")[0, 0] == 4
+
+
+def test_a_full_queue_is_told_as_by_triton(program, tmp_path):
+    """What a device has is not in the queue. Who finds no place there is told so, and when to come again."""
+    folder = tmp_path / "models"
+    folder.mkdir()
+    put(folder, "full", 4, config="max_batch_size: 8 dynamic_batching { default_queue_policy { max_queue_size: 8 } }")
+    profile = write_profile(tmp_path / "profile.json", ("full",), 2000)
+    body = json.dumps({"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 8], "data": [1.0] * 8}]}).encode()
+    message = grpc_client.service_pb2.ModelInferRequest(model_name="full", raw_input_contents=[np.ones(8, np.float32).tobytes()])
+    message.inputs.add(name="x", datatype="FP32", shape=[1, 8])
+    answered, refused = [], []
+
+    def over_http():
+        try:
+            with urllib.request.urlopen(f"http://{server.http}/v2/models/full/infer", body, timeout=300) as response:
+                answered.append(response.status)
+        except urllib.error.HTTPError as error:
+            said = json.loads(error.read())
+            refused.append((error.code == 503, said["error"], int(error.headers["retry-after-ms"]), said["retry_after_ms"],
+                            1000 * int(error.headers["Retry-After"])))
+
+    def over_grpc():
+        try:
+            with grpc.insecure_channel(server.grpc) as channel:
+                grpc_client.service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer(message, timeout=300)
+            answered.append(200)
+        except grpc.RpcError as error:
+            ms = int(dict(error.trailing_metadata())["grpc-retry-pushback-ms"])
+            refused.append((error.code() == grpc.StatusCode.UNAVAILABLE, error.details(), ms, ms, ms))
+
+    def send(count):
+        threads = [threading.Thread(target=(over_http, over_grpc)[i % 2]) for i in range(count)]
+        for thread in threads:
+            thread.start()
+        return threads
+
+    with serving(program, folder, tmp_path / "log", "--device", f"emulated:{profile}", "--profile", str(profile)) as server:
+        began = send(1)
+        # Until it is on the device, and so in no queue.
+        while not re.search(r"^carillon_open_requests 1$", server.scrape(), re.MULTILINE) or \
+                re.search(r'^nv_inference_pending_request_count\{model="full",[^}]*\} [^0]', server.scrape(), re.MULTILINE):
+            time.sleep(0.01)
+        began += send(8)
+        for thread in began:
+            thread.join()
+        assert answered == [200] * 9 and not refused, refused
+        for thread in send(60):
+            thread.join()
+    assert len(answered) + len(refused) == 69 and refused
+    for code, text, ms, again, seconds in refused:
+        assert code and "Exceeds maximum queue size: 8 requests of the model wait" in text, text
+        assert 0 < ms == again <= seconds
 
 
 def test_a_typo_is_an_error_that_says_where(program, tmp_path):

@@ -476,6 +476,30 @@ def test_a_load_of_which_all_fails_ends_with_1(program, keyed):
         assert done.returncode == 0 and re.search(r"all \d+ requests failed", done.stderr), done
 
 
+def test_priority_one_is_real_time_with_a_key_for_that(program, keyed):
+    """A key of 'carillon key new --real-time'; with any other the same request is an ordinary one."""
+    server, _, keys = keyed
+    made = [subprocess.run([str(program), "key", "new", name, *options], check=True, capture_output=True, text=True, timeout=60)
+            for name, options in (("urgent", ["--real-time"]), ("usual", []))]
+    write_keys(keys, *all_keys(), *(each.stdout for each in made))
+    hang_up(server, keys.with_name("log"), "the keys were read again")
+    for done, of_class in zip(made, ("real_time", "normal")):
+        secret = re.search(r"nowhere: (\S+)", done.stderr).group(1)
+        before = {entry["number"] for entry in kept_of(server, secret)}
+        for module, address in ((http_client, server.http), (grpc_client, server.grpc)):
+            with module.InferenceServerClient(address) as client:
+                client.infer(MODEL, [input_of(module)], priority=1, timeout=MINUTE, headers=bearer(secret))
+        classes = [entry["class"] for entry in kept_of(server, secret) if entry["number"] not in before]
+        assert classes == [of_class] * 2
+
+
+def kept_of(server, secret: str) -> list[dict]:
+    status, _, body = fetch(server.http, "/v2/carillon/requests", secret)
+    assert status == 200, body
+    return [json.loads(fetch(server.http, f"/v2/carillon/requests/{entry['number']}", secret)[2])
+            for entry in json.loads(body)["requests"]]
+
+
 def test_a_region_is_for_the_key_that_registered_it(keyed):
     server, _, keys = keyed
     write_keys(keys, *all_keys(), key_entry("camera", "camera-secret-0123456789", regions=["cam-*"]))

@@ -14,11 +14,13 @@ namespace {
 struct KeyArguments {
   std::string name;
   bool json = false;
+  bool real_time = false;
 };
 
 int make_key(const KeyArguments& arguments) {
   const auto secret = frontend::new_secret();
-  const auto entry = secret ? frontend::key_entry(arguments.name, *secret) : std::unexpected(secret.error());
+  const auto entry = secret ? frontend::key_entry(arguments.name, *secret, arguments.real_time)
+                            : std::unexpected(secret.error());
   if (!entry) {
     fmt::print(stderr, "carillon key new: {}\n", entry.error().message);
     return entry.error().code == ErrorCode::invalid_argument ? exit_usage : exit_failure;
@@ -26,7 +28,8 @@ int make_key(const KeyArguments& arguments) {
   if (arguments.json) {
     const nlohmann::ordered_json object{{"name", arguments.name},
                                         {"secret", *secret},
-                                        {"sha256", frontend::to_hex(frontend::digest_of(*secret))}};
+                                        {"sha256", frontend::to_hex(frontend::digest_of(*secret))},
+                                        {"real_time", arguments.real_time}};
     fmt::print("{}\n", object.dump(2));
   } else {
     // Apart from each other: the file needs the entry alone.
@@ -47,6 +50,8 @@ void add_key(CLI::App& program, int& status) {
       "Print a new secret (on standard error), and the lines for the file of keys that let its holder in");
   const auto arguments = std::make_shared<KeyArguments>();
   fresh->add_option("name", arguments->name, "The key's name, for people and the log")->required();
+  fresh->add_flag("--real-time", arguments->real_time,
+                  "Its holder's requests of priority 1 are real-time, for every model that the key may use");
   fresh->add_flag("--json", arguments->json, "Print one JSON object");
   fresh->footer(
       "Example:\n"

@@ -402,7 +402,7 @@ void add_load(CLI::App& program, int& status) {
       "Model to send to; repeat for a mixture. NAME,rate=R,deadline=MS,length=A-B overrides these for one; "
       "NAME,app=APPLICATION names the application that its requests come from, NAME,priority=P their "
       "priority "
-      "(1: real-time)");
+      "(1: real-time, where the model's config or the key allows it)");
   auto* scenario = command.add_option(
       "--scenario", arguments->scenario,
       "Sends what a scenario file says: the same arrivals, deadlines and times as 'carillon simulate'");

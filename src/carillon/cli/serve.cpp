@@ -447,6 +447,8 @@ int run(Arguments& arguments) {
   controller::Options options;
   options.turned_away = std::make_shared<std::atomic<std::uint64_t>>(0);
   options.core.max_open = arguments.max_open;
+  // Twice for each look of a watchdog, which has eight until a device hangs.
+  options.core.slow_after = std::clamp<Duration>(from_ms(arguments.hang_after_ms) / 16, 5ms, 100ms);
   options.core.journal = controller::make_journal(arguments.journal, clock);
   options.sizes.most = arguments.sizes;
   if (const auto memory = sizes_memory(arguments.sizes_memory); memory)

@@ -7,8 +7,10 @@
 #include <utility>
 
 #include <pthread.h>
+#include <unistd.h>
 
 #include "carillon/base/assert.h"
+#include "carillon/engine/processor_wait.h"
 #include "carillon/graph/bounded.h"
 
 namespace carillon::controller {
@@ -46,9 +48,6 @@ Duration unix_minus(const Clock& clock) {
 
 // Calls that the thread takes at a time: a result waits for so many decisions at most.
 constexpr std::size_t calls_at_a_time = 64;
-
-// Who is turned away at the door may come again after so long: nobody knows how long an overload lasts.
-constexpr Duration retry_when_overloaded = 1s;
 
 }  // namespace
 
@@ -195,6 +194,9 @@ bool Controller::ask(Job job) {
 }
 
 bool Controller::responds(Duration longest) {
+  engine::ProcessorWait processor;
+  const pid_t thread = thread_number_;
+  (void)processor.longest({&thread, 1}, clock_.now());
   // Whoever waits may have gone before the thread comes to it.
   const auto done = std::make_shared<std::promise<void>>();
   {
@@ -203,12 +205,15 @@ bool Controller::responds(Duration longest) {
     jobs_.push_back([done](TimePoint) { done->set_value(); });
     if (asleep_) wake_.notify_one();
   }
-  return done->get_future().wait_for(longest) == std::future_status::ready || !serving();
+  if (done->get_future().wait_for(longest) == std::future_status::ready || !serving()) return true;
+  // A thread that had no processor is late, and has not come to a stop.
+  return processor.longest({&thread, 1}, clock_.now()) > longest / 2;
 }
 
 // Whether calls of it are anywhere, at the door and before it included.
 bool Controller::used(ModelId id) {
   if (sizes_.waiting(id) > 0 || sequences_.waiting(id) > 0) return true;
+  if (used_elsewhere_ && used_elsewhere_(id)) return true;
   {
     const std::lock_guard lock(mutex_);
     for (std::uint32_t i = 0; i < submissions_.size(); ++i)
@@ -318,17 +323,17 @@ std::uint64_t Controller::submit(std::unique_ptr<InferCall> call, AnswerHandler 
   CARILLON_ASSERT(call->model.index() < models_there_.load(std::memory_order_acquire));
   const Model& model = models_[call->model.index()];
   if (const auto& rules = model.rules; rules != nullptr) {
-    const auto level = rules->enter(*call, model.slo);
-    if (!level) {
+    if (auto entered = rules->enter(*call, model.slo); !entered) {
       goes({.ticket = ticket,
             .call = std::move(call),
             .handler = std::move(on_answer),
             .deadline = TimePoint::max()},
-           std::unexpected(level.error()), explain::Cause::queue_policy);
+           std::move(entered), explain::Cause::queue_policy);
       return ticket;
     }
-    AnswerHandler counted = [rules, level = *level, then = std::move(on_answer)](InferAnswer answer) mutable {
-      rules->leave(level);
+    // Whoever is answered waits no more, wherever that happens.
+    AnswerHandler counted = [place = call->place, then = std::move(on_answer)](InferAnswer answer) mutable {
+      place->leaves();
       then(std::move(answer));
     };
     on_answer = std::move(counted);
@@ -364,23 +369,28 @@ void Controller::goes(Sizes::Waiting waiting, Result<> result, explain::Cause re
   const TimePoint at = clock_.now();
   if (result) return enter({waiting.ticket, 0, std::move(waiting.call), std::move(waiting.handler)}, at);
   const ErrorCode code = result.error().code;
-  const Outcome outcome = code == ErrorCode::deadline_exceeded    ? Outcome::refused
-                          : code == ErrorCode::resource_exhausted ? Outcome::shed
-                          : code == ErrorCode::cancelled          ? Outcome::cancelled
-                          : code == ErrorCode::invalid_argument   ? Outcome::invalid
-                                                                  : Outcome::failed;
+  const bool full = code == ErrorCode::resource_exhausted || refused == explain::Cause::queue_policy;
+  const Outcome outcome = code == ErrorCode::deadline_exceeded  ? Outcome::refused
+                          : full                                ? Outcome::shed
+                          : code == ErrorCode::cancelled        ? Outcome::cancelled
+                          : code == ErrorCode::invalid_argument ? Outcome::invalid
+                                                                : Outcome::failed;
   const InferCall& call = *waiting.call;
   core_.book().answered(call.model, outcome, call.rows, std::min(call.arrival, at), at, {});
   using explain::Cause;
-  const Cause cause = outcome == Outcome::cancelled    ? Cause::client_gone
-                      : outcome == Outcome::invalid    ? Cause::bad_data
-                      : code == ErrorCode::not_found   ? Cause::no_model
-                      : code == ErrorCode::unavailable ? Cause::not_serving
-                                                       : refused;
+  const Cause cause = outcome == Outcome::cancelled             ? Cause::client_gone
+                      : outcome == Outcome::invalid             ? Cause::bad_data
+                      : code == ErrorCode::not_found            ? Cause::no_model
+                      : code == ErrorCode::unavailable && !full ? Cause::not_serving
+                                                                : refused;
   // Its size is being made: then the same call waits for nothing.
   std::optional<Duration> retry_after;
   if (would_take && waiting.deadline != TimePoint::max())
     retry_after = std::max<Duration>(1ms, saturating_add(call.arrival, *would_take) - waiting.deadline);
+  else if (refused == Cause::queue_policy)  // a batch of the model makes room
+    retry_after = std::clamp<Duration>(expected(call.model, 1), 1ms, retry_when_full);
+  else if (full)
+    retry_after = retry_when_full;
   InferAnswer answer{.status = std::move(result),
                      .call = std::move(waiting.call),
                      .finished = at,
@@ -419,9 +429,10 @@ void Controller::enter(Submission submission, TimePoint at) {
   const auto rows = static_cast<std::size_t>(call.rows);
   call.outputs.resize(model.output_row_bytes.size());
   for (std::size_t i = 0; i < call.outputs.size(); ++i)
-    call.outputs[i].resize(rows * (model.open
-                                       ? graph::memory_of(model.output_types[i], call.size->outputs[i]).count
-                                       : model.output_row_bytes[i].at(call.length)));
+    if (call.wants(i))
+      call.outputs[i].resize(
+          rows * (model.open ? graph::memory_of(model.output_types[i], call.size->outputs[i]).count
+                             : model.output_row_bytes[i].at(call.length)));
   schedule::Door::Arrival arrival{.key = 0,
                                   .model = call.model,
                                   .cls = class_of(call, model.cls),
@@ -484,7 +495,7 @@ void Controller::turn_away(Submission submission, TimePoint at) {
                      .call = std::move(submission.call),
                      .finished = at,
                      .would_take = {},
-                     .retry_after = retry_when_overloaded};
+                     .retry_after = retry_when_full};
   note(submission.ticket, Outcome::shed, explain::Cause::shed, answer);
   submission.handler(std::move(answer));
 }
@@ -517,6 +528,7 @@ void Controller::Port::on_probe(const worker::ProbeResult& result) {
 
 void Controller::run() {
   pthread_setname_np(pthread_self(), "carillon-ctl");
+  thread_number_ = ::gettid();
   core_.start(clock_.now());
   Work work;
   std::unique_lock lock(mutex_);

@@ -13,6 +13,8 @@
 #include <thread>
 #include <vector>
 
+#include <sys/types.h>
+
 #include "carillon/base/clock.h"
 #include "carillon/base/result.h"
 #include "carillon/base/slab.h"
@@ -94,6 +96,9 @@ class Controller final : public Service {
   // Gives back the memory of those that remove_model() had to leave, where all devices are alive and none has
   // anything of them. How many are left still. From that thread, at any time; it waits for nothing.
   std::size_t remove_left();
+  // Whoever else may still send calls to a model that no view names any more: remove_model() waits for them,
+  // too. Once, before start(); from the thread that adds models.
+  void set_used_elsewhere(std::function<bool(ModelId)> used) { used_elsewhere_ = std::move(used); }
   // What the frontends get for control(). Once, before start(); it outlives the controller's last answer.
   void set_control(ModelControl* control) { control_ = control; }
 
@@ -202,6 +207,7 @@ class Controller final : public Service {
   std::vector<Model> models_;
   std::atomic<std::size_t> models_there_{0};
   std::vector<ModelId> left_;  // that remove_model() could not give back; the thread's that adds models
+  std::function<bool(ModelId)> used_elsewhere_;
   std::atomic<ModelControl*> control_{nullptr};
   std::atomic<std::uint64_t> next_ticket_{1};
 
@@ -225,6 +231,7 @@ class Controller final : public Service {
   std::vector<schedule::Door::Taken> taken_;  // scratch
   bool asleep_ = false;
   State state_ = State::preparing;
+  std::atomic<pid_t> thread_number_{0};  // the system's
   std::thread thread_;
   Sizes sizes_;
   Sequences sequences_;

@@ -9,6 +9,7 @@
 #include <variant>
 
 #include "carillon/base/assert.h"
+#include "carillon/controller/queue_rules.h"
 
 namespace carillon::controller {
 
@@ -174,8 +175,11 @@ Core::Outlook Core::outlook_of(const schedule::ModelInfo& info) {
 }
 
 void Core::answer_at_once(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerHandler handler,
-                          explain::Cause cause, Error error, TimePoint now) {
-  const Outcome outcome = error.code == ErrorCode::invalid_argument ? Outcome::invalid : Outcome::failed;
+                          explain::Cause cause, Error error, TimePoint now,
+                          std::optional<Duration> retry_after) {
+  const Outcome outcome = error.code == ErrorCode::invalid_argument     ? Outcome::invalid
+                          : error.code == ErrorCode::resource_exhausted ? Outcome::shed
+                                                                        : Outcome::failed;
   book_.answered(call->model, outcome, call->rows, call->arrival, now, {});
   if (options_.journal != nullptr) {
     const ServedModel& model = models_[call->model.index()];
@@ -185,6 +189,7 @@ void Core::answer_at_once(std::uint64_t ticket, std::unique_ptr<InferCall> call,
     record.decided = record.ended = now;
     record.outcome = fate_of(outcome);
     record.cause = cause;
+    if (retry_after) record.retry_after = *retry_after;
     say_message(record, error.message);
     options_.journal->put(record);
   }
@@ -192,6 +197,7 @@ void Core::answer_at_once(std::uint64_t ticket, std::unique_ptr<InferCall> call,
            .call = std::move(call),
            .finished = now,
            .would_take = {},
+           .retry_after = retry_after,
            .number = options_.journal != nullptr ? ticket : 0});
 }
 
@@ -213,11 +219,11 @@ void Core::submit(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerH
                                    " is not served any more"},
         now);
   if (open_rows_ + rows > options_.max_open)
-    return answer_at_once(
-        ticket, std::move(call), std::move(on_answer), explain::Cause::full,
-        {ErrorCode::unavailable, "the server is full: " + std::to_string(open_rows_) +
-                                     " rows are open, of at most " + std::to_string(options_.max_open)},
-        now);
+    return answer_at_once(ticket, std::move(call), std::move(on_answer), explain::Cause::full,
+                          {ErrorCode::resource_exhausted,
+                           "the server is full: " + std::to_string(open_rows_) +
+                               " rows are open, of at most " + std::to_string(options_.max_open)},
+                          now, retry_when_full);
   const TimePoint deadline = deadline_of(*call, model.slo, model.cls, options_);
   if (call->deadline != TimePoint::max() &&
       deadline > saturating_add(call->arrival, options_.longest_deadline)) {
@@ -253,16 +259,19 @@ void Core::submit(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerH
   open.outputs.clear();
   CARILLON_ASSERT(call->inputs.size() == model.input_row_bytes.size());
   CARILLON_ASSERT(call->outputs.size() == model.output_row_bytes.size());
-  const auto check = [&](const auto& buffers, const std::vector<RowSize>& sizes) {
-    for (std::size_t i = 0; i < buffers.size(); ++i)
-      CARILLON_ASSERT(model.open ? buffers[i].size() % rows == 0
-                                 : buffers[i].size() == rows * sizes[i].at(call->length));
+  CARILLON_ASSERT(call->outputs_wanted.empty() || call->outputs_wanted.size() == call->outputs.size());
+  const auto check = [&](const std::vector<std::byte>& buffer, const RowSize& size) {
+    CARILLON_ASSERT(model.open ? buffer.size() % rows == 0 : buffer.size() == rows * size.at(call->length));
   };
-  check(call->inputs, model.input_row_bytes);
-  check(call->outputs, model.output_row_bytes);
+  for (std::size_t i = 0; i < call->inputs.size(); ++i) check(call->inputs[i], model.input_row_bytes[i]);
+  for (std::size_t i = 0; i < call->outputs.size(); ++i)
+    if (call->wants(i)) check(call->outputs[i], model.output_row_bytes[i]);
   for (std::size_t r = 0; r < rows; ++r) {
     for (const auto& input : call->inputs) open.inputs.push_back(input.data() + input.size() / rows * r);
-    for (auto& output : call->outputs) open.outputs.push_back(output.data() + output.size() / rows * r);
+    for (std::size_t i = 0; i < call->outputs.size(); ++i) {
+      std::vector<std::byte>& output = call->outputs[i];
+      open.outputs.push_back(call->wants(i) ? output.data() + output.size() / rows * r : nullptr);
+    }
   }
   Request request{.id = {},
                   .model = open.model,
@@ -387,9 +396,39 @@ void Core::wake(TimePoint now) {
   }
   if (scheduler_wake_ <= now) {
     scheduler_wake_ = TimePoint::max();
-    feed(schedule::Wake{}, now);
+    feed(schedule::Wake{.excuses = excuses(now)}, now);
   }
   settle(now);
+}
+
+// Of devices that have had an action for long, and may look as if they hang.
+std::vector<schedule::Excuse> Core::excuses(TimePoint now) {
+  std::vector<schedule::Excuse> out;
+  // The scheduler may be woken thousands of times a second.
+  if (saturating_add(sought_slow_, options_.slow_after / 8) > now) return out;
+  sought_slow_ = now;
+  const auto look = [&](DeviceId id, schedule::Lane lane) {
+    Device& device = devices_[id.index()];
+    TimePoint& looked = device.looked[static_cast<std::size_t>(lane)];
+    if (saturating_add(looked, options_.slow_after) > now) return;
+    looked = now;
+    schedule::Excuse excuse = device.worker->slowness(lane);
+    excuse.device = id;
+    if (excuse.starved > Duration{0} || excuse.moved) out.push_back(excuse);
+  };
+  for (std::uint32_t i = 0; i < flights_.size(); ++i) {
+    const InFlight& flight = flights_[i];
+    if (!under_way(i) || now - flight.sent < options_.slow_after) continue;
+    const schedule::Lane runs = flight.cls == Class::real_time     ? schedule::Lane::real_time
+                                : flight.cls == Class::best_effort ? schedule::Lane::best_effort
+                                                                   : schedule::Lane::exec;
+    look(flight.device, flight.kind == ActionKind::infer ? runs : schedule::Lane::load);
+    // It waits for runs, of whatever class.
+    if (flight.kind == ActionKind::unload)
+      for (const auto lane : {schedule::Lane::exec, schedule::Lane::real_time, schedule::Lane::best_effort})
+        look(flight.device, lane);
+  }
+  return out;
 }
 
 void Core::stop(TimePoint now) {
@@ -693,6 +732,7 @@ void Core::refuse(const schedule::Refuse& refusal, TimePoint now) {
                          : full  ? ErrorCode::resource_exhausted
                                  : code_of(refusal.reason);
   weigh(open, refusal, now);
+  if (full) open.retry_after = retry_when_full;
   close(*index, code == ErrorCode::deadline_exceeded || full ? Outcome::refused : Outcome::failed,
         full ? explain::Cause::full : explain::cause_of(refusal.reason), {code, std::move(text)});
 }
@@ -737,6 +777,7 @@ void Core::weigh(Open& open, const schedule::Refuse& refusal, TimePoint now) {
 // An action is on its way; its requests come yet.
 void Core::sent(InFlight& flight, Duration predicted, const Window& window, int rows, TimePoint now) {
   flight.predicted = predicted;
+  flight.sent = now;
   Device& device = devices_[flight.device.index()];
   if (flight.kind == ActionKind::load) ++outlooks_[flight.model.index()].loading;
   if (flight.kind == ActionKind::infer) {
@@ -1007,7 +1048,9 @@ void Core::answer_success(std::uint32_t index, TimePoint now) {
 }
 
 void Core::count_waiting(Open& open, bool waiting) {
-  if (std::exchange(open.waiting, waiting) != waiting) book_.waits(open.model, waiting);
+  if (std::exchange(open.waiting, waiting) == waiting) return;
+  book_.waits(open.model, waiting);
+  if (open.call->place) open.call->place->waits(waiting);
 }
 
 void Core::release(std::uint32_t index) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -68,6 +69,8 @@ struct CoreOptions {
   // Requests that run at different lengths count as of different applications, so that a policy that plans by
   // distributions knows what is known of each. False: by their names alone, as Orloj's paper has it.
   bool by_length = true;
+  // A device has its threads looked at as often as this while it has had something to do for as long.
+  Duration slow_after = std::chrono::milliseconds{50};
   Duration full_queue_pause =
       std::chrono::microseconds{100};      // before a full worker is told of to the scheduler
   std::size_t largest_kept_row = 4 << 20;  // bytes; see KeptRows
@@ -198,14 +201,16 @@ class Core {
     bool forget = false;                // then: once it has ended
     Class cls{};                        // INFER
     Duration predicted{0};
+    TimePoint sent;
     ActionRecord record;  // where there is a journal
   };
   struct Device {
     worker::Worker* worker = nullptr;
     std::uint32_t in_journal = 0;  // its number there
     bool alive = true;
-    std::uint32_t life = 0;       // the worker's
-    std::vector<ModelId> loaded;  // of models that take pages
+    std::uint32_t life = 0;                           // the worker's
+    std::vector<ModelId> loaded;                      // of models that take pages
+    std::array<TimePoint, schedule::lanes> looked{};  // when its threads were looked at, by schedule::Lane
     // INFERs that it was sent and has not reported: how many, and what their EXEC is expected to take.
     int actions = 0;
     Duration busy{0};
@@ -228,6 +233,7 @@ class Core {
   void enter(TimePoint now);
   void apply(TimePoint now);
   void tell_leisure(bool wanted_alone);
+  std::vector<schedule::Excuse> excuses(TimePoint now);
   void dispatch(const schedule::Load& action, TimePoint now);
   void dispatch(const schedule::Stop& action, TimePoint now);
   void dispatch(const schedule::Preempt& action, TimePoint now);
@@ -268,7 +274,8 @@ class Core {
   AppId application(const InferCall& call, TimePoint now);
   Row& row(Open& open, RequestId request) { return open.state[request.value - open.first.value]; }
   void answer_at_once(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerHandler handler,
-                      explain::Cause cause, Error error, TimePoint now);
+                      explain::Cause cause, Error error, TimePoint now,
+                      std::optional<Duration> retry_after = {});
 
   std::unique_ptr<schedule::Scheduler> scheduler_;
   CoreOptions options_;
@@ -299,6 +306,7 @@ class Core {
   std::vector<std::uint32_t> closing_;
   std::vector<Deferred> deferred_;  // in order of due
   TimePoint scheduler_wake_ = TimePoint::max();
+  TimePoint sought_slow_ = TimePoint::min();  // when devices were last looked for that are slow to report
   schedule::Leisure leisure_;  // kept where somebody is told of it
   std::vector<std::optional<TimePoint>> told_leisure_;  // by device
   worker::InferCommand command_{};  // large: made once

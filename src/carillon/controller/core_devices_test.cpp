@@ -295,6 +295,82 @@ TEST_F(CoreDevicesTest, ARowThatRunsAgainIsNotLostWithItsDevice) {
   EXPECT_EQ(core->actions_in_flight(), 0U);
 }
 
+// A worker whose lanes are slow as the test says, and which counts who asks.
+struct SlowWorker : HeldWorker {
+  schedule::Excuse slowness(schedule::Lane lane) override {
+    asked.push_back(lane);
+    return {.device = {}, .lane = lane, .starved = starved, .moved = moved};
+  }
+  Duration starved{0};
+  bool moved = false;
+  std::vector<schedule::Lane> asked;
+};
+
+// The wake of a scheduler tells of devices that have had something to do for long, and only of those.
+TEST(SlowDevices, AWakeTellsOfThem) {
+  SlowWorker workers[2];
+  workers[1].device = {1};
+  auto owned = std::make_unique<ScriptedScheduler>();
+  ScriptedScheduler& scheduler = *owned;
+  Core core(std::move(owned), {.slow_after = 50ms});
+  for (HeldWorker& worker : workers) core.add_device(worker);
+  core.add_model(served(0));
+  core.start(at(0ms));
+  workers[1].starved = 7ms;
+  scheduler.script = [](const Event& event, TimePoint now, Actions& out, TimePoint& wake) {
+    wake = now + 10ms;
+    if (std::holds_alternative<RequestArrived>(event))
+      out = {infer(1, 1, {{0}}), schedule::Unload{{2}, {0}, {0}}};
+  };
+  core.submit(
+      1, call_of({0}, 1, at(1ms)), [](const InferAnswer&) {}, at(1ms));
+  while (core.wake_at() <= at(191ms)) core.wake(core.wake_at());
+  using schedule::Lane;
+  EXPECT_EQ(workers[1].asked, (std::vector<Lane>(3, Lane::exec))) << "at 51, 101 and 151 ms";
+  ASSERT_EQ(workers[0].asked.size(), 3 * 4U) << "an UNLOAD waits for runs of all classes";
+  std::vector<schedule::Excuse> told;
+  for (const schedule::Wake& wake : scheduler.heard<schedule::Wake>())
+    told.insert(told.end(), wake.excuses.begin(), wake.excuses.end());
+  EXPECT_EQ(told, (std::vector<schedule::Excuse>(3, {{1}, Lane::exec, 7ms, false})))
+      << "of the other there is nothing to tell";
+}
+
+// Under every policy a device is given up that hangs, and none that is slow.
+TEST(SlowDevices, AreNotTakenOut) {
+  const struct {
+    Duration starved;  // of 50 ms
+    bool moved;
+    bool hangs;
+  } rows[] = {{0ms, false, true}, {50ms, false, false}, {0ms, true, false}, {20ms, false, true}};
+  for (const std::string policy : {"clockwork", "fcfs", "symphony", "orloj"})
+    for (const auto& [starved, moved, hangs] : rows) {
+      SlowWorker worker;
+      worker.starved = starved;
+      worker.moved = moved;
+      Core core(*schedule::make_scheduler(policy, {.hangs_after = 800ms}), {.slow_after = 50ms});
+      core.add_device(worker);
+      core.add_model(served(0));
+      TimePoint now = at(0ms);
+      core.start(now);
+      std::vector<InferAnswer> answers;
+      core.submit(
+          1, call_of({0}, 1, now), [&](InferAnswer answer) { answers.push_back(std::move(answer)); }, now);
+      for (; now < at(60s); now += 5ms) {
+        // Its LOAD ends; its run does not.
+        if (!worker.held.empty() && worker.held.begin()->second.kind == schedule::ActionKind::load)
+          core.on_result(worker.end(worker.held.begin()->first, ActionStatus::success, now), now);
+        if (core.wake_at() <= now) core.wake(now);
+      }
+      EXPECT_EQ(core.book().snapshot().devices[0].lost > 0, hangs)
+          << policy << " " << to_ms(starved) << moved;
+      if (hangs) continue;
+      ASSERT_FALSE(worker.held.empty()) << policy;
+      core.on_result(worker.end(worker.held.begin()->first, ActionStatus::success, now), now);
+      ASSERT_EQ(answers.size(), 1U);
+      EXPECT_TRUE(answers[0].status.has_value());
+    }
+}
+
 // Every policy, with its own ways: a device that goes takes nobody's answer with it, and where none is left
 // all are refused at once.
 class PoliciesWithoutDevices : public ::testing::TestWithParam<std::string> {};

@@ -655,8 +655,9 @@ TEST_F(SmallCoreTest, ACallBeyondTheBoundIsAnsweredAtOnce) {
   submit(2, call_of({0}, 2, at(0ms)), at(0ms));
   ASSERT_EQ(answers.size(), 1U);
   EXPECT_EQ(answers[0].ticket, 2U);
-  EXPECT_EQ(answers[0].answer.status.error().code, ErrorCode::unavailable);
+  EXPECT_EQ(answers[0].answer.status.error().code, ErrorCode::resource_exhausted);
   EXPECT_EQ(answers[0].answer.status.error().message, "the server is full: 2 rows are open, of at most 3");
+  EXPECT_EQ(answers[0].answer.retry_after, retry_when_full);
   submit(3, call_of({0}, 1, at(0ms)), at(0ms));
   EXPECT_EQ(answers.size(), 1U);
   core->cancel(1, at(1ms));

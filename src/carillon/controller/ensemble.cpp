@@ -92,7 +92,6 @@ class Maker {
           meet(tensor, model.inputs[*index], "input '" + own + "' of model '" + step.model + "'");
       if (!met) return in_context(where, met.error());
       made.inputs[*index] = *met;
-      ++out_.tensors[*met].reads;
     }
     for (std::size_t i = 0; i < given.size(); ++i)
       if (!given[i])
@@ -223,7 +222,6 @@ Result<std::shared_ptr<const Ensemble>> make_ensemble(const ModelView& view, con
   };
   if (auto ok = meet_all(config.inputs, "input", out->inputs); !ok) return std::unexpected(ok.error());
   if (auto ok = meet_all(config.outputs, "output", out->outputs); !ok) return std::unexpected(ok.error());
-  for (const std::size_t tensor : out->outputs) out->tensors[tensor].output = true;
   for (std::size_t i = 0; i < config.steps.size(); ++i) {
     const EnsembleStep& step = config.steps[i];
     auto model = find(step.model, step.version);
@@ -245,6 +243,38 @@ Result<std::shared_ptr<const Ensemble>> make_ensemble(const ModelView& view, con
                    std::to_string(most_steps_in_all));
   if (auto ok = maker.complete(); !ok) return std::unexpected(ok.error());
   maker.order_steps();
+  return out;
+}
+
+std::uint64_t steps_for(const Ensemble& ensemble, const std::vector<bool>& outputs_wanted) {
+  std::vector<bool> wanted(ensemble.tensors.size());
+  for (std::size_t i = 0; i < ensemble.outputs.size(); ++i)
+    if (outputs_wanted.empty() || outputs_wanted[i]) wanted[ensemble.outputs[i]] = true;
+  std::uint64_t steps = 0;
+  // From the end: each stands after those that it reads from.
+  for (std::size_t i = ensemble.steps.size(); i-- > 0;) {
+    const Ensemble::Step& step = ensemble.steps[i];
+    if (!std::ranges::any_of(step.outputs, [&](const auto& tensor) { return tensor && wanted[*tensor]; }))
+      continue;
+    steps |= std::uint64_t{1} << i;
+    for (const std::size_t tensor : step.inputs) wanted[tensor] = true;
+  }
+  return steps;
+}
+
+std::vector<bool> outputs_of_step(const Ensemble& ensemble, std::size_t step, std::uint64_t steps,
+                                  const std::vector<bool>& outputs_wanted) {
+  const auto wants = [&](std::size_t tensor) {
+    for (std::size_t i = 0; i < ensemble.outputs.size(); ++i)
+      if (ensemble.outputs[i] == tensor && (outputs_wanted.empty() || outputs_wanted[i])) return true;
+    for (std::uint64_t left = steps; left != 0; left &= left - 1) {
+      const Ensemble::Step& other = ensemble.steps[static_cast<std::size_t>(std::countr_zero(left))];
+      if (std::ranges::find(other.inputs, tensor) != other.inputs.end()) return true;
+    }
+    return false;
+  };
+  std::vector<bool> out;
+  for (const auto& tensor : ensemble.steps[step].outputs) out.push_back(tensor && wants(*tensor));
   return out;
 }
 

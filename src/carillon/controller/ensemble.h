@@ -30,8 +30,6 @@ struct Ensemble {
   };
   struct Tensor {
     std::string name;
-    std::size_t reads = 0;  // by steps
-    bool output = false;    // of the ensemble
   };
 
   std::int64_t version = 1;
@@ -54,7 +52,17 @@ using FindModel =
 // in ensembles beyond most_nested or most_steps_in_all (invalid_argument).
 Result<std::shared_ptr<const Ensemble>> make_ensemble(const ModelView& view, const FindModel& find);
 
-// What follows a step, and what all of it takes at least, from what each step takes by itself: on `lanes`
+// The steps, by bit, that must run for these outputs (as InferCall::outputs_wanted; empty: all), and nothing
+// else.
+std::uint64_t steps_for(const Ensemble& ensemble, const std::vector<bool>& outputs_wanted);
+
+// Which outputs of a step's model anybody wants, as InferCall::outputs_wanted, where `steps` run for these
+// outputs of the ensemble.
+std::vector<bool> outputs_of_step(const Ensemble& ensemble, std::size_t step, std::uint64_t steps,
+                                  const std::vector<bool>& outputs_wanted);
+
+// What follows a step, and what all of it takes at least, from what each step takes by itself (0: it does not
+// run): on `lanes`
 // devices the longer of the longest way through the steps, one after the other, and of an even share of all
 // their work.
 struct EnsembleTimes {

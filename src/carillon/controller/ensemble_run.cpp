@@ -65,9 +65,16 @@ bool fit(const ModelConfig& config, const TensorSpec& spec, const Shape& given, 
 }  // namespace
 
 EnsembleRun::EnsembleRun(std::shared_ptr<const Ensemble> ensemble, InferCall& call)
-    : ensemble_(std::move(ensemble)), rows_(call.rows), tensors_(ensemble_->tensors.size()) {
-  for (std::size_t i = 0; i < tensors_.size(); ++i)
-    tensors_[i].wanted = ensemble_->tensors[i].reads + (ensemble_->tensors[i].output ? 1U : 0U);
+    : ensemble_(std::move(ensemble)),
+      rows_(call.rows),
+      outputs_wanted_(call.outputs_wanted),
+      needed_(steps_for(*ensemble_, outputs_wanted_)),
+      tensors_(ensemble_->tensors.size()) {
+  for (std::size_t i = 0; i < ensemble_->outputs.size(); ++i)
+    if (call.wants(i)) ++tensors_[ensemble_->outputs[i]].wanted;
+  for (std::size_t i = 0; i < ensemble_->steps.size(); ++i)
+    if ((needed_ & bit_of(i)) != 0)
+      for (const std::size_t tensor : ensemble_->steps[i].inputs) ++tensors_[tensor].wanted;
   const ModelConfig& config = ensemble_->config;
   CARILLON_ASSERT(call.inputs.size() == config.inputs.size());
   for (std::size_t i = 0; i < config.inputs.size(); ++i) {
@@ -77,15 +84,11 @@ EnsembleRun::EnsembleRun(std::shared_ptr<const Ensemble> ensemble, InferCall& ca
   }
 }
 
-std::uint64_t EnsembleRun::all() const {
-  const std::size_t steps = ensemble_->steps.size();
-  return steps == 64 ? ~std::uint64_t{0} : bit_of(steps) - 1;
-}
-
 std::vector<std::size_t> EnsembleRun::take_ready() {
   std::vector<std::size_t> out;
   for (std::size_t i = 0; i < ensemble_->steps.size(); ++i) {
-    if ((taken_ & bit_of(i)) != 0 || (ensemble_->steps[i].from & ~done_) != 0) continue;
+    if ((needed_ & bit_of(i)) == 0 || (taken_ & bit_of(i)) != 0 || (ensemble_->steps[i].from & ~done_) != 0)
+      continue;
     taken_ |= bit_of(i);
     out.push_back(i);
   }
@@ -119,6 +122,7 @@ Result<std::unique_ptr<InferCall>> EnsembleRun::call_of(std::size_t step, const 
                      ", does not take beside its other inputs");
     call->inputs.push_back(take(tensor));
   }
+  call->outputs_wanted = outputs_of_step(*ensemble_, step, needed_, outputs_wanted_);
   return call;
 }
 
@@ -132,6 +136,7 @@ Result<> EnsembleRun::done(std::size_t step, const ModelConfig& model, InferCall
   for (std::size_t i = 0; i < of.outputs.size(); ++i) {
     if (!of.outputs[i]) continue;
     Tensor& tensor = tensors_[*of.outputs[i]];
+    if (tensor.wanted == 0) continue;
     auto found = found_shape(model, i, answered);
     if (!found) return in_context("output '" + model.outputs[i].name + "'", found.error());
     tensor.shape = *std::move(found);
@@ -148,7 +153,13 @@ Result<> EnsembleRun::finish(InferCall& call) {
   CARILLON_ASSERT(finished());
   auto size = std::make_shared<Size>();
   call.outputs.clear();
-  for (const std::size_t index : ensemble_->outputs) {
+  for (std::size_t i = 0; i < ensemble_->outputs.size(); ++i) {
+    if (!outputs_wanted_.empty() && !outputs_wanted_[i]) {
+      size->outputs.emplace_back();
+      call.outputs.emplace_back();
+      continue;
+    }
+    const std::size_t index = ensemble_->outputs[i];
     Tensor& tensor = tensors_[index];
     if (ensemble_->config.max_batch_size > 0 && (tensor.shape.empty() || tensor.shape.front() != rows_))
       return fail(ErrorCode::internal, "output '" + ensemble_->tensors[index].name + "' is " +

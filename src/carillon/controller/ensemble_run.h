@@ -17,7 +17,8 @@ namespace carillon::controller {
 //   ... run.done(step, answered) ... again; at last run.finish(call)
 class EnsembleRun {
  public:
-  // Takes the inputs out of `call`, whose rows and extents were held against the ensemble's config.
+  // Takes the inputs out of `call`, whose rows and extents were held against the ensemble's config. Only
+  // those steps run that the outputs need which `call` wants.
   EnsembleRun(std::shared_ptr<const Ensemble> ensemble, InferCall& call);
 
   // The steps that may start now; each comes once.
@@ -29,9 +30,10 @@ class EnsembleRun {
   // The step's answer, a success: takes its outputs.
   Result<> done(std::size_t step, const repository::ModelConfig& model, InferCall& answered);
 
-  bool finished() const { return done_ == all(); }
-  // Gives `call` the outputs, and says their shapes. Requires finished(). Errors (internal): rows that are
-  // not the request's.
+  bool finished() const { return done_ == needed_; }
+  std::uint64_t needed() const { return needed_; }  // steps, by bit
+  // Gives `call` the outputs that it wants, and says their shapes. Requires finished(). Errors (internal):
+  // rows that are not the request's.
   Result<> finish(InferCall& call);
 
  private:
@@ -40,11 +42,12 @@ class EnsembleRun {
     std::vector<std::byte> bytes;
     std::size_t wanted = 0;  // how often, from now on
   };
-  std::uint64_t all() const;
   std::vector<std::byte> take(Tensor& tensor);
 
   std::shared_ptr<const Ensemble> ensemble_;
   int rows_;
+  std::vector<bool> outputs_wanted_;
+  std::uint64_t needed_;
   std::vector<Tensor> tensors_;
   std::uint64_t taken_ = 0;  // steps, by bit
   std::uint64_t done_ = 0;

@@ -22,7 +22,8 @@ Duration unix_time_minus(const Clock& clock) {
          clock.now().time_since_epoch();
 }
 
-Outcome outcome_of(const Result<>& status, TimePoint finished, TimePoint deadline) {
+Outcome outcome_of(const Result<>& status, TimePoint finished, TimePoint deadline,
+                   const std::optional<Duration>& retry_after) {
   if (status) return finished <= deadline ? Outcome::on_time : Outcome::late;
   switch (status.error().code) {
     case ErrorCode::deadline_exceeded:
@@ -33,9 +34,10 @@ Outcome outcome_of(const Result<>& status, TimePoint finished, TimePoint deadlin
       return Outcome::cancelled;
     case ErrorCode::invalid_argument:
       return Outcome::invalid;
+    case ErrorCode::unavailable:
+      return retry_after ? Outcome::shed : Outcome::failed;  // a step's queue is full
     case ErrorCode::not_found:
     case ErrorCode::unsupported:
-    case ErrorCode::unavailable:
     case ErrorCode::internal:
       return Outcome::failed;
   }
@@ -52,6 +54,21 @@ std::optional<Class> own_class(const repository::ModelConfig& config) {
   if (config.model_class == "real_time") return Class::real_time;
   if (config.model_class == "best_effort") return Class::best_effort;
   return std::nullopt;
+}
+
+// The models of `steps`, and of the steps of ensembles among them.
+void add_models(const Ensemble& ensemble, std::uint64_t steps, const std::vector<bool>& outputs_wanted,
+                std::vector<ModelId>& out) {
+  for (std::size_t i = 0; i < ensemble.steps.size(); ++i) {
+    if ((steps >> i & 1U) == 0) continue;
+    const ModelView& view = *ensemble.steps[i].view;
+    if (view.ensemble == nullptr) {
+      out.push_back(view.id);
+      continue;
+    }
+    const auto wanted = outputs_of_step(ensemble, i, steps, outputs_wanted);
+    add_models(*view.ensemble, steps_for(*view.ensemble, wanted), wanted, out);
+  }
 }
 
 }  // namespace
@@ -84,14 +101,26 @@ void Ensembles::stop() {
 
 Duration Ensembles::expected(ModelId model, int rows) const {
   const auto ensemble = inner_.ensemble(model);
-  return ensemble == nullptr ? inner_.expected(model, rows) : times(*ensemble, rows).whole;
+  return ensemble == nullptr ? inner_.expected(model, rows) : times(*ensemble, rows, {}).whole;
 }
 
-EnsembleTimes Ensembles::times(const Ensemble& ensemble, int rows) const {
+EnsembleTimes Ensembles::times(const Ensemble& ensemble, int rows,
+                               const std::vector<bool>& outputs_wanted) const {
+  const std::uint64_t needed = steps_for(ensemble, outputs_wanted);
   std::vector<Duration> takes;
-  for (const Ensemble::Step& step : ensemble.steps) {
+  for (std::size_t i = 0; i < ensemble.steps.size(); ++i) {
+    if ((needed >> i & 1U) == 0) {
+      takes.emplace_back(0);
+      continue;
+    }
+    const Ensemble::Step& step = ensemble.steps[i];
     const bool batches = step.view->config.max_batch_size > 0 && ensemble.config.max_batch_size > 0;
-    const Duration run = expected(step.view->id, batches ? rows : 1);
+    const int of_step = batches ? rows : 1;
+    const Duration run =
+        step.view->ensemble == nullptr
+            ? inner_.expected(step.view->id, of_step)
+            : times(*step.view->ensemble, of_step, outputs_of_step(ensemble, i, needed, outputs_wanted))
+                  .whole;
     const auto beyond =
         Duration{static_cast<std::int64_t>(options_.safety * static_cast<double>(run.count()))};
     takes.push_back(run + beyond + options_.hop);
@@ -130,7 +159,7 @@ std::uint64_t Ensembles::submit(std::unique_ptr<InferCall> call, AnswerHandler o
          std::move(call), at, std::nullopt});
     return ensemble_ticket;
   }
-  EnsembleTimes times = this->times(*ensemble, call->rows);
+  EnsembleTimes times = this->times(*ensemble, call->rows, call->outputs_wanted);
   const TimePoint deadline = deadline_of(*call, *ensemble);
   EnsembleRun run(ensemble, *call);
   auto open = std::make_unique<Open>(Open{.ensemble = std::move(ensemble),
@@ -140,8 +169,9 @@ std::uint64_t Ensembles::submit(std::unique_ptr<InferCall> call, AnswerHandler o
                                           .times = std::move(times),
                                           .deadline = deadline,
                                           .started = at});
+  add_models(*open->ensemble, open->run.needed(), open->call->outputs_wanted, open->models);
   Result<> refused;
-  std::optional<Duration> would_take;
+  std::optional<Duration> would_take, retry_after;
   std::uint64_t ticket = ensemble_ticket;
   if (const TimePoint end = saturating_add(at, open->times.whole); end > deadline) {
     would_take = end - open->call->arrival;
@@ -158,14 +188,16 @@ std::uint64_t Ensembles::submit(std::unique_ptr<InferCall> call, AnswerHandler o
     } else if (open_count_ >= options_.most_open) {
       refused = fail(ErrorCode::resource_exhausted,
                      fmt::format("{} requests to ensembles are open; try again later", open_count_));
+      retry_after = retry_when_full;
     } else {
       ++open_count_;
+      for (const ModelId model : open->models) ++used_[model];
       events_.emplace_back(Begin{ticket, std::move(open)});
       wake_.notify_one();
       return ticket;
     }
   }
-  give(*open, std::move(refused), would_take);
+  give(*open, std::move(refused), would_take, retry_after);
   return ticket;
 }
 
@@ -195,7 +227,8 @@ void Ensembles::run() {
         std::visit([this](auto& each) { handle(each); }, event);
       } catch (const std::bad_alloc&) {
         if (open_.contains(ticket))
-          end(ticket, fail(ErrorCode::resource_exhausted, "no memory is left for what its steps pass on"));
+          end(ticket, fail(ErrorCode::resource_exhausted, "no memory is left for what its steps pass on"), {},
+              retry_when_full);
       }
     }
     events.clear();
@@ -224,19 +257,19 @@ void Ensembles::go_on(std::uint64_t ticket, Open& open) {
 
 Result<> Ensembles::start_step(std::uint64_t ticket, Open& open, std::size_t step) {
   const Ensemble::Step& of = open.ensemble->steps[step];
-  auto view = inner_.find(of.model, of.version);
-  if (!view) return fail(ErrorCode::unavailable, view.error().message);
-  if (!(*view)->ready) return fail(ErrorCode::unavailable, "the model is not ready: " + (*view)->reason);
-  // Another version that takes the same may have come in its place.
-  if (*view != of.view && !same_tensors((*view)->config, of.view->config))
-    return fail(
-        ErrorCode::unavailable,
-        "the model has changed since the request came: its inputs or outputs are others; send it again");
-  auto made = open.run.call_of(step, (*view)->config);
+  std::shared_ptr<const ModelView> view = of.view;
+  // Another version that takes the same may have come in its place. Else the request goes on with what it was
+  // held against, which stays until it is answered (uses()).
+  if (auto now = inner_.find(of.model, of.version);
+      now && (*now)->ready && same_tensors((*now)->config, of.view->config))
+    view = std::move(*now);
+  else if (const auto usable = view->usable ? view->usable() : Result<>{}; !usable)
+    return fail(ErrorCode::unavailable, "the model is not ready: " + usable.error().message);
+  auto made = open.run.call_of(step, view->config);
   if (!made) return std::unexpected(made.error());
   InferCall& call = **made;
   const InferCall& whole = *open.call;
-  call.model = (*view)->id;
+  call.model = view->id;
   call.arrival = clock_.now();
   call.deadline =
       open.deadline == TimePoint::max() ? TimePoint::max() : open.deadline - open.times.after[step];
@@ -252,7 +285,7 @@ Result<> Ensembles::start_step(std::uint64_t ticket, Open& open, std::size_t ste
   call.sequence = whole.sequence;
   Open::Under& under = open.under_way[step];
   under.sent = call.arrival;
-  under.view = std::move(*view);
+  under.view = std::move(view);
   under.ticket = submit(std::move(*made), [this, ticket, step](InferAnswer answer) {
     post(Answered{ticket, step, std::move(answer)});
   });
@@ -270,7 +303,10 @@ void Ensembles::handle(Answered& event) {
     if (event.answer.would_take)
       would_take =
           under.mapped().sent + *event.answer.would_take + open.times.after[event.step] - open.call->arrival;
-    return end(event.ticket, in_context(label, event.answer.status.error()), would_take);
+    Error error = std::move(event.answer.status.error());
+    // It went although this was open, as it was waited for too long.
+    if (error.code == ErrorCode::not_found) error.code = ErrorCode::unavailable;
+    return end(event.ticket, in_context(label, error), would_take, event.answer.retry_after);
   }
   if (auto done = open.run.done(event.step, under.mapped().view->config, *event.answer.call); !done)
     return end(event.ticket, in_context(label, done.error()));
@@ -281,24 +317,37 @@ void Ensembles::handle(Cancel& event) {
   if (open_.contains(event.ticket)) end(event.ticket, fail(ErrorCode::cancelled, "the client has gone"));
 }
 
-void Ensembles::end(std::uint64_t ticket, Result<> status, std::optional<Duration> would_take) {
+void Ensembles::end(std::uint64_t ticket, Result<> status, std::optional<Duration> would_take,
+                    std::optional<Duration> retry_after) {
   auto ended = open_.extract(ticket);
   Open& open = *ended.mapped();
   for (const auto& [step, under] : open.under_way) cancel(under.ticket);
   {
     const std::lock_guard lock(mutex_);
     --open_count_;
+    for (const ModelId model : open.models)
+      if (const auto at = used_.find(model); --at->second == 0) used_.erase(at);
   }
-  give(open, std::move(status), would_take);
+  give(open, std::move(status), would_take, retry_after);
 }
 
-void Ensembles::give(Open& open, Result<> status, std::optional<Duration> would_take) {
+bool Ensembles::uses(ModelId model) const {
+  const std::lock_guard lock(mutex_);
+  return used_.contains(model);
+}
+
+void Ensembles::give(Open& open, Result<> status, std::optional<Duration> would_take,
+                     std::optional<Duration> retry_after) {
   const TimePoint finished = clock_.now();
   const repository::ModelConfig& config = open.ensemble->config;
   const ModelId page = page_of(config.name, open.ensemble->version, config.slo);
-  book_.answered(page, outcome_of(status, finished, open.deadline), open.call->rows,
+  book_.answered(page, outcome_of(status, finished, open.deadline, retry_after), open.call->rows,
                  std::min(open.call->arrival, finished), finished, {.infer = finished - open.started});
-  open.handler({std::move(status), std::move(open.call), finished, would_take});
+  open.handler({.status = std::move(status),
+                .call = std::move(open.call),
+                .finished = finished,
+                .would_take = would_take,
+                .retry_after = retry_after});
 }
 
 ServerStatistics Ensembles::statistics() const {

@@ -39,8 +39,10 @@ struct EnsembleOptions {
 // has its model's own. A step is due so much before it as what follows it takes at least (times_of()), and is
 // admitted or refused by that; and the whole is refused at once where its steps take longer than there is
 // time. Class, priority and application are the request's; a class that the ensemble's config says goes
-// before its models'. Where a step is refused, fails, or the request is cancelled, what else runs of it is
-// cancelled, and it has its one answer.
+// before its models'. Only the steps run that the outputs need which the request wants. A model that comes
+// anew, or goes, while a request is open: the request's later steps take the new one where it takes the same,
+// else the old one (uses()). Where a step is refused, fails, or the request is cancelled, what else runs of
+// it is cancelled, and it has its one answer.
 //
 // One thread owns all that is open; answers are given on it. Safe from any thread.
 class Ensembles final : public Service {
@@ -76,6 +78,9 @@ class Ensembles final : public Service {
   ModelControl* control() const override { return inner_.control(); }
   const Journal* journal() const override { return inner_.journal(); }
 
+  // Whether an open request may still need that model of the inner service, though another has its name now.
+  bool uses(ModelId model) const;
+
  private:
   struct Open {
     std::shared_ptr<const Ensemble> ensemble;
@@ -85,6 +90,7 @@ class Ensembles final : public Service {
     EnsembleTimes times;
     TimePoint deadline;
     TimePoint started;
+    std::vector<ModelId> models;  // that its steps may still need, as they were when it came
     struct Under {
       std::uint64_t ticket = 0;
       TimePoint sent;
@@ -106,7 +112,7 @@ class Ensembles final : public Service {
   };
   using Event = std::variant<Begin, Answered, Cancel>;
 
-  EnsembleTimes times(const Ensemble& ensemble, int rows) const;
+  EnsembleTimes times(const Ensemble& ensemble, int rows, const std::vector<bool>& outputs_wanted) const;
   TimePoint deadline_of(const InferCall& call, const Ensemble& ensemble) const;
   void post(Event event);
   void run();
@@ -115,8 +121,10 @@ class Ensembles final : public Service {
   void handle(Cancel& event);
   void go_on(std::uint64_t ticket, Open& open);
   Result<> start_step(std::uint64_t ticket, Open& open, std::size_t step);
-  void end(std::uint64_t ticket, Result<> status, std::optional<Duration> would_take = {});
-  void give(Open& open, Result<> status, std::optional<Duration> would_take);
+  void end(std::uint64_t ticket, Result<> status, std::optional<Duration> would_take = {},
+           std::optional<Duration> retry_after = {});
+  void give(Open& open, Result<> status, std::optional<Duration> would_take,
+            std::optional<Duration> retry_after);
   ModelId page_of(const std::string& name, std::int64_t version, const std::optional<Duration>& slo) const;
 
   Service& inner_;
@@ -128,11 +136,12 @@ class Ensembles final : public Service {
   mutable std::map<std::pair<std::string, std::int64_t>, ModelId> pages_;
   mutable Book book_;
 
-  std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;  // of what follows
   std::condition_variable wake_;
   std::vector<Event> events_;
   std::uint64_t next_ticket_ = 1;
   std::size_t open_count_ = 0;
+  std::map<ModelId, std::size_t> used_;  // by how many steps of open requests
   bool running_ = false;
   std::thread thread_;
 };

@@ -1,6 +1,9 @@
 #include "carillon/controller/ensembles.h"
 
+#include <atomic>
 #include <future>
+#include <map>
+#include <memory>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,7 +25,11 @@ class HeldModels final : public Service {
     std::unique_ptr<InferCall> call;
     AnswerHandler handler;
   };
-  explicit HeldModels(const Clock& clock) : clock_(clock) { testing::put_diamond(directory); }
+  explicit HeldModels(const Clock& clock) : clock_(clock) {
+    testing::put_diamond(directory);
+    for (const ModelView& view : directory.all())
+      if (view.ensemble == nullptr) known_.emplace(view.id.value, view);
+  }
 
   bool ready() const override { return true; }
   std::vector<ModelView> models() const override { return directory.all(); }
@@ -59,20 +66,28 @@ class HeldModels final : public Service {
     return {found()->first, found()->second.call.get()};
   }
   // Answers it: a success with outputs that are each byte of the first input plus one, or `status`.
-  void answer(std::uint32_t model, Result<> status = {}, std::optional<Duration> would_take = {}) {
+  void answer(std::uint32_t model, Result<> status = {}, std::optional<Duration> would_take = {},
+              std::optional<Duration> retry_after = {}) {
     const std::uint64_t ticket = call_of(model).first;
     Held held;
     {
       const std::lock_guard lock(mutex_);
       held = std::move(held_.extract(ticket).mapped());
     }
-    for (const ModelView& view : directory.all())
-      if (view.ready && view.id == held.call->model)
-        for (const graph::TensorSpec& spec : view.config.outputs)
-          held.call->outputs.emplace_back(
-              static_cast<std::size_t>(held.call->rows * spec.shape[1]) * 4,
-              static_cast<std::byte>(std::to_integer<int>(held.call->inputs[0][0]) + 1));
-    held.handler({std::move(status), std::move(held.call), clock_.now(), would_take});
+    for (const graph::TensorSpec& spec : known_.at(model).config.outputs)
+      held.call->outputs.emplace_back(
+          static_cast<std::size_t>(held.call->rows * spec.shape[1]) * 4,
+          static_cast<std::byte>(std::to_integer<int>(held.call->inputs[0][0]) + 1));
+    held.handler({.status = std::move(status),
+                  .call = std::move(held.call),
+                  .finished = clock_.now(),
+                  .would_take = would_take,
+                  .retry_after = retry_after});
+  }
+  // A model comes, or comes anew; what was there before may still run.
+  void put(const ModelView& view) {
+    directory.put(view);
+    known_.emplace(view.id.value, view);
   }
   void wait_for_cancelled(std::vector<std::uint64_t> tickets) {
     std::unique_lock lock(mutex_);
@@ -90,6 +105,7 @@ class HeldModels final : public Service {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::uint64_t, Held> held_;
+  std::map<std::uint32_t, ModelView> known_;  // by id
   std::vector<std::uint64_t> cancelled_;
   std::uint64_t last_ = 0;
 };
@@ -225,39 +241,126 @@ TEST_F(EnsemblesTest, OtherModelsAreTheServices) {
   EXPECT_TRUE(answer().status.has_value());
 }
 
-TEST_F(EnsemblesTest, AModelThatGoesBetweenTheStepsFailsTheRequest) {
+// It goes on with the model that it was held against, which has to stay as long.
+TEST_F(EnsemblesTest, AModelThatGoesBetweenTheStepsLosesNoRequest) {
   submit(call_of());
   models.call_of(0);
   auto gone = testing::model_view("right", 2, {{"z", 5}}, {{"r", 1}});
   gone.ready = false;
   gone.reason = "unloaded";
   models.directory.put(gone);
+  for (const std::uint32_t model : {0U, 1U, 2U, 3U}) EXPECT_TRUE(ensembles.uses({model})) << model;
+  for (const std::uint32_t model : {0U, 1U, 2U, 3U}) models.answer(model);
+  EXPECT_TRUE(answer().status.has_value());
+  for (const std::uint32_t model : {0U, 1U, 2U, 3U}) EXPECT_FALSE(ensembles.uses({model})) << model;
+}
+
+// Where the old one could not stay as long.
+TEST_F(EnsemblesTest, AModelThatIsNotServedAnyMoreIsNotTheClientsFault) {
+  submit(call_of());
+  models.answer(0);
+  models.answer(1, fail(ErrorCode::not_found, "it is not served any more"));
+  EXPECT_EQ(answer().status.error().code, ErrorCode::unavailable);
+}
+
+TEST_F(EnsemblesTest, AModelThatCannotRunForNowFailsTheRequest) {
+  auto right = testing::model_view("right", 2, {{"z", 5}}, {{"r", 1}});
+  const auto works = std::make_shared<std::atomic<bool>>(true);
+  right.usable = [works] {
+    return *works ? Result<>{} : fail(ErrorCode::unavailable, "its process is gone");
+  };
+  models.directory.put(right);
+  submit(call_of());
+  models.call_of(0);
+  *works = false;
   models.answer(0);
   const InferAnswer got = answer();
   ASSERT_FALSE(got.status.has_value());
   EXPECT_EQ(got.status.error().code, ErrorCode::unavailable);
-  EXPECT_EQ(got.status.error().message, "step 'right': the model is not ready: unloaded");
+  EXPECT_EQ(got.status.error().message, "step 'right': the model is not ready: its process is gone");
 }
 
-TEST_F(EnsemblesTest, AModelMayComeAnewBetweenTheStepsWhereItTakesTheSame) {
-  submit(call_of());
-  models.call_of(0);
-  models.directory.put(testing::model_view("right", 12, {{"z", 5}}, {{"r", 1}}));
-  models.directory.put(testing::model_view("left", 11, {{"y", 4}}, {{"l", 2}}));
-  models.answer(0);
-  const InferAnswer got = answer();
-  ASSERT_FALSE(got.status.has_value());
-  EXPECT_THAT(got.status.error().message, HasSubstr("step 'left': the model has changed"));
+TEST_F(EnsemblesTest, AModelMayComeAnewBetweenTheSteps) {
+  const struct {
+    const char* what;
+    ModelView right;
+    std::uint32_t runs;
+  } rows[] = {
+      {"the same", testing::model_view("right", 12, {{"z", 5}}, {{"r", 1}}), 12},
+      {"larger batches", testing::model_view("right", 13, {{"z", 5}}, {{"r", 1}}, 16), 12},
+      {"too small batches", testing::model_view("right", 14, {{"z", 5}}, {{"r", 1}}, 1), 13},
+      {"another output", testing::model_view("right", 15, {{"z", 5}}, {{"r", 2}}), 13},
+  };
+  // Each request is held against what was there before.
+  for (const auto& [what, right, runs] : rows) {
+    submit(call_of());
+    models.call_of(0);
+    models.put(right);
+    EXPECT_TRUE(ensembles.uses({runs == right.id.value ? 2 : runs})) << what;
+    models.answer(0);
+    models.answer(1);
+    models.answer(runs);
+    models.answer(3);
+    EXPECT_TRUE(answer().status.has_value()) << what;
+    // With the last two the ensemble itself cannot be made anew.
+    if (right.id.value >= 14) models.put(testing::model_view("right", 13, {{"z", 5}}, {{"r", 1}}, 16));
+  }
+}
 
-  models.directory.put(testing::model_view("left", 11, {{"y", 4}}, {{"l", 1}}));
-  submit(call_of());
-  models.call_of(0);
-  models.directory.put(testing::model_view("right", 22, {{"z", 5}}, {{"r", 1}}));
+TEST_F(EnsemblesTest, OnlyWhatIsAskedForRuns) {
+  // Beside "out", what "left" makes is an output.
+  models.directory.put(testing::ensemble_view("wide", {{"in", 3}}, {{"out", 2}, {"c", 1}},
+                                              {{"first", 0, {{"x", "in"}}, {{"y", "a"}, {"z", "b"}}},
+                                               {"left", 0, {{"y", "a"}}, {{"l", "c"}}},
+                                               {"right", 0, {{"z", "b"}}, {{"r", "d"}}},
+                                               {"last", 0, {{"l", "c"}, {"r", "d"}}, {{"out", "out"}}}}));
+  // Of two rows each step takes 20 ms: two of them 40, of which the second has 20.
+  auto call = call_of(clock.now() + 45ms, "wide");
+  call->outputs_wanted = {false, true};
+  submit(std::move(call));
+  InferCall& first = *models.call_of(0).second;
+  EXPECT_EQ(first.outputs_wanted, (std::vector<bool>{true, false}));
+  EXPECT_EQ(first.deadline, clock.now() + 25ms);
+  EXPECT_FALSE(ensembles.uses({2}));
   models.answer(0);
-  models.answer(11);
-  models.answer(22);
-  models.answer(3);
+  EXPECT_EQ(models.call_of(1).second->outputs_wanted, std::vector<bool>{true});
+  EXPECT_EQ(models.held(), 1U) << "nobody wants what 'right' makes";
+  models.answer(1);
+  const InferAnswer got = answer();
+  ASSERT_TRUE(got.status.has_value()) << got.status.error().message;
+  ASSERT_EQ(got.call->outputs.size(), 2U);
+  EXPECT_TRUE(got.call->outputs[0].empty());
+  EXPECT_EQ(got.call->outputs[1], std::vector<std::byte>(8, std::byte{3}));
+
+  call = call_of(clock.now() + 45ms, "wide");
+  call->outputs_wanted = {true, false};
+  submit(std::move(call));
+  EXPECT_EQ(answer().status.error().code, ErrorCode::deadline_exceeded) << "for that all steps run";
+}
+
+TEST_F(EnsemblesTest, AnEnsembleInAnEnsembleRunsNoMoreThanIsAskedFor) {
+  models.directory.put(testing::ensemble_view("pair", {{"in", 3}}, {{"c", 1}, {"d", 1}},
+                                              {{"first", 0, {{"x", "in"}}, {{"y", "a"}, {"z", "b"}}},
+                                               {"left", 0, {{"y", "a"}}, {{"l", "c"}}},
+                                               {"right", 0, {{"z", "b"}}, {{"r", "d"}}}}));
+  models.directory.put(testing::ensemble_view("outer", {{"in", 3}}, {{"mine", 1}},
+                                              {{"pair", 0, {{"in", "in"}}, {{"d", "mine"}}}}));
+  submit(call_of(clock.now() + 45ms, "outer"));
+  EXPECT_FALSE(ensembles.uses({1}));
+  models.answer(0);
+  models.answer(2);
   EXPECT_TRUE(answer().status.has_value());
+  EXPECT_EQ(models.held(), 0U);
+}
+
+TEST_F(EnsemblesTest, WhoFindsAFullQueueHearsWhenToComeBack) {
+  submit(call_of());
+  models.answer(0);
+  models.answer(1, fail(ErrorCode::unavailable, "Exceeds maximum queue size: ..."), {}, 30ms);
+  const InferAnswer got = answer();
+  EXPECT_EQ(got.status.error().code, ErrorCode::unavailable);
+  EXPECT_EQ(got.retry_after, 30ms);
+  EXPECT_EQ(statistics().shed, 1U);
 }
 
 TEST_F(EnsemblesTest, EnsemblesMayBeSteps) {

@@ -192,6 +192,7 @@ void Sequences::complete(InferCall& call, const Model& model, const Sequence& se
     }
   }
   call.inputs = std::move(inputs);
+  call.outputs_wanted.clear();  // of the client's outputs; the state is in others
 }
 
 // Leaves the outputs that clients see, and gives the state.

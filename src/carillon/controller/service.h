@@ -66,6 +66,8 @@ struct SequenceMark {
   bool end = false;
 };
 
+class QueuePlace;
+
 // A client's request, whole. The frontend owns the tensors inside it (aligned buffers, row-major, all rows of
 // an input contiguous) and gets it back with the answer.
 struct InferCall {
@@ -78,6 +80,8 @@ struct InferCall {
   // Texts of the request's own: elements of BYTES, which handles name by their place here (graph/known_texts.h).
   std::vector<std::byte> texts;
   std::vector<std::vector<std::byte>> outputs;  // sized by submit(); filled when the answer is a success
+  // By output, whether the client wants it; empty: all. The buffer of one that nobody wants stays empty.
+  std::vector<bool> outputs_wanted;
   TimePoint arrival;
   TimePoint deadline;  // TimePoint::max(): none given; then the model's SLO or the default
   Class cls = Class::normal;
@@ -91,7 +95,10 @@ struct InferCall {
   TimePoint handed = TimePoint::min();                                // set by submit(): when it was called
   TimePoint at_door = TimePoint::min();  // likewise: when it came to the door, its size known
   std::optional<SequenceMark> sequence;  // where the request says something about one
+  std::shared_ptr<QueuePlace> place;  // set by submit(), where the model's config bounds its queue; else null
   TraceContext trace;
+
+  bool wants(std::size_t output) const { return outputs_wanted.empty() || outputs_wanted[output]; }
 };
 
 // The one answer. For refusals `error` says why, and when it would have finished.
@@ -102,10 +109,15 @@ struct InferAnswer {
   std::unique_ptr<InferCall> call;
   TimePoint finished;                  // when the answer was made
   std::optional<Duration> would_take;  // for refusals: from arrival to the predicted end
-  // For refusals that waiting helps: after how long the same call would fit its deadline, as things stand.
+  // For refusals that waiting helps: after how long the same call would fit its deadline, as things stand, or
+  // there may be room for it.
   std::optional<Duration> retry_after = std::nullopt;
   std::uint64_t number = 0;  // of the call in the journal; 0: there is none
 };
+
+// After how long who was turned away for want of room may come again, where nobody knows better how long that
+// lasts.
+inline constexpr Duration retry_when_full = std::chrono::seconds{1};
 
 // Takes the answer; called exactly once, from the controller's thread or (an overloaded or stopping server)
 // inside submit(); must be quick and must not call back into the service.

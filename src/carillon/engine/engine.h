@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include <sys/types.h>
+
 #include "carillon/base/bytes.h"
 #include "carillon/base/effort.h"
 #include "carillon/base/result.h"
@@ -94,7 +96,12 @@ struct StopSignal {
   int next = 0;
   // Likewise: how long it had run, where that is so.
   Duration lost{0};
+  // Likewise: goes up with each kernel that is begun, over all runs. Whoever sees it grow knows that the run
+  // does not hang.
+  std::atomic<std::uint64_t> steps{0};
 
+  // The run's thread alone.
+  void step() { steps.store(steps.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
   bool requested() const { return run != 0 && wanted.load(std::memory_order_relaxed) == run; }
   // From any thread. Never waits for the run's thread, which may be of the lowest priority: where that is
   // just in set_inside(), the run sees what is wanted before its next kernel.
@@ -140,6 +147,8 @@ class Team {
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
   virtual int width() const = 0;  // its threads
+  // The system's numbers of the helpers, appended to `out`. From any thread.
+  virtual void threads(std::vector<pid_t>& /*out*/) const {}
 };
 
 // What runs of one plan keep for the next, beside their memory: which addresses their kernels' operands have.

@@ -42,6 +42,11 @@ class HostStream final : public Stream {
   void wake() override { thread_.wake(); }
   void wake_here() override { thread_.wake_here(); }
   bool busy() const override { return busy_.load(); }
+  void threads(std::vector<pid_t>& out) const override {
+    out.push_back(thread_.number());
+    if (runner_) out.push_back(runner_->number());
+  }
+  std::uint64_t steps() const override { return signal_.steps.load(std::memory_order_relaxed); }
   void help() override;
   bool call(const std::function<void()>& task) override {
     return thread_.call([this, &task] { alone(task); });

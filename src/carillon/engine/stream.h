@@ -3,6 +3,9 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
+
+#include <sys/types.h>
 
 #include "carillon/base/clock.h"
 #include "carillon/base/result.h"
@@ -77,6 +80,11 @@ class Stream {
   virtual void help() = 0;
   // Inside the engine: stop() would wait for it.
   virtual bool busy() const = 0;
+  // The system's numbers of the threads that its runs need, appended to `out`: a run gets no further where
+  // one of them has no processor. Teams' helpers are not among them.
+  virtual void threads(std::vector<pid_t>& /*out*/) const {}
+  // Grows while runs get on, with each kernel that is begun; 0 for ever where the stream cannot tell.
+  virtual std::uint64_t steps() const { return 0; }
 
   // Runs `task` on the stream's thread between two launches, and waits for it, or does not: see TurnThread.
   virtual bool call(const std::function<void()>& task) = 0;

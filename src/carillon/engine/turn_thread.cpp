@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 #include <sys/prctl.h>
+#include <unistd.h>
 
 #include "carillon/base/assert.h"
 
@@ -17,6 +18,7 @@ Result<> TurnThread::start(const std::string& name) {
   CARILLON_ASSERT(!thread_.joinable());
   try {
     thread_ = std::thread([this] {
+      number_ = ::gettid();
       // Timers of an ordinary thread may be 50 us late by default, to save power.
       prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
       loop();

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include <sched.h>
+#include <sys/types.h>
 
 #include "carillon/base/clock.h"
 #include "carillon/base/result.h"
@@ -41,6 +42,9 @@ class TurnThread {
 
   // `name`: at most 15 characters (Linux). Error: the system has no more threads.
   Result<> start(const std::string& name);
+
+  // The system's number of the thread; 0 before start().
+  pid_t number() const { return number_.load(); }
 
   // There is something new to look at: a turn follows that begins after this call. From any thread.
   void wake();
@@ -82,6 +86,7 @@ class TurnThread {
   bool waits_ = false;     // for news alone
   cpu_set_t cores_{};      // where it may run,
   bool narrowed_ = false;  // but now on one of them only
+  std::atomic<pid_t> number_{0};
   std::thread thread_;
 };
 

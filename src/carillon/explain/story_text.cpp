@@ -83,7 +83,7 @@ std::string why(Cause cause) {
       return "there was no plan for the size of its inputs, and no time to wait for one, or it cannot be "
              "made";
     case Cause::queue_policy:
-      return "as many requests of its model and priority were open as its queue policy says";
+      return "as many requests of its model and priority waited as its queue policy says";
     case Cause::sequence:
       return "as many sequences, so much of their state, or as many requests of its sequence were there as "
              "may be";

@@ -30,7 +30,7 @@ enum class Cause : std::uint8_t {
   shed,          // turned away at the door, as decisions fall behind
   too_near,      // its deadline was here, or too near for a decision
   size,          // of plans for the size of its inputs
-  queue_policy,  // of its model: as many are open as that says
+  queue_policy,  // of its model: as many wait as that says
   sequence,      // no place, memory or turn for its sequence
   not_serving,   // the server starts or stops
   full,          // as many rows are open as may be

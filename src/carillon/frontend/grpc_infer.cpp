@@ -89,7 +89,7 @@ class InferReactor final : public grpc::ServerUnaryReactor {
   }
 
   void refuse_full(const std::string& message) {
-    context_.AddTrailingMetadata("grpc-retry-pushback-ms", "1000");
+    context_.AddTrailingMetadata(retry_metadata, std::to_string(retry_ms(controller::retry_when_full)));
     Finish({grpc::StatusCode::RESOURCE_EXHAUSTED, message});
   }
 
@@ -115,7 +115,7 @@ class InferReactor final : public grpc::ServerUnaryReactor {
       request_ = std::move(*request);
       view_ = std::move(*view);
     } catch (const std::bad_alloc&) {
-      return Finish(status_of(no_memory()));
+      return refuse_full(no_memory().message);
     }
     if (!request_.fetches.empty()) return fetch();
     submit();
@@ -129,7 +129,7 @@ class InferReactor final : public grpc::ServerUnaryReactor {
         if (const auto fetched = fetch_inputs(view_->config, request_); !fetched)
           return Finish(status_of(fetched.error()));
       } catch (const std::bad_alloc&) {
-        return Finish(status_of(no_memory()));
+        return refuse_full(no_memory().message);
       }
       submit();
     };
@@ -176,7 +176,7 @@ class InferReactor final : public grpc::ServerUnaryReactor {
       write_message(response, answer_);
       answer_size_ = answer_.Length();
     } catch (const std::bad_alloc&) {
-      return Finish(status_of(no_memory()));
+      return refuse_full(no_memory().message);
     }
     Finish(grpc::Status::OK);
   }

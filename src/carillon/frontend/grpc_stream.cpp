@@ -179,7 +179,8 @@ class InferStream final : public RawService::StreamReactor {
     if (exchange->record && exchange->caller) exchange->record->key = exchange->caller->key.name;
     exchange->room = Reservation(door_.commons.bodies, exchange->caller ? exchange->caller->bytes : nullptr);
     if (!exchange->room.grow(size)) {
-      refuse(exchange, no_room_error(exchange->room, exchange->caller.get(), size));
+      const bool never = exchange->room.own_refused() && size > exchange->caller->key.bytes;
+      refuse(exchange, no_room_error(exchange->room, exchange->caller.get(), size), !never);
       return false;
     }
     if (message.packed && size > light_packed) return read_elsewhere(exchange);
@@ -300,9 +301,12 @@ class InferStream final : public RawService::StreamReactor {
 
   // -- on any thread, while the exchange is open
 
-  void refuse(const Held& exchange, const Error& error) {
+  // `again`: what there is no room for now may find some later.
+  void refuse(const Held& exchange, const Error& error, bool again = true) {
     inference::ModelStreamInferResponse response;
     write_error(*exchange, error, response);
+    if (again && error.code == ErrorCode::resource_exhausted)
+      say(response, retry_key, retry_ms(controller::retry_when_full));
     post(exchange, response);
   }
 

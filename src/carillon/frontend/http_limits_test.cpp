@@ -135,6 +135,8 @@ TEST_F(HttpLimitsTest, BodiesInFlightAreBounded) {
   const auto refused = late.receive();
   EXPECT_EQ(refused.result_int(), 503U);
   EXPECT_EQ(refused["Retry-After"], "1");
+  EXPECT_EQ(refused["retry-after-ms"], "1000");
+  EXPECT_NE(refused.body().find("\"retry_after_ms\":1000"), std::string::npos) << refused.body();
   EXPECT_THAT(json::parse(refused.body())["error"], HasSubstr("too many are in flight"));
   EXPECT_TRUE(late.closed());
 

@@ -5,15 +5,20 @@
 #include <cstdint>
 #include <new>
 
+#include "carillon/frontend/answers.h"
 #include "carillon/frontend/infer_codec_json.h"
 #include "carillon/frontend/status.h"
 #include "carillon/graph/text.h"
 
 namespace carillon::frontend {
+namespace {
+
+constexpr std::size_t longest_message = 4096;
+
+}  // namespace
 
 HttpReply error_reply(int status, std::string_view message) {
-  constexpr std::size_t longest = 4096;
-  return {.status = status, .body = error_json(graph::printable(message, longest))};
+  return {.status = status, .body = error_json(graph::printable(message, longest_message))};
 }
 
 HttpReply error_reply(const Error& error) {
@@ -21,8 +26,11 @@ HttpReply error_reply(const Error& error) {
 }
 
 HttpReply full_reply(std::string_view message) {
-  auto reply = error_reply(503, message);
-  reply.headers.emplace_back("Retry-After", "1");
+  const std::int64_t ms = retry_ms(controller::retry_when_full);
+  HttpReply reply{.status = 503,
+                  .body = error_json(graph::printable(message, longest_message), {.retry_after_ms = ms})};
+  reply.headers.emplace_back("Retry-After", std::to_string((ms + 999) / 1000));
+  reply.headers.emplace_back(retry_key, std::to_string(ms));
   return reply;
 }
 
@@ -39,6 +47,7 @@ HttpReply denial_reply(const Denial& denial) {
       auto reply = error_reply(429, denial.message);
       const auto seconds = std::chrono::ceil<std::chrono::seconds>(denial.wait).count();
       reply.headers.emplace_back("Retry-After", std::to_string(std::max<std::int64_t>(1, seconds)));
+      reply.headers.emplace_back(retry_key, std::to_string(retry_ms(denial.wait)));
       return reply;
     }
   }
@@ -65,7 +74,7 @@ std::string reply_head(const HttpReply& reply, std::size_t size, unsigned versio
 
 HttpReply thrown_reply(const std::exception& thrown) {
   if (dynamic_cast<const std::bad_alloc*>(&thrown) != nullptr)
-    return error_reply(503, "out of memory for this request");
+    return full_reply("out of memory for this request");
   return error_reply(500, thrown.what());
 }
 

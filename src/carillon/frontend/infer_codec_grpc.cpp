@@ -244,7 +244,8 @@ Result<InferRequest> parse_infer_grpc(const controller::ModelView& model,
     if (auto ok = check_classes(model.config, choice); !ok) return std::unexpected(ok.error());
   if (auto fits = check_shared_outputs(model.config, request); !fits)
     return std::unexpected(std::move(fits.error()));
-  scheduling.apply(*request.call, arrival, transport_deadline);
+  request.call->outputs_wanted = outputs_wanted(model.config, request.outputs);
+  scheduling.apply(*request.call, arrival, transport_deadline, may_be_real_time(model.config, around.key));
   request.call->id = request.id;
   drop_sequence(model.config, *request.call, request.unheeded);
   return request;

@@ -27,8 +27,8 @@ inference::ModelInferRequest message(const std::string& text) {
 }
 
 Result<InferRequest> parse(const controller::ModelView& model, const std::string& text,
-                           TimePoint transport = TimePoint::max()) {
-  return parse_infer_grpc(model, message(text), arrival, transport);
+                           TimePoint transport = TimePoint::max(), const Key* key = nullptr) {
+  return parse_infer_grpc(model, message(text), arrival, transport, {.key = key});
 }
 
 const std::string typed =
@@ -69,7 +69,24 @@ TEST(InferGrpc, TheNearerOfTimeoutAndTheCallsOwnDeadlineCounts) {
                               "parameters { key: 'priority' value { uint64_param: 1 } }",
                           TimePoint{105s});
   EXPECT_EQ(none->call->deadline, TimePoint{105s});
-  EXPECT_EQ(none->call->cls, Class::real_time);
+}
+
+TEST(InferGrpc, PriorityOneIsRealTimeWhereSomebodySaidSo) {
+  const std::string first = typed + "parameters { key: 'priority' value { uint64_param: 1 } }";
+  const Key plain{.name = "a"}, urgent{.name = "b", .real_time = true};
+  const auto class_for = [&](const controller::ModelView& model, const Key* key) {
+    const auto request = parse(model, first, TimePoint::max(), key);
+    EXPECT_TRUE(request->call->class_given);
+    EXPECT_EQ(request->call->priority, 1U);
+    return request->call->cls;
+  };
+  controller::ModelView allows = pair_model();
+  allows.config.real_time_requests = true;
+  EXPECT_EQ(class_for(pair_model(), nullptr), Class::normal);
+  EXPECT_EQ(class_for(pair_model(), &plain), Class::normal);
+  EXPECT_EQ(class_for(pair_model(), &urgent), Class::real_time);
+  EXPECT_EQ(class_for(allows, nullptr), Class::real_time);
+  EXPECT_EQ(class_for(allows, &plain), Class::real_time);
 }
 
 TEST(InferGrpc, RefusesWithAReason) {

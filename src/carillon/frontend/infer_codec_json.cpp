@@ -321,7 +321,8 @@ class RequestReader {
     if (inputs)
       if (auto done = read_inputs(*inputs); !done) return std::unexpected(std::move(done.error()));
     if (auto done = read_outputs(outputs); !done) return std::unexpected(std::move(done.error()));
-    scheduling_.apply(*request_.call, arrival, TimePoint::max());
+    request_.call->outputs_wanted = outputs_wanted(config_, request_.outputs);
+    scheduling_.apply(*request_.call, arrival, TimePoint::max(), may_be_real_time(config_, around_.key));
     request_.call->id = request_.id;
     drop_sequence(config_, *request_.call, request_.unheeded);
     return std::move(request_);

@@ -24,9 +24,9 @@ using ::testing::HasSubstr;
 const TimePoint arrival{100s};
 
 Result<InferRequest> parse(const controller::ModelView& model, const std::string& json,
-                           const std::string& blobs = {}) {
+                           const std::string& blobs = {}, const Key* key = nullptr) {
   return parse_infer_json(model, PaddedBytes(json + blobs),
-                          blobs.empty() ? std::nullopt : std::optional(json.size()), arrival);
+                          blobs.empty() ? std::nullopt : std::optional(json.size()), arrival, {.key = key});
 }
 
 template <typename T>
@@ -181,7 +181,8 @@ TEST(InferJson, SchedulingParameters) {
   ASSERT_TRUE(request) << request.error().message;
   EXPECT_EQ(request->call->deadline, arrival + 50ms);
   EXPECT_TRUE(request->call->class_given);
-  EXPECT_EQ(request->call->cls, Class::real_time);
+  EXPECT_EQ(request->call->cls, Class::normal) << "nobody has said that it may be real-time";
+  EXPECT_EQ(request->call->priority, 1U);
   EXPECT_EQ(request->call->application, "maps");
 
   json["parameters"] = {{"timeout", "1000"}, {"priority", 9}};
@@ -197,6 +198,37 @@ TEST(InferJson, SchedulingParameters) {
   ASSERT_TRUE(request) << request.error().message;
   EXPECT_EQ(request->call->deadline, TimePoint::max());
   EXPECT_FALSE(request->call->class_given);
+}
+
+TEST(InferJson, PriorityOneIsRealTimeWhereSomebodySaidSo) {
+  const Key plain{.name = "a"}, urgent{.name = "b", .real_time = true};
+  const struct {
+    const char* of_class;
+    bool allows;
+    const Key* key;
+    std::uint32_t priority;
+    Class want;
+  } rows[] = {
+      {"normal", false, nullptr, 1, Class::normal},        {"normal", false, &plain, 1, Class::normal},
+      {"normal", false, &urgent, 1, Class::real_time},     {"normal", false, &urgent, 2, Class::normal},
+      {"normal", true, nullptr, 1, Class::real_time},      {"normal", true, &plain, 1, Class::real_time},
+      {"normal", true, nullptr, 2, Class::normal},         {"best_effort", false, nullptr, 1, Class::normal},
+      {"best_effort", true, nullptr, 1, Class::real_time}, {"real_time", false, nullptr, 1, Class::real_time},
+      {"real_time", false, nullptr, 2, Class::normal},
+  };
+  for (const auto& row : rows) {
+    controller::ModelView view = pair_model();
+    view.config.model_class = row.of_class;
+    view.config.real_time_requests = row.allows;
+    auto json = nlohmann::json::parse(good_pair);
+    json["parameters"] = {{"priority", row.priority}};
+    const auto request = parse(view, json.dump(), {}, row.key);
+    ASSERT_TRUE(request) << request.error().message;
+    EXPECT_TRUE(request->call->class_given);
+    EXPECT_EQ(request->call->priority, row.priority);
+    EXPECT_EQ(request->call->cls, row.want)
+        << row.of_class << " " << row.allows << " " << (row.key ? row.key->name : "-") << " " << row.priority;
+  }
 }
 
 TEST(InferJson, UnknownParametersAreNotedNotRefused) {

@@ -53,12 +53,12 @@ class KeyReader {
 
   Key read() {
     for (const auto& [name, value] : table_) {
-      static const std::set<std::string_view> known{"name",    "sha256", "secret", "models", "roles",
-                                                    "regions", "rate",   "burst",  "bytes"};
+      static const std::set<std::string_view> known{"name",      "sha256",  "secret", "models", "roles",
+                                                    "real_time", "regions", "rate",   "burst",  "bytes"};
       if (!known.contains(name.str()))
         wrong(value,
-              "a key has no such member; there are name, sha256, secret, models, roles, regions, rate, "
-              "burst and bytes");
+              "a key has no such member; there are name, sha256, secret, models, roles, real_time, regions, "
+              "rate, burst and bytes");
     }
     Key key;
     const auto* const name = table_.get("name");
@@ -74,6 +74,11 @@ class KeyReader {
     if (const auto* const regions = table_.get("regions"))
       key.regions = texts(*regions, "regions", "patterns of shared memory regions, such as [\"camera-*\"]");
     if (const auto* const roles = table_.get("roles")) read_roles(key, *roles);
+    if (const auto* const real_time = table_.get("real_time")) {
+      const auto on = real_time->value_exact<bool>();
+      if (!on) wrong(*real_time, "real_time must be true or false");
+      key.real_time = *on;
+    }
     key.rate = number("rate", 0);
     key.burst = number("burst", std::max(1.0, key.rate));
     if (key.rate == 0 && table_.contains("burst")) wrong(*table_.get("burst"), "burst needs a rate");
@@ -263,9 +268,10 @@ Result<std::string> new_secret() {
   return secret;
 }
 
-Result<std::string> key_entry(const std::string& name, std::string_view secret) {
+Result<std::string> key_entry(const std::string& name, std::string_view secret, bool real_time) {
   if (!is_key_name(name)) return invalid(std::string("a key's name must be ") + key_name_rule);
-  return "[[key]]\nname = \"" + name + "\"\nsha256 = \"" + to_hex(digest_of(secret)) + "\"\n";
+  return "[[key]]\nname = \"" + name + "\"\nsha256 = \"" + to_hex(digest_of(secret)) + "\"\n" +
+         (real_time ? "real_time = true\n" : "");
 }
 
 }  // namespace carillon::frontend

@@ -24,9 +24,10 @@ struct Key {
   bool infer = true;
   bool admin = false;
   bool metrics = false;
-  double rate = 0;        // requests a second; 0: any number
-  double burst = 0;       // requests at once; at least 1 where there is a rate
-  std::size_t bytes = 0;  // of bodies in flight; 0: as many as all together may have
+  bool real_time = false;  // requests that name priority 1 are real-time, for any of its models
+  double rate = 0;         // requests a second; 0: any number
+  double burst = 0;        // requests at once; at least 1 where there is a rate
+  std::size_t bytes = 0;   // of bodies in flight; 0: as many as all together may have
 
   bool may_use(std::string_view model) const;
   // Whether its holder's tensors may lie in a region of shared memory that the holder of key `owner`
@@ -50,6 +51,7 @@ bool matches_glob(std::string_view pattern, std::string_view name);
 //   models = ["resnet*"]                # all where left out
 //   regions = ["camera-*"]              # of others; none where left out
 //   roles = ["infer"]                   # infer, admin, metrics; infer where left out
+//   real_time = true                    # see Key; false where left out
 //   rate = 100                          # requests a second
 //   burst = 200                         # as the rate where left out
 //   bytes = "64 MiB"                    # of bodies in flight
@@ -60,8 +62,9 @@ Result<std::vector<Key>> parse_keys(std::string_view toml, const std::string& wh
 // 256 bits from the system's generator, as text that needs no quoting anywhere.
 Result<std::string> new_secret();
 
-// The lines that give the holder of `secret` a key. Error: `name` is not one (1 to 64 letters, digits, "-",
+// The lines that give the holder of `secret` a key; `real_time`: see Key. Error: `name` is not one (1 to 64
+// letters, digits, "-",
 // "_" and ".").
-Result<std::string> key_entry(const std::string& name, std::string_view secret);
+Result<std::string> key_entry(const std::string& name, std::string_view secret, bool real_time = false);
 
 }  // namespace carillon::frontend

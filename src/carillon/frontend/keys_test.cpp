@@ -88,6 +88,7 @@ TEST(Keys, WhatIsWrongIsToldWithItsLine) {
       {with_digest("regions = \"x\"\n"), "f:4: regions must be an array"},
       {with_digest("roles = [\"root\"]\n"), "f:4: roles must be an array of roles, of \"infer\""},
       {with_digest("roles = []\n"), "could do nothing"},
+      {with_digest("real_time = \"yes\"\n"), "f:4: real_time must be true or false"},
       {with_digest("rate = 0\n"), "f:4: rate must be a number above 0"},
       {with_digest("rate = -1\n"), "rate must be a number above 0"},
       {with_digest("rate = nan\n"), "rate must be a number above 0"},
@@ -160,6 +161,8 @@ TEST(Keys, WhatIsMadeIsReadBack) {
   ASSERT_TRUE(keys) << keys.error().message;
   EXPECT_EQ(keys->front().name, "team-a");
   EXPECT_EQ(keys->front().digest, digest_of(*secret));
+  EXPECT_FALSE(keys->front().real_time) << "it has to be asked for";
+  EXPECT_TRUE(parse_keys(*key_entry("team-a", *secret, true), "f")->front().real_time);
   EXPECT_FALSE(key_entry("a\"b", *secret));
 }
 

@@ -87,6 +87,10 @@ bool RequestParameters::heeds(std::string_view name) {
   return name == "timeout" || name == "priority" || name == "application" || is_of_sequence(name);
 }
 
+bool may_be_real_time(const repository::ModelConfig& config, const Key* key) {
+  return config.model_class == "real_time" || config.real_time_requests || (key != nullptr && key->real_time);
+}
+
 void note_unheeded(std::vector<std::string>& names, std::string_view name) {
   constexpr std::size_t noted = 8;
   constexpr std::size_t longest = 128;
@@ -115,9 +119,9 @@ Result<> RequestParameters::set(std::string_view name, const ParameterValue& val
   } else if (name == "priority") {
     const auto level = whole(value);
     if (!level || *level > std::numeric_limits<std::uint32_t>::max())
-      return wrong(
-          name, value,
-          "a whole number: 0 for the model's own class, 1 for real-time, up to 4294967295 for normal");
+      return wrong(name, value,
+                   "a whole number: 0 for the model's own class, 1 to 4294967295 for a level, of which 1 is "
+                   "the first");
     priority_ = static_cast<std::uint32_t>(*level);
   } else if (is_of_sequence(name)) {
     if (!sequence_) sequence_.emplace();
@@ -132,8 +136,8 @@ Result<> RequestParameters::set(std::string_view name, const ParameterValue& val
   return {};
 }
 
-void RequestParameters::apply(controller::InferCall& call, TimePoint arrival,
-                              TimePoint transport_deadline) const {
+void RequestParameters::apply(controller::InferCall& call, TimePoint arrival, TimePoint transport_deadline,
+                              bool real_time) const {
   call.arrival = arrival;
   call.deadline =
       timeout_ ? std::min(saturating_add(arrival, *timeout_), transport_deadline) : transport_deadline;
@@ -142,7 +146,7 @@ void RequestParameters::apply(controller::InferCall& call, TimePoint arrival,
                        : call.deadline == transport_deadline ? DeadlineFrom::grpc
                                                              : DeadlineFrom::timeout;
   call.class_given = priority_ != 0;
-  call.cls = priority_ == 1 ? Class::real_time : Class::normal;
+  call.cls = priority_ == 1 && real_time ? Class::real_time : Class::normal;
   call.priority = priority_;
   call.application = application_;
   call.sequence = sequence_;

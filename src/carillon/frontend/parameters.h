@@ -10,6 +10,7 @@
 #include "carillon/base/result.h"
 #include "carillon/base/time.h"
 #include "carillon/controller/service.h"
+#include "carillon/frontend/keys.h"
 
 namespace carillon::frontend {
 
@@ -25,7 +26,8 @@ inline constexpr std::size_t longest_sequence = 128;     // bytes of a sequence'
 //
 //   timeout      whole microseconds from arrival to deadline, as a number or in decimal digits; 0: none
 //                (Triton's meaning)
-//   priority     1: real-time; 0: the model's own class; up to 2^32-1: normal, the smaller first
+//   priority     0: the model's own class; 1 to 2^32-1: normal, the smaller first. 1 is real-time where
+//                may_be_real_time() says so
 //   application  text of at most longest_application bytes
 //   sequence_id, sequence_start, sequence_end
 //                of which sequence it is: a whole number, or text of at most longest_sequence bytes; 0 and ""
@@ -39,8 +41,9 @@ class RequestParameters {
   Result<> set(std::string_view name, const ParameterValue& value);
 
   // Fills in arrival, deadline, class, priority and application. The deadline is the nearer of the timeout's
-  // and `transport_deadline`.
-  void apply(controller::InferCall& call, TimePoint arrival, TimePoint transport_deadline) const;
+  // and `transport_deadline`. `real_time`: whether priority 1 is (may_be_real_time).
+  void apply(controller::InferCall& call, TimePoint arrival, TimePoint transport_deadline,
+             bool real_time) const;
 
  private:
   std::optional<Duration> timeout_;
@@ -48,6 +51,11 @@ class RequestParameters {
   std::string application_;
   std::optional<controller::SequenceMark> sequence_;
 };
+
+// Whether requests for the model that come with that key (null: without one) are real-time where they name
+// priority 1. To Triton's clients that is an ordinary level, so somebody must have said so: the model's
+// config, or whoever made the key.
+bool may_be_real_time(const repository::ModelConfig& config, const Key* key);
 
 // Notes that a parameter of this name means nothing here; the first few of a request are enough. Names that
 // Triton keeps for itself ("triton_...") are not noted.

@@ -243,6 +243,14 @@ std::vector<OutputChoice> all_outputs(const repository::ModelConfig& config, boo
   return chosen;
 }
 
+std::vector<bool> outputs_wanted(const repository::ModelConfig& config,
+                                 const std::vector<OutputChoice>& chosen) {
+  if (chosen.size() == config.outputs.size()) return {};  // none is asked for twice
+  std::vector<bool> out(config.outputs.size());
+  for (const OutputChoice& choice : chosen) out[choice.index] = true;
+  return out;
+}
+
 bool is_bounded_output(const repository::ModelConfig& config, std::size_t index,
                        const controller::InferCall& call) {
   return graph::has_bounded(controller::promised_shape(config, index, call));
@@ -279,6 +287,7 @@ Result<> check_outputs(const repository::ModelConfig& config, const controller::
                                          std::to_string(call.outputs.size()) + " outputs; it has " +
                                          std::to_string(config.outputs.size()));
   for (std::size_t i = 0; i < config.outputs.size(); ++i) {
+    if (!call.wants(i)) continue;
     const graph::Shape promised = controller::promised_shape(config, i, call);
     const std::size_t want = graph::memory_of(config.outputs[i].type, promised).count;
     if (call.outputs[i].size() != want)

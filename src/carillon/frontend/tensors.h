@@ -57,6 +57,9 @@ Result<> choose_output(const repository::ModelConfig& config, std::string_view n
                        std::vector<OutputChoice>& chosen);
 // All outputs, in the model's order.
 std::vector<OutputChoice> all_outputs(const repository::ModelConfig& config, bool binary);
+// InferCall::outputs_wanted of a request that chose these.
+std::vector<bool> outputs_wanted(const repository::ModelConfig& config,
+                                 const std::vector<OutputChoice>& chosen);
 
 // Whether the data decide the extents of an output of `call`.
 bool is_bounded_output(const repository::ModelConfig& config, std::size_t index,

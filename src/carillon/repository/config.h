@@ -44,7 +44,10 @@ struct ModelConfig {
   std::vector<int> batch_sizes;  // plans to make: preferred_batch_size, else powers of two up to the maximum
   std::optional<Duration> slo;   // parameter slo_ms
   std::string model_class = "normal";  // parameter class: normal, real_time, best_effort
-  std::string precision = "f32";       // parameter precision: f32, bf16, f16
+  // Parameter real_time_requests: whether requests that name priority 1 are real-time whoever sends them.
+  // Those of a model of class real_time are.
+  bool real_time_requests = false;
+  std::string precision = "f32";  // parameter precision: f32, bf16, f16
   // Parameter engine: carillon, openvino, onnxruntime; empty: ours, or another where ours cannot. Of a model
   // that is loaded it is also which other runs it.
   std::string engine;

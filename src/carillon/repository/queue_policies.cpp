@@ -15,7 +15,7 @@ using std::to_string;
 QueuePolicy read_policy(const ModelQueuePolicy& message, const std::string& where,
                         std::vector<std::string>& ignored) {
   constexpr std::uint64_t day_us = 86'400'000'000;
-  QueuePolicy out{.due = {}, .most_open = message.max_queue_size()};
+  QueuePolicy out{.due = {}, .most_waiting = message.max_queue_size()};
   const std::uint64_t timeout = std::min(message.default_timeout_microseconds(), day_us);
   if (timeout == 0) return out;
   if (message.timeout_action() == ModelQueuePolicy::DELAY) {

@@ -18,7 +18,7 @@ namespace carillon::repository {
 struct QueuePolicy {
   std::optional<Duration>
       due;  // after arrival, where nothing nearer is asked for; none: by slo_ms and the rest
-  std::uint64_t most_open = 0;  // requests; 0: no bound of its own
+  std::uint64_t most_waiting = 0;  // requests that no device has yet; 0: no bound of its own
 
   friend bool operator==(const QueuePolicy&, const QueuePolicy&) = default;
 };

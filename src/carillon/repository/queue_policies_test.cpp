@@ -26,8 +26,8 @@ TEST(QueuePolicies, SayWhatALevelsRequestsAreHeldTo) {
   EXPECT_EQ(queue.level_of(0), 2U);
   EXPECT_EQ(queue.level_of(1), 1U);
   EXPECT_EQ(queue.level_of(4), 2U);
-  EXPECT_EQ(queue.policy_of(2), (QueuePolicy{.due = 5ms, .most_open = 7}));
-  EXPECT_EQ(queue.policy_of(1), (QueuePolicy{.due = {}, .most_open = 2}));
+  EXPECT_EQ(queue.policy_of(2), (QueuePolicy{.due = 5ms, .most_waiting = 7}));
+  EXPECT_EQ(queue.policy_of(1), (QueuePolicy{.due = {}, .most_waiting = 2}));
   EXPECT_EQ(with_batching("max_queue_delay_microseconds: 1")->config.queue, nullptr);
 }
 

@@ -34,6 +34,7 @@ instance_group [ { count: 1 kind: KIND_CPU } ]
 default_model_filename: "net.onnx"
 version_policy { latest { num_versions: 2 } }
 parameters { key: "slo_ms" value { string_value: "12.5" } }
+parameters { key: "real_time_requests" value { string_value: "allow" } }
 parameters [ { key: "class" value { string_value: "real_time" } }, { key: "precision" value: { string_value: "bf16" } } ]
 )";
 
@@ -67,6 +68,7 @@ TEST(ParseConfig, ReadsAllThatWeHeed) {
   EXPECT_EQ(config.batch_sizes, (std::vector<int>{1, 4, 8}));
   EXPECT_EQ(config.slo, 12500us);
   EXPECT_EQ(config.model_class, "real_time");
+  EXPECT_TRUE(config.real_time_requests);
   EXPECT_EQ(config.precision, "bf16");
   EXPECT_EQ(config.file, "net.onnx");
   EXPECT_EQ(config.ignored, std::vector<std::string>{});
@@ -85,6 +87,7 @@ TEST(ParseConfig, AnEmptyOneLeavesAllToTheFile) {
   EXPECT_EQ(parsed->config.name, "m");
   EXPECT_EQ(parsed->config.file, "model.onnx");
   EXPECT_EQ(parsed->config.model_class, "normal");
+  EXPECT_FALSE(parsed->config.real_time_requests);
   EXPECT_EQ(parsed->config.slo, std::nullopt);
   EXPECT_EQ(parsed->versions.kind, VersionPolicy::Kind::latest);
   EXPECT_EQ(parsed->versions.latest, 1);
@@ -140,7 +143,8 @@ TEST(ParseConfig, ErrorsSayWhatWouldBeRight) {
        "output 'y': dims has -2"},
       {"input { name: \"x\" data_type: TYPE_FP32 dims: [9000000000, 9000000000] }",
        ErrorCode::invalid_argument, "input 'x': dims: "},
-      {"input { name: \"x\" data_type: TYPE_FP32 dims: [3] reshape { shape: [] } }", ErrorCode::invalid_argument,
+      {"input { name: \"x\" data_type: TYPE_FP32 dims: [3] reshape { shape: [] } }",
+       ErrorCode::invalid_argument,
        "input 'x': reshape makes [] of dims [3], which have another number of elements"},
       {"input { name: \"x\" data_type: TYPE_FP32 dims: [3] reshape { shape: [-1, 3] } }",
        ErrorCode::invalid_argument, "input 'x': reshape makes [-1,3] of dims [3]; each may have one -1"},
@@ -159,6 +163,8 @@ TEST(ParseConfig, ErrorsSayWhatWouldBeRight) {
        "dynamic_batching: preferred_batch_size is 8; it is 1 to max_batch_size, here 4"},
       {"max_batch_size: 4 dynamic_batching { preferred_batch_size: [ 0 ] }", ErrorCode::invalid_argument,
        "dynamic_batching: preferred_batch_size is 0"},
+      {"parameters { key: \"real_time_requests\" value { string_value: \"yes\" } }",
+       ErrorCode::invalid_argument, "parameter real_time_requests is 'yes'; it is allow, or deny"},
       {"parameters { key: \"slo_ms\" value { string_value: \"fast\" } }", ErrorCode::invalid_argument,
        "parameter slo_ms is 'fast'; it is a number of milliseconds, at least 0.001"},
       {"parameters { key: \"slo_ms\" value { string_value: \"10ms\" } }", ErrorCode::invalid_argument,
@@ -233,7 +239,7 @@ TEST(ParseConfig, SaysWhatItIgnores) {
       {"instance_group { count: 3 }", "instance_group: count 3: "},
       {"instance_group { kind: KIND_GPU }", "instance_group: KIND_GPU: "},
       {"parameters { key: \"colour\" value { string_value: \"red\" } }",
-       "parameter 'colour': not known here; known are slo_ms, class, precision"},
+       "parameter 'colour': not known here; known are slo_ms, class, real_time_requests, precision"},
       {"parameters { key: \"slo\" value { string_value: \"5\" } }",
        "parameter 'slo': not known here; known are"},
       {"parameters { key: \"slo_msec\" value { string_value: \"5\" } }",
@@ -712,8 +718,8 @@ TEST_F(RepositoryTest, FilesThatCannotBeServedSayWhatWouldBeRight) {
   const auto twice = read_repository({}, {.files = {*one, *two}});
   ASSERT_FALSE(twice.has_value());
   EXPECT_EQ(twice.error().message, "two models are called 'm', of " + text("one/m.onnx") + " and of " +
-                                       text("two/m.onnx") + "; give one another name: NAME=" +
-                                       text("two/m.onnx"));
+                                       text("two/m.onnx") +
+                                       "; give one another name: NAME=" + text("two/m.onnx"));
 }
 
 TEST_F(RepositoryTest, UnreadableOnesSayNoPermission) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -53,7 +54,7 @@ struct Infer {
   ModelId model;
   std::vector<RequestId> requests;  // its size is a batch size that the model has a plan for
   Window window;
-  Duration expected;  // of EXEC, on that device: for whoever watches it, and for prediction errors
+  Duration expected;          // of EXEC, on that device: for whoever watches it, and for prediction errors
   Class cls = Class::normal;  // whose streams run it (device::ClassStreams)
   friend bool operator==(const Infer&, const Infer&) = default;
 };
@@ -144,7 +145,21 @@ struct ModelChanged {
 inline ModelChanged model_comes(const ModelInfo& info) {
   return {info.id, std::make_shared<const ModelInfo>(info)};
 }
-struct Wake {};
+// What a device does beside other things, each with threads or streams of its own.
+enum class Lane : std::uint8_t { exec, load, real_time, best_effort };
+inline constexpr std::size_t lanes = 4;
+// Why a device may have reported nothing in a lane since it was last looked at.
+struct Excuse {
+  DeviceId device;
+  Lane lane{};
+  Duration starved{0};  // so long one of the threads that the lane's work needs had no processor
+  bool moved = false;   // the work got on: kernels or pages were done
+  friend bool operator==(const Excuse&, const Excuse&) = default;
+};
+// `excuses`: of devices that have something to do and are slow to report. Only a Watchdog heeds them.
+struct Wake {
+  std::vector<Excuse> excuses{};
+};
 // What a request takes when it runs alone: a sample that somebody else measured, such as the server when it
 // started. Policies that plan by distributions learn from it; the others do not care.
 struct RequestProfiled {

@@ -8,7 +8,7 @@ namespace {
 constexpr int longest_silence = 20;      // times what the longest action should take
 constexpr int best_effort_silence = 10;  // times that of the other lanes
 
-std::size_t index_of(Watchdog::Lane lane) {
+std::size_t index_of(Lane lane) {
   return static_cast<std::size_t>(lane);
 }
 
@@ -56,8 +56,16 @@ void Watchdog::restarted(DeviceId device) {
   for (const Action& action : d.actions) under_way_.erase(action.id);
   d.actions.clear();
   d.lanes = {};
+  d.slow = {};
   d.urgent_ran = d.all_ran = Duration{0};
   d.heard = false;
+}
+
+void Watchdog::excuse(const Excuse& excuse) {
+  if (excuse.device.index() >= devices_.size()) return;
+  Device::Slow& slow = devices_[excuse.device.index()].slow[index_of(excuse.lane)];
+  slow.starved += excuse.starved;
+  slow.moved = slow.moved || excuse.moved;
 }
 
 bool Watchdog::hangs(Device& device, TimePoint now) const {
@@ -70,8 +78,17 @@ bool Watchdog::hangs(Device& device, TimePoint now) const {
     const Duration in_its_way = lane == Lane::exec          ? device.urgent_ran
                                 : lane == Lane::best_effort ? device.all_ran
                                                             : Duration{0};
-    return std::max(Duration{0}, most - in_its_way);
+    return std::max(Duration{0}, most - in_its_way - device.slow[index_of(lane)].starved);
   };
+  const auto moved = [&](Lane lane) { return device.slow[index_of(lane)].moved; };
+  // An UNLOAD gets no further than the runs that it waits for.
+  if (std::ranges::any_of(device.actions, &Action::after_runs)) {
+    Device::Slow& load = device.slow[index_of(Lane::load)];
+    for (const Lane runs : {Lane::exec, Lane::real_time, Lane::best_effort}) {
+      load.starved = std::max(load.starved, device.slow[index_of(runs)].starved);
+      load.moved = load.moved || moved(runs);
+    }
+  }
   const auto bound_of = [&](Lane lane) {
     return lane == Lane::best_effort ? best_effort_silence * bound : bound;
   };
@@ -82,7 +99,8 @@ bool Watchdog::hangs(Device& device, TimePoint now) const {
     const bool late = action.window.latest <= looked_ || overtaken;
     // One of best effort may be on a core that somebody else has, or make way again and again.
     if (action.lane == Lane::best_effort && device.heard) continue;
-    if (late && action.window.earliest <= looked_ && !action.may_wait) action.overdue += passed(action.lane);
+    if (late && action.window.earliest <= looked_ && !action.may_wait && (overtaken || !moved(action.lane)))
+      action.overdue += passed(action.lane);
     silent = silent || action.overdue >= bound_of(action.lane);
   }
   for (const Lane lane : {Lane::exec, Lane::load, Lane::real_time, Lane::best_effort}) {
@@ -90,13 +108,17 @@ bool Watchdog::hangs(Device& device, TimePoint now) const {
     const bool waits = std::ranges::any_of(device.actions, [&](const Action& action) {
       return action.lane == lane && action.window.earliest <= looked_;
     });
-    const bool reports = fresh || (lane == Lane::best_effort && device.heard);
+    const bool reports = fresh || moved(lane) || (lane == Lane::best_effort && device.heard);
     quiet = waits && !reports ? quiet + passed(lane) : Duration{0};
     fresh = !waits;
     silent = silent || quiet >= bound_of(lane);
   }
   // Runs are told of as they end, perhaps in another interval than they ran in.
   for (Duration* ran : {&device.urgent_ran, &device.all_ran}) *ran = std::max(Duration{0}, *ran - most);
+  // Nor are threads looked at just when the device is. But what one look makes of a time in which nobody
+  // looked is no excuse for more than the next.
+  for (Device::Slow& slow : device.slow)
+    slow = {.starved = std::clamp(slow.starved - most, Duration{0}, most), .moved = false};
   device.heard = false;
   return silent;
 }
@@ -112,21 +134,23 @@ std::vector<DeviceId> Watchdog::look(TimePoint now) {
 }
 
 void Watched::watch(const Action& action, TimePoint now) {
-  const auto send = [&](const auto& a, Watchdog::Lane lane, Window window, Duration expected) {
-    watchdog_.sent(a.device, {.id = a.id, .lane = lane, .window = window, .expected = expected}, now);
+  const auto send = [&](const auto& a, Lane lane, Window window, Duration expected, bool after_runs = false) {
+    watchdog_.sent(
+        a.device,
+        {.id = a.id, .lane = lane, .window = window, .expected = expected, .after_runs = after_runs}, now);
   };
   if (const auto* infer = std::get_if<Infer>(&action))
     send(*infer,
-         infer->cls == Class::real_time     ? Watchdog::Lane::real_time
-         : infer->cls == Class::best_effort ? Watchdog::Lane::best_effort
-                                            : Watchdog::Lane::exec,
+         infer->cls == Class::real_time     ? Lane::real_time
+         : infer->cls == Class::best_effort ? Lane::best_effort
+                                            : Lane::exec,
          infer->window, infer->expected);
   else if (const auto* load = std::get_if<Load>(&action))
-    send(*load, Watchdog::Lane::load, load->window, load->expected);
+    send(*load, Lane::load, load->window, load->expected);
   else if (const auto* unload = std::get_if<Unload>(&action))
-    send(*unload, Watchdog::Lane::load, {now, TimePoint::max()}, Duration{0});
+    send(*unload, Lane::load, {now, TimePoint::max()}, Duration{0}, true);
   else if (const auto* profile = std::get_if<Profile>(&action))
-    send(*profile, Watchdog::Lane::exec, profile->window, profile->expected);
+    send(*profile, Lane::exec, profile->window, profile->expected);
   else if (const auto* preempt = std::get_if<Preempt>(&action);
            preempt && preempt->after == device::After::resume)
     watchdog_.preempted(preempt->id);
@@ -138,7 +162,8 @@ TimePoint Watched::decide(const Event& event, TimePoint now, Actions& out) {
     policy_wake_ = policy_->decide(what, now, out);
     for (; seen < out.size(); ++seen) watch(out[seen], now);
   };
-  if (std::holds_alternative<Wake>(event)) {
+  if (const auto* woken = std::get_if<Wake>(&event)) {
+    for (const Excuse& excuse : woken->excuses) watchdog_.excuse(excuse);
     for (const DeviceId device : watchdog_.look(now)) {
       watchdog_.restarted(device);
       out.emplace_back(GiveUp{device});

@@ -24,6 +24,11 @@ namespace carillon::schedule {
 // to pass: where the process was stopped, or the controller had no core to run on, the devices had none
 // either.
 //
+// A device that is slow does not hang: whoever looks at its threads tells by Excuses for how long one of them
+// had no processor, which is not counted, and whether its work got on since the last look; then nothing of
+// that time is counted but against actions that others overtook. What computes for ever and gets nowhere
+// hangs, and so does what sleeps.
+//
 // Of EXEC each class's streams are watched apart. What makes way for others is given the time that they ran;
 // and best-effort runs, which have whatever nobody else on the machine wants, ten times as long as others,
 // and for as long as the device reports anything: one on a core that another program keeps busy waits for it.
@@ -31,7 +36,7 @@ namespace carillon::schedule {
 // Costs are linear in the actions that are under way on the device. Not thread-safe; `now` never goes back.
 class Watchdog {
  public:
-  enum class Lane : std::uint8_t { exec, load, real_time, best_effort };
+  using Lane = schedule::Lane;
   // One that was sent to the same lane after it, and not to go before it, has ended: since the last look, or
   // before.
   enum class Overtaken : std::uint8_t { no, lately, before };
@@ -40,6 +45,7 @@ class Watchdog {
     Lane lane{};
     Window window;
     Duration expected{0};
+    bool after_runs = false;  // an UNLOAD: it waits for the runs of its model
     // The watchdog's own.
     std::uint64_t place = 0;  // in the order of sending; ids may have another
     Overtaken overtaken{};
@@ -58,6 +64,9 @@ class Watchdog {
   // The device went, or started anew: it has nothing under way.
   void restarted(DeviceId device);
 
+  // Of the time since the last look.
+  void excuse(const Excuse& excuse);
+
   // When look() wants to be called; max() for never. It does not move but by a look.
   TimePoint wake_at() const { return due_; }
   // The devices that hang: each is to be taken out, and then restarted(). Before wake_at() there are none.
@@ -70,9 +79,14 @@ class Watchdog {
       bool fresh = true;  // something was reported, or nothing was to be done, since the last look
       Duration time{0};
     };
-    std::array<Quiet, 4> lanes;          // by Lane
-    Duration urgent_ran{0}, all_ran{0};  // not counted yet: real-time runs; normal ones, too
-    bool heard = false;                  // of anything since then
+    std::array<Quiet, schedule::lanes> lanes;  // by Lane
+    struct Slow {
+      Duration starved{0};  // not counted yet
+      bool moved = false;   // since the last look
+    };
+    std::array<Slow, schedule::lanes> slow;  // by Lane
+    Duration urgent_ran{0}, all_ran{0};      // not counted yet: real-time runs; normal ones, too
+    bool heard = false;                      // of anything since then
   };
   Duration tick() const { return least_ / 8; }
   bool hangs(Device& device, TimePoint now) const;

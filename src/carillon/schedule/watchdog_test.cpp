@@ -9,8 +9,6 @@
 namespace carillon::schedule {
 namespace {
 
-using Lane = Watchdog::Lane;
-
 constexpr TimePoint at(Duration d) {
   return TimePoint{d};
 }
@@ -201,6 +199,104 @@ TEST_F(WatchdogTest, WhatIsSentToGoFirstOvertakesNobody) {
   }
 }
 
+// Each look, somebody tells that one of the lane's threads had no processor for this share of the time.
+TEST_F(WatchdogTest, TimeWithoutAProcessorDoesNotCount) {
+  const struct {
+    int percent;
+    Duration least, most;  // until it is told; 1h: never
+  } rows[] = {{100, 1h, 1h}, {98, 49s, 52s}, {50, 2s, 2300ms}, {0, 1s, 1250ms}};
+  for (const auto& [percent, least, most] : rows) {
+    Watchdog fresh{1s};
+    std::swap(dog, fresh);
+    send(1, at(0ms));
+    TimePoint told = TimePoint::max();
+    for (TimePoint last = at(0ms); told == TimePoint::max() && last < at(120s);) {
+      const TimePoint now = dog.wake_at();
+      dog.excuse({.device = {0}, .lane = Lane::exec, .starved = (now - last) * percent / 100});
+      if (!dog.look(now).empty()) told = now;
+      last = now;
+    }
+    if (least == 1h) {
+      EXPECT_EQ(told, TimePoint::max());
+      // As soon as it has one it has what is left of its time.
+      const TimePoint hung = first_hang(at(200s));
+      EXPECT_GE(hung, at(121s));
+      EXPECT_LE(hung, at(121500ms));
+      continue;
+    }
+    EXPECT_GE(told, at(least)) << percent;
+    EXPECT_LE(told, at(most)) << percent;
+  }
+}
+
+TEST_F(WatchdogTest, WhatWasTakenOfAProcessorInOneLaneIsNoExcuseForAnother) {
+  for (const Lane lane : {Lane::load, Lane::real_time, Lane::best_effort}) {
+    Watchdog fresh{1s};
+    std::swap(dog, fresh);
+    send(1, at(0ms));
+    TimePoint told = TimePoint::max();
+    while (told == TimePoint::max() && dog.wake_at() < at(10s)) {
+      const TimePoint now = dog.wake_at();
+      dog.excuse({.device = {0}, .lane = lane, .starved = 125ms, .moved = true});
+      dog.excuse({.device = {7}, .lane = Lane::exec, .starved = 125ms, .moved = true});
+      if (!dog.look(now).empty()) told = now;
+    }
+    EXPECT_LE(told, at(1250ms));
+  }
+}
+
+// Threads may be looked at late, and what was starved before the device had anything to do is none of it.
+TEST_F(WatchdogTest, OneExcuseDoesNotLastForLong) {
+  send(1, at(0ms));
+  dog.excuse({.device = {0}, .lane = Lane::exec, .starved = 1h});
+  const TimePoint told = first_hang(at(100s));
+  EXPECT_GE(told, at(1200ms));
+  EXPECT_LE(told, at(1500ms));
+}
+
+TEST_F(WatchdogTest, WhatGetsOnDoesNotHangHoweverLongItTakes) {
+  send(1, at(0ms), 10ms, Lane::exec, at(0ms), at(100ms));  // its window is over while it runs
+  while (dog.wake_at() < at(60s)) {
+    dog.excuse({.device = {0}, .lane = Lane::exec, .moved = true});
+    ASSERT_TRUE(dog.look(dog.wake_at()).empty()) << to_ms(dog.wake_at() - at(0ms));
+  }
+  const TimePoint told = first_hang(at(100s));
+  EXPECT_GE(told, at(60800ms));
+  EXPECT_LE(told, at(61300ms));
+}
+
+// That the lane's work gets on says nothing of what is not in it any more.
+TEST_F(WatchdogTest, WhatOthersOvertookIsMissingThoughTheyGetOn) {
+  send(1, at(0ms));
+  TimePoint told = TimePoint::max();
+  for (std::uint64_t id = 2; id < 100 && told == TimePoint::max(); ++id) {
+    const TimePoint now = at(100ms * static_cast<std::int64_t>(id - 1));
+    send(id, now);
+    dog.ended({id});
+    dog.excuse({.device = {0}, .lane = Lane::exec, .moved = true});
+    told = first_hang(now);
+  }
+  EXPECT_GE(told, at(1s));
+  EXPECT_LE(told, at(1500ms));
+}
+
+TEST_F(WatchdogTest, AnUnloadWaitsForRunsThatGetOnOrAreStarved) {
+  for (const bool moved : {false, true}) {
+    for (const Lane runs : {Lane::exec, Lane::real_time, Lane::best_effort}) {
+      Watchdog fresh{1s};
+      std::swap(dog, fresh);
+      dog.sent({0},
+               {.id = {1}, .lane = Lane::load, .window = {at(0ms), TimePoint::max()}, .after_runs = true},
+               at(0ms));
+      while (dog.wake_at() < at(30s)) {
+        dog.excuse({.device = {0}, .lane = runs, .starved = moved ? 0ms : 125ms, .moved = moved});
+        ASSERT_TRUE(dog.look(dog.wake_at()).empty());
+      }
+      EXPECT_LE(first_hang(at(100s)), at(31500ms));
+    }
+  }
+}
+
 TEST_F(WatchdogTest, ADeviceThatStartsAnewHasNothingToReport) {
   send(1, at(0ms));
   dog.sent({3}, {.id = {2}, .lane = Lane::exec, .window = {at(0ms), TimePoint::max()}, .expected = 1ms},
@@ -270,6 +366,16 @@ TEST_F(WatchedTest, WhatIsReportedDoesNotHang) {
   watched.decide(DeviceChanged{{0}, true, 0}, at(0ms), out);
   wake = watched.decide(ActionDone{.id = {0}, .start = {}, .end = {}, .duration = 1ms}, at(900ms), out);
   EXPECT_EQ(given_up(at(10s)), std::nullopt);
+}
+
+TEST_F(WatchedTest, AWakeTellsWhoIsSlow) {
+  wake = watched.decide(DeviceChanged{{0}, true, 0}, at(0ms), out);
+  while (wake < at(10s)) {
+    out.clear();
+    wake = watched.decide(Wake{{{.device = {0}, .lane = Lane::exec, .starved = 125ms}}}, wake, out);
+    ASSERT_TRUE(out.empty());
+  }
+  EXPECT_EQ(given_up(at(12s)), DeviceId{0});
 }
 
 TEST_F(WatchedTest, ThePolicyHasItsWakes) {

@@ -21,7 +21,9 @@ WholeServer::WholeServer(WholeOptions options, std::unique_ptr<schedule::Schedul
           *controller_, clock,
           controller::EnsembleOptions{
               .lanes = static_cast<int>(std::max<std::size_t>(1, devices.devices.size())),
-              .default_deadline = options_.controller.core.default_deadline})) {}
+              .default_deadline = options_.controller.core.default_deadline})) {
+  controller_->set_used_elsewhere([this](ModelId id) { return ensembles_->uses(id); });
+}
 
 Result<> WholeServer::start() {
   controller::Controller& controller = *controller_;

@@ -72,20 +72,23 @@ std::string wrong_with(const InferSlot& action) {
   const PlanLayout& layout = *action.parts.front().layout;  // all take the same number of tensors
   for (int row = 0; row < action.batch; ++row) {
     const RowBuffers& buffers = action.rows[static_cast<std::size_t>(row)];
-    const auto check = [&](const char* what, const auto& pointers, const std::vector<TensorPlace>& places) {
+    const auto check = [&](const char* what, const auto& pointers, const std::vector<TensorPlace>& places,
+                           bool all) {
       std::string wrong;
       if (pointers.size() != places.size())
         wrong = "row " + std::to_string(row) + " has " + std::to_string(pointers.size()) + " " + what +
                 ", and the model " + std::to_string(places.size());
       else
-        for (std::size_t i = 0; i < places.size() && wrong.empty(); ++i)
+        for (std::size_t i = 0; all && i < places.size() && wrong.empty(); ++i)
           if (pointers[i] == nullptr && places[i].row_bytes > 0)
             wrong = "row " + std::to_string(row) + " has no memory for number " + std::to_string(i) +
                     " of its " + what;
       return wrong;
     };
-    if (std::string wrong = check("inputs", buffers.inputs, layout.inputs); !wrong.empty()) return wrong;
-    if (std::string wrong = check("outputs", buffers.outputs, layout.outputs); !wrong.empty()) return wrong;
+    if (std::string wrong = check("inputs", buffers.inputs, layout.inputs, true); !wrong.empty())
+      return wrong;
+    if (std::string wrong = check("outputs", buffers.outputs, layout.outputs, false); !wrong.empty())
+      return wrong;
   }
   return {};
 }
@@ -118,8 +121,9 @@ void scatter(const InferSlot& action) {
       const TensorPlace& place = part.layout->outputs[i];
       const std::byte* from = action.io + part.io + place.offset;
       for (int row = 0; row < part.layout->batch; ++row, from += place.row_bytes)
-        if (!action.is_bad(action.place(part, row)))
-          take_row(place, action.row(part, row).length, from, action.row(part, row).outputs[i]);
+        if (std::byte* const to = action.row(part, row).outputs[i];
+            to != nullptr && !action.is_bad(action.place(part, row)))
+          take_row(place, action.row(part, row).length, from, to);
     }
 }
 

@@ -13,6 +13,7 @@
 #include "carillon/engine/host/host_memory.h"
 #include "carillon/engine/host/memory.h"
 #include "carillon/engine/host_stream.h"
+#include "carillon/engine/processor_wait.h"
 #include "carillon/engine/turn_thread.h"
 #include "carillon/worker/alone.h"
 #include "carillon/worker/guarded.h"
@@ -114,6 +115,7 @@ class WorkerImpl final : public Worker, private Measuring::Subject {
   void probe() override {
     first().post([this, life = life_.load()] { probe_device(life); });
   }
+  schedule::Excuse slowness(schedule::Lane lane) override;
   bool busy() const override {
     return probing_.load() || load_busy_.load() ||
            std::ranges::any_of(execs_, [](const auto& exec) { return exec->stream->busy(); });
@@ -223,6 +225,12 @@ class WorkerImpl final : public Worker, private Measuring::Subject {
   engine::Stream& first() { return *execs_.front()->stream; }
   Exec& exec(Executor executor) { return *execs_[static_cast<std::size_t>(executor - device::first_stream)]; }
   std::uint8_t stream_of(Class cls);
+  void name_threads();
+  static schedule::Lane lane_of(Class cls) {
+    return cls == Class::real_time     ? schedule::Lane::real_time
+           : cls == Class::best_effort ? schedule::Lane::best_effort
+                                       : schedule::Lane::exec;
+  }
   // Real-time runs may leave room, where what makes way does so inside its kernels.
   bool parts() const { return classes_.yielding == device::Yielding::inside; }
   std::uint64_t units_of(const InferCommand& command, std::uint8_t stream);
@@ -297,6 +305,15 @@ class WorkerImpl final : public Worker, private Measuring::Subject {
   std::vector<std::unique_ptr<Exec>> execs_;
 
   Measuring measuring_;
+
+  std::atomic<std::uint64_t> loaded_{0};  // goes up with each page of weights
+  // Of slowness(): what it saw last, by schedule::Lane.
+  struct Watch {
+    engine::ProcessorWait wait;
+    std::vector<pid_t> threads;  // that the lane's work needs; fixed once the worker has started
+    std::uint64_t steps = 0;
+  };
+  std::array<Watch, schedule::lanes> watches_;
 
   engine::TurnThread load_, input_, output_;
 };
@@ -438,7 +455,36 @@ Result<> WorkerImpl::start(const Options& options) {
   load_.call([&] { apply(places_.load, "carillon-load", notes_); });
   input_.call([&] { apply(places_.input, "carillon-input", notes_); });
   output_.call([&] { apply(places_.output, "carillon-output", notes_); });
+  name_threads();
   return {};
+}
+
+// Which threads the lanes' work needs. A device with one stream runs all classes there.
+void WorkerImpl::name_threads() {
+  const auto threads = [this](schedule::Lane lane) -> std::vector<pid_t>& {
+    return watches_[static_cast<std::size_t>(lane)].threads;
+  };
+  threads(schedule::Lane::load) = {load_.number(), input_.number()};
+  for (const Class cls : {Class::normal, Class::real_time, Class::best_effort}) {
+    std::vector<pid_t>& out = threads(lane_of(cls));
+    out = {input_.number(), output_.number()};
+    for (const auto& exec : execs_) {
+      if (execs_.size() > 1 && exec->cls != cls) continue;
+      exec->stream->threads(out);
+      if (exec->team) exec->team->threads(out);
+    }
+  }
+}
+
+schedule::Excuse WorkerImpl::slowness(schedule::Lane lane) {
+  Watch& watch = watches_[static_cast<std::size_t>(lane)];
+  std::uint64_t steps = lane == schedule::Lane::load ? loaded_.load() : 0;
+  for (const auto& exec : execs_)
+    if (lane != schedule::Lane::load && (execs_.size() == 1 || lane_of(exec->cls) == lane))
+      steps += exec->stream->steps();
+  const bool moved = std::exchange(watch.steps, steps) != steps;
+  return {
+      .device = {}, .lane = lane, .starved = watch.wait.longest(watch.threads, clock_.now()), .moved = moved};
 }
 
 std::vector<device::StreamPlace> WorkerImpl::places_of(const device::ClassStreams& classes, bool on_device,
@@ -782,6 +828,7 @@ void WorkerImpl::copy_weights(const Turn& turn) {
     const bool direct = !packed.empty() && memory_->access(host.range.data) == nullptr;
     if (direct) memory_->copy_in(host.range.data, packed);
     for (std::uint64_t at = 0; at < size && !direct; at += page_size.count) {
+      loaded_.fetch_add(1, std::memory_order_relaxed);
       const std::uint64_t bytes = std::min(page_size.count, size - at);
       if (std::byte* const to = memory_->access(host.range.data + at)) {
         host.compiled->write_weights(at, {to, bytes});

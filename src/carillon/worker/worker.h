@@ -206,6 +206,11 @@ class Worker {
   // and LOAD has come to rest, too, the weights' memory is empty. Then ResultSink::on_probe says what was
   // found. Never blocks. After retire(), and not while another probe is under way.
   virtual void probe() = 0;
+  // For a watchdog that hears nothing of what was submitted: for how long, since the last call for this lane,
+  // a thread that the lane's work needs had no processor, and whether the work got on. Nothing at the first
+  // call. Takes some 10 us a thread, and no lock. From one thread at a time. The device is left to the
+  // caller.
+  virtual schedule::Excuse slowness(schedule::Lane lane) { return {.device = {}, .lane = lane}; }
   // Whether EXEC or LOAD is inside the engine: the destructor would wait for it.
   virtual bool busy() const = 0;
 

@@ -364,6 +364,25 @@ TEST_P(WorkerTest, LoadFailsWithoutPages) {
   EXPECT_EQ(infer(batch, a).status, ActionStatus::not_loaded);
 }
 
+TEST_P(WorkerTest, AnOutputThatNobodyWantsIsNotCopied) {
+  start(small());
+  const ModelId model = add({});
+  ASSERT_EQ(load(model).status, ActionStatus::success);
+  const Batch asked(3, 2), unasked(3, 2);
+  InferCommand command = asked.command({100}, model, any_time);
+  ASSERT_TRUE(worker_->submit(command));
+  ASSERT_EQ(results_.wait({100}).status, ActionStatus::success);
+  command = unasked.command({101}, model, any_time);
+  const std::array<std::byte*, 2> second{nullptr, unasked.out[1][1]};
+  command.rows[1].outputs = second;
+  ASSERT_TRUE(worker_->submit(command));
+  ASSERT_EQ(results_.wait({101}).status, ActionStatus::success);
+  EXPECT_EQ(unasked.y[0], asked.y[0]);
+  EXPECT_EQ(unasked.t[0], asked.t[0]);
+  EXPECT_EQ(unasked.t[1], asked.t[1]);
+  EXPECT_EQ(unasked.y[1], std::vector<float>(3, -1)) << "what was there before";
+}
+
 TEST_P(WorkerTest, SaysWhatIsWrongWithAnAction) {
   start(small());
   const ModelId model = add({});
@@ -389,9 +408,9 @@ TEST_P(WorkerTest, SaysWhatIsWrongWithAnAction) {
   command.rows[1].inputs = command.rows[1].inputs.first(1);
   EXPECT_EQ(error(command), "row 1 has 1 inputs, and the model 2");
   command = batch.command({id++}, model, any_time);
-  const std::array<std::byte*, 2> nowhere{batch.out[0][0], nullptr};
-  command.rows[0].outputs = nowhere;
-  EXPECT_EQ(error(command), "row 0 has no memory for number 1 of its outputs");
+  const std::array<const std::byte*, 2> nothing{batch.in[0][0], nullptr};
+  command.rows[0].inputs = nothing;
+  EXPECT_EQ(error(command), "row 0 has no memory for number 1 of its inputs");
   EXPECT_TRUE(batch.untouched());
 }
 

@@ -227,6 +227,7 @@ void CpuPlan::Run::go_on(const Arena* here) {
     if (wanted != nullptr && wanted != here) return;
     ended_ = stopped();
     if (ended_) return;
+    if (stop_ != nullptr) stop_->step();
     if (const int guard = plan_.parts_.guard_of[i];
         guard >= 0 && !state_.thorough && !plan_.holds(guard, state_)) {
       if (!durations_.empty()) durations_[i] = {};

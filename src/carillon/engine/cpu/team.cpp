@@ -1,11 +1,13 @@
 #include "carillon/engine/cpu/team.h"
 
+#include <algorithm>
 #include <chrono>
 #include <string>
 
 #include <pmmintrin.h>
 #include <pthread.h>
 #include <sched.h>
+#include <unistd.h>
 #include <xmmintrin.h>
 
 #include "carillon/base/assert.h"
@@ -57,7 +59,8 @@ Arena& Arenas::of(int parts) {
   return *found;
 }
 
-CpuTeam::CpuTeam(const TeamOptions& options) {
+CpuTeam::CpuTeam(const TeamOptions& options)
+    : numbers_(static_cast<std::size_t>(std::max(1, options.threads) - 1)) {
   CARILLON_ASSERT(options.threads >= 1);
   try {
     for (int i = 1; i < options.threads; ++i) {
@@ -91,7 +94,13 @@ void CpuTeam::call(Arena* arena) {
   calls_.notify_all();
 }
 
+void CpuTeam::threads(std::vector<pid_t>& out) const {
+  for (const auto& number : numbers_)
+    if (const pid_t known = number.load(); known != 0) out.push_back(known);
+}
+
 void CpuTeam::help(int number) {
+  numbers_[static_cast<std::size_t>(number - 1)] = ::gettid();
   flush_denormals();
   const auto called_since = [this](int seen) {
     const auto until = std::chrono::steady_clock::now() + spin;

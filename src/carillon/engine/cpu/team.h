@@ -73,6 +73,7 @@ class CpuTeam final : public Team {
   CpuTeam& operator=(const CpuTeam&) = delete;
 
   int width() const override { return static_cast<int>(helpers_.size()) + 1; }
+  void threads(std::vector<pid_t>& out) const override;
   // The team's arena for so many parts, as long as the team. Allocates where it is the first asked for. From
   // any thread.
   Arena& arena(int parts);
@@ -96,6 +97,7 @@ class CpuTeam final : public Team {
   std::atomic<Arena*> where_{nullptr};  // that helpers may enter
   std::atomic<int> calls_{0};           // goes up with each
   std::atomic<bool> ending_{false};
+  std::vector<std::atomic<pid_t>> numbers_;  // of the helpers, by the system; 0 for one that has not begun
   std::vector<std::thread> helpers_;
 };
 

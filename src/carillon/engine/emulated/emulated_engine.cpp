@@ -85,6 +85,7 @@ class EmulatedPlan final : public Plan {
         stop->next = k;
         return {};
       }
+      if (stop != nullptr) stop->step();
       end += one;
       if (k + 1 == kernels())
         for (std::size_t i = 0; i < outputs_.size(); ++i)

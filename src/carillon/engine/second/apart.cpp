@@ -19,6 +19,9 @@
 
 #include "carillon/base/bytes.h"
 #include "carillon/base/clock.h"
+#include "carillon/engine/engine.h"
+#include "carillon/engine/processor_wait.h"
+#include "carillon/engine/second/hang_limit.h"
 #include "carillon/graph/bounded.h"
 #include "carillon/graph/text.h"
 
@@ -443,6 +446,8 @@ class ApartRequest final : public Request {
     process->kill("its run was given up, as the device was");
   }
 
+  void count_steps(StopSignal* stop) override { stop_ = stop; }
+
   std::string run(std::span<const std::byte* const> inputs, std::span<const graph::Shape> shapes,
                   std::span<std::byte* const> outputs, std::span<const graph::Shape> output_shapes) override {
     if (auto error = connect(); !error.empty()) return error;
@@ -502,16 +507,18 @@ class ApartRequest final : public Request {
     if (!send_packet(socket_, std::as_bytes(std::span(&message, 1)), show ? memory_.descriptor() : -1))
       return HostedModel::lost(*process_, "about to run");
     const Duration bound = model_->run_bound(shapes, place);
-    // Where this process had no core, that one had none either.
-    constexpr Duration longest_look = 2 * std::chrono::milliseconds{look_every_ms};
-    Duration waited{0};
+    HangLimit limit(bound);
+    ProcessorWait processor(process_->pid());
     auto looked = begin;
     std::size_t size = 0;
     int descriptor = -1;
     const Received got = receive_packet(socket_, answer_, size, descriptor, [&] {
       const auto now = std::chrono::steady_clock::now();
-      waited += std::min<Duration>(now - std::exchange(looked, now), longest_look);
-      if (waited < bound) return process_->within_memory();
+      const Duration passed = now - std::exchange(looked, now);
+      const Duration starved = processor.longest_of_all(TimePoint{now.time_since_epoch()});
+      // Whoever watches this thread sees it sleep, however slow the other process is.
+      if (stop_ != nullptr && starved > passed / 2) stop_->step();
+      if (limit.looked(passed, starved)) return process_->within_memory();
       process_->kill("it did not come back from a run within " +
                      std::to_string(bound / std::chrono::milliseconds{1}) + " ms");
       return false;
@@ -531,7 +538,8 @@ class ApartRequest final : public Request {
   const std::shared_ptr<HostedModel> model_;
   const std::uint32_t index_;
   const bool placed_;
-  std::mutex process_mutex_;  // of what others than the run's thread read: it alone writes it
+  StopSignal* stop_ = nullptr;  // of the run that is next, or under way
+  std::mutex process_mutex_;    // of what others than the run's thread read: it alone writes it
   ProcessPointer process_;
   int socket_ = -1;
   SharedMemory memory_;

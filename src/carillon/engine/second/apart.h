@@ -17,7 +17,8 @@ namespace carillon::engine::second {
 struct ApartOptions {
   ProcessOptions process;
   RestartOptions restarts;
-  // What a process may take for each; one that takes longer hangs, and is ended.
+  // What a process may take for each, of time in which its threads had a processor; one that takes longer
+  // hangs, and is ended.
   Duration start = std::chrono::minutes{1};   // to load its libraries
   Duration load = std::chrono::minutes{10};   // to read a model, and again to compile it
   Duration shapes = std::chrono::minutes{1};  // to find a model's output shapes, or to make a request

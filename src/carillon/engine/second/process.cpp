@@ -18,6 +18,8 @@
 #include <unistd.h>
 
 #include "carillon/engine/host/memory.h"
+#include "carillon/engine/processor_wait.h"
+#include "carillon/engine/second/hang_limit.h"
 
 namespace carillon::engine::second {
 namespace {
@@ -170,13 +172,18 @@ bool Process::ask(Ask kind, std::span<const std::byte> question, std::vector<std
     end();
     return false;
   }
-  const auto until = std::chrono::steady_clock::now() + at_most;
+  HangLimit limit(at_most);
+  ProcessorWait processor(pid_);
+  auto looked = std::chrono::steady_clock::now();
   const std::string too_late = "it did not come back from " + taking + " within " +
                                std::to_string(at_most / std::chrono::milliseconds{1}) + " ms";
   Ask told{};
   int came = -1;
   const Received got = receive_message(control_, told, answer, came, [&] {
-    if (std::chrono::steady_clock::now() < until) return within_memory();
+    const auto now = std::chrono::steady_clock::now();
+    const Duration passed = now - std::exchange(looked, now);
+    if (limit.looked(passed, processor.longest_of_all(TimePoint{now.time_since_epoch()})))
+      return within_memory();
     kill(too_late);
     return false;
   });

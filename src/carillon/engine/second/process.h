@@ -60,7 +60,8 @@ class Process {
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
-  // One question at a time. Waits for the answer for `at_most`; a process that answers too late, or what is
+  // One question at a time. Waits for the answer for `at_most` of time in which the process could work
+  // (HangLimit); a process that answers too late, or what is
   // no answer, is ended. `descriptor` goes with the question. False where the process is not there any more:
   // end() says why. `taking`: what it does, for texts, such as "compiling".
   bool ask(Ask kind, std::span<const std::byte> question, std::vector<std::byte>& answer, Duration at_most,

@@ -15,6 +15,10 @@
 // into the program (--second-engine inside).
 //
 // Nothing here throws; what fails returns a text, empty where it went well.
+namespace carillon::engine {
+struct StopSignal;
+}
+
 namespace carillon::engine::second {
 
 // An input or output of a model as it is in the file. Extents of -1 are open.
@@ -38,6 +42,9 @@ class Request {
   virtual std::string run(std::span<const std::byte* const> inputs, std::span<const graph::Shape> shapes,
                           std::span<std::byte* const> outputs,
                           std::span<const graph::Shape> output_shapes) = 0;
+  // Where a run is waited for that others do: counts up there while it is slow for want of a processor, from
+  // the thread that is inside run(). Before run(); null: nowhere.
+  virtual void count_steps(StopSignal* /*stop*/) {}
   // Nobody waits for the run that is under way, and what it is on hangs: ends it, whatever that costs, where
   // that can be done. From any thread, while run() is inside; without blocking.
   virtual void give_up() {}

@@ -130,6 +130,7 @@ class Runner {
     if (!request) return std::unexpected(request.error());
     GivenUp inside(**request);
     if (stop != nullptr) stop->set_inside(&inside);
+    (*request)->count_steps(stop);
     const bool stopped = stop != nullptr && stop->requested();  // by who came before that
     std::string error = stopped ? "" : (*request)->run(inputs, shapes, outputs, output_shapes);
     if (stop != nullptr) stop->set_inside(nullptr);

@@ -98,8 +98,11 @@ void append(std::string& out, const Event& event) {
       append_model(out, *model->info);
     else
       fmt::format_to(to, "model_gone {}", model->model.value);
-  } else {
+  } else if (const auto* wake = std::get_if<Wake>(&event)) {
     out += "wake";
+    for (const Excuse& excuse : wake->excuses)
+      fmt::format_to(to, " {} {} {} {}", excuse.device.value, static_cast<int>(excuse.lane),
+                     excuse.starved.count(), excuse.moved ? 1 : 0);
   }
 }
 
@@ -244,7 +247,19 @@ Event read_event(std::string_view kind, Words& words, std::size_t models) {
     return gone;
   }
   if (kind != "wake") words.fail();
-  return Wake{};
+  Wake wake;
+  while (words.good() && !words.done()) {
+    Excuse excuse;
+    words.id(excuse.device);
+    const auto lane = words.number<std::size_t>();
+    if (lane >= lanes) words.fail();
+    excuse.lane = static_cast<Lane>(lane);
+    excuse.starved = words.duration();
+    if (excuse.starved < Duration{0} || excuse.starved > 24h || excuse.device.value > 100'000) words.fail();
+    excuse.moved = words.flag();
+    wake.excuses.push_back(excuse);
+  }
+  return wake;
 }
 
 std::string_view read_model(Words& words, std::size_t models, int of_version, ModelInfo& model) {

@@ -168,6 +168,7 @@ TEST_F(DecisionLog, EveryActionAndEventIsReadAsItWasWritten) {
                           DeviceChanged{{1}, false, 3},
                           DeviceChanged{{1}, true, 3, 7},
                           Wake{},
+                          Wake{{{{1}, Lane::load, 2ms, false}, {{3}, Lane::best_effort, 0ms, true}}},
                           RequestProfiled{{0}, {1}, 2ms},
                           ModelChanged{{0}, nullptr}};
   for (const Event& event : events) {
@@ -296,9 +297,9 @@ TEST_F(DecisionLog, MangledLogsAreErrorsWithTheirLine) {
   EXPECT_THAT(read_all().error().message, HasSubstr(":3: a model needs"));
   write("something else\n");
   EXPECT_THAT(read_all().error().message, HasSubstr("is not a log of carillon"));
-  write("carillon-log 7\nscheduler symphony\n");
+  write("carillon-log 8\nscheduler symphony\n");
   ASSERT_FALSE(read_all());
-  EXPECT_THAT(read_all().error().message, HasSubstr("reads logs of version 1 to 6"));
+  EXPECT_THAT(read_all().error().message, HasSubstr("reads logs of version 1 to 7"));
 }
 
 TEST_F(DecisionLog, AFileThatIsThereIsNotOverwritten) {

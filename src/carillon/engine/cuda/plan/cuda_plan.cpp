@@ -220,6 +220,7 @@ Result<> CudaPlan::run(KernelRange range, const Binding& binding, std::span<Dura
   for (int i = range.first; i < range.last; ++i) {
     const auto stopped = [&] { return stop != nullptr && stop->requested(); };
     if (stopped()) return finished();
+    if (stop != nullptr) stop->step();
     if (auto put = enqueue(i, binding, state, !durations.empty()); !put) return put;
     if (single)
       if (auto ran = finished(); !ran) return ran;

@@ -94,6 +94,7 @@ class Streams::One final : public engine::Stream {
   }
   void help() override { wake(); }
   bool busy() const override { return busy_.load(); }
+  void threads(std::vector<pid_t>& out) const override { out.push_back(shared_->thread.number()); }
   bool call(const std::function<void()>& task) override {
     return shared_->thread.call([&] {
       shared_->drain(*this);
