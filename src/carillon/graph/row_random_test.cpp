@@ -18,9 +18,9 @@
 #include "carillon/graph/specialize.h"
 #include "carillon/graph/testing.h"
 
-// What the table in row_rules.cpp promises, by brute force: random graphs of all operators, run by plain kernels
-// with rows together and with each alone. Of every value that is said to keep rows apart, each row's part must be
-// what that row alone gives, bit for bit.
+// What the table in row_rules.cpp promises, by brute force: random graphs of all operators, run by plain
+// kernels with rows together and with each alone. Of every value that is said to keep rows apart, each row's
+// part must be what that row alone gives, bit for bit.
 namespace carillon::graph {
 namespace {
 
@@ -67,7 +67,8 @@ class RowMaker {
   const Known* any(DataType type, int rank = -1) {
     std::vector<const Known*> fit;
     for (const Known& k : known_)
-      if (k.type.type == type && (rank < 0 || static_cast<int>(k.type.shape.size()) == rank)) fit.push_back(&k);
+      if (k.type.type == type && (rank < 0 || static_cast<int>(k.type.shape.size()) == rank))
+        fit.push_back(&k);
     if (fit.empty()) return nullptr;
     const std::size_t from = one_in(2) || fit.size() < 3 ? 0 : fit.size() - 3;
     return fit[from + below(fit.size() - from)];
@@ -88,7 +89,8 @@ class RowMaker {
     file_.random(name, shape, positive);
     return name;
   }
-  // A constant that broadcasts to `k`: a scalar, of its last dimension, or of one from the end with ones behind.
+  // A constant that broadcasts to `k`: a scalar, of its last dimension, or of one from the end with ones
+  // behind.
   std::string beside(const Known& k) {
     Shape shape;
     const std::size_t rank = k.type.shape.size();
@@ -269,7 +271,10 @@ class RowMaker {
     const auto start = static_cast<std::int64_t>(g.below(2));
     const std::int64_t end = g.one_in(2) ? std::int64_t{1} << 40 : static_cast<std::int64_t>(1 + g.below(4));
     g.node(op, {x->name, g.ints({back ? -1 : start}), g.ints({back ? -(std::int64_t{1} << 40) : end}),
-                g.ints({g.axis_of(*x)}), g.ints({back ? -1 : g.one_in(4) ? 2 : 1})});
+                g.ints({g.axis_of(*x)}),
+                g.ints({back          ? -1
+                        : g.one_in(4) ? 2
+                                      : 1})});
   }
   static void split(RowMaker& g, const std::string& op) {
     const Known* x = g.real();
@@ -292,7 +297,8 @@ class RowMaker {
     const Known* x = g.real();
     if (x->type.shape.empty()) return;
     static constexpr const char* how[] = {"nearest", "linear", "cubic"};
-    static constexpr const char* where[] = {"half_pixel", "asymmetric", "align_corners", "tf_half_pixel_for_nn"};
+    static constexpr const char* where[] = {"half_pixel", "asymmetric", "align_corners",
+                                            "tf_half_pixel_for_nn"};
     const std::size_t d = g.below(x->type.shape.size());
     if (g.one_in(2)) {
       std::vector<float> scales(x->type.shape.size(), 1);
@@ -430,10 +436,11 @@ class RowMaker {
     g.file_.set("transA", turn_a ? 1 : 0).set("transB", turn_b ? 1 : 0);
   }
   static void einsum(RowMaker& g, const std::string& op) {
-    static constexpr const char* one[] = {"ijk->jik", "ijk->ik", "ijk->jk", "ij->ji", "ij->i", "...j->j...",
-                                          "ijk->kji"};
-    static constexpr const char* two[] = {"bij,bik->bjk", "bij,bkj->bik", "bi,bj->bij", "bi,bj->ij", "bi,ci->bc",
-                                          "ij,ij->ij",    "bij,cij->bc", "...i,...i->...", "tbi,tbj->tbij"};
+    static constexpr const char* one[] = {"ijk->jik", "ijk->ik",    "ijk->jk", "ij->ji",
+                                          "ij->i",    "...j->j...", "ijk->kji"};
+    static constexpr const char* two[] = {"bij,bik->bjk", "bij,bkj->bik",   "bi,bj->bij",
+                                          "bi,bj->ij",    "bi,ci->bc",      "ij,ij->ij",
+                                          "bij,cij->bc",  "...i,...i->...", "tbi,tbj->tbij"};
     const Known *a = g.real(), *b = g.real();
     if (g.one_in(2))
       g.node(op, {a->name}).set("equation", one[g.below(std::size(one))]);
@@ -478,7 +485,8 @@ class RowMaker {
       const std::string zero = g.fresh(), n = g.fresh(), shape = g.fresh(), to = g.fresh();
       g.file_.node("Shape", {x->name}, {shape}).node("Gather", {shape, g.ints({first ? 0 : 1})}, {n});
       const std::string one = g.ints({1}), two = g.ints({2});
-      g.file_.node("Concat", first ? std::vector{n, one, two} : std::vector{one, n, two}, {to}).set("axis", 0);
+      g.file_.node("Concat", first ? std::vector{n, one, two} : std::vector{one, n, two}, {to})
+          .set("axis", 0);
       g.file_.node("ConstantOfShape", {to}, {zero});
       inputs.insert(inputs.end(), {"", "", zero});
     }
@@ -600,18 +608,31 @@ class RowMaker {
 
 const std::vector<RowMaker::Way>& RowMaker::ways() {
   static const std::vector<Way> all{
-      {{"Abs",        "Acos",       "Acosh",    "Asin",     "Asinh",     "Atan",       "Atanh",
-        "Ceil",       "Celu",       "Cos",      "Cosh",     "Elu",       "Erf",        "Exp",
-        "Floor",      "Gelu",       "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Log",
-        "Mish",       "Neg",        "Reciprocal", "Relu",   "Round",     "Selu",       "Shrink",
-        "Sigmoid",    "Sign",       "Sin",      "Sinh",     "Softplus",  "Softsign",   "Sqrt",
-        "Tan",        "Tanh",       "ThresholdedRelu"},
+      {{"Abs",         "Acos",
+        "Acosh",       "Asin",
+        "Asinh",       "Atan",
+        "Atanh",       "Ceil",
+        "Celu",        "Cos",
+        "Cosh",        "Elu",
+        "Erf",         "Exp",
+        "Floor",       "Gelu",
+        "HardSigmoid", "HardSwish",
+        "Identity",    "LeakyRelu",
+        "Log",         "Mish",
+        "Neg",         "Reciprocal",
+        "Relu",        "Round",
+        "Selu",        "Shrink",
+        "Sigmoid",     "Sign",
+        "Sin",         "Sinh",
+        "Softplus",    "Softsign",
+        "Sqrt",        "Tan",
+        "Tanh",        "ThresholdedRelu"},
        unary},
       {{"IsInf", "IsNaN"}, is_test},
       {{"Not", "And", "Or", "Xor"}, of_bools},
       {{"BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot"}, of_ints},
-      {{"Add", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Mean", "Min", "Mod",
-        "Mul", "PRelu", "Pow", "Sub", "Sum"},
+      {{"Add", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Mean", "Min",
+        "Mod", "Mul", "PRelu", "Pow", "Sub", "Sum"},
        binary},
       {{"Where"}, where},
       {{"Cast"}, cast},
@@ -645,8 +666,8 @@ const std::vector<RowMaker::Way>& RowMaker::ways() {
       {{"Gemm", "Gemm"}, gemm},
       {{"Einsum", "Einsum"}, einsum},
       {{"AveragePool", "BatchNormalization", "Conv", "ConvTranspose", "DepthToSpace", "GlobalAveragePool",
-        "GlobalLpPool", "GlobalMaxPool", "GroupNormalization", "InstanceNormalization", "LRN", "LpPool", "MaxPool",
-        "SpaceToDepth"},
+        "GlobalLpPool", "GlobalMaxPool", "GroupNormalization", "InstanceNormalization", "LRN", "LpPool",
+        "MaxPool", "SpaceToDepth"},
        image},
       {{"LSTM", "GRU", "RNN"}, recurrent},
       {{"QuantizeLinear", "DequantizeLinear", "MatMulInteger", "QLinearMatMul", "ConvInteger", "QLinearConv"},
@@ -730,7 +751,8 @@ SharedTensor rows_of(const SharedTensor& tensor, std::int64_t first, std::int64_
 }
 
 // Row `row` of `together`, laid out thus.
-std::vector<std::byte> row_of(const Tensor& together, const RowLayout& layout, std::size_t batch, std::size_t row) {
+std::vector<std::byte> row_of(const Tensor& together, const RowLayout& layout, std::size_t batch,
+                              std::size_t row) {
   std::size_t parts = static_cast<std::size_t>(layout.outer);
   for (int d = 0; d < layout.axis; ++d)
     parts *= static_cast<std::size_t>(together.type().shape[static_cast<std::size_t>(d)]);
@@ -832,7 +854,8 @@ TEST(RowsAtRandom, AreWhatEachIsAlone) {
     }
 }
 
-// Who adds an operator to the table adds it to the makers, too. Those of ai.onnx.ml are in tests of their own.
+// Who adds an operator to the table adds it to the makers, too. Those of ai.onnx.ml are in tests of their
+// own.
 TEST(RowsAtRandom, HaveAllOperatorsOfTheTable) {
   const auto made = RowMaker::operators();
   for (const Operator& op : all_operators())
