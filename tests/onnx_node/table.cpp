@@ -222,7 +222,7 @@ of eight saturate there, so those run in floats. Answers are within a step of th
 Weights in blocks, 16-bit types, products of two tensors that change (attention's) and recurrent layers run in floats.
 
 A model with DynamicQuantizeLinear takes no batch from its file: the range is of a whole tensor, so another's rows in the
-batch would change the answer. `max_batch_size` in its config makes it batch all the same.
+batch would change the answer. With `max_batch_size` in its config each request runs by itself (docs/dynamic-models.md).
 
 Of onnxruntime's own operators (domain com.microsoft) those that its quantisers write are read as standard ones:
 QLinearAdd, QLinearMul, QLinearSigmoid, QLinearLeakyRelu, QLinearSoftmax, QLinearAveragePool,

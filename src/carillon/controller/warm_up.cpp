@@ -67,8 +67,10 @@ struct Fixed {
   graph::Extents extents;
 };
 
-Result<> fix(const TensorSpec& spec, const Warmup::Input& given, bool batched, Fixed& fixed) {
-  const std::size_t skip = batched && !spec.shape.empty() && spec.shape[0] == graph::batch_dimension ? 1 : 0;
+Result<> fix(const TensorSpec& spec, const Warmup::Input& given, const ModelConfig& config, Fixed& fixed) {
+  const bool batched =
+      config.max_batch_size > 0 && !spec.shape.empty() && spec.shape[0] == graph::batch_dimension;
+  const std::size_t skip = batched || config.whole_rows > 0 ? 1 : 0;
   bool fits = given.type == spec.type && given.dims.size() + skip == spec.shape.size();
   for (std::size_t d = 0; fits && d < given.dims.size(); ++d) {
     const std::int64_t extent = spec.shape[d + skip];
@@ -117,12 +119,18 @@ class WarmUp {
   Result<> run(const Warmup& warmup) {
     Fixed fixed;
     fixed.extents.resize(compiled_.reference().size());
+    if (config_.whole_rows > 0) {
+      if (warmup.rows > config_.whole_rows)
+        return invalid("batch_size is " + std::to_string(warmup.rows) + "; the model's max_batch_size is " +
+                       std::to_string(config_.whole_rows));
+      fixed.extents[graph::free_number(specs_.front().shape.front())] = warmup.rows;
+    }
     Random random(1);
     std::vector<std::vector<std::byte>> rows(specs_.size());
     for (const Warmup::Input& input : warmup.inputs) {
       const auto at = std::ranges::find(specs_, input.name, &TensorSpec::name);
       if (at == specs_.end()) return invalid("the model has no input '" + input.name + "'");
-      if (auto ok = fix(*at, input, config_.max_batch_size > 0, fixed); !ok)
+      if (auto ok = fix(*at, input, config_, fixed); !ok)
         return in_context("input '" + input.name + "'", ok.error());
     }
     // What the server gives itself may be left out: zeros.
@@ -131,7 +139,7 @@ class WarmUp {
           input.name != config_.mask)
         return invalid("input '" + input.name + "' is missing");
     std::vector<std::unique_ptr<const engine::Plan>> made;
-    const auto plan = plan_for(warmup.rows, fixed, made);
+    const auto plan = plan_for(config_.whole_rows > 0 ? 1 : warmup.rows, fixed, made);
     if (!plan) return std::unexpected(plan.error());
     if (auto room = has_room(**plan); !room) return room;
     for (const Warmup::Input& input : warmup.inputs) {

@@ -194,7 +194,8 @@ Result<> read_batching(const Message& message, ModelConfig& config) {
   config.max_batch_size = message.max_batch_size();
   config.batch_from_file = message.max_batch_size() == 0 && message.input_size() == 0;
   config.batch_sizes = default_batch_sizes(config.max_batch_size);
-  if (!message.has_dynamic_batching()) return {};
+  config.dynamic_batching = message.has_dynamic_batching();
+  if (!config.dynamic_batching) return {};
   const auto& batching = message.dynamic_batching();
   if (batching.preferred_batch_size_size() > 0) {
     const int most = config.batch_from_file ? derived_max_batch : std::max(1, config.max_batch_size);
