@@ -33,6 +33,7 @@ LIMITS = (
     (re.compile(r"has no elements, of which it would make"), "refused: a reduction of nothing"),
     (re.compile(r"its window of \d+ does not fit in the padded extent"), "refused: a window larger than its input"),
     (re.compile(r"pads \[[-\d,]*\] reach beyond input"), "refused: a reflection wider than its input"),
+    (re.compile(r"has a batch of \d+, the inputs before it"), "refused: first dimensions without names are one batch"),
     (re.compile(r"is outside an axis of"), "refused: an index outside its axis"),
 )
 OF_LARGEST = 1e-5  # how far rows together may differ from rows alone
@@ -144,7 +145,7 @@ class Examiner:
             self._examine(case, name, engine, expected, report, place)
             self._unload(name)
         except Gone as gone:
-            how = self.server.ended() or f"the server does not answer at {place[0]}: {gone}"
+            how = self.server.ended() or f"the server does not answer: {gone}"
             report.faults.append(Fault("crash", f"{place[0]}: {how}", *place))
             self.server.give_up()
         return report

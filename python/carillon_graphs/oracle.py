@@ -42,16 +42,18 @@ def allowed_types(op: str, domain: str, opset: int, place: int) -> frozenset[np.
 
 
 @functools.cache
+def _all_opsets() -> dict[str, tuple[int, int]]:
+    versions: dict[str, list] = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        if schema.domain == "":
+            versions.setdefault(schema.name, []).append((schema.since_version, schema.deprecated))
+    newest = onnx.defs.onnx_opset_version()
+    return {name: (min(found)[0], max(found)[0] - 1 if max(found)[1] else newest) for name, found in versions.items()}
+
+
 def opsets_of(op: str) -> tuple[int, int] | None:
     """The first and the last opset of the default domain that has the operator, so far; None where it is another's."""
-    newest = onnx.defs.onnx_opset_version()
-    found = [schema for schema in onnx.defs.get_all_schemas_with_history() if schema.name == op and schema.domain == ""]
-    if not found:
-        return None
-    first = min(schema.since_version for schema in found)
-    gone = [schema.since_version for schema in found if schema.deprecated]
-    ended = gone and max(gone) == max(schema.since_version for schema in found)
-    return first, max(gone) - 1 if ended else newest
+    return _all_opsets().get(op)
 
 
 def imports(opset: int, ml_opset: int, domains) -> list:

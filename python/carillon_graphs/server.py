@@ -190,7 +190,8 @@ class Server:
         except subprocess.TimeoutExpired:
             return None
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
-        return f"the server ended with {how}:\n{self.tail()[-1200:]}"
+        last = self.tail().strip().rsplit("\n", 1)[-1]
+        return f"the server ended with {how}; last it said: {last}"
 
     def give_up(self) -> None:
         """Of a server that has ended, hangs, or whose connections are out of step."""
@@ -227,7 +228,7 @@ def add_busy(models: Path) -> None:
         return
     weights = numpy_helper.from_array(np.full((256, 256), 1 / 256, np.float32), "w")
     nodes, last = [], "x"
-    for layer in range(40):
+    for layer in range(12):
         nodes.append(helper.make_node("MatMul", [last, "w"], [f"p{layer}"]))
         nodes.append(helper.make_node("Tanh", [f"p{layer}"], [f"t{layer}"]))
         last = f"t{layer}"
