@@ -101,7 +101,7 @@ def draw_numbers(dtype: np.dtype, kind: str = "any", low: int = 0, high: int = 1
     def draw(generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         if dtype == TEXT:
             words = np.array(["a", "b", "be", "see", "", "ä b"], dtype=object)
-            return words[generator.integers(0, len(words), shape)].reshape(shape)
+            return np.array(words[generator.integers(0, len(words), shape)], dtype=object).reshape(shape)
         if kind == "index":
             return generator.integers(low, high, shape).astype(dtype)
         if dtype == BOOL:
