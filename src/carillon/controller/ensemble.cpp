@@ -126,10 +126,10 @@ class Maker {
                        spec_text(spec.type, spec.open_shape()) +
                        "; set the ensemble's max_batch_size to 0 and give whole shapes in dims");
       const std::int64_t rows = known_[made.inputs[i]].shape.front();
-      if (model.max_batch_size > 0 && rows > model.max_batch_size)
+      if (model.by_rows() && rows > most_rows(model))
         return invalid(where + ": tensor '" + out_.tensors[made.inputs[i]].name + "' is always " +
                        std::to_string(rows) + " rows, and the model takes " +
-                       std::to_string(model.max_batch_size) + " at most (its max_batch_size)");
+                       std::to_string(most_rows(model)) + " at most (its max_batch_size)");
     }
     for (std::size_t i = 0; i < made.outputs.size(); ++i)
       if (const TensorSpec& spec = model.outputs[i]; made.outputs[i] && config_.max_batch_size > 0 &&
@@ -179,11 +179,13 @@ class Maker {
 
  private:
   bool batches() const { return config_.max_batch_size > 0; }
+  // Of one request, of a model that counts them.
+  static int most_rows(const ModelConfig& model) { return std::max(model.max_batch_size, model.whole_rows); }
 
   Result<> check_batch(const ModelConfig& model, const std::string& where) const {
-    if (!batches() || model.max_batch_size == 0 || model.max_batch_size >= config_.max_batch_size) return {};
+    if (!batches() || !model.by_rows() || most_rows(model) >= config_.max_batch_size) return {};
     return invalid(where + ": the ensemble's max_batch_size is " + std::to_string(config_.max_batch_size) +
-                   ", and the model's is " + std::to_string(model.max_batch_size) +
+                   ", and the model's is " + std::to_string(most_rows(model)) +
                    "; set the ensemble's to that, or less");
   }
 

@@ -49,6 +49,7 @@ bool fit(const ModelConfig& config, const TensorSpec& spec, const Shape& given, 
       if (std::exchange(rows, true) && call.rows != given[0]) return false;
       call.rows = static_cast<int>(given[0]);
     } else if (graph::is_free(extent)) {
+      if (d == 0 && config.whole_rows > 0 && (given[0] < 1 || given[0] > config.whole_rows)) return false;
       std::int64_t& known = call.extents[graph::free_number(extent)];
       if (given[d] < 0 || (known != not_given && known != given[d])) return false;
       known = given[d];
@@ -110,13 +111,14 @@ Result<std::unique_ptr<InferCall>> EnsembleRun::call_of(std::size_t step, const 
     Tensor& tensor = tensors_[of.inputs[i]];
     const TensorSpec& spec = model.inputs[i];
     if (!fit(model, spec, tensor.shape, *call, rows))
-      return invalid("tensor '" + ensemble_->tensors[of.inputs[i]].name + "' is " +
-                     graph::to_text(tensor.shape) + ", which input '" + spec.name + "' of model '" +
-                     model.name + "', " + graph::to_text(spec.open_shape()) +
-                     (model.max_batch_size > 0
-                          ? " with at most " + std::to_string(model.max_batch_size) + " rows"
-                          : "") +
-                     ", does not take beside its other inputs");
+      return invalid(
+          "tensor '" + ensemble_->tensors[of.inputs[i]].name + "' is " + graph::to_text(tensor.shape) +
+          ", which input '" + spec.name + "' of model '" + model.name + "', " +
+          graph::to_text(spec.open_shape()) +
+          (model.by_rows()
+               ? " with at most " + std::to_string(std::max(model.max_batch_size, model.whole_rows)) + " rows"
+               : "") +
+          ", does not take beside its other inputs");
     call->inputs.push_back(take(tensor));
   }
   return call;

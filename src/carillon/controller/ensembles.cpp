@@ -44,7 +44,7 @@ Outcome outcome_of(const Result<>& status, TimePoint finished, TimePoint deadlin
 
 bool same_tensors(const repository::ModelConfig& a, const repository::ModelConfig& b) {
   return a.inputs == b.inputs && a.outputs == b.outputs && a.max_batch_size == b.max_batch_size &&
-         a.lengths == b.lengths && a.padding == b.padding;
+         a.whole_rows == b.whole_rows && a.lengths == b.lengths && a.padding == b.padding;
 }
 
 // The class that an ensemble's own config says.

@@ -16,6 +16,7 @@
 #include "carillon/base/assert.h"
 #include "carillon/base/statistics.h"
 #include "carillon/controller/measure_aside.h"
+#include "carillon/controller/rows_agree.h"
 #include "carillon/controller/warm_up.h"
 #include "carillon/graph/onnx_import.h"
 #include "carillon/graph/text.h"
@@ -59,12 +60,27 @@ class FewerBatches final : public engine::CompiledModel {
 
 using Imported = Result<std::shared_ptr<const graph::Model>>;
 
+// The batches of several rows that may run: at these it must be proven that rows do not see each other. Two
+// and three are small and unlike, and tell what most files do of their batch size.
+std::vector<int> proven_sizes(const repository::ModelConfig& config) {
+  const int most = config.batch_from_file ? repository::derived_max_batch : config.max_batch_size;
+  std::set<int> sizes{2, 3};
+  const bool preferred = config.batch_sizes.size() > 1;
+  const auto planned =
+      config.batch_from_file && !preferred ? repository::default_batch_sizes(most) : config.batch_sizes;
+  sizes.insert(planned.begin(), planned.end());
+  std::erase_if(sizes, [&](int size) { return size < 2 || size > most; });
+  return {sizes.begin(), sizes.end()};
+}
+
 graph::ImportOptions import_options(const repository::ModelConfig& config) {
   graph::ImportOptions options{.input_shapes = {},
                                .lengths = config.lengths,
                                .open = config.lengths.empty(),
                                .batched = config.max_batch_size > 0,
-                               .batch_from_file = config.batch_from_file};
+                               .batch_from_file = config.batch_from_file,
+                               .proven_at = proven_sizes(config),
+                               .whole = !config.dynamic_batching && config.sequence == nullptr};
   for (const graph::TensorSpec& input : config.inputs)
     options.input_shapes.emplace_back(input.name, input.shape);
   if (config.sequence != nullptr)
@@ -106,13 +122,53 @@ engine::Engine& engine_of(const LoadTarget& target, std::optional<std::size_t> o
 struct Made {
   repository::ModelConfig config;  // complete
   std::vector<Compiled> compiled;  // a target each
+  std::vector<std::string> notes;  // why rows are not batched
+  std::string unproven;            // why they should not be, although they are
 };
+
+// What becomes of a model whose rows are not proven not to see each other (graph/rows.h), but for what
+// complete_config() made of it.
+void keep_rows_apart(const graph::Model& model, Made& made) {
+  const std::string why = "its rows are not proven to be apart: " + std::string(model.unproven());
+  if (model.unproven().empty() || made.config.max_batch_size == 1) return;
+  if (model.whole()) {
+    made.notes.push_back(why + "; so each request runs by itself, whole");
+  } else if (!model.batched()) {
+    made.notes.push_back(why + "; so requests are not batched, and dimension 0 is one as any other");
+  } else if (made.config.sequence != nullptr) {
+    // Of a sequence a request is one row.
+    made.config.batch_sizes = {1};
+    made.notes.push_back(why + "; so requests of sequences run by themselves");
+  } else {
+    made.unproven = model.unproven();
+  }
+}
+
+// Of a model that batches nevertheless, since its config has dynamic_batching.
+Result<> try_rows(std::span<const LoadTarget> targets, std::optional<std::size_t> other, Made& made) {
+  if (made.unproven.empty()) return {};
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    if (targets[i].like_the_last && i > 0) continue;
+    if (auto same =
+            rows_agree(made.config, engine_of(targets[i], other), *made.compiled[i], targets[i].threads);
+        !same)
+      return fail(same.error().code,
+                  "dynamic_batching: it is not proven that rows do not see each other: " + made.unproven +
+                      "; " + same.error().message +
+                      "; remove dynamic_batching from the config, and each request runs by itself");
+  }
+  made.notes.push_back(
+      "its rows are not proven to be apart: " + made.unproven +
+      "; they agree alone and together on random data, so they are batched, as dynamic_batching says");
+  return {};
+}
 
 Result<Made> complete_and_compile(repository::ModelConfig config, const graph::Model& model,
                                   std::span<const LoadTarget> targets, std::optional<std::size_t> other) {
   auto completed = repository::complete_config(std::move(config), model);
   if (!completed) return std::unexpected(completed.error());
-  Made out{.config = std::move(*completed), .compiled = {}};
+  Made out{.config = std::move(*completed), .compiled = {}, .notes = {}, .unproven = {}};
+  keep_rows_apart(model, out);
   const bool best_effort = out.config.model_class == "best_effort";
   for (const LoadTarget& target : targets) {
     const engine::CompileOptions options{.batch_sizes = out.config.batch_sizes,
@@ -364,8 +420,10 @@ Result<PreparedModel> prepare_model(const repository::RepositoryEntry& entry,
   try {
     auto made = import_and_compile(*entry.config, version.file, targets, doing, out);
     if (!made) return std::unexpected(made.error());
+    if (auto same = try_rows(targets, out.other, *made); !same) return std::unexpected(same.error());
     out.config = std::move(made->config);
     compiled = std::move(made->compiled);
+    out.notes.insert(out.notes.end(), made->notes.begin(), made->notes.end());
   } catch (const std::exception& error) {
     // Most likely memory: a file may ask for more than there is, and must not end the server.
     return fail(ErrorCode::resource_exhausted,

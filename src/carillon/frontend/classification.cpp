@@ -23,7 +23,7 @@ using graph::DataType;
 std::size_t elements_of_row(const repository::ModelConfig& config, const OutputChoice& choice,
                             const controller::InferCall& call) {
   const graph::Shape shape = output_shape(config, choice.index, call);
-  const bool batched = config.max_batch_size > 0 && !shape.empty();
+  const bool batched = config.by_rows() && !shape.empty();
   return elements_of(std::span(shape).subspan(batched ? 1 : 0));
 }
 
@@ -135,7 +135,10 @@ Result<std::int64_t> classes_asked_for(std::string_view output, std::int64_t giv
 graph::Shape class_shape(const repository::ModelConfig& config, const OutputChoice& choice,
                          const controller::InferCall& call) {
   const auto k = static_cast<std::int64_t>(count_of(choice, elements_of_row(config, choice, call)));
-  return config.max_batch_size > 0 ? graph::Shape{call.rows, k} : graph::Shape{k};
+  if (!config.by_rows()) return {k};
+  // Where requests run by themselves a call is one row, of as many as its output says.
+  if (config.whole_rows > 0) return {output_shape(config, choice.index, call).front(), k};
+  return {call.rows, k};
 }
 
 void classify_outputs(const repository::ModelConfig& config, const InferRequest& request,

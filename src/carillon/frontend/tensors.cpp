@@ -44,15 +44,15 @@ std::string wanted_length(const repository::ModelConfig& config) {
 // "[-1,3,224,224] with 1 to 16 in place of -1"
 std::string wanted_shape(const repository::ModelConfig& config, const graph::TensorSpec& spec) {
   auto text = graph::to_text(spec.open_shape());
-  if (config.max_batch_size > 0)
-    text += " with 1 to " + std::to_string(config.max_batch_size) + " in place of " +
-            (spec.varies() ? "the first -1" : "-1");
+  if (config.by_rows())
+    text += " with 1 to " + std::to_string(std::max(config.max_batch_size, config.whole_rows)) +
+            " in place of " + (spec.varies() ? "the first -1" : "-1");
   if (spec.varies())
     text += std::string(config.max_batch_size > 0 ? " and " : " with ") + wanted_length(config) +
             " in place of " + (config.max_batch_size > 0 ? "the other" : "-1");
-  else if (std::ranges::any_of(spec.shape, graph::is_free))
-    text += std::string(config.max_batch_size > 0 ? " and anything" : " with anything") + " in place of " +
-            (config.max_batch_size > 0 ? "the others" : "-1");
+  else if (std::ranges::any_of(std::span(spec.shape).subspan(config.whole_rows > 0 ? 1 : 0), graph::is_free))
+    text += std::string(config.by_rows() ? " and anything" : " with anything") + " in place of " +
+            (config.by_rows() ? "the others" : "-1");
   return text;
 }
 
@@ -188,6 +188,8 @@ Result<InputCheck::Slot> InputCheck::claim(std::string_view name, std::string_vi
     const bool open = spec.shape[d] == graph::length_dimension;
     if (graph::is_free(spec.shape[d])) {
       if (shape[d] < 0) return wrong_shape();  // 0: an empty past, no boxes
+      const bool rows = d == 0 && config_.whole_rows > 0;
+      if (rows && (shape[0] < 1 || shape[0] > config_.whole_rows)) return wrong_shape();
       continue;
     }
     if (open ? !takes_length(config_, shape[d]) : shape[d] != spec.shape[d]) return wrong_shape();

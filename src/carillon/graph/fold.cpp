@@ -194,6 +194,11 @@ bool depends_on_types_alone(const Node& node) {
 
 }  // namespace
 
+std::uint64_t folding_budget(std::uint64_t bytes_on_disk) {
+  constexpr std::uint64_t floor = std::uint64_t{64} << 20, factor = 16;
+  return floor + std::min(bytes_on_disk, std::uint64_t{1} << 50) * factor;
+}
+
 std::string signature(const Node& node) {
   std::string text;
   append_text(text, node.op);

@@ -70,6 +70,10 @@ class Folder {
   double work_;
 };
 
+// Bytes that constants computed from a file of that size may take: enough to widen 8-bit weights and to go
+// through several steps, far from what a hostile file could ask for.
+std::uint64_t folding_budget(std::uint64_t bytes_on_disk);
+
 // A text that is the same for nodes that compute the same from the same inputs.
 std::string signature(const Node& node);
 

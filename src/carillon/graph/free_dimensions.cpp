@@ -132,8 +132,10 @@ std::vector<Extents> FreeDimensions::guesses() const {
   const auto add = [&](const Extents& extents) {
     Extents completed = extents;
     complete(completed);
-    for (const Extents& each : {completed, extents})
-      if (std::ranges::find(out, each) == out.end()) out.push_back(each);
+    for (Extents each : {completed, extents}) {
+      if (rows_) each[*rows_] = 1;
+      if (std::ranges::find(out, each) == out.end()) out.push_back(std::move(each));
+    }
   };
   Extents likely(names_.size());
   for (std::size_t i = 0; i < likely.size(); ++i)

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,6 +23,9 @@ class FreeDimensions {
   // than most_free_dimensions.
   Result<std::size_t> add(const std::string& symbol, std::string otherwise, std::size_t place,
                           std::size_t rank);
+
+  // That dimension counts the rows of a request, of which one is the commonest number.
+  void set_rows(std::size_t number) { rows_ = number; }
 
   bool any() const { return !names_.empty(); }
   std::span<const std::string> names() const { return names_; }
@@ -45,6 +49,7 @@ class FreeDimensions {
   std::vector<bool> has_symbol_;
   std::vector<bool> leading_;  // of the tensor that it was first found in
   std::vector<bool> spatial_;
+  std::optional<std::size_t> rows_;
 };
 
 }  // namespace carillon::graph

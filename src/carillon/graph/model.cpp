@@ -9,8 +9,8 @@
 #include "carillon/graph/bounded.h"
 #include "carillon/graph/fold.h"
 #include "carillon/graph/onnx_import.h"
-#include "carillon/graph/origin.h"
 #include "carillon/graph/passes/passes.h"
+#include "carillon/graph/row_proof.h"
 #include "carillon/graph/shape_inference.h"
 #include "carillon/graph/signature.h"
 #include "carillon/graph/specialize.h"
@@ -71,20 +71,6 @@ Shape TensorSpec::open_shape() const {
 
 namespace {
 
-// Constants computed from a file may take this much more than the file itself; enough to widen 8-bit weights
-// and to go through several steps, far from what a hostile file could ask for.
-constexpr std::uint64_t budget_floor = std::uint64_t{64} << 20;
-constexpr std::uint64_t budget_factor = 16;
-
-// Whether an operator looks at all of a tensor at once, whoever sent its rows: another's rows in a batch, and
-// what fills it up, would change the answer.
-bool mixes_rows(std::span<const Node> nodes) {
-  return std::ranges::any_of(nodes, [](const Node& node) {
-    return node.op == "DynamicQuantizeLinear" ||
-           std::ranges::any_of(node.subgraphs, [](const Subgraph& inner) { return mixes_rows(inner.nodes); });
-  });
-}
-
 class OnnxModel final : public SignedModel {
  public:
   explicit OnnxModel(OnnxGraph source) : source_(std::move(source)) {
@@ -99,28 +85,14 @@ class OnnxModel final : public SignedModel {
                         .type = input.type,
                         .ranked = input.ranked,
                         .dimensions = input.dimensions});
-    std::vector<Signature::Input> again = inputs;
-    ImportOptions given = options;
-    if (options.batch_from_file && mixes_rows(source_.graph.nodes)) {
-      given.batch_from_file = false;
-      given.batched = false;
-    }
-    auto found = Signature::find(std::move(inputs), given,
-                                 [&](const Signature::Question& question) { return outputs_at(question); });
-    // Where only the file says that the model batches, and rows would come to see each other, it does not.
-    if (found && given.batch_from_file && found->batched())
-      if (const std::string node = mixing_at_two(*found); !node.empty()) {
-        given.batch_from_file = false;
-        given.batched = false;
-        found = Signature::find(std::move(again), given,
-                                [&](const Signature::Question& question) { return outputs_at(question); });
-        if (!found)
-          return in_context(
-              node + " makes results of all rows of a batch, so requests are not batched; without",
-              found.error());
-      }
+    auto found = Signature::find(
+        std::move(inputs), options, [&](const Signature::Question& question) { return outputs_at(question); },
+        [&](const Signature& signature, std::span<const int> sizes) {
+          return why_not_row_by_row(source_, signature, sizes, &store_);
+        });
     if (!found) return std::unexpected(found.error());
     set_signature(std::move(*found));
+    proves_ = options.batch_from_file || !options.proven_at.empty();
     return {};
   }
 
@@ -136,6 +108,7 @@ class OnnxModel final : public SignedModel {
     if (!signature().free().any()) return Model::specialize_at(batch, extents);
     const auto question = signature().at_extents(batch, extents);
     if (!question) return std::unexpected(question.error());
+    if (auto ok = prove_at(batch, extents); !ok) return std::unexpected(ok.error());
     ConstantStore scratch(&store_);
     Folder folder = make_folder(scratch);
     return finish(infer(*question, folder), batch, folder);
@@ -158,8 +131,7 @@ class OnnxModel final : public SignedModel {
   }
 
   Folder make_folder(ConstantStore& store) const {
-    return Folder(store,
-                  budget_floor + std::min(source_.bytes_on_disk, std::uint64_t{1} << 50) * budget_factor);
+    return Folder(store, folding_budget(source_.bytes_on_disk));
   }
 
   Result<Graph> infer(const Signature::Question& question, Folder& folder) const {
@@ -170,15 +142,17 @@ class OnnxModel final : public SignedModel {
     }
   }
 
-  // The node by which two rows of a batch see each other, described; empty where none does.
-  std::string mixing_at_two(const Signature& signature) const {
-    const auto question = signature.at(2, signature.lengths().empty() ? 0 : signature.lengths().front());
-    if (!question) return {};  // batches of one alone
-    ConstantStore scratch(&store_);
-    Folder folder = make_folder(scratch);
-    const auto graph = infer(*question, folder);
-    const Node* const node = graph ? mixing_node(*graph, 2) : nullptr;
-    return node == nullptr ? "" : describe(*node);
+  // That rows are proven apart at these extents, too, where they are at the reference. A batch of one is
+  // asked for two rows: more than one row of a request may run there, one after the other.
+  Result<> prove_at(std::int64_t batch, std::span<const std::int64_t> extents) const {
+    if (!proves_ || !signature().batched() || !signature().unproven().empty()) return {};
+    const auto alone = signature().at_extents(1, extents);
+    const auto together = signature().at_extents(std::max<std::int64_t>(2, batch), extents);
+    if (!alone || !together) return {};  // one row is all that it takes
+    const std::string why = why_not_row_by_row(source_, signature(), *alone, *together, &store_);
+    if (why.empty()) return {};
+    return fail(ErrorCode::unsupported,
+                why + ", at these sizes alone, so rows cannot be batched; set max_batch_size to 0");
   }
 
   Result<std::vector<TensorSpec>> outputs_at(const Signature::Question& question) const {
@@ -198,6 +172,7 @@ class OnnxModel final : public SignedModel {
   }
 
   OnnxGraph source_;
+  bool proves_ = false;          // that rows are apart is to be proven
   mutable ConstantStore store_;  // has a lock of its own
 };
 

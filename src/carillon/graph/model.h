@@ -6,6 +6,8 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "carillon/base/result.h"
@@ -71,9 +73,16 @@ struct ImportOptions {
   // False: the model has no batch dimension (max_batch_size 0): symbolic dimension 0 is not a batch.
   bool batched = true;
   // Nobody says whether it batches (`batched` is not heeded): it does where all inputs begin with one open
-  // dimension, and the outputs follow it, and no operator takes the range of a whole tensor, or is known to
-  // make a row's result of several rows (origin.h).
+  // dimension, and the outputs follow it, and it is proven that each row's results are what the file makes of
+  // that row alone (rows.h).
   bool batch_from_file = false;
+  // The batch sizes at which that proof is wanted, each >= 2. Empty: of 2 and 3 with batch_from_file, else of
+  // none, and a model that is said to batch does.
+  std::vector<int> proven_at;
+  // Where a model is said to batch, and the proof is wanted and fails: it does not batch, and dimension 0 of
+  // its inputs, the rows of one request, is a free dimension of its own, which all of them share. False: it
+  // batches, and unproven() says why it should not.
+  bool whole = false;
 };
 
 // An imported ONNX model: parsed, its operators and types known to be supported, its weights in memory.
@@ -85,6 +94,11 @@ class Model : public std::enable_shared_from_this<Model> {
   virtual const std::vector<TensorSpec>& inputs() const = 0;
   virtual const std::vector<TensorSpec>& outputs() const = 0;
   virtual bool batched() const = 0;
+  // See ImportOptions::whole.
+  virtual bool whole() const { return false; }
+  // Why it is not proven that rows of a batch do not see each other: the node, in words. Empty where it is,
+  // or where nobody wanted to know.
+  virtual std::string_view unproven() const { return {}; }
   // The extents that length_dimension takes, ascending; empty where nothing varies.
   virtual std::span<const std::int64_t> lengths() const { return {}; }
   // The free dimensions, by number, as the file calls them ("height"). Not empty: the model is open, and

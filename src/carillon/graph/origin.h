@@ -21,13 +21,8 @@ struct Origin {
 };
 
 // Of each value of `graph`, which is at a batch of `batch` rows (every input's dimension 0, unless it is 1).
-// Errs to one side: rows is 0 wherever an operator is not known to keep rows apart, or a branch of the model
-// decides whether the value is made. Of a batch of one everything is row 0's.
+// Errs to one side: rows is 0 wherever an operator is not known to keep rows apart (RowTrace), or a branch of
+// the model decides whether the value is made. Of a batch of one everything is row 0's.
 std::vector<Origin> origins(const Graph& graph, int batch);
-
-// The first node of `graph` that makes a row's result of other rows, too, so that who shares a batch would
-// change the answer: a sum over dimension 0, or the product of rows with rows; null where there is none. Errs
-// to the other side: what it does not recognise it does not name. Requires batch >= 2.
-const Node* mixing_node(const Graph& graph, int batch);
 
 }  // namespace carillon::graph

@@ -98,6 +98,12 @@ TEST(Origin, WhatKeepsRowsApart) {
          o.node("ArgMax", {"x"}, {"a"}).set("axis", 1).set("keepdims", 1);
          o.node("Transpose", {"a"}, {"y"}).set("perm", std::vector<std::int64_t>{0, 2, 1});
        }},
+      {"there and back",
+       [](Onnx& o) {
+         o.node("Transpose", {"ids"}, {"t"}).set("perm", std::vector<std::int64_t>{1, 0});
+         o.node("Neg", {"t"}, {"n"});
+         o.node("Transpose", {"n"}, {"y"}).set("perm", std::vector<std::int64_t>{1, 0});
+       }},
       {"recurrence with the batch in front",
        [](Onnx& o) {
          o.random("w", {1, 15, 4}).random("r", {1, 15, 5}).node("GRU", {"x", "w", "r"}, {"g"});
@@ -107,63 +113,11 @@ TEST(Origin, WhatKeepsRowsApart) {
   for (const auto& [what, build] : rows) EXPECT_EQ(origin_of(build).rows, 6) << what;
 }
 
-TEST(Origin, WhatMixesThem) {
-  using Build = std::function<void(Onnx&)>;
-  const auto reduce = [](const std::vector<std::int64_t>& axes) -> Build {
-    return [axes](Onnx& o) {
-      o.i64("axes", {static_cast<std::int64_t>(axes.size())}, axes).node("ReduceMax", {"x", "axes"}, {"m"});
-      o.node("Sub", {"x", "m"}, {"y"});
-    };
-  };
-  const auto softmax = [](std::int64_t axis) -> Build {
-    return [axis](Onnx& o) { o.node("Softmax", {"x"}, {"y"}).set("axis", axis); };
-  };
-  const struct {
-    const char* what;
-    Build build;
-    std::string mixes;  // operator
-  } rows[] = {
-      {"the most of each column", reduce({0}), "ReduceMax"},
-      {"the same, counted from the end", reduce({-3, 1}), "ReduceMax"},
-      {"the most of each row", reduce({1, -1}), ""},
-      {"the most of all",
-       [](Onnx& o) {
-         o.node("ReduceMax", {"x"}, {"m"}).node("Sub", {"x", "m"}, {"y"});
-       },
-       "ReduceMax"},
-      {"shares of rows", softmax(0), "Softmax"},
-      {"shares within rows", softmax(-1), ""},
-      {"rows with rows",
-       [](Onnx& o) {
-         o.i64("to", {2}, {-1, 12}).node("Reshape", {"x", "to"}, {"f"});
-         o.node("Gemm", {"f", "f"}, {"g"}).set("transB", 1).node("MatMul", {"g", "f"}, {"y"});
-       },
-       "Gemm"},
-      {"within rows",
-       [](Onnx& o) {
-         o.node("Transpose", {"x"}, {"t"}).set("perm", std::vector<std::int64_t>{0, 2, 1});
-         o.node("MatMul", {"x", "t"}, {"y"});
-       },
-       ""},
-  };
-  for (const auto& [what, build, mixes] : rows) {
-    const Traced traced = trace(build, 2, DataType::f32);
-    const Node* const node = mixing_node(traced.graph, 2);
-    EXPECT_EQ(node == nullptr ? "" : node->op, mixes) << what;
-  }
-}
-
 TEST(Origin, WhatDoesNot) {
   const struct {
     const char* what;
     std::function<void(Onnx&)> build;
   } rows[] = {
-      {"there and back",
-       [](Onnx& o) {
-         o.node("Transpose", {"ids"}, {"t"}).set("perm", std::vector<std::int64_t>{1, 0});
-         o.node("Neg", {"t"}, {"n"});
-         o.node("Transpose", {"n"}, {"y"}).set("perm", std::vector<std::int64_t>{1, 0});
-       }},
       {"rows in reverse",
        [](Onnx& o) {
          o.i64("from", {1}, {-1}).i64("to", {1}, {-1000}).i64("axes", {1}, {0}).i64("step", {1}, {-1});

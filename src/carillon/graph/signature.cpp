@@ -1,6 +1,7 @@
 #include "carillon/graph/signature.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <utility>
 
@@ -65,24 +66,79 @@ bool Signature::may_batch(const std::vector<Input>& inputs) {
   });
 }
 
-Result<Signature> Signature::find(std::vector<Input> inputs, const ImportOptions& options,
-                                  const OutputsAt& outputs_at) {
-  if (options.batch_from_file) {
-    ImportOptions given = options;
-    given.batch_from_file = false;
-    given.batched = may_batch(inputs);
-    auto first = find(inputs, given, outputs_at);
-    if (first || !given.batched) return first;
-    given.batched = false;
-    auto whole = find(std::move(inputs), given, outputs_at);
-    // What is wrong is what the attempt says that the file is made for; the other fails at the inputs.
-    return whole ? std::move(whole) : std::move(first);
-  }
+Result<Signature> Signature::find_as_given(std::vector<Input> inputs, const ImportOptions& options,
+                                           const OutputsAt& outputs_at) {
   Signature out;
   out.batched_ = options.batched;
+  out.whole_ = options.whole && !options.batched;
   if (auto ok = out.find_inputs(std::move(inputs), options); !ok) return std::unexpected(ok.error());
   if (auto ok = out.find_outputs(outputs_at); !ok) return std::unexpected(ok.error());
   return out;
+}
+
+Result<Signature> Signature::find_by_file(std::vector<Input> inputs, const ImportOptions& options,
+                                          const OutputsAt& outputs_at) {
+  ImportOptions given = options;
+  given.batched = may_batch(inputs);
+  auto first = find_as_given(inputs, given, outputs_at);
+  if (first || !given.batched) return first;
+  given.batched = false;
+  auto whole = find_as_given(std::move(inputs), given, outputs_at);
+  // What is wrong is what the attempt says that the file is made for; the other fails at the inputs.
+  return whole ? std::move(whole) : std::move(first);
+}
+
+Result<Signature> Signature::find(std::vector<Input> inputs, const ImportOptions& options,
+                                  const OutputsAt& outputs_at, const WhyNot& why_not) {
+  ImportOptions given = options;
+  given.whole = false;
+  auto found = options.batch_from_file ? find_by_file(inputs, given, outputs_at)
+                                       : find_as_given(inputs, given, outputs_at);
+  if (!found) return found;
+  std::string why = found->ask(options, why_not);
+  if (why.empty()) return found;
+  given.batched = false;
+  given.whole = !options.batch_from_file;
+  if (!options.batch_from_file) {
+    if (!options.whole) {
+      found->unproven_ = std::move(why);
+      return found;
+    }
+    if (!options.lengths.empty())
+      return invalid(why + ", so each request runs by itself, as long as it is; leave out parameter lengths");
+    given.open = true;
+    make_whole(inputs, options);
+  }
+  auto apart = find_as_given(std::move(inputs), given, outputs_at);
+  if (!apart) return in_context(why + ", so requests are not batched; without", apart.error());
+  apart->unproven_ = std::move(why);
+  return apart;
+}
+
+// Why it should not batch, where it would and that is wanted.
+std::string Signature::ask(const ImportOptions& options, const WhyNot& why_not) const {
+  constexpr std::array usual{2, 3};
+  const std::span<const int> sizes =
+      options.proven_at.empty() && options.batch_from_file ? std::span<const int>(usual) : options.proven_at;
+  if (!batched_ || sizes.empty() || !fixed_at_one_.empty()) return {};
+  return why_not ? why_not(*this, sizes) : "nothing is known of its operators";
+}
+
+// Dimension 0 of all inputs becomes one free dimension, whatever else has its name.
+void Signature::make_whole(std::vector<Input>& inputs, const ImportOptions& options) {
+  std::string name = "batch";
+  const auto is_taken = [&] {
+    return std::ranges::any_of(inputs, [&](const Input& input) {
+      return std::ranges::find(input.dimensions, name, &Dimension::symbol) != input.dimensions.end();
+    });
+  };
+  while (is_taken()) name += '_';
+  for (Input& input : inputs) {
+    for (const auto& [wanted, shape] : options.input_shapes)
+      if (!input.ranked && wanted == input.name) input.dimensions.resize(shape.size());
+    input.ranked = true;  // it was found to batch
+    if (!input.dimensions.empty()) input.dimensions.front() = {.extent = -1, .symbol = name};
+  }
 }
 
 Result<Signature::Question> Signature::at(std::int64_t batch, std::int64_t length) const {
@@ -153,6 +209,7 @@ Result<> Signature::add_input(const Input& input,
       const auto number =
           free_.add(dimension.symbol, where + " dimension " + std::to_string(d), d, input.dimensions.size());
       if (!number) return std::unexpected(number.error());
+      if (d == 0 && whole_) free_.set_rows(*number);
       spec.shape.push_back(free_dimension(*number));
       continue;
     }

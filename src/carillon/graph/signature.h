@@ -39,11 +39,21 @@ class Signature {
   // The outputs there, all extents known. Errors: the operators do not fit together there.
   using OutputsAt = std::function<Result<std::vector<TensorSpec>>(const Question&)>;
 
-  // Errors are those of import_onnx() that are about inputs, lengths and outputs.
+  // Why a model of this signature is not proven to be made row by row at these batch sizes (each >= 2),
+  // naming a node; empty where it is.
+  using WhyNot = std::function<std::string(const Signature&, std::span<const int> batch_sizes)>;
+
+  // Errors are those of import_onnx() that are about inputs, lengths and outputs. `why_not` is asked where
+  // the options want a proof; null: there is none to be had, and nothing is proven.
   static Result<Signature> find(std::vector<Input> inputs, const ImportOptions& options,
-                                const OutputsAt& outputs_at);
+                                const OutputsAt& outputs_at, const WhyNot& why_not = nullptr);
 
   bool batched() const { return batched_; }
+  // Whether its free dimension 0 is the rows of a request, which are never batched: see ImportOptions::whole.
+  bool whole() const { return whole_; }
+  // What stands in the way of a proof that rows do not see each other; empty where it is proven, or nobody
+  // asked.
+  const std::string& unproven() const { return unproven_; }
   const std::vector<TensorSpec>& inputs() const { return inputs_; }
   const std::vector<TensorSpec>& outputs() const { return outputs_; }
   const std::vector<std::int64_t>& lengths() const { return lengths_; }
@@ -58,6 +68,12 @@ class Signature {
 
  private:
   static bool may_batch(const std::vector<Input>& inputs);
+  static Result<Signature> find_as_given(std::vector<Input> inputs, const ImportOptions& options,
+                                         const OutputsAt& outputs_at);
+  static Result<Signature> find_by_file(std::vector<Input> inputs, const ImportOptions& options,
+                                        const OutputsAt& outputs_at);
+  static void make_whole(std::vector<Input>& inputs, const ImportOptions& options);
+  std::string ask(const ImportOptions& options, const WhyNot& why_not) const;
   Result<> find_inputs(std::vector<Input> inputs, const ImportOptions& options);
   Result<> find_outputs(const OutputsAt& outputs_at);
   Result<> find_reference(const OutputsAt& outputs_at);
@@ -69,6 +85,8 @@ class Signature {
   Result<> check_batch(std::int64_t batch) const;
 
   bool batched_ = false;
+  bool whole_ = false;
+  std::string unproven_;
   std::vector<std::int64_t> lengths_;
   FreeDimensions free_;
   Extents reference_;
@@ -83,6 +101,8 @@ class SignedModel : public Model {
   const std::vector<TensorSpec>& inputs() const override { return signature_.inputs(); }
   const std::vector<TensorSpec>& outputs() const override { return signature_.outputs(); }
   bool batched() const override { return signature_.batched(); }
+  bool whole() const override { return signature_.whole(); }
+  std::string_view unproven() const override { return signature_.unproven(); }
   std::span<const std::int64_t> lengths() const override { return signature_.lengths(); }
   std::span<const std::string> free_dimensions() const override { return signature_.free().names(); }
   std::span<const std::int64_t> reference() const override { return signature_.reference(); }

@@ -36,7 +36,12 @@ struct Warmup;            // warmup.h
 // names).
 struct ModelConfig {
   std::string name;
-  int max_batch_size = 0;                 // 0: no batch dimension
+  int max_batch_size = 0;  // 0: no batch dimension
+  // Above 0: the config's max_batch_size, which clients see, of a model whose rows are not proven not to see
+  // each other. Each request then runs by itself: dimension 0 of its inputs, a free one, is 1 to so many
+  // rows, and max_batch_size is 0.
+  int whole_rows = 0;
+  bool dynamic_batching = false;          // the config has that
   std::vector<graph::TensorSpec> inputs;  // batch dimension first where max_batch_size > 0; -1 elsewhere,
                                           // until completed: the file decides
   std::vector<graph::TensorSpec> outputs;
@@ -65,6 +70,9 @@ struct ModelConfig {
   // Neither a batch size nor inputs are given: whether the model batches is for its file to say (it does if
   // it cannot be imported without a batch), and complete_config() sets max_batch_size.
   bool batch_from_file = false;
+
+  // Whether clients see rows in dimension 0 of all inputs and outputs.
+  bool by_rows() const { return max_batch_size > 0 || whole_rows > 0; }
 };
 
 // Which of a model's version folders are served.

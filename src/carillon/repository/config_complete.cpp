@@ -142,6 +142,10 @@ Result<ModelConfig> complete_config(ModelConfig config, const Model& model) {
       for (TensorSpec& output : config.outputs) output.shape.insert(output.shape.begin(), batch_dimension);
     config.batch_from_file = false;
   }
+  if (model.whole()) {
+    config.whole_rows = std::exchange(config.max_batch_size, 0);
+    config.batch_sizes = {1};
+  }
   const bool batched = config.max_batch_size > 0;
   if (batched && !model.batched()) {
     std::string shapes;
@@ -181,12 +185,12 @@ Result<ModelConfig> complete_config(ModelConfig config, const Model& model) {
     message.set_backend(config.engine == "openvino" ? "openvino" : "onnxruntime");
   if (message.platform().empty() && message.backend() == "onnxruntime")
     message.set_platform("onnxruntime_onnx");
-  message.set_max_batch_size(config.max_batch_size);
+  message.set_max_batch_size(std::max(config.max_batch_size, config.whole_rows));
   message.set_default_model_filename(config.file);
   if (message.version_policy().policy_choice_case() == inference::ModelVersionPolicy::POLICY_CHOICE_NOT_SET)
     message.mutable_version_policy()->mutable_latest()->set_num_versions(1);
-  write_tensors(config.inputs, batched, *message.mutable_input());
-  write_tensors(config.outputs, batched, *message.mutable_output());
+  write_tensors(config.inputs, config.by_rows(), *message.mutable_input());
+  write_tensors(config.outputs, config.by_rows(), *message.mutable_output());
   if (batched && config.sequence == nullptr) {
     auto& preferred = *message.mutable_dynamic_batching()->mutable_preferred_batch_size();
     preferred.Clear();

@@ -194,7 +194,8 @@ Result<> read_batching(const Message& message, ModelConfig& config) {
   config.max_batch_size = message.max_batch_size();
   config.batch_from_file = message.max_batch_size() == 0 && message.input_size() == 0;
   config.batch_sizes = default_batch_sizes(config.max_batch_size);
-  if (!message.has_dynamic_batching()) return {};
+  config.dynamic_batching = message.has_dynamic_batching();
+  if (!config.dynamic_batching) return {};
   const auto& batching = message.dynamic_batching();
   if (batching.preferred_batch_size_size() > 0) {
     const int most = config.batch_from_file ? derived_max_batch : std::max(1, config.max_batch_size);
@@ -311,10 +312,9 @@ Result<> read_parameters(const Message& message, ModelConfig& config) {
                                                    "lengths", "padding", "mask"};
       constexpr std::size_t longest_key = 100;  // of those that are compared
       const std::string near = nearest(std::string_view(key).substr(0, longest_key), known);
-      config.ignored.push_back(
-          "parameter '" + key + "': not known here; " +
-          (near.empty() ? "" : "the nearest is '" + near + "'; ") +
-          "known are slo_ms, class, precision, engine, lengths, padding and mask");
+      config.ignored.push_back("parameter '" + key + "': not known here; " +
+                               (near.empty() ? "" : "the nearest is '" + near + "'; ") +
+                               "known are slo_ms, class, precision, engine, lengths, padding and mask");
     }
   return {};
 }
@@ -410,7 +410,8 @@ Result<> read_sequence(const Message& message, ModelConfig& config) {
 // What there is to know of an ensemble without its steps' models.
 Result<> read_ensemble(Message& message, ModelConfig& config) {
   if (!config.reshapes.empty())
-    return invalid((config.reshapes.front().is_input ? "input '" : "output '") + config.reshapes.front().name +
+    return invalid((config.reshapes.front().is_input ? "input '" : "output '") +
+                   config.reshapes.front().name +
                    "': reshape: an ensemble's tensors are as its steps' models have them");
   auto steps = read_steps(message.ensemble_scheduling(), config.inputs, config.outputs);
   if (!steps) return std::unexpected(steps.error());

@@ -18,6 +18,7 @@
 #include "carillon/engine/host/memory.h"
 #include "carillon/graph/bounded.h"
 #include "carillon/graph/onnx_import.h"
+#include "carillon/graph/row_proof.h"
 #include "carillon/graph/signature.h"
 #include "carillon/graph/text.h"
 
@@ -401,9 +402,10 @@ class SecondEngine final : public ReadingEngine {
     auto inputs = reads_alone(file) ? inputs_of(shared->inputs())
                                     : in_order(std::move(outline.inputs), shared->inputs(), title());
     if (!inputs) return in_context(where, inputs.error());
-    auto signature = Signature::find(std::move(*inputs), options, [&](const Signature::Question& question) {
-      return shared->outputs_at(question);
-    });
+    auto signature = Signature::find(
+        std::move(*inputs), options,
+        [&](const Signature::Question& question) { return shared->outputs_at(question); },
+        [&](const Signature& found, std::span<const int> sizes) { return why_not(file, found, sizes); });
     if (!signature) return in_context(where, signature.error());
     return std::make_shared<FileModel>(outline.name, shared, std::move(*signature));
   }
@@ -458,6 +460,14 @@ class SecondEngine final : public ReadingEngine {
 
  private:
   std::string title() const { return std::string(kind_.title); }
+
+  // Rows are proven apart by our own graph of the file, whoever runs it.
+  std::string why_not(const fs::path& file, const Signature& signature, std::span<const int> sizes) const {
+    if (reads_alone(file)) return "a file of " + title() + "'s own format is not looked into";
+    const auto source = graph::read_onnx(file);
+    if (!source) return "its graph is not known: " + source.error().message;
+    return graph::why_not_row_by_row(*source, signature, sizes, nullptr);
+  }
 
   Result<> load() {
     const std::string remedy(kind_.remedy);

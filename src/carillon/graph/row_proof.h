@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "carillon/graph/fold.h"
+#include "carillon/graph/onnx_import.h"
+#include "carillon/graph/signature.h"
+
+namespace carillon::graph {
+
+// Why it is not proven (rows.h) that `source`, as `signature` sees it, makes of each row of a batch what it
+// makes of that row alone, at all of these batch sizes (each >= 2), at each of its lengths, or at its
+// reference: the node that stands in the way of an output, in words. Empty where it is proven. Constants that
+// `store` has are used; null: none. The signature batches, and its inputs are the source's, in any order.
+std::string why_not_row_by_row(const OnnxGraph& source, const Signature& signature,
+                               std::span<const int> batch_sizes, const ConstantStore* store);
+
+// The same of two questions about one model, of one row and of `batch` rows, at whatever extents.
+std::string why_not_row_by_row(const OnnxGraph& source, const Signature& signature,
+                               const Signature::Question& alone, const Signature::Question& together,
+                               const ConstantStore* store);
+
+}  // namespace carillon::graph
