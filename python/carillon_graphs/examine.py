@@ -194,7 +194,7 @@ class Examiner:
 
 def shorten(text: str, name: str) -> str:
     """An error without what is of one case alone: names and numbers."""
-    text = text.replace(name, "MODEL")
+    text = re.sub(r"model file '[^']*': ", "", text.replace(name, "MODEL"))
     text = re.sub(r"'[^']{1,40}'", "'...'", text)
     text = re.sub(r"\[[-\d, ]*\]", "[...]", text)
     return re.sub(r"\b-?\d+\b", "N", text)[:220]

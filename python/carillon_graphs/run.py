@@ -76,12 +76,14 @@ class Result:
     skipped: collections.Counter = field(default_factory=collections.Counter)  # (operator, why)
     operators: collections.Counter = field(default_factory=collections.Counter)
     found: list[Found] = field(default_factory=list)
+    examples: dict[str, str] = field(default_factory=dict)  # of each note: the first graph
 
     def add(self, other: Result) -> None:
         self.graphs += other.graphs
         for name in ("counts", "notes", "skipped", "operators"):
             getattr(self, name).update(getattr(other, name))
         self.found += other.found
+        self.examples = other.examples | self.examples
 
 
 def about_of(options: Options, index: int) -> str:
@@ -116,7 +118,9 @@ def keep(result: Result, report: Report, case: Case) -> None:
         result.counts[report.engine, what] += count
         if what.startswith(("skipped", "answered")):
             result.skipped[case.about, what] += 1
-    result.notes.update(f"{report.engine}: {note}" for note in set(report.notes))
+    notes = {f"{report.engine}: {note}" for note in report.notes}
+    result.notes.update(notes)
+    result.examples.update(dict.fromkeys(notes, case.label))
 
 
 def write(examiner: Examiner, options: Options, index: int, case: Case, report: Report) -> Found:
@@ -263,7 +267,7 @@ def say(options: Options, result: Result) -> None:
         for reason, operators in sorted(why.items()):
             print(f"  {reason}: {', '.join(f'{name} {count}' for name, count in operators.most_common(30))}")
     for note, count in result.notes.most_common(30):
-        print(f"  {count:6}  {note}")
+        print(f"  {count:6}  {note}   # {result.examples[note]}")
     by_kind = collections.Counter(found.kind for found in result.found)
     for kind, count in by_kind.items():
         print(f"{count} {kind}: {KINDS[kind]}")
