@@ -17,6 +17,7 @@
 #include "carillon/base/result.h"
 #include "carillon/base/time.h"
 #include "carillon/engine/pacer.h"
+#include "carillon/graph/bounded.h"
 #include "carillon/graph/faults.h"
 #include "carillon/graph/model.h"
 #include "carillon/workload/request.h"
@@ -186,12 +187,13 @@ class Plan {
   virtual std::span<const graph::TensorSpec> inputs() const = 0;   // shapes at this batch and length
   virtual std::span<const graph::TensorSpec> outputs() const = 0;  // likewise; extents may be bounded
   virtual Bytes workspace() const = 0;
-  // What a run costs, by the shapes; where an engine does not know better, what goes in and comes out.
+  // What a run costs, by the shapes; where an engine does not know better, what goes in and comes out (at most,
+  // where the data decide how long an output is).
   virtual Effort effort() const {
     Effort out;
     for (const auto tensors : {inputs(), outputs()})
       for (const graph::TensorSpec& each : tensors)
-        out.bytes += graph::TensorType{each.type, each.shape}.bytes().count;
+        out.bytes += graph::memory_of(each.type, each.shape).count;
     return out;
   }
   // About what it takes of the host's memory, beside the weights that it shares with others.

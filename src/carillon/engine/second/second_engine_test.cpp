@@ -488,7 +488,13 @@ TEST_P(SecondModels, WhatTheDataDecideIsToldOrRefused) {
   const auto model =
       the_engine()->read(folder.write("model.onnx", m.bytes()), {.open = true, .batched = false});
   if (GetParam().kind == &openvino) {
-    EXPECT_TRUE(model) << model.error().message;
+    ASSERT_TRUE(model) << model.error().message;
+    const auto compiled = the_engine()->compile(**model, {.batch_sizes = {1}});
+    ASSERT_TRUE(compiled) << compiled.error().message;
+    const auto plans = (*compiled)->make_plans(std::array<std::int64_t, 1>{3}, std::array{1}, nullptr);
+    ASSERT_TRUE(plans) << plans.error().message;
+    // x[3,4] of f32, at most 12 places of two int64, and the two extents that a run finds.
+    EXPECT_EQ(plans->front()->effort().bytes, 12U * 4 + 12 * 2 * 8 + 2 * 8);
     return;
   }
   ASSERT_FALSE(model);

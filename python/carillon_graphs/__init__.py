@@ -1,0 +1,1 @@
+"""Random graphs of ONNX over all operators, held against oracles: `run` has the command."""
