@@ -16,7 +16,6 @@
 #include "carillon/frontend/parameters.h"
 #include "carillon/frontend/tensors.h"
 #include "carillon/frontend/text_elements.h"
-#include "carillon/frontend/text_elements.h"
 #include "carillon/graph/known_texts.h"
 #include "carillon/graph/plain/number.h"
 
