@@ -220,13 +220,14 @@ class OpaquePlan final : public Plan {
     const auto ran = runner_->run(binding.inputs, shapes_, binding.outputs, output_shapes_, stop);
     if (!durations.empty()) durations[0] = std::chrono::steady_clock::now() - begin;
     if (pacer != nullptr) pacer->end(stopped);
-    // Made-up data, whose results nobody wants, may well be bad: the run is over all the same.
-    const bool passed_over = !ran && ran.error().code == ErrorCode::invalid_argument &&
-                             binding.faults != nullptr && binding.faults->results_unwanted;
-    if (passed_over && binding.faults->is_news(graph::Faults::unknown))
+    if (stop != nullptr && (!ran || *ran)) stop->next = range.last;  // one that failed is over, too
+    if (ran) return {};
+    // Made-up data, whose results nobody wants, may well be bad.
+    if (ran.error().code != ErrorCode::invalid_argument || binding.faults == nullptr ||
+        !binding.faults->results_unwanted)
+      return std::unexpected(ran.error());
+    if (binding.faults->is_news(graph::Faults::unknown))
       binding.faults->add(graph::Faults::unknown, ran.error());
-    if (!ran && !passed_over) return std::unexpected(ran.error());
-    if (stop != nullptr && (passed_over || *ran)) stop->next = range.last;
     return {};
   }
 

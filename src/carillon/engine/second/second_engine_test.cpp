@@ -202,11 +202,12 @@ TEST_F(SecondTold, BadDataAreTheClientsAndHarmNoOtherRun) {
   std::byte* const out[] = {bytes.data()};
   graph::Faults faults;
   const Binding binding{.inputs = in, .outputs = out, .faults = &faults};
-  const auto ran = (*model)->plan(1)->run({0, 1}, binding, {});
+  StopSignal stop{.run = 1};
+  const auto ran = (*model)->plan(1)->run({0, 1}, binding, {}, &stop);
   ASSERT_FALSE(ran);
   EXPECT_EQ(ran.error().code, ErrorCode::invalid_argument);
+  EXPECT_EQ(stop.next, 1) << "it is over: nobody is to run it again";
   faults.results_unwanted = true;  // made up, to be measured
-  StopSignal stop{.run = 1};
   EXPECT_TRUE((*model)->plan(1)->run({0, 1}, binding, {}, &stop));
   EXPECT_EQ(stop.next, 1);
   ASSERT_NE(faults.of(graph::Faults::unknown), nullptr);
