@@ -28,7 +28,6 @@ import os
 import pathlib
 import signal
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
@@ -40,11 +39,11 @@ DOCUMENT = harness.ROOT / "docs/sharing-scripts.md"
 BEGIN, END = "<!-- measured: bench/train.py -->", "<!-- end of measured: bench/train.py -->"
 SCRIPTS = 2
 SCRIPT = """
-import mmap, struct, sys
+import mmap, sys
 import torch, torch.nn as nn, torch.nn.functional as F
 torch.set_num_threads(1); torch.manual_seed(0)
 file = open(sys.argv[1], "r+b")
-count = mmap.mmap(file.fileno(), 4096)
+count = memoryview(mmap.mmap(file.fileno(), 4096)).cast("Q")
 m = nn.Sequential(*[nn.Sequential(nn.Linear(512, 512), nn.ReLU()) for _ in range(4)], nn.Linear(512, 16))
 o = torch.optim.SGD(m.parameters(), 0.01, momentum=0.9)
 x, y = torch.randn(128, 512), torch.randint(0, 16, (128,))
@@ -52,7 +51,7 @@ done = 0
 while True:
     o.zero_grad(); F.cross_entropy(m(x), y).backward(); o.step()
     done += 1
-    struct.pack_into("Q", count, 0, done)
+    count[0] = done  # whole: struct.pack_into() writes zeros first
 """
 
 
@@ -78,7 +77,7 @@ class Scripts:
         self.signal(signal.SIGSTOP)
 
     def each(self):
-        return [struct.unpack_from("<Q", count)[0] for count in self.counts]
+        return [memoryview(count).cast("Q")[0] for count in self.counts]
 
     def signal(self, number):
         for process in self.processes:

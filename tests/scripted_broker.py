@@ -41,14 +41,15 @@ class Job:
     said_bye: bool = False
     over: threading.Event = field(default_factory=threading.Event)
 
+    # Whole numbers, through views: struct goes byte by byte, and pack_into() writes zeros first, which is a lease.
     def u32(self, at: int) -> int:
-        return struct.unpack_from("<I", self.page, at)[0]
+        return memoryview(self.page).cast("I")[at // 4]
 
     def u64(self, at: int) -> int:
-        return struct.unpack_from("<Q", self.page, at)[0]
+        return memoryview(self.page).cast("Q")[at // 8]
 
     def lease(self, value: int) -> None:
-        struct.pack_into("<I", self.page, LEASE, value)
+        memoryview(self.page).cast("I")[LEASE // 4] = value
         word = ctypes.c_uint32.from_buffer(self.page, LEASE)
         _libc.syscall(202, ctypes.byref(word), 1, 1 << 20, None, None, 0)  # FUTEX_WAKE
 

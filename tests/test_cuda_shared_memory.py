@@ -92,6 +92,11 @@ def by_value(client, module, values: np.ndarray) -> np.ndarray:
     return client.infer("tiny_mlp", [tensor], timeout=MINUTE).as_numpy("output")
 
 
+def assert_same_rows(got: np.ndarray, wanted: np.ndarray):
+    """A request's rows run in whatever batches the policy makes, and kernels may add up in another order in each."""
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
+
+
 def test_inputs_and_outputs_on_the_device(server, client, module, lender):
     values = np.random.default_rng(5).standard_normal([3, 64]).astype(np.float32)
     wanted = by_value(client, module, values)
@@ -105,17 +110,17 @@ def test_inputs_and_outputs_on_the_device(server, client, module, lender):
         output = module.InferRequestedOutput("output")
         output.set_shared_memory("out", wanted.nbytes + 8, offset=64)
         result = client.infer("tiny_mlp", [in_region(module, "in", 3, 128)], outputs=[output], timeout=MINUTE)
-        np.testing.assert_array_equal(other.get(np.float32, wanted.shape, 64), wanted)
+        assert_same_rows(other.get(np.float32, wanted.shape, 64), wanted)
         assert not other.get(np.uint8, 64).any() and not other.get(np.uint8, 8, 64 + wanted.nbytes).any()
         answered = result.get_output("output")
         assert list(answered["shape"] if isinstance(answered, dict) else answered.shape) == list(wanted.shape)
 
         # By value beside what lies on the device; and from and to one piece of memory.
         result = client.infer("tiny_mlp", [in_region(module, "in", 3, 128)], timeout=MINUTE)
-        np.testing.assert_array_equal(result.as_numpy("output"), wanted)
+        assert_same_rows(result.as_numpy("output"), wanted)
         output.set_shared_memory("all", wanted.nbytes, offset=8192 - wanted.nbytes)
         client.infer("tiny_mlp", [in_region(module, "in", 3, 128)], outputs=[output], timeout=MINUTE)
-        np.testing.assert_array_equal(memory.get(np.float32, wanted.shape, 8192 - wanted.nbytes), wanted)
+        assert_same_rows(memory.get(np.float32, wanted.shape, 8192 - wanted.nbytes), wanted)
         with pytest.raises(InferenceServerException, match="shared_memory_byte_size gives it only 4"):
             output = module.InferRequestedOutput("output")  # it would keep an offset for one of 0
             output.set_shared_memory("out", 4)

@@ -34,6 +34,22 @@ def engine(name):
     return f'parameters {{ key: "engine" value {{ string_value: "{name}" }} }}'
 
 
+def write_loop(folder, name, after):
+    """Collects x three times, where `go`: y is [3,2,3], as OpenVINO says, and has no elements where it does not go."""
+    scalar, truth = TensorProto.INT64, TensorProto.BOOL
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["c"], ["c_out"]), helper.make_node("Add", ["s", "x"], ["s_out"]),
+         helper.make_node("Identity", ["s_out"], ["each"])], "body",
+        [helper.make_tensor_value_info("i", scalar, []), helper.make_tensor_value_info("c", truth, []), value("s", [2, 3])],
+        [helper.make_tensor_value_info("c_out", truth, []), value("s_out", [2, 3]), value("each", [2, 3])])
+    write_model(folder, name,
+                [helper.make_node("Squeeze", ["go"], ["goes"]), helper.make_node("Loop", ["three", "goes", "x"], ["last", "all"], body=body),
+                 *after("all")],
+                [value("x", [2, 3]), helper.make_tensor_value_info("go", truth, [1])], value("y", [3, 2, 3]),
+                [numpy_helper.from_array(np.array(3, np.int64), "three")])
+    give(folder, name, engine("openvino"))
+
+
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     folder = tmp_path_factory.mktemp("second")
@@ -58,6 +74,8 @@ def models(tmp_path_factory):
     give(folder, "contrib_refused", engine("carillon"))
     give(folder, "contrib_background", 'parameters { key: "class" value { string_value: "best_effort" } }')
     give(folder, "plain_given", engine("openvino"))
+    write_loop(folder, "loop", lambda all_: [helper.make_node("Identity", [all_], ["y"])])
+    write_loop(folder, "loop_carried_on", lambda all_: [helper.make_node("Neg", [all_], ["n"]), helper.make_node("Neg", ["n"], ["y"])])
     # OpenVINO's own format.
     path = folder / "intermediate" / "1" / "model.onnx"
     openvino.save_model(openvino.Core().read_model(str(path)), str(path.with_suffix(".xml")), compress_to_fp16=False)
@@ -107,6 +125,24 @@ def test_answers_at_any_batch(client, module, models, model):
 def test_answers_at_any_size(client, module, models, model):
     for batch, rows in [(1, 64), (2, 7), (1, 1), (3, 200), (2, 7)]:
         check(client, module, models, model, numbers(batch, rows, 16, seed=rows))
+
+
+@pytest.mark.parametrize("model", ["loop", "loop_carried_on"])
+def test_a_loop_that_does_not_run_tells_no_other_clients_numbers(server, client, module, model):
+    def ask_it(by, x, go):
+        tensors = [module.InferInput("x", [2, 3], "FP32"), module.InferInput("go", [1], "BOOL")]
+        tensors[0].set_data_from_numpy(np.full([2, 3], x, np.float32))
+        tensors[1].set_data_from_numpy(np.array([go]))
+        return by.infer(model, tensors, timeout=MINUTE).as_numpy("y")
+
+    address = server.http if module is http_client else server.grpc
+    with module.InferenceServerClient(address) as other:
+        for _ in range(3):
+            want = np.full([3, 2, 3], 7777, np.float32) * np.array([2, 3, 4], np.float32)[:, None, None]
+            np.testing.assert_array_equal(ask_it(other, 7777, True), want)
+            with pytest.raises(InferenceServerException, match="runs 0 times") as refused:
+                ask_it(client, 1, False)
+            assert "7777" not in str(refused.value)
 
 
 def reasons(client, module):

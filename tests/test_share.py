@@ -19,9 +19,10 @@ from carillon import _shim
 
 
 # A job of as many iterations as it is told; prints what it ran. `STUCK` waits in the middle of its second.
-# Numbers of the page are written whole (native formats): it may be frozen between two bytes.
+# Numbers of the page are read and written whole, through views: struct.pack_into() fills its place with zeros first,
+# and a broker that looks just then sees counters that went back.
 JOB = textwrap.dedent("""
-    import ctypes, mmap, os, select, socket, struct, sys, time
+    import mmap, os, select, socket, struct, sys, time
     MAGIC, HOLD, RUN, LOOK = 0x6C6C7263, 0, 1, 2
     wanted, memory = int(sys.argv[1]), int(sys.argv[2]) << 20
     broker = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -34,10 +35,11 @@ JOB = textwrap.dedent("""
     data, fds, _, _ = socket.recv_fds(broker, 65536, 4)
     assert struct.unpack_from("<4I", data)[2] == 2, data
     page = mmap.mmap(fds[0], 4096)
-    lease = lambda: struct.unpack_from("<I", page, 64)[0]
+    words, counters = memoryview(page).cast("I"), memoryview(page)[136:168].cast("Q")
+    lease = lambda: words[64 // 4]
     done = busy = 0
     def stop():
-        struct.pack_into("I", page, 128, 0)
+        words[128 // 4] = 0
         try: broker.send(packet(5, struct.pack("<6Q", done, busy, 1 << 20, memory, 0, 0)))
         except BrokenPipeError: pass  # it said why
     def last_packet():
@@ -53,7 +55,7 @@ JOB = textwrap.dedent("""
                 print(last_packet(), flush=True)
                 sys.exit(9)
             time.sleep(0.0005)
-        struct.pack_into("I", page, 128, 1)
+        words[128 // 4] = 1
     stop()
     wait()
     while done < wanted:
@@ -62,7 +64,7 @@ JOB = textwrap.dedent("""
         done += 1
         busy += time.monotonic_ns() - started
         if done == 2: print("inside", flush=True)
-        struct.pack_into("4Q", page, 136, done, busy, 1 << 20, memory)
+        for i, value in enumerate((done, busy, 1 << 20, memory)): counters[i] = value
         if lease() != RUN:
             stop()
             wait()

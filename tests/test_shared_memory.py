@@ -56,6 +56,11 @@ def by_value(client, module, values: np.ndarray) -> np.ndarray:
     return client.infer("tiny_mlp", [tensor], timeout=MINUTE).as_numpy("output")
 
 
+def assert_same_rows(got: np.ndarray, wanted: np.ndarray):
+    """A request's rows run in whatever batches the policy makes, and kernels may add up in another order in each."""
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
+
+
 def test_inputs_and_outputs_in_shared_memory(client, module):
     values = np.random.default_rng(5).standard_normal([3, 64]).astype(np.float32)
     wanted = by_value(client, module, values)
@@ -70,7 +75,7 @@ def test_inputs_and_outputs_in_shared_memory(client, module):
         output.set_shared_memory("out", wanted.nbytes + 8, offset=64)
         result = client.infer("tiny_mlp", [tensor], outputs=[output], timeout=MINUTE)
         got = shm.get_contents_as_numpy(handle, np.float32, list(wanted.shape), offset=4096 + 64)
-        np.testing.assert_array_equal(got, wanted)
+        assert_same_rows(got, wanted)
         answered = result.get_output("output")
         shape = answered["shape"] if isinstance(answered, dict) else answered.shape
         assert list(shape) == list(wanted.shape)
@@ -78,7 +83,7 @@ def test_inputs_and_outputs_in_shared_memory(client, module):
 
         # An output by value beside an input in memory, and the other way round.
         result = client.infer("tiny_mlp", [tensor], timeout=MINUTE)
-        np.testing.assert_array_equal(result.as_numpy("output"), wanted)
+        assert_same_rows(result.as_numpy("output"), wanted)
         with pytest.raises(InferenceServerException, match="shared_memory_byte_size gives it only 4"):
             output.set_shared_memory("out", 4)
             client.infer("tiny_mlp", [tensor], outputs=[output], timeout=MINUTE)
@@ -95,7 +100,7 @@ def test_many_requests_over_one_region(client, module):
             tensor = module.InferInput("input", [1, 64], "FP32")
             tensor.set_shared_memory("rows", BYTES, offset=i * BYTES)
             got = client.infer("tiny_mlp", [tensor], timeout=MINUTE).as_numpy("output")
-            np.testing.assert_allclose(got, wanted[i:i + 1], rtol=1e-4, atol=1e-5)
+            assert_same_rows(got, wanted[i:i + 1])
 
 
 def test_what_is_wrong_is_said(client, module):

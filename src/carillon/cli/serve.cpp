@@ -289,7 +289,6 @@ constexpr auto of_the_end = std::chrono::seconds(30);
 // Waits until it is told to stop, and closes the doors.
 void serve(frontend::Frontend& frontend, const Arguments& arguments, const SignalWait& signals,
            const controller::Options& options, ServiceManager& manager, const std::string& what) {
-  signals.hold();
   spdlog::info("ready: {}; scheduler {}; {}; Ctrl-C stops", what, arguments.scheduler, ports_text(frontend));
   manager.ready("ready: " + what);
   {
@@ -388,6 +387,7 @@ int run_planned(const Arguments& arguments, const controller::Options& options,
   if (!server) return complain(exit_failure, server.error());
   const auto watched = supervised.watch((*server)->service());
   {
+    signals.hold();  // the ports say at once that it is ready
     auto frontend = open_doors((*server)->service(), arguments, doors);
     if (!frontend) return complain(exit_failure, frontend.error());
     serve(**frontend, arguments, signals, options, *supervised.manager,
@@ -518,7 +518,8 @@ int run(Arguments& arguments) {
                                  spdlog::info("{}", text);
                                  manager.progress(text);
                                },
-                           .warn = [](const std::string& text) { spdlog::warn("{}", text); }},
+                           .warn = [](const std::string& text) { spdlog::warn("{}", text); },
+                           .before_serving = [&signals] { signals.hold(); }},
       std::move(*scheduler), *group, clock);
   auto watched = supervised->watch(whole->service());
   {

@@ -203,6 +203,7 @@ int run_share(const ShareArguments& arguments) {
       fmt::format("jobs share {} of {} by {} at {}; at most {} clients{}", to_text(options->jobs.capacity),
                   arguments.device, arguments.policy, arguments.socket, (*broker)->most_clients(),
                   server ? fmt::format("; metrics port {}", server->port()) : std::string());
+  signals.hold();
   spdlog::info("ready: {}; Ctrl-C stops", ready);
   (*manager)->ready("ready: " + ready);
   std::thread loop([&] {

@@ -85,6 +85,7 @@ Result<> WholeServer::start() {
                                                                std::move(following));
     controller.set_control(control_.get());
   }
+  if (options.before_serving) options.before_serving();
   controller.start();
   ensembles_->start();
   if (control_ != nullptr) control_->start(std::move(loaded->stamps));

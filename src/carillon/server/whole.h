@@ -40,6 +40,7 @@ struct WholeOptions {
   std::optional<double> stop_cost{};                // of all models; see controller::LoadTarget
   std::function<void(const std::string&)> tell;     // what goes on, for people
   std::function<void(const std::string&)> warn;
+  std::function<void()> before_serving{};  // called once, by start(), before anybody is told that it is ready
 };
 
 // All models of a repository on all devices, under one scheduler: one controller, a worker for each device.

@@ -31,6 +31,8 @@ namespace {
 using ProcessPointer = std::shared_ptr<Process>;
 
 constexpr std::uint64_t tensor_alignment = 64;
+// Kernels that read whole vectors may read as much behind a tensor.
+constexpr std::uint64_t beyond_the_last = 64;
 constexpr int times_in_background = 10;  // as schedule::Watchdog's
 constexpr std::size_t longest_line = 600;
 constexpr const char* stopping = "the server is stopping";
@@ -448,9 +450,9 @@ class ApartRequest final : public Request {
 
   void count_steps(StopSignal* stop) override { stop_ = stop; }
 
-  std::string run(std::span<const std::byte* const> inputs, std::span<const graph::Shape> shapes,
-                  std::span<std::byte* const> outputs, std::span<const graph::Shape> output_shapes) override {
-    if (auto error = connect(); !error.empty()) return error;
+  Ran run(std::span<const std::byte* const> inputs, std::span<const graph::Shape> shapes,
+          std::span<std::byte* const> outputs, std::span<const graph::Shape> output_shapes) override {
+    if (auto error = connect(); !error.empty()) return {.error = std::move(error)};
     RunPlan plan;
     std::uint64_t end = 0;
     plan.inputs = lay_out(model_->inputs(), shapes, end);
@@ -463,12 +465,13 @@ class ApartRequest final : public Request {
       for (RunPlan::Tensor& each : *tensors) each.offset += front;
     Writer placed;
     plan.write(placed);
-    if (auto error = memory_.reserve(front + end); !error.empty()) return error;
+    if (auto error = memory_.reserve(front + end + beyond_the_last); !error.empty())
+      return {.error = std::move(error)};
     std::memcpy(memory_.data(), placed.bytes().data(), placed.bytes().size());
     for (std::size_t i = 0; i < inputs.size(); ++i)
       if (plan.inputs[i].bytes > 0)
         std::memcpy(memory_.data() + plan.inputs[i].offset, inputs[i], plan.inputs[i].bytes);
-    if (auto error = run_there(placed.bytes().size(), shapes); !error.empty()) return error;
+    if (Ran ran = run_there(placed.bytes().size(), shapes); !ran.error.empty()) return ran;
     for (std::size_t i = 0; i < outputs.size(); ++i)
       if (plan.outputs[i].bytes > 0)
         std::memcpy(outputs[i], memory_.data() + plan.outputs[i].offset, plan.outputs[i].bytes);
@@ -494,7 +497,7 @@ class ApartRequest final : public Request {
     return out;
   }
 
-  std::string run_there(std::uint64_t plan_bytes, std::span<const graph::Shape> shapes) {
+  Ran run_there(std::uint64_t plan_bytes, std::span<const graph::Shape> shapes) {
     RunMessage message{.number = ++number_, .memory = memory_.size(), .plan = plan_bytes, .placement = {}};
     const Placement place = placement_of_this_thread();
     if (placed_) {
@@ -505,7 +508,7 @@ class ApartRequest final : public Request {
     shown_ = memory_.size();
     const auto begin = std::chrono::steady_clock::now();
     if (!send_packet(socket_, std::as_bytes(std::span(&message, 1)), show ? memory_.descriptor() : -1))
-      return HostedModel::lost(*process_, "about to run");
+      return {.error = HostedModel::lost(*process_, "about to run")};
     const Duration bound = model_->run_bound(shapes, place);
     HangLimit limit(bound);
     ProcessorWait processor(process_->pid());
@@ -524,15 +527,16 @@ class ApartRequest final : public Request {
       return false;
     });
     if (descriptor >= 0) ::close(descriptor);
-    if (got == Received::closed || got == Received::ended) return HostedModel::lost(*process_, "in a run");
+    if (got == Received::closed || got == Received::ended)
+      return {.error = HostedModel::lost(*process_, "in a run")};
     RunAnswer answer;
     if (got == Received::whole && size >= sizeof answer) std::memcpy(&answer, answer_.data(), sizeof answer);
-    if (answer.number != number_ || answer.text != size - sizeof answer)
-      return HostedModel::garbage(*process_, "in a run");
+    if (answer.number != number_ || answer.text != size - sizeof answer || answer.bad_data > 1)
+      return {.error = HostedModel::garbage(*process_, "in a run")};
     model_->took(shapes, std::chrono::steady_clock::now() - begin);
     std::string error(answer.text, '\0');
     std::memcpy(error.data(), answer_.data() + sizeof answer, error.size());
-    return error;
+    return {.error = std::move(error), .bad_data = answer.bad_data == 1};
   }
 
   const std::shared_ptr<HostedModel> model_;

@@ -93,7 +93,7 @@ class Faulty {
     const auto* const from = reinterpret_cast<const std::byte*>(in.data());
     auto* const to = reinterpret_cast<std::byte*>(out.data());
     const std::vector<graph::Shape> shape{{rows, 4}};
-    const std::string error = request_->run({&from, 1}, shape, {&to, 1}, shape);
+    const std::string error = request_->run({&from, 1}, shape, {&to, 1}, shape).error;
     if (error.empty()) {
       for (std::size_t i = 0; i < in.size(); ++i) EXPECT_EQ(out[i], 2 * in[i]) << i;
     }

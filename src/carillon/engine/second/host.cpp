@@ -103,9 +103,11 @@ void serve_runs(int socket, std::unique_ptr<Request> request) {
       outputs.push_back(memory.data() + each.offset);
       output_shapes.push_back(std::move(each.shape));
     }
-    const std::string error =
-        request->run(inputs, input_shapes, outputs, output_shapes).substr(0, longest_text);
-    const RunAnswer answer{.number = message.number, .text = static_cast<std::uint32_t>(error.size())};
+    const Ran ran = request->run(inputs, input_shapes, outputs, output_shapes);
+    const std::string error = ran.error.substr(0, longest_text);
+    const RunAnswer answer{.number = message.number,
+                           .text = static_cast<std::uint32_t>(error.size()),
+                           .bad_data = ran.bad_data ? 1U : 0U};
     std::vector<std::byte> packet(sizeof answer + error.size());
     std::memcpy(packet.data(), &answer, sizeof answer);
     std::memcpy(packet.data() + sizeof answer, error.data(), error.size());

@@ -18,7 +18,7 @@
 namespace carillon::engine::second {
 
 // Changes with every form below. The server and the host are of one build, and say so when they meet.
-inline constexpr std::uint32_t protocol = 1;
+inline constexpr std::uint32_t protocol = 2;
 inline constexpr std::size_t longest_message = 16U << 20;
 inline constexpr std::size_t longest_text = 4096;  // of errors and names
 inline constexpr std::uint64_t most_memory = std::uint64_t{1} << 40;  // of one run's tensors
@@ -110,8 +110,8 @@ struct RunMessage {
 };
 struct RunAnswer {
   std::uint64_t number = 0;
-  std::uint32_t text = 0;  // bytes of the error that follows; 0: it went well
-  std::uint32_t padding = 0;
+  std::uint32_t text = 0;      // bytes of the error that follows; 0: it went well
+  std::uint32_t bad_data = 0;  // 1: Ran::bad_data
 };
 
 // Where the tensors of a run are in its memory.

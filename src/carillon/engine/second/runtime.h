@@ -32,16 +32,23 @@ struct Port {
   friend bool operator==(const Port&, const Port&) = default;
 };
 
+// What became of a run.
+struct Ran {
+  std::string error;  // empty: it went well
+  // It failed by what is in its inputs: the next run is none the worse for it.
+  bool bad_data = false;
+};
+
 // One run at a time of one model. Memory of a run is kept for the next.
 class Request {
  public:
   virtual ~Request() = default;
   // Reads the inputs where they lie, `shapes[i]` the i-th's, and writes the outputs, which must come out with
   // these shapes. Where extents are bounded (graph/bounded.h) the data decide them, and they are written
-  // behind the elements.
-  virtual std::string run(std::span<const std::byte* const> inputs, std::span<const graph::Shape> shapes,
-                          std::span<std::byte* const> outputs,
-                          std::span<const graph::Shape> output_shapes) = 0;
+  // behind the elements. After a run that went well every byte of the outputs, up to those extents, is this
+  // run's: what the engine leaves unwritten is an error, or cleared.
+  virtual Ran run(std::span<const std::byte* const> inputs, std::span<const graph::Shape> shapes,
+                  std::span<std::byte* const> outputs, std::span<const graph::Shape> output_shapes) = 0;
   // Where a run is waited for that others do: counts up there while it is slow for want of a processor, from
   // the thread that is inside run(). Before run(); null: nowhere.
   virtual void count_steps(StopSignal* /*stop*/) {}

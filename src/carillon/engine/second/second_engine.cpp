@@ -123,7 +123,8 @@ class Runner {
   Runner(std::shared_ptr<SharedNetwork> network, std::unique_ptr<second::Compiled> compiled)
       : network_(std::move(network)), compiled_(std::move(compiled)) {}
 
-  // False: it was told to stop, and has not begun.
+  // False: it was told to stop, and has not begun. Errors: bad data (invalid_argument), what else fails
+  // (internal).
   Result<bool> run(std::span<const std::byte* const> inputs, std::span<const Shape> shapes,
                    std::span<std::byte* const> outputs, std::span<const Shape> output_shapes,
                    StopSignal* stop) const {
@@ -133,11 +134,14 @@ class Runner {
     if (stop != nullptr) stop->set_inside(&inside);
     (*request)->count_steps(stop);
     const bool stopped = stop != nullptr && stop->requested();  // by who came before that
-    std::string error = stopped ? "" : (*request)->run(inputs, shapes, outputs, output_shapes);
+    second::Ran ran;
+    if (!stopped) ran = (*request)->run(inputs, shapes, outputs, output_shapes);
     if (stop != nullptr) stop->set_inside(nullptr);
-    // One that failed may be in any state.
-    if (!error.empty()) return told(network_->kind(), ErrorCode::internal, std::move(error));
-    give(std::move(*request));
+    // One that failed otherwise may be in any state.
+    if (ran.error.empty() || ran.bad_data) give(std::move(*request));
+    if (!ran.error.empty())
+      return told(network_->kind(), ran.bad_data ? ErrorCode::invalid_argument : ErrorCode::internal,
+                  std::move(ran.error));
     return !stopped;
   }
 
@@ -218,8 +222,14 @@ class OpaquePlan final : public Plan {
     const auto ran = runner_->run(binding.inputs, shapes_, binding.outputs, output_shapes_, stop);
     if (!durations.empty()) durations[0] = std::chrono::steady_clock::now() - begin;
     if (pacer != nullptr) pacer->end(stopped);
-    if (!ran) return std::unexpected(ran.error());
-    if (stop != nullptr && *ran) stop->next = range.last;
+    if (stop != nullptr && (!ran || *ran)) stop->next = range.last;  // one that failed is over, too
+    if (ran) return {};
+    // Made-up data, whose results nobody wants, may well be bad.
+    if (ran.error().code != ErrorCode::invalid_argument || binding.faults == nullptr ||
+        !binding.faults->results_unwanted)
+      return std::unexpected(ran.error());
+    if (binding.faults->is_news(graph::Faults::unknown))
+      binding.faults->add(graph::Faults::unknown, ran.error());
     return {};
   }
 

@@ -46,6 +46,7 @@ Onnx layers(const graph::testing::Dims& input) {
 
 struct Told {
   std::string read, shapes, compile, request, run, broken;  // errors
+  bool bad_data = false;                                    // are why the run failed
   std::vector<second::Port> inputs{{.name = "x", .known = true, .ranked = true, .shape = {-1, 40}}};
   std::vector<second::Port> outputs{{.name = "y", .known = true, .ranked = true, .shape = {-1, 8}}};
   std::vector<graph::Shape> answer;  // of shapes_at(); empty: the first input's batch before {8}
@@ -59,10 +60,10 @@ struct Told {
 class ToldRequest final : public second::Request {
  public:
   explicit ToldRequest(Told& told) : told_(told) {}
-  std::string run(std::span<const std::byte* const>, std::span<const graph::Shape>,
+  second::Ran run(std::span<const std::byte* const>, std::span<const graph::Shape>,
                   std::span<std::byte* const>, std::span<const graph::Shape>) override {
     if (told_.during) told_.during();
-    return told_.run;
+    return {.error = told_.run, .bad_data = told_.bad_data};
   }
   void give_up() override { ++told_.given_up; }
 
@@ -189,6 +190,29 @@ TEST_F(SecondTold, ARunThatFailsIsNotTheDevices) {
   told_.run = "";
   EXPECT_TRUE((*model)->plan(1)->run({0, 1}, {.inputs = in, .outputs = out}, {}));
   EXPECT_EQ(told_.requests, 2) << "the one that failed may be in any state";
+}
+
+TEST_F(SecondTold, BadDataAreTheClientsAndHarmNoOtherRun) {
+  const auto model = compile();
+  ASSERT_TRUE(model) << model.error().message;
+  told_.run = "a length of 0";
+  told_.bad_data = true;
+  alignas(64) std::array<std::byte, 2560> bytes{};
+  const std::byte* const in[] = {bytes.data()};
+  std::byte* const out[] = {bytes.data()};
+  graph::Faults faults;
+  const Binding binding{.inputs = in, .outputs = out, .faults = &faults};
+  StopSignal stop{.run = 1};
+  const auto ran = (*model)->plan(1)->run({0, 1}, binding, {}, &stop);
+  ASSERT_FALSE(ran);
+  EXPECT_EQ(ran.error().code, ErrorCode::invalid_argument);
+  EXPECT_EQ(stop.next, 1) << "it is over: nobody is to run it again";
+  faults.results_unwanted = true;  // made up, to be measured
+  EXPECT_TRUE((*model)->plan(1)->run({0, 1}, binding, {}, &stop));
+  EXPECT_EQ(stop.next, 1);
+  ASSERT_NE(faults.of(graph::Faults::unknown), nullptr);
+  EXPECT_THAT(faults.of(graph::Faults::unknown)->error.message, HasSubstr("a length of 0"));
+  EXPECT_EQ(told_.requests, 1);
 }
 
 TEST_F(SecondTold, OnlyARunThatNobodyWaitsForIsGivenUp) {

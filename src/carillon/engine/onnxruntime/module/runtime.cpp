@@ -234,9 +234,10 @@ class RequestOf final : public Request {
     for (const Port& port : file_->outputs) output_names_.push_back(port.name.c_str());
   }
 
-  std::string run(std::span<const std::byte* const> inputs, std::span<const graph::Shape> shapes,
-                  std::span<std::byte* const> outputs, std::span<const graph::Shape> output_shapes) override {
-    return guarded([&] {
+  Ran run(std::span<const std::byte* const> inputs, std::span<const graph::Shape> shapes,
+          std::span<std::byte* const> outputs, std::span<const graph::Shape> output_shapes) override {
+    Ran ran;
+    ran.error = guarded([&] {
       options_.UnsetTerminate();
       std::vector<Ort::Value> in, out;
       for (std::size_t i = 0; i < inputs.size(); ++i)
@@ -245,13 +246,19 @@ class RequestOf final : public Request {
             tensor(file_->inputs[i],
                    const_cast<std::byte*>(inputs[i]),  // NOLINT(cppcoreguidelines-pro-type-const-cast)
                    shapes[i]));
-      // Results are written where they are wanted. One that would be of another shape is an error there.
-      for (std::size_t i = 0; i < outputs.size(); ++i)
+      // Results are written where they are wanted. One that would be of another shape is an error there. What
+      // a kernel leaves unwritten must not be what another run had there, and nobody knows that of every
+      // kernel.
+      for (std::size_t i = 0; i < outputs.size(); ++i) {
         out.push_back(tensor(file_->outputs[i], outputs[i], output_shapes[i]));
+        if (const std::size_t bytes = bytes_of(type_of(file_->outputs[i]), output_shapes[i]); bytes > 0)
+          std::memset(outputs[i], 0, bytes);
+      }
       session_->Run(options_, input_names_.data(), in.data(), in.size(), output_names_.data(), out.data(),
                     out.size());
       for (std::size_t i = 0; i < outputs.size(); ++i) take(out[i], i, outputs[i], output_shapes[i]);
     });
+    return ran;
   }
   // Where it runs in the server's process: it ends before its next operator.
   void give_up() override { options_.SetTerminate(); }

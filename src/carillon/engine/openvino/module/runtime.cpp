@@ -8,8 +8,10 @@
 #include <utility>
 
 #include <openvino/openvino.hpp>
+#include <tbb/task_arena.h>
 
 #include "carillon/base/bytes.h"
+#include "carillon/engine/openvino/module/unwritten.h"
 #include "carillon/engine/second/guarded.h"
 #include "carillon/graph/bounded.h"
 
@@ -37,9 +39,9 @@ ov::Shape shape_of(const graph::Shape& shape) {
   return {shape.begin(), shape.end()};
 }
 
-ov::PartialShape open_shape_of(const graph::Shape& shape) {
+ov::PartialShape open_shape_of(const graph::Shape& shape, ov::Dimension open) {
   std::vector<ov::Dimension> out;
-  for (const std::int64_t extent : shape) out.push_back(extent < 0 ? ov::Dimension() : ov::Dimension(extent));
+  for (const std::int64_t extent : shape) out.push_back(extent < 0 ? open : ov::Dimension(extent));
   return out;
 }
 
@@ -68,51 +70,98 @@ std::vector<Port> ports_of(const std::vector<ov::Output<const ov::Node>>& theirs
   return out;
 }
 
-std::map<ov::Output<ov::Node>, ov::PartialShape> shapes_for(ov::Model& model,
-                                                            std::span<const graph::Shape> shapes) {
-  std::map<ov::Output<ov::Node>, ov::PartialShape> out;
-  for (std::size_t i = 0; i < shapes.size(); ++i) out[model.input(i)] = open_shape_of(shapes[i]);
+using ShapesOfInputs = std::map<ov::Output<ov::Node>, ov::PartialShape>;
+ShapesOfInputs shapes_for(ov::Model& model, std::span<const graph::Shape> shapes,
+                          ov::Dimension open = ov::Dimension()) {
+  ShapesOfInputs out;
+  for (std::size_t i = 0; i < shapes.size(); ++i) out[model.input(i)] = open_shape_of(shapes[i], open);
   return out;
 }
 
-class RequestOf final : public Request {
+// Where a model runs that has one thread. OpenVINO's own stream of one thread loses exceptions: infer()
+// returns as if it had gone well, the outputs are those of the run before, and the next run on that thread
+// begins with the one that failed, whose request may be gone. Without streams infer() runs in the arena that
+// calls it, and throws.
+class OneThread {
  public:
-  explicit RequestOf(ov::CompiledModel& model)
-      : request_(model.create_infer_request()), inputs_(model.inputs()), outputs_(model.outputs()) {}
-
-  std::string run(std::span<const std::byte* const> inputs, std::span<const graph::Shape> shapes,
-                  std::span<std::byte* const> outputs, std::span<const graph::Shape> output_shapes) override {
-    return guarded([&] {
-      for (std::size_t i = 0; i < inputs.size(); ++i)
-        // Inputs are only read; tensors know no such thing.
-        request_.set_input_tensor(
-            i,
-            ov::Tensor(inputs_[i].get_element_type(), shape_of(shapes[i]),
-                       const_cast<std::byte*>(inputs[i])));  // NOLINT(cppcoreguidelines-pro-type-const-cast)
-      // Where the file leaves no extent open results are written where they are wanted. Else OpenVINO would
-      // want to choose the place.
-      for (std::size_t i = 0; i < outputs.size(); ++i)
-        if (fixed(i))
-          request_.set_output_tensor(
-              i, ov::Tensor(outputs_[i].get_element_type(), shape_of(output_shapes[i]), outputs[i]));
-      request_.infer();
-      for (std::size_t i = 0; i < outputs.size(); ++i) {
-        if (fixed(i)) continue;
-        const ov::Tensor made = request_.get_output_tensor(i);
-        if (bounded(output_shapes[i])) {
-          put_bounded(made, output_shapes[i], outputs[i], name_of(outputs_[i]));
-          continue;
-        }
-        if (made.get_shape() != shape_of(output_shapes[i]))
-          throw std::runtime_error("output '" + name_of(outputs_[i]) + "' came out with shape " +
-                                   made.get_shape().to_string() + ", and not with " +
-                                   graph_text(output_shapes[i]) + " as its operators said");
-        if (made.get_byte_size() > 0) std::memcpy(outputs[i], made.data(), made.get_byte_size());
-      }
-    });
+  template <typename Body>
+  auto run(const Body& body) {
+    return arena_.execute(body);
   }
 
  private:
+  tbb::task_arena arena_{1};
+};
+
+class RequestOf final : public Request {
+ public:
+  RequestOf(ov::CompiledModel& model, std::shared_ptr<const UnwrittenWatch> watch, bool one_thread)
+      : request_(model.create_infer_request()),
+        inputs_(model.inputs()),
+        outputs_(model.outputs()),
+        watch_(std::move(watch)) {
+    if (one_thread) thread_.emplace();
+  }
+
+  Ran run(std::span<const std::byte* const> inputs, std::span<const graph::Shape> shapes,
+          std::span<std::byte* const> outputs, std::span<const graph::Shape> output_shapes) override {
+    Ran out;
+    out.error = guarded([&] {
+      try {
+        run_or_throw(inputs, shapes, outputs, output_shapes);
+      } catch (const BadData&) {
+        out.bad_data = true;
+        throw;
+      }
+    });
+    return out;
+  }
+
+ private:
+  void run_or_throw(std::span<const std::byte* const> inputs, std::span<const graph::Shape> shapes,
+                    std::span<std::byte* const> outputs, std::span<const graph::Shape> output_shapes) {
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      // Inputs are only read; tensors know no such thing.
+      request_.set_input_tensor(
+          i, ov::Tensor(inputs_[i].get_element_type(), shape_of(shapes[i]),
+                        const_cast<std::byte*>(inputs[i])));  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+    // Where the file leaves no extent open results are written where they are wanted. Else OpenVINO would
+    // want to choose the place.
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      if (!fixed(i)) continue;
+      const ov::Tensor bound(outputs_[i].get_element_type(), shape_of(output_shapes[i]), outputs[i]);
+      if (watch_->may_leave()) std::memset(outputs[i], 0, bound.get_byte_size());
+      request_.set_output_tensor(i, bound);
+    }
+    infer();
+    watch_->check(request_);
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      if (fixed(i)) continue;
+      const ov::Tensor made = request_.get_output_tensor(i);
+      if (bounded(output_shapes[i])) {
+        put_bounded(made, output_shapes[i], outputs[i], name_of(outputs_[i]));
+        continue;
+      }
+      if (made.get_shape() != shape_of(output_shapes[i]))
+        throw std::runtime_error("output '" + name_of(outputs_[i]) + "' came out with shape " +
+                                 made.get_shape().to_string() + ", and not with " +
+                                 graph_text(output_shapes[i]) + " as its operators said");
+      if (made.get_byte_size() > 0) std::memcpy(outputs[i], made.data(), made.get_byte_size());
+    }
+  }
+  void infer() {
+    try {
+      if (thread_)
+        thread_->run([&] { request_.infer(); });
+      else
+        request_.infer();
+    } catch (const ov::Exception& error) {
+      // Where the data decide extents they may not fit together.
+      if (watch_->may_leave()) throw BadData(error.what());
+      throw;
+    }
+  }
+
   bool fixed(std::size_t i) const { return outputs_[i].get_partial_shape().is_static(); }
   static bool bounded(const graph::Shape& shape) {
     return std::ranges::any_of(shape, [](std::int64_t extent) { return graph::is_bounded(extent); });
@@ -141,18 +190,26 @@ class RequestOf final : public Request {
   static std::string graph_text(const graph::Shape& shape) { return shape_of(shape).to_string(); }
 
   ov::InferRequest request_;
-  std::vector<ov::Output<const ov::Node>> inputs_, outputs_;
+  std::vector<ov::Output<const ov::Node>> inputs_,
+      outputs_;  // behind the model's own outputs those that are watched
+  const std::shared_ptr<const UnwrittenWatch> watch_;
+  std::optional<OneThread> thread_;
 };
 
 class CompiledOf final : public Compiled {
  public:
-  explicit CompiledOf(ov::CompiledModel model) : model_(std::move(model)) {}
+  CompiledOf(ov::CompiledModel model, UnwrittenWatch watch, bool one_thread)
+      : model_(std::move(model)),
+        watch_(std::make_shared<const UnwrittenWatch>(std::move(watch))),
+        one_thread_(one_thread) {}
   std::string make_request(std::unique_ptr<Request>& into) override {
-    return guarded([&] { into = std::make_unique<RequestOf>(model_); });
+    return guarded([&] { into = std::make_unique<RequestOf>(model_, watch_, one_thread_); });
   }
 
  private:
   ov::CompiledModel model_;
+  const std::shared_ptr<const UnwrittenWatch> watch_;
+  const bool one_thread_;
 };
 
 class NetworkOf final : public Network {
@@ -171,6 +228,7 @@ class NetworkOf final : public Network {
     return guarded([&] {
       const auto copy = model_->clone();
       copy->reshape(shapes_for(*copy, inputs));
+      refuse_unwritten(*copy);
       outputs.clear();
       for (const Port& port : ports_of(std::as_const(*copy).outputs())) {
         if (!port.ranked)
@@ -189,14 +247,20 @@ class NetworkOf final : public Network {
   std::string compile(const Options& options, std::unique_ptr<Compiled>& into) const override {
     return guarded([&] {
       const auto copy = model_->clone();
+      // Extents of 0 were looked at for each size (shapes_at): what else may be empty the data decide.
+      copy->reshape(shapes_for(*copy, options.inputs, ov::Dimension(1, -1)));
+      UnwrittenWatch watch = UnwrittenWatch::add(*copy);
       copy->reshape(shapes_for(*copy, options.inputs));
-      into = std::make_unique<CompiledOf>(core_.compile_model(
-          copy, "CPU",
-          ov::AnyMap{ov::hint::performance_mode(ov::hint::PerformanceMode::LATENCY), ov::num_streams(1),
-                     ov::inference_num_threads(options.threads), ov::hint::enable_cpu_pinning(false),
-                     ov::hint::execution_mode(options.bf16 ? ov::hint::ExecutionMode::PERFORMANCE
-                                                           : ov::hint::ExecutionMode::ACCURACY),
-                     ov::hint::inference_precision(options.bf16 ? ov::element::bf16 : ov::element::f32)}));
+      const bool one_thread = options.threads == 1;
+      ov::AnyMap wanted{ov::hint::performance_mode(ov::hint::PerformanceMode::LATENCY),
+                        ov::num_streams(one_thread ? 0 : 1), ov::hint::enable_cpu_pinning(false),
+                        ov::hint::execution_mode(options.bf16 ? ov::hint::ExecutionMode::PERFORMANCE
+                                                              : ov::hint::ExecutionMode::ACCURACY),
+                        ov::hint::inference_precision(options.bf16 ? ov::element::bf16 : ov::element::f32)};
+      wanted.insert(ov::inference_num_threads(options.threads));
+      const auto compile = [&] { return core_.compile_model(copy, "CPU", wanted); };
+      ov::CompiledModel compiled = one_thread ? OneThread().run(compile) : compile();
+      into = std::make_unique<CompiledOf>(std::move(compiled), std::move(watch), one_thread);
     });
   }
 

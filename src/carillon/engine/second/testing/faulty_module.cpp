@@ -67,8 +67,8 @@ std::string happens(const Faults& faults, const std::string& call) {
 class FaultyRequest final : public Request {
  public:
   explicit FaultyRequest(Faults faults) : faults_(std::move(faults)) {}
-  std::string run(std::span<const std::byte* const> inputs, std::span<const graph::Shape> shapes,
-                  std::span<std::byte* const> outputs, std::span<const graph::Shape>) override {
+  Ran run(std::span<const std::byte* const> inputs, std::span<const graph::Shape> shapes,
+          std::span<std::byte* const> outputs, std::span<const graph::Shape>) override {
     float first = 0;
     std::memcpy(&first, inputs[0], sizeof first);
     std::string error = happens(faults_, "run " + std::to_string(static_cast<int>(first)));
@@ -79,7 +79,7 @@ class FaultyRequest final : public Request {
       value *= 2;
       std::memcpy(outputs[0] + i * sizeof value, &value, sizeof value);
     }
-    return error;
+    return {.error = std::move(error)};
   }
 
  private:

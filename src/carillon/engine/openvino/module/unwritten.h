@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstddef>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <openvino/openvino.hpp>
+
+// Results that OpenVINO's CPU plugin does not write, and does not tell of:
+//
+// - What a Loop collects over its iterations, where it runs 0 times. The result keeps the numbers of the run
+// before,
+//   and their extents.
+// - What most operators make of an operand without elements, where the result has elements (a product over a
+// dimension
+//   of 0, a convolution that pads, the last state of an LSTM over no steps).
+//
+// The run before may have been another client's, and operators that read such a result carry its numbers on
+// to outputs that are written. So clearing outputs is not enough: a run in which this happens must fail.
+namespace carillon::engine::second {
+
+// Whoever throws it says that a run failed by what is in its inputs.
+class BadData : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Looks after one compiled model's runs. Any number of threads may use it once it is made.
+class UnwrittenWatch {
+ public:
+  // Of a model whose inputs have elements, whatever their open extents are. Adds outputs behind the model's
+  // own that tell what check() needs. Throws std::runtime_error, naming the operator, where every run would
+  // leave a result unwritten, or where the operator is inside a body, which shows nothing.
+  static UnwrittenWatch add(ov::Model& model);
+
+  // After a run. Throws BadData, naming the operator, where one left a result unwritten.
+  void check(ov::InferRequest& request) const;
+  // Whether outputs may be left unwritten at all, as far as the operators tell: whoever hands out memory for
+  // them clears it first.
+  bool may_leave() const { return may_leave_; }
+
+ private:
+  enum class What { iterations, condition, elements };
+  struct Watched {
+    What what = What::elements;
+    std::size_t output = 0;  // of the compiled model
+    std::string error;       // what to say, which names the operator
+  };
+  std::vector<Watched> watched_;
+  bool may_leave_ = false;
+};
+
+// Of a model at sizes that are all known: throws std::runtime_error, naming the operator, where an operand
+// has no elements and the operator would leave a result unwritten.
+void refuse_unwritten(const ov::Model& model);
+
+}  // namespace carillon::engine::second

@@ -1,0 +1,295 @@
+// Runs that leave a result unwritten: nobody gets what another run, perhaps another client's, had left there.
+#include <array>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "carillon/engine/onnxruntime/onnxruntime.h"
+#include "carillon/engine/openvino/openvino.h"
+#include "carillon/engine/second/second_engine.h"
+#include "carillon/graph/bounded.h"
+#include "carillon/graph/testing.h"
+
+namespace carillon::engine {
+namespace {
+
+using graph::DataType;
+using graph::Shape;
+using graph::Tensor;
+using graph::testing::Dims;
+using graph::testing::Folder;
+using graph::testing::Onnx;
+using ::testing::HasSubstr;
+
+struct Placed {
+  const second::Kind* kind;
+  const char* module;  // nullptr: this build has none
+  bool apart;
+};
+#ifdef CARILLON_OPENVINO_MODULE
+constexpr const char* openvino_module = CARILLON_OPENVINO_MODULE;
+#else
+constexpr const char* openvino_module = nullptr;
+#endif
+#ifdef CARILLON_ONNXRUNTIME_MODULE
+constexpr const char* onnxruntime_module = CARILLON_ONNXRUNTIME_MODULE;
+#else
+constexpr const char* onnxruntime_module = nullptr;
+#endif
+
+// What the client before had: it must come out of no later run.
+constexpr float secret = 7777;
+constexpr std::byte poison{0xa5};
+
+using Inputs = std::map<std::string, Tensor>;
+
+Tensor filled(const Shape& shape, float value) {
+  Tensor out({DataType::f32, shape});
+  for (float& each : out.as<float>()) each = value;
+  return out;
+}
+Tensor flag(bool value) {
+  Tensor out({DataType::boolean, {}});
+  out.bytes()[0] = std::byte{value};
+  return out;
+}
+
+class Unwritten : public ::testing::TestWithParam<Placed> {
+ protected:
+  void SetUp() override {
+    if (GetParam().module == nullptr)
+      GTEST_SKIP() << "this build has no module for " << GetParam().kind->title << GetParam().kind->remedy;
+    engine_ = make_second_engine(*GetParam().kind,
+                                 {.threads = 1, .module = GetParam().module, .apart = GetParam().apart});
+  }
+  bool openvino_runs() const { return GetParam().kind == &openvino; }
+
+  Result<> load(const Onnx& onnx, const graph::ImportOptions& import) {
+    const Folder folder;
+    auto source = engine_->read(folder.write("model.onnx", onnx.bytes()), import);
+    if (!source) return std::unexpected(source.error());
+    auto compiled = engine_->compile(**source, {.batch_sizes = {1}});
+    if (!compiled) return std::unexpected(compiled.error());
+    compiled_ = *compiled;
+    return {};
+  }
+
+  // The bytes of all outputs, as far as their extents say, in memory that was full of poison.
+  Result<std::vector<std::byte>> run(const Plan& plan, const Inputs& given) {
+    std::vector<const std::byte*> from;
+    for (const graph::TensorSpec& input : plan.inputs()) from.push_back(given.at(input.name).bytes().data());
+    std::vector<Tensor> room;
+    std::vector<std::byte*> to;
+    for (const graph::TensorSpec& output : plan.outputs()) {
+      const auto bytes = static_cast<std::int64_t>(graph::memory_of(output.type, output.shape).count);
+      room.emplace_back(graph::TensorType{DataType::u8, {std::max<std::int64_t>(1, bytes)}});
+      std::ranges::fill(room.back().bytes(), poison);
+    }
+    for (Tensor& each : room) to.push_back(each.bytes().data());
+    if (auto ran = plan.run({0, 1}, {.inputs = from, .outputs = to}, {}); !ran)
+      return std::unexpected(ran.error());
+    std::vector<std::byte> out;
+    for (std::size_t i = 0; i < room.size(); ++i) {
+      const graph::TensorSpec& output = plan.outputs()[i];
+      const auto memory = room[i].bytes().first(graph::memory_of(output.type, output.shape).count);
+      const auto shape = graph::shape_in(output.type, output.shape, memory);
+      if (!shape) return std::unexpected(shape.error());
+      const auto answer = memory.first(graph::TensorType{output.type, *shape}.bytes().count);
+      out.insert(out.end(), answer.begin(), answer.end());
+    }
+    return out;
+  }
+  Result<std::vector<std::byte>> run(const Inputs& given) { return run(*compiled_->plan(1), given); }
+
+  static bool has_secret(const std::vector<std::byte>& answer) {
+    for (std::size_t i = 0; i + sizeof(float) <= answer.size(); i += sizeof(float)) {
+      float value = 0;
+      std::memcpy(&value, answer.data() + i, sizeof value);
+      if (value > secret / 2 || std::memcmp(answer.data() + i, "\xa5\xa5\xa5\xa5", 4) == 0) return true;
+    }
+    return false;
+  }
+
+  std::shared_ptr<ReadingEngine> engine_;
+  std::shared_ptr<const CompiledModel> compiled_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Placed, Unwritten,
+                         ::testing::Values(Placed{&openvino, openvino_module, true},
+                                           Placed{&openvino, openvino_module, false},
+                                           Placed{&onnxruntime, onnxruntime_module, true},
+                                           Placed{&onnxruntime, onnxruntime_module, false}),
+                         [](const auto& each) {
+                           return std::string(each.param.kind->name) +
+                                  (each.param.apart ? "Apart" : "Inside");
+                         });
+
+// Collects x three times, where `go`; `carried_on`: what comes out is that and 1.
+Onnx loop(bool carried_on, const std::string& before = "go") {
+  Onnx body;
+  body.input("i", {}, DataType::i64).input("c", {}, DataType::boolean).input("s", {"2", "3"});
+  body.node("Identity", {"c"}, {"c_out"}).node("Add", {"s", "x"}, {"s_out"});
+  body.node("Identity", {"s_out"}, {"each"});
+  body.output("c_out", DataType::boolean).output("s_out").output("each");
+  Onnx m;
+  m.input("x", {"2", "3"}).input("go", {}, DataType::boolean).i64("three", {}, {3}).f32("one", {1}, {1});
+  m.node("Loop", {"three", before, "x"}, {"last", "all"}, "gathers").set("body", body);
+  if (carried_on) m.node("Add", {"all", "one"}, {"more"});
+  m.output(carried_on ? "more" : "all");
+  auto* shape =
+      m.proto.mutable_graph()->mutable_output(0)->mutable_type()->mutable_tensor_type()->mutable_shape();
+  for (const int extent : {3, 2, 3}) shape->add_dim()->set_dim_value(extent);
+  return m;
+}
+
+TEST_P(Unwritten, WhatALoopOfNoIterationsWouldCollect) {
+  for (const bool carried_on : {false, true}) {
+    const auto loaded = load(loop(carried_on), {.batched = false});
+    ASSERT_TRUE(loaded) << loaded.error().message;
+    for (int round = 0; round < 2; ++round) {
+      Inputs before, then;
+      before.emplace("x", filled({2, 3}, secret));
+      before.emplace("go", flag(true));
+      const auto theirs = run(before);
+      ASSERT_TRUE(theirs) << theirs.error().message;
+      ASSERT_TRUE(has_secret(*theirs));
+      then.emplace("x", filled({2, 3}, 1));
+      then.emplace("go", flag(false));
+      const auto mine = run(then);
+      // There are no elements, where the model promises three of [2,3].
+      ASSERT_FALSE(mine) << "it answered " << mine->size() << " bytes";
+      if (openvino_runs()) {
+        EXPECT_THAT(mine.error().message, HasSubstr("' runs 0 times"));
+      }
+    }
+  }
+}
+
+TEST_P(Unwritten, ALoopThatNeverRunsIsRefusedAtOnce) {
+  Onnx m = loop(false, "never");
+  m.tensor("never", {}, DataType::boolean)->set_raw_data(std::string(1, '\0'));
+  const auto loaded = load(m, {.batched = false});
+  if (openvino_runs()) {
+    EXPECT_FALSE(loaded);
+  } else if (loaded) {  // it finds out when it runs
+    Inputs inputs;
+    inputs.emplace("x", filled({2, 3}, 1));
+    inputs.emplace("go", flag(true));
+    EXPECT_FALSE(run(inputs));
+  }
+}
+
+TEST_P(Unwritten, ALoopThatSurelyRunsIsServed) {
+  Onnx m = loop(false, "always");
+  m.tensor("always", {}, DataType::boolean)->set_raw_data(std::string(1, '\1'));
+  const auto loaded = load(m, {.batched = false});
+  ASSERT_TRUE(loaded) << loaded.error().message;
+  Inputs inputs;
+  inputs.emplace("x", filled({2, 3}, 1));
+  inputs.emplace("go", flag(false));
+  const auto answer = run(inputs);
+  ASSERT_TRUE(answer) << answer.error().message;
+  float last = 0;
+  ASSERT_EQ(answer->size(), 18 * sizeof last);
+  std::memcpy(&last, answer->data() + 17 * sizeof last, sizeof last);
+  EXPECT_EQ(last, 4);
+}
+
+// Attention over a context of any length: softmax(q k) v.
+TEST_P(Unwritten, WhatIsMadeOfAnInputWithoutElements) {
+  Onnx m;
+  m.input("q", {"2", "4"}).input("k", {"4", "length"}).input("v", {"length", "4"});
+  m.node("MatMul", {"q", "k"}, {"s"}).node("Softmax", {"s"}, {"p"}).set("axis", -1);
+  m.node("MatMul", {"p", "v"}, {"y"}, "attends").output("y");
+  const auto loaded = load(m, {.open = true, .batched = false});
+  ASSERT_TRUE(loaded) << loaded.error().message;
+  const auto asked = [&](std::int64_t length, float value) -> Result<std::vector<std::byte>> {
+    auto plans = compiled_->make_plans(std::array{length}, std::array{1}, nullptr);
+    if (!plans) return std::unexpected(plans.error());
+    Inputs inputs;
+    inputs.emplace("q", filled({2, 4}, 0.5F));
+    inputs.emplace("k", filled({4, length}, 0.5F));
+    inputs.emplace("v", filled({length, 4}, value));
+    return run(*plans->front(), inputs);
+  };
+  const auto theirs = asked(3, secret);
+  ASSERT_TRUE(theirs) << theirs.error().message;
+  ASSERT_TRUE(has_secret(*theirs));
+  const auto mine = asked(0, 1);
+  if (openvino_runs()) {
+    ASSERT_FALSE(mine);
+    EXPECT_THAT(mine.error().message, HasSubstr("without elements"));
+  } else {
+    ASSERT_TRUE(mine) << mine.error().message;
+    EXPECT_EQ(*mine, std::vector<std::byte>(2 * 4 * sizeof(float)));
+  }
+}
+
+// The place of the largest of those rows of a table that the data choose: of none, where they choose none.
+TEST_P(Unwritten, WhatIsMadeOfRowsThatTheDataDoNotChoose) {
+  Onnx m;
+  m.input("x", {"4"}).random("table", {4, 5}).i64("first", {1}, {0});
+  m.node("NonZero", {"x"}, {"found"}).node("Squeeze", {"found", "first"}, {"rows"});
+  m.node("Gather", {"table", "rows"}, {"chosen"}).set("axis", 0);
+  m.node("ArgMax", {"chosen"}, {"y"}, "largest").set("axis", 0).set("keepdims", 0);
+  m.output("y", DataType::i64);
+  const auto loaded = load(m, {.batched = false});
+  if (!openvino_runs() && !loaded) GTEST_SKIP() << loaded.error().message;
+  ASSERT_TRUE(loaded) << loaded.error().message;
+  Inputs all, none;
+  all.emplace("x", filled({4}, 1));
+  none.emplace("x", filled({4}, 0));
+  const auto theirs = run(all);
+  ASSERT_TRUE(theirs) << theirs.error().message;
+  EXPECT_EQ(theirs->size(), 5 * sizeof(std::int64_t));
+  const auto mine = run(none);
+  ASSERT_FALSE(mine);
+  if (openvino_runs()) {
+    EXPECT_THAT(mine.error().message, HasSubstr("has an operand without elements, 'chosen'"));
+  }
+  EXPECT_TRUE(run(all)) << "the next run is none the worse for it";
+}
+
+// Places that the data find, added to three numbers: they fit where there are three, or one.
+TEST_P(Unwritten, WhatARunThatFailsLeavesBehind) {
+  Onnx m;
+  m.input("x", {"4"}).input("s", {"1"}).f32("three", {1, 3}, {1, 1, 1});
+  m.node("NonZero", {"x"}, {"found"}).node("Cast", {"found"}, {"places"}).set("to", 1);
+  m.node("Add", {"places", "three"}, {"added"}).node("Mul", {"added", "s"}, {"y"}).output("y");
+  auto* shape =
+      m.proto.mutable_graph()->mutable_output(0)->mutable_type()->mutable_tensor_type()->mutable_shape();
+  for (const int extent : {1, 3}) shape->add_dim()->set_dim_value(extent);
+  const auto loaded = load(m, {.batched = false});
+  ASSERT_TRUE(loaded) << loaded.error().message;
+  const auto asked = [&](int found, float value) {
+    Inputs inputs;
+    Tensor x = filled({4}, 0);
+    for (int i = 0; i < found; ++i) x.as<float>()[static_cast<std::size_t>(i)] = 1;
+    inputs.emplace("x", std::move(x));
+    inputs.emplace("s", filled({1}, value));
+    return run(inputs);
+  };
+  for (int round = 0; round < 3; ++round) {
+    const auto theirs = asked(3, secret);
+    ASSERT_TRUE(theirs) << theirs.error().message;
+    ASSERT_TRUE(has_secret(*theirs));
+    const auto mine = asked(2, 1);
+    ASSERT_FALSE(mine) << "2 places and 3 numbers do not fit";
+    const auto next = asked(1, 1);
+    ASSERT_TRUE(next) << next.error().message;
+    EXPECT_FALSE(has_secret(*next));
+  }
+}
+
+}  // namespace
+}  // namespace carillon::engine

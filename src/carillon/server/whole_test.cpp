@@ -1,0 +1,50 @@
+#include "carillon/server/whole.h"
+
+#include <filesystem>
+#include <string>
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include "carillon/base/clock.h"
+#include "carillon/schedule/registry.h"
+
+namespace carillon::server {
+namespace {
+
+// Whoever keeps a signal for later must do so before a client can see that the server is ready.
+TEST(WholeServer, TellsThatItIsAboutToServeBeforeItIsReady) {
+  const SteadyClock clock;
+  std::string folder = (std::filesystem::temp_directory_path() / "carillon-whole-XXXXXX").string();
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  const auto group = make_devices(
+      {.devices = {"cpu"}, .each = {.page_cache = "32 MiB", .io_cache = "16 MiB", .workspace = "16 MiB"}},
+      clock);
+  ASSERT_TRUE(group) << group.error().message;
+  auto scheduler = schedule::make_scheduler("fcfs");
+  ASSERT_TRUE(scheduler) << scheduler.error().message;
+  int told = 0;
+  const controller::Service* service = nullptr;
+  const auto nothing = [](const std::string&) {};
+  WholeServer server({.models = folder,
+                      .tell = nothing,
+                      .warn = nothing,
+                      .before_serving =
+                          [&] {
+                            ++told;
+                            EXPECT_FALSE(service->ready());
+                            EXPECT_TRUE(service->loading());
+                          }},
+                     std::move(*scheduler), *group, clock);
+  service = &server.service();
+  EXPECT_EQ(told, 0);
+  const auto started = server.start();
+  ASSERT_TRUE(started) << started.error().message;
+  EXPECT_EQ(told, 1);
+  EXPECT_TRUE(server.service().ready());
+  EXPECT_TRUE(server.stop().empty());
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace carillon::server
