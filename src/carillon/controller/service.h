@@ -92,6 +92,9 @@ struct InferCall {
   TimePoint at_door = TimePoint::min();  // likewise: when it came to the door, its size known
   std::optional<SequenceMark> sequence;  // where the request says something about one
   TraceContext trace;
+  // Asked once by submit(), from any thread, before `outputs` take memory: whether there is room for so many
+  // bytes. An error is the call's answer. Null: there is room. Must be quick and not call the service.
+  std::function<Result<>(std::size_t bytes)> room_for_outputs;
 };
 
 // The one answer. For refusals `error` says why, and when it would have finished.
