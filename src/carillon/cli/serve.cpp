@@ -21,8 +21,10 @@
 #include <unistd.h>
 
 #include "carillon/base/clock.h"
+#include "carillon/base/memory_limit.h"
 #include "carillon/cli/commands.h"
 #include "carillon/cli/device_options.h"
+#include "carillon/cli/door_options.h"
 #include "carillon/cli/headroom.h"
 #include "carillon/cli/preempt_option.h"
 #include "carillon/cli/safety_options.h"
@@ -70,8 +72,7 @@ struct Arguments {
   double profile_share = schedule::live_environment().profile_share;
   bool length_blind = false;
   int http_threads = 1;
-  std::string body_limit = "256 MiB";
-  std::string inflight_limit = "1 GiB";
+  DoorArguments doors;
   double drain_s = 10;
   bool strict_readiness = true;
   std::string access_log;
@@ -155,6 +156,10 @@ Bytes beside_caches() {
 Bytes of_frontends() {
   return mib(224) + mib(16) * cores();
 }
+// What libraries and threads have resident beside the caches, with the code; of small models it is less.
+Bytes of_libraries() {
+  return mib(128) + mib(4) * cores();
+}
 int threads_of_frontends(const Arguments& arguments) {
   return 20 + 2 * static_cast<int>(cores()) + arguments.http_threads;
 }
@@ -197,8 +202,6 @@ frontend::ServerFacts facts_of(const Arguments& arguments) {
       {"--default-deadline",
        arguments.default_deadline_ms > 0 ? fmt::format("{:g} ms", arguments.default_deadline_ms) : "none"},
       {"--max-open", fmt::format("{} rows", arguments.max_open)},
-      {"--body-limit", arguments.body_limit},
-      {"--inflight-limit", arguments.inflight_limit},
       {"--http-threads", std::to_string(arguments.http_threads)},
       {"--drain-time", fmt::format("{:g} s", arguments.drain_s)},
       {"--hang-after", fmt::format("{:g} ms", arguments.hang_after_ms)},
@@ -213,22 +216,24 @@ frontend::ServerFacts facts_of(const Arguments& arguments) {
           .options = std::move(options)};
 }
 
+// Memory that is left beside `needed`, what libraries take, and plans for sizes.
+Bytes unused_memory(Bytes needed, const controller::Options& options) {
+  const auto there = engine::available_memory();
+  if (!there) return Bytes{0};
+  const Bytes taken = needed + of_libraries() + options.sizes.memory;
+  return *there - std::min(*there, taken);
+}
+
 // How the doors are to be, as far as the command line says.
 Result<frontend::Options> doors_of(const Arguments& arguments) {
-  const auto body_limit = parse_bytes(arguments.body_limit);
-  if (!body_limit) return in_context("--body-limit", body_limit.error());
-  const auto inflight = parse_bytes(arguments.inflight_limit);
-  if (!inflight) return in_context("--inflight-limit", inflight.error());
-  if (inflight->count < body_limit->count)
-    return invalid("--inflight-limit is " + to_text(*inflight) + ", less than --body-limit, " +
-                   to_text(*body_limit) + ": such a body could never be read");
+  // As far as the arguments are right or wrong: open_doors() knows how much memory is left.
+  if (auto limits = door_limits(arguments.doors, gib(64)); !limits) return std::unexpected(limits.error());
   frontend::Options doors;
   doors.http = arguments.http;
   doors.grpc = arguments.grpc;
   doors.metrics = arguments.metrics;
   doors.http_threads = arguments.http_threads;
-  doors.max_body = body_limit->count;
-  doors.inflight = inflight->count;
+  doors.keepalive = arguments.doors.keepalive;
   doors.strict_readiness = arguments.strict_readiness;
   doors.stop_grace = from_ms(arguments.drain_s * 1000);
   doors.log = [](const std::string& text) { spdlog::warn("{}", text); };
@@ -246,8 +251,18 @@ Result<frontend::Options> doors_of(const Arguments& arguments) {
 
 using Doors = std::unique_ptr<frontend::Frontend>;
 
-Result<Doors> open_doors(controller::Service& service, const Arguments& arguments,
-                         const frontend::Options& doors) {
+// `unused`: memory that is there, and that nobody needs beside requests and answers.
+Result<Doors> open_doors(controller::Service& service, const Arguments& arguments, frontend::Options doors,
+                         Bytes unused) {
+  const auto limits = door_limits(arguments.doors, unused);
+  if (!limits) return std::unexpected(limits.error());
+  doors.max_body = limits->body.count;
+  doors.inflight = limits->inflight.count;
+  doors.facts.options.emplace_back("--body-limit", to_text(limits->body));
+  doors.facts.options.emplace_back("--inflight-limit", to_text(limits->inflight));
+  if (const auto limit = memory_limit(); limit && limits->inflight < largest_door_limits.inflight)
+    spdlog::info("of the {} that {} allows, requests and answers may take {} at a time, one request {}",
+                 to_text(limit->bytes), limit->from, to_text(limits->inflight), to_text(limits->body));
   if (auto room = enough_addresses(of_frontends(), "serving HTTP and gRPC"); !room)
     return std::unexpected(room.error());
   if (auto room = enough_threads(threads_of_frontends(arguments), "serving HTTP and gRPC"); !room)
@@ -388,7 +403,9 @@ int run_planned(const Arguments& arguments, const controller::Options& options,
   const auto watched = supervised.watch((*server)->service());
   {
     signals.hold();  // the ports say at once that it is ready
-    auto frontend = open_doors((*server)->service(), arguments, doors);
+    // The caches are taken by now.
+    auto frontend =
+        open_doors((*server)->service(), arguments, doors, unused_memory(Bytes{0}, options));
     if (!frontend) return complain(exit_failure, frontend.error());
     serve(**frontend, arguments, signals, options, *supervised.manager,
           fmt::format("{} workloads of the plan", (*server)->workloads()));
@@ -491,12 +508,17 @@ int run(Arguments& arguments) {
     doors->more_metrics = [before = doors->more_metrics, gpus] {
       return (before ? before() : std::string()) + server::gpu_metrics(gpus);
     };
-  Bytes needed = beside_caches();
-  for (const server::Device& device : group->devices)
-    needed = needed + device.worker.page_cache + device.worker.io_cache +
-             device.worker.workspace *
-                 (device.worker.classes ? std::uint64_t{device.worker.classes->count()} : 1U);
-  if (auto room = enough_addresses(needed, "the server with its caches"); !room)
+  Bytes caches;    // of addresses
+  Bytes resident;  // of these, what is taken
+  for (const server::Device& device : group->devices) {
+    const worker::Options& worker = device.worker;
+    const Bytes of_host = worker.page_cache + worker.io_cache +
+                          worker.workspace * (worker.classes ? std::uint64_t{worker.classes->count()} : 1U);
+    caches = caches + of_host;
+    if (worker.populate) resident = resident + (worker.make_memory ? worker.io_cache : of_host);
+  }
+  const Bytes unused = unused_memory(resident, options);
+  if (auto room = enough_addresses(beside_caches() + caches, "the server with its caches"); !room)
     return complain(exit_failure, room.error());
   if (!arguments.record.empty()) {
     scheduler = schedule::log::RecordingScheduler::open(arguments.record, std::move(*scheduler),
@@ -524,7 +546,7 @@ int run(Arguments& arguments) {
   auto watched = supervised->watch(whole->service());
   {
     // Before the models are loaded: whoever asks is told that the server lives, and is not ready.
-    auto frontend = open_doors(whole->service(), arguments, *doors);
+    auto frontend = open_doors(whole->service(), arguments, *doors, unused);
     if (!frontend) return complain(exit_failure, frontend.error());
     spdlog::info("listening: {}; not ready until the models are loaded", ports_text(**frontend));
     manager.listening("loading models");
@@ -679,16 +701,7 @@ void add_serve(CLI::App& program, int& status) {
   command.add_option("--http-threads", arguments->http_threads, "Threads of the HTTP frontend")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
-  command
-      .add_option("--body-limit", arguments->body_limit,
-                  "The largest request body, over HTTP and over gRPC, packed or not")
-      ->capture_default_str();
-  command
-      .add_option("--inflight-limit", arguments->inflight_limit,
-                  "How much the bodies of all requests in flight may have together, HTTP and gRPC, and the "
-                  "answers over HTTP that clients have not taken; beyond it "
-                  "requests are refused with 503 or RESOURCE_EXHAUSTED. An eighth is kept for small ones")
-      ->capture_default_str();
+  add_door_options(command, arguments->doors);
   command
       .add_option("--strict-readiness", arguments->strict_readiness,
                   "true: the server is ready only where every model of the repository is, and there is one; "

@@ -427,12 +427,20 @@ void Controller::enter(Submission submission, TimePoint at) {
   call.at_door = at;
   const Model& model = models_[call.model.index()];
   const auto rows = static_cast<std::size_t>(call.rows);
+  const auto size_of = [&](std::size_t output) {
+    return rows * (model.open ? graph::memory_of(model.output_types[output], call.size->outputs[output]).count
+                              : model.output_row_bytes[output].at(call.length));
+  };
+  if (call.room_for_outputs) {
+    std::size_t bytes = 0;
+    for (std::size_t i = 0; i < model.output_row_bytes.size(); ++i)
+      if (call.wants(i)) bytes += size_of(i);
+    if (auto room = call.room_for_outputs(bytes); !room)
+      return shed(std::move(submission), std::move(room.error()), at);
+  }
   call.outputs.resize(model.output_row_bytes.size());
   for (std::size_t i = 0; i < call.outputs.size(); ++i)
-    if (call.wants(i))
-      call.outputs[i].resize(
-          rows * (model.open ? graph::memory_of(model.output_types[i], call.size->outputs[i]).count
-                             : model.output_row_bytes[i].at(call.length)));
+    if (call.wants(i)) call.outputs[i].resize(size_of(i));
   schedule::Door::Arrival arrival{.key = 0,
                                   .model = call.model,
                                   .cls = class_of(call, model.cls),
@@ -487,11 +495,19 @@ void Controller::turn_away(Submission submission, TimePoint at) {
     note(submission.ticket, Outcome::refused, explain::Cause::too_near, answer);
     return submission.handler(std::move(answer));
   }
-  core_.book().answered(call.model, Outcome::shed, call.rows, std::min(call.arrival, at), at, {});
   if (turned_away_ != nullptr) turned_away_->fetch_add(1, std::memory_order_relaxed);
-  InferAnswer answer{.status = fail(ErrorCode::resource_exhausted,
-                                    "the server is overloaded: requests come faster than they can be decided "
-                                    "on; try again later, or elsewhere"),
+  shed(std::move(submission),
+       {ErrorCode::resource_exhausted,
+        "the server is overloaded: requests come faster than they can be decided on; try again later, or "
+        "elsewhere"},
+       at);
+}
+
+// A call that there is no room for now.
+void Controller::shed(Submission submission, Error why, TimePoint at) {
+  const InferCall& call = *submission.call;
+  core_.book().answered(call.model, Outcome::shed, call.rows, std::min(call.arrival, at), at, {});
+  InferAnswer answer{.status = std::unexpected(std::move(why)),
                      .call = std::move(submission.call),
                      .finished = at,
                      .would_take = {},

@@ -182,6 +182,7 @@ class Controller final : public Service {
   void gather(std::size_t calls, Work& work);
   void handle(Work& work);
   void turn_away(Submission submission, TimePoint at);
+  void shed(Submission submission, Error why, TimePoint at);
   void note(std::uint64_t ticket, Outcome outcome, explain::Cause cause, InferAnswer& answer);
   bool ask(Job job);
   bool used(ModelId id);

@@ -97,6 +97,9 @@ struct InferCall {
   std::optional<SequenceMark> sequence;  // where the request says something about one
   std::shared_ptr<QueuePlace> place;  // set by submit(), where the model's config bounds its queue; else null
   TraceContext trace;
+  // Asked once by submit(), from any thread, before `outputs` take memory: whether there is room for so many
+  // bytes. An error is the call's answer. Null: there is room. Must be quick and not call the service.
+  std::function<Result<>(std::size_t bytes)> room_for_outputs;
 
   bool wants(std::size_t output) const { return outputs_wanted.empty() || outputs_wanted[output]; }
 };

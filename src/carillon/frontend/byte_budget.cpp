@@ -34,6 +34,11 @@ bool Reservation::grow(std::size_t more) {
   return true;
 }
 
+bool Reservation::grow_within(std::size_t more, std::size_t besides) {
+  if (!budget_) return more == 0;
+  return grow(std::min(more, most_beside(bytes_ + besides)));
+}
+
 void Reservation::overdraw(std::size_t more) {
   if (!budget_) return;
   budget_->overdraw(more);

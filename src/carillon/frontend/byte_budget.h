@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <memory>
@@ -61,9 +62,18 @@ class Reservation {
 
   // Takes room for `more` bytes. False: there is none, and what is held stays as it was.
   [[nodiscard]] bool grow(std::size_t more);
+  // The same of what may be more than could ever be there together with `besides`, which somebody else holds
+  // for the same request: then as much as that is taken, and found where nothing else is in flight.
+  [[nodiscard]] bool grow_within(std::size_t more, std::size_t besides);
   // The same, whether or not there is room: where there is none, others find none until this is given back.
   void overdraw(std::size_t more);
   void shrink_to(std::size_t bytes);
+  // The most that it and `besides` could hold together, when nothing else is in flight.
+  std::size_t most_beside(std::size_t besides) const {
+    return budget_ ? budget_->largest() - std::min(budget_->largest(), besides) : 0;
+  }
+  // Another one of the same budget, and of no client's own. Holds nothing.
+  Reservation beside() const { return Reservation(budget_); }
   std::size_t bytes() const { return bytes_; }
   // Whether it was the client's own budget that had no room, the last time that there was none.
   bool own_refused() const { return own_refused_; }

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -97,6 +98,12 @@ class FakeService : public controller::Service {
     last_application_ = call->application;
     last_id_ = call->id;
     last_deadline_from_ = call->deadline_from;
+    last_sequence_ = call->sequence;
+    if (auto refused = refused_outputs(*call)) {
+      lock.unlock();
+      answer(Held{std::move(call), std::move(on_answer)}, std::move(refused));
+      return ticket;
+    }
     if (hold_) {
       held_.emplace(ticket, Held{std::move(call), std::move(on_answer)});
       changed_.notify_all();
@@ -176,12 +183,33 @@ class FakeService : public controller::Service {
     const std::lock_guard lock(mutex_);
     return last_deadline_from_;
   }
+  std::optional<controller::SequenceMark> last_sequence() const {
+    const std::lock_guard lock(mutex_);
+    return last_sequence_;
+  }
   std::string last_application() const {
     const std::lock_guard lock(mutex_);
     return last_application_;
   }
 
  private:
+  // As a service does it before outputs take memory.
+  std::optional<Error> refused_outputs(const controller::InferCall& call) const {
+    if (!call.room_for_outputs) return std::nullopt;
+    std::size_t bytes = 0;
+    for (const auto& view : all_models) {
+      if (view.id != call.model) continue;
+      for (const auto& output : view.config.outputs) {
+        std::size_t n = graph::size_of(output.type);
+        for (const auto extent : output.shape)
+          n *= static_cast<std::size_t>(extent == any_batch ? call.rows : extent);
+        bytes += n;
+      }
+    }
+    if (auto room = call.room_for_outputs(bytes); !room) return std::move(room.error());
+    return std::nullopt;
+  }
+
   void answer(Held held, const std::optional<Error>& failure) {
     controller::InferAnswer answer;
     answer.finished = clock_;
@@ -211,6 +239,7 @@ class FakeService : public controller::Service {
   Class last_class_ = Class::normal;
   std::string last_application_;
   std::string last_id_;
+  std::optional<controller::SequenceMark> last_sequence_;
   explain::DeadlineFrom last_deadline_from_ = explain::DeadlineFrom::none;
 };
 

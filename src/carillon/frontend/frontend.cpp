@@ -77,6 +77,7 @@ class Doors final : public Frontend {
                                                   .stop_grace = Duration{0},
                                                   .highest_descriptor = std::min(descriptors / 2, 20'000),
                                                   .tls = options.tls,
+                                                  .keepalive = options.keepalive,
                                                   .commons = &commons_});
       if (!started) return std::unexpected(std::move(started.error()));
       grpc_ = std::move(*started);

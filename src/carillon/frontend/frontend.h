@@ -11,6 +11,7 @@
 #include "carillon/base/time.h"
 #include "carillon/controller/service.h"
 #include "carillon/engine/imported_memory.h"
+#include "carillon/frontend/grpc_keepalive.h"
 #include "carillon/frontend/settings.h"
 #include "carillon/frontend/unheeded.h"
 #include "carillon/frontend/watch.h"
@@ -41,6 +42,7 @@ struct Options {
   double trace_share = 0;  // of requests in no trace so many begin one, 0 to 1 (W3C Trace Context)
   Log log;                 // warnings for the operator, none of them often
   LogControl log_control;  // of the log settings that clients see
+  GrpcKeepalive keepalive;
   // Devices on which clients may lend memory, by CUDA's numbers of them; empty: none.
   std::map<std::int64_t, std::shared_ptr<engine::MemoryImporter>> importers;
   // What others have to add to the metrics, in their format; any thread. Empty: nobody.

@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "grpc_service.pb.h"
+#include <grpc/support/time.h>
 
+#include "carillon/frontend/answer_room.h"
 #include "carillon/frontend/answers.h"
 #include "carillon/frontend/compression.h"
 #include "carillon/frontend/grpc_access.h"
@@ -32,7 +34,7 @@ class InferReactor final : public grpc::ServerUnaryReactor {
 
   InferReactor(InferDoor& door, grpc::CallbackServerContext& context, RawMessage& message,
                grpc::ByteBuffer& answer)
-      : door_(door), context_(context), answer_(answer), arrival_(door.service.now()) {
+      : door_(door), counted_(door), context_(context), answer_(answer), arrival_(door.service.now()) {
     // Before looking whether the server is draining: a drain waits for what is counted.
     door_.open.fetch_add(1);
     trace_ = join_trace(context_, door_.commons.options.trace_share);
@@ -56,11 +58,15 @@ class InferReactor final : public grpc::ServerUnaryReactor {
   void Finish(const grpc::Status& status) {
     code_ = status.error_code();
     request_ = {};  // whose answer is there uses no region any more
+    room_.shrink_to(0);
+    if (answer_room_) answer_room_->settle(answer_size_);
+    counted_.begin_taking(context_, answer_size_);
     ServerUnaryReactor::Finish(status);
   }
 
   // After Finish(), or where another thread goes on with the call, it may have ended.
   void begin(RawMessage& message) {
+    if (!counted_.fits()) return Finish(too_many_calls(door_));
     if (door_.commons.draining) return Finish({grpc::StatusCode::UNAVAILABLE, "the server is going away"});
     std::size_t size = message.bytes.Length();
     for (const auto& [key, value] : context_.client_metadata()) size += key.size() + value.size();
@@ -96,10 +102,11 @@ class InferReactor final : public grpc::ServerUnaryReactor {
   void read(RawMessage& raw, std::size_t limit) {
     const auto& service = door_.service;
     try {
+      Reservation reading;
       inference::ModelInferRequest message;
-      if (const auto done = read_message(raw, limit, &room_, message); !done.ok()) {
+      if (const auto done = read_message(raw, limit, &room_, message, &reading); !done.ok()) {
         if (done.error_code() != grpc::StatusCode::RESOURCE_EXHAUSTED) return Finish(done);
-        return limit < door_.max_body ? read_elsewhere(raw) : refuse_full(done.error_message());
+        return raw.packed && limit < door_.max_body ? read_elsewhere(raw) : refuse_full(done.error_message());
       }
       if (const auto wrong = Guard::check_model(caller_.get(), message.model_name()))
         return Finish(refuse_call(context_, *wrong));
@@ -142,6 +149,7 @@ class InferReactor final : public grpc::ServerUnaryReactor {
     for (const std::string& name : request_.unheeded) door_.commons.unheeded.tell(name);
     if (caller_) request_.call->key = caller_->key.name;
     request_.call->trace = trace_;
+    answer_room_ = room_for_answer(door_.commons.bodies, *request_.call);
     if (record_) {
       record_->inferred = true;
       record_->facts = facts_of(*view_, request_.id, arrival_, request_.call->deadline);
@@ -158,6 +166,7 @@ class InferReactor final : public grpc::ServerUnaryReactor {
   void send(controller::InferAnswer answer) {
     if (answer.number != 0) context_.AddTrailingMetadata(number_key, std::to_string(answer.number));
     if (record_) add_answer(record_->facts, answer);
+    if (!answer.call) answer_room_.reset();  // it goes with the outputs, which a worker still has
     if (const auto checked = check_answer(*view_, answer); !checked) {
       if (answer.would_take)
         context_.AddTrailingMetadata(would_take_key, std::to_string(whole_us(*answer.would_take)));
@@ -169,6 +178,8 @@ class InferReactor final : public grpc::ServerUnaryReactor {
       // Texts and classes may take more than the tensors did.
       if (const auto finished = finish_outputs(view_->config, request_, *answer.call); !finished)
         return Finish(status_of(finished.error()));
+      if (const auto found = answer_room_->hold(size_of_answer(*answer.call)); !found)
+        return refuse_full(found.error().message);
       inference::ModelInferResponse response;
       if (const auto written = write_infer_grpc(*view_, request_, *answer.call, response); !written)
         return Finish(status_of(written.error()));
@@ -182,12 +193,14 @@ class InferReactor final : public grpc::ServerUnaryReactor {
   }
 
   InferDoor& door_;
+  CountedCall counted_;
   grpc::CallbackServerContext& context_;
   grpc::ByteBuffer& answer_;
   const TimePoint arrival_;
   const std::shared_ptr<Open> open_ = std::make_shared<Open>();
   std::shared_ptr<const Caller> caller_;
-  Reservation room_;
+  Reservation room_;                         // of the message and what was made of it
+  std::shared_ptr<AnswerRoom> answer_room_;  // null until the service has the request
   std::shared_ptr<const controller::ModelView> view_;
   InferRequest request_;
   TraceContext trace_;
@@ -205,14 +218,16 @@ grpc::Status status_of(const Error& error) {
 }
 
 // One that is farther away than any may be is brought near, as clients set such deadlines for calls of all
-// kinds.
+// kinds. gRPC's own time has room for more than the system clock's.
 TimePoint call_deadline(const controller::Service& service, const grpc::CallbackServerContext& context,
                         TimePoint arrival) {
-  const auto deadline = context.deadline();
-  if (deadline == std::chrono::system_clock::time_point::max()) return TimePoint::max();
-  const auto left = deadline - std::chrono::system_clock::now();
-  if (left > longest_timeout) return saturating_add(arrival, longest_timeout);
-  return saturating_add(service.now(), std::chrono::duration_cast<Duration>(left));
+  const gpr_timespec deadline = gpr_convert_clock_type(context.raw_deadline(), GPR_CLOCK_REALTIME);
+  if (gpr_time_cmp(deadline, gpr_inf_future(GPR_CLOCK_REALTIME)) == 0) return TimePoint::max();
+  const gpr_timespec left = gpr_time_sub(deadline, gpr_now(GPR_CLOCK_REALTIME));
+  const auto whole = std::chrono::seconds(left.tv_sec);
+  if (whole >= longest_timeout) return saturating_add(arrival, longest_timeout);
+  if (whole < -longest_timeout) return saturating_add(service.now(), -longest_timeout);
+  return saturating_add(service.now(), whole + std::chrono::nanoseconds(left.tv_nsec));
 }
 
 void send_on(InferDoor& door, bool waits, controller::InferAnswer answer,
@@ -223,6 +238,11 @@ void send_on(InferDoor& door, bool waits, controller::InferAnswer answer,
   if (!waits) return door.answers.post(std::move(work));
   if (door.commons.copies->post(std::move(work))) return;
   door.answers.post(std::move(work));
+}
+
+grpc::Status too_many_calls(const InferDoor& door) {
+  return {grpc::StatusCode::RESOURCE_EXHAUSTED,
+          "there are " + std::to_string(door.most_calls) + " calls, as many as there may be"};
 }
 
 Error no_memory() {

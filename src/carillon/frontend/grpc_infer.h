@@ -7,6 +7,7 @@
 #include "carillon/base/result.h"
 #include "carillon/controller/service.h"
 #include "carillon/frontend/answer_thread.h"
+#include "carillon/frontend/answer_times.h"
 #include "carillon/frontend/commons.h"
 #include "carillon/frontend/grpc_raw.h"
 
@@ -17,7 +18,11 @@ struct InferDoor {
   controller::Service& service;
   Commons& commons;
   AnswerThread& answers;
+  AnswerTimes& times;
   std::size_t max_body;
+  std::size_t most_calls;                // of one answer, all methods
+  std::size_t most_unread;               // bytes of a stream's answers; see grpc_stream.h
+  std::atomic<std::size_t> calls = 0;    // of one answer: until their clients have it
   std::atomic<std::size_t> open = 0;     // calls, and requests of streams
   std::atomic<std::size_t> streams = 0;  // open ones
   std::atomic<std::size_t> watches = 0;  // of health, which ask for no key
@@ -25,6 +30,28 @@ struct InferDoor {
 };
 
 inline constexpr const char* infer_path = "/inference.GRPCInferenceService/ModelInfer";
+
+// A call with one answer, while it lives: counted, and ended where its client does not take the answer.
+class CountedCall {
+ public:
+  explicit CountedCall(InferDoor& door) : door_(door), fits_(door.calls.fetch_add(1) < door.most_calls) {}
+  ~CountedCall() { door_.calls.fetch_sub(1); }
+  CountedCall(const CountedCall&) = delete;
+  CountedCall& operator=(const CountedCall&) = delete;
+
+  // False: as many are open as may be, and this one is to be refused with too_many_calls().
+  bool fits() const { return fits_; }
+  // Its client is to take `bytes` now: before Finish().
+  void begin_taking(grpc::CallbackServerContext& context, std::size_t bytes) {
+    taking_ = door_.times.begin(context.c_call(), bytes);
+  }
+
+ private:
+  InferDoor& door_;
+  const bool fits_;
+  AnswerTimes::Ticket taking_;
+};
+grpc::Status too_many_calls(const InferDoor& door);
 
 // Answers one ModelInfer call.
 grpc::ServerUnaryReactor* infer(InferDoor& door, grpc::CallbackServerContext* context, RawMessage& message,

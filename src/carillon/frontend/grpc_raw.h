@@ -16,6 +16,7 @@
 #include "carillon/frontend/byte_budget.h"
 
 namespace google::protobuf {
+class Message;
 class MessageLite;
 }  // namespace google::protobuf
 
@@ -27,11 +28,15 @@ struct RawMessage {
   bool packed = false;     // with gzip or deflate
 };
 
-// Reads `from` into `to`, and lets its bytes go. A packed one may have `limit` bytes of content, for which
-// `room` (may be null) grows. The status says what is wrong with it; RESOURCE_EXHAUSTED, where it has more
-// content or there is no room for it, leaves the bytes as they were.
+// Reads `from` into `to`, and lets its bytes go. It may have `limit` bytes of content, for which, where it is
+// packed, `room` (may be null) grows. The status says what is wrong with it; RESOURCE_EXHAUSTED, where it has
+// more content or there is no room for it, leaves the bytes as they were.
+//
+// `reading`: takes room for what `to` takes of memory, and is to be kept as long as `to`; where there is none
+// the status is RESOURCE_EXHAUSTED, too, and the bytes may be gone. Null: for messages of which nobody takes
+// large ones. Small ones are read without.
 grpc::Status read_message(RawMessage& from, std::size_t limit, Reservation* room,
-                          google::protobuf::MessageLite& to);
+                          google::protobuf::Message& to, Reservation* reading = nullptr);
 void write_message(const google::protobuf::MessageLite& from, grpc::ByteBuffer& to);
 
 // A gRPC service whose methods get bytes. Generated services read messages before their methods are called,

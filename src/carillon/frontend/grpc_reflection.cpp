@@ -73,8 +73,9 @@ void answer(const Request& request, const std::vector<std::string>& services, Re
 template <typename Request, typename Response>
 class ReflectionStream final : public RawService::StreamReactor {
  public:
-  ReflectionStream(InferDoor& door, const std::vector<std::string>& services)
-      : door_(door), services_(services) {
+  ReflectionStream(InferDoor& door, grpc::CallbackServerContext& context,
+                   const std::vector<std::string>& services)
+      : door_(door), context_(context), services_(services), room_(door.commons.bodies) {
     StartRead(&message_);
   }
   ~ReflectionStream() override { door_.streams.fetch_sub(1); }
@@ -86,10 +87,15 @@ class ReflectionStream final : public RawService::StreamReactor {
       return Finish(read);
     Response response;
     answer(request, services_, response);
+    if (!room_.grow(response.ByteSizeLong()))
+      return Finish({grpc::StatusCode::RESOURCE_EXHAUSTED, "there is no room now for the answer"});
     write_message(response, answer_);
+    taking_ = door_.times.begin(context_.c_call(), answer_.Length());
     StartWrite(&answer_);
   }
   void OnWriteDone(bool ok) override {
+    taking_ = {};
+    room_.shrink_to(0);
     if (!ok) return Finish({grpc::StatusCode::CANCELLED, "the client has gone"});
     message_ = {};
     StartRead(&message_);
@@ -98,9 +104,12 @@ class ReflectionStream final : public RawService::StreamReactor {
 
  private:
   InferDoor& door_;
+  grpc::CallbackServerContext& context_;
   const std::vector<std::string>& services_;
   RawMessage message_;
   grpc::ByteBuffer answer_;
+  Reservation room_;  // for it
+  AnswerTimes::Ticket taking_;
 };
 
 class RefusedReflection final : public RawService::StreamReactor {
@@ -126,7 +135,7 @@ RawService::StreamReactor* open_reflection(InferDoor& door, grpc::CallbackServer
   if (record && caller && *caller) record->key = (*caller)->key.name;
   end_record(door.commons, std::move(record), status.error_code(), 0);
   if (!status.ok()) return new RefusedReflection(status);
-  return new ReflectionStream<Request, Response>(door, services);
+  return new ReflectionStream<Request, Response>(door, context, services);
 }
 
 }  // namespace

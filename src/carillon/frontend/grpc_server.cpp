@@ -41,18 +41,51 @@ using grpc::ServerUnaryReactor;
 constexpr int longest_metadata = 1 << 20;
 constexpr int handshake_ms = 15'000;
 
-ServerUnaryReactor* finish(CallbackServerContext* context, const grpc::Status& status) {
-  auto* reactor = context->DefaultReactor();
-  reactor->Finish(status);
-  return reactor;
+// Takes room for an answer that is there. Small ones are counted, and always sent: health is asked for where
+// there is no room.
+grpc::Status take_room(Reservation& room, std::size_t bytes) {
+  if (bytes <= ByteBudget::small) {
+    room.overdraw(bytes);
+    return grpc::Status::OK;
+  }
+  if (room.grow(bytes)) return grpc::Status::OK;
+  return {grpc::StatusCode::RESOURCE_EXHAUSTED, "there is no room now for the answer's " +
+                                                    std::to_string(bytes) + " bytes: too many are in flight"};
 }
+
+// A call that is answered as it comes. Its answer counts as bytes in flight until the client has it. Deletes
+// itself when gRPC is done with it.
+class AnsweredReactor final : public ServerUnaryReactor {
+ public:
+  AnsweredReactor(InferDoor& door, CallbackServerContext& context, const grpc::ByteBuffer& answer,
+                  std::unique_ptr<AccessRecord> record, grpc::Status status)
+      : counted_(door), room_(door.commons.bodies) {
+    std::size_t size = status.ok() ? answer.Length() : 0;
+    if (!counted_.fits()) status = too_many_calls(door);
+    if (status.ok()) status = take_room(room_, size);
+    if (!status.ok()) size = 0;
+    end_record(door.commons, std::move(record), status.error_code(), size);
+    counted_.begin_taking(context, size);
+    Finish(status);
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  CountedCall counted_;
+  Reservation room_;
+};
 
 // An order that takes its time. Deletes itself when gRPC is done with it.
 class OrderReactor final : public ServerUnaryReactor {
  public:
-  OrderReactor(InferDoor& door, ModelOrder order, std::unique_ptr<AccessRecord> record)
-      : door_(door), record_(std::move(record)) {
+  OrderReactor(InferDoor& door, CallbackServerContext& context, ModelOrder order, Reservation room,
+               std::unique_ptr<AccessRecord> record)
+      : door_(door), counted_(door), context_(context), room_(std::move(room)), record_(std::move(record)) {
     door_.open.fetch_add(1);
+    if (!counted_.fits()) {
+      state_->finish([this] { end(too_many_calls(door_)); });
+      return;
+    }
     carry_out(door.service, std::move(order), [state = state_, this](Result<> result) {
       state->finish([&] { end(result ? grpc::Status::OK : status_of(result.error())); });
     });
@@ -71,6 +104,7 @@ class OrderReactor final : public ServerUnaryReactor {
  private:
   void end(const grpc::Status& status) {
     code_ = status.error_code();
+    counted_.begin_taking(context_, 0);
     Finish(status);
   }
 
@@ -83,6 +117,9 @@ class OrderReactor final : public ServerUnaryReactor {
     }
   };
   InferDoor& door_;
+  CountedCall counted_;
+  CallbackServerContext& context_;
+  const Reservation room_;  // for the order
   std::shared_ptr<State> state_ = std::make_shared<State>();
   std::unique_ptr<AccessRecord> record_;
   int code_ = grpc::StatusCode::OK;
@@ -92,23 +129,36 @@ class OrderReactor final : public ServerUnaryReactor {
 // it.
 class WaitingReactor final : public ServerUnaryReactor {
  public:
-  WaitingReactor(InferDoor& door, const grpc::ByteBuffer& answer, std::unique_ptr<AccessRecord> record)
-      : door_(door), answer_(answer), record_(std::move(record)) {
+  WaitingReactor(InferDoor& door, CallbackServerContext& context, const grpc::ByteBuffer& answer,
+                 std::unique_ptr<AccessRecord> record)
+      : door_(door),
+        counted_(door),
+        context_(context),
+        answer_(answer),
+        record_(std::move(record)),
+        room_(door.commons.bodies) {
     door_.open.fetch_add(1);
   }
   ~WaitingReactor() override { door_.open.fetch_sub(1); }
 
+  bool fits() const { return counted_.fits(); }
   // Once; the reactor may be gone behind it.
-  void end(const grpc::Status& status) {
-    end_record(door_.commons, std::move(record_), status.error_code(), answer_.Length());
+  void end(grpc::Status status) {
+    if (status.ok()) status = take_room(room_, answer_.Length());
+    const std::size_t size = status.ok() ? answer_.Length() : 0;
+    end_record(door_.commons, std::move(record_), status.error_code(), size);
+    counted_.begin_taking(context_, size);
     Finish(status);
   }
   void OnDone() override { delete this; }
 
  private:
   InferDoor& door_;
+  CountedCall counted_;
+  CallbackServerContext& context_;
   const grpc::ByteBuffer& answer_;
   std::unique_ptr<AccessRecord> record_;
+  Reservation room_;
 };
 
 // The model that a request names, where it names one.
@@ -149,8 +199,7 @@ class AnsweringService : public RawService {
       Request request;
       const auto caller = begin(*context, message, need, record.get(), request);
       const grpc::Status status = caller ? respond(answer, request, caller->get(), out) : caller.error();
-      end_record(door_.commons, std::move(record), status.error_code(), out.Length());
-      return finish(context, status);
+      return new AnsweredReactor(door_, *context, out, std::move(record), status);
     });
   }
 
@@ -168,13 +217,14 @@ class AnsweringService : public RawService {
                 if (!caller || copies == nullptr) {
                   const grpc::Status status =
                       caller ? respond(answer, *request, caller->get(), out) : caller.error();
-                  end_record(door_.commons, std::move(record), status.error_code(), out.Length());
-                  return finish(context, status);
+                  return new AnsweredReactor(door_, *context, out, std::move(record), status);
                 }
-                auto* const reactor = new WaitingReactor(door_, out, std::move(record));
-                if (!copies->post([reactor, answer, request, caller = std::move(*caller), &out] {
-                      reactor->end(respond(answer, *request, caller.get(), out));
-                    }))
+                auto* const reactor = new WaitingReactor(door_, *context, out, std::move(record));
+                if (!reactor->fits())
+                  reactor->end(too_many_calls(door_));
+                else if (!copies->post([reactor, answer, request, caller = std::move(*caller), &out] {
+                           reactor->end(respond(answer, *request, caller.get(), out));
+                         }))
                   reactor->end(status_of(too_many_copies()));
                 return reactor;
               });
@@ -198,7 +248,8 @@ class AnsweringService : public RawService {
     auto caller = admit_grpc(*door_.commons.guard, context, need, door_.service.now());
     if (!caller) return std::unexpected(refuse_call(context, caller.error()));
     if (record != nullptr && *caller) record->key = (*caller)->key.name;
-    if (auto read = read_message(message, door_.max_body, nullptr, request); !read.ok())
+    // None of these methods takes much. Read, a message may take a hundred times as much.
+    if (auto read = read_message(message, ByteBudget::small, nullptr, request); !read.ok())
       return std::unexpected(read);
     if (const auto wrong = check_named(caller->get(), model_named(request)))
       return std::unexpected(refuse_call(context, *wrong));
@@ -287,30 +338,35 @@ class InferenceService final : public AnsweringService {
  private:
   template <typename Request, typename Response>
   void add_order(const char* method, InferDoor& door) {
-    add_unary(path(method),
-              [&door, name = path(method)](CallbackServerContext* context, RawMessage& message,
-                                           grpc::ByteBuffer& out) -> ServerUnaryReactor* {
-                auto record = recorded(door, *context, name, message);
-                const auto refuse = [&](const grpc::Status& status) {
-                  end_record(door.commons, std::move(record), status.error_code(), 0);
-                  return finish(context, status);
-                };
-                const auto caller =
-                    admit_grpc(*door.commons.guard, *context, Need::admin, door.service.now());
-                if (!caller) return refuse(refuse_call(*context, caller.error()));
-                if (record && *caller) record->key = (*caller)->key.name;
-                Request request;
-                if (auto read = read_message(message, door.max_body, nullptr, request); !read.ok())
-                  return refuse(read);
-                if (const auto wrong = Guard::check_model(caller->get(), request.model_name()))
-                  return refuse(refuse_call(*context, *wrong));
-                auto order = order_of(request);
-                if (!order) return refuse(status_of(order.error()));
-                if (const auto wrong = check_config(caller->get(), *order))
-                  return refuse(refuse_call(*context, *wrong));
-                write_message(Response(), out);
-                return new OrderReactor(door, *std::move(order), std::move(record));
-              });
+    add_unary(
+        path(method),
+        [&door, name = path(method)](CallbackServerContext* context, RawMessage& message,
+                                     grpc::ByteBuffer& out) -> ServerUnaryReactor* {
+          auto record = recorded(door, *context, name, message);
+          const auto refuse = [&](const grpc::Status& status) {
+            return new AnsweredReactor(door, *context, out, std::move(record), status);
+          };
+          const auto caller = admit_grpc(*door.commons.guard, *context, Need::admin, door.service.now());
+          if (!caller) return refuse(refuse_call(*context, caller.error()));
+          if (record && *caller) record->key = (*caller)->key.name;
+          Request request;
+          // It may bring a config, or a model's files.
+          Reservation room(door.commons.bodies, *caller ? (*caller)->bytes : nullptr);
+          Reservation reading;
+          if (const std::size_t size = message.bytes.Length(); !room.grow(size))
+            return refuse(
+                {grpc::StatusCode::RESOURCE_EXHAUSTED, no_room_error(room, caller->get(), size).message});
+          if (auto read = read_message(message, door.max_body, &room, request, &reading); !read.ok())
+            return refuse(read);
+          if (const auto wrong = Guard::check_model(caller->get(), request.model_name()))
+            return refuse(refuse_call(*context, *wrong));
+          auto order = order_of(request);
+          if (!order) return refuse(status_of(order.error()));
+          if (const auto wrong = check_config(caller->get(), *order))
+            return refuse(refuse_call(*context, *wrong));
+          write_message(Response(), out);
+          return new OrderReactor(door, *context, *std::move(order), std::move(room), std::move(record));
+        });
   }
 
   void add_shared_memory(SharedMemory& regions) {
@@ -390,10 +446,14 @@ class Server final : public GrpcServer {
   Server(controller::Service& service, GrpcOptions options, std::unique_ptr<Commons> own)
       : own_(std::move(own)),
         options_(std::move(options)),
+        times_(options_.take_timeout),
         door_{.service = service,
               .commons = *options_.commons,
               .answers = answers_,
-              .max_body = std::min<std::size_t>(options_.max_body, std::numeric_limits<int>::max())},
+              .times = times_,
+              .max_body = std::min<std::size_t>(options_.max_body, std::numeric_limits<int>::max()),
+              .most_calls = options_.most_calls,
+              .most_unread = std::min(stream_unread_most, options_.commons->bodies->limit() / 16)},
         inference_(door_),
         health_(door_),
         reflection_(door_, {"inference.GRPCInferenceService", "grpc.health.v1.Health"}) {}
@@ -417,6 +477,8 @@ class Server final : public GrpcServer {
     builder.SetMaxSendMessageSize(std::numeric_limits<int>::max());
     builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, longest_metadata);
     builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, handshake_ms);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options_.most_of_connection);
+    add_keepalive(builder);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS,
                                static_cast<int>(to_ms(options_.idle_timeout)));
     // gRPC would unpack without a limit, on the threads that read from all connections.
@@ -458,9 +520,26 @@ class Server final : public GrpcServer {
   }
 
  private:
+  void add_keepalive(grpc::ServerBuilder& builder) const {
+    const GrpcKeepalive& keepalive = options_.keepalive;
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, keepalive.time_ms);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, keepalive.timeout_ms);
+    builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS,
+                               keepalive.permit_without_calls ? 1 : 0);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, keepalive.max_pings_without_data);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                               keepalive.min_recv_ping_interval_without_data_ms);
+    builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, keepalive.max_ping_strikes);
+    if (keepalive.max_connection_age_ms > 0)
+      builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, keepalive.max_connection_age_ms);
+    if (keepalive.max_connection_age_grace_ms > 0)
+      builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, keepalive.max_connection_age_grace_ms);
+  }
+
   const std::unique_ptr<Commons> own_;
   const GrpcOptions options_;
   AnswerThread answers_;
+  AnswerTimes times_;
   InferDoor door_;
   InferenceService inference_;
   HealthService health_;

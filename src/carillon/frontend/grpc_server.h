@@ -10,6 +10,7 @@
 #include "carillon/controller/service.h"
 #include "carillon/frontend/address.h"
 #include "carillon/frontend/commons.h"
+#include "carillon/frontend/grpc_keepalive.h"
 
 namespace carillon::frontend {
 
@@ -23,13 +24,20 @@ struct GrpcOptions {
   Duration stop_grace = std::chrono::seconds(10);   // open calls have so long after stop()
   int highest_descriptor = std::numeric_limits<int>::max();  // see ListenerOptions
   std::shared_ptr<Tls> tls;                                  // null: none
-  Commons* commons = nullptr;                                // outlive the server; null: its own
+  GrpcKeepalive keepalive;
+  int most_of_connection = 1024;     // calls and streams of a connection at a time; more wait at the client
+  std::size_t most_calls = 1 << 16;  // calls with one answer at a time, until clients have it
+  Duration take_timeout = std::chrono::seconds(15);  // for an answer to be taken: transfer_time() from it
+  Commons* commons = nullptr;                        // outlive the server; null: its own
 };
 
 // KServe v2 over gRPC with Triton's extensions, and the health service; gzip and deflate are understood. The
 // call's deadline is the request's where it names no nearer one; a call that its client cancels, or whose
 // client goes, is cancelled. Methods that are not served answer UNIMPLEMENTED. A call may have 1 MiB of
 // metadata.
+//
+// Answers count against the commons' bytes in flight until their clients have them, and a call whose client
+// takes too long over that is ended with ABORTED.
 //
 // Messages count against the commons' bytes in flight once they are here as a whole; while they arrive they
 // fill gRPC's own buffers, which have a quota of half as much again. Where that is full gRPC ends idle

@@ -15,6 +15,7 @@
 
 #include "grpc_service.pb.h"
 
+#include "carillon/frontend/answer_room.h"
 #include "carillon/frontend/answers.h"
 #include "carillon/frontend/compression.h"
 #include "carillon/frontend/grpc_access.h"
@@ -29,13 +30,17 @@ struct Exchange {
   TimePoint arrival;
   RawMessage message;
   std::shared_ptr<const Caller> caller;
-  Reservation room;
+  Reservation room;                         // of the message and what was made of it
+  std::shared_ptr<AnswerRoom> answer_room;  // null until there is an answer, or the service has the request
   std::string id;
   std::shared_ptr<const controller::ModelView> view;
   InferRequest request;
   bool empty_final = false;  // the answer is followed by an empty one, which says that it was the last
+  bool in_order = false;     // its model's answers come in the order of their requests
+  bool answered = false;     // `answer` is there
   grpc::ByteBuffer answer;
   std::optional<grpc::ByteBuffer> then;  // that one
+  std::size_t unread = 0;                // bytes of both, until they are written
   std::unique_ptr<AccessRecord> record;  // null: there is no access log
   int code = grpc::StatusCode::OK;       // that it would have in a call of its own
 };
@@ -70,24 +75,23 @@ class InferStream final : public RawService::StreamReactor {
   }
 
   void OnWriteDone(bool ok) override {
+    taking_ = {};
     std::shared_ptr<Exchange> written;
     std::deque<std::shared_ptr<Exchange>> dropped;
     std::unique_lock lock(mutex_);
     if (Exchange& front = *outbox_.front(); ok && !gone_ && front.then) {
       front.answer = *std::exchange(front.then, std::nullopt);
       lock.unlock();
-      StartWrite(&front.answer);
-      return;
+      return write(front);
     }
     written = std::move(outbox_.front());
     outbox_.pop_front();
     if (!ok) gone_ = true;
     if (gone_) dropped.swap(outbox_);
-    close(1 + dropped.size());
-    record_end(*written, ok);
-    for (const Held& exchange : dropped) record_end(*exchange, false);
+    close(*written, ok);
+    for (const Held& exchange : dropped) close(*exchange, false);
     writing_ = !outbox_.empty();
-    grpc::ByteBuffer* const next = writing_ ? &outbox_.front()->answer : nullptr;
+    Exchange* const next = writing_ ? outbox_.front().get() : nullptr;
     const bool read_on = may_read();
     if (read_on) reading_ = true;
     const auto tickets = ok ? std::vector<std::uint64_t>() : tickets_of_all();
@@ -95,7 +99,7 @@ class InferStream final : public RawService::StreamReactor {
     lock.unlock();
     // While one of these is under way the stream does not end.
     for (const auto ticket : tickets) door_.service.cancel(ticket);
-    if (next != nullptr) StartWrite(next);
+    if (next != nullptr) write(*next);
     if (read_on) StartRead(&message_);
   }
 
@@ -117,14 +121,16 @@ class InferStream final : public RawService::StreamReactor {
 
   // -- called with the lock
 
-  bool may_read() const { return !reading_ && !asked_all_ && !gone_ && open_ < stream_requests_most; }
-
-  void close(std::size_t requests) {
-    open_ -= requests;
-    door_.open.fetch_sub(requests);
+  bool may_read() const {
+    return !reading_ && !asked_all_ && !gone_ && open_ < stream_requests_most && unread_ <= door_.most_unread;
   }
 
-  void record_end(Exchange& exchange, bool written) {
+  // An exchange whose answer was written, or never will be.
+  void close(Exchange& exchange, bool written) {
+    --open_;
+    door_.open.fetch_sub(1);
+    unread_ -= exchange.unread;
+    exchange.answer_room.reset();
     end_record(door_.commons, std::move(exchange.record),
                written ? exchange.code : grpc::StatusCode::CANCELLED, written ? exchange.answer.Length() : 0);
   }
@@ -142,7 +148,27 @@ class InferStream final : public RawService::StreamReactor {
     finished_ = true;
     const bool gone = gone_;
     lock.unlock();
+    taking_ = door_.times.begin(context_.c_call(), 0);
     Finish(gone ? grpc::Status(grpc::StatusCode::CANCELLED, "the client has gone") : grpc::Status::OK);
+  }
+
+  // The exchanges whose answers can be written now that one of them is there.
+  std::vector<Held> in_turn(const Held& exchange) {
+    if (!exchange->in_order) return {exchange};
+    std::deque<Held>& line = lines_[exchange->view->id];
+    std::vector<Held> ready;
+    while (!line.empty() && line.front()->answered) {
+      ready.push_back(std::move(line.front()));
+      line.pop_front();
+    }
+    return ready;
+  }
+
+  // -- while nothing else is being written; without the lock
+
+  void write(Exchange& exchange) {
+    taking_ = door_.times.begin(context_.c_call(), exchange.answer.Length());
+    StartWrite(&exchange.answer);
   }
 
   // -- on the thread that reads; reading_ is true
@@ -199,10 +225,12 @@ class InferStream final : public RawService::StreamReactor {
   // True: as begin().
   bool read(const Held& exchange, std::size_t limit) {
     try {
+      Reservation reading;
       inference::ModelInferRequest message;
-      if (const auto done = read_message(exchange->message, limit, &exchange->room, message); !done.ok()) {
+      if (const auto done = read_message(exchange->message, limit, &exchange->room, message, &reading);
+          !done.ok()) {
         const bool exhausted = done.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED;
-        if (exhausted && limit < door_.max_body) return read_elsewhere(exchange);
+        if (exhausted && exchange->message.packed && limit < door_.max_body) return read_elsewhere(exchange);
         refuse(exchange, {exhausted ? ErrorCode::resource_exhausted : ErrorCode::invalid_argument,
                           done.error_message()});
         return false;
@@ -269,6 +297,12 @@ class InferStream final : public RawService::StreamReactor {
     if (exchange->caller) exchange->request.call->key = exchange->caller->key.name;
     controller::InferCall& call = *exchange->request.call;
     call.trace = trace_;
+    exchange->answer_room = room_for_answer(door_.commons.bodies, call);
+    if (exchange->view->config.preserve_ordering) {
+      exchange->in_order = true;
+      const std::lock_guard lock(mutex_);
+      lines_[exchange->view->id].push_back(exchange);
+    }
     if (exchange->record) {
       exchange->record->inferred = true;
       exchange->record->facts = facts_of(*exchange->view, exchange->id, exchange->arrival, call.deadline);
@@ -334,11 +368,13 @@ class InferStream final : public RawService::StreamReactor {
       if (tickets_.erase(exchange.get()) == 0) answered_early_.insert(exchange.get());
     }
     if (exchange->record) add_answer(exchange->record->facts, answer);
+    if (!answer.call) exchange->answer_room.reset();  // it goes with the outputs, which a worker still has
     const auto& view = *exchange->view;
     inference::ModelStreamInferResponse response;
     try {
       auto good = check_answer(view, answer);
       if (good) good = finish_outputs(view.config, exchange->request, *answer.call);
+      if (good) good = exchange->answer_room->hold(size_of_answer(*answer.call));
       if (good)
         good = write_infer_grpc(view, exchange->request, *answer.call, *response.mutable_infer_response());
       if (good) {
@@ -373,19 +409,27 @@ class InferStream final : public RawService::StreamReactor {
 
   void post(const Held& exchange, inference::ModelStreamInferResponse& response) {
     exchange->request = {};  // whose answer is there uses no region any more
+    exchange->room.shrink_to(0);
     mark_final(response, !exchange->then);
     write_message(response, exchange->answer);
+    const std::size_t size = exchange->answer.Length() + (exchange->then ? exchange->then->Length() : 0);
+    if (!exchange->answer_room) exchange->answer_room = std::make_shared<AnswerRoom>(door_.commons.bodies);
+    exchange->answer_room->settle(size);
     std::unique_lock lock(mutex_);
+    exchange->answered = true;
+    exchange->unread = size;
+    unread_ += size;
+    const std::vector<Held> ready = in_turn(exchange);
     if (gone_) {
-      close(1);
-      record_end(*exchange, false);
+      for (const Held& each : ready) close(*each, false);
       return finish_if_done(lock);
     }
-    outbox_.push_back(exchange);
-    if (writing_) return;
+    outbox_.insert(outbox_.end(), ready.begin(), ready.end());
+    if (writing_ || outbox_.empty()) return;
     writing_ = true;
+    Exchange& first = *outbox_.front();
     lock.unlock();
-    StartWrite(&exchange->answer);
+    write(first);
   }
 
   InferDoor& door_;
@@ -400,6 +444,10 @@ class InferStream final : public RawService::StreamReactor {
   // Answered before submit() told their ticket.
   std::set<const Exchange*> answered_early_;
   std::deque<Held> outbox_;  // the first is being written
+  // Of models whose answers keep order: requests whose answers are not in the outbox, the first first.
+  std::map<ModelId, std::deque<Held>> lines_;
+  std::size_t unread_ = 0;      // bytes of answers that are not written
+  AnswerTimes::Ticket taking_;  // of the answer that is being written
   bool writing_ = false;
   bool reading_ = true;     // a message is awaited, or read into a request
   bool asked_all_ = false;  // the client sends no more

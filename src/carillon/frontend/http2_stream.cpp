@@ -1,6 +1,7 @@
 #include "carillon/frontend/http2_stream.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <charconv>
 #include <cstring>
@@ -9,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "carillon/frontend/http_framing.h"
 #include "carillon/frontend/trace.h"
 
 namespace carillon::frontend {
@@ -33,6 +35,11 @@ HttpReply grpc_reply() {
   reply.headers.emplace_back("grpc-status", "12");
   reply.headers.emplace_back("grpc-message", "this port serves HTTP; gRPC has a port of its own (--grpc)");
   return reply;
+}
+
+// `name` is in small letters, as HTTP/2 has it.
+bool same_field(std::string_view name, std::string_view other) {
+  return std::ranges::equal(name, other, {}, {}, [](unsigned char c) { return std::tolower(c); });
 }
 
 nghttp2_nv field(std::string_view name, std::string_view value) {
@@ -68,6 +75,8 @@ struct Http2Stream::Header {
   std::string expect;
   std::optional<std::string> inference_header_length;
   std::optional<std::uint64_t> content_length;
+  std::array<bool, fields_once.size()> there{};  // of these: it came
+  std::string_view repeated;                     // one of them that came again
   std::size_t authorizations = 0;
   std::size_t api_keys = 0;
   std::size_t traceparents = 0;
@@ -107,6 +116,9 @@ void Http2Stream::on_field(std::string_view name, std::string_view value) {
   const auto keep = [&](std::string& text) {
     if (text.empty()) text = value;
   };
+  for (std::size_t i = 0; i < fields_once.size(); ++i)
+    if (same_field(name, fields_once[i]) && std::exchange(header.there[i], true))
+      header.repeated = fields_once[i];
   if (name == ":method") return keep(header.method);
   if (name == ":path") return keep(header.target);
   if (name == "content-type") return keep(header.content_type);
@@ -143,6 +155,7 @@ std::optional<HttpReply> Http2Stream::check_header(const Header& header) {
       .accept = header.accept,
       .fetch_site = header.fetch_site,
       .inference_header_length = header.inference_header_length,
+      .repeated = header.repeated,
       .credentials = {.authorization = header.authorization,
                       .api_key = header.api_key,
                       .ambiguous = header.authorizations > 1 || header.api_keys > 1},

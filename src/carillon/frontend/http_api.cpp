@@ -16,6 +16,7 @@
 
 #include "carillon/frontend/admin_page.h"
 #include "carillon/frontend/admin_status.h"
+#include "carillon/frontend/answer_room.h"
 #include "carillon/frontend/answers.h"
 #include "carillon/frontend/device_actions.h"
 #include "carillon/frontend/http_access.h"
@@ -23,6 +24,7 @@
 #include "carillon/frontend/http_routes.h"
 #include "carillon/frontend/http_settings.h"
 #include "carillon/frontend/infer_codec_json.h"
+#include "carillon/frontend/infer_codec_raw.h"
 #include "carillon/frontend/journal_api.h"
 #include "carillon/frontend/messages.h"
 #include "carillon/frontend/model_orders.h"
@@ -58,19 +60,29 @@ HttpReply refused_reply(const Error& error, const controller::InferAnswer& answe
   return reply;
 }
 
-// Keeps the tensors alive while their blobs are sent.
+// What stays of an answered call while its blobs are sent: the outputs that these are views of.
+void keep_blobs_alone(const InferRequest& request, controller::InferCall& call) {
+  call.inputs = {};
+  call.texts = {};
+  std::vector<bool> sent(call.outputs.size(), false);
+  for (const OutputChoice& choice : request.outputs)
+    if (choice.binary && !choice.shared) sent[choice.index] = true;
+  for (std::size_t i = 0; i < sent.size(); ++i)
+    if (!sent[i]) call.outputs[i] = {};
+}
+
+// `room`: what the outputs hold of the bytes in flight, which becomes the reply's.
 HttpReply answer_reply(const controller::ModelView& model, const InferRequest& request,
-                       controller::InferAnswer answer) {
+                       controller::InferAnswer answer, AnswerRoom& room) {
   if (const auto checked = check_answer(model, answer); !checked) {
     return refused_reply(checked.error(), answer);
   }
   if (const auto finished = finish_outputs(model.config, request, *answer.call); !finished)
     return error_reply(finished.error());
+  if (auto found = room.hold(size_of_answer(*answer.call)); !found) return full_reply(found.error().message);
   auto body = write_infer_json(model, request, *answer.call);
-  // What was asked is not needed any more, however long the answer waits for its client.
-  std::exchange(answer.call->inputs, {});
-  std::exchange(answer.call->texts, {});
-  HttpReply reply{.may_pack = true, .may_refuse = true};
+  keep_blobs_alone(request, *answer.call);
+  HttpReply reply{.may_pack = true, .may_refuse = true, .room = room.take()};
   if (body.binary) {
     reply.content_type = "application/octet-stream";
     reply.headers.emplace_back("Inference-Header-Content-Length", std::to_string(body.json.size()));
@@ -116,6 +128,7 @@ struct Ready {
   std::shared_ptr<const controller::ModelView> view;
   InferRequest request;
   Reservation room;
+  std::shared_ptr<AnswerRoom> answer_room;
   std::unique_ptr<InferFacts> facts;  // null: there is no access log
   Deliver deliver;
 };
@@ -124,12 +137,13 @@ std::uint64_t submit(controller::Service& service, const Commons& commons, Ready
   if (shares_on_device(ready.request))
     ready.deliver = waiting_first(*commons.copies, std::move(ready.deliver));
   auto call = std::move(ready.request.call);
+  ready.answer_room = room_for_answer(commons.bodies, *call);
   return service.submit(std::move(call), [ready = std::move(ready)](controller::InferAnswer answer) mutable {
     if (ready.facts) add_answer(*ready.facts, answer);
     Deliver deliver = std::move(ready.deliver);
     deliver([ready = std::move(ready), answer = std::move(answer)]() mutable {
       const std::uint64_t number = answer.number;
-      auto reply = answer_reply(*ready.view, ready.request, std::move(answer));
+      auto reply = answer_reply(*ready.view, ready.request, std::move(answer), *ready.answer_room);
       if (number != 0) reply.headers.emplace_back(number_key, std::to_string(number));
       ready.room.shrink_to(0);
       reply.facts = std::move(ready.facts);
@@ -425,9 +439,10 @@ std::variant<HttpReply, Deferred> HttpApi::infer(std::string_view model, std::st
                                   "'; it must be the number of bytes of the JSON");
     json_size = n;
   }
-  auto parsed = parse_infer_json(
-      **view, request.body, json_size, arrival,
-      {.regions = &commons_.regions, .key = key_of(request.caller.get()), .room = &request.room});
+  const Surroundings around{
+      .regions = &commons_.regions, .key = key_of(request.caller.get()), .room = &request.room};
+  auto parsed = json_size == 0U ? parse_infer_raw(**view, request.body, arrival, around)
+                                : parse_infer_json(**view, request.body, json_size, arrival, around);
   if (!parsed && parsed.error().code == ErrorCode::resource_exhausted)
     return full_reply(parsed.error().message);
   if (!parsed) return error_reply(parsed.error());
@@ -440,6 +455,7 @@ std::variant<HttpReply, Deferred> HttpApi::infer(std::string_view model, std::st
   Ready ready{.view = std::move(*view),
               .request = std::move(*parsed),
               .room = std::move(request.room),
+              .answer_room = {},
               .facts = {},
               .deliver = std::move(deliver)};
   if (commons_.access_log)

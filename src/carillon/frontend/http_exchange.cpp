@@ -41,10 +41,6 @@ std::size_t body_size(const HttpReply& reply) {
 
 }  // namespace
 
-Duration transfer_time(Duration base, std::size_t bytes) {
-  return base + std::chrono::seconds(bytes >> 18);
-}
-
 HttpExchange::HttpExchange(std::shared_ptr<HttpLoop> loop, std::string_view peer) : loop_(std::move(loop)) {
   if (!loop_->shared->commons.access_log) return;
   record_ = std::make_unique<AccessRecord>();
@@ -92,6 +88,9 @@ std::optional<HttpReply> HttpExchange::take_header(HttpFields fields) {
     record_->path = request_.target;
     record_->trace = trace_;
   }
+  if (!fields.repeated.empty())
+    return error_reply(400, "the request has the header " + std::string(fields.repeated) +
+                                " twice; which of them counts?");
   if (shared.commons.draining && request_.method != "GET")
     return error_reply(503, "the server is going away");
   content_encoding_ = fields.content_encoding;
@@ -271,14 +270,19 @@ void HttpExchange::answer(HttpReply reply) {
   send(coding);
 }
 
-// For the answer, whoever takes it and when. One that is larger than all that may be in flight goes where
-// nothing else is.
+// For the answer, whoever takes it and when; its outputs may have taken some already. One that is larger than
+// all that may be in flight goes where nothing else is.
 void HttpExchange::take_room() {
   const std::size_t size = body_size(reply_);
   const auto& bodies = loop_->shared->commons.bodies;
-  reply_.room = Reservation(bodies);
-  if (!reply_.may_refuse) return reply_.room.overdraw(size);
-  if (reply_.room.grow(std::min(size, bodies->largest()))) return;
+  if (reply_.room.bytes() == 0) reply_.room = Reservation(bodies);
+  const std::size_t held = reply_.room.bytes();
+  if (!reply_.may_refuse) {
+    if (size > held) reply_.room.overdraw(size - held);
+    return;
+  }
+  const std::size_t wanted = std::min(size, bodies->largest());
+  if (wanted <= held || reply_.room.grow(wanted - held)) return;
   auto refused = full_reply("there is no room now for the answer's " + std::to_string(size) +
                             " bytes: too many are in flight");
   refused.facts = std::move(reply_.facts);

@@ -14,6 +14,7 @@
 #include "carillon/frontend/compression.h"
 #include "carillon/frontend/http_handler.h"
 #include "carillon/frontend/http_loop.h"
+#include "carillon/frontend/transfer_time.h"
 
 namespace carillon::frontend {
 
@@ -26,6 +27,7 @@ struct HttpFields {
   std::string_view accept;
   std::string_view fetch_site;
   std::optional<std::string_view> inference_header_length;
+  std::string_view repeated = {};  // a field that says one thing and came twice; empty: there is none
   Credentials credentials;
   std::string_view traceparent;  // empty: none, or several
   std::string tracestate;        // empty: none, or one that may not be passed on
@@ -108,9 +110,6 @@ class HttpExchange {
   std::string tracestate_;  // the client's, passed back
   bool recording_ = false;  // `record_` is of a request that has not ended
 };
-
-// How long `bytes` may take to be sent.
-Duration transfer_time(Duration base, std::size_t bytes);
 
 // A body that arrives more slowly (bytes a second) makes way when others find no room.
 inline constexpr std::size_t slow_body = std::size_t{1} << 20;

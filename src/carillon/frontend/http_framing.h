@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -10,6 +11,11 @@ namespace carillon::frontend {
 
 // Without the blanks and tabs around it.
 std::string_view trimmed(std::string_view text);
+
+// Fields that say one thing: a request that has one of them twice is refused, since whoever stands before the
+// server may have heeded the other. (Those of keys are in Credentials.)
+inline constexpr std::array<std::string_view, 5> fields_once = {
+    "Content-Length", "Content-Encoding", "Inference-Header-Content-Length", "Content-Type", "Expect"};
 
 // The fields of a request's header that say to whom it goes and where its body ends.
 struct HttpFraming {

@@ -58,6 +58,12 @@ std::string tracestate_in(const http::fields& fields) {
   return is_tracestate(all) ? all : std::string();
 }
 
+std::string_view repeated_in(const http::fields& fields) {
+  for (const std::string_view name : fields_once)
+    if (fields.count({name.data(), name.size()}) > 1) return name;
+  return {};
+}
+
 HttpFields fields_of(const http::request_header<>& header) {
   const bool traced = header.count(traceparent_key) == 1;
   HttpFields fields{.method = view(header.method_string()),
@@ -66,6 +72,7 @@ HttpFields fields_of(const http::request_header<>& header) {
                     .accept_encoding = view(header[http::field::accept_encoding]),
                     .accept = view(header[http::field::accept]),
                     .fetch_site = view(header["Sec-Fetch-Site"]),
+                    .repeated = repeated_in(header),
                     .credentials = credentials_in(header),
                     .traceparent = traced ? view(header[traceparent_key]) : std::string_view(),
                     .tracestate = traced ? tracestate_in(header) : std::string()};

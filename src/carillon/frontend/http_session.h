@@ -20,7 +20,7 @@ namespace carillon::frontend {
 // happens on the loop's thread, but for what is heavy.
 //
 // While a request is open a read stays posted: it notices a client that goes, and keeps what a pipelining
-// client sends ahead. That same read serves as the wait for the next request. Over TLS it is all the same,
+// client sends ahead. Where that is as much as may be kept, the sweep looks whether the client has gone. That same read serves as the wait for the next request. Over TLS it is all the same,
 // after a handshake that has as long as a header.
 //
 // A connection that turns out to speak HTTP/2 (by ALPN over TLS, by its first bytes otherwise) is handed to
@@ -62,6 +62,7 @@ class HttpSession final : public HttpConnection,
   void on_body();
   void watch();
   void on_watched(Error error, std::size_t bytes);
+  bool client_closed() const;
   void reply_and_close(HttpReply reply);
   void cut_short(HttpReply reply);
   void on_written(Error error);

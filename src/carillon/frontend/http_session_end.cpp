@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include <poll.h>
+
 #include "carillon/frontend/http_session.h"
 
 namespace carillon::frontend {
@@ -40,12 +42,18 @@ void HttpSession::drain() {
   buffer_.consume(buffer_.size());
   // What comes over TLS needs no deciphering any more.
   stream_->socket().async_read_some(buffer_.prepare(std::size_t{16} << 10),
-                                   [self = shared_from_this()](Error error, std::size_t bytes) {
-                                     if (self->state_ == State::closed) return;
-                                     self->lingered_ += bytes;
-                                     if (error || self->lingered_ > linger_most) return self->close();
-                                     self->drain();
-                                   });
+                                    [self = shared_from_this()](Error error, std::size_t bytes) {
+                                      if (self->state_ == State::closed) return;
+                                      self->lingered_ += bytes;
+                                      if (error || self->lingered_ > linger_most) return self->close();
+                                      self->drain();
+                                    });
+}
+
+// Whether the client has closed its side of the connection, however much of what it sent is not read yet.
+bool HttpSession::client_closed() const {
+  pollfd connection{.fd = stream_->socket().native_handle(), .events = POLLRDHUP, .revents = 0};
+  return ::poll(&connection, 1, 0) == 1 && (connection.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
 void HttpSession::sweep(Time now, bool no_room) {
@@ -62,6 +70,10 @@ void HttpSession::sweep(Time now, bool no_room) {
     }
     return cut_short(error_reply(
         408, "the body arrives too slowly: " + std::to_string(received_) + " bytes of it so far"));
+  }
+  if (state_ == State::open && !watching_ && !gone_ && client_closed()) {
+    gone_ = true;
+    return cancel();
   }
   if (now < deadline_) return;
   if (state_ == State::header && !cut_short_)

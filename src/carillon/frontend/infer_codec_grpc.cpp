@@ -8,6 +8,7 @@
 
 #include "carillon/frontend/classification.h"
 #include "carillon/frontend/parameters.h"
+#include "carillon/frontend/reading_room.h"
 #include "carillon/frontend/tensors.h"
 #include "carillon/frontend/text_elements.h"
 
@@ -156,7 +157,9 @@ Result<> read_inputs(const repository::ModelConfig& config, const inference::Mod
   controller::InferCall& call = *request.call;
   const int raw = message.raw_input_contents_size();
   int taken = 0;  // of the raw entries
-  InputCheck check(config, message.ByteSizeLong());
+  const std::size_t size = message.ByteSizeLong();
+  InputCheck check(config, size);
+  ReadingRoom reading(around.room, size);
   for (int i = 0; i < message.inputs_size(); ++i) {
     const auto& input = message.inputs(i);
     const auto part = shared_part("inputs[" + std::to_string(i) + "]", input, around);
@@ -167,6 +170,8 @@ Result<> read_inputs(const repository::ModelConfig& config, const inference::Mod
     if (!slot) return std::unexpected(slot.error());
     const std::string where =
         "input '" + config.inputs[slot->index].name + "' of model '" + config.name + "'";
+    if (!*part)
+      if (auto room = reading.take_copy(slot->bytes, where); !room) return room;
     Result<std::vector<std::byte>> bytes;
     if (*part) {
       if (!filled_fields(input.contents()).empty())
@@ -211,8 +216,11 @@ Result<InferRequest> parse_infer_grpc(const controller::ModelView& model,
       note_unheeded(request.unheeded, name);
       continue;
     }
-    const auto value = parameter_of(name, parameter);
+    auto value = parameter_of(name, parameter);
     if (!value) return std::unexpected(value.error());
+    // Clients in C++ put an id of 64 bits, without a sign, into the parameter with one.
+    if (const auto* const id = std::get_if<std::int64_t>(&*value); name == "sequence_id" && id != nullptr)
+      value = ParameterValue{static_cast<std::uint64_t>(*id)};
     if (auto set = scheduling.set(name, *value); !set) return std::unexpected(std::move(set.error()));
   }
   if (auto read = read_inputs(model.config, message, around, request); !read)
@@ -248,6 +256,7 @@ Result<InferRequest> parse_infer_grpc(const controller::ModelView& model,
   scheduling.apply(*request.call, arrival, transport_deadline, may_be_real_time(model.config, around.key));
   request.call->id = request.id;
   drop_sequence(model.config, *request.call, request.unheeded);
+  if (auto held = hold_inputs(request, around.room); !held) return std::unexpected(std::move(held.error()));
   return request;
 }
 

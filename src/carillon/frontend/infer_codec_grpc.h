@@ -22,9 +22,10 @@ Result<InferRequest> parse_infer_grpc(const controller::ModelView& model,
                                       TimePoint transport_deadline, const Surroundings& around = {});
 
 // Fills `response`; the data goes into raw_output_contents, one entry an output (an empty one where it is in
-// shared memory). Requires outputs that passed check_outputs() and finish_outputs(). Error (invalid_argument): they
-// are more than a message can hold (2 GiB, protobuf's limit); `response` is as it was.
+// shared memory). Requires outputs that passed check_outputs() and finish_outputs(). Error
+// (invalid_argument): they are more than a message can hold (2 GiB, protobuf's limit); `response` is as it
+// was.
 Result<> write_infer_grpc(const controller::ModelView& model, const InferRequest& request,
-                      const controller::InferCall& call, inference::ModelInferResponse& response);
+                          const controller::InferCall& call, inference::ModelInferResponse& response);
 
 }  // namespace carillon::frontend

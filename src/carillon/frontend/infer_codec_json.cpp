@@ -14,6 +14,7 @@
 #include "carillon/frontend/classification.h"
 #include "carillon/frontend/json_check.h"
 #include "carillon/frontend/parameters.h"
+#include "carillon/frontend/reading_room.h"
 #include "carillon/frontend/tensors.h"
 #include "carillon/frontend/text_elements.h"
 #include "carillon/graph/known_texts.h"
@@ -285,8 +286,12 @@ class RequestReader {
  public:
   // `bytes`: of the whole body.
   RequestReader(const controller::ModelView& model, std::string_view blobs, std::size_t bytes,
-                const Surroundings& around)
-      : config_(model.config), blobs_(blobs), around_(around), check_(model.config, bytes) {
+                const Surroundings& around, ReadingRoom& reading)
+      : config_(model.config),
+        blobs_(blobs),
+        around_(around),
+        reading_(reading),
+        check_(model.config, bytes) {
     request_.call = std::make_unique<controller::InferCall>();
     request_.call->model = model.id;
     request_.call->inputs.resize(config_.inputs.size());
@@ -406,6 +411,8 @@ class RequestReader {
     if (shared && (data || blob_size))
       return invalid(where + " has both shared_memory_region and " +
                      (data ? "\"data\"" : "binary_data_size") + "; give one of them");
+    if (!shared && (blob_size || data))
+      if (auto room = reading_.take_copy(slot->bytes, where); !room) return room;
     Result<std::vector<std::byte>> bytes;
     if (shared) {
       bytes = take_shared(config_, *slot, *shared, around_.room, request_);
@@ -561,17 +568,17 @@ class RequestReader {
   const repository::ModelConfig& config_;
   std::string_view blobs_;  // what no input has claimed yet
   const Surroundings& around_;
+  ReadingRoom& reading_;
   InputCheck check_;
   RequestParameters scheduling_;
   bool binary_outputs_ = false;
   InferRequest request_;
 };
 
-}  // namespace
-
-Result<InferRequest> parse_infer_json(const controller::ModelView& model, const PaddedBytes& body,
-                                      std::optional<std::size_t> json_size, TimePoint arrival,
-                                      const Surroundings& around) {
+// parse_infer_json() but for what the request holds.
+Result<InferRequest> read_infer_json(const controller::ModelView& model, const PaddedBytes& body,
+                                     std::optional<std::size_t> json_size, TimePoint arrival,
+                                     const Surroundings& around) {
   const auto all = body.text();
   if (json_size && *json_size > all.size())
     return invalid("Inference-Header-Content-Length is " + std::to_string(*json_size) +
@@ -582,6 +589,10 @@ Result<InferRequest> parse_infer_json(const controller::ModelView& model, const 
                    std::to_string(longest_json) + " are allowed: send large tensors as blobs");
   if (json.empty()) return invalid("the body has no JSON");
 
+  ReadingRoom reading(around.room, all.size());
+  if (reading.heeds())
+    if (auto room = reading.take(json_reading_cost(json), "reading the JSON"); !room)
+      return std::unexpected(std::move(room.error()));
   // A parser keeps its memory for the next request, so large ones get their own.
   constexpr std::size_t kept = std::size_t{1} << 20;
   thread_local dom::parser small;
@@ -591,6 +602,9 @@ Result<InferRequest> parse_infer_json(const controller::ModelView& model, const 
   auto error = parser.parse(json.data(), json.size(), false).get(root);
   PaddedBytes rewritten;
   if (error != simdjson::SUCCESS) {
+    // A copy with other words for NaN and infinities, which is read as if it were the first.
+    if (auto room = reading.take(3 * json.size(), "reading the JSON once more"); !room)
+      return std::unexpected(std::move(room.error()));
     const auto checked = check_json(json);
     if (checked.fault) return invalid("the body is not JSON: " + checked.fault->text());
     if (!checked.rewritten.empty()) {
@@ -600,7 +614,18 @@ Result<InferRequest> parse_infer_json(const controller::ModelView& model, const 
     if (error != simdjson::SUCCESS)
       return invalid(std::string("the body is not JSON: ") + simdjson::error_message(error));
   }
-  return RequestReader(model, all.substr(json.size()), all.size(), around).read(root, arrival);
+  return RequestReader(model, all.substr(json.size()), all.size(), around, reading).read(root, arrival);
+}
+
+}  // namespace
+
+Result<InferRequest> parse_infer_json(const controller::ModelView& model, const PaddedBytes& body,
+                                      std::optional<std::size_t> json_size, TimePoint arrival,
+                                      const Surroundings& around) {
+  auto request = read_infer_json(model, body, json_size, arrival, around);
+  if (!request) return request;
+  if (auto held = hold_inputs(*request, around.room); !held) return std::unexpected(std::move(held.error()));
+  return request;
 }
 
 }  // namespace carillon::frontend

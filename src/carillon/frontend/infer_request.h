@@ -50,6 +50,7 @@ struct InferRequest {
   std::vector<OutputChoice> outputs;
   std::vector<Fetch> fetches;                   // what fetch_inputs() has to bring
   std::vector<std::string> unheeded;            // names of parameters that mean nothing here; the first few
+  Reservation more_room;                        // that the tensors hold beyond the body's; see hold_inputs()
   std::unique_ptr<controller::InferCall> call;  // deadline TimePoint::max(): the client named none
 };
 

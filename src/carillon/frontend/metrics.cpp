@@ -302,6 +302,13 @@ std::string metrics_text(const ServerStatistics& statistics, const BesideStatist
         "Requests that are not in the access log, as its queue was full or its file not writable",
         static_cast<double>(*beside.access_dropped));
   }
+  if (beside.inflight_bytes && beside.inflight_limit_bytes) {
+    f.server_gauge("carillon_inflight_bytes",
+                   "Bytes of requests that are being read or open, and of answers that clients have not taken",
+                   static_cast<double>(*beside.inflight_bytes));
+    f.server_gauge("carillon_inflight_limit_bytes", "What these may be (--inflight-limit)",
+                   static_cast<double>(*beside.inflight_limit_bytes));
+  }
   f.server_gauge("carillon_autoscale_add_devices",
                  "Devices that should be added, from the last minute's bad rate",
                  statistics.advice.add_devices);
@@ -332,6 +339,8 @@ std::variant<HttpReply, Deferred> MetricsApi::handle(HttpRequest request, Delive
     return reply;
   }
   BesideStatistics beside{.host = host_.look(), .process = process_statistics()};
+  beside.inflight_bytes = commons_.bodies->used();
+  beside.inflight_limit_bytes = commons_.bodies->limit();
   if (commons_.access_log) {
     beside.access_lines = commons_.access_log->written();
     beside.access_dropped = commons_.access_log->dropped();

@@ -23,6 +23,7 @@ struct BesideStatistics {
   std::optional<HostStatistics> host{};
   std::optional<ProcessStatistics> process{};
   std::optional<std::uint64_t> access_lines{}, access_dropped{};
+  std::optional<std::uint64_t> inflight_bytes{}, inflight_limit_bytes{};  // of bodies and answers
 };
 std::string metrics_text(const controller::ServerStatistics& statistics, const BesideStatistics& beside = {});
 

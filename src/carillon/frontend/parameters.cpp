@@ -109,13 +109,14 @@ Result<> RequestParameters::set(std::string_view name, const ParameterValue& val
     const auto us = whole(value);
     constexpr auto longest = static_cast<std::uint64_t>(
         std::chrono::duration_cast<std::chrono::microseconds>(longest_timeout).count());
-    if (!us || *us > longest)
+    if (!us)
       return wrong(name, value,
-                   "a whole number of microseconds from 0 (none) to " + std::to_string(longest) + " (a day)");
+                   "a whole number of microseconds, 0 for none; more than a day (" + std::to_string(longest) +
+                       ") is taken as a day");
     if (*us == 0)
       timeout_.reset();
     else
-      timeout_ = std::chrono::microseconds(*us);
+      timeout_ = std::chrono::microseconds(std::min(*us, longest));
   } else if (name == "priority") {
     const auto level = whole(value);
     if (!level || *level > std::numeric_limits<std::uint32_t>::max())

@@ -17,7 +17,7 @@ namespace carillon::frontend {
 // A request parameter as either protocol can carry it.
 using ParameterValue = std::variant<bool, std::int64_t, std::uint64_t, double, std::string_view>;
 
-// A longer `timeout` is taken for a mistake in the unit.
+// A longer `timeout`, or deadline of a call, is taken for this one.
 inline constexpr Duration longest_timeout = std::chrono::hours(24);
 inline constexpr std::size_t longest_application = 256;  // bytes
 inline constexpr std::size_t longest_sequence = 128;     // bytes of a sequence's id
@@ -25,7 +25,7 @@ inline constexpr std::size_t longest_sequence = 128;     // bytes of a sequence'
 // The parameters of a request that say how it is scheduled.
 //
 //   timeout      whole microseconds from arrival to deadline, as a number or in decimal digits; 0: none
-//                (Triton's meaning)
+//                (Triton's meaning); more than longest_timeout: that
 //   priority     0: the model's own class; 1 to 2^32-1: normal, the smaller first. 1 is real-time where
 //                may_be_real_time() says so
 //   application  text of at most longest_application bytes

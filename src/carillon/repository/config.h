@@ -69,6 +69,7 @@ struct ModelConfig {
   std::shared_ptr<const QueuePolicies> queue;        // null: the server's own
   std::shared_ptr<const std::vector<Warmup>> warmup;  // null: none
   bool decoupled = false;                             // served over streams alone
+  bool preserve_ordering = false;    // a stream's answers come in the order of their requests
   std::vector<std::string> ignored;  // fields that the file sets and we do not heed, in words
   // Neither a batch size nor inputs are given: whether the model batches is for its file to say (it does if
   // it cannot be imported without a batch), and complete_config() sets max_batch_size.

@@ -195,6 +195,8 @@ Result<> read_batching(const Message& message, ModelConfig& config) {
   config.batch_from_file = message.max_batch_size() == 0 && message.input_size() == 0;
   config.batch_sizes = default_batch_sizes(config.max_batch_size);
   config.dynamic_batching = message.has_dynamic_batching();
+  config.preserve_ordering = message.dynamic_batching().preserve_ordering() ||
+                             message.sequence_batching().oldest().preserve_ordering();
   if (!config.dynamic_batching) return {};
   const auto& batching = message.dynamic_batching();
   if (batching.preferred_batch_size_size() > 0) {
@@ -217,7 +219,6 @@ Result<> read_batching(const Message& message, ModelConfig& config) {
   };
   ignore(batching.max_queue_delay_microseconds() != 0,
          "max_queue_delay_microseconds: how long a request waits follows from its deadline");
-  ignore(batching.preserve_ordering(), "preserve_ordering: answers come as they are ready");
   auto policies = read_queue_policies(batching, config.ignored);
   if (!policies) return std::unexpected(policies.error());
   if (*policies) config.queue = std::make_shared<const QueuePolicies>(**std::move(policies));

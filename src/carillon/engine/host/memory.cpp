@@ -5,42 +5,25 @@
 #include <cstring>
 #include <fstream>
 #include <optional>
-#include <sstream>
 
 #include <sys/mman.h>
 #include <unistd.h>
+
+#include "carillon/base/memory_limit.h"
 
 namespace carillon::engine {
 namespace {
 
 namespace fs = std::filesystem;
 
-// The number after `key` in a file of "key value" lines.
-std::optional<std::uint64_t> find_number(const fs::path& file, std::string_view key) {
-  std::ifstream in(file);
-  for (std::string line; std::getline(in, line);) {
-    std::istringstream words(line);
-    std::string name;
-    std::uint64_t value = 0;
-    if (words >> name >> value && name == key) return value;
-  }
-  return std::nullopt;
-}
-
-std::optional<std::uint64_t> read_number(const fs::path& file) {
-  std::ifstream in(file);
-  std::uint64_t value = 0;
-  if (in >> value) return value;
-  return std::nullopt;  // also "max"
-}
-
-// What is left in the group at `folder`, where it sets a limit.
-std::optional<std::uint64_t> left_in_group(const fs::path& folder, bool v2) {
+// What is left in a group, where it sets a limit.
+std::optional<std::uint64_t> left_in(const MemoryGroup& group) {
+  const auto& [folder, v2] = group;
   const auto limit = read_number(folder / (v2 ? "memory.max" : "memory.limit_in_bytes"));
   const auto used = read_number(folder / (v2 ? "memory.current" : "memory.usage_in_bytes"));
   if (!limit || !used) return std::nullopt;
   const std::uint64_t droppable =
-      find_number(folder / "memory.stat", v2 ? "inactive_file" : "total_inactive_file").value_or(0);
+      read_number(folder / "memory.stat", v2 ? "inactive_file" : "total_inactive_file").value_or(0);
   const std::uint64_t held = *used - std::min(*used, droppable);
   return *limit - std::min(*limit, held);
 }
@@ -71,27 +54,14 @@ Result<> populate(std::byte* data, Bytes size, std::string_view what) {
 
 Result<Bytes> available_memory(const fs::path& root) {
   const fs::path meminfo = root / "proc/meminfo";
-  const auto kilobytes = find_number(meminfo, "MemAvailable:");
+  const auto kilobytes = read_number(meminfo, "MemAvailable:");
   if (!kilobytes)
     return fail(ErrorCode::unavailable,
                 meminfo.string() + " has no line MemAvailable: Linux 3.14 or later is needed");
   std::uint64_t least = *kilobytes * 1024;
 
-  std::ifstream groups(root / "proc/self/cgroup");  // "0::/a/b", or "5:memory:/a/b" in version 1
-  for (std::string line; std::getline(groups, line);) {
-    const std::size_t first = line.find(':');
-    const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-    const bool v2 = controllers == ",,";
-    if (!v2 && controllers.find(",memory,") == std::string::npos) continue;
-    const fs::path mount = root / (v2 ? "sys/fs/cgroup" : "sys/fs/cgroup/memory");
-    fs::path group = fs::path(line.substr(second + 1)).relative_path();
-    for (;; group = group.parent_path()) {
-      if (const auto left = left_in_group(mount / group, v2)) least = std::min(least, *left);
-      if (group.empty()) break;
-    }
-  }
+  for (const MemoryGroup& group : memory_groups(root))
+    if (const auto left = left_in(group)) least = std::min(least, *left);
   return Bytes{least};
 }
 

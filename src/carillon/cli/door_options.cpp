@@ -1,0 +1,79 @@
+#include "carillon/cli/door_options.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <tuple>
+
+#include <CLI/CLI.hpp>
+
+namespace carillon::cli {
+namespace {
+
+Result<std::optional<Bytes>> size_of(const char* option, const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  const auto size = parse_bytes(text);
+  if (!size) return in_context(option, size.error());
+  return *size;
+}
+
+void add_keepalive_options(CLI::App& command, frontend::GrpcKeepalive& keepalive) {
+  const CLI::Range any(0, std::numeric_limits<int>::max());
+  for (const auto& [name, to, text] :
+       {std::tuple("--grpc-keepalive-time", &keepalive.time_ms,
+                   "Milliseconds without a word after which the server pings a gRPC connection"),
+        std::tuple("--grpc-keepalive-timeout", &keepalive.timeout_ms,
+                   "Milliseconds for the answer to such a ping, after which the connection is closed"),
+        std::tuple("--grpc-http2-max-pings-without-data", &keepalive.max_pings_without_data,
+                   "Pings that the server sends in a row without other frames; 0: any number"),
+        std::tuple(
+            "--grpc-http2-min-recv-ping-interval-without-data",
+            &keepalive.min_recv_ping_interval_without_data_ms,
+            "Milliseconds between a gRPC client's pings, where it is sent nothing meanwhile: pings that "
+            "come sooner are strikes"),
+        std::tuple("--grpc-http2-max-ping-strikes", &keepalive.max_ping_strikes,
+                   "Strikes after which a gRPC connection is closed (too_many_pings); 0: never"),
+        std::tuple("--grpc-max-connection-age", &keepalive.max_connection_age_ms,
+                   "Milliseconds after which a gRPC connection takes no new calls (GOAWAY); 0: never"),
+        std::tuple("--grpc-max-connection-age-grace", &keepalive.max_connection_age_grace_ms,
+                   "Milliseconds after that for its open calls, which end then; 0: any time")})
+    command.add_option(name, *to, text)->check(any)->capture_default_str();
+  command
+      .add_option("--grpc-keepalive-permit-without-calls", keepalive.permit_without_calls,
+                  "true: gRPC connections without a call are pinged, and may ping, as those with one")
+      ->capture_default_str();
+}
+
+}  // namespace
+
+void add_door_options(CLI::App& command, DoorArguments& arguments) {
+  command.add_option("--body-limit", arguments.body_limit,
+                     "The largest request body, over HTTP and over gRPC, packed or not (default 256 MiB, or "
+                     "half of --inflight-limit where that is less)");
+  command.add_option(
+      "--inflight-limit", arguments.inflight_limit,
+      "How much the bodies of all requests in flight may have together, HTTP and gRPC, with what they take "
+      "while they are read, and the answers that clients have not taken; beyond it requests are refused with "
+      "503 or RESOURCE_EXHAUSTED. An eighth is kept for small ones (default 1 GiB, or a third of what the "
+      "memory limit leaves beside the caches where that is less)");
+  add_keepalive_options(command, arguments.keepalive);
+}
+
+Result<DoorLimits> door_limits(const DoorArguments& arguments, Bytes left) {
+  const auto body = size_of("--body-limit", arguments.body_limit);
+  if (!body) return std::unexpected(body.error());
+  const auto inflight = size_of("--inflight-limit", arguments.inflight_limit);
+  if (!inflight) return std::unexpected(inflight.error());
+  DoorLimits limits;
+  limits.inflight =
+      inflight->value_or(std::clamp(Bytes{left.count / 3}, least_inflight, largest_door_limits.inflight));
+  // Who wants large bodies gets room for one.
+  if (!*inflight && *body) limits.inflight = std::max(limits.inflight, **body);
+  limits.body = body->value_or(std::min(largest_door_limits.body, Bytes{limits.inflight.count / 2}));
+  if (limits.inflight < limits.body)
+    return invalid("--inflight-limit is " + to_text(limits.inflight) + ", less than --body-limit, " +
+                   to_text(limits.body) + ": such a body could never be read");
+  return limits;
+}
+
+}  // namespace carillon::cli

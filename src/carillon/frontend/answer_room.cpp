@@ -1,0 +1,34 @@
+#include "carillon/frontend/answer_room.h"
+
+#include <algorithm>
+#include <string>
+
+namespace carillon::frontend {
+
+Result<> AnswerRoom::hold(std::size_t bytes) {
+  const std::size_t wanted = std::min(bytes, bodies_->largest());
+  if (wanted <= room_.bytes() || room_.grow(wanted - room_.bytes())) return {};
+  return fail(ErrorCode::resource_exhausted, "there is no room now for the answer's " +
+                                                 std::to_string(bytes) + " bytes: too many are in flight");
+}
+
+void AnswerRoom::settle(std::size_t bytes) {
+  if (bytes > room_.bytes())
+    room_.overdraw(bytes - room_.bytes());
+  else
+    room_.shrink_to(bytes);
+}
+
+std::shared_ptr<AnswerRoom> room_for_answer(std::shared_ptr<ByteBudget> bodies, controller::InferCall& call) {
+  auto room = std::make_shared<AnswerRoom>(std::move(bodies));
+  call.room_for_outputs = [room](std::size_t bytes) { return room->hold(bytes); };
+  return room;
+}
+
+std::size_t size_of_answer(const controller::InferCall& call) {
+  std::size_t bytes = call.texts.size();
+  for (const auto& output : call.outputs) bytes += output.size();
+  return bytes;
+}
+
+}  // namespace carillon::frontend

@@ -1,0 +1,245 @@
+// Answers over gRPC that their clients do not take: how much of them there is, and for how long.
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "grpc_service.grpc.pb.h"
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include "carillon/frontend/fake_service.h"
+#include "carillon/frontend/grpc_server.h"
+
+namespace carillon::frontend {
+namespace {
+
+using inference::ModelInferRequest;
+using inference::ModelInferResponse;
+using inference::ModelStreamInferResponse;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr std::size_t mebi = std::size_t{1} << 20;
+constexpr std::size_t large = 4 * mebi;
+
+// A call whose client reads only where it is told to: its window stays closed.
+template <typename Response>
+struct Call {
+  grpc::ClientContext context;
+  std::unique_ptr<grpc::ClientReaderWriter<ModelInferRequest, Response>> stream;
+
+  Call(grpc::Channel& channel, const char* method)
+      : stream(grpc::internal::ClientReaderWriterFactory<ModelInferRequest, Response>::Create(
+            &channel, grpc::internal::RpcMethod(method, grpc::internal::RpcMethod::BIDI_STREAMING),
+            &context)) {}
+  ~Call() { context.TryCancel(); }
+
+  grpc::Status end() {
+    Response ignored;
+    while (stream->Read(&ignored)) continue;
+    return stream->Finish();
+  }
+};
+
+class GrpcUntaken : public ::testing::Test {
+ protected:
+  // 1 byte in, and 4 MiB, or 1 MiB, out; "ordered" has 4 bytes.
+  GrpcUntaken() {
+    const auto add = [&](const char* name, std::size_t bytes, ModelId id) {
+      auto view = model_of(graph::DataType::u8, {1}, name);
+      view.id = id;
+      view.config.outputs[0].shape = {static_cast<std::int64_t>(bytes)};
+      view.config.preserve_ordering = std::string_view(name) == "ordered";
+      service.all_models.push_back(view);
+    };
+    add("large", large, ModelId{21});
+    add("middle", mebi, ModelId{22});
+    add("ordered", 4, ModelId{23});
+    add("free", 4, ModelId{24});
+  }
+  ~GrpcUntaken() override {
+    service.hold(false);
+    service.release();
+    if (server) server->stop();
+  }
+
+  void start(GrpcOptions options = {}) {
+    options.address = {"127.0.0.1", 0};
+    options.max_body = large;
+    options.commons = &commons;
+    auto started = GrpcServer::start(service, std::move(options));
+    ASSERT_TRUE(started) << started.error().message;
+    server = std::move(*started);
+    grpc::ChannelArguments arguments;
+    arguments.SetMaxReceiveMessageSize(-1);
+    arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+    channel = grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(server->port()),
+                                        grpc::InsecureChannelCredentials(), arguments);
+  }
+
+  static ModelInferRequest request(const std::string& model, const std::string& id = "") {
+    ModelInferRequest made;
+    made.set_model_name(model);
+    made.set_id(id);
+    auto& x = *made.add_inputs();
+    x.set_name("x");
+    x.set_datatype("UINT8");
+    x.add_shape(1);
+    made.add_raw_input_contents("a");
+    return made;
+  }
+
+  std::unique_ptr<Call<ModelInferResponse>> infer(const std::string& model) {
+    auto call = std::make_unique<Call<ModelInferResponse>>(*channel, unary);
+    EXPECT_TRUE(call->stream->Write(request(model)));
+    EXPECT_TRUE(call->stream->WritesDone());
+    return call;
+  }
+  auto open_stream() { return std::make_unique<Call<ModelStreamInferResponse>>(*channel, streaming); }
+
+  void wait_for_nothing_in_flight() {
+    while (commons.bodies->used() > 0) std::this_thread::yield();
+  }
+
+  static constexpr const char* unary = "/inference.GRPCInferenceService/ModelInfer";
+  static constexpr const char* streaming = "/inference.GRPCInferenceService/ModelStreamInfer";
+
+  FakeService service;
+  Commons commons{{.inflight = 64 * mebi, .max_body = large, .strict_readiness = false}};
+  std::unique_ptr<GrpcServer> server;
+  std::shared_ptr<grpc::Channel> channel;
+};
+
+TEST_F(GrpcUntaken, AnswersAreBytesInFlight) {
+  start();
+  std::vector<std::unique_ptr<Call<ModelInferResponse>>> calls;
+  // 14 find room in seven eighths of 64 MiB.
+  while (commons.bodies->refusals() == 0) {
+    ASSERT_LT(calls.size(), 20U);
+    const std::size_t before = commons.bodies->used();
+    calls.push_back(infer("large"));
+    while (commons.bodies->refusals() == 0 && commons.bodies->used() < before + large)
+      std::this_thread::yield();
+  }
+  EXPECT_GE(calls.size(), 13U);
+  EXPECT_LE(commons.bodies->used(), 64 * mebi);
+  const grpc::Status refused = calls.back()->end();
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(refused.error_message(), HasSubstr("no room now for the answer's 4194304 bytes"));
+  // Small ones find room all the same.
+  EXPECT_TRUE(infer("free")->end().ok());
+  // One that is taken makes room for another.
+  EXPECT_TRUE(calls.front()->end().ok());
+  EXPECT_TRUE(infer("large")->end().ok());
+  calls.clear();
+  wait_for_nothing_in_flight();
+}
+
+TEST_F(GrpcUntaken, OutputsOfRequestsThatWaitAreBytesInFlight) {
+  start();
+  service.hold(true);
+  std::vector<std::unique_ptr<Call<ModelInferResponse>>> calls;
+  while (commons.bodies->refusals() == 0) {
+    ASSERT_LT(calls.size(), 20U);
+    const std::size_t before = commons.bodies->used();
+    calls.push_back(infer("large"));
+    while (commons.bodies->refusals() == 0 && commons.bodies->used() < before + large)
+      std::this_thread::yield();
+  }
+  EXPECT_EQ(calls.back()->end().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(service.held(), calls.size() - 1);
+  calls.clear();
+  wait_for_nothing_in_flight();
+}
+
+TEST_F(GrpcUntaken, AClientThatTakesTooLongLosesItsCall) {
+  start({.take_timeout = 20ms});
+  const auto call = infer("large");
+  // 16 s are for 4 MiB; small ones of a stream whose window is closed have the 20 ms.
+  const auto stream = open_stream();
+  for (int i = 0; i < 400; ++i)
+    if (!stream->stream->Write(request("middle"))) break;
+  while (commons.bodies->used() > large + mebi) std::this_thread::yield();
+  call->context.TryCancel();
+  wait_for_nothing_in_flight();
+  const grpc::Status ended = stream->end();
+  EXPECT_EQ(ended.error_code(), grpc::StatusCode::ABORTED);
+  EXPECT_THAT(ended.error_message(), HasSubstr("did not take its answer"));
+}
+
+TEST_F(GrpcUntaken, AStreamIsNotReadWhileItsAnswersWait) {
+  start();
+  const auto stream = open_stream();
+  constexpr int requests = 100;
+  for (int i = 0; i < requests; ++i) ASSERT_TRUE(stream->stream->Write(request("middle", std::to_string(i))));
+  // A sixteenth of what may be in flight, and what was read beside it.
+  while (commons.bodies->used() < 4 * mebi) std::this_thread::yield();
+  // Read without a bound there would be no room for the last.
+  for (int i = 0; i < requests; ++i) {
+    ModelStreamInferResponse response;
+    ASSERT_TRUE(stream->stream->Read(&response));
+    ASSERT_EQ(response.error_message(), "");
+    EXPECT_LE(commons.bodies->used(), 16 * mebi);
+  }
+  EXPECT_EQ(commons.bodies->refusals(), 0U);
+  EXPECT_TRUE(stream->stream->WritesDone());
+  EXPECT_TRUE(stream->end().ok());
+  wait_for_nothing_in_flight();
+}
+
+TEST_F(GrpcUntaken, AnswersOfAStreamKeepOrderWhereTheModelWantsIt) {
+  start();
+  service.hold(true);
+  const auto stream = open_stream();
+  for (const char* id : {"a", "b", "c"}) ASSERT_TRUE(stream->stream->Write(request("ordered", id)));
+  for (const char* id : {"x", "y"}) ASSERT_TRUE(stream->stream->Write(request("free", id)));
+  service.wait_for_held(5);
+  service.release(true);
+  std::vector<std::string> ordered, free;
+  for (int i = 0; i < 5; ++i) {
+    ModelStreamInferResponse response;
+    ASSERT_TRUE(stream->stream->Read(&response));
+    ASSERT_EQ(response.error_message(), "");
+    (response.infer_response().model_name() == "ordered" ? ordered : free)
+        .push_back(response.infer_response().id());
+  }
+  EXPECT_THAT(ordered, ElementsAre("a", "b", "c"));
+  EXPECT_THAT(free, ElementsAre("y", "x"));
+}
+
+TEST_F(GrpcUntaken, WhatWaitsForItsTurnEndsWithTheStream) {
+  start();
+  service.hold(true);
+  auto stream = open_stream();
+  for (const char* id : {"a", "b", "c"}) ASSERT_TRUE(stream->stream->Write(request("ordered", id)));
+  service.wait_for_held(3);
+  stream->context.TryCancel();
+  service.wait_for_cancelled(3);
+  stream.reset();
+  wait_for_nothing_in_flight();
+  server->wait_drained(std::chrono::minutes(1));
+}
+
+TEST_F(GrpcUntaken, CallsAreBounded) {
+  start({.most_calls = 3});
+  std::vector<std::unique_ptr<Call<ModelInferResponse>>> calls;
+  service.hold(true);
+  for (int i = 0; i < 3; ++i) calls.push_back(infer("free"));
+  service.wait_for_held(3);
+  const auto stub = inference::GRPCInferenceService::NewStub(channel);
+  grpc::ClientContext context;
+  inference::ServerLiveResponse live;
+  const grpc::Status refused = stub->ServerLive(&context, {}, &live);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(refused.error_message(), HasSubstr("there are 3 calls"));
+  EXPECT_EQ(infer("free")->end().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  service.hold(false);
+  service.release();
+  for (const auto& call : calls) EXPECT_TRUE(call->end().ok());
+}
+
+}  // namespace
+}  // namespace carillon::frontend
