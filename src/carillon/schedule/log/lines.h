@@ -14,7 +14,7 @@
 namespace carillon::schedule::log {
 
 constexpr std::string_view magic = "carillon-log";
-constexpr int version = 6;
+constexpr int version = 7;
 
 // Appends what stands behind "e NOW " and behind "a ", without the line's end.
 void append(std::string& out, const Event& event);

@@ -203,8 +203,11 @@ TEST_F(DecisionLog, VersionOneIsRead) {
 }
 
 TEST_F(DecisionLog, WhatAPolicyWasToldOfSilenceProfilesPreemptionAndClassesIsRead) {
-  const Environment told{
-      .shortest = 5ms, .hangs_after = 300ms, .profile_share = 0.25, .preemption = Preemption::deadline, .classes = true};
+  const Environment told{.shortest = 5ms,
+                         .hangs_after = 300ms,
+                         .profile_share = 0.25,
+                         .preemption = Preemption::deadline,
+                         .classes = true};
   ModelInfo model{
       .id = {0}, .name = "1 m", .batches = {{1, 2ms}}, .time_varies = true, .cls = Class::best_effort};
   {
@@ -296,9 +299,9 @@ TEST_F(DecisionLog, MangledLogsAreErrorsWithTheirLine) {
   EXPECT_THAT(read_all().error().message, HasSubstr(":3: a model needs"));
   write("something else\n");
   EXPECT_THAT(read_all().error().message, HasSubstr("is not a log of carillon"));
-  write("carillon-log 7\nscheduler symphony\n");
+  write("carillon-log 8\nscheduler symphony\n");
   ASSERT_FALSE(read_all());
-  EXPECT_THAT(read_all().error().message, HasSubstr("reads logs of version 1 to 6"));
+  EXPECT_THAT(read_all().error().message, HasSubstr("reads logs of version 1 to 7"));
 }
 
 TEST_F(DecisionLog, AFileThatIsThereIsNotOverwritten) {
