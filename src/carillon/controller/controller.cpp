@@ -601,8 +601,11 @@ void Controller::handle(Work& work) {
   for (const worker::ActionResult& result : work.results) core_.on_result(result, clock_.now());
   for (const worker::ProbeResult& result : work.probes) core_.on_probe(result, clock_.now());
   for (Submission& submission : work.turned_away) turn_away(std::move(submission), clock_.now());
+  // They come together: of a few rows that wait already, one batch is made.
+  const TimePoint together = clock_.now();
   for (Submission& submission : work.calls)
-    core_.submit(submission.ticket, std::move(submission.call), std::move(submission.handler), clock_.now());
+    core_.gather(submission.ticket, std::move(submission.call), std::move(submission.handler), together);
+  core_.decide(together);
   for (const std::uint64_t ticket : work.cancels) core_.cancel(ticket, clock_.now());
   if (const TimePoint now = clock_.now(); core_.wake_at() <= now) core_.wake(now);
   devices_alive_ = core_.devices_alive();

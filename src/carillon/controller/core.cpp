@@ -104,6 +104,7 @@ Core::Core(std::unique_ptr<schedule::Scheduler> scheduler, const CoreOptions& op
   flights_.reserve(256);
   actions_out_.reserve(256);
   pending_.reserve(64);
+  gathered_.reserve(256);
 }
 
 Core::~Core() {
@@ -201,7 +202,7 @@ void Core::answer_at_once(std::uint64_t ticket, std::unique_ptr<InferCall> call,
            .number = options_.journal != nullptr ? ticket : 0});
 }
 
-void Core::submit(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerHandler on_answer,
+void Core::gather(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerHandler on_answer,
                   TimePoint now) {
   enter(now);
   CARILLON_ASSERT(call != nullptr && call->model.index() < models_.size() && call->rows >= 1);
@@ -273,7 +274,7 @@ void Core::submit(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerH
       open.outputs.push_back(call->wants(i) ? output.data() + output.size() / rows * r : nullptr);
     }
   }
-  Request request{.id = {},
+  Request request{.id = open.first,
                   .model = open.model,
                   .app = open.app,
                   .cls = open.cls,
@@ -295,16 +296,30 @@ void Core::submit(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerH
   tickets_.insert(ticket, index);
   book_.set_open_requests(tickets_.size());
   count_waiting(open, true);
-  for (std::size_t r = 0; r < rows && !open.closing; ++r) {
-    request.id = {open.first.value + r};
-    open.state[r] = Row::waiting;
-    requests_.insert(request.id.value, index);
-    feed(schedule::RequestArrived{request}, now);
+  gathered_.emplace_back(index, request);
+}
+
+// Of a call that is refused while its rows are told, the scheduler does not hear of the rest.
+void Core::decide(TimePoint now) {
+  enter(now);
+  const bool several =
+      gathered_.size() > 1 || (!gathered_.empty() && open_[gathered_.front().first].rows > 1);
+  for (auto& [index, request] : gathered_) {
+    for (std::size_t r = 0; r < open_[index].state.size() && !open_[index].closing; ++r) {
+      Open& open = open_[index];
+      request.id = {open.first.value + r};
+      open.state[r] = Row::waiting;
+      requests_.insert(request.id.value, index);
+      feed(schedule::RequestArrived{request, several}, now);
+    }
   }
+  if (several) feed(schedule::AllArrived{}, now);
+  // Of a call that is over there is a record.
+  if (options_.journal != nullptr)
+    for (const auto& [index, request] : gathered_)
+      if (!open_[index].closing) options_.journal->put(open_[index].record);
+  gathered_.clear();
   settle(now);
-  // One that is over has its record.
-  if (options_.journal != nullptr && tickets_.find(ticket) == index)
-    options_.journal->put(open_[index].record);
 }
 
 void Core::cancel(std::uint64_t ticket, TimePoint now) {
@@ -471,8 +486,8 @@ void Core::drain(TimePoint now) {
   if (options_.on_leisure) tell_leisure(false);
 }
 
-// What a device is wanted for is not sent before whoever has it was told; that it is free, not before all that
-// was heard of is decided.
+// What a device is wanted for is not sent before whoever has it was told; that it is free, not before all
+// that was heard of is decided.
 void Core::tell_leisure(bool wanted_alone) {
   told_leisure_.resize(std::max(told_leisure_.size(), leisure_.devices()));
   for (std::size_t i = 0; i < told_leisure_.size(); ++i) {

@@ -77,10 +77,10 @@ struct CoreOptions {
   std::size_t timeline = 0;                // actions that timeline() keeps
   RevivalOptions revivals;
   std::function<void(const DeviceNews&)> on_device;  // is told; may be empty
-  // Is told until when a device cannot be wanted (schedule::Leisure): none where it is, before it is sent what
-  // it is wanted for. Each time that it changes; may be empty. Must not block.
+  // Is told until when a device cannot be wanted (schedule::Leisure): none where it is, before it is sent
+  // what it is wanted for. Each time that it changes; may be empty. Must not block.
   std::function<void(DeviceId, std::optional<TimePoint> free_until)> on_leisure;
-  std::shared_ptr<Journal> journal;                  // where calls and actions are noted; null: nowhere
+  std::shared_ptr<Journal> journal;  // where calls and actions are noted; null: nowhere
 };
 
 // By when the answer of a call is worth having: its own deadline, or, where it has none, that of its model's
@@ -129,7 +129,14 @@ class Core {
   Uses uses(ModelId id) const;
 
   // Takes a call whose buffers all have the right sizes and whose outputs are sized. `ticket` is not in use.
-  void submit(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerHandler on_answer, TimePoint now);
+  void submit(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerHandler on_answer, TimePoint now) {
+    gather(ticket, std::move(call), std::move(on_answer), now);
+    decide(now);
+  }
+  // The same in two steps, for calls that came together: the scheduler hears of all their rows in decide(),
+  // and decides nothing before it has heard of the last. Nothing else of this core is called in between.
+  void gather(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerHandler on_answer, TimePoint now);
+  void decide(TimePoint now);
   // The client of `ticket` has gone. Any ticket; nothing happens where it is not open.
   void cancel(std::uint64_t ticket, TimePoint now);
   // The result of an action that a worker took, and that of a probe.
@@ -300,16 +307,17 @@ class Core {
   std::map<Application, AppId> applications_;
   std::size_t named_ = 0;  // of these
 
-  std::vector<schedule::Event> pending_;  // events of our own making, for the scheduler
+  std::vector<std::pair<std::uint32_t, Request>> gathered_;  // calls, and the first row of each
+  std::vector<schedule::Event> pending_;                     // events of our own making, for the scheduler
   bool deciding_ = false;
   schedule::Actions actions_out_;
   std::vector<std::uint32_t> closing_;
   std::vector<Deferred> deferred_;  // in order of due
   TimePoint scheduler_wake_ = TimePoint::max();
   TimePoint sought_slow_ = TimePoint::min();  // when devices were last looked for that are slow to report
-  schedule::Leisure leisure_;  // kept where somebody is told of it
+  schedule::Leisure leisure_;                 // kept where somebody is told of it
   std::vector<std::optional<TimePoint>> told_leisure_;  // by device
-  worker::InferCommand command_{};  // large: made once
+  worker::InferCommand command_{};                      // large: made once
   TimePoint last_ = TimePoint::min();
   bool started_ = false;
   bool stopped_ = false;

@@ -115,7 +115,12 @@ using Actions = std::vector<Action>;
 // What can happen to a scheduler.
 struct RequestArrived {
   Request request;
+  // It came with others: nothing is decided on it before the AllArrived that follows. Other events may come
+  // in between, and are decided as ever.
+  bool more = false;
 };
+// All requests that came together have been told: what they call for is decided now.
+struct AllArrived {};
 struct RequestCancelled {  // the client has gone; the request is open, or has been answered meanwhile
   RequestId request;
   ModelId model;  // the request's
@@ -168,6 +173,6 @@ struct RequestProfiled {
   Duration solo;
 };
 using Event = std::variant<RequestArrived, RequestCancelled, ActionDone, DeviceChanged, Wake, RequestProfiled,
-                           ModelChanged>;
+                           ModelChanged, AllArrived>;
 
 }  // namespace carillon::schedule

@@ -11,7 +11,7 @@ namespace carillon::schedule {
 TimePoint BySize::decide(const Event& event, TimePoint now, Actions& out) {
   const std::size_t before = out.size();
   if (const auto* arrival = std::get_if<RequestArrived>(&event)) {
-    arrived(arrival->request, now, out);
+    arrived(*arrival, now, out);
   } else if (const auto* change = std::get_if<ModelChanged>(&event)) {
     model_changed(*change, now, out);
   } else if (const auto* gone = std::get_if<RequestCancelled>(&event)) {
@@ -141,7 +141,8 @@ BySize::SizeClass& BySize::class_of(Model& model, const Effort& effort, TimePoin
   return *found;
 }
 
-void BySize::arrived(const Request& request, TimePoint now, Actions& out) {
+void BySize::arrived(const RequestArrived& arrival, TimePoint now, Actions& out) {
+  const Request& request = arrival.request;
   Model& model = models_[request.model.index()];
   Request inner = request;
   inner.model = model.inner;
@@ -153,7 +154,7 @@ void BySize::arrived(const Request& request, TimePoint now, Actions& out) {
     inner.model = as.inner;
     open_.insert(request.id, {.inner = as.inner, .effort = request.effort});
   }
-  ask(RequestArrived{inner}, now, out);
+  ask(RequestArrived{inner, arrival.more}, now, out);
 }
 
 void BySize::follow(Infer& infer) {

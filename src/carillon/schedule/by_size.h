@@ -72,7 +72,7 @@ class BySize final : public Scheduler {
     std::uint64_t version = 0;  // of its model, when it was sent
   };
 
-  void arrived(const Request& request, TimePoint now, Actions& out);
+  void arrived(const RequestArrived& arrival, TimePoint now, Actions& out);
   void model_changed(const ModelChanged& change, TimePoint now, Actions& out);
   void done(const ActionDone& done);
   SizeClass& class_of(Model& model, const Effort& effort, TimePoint now, Actions& out);

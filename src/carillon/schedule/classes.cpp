@@ -31,6 +31,7 @@ TimePoint Classed::decide(const Event& event, TimePoint now, Actions& out) {
     begin(event, now, out);
   }
   std::visit([&](const auto& what) { on(what, now, out); }, event);
+  if (const auto* arrival = std::get_if<RequestArrived>(&event); arrival && arrival->more) return asked_;
   settle(now, out);
   if (std::holds_alternative<Wake>(event)) asked_ = TimePoint::max();
   // A Wake that was asked for and is late has yet to come.

@@ -159,6 +159,7 @@ class Classed final : public Scheduler {
   void on(const ModelChanged& event, TimePoint now, Actions& out);
   void on(const RequestProfiled& event, TimePoint now, Actions& out) { ask(event, now, out); }
   void on(const Wake& event, TimePoint now, Actions& out);
+  void on(const AllArrived& event, TimePoint now, Actions& out) { ask(event, now, out); }
   void begin(const Event& event, TimePoint now, Actions& out);
   void ask(const Event& event, TimePoint now, Actions& out);
   bool heed(const Action& action, TimePoint now);

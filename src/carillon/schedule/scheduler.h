@@ -13,7 +13,7 @@ namespace carillon::schedule {
 //
 // Contract, kept by whoever drives it: `now` never goes back; every Load, Unload and Infer is answered by
 // exactly one ActionDone unless its device dies first; a Wake is given at or after the time that the last
-// decide() returned; a request's model has come.
+// decide() returned; a request's model has come; after arrivals that say `more` an AllArrived comes.
 // Contract, kept by every policy: each request that arrived gets exactly one outcome: a Refuse, or a place in
 // an Infer that succeeds; after a RequestCancelled none is needed. A request whose Infer did not succeed is
 // tried again or refused. Not thread-safe.

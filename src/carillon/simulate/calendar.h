@@ -58,15 +58,16 @@ struct RequestHeard {
 struct ClientGoes {
   RequestId id;
 };
+struct AllHeard {};  // what clients sent together
 struct SchedulerWakes {
   std::uint32_t booking = 0;  // void where another came after it
 };
 using Step = std::variant<DeviceStep, ActionArrives, EvictionArrives, ReportArrives, DeviceDies, DeviceStalls,
                           DeviceSlowsDown, DeviceReturns, DecisionMade, NothingToProfile, ClientSends,
-                          RequestHeard, ClientGoes, SchedulerWakes>;
+                          RequestHeard, ClientGoes, AllHeard, SchedulerWakes>;
 
-// What is planned, in the order of time. Of one instant: what devices did, then what clients did, then what
-// the scheduler had planned, each in the order of planning.
+// What is planned, in the order of time. Of one instant: what devices did, then what clients did, then that
+// they have sent all, then what the scheduler had planned, each in the order of planning.
 class Calendar {
  public:
   void plan(TimePoint at, Step step) {
@@ -92,7 +93,8 @@ class Calendar {
     }
   };
   static std::uint8_t rank(const Step& step) {
-    if (std::holds_alternative<SchedulerWakes>(step)) return 2;
+    if (std::holds_alternative<SchedulerWakes>(step)) return 3;
+    if (std::holds_alternative<AllHeard>(step)) return 2;
     return std::holds_alternative<ClientSends>(step) || std::holds_alternative<RequestHeard>(step) ||
                    std::holds_alternative<ClientGoes>(step)
                ? 1

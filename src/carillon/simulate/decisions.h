@@ -44,6 +44,8 @@ class Decisions {
   void add_model(const schedule::ModelInfo& info, Duration shortest);
   void hear(const schedule::Event& event, TimePoint now);
   void decided(TimePoint now);
+  // Decisions take time: requests that come together are decided one after another, as they would wait.
+  bool charged() const { return charged_; }
   // Something is being decided, or waits for that.
   bool busy() const { return thinking_ || !door_.empty() || !reports_.empty() || !cancels_.empty(); }
 

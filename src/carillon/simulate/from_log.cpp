@@ -47,7 +47,8 @@ void FromLog::add(const schedule::Event& event, TimePoint now, const schedule::A
            .slo = r.deadline == TimePoint::max() ? Duration::max() : r.deadline - now,
            .cls = r.cls,
            .priority = r.priority,
-           .app = r.app});
+           .app = r.app,
+           .more = arrival->more});
     }
   } else if (const auto* model = std::get_if<schedule::ModelChanged>(&event)) {
     if (model->info) add_model(*model->info);

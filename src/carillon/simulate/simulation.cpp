@@ -38,6 +38,7 @@ struct Record {
   bool open = true;    // has no outcome yet
   bool heard = false;  // by the scheduler, or the door before it
   bool keep = false;   // what it takes to run it again, once it is answered
+  bool more = false;   // others come with it
 };
 
 // The requests by id, from the first that is open on: ids ascend by one. A ring, as each is asked for often.
@@ -126,6 +127,7 @@ class Simulation final : public Devices::Owner, public Decisions::Owner {
     if (now_ < statistics_.end()) send(step.model);
   }
   void on(const RequestHeard& step) { hear(step.id); }
+  void on(const AllHeard&);
   void on(const ClientGoes& step);
   void on(const SchedulerWakes& step);
   void on(const NothingToProfile& step) {
@@ -165,6 +167,7 @@ class Simulation final : public Devices::Owner, public Decisions::Owner {
   std::uint64_t open_ = 0;
   std::map<RequestId, Duration> kept_;  // what they take alone
   bool deciding_ = false;
+  bool gathering_ = false;  // an AllHeard is planned
   std::uint32_t wake_booking_ = 0;
   TimePoint wake_at_ = TimePoint::max();
   std::chrono::steady_clock::time_point shown_;
@@ -251,6 +254,7 @@ void Simulation::send(ModelId model) {
     r.request.cls = planned.cls;
     r.request.priority = planned.priority;
     r.request.app = planned.app;
+    r.more = planned.more && !decisions_.charged();
   }
   r.own = draw_own(model, r.request);
   if (m.latency.sized) r.request.effort = workload::LatencyModel::effort_of(r.own);
@@ -274,7 +278,13 @@ void Simulation::hear(RequestId id) {
   r->heard = true;
   Request request = r->request;
   request.arrival = now_;
-  decisions_.hear(schedule::RequestArrived{request}, now_);
+  decisions_.hear(schedule::RequestArrived{request, r->more}, now_);
+  if (r->more && !std::exchange(gathering_, true)) plan(now_, AllHeard{});
+}
+
+void Simulation::on(const AllHeard&) {
+  gathering_ = false;
+  decisions_.hear(schedule::AllArrived{}, now_);
 }
 
 void Simulation::on(const ClientGoes& step) {

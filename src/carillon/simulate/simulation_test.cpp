@@ -10,6 +10,7 @@
 
 #include "carillon/schedule/registry.h"
 #include "carillon/schedule/testing/test_name.h"
+#include "carillon/simulate/from_log.h"
 #include "carillon/simulate/goodput.h"
 #include "carillon/simulate/plot.h"
 #include "carillon/simulate/report.h"
@@ -98,6 +99,45 @@ TEST_P(EveryScheduler, WorksWithLittleMemory) {
 
 INSTANTIATE_TEST_SUITE_P(All, EveryScheduler, ::testing::ValuesIn(schedule::scheduler_names()),
                          [](const auto& tested) { return schedule::testing::test_name(tested.param); });
+
+// Batches as they were sent.
+struct Batches final : Observer {
+  std::vector<std::size_t> sizes;
+  void on_decision(const schedule::Event&, TimePoint, const schedule::Actions& actions, TimePoint) override {
+    for (const schedule::Action& action : actions)
+      if (const auto* infer = std::get_if<schedule::Infer>(&action)) sizes.push_back(infer->requests.size());
+  }
+};
+
+// A log tells which requests came together, such as the rows of one call.
+TEST(FromLog, RequestsThatCameTogetherDoSoAgain) {
+  for (const bool together : {true, false})
+    for (const Duration decisions : {Duration{0}, Duration{1000}}) {
+      FromLog log("log", {});
+      schedule::ModelInfo model{.id = ModelId{0}, .name = "m"};
+      for (int b = 1; b <= 16; ++b) model.batches.push_back({b, b * 1ms + 5ms});
+      log.add(schedule::model_comes(model), TimePoint{}, {});
+      log.add(schedule::DeviceChanged{DeviceId{0}, true, 0}, TimePoint{}, {});
+      for (std::uint64_t i = 0; i < 16; ++i)
+        log.add(schedule::RequestArrived{{.id = RequestId{i}, .deadline = TimePoint{5s}}, together},
+                TimePoint{1ms}, {});
+      if (together) log.add(schedule::AllArrived{}, TimePoint{1ms}, {});
+      const workload::Scenario s = log.scenario();
+      const auto policy = *schedule::make_scheduler("eager", log.environment(s));
+      Batches batches;
+      Options options;
+      options.observer = &batches;
+      options.decision_time = decisions;
+      Figures figures = run(s, *policy, options);
+      EXPECT_EQ(make_report(s, "eager", figures).finish_rate, 1);
+      // Where decisions take time they wait for it one by one.
+      if (together && decisions == Duration{0}) {
+        EXPECT_EQ(batches.sizes, std::vector<std::size_t>{16});
+      } else {
+        EXPECT_EQ(batches.sizes.front(), 1U);
+      }
+    }
+}
 
 TEST(Simulation, RequestsOfOneModelMayHaveSeveralSlos) {
   // A batch takes at least 6 ms: who has 5 ms is refused, the others are answered.

@@ -24,6 +24,7 @@ struct PlannedRequest {
   Class cls = Class::normal;
   std::uint32_t priority = 0;
   AppId app;
+  bool more = false;  // it comes together with others of that time
 };
 
 // A rate that changes: from `at` on (from the start of the run), `requests_per_s`; 0 is a pause.

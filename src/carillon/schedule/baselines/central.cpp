@@ -68,6 +68,7 @@ TimePoint Central::decide(const Event& event, TimePoint now, Actions& out) {
     enqueue(request, now);
     arrived(request.model);
     tell_waiting(request.model);
+    if (arrival->more) return asked_wake_;
   } else if (const auto* done = std::get_if<ActionDone>(&event); done && reported_otherwise(*done, now)) {
     // The policy's own.
   } else if (done) {
@@ -110,7 +111,7 @@ TimePoint Central::decide(const Event& event, TimePoint now, Actions& out) {
       return asked_wake_;
     }
     model_changed(*model, now, out);
-  } else {
+  } else if (std::holds_alternative<Wake>(event)) {
     asked_wake_ = TimePoint::max();
   }
   fleet_.wake(now, out);

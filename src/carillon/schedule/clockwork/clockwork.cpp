@@ -102,7 +102,10 @@ TimePoint Clockwork::decide(const Event& event, TimePoint now, Actions& out) {
     Clockwork& self;
     TimePoint now;
     Actions& out;
-    void operator()(const RequestArrived& e) const { self.arrived(e.request, now, out); }
+    void operator()(const RequestArrived& e) const { self.arrived(e, now, out); }
+    void operator()(const AllArrived&) const {
+      for (const ModelId model : std::exchange(self.gathered_, {})) self.offer(model, now, out);
+    }
     void operator()(const RequestCancelled& e) const { self.cancelled(e.request); }
     void operator()(const ActionDone& e) const { self.done(e, now, out); }
     void operator()(const DeviceChanged& e) const { self.changed(e, now, out); }
@@ -111,6 +114,7 @@ TimePoint Clockwork::decide(const Event& event, TimePoint now, Actions& out) {
     void operator()(const ModelChanged& e) const { self.model_changed(e, now, out); }
   };
   std::visit(Visitor{*this, now, out}, event);
+  if (const auto* arrival = std::get_if<RequestArrived>(&event); arrival && arrival->more) return asked_wake_;
   fill_due(now, out);
   // What expires may be a reason to load something.
   std::size_t missed = 0;
@@ -125,7 +129,8 @@ TimePoint Clockwork::decide(const Event& event, TimePoint now, Actions& out) {
   return asked_wake_;
 }
 
-void Clockwork::arrived(const Request& request, TimePoint now, Actions& out) {
+void Clockwork::arrived(const RequestArrived& arrival, TimePoint now, Actions& out) {
+  const Request& request = arrival.request;
   CARILLON_ASSERT(request.model.index() < models_.size());
   const int rank = rank_of(request);
   if (!state_.can_hold(request.model)) {
@@ -159,7 +164,10 @@ void Clockwork::arrived(const Request& request, TimePoint now, Actions& out) {
   enqueue(open);
   CARILLON_ASSERT(requests_.insert(request.id, open));
   update_queue(request.model, rank);
-  offer(request.model, now, out);
+  if (arrival.more)
+    gathered_.insert(request.model);
+  else
+    offer(request.model, now, out);
 }
 
 // The share of a device that it takes to have the request in time: its work over the time that it can wait,

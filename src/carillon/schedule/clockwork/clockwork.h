@@ -127,7 +127,7 @@ class Clockwork final : public Scheduler {
   }
 
   // clockwork.cpp: what happens.
-  void arrived(const Request& request, TimePoint now, Actions& out);
+  void arrived(const RequestArrived& arrival, TimePoint now, Actions& out);
   Duration demand_of(const Request& request) const;
   void cancelled(RequestId id);
   void done(const ActionDone& event, TimePoint now, Actions& out);
@@ -240,6 +240,7 @@ class Clockwork final : public Scheduler {
   // Models that are nowhere and had requests refused for that alone, by the first time.
   std::set<std::pair<TimePoint, ModelId>> missed_;
   TimePoint load_wake_ = TimePoint::max();
+  std::set<ModelId> gathered_;  // of requests that came with others, and are not yet decided on
   TimePoint asked_wake_ = TimePoint::max();
   std::uint64_t next_sequence_ = 0;
   mutable std::vector<BatchCost> costs_;  // scratch

@@ -1,6 +1,7 @@
 #include "carillon/schedule/fcfs/fcfs.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "carillon/base/assert.h"
 
@@ -23,7 +24,13 @@ TimePoint Fcfs::decide(const Event& event, TimePoint now, Actions& out) {
       CARILLON_ASSERT(self.requests_.insert(e.request.id, {.request = e.request, .sequence = sequence}));
       self.models_[model.index()].waiting.insert({sequence, e.request.id});
       self.list(model);
-      self.offer(model, now, out);
+      if (e.more)
+        self.gathered_.insert(model);
+      else
+        self.offer(model, now, out);
+    }
+    void operator()(const AllArrived&) const {
+      for (const ModelId model : std::exchange(self.gathered_, {})) self.offer(model, now, out);
     }
     void operator()(const RequestCancelled& e) const {
       self.book_.close(e.request);
@@ -39,6 +46,7 @@ TimePoint Fcfs::decide(const Event& event, TimePoint now, Actions& out) {
     void operator()(const ModelChanged& e) const { self.model_changed(e, now, out); }
   };
   std::visit(Visitor{*this, now, out}, event);
+  if (const auto* arrival = std::get_if<RequestArrived>(&event); arrival && arrival->more) return asked_wake_;
   run_loads(now, out);
   state_.unload_leaving(out);
   asked_wake_ = std::min(asked_wake_, wake_);

@@ -77,6 +77,7 @@ class Fcfs final : public Scheduler {
   Order waiting_, homeless_;  // the others with waiting requests; those of them that are nowhere
   std::set<std::pair<std::size_t, DeviceId>> room_;  // devices that may be sent more, by how much they have
   std::vector<std::optional<std::size_t>> listed_room_;  // by device: as listed there
+  std::set<ModelId> gathered_;  // of requests that came with others, and are not yet decided on
   TimePoint wake_ = TimePoint::max(), asked_wake_ = TimePoint::max();
   Sequence next_sequence_ = 0;
 };

@@ -80,8 +80,9 @@ void append(std::string& out, const Event& event) {
   const auto to = std::back_inserter(out);
   if (const auto* arrival = std::get_if<RequestArrived>(&event)) {
     const Request& r = arrival->request;
-    fmt::format_to(to, "arrived {} {} {} {} {} {} {}", r.id.value, r.model.value, r.app.value,
-                   static_cast<int>(r.cls), r.priority, ns(r.arrival), ns(r.deadline));
+    fmt::format_to(to, "{} {} {} {} {} {} {} {}", arrival->more ? "arrived_with" : "arrived", r.id.value,
+                   r.model.value, r.app.value, static_cast<int>(r.cls), r.priority, ns(r.arrival),
+                   ns(r.deadline));
     if (r.effort.known()) fmt::format_to(to, " {} {}", r.effort.operations, r.effort.bytes);
   } else if (const auto* gone = std::get_if<RequestCancelled>(&event)) {
     fmt::format_to(to, "cancelled {} {}", gone->request.value, gone->model.value);
@@ -98,6 +99,8 @@ void append(std::string& out, const Event& event) {
       append_model(out, *model->info);
     else
       fmt::format_to(to, "model_gone {}", model->model.value);
+  } else if (std::holds_alternative<AllArrived>(event)) {
+    out += "all_arrived";
   } else if (const auto* wake = std::get_if<Wake>(&event)) {
     out += "wake";
     for (const Excuse& excuse : wake->excuses)
@@ -188,7 +191,7 @@ Event read_event(std::string_view kind, Words& words, std::size_t models) {
   const auto known = [&](ModelId model) {
     if (model.index() >= models) words.fail();
   };
-  if (kind == "arrived") {
+  if (kind == "arrived" || kind == "arrived_with") {
     Request r;
     words.id(r.id);
     words.id(r.model);
@@ -202,7 +205,7 @@ Event read_event(std::string_view kind, Words& words, std::size_t models) {
       r.effort.bytes = words.number<std::uint64_t>();
     }
     known(r.model);
-    return RequestArrived{r};
+    return RequestArrived{r, kind == "arrived_with"};
   }
   if (kind == "cancelled") {
     RequestCancelled gone;
@@ -246,6 +249,7 @@ Event read_event(std::string_view kind, Words& words, std::size_t models) {
     known(gone.model);
     return gone;
   }
+  if (kind == "all_arrived") return AllArrived{};
   if (kind != "wake") words.fail();
   Wake wake;
   while (words.good() && !words.done()) {

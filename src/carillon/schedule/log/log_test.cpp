@@ -204,8 +204,11 @@ TEST_F(DecisionLog, VersionOneIsRead) {
 }
 
 TEST_F(DecisionLog, WhatAPolicyWasToldOfSilenceProfilesPreemptionAndClassesIsRead) {
-  const Environment told{
-      .shortest = 5ms, .hangs_after = 300ms, .profile_share = 0.25, .preemption = Preemption::deadline, .classes = true};
+  const Environment told{.shortest = 5ms,
+                         .hangs_after = 300ms,
+                         .profile_share = 0.25,
+                         .preemption = Preemption::deadline,
+                         .classes = true};
   ModelInfo model{
       .id = {0}, .name = "1 m", .batches = {{1, 2ms}}, .time_varies = true, .cls = Class::best_effort};
   {

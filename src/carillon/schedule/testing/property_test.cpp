@@ -51,7 +51,7 @@ ModelInfo some_model(std::uint32_t id, Random& random) {
 }
 
 World make_world(std::uint64_t seed, const std::string& policy, bool models_change = false,
-                 bool classes = false, bool sizes = false) {
+                 bool classes = false, bool sizes = false, bool together = false) {
   Random random(seed);
   const auto below = [&](std::uint64_t n) { return static_cast<int>(random.below(n)); };
   World world;
@@ -97,9 +97,13 @@ World make_world(std::uint64_t seed, const std::string& policy, bool models_chan
   world.sim = std::make_unique<SimWorld>(*world.scheduler, options, models);
   const int requests = 20 + below(200);
   const Duration spread{(1 + below(10)) * 50'000'000};
-  for (int i = 0; i < requests; ++i) {
-    const TimePoint t = TimePoint{
-        Duration{static_cast<std::int64_t>(random.uniform() * static_cast<double>(spread.count()))}};
+  TimePoint t;
+  for (int i = 0, left = 0; i < requests; ++i) {
+    if (left == 0)
+      t = TimePoint{
+          Duration{static_cast<std::int64_t>(random.uniform() * static_cast<double>(spread.count()))}};
+    if (together && left == 0) left = 1 + below(20);
+    left = std::max(0, left - 1);
     Request request{.model = ModelId{static_cast<std::uint32_t>(below(static_cast<std::uint64_t>(count)))}};
     request.deadline = below(5) == 0 ? TimePoint::max() : t + Duration{below(200'000'000)};
     request.cls = below(4) != 0 ? Class::normal : below(2) == 0 ? Class::real_time : Class::best_effort;
@@ -109,7 +113,7 @@ World make_world(std::uint64_t seed, const std::string& policy, bool models_chan
       request.effort = {.operations = 1000 * scale * (1 + random.below(2)), .bytes = 100 * scale};
     }
     const RequestId id = world.sim->next_id();
-    world.sim->arrive(request, t);
+    world.sim->arrive(request, t, together && below(10) != 0);
     if (below(10) == 0) world.sim->cancel(id, t + Duration{below(100'000'000)});
   }
   if (world.faults)
@@ -192,6 +196,24 @@ TEST_P(Policies, HoldTheirPromisesWithSizes) {
   int on_time = 0, refused = 0;
   for (std::uint64_t seed = 0; seed < 1500; ++seed) {
     World world = make_world(seed, GetParam(), seed % 3 == 0, seed % 5 == 0, true);
+    world.sim->run(TimePoint{3600s});
+    ASSERT_TRUE(world.sim->problems().empty()) << GetParam() << ", seed " << seed << "\n"
+                                               << world.sim->problems_text();
+    ASSERT_LT(world.sim->decisions(), 100'000U) << "seed " << seed << ": it never comes to rest";
+    const auto counts = world.sim->count();
+    ASSERT_EQ(counts.open, 0) << "seed " << seed;
+    on_time += counts.on_time;
+    refused += counts.refused;
+  }
+  EXPECT_GT(on_time, 5'000);
+  EXPECT_GT(refused, 100);
+}
+
+// Requests that come together, of one model and of several, some of them decided on by themselves.
+TEST_P(Policies, HoldTheirPromisesToThoseThatComeTogether) {
+  int on_time = 0, refused = 0;
+  for (std::uint64_t seed = 0; seed < 2000; ++seed) {
+    World world = make_world(seed, GetParam(), seed % 3 == 0, seed % 4 == 0, seed % 5 == 0, true);
     world.sim->run(TimePoint{3600s});
     ASSERT_TRUE(world.sim->problems().empty()) << GetParam() << ", seed " << seed << "\n"
                                                << world.sim->problems_text();

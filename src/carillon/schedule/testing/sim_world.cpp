@@ -41,10 +41,10 @@ void SimWorld::plan(TimePoint at, Step step, std::uint64_t what, std::uint64_t s
   queue_.insert({std::max(at, now_), next_order_++, step, what, stamp, detail});
 }
 
-void SimWorld::arrive(Request request, TimePoint at) {
+void SimWorld::arrive(Request request, TimePoint at, bool more) {
   request.id = next_id();
   request.arrival = at;
-  requests_.push_back({.request = request});
+  requests_.push_back({.request = request, .more = more});
   plan(at, Step::arrive, request.id.value);
 }
 
@@ -90,7 +90,8 @@ void SimWorld::run(TimePoint until) {
       case Step::arrive:
         if (requests_[entry.what].outcome == Outcome::open) {
           requests_[entry.what].heard = true;
-          decide(RequestArrived{requests_[entry.what].request});
+          decide(RequestArrived{requests_[entry.what].request, requests_[entry.what].more});
+          gathering_ = gathering_ || requests_[entry.what].more;
         }
         break;
       case Step::model:
@@ -149,6 +150,10 @@ void SimWorld::run(TimePoint until) {
       case Step::wake:
         if (entry.stamp == wake_stamp_) decide(Wake{});
         break;
+    }
+    if (gathering_ && (queue_.empty() || queue_.begin()->at > now_)) {
+      gathering_ = false;
+      decide(AllArrived{});
     }
   }
   if (!queue_.empty()) return;

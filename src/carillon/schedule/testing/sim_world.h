@@ -45,7 +45,9 @@ class SimWorld {
   SimWorld(Scheduler& scheduler, const Options& options, std::vector<ModelInfo> models);
 
   // Plans, before or during run().
-  void arrive(Request request, TimePoint at);  // id, arrival are set; returns nothing: see outcomes()
+  // Id and arrival are set. `more`: it is told as one of several that come together, and all of one instant
+  // are decided on at the instant's end.
+  void arrive(Request request, TimePoint at, bool more = false);
   void cancel(RequestId id, TimePoint at);
   void device(DeviceId id, bool alive, TimePoint at);
   void model(const ModelChanged& change, TimePoint at);  // of one that came at the beginning
@@ -59,6 +61,7 @@ class SimWorld {
 
   struct RequestLog {
     Request request;
+    bool more = false;
     bool heard = false;  // by the scheduler
     Outcome outcome = Outcome::open;
     TimePoint answered;
@@ -151,6 +154,7 @@ class SimWorld {
   Random random_;
   TimePoint now_{};
   std::set<Entry> queue_;
+  bool gathering_ = false;  // an AllArrived is owed
   std::uint64_t next_order_ = 0;
   std::vector<RequestLog> requests_;
   std::vector<ActionLog> actions_;

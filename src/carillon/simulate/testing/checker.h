@@ -136,6 +136,7 @@ class Checker final : public Observer {
   void heard(const schedule::ActionDone& event, TimePoint now);
   void heard(const schedule::DeviceChanged& event, TimePoint now);
   void heard(const schedule::Wake& event, TimePoint now);
+  void heard(const schedule::AllArrived&, TimePoint) {}
   void heard(const schedule::RequestProfiled& event, TimePoint now);
   void heard(const schedule::ModelChanged&, TimePoint) {}  // all come before anything is checked
   void decided(const schedule::Load& load, TimePoint now);
