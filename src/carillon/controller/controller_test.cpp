@@ -240,7 +240,8 @@ TEST(Controller, TheJournalTellsWhoseRuleRefusedACall) {
   const auto journal = std::make_shared<Journal>(10, 0s);
   const TinyModel model;
   const auto refused = [&](bool sequences, const std::optional<SequenceMark>& mark) {
-    Controller controller(std::make_unique<EagerScheduler>(),
+    // No device gets anything: all that came waits.
+    Controller controller(std::make_unique<testing::ScriptedScheduler>(),
                           {.core = {.journal = journal}, .sequences = {.most = 0}}, clock);
     controller.add_worker(std::make_unique<testing::HeldWorker>(), "held");
     ModelView view = tiny_view();
@@ -248,8 +249,8 @@ TEST(Controller, TheJournalTellsWhoseRuleRefusedACall) {
       view.config.sequence = std::make_shared<repository::SequenceBatching>(
           repository::SequenceBatching{.inputs = view.config.inputs, .outputs = view.config.outputs});
     } else {
-      view.config.queue =
-          std::make_shared<repository::QueuePolicies>(repository::QueuePolicies{.others = {.most_open = 1}});
+      view.config.queue = std::make_shared<repository::QueuePolicies>(
+          repository::QueuePolicies{.others = {.most_waiting = 1}});
     }
     controller.add_model(std::move(view), model, testing::served(0).info);
     controller.start();
@@ -260,6 +261,10 @@ TEST(Controller, TheJournalTellsWhoseRuleRefusedACall) {
       controller.submit(std::move(call), [&](InferAnswer answer) { answers.push_back(std::move(answer)); });
     }
     EXPECT_EQ(answers.size(), 1U);
+    const ErrorCode code = answers.at(0).status.error().code;
+    EXPECT_EQ(code == ErrorCode::invalid_argument, !answers.at(0).retry_after)
+        << "when there may be room again";
+    EXPECT_EQ(code == ErrorCode::unavailable, !sequences) << "as in Triton, where its queue is full";
     const auto told = journal->find(answers.at(0).number, clock.now(), [](const auto&) { return true; });
     controller.stop();
     return told ? told->request.cause : explain::Cause::none;

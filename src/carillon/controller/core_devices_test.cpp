@@ -299,9 +299,12 @@ TEST_F(CoreDevicesTest, ARowThatRunsAgainIsNotLostWithItsDevice) {
 struct SlowWorker : HeldWorker {
   schedule::Excuse slowness(schedule::Lane lane) override {
     asked.push_back(lane);
-    return {.device = {}, .lane = lane, .starved = starved, .moved = moved};
+    const Duration passed = now - std::exchange(looked[static_cast<std::size_t>(lane)], now);
+    return {.device = {}, .lane = lane, .starved = passed * starved_percent / 100, .moved = moved};
   }
-  Duration starved{0};
+  TimePoint now{};
+  std::array<TimePoint, schedule::lanes> looked{};
+  int starved_percent = 0;
   bool moved = false;
   std::vector<schedule::Lane> asked;
 };
@@ -316,7 +319,7 @@ TEST(SlowDevices, AWakeTellsOfThem) {
   for (HeldWorker& worker : workers) core.add_device(worker);
   core.add_model(served(0));
   core.start(at(0ms));
-  workers[1].starved = 7ms;
+  workers[1].starved_percent = 20;
   scheduler.script = [](const Event& event, TimePoint now, Actions& out, TimePoint& wake) {
     wake = now + 10ms;
     if (std::holds_alternative<RequestArrived>(event))
@@ -324,28 +327,33 @@ TEST(SlowDevices, AWakeTellsOfThem) {
   };
   core.submit(
       1, call_of({0}, 1, at(1ms)), [](const InferAnswer&) {}, at(1ms));
-  while (core.wake_at() <= at(191ms)) core.wake(core.wake_at());
+  while (core.wake_at() <= at(191ms)) {
+    workers[1].now = core.wake_at();
+    core.wake(core.wake_at());
+  }
   using schedule::Lane;
   EXPECT_EQ(workers[1].asked, (std::vector<Lane>(3, Lane::exec))) << "at 51, 101 and 151 ms";
   ASSERT_EQ(workers[0].asked.size(), 3 * 4U) << "an UNLOAD waits for runs of all classes";
   std::vector<schedule::Excuse> told;
   for (const schedule::Wake& wake : scheduler.heard<schedule::Wake>())
     told.insert(told.end(), wake.excuses.begin(), wake.excuses.end());
-  EXPECT_EQ(told, (std::vector<schedule::Excuse>(3, {{1}, Lane::exec, 7ms, false})))
+  EXPECT_EQ(told, (std::vector<schedule::Excuse>{{{1}, Lane::exec, 10200us, false},
+                                                 {{1}, Lane::exec, 10ms, false},
+                                                 {{1}, Lane::exec, 10ms, false}}))
       << "of the other there is nothing to tell";
 }
 
 // Under every policy a device is given up that hangs, and none that is slow.
 TEST(SlowDevices, AreNotTakenOut) {
   const struct {
-    Duration starved;  // of 50 ms
+    int starved_percent;
     bool moved;
     bool hangs;
-  } rows[] = {{0ms, false, true}, {50ms, false, false}, {0ms, true, false}, {20ms, false, true}};
+  } rows[] = {{0, false, true}, {100, false, false}, {0, true, false}, {40, false, true}};
   for (const std::string policy : {"clockwork", "fcfs", "symphony", "orloj"})
-    for (const auto& [starved, moved, hangs] : rows) {
+    for (const auto& [starved_percent, moved, hangs] : rows) {
       SlowWorker worker;
-      worker.starved = starved;
+      worker.starved_percent = starved_percent;
       worker.moved = moved;
       Core core(*schedule::make_scheduler(policy, {.hangs_after = 800ms}), {.slow_after = 50ms});
       core.add_device(worker);
@@ -356,13 +364,14 @@ TEST(SlowDevices, AreNotTakenOut) {
       core.submit(
           1, call_of({0}, 1, now), [&](InferAnswer answer) { answers.push_back(std::move(answer)); }, now);
       for (; now < at(60s); now += 5ms) {
+        worker.now = now;
         // Its LOAD ends; its run does not.
         if (!worker.held.empty() && worker.held.begin()->second.kind == schedule::ActionKind::load)
           core.on_result(worker.end(worker.held.begin()->first, ActionStatus::success, now), now);
         if (core.wake_at() <= now) core.wake(now);
       }
       EXPECT_EQ(core.book().snapshot().devices[0].lost > 0, hangs)
-          << policy << " " << to_ms(starved) << moved;
+          << policy << " " << starved_percent << " " << moved;
       if (hangs) continue;
       ASSERT_FALSE(worker.held.empty()) << policy;
       core.on_result(worker.end(worker.held.begin()->first, ActionStatus::success, now), now);

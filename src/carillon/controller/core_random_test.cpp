@@ -213,6 +213,7 @@ Tally run(std::uint64_t seed) {
           }
           switch (answer.status.error().code) {
             case ErrorCode::deadline_exceeded:
+            case ErrorCode::resource_exhausted:
               ++tally.refused;
               return;
             case ErrorCode::cancelled:

@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include "carillon/controller/queue_rules.h"
 #include "carillon/controller/testing/fakes.h"
+#include "carillon/repository/queue_policies.h"
 
 namespace carillon::controller {
 namespace {
@@ -643,6 +645,41 @@ TEST_F(CoreTest, AnInferHasTheClassThatTheSchedulerSays) {
 TEST_F(CoreTest, AnArrivalIsNeverLaterThanNow) {
   submit(1, call_of({0}, 1, at(5ms), at(20ms)), at(3ms));
   EXPECT_EQ(scheduler->heard<RequestArrived>().at(0).request.arrival, at(3ms));
+}
+
+// It counts there while no device has any of its rows.
+TEST_F(CoreTest, ACallWaitsInItsModelsQueueUntilADeviceHasIt) {
+  QueueRules rules(std::make_shared<const repository::QueuePolicies>(
+      repository::QueuePolicies{.others = {.due = {}, .most_waiting = 1}}));
+  const auto room = [&] { return rules.enter(*call_of({0}, 1, at(0ms)), {}).has_value(); };
+  auto call = call_of({0}, 2, at(0ms));
+  ASSERT_TRUE(rules.enter(*call, {}));
+  EXPECT_FALSE(room());
+  on_next<RequestArrived>({infer(1, {{0}})});
+  submit(1, std::move(call), at(0ms));
+  EXPECT_TRUE(room());
+  on_next<ActionDone>({});
+  end(1, ActionStatus::failed, at(1ms));
+  EXPECT_FALSE(room()) << "it is to be tried again";
+  on_next<RequestArrived>({infer(2, {{0}, {1}, {2}})});
+  submit(2, call_of({0}, 1, at(1ms)), at(1ms));
+  EXPECT_TRUE(room());
+  core->cancel(1, at(2ms));
+  ASSERT_EQ(answers.size(), 1U);
+  end(2, ActionStatus::success, at(3ms));
+  EXPECT_TRUE(room());
+}
+
+TEST_F(CoreTest, AnOutputThatNobodyWantsHasNoMemory) {
+  auto call = call_of({0}, 2, at(0ms));
+  call->outputs_wanted = {false};
+  call->outputs[0].clear();
+  on_next<RequestArrived>({infer(1, {{0}})});
+  submit(1, std::move(call), at(0ms));
+  ASSERT_TRUE(worker.held.contains({1}));
+  EXPECT_EQ(worker.held.at({1}).infer.rows[0].outputs[0], nullptr);
+  EXPECT_NE(worker.held.at({1}).infer.rows[0].inputs[0], nullptr);
+  end(1, ActionStatus::failed, at(1ms));
 }
 
 class SmallCoreTest : public CoreTest {
