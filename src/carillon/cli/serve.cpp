@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "carillon/base/clock.h"
+#include "carillon/base/processors.h"
 #include "carillon/cli/commands.h"
 #include "carillon/cli/device_options.h"
 #include "carillon/cli/headroom.h"
@@ -106,12 +107,16 @@ schedule::Environment environment_of(const Arguments& arguments) {
   return environment;
 }
 
-// Says once a second that requests are being turned away, where they are.
-class OverloadLog {
+// Looks once a second: says that requests are being turned away, where they are, and how many processors may
+// be used, where that is another number.
+class EachSecond {
  public:
-  explicit OverloadLog(std::shared_ptr<const std::atomic<std::uint64_t>> turned_away)
-      : turned_away_(std::move(turned_away)), thread_([this] { run(); }) {}
-  ~OverloadLog() {
+  EachSecond(std::shared_ptr<const std::atomic<std::uint64_t>> turned_away,
+             std::shared_ptr<UsableProcessors> processors)
+      : turned_away_(std::move(turned_away)),
+        processors_(std::move(processors)),
+        thread_([this] { run(); }) {}
+  ~EachSecond() {
     {
       const std::lock_guard lock(mutex_);
       ended_ = true;
@@ -119,8 +124,8 @@ class OverloadLog {
     wake_.notify_one();
     thread_.join();
   }
-  OverloadLog(const OverloadLog&) = delete;
-  OverloadLog& operator=(const OverloadLog&) = delete;
+  EachSecond(const EachSecond&) = delete;
+  EachSecond& operator=(const EachSecond&) = delete;
 
  private:
   void run() {
@@ -134,18 +139,21 @@ class OverloadLog {
             "they can be decided on",
             now - told);
       told = now;
+      if (processors_->look()) spdlog::info("processors: {} from now on", to_text(processors_->limits()));
     }
   }
 
   std::shared_ptr<const std::atomic<std::uint64_t>> turned_away_;
+  std::shared_ptr<UsableProcessors> processors_;
   std::mutex mutex_;
   std::condition_variable wake_;
   bool ended_ = false;
   std::thread thread_;
 };
 
-// What libraries take beside the caches, measured on two cores with room to spare: threads with 8 MiB of
-// stack each, gRPC, oneDNN. Where they do not get it they end the process, so it is looked for before.
+// By the machine's processors, as libraries start their threads. What they take beside the caches, measured
+// on two cores with room to spare: threads with 8 MiB of stack each, gRPC, oneDNN. Where they do not get it
+// they end the process, so it is looked for before.
 std::uint64_t cores() {
   return std::max(1U, std::thread::hardware_concurrency());
 }
@@ -293,7 +301,7 @@ void serve(frontend::Frontend& frontend, const Arguments& arguments, const Signa
   spdlog::info("ready: {}; scheduler {}; {}; Ctrl-C stops", what, arguments.scheduler, ports_text(frontend));
   manager.ready("ready: " + what);
   {
-    const OverloadLog log(options.turned_away);
+    const EachSecond looks(options.turned_away, arguments.devices.each.processors);
     signals.wait();
   }
   const std::string stopping =
@@ -414,6 +422,11 @@ int run(Arguments& arguments) {
 
   arguments.devices.each.hangs_after = from_ms(arguments.hang_after_ms);
   arguments.devices.each.warn = [](const std::string& text) { spdlog::warn("{}", text); };
+  arguments.devices.each.processors = std::make_shared<UsableProcessors>();
+  spdlog::info("processors: {}{}", to_text(arguments.devices.each.processors->limits()),
+               arguments.devices.each.threads > 0
+                   ? fmt::format("; --threads {} stays as it is", arguments.devices.each.threads)
+                   : "");
 
   spare_addresses();
   if (auto room = enough_addresses(beside_caches(), "the server, without its caches,"); !room)

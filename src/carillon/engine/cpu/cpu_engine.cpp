@@ -7,10 +7,9 @@
 #include <new>
 #include <system_error>
 
-#include <sched.h>
-
 #include "carillon/base/assert.h"
 #include "carillon/base/clock.h"
+#include "carillon/base/processors.h"
 #include "carillon/engine/cpu/bounded_step.h"
 #include "carillon/engine/cpu/divider.h"
 #include "carillon/engine/cpu/plan.h"
@@ -328,17 +327,12 @@ class CpuModel final : public CompiledModel {
   HostBlock block_;
 };
 
-// As many as this process may use.
-int usable_cores() {
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
-}
-
 class CpuEngine final : public Engine {
  public:
   explicit CpuEngine(const CpuOptions& options)
-      : threads_(options.threads > 0 ? options.threads : usable_cores()),
+      : threads_(options.threads > 0 ? options.threads : usable_processors()),
         engine_(dnnl::engine::kind::cpu, 0),
+        processors_(options.processors),
         choose_for_(options.choose_for),
         choices_(options.choose_for <= Duration{0} ? nullptr
                  : options.choices != nullptr      ? options.choices
@@ -350,7 +344,7 @@ class CpuEngine final : public Engine {
     if (options.threads < 1)
       return invalid("a team of " + std::to_string(options.threads) + " threads: it must be at least 1");
     try {
-      return std::make_unique<CpuTeam>(options);
+      return std::make_unique<CpuTeam>(options, processors_);
     } catch (const std::system_error& e) {
       return fail(ErrorCode::resource_exhausted, std::string("the system gives no thread: ") + e.what());
     }
@@ -449,6 +443,7 @@ class CpuEngine final : public Engine {
 
   int threads_;
   dnnl::engine engine_;
+  std::shared_ptr<const UsableProcessors> processors_;
   Duration choose_for_;
   std::shared_ptr<KernelChoices> choices_;
 };
