@@ -9,7 +9,12 @@ namespace carillon::cli {
 namespace {
 
 void add_memory_options(CLI::App& command, server::DeviceArguments& arguments) {
-  command.add_option("--threads", arguments.threads, "Threads that run kernels; 0: one a core")
+  command
+      .add_option(
+          "--threads", arguments.threads,
+          "Threads that run kernels. 0: as many as the process may keep busy (by its set of processors and "
+          "its control groups' quotas); 'serve' follows changes, and uses fewer while other work takes "
+          "processors")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   command.add_option("--page-cache", arguments.page_cache,

@@ -22,6 +22,7 @@
 
 #include "carillon/base/clock.h"
 #include "carillon/base/memory_limit.h"
+#include "carillon/base/processors.h"
 #include "carillon/cli/commands.h"
 #include "carillon/cli/device_options.h"
 #include "carillon/cli/door_options.h"
@@ -107,12 +108,16 @@ schedule::Environment environment_of(const Arguments& arguments) {
   return environment;
 }
 
-// Says once a second that requests are being turned away, where they are.
-class OverloadLog {
+// Looks once a second: says that requests are being turned away, where they are, and how many processors may
+// be used, where that is another number.
+class EachSecond {
  public:
-  explicit OverloadLog(std::shared_ptr<const std::atomic<std::uint64_t>> turned_away)
-      : turned_away_(std::move(turned_away)), thread_([this] { run(); }) {}
-  ~OverloadLog() {
+  EachSecond(std::shared_ptr<const std::atomic<std::uint64_t>> turned_away,
+             std::shared_ptr<UsableProcessors> processors)
+      : turned_away_(std::move(turned_away)),
+        processors_(std::move(processors)),
+        thread_([this] { run(); }) {}
+  ~EachSecond() {
     {
       const std::lock_guard lock(mutex_);
       ended_ = true;
@@ -120,8 +125,8 @@ class OverloadLog {
     wake_.notify_one();
     thread_.join();
   }
-  OverloadLog(const OverloadLog&) = delete;
-  OverloadLog& operator=(const OverloadLog&) = delete;
+  EachSecond(const EachSecond&) = delete;
+  EachSecond& operator=(const EachSecond&) = delete;
 
  private:
   void run() {
@@ -135,18 +140,21 @@ class OverloadLog {
             "they can be decided on",
             now - told);
       told = now;
+      if (processors_->look()) spdlog::info("processors: {} from now on", to_text(processors_->limits()));
     }
   }
 
   std::shared_ptr<const std::atomic<std::uint64_t>> turned_away_;
+  std::shared_ptr<UsableProcessors> processors_;
   std::mutex mutex_;
   std::condition_variable wake_;
   bool ended_ = false;
   std::thread thread_;
 };
 
-// What libraries take beside the caches, measured on two cores with room to spare: threads with 8 MiB of
-// stack each, gRPC, oneDNN. Where they do not get it they end the process, so it is looked for before.
+// By the machine's processors, as libraries start their threads. What they take beside the caches, measured
+// on two cores with room to spare: threads with 8 MiB of stack each, gRPC, oneDNN. Where they do not get it
+// they end the process, so it is looked for before.
 std::uint64_t cores() {
   return std::max(1U, std::thread::hardware_concurrency());
 }
@@ -307,7 +315,7 @@ void serve(frontend::Frontend& frontend, const Arguments& arguments, const Signa
   spdlog::info("ready: {}; scheduler {}; {}; Ctrl-C stops", what, arguments.scheduler, ports_text(frontend));
   manager.ready("ready: " + what);
   {
-    const OverloadLog log(options.turned_away);
+    const EachSecond looks(options.turned_away, arguments.devices.each.processors);
     signals.wait();
   }
   const std::string stopping =
@@ -404,8 +412,7 @@ int run_planned(const Arguments& arguments, const controller::Options& options,
   {
     signals.hold();  // the ports say at once that it is ready
     // The caches are taken by now.
-    auto frontend =
-        open_doors((*server)->service(), arguments, doors, unused_memory(Bytes{0}, options));
+    auto frontend = open_doors((*server)->service(), arguments, doors, unused_memory(Bytes{0}, options));
     if (!frontend) return complain(exit_failure, frontend.error());
     serve(**frontend, arguments, signals, options, *supervised.manager,
           fmt::format("{} workloads of the plan", (*server)->workloads()));
@@ -431,6 +438,11 @@ int run(Arguments& arguments) {
 
   arguments.devices.each.hangs_after = from_ms(arguments.hang_after_ms);
   arguments.devices.each.warn = [](const std::string& text) { spdlog::warn("{}", text); };
+  arguments.devices.each.processors = std::make_shared<UsableProcessors>();
+  spdlog::info("processors: {}{}", to_text(arguments.devices.each.processors->limits()),
+               arguments.devices.each.threads > 0
+                   ? fmt::format("; --threads {} stays as it is", arguments.devices.each.threads)
+                   : "");
 
   spare_addresses();
   if (auto room = enough_addresses(beside_caches(), "the server, without its caches,"); !room)

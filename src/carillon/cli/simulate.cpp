@@ -13,6 +13,7 @@
 #include <spdlog/fmt/fmt.h>
 #include <unistd.h>
 
+#include "carillon/base/processors.h"
 #include "carillon/cli/commands.h"
 #include "carillon/cli/preempt_option.h"
 #include "carillon/cli/simulate_jobs.h"
@@ -156,7 +157,7 @@ Result<std::vector<Run>> make_runs(const SimulateArguments& arguments, bool sear
 }
 
 int jobs_of(int wanted) {
-  return wanted > 0 ? wanted : static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  return wanted > 0 ? wanted : usable_processors();
 }
 
 bool write_file(const std::string& file, const std::string& text) {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
-#include <thread>
 
+#include "carillon/base/processors.h"
 #include "carillon/engine/host/memory.h"
 #include "carillon/engine/zero_operands.h"
 
@@ -20,9 +20,7 @@ Result<Duration> timed(const Body& body) {
 }  // namespace
 
 AsideWatch::AsideWatch(engine::Engine& engine, const engine::CompiledModel& model, int threads)
-    : engine_(engine),
-      model_(model),
-      threads_(threads > 0 ? threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()))) {}
+    : engine_(engine), model_(model), threads_(threads > 0 ? threads : usable_processors()) {}
 
 // The weights once more, for as long as it is measured.
 Result<> AsideWatch::prepare() {

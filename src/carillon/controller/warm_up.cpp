@@ -5,10 +5,10 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "carillon/base/processors.h"
 #include "carillon/base/random.h"
 #include "carillon/engine/host/memory.h"
 #include "carillon/engine/zero_operands.h"
@@ -238,8 +238,7 @@ Result<> warm_up(const ModelConfig& config, engine::Engine& engine, const engine
                  int threads) {
   if (config.warmup == nullptr) return {};
   WarmUp model(config, engine, compiled);
-  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  if (auto ready = model.prepare(threads > 0 ? threads : cores); !ready)
+  if (auto ready = model.prepare(threads > 0 ? threads : usable_processors()); !ready)
     return in_context("model_warmup", ready.error());
   for (const Warmup& each : *config.warmup)
     if (auto ran = model.run(each); !ran) return in_context("model_warmup '" + each.name + "'", ran.error());

@@ -2,14 +2,15 @@
 
 #include <algorithm>
 #include <string>
-#include <thread>
+
+#include "carillon/base/processors.h"
 
 namespace carillon::frontend {
 namespace {
 
 int threads_of(const CommonsOptions& options) {
   if (options.heavy_threads > 0) return options.heavy_threads;
-  return std::clamp(static_cast<int>(std::thread::hardware_concurrency() / 4), 1, 4);
+  return std::clamp(usable_processors() / 4, 1, 4);
 }
 
 // One for each direction of a bus.

@@ -5,7 +5,6 @@
 #include <fstream>
 #include <map>
 #include <mutex>
-#include <thread>
 
 #include "carillon/engine/cpu/candidates.h"
 #include "carillon/engine/cpu/cpu_engine.h"
@@ -40,7 +39,7 @@ Result<> read_size(const char* option, const std::string& text, Bytes least, Byt
 
 int threads_of(const DeviceArguments& arguments) {
   if (arguments.threads != 0) return arguments.threads;
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return arguments.processors != nullptr ? arguments.processors->now() : usable_processors();
 }
 
 engine::second::ApartOptions processes_of(const DeviceArguments& arguments) {
@@ -141,9 +140,12 @@ Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock)
   static constexpr std::string_view emulated = "emulated:";
   if (arguments.device == "cpu") {
     std::string problem;
-    device.engine = engine::make_cpu_engine({.threads = threads,
-                                             .choose_for = from_seconds(arguments.choose_kernels),
-                                             .choices = choices_of(arguments.kernel_choices, problem)});
+    device.engine =
+        engine::make_cpu_engine({.threads = threads,
+                                 .choose_for = from_seconds(arguments.choose_kernels),
+                                 .choices = choices_of(arguments.kernel_choices, problem),
+                                 // A number that somebody gave stays as it is.
+                                 .processors = arguments.threads == 0 ? arguments.processors : nullptr});
     device.notice = problem;
     for (const engine::second::Kind* kind : {&engine::openvino, &engine::onnxruntime})
       device.others.push_back(engine::make_second_engine(*kind, {.threads = threads,

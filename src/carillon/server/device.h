@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "carillon/base/clock.h"
+#include "carillon/base/processors.h"
 #include "carillon/base/result.h"
 #include "carillon/base/time.h"
 #include "carillon/engine/cuda/stream/splits.h"
@@ -29,7 +30,9 @@ struct DeviceArguments {
   std::string page_cache;  // sizes as text; empty: the default
   std::string io_cache;
   std::string workspace;
-  int threads = 0;
+  int threads = 0;  // of kernels; 0: as many as `processors` says, or usable_processors()
+  // With it, and `threads` 0, teams of threads follow it while they run. Whoever has it looks now and then.
+  std::shared_ptr<UsableProcessors> processors{};
   bool real_time = false;
   // Seconds for which a model's kernels are measured while it is made ready, where there are several ways to
   // run them, and the file that keeps what was chosen (empty: this process's memory). 0: rules alone decide.

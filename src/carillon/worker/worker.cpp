@@ -512,7 +512,7 @@ void WorkerImpl::make_streams(const Options& options) {
   for (std::uint8_t i = 0; i < classes_.count(); ++i) {  // one alone is for all work
     Exec& exec = *execs_.emplace_back(std::make_unique<Exec>(*this, i));
     exec.name = "carillon-exec";
-    exec.threads = options.exec_threads > 0 ? options.exec_threads : static_cast<int>(usable_cores().size());
+    exec.threads = options.exec_threads > 0 ? options.exec_threads : usable_processors();
     engine::HostStreamOptions stream{.spin = options.spin,
                                      .inside = classes_.yielding != device::Yielding::boundaries};
     if (i == device::ClassStreams::real_time) {

@@ -10,6 +10,7 @@
 #include <spdlog/fmt/fmt.h>
 #include <unistd.h>
 
+#include "carillon/base/processors.h"
 #include "carillon/cli/commands.h"
 #include "carillon/cli/disb/arguments.h"
 
@@ -125,7 +126,7 @@ void simulate_runs(Shared& shared, const DisbArguments& arguments, const workloa
     }
   };
   const auto jobs = arguments.jobs > 0 ? static_cast<std::size_t>(arguments.jobs)
-                                       : std::max<std::size_t>(1, std::thread::hardware_concurrency());
+                                       : static_cast<std::size_t>(usable_processors());
   std::vector<std::thread> threads;
   for (std::size_t i = 1; i < std::min(jobs, shared.runs.size()); ++i) threads.emplace_back(work);
   work();

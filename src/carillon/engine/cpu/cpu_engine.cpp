@@ -7,10 +7,9 @@
 #include <new>
 #include <system_error>
 
-#include <sched.h>
-
 #include "carillon/base/assert.h"
 #include "carillon/base/clock.h"
+#include "carillon/base/processors.h"
 #include "carillon/engine/cpu/bounded_step.h"
 #include "carillon/engine/cpu/divider.h"
 #include "carillon/engine/cpu/plan.h"
@@ -355,17 +354,12 @@ std::vector<std::string> slow_products(const graph::Graph& graph, const PlanPart
           " slow, as no fast kernel takes the operands: the first is " + first};
 }
 
-// As many as this process may use.
-int usable_cores() {
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
-}
-
 class CpuEngine final : public Engine {
  public:
   explicit CpuEngine(const CpuOptions& options)
-      : threads_(options.threads > 0 ? options.threads : usable_cores()),
+      : threads_(options.threads > 0 ? options.threads : usable_processors()),
         engine_(dnnl::engine::kind::cpu, 0),
+        processors_(options.processors),
         choose_for_(options.choose_for),
         choices_(options.choose_for <= Duration{0} ? nullptr
                  : options.choices != nullptr      ? options.choices
@@ -377,7 +371,7 @@ class CpuEngine final : public Engine {
     if (options.threads < 1)
       return invalid("a team of " + std::to_string(options.threads) + " threads: it must be at least 1");
     try {
-      return std::make_unique<CpuTeam>(options);
+      return std::make_unique<CpuTeam>(options, processors_);
     } catch (const std::system_error& e) {
       return fail(ErrorCode::resource_exhausted, std::string("the system gives no thread: ") + e.what());
     }
@@ -477,6 +471,7 @@ class CpuEngine final : public Engine {
 
   int threads_;
   dnnl::engine engine_;
+  std::shared_ptr<const UsableProcessors> processors_;
   Duration choose_for_;
   std::shared_ptr<KernelChoices> choices_;
 };

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "carillon/base/processors.h"
 #include "carillon/base/time.h"
 #include "carillon/engine/engine.h"
 
@@ -17,6 +18,9 @@ struct CpuOptions {
   // Where choices are kept, so that each is measured once; nullptr: in the engine's own memory. Kept choices
   // are heeded only where `choose_for` is not 0.
   std::shared_ptr<KernelChoices> choices{};
+  // With it teams follow it: between two runs one becomes as wide as there are processors, at most as wide as
+  // it was made, and narrower where others take some of them (TeamWidth). Null: teams stay as they are made.
+  std::shared_ptr<const UsableProcessors> processors{};
 };
 
 // The engine that runs on this machine's cores, by oneDNN where it has a good kernel, by plain code

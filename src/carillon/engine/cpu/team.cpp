@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <string>
+#include <utility>
 
 #include <pmmintrin.h>
 #include <pthread.h>
@@ -59,8 +60,12 @@ Arena& Arenas::of(int parts) {
   return *found;
 }
 
-CpuTeam::CpuTeam(const TeamOptions& options)
-    : numbers_(static_cast<std::size_t>(std::max(1, options.threads) - 1)) {
+CpuTeam::CpuTeam(const TeamOptions& options, std::shared_ptr<const UsableProcessors> processors)
+    : numbers_(static_cast<std::size_t>(std::max(1, options.threads) - 1)),
+      active_(options.threads),
+      processors_(std::move(processors)),
+      most_(options.threads),
+      chosen_(options.threads) {
   CARILLON_ASSERT(options.threads >= 1);
   try {
     for (int i = 1; i < options.threads; ++i) {
@@ -70,17 +75,30 @@ CpuTeam::CpuTeam(const TeamOptions& options)
         pin(added, options.cores[static_cast<std::size_t>(i) % options.cores.size()]);
     }
   } catch (...) {
-    ending_.store(true);
-    call(nullptr);
-    for (std::thread& helper : helpers_) helper.join();
+    end();
     throw;
   }
 }
 
 CpuTeam::~CpuTeam() {
+  end();
+}
+
+void CpuTeam::end() {
   ending_.store(true);
   call(nullptr);
+  active_.store(static_cast<int>(helpers_.size()) + 1);
+  active_.notify_all();
   for (std::thread& helper : helpers_) helper.join();
+}
+
+int CpuTeam::adapt() {
+  if (!adapts()) return width();
+  most_ = std::min(width(), processors_->now());
+  chosen_.set_most(most_);
+  const int wanted = chosen_.now(), before = active_.exchange(wanted);
+  if (wanted > before) active_.notify_all();
+  return wanted;
 }
 
 Arena& CpuTeam::arena(int parts) {
@@ -112,11 +130,16 @@ void CpuTeam::help(int number) {
     calls_.wait(seen);
   };
   for (int seen = 0; !ending_.load();) {
+    // One that takes no part is not woken for each run.
+    if (const int active = active_.load(); active <= number) {
+      active_.wait(active);
+      continue;
+    }
     called_since(seen);
     seen = calls_.load(std::memory_order_acquire);
     // A thread that finds no free slot would wait for one, so no more come than there are.
     if (Arena* const arena = where_.load(std::memory_order_acquire);
-        arena != nullptr && number < arena->parts())
+        arena != nullptr && number < std::min(arena->parts(), active_.load()))
       arena->execute([arena] { arena->stay_.wait(); });
   }
 }

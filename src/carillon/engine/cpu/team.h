@@ -13,6 +13,8 @@
 #include <tbb/task_arena.h>
 #include <tbb/task_group.h>
 
+#include "carillon/base/processors.h"
+#include "carillon/engine/cpu/team_width.h"
 #include "carillon/engine/engine.h"
 
 namespace carillon::engine::cpu {
@@ -67,13 +69,22 @@ class CpuTeam final : public Team {
   static constexpr Duration spin = std::chrono::microseconds{20};
 
   // Throws std::system_error where a thread cannot be had.
-  explicit CpuTeam(const TeamOptions& options);
+  explicit CpuTeam(const TeamOptions& options, std::shared_ptr<const UsableProcessors> processors = nullptr);
   ~CpuTeam() override;
   CpuTeam(const CpuTeam&) = delete;
   CpuTeam& operator=(const CpuTeam&) = delete;
 
   int width() const override { return static_cast<int>(helpers_.size()) + 1; }
   void threads(std::vector<pid_t>& out) const override;
+  // Whether it is as wide as there are processors (CpuOptions::processors).
+  bool adapts() const { return processors_ != nullptr && !helpers_.empty(); }
+  // In front of a run: as many threads as are best now take part from here on; how many. With no run under
+  // way. All of them, of one that does not adapt.
+  int adapt();
+  // The most that adapt() chooses from now.
+  int most() const { return most_; }
+  // Behind a run of that many threads: see TeamWidth::ran().
+  void ran(Duration took, Duration usual, TimePoint at) { chosen_.ran(took, usual, at); }
   // The team's arena for so many parts, as long as the team. Allocates where it is the first asked for. From
   // any thread.
   Arena& arena(int parts);
@@ -81,7 +92,7 @@ class CpuTeam final : public Team {
   // divides. When it returns no helper is in any of them. `work` must not throw.
   template <typename Work>
   void run(Arena& arena, const Work& work) {
-    if (helpers_.empty() || arena.parts() == 1) return arena.execute(work);
+    if (active_.load(std::memory_order_relaxed) == 1 || arena.parts() == 1) return arena.execute(work);
     const tbb::task_handle open = arena.stay_.defer([] {});
     call(&arena);
     arena.execute(work);
@@ -91,6 +102,7 @@ class CpuTeam final : public Team {
  private:
   void call(Arena* arena);
   void help(int number);
+  void end();
 
   std::mutex mutex_;  // of arenas_
   Arenas arenas_;
@@ -98,6 +110,10 @@ class CpuTeam final : public Team {
   std::atomic<int> calls_{0};           // goes up with each
   std::atomic<bool> ending_{false};
   std::vector<std::atomic<pid_t>> numbers_;  // of the helpers, by the system; 0 for one that has not begun
+  std::atomic<int> active_{1};               // threads that take part: helpers from this number on sleep
+  std::shared_ptr<const UsableProcessors> processors_;
+  int most_ = 1;
+  TeamWidth chosen_{1};
   std::vector<std::thread> helpers_;
 };
 

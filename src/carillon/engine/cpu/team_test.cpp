@@ -1,8 +1,11 @@
 #include "carillon/engine/cpu/team.h"
 
+#include <algorithm>
 #include <atomic>
 #include <fstream>
 #include <latch>
+#include <memory>
+#include <mutex>
 #include <set>
 #include <thread>
 #include <vector>
@@ -134,6 +137,42 @@ TEST(CpuTeam, PartsLeaveNoMemoryBehind) {
   const std::uint64_t before = resident();
   run(2000);
   EXPECT_LT(resident(), before + (8U << 20U));
+}
+
+// Each part waits until as many threads are in as may be, and none comes beyond these.
+TEST(CpuTeam, IsAsWideAsThereAreProcessors) {
+  const auto processors =
+      std::make_shared<UsableProcessors>(ProcessorLimits{.allowed = 3, .quota = {}, .quota_file = {}});
+  CpuTeam team({.threads = 3}, processors);
+  ASSERT_TRUE(team.adapts());
+  for (const int there : {3, 1, 2, 8, 2, 3, 1}) {
+    processors->set({.allowed = there, .quota = {}, .quota_file = {}});
+    const int wide = std::min(there, 3);
+    for (int round = 0; round < 20; ++round) {
+      ASSERT_EQ(team.adapt(), wide);
+      ASSERT_EQ(team.most(), wide);
+      std::latch together(wide);
+      std::mutex mutex;
+      std::set<std::thread::id> threads;
+      team.run(team.arena(8), [&] {
+        in_parts(8, [&](std::int64_t part) {
+          {
+            const std::lock_guard lock(mutex);
+            threads.insert(std::this_thread::get_id());
+          }
+          if (part < wide) together.arrive_and_wait();
+        });
+      });
+      ASSERT_EQ(threads.size(), static_cast<std::size_t>(wide));
+    }
+  }
+  EXPECT_EQ(team.width(), 3);
+}
+
+TEST(CpuTeam, WithoutProcessorsToFollowAllThreadsTakePart) {
+  CpuTeam team({.threads = 2});
+  EXPECT_FALSE(team.adapts());
+  EXPECT_EQ(team.adapt(), 2);
 }
 
 TEST(CpuTeam, RunsOnGivenCores) {

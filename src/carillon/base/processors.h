@@ -1,0 +1,72 @@
+#pragma once
+
+#include <atomic>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace carillon {
+
+// How many processors this process may keep busy, and what says so. Linux tells it in two places: the set of
+// processors that the process may run on (taskset, cpuset), and the time per period that its control groups
+// grant (cpu.max of version 2, cpu.cfs_quota_us and cpu.cfs_period_us of version 1). The number of processors
+// that the machine has says nothing of either.
+struct ProcessorLimits {
+  int allowed = 1;              // that the process may run on, >= 1
+  std::optional<double> quota;  // processors' worth of time, > 0; the least of the group and all above it
+  std::string quota_file;       // that sets it
+
+  // As many threads as can run all the time: at least 1.
+  int usable() const;
+  friend bool operator==(const ProcessorLimits&, const ProcessorLimits&) = default;
+};
+
+// For people: "2 processors may be used (a quota of 1.5 in FILE; the process may run on 8)".
+std::string to_text(const ProcessorLimits& limits);
+
+// A control group that may hold a quota, from the process's own upwards.
+struct QuotaGroup {
+  std::filesystem::path folder;
+  bool v2 = false;
+  friend bool operator==(const QuotaGroup&, const QuotaGroup&) = default;
+};
+
+// The texts of the files. What is no number, or makes no sense, counts as no quota.
+// `cpu_max`: "QUOTA PERIOD" in microseconds, or "max PERIOD".
+std::optional<double> quota_of(std::string_view cpu_max);
+// `quota` in microseconds, -1 for none; `period` in microseconds.
+std::optional<double> quota_of(std::string_view quota, std::string_view period);
+// `self_cgroup`: /proc/self/cgroup; `mountinfo`: /proc/self/mountinfo. Where a container shows only part of
+// the hierarchy, what it shows.
+std::vector<QuotaGroup> quota_groups(std::string_view self_cgroup, std::string_view mountinfo);
+
+// Reads them. `root`: in place of "/" for files; `allowed`: in place of asking the system, where it is not 0.
+// Costs some tens of microseconds.
+ProcessorLimits processor_limits(const std::filesystem::path& root = "/", int allowed = 0);
+
+// processor_limits().usable().
+int usable_processors();
+
+// The number as it was when somebody looked last; whoever goes by it reads it from any thread.
+class UsableProcessors {
+ public:
+  UsableProcessors() : UsableProcessors(processor_limits()) {}
+  explicit UsableProcessors(ProcessorLimits limits) : limits_(std::move(limits)), now_(limits_.usable()) {}
+
+  int now() const { return now_.load(std::memory_order_relaxed); }
+  // As they were found last. Of the thread that looks.
+  const ProcessorLimits& limits() const { return limits_; }
+  // Looks again; true where the number is another. One thread's.
+  bool look() { return set(processor_limits()); }
+  // The same with what somebody else found.
+  bool set(ProcessorLimits limits);
+
+ private:
+  ProcessorLimits limits_;
+  std::atomic<int> now_;
+};
+
+}  // namespace carillon

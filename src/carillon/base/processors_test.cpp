@@ -1,0 +1,140 @@
+#include "carillon/base/processors.h"
+
+#include <fstream>
+#include <string>
+
+#include <gtest/gtest.h>
+
+namespace carillon {
+namespace {
+
+namespace fs = std::filesystem;
+
+TEST(Quota, OfTheSecondVersion) {
+  EXPECT_EQ(quota_of("50000 100000\n"), 0.5);
+  EXPECT_EQ(quota_of("250000 100000\n"), 2.5);
+  for (const char* none : {"max 100000\n", "", "max", "100000", "0 100000", "100000 0", "-1 100000", "1 x",
+                           "99999999999999999999 100000", "9000000000000000000 1"})
+    EXPECT_EQ(quota_of(none), std::nullopt) << none;
+}
+
+TEST(Quota, OfTheFirstVersion) {
+  EXPECT_EQ(quota_of("150000\n", "100000\n"), 1.5);
+  EXPECT_EQ(quota_of("-1\n", "100000\n"), std::nullopt);
+  EXPECT_EQ(quota_of("", ""), std::nullopt);
+}
+
+TEST(Limits, AreTheLesserOfTheSetAndTheQuotaRoundedUp) {
+  struct Case {
+    int allowed;
+    std::optional<double> quota;
+    int usable;
+  };
+  for (const auto& [allowed, quota, usable] :
+       {Case{8, std::nullopt, 8}, Case{8, 0.1, 1}, Case{8, 1.0, 1}, Case{8, 1.01, 2}, Case{8, 7.5, 8},
+        Case{2, 64.0, 2}, Case{1, std::nullopt, 1}}) {
+    const ProcessorLimits limits{.allowed = allowed, .quota = quota, .quota_file = {}};
+    EXPECT_EQ(limits.usable(), usable) << allowed << " " << quota.value_or(-1);
+  }
+}
+
+TEST(Limits, SayWhy) {
+  EXPECT_EQ(to_text({.allowed = 1, .quota = {}, .quota_file = {}}),
+            "1 processor may be used (the process may run on 1)");
+  EXPECT_EQ(to_text({.allowed = 8, .quota = 1.5, .quota_file = "/x/cpu.max"}),
+            "2 processors may be used (a quota of 1.5 in /x/cpu.max; the process may run on 8)");
+}
+
+constexpr const char* unified = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw\n";
+
+TEST(Groups, AreThoseAboveTheProcessToo) {
+  const std::vector<QuotaGroup> want{
+      {"/sys/fs/cgroup/a/b", true}, {"/sys/fs/cgroup/a", true}, {"/sys/fs/cgroup", true}};
+  EXPECT_EQ(quota_groups("0::/a/b\n", unified), want);
+  EXPECT_EQ(quota_groups("0::/\n", unified), (std::vector<QuotaGroup>{{"/sys/fs/cgroup", true}}));
+}
+
+TEST(Groups, OfTheFirstVersionStandWhereTheirControllerIsMounted) {
+  const std::string mounts =
+      "31 23 0:27 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n"
+      "32 23 0:28 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
+      "33 23 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
+  const std::vector<QuotaGroup> want{{"/sys/fs/cgroup/cpu,cpuacct/job", false},
+                                     {"/sys/fs/cgroup/cpu,cpuacct", false},
+                                     {"/sys/fs/cgroup/unified", true}};
+  EXPECT_EQ(quota_groups("9:cpuset:/job\n4:cpu,cpuacct:/job\n0::/\n", mounts), want);
+}
+
+// A container that shares the host's namespace of groups sees its own group as the top.
+TEST(Groups, StandBelowWhatIsShown) {
+  const std::string mount = "32 23 0:28 /docker/c1 /sys/fs/cgroup/cpu ro - cgroup cgroup rw,cpu\n";
+  EXPECT_EQ(quota_groups("4:cpu:/docker/c1/x\n", mount),
+            (std::vector<QuotaGroup>{{"/sys/fs/cgroup/cpu/x", false}, {"/sys/fs/cgroup/cpu", false}}));
+  for (const char* other : {"4:cpu:/docker/c1\n", "4:cpu:/docker/c2/x\n", "4:cpu:/../..\n", "4:cpu:\n"})
+    EXPECT_EQ(quota_groups(other, mount), (std::vector<QuotaGroup>{{"/sys/fs/cgroup/cpu", false}})) << other;
+}
+
+TEST(Groups, OddTextsAreNone) {
+  for (const char* odd : {"", "\n", "0", "0:", "::", "a:b", "0::/a"})
+    EXPECT_TRUE(quota_groups(odd, "garbage\n1 2 3\n- - -\n").empty()) << odd;
+  EXPECT_EQ(quota_groups("0::/a", "1 2 3 / /with\\040space rw - cgroup2 c rw").back().folder, "/with space");
+}
+
+class FakeGroups : public ::testing::Test {
+ protected:
+  FakeGroups() : root_(fs::path(::testing::TempDir()) / "carillon_processors") { fs::remove_all(root_); }
+  ~FakeGroups() override { fs::remove_all(root_); }
+  void write(const fs::path& file, const std::string& text) {
+    fs::create_directories((root_ / file).parent_path());
+    std::ofstream(root_ / file) << text;
+  }
+  fs::path root_;
+};
+
+TEST_F(FakeGroups, TheTightestQuotaCounts) {
+  write("proc/self/mountinfo", unified);
+  write("proc/self/cgroup", "0::/a/b\n");
+  EXPECT_EQ(processor_limits(root_, 8), (ProcessorLimits{.allowed = 8, .quota = {}, .quota_file = {}}));
+  write("sys/fs/cgroup/a/b/cpu.max", "300000 100000\n");
+  EXPECT_EQ(processor_limits(root_, 8).usable(), 3);
+  write("sys/fs/cgroup/a/cpu.max", "150000 100000\n");
+  const ProcessorLimits limits = processor_limits(root_, 8);
+  EXPECT_EQ(limits.quota, 1.5);
+  EXPECT_EQ(limits.usable(), 2);
+  EXPECT_EQ(limits.quota_file, (root_ / "sys/fs/cgroup/a/cpu.max").string());
+  write("sys/fs/cgroup/a/cpu.max", "max 100000\n");
+  EXPECT_EQ(processor_limits(root_, 8).usable(), 3);
+}
+
+TEST_F(FakeGroups, BothVersionsAreHeeded) {
+  write("proc/self/mountinfo", std::string(unified) + "32 23 0:28 / /cg/cpu rw - cgroup cgroup rw,cpu\n");
+  write("proc/self/cgroup", "4:cpu:/job\n0::/\n");
+  write("sys/fs/cgroup/cpu.max", "400000 100000\n");
+  write("cg/cpu/job/cpu.cfs_quota_us", "50000\n");
+  write("cg/cpu/job/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(processor_limits(root_, 8).quota, 0.5);
+  EXPECT_EQ(processor_limits(root_, 8).usable(), 1);
+}
+
+TEST_F(FakeGroups, NoFilesAreNoQuota) {
+  EXPECT_EQ(processor_limits(root_, 3).usable(), 3);
+}
+
+TEST(Processors, SayWhetherTheNumberIsAnother) {
+  UsableProcessors processors({.allowed = 8, .quota = 2.5, .quota_file = {}});
+  EXPECT_EQ(processors.now(), 3);
+  EXPECT_FALSE(processors.set({.allowed = 8, .quota = 2.9, .quota_file = {}}));
+  EXPECT_TRUE(processors.set({.allowed = 2, .quota = 2.9, .quota_file = {}}));
+  EXPECT_EQ(processors.now(), 2);
+}
+
+TEST(Processors, OfThisMachineAreAtLeastOne) {
+  EXPECT_GE(usable_processors(), 1);
+  UsableProcessors processors;
+  EXPECT_EQ(processors.now(), processors.limits().usable());
+  processors.look();
+  EXPECT_EQ(processors.now(), processors.limits().usable());
+}
+
+}  // namespace
+}  // namespace carillon
