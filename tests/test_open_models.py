@@ -63,8 +63,8 @@ def models(tmp_path_factory):
                 [value("past", ["batch", 2, "past", 4]), value("x", ["batch", 2, "now", 4])],
                 value("y", ["batch", 2, "now", 4]), [])
     write_model(folder, "largest",
-                [helper.make_node("ReduceMax", ["x"], ["y"], name="most", axes=[1], keepdims=0)],
-                [value("x", ["batch", "n", 4])], value("y", ["batch", 4]), [])
+                [helper.make_node("ArgMax", ["x"], ["y"], name="most", axis=1, keepdims=0)], [value("x", ["batch", "n", 4])],
+                helper.make_tensor_value_info("y", TensorProto.INT64, ["batch", 4]), [])
     return folder
 
 
@@ -177,7 +177,7 @@ def test_a_past_of_nothing(client, module, references):
             check(client, module, references, "cache", past=numbers(batch, 2, past, 4), x=numbers(batch, 2, now, 4, seed=1))
 
 
-def test_what_makes_something_of_nothing_is_refused(client, module, references):
+def test_what_there_is_not_of_nothing_is_refused(client, module, references):
     check(client, module, references, "largest", x=numbers(1, 3, 4))
     with pytest.raises(InferenceServerException) as refused:
         ask(client, module, "largest", x=numbers(1, 0, 4))

@@ -4,10 +4,12 @@
 
 namespace carillon::graph {
 
-// Takes tensors without elements out of a graph, for engines whose kernels do not expect them: what is empty
-// becomes a constant, unless it is an input; nodes that make nothing else go; a Concat goes without its empty
-// inputs, and sums over nothing (MatMul, ReduceSum) become zeros. An error (`unsupported`) names another node
-// that makes something of an empty tensor. O(nodes); a graph without such tensors stays as it is.
-Result<> drop_empty(Graph& graph);
+// Whether one of the node's results has no elements, or one of the operands that it computes with. An empty
+// list of axes, or an empty operand that counts as absent (Resize's roi), is no such operand.
+//
+// Few nodes have any: a value without elements is a constant, nodes that make nothing else are gone, and
+// those that read nothing else are folded. What is left are parts of a Concat, an LSTM of no steps with a
+// state, and the like. Their plain kernels know all forms of them; kernels of other libraries do not.
+bool has_empty(const Graph& graph, const Node& node);
 
 }  // namespace carillon::graph

@@ -171,6 +171,14 @@ std::vector<Extents> FreeDimensions::others(const Extents& than) const {
       add(one);
     }
   }
+  for (const std::int64_t few : {1, 0}) {
+    add(Extents(names_.size(), few));
+    for (std::size_t i = 0; names_.size() > 1 && i < names_.size(); ++i) {
+      Extents one = than;
+      one[i] = few;
+      add(one);
+    }
+  }
   return out;
 }
 

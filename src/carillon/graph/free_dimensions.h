@@ -36,7 +36,8 @@ class FreeDimensions {
 
   // What models commonly have, the likeliest first.
   std::vector<Extents> guesses() const;
-  // To see what changes with the extents: others than these, among them each alone.
+  // To see what changes with the extents: others than these, among them each alone; and extents of 1 and 0,
+  // of all and of each alone, at which operators do what they do at no others (Squeeze, broadcasting, Slice).
   std::vector<Extents> others(const Extents& than) const;
 
  private:

@@ -20,6 +20,10 @@ inline constexpr std::int64_t batch_dimension = -1;
 inline constexpr std::int64_t length_dimension = -2;
 // Of an output of an open model: what it is at given extents only the graph at these tells.
 inline constexpr std::int64_t computed_dimension = -3;
+// Of an output of an open model, in last place: how many dimensions there are from here on, and how long they
+// are, only the graph at given extents tells (a Squeeze may take out a dimension where its extent is 1). The
+// protocols write one -1 for them all.
+inline constexpr std::int64_t any_dimensions = -4;
 // The free dimensions of an open model are numbered: inputs that have the same symbol there have the same
 // number, and are equally long in one request.
 inline constexpr std::size_t most_free_dimensions = 32;
@@ -126,7 +130,7 @@ class Model : public std::enable_shared_from_this<Model> {
 // corrupt one, cycles, unknown operators, opsets or types, sizes that do not match the data, external data
 // that is missing, short, absolute or outside the file's folder (symbolic links included), an input dimension
 // that nothing fixes, but where the options say `open` (then: no extents found at which the operators fit
-// together, of those that models commonly have; an output whose rank depends on them); with lengths: nothing
+// together, of those that models commonly have); with lengths: nothing
 // that varies, a tensor in which two dimensions vary, an output that follows the length otherwise than by
 // being as long. Nothing in the file is trusted: sizes are checked against what is there before memory is
 // taken.

@@ -6,6 +6,7 @@
 
 #include <onnx/onnx_pb.h>
 
+#include "carillon/graph/onnx_check.h"
 #include "carillon/graph/onnx_tensor.h"
 #include "carillon/graph/operators.h"
 #include "carillon/graph/shape_inference.h"
@@ -29,6 +30,7 @@ Result<> read_attribute(const Operator& op, onnx::AttributeProto& proto, TensorR
   if (type == 0) return invalid(where + " is not one that the operator has");
   if (node.has(proto.name())) return invalid(where + " is given twice");
   if (!proto.ref_attr_name().empty()) return invalid(where + " refers to a function's attribute");
+  if (auto ok = check_value(op.name, proto); !ok) return in_context(where, ok.error());
   Attribute value;
   char given = 0;
   switch (proto.type()) {

@@ -22,6 +22,7 @@
 
 #include "carillon/graph/ml/expand.h"
 #include "carillon/graph/onnx_attribute.h"
+#include "carillon/graph/onnx_check.h"
 #include "carillon/graph/onnx_contrib.h"
 #include "carillon/graph/onnx_tensor.h"
 #include "carillon/graph/operators.h"
@@ -76,9 +77,7 @@ Result<int> find_opset(const onnx::ModelProto& model) {
   });
   if (version == 0 && other && model.graph().node_size() > 0) return last_opset;
   if (version == 0) return invalid("it does not say which opset of ONNX's operators it uses");
-  // What no ONNX has is no form that another engine may have (OpenVINO counts down from it, for minutes).
-  constexpr std::int64_t largest = 1000;
-  if (version < 1 || version > largest)
+  if (version < 1)
     return invalid("it uses opset " + std::to_string(version) + ", which ONNX does not have; supported are " +
                    std::to_string(first_opset) + " to " + std::to_string(last_opset));
   if (version < first_opset || version > last_opset)
@@ -514,6 +513,7 @@ Result<OnnxGraph> read_checked(const std::filesystem::path& file) {
   auto size = parse_file(file, model);
   if (!size) return std::unexpected(size.error());
   if (!model.has_graph()) return invalid("it is not an ONNX model: it holds no graph");
+  if (auto ok = check_versions(model); !ok) return std::unexpected(ok.error());
   auto opset = find_opset(model);
   if (!opset) return std::unexpected(opset.error());
   TensorReader reader(file.parent_path());
@@ -562,7 +562,8 @@ class DataLocations {
     return check(tensor.indices());
   }
   Result<> check(const onnx::TensorProto& tensor) {
-    auto ok = reader_.locate(tensor);
+    auto ok = check_encoding(tensor);
+    if (ok) ok = reader_.locate(tensor);
     if (!ok) return in_context("tensor '" + tensor.name().substr(0, 100) + "'", ok.error());
     return ok;
   }
@@ -575,6 +576,8 @@ Result<OnnxOutline> outline(const std::filesystem::path& file) {
   auto size = parse_file(file, model);
   if (!size) return std::unexpected(size.error());
   if (!model.has_graph()) return invalid("it is not an ONNX model: it holds no graph");
+  if (auto ok = check_versions(model); !ok) return std::unexpected(ok.error());
+  if (auto ok = check_narrow_types(model); !ok) return std::unexpected(ok.error());
   DataLocations locations(file.parent_path());
   if (auto ok = locations.check(model.graph()); !ok) return std::unexpected(ok.error());
   for (const auto& function : model.functions())

@@ -45,7 +45,8 @@ struct OnnxOutline {
 };
 
 // Errors: the file cannot be parsed, inputs that are no tensors of numbers, external data where import_onnx()
-// does not look for it, in whatever part of the file. Operators, and sizes in the file, are not looked at.
+// does not look for it, in whatever part of the file; versions and encodings that nobody here knows, or that
+// such engines read otherwise (onnx_check.h). Operators, and sizes in the file, are not looked at.
 Result<OnnxOutline> outline_onnx(const std::filesystem::path& file);
 
 }  // namespace carillon::graph

@@ -5,7 +5,9 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <set>
 #include <system_error>
+#include <type_traits>
 #include <utility>
 
 #include <fcntl.h>
@@ -14,6 +16,7 @@
 #include <unistd.h>
 
 #include "carillon/graph/known_texts.h"
+#include "carillon/graph/onnx_check.h"
 
 namespace carillon::graph {
 namespace {
@@ -42,7 +45,22 @@ Result<> copy_field(const Field& field, Tensor& tensor, std::string_view name) {
   if (static_cast<std::size_t>(field.size()) != to.size())
     return invalid(std::string(name) + " has " + std::to_string(field.size()) + " elements, but dims " +
                    to_text(tensor.type().shape) + " need " + std::to_string(to.size()));
-  std::transform(field.begin(), field.end(), to.begin(), [](auto v) { return static_cast<To>(v); });
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    const auto value = field[static_cast<int>(i)];
+    if constexpr (std::is_integral_v<To>)
+      if (!std::in_range<To>(value))
+        return invalid(std::string(name) + " has " + std::to_string(value) + " as element " +
+                       std::to_string(i) + ", which is out of the range of its type " +
+                       std::string(onnx_name(tensor.type().type)));
+    to[i] = static_cast<To>(value);
+  }
+  return {};
+}
+
+// Any number but zero is true.
+Result<> copy_booleans(const onnx::TensorProto& proto, Tensor& tensor) {
+  const auto to = tensor.as<std::uint8_t>();
+  for (std::size_t i = 0; i < to.size(); ++i) to[i] = proto.int32_data(static_cast<int>(i)) != 0 ? 1 : 0;
   return {};
 }
 
@@ -95,8 +113,9 @@ Result<> copy_fields(const onnx::TensorProto& proto, Tensor& tensor) {
     case DataType::i32:
       return copy_field<std::int32_t>(proto.int32_data(), tensor, "int32_data");
     case DataType::u8:
-    case DataType::boolean:
       return copy_field<std::uint8_t>(proto.int32_data(), tensor, "int32_data");
+    case DataType::boolean:
+      return copy_booleans(proto, tensor);
     case DataType::string: {
       const auto handles = tensor.as<TextHandle>();
       for (int i = 0; i < proto.string_data_size(); ++i) {
@@ -130,7 +149,7 @@ Result<std::uint64_t> parse_number(const std::string& key, const std::string& te
 Result<DataType> from_onnx_type(std::int64_t number) {
   for (const auto& [known, type] : onnx_types)
     if (known == number) return type;
-  return fail(ErrorCode::unsupported, "ONNX element type " + std::to_string(number) + " is not supported");
+  return fail(ErrorCode::unsupported, "ONNX element type " + onnx_type_name(number) + " is not supported");
 }
 
 std::int64_t to_onnx_type(DataType type) {
@@ -212,7 +231,11 @@ Result<SharedTensor> TensorReader::read_external(const onnx::TensorProto& proto,
   std::uint64_t offset = 0;
   const std::uint64_t needed = type.bytes().count;
   std::uint64_t length = needed;
+  std::set<std::string> seen;
   for (const auto& entry : proto.external_data()) {
+    // Readers differ in which of several they take.
+    if (!seen.insert(entry.key()).second)
+      return invalid("external data: " + entry.key().substr(0, 40) + " is given twice");
     if (entry.key() == "location") location = entry.value();
     if (entry.key() != "offset" && entry.key() != "length") continue;
     auto number = parse_number(entry.key(), entry.value());
@@ -257,7 +280,7 @@ Result<SharedTensor> TensorReader::read_external(const onnx::TensorProto& proto,
 Result<SharedTensor> TensorReader::read(const onnx::TensorProto& proto) {
   auto data_type = from_onnx_type(proto.data_type());
   if (!data_type) return std::unexpected(data_type.error());
-  if (proto.has_segment()) return fail(ErrorCode::unsupported, "tensors in segments are not supported");
+  if (auto ok = check_encoding(proto); !ok) return std::unexpected(ok.error());
   if (proto.dims_size() > 64) return invalid("it has " + std::to_string(proto.dims_size()) + " dimensions");
   TensorType type{*data_type, Shape(proto.dims().begin(), proto.dims().end())};
   auto count = element_count(type.shape);

@@ -264,8 +264,12 @@ Result<> Signature::find_batched_outputs(std::int64_t length, const OutputsAt& o
     bool follows = !shape.empty() && shape[0] == 1;
     if (follows) shape[0] = batch_dimension;
     if (follows && !other.empty()) {
-      // What is computed may be anything.
-      const Shape two = outputs_[i].shape_at(2, length);
+      // What is computed may be anything, and so may how many dimensions there are.
+      Shape two = outputs_[i].shape_at(2, length);
+      if (two.back() == any_dimensions) {
+        two.pop_back();
+        two.resize(std::max(two.size(), other[i].shape.size()), computed_dimension);
+      }
       follows = two.size() == other[i].shape.size();
       for (std::size_t d = 0; follows && d < two.size(); ++d)
         follows = two[d] == computed_dimension || two[d] == other[i].shape[d];
@@ -312,15 +316,18 @@ Result<> Signature::find_computed_outputs(const OutputsAt& outputs_at) {
     any = true;
     for (std::size_t i = 0; i < outputs_.size(); ++i) {
       const Shape& other = (*outputs)[i].shape;
-      if (other.size() != seen[i].size())
-        return fail(ErrorCode::unsupported, "output '" + outputs_[i].name + "' has " +
-                                                std::to_string(seen[i].size()) + " dimensions at " +
-                                                free_.text(reference_) + " and " +
-                                                std::to_string(other.size()) + " at " + free_.text(extents));
+      Shape& shape = outputs_[i].shape;
+      if (!shape.empty() && shape.back() == any_dimensions) continue;
+      if (other.size() != seen[i].size()) {
+        // The batch stays in front.
+        shape.resize(batched_ ? std::min<std::size_t>(1, shape.size()) : 0);
+        shape.push_back(any_dimensions);
+        continue;
+      }
       for (std::size_t d = 0; d < other.size(); ++d)
-        if (other[d] != seen[i][d])
-          outputs_[i].shape[d] =
-              is_bounded(other[d]) && is_bounded(seen[i][d]) ? any_bounded_dimension : computed_dimension;
+        if (other[d] != seen[i][d] && shape[d] != any_bounded_dimension)
+          shape[d] =
+              is_bounded(other[d]) || is_bounded(seen[i][d]) ? any_bounded_dimension : computed_dimension;
     }
   }
   // Then nobody knows what changes.

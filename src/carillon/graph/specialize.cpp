@@ -51,8 +51,13 @@ Result<Graph> Specializer::run(const std::vector<Shape>& shapes) {
   for (std::size_t i = 0; i < shapes.size(); ++i) {
     Value& value = graph_.value(source_.inputs[i].id);
     value.type = {source_.inputs[i].type, shapes[i]};
-    if (auto count = element_count(shapes[i]); !count)
-      return in_context("input '" + value.name + "'", count.error());
+    auto count = element_count(shapes[i]);
+    if (!count) return in_context("input '" + value.name + "'", count.error());
+    if (*count > 0) continue;
+    // Nodes read a constant in its place: what it holds is known.
+    const ValueId known = new_value(graph_.value(source_.inputs[i].id).name + ".empty");
+    set_constant(known, Tensor({source_.inputs[i].type, shapes[i]}));
+    now_[source_.inputs[i].id.index()] = known;
   }
   for (const Node& node : source_.graph.nodes)
     if (auto ok = enter_source(node); !ok) return std::unexpected(ok.error());
@@ -91,8 +96,31 @@ Result<> Specializer::infer(Node node) {
   return settle(std::move(node));
 }
 
+// Makes constants of those of the node's results that have no elements: what they hold is known. Whether the
+// node makes others, too; it then writes those that are known to values that nobody reads.
+bool Specializer::settle_empty(Node& node) {
+  const auto empty = [this](ValueId id) { return id != no_value && type_of(id).elements() == 0; };
+  const bool others =
+      !std::ranges::all_of(node.outputs, [&](ValueId id) { return id == no_value || empty(id); });
+  for (ValueId& id : node.outputs) {
+    if (!empty(id)) continue;
+    const TensorType type = type_of(id);
+    const std::string name = graph_.value(id).name;
+    set_constant(id, Tensor(type));
+    if (!others) continue;
+    id = new_value(name + ".empty");
+    graph_.value(id).type = type;
+  }
+  return others;
+}
+
 // Folds the node, or keeps it.
 Result<> Specializer::settle(Node node) {
+  // An Only checks its condition, whatever it passes on.
+  if (node.op != "Only" && !settle_empty(node)) return {};
+  // What joins others without adding to them is left out, so that every engine's own kernel takes the rest.
+  if (node.op == "Concat")
+    std::erase_if(node.inputs, [this](ValueId id) { return type_of(id).elements() == 0; });
   if (node.op == "Dropout") {
     if (node.outputs.size() > 1 && node.outputs[1] != no_value)
       if (auto ok = enter_mask(node.outputs[1]); !ok) return ok;

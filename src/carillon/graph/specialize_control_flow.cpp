@@ -115,6 +115,26 @@ Result<> Specializer::merge(std::string name, ValueId condition, ValueId yes, Va
   return {};
 }
 
+// The types of what an iteration would give that never runs: the body is entered to see them, and its nodes
+// are forgotten.
+Result<std::vector<TensorType>> Specializer::body_types(const Node& node, const Subgraph& body) {
+  const auto nodes = static_cast<std::ptrdiff_t>(graph_.nodes.size());
+  const std::string suffix = std::exchange(suffix_, suffix_ + "#none");
+  auto ok = enter_body(body);
+  suffix_ = suffix;
+  graph_.nodes.erase(graph_.nodes.begin() + nodes, graph_.nodes.end());
+  if (!ok) return in_context(describe(node) + ": it runs for no iteration; in one", ok.error());
+  std::vector<TensorType> types;
+  for (const ValueId id : now(body.outputs)) {
+    if (is_bounded(id))
+      return fail(ErrorCode::unsupported, describe(node) +
+                                              ": it runs for no iteration, and data decide the " +
+                                              "extents of '" + graph_.value(id).name + "'");
+    types.push_back(type_of(id));
+  }
+  return types;
+}
+
 // Where it fails, what it has left of itself is nodes alone.
 Result<> Specializer::enter_branch(const Subgraph& branch, int guard) {
   const int around = std::exchange(guard_, guard), loops = loops_;
@@ -205,6 +225,7 @@ struct Specializer::Unrolled {
   };
   std::vector<ValueId> carried;
   std::vector<std::vector<ValueId>> scans;  // by scan output: of each iteration
+  std::vector<TensorType> elements;  // by scan output, where there is no iteration: what one would give
   std::vector<Exit> exits;
 };
 
@@ -216,6 +237,8 @@ Result<> Specializer::enter_loop(const Node& node) {
   const std::string suffix = suffix_;
   ++loops_;
   if (auto ok = unroll(node, loop); !ok) return ok;
+  if (!loop.scans.empty() && loop.scans.front().empty())
+    if (auto ok = type_elements(node, loop); !ok) return ok;
   suffix_ = suffix;
   if (auto ok = finish_loop(node, loop); !ok) return ok;
   --loops_;
@@ -237,6 +260,30 @@ Result<std::optional<std::int64_t>> Specializer::trip_count(const Node& node) co
     return invalid(describe(node) + ": its trip count (input 0) is " + type_text(type) +
                    ", but must be one int64");
   return graph_.value(id).constant->as<std::int64_t>()[0];
+}
+
+// Gives the body's inputs what they are in iteration `number`, which runs as `goes_on` says (no_value:
+// always).
+void Specializer::begin_iteration(const Node& node, const Unrolled& loop, std::int64_t number,
+                                  ValueId goes_on) {
+  const Subgraph& body = node.subgraphs[0];
+  const ValueId iteration = new_value(node.name + suffix_), yes = new_value(node.name + suffix_ + ".on");
+  set_constant(iteration, Tensor::of_i64({}, std::span(&number, 1)));
+  Tensor truth(TensorType{DataType::boolean, goes_on == no_value ? Shape{} : type_of(goes_on).shape});
+  truth.bytes()[0] = std::byte{1};
+  set_constant(yes, std::move(truth));
+  now_[body.inputs[0].index()] = iteration;
+  now_[body.inputs[1].index()] = yes;
+  for (std::size_t k = 0; k < loop.carried.size(); ++k) now_[body.inputs[2 + k].index()] = loop.carried[k];
+}
+
+// Of a loop without an iteration.
+Result<> Specializer::type_elements(const Node& node, Unrolled& loop) {
+  begin_iteration(node, loop, 0, now(node.inputs[1]));
+  auto types = body_types(node, node.subgraphs[0]);
+  if (!types) return std::unexpected(types.error());
+  loop.elements.assign(types->begin() + 1 + static_cast<std::ptrdiff_t>(loop.carried.size()), types->end());
+  return {};
 }
 
 Result<> Specializer::unroll(const Node& node, Unrolled& loop) {
@@ -269,15 +316,7 @@ Result<> Specializer::unroll(const Node& node, Unrolled& loop) {
     if (auto ok = spend(node, 1 + (body.inputs.size() + body.outputs.size()) / 16); !ok) return ok;
 
     suffix_ = suffix + "#" + std::to_string(i);
-    const ValueId iteration = new_value(node.name + suffix_), yes = new_value(node.name + suffix_ + ".on");
-    const std::int64_t number[] = {i};
-    set_constant(iteration, Tensor::of_i64({}, number));
-    Tensor truth(TensorType{DataType::boolean, goes_on == no_value ? Shape{} : type_of(goes_on).shape});
-    truth.bytes()[0] = std::byte{1};
-    set_constant(yes, std::move(truth));
-    now_[body.inputs[0].index()] = iteration;
-    now_[body.inputs[1].index()] = yes;
-    for (std::size_t k = 0; k < loop.carried.size(); ++k) now_[body.inputs[2 + k].index()] = loop.carried[k];
+    begin_iteration(node, loop, i, goes_on);
     if (auto ok = enter_body(body); !ok) return ok;
 
     goes_on = now(body.outputs[0]);
@@ -327,7 +366,10 @@ Result<> Specializer::finish_loop(const Node& node, const Unrolled& loop) {
                   where +
                       " is as long as the loop runs, which depends on data; only shapes known from the "
                       "batch size are supported");
-    if (auto ok = stack(where, counted(name, i, count), loop.scans[k], begin(node.outputs[i])); !ok)
+    const ValueId to = begin(node.outputs[i]);
+    if (auto ok = loop.elements.empty() ? stack(where, counted(name, i, count), loop.scans[k], to)
+                                        : stack_none(where, loop.elements[k], to);
+        !ok)
       return ok;
   }
   return {};
@@ -459,6 +501,20 @@ Result<std::vector<ValueId>> Specializer::scan(const Node& node, const std::stri
     for (std::size_t k = 0; k < scans.size(); ++k) scans[k].push_back(now(body.outputs[states + k]));
   }
   suffix_ = suffix;
+  std::vector<TensorType> none;  // of what a step would give, where there is no step
+  if (steps == 0 && !scans.empty()) {
+    for (std::size_t k = 0; k < states; ++k) now_[body.inputs[k].index()] = inputs[k];
+    for (std::size_t k = 0; k < sequences; ++k) {
+      const ValueId element = new_value(name + ".step." + std::to_string(k));
+      TensorType type = type_of(inputs[states + k]);
+      type.shape.erase(type.shape.begin() + axes[k]);
+      graph_.value(element).type = std::move(type);
+      now_[body.inputs[states + k].index()] = element;
+    }
+    auto types = body_types(node, body);
+    if (!types) return std::unexpected(types.error());
+    none = std::move(*types);
+  }
   std::vector<ValueId> out(inputs.begin(), inputs.begin() + static_cast<std::ptrdiff_t>(states));
   for (std::size_t k = 0; k < scans.size(); ++k) {
     auto axis = listed("scan_output_axes", k, scans.size()),
@@ -468,8 +524,9 @@ Result<std::vector<ValueId>> Specializer::scan(const Node& node, const std::stri
     if (*direction != 0) std::ranges::reverse(scans[k]);
     const std::string own = name + ".scan" + std::to_string(k);
     out.push_back(new_value(own));
-    if (auto ok =
-            stack(describe(node) + ": scan output " + std::to_string(k), own, scans[k], out.back(), *axis);
+    const std::string where = describe(node) + ": scan output " + std::to_string(k);
+    if (auto ok = none.empty() ? stack(where, own, scans[k], out.back(), *axis)
+                               : stack_none(where, none[states + k], out.back(), *axis);
         !ok)
       return std::unexpected(ok.error());
   }
@@ -479,8 +536,7 @@ Result<std::vector<ValueId>> Specializer::scan(const Node& node, const std::stri
 // `to` has one element along a new axis for each iteration's value.
 Result<> Specializer::stack(const std::string& where, const std::string& name,
                             std::span<const ValueId> values, ValueId to, std::int64_t axis) {
-  if (values.empty())
-    return fail(ErrorCode::unsupported, where + " is empty: the loop runs for no iteration");
+  CARILLON_ASSERT(!values.empty());
   Node all{.name = name, .op = "Concat", .outputs = {to}};
   const auto rank = static_cast<std::int64_t>(type_of(values[0]).shape.size()) + 1;
   if (axis < -rank || axis >= rank)
@@ -503,6 +559,19 @@ Result<> Specializer::stack(const std::string& where, const std::string& name,
       return ok;
   }
   return infer(std::move(all));
+}
+
+// The same of no iterations, each of which would give an `element`.
+Result<> Specializer::stack_none(const std::string& where, const TensorType& element, ValueId to,
+                                 std::int64_t axis) {
+  const auto rank = static_cast<std::int64_t>(element.shape.size()) + 1;
+  if (axis < -rank || axis >= rank)
+    return invalid(where + ": axis " + std::to_string(axis) + " is out of range for " + std::to_string(rank) +
+                   " dimensions");
+  TensorType type = element;
+  type.shape.insert(type.shape.begin() + (axis < 0 ? axis + rank : axis), 0);
+  set_constant(to, Tensor(std::move(type)));
+  return {};
 }
 
 }  // namespace carillon::graph

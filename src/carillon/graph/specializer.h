@@ -23,6 +23,9 @@ namespace carillon::graph {
 // A loop's body is entered once an iteration, so a value of the file stands for another value of the graph
 // each time: `now_` has the present one.
 //
+// A value without elements is a constant from the start, as nothing about it depends on data: nodes read a
+// constant in place of such an input, and a node that makes nothing else is gone.
+//
 // Where data decide extents (bounded.h) the graph is typed with the most that they can be, and by the side,
 // as far as that goes, with nearly the least. What is not the same is bounded. What a Shape and the like make
 // of such extents is supposed, so that the shapes that follow from it have their bounds, too.
@@ -36,6 +39,7 @@ class Specializer {
   // specialize.cpp
   Result<> enter(Node node);
   Result<> infer(Node node);
+  bool settle_empty(Node& node);
   Result<> settle(Node node);
   void find_weights();
   Result<> enter_mask(ValueId mask);
@@ -71,11 +75,15 @@ class Specializer {
   Result<std::vector<ValueId>> scan(const Node& node, const std::string& name, std::vector<ValueId> inputs);
   Result<ValueId> pick(const std::string& name, ValueId from, std::int64_t axis, std::int64_t index);
   Result<> enter_body(const Subgraph& body);
+  Result<std::vector<TensorType>> body_types(const Node& node, const Subgraph& body);
   Result<std::optional<std::int64_t>> trip_count(const Node& node) const;
   Result<> unroll(const Node& node, Unrolled& loop);
+  void begin_iteration(const Node& node, const Unrolled& loop, std::int64_t number, ValueId goes_on);
+  Result<> type_elements(const Node& node, Unrolled& loop);
   Result<> finish_loop(const Node& node, const Unrolled& loop);
   Result<> stack(const std::string& where, const std::string& name, std::span<const ValueId> values,
                  ValueId to, std::int64_t axis = 0);
+  Result<> stack_none(const std::string& where, const TensorType& element, ValueId to, std::int64_t axis = 0);
   Result<> same(std::string name, ValueId from, ValueId to);
   Result<> merge(std::string name, ValueId condition, ValueId yes, ValueId no, ValueId to);
   Result<std::optional<bool>> condition(const Node& node, ValueId id) const;

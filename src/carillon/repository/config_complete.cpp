@@ -48,8 +48,14 @@ const TensorSpec* find(const std::vector<TensorSpec>& specs, std::string_view na
 }
 
 bool fits(const TensorSpec& config, const TensorSpec& file) {
+  // Where the file leaves the rank open, the config may say one.
+  graph::Shape shape = file.shape;
+  if (!shape.empty() && shape.back() == graph::any_dimensions) {
+    shape.pop_back();
+    shape.resize(std::max(shape.size(), config.shape.size()), graph::computed_dimension);
+  }
   return config.type == file.type &&
-         std::ranges::equal(config.shape, file.shape, [](std::int64_t wanted, std::int64_t there) {
+         std::ranges::equal(config.shape, shape, [](std::int64_t wanted, std::int64_t there) {
            return wanted == -1 || wanted == there || there == graph::computed_dimension ||
                   graph::is_bounded(there);
          });

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "carillon/base/assert.h"
 
@@ -20,7 +21,8 @@ Desc extents_desc(const graph::Shape& shape) {
 
 }  // namespace
 
-BoundedStep::BoundedStep(const graph::BoundedNode& node, const std::vector<Input>& inputs)
+BoundedStep::BoundedStep(const graph::BoundedNode& node, const std::vector<Input>& inputs,
+                         std::vector<bool> wanted)
     : node_(node),
       types_(inputs.size()),
       inputs_(inputs.size()),
@@ -33,6 +35,7 @@ BoundedStep::BoundedStep(const graph::BoundedNode& node, const std::vector<Input
     made.types.push_back(input.type == nullptr ? graph::TensorType{} : *input.type);
     made.bounded.push_back(input.bounded);
   }
+  made.wanted = std::move(wanted);
   types_ = made.types;
   made_ = std::make_shared<const Made>(std::move(made));
 }
@@ -98,10 +101,22 @@ void BoundedStep::place(int operand, std::byte* address) {
   CARILLON_ASSERT(false);
 }
 
+bool BoundedStep::may_lack(int operand) const {
+  auto i = static_cast<std::size_t>(operand);
+  if (i < inputs_.size()) return !made_->present[i];
+  i -= inputs_.size();
+  if (i < outputs_.size()) return !made_->wanted[i];
+  i -= outputs_.size();
+  if (i < inputs_.size()) return made_->bounded[i] == 0;
+  i -= inputs_.size();
+  return !made_->wanted[i] || node_.bounded(i) == 0;
+}
+
 void BoundedLowering::lower(const graph::Node& node) {
   builder_.enter(node.guard);
   std::vector<Operand> operands;
   std::vector<BoundedStep::Input> inputs;
+  std::vector<bool> wanted;
   for (const auto id : node.inputs) {
     const bool there = id != graph::no_value;
     operands.push_back(there ? builder_.row_major(id) : Operand{});
@@ -112,6 +127,7 @@ void BoundedLowering::lower(const graph::Node& node) {
     const Desc desc =
         id != graph::no_value && builder_.is_real(id) ? row_major(builder_.shape(id), DnnlType::f32) : Desc();
     operands.push_back(id == graph::no_value ? Operand{} : builder_.define(id, desc));
+    wanted.push_back(id != graph::no_value);
   }
   for (std::size_t i = 0; i < inputs.size(); ++i)
     operands.push_back(inputs[i].bounded == 0 ? Operand{} : extents_.at(node.inputs[i]));
@@ -122,7 +138,7 @@ void BoundedLowering::lower(const graph::Node& node) {
   }
   const graph::BoundedNode late(builder_.graph(), node);
   builder_.append(node.name + " bounded:" + std::string(node.text(graph::bounded_operator, {})),
-                  std::make_unique<BoundedStep>(late, inputs), operands);
+                  std::make_unique<BoundedStep>(late, inputs, std::move(wanted)), operands);
 }
 
 void BoundedLowering::finish() {

@@ -22,15 +22,19 @@ class BoundedStep final : public Kernel {
     const graph::TensorType* type = nullptr;
     std::uint64_t bounded = 0;
   };
-  BoundedStep(const graph::BoundedNode& node, const std::vector<Input>& inputs);
+  // `wanted`: which outputs the node has, by index; the others are absent.
+  BoundedStep(const graph::BoundedNode& node, const std::vector<Input>& inputs, std::vector<bool> wanted);
   std::unique_ptr<Kernel> copy(graph::Faults& faults) const override;
   Result<> run(dnnl::stream& stream) override;
   void place(int operand, std::byte* address) override;
+  int operand_count() const override { return static_cast<int>(2 * (inputs_.size() + outputs_.size())); }
+  bool may_lack(int operand) const override;
 
  private:
   struct Made {
     std::vector<graph::TensorType> types;  // of inputs
     std::vector<bool> present;
+    std::vector<bool> wanted;  // of outputs
     std::vector<std::uint64_t> bounded;
   };
   BoundedStep(const BoundedStep&) = default;

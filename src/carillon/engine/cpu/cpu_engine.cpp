@@ -92,7 +92,8 @@ Lower find_lowering(std::string_view op) {
 
 Result<> lower_node(PlanBuilder& builder, const graph::Node& node) {
   builder.enter(node.guard);
-  if (const Lower lower = find_lowering(node.op); lower != nullptr) {
+  if (const Lower lower = find_lowering(node.op);
+      lower != nullptr && !graph::has_empty(builder.graph(), node)) {
     try {
       if (lower(builder, node)) return {};
     } catch (const dnnl::error&) {
@@ -229,24 +230,24 @@ class PlanMaker {
   std::shared_ptr<KernelChoices> choices_;
 };
 
-// The outputs of an open model at certain extents: as `graph` has them, where these agree with what is told.
+// The outputs of an open model at certain extents, as `graph` has them. What is told of them holds of their
+// types, and where there is a batch of their first dimension; how long the others are, and how many there
+// are, is for each size to say.
 Result<std::vector<graph::TensorSpec>> computed_outputs(const graph::Graph& graph,
                                                         std::span<const graph::TensorSpec> told, int batch) {
   std::vector<graph::TensorSpec> out;
   const std::vector<std::uint64_t> bounded = graph::find_bounded(graph);
   for (std::size_t i = 0; i < told.size(); ++i) {
     const graph::ValueId id = graph.outputs[i];
-    const graph::Shape shape = graph::marked_shape(graph.value(id).type, bounded[id.index()]);
-    graph::Shape expected = told[i].shape_at(batch);
-    bool agrees = expected.size() == shape.size();
-    for (std::size_t d = 0; agrees && d < shape.size(); ++d)
-      agrees = expected[d] == graph::computed_dimension || expected[d] == shape[d] ||
-               (expected[d] == graph::any_bounded_dimension && graph::is_bounded(shape[d]));
-    if (!agrees)
-      return fail(ErrorCode::unsupported, "output '" + told[i].name + "' is " +
-                                              graph::to_text(graph::bounds_of(shape)) +
-                                              " here, and by the model's other sizes it should be " +
-                                              graph::to_text(told[i].open_shape()));
+    const graph::TensorType& type = graph.value(id).type;
+    const graph::Shape shape = graph::marked_shape(type, bounded[id.index()]);
+    const bool batched = !told[i].shape.empty() && told[i].shape.front() == graph::batch_dimension;
+    if (type.type != told[i].type || (batched && (shape.empty() || shape.front() != batch)))
+      return fail(ErrorCode::unsupported,
+                  "output '" + told[i].name + "' is " + std::string(graph::onnx_name(type.type)) +
+                      graph::to_text(graph::bounds_of(shape)) +
+                      " here, and by the model's other sizes it should be " +
+                      std::string(graph::onnx_name(told[i].type)) + graph::to_text(told[i].open_shape()));
     out.push_back({.name = told[i].name, .type = told[i].type, .shape = shape});
   }
   return out;
@@ -284,7 +285,6 @@ class CpuModel final : public CompiledModel {
       for (const int batch : batches) {
         auto graph = source_->specialize_at(batch, extents);
         if (!graph) return std::unexpected(graph.error());
-        if (auto dropped = graph::drop_empty(*graph); !dropped) return std::unexpected(dropped.error());
         auto outputs = computed_outputs(*graph, outputs_, batch);
         if (!outputs) return std::unexpected(outputs.error());
         WeightStore weights(maker.engine(), store_.get());

@@ -151,6 +151,13 @@ void PlainKernelStep::place(int operand, std::byte* address) {
   post_op_operands_[i].data = address;
 }
 
+bool PlainKernelStep::may_lack(int operand) const {
+  auto i = static_cast<std::size_t>(operand);
+  if (i < inputs_.size()) return !inputs_[i];
+  i -= inputs_.size();
+  return i < outputs_.size() ? !outputs_[i] : !post_op_operands_[i - outputs_.size()];
+}
+
 std::unique_ptr<Kernel> CopyKernel::copy(graph::Faults&) const {
   return std::make_unique<CopyKernel>(size_);
 }

@@ -51,6 +51,10 @@ class Kernel {
   virtual Result<> run(dnnl::stream& stream) = 0;
   // Operand `operand` (as numbered by whoever made the kernel) now lies at `address`.
   virtual void place(int operand, std::byte* address) = 0;
+  // How many operands it has, absent ones counted, and which of them may be absent. A plan whose kernels lack
+  // the place of another is refused when it is made.
+  virtual int operand_count() const = 0;
+  virtual bool may_lack(int /*operand*/) const { return false; }
 };
 
 // A oneDNN primitive. Operands are numbered in the order of `arguments`.
@@ -65,6 +69,7 @@ class DnnlKernel final : public Kernel {
   bool divides() const override { return true; }
   Result<> run(dnnl::stream& stream) override;
   void place(int operand, std::byte* address) override;
+  int operand_count() const override { return static_cast<int>(made_->arguments.size()); }
 
  private:
   struct Made {
@@ -98,6 +103,10 @@ class PlainKernelStep final : public Kernel {
   int pieces() const override { return made_->parts; }
   Result<> run(dnnl::stream& stream) override;
   void place(int operand, std::byte* address) override;
+  int operand_count() const override {
+    return static_cast<int>(inputs_.size() + outputs_.size() + post_op_operands_.size());
+  }
+  bool may_lack(int operand) const override;
 
  private:
   struct Made {
@@ -129,6 +138,7 @@ class CopyKernel final : public Kernel {
   int pieces() const override { return static_cast<int>((size_ + piece - 1) / piece); }
   Result<> run(dnnl::stream& stream) override;
   void place(int operand, std::byte* address) override;
+  int operand_count() const override { return 2; }
 
  private:
   static constexpr std::size_t piece = 1 << 17;

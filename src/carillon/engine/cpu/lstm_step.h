@@ -56,8 +56,10 @@ class LstmStep final : public Kernel {
   // It looks for a stop between steps.
   int pieces() const override;
   Result<> run(dnnl::stream& stream) override;
-  void place(int operand, std::byte* address) override {
-    at_[static_cast<std::size_t>(operand)] = address;
+  void place(int operand, std::byte* address) override { at_[static_cast<std::size_t>(operand)] = address; }
+  int operand_count() const override { return Operand::operands; }
+  bool may_lack(int operand) const override {
+    return operand == b || operand == h || operand == c || operand == y || operand == y_h || operand == y_c;
   }
 
  private:

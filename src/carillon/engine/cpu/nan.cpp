@@ -484,4 +484,18 @@ void SequenceKernel::place(int operand, std::byte* address) {
   CARILLON_ASSERT(false);
 }
 
+int SequenceKernel::operand_count() const {
+  int sum = 0;
+  for (const Part& part : parts_) sum += part.operands;
+  return sum;
+}
+
+bool SequenceKernel::may_lack(int operand) const {
+  for (const Part& part : parts_) {
+    if (operand < part.operands) return part.kernel->may_lack(operand);
+    operand -= part.operands;
+  }
+  return false;
+}
+
 }  // namespace carillon::engine::cpu

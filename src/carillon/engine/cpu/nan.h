@@ -61,6 +61,8 @@ class WatchKernel final : public Kernel {
   int pieces() const override;
   Result<> run(dnnl::stream& stream) override;
   void place(int operand, std::byte* address) override;
+  int operand_count() const override { return static_cast<int>(2 + tensors_.size()); }
+  bool may_lack(int operand) const override { return operand == 1; }
 
  private:
   std::vector<Elements> tensors_;
@@ -80,6 +82,7 @@ class NoteNanKernel final : public Kernel {
   int pieces() const override { return pieces_of(elements_.count); }
   Result<> run(dnnl::stream& stream) override;
   void place(int operand, std::byte* address) override;
+  int operand_count() const override { return 2; }
 
  private:
   Elements elements_;
@@ -97,6 +100,7 @@ class RestoreNanKernel final : public Kernel {
   int pieces() const override { return pieces_of(elements_.count); }
   Result<> run(dnnl::stream& stream) override;
   void place(int operand, std::byte* address) override;
+  int operand_count() const override { return 2; }
 
  private:
   Elements elements_;
@@ -128,6 +132,7 @@ class SpreadNanKernel final : public Kernel {
   int pieces() const override { return pieces_of(divided().count); }
   Result<> run(dnnl::stream& stream) override;
   void place(int operand, std::byte* address) override;
+  int operand_count() const override { return 2; }
 
  private:
   // Over which the pass goes that is divided: where there is NaN at all, or where it is put.
@@ -156,6 +161,7 @@ class SoftmaxNanKernel final : public Kernel {
   }
   Result<> run(dnnl::stream& stream) override;
   void place(int operand, std::byte* address) override;
+  int operand_count() const override { return 2; }
 
  private:
   graph::DataType type_;
@@ -176,6 +182,8 @@ class SequenceKernel final : public Kernel {
   bool divides() const override;
   Result<> run(dnnl::stream& stream) override;
   void place(int operand, std::byte* address) override;
+  int operand_count() const override;
+  bool may_lack(int operand) const override;
 
  private:
   std::vector<Part> parts_;

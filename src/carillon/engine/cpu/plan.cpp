@@ -5,6 +5,7 @@
 
 #include "carillon/base/assert.h"
 #include "carillon/engine/cpu/team.h"
+#include "carillon/graph/bounded.h"
 
 namespace carillon::engine::cpu {
 
@@ -116,9 +117,12 @@ void CpuPlan::State::place(const std::vector<PlanParts::Patch>& patches, std::by
 }
 
 void CpuPlan::State::bind(const Binding& binding) {
-  if (binding.workspace != workspace_) {
-    place(plan.workspace_patches_, binding.workspace);
-    workspace_ = binding.workspace;
+  // Where a memory of no bytes is: it may lack an address, and kernels' operands do not.
+  alignas(64) static std::byte nothing[64];
+  const auto there = [](auto* at) { return at == nullptr ? nothing : at; };
+  if (std::byte* const at = there(binding.workspace); at != workspace_) {
+    place(plan.workspace_patches_, at);
+    workspace_ = at;
   }
   if (binding.weights != weights_) {
     // Kernels only read weights and inputs; oneDNN's memory objects do not know const.
@@ -126,14 +130,16 @@ void CpuPlan::State::bind(const Binding& binding) {
     weights_ = binding.weights;
   }
   for (std::size_t i = 0; i < inputs_.size(); ++i) {
-    if (binding.inputs[i] == inputs_[i]) continue;
-    place(plan.input_patches_[i], const_cast<std::byte*>(binding.inputs[i]));
-    inputs_[i] = binding.inputs[i];
+    const std::byte* const at = there(binding.inputs[i]);
+    if (at == inputs_[i]) continue;
+    place(plan.input_patches_[i], const_cast<std::byte*>(at));
+    inputs_[i] = at;
   }
   for (std::size_t i = 0; i < outputs_.size(); ++i) {
-    if (binding.outputs[i] == outputs_[i]) continue;
-    place(plan.output_patches_[i], binding.outputs[i]);
-    outputs_[i] = binding.outputs[i];
+    std::byte* const at = there(binding.outputs[i]);
+    if (at == outputs_[i]) continue;
+    place(plan.output_patches_[i], at);
+    outputs_[i] = at;
   }
   std::ranges::fill(guards, std::int8_t{-1});
   faults.clear();
@@ -301,6 +307,24 @@ Result<> CpuPlan::Run::all(KernelRange range) {
   return {};
 }
 
+// That each memory that kernels have operands in is there. One without any bytes may lack an address.
+Result<> CpuPlan::check_memories(const Binding& binding) const {
+  const auto lacks = [](std::string_view what) {
+    return fail(ErrorCode::internal, "a run is given no memory for " + std::string(what));
+  };
+  if (binding.workspace == nullptr && parts_.workspace > 0) return lacks("its workspace");
+  if (binding.weights == nullptr && !weight_patches_.empty()) return lacks("the weights");
+  const auto missing = [](const graph::TensorSpec& spec, const std::byte* at) {
+    return at == nullptr && graph::memory_of(spec.type, spec.shape).count > 0;
+  };
+  for (std::size_t i = 0; i < parts_.inputs.size(); ++i)
+    if (missing(parts_.inputs[i], binding.inputs[i])) return lacks("input '" + parts_.inputs[i].name + "'");
+  for (std::size_t i = 0; i < parts_.outputs.size(); ++i)
+    if (missing(parts_.outputs[i], binding.outputs[i]))
+      return lacks("output '" + parts_.outputs[i].name + "'");
+  return {};
+}
+
 Result<> CpuPlan::run(KernelRange range, const Binding& binding, std::span<Duration> durations,
                       StopSignal* stop, Pacer* pacer) const {
   CARILLON_ASSERT(0 <= range.first && range.first <= range.last && range.last <= kernels());
@@ -309,6 +333,7 @@ Result<> CpuPlan::run(KernelRange range, const Binding& binding, std::span<Durat
   CARILLON_ASSERT(durations.empty() || durations.size() == parts_.kernels.size());
   CARILLON_ASSERT(binding.state != nullptr && &static_cast<State*>(binding.state)->plan == this);
   flush_denormals();
+  if (auto there = check_memories(binding); !there) return there;
   try {
     static_cast<State*>(binding.state)->bind(binding);
   } catch (const dnnl::error& e) {

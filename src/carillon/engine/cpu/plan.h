@@ -72,6 +72,7 @@ class CpuPlan final : public Plan {
   class State;
   class Run;
   bool holds(int guard, State& state) const;
+  Result<> check_memories(const Binding& binding) const;
   Result<> heed_faults(int kernel, const graph::Faults& found, const graph::Faults* to) const;
 
   PlanParts parts_;

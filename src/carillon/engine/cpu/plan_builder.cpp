@@ -27,8 +27,7 @@ std::string describe(const graph::TensorType& type) {
 }  // namespace
 
 PlanBuilder::PlanBuilder(const dnnl::engine& engine, const graph::Graph& graph, int batch,
-                         WeightStore& weights, Precision precision, int parts, Division division,
-                         Ways ways)
+                         WeightStore& weights, Precision precision, int parts, Division division, Ways ways)
     : engine_(engine),
       graph_(graph),
       batch_(batch),
@@ -420,6 +419,7 @@ void PlanBuilder::append(std::string name, std::unique_ptr<Kernel> kernel,
 
 void PlanBuilder::append(std::string name, Step step, int parts) {
   const int k = static_cast<int>(parts_.kernels.size());
+  check_places(name, step);
   parts_.names.push_back(std::move(name));
   parts_.parts.push_back(parts);
   parts_.kernels.push_back(std::move(step.kernel));
@@ -436,6 +436,20 @@ void PlanBuilder::append(std::string name, Step step, int parts) {
     Buffer& b = buffers_[static_cast<std::size_t>(buffer)];
     if (b.first < 0) b.first = k;
     b.last = k;
+  }
+}
+
+void PlanBuilder::check_places(const std::string& name, const Step& step) {
+  const auto count = static_cast<int>(step.operands.size());
+  if (count != step.kernel->operand_count() && misplaced_.empty())
+    misplaced_ = "kernel \"" + name + "\" has " + std::to_string(step.kernel->operand_count()) +
+                 " operands, and is given places for " + std::to_string(count);
+  for (int i = 0; i < count && misplaced_.empty(); ++i) {
+    const Operand& operand = step.operands[static_cast<std::size_t>(i)];
+    const bool there = operand.buffer >= 0 && operand.buffer < static_cast<int>(buffers_.size());
+    if (there ? operand.buffer == weights_buffer && operand.offset >= weights_.end()
+              : operand.buffer >= 0 || !step.kernel->may_lack(i))
+      misplaced_ = "kernel \"" + name + "\": operand " + std::to_string(i) + " has no place";
   }
 }
 
@@ -553,7 +567,8 @@ bool PlanBuilder::emit_plain_as(const graph::Node& node, std::string_view op, co
 void PlanBuilder::divide(PlainKernelStep& step,
                          const std::function<std::optional<graph::Slices>()>& slices_of) const {
   const int wanted = wanted_parts();
-  if (wanted < 2 || (wanted <= arena_parts_ && !worth_dividing(step.elements()))) return;
+  if (wanted < 2 || step.elements() == 0 || (wanted <= arena_parts_ && !worth_dividing(step.elements())))
+    return;
   if (auto slices = slices_of()) step.divide(std::move(*slices), wanted);
 }
 
@@ -566,6 +581,7 @@ Result<PlanParts> PlanBuilder::finish() {
     target.desc = plain_desc(id);
     copy(graph_.value(id).name, id, target);
   }
+  if (!misplaced_.empty()) return fail(ErrorCode::internal, misplaced_);
 
   std::vector<BufferNeed> needs;
   std::vector<std::size_t> slot_of(buffers_.size(), 0);
@@ -579,8 +595,8 @@ Result<PlanParts> PlanBuilder::finish() {
   parts_.workspace = plan.total;
   const auto slot = [&](int b, std::uint64_t offset) -> Slot {
     const Buffer& buffer = buffers_[static_cast<std::size_t>(b)];
-    if (buffer.where == Where::weights && offset >= weights_.base() && weights_.base() > 0)
-      return {.where = Where::own, .offset = offset - weights_.base()};
+    if (buffer.where == Where::weights && weights_.is_above(offset))
+      return {.where = Where::own, .offset = weights_.offset_above(offset)};
     const std::uint64_t base =
         buffer.where == Where::workspace ? plan.offsets[slot_of[static_cast<std::size_t>(b)]] : 0;
     return {.where = buffer.where, .index = buffer.index, .offset = base + offset};

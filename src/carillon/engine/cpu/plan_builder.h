@@ -209,7 +209,8 @@ class PlanBuilder {
   // Attributes that every primitive of a plan has.
   static dnnl::primitive_attr attributes();
 
-  // Copies outputs that lie elsewhere, places the buffers, gives the plan up.
+  // Copies outputs that lie elsewhere, places the buffers, gives the plan up. An error (internal) names a
+  // kernel with an operand that has no place: such a plan must never run.
   Result<PlanParts> finish();
 
  private:
@@ -258,6 +259,8 @@ class PlanBuilder {
   std::optional<Divided> made_for(int parts, const Made& made,
                                   const std::function<std::optional<Made>()>& again);
   void append(std::string name, Step step, int parts);
+  // Whether each operand has a place that its kernel cannot do without; remembered for finish().
+  void check_places(const std::string& name, const Step& step);
   void watch(const std::vector<std::pair<Operand, Elements>>& values, bool always);
   void watch_inputs();
   bool prefers_heavy_type(graph::ValueId id, int depth) const;
@@ -296,6 +299,7 @@ class PlanBuilder {
     bool divides;                      // there is each of them
   };
   std::optional<Sequence> sequence_;
+  std::string misplaced_;  // the first operand without a place, in words; empty: each has one
   PlanParts parts_;
 };
 

@@ -74,7 +74,8 @@ std::uint64_t WeightStore::keep(const graph::SharedTensor& tensor, const Copy& c
 std::uint64_t WeightStore::raw(const graph::SharedTensor& tensor) {
   if (const auto found = find(tensor, [](const Copy& copy) { return copy.target.is_zero(); })) return *found;
   const auto bytes = tensor->bytes();
-  const std::uint64_t offset = block_.append(bytes.size());
+  // A place of its own for a tensor without elements, too: kernels are never given an address of nothing.
+  const std::uint64_t offset = block_.append(std::max<std::size_t>(1, bytes.size()));
   if (!bytes.empty()) std::memcpy(block_.bytes().data() + offset, bytes.data(), bytes.size());
   return keep(tensor, {.source = {}, .target = {}, .factor = 1, .offset = offset});
 }

@@ -43,13 +43,17 @@ class HostBlock {
 // tensor in the same layout. Used while compiling, from one thread.
 //
 // One above another that is sealed finds what that has, and packs only what is new, for a plan that is made
-// later: such offsets are from base() on, as if its block lay behind the other's.
+// later: such offsets are as if its block lay behind the other's (is_above()).
 class WeightStore {
  public:
   explicit WeightStore(const dnnl::engine& engine, const WeightStore* below = nullptr)
       : engine_(engine), below_(below), base_(below == nullptr ? 0 : below->sealed_at_) {}
 
-  std::uint64_t base() const { return base_; }
+  // Whether the offset is of what lies in this store, above one that is sealed, and where it is in its block.
+  bool is_above(std::uint64_t offset) const { return below_ != nullptr && offset >= base_; }
+  std::uint64_t offset_above(std::uint64_t offset) const { return offset - base_; }
+  // Where all that is packed, here and below, ends.
+  std::uint64_t end() const { return base_ + block_.bytes().size(); }
 
   // Where the tensor's own bytes lie.
   std::uint64_t raw(const graph::SharedTensor& tensor);

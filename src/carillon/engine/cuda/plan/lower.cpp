@@ -4,6 +4,7 @@
 #include <array>
 
 #include "carillon/engine/cuda/plan/attention.h"
+#include "carillon/graph/empty.h"
 
 namespace carillon::engine::cuda {
 
@@ -81,6 +82,7 @@ Result<> lower(Builder& builder, const graph::Node& node) {
       Row{"Gather", lower_gather},
   };
   builder.enter(node);
+  if (graph::has_empty(builder.graph(), node)) return builder.refuse("an operand has no elements");
   if (node.guard >= 0 || node.op == "Merge") return builder.refuse("branches that data decide");
   const auto row = std::ranges::find(rows, node.op, &Row::op);
   if (row == rows.end()) return builder.refuse("the operator is not among those that have one");
