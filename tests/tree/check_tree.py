@@ -292,7 +292,7 @@ def local_names(path):
             inside = False
         elif inside and re.match(r"(?!namespace\b|using namespace\b|using [\w:]+;|template\b)[A-Za-z_]", line):
             found = next(filter(None, (pattern.match(line) for pattern in LOCAL_NAME)), None)
-            if found and not re.search(r"\boperator\b|^[A-Z_]+\(", line):  # nor a macro, as TEST()
+            if found and not re.search(r"\boperator\b|^[A-Z_]+\(|^static_assert\b", line):  # nor a macro, as TEST()
                 names.setdefault((outer, found.group(1)), number)
     return names
 
@@ -309,6 +309,8 @@ def check_locals(build):
     for files in targets.values():
         first = {}
         for path in map(pathlib.Path, files):
+            if not path.is_file():
+                continue  # generated, and not built yet
             for (namespace, name), number in local_names(path).items():
                 if (namespace, name) in first:
                     findings.append(f"{path}:{number}: '{name}' is local to {first[namespace, name].name} too; "

@@ -10,48 +10,7 @@ namespace carillon {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::ElementsAre;
 using ::testing::EndsWith;
-using ::testing::IsEmpty;
-
-constexpr const char* v1_mounts =
-    "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755\n"
-    "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n"
-    "35 31 0:32 / /sys/fs/cgroup/mem rw,relatime shared:5 - cgroup cgroup rw,memory\n";
-
-TEST(MemoryGroups, AreTheProcessesOwnAndAllAboveIt) {
-  EXPECT_THAT(memory_groups("0::/a/b\n", "30 1 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup rw\n"),
-              ElementsAre(MemoryGroup{"/sys/fs/cgroup/a/b", true}, MemoryGroup{"/sys/fs/cgroup/a", true},
-                          MemoryGroup{"/sys/fs/cgroup", true}));
-}
-
-TEST(MemoryGroups, AreWhereTheyAreMounted) {
-  EXPECT_THAT(
-      memory_groups("7:cpu,cpuacct:/x\n5:memory:/job\n", v1_mounts),
-      ElementsAre(MemoryGroup{"/sys/fs/cgroup/mem/job", false}, MemoryGroup{"/sys/fs/cgroup/mem", false}));
-}
-
-TEST(MemoryGroups, OfAContainerThatSeesItsOwnAsTheRoot) {
-  const char* const mounts = "35 31 0:32 /docker/1f /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n";
-  EXPECT_THAT(memory_groups("5:memory:/docker/1f\n", mounts),
-              ElementsAre(MemoryGroup{"/sys/fs/cgroup/memory", false}));
-  EXPECT_THAT(memory_groups("5:memory:/docker/1f/in\n", mounts),
-              ElementsAre(MemoryGroup{"/sys/fs/cgroup/memory/in", false},
-                          MemoryGroup{"/sys/fs/cgroup/memory", false}));
-  // Another's group is not to be taken for its own.
-  EXPECT_THAT(memory_groups("5:memory:/docker/1f2\n", mounts),
-              ElementsAre(MemoryGroup{"/sys/fs/cgroup/memory", false}));
-}
-
-TEST(MemoryGroups, OfANamespaceThatWasLeftStayInTheMount) {
-  EXPECT_THAT(memory_groups("0::/../../x\n", ""), ElementsAre(MemoryGroup{"/sys/fs/cgroup", true}));
-}
-
-TEST(MemoryGroups, NoneWhereNothingIsSaid) {
-  EXPECT_THAT(memory_groups("", ""), IsEmpty());
-  EXPECT_THAT(memory_groups("nonsense\n3:cpu:/a\n::\n", v1_mounts),
-              ElementsAre(MemoryGroup{"/sys/fs/cgroup", true}));
-}
 
 TEST(NumberIn, TakesWholeNumbersAlone) {
   EXPECT_EQ(number_in("1073741824\n"), 1073741824U);

@@ -6,7 +6,6 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 namespace carillon {
 
@@ -27,21 +26,11 @@ struct ProcessorLimits {
 // For people: "2 processors may be used (a quota of 1.5 in FILE; the process may run on 8)".
 std::string to_text(const ProcessorLimits& limits);
 
-// A control group that may hold a quota, from the process's own upwards.
-struct QuotaGroup {
-  std::filesystem::path folder;
-  bool v2 = false;
-  friend bool operator==(const QuotaGroup&, const QuotaGroup&) = default;
-};
-
 // The texts of the files. What is no number, or makes no sense, counts as no quota.
 // `cpu_max`: "QUOTA PERIOD" in microseconds, or "max PERIOD".
 std::optional<double> quota_of(std::string_view cpu_max);
 // `quota` in microseconds, -1 for none; `period` in microseconds.
 std::optional<double> quota_of(std::string_view quota, std::string_view period);
-// `self_cgroup`: /proc/self/cgroup; `mountinfo`: /proc/self/mountinfo. Where a container shows only part of
-// the hierarchy, what it shows.
-std::vector<QuotaGroup> quota_groups(std::string_view self_cgroup, std::string_view mountinfo);
 
 // Reads them. `root`: in place of "/" for files; `allowed`: in place of asking the system, where it is not 0.
 // Costs some tens of microseconds.

@@ -45,40 +45,7 @@ TEST(Limits, SayWhy) {
             "2 processors may be used (a quota of 1.5 in /x/cpu.max; the process may run on 8)");
 }
 
-constexpr const char* unified = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw\n";
-
-TEST(Groups, AreThoseAboveTheProcessToo) {
-  const std::vector<QuotaGroup> want{
-      {"/sys/fs/cgroup/a/b", true}, {"/sys/fs/cgroup/a", true}, {"/sys/fs/cgroup", true}};
-  EXPECT_EQ(quota_groups("0::/a/b\n", unified), want);
-  EXPECT_EQ(quota_groups("0::/\n", unified), (std::vector<QuotaGroup>{{"/sys/fs/cgroup", true}}));
-}
-
-TEST(Groups, OfTheFirstVersionStandWhereTheirControllerIsMounted) {
-  const std::string mounts =
-      "31 23 0:27 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n"
-      "32 23 0:28 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
-      "33 23 0:29 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
-  const std::vector<QuotaGroup> want{{"/sys/fs/cgroup/cpu,cpuacct/job", false},
-                                     {"/sys/fs/cgroup/cpu,cpuacct", false},
-                                     {"/sys/fs/cgroup/unified", true}};
-  EXPECT_EQ(quota_groups("9:cpuset:/job\n4:cpu,cpuacct:/job\n0::/\n", mounts), want);
-}
-
-// A container that shares the host's namespace of groups sees its own group as the top.
-TEST(Groups, StandBelowWhatIsShown) {
-  const std::string mount = "32 23 0:28 /docker/c1 /sys/fs/cgroup/cpu ro - cgroup cgroup rw,cpu\n";
-  EXPECT_EQ(quota_groups("4:cpu:/docker/c1/x\n", mount),
-            (std::vector<QuotaGroup>{{"/sys/fs/cgroup/cpu/x", false}, {"/sys/fs/cgroup/cpu", false}}));
-  for (const char* other : {"4:cpu:/docker/c1\n", "4:cpu:/docker/c2/x\n", "4:cpu:/../..\n", "4:cpu:\n"})
-    EXPECT_EQ(quota_groups(other, mount), (std::vector<QuotaGroup>{{"/sys/fs/cgroup/cpu", false}})) << other;
-}
-
-TEST(Groups, OddTextsAreNone) {
-  for (const char* odd : {"", "\n", "0", "0:", "::", "a:b", "0::/a"})
-    EXPECT_TRUE(quota_groups(odd, "garbage\n1 2 3\n- - -\n").empty()) << odd;
-  EXPECT_EQ(quota_groups("0::/a", "1 2 3 / /with\\040space rw - cgroup2 c rw").back().folder, "/with space");
-}
+constexpr const char* unified_mount = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw\n";
 
 class FakeGroups : public ::testing::Test {
  protected:
@@ -92,7 +59,7 @@ class FakeGroups : public ::testing::Test {
 };
 
 TEST_F(FakeGroups, TheTightestQuotaCounts) {
-  write("proc/self/mountinfo", unified);
+  write("proc/self/mountinfo", unified_mount);
   write("proc/self/cgroup", "0::/a/b\n");
   EXPECT_EQ(processor_limits(root_, 8), (ProcessorLimits{.allowed = 8, .quota = {}, .quota_file = {}}));
   write("sys/fs/cgroup/a/b/cpu.max", "300000 100000\n");
@@ -107,7 +74,8 @@ TEST_F(FakeGroups, TheTightestQuotaCounts) {
 }
 
 TEST_F(FakeGroups, BothVersionsAreHeeded) {
-  write("proc/self/mountinfo", std::string(unified) + "32 23 0:28 / /cg/cpu rw - cgroup cgroup rw,cpu\n");
+  write("proc/self/mountinfo",
+        std::string(unified_mount) + "32 23 0:28 / /cg/cpu rw - cgroup cgroup rw,cpu\n");
   write("proc/self/cgroup", "4:cpu:/job\n0::/\n");
   write("sys/fs/cgroup/cpu.max", "400000 100000\n");
   write("cg/cpu/job/cpu.cfs_quota_us", "50000\n");

@@ -19,7 +19,7 @@ TimePoint now() {
 }
 
 // How often is looked. Times are as long as this is short.
-constexpr Duration look_every = std::chrono::seconds(1);
+constexpr Duration times_looked_every = std::chrono::seconds(1);
 
 }  // namespace
 
@@ -64,7 +64,7 @@ void AnswerTimes::end(std::uint64_t number) {
 void AnswerTimes::run() {
   pthread_setname_np(pthread_self(), "carillon-taking");
   std::unique_lock lock(mutex_);
-  while (!wake_.wait_for(lock, std::min(look_every, base_), [this] { return ending_; })) {
+  while (!wake_.wait_for(lock, std::min(times_looked_every, base_), [this] { return ending_; })) {
     const TimePoint at = now();
     std::vector<Answer> late;
     for (auto it = answers_.begin(); it != answers_.end();) {

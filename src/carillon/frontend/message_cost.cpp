@@ -19,7 +19,7 @@ constexpr std::size_t of_message = 256;
 constexpr std::size_t of_text = 80;
 constexpr std::size_t of_unknown = 80;
 constexpr std::size_t of_number = 24;  // in a list that doubles
-constexpr int deepest = 100;           // protobuf reads no deeper
+constexpr int deepest_message = 100;   // protobuf reads no deeper
 
 class Counter {
  public:
@@ -63,7 +63,7 @@ class Counter {
     const int size = static_cast<int>(length);
     if (field != nullptr && field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
       cost_ += of_message;
-      if (depth == deepest) return false;
+      if (depth == deepest_message) return false;
       const auto limit = in_.PushLimit(size);
       const bool whole = count(field->message_type(), depth + 1) && in_.BytesUntilLimit() == 0;
       in_.PopLimit(limit);

@@ -25,7 +25,7 @@ namespace carillon::graph {
 namespace {
 
 using testing::Onnx;
-using Ints = std::vector<std::int64_t>;
+using Axes = std::vector<std::int64_t>;
 
 // A value of the graph under construction, with its shape at a batch of two.
 struct Known {
@@ -48,7 +48,7 @@ class RowMaker {
   void grow(int tries);
   const std::string& bytes() const { return bytes_; }
 
-  static std::vector<std::string_view> operators();
+  static std::vector<std::string_view> tried_operators();
 
  private:
   using Maker = void (*)(RowMaker&, const std::string& op);
@@ -79,7 +79,7 @@ class RowMaker {
     const auto axis = static_cast<std::int64_t>(below(k.type.shape.size()));
     return one_in(3) ? axis - rank : axis;
   }
-  std::string ints(const Ints& values, bool scalar = false) {
+  std::string ints(const Axes& values, bool scalar = false) {
     const std::string name = fresh();
     file_.i64(name, scalar ? Shape{} : Shape{static_cast<std::int64_t>(values.size())}, values);
     return name;
@@ -184,7 +184,7 @@ class RowMaker {
   static void reduce(RowMaker& g, const std::string& op) {
     const Known* x = g.real();
     if (x->type.shape.empty()) return;
-    Ints axes{g.axis_of(*x)};
+    Axes axes{g.axis_of(*x)};
     if (g.one_in(3)) axes.push_back(g.axis_of(*x));
     const bool none = g.one_in(6);
     if (op == "ReduceSum" || op == "ReduceMax" || op == "ReduceMean" || !none)
@@ -206,11 +206,11 @@ class RowMaker {
   }
   static void mean_variance(RowMaker& g, const std::string& op) {
     const Known* x = g.real();
-    if (!x->type.shape.empty()) g.node(op, {x->name}).set("axes", Ints{g.axis_of(*x)});
+    if (!x->type.shape.empty()) g.node(op, {x->name}).set("axes", Axes{g.axis_of(*x)});
   }
   static void transpose(RowMaker& g, const std::string& op) {
     const Known* x = g.real();
-    Ints perm(x->type.shape.size());
+    Axes perm(x->type.shape.size());
     for (std::size_t d = 0; d < perm.size(); ++d) perm[d] = static_cast<std::int64_t>(d);
     for (std::size_t d = perm.size(); d-- > 1;) std::swap(perm[d], perm[g.below(d + 1)]);
     g.node(op, {x->name}).set("perm", perm);
@@ -237,7 +237,7 @@ class RowMaker {
         break;
       case 5: {
         // Two neighbours become one, or one two.
-        Ints to(shape.begin(), shape.end());
+        Axes to(shape.begin(), shape.end());
         const auto d = static_cast<std::size_t>(g.below(shape.size()));
         if (d + 1 < to.size()) {
           to[d] = -1;
@@ -250,7 +250,7 @@ class RowMaker {
         break;
       }
       default:
-        g.node(op, {x->name, g.ints(g.one_in(2) ? Ints{-1, 2, 3} : Ints{-1, 4})});
+        g.node(op, {x->name, g.ints(g.one_in(2) ? Axes{-1, 2, 3} : Axes{-1, 4})});
         break;
     }
   }
@@ -260,7 +260,7 @@ class RowMaker {
   }
   static void tile(RowMaker& g, const std::string& op) {
     const Known* x = g.real();
-    Ints times(x->type.shape.size(), 1);
+    Axes times(x->type.shape.size(), 1);
     if (!times.empty()) times[g.below(times.size())] = 2;
     g.node(op, {x->name, g.ints(times)});
   }
@@ -288,7 +288,7 @@ class RowMaker {
   static void pad(RowMaker& g, const std::string& op) {
     const Known* x = g.real();
     if (x->type.shape.empty()) return;
-    Ints pads(2 * x->type.shape.size(), 0);
+    Axes pads(2 * x->type.shape.size(), 0);
     pads[g.below(pads.size())] = 1;
     static constexpr const char* modes[] = {"constant", "edge", "wrap", "constant"};
     g.node(op, {x->name, g.ints(pads)}).set("mode", modes[g.below(3)]);
@@ -371,10 +371,10 @@ class RowMaker {
     if (x->type.shape.size() < 2) return;
     const std::string at = g.fresh(), turned = g.fresh(), updates = g.fresh();
     g.file_.i64(at, {1, 1}, {0});
-    Ints perm(x->type.shape.size());
+    Axes perm(x->type.shape.size());
     for (std::size_t d = 0; d < perm.size(); ++d) perm[d] = static_cast<std::int64_t>(d);
     std::swap(perm[0], perm[1 + g.below(perm.size() - 1)]);
-    g.file_.node("Transpose", {x->name}, {turned}).set("perm", g.one_in(3) ? Ints{} : perm);
+    g.file_.node("Transpose", {x->name}, {turned}).set("perm", g.one_in(3) ? Axes{} : perm);
     if (g.one_in(3)) g.file_.proto.mutable_graph()->mutable_node()->rbegin()->clear_attribute();
     g.file_.node("Slice", {turned, g.ints({1}), g.ints({2}), g.ints({0})}, {updates});
     g.node(op, {turned, at, updates});
@@ -397,7 +397,7 @@ class RowMaker {
       g.file_.node("ReduceMax", {i->name, g.ints({1})}, {lens}).set("keepdims", 0);
     } else {
       g.file_.i64(lens, {x->type.shape[first ? 0 : 1]},
-                  Ints(static_cast<std::size_t>(x->type.shape[first ? 0 : 1]), 2));
+                  Axes(static_cast<std::size_t>(x->type.shape[first ? 0 : 1]), 2));
     }
     g.node(op, {x->name, lens}).set("batch_axis", first ? 0 : 1).set("time_axis", first ? 1 : 0);
   }
@@ -414,7 +414,7 @@ class RowMaker {
         break;
       case 2: {
         const std::string turned = g.fresh();
-        Ints perm(a->type.shape.size());
+        Axes perm(a->type.shape.size());
         for (std::size_t d = 0; d < perm.size(); ++d) perm[d] = static_cast<std::int64_t>(d);
         if (perm.size() > 1) std::swap(perm[perm.size() - 1], perm[perm.size() - 2]);
         g.file_.node("Transpose", {a->name}, {turned}).set("perm", perm);
@@ -470,7 +470,7 @@ class RowMaker {
     } else if (op.starts_with("Global")) {
       g.node(op, {x->name});
     } else {
-      g.node(op, {x->name}, op == "MaxPool" ? 2 : 1).set("kernel_shape", Ints(spatial, 2));
+      g.node(op, {x->name}, op == "MaxPool" ? 2 : 1).set("kernel_shape", Axes(spatial, 2));
     }
   }
   static void recurrent(RowMaker& g, const std::string& op) {
@@ -539,8 +539,8 @@ class RowMaker {
     } else if (op == "TfIdfVectorizer") {
       const Known* i = g.any(DataType::i64);
       g.node(op, {i->name}).set("min_gram_length", 1).set("max_gram_length", 1).set("max_skip_count", 0);
-      g.file_.set("mode", "TF").set("ngram_counts", Ints{0}).set("ngram_indexes", Ints{0, 1});
-      g.file_.set("pool_int64s", Ints{0, 1});
+      g.file_.set("mode", "TF").set("ngram_counts", Axes{0}).set("ngram_indexes", Axes{0, 1});
+      g.file_.set("pool_int64s", Axes{0, 1});
     } else {
       const Known* x = g.real();
       const std::string u = g.fresh();
@@ -591,8 +591,8 @@ class RowMaker {
       body.proto.mutable_graph()->mutable_input(0)->mutable_type()->mutable_tensor_type()->clear_shape();
       body.node("Softmax", {"e" + n}, {"o" + n}).set("axis", 0).output("o" + n);
       g.node("Scan", {x->name}).set("num_scan_inputs", 1).set("body", body);
-      g.file_.set("scan_input_axes", Ints{g.axis_of(*x)});
-      if (g.one_in(2)) g.file_.set("scan_output_axes", Ints{1});
+      g.file_.set("scan_input_axes", Axes{g.axis_of(*x)});
+      if (g.one_in(2)) g.file_.set("scan_output_axes", Axes{1});
     }
   }
 
@@ -681,7 +681,7 @@ const std::vector<RowMaker::Way>& RowMaker::ways() {
   return all;
 }
 
-std::vector<std::string_view> RowMaker::operators() {
+std::vector<std::string_view> RowMaker::tried_operators() {
   std::vector<std::string_view> out;
   for (const Way& way : ways()) out.insert(out.end(), way.ops.begin(), way.ops.end());
   return out;
@@ -848,7 +848,7 @@ TEST(RowsAtRandom, AreWhatEachIsAlone) {
     if (::testing::Test::HasFatalFailure()) return;
   }
   EXPECT_GT(found.ran, 1000) << "or next to nothing was tested";
-  for (const std::string_view op : RowMaker::operators())
+  for (const std::string_view op : RowMaker::tried_operators())
     if (find_row_rule(op) != nullptr) {
       EXPECT_GT(found.kept[std::string(op)], 0) << op << " was never kept";
     }
@@ -857,7 +857,7 @@ TEST(RowsAtRandom, AreWhatEachIsAlone) {
 // Who adds an operator to the table adds it to the makers, too. Those of ai.onnx.ml are in tests of their
 // own.
 TEST(RowsAtRandom, HaveAllOperatorsOfTheTable) {
-  const auto made = RowMaker::operators();
+  const auto made = RowMaker::tried_operators();
   for (const Operator& op : all_operators())
     if (find_row_rule(op.name) != nullptr) {
       EXPECT_NE(std::ranges::find(made, op.name), made.end()) << op.name;

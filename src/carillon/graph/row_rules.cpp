@@ -342,7 +342,7 @@ void slice(RowView& v) {
   v.set(0, {x->axis, count / unit, x->inner});
 }
 
-void split(RowView& v) {
+void split_rows(RowView& v) {
   const RowLayout* x = v.rows(0);
   if (x == nullptr) return;
   const int axis = from_front(v.node().integer("axis", 0), rank_of(v.shape(0)));
@@ -610,14 +610,14 @@ void loss(RowView& v) {
   if (v.outputs() > 1) v.set(1, *rows);
 }
 
-struct Row {
+struct RuleRow {
   std::string_view op;
   RowRule rule;
 };
 // In the order of their names, which find_row_rule relies on. An operator that is not here mixes rows, or
 // may: it looks at the whole tensor (DynamicQuantizeLinear, the steps of training), lets data decide extents,
 // or counts places among all elements (MaxUnpool).
-constexpr auto table = std::to_array<Row>({
+constexpr auto rules = std::to_array<RuleRow>({
     {"Abs", each},
     {"Acos", each},
     {"Acosh", each},
@@ -751,7 +751,7 @@ constexpr auto table = std::to_array<Row>({
     {"Softplus", each},
     {"Softsign", each},
     {"SpaceToDepth", leading},
-    {"Split", split},
+    {"Split", split_rows},
     {"Sqrt", each},
     {"Sub", broadcast_all},
     {"Sum", broadcast_all},
@@ -769,15 +769,16 @@ constexpr auto table = std::to_array<Row>({
     {"Where", broadcast_all},
     {"Xor", broadcast_all},
 });
-static_assert(std::is_sorted(table.begin(), table.end(),
-                             [](const Row& a, const Row& b) { return a.op < b.op; }));
+static_assert(std::is_sorted(rules.begin(), rules.end(),
+                             [](const RuleRow& a, const RuleRow& b) { return a.op < b.op; }));
 
 }  // namespace
 
 RowRule find_row_rule(std::string_view op) {
-  const auto found = std::lower_bound(table.begin(), table.end(), op,
-                                      [](const Row& row, std::string_view name) { return row.op < name; });
-  return found != table.end() && found->op == op ? found->rule : nullptr;
+  const auto found =
+      std::lower_bound(rules.begin(), rules.end(), op,
+                       [](const RuleRow& row, std::string_view name) { return row.op < name; });
+  return found != rules.end() && found->op == op ? found->rule : nullptr;
 }
 
 }  // namespace carillon::graph

@@ -15,7 +15,7 @@ bool same_contents(const SharedTensor& a, const SharedTensor& b) {
   return a == b || (a->type() == b->type() && std::ranges::equal(a->bytes(), b->bytes()));
 }
 
-std::int64_t product(const Shape& shape, std::size_t from, std::size_t to) {
+std::int64_t extents_product(const Shape& shape, std::size_t from, std::size_t to) {
   std::int64_t out = 1;
   for (std::size_t d = from; d < to; ++d) out *= shape[d];
   return out;
@@ -124,7 +124,7 @@ bool RowTrace::constant_has(ValueId id, const RowLayout& layout) const {
   if (id.index() >= alone_->values.size() || !alone_->is_constant(id) || !fits(id, layout)) return false;
   const Shape& shape = together_.value(id).type.shape;
   const auto axis = static_cast<std::size_t>(layout.axis);
-  const auto parts = static_cast<std::size_t>(product(shape, 0, axis) * layout.outer);
+  const auto parts = static_cast<std::size_t>(extents_product(shape, 0, axis) * layout.outer);
   const auto here = together_.value(id).constant->bytes(), there = alone_->value(id).constant->bytes();
   if (parts == 0 || there.empty()) return here.empty();
   const std::size_t block = there.size() / parts;

@@ -16,7 +16,7 @@ namespace carillon::graph {
 namespace {
 
 using testing::Onnx;
-using Ints = std::vector<std::int64_t>;
+using Wholes = std::vector<std::int64_t>;
 using Build = std::function<void(Onnx&)>;
 
 // A file with inputs x [B,3,4], v [B,4], s [B,5,8], m [B,2,6,6] and i [B,3] (whole numbers), of which `build`
@@ -50,7 +50,7 @@ Onnx file_of(const Build& build, DataType type = DataType::f32) {
   return nodes;
 }
 
-void transpose(Onnx& o, const std::string& from, const std::string& to, const Ints& perm,
+void transpose(Onnx& o, const std::string& from, const std::string& to, const Wholes& perm,
                const std::string& name = "") {
   o.node("Transpose", {from}, {to}, name).set("perm", perm);
 }
@@ -159,7 +159,7 @@ const Row proven[] = {
        o.random("scale", {4})
            .random("bias", {4})
            .node("InstanceNormalization", {"c", "scale", "bias"}, {"n"});
-       o.node("MaxPool", {"n"}, {"p"}).set("kernel_shape", Ints{2, 2});
+       o.node("MaxPool", {"n"}, {"p"}).set("kernel_shape", Wholes{2, 2});
        o.node("GlobalAveragePool", {"p"}, {"g"}).node("Flatten", {"g"}, {"y"});
      }},
     {"resized within rows",
@@ -239,7 +239,7 @@ const Row proven[] = {
        o.i64("d", {1}, {8}).node("Concat", {"n", "d"}, {"to"}).set("axis", 0);
        o.node("ConstantOfShape", {"to"}, {"zero"});
        o.node("Scan", {"zero", "s"}, {"last", "y"}).set("num_scan_inputs", 1).set("body", body);
-       o.set("scan_input_axes", Ints{1}).set("scan_output_axes", Ints{1});
+       o.set("scan_input_axes", Wholes{1}).set("scan_output_axes", Wholes{1});
      }},
     {"a loop of known length",
      [](Onnx& o) {
@@ -352,7 +352,7 @@ const Row mixing[] = {
        transpose(o, "v", "t", {1, 0});
        o.i64("axes", {1}, {0}).node("Unsqueeze", {"t", "axes"}, {"u"}).random("w", {4, 4, 3});
        o.node("Conv", {"u", "w"}, {"c"}, "conv")
-           .set("pads", Ints{1, 1})
+           .set("pads", Wholes{1, 1})
            .node("Squeeze", {"c", "axes"}, {"q"});
        transpose(o, "q", "y", {1, 0});
      },
@@ -360,7 +360,7 @@ const Row mixing[] = {
     {"a pool over rows behind a transpose",
      [](Onnx& o) {
        transpose(o, "x", "t", {1, 2, 0});
-       o.node("AveragePool", {"t"}, {"p"}, "pool").set("kernel_shape", Ints{3}).set("pads", Ints{1, 1});
+       o.node("AveragePool", {"t"}, {"p"}, "pool").set("kernel_shape", Wholes{3}).set("pads", Wholes{1, 1});
        transpose(o, "p", "y", {2, 0, 1});
      },
      "pool"},
@@ -494,7 +494,7 @@ const Row mixing[] = {
     {"rows counted",
      [](Onnx& o) {
        o.node("MaxPool", {"m"}, {"p", "at"}, "pool")
-           .set("kernel_shape", Ints{2, 2})
+           .set("kernel_shape", Wholes{2, 2})
            .node("Neg", {"at"}, {"y"});
      },
      "pool", DataType::i64},

@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "carillon/base/control_groups.h"
 #include "carillon/base/memory_limit.h"
 
 namespace carillon::engine {
@@ -17,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // What is left in a group, where it sets a limit.
-std::optional<std::uint64_t> left_in(const MemoryGroup& group) {
+std::optional<std::uint64_t> left_in(const ControlGroup& group) {
   const auto& [folder, v2] = group;
   const auto limit = read_number(folder / (v2 ? "memory.max" : "memory.limit_in_bytes"));
   const auto used = read_number(folder / (v2 ? "memory.current" : "memory.usage_in_bytes"));
@@ -60,7 +61,7 @@ Result<Bytes> available_memory(const fs::path& root) {
                 meminfo.string() + " has no line MemAvailable: Linux 3.14 or later is needed");
   std::uint64_t least = *kilobytes * 1024;
 
-  for (const MemoryGroup& group : memory_groups(root))
+  for (const ControlGroup& group : control_groups("memory", root))
     if (const auto left = left_in(group)) least = std::min(least, *left);
   return Bytes{least};
 }

@@ -15,13 +15,13 @@ enum class Use : std::uint8_t {
   computes,  // arithmetic: worth the conversions
   moves,     // copies numbers: goes along where other nodes compute
 };
-struct Row {
+struct Widened {
   std::string_view op;
   Use use;
 };
 // Left out are operators whose results hang on the 16 bits themselves (QuantizeLinear, IsInf), or whose
 // attributes name the type that they make (EyeLike, the windows): these keep 16-bit operands.
-constexpr auto widened = std::to_array<Row>({
+constexpr auto widened_operators = std::to_array<Widened>({
     {"Abs", Use::computes},
     {"Acos", Use::computes},
     {"Acosh", Use::computes},
@@ -133,11 +133,11 @@ constexpr auto widened = std::to_array<Row>({
     {"Trilu", Use::moves},
     {"Where", Use::moves},
 });
-static_assert(std::ranges::is_sorted(widened, {}, &Row::op));
+static_assert(std::ranges::is_sorted(widened_operators, {}, &Widened::op));
 
-const Row* row_of(std::string_view op) {
-  const auto found = std::ranges::lower_bound(widened, op, {}, &Row::op);
-  return found != widened.end() && found->op == op ? &*found : nullptr;
+const Widened* widened_as(std::string_view op) {
+  const auto found = std::ranges::lower_bound(widened_operators, op, {}, &Widened::op);
+  return found != widened_operators.end() && found->op == op ? &*found : nullptr;
 }
 
 constexpr std::int64_t onnx_number(DataType type) {  // TensorProto.DataType
@@ -182,7 +182,7 @@ class Widening {
     bool computes = false;
     for (std::size_t n = 0; n < graph_.nodes.size(); ++n) {
       const Node& node = graph_.nodes[n];
-      const Row* const row = row_of(node.op);
+      const Widened* const row = widened_as(node.op);
       if (row == nullptr) continue;
       const auto half = [&](ValueId id) { return is_half(id); };
       // A table of constants stays in 16 bits: only what is taken from it is converted.
