@@ -17,7 +17,7 @@ namespace carillon::graph {
 namespace {
 
 // By ONNX's number.
-constexpr std::array<std::string_view, 27> onnx_types{
+constexpr std::array<std::string_view, 27> names_of_types{
     "UNDEFINED", "FLOAT",      "UINT8",      "INT8",         "UINT16",         "INT16",      "INT32",
     "INT64",     "STRING",     "BOOL",       "FLOAT16",      "DOUBLE",         "UINT32",     "UINT64",
     "COMPLEX64", "COMPLEX128", "BFLOAT16",   "FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ",
@@ -214,8 +214,8 @@ class NarrowTypes {
 }  // namespace
 
 std::string onnx_type_name(std::int64_t number) {
-  if (number >= 0 && number < static_cast<std::int64_t>(onnx_types.size()))
-    return std::string(onnx_types[static_cast<std::size_t>(number)]);
+  if (number >= 0 && number < static_cast<std::int64_t>(names_of_types.size()))
+    return std::string(names_of_types[static_cast<std::size_t>(number)]);
   return "number " + std::to_string(number);
 }
 
