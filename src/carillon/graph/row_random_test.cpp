@@ -314,6 +314,21 @@ class RowMaker {
   static void gather(RowMaker& g, const std::string& op) {
     const Known *x = g.real(), *i = g.any(DataType::i64);
     if (x->type.shape.empty()) return;
+    if (x->type.shape.size() >= 2 && g.one_in(4)) {
+      // Places within each index of dimension 0, in one list of all, or in the next one's.
+      const std::string shape = g.fresh(), n = g.fresh(), range = g.fresh(), from = g.fresh(), at = g.fresh(),
+                        flat = g.fresh();
+      const Ints rest(x->type.shape.begin() + 2, x->type.shape.end());
+      Ints to{-1};
+      to.insert(to.end(), rest.begin(), rest.end());
+      g.file_.node("Shape", {x->name}, {shape}).node("Gather", {shape, g.ints({0}, true)}, {n});
+      g.file_.node("Range", {g.ints({0}, true), n, g.ints({1}, true)}, {range});
+      g.file_.node("Mul", {range, g.ints({x->type.shape[1]})}, {from});
+      g.file_.node("Add", {from, g.ints({g.one_in(4) ? x->type.shape[1] - 1 : 0})}, {at});
+      g.file_.node("Reshape", {x->name, g.ints(to)}, {flat});
+      g.node(op, {flat, at});
+      return;
+    }
     switch (g.below(4)) {
       case 0:
         g.node(op, {g.floats({64, 2}), i->name});

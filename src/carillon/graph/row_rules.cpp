@@ -90,6 +90,48 @@ std::optional<std::vector<float>> RowView::reals(std::size_t i) const {
   return std::vector<float>(from.begin(), from.end());
 }
 
+std::optional<RowLayout> RowView::own_rows(std::size_t i, const RowLayout& data, int coordinate) const {
+  if (!proves() || !numbers(i) || !numbers_alone(i)) return std::nullopt;
+  const Shape &here = shape(i), &there = shape_alone(i);
+  if (here.size() != there.size()) return std::nullopt;
+  const auto axis = static_cast<std::size_t>(std::ranges::mismatch(here, there).in1 - here.begin());
+  if (axis + (coordinate < 0 ? 0 : 1) >= here.size() || here[axis] != batch() * there[axis])
+    return std::nullopt;
+  Shape others = here;
+  others[axis] = there[axis];
+  if (others != there) return std::nullopt;
+  for (std::int64_t outer = 1; outer <= there[axis]; ++outer) {
+    if (there[axis] % outer != 0) continue;
+    const RowLayout own{static_cast<int>(axis), outer, there[axis] / outer};
+    if (points_at_own(i, own, data, coordinate)) return own;
+  }
+  return std::nullopt;
+}
+
+bool RowView::points_at_own(std::size_t i, const RowLayout& own, const RowLayout& data,
+                            int coordinate) const {
+  const auto here = *numbers(i), there = *numbers_alone(i);
+  const Shape& shape = shape_alone(i);
+  const std::int64_t rows = batch(), last = shape.back();
+  std::int64_t behind = own.inner;
+  for (std::size_t d = static_cast<std::size_t>(own.axis) + 1; d < shape.size(); ++d) behind *= shape[d];
+  for (std::int64_t at = 0; at < static_cast<std::int64_t>(here.size()); ++at) {
+    const std::int64_t row = at / behind % rows;
+    std::int64_t index = here[static_cast<std::size_t>(at)];
+    std::int64_t alone = there[static_cast<std::size_t>(at / (behind * rows) * behind + at % behind)];
+    if (coordinate >= 0 && at % last != coordinate) {
+      if (index != alone) return false;
+      continue;
+    }
+    const std::int64_t extent = data.outer * data.inner;
+    if (index < 0) index += extent * rows;
+    if (alone < 0) alone += extent;
+    const std::int64_t to = index / (rows * data.inner) * data.inner + index % data.inner;
+    if (index < 0 || index >= extent * rows || index / data.inner % rows != row || to != alone) return false;
+  }
+  return true;
+}
+
 bool broadcasts_by_rows(const RowTrace& trace, ValueId operand, const RowLayout& result, std::size_t rank) {
   const Shape& shape = trace.together().value(operand).type.shape;
   const RowState& state = trace.of(operand);
@@ -418,6 +460,8 @@ void gather(RowView& v) {
     v.set(0, moved(*data, data->axis + (data->axis > axis ? more : 0)));
   } else if (v.fixed(0) && indices != nullptr) {
     v.set(0, moved(*indices, indices->axis + axis));
+  } else if (data != nullptr && data->axis == axis) {
+    if (const auto own = v.own_rows(1, *data)) v.set(0, moved(*own, own->axis + axis));
   }
 }
 
@@ -440,7 +484,11 @@ void gather_nd(RowView& v) {
   if (rows->axis < shared) {
     if (v.has(0, *rows) && v.has(1, *rows)) v.set(0, *rows);
   } else if (data != nullptr) {
-    if (v.fixed(1) && data->axis >= shared + deep) v.set(0, moved(*data, depth + data->axis - shared - deep));
+    if (data->axis < shared + deep) {
+      if (const auto own = v.own_rows(1, *data, data->axis - shared)) v.set(0, *own);
+    } else if (v.fixed(1)) {
+      v.set(0, moved(*data, depth + data->axis - shared - deep));
+    }
   } else if (v.fixed(0) && indices->axis < depth) {
     v.set(0, *indices);
   }
@@ -456,6 +504,12 @@ void scatter_elements(RowView& v) {
 void scatter_nd(RowView& v) {
   const int deep = static_cast<int>(v.shape(1).back()), depth = rank_of(v.shape(1)) - 1;
   const RowLayout *data = v.rows(0), *updates = v.rows(2);
+  if (data != nullptr && data->axis < deep) {
+    // Each row's updates go to places of that row.
+    const auto own = v.own_rows(1, *data, data->axis);
+    if (own && v.has(2, *own)) v.set(0, *data);
+    return;
+  }
   if (!v.fixed(1) || (data == nullptr && updates == nullptr)) return;
   // Behind what the indices say, data and updates have the same dimensions.
   const RowLayout result = data != nullptr ? *data : moved(*updates, updates->axis - depth + deep);

@@ -37,6 +37,12 @@ class RowView {
   // The same operand where one row is alone; without that graph, as here.
   std::optional<std::vector<std::int64_t>> numbers_alone(std::size_t i) const;
   const Shape& shape_alone(std::size_t i) const;
+  // Of operand `i`, a constant of indices into a dimension that has rows as `data` says: where its own rows
+  // are, if each of them points into the same row of the data alone, and there at what it points at where one
+  // row is alone. So exporters write a look-up within rows: row times length and place, in one list of all
+  // rows. `coordinate`: the last dimension holds coordinates, of which that one is the index, and the others
+  // are to be as they are alone; -1: all elements are indices.
+  std::optional<RowLayout> own_rows(std::size_t i, const RowLayout& data, int coordinate = -1) const;
   std::optional<std::vector<float>> reals(std::size_t i) const;  // of a constant operand of floats
   // Whether the operand broadcasts to a result of `rank` dimensions with these rows, each row to its own.
   bool broadcasts(std::size_t i, const RowLayout& result, std::size_t rank) const;
@@ -50,6 +56,7 @@ class RowView {
   const std::vector<std::optional<RowLayout>>& results() const { return results_; }
 
  private:
+  bool points_at_own(std::size_t i, const RowLayout& own, const RowLayout& data, int coordinate) const;
   std::optional<std::vector<std::int64_t>> numbers_of(const Graph& graph, std::size_t i) const;
 
   const RowTrace& trace_;

@@ -259,6 +259,25 @@ const Row proven[] = {
            .set("to", 1);
        o.node("Add", {"q", "f"}, {"y"});
      }},
+    {"places within rows, in one list of all rows",
+     [](Onnx& o) {
+       o.i64("zero", {}, {0}).i64("one", {}, {1}).i64("flat", {1}, {-1}).i64("axes", {1}, {1});
+       o.node("Shape", {"x"}, {"shape"}).node("Gather", {"shape", "zero"}, {"n"});
+       o.node("Range", {"zero", "n", "one"}, {"r"}).node("Unsqueeze", {"r", "axes"}, {"u"});
+       o.i64("length", {}, {12}).node("Mul", {"u", "length"}, {"from"}).i64("places", {3}, {1, 4, 10});
+       o.node("Add", {"from", "places"}, {"at"}).node("Reshape", {"x", "flat"}, {"all"});
+       o.node("Gather", {"all", "at"}, {"y"});
+     }},
+    {"one place of each row set, by coordinates",
+     [](Onnx& o) {
+       o.i64("zero", {}, {0}).i64("one", {}, {1}).i64("axes", {1}, {1});
+       o.node("Shape", {"v"}, {"shape"}).node("Gather", {"shape", "zero"}, {"n"});
+       o.node("Range", {"zero", "n", "one"}, {"r"}).node("Unsqueeze", {"r", "axes"}, {"row"});
+       o.node("Mul", {"row", "zero"}, {"none"}).i64("two", {}, {2}).node("Add", {"none", "two"}, {"column"});
+       o.node("Concat", {"row", "column"}, {"at"}).set("axis", 1);
+       o.node("GatherND", {"v", "at"}, {"old"}).node("Neg", {"old"}, {"new"});
+       o.node("ScatterND", {"v", "at", "new"}, {"y"});
+     }},
     {"what is mixed, but not answered",
      [](Onnx& o) { o.node("ReduceSum", {"x"}, {"unused"}, "sum").node("Neg", {"x"}, {"y"}); }},
 };
@@ -473,6 +492,19 @@ const Row mixing[] = {
        o.i64("flat", {2}, {-1, 4})
            .node("Reshape", {"x", "flat"}, {"f"})
            .node("Gather", {"f", "i"}, {"y"}, "pick");
+     },
+     "pick"},
+    {"places within the next row, in one list of all rows",
+     [](Onnx& o) {
+       o.i64("zero", {}, {0}).i64("one", {}, {1}).i64("flat", {1}, {-1}).i64("axes", {1}, {1});
+       o.node("Shape", {"x"}, {"shape"}).node("Gather", {"shape", "zero"}, {"n"});
+       o.node("Range", {"zero", "n", "one"}, {"r"}).node("Add", {"r", "one"}, {"next"});
+       o.node("Mod", {"next", "n"}, {"mod"})
+           .node("Unsqueeze", {"mod", "axes"}, {"u"})
+           .i64("length", {}, {12});
+       o.node("Mul", {"u", "length"}, {"from"}).i64("places", {3}, {1, 4, 10});
+       o.node("Add", {"from", "places"}, {"at"}).node("Reshape", {"x", "flat"}, {"all"});
+       o.node("Gather", {"all", "at"}, {"y"}, "pick");
      },
      "pick"},
     {"the mean of rows, by a product",
