@@ -39,14 +39,14 @@ def weights(name, *shape):
 
 
 def scan_body():
-    return helper.make_graph([node("Add", ["s", "e"], ["s_"]), node("Mul", ["e", "e"], ["o"])], "body",
-                             [value("s", [4]), value("e", [4])], [value("s_", [4]), value("o", [4])])
+    return helper.make_graph([node("Add", ["b.s", "b.e"], ["b.t"]), node("Mul", ["b.e", "b.e"], ["b.o"])], "body",
+                             [value("b.s", [4]), value("b.e", [4])], [value("b.t", [4]), value("b.o", [4])])
 
 
 def loop_body():
-    return helper.make_graph([node("Identity", ["go"], ["go_"]), node("Add", ["c", "c"], ["c_"]), node("Neg", ["c"], ["o"])],
-                             "body", [value("i", [], TensorProto.INT64), value("go", [], TensorProto.BOOL), value("c", [4])],
-                             [value("go_", [], TensorProto.BOOL), value("c_", [4]), value("o", [4])])
+    return helper.make_graph([node("Identity", ["b.on"], ["b.go"]), node("Add", ["b.c", "b.c"], ["b.d"]), node("Neg", ["b.c"], ["b.o"])],
+                             "body", [value("b.i", [], TensorProto.INT64), value("b.on", [], TensorProto.BOOL), value("b.c", [4])],
+                             [value("b.go", [], TensorProto.BOOL), value("b.d", [4]), value("b.o", [4])])
 
 
 # Of each graph: its nodes, its inputs' shapes (letters are open), its constants.
@@ -87,7 +87,8 @@ GRAPHS = {
     "split": ([node("Split", ["x", "parts"], ["p", "q"], axis=1), node("Concat", ["q", "p"], ["y"], axis=1)],
               {"x": ["m", 5]}, [const("parts", [0, 5])]),
     "reshape": ([node("Reshape", ["x", "to"], ["y"])], {"x": ["m", 6]}, [const("to", [-1, 2])]),
-    "scatter": ([node("ScatterND", ["x", "i", "z"], ["y"])], {"x": ["m", 4], "z": [0, 4]}, [const("i", np.zeros((0, 1)))]),
+    "scatter": ([node("ScatterND", ["x", "i", "z"], ["y"])], {"x": ["m", 4]},
+                [const("i", np.zeros((0, 1))), const("z", np.zeros((0, 4)), np.float32)]),
     "depth": ([node("DepthToSpace", ["x"], ["y"], blocksize=2)], {"x": ["n", 4, "h", "w"]}, []),
     "onehot": ([node("Cast", ["x"], ["i"], to=TensorProto.INT64), node("OneHot", ["i", "d", "v"], ["y"])],
                {"x": "mk"}, [const("d", 3), const("v", [0, 1], np.float32)]),
@@ -105,6 +106,7 @@ for reduction in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod
 
 # What the reference gives no number for, though ONNX says what is wanted; from ONNX's operator texts.
 BY_THE_TEXT = {
+    "gather": lambda x, z: np.zeros((0, 4), np.float32) if len(x) == 0 else None,
     "lstm": lambda x, h: h if len(x) == 0 else None,                # no steps: the state that it began with
     "gru": lambda x: np.zeros((1, x.shape[1], 3), np.float32) if x.size == 0 else None,
     "loop": lambda x, z: np.array([-x * 2**i for i in range(len(z))], np.float32).reshape(-1, 4),
@@ -147,8 +149,11 @@ def models(tmp_path_factory):
         place = folder / name / "1"
         place.mkdir(parents=True)
         onnx.save(build(name), place / "model.onnx")
-        # Any first dimension is taken as it is.
-        (folder / name / "config.pbtxt").write_text('max_batch_size: 0\nparameters { key: "engine" value { string_value: "carillon" } }\n')
+        # Any first dimension is taken as it is: no batch.
+        inputs = "".join(f'input {{ name: "{i}" data_type: TYPE_FP32 dims: {[-1 if isinstance(d, str) else d for d in shape]} }}\n'
+                         for i, shape in GRAPHS[name][1].items())
+        (folder / name / "config.pbtxt").write_text(
+            'max_batch_size: 0\nparameters { key: "engine" value { string_value: "carillon" } }\n' + inputs)
     return folder
 
 
@@ -234,13 +239,24 @@ def test_every_way_takes_and_gives_nothing(server, way):
         np.testing.assert_array_equal(got, wanted(name, arrays))
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_beside_an_extent_of_0(server, way):
+    """It takes no bytes, so a small request may say it; but not what would make too much of nothing."""
+    large = np.zeros((50_000, 0), np.float32)
+    assert WAYS[way](server, "reduce_sum", {"x": large}).shape == (50_000, 1)
+    assert WAYS[way](server, "alone", {"x": large}).shape == (50_000, 0)
+    with pytest.raises(InferenceServerException, match="more than 1048576 together"):
+        WAYS[way](server, "reduce_sum", {"x": np.zeros((1 << 30, 0), np.float32)})
+
+
 @pytest.mark.parametrize("module", [http_client, grpc_client], ids=["http", "grpc"])
 def test_shared_memory_of_no_bytes(server, module):
     """A region may be used for none of its bytes: an input and an output without elements."""
-    region = shm.create_shared_memory_region("none", f"/carillon-{uuid.uuid4()}", 64)
+    key = f"/carillon-{uuid.uuid4()}"
+    region = shm.create_shared_memory_region("none", key, 64)
     try:
         with module.InferenceServerClient(server.http if module is http_client else server.grpc) as client:
-            client.register_system_shared_memory("none", region._shm_key if hasattr(region, "_shm_key") else region.shm_key(), 64)
+            client.register_system_shared_memory("none", key, 64)
             x, z = module.InferInput("x", [3, 0], "FP32"), module.InferInput("z", [0, 2], "FP32")
             x.set_shared_memory("none", 0)
             z.set_shared_memory("none", 0, offset=64)
@@ -256,6 +272,7 @@ def test_shared_memory_of_no_bytes(server, module):
             y.set_shared_memory("none", 0)
             answer = client.infer("matmul", [x, z], outputs=[y]).get_output("y")
             assert list(answer["shape"] if module is http_client else answer.shape) == [0, 2]
-            client.unregister_system_shared_memory("none")
     finally:
+        with module.InferenceServerClient(server.http if module is http_client else server.grpc) as client:
+            client.unregister_system_shared_memory("none")
         shm.destroy_shared_memory_region(region)

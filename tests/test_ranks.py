@@ -53,7 +53,7 @@ def models(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(program, models, tmp_path_factory):
-    with serving(program, models, tmp_path_factory.mktemp("log") / "server.log") as running:
+    with serving(program, models, tmp_path_factory.mktemp("log") / "server.log", "--strict-readiness", "false") as running:
         yield running
 
 

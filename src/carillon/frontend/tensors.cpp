@@ -83,6 +83,9 @@ std::string input_text(const repository::ModelConfig& config, const InputCheck::
          graph::to_text(slot.shape) + " and";
 }
 
+// What the extents of a tensor that has one of 0 may be together, the others multiplied.
+constexpr std::size_t most_of_nothing = std::size_t{1} << 20;
+
 Result<> check_size(const repository::ModelConfig& config, const InputCheck::Slot& slot, std::size_t bytes) {
   if (bytes == slot.bytes) return {};
   return invalid("input '" + config.inputs[slot.index].name + "' of model '" + config.name + "' has " +
@@ -136,11 +139,18 @@ Result<> InputCheck::claim_extents(std::size_t index, std::span<const std::int64
                                    std::size_t most_elements) {
   const auto& spec = config_.inputs[index];
   const std::string where = "input '" + spec.name + "' of model '" + config_.name + "'";
+  // Without elements it takes no bytes, and its other extents may be what they are: within bounds, as results
+  // may be as large.
+  const bool empty = std::ranges::find(shape, 0) != shape.end();
+  if (empty) most_elements = std::max(most_elements, most_of_nothing);
   std::size_t elements = 1;
   for (const std::int64_t extent : shape) {
-    if (elements > 0 && static_cast<std::uint64_t>(extent) > most_elements / elements)
-      return invalid(where + " has shape " + given_shape(shape) +
-                     ", more elements than the request has bytes");
+    if (extent == 0) continue;
+    if (static_cast<std::uint64_t>(extent) > most_elements / elements)
+      return invalid(
+          where + " has shape " + given_shape(shape) +
+          (empty ? ", whose other extents are more than " + std::to_string(most_elements) + " together"
+                 : ", more elements than the request has bytes"));
     elements *= static_cast<std::size_t>(extent);
   }
   for (std::size_t d = 0; d < shape.size(); ++d) {

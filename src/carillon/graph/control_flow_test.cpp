@@ -501,7 +501,26 @@ TEST(Loop, WithoutATripCountEndsByAConstantCondition) {
 TEST(Loop, OfNoIterationsGivesWhatItGot) {
   EXPECT_THAT(run(specialised(doubling(0)), {floats({1}, {3})}), ElementsAre(3));
   EXPECT_THAT(run(specialised(doubling(-5)), {floats({1}, {3})}), ElementsAre(3));
-  EXPECT_THAT(refusal(doubling(0, true), ErrorCode::unsupported), HasSubstr("scan output 1 is empty"));
+  // What an iteration would give says what its stack is of.
+  const Graph none = specialised(doubling(0, true));
+  EXPECT_EQ(none.value(none.outputs[1]).type, (TensorType{DataType::f32, {0, 1}}));
+  EXPECT_TRUE(none.is_constant(none.outputs[1]));
+  EXPECT_THAT(none.nodes.size(), 1U) << "of the body nothing stays\n" << to_text(none);
+}
+
+TEST(Scan, OfNoStepsGivesItsStateAndNothing) {
+  Onnx body, m;
+  body.input("s", {"2"}).input("e", {"2"}).node("Add", {"s", "e"}, {"t"}).node("MatMul", {"w", "e"}, {"o"});
+  body.random("w", {3, 2}).output("t").output("o");
+  m.input("x", {"2"}).input("z", {"2", "n"}).node("Scan", {"x", "z"}, {"y", "all"}, "scan").set("body", body);
+  m.set("num_scan_inputs", 1).set("scan_input_axes", std::vector<std::int64_t>{1});
+  m.set("scan_output_axes", std::vector<std::int64_t>{-1}).output("y").output("all");
+  const auto model = m.import({.open = true, .batched = false});
+  ASSERT_TRUE(model.has_value()) << model.error().message;
+  const auto graph = (*model)->specialize_at(1, Extents{0});
+  ASSERT_TRUE(graph.has_value()) << graph.error().message;
+  EXPECT_EQ(graph->value(graph->outputs[0]).type, (TensorType{DataType::f32, {2}}));
+  EXPECT_EQ(graph->value(graph->outputs[1]).type, (TensorType{DataType::f32, {3, 0}}));
 }
 
 TEST(Loop, SaysWhatItCannotHold) {

@@ -94,7 +94,10 @@ TEST(FreeDimensions, OthersChangeEachAlone) {
   EXPECT_THAT(others, Contains(Extents{128, 32}));
   EXPECT_THAT(others, Contains(Extents{64, 16}));
   EXPECT_THAT(others, Not(Contains(Extents{64, 32})));
-  EXPECT_THAT(made_of({"n"}).others(Extents{1}), ElementsAre(Extents{2})) << "half of 1 is 1";
+  EXPECT_THAT(made_of({"n"}).others(Extents{1}), ElementsAre(Extents{2}, Extents{0})) << "half of 1 is 1";
+  for (const std::int64_t few : {0, 1})
+    for (const Extents& extents : {Extents{few, few}, Extents{few, 32}, Extents{64, few}})
+      EXPECT_THAT(others, Contains(extents));
 }
 
 // Two sequences of different lengths, and an image's strides: what outputs become is computed.
@@ -151,6 +154,39 @@ TEST(OpenModel, ADimensionWithoutABatchIsFree) {
   ASSERT_TRUE(model.has_value()) << model.error().message;
   EXPECT_THAT((*model)->free_dimensions(), ElementsAre("input 'x' dimension 0"));
   EXPECT_EQ((*model)->outputs()[0].shape, (Shape{computed_dimension, 3}));
+}
+
+// A Squeeze takes out what is 1: at other extents the output has another rank. A batch stays in front.
+TEST(OpenModel, TellsThatARankIsOpen) {
+  Onnx m;
+  m.input("x", {"batch", "n", "4"}).node("Shape", {"x"}, {"s"}).set("start", 1).set("end", 2);
+  m.i64("one", {1}, {1}).node("Equal", {"s", "one"}, {"c"});
+  Onnx then, otherwise;
+  then.i64("axis", {1}, {1}).node("Squeeze", {"x", "axis"}, {"t"}).output("t");
+  otherwise.node("Identity", {"x"}, {"e"}).output("e");
+  m.node("If", {"c"}, {"y"}).set("then_branch", then).set("else_branch", otherwise).output("y");
+  const auto batched = m.import({.open = true});
+  ASSERT_TRUE(batched.has_value()) << batched.error().message;
+  EXPECT_EQ((*batched)->outputs()[0].shape, (Shape{batch_dimension, any_dimensions}));
+  EXPECT_EQ((*batched)->outputs()[0].open_shape(), (Shape{-1, -1}));
+  const auto whole = m.import({.open = true, .batched = false});
+  ASSERT_TRUE(whole.has_value()) << whole.error().message;
+  EXPECT_EQ((*whole)->outputs()[0].shape, (Shape{any_dimensions}));
+  for (const auto& [extents, shape] : {std::pair{Extents{3, 1}, Shape{3, 4}}, {Extents{3, 5}, Shape{3, 5, 4}}}) {
+    const auto graph = (*whole)->specialize_at(1, extents);
+    ASSERT_TRUE(graph.has_value()) << graph.error().message;
+    EXPECT_EQ(graph->value(graph->outputs[0]).type.shape, shape);
+  }
+}
+
+// What a slice has at small sizes it has at no others.
+TEST(OpenModel, TellsWhatChangesAtSmallExtents) {
+  Onnx m;
+  m.input("x", {"n", "4"}).i64("from", {1}, {0}).i64("to", {1}, {2}).i64("axis", {1}, {0});
+  m.node("Slice", {"x", "from", "to", "axis"}, {"y"}).output("y");
+  const auto model = m.import({.open = true, .batched = false});
+  ASSERT_TRUE(model.has_value()) << model.error().message;
+  EXPECT_EQ((*model)->outputs()[0].shape, (Shape{computed_dimension, 4}));
 }
 
 // Of extents that fit nowhere the first guess's error is told, with these.

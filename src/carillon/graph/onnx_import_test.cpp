@@ -225,7 +225,37 @@ const Bad bad_models[] = {
        m.proto.mutable_opset_import(0)->set_version(6);
      },
      "its form of opset 6 is not supported"},
-    {"NewOpset", [](Onnx& m) { m.proto.mutable_opset_import(0)->set_version(99); }, "1 to 23"},
+    {"NewOpset", [](Onnx& m) { m.proto.mutable_opset_import(0)->set_version(24); }, "1 to 23"},
+    {"UnknownOpset", [](Onnx& m) { m.proto.mutable_opset_import(0)->set_version(28); },
+     "it uses opset 28; the newest known is 27"},
+    {"UnknownMlOpset",
+     [](Onnx& m) {
+       auto* import = m.proto.add_opset_import();
+       import->set_domain("ai.onnx.ml");
+       import->set_version(6);
+     },
+     "it uses opset 6 of domain 'ai.onnx.ml'; the newest known is 5"},
+    {"TwoOpsets", [](Onnx& m) { m.proto.add_opset_import()->set_version(16); },
+     "it uses opset 16 and also 17; there can be one"},
+    {"UnknownIrVersion", [](Onnx& m) { m.proto.set_ir_version(14); },
+     "its IR version is 14; the newest known is 13"},
+    {"OutOfRange", [](Onnx& m) { m.tensor("v", {1}, DataType::i8)->add_int32_data(128); },
+     "int32_data has 128 as element 0, which is out of the range of its type int8"},
+    {"TwoPlaces",
+     [](Onnx& m) {
+       m.f32("v", {1}, {1});
+       m.proto.mutable_graph()->mutable_initializer()->rbegin()->add_float_data(1);
+     },
+     "its data are in raw_data and in float_data"},
+    {"UnknownLocation",
+     [](Onnx& m) {
+       m.f32("v", {1}, {1});
+       auto& fields = *m.proto.mutable_graph()->mutable_initializer()->rbegin()->mutable_unknown_fields();
+       fields.AddVarint(14, 5);
+     },
+     "its data_location is one that ONNX does not have"},
+    {"UnknownText", [](Onnx& m) { m.node("DepthToSpace", {"x"}, {"z"}).set("mode", "CDR"); },
+     "attribute 'mode': it is 'CDR', and must be one of DCR, CRD"},
     {"NoOutputs", [](Onnx& m) { m.proto.mutable_graph()->clear_output(); }, "no outputs"},
     {"UnknownOperator", [](Onnx& m) { m.node("Frobnicate", {"x"}, {"z"}, "odd"); },
      "node 'odd' (Frobnicate)"},
@@ -275,8 +305,8 @@ const Bad bad_models[] = {
        m.f32("v", {0, 1LL << 62, 1LL << 62}, {});
      },
      "2^40"},
-    {"WrongField", [](Onnx& m) { m.tensor("v", {2}, DataType::f32)->add_int64_data(1); }, "holds 0 elements"},
-    {"UnknownType", [](Onnx& m) { m.tensor("v", {}, DataType::f32)->set_data_type(99); }, "element type 99"},
+    {"WrongField", [](Onnx& m) { m.tensor("v", {2}, DataType::f32)->add_int64_data(1); }, "belong into float_data"},
+    {"UnknownType", [](Onnx& m) { m.tensor("v", {}, DataType::f32)->set_data_type(99); }, "element type number 99"},
     {"TextsTooFew", [](Onnx& m) { m.tensor("v", {2}, DataType::string)->add_string_data("a"); }, "holds 1"},
     {"RawTexts", [](Onnx& m) { m.tensor("v", {1}, DataType::string)->set_raw_data("\1\0\0\0\0\0\0\0"); },
      "they belong into string_data"},
