@@ -366,7 +366,6 @@ def over_http(region_key: str) -> dict[str, Bad]:
             "Infinity",
             "1.5",
             "1e30",
-            "86400000001",
             "18446744073709551616",
             '"soon"',
             '""',
@@ -387,7 +386,6 @@ def over_http(region_key: str) -> dict[str, Bad]:
             ("application", 7),
             ("application", "a" * 100_000),
             ("binary_data_output", 7),
-            ("timeout", 10**18),
         )
     }
     # Blobs.
@@ -621,8 +619,6 @@ def over_grpc(region_key: str) -> dict[str, BadCall]:
             ("timeout", "string_param", "soon"),
             ("timeout", "string_param", ""),
             ("timeout", "bool_param", True),
-            ("timeout", "int64_param", 2**63 - 1),
-            ("timeout", "uint64_param", 2**64 - 1),
             ("priority", "int64_param", -1),
             ("priority", "string_param", "high"),
             ("application", "int64_param", 7),

@@ -54,7 +54,7 @@ void add_door_options(CLI::App& command, DoorArguments& arguments) {
       "--inflight-limit", arguments.inflight_limit,
       "How much the bodies of all requests in flight may have together, HTTP and gRPC, with what they take "
       "while they are read, and the answers that clients have not taken; beyond it requests are refused with "
-      "503 or RESOURCE_EXHAUSTED. An eighth is kept for small ones (default 1 GiB, or a third of what the "
+      "503 or RESOURCE_EXHAUSTED. An eighth is kept for small ones (default 1 GiB, or half of what the "
       "memory limit leaves beside the caches where that is less)");
   add_keepalive_options(command, arguments.keepalive);
 }
@@ -66,7 +66,7 @@ Result<DoorLimits> door_limits(const DoorArguments& arguments, Bytes left) {
   if (!inflight) return std::unexpected(inflight.error());
   DoorLimits limits;
   limits.inflight =
-      inflight->value_or(std::clamp(Bytes{left.count / 3}, least_inflight, largest_door_limits.inflight));
+      inflight->value_or(std::clamp(Bytes{left.count / 2}, least_inflight, largest_door_limits.inflight));
   // Who wants large bodies gets room for one.
   if (!*inflight && *body) limits.inflight = std::max(limits.inflight, **body);
   limits.body = body->value_or(std::min(largest_door_limits.body, Bytes{limits.inflight.count / 2}));

@@ -28,8 +28,8 @@ inline constexpr DoorLimits largest_door_limits{.body = mib(256), .inflight = gi
 inline constexpr Bytes least_inflight = mib(16);
 
 // The limits that the arguments name, and those that follow from `left`, the memory that is left beside
-// caches and libraries. Without a word --inflight-limit is a third of it, at most 1 GiB and at least 16 MiB:
-// gRPC reads into buffers of its own, which may have half as much again, and the last third is for models,
+// caches and libraries. Without a word --inflight-limit is half of it, at most 1 GiB and at least 16 MiB:
+// gRPC reads into buffers of its own, which may have half as much again, and the last quarter is for models,
 // logs and what the allocator cannot use. --body-limit is 256 MiB, or half of --inflight-limit where that is
 // less. Errors name the option: not a size, or a body that could never be read.
 Result<DoorLimits> door_limits(const DoorArguments& arguments, Bytes left);

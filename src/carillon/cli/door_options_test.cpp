@@ -13,8 +13,8 @@ TEST(DoorLimits, FollowTheMemoryThatIsLeft) {
   const struct {
     Bytes left, body, inflight;
   } rows[] = {
-      {gib(64), mib(256), gib(1)}, {gib(3), mib(256), gib(1)}, {mib(600), mib(100), mib(200)},
-      {mib(48), mib(8), mib(16)},  {mib(10), mib(8), mib(16)}, {Bytes{0}, mib(8), mib(16)},
+      {gib(64), mib(256), gib(1)}, {gib(3), mib(256), gib(1)}, {mib(400), mib(100), mib(200)},
+      {mib(32), mib(8), mib(16)},  {mib(10), mib(8), mib(16)}, {Bytes{0}, mib(8), mib(16)},
   };
   for (const auto& [left, body, inflight] : rows) {
     const auto limits = door_limits({}, left);

@@ -101,7 +101,7 @@ class FakeService : public controller::Service {
     last_sequence_ = call->sequence;
     if (auto refused = refused_outputs(*call)) {
       lock.unlock();
-      answer(Held{std::move(call), std::move(on_answer)}, std::move(refused));
+      answer(Held{std::move(call), std::move(on_answer)}, std::move(refused), 1s);
       return ticket;
     }
     if (hold_) {
@@ -210,8 +210,9 @@ class FakeService : public controller::Service {
     return std::nullopt;
   }
 
-  void answer(Held held, const std::optional<Error>& failure) {
+  void answer(Held held, const std::optional<Error>& failure, std::optional<Duration> retry_after = {}) {
     controller::InferAnswer answer;
+    answer.retry_after = retry_after;
     answer.finished = clock_;
     if (kept != nullptr) answer.number = kept->next_number();
     if (failure) {

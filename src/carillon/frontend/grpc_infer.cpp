@@ -224,10 +224,12 @@ TimePoint call_deadline(const controller::Service& service, const grpc::Callback
   const gpr_timespec deadline = gpr_convert_clock_type(context.raw_deadline(), GPR_CLOCK_REALTIME);
   if (gpr_time_cmp(deadline, gpr_inf_future(GPR_CLOCK_REALTIME)) == 0) return TimePoint::max();
   const gpr_timespec left = gpr_time_sub(deadline, gpr_now(GPR_CLOCK_REALTIME));
-  const auto whole = std::chrono::seconds(left.tv_sec);
-  if (whole >= longest_timeout) return saturating_add(arrival, longest_timeout);
-  if (whole < -longest_timeout) return saturating_add(service.now(), -longest_timeout);
-  return saturating_add(service.now(), whole + std::chrono::nanoseconds(left.tv_nsec));
+  // In whole seconds first: more of them than there are nanoseconds in a Duration may be left.
+  constexpr std::int64_t most = std::chrono::duration_cast<std::chrono::seconds>(longest_timeout).count();
+  if (left.tv_sec >= most) return saturating_add(arrival, longest_timeout);
+  if (left.tv_sec < -most) return saturating_add(service.now(), -longest_timeout);
+  return saturating_add(service.now(),
+                        std::chrono::seconds(left.tv_sec) + std::chrono::nanoseconds(left.tv_nsec));
 }
 
 void send_on(InferDoor& door, bool waits, controller::InferAnswer answer,

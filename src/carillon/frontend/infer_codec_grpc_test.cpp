@@ -10,7 +10,9 @@
 
 #include "carillon/base/random.h"
 #include "carillon/frontend/fake_service.h"
+#include "carillon/frontend/parameters.h"
 #include "carillon/graph/known_texts.h"
+#include "carillon/repository/sequence_batching.h"
 
 namespace carillon::frontend {
 namespace {
@@ -178,6 +180,27 @@ TEST(InferGrpc, AnswersRawOneEntryAnOutput) {
   ASSERT_EQ(response.raw_output_contents_size(), 2);
   EXPECT_EQ(response.raw_output_contents(0).size(), 8U);
   EXPECT_EQ(response.raw_output_contents(1).size(), 12U);
+}
+
+TEST(InferGrpc, ASequenceIdWithASignIsTheOneWithout) {
+  auto model = pair_model();
+  model.config.sequence = std::make_shared<const repository::SequenceBatching>();
+  for (const char* id : {"int64_param: -5", "uint64_param: 18446744073709551611"}) {
+    const auto request =
+        parse(model, typed + "parameters { key: 'sequence_id' value { " + id + " } }", TimePoint::max());
+    ASSERT_TRUE(request) << request.error().message;
+    ASSERT_TRUE(request->call->sequence);
+    EXPECT_EQ(request->call->sequence->number, 18446744073709551611U) << id;
+  }
+}
+
+TEST(InferGrpc, AFarTimeoutIsTakenAsADay) {
+  for (const char* us : {"int64_param: 86400000001", "uint64_param: 18446744073709551615"}) {
+    const auto request =
+        parse(pair_model(), typed + "parameters { key: 'timeout' value { " + us + " } }", TimePoint::max());
+    ASSERT_TRUE(request) << request.error().message;
+    EXPECT_EQ(request->call->deadline, arrival + longest_timeout) << us;
+  }
 }
 
 TEST(InferGrpc, SurvivesMangledMessages) {

@@ -198,6 +198,11 @@ TEST(InferJson, SchedulingParameters) {
   ASSERT_TRUE(request) << request.error().message;
   EXPECT_EQ(request->call->deadline, TimePoint::max());
   EXPECT_FALSE(request->call->class_given);
+
+  json["parameters"] = {{"timeout", std::numeric_limits<std::uint64_t>::max()}};
+  request = parse(pair_model(), json.dump());
+  ASSERT_TRUE(request) << request.error().message;
+  EXPECT_EQ(request->call->deadline, arrival + std::chrono::hours(24));
 }
 
 TEST(InferJson, PriorityOneIsRealTimeWhereSomebodySaidSo) {
@@ -370,8 +375,6 @@ TEST(InferJson, RefusesWithAReason) {
        {"classification"}},
       {with("/id", "5"), {"\"id\" is 5", "string"}},
       {with("/parameters", R"({"timeout":-1})"), {"'timeout' is -1", "microseconds"}},
-      {with("/parameters", R"({"timeout":86400000001})"), {"86400000001", "a day"}},
-      {with("/parameters", R"({"timeout":18446744073709551615})"), {"18446744073709551615"}},
       {with("/parameters", R"({"timeout":1.5})"), {"'timeout' is 1.5"}},
       {with("/parameters", R"({"timeout":"soon"})"), {"\"soon\""}},
       {with("/parameters", R"({"timeout":[1]})"), {"'timeout' is an array"}},

@@ -7,12 +7,13 @@
 namespace carillon::frontend {
 namespace {
 
-enum class Kind : std::uint8_t { scalar, blank, structure, quote };
+enum class Kind : std::uint8_t { scalar, blank, bracket, separator, quote };
 
 constexpr std::array<Kind, 256> kinds = [] {
   std::array<Kind, 256> all{};
   for (const unsigned char c : {' ', '\t', '\n', '\r'}) all[c] = Kind::blank;
-  for (const unsigned char c : {'{', '}', '[', ']', ':', ','}) all[c] = Kind::structure;
+  for (const unsigned char c : {'{', '}', '[', ']'}) all[c] = Kind::bracket;
+  for (const unsigned char c : {':', ','}) all[c] = Kind::separator;
   all[static_cast<unsigned char>('"')] = Kind::quote;
   return all;
 }();
@@ -48,7 +49,7 @@ Result<> ReadingRoom::take_copy(std::size_t bytes, std::string_view what) {
 }
 
 std::size_t json_reading_cost(std::string_view json) {
-  std::size_t structures = 0, texts = 0, scalars = 0, text_bytes = 0;
+  std::size_t brackets = 0, separators = 0, texts = 0, scalars = 0, text_bytes = 0;
   bool in_scalar = false;
   for (std::size_t at = 0; at < json.size();) {
     const Kind kind = kinds[static_cast<unsigned char>(json[at])];
@@ -60,15 +61,16 @@ std::size_t json_reading_cost(std::string_view json) {
       in_scalar = false;
       continue;
     }
-    structures += kind == Kind::structure ? 1U : 0U;
+    brackets += kind == Kind::bracket ? 1U : 0U;
+    separators += kind == Kind::separator ? 1U : 0U;
     scalars += kind == Kind::scalar && !in_scalar ? 1U : 0U;
     in_scalar = kind == Kind::scalar;
     ++at;
   }
   // simdjson's: four bytes a token in the index; on the tape eight for a bracket or a text and 16 for a
   // number; a text with its length and an end in a buffer. The second copy of texts is the request's.
-  const std::size_t index = 4 * (structures + texts + scalars);
-  const std::size_t tape = 8 * (structures + texts + 2 * scalars + 2);
+  const std::size_t index = 4 * (brackets + separators + texts + scalars);
+  const std::size_t tape = 8 * (brackets + texts + 2 * scalars + 2);
   return index + tape + 2 * (text_bytes + 5 * texts);
 }
 
