@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include "carillon/base/assert.h"
 
@@ -91,6 +90,7 @@ void Symphony::arrived(const Request& request, TimePoint now, Actions& out) {
     book_.refuse(request.id, Reason::no_model, TimePoint::max(), out);
     return;
   }
+  if (request.deadline != TimePoint::max()) last_in_time_ = now;
   fleet_.arrived(request, now, out);
   plan_.arrived(model, std::min<Duration>(request.deadline - now, horizon));
   auto& machine = machines_[model.index()];
@@ -111,9 +111,6 @@ void Symphony::update(ModelId model, TimePoint now, Actions& out) {
   dropped_.clear();
   auto candidate = machine.update(now, TimePoint::min(), dropped_);
   refuse_dropped(now, out);
-  set_wants(model, !candidate                                             ? Wants::nothing
-                   : machine.queue().front().deadline == TimePoint::max() ? Wants::any_time
-                                                                          : Wants::in_time);
   if (!candidate) {
     refresh_.remove(model.value);
     const TimePoint device_at = rank_.device_at(now);
@@ -130,27 +127,13 @@ void Symphony::update(ModelId model, TimePoint now, Actions& out) {
   rank_.inform_candidate(model, candidate);
 }
 
-void Symphony::set_wants(ModelId model, Wants wants) {
-  if (model.index() >= wants_.size()) wants_.resize(model.index() + 1, Wants::nothing);
-  const Wants before = std::exchange(wants_[model.index()], wants);
-  in_time_ += wants == Wants::in_time ? 1 : 0;
-  in_time_ -= before == Wants::in_time ? 1 : 0;
-  if (before == Wants::in_time && in_time_ == 0) let_go_ = true;
-}
-
-// Nobody wants a device at a certain time any more: those without a deadline, which were deferred for that,
-// ask at once.
-void Symphony::let_go(TimePoint now, Actions& out) {
-  if (!std::exchange(let_go_, false) || in_time_ > 0) return;
-  for (std::size_t i = 0; i < wants_.size(); ++i)
-    if (wants_[i] == Wants::any_time) update(ModelId{static_cast<std::uint32_t>(i)}, now, out);
-}
-
 // From when on the candidate may take a device.
 TimePoint Symphony::asks_at(ModelId model, const symphony::Candidate& candidate, TimePoint now) {
   const auto& machine = machines_[model.index()];
   const TimePoint soonest = now + fleet_.environment().dispatch;
-  if (wants_[model.index()] == Wants::any_time && in_time_ == 0) return soonest;
+  if (machine.queue().front().deadline == TimePoint::max() &&
+      saturating_add(last_in_time_, options_.rate_window) <= now)
+    return soonest;
   if (options_.timeout) {
     const bool full = candidate.size == machine.batch_size(machine.batch_count() - 1);
     if (full) return soonest;
@@ -226,7 +209,6 @@ void Symphony::inform_device(DeviceId device, TimePoint now) {
 void Symphony::run_due(TimePoint now, Actions& out) {
   fleet_.wake(now, out);
   while (refresh_.top_at() <= now) update(ModelId{refresh_.top()}, now, out);
-  let_go(now, out);
   while (auto grant = rank_.match(now, [this](DeviceId d, ModelId m) { return fleet_.loaded(d, m); })) {
     if (fleet_.overdue(grant->device, now)) {
       // It should be free by now and is not: nothing is known until it reports.
@@ -246,7 +228,6 @@ void Symphony::run_due(TimePoint now, Actions& out) {
     }
     inform_device(grant->device, now);
     update(grant->model, now, out);
-    let_go(now, out);
   }
   fleet_.load_for_waiting(now, out);
   const TimePoint wake = std::min({rank_.wake_at(), refresh_.top_at(), fleet_.wake_at()});

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <string_view>
 #include <vector>
 
@@ -23,8 +21,8 @@ namespace carillon::schedule {
 // Beyond the paper: a batch asks for a device before its frontrun moment where it would otherwise often come
 // too late (DeviceWaits); batch sizes are planned from the models' rates (BatchPlan), and heads are dropped
 // only where that serves more. Classes and priorities are ignored. Requests without a deadline
-// (TimePoint::max()) run when no other waits, and then at once: a batch of them is deferred only while a
-// request with a deadline waits for a later start (`longest_wait` at most), whose device it could take.
+// (TimePoint::max()) run when no other waits: at once where no request with a deadline came lately
+// (`rate_window`), else at most `longest_wait` later, so that those find a device.
 class Symphony final : public Scheduler {
  public:
   explicit Symphony(const Environment& environment, const SymphonyOptions& options = {});
@@ -48,9 +46,6 @@ class Symphony final : public Scheduler {
   bool free_in_time(ModelId model, TimePoint latest, TimePoint now);
   bool growing_is_useless(ModelId model, int size) const;
   TimePoint asks_at(ModelId model, const symphony::Candidate& candidate, TimePoint now);
-  enum class Wants : std::uint8_t { nothing, in_time, any_time };
-  void set_wants(ModelId model, Wants wants);
-  void let_go(TimePoint now, Actions& out);
   void inform_device(DeviceId device, TimePoint now);
   void refuse(const Request& request, TimePoint now, Actions& out);
   void refuse_all(ModelId model, Reason reason, Actions& out);
@@ -65,10 +60,8 @@ class Symphony final : public Scheduler {
   symphony::RankMachine rank_;
   symphony::BatchPlan plan_;
   symphony::DeviceWaits waits_;
-  TimerHeap refresh_;         // models whose candidate has to be found anew
-  std::vector<Wants> wants_;  // by model: its candidate's head
-  std::size_t in_time_ = 0;   // of these
-  bool let_go_ = false;       // the last of them has just gone
+  TimerHeap refresh_;                          // models whose candidate has to be found anew
+  TimePoint last_in_time_ = TimePoint::min();  // when a request with a deadline came
   Book book_;
   std::vector<Request> dropped_;  // scratch
   std::vector<DeviceId> taken_;   // scratch of spare_others()
