@@ -15,6 +15,7 @@
 #include "carillon/frontend/json_check.h"
 #include "carillon/frontend/parameters.h"
 #include "carillon/frontend/tensors.h"
+#include "carillon/frontend/text_elements.h"
 #include "carillon/graph/known_texts.h"
 #include "carillon/graph/plain/number.h"
 
