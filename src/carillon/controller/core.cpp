@@ -84,7 +84,7 @@ Class class_of(const InferCall& call, Class model) {
 
 TimePoint deadline_of(const InferCall& call, const std::optional<Duration>& slo, Class model,
                       const CoreOptions& options) {
-  if (call.deadline != TimePoint::max()) return call.deadline;
+  if (call.deadline != TimePoint::max() || call.due != TimePoint::max()) return call.deadline;
   if (!slo && class_of(call, model) == Class::best_effort) return TimePoint::max();
   const std::optional<Duration>& lasts = slo ? slo : options.default_deadline;
   return lasts ? saturating_add(call.arrival, *lasts) : TimePoint::max();
@@ -240,6 +240,8 @@ void Core::submit(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerH
   open.cls = class_of(*call, model.cls);
   open.arrival = call->arrival;
   open.deadline = deadline;
+  open.due = std::min(deadline, call->due);
+  open.put_off.assign(open.due < deadline ? rows : 0, 0);
   open.first = next_request_;
   open.rows = call->rows;
   open.done = open.flying = 0;
@@ -264,14 +266,6 @@ void Core::submit(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerH
     for (const auto& input : call->inputs) open.inputs.push_back(input.data() + input.size() / rows * r);
     for (auto& output : call->outputs) open.outputs.push_back(output.data() + output.size() / rows * r);
   }
-  Request request{.id = {},
-                  .model = open.model,
-                  .app = open.app,
-                  .cls = open.cls,
-                  .priority = call->priority,
-                  .arrival = open.arrival,
-                  .deadline = deadline,
-                  .effort = model.info.sizes.empty() ? Effort{} : call->size->effort};
   if (options_.journal != nullptr) {
     open.record =
         record_of(*call, ticket, outlooks_[open.model.index()].name, model.version, open.cls, deadline);
@@ -287,10 +281,10 @@ void Core::submit(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerH
   book_.set_open_requests(tickets_.size());
   count_waiting(open, true);
   for (std::size_t r = 0; r < rows && !open.closing; ++r) {
-    request.id = {open.first.value + r};
+    const RequestId id{open.first.value + r};
     open.state[r] = Row::waiting;
-    requests_.insert(request.id.value, index);
-    feed(schedule::RequestArrived{request}, now);
+    requests_.insert(id.value, index);
+    feed(schedule::RequestArrived{request_of(open, id)}, now);
   }
   settle(now);
   // One that is over has its record.
@@ -432,8 +426,8 @@ void Core::drain(TimePoint now) {
   if (options_.on_leisure) tell_leisure(false);
 }
 
-// What a device is wanted for is not sent before whoever has it was told; that it is free, not before all that
-// was heard of is decided.
+// What a device is wanted for is not sent before whoever has it was told; that it is free, not before all
+// that was heard of is decided.
 void Core::tell_leisure(bool wanted_alone) {
   told_leisure_.resize(std::max(told_leisure_.size(), leisure_.devices()));
   for (std::size_t i = 0; i < told_leisure_.size(); ++i) {
@@ -662,12 +656,38 @@ void Core::dispatch(schedule::Infer& action, TimePoint now) {
   not_taken(action.id, now);
 }
 
+Request Core::request_of(const Open& open, RequestId id) const {
+  const bool late = !open.put_off.empty() && open.put_off[id.value - open.first.value] != 0;
+  return {.id = id,
+          .model = open.model,
+          .app = open.app,
+          .cls = open.cls,
+          .priority = open.call->priority,
+          .arrival = open.arrival,
+          .deadline = late ? open.deadline : open.due,
+          .effort = models_[open.model.index()].info.sizes.empty() ? Effort{} : open.call->size->effort};
+}
+
+// Whether the row waits on instead: once, where it was refused for a time that only its place in the queue
+// follows from.
+bool Core::put_off(Open& open, const schedule::Refuse& refusal) {
+  if (open.put_off.empty() || code_of(refusal.reason) != ErrorCode::deadline_exceeded ||
+      row(open, refusal.request) != Row::waiting)
+    return false;
+  std::uint8_t& put_off = open.put_off[refusal.request.value - open.first.value];
+  if (put_off != 0) return false;
+  put_off = 1;
+  pending_.push_back(schedule::RequestArrived{request_of(open, refusal.request)});
+  return true;
+}
+
 void Core::refuse(const schedule::Refuse& refusal, TimePoint now) {
   CARILLON_ASSERT(refusal.request < next_request_);
   const auto index = requests_.find(refusal.request.value);
   if (!index) return;  // cancelled meanwhile
   Open& open = open_[*index];
   Row& state = row(open, refusal.request);
+  if (!open.closing && !open.answered && put_off(open, refusal)) return;
   if (state == Row::waiting) state = Row::gone;
   if (open.closing || open.answered) return;
   std::string text = "model '" + models_[open.model.index()].info.name + "': ";

@@ -74,14 +74,15 @@ struct CoreOptions {
   std::size_t timeline = 0;                // actions that timeline() keeps
   RevivalOptions revivals;
   std::function<void(const DeviceNews&)> on_device;  // is told; may be empty
-  // Is told until when a device cannot be wanted (schedule::Leisure): none where it is, before it is sent what
-  // it is wanted for. Each time that it changes; may be empty. Must not block.
+  // Is told until when a device cannot be wanted (schedule::Leisure): none where it is, before it is sent
+  // what it is wanted for. Each time that it changes; may be empty. Must not block.
   std::function<void(DeviceId, std::optional<TimePoint> free_until)> on_leisure;
-  std::shared_ptr<Journal> journal;                  // where calls and actions are noted; null: nowhere
+  std::shared_ptr<Journal> journal;  // where calls and actions are noted; null: nowhere
 };
 
 // By when the answer of a call is worth having: its own deadline, or, where it has none, that of its model's
-// SLO, else the server's, but not for best effort; max() where there is none. `model`: its class.
+// SLO, else the server's, but not for best effort nor where a queue policy delays; max() where there is none.
+// `model`: its class.
 Class class_of(const InferCall& call, Class model);
 TimePoint deadline_of(const InferCall& call, const std::optional<Duration>& slo, Class model,
                       const CoreOptions& options);
@@ -91,9 +92,11 @@ TimePoint deadline_of(const InferCall& call, const std::optional<Duration>& slo,
 //
 // One call of k rows is k requests to the scheduler, with one deadline. It is answered when all rows are
 // done; as soon as one is refused, or has data that the model cannot use, the others are cancelled and the
-// whole is refused. Each call gets exactly one answer. A worker writes into a call's buffers while an INFER
-// of one of its rows is under way: a call that is refused or cancelled then is answered at once, but without
-// its buffers (InferAnswer::call is null), which live on here until that INFER has ended.
+// whole is refused. A row of a call that is to be delayed (InferCall::due) is not refused for its time: it
+// arrives at the scheduler once more, with the call's own deadline. Each call gets exactly one answer. A
+// worker writes into a call's buffers while an INFER of one of its rows is under way: a call that is refused
+// or cancelled then is answered at once, but without its buffers (InferAnswer::call is null), which live on
+// here until that INFER has ended.
 //
 // A device that says that it is broken, or that the scheduler gives up, is taken out: its worker's life ends,
 // and what the device had under way is the scheduler's to try elsewhere or to refuse. What was on its way
@@ -170,7 +173,9 @@ class Core {
     Class cls{};
     TimePoint arrival;
     TimePoint deadline;
-    RequestId first;  // its rows are requests [first, first + rows)
+    TimePoint due;                      // what the scheduler is told at first: at most `deadline`
+    std::vector<std::uint8_t> put_off;  // by row, where `due` is nearer: it was told `deadline` since
+    RequestId first;                    // its rows are requests [first, first + rows)
     int rows = 0;
     int done = 0;
     int flying = 0;
@@ -244,6 +249,8 @@ class Core {
   Device& live(DeviceId id);
   void take_out(DeviceId id, std::string why, TimePoint now);
   void lose(RequestId request, const std::string& why);
+  Request request_of(const Open& open, RequestId id) const;
+  bool put_off(Open& open, const schedule::Refuse& refusal);
   void refuse(const schedule::Refuse& refusal, TimePoint now);
   void close(std::uint32_t index, Outcome outcome, explain::Cause cause, Error error);
   void settle(TimePoint now);
@@ -299,9 +306,9 @@ class Core {
   std::vector<std::uint32_t> closing_;
   std::vector<Deferred> deferred_;  // in order of due
   TimePoint scheduler_wake_ = TimePoint::max();
-  schedule::Leisure leisure_;  // kept where somebody is told of it
+  schedule::Leisure leisure_;                           // kept where somebody is told of it
   std::vector<std::optional<TimePoint>> told_leisure_;  // by device
-  worker::InferCommand command_{};  // large: made once
+  worker::InferCommand command_{};                      // large: made once
   TimePoint last_ = TimePoint::min();
   bool started_ = false;
   bool stopped_ = false;

@@ -19,9 +19,9 @@ class QueueRules {
       : policies_(std::move(policies)) {}
 
   // Gives the call what its level says: a priority, where it names none that there is; a deadline so long
-  // after its arrival, where it has no nearer one and the model no SLO. Then counts it, and returns its
-  // level. Error (resource_exhausted): as many as may be open are. Otherwise leave() has to follow, once it
-  // is answered.
+  // after its arrival, where it has no nearer one and the model no SLO (of a level that delays:
+  // InferCall::due). Then counts it, and returns its level. Error (resource_exhausted): as many as may be
+  // open are. Otherwise leave() has to follow, once it is answered.
   Result<std::uint64_t> enter(InferCall& call, const std::optional<Duration>& slo);
   void leave(std::uint64_t level);
 

@@ -80,6 +80,10 @@ struct InferCall {
   std::vector<std::vector<std::byte>> outputs;  // sized by submit(); filled when the answer is a success
   TimePoint arrival;
   TimePoint deadline;  // TimePoint::max(): none given; then the model's SLO or the default
+  // Set by submit() for a queue policy that delays: the scheduler aims at this time first. A call that cannot
+  // meet it is not refused: it waits on with its own `deadline` alone, behind what has a nearer one. Where
+  // this is set neither the SLO nor the default holds.
+  TimePoint due = TimePoint::max();
   Class cls = Class::normal;
   bool class_given = false;  // false: the model's own class
   std::uint32_t priority = 0;

@@ -229,7 +229,7 @@ TEST(ParseConfig, SaysWhatItIgnores) {
       {"dynamic_batching { max_queue_delay_microseconds: 100 }",
        "dynamic_batching: max_queue_delay_microseconds: "},
       {"dynamic_batching { default_queue_policy { default_timeout_microseconds: 5 timeout_action: DELAY } }",
-       "dynamic_batching: default_queue_policy: timeout_action: DELAY"},
+       "dynamic_batching: default_queue_policy: allow_timeout_override: false"},
       {"instance_group { count: 3 }", "instance_group: count 3: "},
       {"instance_group { kind: KIND_GPU }", "instance_group: KIND_GPU: "},
       {"parameters { key: \"colour\" value { string_value: \"red\" } }",
