@@ -331,6 +331,12 @@ TEST_F(CoreTest, RowsOfOneCallAreJoined) {
   EXPECT_EQ(of.queue.total, 5ms) << "from arrival to its last EXEC";
   ASSERT_EQ(of.batches.size(), 2U);
   EXPECT_EQ(of.batches[1].size, 2);
+  for (const ModelStatistics::Batch& batch : of.batches) {
+    EXPECT_EQ(batch.input.count, 1U) << batch.size;
+    EXPECT_EQ(batch.infer.count, 1U) << batch.size;
+    EXPECT_EQ(batch.output.count, 1U) << batch.size;
+    EXPECT_EQ(batch.infer.total, 1ms) << batch.size;
+  }
   // Predicted 1 ms and 2 ms; both took 1 ms.
   EXPECT_EQ(of.prediction_error.count(), 2U);
   EXPECT_EQ(of.prediction_error.max(), 1ms);

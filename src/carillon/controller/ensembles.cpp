@@ -296,8 +296,10 @@ void Ensembles::give(Open& open, Result<> status, std::optional<Duration> would_
   const TimePoint finished = clock_.now();
   const repository::ModelConfig& config = open.ensemble->config;
   const ModelId page = page_of(config.name, open.ensemble->version, config.slo);
+  const CallSteps steps{.infer = finished - open.started};
+  if (status) book_.executed_whole(page, open.call->rows, steps);
   book_.answered(page, outcome_of(status, finished, open.deadline), open.call->rows,
-                 std::min(open.call->arrival, finished), finished, {.infer = finished - open.started});
+                 std::min(open.call->arrival, finished), finished, steps);
   open.handler({std::move(status), std::move(open.call), finished, would_take});
 }
 
@@ -306,7 +308,6 @@ ServerStatistics Ensembles::statistics() const {
   for (const ModelView& view : inner_.models())
     if (view.ensemble != nullptr) page_of(view.name, view.version, view.config.slo);
   for (ModelStatistics& model : book_.snapshot().models) {
-    model.execution_count = model.on_time + model.late;
     model.ensemble = true;
     out.models.push_back(std::move(model));
   }

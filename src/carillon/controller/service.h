@@ -153,11 +153,13 @@ struct ModelStatistics {
   Duration preemption_lost{0};          // run again, as kernels were stopped inside
   Duration padded{0};                   // beside real-time runs
   LatencyHistogram preemption_latency;  // of real-time runs: until they begin, where others had to make way
+  // Of executions, by how many rows they had. Their counts add up to execution_count. Rows whose call came to
+  // nothing ran as well, so that the rows add up to inference_count or more.
   struct Batch {
     int size = 0;
-    StepStatistics infer;
+    StepStatistics input, infer, output;
   };
-  std::vector<Batch> batches;
+  std::vector<Batch> batches;  // ascending by size
 };
 struct DeviceStatistics {
   std::string name;  // as whoever started the server calls it

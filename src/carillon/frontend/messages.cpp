@@ -123,9 +123,9 @@ void add_statistics(const controller::ModelStatistics& model, inference::ModelSt
   for (const auto& batch : model.batches) {
     auto& one = *out.add_batch_stats();
     one.set_batch_size(static_cast<std::uint64_t>(batch.size));
-    set_step({}, one.mutable_compute_input());
+    set_step(batch.input, one.mutable_compute_input());
     set_step(batch.infer, one.mutable_compute_infer());
-    set_step({}, one.mutable_compute_output());
+    set_step(batch.output, one.mutable_compute_output());
   }
 }
 
