@@ -144,8 +144,9 @@ inference::ServerMetadataResponse server_metadata(const Commons& commons) {
   inference::ServerMetadataResponse response;
   response.set_name("carillon");
   response.set_version(CARILLON_VERSION);
-  for (const char* extension : {"binary_tensor_data", "model_configuration", "model_repository", "parameters",
-                                "schedule_policy", "statistics", "system_shared_memory"})
+  for (const char* extension : {"binary_tensor_data", "model_configuration", "model_repository",
+                                "model_repository(unload_dependents)", "parameters", "schedule_policy",
+                                "statistics", "system_shared_memory"})
     response.add_extensions(extension);
   if (commons.regions.has_devices()) response.add_extensions("cuda_shared_memory");
   if (commons.log_settings.there()) response.add_extensions("logging");
