@@ -262,3 +262,155 @@ def test_reshape(program, tmp_path):
         with connect(http_client, server) as client:
             assert [t["shape"] for t in client.get_model_metadata("shaped")["inputs"]] == [[-1, 6]]
             assert client.get_model_config("shaped")["input"][0]["reshape"] == {"shape": [2, 3]}
+
+
+# -- queue policies that delay
+
+def slow_model(folder, name, config):
+    """One whose run takes some milliseconds: others have to wait for it."""
+    weights = np.random.default_rng(3).standard_normal((512, 512)).astype(np.float32) / 512
+    nodes = [helper.make_node("MatMul", ["x" if i == 0 else f"h{i - 1}", "w"], ["y" if i == 11 else f"h{i}"]) for i in range(12)]
+    write_model(folder, name, nodes, [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 512])],
+                helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 512]), [numpy_helper.from_array(weights, "w")])
+    (folder / name / "config.pbtxt").write_text(config)
+
+
+DELAY = """max_batch_size: 1 dynamic_batching { default_queue_policy {
+    timeout_action: DELAY default_timeout_microseconds: 1 allow_timeout_override: %s } }"""
+
+
+def test_what_is_late_is_delayed_and_still_runs(program, tmp_path, module):
+    folder = tmp_path / "models"
+    slow_model(folder, "delays", DELAY % "false")
+    slow_model(folder, "overrides", DELAY % "true")
+    slow_model(folder, "rejects", (DELAY % "false").replace("DELAY", "REJECT"))
+    with serving(program, folder, tmp_path / "log", "--default-deadline", "1") as server:
+        tensor = module.InferInput("x", [1, 512], "FP32")
+        tensor.set_data_from_numpy(np.ones((1, 512), np.float32))
+        outcomes = []
+
+        def run(model, **more):
+            with connect(module, server) as mine:
+                for _ in range(3):
+                    try:
+                        outcomes.append(mine.infer(model, [tensor], **more).as_numpy("y").shape)
+                    except InferenceServerException as error:
+                        outcomes.append(str(error))
+
+        # More than can be on time: each is later than its microsecond, and each is answered.
+        threads = [threading.Thread(target=run, args=("delays",)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert outcomes == [(1, 512)] * 24
+        outcomes.clear()
+        run("rejects")
+        assert len(outcomes) == 3 and all("deadline" in outcome for outcome in outcomes)
+        outcomes.clear()
+        run("overrides", timeout=1)  # its own timeout delays it, too
+        assert outcomes == [(1, 512)] * 3
+        outcomes.clear()
+        run("delays", timeout=1)  # and is a deadline where the config does not say so
+        assert all("deadline" in outcome for outcome in outcomes)
+        with connect(http_client, server) as client:
+            (told,) = client.get_inference_statistics("overrides")["model_stats"]
+            assert told["inference_stats"]["success"]["count"] == 3
+            assert told["inference_stats"]["fail"]["count"] == 0
+    assert "timeout_action" not in (tmp_path / "log").read_text()
+
+
+# -- statistics
+
+def test_statistics_add_up(program, tmp_path):
+    folder = tmp_path / "models"
+    folder.mkdir()
+    put(folder, "one", 2, config="max_batch_size: 8")
+    with serving(program, folder, tmp_path / "log") as server, connect(http_client, server) as http, \
+            connect(grpc_client, server) as grpc:
+        for rows in (1, 2, 5, 8):
+            assert ask(http, http_client, "one", rows=rows) == 2
+            assert ask(grpc, grpc_client, "one", rows=rows) == 2
+        bad = http_client.InferInput("x", [1, 8], "FP32")
+        bad.set_data_from_numpy(np.ones((1, 8), np.float32))
+        with pytest.raises(InferenceServerException):
+            http.infer("one", [bad], timeout=1)  # cannot be on time
+        (told,) = http.get_inference_statistics("one")["model_stats"]
+        (also,) = grpc.get_inference_statistics("one", as_json=True)["model_stats"]
+        stats = told["inference_stats"]
+        assert told["inference_count"] == 2 * (1 + 2 + 5 + 8)
+        assert told["execution_count"] == sum(batch["compute_infer"]["count"] for batch in told["batch_stats"])
+        assert told["inference_count"] == sum(batch["batch_size"] * batch["compute_infer"]["count"]
+                                              for batch in told["batch_stats"])
+        sizes = [batch["batch_size"] for batch in told["batch_stats"]]
+        assert sizes == sorted(set(sizes)) and set(sizes) <= {1, 2, 4, 8}
+        for batch in told["batch_stats"]:
+            assert batch["compute_input"]["count"] == batch["compute_infer"]["count"] == batch["compute_output"]["count"] > 0
+            assert batch["compute_infer"]["ns"] > 0
+            assert batch["compute_input"]["ns"] > 0 and batch["compute_output"]["ns"] > 0
+        assert stats["success"]["count"] == 8 and stats["fail"]["count"] == 1
+        for step in ("queue", "compute_input", "compute_infer", "compute_output"):
+            assert stats[step]["count"] == 8, step
+        assert stats["success"]["ns"] >= sum(stats[step]["ns"] for step in ("queue", "compute_input", "compute_infer", "compute_output"))
+        assert stats["cache_hit"] == stats["cache_miss"] == {"count": 0, "ns": 0}
+        assert told["last_inference"] > 0
+        # The same over gRPC, whose JSON has numbers as text and leaves zeros out.
+        assert int(also["inference_count"]) == told["inference_count"]
+        assert [int(batch["batch_size"]) for batch in also["batch_stats"]] == sizes
+        for batch, other in zip(also["batch_stats"], told["batch_stats"]):
+            for step in ("compute_input", "compute_infer", "compute_output"):
+                assert {key: int(n) for key, n in batch[step].items()} == other[step]
+
+
+# -- inputs that an initializer sets
+
+def with_initializer(folder, name, version, ir, config):
+    """y = x * f + b, where f is an input of the file, too."""
+    graph = helper.make_graph(
+        [helper.make_node("Mul", ["x", "f"], ["m"]), helper.make_node("Add", ["m", "b"], ["y"])], name,
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4]),
+         helper.make_tensor_value_info("f", TensorProto.FLOAT, [4])]
+        + ([helper.make_tensor_value_info("b", TensorProto.FLOAT, [])] if ir < 4 else []),
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 4])],
+        [numpy_helper.from_array(np.full(4, 3, np.float32), "f"), numpy_helper.from_array(np.array(1, np.float32), "b")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", version)])
+    model.ir_version = ir
+    path = folder / name / "1" / "model.onnx"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(model.SerializeToString())
+    if config is not None:
+        (folder / name / "config.pbtxt").write_text(config)
+
+
+X = 'input { name: "x" data_type: TYPE_FP32 dims: [ 4 ] optional: true }'
+F = 'input { name: "f" data_type: TYPE_FP32 dims: [ 4 ] optional: true }'
+
+
+@pytest.mark.parametrize("engine", ["carillon", "openvino"])
+@pytest.mark.parametrize("ir,opset", [(3, 8), (8, 17)])
+def test_an_input_that_an_initializer_sets_is_left_out(program, tmp_path, module, ir, opset, engine):
+    folder, log = tmp_path / "models", tmp_path / "log"
+    own = f'parameters {{ key: "engine" value {{ string_value: "{engine}" }} }}'
+    with_initializer(folder, "listed", opset, ir, f"max_batch_size: 8 {X} {F} {own}")
+    with_initializer(folder, "not_listed", opset, ir, f"max_batch_size: 8 {X} {own}")
+    with_initializer(folder, "bare", opset, ir, None)
+    with_initializer(folder, "wrong", opset, ir, f"max_batch_size: 8 {X} {F.replace('4', '5')} {own}")
+    with serving(program, folder, log, *STRICT) as server, connect(module, server) as client:
+        told = states(client, module)
+        assert "FP32[4] in the file, where an initializer sets it" in told["wrong", "1"][1]
+        for name in ("listed", "not_listed", "bare"):
+            assert told[name, "1"][0] == "READY", told[name, "1"]
+            x = module.InferInput("x", [2, 4], "FP32")
+            x.set_data_from_numpy(np.full((2, 4), 5, np.float32))
+            np.testing.assert_array_equal(client.infer(name, [x]).as_numpy("y"), np.full((2, 4), 16))
+            f = module.InferInput("f", [4], "FP32")
+            f.set_data_from_numpy(np.ones(4, np.float32))
+            if engine == "openvino" and name == "not_listed":
+                continue
+            with pytest.raises(InferenceServerException, match="is set by an initializer of its file|has no input 'f'"):
+                client.infer(name, [x, f])
+            with pytest.raises(InferenceServerException, match="'x'"):
+                client.infer(name, [])
+    text = log.read_text()
+    assert "listed version 1: ignored: input 'f': an initializer of the file sets it: requests leave it out" in text
+    assert "not_listed version 1: ignored: input 'x': optional: the file has no value of its own" in text

@@ -161,8 +161,6 @@ def test_what_cannot_be_loaded_leaves_what_is_there(program, models, tmp_path, m
                     client.load_model(name)
             with pytest.raises(InferenceServerException, match="not known"):
                 client.unload_model("none")
-            with pytest.raises(InferenceServerException, match="files are not taken"):
-                client.load_model("two", config=json.dumps({}), files={"file:1/model.onnx": b"x"})
             put(models, "three", 7)
             client.load_model("three", config=json.dumps({"max_batch_size": 2}))
             assert ask(client, module, "three", rows=2) == 7

@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -61,6 +62,7 @@ Result<> read(const ReplayArguments& arguments, Recorded& recorded, std::optiona
   };
   std::unordered_map<std::uint64_t, Open> open;
   std::unordered_map<std::uint64_t, std::vector<RequestId>> flights;
+  std::unordered_set<std::uint64_t> refused;
   while (true) {
     auto next = reader->next();
     if (!next) return std::unexpected(next.error());
@@ -71,7 +73,11 @@ Result<> read(const ReplayArguments& arguments, Recorded& recorded, std::optiona
     rebuilt->add(decision.event, decision.now, decision.actions);
     if (const auto* arrival = std::get_if<schedule::RequestArrived>(&decision.event)) {
       const Request& r = arrival->request;
-      ++recorded.requests;
+      // One that comes again was refused for its first deadline, and is delayed: the same request still.
+      if (refused.erase(r.id.value) > 0)
+        --recorded.refused;
+      else
+        ++recorded.requests;
       open[r.id.value] = {decision.now, r.deadline};
     } else if (const auto* gone = std::get_if<schedule::RequestCancelled>(&decision.event)) {
       recorded.cancelled += open.erase(gone->request.value);
@@ -96,7 +102,9 @@ Result<> read(const ReplayArguments& arguments, Recorded& recorded, std::optiona
       if (const auto* infer = std::get_if<schedule::Infer>(&action)) {
         flights[infer->id.value] = infer->requests;
       } else if (const auto* refuse = std::get_if<schedule::Refuse>(&action)) {
-        recorded.refused += open.erase(refuse->request.value);
+        const std::size_t erased = open.erase(refuse->request.value);
+        recorded.refused += erased;
+        if (erased > 0) refused.insert(refuse->request.value);
       }
     }
     // Where the log breaks off, nobody knows whether these are all of its actions.

@@ -18,6 +18,15 @@ void count_devices(ModelStatistics& of) {
   of.loaded = of.devices > 0;
 }
 
+void count_batch(ModelStatistics& of, int size, Duration input, Duration infer, Duration output) {
+  ++of.execution_count;
+  auto at = std::ranges::lower_bound(of.batches, size, {}, &ModelStatistics::Batch::size);
+  if (at == of.batches.end() || at->size != size) at = of.batches.insert(at, {.size = size});
+  count(at->input, input);
+  count(at->infer, infer);
+  count(at->output, output);
+}
+
 // Versions of one name and number come and go: of two that a device holds, one stays.
 void let_go(ModelStatistics& of, DeviceId device) {
   const auto at = std::ranges::find(of.held_by, device);
@@ -132,17 +141,14 @@ void Book::executed(DeviceId device, ModelId model, int batch, const worker::Act
   {
     Page& page = this->page(model);
     const std::lock_guard lock(page.mutex);
-    ++page.of.execution_count;
+    count_batch(page.of, batch, times.input_end - times.input_start, measured,
+                times.output_end - times.output_start);
     page.of.exec.add(measured);
     page.of.prediction_error.add(measured < predicted ? predicted - measured : measured - predicted);
     page.of.preemptions += static_cast<std::uint64_t>(times.preemptions);
     page.of.preemption_lost += times.lost;
     page.of.padded += times.padded;
     if (times.preempts) page.of.preemption_latency.add(times.exec_start - times.received);
-    auto& batches = page.of.batches;
-    auto at = std::ranges::lower_bound(batches, batch, {}, &ModelStatistics::Batch::size);
-    if (at == batches.end() || at->size != batch) at = batches.insert(at, {batch, {}});
-    count(at->infer, measured);
     for (auto& [size, window] : page.takes)
       if (size == batch) window.add(measured, times.exec_end);
   }
@@ -150,6 +156,12 @@ void Book::executed(DeviceId device, ModelId model, int batch, const worker::Act
   DeviceStatistics& d = devices_[device.index()];
   ++d.executions;
   d.exec_busy += measured;
+}
+
+void Book::executed_whole(ModelId ensemble, int rows, const CallSteps& steps) {
+  Page& page = this->page(ensemble);
+  const std::lock_guard lock(page.mutex);
+  count_batch(page.of, rows, steps.input, steps.infer, steps.output);
 }
 
 void Book::refused(ModelId model, schedule::Reason reason) {

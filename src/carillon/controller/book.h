@@ -57,6 +57,8 @@ class Book {
   // One INFER of `batch` rows succeeded; `predicted` is what the scheduler expected of its EXEC.
   void executed(DeviceId device, ModelId model, int batch, const worker::ActionTimes& times,
                 Duration predicted);
+  // One request of an ensemble, of `rows` rows, has run: that counts as an execution.
+  void executed_whole(ModelId ensemble, int rows, const CallSteps& steps);
   // One ran for that long and came to nothing.
   void wasted(DeviceId device, Duration busy);
   // The scheduler refused one of its calls.
@@ -88,8 +90,8 @@ class Book {
     mutable std::mutex mutex;
     ModelStatistics of;
     mutable std::vector<std::pair<int, profile::RollingWindow>> takes;  // by batch size, ascending
-    std::atomic<std::uint64_t> waiting{0};  // written by one thread
-    std::uint32_t place = 0;  // in pages_
+    std::atomic<std::uint64_t> waiting{0};                              // written by one thread
+    std::uint32_t place = 0;                                            // in pages_
   };
   Page& page(ModelId id) { return *by_model_[id.index()]; }
 

@@ -270,6 +270,11 @@ void Controller::add_unready(ModelView view) {
   directory_.put(std::move(view));
 }
 
+void Controller::tell_anew(ModelView view) {
+  CARILLON_ASSERT(view.ready);
+  directory_.put(std::move(view));
+}
+
 void Controller::start() {
   const std::lock_guard lock(mutex_);
   CARILLON_ASSERT(state_ == State::preparing && !workers_.empty());

@@ -83,6 +83,9 @@ class Controller final : public Service {
   // A model that cannot be served, or is not served any more: `view.reason` says why. Or an ensemble, which
   // is ready where its steps' models are (Directory). Likewise.
   void add_unready(ModelView view);
+  // What is told of a model that is served is this from now on; its name, version and id are as they were.
+  // Likewise.
+  void tell_anew(ModelView view);
   // Whether it is ready (once this runs), or why not.
   Result<> state(std::string_view model, std::int64_t version) const {
     return directory_.state(model, version);

@@ -85,7 +85,7 @@ Class class_of(const InferCall& call, Class model) {
 
 TimePoint deadline_of(const InferCall& call, const std::optional<Duration>& slo, Class model,
                       const CoreOptions& options) {
-  if (call.deadline != TimePoint::max()) return call.deadline;
+  if (call.deadline != TimePoint::max() || call.due != TimePoint::max()) return call.deadline;
   if (!slo && class_of(call, model) == Class::best_effort) return TimePoint::max();
   const std::optional<Duration>& lasts = slo ? slo : options.default_deadline;
   return lasts ? saturating_add(call.arrival, *lasts) : TimePoint::max();
@@ -247,6 +247,8 @@ void Core::gather(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerH
   open.cls = class_of(*call, model.cls);
   open.arrival = call->arrival;
   open.deadline = deadline;
+  open.due = std::min(deadline, call->due);
+  open.put_off.assign(open.due < deadline ? rows : 0, 0);
   open.first = next_request_;
   open.rows = call->rows;
   open.done = open.flying = 0;
@@ -274,14 +276,6 @@ void Core::gather(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerH
       open.outputs.push_back(call->wants(i) ? output.data() + output.size() / rows * r : nullptr);
     }
   }
-  Request request{.id = open.first,
-                  .model = open.model,
-                  .app = open.app,
-                  .cls = open.cls,
-                  .priority = call->priority,
-                  .arrival = open.arrival,
-                  .deadline = deadline,
-                  .effort = model.info.sizes.empty() ? Effort{} : call->size->effort};
   if (options_.journal != nullptr) {
     open.record =
         record_of(*call, ticket, outlooks_[open.model.index()].name, model.version, open.cls, deadline);
@@ -296,7 +290,7 @@ void Core::gather(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerH
   tickets_.insert(ticket, index);
   book_.set_open_requests(tickets_.size());
   count_waiting(open, true);
-  gathered_.emplace_back(index, request);
+  gathered_.emplace_back(index, request_of(open, open.first));
 }
 
 // Of a call that is refused while its rows are told, the scheduler does not hear of the rest.
@@ -716,12 +710,38 @@ void Core::dispatch(schedule::Infer& action, TimePoint now) {
   not_taken(action.id, now);
 }
 
+Request Core::request_of(const Open& open, RequestId id) const {
+  const bool late = !open.put_off.empty() && open.put_off[id.value - open.first.value] != 0;
+  return {.id = id,
+          .model = open.model,
+          .app = open.app,
+          .cls = open.cls,
+          .priority = open.call->priority,
+          .arrival = open.arrival,
+          .deadline = late ? open.deadline : open.due,
+          .effort = models_[open.model.index()].info.sizes.empty() ? Effort{} : open.call->size->effort};
+}
+
+// Whether the row waits on instead: once, where it was refused for a time that only its place in the queue
+// follows from.
+bool Core::put_off(Open& open, const schedule::Refuse& refusal) {
+  if (open.put_off.empty() || code_of(refusal.reason) != ErrorCode::deadline_exceeded ||
+      row(open, refusal.request) != Row::waiting)
+    return false;
+  std::uint8_t& put_off = open.put_off[refusal.request.value - open.first.value];
+  if (put_off != 0) return false;
+  put_off = 1;
+  pending_.push_back(schedule::RequestArrived{request_of(open, refusal.request)});
+  return true;
+}
+
 void Core::refuse(const schedule::Refuse& refusal, TimePoint now) {
   CARILLON_ASSERT(refusal.request < next_request_);
   const auto index = requests_.find(refusal.request.value);
   if (!index) return;  // cancelled meanwhile
   Open& open = open_[*index];
   Row& state = row(open, refusal.request);
+  if (!open.closing && !open.answered && put_off(open, refusal)) return;
   if (state == Row::waiting) state = Row::gone;
   if (open.closing || open.answered) return;
   std::string text = "model '" + models_[open.model.index()].info.name + "': ";

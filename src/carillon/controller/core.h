@@ -84,7 +84,8 @@ struct CoreOptions {
 };
 
 // By when the answer of a call is worth having: its own deadline, or, where it has none, that of its model's
-// SLO, else the server's, but not for best effort; max() where there is none. `model`: its class.
+// SLO, else the server's, but not for best effort nor where a queue policy delays; max() where there is none.
+// `model`: its class.
 Class class_of(const InferCall& call, Class model);
 TimePoint deadline_of(const InferCall& call, const std::optional<Duration>& slo, Class model,
                       const CoreOptions& options);
@@ -94,9 +95,11 @@ TimePoint deadline_of(const InferCall& call, const std::optional<Duration>& slo,
 //
 // One call of k rows is k requests to the scheduler, with one deadline. It is answered when all rows are
 // done; as soon as one is refused, or has data that the model cannot use, the others are cancelled and the
-// whole is refused. Each call gets exactly one answer. A worker writes into a call's buffers while an INFER
-// of one of its rows is under way: a call that is refused or cancelled then is answered at once, but without
-// its buffers (InferAnswer::call is null), which live on here until that INFER has ended.
+// whole is refused. A row of a call that is to be delayed (InferCall::due) is not refused for its time: it
+// arrives at the scheduler once more, with the call's own deadline. Each call gets exactly one answer. A
+// worker writes into a call's buffers while an INFER of one of its rows is under way: a call that is refused
+// or cancelled then is answered at once, but without its buffers (InferAnswer::call is null), which live on
+// here until that INFER has ended.
 //
 // A device that says that it is broken, or that the scheduler gives up, is taken out: its worker's life ends,
 // and what the device had under way is the scheduler's to try elsewhere or to refuse. What was on its way
@@ -180,7 +183,9 @@ class Core {
     Class cls{};
     TimePoint arrival;
     TimePoint deadline;
-    RequestId first;  // its rows are requests [first, first + rows)
+    TimePoint due;                      // what the scheduler is told at first: at most `deadline`
+    std::vector<std::uint8_t> put_off;  // by row, where `due` is nearer: it was told `deadline` since
+    RequestId first;                    // its rows are requests [first, first + rows)
     int rows = 0;
     int done = 0;
     int flying = 0;
@@ -257,6 +262,8 @@ class Core {
   Device& live(DeviceId id);
   void take_out(DeviceId id, std::string why, TimePoint now);
   void lose(RequestId request, const std::string& why);
+  Request request_of(const Open& open, RequestId id) const;
+  bool put_off(Open& open, const schedule::Refuse& refusal);
   void refuse(const schedule::Refuse& refusal, TimePoint now);
   void close(std::uint32_t index, Outcome outcome, explain::Cause cause, Error error);
   void settle(TimePoint now);

@@ -333,6 +333,12 @@ TEST_F(CoreTest, RowsOfOneCallAreJoined) {
   EXPECT_EQ(of.queue.total, 5ms) << "from arrival to its last EXEC";
   ASSERT_EQ(of.batches.size(), 2U);
   EXPECT_EQ(of.batches[1].size, 2);
+  for (const ModelStatistics::Batch& batch : of.batches) {
+    EXPECT_EQ(batch.input.count, 1U) << batch.size;
+    EXPECT_EQ(batch.infer.count, 1U) << batch.size;
+    EXPECT_EQ(batch.output.count, 1U) << batch.size;
+    EXPECT_EQ(batch.infer.total, 1ms) << batch.size;
+  }
   // Predicted 1 ms and 2 ms; both took 1 ms.
   EXPECT_EQ(of.prediction_error.count(), 2U);
   EXPECT_EQ(of.prediction_error.max(), 1ms);
@@ -402,6 +408,67 @@ TEST_F(CoreTest, ARefusalForWantOfADeadlineSaysSo) {
       "model 'model0': more real-time work waits than may wait for requests without a deadline; it would "
       "have finished 1400.000 ms after its arrival");
   EXPECT_EQ(stats().refused, 1U);
+}
+
+TEST_F(CoreTest, WhatIsDelayedWaitsOnWithoutItsDeadline) {
+  arm();
+  auto call = call_of({1}, 2, at(0ms));
+  call->due = at(5ms);
+  submit(1, std::move(call), at(0ms));
+  say({Refuse{{0}, Reason::cannot_finish, at(9ms)}}, at(0ms));
+  auto heard = scheduler->heard<RequestArrived>();
+  ASSERT_EQ(heard.size(), 3U);
+  EXPECT_EQ(heard[0].request.deadline, at(5ms)) << "not the model's SLO";
+  EXPECT_EQ(heard[1].request.deadline, at(5ms));
+  EXPECT_EQ(heard[2].request.id, RequestId{0}) << "the row that was refused, once more";
+  EXPECT_EQ(heard[2].request.deadline, TimePoint::max());
+  EXPECT_EQ(heard[2].request.arrival, at(0ms));
+  EXPECT_TRUE(scheduler->heard<RequestCancelled>().empty());
+  EXPECT_TRUE(answers.empty());
+
+  on_next<schedule::Wake>({infer(0, {{1}})});
+  EXPECT_EQ(core->open_rows(), 2U);
+  EXPECT_EQ(stats(1).refused, 0U);
+}
+
+TEST_F(CoreTest, WhatIsDelayedIsAnsweredLateAndCountsAsOnTime) {
+  on_next<RequestArrived>({Refuse{{0}, Reason::deadline_passed, TimePoint::max()}});
+  auto call = call_of({0}, 1, at(0ms));
+  call->due = at(5ms);
+  submit(1, std::move(call), at(0ms));
+  ASSERT_TRUE(answers.empty());
+  arm();
+  submit(2, call_of({0}, 1, at(6ms)), at(6ms));
+  say({infer(0, {{0}})}, at(6ms));
+  end(0, ActionStatus::success, at(30ms));
+  ASSERT_EQ(answers.size(), 1U);
+  EXPECT_TRUE(answers[0].answer.status.has_value());
+  EXPECT_EQ(stats().on_time, 1U) << "it has no deadline that it could miss";
+  EXPECT_EQ(stats().refused, 0U);
+}
+
+TEST_F(CoreTest, WhatIsDelayedIsRefusedForAllElse) {
+  const auto delayed = [&](std::uint64_t ticket, TimePoint own) {
+    auto call = call_of({0}, 1, at(0ms), own);
+    call->due = at(5ms);
+    submit(ticket, std::move(call), at(0ms));
+  };
+  on_next<RequestArrived>({Refuse{{0}, Reason::device_failed, TimePoint::max()}});
+  delayed(1, TimePoint::max());
+  ASSERT_EQ(answers.size(), 1U);
+  EXPECT_EQ(answers[0].answer.status.error().code, ErrorCode::internal);
+  // Its own deadline holds: the second refusal is for that.
+  int arrivals = 0;
+  scheduler->script = [&](const Event& event, TimePoint, Actions& out, TimePoint&) {
+    if (!std::holds_alternative<RequestArrived>(event)) return;
+    ++arrivals;
+    out = {Refuse{{1}, Reason::cannot_finish, at(40ms)}};
+  };
+  delayed(2, at(20ms));
+  EXPECT_EQ(arrivals, 2);
+  EXPECT_EQ(scheduler->heard<RequestArrived>().back().request.deadline, at(20ms));
+  ASSERT_EQ(answers.size(), 2U);
+  EXPECT_EQ(answers[1].answer.status.error().code, ErrorCode::deadline_exceeded);
 }
 
 TEST_F(CoreTest, ADeadlineDaysAwayIsAnError) {

@@ -341,8 +341,10 @@ void Ensembles::give(Open& open, Result<> status, std::optional<Duration> would_
   const TimePoint finished = clock_.now();
   const repository::ModelConfig& config = open.ensemble->config;
   const ModelId page = page_of(config.name, open.ensemble->version, config.slo);
+  const CallSteps steps{.infer = finished - open.started};
+  if (status) book_.executed_whole(page, open.call->rows, steps);
   book_.answered(page, outcome_of(status, finished, open.deadline, retry_after), open.call->rows,
-                 std::min(open.call->arrival, finished), finished, {.infer = finished - open.started});
+                 std::min(open.call->arrival, finished), finished, steps);
   open.handler({.status = std::move(status),
                 .call = std::move(open.call),
                 .finished = finished,
@@ -355,7 +357,6 @@ ServerStatistics Ensembles::statistics() const {
   for (const ModelView& view : inner_.models())
     if (view.ensemble != nullptr) page_of(view.name, view.version, view.config.slo);
   for (ModelStatistics& model : book_.snapshot().models) {
-    model.execution_count = model.on_time + model.late;
     model.ensemble = true;
     out.models.push_back(std::move(model));
   }

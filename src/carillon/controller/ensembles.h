@@ -68,8 +68,8 @@ class Ensembles final : public Service {
   TimePoint now() const override { return inner_.now(); }
   std::uint64_t submit(std::unique_ptr<InferCall> call, AnswerHandler on_answer) override;
   void cancel(std::uint64_t ticket) override;
-  // With those of ensembles beside those of their models: executions are requests, and compute_infer is what
-  // passes from the first step's start to the last one's end.
+  // With those of ensembles beside those of their models: executions are requests (a batch is a request's
+  // rows), and compute_infer is what passes from the first step's start to the last one's end.
   ServerStatistics statistics() const override;
   Duration expected(ModelId model, int rows) const override;
   std::shared_ptr<const Ensemble> ensemble(ModelId id) const override { return inner_.ensemble(id); }

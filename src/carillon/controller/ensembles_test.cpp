@@ -168,6 +168,9 @@ TEST_F(EnsemblesTest, ARequestIsItsSteps) {
   EXPECT_EQ(statistics().on_time, 1U);
   EXPECT_EQ(statistics().inference_count, 2U);
   EXPECT_EQ(statistics().execution_count, 1U);
+  ASSERT_EQ(statistics().batches.size(), 1U);
+  EXPECT_EQ(statistics().batches[0].size, 2) << "the request's rows";
+  EXPECT_EQ(statistics().batches[0].infer.total, statistics().compute_infer.total);
 }
 
 TEST_F(EnsemblesTest, AStepIsDueBeforeWhatFollowsIt) {

@@ -92,11 +92,15 @@ graph::ImportOptions import_options(const repository::ModelConfig& config) {
   return options;
 }
 
-// `sound`: whether the file is what ONNX's format asks for, as far as our reader has seen.
-Imported import(const repository::ModelConfig& config, const std::filesystem::path& file, bool& sound) {
+// `sound`: whether the file is what ONNX's format asks for, as far as our reader has seen. `config` loses the
+// inputs that the file's initializers set.
+Imported import(repository::ModelConfig& config, const std::filesystem::path& file, bool& sound) {
   auto source = graph::read_onnx(file);
   sound = source || source.error().code != ErrorCode::invalid_argument;
   if (!source) return std::unexpected(source.error());
+  auto rest = repository::without_fixed_inputs(std::move(config), source->fixed);
+  if (!rest) return in_context("model file '" + file.string() + "'", rest.error());
+  config = std::move(*rest);
   if (auto ok = graph::reshape_edges(*source, config.reshapes, config.max_batch_size > 0); !ok)
     return in_context("model file '" + file.string() + "'", ok.error());
   auto model = graph::make_model(*std::move(source), import_options(config));
@@ -189,7 +193,7 @@ Result<Made> complete_and_compile(repository::ModelConfig config, const graph::M
   return out;
 }
 
-Result<Made> make_by_own(const repository::ModelConfig& config, const std::filesystem::path& file,
+Result<Made> make_by_own(repository::ModelConfig config, const std::filesystem::path& file,
                          std::span<const LoadTarget> targets, const Doing& doing, bool& sound) {
   doing("reading " + file.string());
   const auto model = import(config, file, sound);
@@ -198,7 +202,7 @@ Result<Made> make_by_own(const repository::ModelConfig& config, const std::files
             ? "compiling, and dividing its kernels so that they can be stopped (class best_effort): that is "
               "measured, and may take a minute"
             : "compiling");
-  return complete_and_compile(config, **model, targets, std::nullopt);
+  return complete_and_compile(std::move(config), **model, targets, std::nullopt);
 }
 
 // What `taken` says of the memory that it has beside the caches.
@@ -216,6 +220,14 @@ Result<Made> make_by_other(repository::ModelConfig config, const std::filesystem
     return fail(ErrorCode::unsupported, (config.reshapes.front().is_input ? "input '" : "output '") +
                                             config.reshapes.front().name + "': reshape is not supported by " +
                                             name + "; give the file's own shape in dims");
+  // Its own formats have none.
+  if (!config.inputs.empty() && !engine.reads_alone(file)) {
+    const auto outline = graph::outline_onnx(file);
+    if (!outline) return std::unexpected(outline.error());
+    auto rest = repository::without_fixed_inputs(std::move(config), outline->fixed);
+    if (!rest) return std::unexpected(rest.error());
+    config = std::move(*rest);
+  }
   doing("reading " + file.string() + " by " + name);
   const auto model = engine.read(file, import_options(config));
   if (!model) return std::unexpected(model.error());
@@ -651,9 +663,12 @@ std::set<std::string> wanted_of(const std::vector<repository::RepositoryEntry>& 
 
 Result<LoadReport> load_models(const std::filesystem::path& directory, std::span<const LoadTarget> targets,
                                Controller& controller, const LoaderOptions& options) {
-  auto entries = repository::read_repository(directory, options.reading);
-  if (!entries) return std::unexpected(entries.error());
   LoadReport report;
+  std::vector<std::string> skipped;
+  auto entries = repository::read_repository(directory, options.reading, &skipped);
+  if (!entries) return std::unexpected(entries.error());
+  report.notes = skipped;
+  report.stamps.skipped.insert(skipped.begin(), skipped.end());
   LoadProgress progress;
   for (const repository::RepositoryEntry& entry : *entries)
     progress.total += std::max<std::size_t>(1, entry.versions.size());
@@ -678,6 +693,8 @@ Result<LoadReport> load_models(const std::filesystem::path& directory, std::span
     if (version != nullptr) view.version = version->version;
     return view;
   };
+  for (const repository::RepositoryEntry& entry : *entries)
+    if (!options.wanted || options.wanted(entry.name)) report.stamps.by_name.insert(entry.name);
   const std::set<std::string> names = wanted_of(*entries, options.wanted);
   const auto wanted = [&](const repository::RepositoryEntry& entry) { return names.contains(entry.name); };
   // All of them first: whoever asks meanwhile sees what is to come.

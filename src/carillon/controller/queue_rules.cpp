@@ -2,10 +2,28 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "carillon/base/assert.h"
 
 namespace carillon::controller {
+namespace {
+
+void set_due(const repository::QueuePolicy& policy, InferCall& call) {
+  const TimePoint due = saturating_add(call.arrival, *policy.due);
+  if (!policy.delays) {
+    call.deadline = std::min(call.deadline, due);
+    return;
+  }
+  call.due = due;
+  if (!policy.takes_timeout || call.deadline_from != explain::DeadlineFrom::timeout || call.deadline > due)
+    return;
+  // Only what the client's transport says is left of its own; where that is, the client goes by then.
+  call.due = std::exchange(call.deadline, TimePoint::max());
+  call.deadline_from = explain::DeadlineFrom::none;
+}
+
+}  // namespace
 
 bool WaitingByLevel::enter(std::uint64_t level, std::uint64_t most) {
   const std::lock_guard lock(mutex_);
@@ -47,7 +65,7 @@ Result<> QueueRules::enter(InferCall& call, const std::optional<Duration>& slo) 
   // Which class it is follows from what the request said.
   if (policies_->levels > 0) call.priority = static_cast<std::uint32_t>(level);
   const repository::QueuePolicy& policy = policies_->policy_of(level);
-  if (policy.due && !slo) call.deadline = std::min(call.deadline, saturating_add(call.arrival, *policy.due));
+  if (policy.due && !slo) set_due(policy, call);
   if (!waiting_->enter(level, policy.most_waiting))
     return fail(ErrorCode::unavailable,
                 "Exceeds maximum queue size: " + std::to_string(policy.most_waiting) +

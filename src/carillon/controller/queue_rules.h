@@ -57,8 +57,8 @@ class QueueRules {
       : policies_(std::move(policies)) {}
 
   // Gives the call what its level says: a priority, where it names none that there is; a deadline so long
-  // after its arrival, where it has no nearer one and the model no SLO; and a place, which counts. Error
-  // (unavailable, as Triton has it): as many wait as may.
+  // after its arrival, where it has no nearer one and the model no SLO (of a level that delays:
+  // InferCall::due); and a place, which counts. Error (unavailable, as Triton has it): as many wait as may.
   Result<> enter(InferCall& call, const std::optional<Duration>& slo);
 
  private:

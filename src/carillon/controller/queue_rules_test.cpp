@@ -97,5 +97,39 @@ TEST_F(QueueRulesTest, WhateverBecomesOfARequestItLeaves) {
   EXPECT_EQ(refusal(1), "");
 }
 
+TEST(QueueRules, WhatIsDelayedHasNoDeadlineButItsOwn) {
+  using explain::DeadlineFrom;
+  const auto rules = [](bool takes_timeout) {
+    return QueueRules(std::make_shared<const repository::QueuePolicies>(
+        repository::QueuePolicies{.others = {.due = 5ms, .delays = true, .takes_timeout = takes_timeout}}));
+  };
+  const TimePoint arrival{1s}, never = TimePoint::max();
+  const struct {
+    const char* what;
+    bool takes_timeout;
+    DeadlineFrom from;
+    TimePoint own, due, deadline;
+  } rows[] = {
+      {"none of its own", false, DeadlineFrom::none, never, arrival + 5ms, never},
+      {"a timeout is a deadline", false, DeadlineFrom::timeout, arrival + 3ms, arrival + 5ms, arrival + 3ms},
+      {"a timeout is one of the queue", true, DeadlineFrom::timeout, arrival + 3ms, arrival + 3ms, never},
+      {"a longer one is not", true, DeadlineFrom::timeout, arrival + 9ms, arrival + 5ms, arrival + 9ms},
+      {"the client goes by then", true, DeadlineFrom::grpc, arrival + 3ms, arrival + 5ms, arrival + 3ms},
+  };
+  for (const auto& row : rows) {
+    InferCall call;
+    call.arrival = arrival;
+    call.deadline = row.own;
+    call.deadline_from = row.from;
+    ASSERT_TRUE(rules(row.takes_timeout).enter(call, {})) << row.what;
+    EXPECT_EQ(call.due, row.due) << row.what;
+    EXPECT_EQ(call.deadline, row.deadline) << row.what;
+  }
+  InferCall call;
+  call.deadline = never;
+  ASSERT_TRUE(rules(true).enter(call, 20ms));
+  EXPECT_EQ(call.due, never) << "the model's SLO goes before";
+}
+
 }  // namespace
 }  // namespace carillon::controller

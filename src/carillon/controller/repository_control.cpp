@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -68,16 +69,22 @@ void RepositoryControl::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-void RepositoryControl::load(std::string model, std::optional<std::string> config, Done done) {
-  give({.loads = true, .model = std::move(model), .config = std::move(config), .done = std::move(done)});
+void RepositoryControl::load(std::string model, Brought brought, Done done) {
+  give({.loads = true, .model = std::move(model), .brought = std::move(brought), .done = std::move(done)});
 }
 
-void RepositoryControl::unload(std::string model, Done done) {
-  give({.loads = false, .model = std::move(model), .config = {}, .done = std::move(done)});
+void RepositoryControl::unload(std::string model, bool dependents, Done done) {
+  give({.loads = false,
+        .model = std::move(model),
+        .brought = {},
+        .dependents = dependents,
+        .done = std::move(done)});
 }
 
 void RepositoryControl::give(Order order) {
   Result<> refused;
+  std::size_t bytes = 0;
+  for (const auto& [path, file] : order.brought.files) bytes += path.size() + file.size();
   if (!graph::is_text(order.model)) {
     refused = invalid(
         "the model's name is not UTF-8 text without control characters; no model has such a name, "
@@ -96,7 +103,11 @@ void RepositoryControl::give(Order order) {
     } else if (orders_.size() >= most_orders) {
       refused = fail(ErrorCode::resource_exhausted,
                      std::to_string(orders_.size()) + " orders to load and unload wait; try again later");
+    } else if (waiting_bytes_ > 0 && waiting_bytes_ + bytes > options_.most_waiting_bytes) {
+      refused = fail(ErrorCode::resource_exhausted, "orders to load with " + std::to_string(waiting_bytes_) +
+                                                        " bytes of files wait; try again later");
     } else {
+      waiting_bytes_ += bytes;
       orders_.push_back(std::move(order));
       wake_.notify_one();
       return;
@@ -114,12 +125,10 @@ void RepositoryControl::run() {
     if (!orders_.empty()) {
       Order order = std::move(orders_.front());
       orders_.pop_front();
+      for (const auto& [path, file] : order.brought.files) waiting_bytes_ -= path.size() + file.size();
       lock.unlock();
       std::vector<ModelId> replaced;
-      auto result = guarded([&] {
-        return order.loads ? load_now(order.model, order.config, replaced)
-                           : unload_now(order.model, replaced);
-      });
+      auto result = guarded([&] { return carry_out(order, replaced); });
       if (!result) options_.warn(order.model + ": " + result.error().message);
       order.done(std::move(result));
       end(replaced);
@@ -151,10 +160,26 @@ void RepositoryControl::run() {
   }
 }
 
+Result<> RepositoryControl::carry_out(const Order& order, std::vector<ModelId>& replaced) {
+  if (!order.loads) return unload_now(order.model, order.dependents, replaced);
+  auto loaded = load_now(order.model, order.brought, replaced);
+  if (loaded) stamps_.by_name.insert(order.model);
+  return loaded;
+}
+
+// Those that were not told before.
+void RepositoryControl::tell_skipped(const std::vector<std::string>& lines) {
+  for (const std::string& line : lines)
+    if (stamps_.skipped.insert(line).second) options_.warn(line);
+}
+
 // Whether anything has changed, and what becomes of it.
 void RepositoryControl::look() {
-  const auto entries = repository::read_repository(directory_, options_.reading);
+  std::vector<std::string> skipped;
+  const auto entries = repository::read_repository(directory_, options_.reading, &skipped);
   if (!entries) return options_.warn("the repository cannot be read now: " + entries.error().message);
+  tell_skipped(skipped);
+  stamps_.skipped = {skipped.begin(), skipped.end()};
   std::set<std::string> there;
   for (const repository::RepositoryEntry& entry : *entries) {
     if (ending_) return;
@@ -168,12 +193,16 @@ void RepositoryControl::look() {
       same = same && known != stamps_.loaded.end() && known->second == stamps.versions[i];
     }
     const auto views = views_of(entry.name);
+    if (same)
+      same = std::ranges::all_of(views, [&](const ModelView& view) {
+        return view.left_out || repository::same_version_policy(*entry.config, view.config);
+      });
     // Whether an ensemble that was taken in is ready follows from its models.
     const auto served = std::ranges::count_if(
         views, [](const ModelView& view) { return view.ready || (is_ensemble(view) && !view.left_out); });
     if (same && static_cast<std::size_t>(served) == entry.versions.size()) continue;
     std::vector<ModelId> replaced;
-    if (const auto loaded = load_now(entry.name, std::nullopt, replaced); !loaded) {
+    if (const auto loaded = load_now(entry.name, {}, replaced); !loaded) {
       options_.warn(entry.name + ": " + loaded.error().message);
       stamps_.failed[entry.name] = stamps.all;
     }
@@ -184,7 +213,7 @@ void RepositoryControl::look() {
     if (!there.contains(view.name) && !view.left_out) gone.insert(view.name);
   for (const std::string& name : gone) {
     std::vector<ModelId> replaced;
-    (void)unload_now(name, replaced);
+    (void)unload_now(name, false, replaced);
     end(replaced);
   }
 }
@@ -205,23 +234,35 @@ void RepositoryControl::take_out(ModelView view, std::string reason, std::vector
   controller_.add_unready(std::move(view));
 }
 
-Result<> RepositoryControl::load_now(const std::string& model, const std::optional<std::string>& config,
+Result<> RepositoryControl::load_now(const std::string& model, const Brought& brought,
                                      std::vector<ModelId>& replaced) {
-  auto loaded = try_to_load(model, config, replaced);
+  auto loaded = try_to_load(model, brought, replaced);
   if (!loaded) loaded.error().message = graph::printable(loaded.error().message);
   return loaded;
 }
 
-Result<> RepositoryControl::try_to_load(const std::string& model, const std::optional<std::string>& config,
+Result<> RepositoryControl::try_to_load(const std::string& model, const Brought& brought,
                                         std::vector<ModelId>& replaced) {
   std::optional<std::string> text;
-  if (config) {
-    auto read = repository::config_from_json(*config);
+  if (brought.config) {
+    auto read = repository::config_from_json(*brought.config);
     if (!read) return in_context("model '" + model.substr(0, 100) + "'", read.error());
     text = std::move(*read);
   }
-  const auto entry = repository::read_entry(directory_, model, text, options_.reading);
+  std::optional<repository::GivenFolder> given;
+  if (!brought.files.empty()) {
+    if (!text)
+      return invalid("model '" + model.substr(0, 100) +
+                     "': files come with an order, and no config; give one as parameter config");
+    auto made = repository::GivenFolder::make(model, brought.files);
+    if (!made) return in_context("model '" + model.substr(0, 100) + "'", made.error());
+    given = std::move(*made);
+  }
+  std::vector<std::string> skipped;
+  const auto entry = given ? repository::read_entry(given->repository(), model, text, {}, &skipped)
+                           : repository::read_entry(directory_, model, text, options_.reading, &skipped);
   if (!entry) return std::unexpected(entry.error());
+  tell_skipped(skipped);
   const auto before = views_of(model);
   const auto view_of = [&](std::int64_t version) {
     const auto found = std::ranges::find(before, version, &ModelView::version);
@@ -240,13 +281,15 @@ Result<> RepositoryControl::try_to_load(const std::string& model, const std::opt
     return std::unexpected(entry->config.error());
   }
   const bool ensemble = !entry->config->steps.empty();
+  bool some_loaded = false;
   Result<> result;
   if (ensemble) result = load_steps(*entry->config, replaced);
   for (const repository::ModelVersion& version : entry->versions) {
     if (ending_) return fail(ErrorCode::unavailable, "the server is stopping");
     const std::pair served{model, version.version};
     const std::string label = label_of(model, version.version);
-    const std::string stamp = repository::stamp_of(*entry, version);
+    // What an order brought is never the repository's.
+    const std::string stamp = given ? "files of an order" : repository::stamp_of(*entry, version);
     const ModelView* const old = view_of(version.version);
     const bool was_ready = old != nullptr && old->ready && !is_ensemble(*old);
     if (ensemble) {
@@ -256,15 +299,22 @@ Result<> RepositoryControl::try_to_load(const std::string& model, const std::opt
       continue;
     }
     if (const auto known = stamps_.loaded.find(served);
-        was_ready && !config && known != stamps_.loaded.end() && known->second == stamp)
+        was_ready && !given && known != stamps_.loaded.end() && known->second == stamp) {
+      if (!repository::same_version_policy(*entry->config, old->config)) {
+        ModelView view = *old;
+        repository::take_version_policy(*entry->config, view.config);
+        controller_.tell_anew(std::move(view));
+      }
       continue;
+    }
     std::vector<std::string> notes;
     const auto loaded = load_version(
         *entry, version, targets_, controller_, options_.seeds,
         [&](const std::string& doing) { options_.tell(label + ": " + doing); }, notes);
     for (const std::string& note : notes) options_.warn(label + ": " + note);
     if (loaded) {
-      stamps_.loaded[served] = config ? "given: " + stamp : stamp;
+      stamps_.loaded[served] = stamp;
+      some_loaded = true;
       if (was_ready) replaced.push_back(old->id);
       options_.tell(label + ": ready" + (was_ready ? ", in the place of what was served" : ""));
       continue;
@@ -279,6 +329,11 @@ Result<> RepositoryControl::try_to_load(const std::string& model, const std::opt
     }
     if (result) result = in_context(label, loaded.error());
   }
+  if (auto& folders = given_[model]; result || some_loaded) {
+    if (result) std::ranges::move(std::exchange(folders, {}), std::back_inserter(given_before_));
+    if (given) folders.push_back(*std::move(given));
+  }
+  if (given_[model].empty()) given_.erase(model);
   if (!result) return result;
   stamps_.failed.erase(model);
   // Versions that are not wanted any more, once the others serve.
@@ -304,7 +359,7 @@ Result<> RepositoryControl::load_steps(const repository::ModelConfig& ensemble,
     if (!seen.insert(step.model).second) continue;
     const auto views = views_of(step.model);
     if (std::ranges::any_of(views, &ModelView::ready)) continue;
-    if (auto loaded = load_now(step.model, std::nullopt, replaced); !loaded && result)
+    if (auto loaded = load_now(step.model, {}, replaced); !loaded && result)
       result = in_context("its model '" + step.model + "'", loaded.error());
   }
   --depth_;
@@ -330,15 +385,34 @@ Result<> RepositoryControl::put_ensemble(const repository::RepositoryEntry& entr
   return state;
 }
 
-Result<> RepositoryControl::unload_now(const std::string& model, std::vector<ModelId>& replaced) {
+bool RepositoryControl::in_an_ensemble(const std::string& model) const {
+  return std::ranges::any_of(controller_.models(), [&](const ModelView& view) {
+    return !view.left_out && std::ranges::find(view.config.steps, model, &repository::EnsembleStep::model) !=
+                                 view.config.steps.end();
+  });
+}
+
+Result<> RepositoryControl::unload_now(const std::string& model, bool dependents,
+                                       std::vector<ModelId>& replaced) {
   const auto views = views_of(model);
   if (views.empty())
     return fail(ErrorCode::not_found, "model '" + model.substr(0, 100) + "' is not known: nothing to unload");
+  std::set<std::string> steps;
   for (const ModelView& view : views) {
+    if (!view.left_out)
+      for (const repository::EnsembleStep& step : view.config.steps) steps.insert(step.model);
     if (view.ready) options_.tell(label_of(model, view.version) + ": unloaded");
     take_out(view, "unloaded", replaced);
   }
   stamps_.failed.erase(model);
+  stamps_.by_name.erase(model);
+  if (auto brought = given_.extract(model))
+    std::ranges::move(brought.mapped(), std::back_inserter(given_before_));
+  // What is out already has no steps here, so that a circle ends.
+  if (dependents)
+    for (const std::string& step : steps)
+      if (!stamps_.by_name.contains(step) && !in_an_ensemble(step) && !views_of(step).empty())
+        if (auto gone = unload_now(step, true, replaced); !gone) return gone;
   return {};
 }
 
@@ -348,6 +422,7 @@ void RepositoryControl::end(const std::vector<ModelId>& replaced) {
       options_.warn(
           "a model that was unloaded is still in use on a device; its memory is given back once that has let "
           "go of it");
+  given_before_.clear();
   remove_left();
 }
 

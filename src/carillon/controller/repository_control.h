@@ -6,6 +6,7 @@
 #include <deque>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -18,6 +19,7 @@
 #include "carillon/controller/model_loader.h"
 #include "carillon/controller/service.h"
 #include "carillon/controller/stamps.h"
+#include "carillon/repository/given_files.h"
 
 namespace carillon::controller {
 
@@ -30,6 +32,8 @@ struct RepositoryOptions {
   Duration patience = std::chrono::seconds{30};
   // How often it is tried again to end what devices did not let go of.
   Duration try_again = std::chrono::seconds{1};
+  // Bytes of files that may wait with orders; the files of one order may be more.
+  std::size_t most_waiting_bytes = std::size_t{256} << 20;
   SeedOptions seeds;
   repository::ReadOptions reading;
   std::function<void(const std::string&)> tell;  // what goes on, for people
@@ -40,9 +44,9 @@ struct RepositoryOptions {
 //
 // A version is read, compiled (at low priority), measured beside what serves, and takes the place of what was
 // served under its name: calls that came before get their answers from the old one, which ends when they
-// have them. What cannot be loaded leaves in place what is served. A version whose files and config are as
-// they were when it was loaded is not loaded again, but by an order that brings a config. With an ensemble
-// those of its models come that are not served yet.
+// have them. What cannot be loaded leaves in place what is served. A version whose files and config (without
+// its version_policy) are as they were when it was loaded is not loaded again, but by an order that brings
+// files. With an ensemble those of its models come that are not served yet.
 class RepositoryControl final : public ModelControl {
  public:
   // `targets` and `controller`, into which load_models() brings the repository, outlive it.
@@ -58,28 +62,30 @@ class RepositoryControl final : public ModelControl {
   // Before the controller's. Orders that wait are answered `unavailable`. Again: nothing.
   void stop();
 
-  void load(std::string model, std::optional<std::string> config, Done done) override;
-  void unload(std::string model, Done done) override;
+  void load(std::string model, Brought brought, Done done) override;
+  void unload(std::string model, bool dependents, Done done) override;
 
  private:
   struct Order {
     bool loads = true;
     std::string model;
-    std::optional<std::string> config;
+    Brought brought;
+    bool dependents = false;
     Done done;
   };
 
   void give(Order order);
   void run();
+  Result<> carry_out(const Order& order, std::vector<ModelId>& replaced);
   void look();
-  Result<> load_now(const std::string& model, const std::optional<std::string>& config,
-                    std::vector<ModelId>& replaced);
+  void tell_skipped(const std::vector<std::string>& lines);
+  Result<> load_now(const std::string& model, const Brought& brought, std::vector<ModelId>& replaced);
   Result<> load_steps(const repository::ModelConfig& ensemble, std::vector<ModelId>& replaced);
   Result<> put_ensemble(const repository::RepositoryEntry& entry, const repository::ModelVersion& version,
                         const std::string& stamp, const ModelId* was, std::vector<ModelId>& replaced);
-  Result<> try_to_load(const std::string& model, const std::optional<std::string>& config,
-                       std::vector<ModelId>& replaced);
-  Result<> unload_now(const std::string& model, std::vector<ModelId>& replaced);
+  Result<> try_to_load(const std::string& model, const Brought& brought, std::vector<ModelId>& replaced);
+  Result<> unload_now(const std::string& model, bool dependents, std::vector<ModelId>& replaced);
+  bool in_an_ensemble(const std::string& model) const;
   void end(const std::vector<ModelId>& replaced);
   void remove_left();
   std::vector<ModelView> views_of(const std::string& model) const;
@@ -89,7 +95,11 @@ class RepositoryControl final : public ModelControl {
   const std::vector<LoadTarget> targets_;
   Controller& controller_;
   const RepositoryOptions options_;
-  Stamps stamps_;         // the thread's
+  Stamps stamps_;  // the thread's
+  // Folders of files that orders brought, by model, and those of models that are about to end; likewise.
+  // Other engines read a file again when their process ends, so that it stays as long as the model.
+  std::map<std::string, std::vector<repository::GivenFolder>> given_;
+  std::vector<repository::GivenFolder> given_before_;
   int depth_ = 0;         // of ensembles that are being loaded for others; likewise
   std::size_t left_ = 0;  // models that went, and that devices still have; likewise
 
@@ -97,6 +107,7 @@ class RepositoryControl final : public ModelControl {
   std::mutex mutex_;  // of what follows
   std::condition_variable wake_;
   std::deque<Order> orders_;
+  std::size_t waiting_bytes_ = 0;  // of files that came with them
   bool running_ = false;
   std::thread thread_;
 };

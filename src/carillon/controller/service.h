@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -72,18 +73,23 @@ class QueuePlace;
 // an input contiguous) and gets it back with the answer.
 struct InferCall {
   ModelId model;
-  int rows = 1;                                 // 1..max_batch_size; 1 where the model does not batch
-  std::int64_t length = 0;                      // of what varies, where the model has lengths; of all rows
-  graph::Extents extents;                       // of an open model's free dimensions, by number; of all rows
-  std::shared_ptr<const Size> size;             // set by submit(), for these; `length` is its number then
-  std::vector<std::vector<std::byte>> inputs;   // in the model's order
-  // Texts of the request's own: elements of BYTES, which handles name by their place here (graph/known_texts.h).
+  int rows = 1;                                // 1..max_batch_size; 1 where the model does not batch
+  std::int64_t length = 0;                     // of what varies, where the model has lengths; of all rows
+  graph::Extents extents;                      // of an open model's free dimensions, by number; of all rows
+  std::shared_ptr<const Size> size;            // set by submit(), for these; `length` is its number then
+  std::vector<std::vector<std::byte>> inputs;  // in the model's order
+  // Texts of the request's own: elements of BYTES, which handles name by their place here
+  // (graph/known_texts.h).
   std::vector<std::byte> texts;
   std::vector<std::vector<std::byte>> outputs;  // sized by submit(); filled when the answer is a success
   // By output, whether the client wants it; empty: all. The buffer of one that nobody wants stays empty.
   std::vector<bool> outputs_wanted;
   TimePoint arrival;
   TimePoint deadline;  // TimePoint::max(): none given; then the model's SLO or the default
+  // Set by submit() for a queue policy that delays: the scheduler aims at this time first. A call that cannot
+  // meet it is not refused: it waits on with its own `deadline` alone, behind what has a nearer one. Where
+  // this is set neither the SLO nor the default holds.
+  TimePoint due = TimePoint::max();
   Class cls = Class::normal;
   bool class_given = false;  // false: the model's own class
   std::uint32_t priority = 0;
@@ -164,11 +170,13 @@ struct ModelStatistics {
   Duration preemption_lost{0};          // run again, as kernels were stopped inside
   Duration padded{0};                   // beside real-time runs
   LatencyHistogram preemption_latency;  // of real-time runs: until they begin, where others had to make way
+  // Of executions, by how many rows they had. Their counts add up to execution_count. Rows whose call came to
+  // nothing ran as well, so that the rows add up to inference_count or more.
   struct Batch {
     int size = 0;
-    StepStatistics infer;
+    StepStatistics input, infer, output;
   };
-  std::vector<Batch> batches;
+  std::vector<Batch> batches;  // ascending by size
 };
 struct DeviceStatistics {
   std::string name;  // as whoever started the server calls it
@@ -198,17 +206,25 @@ struct ServerStatistics {
 // Safe from any thread; never blocks.
 class ModelControl {
  public:
+  // What an order to load brings with it.
+  struct Brought {
+    // Text of an inference.ModelConfig in JSON to be taken for the model's config.pbtxt; none: the file.
+    std::optional<std::string> config;
+    // Files that the model's folder is to have, in place of the repository's, by their paths in it, such as
+    // "1/model.onnx". They need a config.
+    std::map<std::string, std::string> files;
+  };
   // Called once, from a thread of the control, when it is done or failed; must be quick and not call back.
   using Done = std::move_only_function<void(Result<>)>;
   virtual ~ModelControl() = default;
-  // Loads what the repository has of a model now, in place of what is served of it: no request is lost, and
-  // what is served stays where the new cannot be. `config`: text of an inference.ModelConfig in JSON to be
-  // taken for the model's config.pbtxt; none: the file. Errors: there is no such model, it cannot be loaded,
-  // the server does not take such orders.
-  virtual void load(std::string model, std::optional<std::string> config, Done done) = 0;
-  // Requests that are under way are answered; it is done when new ones are refused. Errors: there is no such
-  // model.
-  virtual void unload(std::string model, Done done) = 0;
+  // Loads what the repository, or the order, has of a model now, in place of what is served of it: no request
+  // is lost, and what is served stays where the new cannot be. Errors: there is no such model, it cannot be
+  // loaded, a file's path leads out of the model's folder, the server does not take such orders.
+  virtual void load(std::string model, Brought brought, Done done) = 0;
+  // Requests that are under way are answered; it is done when new ones are refused. `dependents`: with an
+  // ensemble those of its steps' models go that no other ensemble has and that were loaded for it alone, not
+  // by an order of their own. Errors: there is no such model.
+  virtual void unload(std::string model, bool dependents, Done done) = 0;
 };
 
 // What becomes of requests until Service::loading() has ended.

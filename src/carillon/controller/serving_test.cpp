@@ -324,9 +324,9 @@ Result<> ordered(ModelControl& control, const std::string& model, bool loads,
   std::promise<Result<>> done;
   const auto answer = [&](Result<> result) { done.set_value(std::move(result)); };
   if (loads)
-    control.load(model, std::move(config), answer);
+    control.load(model, {.config = std::move(config), .files = {}}, answer);
   else
-    control.unload(model, answer);
+    control.unload(model, false, answer);
   return done.get_future().get();
 }
 
@@ -467,6 +467,90 @@ INSTANTIATE_TEST_SUITE_P(Schedulers, ServingTest,
                          [](const auto& tested) { return std::string(tested.param); });
 
 class ClockworkServingTest : public ServingTest {};
+
+TEST_P(ClockworkServingTest, FilesOfAnOrderAreServedInPlaceOfTheRepositorys) {
+  write_three();
+  const LoadReport loaded = load();
+  RepositoryControl control(root, {target}, *controller, orders());
+  controller->start();
+  control.start(loaded.stamps);
+  const auto given = [&](ModelControl::Brought brought) {
+    std::promise<Result<>> done;
+    control.load("a", std::move(brought), [&](Result<> result) { done.set_value(std::move(result)); });
+    return done.get_future().get();
+  };
+  const std::string file = linear_model(in_width, out_width, 7);
+  EXPECT_EQ(given({.config = std::nullopt, .files = {{"1/model.onnx", file}}}).error().code,
+            ErrorCode::invalid_argument)
+      << "files need a config";
+  EXPECT_EQ(given({.config = "{}", .files = {{"../b/1/model.onnx", file}}}).error().code,
+            ErrorCode::invalid_argument);
+  expect_right(infer("a", 1).get(), 1);
+  ASSERT_TRUE(given({.config = "{}", .files = {{"1/model.onnx", file}}}));
+  expect_right(infer("a", 1).get(), 7);
+  ASSERT_TRUE(ordered(control, "a", true));
+  expect_right(infer("a", 1).get(), 1);
+}
+
+TEST_P(ClockworkServingTest, FilesThatWaitAreBounded) {
+  write_three();
+  const LoadReport loaded = load();
+  RepositoryOptions options = orders();
+  options.most_waiting_bytes = 30;
+  RepositoryControl control(root, {target}, *controller, options);
+  controller->start();
+  control.start(loaded.stamps);
+  std::promise<void> go_on;
+  std::promise<void> at_work;
+  control.load("a", {}, [&](Result<>) {
+    at_work.set_value();
+    go_on.get_future().wait();
+  });
+  at_work.get_future().wait();
+  const auto give = [&](std::size_t bytes, std::promise<ErrorCode>& code) {
+    control.load("a", {.config = "{}", .files = {{"x", std::string(bytes, 'x')}}},
+                 [&](Result<> result) { code.set_value(result.error().code); });
+  };
+  std::promise<ErrorCode> first, second, third, fourth;
+  give(100, first);  // however many one has
+  give(1, second);   // none beside it
+  EXPECT_EQ(second.get_future().get(), ErrorCode::resource_exhausted);
+  go_on.set_value();
+  EXPECT_EQ(first.get_future().get(), ErrorCode::not_found) << "it was tried: there is no version in it";
+  give(20, third);
+  EXPECT_EQ(third.get_future().get(), ErrorCode::not_found);
+  give(20, fourth);
+  EXPECT_EQ(fourth.get_future().get(), ErrorCode::not_found) << "what was taken is given back";
+}
+
+TEST_P(ClockworkServingTest, OnlyWhatTheVersionPolicyBringsIsLoaded) {
+  write_three();
+  for (const char* version : {"2", "3"})
+    write("a/" + std::string(version) + "/model.onnx", linear_model(in_width, out_width, 5));
+  write("a/config.pbtxt", "version_policy { latest { num_versions: 2 } }");
+  const LoadReport loaded = load();
+  RepositoryControl control(root, {target}, *controller, orders());
+  controller->start();
+  control.start(loaded.stamps);
+  const auto id = [&](const char* version) { return (*controller->find("a", version))->id; };
+  const ModelId second = id("2"), third = id("3"), next = controller->next_model();
+  write("a/config.pbtxt", "version_policy { all { } }");
+  ASSERT_TRUE(ordered(control, "a", true));
+  EXPECT_EQ(id("2"), second);
+  EXPECT_EQ(id("3"), third);
+  EXPECT_EQ(id("1"), next) << "the one that came";
+  EXPECT_EQ(controller->next_model().value, next.value + 1) << "and no other";
+  const auto told = (*controller->find("a", "3"))->config;
+  EXPECT_TRUE(repository::same_version_policy(
+      told, repository::parse_config("version_policy { all { } }", "a")->config))
+      << "what is told of those that stay";
+  write("a/config.pbtxt", "version_policy { specific { versions: [ 3 ] } }");
+  ASSERT_TRUE(ordered(control, "a", true));
+  EXPECT_EQ(id("3"), third);
+  EXPECT_FALSE((*controller->find("a", "1"))->ready);
+  EXPECT_EQ(controller->next_model().value, next.value + 1);
+  expect_right(infer("a", 1).get(), 5);
+}
 
 TEST_P(ClockworkServingTest, AHopelessDeadlineIsRefusedWithTheTimeItWouldHaveTaken) {
   write_three();

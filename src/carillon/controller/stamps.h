@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,8 @@ struct Stamps {
   std::map<std::pair<std::string, std::int64_t>, std::string> loaded;  // by name and version
   // Of all of a model's versions, where not every one could be loaded: it is not tried again as it is.
   std::map<std::string, std::string> failed;
+  std::set<std::string> by_name;  // models that were asked for themselves, and not only by ensembles
+  std::set<std::string> skipped;  // what was told of folders that are passed over
 };
 
 // Of one model, looked at once.

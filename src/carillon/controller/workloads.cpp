@@ -43,9 +43,10 @@ void merge(const ModelStatistics& more, ModelStatistics& into) {
   for (const ModelStatistics::Batch& batch : more.batches) {
     auto at = std::ranges::lower_bound(into.batches, batch.size, {}, &ModelStatistics::Batch::size);
     if (at == into.batches.end() || at->size != batch.size)
-      into.batches.insert(at, batch);
-    else
-      merge(batch.infer, at->infer);
+      at = into.batches.insert(at, {.size = batch.size});
+    merge(batch.input, at->input);
+    merge(batch.infer, at->infer);
+    merge(batch.output, at->output);
   }
 }
 

@@ -31,7 +31,7 @@ class HeldService final : public Service {
     out.models.emplace_back();
     out.models[0].name = view_.name;
     out.models[0].on_time = calls.size();
-    out.models[0].batches = {{static_cast<int>(view_.id.value) + 1, {1, 1ms}}};
+    out.models[0].batches = {{static_cast<int>(view_.id.value) + 1, {1, 2ms}, {1, 1ms}, {1, 3ms}}};
     out.models[0].held_by = {DeviceId{0}};
     out.models[0].reasons[0] = 2;
     out.devices = {{.name = "cpu"}};

@@ -41,7 +41,19 @@ RequestFacts* Decisions::open(RequestId id) {
 void Decisions::hear(const schedule::Event& event, TimePoint now) {
   if (const auto* arrived = std::get_if<schedule::RequestArrived>(&event)) {
     const Request& r = arrived->request;
-    if (r.model.index() >= models_.size() || !by_number_.emplace(r.id.value, requests_.size()).second) return;
+    if (r.model.index() >= models_.size()) return;
+    const auto [place, fresh] = by_number_.emplace(r.id.value, requests_.size());
+    if (!fresh) {
+      // Refused for its first deadline, and waits on without it: a queue policy delays (docs/repository.md).
+      RequestFacts& request = requests_[place->second];
+      if (request.outcome != Outcome::refused) return;
+      request.outcome = Outcome::open;
+      request.cause = Cause::none;
+      request.ended = never;
+      request.deadline = r.deadline;
+      request.deadline_from = r.deadline == TimePoint::max() ? DeadlineFrom::none : DeadlineFrom::given;
+      return;
+    }
     RequestFacts facts{.number = r.id.value,
                        .model = models_[r.model.index()].name,
                        .cls = r.cls,

@@ -82,7 +82,7 @@ TEST(Messages, StatisticsAreWholeAsJson) {
                                            .inference_count = 40,
                                            .execution_count = 10,
                                            .success = {40, 8ms},
-                                           .batches = {{4, {10, 2ms}}}});
+                                           .batches = {{4, {10, 1ms}, {10, 2ms}, {10, 3ms}}}});
   const auto statistics = model_statistics(service, "pair", "");
   ASSERT_TRUE(statistics);
   const auto all = json::parse(to_json(*statistics));
@@ -96,7 +96,9 @@ TEST(Messages, StatisticsAreWholeAsJson) {
     EXPECT_TRUE(model["inference_stats"][step]["count"].is_number()) << step;
     EXPECT_TRUE(model["inference_stats"][step]["ns"].is_number()) << step;
   }
-  EXPECT_EQ(model["batch_stats"][0]["batch_size"], 4);
+  EXPECT_EQ(model["batch_stats"], json::parse(R"([{"batch_size":4,"compute_input":{"count":10,"ns":1000000},
+                             "compute_infer":{"count":10,"ns":2000000},
+                             "compute_output":{"count":10,"ns":3000000}}])"));
   EXPECT_FALSE(model_statistics(service, "nobody", ""));
 }
 

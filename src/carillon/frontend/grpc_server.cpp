@@ -318,7 +318,11 @@ class InferenceService final : public AnsweringService {
           return model_statistics(service, request.name(), request.version(), caller);
         });
     add<RepositoryIndexRequest, RepositoryIndexResponse>(
-        "RepositoryIndex", Need::reading, [&service](const auto& request, const Caller* caller) {
+        "RepositoryIndex", Need::reading,
+        [&service](const auto& request, const Caller* caller) -> Result<RepositoryIndexResponse> {
+          if (!request.repository_name().empty())
+            return fail(ErrorCode::unsupported,
+                        "repository_name: this server has one repository, without a name; leave it out");
           return repository_index(service, request.ready(), caller);
         });
     add_shared_memory(door.commons.regions);
@@ -358,11 +362,9 @@ class InferenceService final : public AnsweringService {
                 {grpc::StatusCode::RESOURCE_EXHAUSTED, no_room_error(room, caller->get(), size).message});
           if (auto read = read_message(message, door.max_body, &room, request, &reading); !read.ok())
             return refuse(read);
-          if (const auto wrong = Guard::check_model(caller->get(), request.model_name()))
-            return refuse(refuse_call(*context, *wrong));
           auto order = order_of(request);
           if (!order) return refuse(status_of(order.error()));
-          if (const auto wrong = check_config(caller->get(), *order))
+          if (const auto wrong = check_order(door.service, caller->get(), *order))
             return refuse(refuse_call(*context, *wrong));
           write_message(Response(), out);
           return new OrderReactor(door, *context, *std::move(order), std::move(room), std::move(record));

@@ -5,6 +5,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <span>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -12,12 +13,12 @@
 #include "grpc_service.pb.h"
 #include "model_config.pb.h"
 #include <nlohmann/json.hpp>
-#include <openssl/evp.h>
 
 #include "carillon/frontend/admin_page.h"
 #include "carillon/frontend/admin_status.h"
 #include "carillon/frontend/answer_room.h"
 #include "carillon/frontend/answers.h"
+#include "carillon/frontend/base64.h"
 #include "carillon/frontend/device_actions.h"
 #include "carillon/frontend/http_access.h"
 #include "carillon/frontend/http_body.h"
@@ -188,24 +189,6 @@ std::variant<HttpReply, Deferred> submit_fetched(controller::Service& service, c
   }};
 }
 
-// The bytes that `text` stands for in base64, with or without line breaks; none where it is something else.
-std::optional<std::vector<std::byte>> from_base64(std::string text) {
-  std::erase_if(text, [](char c) { return c == '\n' || c == '\r' || c == ' ' || c == '\t'; });
-  const std::size_t end = text.find_last_not_of('=');
-  const std::size_t letters = end == std::string::npos ? 0 : end + 1;
-  const std::size_t padding = text.size() - letters;
-  if (text.size() % 4 != 0 || padding > 2 || text.find('=') < letters) return std::nullopt;
-  std::vector<std::byte> bytes(text.size() / 4 * 3);
-  // It takes some letters for an end, and then finds less.
-  const int found = text.empty() ? 0
-                                 : EVP_DecodeBlock(reinterpret_cast<unsigned char*>(bytes.data()),
-                                                   reinterpret_cast<const unsigned char*>(text.data()),
-                                                   static_cast<int>(text.size()));
-  if (found < 0 || static_cast<std::size_t>(found) != bytes.size()) return std::nullopt;
-  bytes.resize(bytes.size() - padding);
-  return bytes;
-}
-
 // A member of a JSON object that must be a whole number of bytes.
 Result<std::uint64_t> bytes_in(const nlohmann::json& body, const char* member) {
   const auto it = body.find(member);
@@ -227,7 +210,7 @@ Result<DeviceOrder> device_order(const std::string& name, const HttpRequest& req
     return invalid("\"raw_handle\" must be an object: {\"b64\": the handle in base64}");
   const auto text = raw->find("b64");
   constexpr std::size_t longest = 1024;  // of 88 letters
-  std::optional<std::vector<std::byte>> handle;
+  std::optional<std::string> handle;
   if (text != raw->end() && text->is_string() && text->get_ref<const std::string&>().size() <= longest)
     handle = from_base64(text->get<std::string>());
   if (!handle) return invalid("\"b64\" of \"raw_handle\" must be text: a cudaIpcMemHandle_t in base64");
@@ -237,11 +220,12 @@ Result<DeviceOrder> device_order(const std::string& name, const HttpRequest& req
     return invalid("\"device_id\" must be the whole number of a CUDA device");
   const auto size = bytes_in(*body, "byte_size");
   if (!size) return std::unexpected(size.error());
+  const auto bytes = std::as_bytes(std::span(*handle));
   return DeviceOrder{.region = {.name = name,
                                 .device = device->get<std::int64_t>(),
                                 .byte_size = *size,
                                 .owner = request.caller ? request.caller->key.name : std::string()},
-                     .handle = *std::move(handle)};
+                     .handle = {bytes.begin(), bytes.end()}};
 }
 
 }  // namespace
@@ -378,14 +362,20 @@ HttpReply HttpApi::index(const HttpRequest& request) const {
   return {.body = to_json(repository_index(service_, only_ready, request.caller.get()))};
 }
 
-std::variant<HttpReply, Deferred> HttpApi::change(const HttpRequest& request, const std::string& model,
-                                                  bool loads, Deliver deliver) {
+std::variant<HttpReply, Deferred> HttpApi::change(HttpRequest& request, const std::string& model, bool loads,
+                                                  Deliver deliver) {
+  // Files take as much again, until the body goes.
+  constexpr std::size_t small = std::size_t{1} << 20;
+  if (request.body.size() > small && !request.room.grow(request.body.size()))
+    return full_reply("there is no room for the files of the order; try again later");
   auto order = order_of(request, model, loads);
   if (!order) return error_reply(order.error());
-  if (const auto wrong = check_config(request.caller.get(), *order)) return denial_reply(*wrong);
-  carry_out(service_, *std::move(order), [deliver = std::move(deliver)](Result<> result) mutable {
-    deliver([result = std::move(result)] { return result ? HttpReply{} : error_reply(result.error()); });
-  });
+  if (const auto wrong = check_order(service_, request.caller.get(), *order)) return denial_reply(*wrong);
+  carry_out(
+      service_, *std::move(order),
+      [deliver = std::move(deliver), room = std::move(request.room)](Result<> result) mutable {
+        deliver([result = std::move(result)] { return result ? HttpReply{} : error_reply(result.error()); });
+      });
   // What was ordered is done, whether or not anybody waits for it.
   return Deferred{.cancel = [] {}};
 }

@@ -31,7 +31,7 @@ class HttpApi final : public HttpHandler {
   HttpReply server_readiness() const;
   HttpReply ready(std::string_view model, std::string_view version) const;
   HttpReply index(const HttpRequest& request) const;
-  std::variant<HttpReply, Deferred> change(const HttpRequest& request, const std::string& model, bool loads,
+  std::variant<HttpReply, Deferred> change(HttpRequest& request, const std::string& model, bool loads,
                                            Deliver deliver);
   HttpReply page(const HttpRequest& request) const;
   HttpReply watched(const HttpRequest& request, bool timeline) const;

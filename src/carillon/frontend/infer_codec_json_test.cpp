@@ -244,7 +244,7 @@ TEST(InferJson, UnknownParametersAreNotedNotRefused) {
   const auto request = parse(pair_model(), json.dump());
   ASSERT_TRUE(request) << request.error().message;
   EXPECT_THAT(request->unheeded,
-              ::testing::ElementsAre("timeout_ms", "mine", "yours",
+              ::testing::ElementsAre("timeout_ms", "triton_x", "mine", "yours",
                                      "sequence_id (of a model without sequence_batching)"));
   EXPECT_FALSE(request->call->sequence.has_value());
   EXPECT_EQ(request->call->deadline, arrival + 1ms);

@@ -123,9 +123,9 @@ void add_statistics(const controller::ModelStatistics& model, inference::ModelSt
   for (const auto& batch : model.batches) {
     auto& one = *out.add_batch_stats();
     one.set_batch_size(static_cast<std::uint64_t>(batch.size));
-    set_step({}, one.mutable_compute_input());
+    set_step(batch.input, one.mutable_compute_input());
     set_step(batch.infer, one.mutable_compute_infer());
-    set_step({}, one.mutable_compute_output());
+    set_step(batch.output, one.mutable_compute_output());
   }
 }
 
@@ -144,8 +144,9 @@ inference::ServerMetadataResponse server_metadata(const Commons& commons) {
   inference::ServerMetadataResponse response;
   response.set_name("carillon");
   response.set_version(CARILLON_VERSION);
-  for (const char* extension : {"binary_tensor_data", "model_configuration", "model_repository", "parameters",
-                                "schedule_policy", "statistics", "system_shared_memory"})
+  for (const char* extension : {"binary_tensor_data", "model_configuration", "model_repository",
+                                "model_repository(unload_dependents)", "parameters", "schedule_policy",
+                                "statistics", "system_shared_memory"})
     response.add_extensions(extension);
   if (commons.regions.has_devices()) response.add_extensions("cuda_shared_memory");
   if (commons.log_settings.there()) response.add_extensions("logging");

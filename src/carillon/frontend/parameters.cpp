@@ -94,7 +94,8 @@ bool may_be_real_time(const repository::ModelConfig& config, const Key* key) {
 void note_unheeded(std::vector<std::string>& names, std::string_view name) {
   constexpr std::size_t noted = 8;
   constexpr std::size_t longest = 128;
-  if (names.size() < noted && !name.starts_with("triton_")) names.emplace_back(name.substr(0, longest));
+  if (names.size() < noted && name != "triton_enable_empty_final_response")
+    names.emplace_back(name.substr(0, longest));
 }
 
 void drop_sequence(const repository::ModelConfig& config, controller::InferCall& call,

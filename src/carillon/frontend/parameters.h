@@ -57,8 +57,8 @@ class RequestParameters {
 // config, or whoever made the key.
 bool may_be_real_time(const repository::ModelConfig& config, const Key* key);
 
-// Notes that a parameter of this name means nothing here; the first few of a request are enough. Names that
-// Triton keeps for itself ("triton_...") are not noted.
+// Notes that a parameter of this name means nothing here; the first few of a request are enough. The one that
+// streams heed is not noted.
 void note_unheeded(std::vector<std::string>& names, std::string_view name);
 // Takes what a call says of a sequence from it, and notes it, where the model knows of none.
 void drop_sequence(const repository::ModelConfig& config, controller::InferCall& call,

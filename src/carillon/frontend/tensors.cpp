@@ -170,6 +170,9 @@ Result<InputCheck::Slot> InputCheck::claim(std::string_view name, std::string_vi
                                            std::span<const std::int64_t> shape,
                                            std::optional<std::size_t> outside) {
   const std::size_t index = find(config_.inputs, name);
+  if (index == config_.inputs.size() && std::ranges::find(config_.fixed, name) != config_.fixed.end())
+    return invalid("input " + in_quotes(name) + " of model '" + config_.name +
+                   "' is set by an initializer of its file, which requests cannot change; leave it out");
   if (index == config_.inputs.size())
     return invalid("model '" + config_.name + "' has no input " + in_quotes(name) + "; its inputs are " +
                    names_of(config_.inputs));

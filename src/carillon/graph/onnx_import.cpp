@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <new>
 #include <queue>
@@ -207,8 +208,11 @@ class Importer {
     for (const auto& proto : scope.proto.input()) {
       // Before IR version 4 every initializer was listed as an input too.
       if (const auto found = scope.ids.find(proto.name());
-          found != scope.ids.end() && graph().value(found->second).constant != nullptr)
+          found != scope.ids.end() && graph().value(found->second).constant != nullptr) {
+        const TensorType& type = graph().value(found->second).constant->type();
+        out_.fixed.push_back({.name = proto.name(), .type = type.type, .shape = type.shape});
         continue;
+      }
       auto id = make(scope, proto.name(), "an input");
       if (!id) return std::unexpected(id.error());
       const std::string where = "input '" + proto.name() + "'";
@@ -584,12 +588,20 @@ Result<OnnxOutline> outline(const std::filesystem::path& file) {
     if (auto ok = locations.check(function.node()); !ok) return std::unexpected(ok.error());
   OnnxOutline out{.name = is_utf8(model.graph().name()) ? model.graph().name().substr(0, longest_name) : "",
                   .inputs = {},
+                  .fixed = {},
                   .bytes_on_disk = *size + locations.bytes()};
-  std::set<std::string> set;
-  for (const auto& tensor : model.graph().initializer()) set.insert(tensor.name());
-  for (const auto& tensor : model.graph().sparse_initializer()) set.insert(tensor.values().name());
+  std::map<std::string_view, const onnx::TensorProto*> set;  // null: a sparse one
+  for (const auto& tensor : model.graph().initializer()) set.emplace(tensor.name(), &tensor);
+  for (const auto& tensor : model.graph().sparse_initializer()) set.emplace(tensor.values().name(), nullptr);
   for (const auto& proto : model.graph().input()) {
-    if (set.contains(proto.name())) continue;
+    if (const auto by = set.find(proto.name()); by != set.end()) {
+      if (by->second == nullptr || !is_utf8(proto.name())) continue;
+      if (const auto type = from_onnx_type(by->second->data_type()))
+        out.fixed.push_back({.name = proto.name(),
+                             .type = *type,
+                             .shape = {by->second->dims().begin(), by->second->dims().end()}});
+      continue;
+    }
     const std::string where = "input '" + proto.name().substr(0, longest_name) + "'";
     if (!is_utf8(proto.name())) return invalid("an input's name is not UTF-8");
     if (!proto.type().has_tensor_type())

@@ -31,6 +31,7 @@ struct OnnxGraph {
   Graph graph;
   std::vector<Input> inputs;  // as graph.inputs: those that no initializer sets
   std::vector<Output> outputs;
+  std::vector<TensorSpec> fixed;    // inputs of the file that an initializer sets, as the initializer is
   std::uint64_t bytes_on_disk = 0;  // the file and its external data
 };
 
@@ -41,6 +42,7 @@ Result<OnnxGraph> read_onnx(const std::filesystem::path& file);
 struct OnnxOutline {
   std::string name;
   std::vector<Signature::Input> inputs;  // those that no initializer sets
+  std::vector<TensorSpec> fixed;         // as OnnxGraph::fixed
   std::uint64_t bytes_on_disk = 0;       // the file and its external data
 };
 

@@ -45,6 +45,9 @@ struct ModelConfig {
   std::vector<graph::TensorSpec> inputs;  // batch dimension first where max_batch_size > 0; -1 elsewhere,
                                           // until completed: the file decides
   std::vector<graph::TensorSpec> outputs;
+  std::vector<std::string> optional;  // inputs that it says may be left out
+  // Inputs of the file that one of its initializers sets: no request gives them. Once completed.
+  std::vector<std::string> fixed;
   std::vector<graph::EdgeReshape> reshapes;  // inputs and outputs that the file has in another shape
   std::vector<int> batch_sizes;  // plans to make: preferred_batch_size, else powers of two up to the maximum
   std::optional<Duration> slo;   // parameter slo_ms
@@ -102,8 +105,19 @@ Result<ConfigFile> parse_config(std::string_view text, std::string_view folder);
 // parse_config() reads. Errors (invalid_argument): not JSON, or not such a message.
 Result<std::string> config_from_json(std::string_view json);
 
+// What versions are made of goes without version_policy, which only says which of them are served.
+std::string without_version_policy(const ModelConfig& config);
+// Whether both say that, as clients are told it, in the same way; and makes `to` say it as `from` does.
+bool same_version_policy(const ModelConfig& a, const ModelConfig& b);
+void take_version_policy(const ModelConfig& from, ModelConfig& to);
+
 // 1, 2, 4, ... up to `max_batch_size`, at most largest_plan; 1 alone for a model without a batch.
 std::vector<int> default_batch_sizes(int max_batch_size);
+
+// What there is to know of a file's inputs that its initializers set (graph::OnnxGraph::fixed), before the
+// config is held against its other inputs: those that the config lists go from its inputs. An error where the
+// config has another type or shape.
+Result<ModelConfig> without_fixed_inputs(ModelConfig config, const std::vector<graph::TensorSpec>& fixed);
 
 // A config for a model without config.pbtxt, from its imported file; and the completion of one that leaves
 // inputs or outputs out. An error where the two disagree: says what the file has and what the config says.

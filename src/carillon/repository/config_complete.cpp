@@ -120,7 +120,40 @@ Result<> check_mask(const ModelConfig& config) {
   return {};
 }
 
+inference::ModelConfig message_in(const ModelConfig& config) {
+  inference::ModelConfig message;
+  const bool read = message.ParseFromString(config.serialized);
+  CARILLON_ASSERT(read);  // we wrote it
+  return message;
+}
+
+// The policy that a config which says none has.
+void say_versions(inference::ModelConfig& message) {
+  if (message.version_policy().policy_choice_case() == inference::ModelVersionPolicy::POLICY_CHOICE_NOT_SET)
+    message.mutable_version_policy()->mutable_latest()->set_num_versions(1);
+}
+
 }  // namespace
+
+std::string without_version_policy(const ModelConfig& config) {
+  inference::ModelConfig message = message_in(config);
+  message.clear_version_policy();
+  return bytes_of(message);
+}
+
+bool same_version_policy(const ModelConfig& a, const ModelConfig& b) {
+  inference::ModelConfig one = message_in(a), other = message_in(b);
+  say_versions(one);
+  say_versions(other);
+  return one.version_policy().SerializeAsString() == other.version_policy().SerializeAsString();
+}
+
+void take_version_policy(const ModelConfig& from, ModelConfig& to) {
+  inference::ModelConfig source = message_in(from), message = message_in(to);
+  say_versions(source);
+  *message.mutable_version_policy() = source.version_policy();
+  to.serialized = bytes_of(message);
+}
 
 std::optional<DataType> from_wire(inference::DataType type) {
   for (const TypePair& pair : type_pairs)
@@ -132,6 +165,29 @@ inference::DataType to_wire(DataType type) {
   for (const TypePair& pair : type_pairs)
     if (pair.ours == type) return pair.wire;
   CARILLON_ASSERT(false);
+}
+
+Result<ModelConfig> without_fixed_inputs(ModelConfig config, const std::vector<TensorSpec>& fixed) {
+  const bool batched = config.max_batch_size > 0;
+  for (const TensorSpec& there : fixed) {
+    config.fixed.push_back(there.name);
+    const auto said = std::ranges::find(config.inputs, there.name, &TensorSpec::name);
+    if (said == config.inputs.end()) continue;
+    // An initializer has no rows: its dims are its shape.
+    TensorSpec whole = *said;
+    if (batched) whole.shape.erase(whole.shape.begin());
+    if (there.shape.empty() && whole.shape == graph::Shape{1}) whole.shape.clear();  // dims have an entry
+    if (!fits(whole, there))
+      return invalid("input '" + said->name + "' is " + described(whole) + " by the config, but " +
+                     described(there) + " in the file, where an initializer sets it");
+    config.ignored.push_back("input '" + said->name +
+                             "': an initializer of the file sets it: requests leave it out");
+    std::erase(config.optional, said->name);
+    std::erase_if(config.reshapes,
+                  [&](const auto& edge) { return edge.is_input && edge.name == there.name; });
+    config.inputs.erase(said);
+  }
+  return config;
 }
 
 Result<ModelConfig> complete_config(ModelConfig config, const Model& model) {
@@ -172,6 +228,10 @@ Result<ModelConfig> complete_config(ModelConfig config, const Model& model) {
   if (!config.outputs.empty() && config.outputs.size() < model.outputs().size() && config.sequence == nullptr)
     config.ignored.push_back("outputs that the config leaves out are served as well: the file has " +
                              names_of(model.outputs()));
+  for (const std::string& name : config.optional)
+    config.ignored.push_back(
+        "input '" + name +
+        "': optional: the file has no value of its own for it, so that every request gives it");
   config.inputs = model.inputs();
   config.outputs = model.outputs();
   if (config.sequence != nullptr)
@@ -193,8 +253,7 @@ Result<ModelConfig> complete_config(ModelConfig config, const Model& model) {
     message.set_platform("onnxruntime_onnx");
   message.set_max_batch_size(std::max(config.max_batch_size, config.whole_rows));
   message.set_default_model_filename(config.file);
-  if (message.version_policy().policy_choice_case() == inference::ModelVersionPolicy::POLICY_CHOICE_NOT_SET)
-    message.mutable_version_policy()->mutable_latest()->set_num_versions(1);
+  say_versions(message);
   write_tensors(config.inputs, config.by_rows(), *message.mutable_input());
   write_tensors(config.outputs, config.by_rows(), *message.mutable_output());
   if (batched && config.sequence == nullptr) {

@@ -151,6 +151,12 @@ Result<graph::EdgeReshape> edge_reshape(const inference::ModelTensorReshape& mes
   return out;
 }
 
+void note_linear(const auto& tensor, const std::string& where, ModelConfig& config) {
+  if (tensor.is_non_linear_format_io())
+    config.ignored.push_back(where +
+                             ": is_non_linear_format_io: tensors are row by row, as the protocols have them");
+}
+
 Result<> read_tensors(const Message& message, ModelConfig& config) {
   const bool batched = config.max_batch_size > 0;
   std::set<std::string> names;
@@ -167,8 +173,8 @@ Result<> read_tensors(const Message& message, ModelConfig& config) {
       config.ignored.push_back("input '" + spec->name + "': format: dims alone say the layout");
     if (input.allow_ragged_batch())
       config.ignored.push_back("input '" + spec->name + "': allow_ragged_batch: all rows have one shape");
-    if (input.optional())
-      config.ignored.push_back("input '" + spec->name + "': optional: every request gives every input");
+    note_linear(input, "input '" + spec->name + "'", config);
+    if (input.optional()) config.optional.push_back(spec->name);
     config.inputs.push_back(std::move(*spec));
   }
   names.clear();
@@ -181,6 +187,7 @@ Result<> read_tensors(const Message& message, ModelConfig& config) {
       if (!edge) return std::unexpected(edge.error());
       config.reshapes.push_back(*std::move(edge));
     }
+    note_linear(output, "output '" + spec->name + "'", config);
     if (!output.label_filename().empty()) config.label_files[spec->name] = output.label_filename();
     config.outputs.push_back(std::move(*spec));
   }
@@ -332,8 +339,15 @@ void read_switches(const Message& message, ModelConfig& config) {
   if (message.response_cache().enable()) config.ignored.push_back("response_cache: answers are not cached");
 }
 
-void read_instances(const Message& message, ModelConfig& config) {
+Result<> read_instances(const Message& message, ModelConfig& config) {
+  if (message.instance_group_size() > 1)
+    config.ignored.push_back(
+        "instance_group: " + to_string(message.instance_group_size()) +
+        " groups: a model has one copy a device, and runs as often as the scheduler wants");
   for (const auto& group : message.instance_group()) {
+    if (group.count() < 0)
+      return invalid("instance_group: count is " + to_string(group.count()) +
+                     "; it is 1 or more, or left out");
     if (group.count() > 1)
       config.ignored.push_back("instance_group: count " + to_string(group.count()) +
                                ": a model has one copy a device, and runs as often as the scheduler wants");
@@ -347,14 +361,17 @@ void read_instances(const Message& message, ModelConfig& config) {
         !group.host_policy().empty())
       config.ignored.push_back("instance_group: profile, passive, secondary_devices and host_policy");
   }
+  return {};
 }
 
-Result<VersionPolicy> read_versions(const Message& message) {
+Result<VersionPolicy> read_versions(const Message& message, std::vector<std::string>& ignored) {
   VersionPolicy out;
   const auto& policy = message.version_policy();
   switch (policy.policy_choice_case()) {
     case inference::ModelVersionPolicy::kLatest:
       out.latest = std::max<std::int64_t>(1, policy.latest().num_versions());
+      if (policy.latest().num_versions() == 0)
+        ignored.emplace_back("version_policy: latest without num_versions, or with 0, is taken for 1");
       break;
     case inference::ModelVersionPolicy::kAll:
       out.kind = VersionPolicy::Kind::all;
@@ -432,6 +449,9 @@ Result<> read_ensemble(Message& message, ModelConfig& config) {
     config.ignored.emplace_back(
         "parameters engine, lengths and precision and default_model_filename: they are of models, and an "
         "ensemble has none of its own");
+  for (const std::string& name : config.optional)
+    config.ignored.push_back("input '" + name +
+                             "': optional: every request to an ensemble gives every input");
   message.set_platform("ensemble");
   if (message.version_policy().policy_choice_case() == inference::ModelVersionPolicy::POLICY_CHOICE_NOT_SET)
     message.mutable_version_policy()->mutable_latest()->set_num_versions(1);
@@ -460,10 +480,10 @@ Result<ConfigFile> parse_config(std::string_view text, std::string_view folder) 
                    "': reshape needs max_batch_size or inputs: only they say whether a row's shape is meant");
   if (auto ok = read_parameters(*message, config); !ok) return std::unexpected(ok.error());
   if (auto ok = read_sequence(*message, config); !ok) return std::unexpected(ok.error());
-  read_instances(*message, config);
+  if (auto ok = read_instances(*message, config); !ok) return std::unexpected(ok.error());
   read_switches(*message, config);
   if (auto ok = read_warmups(*message, config); !ok) return std::unexpected(ok.error());
-  auto versions = read_versions(*message);
+  auto versions = read_versions(*message, config.ignored);
   if (!versions) return std::unexpected(versions.error());
   out.versions = std::move(*versions);
   if (message->has_ensemble_scheduling())

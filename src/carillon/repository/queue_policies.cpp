@@ -17,14 +17,13 @@ QueuePolicy read_policy(const ModelQueuePolicy& message, const std::string& wher
   constexpr std::uint64_t day_us = 86'400'000'000;
   QueuePolicy out{.due = {}, .most_waiting = message.max_queue_size()};
   const std::uint64_t timeout = std::min(message.default_timeout_microseconds(), day_us);
+  if (timeout < message.default_timeout_microseconds())
+    ignored.push_back(where + "default_timeout_microseconds: " +
+                      to_string(message.default_timeout_microseconds()) + " is taken for a day");
   if (timeout == 0) return out;
-  if (message.timeout_action() == ModelQueuePolicy::DELAY) {
-    ignored.push_back(where +
-                      "timeout_action: DELAY: what waits too long is refused by its deadline, and not "
-                      "delayed; default_timeout_microseconds is none for these");
-    return out;
-  }
   out.due = std::chrono::microseconds(timeout);
+  out.delays = message.timeout_action() == ModelQueuePolicy::DELAY;
+  out.takes_timeout = message.allow_timeout_override();
   if (!message.allow_timeout_override())
     ignored.push_back(where +
                       "allow_timeout_override: false: a request's own timeout is heeded where it is nearer");

@@ -16,8 +16,12 @@ namespace carillon::repository {
 
 // What a priority level's requests are held to (Triton's ModelQueuePolicy).
 struct QueuePolicy {
-  std::optional<Duration>
-      due;  // after arrival, where nothing nearer is asked for; none: by slo_ms and the rest
+  // After arrival, where nothing nearer is asked for; none: by slo_ms and the rest.
+  std::optional<Duration> due;
+  // What cannot be answered by then is not refused: it waits until what has a nearer deadline is done
+  // (DELAY).
+  bool delays = false;
+  bool takes_timeout = false;      // the request's own timeout is one like `due`, where it is nearer
   std::uint64_t most_waiting = 0;  // requests that no device has yet; 0: no bound of its own
 
   friend bool operator==(const QueuePolicy&, const QueuePolicy&) = default;

@@ -26,7 +26,7 @@ TEST(QueuePolicies, SayWhatALevelsRequestsAreHeldTo) {
   EXPECT_EQ(queue.level_of(0), 2U);
   EXPECT_EQ(queue.level_of(1), 1U);
   EXPECT_EQ(queue.level_of(4), 2U);
-  EXPECT_EQ(queue.policy_of(2), (QueuePolicy{.due = 5ms, .most_waiting = 7}));
+  EXPECT_EQ(queue.policy_of(2), (QueuePolicy{.due = 5ms, .takes_timeout = true, .most_waiting = 7}));
   EXPECT_EQ(queue.policy_of(1), (QueuePolicy{.due = {}, .most_waiting = 2}));
   EXPECT_EQ(with_batching("max_queue_delay_microseconds: 1")->config.queue, nullptr);
 }
@@ -42,9 +42,20 @@ TEST(QueuePolicies, SayWhatIsNotHeeded) {
       config->config.ignored[0],
       "dynamic_batching: default_queue_policy: allow_timeout_override: false: a request's own timeout is "
       "heeded where it is nearer");
-  EXPECT_EQ(config->config.ignored[1].substr(0, 62),
-            "dynamic_batching: priority_queue_policy 2: timeout_action: DEL");
-  EXPECT_EQ(config->config.queue->policy_of(2).due, std::nullopt);
+  EXPECT_EQ(config->config.ignored[1].substr(0, 69),
+            "dynamic_batching: priority_queue_policy 2: allow_timeout_override: fa");
+}
+
+TEST(QueuePolicies, MayDelayWhatIsLate) {
+  const auto config = with_batching(
+      "default_queue_policy { timeout_action: DELAY } priority_levels: 2 default_priority_level: 1 "
+      "priority_queue_policy { key: 2 value { timeout_action: DELAY default_timeout_microseconds: 9 "
+      "allow_timeout_override: true } }");
+  ASSERT_TRUE(config.has_value()) << config.error().message;
+  EXPECT_TRUE(config->config.ignored.empty());
+  EXPECT_EQ(config->config.queue->policy_of(2),
+            (QueuePolicy{.due = 9us, .delays = true, .takes_timeout = true}));
+  EXPECT_EQ(config->config.queue->policy_of(1), QueuePolicy{}) << "no timeout: nothing is ever late";
 }
 
 TEST(QueuePolicies, LevelsMustBeThere) {

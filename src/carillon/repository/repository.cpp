@@ -42,6 +42,13 @@ std::string escaped(std::string_view name) {
   return out;
 }
 
+// What tools leave behind, and where a name would lead elsewhere.
+bool hidden(std::string_view name) {
+  return name.starts_with('.');
+}
+constexpr std::string_view why_hidden =
+    "folders whose names begin with '.' are hidden; a model's name begins otherwise";
+
 // That `path` is there, and that links do not lead it out of `root` (canonical; empty: they may lead
 // anywhere).
 Result<> check_inside(const fs::path& path, const fs::path& root) {
@@ -87,24 +94,91 @@ Result<std::string> read_config_text(const fs::path& file, const fs::path& root)
   return read_text(file, root, largest_config);
 }
 
-// The version that a folder's name stands for: a positive integer, as one writes it; else 0.
-std::int64_t version_of(const std::string& name) {
+// The version that a folder's name stands for: a positive integer, as one writes it; else 0, and why not.
+struct VersionName {
   std::int64_t version = 0;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), version);
-  if (error != std::errc{} || end != name.data() + name.size() || version < 1 || name[0] == '0') return 0;
-  return version;
+  std::string_view why_not;
+};
+VersionName version_of(std::string_view name) {
+  VersionName out;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), out.version);
+  const bool whole = end == name.data() + name.size();
+  if (error == std::errc::result_out_of_range && whole)
+    return {.why_not = "a version is at most 9223372036854775807"};
+  if (error != std::errc{} || !whole) return {.why_not = "a version is a whole number, such as 1"};
+  if (out.version < 1) return {.why_not = "a version is 1 or more"};
+  if (name[0] == '0') return {.why_not = "a version has no leading zeros"};
+  return out;
 }
 
-Result<std::vector<fs::path>> folders_in(const fs::path& directory) {
-  std::vector<fs::path> out;
+// What a folder has in it, each in the order of names.
+struct Contents {
+  std::vector<fs::path> folders;
+  std::vector<fs::path> files;     // all that is neither a folder nor a link to nothing
+  std::vector<fs::path> dangling;  // links to nothing
+};
+Result<Contents> contents_of(const fs::path& directory) {
+  Contents out;
   std::error_code error;
   for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error)) {
     std::error_code ignored;  // a link to nothing is no folder; one that cannot be looked at is
-    if (at->is_directory(ignored) || (ignored && ignored != std::errc::no_such_file_or_directory))
-      out.push_back(at->path());
+    const bool folder = at->is_directory(ignored);
+    const bool nothing = ignored == std::errc::no_such_file_or_directory;
+    (nothing ? out.dangling : folder || ignored ? out.folders : out.files).push_back(at->path());
   }
   if (error) return invalid(directory.string() + " cannot be read: " + error.message());
-  std::ranges::sort(out);
+  for (auto* list : {&out.folders, &out.files, &out.dangling}) std::ranges::sort(*list);
+  return out;
+}
+
+// Lines about what is passed over: of one folder as many as a person reads.
+class Skipped {
+ public:
+  explicit Skipped(std::vector<std::string>* lines) : lines_(lines) {}
+  ~Skipped() {
+    if (left_out_ > 0)
+      lines_->push_back(folder_ + ": " + std::to_string(left_out_) +
+                        " more are passed over, for such reasons");
+  }
+  Skipped(const Skipped&) = delete;
+  Skipped& operator=(const Skipped&) = delete;
+
+  void add(const fs::path& path, std::string_view why) {
+    constexpr int most = 20;
+    if (lines_ == nullptr) return;
+    folder_ = escaped(path.parent_path().string());
+    if (++told_ > most)
+      ++left_out_;
+    else
+      lines_->push_back(folder_ + ": '" + escaped(path.filename().string()) +
+                        "' is passed over: " + std::string(why));
+  }
+
+ private:
+  std::vector<std::string>* const lines_;
+  std::string folder_;
+  int told_ = 0, left_out_ = 0;
+};
+
+// The versions that a model's folder has.
+Result<std::set<std::int64_t>> versions_in(const fs::path& folder, std::vector<std::string>* lines) {
+  const auto contents = contents_of(folder);
+  if (!contents) return std::unexpected(contents.error());
+  Skipped skipped(lines);
+  std::set<std::int64_t> out;
+  for (const fs::path& each : contents->folders) {
+    const std::string name = each.filename().string();
+    if (name == warmup_folder || name == initial_state_folder) continue;
+    const VersionName version = version_of(name);
+    if (version.version != 0)
+      out.insert(version.version);
+    else
+      skipped.add(each, version.why_not);
+  }
+  for (const fs::path& each : contents->files)
+    if (version_of(each.filename().string()).version != 0)
+      skipped.add(each, "a version is a folder, and this is none");
+  for (const fs::path& each : contents->dangling) skipped.add(each, "it is a symbolic link to nothing");
   return out;
 }
 
@@ -250,8 +324,8 @@ Result<> read_warmup_files(const fs::path& folder, const fs::path& root, ModelCo
 
 // All that can go wrong in one model's folder.
 Result<ModelConfig> read_model(const fs::path& folder, const std::string& name, const fs::path& root,
-                               const std::optional<std::string>& config,
-                               std::vector<ModelVersion>& versions) {
+                               const std::optional<std::string>& config, std::vector<ModelVersion>& versions,
+                               std::vector<std::string>* skipped) {
   if (auto ok = check_inside(folder, root); !ok) return std::unexpected(ok.error());
   const fs::path config_path =
       config ? fs::path("the config given for model '" + name + "'") : folder / "config.pbtxt";
@@ -259,15 +333,11 @@ Result<ModelConfig> read_model(const fs::path& folder, const std::string& name, 
   if (!text) return std::unexpected(text.error());
   auto parsed = parse_config(*text, name);
   if (!parsed) return in_context(config_path.string(), parsed.error());
-  const auto folders = folders_in(folder);
-  if (!folders) return std::unexpected(folders.error());
-  std::set<std::int64_t> there;
-  for (const fs::path& each : *folders)
-    if (const std::int64_t version = version_of(each.filename().string()); version != 0)
-      there.insert(version);
+  auto there = versions_in(folder, skipped);
+  if (!there) return std::unexpected(there.error());
   const bool ensemble = !parsed->config.steps.empty();
-  if (ensemble && there.empty()) there.insert(1);  // it has no file that would need a folder
-  const auto selected = select(parsed->versions, there, folder);
+  if (ensemble && there->empty()) there->insert(1);  // it has no file that would need a folder
+  const auto selected = select(parsed->versions, *there, folder);
   if (!selected) return std::unexpected(selected.error());
   for (const std::int64_t version : *selected) {
     if (ensemble) {
@@ -319,11 +389,11 @@ Result<fs::path> root_of(const fs::path& directory, const ReadOptions& options) 
 }
 
 RepositoryEntry entry_of(const fs::path& folder, const fs::path& root,
-                         const std::optional<std::string>& config) {
+                         const std::optional<std::string>& config, std::vector<std::string>* skipped) {
   const std::string name = folder.filename().string();
   RepositoryEntry entry{name, folder, invalid("not read"), {}};
   if (graph::is_text(name)) {
-    entry.config = read_model(folder, name, root, config, entry.versions);
+    entry.config = read_model(folder, name, root, config, entry.versions, skipped);
     if (!entry.config) entry.versions.clear();
   } else {
     entry.name = escaped(name);
@@ -363,6 +433,15 @@ Result<std::vector<RepositoryEntry>> entries_of(const std::vector<ModelFile>& fi
 
 }  // namespace
 
+Result<> check_model_name(const std::string& name) {
+  if (!name.empty() && hidden(name))
+    return invalid("model '" + escaped(name) + "' cannot be: " + std::string(why_hidden));
+  if (name.empty() || name.size() > longest_name || name.find('/') != std::string::npos ||
+      !graph::is_text(name))
+    return invalid("'" + escaped(name) + "' cannot be a model's name: it is the name of a folder");
+  return {};
+}
+
 Result<ModelFile> model_file(const std::string& text) {
   ModelFile out{.name = {}, .file = text};
   std::error_code error;
@@ -375,28 +454,34 @@ Result<ModelFile> model_file(const std::string& text) {
   if (auto there = check_model_file(out.file); !there) return std::unexpected(there.error());
   if (out.name.empty() || out.name.starts_with('.') || out.name.size() > longest_name ||
       out.name.find('/') != std::string::npos || !graph::is_text(out.name))
-    return invalid("'" + escaped(out.name) + "' cannot be a model's name; give it one: NAME=" +
-                   escaped(out.file.string()));
+    return invalid("'" + escaped(out.name) +
+                   "' cannot be a model's name; give it one: NAME=" + escaped(out.file.string()));
   return out;
 }
 
-Result<std::vector<RepositoryEntry>> read_repository(const fs::path& directory, const ReadOptions& options) {
+Result<std::vector<RepositoryEntry>> read_repository(const fs::path& directory, const ReadOptions& options,
+                                                     std::vector<std::string>* skipped) {
   if (!options.files.empty()) return entries_of(options.files);
   const auto root = root_of(directory, options);
   if (!root) return std::unexpected(root.error());
-  const auto folders = folders_in(directory);
-  if (!folders) return in_context("model repository", folders.error());
+  const auto contents = contents_of(directory);
+  if (!contents) return in_context("model repository", contents.error());
   std::vector<RepositoryEntry> out;
-  for (const fs::path& folder : *folders) {
-    if (folder.filename().string().starts_with('.')) continue;  // hidden: what tools leave behind
-    out.push_back(entry_of(folder, *root, std::nullopt));
+  Skipped here(skipped);
+  for (const fs::path& folder : contents->folders) {
+    if (hidden(folder.filename().string()))
+      here.add(folder, why_hidden);
+    else
+      out.push_back(entry_of(folder, *root, std::nullopt, skipped));
   }
+  for (const fs::path& each : contents->dangling) here.add(each, "it is a symbolic link to nothing");
   std::ranges::sort(out, {}, &RepositoryEntry::name);
   return out;
 }
 
 Result<RepositoryEntry> read_entry(const fs::path& directory, const std::string& name,
-                                   const std::optional<std::string>& config, const ReadOptions& options) {
+                                   const std::optional<std::string>& config, const ReadOptions& options,
+                                   std::vector<std::string>* skipped) {
   if (!options.files.empty()) {
     const auto found = std::ranges::find(options.files, name, &ModelFile::name);
     if (found == options.files.end())
@@ -407,19 +492,22 @@ Result<RepositoryEntry> read_entry(const fs::path& directory, const std::string&
   if (!root) return std::unexpected(root.error());
   const fs::path folder = directory / name;
   std::error_code error;
-  const bool plain = !name.empty() && !name.starts_with('.') && name.size() <= longest_name &&
-                     name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
+  const bool plain = !name.empty() && name.size() <= longest_name && name.find('/') == std::string::npos &&
+                     name.find('\0') == std::string::npos;
+  if (plain && hidden(name))
+    return fail(ErrorCode::not_found,
+                "model '" + escaped(name) + "' is not served: " + std::string(why_hidden));
   if (!plain || !fs::is_directory(folder, error))
     return fail(ErrorCode::not_found, "model '" + escaped(name) + "' is not in the repository '" +
                                           directory.string() + "': a model is a folder of that name there");
-  return entry_of(folder, *root, config);
+  return entry_of(folder, *root, config, skipped);
 }
 
 std::string stamp_of(const RepositoryEntry& entry, const ModelVersion& version) {
   constexpr int most = 10'000;
   std::string out = version.file.filename().string() + "|";
   if (entry.config) {
-    out += entry.config->serialized;
+    out += without_version_policy(*entry.config);
     if (entry.config->labels != nullptr)
       for (const auto& [output, labels] : *entry.config->labels)
         for (const std::string& label : labels) out += "|" + label;

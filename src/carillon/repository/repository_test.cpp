@@ -118,6 +118,8 @@ TEST(ParseConfig, ErrorsSayWhatWouldBeRight) {
        "line 1, column 41: Unknown enumeration value of \"TYPE_FLOAT\" for field \"data_type\"."},
       {"name: \"other\"", ErrorCode::invalid_argument,
        "name is 'other', but the model's folder is 'm'; they must agree, or name be left out"},
+      {"instance_group { count: -1 }", ErrorCode::invalid_argument,
+       "instance_group: count is -1; it is 1 or more, or left out"},
       {"max_batch_size: -1", ErrorCode::invalid_argument, "max_batch_size is -1; it is 0 (no batch) to 4096"},
       {"max_batch_size: 2000000000", ErrorCode::invalid_argument, "max_batch_size is 2000000000; it is 0"},
       {"max_batch_size: 99999999999999", ErrorCode::invalid_argument, "line 1, column "},
@@ -232,10 +234,24 @@ TEST(ParseConfig, SaysWhatItIgnores) {
   } rows[] = {
       {"optimization { graph { level: 1 } }", "optimization: every graph is optimised in the same way"},
       {"response_cache { enable: true }", "response_cache: answers are not cached"},
+      {"version_policy { latest { } }",
+       "version_policy: latest without num_versions, or with 0, is taken for 1"},
+      {"input { name: \"x\" data_type: TYPE_FP32 dims: [ 3 ] is_non_linear_format_io: true }",
+       "input 'x': is_non_linear_format_io: "},
+      {"output { name: \"y\" data_type: TYPE_FP32 dims: [ 3 ] is_non_linear_format_io: true }",
+       "output 'y': is_non_linear_format_io: "},
+      {"instance_group [ { name: \"a\" }, { name: \"b\" } ]", "instance_group: 2 groups: "},
+      {"dynamic_batching { default_queue_policy { default_timeout_microseconds: 90000000000 "
+       "allow_timeout_override: true } }",
+       "dynamic_batching: default_queue_policy: default_timeout_microseconds: 90000000000 is taken for a "
+       "day"},
+      {"sequence_batching { state { input_name: \"s\" output_name: \"t\" data_type: TYPE_FP32 dims: [ 2 ] "
+       "use_growable_memory: true } }",
+       "sequence_batching: state 's': use_same_buffer_for_input_output and use_growable_memory: "},
       {"dynamic_batching { max_queue_delay_microseconds: 100 }",
        "dynamic_batching: max_queue_delay_microseconds: "},
       {"dynamic_batching { default_queue_policy { default_timeout_microseconds: 5 timeout_action: DELAY } }",
-       "dynamic_batching: default_queue_policy: timeout_action: DELAY"},
+       "dynamic_batching: default_queue_policy: allow_timeout_override: false"},
       {"instance_group { count: 3 }", "instance_group: count 3: "},
       {"instance_group { kind: KIND_GPU }", "instance_group: KIND_GPU: "},
       {"parameters { key: \"colour\" value { string_value: \"red\" } }",
@@ -386,6 +402,54 @@ TEST(CompleteConfig, OutputsAloneStillLeaveTheBatchToTheFile) {
   EXPECT_EQ(config->max_batch_size, 16);
 }
 
+TEST(CompleteConfig, TheVersionPolicyIsToldAnew) {
+  auto config = completed("", batched_model);
+  ASSERT_TRUE(config.has_value());
+  const auto other = parse_config("version_policy { specific { versions: [ 3 ] } }", "m");
+  ASSERT_TRUE(other.has_value());
+  EXPECT_TRUE(same_version_policy(*config, parse_config("", "m")->config)) << "the newest alone, by default";
+  EXPECT_FALSE(same_version_policy(*config, other->config));
+  take_version_policy(other->config, *config);
+  EXPECT_TRUE(same_version_policy(*config, other->config));
+  inference::ModelConfig message;
+  ASSERT_TRUE(message.ParseFromString(config->serialized));
+  EXPECT_EQ(message.version_policy().specific().versions(0), 3);
+  EXPECT_EQ(message.max_batch_size(), 16) << "the rest stays";
+}
+
+TEST(CompleteConfig, WhatAnInitializerSetsIsNoInput) {
+  const std::vector<TensorSpec> fixed{{"w", DataType::f32, {3, 4}}, {"s", DataType::f32, {}}};
+  const auto rest = [&](const std::string& inputs) {
+    auto parsed = parse_config("max_batch_size: 4 " + inputs, "m");
+    return without_fixed_inputs(std::move(parsed->config), fixed);
+  };
+  const auto config = rest(
+      "input { name: 'x' data_type: TYPE_FP32 dims: [ 3, 4 ] optional: true } "
+      "input { name: 'ids' data_type: TYPE_INT64 dims: [ 7 ] } "
+      "input { name: 'w' data_type: TYPE_FP32 dims: [ 3, -1 ] optional: true } "
+      "input { name: 's' data_type: TYPE_FP32 dims: [ 1 ] }");
+  ASSERT_TRUE(config.has_value()) << config.error().message;
+  EXPECT_EQ(config->fixed, (std::vector<std::string>{"w", "s"}));
+  EXPECT_EQ(config->ignored, (std::vector<std::string>{
+                                 "input 'w': an initializer of the file sets it: requests leave it out",
+                                 "input 's': an initializer of the file sets it: requests leave it out"}));
+  const auto whole = complete_config(*config, batched_model);
+  ASSERT_TRUE(whole.has_value()) << whole.error().message;
+  EXPECT_EQ(whole->inputs, batched_model.inputs());
+  EXPECT_EQ(whole->ignored.back(),
+            "input 'x': optional: the file has no value of its own for it, so that every request gives it");
+  EXPECT_EQ(rest("")->fixed.size(), 2U) << "whether or not the config lists them";
+  for (const char* wrong : {"input { name: 'w' data_type: TYPE_FP32 dims: [ 3, 5 ] }",
+                            "input { name: 'w' data_type: TYPE_FP16 dims: [ 3, 4 ] }",
+                            "input { name: 'w' data_type: TYPE_FP32 dims: [ 4 ] }"}) {
+    const auto refused = rest(wrong);
+    ASSERT_FALSE(refused.has_value()) << wrong;
+    EXPECT_NE(refused.error().message.find("FP32[3,4] in the file, where an initializer sets it"),
+              std::string::npos)
+        << refused.error().message;
+  }
+}
+
 TEST(CompleteConfig, DisagreementsAreErrors) {
   const struct {
     const char* text;
@@ -468,6 +532,72 @@ TEST_F(RepositoryTest, ReadsModelsInNameOrderAndPassesOverTheRest) {
   EXPECT_EQ(entries[1].config->max_batch_size, 2);
   EXPECT_EQ(numbers(entries[1]), (std::vector<std::int64_t>{1}));
   EXPECT_EQ(entries[1].versions[0].file, root / "b/1/model.onnx");
+}
+
+TEST_F(RepositoryTest, EachFolderThatIsPassedOverIsTold) {
+  for (const char* version : {"1", "9223372036854775807", "01", "1.0", "-1", "+1", "0", "latest",
+                              "9223372036854775808", "warmup", "initial_state"})
+    write(fs::path("m") / version / "model.onnx");
+  write("m/config.pbtxt", "version_policy { all { } }");
+  write("m/7", "a file");
+  write("m/labels.txt");
+  write(".hidden/1/model.onnx");
+  write("..model/1/model.onnx");
+  fs::create_symlink(base / "nowhere", root / "m" / "2");
+  fs::create_symlink(base / "nowhere", root / "gone");
+  std::vector<std::string> skipped;
+  const auto entries = read_repository(root, {}, &skipped);
+  ASSERT_TRUE(entries.has_value());
+  ASSERT_EQ(entries->size(), 1U);
+  EXPECT_EQ(numbers(entries->front()), (std::vector<std::int64_t>{1, 9223372036854775807}));
+  const std::string here = root.string() + ": ", in_m = (root / "m").string() + ": ";
+  std::ranges::sort(skipped);
+  std::vector<std::string> wanted{
+      here +
+          "'..model' is passed over: folders whose names begin with '.' are hidden; a model's name begins "
+          "otherwise",
+      here +
+          "'.hidden' is passed over: folders whose names begin with '.' are hidden; a model's name begins "
+          "otherwise",
+      here + "'gone' is passed over: it is a symbolic link to nothing",
+      in_m + "'01' is passed over: a version has no leading zeros",
+      in_m + "'1.0' is passed over: a version is a whole number, such as 1",
+      in_m + "'-1' is passed over: a version is 1 or more",
+      in_m + "'+1' is passed over: a version is a whole number, such as 1",
+      in_m + "'0' is passed over: a version is 1 or more",
+      in_m + "'latest' is passed over: a version is a whole number, such as 1",
+      in_m + "'9223372036854775808' is passed over: a version is at most 9223372036854775807",
+      in_m + "'7' is passed over: a version is a folder, and this is none",
+      in_m + "'2' is passed over: it is a symbolic link to nothing"};
+  std::ranges::sort(wanted);
+  EXPECT_EQ(skipped, wanted);
+  skipped.clear();
+  ASSERT_TRUE(read_entry(root, "m", std::nullopt, {}, &skipped).has_value());
+  EXPECT_EQ(skipped.size(), 9U);
+  for (const char* name : {".hidden", "..model"}) {
+    const auto entry = read_entry(root, name);
+    ASSERT_FALSE(entry.has_value());
+    EXPECT_NE(entry.error().message.find("are hidden"), std::string::npos) << entry.error().message;
+  }
+  // As many as a person reads.
+  for (int i = 0; i < 50; ++i) write(fs::path("m") / ("v" + std::to_string(i)) / "model.onnx");
+  skipped.clear();
+  ASSERT_TRUE(read_entry(root, "m", std::nullopt, {}, &skipped).has_value());
+  EXPECT_EQ(skipped.size(), 21U);
+  EXPECT_EQ(skipped.back(), in_m + "39 more are passed over, for such reasons");
+}
+
+TEST_F(RepositoryTest, AVersionIsTheSameWhicheverAreServed) {
+  for (const char* version : {"1", "2"}) write(fs::path("m") / version / "model.onnx");
+  const auto stamp = [&](const char* config) {
+    write("m/config.pbtxt", config);
+    const auto entries = read();
+    return stamp_of(entries[0], entries[0].versions.back());
+  };
+  const std::string first = stamp("max_batch_size: 8");
+  EXPECT_EQ(stamp("max_batch_size: 8 version_policy { all { } }"), first);
+  EXPECT_EQ(stamp("max_batch_size: 8 version_policy { specific { versions: [ 2 ] } }"), first);
+  EXPECT_NE(stamp("max_batch_size: 4"), first);
 }
 
 TEST_F(RepositoryTest, VersionPoliciesSelect) {

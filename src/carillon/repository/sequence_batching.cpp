@@ -101,6 +101,10 @@ Result<State> read_state(const ModelSequenceBatching::State& message) {
   const auto& initial = message.initial_state(0);
   if (initial.data_type() != message.data_type())
     return invalid(place + ": the initial_state's data_type must be the state's");
+  if (initial.dims_size() > 0 &&
+      !std::ranges::equal(initial.dims(), message.dims(),
+                          [](auto its, auto states) { return states == -1 || its == states; }))
+    return invalid(place + ": the initial_state's dims must be the state's, or be left out");
   switch (initial.state_data_case()) {
     case ModelSequenceBatching::InitialState::kDataFile:
       out.file = initial.data_file();
@@ -206,6 +210,11 @@ Result<SequenceBatching> read_sequence_batching(const ModelSequenceBatching& mes
   for (const auto& each : message.state()) {
     auto state = read_state(each);
     if (!state) return std::unexpected(state.error());
+    if (each.use_same_buffer_for_input_output() || each.use_growable_memory())
+      ignored.push_back(
+          std::string(where) + "state '" + state->input +
+          "': use_same_buffer_for_input_output and use_growable_memory: where a state lies is the "
+          "server's own affair");
     if (!inputs.insert(state->input).second)
       return invalid(std::string(where) + "input '" + state->input + "' is there twice");
     out.states.push_back(std::move(*state));

@@ -73,6 +73,9 @@ TEST(ReadSequenceBatching, ErrorsSayWhatWouldBeRight) {
        "TYPE_FP32 "
        "data_file: \"../x\" } }",
        "sequence_batching: state 'a': data_file is '../x'; it is the name of a file"},
+      {"state { input_name: \"a\" output_name: \"b\" data_type: TYPE_FP32 dims: [ -1, 2 ] initial_state { "
+       "data_type: TYPE_FP32 dims: [ 4, 3 ] zero_data: true } }",
+       "sequence_batching: state 'a': the initial_state's dims must be the state's"},
       {std::string(state) + state, "sequence_batching: input 'before' is there twice"},
   };
   for (const auto& row : rows) {

@@ -98,8 +98,10 @@ Result<std::unique_ptr<PlannedServer>> PlannedServer::start(const PlannedOptions
                    " cannot be divided");
   const auto device = provision::read_served_device(options.plan, options.number);
   if (!device) return in_context("--plan", device.error());
-  const auto entries = repository::read_repository(options.models, options.reading);
+  std::vector<std::string> skipped;
+  const auto entries = repository::read_repository(options.models, options.reading, &skipped);
   if (!entries) return std::unexpected(entries.error());
+  for (const std::string& line : skipped) options.tell(line);
   std::unique_ptr<PlannedServer> server(new PlannedServer);
   const auto tell = options.tell;
   server->workloads_ =

@@ -38,7 +38,8 @@ void FromLog::add_model(const schedule::ModelInfo& info) {
 void FromLog::add(const schedule::Event& event, TimePoint now, const schedule::Actions& actions) {
   if (const auto* arrival = std::get_if<schedule::RequestArrived>(&event)) {
     const Request& r = arrival->request;
-    if (now <= until_) {
+    const bool again = refused_.erase(r.id.value) > 0;  // a queue policy delays it: the same request still
+    if (now <= until_ && !again) {
       ++requests_;
       first_ = std::min(first_, now);
       last_ = std::max(last_, now);
@@ -69,6 +70,8 @@ void FromLog::add(const schedule::Event& event, TimePoint now, const schedule::A
   for (const schedule::Action& action : actions)
     if (const auto* infer = std::get_if<schedule::Infer>(&action))
       flights_[infer->id.value] = {infer->model.value, static_cast<int>(infer->requests.size())};
+    else if (const auto* refuse = std::get_if<schedule::Refuse>(&action))
+      refused_.insert(refuse->request.value);
 }
 
 workload::Scenario FromLog::scenario() {

@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -43,6 +44,7 @@ class FromLog {
   // Sum and count by model and batch.
   std::map<std::pair<std::uint32_t, int>, std::pair<Duration, int>> measured_;
   std::unordered_map<std::uint64_t, std::pair<std::uint32_t, int>> flights_;  // model and batch
+  std::unordered_set<std::uint64_t> refused_;                                 // requests
   std::uint64_t requests_ = 0;
   std::uint32_t devices_ = 0;
   std::uint64_t pages_ = 0;
