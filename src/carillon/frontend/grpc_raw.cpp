@@ -61,9 +61,9 @@ grpc::Status read_message(RawMessage& from, std::size_t limit, Reservation* room
   if (!from.packed) {
     const std::size_t size = from.bytes.Length();
     if (size > limit)
-      return {grpc::StatusCode::RESOURCE_EXHAUSTED, "the message has " + std::to_string(size) +
-                                                        " bytes; at most " + std::to_string(limit) +
-                                                        " are allowed here"};
+      return {grpc::StatusCode::INVALID_ARGUMENT, "the message has " + std::to_string(size) +
+                                                      " bytes; at most " + std::to_string(limit) +
+                                                      " are allowed here"};
     grpc::ByteBuffer bytes(from.bytes);  // the same slices
     if (reading != nullptr && size > ByteBudget::small) {
       grpc::ProtoBufferReader reader(&bytes);
