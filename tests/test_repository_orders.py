@@ -30,19 +30,6 @@ def onnx_bytes(tmp_path, factor):
     return (folder / "m" / "1" / "model.onnx").read_bytes()
 
 
-def takes_orders(client):
-    """A server is ready a moment before it takes orders."""
-    def loaded():
-        try:
-            client.load_model("one")
-            return True
-        except InferenceServerException as error:
-            assert "not serving now" in str(error)
-            return False
-
-    until(loaded)
-
-
 def given_folders(folder):
     return [path for path in folder.iterdir() if path.name.startswith("carillon-given-")]
 
@@ -60,7 +47,6 @@ def test_a_model_comes_from_the_files_of_an_order(program, models, tmp_path, tem
     config = json.dumps({"max_batch_size": 8})
     with serving(program, models, tmp_path / "log", *EXPLICIT, "--load-model", "one",
                  environment={"TMPDIR": str(temporary)}) as server, connect(module, server) as client:
-        takes_orders(client)
         client.load_model("one", config=config, files={"file:1/model.onnx": onnx_bytes(tmp_path, 11)})
         assert ask(client, module, "one") == 11
         (folder,) = given_folders(temporary)
@@ -95,7 +81,6 @@ def test_what_an_order_brings_is_checked(program, models, tmp_path, temporary, m
     good = onnx_bytes(tmp_path, 11)
     with serving(program, models, tmp_path / "log", *EXPLICIT, "--load-model", "one",
                  environment={"TMPDIR": str(temporary)}) as server, connect(module, server) as client:
-        takes_orders(client)
         def refused(match, files, config=json.dumps({}), model="one"):
             with pytest.raises(InferenceServerException, match=match):
                 client.load_model(model, config=config, files=files)
@@ -159,8 +144,6 @@ def orders_server(program, tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     put(folder, "one", 2)
     with serving(program, folder, folder.parent / "orders.log", *EXPLICIT, "--load-model", "one") as server:
-        with connect(http_client, server) as client:
-            takes_orders(client)
         yield server
 
 
@@ -208,8 +191,6 @@ def test_an_ensembles_models_go_with_it(program, models, tmp_path, module):  # n
         def ready():
             return {name for (name, _), (state, _) in states(client, module).items() if state == "READY"}
 
-        takes_orders(client)
-        client.unload_model("one")
         everything = {"first", "other", "inner", "alone", "shared", "named", "inner_step"}
         assert ready() == everything
         assert ask(client, module, "first") == 5 * 7 * 11 * 13
@@ -268,8 +249,6 @@ def test_another_version_policy_loads_only_what_is_new(program, models, tmp_path
         def policy_of(text):
             return text.split()[0]
 
-        if mode == "explicit":
-            takes_orders(client)
         assert loads(log)["one", 2] == loads(log)["one", 3] == 1
         with Load(server, "one") as load:
             until(lambda: load.answers)
@@ -288,7 +267,7 @@ def test_another_version_policy_loads_only_what_is_new(program, models, tmp_path
 def test_the_same_config_with_an_order_loads_nothing(program, models, tmp_path, module):  # noqa: F811
     log = tmp_path / "log"
     with serving(program, models, log, *EXPLICIT, "--load-model", "one") as server, connect(module, server) as client:
-        takes_orders(client)
+        client.load_model("one")
         assert loads(log)["one", 1] == 1
         client.load_model("one", config=json.dumps({"max_batch_size": 4}))
         assert loads(log)["one", 1] == 2
@@ -349,6 +328,5 @@ def test_odd_names_are_passed_over_with_a_word(program, models, tmp_path, module
 def test_an_order_for_a_hidden_folder_says_so(program, models, tmp_path, module, name):  # noqa: F811
     os.rename(models / "two", models / name)
     with serving(program, models, tmp_path / "log", *EXPLICIT) as server, connect(module, server) as client:
-        takes_orders(client)
         with pytest.raises(InferenceServerException, match="begin with '.' are hidden"):
             client.load_model(name)

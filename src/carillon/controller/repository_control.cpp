@@ -98,7 +98,7 @@ void RepositoryControl::give(Order order) {
                              "--model-control-mode explicit");
   } else {
     const std::lock_guard lock(mutex_);
-    if (!running_) {
+    if (ending_) {
       refused = fail(ErrorCode::unavailable, "the server is not serving now");
     } else if (orders_.size() >= most_orders) {
       refused = fail(ErrorCode::resource_exhausted,

@@ -57,7 +57,7 @@ class RepositoryControl final : public ModelControl {
   RepositoryControl& operator=(const RepositoryControl&) = delete;
 
   // After the controller's. `taken`: what load_models() has brought. Does nothing where neither orders nor
-  // polls are wanted; orders that come before are `unavailable`.
+  // polls are wanted; orders that come before wait for it.
   void start(Stamps taken);
   // Before the controller's. Orders that wait are answered `unavailable`. Again: nothing.
   void stop();

@@ -411,10 +411,13 @@ TEST_P(ServingTest, WhatChangesWhileTheServerStartsIsLoadedAgain) {
   const LoadReport loaded = load();
   write("a/1/model.onnx", linear_model(in_width, out_width, 7));
   RepositoryControl control(root, {target}, *controller, orders());
-  EXPECT_EQ(ordered(control, "a", true).error().code, ErrorCode::unavailable) << "it has not started";
+  std::promise<Result<>> early;
+  control.unload("b", false, [&](Result<> result) { early.set_value(std::move(result)); });
   EXPECT_FALSE((*controller->find("a", ""))->ready) << "nothing is before the controller runs";
   controller->start();
   control.start(loaded.stamps);
+  EXPECT_TRUE(early.get_future().get()) << "an order that came before";
+  EXPECT_FALSE((*controller->find("b", ""))->ready);
   expect_right(infer("a", 1).get(), 1);
   ASSERT_TRUE(ordered(control, "a", true));
   expect_right(infer("a", 1).get(), 7);
