@@ -279,7 +279,7 @@ class Check:
                 return self.count("skipped: OpenVINO itself answers so", wrong)
         self.fault("wrong", f"{wrong} (by {which})", place, inputs, want, got)
 
-    def same(self, got, before, inputs, want_from="") -> str | None:
+    def same(self, got, before) -> str | None:
         """What differs between two answers to the same request, but for a rounding."""
         if isinstance(got, Refused) or isinstance(before, Refused):
             return None if type(got) is type(before) else f"{got}, before {before}"
@@ -289,7 +289,7 @@ class Check:
         stained = {name: np.full_like(array, STAIN) if is_float(array.dtype) else array for name, array in inputs.items()}
         self.ask(place + " (the stain)", stained)
         got = self.ask(place, inputs)
-        wrong = self.same(got, before, inputs)
+        wrong = self.same(got, before)
         if wrong is None:
             self.count("the same after a stain")
         elif self.turns(inputs, before):
@@ -321,7 +321,7 @@ class Check:
             pass
         for at, ((_, inputs, before), got) in enumerate(zip(pairs, answers, strict=True)):
             place = f"together {at}"
-            wrong = self.same(got, before, inputs)
+            wrong = self.same(got, before)
             if wrong is None:
                 self.count("the same together")
             elif self.turns(inputs, before):

@@ -276,7 +276,9 @@ def say(options: Options, result: Result) -> None:
 
 def one_line(found: Found) -> str:
     text = found.text if len(found.text) < 400 else found.text[:400] + "..."
-    return f"{found.kind.upper()} {found.label} {found.engine} [{' '.join(found.operators)}] {text}\n    {found.command}   # {found.folder}"
+    operators = " ".join(found.operators)
+    return (f"{found.kind.upper()} {found.label} {found.engine} [{operators}] {text}\n"
+            f"    {found.command}   # {found.folder}")
 
 
 def main(arguments=None) -> int:
@@ -311,7 +313,8 @@ def main(arguments=None) -> int:
             print(one_line(found), flush=True)
         last = len(result.found)
         if sys.stderr.isatty():
-            print(f"\r{done} of {options.count}, {done / (time.monotonic() - began):.1f} a second ", end="", file=sys.stderr, flush=True)
+            speed = done / (time.monotonic() - began)
+            print(f"\r{done} of {options.count}, {speed:.1f} a second ", end="", file=sys.stderr, flush=True)
 
     result = run(options, tell)
     say(options, result)

@@ -89,7 +89,8 @@ def scatter_nd(s, op):
 def one_hot(s, op):
     depth = s.within(1, 4)
     dtype = s.one([I64, I64, I32, F32])
-    value = s.tensor(dtype=dtype, rank=(0, 2), numbers=draw_numbers(dtype, "index", -1 if s.chance(0.3) else 0, depth + s.within(0, 1)))
+    places = draw_numbers(dtype, "index", -1 if s.chance(0.3) else 0, depth + s.within(0, 1))
+    value = s.tensor(dtype=dtype, rank=(0, 2), numbers=places)
     kind = s.one([F32, F32, I64, F64, BOOL])
     axis = s.within(-value.rank - 1, value.rank)
     s.node(op, [value, s.const(s.one([np.int64(depth), np.array([depth])]), I64), s.const(np.array([0, 1]), kind)],

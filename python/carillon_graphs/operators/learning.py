@@ -35,7 +35,8 @@ def scaler(s, op):
     value = table(s)
     width = value.shape[-1]
     several = width if s.chance(0.7) else 1
-    s.node(op, [value], domain=ML, offset=s.numbers.uniform(-1, 1, several).tolist(), scale=s.numbers.uniform(0.5, 2, several).tolist())
+    s.node(op, [value], domain=ML, offset=s.numbers.uniform(-1, 1, several).tolist(),
+           scale=s.numbers.uniform(0.5, 2, several).tolist())
 
 
 @row("Normalizer")
@@ -70,7 +71,8 @@ def label_encoder(s, op):
         return s.node(op, [value], domain=ML, keys_strings=["a", "be", ""], values_int64s=[3, 2, 1], default_int64=s.one([None, 7]))
     if way == "to_texts":
         value = s.tensor(dtype=I64, rank=(1, 2), numbers=draw_numbers(I64, "index", 0, 4))
-        return s.node(op, [value], domain=ML, keys_int64s=[0, 1, 2], values_strings=["x", "why", ""], default_string=s.one([None, "?"]))
+        return s.node(op, [value], domain=ML, keys_int64s=[0, 1, 2], values_strings=["x", "why", ""],
+                      default_string=s.one([None, "?"]))
     value = s.tensor(dtype=F32, rank=(1, 2), numbers=lambda g, shape: g.integers(0, 4, shape).astype(np.float32))
     s.node(op, [value], domain=ML, keys_floats=[0.0, 1.0], values_floats=[5.0, 6.0], default_float=s.one([None, 9.0]))
 
@@ -78,7 +80,8 @@ def label_encoder(s, op):
 @row("CategoryMapper")
 def category_mapper(s, op):
     if s.chance(0.5):
-        return s.node(op, [s.tensor(dtype=TEXT, rank=(1, 2))], domain=ML, cats_int64s=[1, 2, 3], cats_strings=["a", "b", "be"], default_int64=-1)
+        return s.node(op, [s.tensor(dtype=TEXT, rank=(1, 2))], domain=ML, cats_int64s=[1, 2, 3],
+                      cats_strings=["a", "b", "be"], default_int64=-1)
     value = s.tensor(dtype=I64, rank=(1, 2), numbers=draw_numbers(I64, "index", 0, 5))
     s.node(op, [value], domain=ML, cats_int64s=[1, 2, 3], cats_strings=["a", "b", "be"], default_string="none")
 

@@ -62,7 +62,8 @@ def cumsum(s, op):
 
 @row("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
 def loss(s, op):
-    value = s.tensor(s.types(op, 0, among=(F32, F32, F64)), rank=(2, 4), fixed=(1,), where=lambda v: v.dims and None not in v.dims, least=2)
+    value = s.tensor(s.types(op, 0, among=(F32, F32, F64)), rank=(2, 4), fixed=(1,), least=2,
+                     where=lambda v: v.dims and None not in v.dims)
     classes = value.shape[1]
     dims = (value.dims[0], *value.dims[2:])
     target = s.input(I64, dims, draw_numbers(I64, "index", 0, classes))
