@@ -46,8 +46,12 @@ Result<std::vector<Tensor>> run_compiled(const engine::CompiledModel& model,
   std::vector<const std::byte*> from;
   for (const Tensor* tensor : inputs) from.push_back(tensor->bytes().data());
   std::vector<Tensor> room;
-  for (const graph::TensorSpec& spec : plan->outputs())
+  for (const graph::TensorSpec& spec : plan->outputs()) {
     room.push_back(bytes_for(graph::memory_of(spec.type, spec.shape)));
+    // What a run does not write shows.
+    std::ranges::fill(room.back().bytes(), std::byte{0xa5});
+  }
+  std::ranges::fill(workspace.bytes(), std::byte{0xa5});
   std::vector<std::byte*> to;
   for (Tensor& tensor : room) to.push_back(tensor.bytes().data());
   const auto state = plan->make_state();

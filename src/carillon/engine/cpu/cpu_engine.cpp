@@ -179,7 +179,7 @@ class PlanMaker {
   template <typename Made, typename Work>
   Result<Made> in_arena(const std::string& model, int helpers, const Work& work) const {
     try {
-      flush_denormals();
+      const FlushDenormals here;
       CpuTeam team({.threads = helpers});  // packs the weights
       Result<Made> made = fail(ErrorCode::internal, "nothing was made");
       std::exception_ptr thrown;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <gtest/gtest.h>
+#include <immintrin.h>
 
 #include "carillon/engine/cpu/test_support.h"
 
@@ -498,6 +499,19 @@ TEST(CpuEngine, TellsDurationsOfTheKernelsThatRan) {
   EXPECT_GT(durations[0], Duration{0});
   EXPECT_GT(durations[1], Duration{0});
   EXPECT_EQ(durations[2], Duration{-1});
+}
+
+// The thread may run code of others next, in which whole numbers are denormals.
+TEST(CpuEngine, LeavesTheThreadsFloatsAsTheyWere) {
+  constexpr unsigned flushes = 0x8040;  // to zero, and denormals are zeros
+  ASSERT_EQ(_mm_getcsr() & flushes, 0U);
+  const Make make = [](std::int64_t n) { return residual(n); };
+  const auto model = compile(make, {2});
+  EXPECT_EQ(_mm_getcsr() & flushes, 0U) << "compiling";
+  const Plan& plan = *model->plan(2);
+  const Bound memory(*model, plan, random_inputs(make(2), 1));
+  ASSERT_TRUE(plan.run({0, plan.kernels()}, memory.binding(), {}).has_value());
+  EXPECT_EQ(_mm_getcsr() & flushes, 0U) << "running";
 }
 
 TEST(CpuEngine, SaysWhichNodeHasNoKernel) {

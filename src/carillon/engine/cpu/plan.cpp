@@ -332,7 +332,7 @@ Result<> CpuPlan::run(KernelRange range, const Binding& binding, std::span<Durat
   CARILLON_ASSERT(binding.outputs.size() == parts_.outputs.size());
   CARILLON_ASSERT(durations.empty() || durations.size() == parts_.kernels.size());
   CARILLON_ASSERT(binding.state != nullptr && &static_cast<State*>(binding.state)->plan == this);
-  flush_denormals();
+  const FlushDenormals here;
   if (auto there = check_memories(binding); !there) return there;
   try {
     static_cast<State*>(binding.state)->bind(binding);

@@ -40,18 +40,19 @@ void pin(std::thread& thread, int core) {
 
 }  // namespace
 
-void flush_denormals() {
+FlushDenormals::FlushDenormals() : before_(_mm_getcsr()) {
   _MM_SET_FLUSH_ZERO_MODE(_MM_FLUSH_ZERO_ON);
   _MM_SET_DENORMALS_ZERO_MODE(_MM_DENORMALS_ZERO_ON);
+}
+FlushDenormals::~FlushDenormals() {
+  _mm_setcsr(before_);
 }
 
 Arena::Arena(int parts) : parts_(parts), arena_(parts, static_cast<unsigned>(parts)) {
   CARILLON_ASSERT(parts >= 1);
   // An arena's tasks run with the floating-point settings of the thread that made it.
-  const unsigned settings = _mm_getcsr();
-  flush_denormals();
+  const FlushDenormals here;
   arena_.initialize();
-  _mm_setcsr(settings);
 }
 
 Arena& Arenas::of(int parts) {
@@ -119,7 +120,7 @@ void CpuTeam::threads(std::vector<pid_t>& out) const {
 
 void CpuTeam::help(int number) {
   numbers_[static_cast<std::size_t>(number - 1)] = ::gettid();
-  flush_denormals();
+  const FlushDenormals here;
   const auto called_since = [this](int seen) {
     const auto until = std::chrono::steady_clock::now() + spin;
     for (int looks = 1;; ++looks) {

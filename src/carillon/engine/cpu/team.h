@@ -19,8 +19,19 @@
 
 namespace carillon::engine::cpu {
 
-// From now on the calling thread takes denormals for zeros, and makes none.
-void flush_denormals();
+// While it lives its thread takes denormals for zeros, and makes none. Afterwards the thread is as before:
+// code of others that it runs may hold whole numbers in vectors of floats, where small ones are denormals
+// (OpenVINO's Where, by AVX2).
+class FlushDenormals {
+ public:
+  FlushDenormals();
+  ~FlushDenormals();
+  FlushDenormals(const FlushDenormals&) = delete;
+  FlushDenormals& operator=(const FlushDenormals&) = delete;
+
+ private:
+  const unsigned before_;
+};
 
 // Where kernels that were made for `parts` parts run. oneDNN takes the number from the arena that it is
 // called in, when a primitive is made and again when it runs, so both must be done in an arena of the same
