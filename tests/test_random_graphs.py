@@ -31,6 +31,10 @@ WITHOUT = {
 }
 
 
+# Graphs with faults that are not mended yet: (label, engine), and what is wrong. Whoever mends one takes its line out.
+KNOWN: dict[tuple[str, str], str] = {}
+
+
 def known_to_carillon() -> set[str]:
     graph = ROOT / "src" / "carillon" / "graph"
     standard = (graph / "operators.cpp").read_text().split("own_table")[0]
@@ -132,7 +136,8 @@ def test_a_thousand_graphs(program, tmp_path):
     if sanitized(program):
         pytest.skip("a sanitizer makes it an hour: tools/random_graphs --program does so by command")
     result = run.run(run.Options(program, seed=1, count=GRAPHS, out=tmp_path / "faults", second_every=SECOND_EVERY))
-    assert not result.found, "\n".join(run.one_line(found) for found in result.found)
+    new = [found for found in result.found if (found.label, found.engine) not in KNOWN]
+    assert not new, "\n".join(run.one_line(found) for found in new)
     # That much was really examined.
     assert result.graphs > 0.98 * GRAPHS
     assert set(ROWS) - set(result.operators) == set()
