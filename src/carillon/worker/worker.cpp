@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "carillon/base/assert.h"
+#include "carillon/base/processors.h"
 #include "carillon/device/core.h"
 #include "carillon/engine/host/host_memory.h"
 #include "carillon/engine/host/memory.h"
