@@ -97,15 +97,15 @@ World make_world(std::uint64_t seed, const std::string& policy, bool models_chan
   world.sim = std::make_unique<SimWorld>(*world.scheduler, options, models);
   const int requests = 20 + below(200);
   const Duration spread{(1 + below(10)) * 50'000'000};
-  TimePoint t;
+  TimePoint came;
   for (int i = 0, left = 0; i < requests; ++i) {
     if (left == 0)
-      t = TimePoint{
+      came = TimePoint{
           Duration{static_cast<std::int64_t>(random.uniform() * static_cast<double>(spread.count()))}};
     if (together && left == 0) left = 1 + below(20);
     left = std::max(0, left - 1);
     Request request{.model = ModelId{static_cast<std::uint32_t>(below(static_cast<std::uint64_t>(count)))}};
-    request.deadline = below(5) == 0 ? TimePoint::max() : t + Duration{below(200'000'000)};
+    request.deadline = below(5) == 0 ? TimePoint::max() : came + Duration{below(200'000'000)};
     request.cls = below(4) != 0 ? Class::normal : below(2) == 0 ? Class::real_time : Class::best_effort;
     request.priority = static_cast<std::uint32_t>(below(3));
     if (sizes && below(10) != 0) {
@@ -113,8 +113,8 @@ World make_world(std::uint64_t seed, const std::string& policy, bool models_chan
       request.effort = {.operations = 1000 * scale * (1 + random.below(2)), .bytes = 100 * scale};
     }
     const RequestId id = world.sim->next_id();
-    world.sim->arrive(request, t, together && below(10) != 0);
-    if (below(10) == 0) world.sim->cancel(id, t + Duration{below(100'000'000)});
+    world.sim->arrive(request, came, together && below(10) != 0);
+    if (below(10) == 0) world.sim->cancel(id, came + Duration{below(100'000'000)});
   }
   if (world.faults)
     for (int i = below(4); i > 0; --i) {
