@@ -29,12 +29,11 @@ struct RawMessage {
 };
 
 // Reads `from` into `to`, and lets its bytes go. It may have `limit` bytes of content, for which, where it is
-// packed, `room` (may be null) grows. The status says what is wrong with it; RESOURCE_EXHAUSTED, where it has
-// more content or there is no room for it, leaves the bytes as they were.
+// packed, `room` (may be null) grows. The status says what is wrong with it. RESOURCE_EXHAUSTED leaves the
+// bytes as they were: a packed one has more content, or there is no room for it.
 //
 // `reading`: takes room for what `to` takes of memory, and is to be kept as long as `to`; where there is none
-// the status is RESOURCE_EXHAUSTED, too, and the bytes may be gone. Null: for messages of which nobody takes
-// large ones. Small ones are read without.
+// the status is RESOURCE_EXHAUSTED, too. Null: for messages that are small. Small ones are read without.
 grpc::Status read_message(RawMessage& from, std::size_t limit, Reservation* room,
                           google::protobuf::Message& to, Reservation* reading = nullptr);
 void write_message(const google::protobuf::MessageLite& from, grpc::ByteBuffer& to);
