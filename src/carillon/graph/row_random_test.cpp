@@ -318,8 +318,8 @@ class RowMaker {
       // Places within each index of dimension 0, in one list of all, or in the next one's.
       const std::string shape = g.fresh(), n = g.fresh(), range = g.fresh(), from = g.fresh(), at = g.fresh(),
                         flat = g.fresh();
-      const Ints rest(x->type.shape.begin() + 2, x->type.shape.end());
-      Ints to{-1};
+      const Axes rest(x->type.shape.begin() + 2, x->type.shape.end());
+      Axes to{-1};
       to.insert(to.end(), rest.begin(), rest.end());
       g.file_.node("Shape", {x->name}, {shape}).node("Gather", {shape, g.ints({0}, true)}, {n});
       g.file_.node("Range", {g.ints({0}, true), n, g.ints({1}, true)}, {range});
