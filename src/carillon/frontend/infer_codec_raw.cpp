@@ -83,7 +83,7 @@ Result<InferRequest> parse_infer_raw(const controller::ModelView& model, const P
   if (auto complete = check.complete(*request.call); !complete)
     return std::unexpected(std::move(complete.error()));
   request.outputs = all_outputs(config, true);
-  RequestParameters().apply(*request.call, arrival, TimePoint::max());
+  RequestParameters().apply(*request.call, arrival, TimePoint::max(), may_be_real_time(config, around.key));
   if (auto held = hold_inputs(request, around.room); !held) return std::unexpected(std::move(held.error()));
   return request;
 }

@@ -10,7 +10,6 @@
 namespace carillon::frontend {
 namespace {
 
-using google::protobuf::Descriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::internal::WireFormatLite;
 
@@ -26,7 +25,7 @@ class Counter {
   Counter(google::protobuf::io::CodedInputStream& in, std::size_t most) : in_(in), most_(most) {}
 
   // False: there is nothing more to count.
-  bool count(const Descriptor* type, int depth) {
+  bool count(const google::protobuf::Descriptor* type, int depth) {
     while (const std::uint32_t tag = in_.ReadTag()) {
       const FieldDescriptor* const field =
           type != nullptr ? type->FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag)) : nullptr;
