@@ -116,7 +116,7 @@ class Counter {
 
 }  // namespace
 
-std::size_t message_cost(const Descriptor& type, google::protobuf::io::CodedInputStream& in,
+std::size_t message_cost(const google::protobuf::Descriptor& type, google::protobuf::io::CodedInputStream& in,
                          std::size_t most) {
   Counter counter(in, most);
   (void)counter.count(&type, 0);
