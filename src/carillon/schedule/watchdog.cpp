@@ -78,7 +78,8 @@ bool Watchdog::hangs(Device& device, TimePoint now) const {
     const Duration in_its_way = lane == Lane::exec          ? device.urgent_ran
                                 : lane == Lane::best_effort ? device.all_ran
                                                             : Duration{0};
-    return std::max(Duration{0}, most - in_its_way - device.slow[index_of(lane)].starved);
+    const Duration could_run = now - looked_ - device.slow[index_of(lane)].starved;
+    return std::max(Duration{0}, std::min(most - in_its_way, could_run - in_its_way));
   };
   const auto moved = [&](Lane lane) { return device.slow[index_of(lane)].moved; };
   // An UNLOAD gets no further than the runs that it waits for.
@@ -118,7 +119,7 @@ bool Watchdog::hangs(Device& device, TimePoint now) const {
   // Nor are threads looked at just when the device is. But what one look makes of a time in which nobody
   // looked is no excuse for more than the next.
   for (Device::Slow& slow : device.slow)
-    slow = {.starved = std::clamp(slow.starved - most, Duration{0}, most), .moved = false};
+    slow = {.starved = std::clamp(slow.starved - (now - looked_), Duration{0}, most), .moved = false};
   device.heard = false;
   return silent;
 }

@@ -229,6 +229,18 @@ TEST_F(WatchdogTest, TimeWithoutAProcessorDoesNotCount) {
   }
 }
 
+// Where whoever looks is starved itself, what gets nowhere is still found, by the time that it had.
+TEST_F(WatchdogTest, LateLooksDoNotExcuseForEver) {
+  send(1, at(0ms));
+  int looks = 0;
+  for (TimePoint now = at(2s);; now += 2s) {
+    ++looks;
+    dog.excuse({.device = {0}, .lane = Lane::exec, .starved = 1900ms});
+    if (!dog.look(now).empty() || looks > 100) break;
+  }
+  EXPECT_EQ(looks, 11) << "100 ms each; to the first it was fresh";
+}
+
 TEST_F(WatchdogTest, WhatWasTakenOfAProcessorInOneLaneIsNoExcuseForAnother) {
   for (const Lane lane : {Lane::load, Lane::real_time, Lane::best_effort}) {
     Watchdog fresh{1s};

@@ -20,7 +20,7 @@ class HangLimit {
   // kept. False: it hangs.
   bool looked(Duration passed, Duration starved) {
     constexpr Duration longest = 2 * std::chrono::milliseconds{look_every_ms};
-    left_ -= std::max(Duration{0}, std::min(passed, longest) - starved);
+    left_ -= std::clamp(passed - starved, Duration{0}, longest);
     return left_ > Duration{0};
   }
 

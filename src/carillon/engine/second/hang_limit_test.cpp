@@ -14,6 +14,7 @@ TEST(HangLimit, CountsTheTimeInWhichTheProcessCouldWork) {
       {50ms, 25ms, 40},  // others have its processor half of the time
       {50ms, 50ms, 0},   // all of the time
       {10s, 0ms, 10},    // whoever looks had no processor itself
+      {2s, 1950ms, 20},  // neither had one for long, and the process had one for 50 ms
       {50ms, 80ms, 0},   // counted over more than one look
   };
   for (const auto& [passed, starved, looks] : rows) {
