@@ -12,7 +12,7 @@ namespace {
 
 // The graph for these shapes of the signature's inputs, whose order need not be the file's.
 Result<Graph> graph_at(const OnnxGraph& source, const Signature& signature,
-                       const Signature::Question& question, const ConstantStore* store) {
+                       const Signature::Question& question, ConstantStore& store) {
   std::vector<Shape> shapes;
   for (const OnnxGraph::Input& input : source.inputs) {
     const std::string& name = source.graph.value(input.id).name;
@@ -21,8 +21,7 @@ Result<Graph> graph_at(const OnnxGraph& source, const Signature& signature,
     shapes.push_back(question.inputs[static_cast<std::size_t>(found - signature.inputs().begin())]);
   }
   try {
-    ConstantStore scratch(store);
-    Folder folder(scratch, folding_budget(source.bytes_on_disk));
+    Folder folder(store, folding_budget(source.bytes_on_disk));
     return infer_types(source, shapes, folder);
   } catch (const std::bad_alloc&) {
     return fail(ErrorCode::resource_exhausted, "there is not enough memory to look at its graph");
@@ -39,20 +38,22 @@ std::string compared(const Graph& alone, const Result<Graph>& together, std::int
 std::string why_not_row_by_row(const OnnxGraph& source, const Signature& signature,
                                const Signature::Question& alone, const Signature::Question& together,
                                const ConstantStore* store) {
-  const auto one = graph_at(source, signature, alone, store);
+  ConstantStore scratch(store);
+  const auto one = graph_at(source, signature, alone, scratch);
   if (!one) return one.error().message;
-  return compared(*one, graph_at(source, signature, together, store), together.batch);
+  return compared(*one, graph_at(source, signature, together, scratch), together.batch);
 }
 
 std::string why_not_row_by_row(const OnnxGraph& source, const Signature& signature,
                                std::span<const int> batch_sizes, const ConstantStore* store) {
+  ConstantStore scratch(store);
   std::vector<std::int64_t> lengths = signature.lengths();
   if (lengths.empty()) lengths.push_back(0);
   for (const std::int64_t length : lengths) {
     const auto at = [&](int batch) -> Result<Graph> {
       const auto question = signature.at(batch, length);
       if (!question) return std::unexpected(question.error());
-      return graph_at(source, signature, *question, store);
+      return graph_at(source, signature, *question, scratch);
     };
     const auto alone = at(1);
     if (!alone) return alone.error().message;

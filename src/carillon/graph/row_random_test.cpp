@@ -806,6 +806,12 @@ void check(const std::string& bytes, Random& random, Found& found) {
         if (id == no_value) continue;
         const RowState& state = trace.of(id);
         if (state.kind != RowState::Kind::rows && state.kind != RowState::Kind::shared) continue;
+        if (together->value(id).type.elements() == 0) {
+          // It may be made of what is mixed, and holds nothing.
+          for (Graph* graph : {&*together, &*alone})
+            graph->value(id).constant = std::make_shared<const Tensor>(graph->value(id).type);
+          continue;
+        }
         values.push_back(id);
         states.push_back(state);
         makers.push_back(together->nodes[n].op);

@@ -49,6 +49,18 @@ RowState RowTrace::constant_state(std::size_t id) const {
   return {same_contents(here, there) ? RowState::Kind::shared : RowState::Kind::varies, {}, -1};
 }
 
+// Of a value without elements, by its extents alone: whoever made it, there is nothing to mix.
+RowState RowTrace::state_of_nothing(ValueId id) const {
+  const Shape& shape = together_.value(id).type.shape;
+  if (alone_ == nullptr || std::ranges::find(shape, 0) == shape.end()) return {};
+  const Shape& one = alone_->value(id).type.shape;
+  if (shape == one) return {RowState::Kind::shared, {}, -1};
+  if (shape.size() != one.size()) return {};
+  const auto axis = std::ranges::mismatch(shape, one).in1 - shape.begin();
+  const RowLayout layout{static_cast<int>(axis), 1, one[static_cast<std::size_t>(axis)]};
+  return fits(id, layout) ? RowState{RowState::Kind::rows, layout, -1} : RowState{};
+}
+
 // Whether the value's extents are those of rows laid out like that, here and where one is alone.
 bool RowTrace::fits(ValueId id, const RowLayout& layout) const {
   const Shape& shape = together_.value(id).type.shape;
@@ -81,13 +93,16 @@ bool RowTrace::alike(const Node& node, int index) const {
 void RowTrace::enter(int index) {
   const Node& node = together_.nodes[static_cast<std::size_t>(index)];
   const auto set_all = [&](const RowState& state) {
-    for (const ValueId id : node.outputs)
-      if (id != no_value) states_[id.index()] = state;
+    for (const ValueId id : node.outputs) {
+      if (id == no_value) continue;
+      const RowState empty = unlike_ < 0 ? state_of_nothing(id) : RowState{};
+      states_[id.index()] = empty.kind == RowState::Kind::mixed ? state : empty;
+    }
   };
-  set_all({RowState::Kind::mixed, {}, index});
   // Behind the first difference nothing can be compared any more.
   if (unlike_ < 0 && !alike(node, index)) unlike_ = index;
   if (unlike_ >= 0) return set_all({RowState::Kind::mixed, {}, unlike_});
+  set_all({RowState::Kind::mixed, {}, index});
   bool shared = true;
   const auto look = [&](ValueId id) {
     if (id == no_value) return true;

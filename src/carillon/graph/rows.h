@@ -72,6 +72,7 @@ class RowTrace {
   void enter(int index);
   bool alike(const Node& node, int index) const;
   RowState constant_state(std::size_t id) const;
+  RowState state_of_nothing(ValueId id) const;
   bool fits(ValueId id, const RowLayout& layout) const;
 
   const Graph& together_;

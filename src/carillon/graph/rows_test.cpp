@@ -278,6 +278,13 @@ const Row proven[] = {
        o.node("GatherND", {"v", "at"}, {"old"}).node("Neg", {"old"}, {"new"});
        o.node("ScatterND", {"v", "at", "new"}, {"y"});
      }},
+    {"what has no elements, in other shapes",
+     [](Onnx& o) {
+       o.i64("from", {1}, {0}).i64("to", {1}, {0}).i64("axes", {1}, {1});
+       o.node("Slice", {"x", "from", "to", "axes"}, {"none"}).i64("halves", {4}, {0, 0, 2, 2});
+       o.node("Reshape", {"none", "halves"}, {"h"}).i64("whole", {3}, {0, 0, 4});
+       o.node("Reshape", {"h", "whole"}, {"past"}).node("Concat", {"past", "x"}, {"y"}).set("axis", 1);
+     }},
     {"what is mixed, but not answered",
      [](Onnx& o) { o.node("ReduceSum", {"x"}, {"unused"}, "sum").node("Neg", {"x"}, {"y"}); }},
 };

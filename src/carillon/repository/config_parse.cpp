@@ -434,8 +434,7 @@ Result<> read_sequence(const Message& message, ModelConfig& config) {
 // What there is to know of an ensemble without its steps' models.
 Result<> read_ensemble(Message& message, ModelConfig& config) {
   if (!config.reshapes.empty())
-    return invalid((config.reshapes.front().is_input ? "input '" : "output '") +
-                   config.reshapes.front().name +
+    return invalid((config.reshapes.front().is_input ? "input '" : "output '") + config.reshapes.front().name +
                    "': reshape: an ensemble's tensors are as its steps' models have them");
   auto steps = read_steps(message.ensemble_scheduling(), config.inputs, config.outputs);
   if (!steps) return std::unexpected(steps.error());
