@@ -306,7 +306,7 @@ const Row mixing[] = {
        o.node("Slice", {"x", "zero", "last", "zero"}, {"b"}, "head");
        o.node("Concat", {"a", "b"}, {"y"}).set("axis", 0);
      },
-     "tail"},
+     "head"},
     {"differences to the row before",
      [](Onnx& o) {
        o.i64("zero", {1}, {0})
@@ -314,12 +314,12 @@ const Row mixing[] = {
            .i64("end", {1}, {9223372036854775807})
            .i64("one", {1}, {1});
        o.node("Slice", {"x", "zero", "one", "zero"}, {"first"}, "first");
-       o.node("Slice", {"x", "zero", "last", "zero"}, {"all but last"});
+       o.node("Slice", {"x", "zero", "last", "zero"}, {"all but last"}, "rest");
        o.node("Concat", {"first", "all but last"}, {"before"})
            .set("axis", 0)
            .node("Sub", {"x", "before"}, {"y"});
      },
-     "first"},
+     "rest"},
     {"the first row, for all",
      [](Onnx& o) {
        o.i64("at", {1}, {0}).node("Gather", {"x", "at"}, {"f"}, "pick").node("Sub", {"x", "f"}, {"y"});
