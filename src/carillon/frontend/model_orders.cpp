@@ -36,7 +36,7 @@ struct Value {
   std::string* bytes = nullptr;  // bytes_param; over HTTP bytes are text in base64
 };
 
-Result<> set_file(std::string_view key, Value value, ModelOrder& order) {
+Result<> bring_file(std::string_view key, Value value, ModelOrder& order) {
   std::string bytes;
   if (value.bytes != nullptr) {
     bytes = std::move(*value.bytes);
@@ -59,7 +59,7 @@ Result<> set_parameter(std::string_view key, Value value, ModelOrder& order) {
     order.brought.config = std::move(*value.text);
     return {};
   }
-  if (order.loads && key.starts_with(file_prefix)) return set_file(key, value, order);
+  if (order.loads && key.starts_with(file_prefix)) return bring_file(key, value, order);
   if (order.loads || key != "unload_dependents") return not_known(key, order.loads);
   if (!value.flag) return invalid("parameter 'unload_dependents' must be true or false");
   order.dependents = *value.flag;

@@ -11,7 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string text_of(const fs::path& file) {
+std::string content_of(const fs::path& file) {
   std::ifstream in(file, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
 }
@@ -22,7 +22,7 @@ TEST(GivenFiles, AreInAPrivateFolderThatGoesWithThem) {
     auto folder = GivenFolder::make("m", {{"1/model.onnx", std::string("\0a", 2)}, {"labels/a.txt", ""}});
     ASSERT_TRUE(folder.has_value()) << folder.error().message;
     where = folder->repository();
-    EXPECT_EQ(text_of(where / "m" / "1" / "model.onnx"), std::string("\0a", 2));
+    EXPECT_EQ(content_of(where / "m" / "1" / "model.onnx"), std::string("\0a", 2));
     EXPECT_TRUE(fs::is_regular_file(where / "m" / "labels" / "a.txt"));
     EXPECT_EQ(fs::status(where).permissions(), fs::perms::owner_all);
     const GivenFolder moved = *std::move(folder);
