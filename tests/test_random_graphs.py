@@ -31,8 +31,39 @@ WITHOUT = {
 }
 
 
-# Graphs with faults that are not mended yet: (label, engine), and what is wrong. Whoever mends one takes its line out.
-KNOWN: dict[tuple[str, str], str] = {}
+# Graphs whose answers differ: (label, engine), and why. Who mends a fault takes its line out.
+KNOWN: dict[tuple[str, str], str] = {
+    ("1/88", "openvino"): "OpenVINO leaves the result of an empty operand unwritten, so the size is refused",
+    ("1/116", "carillon"): "a mean of no whole numbers is 0 here; the oracle converts NaN",
+    ("1/157", "carillon"): "what a Loop of no iterations collects has the shape of its elements here; onnxruntime says [0]",
+    ("1/165", "carillon"): "a recurrence of no steps ends in its initial states here, as ONNX says",
+    ("1/168", "openvino"): "OpenVINO leaves the result of an empty operand unwritten, so the size is refused",
+    ("1/244", "carillon"): "the oracle is wrong: onnxruntime leaves a tensor without elements unreduced",
+    ("1/280", "openvino"): "OpenVINO fails on bad data by an error of its own: HTTP 500",
+    ("1/304", "carillon"): "a pool of nothing is refused",
+    ("1/349", "carillon"): "branches of unlike shapes, by a condition of the data, are not served",
+    ("1/375", "carillon"): "branches of unlike shapes, by a condition of the data, are not served",
+    ("1/379", "carillon"): "a recurrence of no steps ends in its initial states here, as ONNX says",
+    ("1/404", "carillon"): "a recurrence of no steps ends in its initial states here, as ONNX says",
+    ("1/486", "carillon"): "the oracle is wrong: SAME padding beside ceil_mode or dilations",
+    ("1/500", "carillon"): "what a Loop of no iterations collects has the shape of its elements here; onnxruntime says [0]",
+    ("1/520", "openvino"): "OpenVINO leaves the result of an empty operand unwritten, so the size is refused",
+    ("1/535", "carillon"): "a window of size 0 is refused",
+    ("1/584", "openvino"): "OpenVINO leaves the result of an empty operand unwritten, so the size is refused",
+    ("1/632", "openvino"): "OpenVINO fails on bad data by an error of its own: HTTP 500",
+    ("1/662", "carillon"): "branches of unlike shapes, by a condition of the data, are not served",
+    ("1/682", "carillon"): "what a Loop of no iterations collects has the shape of its elements here; onnxruntime says [0]",
+    ("1/695", "carillon"): "branches of unlike shapes, by a condition of the data, are not served",
+    ("1/715", "carillon"): "a mean of no whole numbers is 0 here; the oracle converts NaN",
+    ("1/792", "openvino"): "OpenVINO leaves the result of an empty operand unwritten, so the size is refused",
+    ("1/840", "openvino"): "OpenVINO leaves the result of an empty operand unwritten, so the size is refused",
+    ("1/915", "carillon"): "what a Loop of no iterations collects has the shape of its elements here; onnxruntime says [0]",
+    ("1/918", "carillon"): "what a Loop of no iterations collects has the shape of its elements here; onnxruntime says [0]",
+    ("1/951", "carillon"): "the oracle is wrong: SAME padding beside ceil_mode or dilations",
+    ("1/958", "carillon"): "the oracle is wrong: SAME padding where the stride is longer than the window",
+    ("1/968", "openvino"): "OpenVINO leaves the result of an empty operand unwritten, so the size is refused",
+    ("1/987", "carillon"): "the oracle is wrong: onnx.reference keeps a dimension too many",
+}
 
 
 def known_to_carillon() -> set[str]:

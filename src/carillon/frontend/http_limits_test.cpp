@@ -135,8 +135,6 @@ TEST_F(HttpLimitsTest, BodiesInFlightAreBounded) {
   const auto refused = late.receive();
   EXPECT_EQ(refused.result_int(), 503U);
   EXPECT_EQ(refused["Retry-After"], "1");
-  EXPECT_EQ(refused["retry-after-ms"], "1000");
-  EXPECT_NE(refused.body().find("\"retry_after_ms\":1000"), std::string::npos) << refused.body();
   EXPECT_THAT(json::parse(refused.body())["error"], HasSubstr("too many are in flight"));
   EXPECT_TRUE(late.closed());
 
@@ -158,7 +156,8 @@ TEST_F(HttpLimitsTest, ABodyIsInFlightUntilItsAnswerIsSent) {
   const std::string body = pair_request();
   c.send("POST", "/v2/models/pair/infer", body);
   service.wait_for_held(1);
-  EXPECT_EQ(commons.bodies->used(), body.size());
+  constexpr std::size_t outputs = 3 * 4 + 8;
+  EXPECT_EQ(commons.bodies->used(), body.size() + outputs);
   service.release();
   EXPECT_EQ(c.receive().result_int(), 200U);
   while (commons.bodies->used() > 0) std::this_thread::yield();

@@ -23,19 +23,21 @@ struct GridAxis {
   double place(double x) const {
     const auto n = static_cast<double>(size);
     double at = corners ? (x + 1) / 2 * (n - 1) : ((x + 1) * n - 1) / 2;
-    if (beyond == Beyond::border) at = std::clamp(at, 0.0, n - 1);
+    // Within half a pixel of the image a place stays where it is: cubic curves tell the difference.
+    if (beyond == Beyond::border && (at < low() || at > high())) at = std::clamp(at, 0.0, n - 1);
     if (beyond == Beyond::reflection) at = reflected(at);
     return at;
   }
+  // The outer edges of the image.
+  double low() const { return corners ? 0 : -0.5; }
+  double high() const { return low() + static_cast<double>(corners ? size - 1 : size); }
   // A place that may be anything; NaN and what no index can be are in no pixel.
   double reflected(double at) const {
-    const double low = corners ? 0 : -0.5,
-                 high = corners ? static_cast<double>(size - 1) : low + static_cast<double>(size);
-    const double range = high - low;
+    const double range = high() - low();
     if (!(std::abs(at) < 0x1p52) || range <= 0) return range <= 0 ? 0 : at;
-    const double off = std::abs(at - low);
+    const double off = std::abs(at - low());
     const double turns = std::floor(off / range), rest = off - turns * range;
-    return std::fmod(turns, 2) == 0 ? low + rest : high - rest;
+    return std::fmod(turns, 2) == 0 ? low() + rest : high() - rest;
   }
   // The pixel at a whole place, or -1 where there is none.
   std::int64_t pixel(double at) const {

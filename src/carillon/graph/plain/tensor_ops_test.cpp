@@ -394,6 +394,18 @@ TEST(Cast, BetweenTypes) {
               ElementsAre(1, 0, 1));
 }
 
+// A place within half a pixel of the image stays where it is, and only what its curve reads is of the border.
+TEST(GridSample, CubicCurvesAtTheBorder) {
+  EXPECT_THAT(Case("GridSample")
+                  .f32({1, 1, 1, 2}, {0, 4})
+                  .f32({1, 1, 2, 2}, {-0.75F, 0, -2, 0})
+                  .with("mode", std::string("cubic"))
+                  .with("padding_mode", std::string("border"))
+                  .out(DataType::f32, {1, 1, 1, 2})
+                  .floats(),
+              ElementsAre(-0.421875F, 0));
+}
+
 TEST(Empty, TensorsWithoutElementsAreFine) {
   EXPECT_TRUE(Case("Add").f32({0, 3}, {}).f32({3}, {1, 2, 3}).out(DataType::f32, {0, 3}).run());
   EXPECT_TRUE(Case("Transpose").f32({0, 3}, {}).out(DataType::f32, {3, 0}).run());

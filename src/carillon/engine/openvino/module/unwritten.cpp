@@ -101,6 +101,12 @@ std::string unwritten_result(const ov::Output<ov::Node>& operand) {
          "', for which OpenVINO leaves its result unwritten";
 }
 
+// OpenVINO's GatherND reads whatever lies where an index points, its own data or not.
+void refuse_unchecked(const ov::Node& node) {
+  if (node.get_type_name() == std::string_view("GatherND") && !is_constant(node.input_value(1)))
+    refuse(node, "has indices that the data decide, and OpenVINO does not check whether they are in range");
+}
+
 // Calls `visit` for each operator of the model and, with `inside`, of the bodies in it.
 template <typename Visit>
 void each_node(const ov::Model& model, const Visit& visit, bool inside = false) {
@@ -144,6 +150,7 @@ UnwrittenWatch UnwrittenWatch::add(ov::Model& model) {
       }
       return;
     }
+    refuse_unchecked(node);
     if (inside || always_writes(node)) return;
     const auto outputs = node.outputs();
     if (std::ranges::none_of(outputs,
