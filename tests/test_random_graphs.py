@@ -61,7 +61,7 @@ KNOWN: dict[tuple[str, str], str] = {
     ("1/918", "carillon"): "what a Loop of no iterations collects has the shape of its elements here; onnxruntime says [0]",
     ("1/951", "carillon"): "the oracle is wrong: SAME padding beside ceil_mode or dilations",
     ("1/958", "carillon"): "the oracle is wrong: SAME padding where the stride is longer than the window",
-    ("1/968", "openvino"): "OpenVINO leaves the result of an empty operand unwritten, so the size is refused",
+    ("1/968", "openvino"): "OpenVINO refuses a reflection as wide as its input",
     ("1/987", "carillon"): "the oracle is wrong: onnx.reference keeps a dimension too many",
 }
 
