@@ -245,7 +245,7 @@ def test_the_log_says_why_a_model_does_not_batch(server):
         # A Scan's steps are nodes of their own.
         culprit = "scan" if name == "scan" else "steps"
         for kind, what in (("", "requests are not batched"), ("_config", "each request runs by itself")):
-            said = re.findall(rf"{name}{kind} version 1: its rows are not proven to be apart: (.*)", text)
+            said = re.findall(rf"\b{name}{kind} version 1: its rows are not proven to be apart: (.*)", text)
             assert len(said) == 1 and what in said[0], (name, said)
             assert f"'{culprit}" in said[0] or name == "scan", said
     for name in APART:

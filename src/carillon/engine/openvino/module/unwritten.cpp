@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <set>
 #include <stdexcept>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include <openvino/op/loop.hpp>
 #include <openvino/op/result.hpp>
 #include <openvino/op/shape_of.hpp>
+#include <openvino/op/util/gather_nd_base.hpp>
 #include <openvino/op/util/multi_subgraph_base.hpp>
 
 namespace carillon::engine::second {
@@ -101,10 +103,26 @@ std::string unwritten_result(const ov::Output<ov::Node>& operand) {
          "', for which OpenVINO leaves its result unwritten";
 }
 
-// OpenVINO's GatherND reads whatever lies where an index points, its own data or not.
+// OpenVINO's GatherND reads whatever lies where an index points, its own data or not. So all indices and
+// extents must be known, and go together.
 void refuse_unchecked(const ov::Node& node) {
-  if (node.get_type_name() == std::string_view("GatherND") && !is_constant(node.input_value(1)))
-    refuse(node, "has indices that the data decide, and OpenVINO does not check whether they are in range");
+  const auto* const gather = dynamic_cast<const ov::op::util::GatherNDBase*>(&node);
+  if (gather == nullptr) return;
+  const ov::PartialShape& data = node.get_input_partial_shape(0);
+  const ov::PartialShape& indices = node.get_input_partial_shape(1);
+  if (!is_constant(node.input_value(1)) || data.is_dynamic())
+    refuse(
+        node,
+        "has indices or extents that are known at run time alone, and OpenVINO does not check its indices");
+  const auto values = ov::as_type_ptr<ov::op::v0::Constant>(node.input_value(1).get_node_shared_ptr())
+                          ->cast_vector<std::int64_t>();
+  const auto depth = static_cast<std::size_t>(indices[indices.size() - 1].get_length());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::int64_t extent = data[gather->get_batch_dims() + i % depth].get_length();
+    if (values[i] < -extent || values[i] >= extent)
+      refuse(node, "has the index " + std::to_string(values[i]) + ", which is outside of " +
+                       std::to_string(extent));
+  }
 }
 
 // Calls `visit` for each operator of the model and, with `inside`, of the bodies in it.
