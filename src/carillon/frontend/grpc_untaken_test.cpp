@@ -132,8 +132,10 @@ TEST_F(GrpcUntaken, AnswersAreBytesInFlight) {
   EXPECT_THAT(refused.error_message(), HasSubstr("no room now for the answer's 4194304 bytes"));
   // Small ones find room all the same.
   EXPECT_TRUE(infer("free")->end().ok());
-  // One that is taken makes room for another.
+  // One that is taken makes room for another, once the server hears of it.
+  const std::size_t full = commons.bodies->used();
   EXPECT_TRUE(calls.front()->end().ok());
+  while (commons.bodies->used() > full - large / 2) std::this_thread::yield();
   EXPECT_TRUE(infer("large")->end().ok());
   calls.clear();
   wait_for_nothing_in_flight();
@@ -160,11 +162,12 @@ TEST_F(GrpcUntaken, OutputsOfRequestsThatWaitAreBytesInFlight) {
 TEST_F(GrpcUntaken, AClientThatTakesTooLongLosesItsCall) {
   start({.take_timeout = 20ms});
   const auto call = infer("large");
-  // 16 s are for 4 MiB; small ones of a stream whose window is closed have the 20 ms.
+  // That has 16 s for its 4 MiB, and an answer of the stream 4 s.
   const auto stream = open_stream();
   for (int i = 0; i < 400; ++i)
     if (!stream->stream->Write(request("middle"))) break;
-  while (commons.bodies->used() > large + mebi) std::this_thread::yield();
+  while (commons.bodies->used() < large + mebi / 2) std::this_thread::yield();
+  while (commons.bodies->used() > large + mebi / 2) std::this_thread::yield();
   call->context.TryCancel();
   wait_for_nothing_in_flight();
   const grpc::Status ended = stream->end();
