@@ -40,7 +40,7 @@ struct Exchange {
   bool answered = false;     // `answer` is there
   grpc::ByteBuffer answer;
   std::optional<grpc::ByteBuffer> then;  // that one
-  std::size_t unread = 0;                // bytes of both, until they are written
+  std::size_t unread = 0;                // bytes of its outputs, then of both, until they are written
   std::unique_ptr<AccessRecord> record;  // null: there is no access log
   int code = grpc::StatusCode::OK;       // that it would have in a call of its own
 };
@@ -125,11 +125,16 @@ class InferStream final : public RawService::StreamReactor {
     return !reading_ && !asked_all_ && !gone_ && open_ < stream_requests_most && unread_ <= door_.most_unread;
   }
 
+  void set_unread(Exchange& exchange, std::size_t bytes) {
+    unread_ = unread_ - exchange.unread + bytes;
+    exchange.unread = bytes;
+  }
+
   // An exchange whose answer was written, or never will be.
   void close(Exchange& exchange, bool written) {
     --open_;
     door_.open.fetch_sub(1);
-    unread_ -= exchange.unread;
+    set_unread(exchange, 0);
     exchange.answer_room.reset();
     end_record(door_.commons, std::move(exchange.record),
                written ? exchange.code : grpc::StatusCode::CANCELLED, written ? exchange.answer.Length() : 0);
@@ -298,6 +303,15 @@ class InferStream final : public RawService::StreamReactor {
     controller::InferCall& call = *exchange->request.call;
     call.trace = trace_;
     exchange->answer_room = room_for_answer(door_.commons.bodies, call);
+    // Called while the exchange is open.
+    call.room_for_outputs = [this, held = exchange.get(), room = exchange->answer_room](std::size_t bytes) {
+      auto found = room->hold(bytes);
+      if (found) {
+        const std::lock_guard lock(mutex_);
+        set_unread(*held, bytes);
+      }
+      return found;
+    };
     if (exchange->view->config.preserve_ordering) {
       exchange->in_order = true;
       const std::lock_guard lock(mutex_);
@@ -417,8 +431,7 @@ class InferStream final : public RawService::StreamReactor {
     exchange->answer_room->settle(size);
     std::unique_lock lock(mutex_);
     exchange->answered = true;
-    exchange->unread = size;
-    unread_ += size;
+    set_unread(*exchange, size);
     const std::vector<Held> ready = in_turn(exchange);
     if (gone_) {
       for (const Held& each : ready) close(*each, false);
@@ -446,7 +459,7 @@ class InferStream final : public RawService::StreamReactor {
   std::deque<Held> outbox_;  // the first is being written
   // Of models whose answers keep order: requests whose answers are not in the outbox, the first first.
   std::map<ModelId, std::deque<Held>> lines_;
-  std::size_t unread_ = 0;      // bytes of answers that are not written
+  std::size_t unread_ = 0;      // bytes of outputs and answers that are not written
   AnswerTimes::Ticket taking_;  // of the answer that is being written
   bool writing_ = false;
   bool reading_ = true;     // a message is awaited, or read into a request

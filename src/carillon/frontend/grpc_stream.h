@@ -11,9 +11,9 @@ namespace carillon::frontend {
 // no more are read, so that a client which does not take its answers is held up, and nobody else.
 inline constexpr std::size_t stream_requests_most = 128;
 inline constexpr std::size_t streams_most = 4096;
-// Bytes of a stream's answers that its client has not taken: beyond them no more requests are read (a
-// sixteenth of what may be in flight where that is less).
-inline constexpr std::size_t stream_unread_most = std::size_t{16} << 20;
+// Bytes of a stream's answers that its client has not taken, and of outputs that are on their way: beyond
+// them no more requests are read (a sixteenth of what may be in flight where that is less).
+inline constexpr std::size_t stream_unread_most = std::size_t{64} << 20;
 
 inline constexpr const char* stream_path = "/inference.GRPCInferenceService/ModelStreamInfer";
 
