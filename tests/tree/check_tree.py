@@ -235,9 +235,10 @@ def headers_to_compile(root):
 
 def header_command(root, build, header, commands):
     layer = layer_of(root, header)
-    marker = f"/src/carillon/{layer}/"
-    for entry in commands:
-        if marker in entry["file"]:
+    # A source beside the header has what the header needs, such as another library's headers; else any of its layer.
+    for marker in (f"{header.parent}/", f"/src/carillon/{layer}/"):
+        entry = next((entry for entry in commands if marker in entry["file"]), None)
+        if entry is not None:
             words = shlex.split(entry["command"])
             break
     else:  # a layer of headers only: our own include folder is enough
