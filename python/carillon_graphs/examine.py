@@ -27,7 +27,7 @@ KINDS = {
     "error": "an error that is no refusal (HTTP 500)",
 }
 STAIN = 12345.5  # no case computes this by itself
-# What the server refuses by design, with words: (what it says, what it is counted as).
+# What the server refuses by design, with words: (words of the error, name in the count).
 LIMITS = (
     (re.compile(r"must be \[-1.* with 1 to \d+ in place of -1"), "refused: a batch has 1 to 16 rows"),
     (re.compile(r"has no elements, of which it would make"), "refused: a reduction of nothing"),

@@ -8,9 +8,9 @@
 #include <set>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "carillon/base/processors.h"
 #include "carillon/base/random.h"
 #include "carillon/engine/host/memory.h"
 #include "carillon/engine/zero_operands.h"
@@ -192,8 +192,7 @@ class RowRuns {
 Result<> rows_agree(const repository::ModelConfig& config, engine::Engine& engine,
                     const engine::CompiledModel& compiled, int threads) {
   RowRuns runs(config, engine, compiled);
-  const int cores = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  if (auto ready = runs.prepare(threads > 0 ? threads : cores); !ready) return ready;
+  if (auto ready = runs.prepare(threads > 0 ? threads : usable_processors()); !ready) return ready;
   const auto lengths = compiled.lengths();
   std::set<std::int64_t> tried{0};
   if (!lengths.empty()) tried = {lengths.front(), lengths.back()};

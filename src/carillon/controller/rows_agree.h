@@ -13,9 +13,9 @@ namespace carillon::controller {
 // output's largest value, or a step of it where they have 16 bits or the kernels compute with so many; all
 // else by nothing.
 //
-// On the calling thread, with a team of `threads` (0: as many as there are cores) and memory of its own.
-// Errors: they do not agree (invalid_argument; says which output, and of how many rows); a run fails, or the
-// device's plans do not run in the host's memory (unsupported): then nobody knows.
+// On the calling thread, with a team of `threads` (0: as many as the process may keep busy) and memory of its
+// own. Errors: they do not agree (invalid_argument; says which output, and of how many rows); a run fails, or
+// the device's plans do not run in the host's memory (unsupported): then nobody knows.
 Result<> rows_agree(const repository::ModelConfig& config, engine::Engine& engine,
                     const engine::CompiledModel& compiled, int threads);
 

@@ -27,8 +27,8 @@ std::string onnx_type_name(std::int64_t number);
 // the newest, and that no domain has two. Errors: invalid_argument.
 Result<> check_versions(const onnx::ModelProto& model);
 
-// That the tensor's data are where its type says, and in one place alone; that it is no segment, and that its
-// data_location is one that ONNX has. Errors: invalid_argument. Sizes are not looked at.
+// Checks how a tensor is encoded: its data are in the field of its type and nowhere else, the tensor is no
+// segment, and ONNX knows its data_location. Errors: invalid_argument. Sizes are not checked.
 Result<> check_encoding(const onnx::TensorProto& tensor);
 
 // That the attribute has one value alone, and an enumerated text is one of those that `op` takes. Errors

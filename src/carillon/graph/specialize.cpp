@@ -96,8 +96,8 @@ Result<> Specializer::infer(Node node) {
   return settle(std::move(node));
 }
 
-// Makes constants of those of the node's results that have no elements: what they hold is known. Whether the
-// node makes others, too; it then writes those that are known to values that nobody reads.
+// Makes constants of the node's results that have no elements. Returns whether the node makes other results as
+// well. Such a node still runs, and writes its empty results to values that nothing reads.
 bool Specializer::settle_empty(Node& node) {
   const auto empty = [this](ValueId id) { return id != no_value && type_of(id).elements() == 0; };
   const bool others =

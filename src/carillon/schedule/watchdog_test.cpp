@@ -218,7 +218,7 @@ TEST_F(WatchdogTest, TimeWithoutAProcessorDoesNotCount) {
     }
     if (least == 1h) {
       EXPECT_EQ(told, TimePoint::max());
-      // As soon as it has one it has what is left of its time.
+      // Once a processor is free again, the rest of the limit counts.
       const TimePoint hung = first_hang(at(200s));
       EXPECT_GE(hung, at(121s));
       EXPECT_LE(hung, at(121500ms));

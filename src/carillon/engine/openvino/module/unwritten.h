@@ -20,7 +20,7 @@
 // to outputs that are written. So clearing outputs is not enough: a run in which this happens must fail.
 namespace carillon::engine::second {
 
-// Whoever throws it says that a run failed by what is in its inputs.
+// A run failed because of the data in its inputs.
 class BadData : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
