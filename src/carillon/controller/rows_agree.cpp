@@ -10,9 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "carillon/base/processors.h"
 #include "carillon/base/random.h"
-#include "carillon/engine/host/memory.h"
+#include "carillon/controller/loaded_aside.h"
 #include "carillon/engine/zero_operands.h"
 #include "carillon/graph/bounded.h"
 #include "carillon/graph/known_texts.h"
@@ -72,14 +71,9 @@ class RowRuns {
       : config_(config), engine_(engine), compiled_(compiled) {}
 
   Result<> prepare(int threads) {
-    if (const auto left = engine::available_memory(); left && left->count < compiled_.weights().count)
-      return fail(ErrorCode::resource_exhausted, "to run it takes " + to_text(compiled_.weights()) +
-                                                     ", and the machine has " + to_text(*left) + " left");
-    auto team = engine_.make_team({.threads = threads});
-    if (!team) return std::unexpected(team.error());
-    team_ = std::move(*team);
-    weights_.emplace(engine::zero_block(compiled_.weights()));
-    compiled_.write_weights(0, weights_->bytes().first(compiled_.weights().count));
+    auto loaded = load_aside(engine_, compiled_, threads);
+    if (!loaded) return std::unexpected(loaded.error());
+    loaded_.emplace(std::move(*loaded));
     return {};
   }
 
@@ -133,11 +127,11 @@ class RowRuns {
       outputs.push_back(engine::zero_block(graph::memory_of(spec.type, spec.shape)));
     for (graph::Tensor& tensor : outputs) to.push_back(tensor.bytes().data());
     graph::Tensor workspace = engine::zero_block(plan.workspace());
-    const auto state = plan.make_state(team_.get());
+    const auto state = plan.make_state(loaded_->team.get());
     const engine::Binding binding{.inputs = from,
                                   .outputs = to,
                                   .workspace = workspace.bytes().data(),
-                                  .weights = weights_->bytes().data(),
+                                  .weights = loaded_->weights.bytes().data(),
                                   .state = state.get()};
     if (auto ran = plan.run({0, plan.kernels()}, binding, {}); !ran) return std::unexpected(ran.error());
     Rows out;
@@ -183,8 +177,7 @@ class RowRuns {
   const repository::ModelConfig& config_;
   engine::Engine& engine_;
   const engine::CompiledModel& compiled_;
-  std::unique_ptr<engine::Team> team_;
-  std::optional<graph::Tensor> weights_;
+  std::optional<LoadedAside> loaded_;
 };
 
 }  // namespace
@@ -192,7 +185,7 @@ class RowRuns {
 Result<> rows_agree(const repository::ModelConfig& config, engine::Engine& engine,
                     const engine::CompiledModel& compiled, int threads) {
   RowRuns runs(config, engine, compiled);
-  if (auto ready = runs.prepare(threads > 0 ? threads : usable_processors()); !ready) return ready;
+  if (auto ready = runs.prepare(threads); !ready) return ready;
   const auto lengths = compiled.lengths();
   std::set<std::int64_t> tried{0};
   if (!lengths.empty()) tried = {lengths.front(), lengths.back()};

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "carillon/base/processors.h"
 #include "carillon/base/random.h"
+#include "carillon/controller/loaded_aside.h"
 #include "carillon/engine/host/memory.h"
 #include "carillon/engine/zero_operands.h"
 #include "carillon/graph/bounded.h"
@@ -105,14 +105,9 @@ class WarmUp {
         specs_(config.sequence != nullptr ? config.sequence->inputs : config.inputs) {}
 
   Result<> prepare(int threads) {
-    if (const auto left = engine::available_memory(); left && left->count < compiled_.weights().count)
-      return fail(ErrorCode::resource_exhausted, "to run it takes " + to_text(compiled_.weights()) +
-                                                     ", and the machine has " + to_text(*left) + " left");
-    auto team = engine_.make_team({.threads = threads});
-    if (!team) return std::unexpected(team.error());
-    team_ = std::move(*team);
-    weights_.emplace(engine::zero_block(compiled_.weights()));
-    compiled_.write_weights(0, weights_->bytes().first(compiled_.weights().count));
+    auto loaded = load_aside(engine_, compiled_, threads);
+    if (!loaded) return std::unexpected(loaded.error());
+    loaded_.emplace(std::move(*loaded));
     return {};
   }
 
@@ -207,13 +202,13 @@ class WarmUp {
       outputs.push_back(engine::zero_block(graph::memory_of(spec.type, spec.shape)));
     for (graph::Tensor& tensor : outputs) to.push_back(tensor.bytes().data());
     graph::Tensor workspace = engine::zero_block(plan.workspace());
-    const auto state = plan.make_state(team_.get());
+    const auto state = plan.make_state(loaded_->team.get());
     graph::Faults faults;
     for (int i = 0; i < warmup.runs; ++i) {
       const engine::Binding binding{.inputs = from,
                                     .outputs = to,
                                     .workspace = workspace.bytes().data(),
-                                    .weights = weights_->bytes().data(),
+                                    .weights = loaded_->weights.bytes().data(),
                                     .faults = &faults,
                                     .state = state.get()};
       if (auto ran = plan.run({0, plan.kernels()}, binding, {}); !ran) return ran;
@@ -228,8 +223,7 @@ class WarmUp {
   engine::Engine& engine_;
   const engine::CompiledModel& compiled_;
   const std::vector<TensorSpec>& specs_;  // of the model itself
-  std::unique_ptr<engine::Team> team_;
-  std::optional<graph::Tensor> weights_;
+  std::optional<LoadedAside> loaded_;
 };
 
 }  // namespace
@@ -238,8 +232,7 @@ Result<> warm_up(const ModelConfig& config, engine::Engine& engine, const engine
                  int threads) {
   if (config.warmup == nullptr) return {};
   WarmUp model(config, engine, compiled);
-  if (auto ready = model.prepare(threads > 0 ? threads : usable_processors()); !ready)
-    return in_context("model_warmup", ready.error());
+  if (auto ready = model.prepare(threads); !ready) return in_context("model_warmup", ready.error());
   for (const Warmup& each : *config.warmup)
     if (auto ran = model.run(each); !ran) return in_context("model_warmup '" + each.name + "'", ran.error());
   return {};
