@@ -20,7 +20,7 @@ WORDS, WIDTH, TOKENS = 50, 16, 8
 @pytest.fixture(scope="module")
 def careless(program, tmp_path_factory):
     """Models that look at what they are given. `lookup` reads a table; `mixing` does so where the engine cannot tell
-    whose index it is; `divide` divides whole numbers. `slow` keeps the device busy, so that others come together."""
+    whose index it is, and `second` on the second engine; `divide` divides whole numbers. `slow` keeps the device busy, so that others come together."""
     models = tmp_path_factory.mktemp("careless")
     table = numpy_helper.from_array(np.random.default_rng(5).standard_normal([WORDS, WIDTH]).astype(np.float32), "table")
     ids = helper.make_tensor_value_info("ids", TensorProto.INT64, ["batch", TOKENS])
@@ -29,6 +29,8 @@ def careless(program, tmp_path_factory):
     write_model(models, "mixing", [helper.make_node("Transpose", ["ids"], ["turned"], perm=[1, 0]),
                                    helper.make_node("Gather", ["table", "turned"], ["rows"], name="look"),
                                    helper.make_node("Transpose", ["rows"], ["found"], perm=[1, 0, 2])], [ids], found, [table])
+    write_model(models, "second", [helper.make_node("Gather", ["table", "ids"], ["found"], name="look")], [ids], found, [table])
+    (models / "second" / "config.pbtxt").write_text('backend: "openvino" max_batch_size: 16 dynamic_batching { }\n')
     a, b, quotient = (helper.make_tensor_value_info(name, TensorProto.INT32, ["batch", 4]) for name in ("a", "b", "quotient"))
     write_model(models, "divide", [helper.make_node("Div", ["a", "b"], ["quotient"], name="share")], [a, b], quotient)
     square = numpy_helper.from_array(np.full([1500, 1500], 1e-3, np.float32), "square")
@@ -85,7 +87,16 @@ def asked_behind(server, slow: int, model: str, requests: list[dict[str, np.ndar
     return arrived
 
 
-@pytest.mark.parametrize("model", ["lookup", "mixing"])
+def wrong_index(model: str, index: int) -> str:
+    if model == "second" and abs(index) < 1 << 31:
+        return "Gather 'found' has an index outside of its axis"
+    if model == "second":
+        return f"input 'ids' has the number {index}; OpenVINO computes whole numbers in 32 bits: -2147483648 to 2147483647"
+    return (f"node 'look' (Gather): index {index}, which comes from input 'ids', is outside an axis of {WORDS} elements: it "
+            f"must be {-WORDS} to {WORDS - 1}")
+
+
+@pytest.mark.parametrize("model", ["lookup", "mixing", "second"])
 def test_a_bad_index_costs_nobody_else(careless, model):
     random = np.random.default_rng(9)
     requests = [{"ids": random.integers(-WORDS, WORDS, [1, TOKENS])} for _ in range(64)]
@@ -104,8 +115,7 @@ def test_a_bad_index_costs_nobody_else(careless, model):
         if i in bad:
             assert isinstance(answer, InferenceServerException), f"request {i} has an answer"
             assert answer.status() == "StatusCode.INVALID_ARGUMENT", answer
-            assert (f"node 'look' (Gather): index {bad[i]}, which comes from input 'ids', is outside an axis of {WORDS} "
-                    f"elements: it must be {-WORDS} to {WORDS - 1}") in answer.message()
+            assert wrong_index(model, bad[i]) in answer.message()
         else:
             assert not isinstance(answer, InferenceServerException), str(answer)
             np.testing.assert_array_equal(answer.as_numpy("found"), alone[i])

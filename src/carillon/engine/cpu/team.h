@@ -90,7 +90,8 @@ class CpuTeam final : public Team {
   // Whether it is as wide as there are processors (CpuOptions::processors).
   bool adapts() const { return processors_ != nullptr && !helpers_.empty(); }
   // In front of a run: as many threads as are best now take part from here on; how many. With no run under
-  // way. All of them, of one that does not adapt.
+  // way. All of them, of one that does not adapt. A helper that the system suspended on its way into a wider
+  // run may take part in one more.
   int adapt();
   // The most that adapt() chooses from now.
   int most() const { return most_; }

@@ -260,6 +260,95 @@ TEST_P(Unwritten, WhatIsMadeOfRowsThatTheDataDoNotChoose) {
   EXPECT_TRUE(run(all)) << "the next run is none the worse for it";
 }
 
+Tensor places(const Shape& shape, const std::vector<std::int64_t>& values) {
+  Tensor out({DataType::i64, shape});
+  std::ranges::copy(values, out.as<std::int64_t>().begin());
+  return out;
+}
+
+// Of four rows of four numbers those at two places, or two rows put there.
+struct Indexes {
+  std::string name;
+  Dims places;        // the shape of what says where
+  bool puts = false;  // with an operand of what to put there
+  bool by_axis = true;
+};
+const Indexes index_operators[] = {{"Gather", {"2"}, false},
+                                   {"GatherElements", {"2", "4"}, false},
+                                   {"GatherND", {"2", "1"}, false, false},
+                                   {"ScatterElements", {"2", "4"}, true},
+                                   {"ScatterND", {"2", "1"}, true, false}};
+
+TEST_P(Unwritten, WhatLiesAtAnIndexOutsideOfItsAxis) {
+  for (const Indexes& how : index_operators) {
+    SCOPED_TRACE(how.name);
+    for (const bool open : {false, true}) {
+      Onnx m;
+      m.input("x", {open ? "rows" : "4", "4"}).input("i", how.places, DataType::i64);
+      std::vector<std::string> operands{"x", "i"};
+      if (how.puts) operands.emplace_back("put"), m.input("put", {"2", "4"});
+      auto& node = m.node(how.name, operands, {"y"}, "at");
+      if (how.by_axis) node.set("axis", 0);
+      m.output("y");
+      const auto loaded = load(m, {.open = open, .batched = false});
+      ASSERT_TRUE(loaded) << loaded.error().message;
+      const auto asked = [&](std::int64_t index, float value) -> Result<std::vector<std::byte>> {
+        Inputs inputs;
+        inputs.emplace("x", filled({4, 4}, value));
+        inputs.emplace("put", filled({2, 4}, value));
+        const std::int64_t width = how.places.size() == 2 && how.by_axis ? 4 : 1;
+        std::vector<std::int64_t> values(static_cast<std::size_t>(2 * width), 1);
+        for (std::int64_t i = 0; i < width; ++i) values[static_cast<std::size_t>(i)] = index;
+        inputs.emplace("i", places(how.by_axis && width == 1 ? Shape{2} : Shape{2, width}, values));
+        if (!open) return run(inputs);
+        auto plans = compiled_->make_plans(std::array<std::int64_t, 1>{4}, std::array{1}, nullptr);
+        if (!plans) return std::unexpected(plans.error());
+        return run(*plans->front(), inputs);
+      };
+      for (int round = 0; round < 2; ++round) {
+        const auto theirs = asked(3, secret);
+        ASSERT_TRUE(theirs) << theirs.error().message;
+        ASSERT_TRUE(has_secret(*theirs));
+        for (const std::int64_t bad : {4L, 5L, 100'000L, -5L, -6L, -100'000L, 1L << 32U, (1L << 40U) + 1}) {
+          const auto mine = asked(bad, 1);
+          ASSERT_FALSE(mine) << "index " << bad << ": it answered " << mine->size() << " bytes";
+          EXPECT_EQ(mine.error().code, ErrorCode::invalid_argument) << mine.error().message;
+          if (openvino_runs()) {
+            EXPECT_THAT(mine.error().message,
+                        HasSubstr(bad < 1L << 32U ? "'y' has an index outside of its axis"
+                                                  : "input 'i' has the number"));
+          }
+        }
+        for (const std::int64_t good : {0L, 3L, -1L, -4L}) {
+          const auto mine = asked(good, 1);
+          ASSERT_TRUE(mine) << "index " << good << ": " << mine.error().message;
+          EXPECT_FALSE(has_secret(*mine));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Unwritten, AnIndexThatIsKnownToBeOutsideIsRefusedAtOnce) {
+  for (const Indexes& how : index_operators) {
+    if (how.puts) continue;
+    Onnx m;
+    m.input("x", {"4", "4"});
+    const Dims& dims = how.places;
+    std::vector<std::int64_t> shape, values(dims.size() == 2 && how.by_axis ? 8 : 2, 1);
+    for (const auto& each : dims) shape.push_back(std::stoll(each));
+    values.back() = 4;
+    m.i64("i", shape, values);
+    auto& node = m.node(how.name, {"x", "i"}, {"y"}, "at");
+    if (how.by_axis) node.set("axis", 0);
+    m.output("y");
+    const auto loaded = load(m, {.batched = false});
+    if (!openvino_runs()) continue;  // it finds out when it runs
+    ASSERT_FALSE(loaded) << how.name;
+    EXPECT_THAT(loaded.error().message, HasSubstr("has the index 4, which is outside of 4"));
+  }
+}
+
 // Places that the data find, added to three numbers: they fit where there are three, or one.
 TEST_P(Unwritten, WhatARunThatFailsLeavesBehind) {
   Onnx m;

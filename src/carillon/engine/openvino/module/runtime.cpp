@@ -1,10 +1,12 @@
 #include "carillon/engine/second/runtime.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <map>
 #include <optional>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 #include <openvino/openvino.hpp>
@@ -70,6 +72,24 @@ std::vector<Port> ports_of(const std::vector<ov::Output<const ov::Node>>& theirs
   return out;
 }
 
+// OpenVINO's CPU plugin computes whole numbers of 64 bits, and of 32 without a sign, in 32 bits with one. It
+// cuts off what does not fit, without telling. Throws BadData, naming the input, for such a number.
+template <typename Number>
+void check_fits(const ov::Tensor& tensor, const std::string& name) {
+  const auto* const begin = tensor.data<const Number>();
+  const auto* const end = begin + tensor.get_size();
+  const auto* const beyond =
+      std::find_if_not(begin, end, [](Number value) { return std::in_range<std::int32_t>(value); });
+  if (beyond != end)
+    throw BadData("input '" + name + "' has the number " + std::to_string(*beyond) +
+                  "; OpenVINO computes whole numbers in 32 bits: -2147483648 to 2147483647");
+}
+void check_whole_numbers(const ov::Tensor& tensor, const std::string& name) {
+  if (tensor.get_element_type() == ov::element::i64) check_fits<std::int64_t>(tensor, name);
+  if (tensor.get_element_type() == ov::element::u64) check_fits<std::uint64_t>(tensor, name);
+  if (tensor.get_element_type() == ov::element::u32) check_fits<std::uint32_t>(tensor, name);
+}
+
 using ShapesOfInputs = std::map<ov::Output<ov::Node>, ov::PartialShape>;
 ShapesOfInputs shapes_for(ov::Model& model, std::span<const graph::Shape> shapes,
                           ov::Dimension open = ov::Dimension()) {
@@ -120,11 +140,14 @@ class RequestOf final : public Request {
  private:
   void run_or_throw(std::span<const std::byte* const> inputs, std::span<const graph::Shape> shapes,
                     std::span<std::byte* const> outputs, std::span<const graph::Shape> output_shapes) {
-    for (std::size_t i = 0; i < inputs.size(); ++i)
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
       // Inputs are only read; tensors know no such thing.
-      request_.set_input_tensor(
-          i, ov::Tensor(inputs_[i].get_element_type(), shape_of(shapes[i]),
-                        const_cast<std::byte*>(inputs[i])));  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+      const ov::Tensor given(
+          inputs_[i].get_element_type(), shape_of(shapes[i]),
+          const_cast<std::byte*>(inputs[i]));  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+      check_whole_numbers(given, name_of(inputs_[i]));
+      request_.set_input_tensor(i, given);
+    }
     // Where the file leaves no extent open results are written where they are wanted. Else OpenVINO would
     // want to choose the place.
     for (std::size_t i = 0; i < outputs.size(); ++i) {

@@ -3,18 +3,36 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <set>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
+#include <openvino/op/concat.hpp>
 #include <openvino/op/constant.hpp>
+#include <openvino/op/convert.hpp>
+#include <openvino/op/gather.hpp>
+#include <openvino/op/gather_elements.hpp>
 #include <openvino/op/loop.hpp>
+#include <openvino/op/maximum.hpp>
+#include <openvino/op/minimum.hpp>
+#include <openvino/op/multiply.hpp>
+#include <openvino/op/not_equal.hpp>
+#include <openvino/op/reduce_sum.hpp>
+#include <openvino/op/reshape.hpp>
 #include <openvino/op/result.hpp>
 #include <openvino/op/shape_of.hpp>
+#include <openvino/op/squeeze.hpp>
+#include <openvino/op/subtract.hpp>
+#include <openvino/op/util/gather_base.hpp>
 #include <openvino/op/util/gather_nd_base.hpp>
 #include <openvino/op/util/multi_subgraph_base.hpp>
+#include <openvino/op/util/scatter_elements_update_base.hpp>
+#include <openvino/op/util/scatter_nd_base.hpp>
 
 namespace carillon::engine::second {
 namespace {
@@ -98,31 +116,110 @@ std::string name_of(const ov::Node& node) {
 }
 constexpr const char* unwritten_collection =
     "runs 0 times, and OpenVINO leaves unwritten what such a Loop collects";
+constexpr const char* unchecked_place =
+    "may have data without elements, and OpenVINO does not check its indices";
 std::string unwritten_result(const ov::Output<ov::Node>& operand) {
   return "has an operand without elements, '" + operand.get_node()->get_friendly_name() +
          "', for which OpenVINO leaves its result unwritten";
 }
 
-// OpenVINO's GatherND reads whatever lies where an index points, its own data or not. So all indices and
-// extents must be known, and go together.
-void refuse_unchecked(const ov::Node& node) {
-  const auto* const gather = dynamic_cast<const ov::op::util::GatherNDBase*>(&node);
-  if (gather == nullptr) return;
+// An operator that is given places in its operand 0 by its operand 1.
+struct Indexed {
+  std::vector<std::int64_t> axes;  // of operand 0, for each index of a place; one for all, where it has one
+  // OpenVINO reads or writes whatever lies at an index outside of its axis, its own data or not. (The others
+  // give zeros, or an error that names no index.)
+  bool goes_beyond = false;
+};
+
+std::optional<std::int64_t> axis_in(const ov::Output<ov::Node>& value, const ov::Rank& rank) {
+  if (!is_constant(value)) return std::nullopt;
+  const std::int64_t axis = element_of(value);
+  return axis < 0 ? axis + rank.get_length() : axis;
+}
+
+// Nothing for any other operator, and where no axis is known.
+std::optional<Indexed> indexed(const ov::Node& node) {
+  using namespace ov::op;
+  const auto* const gather_nd = dynamic_cast<const util::GatherNDBase*>(&node);
+  const auto* const scatter_nd = dynamic_cast<const util::ScatterNDBase*>(&node);
+  if (gather_nd != nullptr || scatter_nd != nullptr) {
+    const ov::PartialShape& indices = node.get_input_partial_shape(1);
+    if (node.get_input_partial_shape(0).rank().is_dynamic() || indices.rank().is_dynamic() ||
+        indices[indices.size() - 1].is_dynamic())
+      refuse(
+          node,
+          "has places of which the data decide the number of dimensions, and OpenVINO does not check them");
+    Indexed out{.axes = {}, .goes_beyond = gather_nd != nullptr};
+    const auto first = static_cast<std::int64_t>(gather_nd != nullptr ? gather_nd->get_batch_dims() : 0);
+    for (std::int64_t i = 0; i < indices[indices.size() - 1].get_length(); ++i) out.axes.push_back(first + i);
+    return out;
+  }
+  const ov::Rank rank = node.get_input_size() == 0 ? ov::Rank() : node.get_input_partial_shape(0).rank();
+  std::optional<std::int64_t> axis;
+  bool goes_beyond = false;
+  if (dynamic_cast<const util::GatherBase*>(&node) != nullptr) {
+    if (rank.is_static()) axis = axis_in(node.input_value(2), rank);
+  } else if (const auto* const elements = dynamic_cast<const v6::GatherElements*>(&node)) {
+    if (rank.is_static())
+      axis = elements->get_axis() < 0 ? elements->get_axis() + rank.get_length() : elements->get_axis();
+  } else if (dynamic_cast<const util::ScatterElementsUpdateBase*>(&node) != nullptr) {
+    goes_beyond = true;
+    if (rank.is_static()) axis = axis_in(node.input_value(3), rank);
+    if (!axis) refuse(node, "has an axis that the data decide, and OpenVINO does not check its indices");
+  }
+  if (!axis) return std::nullopt;
+  return Indexed{.axes = {*axis}, .goes_beyond = goes_beyond};
+}
+
+// Whether all indices are known and within the least that the extents can be. Throws where an index is known
+// to be outside.
+bool surely_inside(const ov::Node& node, const Indexed& how) {
+  if (how.axes.empty()) return true;
+  if (!is_constant(node.input_value(1))) return false;
   const ov::PartialShape& data = node.get_input_partial_shape(0);
-  const ov::PartialShape& indices = node.get_input_partial_shape(1);
-  if (!is_constant(node.input_value(1)) || data.is_dynamic())
-    refuse(
-        node,
-        "has indices or extents that are known at run time alone, and OpenVINO does not check its indices");
   const auto values = ov::as_type_ptr<ov::op::v0::Constant>(node.input_value(1).get_node_shared_ptr())
                           ->cast_vector<std::int64_t>();
-  const auto depth = static_cast<std::size_t>(indices[indices.size() - 1].get_length());
+  bool inside = true;
   for (std::size_t i = 0; i < values.size(); ++i) {
-    const std::int64_t extent = data[gather->get_batch_dims() + i % depth].get_length();
-    if (values[i] < -extent || values[i] >= extent)
-      refuse(node, "has the index " + std::to_string(values[i]) + ", which is outside of " +
-                       std::to_string(extent));
+    const ov::Dimension& extent = data[how.axes[i % how.axes.size()]];
+    const std::int64_t least = extent.get_min_length();
+    const bool within = values[i] >= -least && values[i] < least;
+    if (!within && extent.is_static())
+      refuse(node,
+             "has the index " + std::to_string(values[i]) + ", which is outside of " + std::to_string(least));
+    inside = inside && within;
   }
+  return inside;
+}
+
+// Bounds the indices by the extents of that run's data, in front of the node. Returns [1]: how many were out
+// of bounds, 0 for no indices.
+ov::Output<ov::Node> bound_indices(ov::Node& node, const Indexed& how) {
+  using namespace ov::op;
+  const ov::Output<ov::Node> indices = node.input_value(1);
+  const auto constant = [](const std::vector<std::int64_t>& values) {
+    return v0::Constant::create(ov::element::i64, {values.size()}, values);
+  };
+  const auto wide = std::make_shared<v0::Convert>(indices, ov::element::i64);
+  const auto extents = std::make_shared<v8::Gather>(std::make_shared<v3::ShapeOf>(node.input_value(0)),
+                                                    constant(how.axes), constant({0}));
+  const auto lowest = std::make_shared<v1::Multiply>(extents, constant({-1}));
+  const auto highest = std::make_shared<v1::Subtract>(extents, constant({1}));
+  const auto zero = v0::Constant::create(ov::element::i64, {}, {0});
+  // An index alone has no dimension that the extents' one could be laid along.
+  const bool alone =
+      indices.get_partial_shape().rank().is_static() && indices.get_partial_shape().size() == 0;
+  const auto along = [&](const std::shared_ptr<ov::Node>& limits) -> std::shared_ptr<ov::Node> {
+    return alone ? std::static_pointer_cast<ov::Node>(std::make_shared<v0::Squeeze>(limits, zero)) : limits;
+  };
+  const auto bounded =
+      std::make_shared<v1::Maximum>(std::make_shared<v1::Minimum>(wide, along(highest)), along(lowest));
+  node.input(1).replace_source_output(std::make_shared<v0::Convert>(bounded, indices.get_element_type()));
+  const auto outside =
+      std::make_shared<v0::Convert>(std::make_shared<v1::NotEqual>(wide, bounded), ov::element::i64);
+  const auto flat = std::make_shared<v1::Reshape>(outside, constant({-1}), false);
+  const auto some = std::make_shared<v0::Concat>(ov::OutputVector{flat, constant({0})}, 0);
+  return std::make_shared<v1::ReduceSum>(some, constant({0}), true);
 }
 
 // Calls `visit` for each operator of the model and, with `inside`, of the bodies in it.
@@ -146,6 +243,17 @@ UnwrittenWatch UnwrittenWatch::add(ov::Model& model) {
     out.watched_.push_back({what, own + results.size(), std::move(error)});
     results.push_back(std::make_shared<ov::op::v0::Result>(value));
   };
+  const auto watch_indices = [&](ov::Node& node, bool inside) {
+    const std::optional<Indexed> how = indexed(node);
+    if (!how || surely_inside(node, *how)) return;
+    if (how->goes_beyond && inside)
+      refuse(node,
+             "is inside the body of another operator and has indices that are known at run time alone, and "
+             "OpenVINO does not check them");
+    if (how->goes_beyond && may_be_empty(node.get_input_partial_shape(0))) refuse(node, unchecked_place);
+    if (inside) return;  // nothing in a body can be watched
+    watch(What::outside, bound_indices(node, *how), name_of(node) + " has an index outside of its axis");
+  };
   each_node(model, [&](ov::Node& node, bool inside) {
     if (const auto* const body = dynamic_cast<const Body*>(&node)) {
       out.may_leave_ = true;
@@ -168,7 +276,7 @@ UnwrittenWatch UnwrittenWatch::add(ov::Model& model) {
       }
       return;
     }
-    refuse_unchecked(node);
+    watch_indices(node, inside);
     if (inside || always_writes(node)) return;
     const auto outputs = node.outputs();
     if (std::ranges::none_of(outputs,
@@ -203,6 +311,9 @@ void UnwrittenWatch::check(ov::InferRequest& request) const {
       case What::condition:
         unwritten = first() == 0;
         break;
+      case What::outside:
+        unwritten = first() != 0;
+        break;
       case What::elements: {
         const auto* const extents = told.data<const std::int64_t>();
         unwritten = std::find(extents, extents + told.get_size(), 0) != extents + told.get_size();
@@ -215,6 +326,10 @@ void UnwrittenWatch::check(ov::InferRequest& request) const {
 
 void refuse_unwritten(const ov::Model& model) {
   each_node(model, [](const ov::Node& node, bool) {
+    if (const auto how = indexed(node); how && how->goes_beyond &&
+                                        is_empty(node.get_input_partial_shape(0)) &&
+                                        !is_empty(node.get_input_partial_shape(1)))
+      refuse(node, unchecked_place);
     if (always_writes(node) || dynamic_cast<const Body*>(&node) != nullptr) return;
     const auto outputs = node.outputs();
     if (std::ranges::all_of(outputs, [](const auto& each) { return is_empty(each.get_partial_shape()); }))

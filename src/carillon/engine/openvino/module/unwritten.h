@@ -7,14 +7,14 @@
 
 #include <openvino/openvino.hpp>
 
-// Results that OpenVINO's CPU plugin does not write, and does not tell of:
+// Results that OpenVINO's CPU plugin does not write, and memory that is not its own that it reads or writes,
+// without telling of either:
 //
-// - What a Loop collects over its iterations, where it runs 0 times. The result keeps the numbers of the run
-// before,
-//   and their extents.
-// - What most operators make of an operand without elements, where the result has elements (a product over a
-// dimension
-//   of 0, a convolution that pads, the last state of an LSTM over no steps).
+// - A Loop that runs 0 times leaves what it collects unwritten. The result keeps the numbers and the extents
+//   of the run before.
+// - Most operators leave their result unwritten where an operand has no elements and the result has some (a
+//   product over a dimension of 0, a convolution that pads, the last state of an LSTM over no steps).
+// - GatherND reads, and ScatterElements writes, at an index outside of its axis. Gather gives zeros there.
 //
 // The run before may have been another client's, and operators that read such a result carry its numbers on
 // to outputs that are written. So clearing outputs is not enough: a run in which this happens must fail.
@@ -30,18 +30,19 @@ class BadData : public std::runtime_error {
 class UnwrittenWatch {
  public:
   // Of a model whose inputs have elements, whatever their open extents are. Adds outputs behind the model's
-  // own that tell what check() needs. Throws std::runtime_error, naming the operator, where every run would
-  // leave a result unwritten, or where the operator is inside a body, which shows nothing.
+  // own that tell what check() needs, and bounds indices by their axes. Throws std::runtime_error, naming the
+  // operator, where every run would fail, or where the operator is inside a body, which shows nothing.
   static UnwrittenWatch add(ov::Model& model);
 
-  // After a run. Throws BadData, naming the operator, where one left a result unwritten.
+  // After a run. Throws BadData, naming the operator, where one left a result unwritten or had an index
+  // outside of its axis.
   void check(ov::InferRequest& request) const;
   // Whether outputs may be left unwritten at all, as far as the operators tell: whoever hands out memory for
   // them clears it first.
   bool may_leave() const { return may_leave_; }
 
  private:
-  enum class What { iterations, condition, elements };
+  enum class What { iterations, condition, elements, outside };
   struct Watched {
     What what = What::elements;
     std::size_t output = 0;  // of the compiled model
@@ -52,7 +53,7 @@ class UnwrittenWatch {
 };
 
 // Of a model at sizes that are all known: throws std::runtime_error, naming the operator, where an operand
-// has no elements and the operator would leave a result unwritten.
+// has no elements and the operator would leave a result unwritten or has indices into that operand.
 void refuse_unwritten(const ov::Model& model);
 
 }  // namespace carillon::engine::second
