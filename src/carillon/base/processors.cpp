@@ -1,13 +1,18 @@
 #include "carillon/base/processors.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
+#include <ctime>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include <sched.h>
 #include <unistd.h>
@@ -38,20 +43,32 @@ std::optional<std::int64_t> number(std::string_view word) {
   return value;
 }
 
-// Those that the process's first thread may run on: threads that are pinned know only their own.
-int allowed_processors() {
+// Those that the process's first thread may run on: threads that are pinned know only their own. Empty where
+// the system does not tell.
+std::vector<int> allowed_processors() {
+  std::vector<int> out;
   for (int bits = CPU_SETSIZE; bits <= most_set_bits; bits *= 2) {
     cpu_set_t* const set = CPU_ALLOC(static_cast<std::size_t>(bits));
     if (set == nullptr) break;
     const std::size_t size = CPU_ALLOC_SIZE(static_cast<std::size_t>(bits));
     const bool told = sched_getaffinity(getpid(), size, set) == 0;
     const bool too_small = !told && errno == EINVAL;
-    const int count = told ? CPU_COUNT_S(size, set) : 0;
+    for (int i = 0; told && i < bits; ++i)
+      if (CPU_ISSET_S(static_cast<std::size_t>(i), size, set)) out.push_back(i);
     CPU_FREE(set);
-    if (count > 0) return count;
     if (!too_small) break;
   }
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return out;
+}
+int count_allowed() {
+  const auto count = static_cast<int>(allowed_processors().size());
+  return count > 0 ? count : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+Duration clock_of(clockid_t which) {
+  timespec time{};
+  if (clock_gettime(which, &time) != 0) return Duration{0};
+  return std::chrono::seconds{time.tv_sec} + std::chrono::nanoseconds{time.tv_nsec};
 }
 
 }  // namespace
@@ -86,7 +103,7 @@ std::optional<double> quota_of(std::string_view quota, std::string_view period) 
 }
 
 ProcessorLimits processor_limits(const fs::path& root, int allowed) {
-  ProcessorLimits limits{.allowed = allowed > 0 ? allowed : allowed_processors()};
+  ProcessorLimits limits{.allowed = allowed > 0 ? allowed : count_allowed()};
   for (const ControlGroup& group : control_groups("cpu", root)) {
     const fs::path& folder = group.folder;
     const fs::path file = folder / (group.v2 ? "cpu.max" : "cpu.cfs_quota_us");
@@ -103,8 +120,58 @@ int usable_processors() {
   return processor_limits().usable();
 }
 
-bool UsableProcessors::set(ProcessorLimits limits) {
+std::optional<Duration> idle_time(std::string_view proc_stat, const std::vector<int>& of) {
+  std::int64_t ticks = 0;
+  std::size_t found = 0;
+  for (std::string_view left = proc_stat; !left.empty();) {
+    std::string_view line = left.substr(0, left.find('\n'));
+    left.remove_prefix(std::min(left.size(), line.size() + 1));
+    std::string_view name = next_word(line);
+    if (!name.starts_with("cpu")) continue;
+    name.remove_prefix(3);
+    const auto which = number(name);
+    if (!which || std::ranges::find(of, *which) == of.end()) continue;
+    // user nice system idle iowait
+    std::array<std::int64_t, 5> times{};
+    for (std::int64_t& time : times) {
+      const auto told = number(next_word(line));
+      if (!told || *told < 0) return std::nullopt;
+      time = *told;
+    }
+    ticks += times[3] + times[4];
+    ++found;
+  }
+  if (found < of.size()) return std::nullopt;
+  static const std::int64_t per_second = std::max<std::int64_t>(1, sysconf(_SC_CLK_TCK));
+  return Duration{std::chrono::seconds{1}} * ticks / per_second;
+}
+
+double OthersUse::look() {
+  Times now{.wall = clock_of(CLOCK_MONOTONIC),
+            .idle = {},
+            .own = clock_of(CLOCK_PROCESS_CPUTIME_ID),
+            .processors = allowed_processors()};
+  const auto idle = idle_time(text_of("/proc/stat"), now.processors);
+  if (!idle || now.processors.empty()) {
+    before_.reset();
+    return 0;
+  }
+  now.idle = *idle;
+  const std::optional<Times> before = std::exchange(before_, now);
+  if (!before || before->processors != now.processors || now.wall <= before->wall) return 0;
+  const auto count = static_cast<double>(now.processors.size());
+  const double wall = to_seconds(now.wall - before->wall);
+  const double used = count * wall - to_seconds(now.idle - before->idle) - to_seconds(now.own - before->own);
+  return std::clamp(used / wall, 0.0, count);
+}
+
+bool UsableProcessors::look() {
+  return set(processor_limits(), others_.look());
+}
+
+bool UsableProcessors::set(ProcessorLimits limits, double taken_by_others) {
   limits_ = std::move(limits);
+  free_.store(std::max(0.0, limits_.allowed - taken_by_others), std::memory_order_relaxed);
   return now_.exchange(limits_.usable(), std::memory_order_relaxed) != limits_.usable();
 }
 

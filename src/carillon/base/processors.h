@@ -6,6 +6,9 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
+
+#include "carillon/base/time.h"
 
 namespace carillon {
 
@@ -39,22 +42,47 @@ ProcessorLimits processor_limits(const std::filesystem::path& root = "/", int al
 // processor_limits().usable().
 int usable_processors();
 
+// Of the text of /proc/stat: how long the processors `of` together had nothing to do since the machine
+// started. Nothing where it tells of fewer than these.
+std::optional<Duration> idle_time(std::string_view proc_stat, const std::vector<int>& of);
+
+// How many of the processors that the process may run on others keep busy: other processes, and other
+// machines on the same host as far as the system tells (steal). Not thread-safe.
+class OthersUse {
+ public:
+  // Since the last look, in processors: from 0 to as many as there are. Ticks are 10 ms, so looks should lie
+  // half a second apart or more. 0 at the first look, and where /proc/stat cannot be read.
+  double look();
+
+ private:
+  struct Times {
+    Duration wall{0}, idle{0}, own{0};
+    std::vector<int> processors;
+  };
+  std::optional<Times> before_;
+};
+
 // The number as it was when somebody looked last; whoever goes by it reads it from any thread.
 class UsableProcessors {
  public:
   UsableProcessors() : UsableProcessors(processor_limits()) {}
-  explicit UsableProcessors(ProcessorLimits limits) : limits_(std::move(limits)), now_(limits_.usable()) {}
+  explicit UsableProcessors(ProcessorLimits limits)
+      : limits_(std::move(limits)), free_(limits_.allowed), now_(limits_.usable()) {}
 
   int now() const { return now_.load(std::memory_order_relaxed); }
   // As they were found last. Of the thread that looks.
   const ProcessorLimits& limits() const { return limits_; }
-  // Looks again; true where the number is another. One thread's.
-  bool look() { return set(processor_limits()); }
+  // Of those that the process may run on, so many are free of others' work: at least 0.
+  double free() const { return free_.load(std::memory_order_relaxed); }
+  // Looks again; true where the number is another. One thread's. See OthersUse for how often.
+  bool look();
   // The same with what somebody else found.
-  bool set(ProcessorLimits limits);
+  bool set(ProcessorLimits limits, double taken_by_others = 0);
 
  private:
   ProcessorLimits limits_;
+  OthersUse others_;
+  std::atomic<double> free_;
   std::atomic<int> now_;
 };
 

@@ -4,6 +4,7 @@
 #include <string>
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 namespace carillon {
 namespace {
@@ -94,6 +95,39 @@ TEST(Processors, SayWhetherTheNumberIsAnother) {
   EXPECT_FALSE(processors.set({.allowed = 8, .quota = 2.9, .quota_file = {}}));
   EXPECT_TRUE(processors.set({.allowed = 2, .quota = 2.9, .quota_file = {}}));
   EXPECT_EQ(processors.now(), 2);
+}
+
+TEST(Processors, ThoseThatOthersKeepBusyAreNotFree) {
+  UsableProcessors processors({.allowed = 4, .quota = {}, .quota_file = {}});
+  EXPECT_EQ(processors.free(), 4);
+  processors.set({.allowed = 4, .quota = {}, .quota_file = {}}, 1.5);
+  EXPECT_EQ(processors.free(), 2.5);
+  processors.set({.allowed = 2, .quota = {}, .quota_file = {}}, 3);
+  EXPECT_EQ(processors.free(), 0);
+}
+
+TEST(IdleTime, IsThatOfTheProcessorsThatAreAskedFor) {
+  const std::string text =
+      "cpu  40 0 40 900 60 0 0 0 0 0\ncpu0 10 0 10 300 20 0 0 7 0 0\ncpu1 10 0 10 200 0 0 0 0 0 0\n"
+      "cpu12 20 0 20 400 40 0 0 0 0 0\nintr 7 8 9\n";
+  const Duration tick = Duration{std::chrono::seconds{1}} / sysconf(_SC_CLK_TCK);
+  EXPECT_EQ(idle_time(text, {0, 12}), 760 * tick);
+  EXPECT_EQ(idle_time(text, {1}), 200 * tick);
+  EXPECT_FALSE(idle_time(text, {0, 2})) << "there is no processor 2";
+  EXPECT_FALSE(idle_time("", {0}));
+  EXPECT_FALSE(idle_time("cpu0 10 0 x 300 20\n", {0}));
+  EXPECT_FALSE(idle_time("cpu0 10 0 1\n", {0})) << "cut off";
+  EXPECT_FALSE(idle_time("cpu0 10 0 1 -5 0\n", {0}));
+}
+
+TEST(Processors, OthersTakeBetweenNoneAndAll) {
+  OthersUse others;
+  EXPECT_EQ(others.look(), 0) << "the first look has nothing to go by";
+  for (int i = 0; i < 3; ++i) {
+    const double taken = others.look();
+    EXPECT_GE(taken, 0);
+    EXPECT_LE(taken, processor_limits().allowed);
+  }
 }
 
 TEST(Processors, OfThisMachineAreAtLeastOne) {

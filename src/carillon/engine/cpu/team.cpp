@@ -66,7 +66,7 @@ CpuTeam::CpuTeam(const TeamOptions& options, std::shared_ptr<const UsableProcess
       active_(options.threads),
       processors_(std::move(processors)),
       most_(options.threads),
-      chosen_(options.threads) {
+      chosen_(options.threads, [this](int threads) { return room_for(threads); }) {
   CARILLON_ASSERT(options.threads >= 1);
   try {
     for (int i = 1; i < options.threads; ++i) {
@@ -99,7 +99,14 @@ int CpuTeam::adapt() {
   chosen_.set_most(most_);
   const int wanted = chosen_.now(), before = active_.exchange(wanted);
   if (wanted > before) active_.notify_all();
+  if (wanted < before) stays_.store(1 - stays_.load());
   return wanted;
+}
+
+// Where less than half of a processor is free for the last thread, that thread takes more than twice as long,
+// and all wait for it: half of the threads would be as quick.
+bool CpuTeam::room_for(int threads) const {
+  return processors_ == nullptr || processors_->free() >= threads - 0.5;
 }
 
 Arena& CpuTeam::arena(int parts) {
@@ -138,10 +145,12 @@ void CpuTeam::help(int number) {
     }
     called_since(seen);
     seen = calls_.load(std::memory_order_acquire);
+    // Looked at before active_, which adapt() changes first: who comes late from a wider run leaves at once.
+    const std::size_t stays = stays_.load();
     // A thread that finds no free slot would wait for one, so no more come than there are.
     if (Arena* const arena = where_.load(std::memory_order_acquire);
         arena != nullptr && number < std::min(arena->parts(), active_.load()))
-      arena->execute([arena] { arena->stay_.wait(); });
+      arena->execute([arena, stays] { arena->stay_[stays].wait(); });
   }
 }
 

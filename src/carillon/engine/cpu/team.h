@@ -1,6 +1,8 @@
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -53,7 +55,9 @@ class Arena {
   friend class CpuTeam;
   int parts_;
   tbb::task_arena arena_;
-  tbb::task_group stay_;  // what helpers in the arena wait for, and run parts meanwhile
+  // What helpers in the arena wait for, and run parts meanwhile. A team that gets narrower goes over to the
+  // other, so that helpers leave the first even where runs follow each other without a gap.
+  std::array<tbb::task_group, 2> stay_;
 };
 
 // Arenas by their number of parts, each made when it is first asked for.
@@ -105,13 +109,14 @@ class CpuTeam final : public Team {
   template <typename Work>
   void run(Arena& arena, const Work& work) {
     if (active_.load(std::memory_order_relaxed) == 1 || arena.parts() == 1) return arena.execute(work);
-    const tbb::task_handle open = arena.stay_.defer([] {});
+    const tbb::task_handle open = arena.stay_[stays_.load(std::memory_order_relaxed)].defer([] {});
     call(&arena);
     arena.execute(work);
     where_.store(nullptr, std::memory_order_release);
   }
 
  private:
+  bool room_for(int threads) const;
   void call(Arena* arena);
   void help(int number);
   void end();
@@ -122,6 +127,7 @@ class CpuTeam final : public Team {
   std::atomic<int> calls_{0};           // goes up with each
   std::atomic<bool> ending_{false};
   std::vector<std::atomic<pid_t>> numbers_;  // of the helpers, by the system; 0 for one that has not begun
+  std::atomic<std::size_t> stays_{0};        // which of an arena's `stay_`
   std::atomic<int> active_{1};               // threads that take part: helpers from this number on sleep
   std::shared_ptr<const UsableProcessors> processors_;
   int most_ = 1;

@@ -1,5 +1,6 @@
 #include "carillon/engine/cpu/team_width.h"
 
+#include <algorithm>
 #include <functional>
 
 #include <gtest/gtest.h>
@@ -99,6 +100,53 @@ TEST(TeamWidth, BeginsAnewWithAnotherNumberOfProcessors) {
   EXPECT_EQ(machine.width.now(), 3);
   machine.width.set_most(1);
   EXPECT_EQ(machine.width.now(), 1);
+}
+
+// A server that neighbours disturb refuses most requests: what little runs must be enough to decide by.
+TEST(TeamWidth, FewLongRunsAreEnough) {
+  TeamWidth width(2);
+  TimePoint now{};
+  const auto run = [&] {
+    const Duration took = width.now() == 2 ? 8 * 40ms : 2 * 2 * 40ms;
+    now += 500ms;
+    width.ran(took, 40ms, now);
+  };
+  for (int i = 0; i < 2 * TeamWidth::runs_judged; ++i) run();
+  EXPECT_EQ(width.now(), 1) << "judged, and a trial";
+}
+
+TEST(TeamWidth, NoMoreThreadsAreTriedThanThereIsRoomFor) {
+  bool room = false;
+  int asked = 0;
+  Machine machine{TeamWidth(4, [&](int threads) {
+    asked = threads;
+    return room;
+  })};
+  const auto crowded = [](int threads) { return usual * (1 + threads); };
+  machine.run(10s, crowded);
+  ASSERT_EQ(machine.width.now(), 1);
+  machine.runs = machine.widest = 0;
+  machine.run(60s, crowded);
+  EXPECT_EQ(machine.widest, machine.runs) << "no run on more than one thread";
+  EXPECT_EQ(asked, 2);
+  room = true;
+  machine.run(60s, quiet);
+  EXPECT_EQ(machine.width.now(), 4);
+}
+
+TEST(TeamWidth, ATrialOfMoreThreadsEndsWithTheSecondRunThatIsWorse) {
+  Machine machine{TeamWidth(2)};
+  int wide = 0, longest = 0;
+  const auto crowded = [&](int threads) {
+    wide = threads == 2 ? wide + 1 : 0;
+    longest = std::max(longest, wide);
+    return threads == 2 ? 5 * usual : 2 * usual;
+  };
+  machine.run(10s, crowded);
+  ASSERT_EQ(machine.width.now(), 1);
+  longest = 0;
+  machine.run(60s, crowded);
+  EXPECT_EQ(longest, 2);
 }
 
 // One run that takes very long, as memory is touched or a thread woken, is no neighbour.
