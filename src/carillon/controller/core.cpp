@@ -348,11 +348,13 @@ void Core::on_result(const worker::ActionResult& result, TimePoint now) {
   // The scheduler hears of it before it hears what comes of it, and could give up the device. Nobody is to
   // learn from bad data how long such batches take: they could teach whatever they like.
   if (!stopped_)
-    pending_.push_back(schedule::ActionDone{.id = result.id,
-                                            .status = result.status,
-                                            .start = result.times.exec_start,
-                                            .end = result.times.exec_end,
-                                            .duration = success && result.odd_time ? flight.predicted : ran});
+    pending_.push_back(
+        schedule::ActionDone{.id = result.id,
+                             .status = result.status,
+                             .start = result.times.exec_start,
+                             .end = result.times.exec_end,
+                             .duration = success && result.odd_time ? flight.predicted : ran,
+                             .threads = success && !result.odd_time ? result.times.threads : 0});
   switch (flight.kind) {
     case ActionKind::load:
       if (!success) break;

@@ -148,6 +148,8 @@ class Team {
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
   virtual int width() const = 0;  // its threads
+  // Of them, those that take part in runs now. From the stream's thread.
+  virtual int active() const { return width(); }
   // The system's numbers of the helpers, appended to `out`. From any thread.
   virtual void threads(std::vector<pid_t>& /*out*/) const {}
 };

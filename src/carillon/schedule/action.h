@@ -131,6 +131,9 @@ struct ActionDone {
   TimePoint start;  // when the work began; meaningless where nothing was done
   TimePoint end;
   Duration duration;  // of the work on the device itself (EXEC, or the copy of LOAD)
+  // Of an INFER that succeeded: the threads that ran it, where the device has others at other times, as when
+  // neighbours take its processors. With another number all takes another time. 0: not told.
+  int threads = 0;
 };
 // A device appears (also at the start), or changes. Loaded models and pending actions of a device that went
 // are gone.

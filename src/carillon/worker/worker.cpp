@@ -1061,6 +1061,7 @@ void WorkerImpl::end_run(Exec& exec, InferSlot& action, int next, const Error* e
   }
   const TimePoint now = clock_.now();
   action.times.exec_end = now;
+  if (exec.team && exec.index == device::ClassStreams::normal) action.times.threads = exec.team->active();
   if (exec.index >= device::ClassStreams::first_best_effort)
     action.times.padded += std::clamp(real_time_.so_far(now) - action.segment.real_time, Duration{0},
                                       now - action.segment.start);

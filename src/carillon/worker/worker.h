@@ -50,6 +50,7 @@ struct ActionTimes {
   int preemptions = 0;                 // how often
   Duration lost{0};                    // of what it ran: of kernels that were stopped inside and start again
   Duration padded{0};                  // of what it ran, best effort: beside real-time runs
+  int threads = 0;                     // that EXEC's kernels had, of class normal; 0: not told
   bool preempts = false;               // real-time: what goes later ran as it was received
   Duration ran() const { return exec_end - exec_start - paused; }  // on the device
 };

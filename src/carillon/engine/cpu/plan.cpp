@@ -341,8 +341,9 @@ Result<> CpuPlan::run(KernelRange range, const Binding& binding, std::span<Durat
   }
   State& state = *static_cast<State*>(binding.state);
   const int threads = state.team.adapt();
+  const bool rests = pacer != nullptr && pacer->share() < 1;
   const bool told = state.team.adapts() && state.stops_inside && range.first == 0 &&
-                    range.last == kernels() && durations.empty() && pacer == nullptr;
+                    range.last == kernels() && durations.empty() && !rests;
   if (!told) return Run(*this, binding, durations, stop, pacer).all(range);
   const auto began = std::chrono::steady_clock::now();
   Run run(*this, binding, durations, stop, pacer);

@@ -5,14 +5,18 @@
 #include <cstdlib>
 #include <functional>
 #include <iostream>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <thread>
 
 #include <gtest/gtest.h>
 
+#include "carillon/base/processors.h"
 #include "carillon/engine/cpu/cpu_engine.h"
+#include "carillon/engine/cpu/team.h"
 #include "carillon/engine/cpu/test_support.h"
+#include "carillon/engine/pacer.h"
 
 namespace carillon::engine {
 namespace {
@@ -155,6 +159,35 @@ Stopped expect_stops_change_nothing(Engine& engine, const CompiledModel& model, 
     }
   }
   return result;
+}
+
+// A server's runs have a signal that can stop them, and a pacer that lets them rest where they have a share.
+TEST(TeamsWidth, WholeRunsWithoutRestsTellWhatTheyTook) {
+  const auto processors =
+      std::make_shared<UsableProcessors>(ProcessorLimits{.allowed = 2, .quota = {}, .quota_file = {}});
+  const auto engine = make_cpu_engine({.threads = 2, .processors = processors});
+  const auto model = engine->compile(MadeModel(sizeable), {.batch_sizes = {1}, .stop_cost = 0.5});
+  ASSERT_TRUE(model) << model.error().message;
+  const Plan& plan = *(*model)->plan(1);
+  const auto team = engine->make_team({.threads = 2});
+  ASSERT_TRUE(team) << team.error().message;
+  const auto told = [&] { return static_cast<const cpu::CpuTeam&>(**team).told(); };
+  const Bound bound(**model, plan, random_inputs(sizeable(1), 1), team->get());
+  StopSignal stop;
+  Pacer whole(1), half(0.5);
+  const KernelRange all{0, plan.kernels()};
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_EQ(told(), static_cast<std::uint64_t>(std::max(0, i - 3)))
+        << "the first three touch memory and wake threads";
+    ASSERT_TRUE(plan.run(all, bound.binding(), {}, &stop, &whole));
+  }
+  EXPECT_EQ(told(), 3U);
+  ASSERT_TRUE(plan.run(all, bound.binding(), {}, &stop, &half));
+  ASSERT_TRUE(plan.run({0, plan.kernels() - 1}, bound.binding(), {}, &stop, &whole));
+  EXPECT_EQ(told(), 3U);
+  processors->set({.allowed = 1, .quota = {}, .quota_file = {}});
+  ASSERT_TRUE(plan.run(all, bound.binding(), {}, &stop, &whole));
+  EXPECT_EQ((*team)->active(), 1);
 }
 
 class Stop : public ::testing::TestWithParam<int> {};

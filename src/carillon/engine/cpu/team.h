@@ -90,6 +90,7 @@ class CpuTeam final : public Team {
   CpuTeam& operator=(const CpuTeam&) = delete;
 
   int width() const override { return static_cast<int>(helpers_.size()) + 1; }
+  int active() const override { return active_.load(std::memory_order_relaxed); }
   void threads(std::vector<pid_t>& out) const override;
   // Whether it is as wide as there are processors (CpuOptions::processors).
   bool adapts() const { return processors_ != nullptr && !helpers_.empty(); }
@@ -100,7 +101,11 @@ class CpuTeam final : public Team {
   // The most that adapt() chooses from now.
   int most() const { return most_; }
   // Behind a run of that many threads: see TeamWidth::ran().
-  void ran(Duration took, Duration usual, TimePoint at) { chosen_.ran(took, usual, at); }
+  void ran(Duration took, Duration usual, TimePoint at) {
+    ++told_;
+    chosen_.ran(took, usual, at);
+  }
+  std::uint64_t told() const { return told_; }  // of so many runs
   // The team's arena for so many parts, as long as the team. Allocates where it is the first asked for. From
   // any thread.
   Arena& arena(int parts);
@@ -132,6 +137,7 @@ class CpuTeam final : public Team {
   std::shared_ptr<const UsableProcessors> processors_;
   int most_ = 1;
   TeamWidth chosen_{1};
+  std::uint64_t told_ = 0;
   std::vector<std::thread> helpers_;
 };
 

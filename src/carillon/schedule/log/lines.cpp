@@ -89,6 +89,7 @@ void append(std::string& out, const Event& event) {
   } else if (const auto* done = std::get_if<ActionDone>(&event)) {
     fmt::format_to(to, "done {} {} {} {} {}", done->id.value, static_cast<int>(done->status), ns(done->start),
                    ns(done->end), done->duration.count());
+    if (done->threads > 0) fmt::format_to(to, " {}", done->threads);
   } else if (const auto* change = std::get_if<DeviceChanged>(&event)) {
     fmt::format_to(to, "device {} {} {} {}", change->device.value, change->alive ? 1 : 0, change->pages,
                    change->best_effort);
@@ -223,6 +224,8 @@ Event read_event(std::string_view kind, Words& words, std::size_t models) {
     done.start = words.time();
     done.end = words.time();
     done.duration = words.duration();
+    if (!words.done()) done.threads = words.number<int>();  // since version 7, where the device tells
+    if (done.threads < 0) words.fail();
     return done;
   }
   if (kind == "device") {

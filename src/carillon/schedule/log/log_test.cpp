@@ -165,6 +165,7 @@ TEST_F(DecisionLog, EveryActionAndEventIsReadAsItWasWritten) {
   const Event events[] = {RequestArrived{{.id = {1}, .model = {0}}},
                           RequestCancelled{{1}, {0}},
                           ActionDone{{1}, ActionStatus::stopped, TimePoint{1ms}, TimePoint{2ms}, 1ms},
+                          ActionDone{{1}, ActionStatus::success, TimePoint{1ms}, TimePoint{2ms}, 1ms, 3},
                           DeviceChanged{{1}, false, 3},
                           DeviceChanged{{1}, true, 3, 7},
                           Wake{},

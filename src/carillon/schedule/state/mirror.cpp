@@ -372,13 +372,16 @@ void Mirror::finish_infer(const ActionDone& done, SentAction& sent, TimePoint no
   d.exec.remove(done.id, next_starts(d.exec, done, now), ran ? std::optional(done.start) : std::nullopt);
   if (sent.uses_copy) --on->pending_infers;
   if (done.status == ActionStatus::success) {
-    sent.margins = margins_.observe(sent.device, {.decided = sent.sent,
-                                                  .at_once = sent.at_once,
-                                                  .estimate = sent.expected,
-                                                  .start = done.start,
-                                                  .end = done.end,
-                                                  .took = done.duration,
-                                                  .heard = now});
+    const bool other_pace = done.threads > 0 && d.threads > 0 && done.threads != d.threads;
+    if (done.threads > 0) d.threads = done.threads;
+    if (other_pace) begin_other_pace(sent, done.duration, now);
+    sent.margins |= margins_.observe(sent.device, {.decided = sent.sent,
+                                                   .at_once = sent.at_once,
+                                                   .estimate = other_pace ? done.duration : sent.expected,
+                                                   .start = done.start,
+                                                   .end = done.end,
+                                                   .took = done.duration,
+                                                   .heard = now});
     if (!sent.outdated) measured(times, m, sent, done.duration, now);
   }
   if (on == nullptr) return;
@@ -388,6 +391,30 @@ void Mirror::finish_infer(const ActionDone& done, SentAction& sent, TimePoint no
     // The worker knows better. (One sent ahead of a LOAD that came late says nothing.)
     drop(d, home, *on);
     sent.copy_lost = true;
+  }
+}
+
+// What took `took` was the first that the device ran with another number of threads: nothing that was
+// measured before tells what it does from now on. The best guess is that all takes as many times its seed as
+// this did. O(models x batch sizes); widths change seldom.
+void Mirror::begin_other_pace(SentAction& sent, Duration took, TimePoint now) {
+  margins_.start(sent.device, true);
+  sent.margins = sent.other_estimates = true;
+  const Duration seed =
+      models_[sent.model.index()].info.batches[static_cast<std::size_t>(sent.batch_index)].exec;
+  const double speed =
+      static_cast<double>(took.count()) / static_cast<double>(std::max<std::int64_t>(1, seed.count()));
+  for (Model& m : models_) {
+    if (!m.served) continue;
+    if (!options_.by_device) {
+      m.times.rescale(m.info, speed, now, [](std::size_t) {});
+      continue;
+    }
+    OnDevice* const on = find(device(sent.device), m.info.id);
+    if (on == nullptr) continue;
+    on->times.rescale(m.info, speed, now, [](std::size_t) {});
+    find_bounds(m);
+    ++m.version;
   }
 }
 

@@ -249,6 +249,7 @@ class Mirror {
     bool alive = false;
     std::uint64_t total_pages = 0, free_pages = 0, freeing_pages = 0;
     Executor exec, load;
+    int threads = 0;                     // that ran the last INFER that told
     std::vector<std::uint32_t> slot_of;  // by model
     std::vector<OnDevice> slots;
     std::set<std::pair<TimePoint, ModelId>> lru;  // of the loaded
@@ -294,6 +295,7 @@ class Mirror {
   void look_whether_it_leaves(DeviceId device, ModelId model, const OnDevice& on);
   void finish_load(const ActionDone& done, const SentAction& sent, TimePoint now);
   void finish_infer(const ActionDone& done, SentAction& sent, TimePoint now);
+  void begin_other_pace(SentAction& sent, Duration took, TimePoint now);
   void measured(OnDevice* on, Model& model, SentAction& sent, Duration duration, TimePoint now);
   void bound(Model& model, std::size_t index, Duration estimate);
   void find_bounds(Model& model);

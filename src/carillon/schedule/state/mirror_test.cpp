@@ -75,7 +75,7 @@ TEST(Executor, ResultsCorrectTheForecast) {
 
 struct Loaded {
   Mirror state;
-  Loaded() {
+  explicit Loaded(const MirrorOptions& options = {}) : state(options) {
     state.model_changed(model_comes(linear_model(0, 1ms, 2ms, 3)));
     state.model_changed(model_comes(linear_model(1, 1ms, 2ms, 3)));
     state.device_changed({device, true, 10});
@@ -241,6 +241,33 @@ TEST(Mirror, ASlowSpellDoesNotShutAModelOut) {
   EXPECT_EQ(w.state.exec_estimate(device, model, 0), 90ms) << "the seed would not fit either";
   EXPECT_TRUE(w.state.doubt_row(model, 10ms, now + 2s));
   EXPECT_EQ(w.state.exec_estimate(device, model, 0), 3ms);
+}
+
+// A neighbour has come, and the device goes on with fewer threads.
+TEST(Mirror, WithAnotherNumberOfThreadsAllTakesAnotherTime) {
+  for (const bool by_device : {false, true}) {
+    Loaded w({.by_device = by_device});
+    TimePoint now = at(10ms);
+    const auto run = [&](Duration took, int threads) {
+      const ActionId infer = w.state.begin_infer(device, model, 0, {RequestId{5}}, now, 3ms, now);
+      const auto sent =
+          w.state.finish({infer, ActionStatus::success, now, now + took, took, threads}, now + took);
+      now += took;
+      return *sent;
+    };
+    for (int i = 0; i < 20; ++i) run(i % 2 == 0 ? 3ms : 12ms, 2);
+    ASSERT_EQ(w.state.exec_estimate(device, model, 0), 12ms);
+    ASSERT_EQ(w.state.exec_estimate(device, model, 1), 4ms);
+    const SentAction told = run(6ms, 1);
+    EXPECT_TRUE(told.margins && told.other_estimates);
+    EXPECT_EQ(w.state.exec_estimate(device, model, 0), 6ms) << "what two threads took counts no more";
+    EXPECT_EQ(w.state.exec_estimate(device, model, 1), 8ms) << "twice its seed, as the other";
+    EXPECT_EQ(w.state.exec_estimate(device, ModelId{1}, 0), by_device ? 3ms : 6ms)
+        << "by device only what has been there";
+    run(7ms, 1);
+    run(4ms, 0);
+    EXPECT_EQ(w.state.exec_estimate(device, model, 0), 7ms) << "the same number, or none, is no news";
+  }
 }
 
 TEST(Mirror, AnIdleDeviceIsTriedSoonerAndLessAndLessOften) {
