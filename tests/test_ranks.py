@@ -1,4 +1,5 @@
-"""Outputs whose rank depends on the size of a request: an answer has the rank of its run, metadata say that it is open."""
+"""Outputs whose rank or extents depend on the size of a request, or on its data by way of branches of unlike shapes: an
+answer has the shape of its run, metadata say what is open."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import onnxruntime
 import pytest
 import tritonclient.http as http_client
 from onnx import TensorProto, helper, numpy_helper
+from tritonclient.utils import InferenceServerException
 
 from loopback import serving, write_model
 from raw_http import MINUTE
@@ -31,6 +33,16 @@ def squeezed(axis):
                                           numpy_helper.from_array(np.array([1]), "one")]
 
 
+zero = numpy_helper.from_array(np.float32(0), "zero")
+
+
+def by_data(then, gives="y"):
+    """Where the sum of x is above 0 what `then` makes of it, else x."""
+    return [node("ReduceSum", ["x"], ["sum"], keepdims=0), node("Greater", ["sum", "zero"], ["c"]),
+            node("If", ["c"], [gives], then_branch=branch("then", then, "t"),
+                 else_branch=branch("else", [node("Identity", ["x"], ["e"])], "e"))]
+
+
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
@@ -43,11 +55,23 @@ def models(tmp_path_factory):
     (folder / "told" / "config.pbtxt").write_text('max_batch_size: 0\noutput { name: "y" data_type: TYPE_FP32 dims: [ -1, 8 ] }\n')
     (folder / "within" / "config.pbtxt").write_text("max_batch_size: 4\n")
     # Data decide: neither branch's shape is the answer's before it runs.
-    write_model(folder, "by_data",
-                [node("ReduceSum", ["x"], ["sum"], keepdims=0), node("Greater", ["sum", "zero"], ["c"]),
-                 node("If", ["c"], ["y"], then_branch=branch("then", [node("Flatten", ["x"], ["t"], axis=0)], "t"),
-                      else_branch=branch("else", [node("Identity", ["x"], ["e"])], "e"))],
-                [value("x", ["n", 2, 4])], value("y", None), [numpy_helper.from_array(np.float32(0), "zero")])
+    for name, sizes in [("rank_by_data", ["n", 2, 4]), ("fixed_rank_by_data", [3, 2, 4])]:
+        write_model(folder, name, by_data([node("Flatten", ["x"], ["t"], axis=0)]), [value("x", sizes)], value("y", None), [zero])
+    write_model(folder, "extents_by_data", by_data([node("Transpose", ["x"], ["t"])]), [value("x", ["n", 2, 4])], value("y", None), [zero])
+    # What follows is a product, which only one branch's shape fits.
+    write_model(folder, "misfit", [*by_data([node("Transpose", ["x"], ["t"])], "b"), node("MatMul", ["b", "w"], ["y"])],
+                [value("x", [3, 2, 4])], value("y", None),
+                [zero, numpy_helper.from_array(np.ones((4, 5), np.float32), "w")])
+    # Rows are taken away while their sum is large.
+    body = helper.make_graph(
+        [node("Slice", ["v", "one_", "many", "none"], ["w"]), node("ReduceSum", ["w"], ["rest"], keepdims=0),
+         node("Greater", ["rest", "zero"], ["goes_on"])], "body",
+        [helper.make_tensor_value_info("i", TensorProto.INT64, []), helper.make_tensor_value_info("on", TensorProto.BOOL, []),
+         value("v", None)], [helper.make_tensor_value_info("goes_on", TensorProto.BOOL, []), value("w", None)])
+    write_model(folder, "shrinking", [node("Loop", ["five", "", "x"], ["r"], body=body), node("Relu", ["r"], ["y"])],
+                [value("x", [6, 4])], value("y", None),
+                [zero, *(numpy_helper.from_array(np.array([n]), name) for name, n in [("one_", 1), ("many", 99), ("none", 0)]),
+                 numpy_helper.from_array(np.array(5), "five")])
     return folder
 
 
@@ -86,8 +110,45 @@ def test_the_config_says_that_the_rank_is_open(server):
         assert [int(d) for d in client.get_model_config("within")["output"][0]["dims"]] == [-1]
 
 
-def test_a_rank_that_data_decide_is_refused_by_name(server):
-    with http_client.InferenceServerClient(server.http) as client:
-        entry = next(e for e in client.get_model_repository_index() if e["name"] == "by_data")
-    assert entry["state"] == "UNAVAILABLE"
-    assert "then_branch" in entry["reason"] and "else_branch" in entry["reason"], entry
+def asked(client, module, name, x, **how):
+    tensor = module.InferInput("x", x.shape, "FP32")
+    tensor.set_data_from_numpy(x)
+    outputs = [module.InferRequestedOutput("y", **how)]
+    return client.infer(name, [tensor], outputs=outputs, timeout=MINUTE).as_numpy("y")
+
+
+BY_DATA = {"rank_by_data": ([(1, 2, 4), (3, 2, 4), (5, 2, 4)], [-1]), "fixed_rank_by_data": ([(3, 2, 4)], [-1]),
+           "extents_by_data": ([(1, 2, 4), (4, 2, 4), (5, 2, 4)], [-1, 2, -1]), "shrinking": ([(6, 4)], [-1, 4])}
+
+
+@pytest.mark.parametrize("name", BY_DATA)
+def test_the_shape_is_that_of_the_branch(client, module, models, name):
+    sizes, shape = BY_DATA[name]
+    reference = onnxruntime.InferenceSession(str(models / name / "1" / "model.onnx"), providers=["CPUExecutionProvider"])
+    shapes = set()
+    for size in sizes:
+        for seed in range(6):
+            x = np.random.default_rng(seed).standard_normal(size).astype(np.float32)
+            want = reference.run(None, {"x": x})[0]
+            for how in [{}, {"binary_data": False}] if module is http_client else [{}]:
+                got = asked(client, module, name, x, **how)
+                assert got.shape == want.shape, (size, seed)
+                np.testing.assert_allclose(got, want, rtol=1e-6)
+            shapes.add((size, want.shape))
+    assert len(shapes) > len(sizes)
+    metadata = client.get_model_metadata(name)
+    told = metadata["outputs"][0]["shape"] if module is http_client else metadata.outputs[0].shape
+    assert [int(d) for d in told] == shape
+    config = client.get_model_config(name)
+    dims = config["output"][0]["dims"] if module is http_client else config.config.output[0].dims
+    assert [int(d) for d in dims] == shape
+
+
+def test_data_that_choose_a_branch_that_does_not_fit_are_bad(client, module):
+    x = np.ones((3, 2, 4), np.float32)
+    np.testing.assert_allclose(asked(client, module, "misfit", -x), np.full((3, 2, 5), -4))
+    with pytest.raises(InferenceServerException) as refused:
+        asked(client, module, "misfit", x)
+    assert "400" in str(refused.value) or "INVALID_ARGUMENT" in str(refused.value.status())
+    assert "then_branch" in str(refused.value) and "(MatMul)" in str(refused.value)
+    np.testing.assert_allclose(asked(client, module, "misfit", -x), np.full((3, 2, 5), -4))

@@ -96,6 +96,21 @@ std::vector<std::size_t> EnsembleRun::take_ready() {
   return out;
 }
 
+std::size_t EnsembleRun::bytes() const {
+  std::size_t sum = 0;
+  for (const Tensor& tensor : tensors_) sum += tensor.bytes.size();
+  return sum;
+}
+
+std::size_t EnsembleRun::copied_for(std::size_t step) const {
+  std::vector<std::size_t> wanted;
+  for (const Tensor& tensor : tensors_) wanted.push_back(tensor.wanted);
+  std::size_t sum = 0;
+  for (const std::size_t tensor : ensemble_->steps[step].inputs)
+    if (--wanted[tensor] > 0) sum += tensors_[tensor].bytes.size();
+  return sum;
+}
+
 std::vector<std::byte> EnsembleRun::take(Tensor& tensor) {
   CARILLON_ASSERT(tensor.wanted > 0);
   if (--tensor.wanted > 0) return tensor.bytes;

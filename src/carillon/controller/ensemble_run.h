@@ -30,6 +30,12 @@ class EnsembleRun {
   // The step's answer, a success: takes its outputs.
   Result<> done(std::size_t step, const repository::ModelConfig& model, InferCall& answered);
 
+  // Bytes of the tensors that are here: the request's inputs, and what steps gave, until the last step that
+  // reads it takes it.
+  std::size_t bytes() const;
+  // Bytes that call_of() copies for the step, since others read these tensors later.
+  std::size_t copied_for(std::size_t step) const;
+
   bool finished() const { return done_ == needed_; }
   std::uint64_t needed() const { return needed_; }  // steps, by bit
   // Gives `call` the outputs that it wants, and says their shapes. Requires finished(). Errors (internal):

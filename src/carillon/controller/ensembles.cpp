@@ -169,6 +169,7 @@ std::uint64_t Ensembles::submit(std::unique_ptr<InferCall> call, AnswerHandler o
                                           .times = std::move(times),
                                           .deadline = deadline,
                                           .started = at});
+  open->room = std::make_shared<StepsRoom>(open->call->room_for_outputs, open->run.bytes());
   add_models(*open->ensemble, open->run.needed(), open->call->outputs_wanted, open->models);
   Result<> refused;
   std::optional<Duration> would_take, retry_after;
@@ -251,8 +252,17 @@ void Ensembles::go_on(std::uint64_t ticket, Open& open) {
     return end(ticket, std::move(done));
   }
   for (const std::size_t step : open.run.take_ready())
-    if (auto started = start_step(ticket, open, step); !started)
-      return end(ticket, in_context("step '" + open.ensemble->steps[step].model + "'", started.error()));
+    if (auto started = start_step(ticket, open, step); !started) {
+      const bool full = started.error().code == ErrorCode::resource_exhausted;
+      return end(ticket, in_context("step '" + open.ensemble->steps[step].model + "'", started.error()), {},
+                 full ? std::optional(retry_when_full) : std::nullopt);
+    }
+}
+
+std::size_t Ensembles::Open::tensors() const {
+  std::size_t sum = run.bytes();
+  for (const auto& [step, under] : under_way) sum += under.inputs;
+  return sum;
 }
 
 Result<> Ensembles::start_step(std::uint64_t ticket, Open& open, std::size_t step) {
@@ -265,6 +275,7 @@ Result<> Ensembles::start_step(std::uint64_t ticket, Open& open, std::size_t ste
     view = std::move(*now);
   else if (const auto usable = view->usable ? view->usable() : Result<>{}; !usable)
     return fail(ErrorCode::unavailable, "the model is not ready: " + usable.error().message);
+  if (auto room = open.room->hold_tensors(open.tensors() + open.run.copied_for(step)); !room) return room;
   auto made = open.run.call_of(step, view->config);
   if (!made) return std::unexpected(made.error());
   InferCall& call = **made;
@@ -283,7 +294,11 @@ Result<> Ensembles::start_step(std::uint64_t ticket, Open& open, std::size_t ste
   call.trace = whole.trace;
   call.deadline_from = whole.deadline_from;
   call.sequence = whole.sequence;
+  call.room_for_outputs = [room = open.room, step](std::size_t bytes) {
+    return room->hold_outputs(step, bytes);
+  };
   Open::Under& under = open.under_way[step];
+  for (const auto& input : call.inputs) under.inputs += input.size();
   under.sent = call.arrival;
   under.view = std::move(view);
   under.ticket = submit(std::move(*made), [this, ticket, step](InferAnswer answer) {
@@ -310,6 +325,10 @@ void Ensembles::handle(Answered& event) {
   }
   if (auto done = open.run.done(event.step, under.mapped().view->config, *event.answer.call); !done)
     return end(event.ticket, in_context(label, done.error()));
+  event.answer.call.reset();  // and the step's inputs
+  open.room->answered(event.step);
+  if (auto room = open.room->hold_tensors(open.tensors()); !room)
+    return end(event.ticket, in_context(label, room.error()), {}, retry_when_full);
   go_on(event.ticket, open);
 }
 
@@ -321,6 +340,7 @@ void Ensembles::end(std::uint64_t ticket, Result<> status, std::optional<Duratio
                     std::optional<Duration> retry_after) {
   auto ended = open_.extract(ticket);
   Open& open = *ended.mapped();
+  open.room->close();
   for (const auto& [step, under] : open.under_way) cancel(under.ticket);
   {
     const std::lock_guard lock(mutex_);

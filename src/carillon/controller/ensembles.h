@@ -19,6 +19,7 @@
 #include "carillon/controller/book.h"
 #include "carillon/controller/ensemble_run.h"
 #include "carillon/controller/service.h"
+#include "carillon/controller/steps_room.h"
 
 namespace carillon::controller {
 
@@ -95,8 +96,13 @@ class Ensembles final : public Service {
       std::uint64_t ticket = 0;
       TimePoint sent;
       std::shared_ptr<const ModelView> view;
+      std::size_t inputs = 0;  // bytes
     };
     std::map<std::size_t, Under> under_way;  // by step
+    std::shared_ptr<StepsRoom> room;         // which the steps' calls share
+
+    // The bytes of tensors that wait for steps, and of the inputs of steps that are under way.
+    std::size_t tensors() const;
   };
   struct Begin {
     std::uint64_t ticket = 0;

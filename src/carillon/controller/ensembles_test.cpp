@@ -40,6 +40,14 @@ class HeldModels final : public Service {
   }
   TimePoint now() const override { return clock_.now(); }
   std::uint64_t submit(std::unique_ptr<InferCall> call, AnswerHandler on_answer) override {
+    std::size_t bytes = 0;
+    for (const graph::TensorSpec& spec : known_.at(call->model.value).config.outputs)
+      bytes += static_cast<std::size_t>(call->rows * spec.shape[1]) * 4;
+    if (call->room_for_outputs)
+      if (auto room = call->room_for_outputs(bytes); !room) {
+        on_answer({std::move(room), std::move(call), clock_.now(), {}, 1ms});
+        return 0;
+      }
     const std::lock_guard lock(mutex_);
     const std::uint64_t ticket = ++last_;
     held_.emplace(ticket, Held{std::move(call), std::move(on_answer)});
@@ -364,6 +372,51 @@ TEST_F(EnsemblesTest, WhoFindsAFullQueueHearsWhenToComeBack) {
   EXPECT_EQ(got.status.error().code, ErrorCode::unavailable);
   EXPECT_EQ(got.retry_after, 30ms);
   EXPECT_EQ(statistics().shed, 1U);
+}
+
+// The request asks for what its steps hold together, beyond its own inputs of 24 bytes, when that grows.
+TEST_F(EnsemblesTest, WhatPassesBetweenStepsNeedsRoom) {
+  models.put(testing::model_view("narrow", 4, {{"x", 3}}, {{"y", 1}}));
+  models.put(testing::model_view("wide", 5, {{"y", 1}}, {{"big", 100}}));
+  models.put(testing::model_view("sum", 6, {{"big", 100}, {"again", 100}}, {{"out", 2}}));
+  models.put(testing::ensemble_view("grows", {{"in", 3}}, {{"out", 2}},
+                                    {{"narrow", 0, {{"x", "in"}}, {{"y", "a"}}},
+                                     {"wide", 0, {{"y", "a"}}, {{"big", "b"}}},
+                                     {"sum", 0, {{"big", "b"}, {"again", "b"}}, {{"out", "out"}}}}));
+  std::size_t limit = 1 << 20;
+  std::vector<std::size_t> asked;
+  const auto send = [&](const std::string& name) {
+    auto call = call_of(TimePoint::max(), name);
+    asked.clear();
+    call->room_for_outputs = [&](std::size_t bytes) -> Result<> {
+      asked.push_back(bytes);
+      return bytes <= limit ? Result<>{} : fail(ErrorCode::resource_exhausted, "no room");
+    };
+    submit(std::move(call));
+  };
+  send("diamond");
+  for (const std::uint32_t model : {0U, 1U, 2U, 3U}) models.answer(model);
+  ASSERT_TRUE(answer().status.has_value());
+  EXPECT_THAT(asked, ::testing::ElementsAre(72)) << "4 and 5 floats a row; later there is less";
+
+  send("grows");
+  for (const std::uint32_t model : {4U, 5U, 6U}) models.answer(model);
+  ASSERT_TRUE(answer().status.has_value());
+  // The narrow one's output; the wide one's beside its input; that twice, and what comes of it.
+  EXPECT_THAT(asked, ::testing::ElementsAre(8, 8 + 800 - 24, 1600 - 24, 1600 + 16 - 24));
+
+  for (const std::size_t too_little : {100U, 1000U, 1580U}) {
+    limit = too_little;
+    send("grows");
+    models.answer(4);
+    if (limit > 100) models.answer(5);
+    const InferAnswer got = answer();
+    ASSERT_FALSE(got.status.has_value());
+    EXPECT_EQ(got.status.error().code, ErrorCode::resource_exhausted);
+    EXPECT_THAT(got.status.error().message, ::testing::HasSubstr(limit > 100 ? "'sum'" : "'wide'"));
+    EXPECT_TRUE(got.retry_after.has_value());
+    EXPECT_EQ(models.held(), 0U);
+  }
 }
 
 TEST_F(EnsemblesTest, EnsemblesMayBeSteps) {

@@ -103,8 +103,10 @@ struct InferCall {
   std::optional<SequenceMark> sequence;  // where the request says something about one
   std::shared_ptr<QueuePlace> place;  // set by submit(), where the model's config bounds its queue; else null
   TraceContext trace;
-  // Asked once by submit(), from any thread, before `outputs` take memory: whether there is room for so many
-  // bytes. An error is the call's answer. Null: there is room. Must be quick and not call the service.
+  // Asked by submit(), from any thread, before `outputs` take memory: whether there is room for so many bytes.
+  // Once; of an ensemble each time that its steps need more at once than before, one thread at a time, with what
+  // all of them need, and not after the answer. An error is the call's answer. Null: there is room. Must be
+  // quick and not call the service.
   std::function<Result<>(std::size_t bytes)> room_for_outputs;
 
   bool wants(std::size_t output) const { return outputs_wanted.empty() || outputs_wanted[output]; }

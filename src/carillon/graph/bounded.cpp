@@ -13,8 +13,6 @@
 namespace carillon::graph {
 namespace {
 
-constexpr std::size_t most_late_rank = 64;
-
 std::uint64_t bit(std::size_t dimension) {
   return std::uint64_t{1} << dimension;
 }
@@ -25,8 +23,12 @@ bool has_bounded(std::span<const std::int64_t> shape) {
   return std::ranges::any_of(shape, [](std::int64_t extent) { return is_bounded(extent); });
 }
 
+Shape any_open_rank() {
+  return {open_rank(most_rank), any_bounded_dimension};
+}
+
 Shape bounds_of(std::span<const std::int64_t> shape) {
-  Shape out(shape.begin(), shape.end());
+  Shape out(shape.begin() + (has_open_rank(shape) ? 1 : 0), shape.end());
   for (std::int64_t& extent : out)
     if (is_bounded(extent)) extent = bounded_dimension(0) - extent;
   return out;
@@ -38,7 +40,22 @@ std::uint64_t extents_offset(DataType type, std::span<const std::int64_t> shape)
 
 Bytes memory_of(DataType type, std::span<const std::int64_t> shape) {
   if (!has_bounded(shape)) return TensorType{type, Shape(shape.begin(), shape.end())}.bytes();
-  return {extents_offset(type, shape) + shape.size() * sizeof(std::int64_t)};
+  return {extents_offset(type, shape) + extents_bytes(shape).count};
+}
+
+Bytes extents_bytes(std::span<const std::int64_t> shape) {
+  const std::size_t numbers =
+      has_open_rank(shape) ? 1 + static_cast<std::size_t>(open_rank(0) - shape.front()) : shape.size();
+  return {numbers * sizeof(std::int64_t)};
+}
+
+void write_extents(std::span<const std::int64_t> shape, std::span<const std::int64_t> is, std::byte* to) {
+  if (has_open_rank(shape)) {
+    const auto rank = static_cast<std::int64_t>(is.size());
+    std::memcpy(to, &rank, sizeof rank);
+    to += sizeof rank;
+  }
+  if (!is.empty()) std::memcpy(to, is.data(), is.size_bytes());
 }
 
 Result<Shape> shape_in(DataType type, std::span<const std::int64_t> shape,
@@ -47,7 +64,23 @@ Result<Shape> shape_in(DataType type, std::span<const std::int64_t> shape,
   if (!has_bounded(shape)) return out;
   CARILLON_ASSERT(memory.size() == memory_of(type, shape).count);
   const Shape most = bounds_of(shape);
-  std::memcpy(out.data(), memory.data() + extents_offset(type, shape), out.size() * sizeof(std::int64_t));
+  const std::byte* extents = memory.data() + extents_offset(type, shape);
+  if (has_open_rank(shape)) {
+    std::int64_t rank = 0;
+    std::memcpy(&rank, extents, sizeof rank);
+    const std::int64_t most_dimensions = open_rank(0) - shape.front();
+    if (rank < 0 || rank > most_dimensions)
+      return fail(ErrorCode::internal, "it has " + std::to_string(rank) + " dimensions, and can have at most " +
+                                           std::to_string(most_dimensions));
+    out.resize(static_cast<std::size_t>(rank));
+    if (rank > 0) std::memcpy(out.data(), extents + sizeof rank, out.size() * sizeof(std::int64_t));
+    const auto elements = element_count(out);
+    if (!elements || *elements > most.front())
+      return fail(ErrorCode::internal, "its extents are " + to_text(out) + ", and it can have at most " +
+                                           std::to_string(most.front()) + " elements");
+    return out;
+  }
+  std::memcpy(out.data(), extents, out.size() * sizeof(std::int64_t));
   for (std::size_t d = 0; d < out.size(); ++d)
     if (is_bounded(shape[d]) ? out[d] < 0 || out[d] > most[d] : out[d] != shape[d])
       return fail(ErrorCode::internal,
@@ -93,10 +126,49 @@ std::vector<std::uint64_t> find_bounded(const Graph& graph) {
   return out;
 }
 
-Shape marked_shape(const TensorType& type, std::uint64_t bounded) {
-  Shape out = type.shape;
-  for (std::size_t d = 0; d < out.size(); ++d)
-    if ((bounded & bit(d)) != 0) out[d] = bounded_dimension(out[d]);
+std::vector<Shape> marked_shapes(const Graph& graph) {
+  std::vector<Shape> out;
+  out.reserve(graph.values.size());
+  for (const Value& value : graph.values) out.push_back(value.type.shape);
+  for (const Node& node : graph.nodes) {
+    if (node.op != bounded_node) continue;
+    const auto dimensions = node.integers(bounded_dimensions);
+    const std::int64_t rank = node.integer(choose_rank, -1);
+    for (std::size_t i = 0; i < node.outputs.size(); ++i) {
+      if (node.outputs[i] == no_value) continue;
+      Shape& shape = out[node.outputs[i].index()];
+      for (std::size_t d = 0; d < shape.size(); ++d)
+        if ((static_cast<std::uint64_t>(dimensions[i]) & bit(d)) != 0) shape[d] = bounded_dimension(shape[d]);
+      if (rank >= 0) shape.insert(shape.begin(), open_rank(rank));
+    }
+  }
+  return out;
+}
+
+bool is_choose(const Node& node) {
+  return node.op == bounded_node && node.text(bounded_operator, {}) == choose_operator;
+}
+
+std::vector<std::vector<ChoosePath>> choose_paths(const Node& node) {
+  CARILLON_ASSERT(is_choose(node));
+  const auto tree = node.integers(choose_tree);
+  std::vector<std::vector<ChoosePath>> out(node.inputs.size());
+  std::vector<std::pair<std::size_t, std::vector<ChoosePath>>> open{{0, {}}};
+  while (!open.empty()) {
+    auto [choice, path] = std::move(open.back());
+    open.pop_back();
+    const auto condition = static_cast<std::size_t>(tree[3 * choice]);
+    out[condition] = path;
+    for (const bool when : {true, false}) {
+      std::vector<ChoosePath> next = path;
+      next.push_back({condition, when});
+      const std::int64_t to = tree[3 * choice + (when ? 1 : 2)];
+      if (to < 0)
+        out[static_cast<std::size_t>(-1 - to)] = std::move(next);
+      else
+        open.emplace_back(static_cast<std::size_t>(to), std::move(next));
+    }
+  }
   return out;
 }
 
@@ -108,6 +180,10 @@ BoundedNode::BoundedNode(const Graph& graph, const Node& node)
       from_(node.inputs.size(), nullptr) {
   for (std::size_t i = 0; i < node.inputs.size(); ++i)
     if (node.inputs[i] != no_value) constants_[i] = graph.value(node.inputs[i]).constant;
+  if (is_choose(node)) {
+    const auto tree = node.integers(choose_tree);
+    tree_.assign(tree.begin(), tree.end());
+  }
   for (const std::int64_t i : node.integers(bounded_contents)) looked_at_[static_cast<std::size_t>(i)] = true;
   const auto dimensions = node.integers(bounded_dimensions);
   for (std::size_t i = 0; i < node.outputs.size(); ++i) {
@@ -116,8 +192,26 @@ BoundedNode::BoundedNode(const Graph& graph, const Node& node)
   }
 }
 
+std::optional<std::size_t> BoundedNode::chosen(std::span<const ConstView> inputs) const {
+  if (tree_.empty()) return std::nullopt;
+  std::int64_t at = 0;
+  while (at >= 0) {
+    const auto choice = 3 * static_cast<std::size_t>(at);
+    const bool is_true = *inputs[static_cast<std::size_t>(tree_[choice])].data != std::byte{0};
+    at = tree_[choice + (is_true ? 1 : 2)];
+  }
+  return static_cast<std::size_t>(-1 - at);
+}
+
 Result<> BoundedNode::run(std::span<const ConstView> inputs, std::span<std::byte* const> outputs) {
   CARILLON_ASSERT(inputs.size() == constants_.size() && outputs.size() == most_.size());
+  if (const auto from = chosen(inputs)) {
+    chosen_ = *inputs[*from].type;
+    const std::size_t bytes = chosen_.bytes().count;
+    CARILLON_ASSERT(bytes <= most_[0].bytes().count);
+    if (bytes > 0 && outputs[0] != nullptr) std::memcpy(outputs[0], inputs[*from].data, bytes);
+    return {};
+  }
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     from_[i] = inputs[i].data;
     if (!inputs[i]) continue;
@@ -180,9 +274,9 @@ Result<std::span<const TensorType>> LateCall::infer() {
     results_[i] = inference.results()[i];
     if (auto count = element_count(results_[i].shape); !count)
       return in_context(describe(inferred_), count.error());
-    if (results_[i].shape.size() > most_late_rank)
+    if (results_[i].shape.size() > static_cast<std::size_t>(most_rank))
       return invalid(describe(inferred_) + ": its result has " + std::to_string(results_[i].shape.size()) +
-                     " dimensions; at most " + std::to_string(most_late_rank) + " are supported");
+                     " dimensions; at most " + std::to_string(most_rank) + " are supported");
   }
   return std::span<const TensorType>(results_);
 }

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -28,15 +29,36 @@ constexpr bool is_bounded(std::int64_t extent) {
 // Of an output of an open model: the most depends on the extents of its inputs.
 inline constexpr std::int64_t any_bounded_dimension = bounded_dimension(std::int64_t{1} << 40);
 bool has_bounded(std::span<const std::int64_t> shape);
-// The same shape with the most that each extent can be.
+
+// The most dimensions that a tensor may have.
+inline constexpr std::int64_t most_rank = 64;
+// First in the shape of an output whose rank the data of a run decide, too: it has at most `most` dimensions
+// (at most most_rank). One bounded dimension follows, of as many elements as there can be.
+constexpr std::int64_t open_rank(std::int64_t most) {
+  return -(std::int64_t{1} << 42) - most;
+}
+constexpr bool has_open_rank(std::span<const std::int64_t> shape) {
+  return !shape.empty() && shape.front() <= open_rank(0);
+}
+// Of an output of an open model: how many dimensions and elements there can be depends on the extents of its
+// inputs.
+Shape any_open_rank();
+
+// The same shape with the most that each extent can be; where the rank is open, the most elements in one
+// dimension.
 Shape bounds_of(std::span<const std::int64_t> shape);
 
 // What an input or output takes in memory, each extent known or bounded. Where one is bounded: as many
 // elements as there can be and, behind them at a multiple of 8 bytes, the extents that the tensor has, one
-// int64 a dimension. Its elements lie as they do at these extents.
+// int64 a dimension. Where the rank is open, the number of dimensions stands in front of the extents, which
+// have room for the most dimensions. The elements lie as they do at these extents.
 Bytes memory_of(DataType type, std::span<const std::int64_t> shape);
 // Where the extents begin.
 std::uint64_t extents_offset(DataType type, std::span<const std::int64_t> shape);
+// What they take.
+Bytes extents_bytes(std::span<const std::int64_t> shape);
+// Writes there that a tensor of that shape has the extents `is`, which are within the bounds.
+void write_extents(std::span<const std::int64_t> shape, std::span<const std::int64_t> is, std::byte* to);
 // The extents that a tensor of that shape has in `memory`, which is memory_of() bytes. An error (internal)
 // where they are not within the bounds.
 Result<Shape> shape_in(DataType type, std::span<const std::int64_t> shape, std::span<const std::byte> memory);
@@ -55,12 +77,29 @@ inline constexpr std::string_view bounded_node = "Bounded";
 inline constexpr std::string_view bounded_operator = "bounded.operator";      // text: the operator
 inline constexpr std::string_view bounded_dimensions = "bounded.dimensions";  // by output: bits
 inline constexpr std::string_view bounded_contents = "bounded.contents";      // inputs that decide extents
+// A "Bounded" of this operator stands for no node of a file. It gives one of its inputs as it is; conditions,
+// which are inputs, too, choose which one. So an output comes to be that has an unlike shape on each way through
+// the branches of If. Attribute choose_tree: of each choice three numbers, the first choice first: the input
+// that is its condition, and what follows where that is true and where it is not: another choice by its number,
+// or, as -1 - i, input i. Attribute choose_rank, where the inputs' ranks differ: the greatest; the type in the
+// graph then has one dimension, of the most elements.
+inline constexpr std::string_view choose_operator = "Choose";
+inline constexpr std::string_view choose_tree = "choose.tree";
+inline constexpr std::string_view choose_rank = "choose.rank";
+bool is_choose(const Node& node);
+// Of each input of such a node, the conditions on the way to it, the first in front: input `condition` is `when`.
+struct ChoosePath {
+  std::size_t condition = 0;
+  bool when = true;
+};
+std::vector<std::vector<ChoosePath>> choose_paths(const Node& node);
+
 // The node that a "Bounded" stands for.
 Node inner_node(const Node& node);
 // Of each value of the graph, its bounded dimensions as bits.
 std::vector<std::uint64_t> find_bounded(const Graph& graph);
-// The value's shape, with these dimensions marked.
-Shape marked_shape(const TensorType& type, std::uint64_t bounded);
+// Of each value of the graph, its shape with these dimensions marked as bounded, and an open rank as open.
+std::vector<Shape> marked_shapes(const Graph& graph);
 
 // Infers the results of one node from the operands that are there, and computes them. As thread-safe as any
 // object; allocates nothing that grows with the tensors, but for the contents below.
@@ -96,7 +135,12 @@ class BoundedNode {
   // extents that were found. Errors (invalid_argument): operands that do not fit together at these extents,
   // results beyond their bounds, bad data.
   Result<> run(std::span<const ConstView> inputs, std::span<std::byte* const> outputs);
-  std::span<const TensorType> results() const { return call_.results(); }
+  std::span<const TensorType> results() const {
+    return tree_.empty() ? call_.results() : std::span<const TensorType>(&chosen_, 1);
+  }
+  // Where the node is a "Choose": which of its inputs it gives. That one alone is read, and the conditions on
+  // the way to it. Nothing: the node reads all of its inputs.
+  std::optional<std::size_t> chosen(std::span<const ConstView> inputs) const;
 
   std::size_t inputs() const { return constants_.size(); }
   // The results' types in the graph, with the most that bounded extents can be.
@@ -114,6 +158,8 @@ class BoundedNode {
   std::vector<TensorType> most_;         // by output
   std::vector<std::uint64_t> bounded_;
   std::vector<const std::byte*> from_;
+  std::vector<std::int64_t> tree_;  // of a "Choose", else empty
+  TensorType chosen_;               // likewise: what it gave in this run
 };
 
 }  // namespace carillon::graph

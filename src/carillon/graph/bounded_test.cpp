@@ -44,6 +44,27 @@ TEST(BoundedShape, ExtentsStandBehindTheElements) {
   }
 }
 
+TEST(BoundedShape, AnOpenRankStandsBeforeTheExtents) {
+  const Shape shape{open_rank(3), bounded_dimension(6)};
+  EXPECT_TRUE(has_bounded(shape));
+  EXPECT_TRUE(has_open_rank(shape));
+  EXPECT_FALSE(has_open_rank(Shape{bounded_dimension(std::int64_t{1} << 40)}));
+  EXPECT_EQ(bounds_of(shape), Shape{6});
+  EXPECT_EQ((TensorSpec{"y", DataType::f32, shape}.open_shape()), Shape{-1});
+  EXPECT_EQ(extents_offset(DataType::f32, shape), 24U);
+  ASSERT_EQ(memory_of(DataType::f32, shape).count, 24U + 4 * 8);
+  std::vector<std::byte> memory(56);
+  for (const Shape& is : {Shape{}, Shape{6}, Shape{0, 9}, Shape{1, 2, 3}}) {
+    write_extents(shape, is, memory.data() + 24);
+    EXPECT_EQ(*shape_in(DataType::f32, shape, memory), is);
+  }
+  for (const std::vector<std::int64_t>& is :
+       {std::vector<std::int64_t>{4, 1, 1, 1}, {-1, 0, 0, 0}, {1, 7, 0, 0}, {2, 3, -1, 0}, {2, 2, 4, 0}}) {
+    std::memcpy(memory.data() + 24, is.data(), 32);
+    EXPECT_FALSE(shape_in(DataType::f32, shape, memory));
+  }
+}
+
 std::vector<float> floats(const SharedTensor& tensor) {
   const auto values = tensor->as<float>();
   return {values.begin(), values.end()};
@@ -229,13 +250,24 @@ TEST(Bounded, SuchModelsDoNotBatch) {
   EXPECT_TRUE(import(whole.output("y"), {})->batched());
 }
 
-TEST(Bounded, BranchesGiveOneSize) {
+TEST(Bounded, EachBranchFindsItsOwn) {
   Onnx yes, no, m;
   yes.node("NonZero", {"x"}, {"a"}).output("a", DataType::i64);
   no.node("NonZero", {"z"}, {"b"}).output("b", DataType::i64);
-  m.input("x", {"3"}).input("z", {"3"}).input("c", {}, DataType::boolean);
+  m.input("x", {"3"}).input("z", {"5"}).input("c", {}, DataType::boolean);
   m.node("If", {"c"}, {"y"}, "choice").set("then_branch", yes).set("else_branch", no);
-  EXPECT_THAT(refused(m.output("y", DataType::i64)), HasSubstr("both branches must give one size"));
+  m.node("Transpose", {"y"}, {"t"});
+  const auto model = import(m.output("t", DataType::i64));
+  ASSERT_NE(model, nullptr);
+  EXPECT_EQ(model->outputs()[0].shape, (Shape{bounded_dimension(5), 1}));
+  for (const bool when : {true, false}) {
+    Tensor c(TensorType{DataType::boolean, {}});
+    c.bytes()[0] = std::byte{when ? std::uint8_t{1} : std::uint8_t{0}};
+    const auto found = run(*model, {tensor_of({3}, {0, 1, 0}), tensor_of({5}, {1, 1, 0, 1, 1}),
+                                    std::make_shared<const Tensor>(std::move(c))});
+    EXPECT_EQ(integers(found[0]),
+              when ? (std::vector<std::int64_t>{1}) : (std::vector<std::int64_t>{0, 1, 3, 4}));
+  }
 }
 
 TEST(Bounded, UniqueValuesInEitherOrder) {

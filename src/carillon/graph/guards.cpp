@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
+
+#include "carillon/graph/bounded.h"
 
 namespace carillon::graph {
 namespace {
@@ -22,11 +25,17 @@ bool is_within(std::span<const Guard> guards, int inner, int outer) {
   return inner == outer;
 }
 
-bool is_made(std::span<const Guard> guards, int made, int guard, ValueId condition, bool when) {
-  while (!is_within(guards, guard, made)) {
+bool is_made(std::span<const Guard> guards, int made, int guard, std::span<const Known> known) {
+  for (; !is_within(guards, guard, made); made = guards[static_cast<std::size_t>(made)].parent) {
     const Guard& needed = guards[static_cast<std::size_t>(made)];
-    if (condition == no_value || needed.condition != condition || needed.when != when) return false;
-    made = needed.parent;
+    bool found = std::ranges::any_of(known, [&](const Known& each) {
+      return each.condition == needed.condition && each.when == needed.when;
+    });
+    for (int g = guard; g >= 0 && !found; g = guards[static_cast<std::size_t>(g)].parent) {
+      const Guard& around = guards[static_cast<std::size_t>(g)];
+      found = around.condition == needed.condition && around.when == needed.when;
+    }
+    if (!found) return false;
   }
   return true;
 }
@@ -66,14 +75,22 @@ Result<> validate_guards(const Graph& graph) {
     const bool merge = node.op == "Merge";
     if (merge && (node.inputs.size() != 3 || std::ranges::find(node.inputs, no_value) != node.inputs.end()))
       return broken(where, "it needs a condition and two values");
-    const auto there = [&](ValueId id, ValueId condition, bool when) {
-      return id == no_value || is_made(graph.guards, made[id.index()], node.guard, condition, when);
+    const auto there = [&](ValueId id, std::span<const Known> known) {
+      return id == no_value || is_made(graph.guards, made[id.index()], node.guard, known);
     };
+    std::vector<std::vector<Known>> known(node.inputs.size());
+    if (merge)
+      for (const std::size_t i : {1U, 2U}) known[i].push_back({node.inputs[0], i == 1});
+    if (is_choose(node)) {
+      const auto ways = choose_paths(node);
+      for (std::size_t i = 0; i < ways.size(); ++i)
+        for (const ChoosePath& each : ways[i]) known[i].push_back({node.inputs[each.condition], each.when});
+    }
     for (std::size_t i = 0; i < node.inputs.size(); ++i)
-      if (!there(node.inputs[i], merge && i > 0 ? node.inputs[0] : no_value, i == 1))
+      if (!there(node.inputs[i], known[i]))
         return broken(where, value_name(graph, node.inputs[i]) + " is not always made when it is read");
     for (const PostOp& post : node.post_ops)
-      if (!there(post.operand, no_value, true))
+      if (!there(post.operand, {}))
         return broken(where, value_name(graph, post.operand) + " is not always made when it is read");
     for (const ValueId id : node.outputs)
       if (id != no_value) made[id.index()] = node.guard;

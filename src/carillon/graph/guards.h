@@ -20,10 +20,14 @@ bool holds(std::span<const Guard> guards, int guard, const IsTrue& is_true) {
   return holds(guards, g.parent, is_true) && is_true(g.condition) == g.when;
 }
 
-// Whether a value made under guard `made` is there for a node that runs under `guard`, at a place where,
-// unless `condition` is no_value, that condition is known to be `when`.
-bool is_made(std::span<const Guard> guards, int made, int guard, ValueId condition = no_value,
-             bool when = true);
+// A condition whose value is known at some place.
+struct Known {
+  ValueId condition;
+  bool when = true;
+};
+// Whether a value made under guard `made` is there for a node that runs under `guard`, at a place where these
+// conditions are known beside those of the guard: all that `made` asks for is known there. O(depth^2).
+bool is_made(std::span<const Guard> guards, int made, int guard, std::span<const Known> known = {});
 
 // What validate() wants of the guards, their conditions and the nodes under them. Ids are in range, and every
 // value is made before it is used.

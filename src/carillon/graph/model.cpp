@@ -64,6 +64,7 @@ std::vector<TensorSpec> specs_at(std::span<const TensorSpec> specs, std::int64_t
 }
 
 Shape TensorSpec::open_shape() const {
+  if (has_open_rank(shape)) return {-1};
   Shape out = shape;
   for (std::int64_t& extent : out) extent = std::max<std::int64_t>(extent, -1);
   return out;
@@ -163,10 +164,10 @@ class OnnxModel final : public SignedModel {
     if (!question.trial && question.batch == 1) graph = finish(std::move(graph), question.batch, folder);
     if (!graph) return std::unexpected(graph.error());
     std::vector<TensorSpec> out;
-    const std::vector<std::uint64_t> bounded = find_bounded(*graph);
+    const std::vector<Shape> shapes = marked_shapes(*graph);
     for (const ValueId id : graph->outputs) {
       const Value& value = graph->value(id);
-      out.push_back({value.name, value.type.type, marked_shape(value.type, bounded[id.index()])});
+      out.push_back({value.name, value.type.type, shapes[id.index()]});
     }
     return out;
   }

@@ -241,6 +241,7 @@ constexpr auto own_table = std::to_array<Operator>({
     {"TreeClassifier", 1, now, 7, 7, 2, tree, in::ml_trees},
     {"TreeRegressor", 1, now, 6, 6, 1,
      "aggregate_function:s features:i only_leq:i post_transform:s targets:i wide:i", in::ml_trees},
+    {"Unfit", 1, now, 1, 1, 1, "shape:I type:i why:s", in::unfit},
 });
 static_assert(std::is_sorted(own_table.begin(), own_table.end(),
                              [](const Operator& a, const Operator& b) { return a.name < b.name; }));

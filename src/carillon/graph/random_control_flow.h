@@ -135,6 +135,119 @@ class ControlFlowMaker {
   int next_ = 0;
 };
 
+// Models in which branches by data give unlike shapes, and loops by data carry them.
+class UnlikeBranchesMaker {
+ public:
+  explicit UnlikeBranchesMaker(std::uint64_t seed) : random_(seed) {}
+
+  Onnx whole() {
+    Onnx m(17);
+    m.input("x", {"4", "8"});
+    m.i64("none", {1}, {0}).i64("two", {1}, {2}).i64("last", {1}, {-1});
+    std::vector<std::string> seen{"x"};
+    branch(m, seen, 0);
+    fill(m, seen, 0, 5);
+    for (std::size_t i = seen.size() - 1, count = 0; i > 0 && count < 3; --i, ++count) m.output(seen[i]);
+    return m;
+  }
+
+ private:
+  std::string name() { return "v" + std::to_string(next_++); }
+  const std::string& any(const std::vector<std::string>& seen) {
+    const std::size_t from = seen.size() - std::min<std::size_t>(seen.size(), 3);
+    return seen[from + random_.below(seen.size() - from)];
+  }
+
+  void fill(Onnx& m, std::vector<std::string>& seen, int depth, int count) {
+    for (int i = 0; i < count; ++i) {
+      const std::string a = any(seen), y = name();
+      switch (random_.below(depth < 2 ? 13 : 10)) {
+        case 0:
+          m.node("Relu", {a}, {y});
+          break;
+        case 1:
+          m.node("Tanh", {a}, {y});
+          break;
+        case 2:
+          m.node("Transpose", {a}, {y});
+          break;
+        case 3:
+          m.node("Flatten", {a}, {y}).set("axis", 1);
+          break;
+        case 4:
+          m.node("Slice", {a, "none", "two", "none"}, {y});
+          break;
+        case 5:
+          m.node("Concat", {a, a}, {y}).set("axis", 0);
+          break;
+        case 6:
+          m.node("ReduceSum", {a, "last"}, {y}).set("keepdims", 1);
+          break;
+        case 7:
+          m.node("Unsqueeze", {a, "none"}, {y});
+          break;
+        case 8: {  // its own shape, by way of numbers
+          const std::string s = name(), t = name();
+          m.node("Shape", {a}, {s}).node("Relu", {a}, {t}).node("Reshape", {t, s}, {y});
+          break;
+        }
+        case 9:  // may not fit
+          m.node("Add", {a, any(seen)}, {y});
+          break;
+        case 10:
+        case 11:
+          branch(m, seen, depth);
+          continue;
+        case 12:
+          loop(m, seen, depth);
+          continue;
+      }
+      seen.push_back(y);
+    }
+  }
+
+  std::string condition(Onnx& m, const std::string& of) {
+    const std::string mean = name(), bound = name(), c = name();
+    m.f32(bound, {}, {static_cast<float>(random_.normal()) / 4});
+    m.node("ReduceMean", {of}, {mean}).set("keepdims", 0).node("Greater", {mean, bound}, {c});
+    return c;
+  }
+
+  void branch(Onnx& m, std::vector<std::string>& seen, int depth) {
+    const std::string c = condition(m, any(seen)), y = name();
+    Onnx graphs[2];
+    for (Onnx& g : graphs) {
+      std::vector<std::string> own = seen;
+      fill(g, own, depth + 1, 1 + static_cast<int>(random_.below(3)));
+      g.output(own.back());
+    }
+    m.node("If", {c}, {y}).set("then_branch", graphs[0]).set("else_branch", graphs[1]);
+    seen.push_back(y);
+  }
+
+  void loop(Onnx& m, std::vector<std::string>& seen, int depth) {
+    const std::string trips = name(), i = name(), on = name(), s = name(), y = name();
+    m.i64(trips, {}, {static_cast<std::int64_t>(random_.below(4))});
+    Onnx body;
+    body.input(i, {}, DataType::i64).input(on, {}, DataType::boolean).input(s, {});
+    std::vector<std::string> own = seen;
+    own.push_back(s);
+    fill(body, own, depth + 1, 1 + static_cast<int>(random_.below(2)));
+    body.output(random_.below(2) == 0 ? condition(body, any(own)) : on, DataType::boolean);
+    body.output(own.back());
+    m.node("Loop", {trips, random_.below(2) == 0 ? condition(m, any(seen)) : "", any(seen)}, {y})
+        .set("body", body);
+    seen.push_back(y);
+  }
+
+  Random random_;
+  int next_ = 0;
+};
+
+inline Onnx random_unlike_branches(std::uint64_t seed) {
+  return UnlikeBranchesMaker(seed).whole();
+}
+
 inline Onnx random_control_flow(std::uint64_t seed) {
   return ControlFlowMaker(seed).whole();
 }

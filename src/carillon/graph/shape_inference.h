@@ -82,6 +82,7 @@ using Function = Result<> (*)(Inference&);
 
 // Elementwise (shape_inference_elementwise.cpp)
 Result<> same_as_input(Inference&);    // any type
+Result<> unfit(Inference&);            // what its attributes say
 Result<> unary_float(Inference&);      // floating -> the same
 Result<> unary_number(Inference&);     // number -> the same
 Result<> logical_not(Inference&);      // boolean

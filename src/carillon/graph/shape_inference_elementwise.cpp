@@ -42,6 +42,12 @@ Result<> compare(Inference& x, TypeClass wanted) {
 
 }  // namespace
 
+Result<> unfit(Inference& x) {
+  const auto shape = x.node().integers("shape");
+  x.set(0, static_cast<DataType>(x.node().integer("type", 0)), Shape(shape.begin(), shape.end()));
+  return {};
+}
+
 Result<> same_as_input(Inference& x) {
   return unary(x, TypeClass::any);
 }

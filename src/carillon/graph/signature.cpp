@@ -317,6 +317,12 @@ Result<> Signature::find_computed_outputs(const OutputsAt& outputs_at) {
     for (std::size_t i = 0; i < outputs_.size(); ++i) {
       const Shape& other = (*outputs)[i].shape;
       Shape& shape = outputs_[i].shape;
+      if (shape == any_open_rank()) continue;
+      const bool by_data = has_open_rank(other) || has_open_rank(seen[i]);
+      if (by_data || (other.size() != seen[i].size() && (has_bounded(other) || has_bounded(seen[i])))) {
+        if (other != seen[i]) shape = any_open_rank();
+        continue;
+      }
       if (!shape.empty() && shape.back() == any_dimensions) continue;
       if (other.size() != seen[i].size()) {
         // The batch stays in front.

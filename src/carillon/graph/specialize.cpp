@@ -61,6 +61,8 @@ Result<Graph> Specializer::run(const std::vector<Shape>& shapes) {
   }
   for (const Node& node : source_.graph.nodes)
     if (auto ok = enter_source(node); !ok) return std::unexpected(ok.error());
+  for (const ValueId id : graph_.outputs)
+    if (auto ok = choose(id); !ok) return std::unexpected(ok.error());
   for (const OnnxGraph::Output& output : source_.outputs) {
     const Value& value = graph_.value(output.id);
     if (output.typed && output.type != value.type.type)
@@ -71,11 +73,17 @@ Result<Graph> Specializer::run(const std::vector<Shape>& shapes) {
 }
 
 Result<> Specializer::enter(Node node) {
+  for (ValueId& id : node.inputs) id = resolved(id);
+  if (const ValueId id = find_split(node.inputs); id != no_value)
+    return enter_sides(std::move(node), id, true);
   if (node.has(matrix_axis)) return enter_matrix_softmax(std::move(node));
   return infer(std::move(node));
 }
 
 Result<> Specializer::infer(Node node) {
+  for (ValueId& id : node.inputs) id = resolved(id);
+  if (const ValueId id = find_split(node.inputs); id != no_value)
+    return enter_sides(std::move(node), id, false);
   if (needs_bounds(node)) return enter_bounded(std::move(node));
   const Operator* op = find_any_operator(node.op);
   CARILLON_ASSERT(op != nullptr && op->infer != nullptr);
@@ -116,8 +124,8 @@ bool Specializer::settle_empty(Node& node) {
 
 // Folds the node, or keeps it.
 Result<> Specializer::settle(Node node) {
-  // An Only checks its condition, whatever it passes on.
-  if (node.op != "Only" && !settle_empty(node)) return {};
+  // An Only checks its condition, whatever it passes on, and an Unfit is there to be met.
+  if (node.op != "Only" && node.op != "Unfit" && !settle_empty(node)) return {};
   // What joins others without adding to them is left out, so that every engine's own kernel takes the rest.
   if (node.op == "Concat")
     std::erase_if(node.inputs, [this](ValueId id) { return type_of(id).elements() == 0; });

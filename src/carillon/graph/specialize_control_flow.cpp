@@ -18,14 +18,14 @@ std::string type_text(const TensorType& type) {
   return std::string(onnx_name(type.type)) + to_text(type.shape);
 }
 
-std::string counted(const std::string& name, std::size_t i, std::size_t of) {
+}  // namespace
+
+std::string Specializer::counted(const std::string& name, std::size_t i, std::size_t of) {
   return of == 1 ? name : name + "." + std::to_string(i);
 }
 
-}  // namespace
-
 ValueId Specializer::now(ValueId source) const {
-  return source == no_value ? no_value : now_[source.index()];
+  return source == no_value ? no_value : resolved(now_[source.index()]);
 }
 
 std::vector<ValueId> Specializer::now(std::span<const ValueId> sources) const {
@@ -43,6 +43,8 @@ ValueId Specializer::begin(ValueId source) {
 }
 
 Result<> Specializer::enter_source(const Node& node) {
+  if (!node.subgraphs.empty())
+    if (const ValueId id = find_split(now(node.inputs)); id != no_value) return enter_source_sides(node, id);
   if (node.op == "If") return enter_if(node);
   if (node.op == "Loop") return enter_loop(node);
   if (node.op == "Scan") return enter_scan(node);
@@ -73,16 +75,15 @@ Result<> Specializer::spend(const Node& node, std::size_t nodes) {
 
 // The condition's value, where it is known here.
 Result<std::optional<bool>> Specializer::condition(const Node& node, ValueId id) const {
+  if (split(id) != nullptr)
+    return fail(ErrorCode::unsupported, describe(node) + ": its condition '" + graph_.value(id).name +
+                                            "' has unlike shapes in the branches of an If");
   const TensorType& type = type_of(id);
   if (type.type != DataType::boolean || type.elements() != 1)
     return invalid(describe(node) + ": its condition is " + type_text(type) +
                    ", but must be one bool (of a whole batch, where the model batches)");
   if (graph_.is_constant(id)) return graph_.value(id).constant->bytes()[0] != std::byte{0};
-  for (int g = guard_; g >= 0; g = graph_.guards[static_cast<std::size_t>(g)].parent) {
-    const Guard& around = graph_.guards[static_cast<std::size_t>(g)];
-    if (around.condition == id) return around.when;
-  }
-  return std::nullopt;
+  return known(id);
 }
 
 // A guard under the present one.
@@ -98,14 +99,10 @@ Result<> Specializer::same(std::string name, ValueId from, ValueId to) {
   return infer(Node{.name = std::move(name), .op = "Identity", .inputs = {from}, .outputs = {to}});
 }
 
-// `to` is `yes` or `no`, which are of one type.
+// `to` is `yes` or `no`, which are of one exact type.
 Result<> Specializer::merge(std::string name, ValueId condition, ValueId yes, ValueId no, ValueId to) {
   const bool one = graph_.is_constant(yes) && graph_.value(yes).constant == graph_.value(no).constant;
   if (yes == no || one) return same(std::move(name), yes, to);
-  if (is_bounded(yes) || is_bounded(no))
-    return fail(ErrorCode::unsupported,
-                "node '" + name + "': data decide the extents of a value that depends on a condition (" +
-                    graph_.value(is_bounded(yes) ? yes : no).name + "); both branches must give one size");
   graph_.value(to).type = type_of(yes);
   graph_.nodes.push_back(Node{.name = std::move(name),
                               .op = "Merge",
@@ -126,7 +123,7 @@ Result<std::vector<TensorType>> Specializer::body_types(const Node& node, const 
   if (!ok) return in_context(describe(node) + ": it runs for no iteration; in one", ok.error());
   std::vector<TensorType> types;
   for (const ValueId id : now(body.outputs)) {
-    if (is_bounded(id))
+    if (is_bounded(id) || split(id) != nullptr)
       return fail(ErrorCode::unsupported, describe(node) +
                                               ": it runs for no iteration, and data decide the " +
                                               "extents of '" + graph_.value(id).name + "'");
@@ -155,16 +152,10 @@ Result<> Specializer::enter_only(const Node& node, ValueId condition, bool when,
   for (std::size_t i = 0; i < node.outputs.size(); ++i) {
     if (node.outputs[i] == no_value) continue;
     const ValueId from = now(branch.outputs[i]);
-    Node check{.name = counted(node.name + suffix_, i, node.outputs.size()),
-               .op = "Only",
-               .inputs = {from, condition},
-               .outputs = {begin(node.outputs[i])}};
-    check.attributes.insert_or_assign("when", Attribute{std::int64_t{when}});
-    check.attributes.insert_or_assign("why", Attribute{text + std::string(why)});
-    if (is_bounded(from))
-      return fail(ErrorCode::unsupported, describe(node) + ": " + text + std::string(why) +
-                                              "; and data decide the extents of what the other gives");
-    if (auto ok = infer(std::move(check)); !ok) return ok;
+    if (auto ok = only(counted(node.name + suffix_, i, node.outputs.size()), condition, when,
+                       text + std::string(why), from, begin(node.outputs[i]));
+        !ok)
+      return ok;
   }
   return {};
 }
@@ -195,7 +186,9 @@ Result<> Specializer::enter_if(const Node& node) {
       misfit = ok.error();
       fits = !when;
     }
+    const int around = std::exchange(guard_, guard(chooses, when));
     results.push_back(now(branch.outputs));
+    guard_ = around;
   }
   if (misfit) {
     graph_.nodes.resize(nodes);
@@ -203,14 +196,13 @@ Result<> Specializer::enter_if(const Node& node) {
   }
   for (std::size_t i = 0; i < node.outputs.size(); ++i) {
     const ValueId yes = results[0][i], no = results[1][i];
-    if (type_of(yes) != type_of(no))
-      return fail(ErrorCode::unsupported,
-                  describe(node) + ": output " + std::to_string(i) + " is " + type_text(type_of(yes)) +
-                      " in then_branch, but " + type_text(type_of(no)) +
-                      " in else_branch; both must be the same where the condition depends on data");
+    if (type_of(yes).type != type_of(no).type)
+      return invalid(describe(node) + ": output " + std::to_string(i) + " is of type " +
+                     std::string(onnx_name(type_of(yes).type)) + " in then_branch, but of " +
+                     std::string(onnx_name(type_of(no).type)) + " in else_branch");
     if (node.outputs[i] == no_value) continue;
     const ValueId to = begin(node.outputs[i]);
-    if (auto ok = merge(counted(name, i, node.outputs.size()), chooses, yes, no, to); !ok) return ok;
+    if (auto ok = combine(counted(name, i, node.outputs.size()), chooses, yes, no, to); !ok) return ok;
   }
   return {};
 }
@@ -323,11 +315,11 @@ Result<> Specializer::unroll(const Node& node, Unrolled& loop) {
     for (std::size_t k = 0; k < loop.carried.size(); ++k) {
       const ValueId next = now(body.outputs[1 + k]);
       const TensorType &was = type_of(loop.carried[k]), &is = type_of(next);
-      if (was.type != is.type || (!loop.exits.empty() && was != is))
+      if (was.type != is.type)
         return fail(ErrorCode::unsupported, describe(node) + ": the value that it carries as input " +
                                                 std::to_string(2 + k) + " is " + type_text(was) +
                                                 " before iteration " + std::to_string(i) + ", but " +
-                                                type_text(is) + " after it; it must stay the same");
+                                                type_text(is) + " after it; its type must stay the same");
       loop.carried[k] = next;
     }
     for (std::size_t k = 0; k < loop.scans.size(); ++k)
@@ -350,7 +342,7 @@ Result<> Specializer::finish_loop(const Node& node, const Unrolled& loop) {
       guard_ = exit.guard;
       const ValueId to = new_value(own + ".exit" + std::to_string(e));
       if (auto ok = spend(node, 1); !ok) return ok;
-      if (auto ok = merge(own + ".exit" + std::to_string(e), exit.condition, value, exit.carried[k], to); !ok)
+      if (auto ok = combine(own + ".exit" + std::to_string(e), exit.condition, value, exit.carried[k], to); !ok)
         return ok;
       value = to;
     }
@@ -492,6 +484,9 @@ Result<std::vector<ValueId>> Specializer::scan(const Node& node, const std::stri
     if (auto ok = enter_body(body); !ok) return std::unexpected(ok.error());
     for (std::size_t k = 0; k < states; ++k) {
       const ValueId next = now(body.outputs[k]);
+      if (split(next) != nullptr)
+        return fail(ErrorCode::unsupported, describe(node) + ": its state " + std::to_string(k) +
+                                                " has unlike shapes in the branches of an If");
       if (type_of(next) != type_of(inputs[k]))
         return invalid(describe(node) + ": its state " + std::to_string(k) + " is " +
                        type_text(type_of(inputs[k])) + " before step " + std::to_string(i) + ", but " +
@@ -547,6 +542,9 @@ Result<> Specializer::stack(const std::string& where, const std::string& name,
   const ValueId axes = new_value(name + ".axes");
   set_constant(axes, Tensor::of_i64({1}, front));
   for (std::size_t i = 0; i < values.size(); ++i) {
+    if (split(values[i]) != nullptr)
+      return fail(ErrorCode::unsupported, where + " has unlike shapes in the branches of an If, in iteration " +
+                                              std::to_string(i) + ": iterations must give one shape");
     if (type_of(values[i]) != type_of(values[0]))
       return fail(ErrorCode::unsupported, where + " is " + type_text(type_of(values[0])) +
                                               " in iteration 0, but " + type_text(type_of(values[i])) +

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -26,6 +27,11 @@ namespace carillon::graph {
 // A value without elements is a constant from the start, as nothing about it depends on data: nodes read a
 // constant in place of such an input, and a node that makes nothing else is gone.
 //
+// A value that has unlike shapes in the branches of an If is split: it stands for one value where the
+// condition holds, and for another where it does not (specialize_split.cpp). Nodes that read a split value are
+// entered for each of its sides, under guards, so that all their types are exact. Results that are of one type
+// on both sides become one value again. An output that is split to the end becomes bounded.
+//
 // Where data decide extents (bounded.h) the graph is typed with the most that they can be, and by the side,
 // as far as that goes, with nearly the least. What is not the same is bounded. What a Shape and the like make
 // of such extents is supposed, so that the shapes that follow from it have their bounds, too.
@@ -47,6 +53,7 @@ class Specializer {
   const TensorType& type_of(ValueId id) const { return graph_.value(id).type; }
   void set_constant(ValueId id, Tensor tensor);
   ValueId new_value(std::string name);
+  static std::string counted(const std::string& name, std::size_t i, std::size_t of);  // of result `i`
 
   // specialize_bounded.cpp
   struct Supposed {
@@ -63,6 +70,28 @@ class Specializer {
   bool needs_bounds(const Node& node) const;
   Result<> enter_bounded(Node node);
   Result<bool> decide_now(const Node& node);
+
+  // specialize_split.cpp
+  struct Split {
+    ValueId condition, yes, no;
+  };
+  const Split* split(ValueId id) const;
+  ValueId resolved(ValueId id) const;
+  ValueId find_split(std::span<const ValueId> ids) const;
+  std::optional<bool> known(ValueId condition) const;
+  // Enters something under the condition of a split and under its contrary; gives its results there.
+  using EnterSide = std::function<Result<std::vector<ValueId>>(bool when)>;
+  Result<> enter_both(const std::string& name, ValueId id, std::span<const ValueId> to,
+                      const EnterSide& enter);
+  Result<> enter_sides(Node node, ValueId id, bool whole);
+  Result<> enter_source_sides(const Node& node, ValueId id);
+  Result<> unfit(const std::string& name, ValueId condition, bool when, const std::string& why, ValueId like,
+                 ValueId to);
+  Result<> only(const std::string& name, ValueId condition, bool when, const std::string& why, ValueId from,
+                ValueId to);
+  Result<> combine(const std::string& name, ValueId condition, ValueId yes, ValueId no, ValueId to,
+                   bool constants = false);
+  Result<> choose(ValueId output);
 
   // specialize_control_flow.cpp
   struct Unrolled;
@@ -105,6 +134,8 @@ class Specializer {
   std::string suffix_;                                    // of names: which iteration
   std::size_t spent_ = 0;                                 // nodes that loops have been unrolled to
   std::map<ValueId, Supposed> supposed_;
+  std::map<ValueId, Split> splits_;
+  std::size_t sides_ = 0;  // nodes that were entered for one side of a split
 };
 
 }  // namespace carillon::graph

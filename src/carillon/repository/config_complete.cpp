@@ -50,8 +50,9 @@ const TensorSpec* find(const std::vector<TensorSpec>& specs, std::string_view na
 bool fits(const TensorSpec& config, const TensorSpec& file) {
   // Where the file leaves the rank open, the config may say one.
   graph::Shape shape = file.shape;
-  if (!shape.empty() && shape.back() == graph::any_dimensions) {
-    shape.pop_back();
+  const bool by_data = graph::has_open_rank(shape);
+  if (by_data || (!shape.empty() && shape.back() == graph::any_dimensions)) {
+    shape.resize(by_data ? 0 : shape.size() - 1);
     shape.resize(std::max(shape.size(), config.shape.size()), graph::computed_dimension);
   }
   return config.type == file.type &&
@@ -83,8 +84,8 @@ void write_tensor(const TensorSpec& spec, bool batched, Tensor& to) {
   to.set_name(spec.name);
   to.set_data_type(to_wire(spec.type));
   to.clear_dims();
-  for (std::size_t i = batched ? 1 : 0; i < spec.shape.size(); ++i)
-    to.add_dims(std::max<std::int64_t>(spec.shape[i], -1));
+  const graph::Shape shape = spec.open_shape();
+  for (std::size_t i = batched ? 1 : 0; i < shape.size(); ++i) to.add_dims(shape[i]);
 }
 
 // Makes `list` say `specs`, in that order; what it says beyond name, type and dims stays.

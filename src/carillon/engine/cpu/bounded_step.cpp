@@ -9,20 +9,16 @@
 namespace carillon::engine::cpu {
 namespace {
 
-std::size_t bytes_of_extents(const graph::Shape& shape) {
-  return shape.size() * sizeof(std::int64_t);
-}
-
-// Room for the extents of a value of that shape.
+// Room for the extents of a value of that shape, marked.
 Desc extents_desc(const graph::Shape& shape) {
-  return Desc({static_cast<std::int64_t>(std::max<std::size_t>(1, bytes_of_extents(shape)))}, DnnlType::u8,
-              dnnl::memory::format_tag::a);
+  return Desc({static_cast<std::int64_t>(std::max<std::size_t>(1, graph::extents_bytes(shape).count))},
+              DnnlType::u8, dnnl::memory::format_tag::a);
 }
 
 }  // namespace
 
 BoundedStep::BoundedStep(const graph::BoundedNode& node, const std::vector<Input>& inputs,
-                         std::vector<bool> wanted)
+                         std::vector<Output> outputs)
     : node_(node),
       types_(inputs.size()),
       inputs_(inputs.size()),
@@ -35,7 +31,7 @@ BoundedStep::BoundedStep(const graph::BoundedNode& node, const std::vector<Input
     made.types.push_back(input.type == nullptr ? graph::TensorType{} : *input.type);
     made.bounded.push_back(input.bounded);
   }
-  made.wanted = std::move(wanted);
+  made.outputs = std::move(outputs);
   types_ = made.types;
   made_ = std::make_shared<const Made>(std::move(made));
 }
@@ -49,10 +45,11 @@ std::unique_ptr<Kernel> BoundedStep::copy(graph::Faults& faults) const {
 }
 
 Result<> BoundedStep::run(dnnl::stream&) {
+  const auto only = node_.chosen(inputs_);
   for (std::size_t i = 0; i < inputs_.size(); ++i) {
-    if (made_->bounded[i] == 0) continue;
+    if (made_->bounded[i] == 0 || (only && *only != i)) continue;
     graph::Shape& shape = types_[i].shape;
-    std::memcpy(shape.data(), input_extents_[i], bytes_of_extents(shape));
+    std::memcpy(shape.data(), input_extents_[i], shape.size() * sizeof(std::int64_t));
     const graph::Shape& most = made_->types[i].shape;
     // Its maker is held to it.
     for (std::size_t d = 0; d < shape.size(); ++d) CARILLON_ASSERT(shape[d] >= 0 && shape[d] <= most[d]);
@@ -65,8 +62,7 @@ Result<> BoundedStep::run(dnnl::stream&) {
   }
   for (std::size_t i = 0; i < outputs_.size(); ++i)
     if (output_extents_[i] != nullptr)
-      std::memcpy(output_extents_[i], node_.results()[i].shape.data(),
-                  bytes_of_extents(node_.results()[i].shape));
+      graph::write_extents(made_->outputs[i].marked, node_.results()[i].shape, output_extents_[i]);
   return {};
 }
 
@@ -78,7 +74,7 @@ void BoundedStep::leave_empty() {
     for (std::size_t d = 0; d < shape.size(); ++d)
       if ((node_.bounded(i) >> d & 1) != 0) shape[d] = 0;
     if (output_extents_[i] != nullptr)
-      std::memcpy(output_extents_[i], shape.data(), bytes_of_extents(shape));
+      graph::write_extents(made_->outputs[i].marked, shape, output_extents_[i]);
     else
       std::memset(outputs_[i], 0, node_.most()[i].bytes().count);
   }
@@ -105,21 +101,28 @@ bool BoundedStep::may_lack(int operand) const {
   auto i = static_cast<std::size_t>(operand);
   if (i < inputs_.size()) return !made_->present[i];
   i -= inputs_.size();
-  if (i < outputs_.size()) return !made_->wanted[i];
+  if (i < outputs_.size()) return !made_->outputs[i].wanted;
   i -= outputs_.size();
   if (i < inputs_.size()) return made_->bounded[i] == 0;
   i -= inputs_.size();
-  return !made_->wanted[i] || node_.bounded(i) == 0;
+  return !made_->outputs[i].wanted || node_.bounded(i) == 0;
 }
 
 void BoundedLowering::lower(const graph::Node& node) {
   builder_.enter(node.guard);
   std::vector<Operand> operands;
   std::vector<BoundedStep::Input> inputs;
-  std::vector<bool> wanted;
-  for (const auto id : node.inputs) {
+  std::vector<BoundedStep::Output> outputs;
+  const auto ways = graph::is_choose(node) ? graph::choose_paths(node)
+                                           : std::vector<std::vector<graph::ChoosePath>>(node.inputs.size());
+  for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+    const auto id = node.inputs[i];
     const bool there = id != graph::no_value;
+    // What brings it into that layout runs only where it was made.
+    for (const auto& [condition, when] : ways[i])
+      builder_.enter(builder_.under(node.inputs[condition], when));
     operands.push_back(there ? builder_.row_major(id) : Operand{});
+    builder_.enter(node.guard);
     inputs.push_back(there ? BoundedStep::Input{&builder_.type(id), bounded_[id.index()]}
                            : BoundedStep::Input{});
   }
@@ -127,18 +130,19 @@ void BoundedLowering::lower(const graph::Node& node) {
     const Desc desc =
         id != graph::no_value && builder_.is_real(id) ? row_major(builder_.shape(id), DnnlType::f32) : Desc();
     operands.push_back(id == graph::no_value ? Operand{} : builder_.define(id, desc));
-    wanted.push_back(id != graph::no_value);
+    outputs.push_back({.wanted = id != graph::no_value,
+                       .marked = id == graph::no_value ? graph::Shape{} : marked_[id.index()]});
   }
   for (std::size_t i = 0; i < inputs.size(); ++i)
     operands.push_back(inputs[i].bounded == 0 ? Operand{} : extents_.at(node.inputs[i]));
   for (const auto id : node.outputs) {
     const bool bounded = id != graph::no_value && bounded_[id.index()] != 0;
-    operands.push_back(bounded ? builder_.temporary(extents_desc(builder_.shape(id))) : Operand{});
+    operands.push_back(bounded ? builder_.temporary(extents_desc(marked_[id.index()])) : Operand{});
     if (bounded) extents_.insert_or_assign(id, operands.back());
   }
   const graph::BoundedNode late(builder_.graph(), node);
   builder_.append(node.name + " bounded:" + std::string(node.text(graph::bounded_operator, {})),
-                  std::make_unique<BoundedStep>(late, inputs, std::move(wanted)), operands);
+                  std::make_unique<BoundedStep>(late, inputs, std::move(outputs)), operands);
 }
 
 void BoundedLowering::finish() {
@@ -147,11 +151,11 @@ void BoundedLowering::finish() {
   for (std::size_t i = 0; i < graph.outputs.size(); ++i) {
     const auto id = graph.outputs[i];
     if (bounded_[id.index()] == 0) continue;
-    const graph::TensorType& type = builder_.type(id);
+    const graph::Shape& shape = marked_[id.index()];
     const Operand to{.buffer = static_cast<int>(1 + graph.inputs.size() + i),
-                     .offset = graph::extents_offset(type.type, type.shape)};
+                     .offset = graph::extents_offset(builder_.type(id).type, shape)};
     builder_.append(graph.value(id).name + " extents",
-                    std::make_unique<CopyKernel>(bytes_of_extents(type.shape)), {extents_.at(id), to});
+                    std::make_unique<CopyKernel>(graph::extents_bytes(shape).count), {extents_.at(id), to});
   }
 }
 

@@ -22,8 +22,12 @@ class BoundedStep final : public Kernel {
     const graph::TensorType* type = nullptr;
     std::uint64_t bounded = 0;
   };
-  // `wanted`: which outputs the node has, by index; the others are absent.
-  BoundedStep(const graph::BoundedNode& node, const std::vector<Input>& inputs, std::vector<bool> wanted);
+  // `wanted`: the node has it; `marked`: its shape as graph::marked_shapes() has it.
+  struct Output {
+    bool wanted = false;
+    graph::Shape marked;
+  };
+  BoundedStep(const graph::BoundedNode& node, const std::vector<Input>& inputs, std::vector<Output> outputs);
   std::unique_ptr<Kernel> copy(graph::Faults& faults) const override;
   Result<> run(dnnl::stream& stream) override;
   void place(int operand, std::byte* address) override;
@@ -34,7 +38,7 @@ class BoundedStep final : public Kernel {
   struct Made {
     std::vector<graph::TensorType> types;  // of inputs
     std::vector<bool> present;
-    std::vector<bool> wanted;  // of outputs
+    std::vector<Output> outputs;
     std::vector<std::uint64_t> bounded;
   };
   BoundedStep(const BoundedStep&) = default;
@@ -53,7 +57,9 @@ class BoundedStep final : public Kernel {
 class BoundedLowering {
  public:
   explicit BoundedLowering(PlanBuilder& builder)
-      : builder_(builder), bounded_(graph::find_bounded(builder.graph())) {}
+      : builder_(builder),
+        bounded_(graph::find_bounded(builder.graph())),
+        marked_(graph::marked_shapes(builder.graph())) {}
 
   void lower(const graph::Node& node);
   // Once all nodes are lowered: appends what brings the extents of outputs to where clients find them.
@@ -62,6 +68,7 @@ class BoundedLowering {
  private:
   PlanBuilder& builder_;
   std::vector<std::uint64_t> bounded_;         // by value
+  std::vector<graph::Shape> marked_;           // likewise
   std::map<graph::ValueId, Operand> extents_;  // of bounded ones
 };
 

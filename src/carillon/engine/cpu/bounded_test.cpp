@@ -6,6 +6,7 @@
 
 #include "carillon/engine/cpu/cpu_engine.h"
 #include "carillon/engine/zero_operands.h"
+#include "carillon/graph/random_control_flow.h"
 #include "carillon/graph/testing.h"
 
 // Tensors whose extents the data of a run decide, compiled, against the plain kernels.
@@ -169,6 +170,38 @@ TEST(BoundedPlan, EachOutputHasItsExtents) {
   ASSERT_TRUE(runner.run(inputs, {0, runner.plan->kernels()}).has_value());
   for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(runner.output(i).type().shape, (graph::Shape{1, 3}));
   runner.expect_agrees(inputs);
+}
+
+// Branches of unlike shapes: plans against plain kernels, cut somewhere.
+TEST(BoundedPlan, UnlikeBranchesAgree) {
+  int bounded = 0, compared = 0;
+  for (std::uint64_t seed = 300; seed < 360; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const Onnx m = graph::testing::random_unlike_branches(seed);
+    if (!m.import({.batched = false})) continue;  // no way through it fits
+    Runner runner(m);
+    for (const auto& spec : runner.plan->outputs()) bounded += graph::has_bounded(spec.shape) ? 1 : 0;
+    const auto graph = runner.source->specialize(1);
+    ASSERT_TRUE(graph.has_value()) << graph.error().message;
+    Random random(seed);
+    for (const float scale : {-1.0F, 0.1F, 3.0F}) {
+      const auto x = graph::testing::control_flow_input(scale, random);
+      const auto want = graph::testing::run_plainly(*graph, {x});
+      const int cut = static_cast<int>(random.below(static_cast<std::uint64_t>(runner.plan->kernels()) + 1));
+      auto done = runner.run({x}, {0, cut});
+      if (done) done = runner.run({x}, {cut, runner.plan->kernels()});
+      ASSERT_EQ(done.has_value(), want.has_value()) << (done ? "" : done.error().message);
+      if (!want) continue;
+      ++compared;
+      for (std::size_t i = 0; i < want->size(); ++i)
+        EXPECT_LE(graph::testing::furthest(std::make_shared<const Tensor>(runner.output(i)), (*want)[i]), 1e-4)
+            << "output " << i << "\n"
+            << to_text(*graph);
+    }
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(bounded, 40);
+  EXPECT_GT(compared, 100);
 }
 
 // Plans that are divided for stops are measured with all of their kernels on zeros: nothing is found there.

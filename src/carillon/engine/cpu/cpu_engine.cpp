@@ -211,10 +211,10 @@ class PlanMaker {
   // import show.
   static Result<> check_shapes(const graph::Graph& graph, std::span<const graph::ValueId> values,
                                std::span<const graph::TensorSpec> specs, const char* what) {
-    const std::vector<std::uint64_t> bounded = graph::find_bounded(graph);
+    const std::vector<graph::Shape> shapes = graph::marked_shapes(graph);
     for (std::size_t i = 0; i < specs.size(); ++i) {
       const graph::TensorType& type = graph.value(values[i]).type;
-      const graph::Shape shape = graph::marked_shape(type, bounded[values[i].index()]);
+      const graph::Shape& shape = shapes[values[i].index()];
       if (type.type == specs[i].type && shape == specs[i].shape) continue;
       return fail(ErrorCode::unsupported, std::string(what) + " '" + specs[i].name + "' is " +
                                               graph::to_text(graph::bounds_of(shape)) +
@@ -236,11 +236,11 @@ class PlanMaker {
 Result<std::vector<graph::TensorSpec>> computed_outputs(const graph::Graph& graph,
                                                         std::span<const graph::TensorSpec> told, int batch) {
   std::vector<graph::TensorSpec> out;
-  const std::vector<std::uint64_t> bounded = graph::find_bounded(graph);
+  const std::vector<graph::Shape> shapes = graph::marked_shapes(graph);
   for (std::size_t i = 0; i < told.size(); ++i) {
     const graph::ValueId id = graph.outputs[i];
     const graph::TensorType& type = graph.value(id).type;
-    const graph::Shape shape = graph::marked_shape(type, bounded[id.index()]);
+    const graph::Shape& shape = shapes[id.index()];
     const bool batched = !told[i].shape.empty() && told[i].shape.front() == graph::batch_dimension;
     if (type.type != told[i].type || (batched && (shape.empty() || shape.front() != batch)))
       return fail(ErrorCode::unsupported,

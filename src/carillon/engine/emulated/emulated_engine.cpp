@@ -130,12 +130,11 @@ Result<EmulatedPlan::Tensors> open_tensors(const graph::Model& model, int batch,
   const auto graph = reference ? model.specialize(batch) : model.specialize_at(batch, extents);
   if (!graph) return std::unexpected(graph.error());
   EmulatedPlan::Tensors out{.inputs = graph::specs_at(model.inputs(), batch, extents), .outputs = {}};
-  const std::vector<std::uint64_t> bounded = graph::find_bounded(*graph);
+  const std::vector<graph::Shape> shapes = graph::marked_shapes(*graph);
   for (std::size_t i = 0; i < model.outputs().size(); ++i) {
-    const graph::ValueId id = graph->outputs[i];
     out.outputs.push_back({.name = model.outputs()[i].name,
                            .type = model.outputs()[i].type,
-                           .shape = graph::marked_shape(graph->value(id).type, bounded[id.index()])});
+                           .shape = shapes[graph->outputs[i].index()]});
   }
   return out;
 }

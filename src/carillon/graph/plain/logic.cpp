@@ -218,6 +218,16 @@ PlainKernel find_only(const Node&, InputTypes types) {
   return &only;
 }
 
+// Zeros, in a place where no data belong: the request cannot be answered.
+Result<> unfit(const Node& node, Inputs inputs, Outputs outputs) {
+  const std::size_t size = outputs[0].type->bytes().count;
+  if (size > 0) std::memset(outputs[0].data, 0, size);
+  return note(outputs[0], inputs[0], 0, [&] { return failed(node, node.text("why", "")); });
+}
+PlainKernel find_unfit(const Node&, InputTypes types) {
+  return has_type(types, 0, DataType::boolean) ? &unfit : nullptr;
+}
+
 constexpr Operator operators[] = {
     {"Equal", &find<Equal, AllTypes>},
     {"Greater", &find<Greater, Numbers>},
@@ -233,6 +243,7 @@ constexpr Operator operators[] = {
     {"Where", &find_where},
     {"Merge", &find_merge},
     {"Only", &find_only},
+    {"Unfit", &find_unfit},
 };
 
 }  // namespace

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "carillon/base/result.h"
+
+namespace carillon::controller {
+
+// What a request to an ensemble holds of the memory for requests while its steps run, beyond its own inputs,
+// which its frontend holds: the tensors that pass between its steps, copies of those that several steps read,
+// and what the steps that are under way will give. It asks for the most of these sums so far, by the request's
+// InferCall::room_for_outputs. Any thread.
+class StepsRoom {
+ public:
+  using Ask = std::function<Result<>(std::size_t bytes)>;
+
+  // `ask` may be null: then there is room for everything. `inputs`: bytes of the request's own inputs.
+  StepsRoom(Ask ask, std::size_t inputs) : ask_(std::move(ask)), inputs_(inputs) {}
+
+  // The tensors are `bytes` now: those that wait for steps, and the inputs of steps that are under way. Error:
+  // there is no room; then nothing has changed.
+  Result<> hold_tensors(std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    if (auto room = ask_for(bytes + outputs_sum()); !room) return room;
+    tensors_ = bytes;
+    return {};
+  }
+  // The step will give so many bytes. Error: likewise.
+  Result<> hold_outputs(std::size_t step, std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    const auto at = outputs_.find(step);
+    const std::size_t before = at == outputs_.end() ? 0 : at->second;
+    if (auto room = ask_for(tensors_ + outputs_sum() - before + bytes); !room) return room;
+    outputs_[step] = bytes;
+    return {};
+  }
+  // The step has been answered: what it gave is among the tensors from now on.
+  void answered(std::size_t step) {
+    const std::lock_guard lock(mutex_);
+    outputs_.erase(step);
+  }
+  // The request is being answered: nobody is asked any more.
+  void close() {
+    const std::lock_guard lock(mutex_);
+    ask_ = nullptr;
+  }
+
+ private:
+  std::size_t outputs_sum() const {
+    std::size_t sum = 0;
+    for (const auto& [step, bytes] : outputs_) sum += bytes;
+    return sum;
+  }
+  Result<> ask_for(std::size_t all) {
+    const std::size_t beyond = all > inputs_ ? all - inputs_ : 0;
+    if (!ask_ || beyond <= most_) return {};
+    if (auto room = ask_(beyond); !room) return room;
+    most_ = beyond;
+    return {};
+  }
+
+  std::mutex mutex_;
+  Ask ask_;
+  const std::size_t inputs_;
+  std::size_t tensors_ = 0;
+  std::map<std::size_t, std::size_t> outputs_;  // by step
+  std::size_t most_ = 0;                        // that was asked for
+};
+
+}  // namespace carillon::controller
