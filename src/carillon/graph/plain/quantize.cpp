@@ -15,19 +15,6 @@ using Dequantised = Types<std::uint8_t, std::int8_t, std::uint16_t, std::int16_t
 using Real = Types<float, Half, BFloat16>;
 
 // Stretches that share a scale.
-template <typename To>
-[[gnu::always_inline]] inline void quantise_stretch(const float* x, To* y, std::int64_t count, float scale,
-                                                    std::int32_t zero) {
-  for (std::int64_t i = 0; i < count; ++i) y[i] = quantised<To>(x[i] / scale, zero);
-}
-CARILLON_WIDE void quantise_all(const float* x, std::uint8_t* y, std::int64_t count, float scale,
-                                std::int32_t zero) {
-  quantise_stretch(x, y, count, scale, zero);
-}
-CARILLON_WIDE void quantise_all(const float* x, std::int8_t* y, std::int64_t count, float scale,
-                                std::int32_t zero) {
-  quantise_stretch(x, y, count, scale, zero);
-}
 template <typename From>
 [[gnu::always_inline]] inline void dequantise_stretch(const From* x, float* y, std::int64_t count,
                                                       float scale, std::int32_t zero) {
