@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 #include <utility>
 
 #if defined(__x86_64__)
@@ -275,55 +276,65 @@ TileKernel find_tile(Instructions, std::int64_t) {
 }
 #endif
 
-// What becomes of one row's sums in one panel.
+// What becomes of the sums of one row in one panel.
 struct Row {
   const std::int32_t* sums = nullptr;
-  std::int64_t columns = 0;                  // of the panel
-  std::int64_t left = 0;                     // of these, that the result has
-  const std::int32_t* of_weights = nullptr;  // sums of the weights
-  std::int32_t x_zero = 0;
-  const std::int32_t* w_zeros = nullptr;  // nullptr: all 0
-  std::int32_t of_row = 0;                // what weights' zero points are multiplied by
-  const float* factors = nullptr;
-  float scale = 1;
-  const float* biases = nullptr;  // nullptr: none
+  std::int64_t columns = 0;             // of the panel: a multiple of 16
+  const std::int32_t* less = nullptr;   // what is taken away of each
+  const std::int32_t* zeros = nullptr;  // weights' zero points; nullptr: all 0
+  std::int32_t of_row = 0;              // what they are multiplied by
+  const float* units = nullptr;
+  const float* biases = nullptr;
+  std::int32_t y_zero = 0;
 };
+
+#if defined(__x86_64__)
+#define CARILLON_AVX2 __attribute__((target("avx2,fma")))
+CARILLON_AVX2 inline __m256i eight_at(const std::int32_t* from) {
+  return _mm256_load_si256(reinterpret_cast<const __m256i*>(from));
+}
+CARILLON_AVX2 inline __m256i whole_at(const Row& row, std::int64_t c) {
+  const __m256i sum = _mm256_sub_epi32(eight_at(row.sums + c), eight_at(row.less + c));
+  if (row.zeros == nullptr) return sum;
+  return _mm256_sub_epi32(sum, _mm256_mullo_epi32(_mm256_set1_epi32(row.of_row), eight_at(row.zeros + c)));
+}
+CARILLON_AVX2 inline __m256 real_at(const Row& row, std::int64_t c) {
+  return _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole_at(row, c)), _mm256_load_ps(row.units + c),
+                         _mm256_load_ps(row.biases + c));
+}
+// As bytes are made elsewhere (plain/quantised.cpp), NaN the smallest.
+CARILLON_AVX2 inline __m256i rounded_at(const Row& row, std::int64_t c) {
+  const __m256 above = _mm256_max_ps(real_at(row, c), _mm256_set1_ps(-0x1p20F));
+  return _mm256_add_epi32(_mm256_cvtps_epi32(_mm256_min_ps(above, _mm256_set1_ps(0x1p20F))),
+                          _mm256_set1_epi32(row.y_zero));
+}
+CARILLON_AVX2 void whole_sums(const Row& row, std::int32_t* to) {
+  for (std::int64_t c = 0; c < row.columns; c += 8)
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + c), whole_at(row, c));
+}
+CARILLON_AVX2 void real_sums(const Row& row, float* to) {
+  for (std::int64_t c = 0; c < row.columns; c += 8) _mm256_storeu_ps(to + c, real_at(row, c));
+}
+template <typename To>
+CARILLON_AVX2 void rounded_sums(const Row& row, To* to) {
+  for (std::int64_t c = 0; c < row.columns; c += 16) {
+    const __m256i both = _mm256_packs_epi32(rounded_at(row, c), rounded_at(row, c + 8));
+    const __m256i ordered = _mm256_permute4x64_epi64(both, 0xd8);
+    const __m128i low = _mm256_castsi256_si128(ordered), high = _mm256_extracti128_si256(ordered, 1);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + c),
+                     std::is_signed_v<To> ? _mm_packs_epi16(low, high) : _mm_packus_epi16(low, high));
+  }
+}
+#undef CARILLON_AVX2
+#else
+void whole_sums(const Row&, std::int32_t*) {}
+void real_sums(const Row&, float*) {}
+template <typename To>
+void rounded_sums(const Row&, To*) {}
+#endif
 
 [[gnu::always_inline]] inline std::int32_t wrapped(std::int64_t value) {
   return static_cast<std::int32_t>(static_cast<std::uint32_t>(value));
-}
-CARILLON_WIDE void whole_sums(const Row& row, std::int32_t* to) {
-  const auto x_zero = static_cast<std::uint32_t>(row.x_zero), of_row = static_cast<std::uint32_t>(row.of_row);
-  if (row.w_zeros == nullptr) {
-    for (std::int64_t c = 0; c < row.columns; ++c)
-      to[c] = static_cast<std::int32_t>(static_cast<std::uint32_t>(row.sums[c]) -
-                                        x_zero * static_cast<std::uint32_t>(row.of_weights[c]));
-    return;
-  }
-  for (std::int64_t c = 0; c < row.columns; ++c)
-    to[c] = static_cast<std::int32_t>(static_cast<std::uint32_t>(row.sums[c]) -
-                                      x_zero * static_cast<std::uint32_t>(row.of_weights[c]) -
-                                      of_row * static_cast<std::uint32_t>(row.w_zeros[c]));
-}
-CARILLON_WIDE void real_sums(const Row& row, const std::int32_t* whole, float* to) {
-  if (row.biases == nullptr) {
-    for (std::int64_t c = 0; c < row.columns; ++c)
-      to[c] = static_cast<float>(whole[c]) * (row.factors[c] * row.scale);
-    return;
-  }
-  for (std::int64_t c = 0; c < row.columns; ++c)
-    to[c] = static_cast<float>(whole[c]) * (row.factors[c] * row.scale) + row.biases[c];
-}
-template <typename To>
-[[gnu::always_inline]] inline void round_row(const float* from, To* to, std::int64_t count,
-                                             std::int32_t zero) {
-  for (std::int64_t c = 0; c < count; ++c) to[c] = graph::plain::quantised<To>(from[c], zero);
-}
-CARILLON_WIDE void round_sums(const float* from, std::uint8_t* to, std::int64_t count, std::int32_t zero) {
-  round_row(from, to, count, zero);
-}
-CARILLON_WIDE void round_sums(const float* from, std::int8_t* to, std::int64_t count, std::int32_t zero) {
-  round_row(from, to, count, zero);
 }
 CARILLON_WIDE void apply(const ByteProduct::After& after, const float* operand, float* to,
                          std::int64_t count) {
@@ -377,13 +388,28 @@ CARILLON_WIDE std::int32_t flip_and_sum(const std::byte* from, std::uint16_t* to
   return flip(from, to, count, mask);
 }
 
-// A source that kernels cannot read as it is lies in the room: with a sign, for wide steps, or with rows that
-// are no whole steps. Behind that are the sums of rows.
+// A source that kernels cannot read as it is lies in the room: with a sign, for wide steps, with rows that
+// are no whole steps, or with padding. Behind that are the sums of rows, of products that are no
+// convolutions.
 bool is_copied(const ByteProduct::Shape& shape) {
-  return shape.signed_source || shape.wide || shape.depth % deep != 0 || shape.shifted_weights;
+  if (shape.signed_source || shape.wide || shape.shifted_weights) return true;
+  if (!shape.window) return shape.depth % deep != 0;
+  const ByteProduct::Window& w = *shape.window;
+  return w.channels != w.filled() || w.padded_height() != w.height || w.padded_width() != w.width;
 }
+std::int64_t element_bytes(const ByteProduct::Shape& shape) {
+  return shape.wide ? 2 : 1;
+}
+// Of the source as kernels read it, that a row brings.
 std::int64_t row_bytes(const ByteProduct::Shape& shape) {
-  return up_to(shape.depth, deep) * (shape.wide ? 2 : 1);
+  if (shape.window)
+    return shape.window->filled() * shape.window->strides[0] * shape.window->strides[1] *
+           element_bytes(shape);
+  return up_to(shape.depth, deep) * element_bytes(shape);
+}
+// Of a line of pixels.
+std::int64_t line_bytes(const ByteProduct::Shape& shape) {
+  return shape.window->padded_width() * shape.window->filled() * element_bytes(shape);
 }
 std::int64_t sums_at(const ByteProduct::Shape& shape) {
   return up_to(shape.rows * row_bytes(shape), line);
@@ -622,6 +648,35 @@ bool ByteProduct::is_wide(const graph::Tensor& packed) {
   return at_byte<Head>(packed.bytes().data(), 0)->wide != 0;
 }
 
+graph::Tensor ByteProduct::by_depth(const graph::Tensor& weights, const Window& window) {
+  const std::int64_t columns = weights.type().shape[0], taps = window.kernel[0] * window.kernel[1],
+                     filled = window.filled();
+  graph::Tensor made({weights.type().type, {window.depth(), columns}});
+  if (weights.type().type == graph::DataType::u8)
+    std::ranges::fill(made.bytes(), std::byte{128});  // stands for 0
+  const std::byte* from = weights.bytes().data();
+  for (std::int64_t o = 0; o < columns; ++o)
+    for (std::int64_t c = 0; c < window.channels; ++c)
+      for (std::int64_t tap = 0; tap < taps; ++tap)
+        made.bytes()[static_cast<std::size_t>((tap * filled + c) * columns + o)] = *from++;
+  return made;
+}
+
+graph::Tensor ByteProduct::offsets(const graph::Tensor& packed, const Window& window, std::int64_t columns,
+                                   Instructions with) {
+  const std::int64_t count = at_byte<Head>(packed.bytes().data(), 0)->steps, filled = window.filled();
+  const Places places(panels_of(columns, with), columns_of(with), count);
+  const auto* const from = at_byte<std::uint32_t>(packed.bytes().data(), places.offsets);
+  graph::Tensor made({graph::DataType::i32, {count}});
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t tap = from[i] / filled, y = tap / window.kernel[1] * window.dilations[0],
+                       x = tap % window.kernel[1] * window.dilations[1];
+    made.as<std::int32_t>()[static_cast<std::size_t>(i)] =
+        static_cast<std::int32_t>((y * window.padded_width() + x) * filled + from[i] % filled);
+  }
+  return made;
+}
+
 graph::Tensor ByteProduct::by_column(std::span<const float> values, std::int64_t columns, Instructions with) {
   graph::Tensor made({graph::DataType::f32, {panels_of(columns, with) * columns_of(with)}});
   const auto to = made.as<float>();
@@ -632,18 +687,23 @@ graph::Tensor ByteProduct::by_column(std::span<const float> values, std::int64_t
 
 std::uint64_t ByteProduct::room(const Shape& shape) {
   if (!is_copied(shape)) return 0;
+  if (shape.window)
+    return static_cast<std::uint64_t>(shape.window->images * shape.window->padded_height() *
+                                      line_bytes(shape));
   return static_cast<std::uint64_t>(sums_at(shape) + shape.rows * 4);
 }
 
 ByteProduct::ByteProduct(const Shape& shape, Instructions with, std::vector<After> behind)
     : shape_(shape), with_(with), behind_(std::move(behind)) {
   CARILLON_ASSERT(with != Instructions::none && behind_.size() <= most_after);
+  CARILLON_ASSERT(!shape.window || (!shape.shifted_weights && shape.depth == shape.window->depth()));
   // A unit's rows stay in the second cache while its panels go by; a unit's work is worth a part of its own.
   constexpr std::int64_t most_bytes = 256 << 10, least_products = 1 << 17;
   const std::int64_t tile = rows_of(with);
   rows_of_unit_ =
       std::min(up_to(shape.rows, tile), std::max(tile, most_bytes / row_bytes(shape) / tile * tile));
-  const std::int64_t of_panel = std::min(rows_of_unit_, shape.rows) * row_bytes(shape) * columns_of(with);
+  const std::int64_t of_panel =
+      std::min(rows_of_unit_, shape.rows) * up_to(shape.depth, deep) * columns_of(with);
   const std::int64_t panels = panels_of(shape.columns, with);
   panels_of_unit_ = std::clamp<std::int64_t>(least_products / of_panel, 1, panels);
   units_ =
@@ -666,6 +726,8 @@ bool ByteProduct::may_lack(int operand) const {
       return false;
     case factors:
       return shape_.made == Made::whole;
+    case steps:
+      return !shape_.window;
     case room_at:
       return !is_copied(shape_);
     default:
@@ -691,6 +753,100 @@ void ByteProduct::prepare(std::int64_t first, std::int64_t last) const {
   }
 }
 
+// As the zero point of bytes without a sign.
+std::int32_t ByteProduct::zero_of_x() const {
+  std::int32_t zero = shape_.x_zero;
+  if (at_[Operand::x_zero] != nullptr)
+    zero = shape_.signed_source ? *at_byte<std::int8_t>(at_[Operand::x_zero], 0)
+                                : *at_byte<std::uint8_t>(at_[Operand::x_zero], 0);
+  return shape_.signed_source ? zero + 128 : zero;
+}
+
+// Lines of pixels with their padding, which is the zero point.
+void ByteProduct::prepare_lines(std::int64_t first, std::int64_t last) const {
+  const Window& window = *shape_.window;
+  const std::uint8_t mask = shape_.signed_source ? 0x80 : 0;
+  const auto fill = [&]<typename To>(To* to, To zero) {
+    const std::int64_t filled = window.filled();
+    for (std::int64_t l = first; l < last; ++l) {
+      const std::int64_t image = l / window.padded_height(),
+                         top = l % window.padded_height() - window.before[0];
+      To* next = to + l * window.padded_width() * filled;
+      if (top < 0 || top >= window.height) {
+        std::fill_n(next, window.padded_width() * filled, zero);
+        continue;
+      }
+      next = std::fill_n(next, window.before[1] * filled, zero);
+      const std::byte* const from = at_[x] + (image * window.height + top) * window.width * window.channels;
+      if (window.channels == filled) {
+        flip_and_sum(from, next, window.width * filled, mask);
+      } else {
+        for (std::int64_t p = 0; p < window.width; ++p)
+          for (std::int64_t c = 0; c < filled; ++c)
+            next[p * filled + c] = c < window.channels
+                                       ? static_cast<std::uint8_t>(
+                                             static_cast<std::uint8_t>(from[p * window.channels + c]) ^ mask)
+                                       : std::uint8_t{0};
+      }
+      std::fill_n(next + window.width * filled, window.behind[1] * filled, zero);
+    }
+  };
+  const auto zero = static_cast<std::uint8_t>(zero_of_x());
+  if (shape_.wide)
+    fill(reinterpret_cast<std::uint16_t*>(at_[room_at]), std::uint16_t{zero});
+  else
+    fill(reinterpret_cast<std::uint8_t*>(at_[room_at]), zero);
+}
+
+namespace {
+
+// Where the kernel reads the source's rows, one after the other.
+class RowsOfSource {
+ public:
+  RowsOfSource(const ByteProduct::Shape& shape, const std::byte* source, std::int64_t bytes)
+      : window_(shape.window ? &*shape.window : nullptr), source_(source), step_(bytes) {
+    if (window_ == nullptr) return;
+    across_ = window_->places(1);
+    down_ = window_->places(0);
+    line_ = line_bytes(shape);
+    step_ = window_->strides[1] * window_->filled() * element_bytes(shape);
+  }
+  void seek(std::int64_t row) {
+    if (window_ == nullptr) {
+      next_ = source_ + row * step_;
+      return;
+    }
+    left_ = across_ - row % across_;
+    image_ = row / across_ / down_;
+    y_ = row / across_ % down_;
+    next_ = begin() + row % across_ * step_;
+  }
+  const std::byte* next() {
+    const std::byte* const now = next_;
+    next_ += step_;
+    if (window_ == nullptr || --left_ > 0) return now;
+    left_ = across_;
+    if (++y_ == down_) {
+      y_ = 0;
+      ++image_;
+    }
+    next_ = begin();
+    return now;
+  }
+
+ private:
+  const std::byte* begin() const {
+    return source_ + (image_ * window_->padded_height() + y_ * window_->strides[0]) * line_;
+  }
+
+  const ByteProduct::Window* window_;
+  const std::byte* source_;
+  const std::byte* next_ = nullptr;
+  std::int64_t step_, line_ = 0, across_ = 1, down_ = 1, left_ = 0, image_ = 0, y_ = 0;
+};
+
+}  // namespace
+
 void ByteProduct::multiply(std::int64_t unit) const {
   const std::int64_t columns = columns_of(with_), panels = panels_of(shape_.columns, with_);
   const std::int64_t across = (panels + panels_of_unit_ - 1) / panels_of_unit_;
@@ -699,61 +855,81 @@ void ByteProduct::multiply(std::int64_t unit) const {
   const std::int64_t first_row = unit / across * rows_of_unit_,
                      last_row = std::min(shape_.rows, first_row + rows_of_unit_);
   const bool copied = is_copied(shape_);
-  const std::int64_t bytes = copied ? row_bytes(shape_) : shape_.depth;
-  const std::byte* const source = at_[copied ? room_at : x];
-  const auto* const row_sums = at_byte<std::int32_t>(at_[room_at], copied ? sums_at(shape_) : 0);
-  std::int32_t x_zero = shape_.x_zero;
-  if (at_[Operand::x_zero] != nullptr)
-    x_zero = shape_.signed_source ? *at_byte<std::int8_t>(at_[Operand::x_zero], 0)
-                                  : *at_byte<std::uint8_t>(at_[Operand::x_zero], 0);
-  if (shape_.signed_source) x_zero += 128;
+  RowsOfSource source(shape_, at_[copied ? room_at : x], copied ? row_bytes(shape_) : shape_.depth);
+  const auto* const row_sums = at_byte<std::uint32_t>(at_[room_at], copied ? sums_at(shape_) : 0);
+  const std::int32_t zero = zero_of_x();
+  const float scale = at_[x_scale] != nullptr ? *at_byte<float>(at_[x_scale], 0) : 1;
   const std::byte* const packed = at_[w];
   const Places places(panels, columns, at_byte<Head>(packed, 0)->steps);
   const auto* const heads = at_byte<PanelHead>(packed, places.panels);
+  const auto* const offsets = at_[steps] != nullptr ? at_byte<std::uint32_t>(at_[steps], 0)
+                                                    : at_byte<std::uint32_t>(packed, places.offsets);
 
-  Row row{.columns = columns, .x_zero = x_zero};
-  if (at_[x_scale] != nullptr) row.scale = *at_byte<float>(at_[x_scale], 0);
-  alignas(line) std::array<std::int32_t, static_cast<std::size_t>(most_rows * most_columns)> sums;
-  alignas(line) std::array<std::int32_t, static_cast<std::size_t>(most_columns)> whole;
-  alignas(line) std::array<float, static_cast<std::size_t>(most_columns)> real;
+  constexpr auto most = static_cast<std::size_t>(most_columns);
+  alignas(line) std::array<std::int32_t, static_cast<std::size_t>(most_rows) * most> sums;
+  alignas(line) std::array<std::int32_t, most> less, whole;
+  alignas(line) std::array<float, most> units{}, none{}, real;
+  alignas(line) std::array<std::byte, most> bytes;
+  Row row{.columns = columns, .less = less.data(), .units = units.data(), .biases = none.data()};
+  row.y_zero = shape_.y_zero;
   for (std::int64_t p = first_panel; p < last_panel; ++p) {
     Tile tile{.weights = packed + places.weights + heads[p].weights,
-              .offsets = at_byte<std::uint32_t>(packed, places.offsets) + heads[p].offsets,
+              .offsets = offsets + heads[p].offsets,
               .panel = &heads[p],
               .sums = sums.data()};
-    const std::int64_t column = p * columns;
-    row.left = std::min(columns, shape_.columns - column);
-    row.of_weights = at_byte<std::int32_t>(packed, places.sums) + column;
-    row.w_zeros = shape_.shifted_weights ? at_byte<std::int32_t>(packed, places.zeros) + column : nullptr;
-    if (at_[factors] != nullptr) row.factors = at_byte<float>(at_[factors], 0) + column;
+    const std::int64_t column = p * columns, left = std::min(columns, shape_.columns - column);
+    const auto* const of_weights = at_byte<std::uint32_t>(packed, places.sums) + column;
+    for (std::int64_t c = 0; c < columns; ++c)
+      less[static_cast<std::size_t>(c)] =
+          static_cast<std::int32_t>(static_cast<std::uint32_t>(zero) * of_weights[c]);
+    if (shape_.shifted_weights) row.zeros = at_byte<std::int32_t>(packed, places.zeros) + column;
+    if (at_[factors] != nullptr) {
+      const float* const each = at_byte<float>(at_[factors], 0) + column;
+      for (std::int64_t c = 0; c < columns; ++c) units[static_cast<std::size_t>(c)] = each[c] * scale;
+    }
     if (at_[biases] != nullptr) row.biases = at_byte<float>(at_[biases], 0) + column;
+    source.seek(first_row);
+    // Results go straight to their place where a whole panel's are there.
+    const auto put = [&]<typename T>(T* to, std::array<T, most>& aside, const auto& make) {
+      if (left == columns) return make(to);
+      make(aside.data());
+      std::copy_n(aside.data(), left, to);
+    };
     for (std::int64_t first = first_row; first < last_row; first += rows_of(with_)) {
       const std::int64_t rows = std::min(rows_of(with_), last_row - first);
-      for (std::int64_t r = 0; r < rows; ++r)
-        tile.rows[static_cast<std::size_t>(r)] = source + (first + r) * bytes;
+      for (std::int64_t r = 0; r < rows; ++r) tile.rows[static_cast<std::size_t>(r)] = source.next();
       find_tile(with_, shape_.wide, rows)(tile);
       for (std::int64_t r = first; r < first + rows; ++r) {
         row.sums = sums.data() + (r - first) * columns;
-        if (shape_.shifted_weights) row.of_row = row_sums[r] - wrapped(shape_.depth * x_zero);
-        whole_sums(row, whole.data());
+        if (shape_.shifted_weights)
+          row.of_row =
+              static_cast<std::int32_t>(row_sums[r] - static_cast<std::uint32_t>(shape_.depth * zero));
         const std::int64_t place = r * shape_.columns + column;
-        if (shape_.made == Made::whole) {
-          std::copy_n(whole.data(), row.left, reinterpret_cast<std::int32_t*>(at_[y]) + place);
-          continue;
+        switch (shape_.made) {
+          case Made::whole:
+            put(reinterpret_cast<std::int32_t*>(at_[y]) + place, whole,
+                [&](std::int32_t* to) { whole_sums(row, to); });
+            break;
+          case Made::real:
+            put(reinterpret_cast<float*>(at_[y]) + place, real, [&](float* to) {
+              real_sums(row, to);
+              for (std::size_t i = 0; i < behind_.size(); ++i) {
+                const float* operand = nullptr;
+                if (const std::byte* const at = at_[after + i]; at != nullptr)
+                  operand = at_byte<float>(at, 0) + r * behind_[i].row_step + column * behind_[i].column_step;
+                apply(behind_[i], operand, to, left);
+              }
+            });
+            break;
+          case Made::bytes:
+            put(at_[y] + place, bytes,
+                [&](std::byte* to) { rounded_sums(row, reinterpret_cast<std::uint8_t*>(to)); });
+            break;
+          case Made::signed_bytes:
+            put(at_[y] + place, bytes,
+                [&](std::byte* to) { rounded_sums(row, reinterpret_cast<std::int8_t*>(to)); });
+            break;
         }
-        real_sums(row, whole.data(), real.data());
-        for (std::size_t i = 0; i < behind_.size(); ++i) {
-          const float* operand = nullptr;
-          if (const std::byte* const at = at_[after + i]; at != nullptr)
-            operand = at_byte<float>(at, 0) + r * behind_[i].row_step + column * behind_[i].column_step;
-          apply(behind_[i], operand, real.data(), row.left);
-        }
-        if (shape_.made == Made::real)
-          std::copy_n(real.data(), row.left, reinterpret_cast<float*>(at_[y]) + place);
-        else if (shape_.made == Made::bytes)
-          round_sums(real.data(), reinterpret_cast<std::uint8_t*>(at_[y]) + place, row.left, shape_.y_zero);
-        else
-          round_sums(real.data(), reinterpret_cast<std::int8_t*>(at_[y]) + place, row.left, shape_.y_zero);
       }
     }
   }
@@ -768,9 +944,16 @@ Result<> ByteProduct::run(dnnl::stream&) {
   };
   if (is_copied(shape_)) {
     constexpr std::int64_t least_bytes = 64 << 10;
-    const std::int64_t parts =
-        std::clamp<std::int64_t>(shape_.rows * shape_.depth / least_bytes, 1, shape_.rows);
-    share(parts, [&](std::int64_t i) { prepare(shape_.rows * i / parts, shape_.rows * (i + 1) / parts); });
+    const std::int64_t lines =
+        shape_.window ? shape_.window->images * shape_.window->padded_height() : shape_.rows;
+    const std::int64_t all = lines * (shape_.window ? line_bytes(shape_) : shape_.depth);
+    const std::int64_t parts = std::clamp<std::int64_t>(all / least_bytes, 1, lines);
+    share(parts, [&](std::int64_t i) {
+      if (shape_.window)
+        prepare_lines(lines * i / parts, lines * (i + 1) / parts);
+      else
+        prepare(lines * i / parts, lines * (i + 1) / parts);
+    });
     if (parts > 1 && tbb::is_current_task_group_canceling()) return {};  // the kernel runs again
   }
   share(units_, [&](std::int64_t unit) { multiply(unit); });

@@ -206,6 +206,120 @@ TEST(ByteProduct, NeighboursAtTheEdgeOfSixteenBits) {
     }
 }
 
+// Windows of every kind over images whose channels fill whole steps or not, with a source of either sign.
+TEST(ByteProduct, ConvolutionsAreExact) {
+  using Window = ByteProduct::Window;
+  const Window windows[] = {
+      {.images = 2, .height = 5, .width = 7, .channels = 8},
+      {.images = 1,
+       .height = 9,
+       .width = 6,
+       .channels = 3,
+       .kernel = {3, 3},
+       .before = {1, 1},
+       .behind = {1, 1}},
+      {.images = 3,
+       .height = 8,
+       .width = 9,
+       .channels = 4,
+       .kernel = {3, 2},
+       .strides = {2, 1},
+       .behind = {1, 0}},
+      {.images = 1,
+       .height = 11,
+       .width = 10,
+       .channels = 6,
+       .kernel = {2, 3},
+       .dilations = {3, 2},
+       .before = {0, 2}},
+      {.images = 2,
+       .height = 1,
+       .width = 30,
+       .channels = 16,
+       .kernel = {1, 5},
+       .strides = {1, 2},
+       .before = {0, 2},
+       .behind = {0, 2}},
+      {.images = 1,
+       .height = 40,
+       .width = 40,
+       .channels = 64,
+       .kernel = {3, 3},
+       .before = {1, 1},
+       .behind = {1, 1}},
+  };
+  constexpr std::int64_t columns = 37;
+  for (const Window& window : windows)
+    for (const auto source : {DataType::u8, DataType::i8})
+      for (const auto weights : {DataType::i8, DataType::u8})
+        for (const auto numbers : {Numbers::any, Numbers::few_large}) {
+          Random random(23);
+          const graph::Tensor x = bytes_of(
+              source, {window.images, window.height, window.width, window.channels}, numbers, random);
+          const graph::Tensor w = bytes_of(
+              weights, {columns, window.channels, window.kernel[0], window.kernel[1]}, numbers, random);
+          graph::Tensor zero({weights, {}});
+          if (weights == DataType::u8) zero.bytes()[0] = std::byte{128};
+          const std::int32_t x_zero = source == DataType::i8 ? -9 : 131,
+                             w_zero = weights == DataType::u8 ? 128 : 0;
+          std::vector<std::int32_t> want;
+          for (std::int64_t n = 0; n < window.images; ++n)
+            for (std::int64_t top = 0; top < window.places(0); ++top)
+              for (std::int64_t left = 0; left < window.places(1); ++left)
+                for (std::int64_t o = 0; o < columns; ++o) {
+                  std::int32_t sum = 0;
+                  for (std::int64_t i = 0; i < window.kernel[0]; ++i)
+                    for (std::int64_t j = 0; j < window.kernel[1]; ++j) {
+                      const std::int64_t down =
+                          top * window.strides[0] + i * window.dilations[0] - window.before[0];
+                      const std::int64_t across =
+                          left * window.strides[1] + j * window.dilations[1] - window.before[1];
+                      if (down < 0 || down >= window.height || across < 0 || across >= window.width) continue;
+                      for (std::int64_t c = 0; c < window.channels; ++c)
+                        sum += (number_at(x, ((n * window.height + down) * window.width + across) *
+                                                     window.channels +
+                                                 c) -
+                                x_zero) *
+                               (number_at(
+                                    w, ((o * window.channels + c) * window.kernel[0] + i) * window.kernel[1] +
+                                           j) -
+                                w_zero);
+                    }
+                  want.push_back(sum);
+                }
+          ASSERT_FALSE(ByteProduct::shifts(w, &zero));
+          for (const auto with : all_instructions()) {
+            const graph::Tensor packed = ByteProduct::pack(ByteProduct::by_depth(w, window), &zero, with);
+            const graph::Tensor steps = ByteProduct::offsets(packed, window, columns, with);
+            const ByteProduct::Shape shape{.rows = static_cast<std::int64_t>(want.size()) / columns,
+                                           .depth = window.depth(),
+                                           .columns = columns,
+                                           .signed_source = source == DataType::i8,
+                                           .wide = ByteProduct::is_wide(packed),
+                                           .x_zero = x_zero,
+                                           .window = window};
+            graph::Faults faults;
+            const auto kernel = ByteProduct(shape, with, {}).copy(faults);
+            std::vector<std::int32_t> sums(want.size());
+            std::vector<std::byte> room(ByteProduct::room(shape), std::byte{0xee});
+            const auto place = [&](int operand, const void* at) {
+              kernel->place(operand, const_cast<std::byte*>(static_cast<const std::byte*>(at)));
+            };
+            place(ByteProduct::x, x.bytes().data());
+            place(ByteProduct::w, packed.bytes().data());
+            place(ByteProduct::steps, steps.bytes().data());
+            place(ByteProduct::y, sums.data());
+            if (!room.empty()) place(ByteProduct::room_at, room.data());
+            dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+            dnnl::stream stream(engine);
+            ASSERT_TRUE(kernel->run(stream).has_value());
+            ASSERT_EQ(sums, want) << window.kernel[0] << " x " << window.kernel[1] << " over "
+                                  << window.channels << " channels, instructions " << static_cast<int>(with)
+                                  << ", numbers " << static_cast<int>(numbers);
+          }
+        }
+}
+
 TEST(ByteProduct, WhatBecomesOfSums) {
   using After = ByteProduct::After;
   using Kind = After::Kind;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "carillon/engine/cpu/byte_product.h"
+#include "carillon/engine/cpu/convolution.h"
 #include "carillon/engine/cpu/plan_builder.h"
 
 namespace carillon::engine::cpu {
@@ -12,7 +13,7 @@ using graph::PostOp;
 using graph::SharedTensor;
 using graph::ValueId;
 
-// Operands of QLinearMatMul or MatMulInteger; no_value where there is none.
+// Operands of QLinearMatMul, QLinearConv or MatMulInteger; no_value where there is none.
 struct ByteOperands {
   ValueId x = graph::no_value, x_scale = graph::no_value, x_zero = graph::no_value;
   ValueId w = graph::no_value, w_scale = graph::no_value, w_zero = graph::no_value;
@@ -44,9 +45,13 @@ class ByteProductLowering {
 
   bool lower() {
     if (!read()) return false;
-    const SharedTensor w = builder_.constant(p_.w),
+    const SharedTensor given = builder_.constant(p_.w),
                        zero = p_.w_zero == graph::no_value ? nullptr : builder_.constant(p_.w_zero);
-    shape_.shifted_weights = ByteProduct::shifts(*w, zero.get());
+    shape_.shifted_weights = ByteProduct::shifts(*given, zero.get());
+    if (shape_.window && shape_.shifted_weights) return false;
+    const SharedTensor w = !shape_.window ? given : builder_.derive("weights by depth", {given}, [&] {
+      return ByteProduct::by_depth(*given, *shape_.window);
+    });
     std::vector<SharedTensor> from{w};
     if (zero != nullptr) from.push_back(zero);
     const std::string with = " for instructions " + std::to_string(static_cast<int>(with_));
@@ -54,8 +59,12 @@ class ByteProductLowering {
                                                 [&] { return ByteProduct::pack(*w, zero.get(), with_); });
     shape_.wide = ByteProduct::is_wide(*packed);
     std::vector<Operand> operands(static_cast<std::size_t>(ByteProduct::operands));
-    operands[ByteProduct::x] = builder_.row_major(p_.x);
+    const auto layout = [&](const Desc& plain) {
+      return shape_.window ? channels_last(plain.get_dims(), plain.get_data_type()) : plain;
+    };
+    operands[ByteProduct::x] = builder_.in_layout(p_.x, layout(builder_.plain_desc(p_.x)));
     operands[ByteProduct::w] = raw(packed);
+    if (shape_.window) operands[ByteProduct::steps] = raw(steps(packed));
     if (p_.x_zero != graph::no_value && !builder_.is_constant(p_.x_zero))
       operands[ByteProduct::x_zero] = builder_.row_major(p_.x_zero);
     if (p_.x_scale != graph::no_value && !builder_.is_constant(p_.x_scale))
@@ -63,13 +72,14 @@ class ByteProductLowering {
     if (shape_.made != ByteProduct::Made::whole) scale(operands);
     std::size_t done = 0;
     std::vector<ByteProduct::After> behind;
-    if (shape_.made == ByteProduct::Made::real) done = read_post_ops(behind, operands);
+    if (shape_.made == ByteProduct::Made::real && !shape_.window) done = read_post_ops(behind, operands);
     if (const std::uint64_t room = ByteProduct::room(shape_); room > 0)
       operands[ByteProduct::room_at] =
           builder_.temporary(row_major(std::array{static_cast<std::int64_t>(room)}, DnnlType::u8));
     const bool whole = done == node_.post_ops.size();
-    const Operand result = whole ? builder_.define(output_, builder_.plain_desc(output_))
-                                 : builder_.temporary(builder_.plain_desc(output_));
+    // Whole sums are of no type that has a layout.
+    const Desc y = builder_.is_laid_out(output_) ? layout(builder_.plain_desc(output_)) : Desc();
+    const Operand result = whole ? builder_.define(output_, y) : builder_.temporary(y);
     operands[ByteProduct::y] = result;
     builder_.append(node_.name + " bytes", std::make_unique<ByteProduct>(shape_, with_, std::move(behind)),
                     operands);
@@ -83,11 +93,9 @@ class ByteProductLowering {
     if (!builder_.is_byte(p_.x) || builder_.is_constant(p_.x) || !builder_.is_byte(p_.w) ||
         !builder_.is_constant(p_.w))
       return false;
-    const graph::Shape &x = builder_.shape(p_.x), &w = builder_.shape(p_.w);
-    if (w.size() != 2 || x.size() < 2 || builder_.type(output_).elements() == 0) return false;
-    shape_.depth = w[0];
-    shape_.columns = w[1];
-    shape_.rows = builder_.type(p_.x).elements() / w[0];
+    if (builder_.type(output_).elements() == 0 ||
+        !(node_.op == "QLinearConv" ? read_window() : read_matrices()))
+      return false;
     shape_.signed_source = builder_.type(p_.x).type == graph::DataType::i8;
     switch (builder_.type(output_).type) {
       case graph::DataType::i32:
@@ -133,6 +141,51 @@ class ByteProductLowering {
       shape_.x_zero = byte_of(*builder_.constant(p_.x_zero));
     if (rounded) shape_.y_zero = byte_of(*builder_.constant(p_.y_zero));
     return true;
+  }
+
+  bool read_matrices() {
+    const graph::Shape &x = builder_.shape(p_.x), &w = builder_.shape(p_.w);
+    if (w.size() != 2 || x.size() < 2) return false;
+    shape_.depth = w[0];
+    shape_.columns = w[1];
+    shape_.rows = builder_.type(p_.x).elements() / w[0];
+    return true;
+  }
+  // Of images, or of lines, which are images of one line; without groups.
+  bool read_window() {
+    const auto c = read_convolution(builder_, node_, p_.x, p_.w);
+    const graph::Shape &x = builder_.shape(p_.x), &w = builder_.shape(p_.w);
+    if (!c || c->transpose || x.size() < 3 || x.size() > 4 || c->weight_dims.size() != x.size()) return false;
+    ByteProduct::Window window{.images = x[0], .width = x.back(), .channels = x[1]};
+    if (x.size() == 4) window.height = x[2];
+    for (std::size_t i = 0; i + 2 < x.size(); ++i) {
+      const std::size_t axis = i + 4 - x.size();
+      window.kernel[axis] = w[i + 2];
+      window.strides[axis] = c->strides[i];
+      window.dilations[axis] = c->dilations[i] + 1;  // oneDNN counts from 0
+      window.before[axis] = c->pads_begin[i];
+      window.behind[axis] = c->pads_end[i];
+      if (c->pads_begin[i] < 0 || c->pads_end[i] < 0) return false;
+    }
+    const graph::Shape& y = builder_.shape(output_);
+    if (y.back() != window.places(1) || (x.size() == 4 && y[2] != window.places(0))) return false;
+    shape_.depth = window.depth();
+    shape_.columns = w[0];
+    shape_.rows = builder_.type(output_).elements() / w[0];
+    // Steps are told where they begin in 32 bits.
+    if (window.padded_height() * window.padded_width() * window.filled() >= std::int64_t{1} << 30)
+      return false;
+    shape_.window = window;
+    return true;
+  }
+  SharedTensor steps(const SharedTensor& packed) {
+    const ByteProduct::Window& w = *shape_.window;
+    std::string what = "steps";
+    for (const std::int64_t number : {w.padded_width(), w.filled(), w.kernel[1], w.dilations[0],
+                                      w.dilations[1], static_cast<std::int64_t>(with_)})
+      what += " " + std::to_string(number);
+    return builder_.derive(what, {packed},
+                           [&] { return ByteProduct::offsets(*packed, w, shape_.columns, with_); });
   }
 
   Operand raw(const SharedTensor& tensor) {

@@ -423,6 +423,7 @@ bool lower_quantized_convolution(PlanBuilder& builder, const graph::Node& node) 
         builder.engine(), dnnl::prop_kind::forward_inference, dnnl::algorithm::convolution_direct, x, w, bias,
         y, c->strides, c->dilations, c->pads_begin, c->pads_end, attr, /*allow_empty=*/true);
   };
+  asked.exactly = [&] { return lower_byte_product(builder, node); };
   return QuantizedProduct<dnnl::convolution_forward>(builder, node, asked).lower();
 }
 
