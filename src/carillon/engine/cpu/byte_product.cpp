@@ -276,13 +276,15 @@ TileKernel find_tile(Instructions, std::int64_t) {
 }
 #endif
 
-// What becomes of the sums of one row in one panel.
-struct Row {
+// What becomes of a tile's sums.
+struct Finish {
   const std::int32_t* sums = nullptr;
-  std::int64_t columns = 0;             // of the panel: a multiple of 16
-  const std::int32_t* less = nullptr;   // what is taken away of each
-  const std::int32_t* zeros = nullptr;  // weights' zero points; nullptr: all 0
-  std::int32_t of_row = 0;              // what they are multiplied by
+  std::int64_t rows = 0, columns = 0;  // of the tile; columns are a multiple of 16
+  const std::int32_t* less = nullptr;  // what is taken away of each column
+  // Weights' zero points, and the sums of rows less `of_row` that they are multiplied by; nullptr: all 0.
+  const std::int32_t* zeros = nullptr;
+  const std::uint32_t* row_sums = nullptr;
+  std::uint32_t of_row = 0;
   const float* units = nullptr;
   const float* biases = nullptr;
   std::int32_t y_zero = 0;
@@ -293,49 +295,48 @@ struct Row {
 CARILLON_AVX2 inline __m256i eight_at(const std::int32_t* from) {
   return _mm256_load_si256(reinterpret_cast<const __m256i*>(from));
 }
-CARILLON_AVX2 inline __m256i whole_at(const Row& row, std::int64_t c) {
-  const __m256i sum = _mm256_sub_epi32(eight_at(row.sums + c), eight_at(row.less + c));
-  if (row.zeros == nullptr) return sum;
-  return _mm256_sub_epi32(sum, _mm256_mullo_epi32(_mm256_set1_epi32(row.of_row), eight_at(row.zeros + c)));
+CARILLON_AVX2 inline __m256i whole_at(const Finish& f, std::int64_t r, std::int64_t c) {
+  const __m256i sum = _mm256_sub_epi32(eight_at(f.sums + r * f.columns + c), eight_at(f.less + c));
+  if (f.zeros == nullptr) return sum;
+  const __m256i of_row = _mm256_set1_epi32(static_cast<std::int32_t>(f.row_sums[r] - f.of_row));
+  return _mm256_sub_epi32(sum, _mm256_mullo_epi32(of_row, eight_at(f.zeros + c)));
 }
-CARILLON_AVX2 inline __m256 real_at(const Row& row, std::int64_t c) {
-  return _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole_at(row, c)), _mm256_load_ps(row.units + c),
-                         _mm256_load_ps(row.biases + c));
+CARILLON_AVX2 inline __m256 real_at(const Finish& f, std::int64_t r, std::int64_t c) {
+  return _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole_at(f, r, c)), _mm256_load_ps(f.units + c),
+                         _mm256_load_ps(f.biases + c));
 }
 // As bytes are made elsewhere (plain/quantised.cpp), NaN the smallest.
-CARILLON_AVX2 inline __m256i rounded_at(const Row& row, std::int64_t c) {
-  const __m256 above = _mm256_max_ps(real_at(row, c), _mm256_set1_ps(-0x1p20F));
+CARILLON_AVX2 inline __m256i rounded_at(const Finish& f, std::int64_t r, std::int64_t c) {
+  const __m256 above = _mm256_max_ps(real_at(f, r, c), _mm256_set1_ps(-0x1p20F));
   return _mm256_add_epi32(_mm256_cvtps_epi32(_mm256_min_ps(above, _mm256_set1_ps(0x1p20F))),
-                          _mm256_set1_epi32(row.y_zero));
+                          _mm256_set1_epi32(f.y_zero));
 }
-CARILLON_AVX2 void whole_sums(const Row& row, std::int32_t* to) {
-  for (std::int64_t c = 0; c < row.columns; c += 8)
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + c), whole_at(row, c));
-}
-CARILLON_AVX2 void real_sums(const Row& row, float* to) {
-  for (std::int64_t c = 0; c < row.columns; c += 8) _mm256_storeu_ps(to + c, real_at(row, c));
-}
+// To: whole sums, real ones, or bytes. A row of the result is `step` elements behind the one before.
 template <typename To>
-CARILLON_AVX2 void rounded_sums(const Row& row, To* to) {
-  for (std::int64_t c = 0; c < row.columns; c += 16) {
-    const __m256i both = _mm256_packs_epi32(rounded_at(row, c), rounded_at(row, c + 8));
-    const __m256i ordered = _mm256_permute4x64_epi64(both, 0xd8);
-    const __m128i low = _mm256_castsi256_si128(ordered), high = _mm256_extracti128_si256(ordered, 1);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + c),
-                     std::is_signed_v<To> ? _mm_packs_epi16(low, high) : _mm_packus_epi16(low, high));
-  }
+CARILLON_AVX2 void finish(const Finish& f, To* to, std::int64_t step) {
+  for (std::int64_t r = 0; r < f.rows; ++r, to += step)
+    for (std::int64_t c = 0; c < f.columns; c += 16) {
+      if constexpr (std::is_same_v<To, std::int32_t>) {
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + c), whole_at(f, r, c));
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + c + 8), whole_at(f, r, c + 8));
+      } else if constexpr (std::is_same_v<To, float>) {
+        _mm256_storeu_ps(to + c, real_at(f, r, c));
+        _mm256_storeu_ps(to + c + 8, real_at(f, r, c + 8));
+      } else {
+        const __m256i both = _mm256_packs_epi32(rounded_at(f, r, c), rounded_at(f, r, c + 8));
+        const __m256i ordered = _mm256_permute4x64_epi64(both, 0xd8);
+        const __m128i low = _mm256_castsi256_si128(ordered), high = _mm256_extracti128_si256(ordered, 1);
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(to + c),
+                         std::is_signed_v<To> ? _mm_packs_epi16(low, high) : _mm_packus_epi16(low, high));
+      }
+    }
 }
 #undef CARILLON_AVX2
 #else
-void whole_sums(const Row&, std::int32_t*) {}
-void real_sums(const Row&, float*) {}
 template <typename To>
-void rounded_sums(const Row&, To*) {}
+void finish(const Finish&, To*, std::int64_t) {}
 #endif
 
-[[gnu::always_inline]] inline std::int32_t wrapped(std::int64_t value) {
-  return static_cast<std::int32_t>(static_cast<std::uint32_t>(value));
-}
 CARILLON_WIDE void apply(const ByteProduct::After& after, const float* operand, float* to,
                          std::int64_t count) {
   using Kind = ByteProduct::After::Kind;
@@ -866,12 +867,16 @@ void ByteProduct::multiply(std::int64_t unit) const {
                                                     : at_byte<std::uint32_t>(packed, places.offsets);
 
   constexpr auto most = static_cast<std::size_t>(most_columns);
-  alignas(line) std::array<std::int32_t, static_cast<std::size_t>(most_rows) * most> sums;
-  alignas(line) std::array<std::int32_t, most> less, whole;
-  alignas(line) std::array<float, most> units{}, none{}, real;
-  alignas(line) std::array<std::byte, most> bytes;
-  Row row{.columns = columns, .less = less.data(), .units = units.data(), .biases = none.data()};
-  row.y_zero = shape_.y_zero;
+  constexpr std::size_t of_tile = static_cast<std::size_t>(most_rows) * most;
+  alignas(line) std::array<std::int32_t, of_tile> sums;
+  alignas(line) std::array<std::int32_t, most> less;
+  alignas(line) std::array<float, most> units{}, none{};
+  alignas(line) std::array<std::byte, of_tile * sizeof(float)> aside;
+  Finish f{.sums = sums.data(), .columns = columns, .less = less.data()};
+  f.units = units.data();
+  f.biases = none.data();
+  f.of_row = static_cast<std::uint32_t>(shape_.depth * zero);
+  f.y_zero = shape_.y_zero;
   for (std::int64_t p = first_panel; p < last_panel; ++p) {
     Tile tile{.weights = packed + places.weights + heads[p].weights,
               .offsets = offsets + heads[p].offsets,
@@ -882,55 +887,49 @@ void ByteProduct::multiply(std::int64_t unit) const {
     for (std::int64_t c = 0; c < columns; ++c)
       less[static_cast<std::size_t>(c)] =
           static_cast<std::int32_t>(static_cast<std::uint32_t>(zero) * of_weights[c]);
-    if (shape_.shifted_weights) row.zeros = at_byte<std::int32_t>(packed, places.zeros) + column;
+    if (shape_.shifted_weights) f.zeros = at_byte<std::int32_t>(packed, places.zeros) + column;
     if (at_[factors] != nullptr) {
       const float* const each = at_byte<float>(at_[factors], 0) + column;
       for (std::int64_t c = 0; c < columns; ++c) units[static_cast<std::size_t>(c)] = each[c] * scale;
     }
-    if (at_[biases] != nullptr) row.biases = at_byte<float>(at_[biases], 0) + column;
+    if (at_[biases] != nullptr) f.biases = at_byte<float>(at_[biases], 0) + column;
     source.seek(first_row);
+    std::int64_t first = first_row;
     // Results go straight to their place where a whole panel's are there.
-    const auto put = [&]<typename T>(T* to, std::array<T, most>& aside, const auto& make) {
-      if (left == columns) return make(to);
-      make(aside.data());
-      std::copy_n(aside.data(), left, to);
+    const auto put = [&]<typename To>(To* all) {
+      To* const to = all + first * shape_.columns + column;
+      if (left == columns) return finish(f, to, shape_.columns);
+      auto* const made = reinterpret_cast<To*>(aside.data());
+      finish(f, made, columns);
+      for (std::int64_t r = 0; r < f.rows; ++r)
+        std::copy_n(made + r * columns, left, to + r * shape_.columns);
     };
-    for (std::int64_t first = first_row; first < last_row; first += rows_of(with_)) {
-      const std::int64_t rows = std::min(rows_of(with_), last_row - first);
-      for (std::int64_t r = 0; r < rows; ++r) tile.rows[static_cast<std::size_t>(r)] = source.next();
-      find_tile(with_, shape_.wide, rows)(tile);
-      for (std::int64_t r = first; r < first + rows; ++r) {
-        row.sums = sums.data() + (r - first) * columns;
-        if (shape_.shifted_weights)
-          row.of_row =
-              static_cast<std::int32_t>(row_sums[r] - static_cast<std::uint32_t>(shape_.depth * zero));
-        const std::int64_t place = r * shape_.columns + column;
-        switch (shape_.made) {
-          case Made::whole:
-            put(reinterpret_cast<std::int32_t*>(at_[y]) + place, whole,
-                [&](std::int32_t* to) { whole_sums(row, to); });
-            break;
-          case Made::real:
-            put(reinterpret_cast<float*>(at_[y]) + place, real, [&](float* to) {
-              real_sums(row, to);
-              for (std::size_t i = 0; i < behind_.size(); ++i) {
-                const float* operand = nullptr;
-                if (const std::byte* const at = at_[after + i]; at != nullptr)
-                  operand = at_byte<float>(at, 0) + r * behind_[i].row_step + column * behind_[i].column_step;
-                apply(behind_[i], operand, to, left);
-              }
-            });
-            break;
-          case Made::bytes:
-            put(at_[y] + place, bytes,
-                [&](std::byte* to) { rounded_sums(row, reinterpret_cast<std::uint8_t*>(to)); });
-            break;
-          case Made::signed_bytes:
-            put(at_[y] + place, bytes,
-                [&](std::byte* to) { rounded_sums(row, reinterpret_cast<std::int8_t*>(to)); });
-            break;
-        }
+    for (; first < last_row; first += rows_of(with_)) {
+      f.rows = std::min(rows_of(with_), last_row - first);
+      f.row_sums = row_sums + first;
+      for (std::int64_t r = 0; r < f.rows; ++r) tile.rows[static_cast<std::size_t>(r)] = source.next();
+      find_tile(with_, shape_.wide, f.rows)(tile);
+      switch (shape_.made) {
+        case Made::whole:
+          put(reinterpret_cast<std::int32_t*>(at_[y]));
+          break;
+        case Made::real:
+          put(reinterpret_cast<float*>(at_[y]));
+          break;
+        case Made::bytes:
+          put(reinterpret_cast<std::uint8_t*>(at_[y]));
+          break;
+        case Made::signed_bytes:
+          put(reinterpret_cast<std::int8_t*>(at_[y]));
+          break;
       }
+      for (std::size_t i = 0; i < behind_.size(); ++i)
+        for (std::int64_t r = first; r < first + f.rows; ++r) {
+          const float* operand = nullptr;
+          if (const std::byte* const at = at_[after + i]; at != nullptr)
+            operand = at_byte<float>(at, 0) + r * behind_[i].row_step + column * behind_[i].column_step;
+          apply(behind_[i], operand, reinterpret_cast<float*>(at_[y]) + r * shape_.columns + column, left);
+        }
     }
   }
 }
