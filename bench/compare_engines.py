@@ -34,7 +34,7 @@ def make_inputs(specs, batch):
     for name, kind, shape in specs:
         shape = [batch if not isinstance(n, int) or n < 0 else n for n in shape]
         if "float" in kind or kind == "f32":
-            inputs[name] = random.standard_normal(shape, dtype=np.float32)
+            inputs[name] = random.standard_normal(shape, dtype=np.float32).astype("float16" if "16" in kind else "float32")
         else:
             inputs[name] = random.integers(0, 2, shape).astype(np.int32 if "32" in kind else np.int64)
     return inputs

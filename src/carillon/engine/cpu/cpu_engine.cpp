@@ -76,6 +76,7 @@ Lower find_lowering(std::string_view op) {
       Row{"Split", lower_slice},
       Row{"QLinearConv", lower_quantized_convolution},
       Row{"QLinearMatMul", lower_quantized_matmul},
+      Row{"MatMulInteger", lower_byte_product},
       Row{"QuantizeLinear", lower_bytes},
       Row{"DequantizeLinear", lower_bytes},
       Row{"DynamicQuantizeLinear", lower_bytes},

@@ -77,6 +77,7 @@ struct Asked {
   std::function<PrimitiveDesc(const Desc& x, const Desc& w, const Desc& bias, const Desc& y,
                               const dnnl::primitive_attr&)>
       make;
+  std::function<bool()> exactly;  // a way of our own in bytes, where oneDNN has none; may be empty
 };
 
 template <typename Primitive>
@@ -104,7 +105,7 @@ class QuantizedProduct {
     const std::int64_t scales = builder_.type(q_.w_scale).elements(),
                        zeros = builder_.type(q_.w_zero).elements();
     if ((scales != 1 && scales != asked_.channels) || (zeros != 1 && zeros != asked_.channels)) return false;
-    return lower_in_bytes() || lower_in_reals();
+    return lower_in_bytes() || (asked_.exactly && asked_.exactly()) || lower_in_reals();
   }
 
  private:
@@ -422,6 +423,7 @@ bool lower_quantized_convolution(PlanBuilder& builder, const graph::Node& node) 
         builder.engine(), dnnl::prop_kind::forward_inference, dnnl::algorithm::convolution_direct, x, w, bias,
         y, c->strides, c->dilations, c->pads_begin, c->pads_end, attr, /*allow_empty=*/true);
   };
+  asked.exactly = [&] { return lower_byte_product(builder, node); };
   return QuantizedProduct<dnnl::convolution_forward>(builder, node, asked).lower();
 }
 
@@ -431,6 +433,8 @@ bool lower_quantized_matmul(PlanBuilder& builder, const graph::Node& node) {
   if (!builder.is_byte(q.x) || !builder.is_byte(q.w) || !builder.is_laid_out(output)) return false;
   if (!builder.is_constant(q.w)) return lower_changing(builder, node, q);
   if (builder.is_constant(q.x)) return false;
+  // Without VNNI oneDNN's product of bytes saturates, and is slower where it is allowed.
+  if (!multiplies_bytes_exactly() && lower_byte_product(builder, node)) return true;
   const graph::Shape &x = builder.shape(q.x), &w = builder.shape(q.w);
   if (w.size() != 2 || x.size() < 2) return false;
   const std::int64_t inner = w[0], columns = w[1], rows = builder.type(q.x).elements() / inner;
@@ -448,6 +452,7 @@ bool lower_quantized_matmul(PlanBuilder& builder, const graph::Node& node) {
     return bias.is_zero() ? dnnl::matmul::primitive_desc(builder.engine(), a, b, y, attr, true)
                           : dnnl::matmul::primitive_desc(builder.engine(), a, b, bias, y, attr, true);
   };
+  asked.exactly = [&] { return lower_byte_product(builder, node); };
   return QuantizedProduct<dnnl::matmul>(builder, node, asked).lower();
 }
 

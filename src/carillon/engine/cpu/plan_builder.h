@@ -353,6 +353,8 @@ bool lower_view(PlanBuilder& builder, const graph::Node& node);   // Reshape, Tr
 bool lower_slice(PlanBuilder& builder, const graph::Node& node);  // Slice, Split: likewise
 bool lower_quantized_convolution(PlanBuilder& builder, const graph::Node& node);  // QLinearConv
 bool lower_quantized_matmul(PlanBuilder& builder, const graph::Node& node);       // QLinearMatMul
+bool lower_byte_product(PlanBuilder& builder,
+                        const graph::Node& node);  // QLinearMatMul, MatMulInteger: by a kernel of our own
 bool lower_bytes(PlanBuilder& builder, const graph::Node& node);  // to bytes, from bytes, bytes to bytes
 
 }  // namespace carillon::engine::cpu

@@ -24,53 +24,6 @@ Result<> byte_lookup(const Node& node, Inputs inputs, Outputs outputs) {
   return {};
 }
 
-// A number that stands for the real (x - zero) * scale.
-struct Scaled {
-  float scale = 1;
-  std::int32_t zero = 0;
-};
-
-enum class Arithmetic : std::uint8_t { add, mul };
-
-template <Arithmetic kind, typename A, typename B, typename Y>
-[[gnu::always_inline]] inline void combine(const A* a, const Scaled& sa, const B* b, std::int64_t b_step,
-                                           const Scaled& sb, Y* y, float y_inverse, std::int32_t y_zero,
-                                           std::int64_t count) {
-  const auto real = []<typename T>(T value, const Scaled& s) {
-    if constexpr (std::is_same_v<T, float>)
-      return value;
-    else
-      return static_cast<float>(static_cast<std::int32_t>(value) - s.zero) * s.scale;
-  };
-  const auto one = [&](std::int64_t i, float right) {
-    const float left = real(a[i], sa);
-    y[i] = quantised<Y>((kind == Arithmetic::add ? left + right : left * right) * y_inverse, y_zero);
-  };
-  if (b_step == 0) {
-    const float right = real(*b, sb);
-    for (std::int64_t i = 0; i < count; ++i) one(i, right);
-  } else {
-    for (std::int64_t i = 0; i < count; ++i) one(i, real(b[i], sb));
-  }
-}
-
-// By types; a template's own clones would be as many functions of one name.
-#define CARILLON_COMBINE(KIND, A, B, Y)                                                            \
-  CARILLON_WIDE void combine_##KIND(const A* a, const Scaled& sa, const B* b, std::int64_t b_step, \
-                                    const Scaled& sb, Y* y, float y_inverse, std::int32_t y_zero,  \
-                                    std::int64_t count) {                                          \
-    combine<Arithmetic::KIND>(a, sa, b, b_step, sb, y, y_inverse, y_zero, count);                  \
-  }
-CARILLON_COMBINE(add, std::uint8_t, std::uint8_t, std::uint8_t)
-CARILLON_COMBINE(mul, std::uint8_t, std::uint8_t, std::uint8_t)
-CARILLON_COMBINE(add, std::int8_t, std::int8_t, std::int8_t)
-CARILLON_COMBINE(mul, std::int8_t, std::int8_t, std::int8_t)
-CARILLON_COMBINE(add, std::uint8_t, float, std::uint8_t)
-CARILLON_COMBINE(mul, std::uint8_t, float, std::uint8_t)
-CARILLON_COMBINE(add, std::int8_t, float, std::int8_t)
-CARILLON_COMBINE(mul, std::int8_t, float, std::int8_t)
-#undef CARILLON_COMBINE
-
 // Inputs: a, its scale and zero point, b likewise (without a scale it is real), the result's scale and zero
 // point; all of a's type. a has the result's shape.
 template <Arithmetic kind, typename A, typename B>
@@ -81,19 +34,17 @@ Result<> arithmetic(const Node& node, Inputs inputs, Outputs outputs) {
       !broadcast<2>(ys, {std::span(inputs[0].type->shape), std::span(inputs[3].type->shape)}, loops))
     return misfit(node, inputs, outputs);
   loops.collapse();
-  const Scaled sa{*inputs[1].as<float>(), *inputs[2].as<A>()};
-  Scaled sb;
-  if constexpr (!std::is_same_v<B, float>) sb = {*inputs[4].as<float>(), *inputs[5].as<B>()};
-  const float y_inverse = 1 / *inputs[6].as<float>();
-  const std::int32_t y_zero = *inputs[7].as<A>();
+  Combined how{.kind = kind,
+               .a = {*inputs[1].as<float>(), *inputs[2].as<A>()},
+               .inverse = 1 / *inputs[6].as<float>(),
+               .zero = *inputs[7].as<A>(),
+               .one = loops.inner_stride(2) == 0};
+  if constexpr (!std::is_same_v<B, float>) how.b = {*inputs[4].as<float>(), *inputs[5].as<B>()};
   for_each_row(loops, [&](const auto& at, std::int64_t count) {
     const auto* a = inputs[0].as<A>() + at[1];
     const auto* b = inputs[3].as<B>() + at[2];
     auto* y = outputs[0].as<A>() + at[0];
-    if constexpr (kind == Arithmetic::add)
-      combine_add(a, sa, b, loops.inner_stride(2), sb, y, y_inverse, y_zero, count);
-    else
-      combine_mul(a, sa, b, loops.inner_stride(2), sb, y, y_inverse, y_zero, count);
+    combine_all(how, a, b, y, count);
   });
   return {};
 }

@@ -34,4 +34,32 @@ template <typename To>
   return static_cast<To>(whole < low ? low : whole > high ? high : whole);
 }
 
+// Rounds count numbers x / scale to bytes, as quantised() does.
+void quantise_all(const float* x, std::uint8_t* y, std::int64_t count, float scale, std::int32_t zero);
+void quantise_all(const float* x, std::int8_t* y, std::int64_t count, float scale, std::int32_t zero);
+
+// What bytes stand for: the real (x - zero) * scale.
+struct Scaled {
+  float scale = 1;
+  std::int32_t zero = 0;
+};
+// Sums or products of reals that bytes stand for, as bytes again: (a + b) * inverse or a * b * inverse. The
+// right operand is bytes, or real where T is float; with `one` it is a single element for all.
+enum class Arithmetic : std::uint8_t { add, mul };
+struct Combined {
+  Arithmetic kind = Arithmetic::add;
+  Scaled a, b;
+  float inverse = 1;      // of the result's scale
+  std::int32_t zero = 0;  // the result's
+  bool one = false;
+};
+void combine_all(const Combined& how, const std::uint8_t* a, const std::uint8_t* b, std::uint8_t* y,
+                 std::int64_t count);
+void combine_all(const Combined& how, const std::int8_t* a, const std::int8_t* b, std::int8_t* y,
+                 std::int64_t count);
+void combine_all(const Combined& how, const std::uint8_t* a, const float* b, std::uint8_t* y,
+                 std::int64_t count);
+void combine_all(const Combined& how, const std::int8_t* a, const float* b, std::int8_t* y,
+                 std::int64_t count);
+
 }  // namespace carillon::graph::plain

@@ -15,19 +15,6 @@ using Dequantised = Types<std::uint8_t, std::int8_t, std::uint16_t, std::int16_t
 using Real = Types<float, Half, BFloat16>;
 
 // Stretches that share a scale.
-template <typename To>
-[[gnu::always_inline]] inline void quantise_stretch(const float* x, To* y, std::int64_t count, float scale,
-                                                    std::int32_t zero) {
-  for (std::int64_t i = 0; i < count; ++i) y[i] = quantised<To>(x[i] / scale, zero);
-}
-CARILLON_WIDE void quantise_all(const float* x, std::uint8_t* y, std::int64_t count, float scale,
-                                std::int32_t zero) {
-  quantise_stretch(x, y, count, scale, zero);
-}
-CARILLON_WIDE void quantise_all(const float* x, std::int8_t* y, std::int64_t count, float scale,
-                                std::int32_t zero) {
-  quantise_stretch(x, y, count, scale, zero);
-}
 template <typename From>
 [[gnu::always_inline]] inline void dequantise_stretch(const From* x, float* y, std::int64_t count,
                                                       float scale, std::int32_t zero) {
@@ -200,6 +187,35 @@ bool per_place(const ConstView& view, std::int64_t count, PerPlace<T>& places) {
   return true;
 }
 
+// Adds the products of one row's elements, less their zero point, and those of up to `columns` neighbouring
+// columns to `sums`; gives the sum of the row's elements.
+template <typename A, typename B>
+[[gnu::always_inline]] inline std::uint32_t add_products(const A* a, std::int64_t count, std::int32_t zero,
+                                                         const B* b, std::int64_t row, std::int64_t columns,
+                                                         std::uint32_t* sums) {
+  std::uint32_t total = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int32_t left = static_cast<std::int32_t>(a[i]) - zero;
+    total += static_cast<std::uint32_t>(left);
+    const B* line = b + i * row;
+    for (std::int64_t c = 0; c < columns; ++c)
+      sums[c] += static_cast<std::uint32_t>(left * static_cast<std::int32_t>(line[c]));
+  }
+  return total;
+}
+// By types; a template's own clones would be as many functions of one name.
+#define CARILLON_ADD_PRODUCTS(A, B)                                                                \
+  CARILLON_WIDE std::uint32_t add_all_products(const A* a, std::int64_t count, std::int32_t zero,  \
+                                               const B* b, std::int64_t row, std::int64_t columns, \
+                                               std::uint32_t* sums) {                              \
+    return add_products(a, count, zero, b, row, columns, sums);                                    \
+  }
+CARILLON_ADD_PRODUCTS(std::uint8_t, std::uint8_t)
+CARILLON_ADD_PRODUCTS(std::uint8_t, std::int8_t)
+CARILLON_ADD_PRODUCTS(std::int8_t, std::uint8_t)
+CARILLON_ADD_PRODUCTS(std::int8_t, std::int8_t)
+#undef CARILLON_ADD_PRODUCTS
+
 // Calls put(r, c, sum over k of (a(r, k) - a_zero(r)) * (b(k, c) - b_zero(c))), wrapping at 32 bits.
 template <typename A, typename B, typename Put>
 void integer_product(const A* a, const B* b, std::int64_t m, std::int64_t n, std::int64_t k,
@@ -209,15 +225,9 @@ void integer_product(const A* a, const B* b, std::int64_t m, std::int64_t n, std
     const std::int64_t columns = std::min(width, n - c0);
     for (std::int64_t r = 0; r < m; ++r) {
       std::array<std::uint32_t, width> sum{};
-      std::uint32_t total = 0;  // of row r: what b's zero points are taken away by at the end
-      const std::int32_t zero = a_zero.at(r);
-      for (std::int64_t i = 0; i < k; ++i) {
-        const std::int32_t left = static_cast<std::int32_t>(a[r * k + i]) - zero;
-        total += static_cast<std::uint32_t>(left);
-        const B* line = b + i * n + c0;
-        for (std::int64_t c = 0; c < columns; ++c)
-          sum[c] += static_cast<std::uint32_t>(left * static_cast<std::int32_t>(line[c]));
-      }
+      // What b's zero points are taken away by at the end: the sum of row r.
+      const std::uint32_t total =
+          add_all_products(a + r * k, k, std::int32_t{a_zero.at(r)}, b + c0, n, columns, sum.data());
       for (std::int64_t c = 0; c < columns; ++c) {
         const auto less = total * static_cast<std::uint32_t>(static_cast<std::int32_t>(b_zero.at(c0 + c)));
         put(r, c0 + c, static_cast<std::int32_t>(sum[c] - less));

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 
 #include "carillon/graph/plain/plain_test.h"
+#include "carillon/graph/plain/quantised.h"
 
 namespace carillon::graph::plain {
 namespace {
@@ -35,6 +36,62 @@ TEST(Quantize, WhatIsNotFiniteTakesAnEnd) {
   Case by_zero("QuantizeLinear");
   by_zero.f32({2}, {1, 0}).f32({}, {0}).absent().out(u8, {2});
   EXPECT_THAT(by_zero.result<Byte>(), ElementsAre(255, 0));
+}
+
+// Loops over many elements against one by one: of every length, with ties, ends, and what is not finite.
+template <typename To>
+void expect_vectors_round_alike() {
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal(0, 60);
+  constexpr float inf = std::numeric_limits<float>::infinity();
+  for (std::int64_t count = 0; count < 100; ++count) {
+    std::vector<float> x(static_cast<std::size_t>(count));
+    for (float& value : x) value = std::round(2 * normal(random)) / 2;
+    if (count > 40) x[3] = std::nanf(""), x[17] = inf, x[33] = -inf, x[34] = 1e30F, x[35] = -1e30F;
+    for (const float scale : {1.0F, 0.3F, 1e-30F})
+      for (const std::int32_t zero : {0, 5, -7, 120}) {
+        std::vector<To> y(x.size() + 1, To{99});
+        quantise_all(x.data(), y.data(), count, scale, zero);
+        for (std::size_t i = 0; i < x.size(); ++i)
+          ASSERT_EQ(y[i], quantised<To>(x[i] / scale, zero)) << i << " of " << count << ": " << x[i];
+        ASSERT_EQ(y.back(), To{99});
+      }
+  }
+}
+TEST(Quantize, VectorsRoundAsElementsDo) {
+  expect_vectors_round_alike<Byte>();
+  expect_vectors_round_alike<Small>();
+}
+
+template <typename A, typename B>
+void expect_vectors_combine_alike() {
+  std::mt19937 random(8);
+  for (std::int64_t count = 1; count < 100; ++count)
+    for (const auto kind : {Arithmetic::add, Arithmetic::mul})
+      for (const bool one : {false, true}) {
+        const Combined how{
+            .kind = kind, .a = {0.02F, 100}, .b = {0.5F, 3}, .inverse = 8, .zero = -20, .one = one};
+        std::vector<A> a(static_cast<std::size_t>(count)), y(static_cast<std::size_t>(count) + 1, A{99});
+        std::vector<B> b(static_cast<std::size_t>(count));
+        for (auto& value : a) value = static_cast<A>(random());
+        for (auto& value : b) value = static_cast<B>(static_cast<std::int8_t>(random()));
+        combine_all(how, a.data(), b.data(), y.data(), count);
+        for (std::size_t i = 0; i < a.size(); ++i) {
+          const float left = static_cast<float>(a[i] - 100) * 0.02F;
+          const B from = b[one ? 0 : i];
+          const float right =
+              std::is_same_v<B, float> ? static_cast<float>(from) : (static_cast<float>(from) - 3) * 0.5F;
+          const float both = kind == Arithmetic::add ? left + right : left * right;
+          ASSERT_EQ(y[i], quantised<A>(both * 8, -20)) << i << " of " << count;
+        }
+        ASSERT_EQ(y.back(), A{99});
+      }
+}
+TEST(Quantize, VectorsCombineAsElementsDo) {
+  expect_vectors_combine_alike<Byte, Byte>();
+  expect_vectors_combine_alike<Small, Small>();
+  expect_vectors_combine_alike<Byte, float>();
+  expect_vectors_combine_alike<Small, float>();
 }
 
 TEST(Quantize, EachIndexOfTheAxisHasItsScale) {
