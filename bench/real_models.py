@@ -3,11 +3,15 @@
     python bench/real_models.py make --out build/real              # needs torch, transformers (python/requirements/models.txt)
     python bench/real_models.py kernels build/real build/models    # which kernels are plain, or oneDNN's reference
     python bench/real_models.py compare build/real [--only resnet50 .qdq] [--threads T] [--rounds N] [--seconds S]
+    python bench/real_models.py lengths build/real [--only small_bert]           # what a new size of an open input takes
 
 `make` writes networks with random weights, one image or text a request, in f32 and as onnxruntime's quantisers make them: dynamic, static with
 QuantizeLinear and DequantizeLinear (qdq), static in operators of whole numbers (qoperator). `compare` lets the engines
 take turns like compare_engines.py, and says besides how far our answers are from onnxruntime's: of the largest value
 of the output; of quantised files also how far onnxruntime is from itself without its optimisations.
+
+Small models (small_models.py: encoders, steps of decoders, loops) are made at fixed sizes, for batches of 1 and 8, and
+in OUT/open with open sizes. `lengths` takes those: how long a request of a new size waits for its plan and its run.
 """
 import argparse
 import collections
@@ -19,8 +23,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 import compare_engines
+import small_models
 from harness import RESULTS, ROOT, machine, say
 
 sys.path.insert(0, str(ROOT / "python"))
@@ -276,6 +282,18 @@ def make(options):
             say(f"{name}: made")
         except Exception as error:  # the others can be had all the same
             say(f"{name}: {type(error).__name__}: {str(error)[:300]}")
+    (options.out / "open").mkdir(exist_ok=True)
+    for name in small_models.SMALL:
+        if options.only and not any(part in name for part in options.only):
+            continue
+        open_file = options.out / "open" / f"{name}.onnx"
+        if not open_file.exists():
+            small_models.write_open(name, open_file)
+        for batch in small_models.BATCHES:
+            file = options.out / f"{name}_b{batch}.onnx"
+            if not file.exists():
+                small_models.write_fixed(name, batch, open_file, file)
+        say(f"{name}: made")
 
 
 # --- Comparison -----------------------------------------------------------------------------------------------------
@@ -328,7 +346,8 @@ def compare(options):
         ours, theirs = (case["engines"][e]["p50_ms"] for e in (compare_engines.OURS, compare_engines.ORT))
         ratio = case["ratios"][compare_engines.ORT]
         base, _, way = name.partition(".")
-        off, own = answers(file, arrays(MODELS[base][1], 9), options.threads, bool(way))
+        inputs = small_models.fixed_inputs(base) or MODELS[base][1]
+        off, own = answers(file, arrays(inputs, 9), options.threads, bool(way))
         report["models"][name] = {**case, "difference": off, "onnxruntimes_own": own}
         rows.append([name, f"{ours:.2f}", f"{theirs:.2f}", f"{ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f})",
                      off if isinstance(off, str) else f"{off:.1e}", "" if own is None else f"{own:.1e}"])
@@ -342,6 +361,41 @@ def compare(options):
     ratios = [c["ratios"][compare_engines.ORT]["median"] for c in report["models"].values()]
     if ratios:
         print(f"\n{sum(r >= 0.9 for r in ratios)} of {len(ratios)} at 0.9 or more, median {statistics.median(ratios):.2f}")
+
+
+def lengths(options):
+    """New sizes of open inputs, one after the other: how long the plan takes, and the run; onnxruntime's first run there."""
+    import onnxruntime
+    rows = []
+    for file in sorted((options.dir / "open").glob("*.onnx")):
+        if options.only and not any(part in file.name for part in options.only):
+            continue
+        done = subprocess.run([str(compare_engines.PROGRAM), "--model", str(file), "--threads", str(options.threads),
+                               "--sizes", ",".join(map(str, options.sizes))], capture_output=True, text=True)
+        if done.returncode:
+            say(f"{file.name}: {done.stderr.strip()[-200:]}")
+            continue
+        ours = json.loads(done.stdout)["sizes"]
+        settings = onnxruntime.SessionOptions()
+        settings.intra_op_num_threads = options.threads
+        settings.log_severity_level = 4
+        session = onnxruntime.InferenceSession(str(file), settings, providers=["CPUExecutionProvider"])
+        theirs = []
+        for size in [options.sizes[0] + 1, *options.sizes]:  # the first makes its memory
+            given = small_models.SMALL[file.stem].inputs
+            inputs = arrays([(n, tuple(size if isinstance(d, str) and d != "batch" else 1 if d == "batch" else d for d in shape))
+                             for n, shape in given], size)
+            before = time.perf_counter()
+            session.run(None, inputs)
+            theirs.append(1e3 * (time.perf_counter() - before))
+        plans, runs = [r["plan_ms"] for r in ours], [r["first_run_ms"] for r in ours]
+        rows.append([file.stem, str(ours[-1]["kernels"]), f"{statistics.median(plans):.1f}", f"{max(plans):.1f}",
+                     f"{statistics.median(runs):.2f}", f"{statistics.median(theirs[1:]):.2f}"])
+        say("  " + "  ".join(rows[-1]))
+    header = ["model", "kernels", "plan ms", "longest", "first run ms", "onnxruntime's first run ms"]
+    print("| " + " | ".join(header) + " |\n|" + "---|" * len(header))
+    for row in rows:
+        print("| " + " | ".join(row) + " |")
 
 
 def kernels(options):
@@ -384,6 +438,12 @@ def main():
     three.add_argument("dirs", type=pathlib.Path, nargs="+")
     three.add_argument("--only", nargs="+", metavar="PART", help="files with this in their names")
     three.set_defaults(run=kernels)
+    four = commands.add_parser("lengths", help="times new sizes of the open files")
+    four.add_argument("dir", type=pathlib.Path)
+    four.add_argument("--only", nargs="+", metavar="PART", help="files with this in their names")
+    four.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    four.add_argument("--sizes", nargs="+", type=int, default=[7, 19, 45, 33, 61], metavar="N", help="asked for in this order")
+    four.set_defaults(run=lengths)
     two = commands.add_parser("compare", help="times both engines in turns")
     two.add_argument("dir", type=pathlib.Path)
     two.add_argument("--only", nargs="+", metavar="PART", help="files with this in their names")
