@@ -19,8 +19,8 @@ struct Placed {
   int first, last;
 };
 
-// Buffers that have a place, by it, and by when they are alive: in a plan of thousands of kernels most buffers
-// live for a few kernels only, so that to find who is alive with one must not look at all.
+// Buffers that have a place, by it, and by when they are alive: in a plan of thousands of kernels most
+// buffers live for a few kernels only, so that to find who is alive with one must not look at all.
 class PlacedBuffers {
  public:
   void add(const Placed& placed) {
@@ -62,7 +62,7 @@ class PlacedBuffers {
 
  private:
   static constexpr int stretch = 64;  // kernels: more than most buffers live for
-  static constexpr int few = 4;       // stretches that are sorted together: beyond, to look at all is as quick
+  static constexpr int few = 4;  // stretches that are sorted together: beyond, to look at all is as quick
 
   void sort_all() {
     const auto middle = all_.begin() + static_cast<std::ptrdiff_t>(sorted_);

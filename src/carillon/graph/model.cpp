@@ -152,9 +152,8 @@ class OnnxModel final : public SignedModel {
     const auto alone = signature().at_extents(1, extents);
     const auto together = signature().at_extents(std::max<std::int64_t>(2, batch), extents);
     if (!alone || !together) return {};  // one row is all that it takes
-    const std::string why =
-        why_not_row_by_row(source_, signature(), {*alone, batch == 1 ? &graph : nullptr},
-                           {*together, batch == 1 ? nullptr : &graph}, &store);
+    const std::string why = why_not_row_by_row(source_, signature(), {*alone, batch == 1 ? &graph : nullptr},
+                                               {*together, batch == 1 ? nullptr : &graph}, &store);
     if (why.empty()) return {};
     return fail(ErrorCode::unsupported,
                 why + ", at these sizes alone, so rows cannot be batched; set max_batch_size to 0");

@@ -40,7 +40,8 @@ std::string why_not_row_by_row(const OnnxGraph& source, const Signature& signatu
                                const AskedGraph& together, const ConstantStore* store) {
   ConstantStore scratch(store);
   std::optional<Result<Graph>> made_alone, made_together;
-  const auto graph_of = [&](const AskedGraph& asked, std::optional<Result<Graph>>& made) -> const Result<Graph>& {
+  const auto graph_of = [&](const AskedGraph& asked,
+                            std::optional<Result<Graph>>& made) -> const Result<Graph>& {
     return asked.graph != nullptr ? *asked.graph
                                   : made.emplace(graph_at(source, signature, asked.question, scratch));
   };

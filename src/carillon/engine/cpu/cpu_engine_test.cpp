@@ -341,7 +341,8 @@ TEST(CpuEngine, OneElementAlongAnAxisIsAView) {
       return l.m.constant(std::make_shared<graph::Tensor>(graph::Tensor::of_i64({}, std::span(&index, 1))));
     };
     const auto x = l.m.input({n, 3, 5, 4});
-    const auto turned = l.m.node("Transpose", {x}, {n, 5, 3, 4}, {{"perm", std::vector<std::int64_t>{0, 2, 1, 3}}});
+    const auto turned =
+        l.m.node("Transpose", {x}, {n, 5, 3, 4}, {{"perm", std::vector<std::int64_t>{0, 2, 1, 3}}});
     const auto a = l.m.node("Gather", {x, at(1)}, {n, 5, 4}, {{"axis", std::int64_t{1}}});
     const auto b = l.m.node("Gather", {x, at(-1)}, {n, 3, 5}, {{"axis", std::int64_t{3}}});
     const auto c = l.m.node("Gather", {turned, at(4)}, {n, 3, 4}, {{"axis", std::int64_t{-3}}});
@@ -359,7 +360,8 @@ TEST(CpuEngine, KernelsThatAreNearlyAlikeStayApart) {
     Layers l;
     const auto x = l.m.input({n, 24}), y = l.m.input({n, 24});
     const auto row = l.m.constant(random_tensor({1, 24}, l.random));
-    const auto w = l.m.constant(random_tensor({24, 24}, l.random)), v = l.m.constant(random_tensor({24, 24}, l.random));
+    const auto w = l.m.constant(random_tensor({24, 24}, l.random)),
+               v = l.m.constant(random_tensor({24, 24}, l.random));
     using Kind = PostOp::Kind;
     std::vector<ValueId>& outputs = l.m.g.outputs;
     const std::vector<std::vector<PostOp>> behind{{},

@@ -145,7 +145,8 @@ bool lower_binary(PlanBuilder& builder, const graph::Node& node) {
   bool fuse = append_post_ops(builder, node, 0, node.post_ops.size(), dims, fused);
   using Made = MadePrimitive<dnnl::binary>;
   const auto make = [&](const FusedPostOps& ops) -> const Made& {
-    Looks looks{.what = "binary" + std::to_string(static_cast<int>(algorithm)), .descs = {left.desc, right.desc}};
+    Looks looks{.what = "binary" + std::to_string(static_cast<int>(algorithm)),
+                .descs = {left.desc, right.desc}};
     describe(ops, looks);
     return builder.once<Made>(looks, [&] {
       dnnl::primitive_attr attributes = PlanBuilder::attributes();

@@ -105,7 +105,9 @@ bool append_post_ops(PlanBuilder& builder, const graph::Node& node, std::size_t 
 }
 
 void describe(const FusedPostOps& fused, Looks& looks) {
-  const auto add = [&](auto value) { looks.what.append(reinterpret_cast<const char*>(&value), sizeof value); };
+  const auto add = [&](auto value) {
+    looks.what.append(reinterpret_cast<const char*>(&value), sizeof value);
+  };
   for (int i = 0; i < fused.ops.len(); ++i) {
     dnnl::algorithm algorithm{};
     const bool eltwise = fused.ops.kind(i) == dnnl::primitive::kind::eltwise;

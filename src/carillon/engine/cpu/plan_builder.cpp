@@ -75,8 +75,7 @@ void PlanBuilder::watch_inputs() {
   const bool lost = std::ranges::any_of(graph_.nodes, [&](const graph::Node& node) {
     const auto [known, fresh] = by_op.try_emplace(node.op, false);
     if (fresh) known->second = cpu::loses_nan(engine_, node.op);
-    return known->second ||
-           std::ranges::any_of(node.post_ops, [&](const auto& op) { return loses_nan(op); });
+    return known->second || std::ranges::any_of(node.post_ops, [&](const auto& op) { return loses_nan(op); });
   });
   if (!lost) return;
   std::vector<std::pair<Operand, Elements>> inputs;

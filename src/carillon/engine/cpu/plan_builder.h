@@ -190,8 +190,8 @@ class PlanBuilder {
                      return made_of(other, dnnl::primitive(other.get()));
                    });
   }
-  // What `make` gives, made once for all that look alike: to ask oneDNN takes long beside such a kernel, and the
-  // steps of a loop are alike. `looks.what` names the kind of what is made.
+  // What `make` gives, made once for all that look alike: to ask oneDNN takes long beside such a kernel, and
+  // the steps of a loop are alike. `looks.what` names the kind of what is made.
   template <typename Thing, typename Make>
   const Thing& once(const Looks& looks, const Make& make) {
     auto& alike = made_[looks.what];

@@ -41,7 +41,8 @@ class Joiner {
       const Part& part = parts_.at(node.inputs[0].index());
       const auto [entry, fresh] = joined.try_emplace(found->second, no_value);
       if (fresh) entry->second = product_of(part.whole, node, nodes);
-      Node taken{.name = node.name, .op = "Gather", .inputs = {entry->second, part.index}, .outputs = node.outputs};
+      Node taken{
+          .name = node.name, .op = "Gather", .inputs = {entry->second, part.index}, .outputs = node.outputs};
       taken.attributes.insert_or_assign("axis", Attribute{part.axis});
       nodes.push_back(std::move(taken));
     }
@@ -126,10 +127,11 @@ class Joiner {
     if (node.op == "MatMul") return add(std::move(product), std::move(result), to);
     // A Gemm takes matrices.
     const std::int64_t rows = graph_.value(whole).type.elements() / inner;
-    product.inputs[0] =
-        add({.name = node.name + ".rows", .op = "Reshape", .inputs = {whole}, .outputs = {}}, {rows, inner}, to);
+    product.inputs[0] = add({.name = node.name + ".rows", .op = "Reshape", .inputs = {whole}, .outputs = {}},
+                            {rows, inner}, to);
     const ValueId flat = add(std::move(product), {rows, columns}, to);
-    return add({.name = node.name + ".parts", .op = "Reshape", .inputs = {flat}, .outputs = {}}, std::move(result), to);
+    return add({.name = node.name + ".parts", .op = "Reshape", .inputs = {flat}, .outputs = {}},
+               std::move(result), to);
   }
 
   Graph& graph_;

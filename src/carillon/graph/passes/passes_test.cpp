@@ -604,7 +604,9 @@ Onnx steps(bool time_first, std::initializer_list<int> taken, const char* produc
   std::vector<std::string> made;
   for (const int t : taken) {
     const std::string number = std::to_string(t);
-    m.i64("at" + number, {}, {t}).node("Gather", {"x", "at" + number}, {"x" + number}).set("axis", time_first ? 0 : 1);
+    m.i64("at" + number, {}, {t})
+        .node("Gather", {"x", "at" + number}, {"x" + number})
+        .set("axis", time_first ? 0 : 1);
     if (product == std::string("Gemm"))
       m.node("Gemm", {"x" + number, "w", "bias"}, {"y" + number}).set("alpha", 0.5F);
     else
@@ -636,7 +638,11 @@ TEST(JoinProducts, NotOfFewStepsNorWithWeightsOfTheirOwn) {
   EXPECT_EQ(std::ranges::count(operators(optimised(few)), "MatMul"), 2);
 
   Onnx own;
-  own.input("x", {"n", "2", "4"}).random("v", {4, 3}).random("w", {4, 3}).i64("at0", {}, {0}).i64("at1", {}, {1});
+  own.input("x", {"n", "2", "4"})
+      .random("v", {4, 3})
+      .random("w", {4, 3})
+      .i64("at0", {}, {0})
+      .i64("at1", {}, {1});
   own.node("Gather", {"x", "at0"}, {"x0"}).set("axis", 1).node("Gather", {"x", "at1"}, {"x1"}).set("axis", 1);
   own.node("MatMul", {"x0", "v"}, {"a"}).output("a").node("MatMul", {"x1", "w"}, {"b"}).output("b");
   EXPECT_EQ(std::ranges::count(operators(optimised(own)), "MatMul"), 2);
