@@ -12,7 +12,7 @@ namespace carillon::graph {
 namespace {
 
 // Element `index` of `whole` along `axis`.
-struct Part {
+struct TakenElement {
   ValueId whole;
   std::int64_t axis = 0;
   ValueId index;
@@ -38,7 +38,7 @@ class Joiner {
         nodes.push_back(std::move(node));
         continue;
       }
-      const Part& part = parts_.at(node.inputs[0].index());
+      const TakenElement& part = parts_.at(node.inputs[0].index());
       const auto [entry, fresh] = joined.try_emplace(found->second, no_value);
       if (fresh) entry->second = product_of(part.whole, node, nodes);
       Node taken{
@@ -59,7 +59,7 @@ class Joiner {
   const Shape& shape(ValueId id) const { return graph_.value(id).type.shape; }
   bool is_f32(ValueId id) const { return graph_.value(id).type.type == DataType::f32; }
 
-  std::optional<Part> part_of(const Node& node) const {
+  std::optional<TakenElement> part_of(const Node& node) const {
     if (node.op != "Gather" || node.guard >= 0) return std::nullopt;
     const ValueId whole = node.inputs[0], index = node.inputs[1];
     if (!is_f32(whole) || graph_.is_constant(whole) || !graph_.is_constant(index) || !shape(index).empty())
@@ -69,7 +69,7 @@ class Joiner {
     if (axis < 0) axis += rank;
     // What a product sums over is left whole.
     if (axis < 0 || axis >= rank - 1) return std::nullopt;
-    return Part{whole, axis, index};
+    return TakenElement{whole, axis, index};
   }
 
   // Of constant weights, so that each row of the result depends on one row of the operand.
@@ -135,7 +135,7 @@ class Joiner {
   }
 
   Graph& graph_;
-  std::unordered_map<std::size_t, Part> parts_;  // by value
+  std::unordered_map<std::size_t, TakenElement> parts_;  // by value
   std::map<Key, Group> groups_;
 };
 
