@@ -36,7 +36,7 @@ def make_inputs(specs, batch):
         if "float" in kind or kind == "f32":
             inputs[name] = random.standard_normal(shape, dtype=np.float32).astype("float16" if "16" in kind else "float32")
         else:
-            inputs[name] = random.integers(0, 2, shape).astype(np.int32 if "32" in kind else np.int64)
+            inputs[name] = random.integers(0, 2, shape).astype(np.int32 if "32" in kind else bool if "bool" in kind else np.int64)
     return inputs
 
 

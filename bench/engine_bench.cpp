@@ -1,10 +1,11 @@
 // How fast is the CPU engine on one model, and where does the time go?
 //
 //   carillon_engine_bench --model FILE.onnx [--batch N] [--threads T] [--precision f32|bf16] [--seconds S]
-//                         [--choose SECONDS] [--choices FILE] [--kernels] [--json] [--rounds]
+//                         [--choose SECONDS] [--choices FILE] [--kernels] [--json] [--rounds] [--sizes N,N,...]
 //
 // With --rounds it waits for lines "SECONDS" on standard input and answers each with a JSON line: so that
-// compare_engines.py can let several engines take turns.
+// compare_engines.py can let several engines take turns. With --sizes it asks an open model for each of these
+// extents, one after the other, and says how long each plan, its first run and a later run took.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -28,6 +29,7 @@ struct Options {
   int batch = 1, threads = 0;
   double seconds = 3, choose = 0;
   std::string choices;
+  std::vector<std::int64_t> sizes;
   bool kernels = false, json = false, rounds = false;
 };
 
@@ -71,6 +73,38 @@ Result<Json> measure_kernels(Runner& runner, double seconds) {
   return table;
 }
 
+// Every open dimension has that extent, but for one called "batch", which is 1 (where rows see each other it is
+// open like the others).
+Result<Json> measure_sizes(Runner& runner, const Options& options) {
+  if (runner.open().empty()) return invalid(options.model + " is not open: --sizes asks for sizes of open inputs");
+  const SteadyClock clock;
+  Json table = Json::array();
+  for (const std::int64_t size : options.sizes) {
+    std::vector<std::int64_t> extents;
+    for (const std::string& name : runner.open()) extents.push_back(name == "batch" ? 1 : size);
+    const TimePoint asked = clock.now();
+    if (auto made = runner.select_new(extents); !made)
+      return std::unexpected(made.error());
+    const TimePoint there = clock.now();
+    runner.fill_inputs(1);
+    const TimePoint filled = clock.now();
+    if (auto done = runner.run(); !done) return std::unexpected(done.error());
+    const TimePoint ran = clock.now();
+    if (auto done = runner.run(); !done) return std::unexpected(done.error());
+    table.push_back({{"size", size},
+                     {"kernels", runner.plan().kernels()},
+                     {"plan_ms", to_ms(there - asked)},
+                     {"first_run_ms", to_ms(ran - filled)},
+                     {"run_ms", to_ms(clock.now() - ran)}});
+    if (options.kernels) {
+      auto kernels = measure_kernels(runner, options.seconds);
+      if (!kernels) return std::unexpected(kernels.error());
+      table.back()["kernel_table"] = *kernels;
+    }
+  }
+  return table;
+}
+
 void print(const Json& result) {
   std::printf("%s batch %d, %s: p50 %.3f ms, p99 %.3f ms, %.1f inferences/s (%d runs)\n",
               result["model"].get<std::string>().c_str(), result["batch"].get<int>(),
@@ -103,6 +137,12 @@ Result<> run(const Options& options) {
        .precision = options.precision == "bf16" ? engine::Precision::bf16 : engine::Precision::f32});
   if (!runner) return std::unexpected(runner.error());
   const double load_ms = to_ms(clock.now() - before_load);
+  if (!options.sizes.empty()) {
+    auto table = measure_sizes(*runner, options);
+    if (!table) return std::unexpected(table.error());
+    std::cout << Json{{"model", options.model}, {"load_ms", load_ms}, {"sizes", *table}}.dump() << "\n";
+    return {};
+  }
   if (!runner->select(options.batch))
     return invalid(options.model + " has no batch dimension: --batch must be 1");
   runner->fill_inputs(1);
@@ -164,6 +204,9 @@ int main(int argc, char** argv) {
   app.add_option("--choices", options.choices, "file that keeps what was chosen");
   app.add_flag("--kernels", options.kernels, "a line for each kernel");
   app.add_flag("--json", options.json, "one JSON object instead of text");
+  app.add_option("--sizes", options.sizes, "extents of an open model's plans; prints JSON")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 20));
   app.add_flag("--rounds", options.rounds, "measure for each number of seconds read from standard input");
   CLI11_PARSE(app, argc, argv);
   if (const auto done = carillon::bench::run(options); !done) {

@@ -32,6 +32,7 @@ class Runner {
     auto compiled = runner.engine_->compile(**model, fitting);
     if (!compiled) return std::unexpected(compiled.error());
     runner.compiled_ = *compiled;
+    runner.open_.assign((*model)->free_dimensions().begin(), (*model)->free_dimensions().end());
     auto team = runner.engine_->make_team({.threads = threads_of(cpu)});
     if (!team) return std::unexpected(team.error());
     runner.team_ = std::move(*team);
@@ -41,20 +42,26 @@ class Runner {
   }
 
   const engine::CompiledModel& compiled() const { return *compiled_; }
+  // The names of the free dimensions; empty where the model is not open.
+  const std::vector<std::string>& open() const { return open_; }
 
   // Makes room for `batch`; inputs are zeros. False: no plan for it.
   bool select(int batch) {
     plan_ = compiled_->plan(batch);
     if (plan_ == nullptr) return false;
-    inputs_ = tensors(plan_->inputs());
-    outputs_ = tensors(plan_->outputs());
-    workspace_ = block(plan_->workspace().count);
-    state_ = plan_->make_state(team_.get());
-    input_pointers_.clear();
-    output_pointers_.clear();
-    for (auto& t : inputs_) input_pointers_.push_back(t.bytes().data());
-    for (auto& t : outputs_) output_pointers_.push_back(t.bytes().data());
+    use();
     return true;
+  }
+  // Of an open model: makes the plan of one row at these extents, and room for it.
+  Result<> select_new(std::span<const std::int64_t> extents) {
+    const int one = 1;
+    auto made = compiled_->make_plans(extents, {&one, 1}, nullptr);
+    if (!made) return std::unexpected(made.error());
+    state_.reset();
+    made_ = std::move(made->front());
+    plan_ = made_.get();
+    use();
+    return {};
   }
   const engine::Plan& plan() const { return *plan_; }
   std::vector<graph::Tensor>& inputs() { return inputs_; }
@@ -103,8 +110,22 @@ class Runner {
     return made;
   }
 
+  // Room for the plan; inputs are zeros.
+  void use() {
+    inputs_ = tensors(plan_->inputs());
+    outputs_ = tensors(plan_->outputs());
+    workspace_ = block(plan_->workspace().count);
+    state_ = plan_->make_state(team_.get());
+    input_pointers_.clear();
+    output_pointers_.clear();
+    for (auto& t : inputs_) input_pointers_.push_back(t.bytes().data());
+    for (auto& t : outputs_) output_pointers_.push_back(t.bytes().data());
+  }
+
   std::unique_ptr<engine::Engine> engine_;
   std::shared_ptr<const engine::CompiledModel> compiled_;
+  std::vector<std::string> open_;
+  std::unique_ptr<const engine::Plan> made_;  // by select_new()
   const engine::Plan* plan_ = nullptr;
   std::unique_ptr<engine::Team> team_;
   std::unique_ptr<engine::RunState> state_;

@@ -3,6 +3,7 @@
     python bench/real_models.py make --out build/real              # needs torch, transformers (python/requirements/models.txt)
     python bench/real_models.py kernels build/real build/models    # which kernels are plain, or oneDNN's reference
     python bench/real_models.py compare build/real [--only resnet50 .qdq] [--batches 1,8] [--threads 1,2] [--rounds N] [--seconds S]
+    python bench/real_models.py lengths build/real [--only small_bert]              # what a new size of an open input takes
     tools/processor-level avx2 -- python bench/real_models.py compare build/real    # as on a processor without AVX-512
 
 `make` writes networks with random weights, with any number of images or texts a request, in f32, in f16, and as
@@ -10,6 +11,9 @@ onnxruntime's quantisers make them: dynamic (weights of seven bits; dynamic8 of 
 DequantizeLinear (qdq, qdq8), static in operators of whole numbers (qoperator). `compare` lets the engines take turns
 like compare_engines.py, and says besides how far our answers are from onnxruntime's: of the largest value of the
 output; of quantised files also how far onnxruntime is from itself without its optimisations.
+
+Small models (small_models.py: encoders, steps of decoders, loops) are made at fixed sizes, for batches of 1 and 8, and
+in OUT/open with open sizes. `lengths` takes those: how long a request of a new size waits for its plan and its run.
 """
 import argparse
 import collections
@@ -22,8 +26,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 import compare_engines
+import small_models
 from harness import RESULTS, ROOT, machine, say
 
 sys.path.insert(0, str(ROOT / "python"))
@@ -372,6 +378,18 @@ def make(options):
             say(f"{name}: made")
         except Exception as error:  # the others can be had all the same
             say(f"{name}: {type(error).__name__}: {str(error)[:300]}")
+    (options.out / "open").mkdir(exist_ok=True)
+    for name in small_models.SMALL:
+        if options.only and not any(part in name for part in options.only):
+            continue
+        open_file = options.out / "open" / f"{name}.onnx"
+        if not open_file.exists():
+            small_models.write_open(name, open_file)
+        for batch in small_models.BATCHES:
+            file = options.out / f"{name}_b{batch}.onnx"
+            if not file.exists():
+                small_models.write_fixed(name, batch, open_file, file)
+        say(f"{name}: made")
 
 
 # --- Comparison -----------------------------------------------------------------------------------------------------
@@ -417,11 +435,12 @@ def compare(options):
     for file in files:
         name = file.name.removesuffix(".onnx")
         base, _, way = name.partition(".")
+        small = small_models.fixed_inputs(base)  # its file is of one batch size
         off, own = "", None
         if not options.no_answers:
-            inputs = arrays(MODELS[base][1], 9, real="float16" if way == "f16" else "float32")
+            inputs = arrays(small or MODELS[base][1], 9, real="float16" if way == "f16" else "float32")
             off, own = answers(file, inputs, options.threads[0], way not in ("", "f16"))
-        for batch, threads in itertools.product(options.batches, options.threads):
+        for batch, threads in itertools.product([1] if small else options.batches, options.threads):
             say(f"{name} batch {batch}, {threads} threads: {options.rounds} rounds")
             settings = argparse.Namespace(threads=threads, rounds=options.rounds, seconds=options.seconds)
             try:
@@ -448,6 +467,41 @@ def compare(options):
     if ratios:
         print(f"\n{sum(r >= 0.8 for r in ratios)} of {len(ratios)} at 0.8 or more, {sum(r >= 0.9 for r in ratios)} at 0.9 or more, "
               f"{sum(r < 0.5 for r in ratios)} below 0.5, median {statistics.median(ratios):.2f}")
+
+
+def lengths(options):
+    """New sizes of open inputs, one after the other: how long the plan takes, and the run; onnxruntime's first run there."""
+    import onnxruntime
+    rows = []
+    for file in sorted((options.dir / "open").glob("*.onnx")):
+        if options.only and not any(part in file.name for part in options.only):
+            continue
+        done = subprocess.run([str(compare_engines.PROGRAM), "--model", str(file), "--threads", str(options.threads),
+                               "--sizes", ",".join(map(str, options.sizes))], capture_output=True, text=True)
+        if done.returncode:
+            say(f"{file.name}: {done.stderr.strip()[-200:]}")
+            continue
+        ours = json.loads(done.stdout)["sizes"]
+        settings = onnxruntime.SessionOptions()
+        settings.intra_op_num_threads = options.threads
+        settings.log_severity_level = 4
+        session = onnxruntime.InferenceSession(str(file), settings, providers=["CPUExecutionProvider"])
+        theirs = []
+        for size in [options.sizes[0] + 1, *options.sizes]:  # the first makes its memory
+            given = small_models.SMALL[file.stem].inputs
+            inputs = arrays([(n, tuple(size if isinstance(d, str) and d != "batch" else 1 if d == "batch" else d for d in shape))
+                             for n, shape in given], size)
+            before = time.perf_counter()
+            session.run(None, inputs)
+            theirs.append(1e3 * (time.perf_counter() - before))
+        plans, runs = [r["plan_ms"] for r in ours], [r["first_run_ms"] for r in ours]
+        rows.append([file.stem, str(ours[-1]["kernels"]), f"{statistics.median(plans):.1f}", f"{max(plans):.1f}",
+                     f"{statistics.median(runs):.2f}", f"{statistics.median(theirs[1:]):.2f}"])
+        say("  " + "  ".join(rows[-1]))
+    header = ["model", "kernels", "plan ms", "longest", "first run ms", "onnxruntime's first run ms"]
+    print("| " + " | ".join(header) + " |\n|" + "---|" * len(header))
+    for row in rows:
+        print("| " + " | ".join(row) + " |")
 
 
 def kernels(options):
@@ -494,6 +548,12 @@ def main():
     three.add_argument("dirs", type=pathlib.Path, nargs="+")
     three.add_argument("--only", nargs="+", metavar="PART", help="files with this in their names")
     three.set_defaults(run=kernels)
+    four = commands.add_parser("lengths", help="times new sizes of the open files")
+    four.add_argument("dir", type=pathlib.Path)
+    four.add_argument("--only", nargs="+", metavar="PART", help="files with this in their names")
+    four.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    four.add_argument("--sizes", nargs="+", type=int, default=[7, 19, 45, 33, 61], metavar="N", help="asked for in this order")
+    four.set_defaults(run=lengths)
     two = commands.add_parser("compare", help="times both engines in turns")
     two.add_argument("dir", type=pathlib.Path)
     two.add_argument("--only", nargs="+", metavar="PART", help="files with this in their names")

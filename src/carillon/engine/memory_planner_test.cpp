@@ -58,6 +58,24 @@ TEST(MemoryPlanner, LastAndFirstAtOneKernelOverlap) {
   EXPECT_EQ(plan_memory(apart).total, 64U);
 }
 
+// Far apart in time, and for longer than most: the planner looks at kernels in stretches.
+TEST(MemoryPlanner, LongPlansAreSound) {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    std::vector<BufferNeed> buffers(400);
+    for (BufferNeed& need : buffers) {
+      need.first = static_cast<int>(random.below(1000));
+      const std::uint64_t spans[] = {4, 100, 200, 1000};
+      need.last = need.first + static_cast<int>(random.below(spans[random.below(4)]));
+      need.size = 64 * random.below(30);
+    }
+    const MemoryPlan plan = plan_memory(buffers);
+    expect_sound(buffers, plan);
+    EXPECT_LT(static_cast<double>(plan.total), 1.5 * static_cast<double>(memory_lower_bound(buffers)));
+  }
+}
+
 TEST(MemoryPlanner, RandomBuffersNeverOverlapAndStayNearTheBound) {
   double worst = 0;
   for (std::uint64_t seed = 0; seed < 300; ++seed) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <optional>
 #include <vector>
 
 #include "carillon/graph/rows.h"
@@ -35,13 +36,18 @@ std::string compared(const Graph& alone, const Result<Graph>& together, std::int
 
 }  // namespace
 
-std::string why_not_row_by_row(const OnnxGraph& source, const Signature& signature,
-                               const Signature::Question& alone, const Signature::Question& together,
-                               const ConstantStore* store) {
+std::string why_not_row_by_row(const OnnxGraph& source, const Signature& signature, const AskedGraph& alone,
+                               const AskedGraph& together, const ConstantStore* store) {
   ConstantStore scratch(store);
-  const auto one = graph_at(source, signature, alone, scratch);
+  std::optional<Result<Graph>> made_alone, made_together;
+  const auto graph_of = [&](const AskedGraph& asked,
+                            std::optional<Result<Graph>>& made) -> const Result<Graph>& {
+    return asked.graph != nullptr ? *asked.graph
+                                  : made.emplace(graph_at(source, signature, asked.question, scratch));
+  };
+  const Result<Graph>& one = graph_of(alone, made_alone);
   if (!one) return one.error().message;
-  return compared(*one, graph_at(source, signature, together, scratch), together.batch);
+  return compared(*one, graph_of(together, made_together), together.question.batch);
 }
 
 std::string why_not_row_by_row(const OnnxGraph& source, const Signature& signature,

@@ -17,9 +17,14 @@ namespace carillon::graph {
 std::string why_not_row_by_row(const OnnxGraph& source, const Signature& signature,
                                std::span<const int> batch_sizes, const ConstantStore* store);
 
+// A question, and the graph that infer_types() gives for it, or its error, where somebody has it already
+// (nullptr: nobody has). Its constants are in the store.
+struct AskedGraph {
+  const Signature::Question& question;
+  const Result<Graph>* graph = nullptr;
+};
 // The same of two questions about one model, of one row and of `batch` rows, at whatever extents.
-std::string why_not_row_by_row(const OnnxGraph& source, const Signature& signature,
-                               const Signature::Question& alone, const Signature::Question& together,
-                               const ConstantStore* store);
+std::string why_not_row_by_row(const OnnxGraph& source, const Signature& signature, const AskedGraph& alone,
+                               const AskedGraph& together, const ConstantStore* store);
 
 }  // namespace carillon::graph

@@ -74,6 +74,7 @@ Lower find_lowering(std::string_view op) {
       Row{"Resize", lower_resize},
       Row{"Slice", lower_slice},
       Row{"Split", lower_slice},
+      Row{"Gather", lower_slice},
       Row{"QLinearConv", lower_quantized_convolution},
       Row{"QLinearMatMul", lower_quantized_matmul},
       Row{"MatMulInteger", lower_byte_product},

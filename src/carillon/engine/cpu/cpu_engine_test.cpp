@@ -333,6 +333,59 @@ TEST(CpuEngine, OutputsMayBeInputsConstantsViewsAndTwins) {
   expect_agrees(make, 0, {1, 3});
 }
 
+// The steps of a sequence, as an unrolled loop takes them; also from behind, along other axes, and of a view.
+TEST(CpuEngine, OneElementAlongAnAxisIsAView) {
+  const Make make = [](std::int64_t n) {
+    Layers l;
+    const auto at = [&](std::int64_t index) {
+      return l.m.constant(std::make_shared<graph::Tensor>(graph::Tensor::of_i64({}, std::span(&index, 1))));
+    };
+    const auto x = l.m.input({n, 3, 5, 4});
+    const auto turned =
+        l.m.node("Transpose", {x}, {n, 5, 3, 4}, {{"perm", std::vector<std::int64_t>{0, 2, 1, 3}}});
+    const auto a = l.m.node("Gather", {x, at(1)}, {n, 5, 4}, {{"axis", std::int64_t{1}}});
+    const auto b = l.m.node("Gather", {x, at(-1)}, {n, 3, 5}, {{"axis", std::int64_t{3}}});
+    const auto c = l.m.node("Gather", {turned, at(4)}, {n, 3, 4}, {{"axis", std::int64_t{-3}}});
+    l.m.g.outputs = {l.dense(a, 8, {relu}), l.m.node("Relu", {b}, {n, 3, 5}), l.dense(c, 8), c};
+    return std::move(l.m.g);
+  };
+  expect_agrees(make, 1e-5, {1, 3});
+  const auto model = compile(make, {3});
+  EXPECT_FALSE(has_kernel(*model->plan(3), "plain:Gather")) << kernels_of(*model->plan(3));
+}
+
+// Kernels that look alike are one primitive; these differ in their numbers or their operands alone.
+TEST(CpuEngine, KernelsThatAreNearlyAlikeStayApart) {
+  const Make make = [](std::int64_t n) {
+    Layers l;
+    const auto x = l.m.input({n, 24}), y = l.m.input({n, 24});
+    const auto row = l.m.constant(random_tensor({1, 24}, l.random));
+    const auto w = l.m.constant(random_tensor({24, 24}, l.random)),
+               v = l.m.constant(random_tensor({24, 24}, l.random));
+    using Kind = PostOp::Kind;
+    std::vector<ValueId>& outputs = l.m.g.outputs;
+    const std::vector<std::vector<PostOp>> behind{{},
+                                                  {{.kind = Kind::leaky_relu, .alpha = 0.1F}},
+                                                  {{.kind = Kind::leaky_relu, .alpha = 0.2F}},
+                                                  {{.kind = Kind::linear, .alpha = 2, .beta = 1}},
+                                                  {{.kind = Kind::linear, .alpha = 2, .beta = 3}},
+                                                  {{.kind = Kind::add, .operand = y}},
+                                                  {{.kind = Kind::add, .operand = row}},
+                                                  {{.kind = Kind::mul, .operand = row}}};
+    for (const auto& ops : behind) {
+      outputs.push_back(l.m.node("Add", {x, y}, {n, 24}, {}, ops));
+      outputs.push_back(l.m.node("Add", {x, row}, {n, 24}, {}, ops));
+      outputs.push_back(l.m.node("Mul", {x, y}, {n, 24}, {}, ops));
+      outputs.push_back(l.m.node("MatMul", {x, w}, {n, 24}, {}, ops));
+      outputs.push_back(l.m.node("MatMul", {x, v}, {n, 24}, {}, ops));
+    }
+    for (const float alpha : {0.1F, 0.3F})
+      outputs.push_back(l.m.node("LeakyRelu", {x}, {n, 24}, {{"alpha", alpha}}));
+    return std::move(l.m.g);
+  };
+  expect_agrees(sharing(make), 1e-5, {1, 5});
+}
+
 // Random graphs of convolutions, sums and concatenations: values live long and short, are read often and
 // late.
 TEST(CpuEngine, RandomGraphsAgree) {

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "carillon/engine/cpu/eltwise.h"
 #include "carillon/engine/cpu/plan_builder.h"
@@ -10,6 +12,15 @@ namespace carillon::engine::cpu {
 namespace {
 
 using Algorithm = dnnl::algorithm;
+
+// Of a descriptor, where that is not empty.
+template <typename Primitive>
+struct MadePrimitive {
+  explicit MadePrimitive(typename Primitive::primitive_desc of)
+      : desc(std::move(of)), primitive(desc ? Primitive(desc) : Primitive()) {}
+  typename Primitive::primitive_desc desc;
+  Primitive primitive;
+};
 
 std::optional<float> constant_scalar(PlanBuilder& builder, graph::ValueId id) {
   if (!builder.is_constant(id) || !builder.is_real(id) || builder.type(id).elements() != 1)
@@ -83,10 +94,16 @@ bool lower_eltwise(PlanBuilder& builder, const graph::Node& node) {
   const std::optional<Eltwise> eltwise = eltwise_of(builder, node);
   if (!eltwise) return false;
   const Operand source = builder.dense(input);
-  const dnnl::eltwise_forward::primitive_desc desc(builder.engine(), dnnl::prop_kind::forward_inference,
-                                                   eltwise->algorithm, source.desc, source.desc,
-                                                   eltwise->alpha, eltwise->beta, PlanBuilder::attributes());
-  const dnnl::eltwise_forward primitive(desc);
+  using Made = MadePrimitive<dnnl::eltwise_forward>;
+  Looks looks{.what = "eltwise", .descs = {source.desc}};
+  FusedPostOps alone;  // what the operator does, as a post-op would
+  alone.ops.append_eltwise(eltwise->algorithm, eltwise->alpha, eltwise->beta);
+  describe(alone, looks);
+  const auto& [desc, primitive] = builder.once<Made>(looks, [&] {
+    return Made(dnnl::eltwise_forward::primitive_desc(
+        builder.engine(), dnnl::prop_kind::forward_inference, eltwise->algorithm, source.desc, source.desc,
+        eltwise->alpha, eltwise->beta, PlanBuilder::attributes()));
+  });
   const Operand result = builder.define(output, source.desc);
   builder.emit(node.name, desc, primitive,
                PlanBuilder::Arguments{{DNNL_ARG_SRC, source}, {DNNL_ARG_DST, result}});
@@ -126,28 +143,34 @@ bool lower_binary(PlanBuilder& builder, const graph::Node& node) {
   const Dims dims = left.desc.get_dims();
   FusedPostOps fused, kept;
   bool fuse = append_post_ops(builder, node, 0, node.post_ops.size(), dims, fused);
-  const auto make = [&](const dnnl::post_ops& ops) {
-    dnnl::primitive_attr attributes = PlanBuilder::attributes();
-    attributes.set_post_ops(ops);
-    return dnnl::binary::primitive_desc(builder.engine(), algorithm, left.desc, right.desc, left.desc,
-                                        attributes, /*allow_empty=*/true);
+  using Made = MadePrimitive<dnnl::binary>;
+  const auto make = [&](const FusedPostOps& ops) -> const Made& {
+    Looks looks{.what = "binary" + std::to_string(static_cast<int>(algorithm)),
+                .descs = {left.desc, right.desc}};
+    describe(ops, looks);
+    return builder.once<Made>(looks, [&] {
+      dnnl::primitive_attr attributes = PlanBuilder::attributes();
+      attributes.set_post_ops(ops.ops);
+      return Made(dnnl::binary::primitive_desc(builder.engine(), algorithm, left.desc, right.desc, left.desc,
+                                               attributes, /*allow_empty=*/true));
+    });
   };
-  auto desc = make(fuse ? fused.ops : dnnl::post_ops());
-  if (fuse && !node.post_ops.empty() && (!desc || is_slow(desc.impl_info_str()))) {
+  const Made* made = &make(fuse ? fused : FusedPostOps());
+  if (fuse && !node.post_ops.empty() && (!made->desc || is_slow(made->desc.impl_info_str()))) {
     fuse = false;
-    desc = make({});
+    made = &make({});
   }
-  if (!desc || is_slow(desc.impl_info_str())) return false;
+  if (!made->desc || is_slow(made->desc.impl_info_str())) return false;
   // Up to what would lose NaN, for runs that must not.
   const std::size_t split = fuse ? first_that_loses_nan(builder, node, 0) : node.post_ops.size();
   append_post_ops(builder, node, 0, fuse ? split : 0, dims, kept);
-  const auto part = make(kept.ops);
-  if (!part) return false;
+  const Made& part = make(kept);
+  if (!part.desc) return false;
   const Operand result = fuse ? builder.define(output, left.desc) : builder.temporary(left.desc);
   const PlanBuilder::Arguments arguments{
       {DNNL_ARG_SRC_0, left}, {DNNL_ARG_SRC_1, right}, {DNNL_ARG_DST, result}};
   if (!fuse) {
-    builder.emit(node.name, desc, dnnl::binary(desc), arguments);
+    builder.emit(node.name, made->desc, made->primitive, arguments);
     apply_separately(builder, node, 0, result);
     return true;
   }
@@ -158,8 +181,8 @@ bool lower_binary(PlanBuilder& builder, const graph::Node& node) {
   };
   emit_keeping_nan(
       builder, node, {.first = split, .last = node.post_ops.size()}, result,
-      [&] { builder.emit(node.name, desc, dnnl::binary(desc), with(fused)); },
-      [&] { builder.emit(node.name, part, dnnl::binary(part), with(kept)); });
+      [&] { builder.emit(node.name, made->desc, made->primitive, with(fused)); },
+      [&] { builder.emit(node.name, part.desc, part.primitive, with(kept)); });
   if (builder.keeps_nan() && (node.op == "Max" || node.op == "Min"))
     for (const Operand& operand : {left, right})
       spread_nan(builder, node.name, SpreadNanKernel::elementwise(operand.desc, result.desc), operand,

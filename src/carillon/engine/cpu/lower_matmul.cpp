@@ -182,13 +182,21 @@ bool emit(PlanBuilder& builder, const graph::Node& node, const Product& p,
   std::optional<FusedPostOps> fused = ops_up_to(node.post_ops.size());
   if (!Form::sees_strides && !fused) return false;  // a product may have it in one
   const std::optional<FusedPostOps> separate = ops_up_to(p.first_post_op);
-  const auto with_ops = [&](const Desc& b, const dnnl::post_ops& ops) {
+  const auto asked = [&](const Desc& b, const FusedPostOps& ops) {
     dnnl::primitive_attr attributes = PlanBuilder::attributes();
-    attributes.set_post_ops(ops);
+    attributes.set_post_ops(ops.ops);
     return Form::make(builder, p, b, attributes);
   };
+  // To look at the first implementation only: copies of a descriptor go on to the next one together.
+  const auto with_ops = [&](const Desc& b, const FusedPostOps& ops) -> PrimitiveDesc {
+    Looks looks{.what = std::string(Form::name), .descs = {p.a.desc, b, p.result}};
+    if (p.bias.buffer >= 0) looks.descs.push_back(p.bias.desc);
+    describe(ops, looks);
+    return builder.once<PrimitiveDesc>(looks, [&] { return asked(b, ops); });
+  };
   const auto attempt = [&](const Desc& b) -> std::optional<PrimitiveDesc> {
-    PrimitiveDesc desc = with_ops(b, fused ? fused->ops : separate->ops);
+    const FusedPostOps& ops = fused ? *fused : *separate;
+    PrimitiveDesc desc = implementation.empty() ? with_ops(b, ops) : asked(b, ops);
     if (!desc) return std::nullopt;
     if (!implementation.empty()) return seek(desc, implementation) ? std::optional(desc) : std::nullopt;
     if (!Form::serves(desc)) return std::nullopt;
@@ -198,7 +206,7 @@ bool emit(PlanBuilder& builder, const graph::Node& node, const Product& p,
   if (candidates != nullptr) {
     // In the layout that the weights have, if any: no second copy of them is worth it.
     const Desc* known = builder.known_layout(p.packed_b, any_b.get_dims(), type);
-    PrimitiveDesc desc = fused ? with_ops(known != nullptr ? *known : any_b, fused->ops) : PrimitiveDesc();
+    PrimitiveDesc desc = fused ? asked(known != nullptr ? *known : any_b, *fused) : PrimitiveDesc();
     for (bool more = static_cast<bool>(desc); more; more = desc.next_impl())
       if (Form::may_serve(desc))
         candidates->push_back(builder.candidate<Primitive>(std::string(Form::name) + desc.impl_info_str(), desc,
@@ -210,7 +218,7 @@ bool emit(PlanBuilder& builder, const graph::Node& node, const Product& p,
   if (const Desc* known =
           pack && implementation.empty() ? builder.known_layout(p.packed_b, any_b.get_dims(), type) : nullptr;
       known != nullptr && fused) {
-    PrimitiveDesc desc = with_ops(*known, fused->ops);
+    PrimitiveDesc desc = with_ops(*known, *fused);
     if (desc && Form::may_serve(desc) && !Form::serves(desc)) chosen = desc;
   }
   if (!chosen) chosen = attempt(pack ? any_b : source_b);
@@ -234,7 +242,7 @@ bool emit(PlanBuilder& builder, const graph::Node& node, const Product& p,
   FusedPostOps kept;
   if (split < node.post_ops.size()) {
     kept = *ops_up_to(split);
-    part = with_ops(chosen->weights_desc(), kept.ops);
+    part = asked(chosen->weights_desc(), kept);
     if (!part) return false;
     (void)seek(part, chosen->impl_info_str());
   }

@@ -104,6 +104,26 @@ bool append_post_ops(PlanBuilder& builder, const graph::Node& node, std::size_t 
   return true;
 }
 
+void describe(const FusedPostOps& fused, Looks& looks) {
+  const auto add = [&](auto value) {
+    looks.what.append(reinterpret_cast<const char*>(&value), sizeof value);
+  };
+  for (int i = 0; i < fused.ops.len(); ++i) {
+    dnnl::algorithm algorithm{};
+    const bool eltwise = fused.ops.kind(i) == dnnl::primitive::kind::eltwise;
+    if (eltwise) {
+      float alpha = 0, beta = 0;
+      fused.ops.get_params_eltwise(i, algorithm, alpha, beta);
+      add(alpha);
+      add(beta);
+    } else {
+      fused.ops.get_params_binary(i, algorithm, looks.descs.emplace_back());
+    }
+    add(eltwise);
+    add(algorithm);
+  }
+}
+
 std::string to_text(const FusedPostOps& fused) {
   std::string text;
   for (int i = 0; i < fused.ops.len(); ++i) {

@@ -62,6 +62,28 @@ std::vector<std::int64_t> integers_of(PlanBuilder& builder, graph::ValueId id) {
   return out;
 }
 
+// One element along an axis, which the result lacks. Where there is no such element it is the plain kernel
+// that says so, if it ever runs.
+bool lower_element(PlanBuilder& builder, const graph::Node& node, const Operand& whole) {
+  if (!builder.is_constant(node.inputs[1]) || !builder.shape(node.inputs[1]).empty()) return false;
+  const graph::Shape& x = builder.shape(node.inputs[0]);
+  const auto rank = static_cast<std::int64_t>(x.size());
+  const std::int64_t given = node.integer("axis", 0);
+  const auto axis = static_cast<std::size_t>(given < 0 ? given + rank : given);
+  const std::int64_t extent = x[axis], asked = integers_of(builder, node.inputs[1]).front();
+  const std::int64_t index = asked < 0 ? asked + extent : asked;
+  if (index < 0 || index >= extent) return false;
+  Dims first(x.size(), 0), shape(x.begin(), x.end());
+  first[axis] = index;
+  shape[axis] = 1;
+  auto part = part_of(whole, first, shape);
+  if (!part) return false;
+  part->desc = reshaped(part->desc, builder.shape(node.outputs[0]));
+  if (part->desc.is_zero()) return false;
+  builder.alias(node.outputs[0], *part);
+  return true;
+}
+
 }  // namespace
 
 // Parts of a value are where it lies, with gaps between them; who wants them without makes a copy.
@@ -89,6 +111,7 @@ bool lower_slice(PlanBuilder& builder, const graph::Node& node) {
   }
   const auto output = node.outputs[0];
   if (!builder.is_laid_out(output)) return false;
+  if (node.op == "Gather") return lower_element(builder, node, whole);
   for (std::size_t i = 1; i < node.inputs.size(); ++i)
     if (node.inputs[i] != graph::no_value && !builder.is_constant(node.inputs[i])) return false;
   const auto list = [&](std::size_t i) {

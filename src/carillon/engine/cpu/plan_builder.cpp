@@ -71,9 +71,11 @@ PlanBuilder::PlanBuilder(const dnnl::engine& engine, const graph::Graph& graph, 
 
 // Watches for NaN where a node may lose it and it may come from somewhere.
 void PlanBuilder::watch_inputs() {
+  std::map<std::string_view, bool> by_op;  // asked of oneDNN, which takes a while
   const bool lost = std::ranges::any_of(graph_.nodes, [&](const graph::Node& node) {
-    return cpu::loses_nan(engine_, node.op) ||
-           std::ranges::any_of(node.post_ops, [&](const auto& op) { return loses_nan(op); });
+    const auto [known, fresh] = by_op.try_emplace(node.op, false);
+    if (fresh) known->second = cpu::loses_nan(engine_, node.op);
+    return known->second || std::ranges::any_of(node.post_ops, [&](const auto& op) { return loses_nan(op); });
   });
   if (!lost) return;
   std::vector<std::pair<Operand, Elements>> inputs;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -43,6 +44,12 @@ struct Operand {
   std::uint64_t offset = 0;  // in the buffer
   Desc desc;                 // zero: row-major elements of a type that oneDNN is not asked about
   float factor = 1;  // what is meant is the bytes times this: see lower_binary; row_major() settles it
+};
+
+// What decides how a primitive is made: equal ones are the same primitive.
+struct Looks {
+  std::string what;         // kind, algorithm, numbers
+  std::vector<Desc> descs;  // of its operands
 };
 
 // Collects a plan's kernels while the graph's nodes are lowered one after the other. It knows for every value
@@ -183,6 +190,17 @@ class PlanBuilder {
                      return made_of(other, dnnl::primitive(other.get()));
                    });
   }
+  // What `make` gives, made once for all that look alike: to ask oneDNN takes long beside such a kernel, and
+  // the steps of a loop are alike. `looks.what` names the kind of what is made.
+  template <typename Thing, typename Make>
+  const Thing& once(const Looks& looks, const Make& make) {
+    auto& alike = made_[looks.what];
+    for (const auto& [descs, thing] : alike)
+      if (descs == looks.descs) return *static_cast<const Thing*>(thing.get());
+    const auto made = std::make_shared<const Thing>(make());
+    alike.emplace_back(looks.descs, made);
+    return *made;
+  }
   using Arguments = std::vector<std::pair<int, Operand>>;
   // Appends a kernel whose operand i lies at operands[i] (a buffer of -1: absent).
   void append(std::string name, std::unique_ptr<Kernel> kernel, const std::vector<Operand>& operands);
@@ -299,6 +317,9 @@ class PlanBuilder {
     bool divides;                      // there is each of them
   };
   std::optional<Sequence> sequence_;
+  // By Looks: see once().
+  std::unordered_map<std::string, std::vector<std::pair<std::vector<Desc>, std::shared_ptr<const void>>>>
+      made_;
   std::string misplaced_;  // the first operand without a place, in words; empty: each has one
   PlanParts parts_;
 };
@@ -314,6 +335,8 @@ struct FusedPostOps {
 // so.
 bool append_post_ops(PlanBuilder& builder, const graph::Node& node, std::size_t first, std::size_t last,
                      const Dims& dims, FusedPostOps& fused);
+// They look so.
+void describe(const FusedPostOps& fused, Looks& looks);
 // What of them decides how long they take, as text.
 std::string to_text(const FusedPostOps& fused);
 // The first of the node's post-ops from `first` on that loses NaN; as many as there are where none does, or
@@ -350,7 +373,7 @@ bool lower_resize(PlanBuilder& builder, const graph::Node& node);
 bool lower_concat(PlanBuilder& builder, const graph::Node& node);
 bool lower_merge(PlanBuilder& builder, const graph::Node& node);
 bool lower_view(PlanBuilder& builder, const graph::Node& node);   // Reshape, Transpose: no kernel at all
-bool lower_slice(PlanBuilder& builder, const graph::Node& node);  // Slice, Split: likewise
+bool lower_slice(PlanBuilder& builder, const graph::Node& node);  // Slice, Split, Gather of one: likewise
 bool lower_quantized_convolution(PlanBuilder& builder, const graph::Node& node);  // QLinearConv
 bool lower_quantized_matmul(PlanBuilder& builder, const graph::Node& node);       // QLinearMatMul
 bool lower_byte_product(PlanBuilder& builder,

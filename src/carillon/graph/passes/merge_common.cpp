@@ -1,5 +1,8 @@
+#include <algorithm>
 #include <string>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "carillon/graph/passes/passes.h"
 
@@ -18,27 +21,37 @@ void merge_common(Graph& graph) {
   for (const ValueId id : graph.outputs) output[id.index()] = true;
 
   // A node that runs whenever another does can stand for it: one under the same guard or one around it.
-  std::unordered_map<std::string, std::unordered_map<int, std::size_t>> seen;
-  const auto earlier = [&](const std::unordered_map<int, std::size_t>& nodes, int guard) {
+  using ByGuard = std::vector<std::pair<int, std::size_t>>;  // mostly of one node
+  std::unordered_map<std::string, ByGuard> seen;
+  seen.reserve(graph.nodes.size());
+  const auto earlier = [&](const ByGuard& nodes, int guard) {
     for (;; guard = graph.guards[static_cast<std::size_t>(guard)].parent)
-      if (const auto found = nodes.find(guard); found != nodes.end() || guard < 0) return found;
+      if (const auto found = std::ranges::find(nodes, guard, &ByGuard::value_type::first);
+          found != nodes.end() || guard < 0)
+        return found;
   };
+  std::string key;
   for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
     Node& node = graph.nodes[n];
-    std::string key;
+    key.clear();
+    const auto add = [&](std::size_t number) {
+      key.append(reinterpret_cast<const char*>(&number), sizeof number);
+    };
+    add(node.inputs.size());
     for (ValueId& id : node.inputs) {
       if (id != no_value) id = same[id.index()];
-      key += std::to_string(id.value) + ",";
+      add(id.value);
     }
     for (PostOp& post : node.post_ops)
       if (post.operand != no_value) post.operand = same[post.operand.index()];
-    key += std::to_string(node.outputs.size()) + signature(node);
+    add(node.outputs.size());
+    key += signature(node);
     // In its canonical form only its output's type says what it does.
     if (node.op == "Reshape") key += to_text(graph.value(node.outputs[0]).type.shape);
-    auto& nodes = seen[std::move(key)];
+    ByGuard& nodes = seen[key];
     const auto found = earlier(nodes, node.guard);
     if (found == nodes.end()) {
-      nodes.emplace(node.guard, n);
+      nodes.emplace_back(node.guard, n);
       continue;
     }
     const Node& first = graph.nodes[found->second];

@@ -16,6 +16,7 @@ Result<> optimize(Graph& graph, Folder& folder) {
   use_global_pools(graph);
   mask_by_adding(graph, folder.store());
   merge_common(graph);
+  join_products(graph);
   hoist_scalars(graph);
   if (auto ok = fold_batch_normalization(graph, folder); !ok) return ok;
   fuse_post_ops(graph);

@@ -51,6 +51,11 @@ void einsum_as_matmul(Graph& graph);
 // ReduceMean and ReduceMax over all spatial dimensions become GlobalAveragePool and GlobalMaxPool.
 void use_global_pools(Graph& graph);
 
+// Products of single elements of one value along an axis, such as the steps of a loop over time, with the
+// same weights become one product of the whole value, whose elements are taken: weights are read once, not
+// once a step. Not in branches that data take, nor in loops that data end.
+void join_products(Graph& graph);
+
 // Softmax(Where(mask, -1e30 or less, scores)) becomes Softmax(scores + small mask), which what makes the
 // scores can take as a post-op; the small mask is made once for all layers.
 void mask_by_adding(Graph& graph, ConstantStore& store);

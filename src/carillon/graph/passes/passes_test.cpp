@@ -596,5 +596,67 @@ TEST(EinsumAsMatMul, WhereItIsAProductOfMatrices) {
   }
 }
 
+// Steps of x, [n, 3, 4] or [3, 2, 4], each times the same weights.
+Onnx steps(bool time_first, std::initializer_list<int> taken, const char* product = "MatMul") {
+  Onnx m;
+  m.input("x", time_first ? testing::Dims{"3", "2", "4"} : testing::Dims{"n", "3", "4"});
+  m.random("w", {4, 5}).random("bias", {5});
+  std::vector<std::string> made;
+  for (const int t : taken) {
+    const std::string number = std::to_string(t);
+    m.i64("at" + number, {}, {t})
+        .node("Gather", {"x", "at" + number}, {"x" + number})
+        .set("axis", time_first ? 0 : 1);
+    if (product == std::string("Gemm"))
+      m.node("Gemm", {"x" + number, "w", "bias"}, {"y" + number}).set("alpha", 0.5F);
+    else
+      m.node(product, {"x" + number, "w"}, {"y" + number});
+    m.node("Tanh", {"y" + number}, {"z" + number}).output("z" + number);
+  }
+  return m;
+}
+
+TEST(JoinProducts, OfTheStepsOfOneValue) {
+  for (const bool time_first : {true, false})
+    for (const char* product : {"MatMul", "Gemm"}) {
+      SCOPED_TRACE(product);
+      const auto made = operators(optimised(steps(time_first, {0, 1, -1}, product), /*batched=*/!time_first));
+      EXPECT_EQ(std::ranges::count(made, product), 1);
+      EXPECT_EQ(std::ranges::count(made, "Gather"), 3);
+    }
+}
+
+TEST(JoinProducts, NotOfFewStepsNorWithWeightsOfTheirOwn) {
+  EXPECT_EQ(std::ranges::count(operators(optimised(steps(false, {1}))), "MatMul"), 1);
+  Onnx few;
+  few.input("x", {"n", "5", "4"}).random("w", {4, 3});
+  for (const char* t : {"0", "1"})
+    few.i64(std::string("at") + t, {}, {t[0] - '0'})
+        .node("Gather", {"x", std::string("at") + t}, {std::string("x") + t})
+        .set("axis", 1);
+  few.node("MatMul", {"x0", "w"}, {"a"}).output("a").node("MatMul", {"x1", "w"}, {"b"}).output("b");
+  EXPECT_EQ(std::ranges::count(operators(optimised(few)), "MatMul"), 2);
+
+  Onnx own;
+  own.input("x", {"n", "2", "4"})
+      .random("v", {4, 3})
+      .random("w", {4, 3})
+      .i64("at0", {}, {0})
+      .i64("at1", {}, {1});
+  own.node("Gather", {"x", "at0"}, {"x0"}).set("axis", 1).node("Gather", {"x", "at1"}, {"x1"}).set("axis", 1);
+  own.node("MatMul", {"x0", "v"}, {"a"}).output("a").node("MatMul", {"x1", "w"}, {"b"}).output("b");
+  EXPECT_EQ(std::ranges::count(operators(optimised(own)), "MatMul"), 2);
+}
+
+// The axis that a product sums over is no step.
+TEST(JoinProducts, NotAlongWhatTheySumOver) {
+  Onnx m;
+  m.input("x", {"n", "4", "2"}).random("w", {4, 3}).i64("at0", {}, {0}).i64("at1", {}, {1});
+  for (const char* t : {"0", "1"})
+    m.node("Gather", {"x", std::string("at") + t}, {std::string("x") + t}).set("axis", 2);
+  m.node("MatMul", {"x0", "w"}, {"a"}).output("a").node("MatMul", {"x1", "w"}, {"b"}).output("b");
+  EXPECT_EQ(std::ranges::count(operators(optimised(m)), "MatMul"), 2);
+}
+
 }  // namespace
 }  // namespace carillon::graph
