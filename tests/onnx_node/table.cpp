@@ -134,14 +134,15 @@ A plan is one list of kernels, known in advance. So a branch's nodes stand in th
 kernels of a branch that the data does not take are passed over; they take no time, and bad data that only they would
 read is no error. A condition that is known from shapes and constants leaves no trace, nor does the other branch.
 
-- **If**: both branches must give the same types and shapes where the condition depends on data. The condition is one
+- **If**: both branches must give the same types. Their shapes may be unlike, also where the condition depends on data
+  ([dynamic-models.md](dynamic-models.md#branches-of-unlike-shapes)). The condition is one
   bool for a whole batch: rows that are served together take one branch. Where rows must decide for themselves, set
   `max_batch_size: 0`. A branch whose shapes do not fit together at a request's size is left out, and the request
   fails where it would be taken.
 - **Loop** is unrolled. Its trip count must be a constant of at most 256, or its condition must become false, by
   constants alone, within as many iterations. All loops of a model may come to 20,000 nodes. A condition that depends
-  on data may end it earlier: then the values that it carries must keep type and shape, and it cannot have scan
-  outputs, whose length nobody would know. A scan output of no iterations is not supported.
+  on data may end it earlier: then it cannot have scan outputs, whose length nobody would know. The values that it
+  carries keep their types; their shapes may change.
 - Graphs may be nested 16 deep. A name may not be given again in a graph inside.
 - **Scan** is unrolled as Loop is, for at most 256 steps; its states keep type and shape. Of opset 8 without lengths.
 - SequenceMap is not supported, and no operator on sequences and optionals.
@@ -153,7 +154,7 @@ that it can be (all elements; batches x classes x the most boxes of a class), an
 planned by that. A run computes with what is there, and an answer has the size that was found, which may be no
 elements. Metadata say -1 for such a dimension.
 
-- **What may follow**: every operator of the table below but If and Loop, whose branches must give one size, and Scan.
+- **What may follow**: every operator of the table below but Scan.
   Operands that decide a shape (Reshape's shape, Slice's ends, TopK's k, Range's limit, ...) may be computed from such
   sizes by Shape and arithmetic, too; not from other data. These operators run as plain kernels, undivided.
 - **Memory** is that of the most: an input of 8400 boxes and 80 classes without a limit a class is planned with 672,000
@@ -217,9 +218,10 @@ What they make of weights is computed once, so a file of weights in bytes and fl
 and takes their memory. MatMulInteger, ConvInteger, QLinearMatMul and QLinearConv sum whole numbers.
 
 Convolutions and products whose operands both are bytes, by DequantizeLinear or in operators of whole numbers, run in
-bytes where the processor has VNNI (AVX-512 or AVX2), and elsewhere where weights have seven bits (`reduce_range`): sums
-of eight saturate there, so those run in floats. Answers are within a step of the result's scale of onnxruntime's.
-Weights in blocks, 16-bit types, products of two tensors that change (attention's) and recurrent layers run in floats.
+bytes on processors with AVX2. Without VNNI, too, their sums are exact for weights of eight bits: onnxruntime's saturate
+there. Answers are within a step of the result's scale of onnxruntime's where onnxruntime's do not. Convolutions in
+groups with weights of eight bits run in floats without VNNI. Weights in blocks, 16-bit types, products of two tensors
+that change (attention's) and recurrent layers run in floats.
 
 A model with DynamicQuantizeLinear takes no batch from its file: the range is of a whole tensor, so another's rows in the
 batch would change the answer. With `max_batch_size` in its config each request runs by itself (docs/dynamic-models.md).
