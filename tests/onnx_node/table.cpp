@@ -218,9 +218,9 @@ What they make of weights is computed once, so a file of weights in bytes and fl
 and takes their memory. MatMulInteger, ConvInteger, QLinearMatMul and QLinearConv sum whole numbers.
 
 Convolutions and products whose operands both are bytes, by DequantizeLinear or in operators of whole numbers, run in
-bytes on processors with AVX2. Without VNNI, too, their sums are exact for weights of eight bits: onnxruntime's saturate
-there. Answers are within a step of the result's scale of onnxruntime's where onnxruntime's do not. Convolutions in
-groups with weights of eight bits run in floats without VNNI. Weights in blocks, 16-bit types, products of two tensors
+bytes on processors with AVX2. Their sums are exact, also without VNNI, where onnxruntime's saturate for weights of
+eight bits. Where onnxruntime's do not saturate, answers are within one step of the result's scale of onnxruntime's.
+Convolutions in groups with weights of eight bits run in floats without VNNI. Weights in blocks, 16-bit types, products of two tensors
 that change (attention's) and recurrent layers run in floats.
 
 A model with DynamicQuantizeLinear takes no batch from its file: the range is of a whole tensor, so another's rows in the

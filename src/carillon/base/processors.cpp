@@ -143,7 +143,8 @@ std::optional<Duration> idle_time(std::string_view proc_stat, const std::vector<
   }
   if (found < of.size()) return std::nullopt;
   static const std::int64_t per_second = std::max<std::int64_t>(1, sysconf(_SC_CLK_TCK));
-  return Duration{std::chrono::seconds{1}} * ticks / per_second;
+  return std::chrono::seconds{ticks / per_second} +
+         Duration{std::chrono::seconds{1}} * (ticks % per_second) / per_second;
 }
 
 double OthersUse::look() {

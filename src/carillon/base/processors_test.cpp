@@ -113,6 +113,8 @@ TEST(IdleTime, IsThatOfTheProcessorsThatAreAskedFor) {
   const Duration tick = Duration{std::chrono::seconds{1}} / sysconf(_SC_CLK_TCK);
   EXPECT_EQ(idle_time(text, {0, 12}), 760 * tick);
   EXPECT_EQ(idle_time(text, {1}), 200 * tick);
+  EXPECT_EQ(idle_time("cpu0 1 0 1 100000000000 0\n", {0}), (100'000'000'000 / sysconf(_SC_CLK_TCK)) * 1s)
+      << "128 processors for months";
   EXPECT_FALSE(idle_time(text, {0, 2})) << "there is no processor 2";
   EXPECT_FALSE(idle_time("", {0}));
   EXPECT_FALSE(idle_time("cpu0 10 0 x 300 20\n", {0}));

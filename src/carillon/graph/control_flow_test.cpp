@@ -348,6 +348,30 @@ TEST(UnlikeBranches, AreLimitedInAll) {
   EXPECT_THAT(refusal(chain(16), ErrorCode::unsupported), HasSubstr("more than 20000 nodes"));
 }
 
+// Branches that only pass on what is there have no nodes; ways through them double with each If all the same.
+TEST(UnlikeBranches, ThatHaveNoNodesAreBounded) {
+  for (const bool one_condition : {true, false}) {
+    constexpr int count = 60;
+    Onnx m;
+    m.input("a", {"2"}).input("b", {"3"}).input("c", {std::to_string(count)}, DataType::boolean);
+    std::string a = "a", b = "b";
+    for (int i = 0; i < count; ++i) {
+      const std::string n = std::to_string(i);
+      m.i64("at" + n, {}, {one_condition ? i % 2 : i}).node("Gather", {"c", "at" + n}, {"c" + n});
+      Onnx first, second, other_first, other_second;
+      first.output(a);
+      second.output(b);
+      other_first.output(b);
+      other_second.output(a);
+      m.node("If", {"c" + n}, {"a" + n}).set("then_branch", first).set("else_branch", second);
+      m.node("If", {"c" + n}, {"b" + n}).set("then_branch", other_first).set("else_branch", other_second);
+      a = "a" + n;
+      b = "b" + n;
+    }
+    EXPECT_THAT(refusal(m.output(a), ErrorCode::unsupported), HasSubstr("more than 20000 nodes"));
+  }
+}
+
 TEST(UnlikeBranches, InStatesAndScansAreRefused) {
   for (const bool state : {false, true}) {
     Onnx yes, no, body, m;

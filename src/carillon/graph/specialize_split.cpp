@@ -110,7 +110,8 @@ Result<> Specializer::enter_both(const std::string& name, ValueId id, std::span<
     if (to[i] == no_value) continue;
     const std::string own = counted(name, i, to.size());
     if (misfit) {
-      const ValueId made = results[fits ? 0 : 1][i], other = new_value(graph_.value(to[i]).name + side(!fits));
+      const ValueId made = results[fits ? 0 : 1][i],
+                    other = new_value(graph_.value(to[i]).name + side(!fits));
       if (auto ok = unfit(own + side(!fits), by.condition, fits,
                           "what follows the " + std::string(fits ? "else" : "then") +
                               "_branch of an If does not fit what it gives: " + misfit->message,
@@ -125,13 +126,19 @@ Result<> Specializer::enter_both(const std::string& name, ValueId id, std::span<
   return {};
 }
 
+// Splits of splits double with each If, nodes and values alike: so both count.
+Result<> Specializer::count_sides(const std::string& what, std::size_t count) {
+  sides_ += count;
+  if (sides_ <= most_sides) return {};
+  return fail(ErrorCode::unsupported,
+              what +
+                  ": branches of If give unlike shapes by data, and with all that follows each of them the " +
+                  "graph has more than " + std::to_string(most_sides) + " nodes");
+}
+
 // A node that reads a split value. `whole`: by enter(), else by infer().
 Result<> Specializer::enter_sides(Node node, ValueId id, bool whole) {
-  sides_ += 2;
-  if (sides_ > most_sides)
-    return fail(ErrorCode::unsupported,
-                describe(node) + ": branches of If give unlike shapes by data, and with all that follows each " +
-                    "of them the graph has more than " + std::to_string(most_sides) + " nodes");
+  if (auto room = count_sides(describe(node), 2); !room) return room;
   return enter_both(node.name, id, node.outputs, [&](bool when) -> Result<std::vector<ValueId>> {
     Node copy = node;
     copy.name += side(when);
@@ -157,19 +164,21 @@ Result<> Specializer::enter_source_sides(const Node& node, ValueId id) {
   return ok;
 }
 
-// `to` is `yes` where the condition holds, else `no`; split where they are not of one type. `constants`: where
-// they are two constants, too, as shapes may follow from them.
+// `to` is `yes` where the condition holds, else `no`; split where they are not of one type. `constants`:
+// where they are two constants, too, as shapes may follow from them.
 Result<> Specializer::combine(const std::string& name, ValueId condition, ValueId yes, ValueId no, ValueId to,
                               bool constants) {
   const auto mergeable = [&](ValueId a, ValueId b) {
     return split(a) == nullptr && split(b) == nullptr && type_of(a) == type_of(b) && !is_bounded(a) &&
-           !is_bounded(b) && !(constants && graph_.is_constant(a) && graph_.is_constant(b) &&
-                               graph_.value(a).constant != graph_.value(b).constant);
+           !is_bounded(b) &&
+           !(constants && graph_.is_constant(a) && graph_.is_constant(b) &&
+             graph_.value(a).constant != graph_.value(b).constant);
   };
   if (yes == no || mergeable(yes, no)) return merge(name, condition, yes, no, to);
   if (type_of(yes).type != type_of(no).type)
     return invalid("node '" + name + "': it gives " + std::string(onnx_name(type_of(yes).type)) + " and " +
                    std::string(onnx_name(type_of(no).type)) + " in the branches of an If");
+  if (auto room = count_sides("node '" + name + "'", 1); !room) return room;
   Split made{condition, yes, no};
   if (split(yes) != nullptr && split(no) != nullptr && split(yes)->condition == split(no)->condition) {
     // Both were split by the same condition before: where that is known they may be of one type.
@@ -196,8 +205,11 @@ Result<> Specializer::choose(ValueId output) {
   Node node{.name = graph_.value(output).name, .op = std::string(bounded_node), .outputs = {output}};
   std::vector<std::int64_t> tree;
   std::vector<ValueId> leaves;
+  // A value may be on several ways through the splits, and is a leaf on each.
+  Result<> room;
   const std::function<std::int64_t(ValueId)> add = [&](ValueId id) -> std::int64_t {
-    const Split* by = split(id);
+    if (room) room = count_sides("output '" + node.name + "'", 1);
+    const Split* const by = room ? split(id) : nullptr;
     node.inputs.push_back(by == nullptr ? id : by->condition);
     const auto input = static_cast<std::int64_t>(node.inputs.size()) - 1;
     if (by == nullptr) {
@@ -211,6 +223,7 @@ Result<> Specializer::choose(ValueId output) {
     return static_cast<std::int64_t>(at / 3);
   };
   add(output);
+  if (!room) return room;
 
   TensorType type = type_of(leaves.front());
   std::uint64_t bounded = 0;
@@ -238,9 +251,8 @@ Result<> Specializer::choose(ValueId output) {
     return in_context("output '" + node.name + "', at the most that it can be", count.error());
   node.attributes.insert_or_assign(std::string(choose_tree), Attribute{std::move(tree)});
   node.attributes.insert_or_assign(std::string(bounded_operator), Attribute{std::string(choose_operator)});
-  node.attributes.insert_or_assign(
-      std::string(bounded_dimensions),
-      Attribute{std::vector<std::int64_t>{static_cast<std::int64_t>(bounded)}});
+  node.attributes.insert_or_assign(std::string(bounded_dimensions),
+                                   Attribute{std::vector<std::int64_t>{static_cast<std::int64_t>(bounded)}});
   node.attributes.insert_or_assign(std::string(bounded_contents), Attribute{std::vector<std::int64_t>{}});
   graph_.value(output).type = std::move(type);
   graph_.nodes.push_back(std::move(node));

@@ -28,9 +28,9 @@ namespace carillon::graph {
 // constant in place of such an input, and a node that makes nothing else is gone.
 //
 // A value that has unlike shapes in the branches of an If is split: it stands for one value where the
-// condition holds, and for another where it does not (specialize_split.cpp). Nodes that read a split value are
-// entered for each of its sides, under guards, so that all their types are exact. Results that are of one type
-// on both sides become one value again. An output that is split to the end becomes bounded.
+// condition holds, and for another where it does not (specialize_split.cpp). Nodes that read a split value
+// are entered for each of its sides, under guards, so that all their types are exact. Results that are of one
+// type on both sides become one value again. An output that is split to the end becomes bounded.
 //
 // Where data decide extents (bounded.h) the graph is typed with the most that they can be, and by the side,
 // as far as that goes, with nearly the least. What is not the same is bounded. What a Shape and the like make
@@ -83,6 +83,7 @@ class Specializer {
   using EnterSide = std::function<Result<std::vector<ValueId>>(bool when)>;
   Result<> enter_both(const std::string& name, ValueId id, std::span<const ValueId> to,
                       const EnterSide& enter);
+  Result<> count_sides(const std::string& what, std::size_t count);
   Result<> enter_sides(Node node, ValueId id, bool whole);
   Result<> enter_source_sides(const Node& node, ValueId id);
   Result<> unfit(const std::string& name, ValueId condition, bool when, const std::string& why, ValueId like,

@@ -131,8 +131,8 @@ struct ActionDone {
   TimePoint start;  // when the work began; meaningless where nothing was done
   TimePoint end;
   Duration duration;  // of the work on the device itself (EXEC, or the copy of LOAD)
-  // Of an INFER that succeeded: the threads that ran it, where the device has others at other times, as when
-  // neighbours take its processors. With another number all takes another time. 0: not told.
+  // Of an INFER that succeeded: how many threads ran it. A device may change their number, and all times change
+  // with it. 0: not told.
   int threads = 0;
 };
 // A device appears (also at the start), or changes. Loaded models and pending actions of a device that went

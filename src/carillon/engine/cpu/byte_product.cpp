@@ -271,7 +271,7 @@ TileKernel find_tile(Instructions with, bool wide, std::int64_t rows) {
 #undef CARILLON_AVX512
 #undef CARILLON_VNNI
 #else
-TileKernel find_tile(Instructions, std::int64_t) {
+TileKernel find_tile(Instructions, bool, std::int64_t) {
   return nullptr;
 }
 #endif
@@ -857,7 +857,8 @@ void ByteProduct::multiply(std::int64_t unit) const {
                      last_row = std::min(shape_.rows, first_row + rows_of_unit_);
   const bool copied = is_copied(shape_);
   RowsOfSource source(shape_, at_[copied ? room_at : x], copied ? row_bytes(shape_) : shape_.depth);
-  const auto* const row_sums = at_byte<std::uint32_t>(at_[room_at], copied ? sums_at(shape_) : 0);
+  const auto* const row_sums =
+      at_byte<std::uint32_t>(at_[room_at], copied && !shape_.window ? sums_at(shape_) : 0);
   const std::int32_t zero = zero_of_x();
   const float scale = at_[x_scale] != nullptr ? *at_byte<float>(at_[x_scale], 0) : 1;
   const std::byte* const packed = at_[w];
@@ -906,7 +907,7 @@ void ByteProduct::multiply(std::int64_t unit) const {
     };
     for (; first < last_row; first += rows_of(with_)) {
       f.rows = std::min(rows_of(with_), last_row - first);
-      f.row_sums = row_sums + first;
+      if (f.zeros != nullptr) f.row_sums = row_sums + first;
       for (std::int64_t r = 0; r < f.rows; ++r) tile.rows[static_cast<std::size_t>(r)] = source.next();
       find_tile(with_, shape_.wide, f.rows)(tile);
       switch (shape_.made) {

@@ -69,16 +69,14 @@ class MeasuredTimes {
     at(index)->second.reset(model.batches[index].exec, now);
     set(index, model.batches[index].exec, changed);
   }
-  // Everything takes `speed` times its seed from now on, whatever was measured before. Calls changed(index)
-  // likewise.
-  template <typename Changed>
-  void rescale(const ModelInfo& model, double speed, TimePoint now, Changed&& changed) {
+  // Everything takes `speed` times its seed from now on, whatever was measured before.
+  void rescale(const ModelInfo& model, double speed, TimePoint now) {
     const auto scaled = [&](std::size_t i) {
       return from_ns(static_cast<double>(model.batches[i].exec.count()) * speed);
     };
     if (estimates_.empty()) estimates_.resize(model.batches.size());
     for (auto& [i, window] : windows_) window.reset(scaled(i), now);
-    for (std::size_t i = 0; i < estimates_.size(); ++i) set(i, scaled(i), changed);
+    for (std::size_t i = 0; i < estimates_.size(); ++i) estimates_[i] = scaled(i);
   }
   // The same of all that were not measured for long enough to be doubted.
   void reset_stale(const ModelInfo& model, TimePoint now) {

@@ -373,8 +373,8 @@ void Mirror::finish_infer(const ActionDone& done, SentAction& sent, TimePoint no
   if (sent.uses_copy) --on->pending_infers;
   if (done.status == ActionStatus::success) {
     const bool other_pace = done.threads > 0 && d.threads > 0 && done.threads != d.threads;
+    if (other_pace) begin_other_pace(sent, done, now);
     if (done.threads > 0) d.threads = done.threads;
-    if (other_pace) begin_other_pace(sent, done.duration, now);
     sent.margins |= margins_.observe(sent.device, {.decided = sent.sent,
                                                    .at_once = sent.at_once,
                                                    .estimate = other_pace ? done.duration : sent.expected,
@@ -394,25 +394,31 @@ void Mirror::finish_infer(const ActionDone& done, SentAction& sent, TimePoint no
   }
 }
 
-// What took `took` was the first that the device ran with another number of threads: nothing that was
-// measured before tells what it does from now on. The best guess is that all takes as many times its seed as
-// this did. O(models x batch sizes); widths change seldom.
-void Mirror::begin_other_pace(SentAction& sent, Duration took, TimePoint now) {
+// The first that the device ran with another number of threads: nothing that was measured before tells what
+// it does from now on. The best guess is that all takes as many times its seed as this did. One run may be
+// odd: no more than twice what the numbers of threads account for is believed. O(models x batch
+// sizes); widths change seldom.
+void Mirror::begin_other_pace(SentAction& sent, const ActionDone& done, TimePoint now) {
   margins_.start(sent.device, true);
   sent.margins = sent.other_estimates = true;
   const Duration seed =
       models_[sent.model.index()].info.batches[static_cast<std::size_t>(sent.batch_index)].exec;
-  const double speed =
-      static_cast<double>(took.count()) / static_cast<double>(std::max<std::int64_t>(1, seed.count()));
+  const auto times_seed = [&](Duration time) {
+    return static_cast<double>(time.count()) / static_cast<double>(std::max<std::int64_t>(1, seed.count()));
+  };
+  const int before = device(sent.device).threads;
+  const double most = 2.0 * std::max(before, done.threads) / std::min(before, done.threads);
+  const double was = times_seed(exec_estimate(sent.device, sent.model, sent.batch_index));
+  const double speed = std::clamp(times_seed(done.duration), was / most, was * most);
   for (Model& m : models_) {
     if (!m.served) continue;
     if (!options_.by_device) {
-      m.times.rescale(m.info, speed, now, [](std::size_t) {});
+      m.times.rescale(m.info, speed, now);
       continue;
     }
     OnDevice* const on = find(device(sent.device), m.info.id);
     if (on == nullptr) continue;
-    on->times.rescale(m.info, speed, now, [](std::size_t) {});
+    on->times.rescale(m.info, speed, now);
     find_bounds(m);
     ++m.version;
   }

@@ -295,7 +295,7 @@ class Mirror {
   void look_whether_it_leaves(DeviceId device, ModelId model, const OnDevice& on);
   void finish_load(const ActionDone& done, const SentAction& sent, TimePoint now);
   void finish_infer(const ActionDone& done, SentAction& sent, TimePoint now);
-  void begin_other_pace(SentAction& sent, Duration took, TimePoint now);
+  void begin_other_pace(SentAction& sent, const ActionDone& done, TimePoint now);
   void measured(OnDevice* on, Model& model, SentAction& sent, Duration duration, TimePoint now);
   void bound(Model& model, std::size_t index, Duration estimate);
   void find_bounds(Model& model);

@@ -267,6 +267,10 @@ TEST(Mirror, WithAnotherNumberOfThreadsAllTakesAnotherTime) {
     run(7ms, 1);
     run(4ms, 0);
     EXPECT_EQ(w.state.exec_estimate(device, model, 0), 7ms) << "the same number, or none, is no news";
+    run(700ms, 2);
+    EXPECT_EQ(w.state.exec_estimate(device, model, 0), 28ms) << "one run may be odd";
+    EXPECT_NEAR(static_cast<double>(w.state.exec_estimate(device, model, 1).count()), 4e6 * 4 * 7 / 3, 10)
+        << "two threads for one explain no more";
   }
 }
 

@@ -103,7 +103,7 @@ ShapesOfInputs shapes_for(ov::Model& model, std::span<const graph::Shape> shapes
 bool is_check_of_node(const std::string& text) {
   const auto says = [&](const char* part) { return text.find(part) != std::string::npos; };
   const bool named = says("node with name '") || (says("Node ") && says(" of type "));
-  return named && !says("alloc");
+  return named && !says("bad_alloc") && !says("allocate memory");
 }
 
 // The text without where in OpenVINO's sources its exceptions were thrown.
