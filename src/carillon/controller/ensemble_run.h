@@ -30,8 +30,8 @@ class EnsembleRun {
   // The step's answer, a success: takes its outputs.
   Result<> done(std::size_t step, const repository::ModelConfig& model, InferCall& answered);
 
-  // Bytes of the tensors that are here: the request's inputs, and what steps gave, until the last step that
-  // reads it takes it.
+  // Bytes of the tensors that are here: the request's inputs and the outputs of steps. A tensor leaves when
+  // the last step that reads it starts.
   std::size_t bytes() const;
   // Bytes that call_of() copies for the step, since others read these tensors later.
   std::size_t copied_for(std::size_t step) const;

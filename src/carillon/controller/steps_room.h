@@ -10,10 +10,10 @@
 
 namespace carillon::controller {
 
-// What a request to an ensemble holds of the memory for requests while its steps run, beyond its own inputs,
-// which its frontend holds: the tensors that pass between its steps, copies of those that several steps read,
-// and what the steps that are under way will give. It asks for the most of these sums so far, by the request's
-// InferCall::room_for_outputs. Any thread.
+// The memory that a request to an ensemble holds while its steps run. Its own inputs do not count: the
+// frontend holds room for them. Three kinds of tensors count: those between steps, copies of those that
+// several steps read, and the outputs of steps that run now. The class asks for room when their sum is larger
+// than ever before, by the request's InferCall::room_for_outputs. Any thread.
 class StepsRoom {
  public:
   using Ask = std::function<Result<>(std::size_t bytes)>;
@@ -21,8 +21,8 @@ class StepsRoom {
   // `ask` may be null: then there is room for everything. `inputs`: bytes of the request's own inputs.
   StepsRoom(Ask ask, std::size_t inputs) : ask_(std::move(ask)), inputs_(inputs) {}
 
-  // The tensors are `bytes` now: those that wait for steps, and the inputs of steps that are under way. Error:
-  // there is no room; then nothing has changed.
+  // The tensors are `bytes` now: those that wait for steps, and the inputs of steps that are under way.
+  // Error: there is no room; then nothing has changed.
   Result<> hold_tensors(std::size_t bytes) {
     const std::lock_guard lock(mutex_);
     if (auto room = ask_for(bytes + outputs_sum()); !room) return room;

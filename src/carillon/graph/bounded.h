@@ -77,17 +77,19 @@ inline constexpr std::string_view bounded_node = "Bounded";
 inline constexpr std::string_view bounded_operator = "bounded.operator";      // text: the operator
 inline constexpr std::string_view bounded_dimensions = "bounded.dimensions";  // by output: bits
 inline constexpr std::string_view bounded_contents = "bounded.contents";      // inputs that decide extents
-// A "Bounded" of this operator stands for no node of a file. It gives one of its inputs as it is; conditions,
-// which are inputs, too, choose which one. So an output comes to be that has an unlike shape on each way through
-// the branches of If. Attribute choose_tree: of each choice three numbers, the first choice first: the input
-// that is its condition, and what follows where that is true and where it is not: another choice by its number,
-// or, as -1 - i, input i. Attribute choose_rank, where the inputs' ranks differ: the greatest; the type in the
-// graph then has one dimension, of the most elements.
+// A "Bounded" of this operator stands for no node of a file. Its result is one of its inputs, unchanged.
+// Other inputs are conditions, which choose that input. An output gets such a node where it has another shape
+// on each way through the branches of Ifs. Attribute choose_tree has three numbers for each choice, the first
+// choice first. The first number is the input that holds the condition. The second says what follows if the
+// condition is true, the third if it is false: another choice, by its number, or input i, as -1 - i.
+// Attribute choose_rank is there where the inputs' ranks differ, and is the greatest. The type in the graph
+// then has one dimension, of the most elements.
 inline constexpr std::string_view choose_operator = "Choose";
 inline constexpr std::string_view choose_tree = "choose.tree";
 inline constexpr std::string_view choose_rank = "choose.rank";
 bool is_choose(const Node& node);
-// Of each input of such a node, the conditions on the way to it, the first in front: input `condition` is `when`.
+// Of each input of such a node, the conditions on the way to it, the first in front: input `condition` is
+// `when`.
 struct ChoosePath {
   std::size_t condition = 0;
   bool when = true;

@@ -266,7 +266,7 @@ TEST(UnlikeBranches, AnOutputHasTheShapeOfItsBranch) {
   }
 }
 
-// What follows is there for each branch, and one value again where its type is one.
+// Nodes behind the If are planned once for each branch. Their results become one value where the types agree.
 TEST(UnlikeBranches, WhatFollowsIsMadeForEach) {
   for (const bool rank : {false, true}) {
     Onnx m = unlike(rank);

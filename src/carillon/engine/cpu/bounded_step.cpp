@@ -118,7 +118,7 @@ void BoundedLowering::lower(const graph::Node& node) {
   for (std::size_t i = 0; i < node.inputs.size(); ++i) {
     const auto id = node.inputs[i];
     const bool there = id != graph::no_value;
-    // What brings it into that layout runs only where it was made.
+    // A kernel that brings the input into that layout runs only where the input was made.
     for (const auto& [condition, when] : ways[i])
       builder_.enter(builder_.under(node.inputs[condition], when));
     operands.push_back(there ? builder_.row_major(id) : Operand{});

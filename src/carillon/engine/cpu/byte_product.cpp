@@ -602,8 +602,9 @@ graph::Tensor ByteProduct::pack(const graph::Tensor& weights, const graph::Tenso
                                     static_cast<std::uint32_t>(of.extra[1].size())}};
     std::memcpy(to + places.panels + p * static_cast<std::int64_t>(sizeof about), &about, sizeof about);
     std::byte* next = to + places.weights + place;
-    // One vector's weights of a group: those that a step takes, or those that are left for an extra one: the
-    // second of neighbours that do not fit.
+    // Writes one vector's weights of a group. Without `left` these are the weights of the ordinary step. With
+    // `left` they are those of the extra step: the second of each two neighbours whose sum does not fit 16
+    // bits.
     const auto put = [&](std::int64_t group, std::int64_t v, bool left) {
       for (std::int64_t c = 0; c < half; ++c)
         for (std::int64_t i = 0; i < deep; ++i) {

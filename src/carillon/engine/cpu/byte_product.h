@@ -28,7 +28,8 @@ class ByteProduct final : public Kernel {
 
   // What comes out of the sums. Real ones and bytes are multiplied by factors and have a bias added.
   enum class Made : std::uint8_t { whole, real, bytes, signed_bytes };
-  // What is done to real ones behind that. Operands are f32: one, one a row, one a column, or one each.
+  // Further steps on real results. An operand is f32 and has one element for the whole result, for each row,
+  // for each column, or for each element.
   struct After {
     enum class Kind : std::uint8_t { add, mul, relu, clip /* to [low, high] */ };
     Kind kind = Kind::relu;
