@@ -367,7 +367,9 @@ Beside beside(std::uint64_t seed, bool room) {
       const ActionResult done = results.wait(request->id);
       if (done.status != ActionStatus::success) out.wrong.push_back("failed: " + done.error);
       if (const double apart = request->apart(); apart > 1e-4)
-        out.wrong.push_back("outputs are " + std::to_string(apart) + " from what they should be");
+        out.wrong.push_back("outputs of network " + std::to_string(request->model) + ", " +
+                            std::to_string(request->rows) + " rows, are " + std::to_string(apart) +
+                            " from what they should be" + (done.times.padded > Duration{0} ? ", padded" : ""));
       out.padded += done.times.padded > Duration{0} ? 1 : 0;
       out.preempted += done.times.preemptions;
     }

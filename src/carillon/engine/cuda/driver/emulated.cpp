@@ -484,23 +484,21 @@ struct EmulatedFunctions {
   }
   static Status write_value(Stream stream, Address at, std::uint32_t value, unsigned) {
     const auto held = hold();
-    // Where nothing of its stream is before it, it is there before work of other streams that the host has
-    // not waited for: whoever looks at it from there may see it at any time.
+    // Where all that is ordered before the write has been done, the value is there at once, before work of
+    // other streams that the host has not waited for: such work may see the value at any time.
     const StreamState* const in = stream_of(stream);
-    const bool at_once =
-        in != nullptr && in->capture == 0 && of(*in).lost == done &&
-        std::ranges::none_of(s().waiting, [&](const Waiting& each) { return each.stream == in->number; });
-    const auto write = [=] { std::memcpy(pointer(at), &value, sizeof value); };
+    const bool at_once = in != nullptr && in->capture == 0 && of(*in).lost == done &&
+                         std::ranges::none_of(s().waiting, [&](const Waiting& each) {
+                           return each.work.run != nullptr && has(in->before, each.stream, each.sequence);
+                         });
+    std::function<void()> write = [=] { std::memcpy(pointer(at), &value, sizeof value); };
     if (at_once && s().under({at, sizeof value}, [](Memory&, std::uint64_t, std::uint64_t) {}) &&
         of(*in).options.computes)
-      write();
+      std::exchange(write, nullptr)();
     return s().add(stream, {.what = fmt::format("a value at {:#x}", at),
                             .reads = {},
                             .writes = {{at, sizeof value}},
-                            .run =
-                                [=] {
-                                  if (!at_once) write();
-                                },
+                            .run = std::move(write),
                             .takes = [](const Board& board, unsigned) { return board.options.enqueue; },
                             .on = Work::On::kernels});
   }

@@ -129,7 +129,7 @@ struct Mapping {
 struct Work {
   std::string what;
   std::vector<Span> reads, writes;
-  std::function<void()> run;
+  std::function<void()> run;  // null: it was done as it was launched
   std::function<Duration(const Board& board, unsigned processors)> takes;
   Module module = nullptr;  // a kernel's
   enum class On : std::uint8_t { kernels, bus_in, bus_out } on{};
@@ -509,7 +509,7 @@ struct Emulated::State {
       }
       const Work work = std::move(each->work);
       each = waiting.erase(each);
-      if (mapped(work)) work.run();  // what was unmapped since was told then
+      if (work.run != nullptr && mapped(work)) work.run();  // what was unmapped since was told then
     }
     const auto prune = [&](Memory& memory) {
       std::erase_if(memory.touches, [&](const Touch& t) { return has(host_knows, t.stream, t.sequence); });

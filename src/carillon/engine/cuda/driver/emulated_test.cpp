@@ -582,7 +582,32 @@ TEST(CudaEmulated, TimeIsWhatWorkTakes) {
   EXPECT_THAT(b.device.violations(), IsEmpty());
 }
 
-// Kernels of two green contexts run at once, each on its own processors; of one, one after the other.
+// Of values that events order, the last one stays, whatever the host has waited for.
+TEST(CudaEmulated, ValuesAreWrittenInTheOrderOfEvents) {
+  Bench b;
+  const auto write = [&](int stream, std::uint32_t value) {
+    b.ok(b.d.write_value(b.streams[stream], b.base, value, 0));
+  };
+  // The host knows of no write when the next one is launched.
+  write(0, 1);
+  write(0, 2);
+  b.ok(b.d.event_record(b.events[0], b.streams[0]));
+  b.ok(b.d.stream_wait(b.streams[1], b.events[0], 0));
+  write(1, 3);
+  b.sync(1);
+  EXPECT_EQ(*reinterpret_cast<const std::uint32_t*>(b.base), 3U);
+  // A write behind a kernel waits for it, and so does a write that an event orders behind that.
+  b.fill(0, b.base, 64);
+  write(0, 4);
+  b.ok(b.d.event_record(b.events[0], b.streams[0]));
+  b.ok(b.d.stream_wait(b.streams[2], b.events[0], 0));
+  write(2, 5);
+  b.sync(2);
+  EXPECT_EQ(*reinterpret_cast<const std::uint32_t*>(b.base), 5U);
+  b.clean();
+  EXPECT_THAT(b.device.violations(), IsEmpty());
+}
+
 // What is in the body of a conditional node is done where the kernel before it says so, and after that.
 TEST(CudaEmulated, AConditionalNodeGoesByWhatAKernelSays) {
   Bench b;
@@ -645,6 +670,7 @@ TEST(CudaEmulated, AConditionalNodeGoesByWhatAKernelSays) {
   EXPECT_EQ(b.device.left_behind(), "");
 }
 
+// Kernels of two green contexts run at once, each on its own processors; of one, one after the other.
 TEST(CudaEmulated, GreenContextsDivideTheProcessors) {
   Bench b({.enqueue = Duration{0}});
   Processors all, parts[2], rest;
