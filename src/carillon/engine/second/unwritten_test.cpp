@@ -380,5 +380,70 @@ TEST_P(Unwritten, WhatARunThatFailsLeavesBehind) {
   }
 }
 
+// Outputs that are inputs as they are, alone and beside one that is computed: OpenVINO takes out what is between.
+TEST_P(Unwritten, AnOutputThatIsAnInput) {
+  struct Way {
+    std::string name;
+    std::function<void(Onnx& m)> make;
+  };
+  const Way ways[] = {{"an input", [](Onnx& m) { m.output("x"); }},
+                      {"Dropout", [](Onnx& m) { m.node("Dropout", {"x"}, {"y"}).output("y"); }},
+                      {"Sum of one", [](Onnx& m) { m.node("Sum", {"x"}, {"y"}).output("y"); }},
+                      {"Einsum",
+                       [](Onnx& m) {
+                         m.node("Einsum", {"x"}, {"y"}).set("equation", "ab->ab");
+                         m.output("y");
+                       }},
+                      {"Cast",
+                       [](Onnx& m) {
+                         m.node("Cast", {"x"}, {"y"}).set("to", 1);
+                         m.output("y");
+                       }},
+                      {"two of them", [](Onnx& m) {
+                         m.node("Dropout", {"x"}, {"y"}).node("Dropout", {"x"}, {"w"});
+                         m.output("y").output("w");
+                       }}};
+  for (const Way& way : ways)
+    for (const bool open : {false, true})
+      for (const bool beside : {false, true}) {
+        SCOPED_TRACE(way.name + (open ? ", open" : "") + (beside ? ", beside another" : ""));
+        Onnx m;
+        m.input("x", {open ? "rows" : "3", "4"});
+        way.make(m);
+        if (beside) m.node("Neg", {"x"}, {"z"}).output("z");
+        const auto loaded = load(m, {.open = open, .batched = false});
+        ASSERT_TRUE(loaded) << loaded.error().message;
+        std::vector<std::pair<Inputs, float>> earlier;  // and what they are full of
+        float value = 1;
+        for (const std::int64_t rows : {3, 3, 2, 5, 3}) {
+          Inputs inputs;
+          inputs.emplace("x", filled({open ? rows : 3, 4}, ++value));
+          Result<std::vector<std::byte>> answer;
+          if (open) {
+            auto plans = compiled_->make_plans(std::array{rows}, std::array{1}, nullptr);
+            ASSERT_TRUE(plans) << plans.error().message;
+            answer = run(*plans->front(), inputs);
+          } else {
+            answer = run(inputs);
+          }
+          ASSERT_TRUE(answer) << answer.error().message;
+          const auto expected = [&](float each) {
+            const Tensor all = filled({open ? rows : 3, 4}, each);
+            return std::vector<std::byte>(all.bytes().begin(), all.bytes().end());
+          };
+          std::vector<std::byte> wanted;
+          const auto append = [&](const std::vector<std::byte>& bytes) {
+            wanted.insert(wanted.end(), bytes.begin(), bytes.end());
+          };
+          for (int i = 0; i < (way.name == "two of them" ? 2 : 1); ++i) append(expected(value));
+          if (beside) append(expected(-value));
+          EXPECT_EQ(*answer, wanted);
+          earlier.emplace_back(std::move(inputs), value);
+          for (const auto& [memory, was] : earlier)
+            for (const float is : memory.at("x").as<float>()) ASSERT_EQ(is, was) << "an input was written";
+        }
+      }
+}
+
 }  // namespace
 }  // namespace carillon::engine

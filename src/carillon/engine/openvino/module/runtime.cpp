@@ -14,6 +14,7 @@
 #include <tbb/task_arena.h>
 
 #include "carillon/base/bytes.h"
+#include "carillon/engine/openvino/module/passed_on.h"
 #include "carillon/engine/openvino/module/unwritten.h"
 #include "carillon/engine/second/guarded.h"
 #include "carillon/graph/bounded.h"
@@ -128,17 +129,25 @@ class OneThread {
   tbb::task_arena arena_{1};
 };
 
+// What a model was compiled to. Constant once it is made.
+struct Whole {
+  std::optional<ov::CompiledModel> model;  // none: each result is an input as it is
+  PassedOn passed_on;
+  std::vector<ov::Output<const ov::Node>> inputs;  // before results were taken out
+  std::vector<std::string> outputs;                // names, likewise
+  UnwrittenWatch watch;
+  bool one_thread = false;
+};
+
 class RequestOf final : public Request {
  public:
   // `ran`: whether the model ever ran well.
-  RequestOf(ov::CompiledModel& model, std::shared_ptr<const UnwrittenWatch> watch,
-            std::shared_ptr<std::atomic<bool>> ran, bool one_thread)
-      : request_(model.create_infer_request()),
-        inputs_(model.inputs()),
-        outputs_(model.outputs()),
-        watch_(std::move(watch)),
-        ran_(std::move(ran)) {
-    if (one_thread) thread_.emplace();
+  RequestOf(std::shared_ptr<const Whole> whole, std::shared_ptr<std::atomic<bool>> ran)
+      : whole_(std::move(whole)), given_(whole_->inputs.size()), ran_(std::move(ran)) {
+    if (whole_->one_thread) thread_.emplace();
+    if (!whole_->model) return;
+    request_ = ov::CompiledModel(*whole_->model).create_infer_request();
+    outputs_ = whole_->model->outputs();
   }
 
   Ran run(std::span<const std::byte* const> inputs, std::span<const graph::Shape> shapes,
@@ -160,33 +169,34 @@ class RequestOf final : public Request {
                     std::span<std::byte* const> outputs, std::span<const graph::Shape> output_shapes) {
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       // Inputs are only read; tensors know no such thing.
-      const ov::Tensor given(
-          inputs_[i].get_element_type(), shape_of(shapes[i]),
-          const_cast<std::byte*>(inputs[i]));  // NOLINT(cppcoreguidelines-pro-type-const-cast)
-      check_whole_numbers(given, name_of(inputs_[i]));
-      request_.set_input_tensor(i, given);
+      given_[i] =
+          ov::Tensor(whole_->inputs[i].get_element_type(), shape_of(shapes[i]),
+                     const_cast<std::byte*>(inputs[i]));  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+      check_whole_numbers(given_[i], name_of(whole_->inputs[i]));
+      if (request_) request_->set_input_tensor(i, given_[i]);
     }
     // Where the file leaves no extent open results are written where they are wanted. Else OpenVINO would
     // want to choose the place.
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       if (!fixed(i)) continue;
-      const ov::Tensor bound(outputs_[i].get_element_type(), shape_of(output_shapes[i]), outputs[i]);
-      if (watch_->may_leave()) std::memset(outputs[i], 0, bound.get_byte_size());
-      request_.set_output_tensor(i, bound);
+      const std::size_t output = whole_->passed_on.output_of(i);
+      const ov::Tensor bound(outputs_[output].get_element_type(), shape_of(output_shapes[i]), outputs[i]);
+      if (whole_->watch.may_leave()) std::memset(outputs[i], 0, bound.get_byte_size());
+      request_->set_output_tensor(output, bound);
     }
     infer(shapes);
-    watch_->check(request_);
+    whole_->watch.check([&](std::size_t i) { return result(i); });
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       if (fixed(i)) continue;
-      const ov::Tensor made = request_.get_output_tensor(i);
+      const ov::Tensor made = result(i);
+      const std::string& name = whole_->outputs[i];
       if (bounded(output_shapes[i])) {
-        put_bounded(made, output_shapes[i], outputs[i], name_of(outputs_[i]));
+        put_bounded(made, output_shapes[i], outputs[i], name);
         continue;
       }
       if (made.get_shape() != shape_of(output_shapes[i]))
-        throw std::runtime_error("output '" + name_of(outputs_[i]) + "' came out with shape " +
-                                 made.get_shape().to_string() + ", and not with " +
-                                 graph_text(output_shapes[i]) + " as its operators said");
+        throw std::runtime_error("output '" + name + "' came out with shape " + made.get_shape().to_string() +
+                                 ", and not with " + graph_text(output_shapes[i]) + " as its operators said");
       if (made.get_byte_size() > 0) std::memcpy(outputs[i], made.data(), made.get_byte_size());
     }
   }
@@ -195,7 +205,7 @@ class RequestOf final : public Request {
       infer_once();
     } catch (const ov::Exception& error) {
       // Where the data decide extents they may not fit together.
-      if (watch_->may_leave()) throw BadData(error.what());
+      if (whole_->watch.may_leave()) throw BadData(error.what());
       const std::string text = error.what();
       if (is_check_of_node(text) && fails_again(text) && (*ran_ || runs_on_zeros(shapes)))
         throw BadData(without_places(text));
@@ -204,10 +214,11 @@ class RequestOf final : public Request {
     *ran_ = true;
   }
   void infer_once() {
+    if (!request_) return;
     if (thread_)
-      thread_->run([&] { request_.infer(); });
+      thread_->run([&] { request_->infer(); });
     else
-      request_.infer();
+      request_->infer();
   }
   // The data are at fault where an operator refuses them each time, and others have run.
   bool fails_again(const std::string& text) {
@@ -220,9 +231,9 @@ class RequestOf final : public Request {
   }
   bool runs_on_zeros(std::span<const graph::Shape> shapes) {
     for (std::size_t i = 0; i < shapes.size(); ++i) {
-      ov::Tensor zeros(inputs_[i].get_element_type(), shape_of(shapes[i]));
+      ov::Tensor zeros(whole_->inputs[i].get_element_type(), shape_of(shapes[i]));
       if (zeros.get_byte_size() > 0) std::memset(zeros.data(), 0, zeros.get_byte_size());
-      request_.set_input_tensor(i, zeros);
+      request_->set_input_tensor(i, zeros);
     }
     try {
       infer_once();
@@ -233,7 +244,16 @@ class RequestOf final : public Request {
     return true;
   }
 
-  bool fixed(std::size_t i) const { return outputs_[i].get_partial_shape().is_static(); }
+  // Whether the result's memory can be bound.
+  bool fixed(std::size_t result) const {
+    const PassedOn& passed_on = whole_->passed_on;
+    return !passed_on.input_of(result) &&
+           outputs_[passed_on.output_of(result)].get_partial_shape().is_static();
+  }
+  ov::Tensor result(std::size_t which) {
+    if (const auto input = whole_->passed_on.input_of(which)) return given_[*input];
+    return request_->get_output_tensor(whole_->passed_on.output_of(which));
+  }
   static bool bounded(const graph::Shape& shape) {
     return std::ranges::any_of(shape, [](std::int64_t extent) { return graph::is_bounded(extent); });
   }
@@ -260,29 +280,24 @@ class RequestOf final : public Request {
   }
   static std::string graph_text(const graph::Shape& shape) { return shape_of(shape).to_string(); }
 
-  ov::InferRequest request_;
-  std::vector<ov::Output<const ov::Node>> inputs_,
-      outputs_;  // behind the model's own outputs those that are watched
-  const std::shared_ptr<const UnwrittenWatch> watch_;
+  const std::shared_ptr<const Whole> whole_;
+  std::optional<ov::InferRequest> request_;
+  std::vector<ov::Output<const ov::Node>> outputs_;  // of the compiled model; behind its own what is watched
+  std::vector<ov::Tensor> given_;                    // the run's inputs
   const std::shared_ptr<std::atomic<bool>> ran_;
   std::optional<OneThread> thread_;
 };
 
 class CompiledOf final : public Compiled {
  public:
-  CompiledOf(ov::CompiledModel model, UnwrittenWatch watch, bool one_thread)
-      : model_(std::move(model)),
-        watch_(std::make_shared<const UnwrittenWatch>(std::move(watch))),
-        one_thread_(one_thread) {}
+  explicit CompiledOf(Whole whole) : whole_(std::make_shared<const Whole>(std::move(whole))) {}
   std::string make_request(std::unique_ptr<Request>& into) override {
-    return guarded([&] { into = std::make_unique<RequestOf>(model_, watch_, ran_, one_thread_); });
+    return guarded([&] { into = std::make_unique<RequestOf>(whole_, ran_); });
   }
 
  private:
-  ov::CompiledModel model_;
-  const std::shared_ptr<const UnwrittenWatch> watch_;
+  const std::shared_ptr<const Whole> whole_;
   const std::shared_ptr<std::atomic<bool>> ran_ = std::make_shared<std::atomic<bool>>(false);
-  const bool one_thread_;
 };
 
 class NetworkOf final : public Network {
@@ -322,18 +337,26 @@ class NetworkOf final : public Network {
       const auto copy = model_->clone();
       // Extents of 0 were looked at for each size (shapes_at): what else may be empty the data decide.
       copy->reshape(shapes_for(*copy, options.inputs, ov::Dimension(1, -1)));
-      UnwrittenWatch watch = UnwrittenWatch::add(*copy);
+      Whole whole;
+      whole.watch = UnwrittenWatch::add(*copy);
       copy->reshape(shapes_for(*copy, options.inputs));
-      const bool one_thread = options.threads == 1;
+      whole.one_thread = options.threads == 1;
+      whole.inputs = std::as_const(*copy).inputs();
+      for (const auto& output : std::as_const(*copy).outputs()) whole.outputs.push_back(name_of(output));
       ov::AnyMap wanted{ov::hint::performance_mode(ov::hint::PerformanceMode::LATENCY),
-                        ov::num_streams(one_thread ? 0 : 1), ov::hint::enable_cpu_pinning(false),
+                        ov::num_streams(whole.one_thread ? 0 : 1), ov::hint::enable_cpu_pinning(false),
                         ov::hint::execution_mode(options.bf16 ? ov::hint::ExecutionMode::PERFORMANCE
                                                               : ov::hint::ExecutionMode::ACCURACY),
                         ov::hint::inference_precision(options.bf16 ? ov::element::bf16 : ov::element::f32)};
       wanted.insert(ov::inference_num_threads(options.threads));
-      const auto compile = [&] { return core_.compile_model(copy, "CPU", wanted); };
-      ov::CompiledModel compiled = one_thread ? OneThread().run(compile) : compile();
-      into = std::make_unique<CompiledOf>(std::move(compiled), std::move(watch), one_thread);
+      whole.passed_on = PassedOn::compile(
+          copy,
+          [&](const std::shared_ptr<ov::Model>& model) {
+            const auto compile = [&] { return core_.compile_model(model, "CPU", wanted); };
+            return whole.one_thread ? OneThread().run(compile) : compile();
+          },
+          whole.model);
+      into = std::make_unique<CompiledOf>(std::move(whole));
     });
   }
 

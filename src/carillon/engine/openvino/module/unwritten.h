@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -34,9 +35,9 @@ class UnwrittenWatch {
   // operator, where every run would fail, or where the operator is inside a body, which shows nothing.
   static UnwrittenWatch add(ov::Model& model);
 
-  // After a run. Throws BadData, naming the operator, where one left a result unwritten or had an index
-  // outside of its axis.
-  void check(ov::InferRequest& request) const;
+  // After a run, of which `result` gives what each result is, counted as the model has them. Throws BadData,
+  // naming the operator, where one left a result unwritten or had an index outside of its axis.
+  void check(const std::function<ov::Tensor(std::size_t)>& result) const;
   // Whether outputs may be left unwritten at all, as far as the operators tell: whoever hands out memory for
   // them clears it first.
   bool may_leave() const { return may_leave_; }
@@ -45,7 +46,7 @@ class UnwrittenWatch {
   enum class What { iterations, condition, elements, outside };
   struct Watched {
     What what = What::elements;
-    std::size_t output = 0;  // of the compiled model
+    std::size_t result = 0;  // of the model
     std::string error;       // what to say, which names the operator
   };
   std::vector<Watched> watched_;
