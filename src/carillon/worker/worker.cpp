@@ -289,7 +289,8 @@ class WorkerImpl final : public Worker, private Measuring::Subject {
 
   std::mutex own_gather_;  // held while a stream reads rows for itself
 
-  // Of the sink, of telling_now_, and of the end of a life. Never taken under mutex_.
+  // Of the sink, of telling_now_, and of the end of a life. Never taken under mutex_. Whoever had it calls
+  // tell_results() behind it: others may have left results meanwhile.
   std::mutex telling_;
   std::vector<ActionResult> telling_now_;
 
@@ -431,19 +432,28 @@ void WorkerImpl::note_result(const Command& command) {
   results_.push_back(std::move(result));
 }
 
+// One thread tells at a time. The others leave it their results and go on, so a sink that takes its time holds
+// up one of them.
 void WorkerImpl::tell_results() {
-  const std::lock_guard telling(telling_);
-  {
+  for (;;) {
+    {
+      const std::unique_lock telling(telling_, std::try_to_lock);
+      if (!telling) return;  // whoever has it looks again
+      {
+        const std::lock_guard lock(mutex_);
+        telling_now_.swap(results_);
+      }
+      for (const ActionResult& result : telling_now_) {
+        if (Measuring::owns(result.id))
+          measuring_.told(result);
+        else if (!over(result.life))
+          sink_.on_result(result);
+      }
+      telling_now_.clear();
+    }
     const std::lock_guard lock(mutex_);
-    telling_now_.swap(results_);
+    if (results_.empty()) return;
   }
-  for (const ActionResult& result : telling_now_) {
-    if (Measuring::owns(result.id))
-      measuring_.told(result);
-    else if (!over(result.life))
-      sink_.on_result(result);
-  }
-  telling_now_.clear();
 }
 
 Result<> WorkerImpl::start(const Options& options) {
@@ -1150,8 +1160,9 @@ std::uint32_t WorkerImpl::retire() {
     std::erase_if(results_, [](const ActionResult& result) { return !Measuring::owns(result.id); });
   }
   measuring_.life_ended();
-  // What passes a row has seen the life before it ended, or never begins: one turn each, and it is done.
-  input_.call([] {});
+  // What passes a row has seen the life before it ended, or never begins: one turn each, and it is done. Who
+  // had results while this told of none left them here.
+  input_.call([this] { tell_results(); });
   output_.call([] {});
   { const std::lock_guard own(own_gather_); }
   return next;
@@ -1162,8 +1173,11 @@ void WorkerImpl::probe_device(std::uint32_t life) {
   const Result<> found = probe_ ? guarded(probe_) : Result<>{};
   probing_ = false;
   const auto report = [this, life, found] {
-    const std::lock_guard telling(telling_);
-    if (!over(life)) sink_.on_probe({found, life});
+    {
+      const std::lock_guard telling(telling_);
+      if (!over(life)) sink_.on_probe({found, life});
+    }
+    tell_results();
   };
   if (!found) return report();
   rest_then(1, [this, report] {

@@ -741,6 +741,43 @@ TEST_P(WorkerTest, TheEndDeliversWhatHasRun) {
   }
 }
 
+// While a sink takes its time with one result, others come to be, and what is submitted runs.
+TEST_P(WorkerTest, ASlowSinkHoldsUpOneThreadAlone) {
+  struct Holder final : ResultSink {
+    void on_result(const ActionResult& result) override {
+      if (result.id == ActionId{1}) held.pass();
+      results.on_result(result);
+    }
+    Gate held;
+    Results results;
+  } sink;
+  auto made = make_worker(small(), clock_, sink);
+  ASSERT_TRUE(made) << made.error().message;
+  Gate second_runs;
+  int runs = 0;  // the EXEC thread's
+  auto model = std::make_shared<FakeModel>(FakeModel::Config{});
+  model->before_run = [&]() -> Result<> {
+    if (++runs == 2) second_runs.pass();
+    return {};
+  };
+  const Batch batches[] = {{3, 1}, {3, 1}, {3, 1}};
+  ASSERT_TRUE((*made)->add_model({0}, model));
+  ASSERT_TRUE((*made)->submit(LoadCommand{{0}, {0}, any_time}));
+  ASSERT_EQ(sink.results.wait({0}).status, ActionStatus::success);
+  ASSERT_TRUE((*made)->submit(batches[0].command({1}, {0}, any_time)));
+  sink.held.wait_reached();
+  // One whose time has passed: INPUT is to tell of it.
+  ASSERT_TRUE((*made)->submit(batches[1].command({2}, {0}, {TimePoint::min(), TimePoint::min()})));
+  ASSERT_TRUE((*made)->submit(batches[2].command({3}, {0}, any_time)));
+  second_runs.wait_reached();
+  EXPECT_FALSE(sink.results.find({2})) << "results are told one by one";
+  second_runs.open();
+  sink.held.open();
+  EXPECT_NE(sink.results.wait({2}).status, ActionStatus::success);
+  EXPECT_EQ(sink.results.wait({3}).status, ActionStatus::success);
+  EXPECT_TRUE(batches[2].answered(1));
+}
+
 TEST_P(WorkerTest, AResultMaySubmitTheNext) {
   struct Chain final : ResultSink {
     void on_result(const ActionResult& result) override {
