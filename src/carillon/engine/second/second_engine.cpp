@@ -333,26 +333,13 @@ Result<std::vector<Signature::Input>> inputs_of(const std::vector<second::Port>&
   return out;
 }
 
-// Whether the engine has the outline's inputs in their order. An engine may give an input the name of an output
-// that it becomes as it is (OpenVINO does behind a Dropout): then the place alone says which input it is.
-bool is_their_order(const std::vector<Signature::Input>& inputs, const std::vector<second::Port>& ports) {
-  if (inputs.size() != ports.size()) return false;
-  for (std::size_t i = 0; i < ports.size(); ++i) {
-    const auto found = std::ranges::find(inputs, ports[i].name, &Signature::Input::name);
-    if (found != inputs.end() && found != inputs.begin() + static_cast<std::ptrdiff_t>(i)) return false;
-  }
-  return true;
-}
-
 // The outline's inputs in the engine's order.
 Result<std::vector<Signature::Input>> in_order(std::vector<Signature::Input> inputs,
                                                const std::vector<second::Port>& ports,
                                                const std::string& title) {
   std::vector<Signature::Input> out;
-  const bool by_place = is_their_order(inputs, ports);
   for (const second::Port& port : ports) {
-    auto found = std::ranges::find(inputs, port.name, &Signature::Input::name);
-    if (found == inputs.end() && by_place) found = inputs.begin() + static_cast<std::ptrdiff_t>(out.size());
+    const auto found = std::ranges::find(inputs, port.name, &Signature::Input::name);
     if (found == inputs.end())
       return fail(ErrorCode::unsupported, title + ": input '" + port.name + "' is not one of the file's");
     if (!port.known || port.type != found->type)

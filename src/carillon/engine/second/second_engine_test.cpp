@@ -272,14 +272,6 @@ TEST_F(SecondTold, InputsMustBeTheFiles) {
   EXPECT_THAT(read(layers({"batch", "40"})).error().message, HasSubstr("another type"));
 }
 
-TEST_F(SecondTold, AnInputWhoseNameIsLostIsFoundByItsPlace) {
-  told_.inputs.front().name = "y";  // as of an output that is the input
-  const auto model = read(layers({"batch", "40"}));
-  ASSERT_TRUE(model) << model.error().message;
-  ASSERT_EQ((*model)->inputs().size(), 1U);
-  EXPECT_EQ((*model)->inputs()[0].name, "x");
-}
-
 TEST_F(SecondTold, NothingOutsideTheModelsFolderIsRead) {
   Onnx m = layers({"batch", "40"});
   // In a place that only a walk over all of the file finds.

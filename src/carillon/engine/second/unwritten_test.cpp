@@ -380,14 +380,43 @@ TEST_P(Unwritten, WhatARunThatFailsLeavesBehind) {
   }
 }
 
-// Outputs that are inputs as they are, alone and beside one that is computed: OpenVINO takes out what is between.
+// OpenVINO's nodes take a run's sizes in before they refuse them.
+TEST_P(Unwritten, SizesThatAreRefusedSpoilNoOther) {
+  Onnx m;
+  m.input("x", {"n"}).i64("two", {1}, {2});
+  m.node("TopK", {"x", "two"}, {"y", "i"}).set("axis", 0);
+  m.output("y").output("i", DataType::i64);
+  const auto loaded = load(m, {.open = true, .batched = false});
+  ASSERT_TRUE(loaded) << loaded.error().message;
+  const auto asked = [&](std::int64_t n) -> Result<std::vector<std::byte>> {
+    auto plans = compiled_->make_plans(std::array{n}, std::array{1}, nullptr);
+    if (!plans) return std::unexpected(plans.error());
+    Inputs inputs;
+    inputs.emplace("x", filled({n}, 5));
+    return run(*plans->front(), inputs);
+  };
+  for (int round = 0; round < 2; ++round) {
+    const auto good = asked(3);
+    ASSERT_TRUE(good) << good.error().message;
+    const auto bad = asked(1);
+    ASSERT_FALSE(bad) << "two of one";
+    EXPECT_EQ(bad.error().code, ErrorCode::invalid_argument) << bad.error().message;
+    const auto same = asked(3);
+    ASSERT_TRUE(same) << same.error().message;
+    EXPECT_EQ(*same, *good);
+  }
+}
+
+// Outputs that are inputs as they are, alone and beside one that is computed: OpenVINO takes out what is
+// between.
 TEST_P(Unwritten, AnOutputThatIsAnInput) {
   struct Way {
     std::string name;
     std::function<void(Onnx& m)> make;
+    bool dropped = false;  // by Dropout
   };
   const Way ways[] = {{"an input", [](Onnx& m) { m.output("x"); }},
-                      {"Dropout", [](Onnx& m) { m.node("Dropout", {"x"}, {"y"}).output("y"); }},
+                      {"Dropout", [](Onnx& m) { m.node("Dropout", {"x"}, {"y"}).output("y"); }, true},
                       {"Sum of one", [](Onnx& m) { m.node("Sum", {"x"}, {"y"}).output("y"); }},
                       {"Einsum",
                        [](Onnx& m) {
@@ -399,8 +428,14 @@ TEST_P(Unwritten, AnOutputThatIsAnInput) {
                          m.node("Cast", {"x"}, {"y"}).set("to", 1);
                          m.output("y");
                        }},
-                      {"two of them", [](Onnx& m) {
+                      {"two of them",
+                       [](Onnx& m) {
                          m.node("Dropout", {"x"}, {"y"}).node("Dropout", {"x"}, {"w"});
+                         m.output("y").output("w");
+                       },
+                       true},
+                      {"two sums", [](Onnx& m) {
+                         m.node("Sum", {"x"}, {"y"}).node("Sum", {"x"}, {"w"});
                          m.output("y").output("w");
                        }}};
   for (const Way& way : ways)
@@ -412,6 +447,11 @@ TEST_P(Unwritten, AnOutputThatIsAnInput) {
         way.make(m);
         if (beside) m.node("Neg", {"x"}, {"z"}).output("z");
         const auto loaded = load(m, {.open = open, .batched = false});
+        // OpenVINO's reader takes out Dropout and, with it, the input's name.
+        if (!loaded && openvino_runs() && way.dropped) {
+          EXPECT_THAT(loaded.error().message, HasSubstr("input '"));
+          continue;
+        }
         ASSERT_TRUE(loaded) << loaded.error().message;
         std::vector<std::pair<Inputs, float>> earlier;  // and what they are full of
         float value = 1;
@@ -435,7 +475,7 @@ TEST_P(Unwritten, AnOutputThatIsAnInput) {
           const auto append = [&](const std::vector<std::byte>& bytes) {
             wanted.insert(wanted.end(), bytes.begin(), bytes.end());
           };
-          for (int i = 0; i < (way.name == "two of them" ? 2 : 1); ++i) append(expected(value));
+          for (int i = 0; i < (way.name.starts_with("two") ? 2 : 1); ++i) append(expected(value));
           if (beside) append(expected(-value));
           EXPECT_EQ(*answer, wanted);
           earlier.emplace_back(std::move(inputs), value);

@@ -4,7 +4,10 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -129,25 +132,62 @@ class OneThread {
   tbb::task_arena arena_{1};
 };
 
-// What a model was compiled to. Constant once it is made.
-struct Whole {
-  std::optional<ov::CompiledModel> model;  // none: each result is an input as it is
+// A compiled model. What is in a run that fails stays in OpenVINO's nodes, as they take in a run's sizes
+// before they refuse them: the next run of the sizes before the failure fails, too, or worse. So it is
+// compiled anew before the next run. Any number of threads may use it.
+class Whole {
+ public:
+  using Compile = std::function<ov::CompiledModel()>;
+
+  // `compile`: none where each result is an input as it is.
+  Whole(std::optional<ov::CompiledModel> model, Compile compile)
+      : model_(std::move(model)), compile_(std::move(compile)) {}
+
+  // Brings a request and the number of its compilation, 0 for none yet, up to what is compiled now.
+  void renew(std::optional<ov::InferRequest>& request, std::uint64_t& compilation) {
+    if (!compile_) return;
+    const std::lock_guard lock(mutex_);
+    if (!model_) {
+      model_ = compile_();
+      ++compilation_;
+    }
+    if (compilation == compilation_) return;
+    request = model_->create_infer_request();
+    compilation = compilation_;
+  }
+  // A run of that compilation failed. Returns whether another had failed before, which may be why.
+  bool failed(std::uint64_t compilation) {
+    const std::lock_guard lock(mutex_);
+    const bool before = !model_ || compilation != compilation_;
+    if (compilation == compilation_) model_.reset();
+    return before;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::optional<ov::CompiledModel> model_;
+  const Compile compile_;
+  std::uint64_t compilation_ = 1;
+};
+
+// What all requests to a compiled model share.
+struct Shared {
+  std::unique_ptr<Whole> whole;
   PassedOn passed_on;
-  std::vector<ov::Output<const ov::Node>> inputs;  // before results were taken out
-  std::vector<std::string> outputs;                // names, likewise
+  std::vector<ov::Output<const ov::Node>> inputs;   // as they were before results were taken out
+  std::vector<std::string> outputs;                 // their names, likewise
+  std::vector<ov::Output<const ov::Node>> results;  // of what is compiled; behind its own what is watched
   UnwrittenWatch watch;
   bool one_thread = false;
+  mutable std::atomic<bool> ran = false;  // well, once at least
 };
 
 class RequestOf final : public Request {
  public:
-  // `ran`: whether the model ever ran well.
-  RequestOf(std::shared_ptr<const Whole> whole, std::shared_ptr<std::atomic<bool>> ran)
-      : whole_(std::move(whole)), given_(whole_->inputs.size()), ran_(std::move(ran)) {
-    if (whole_->one_thread) thread_.emplace();
-    if (!whole_->model) return;
-    request_ = ov::CompiledModel(*whole_->model).create_infer_request();
-    outputs_ = whole_->model->outputs();
+  explicit RequestOf(std::shared_ptr<const Shared> shared)
+      : shared_(std::move(shared)), given_(shared_->inputs.size()) {
+    if (shared_->one_thread) thread_.emplace();
+    shared_->whole->renew(request_, compilation_);
   }
 
   Ran run(std::span<const std::byte* const> inputs, std::span<const graph::Shape> shapes,
@@ -170,26 +210,16 @@ class RequestOf final : public Request {
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       // Inputs are only read; tensors know no such thing.
       given_[i] =
-          ov::Tensor(whole_->inputs[i].get_element_type(), shape_of(shapes[i]),
+          ov::Tensor(shared_->inputs[i].get_element_type(), shape_of(shapes[i]),
                      const_cast<std::byte*>(inputs[i]));  // NOLINT(cppcoreguidelines-pro-type-const-cast)
-      check_whole_numbers(given_[i], name_of(whole_->inputs[i]));
-      if (request_) request_->set_input_tensor(i, given_[i]);
+      check_whole_numbers(given_[i], name_of(shared_->inputs[i]));
     }
-    // Where the file leaves no extent open results are written where they are wanted. Else OpenVINO would
-    // want to choose the place.
-    for (std::size_t i = 0; i < outputs.size(); ++i) {
-      if (!fixed(i)) continue;
-      const std::size_t output = whole_->passed_on.output_of(i);
-      const ov::Tensor bound(outputs_[output].get_element_type(), shape_of(output_shapes[i]), outputs[i]);
-      if (whole_->watch.may_leave()) std::memset(outputs[i], 0, bound.get_byte_size());
-      request_->set_output_tensor(output, bound);
-    }
-    infer(shapes);
-    whole_->watch.check([&](std::size_t i) { return result(i); });
+    infer(shapes, outputs, output_shapes);
+    shared_->watch.check([&](std::size_t i) { return result(i); });
     for (std::size_t i = 0; i < outputs.size(); ++i) {
       if (fixed(i)) continue;
       const ov::Tensor made = result(i);
-      const std::string& name = whole_->outputs[i];
+      const std::string& name = shared_->outputs[i];
       if (bounded(output_shapes[i])) {
         put_bounded(made, output_shapes[i], outputs[i], name);
         continue;
@@ -200,18 +230,42 @@ class RequestOf final : public Request {
       if (made.get_byte_size() > 0) std::memcpy(outputs[i], made.data(), made.get_byte_size());
     }
   }
-  void infer(std::span<const graph::Shape> shapes) {
-    try {
-      infer_once();
-    } catch (const ov::Exception& error) {
-      // Where the data decide extents they may not fit together.
-      if (whole_->watch.may_leave()) throw BadData(error.what());
-      const std::string text = error.what();
-      if (is_check_of_node(text) && fails_again(text) && (*ran_ || runs_on_zeros(shapes)))
-        throw BadData(without_places(text));
-      throw;
+  // To what is compiled now.
+  void bind(std::span<std::byte* const> outputs, std::span<const graph::Shape> output_shapes) {
+    shared_->whole->renew(request_, compilation_);
+    if (!request_) return;
+    for (std::size_t i = 0; i < given_.size(); ++i) request_->set_input_tensor(i, given_[i]);
+    // Where the file leaves no extent open results are written where they are wanted. Else OpenVINO would
+    // want to choose the place.
+    for (std::size_t i = 0; i < outputs.size(); ++i) {
+      if (!fixed(i)) continue;
+      const std::size_t output = shared_->passed_on.output_of(i);
+      const ov::Tensor bound(shared_->results[output].get_element_type(), shape_of(output_shapes[i]),
+                             outputs[i]);
+      if (shared_->watch.may_leave()) std::memset(outputs[i], 0, bound.get_byte_size());
+      request_->set_output_tensor(output, bound);
     }
-    *ran_ = true;
+  }
+  void infer(std::span<const graph::Shape> shapes, std::span<std::byte* const> outputs,
+             std::span<const graph::Shape> output_shapes) {
+    for (bool again = false;; again = true) {
+      bind(outputs, output_shapes);
+      try {
+        infer_once();
+        break;
+      } catch (const ov::Exception& error) {
+        if (!shared_->whole->failed(compilation_) || again) tell(error, shapes);
+      }
+    }
+    shared_->ran = true;
+  }
+  [[noreturn]] void tell(const ov::Exception& error, std::span<const graph::Shape> shapes) {
+    // Where the data decide extents they may not fit together.
+    if (shared_->watch.may_leave()) throw BadData(error.what());
+    const std::string text = error.what();
+    if (is_check_of_node(text) && fails_again(text) && (shared_->ran || runs_on_zeros(shapes)))
+      throw BadData(without_places(text));
+    throw std::runtime_error(text);
   }
   void infer_once() {
     if (!request_) return;
@@ -231,7 +285,7 @@ class RequestOf final : public Request {
   }
   bool runs_on_zeros(std::span<const graph::Shape> shapes) {
     for (std::size_t i = 0; i < shapes.size(); ++i) {
-      ov::Tensor zeros(whole_->inputs[i].get_element_type(), shape_of(shapes[i]));
+      ov::Tensor zeros(shared_->inputs[i].get_element_type(), shape_of(shapes[i]));
       if (zeros.get_byte_size() > 0) std::memset(zeros.data(), 0, zeros.get_byte_size());
       request_->set_input_tensor(i, zeros);
     }
@@ -240,19 +294,19 @@ class RequestOf final : public Request {
     } catch (const ov::Exception&) {
       return false;
     }
-    *ran_ = true;
+    shared_->ran = true;
     return true;
   }
 
   // Whether the result's memory can be bound.
   bool fixed(std::size_t result) const {
-    const PassedOn& passed_on = whole_->passed_on;
+    const PassedOn& passed_on = shared_->passed_on;
     return !passed_on.input_of(result) &&
-           outputs_[passed_on.output_of(result)].get_partial_shape().is_static();
+           shared_->results[passed_on.output_of(result)].get_partial_shape().is_static();
   }
   ov::Tensor result(std::size_t which) {
-    if (const auto input = whole_->passed_on.input_of(which)) return given_[*input];
-    return request_->get_output_tensor(whole_->passed_on.output_of(which));
+    if (const auto input = shared_->passed_on.input_of(which)) return given_[*input];
+    return request_->get_output_tensor(shared_->passed_on.output_of(which));
   }
   static bool bounded(const graph::Shape& shape) {
     return std::ranges::any_of(shape, [](std::int64_t extent) { return graph::is_bounded(extent); });
@@ -280,24 +334,22 @@ class RequestOf final : public Request {
   }
   static std::string graph_text(const graph::Shape& shape) { return shape_of(shape).to_string(); }
 
-  const std::shared_ptr<const Whole> whole_;
+  const std::shared_ptr<const Shared> shared_;
   std::optional<ov::InferRequest> request_;
-  std::vector<ov::Output<const ov::Node>> outputs_;  // of the compiled model; behind its own what is watched
-  std::vector<ov::Tensor> given_;                    // the run's inputs
-  const std::shared_ptr<std::atomic<bool>> ran_;
+  std::uint64_t compilation_ = 0;  // that the request is of
+  std::vector<ov::Tensor> given_;  // the run's inputs
   std::optional<OneThread> thread_;
 };
 
 class CompiledOf final : public Compiled {
  public:
-  explicit CompiledOf(Whole whole) : whole_(std::make_shared<const Whole>(std::move(whole))) {}
+  explicit CompiledOf(std::shared_ptr<const Shared> shared) : shared_(std::move(shared)) {}
   std::string make_request(std::unique_ptr<Request>& into) override {
-    return guarded([&] { into = std::make_unique<RequestOf>(whole_, ran_); });
+    return guarded([&] { into = std::make_unique<RequestOf>(shared_); });
   }
 
  private:
-  const std::shared_ptr<const Whole> whole_;
-  const std::shared_ptr<std::atomic<bool>> ran_ = std::make_shared<std::atomic<bool>>(false);
+  const std::shared_ptr<const Shared> shared_;
 };
 
 class NetworkOf final : public Network {
@@ -337,26 +389,29 @@ class NetworkOf final : public Network {
       const auto copy = model_->clone();
       // Extents of 0 were looked at for each size (shapes_at): what else may be empty the data decide.
       copy->reshape(shapes_for(*copy, options.inputs, ov::Dimension(1, -1)));
-      Whole whole;
-      whole.watch = UnwrittenWatch::add(*copy);
+      const auto shared = std::make_shared<Shared>();
+      shared->watch = UnwrittenWatch::add(*copy);
       copy->reshape(shapes_for(*copy, options.inputs));
-      whole.one_thread = options.threads == 1;
-      whole.inputs = std::as_const(*copy).inputs();
-      for (const auto& output : std::as_const(*copy).outputs()) whole.outputs.push_back(name_of(output));
+      shared->one_thread = options.threads == 1;
+      shared->inputs = std::as_const(*copy).inputs();
+      for (const auto& output : std::as_const(*copy).outputs()) shared->outputs.push_back(name_of(output));
       ov::AnyMap wanted{ov::hint::performance_mode(ov::hint::PerformanceMode::LATENCY),
-                        ov::num_streams(whole.one_thread ? 0 : 1), ov::hint::enable_cpu_pinning(false),
+                        ov::num_streams(shared->one_thread ? 0 : 1), ov::hint::enable_cpu_pinning(false),
                         ov::hint::execution_mode(options.bf16 ? ov::hint::ExecutionMode::PERFORMANCE
                                                               : ov::hint::ExecutionMode::ACCURACY),
                         ov::hint::inference_precision(options.bf16 ? ov::element::bf16 : ov::element::f32)};
       wanted.insert(ov::inference_num_threads(options.threads));
-      whole.passed_on = PassedOn::compile(
-          copy,
-          [&](const std::shared_ptr<ov::Model>& model) {
-            const auto compile = [&] { return core_.compile_model(model, "CPU", wanted); };
-            return whole.one_thread ? OneThread().run(compile) : compile();
-          },
-          whole.model);
-      into = std::make_unique<CompiledOf>(std::move(whole));
+      const auto compile = [core = std::make_shared<ov::Core>(core_), wanted,
+                            one_thread = shared->one_thread](const std::shared_ptr<ov::Model>& model) {
+        const auto compiled = [&] { return core->compile_model(model, "CPU", wanted); };
+        return one_thread ? OneThread().run(compiled) : compiled();
+      };
+      std::optional<ov::CompiledModel> first;
+      shared->passed_on = PassedOn::compile(copy, compile, first);
+      if (first) shared->results = first->outputs();
+      shared->whole = std::make_unique<Whole>(
+          first, first ? Whole::Compile([copy, compile] { return compile(copy); }) : nullptr);
+      into = std::make_unique<CompiledOf>(shared);
     });
   }
 
