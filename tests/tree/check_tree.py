@@ -189,11 +189,12 @@ def check_layout(root):
 
 
 # Where HEAD is main, headers that changed in so many commits are compiled: more than lands at a time.
-LATE_COMMITS = 100
+LATE_COMMITS = 60
 
 
 def changed_files(root):
-    """What changed since the merge base with main, or in the last commits of main itself; None where git cannot tell."""
+    """What changed since the merge base with main, or in the last commits of main itself, and of these what lost an
+    include; None where git cannot tell."""
     def git(*arguments):
         done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True)
         return done.stdout.strip() if done.returncode == 0 else None
@@ -208,7 +209,13 @@ def changed_files(root):
     if changed is None:
         return None
     names = [*changed.split("\n"), *(git("ls-files", "--others", "--exclude-standard") or "").split("\n")]
-    return {(root / name).resolve() for name in names if name}
+    poorer, name = set(), ""
+    for line in (git("diff", "--unified=0", base) or "").split("\n"):
+        if line.startswith("--- a/"):
+            name = line.removeprefix("--- a/")
+        elif re.match(r"-\s*#\s*include\b", line):
+            poorer.add((root / name).resolve())
+    return {(root / name).resolve() for name in names if name}, poorer
 
 
 def reads(root, header, known):
@@ -224,13 +231,16 @@ def reads(root, header, known):
 
 
 def headers_to_compile(root):
-    """A header that is as it was, and reads nothing that changed, compiles as it did."""
+    """A header leans on another's includes. One that is as it was compiles as it did, where none that it reads lost an
+    include. (A declaration that moved to another header is not seen: `--all` compiles them all.)"""
     headers = sources(root, ".h")
-    changed = changed_files(root)
-    if changed is None:
+    found = changed_files(root)
+    if found is None:
         return headers
+    changed, poorer = found
     known = {}
-    return [header for header in headers if any(file.resolve() in changed for file in reads(root, header, known))]
+    return [header for header in headers if header.resolve() in changed
+            or any(file.resolve() in poorer for file in reads(root, header, known))]
 
 
 def header_command(root, build, header, commands):

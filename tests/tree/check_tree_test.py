@@ -125,7 +125,7 @@ class CheckTree(unittest.TestCase):
         self.assertEqual(len(found), 1, found)
         self.assertIn("bad.h", found[0])
 
-    def test_headers_are_compiled_where_they_or_what_they_read_changed(self):
+    def test_headers_are_compiled_where_they_changed_or_what_they_read_lost_an_include(self):
         def git(*arguments):
             subprocess.run(["git", "-C", str(self.root), "-c", "user.name=a", "-c", "user.email=a@b", *arguments],
                            check=True, capture_output=True)
@@ -145,7 +145,9 @@ class CheckTree(unittest.TestCase):
         git("checkout", "-b", "work")
         git("commit", "--allow-empty", "--message", "nothing")
         self.assertEqual(chosen(), [])
-        self.write("src/carillon/base/b.h", '#pragma once\n#include "carillon/base/a.h"\nint x;\n')
+        self.write("src/carillon/base/b.h", '#pragma once\n#include "carillon/base/a.h"\n#include <map>\n')
+        self.assertEqual(chosen(), ["b.h"])
+        self.write("src/carillon/base/b.h", "#pragma once\n")
         self.assertEqual(chosen(), ["b.h", "c.h"])
         git("commit", "--all", "--message", "second")
         self.write("src/carillon/base/e.h", "#pragma once\n")
