@@ -144,6 +144,10 @@ for aggregate in ("AVERAGE", "MIN", "MAX"):
     for targets in (1, 3):
         MODELS[f"{aggregate}_{targets}"] = ("TreeEnsembleRegressor", forest(5, targets, "target", targets) |
                                             dict(n_targets=targets, aggregate_function=aggregate), 1, np.float32)
+# Rows reach leaves of some of the targets.
+for aggregate in ("SUM", "AVERAGE", "MIN", "MAX"):
+    MODELS[f"{aggregate}_of_few"] = ("TreeEnsembleRegressor", forest(2, 4, "target") |
+                                     dict(n_targets=4, aggregate_function=aggregate, base_values=[0.5, -1.0, 2.0, 0.25]), 1, np.float32)
 for kind in (np.float32, np.float64):
     for what, more in {"plain": {}, "missing_modes": dict(modes=range(6), missing=True), "modes": dict(modes=range(6)),
                        "members": dict(modes=(0, 6)), "average": dict(aggregate_function=0), "least": dict(aggregate_function=2),

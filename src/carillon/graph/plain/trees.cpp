@@ -142,10 +142,12 @@ Result<> regress(const Node& node, Inputs inputs, Outputs outputs) {
   const PostTransform transform = post_transform_of(node);
   Y* y = outputs[0].as<Y>();
   walk<X, T>(node, inputs, rows, how,
-             [&](std::int64_t r, std::int64_t t0, std::int64_t count, const auto* sums, const bool*) {
+             [&](std::int64_t r, std::int64_t t0, std::int64_t count, const auto* sums, const bool* there) {
                using S = std::remove_cvref_t<decltype(*sums)>;
                for (std::int64_t t = 0; t < count; ++t) {
-                 const S more = has_base ? static_cast<S>(base[t0 + t]) : S{};
+                 // Without a leaf that says anything of a target its result is 0, as onnxruntime has it. ONNX
+                 // does not say.
+                 const S more = has_base && there[t] ? static_cast<S>(base[t0 + t]) : S{};
                  y[r * targets + t0 + t] = static_cast<Y>(sums[t] / static_cast<S>(trees) + more);
                }
                if (t0 + count == targets) transform_scores(transform, y + r * targets, targets);
