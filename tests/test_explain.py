@@ -142,17 +142,17 @@ def test_a_deadline_that_no_try_would_keep(slow):
 
 
 def test_a_refusal_that_waiting_helps_says_for_how_long(slow):
-    done = []
-    first = threading.Thread(target=lambda: done.append(infer(slow.http, timeout_us=60_000_000)[0]))
-    first.start()
-    try:
+    status = 0
+    for _ in range(20):  # on a busy machine the second may come when the first has nearly ended
+        done = []
+        first = threading.Thread(target=lambda: done.append(infer(slow.http, timeout_us=60_000_000)[0]))
+        first.start()
         # While the first runs, another has to wait for it.
-        for _ in range(1000):
+        while status != 504 and not done:
             status, headers, body = infer(slow.http, timeout_us=600_000)
-            if status == 504 or done:
-                break
-    finally:
         first.join()
+        if status == 504:
+            break
     assert status == 504, "none was refused while the device was busy"
     told = record(slow.http, headers["carillon-request"])
     assert told["reason"] == "cannot_finish" and told["expected"]["actions"] >= 1

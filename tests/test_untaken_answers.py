@@ -91,6 +91,7 @@ class Deaf:
         self.ended = []  # trailers, and answers without a body
         self.heard = []  # statuses of HTTP
         self.gone = None
+        self.pending = b""  # the begin of a frame
 
     def flush(self) -> None:
         self.socket.sendall(self.h2.data_to_send())
@@ -103,12 +104,20 @@ class Deaf:
         self.flush()
         return stream
 
+    def events(self, data: bytes):
+        """Frame by frame: to the h2 package a connection that said GOAWAY is closed, and what follows an error."""
+        self.pending += data
+        while not self.gone and len(self.pending) >= 9 + int.from_bytes(self.pending[:3]):
+            end = 9 + int.from_bytes(self.pending[:3])
+            frame, self.pending = self.pending[:end], self.pending[end:]
+            yield from self.h2.receive_data(frame)
+
     def hear(self, seconds: float) -> None:
         """Whatever comes within the time, without a word about windows."""
         self.socket.settimeout(seconds)
         with contextlib.suppress(TimeoutError):
-            while data := self.socket.recv(65536):
-                for event in self.h2.receive_data(data):
+            while not self.gone and (data := self.socket.recv(65536)):
+                for event in self.events(data):
                     if isinstance(event, h2.events.TrailersReceived):
                         self.ended.append(dict(event.headers))
                     elif isinstance(event, h2.events.ResponseReceived):
