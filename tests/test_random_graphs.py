@@ -33,31 +33,20 @@ WITHOUT = {
 
 # Graphs whose answers differ: (label, engine), and why. Who mends a fault takes its line out.
 KNOWN: dict[tuple[str, str], str] = {
-    ("1/88", "openvino"): "OpenVINO leaves the result of an empty operand unwritten, so the size is refused",
     ("1/116", "carillon"): "a mean of no whole numbers is 0 here; the oracle converts NaN",
     ("1/157", "carillon"): "what a Loop of no iterations collects has the shape of its elements here; onnxruntime says [0]",
     ("1/165", "carillon"): "a recurrence of no steps ends in its initial states here, as ONNX says",
-    ("1/168", "openvino"): "OpenVINO leaves the result of an empty operand unwritten, so the size is refused",
     ("1/244", "carillon"): "the oracle is wrong: onnxruntime leaves a tensor without elements unreduced",
-    ("1/280", "openvino"): "OpenVINO refuses a pool of no images",
-    ("1/304", "carillon"): "a pool of nothing is refused",
-    ("1/349", "carillon"): "a pool of nothing is refused",
     ("1/379", "carillon"): "a recurrence of no steps ends in its initial states here, as ONNX says",
     ("1/404", "carillon"): "a recurrence of no steps ends in its initial states here, as ONNX says",
     ("1/486", "carillon"): "the oracle is wrong: SAME padding beside ceil_mode or dilations",
     ("1/500", "carillon"): "what a Loop of no iterations collects has the shape of its elements here; onnxruntime says [0]",
-    ("1/520", "openvino"): "OpenVINO leaves the result of an empty operand unwritten, so the size is refused",
-    ("1/535", "carillon"): "a window of size 0 is refused",
-    ("1/584", "openvino"): "OpenVINO leaves the result of an empty operand unwritten, so the size is refused",
     ("1/682", "carillon"): "what a Loop of no iterations collects has the shape of its elements here; onnxruntime says [0]",
     ("1/715", "carillon"): "a mean of no whole numbers is 0 here; the oracle converts NaN",
-    ("1/792", "openvino"): "OpenVINO leaves the result of an empty operand unwritten, so the size is refused",
-    ("1/840", "openvino"): "OpenVINO leaves the result of an empty operand unwritten, so the size is refused",
     ("1/915", "carillon"): "what a Loop of no iterations collects has the shape of its elements here; onnxruntime says [0]",
     ("1/918", "carillon"): "what a Loop of no iterations collects has the shape of its elements here; onnxruntime says [0]",
     ("1/951", "carillon"): "the oracle is wrong: SAME padding beside ceil_mode or dilations",
     ("1/958", "carillon"): "the oracle is wrong: SAME padding where the stride is longer than the window",
-    ("1/968", "openvino"): "OpenVINO refuses a reflection as wide as its input",
     ("1/987", "carillon"): "the oracle is wrong: onnx.reference keeps a dimension too many",
 }
 

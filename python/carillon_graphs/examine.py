@@ -36,6 +36,10 @@ LIMITS = (
     (re.compile(r"has a batch of \d+, the inputs before it"), "refused: first dimensions without names are one batch"),
     (re.compile(r"which depends on data; only shapes known"), "refused: a Loop or Scan as long as the data say"),
     (re.compile(r"is outside an axis of"), "refused: an index outside its axis"),
+    (re.compile(r"has nothing to pool"), "refused: a pool of nothing"),
+    (re.compile(r"Window\): size is 0"), "refused: a window of size 0"),
+    (re.compile(r"for which OpenVINO leaves its result unwritten"), "refused: OpenVINO leaves results of nothing unwritten"),
+    (re.compile(r"OpenVINO: Check '(cmp::le\(kernel|batch_size|pad_mode)"), "refused: OpenVINO pools and reflects no less"),
 )
 OF_LARGEST = 1e-5  # how far rows together may differ from rows alone
 

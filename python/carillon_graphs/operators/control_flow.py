@@ -59,7 +59,7 @@ class Body:
             return self.node("Transpose", [name], perm=[1, 0, *range(2, rank)])
         if way == "squeeze" and s.opset >= 13:
             return self.node("Squeeze", [name])
-        if way == "softmax":
+        if way == "softmax" and dtype != I64:
             return self.node("Softmax", [name], axis=s.within(0, rank - 1))
         if way == "sum" and s.opset >= 13:
             return self.node("ReduceSum", [name, self.const(np.array([s.within(0, rank - 1)]))], keepdims=s.one([0, 1]))
