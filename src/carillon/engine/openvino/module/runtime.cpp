@@ -14,7 +14,7 @@
 #include <tbb/task_arena.h>
 
 #include "carillon/base/bytes.h"
-#include "carillon/engine/openvino/module/unwritten.h"
+#include "carillon/engine/openvino/module/data_watch.h"
 #include "carillon/engine/second/guarded.h"
 #include "carillon/graph/bounded.h"
 
@@ -131,7 +131,7 @@ class OneThread {
 class RequestOf final : public Request {
  public:
   // `ran`: whether the model ever ran well.
-  RequestOf(ov::CompiledModel& model, std::shared_ptr<const UnwrittenWatch> watch,
+  RequestOf(ov::CompiledModel& model, std::shared_ptr<const DataWatch> watch,
             std::shared_ptr<std::atomic<bool>> ran, bool one_thread)
       : request_(model.create_infer_request()),
         inputs_(model.inputs()),
@@ -263,16 +263,16 @@ class RequestOf final : public Request {
   ov::InferRequest request_;
   std::vector<ov::Output<const ov::Node>> inputs_,
       outputs_;  // behind the model's own outputs those that are watched
-  const std::shared_ptr<const UnwrittenWatch> watch_;
+  const std::shared_ptr<const DataWatch> watch_;
   const std::shared_ptr<std::atomic<bool>> ran_;
   std::optional<OneThread> thread_;
 };
 
 class CompiledOf final : public Compiled {
  public:
-  CompiledOf(ov::CompiledModel model, UnwrittenWatch watch, bool one_thread)
+  CompiledOf(ov::CompiledModel model, DataWatch watch, bool one_thread)
       : model_(std::move(model)),
-        watch_(std::make_shared<const UnwrittenWatch>(std::move(watch))),
+        watch_(std::make_shared<const DataWatch>(std::move(watch))),
         one_thread_(one_thread) {}
   std::string make_request(std::unique_ptr<Request>& into) override {
     return guarded([&] { into = std::make_unique<RequestOf>(model_, watch_, ran_, one_thread_); });
@@ -280,7 +280,7 @@ class CompiledOf final : public Compiled {
 
  private:
   ov::CompiledModel model_;
-  const std::shared_ptr<const UnwrittenWatch> watch_;
+  const std::shared_ptr<const DataWatch> watch_;
   const std::shared_ptr<std::atomic<bool>> ran_ = std::make_shared<std::atomic<bool>>(false);
   const bool one_thread_;
 };
@@ -322,7 +322,7 @@ class NetworkOf final : public Network {
       const auto copy = model_->clone();
       // Extents of 0 were looked at for each size (shapes_at): what else may be empty the data decide.
       copy->reshape(shapes_for(*copy, options.inputs, ov::Dimension(1, -1)));
-      UnwrittenWatch watch = UnwrittenWatch::add(*copy);
+      DataWatch watch = DataWatch::add(*copy);
       copy->reshape(shapes_for(*copy, options.inputs));
       const bool one_thread = options.threads == 1;
       ov::AnyMap wanted{ov::hint::performance_mode(ov::hint::PerformanceMode::LATENCY),
