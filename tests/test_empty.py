@@ -231,6 +231,45 @@ def test_as_the_reference(server, name):
     assert requests.get(f"http://{server.http}/v2/health/live", timeout=60).status_code == 200
 
 
+# Extents of 0 that the file fixes: of each model its node, its input's extents, the answer's.
+FIXED = {"product": ("MatMul", [3, 0], [3, 4]), "rows": ("Relu", [0, 3], [0, 3]), "both": ("Relu", [0, 0], [0, 0])}
+# OpenVINO takes weights without elements for a scalar, so it cannot read the product.
+FIXED_AND_ENGINES = [(name, "") for name in FIXED] + [("rows", "openvino"), ("both", "openvino")]
+
+
+@pytest.fixture(scope="module")
+def fixed(program, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fixed")
+    for name, engine in FIXED_AND_ENGINES:
+        op, shape, answer = FIXED[name]
+        made = helper.make_model(
+            helper.make_graph([node(op, ["x", "w"] if op == "MatMul" else ["x"], ["y"])], name, [value("x", shape)], [value("y", answer)],
+                              [weights("w", 0, 4)] if op == "MatMul" else []),
+            opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+        onnx.checker.check_model(made)
+        place = folder / (name + engine) / "1"
+        place.mkdir(parents=True)
+        onnx.save(made, place / "model.onnx")
+        if engine:
+            (place.parent / "config.pbtxt").write_text(
+                'max_batch_size: 0\nparameters { key: "engine" value { string_value: "openvino" } }\n')
+    with serving(program, folder, tmp_path_factory.mktemp("log") / "server.log") as running:
+        yield running
+
+
+@pytest.mark.parametrize("name,engine", FIXED_AND_ENGINES)
+def test_an_extent_of_0_in_the_file_is_fixed(fixed, name, engine):
+    _, shape, answer = FIXED[name]
+    with http_client.InferenceServerClient(fixed.http) as client:
+        told = client.get_model_metadata(name + engine)
+    assert told["inputs"][0]["shape"] == shape and told["outputs"][0]["shape"] == answer
+    for send in WAYS.values():
+        got = send(fixed, name + engine, {"x": np.zeros(shape, np.float32)})
+        np.testing.assert_array_equal(got, np.zeros(answer, np.float32))
+        with pytest.raises(InferenceServerException, match=f"must be \\[{shape[0]},{shape[1]}\\]"):
+            send(fixed, name + engine, {"x": np.zeros((3, 3), np.float32)})
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_takes_and_gives_nothing(server, way):
     for name, sizes in [("matmul", {"m": 3, "k": 0, "l": 2}), ("matmul", {"m": 0, "k": 3, "l": 0}), ("alone", {"m": 2, "k": 0})]:

@@ -9,6 +9,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 from loopback import ROOT, serving
 
@@ -91,6 +92,21 @@ def static_block():
     return nodes, IMAGE, ["batch", 8, 6, 6], [XS, XZ, YS, YZ, scale("gs", 1 / 255), zero("gz", 0)]
 
 
+def halfway(op, y_zero, **attributes):
+    """Scales are powers of two, so all sums are exact, and many lie in the middle between two steps of the result."""
+    kernel = [5, 4, 3, 3] if op == "Conv" else [8, 5]
+    signed = y_zero < 0
+    kind = np.int8 if signed else np.uint8
+    return ([*rounded("x", "x", "a"), helper.make_node("DequantizeLinear", ["w", "ws"], ["f"]), helper.make_node(op, ["a", "f"], ["c"], **attributes),
+             *rounded("c", "y", "y")], IMAGE if op == "Conv" else ["batch", 8], ["batch", 5, 6, 6] if op == "Conv" else ["batch", 5],
+            [scale("xs", 1 / 16), zero("xz", -3 if signed else 120, kind), scale("ys", 1), zero("yz", y_zero, kind),
+             numpy_helper.from_array(RNG.integers(-2, 3, kernel).astype(np.int8), "w"), scale("ws", 1)])
+
+
+# Answers are those of ONNX's reference, bit for bit; it knows these operators from opset 19 on.
+EXACT = {f"halfway_{op}_{y_zero}": halfway(op, y_zero, **attributes) for op, attributes in (("Conv", {"pads": [1, 1, 1, 1]}), ("MatMul", {}))
+         for y_zero in (127, 128, -3)}
+
 # Name: nodes from x to y, the shapes of both, initializers.
 MODELS = {
     "linear": ([QUANTISE, helper.make_node("DequantizeLinear", ["q", "xs", "xz"], ["y"])], ["batch", 5], ["batch", 5], [XS, XZ]),
@@ -149,10 +165,10 @@ STEPS = {name: 0.0701 for name in ("conv", "matmul", "add", "mul", "sigmoid", "l
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     folder = tmp_path_factory.mktemp("quantised")
-    for name, (nodes, x, y, initializers) in MODELS.items():
+    for name, (nodes, x, y, initializers) in (MODELS | EXACT).items():
         graph = helper.make_graph(nodes, name, [helper.make_tensor_value_info("x", TensorProto.FLOAT, x)],
                                   [helper.make_tensor_value_info("y", TensorProto.FLOAT, y)], initializers)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)])
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19 if name in EXACT else 17), helper.make_opsetid("com.microsoft", 1)])
         model.ir_version = 8
         version = folder / name / "1"
         version.mkdir(parents=True)
@@ -189,6 +205,15 @@ def test_answers_are_onnxruntimes(server, models, name):
         got = ask(server, name, x)
         assert got.shape == want.shape
         np.testing.assert_allclose(got, want, atol=max(1e-4, STEPS.get(name, 0)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_a_sum_between_two_steps_goes_to_the_even_one(server, models, name):
+    """Before the zero point is added, which may be odd."""
+    reference = ReferenceEvaluator(str(models / name / "1" / "model.onnx"))
+    shape = [n if isinstance(n, int) else 3 for n in EXACT[name][1]]
+    x = (4 * np.random.default_rng(1).standard_normal(shape)).astype(np.float32)
+    np.testing.assert_array_equal(ask(server, name, x), reference.run(None, {"x": x})[0])
 
 
 def test_a_dynamic_range_is_a_requests_own(server):

@@ -8,6 +8,11 @@ namespace carillon::frontend {
 Result<> AnswerRoom::hold(std::size_t bytes) {
   const std::size_t wanted = std::min(bytes, bodies_->largest());
   if (wanted <= room_.bytes() || room_.grow(wanted - room_.bytes())) return {};
+  if (room_.share_refused())
+    return fail(ErrorCode::resource_exhausted,
+                "the connection's requests and answers have too many bytes in flight for the answer's " +
+                    std::to_string(bytes) + ": at most " + std::to_string(share_->limit()) +
+                    " are a connection's");
   return fail(ErrorCode::resource_exhausted, "there is no room now for the answer's " +
                                                  std::to_string(bytes) + " bytes: too many are in flight");
 }
@@ -19,8 +24,9 @@ void AnswerRoom::settle(std::size_t bytes) {
     room_.shrink_to(bytes);
 }
 
-std::shared_ptr<AnswerRoom> room_for_answer(std::shared_ptr<ByteBudget> bodies, controller::InferCall& call) {
-  auto room = std::make_shared<AnswerRoom>(std::move(bodies));
+std::shared_ptr<AnswerRoom> room_for_answer(std::shared_ptr<ByteBudget> bodies, controller::InferCall& call,
+                                            std::shared_ptr<ConnectionShare> share) {
+  auto room = std::make_shared<AnswerRoom>(std::move(bodies), std::move(share));
   call.room_for_outputs = [room](std::size_t bytes) { return room->hold(bytes); };
   return room;
 }

@@ -24,10 +24,13 @@ bool Reservation::grow(std::size_t more) {
   if (more == 0) return true;
   if (!budget_) return false;
   // The client's first: what it may not have anyway takes nothing from others meanwhile.
+  share_refused_ = false;
   own_refused_ = own_ && !own_->take(more, bytes_);
   if (own_refused_) return false;
-  if (!budget_->take(more, bytes_)) {
+  share_refused_ = share_ && !share_->take(more);
+  if (share_refused_ || !budget_->take(more, bytes_)) {
     if (own_) own_->give_back(more);
+    if (share_ && !share_refused_) share_->give_back(more);
     return false;
   }
   bytes_ += more;
@@ -43,6 +46,7 @@ void Reservation::overdraw(std::size_t more) {
   if (!budget_) return;
   budget_->overdraw(more);
   if (own_) own_->overdraw(more);
+  if (share_) share_->overdraw(more);
   bytes_ += more;
 }
 
@@ -50,6 +54,7 @@ void Reservation::shrink_to(std::size_t bytes) {
   if (bytes >= bytes_) return;
   budget_->give_back(bytes_ - bytes);
   if (own_) own_->give_back(bytes_ - bytes);
+  if (share_) share_->give_back(bytes_ - bytes);
   bytes_ = bytes;
 }
 

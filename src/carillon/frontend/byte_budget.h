@@ -6,6 +6,8 @@
 #include <memory>
 #include <utility>
 
+#include "carillon/frontend/connection_share.h"
+
 namespace carillon::frontend {
 
 // How many bytes may be in flight: request bodies being read, those whose request is open, and answers that
@@ -43,20 +45,25 @@ class ByteBudget {
 class Reservation {
  public:
   Reservation() = default;  // of no budget: cannot grow
-  // `own`: a client's, of which everything is taken, too; may be null.
-  explicit Reservation(std::shared_ptr<ByteBudget> budget, std::shared_ptr<ByteBudget> own = nullptr)
-      : budget_(std::move(budget)), own_(std::move(own)) {}
+  // `own`: a client's, of which everything is taken, too; `share`: a connection's, likewise; may be null.
+  explicit Reservation(std::shared_ptr<ByteBudget> budget, std::shared_ptr<ByteBudget> own = nullptr,
+                       std::shared_ptr<ConnectionShare> share = nullptr)
+      : budget_(std::move(budget)), own_(std::move(own)), share_(std::move(share)) {}
   ~Reservation() { shrink_to(0); }
   Reservation(Reservation&& other) noexcept
       : budget_(std::move(other.budget_)),
         own_(std::move(other.own_)),
+        share_(std::move(other.share_)),
         bytes_(std::exchange(other.bytes_, 0)),
-        own_refused_(other.own_refused_) {}
+        own_refused_(other.own_refused_),
+        share_refused_(other.share_refused_) {}
   Reservation& operator=(Reservation&& other) noexcept {
     std::swap(budget_, other.budget_);
     std::swap(own_, other.own_);
+    std::swap(share_, other.share_);
     std::swap(bytes_, other.bytes_);
     std::swap(own_refused_, other.own_refused_);
+    std::swap(share_refused_, other.share_refused_);
     return *this;
   }
 
@@ -72,17 +79,21 @@ class Reservation {
   std::size_t most_beside(std::size_t besides) const {
     return budget_ ? budget_->largest() - std::min(budget_->largest(), besides) : 0;
   }
-  // Another one of the same budget, and of no client's own. Holds nothing.
+  // Another one of the same budget, and of no client's own and no connection's. Holds nothing.
   Reservation beside() const { return Reservation(budget_); }
   std::size_t bytes() const { return bytes_; }
   // Whether it was the client's own budget that had no room, the last time that there was none.
   bool own_refused() const { return own_refused_; }
+  // Whether it was the connection's share.
+  bool share_refused() const { return share_refused_; }
 
  private:
   std::shared_ptr<ByteBudget> budget_;
   std::shared_ptr<ByteBudget> own_;
+  std::shared_ptr<ConnectionShare> share_;
   std::size_t bytes_ = 0;
   bool own_refused_ = false;
+  bool share_refused_ = false;
 };
 
 }  // namespace carillon::frontend

@@ -10,6 +10,56 @@
 namespace carillon::frontend {
 namespace {
 
+TEST(ConnectionShare, IsOfAllCallsOfAConnection) {
+  const auto budget = std::make_shared<ByteBudget>(1000, 100);
+  ConnectionShares shares(400, 100);
+  const auto share = shares.of("a");
+  EXPECT_EQ(shares.of("a"), share);
+  EXPECT_NE(shares.of("b"), share);
+  const CallOfConnection first(share);
+  Reservation one(budget, nullptr, share);
+  ASSERT_TRUE(one.grow(250));
+  {
+    const CallOfConnection second(share);
+    Reservation two(budget, nullptr, share), of_another(budget, nullptr, shares.of("b"));
+    EXPECT_FALSE(two.grow(51));
+    EXPECT_TRUE(two.share_refused());
+    EXPECT_EQ(budget->used(), 250U) << "nothing is taken from others";
+    EXPECT_TRUE(two.grow(50));
+    EXPECT_TRUE(of_another.grow(300));
+    EXPECT_EQ(share->used(), 300U);
+    EXPECT_FALSE(one.grow(1));
+  }
+  EXPECT_EQ(share->used(), 250U);
+  EXPECT_TRUE(one.grow(500)) << "the only call may be as large as everything";
+  one.shrink_to(0);
+  EXPECT_EQ(share->used(), 0U);
+}
+
+TEST(ConnectionShare, OfConnectionsThatHaveGoneNothingIsKept) {
+  ConnectionShares shares(2, 1);
+  const auto kept = shares.of("kept");
+  for (int i = 0; i < 1000; ++i) (void)shares.of(std::to_string(i));
+  EXPECT_EQ(shares.of("kept"), kept);
+  EXPECT_LT(shares.size(), 300U);
+}
+
+TEST(ConnectionShare, IsNeverLessThanOneMessage) {
+  EXPECT_EQ(ConnectionShares(200, 100).of("a")->limit(), 100U);
+  EXPECT_EQ(ConnectionShares(199, 100).of("a"), nullptr);
+  EXPECT_EQ(ConnectionShares(100, 100).of("a"), nullptr);
+  EXPECT_EQ(ConnectionShares(50, 100).of("a"), nullptr);
+  // Without a share only the budget bounds.
+  const auto budget = std::make_shared<ByteBudget>(1000, 900);
+  ConnectionShares none(900, 900);
+  const CallOfConnection first(none.of("a")), second(none.of("a"));
+  Reservation one(budget, nullptr, first.share()), two(budget, nullptr, second.share());
+  EXPECT_TRUE(one.grow(600));
+  EXPECT_TRUE(two.grow(300));
+  EXPECT_FALSE(two.grow(300));
+  EXPECT_FALSE(two.share_refused());
+}
+
 constexpr std::size_t MiB = std::size_t{1} << 20;
 
 TEST(ByteBudget, WhatIsTakenIsGivenBack) {

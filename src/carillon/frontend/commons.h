@@ -10,6 +10,7 @@
 #include "carillon/frontend/access_log.h"
 #include "carillon/frontend/byte_budget.h"
 #include "carillon/frontend/guard.h"
+#include "carillon/frontend/parse_room.h"
 #include "carillon/frontend/settings.h"
 #include "carillon/frontend/shared_memory.h"
 #include "carillon/frontend/unheeded.h"
@@ -44,6 +45,7 @@ struct Commons {
 
   const CommonsOptions options;
   const std::shared_ptr<ByteBudget> bodies;
+  const std::shared_ptr<ParseRoom> parse_room;
   const std::shared_ptr<const Guard> guard;     // never null
   const std::shared_ptr<AccessLog> access_log;  // null: none
   SharedMemory regions;

@@ -73,6 +73,10 @@ Error no_room_error(const Reservation& room, const Caller* caller, std::size_t s
     return {ErrorCode::resource_exhausted,
             "key '" + caller->key.name + "' may have " + std::to_string(caller->key.bytes) +
                 " bytes in flight, and has no room for a message of " + std::to_string(size) + " bytes"};
+  if (room.share_refused())
+    return {ErrorCode::resource_exhausted,
+            "the connection's requests and answers have too many bytes in flight for a message of " +
+                std::to_string(size) + " bytes"};
   return {ErrorCode::resource_exhausted,
           "there is no room now for a message of " + std::to_string(size) + " bytes: too many are in flight"};
 }

@@ -34,7 +34,12 @@ class InferReactor final : public grpc::ServerUnaryReactor {
 
   InferReactor(InferDoor& door, grpc::CallbackServerContext& context, RawMessage& message,
                grpc::ByteBuffer& answer)
-      : door_(door), counted_(door), context_(context), answer_(answer), arrival_(door.service.now()) {
+      : door_(door),
+        counted_(door),
+        context_(context),
+        answer_(answer),
+        arrival_(door.service.now()),
+        connection_(door.shares.of(context.peer())) {
     // Before looking whether the server is draining: a drain waits for what is counted.
     door_.open.fetch_add(1);
     trace_ = join_trace(context_, door_.commons.options.trace_share);
@@ -74,7 +79,7 @@ class InferReactor final : public grpc::ServerUnaryReactor {
     if (!caller) return Finish(refuse_call(context_, caller.error()));
     caller_ = std::move(*caller);
     if (record_ && caller_) record_->key = caller_->key.name;
-    room_ = Reservation(door_.commons.bodies, caller_ ? caller_->bytes : nullptr);
+    room_ = Reservation(door_.commons.bodies, caller_ ? caller_->bytes : nullptr, connection_.share());
     if (!room_.grow(size)) {
       const Error error = no_room_error(room_, caller_.get(), size);
       // Coming back is in vain where it could never fit.
@@ -149,7 +154,7 @@ class InferReactor final : public grpc::ServerUnaryReactor {
     for (const std::string& name : request_.unheeded) door_.commons.unheeded.tell(name);
     if (caller_) request_.call->key = caller_->key.name;
     request_.call->trace = trace_;
-    answer_room_ = room_for_answer(door_.commons.bodies, *request_.call);
+    answer_room_ = room_for_answer(door_.commons.bodies, *request_.call, connection_.share());
     if (record_) {
       record_->inferred = true;
       record_->facts = facts_of(*view_, request_.id, arrival_, request_.call->deadline);
@@ -197,6 +202,7 @@ class InferReactor final : public grpc::ServerUnaryReactor {
   grpc::CallbackServerContext& context_;
   grpc::ByteBuffer& answer_;
   const TimePoint arrival_;
+  const CallOfConnection connection_;
   const std::shared_ptr<Open> open_ = std::make_shared<Open>();
   std::shared_ptr<const Caller> caller_;
   Reservation room_;                         // of the message and what was made of it

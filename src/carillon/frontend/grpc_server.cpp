@@ -355,7 +355,8 @@ class InferenceService final : public AnsweringService {
           if (record && *caller) record->key = (*caller)->key.name;
           Request request;
           // It may bring a config, or a model's files.
-          Reservation room(door.commons.bodies, *caller ? (*caller)->bytes : nullptr);
+          const CallOfConnection connection(door.shares.of(context->peer()));
+          Reservation room(door.commons.bodies, *caller ? (*caller)->bytes : nullptr, connection.share());
           Reservation reading;
           if (const std::size_t size = message.bytes.Length(); !room.grow(size))
             return refuse(
@@ -455,7 +456,8 @@ class Server final : public GrpcServer {
               .times = times_,
               .max_body = std::min<std::size_t>(options_.max_body, std::numeric_limits<int>::max()),
               .most_calls = options_.most_calls,
-              .most_unread = std::min(stream_unread_most, options_.commons->bodies->limit() / 16)},
+              .most_unread = std::min(stream_unread_most, options_.commons->bodies->limit() / 16),
+              .shares = ConnectionShares(options_.commons->bodies->largest(), options_.max_body)},
         inference_(door_),
         health_(door_),
         reflection_(door_, {"inference.GRPCInferenceService", "grpc.health.v1.Health"}) {}

@@ -27,6 +27,9 @@ namespace {
 
 // One request of a stream.
 struct Exchange {
+  explicit Exchange(std::shared_ptr<ConnectionShare> share) : connection(std::move(share)) {}
+
+  const CallOfConnection connection;
   TimePoint arrival;
   RawMessage message;
   std::shared_ptr<const Caller> caller;
@@ -60,6 +63,7 @@ class InferStream final : public RawService::StreamReactor {
   InferStream(InferDoor& door, grpc::CallbackServerContext& context, Reservation room)
       : door_(door),
         context_(context),
+        share_(door.shares.of(context.peer())),
         room_(std::move(room)),
         trace_(join_trace(context, door.commons.options.trace_share)) {
     StartRead(&message_);
@@ -179,7 +183,7 @@ class InferStream final : public RawService::StreamReactor {
   // -- on the thread that reads; reading_ is true
 
   void take() {
-    const auto exchange = std::make_shared<Exchange>();
+    const auto exchange = std::make_shared<Exchange>(share_);
     exchange->arrival = door_.service.now();
     exchange->message = std::exchange(message_, {});
     exchange->record =
@@ -208,7 +212,8 @@ class InferStream final : public RawService::StreamReactor {
     }
     exchange->caller = std::move(*caller);
     if (exchange->record && exchange->caller) exchange->record->key = exchange->caller->key.name;
-    exchange->room = Reservation(door_.commons.bodies, exchange->caller ? exchange->caller->bytes : nullptr);
+    exchange->room = Reservation(door_.commons.bodies, exchange->caller ? exchange->caller->bytes : nullptr,
+                                 exchange->connection.share());
     if (!exchange->room.grow(size)) {
       const bool never = exchange->room.own_refused() && size > exchange->caller->key.bytes;
       refuse(exchange, no_room_error(exchange->room, exchange->caller.get(), size), !never);
@@ -302,7 +307,7 @@ class InferStream final : public RawService::StreamReactor {
     if (exchange->caller) exchange->request.call->key = exchange->caller->key.name;
     controller::InferCall& call = *exchange->request.call;
     call.trace = trace_;
-    exchange->answer_room = room_for_answer(door_.commons.bodies, call);
+    exchange->answer_room = room_for_answer(door_.commons.bodies, call, exchange->connection.share());
     // Called while the exchange is open.
     call.room_for_outputs = [this, held = exchange.get(), room = exchange->answer_room](std::size_t bytes) {
       auto found = room->hold(bytes);
@@ -427,7 +432,9 @@ class InferStream final : public RawService::StreamReactor {
     mark_final(response, !exchange->then);
     write_message(response, exchange->answer);
     const std::size_t size = exchange->answer.Length() + (exchange->then ? exchange->then->Length() : 0);
-    if (!exchange->answer_room) exchange->answer_room = std::make_shared<AnswerRoom>(door_.commons.bodies);
+    if (!exchange->answer_room)
+      exchange->answer_room =
+          std::make_shared<AnswerRoom>(door_.commons.bodies, exchange->connection.share());
     exchange->answer_room->settle(size);
     std::unique_lock lock(mutex_);
     exchange->answered = true;
@@ -447,7 +454,8 @@ class InferStream final : public RawService::StreamReactor {
 
   InferDoor& door_;
   grpc::CallbackServerContext& context_;
-  const Reservation room_;  // for the call's metadata
+  const std::shared_ptr<ConnectionShare> share_;  // which its requests have a part in
+  const Reservation room_;                        // for the call's metadata
   const TraceContext trace_;
   RawMessage message_;  // the one that is read
 

@@ -1,5 +1,6 @@
 // Answers over gRPC that their clients do not take: how much of them there is, and for how long.
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <thread>
@@ -76,7 +77,9 @@ class GrpcUntaken : public ::testing::Test {
     grpc::ChannelArguments arguments;
     arguments.SetMaxReceiveMessageSize(-1);
     arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-    channel = grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(server->port()),
+    arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);  // each a connection of its own
+    for (auto* each : {&channel, &other})
+      *each = grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(server->port()),
                                         grpc::InsecureChannelCredentials(), arguments);
   }
 
@@ -92,8 +95,13 @@ class GrpcUntaken : public ::testing::Test {
     return made;
   }
 
+  // By turns over two connections, as one has no more than its share.
   std::unique_ptr<Call<ModelInferResponse>> infer(const std::string& model) {
-    auto call = std::make_unique<Call<ModelInferResponse>>(*channel, unary);
+    turn = !turn;
+    return infer_by(turn ? *channel : *other, model);
+  }
+  static std::unique_ptr<Call<ModelInferResponse>> infer_by(grpc::Channel& by, const std::string& model) {
+    auto call = std::make_unique<Call<ModelInferResponse>>(by, unary);
     EXPECT_TRUE(call->stream->Write(request(model)));
     EXPECT_TRUE(call->stream->WritesDone());
     return call;
@@ -110,7 +118,8 @@ class GrpcUntaken : public ::testing::Test {
   FakeService service;
   Commons commons{{.inflight = 64 * mebi, .max_body = large, .strict_readiness = false}};
   std::unique_ptr<GrpcServer> server;
-  std::shared_ptr<grpc::Channel> channel;
+  std::shared_ptr<grpc::Channel> channel, other;
+  bool turn = false;
 };
 
 TEST_F(GrpcUntaken, AnswersAreBytesInFlight) {
@@ -139,6 +148,37 @@ TEST_F(GrpcUntaken, AnswersAreBytesInFlight) {
   EXPECT_TRUE(infer("large")->end().ok());
   calls.clear();
   wait_for_nothing_in_flight();
+}
+
+// 56 MiB for what is large, less a message of 4 MiB.
+TEST_F(GrpcUntaken, OneConnectionHoldsNoMoreThanItsShare) {
+  start();
+  std::vector<std::unique_ptr<Call<ModelInferResponse>>> calls;
+  grpc::Status refused;
+  for (;;) {
+    ASSERT_LT(calls.size(), 20U);
+    const std::size_t before = commons.bodies->used();
+    auto call = infer_by(*channel, "large");
+    // Its answer lies there and is not taken, or it is refused: then it ends.
+    const auto soon = std::chrono::steady_clock::now() + std::chrono::milliseconds(500);
+    while (commons.bodies->used() < before + large / 2 && std::chrono::steady_clock::now() < soon)
+      std::this_thread::yield();
+    if (commons.bodies->used() < before + large / 2) {
+      refused = call->end();
+      break;
+    }
+    calls.push_back(std::move(call));
+  }
+  EXPECT_GE(calls.size(), 12U);
+  EXPECT_LE(commons.bodies->used(), 52 * mebi + large / 2);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(refused.error_message(), HasSubstr("at most 54525952 are a connection's"));
+  EXPECT_EQ(commons.bodies->refusals(), 0U);
+  // Another connection is served.
+  EXPECT_TRUE(infer_by(*other, "large")->end().ok());
+  calls.clear();
+  wait_for_nothing_in_flight();
+  EXPECT_TRUE(infer_by(*channel, "large")->end().ok());
 }
 
 TEST_F(GrpcUntaken, OutputsOfRequestsThatWaitAreBytesInFlight) {

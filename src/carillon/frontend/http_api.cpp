@@ -429,10 +429,13 @@ std::variant<HttpReply, Deferred> HttpApi::infer(std::string_view model, std::st
                                   "'; it must be the number of bytes of the JSON");
     json_size = n;
   }
-  const Surroundings around{
-      .regions = &commons_.regions, .key = key_of(request.caller.get()), .room = &request.room};
+  const Surroundings around{.regions = &commons_.regions,
+                            .key = key_of(request.caller.get()),
+                            .room = &request.room,
+                            .admitted = request.admitted.get()};
   auto parsed = json_size == 0U ? parse_infer_raw(**view, request.body, arrival, around)
                                 : parse_infer_json(**view, request.body, json_size, arrival, around);
+  request.admitted.reset();
   if (!parsed && parsed.error().code == ErrorCode::resource_exhausted)
     return full_reply(parsed.error().message);
   if (!parsed) return error_reply(parsed.error());

@@ -9,6 +9,7 @@
 
 #include <boost/beast/core/string.hpp>
 
+#include "carillon/frontend/reading_room.h"
 #include "carillon/frontend/trace.h"
 
 namespace carillon::frontend {
@@ -21,12 +22,18 @@ constexpr std::size_t smallest_packed = 1024;  // answers below are not worth pa
 constexpr std::size_t light_json = std::size_t{1} << 20;
 constexpr std::size_t light_answer = std::size_t{64} << 10;  // packed here
 
-// How much of a body is JSON, as far as its header can be believed.
-std::size_t json_size(const HttpRequest& request) {
-  std::size_t n = request.body.size();
+// How much of a body of `size` bytes is JSON, as far as its header can be believed.
+std::size_t json_size(const HttpRequest& request, std::size_t size) {
+  std::size_t n = size;
   if (const auto& text = request.inference_header_length)
     std::from_chars(text->data(), text->data() + text->size(), n);
-  return std::min(n, request.body.size());
+  return std::min(n, size);
+}
+
+// Whether it is an inference by its path: what is refused later for another reason may be taken for one.
+bool is_inference(const HttpRequest& request) {
+  const std::string_view target = request.target;
+  return request.method == "POST" && target.substr(0, target.find('?')).ends_with("/infer");
 }
 
 TimePoint steady_now() {
@@ -89,8 +96,8 @@ std::optional<HttpReply> HttpExchange::take_header(HttpFields fields) {
     record_->trace = trace_;
   }
   if (!fields.repeated.empty())
-    return error_reply(400, "the request has the header " + std::string(fields.repeated) +
-                                " twice; which of them counts?");
+    return error_reply(
+        400, "the request has the header " + std::string(fields.repeated) + " twice; which of them counts?");
   if (shared.commons.draining && request_.method != "GET")
     return error_reply(503, "the server is going away");
   content_encoding_ = fields.content_encoding;
@@ -113,8 +120,21 @@ std::optional<HttpReply> HttpExchange::reserve(std::uint64_t size) {
   if (size > most)
     return error_reply(413, "the body has " + std::to_string(size) + " bytes; at most " +
                                 std::to_string(most) + " are allowed");
-  if (request_.room.grow(static_cast<std::size_t>(size))) return std::nullopt;
-  return no_room_reply("a body of " + std::to_string(size) + " bytes", static_cast<std::size_t>(size));
+  if (!request_.room.grow(static_cast<std::size_t>(size)))
+    return no_room_reply("a body of " + std::to_string(size) + " bytes", static_cast<std::size_t>(size));
+  if (admit_json(static_cast<std::size_t>(size))) return std::nullopt;
+  request_.room.shrink_to(0);
+  return full_reply("there is no room now to read the JSON of a body of " + std::to_string(size) +
+                    " bytes: too many are in flight; tensors take less as blobs (binary_data_size)");
+}
+
+// Of a body of `size` bytes, for which there is room. False: there is none to read its JSON in.
+bool HttpExchange::admit_json(std::size_t size) {
+  const std::size_t json = json_size(request_, size);
+  const bool packed = !content_encoding_.empty() && !boost::beast::iequals(content_encoding_, "identity");
+  if (request_.admitted || packed || json <= light_json || !is_inference(request_)) return true;
+  request_.admitted = loop_->shared->commons.parse_room->admit(most_json_cost(json), request_.room.bytes());
+  return request_.admitted != nullptr;
 }
 
 HttpReply HttpExchange::no_room_reply(const std::string& what, std::size_t bytes) const {
@@ -139,7 +159,9 @@ void HttpExchange::body_done() {
     return answer(error_reply(415, "Content-Encoding is '" + content_encoding_.substr(0, 64) +
                                        "'; gzip and deflate are understood"));
   }
-  if (json_size(request_) > light_json) return dispatch_heavy(false);
+  // One whose size was not told has its place now, or is read where it finds room.
+  (void)admit_json(request_.body.size());
+  if (json_size(request_, request_.body.size()) > light_json) return dispatch_heavy(false);
   dispatch();
 }
 

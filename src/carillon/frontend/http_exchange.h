@@ -56,7 +56,8 @@ class HttpExchange {
   // there: the request counts as open.
   void begin();
   std::optional<HttpReply> take_header(HttpFields fields);
-  // Takes room for a body of `size` bytes, before any of it is read.
+  // Takes room for a body of `size` bytes, before any of it is read; for large JSON of an inference also a
+  // place in the room where it is read.
   std::optional<HttpReply> reserve(std::uint64_t size);
   // Of `what`, with which this request's body has `bytes` bytes.
   HttpReply no_room_reply(const std::string& what, std::size_t bytes) const;
@@ -89,6 +90,7 @@ class HttpExchange {
   enum class Stage { none, open, packing };
 
   void count_open(bool open);
+  bool admit_json(std::size_t size);
   void take_room();
   void unpack_body();
   void dispatch();

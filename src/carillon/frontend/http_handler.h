@@ -14,6 +14,7 @@
 #include "carillon/frontend/guard.h"
 #include "carillon/frontend/http_reply.h"
 #include "carillon/frontend/padded_bytes.h"
+#include "carillon/frontend/parse_room.h"
 
 namespace carillon::frontend {
 
@@ -34,6 +35,8 @@ struct HttpRequest {
   PaddedBytes body;  // unpacked
   // The body's share of what may be in flight; to be kept as long as what was made of the body.
   Reservation room;
+  // Of large JSON: its place in the room where it is read; null: it has none.
+  std::unique_ptr<ParseRoom::Admission> admitted;
   std::shared_ptr<Caller> caller;  // what admit() gave
   Duration waited{0};              // since it was here as a whole
   TraceContext trace;

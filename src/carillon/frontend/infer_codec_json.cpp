@@ -589,7 +589,7 @@ Result<InferRequest> read_infer_json(const controller::ModelView& model, const P
                    std::to_string(longest_json) + " are allowed: send large tensors as blobs");
   if (json.empty()) return invalid("the body has no JSON");
 
-  ReadingRoom reading(around.room, all.size());
+  ReadingRoom reading(around.room, all.size(), around.admitted);
   if (reading.heeds())
     if (auto room = reading.take(json_reading_cost(json), "reading the JSON"); !room)
       return std::unexpected(std::move(room.error()));

@@ -9,6 +9,7 @@
 
 #include "carillon/controller/service.h"
 #include "carillon/frontend/byte_budget.h"
+#include "carillon/frontend/parse_room.h"
 #include "carillon/frontend/shared_memory.h"
 #include "carillon/graph/tensor.h"
 
@@ -39,9 +40,10 @@ struct Fetch {
 
 // What a request may lean on beside its message.
 struct Surroundings {
-  const SharedMemory* regions = nullptr;  // null: there are none
-  const Key* key = nullptr;               // whose request it is; null: there are no keys
-  Reservation* room = nullptr;            // grows for inputs from shared memory; null: without a bound
+  const SharedMemory* regions = nullptr;     // null: there are none
+  const Key* key = nullptr;                  // whose request it is; null: there are no keys
+  Reservation* room = nullptr;               // grows for inputs from shared memory; null: without a bound
+  ParseRoom::Admission* admitted = nullptr;  // of large JSON; null: there is none
 };
 
 // A request as a codec leaves it: checked against the model's config, tensors in place but for `fetches`.

@@ -32,7 +32,7 @@ std::size_t end_of_text(std::string_view json, std::size_t at) {
 
 Result<> ReadingRoom::take(std::size_t bytes, std::string_view what) {
   if (!heeds()) return {};
-  const std::size_t most = taken_.most_beside(taken_.bytes() + room_->bytes());
+  const std::size_t most = taken_.most_beside(taken_.bytes() + in_turn_ + room_->bytes());
   if (bytes > most)
     return invalid(std::string(what) + " would take " + std::to_string(bytes) + " bytes, and " +
                    std::to_string(most) +
@@ -41,8 +41,21 @@ Result<> ReadingRoom::take(std::size_t bytes, std::string_view what) {
   return take_copy(bytes, what);
 }
 
+bool ReadingRoom::find(std::size_t bytes) {
+  if (turn_ == nullptr) {
+    if (taken_.grow_within(bytes, room_->bytes())) return true;
+    if (admitted_ == nullptr || taken_.bytes() + bytes > admitted_->bytes()) return false;
+    turn_ = admitted_->wait();
+    in_turn_ = taken_.bytes();
+    taken_.shrink_to(0);
+  }
+  if (bytes > admitted_->bytes() - in_turn_) return taken_.grow_within(bytes, room_->bytes());
+  in_turn_ += bytes;
+  return true;
+}
+
 Result<> ReadingRoom::take_copy(std::size_t bytes, std::string_view what) {
-  if (!heeds() || taken_.grow_within(bytes, room_->bytes())) return {};
+  if (!heeds() || find(bytes)) return {};
   return fail(ErrorCode::resource_exhausted, "there is no room now for the " + std::to_string(bytes) +
                                                  " bytes that " + std::string(what) +
                                                  " takes: too many are in flight");

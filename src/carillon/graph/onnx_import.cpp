@@ -100,8 +100,8 @@ Result<std::vector<Dimension>> dimensions_of(const onnx::TensorShapeProto& shape
     }
     if (dim.dim_value() < -1 || dim.dim_value() > (std::int64_t{1} << 40))
       return invalid(where + " has an extent of " + std::to_string(dim.dim_value()));
-    // Some exporters write 0 or -1 for "not known".
-    out.push_back({dim.dim_value() <= 0 ? -1 : dim.dim_value(), ""});
+    // Some exporters write -1 for "not known".
+    out.push_back({dim.dim_value(), ""});
   }
   return out;
 }

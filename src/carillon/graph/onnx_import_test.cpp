@@ -169,6 +169,33 @@ TEST(ImportOnnx, ModelWithoutBatch) {
   EXPECT_FALSE(m.import().has_value()) << "4 is no batch";
 }
 
+// An extent of 0 in the file is fixed, as any other; -1 is open.
+TEST(ImportOnnx, AnExtentOf0IsFixed) {
+  Onnx m;
+  m.f32("w", {0, 4}, {});
+  m.input("x", {"3", "0"}).node("MatMul", {"x", "w"}, {"y"}).output("y");
+  const auto model = m.import({.open = true, .batched = false});
+  ASSERT_TRUE(model.has_value()) << model.error().message;
+  EXPECT_EQ((*model)->inputs()[0].shape, (Shape{3, 0}));
+  EXPECT_EQ((*model)->outputs()[0].shape, (Shape{3, 4}));
+  EXPECT_TRUE((*model)->specialize(1).has_value());
+  // Dims that leave it to the file leave it at 0.
+  EXPECT_TRUE(m.import({.input_shapes = {{"x", {3, -1}}}, .batched = false}).has_value());
+  const auto other = m.import({.input_shapes = {{"x", {3, 5}}}, .batched = false});
+  ASSERT_FALSE(other.has_value());
+  EXPECT_THAT(other.error().message, HasSubstr("dimension 1 is 0 in the file, but 5 was asked for"));
+
+  Onnx first;
+  first.input("x", {"0", "4"}).node("Relu", {"x"}, {"y"}).output("y");
+  EXPECT_TRUE(first.import({.batched = false}).has_value());
+  const auto batched = first.import();
+  ASSERT_FALSE(batched.has_value());
+  EXPECT_THAT(batched.error().message, HasSubstr("dimension 0 is fixed at 0, so it is no batch dimension"));
+  Onnx open;
+  open.input("x", {"-1", "4"}).node("Relu", {"x"}, {"y"}).output("y");
+  EXPECT_TRUE(open.import().has_value());
+}
+
 TEST(ImportOnnx, BatchFixedAtOneRunsAloneOnly) {
   Onnx m;
   m.input("x", {"1", "4"}).node("Relu", {"x"}, {"y"}).output("y");

@@ -194,7 +194,7 @@ Result<> Signature::add_input(const Input& input,
   for (std::size_t d = 0; d < input.dimensions.size(); ++d) {
     const Dimension& dimension = input.dimensions[d];
     if (batched_ && d == 0) {
-      if (dimension.extent > 1)
+      if (dimension.extent > 1 || dimension.extent == 0)
         return invalid(where + ": dimension 0 is fixed at " + std::to_string(dimension.extent) +
                        ", so it is no batch dimension; set max_batch_size to 0");
       if (dimension.extent == 1) fixed_at_one_ = spec.name;

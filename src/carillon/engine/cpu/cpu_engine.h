@@ -31,7 +31,8 @@ struct CpuOptions {
 // be slow on the common layout.
 //
 // Plans are made once for all teams: by default kernels are made for `threads` parts, of which a team's
-// threads take what they get hold of. The thread that calls Plan::run flushes denormals to zero from then on.
+// threads take what they get hold of. While a plan compiles or runs, its threads take denormals for zeros and
+// make none (docs/engines.md).
 std::unique_ptr<Engine> make_cpu_engine(const CpuOptions& options);
 
 }  // namespace carillon::engine

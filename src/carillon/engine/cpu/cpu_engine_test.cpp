@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <immintrin.h>
 
@@ -15,6 +16,8 @@ namespace carillon::engine {
 namespace {
 
 using namespace testing;
+using ::testing::ElementsAre;
+using ::testing::IsNan;
 using Make = std::function<Graph(std::int64_t)>;
 
 Engine& the_engine() {
@@ -565,6 +568,49 @@ TEST(CpuEngine, LeavesTheThreadsFloatsAsTheyWere) {
   const Bound memory(*model, plan, random_inputs(make(2), 1));
   ASSERT_TRUE(plan.run({0, plan.kernels()}, memory.binding(), {}).has_value());
   EXPECT_EQ(_mm_getcsr() & flushes, 0U) << "running";
+}
+
+// As docs/engines.md says it, by oneDNN and by plain code.
+TEST(CpuEngine, TakesDenormalsForZerosAndMakesNone) {
+  const Make make = [](std::int64_t n) {
+    GraphMaker m;
+    const auto x = m.input({n, 4});
+    auto large = std::make_shared<graph::Tensor>(TensorType{graph::DataType::f32, {4}});
+    std::ranges::fill(large->as<float>(), 1e38F);
+    const auto c = m.constant(large);
+    m.g.outputs = {m.node("Sqrt", {x}, {n, 4}),   m.node("Mul", {x, c}, {n, 4}),
+                   m.node("Sign", {x}, {n, 4}),   m.node("Mul", {x, x}, {n, 4}),
+                   m.node("Div", {x, x}, {n, 4}), m.node("Identity", {x}, {n, 4})};
+    const auto above = m.value({n, 4}, graph::DataType::boolean);
+    m.g.nodes.push_back(
+        {.name = "above",
+         .op = "Greater",
+         .inputs = {x, m.constant(std::make_shared<graph::Tensor>(TensorType{graph::DataType::f32, {1}}))},
+         .outputs = {above}});
+    m.g.outputs.push_back(above);
+    return std::move(m.g);
+  };
+  const auto model = compile(make, {1});
+  const Plan& plan = *model->plan(1);
+  auto given = std::make_shared<graph::Tensor>(TensorType{graph::DataType::f32, {1, 4}});
+  const std::array x{1e-39F, 5e-39F, 0x1p-126F, 0x1p-70F};  // two denormals, the least that is none
+  std::ranges::copy(x, given->as<float>().begin());
+  const Bound memory(*model, plan, {given});
+  ASSERT_TRUE(plan.run({0, plan.kernels()}, memory.binding(), {}).has_value());
+  const auto is = [&](std::size_t output) {
+    const auto all = memory.outputs()[output]->as<float>();
+    return std::vector<float>(all.begin(), all.end());
+  };
+  EXPECT_THAT(is(0), ElementsAre(0, 0, 0x1p-63F, 0x1p-35F)) << "Sqrt";
+  EXPECT_THAT(is(1), ElementsAre(0, 0, 0x1p-126F * 1e38F, 0x1p-70F * 1e38F)) << "Mul";
+  EXPECT_THAT(is(2), ElementsAre(0, 0, 1, 1)) << "Sign";
+  EXPECT_THAT(is(3), ElementsAre(0, 0, 0, 0)) << "x * x: 2^-140 is none";
+  EXPECT_THAT(is(4), ElementsAre(IsNan(), IsNan(), 1, 1)) << "Div";
+  EXPECT_THAT(is(5), ElementsAre(x[0], x[1], x[2], x[3])) << "what only moves keeps them";
+  const auto above = memory.outputs()[6]->bytes();
+  EXPECT_THAT(std::vector<std::byte>(above.begin(), above.end()),
+              ElementsAre(std::byte{0}, std::byte{0}, std::byte{1}, std::byte{1}))
+      << "Greater";
 }
 
 TEST(CpuEngine, SaysWhichNodeHasNoKernel) {

@@ -124,10 +124,18 @@ class QuantizedProduct {
     if (least < -128 || most > 127) return false;
     FusedPostOps fused;
     bool fuse = append_post_ops(builder_, node_, 0, node_.post_ops.size(), asked_.y, fused);
-    auto desc = choose(fuse ? &fused.ops : nullptr);
+    // oneDNN rounds what it has added the zero point to, which takes a sum in the middle between two steps to
+    // another one where the zero point is odd. So the sum is rounded before.
+    const auto round_first = [&](dnnl::post_ops ops) {
+      if (!q_.real_result() && shifted(q_.y_zero)) ops.append_eltwise(dnnl::algorithm::eltwise_round, 0, 0);
+      return ops;
+    };
+    dnnl::post_ops ops = round_first(fuse ? fused.ops : dnnl::post_ops());
+    auto desc = choose(ops);
     if (!desc && fuse && !node_.post_ops.empty()) {
       fuse = false;
-      desc = choose(nullptr);
+      ops = round_first({});
+      desc = choose(ops);
     }
     if (!desc) return false;
 
@@ -135,7 +143,7 @@ class QuantizedProduct {
     const Desc source = with_type(asked_.w, DnnlType::s8);
     if (const Desc* known = builder_.known_layout(w, asked_.w.get_dims(), DnnlType::s8);
         known != nullptr && *known != desc->weights_desc()) {
-      auto same = attempt(desc->src_desc(), *known, desc->dst_desc(), fuse ? &fused.ops : nullptr);
+      auto same = attempt(desc->src_desc(), *known, desc->dst_desc(), ops);
       if (same && std::string_view(same->impl_info_str()) == desc->impl_info_str()) desc = same;
     }
     Operand x = source_in(desc->src_desc());
@@ -166,7 +174,7 @@ class QuantizedProduct {
     return true;
   }
 
-  std::optional<PrimitiveDesc> choose(const dnnl::post_ops* ops) {
+  std::optional<PrimitiveDesc> choose(const dnnl::post_ops& ops) {
     const Desc w(asked_.w.get_dims(), DnnlType::s8, memory::format_tag::any);
     std::optional<PrimitiveDesc> second;
     for (const auto& layout : asked_.layouts) {
@@ -177,13 +185,13 @@ class QuantizedProduct {
     return second;
   }
   std::optional<PrimitiveDesc> attempt(const Desc& x, const Desc& w, const Desc& y,
-                                       const dnnl::post_ops* ops) {
+                                       const dnnl::post_ops& ops) {
     dnnl::primitive_attr attributes = PlanBuilder::attributes();
     attributes.set_scales_mask(DNNL_ARG_WEIGHTS, asked_.channel_mask);
     if (dynamic_) attributes.set_scales_mask(DNNL_ARG_SRC, 0);
     if (shifted(q_.x_zero)) attributes.set_zero_points_mask(DNNL_ARG_SRC, 0);
     if (!q_.real_result() && shifted(q_.y_zero)) attributes.set_zero_points_mask(DNNL_ARG_DST, 0);
-    if (ops != nullptr) attributes.set_post_ops(*ops);
+    if (ops.len() > 0) attributes.set_post_ops(ops);
     const Desc bias = q_.bias == graph::no_value ? Desc() : row_major(asked_.bias, DnnlType::f32);
     PrimitiveDesc desc = asked_.make(x, w, bias, y, attributes);
     if (!desc || is_slow(desc.impl_info_str())) return std::nullopt;

@@ -63,7 +63,8 @@ struct ConvolutionCase {
   std::int64_t channels = 16, kernel = 3, stride = 1, groups = 1;
   DataType input = DataType::u8, weights = DataType::i8;
   int x_zero = 120, y_zero = 128, w_zero = 0, least = -127, most = 127;
-  bool real = false;  // the result
+  bool real = false;   // the result
+  bool exact = false;  // sums are scaled by 2^-4, so many lie in the middle between two steps
 };
 
 Graph convolution(const ConvolutionCase& c, std::int64_t batch) {
@@ -85,17 +86,17 @@ Graph convolution(const ConvolutionCase& c, std::int64_t batch) {
                               {"pads", V(2 * pixels, pad)},
                               {"group", c.groups}};
   std::vector<ValueId> inputs{x,
-                              l.scalar(0.02F),
+                              l.scalar(c.exact ? 0x1p-4F : 0.02F),
                               l.zero(c.input, c.x_zero),
                               l.whole(w, c.weights, c.least, c.most),
-                              l.scales(c.channels),
+                              c.exact ? l.scalar(1) : l.scales(c.channels),
                               l.zero(c.weights, c.w_zero)};
   if (c.real) {
     inputs.insert(inputs.end(), {graph::no_value, graph::no_value});
   } else {
-    inputs.insert(inputs.end(), {l.scalar(0.05F), l.zero(c.input, c.y_zero)});
+    inputs.insert(inputs.end(), {l.scalar(c.exact ? 1.0F : 0.05F), l.zero(c.input, c.y_zero)});
   }
-  inputs.push_back(l.whole({c.channels}, DataType::i32, -3000, 3000));
+  inputs.push_back(l.whole({c.channels}, DataType::i32, c.exact ? -99 : -3000, c.exact ? 99 : 3000));
   if (c.real) {
     const PostOp relu{.kind = PostOp::Kind::relu};
     l.m.g.outputs = {l.m.node("QLinearConv", inputs, y, attributes, {relu})};
@@ -267,6 +268,58 @@ TEST(QuantizedMatMul, AgreesWithARangeFoundAtRunTime) {
     const std::string kernels = expect_agrees(make, 1e-4);
     EXPECT_EQ(kernels.find("plain:QLinearMatMul"), std::string::npos) << kernels;
   }
+}
+
+// Sums that lie between two steps: they go to the even one before the zero point is added. All numbers are
+// exact.
+TEST(QuantizedConvolution, RoundsToEvenBeforeTheZeroPoint) {
+  const ConvolutionCase cases[] = {
+      {.name = "Usual", .x = {16, 9, 9}},
+      {.name = "FewChannels", .x = {3, 12, 12}, .channels = 5, .kernel = 7, .stride = 2},
+      {.name = "OnePixel", .x = {32, 6, 6}, .channels = 40, .kernel = 1},
+      {.name = "Depthwise", .x = {24, 8, 8}, .channels = 24, .groups = 24},
+      {.name = "Groups", .x = {12, 8, 8}, .channels = 12, .groups = 3},
+      {.name = "Line", .x = {16, 30}, .channels = 32, .kernel = 5, .stride = 2},
+      {.name = "Volume", .x = {8, 4, 5, 5}},
+  };
+  for (ConvolutionCase c : cases) {
+    c.exact = true;
+    c.least = -2;
+    c.most = 2;
+    for (const auto& [type, y_zero] :
+         {std::pair(DataType::u8, 127), {DataType::u8, 128}, {DataType::i8, -3}, {DataType::i8, 0}}) {
+      c.input = type;
+      c.x_zero = type == DataType::u8 ? 120 : -3;
+      c.y_zero = y_zero;
+      SCOPED_TRACE(c.name + " " + std::to_string(y_zero));
+      const std::string kernels = expect_agrees([&](std::int64_t n) { return convolution(c, n); }, 0);
+      EXPECT_EQ(kernels.find("plain:QLinearConv"), std::string::npos) << kernels;
+      EXPECT_EQ(kernels.find(" ref"), std::string::npos) << kernels;
+    }
+  }
+}
+
+TEST(QuantizedMatMul, RoundsToEvenBeforeTheZeroPoint) {
+  for (const auto& [type, y_zero] :
+       {std::pair(DataType::u8, 127), {DataType::u8, 128}, {DataType::i8, -3}, {DataType::i8, 0}})
+    for (const std::int64_t columns : {1, 33, 64}) {
+      SCOPED_TRACE(std::to_string(columns) + " columns, " + std::to_string(y_zero));
+      const int x_zero = type == DataType::u8 ? 120 : -3;
+      const auto make = [&, type = type, y_zero = y_zero](std::int64_t n) {
+        QuantizedLayers l;
+        const auto x = l.quantize(l.m.input({n, 7, 48}), type, x_zero);
+        const auto y =
+            l.byte_node("QLinearMatMul",
+                        {x, l.scalar(0x1p-4F), l.zero(type, x_zero),
+                         l.whole({48, columns}, DataType::i8, -2, 2), l.scalar(1), l.zero(DataType::i8, 0),
+                         l.scalar(1), l.zero(type, y_zero), l.whole({columns}, DataType::i32, -99, 99)},
+                        {n, 7, columns}, type);
+        l.m.g.outputs = {l.steps(y, y_zero)};
+        return std::move(l.m.g);
+      };
+      const std::string kernels = expect_agrees(make, 0);
+      EXPECT_EQ(kernels.find("plain:QLinearMatMul"), std::string::npos) << kernels;
+    }
 }
 
 // Bytes in channels-last from convolution to convolution, whatever lies between.

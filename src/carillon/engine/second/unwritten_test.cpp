@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -346,6 +347,49 @@ TEST_P(Unwritten, AnIndexThatIsKnownToBeOutsideIsRefusedAtOnce) {
     if (!openvino_runs()) continue;  // it finds out when it runs
     ASSERT_FALSE(loaded) << how.name;
     EXPECT_THAT(loaded.error().message, HasSubstr("has the index 4, which is outside of 4"));
+  }
+}
+
+// OpenVINO's TopK takes no k of 0, and takes one beyond its axis for the axis.
+TEST_P(Unwritten, TopKGivesAsManyAsAnInputSays) {
+  if (!openvino_runs()) GTEST_SKIP() << "onnxruntime does not tell how many there can be";
+  Onnx m;
+  m.input("x", {"2", "4"}).input("k", {"1"}, DataType::i64);
+  m.node("TopK", {"x", "k"}, {"v", "i"}, "best").node("Neg", {"v"}, {"y"});
+  m.output("y").output("i", DataType::i64);
+  const auto loaded = load(m, {.batched = false});
+  ASSERT_TRUE(loaded) << loaded.error().message;
+  const std::vector<float> x{3, 1, 4, 2, 5, 8, 6, 7};
+  const std::vector<float> best[] = {{4, 3, 2, 1}, {8, 7, 6, 5}};
+  const std::vector<std::int64_t> places[] = {{2, 0, 3, 1}, {1, 3, 2, 0}};
+  const auto asked = [&](std::int64_t k) {
+    Inputs inputs;
+    inputs.emplace("x", filled({2, 4}, 0));
+    std::ranges::copy(x, inputs.at("x").as<float>().begin());
+    Tensor how_many({DataType::i64, {1}});
+    how_many.as<std::int64_t>()[0] = k;
+    inputs.emplace("k", std::move(how_many));
+    return run(inputs);
+  };
+  for (const std::int64_t k : {2, 0, 4, 1, 0}) {
+    const auto got = asked(k);
+    ASSERT_TRUE(got) << k << ": " << got.error().message;
+    std::vector<std::byte> want;
+    const auto put = [&](const auto& value) {
+      const auto bytes = std::as_bytes(std::span(&value, 1));
+      want.insert(want.end(), bytes.begin(), bytes.end());
+    };
+    for (const auto& row : best)
+      for (const float each : std::span(row).first(static_cast<std::size_t>(k))) put(-each);
+    for (const auto& row : places)
+      for (const std::int64_t each : std::span(row).first(static_cast<std::size_t>(k))) put(each);
+    EXPECT_EQ(*got, want) << k;
+  }
+  for (const std::int64_t k : {-1, 5}) {
+    const auto got = asked(k);
+    ASSERT_FALSE(got) << k;
+    EXPECT_EQ(got.error().code, ErrorCode::invalid_argument);
+    EXPECT_THAT(got.error().message, HasSubstr("has a k outside of its axis"));
   }
 }
 

@@ -17,8 +17,8 @@
 #include <tbb/task_arena.h>
 
 #include "carillon/base/bytes.h"
+#include "carillon/engine/openvino/module/data_watch.h"
 #include "carillon/engine/openvino/module/passed_on.h"
-#include "carillon/engine/openvino/module/unwritten.h"
 #include "carillon/engine/second/guarded.h"
 #include "carillon/graph/bounded.h"
 
@@ -177,7 +177,7 @@ struct Shared {
   std::vector<ov::Output<const ov::Node>> inputs;   // as they were before results were taken out
   std::vector<std::string> outputs;                 // their names, likewise
   std::vector<ov::Output<const ov::Node>> results;  // of what is compiled; behind its own what is watched
-  UnwrittenWatch watch;
+  DataWatch watch;
   bool one_thread = false;
   mutable std::atomic<bool> ran = false;  // well, once at least
 };
@@ -390,7 +390,7 @@ class NetworkOf final : public Network {
       // Extents of 0 were looked at for each size (shapes_at): what else may be empty the data decide.
       copy->reshape(shapes_for(*copy, options.inputs, ov::Dimension(1, -1)));
       const auto shared = std::make_shared<Shared>();
-      shared->watch = UnwrittenWatch::add(*copy);
+      shared->watch = DataWatch::add(*copy);
       copy->reshape(shapes_for(*copy, options.inputs));
       shared->one_thread = options.threads == 1;
       shared->inputs = std::as_const(*copy).inputs();

@@ -8,14 +8,17 @@
 
 #include <openvino/openvino.hpp>
 
-// Results that OpenVINO's CPU plugin does not write, and memory that is not its own that it reads or writes,
-// without telling of either:
+// What the data of a run can make OpenVINO's CPU plugin do wrong. It leaves results unwritten, and reads or
+// writes memory that is not its own, without telling of either; and it refuses what ONNX allows:
 //
 // - A Loop that runs 0 times leaves what it collects unwritten. The result keeps the numbers and the extents
 //   of the run before.
 // - Most operators leave their result unwritten where an operand has no elements and the result has some (a
 //   product over a dimension of 0, a convolution that pads, the last state of an LSTM over no steps).
 // - GatherND reads, and ScatterElements writes, at an index outside of its axis. Gather gives zeros there.
+// - TopK does not run with a k of 0, which is what trial runs on zeros have where k is an input. A k beyond
+// its
+//   axis gives as many as there are.
 //
 // The run before may have been another client's, and operators that read such a result carry its numbers on
 // to outputs that are written. So clearing outputs is not enough: a run in which this happens must fail.
@@ -28,15 +31,16 @@ class BadData : public std::runtime_error {
 };
 
 // Looks after one compiled model's runs. Any number of threads may use it once it is made.
-class UnwrittenWatch {
+class DataWatch {
  public:
   // Of a model whose inputs have elements, whatever their open extents are. Adds outputs behind the model's
-  // own that tell what check() needs, and bounds indices by their axes. Throws std::runtime_error, naming the
-  // operator, where every run would fail, or where the operator is inside a body, which shows nothing.
-  static UnwrittenWatch add(ov::Model& model);
+  // own that tell what check() needs, bounds indices and TopK's k by their axes, and gives nothing for a k of
+  // 0. Throws std::runtime_error, naming the operator, where every run would fail, or where the operator is
+  // inside a body, which shows nothing.
+  static DataWatch add(ov::Model& model);
 
   // After a run, of which `result` gives what each result is, counted as the model has them. Throws BadData,
-  // naming the operator, where one left a result unwritten or had an index outside of its axis.
+  // naming the operator, where one left a result unwritten, or had an index or a k outside of its axis.
   void check(const std::function<ov::Tensor(std::size_t)>& result) const;
   // Whether outputs may be left unwritten at all, as far as the operators tell: whoever hands out memory for
   // them clears it first.

@@ -1,4 +1,4 @@
-#include "carillon/engine/openvino/module/unwritten.h"
+#include "carillon/engine/openvino/module/data_watch.h"
 
 #include <algorithm>
 #include <array>
@@ -27,6 +27,7 @@
 #include <openvino/op/reshape.hpp>
 #include <openvino/op/result.hpp>
 #include <openvino/op/shape_of.hpp>
+#include <openvino/op/slice.hpp>
 #include <openvino/op/squeeze.hpp>
 #include <openvino/op/subtract.hpp>
 #include <openvino/op/util/gather_base.hpp>
@@ -34,6 +35,7 @@
 #include <openvino/op/util/multi_subgraph_base.hpp>
 #include <openvino/op/util/scatter_elements_update_base.hpp>
 #include <openvino/op/util/scatter_nd_base.hpp>
+#include <openvino/op/util/topk_base.hpp>
 
 namespace carillon::engine::second {
 namespace {
@@ -223,6 +225,34 @@ ov::Output<ov::Node> bound_indices(ov::Node& node, const Indexed& how) {
   return std::make_shared<v1::ReduceSum>(some, constant({0}), true);
 }
 
+// Has TopK find one at least, and as many as its axis has at most, and gives on as many of these as k says:
+// none for 0. Returns [1]: 1 where k was outside of the axis, else 0.
+ov::Output<ov::Node> bound_k(ov::op::util::TopKBase& node) {
+  using namespace ov::op;
+  const auto constant = [](std::int64_t value) {
+    return v0::Constant::create(ov::element::i64, {1}, {value});
+  };
+  const auto axis = constant(static_cast<std::int64_t>(node.get_axis()));
+  const auto zero = constant(0), one = constant(1);
+  const auto k = std::make_shared<v1::Reshape>(
+      std::make_shared<v0::Convert>(node.input_value(1), ov::element::i64), one, false);
+  const auto extent =
+      std::make_shared<v8::Gather>(std::make_shared<v3::ShapeOf>(node.input_value(0)), axis, zero);
+  const auto wanted = std::make_shared<v1::Maximum>(std::make_shared<v1::Minimum>(k, extent), zero);
+  const auto found = std::make_shared<v0::Squeeze>(std::make_shared<v1::Maximum>(wanted, one), zero);
+  node.input(1).replace_source_output(found);
+  for (ov::Output<ov::Node>& all : node.outputs()) {
+    const auto readers = all.get_target_inputs();
+    const auto some = std::make_shared<v8::Slice>(all, zero, wanted, one, axis);
+    some->set_friendly_name(node.get_friendly_name());
+    for (auto reader : readers) reader.replace_source_output(some);
+    // Outputs of the model keep their names.
+    some->output(0).set_names(all.get_names());
+    all.set_names({});
+  }
+  return std::make_shared<v0::Convert>(std::make_shared<v1::NotEqual>(k, wanted), ov::element::i64);
+}
+
 // Calls `visit` for each operator of the model and, with `inside`, of the bodies in it.
 template <typename Visit>
 void each_node(const ov::Model& model, const Visit& visit, bool inside = false) {
@@ -236,8 +266,8 @@ void each_node(const ov::Model& model, const Visit& visit, bool inside = false) 
 
 }  // namespace
 
-UnwrittenWatch UnwrittenWatch::add(ov::Model& model) {
-  UnwrittenWatch out;
+DataWatch DataWatch::add(ov::Model& model) {
+  DataWatch out;
   ov::ResultVector results;
   const std::size_t own = model.get_output_size();
   const auto watch = [&](What what, const ov::Output<ov::Node>& value, std::string error) {
@@ -278,6 +308,10 @@ UnwrittenWatch UnwrittenWatch::add(ov::Model& model) {
       return;
     }
     watch_indices(node, inside);
+    if (auto* const top = dynamic_cast<ov::op::util::TopKBase*>(&node);
+        top != nullptr && !inside && !is_constant(node.input_value(1)) &&
+        node.get_input_partial_shape(0).rank().is_static())
+      watch(What::outside, bound_k(*top), name_of(node) + " has a k outside of its axis");
     if (inside || always_writes(node)) return;
     const auto outputs = node.outputs();
     if (std::ranges::none_of(outputs,
@@ -294,7 +328,7 @@ UnwrittenWatch UnwrittenWatch::add(ov::Model& model) {
   return out;
 }
 
-void UnwrittenWatch::check(const std::function<ov::Tensor(std::size_t)>& result) const {
+void DataWatch::check(const std::function<ov::Tensor(std::size_t)>& result) const {
   for (const Watched& each : watched_) {
     const ov::Tensor told = result(each.result);
     const auto first = [&]() -> std::int64_t {
