@@ -104,7 +104,7 @@ std::vector<T> run(const Case& c, const Operands& operands, Instructions with, M
   shape.y_zero = y_zero;
   if (!x_zero_read) shape.x_zero = c.x_zero;
   const graph::Tensor packed = ByteProduct::pack(operands.w, zeros, with);
-  shape.wide = ByteProduct::is_wide(packed);
+  shape.sorted = ByteProduct::is_sorted(packed);
   const ByteProduct original(shape, with, behind);
   graph::Faults faults;
   const auto kernel = original.copy(faults);
@@ -178,13 +178,13 @@ TEST(ByteProduct, SumsAreExact) {
   }
 }
 
-TEST(ByteProduct, TakesWideStepsOnlyWhereManyDoNotFit) {
+TEST(ByteProduct, SortsStepsOnlyWhereManyWeightsDoNotFit) {
   const Operands few({1, 400, 64, DataType::u8, DataType::i8, Numbers::few_large}), any({1, 400, 64});
   for (const auto with : {Instructions::avx2, Instructions::avx512}) {
-    EXPECT_FALSE(ByteProduct::is_wide(ByteProduct::pack(few.w, nullptr, with)));
-    EXPECT_TRUE(ByteProduct::is_wide(ByteProduct::pack(any.w, nullptr, with)));
+    EXPECT_FALSE(ByteProduct::is_sorted(ByteProduct::pack(few.w, nullptr, with)));
+    EXPECT_TRUE(ByteProduct::is_sorted(ByteProduct::pack(any.w, nullptr, with)));
   }
-  EXPECT_FALSE(ByteProduct::is_wide(ByteProduct::pack(any.w, nullptr, Instructions::vnni)));
+  EXPECT_FALSE(ByteProduct::is_sorted(ByteProduct::pack(any.w, nullptr, Instructions::vnni)));
 }
 
 // The most that 16 bits bear, and one more: 255 * 128 in either direction.
@@ -295,7 +295,7 @@ TEST(ByteProduct, ConvolutionsAreExact) {
                                            .depth = window.depth(),
                                            .columns = columns,
                                            .signed_source = source == DataType::i8,
-                                           .wide = ByteProduct::is_wide(packed),
+                                           .sorted = ByteProduct::is_sorted(packed),
                                            .x_zero = x_zero,
                                            .window = window};
             graph::Faults faults;

@@ -57,7 +57,7 @@ class ByteProductLowering {
     const std::string with = " for instructions " + std::to_string(static_cast<int>(with_));
     const SharedTensor packed = builder_.derive("weights of a product of bytes" + with, from,
                                                 [&] { return ByteProduct::pack(*w, zero.get(), with_); });
-    shape_.wide = ByteProduct::is_wide(*packed);
+    shape_.sorted = ByteProduct::is_sorted(*packed);
     std::vector<Operand> operands(static_cast<std::size_t>(ByteProduct::operands));
     const auto layout = [&](const Desc& plain) {
       return shape_.window ? channels_last(plain.get_dims(), plain.get_data_type()) : plain;
