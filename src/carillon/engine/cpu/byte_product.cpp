@@ -200,13 +200,14 @@ struct Avx512 {
   _Pragma("GCC unroll 8") for (int r = 0; r < rows; ++r) _Pragma("GCC unroll 2") for (int v = 0; v < 2; ++v) \
       V::store(tile.sums + r * (V::bytes / 2) + v * (V::bytes / 4), sums[r][v]);
 
-// Sorted steps. A wide one has 16 bits of both, the weights' made on the way.
+// Sorted steps, whose products are added to the sums unless these are the first. A wide one has 16 bits of
+// both, the weights' made on the way.
 #define CARILLON_MULTIPLY_SORTED                                                                             \
   using Vector = typename V::Vector;                                                                         \
   constexpr std::int64_t stride = V::bytes == 64 ? 8 : 4;                                                    \
   Vector sums[rows][2];                                                                                      \
   _Pragma("GCC unroll 8") for (int r = 0; r < rows; ++r) _Pragma("GCC unroll 2") for (int v = 0; v < 2; ++v) \
-      sums[r][v] = V::load_sums(to + r * (V::bytes / 2) + v * (V::bytes / 4));                               \
+      sums[r][v] = first ? V::zero() : V::load_sums(to + r * (V::bytes / 2) + v * (V::bytes / 4));           \
   const Vector ones = V::ones();                                                                             \
   const std::byte* x = steps.narrow_x.data();                                                                \
   for (std::uint32_t s = 0; s < steps.narrow; ++s, x += stride * deep) {                                     \
@@ -240,7 +241,8 @@ CARILLON_AVX2 void multiply_avx2(const Tile& tile) {
   CARILLON_MULTIPLY_NARROW
 }
 template <typename V, int rows>
-CARILLON_AVX2 void multiply_sorted_avx2(const Sorted<4>& steps, const std::byte* weights, std::int32_t* to) {
+CARILLON_AVX2 void multiply_sorted_avx2(const Sorted<4>& steps, bool first, const std::byte* weights,
+                                        std::int32_t* to) {
   CARILLON_MULTIPLY_SORTED
 }
 template <typename V, int rows>
@@ -248,7 +250,7 @@ CARILLON_AVX512 void multiply_avx512(const Tile& tile) {
   CARILLON_MULTIPLY_NARROW
 }
 template <typename V, int rows>
-CARILLON_AVX512 void multiply_sorted_avx512(const Sorted<8>& steps, const std::byte* weights,
+CARILLON_AVX512 void multiply_sorted_avx512(const Sorted<8>& steps, bool first, const std::byte* weights,
                                             std::int32_t* to) {
   CARILLON_MULTIPLY_SORTED
 }
@@ -298,19 +300,19 @@ TileKernel find_tile(Instructions with, std::int64_t rows) {
   return table[rows - 1];
 }
 
-using SortedKernel4 = void (*)(const Sorted<4>&, const std::byte*, std::int32_t*);
-using SortedKernel8 = void (*)(const Sorted<8>&, const std::byte*, std::int32_t*);
-void multiply(const Sorted<4>& steps, std::int64_t rows, const std::byte* weights, std::int32_t* sums) {
-  static constexpr SortedKernel4 table[4] = {multiply_sorted_avx2<Avx2, 1>, multiply_sorted_avx2<Avx2, 2>,
+template <std::int64_t most>
+using SortedKernel = void (*)(const Sorted<most>&, bool first, const std::byte* weights, std::int32_t* sums);
+SortedKernel<4> find_sorted(const Sorted<4>&, std::int64_t rows) {
+  static constexpr SortedKernel<4> table[4] = {multiply_sorted_avx2<Avx2, 1>, multiply_sorted_avx2<Avx2, 2>,
                                              multiply_sorted_avx2<Avx2, 3>, multiply_sorted_avx2<Avx2, 4>};
-  table[rows - 1](steps, weights, sums);
+  return table[rows - 1];
 }
-void multiply(const Sorted<8>& steps, std::int64_t rows, const std::byte* weights, std::int32_t* sums) {
-  static constexpr SortedKernel8 table[most_rows] = {
+SortedKernel<8> find_sorted(const Sorted<8>&, std::int64_t rows) {
+  static constexpr SortedKernel<8> table[most_rows] = {
       multiply_sorted_avx512<Avx512, 1>, multiply_sorted_avx512<Avx512, 2>, multiply_sorted_avx512<Avx512, 3>,
       multiply_sorted_avx512<Avx512, 4>, multiply_sorted_avx512<Avx512, 5>, multiply_sorted_avx512<Avx512, 6>,
       multiply_sorted_avx512<Avx512, 7>, multiply_sorted_avx512<Avx512, 8>};
-  table[rows - 1](steps, weights, sums);
+  return table[rows - 1];
 }
 
 // Where rows of the source lie, and how their bytes become those without a sign, less a base.
@@ -448,15 +450,38 @@ CARILLON_AVX2 inline __m256 real_at(const Finish& f, std::int64_t r, std::int64_
   return _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole_at(f, r, c)), _mm256_load_ps(f.units + c),
                          _mm256_load_ps(f.biases + c));
 }
-// As bytes are made elsewhere (plain/quantised.cpp), NaN the smallest.
+// Sixteen columns of a row in 16 bits, in the order that packing leaves them. As bytes are made elsewhere
+// (plain/quantised.cpp): what is beyond a byte becomes the nearest, NaN the smallest, as which it is converted.
 CARILLON_AVX2 inline __m256i rounded_at(const Finish& f, std::int64_t r, std::int64_t c) {
-  const __m256 above = _mm256_max_ps(real_at(f, r, c), _mm256_set1_ps(-0x1p20F));
-  return _mm256_add_epi32(_mm256_cvtps_epi32(_mm256_min_ps(above, _mm256_set1_ps(0x1p20F))),
-                          _mm256_set1_epi32(f.y_zero));
+  const __m256 most = _mm256_set1_ps(0x1p20F);
+  const __m256i left = _mm256_cvtps_epi32(_mm256_min_ps(most, real_at(f, r, c))),
+                right = _mm256_cvtps_epi32(_mm256_min_ps(most, real_at(f, r, c + 8)));
+  return _mm256_adds_epi16(_mm256_packs_epi32(left, right),
+                           _mm256_set1_epi16(static_cast<std::int16_t>(f.y_zero)));
+}
+// Bytes, two rows at a time.
+template <typename To>
+CARILLON_AVX2 void finish_bytes(const Finish& f, To* to, std::int64_t step) {
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  for (std::int64_t c = 0; c < f.columns; c += 16)
+    for (std::int64_t r = 0; r < f.rows; r += 2) {
+      const bool two = r + 1 < f.rows;
+      const __m256i one = rounded_at(f, r, c), other = two ? rounded_at(f, r + 1, c) : one;
+      const __m256i both = _mm256_permutevar8x32_epi32(
+          std::is_signed_v<To> ? _mm256_packs_epi16(one, other) : _mm256_packus_epi16(one, other), order);
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + r * step + c), _mm256_castsi256_si128(both));
+      if (two)
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(to + (r + 1) * step + c),
+                         _mm256_extracti128_si256(both, 1));
+    }
 }
 // To: whole sums, real ones, or bytes. A row of the result is `step` elements behind the one before.
 template <typename To>
 CARILLON_AVX2 void finish(const Finish& f, To* to, std::int64_t step) {
+  if constexpr (sizeof(To) == 1) {
+    finish_bytes(f, to, step);
+    return;
+  }
   for (std::int64_t r = 0; r < f.rows; ++r, to += step)
     for (std::int64_t c = 0; c < f.columns; c += 16) {
       if constexpr (std::is_same_v<To, std::int32_t>) {
@@ -465,12 +490,6 @@ CARILLON_AVX2 void finish(const Finish& f, To* to, std::int64_t step) {
       } else if constexpr (std::is_same_v<To, float>) {
         _mm256_storeu_ps(to + c, real_at(f, r, c));
         _mm256_storeu_ps(to + c + 8, real_at(f, r, c + 8));
-      } else {
-        const __m256i both = _mm256_packs_epi32(rounded_at(f, r, c), rounded_at(f, r, c + 8));
-        const __m256i ordered = _mm256_permute4x64_epi64(both, 0xd8);
-        const __m128i low = _mm256_castsi256_si128(ordered), high = _mm256_extracti128_si256(ordered, 1);
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(to + c),
-                         std::is_signed_v<To> ? _mm_packs_epi16(low, high) : _mm_packus_epi16(low, high));
       }
     }
 }
@@ -1140,7 +1159,6 @@ void ByteProduct::multiply_sorted(std::int64_t first_panel, std::int64_t last_pa
     // A tile that is not full has its last row more than once.
     for (std::int64_t r = 0; r < tiles * rows; ++r)
       lines[static_cast<std::size_t>(r)] = r < count ? source.next() : lines[static_cast<std::size_t>(r - 1)];
-    sums.fill(0);
     for (std::int64_t step = 0; step < depth; step += Sorted<rows>::most) {
       const std::int64_t of_part = std::min(Sorted<rows>::most, depth - step);
       from.offsets = offsets + step;
@@ -1151,8 +1169,9 @@ void ByteProduct::multiply_sorted(std::int64_t first_panel, std::int64_t last_pa
       }
       for (std::int64_t p = first_panel; p < last_panel; ++p)
         for (std::int64_t t = 0; t < tiles; ++t)
-          carillon::engine::cpu::multiply(sorted[static_cast<std::size_t>(t)], std::min(rows, count - t * rows),
-                                          packed + places.weights + heads[p].weights, sums_of(p, t));
+          find_sorted(sorted[static_cast<std::size_t>(t)], std::min(rows, count - t * rows))(
+              sorted[static_cast<std::size_t>(t)], step == 0, packed + places.weights + heads[p].weights,
+              sums_of(p, t));
     }
     for (std::int64_t p = first_panel; p < last_panel; ++p)
       for (std::int64_t t = 0; t < tiles; ++t)
