@@ -38,6 +38,7 @@ PlanBuilder::PlanBuilder(const dnnl::engine& engine, const graph::Graph& graph, 
       ways_(ways),
       consumers_(graph.values.size()),
       is_output_(graph.values.size(), false),
+      shows_input_(graph.values.size(), false),
       places_(graph.values.size()),
       output_written_(graph.outputs.size(), false),
       origins_(graph::origins(graph, batch)),
@@ -79,16 +80,42 @@ void PlanBuilder::watch_inputs() {
   });
   if (!lost) return;
   std::vector<std::pair<Operand, Elements>> inputs;
-  for (const auto id : graph_.inputs)
-    if (graph::belongs(type(id).type, graph::TypeClass::floating))
-      inputs.push_back({places_[id.index()].front().operand,
-                        {type(id).type, static_cast<std::uint64_t>(type(id).elements())}});
+  bool shown = false;
+  for (const auto id : graph_.inputs) {
+    if (!graph::belongs(type(id).type, graph::TypeClass::floating)) continue;
+    std::vector<graph::ValueId> results;
+    std::int64_t elements = 0;
+    if (shows_in_products(id, results)) {
+      for (const auto result : results) elements += type(result).elements();
+      if (elements < type(id).elements()) {
+        shown = true;
+        for (const auto result : results) shows_input_[result.index()] = true;
+        continue;
+      }
+    }
+    inputs.push_back({places_[id.index()].front().operand,
+                      {type(id).type, static_cast<std::uint64_t>(type(id).elements())}});
+  }
   const bool always = std::ranges::any_of(graph_.values, [&](const graph::Value& value) {
     return value.constant != nullptr && weights_.has_nan(value.constant);
   });
   const bool made =
       std::ranges::any_of(graph_.nodes, [](const graph::Node& node) { return makes_nan(node.op); });
-  if (!inputs.empty() || always || made) watch(inputs, always);
+  if (!inputs.empty() || always || made || shown) watch(inputs, always);
+}
+
+bool PlanBuilder::shows_in_products(graph::ValueId id, std::vector<graph::ValueId>& results) {
+  static constexpr std::array moves{"Concat", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"};
+  return std::ranges::all_of(consumers(id), [&](int index) {
+    const graph::Node& reader = node(index);
+    const bool loses =
+        std::ranges::any_of(reader.post_ops, [&](const graph::PostOp& op) { return loses_nan(op); });
+    if (loses || reader.outputs.size() != 1) return false;
+    if (reader.op != "MatMul") return std::ranges::find(moves, reader.op) != moves.end() &&
+                                      reader.post_ops.empty() && shows_in_products(reader.outputs[0], results);
+    results.push_back(reader.outputs[0]);
+    return true;
+  });
 }
 
 void PlanBuilder::watch(const std::vector<std::pair<Operand, Elements>>& values, bool always) {
@@ -110,7 +137,8 @@ void PlanBuilder::watch(graph::ValueId id) {
   if (!keeps_nan() || is_constant(id) || !graph::belongs(type(id).type, graph::TypeClass::floating)) return;
   const Operand operand = current(id);
   // What is only another view of a value has been watched as that.
-  if (buffers_[static_cast<std::size_t>(operand.buffer)].owner != id && !is_output(id)) return;
+  if (buffers_[static_cast<std::size_t>(operand.buffer)].owner != id && !is_output(id) && !shows_input(id))
+    return;
   watch({{operand, operand.desc.is_zero()
                        ? Elements{type(id).type, static_cast<std::uint64_t>(type(id).elements())}
                        : elements_of(operand.desc)}},

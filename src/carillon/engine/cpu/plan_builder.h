@@ -107,6 +107,10 @@ class PlanBuilder {
   // A guard under the present one: whether the run has met anything but ordinary numbers so far. Requires
   // keeps_nan().
   int careful(bool met);
+  // Whether the value is where it shows that an input had any: a product of an input that is larger, and that
+  // nothing else reads. Such inputs are not watched themselves. (A decoder's step reads far more keys and
+  // values than it makes products of them.)
+  bool shows_input(graph::ValueId id) const { return shows_input_[id.index()]; }
   // The value, made just now, may be where the run meets it first.
   void watch(graph::ValueId id);
   // Whether the post-op makes a number of it.
@@ -281,6 +285,9 @@ class PlanBuilder {
   void check_places(const std::string& name, const Step& step);
   void watch(const std::vector<std::pair<Operand, Elements>>& values, bool always);
   void watch_inputs();
+  // Whether all that reads the value are products, or moves what these read: NaN makes NaN of results that it
+  // has a part in, and an infinity NaN or an infinity. `results`: appended to, those products'.
+  bool shows_in_products(graph::ValueId id, std::vector<graph::ValueId>& results);
   bool prefers_heavy_type(graph::ValueId id, int depth) const;
 
   dnnl::engine engine_;
@@ -293,6 +300,7 @@ class PlanBuilder {
   Ways ways_;
   std::vector<std::vector<int>> consumers_;
   std::vector<bool> is_output_;
+  std::vector<bool> shows_input_;
   std::vector<std::vector<Place>> places_;  // of each value; the first is where it was made
   std::vector<Buffer> buffers_;             // 0: the weights; then inputs; then outputs; then the rest
   std::vector<bool> output_written_;
