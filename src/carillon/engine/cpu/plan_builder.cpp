@@ -511,6 +511,14 @@ void PlanBuilder::recover(int guard) {
   enter(guard);
 }
 
+std::optional<graph::Origin> PlanBuilder::origin(graph::ValueId id, const graph::Node& node) const {
+  if (is_constant(id)) return std::nullopt;
+  graph::Origin found = origins_[id.index()];
+  // Whether the node runs at all may be another row's doing.
+  if (node.guard >= 0 && found.rows > 1) found.rows = 0;
+  return found;
+}
+
 Result<> PlanBuilder::emit_plain(const graph::Node& node) {
   std::vector<const graph::TensorType*> inputs, outputs, extras;
   for (const auto id : node.inputs) inputs.push_back(id == graph::no_value ? nullptr : &type(id));
@@ -542,11 +550,7 @@ Result<> PlanBuilder::emit_plain(const graph::Node& node) {
   operands.insert(operands.end(), post_operands.begin(), post_operands.end());
   std::vector<std::optional<graph::Origin>> origins(node.inputs.size());
   for (std::size_t i = 0; i < origins.size(); ++i) {
-    const auto id = node.inputs[i];
-    if (id == graph::no_value || is_constant(id)) continue;
-    origins[i] = origins_[id.index()];
-    // Whether the node runs at all may be another row's doing.
-    if (node.guard >= 0 && origins[i]->rows > 1) origins[i]->rows = 0;
+    if (node.inputs[i] != graph::no_value) origins[i] = origin(node.inputs[i], node);
   }
   auto step = std::make_unique<PlainKernelStep>(node, kernel, inputs, outputs, extras);
   step->take_notes(std::move(origins));

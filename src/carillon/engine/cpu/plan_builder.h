@@ -213,6 +213,8 @@ class PlanBuilder {
   void end_sequence(std::string name);
   // After a lowering that failed half way.
   void recover(int guard);
+  // Whose data the value is, for a kernel of the node that notes bad ones in it; nothing: no request's.
+  std::optional<graph::Origin> origin(graph::ValueId id, const graph::Node& node) const;
   // Appends the node's plain kernel; an error where there is none.
   Result<> emit_plain(const graph::Node& node);
   // Appends the plain kernel of an operator of two operands that broadcast; all three are row-major f32.
