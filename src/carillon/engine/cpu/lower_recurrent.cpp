@@ -246,15 +246,18 @@ void emit_by_length(PlanBuilder& builder, const graph::Node& node, const char* n
   builder.append(node.name + name, std::move(step), operands);
 }
 
-// X as marked by lengths, [steps, batch, width + 1].
-Operand marked_sequence(PlanBuilder& builder, const graph::Node& node, const Recurrence& s) {
+// X as marked by lengths, [steps, batch, width + 1]. Its kernel also writes the flags.
+Operand marked_sequence(PlanBuilder& builder, const graph::Node& node, const Recurrence& s,
+                        const std::vector<Operand>& flags) {
   const ValueId x = node.inputs[Recurrence::x], lengths = node.inputs[Recurrence::sequence_lens];
   const graph::TensorType type{graph::DataType::f32, {s.steps, s.batch, s.width + 1}};
   const Operand made = builder.temporary(row_major(type.shape, DnnlType::f32));
-  emit_by_length(builder, node, " marks ends", mark_ends,
-                 {builder.in_layout(x, row_major(builder.shape(x), DnnlType::f32)), builder.row_major(lengths),
-                  made},
-                 {builder.type(x), builder.type(lengths), type}, 1);
+  std::vector<Operand> operands{builder.in_layout(x, row_major(builder.shape(x), DnnlType::f32)),
+                                builder.row_major(lengths), made};
+  operands.insert(operands.end(), flags.begin(), flags.end());
+  std::vector<graph::TensorType> types{builder.type(x), builder.type(lengths), type};
+  types.resize(types.size() + flags.size(), {graph::DataType::u8, {1}});
+  emit_by_length(builder, node, " marks ends", mark_ends, operands, types, 1 + flags.size());
   return made;
 }
 
@@ -275,7 +278,11 @@ bool lower_as(PlanBuilder& builder, const graph::Node& node, const Recurrence& s
     return Desc(like.get_dims(), DnnlType::f32, dnnl::memory::format_tag::any);
   };
 
-  const Operand x = lengths ? marked_sequence(builder, node, s) : sequence_of(builder, node, s);
+  const std::vector<std::int64_t> spans = lengths ? spans_of(s.steps) : std::vector{s.steps};
+  std::vector<Operand> flags;
+  for (std::size_t i = 0; lengths && i < spans.size(); ++i)
+    flags.push_back(builder.temporary(row_major(Dims{1}, DnnlType::u8)));
+  const Operand x = lengths ? marked_sequence(builder, node, s, flags) : sequence_of(builder, node, s);
   std::optional<Operand> h = initial_state(builder, node, s, Recurrence::initial_h), c;
   if (is_lstm) {
     c = initial_state(builder, node, s, Recurrence::initial_c);
@@ -309,19 +316,39 @@ bool lower_as(PlanBuilder& builder, const graph::Node& node, const Recurrence& s
       {DNNL_ARG_BIAS, builder.packed(bias_of(builder, node, s), descs.b, descs.b)}};
   if (h) arguments.emplace_back(DNNL_ARG_SRC_ITER, *h);
   if (c) arguments.emplace_back(DNNL_ARG_SRC_ITER_C, *c);
+  std::vector<Operand> results;
   const auto place = [&](ValueId id, int argument, const Desc& layout, const Desc& seen) {
     Operand to = id == graph::no_value ? builder.temporary(seen) : builder.define(id, layout);
     to.desc = seen;
     arguments.emplace_back(argument, to);
-    return to;
+    results.push_back(to);
   };
-  std::vector<Operand> results{place(y, DNNL_ARG_DST_LAYER, sequence_layout(s), descs.y)};
-  if (states) results.push_back(place(y_h, DNNL_ARG_DST_ITER, state_layout(s), descs.y_h));
-  if (states && is_lstm) results.push_back(place(y_c, DNNL_ARG_DST_ITER_C, state_layout(s), descs.y_c));
+  place(y, DNNL_ARG_DST_LAYER, sequence_layout(s), descs.y);
+  if (states) place(y_h, DNNL_ARG_DST_ITER, state_layout(s), descs.y_h);
+  if (states && is_lstm) place(y_c, DNNL_ARG_DST_ITER_C, state_layout(s), descs.y_c);
   // Never divided for stops: its steps wait for each other, so that more parts than threads cost at each.
-  builder.emit(node.name, chosen, typename Form::Primitive(chosen), arguments,
-               [] { return typename Form::Primitive::primitive_desc(); });
-  if (!lengths) return true;
+  const auto emit = [&](const auto& desc) {
+    builder.emit(node.name, desc, typename Form::Primitive(desc), arguments,
+                 [] { return typename Form::Primitive::primitive_desc(); });
+  };
+  if (!lengths) {
+    emit(chosen);
+    return true;
+  }
+  descs.w = chosen.weights_layer_desc();
+  descs.r = chosen.weights_iter_desc();
+  for (std::size_t i = 0; i < spans.size(); ++i) {
+    for (auto& [argument, operand] : arguments)
+      if (Desc& desc = argument == DNNL_ARG_SRC_LAYER ? descs.x : descs.y;
+          argument == DNNL_ARG_SRC_LAYER || argument == DNNL_ARG_DST_LAYER) {
+        Dims dims = desc.get_dims();
+        dims[0] = spans[i];
+        operand.desc = desc = row_major(dims, DnnlType::f32);
+      }
+    const int around = builder.enter(builder.under(flags[i]));
+    emit(Form::make(builder, s, descs));
+    builder.enter(around);
+  }
   const ValueId ends = node.inputs[Recurrence::sequence_lens];
   const graph::TensorType state{graph::DataType::f32, {s.directions(), s.batch, s.hidden}};
   std::vector<graph::TensorType> types{

@@ -162,6 +162,13 @@ bool PlanBuilder::loses_nan(const graph::PostOp& op) {
   return entry->second;
 }
 
+int PlanBuilder::under(const Operand& flag) {
+  flags_ = true;
+  guards_.push_back({graph::no_value, true, guard_});
+  conditions_.push_back(flag);
+  return static_cast<int>(guards_.size()) - 1;
+}
+
 int PlanBuilder::under(graph::ValueId condition, bool when) {
   const auto [entry, fresh] =
       guard_numbers_.try_emplace({condition, when, guard_}, static_cast<int>(guards_.size()));
@@ -638,6 +645,7 @@ Result<PlanParts> PlanBuilder::finish() {
   for (const auto& [kernel, operand, b, offset] : uses_)
     parts_.patches.push_back({.kernel = kernel, .operand = operand, .slot = slot(b, offset)});
   parts_.branches =
+      flags_ ||
       std::ranges::any_of(guards_, [](const auto& guard) { return guard.condition != graph::no_value; });
   for (std::size_t g = 0; g < guards_.size(); ++g) {
     // No kernel has a guard without a place, but its number is taken.

@@ -101,6 +101,8 @@ class PlanBuilder {
   int enter(int guard) { return std::exchange(guard_, guard); }
   // A guard under the present one, of which the graph may have none.
   int under(graph::ValueId condition, bool when);
+  // Likewise where a kernel before has written anything but 0 to `flag`, a byte of its own.
+  int under(const Operand& flag);
 
   // Whether runs may meet NaN that one of the plan's kernels loses.
   bool keeps_nan() const { return watch_.buffer >= 0; }
@@ -316,6 +318,7 @@ class PlanBuilder {
   std::vector<Operand> conditions_;     // of guards that a kernel has
   std::map<std::tuple<graph::ValueId, bool, int>, int> guard_numbers_;
   int guard_ = -1;
+  bool flags_ = false;  // whether there are guards on flags, beside those of the graph and NaN's
   Operand watch_;                                   // the flag; buffer -1: nothing is watched for
   std::map<std::pair<bool, int>, int> careful_;     // guards on it as it is now, by value and parent
   std::map<std::pair<int, bool>, bool> loses_nan_;  // post-ops, by kind and whether alpha is 0

@@ -1,3 +1,4 @@
+#include <array>
 #include <memory>
 #include <string>
 
@@ -268,19 +269,22 @@ TEST(CpuRecurrent, NothingComesFromBehindTheEnds) {
     const Graph g = make(5);
     const Plan& plan = *(*compiled)->plan(5);
     ASSERT_EQ(kernels_of(plan).find("plain:" + std::string(op)), std::string::npos);
-    const Buffers inputs = random_inputs(g, 7);
-    const std::int32_t ends[] = {0, 1, 9, 5, 8};
-    std::ranges::copy(ends, inputs[1]->as<std::int32_t>().begin());
-    for (float& x : inputs[0]->as<float>()) x *= 30;
-    const Buffers want = reference(g, inputs);
-    for (std::int64_t n = 0; n < 5; ++n)
-      for (std::int64_t i = ends[n] * l.width; i < l.steps * l.width; ++i)
-        inputs[0]->as<float>()[static_cast<std::size_t>(n * l.steps * l.width + i)] =
-            std::numeric_limits<float>::quiet_NaN();
-    const Bound bound(**compiled, plan, inputs);
-    ASSERT_TRUE(plan.run({0, plan.kernels()}, bound.binding(), {}).has_value());
-    for (std::size_t i = 0; i < want.size(); ++i)
-      EXPECT_LE(relative_error(*bound.outputs()[i], *want[i]), 1e-5) << op << ", output " << i;
+    for (std::int32_t longest = 0; longest <= 9; ++longest) {
+      const Buffers inputs = random_inputs(g, 7);
+      std::array<std::int32_t, 5> ends{0, 1, 9, 5, 8};
+      for (std::int32_t& end : ends) end = std::min(end, longest);
+      std::ranges::copy(ends, inputs[1]->as<std::int32_t>().begin());
+      for (float& x : inputs[0]->as<float>()) x *= 30;
+      const Buffers want = reference(g, inputs);
+      for (std::int64_t n = 0; n < 5; ++n)
+        for (std::int64_t i = ends[static_cast<std::size_t>(n)] * l.width; i < l.steps * l.width; ++i)
+          inputs[0]->as<float>()[static_cast<std::size_t>(n * l.steps * l.width + i)] =
+              std::numeric_limits<float>::quiet_NaN();
+      const Bound bound(**compiled, plan, inputs);
+      ASSERT_TRUE(plan.run({0, plan.kernels()}, bound.binding(), {}).has_value());
+      for (std::size_t i = 0; i < want.size(); ++i)
+        EXPECT_LE(relative_error(*bound.outputs()[i], *want[i]), 1e-5) << op << ", output " << i << ", the longest " << longest;
+    }
   }
 }
 

@@ -23,6 +23,12 @@ bool may_have_lengths(const Recurrence& shape, bool initial_states) {
   return false;
 }
 
+std::vector<std::int64_t> spans_of(std::int64_t steps) {
+  std::vector<std::int64_t> spans{steps};
+  while (spans.size() < 4 && spans.back() > 1) spans.push_back((spans.back() + 1) / 2);
+  return spans;
+}
+
 graph::Tensor weights_with_lengths(const graph::Tensor& w, const Recurrence& shape) {
   // Beyond all sums that do not become NaN soon, and no infinity, which times 0 were NaN.
   constexpr float large = 1e30F;
@@ -48,8 +54,10 @@ Result<> mark_ends(const graph::Node& node, std::span<const ConstView> inputs,
   const ConstView& lengths = inputs[1];
   if (auto ok = graph::plain::check_lengths(node, lengths, steps, outputs[0]); !ok) return ok;
   const bool batch_first = node.integer("layout", 0) == 1;
+  std::int64_t longest = 0;
   for (std::int64_t n = 0; n < batch; ++n) {
     const std::int64_t length = length_of(lengths, n, steps);
+    longest = std::max(longest, length);
     for (std::int64_t t = 0; t < steps; ++t) {
       float* const to = outputs[0].as<float>() + (t * batch + n) * (width + 1);
       const float* const from = inputs[0].as<float>() + (batch_first ? n * steps + t : t * batch + n) * width;
@@ -59,6 +67,15 @@ Result<> mark_ends(const graph::Node& node, std::span<const ConstView> inputs,
         std::fill_n(to, width, 0.0F);
       to[width] = t < length ? 0.0F : 1.0F;
     }
+  }
+  std::int64_t span = steps;  // by halves, as spans_of() has them
+  bool taken = false;
+  for (std::size_t i = 1; i < outputs.size(); ++i) {
+    const std::int64_t next = i + 1 < outputs.size() ? (span + 1) / 2 : -1;
+    const bool takes = !taken && next < longest;
+    *outputs[i].data = std::byte{takes ? std::uint8_t{1} : std::uint8_t{0}};
+    taken = taken || takes;
+    span = next;
   }
   return {};
 }
