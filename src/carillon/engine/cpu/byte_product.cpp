@@ -96,9 +96,9 @@ struct Sorted {
   static constexpr auto places = static_cast<std::size_t>(most);
   std::uint32_t narrow = 0, wide = 0;  // how many of either
   std::array<std::uint32_t, places> narrow_at, wide_at;
-  alignas(line) std::array<std::byte, places * rows * deep> narrow_x;   // bytes: of each row four neighbours
-  alignas(line) std::array<std::byte, places * rows * deep * 2> wide_x;  // 16 bits: of each the first and third,
-                                                                        // then the others
+  alignas(line) std::array<std::byte, places * rows * deep> narrow_x;    // bytes: of each row four neighbours
+  alignas(line) std::array<std::byte, places * rows * deep * 2> wide_x;  // 16 bits: of each the first and
+                                                                         // third, then the others
 };
 
 #if defined(__x86_64__)
@@ -112,8 +112,8 @@ inline std::int32_t four_bytes(const std::byte* from) {
   return four;
 }
 
-// Asks for the weights of a step a page ahead, as the processor's own look-ahead ends with the page. (Steps of
-// a decoder, whose weights come from memory, took 6 to 27% less time so, AVX2.)
+// Asks for the weights of a step a page ahead, as the processor's own look-ahead ends with the page. (Steps
+// of a decoder, whose weights come from memory, took 6 to 27% less time so, AVX2.)
 template <std::int64_t bytes>
 inline void ask_ahead(const std::byte* weights) {
   constexpr std::int64_t page = 4096;
@@ -299,16 +299,14 @@ CARILLON_VNNI void multiply_vnni(const Tile& tile) {
 TileKernel find_tile(Instructions with, std::int64_t rows) {
   static constexpr TileKernel avx2[4] = {multiply_avx2<Avx2, 1>, multiply_avx2<Avx2, 2>,
                                          multiply_avx2<Avx2, 3>, multiply_avx2<Avx2, 4>};
-  static constexpr TileKernel avx512[most_rows] = {
-      multiply_avx512<Avx512, 1>, multiply_avx512<Avx512, 2>, multiply_avx512<Avx512, 3>,
-      multiply_avx512<Avx512, 4>, multiply_avx512<Avx512, 5>, multiply_avx512<Avx512, 6>,
-      multiply_avx512<Avx512, 7>, multiply_avx512<Avx512, 8>};
+  static constexpr TileKernel avx512[most_rows] = {multiply_avx512<Avx512, 1>, multiply_avx512<Avx512, 2>,
+                                                   multiply_avx512<Avx512, 3>, multiply_avx512<Avx512, 4>,
+                                                   multiply_avx512<Avx512, 5>, multiply_avx512<Avx512, 6>,
+                                                   multiply_avx512<Avx512, 7>, multiply_avx512<Avx512, 8>};
   static constexpr TileKernel vnni[most_rows] = {multiply_vnni<1>, multiply_vnni<2>, multiply_vnni<3>,
                                                  multiply_vnni<4>, multiply_vnni<5>, multiply_vnni<6>,
                                                  multiply_vnni<7>, multiply_vnni<8>};
-  const auto* const table = with == Instructions::avx2     ? avx2
-                            : with == Instructions::avx512 ? avx512
-                                                           : vnni;
+  const auto* const table = with == Instructions::avx2 ? avx2 : with == Instructions::avx512 ? avx512 : vnni;
   return table[rows - 1];
 }
 
@@ -316,7 +314,7 @@ template <std::int64_t most>
 using SortedKernel = void (*)(const Sorted<most>&, bool first, const std::byte* weights, std::int32_t* sums);
 SortedKernel<4> find_sorted(const Sorted<4>&, std::int64_t rows) {
   static constexpr SortedKernel<4> table[4] = {multiply_sorted_avx2<Avx2, 1>, multiply_sorted_avx2<Avx2, 2>,
-                                             multiply_sorted_avx2<Avx2, 3>, multiply_sorted_avx2<Avx2, 4>};
+                                               multiply_sorted_avx2<Avx2, 3>, multiply_sorted_avx2<Avx2, 4>};
   return table[rows - 1];
 }
 SortedKernel<8> find_sorted(const Sorted<8>&, std::int64_t rows) {
@@ -463,7 +461,8 @@ CARILLON_AVX2 inline __m256 real_at(const Finish& f, std::int64_t r, std::int64_
                          _mm256_load_ps(f.biases + c));
 }
 // Sixteen columns of a row in 16 bits, in the order that packing leaves them. As bytes are made elsewhere
-// (plain/quantised.cpp): what is beyond a byte becomes the nearest, NaN the smallest, as which it is converted.
+// (plain/quantised.cpp): what is beyond a byte becomes the nearest, NaN the smallest, as which it is
+// converted.
 CARILLON_AVX2 inline __m256i rounded_at(const Finish& f, std::int64_t r, std::int64_t c) {
   const __m256 most = _mm256_set1_ps(0x1p20F);
   const __m256i left = _mm256_cvtps_epi32(_mm256_min_ps(most, real_at(f, r, c))),
@@ -582,8 +581,7 @@ bool is_copied(const ByteProduct::Shape& shape) {
 }
 // Of the source as kernels read it, that a row brings.
 std::int64_t row_bytes(const ByteProduct::Shape& shape) {
-  if (shape.window)
-    return shape.window->filled() * shape.window->strides[0] * shape.window->strides[1];
+  if (shape.window) return shape.window->filled() * shape.window->strides[0] * shape.window->strides[1];
   return up_to(shape.depth, deep);
 }
 // Of a line of pixels.
@@ -884,8 +882,8 @@ ByteProduct::ByteProduct(const Shape& shape, Instructions with, std::vector<Afte
     const std::int64_t tile = rows_of(with);
     rows_of_unit_ =
         std::min(up_to(shape.rows, tile), std::max(tile, most_bytes / row_bytes(shape) / tile * tile));
-    panels_of_unit_ = std::clamp<std::int64_t>(
-        least_products / (std::min(rows_of_unit_, shape.rows) * of_row), 1, panels);
+    panels_of_unit_ =
+        std::clamp<std::int64_t>(least_products / (std::min(rows_of_unit_, shape.rows) * of_row), 1, panels);
   }
   units_ =
       (panels + panels_of_unit_ - 1) / panels_of_unit_ * ((shape.rows + rows_of_unit_ - 1) / rows_of_unit_);
@@ -1158,7 +1156,8 @@ void ByteProduct::multiply_sorted(std::int64_t first_panel, std::int64_t last_pa
   for (std::int64_t p = first_panel; p < last_panel; ++p)
     open(p, from.base, panels[static_cast<std::size_t>(p - first_panel)]);
   std::array<Sorted<rows>, sorted_tiles> sorted;
-  alignas(line) std::array<std::int32_t, sorted_panels * sorted_tiles * static_cast<std::size_t>(of_tile)> sums;
+  alignas(line) std::array<std::int32_t, sorted_panels * sorted_tiles* static_cast<std::size_t>(of_tile)>
+      sums;
   const auto sums_of = [&](std::int64_t p, std::int64_t t) {
     return sums.data() + ((p - first_panel) * static_cast<std::int64_t>(sorted_tiles) + t) * of_tile;
   };

@@ -85,8 +85,8 @@ struct Operands {
   explicit Operands(const Case& c) : x({DataType::u8, {}}), w({DataType::u8, {}}) {
     Random random(17);
     x = bytes_of(c.source, {c.rows, c.depth}, c.numbers, random, c.x_zero);
-    w = bytes_of(c.weights, {c.depth, c.columns},
-                 c.numbers == Numbers::near_zero ? Numbers::any : c.numbers, random);
+    w = bytes_of(c.weights, {c.depth, c.columns}, c.numbers == Numbers::near_zero ? Numbers::any : c.numbers,
+                 random);
     if (c.zeros > 0) zeros = bytes_of(c.weights, {c.zeros == 1 ? 1 : c.columns}, Numbers::any, random);
     for (std::int64_t r = 0; r < c.rows; ++r)
       for (std::int64_t column = 0; column < c.columns; ++column) {
@@ -225,8 +225,8 @@ TEST(ByteProduct, NeighboursAtTheEdgeOfSixteenBits) {
     }
 }
 
-// Likewise of a source, where runs sort the steps: neighbours that are 255 in sum, with the largest weights of
-// either sign. One zero point more takes half as much from each byte.
+// Likewise of a source, where runs sort the steps: neighbours that are 255 in sum, with the largest weights
+// of either sign. One zero point more takes half as much from each byte.
 TEST(ByteProduct, NeighboursOfTheSourceAtTheEdge) {
   for (const std::int32_t x_zero : {0, 1, 2, 100, 254, 255})
     for (const int weight : {-128, 127}) {

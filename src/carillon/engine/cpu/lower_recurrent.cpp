@@ -68,8 +68,8 @@ bool suits(PlanBuilder& builder, const graph::Node& node, const Recurrence& s) {
   if (s.clip < std::numeric_limits<float>::infinity() || s.input_forget) return false;
   if (s.cell == Cell::rnn ? !activation_of(s) : !s.usual_activations()) return false;
   if (operand(node, Recurrence::p) != graph::no_value) return false;
-  const bool states = is_there(builder, node, Recurrence::initial_h) ||
-                      is_there(builder, node, Recurrence::initial_c);
+  const bool states =
+      is_there(builder, node, Recurrence::initial_h) || is_there(builder, node, Recurrence::initial_c);
   if (has_lengths(builder, node, s) && !may_have_lengths(s, states)) return false;
   if (!builder.is_real(node.inputs[Recurrence::x]) || builder.is_constant(node.inputs[Recurrence::x]))
     return false;
@@ -230,12 +230,11 @@ struct AsRnn {
 };
 
 // A kernel of operands that are seen as these types, of which the last `written` are results.
-void emit_by_length(PlanBuilder& builder, const graph::Node& node, const char* name, graph::PlainKernel kernel,
-                    const std::vector<Operand>& operands, const std::vector<graph::TensorType>& types,
-                    std::size_t written) {
+void emit_by_length(PlanBuilder& builder, const graph::Node& node, const char* name,
+                    graph::PlainKernel kernel, const std::vector<Operand>& operands,
+                    const std::vector<graph::TensorType>& types, std::size_t written) {
   std::vector<const graph::TensorType*> seen;
-  for (std::size_t i = 0; i < types.size(); ++i)
-    seen.push_back(operands[i].buffer < 0 ? nullptr : &types[i]);
+  for (std::size_t i = 0; i < types.size(); ++i) seen.push_back(operands[i].buffer < 0 ? nullptr : &types[i]);
   const auto results = seen.end() - static_cast<std::ptrdiff_t>(written);
   auto step = std::make_unique<PlainKernelStep>(
       node, kernel, std::vector<const graph::TensorType*>(seen.begin(), results),
@@ -265,8 +264,7 @@ template <typename Form>
 bool lower_as(PlanBuilder& builder, const graph::Node& node, const Recurrence& s) {
   const bool is_lstm = s.cell == Cell::lstm, lengths = has_lengths(builder, node, s);
   SharedTensor w = weights_of(builder, s, builder.constant(node.inputs[Recurrence::w]));
-  if (lengths)
-    w = builder.derive("weights with lengths", {w}, [&] { return weights_with_lengths(*w, s); });
+  if (lengths) w = builder.derive("weights with lengths", {w}, [&] { return weights_with_lengths(*w, s); });
   const SharedTensor r = weights_of(builder, s, builder.constant(node.inputs[Recurrence::r]));
   const auto seen_weights = [&](std::int64_t depth) {
     const std::int64_t d = s.directions(), g = s.gates(), h = s.hidden;
@@ -351,8 +349,8 @@ bool lower_as(PlanBuilder& builder, const graph::Node& node, const Recurrence& s
   }
   const ValueId ends = node.inputs[Recurrence::sequence_lens];
   const graph::TensorType state{graph::DataType::f32, {s.directions(), s.batch, s.hidden}};
-  std::vector<graph::TensorType> types{
-      builder.type(ends), {graph::DataType::f32, {s.steps, s.batch, s.directions(), s.hidden}}};
+  std::vector<graph::TensorType> types{builder.type(ends),
+                                       {graph::DataType::f32, {s.steps, s.batch, s.directions(), s.hidden}}};
   types.resize(1 + results.size(), state);
   std::vector<Operand> operands{builder.row_major(ends)};
   operands.insert(operands.end(), results.begin(), results.end());
@@ -411,9 +409,8 @@ bool lower_own_lstm(PlanBuilder& builder, const graph::Node& node, const Recurre
   place(0, LstmStep::y, sequence_layout(s));
   place(1, LstmStep::y_h, state_layout(s));
   place(2, LstmStep::y_c, state_layout(s));
-  operands[LstmStep::room_at] =
-      builder.temporary(Desc({static_cast<std::int64_t>(LstmStep::room(shape))}, DnnlType::u8,
-                             dnnl::memory::format_tag::a));
+  operands[LstmStep::room_at] = builder.temporary(
+      Desc({static_cast<std::int64_t>(LstmStep::room(shape))}, DnnlType::u8, dnnl::memory::format_tag::a));
   builder.append(node.name + (bytes ? " lstm:bytes" : " lstm:floats"),
                  std::make_unique<LstmStep>(shape, builder.threads()), operands);
   return true;

@@ -265,7 +265,8 @@ TEST(Nan, OfLargeInputsShowsInTheirProducts) {
     const auto keys = m.node("Concat", {k, more}, {n, heads, length + 1, width}, {{"axis", std::int64_t{2}}});
     const auto turned = m.node("Transpose", {keys}, {n, heads, width, length + 1},
                                {{"perm", std::vector<std::int64_t>{0, 1, 3, 2}}});
-    const auto values = m.node("Concat", {v, more}, {n, heads, length + 1, width}, {{"axis", std::int64_t{2}}});
+    const auto values =
+        m.node("Concat", {v, more}, {n, heads, length + 1, width}, {{"axis", std::int64_t{2}}});
     auto y = m.node("MatMul", {q, turned}, {n, heads, 1, length + 1});
     y = m.node("Softmax", {y}, {n, heads, 1, length + 1}, {{"axis", std::int64_t{3}}});
     y = m.node("MatMul", {y, values}, {n, heads, 1, width});

@@ -105,14 +105,16 @@ void PlanBuilder::watch_inputs() {
 }
 
 bool PlanBuilder::shows_in_products(graph::ValueId id, std::vector<graph::ValueId>& results) {
-  static constexpr std::array moves{"Concat", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"};
+  static constexpr std::array moves{"Concat",  "Flatten",   "Identity", "Reshape",
+                                    "Squeeze", "Transpose", "Unsqueeze"};
   return std::ranges::all_of(consumers(id), [&](int index) {
     const graph::Node& reader = node(index);
     const bool loses =
         std::ranges::any_of(reader.post_ops, [&](const graph::PostOp& op) { return loses_nan(op); });
     if (loses || reader.outputs.size() != 1) return false;
-    if (reader.op != "MatMul") return std::ranges::find(moves, reader.op) != moves.end() &&
-                                      reader.post_ops.empty() && shows_in_products(reader.outputs[0], results);
+    if (reader.op != "MatMul")
+      return std::ranges::find(moves, reader.op) != moves.end() && reader.post_ops.empty() &&
+             shows_in_products(reader.outputs[0], results);
     results.push_back(reader.outputs[0]);
     return true;
   });
@@ -644,9 +646,9 @@ Result<PlanParts> PlanBuilder::finish() {
   };
   for (const auto& [kernel, operand, b, offset] : uses_)
     parts_.patches.push_back({.kernel = kernel, .operand = operand, .slot = slot(b, offset)});
-  parts_.branches =
-      flags_ ||
-      std::ranges::any_of(guards_, [](const auto& guard) { return guard.condition != graph::no_value; });
+  parts_.branches = flags_ || std::ranges::any_of(guards_, [](const auto& guard) {
+                      return guard.condition != graph::no_value;
+                    });
   for (std::size_t g = 0; g < guards_.size(); ++g) {
     // No kernel has a guard without a place, but its number is taken.
     const Operand& condition = conditions_[g];

@@ -319,7 +319,7 @@ class PlanBuilder {
   std::map<std::tuple<graph::ValueId, bool, int>, int> guard_numbers_;
   int guard_ = -1;
   bool flags_ = false;  // whether there are guards on flags, beside those of the graph and NaN's
-  Operand watch_;                                   // the flag; buffer -1: nothing is watched for
+  Operand watch_;       // the flag; buffer -1: nothing is watched for
   std::map<std::pair<bool, int>, int> careful_;     // guards on it as it is now, by value and parent
   std::map<std::pair<int, bool>, bool> loses_nan_;  // post-ops, by kind and whether alpha is 0
   struct Sequence {

@@ -54,7 +54,7 @@ std::vector<ValueId> add(GraphMaker& m, const Layer& l, ValueId x, Random& rando
     std::int64_t i = 0;
     for (std::int32_t& length : lengths->as<std::int32_t>())
       length = static_cast<std::int32_t>(l.lengths == Layer::Lengths::full ? l.steps
-                                                                          : (4 + 3 * i++) % (l.steps + 1));
+                                                                           : (4 + 3 * i++) % (l.steps + 1));
     in.back() = m.constant(lengths);
   }
   if (l.lengths == Layer::Lengths::read) {
@@ -241,9 +241,9 @@ TEST(CpuRecurrent, LengthsEndSequences) {
           for (const char* wanted : {"y", "h", "y h", "y h c"}) {
             if (std::string(op) != "LSTM" && std::string(wanted).find('c') != std::string::npos) continue;
             SCOPED_TRACE(std::string(op) + " " + direction + " " + wanted);
-            const bool plain = std::string(op) == "RNN" ||
-                               (std::string(op) == "LSTM" && states != States::none &&
-                                std::string(direction) != "forward");
+            const bool plain =
+                std::string(op) == "RNN" ||
+                (std::string(op) == "LSTM" && states != States::none && std::string(direction) != "forward");
             for (const auto& attributes : {Attributes(), before_reset}) {
               if (!attributes.empty() && std::string(op) != "GRU") continue;
               expect_agrees(model({.op = op,
@@ -283,7 +283,8 @@ TEST(CpuRecurrent, NothingComesFromBehindTheEnds) {
       const Bound bound(**compiled, plan, inputs);
       ASSERT_TRUE(plan.run({0, plan.kernels()}, bound.binding(), {}).has_value());
       for (std::size_t i = 0; i < want.size(); ++i)
-        EXPECT_LE(relative_error(*bound.outputs()[i], *want[i]), 1e-5) << op << ", output " << i << ", the longest " << longest;
+        EXPECT_LE(relative_error(*bound.outputs()[i], *want[i]), 1e-5)
+            << op << ", output " << i << ", the longest " << longest;
     }
   }
 }
