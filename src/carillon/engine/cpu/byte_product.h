@@ -17,8 +17,11 @@ namespace carillon::engine::cpu {
 //
 // Without VNNI the fast instruction adds two products in 16 bits, which saturate where two neighbouring
 // weights of a column have one sign and more than 128 in sum. pack() finds these neighbours and puts them
-// into two steps, one behind the other, in place of one. Weights lie in panels of columns: for each step as
-// many columns as a panel has, four neighbours of the depth each.
+// into two steps, one behind the other, in place of one. Where that were many, runs look at the source
+// instead: two of its neighbours that are no more than 255 in sum saturate with no weights. A step of which
+// this is so in all rows of a tile is narrow, and takes bytes; the others are wide, and take 16 bits of both.
+// So the time depends on the data, but not the sums. Weights lie in panels of columns: for each step as many
+// columns as a panel has, four neighbours of the depth each.
 class ByteProduct final : public Kernel {
  public:
   // Which instructions do it. They decide how weights are packed.
@@ -60,7 +63,7 @@ class ByteProduct final : public Kernel {
     std::int64_t rows = 1, depth = 1, columns = 1;  // all at least 1
     bool signed_source = false;
     bool shifted_weights = false;  // see shifts()
-    bool wide = false;             // see is_wide()
+    bool sorted = false;           // see is_sorted()
     Made made = Made::whole;
     std::int32_t x_zero = 0;  // where x_zero is no operand
     std::int32_t y_zero = 0;  // of bytes
@@ -73,8 +76,8 @@ class ByteProduct final : public Kernel {
   // Whether such weights, made bytes with a sign, still have zero points, which cost the sums of the source's
   // rows.
   static bool shifts(const graph::Tensor& weights, const graph::Tensor* zeros);
-  // Whether packed weights are for wide steps, which read a source of 16 bits.
-  static bool is_wide(const graph::Tensor& packed);
+  // Whether runs sort the steps of packed weights.
+  static bool is_sorted(const graph::Tensor& packed);
   // A convolution's weights, [columns, channels, kernel...], as [window.depth(), columns] for pack(). They
   // must not be shifted.
   static graph::Tensor by_depth(const graph::Tensor& weights, const Window& window);
@@ -106,7 +109,13 @@ class ByteProduct final : public Kernel {
   std::int32_t zero_of_x() const;
   void prepare(std::int64_t first, std::int64_t last) const;
   void prepare_lines(std::int64_t first, std::int64_t last) const;
+  struct Columns;
+  void open(std::int64_t p, std::int32_t base, Columns& panel) const;
+  void put(const Columns& panel, std::int64_t first, std::int64_t rows, const std::int32_t* sums) const;
   void multiply(std::int64_t unit) const;
+  template <std::int64_t rows>
+  void multiply_sorted(std::int64_t first_panel, std::int64_t last_panel, std::int64_t first_row,
+                       std::int64_t last_row) const;
 
   Shape shape_;
   Instructions with_;

@@ -22,7 +22,8 @@ using Instructions = ByteProduct::Instructions;
 using Made = ByteProduct::Made;
 
 // few_large: most are small, as trained weights are, so that steps are merged, single, or left to extra ones.
-enum class Numbers : std::uint8_t { any, largest, smallest, alternating, few_large };
+// near_zero, of a source: near its zero point, but for a few, so that runs sort some steps either way.
+enum class Numbers : std::uint8_t { any, largest, smallest, alternating, few_large, near_zero };
 
 struct Case {
   std::int64_t rows, depth, columns;
@@ -46,12 +47,20 @@ std::int32_t number_at(const graph::Tensor& tensor, std::int64_t i) {
                                             : std::int32_t{tensor.as<std::uint8_t>()[at]};
 }
 
-graph::Tensor bytes_of(DataType type, const graph::Shape& shape, Numbers numbers, Random& random) {
+graph::Tensor bytes_of(DataType type, const graph::Shape& shape, Numbers numbers, Random& random,
+                       std::int32_t zero = 0) {
   graph::Tensor made({type, shape});
   const std::uint8_t largest = type == DataType::i8 ? 0x7f : 0xff, smallest = type == DataType::i8 ? 0x80 : 0;
   std::size_t i = 0;
   for (std::byte& value : made.bytes()) {
     const bool high = numbers == Numbers::largest || (numbers == Numbers::alternating && i % 3 != 0);
+    if (numbers == Numbers::near_zero) {
+      const std::int32_t least = type == DataType::i8 ? -128 : 0;
+      const std::int32_t near = zero + static_cast<std::int32_t>(random.below(61)) - 30;
+      value = static_cast<std::byte>(random.below(50) == 0 ? static_cast<std::int32_t>(random.below(256))
+                                                           : std::clamp(near, least, least + 255));
+      continue;
+    }
     if (numbers == Numbers::few_large) {
       const bool large = random.below(30) == 0;
       const auto small = static_cast<std::uint8_t>(random.below(41) - 20);
@@ -75,8 +84,9 @@ struct Operands {
 
   explicit Operands(const Case& c) : x({DataType::u8, {}}), w({DataType::u8, {}}) {
     Random random(17);
-    x = bytes_of(c.source, {c.rows, c.depth}, c.numbers, random);
-    w = bytes_of(c.weights, {c.depth, c.columns}, c.numbers, random);
+    x = bytes_of(c.source, {c.rows, c.depth}, c.numbers, random, c.x_zero);
+    w = bytes_of(c.weights, {c.depth, c.columns}, c.numbers == Numbers::near_zero ? Numbers::any : c.numbers,
+                 random);
     if (c.zeros > 0) zeros = bytes_of(c.weights, {c.zeros == 1 ? 1 : c.columns}, Numbers::any, random);
     for (std::int64_t r = 0; r < c.rows; ++r)
       for (std::int64_t column = 0; column < c.columns; ++column) {
@@ -104,7 +114,7 @@ std::vector<T> run(const Case& c, const Operands& operands, Instructions with, M
   shape.y_zero = y_zero;
   if (!x_zero_read) shape.x_zero = c.x_zero;
   const graph::Tensor packed = ByteProduct::pack(operands.w, zeros, with);
-  shape.wide = ByteProduct::is_wide(packed);
+  shape.sorted = ByteProduct::is_sorted(packed);
   const ByteProduct original(shape, with, behind);
   graph::Faults faults;
   const auto kernel = original.copy(faults);
@@ -165,6 +175,15 @@ TEST(ByteProduct, SumsAreExact) {
       for (const std::int64_t columns : {1, 15, 16, 31, 32, 100})
         for (const auto numbers : {Numbers::any, Numbers::few_large})
           cases.push_back({rows, depth, columns, DataType::u8, DataType::i8, numbers, 0, 7});
+  // Steps that runs sort: more than are sorted at once, tiles that are not full, each kind of zero point.
+  for (const std::int64_t rows : {1, 3, 4, 8, 13, 40})
+    for (const std::int64_t depth : {4, 19, 20, 512, 700, 1100})
+      for (const std::int64_t columns : {16, 33, 300})
+        for (const std::int32_t zero : {0, 1, 40, 127})
+          for (const auto source : {DataType::u8, DataType::i8})
+            cases.push_back({rows, depth, columns, source, DataType::i8, Numbers::near_zero, 0,
+                             source == DataType::i8 ? -zero : 2 * zero});
+  cases.push_back({70, 130, 150, DataType::i8, DataType::u8, Numbers::near_zero, 2, -3});
   // Enough for several units of work, by rows and by columns.
   cases.push_back({600, 512, 40});
   cases.push_back({2, 1024, 700, DataType::i8, DataType::u8, Numbers::any, 2, -5});
@@ -178,13 +197,13 @@ TEST(ByteProduct, SumsAreExact) {
   }
 }
 
-TEST(ByteProduct, TakesWideStepsOnlyWhereManyDoNotFit) {
+TEST(ByteProduct, SortsStepsOnlyWhereManyWeightsDoNotFit) {
   const Operands few({1, 400, 64, DataType::u8, DataType::i8, Numbers::few_large}), any({1, 400, 64});
   for (const auto with : {Instructions::avx2, Instructions::avx512}) {
-    EXPECT_FALSE(ByteProduct::is_wide(ByteProduct::pack(few.w, nullptr, with)));
-    EXPECT_TRUE(ByteProduct::is_wide(ByteProduct::pack(any.w, nullptr, with)));
+    EXPECT_FALSE(ByteProduct::is_sorted(ByteProduct::pack(few.w, nullptr, with)));
+    EXPECT_TRUE(ByteProduct::is_sorted(ByteProduct::pack(any.w, nullptr, with)));
   }
-  EXPECT_FALSE(ByteProduct::is_wide(ByteProduct::pack(any.w, nullptr, Instructions::vnni)));
+  EXPECT_FALSE(ByteProduct::is_sorted(ByteProduct::pack(any.w, nullptr, Instructions::vnni)));
 }
 
 // The most that 16 bits bear, and one more: 255 * 128 in either direction.
@@ -203,6 +222,30 @@ TEST(ByteProduct, NeighboursAtTheEdgeOfSixteenBits) {
       for (const auto with : all_instructions())
         ASSERT_EQ(run<std::int32_t>(c, operands, with, Made::whole, false), operands.sums)
             << a << " and " << b;
+    }
+}
+
+// Likewise of a source, where runs sort the steps: neighbours that are 255 in sum, with the largest weights
+// of either sign. One zero point more takes half as much from each byte.
+TEST(ByteProduct, NeighboursOfTheSourceAtTheEdge) {
+  for (const std::int32_t x_zero : {0, 1, 2, 100, 254, 255})
+    for (const int weight : {-128, 127}) {
+      const Case c{.rows = 5, .depth = 8, .columns = 16, .x_zero = x_zero};
+      Operands operands(c);
+      std::ranges::fill(operands.w.bytes(), static_cast<std::byte>(weight));
+      ASSERT_TRUE(ByteProduct::is_sorted(ByteProduct::pack(operands.w, nullptr, Instructions::avx2)));
+      for (int a = 0; a < 256; a += a == 2 ? 3 : 1)
+        for (const int b : {0, 1, 127, 128, 254 - a, 255 - a, 256 - a, 255}) {
+          if (b < 0 || b > 255) continue;
+          std::ranges::fill(operands.x.bytes(), static_cast<std::byte>(x_zero));
+          operands.x.bytes()[2] = static_cast<std::byte>(a);
+          operands.x.bytes()[3] = static_cast<std::byte>(b);
+          for (std::size_t i = 0; i < operands.sums.size(); ++i)
+            operands.sums[i] = i < 16 ? (a + b - 2 * x_zero) * weight : 0;
+          for (const auto with : all_instructions())
+            ASSERT_EQ(run<std::int32_t>(c, operands, with, Made::whole, true), operands.sums)
+                << a << " and " << b << " with " << weight << ", zero point " << x_zero;
+        }
     }
 }
 
@@ -252,16 +295,17 @@ TEST(ByteProduct, ConvolutionsAreExact) {
   for (const Window& window : windows)
     for (const auto source : {DataType::u8, DataType::i8})
       for (const auto weights : {DataType::i8, DataType::u8})
-        for (const auto numbers : {Numbers::any, Numbers::few_large}) {
+        for (const auto numbers : {Numbers::any, Numbers::few_large, Numbers::near_zero}) {
           Random random(23);
+          const std::int32_t x_zero = source == DataType::i8 ? -9 : 131;
           const graph::Tensor x = bytes_of(
-              source, {window.images, window.height, window.width, window.channels}, numbers, random);
-          const graph::Tensor w = bytes_of(
-              weights, {columns, window.channels, window.kernel[0], window.kernel[1]}, numbers, random);
+              source, {window.images, window.height, window.width, window.channels}, numbers, random, x_zero);
+          const graph::Tensor w =
+              bytes_of(weights, {columns, window.channels, window.kernel[0], window.kernel[1]},
+                       numbers == Numbers::near_zero ? Numbers::any : numbers, random);
           graph::Tensor zero({weights, {}});
           if (weights == DataType::u8) zero.bytes()[0] = std::byte{128};
-          const std::int32_t x_zero = source == DataType::i8 ? -9 : 131,
-                             w_zero = weights == DataType::u8 ? 128 : 0;
+          const std::int32_t w_zero = weights == DataType::u8 ? 128 : 0;
           std::vector<std::int32_t> want;
           for (std::int64_t n = 0; n < window.images; ++n)
             for (std::int64_t top = 0; top < window.places(0); ++top)
@@ -295,7 +339,7 @@ TEST(ByteProduct, ConvolutionsAreExact) {
                                            .depth = window.depth(),
                                            .columns = columns,
                                            .signed_source = source == DataType::i8,
-                                           .wide = ByteProduct::is_wide(packed),
+                                           .sorted = ByteProduct::is_sorted(packed),
                                            .x_zero = x_zero,
                                            .window = window};
             graph::Faults faults;

@@ -147,9 +147,8 @@ class PlanMaker {
         if (wanted.ended != nullptr && wanted.ended->load(std::memory_order_relaxed))
           return fail(ErrorCode::cancelled, "nobody wants the plan any more");
         if (auto lowered = lower_node(builder, node); !lowered) return std::unexpected(lowered.error());
-        if (makes_nan(node.op))
-          for (const auto id : node.outputs)
-            if (id != graph::no_value) builder.watch(id);
+        for (const auto id : node.outputs)
+          if (id != graph::no_value && (makes_nan(node.op) || builder.shows_input(id))) builder.watch(id);
       }
       bounded.finish();
       Result<PlanParts> plan = builder.finish();

@@ -2,6 +2,7 @@
 #include <string>
 #include <utility>
 
+#include "carillon/engine/cpu/byte_depthwise.h"
 #include "carillon/engine/cpu/byte_product.h"
 #include "carillon/engine/cpu/convolution.h"
 #include "carillon/engine/cpu/plan_builder.h"
@@ -47,6 +48,7 @@ class ByteProductLowering {
     if (!read()) return false;
     const SharedTensor given = builder_.constant(p_.w),
                        zero = p_.w_zero == graph::no_value ? nullptr : builder_.constant(p_.w_zero);
+    if (depthwise_) return lower_depthwise(given, zero);
     shape_.shifted_weights = ByteProduct::shifts(*given, zero.get());
     if (shape_.window && shape_.shifted_weights) return false;
     const SharedTensor w = !shape_.window ? given : builder_.derive("weights by depth", {given}, [&] {
@@ -57,7 +59,7 @@ class ByteProductLowering {
     const std::string with = " for instructions " + std::to_string(static_cast<int>(with_));
     const SharedTensor packed = builder_.derive("weights of a product of bytes" + with, from,
                                                 [&] { return ByteProduct::pack(*w, zero.get(), with_); });
-    shape_.wide = ByteProduct::is_wide(*packed);
+    shape_.sorted = ByteProduct::is_sorted(*packed);
     std::vector<Operand> operands(static_cast<std::size_t>(ByteProduct::operands));
     const auto layout = [&](const Desc& plain) {
       return shape_.window ? channels_last(plain.get_dims(), plain.get_data_type()) : plain;
@@ -88,6 +90,38 @@ class ByteProductLowering {
   }
 
  private:
+  bool lower_depthwise(const SharedTensor& given, const SharedTensor& zero) {
+    const bool is_constant = p_.x_zero == graph::no_value || builder_.is_constant(p_.x_zero);
+    if (!is_constant || shape_.made == ByteProduct::Made::real || !ByteDepthwise::takes(*shape_.window))
+      return false;
+    const ByteDepthwise::Shape shape{.window = *shape_.window,
+                                     .signed_source = shape_.signed_source,
+                                     .signed_result = shape_.made == ByteProduct::Made::signed_bytes,
+                                     .x_zero = shape_.x_zero,
+                                     .y_zero = shape_.y_zero};
+    std::vector<SharedTensor> from{given};
+    if (zero != nullptr) from.push_back(zero);
+    const SharedTensor packed =
+        builder_.derive("weights by channel over " + std::to_string(shape.x_zero), from,
+                        [&] { return ByteDepthwise::pack(*given, zero.get(), shape); });
+    std::vector<Operand> scaled(static_cast<std::size_t>(ByteProduct::operands));
+    scale(scaled);
+    const auto layout = [&](ValueId id) {
+      const Desc plain = builder_.plain_desc(id);
+      return channels_last(plain.get_dims(), plain.get_data_type());
+    };
+    std::vector<Operand> operands(static_cast<std::size_t>(ByteDepthwise::operands));
+    operands[ByteDepthwise::x] = builder_.in_layout(p_.x, layout(p_.x));
+    operands[ByteDepthwise::w] = raw(packed);
+    operands[ByteDepthwise::factors] = scaled[ByteProduct::factors];
+    operands[ByteDepthwise::biases] = scaled[ByteProduct::biases];
+    operands[ByteDepthwise::room_at] = builder_.temporary(
+        row_major(std::array{static_cast<std::int64_t>(ByteDepthwise::room(shape))}, DnnlType::u8));
+    operands[ByteDepthwise::y] = builder_.define(output_, layout(output_));
+    builder_.append(node_.name + " bytes by channel", std::make_unique<ByteDepthwise>(shape), operands);
+    return true;
+  }
+
   // What the kernel does not do is false.
   bool read() {
     if (!builder_.is_byte(p_.x) || builder_.is_constant(p_.x) || !builder_.is_byte(p_.w) ||
@@ -151,11 +185,15 @@ class ByteProductLowering {
     shape_.rows = builder_.type(p_.x).elements() / w[0];
     return true;
   }
-  // Of images, or of lines, which are images of one line; without groups.
+  // Of images, or of lines, which are images of one line; without groups, or with one for each channel.
   bool read_window() {
     const auto c = read_convolution(builder_, node_, p_.x, p_.w);
     const graph::Shape &x = builder_.shape(p_.x), &w = builder_.shape(p_.w);
-    if (!c || c->transpose || x.size() < 3 || x.size() > 4 || c->weight_dims.size() != x.size()) return false;
+    if (!c || c->transpose || x.size() < 3 || x.size() > 4) return false;
+    if (c->weight_dims.size() != x.size()) {
+      if (w[0] != x[1] || w[1] != 1 || c->weight_dims[0] != x[1]) return false;
+      depthwise_ = true;
+    }
     ByteProduct::Window window{.images = x[0], .width = x.back(), .channels = x[1]};
     if (x.size() == 4) window.height = x[2];
     for (std::size_t i = 0; i + 2 < x.size(); ++i) {
@@ -264,6 +302,7 @@ class ByteProductLowering {
   ValueId output_;
   ByteProduct::Instructions with_;
   ByteProduct::Shape shape_;
+  bool depthwise_ = false;  // each channel has a kernel of its own
 };
 
 }  // namespace

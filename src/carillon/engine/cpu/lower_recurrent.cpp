@@ -4,6 +4,7 @@
 
 #include "carillon/engine/cpu/lstm_step.h"
 #include "carillon/engine/cpu/plan_builder.h"
+#include "carillon/engine/cpu/sequence_lengths.h"
 #include "carillon/graph/recurrence.h"
 
 namespace carillon::engine::cpu {
@@ -50,15 +51,26 @@ bool all_are(const graph::Tensor& tensor, std::int64_t value) {
   return std::ranges::all_of(tensor.as<float>(), [=](float x) { return x == static_cast<float>(value); });
 }
 
+// Whether there is such a state, and it is not all zeros.
+bool is_there(PlanBuilder& builder, const graph::Node& node, std::size_t state) {
+  const ValueId id = operand(node, state);
+  return id != graph::no_value && !(builder.is_constant(id) && all_are(*builder.constant(id), 0));
+}
+
+// Whether sequences end before the last step, or may do so.
+bool has_lengths(PlanBuilder& builder, const graph::Node& node, const Recurrence& s) {
+  const ValueId id = operand(node, Recurrence::sequence_lens);
+  return id != graph::no_value && !(builder.is_constant(id) && all_are(*builder.constant(id), s.steps));
+}
+
 // Whether oneDNN, or our own LSTM, has what the node asks for; the weights must be constants, to be packed.
 bool suits(PlanBuilder& builder, const graph::Node& node, const Recurrence& s) {
   if (s.clip < std::numeric_limits<float>::infinity() || s.input_forget) return false;
   if (s.cell == Cell::rnn ? !activation_of(s) : !s.usual_activations()) return false;
   if (operand(node, Recurrence::p) != graph::no_value) return false;
-  const ValueId lengths = operand(node, Recurrence::sequence_lens);
-  if (lengths != graph::no_value &&
-      !(builder.is_constant(lengths) && all_are(*builder.constant(lengths), s.steps)))
-    return false;
+  const bool states =
+      is_there(builder, node, Recurrence::initial_h) || is_there(builder, node, Recurrence::initial_c);
+  if (has_lengths(builder, node, s) && !may_have_lengths(s, states)) return false;
   if (!builder.is_real(node.inputs[Recurrence::x]) || builder.is_constant(node.inputs[Recurrence::x]))
     return false;
   for (const std::size_t i : {Recurrence::w, Recurrence::r, Recurrence::b}) {
@@ -128,13 +140,11 @@ Desc seen_state(const Recurrence& s) {
   return row_major(Dims{1, s.directions(), s.batch, s.hidden}, DnnlType::f32);
 }
 
-// Nothing where it is all zeros, which need not be read.
+// Nothing where it need not be read.
 std::optional<Operand> initial_state(PlanBuilder& builder, const graph::Node& node, const Recurrence& s,
                                      std::size_t index) {
-  const ValueId id = operand(node, index);
-  if (id == graph::no_value || (builder.is_constant(id) && all_are(*builder.constant(id), 0)))
-    return std::nullopt;
-  Operand state = builder.in_layout(id, state_layout(s));
+  if (!is_there(builder, node, index)) return std::nullopt;
+  Operand state = builder.in_layout(operand(node, index), state_layout(s));
   state.desc = seen_state(s);
   return state;
 }
@@ -219,22 +229,58 @@ struct AsRnn {
   }
 };
 
+// A kernel of operands that are seen as these types, of which the last `written` are results.
+void emit_by_length(PlanBuilder& builder, const graph::Node& node, const char* name,
+                    graph::PlainKernel kernel, const std::vector<Operand>& operands,
+                    const std::vector<graph::TensorType>& types, std::size_t written) {
+  std::vector<const graph::TensorType*> seen;
+  for (std::size_t i = 0; i < types.size(); ++i) seen.push_back(operands[i].buffer < 0 ? nullptr : &types[i]);
+  const auto results = seen.end() - static_cast<std::ptrdiff_t>(written);
+  auto step = std::make_unique<PlainKernelStep>(
+      node, kernel, std::vector<const graph::TensorType*>(seen.begin(), results),
+      std::vector<const graph::TensorType*>(results, seen.end()), std::vector<const graph::TensorType*>{});
+  std::vector<std::optional<graph::Origin>> origins(types.size() - written);
+  origins.back() = builder.origin(operand(node, Recurrence::sequence_lens), node);  // the last that is read
+  step->take_notes(std::move(origins));
+  builder.append(node.name + name, std::move(step), operands);
+}
+
+// X as marked by lengths, [steps, batch, width + 1]. Its kernel also writes the flags.
+Operand marked_sequence(PlanBuilder& builder, const graph::Node& node, const Recurrence& s,
+                        const std::vector<Operand>& flags) {
+  const ValueId x = node.inputs[Recurrence::x], lengths = node.inputs[Recurrence::sequence_lens];
+  const graph::TensorType type{graph::DataType::f32, {s.steps, s.batch, s.width + 1}};
+  const Operand made = builder.temporary(row_major(type.shape, DnnlType::f32));
+  std::vector<Operand> operands{builder.in_layout(x, row_major(builder.shape(x), DnnlType::f32)),
+                                builder.row_major(lengths), made};
+  operands.insert(operands.end(), flags.begin(), flags.end());
+  std::vector<graph::TensorType> types{builder.type(x), builder.type(lengths), type};
+  types.resize(types.size() + flags.size(), {graph::DataType::u8, {1}});
+  emit_by_length(builder, node, " marks ends", mark_ends, operands, types, 1 + flags.size());
+  return made;
+}
+
 template <typename Form>
 bool lower_as(PlanBuilder& builder, const graph::Node& node, const Recurrence& s) {
-  const bool is_lstm = s.cell == Cell::lstm;
-  const SharedTensor w = weights_of(builder, s, builder.constant(node.inputs[Recurrence::w]));
+  const bool is_lstm = s.cell == Cell::lstm, lengths = has_lengths(builder, node, s);
+  SharedTensor w = weights_of(builder, s, builder.constant(node.inputs[Recurrence::w]));
+  if (lengths) w = builder.derive("weights with lengths", {w}, [&] { return weights_with_lengths(*w, s); });
   const SharedTensor r = weights_of(builder, s, builder.constant(node.inputs[Recurrence::r]));
   const auto seen_weights = [&](std::int64_t depth) {
     const std::int64_t d = s.directions(), g = s.gates(), h = s.hidden;
     return Desc({1, d, depth, g, h}, DnnlType::f32,
                 Dims{d * g * h * depth, g * h * depth, 1, h * depth, depth});
   };
-  const Desc source_w = seen_weights(s.width), source_r = seen_weights(s.hidden);
+  const Desc source_w = seen_weights(s.width + (lengths ? 1 : 0)), source_r = seen_weights(s.hidden);
   const auto any = [](const Desc& like) {
     return Desc(like.get_dims(), DnnlType::f32, dnnl::memory::format_tag::any);
   };
 
-  const Operand x = sequence_of(builder, node, s);
+  const std::vector<std::int64_t> spans = lengths ? spans_of(s.steps) : std::vector{s.steps};
+  std::vector<Operand> flags;
+  for (std::size_t i = 0; lengths && i < spans.size(); ++i)
+    flags.push_back(builder.temporary(row_major(Dims{1}, DnnlType::u8)));
+  const Operand x = lengths ? marked_sequence(builder, node, s, flags) : sequence_of(builder, node, s);
   std::optional<Operand> h = initial_state(builder, node, s, Recurrence::initial_h), c;
   if (is_lstm) {
     c = initial_state(builder, node, s, Recurrence::initial_c);
@@ -268,17 +314,47 @@ bool lower_as(PlanBuilder& builder, const graph::Node& node, const Recurrence& s
       {DNNL_ARG_BIAS, builder.packed(bias_of(builder, node, s), descs.b, descs.b)}};
   if (h) arguments.emplace_back(DNNL_ARG_SRC_ITER, *h);
   if (c) arguments.emplace_back(DNNL_ARG_SRC_ITER_C, *c);
+  std::vector<Operand> results;
   const auto place = [&](ValueId id, int argument, const Desc& layout, const Desc& seen) {
     Operand to = id == graph::no_value ? builder.temporary(seen) : builder.define(id, layout);
     to.desc = seen;
     arguments.emplace_back(argument, to);
+    results.push_back(to);
   };
   place(y, DNNL_ARG_DST_LAYER, sequence_layout(s), descs.y);
   if (states) place(y_h, DNNL_ARG_DST_ITER, state_layout(s), descs.y_h);
   if (states && is_lstm) place(y_c, DNNL_ARG_DST_ITER_C, state_layout(s), descs.y_c);
   // Never divided for stops: its steps wait for each other, so that more parts than threads cost at each.
-  builder.emit(node.name, chosen, typename Form::Primitive(chosen), arguments,
-               [] { return typename Form::Primitive::primitive_desc(); });
+  const auto emit = [&](const auto& desc) {
+    builder.emit(node.name, desc, typename Form::Primitive(desc), arguments,
+                 [] { return typename Form::Primitive::primitive_desc(); });
+  };
+  if (!lengths) {
+    emit(chosen);
+    return true;
+  }
+  descs.w = chosen.weights_layer_desc();
+  descs.r = chosen.weights_iter_desc();
+  for (std::size_t i = 0; i < spans.size(); ++i) {
+    for (auto& [argument, operand] : arguments)
+      if (Desc& desc = argument == DNNL_ARG_SRC_LAYER ? descs.x : descs.y;
+          argument == DNNL_ARG_SRC_LAYER || argument == DNNL_ARG_DST_LAYER) {
+        Dims dims = desc.get_dims();
+        dims[0] = spans[i];
+        operand.desc = desc = row_major(dims, DnnlType::f32);
+      }
+    const int around = builder.enter(builder.under(flags[i]));
+    emit(Form::make(builder, s, descs));
+    builder.enter(around);
+  }
+  const ValueId ends = node.inputs[Recurrence::sequence_lens];
+  const graph::TensorType state{graph::DataType::f32, {s.directions(), s.batch, s.hidden}};
+  std::vector<graph::TensorType> types{builder.type(ends),
+                                       {graph::DataType::f32, {s.steps, s.batch, s.directions(), s.hidden}}};
+  types.resize(1 + results.size(), state);
+  std::vector<Operand> operands{builder.row_major(ends)};
+  operands.insert(operands.end(), results.begin(), results.end());
+  emit_by_length(builder, node, " cut at ends", cut_at_ends, operands, types, results.size());
   return true;
 }
 
@@ -296,7 +372,9 @@ SharedTensor lstm_panels(PlanBuilder& builder, const graph::Node& node, std::siz
 // An LSTM by our own kernel; false: not on this processor, or not with these weights.
 bool lower_own_lstm(PlanBuilder& builder, const graph::Node& node, const Recurrence& s,
                     LstmStep::Numbers numbers) {
-  if (s.steps < 1 || s.batch < 1 || !LstmStep::runs_on_this_processor(numbers)) return false;
+  if (s.steps < 1 || s.batch < 1 || has_lengths(builder, node, s) ||
+      !LstmStep::runs_on_this_processor(numbers))
+    return false;
   const bool bytes = numbers == LstmStep::Numbers::bytes;
   if (bytes && !(node.has(graph::input_weight_scales) && node.has(graph::state_weight_scales))) return false;
   const SharedTensor w = lstm_panels(builder, node, Recurrence::w, numbers);
@@ -331,9 +409,8 @@ bool lower_own_lstm(PlanBuilder& builder, const graph::Node& node, const Recurre
   place(0, LstmStep::y, sequence_layout(s));
   place(1, LstmStep::y_h, state_layout(s));
   place(2, LstmStep::y_c, state_layout(s));
-  operands[LstmStep::room_at] =
-      builder.temporary(Desc({static_cast<std::int64_t>(LstmStep::room(shape))}, DnnlType::u8,
-                             dnnl::memory::format_tag::a));
+  operands[LstmStep::room_at] = builder.temporary(
+      Desc({static_cast<std::int64_t>(LstmStep::room(shape))}, DnnlType::u8, dnnl::memory::format_tag::a));
   builder.append(node.name + (bytes ? " lstm:bytes" : " lstm:floats"),
                  std::make_unique<LstmStep>(shape, builder.threads()), operands);
   return true;

@@ -253,6 +253,43 @@ TEST_P(KeepsNan, InItsRowAndNowhereElse) {
 INSTANTIATE_TEST_SUITE_P(Nan, KeepsNan, ::testing::ValuesIn(cases()),
                          [](const auto& test) { return test.param.name; });
 
+// Keys and values that come in, of which a step of attention makes far fewer products, show there that they
+// had any, and are not read for it.
+TEST(Nan, OfLargeInputsShowsInTheirProducts) {
+  static const auto engine = make_cpu_engine({.threads = 2});
+  constexpr std::int64_t batch = 2, heads = 2, length = 96, width = 32;
+  const auto make = [](std::int64_t n) {
+    GraphMaker m;
+    const auto q = m.input({n, heads, 1, width}), k = m.input({n, heads, length, width}),
+               v = m.input({n, heads, length, width}), more = m.input({n, heads, 1, width});
+    const auto keys = m.node("Concat", {k, more}, {n, heads, length + 1, width}, {{"axis", std::int64_t{2}}});
+    const auto turned = m.node("Transpose", {keys}, {n, heads, width, length + 1},
+                               {{"perm", std::vector<std::int64_t>{0, 1, 3, 2}}});
+    const auto values =
+        m.node("Concat", {v, more}, {n, heads, length + 1, width}, {{"axis", std::int64_t{2}}});
+    auto y = m.node("MatMul", {q, turned}, {n, heads, 1, length + 1});
+    y = m.node("Softmax", {y}, {n, heads, 1, length + 1}, {{"axis", std::int64_t{3}}});
+    y = m.node("MatMul", {y, values}, {n, heads, 1, width});
+    m.g.outputs = {m.node("Relu", {y}, {n, heads, 1, width}), keys};
+    return std::move(m.g);
+  };
+  const auto compiled = engine->compile(MadeModel(make), {.batch_sizes = {batch}});
+  ASSERT_TRUE(compiled.has_value()) << compiled.error().message;
+  const Plan& plan = *(*compiled)->plan(batch);
+  const Graph g = make(batch);
+  for (const std::size_t input : {0, 1, 2, 3})
+    for (const float value : {0.0F, nan, infinity, -infinity, 1e30F}) {
+      SCOPED_TRACE("input " + std::to_string(input) + " has " + std::to_string(value));
+      Buffers inputs = random_inputs(g, 7);
+      inputs[input]->as<float>()[5] = value;
+      const Buffers want = reference(g, inputs);
+      const Bound whole(**compiled, plan, inputs);
+      ASSERT_TRUE(plan.run({0, plan.kernels()}, whole.binding(), {}).has_value());
+      for (std::size_t o = 0; o < want.size(); ++o)
+        expect_same(*whole.outputs()[o], *want[o], {.name = {}, .make = {}, .tolerance = 1e-5});
+    }
+}
+
 // Nothing is added to a plan in which it cannot come to that.
 TEST(Nan, CostsNothingWhereItCannotBeLost) {
   static const auto engine = make_cpu_engine({.threads = 2});

@@ -38,6 +38,7 @@ PlanBuilder::PlanBuilder(const dnnl::engine& engine, const graph::Graph& graph, 
       ways_(ways),
       consumers_(graph.values.size()),
       is_output_(graph.values.size(), false),
+      shows_input_(graph.values.size(), false),
       places_(graph.values.size()),
       output_written_(graph.outputs.size(), false),
       origins_(graph::origins(graph, batch)),
@@ -79,16 +80,44 @@ void PlanBuilder::watch_inputs() {
   });
   if (!lost) return;
   std::vector<std::pair<Operand, Elements>> inputs;
-  for (const auto id : graph_.inputs)
-    if (graph::belongs(type(id).type, graph::TypeClass::floating))
-      inputs.push_back({places_[id.index()].front().operand,
-                        {type(id).type, static_cast<std::uint64_t>(type(id).elements())}});
+  bool shown = false;
+  for (const auto id : graph_.inputs) {
+    if (!graph::belongs(type(id).type, graph::TypeClass::floating)) continue;
+    std::vector<graph::ValueId> results;
+    std::int64_t elements = 0;
+    if (shows_in_products(id, results)) {
+      for (const auto result : results) elements += type(result).elements();
+      if (elements < type(id).elements()) {
+        shown = true;
+        for (const auto result : results) shows_input_[result.index()] = true;
+        continue;
+      }
+    }
+    inputs.push_back({places_[id.index()].front().operand,
+                      {type(id).type, static_cast<std::uint64_t>(type(id).elements())}});
+  }
   const bool always = std::ranges::any_of(graph_.values, [&](const graph::Value& value) {
     return value.constant != nullptr && weights_.has_nan(value.constant);
   });
   const bool made =
       std::ranges::any_of(graph_.nodes, [](const graph::Node& node) { return makes_nan(node.op); });
-  if (!inputs.empty() || always || made) watch(inputs, always);
+  if (!inputs.empty() || always || made || shown) watch(inputs, always);
+}
+
+bool PlanBuilder::shows_in_products(graph::ValueId id, std::vector<graph::ValueId>& results) {
+  static constexpr std::array moves{"Concat",  "Flatten",   "Identity", "Reshape",
+                                    "Squeeze", "Transpose", "Unsqueeze"};
+  return std::ranges::all_of(consumers(id), [&](int index) {
+    const graph::Node& reader = node(index);
+    const bool loses =
+        std::ranges::any_of(reader.post_ops, [&](const graph::PostOp& op) { return loses_nan(op); });
+    if (loses || reader.outputs.size() != 1) return false;
+    if (reader.op != "MatMul")
+      return std::ranges::find(moves, reader.op) != moves.end() && reader.post_ops.empty() &&
+             shows_in_products(reader.outputs[0], results);
+    results.push_back(reader.outputs[0]);
+    return true;
+  });
 }
 
 void PlanBuilder::watch(const std::vector<std::pair<Operand, Elements>>& values, bool always) {
@@ -110,7 +139,8 @@ void PlanBuilder::watch(graph::ValueId id) {
   if (!keeps_nan() || is_constant(id) || !graph::belongs(type(id).type, graph::TypeClass::floating)) return;
   const Operand operand = current(id);
   // What is only another view of a value has been watched as that.
-  if (buffers_[static_cast<std::size_t>(operand.buffer)].owner != id && !is_output(id)) return;
+  if (buffers_[static_cast<std::size_t>(operand.buffer)].owner != id && !is_output(id) && !shows_input(id))
+    return;
   watch({{operand, operand.desc.is_zero()
                        ? Elements{type(id).type, static_cast<std::uint64_t>(type(id).elements())}
                        : elements_of(operand.desc)}},
@@ -132,6 +162,13 @@ bool PlanBuilder::loses_nan(const graph::PostOp& op) {
   const auto [entry, fresh] = loses_nan_.try_emplace({static_cast<int>(op.kind), op.alpha == 0}, false);
   if (fresh) entry->second = cpu::loses_nan(engine_, eltwise_of(op));
   return entry->second;
+}
+
+int PlanBuilder::under(const Operand& flag) {
+  flags_ = true;
+  guards_.push_back({graph::no_value, true, guard_});
+  conditions_.push_back(flag);
+  return static_cast<int>(guards_.size()) - 1;
 }
 
 int PlanBuilder::under(graph::ValueId condition, bool when) {
@@ -483,6 +520,14 @@ void PlanBuilder::recover(int guard) {
   enter(guard);
 }
 
+std::optional<graph::Origin> PlanBuilder::origin(graph::ValueId id, const graph::Node& node) const {
+  if (is_constant(id)) return std::nullopt;
+  graph::Origin found = origins_[id.index()];
+  // Whether the node runs at all may be another row's doing.
+  if (node.guard >= 0 && found.rows > 1) found.rows = 0;
+  return found;
+}
+
 Result<> PlanBuilder::emit_plain(const graph::Node& node) {
   std::vector<const graph::TensorType*> inputs, outputs, extras;
   for (const auto id : node.inputs) inputs.push_back(id == graph::no_value ? nullptr : &type(id));
@@ -514,11 +559,7 @@ Result<> PlanBuilder::emit_plain(const graph::Node& node) {
   operands.insert(operands.end(), post_operands.begin(), post_operands.end());
   std::vector<std::optional<graph::Origin>> origins(node.inputs.size());
   for (std::size_t i = 0; i < origins.size(); ++i) {
-    const auto id = node.inputs[i];
-    if (id == graph::no_value || is_constant(id)) continue;
-    origins[i] = origins_[id.index()];
-    // Whether the node runs at all may be another row's doing.
-    if (node.guard >= 0 && origins[i]->rows > 1) origins[i]->rows = 0;
+    if (node.inputs[i] != graph::no_value) origins[i] = origin(node.inputs[i], node);
   }
   auto step = std::make_unique<PlainKernelStep>(node, kernel, inputs, outputs, extras);
   step->take_notes(std::move(origins));
@@ -605,8 +646,9 @@ Result<PlanParts> PlanBuilder::finish() {
   };
   for (const auto& [kernel, operand, b, offset] : uses_)
     parts_.patches.push_back({.kernel = kernel, .operand = operand, .slot = slot(b, offset)});
-  parts_.branches =
-      std::ranges::any_of(guards_, [](const auto& guard) { return guard.condition != graph::no_value; });
+  parts_.branches = flags_ || std::ranges::any_of(guards_, [](const auto& guard) {
+                      return guard.condition != graph::no_value;
+                    });
   for (std::size_t g = 0; g < guards_.size(); ++g) {
     // No kernel has a guard without a place, but its number is taken.
     const Operand& condition = conditions_[g];

@@ -101,12 +101,18 @@ class PlanBuilder {
   int enter(int guard) { return std::exchange(guard_, guard); }
   // A guard under the present one, of which the graph may have none.
   int under(graph::ValueId condition, bool when);
+  // Likewise where a kernel before has written anything but 0 to `flag`, a byte of its own.
+  int under(const Operand& flag);
 
   // Whether runs may meet NaN that one of the plan's kernels loses.
   bool keeps_nan() const { return watch_.buffer >= 0; }
   // A guard under the present one: whether the run has met anything but ordinary numbers so far. Requires
   // keeps_nan().
   int careful(bool met);
+  // Whether the value is where it shows that an input had any: a product of an input that is larger, and that
+  // nothing else reads. Such inputs are not watched themselves. (A decoder's step reads far more keys and
+  // values than it makes products of them.)
+  bool shows_input(graph::ValueId id) const { return shows_input_[id.index()]; }
   // The value, made just now, may be where the run meets it first.
   void watch(graph::ValueId id);
   // Whether the post-op makes a number of it.
@@ -209,6 +215,8 @@ class PlanBuilder {
   void end_sequence(std::string name);
   // After a lowering that failed half way.
   void recover(int guard);
+  // Whose data the value is, for a kernel of the node that notes bad ones in it; nothing: no request's.
+  std::optional<graph::Origin> origin(graph::ValueId id, const graph::Node& node) const;
   // Appends the node's plain kernel; an error where there is none.
   Result<> emit_plain(const graph::Node& node);
   // Appends the plain kernel of an operator of two operands that broadcast; all three are row-major f32.
@@ -281,6 +289,9 @@ class PlanBuilder {
   void check_places(const std::string& name, const Step& step);
   void watch(const std::vector<std::pair<Operand, Elements>>& values, bool always);
   void watch_inputs();
+  // Whether all that reads the value are products, or moves what these read: NaN makes NaN of results that it
+  // has a part in, and an infinity NaN or an infinity. `results`: appended to, those products'.
+  bool shows_in_products(graph::ValueId id, std::vector<graph::ValueId>& results);
   bool prefers_heavy_type(graph::ValueId id, int depth) const;
 
   dnnl::engine engine_;
@@ -293,6 +304,7 @@ class PlanBuilder {
   Ways ways_;
   std::vector<std::vector<int>> consumers_;
   std::vector<bool> is_output_;
+  std::vector<bool> shows_input_;
   std::vector<std::vector<Place>> places_;  // of each value; the first is where it was made
   std::vector<Buffer> buffers_;             // 0: the weights; then inputs; then outputs; then the rest
   std::vector<bool> output_written_;
@@ -306,7 +318,8 @@ class PlanBuilder {
   std::vector<Operand> conditions_;     // of guards that a kernel has
   std::map<std::tuple<graph::ValueId, bool, int>, int> guard_numbers_;
   int guard_ = -1;
-  Operand watch_;                                   // the flag; buffer -1: nothing is watched for
+  bool flags_ = false;  // whether there are guards on flags, beside those of the graph and NaN's
+  Operand watch_;       // the flag; buffer -1: nothing is watched for
   std::map<std::pair<bool, int>, int> careful_;     // guards on it as it is now, by value and parent
   std::map<std::pair<int, bool>, bool> loses_nan_;  // post-ops, by kind and whether alpha is 0
   struct Sequence {

@@ -1,3 +1,4 @@
+#include <array>
 #include <memory>
 #include <string>
 
@@ -31,7 +32,7 @@ struct Layer {
   bool only_h = false;  // an LSTM's first cell state is absent
   std::string wanted = "y h c";
   Attributes attributes;
-  bool lengths = false;  // all of them full
+  enum class Lengths { none, full, many, read } lengths = Lengths::none;
 
   std::int64_t directions() const { return direction == "bidirectional" ? 2 : 1; }
   std::int64_t gates() const { return op == "LSTM" ? 4 : op == "GRU" ? 3 : 1; }
@@ -48,10 +49,17 @@ std::vector<ValueId> add(GraphMaker& m, const Layer& l, ValueId x, Random& rando
   in.push_back(m.constant(random_tensor({d, rows, l.hidden}, random, scale)));
   in.push_back(l.bias ? m.constant(random_tensor({d, 2 * rows}, random, 0.3F)) : graph::no_value);
   in.push_back(graph::no_value);
-  if (l.lengths) {
+  if (l.lengths == Layer::Lengths::full || l.lengths == Layer::Lengths::many) {
     auto lengths = std::make_shared<graph::Tensor>(TensorType{graph::DataType::i32, {n}});
-    std::ranges::fill(lengths->as<std::int32_t>(), static_cast<std::int32_t>(l.steps));
+    std::int64_t i = 0;
+    for (std::int32_t& length : lengths->as<std::int32_t>())
+      length = static_cast<std::int32_t>(l.lengths == Layer::Lengths::full ? l.steps
+                                                                           : (4 + 3 * i++) % (l.steps + 1));
     in.back() = m.constant(lengths);
+  }
+  if (l.lengths == Layer::Lengths::read) {
+    in.back() = m.input({n});
+    m.g.value(in.back()).type.type = graph::DataType::i32;
   }
   const Shape state = l.batch_first ? Shape{n, d, l.hidden} : Shape{d, n, l.hidden};
   for (int i = 0; i < (l.op == "LSTM" ? 2 : 1); ++i) {
@@ -220,7 +228,90 @@ TEST(CpuRecurrent, LayersOnLayersAgree) {
 
 TEST(CpuRecurrent, LengthsThatAreFullAreNone) {
   for (const char* op : operators)
-    expect_agrees(model({.op = op, .direction = "reverse", .lengths = true}), By::onednn);
+    expect_agrees(model({.op = op, .direction = "reverse", .lengths = Layer::Lengths::full}), By::onednn);
+}
+
+// Of all rows another length, some of them 0, and what is behind them NaN.
+TEST(CpuRecurrent, LengthsEndSequences) {
+  using States = Layer::States;
+  for (const char* op : operators)
+    for (const char* direction : directions)
+      for (const States states : {States::none, States::computed})
+        for (const bool batch_first : {false, true})
+          for (const char* wanted : {"y", "h", "y h", "y h c"}) {
+            if (std::string(op) != "LSTM" && std::string(wanted).find('c') != std::string::npos) continue;
+            SCOPED_TRACE(std::string(op) + " " + direction + " " + wanted);
+            const bool plain =
+                std::string(op) == "RNN" ||
+                (std::string(op) == "LSTM" && states != States::none && std::string(direction) != "forward");
+            for (const auto& attributes : {Attributes(), before_reset}) {
+              if (!attributes.empty() && std::string(op) != "GRU") continue;
+              expect_agrees(model({.op = op,
+                                   .direction = direction,
+                                   .batch_first = batch_first,
+                                   .states = states,
+                                   .wanted = wanted,
+                                   .attributes = attributes,
+                                   .lengths = Layer::Lengths::many}),
+                            plain ? By::plain : By::onednn, {1, 2, 7});
+            }
+          }
+}
+
+// Weights as large as trained ones never are, and a first state; what is behind the ends is NaN.
+TEST(CpuRecurrent, NothingComesFromBehindTheEnds) {
+  for (const char* op : {"GRU", "LSTM"}) {
+    const Layer l{.op = op, .direction = "bidirectional", .lengths = Layer::Lengths::read};
+    const Make make = sharing(model(l));
+    const auto engine = make_cpu_engine({.threads = 2});
+    const auto compiled = engine->compile(MadeModel(make), {.batch_sizes = {5}});
+    ASSERT_TRUE(compiled.has_value()) << compiled.error().message;
+    const Graph g = make(5);
+    const Plan& plan = *(*compiled)->plan(5);
+    ASSERT_EQ(kernels_of(plan).find("plain:" + std::string(op)), std::string::npos);
+    for (std::int32_t longest = 0; longest <= 9; ++longest) {
+      const Buffers inputs = random_inputs(g, 7);
+      std::array<std::int32_t, 5> ends{0, 1, 9, 5, 8};
+      for (std::int32_t& end : ends) end = std::min(end, longest);
+      std::ranges::copy(ends, inputs[1]->as<std::int32_t>().begin());
+      for (float& x : inputs[0]->as<float>()) x *= 30;
+      const Buffers want = reference(g, inputs);
+      for (std::int64_t n = 0; n < 5; ++n)
+        for (std::int64_t i = ends[static_cast<std::size_t>(n)] * l.width; i < l.steps * l.width; ++i)
+          inputs[0]->as<float>()[static_cast<std::size_t>(n * l.steps * l.width + i)] =
+              std::numeric_limits<float>::quiet_NaN();
+      const Bound bound(**compiled, plan, inputs);
+      ASSERT_TRUE(plan.run({0, plan.kernels()}, bound.binding(), {}).has_value());
+      for (std::size_t i = 0; i < want.size(); ++i)
+        EXPECT_LE(relative_error(*bound.outputs()[i], *want[i]), 1e-5)
+            << op << ", output " << i << ", the longest " << longest;
+    }
+  }
+}
+
+TEST(CpuRecurrent, ALengthThatIsNoneIsItsRowsFault) {
+  const Make make = sharing(model({.op = "GRU", .lengths = Layer::Lengths::read}));
+  const auto engine = make_cpu_engine({.threads = 2});
+  const auto compiled = engine->compile(MadeModel(make), {.batch_sizes = {3}});
+  ASSERT_TRUE(compiled.has_value()) << compiled.error().message;
+  const Graph g = make(3);
+  const Plan& plan = *(*compiled)->plan(3);
+  const Buffers inputs = random_inputs(g, 7);
+  const std::int32_t right[] = {4, 9, 9}, wrong[] = {4, 10, 9};
+  std::ranges::copy(right, inputs[1]->as<std::int32_t>().begin());
+  const Buffers want = reference(g, inputs);
+  std::ranges::copy(wrong, inputs[1]->as<std::int32_t>().begin());
+  const Bound bound(**compiled, plan, inputs);
+  graph::Faults faults;
+  Binding binding = bound.binding();
+  binding.faults = &faults;
+  ASSERT_TRUE(plan.run({0, plan.kernels()}, binding, {}).has_value());
+  ASSERT_EQ(faults.all().size(), 1U);
+  EXPECT_EQ(faults.all()[0].row, 1);
+  EXPECT_NE(faults.all()[0].error.message.find("is outside a sequence of 9 steps"), std::string::npos)
+      << faults.all()[0].error.message;
+  for (std::size_t i = 0; i < want.size(); ++i)
+    EXPECT_LE(relative_error(*bound.outputs()[i], *want[i]), 1e-5) << "output " << i;
 }
 
 TEST(CpuRecurrent, AnRnnMayHaveOtherActivations) {
@@ -239,7 +330,7 @@ TEST(CpuRecurrent, WhatOnednnLacksIsPlain) {
         Attributes{{"activations", std::vector<std::string>{"HardSigmoid", "Tanh", "Tanh"}}}})
     for (const bool batch_first : {false, true})
       expect_agrees(model({.batch_first = batch_first, .attributes = attributes}), By::plain);
-  // Weights that are no constants, peepholes, lengths.
+  // Weights that are no constants, peepholes.
   const Make computed = [](std::int64_t n) {
     Random random(3);
     GraphMaker m;
@@ -260,17 +351,6 @@ TEST(CpuRecurrent, WhatOnednnLacksIsPlain) {
     return std::move(m.g);
   };
   expect_agrees(peepholes, By::plain, {1, 3});
-  const Make lengths = [](std::int64_t n) {
-    Random random(3);
-    GraphMaker m;
-    m.g.outputs = add(m, {.batch_first = true}, m.input({n, 9, 24}), random);
-    auto values = std::make_shared<graph::Tensor>(TensorType{graph::DataType::i32, {n}});
-    for (std::int64_t i = 0; i < n; ++i)
-      values->as<std::int32_t>()[static_cast<std::size_t>(i)] = static_cast<std::int32_t>(1 + i % 9);
-    m.g.nodes.back().inputs[4] = m.constant(values);
-    return std::move(m.g);
-  };
-  expect_agrees(lengths, By::plain, {1, 3});
 }
 
 TEST(CpuRecurrent, BatchSizesShareTheirWeights) {

@@ -1,5 +1,8 @@
+#include "carillon/graph/plain/recurrent.h"
+
 // LSTM, GRU and RNN.
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -12,6 +15,24 @@
 #include "carillon/graph/recurrence.h"
 
 namespace carillon::graph::plain {
+
+std::int64_t length_of(const ConstView& lengths, std::int64_t n, std::int64_t steps) {
+  return std::clamp<std::int64_t>(index_at(lengths, n), 0, steps);
+}
+
+Result<> check_lengths(const Node& node, const ConstView& lengths, std::int64_t steps,
+                       const MutableView& output) {
+  for (std::int64_t n = 0; n < lengths.type->elements(); ++n) {
+    if (index_at(lengths, n) >= 0 && index_at(lengths, n) <= steps) continue;
+    const auto noted = note(output, lengths, n, [&] {
+      return failed(node, "length " + std::to_string(index_at(lengths, n)) + source_of(lengths) +
+                              " is outside a sequence of " + std::to_string(steps) + " steps");
+    });
+    if (!noted) return noted;
+  }
+  return {};
+}
+
 namespace {
 
 using Activation = Recurrence::Activation;
@@ -176,7 +197,7 @@ class Run {
  private:
   std::int64_t length(std::int64_t n) const {
     const ConstView lengths = input(inputs_, Recurrence::sequence_lens);
-    return lengths ? std::clamp<std::int64_t>(index_at(lengths, n), 0, s_.steps) : s_.steps;
+    return lengths ? length_of(lengths, n, s_.steps) : s_.steps;
   }
   // Of row n, the time of its step k.
   std::int64_t time(std::int64_t n, std::int64_t k) const { return backward_ ? length(n) - 1 - k : k; }
@@ -369,21 +390,6 @@ class Run {
   bool backward_ = false;
 };
 
-// Lengths that are no lengths.
-Result<> check_lengths(const Node& node, const Recurrence& shape, Inputs inputs, Outputs outputs) {
-  const ConstView lengths = input(inputs, Recurrence::sequence_lens);
-  if (!lengths) return {};
-  for (std::int64_t n = 0; n < shape.batch; ++n) {
-    if (index_at(lengths, n) >= 0 && index_at(lengths, n) <= shape.steps) continue;
-    const auto noted = note(outputs.front(), lengths, n, [&] {
-      return failed(node, "length " + std::to_string(index_at(lengths, n)) + source_of(lengths) +
-                              " is outside a sequence of " + std::to_string(shape.steps) + " steps");
-    });
-    if (!noted) return noted;
-  }
-  return {};
-}
-
 Result<Recurrence> recurrence_of(const Node& node, Inputs inputs) {
   std::array<const TensorType*, 8> types{};
   if (inputs.size() > types.size()) return failed(node, "it has too many inputs");
@@ -400,7 +406,8 @@ Result<> recurrent(const Node& node, Inputs inputs, Outputs outputs) {
     if (results[i] && results[i].type->shape != (i == 0 ? shape->sequence_shape() : shape->state_shape()))
       return misfit(node, inputs, results);
   }
-  if (auto ok = check_lengths(node, *shape, inputs, outputs); !ok) return ok;
+  if (const ConstView lengths = input(inputs, Recurrence::sequence_lens))
+    if (auto ok = check_lengths(node, lengths, shape->steps, outputs.front()); !ok) return ok;
   const MutableView given = output(outputs, node.outputs.size());
   std::vector<T> own(given ? 0 : static_cast<std::size_t>(Run<T>::room(*shape)));
   Run<T> run(*shape, inputs, results, given ? given.as<T>() : own.data());
