@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "carillon/base/control_groups.h"
+#include "carillon/base/cpu_time.h"
 
 namespace carillon {
 namespace {
@@ -43,8 +44,8 @@ std::optional<std::int64_t> number(std::string_view word) {
   return value;
 }
 
-// Those that the process's first thread may run on: threads that are pinned know only their own. Empty where
-// the system does not tell.
+}  // namespace
+
 std::vector<int> allowed_processors() {
   std::vector<int> out;
   for (int bits = CPU_SETSIZE; bits <= most_set_bits; bits *= 2) {
@@ -60,15 +61,12 @@ std::vector<int> allowed_processors() {
   }
   return out;
 }
-int count_allowed() {
-  const auto count = static_cast<int>(allowed_processors().size());
-  return count > 0 ? count : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
 
-Duration clock_of(clockid_t which) {
-  timespec time{};
-  if (clock_gettime(which, &time) != 0) return Duration{0};
-  return std::chrono::seconds{time.tv_sec} + std::chrono::nanoseconds{time.tv_nsec};
+namespace {
+
+int count_of(const std::vector<int>& allowed) {
+  if (!allowed.empty()) return static_cast<int>(allowed.size());
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
 }  // namespace
@@ -103,7 +101,7 @@ std::optional<double> quota_of(std::string_view quota, std::string_view period) 
 }
 
 ProcessorLimits processor_limits(const fs::path& root, int allowed) {
-  ProcessorLimits limits{.allowed = allowed > 0 ? allowed : count_allowed()};
+  ProcessorLimits limits{.allowed = allowed > 0 ? allowed : count_of(allowed_processors())};
   for (const ControlGroup& group : control_groups("cpu", root)) {
     const fs::path& folder = group.folder;
     const fs::path file = folder / (group.v2 ? "cpu.max" : "cpu.cfs_quota_us");
@@ -147,27 +145,31 @@ std::optional<Duration> idle_time(std::string_view proc_stat, const std::vector<
          Duration{std::chrono::seconds{1}} * (ticks % per_second) / per_second;
 }
 
-double OthersUse::look() {
-  Times now{.wall = clock_of(CLOCK_MONOTONIC),
+double OthersUse::look(std::vector<int> of) {
+  Times now{.wall = read_clock(CLOCK_MONOTONIC),
             .idle = {},
-            .own = clock_of(CLOCK_PROCESS_CPUTIME_ID),
-            .processors = allowed_processors()};
-  const auto idle = idle_time(text_of("/proc/stat"), now.processors);
-  if (!idle || now.processors.empty()) {
-    before_.reset();
-    return 0;
-  }
-  now.idle = *idle;
+            .own = process_cpu_time(),
+            .processors = std::move(of)};
+  now.idle = idle_time(text_of("/proc/stat"), now.processors);
+  return look(std::move(now));
+}
+
+double OthersUse::look(Times now) {
   const std::optional<Times> before = std::exchange(before_, now);
-  if (!before || before->processors != now.processors || now.wall <= before->wall) return 0;
+  if (!before || !before->idle || !now.idle || now.processors.empty() ||
+      before->processors != now.processors || now.wall <= before->wall)
+    return 0;
   const auto count = static_cast<double>(now.processors.size());
   const double wall = to_seconds(now.wall - before->wall);
-  const double used = count * wall - to_seconds(now.idle - before->idle) - to_seconds(now.own - before->own);
+  const double used =
+      count * wall - to_seconds(*now.idle - *before->idle) - to_seconds(now.own - before->own);
   return std::clamp(used / wall, 0.0, count);
 }
 
 bool UsableProcessors::look() {
-  return set(processor_limits(), others_.look());
+  std::vector<int> allowed = allowed_processors();
+  ProcessorLimits limits = processor_limits("/", count_of(allowed));
+  return set(std::move(limits), others_.look(std::move(allowed)));
 }
 
 bool UsableProcessors::set(ProcessorLimits limits, double taken_by_others) {

@@ -35,6 +35,10 @@ std::optional<double> quota_of(std::string_view cpu_max);
 // `quota` in microseconds, -1 for none; `period` in microseconds.
 std::optional<double> quota_of(std::string_view quota, std::string_view period);
 
+// Those that the process's first thread may run on, ascending: threads that are pinned know only their own.
+// Empty where the system does not tell.
+std::vector<int> allowed_processors();
+
 // Reads them. `root`: in place of "/" for files; `allowed`: in place of asking the system, where it is not 0.
 // Costs some tens of microseconds.
 ProcessorLimits processor_limits(const std::filesystem::path& root = "/", int allowed = 0);
@@ -50,15 +54,22 @@ std::optional<Duration> idle_time(std::string_view proc_stat, const std::vector<
 // machines on the same host as far as the system tells (steal). Not thread-safe.
 class OthersUse {
  public:
+  // What the system shows at one time.
+  struct Times {
+    Duration wall{0};
+    std::optional<Duration> idle;  // of the processors together; nothing where the system does not tell
+    Duration own{0};               // this process's CPU time
+    std::vector<int> processors;   // that the process may run on
+  };
+
   // Since the last look, in processors: from 0 to as many as there are. Ticks are 10 ms, so looks should lie
-  // half a second apart or more. 0 at the first look, and where /proc/stat cannot be read.
-  double look();
+  // half a second apart or more. 0 at the first look, where the processors are others than before, and where
+  // /proc/stat cannot be read. `of`: what allowed_processors() gave.
+  double look(std::vector<int> of);
+  // The same with what somebody else saw.
+  double look(Times now);
 
  private:
-  struct Times {
-    Duration wall{0}, idle{0}, own{0};
-    std::vector<int> processors;
-  };
   std::optional<Times> before_;
 };
 

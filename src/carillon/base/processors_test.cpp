@@ -1,7 +1,9 @@
 #include "carillon/base/processors.h"
 
+#include <algorithm>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -122,14 +124,39 @@ TEST(IdleTime, IsThatOfTheProcessorsThatAreAskedFor) {
   EXPECT_FALSE(idle_time("cpu0 10 0 1 -5 0\n", {0}));
 }
 
-TEST(Processors, OthersTakeBetweenNoneAndAll) {
+TEST(Processors, OthersTakeWhatIsNeitherIdleNorOurs) {
+  using Times = OthersUse::Times;
+  const std::vector<int> both{0, 5};
   OthersUse others;
-  EXPECT_EQ(others.look(), 0) << "the first look has nothing to go by";
-  for (int i = 0; i < 3; ++i) {
-    const double taken = others.look();
-    EXPECT_GE(taken, 0);
-    EXPECT_LE(taken, processor_limits().allowed);
-  }
+  EXPECT_EQ(others.look(Times{.wall = 10s, .idle = 70s, .own = 3s, .processors = both}), 0)
+      << "the first look has nothing to go by";
+  // Of two processors' 4 s a quarter was idle, and 1.5 s were ours.
+  EXPECT_DOUBLE_EQ(others.look(Times{.wall = 12s, .idle = 71s, .own = 4500ms, .processors = both}), 0.75);
+  EXPECT_EQ(others.look(Times{.wall = 13s, .idle = 73s, .own = 4500ms, .processors = both}), 0) << "all idle";
+  EXPECT_EQ(others.look(Times{.wall = 14s, .idle = 73s, .own = 4500ms, .processors = both}), 2)
+      << "all theirs";
+  EXPECT_EQ(others.look(Times{.wall = 15s, .idle = 73s, .own = 6500ms, .processors = both}), 0) << "all ours";
+  // Ticks are coarse: it may look like more than there is, or less than nothing.
+  EXPECT_EQ(others.look(Times{.wall = 16s, .idle = 75010ms, .own = 6520ms, .processors = both}), 0);
+  EXPECT_EQ(others.look(Times{.wall = 17s, .idle = 75s, .own = 6520ms, .processors = both}), 2);
+  // Others' idle time, or none at all, is not comparable.
+  EXPECT_EQ(others.look(Times{.wall = 18s, .idle = 9s, .own = 6520ms, .processors = {0}}), 0);
+  EXPECT_EQ(others.look(Times{.wall = 19s, .idle = 9500ms, .own = 6520ms, .processors = {0}}), 0.5);
+  EXPECT_EQ(others.look(Times{.wall = 20s, .idle = {}, .own = 6520ms, .processors = {0}}), 0);
+  EXPECT_EQ(others.look(Times{.wall = 21s, .idle = 9500ms, .own = 6520ms, .processors = {0}}), 0);
+  EXPECT_EQ(others.look(Times{.wall = 22s, .idle = 9750ms, .own = 6520ms, .processors = {0}}), 0.75);
+}
+
+TEST(Processors, OthersOfThisMachineTakeBetweenNoneAndAll) {
+  const std::vector<int> allowed = allowed_processors();
+  ASSERT_FALSE(allowed.empty());
+  EXPECT_TRUE(std::ranges::is_sorted(allowed));
+  EXPECT_EQ(static_cast<int>(allowed.size()), processor_limits().allowed);
+  OthersUse others;
+  EXPECT_EQ(others.look(allowed), 0) << "the first look has nothing to go by";
+  const double taken = others.look(allowed);
+  EXPECT_GE(taken, 0);
+  EXPECT_LE(taken, static_cast<double>(allowed.size()));
 }
 
 TEST(Processors, OfThisMachineAreAtLeastOne) {

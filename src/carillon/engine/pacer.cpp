@@ -2,21 +2,14 @@
 
 #include <ctime>
 
+#include "carillon/base/cpu_time.h"
+
 namespace carillon::engine {
-namespace {
-
-Duration read(clockid_t clock) {
-  timespec at{};
-  clock_gettime(clock, &at);
-  return std::chrono::seconds{at.tv_sec} + Duration{at.tv_nsec};
-}
-
-}  // namespace
 
 void Pacer::begin() {
   now_ = share();
   if (now_ >= 1) return;
-  wall_ = read(CLOCK_MONOTONIC);
+  wall_ = read_clock(CLOCK_MONOTONIC);
   cpu_ = cpu_time();
 }
 
@@ -25,11 +18,11 @@ Duration Pacer::rest_until(Duration cpu) const {
 }
 
 Duration Pacer::cpu_time() {
-  return read(CLOCK_THREAD_CPUTIME_ID);
+  return thread_cpu_time();
 }
 
 Duration Pacer::now() {
-  return read(CLOCK_MONOTONIC);
+  return read_clock(CLOCK_MONOTONIC);
 }
 
 void Pacer::sleep(Duration time) {

@@ -1,22 +1,17 @@
 #include "carillon/engine/pacer.h"
 
 #include <chrono>
-#include <ctime>
 
 #include <gtest/gtest.h>
+
+#include "carillon/base/cpu_time.h"
 
 namespace carillon::engine {
 namespace {
 
-Duration cpu_time() {
-  timespec at{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &at);
-  return std::chrono::seconds{at.tv_sec} + Duration{at.tv_nsec};
-}
-
 void use(Duration cpu) {
-  const Duration until = cpu_time() + cpu;
-  while (cpu_time() < until) {
+  const Duration until = thread_cpu_time() + cpu;
+  while (thread_cpu_time() < until) {
   }
 }
 
@@ -26,18 +21,18 @@ constexpr auto never = [] { return false; };
 TEST(Pacer, ARunTakesAtLeastItsCpuTimeOverItsShare) {
   Pacer pacer(0.25);
   const auto start = std::chrono::steady_clock::now();
-  const Duration before = cpu_time();
+  const Duration before = thread_cpu_time();
   Duration used{0};
   pacer.begin();
   for (int kernel = 0; kernel < 20; ++kernel) {
-    const Duration begin = cpu_time();
+    const Duration begin = thread_cpu_time();
     use(200us);
-    used += cpu_time() - begin;
+    used += thread_cpu_time() - begin;
     pacer.rest(never);
   }
   pacer.end(never);
   EXPECT_GE(std::chrono::steady_clock::now() - start, 4 * used - 100us);
-  EXPECT_LT(cpu_time() - before, used + 4ms) << "rests are not spent spinning";
+  EXPECT_LT(thread_cpu_time() - before, used + 4ms) << "rests are not spent spinning";
 }
 
 TEST(Pacer, AStopEndsTheRest) {

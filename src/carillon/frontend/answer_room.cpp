@@ -10,11 +10,11 @@ Result<> AnswerRoom::hold(std::size_t bytes) {
   if (wanted <= room_.bytes() || room_.grow(wanted - room_.bytes())) return {};
   if (room_.share_refused())
     return fail(ErrorCode::resource_exhausted,
-                "the connection's requests and answers have too many bytes in flight for the answer's " +
-                    std::to_string(bytes) + ": at most " + std::to_string(share_->limit()) +
-                    " are a connection's");
-  return fail(ErrorCode::resource_exhausted, "there is no room now for the answer's " +
-                                                 std::to_string(bytes) + " bytes: too many are in flight");
+                "the connection's requests and answers have too many bytes in flight for the " +
+                    std::to_string(bytes) + " that answering takes: at most " +
+                    std::to_string(share_->limit()) + " are a connection's");
+  return fail(ErrorCode::resource_exhausted, "there is no room now for the " + std::to_string(bytes) +
+                                                 " bytes that answering takes: too many are in flight");
 }
 
 void AnswerRoom::settle(std::size_t bytes) {

@@ -10,8 +10,9 @@
 
 namespace carillon::frontend {
 
-// What the answer of one inference holds of the bytes in flight: from when its outputs take memory, which is
-// before the model runs (InferCall::room_for_outputs), until its client has the answer. One thread at a time.
+// What answering one inference holds of the bytes in flight: from when its outputs take memory, which is
+// before the model runs (InferCall::room_for_outputs), until its client has the answer. Of an ensemble that
+// is also what passes between its steps. One thread at a time.
 class AnswerRoom {
  public:
   // `share`: of the connection that the answer goes to; null: there is no bound.

@@ -138,7 +138,7 @@ TEST_F(GrpcUntaken, AnswersAreBytesInFlight) {
   EXPECT_LE(commons.bodies->used(), 64 * mebi);
   const grpc::Status refused = calls.back()->end();
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_THAT(refused.error_message(), HasSubstr("no room now for the answer's 4194304 bytes"));
+  EXPECT_THAT(refused.error_message(), HasSubstr("no room now for the 4194304 bytes that answering takes"));
   // Small ones find room all the same.
   EXPECT_TRUE(infer("free")->end().ok());
   // One that is taken makes room for another, once the server hears of it.

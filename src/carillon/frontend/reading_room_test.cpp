@@ -20,53 +20,53 @@ using ::testing::HasSubstr;
 TEST(ParseRoom, IsAsLargeAsTheMostDemandingBodyNeeds) {
   const auto budget = std::make_shared<ByteBudget>(std::size_t{8} << 20, std::size_t{1} << 20);  // 7 MiB
   const auto room = std::make_shared<ParseRoom>(budget);
-  constexpr std::size_t mebi = std::size_t{1} << 20;
-  auto small = room->admit(2 * mebi, mebi);
-  auto large = room->admit(5 * mebi, mebi);
-  ASSERT_TRUE(small && large);
-  EXPECT_EQ(room->bytes(), 5 * mebi) << "both have it by turns";
+  constexpr std::size_t unit = std::size_t{1} << 20;
+  auto modest = room->admit(2 * unit, unit);
+  auto demanding = room->admit(5 * unit, unit);
+  ASSERT_TRUE(modest && demanding);
+  EXPECT_EQ(room->bytes(), 5 * unit) << "both have it by turns";
   // Beside the body, of 2 MiB, and what is left to others, 1 MiB.
-  auto most = room->admit(100 * mebi, 2 * mebi);
+  auto most = room->admit(100 * unit, 2 * unit);
   ASSERT_TRUE(most);
-  EXPECT_EQ(most->bytes(), 4 * mebi);
+  EXPECT_EQ(most->bytes(), 4 * unit);
   most.reset();
-  EXPECT_EQ(room->bytes(), 5 * mebi);
+  EXPECT_EQ(room->bytes(), 5 * unit);
   Reservation others(budget);
-  ASSERT_TRUE(others.grow(2 * mebi));
-  EXPECT_FALSE(room->admit(6 * mebi, 0));
-  EXPECT_TRUE(room->admit(5 * mebi, 0));
-  large.reset();
-  EXPECT_EQ(room->bytes(), 2 * mebi);
-  small.reset();
-  EXPECT_EQ(budget->used(), 2 * mebi);
+  ASSERT_TRUE(others.grow(2 * unit));
+  EXPECT_FALSE(room->admit(6 * unit, 0));
+  EXPECT_TRUE(room->admit(5 * unit, 0));
+  demanding.reset();
+  EXPECT_EQ(room->bytes(), 2 * unit);
+  modest.reset();
+  EXPECT_EQ(budget->used(), 2 * unit);
 }
 
 // Bodies that fill everything are read all the same: those that find no room have their turn.
 TEST(ParseRoom, WhatWasAdmittedIsRead) {
-  constexpr std::size_t mebi = std::size_t{1} << 20;
-  const auto budget = std::make_shared<ByteBudget>(8 * mebi, mebi);
+  constexpr std::size_t unit = std::size_t{1} << 20;
+  const auto budget = std::make_shared<ByteBudget>(8 * unit, unit);
   const auto room = std::make_shared<ParseRoom>(budget);
   std::vector<Reservation> bodies;
   std::vector<std::unique_ptr<ParseRoom::Admission>> admitted;
   for (int i = 0; i < 3; ++i) {
     bodies.emplace_back(budget);
-    ASSERT_TRUE(bodies.back().grow(mebi));
-    admitted.push_back(room->admit(4 * mebi, mebi));
+    ASSERT_TRUE(bodies.back().grow(unit));
+    admitted.push_back(room->admit(4 * unit, unit));
     ASSERT_TRUE(admitted.back());
   }
   Reservation rest(budget);
   EXPECT_FALSE(rest.grow(100'000)) << "there is nothing else";
-  ReadingRoom unadmitted(&bodies[0], mebi);
-  EXPECT_FALSE(unadmitted.take(mebi, "reading"));
+  ReadingRoom unadmitted(&bodies[0], unit);
+  EXPECT_FALSE(unadmitted.take(unit, "reading"));
   std::atomic<int> inside = 0, read = 0;
   std::vector<std::thread> threads;
   for (std::size_t i = 0; i < 3; ++i)
     threads.emplace_back([&, i] {
-      ReadingRoom reading(&bodies[i], mebi, admitted[i].get());
-      ASSERT_TRUE(reading.take(3 * mebi, "reading"));
+      ReadingRoom reading(&bodies[i], unit, admitted[i].get());
+      ASSERT_TRUE(reading.take(3 * unit, "reading"));
       EXPECT_EQ(inside.fetch_add(1), 0) << "one after the other";
-      EXPECT_TRUE(reading.take_copy(mebi, "a tensor"));
-      EXPECT_FALSE(reading.take_copy(mebi, "more than was admitted"));
+      EXPECT_TRUE(reading.take_copy(unit, "a tensor"));
+      EXPECT_FALSE(reading.take_copy(unit, "more than was admitted"));
       std::this_thread::yield();
       inside.fetch_sub(1);
       read.fetch_add(1);

@@ -4,7 +4,8 @@
 #include <map>
 
 #include <pthread.h>
-#include <time.h>
+
+#include "carillon/base/cpu_time.h"
 
 namespace carillon::frontend {
 namespace {
@@ -26,13 +27,6 @@ Picture::Model model_of(const controller::ModelView& view) {
                        .rate = {}};
   if (view.ready && model.engine.empty()) model.engine = "carillon";
   return model;
-}
-
-// What this thread has computed so far: unlike the clock it does not run while others have the core.
-Duration cpu_time() {
-  timespec t{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return std::chrono::seconds{t.tv_sec} + Duration{t.tv_nsec};
 }
 
 }  // namespace
@@ -57,9 +51,9 @@ void Watch::run() {
   std::unique_lock lock(mutex_);
   while (!ended_) {
     lock.unlock();
-    const Duration began = cpu_time();
+    const Duration began = thread_cpu_time();
     auto picture = look();
-    const Duration took = cpu_time() - began;
+    const Duration took = thread_cpu_time() - began;
     lock.lock();
     last_ = std::move(picture);
     wake_.wait_for(lock, std::clamp<Duration>(100 * took, 1s, 30s), [this] { return ended_; });

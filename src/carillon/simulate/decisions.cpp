@@ -1,20 +1,11 @@
 #include "carillon/simulate/decisions.h"
 
 #include <algorithm>
-#include <chrono>
-#include <ctime>
 #include <utility>
 
+#include "carillon/base/cpu_time.h"
+
 namespace carillon::simulate {
-namespace {
-
-Duration thread_cpu_time() {
-  timespec at{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &at);
-  return std::chrono::seconds{at.tv_sec} + std::chrono::nanoseconds{at.tv_nsec};
-}
-
-}  // namespace
 
 void Decisions::add_model(const schedule::ModelInfo& info, Duration shortest) {
   schedule::Actions none;  // there is no device yet

@@ -7,7 +7,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "carillon/cli/bench/thread_time.h"
+#include "carillon/base/cpu_time.h"
+
 
 namespace carillon::cli {
 
@@ -49,9 +50,9 @@ Cost measure(int times, const InstructionCounter& counter, Do&& once) {
   for (int i = 0; i < times / 10; ++i) once();
   const int counted = times - times / 10;
   const auto instructions = counter.now();
-  const Duration from = thread_time();
+  const Duration from = thread_cpu_time();
   for (int i = 0; i < counted; ++i) once();
-  const Duration took = thread_time() - from;
+  const Duration took = thread_cpu_time() - from;
   Cost cost{.ns = static_cast<double>(took.count()) / counted, .instructions = std::nullopt};
   if (const auto after = counter.now(); instructions && after)
     cost.instructions = static_cast<double>(*after - *instructions) / counted;

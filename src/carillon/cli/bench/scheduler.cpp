@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <ctime>
 #include <functional>
 #include <optional>
 #include <queue>
@@ -11,26 +10,20 @@
 #include <variant>
 #include <vector>
 
+#include "carillon/base/cpu_time.h"
 #include "carillon/base/random.h"
-#include "carillon/cli/bench/thread_time.h"
 #include "carillon/schedule/registry.h"
 #include "carillon/schedule/symphony/threads/symphony_threads.h"
 
 namespace carillon::cli {
 namespace {
 
-double cpu_now() {
-  timespec t{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
-}
-
 // What reading the clock takes: the least of many, as it is taken off each measurement.
 Duration reading_takes() {
   Duration least = 1s;
   for (int i = 0; i < 1000; ++i) {
-    const Duration from = thread_time();
-    least = std::min(least, thread_time() - from);
+    const Duration from = thread_cpu_time();
+    least = std::min(least, thread_cpu_time() - from);
   }
   return least;
 }
@@ -121,9 +114,9 @@ Result<SchedulerFigures> measure_scheduler(const std::string& name, const Schedu
       wake = scheduler.decide(event, now, actions);
       return;
     }
-    const Duration from = thread_time();
+    const Duration from = thread_cpu_time();
     wake = scheduler.decide(event, now, actions);
-    if (counted) m.each.add(thread_time() - from - reading);
+    if (counted) m.each.add(thread_cpu_time() - from - reading);
   };
   const auto take = [&](TimePoint now, bool counted) {
     for (schedule::Action& action : actions) {
@@ -161,12 +154,12 @@ Result<SchedulerFigures> measure_scheduler(const std::string& name, const Schedu
   };
   take(TimePoint{}, false);
   Clock::time_point measured_from = Clock::now();
-  double cpu_from = cpu_now();
+  double cpu_from = to_seconds(process_cpu_time());
   for (std::size_t i = 0; i < count;) {
     const bool counted = i >= first;
     if (i == first) {
       measured_from = Clock::now();
-      cpu_from = cpu_now();
+      cpu_from = to_seconds(process_cpu_time());
     }
     const TimePoint arrival = requests[i].arrival;
     const TimePoint end = ends.empty() ? TimePoint::max() : ends.top().at;
@@ -189,7 +182,7 @@ Result<SchedulerFigures> measure_scheduler(const std::string& name, const Schedu
     if (counted) ++m.decisions;
   }
   m.seconds = std::chrono::duration<double>(Clock::now() - measured_from).count();
-  m.cpu_seconds = cpu_now() - cpu_from;
+  m.cpu_seconds = to_seconds(process_cpu_time()) - cpu_from;
   return m;
 }
 
@@ -216,11 +209,11 @@ SchedulerFigures measure_symphony_threads(const SchedulerLoad& wanted) {
         if (!counting && now >= counted_from) {
           counting = true;
           measured_from = Clock::now();
-          cpu_from = cpu_now();
+          cpu_from = to_seconds(process_cpu_time());
         }
         if (now >= end) {
           measured_to = Clock::now();
-          cpu_to = cpu_now();
+          cpu_to = to_seconds(process_cpu_time());
           return std::nullopt;
         }
         return now += step;

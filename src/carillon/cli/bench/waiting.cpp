@@ -5,8 +5,8 @@
 #include <queue>
 #include <unordered_map>
 
+#include "carillon/base/cpu_time.h"
 #include "carillon/base/random.h"
-#include "carillon/cli/bench/thread_time.h"
 #include "carillon/schedule/registry.h"
 
 namespace carillon::cli {
@@ -90,9 +90,9 @@ class World {
 
   void decide(const schedule::Event& event) {
     schedule::Actions actions;
-    const Duration before = thread_time();
+    const Duration before = thread_cpu_time();
     wake_ = scheduler_.decide(event, now_, actions);
-    const Duration took = thread_time() - before;
+    const Duration took = thread_cpu_time() - before;
     const bool counted = ++decisions_ > options_.decisions;
     if (counted) figures_.times.add(took);
     for (schedule::Action& action : actions) {

@@ -15,6 +15,7 @@
 #include <sys/prctl.h>
 
 #include "carillon/base/assert.h"
+#include "carillon/base/cpu_time.h"
 #include "carillon/base/random.h"
 #include "carillon/workload/disb_client.h"
 
@@ -24,12 +25,6 @@ namespace {
 // Windows open so long before now that real-time requests come before all others wherever they meet in one
 // stream, and among themselves in the order in which they were planned.
 constexpr Duration real_time_before = 24h;
-
-Duration process_cpu() {
-  timespec used{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
-  return Duration{used.tv_sec * 1'000'000'000 + used.tv_nsec};
-}
 
 void sleep_until(TimePoint at) {
   const std::int64_t ns = at.time_since_epoch().count();
@@ -103,7 +98,7 @@ class LiveDriver {
   void send_all() {
     for (std::size_t i = 0; i < clients_.size(); ++i)
       if (clients_[i].sends) plan(i);
-    const Duration cpu = process_cpu();
+    const Duration cpu = process_cpu_time();
     run_.start = clock_.now() + 1ms;
     const TimePoint end = run_.start + workload_.length;
     while (true) {
@@ -126,7 +121,7 @@ class LiveDriver {
       over_ = true;
     }
     run_.length = std::clamp(clock_.now() - run_.start, Duration{1}, workload_.length);
-    run_.cpu = process_cpu() - cpu;
+    run_.cpu = process_cpu_time() - cpu;
   }
 
   bool go_on(TimePoint now) {

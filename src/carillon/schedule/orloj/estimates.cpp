@@ -126,7 +126,7 @@ void Estimates::add_sample(AppId id, double ns, TimePoint now) {
 
 void Estimates::saw_pace(double expected, double took) {
   const double before = pace_.value();
-  pace_.saw(std::max(1.0, expected), std::max(1.0, took));
+  pace_.saw(std::max(1.0, base_pace_ * expected), std::max(1.0, took));
   if (pace_.value() != before) ++version_;
 }
 
@@ -134,7 +134,7 @@ void Estimates::sampled(AppId id, Duration solo, TimePoint now) {
   const auto took = static_cast<double>(std::max(solo, Duration{0}).count());
   const App& app = apps_[place(id)];
   if (known(app)) saw_pace(app.median, took);
-  add_sample(id, took / pace_.value(), now);
+  add_sample(id, took / pace(), now);
 }
 
 // Into product_: the CDF of the longest request of a batch.
@@ -182,15 +182,26 @@ void Estimates::ran(std::span<const AppId> members, Duration duration, TimePoint
   // What is not known yet is learned; only what is known can be slower than that.
   if (all_known || (!sampled_ && fitted_ >= options_.enough_batches))
     saw_pace(cost_.of(size, median_of(grid_, product_)), took);
-  if (size == 1) return add_sample(members.front(), took / pace_.value(), now);
+  if (size == 1) return add_sample(members.front(), took / pace(), now);
   if (options_.cost_memory == 0 || (sampled_ && !all_known)) return;
   const double most = std::min(outlier, std::exp(4 * std::max(0.1, pace_.spread())));
-  const double counts = std::clamp(took / pace_.value(), expected / most, expected * most);
+  const double counts = std::clamp(took / pace(), expected / most, expected * most);
   const double others = size - 1;
   fit_.fade(1 - 1.0 / options_.cost_memory);
   fit_.add(longest, (counts - longest) / others, others * others / (expected * expected));
   fitted_ += 1;
   ++ran_;
+}
+
+double Estimates::slowdown(std::span<const AppId> members, Duration took) {
+  multiply(members);
+  const double usual = cost_.of(static_cast<int>(members.size()), median_of(grid_, product_));
+  return std::max(1.0, static_cast<double>(took.count())) / (pace() * std::max(1.0, usual));
+}
+
+void Estimates::rescale(double factor) {
+  base_pace_ *= factor;
+  ++version_;
 }
 
 void Estimates::tried(AppId id, bool as_learned) {
@@ -353,7 +364,7 @@ const Estimates::BatchTime& Estimates::batch(AppId id, std::size_t k) {
 // into bins of about equal probability.
 void Estimates::make_time(const App& app, int size, const std::vector<double>& others,
                           BatchTime& time) const {
-  const double scale = pace_.value();
+  const double scale = pace();
   const auto at = [&](std::size_t i) { return scale * cost_.of(size, grid_[i]); };
   time.bins.clear();
   time.mean = 0;
@@ -391,7 +402,7 @@ Duration Estimates::estimate(AppId id, int size) const {
   }
   const double below = cdf(low), share = cdf(high) - below;
   const double part = share > 0 ? std::clamp((options_.quantile - below) / share, 0.0, 1.0) : 1;
-  return from_ns(pace_.value() * cost_.of(size, grid_[low] + part * (grid_[high] - grid_[low])));
+  return from_ns(pace() * cost_.of(size, grid_[low] + part * (grid_[high] - grid_[low])));
 }
 
 void Estimates::Fit::add(double x, double y, double w) {

@@ -32,7 +32,8 @@ namespace carillon::schedule::orloj {
 // noise grows with it), one that took more than four times what was expected, or less than a quarter, counts
 // as if it had taken that, and the seeds keep some weight until many batches have run.
 //
-// All of it is kept in units of the Pace, which follows what makes everything slower or quicker at once.
+// All of it is kept in units of a pace, by which everything is slower or quicker at once. The Pace follows
+// what nobody tells of; rescale() is for what is known, such as another number of threads.
 //
 // A call costs O(applications told apart + points of a grid), whatever clients send, but most cost far less:
 // distributions are made anew by refresh() where enough was learned, and batch times of an application when
@@ -55,6 +56,10 @@ class Estimates {
   void sampled(AppId app, Duration solo, TimePoint now);
   // A batch ran, with requests of these applications, and took so long.
   void ran(std::span<const AppId> members, Duration took, TimePoint now);
+  // By how much longer such a batch took than is expected of it as a rule: 1 where it took that.
+  double slowdown(std::span<const AppId> members, Duration took);
+  // From now on everything takes `factor` > 0 times as long as before.
+  void rescale(double factor);
   // Makes the distributions anew where enough was learned, at most as often as the options say. True where it
   // did.
   bool refresh(TimePoint now);
@@ -68,7 +73,7 @@ class Estimates {
   // The expected solo time in nanoseconds, and what company costs, both at pace 1.
   double solo(AppId app) const { return apps_[place(app)].mean; }
   const CompanyCost& cost() const { return cost_; }
-  double pace() const { return pace_.value(); }
+  double pace() const { return base_pace_ * pace_.value(); }
   // How many are told apart, with those that are not as one.
   std::size_t applications() const { return apps_.size(); }
 
@@ -147,7 +152,8 @@ class Estimates {
   std::vector<Duration> pool_;               // scratch
   std::vector<double> product_;              // scratch
 
-  Pace pace_;
+  double base_pace_ = 1;  // what is known of the pace
+  Pace pace_;             // by what everything takes longer than at that
   Fit fit_;
   double fitted_ = 0;     // batches, since solo times are known from samples
   bool sampled_ = false;  // those of some application are

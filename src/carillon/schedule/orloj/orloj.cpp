@@ -68,6 +68,7 @@ void Orloj::reported(const Fleet::Flight& flight, const ActionDone& done, TimePo
   if (done.status == ActionStatus::success && static_cast<int>(flight.requests.size()) == size) {
     members_.clear();
     for (const Request& request : flight.requests) members_.push_back(request.app);
+    heed_threads(flight, done);
     orloj::Estimates& estimates = at(flight.model).estimates;
     estimates.ran(members_, done.duration, now);
     if (tried) {
@@ -80,6 +81,24 @@ void Orloj::reported(const Fleet::Flight& flight, const ActionDone& done, TimePo
                                  static_cast<double>(std::max<std::size_t>(1, fleet_.alive_count())));
   trial_not_before_ = saturating_add(now, pause);
   trying_.reset();
+}
+
+// The first batch, of members_, that the device ran with another number of threads tells by how much all is
+// slower or quicker from now on. One run may be odd: no more than twice what the numbers of threads account
+// for is believed (as Mirror::begin_other_pace() has it); the Pace finds the rest. O(models); numbers change
+// seldom.
+void Orloj::heed_threads(const Fleet::Flight& flight, const ActionDone& done) {
+  if (done.threads <= 0) return;
+  threads_.resize(std::max(threads_.size(), flight.device.index() + 1));
+  const int before = std::exchange(threads_[flight.device.index()], done.threads);
+  if (before == 0 || before == done.threads) return;
+  const double most = 2.0 * std::max(before, done.threads) / std::min(before, done.threads);
+  const double factor =
+      std::clamp(at(flight.model).estimates.slowdown(members_, done.duration), 1 / most, most);
+  for (std::size_t i = 0; i < models_.size(); ++i) {
+    models_[i].estimates.rescale(factor);
+    touched_.push_back(ModelId{static_cast<std::uint32_t>(i)});
+  }
 }
 
 // -- queues

@@ -112,6 +112,8 @@ class Orloj final : public baselines::Central {
     return fleet_.batch_size(id, models_[id.index()].levels[static_cast<std::size_t>(level)]);
   }
 
+  void heed_threads(const Fleet::Flight& flight, const ActionDone& done);
+
   // Queues.
   void put(Model& model, std::uint32_t slot, int level, TimePoint start);
   void take_out(Model& model, std::uint32_t slot, int level);
@@ -148,6 +150,7 @@ class Orloj final : public baselines::Central {
 
   OrlojOptions options_;
   orloj::Profiler profiler_;
+  std::vector<int> threads_;    // by device: that ran its last INFER that told; 0: none has
   std::size_t profile_on_ = 0;  // a device, by turns
   std::size_t waiting_ = 0;     // requests, in all queues
   TimePoint base_{};            // of the scores' times

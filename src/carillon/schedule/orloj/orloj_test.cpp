@@ -1,6 +1,7 @@
 #include "carillon/schedule/orloj/orloj.h"
 
 #include <cmath>
+#include <variant>
 
 #include <gtest/gtest.h>
 
@@ -111,13 +112,26 @@ struct Hand {
     out.clear();
     return sent;
   }
-  void done(const Infer& infer, Duration took) {
+  void done(const Infer& infer, Duration took, int threads = 0) {
     const TimePoint start = now;
     now += took;
-    orloj.decide(
-        ActionDone{
-            .id = infer.id, .status = ActionStatus::success, .start = start, .end = now, .duration = took},
-        now, out);
+    orloj.decide(ActionDone{.id = infer.id,
+                            .status = ActionStatus::success,
+                            .start = start,
+                            .end = now,
+                            .duration = took,
+                            .threads = threads},
+                 now, out);
+  }
+  // One request of `app` by itself, which takes so long.
+  void run(int app, Duration took, int threads) {
+    arrive(app, 10s);
+    const auto sent = infers();
+    ASSERT_EQ(sent.size(), 1U);
+    done(sent[0], took, threads);
+  }
+  double expected_ms(int app) {
+    return to_ms(orloj.expected_batch(ModelId{0}, AppId{static_cast<std::uint32_t>(app)}, 1));
   }
   Orloj orloj;
   TimePoint now;
@@ -140,6 +154,49 @@ TEST(Orloj, LearnsHowLongApplicationsTake) {
   EXPECT_NEAR(quick, 5, 1);
   EXPECT_NEAR(slow, 40, 4);
   EXPECT_GT(to_ms(hand.orloj.expected_batch(ModelId{0}, AppId{0}, 8)), 4 * quick) << "others come along";
+}
+
+// One run tells, also of applications that did not run, and nothing that was learned is lost.
+TEST(Orloj, AnotherNumberOfThreadsIsAnotherPace) {
+  Hand hand;
+  hand.learn(0, 5, 0.2);
+  hand.learn(1, 40, 1);
+  for (int i = 0; i < 20; ++i) hand.run(0, 5ms, 4);
+  const double quick = hand.expected_ms(0), slow = hand.expected_ms(1);
+  EXPECT_NEAR(quick, 5, 1);
+  EXPECT_NEAR(slow, 40, 3);
+  hand.run(0, 10ms, 2);
+  EXPECT_NEAR(hand.expected_ms(0), 2 * quick, 0.4 * quick);
+  EXPECT_NEAR(hand.expected_ms(1), 2 * slow, 0.4 * slow);
+  // What would be late now is refused at once.
+  hand.arrive(1, 60ms);
+  ASSERT_EQ(hand.out.size(), 1U);
+  EXPECT_TRUE(std::holds_alternative<Refuse>(hand.out[0]));
+  hand.out.clear();
+  for (int i = 0; i < 50; ++i) hand.run(0, 10ms, 2);
+  hand.now += 1s;
+  EXPECT_NEAR(hand.expected_ms(0), 2 * quick, 0.4 * quick);
+  EXPECT_NEAR(hand.expected_ms(1), 2 * slow, 0.4 * slow);
+  hand.run(0, 5ms, 4);
+  EXPECT_NEAR(hand.expected_ms(0), quick, 0.2 * quick);
+  EXPECT_NEAR(hand.expected_ms(1), slow, 0.2 * slow);
+  // An odd run is not believed: four times is the most that half the threads may cost.
+  hand.run(0, 500ms, 2);
+  EXPECT_LE(hand.expected_ms(1), 4.01 * slow);
+}
+
+// Without another number of threads a lone run is a hiccup.
+TEST(Orloj, OneSlowRunIsNoOtherPace) {
+  Hand hand;
+  hand.learn(0, 5, 0.2);
+  hand.learn(1, 40, 1);
+  for (int i = 0; i < 20; ++i) hand.run(0, 5ms, 4);
+  const double slow = hand.expected_ms(1);
+  hand.run(0, 10ms, 4);
+  EXPECT_NEAR(hand.expected_ms(1), slow, 0.2 * slow);
+  hand.run(0, 5ms, 0);  // which does not tell
+  hand.run(0, 5ms, 4);
+  EXPECT_NEAR(hand.expected_ms(1), slow, 0.2 * slow);
 }
 
 TEST(Orloj, WhereNotAllCanBeOnTimeQuickRequestsGoFirstAndTogether) {

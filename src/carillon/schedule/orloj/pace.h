@@ -4,7 +4,7 @@
 
 namespace carillon::schedule::orloj {
 
-// By how much everything takes longer now than was learned: 1 as a rule, 8 while something makes the device
+// By how much everything takes longer now than is expected: 1 as a rule, 8 while something makes the device
 // eight times slower. What is learned slowly (distributions, costs) is kept in units of the pace, so that a
 // slow spell neither spoils it nor has to be unlearned.
 //
