@@ -69,7 +69,7 @@ class HostedModel {
       : options_(std::move(options)),
         starter_(std::move(starter)),
         teller_(std::move(teller)),
-        wake_(::eventfd(0, EFD_CLOEXEC)),
+        wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
         bounds_(options_.runs),
         process_(std::move(process)) {}
   ~HostedModel() {
@@ -79,9 +79,7 @@ class HostedModel {
       process_->kill(stopping);
       if (coming_ != nullptr) coming_->kill(stopping);
     }
-    const std::uint64_t one = 1;
-    if (wake_ >= 0) [[maybe_unused]]
-      const ssize_t written = ::write(wake_, &one, sizeof one);
+    wake();
     if (keeper_.joinable()) keeper_.join();
     if (wake_ >= 0) ::close(wake_);
   }
@@ -166,6 +164,15 @@ class HostedModel {
   std::uint64_t resident() const {
     const std::lock_guard lock(mutex_);
     return process_->resident();
+  }
+  // What was compiled as `index` is to be compiled anew: it does not run until then.
+  void renew(std::uint32_t index) {
+    {
+      const std::lock_guard lock(mutex_);
+      stale_.insert(index);
+      if (reason_.empty()) reason_ = "it is compiled anew, after a run that was refused";
+    }
+    wake();
   }
   bool is_current(const ProcessPointer& process) const {
     const std::lock_guard lock(mutex_);
@@ -272,6 +279,42 @@ class HostedModel {
     return !ending_;
   }
 
+  void wake() const {
+    const std::uint64_t one = 1;
+    if (wake_ >= 0) [[maybe_unused]]
+      const ssize_t written = ::write(wake_, &one, sizeof one);
+  }
+
+  // After wait() for the process. Compiles anew what is stale. False: the process has ended.
+  bool renew_stale(Process& process) {
+    std::uint64_t woken = 0;
+    [[maybe_unused]] const ssize_t read = ::read(wake_, &woken, sizeof woken);
+    std::set<std::uint32_t> stale;
+    {
+      const std::lock_guard lock(mutex_);
+      stale = stale_;
+    }
+    pollfd ends{.fd = process.descriptor(), .events = POLLIN, .revents = 0};
+    if (stale.empty()) return ::poll(&ends, 1, 0) == 0;
+    for (const std::uint32_t index : stale) {
+      Writer writer;
+      writer.number(nice_of_this_thread());
+      writer.number(index);
+      std::vector<std::byte> answer;
+      if (!process.ask(Ask::renew, writer.bytes(), answer, options_.load, "compiling it anew")) return false;
+      Reader reader(answer);
+      const std::string error = reader.text();
+      if (!reader.whole() || !error.empty()) {
+        process.kill(error.empty() ? "what it answered is no answer" : "it was not compiled anew: " + error);
+        return false;
+      }
+    }
+    const std::lock_guard lock(mutex_);
+    for (const std::uint32_t index : stale) stale_.erase(index);
+    if (stale_.empty()) reason_.clear();
+    return true;
+  }
+
   // The thread that starts it again.
   void keep() {
     pthread_setname_np(pthread_self(), "carillon-keep");
@@ -279,6 +322,7 @@ class HostedModel {
     for (;;) {
       ProcessPointer process = this->process();
       if (!wait(process->descriptor(), std::nullopt)) return;
+      if (renew_stale(*process)) continue;
       std::string how = process->end();
       if (said_stopping()) return say_broken(how);
       std::string what = "the process that runs it (" + name_of(*process) + ") is gone: ";
@@ -339,6 +383,7 @@ class HostedModel {
     coming_ = nullptr;
     if (!error.empty()) return error;
     process_ = std::move(*started);
+    stale_.clear();
     reason_.clear();
     return {};
   }
@@ -359,9 +404,10 @@ class HostedModel {
   ProcessPointer process_;
   ProcessPointer coming_;  // that is being made ready in its place
   std::vector<Network::Options> compiled_;
-  std::string reason_;     // why it is broken; empty: it is not
-  bool stopping_ = false;  // it is not to be started again
-  bool ending_ = false;    // nobody has it any more
+  std::set<std::uint32_t> stale_;  // numbers of what is to be compiled anew
+  std::string reason_;             // why it is broken; empty: it is not
+  bool stopping_ = false;          // it is not to be started again
+  bool ending_ = false;            // nobody has it any more
 };
 
 // Memory that a process is shown: neither side can change its size.
@@ -531,12 +577,14 @@ class ApartRequest final : public Request {
       return {.error = HostedModel::lost(*process_, "in a run")};
     RunAnswer answer;
     if (got == Received::whole && size >= sizeof answer) std::memcpy(&answer, answer_.data(), sizeof answer);
-    if (answer.number != number_ || answer.text != size - sizeof answer || answer.bad_data > 1)
+    if (answer.number != number_ || answer.text != size - sizeof answer || answer.bad_data > 1 ||
+        answer.stale > 1)
       return {.error = HostedModel::garbage(*process_, "in a run")};
     model_->took(shapes, std::chrono::steady_clock::now() - begin);
     std::string error(answer.text, '\0');
     std::memcpy(error.data(), answer_.data() + sizeof answer, error.size());
-    return {.error = std::move(error), .bad_data = answer.bad_data == 1};
+    if (answer.stale == 1) model_->renew(index_);
+    return {.error = std::move(error), .bad_data = answer.bad_data == 1, .stale = answer.stale == 1};
   }
 
   const std::shared_ptr<HostedModel> model_;

@@ -107,7 +107,8 @@ void serve_runs(int socket, std::unique_ptr<Request> request) {
     const std::string error = ran.error.substr(0, longest_text);
     const RunAnswer answer{.number = message.number,
                            .text = static_cast<std::uint32_t>(error.size()),
-                           .bad_data = ran.bad_data ? 1U : 0U};
+                           .bad_data = ran.bad_data ? 1U : 0U,
+                           .stale = ran.stale ? 1U : 0U};
     std::vector<std::byte> packet(sizeof answer + error.size());
     std::memcpy(packet.data(), &answer, sizeof answer);
     std::memcpy(packet.data() + sizeof answer, error.data(), error.size());
@@ -178,6 +179,15 @@ int serve_model(int control, std::unique_ptr<Runtime> runtime, const std::string
         std::string text;
         at_nice(nice, [&] { text = network->compile(options, compiled.emplace_back()); });
         if (!text.empty()) compiled.pop_back();
+        writer.text(text);
+        break;
+      }
+      case Ask::renew: {
+        const auto nice = reader.number<std::int32_t>();
+        const auto which = reader.number<std::uint32_t>();
+        if (!reader.whole() || which >= compiled.size()) return broken_message;
+        std::string text;
+        at_nice(nice, [&] { text = compiled[which]->renew(); });
         writer.text(text);
         break;
       }

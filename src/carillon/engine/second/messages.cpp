@@ -269,7 +269,7 @@ Received receive_message(int socket, Ask& kind, std::vector<std::byte>& bytes, i
   Header header;
   Received got = receive_all(socket, std::as_writable_bytes(std::span(&header, 1)), descriptor, go_on);
   if (got == Received::whole) {
-    if (header.size > longest_message || header.kind > static_cast<std::uint32_t>(Ask::make_request))
+    if (header.size > longest_message || header.kind > static_cast<std::uint32_t>(Ask::renew))
       got = Received::bad;
   }
   if (got == Received::whole) {

@@ -18,7 +18,7 @@
 namespace carillon::engine::second {
 
 // Changes with every form below. The server and the host are of one build, and say so when they meet.
-inline constexpr std::uint32_t protocol = 2;
+inline constexpr std::uint32_t protocol = 3;
 inline constexpr std::size_t longest_message = 16U << 20;
 inline constexpr std::size_t longest_text = 4096;  // of errors and names
 inline constexpr std::uint64_t most_memory = std::uint64_t{1} << 40;  // of one run's tensors
@@ -32,6 +32,7 @@ enum class Ask : std::uint32_t {
   shapes_at,     // shapes -> error; shapes
   compile,       // nice, options -> error
   make_request,  // number of a compile(); with it a socket for its runs -> error
+  renew,         // nice, number of a compile() -> error
 };
 
 // A message that is written.
@@ -112,6 +113,8 @@ struct RunAnswer {
   std::uint64_t number = 0;
   std::uint32_t text = 0;      // bytes of the error that follows; 0: it went well
   std::uint32_t bad_data = 0;  // 1: Ran::bad_data
+  std::uint32_t stale = 0;     // 1: Ran::stale
+  std::uint32_t unused = 0;
 };
 
 // Where the tensors of a run are in its memory.

@@ -37,6 +37,9 @@ struct Ran {
   std::string error;  // empty: it went well
   // It failed by what is in its inputs: the next run is none the worse for it.
   bool bad_data = false;
+  // What was compiled is to be compiled anew before it runs again: Compiled::renew(). A run that comes before
+  // does so itself, and takes as long.
+  bool stale = false;
 };
 
 // One run at a time of one model. Memory of a run is kept for the next.
@@ -62,6 +65,8 @@ class Compiled {
  public:
   virtual ~Compiled() = default;
   virtual std::string make_request(std::unique_ptr<Request>& into) = 0;
+  // Compiles it anew where a run left it stale. The error; empty: it can run. From any thread.
+  virtual std::string renew() { return {}; }
   // Why it cannot run for now, or any more; empty: it can. From any thread, cheap where it can.
   virtual std::string broken() const { return {}; }
   // Memory of the process that it is in, in bytes; 0: in this one.

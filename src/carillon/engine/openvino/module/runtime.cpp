@@ -132,25 +132,27 @@ class OneThread {
   tbb::task_arena arena_{1};
 };
 
-// A compiled model. What is in a run that fails stays in OpenVINO's nodes, as they take in a run's sizes
-// before they refuse them: the next run of the sizes before the failure fails, too, or worse. So it is
-// compiled anew before the next run. Any number of threads may use it.
-class Whole {
+// A compiled model that is compiled anew after a run that failed: OpenVINO's nodes take in a run's sizes
+// before they refuse them, and the next run of the earlier sizes would fail, too. Any number of threads may
+// use it.
+class Renewable {
  public:
   using Compile = std::function<ov::CompiledModel()>;
 
   // `compile`: none where each result is an input as it is.
-  Whole(std::optional<ov::CompiledModel> model, Compile compile)
+  Renewable(std::optional<ov::CompiledModel> model, Compile compile)
       : model_(std::move(model)), compile_(std::move(compile)) {}
 
+  // Takes long after a run that failed.
+  void renew() {
+    const std::lock_guard lock(mutex_);
+    compile_where_needed();
+  }
   // Brings a request and the number of its compilation, 0 for none yet, up to what is compiled now.
   void renew(std::optional<ov::InferRequest>& request, std::uint64_t& compilation) {
     if (!compile_) return;
     const std::lock_guard lock(mutex_);
-    if (!model_) {
-      model_ = compile_();
-      ++compilation_;
-    }
+    compile_where_needed();
     if (compilation == compilation_) return;
     request = model_->create_infer_request();
     compilation = compilation_;
@@ -164,6 +166,12 @@ class Whole {
   }
 
  private:
+  void compile_where_needed() {
+    if (model_ || !compile_) return;
+    model_ = compile_();
+    ++compilation_;
+  }
+
   std::mutex mutex_;
   std::optional<ov::CompiledModel> model_;
   const Compile compile_;
@@ -172,7 +180,7 @@ class Whole {
 
 // What all requests to a compiled model share.
 struct Shared {
-  std::unique_ptr<Whole> whole;
+  std::unique_ptr<Renewable> whole;
   PassedOn passed_on;
   std::vector<ov::Output<const ov::Node>> inputs;   // as they were before results were taken out
   std::vector<std::string> outputs;                 // their names, likewise
@@ -201,6 +209,7 @@ class RequestOf final : public Request {
         throw;
       }
     });
+    out.stale = std::exchange(stale_, false);
     return out;
   }
 
@@ -254,12 +263,15 @@ class RequestOf final : public Request {
         infer_once();
         break;
       } catch (const ov::Exception& error) {
-        if (!shared_->whole->failed(compilation_) || again) tell(error, shapes);
+        const bool others_failed = shared_->whole->failed(compilation_);
+        if (others_failed && !again) continue;
+        stale_ = true;
+        refuse(error, shapes);
       }
     }
     shared_->ran = true;
   }
-  [[noreturn]] void tell(const ov::Exception& error, std::span<const graph::Shape> shapes) {
+  [[noreturn]] void refuse(const ov::Exception& error, std::span<const graph::Shape> shapes) {
     // Where the data decide extents they may not fit together.
     if (shared_->watch.may_leave()) throw BadData(error.what());
     const std::string text = error.what();
@@ -337,6 +349,7 @@ class RequestOf final : public Request {
   const std::shared_ptr<const Shared> shared_;
   std::optional<ov::InferRequest> request_;
   std::uint64_t compilation_ = 0;  // that the request is of
+  bool stale_ = false;             // Ran::stale
   std::vector<ov::Tensor> given_;  // the run's inputs
   std::optional<OneThread> thread_;
 };
@@ -346,6 +359,9 @@ class CompiledOf final : public Compiled {
   explicit CompiledOf(std::shared_ptr<const Shared> shared) : shared_(std::move(shared)) {}
   std::string make_request(std::unique_ptr<Request>& into) override {
     return guarded([&] { into = std::make_unique<RequestOf>(shared_); });
+  }
+  std::string renew() override {
+    return guarded([&] { shared_->whole->renew(); });
   }
 
  private:
@@ -409,8 +425,8 @@ class NetworkOf final : public Network {
       std::optional<ov::CompiledModel> first;
       shared->passed_on = PassedOn::compile(copy, compile, first);
       if (first) shared->results = first->outputs();
-      shared->whole = std::make_unique<Whole>(
-          first, first ? Whole::Compile([copy, compile] { return compile(copy); }) : nullptr);
+      shared->whole = std::make_unique<Renewable>(
+          first, first ? Renewable::Compile([copy, compile] { return compile(copy); }) : nullptr);
       into = std::make_unique<CompiledOf>(shared);
     });
   }
