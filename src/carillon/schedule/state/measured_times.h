@@ -59,15 +59,22 @@ class MeasuredTimes {
     }
   }
 
-  // Of a batch size that ran: when it was measured last, and its seed counts again.
+  // When a batch size was measured last, TimePoint::min() where it never was; and its seed counts again.
   TimePoint newest_at(std::size_t index) const {
     const auto found = const_cast<MeasuredTimes*>(this)->at(index);
     return found == windows_.end() || found->first != index ? TimePoint::min() : found->second.newest_at();
   }
   template <typename Changed>
   void reset(const ModelInfo& model, std::size_t index, TimePoint now, Changed&& changed) {
-    at(index)->second.reset(model.batches[index].exec, now);
+    const auto found = at(index);
+    if (found != windows_.end() && found->first == index)
+      found->second.reset(model.batches[index].exec, now);
     set(index, model.batches[index].exec, changed);
+  }
+  // How many times its seed the smallest batch is expected to take.
+  double pace(const ModelInfo& model) const {
+    return static_cast<double>(of(model, 0).count()) /
+           static_cast<double>(std::max<std::int64_t>(1, model.batches.front().exec.count()));
   }
   // Everything takes `speed` times its seed from now on, whatever was measured before.
   void rescale(const ModelInfo& model, double speed, TimePoint now) {
@@ -78,11 +85,16 @@ class MeasuredTimes {
     for (auto& [i, window] : windows_) window.reset(scaled(i), now);
     for (std::size_t i = 0; i < estimates_.size(); ++i) estimates_[i] = scaled(i);
   }
-  // The same of all that were not measured for long enough to be doubted.
+  // All that were not measured for long enough to be doubted, or never, have their seeds again.
   void reset_stale(const ModelInfo& model, TimePoint now) {
-    for (auto& [i, window] : windows_) {
-      if (now - window.newest_at() < stale_after) continue;
-      window.reset(model.batches[i].exec, now);
+    auto next = windows_.begin();
+    for (std::size_t i = 0; i < estimates_.size(); ++i) {
+      const bool ran = next != windows_.end() && next->first == i;
+      if (ran) {
+        profile::RollingWindow& window = next++->second;
+        if (now - window.newest_at() < stale_after) continue;
+        window.reset(model.batches[i].exec, now);
+      }
       estimates_[i] = model.batches[i].exec;
     }
   }

@@ -395,30 +395,40 @@ void Mirror::finish_infer(const ActionDone& done, SentAction& sent, TimePoint no
 }
 
 // The first that the device ran with another number of threads: nothing that was measured before tells what
-// it does from now on. The best guess is that all takes as many times its seed as this did. One run may be
-// odd: no more than twice what the numbers of threads account for is believed. O(models x batch
-// sizes); widths change seldom.
+// it does from now on. The best guess is that all takes as many times its seed as this did. One run may be odd,
+// and so may what one model took before: no more than twice what the numbers of threads account for is
+// believed, of the median model's pace and of each model's own. O(models x batch sizes); widths change seldom.
 void Mirror::begin_other_pace(SentAction& sent, const ActionDone& done, TimePoint now) {
   margins_.start(sent.device, true);
   sent.margins = sent.other_estimates = true;
-  const Duration seed =
-      models_[sent.model.index()].info.batches[static_cast<std::size_t>(sent.batch_index)].exec;
-  const auto times_seed = [&](Duration time) {
-    return static_cast<double>(time.count()) / static_cast<double>(std::max<std::int64_t>(1, seed.count()));
-  };
   const int before = device(sent.device).threads;
   const double most = 2.0 * std::max(before, done.threads) / std::min(before, done.threads);
-  const double was = times_seed(exec_estimate(sent.device, sent.model, sent.batch_index));
-  const double speed = std::clamp(times_seed(done.duration), was / most, was * most);
+  std::vector<double> paces;
+  for (const Model& m : models_)
+    if (m.served && !times(sent.device, m.info.id).all().empty())
+      paces.push_back(times(sent.device, m.info.id).pace(m.info));
+  double usual = 1;
+  if (!paces.empty()) {
+    const auto middle = paces.begin() + static_cast<std::ptrdiff_t>((paces.size() - 1) / 2);
+    std::ranges::nth_element(paces, middle);
+    usual = *middle;
+  }
+  const Duration seed =
+      models_[sent.model.index()].info.batches[static_cast<std::size_t>(sent.batch_index)].exec;
+  const double took =
+      static_cast<double>(done.duration.count()) / static_cast<double>(std::max<std::int64_t>(1, seed.count()));
+  const double speed = std::clamp(took, usual / most, usual * most);
   for (Model& m : models_) {
     if (!m.served) continue;
-    if (!options_.by_device) {
-      m.times.rescale(m.info, speed, now);
-      continue;
+    MeasuredTimes* own = &m.times;
+    if (options_.by_device) {
+      OnDevice* const on = find(device(sent.device), m.info.id);
+      if (on == nullptr) continue;
+      own = &on->times;
     }
-    OnDevice* const on = find(device(sent.device), m.info.id);
-    if (on == nullptr) continue;
-    on->times.rescale(m.info, speed, now);
+    const double pace = own->pace(m.info);
+    own->rescale(m.info, std::clamp(speed, pace / most, pace * most), now);
+    if (!options_.by_device) continue;
     find_bounds(m);
     ++m.version;
   }
@@ -475,7 +485,8 @@ bool Mirror::doubt_row(ModelId id, Duration at_most, TimePoint now) {
     if (on.times.all().empty() || on.times.all().front() <= at_most) continue;
     const Duration pause =
         d.exec.idle() ? std::min(stale_after, idle_stale_after * (1 << on.trials)) : stale_after;
-    if (now - on.times.newest_at(0) < pause) continue;
+    const TimePoint newest = on.times.newest_at(0);
+    if (newest != TimePoint::min() && now - newest < pause) continue;
     on.times.reset(m.info, 0, now, [&](std::size_t i) { bound(m, i, seed); });
     on.trials = std::min(on.trials + 1, 4);
     any = true;

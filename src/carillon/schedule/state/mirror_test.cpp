@@ -268,10 +268,47 @@ TEST(Mirror, WithAnotherNumberOfThreadsAllTakesAnotherTime) {
     run(4ms, 0);
     EXPECT_EQ(w.state.exec_estimate(device, model, 0), 7ms) << "the same number, or none, is no news";
     run(700ms, 2);
-    EXPECT_EQ(w.state.exec_estimate(device, model, 0), 28ms) << "one run may be odd";
-    EXPECT_NEAR(static_cast<double>(w.state.exec_estimate(device, model, 1).count()), 4e6 * 4 * 7 / 3, 10)
+    // Four times the median model's pace: the other's is 2 times its seed, where it is known.
+    const double most = 4 * (by_device ? 7.0 / 3 : 2.0);
+    EXPECT_NEAR(to_ms(w.state.exec_estimate(device, model, 0)), 3 * most, 1e-5) << "one run may be odd";
+    EXPECT_NEAR(to_ms(w.state.exec_estimate(device, model, 1)), 4 * most, 1e-5)
         << "two threads for one explain no more";
   }
+}
+
+TEST(Mirror, WhatHeldOneModelUpIsNotThePaceOfAll) {
+  const ModelId other{1};
+  for (const bool by_device : {false, true}) {
+    Loaded w({.by_device = by_device});
+    TimePoint now = at(10ms);
+    const ActionId load = w.state.begin_load(device, other, now, 8ms, now);
+    w.state.finish({load, ActionStatus::success, now, now + 8ms, 8ms}, now + 8ms);
+    now += 8ms;
+    const auto run = [&](ModelId which, Duration took, int threads) {
+      const ActionId infer = w.state.begin_infer(device, which, 0, {RequestId{5}}, now, 3ms, now);
+      w.state.finish({infer, ActionStatus::success, now, now + took, took, threads}, now + took);
+      now += took;
+    };
+    for (int i = 0; i < 12; ++i) run(other, 3ms, 2);
+    for (int i = 0; i < 12; ++i) run(model, i >= 9 ? 900ms : 3ms, 2);
+    ASSERT_EQ(w.state.exec_estimate(device, model, 0), 900ms);
+    run(model, 3ms, 1);
+    EXPECT_EQ(w.state.exec_estimate(device, other, 0), 3ms);
+    EXPECT_EQ(w.state.exec_estimate(device, model, 0), 225ms) << "a quarter: no more is believed at once";
+  }
+}
+
+TEST(Mirror, WhatNeverRanIsDoubtedToo) {
+  Loaded w({.by_device = false});
+  TimePoint now = at(10ms);
+  for (const int threads : {2, 1}) {
+    const ActionId infer = w.state.begin_infer(device, model, 0, {RequestId{5}}, now, 3ms, now);
+    w.state.finish({infer, ActionStatus::success, now, now + 12ms, 12ms, threads}, now + 12ms);
+    now += 12ms;
+  }
+  ASSERT_EQ(w.state.exec_estimate(device, ModelId{1}, 0), 12ms);
+  w.state.doubt_all(ModelId{1}, now);
+  EXPECT_EQ(w.state.exec_estimate(device, ModelId{1}, 0), 3ms);
 }
 
 TEST(Mirror, AnIdleDeviceIsTriedSoonerAndLessAndLessOften) {
