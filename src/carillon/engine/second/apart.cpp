@@ -661,6 +661,7 @@ class ApartNetwork final : public Network {
     loading_->remove(model_);
     return error;
   }
+  std::string broken() const override { return model_->broken(); }
   std::string compile(const Options& options, std::unique_ptr<Compiled>& into) const override {
     if (!loading_->add(model_)) return stopping;
     std::uint32_t index = 0;

@@ -90,6 +90,8 @@ class Network {
     bool bf16 = false;  // of heavy operators; else f32
   };
   virtual std::string compile(const Options& options, std::unique_ptr<Compiled>& into) const = 0;
+  // As Compiled::broken().
+  virtual std::string broken() const { return {}; }
 };
 
 class Runtime {

@@ -53,7 +53,8 @@ class SharedNetwork {
     const std::lock_guard lock(mutex_);
     std::vector<Shape> shapes;
     if (auto error = network_->shapes_at(question.inputs, shapes); !error.empty())
-      return told(kind_, ErrorCode::invalid_argument, std::move(error));
+      return told(kind_, network_->broken().empty() ? ErrorCode::invalid_argument : ErrorCode::unavailable,
+                  std::move(error));
     std::vector<TensorSpec> out;
     for (std::size_t i = 0; i < shapes.size(); ++i) {
       const second::Port& port = network_->outputs()[i];
