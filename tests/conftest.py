@@ -15,10 +15,6 @@ import tritonclient.http as http_client
 from loopback import ROOT, make_samples, serving
 
 
-def pytest_configure(config):
-    config.addinivalue_line("markers", "alone: needs the machine for itself: ./test runs no other file beside")
-
-
 @pytest.fixture(scope="session")
 def program() -> Path:
     found = Path(os.environ.get("CARILLON_PROGRAM", ROOT / "build" / "release" / "carillon"))

@@ -13,7 +13,8 @@ namespace carillon::frontend {
 
 // Room in which large JSON is read, one body after the other where there is no other. A body is admitted
 // before it is taken: the room then holds, of the bytes in flight, what the most demanding of all admitted
-// bodies may take while it is read. So whatever has been admitted is read some time. Safe from any thread.
+// bodies may take while it is read. So an admitted body is read some
+// time, unless reading it takes more than it was admitted for. Safe from any thread.
 class ParseRoom : public std::enable_shared_from_this<ParseRoom> {
  public:
   // Reading in the room; nobody else does until this ends.

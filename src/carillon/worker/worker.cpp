@@ -289,8 +289,8 @@ class WorkerImpl final : public Worker, private Measuring::Subject {
 
   std::mutex own_gather_;  // held while a stream reads rows for itself
 
-  // Of the sink, of telling_now_, and of the end of a life. Never taken under mutex_. Whoever had it calls
-  // tell_results() behind it: others may have left results meanwhile.
+  // Of the sink, of telling_now_, and of the end of a life. Never taken under mutex_. Whoever held it calls
+  // tell_results() afterwards, for results that others left meanwhile.
   std::mutex telling_;
   std::vector<ActionResult> telling_now_;
 
@@ -432,13 +432,14 @@ void WorkerImpl::note_result(const Command& command) {
   results_.push_back(std::move(result));
 }
 
-// One thread tells at a time. The others leave it their results and go on, so a sink that takes its time holds
-// up one of them.
+// One thread tells at a time. The others leave it their results and go on, so a sink that takes its time
+// holds up one of them. What waits meanwhile is as much as is submitted: a submitter that waits for results
+// bounds it.
 void WorkerImpl::tell_results() {
   for (;;) {
     {
       const std::unique_lock telling(telling_, std::try_to_lock);
-      if (!telling) return;  // whoever has it looks again
+      if (!telling) return;  // its holder looks again
       {
         const std::lock_guard lock(mutex_);
         telling_now_.swap(results_);
@@ -1160,8 +1161,8 @@ std::uint32_t WorkerImpl::retire() {
     std::erase_if(results_, [](const ActionResult& result) { return !Measuring::owns(result.id); });
   }
   measuring_.life_ended();
-  // What passes a row has seen the life before it ended, or never begins: one turn each, and it is done. Who
-  // had results while this told of none left them here.
+  // What passes a row has seen the life before it ended, or never begins: one turn each, and it is done.
+  // Threads that had results while telling_ was held left them in results_.
   input_.call([this] { tell_results(); });
   output_.call([] {});
   { const std::lock_guard own(own_gather_); }

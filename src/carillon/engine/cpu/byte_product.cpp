@@ -982,10 +982,10 @@ void ByteProduct::prepare_lines(std::int64_t first, std::int64_t last) const {
 
 namespace {
 
-// What makes narrow steps likely: most bytes lie near the zero point, so few should be less than the base, and
-// few pairs of them, less the base, more than 255 in sum. Half the zero point lets the second be for certain
-// where all bytes are zero points; a tenth less, as there is room above them, makes both rare for bell-shaped
-// bytes about the middle: 2% of pairs, where half of it makes 4%.
+// What is taken from bytes before they are multiplied. A step is narrow if no byte is below this base and no
+// pair, less the base, is above 255 in sum. Half the zero point suffices for the second where all bytes are
+// zero points. A tenth less makes wide steps rarest for bell-shaped bytes about the middle: 2% of pairs, with
+// half 4%.
 std::uint8_t base_of(std::int32_t zero) {
   return static_cast<std::uint8_t>((zero + 1) / 2 - std::min(zero, 255 - zero) / 10);
 }

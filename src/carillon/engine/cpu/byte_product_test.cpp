@@ -225,8 +225,8 @@ TEST(ByteProduct, NeighboursAtTheEdgeOfSixteenBits) {
     }
 }
 
-// Likewise of a source, where runs sort the steps: neighbours that are 255 in sum, with the largest weights
-// of either sign. One zero point more takes half as much from each byte.
+// Likewise of the source, where runs sort the steps: neighbours that are 254 to 256 in sum less twice the base,
+// with the largest weights of either sign.
 TEST(ByteProduct, NeighboursOfTheSourceAtTheEdge) {
   for (const std::int32_t x_zero : {0, 1, 2, 100, 254, 255})
     for (const int weight : {-128, 127}) {

@@ -231,7 +231,7 @@ TEST(CpuRecurrent, LengthsThatAreFullAreNone) {
     expect_agrees(model({.op = op, .direction = "reverse", .lengths = Layer::Lengths::full}), By::onednn);
 }
 
-// Of all rows another length, some of them 0, and what is behind them NaN.
+// Each row has another length, some 0.
 TEST(CpuRecurrent, LengthsEndSequences) {
   using States = Layer::States;
   for (const char* op : operators)
@@ -258,7 +258,7 @@ TEST(CpuRecurrent, LengthsEndSequences) {
           }
 }
 
-// Weights as large as trained ones never are, and a first state; what is behind the ends is NaN.
+// Inputs are 30 times as large as usual, and NaN behind the ends.
 TEST(CpuRecurrent, NothingComesFromBehindTheEnds) {
   for (const char* op : {"GRU", "LSTM"}) {
     const Layer l{.op = op, .direction = "bidirectional", .lengths = Layer::Lengths::read};

@@ -14,15 +14,15 @@
 // will do that the longest sequence fits in.
 namespace carillon::engine::cpu {
 
-// Whether that gives what the operator says. An LSTM's hidden state is its output gate times its cell's, and
-// stays only where both are 0; what is last of it is read from Y.
+// Whether that keeps the operator's results. An LSTM's hidden state stays only where its cell state is 0, so
+// padding in front of a sequence must meet no first state; the last hidden state is read from Y.
 bool may_have_lengths(const graph::Recurrence& shape, bool initial_states);
 
 // For how many steps there are kernels, the most first, halves down to an eighth: a run takes the last that
 // is long enough.
 std::vector<std::int64_t> spans_of(std::int64_t steps);
 
-// W with a column more, [directions, gates, hidden, width + 1]. Gates are in the order of oneDNN.
+// W with a column more, [directions, gates * hidden, width + 1]. Gates are in the order of oneDNN.
 graph::Tensor weights_with_lengths(const graph::Tensor& w, const graph::Recurrence& shape);
 
 // Plain kernels of a recurrent node.

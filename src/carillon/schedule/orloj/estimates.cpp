@@ -199,6 +199,10 @@ double Estimates::slowdown(std::span<const AppId> members, Duration took) {
   return std::max(1.0, static_cast<double>(took.count())) / (pace() * std::max(1.0, usual));
 }
 
+bool Estimates::knows(std::span<const AppId> members) const {
+  return std::ranges::all_of(members, [&](AppId id) { return known(apps_[place(id)]); });
+}
+
 void Estimates::rescale(double factor) {
   base_pace_ *= factor;
   ++version_;

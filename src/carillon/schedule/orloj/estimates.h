@@ -60,6 +60,8 @@ class Estimates {
   double slowdown(std::span<const AppId> members, Duration took);
   // From now on everything takes `factor` > 0 times as long as before.
   void rescale(double factor);
+  // Whether slowdown() of them goes by what was measured of each, and not by seeds.
+  bool knows(std::span<const AppId> members) const;
   // Makes the distributions anew where enough was learned, at most as often as the options say. True where it
   // did.
   bool refresh(TimePoint now);

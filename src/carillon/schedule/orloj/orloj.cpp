@@ -90,8 +90,12 @@ void Orloj::reported(const Fleet::Flight& flight, const ActionDone& done, TimePo
 void Orloj::heed_threads(const Fleet::Flight& flight, const ActionDone& done) {
   if (done.threads <= 0) return;
   threads_.resize(std::max(threads_.size(), flight.device.index() + 1));
-  const int before = std::exchange(threads_[flight.device.index()], done.threads);
-  if (before == 0 || before == done.threads) return;
+  int& threads = threads_[flight.device.index()];
+  // One of requests that are hardly known tells nothing: the next may.
+  const bool tells = threads != 0 && threads != done.threads && at(flight.model).estimates.knows(members_);
+  if (threads != 0 && threads != done.threads && !tells) return;
+  const int before = std::exchange(threads, done.threads);
+  if (!tells) return;
   const double most = 2.0 * std::max(before, done.threads) / std::min(before, done.threads);
   const double factor =
       std::clamp(at(flight.model).estimates.slowdown(members_, done.duration), 1 / most, most);

@@ -16,9 +16,8 @@
 // - Most operators leave their result unwritten where an operand has no elements and the result has some (a
 //   product over a dimension of 0, a convolution that pads, the last state of an LSTM over no steps).
 // - GatherND reads, and ScatterElements writes, at an index outside of its axis. Gather gives zeros there.
-// - TopK does not run with a k of 0, which is what trial runs on zeros have where k is an input. A k beyond
-// its
-//   axis gives as many as there are.
+// - TopK does not run with a k of 0. Trial runs on zeros have such a k where k is an input. A k beyond its
+//   axis gives as many results as the axis has.
 //
 // The run before may have been another client's, and operators that read such a result carry its numbers on
 // to outputs that are written. So clearing outputs is not enough: a run in which this happens must fail.
