@@ -426,6 +426,43 @@ TEST_P(Unwritten, WhatARunThatFailsLeavesBehind) {
   }
 }
 
+// As many columns of x as the data say, times weights for four.
+TEST_P(Unwritten, InnerExtentsThatDoNotFitTheWeights) {
+  Onnx m;
+  m.input("x", {"2", "8"}).input("end", {"1"}, DataType::i64).i64("begin", {1}, {0}).i64("axis", {1}, {1});
+  m.f32("w", {4, 3}, std::vector<float>(12, 1));
+  m.node("Slice", {"x", "begin", "end", "axis"}, {"some"}).node("MatMul", {"some", "w"}, {"y"}, "product");
+  m.output("y");
+  auto* shape =
+      m.proto.mutable_graph()->mutable_output(0)->mutable_type()->mutable_tensor_type()->mutable_shape();
+  for (const int extent : {2, 3}) shape->add_dim()->set_dim_value(extent);
+  const auto loaded = load(m, {.batched = false});
+  if (!openvino_runs() && !loaded) GTEST_SKIP() << loaded.error().message;
+  ASSERT_TRUE(loaded) << loaded.error().message;
+  const auto asked = [&](std::int64_t end, float value) {
+    Inputs inputs;
+    inputs.emplace("x", filled({2, 8}, value));
+    inputs.emplace("end", places({1}, {end}));
+    auto answer = run(inputs);
+    for (int tries = 0; !answer && answer.error().code == ErrorCode::unavailable && tries < 60'000; ++tries) {
+      std::this_thread::sleep_for(std::chrono::milliseconds{1});  // it is compiled anew
+      answer = run(inputs);
+    }
+    return answer;
+  };
+  for (const std::int64_t bad : {1, 2, 3, 5, 8}) {
+    const auto theirs = asked(4, secret);
+    ASSERT_TRUE(theirs) << theirs.error().message;
+    ASSERT_TRUE(has_secret(*theirs));
+    const auto mine = asked(bad, 1);
+    ASSERT_FALSE(mine) << bad << " columns: it answered " << mine->size() << " bytes";
+    EXPECT_EQ(mine.error().code, ErrorCode::invalid_argument) << mine.error().message;
+    if (openvino_runs()) {
+      EXPECT_THAT(mine.error().message, HasSubstr("'y'"));
+    }
+  }
+}
+
 // OpenVINO's nodes take a run's sizes in before they refuse them.
 TEST_P(Unwritten, SizesThatAreRefusedSpoilNoOther) {
   Onnx m;

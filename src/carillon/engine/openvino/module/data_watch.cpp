@@ -19,6 +19,7 @@
 #include <openvino/op/gather.hpp>
 #include <openvino/op/gather_elements.hpp>
 #include <openvino/op/loop.hpp>
+#include <openvino/op/matmul.hpp>
 #include <openvino/op/maximum.hpp>
 #include <openvino/op/minimum.hpp>
 #include <openvino/op/multiply.hpp>
@@ -253,6 +254,40 @@ ov::Output<ov::Node> bound_k(ov::op::util::TopKBase& node) {
   return std::make_shared<v0::Convert>(std::make_shared<v1::NotEqual>(k, wanted), ov::element::i64);
 }
 
+// OpenVINO multiplies by fixed weights whatever extent the data give the other operand's inner dimension: it
+// reads what lies beyond, or drops what is too much. A Reshape in front, to the extent that there should be,
+// refuses any other.
+void hold_inner_extent(ov::op::v0::MatMul& node) {
+  using namespace ov::op;
+  std::array<ov::Dimension, 2> inner;
+  std::array<std::size_t, 2> axes{};
+  for (const std::size_t side : {0U, 1U}) {
+    const ov::PartialShape& shape = node.get_input_partial_shape(side);
+    if (shape.rank().is_dynamic() || shape.size() == 0) return;
+    const bool last = side == 0 ? !node.get_transpose_a() : node.get_transpose_b();
+    axes[side] = shape.size() == 1 ? 0 : shape.size() - (last ? 1 : 2);
+    inner[side] = shape[axes[side]];
+  }
+  if (inner[0].is_static() == inner[1].is_static()) return;
+  const std::size_t open = inner[0].is_static() ? 1 : 0;
+  const ov::Output<ov::Node> value = node.input_value(open);
+  const ov::PartialShape& shape = value.get_partial_shape();
+  const auto number = [](std::int64_t is) { return v0::Constant::create(ov::element::i64, {1}, {is}); };
+  const auto extents = std::make_shared<v3::ShapeOf>(value);
+  ov::OutputVector wanted;
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    const ov::Dimension& extent = d == axes[open] ? inner[1 - open] : shape[d];
+    if (extent.is_static())
+      wanted.push_back(number(extent.get_length()));
+    else
+      wanted.push_back(
+          std::make_shared<v8::Gather>(extents, number(static_cast<std::int64_t>(d)), number(0)));
+  }
+  const auto held = std::make_shared<v1::Reshape>(value, std::make_shared<v0::Concat>(wanted, 0), false);
+  held->set_friendly_name(node.get_friendly_name());
+  node.input(open).replace_source_output(held);
+}
+
 // Calls `visit` for each operator of the model and, with `inside`, of the bodies in it.
 template <typename Visit>
 void each_node(const ov::Model& model, const Visit& visit, bool inside = false) {
@@ -308,6 +343,7 @@ DataWatch DataWatch::add(ov::Model& model) {
       return;
     }
     watch_indices(node, inside);
+    if (auto* const product = dynamic_cast<ov::op::v0::MatMul*>(&node)) hold_inner_extent(*product);
     if (auto* const top = dynamic_cast<ov::op::util::TopKBase*>(&node);
         top != nullptr && !inside && !is_constant(node.input_value(1)) &&
         node.get_input_partial_shape(0).rank().is_static())

@@ -18,6 +18,7 @@
 // - GatherND reads, and ScatterElements writes, at an index outside of its axis. Gather gives zeros there.
 // - TopK does not run with a k of 0. Trial runs on zeros have such a k where k is an input. A k beyond its
 //   axis gives as many results as the axis has.
+// - A product with fixed weights reads beyond an operand whose inner extent the data make too small.
 //
 // The run before may have been another client's, and operators that read such a result carry its numbers on
 // to outputs that are written. So clearing outputs is not enough: a run in which this happens must fail.
