@@ -13,8 +13,8 @@ namespace carillon::frontend {
 
 // Room in which large JSON is read, one body after the other where there is no other. A body is admitted
 // before it is taken: the room then holds, of the bytes in flight, what the most demanding of all admitted
-// bodies may take while it is read. So an admitted body is read some
-// time, unless reading it takes more than it was admitted for. Safe from any thread.
+// bodies may take while it is read. So an admitted body is read some time, unless reading it takes more than
+// it was admitted for: such a body finds room where little else is in flight. Safe from any thread.
 class ParseRoom : public std::enable_shared_from_this<ParseRoom> {
  public:
   // Reading in the room; nobody else does until this ends.
@@ -32,7 +32,7 @@ class ParseRoom : public std::enable_shared_from_this<ParseRoom> {
   class Admission {
    public:
     Admission(std::shared_ptr<ParseRoom> room, std::size_t bytes) : room_(std::move(room)), bytes_(bytes) {}
-    ~Admission() { room_->leave(bytes_); }
+    ~Admission() { leave(); }
     Admission(const Admission&) = delete;
     Admission& operator=(const Admission&) = delete;
 
@@ -40,10 +40,15 @@ class ParseRoom : public std::enable_shared_from_this<ParseRoom> {
     std::size_t bytes() const { return bytes_; }
     // Waits while others read there, which takes as long as reading their bodies.
     std::unique_ptr<Turn> wait() { return room_->wait(); }
+    // The body is read elsewhere, or not at all. Not after wait().
+    void leave() {
+      if (bytes_ > 0) room_->leave(bytes_);
+      bytes_ = 0;
+    }
 
    private:
     const std::shared_ptr<ParseRoom> room_;
-    const std::size_t bytes_;
+    std::size_t bytes_;
   };
 
   explicit ParseRoom(std::shared_ptr<ByteBudget> budget)

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 namespace carillon::frontend {
 namespace {
@@ -44,7 +45,12 @@ Result<> ReadingRoom::take(std::size_t bytes, std::string_view what) {
 bool ReadingRoom::find(std::size_t bytes) {
   if (turn_ == nullptr) {
     if (taken_.grow_within(bytes, room_->bytes())) return true;
-    if (admitted_ == nullptr || taken_.bytes() + bytes > admitted_->bytes()) return false;
+    if (admitted_ == nullptr) return false;
+    if (taken_.bytes() + bytes > admitted_->bytes()) {
+      // The room that it does not fit in is in its way, where it was admitted for less than it takes.
+      std::exchange(admitted_, nullptr)->leave();
+      return taken_.grow_within(bytes, room_->bytes());
+    }
     turn_ = admitted_->wait();
     in_turn_ = taken_.bytes();
     taken_.shrink_to(0);

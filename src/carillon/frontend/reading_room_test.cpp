@@ -75,6 +75,23 @@ TEST(ParseRoom, WhatWasAdmittedIsRead) {
   EXPECT_EQ(read, 3);
 }
 
+TEST(ParseRoom, WhatTakesMoreThanItWasAdmittedForIsReadWhereNothingElseIs) {
+  constexpr std::size_t unit = std::size_t{1} << 20;
+  const auto budget = std::make_shared<ByteBudget>(8 * unit, unit);  // 7 of them
+  const auto room = std::make_shared<ParseRoom>(budget);
+  Reservation body(budget);
+  ASSERT_TRUE(body.grow(unit));
+  const auto admitted = room->admit(100 * unit, unit);
+  ASSERT_TRUE(admitted);
+  ASSERT_EQ(admitted->bytes(), 5 * unit);
+  {
+    ReadingRoom reading(&body, unit, admitted.get());
+    EXPECT_TRUE(reading.take(6 * unit, "reading"));
+    EXPECT_EQ(room->bytes(), 0U);
+  }
+  EXPECT_EQ(budget->used(), unit);
+}
+
 // What simdjson's tape and texts have in them, counted by walking through the document.
 std::size_t walked(const simdjson::dom::element& element) {
   switch (element.type()) {

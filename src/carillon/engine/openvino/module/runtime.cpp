@@ -277,7 +277,7 @@ class RequestOf final : public Request {
     const std::string text = error.what();
     if (is_check_of_node(text) && fails_again(text) && (shared_->ran || runs_on_zeros(shapes)))
       throw BadData(without_places(text));
-    throw std::runtime_error(text);
+    throw std::runtime_error(is_check_of_node(text) ? without_places(text) : text);
   }
   void infer_once() {
     if (!request_) return;
