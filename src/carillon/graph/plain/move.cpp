@@ -153,11 +153,13 @@ Result<> split(const Node& node, Inputs inputs, Outputs outputs) {
   const auto size = static_cast<std::int64_t>(size_of(inputs[0].type->type));
   const Around whole = around(from, *axis);
   const ConstView lengths = input(inputs, 1);
-  const auto parts = static_cast<std::int64_t>(outputs.size());
-  if (lengths && lengths.type->elements() != parts) return misfit(node, inputs, outputs);
+  const auto wanted = static_cast<std::int64_t>(outputs.size());
+  // The last ones may be missing, as nobody wants them or they have no elements.
+  const std::int64_t parts = lengths ? lengths.type->elements() : node.integer("num_outputs", wanted);
+  if (parts < wanted) return misfit(node, inputs, outputs);
   const std::int64_t equal = (whole.extent + parts - 1) / parts;
   std::int64_t place = 0;
-  for (std::int64_t i = 0; i < parts; ++i) {
+  for (std::int64_t i = 0; i < wanted; ++i) {
     const std::int64_t extent = lengths ? index_at(lengths, i) : std::min(equal, whole.extent - place);
     if (extent < 0 || extent > whole.extent - place) return misfit(node, inputs, outputs);
     if (outputs[i]) {

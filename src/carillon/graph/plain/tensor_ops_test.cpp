@@ -87,6 +87,18 @@ TEST(Move, ConcatAndSplitAreInverse) {
   EXPECT_THAT(split.integers(1), ElementsAre(2, 3, 5, 6));
 }
 
+TEST(Move, SplitWithoutItsLastParts) {
+  Case split("Split");
+  split.i64({4}, {1, 2, 3, 4}).i64({3}, {2, 1, 1}).with("axis", std::int64_t{0});
+  split.out(DataType::i64, {2}).out(DataType::i64, {1});
+  EXPECT_THAT(split.integers(0), ElementsAre(1, 2));
+  EXPECT_THAT(split.integers(1), ElementsAre(3));
+  Case equal("Split");
+  equal.i64({4}, {1, 2, 3, 4}).with("axis", std::int64_t{0}).with("num_outputs", std::int64_t{4});
+  equal.out(DataType::i64, {1}).out(DataType::i64, {1});
+  EXPECT_THAT(equal.integers(1), ElementsAre(2));
+}
+
 TEST(Move, TileExpandAndTrilu) {
   EXPECT_THAT(Case("Tile").i64({2, 2}, {1, 2, 3, 4}).i64({2}, {2, 2}).out(DataType::i64, {4, 4}).integers(),
               ElementsAre(1, 2, 1, 2, 3, 4, 3, 4, 1, 2, 1, 2, 3, 4, 3, 4));
