@@ -10,6 +10,7 @@ from tritonclient.utils import InferenceServerException
 
 from loopback import serving, write_model
 from raw_http import MINUTE
+from test_gone_clients import wait_until
 
 
 def value(name, shape, type=TensorProto.FLOAT):
@@ -68,6 +69,7 @@ def test_a_size_that_only_a_run_refuses_is_the_clients_fault(client, module):
     for _ in range(2):
         text = refused(client, module, "best", x=np.ones(1, np.float32))
         assert "TopK" in text, text
+        wait_until(lambda: client.is_model_ready("best"), "it is not compiled anew")
         np.testing.assert_array_equal(ask(client, module, "best", x=X), [4, 3])
 
 
