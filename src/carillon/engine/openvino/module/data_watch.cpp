@@ -196,14 +196,15 @@ bool surely_inside(const ov::Node& node, const Indexed& how) {
   return inside;
 }
 
+std::shared_ptr<ov::Node> constant(const std::vector<std::int64_t>& values) {
+  return ov::op::v0::Constant::create(ov::element::i64, {values.size()}, values);
+}
+
 // Bounds the indices by the extents of that run's data, in front of the node. Returns [1]: how many were out
 // of bounds, 0 for no indices.
 ov::Output<ov::Node> bound_indices(ov::Node& node, const Indexed& how) {
   using namespace ov::op;
   const ov::Output<ov::Node> indices = node.input_value(1);
-  const auto constant = [](const std::vector<std::int64_t>& values) {
-    return v0::Constant::create(ov::element::i64, {values.size()}, values);
-  };
   const auto wide = std::make_shared<v0::Convert>(indices, ov::element::i64);
   const auto extents = std::make_shared<v8::Gather>(std::make_shared<v3::ShapeOf>(node.input_value(0)),
                                                     constant(how.axes), constant({0}));
@@ -230,11 +231,8 @@ ov::Output<ov::Node> bound_indices(ov::Node& node, const Indexed& how) {
 // none for 0. Returns [1]: 1 where k was outside of the axis, else 0.
 ov::Output<ov::Node> bound_k(ov::op::util::TopKBase& node) {
   using namespace ov::op;
-  const auto constant = [](std::int64_t value) {
-    return v0::Constant::create(ov::element::i64, {1}, {value});
-  };
-  const auto axis = constant(static_cast<std::int64_t>(node.get_axis()));
-  const auto zero = constant(0), one = constant(1);
+  const auto axis = constant({static_cast<std::int64_t>(node.get_axis())});
+  const auto zero = constant({0}), one = constant({1});
   const auto k = std::make_shared<v1::Reshape>(
       std::make_shared<v0::Convert>(node.input_value(1), ov::element::i64), one, false);
   const auto extent =
@@ -272,16 +270,15 @@ void hold_inner_extent(ov::op::v0::MatMul& node) {
   const std::size_t open = inner[0].is_static() ? 1 : 0;
   const ov::Output<ov::Node> value = node.input_value(open);
   const ov::PartialShape& shape = value.get_partial_shape();
-  const auto number = [](std::int64_t is) { return v0::Constant::create(ov::element::i64, {1}, {is}); };
   const auto extents = std::make_shared<v3::ShapeOf>(value);
   ov::OutputVector wanted;
   for (std::size_t d = 0; d < shape.size(); ++d) {
     const ov::Dimension& extent = d == axes[open] ? inner[1 - open] : shape[d];
     if (extent.is_static())
-      wanted.push_back(number(extent.get_length()));
+      wanted.push_back(constant({extent.get_length()}));
     else
       wanted.push_back(
-          std::make_shared<v8::Gather>(extents, number(static_cast<std::int64_t>(d)), number(0)));
+          std::make_shared<v8::Gather>(extents, constant({static_cast<std::int64_t>(d)}), constant({0})));
   }
   const auto held = std::make_shared<v1::Reshape>(value, std::make_shared<v0::Concat>(wanted, 0), false);
   held->set_friendly_name(node.get_friendly_name());
