@@ -209,13 +209,13 @@ def changed_files(root):
     if changed is None:
         return None
     names = [*changed.split("\n"), *(git("ls-files", "--others", "--exclude-standard") or "").split("\n")]
-    poorer, name = set(), ""
+    lost_includes, name = set(), ""
     for line in (git("diff", "--unified=0", base) or "").split("\n"):
         if line.startswith("--- a/"):
             name = line.removeprefix("--- a/")
         elif re.match(r"-\s*#\s*include\b", line):
-            poorer.add((root / name).resolve())
-    return {(root / name).resolve() for name in names if name}, poorer
+            lost_includes.add((root / name).resolve())
+    return {(root / name).resolve() for name in names if name}, lost_includes
 
 
 def reads(root, header, known):
@@ -237,10 +237,10 @@ def headers_to_compile(root):
     found = changed_files(root)
     if found is None:
         return headers
-    changed, poorer = found
+    changed, lost_includes = found
     known = {}
     return [header for header in headers if header.resolve() in changed
-            or any(file.resolve() in poorer for file in reads(root, header, known))]
+            or any(file.resolve() in lost_includes for file in reads(root, header, known))]
 
 
 def header_command(root, build, header, commands):

@@ -7,8 +7,8 @@
 
 namespace carillon {
 
-// What one of the system's clocks shows, for measuring what work takes: what decides is told the time
-// (base/clock.h). 0 where the system has no such clock. Safe from any thread.
+// What a system clock shows, to measure how long work takes. Decisions get their time as an argument instead.
+// 0 where the system has no such clock. Safe from any thread.
 inline Duration read_clock(clockid_t clock) {
   timespec at{};
   if (clock_gettime(clock, &at) != 0) return Duration{0};

@@ -66,7 +66,7 @@ class OthersUse {
   // half a second apart or more. 0 at the first look, where the processors are others than before, and where
   // /proc/stat cannot be read. `of`: what allowed_processors() gave.
   double look(std::vector<int> of);
-  // The same with what somebody else saw.
+  // The same with times that the caller read.
   double look(Times now);
 
  private:

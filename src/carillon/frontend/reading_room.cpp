@@ -47,7 +47,7 @@ bool ReadingRoom::find(std::size_t bytes) {
     if (taken_.grow_within(bytes, room_->bytes())) return true;
     if (admitted_ == nullptr) return false;
     if (taken_.bytes() + bytes > admitted_->bytes()) {
-      // The room that it does not fit in is in its way, where it was admitted for less than it takes.
+      // The body was admitted for less than it takes. Its place in the room now takes bytes that it needs.
       std::exchange(admitted_, nullptr)->leave();
       return taken_.grow_within(bytes, room_->bytes());
     }

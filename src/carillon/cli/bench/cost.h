@@ -9,7 +9,6 @@
 
 #include "carillon/base/cpu_time.h"
 
-
 namespace carillon::cli {
 
 // Instructions of this thread, where the system lets them be counted.

@@ -88,8 +88,8 @@ struct Tile {
 };
 using TileKernel = void (*)(const Tile&);
 
-// Sorted steps of some rows, part of the depth: where each finds its weights in the panel, in bytes, and what
-// it multiplies these by.
+// Sorted steps of some rows, for a part of the depth. Each step has the place of its weights in the panel, in
+// bytes, and the source's bytes that multiply them.
 template <std::int64_t rows>
 struct Sorted {
   static constexpr std::int64_t most = 128;

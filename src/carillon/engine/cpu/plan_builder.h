@@ -109,9 +109,8 @@ class PlanBuilder {
   // A guard under the present one: whether the run has met anything but ordinary numbers so far. Requires
   // keeps_nan().
   int careful(bool met);
-  // Whether the value is where it shows that an input had any: a product of an input that is larger, and that
-  // nothing else reads. Such inputs are not watched themselves. (A decoder's step reads far more keys and
-  // values than it makes products of them.)
+  // Whether NaN of an input is looked for in this value: a product of a larger input that only products read.
+  // Such an input is not watched itself. (A decoder's step reads more keys and values than it has products.)
   bool shows_input(graph::ValueId id) const { return shows_input_[id.index()]; }
   // The value, made just now, may be where the run meets it first.
   void watch(graph::ValueId id);
@@ -215,7 +214,7 @@ class PlanBuilder {
   void end_sequence(std::string name);
   // After a lowering that failed half way.
   void recover(int guard);
-  // Whose data the value is, for a kernel of the node that notes bad ones in it; nothing: no request's.
+  // Which request's data the value is, for a kernel of `node` that notes bad data; nothing: no request's.
   std::optional<graph::Origin> origin(graph::ValueId id, const graph::Node& node) const;
   // Appends the node's plain kernel; an error where there is none.
   Result<> emit_plain(const graph::Node& node);

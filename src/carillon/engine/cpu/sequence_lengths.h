@@ -7,11 +7,11 @@
 #include "carillon/graph/kernel.h"
 #include "carillon/graph/recurrence.h"
 
-// Lengths of an LSTM's or a GRU's sequences for kernels that know of none. They run over all steps, but
-// behind a row's end the state stays: X has one more column there, which is 1 behind the end and 0 before,
-// and whose weights are so large that the gate that keeps the old state is 1, and the one for the new is 0. A
-// reversed direction comes to its padding first, and keeps the first state over that. So any number of steps
-// will do that the longest sequence fits in.
+// Lengths of an LSTM's or a GRU's sequences for kernels that know of none. The kernels run over all steps, but
+// behind a row's end the state stays. For this X has one column more: 1 behind the end, 0 before. The column's
+// weights are very large, so the gate of the old state becomes 1, and the gate of the new one 0. A reversed
+// direction begins with the padding, and keeps the first state meanwhile. So a run may take any number of steps
+// in which the longest sequence fits.
 namespace carillon::engine::cpu {
 
 // Whether that keeps the operator's results. An LSTM's hidden state stays only where its cell state is 0, so

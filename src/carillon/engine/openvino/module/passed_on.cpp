@@ -12,7 +12,7 @@ namespace carillon::engine::second {
 namespace {
 
 // By the name of each result of the compiled model: the input that it is, or nothing. Compiled inputs are in
-// the model's order. Their names may be others: one that is passed on may have the name of what it becomes.
+// the model's order. An input that is passed on may have got the name of that output.
 std::map<std::string, std::optional<std::size_t>> inputs_by_result(const ov::CompiledModel& compiled) {
   std::map<std::string, std::size_t> inputs;
   for (std::size_t i = 0; i < compiled.inputs().size(); ++i)
