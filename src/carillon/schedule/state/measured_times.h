@@ -48,9 +48,7 @@ class MeasuredTimes {
       const Duration age = now - window.newest_at();
       if (age < stale_after) continue;
       if (age >= forgotten_after) {
-        const double speed =
-            static_cast<double>(estimates_[index].count()) /
-            static_cast<double>(std::max<std::int64_t>(1, model.batches[index].exec.count()));
+        const double speed = times_seed(estimates_[index], model.batches[index].exec);
         window.reset(from_ns(static_cast<double>(model.batches[i].exec.count()) * speed), now);
       } else {
         window.forget_outlier(now);
@@ -72,9 +70,10 @@ class MeasuredTimes {
     set(index, model.batches[index].exec, changed);
   }
   // How many times its seed the smallest batch is expected to take.
-  double pace(const ModelInfo& model) const {
-    return static_cast<double>(of(model, 0).count()) /
-           static_cast<double>(std::max<std::int64_t>(1, model.batches.front().exec.count()));
+  double pace(const ModelInfo& model) const { return times_seed(of(model, 0), model.batches.front().exec); }
+  // How many times `seed` >= 0 that is.
+  static double times_seed(Duration time, Duration seed) {
+    return static_cast<double>(time.count()) / static_cast<double>(std::max<std::int64_t>(1, seed.count()));
   }
   // Everything takes `speed` times its seed from now on, whatever was measured before.
   void rescale(const ModelInfo& model, double speed, TimePoint now) {

@@ -415,9 +415,8 @@ void Mirror::begin_other_pace(SentAction& sent, const ActionDone& done, TimePoin
   }
   const Duration seed =
       models_[sent.model.index()].info.batches[static_cast<std::size_t>(sent.batch_index)].exec;
-  const double took =
-      static_cast<double>(done.duration.count()) / static_cast<double>(std::max<std::int64_t>(1, seed.count()));
-  const double speed = std::clamp(took, usual / most, usual * most);
+  const double speed =
+      std::clamp(MeasuredTimes::times_seed(done.duration, seed), usual / most, usual * most);
   for (Model& m : models_) {
     if (!m.served) continue;
     MeasuredTimes* own = &m.times;
