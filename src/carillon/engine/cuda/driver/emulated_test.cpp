@@ -588,22 +588,21 @@ TEST(CudaEmulated, ValuesAreWrittenInTheOrderOfEvents) {
   const auto write = [&](int stream, std::uint32_t value) {
     b.ok(b.d.write_value(b.streams[stream], b.base, value, 0));
   };
+  // Writes `value` in stream 0, and one more in `stream` behind that.
+  const auto expect_the_last = [&](std::uint32_t value, int stream) {
+    write(0, value);
+    b.ok(b.d.event_record(b.events[0], b.streams[0]));
+    b.ok(b.d.stream_wait(b.streams[stream], b.events[0], 0));
+    write(stream, value + 1);
+    b.sync(stream);
+    EXPECT_EQ(*reinterpret_cast<const std::uint32_t*>(b.base), value + 1);
+  };
   // The host knows of no write when the next one is launched.
   write(0, 1);
-  write(0, 2);
-  b.ok(b.d.event_record(b.events[0], b.streams[0]));
-  b.ok(b.d.stream_wait(b.streams[1], b.events[0], 0));
-  write(1, 3);
-  b.sync(1);
-  EXPECT_EQ(*reinterpret_cast<const std::uint32_t*>(b.base), 3U);
+  expect_the_last(2, 1);
   // A write behind a kernel waits for it, and so does a write that an event orders behind that.
   b.fill(0, b.base, 64);
-  write(0, 4);
-  b.ok(b.d.event_record(b.events[0], b.streams[0]));
-  b.ok(b.d.stream_wait(b.streams[2], b.events[0], 0));
-  write(2, 5);
-  b.sync(2);
-  EXPECT_EQ(*reinterpret_cast<const std::uint32_t*>(b.base), 5U);
+  expect_the_last(4, 2);
   b.clean();
   EXPECT_THAT(b.device.violations(), IsEmpty());
 }
