@@ -17,9 +17,24 @@ HOST = "127.0.0.1"
 PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
-def free_port(wanted: int, taken: set[int]) -> int:
-    """`wanted` if nothing listens there, else a port of the system's choice."""
-    for port in (wanted, 0):
+def claim(port: int) -> socket.socket | None:
+    """A mark that keeps every other quickstart on this machine off `port` until it is closed; None if another has it.
+
+    A server binds its port some time after the quickstart looked whether the port is free. The mark is a name in the
+    abstract socket namespace (unix(7)), which the kernel frees when its process ends.
+    """
+    mark = socket.socket(socket.AF_UNIX)
+    try:
+        mark.bind(f"\0carillon-quickstart-port-{port}")
+    except OSError:
+        mark.close()
+        return None
+    return mark
+
+
+def free_port(wanted: int) -> tuple[int, socket.socket]:
+    """`wanted` if nothing listens there, else a port of the system's choice; and its mark (`claim`)."""
+    for port in (wanted, *[0] * 16):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -27,9 +42,8 @@ def free_port(wanted: int, taken: set[int]) -> int:
             except OSError:
                 continue
             found = probe.getsockname()[1]
-            if found not in taken:
-                taken.add(found)
-                return found
+            if mark := claim(found):
+                return found, mark
     raise OSError(f"no free port on {HOST}")
 
 
@@ -45,10 +59,11 @@ class Server:
 
     def __init__(self, program: Path, served: list[str], log: Path, options: list[str],
                  say: Callable[[str], None], ports: tuple[int, int, int, int] = (8000, 8001, 8002, 8003)):
-        taken: set[int] = set()
+        self.marks = []
         chosen = []
         for what, wanted in zip(("HTTP", "gRPC", "metrics", "administration"), ports):
-            port = free_port(wanted, taken)
+            port, mark = free_port(wanted)
+            self.marks.append(mark)
             if port != wanted:
                 say(f"port {wanted} ({what}) is in use; taking {port}")
             chosen.append(f"{HOST}:{port}")
@@ -78,14 +93,15 @@ class Server:
 
     def __exit__(self, *_) -> None:
         """What was not stopped in the good way: Ctrl-C, and after some seconds by force."""
-        if self.process is None or self.process.poll() is not None:
-            return
-        self.process.send_signal(signal.SIGINT)
-        try:
-            self.process.wait(10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        for mark in self.marks:
+            mark.close()
 
     def check(self) -> None:
         """Raises ServerFailed if the server has ended."""

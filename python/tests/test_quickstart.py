@@ -53,18 +53,31 @@ def test_once_ends_by_itself_with_a_table(story):
     assert "it ended cleanly" in errors
 
 
-def test_ports_in_use_are_told_and_others_taken(story):
+def test_ports_in_use_are_told_and_others_taken(tmp_path):
+    from carillon_quickstart.server import Server
+
+    said = []
     with socket.socket() as taken:
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            taken.bind(("127.0.0.1", 8000))
-            taken.listen()
-        except OSError:
-            pass  # somebody else has it, which is as good
-        process = story("--once")
-        _, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
-    assert "port 8000 (HTTP) is in use; taking" in errors
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        server = Server(tmp_path / "carillon", [], tmp_path / "log", [], said.append, (port, 0, 0, 0))
+    assert server.http != f"127.0.0.1:{port}"
+    assert f"port {port} (HTTP) is in use; taking {server.http.rpartition(':')[2]}" in said
+
+
+def test_quickstarts_that_start_together_take_different_ports(tmp_path):
+    from carillon_quickstart.server import free_port
+
+    # Each looks for a free port before the other's server has bound any.
+    port, mark = free_port(0)
+    with mark:
+        other, others_mark = free_port(port)
+        others_mark.close()
+        assert other != port
+    again, again_mark = free_port(port)
+    again_mark.close()
+    assert again == port
 
 
 @pytest.mark.parametrize("fault, words", [
