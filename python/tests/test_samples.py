@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 
 import numpy as np
 import onnx
@@ -157,9 +158,15 @@ def test_choose_keeps_order_and_drops_repeats():
     assert len(choose("disb")) == 5
 
 
+# The exports that every run tries; the others take minutes, and `./test --with-samples` tries them.
+SMALL_EXPORTS = ("resnet18", "mobilenetv2", "distilbert")
+
+
 @needs_torch
 @pytest.mark.parametrize("name", [name for name, sample in SAMPLES.items() if sample.needs_torch])
 def test_export_computes_what_torch_does(name):
+    if name not in SMALL_EXPORTS and os.environ.get("CARILLON_TEST_EXPORTS") != "all":
+        pytest.skip("a large model: CARILLON_TEST_EXPORTS=all, or ./test --with-samples")
     import torch
 
     from carillon_samples.torch_export import build_module, export
