@@ -106,7 +106,7 @@ class BusyWorker final : public worker::Worker {
   bool busy() const override { return false; }
   std::uint64_t total_pages() const override { return 10; }
   std::uint64_t free_pages() const override { return 4; }
-  Result<std::vector<Duration>> measure_exec(ModelId, int, int, std::int64_t) override {
+  Result<std::vector<Duration>> measure_exec(ModelId, int, int, std::int64_t, std::string*) override {
     return std::vector<Duration>{};
   }
   Result<std::vector<Duration>> measure_load(ModelId, int) override { return std::vector<Duration>{}; }

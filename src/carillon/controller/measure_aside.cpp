@@ -36,21 +36,24 @@ Result<> AsideWatch::prepare() {
   return {};
 }
 
-Result<std::vector<Duration>> AsideWatch::exec(int batch, int repeats, std::int64_t length) {
+Result<std::vector<Duration>> AsideWatch::exec(int batch, int repeats, std::int64_t length,
+                                               std::string* refused) {
   const engine::Plan* const plan = model_.plan(batch, length);
   if (plan == nullptr)
     return fail(ErrorCode::internal, "there is no plan for batch " + std::to_string(batch));
   if (auto own = engine_.measure(model_, *plan, repeats)) return std::move(*own);
   if (auto ready = prepare(); !ready) return std::unexpected(ready.error());
   engine::ZeroOperands operands(*plan, weights_->bytes().data(), team_.get());
-  std::vector<Duration> out;
-  for (int i = 0; i < repeats; ++i) {
-    const engine::Binding& binding = operands.binding();
-    const auto took = timed([&] { return plan->run({0, plan->kernels()}, binding, {}); });
-    if (!took) return std::unexpected(took.error());
-    out.push_back(*took);
-  }
-  return out;
+  return engine::measure_on_made_up(
+      {.fill = [&](int way) { operands.fill(way); },
+       .run =
+           [&] {
+             return plan->run({0, plan->kernels()}, operands.binding(), {});
+           },
+       .usable = [&] { return model_.usable(); },
+       .now = [] { return TimePoint{std::chrono::steady_clock::now().time_since_epoch()}; },
+       .faults = &operands.faults()},
+      repeats, choice_, refused);
 }
 
 Result<std::vector<Duration>> AsideWatch::load(int repeats) {

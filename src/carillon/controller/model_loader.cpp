@@ -354,8 +354,9 @@ Duration least(const std::vector<Duration>& values) {
 class WorkerWatch final : public Stopwatch {
  public:
   WorkerWatch(worker::Worker& worker, ModelId model) : worker_(worker), model_(model) {}
-  Result<std::vector<Duration>> exec(int batch, int repeats, std::int64_t length) override {
-    return worker_.measure_exec(model_, batch, repeats, length);
+  Result<std::vector<Duration>> exec(int batch, int repeats, std::int64_t length,
+                                     std::string* refused) override {
+    return worker_.measure_exec(model_, batch, repeats, length, refused);
   }
   Result<std::vector<Duration>> load(int repeats) override { return worker_.measure_load(model_, repeats); }
 
@@ -373,11 +374,29 @@ const profile::ModelProfile* known(const SeedOptions& options, const PreparedMod
   return nullptr;
 }
 
+// What a batch takes, as it is measured. `expected`: what it should take, 0 where nobody knows. `refused` as
+// Stopwatch has it.
+Result<Duration> measure_batch(int batch, std::int64_t length, Duration expected, Stopwatch& watch,
+                               const SeedOptions& options, std::string& refused) {
+  // The first run warms up; of a long one that is a small part, and starting up should not take twice as
+  // long. Of the first batch size it also tells how long a run is.
+  if (expected <= options.at_most) {
+    auto first = watch.exec(batch, 1, length, &refused);
+    if (!first) return std::unexpected(first.error());
+    if (!refused.empty()) return first->front();
+    expected = std::max(expected, first->front());
+  }
+  auto times = watch.exec(batch, repeats_for(options, expected), length, &refused);
+  if (!times) return std::unexpected(times.error());
+  return options.aside ? least(*times) : median(*times);
+}
+
 // What batches of every size take at `length` (0: the model has none): as `known` says, else measured.
+// `refused`: as measure_batch() has it, of the first size of which it is so. Those behind take as much a row.
 Result<std::vector<schedule::BatchProfile>> seed_batches(const PreparedModel& model, std::int64_t length,
                                                          const std::vector<profile::BatchTimes>* known,
                                                          Stopwatch& watch, const SeedOptions& options,
-                                                         const Doing& doing) {
+                                                         const Doing& doing, std::string& refused) {
   std::vector<schedule::BatchProfile> out;
   Duration per_row{0};  // of the last batch size
   for (const int batch : model.compiled.front()->batch_sizes()) {
@@ -388,17 +407,13 @@ Result<std::vector<schedule::BatchProfile>> seed_batches(const PreparedModel& mo
     if (exec == Duration{0}) {
       doing("measuring batch " + std::to_string(batch) +
             (length > 0 ? " at length " + std::to_string(length) : ""));
-      // The first run warms up; of a long one that is a small part, and starting up should not take twice as
-      // long. Of the first batch size it also tells how long a run is.
-      Duration expected = per_row * batch;
-      if (expected <= options.at_most) {
-        auto first = watch.exec(batch, 1, length);
-        if (!first) return std::unexpected(first.error());
-        expected = std::max(expected, first->front());
+      const Duration expected = per_row * batch;
+      if (refused.empty()) {
+        auto measured = measure_batch(batch, length, expected, watch, options, refused);
+        if (!measured) return std::unexpected(measured.error());
+        exec = *measured;
       }
-      auto times = watch.exec(batch, repeats_for(options, expected), length);
-      if (!times) return std::unexpected(times.error());
-      exec = options.aside ? least(*times) : median(*times);
+      if (!refused.empty() && expected > Duration{0}) exec = expected;
     }
     per_row = exec / batch;
     out.push_back({batch, exec});
@@ -477,14 +492,24 @@ Result<PreparedModel> prepare_model(const repository::RepositoryEntry& entry,
 
 Result<schedule::ModelInfo> seed_profile(const PreparedModel& model, std::int64_t version,
                                          worker::Worker& worker, const SeedOptions& options,
-                                         const Doing& doing) {
+                                         const Doing& doing, std::vector<std::string>& notes) {
   WorkerWatch watch(worker, model.id);
-  return seed_profile(model, version, watch, options, doing);
+  return seed_profile(model, version, watch, options, doing, notes);
 }
 
 Result<schedule::ModelInfo> seed_profile(const PreparedModel& model, std::int64_t version, Stopwatch& watch,
-                                         const SeedOptions& options, const Doing& doing) {
+                                         const SeedOptions& options, const Doing& doing,
+                                         std::vector<std::string>& notes) {
   CARILLON_ASSERT(options.repeats >= 1);
+  bool told = false;
+  const auto seed = [&](std::int64_t length, const std::vector<profile::BatchTimes>* known_times) {
+    std::string refused;
+    auto batches = seed_batches(model, length, known_times, watch, options, doing, refused);
+    if (!refused.empty() && !std::exchange(told, true))
+      notes.push_back("its time was not measured, as it refuses all data that are made up for that (" +
+                      refused + "); requests will show how long it takes");
+    return batches;
+  };
   schedule::ModelInfo info{.id = model.id,
                            .name = model.config.name,
                            .pages = pages_for(model.compiled.front()->weights()),
@@ -505,8 +530,7 @@ Result<schedule::ModelInfo> seed_profile(const PreparedModel& model, std::int64_
   }
   const auto lengths = model.compiled.front()->lengths();
   if (lengths.empty()) {
-    auto batches =
-        seed_batches(model, 0, profile == nullptr ? nullptr : &profile->batches, watch, options, doing);
+    auto batches = seed(0, profile == nullptr ? nullptr : &profile->batches);
     if (!batches) return std::unexpected(batches.error());
     info.batches = std::move(*batches);
     return info;
@@ -517,7 +541,7 @@ Result<schedule::ModelInfo> seed_profile(const PreparedModel& model, std::int64_
     if (profile != nullptr)
       for (const profile::LengthTimes& at : profile->lengths)
         if (at.length == lengths[i]) known_times = &at.batches;
-    auto batches = seed_batches(model, lengths[i], known_times, watch, options, doing);
+    auto batches = seed(lengths[i], known_times);
     if (!batches) return std::unexpected(batches.error());
     const Duration solo = batches->front().exec / batches->front().batch;
     info.solos.push_back(solo);
@@ -533,15 +557,15 @@ namespace {
 
 Result<schedule::ModelInfo> seed_of_slowest(const PreparedModel& model, std::int64_t version,
                                             std::span<const LoadTarget> targets, const SeedOptions& options,
-                                            const Doing& doing) {
+                                            const Doing& doing, std::vector<std::string>& notes) {
   std::optional<schedule::ModelInfo> slowest;
   for (std::size_t i = 0; i < targets.size(); ++i) {
     const LoadTarget& target = targets[i];
     if (target.like_the_last && slowest) continue;
     auto info = [&] {
-      if (!options.aside) return seed_profile(model, version, *target.worker, options, doing);
+      if (!options.aside) return seed_profile(model, version, *target.worker, options, doing, notes);
       AsideWatch watch(engine_of(target, model.other), *model.compiled[i], target.threads);
-      return seed_profile(model, version, watch, options, doing);
+      return seed_profile(model, version, watch, options, doing, notes);
     }();
     if (!info) return info;
     if (!slowest || info->batches.back().exec > slowest->batches.back().exec) slowest = std::move(*info);
@@ -610,7 +634,7 @@ Result<> load_version(const repository::RepositoryEntry& entry, const repository
         "however much other work was in its way, and nothing goes out of its way for it");
   if (model->config.warmup != nullptr) doing("warming up");
   const auto warmed = warm_up_all(*model, targets);
-  auto info = warmed ? seed_of_slowest(*model, version.version, targets, options, doing)
+  auto info = warmed ? seed_of_slowest(*model, version.version, targets, options, doing, notes)
                      : Result<schedule::ModelInfo>(std::unexpected(warmed.error()));
   if (!info) {
     // The workers know it already, so the id is used up.

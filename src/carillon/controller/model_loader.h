@@ -81,7 +81,8 @@ class Stopwatch {
  public:
   virtual ~Stopwatch() = default;
   // As worker::Worker::measure_exec() and measure_load().
-  virtual Result<std::vector<Duration>> exec(int batch, int repeats, std::int64_t length) = 0;
+  virtual Result<std::vector<Duration>> exec(int batch, int repeats, std::int64_t length,
+                                             std::string* refused) = 0;
   virtual Result<std::vector<Duration>> load(int repeats) = 0;
 };
 
@@ -97,12 +98,14 @@ struct SeedOptions {
 
 // What the scheduler is told of a model at first: from the profile, or measured on `worker`, which must not
 // be serving. Seeds are medians: the scheduler learns the rest, but it never runs, and so never learns of, a
-// model whose seed is above its deadlines.
+// model whose seed is above its deadlines. Of a model that refuses all data that are made up the seed is the
+// time of the shortest run that was refused, for each row: `notes` say that it was never measured.
 Result<schedule::ModelInfo> seed_profile(const PreparedModel& model, std::int64_t version, Stopwatch& watch,
-                                         const SeedOptions& options, const Doing& doing);
+                                         const SeedOptions& options, const Doing& doing,
+                                         std::vector<std::string>& notes);
 Result<schedule::ModelInfo> seed_profile(const PreparedModel& model, std::int64_t version,
                                          worker::Worker& worker, const SeedOptions& options,
-                                         const Doing& doing);
+                                         const Doing& doing, std::vector<std::string>& notes);
 
 struct LoaderOptions {
   SeedOptions seeds;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 
+#include "carillon/engine/made_up.h"
 #include "carillon/graph/bounded.h"
 
 namespace carillon::engine {
@@ -24,7 +25,8 @@ graph::Tensor zero_block(Bytes size) {
 }
 
 ZeroOperands::ZeroOperands(const Plan& plan, const std::byte* weights, Team* team)
-    : inputs_(zero_blocks(plan.inputs())),
+    : plan_(plan),
+      inputs_(zero_blocks(plan.inputs())),
       outputs_(zero_blocks(plan.outputs())),
       workspace_(zero_block(plan.workspace())),
       state_(plan.make_state(team)) {
@@ -37,6 +39,13 @@ ZeroOperands::ZeroOperands(const Plan& plan, const std::byte* weights, Team* tea
               .weights = weights,
               .faults = &faults_,
               .state = state_.get()};
+}
+
+void ZeroOperands::fill(int way) {
+  for (std::size_t i = 0; i < inputs_.size(); ++i) {
+    const graph::TensorSpec& spec = plan_.inputs()[i];
+    make_up(way, i, spec.type, inputs_[i].bytes().first(graph::memory_of(spec.type, spec.shape).count));
+  }
 }
 
 const Binding& ZeroOperands::binding() {

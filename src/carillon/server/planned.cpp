@@ -73,7 +73,9 @@ Result<std::unique_ptr<controller::Controller>> start_lane(const PlannedOptions&
       .engine = device->engine.get(), .worker = worker->get(), .others = others_of(*device)};
   auto model = controller::prepare_model(mine, version, {&target, 1}, ModelId{0}, tell);
   if (!model) return std::unexpected(model.error());
-  auto info = controller::seed_profile(*model, version.version, **worker, {}, tell);
+  std::vector<std::string> notes;
+  auto info = controller::seed_profile(*model, version.version, **worker, {}, tell, notes);
+  for (const std::string& note : notes) tell(note);
   if (!info) return std::unexpected(info.error());
   if (info->batches.size() > 1)
     std::erase_if(info->batches, [&](const auto& b) { return b.batch > std::max(1, workload.batch); });

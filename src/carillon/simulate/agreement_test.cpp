@@ -107,7 +107,9 @@ class ReplayedWorker final : public worker::Worker, public device::VirtualDevice
   bool busy() const override { return false; }
   std::uint64_t total_pages() const override;
   std::uint64_t free_pages() const override { return 0; }
-  Result<std::vector<Duration>> measure_exec(ModelId, int, int, std::int64_t) override { return {}; }
+  Result<std::vector<Duration>> measure_exec(ModelId, int, int, std::int64_t, std::string*) override {
+    return {};
+  }
   Result<std::vector<Duration>> measure_load(ModelId, int) override { return {}; }
   const std::vector<std::string>& notes() const override { return notes_; }
 

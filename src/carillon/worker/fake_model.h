@@ -45,6 +45,7 @@ class FakeModel final : public engine::CompiledModel {
     // A row whose s is this has bad data; the engine tells which row it is, or only that there is one.
     std::optional<float> bad = std::nullopt;
     bool tells_rows = true;
+    bool refuses_bad = false;  // such a run fails, whoever wants its results
     // Above 0: the model is open, x and y are [b, 2, any], and this is the reference.
     std::int64_t reference = 0;
   };
@@ -156,7 +157,8 @@ class FakeModel final : public engine::CompiledModel {
         if (s[row] != model_.config_.bad) continue;
         const Error error{ErrorCode::invalid_argument, "bad at batch " + std::to_string(batch_)};
         const bool told = model_.config_.tells_rows || batch_ == 1;
-        if (!told && !to.faults->results_unwanted) return std::unexpected(error);
+        if (model_.config_.refuses_bad || (!told && !to.faults->results_unwanted))
+          return std::unexpected(error);
         to.faults->add(told ? row : graph::Faults::unknown, error);
         if (!told) break;
       }

@@ -26,19 +26,20 @@ std::optional<ActionResult> Measuring::perform(Command command) {
   const std::uint32_t life = subject_.life();
   std::unique_lock lock(mutex_);
   command.id = {first_own + count_++};
+  awaited_.emplace(command.id, std::nullopt);
   lock.unlock();
-  if (!worker_.submit(command)) return std::nullopt;
+  const bool taken = worker_.submit(command);
   lock.lock();
-  told_.wait(lock, [&] { return results_.contains(command.id) || subject_.life() != life; });
-  auto result = results_.extract(command.id);
-  if (result.empty()) return std::nullopt;
-  return std::move(result.mapped());
+  if (taken) told_.wait(lock, [&] { return awaited_.at(command.id).has_value() || subject_.life() != life; });
+  return std::move(awaited_.extract(command.id).mapped());
 }
 
 void Measuring::told(const ActionResult& result) {
   {
     const std::lock_guard lock(mutex_);
-    results_.emplace(result.id, result);
+    const auto waits = awaited_.find(result.id);
+    if (waits == awaited_.end()) return;  // not any more
+    waits->second = result;
   }
   told_.notify_all();
 }
@@ -70,7 +71,8 @@ Result<std::vector<Duration>> Measuring::load(ModelId id, int repeats) {
   return durations;
 }
 
-Result<std::vector<Duration>> Measuring::exec(ModelId id, int batch, int repeats, std::int64_t length) {
+Result<std::vector<Duration>> Measuring::exec(ModelId id, int batch, int repeats, std::int64_t length,
+                                              std::string* refused) {
   HostModel* host = subject_.find(id);
   const std::string name = name_of(id);
   if (host == nullptr) return fail(ErrorCode::not_found, name + " is not registered");
@@ -92,23 +94,36 @@ Result<std::vector<Duration>> Measuring::exec(ModelId id, int batch, int repeats
       return fail(ErrorCode::resource_exhausted,
                   name + " cannot be loaded: it needs " + pages_lack(*host, worker_.free_pages()));
   }
-  std::vector<Duration> durations;
-  Result<> done;
+  Result<std::vector<Duration>> durations;
+  engine::MadeUpChoice choice;
+  {
+    const std::lock_guard lock(mutex_);
+    choice = choices_[id];
+  }
   graph::Faults faults;
-  faults.results_unwanted = true;  // zeros may well be bad data: as a divisor, for one
-  const Result<> ran = subject_.between_runs(id, *layout, faults, [&](const engine::Binding& binding) {
+  faults.results_unwanted = true;
+  const auto measure = [&](const engine::Binding& binding, const Subject::Fill& fill) {
     engine::Pacer pacer(share_);
-    for (int i = 0; i < repeats && done; ++i) {
-      const TimePoint start = clock_.now();
-      done = guarded([&] {
+    const auto run = [&] {
+      return guarded([&] {
         return layout->plan->run({0, layout->plan->kernels()}, binding, {}, nullptr, &pacer);
       });
-      durations.push_back(clock_.now() - start);
-    }
-  });
+    };
+    durations = engine::measure_on_made_up({.fill = fill,
+                                            .run = run,
+                                            .usable = [&] { return host->compiled->usable(); },
+                                            .now = [&] { return clock_.now(); },
+                                            .faults = &faults},
+                                           repeats, choice, refused);
+  };
+  const Result<> ran = subject_.between_runs(id, *layout, faults, measure);
+  {
+    const std::lock_guard lock(mutex_);
+    choices_[id] = choice;
+  }
   if (brought) perform(UnloadCommand{.id = {}, .model = id});
   if (!ran) return std::unexpected(ran.error());
-  if (!done) return in_context(name, done.error());
+  if (!durations) return in_context(name, durations.error());
   return durations;
 }
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "carillon/base/clock.h"
@@ -13,6 +14,7 @@
 #include "carillon/base/result.h"
 #include "carillon/base/time.h"
 #include "carillon/engine/engine.h"
+#include "carillon/engine/made_up.h"
 #include "carillon/graph/faults.h"
 #include "carillon/worker/host_model.h"
 #include "carillon/worker/worker.h"
@@ -30,10 +32,12 @@ class Measuring {
     virtual HostModel* find(ModelId id) = 0;  // null: not registered
     virtual std::uint32_t life() const = 0;
     virtual bool absent(ModelId id) const = 0;  // its weights are neither there nor on their way
+    // Makes up the inputs that `act` has (engine/made_up.h).
+    using Fill = std::function<void(int way)>;
     // Calls `act` on the EXEC thread, with memory of its own and weights that stay there meanwhile: operands
     // are zeros, and their faults go to `faults`. Errors: no room, no weights, or the worker stops.
     virtual Result<> between_runs(ModelId id, PlanLayout& layout, graph::Faults& faults,
-                                  const std::function<void(const engine::Binding&)>& act) = 0;
+                                  const std::function<void(const engine::Binding&, const Fill&)>& act) = 0;
   };
 
   // `share`: of the cores' time, see Options. `worker` and `subject` are the same one.
@@ -41,7 +45,8 @@ class Measuring {
       : worker_(worker), subject_(subject), clock_(clock), share_(share) {}
 
   // As Worker's.
-  Result<std::vector<Duration>> exec(ModelId id, int batch, int repeats, std::int64_t length);
+  Result<std::vector<Duration>> exec(ModelId id, int batch, int repeats, std::int64_t length,
+                                     std::string* refused);
   Result<std::vector<Duration>> load(ModelId id, int repeats);
 
   // Of the worker's threads: an own action's result is told here, and to nobody else.
@@ -64,7 +69,9 @@ class Measuring {
   std::mutex mutex_;  // of what follows
   std::condition_variable told_;
   std::uint64_t count_ = 0;
-  std::map<ActionId, ActionResult> results_;
+  std::map<ActionId, std::optional<ActionResult>>
+      awaited_;  // own actions, each for as long as perform() waits
+  std::map<ModelId, engine::MadeUpChoice> choices_;
 };
 
 }  // namespace carillon::worker

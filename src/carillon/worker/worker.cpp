@@ -14,6 +14,7 @@
 #include "carillon/engine/host/host_memory.h"
 #include "carillon/engine/host/memory.h"
 #include "carillon/engine/host_stream.h"
+#include "carillon/engine/made_up.h"
 #include "carillon/engine/processor_wait.h"
 #include "carillon/engine/turn_thread.h"
 #include "carillon/worker/alone.h"
@@ -127,9 +128,9 @@ class WorkerImpl final : public Worker, private Measuring::Subject {
     const std::lock_guard lock(mutex_);
     return core_.free_pages();
   }
-  Result<std::vector<Duration>> measure_exec(ModelId id, int batch, int repeats,
-                                             std::int64_t length) override {
-    return measuring_.exec(id, batch, repeats, length);
+  Result<std::vector<Duration>> measure_exec(ModelId id, int batch, int repeats, std::int64_t length,
+                                             std::string* refused) override {
+    return measuring_.exec(id, batch, repeats, length, refused);
   }
   Result<std::vector<Duration>> measure_load(ModelId id, int repeats) override {
     return measuring_.load(id, repeats);
@@ -264,7 +265,7 @@ class WorkerImpl final : public Worker, private Measuring::Subject {
     return core_.absent(id);
   }
   Result<> between_runs(ModelId id, PlanLayout& layout, graph::Faults& faults,
-                        const std::function<void(const engine::Binding&)>& act) override;
+                        const std::function<void(const engine::Binding&, const Fill&)>& act) override;
 
   const device::ClassStreams classes_;
   const Bytes workspace_;  // of each stream
@@ -297,7 +298,9 @@ class WorkerImpl final : public Worker, private Measuring::Subject {
   mutable std::mutex mutex_;  // of what follows; never held while anything is copied or run
   device::Core core_;
   device::Commands out_;
-  std::vector<ActionResult> results_;  // to be told
+  // To be told. Submitters alone bound them: while a sink is slow, actions end and their places are taken by
+  // others. Who has at most n actions on their way, told ones aside, finds at most n results here.
+  std::vector<ActionResult> results_;
   std::uint64_t launches_ = 0;
   std::vector<int> best_effort_open_;  // by stream of theirs
 
@@ -433,8 +436,7 @@ void WorkerImpl::note_result(const Command& command) {
 }
 
 // One thread tells at a time. The others leave it their results and go on, so a sink that takes its time
-// holds up one of them. What waits meanwhile is as much as is submitted: a submitter that waits for results
-// bounds it.
+// holds up one of them. Results wait meanwhile (results_).
 void WorkerImpl::tell_results() {
   for (;;) {
     {
@@ -1206,7 +1208,7 @@ void WorkerImpl::rest_then(std::size_t stream, std::function<void()> act) {
 // --- Measuring
 
 Result<> WorkerImpl::between_runs(ModelId id, PlanLayout& layout, graph::Faults& faults,
-                                  const std::function<void(const engine::Binding&)>& act) {
+                                  const std::function<void(const engine::Binding&, const Fill&)>& act) {
   const std::uint64_t needed = layout.plan->workspace().count;
   device::RangeLedger::Piece io, workspace;
   bool held = false;
@@ -1226,7 +1228,16 @@ Result<> WorkerImpl::between_runs(ModelId id, PlanLayout& layout, graph::Faults&
   else if (!first().call([&] {
              std::memset(io_.at(io.offset()), 0, layout.io_bytes);
              io_.in(io.offset(), layout.io_bytes);
-             act(bind(*execs_.front(), *find(id), layout, io.offset(), workspace.offset(), faults));
+             const auto fill = [&](int way) {
+               for (std::size_t i = 0; i < layout.inputs.size(); ++i) {
+                 const TensorPlace& place = layout.inputs[i];
+                 engine::make_up(way, i, layout.plan->inputs()[i].type,
+                                 {io_.at(io.offset() + place.offset),
+                                  place.row_bytes * static_cast<std::uint64_t>(layout.batch)});
+               }
+               io_.in(io.offset(), layout.io_bytes);
+             };
+             act(bind(*execs_.front(), *find(id), layout, io.offset(), workspace.offset(), faults), fill);
            }))
     ran = fail(ErrorCode::unavailable, "the worker stops");
   drive(nobody, [&](TimePoint now) {

@@ -221,11 +221,13 @@ class Worker {
   virtual std::uint64_t free_pages() const = 0;
 
   // Runs `model` at `batch` (and `length`, where it has lengths) `repeats` times on the EXEC thread, on
-  // zeros, be they bad data or not, and returns each duration, the first with cold caches; for profiles.
-  // Loads the model where it is not loaded, and then unloads it. Blocks; not while serving, and not from a
-  // ResultSink. measure_load: map and copy on the LOAD thread; the model must not be loaded.
+  // zeros or, where it refuses these, on other data that are made up, and returns each duration, the first
+  // with cold caches; for profiles. Where it refuses all, `refused` counts as engine::measure_on_made_up()
+  // has it. Loads the model where it is not loaded, and then unloads it. Blocks; not while serving, and not
+  // from a ResultSink. measure_load: map and copy on the LOAD thread; the model must not be loaded.
   virtual Result<std::vector<Duration>> measure_exec(ModelId model, int batch, int repeats,
-                                                     std::int64_t length = 0) = 0;
+                                                     std::int64_t length = 0,
+                                                     std::string* refused = nullptr) = 0;
   virtual Result<std::vector<Duration>> measure_load(ModelId model, int repeats) = 0;
 
   // What could not be had (real-time priority, huge pages) and what was done instead, in words.

@@ -11,6 +11,7 @@
 
 #include "carillon/engine/cuda/driver/emulated.h"
 #include "carillon/engine/cuda/memory/cuda_memory.h"
+#include "carillon/engine/made_up.h"
 #include "carillon/worker/fake_model.h"
 
 namespace carillon::worker {
@@ -855,6 +856,64 @@ TEST_P(WorkerTest, AFailedMeasurementLeavesNothingBehind) {
     EXPECT_EQ(exec.error().message, "model 0: bad index");
   }
   EXPECT_EQ(worker_->free_pages(), 4U);
+}
+
+// What it refuses is not how long it takes: other data are made up.
+TEST_P(WorkerTest, MeasuresWhatRefusesZeros) {
+  for (const bool refuses : {true, false}) {
+    start(small());
+    next_model_ = 0;
+    const ModelId model =
+        add({.width = 8, .lengths = {4}, .bad = 0.0F, .tells_rows = false, .refuses_bad = refuses});
+    std::string refused;
+    for (const bool first : {true, false}) {
+      models_.back()->runs.clear();
+      const auto exec = worker_->measure_exec(model, 2, 3, 4, &refused);
+      ASSERT_TRUE(exec) << exec.error().message;
+      EXPECT_EQ(refused, "");
+      EXPECT_EQ(exec->size(), 3U);
+      // Zeros are tried once, and count only where they ran.
+      EXPECT_EQ(models_.back()->runs.size(), first && !refuses ? 4U : 3U);
+    }
+    worker_.reset();
+    models_.clear();
+  }
+}
+
+TEST_P(WorkerTest, OfWhatRefusesAllDataItSaysWhy) {
+  start(small());
+  int runs = 0;
+  const ModelId model = add({}, [&runs] {
+    ++runs;
+    return invalid("bad index");
+  });
+  std::string refused;
+  const auto exec = worker_->measure_exec(model, 1, 3, 0, &refused);
+  ASSERT_TRUE(exec) << exec.error().message;
+  EXPECT_EQ(exec->size(), 1U);
+  EXPECT_EQ(refused, "bad index");
+  EXPECT_EQ(runs, engine::made_up_ways);
+}
+
+TEST_P(WorkerTest, AFaultOfTheDeviceIsNoRefusal) {
+  for (const ErrorCode code : {ErrorCode::unavailable, ErrorCode::resource_exhausted, ErrorCode::internal}) {
+    start(small());
+    next_model_ = 0;
+    int runs = 0;
+    const ModelId model = add({}, [&]() -> Result<> {
+      ++runs;
+      return fail(code, "it broke");
+    });
+    std::string refused;
+    const auto exec = worker_->measure_exec(model, 1, 3, 0, &refused);
+    ASSERT_FALSE(exec);
+    EXPECT_EQ(exec.error().code, code);
+    EXPECT_EQ(exec.error().message, "model 0: it broke");
+    EXPECT_EQ(refused, "");
+    EXPECT_EQ(runs, 1);
+    worker_.reset();
+    models_.clear();
+  }
 }
 
 TEST_P(WorkerTest, RefusesModelsThatDoNotFit) {

@@ -104,7 +104,7 @@ class HeldWorker : public worker::Worker {
   bool busy() const override { return false; }
   std::uint64_t total_pages() const override { return 100; }
   std::uint64_t free_pages() const override { return 60; }
-  Result<std::vector<Duration>> measure_exec(ModelId, int, int, std::int64_t) override {
+  Result<std::vector<Duration>> measure_exec(ModelId, int, int, std::int64_t, std::string*) override {
     return std::vector<Duration>{};
   }
   Result<std::vector<Duration>> measure_load(ModelId, int) override { return std::vector<Duration>{}; }

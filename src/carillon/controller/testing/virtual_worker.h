@@ -82,7 +82,7 @@ class VirtualWorker final : public worker::Worker, public device::VirtualDevice:
   bool busy() const override { return false; }
   std::uint64_t total_pages() const override { return pages_; }
   std::uint64_t free_pages() const override { return core_->core().free_pages(); }
-  Result<std::vector<Duration>> measure_exec(ModelId, int, int, std::int64_t) override {
+  Result<std::vector<Duration>> measure_exec(ModelId, int, int, std::int64_t, std::string*) override {
     return std::vector<Duration>{};
   }
   Result<std::vector<Duration>> measure_load(ModelId, int) override { return std::vector<Duration>{}; }

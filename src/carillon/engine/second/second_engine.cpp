@@ -224,13 +224,7 @@ class OpaquePlan final : public Plan {
     if (!durations.empty()) durations[0] = std::chrono::steady_clock::now() - begin;
     if (pacer != nullptr) pacer->end(stopped);
     if (stop != nullptr && (!ran || *ran)) stop->next = range.last;  // one that failed is over, too
-    if (ran) return {};
-    // Made-up data, whose results nobody wants, may well be bad.
-    if (ran.error().code != ErrorCode::invalid_argument || binding.faults == nullptr ||
-        !binding.faults->results_unwanted)
-      return std::unexpected(ran.error());
-    if (binding.faults->is_news(graph::Faults::unknown))
-      binding.faults->add(graph::Faults::unknown, ran.error());
+    if (!ran) return std::unexpected(ran.error());
     return {};
   }
 

@@ -103,11 +103,16 @@ ShapesOfInputs shapes_for(ov::Model& model, std::span<const graph::Shape> shapes
   return out;
 }
 
-// Whether an operator's own check failed, by OpenVINO's text: it names a node. What has no memory is none.
+bool says(const std::string& text, const char* part) {
+  return text.find(part) != std::string::npos;
+}
+bool lacks_memory(const std::string& text) {
+  return says(text, "bad_alloc") || says(text, "allocate memory");
+}
+// Whether an operator's own check failed, by OpenVINO's text: it names a node.
 bool is_check_of_node(const std::string& text) {
-  const auto says = [&](const char* part) { return text.find(part) != std::string::npos; };
-  const bool named = says("node with name '") || (says("Node ") && says(" of type "));
-  return named && !says("bad_alloc") && !says("allocate memory");
+  const bool named = says(text, "node with name '") || (says(text, "Node ") && says(text, " of type "));
+  return named && !lacks_memory(text);
 }
 
 // The text without where in OpenVINO's sources its exceptions were thrown.
@@ -187,7 +192,19 @@ struct Shared {
   std::vector<ov::Output<const ov::Node>> results;  // of what is compiled; behind its own what is watched
   DataWatch watch;
   bool one_thread = false;
-  mutable std::atomic<bool> ran = false;  // well, once at least
+  std::shared_ptr<const ov::Model> model;  // as it was before results were taken out
+  mutable std::atomic<bool> ran = false;   // well, once at least
+
+  // Whether the data of a run decide sizes inside the model, where the inputs have these shapes.
+  bool data_decide_sizes(std::span<const graph::Shape> shapes) const {
+    const auto at = model->clone();
+    at->reshape(shapes_for(*at, shapes));
+    const auto ops = at->get_ordered_ops();
+    return std::ranges::any_of(ops, [](const auto& node) {
+      return std::ranges::any_of(node->outputs(),
+                                 [](const auto& each) { return each.get_partial_shape().is_dynamic(); });
+    });
+  }
 };
 
 class RequestOf final : public Request {
@@ -272,10 +289,11 @@ class RequestOf final : public Request {
     shared_->ran = true;
   }
   [[noreturn]] void refuse(const ov::Exception& error, std::span<const graph::Shape> shapes) {
-    // Where the data decide extents they may not fit together.
-    if (shared_->watch.may_leave()) throw BadData(error.what());
     const std::string text = error.what();
-    if (is_check_of_node(text) && fails_again(text) && (shared_->ran || runs_on_zeros(shapes)))
+    // Where the data decide extents they may not fit together.
+    if (shared_->watch.may_leave() && !lacks_memory(text)) throw BadData(text);
+    if (is_check_of_node(text) && (shared_->data_decide_sizes(shapes) ||
+                                   (fails_again(text) && (shared_->ran || runs_on_zeros(shapes)))))
       throw BadData(without_places(text));
     throw std::runtime_error(is_check_of_node(text) ? without_places(text) : text);
   }
@@ -286,7 +304,8 @@ class RequestOf final : public Request {
     else
       request_->infer();
   }
-  // The data are at fault where an operator refuses them each time, and others have run.
+  // Where all sizes are known the data are at fault if an operator refuses them each time, and others have
+  // run. (Where data decide sizes a second run shows nothing: nodes have taken in those that were refused.)
   bool fails_again(const std::string& text) {
     try {
       infer_once();
@@ -409,6 +428,7 @@ class NetworkOf final : public Network {
       shared->watch = DataWatch::add(*copy);
       copy->reshape(shapes_for(*copy, options.inputs));
       shared->one_thread = options.threads == 1;
+      shared->model = copy->clone();
       shared->inputs = std::as_const(*copy).inputs();
       for (const auto& output : std::as_const(*copy).outputs()) shared->outputs.push_back(name_of(output));
       ov::AnyMap wanted{ov::hint::performance_mode(ov::hint::PerformanceMode::LATENCY),
