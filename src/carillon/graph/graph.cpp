@@ -51,12 +51,12 @@ std::string_view name_of(PostOp::Kind kind) {
       return "add";
     case PostOp::Kind::mul:
       return "mul";
+    case PostOp::Kind::at_most:
+      return "at_most";
+    case PostOp::Kind::at_least:
+      return "at_least";
   }
   return "?";
-}
-
-bool takes_operand(PostOp::Kind kind) {
-  return kind == PostOp::Kind::add || kind == PostOp::Kind::mul;
 }
 
 std::string number(float value) {
@@ -112,6 +112,11 @@ bool broadcasts_to(const Shape& from, const Shape& to) {
 }
 
 }  // namespace
+
+bool takes_operand(PostOp::Kind kind) {
+  return kind == PostOp::Kind::add || kind == PostOp::Kind::mul || kind == PostOp::Kind::at_most ||
+         kind == PostOp::Kind::at_least;
+}
 
 std::int64_t Node::integer(std::string_view attribute, std::int64_t fallback) const {
   const auto* value = find_attribute<std::int64_t>(*this, attribute);

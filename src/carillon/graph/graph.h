@@ -43,13 +43,16 @@ struct PostOp {
     silu /* x * sigmoid(x) */,
     linear /* alpha*x + beta */,
     add /* + operand */,
-    mul /* * operand */
+    mul /* * operand */,
+    at_most /* the operand where that is less, or this is NaN */,
+    at_least /* the operand where that is greater, or this is NaN */
   };
   Kind kind{};
   float alpha = 0;
   float beta = 0;
-  ValueId operand = no_value;  // for add and mul: broadcasts to the node's output (ONNX rules)
+  ValueId operand = no_value;  // of those with one: broadcasts to the node's output (ONNX rules)
 };
+bool takes_operand(PostOp::Kind kind);
 
 // One operation, named by its ONNX operator ("Conv", "MatMul", ...), in the canonical form below.
 //
@@ -73,8 +76,9 @@ struct PostOp {
 //  or make such values are "Bounded" (bounded.h), which no pass changes.
 //  - If, Loop and Scan are gone: their bodies' nodes stand in the list under guards (below). "Merge"
 //    (condition, then_value, else_value; our own operator) is what a value becomes whose maker depends on a
-//    condition. Where the branches have unlike shapes, what reads the value stands there once for each branch,
-//    and an output is a "Choose" (bounded.h). "Unfit" stands where a branch's shapes do not fit together.
+//    condition. Where the branches have unlike shapes, what reads the value stands there once for each
+//    branch, and an output is a "Choose" (bounded.h). "Unfit" stands where a branch's shapes do not fit
+//    together.
 //  - QLinearConv and QLinearMatMul may lack the result's scale and zero point: then the result is real.
 //    QLinearMatMul may have a bias as QLinearConv's. Of our own, one scale for each tensor: ByteLookup (X, a
 //    table of 256 bytes), QLinearAdd and QLinearMul (A, B, result: each with scale and zero point; B may be
@@ -127,8 +131,8 @@ struct Guard {
 // Invariants (checked by validate()): ids are in range; each value is an input, a constant or made by exactly
 // one node; shapes are static; inputs and outputs are named and typed. A graph output may be an input or a
 // constant. What a node reads is made whenever the node runs: by a node under the same guard or one around
-// it, or one whose conditions all hold there, too; or, for the values of a Merge or a Choose, where its conditions
-// are as that value needs them. Graph outputs are made always.
+// it, or one whose conditions all hold there, too; or, for the values of a Merge or a Choose, where its
+// conditions are as that value needs them. Graph outputs are made always.
 struct Graph {
   std::vector<Value> values;
   std::vector<Node> nodes;

@@ -681,6 +681,8 @@ constexpr auto rules = std::to_array<RuleRow>({
     {"ArgMin", arg_reduce},
     {"Asin", each},
     {"Asinh", each},
+    {"AtLeast", broadcast_all},
+    {"AtMost", broadcast_all},
     {"Atan", each},
     {"Atanh", each},
     {"AveragePool", leading},

@@ -101,6 +101,17 @@ struct Sorted {
                                                                          // third, then the others
 };
 
+template <std::int64_t most>
+using SortedKernel = void (*)(const Sorted<most>&, bool first, const std::byte* weights, std::int32_t* sums);
+// Where rows of the source lie, and how their bytes become those without a sign, less a base.
+template <std::int64_t rows>
+struct Unsorted {
+  std::array<const std::byte*, static_cast<std::size_t>(rows)> row{};
+  const std::uint32_t* offsets = nullptr;  // of steps, in each row
+  std::uint32_t first_weights = 0;         // of the first step, in its panel
+  std::uint8_t mask = 0, base = 0;
+};
+
 #if defined(__x86_64__)
 #define CARILLON_AVX2 __attribute__((target("avx2,fma")))
 #define CARILLON_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl")))
@@ -310,8 +321,6 @@ TileKernel find_tile(Instructions with, std::int64_t rows) {
   return table[rows - 1];
 }
 
-template <std::int64_t most>
-using SortedKernel = void (*)(const Sorted<most>&, bool first, const std::byte* weights, std::int32_t* sums);
 SortedKernel<4> find_sorted(const Sorted<4>&, std::int64_t rows) {
   static constexpr SortedKernel<4> table[4] = {multiply_sorted_avx2<Avx2, 1>, multiply_sorted_avx2<Avx2, 2>,
                                                multiply_sorted_avx2<Avx2, 3>, multiply_sorted_avx2<Avx2, 4>};
@@ -324,15 +333,6 @@ SortedKernel<8> find_sorted(const Sorted<8>&, std::int64_t rows) {
       multiply_sorted_avx512<Avx512, 7>, multiply_sorted_avx512<Avx512, 8>};
   return table[rows - 1];
 }
-
-// Where rows of the source lie, and how their bytes become those without a sign, less a base.
-template <std::int64_t rows>
-struct Unsorted {
-  std::array<const std::byte*, static_cast<std::size_t>(rows)> row{};
-  const std::uint32_t* offsets = nullptr;  // of steps, in each row
-  std::uint32_t first_weights = 0;         // of the first step, in its panel
-  std::uint8_t mask = 0, base = 0;
-};
 
 // Four rows' bytes of one step, as they are and less the base. wide: not 0 where two neighbours are more than
 // 255 in sum, as 255 * 128 fits 16 bits, or one is less than the base.
@@ -426,9 +426,16 @@ CARILLON_AVX2 void sort_steps(const Unsorted<rows>& from, std::int64_t count, st
 #undef CARILLON_AVX512
 #undef CARILLON_VNNI
 #else
+// Never called: of_this_processor() is none.
 TileKernel find_tile(Instructions, std::int64_t) {
   return nullptr;
 }
+template <std::int64_t most>
+SortedKernel<most> find_sorted(const Sorted<most>&, std::int64_t) {
+  return nullptr;
+}
+template <std::int64_t rows>
+void sort_steps(const Unsorted<rows>&, std::int64_t, std::int64_t, Sorted<rows>&) {}
 #endif
 
 // What becomes of a tile's sums.
@@ -526,24 +533,29 @@ template <typename To>
 void finish(const Finish&, To*, std::int64_t) {}
 #endif
 
+template <typename Op>
+[[gnu::always_inline]] inline void with_operand(const ByteProduct::After& after, const float* operand,
+                                                float* to, std::int64_t count, Op op) {
+  if (after.column_step == 0) {
+    const float all = *operand;
+    for (std::int64_t c = 0; c < count; ++c) to[c] = op(to[c], all);
+  } else {
+    for (std::int64_t c = 0; c < count; ++c) to[c] = op(to[c], operand[c]);
+  }
+}
+
 CARILLON_WIDE void apply(const ByteProduct::After& after, const float* operand, float* to,
                          std::int64_t count) {
   using Kind = ByteProduct::After::Kind;
   switch (after.kind) {
     case Kind::add:
-      if (after.column_step == 0) {
-        for (std::int64_t c = 0; c < count; ++c) to[c] += *operand;
-      } else {
-        for (std::int64_t c = 0; c < count; ++c) to[c] += operand[c];
-      }
-      return;
+      return with_operand(after, operand, to, count, [](float a, float b) { return a + b; });
     case Kind::mul:
-      if (after.column_step == 0) {
-        for (std::int64_t c = 0; c < count; ++c) to[c] *= *operand;
-      } else {
-        for (std::int64_t c = 0; c < count; ++c) to[c] *= operand[c];
-      }
-      return;
+      return with_operand(after, operand, to, count, [](float a, float b) { return a * b; });
+    case Kind::at_most:
+      return with_operand(after, operand, to, count, [](float a, float b) { return a < b ? a : b; });
+    case Kind::at_least:
+      return with_operand(after, operand, to, count, [](float a, float b) { return a > b ? a : b; });
     // NaN stays, here and below.
     case Kind::relu:
       for (std::int64_t c = 0; c < count; ++c) to[c] = to[c] < 0 ? 0 : to[c];

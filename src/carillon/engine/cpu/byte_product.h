@@ -34,9 +34,9 @@ class ByteProduct final : public Kernel {
   // Further steps on real results. An operand is f32 and has one element for the whole result, for each row,
   // for each column, or for each element.
   struct After {
-    enum class Kind : std::uint8_t { add, mul, relu, clip /* to [low, high] */ };
+    enum class Kind : std::uint8_t { add, mul, at_most, at_least, relu, clip /* to [low, high] */ };
     Kind kind = Kind::relu;
-    std::int64_t row_step = 0, column_step = 0;  // of add and mul: between the operand's elements
+    std::int64_t row_step = 0, column_step = 0;  // of those with an operand: between its elements
     float low = 0, high = 0;
   };
   static constexpr std::size_t most_after = 4;

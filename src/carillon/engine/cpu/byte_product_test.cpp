@@ -225,8 +225,8 @@ TEST(ByteProduct, NeighboursAtTheEdgeOfSixteenBits) {
     }
 }
 
-// Likewise of the source, where runs sort the steps: neighbours that are 254 to 256 in sum less twice the base,
-// with the largest weights of either sign.
+// Likewise of the source, where runs sort the steps: neighbours that are 254 to 256 in sum less twice the
+// base, with the largest weights of either sign.
 TEST(ByteProduct, NeighboursOfTheSourceAtTheEdge) {
   for (const std::int32_t x_zero : {0, 1, 2, 100, 254, 255})
     for (const int weight : {-128, 127}) {
@@ -404,6 +404,39 @@ TEST(ByteProduct, WhatBecomesOfSums) {
         EXPECT_NEAR(rounded[i], std::clamp(biased + 100, 0.0, 255.0), 0.51);
         EXPECT_NEAR(with_sign[i], std::clamp(plain - 4, -128.0, 127.0), 0.51);
       }
+    }
+  }
+}
+
+TEST(ByteProduct, BoundsHideWhateverThereIs) {
+  using After = ByteProduct::After;
+  using Kind = After::Kind;
+  constexpr float nan = std::numeric_limits<float>::quiet_NaN(),
+                  infinity = std::numeric_limits<float>::infinity();
+  const Case c{5, 40, 21, DataType::u8, DataType::i8, Numbers::any, 2, 9};
+  const Operands operands(c);
+  const std::vector<float> factors(static_cast<std::size_t>(c.columns), 1), none(factors.size(), 0);
+  const std::vector<After> behind{{.kind = Kind::add, .row_step = c.columns, .column_step = 1},
+                                  {.kind = Kind::at_most, .row_step = 0, .column_step = 1},
+                                  {.kind = Kind::at_least, .row_step = 0, .column_step = 1}};
+  std::vector<std::vector<float>> more{std::vector<float>(operands.sums.size(), 0), none, none};
+  for (std::size_t i = 0; i < more[0].size(); i += 2)
+    more[0][i] = i % 3 == 0 ? nan : i % 3 == 1 ? infinity : -infinity;
+  for (std::size_t column = 0; column < factors.size(); ++column) {
+    more[1][column] = column % 4 == 1 ? -1e38F : infinity;
+    more[2][column] = column % 4 == 1 ? -1e38F : -infinity;
+  }
+  for (const auto with : all_instructions()) {
+    const auto real = run<float>(c, operands, with, Made::real, true, factors, none, behind, more);
+    for (std::size_t i = 0; i < operands.sums.size(); ++i) {
+      if (i % factors.size() % 4 == 1)
+        EXPECT_EQ(real[i], -1e38F) << i;
+      else if (std::isnan(more[0][i]))
+        EXPECT_EQ(real[i], infinity) << i;
+      else if (more[0][i] == 0)
+        EXPECT_LT(std::abs(real[i]), 1e9F) << i;
+      else
+        EXPECT_EQ(real[i], more[0][i]) << i;
     }
   }
 }

@@ -61,6 +61,8 @@ Lower find_lowering(std::string_view op) {
       Row{"Div", lower_binary},
       Row{"Max", lower_binary},
       Row{"Min", lower_binary},
+      Row{"AtMost", lower_binary},
+      Row{"AtLeast", lower_binary},
       Row{"BatchNormalization", lower_normalization},
       Row{"LayerNormalization", lower_normalization},
       Row{"LRN", lower_normalization},

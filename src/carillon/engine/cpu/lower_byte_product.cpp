@@ -1,4 +1,5 @@
 #include <array>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -265,6 +266,14 @@ class ByteProductLowering {
     operands[ByteProduct::biases] = raw(biases);
   }
 
+  static std::optional<ByteProduct::After::Kind> with_operand(PostOp::Kind kind) {
+    using Kind = ByteProduct::After::Kind;
+    return kind == PostOp::Kind::add        ? std::optional(Kind::add)
+           : kind == PostOp::Kind::mul      ? std::optional(Kind::mul)
+           : kind == PostOp::Kind::at_most  ? std::optional(Kind::at_most)
+           : kind == PostOp::Kind::at_least ? std::optional(Kind::at_least)
+                                            : std::nullopt;
+  }
   // How many of the node's post-ops the kernel does.
   std::size_t read_post_ops(std::vector<ByteProduct::After>& behind, std::vector<Operand>& operands) {
     using Kind = ByteProduct::After::Kind;
@@ -276,7 +285,7 @@ class ByteProductLowering {
         behind.push_back({.kind = Kind::relu});
       } else if (op.kind == PostOp::Kind::clip) {
         behind.push_back({.kind = Kind::clip, .low = op.alpha, .high = op.beta});
-      } else if (op.kind == PostOp::Kind::add || op.kind == PostOp::Kind::mul) {
+      } else if (const auto kind = with_operand(op.kind)) {
         FusedPostOps seen;
         if (!append_post_ops(builder_, node_, i, i + 1, dims, seen)) return i;
         const Operand& operand = seen.arguments.front().second;
@@ -286,9 +295,8 @@ class ByteProductLowering {
         const Dims has = operand.desc.get_dims();
         const std::int64_t column_step = has[1] == 1 ? 0 : 1, row_step = has[0] == 1 ? 0 : has[1];
         operands[ByteProduct::after + behind.size()] = operand;
-        behind.push_back({.kind = op.kind == PostOp::Kind::add ? Kind::add : Kind::mul,
-                          .row_step = row_step,
-                          .column_step = shape_.columns == 1 ? 0 : column_step});
+        behind.push_back(
+            {.kind = *kind, .row_step = row_step, .column_step = shape_.columns == 1 ? 0 : column_step});
       } else {
         return i;
       }

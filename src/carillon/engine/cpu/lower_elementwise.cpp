@@ -119,15 +119,16 @@ bool lower_binary(PlanBuilder& builder, const graph::Node& node) {
   if (!builder.is_real(a) || !builder.is_real(b) || !builder.is_real(output)) return false;
   if (absorb_scale(builder, node)) return true;
   const graph::Shape& y = builder.shape(output);
-  const bool commutes = node.op != "Sub" && node.op != "Div";
+  const bool commutes = node.op == "Add" || node.op == "Mul" || node.op == "Max" || node.op == "Min";
   if (commutes && (builder.shape(a) != y || builder.is_constant(a))) std::swap(a, b);
   if (builder.shape(a) != y || builder.is_constant(a)) return false;
-  const Algorithm algorithm = node.op == "Add"   ? Algorithm::binary_add
-                              : node.op == "Sub" ? Algorithm::binary_sub
-                              : node.op == "Mul" ? Algorithm::binary_mul
-                              : node.op == "Div" ? Algorithm::binary_div
-                              : node.op == "Max" ? Algorithm::binary_max
-                                                 : Algorithm::binary_min;
+  // Of bounds: see binary_of() of post-ops.
+  const Algorithm algorithm = node.op == "Add"                           ? Algorithm::binary_add
+                              : node.op == "Sub"                         ? Algorithm::binary_sub
+                              : node.op == "Mul"                         ? Algorithm::binary_mul
+                              : node.op == "Div"                         ? Algorithm::binary_div
+                              : node.op == "Max" || node.op == "AtLeast" ? Algorithm::binary_max
+                                                                         : Algorithm::binary_min;
   const Operand left = builder.dense(a);
   Operand right;
   if (builder.shape(b) == y) {

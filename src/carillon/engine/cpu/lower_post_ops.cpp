@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <array>
+#include <string_view>
+#include <utility>
 
 #include "carillon/base/assert.h"
 #include "carillon/engine/cpu/eltwise.h"
@@ -38,20 +40,35 @@ Eltwise eltwise_of(const PostOp& op) {
       return {Algorithm::eltwise_linear, op.alpha, op.beta};
     case PostOp::Kind::add:
     case PostOp::Kind::mul:
+    case PostOp::Kind::at_most:
+    case PostOp::Kind::at_least:
       break;
   }
-  CARILLON_ASSERT(!"add and mul have operands: they are binary");
+  CARILLON_ASSERT(!"those that have operands are binary");
   return {};
 }
 
 namespace {
 
 bool is_binary(const PostOp& op) {
-  return op.kind == PostOp::Kind::add || op.kind == PostOp::Kind::mul;
+  return takes_operand(op.kind);
 }
 
+// oneDNN's min and max give their second operand where the first is NaN, as at_most and at_least have it.
+bool bounds(const PostOp& op) {
+  return op.kind == PostOp::Kind::at_most || op.kind == PostOp::Kind::at_least;
+}
 dnnl::algorithm binary_of(const PostOp& op) {
-  return op.kind == PostOp::Kind::add ? dnnl::algorithm::binary_add : dnnl::algorithm::binary_mul;
+  return op.kind == PostOp::Kind::add       ? dnnl::algorithm::binary_add
+         : op.kind == PostOp::Kind::mul     ? dnnl::algorithm::binary_mul
+         : op.kind == PostOp::Kind::at_most ? dnnl::algorithm::binary_min
+                                            : dnnl::algorithm::binary_max;
+}
+std::string_view plain_name_of(const PostOp& op) {
+  return op.kind == PostOp::Kind::add       ? "Add"
+         : op.kind == PostOp::Kind::mul     ? "Mul"
+         : op.kind == PostOp::Kind::at_most ? "AtMost"
+                                            : "AtLeast";
 }
 
 // The operand of a binary post-op as a tensor that broadcasts to `dims`; an empty descriptor: it cannot be.
@@ -161,8 +178,11 @@ void emit_keeping_nan(PlanBuilder& builder, const graph::Node& node, PostOpRange
   const Elements elements = elements_of(result.desc);
   const Operand lost = builder.temporary(
       row_major(std::array{static_cast<std::int64_t>(NoteNanKernel::bytes(elements))}, DnnlType::u8));
+  bool noted = false;
   for (std::size_t i = post_ops.first; i < post_ops.last; ++i) {
     const PostOp& op = node.post_ops[i];
+    if (bounds(op) && std::exchange(noted, false))
+      builder.append("", std::make_unique<RestoreNanKernel>(elements), {lost, result});
     if (is_binary(op)) {
       const Operand operand = operand_for(builder, node, op.operand, result.desc.get_dims());
       const dnnl::binary::primitive_desc desc(builder.engine(), binary_of(op), result.desc, operand.desc,
@@ -173,7 +193,7 @@ void emit_keeping_nan(PlanBuilder& builder, const graph::Node& node, PostOpRange
       continue;
     }
     if (builder.loses_nan(op))
-      builder.append("", std::make_unique<NoteNanKernel>(elements, /*more=*/i > post_ops.first),
+      builder.append("", std::make_unique<NoteNanKernel>(elements, /*more=*/std::exchange(noted, true)),
                      {result, lost});
     const Eltwise eltwise = eltwise_of(op);
     const dnnl::eltwise_forward::primitive_desc desc(builder.engine(), dnnl::prop_kind::forward_inference,
@@ -182,7 +202,7 @@ void emit_keeping_nan(PlanBuilder& builder, const graph::Node& node, PostOpRange
     builder.emit(node.name, desc, dnnl::eltwise_forward(desc),
                  PlanBuilder::Arguments{{DNNL_ARG_SRC, result}, {DNNL_ARG_DST, result}});
   }
-  builder.append("", std::make_unique<RestoreNanKernel>(elements), {lost, result});
+  if (noted) builder.append("", std::make_unique<RestoreNanKernel>(elements), {lost, result});
   builder.end_sequence(node.name + " keeping NaN");
   builder.enter(around);
 }
@@ -216,7 +236,7 @@ void apply_separately(PlanBuilder& builder, const graph::Node& node, std::size_t
         right.desc = row_major(with_rank(builder.shape(op.operand), dims.size()), DnnlType::f32);
         if (!same_layout(value.desc, plain)) value = builder.reordered(node.name, value, plain);
         const Operand result = last ? builder.define(output, plain) : builder.temporary(plain);
-        builder.emit_plain_binary(node, op.kind == PostOp::Kind::add ? "Add" : "Mul", value, right, result);
+        builder.emit_plain_binary(node, plain_name_of(op), value, right, result);
         value = result;
         continue;
       }

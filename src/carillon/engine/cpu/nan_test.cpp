@@ -138,6 +138,38 @@ std::vector<Case> cases() {
       add(name + std::to_string(axis), [=](GraphMaker& m, Random&, ValueId x) {
         return m.node(name, {x}, m.shape(x), {{"axis", axis}});
       });
+  // Scores of keys, of which a mask hides each third whatever it is.
+  const auto bound = [](GraphMaker& m, float shown, float hidden) {
+    std::vector<float> values(9, shown);
+    for (std::size_t i = 1; i < values.size(); i += 3) values[i] = hidden;
+    return m.constant(std::make_shared<graph::Tensor>(graph::Tensor::of_f32({1, 1, 1, 9}, values)));
+  };
+  const auto softmax = [](GraphMaker& m, ValueId y) {
+    return m.node("Softmax", {y}, m.shape(y), {{"axis", std::int64_t{3}}});
+  };
+  const auto scores = [](GraphMaker& m, Random& r, ValueId x, std::vector<PostOp> post_ops) {
+    return m.node("MatMul", {x, m.constant(random_tensor({9, 9}, r))}, m.shape(x), {}, std::move(post_ops));
+  };
+  for (const float hidden : {-infinity, -1e38F}) {
+    const std::string name = hidden == -infinity ? "ByInfinity" : "ByANumber";
+    add("Masked" + name, [=](GraphMaker& m, Random& r, ValueId x) {
+      return softmax(m, scores(m, r, x,
+                               {{.kind = Kind::linear, .alpha = 0.5F},
+                                {.kind = Kind::at_most, .operand = bound(m, infinity, hidden)},
+                                {.kind = Kind::at_least, .operand = bound(m, -infinity, hidden)}}));
+    });
+    add("MaskedBehindTanh" + name, [=](GraphMaker& m, Random& r, ValueId x) {
+      return softmax(m, scores(m, r, x,
+                               {{.kind = Kind::tanh},
+                                {.kind = Kind::at_most, .operand = bound(m, infinity, hidden)},
+                                {.kind = Kind::at_least, .operand = bound(m, -infinity, hidden)}}));
+    });
+    add("MaskedNode" + name, [=](GraphMaker& m, Random& r, ValueId x) {
+      auto y = m.node("Reshape", {scores(m, r, x, {})}, m.shape(x));
+      y = m.node("AtMost", {y, bound(m, infinity, hidden)}, m.shape(x));
+      return softmax(m, m.node("AtLeast", {y, bound(m, -infinity, hidden)}, m.shape(x)));
+    });
+  }
   for (const std::string name : {"LSTM", "GRU", "RNN"})
     add(name, [name](GraphMaker& m, Random& r, ValueId x) {
       const std::int64_t n = m.shape(x)[0], gates = name == "LSTM" ? 4 : name == "GRU" ? 3 : 1;

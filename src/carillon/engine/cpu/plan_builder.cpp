@@ -158,7 +158,7 @@ int PlanBuilder::careful(bool met) {
 }
 
 bool PlanBuilder::loses_nan(const graph::PostOp& op) {
-  if (op.kind == graph::PostOp::Kind::add || op.kind == graph::PostOp::Kind::mul) return false;
+  if (graph::takes_operand(op.kind)) return false;
   const auto [entry, fresh] = loses_nan_.try_emplace({static_cast<int>(op.kind), op.alpha == 0}, false);
   if (fresh) entry->second = cpu::loses_nan(engine_, eltwise_of(op));
   return entry->second;

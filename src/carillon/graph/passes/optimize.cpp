@@ -14,7 +14,7 @@ Result<> optimize(Graph& graph, Folder& folder) {
   fuse_gelu(graph);
   fuse_layer_normalization(graph, folder.store());
   use_global_pools(graph);
-  mask_by_adding(graph, folder.store());
+  mask_by_bounds(graph, folder.store());
   merge_common(graph);
   join_products(graph);
   hoist_scalars(graph);

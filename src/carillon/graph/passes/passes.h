@@ -56,9 +56,12 @@ void use_global_pools(Graph& graph);
 // once a step. Not in branches that data take, nor in loops that data end.
 void join_products(Graph& graph);
 
-// Softmax(Where(mask, -1e30 or less, scores)) becomes Softmax(scores + small mask), which what makes the
-// scores can take as a post-op; the small mask is made once for all layers.
-void mask_by_adding(Graph& graph, ConstantStore& store);
+// Softmax(Where(mask, c, scores)), where c is -1e30 or less and the mask is small, becomes
+// Softmax(AtLeast(AtMost(scores, high), low)). The small `high` and `low` are c where the mask is, else the
+// infinities, and are made once for all layers; `low` is only there where c is finite. What makes the scores
+// can take both as post-ops. Whatever a masked score is, c stands in its place. A NaN that is not masked
+// becomes an infinity, of which Softmax makes NaN again.
+void mask_by_bounds(Graph& graph, ConstantStore& store);
 
 // A scalar factor on an operand of MatMul becomes a post-op.
 void hoist_scalars(Graph& graph);

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <limits>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -358,22 +359,40 @@ TEST(Fold, ShapeArithmeticIsGone) {
 }
 
 TEST(Attention, ScaleAndMaskBecomePostOps) {
+  for (const float low : {-3.4028234e38F, -std::numeric_limits<float>::infinity()}) {
+    Onnx m;
+    m.input("q", {"n", "2", "8", "4"})
+        .input("k", {"n", "2", "4", "8"})
+        .input("mask", {"n", "1", "1", "8"}, DataType::boolean);
+    m.f32("c", {}, {2})
+        .f32("low", {}, {low})
+        .node("Div", {"q", "c"}, {"qs"})
+        .node("MatMul", {"qs", "k"}, {"s"});
+    m.node("Where", {"mask", "low", "s"}, {"masked"})
+        .node("Softmax", {"masked"}, {"y"})
+        .set("axis", -1)
+        .output("y");
+    const Graph g = optimised(m);
+    EXPECT_EQ(g.value(g.nodes[0].outputs[0]).type.shape, (Shape{2, 1, 1, 8}));
+    if (std::isinf(low)) {
+      ASSERT_THAT(operators(g), ElementsAre("Where", "MatMul", "Softmax"));
+      EXPECT_THAT(kinds(g.nodes[1]), ElementsAre(Kind::linear, Kind::at_most));
+    } else {
+      ASSERT_THAT(operators(g), ElementsAre("Where", "Where", "MatMul", "Softmax"));
+      EXPECT_THAT(kinds(g.nodes[2]), ElementsAre(Kind::linear, Kind::at_most, Kind::at_least));
+    }
+  }
+}
+
+// The score's maker takes no post-ops: the bounds are nodes of their own.
+TEST(Attention, AMaskOfAnyScoreIsBounds) {
   Onnx m;
-  m.input("q", {"n", "2", "8", "4"})
-      .input("k", {"n", "2", "4", "8"})
-      .input("mask", {"n", "1", "1", "8"}, DataType::boolean);
-  m.f32("c", {}, {2})
-      .f32("low", {}, {-3.4028234e38F})
-      .node("Div", {"q", "c"}, {"qs"})
-      .node("MatMul", {"qs", "k"}, {"s"});
-  m.node("Where", {"mask", "low", "s"}, {"masked"})
-      .node("Softmax", {"masked"}, {"y"})
-      .set("axis", -1)
-      .output("y");
-  const Graph g = optimised(m);
-  ASSERT_THAT(operators(g), ElementsAre("Where", "MatMul", "Softmax"));
-  EXPECT_EQ(g.value(g.nodes[0].outputs[0]).type.shape, (Shape{2, 1, 1, 8}));
-  EXPECT_THAT(kinds(g.nodes[1]), ElementsAre(Kind::linear, Kind::add));
+  m.input("s", {"n", "2", "8", "8"})
+      .input("mask", {"n", "1", "1", "8"}, DataType::boolean)
+      .f32("low", {}, {-1e38F});
+  m.node("Exp", {"s"}, {"e"}).node("Where", {"mask", "e", "low"}, {"masked"});
+  m.node("Softmax", {"masked"}, {"y"}).set("axis", -1).output("y");
+  EXPECT_THAT(operators(optimised(m)), ElementsAre("Exp", "Where", "AtMost", "Where", "AtLeast", "Softmax"));
 }
 
 TEST(GlobalPools, MeanOverAnImage) {

@@ -25,6 +25,17 @@ bool carries(std::string_view op) {
          op == "BatchNormalization" || op == "LayerNormalization";
 }
 
+// What a node of two tensors does to the first, or where it `commutes` to either.
+struct Binary {
+  std::string_view op;
+  Kind kind;
+  bool commutes;
+};
+constexpr Binary binaries[] = {{"Add", Kind::add, true},
+                               {"Mul", Kind::mul, true},
+                               {"AtMost", Kind::at_most, false},
+                               {"AtLeast", Kind::at_least, false}};
+
 // What a node with one tensor operand does to it.
 std::optional<PostOp> as_activation(const Editor& editor, const Node& node) {
   constexpr float infinity = std::numeric_limits<float>::infinity();
@@ -114,9 +125,10 @@ class Fuser {
       if (takes(node.inputs[operand], result, 1)) attach(index, node.inputs[operand], *post);
       return;
     }
-    if (node.inputs.size() != 2 || (node.op != "Add" && node.op != "Mul")) return;
+    const auto* const binary = std::ranges::find(binaries, node.op, &Binary::op);
+    if (node.inputs.size() != 2 || binary == std::end(binaries)) return;
     if (node.op == "Mul" && fuse_silu(index)) return;
-    fuse_binary(index);
+    fuse_binary(index, *binary);
   }
 
   bool fuse_silu(std::size_t index) {
@@ -136,13 +148,13 @@ class Fuser {
 
   // Of two operands that could take the other one, the heavier maker does, then the later one: the earlier
   // result is there by then without waiting.
-  void fuse_binary(std::size_t index) {
+  void fuse_binary(std::size_t index, const Binary& binary) {
     const Node& node = editor_.node(index);
     const TensorType& result = editor_.type(node.outputs[0]);
     std::optional<std::size_t> best;
     std::pair<bool, std::int64_t> best_rank{};
     for (const std::size_t i : {std::size_t{0}, std::size_t{1}}) {
-      if (!takes(node.inputs[i], result, 1)) continue;
+      if ((i > 0 && !binary.commutes) || !takes(node.inputs[i], result, 1)) continue;
       const std::int64_t made = editor_.maker(node.inputs[i]);
       const std::pair rank{is_heavy(editor_.node(static_cast<std::size_t>(made)).op), made};
       if (best && rank <= best_rank) continue;
@@ -151,8 +163,7 @@ class Fuser {
     }
     if (!best) return;
     const ValueId other = node.inputs[1 - *best];
-    attach(index, node.inputs[*best],
-           PostOp{.kind = node.op == "Add" ? Kind::add : Kind::mul, .operand = other});
+    attach(index, node.inputs[*best], PostOp{.kind = binary.kind, .operand = other});
   }
 
   Editor editor_;

@@ -121,6 +121,19 @@ struct Maximum {
     return maximum(a, b);
   }
 };
+// As the post-ops of these names.
+struct AtMost {
+  template <typename C>
+  C operator()(C a, C b) const {
+    return a < b ? a : b;
+  }
+};
+struct AtLeast {
+  template <typename C>
+  C operator()(C a, C b) const {
+    return a > b ? a : b;
+  }
+};
 struct ParametricRelu {
   template <typename C>
   C operator()(C x, C slope) const {
@@ -315,6 +328,8 @@ constexpr Operator operators[] = {
     {"BitwiseXor", &find<BitwiseXor, Integers>},
     {"Min", &find_variadic<Minimum, Numbers>},
     {"Max", &find_variadic<Maximum, Numbers>},
+    {"AtMost", &find<AtMost, Types<float>>},
+    {"AtLeast", &find<AtLeast, Types<float>>},
     {"Sum", &find_variadic<Add, Floats>},
     {"Mean", &find_variadic<Add, Floats, true>},
 };

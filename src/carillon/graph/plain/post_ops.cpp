@@ -82,6 +82,10 @@ void apply(const PostOp& post, const ConstView& operand, const MutableView& outp
       return with_operand(output, operand, [](float a, float b) { return a + b; });
     case Kind::mul:
       return with_operand(output, operand, [](float a, float b) { return a * b; });
+    case Kind::at_most:
+      return with_operand(output, operand, [](float a, float b) { return a < b ? a : b; });
+    case Kind::at_least:
+      return with_operand(output, operand, [](float a, float b) { return a > b ? a : b; });
   }
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -21,8 +22,9 @@ using graph::Node;
 using graph::PostOp;
 using graph::ValueId;
 
-// Beside such a number a score disappears by rounding, so adding it is as good as putting it in its place.
+// Such a number gives a score no weight beside others: it is there to mask.
 constexpr float hides_any_score = -1e30F;
+constexpr float infinity = std::numeric_limits<float>::infinity();
 
 class Finder {
  public:
@@ -105,6 +107,10 @@ class Finder {
         if (!scaled(*number(post.operand), found)) return false;
       } else if (post.kind == PostOp::Kind::add) {
         if (!masked(post.operand, found)) return false;
+      } else if (post.kind == PostOp::Kind::at_most) {
+        if (!bounded(post.operand, infinity, found)) return false;
+      } else if (post.kind == PostOp::Kind::at_least) {
+        if (!bounded(post.operand, -infinity, found)) return false;
       } else {
         return false;
       }
@@ -138,6 +144,9 @@ class Finder {
       }
       return false;
     }
+    if (at.op == "AtMost" || at.op == "AtLeast")
+      return bounded(at.inputs[1], at.op == "AtMost" ? infinity : -infinity, found) &&
+             scores(at.inputs[0], found);
     if (at.op == "Where") {
       if (found.mask != graph::no_value || found.condition != graph::no_value || found.scale != 1)
         return false;
@@ -161,6 +170,26 @@ class Finder {
     if (found.mask != graph::no_value || found.condition != graph::no_value || found.scale != 1) return false;
     found.mask = id;
     return true;
+  }
+
+  // A bound of scores, which is `shown` where they are not masked (graph/passes/attention_mask.cpp).
+  bool bounded(ValueId id, float shown, Attention& found) const {
+    const std::size_t made = maker_[id.index()];
+    if (made == none || found.mask != graph::no_value || found.scale != 1) return false;
+    const Node& where = node(made);
+    if (!plain(where) || where.op != "Where") return false;
+    for (const std::size_t side : {std::size_t{1}, std::size_t{2}}) {
+      const auto fill = number(where.inputs[side]);
+      if (!fill || *fill > hides_any_score || *fill == shown || number(where.inputs[3 - side]) != shown)
+        continue;
+      if (found.condition != graph::no_value)  // the other bound of the same mask
+        return found.condition == where.inputs[0] && found.hides == (side == 1) && found.hidden == *fill;
+      found.condition = where.inputs[0];
+      found.hides = side == 1;
+      found.hidden = *fill;
+      return true;
+    }
+    return false;
   }
 
   // The softmax's result, with NaNs replaced where that is what is read of it; nothing where others read it.

@@ -59,6 +59,8 @@ Result<> lower(Builder& builder, const graph::Node& node) {
       Row{"Pow", lower_binary},
       Row{"Min", lower_binary},
       Row{"Max", lower_binary},
+      Row{"AtMost", lower_binary},
+      Row{"AtLeast", lower_binary},
       Row{"Sum", lower_binary},
       Row{"Mean", lower_binary},
       Row{"Equal", lower_compare},

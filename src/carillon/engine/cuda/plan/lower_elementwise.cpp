@@ -140,6 +140,13 @@ Result<Lying> apply_post_ops(Builder& builder, const graph::Node& node, Lying te
       case Kind::mul:
         chain.binary(Op::mul, builder.in(post.operand));
         break;
+      // A NaN stays here, although the graph wants the operand.
+      case Kind::at_most:
+        chain.binary(Op::min, builder.in(post.operand));
+        break;
+      case Kind::at_least:
+        chain.binary(Op::max, builder.in(post.operand));
+        break;
     }
   }
   return chain.done();
@@ -205,7 +212,7 @@ Result<> lower_binary(Builder& builder, const graph::Node& node) {
                       : op == "Mul"                              ? Op::mul
                       : op == "Div"                              ? Op::div
                       : op == "Pow"                              ? Op::pow
-                      : op == "Min"                              ? Op::min
+                      : op == "Min" || op == "AtMost"            ? Op::min
                                                                  : Op::max;
     if (node.inputs.size() == 1) out = builder.elementwise(Op::copy, {*out}, shape);
     for (std::size_t i = 1; out && i < node.inputs.size(); ++i) {
