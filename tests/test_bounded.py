@@ -21,6 +21,13 @@ from raw_http import MINUTE
 IMAGES = {"detector": [(1, 3, 32, 32)], "detector_open": [(1, 3, 32, 32), (1, 3, 48, 20), (1, 3, 32, 32)]}
 VECTORS = ["found", "found_second"]
 
+# What is made of `n`, which may be less than 0.
+SIZED = {
+    "tiled": [helper.make_node("Tile", ["some", "n"], ["y"])],
+    "filled": [helper.make_node("ConstantOfShape", ["n"], ["y"])],
+    "expanded": [helper.make_node("Expand", ["alone", "n"], ["y"])],
+}
+
 
 def value(name, shape, type=TensorProto.FLOAT):
     return helper.make_tensor_value_info(name, type, shape)
@@ -86,6 +93,11 @@ def models(tmp_path_factory):
     # Pairs of what is found: an odd number has none.
     write(folder, "pairs", [helper.make_node("NonZero", ["x"], ["where"]), helper.make_node("Reshape", ["where", "two"], ["y"])],
           [value("x", [4])], [value("y", [2, None], TensorProto.INT64)], [constant("two", [2, -1])])
+    # As many as are found, less three.
+    for name, nodes in SIZED.items():
+        write(folder, name, [helper.make_node("NonZero", ["x"], ["where"]), helper.make_node("Shape", ["where"], ["shape"], start=1),
+                             helper.make_node("Sub", ["shape", "three"], ["n"]), *nodes], [value("x", [6])],
+              [value("y", [None])], [constant("three", [3]), constant("some", [1, 2], np.float32), constant("alone", [4], np.float32)])
     return folder
 
 
@@ -203,3 +215,14 @@ def test_shared_memory_takes_what_there_is(client, module, models):
         output.set_shared_memory("out", want.nbytes - 4)
         with pytest.raises(InferenceServerException, match="shared_memory_byte_size gives it only"):
             client.infer("found", [tensor_of(module, x)], outputs=[output], timeout=MINUTE)
+
+
+@pytest.mark.parametrize("model", SIZED)
+def test_a_size_below_0_is_refused_with_its_number(client, module, models, model):
+    for found in (3, 4, 6, 3):
+        check(client, module, models, model, np.array([1] * found + [0] * (6 - found), np.float32))
+    for found in (0, 2):
+        with pytest.raises(InferenceServerException) as refused:
+            client.infer(model, [tensor_of(module, np.array([1] * found + [0] * (6 - found), np.float32))], timeout=MINUTE)
+        assert "400" in str(refused.value) or "INVALID_ARGUMENT" in str(refused.value.status())
+        assert f"[{found - 3}]" in str(refused.value) and "node" in str(refused.value), refused.value

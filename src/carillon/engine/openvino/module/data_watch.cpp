@@ -13,30 +13,45 @@
 #include <utility>
 #include <vector>
 
+#include <openvino/op/add.hpp>
 #include <openvino/op/concat.hpp>
 #include <openvino/op/constant.hpp>
 #include <openvino/op/convert.hpp>
+#include <openvino/op/equal.hpp>
 #include <openvino/op/gather.hpp>
 #include <openvino/op/gather_elements.hpp>
+#include <openvino/op/greater.hpp>
+#include <openvino/op/interpolate.hpp>
+#include <openvino/op/logical_not.hpp>
 #include <openvino/op/loop.hpp>
 #include <openvino/op/matmul.hpp>
 #include <openvino/op/maximum.hpp>
 #include <openvino/op/minimum.hpp>
 #include <openvino/op/multiply.hpp>
 #include <openvino/op/not_equal.hpp>
+#include <openvino/op/range.hpp>
+#include <openvino/op/reduce_min.hpp>
 #include <openvino/op/reduce_sum.hpp>
 #include <openvino/op/reshape.hpp>
 #include <openvino/op/result.hpp>
+#include <openvino/op/select.hpp>
 #include <openvino/op/shape_of.hpp>
 #include <openvino/op/slice.hpp>
 #include <openvino/op/squeeze.hpp>
+#include <openvino/op/strided_slice.hpp>
 #include <openvino/op/subtract.hpp>
+#include <openvino/op/tile.hpp>
+#include <openvino/op/topk.hpp>
+#include <openvino/op/unsqueeze.hpp>
+#include <openvino/op/util/broadcast_base.hpp>
 #include <openvino/op/util/gather_base.hpp>
 #include <openvino/op/util/gather_nd_base.hpp>
 #include <openvino/op/util/multi_subgraph_base.hpp>
 #include <openvino/op/util/scatter_elements_update_base.hpp>
 #include <openvino/op/util/scatter_nd_base.hpp>
+#include <openvino/op/util/shape_of_base.hpp>
 #include <openvino/op/util/topk_base.hpp>
+#include <openvino/op/variadic_split.hpp>
 
 namespace carillon::engine::second {
 namespace {
@@ -200,6 +215,15 @@ std::shared_ptr<ov::Node> constant(const std::vector<std::int64_t>& values) {
   return ov::op::v0::Constant::create(ov::element::i64, {values.size()}, values);
 }
 
+// [1]: how many flags are set, 0 for none at all.
+ov::Output<ov::Node> count(const ov::Output<ov::Node>& flags) {
+  using namespace ov::op;
+  const auto flat = std::make_shared<v1::Reshape>(std::make_shared<v0::Convert>(flags, ov::element::i64),
+                                                  constant({-1}), false);
+  const auto some = std::make_shared<v0::Concat>(ov::OutputVector{flat, constant({0})}, 0);
+  return std::make_shared<v1::ReduceSum>(some, constant({0}), true);
+}
+
 // Bounds the indices by the extents of that run's data, in front of the node. Returns [1]: how many were out
 // of bounds, 0 for no indices.
 ov::Output<ov::Node> bound_indices(ov::Node& node, const Indexed& how) {
@@ -220,11 +244,7 @@ ov::Output<ov::Node> bound_indices(ov::Node& node, const Indexed& how) {
   const auto bounded =
       std::make_shared<v1::Maximum>(std::make_shared<v1::Minimum>(wide, along(highest)), along(lowest));
   node.input(1).replace_source_output(std::make_shared<v0::Convert>(bounded, indices.get_element_type()));
-  const auto outside =
-      std::make_shared<v0::Convert>(std::make_shared<v1::NotEqual>(wide, bounded), ov::element::i64);
-  const auto flat = std::make_shared<v1::Reshape>(outside, constant({-1}), false);
-  const auto some = std::make_shared<v0::Concat>(ov::OutputVector{flat, constant({0})}, 0);
-  return std::make_shared<v1::ReduceSum>(some, constant({0}), true);
+  return count(std::make_shared<v1::NotEqual>(wide, bounded));
 }
 
 // Has TopK find one at least, and as many as its axis has at most, and gives on as many of these as k says:
@@ -250,6 +270,98 @@ ov::Output<ov::Node> bound_k(ov::op::util::TopKBase& node) {
     all.set_names({});
   }
   return std::make_shared<v0::Convert>(std::make_shared<v1::NotEqual>(k, wanted), ov::element::i64);
+}
+
+// An input that gives sizes.
+struct Sizes {
+  std::size_t input = 0;
+  std::int64_t least = 0;  // of each
+  std::string what;        // one of them
+  bool refused = false;    // what is less than that, by OpenVINO itself
+};
+std::optional<Sizes> sizes_of(const ov::Node& node) {
+  using namespace ov::op;
+  if (ov::is_type<v0::Tile>(&node)) return Sizes{.input = 1, .least = 0, .what = "a number of repeats"};
+  if (dynamic_cast<const util::BroadcastBase*>(&node) != nullptr)
+    return Sizes{.input = 1, .least = 0, .what = "an extent", .refused = true};
+  if (ov::is_type<v1::VariadicSplit>(&node)) return Sizes{.input = 2, .least = 0, .what = "a length"};
+  return std::nullopt;
+}
+
+// Whether numbers are made of extents and of constants that are not less, so that none can be less than
+// `least` <= 0.
+bool surely_at_least(const ov::Output<ov::Node>& value, std::int64_t least, int depth = 0) {
+  using namespace ov::op;
+  constexpr int deepest = 32;
+  const auto node = value.get_node_shared_ptr();
+  if (depth > deepest) return false;
+  if (const auto constant = ov::as_type_ptr<v0::Constant>(node))
+    return std::ranges::all_of(constant->cast_vector<std::int64_t>(),
+                               [&](auto each) { return each >= least; });
+  if (dynamic_cast<const util::ShapeOfBase*>(node.get()) != nullptr) return true;
+  const auto input = [&](std::size_t i) { return surely_at_least(node->input_value(i), least, depth + 1); };
+  if (dynamic_cast<const util::GatherBase*>(node.get()) != nullptr || ov::is_type<v0::Convert>(node) ||
+      ov::is_type<v0::Squeeze>(node) || ov::is_type<v0::Unsqueeze>(node) || ov::is_type<v1::Reshape>(node) ||
+      ov::is_type<v8::Slice>(node) || ov::is_type<v1::StridedSlice>(node))
+    return input(0);
+  const bool joins = ov::is_type<v0::Concat>(node) ||
+                     (least == 0 && (ov::is_type<v1::Multiply>(node) || ov::is_type<v1::Add>(node)));
+  if (!joins) return false;
+  for (std::size_t i = 0; i < node->get_input_size(); ++i)
+    if (!input(i)) return false;
+  return true;
+}
+
+// The least of the sizes, [1], or `least` where none is less.
+ov::Output<ov::Node> least_of(const ov::Output<ov::Node>& sizes, std::int64_t least) {
+  using namespace ov::op;
+  const auto flat = std::make_shared<v1::Reshape>(std::make_shared<v0::Convert>(sizes, ov::element::i64),
+                                                  constant({-1}), false);
+  const auto some = std::make_shared<v0::Concat>(ov::OutputVector{flat, constant({least})}, 0);
+  return std::make_shared<v1::ReduceMin>(some, constant({0}), true);
+}
+
+ov::Output<ov::Node> at_least(const ov::Output<ov::Node>& values, std::int64_t least) {
+  return std::make_shared<ov::op::v1::Maximum>(
+      values, ov::op::v0::Constant::create(values.get_element_type(), {}, {least}));
+}
+
+// What Resize multiplies extents by, where it is not told their sizes.
+std::optional<ov::Output<ov::Node>> scales_of(const ov::Node& node) {
+  using namespace ov::op;
+  const auto by_scales = [](const auto& resize) {
+    return resize.get_attrs().shape_calculation_mode == util::InterpolateBase::ShapeCalcMode::SCALES;
+  };
+  if (const auto* const resize = dynamic_cast<const v11::Interpolate*>(&node);
+      resize != nullptr && by_scales(*resize))
+    return node.input_value(1);
+  if (const auto* const resize = dynamic_cast<const v4::Interpolate*>(&node);
+      resize != nullptr && by_scales(*resize))
+    return node.input_value(2);
+  return std::nullopt;
+}
+
+// How many numbers are not above 0, NaN among them.
+ov::Output<ov::Node> not_above_0(const ov::Output<ov::Node>& numbers) {
+  using namespace ov::op;
+  const auto zero = v0::Constant::create(numbers.get_element_type(), {}, {0});
+  return count(std::make_shared<v1::LogicalNot>(std::make_shared<v1::Greater>(numbers, zero)));
+}
+
+// OpenVINO's Range divides by a step of 0 and ends the process. Puts 1 in its place, and tells whether.
+ov::Output<ov::Node> bound_step(ov::Node& range) {
+  using namespace ov::op;
+  const ov::Output<ov::Node> step = range.input_value(2);
+  const auto number = [&](int value) { return v0::Constant::create(step.get_element_type(), {}, {value}); };
+  const auto is_zero = std::make_shared<v1::Equal>(step, number(0));
+  range.input(2).replace_source_output(std::make_shared<v1::Select>(is_zero, number(1), step));
+  return count(is_zero);
+}
+
+// A trip count below 0 is 0 in ONNX. OpenVINO takes -1 for no count at all.
+void hold_trip_count(Loop& loop) {
+  const ov::Output<ov::Node> trips = loop.input_value(0);
+  if (!is_constant(trips)) loop.input(0).replace_source_output(at_least(trips, 0));
 }
 
 // OpenVINO multiplies by fixed weights whatever extent the data give the other operand's inner dimension: it
@@ -306,6 +418,21 @@ DataWatch DataWatch::add(ov::Model& model) {
     out.watched_.push_back({what, own + results.size(), std::move(error)});
     results.push_back(std::make_shared<ov::op::v0::Result>(value));
   };
+  const auto watch_sizes = [&](ov::Node& node) {
+    if (const std::optional<Sizes> sizes = sizes_of(node)) {
+      const ov::Output<ov::Node> given = node.input_value(sizes->input);
+      if (surely_at_least(given, sizes->least)) return;
+      watch(What::least, least_of(given, sizes->least), name_of(node) + " has " + sizes->what + " of ");
+      out.watched_.back().least = sizes->least;
+      // OpenVINO's own refusal names neither the file's operator nor the number.
+      if (sizes->refused) node.input(sizes->input).replace_source_output(at_least(given, sizes->least));
+    } else if (const auto scales = scales_of(node)) {
+      if (!is_constant(*scales))
+        watch(What::outside, not_above_0(*scales), name_of(node) + " has a scale that is not above 0");
+    } else if (ov::is_type<ov::op::v4::Range>(&node) && !is_constant(node.input_value(2))) {
+      watch(What::outside, bound_step(node), name_of(node) + " has a delta of 0");
+    }
+  };
   const auto watch_indices = [&](ov::Node& node, bool inside) {
     const std::optional<Indexed> how = indexed(node);
     if (!how || surely_inside(node, *how)) return;
@@ -320,6 +447,7 @@ DataWatch DataWatch::add(ov::Model& model) {
   each_node(model, [&](ov::Node& node, bool inside) {
     if (const auto* const body = dynamic_cast<const Body*>(&node)) {
       out.may_leave_ = true;
+      if (auto* const loop = dynamic_cast<Loop*>(&node)) hold_trip_count(*loop);
       if (!ov::is_type<Loop>(&node) || !collects(*body)) return;
       const struct {
         What what;
@@ -341,10 +469,17 @@ DataWatch DataWatch::add(ov::Model& model) {
     }
     watch_indices(node, inside);
     if (auto* const product = dynamic_cast<ov::op::v0::MatMul*>(&node)) hold_inner_extent(*product);
+    if (auto* const top = dynamic_cast<ov::op::v11::TopK*>(&node);
+        top != nullptr && top->get_sort_type() == ov::op::TopKSortType::SORT_VALUES)
+      top->set_stable(true);
     if (auto* const top = dynamic_cast<ov::op::util::TopKBase*>(&node);
         top != nullptr && !inside && !is_constant(node.input_value(1)) &&
         node.get_input_partial_shape(0).rank().is_static())
       watch(What::outside, bound_k(*top), name_of(node) + " has a k outside of its axis");
+    if (!inside)
+      watch_sizes(node);
+    else if (ov::is_type<ov::op::v4::Range>(&node) && !is_constant(node.input_value(2)))
+      bound_step(node);  // nothing tells of it, but the process lives
     if (inside || always_writes(node)) return;
     const auto outputs = node.outputs();
     if (std::ranges::none_of(outputs,
@@ -381,6 +516,11 @@ void DataWatch::check(const std::function<ov::Tensor(std::size_t)>& result) cons
         break;
       case What::outside:
         unwritten = first() != 0;
+        break;
+      case What::least:
+        if (first() < each.least)
+          throw BadData(each.error + std::to_string(first()) + "; it must be at least " +
+                        std::to_string(each.least));
         break;
       case What::elements: {
         const auto* const extents = told.data<const std::int64_t>();
