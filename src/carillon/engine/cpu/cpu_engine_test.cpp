@@ -8,7 +8,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#if defined(__x86_64__)
 #include <immintrin.h>
+#endif
 
 #include "carillon/engine/cpu/test_support.h"
 
@@ -557,6 +559,7 @@ TEST(CpuEngine, TellsDurationsOfTheKernelsThatRan) {
   EXPECT_EQ(durations[2], Duration{-1});
 }
 
+#if defined(__x86_64__)
 // The thread may run code of others next, in which whole numbers are denormals.
 TEST(CpuEngine, LeavesTheThreadsFloatsAsTheyWere) {
   constexpr unsigned flushes = 0x8040;  // to zero, and denormals are zeros
@@ -569,6 +572,7 @@ TEST(CpuEngine, LeavesTheThreadsFloatsAsTheyWere) {
   ASSERT_TRUE(plan.run({0, plan.kernels()}, memory.binding(), {}).has_value());
   EXPECT_EQ(_mm_getcsr() & flushes, 0U) << "running";
 }
+#endif
 
 // As docs/engines.md says it, by oneDNN and by plain code.
 TEST(CpuEngine, TakesDenormalsForZerosAndMakesNone) {

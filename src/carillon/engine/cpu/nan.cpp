@@ -7,7 +7,9 @@
 #include <limits>
 #include <numeric>
 
+#if defined(__x86_64__)
 #include <emmintrin.h>
+#endif
 
 #include "carillon/base/assert.h"
 #include "carillon/engine/cpu/team.h"
@@ -98,14 +100,16 @@ bool is_nan(Bits element, const Format<Bits>& format) {
 
 // Of up to eight elements of f32 or bf16, a bit each.
 std::uint8_t nan_bits(const float* x, std::int64_t count) {
-  if (count < 8) {
-    unsigned bits = 0;
-    for (std::int64_t i = 0; i < count; ++i) bits |= (x[i] != x[i] ? 1U : 0U) << i;
-    return static_cast<std::uint8_t>(bits);
+#if defined(__x86_64__)
+  if (count >= 8) {
+    const __m128 low = _mm_loadu_ps(x), high = _mm_loadu_ps(x + 4);
+    return static_cast<std::uint8_t>(_mm_movemask_ps(_mm_cmpunord_ps(low, low)) |
+                                     (_mm_movemask_ps(_mm_cmpunord_ps(high, high)) << 4));
   }
-  const __m128 low = _mm_loadu_ps(x), high = _mm_loadu_ps(x + 4);
-  return static_cast<std::uint8_t>(_mm_movemask_ps(_mm_cmpunord_ps(low, low)) |
-                                   (_mm_movemask_ps(_mm_cmpunord_ps(high, high)) << 4));
+#endif
+  unsigned bits = 0;
+  for (std::int64_t i = 0; i < std::min<std::int64_t>(count, 8); ++i) bits |= (x[i] != x[i] ? 1U : 0U) << i;
+  return static_cast<std::uint8_t>(bits);
 }
 std::uint8_t nan_bits(const std::uint16_t* x, std::int64_t count) {
   unsigned bits = 0;

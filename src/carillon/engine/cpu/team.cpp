@@ -5,13 +5,15 @@
 #include <string>
 #include <utility>
 
-#include <pmmintrin.h>
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
 #include <pthread.h>
 #include <sched.h>
 #include <unistd.h>
-#include <xmmintrin.h>
 
 #include "carillon/base/assert.h"
+#include "carillon/engine/turn_thread.h"
 
 // In place of TBB's own, in whatever this is linked into and the libraries that it loads: a task goes to
 // nobody in particular. oneDNN divides its work with TBB's static partitioner, which sends part i to the
@@ -38,14 +40,41 @@ void pin(std::thread& thread, int core) {
   pthread_setaffinity_np(thread.native_handle(), sizeof set, &set);
 }
 
+// The thread's register that says, among other things, how floats are rounded. A processor whose register is
+// not known here keeps denormals.
+#if defined(__x86_64__)
+constexpr std::uint64_t flushes = 0x8040;  // results to zero; and denormals are zeros
+std::uint64_t float_control() {
+  return _mm_getcsr();
+}
+void set_float_control(std::uint64_t to) {
+  _mm_setcsr(static_cast<unsigned>(to));
+}
+#elif defined(__aarch64__)
+constexpr std::uint64_t flushes = 1U << 24;  // both
+std::uint64_t float_control() {
+  std::uint64_t now = 0;
+  asm volatile("mrs %0, fpcr" : "=r"(now));
+  return now;
+}
+void set_float_control(std::uint64_t to) {
+  asm volatile("msr fpcr, %0" : : "r"(to));
+}
+#else
+constexpr std::uint64_t flushes = 0;
+std::uint64_t float_control() {
+  return 0;
+}
+void set_float_control(std::uint64_t) {}
+#endif
+
 }  // namespace
 
-FlushDenormals::FlushDenormals() : before_(_mm_getcsr()) {
-  _MM_SET_FLUSH_ZERO_MODE(_MM_FLUSH_ZERO_ON);
-  _MM_SET_DENORMALS_ZERO_MODE(_MM_DENORMALS_ZERO_ON);
+FlushDenormals::FlushDenormals() : before_(float_control()) {
+  set_float_control(before_ | flushes);
 }
 FlushDenormals::~FlushDenormals() {
-  _mm_setcsr(before_);
+  set_float_control(before_);
 }
 
 Arena::Arena(int parts) : parts_(parts), arena_(parts, static_cast<unsigned>(parts)) {
@@ -132,7 +161,7 @@ void CpuTeam::help(int number) {
     const auto until = std::chrono::steady_clock::now() + spin;
     for (int looks = 1;; ++looks) {
       if (calls_.load(std::memory_order_acquire) != seen) return;
-      _mm_pause();
+      relax();
       if (looks % 32 == 0 && std::chrono::steady_clock::now() >= until) break;
     }
     calls_.wait(seen);

@@ -32,7 +32,7 @@ class FlushDenormals {
   FlushDenormals& operator=(const FlushDenormals&) = delete;
 
  private:
-  const unsigned before_;
+  const std::uint64_t before_;
 };
 
 // Where kernels that were made for `parts` parts run. oneDNN takes the number from the arena that it is
