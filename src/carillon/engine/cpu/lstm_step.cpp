@@ -308,7 +308,7 @@ ByteRange range_between(const Ends& ends) {
 
 }  // namespace
 
-bool LstmStep::runs_on_this_processor(Numbers numbers) {
+bool LstmStep::runs_on_this_processor([[maybe_unused]] Numbers numbers) {
 #if defined(__x86_64__)
   const auto isa = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
   const auto wanted = static_cast<unsigned>(numbers == Numbers::bytes ? dnnl::cpu_isa::avx512_core_vnni

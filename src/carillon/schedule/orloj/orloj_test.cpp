@@ -173,8 +173,9 @@ TEST(Orloj, AnotherNumberOfThreadsIsAnotherPace) {
   ASSERT_EQ(hand.out.size(), 1U);
   EXPECT_TRUE(std::holds_alternative<Refuse>(hand.out[0]));
   hand.out.clear();
-  for (int i = 0; i < 50; ++i) hand.run(0, 10ms, 2);
-  hand.now += 1s;
+  for (int i = 0; i < 400; ++i) hand.run(0, 10ms, 2);
+  hand.now += 1s;  // distributions are made anew, of what was learned meanwhile
+  hand.run(0, 10ms, 2);
   EXPECT_NEAR(hand.expected_ms(0), 2 * quick, 0.4 * quick);
   EXPECT_NEAR(hand.expected_ms(1), 2 * slow, 0.4 * slow);
   hand.run(0, 5ms, 4);
@@ -183,6 +184,38 @@ TEST(Orloj, AnotherNumberOfThreadsIsAnotherPace) {
   // An odd run is not believed: four times is the most that half the threads may cost.
   hand.run(0, 500ms, 2);
   EXPECT_LE(hand.expected_ms(1), 4.01 * slow);
+}
+
+// A run of requests of which nothing is known may be long for any reason: the next that tells is believed.
+TEST(Orloj, AnUnknownRequestTellsNoOtherPace) {
+  Hand hand;
+  hand.learn(0, 5, 0.2);
+  hand.learn(1, 40, 1);
+  for (int i = 0; i < 20; ++i) hand.run(0, 5ms, 4);
+  const double slow = hand.expected_ms(1);
+  hand.run(7, 500ms, 2);
+  EXPECT_NEAR(hand.expected_ms(1), slow, 0.3 * slow);
+  hand.run(0, 10ms, 2);
+  EXPECT_NEAR(hand.expected_ms(1), 2 * slow, 0.4 * slow);
+}
+
+TEST(Orloj, AnotherNumberOfThreadsIsAnotherPaceOfAllModels) {
+  Hand hand;
+  ModelInfo other = dynamic_model();
+  other.id = ModelId{1};
+  other.name = "other";
+  hand.orloj.decide(model_comes(other), hand.now, hand.out);
+  for (int i = 0; i < 200; ++i)
+    hand.orloj.decide(RequestProfiled{ModelId{1}, AppId{0}, from_ms(40 + hand.random.normal())}, hand.now,
+                      hand.out);
+  hand.learn(0, 5, 0.2);
+  hand.orloj.decide(RequestProfiled{ModelId{1}, AppId{0}, 40ms}, hand.now, hand.out);
+  for (int i = 0; i < 20; ++i) hand.run(0, 5ms, 4);
+  const auto expected = [&] { return to_ms(hand.orloj.expected_batch(ModelId{1}, AppId{0}, 1)); };
+  const double before = expected();
+  EXPECT_NEAR(before, 40, 3);
+  hand.run(0, 10ms, 2);
+  EXPECT_NEAR(expected(), 2 * before, 0.4 * before);
 }
 
 // Without another number of threads a lone run is a hiccup.
