@@ -123,6 +123,9 @@ def sized(program, tmp_path_factory):
     for name, (nodes, shape, _, _) in SIZES.items():
         write_model(folder, name, nodes, [value("x", shape), value("s", [2], TensorProto.INT64)], value("y", []),
                     [numpy_helper.from_array(np.zeros([2] * (name == "padded"), np.int64), "none")] if name in ("padded", "ranged") else [])
+    write_model(folder, "grouped", [helper.make_node("Conv", ["x", "w"], ["y"], auto_pad="SAME_UPPER", group=2, kernel_shape=[1, 1, 3])],
+                [value("x", [1, 2, 3, 3, 2])], value("y", [1, 6, 3, 3, 2]),
+                [numpy_helper.from_array(np.arange(18, dtype=np.float32).reshape(6, 1, 1, 1, 3), "w")])
     for largest in (0, 1):
         write_model(folder, f"ties_{largest}", [helper.make_node("TopK", ["x", "s"], ["v", "y"], axis=0, largest=largest)],
                     [value("x", [60]), value("s", [1], TensorProto.INT64)], value("y", [None], TensorProto.INT64))
@@ -160,6 +163,12 @@ def test_sizes_from_data_that_mean_nothing_are_refused(sized_client, module, siz
         for sizes, text in bad:
             wait_until(lambda: sized_client.is_model_ready(model), "it is not compiled anew")
             assert text in refused(sized_client, module, model, x=x, s=np.array(sizes)), sizes
+
+
+def test_openvinos_own_splits_may_take_what_is_left(sized_client, module, sized):
+    x = np.arange(36, dtype=np.float32).reshape(1, 2, 3, 3, 2)
+    want = onnxruntime.InferenceSession(sized[1] / "grouped" / "1" / "model.onnx").run(None, {"x": x})[0]
+    np.testing.assert_allclose(ask(sized_client, module, "grouped", x=x), want, rtol=1e-6)
 
 
 @pytest.mark.parametrize("largest", [0, 1])

@@ -272,6 +272,12 @@ ov::Output<ov::Node> bound_k(ov::op::util::TopKBase& node) {
   return std::make_shared<v0::Convert>(std::make_shared<v1::NotEqual>(k, wanted), ov::element::i64);
 }
 
+// The type and a number: no operator of the file became this one.
+bool named_by_openvino(const ov::Node& node) {
+  const std::string type = std::string(node.get_type_name()) + "_", &name = node.get_friendly_name();
+  return name.starts_with(type) && name.find_first_not_of("0123456789", type.size()) == std::string::npos;
+}
+
 // An input that gives sizes.
 struct Sizes {
   std::size_t input = 0;
@@ -284,7 +290,9 @@ std::optional<Sizes> sizes_of(const ov::Node& node) {
   if (ov::is_type<v0::Tile>(&node)) return Sizes{.input = 1, .least = 0, .what = "a number of repeats"};
   if (dynamic_cast<const util::BroadcastBase*>(&node) != nullptr)
     return Sizes{.input = 1, .least = 0, .what = "an extent", .refused = true};
-  if (ov::is_type<v1::VariadicSplit>(&node)) return Sizes{.input = 2, .least = 0, .what = "a length"};
+  // OpenVINO's own splits, in what it makes of other operators, have lengths of -1.
+  if (ov::is_type<v1::VariadicSplit>(&node) && !named_by_openvino(node))
+    return Sizes{.input = 2, .least = 0, .what = "a length"};
   return std::nullopt;
 }
 
