@@ -63,7 +63,7 @@ def cases():
 
 @pytest.mark.parametrize("engine", ["carillon", "openvino"])
 @pytest.mark.parametrize("form", HIDDEN)
-@pytest.mark.parametrize("name, place, value, all_hidden", cases())
+@pytest.mark.parametrize("name, place, value, all_hidden", list(cases()))
 def test_as_onnx_has_it(client, module, models, form, engine, name, place, value, all_hidden):
     values = ordinary()
     values[name][place] = value

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import tritonclient.http as http_client
 from onnx import TensorProto, helper, numpy_helper
 from tritonclient.utils import InferenceServerException
 
@@ -124,3 +125,15 @@ def test_a_deadline_is_kept_where_nothing_was_measured(client, module):
     """The estimate of what was never measured is no reason to refuse for ever."""
     for _ in range(3):
         assert ask(client, module, "asked_in_time", MODELS["four_columns"][2], deadline=2_000_000) is not None
+
+
+def test_is_ready_where_it_comes_beside_others(program, models, tmp_path):
+    """Measured on threads and memory of its own, while others are served."""
+    log = tmp_path / "server.log"
+    with serving(program, models, log, "--model-control-mode", "explicit") as running:
+        with http_client.InferenceServerClient(running.http) as client:
+            for model in ("five_by_seven", "reshaped"):
+                client.load_model(model)
+                good = MODELS[model][2]
+                assert ask_when_ready(client, http_client, model, good).shape == ()
+    assert log.read_text().count("its time was not measured") == 1
