@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -206,6 +207,8 @@ Result<> learn_batch(const Node& node, Inputs inputs, Outputs outputs) {
   const double count = static_cast<double>(along.outer) * static_cast<double>(along.inner);
   const auto epsilon = static_cast<double>(node.real("epsilon", 1e-5F));
   const auto momentum = static_cast<double>(node.real("momentum", 0.9F));
+  // The mean of no numbers is NaN, as ReduceMean has it.
+  const double none = count > 0 ? 0 : std::numeric_limits<double>::quiet_NaN();
   const MutableView y = output(outputs, 0), running_mean = output(outputs, 1),
                     running_variance = output(outputs, 2);
   const T* x = inputs[0].as<T>();
@@ -215,7 +218,7 @@ Result<> learn_batch(const Node& node, Inputs inputs, Outputs outputs) {
         for (std::int64_t i = 0; i < along.inner; ++i) act((n * along.extent + c) * along.inner + i);
     };
     const auto parameter = [&](std::size_t k) { return static_cast<double>(load(inputs[k].as<S>()[c])); };
-    double mean = 0, variance = 0;
+    double mean = none, variance = none;
     for_each([&](std::int64_t i) { mean += static_cast<double>(load(x[i])) / count; });
     for_each([&](std::int64_t i) {
       const double off = static_cast<double>(load(x[i])) - mean;

@@ -13,6 +13,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::FloatNear;
 using ::testing::HasSubstr;
+using ::testing::IsNan;
 using testing::Onnx;
 
 TEST(Losses, AClassThatIsNotThereIsBadDataOfItsRow) {
@@ -49,6 +50,16 @@ TEST(Losses, TheLogarithmsAloneAreAnAnswer) {
   ASSERT_TRUE(out.has_value()) << out.error().message;
   EXPECT_THAT((*out)[0]->as<float>(),
               ElementsAre(FloatNear(-std::log(2.0F), 1e-6F), FloatNear(-std::log(2.0F), 1e-6F)));
+}
+
+// As ReduceMean's of none.
+TEST(Training, BatchNormalizationLearnsNoNumberOfNoRows) {
+  Case test("TrainingBatchNormalization");
+  test.f32({0, 1, 3}, {});
+  for (int i = 0; i < 4; ++i) test.f32({1}, {2});
+  test.out(DataType::f32, {0, 1, 3}).out(DataType::f32, {1}).out(DataType::f32, {1});
+  EXPECT_THAT(test.result<float>(1), ElementsAre(IsNan()));
+  EXPECT_THAT(test.result<float>(2), ElementsAre(IsNan()));
 }
 
 TEST(Training, DropoutNeedsASeed) {
