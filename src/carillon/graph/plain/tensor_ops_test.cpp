@@ -418,6 +418,16 @@ TEST(GridSample, CubicCurvesAtTheBorder) {
               ElementsAre(-0.421875F, 0));
 }
 
+// They deviate by nothing, so that the least rounding of their mean would be divided by the root of epsilon.
+TEST(GroupNormalization, OfEqualNumbersIsTheBias) {
+  for (const char* op : {"InstanceNormalization", "GroupNormalization"}) {
+    Case test(op);
+    test.f32({1, 1, 2}, {1.5276843F, 1.5276843F}).f32({1}, {-1.17694F}).f32({1}, {-0.0756649F});
+    test.with("num_groups", std::int64_t{1}).out(DataType::f32, {1, 1, 2});
+    EXPECT_THAT(test.floats(), ElementsAre(-0.0756649F, -0.0756649F)) << op;
+  }
+}
+
 TEST(Empty, TensorsWithoutElementsAreFine) {
   EXPECT_TRUE(Case("Add").f32({0, 3}, {}).f32({3}, {1, 2, 3}).out(DataType::f32, {0, 3}).run());
   EXPECT_TRUE(Case("Transpose").f32({0, 3}, {}).out(DataType::f32, {3, 0}).run());
