@@ -408,8 +408,11 @@ Result<> resize(Inference& x) {
     double common = policy == "not_smaller" ? 0.0 : 1e30;
     for (std::size_t i = 0; i < axes.size(); ++i) {
       const std::int64_t in = x.shape(0)[static_cast<std::size_t>(axes[i])];
-      if ((*sizes)[i] < 0 || (*sizes)[i] > extent_limit || (in == 0 && (*sizes)[i] != 0))
+      if ((*sizes)[i] < 0 || (*sizes)[i] > extent_limit)
         return x.error("sizes " + to_text(*sizes) + " is out of range");
+      if (in == 0 && (*sizes)[i] != 0)
+        return x.error("sizes " + to_text(*sizes) + " makes " + std::to_string((*sizes)[i]) +
+                       " of an axis without elements");
       if (in == 0) continue;
       const double ratio = static_cast<double>((*sizes)[i]) / static_cast<double>(in);
       common = policy == "not_smaller" ? std::max(common, ratio) : std::min(common, ratio);

@@ -219,6 +219,9 @@ TEST(ShapeInference, Resizes) {
   EXPECT_FALSE(axes.node.has("axes"));
   EXPECT_THAT(Infer("Resize").of({1, 1, 3, 3}).error(), HasSubstr("either scales or sizes"));
   EXPECT_THAT(Infer("Resize").of({1, 1}).absent().floats({1, 1e30F}).error(), HasSubstr("out of range"));
+  EXPECT_THAT(Infer("Resize").of({1, 0}).absent().absent().ints({3, 0}).shape(), ElementsAre(3, 0));
+  EXPECT_THAT(Infer("Resize").of({1, 0}).absent().absent().ints({3, 2}).error(),
+              HasSubstr("sizes [3,2] makes 2 of an axis without elements"));
   EXPECT_THAT(Infer("Resize").of({1, 1}).absent().floats({1, NAN}).error(), HasSubstr("out of range"));
 }
 
