@@ -573,6 +573,25 @@ TEST(Loop, AConditionOnTheWayInMaySkipItAll) {
   EXPECT_THAT(run(g, {floats({1}, {1}), truth(false)}), ElementsAre(1));
 }
 
+// Nor is a later iteration that does not fit: what is carried may have grown.
+TEST(Loop, AnIterationThatDoesNotFitIsNoErrorWhereTheDataEndBefore) {
+  Onnx body, m;
+  body.input("i", {}, DataType::i64).input("on", {}, DataType::boolean).input("s", {});
+  body.node("Add", {"s", "x"}, {"t"}, "add").node("Concat", {"t", "t"}, {"twice"}).set("axis", 0);
+  body.node("Identity", {"again"}, {"next"}).output("next", DataType::boolean).output("twice");
+  m.input("x", {"2"}).input("first", {}, DataType::boolean).input("again", {}, DataType::boolean);
+  m.i64("three", {}, {3}).node("Loop", {"three", "first", "x"}, {"y"}, "loop").set("body", body).output("y");
+  const Graph g = specialised(m);
+  const SharedTensor x = floats({2}, {1, 2});
+  EXPECT_THAT(run(g, {x, truth(false), truth(true)}), ElementsAre(1, 2));
+  EXPECT_THAT(run(g, {x, truth(true), truth(false)}), ElementsAre(2, 4, 2, 4));
+  const auto bad = testing::run_plainly(g, {x, truth(true), truth(true)});
+  ASSERT_FALSE(bad);
+  EXPECT_EQ(bad.error().code, ErrorCode::invalid_argument);
+  EXPECT_THAT(bad.error().message,
+              HasSubstr("iteration 1 of the Loop does not fit inputs of this size: node 'add#1' (Add)"));
+}
+
 TEST(Loop, OfKnownLengthIsUnrolledAndStacksItsScans) {
   Onnx body, m;
   body.input("i", {}, DataType::i64).input("on", {}, DataType::boolean).input("s", {"2"});

@@ -278,6 +278,27 @@ Result<> Specializer::type_elements(const Node& node, Unrolled& loop) {
   return {};
 }
 
+// An iteration whose shapes do not fit together at this size matters only where the data go on to it, as bad
+// data do: the loop ends before it, and what it gives is checked to be what the condition asks for.
+Result<> Specializer::end_before(const Node& node, Unrolled& loop, std::int64_t number,
+                                 std::string_view why) {
+  const Unrolled::Exit exit = std::move(loop.exits.back());
+  loop.exits.pop_back();
+  guard_ = exit.guard;
+  for (std::size_t k = 0; k < loop.carried.size(); ++k) {
+    const std::string name = counted(node.name + suffix_, k, loop.carried.size());
+    const ValueId to = new_value(name + ".end");
+    if (auto ok = only(name + ".end", exit.condition, false,
+                       "iteration " + std::to_string(number) +
+                           " of the Loop does not fit inputs of this size: " + std::string(why),
+                       loop.carried[k], to);
+        !ok)
+      return ok;
+    loop.carried[k] = to;
+  }
+  return {};
+}
+
 Result<> Specializer::unroll(const Node& node, Unrolled& loop) {
   const Subgraph& body = node.subgraphs[0];
   const std::string suffix = suffix_;
@@ -309,7 +330,16 @@ Result<> Specializer::unroll(const Node& node, Unrolled& loop) {
 
     suffix_ = suffix + "#" + std::to_string(i);
     begin_iteration(node, loop, i, goes_on);
-    if (auto ok = enter_body(body); !ok) return ok;
+    const std::size_t nodes = graph_.nodes.size();
+    const int loops = loops_;
+    if (auto ok = enter_body(body); !ok) {
+      // A Loop with scan outputs that data end is refused in any case.
+      if (known || ok.error().code != ErrorCode::invalid_argument || !loop.scans.empty()) return ok;
+      graph_.nodes.resize(nodes);
+      loops_ = loops;
+      suffix_ = suffix;
+      return end_before(node, loop, i, ok.error().message);
+    }
 
     goes_on = now(body.outputs[0]);
     for (std::size_t k = 0; k < loop.carried.size(); ++k) {

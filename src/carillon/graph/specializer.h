@@ -108,6 +108,7 @@ class Specializer {
   Result<std::vector<TensorType>> body_types(const Node& node, const Subgraph& body);
   Result<std::optional<std::int64_t>> trip_count(const Node& node) const;
   Result<> unroll(const Node& node, Unrolled& loop);
+  Result<> end_before(const Node& node, Unrolled& loop, std::int64_t number, std::string_view why);
   void begin_iteration(const Node& node, const Unrolled& loop, std::int64_t number, ValueId goes_on);
   Result<> type_elements(const Node& node, Unrolled& loop);
   Result<> finish_loop(const Node& node, const Unrolled& loop);
