@@ -10,7 +10,7 @@ import signal
 import numpy as np
 import onnx
 
-from . import oracle
+from . import oracle, rules
 
 ANSWER_S = 60
 
@@ -42,17 +42,20 @@ class OpenVino:
         return [oracle.array_of(np.array(said[output])) for output in self.compiled.outputs]
 
 
-MADE = {"onnxruntime": oracle.Runtime, "node by node": oracle.Steps, "onnx.reference": oracle.Reference, "openvino": OpenVino}
+MADE = {"onnxruntime": oracle.Runtime, "node by node": oracle.Steps, "onnx.reference": oracle.Reference, "openvino": OpenVino,
+        "shaken": oracle.Shaken, "rules": rules.Walk}
 
 
 def judge(pipe) -> None:
-    """The loop of a judge's process: (which, model or None for the last one, inputs) in, arrays or an error out."""
+    """The loop of a judge's process: (which, model or None for the last one, inputs) in, what it answers or an error out.
+    `which` is of MADE; what follows a slash in it is a further argument."""
     end_with_parent()
     devnull = os.open(os.devnull, os.O_WRONLY)
     os.dup2(devnull, 2)  # what onnxruntime says when it crashes is nobody's concern
     model, made = None, {}
     while True:
         which, data, inputs = pipe.recv()
+        which, *more = which.split("/")
         if data is not None:
             model, made = onnx.load_from_string(data), {}
         try:
@@ -65,7 +68,7 @@ def judge(pipe) -> None:
             pipe.send(("lacks", str(run)))
             continue
         try:
-            pipe.send(("answer", run(inputs)))
+            pipe.send(("answer", run(inputs, *more)))
         except NotImplementedError as error:
             pipe.send(("lacks", str(error)))
         except Exception as error:  # noqa: BLE001: of many kinds
@@ -79,7 +82,7 @@ class Judge:
         self.process = None
         self.holds: bytes | None = None
 
-    def __call__(self, which: str, model: bytes, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+    def __call__(self, which: str, model: bytes, inputs: dict[str, np.ndarray]) -> list[np.ndarray] | rules.Ruled:
         """Raises Refuses or Lacks."""
         if self.process is None:
             context = multiprocessing.get_context("spawn")
@@ -120,7 +123,7 @@ class Expected:
         self.names = [output.name for output in model.graph.output]
         self.judges = {"openvino": other}
         self.one = one
-        self.known: dict[tuple[str, int], dict[str, np.ndarray] | Exception] = {}
+        self.known: dict[tuple[str, int], dict[str, np.ndarray] | Exception | rules.Ruled] = {}
         self.kept: list = []  # inputs whose identity is a key of `known`
 
     def answer(self, which: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray] | Exception:
@@ -140,6 +143,17 @@ class Expected:
             return "onnxruntime", first
         second = self.answer("node by node", inputs)
         return ("onnxruntime", first) if isinstance(second, Lacks) else ("node by node", second)
+
+    def ruled(self, inputs) -> rules.Ruled:
+        """The model's outputs by the rules; none where the oracles crash on it."""
+        key = "rules", id(inputs)
+        if key not in self.known:
+            self.kept.append(inputs)
+            try:
+                self.known[key] = self.one("rules", self.model, inputs)
+            except (Refuses, Lacks):
+                self.known[key] = rules.Ruled({}, set(), {}, [])
+        return self.known[key]
 
     def any_refuses(self, inputs) -> bool:
         return any(isinstance(self.answer(which, inputs), Refuses) for which in self.OF_ONNX)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
+from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
@@ -105,6 +106,30 @@ class Reference:
             return [array_of(result) for result in self.evaluator.run(None, inputs)]
 
 
+class Widened:
+    """onnx.reference in float32, for what it would add up in bfloat16, rounding after each number."""
+
+    SUMS = frozenset({"ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"})
+
+    def __init__(self, model: onnx.ModelProto):
+        self.reference = Reference(model)
+
+    def __call__(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+        wide = {name: array.astype(np.float32) if array.dtype == BF16 else array for name, array in inputs.items()}
+        return [result.astype(BF16) if result.dtype == np.float32 else result for result in self.reference(wide)]
+
+
+NAMES = {Runtime: "onnxruntime", Reference: "onnx.reference", Widened: "onnx.reference"}
+
+
+@dataclass
+class Ran:
+    """What an oracle made of a node."""
+    made: list[np.ndarray]
+    by: str  # of NAMES
+    refused: bool = False  # whether another oracle, which has the operator, refused these inputs
+
+
 class Node:
     """One node by itself: by onnxruntime where that has it, else by onnx.reference. It is read when it first runs, by
     the types that come."""
@@ -114,18 +139,22 @@ class Node:
         self.runs: dict[tuple, list] = {}
 
     def __call__(self, values: dict[str, np.ndarray]) -> list[np.ndarray]:
+        return self.run(values).made
+
+    def run(self, values: dict[str, np.ndarray]) -> Ran:
         kind = tuple((name, array.dtype, array.ndim) for name, array in values.items())
         if kind not in self.runs:
             self.runs[kind] = self._read(values)
         problem: Exception = NotImplementedError(f"{self.node.op_type}: no oracle has it")
+        refused = False
         for run in self.runs[kind]:
             try:
                 results = run(values)
                 if self.node.domain == PREVIEW:  # onnx.reference widens what it multiplies by a Python number
                     results = [result.astype(values[self.node.input[2]].dtype) for result in results]
-                return results
+                return Ran(results, NAMES[type(run)], refused)
             except Exception as error:  # noqa: BLE001: of many kinds
-                problem = error
+                problem, refused = error, True
         raise problem
 
     def _read(self, values) -> list:
@@ -135,12 +164,17 @@ class Node:
         model = helper.make_model(graph, opset_imports=imports(self.opset, self.ml_opset, {self.node.domain} - {""}),
                                   ir_version=10)
         found = []
-        for which in ((Reference,) if any(a.dtype == BF16 for a in values.values()) else (Runtime, Reference)):
+        for which in self._oracles(values):
             try:
                 found.append(which(model))
             except Exception:  # noqa: BLE001: it has no such operator or type
                 continue
         return found
+
+    def _oracles(self, values) -> tuple:
+        if any(a.dtype == BF16 for a in values.values()):
+            return (Widened,) if self.node.op_type in Widened.SUMS else (Reference,)
+        return (Runtime, Reference)
 
 
 def names_within(node: onnx.NodeProto) -> list[str]:
@@ -156,6 +190,33 @@ def names_within(node: onnx.NodeProto) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+# Operators whose results are exactly numbers that they take, or whole numbers: they round nothing.
+EXACT = frozenset({
+    "Abs", "ArgMax", "ArgMin", "Cast", "CastLike", "Ceil", "Clip", "Compress", "Concat", "Constant", "ConstantOfShape",
+    "DepthToSpace", "Dropout", "Expand", "EyeLike", "Flatten", "Floor", "Gather", "GatherElements", "GatherND",
+    "GlobalMaxPool", "Hardmax", "Identity", "If", "Max", "MaxPool", "MaxUnpool", "Min", "Neg", "OneHot", "Pad", "ReduceMax",
+    "ReduceMin", "Relu", "Reshape", "Round", "Scatter", "ScatterElements", "ScatterND", "Sign", "Slice", "SpaceToDepth",
+    "Split", "Squeeze", "Tile", "TopK", "Transpose", "Trilu", "Unique", "Unsqueeze", "Where"})
+
+
+def exact(node: onnx.NodeProto) -> bool:
+    if node.op_type in ("Resize", "Upsample"):
+        return not any(attribute.name == "mode" and attribute.s != b"nearest" for attribute in node.attribute)
+    return node.op_type in EXACT
+
+
+# By how much of itself a number changes in about two roundings.
+ROUNDINGS = {np.dtype(np.float16): 2e-3, BF16: 1.6e-2}
+
+
+def near(array: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """The same numbers, each about two roundings away; what is no floating-point number stays as it is."""
+    if array.dtype.kind != "f" and array.dtype != BF16:
+        return array
+    by = ROUNDINGS.get(array.dtype, 1e-6) * generator.choice([-1.0, 1.0], array.shape)
+    return (array * (1 + by)).astype(array.dtype)
+
+
 class Steps:
     """A model node by node, so that each may be computed by another oracle. What none of them has is an error."""
 
@@ -168,9 +229,28 @@ class Steps:
     def __call__(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
         values = {**self.constants, **inputs}
         for step in self.nodes:
-            made = step({name: values[name] for name in names_within(step.node)})
-            values.update(zip((name for name in step.node.output if name), made, strict=True))
+            self.keep(step, step.run(self.taken(step, values)).made, values)
         return [values[name] for name in self.outputs]
+
+    @staticmethod
+    def taken(step: Node, values) -> dict[str, np.ndarray]:
+        return {name: values[name] for name in names_within(step.node)}
+
+    def keep(self, step: Node, made, values) -> None:
+        values.update(zip((name for name in step.node.output if name), made, strict=True))
+
+
+class Shaken(Steps):
+    """The same, with roundings other than those of the oracles: each number that a node rounds is off by about two."""
+
+    def __call__(self, inputs: dict[str, np.ndarray], seed: str = "0") -> list[np.ndarray]:
+        self.generator = np.random.default_rng(int(seed))
+        return super().__call__(inputs)
+
+    def keep(self, step: Node, made, values) -> None:
+        if not exact(step.node):
+            made = [near(array, self.generator) for array in made]
+        super().keep(step, made, values)
 
 
 def tensor_array(tensor: onnx.TensorProto) -> np.ndarray:

@@ -71,7 +71,8 @@ class Found:
 @dataclass
 class Result:
     graphs: int = 0
-    counts: collections.Counter = field(default_factory=collections.Counter)  # (engine, what)
+    counts: collections.Counter = field(default_factory=collections.Counter)  # (engine, what): requests
+    graphs_with: collections.Counter = field(default_factory=collections.Counter)  # the same, of how many graphs
     notes: collections.Counter = field(default_factory=collections.Counter)
     skipped: collections.Counter = field(default_factory=collections.Counter)  # (operator, why)
     operators: collections.Counter = field(default_factory=collections.Counter)
@@ -80,7 +81,7 @@ class Result:
 
     def add(self, other: Result) -> None:
         self.graphs += other.graphs
-        for name in ("counts", "notes", "skipped", "operators"):
+        for name in ("counts", "graphs_with", "notes", "skipped", "operators"):
             getattr(self, name).update(getattr(other, name))
         self.found += other.found
         self.examples = other.examples | self.examples
@@ -116,6 +117,7 @@ def examine_one(examiner: Examiner, options: Options, index: int) -> Result:
 def keep(result: Result, report: Report, case: Case) -> None:
     for what, count in report.counts.items():
         result.counts[report.engine, what] += count
+        result.graphs_with[report.engine, what] += 1
         if what.startswith(("skipped", "answered")):
             result.skipped[case.about, what] += 1
     notes = {f"{report.engine}: {note}" for note in report.notes}
@@ -257,9 +259,10 @@ def run(options: Options, tell=lambda result, done: None) -> Result:
 
 def say(options: Options, result: Result) -> None:
     print(f"{result.graphs} graphs of seed {options.seed}, {len(result.operators)} operators; by engine:")
+    print("  engine    requests  graphs")
     for engine in options.engines:
         for (_, what), count in sorted(item for item in result.counts.items() if item[0][0] == engine):
-            print(f"  {engine:9} {count:7}  {what}")
+            print(f"  {engine:9} {count:8} {result.graphs_with[engine, what]:7}  {what}")
     if result.skipped:
         why = collections.defaultdict(collections.Counter)
         for (operator, reason), count in result.skipped.items():
