@@ -238,6 +238,27 @@ TEST(CpuEngine, SqueezeAndExciteAgrees) {
   expect_agrees(make, 1e-5, {1, 3});
 }
 
+// Numbers by channel of what has no other extents, as pooled features have none: oneDNN would take the first.
+TEST(CpuEngine, NumbersByChannelBehindSumsAgree) {
+  const Make make = [](std::int64_t n) {
+    Layers l;
+    for (const Shape& shape : {Shape{n, 17, 1}, Shape{n, 16, 1, 1}, Shape{n, 3, 1, 1, 1}, Shape{n, 4, 2}}) {
+      Shape by_channel(shape.size(), 1);
+      by_channel[1] = shape[1];
+      const ValueId x = l.m.input(shape), half = l.m.constant(random_tensor({}, l.random)),
+                    p = l.m.constant(random_tensor(by_channel, l.random));
+      using Kind = PostOp::Kind;
+      for (const ValueId other : {half, p, x}) {
+        l.m.g.outputs.push_back(
+            l.m.node("Add", {x, other}, shape, {}, {{.kind = Kind::add, .operand = p}, relu}));
+        l.m.g.outputs.push_back(l.m.node("Mul", {x, other}, shape, {}, {{.kind = Kind::mul, .operand = p}}));
+      }
+    }
+    return std::move(l.m.g);
+  };
+  expect_agrees(make, 1e-5, {1, 3});
+}
+
 TEST(CpuEngine, DenseBlockAgrees) {
   const Make make = [](std::int64_t n) {
     Layers l;

@@ -85,6 +85,21 @@ bool absorb_scale(PlanBuilder& builder, const graph::Node& node) {
   return true;
 }
 
+// Where all extents behind the channels are 1, oneDNN's binary operators take the first channel's number of a
+// post-op's operand for every channel, unless the operand is as large as the result.
+bool loses_channels(const FusedPostOps& fused, const Dims& dims) {
+  if (dims.size() < 3 || std::ranges::any_of(dims.begin() + 2, dims.end(), [](auto d) { return d != 1; }))
+    return false;
+  for (int i = 0; i < fused.ops.len(); ++i) {
+    if (fused.ops.kind(i) != dnnl::primitive::kind::binary) continue;
+    Algorithm algorithm{};
+    Desc operand;
+    fused.ops.get_params_binary(i, algorithm, operand);
+    if (operand.get_dims() != dims && operand.get_dims()[1] != 1) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 bool lower_eltwise(PlanBuilder& builder, const graph::Node& node) {
@@ -143,7 +158,8 @@ bool lower_binary(PlanBuilder& builder, const graph::Node& node) {
   }
   const Dims dims = left.desc.get_dims();
   FusedPostOps fused, kept;
-  bool fuse = append_post_ops(builder, node, 0, node.post_ops.size(), dims, fused);
+  bool fuse = append_post_ops(builder, node, 0, node.post_ops.size(), dims, fused) &&
+              !loses_channels(fused, dims);
   using Made = MadePrimitive<dnnl::binary>;
   const auto make = [&](const FusedPostOps& ops) -> const Made& {
     Looks looks{.what = "binary" + std::to_string(static_cast<int>(algorithm)),
