@@ -86,6 +86,11 @@ bool always_writes(const ov::Node& node) {
   return std::ranges::find(names, std::string_view(node.get_type_name())) != names.end();
 }
 
+// Of an operand of no elements these make some, though their shapes say none.
+bool makes_some_of_none(const ov::Node& node) {
+  return std::string_view(node.get_type_name()) == "Unique";
+}
+
 bool may_be_empty(const ov::PartialShape& shape) {
   return shape.rank().is_static() &&
          std::ranges::any_of(shape, [](const ov::Dimension& extent) { return extent.get_min_length() == 0; });
@@ -490,8 +495,9 @@ DataWatch DataWatch::add(ov::Model& model) {
       bound_step(node);  // nothing tells of it, but the process lives
     if (inside || always_writes(node)) return;
     const auto outputs = node.outputs();
-    if (std::ranges::none_of(outputs,
-                             [](const auto& each) { return has_elements(each.get_partial_shape()); }))
+    if (!makes_some_of_none(node) && std::ranges::none_of(outputs, [](const auto& each) {
+          return has_elements(each.get_partial_shape());
+        }))
       return;
     for (const ov::Output<ov::Node>& operand : node.input_values()) {
       if (is_constant(operand) || !may_be_empty(operand.get_partial_shape())) continue;
@@ -548,7 +554,8 @@ void refuse_unwritten(const ov::Model& model) {
       refuse(node, unchecked_place);
     if (always_writes(node) || dynamic_cast<const Body*>(&node) != nullptr) return;
     const auto outputs = node.outputs();
-    if (std::ranges::all_of(outputs, [](const auto& each) { return is_empty(each.get_partial_shape()); }))
+    if (!makes_some_of_none(node) &&
+        std::ranges::all_of(outputs, [](const auto& each) { return is_empty(each.get_partial_shape()); }))
       return;
     for (const ov::Output<ov::Node>& operand : node.input_values())
       if (!is_constant(operand) && is_empty(operand.get_partial_shape()))
