@@ -290,6 +290,34 @@ TEST_P(Unwritten, WhatIsUniqueInAnInputWithoutElements) {
   }
 }
 
+// OpenVINO's recurrences divide by the batch.
+TEST_P(Unwritten, ARecurrenceOfNoRows) {
+  for (const auto& [op, gates] : {std::pair("RNN", 1), std::pair("GRU", 3), std::pair("LSTM", 4)}) {
+    SCOPED_TRACE(op);
+    Onnx m;
+    m.input("x", {"3", "rows", "4"}).random("w", {1, gates * 2, 4}).random("r", {1, gates * 2, 2});
+    m.node(op, {"x", "w", "r"}, {"y"}).set("hidden_size", 2).output("y");
+    const auto loaded = load(m, {.open = true, .batched = false});
+    ASSERT_TRUE(loaded) << loaded.error().message;
+    const auto asked = [&](std::int64_t rows) -> Result<std::vector<std::byte>> {
+      auto plans = compiled_->make_plans(std::array{rows}, std::array{1}, nullptr);
+      if (!plans) return std::unexpected(plans.error());
+      Inputs inputs;
+      inputs.emplace("x", filled({3, rows, 4}, 1));
+      return run(*plans->front(), inputs);
+    };
+    const auto mine = asked(0);
+    if (openvino_runs()) {
+      ASSERT_FALSE(mine);
+      EXPECT_EQ(mine.error().code, ErrorCode::invalid_argument);
+      EXPECT_THAT(mine.error().message, HasSubstr("has an operand without elements"));
+    }
+    const auto more = asked(2);
+    ASSERT_TRUE(more) << more.error().message;
+    EXPECT_EQ(more->size(), 3 * 2 * 2 * sizeof(float));
+  }
+}
+
 TEST_P(Unwritten, WhatIsUniqueAmongRowsThatTheDataDoNotChoose) {
   Onnx m;
   m.input("x", {"4"}).i64("first", {1}, {0});

@@ -91,6 +91,13 @@ bool makes_some_of_none(const ov::Node& node) {
   return std::string_view(node.get_type_name()) == "Unique";
 }
 
+// With an operand of no elements these end the process: they divide by what they have none of.
+bool ends_of_none(const ov::Node& node) {
+  static constexpr std::array names = {std::string_view("GRUSequence"), std::string_view("LSTMSequence"),
+                                       std::string_view("RNNSequence")};
+  return std::ranges::find(names, std::string_view(node.get_type_name())) != names.end();
+}
+
 bool may_be_empty(const ov::PartialShape& shape) {
   return shape.rank().is_static() &&
          std::ranges::any_of(shape, [](const ov::Dimension& extent) { return extent.get_min_length() == 0; });
@@ -554,7 +561,7 @@ void refuse_unwritten(const ov::Model& model) {
       refuse(node, unchecked_place);
     if (always_writes(node) || dynamic_cast<const Body*>(&node) != nullptr) return;
     const auto outputs = node.outputs();
-    if (!makes_some_of_none(node) &&
+    if (!makes_some_of_none(node) && !ends_of_none(node) &&
         std::ranges::all_of(outputs, [](const auto& each) { return is_empty(each.get_partial_shape()); }))
       return;
     for (const ov::Output<ov::Node>& operand : node.input_values())
