@@ -209,12 +209,13 @@ def exact(node: onnx.NodeProto) -> bool:
 ROUNDINGS = {np.dtype(np.float16): 2e-3, BF16: 1.6e-2}
 
 
-def near(array: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """The same numbers, each about two roundings away; what is no floating-point number stays as it is."""
+def near(array: np.ndarray, generator: np.random.Generator, within: bool = False) -> np.ndarray:
+    """The same numbers, each about two roundings away, or anywhere within; what is no floating-point number stays as it
+    is."""
     if array.dtype.kind != "f" and array.dtype != BF16:
         return array
-    by = ROUNDINGS.get(array.dtype, 1e-6) * generator.choice([-1.0, 1.0], array.shape)
-    return (array * (1 + by)).astype(array.dtype)
+    by = generator.uniform(-1, 1, array.shape) if within else generator.choice([-1.0, 1.0], array.shape)
+    return (array * (1 + ROUNDINGS.get(array.dtype, 1e-6) * by)).astype(array.dtype)
 
 
 class Steps:
@@ -241,7 +242,7 @@ class Steps:
 
 
 class Shaken(Steps):
-    """The same, with roundings other than those of the oracles: each number that a node rounds is off by about two."""
+    """The same, with roundings other than those of the oracles: each number that a node rounds is off by two at most."""
 
     def __call__(self, inputs: dict[str, np.ndarray], seed: str = "0") -> list[np.ndarray]:
         self.generator = np.random.default_rng(int(seed))
@@ -249,7 +250,7 @@ class Shaken(Steps):
 
     def keep(self, step: Node, made, values) -> None:
         if not exact(step.node):
-            made = [near(array, self.generator) for array in made]
+            made = [near(array, self.generator, within=True) for array in made]
         super().keep(step, made, values)
 
 
