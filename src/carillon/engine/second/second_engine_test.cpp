@@ -446,6 +446,22 @@ TEST_P(SecondModels, WholeNumbersAreRightAfterOurEngineHasRun) {
   expect_close(theirs, answer_of(*both.ours, *both.ours->plan(1)));
 }
 
+// By a file's path OpenVINO would read such an If as the result that its branches take.
+TEST_P(SecondModels, AnIfWhoseBranchesTakeAResultOfTheModel) {
+  Onnx yes, no, m;
+  yes.f32("two", {1}, {2}).node("Add", {"a", "two"}, {"p"}).output("p");
+  no.f32("three", {1}, {3}).node("Mul", {"a", "three"}, {"q"}).output("q");
+  m.input("x", {"1", "4"}).f32("least", {1}, {-1e9F}).node("Neg", {"x"}, {"a"});
+  m.node("ReduceMax", {"x"}, {"most"}).set("keepdims", 0).node("Greater", {"most", "least"}, {"some"});
+  m.i64("none", {0}, {}).node("Reshape", {"some", "none"}, {"one"});
+  m.node("If", {"one"}, {"i"}).set("then_branch", yes).set("else_branch", no);
+  m.node("Neg", {"i"}, {"y"}).output("a").output("y");
+  const Both both = compile_both(m, {.batched = false}, {.batch_sizes = {1}});
+  ASSERT_NE(both.ours, nullptr);
+  expect_close(answer_of(*both.theirs, *both.theirs->plan(1)),
+               answer_of(*both.ours, *both.ours->plan(1)));
+}
+
 TEST_P(SecondModels, OpenModelsRunAtAnySize) {
   const Both both = compile_both(layers({"batch", "rows", "40"}), {.open = true}, {.batch_sizes = {1, 2}});
   ASSERT_NE(both.ours, nullptr);

@@ -539,6 +539,24 @@ TEST_P(Unwritten, InnerExtentsThatDoNotFitTheWeights) {
 }
 
 // OpenVINO's nodes take a run's sizes in before they refuse them.
+// OpenVINO would read beyond a volume of one channel that comes to a width of 1.
+TEST_P(Unwritten, AVolumeOfOneChannelWithAStrideInItsWidthAlone) {
+  const auto strides = [](std::int64_t height) { return std::vector<std::int64_t>{1, height, 2}; };
+  for (const std::int64_t height : {1, 2}) {
+    Onnx m;
+    m.input("x", {"5", "1", "4", "5", "2"}).random("w", {1, 1, 3, 3, 3});
+    m.node("Conv", {"x", "w"}, {"y"}, "conv").set("strides", strides(height));
+    m.set("pads", std::vector<std::int64_t>{0, 0, 0, 0, 1, 2}).output("y");
+    const auto loaded = load(m, {.batched = false});
+    if (openvino_runs() && height == 1) {
+      ASSERT_FALSE(loaded);
+      EXPECT_THAT(loaded.error().message, HasSubstr("convolves volumes of one channel"));
+    } else {
+      ASSERT_TRUE(loaded) << loaded.error().message;
+    }
+  }
+}
+
 TEST_P(Unwritten, SizesThatAreRefusedSpoilNoOther) {
   Onnx m;
   m.input("x", {"n"}).i64("two", {1}, {2});

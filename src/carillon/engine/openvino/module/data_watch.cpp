@@ -17,6 +17,7 @@
 #include <openvino/op/concat.hpp>
 #include <openvino/op/constant.hpp>
 #include <openvino/op/convert.hpp>
+#include <openvino/op/convolution.hpp>
 #include <openvino/op/equal.hpp>
 #include <openvino/op/gather.hpp>
 #include <openvino/op/gather_elements.hpp>
@@ -384,6 +385,18 @@ void hold_trip_count(Loop& loop) {
   if (!is_constant(trips)) loop.input(0).replace_source_output(at_least(trips, 0));
 }
 
+// Where such a convolution comes to a width of 1, OpenVINO computes with memory that is none of its operands'.
+void refuse_foreign_memory(const ov::Node& node) {
+  const auto* const convolution = dynamic_cast<const ov::op::v1::Convolution*>(&node);
+  if (convolution == nullptr || convolution->get_strides().size() != 3) return;
+  const ov::PartialShape& data = node.get_input_partial_shape(0);
+  const bool one_channel = data.rank().is_dynamic() || data[1].is_dynamic() || data[1].get_length() == 1;
+  if (one_channel && convolution->get_strides()[1] == 1 && convolution->get_strides()[2] > 1)
+    refuse(node,
+           "convolves volumes of one channel with strides of 1 and more in its last two dimensions, where "
+           "OpenVINO may read memory that is none of its operands'");
+}
+
 // OpenVINO multiplies by fixed weights whatever extent the data give the other operand's inner dimension: it
 // reads what lies beyond, or drops what is too much. A Reshape in front, to the extent that there should be,
 // refuses any other.
@@ -488,6 +501,7 @@ DataWatch DataWatch::add(ov::Model& model) {
       return;
     }
     watch_indices(node, inside);
+    refuse_foreign_memory(node);
     if (auto* const product = dynamic_cast<ov::op::v0::MatMul*>(&node)) hold_inner_extent(*product);
     if (auto* const top = dynamic_cast<ov::op::v11::TopK*>(&node);
         top != nullptr && top->get_sort_type() == ov::op::TopKSortType::SORT_VALUES)
