@@ -216,6 +216,15 @@ RULED = {
         one_node("y = Conv <auto_pad=\"VALID\", strides=[2]> (x, w)", "double[N, 1, 6] x, double[1, 1, 3] w", "double[] y"),
         {"x": np.arange(6.0).reshape(1, 1, 6), "w": np.ones((1, 1, 3))}, {"y": np.array([[[3, 9]]], DOUBLE)},
         one_node("y = Conv <strides=[2]> (x, w)", "double[N, 1, 6] x, double[1, 1, 3] w", "double[] y")),
+    "onnx.reference takes the first group's bias and weights for each group": (
+        one_node("y = ConvTranspose <group=2> (x, w, b)", "double[N, 2, 1] x, double[2, 1, 1] w, double[2] b", "double[] y"),
+        {"x": np.ones((1, 2, 1)), "w": np.array([[[2.0]], [[3.0]]]), "b": np.array([10.0, 20.0])},
+        {"y": np.array([[[12], [23]]], DOUBLE)},
+        (one_node("y = ConvTranspose (x, w)", "double[N, 2, 1] x, double[2, 1, 1] w", "double[] y"),
+         {"x": np.ones((1, 2, 1)), "w": np.ones((2, 1, 1))})),
+    "onnx.reference sorts what is unique, wanted or not": (
+        one_node("y = Unique <sorted=0, axis=1> (x)", "int32[1, N] x", "int32[] y"), {"x": np.array([[3, 1, 3, 2]], np.int32)},
+        {"y": np.array([[3, 1, 2]], np.int32)}, one_node("y = Unique <sorted=1, axis=1> (x)", "int32[1, N] x", "int32[] y")),
     "an oracle pads a pool as if its window had no dilations, or its stride did not leave pixels out": (
         one_node("y = AveragePool <auto_pad=\"SAME_LOWER\", dilations=[2], kernel_shape=[2]> (x)", "float[N, 1, 4] x", "float[] y",
                  opset=19),
@@ -315,6 +324,23 @@ def test_a_refusal_that_an_oracle_shares_at_a_node():
     assert report.counts == {"refused, as a node is by onnxruntime": 1} and not report.faults
     other = asked(model, inputs, examine.Refused(400, "node 'LeakyRelu_1' (LeakyRelu): no"))
     assert [fault.kind for fault in other.faults] == ["refused"]
+
+
+def test_a_shape_that_openvino_itself_gives():
+    """Its error is OpenVINO's, where its own package gives that shape, too."""
+    model = onnx.parser.parse_model(one_node("y = Reshape (x, s)", "float[N] x, int64[1] s", "float[] y"))
+    inputs = {"x": np.ones(4, np.float32), "s": np.array([4])}
+    told = examine.Refused(500, "its execution failed: OpenVINO: output 'y' came out with shape [2,2], and not with [4] as said")
+    for said, kinds in ((np.ones((2, 2)), []), (np.ones(4), ["error"])):
+        judge = examine.Judge()
+        try:
+            expected, report = Expected(model, judge, judge), examine.Report("openvino", "openvino")
+            expected.known["openvino", id(inputs)] = {"y": said}
+            examine.Check(Scripted([told]), "m", expected, report, 1e-4, ["", {}]).alone("set 0", inputs)
+        finally:
+            judge.close()
+        assert [fault.kind for fault in report.faults] == kinds
+        assert report.counts["failed: OpenVINO itself gives another shape"] == (0 if kinds else 1)
 
 
 def test_sums_of_bfloat16():

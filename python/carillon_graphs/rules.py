@@ -284,6 +284,17 @@ def padded_convolution(seen: Seen) -> Results:
     return {0: seen.with_attributes(auto_pad=None, pads=explicit_pads(seen, weights.shape[2:]))[0]}
 
 
+@rule("onnx.reference takes the first group's bias and weights for each group", "each group of a ConvTranspose has its own",
+      "ConvTranspose", oracle="onnx.reference")
+def grouped_transposed_convolution(seen: Seen) -> Results:
+    if seen.attribute("group", 1) == 1:
+        return {}
+    names = [name for name in seen.node.input if name]
+    wide = dict(zip(names, (array.astype(np.float32) for array in seen.taken if array is not None), strict=True))
+    ran = seen.again(seen.node, wide)  # which onnxruntime has in float32
+    return {0: ran.made[0].astype(seen.made[0].dtype) if ran.by == "onnxruntime" else None}
+
+
 def one_each(numbers) -> bool:
     return all(number == 1 for number in numbers or ())
 
@@ -316,6 +327,16 @@ def plain_recurrence(seen: Seen) -> Results:
 def gathers_nothing(seen: Seen) -> Results:
     places = seen.taken[1]
     return {} if places.size else {0: np.zeros(places.shape, seen.made[0].dtype)}
+
+
+@rule("onnx.reference sorts what is unique, wanted or not", "without `sorted` it is in the order in which it comes", "Unique",
+      oracle="onnx.reference")
+def unsorted(seen: Seen) -> Results:
+    x, axis = seen.taken[0], seen.attribute("axis")
+    if seen.attribute("sorted", 1) or not x.size:
+        return {}
+    _, first = np.unique(x, return_index=True, axis=axis)
+    return {0: np.take(x.ravel() if axis is None else x, np.sort(first), axis=axis or 0)}
 
 
 # -- a model by them
