@@ -516,9 +516,8 @@ DataWatch DataWatch::add(ov::Model& model) {
       bound_step(node);  // nothing tells of it, but the process lives
     if (inside || always_writes(node)) return;
     const auto outputs = node.outputs();
-    if (!makes_some_of_none(node) && std::ranges::none_of(outputs, [](const auto& each) {
-          return has_elements(each.get_partial_shape());
-        }))
+    if (std::ranges::none_of(outputs,
+                             [](const auto& each) { return has_elements(each.get_partial_shape()); }))
       return;
     for (const ov::Output<ov::Node>& operand : node.input_values()) {
       if (is_constant(operand) || !may_be_empty(operand.get_partial_shape())) continue;
