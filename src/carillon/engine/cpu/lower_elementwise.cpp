@@ -158,8 +158,8 @@ bool lower_binary(PlanBuilder& builder, const graph::Node& node) {
   }
   const Dims dims = left.desc.get_dims();
   FusedPostOps fused, kept;
-  bool fuse = append_post_ops(builder, node, 0, node.post_ops.size(), dims, fused) &&
-              !loses_channels(fused, dims);
+  bool fuse =
+      append_post_ops(builder, node, 0, node.post_ops.size(), dims, fused) && !loses_channels(fused, dims);
   using Made = MadePrimitive<dnnl::binary>;
   const auto make = [&](const FusedPostOps& ops) -> const Made& {
     Looks looks{.what = "binary" + std::to_string(static_cast<int>(algorithm)),

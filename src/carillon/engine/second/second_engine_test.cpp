@@ -458,8 +458,7 @@ TEST_P(SecondModels, AnIfWhoseBranchesTakeAResultOfTheModel) {
   m.node("Neg", {"i"}, {"y"}).output("a").output("y");
   const Both both = compile_both(m, {.batched = false}, {.batch_sizes = {1}});
   ASSERT_NE(both.ours, nullptr);
-  expect_close(answer_of(*both.theirs, *both.theirs->plan(1)),
-               answer_of(*both.ours, *both.ours->plan(1)));
+  expect_close(answer_of(*both.theirs, *both.theirs->plan(1)), answer_of(*both.ours, *both.ours->plan(1)));
 }
 
 TEST_P(SecondModels, OpenModelsRunAtAnySize) {

@@ -170,7 +170,8 @@ Result<> group_normalization(const Node& node, Inputs inputs, Outputs outputs) {
         const std::int64_t which = parameters == channels ? c : g;
         const C scale = load(inputs[1].as<T>()[which]) * inverse;
         const C bias = load(inputs[2].as<T>()[which]);
-        // The mean is taken away first: equal numbers give the bias, whatever 1 / sqrt(epsilon) makes of them.
+        // The mean is taken away first: equal numbers give the bias, whatever 1 / sqrt(epsilon) makes of
+        // them.
         for (std::int64_t i = 0; i < along.inner; ++i)
           y[i] = store<T>((load(x[i]) - moments.mean) * scale + bias);
       }

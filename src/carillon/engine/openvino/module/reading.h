@@ -7,10 +7,10 @@
 
 namespace carillon::engine::second {
 
-// The model in an ONNX file. By a file's path OpenVINO 2026.4 reads an If wrongly whose branches take a result
-// of the model: the If gives that result itself. By the file's bytes it reads it well, so a file with an If is
-// read so. Throws what OpenVINO throws, and std::runtime_error for a file with an If whose weights lie in other
-// files, which bytes do not lead to.
+// The model in an ONNX file. By a file's path OpenVINO 2026.4 reads an If wrongly whose branches take a
+// result of the model: the If gives that result itself. By the file's bytes it reads it well, so a file with
+// an If is read so. Throws what OpenVINO throws, and std::runtime_error for a file with an If whose weights
+// lie in other files, which bytes do not lead to.
 std::shared_ptr<ov::Model> read_onnx(ov::Core& core, const std::string& file);
 
 }  // namespace carillon::engine::second
