@@ -326,6 +326,14 @@ def test_a_refusal_that_an_oracle_shares_at_a_node():
     assert [fault.kind for fault in other.faults] == ["refused"]
 
 
+def test_what_openvino_fails_at_is_no_answer():
+    """Its LRN over 5 channels fails at open extents; an answer would be that of the run before."""
+    from carillon_graphs.judges import OpenVino
+    model = onnx.parser.parse_model(one_node("y = LRN <size=5> (x)", "float[N, M, K, L] x", "float[] y"))
+    with pytest.raises(RuntimeError, match="LRN"):
+        OpenVino(model)({"x": numbers((2, 2, 2, 3))})
+
+
 def test_a_shape_that_openvino_itself_gives():
     """Its error is OpenVINO's, where its own package gives that shape, too."""
     model = onnx.parser.parse_model(one_node("y = Reshape (x, s)", "float[N] x, int64[1] s", "float[] y"))
