@@ -456,6 +456,7 @@ TEST_P(SecondModels, AnIfWhoseBranchesTakeAResultOfTheModel) {
   m.i64("none", {0}, {}).node("Reshape", {"some", "none"}, {"one"});
   m.node("If", {"one"}, {"i"}).set("then_branch", yes).set("else_branch", no);
   m.node("Neg", {"i"}, {"y"}).output("a").output("y");
+  m.node("Max", {"i"}, {"z"}).output("z");  // which has both names, of which its own is to be told
   const Both both = compile_both(m, {.batched = false}, {.batch_sizes = {1}});
   ASSERT_NE(both.ours, nullptr);
   expect_close(answer_of(*both.theirs, *both.theirs->plan(1)), answer_of(*both.ours, *both.ours->plan(1)));

@@ -54,10 +54,11 @@ ov::PartialShape open_shape_of(const graph::Shape& shape, ov::Dimension open) {
 }
 
 std::string name_of(const ov::Output<const ov::Node>& port) {
-  // Of several names the one that the node has is the file's own.
+  // Of several names the one that the node has is the file's own; a result's has the place behind.
   const auto& names = port.get_names();
   const std::string& friendly = port.get_node()->get_friendly_name();
-  if (names.contains(friendly)) return friendly;
+  for (const std::string& own : {friendly, friendly.substr(0, friendly.rfind("/sink_port_"))})
+    if (names.contains(own)) return own;
   return names.empty() ? friendly : *std::ranges::min_element(names);
 }
 
