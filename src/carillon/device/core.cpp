@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <tuple>
 #include <utility>
 
@@ -28,6 +29,7 @@ Core::Core(const Limits& limits)
   const std::size_t reserved = std::min(limits.queue, limits.reserved);
   for (int i = 0; i < limits.streams; ++i)
     streams_.push_back({.queue = WindowQueue(limits.queue, limits.reserved),
+                        .cold = WindowQueue(limits.queue, limits.reserved),
                         .workspace = RangeLedger(limits.workspace),
                         .place = static_cast<std::size_t>(i) < limits.places.size()
                                      ? limits.places[static_cast<std::size_t>(i)]
@@ -77,7 +79,12 @@ Slot Core::take_slot(ActionKind kind, ActionId id, ModelId model) {
   const Slot slot = free.back();
   free.pop_back();
   Action& action = actions_[slot];
-  action = {.id = id, .model = model, .kind = kind};
+  action = {.id = id, .model = model, .number = numbers_++, .kind = kind};
+  if (kind == ActionKind::load && known(model)) {
+    Model& m = models_[model.index()];
+    if (m.loads++ == 0) m.first_load = action.number;
+    action.counted = true;
+  }
   return slot;
 }
 
@@ -90,7 +97,18 @@ void Core::free_slot(Slot slot) {
     --loads_open_;
   }
   action.state = State::free;
+  if (action.counted) count_out(action);
   free_of(action.kind).push_back(slot);
+}
+
+// A LOAD is open no more.
+void Core::count_out(Action& load) {
+  load.counted = false;
+  Model& model = models_[load.model.index()];
+  if (--model.loads == 0 || model.first_load != load.number) return;
+  model.first_load = std::numeric_limits<std::uint64_t>::max();
+  for (const Action& other : actions_)
+    if (other.counted && other.model == load.model) model.first_load = std::min(model.first_load, other.number);
 }
 
 // From here on nobody finds it by its id. (Ids that come twice are somebody's mistake, not ours to die of.)
@@ -108,9 +126,11 @@ void Core::drop_memory(Action& action) {
 }
 
 void Core::report(Slot slot, ActionStatus status, Commands& out, Failure failure) {
+  const Action& action = actions_[slot];
   drop_memory(actions_[slot]);
   out.push_back({.kind = Kind::report, .status = status, .failure = failure, .slot = slot});
   free_slot(slot);
+  if (action.kind == ActionKind::load && known(action.model)) end_wait(action.model, out);
 }
 
 void Core::wake(Executor executor, Commands& out) {
@@ -405,7 +425,7 @@ void Core::own_gathered(Slot slot, const Gathered& result, TimePoint now, Comman
   --in_hand_;
   if (!take_result(slot, result, out)) return look_again(stream, executor, out);
   if (!loaded(action.model)) {
-    report(slot, ActionStatus::not_loaded, out);
+    if (!wait_for_load(stream, slot)) report(slot, ActionStatus::not_loaded, out);
     return look_again(stream, executor, out);
   }
   if (!in_the_way(stream, action.units, now) && take_workspace(action)) return launch(executor, slot, out);
@@ -434,10 +454,56 @@ bool Core::take_workspace(Action& action) {
 }
 
 TimePoint Core::turn_stream(Executor executor, TimePoint now, Commands& out) {
-  const TimePoint next = begin_next(executor, now, out);
-  const Stream& stream = streams_[executor - first_stream];
+  Stream& stream = streams_[executor - first_stream];
+  while (stream.cold.size() > 0 && stream.cold.front().window.latest < now) {
+    const Slot slot = stream.cold.front().slot;
+    stream.cold.remove(slot);
+    report(slot, ActionStatus::too_late, out);
+  }
+  TimePoint next = begin_next(executor, now, out);
   if (stream.running == no_slot) release_held(stream, out);
+  if (stream.cold.size() > 0)
+    next = std::min(next, saturating_add(stream.cold.front().window.latest, Duration{1}));
   return next;
+}
+
+// A LOAD of its model that was submitted before it is open.
+bool Core::load_comes(const Action& infer) const {
+  const Model& model = models_[infer.model.index()];
+  return model.loads > 0 && model.first_load < infer.number;
+}
+
+// An INFER that has left its stream's queue, as its model is not there. False where it has nothing to wait for.
+bool Core::wait_for_load(Stream& stream, Slot slot) {
+  Action& action = actions_[slot];
+  if (!load_comes(action)) return false;
+  action.cold = true;
+  Entry entry = this->entry(slot);
+  entry.order = entry.window.latest;
+  stream.cold.push(entry);
+  return true;
+}
+
+// A LOAD of the model has ended. What waited for it, and for no other, is in its stream's order again.
+void Core::end_wait(ModelId model, Commands& out) {
+  for (std::size_t i = 0; i < streams_.size(); ++i) {
+    Stream& stream = streams_[i];
+    while (const Entry* const entry = stream.cold.find_first([&](const Entry& each) {
+      const Action& action = actions_[each.slot];
+      return action.model == model && (loaded(model) || !load_comes(action));
+    })) {
+      const Slot slot = entry->slot;
+      stream.cold.remove(slot);
+      actions_[slot].cold = false;
+      stream.queue.push(this->entry(slot));
+      if (stream.queue.front().slot != slot) continue;
+      if (stream.running == no_slot || (stream.place.ahead && stream.ahead == no_slot))
+        wake(executor(slot), out);
+      // One that gathers for itself looks before it launches.
+      if (stream.running != no_slot && actions_[stream.running].state == State::running)
+        yield_to_first(stream, out);
+    }
+  }
 }
 
 TimePoint Core::begin_next(Executor executor, TimePoint now, Commands& out) {
@@ -462,7 +528,7 @@ TimePoint Core::begin_next(Executor executor, TimePoint now, Commands& out) {
       continue;
     }
     if (!action.begun && !loaded(action.model)) {
-      report(slot, ActionStatus::not_loaded, out);
+      if (!wait_for_load(stream, slot)) report(slot, ActionStatus::not_loaded, out);
       continue;
     }
     if (!action.gathered) {
@@ -705,7 +771,7 @@ void Core::evict(ActionId id, After after, TimePoint order, TimePoint, Commands&
       return;
     case State::exec_queued:
       if (after == After::resume && !action.begun) break;
-      stream.queue.remove(slot);
+      (action.cold ? stream.cold : stream.queue).remove(slot);
       if (after == After::resume) {
         action.wanted = After::resume;  // should it go on before what it is to make way for is there
         action.resume_order = order;
@@ -776,6 +842,7 @@ void Core::empty_queues() {
   input_.clear();
   for (Stream& stream : streams_) {
     stream.queue.clear();
+    stream.cold.clear();
     stream.starved = stream.held = false;
   }
   unmaps_.clear();

@@ -90,6 +90,10 @@ using Commands = std::vector<Command>;
 // reserves its piece of the I/O cache in INPUT and gives it back at its end. A run has its own workspace from
 // its first kernel to its last, of its stream's; streams do not wait for each other's.
 //
+// An INFER whose turn comes while its model is not there waits for LOADs of the model that were submitted
+// before the INFER, within its window, and those behind it go on. Then it has its place in its stream's order
+// again. It does not wait for a LOAD that was submitted later, which may be of another version.
+//
 // UNLOAD is effective at once: what starts later finds the model not loaded. Its pages come back when no run
 // of the model is under way (those that wait to resume included; UnloadAction::discard ends them), and a
 // copy that is has ended; till then it is parked, and every LOAD of the
@@ -260,6 +264,7 @@ class Core {
     ActionId id;
     ModelId model;
     Window window;
+    std::uint64_t number = 0;            // in the order of submission
     std::optional<std::uint64_t> pages;  // of a LOAD
     TimePoint resume_order;
     RangeLedger::Piece io, workspace;
@@ -274,6 +279,8 @@ class Core {
     ActionKind kind{};
     State state = State::free;
     bool gathered = false;  // its rows are there
+    bool cold = false;      // it waits for a LOAD, in its stream's `cold`
+    bool counted = false;   // a LOAD: among Model::loads
     bool begun = false;     // a kernel of it was launched
     bool orphaned = false;
     bool ending = false;  // it was told to end before its next kernel
@@ -284,12 +291,15 @@ class Core {
     std::uint64_t next_pages = 0;     // from its next LOAD on
     std::vector<std::uint32_t> held;  // pages() of them where it is not absent
     Residence residence = Residence::absent;
-    std::uint32_t uses = 0;  // runs that have begun and not ended
+    std::uint32_t uses = 0;   // runs that have begun and not ended
+    std::uint32_t loads = 0;  // LOADs of it that are open,
+    std::uint64_t first_load = 0;  // and the least of their numbers
     Slot first_parked = no_slot, last_parked = no_slot;
   };
 
   struct Stream {
     WindowQueue queue;
+    WindowQueue cold;  // what waits for a LOAD, by the end of its window
     RangeLedger workspace;
     Slot running = no_slot;  // or has its rows gathered for it
     Slot ahead = no_slot;    // is launched behind that
@@ -311,6 +321,10 @@ class Core {
   void release_pages(Model& model);
   void drop_memory(Action& action);
   void park(Slot slot);
+  void count_out(Action& load);
+  bool load_comes(const Action& infer) const;
+  bool wait_for_load(Stream& stream, Slot slot);
+  void end_wait(ModelId model, Commands& out);
   void settle(Model& model, Commands& out);
   void begin_unmap(Slot slot, Commands& out);
   void end_use(Action& action, Commands& out);
@@ -345,7 +359,8 @@ class Core {
   std::vector<Action> actions_;
   std::array<std::vector<Slot>, 2> free_;  // of INFERs; of LOADs and UNLOADs
   std::size_t loads_open_ = 0, infers_open_ = 0;
-  std::size_t in_hand_ = 0;  // of executors
+  std::size_t in_hand_ = 0;    // of executors
+  std::uint64_t numbers_ = 0;  // of actions that were submitted
   IndexTable infers_by_id_;
 
   WindowQueue load_, input_, output_;

@@ -322,9 +322,9 @@ TEST(DeviceCore, UnloadWaitsForTheRunAndALoadForTheUnload) {
   const Slot other = d.load(4, 1);
   EXPECT_TRUE(d.take(Kind::copy, 4)) << "another model's goes on";
   d.copied(other);
-  d.ready(5, 0);  // finds it gone once its turn comes
+  d.ready(5, 0);  // finds it gone once its turn comes, and that it is coming again
   d.ended(run);
-  EXPECT_EQ(d.reported(5), "not_loaded");
+  EXPECT_EQ(d.reported(5), "");
   ASSERT_TRUE(d.take(Kind::unmap, 2));
   EXPECT_FALSE(d.take(Kind::copy, 3)) << "not before the pages are back";
   d.unmapped(unload);
@@ -332,6 +332,117 @@ TEST(DeviceCore, UnloadWaitsForTheRunAndALoadForTheUnload) {
   d.copied(again);
   EXPECT_EQ(d.reported(2) + d.reported(3), "successsuccess");
   EXPECT_TRUE(d.core.loaded(ModelId{0}));
+  EXPECT_TRUE(d.take(Kind::launch, 5));
+}
+
+TEST(DeviceCore, AnInferWaitsForTheLoadOfItsModelAndOthersGoOn) {
+  Driven d(limits());
+  d.bring(0, 1);
+  const Slot load = d.load(1, 0);
+  d.ready(2, 0);
+  EXPECT_FALSE(d.take(Kind::launch, 2));
+  EXPECT_EQ(d.reported(2), "");
+  const Slot other = d.ready(3, 1);
+  ASSERT_TRUE(d.take(Kind::launch, 3)) << "its model is there";
+  d.ready(4, 1);
+  d.copied(load);
+  EXPECT_EQ(d.reported(1), "success");
+  EXPECT_FALSE(d.take(Kind::launch, 2)) << "beside another run";
+  d.ended(other);
+  EXPECT_TRUE(d.take(Kind::launch, 2)) << "in its place: before what came later";
+  EXPECT_FALSE(d.take(Kind::launch, 4));
+}
+
+TEST(DeviceCore, AnInferThatWaitsForALoadStartsAsThatEnds) {
+  Driven d(limits());
+  const Slot load = d.load(1, 0);
+  d.ready(2, 0, {TimePoint::min(), at(5ms)});
+  d.now = at(5ms);  // the end of its window belongs to it
+  d.copied(load);
+  EXPECT_TRUE(d.take(Kind::launch, 2));
+}
+
+TEST(DeviceCore, AnInferWaitsForALoadWithinItsWindowOnly) {
+  Driven d(limits());
+  const Slot load = d.load(1, 0);
+  d.ready(2, 0, {TimePoint::min(), at(5ms)});
+  d.ready(3, 0, {TimePoint::min(), at(4ms)});
+  Commands out;
+  EXPECT_EQ(d.core.turn(stream0, at(1ms), out), at(4ms) + 1ns) << "when the first window has closed";
+  d.tick(at(4ms) + 1ns);
+  EXPECT_EQ(d.reported(3), "too_late");
+  EXPECT_EQ(d.reported(2), "");
+  d.tick(at(5ms));
+  EXPECT_EQ(d.reported(2), "");
+  d.tick(at(6ms));
+  EXPECT_EQ(d.reported(2), "too_late");
+  d.copied(load);
+  EXPECT_FALSE(d.take(Kind::launch, 2));
+}
+
+TEST(DeviceCore, AnInferWhoseLoadComesToNothingFindsNoWeights) {
+  Driven d(limits(), {1, 1, 5});
+  const Slot load = d.load(1, 0);
+  d.ready(2, 0);
+  d.copied(load, false);
+  EXPECT_EQ(d.reported(1) + " " + d.reported(2), "failed not_loaded");
+  // One that is refused in its turn.
+  const Slot copying = d.load(3, 1);
+  d.load(4, 2);
+  d.load(5, 0, {TimePoint::min(), at(1ms)});
+  d.ready(6, 2);
+  d.ready(7, 0);
+  EXPECT_EQ(d.reported(6) + d.reported(7), "");
+  d.now = at(2ms);
+  d.copied(copying);
+  EXPECT_EQ(d.reported(4) + " " + d.reported(5), "no_memory too_late");
+  EXPECT_EQ(d.reported(6) + " " + d.reported(7), "not_loaded not_loaded");
+}
+
+TEST(DeviceCore, AnInferWaitsForTheSecondLoadWhereTheFirstFails) {
+  Driven d(limits());
+  const Slot first = d.load(1, 0);
+  d.load(2, 0);
+  d.ready(3, 0);
+  d.copied(first, false);
+  EXPECT_EQ(d.reported(3), "");
+  ASSERT_TRUE(d.take(Kind::copy, 2));
+  d.copied(d.last.slot);
+  EXPECT_TRUE(d.take(Kind::launch, 3));
+}
+
+// It may be of another version of the model than the INFER.
+TEST(DeviceCore, AnInferDoesNotWaitForALoadThatWasToldLater) {
+  Driven d(limits());
+  d.bring(0, 1);
+  const Slot run = d.ready(1, 1);
+  ASSERT_TRUE(d.take(Kind::launch, 1));
+  d.ready(2, 0);
+  const Slot load = d.load(3, 0);
+  ASSERT_TRUE(d.take(Kind::copy, 3));
+  d.ready(4, 0);
+  d.ended(run);
+  EXPECT_EQ(d.reported(2) + "," + d.reported(4), "not_loaded,");
+  d.copied(load);
+  EXPECT_TRUE(d.take(Kind::launch, 4));
+}
+
+TEST(DeviceCore, AnInferThatWaitsForALoadIsStoppedAsAny) {
+  Driven d(limits());
+  const Slot load = d.load(1, 0);
+  d.ready(2, 0);
+  d.evict(2, After::drop);
+  EXPECT_EQ(d.reported(2), "stopped");
+  d.copied(load);
+  EXPECT_FALSE(d.take(Kind::launch, 2));
+  // Nor does it outlive the device.
+  d.unload(3, 0);
+  ASSERT_TRUE(d.take(Kind::unmap, 3));
+  d.unmapped(d.last.slot);
+  d.load(4, 0);
+  d.ready(5, 0);
+  d.core.retire();
+  EXPECT_EQ(d.core.open(), 1U) << "the copy that an executor has in hand";
 }
 
 TEST(DeviceCore, UnloadUnderACopyFollowsIt) {
@@ -699,6 +810,16 @@ TEST(DeviceCore, NobodyOvertakesWhatMayBeginInAStreamThatGoesFirst) {
   EXPECT_EQ(out.size(), said);
   d.core.turn(stream0 + 1, d.now, out);
   EXPECT_EQ(out.back().kind, Kind::launch);
+}
+
+TEST(DeviceCore, AnInferThatWaitsForALoadIsInNobodysWay) {
+  Driven d(three_ranks());
+  d.streams = 3;
+  d.bring(1, 1);
+  d.load(2, 0);
+  d.ready(3, 0, open_window, 10, 0, 1);  // of the stream that goes first
+  d.ready(4, 1);
+  EXPECT_TRUE(d.take(Kind::launch, 4));
 }
 
 TEST(DeviceCore, AnUnloadDiscardsRunsWhereItIsTold) {

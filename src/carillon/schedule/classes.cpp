@@ -747,9 +747,7 @@ void Classed::ended(const ActionDone& done, const Flight& flight, TimePoint now,
   // What is under way gives room when it has ended; where nothing is, there will never be any.
   d.full = done.status == ActionStatus::no_memory && (d.patient > 0 || d.normal > 0 || !d.flying.empty());
   update_room(id);
-  const auto failure = d.full                                  ? Book::Failure::no_room
-                       : done.status == ActionStatus::too_late ? Book::Failure::late
-                                                               : Book::failure_of(done.status);
+  const auto failure = d.full ? Book::Failure::no_room : Book::failure_of(done.status);
   for (const RequestId request : flight.requests) {
     const std::uint32_t index = *kept_by_id_.find(request);
     if (success || kept_[index].gone)
@@ -764,7 +762,7 @@ void Classed::ended(const ActionDone& done, const Flight& flight, TimePoint now,
 void Classed::give_back(std::uint32_t index, Book::Failure failure, TimePoint now, Actions& out) {
   const Kept& k = kept_[index];
   if (k.gone) return forget(index);
-  const Reason reason = failure == Book::Failure::late ? Reason::rejected_late : Reason::device_failed;
+  const Reason reason = Book::reason_of(failure);
   if (!book_.try_again(k.request.id, failure)) return refuse(index, reason, TimePoint::max(), out);
   if (k.request.cls == Class::real_time)
     place(index, reason, now, out);

@@ -166,7 +166,7 @@ void Central::give_back(Fleet::Flight& flight, Book::Failure failure, TimePoint 
     if (possible && book_.try_again(request.id, failure))
       enqueue(request, now);
     else
-      book_.refuse(request.id, possible ? Reason::device_failed : fleet_.why_not(model), TimePoint::max(),
+      book_.refuse(request.id, possible ? Book::reason_of(failure) : fleet_.why_not(model), TimePoint::max(),
                    out);
   }
 }

@@ -245,7 +245,7 @@ void Clockwork::done(const ActionDone& event, TimePoint now, Actions& out) {
 // Requests of an INFER that did not succeed (none as status: its device went) wait again, or are refused.
 void Clockwork::give_back(const SentAction& infer, std::optional<ActionStatus> status, TimePoint now,
                           Actions& out) {
-  const bool late = status == ActionStatus::too_late;
+  const bool late = status && Book::failure_of(*status) == Book::Failure::late;
   int touched = 0;  // ranks, as bits
   for (const RequestId id : infer.requests) {
     OpenRequest* open = requests_.find(id);

@@ -97,7 +97,7 @@ void Fcfs::done(const ActionDone& event, TimePoint now, Actions& out) {
         }
         break;
       }
-      give_back(*finished, Book::Failure::failed, out);
+      give_back(*finished, Book::failure_of(event.status), out);
       if (state_.residence(finished->device, model) == Residence::absent) displace(model, finished->device);
       offer(model, now, out);
       break;
@@ -127,7 +127,7 @@ void Fcfs::give_back(const SentAction& infer, Book::Failure failure, Actions& ou
     const bool possible = !infer.outdated || state_.can_hold(infer.model);
     if (!possible || !book_.try_again(id, failure)) {
       const Reason reason = !state_.served(infer.model) ? Reason::no_model
-                            : possible                  ? Reason::device_failed
+                            : possible                  ? Book::reason_of(failure)
                                                         : Reason::no_device;
       requests_.erase(id);
       book_.refuse(id, reason, TimePoint::max(), out);

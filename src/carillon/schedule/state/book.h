@@ -1,7 +1,7 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
+#include <optional>
 
 #include "carillon/schedule/action.h"
 #include "carillon/schedule/id_map.h"
@@ -14,9 +14,10 @@ namespace carillon::schedule {
 // thread-safe.
 class Book {
  public:
-  // INFERs of a request that may fail before it is refused. Those that came too late for their window are
-  // counted by themselves, and so are devices that went while they had it: perhaps it is what breaks them.
-  explicit Book(int attempts = 3, int late_attempts = std::numeric_limits<int>::max(), int losses = 3)
+  // INFERs of a request that may fail before it is refused. Those that came too late are counted by themselves
+  // where `late_attempts` is given. Devices that went while they had it always are: perhaps it is what breaks
+  // them.
+  explicit Book(int attempts = 3, std::optional<int> late_attempts = std::nullopt, int losses = 3)
       : attempts_(attempts), late_attempts_(late_attempts), losses_(losses) {}
 
   void refuse(RequestId id, Reason reason, TimePoint would_finish, Actions& out) {
@@ -31,20 +32,33 @@ class Book {
   // Its INFER did not succeed. False where it was tried often enough: then it is to be refused.
   enum class Failure : std::uint8_t {
     failed,
-    late,     // it came too late for its window
+    late,     // it came too late for its window, or its LOAD did
     lost,     // it went with its device
     stopped,  // by the policy: does not count
     no_room,  // other INFERs' tensors were in the way of its own: likewise
   };
   static Failure failure_of(ActionStatus status) {
-    return status == ActionStatus::stopped ? Failure::stopped : Failure::failed;
+    switch (status) {
+      case ActionStatus::stopped:
+        return Failure::stopped;
+      case ActionStatus::too_late:
+      case ActionStatus::not_loaded:
+        return Failure::late;
+      default:
+        return Failure::failed;
+    }
+  }
+  // Why it is refused then.
+  static Reason reason_of(Failure failure) {
+    return failure == Failure::late ? Reason::rejected_late : Reason::device_failed;
   }
   [[nodiscard]] bool try_again(RequestId id, Failure failure) {
     Tries tries = tries_.erase(id).value_or(Tries{});
-    tries.failed += failure == Failure::failed ? 1 : 0;
-    tries.late += failure == Failure::late ? 1 : 0;
+    const bool late = failure == Failure::late && late_attempts_;
+    tries.late += late ? 1 : 0;
+    tries.failed += failure == Failure::failed || (failure == Failure::late && !late) ? 1 : 0;
     tries.lost += failure == Failure::lost ? 1 : 0;
-    if (tries.failed >= attempts_ || tries.late >= late_attempts_ || tries.lost >= losses_) return false;
+    if (tries.failed >= attempts_ || (late && tries.late >= *late_attempts_) || tries.lost >= losses_) return false;
     if (tries.failed + tries.late + tries.lost > 0) tries_.insert(id, tries);
     return true;
   }
@@ -53,7 +67,9 @@ class Book {
   struct Tries {
     int failed = 0, late = 0, lost = 0;
   };
-  int attempts_, late_attempts_, losses_;
+  int attempts_;
+  std::optional<int> late_attempts_;
+  int losses_;
   IdMap<RequestId, Tries> tries_;  // of those that were tried in vain: few
 };
 

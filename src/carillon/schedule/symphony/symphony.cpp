@@ -318,7 +318,7 @@ void Symphony::give_back(Fleet::Flight& flight, Book::Failure failure, TimePoint
     if (possible && book_.try_again(request.id, failure))
       machines_[model.index()].enqueue(request);
     else
-      book_.refuse(request.id, possible ? Reason::device_failed : fleet_.why_not(model), TimePoint::max(),
+      book_.refuse(request.id, possible ? Book::reason_of(failure) : fleet_.why_not(model), TimePoint::max(),
                    out);
   }
   update(model, now, out);

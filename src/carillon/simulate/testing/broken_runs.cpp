@@ -73,6 +73,15 @@ const Fault of_runs[] = {
      }},
     {"refused for weights that are there",
      [](World& w) { w.end = ends_as(ActionStatus::success, ActionStatus::not_loaded); }},
+    {"did not wait for its weights",
+     [](World& w) {
+       w.decides = each<Infer>([](Infer& i, TimePoint) { i.model.value = 2; });
+       w.decision = [](Checker&, schedule::Event&, TimePoint now, schedule::Actions& actions) {
+         if (const Infer* i = first<Infer>(actions); i != nullptr && i->id.value < 5)
+           actions.insert(actions.begin(), Load{far_id, i->device, i->model, {now + 1h, TimePoint::max()}, 5ms});
+         return true;
+       };
+     }},
     {"refused within its window",
      [](World& w) { w.end = ends_as(ActionStatus::success, ActionStatus::too_late); }},
     {"refused within its window",

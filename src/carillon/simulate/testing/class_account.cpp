@@ -33,6 +33,7 @@ void ClassAccount::problem(const std::string& kind, ActionId id, TimePoint at) {
 // Of what becomes ready at that very moment it is a matter of what was known first: that it would, with its
 // message, or what else happens then.
 bool ClassAccount::is_there(const Sent& action, TimePoint at) const {
+  if (cold_(action, at)) return false;
   return action.ready < at || (action.ready == at && (action.heard == at || action.heard < planned_));
 }
 
@@ -72,6 +73,11 @@ TimePoint ClassAccount::due(std::size_t rank, const Sent& action) const {
   return at;
 }
 
+// When what waits for a LOAD is refused.
+TimePoint ClassAccount::given_up(const Sent& action) const {
+  return std::max(action.ready, saturating_add(saturating_add(action.window.latest, 1ns), -clock_));
+}
+
 // Nothing runs there, and something begins then, or goes on, once all is refused that has to be.
 bool ClassAccount::may_start(std::size_t rank, TimePoint at) const {
   const Stream& s = streams_[rank];
@@ -104,7 +110,9 @@ std::optional<TimePoint> ClassAccount::yields_at(const Stream& stream) const {
     if (!order) return;
     const std::tuple place(*order, run.action.id);
     if (std::ranges::any_of(stream.waiting,
-                            [&](const Sent& each) { return each.ready <= at && place_of(each) < place; }) ||
+                            [&](const Sent& each) {
+                              return each.ready <= at && !cold_(each, at) && place_of(each) < place;
+                            }) ||
         std::ranges::any_of(stream.suspended,
                             [&](const Run& each) { return place_of_run(each, at) < place; }))
       soonest = at;
@@ -259,7 +267,11 @@ void ClassAccount::started(ActionId id, TimePoint at, const Refusal& refusal) {
     auto& waiting = streams_[rank].waiting;
     const auto found = std::ranges::find(waiting, id, &Sent::id);
     if (found == waiting.end()) continue;
-    start_ = {.rank = rank, .action = *found, .at = at, .refusal = refusal(*found, at)};
+    start_ = {.rank = rank,
+              .action = *found,
+              .at = at,
+              .refusal = refusal(*found, at),
+              .cold = cold_(*found, at - 1ns)};
     waiting.erase(found);
     return;
   }
@@ -317,12 +329,15 @@ void ClassAccount::judge_refusal(const Start& start, ActionStatus status) {
       problem("refused for memory that is there", action.id, start.at);
     return;
   }
+  if (status == ActionStatus::not_loaded && start.cold)
+    problem("did not wait for its weights", action.id, start.at);
   if (start.refusal != status)
     problem(
         status == ActionStatus::too_late ? "refused within its window" : "refused for weights that are there",
         action.id, start.at);
   if (status == ActionStatus::too_late && start.at == action.heard)
     return;  // not even its inputs are fetched
+  if (status == ActionStatus::too_late && start.cold && start.at == given_up(action)) return;
   judge_turn(start);
   s.free_at = std::max(s.free_at, start.at);
 }
@@ -453,6 +468,8 @@ void ClassAccount::finish(TimePoint now) {
   advance(now, false);
   for (std::size_t rank = 0; rank < streams_.size(); ++rank) {
     const Stream& s = streams_[rank];
+    for (const Sent& action : s.waiting)
+      if (cold_(action, now - 1ns) && given_up(action) < now) problem("never started", action.id, now);
     if (s.running) {
       const auto longest = most(*s.running);
       if (longest && busy(*s.running, now) > *longest) problem("never ended", s.running->action.id, now);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -32,11 +33,21 @@ class ClassAccount {
   // What an INFER must come to that starts then, where it may not run.
   using Refusal = std::function<std::optional<schedule::ActionStatus>(const Sent&, TimePoint)>;
 
+  // Whether an INFER waits for a LOAD of its model, should its turn have come.
+  using Cold = std::function<bool(const Sent&, TimePoint)>;
+
   ClassAccount(DeviceId id, const Faults& faults, Duration latency, Problems& problems)
       : id_(id), faults_(faults), latency_(latency), problems_(problems) {}
 
   // The device dies, or starts anew, with that clock: the runs that were under way, by id.
   std::vector<std::pair<ActionId, Ended>> power(Duration clock, TimePoint at);
+
+  // To be called before any other call.
+  void waits_by(Cold cold) { cold_ = std::move(cold); }
+  template <typename Visit>
+  void visit_waiting(Visit&& visit) {
+    for (Stream& s : streams_) std::ranges::for_each(s.waiting, visit);
+  }
 
   bool has(ActionId id) const;
   void sent(const Sent& action);
@@ -77,6 +88,7 @@ class ClassAccount {
     Sent action;
     TimePoint at;
     std::optional<schedule::ActionStatus> refusal;  // what it must come to
+    bool cold = false;                              // a LOAD was open that it had to wait for
   };
 
   Stream& stream(Class cls) { return streams_[static_cast<std::size_t>(cls)]; }
@@ -90,6 +102,7 @@ class ClassAccount {
   static std::tuple<TimePoint, ActionId> place_of_run(const Run& run, TimePoint at);
   TimePoint opens(const Sent& action) const;
   TimePoint due(std::size_t rank, const Sent& action) const;
+  TimePoint given_up(const Sent& action) const;
   bool may_start(std::size_t rank, TimePoint at) const;
   bool blocked(std::size_t rank, TimePoint at) const;
 
@@ -116,6 +129,7 @@ class ClassAccount {
   Duration clock_{0};
   std::array<Stream, 3> streams_;  // by class, which is their rank
   std::optional<Start> start_;
+  Cold cold_;
   std::uint64_t cuts_ = 0;
   TimePoint planned_ = TimePoint::min();  // since when it was known that what happens now would
 };

@@ -31,7 +31,7 @@ std::vector<std::pair<ActionId, DeviceAccount::Ended>> DeviceAccount::power(bool
                                                                             std::uint64_t pages,
                                                                             TimePoint at) {
   std::vector<std::pair<ActionId, Ended>> ran;
-  if (classes_) ran = classes_->power(clock, at);
+  if (classes_) ran = classes().power(clock, at);
   resume(exec_, at);
   if (const auto& run = exec_.running) ran.push_back({run->action.id, {run->start, true, run->ran(at)}});
   for (const Running& run : exec_.suspended)
@@ -49,14 +49,20 @@ std::vector<std::pair<ActionId, DeviceAccount::Ended>> DeviceAccount::power(bool
   return ran;
 }
 
+// Asked anew each time: the account may have been moved.
+ClassAccount& DeviceAccount::classes() {
+  classes_->waits_by([this](const Sent& action, TimePoint at) { return cold(action, at); });
+  return *classes_;
+}
+
 void DeviceAccount::sent(const Sent& action) {
   if (!alive_) return;
-  if (classes_ && action.kind == ActionKind::infer) return classes_->sent(action);
+  if (classes_ && action.kind == ActionKind::infer) return classes().sent(action);
   (action.kind == ActionKind::unload ? unloads_ : executor(action.kind).waiting).push_back(action);
 }
 
 void DeviceAccount::stop(ActionId id, TimePoint heard) {
-  if (classes_) classes_->stop(id, heard);
+  if (classes_) classes().stop(id, heard);
   const auto note = [&](Sent& action) {
     if (action.id == id) action.stopped = std::min(action.stopped, heard);
   };
@@ -66,7 +72,7 @@ void DeviceAccount::stop(ActionId id, TimePoint heard) {
 }
 
 void DeviceAccount::preempt(ActionId id, TimePoint order, TimePoint heard) {
-  if (classes_) return classes_->preempt(id, order, heard);
+  if (classes_) return classes().preempt(id, order, heard);
   const auto note = [&](Sent& action) {
     if (action.id == id) action.preempted.push_back({order, heard});
   };
@@ -86,7 +92,7 @@ void DeviceAccount::resume(Executor& executor, TimePoint at) {
         return std::tie(a.order, a.action.id) < std::tie(b.order, b.action.id);
       });
   for (const Sent& other : executor.waiting)
-    if (other.ready < executor.free_at &&
+    if (other.ready < executor.free_at && !cold(other, executor.free_at) &&
         std::tie(other.window.earliest, other.id) < std::tie(first->order, first->action.id))
       return;
   executor.running = *first;
@@ -125,7 +131,7 @@ bool DeviceAccount::should_have_made_way(const Executor& executor, const Running
   if (later == run.action.preempted.begin()) return false;
   const std::tuple place((later - 1)->order, run.action.id);
   return std::ranges::any_of(executor.waiting, [&](const Sent& other) {
-    return other.ready < since && std::tuple(other.window.earliest, other.id) < place;
+    return other.ready < since && !cold(other, since) && std::tuple(other.window.earliest, other.id) < place;
   });
 }
 
@@ -133,6 +139,27 @@ bool DeviceAccount::should_have_made_way(const Executor& executor, const Running
 bool DeviceAccount::unloading(ModelId model, TimePoint at) const {
   return std::any_of(unloads_.begin(), unloads_.end(),
                      [&](const Sent& unload) { return unload.model == model && unload.heard < at; });
+}
+
+// A LOAD of its model that came before it has not ended.
+bool DeviceAccount::load_comes(const Sent& infer) const {
+  const auto is = [&](const Sent& load) {
+    return load.model == infer.model && std::tie(load.heard, load.id) < std::tie(infer.heard, infer.id);
+  };
+  return (load_.running && is(load_.running->action)) || std::ranges::any_of(load_.waiting, is);
+}
+
+// It waits for a LOAD, should its turn have come.
+bool DeviceAccount::cold(const Sent& action, TimePoint at) const {
+  if (action.kind != ActionKind::infer || action.pages == 0) return false;
+  const std::size_t index = action.model.index();
+  const bool there = index < places_.size() && places_[index] == Place::loaded && !unloading(action.model, at);
+  return !there && load_comes(action);
+}
+
+// When what waits for a LOAD is refused.
+TimePoint DeviceAccount::given_up(const Sent& action) const {
+  return std::max(action.ready, saturating_add(saturating_add(action.window.latest, 1ns), -clock_));
 }
 
 // When the first in line starts, or is refused.
@@ -160,8 +187,8 @@ std::optional<ActionStatus> DeviceAccount::refusal(const Sent& action, TimePoint
 }
 
 void DeviceAccount::started(ActionId id, TimePoint at) {
-  if (classes_ && classes_->has(id))
-    return classes_->started(id, at,
+  if (classes_ && classes().has(id))
+    return classes().started(id, at,
                              [this](const Sent& action, TimePoint then) { return refusal(action, then); });
   Executor* executor = nullptr;
   std::vector<Sent>::iterator found;
@@ -176,6 +203,10 @@ void DeviceAccount::started(ActionId id, TimePoint at) {
   const Sent action = *found;
   executor->waiting.erase(found);
   resume(*executor, at);
+  if (cold(action, at) && refusal(action, at) == ActionStatus::too_late && at == given_up(action)) {
+    at_input_ = {.action = action, .start = at, .refusal = ActionStatus::too_late, .order = {}, .since = {}};
+    return;
+  }
   if (action.kind == ActionKind::infer && refusal(action, at) == ActionStatus::too_late &&
       at == action.heard) {
     at_input_ = {.action = action, .start = at, .refusal = ActionStatus::too_late, .order = {}, .since = {}};
@@ -198,7 +229,7 @@ void DeviceAccount::started(ActionId id, TimePoint at) {
   }
   if (at > action.stopped) problem("started after it was stopped", id, at);
   for (const Sent& other : executor->waiting)
-    if (other.ready < at &&
+    if (other.ready < at && !cold(other, at) &&
         std::tie(other.window.earliest, other.id) < std::tie(action.window.earliest, action.id))
       problem("started out of turn", id, at);
   for (const Running& run : executor->suspended)
@@ -209,7 +240,12 @@ void DeviceAccount::started(ActionId id, TimePoint at) {
     place(action.model) = Place::loading;
     used_ += action.pages;
   }
-  executor->running = {.action = action, .start = at, .refusal = refused, .order = {}, .since = {}};
+  executor->running = {.action = action,
+                       .start = at,
+                       .refusal = refused,
+                       .order = {},
+                       .since = {},
+                       .cold = cold(action, at - 1ns)};
 }
 
 Duration DeviceAccount::least(Duration time) const {
@@ -245,6 +281,7 @@ void DeviceAccount::judge(const Running& ran, ActionStatus status, TimePoint at)
       took == Duration{0} && start == action.ready)
     return;  // whatever it would have come to in its turn
   if (refusal) {
+    if (status == ActionStatus::not_loaded && ran.cold) problem("did not wait for its weights", action.id, at);
     if (status == *refusal && took == Duration{0}) return;
     const bool late = *refusal == ActionStatus::too_late, cold = *refusal == ActionStatus::not_loaded,
                full = *refusal == ActionStatus::no_memory;
@@ -287,8 +324,8 @@ DeviceAccount::Ended DeviceAccount::unload(const Sent& action, ActionStatus stat
                                 executor->last_start <= action.heard);
   }
   if (classes_) {
-    in_use = in_use || classes_->uses(action.model, at);
-    at_its_end = at_its_end || classes_->ended_then(action.model, action.heard, at);
+    in_use = in_use || classes().uses(action.model, at);
+    at_its_end = at_its_end || classes().ended_then(action.model, action.heard, at);
   }
   if (in_use) problem("unloaded under a run", action.id, at);
   if (at != action.heard && !at_its_end) problem("not unloaded when it was told", action.id, at);
@@ -309,7 +346,7 @@ std::optional<DeviceAccount::Ended> DeviceAccount::ended(ActionId id, ActionStat
     return taken;
   };
   if (const auto action = take(unloads_)) return unload(*action, status, at);
-  if (classes_ && classes_->has(id)) return classes_->ended(id, status, at);
+  if (classes_ && classes().has(id)) return classes().ended(id, status, at);
   if (at_input_ && at_input_->action.id == id) {
     const Running refused = *at_input_;
     at_input_.reset();
@@ -320,6 +357,13 @@ std::optional<DeviceAccount::Ended> DeviceAccount::ended(ActionId id, ActionStat
     resume(*executor, at);
     if (executor->running && executor->running->action.id == id) {
       const Running ran = *executor->running;
+      if (ran.action.kind == ActionKind::load) {  // what waited for it is in line from now on
+        const auto in_line = [&](Sent& other) {
+          if (other.model == ran.action.model && cold(other, at)) other.ready = std::max(other.ready, at);
+        };
+        std::ranges::for_each(exec_.waiting, in_line);
+        if (classes_) classes().visit_waiting(in_line);
+      }
       executor->running.reset();
       executor->free_at = at;
       executor->last_model = ran.action.model;
@@ -355,7 +399,7 @@ std::optional<DeviceAccount::Ended> DeviceAccount::ended(ActionId id, ActionStat
 }
 
 void DeviceAccount::finish(TimePoint now) {
-  if (classes_) classes_->finish(now);
+  if (classes_) classes().finish(now);
   for (Executor* executor : {&exec_, &load_}) {
     resume(*executor, now);
     if (executor->running) {
@@ -366,7 +410,9 @@ void DeviceAccount::finish(TimePoint now) {
     }
     const Sent* first = nullptr;
     for (const Sent& action : executor->waiting)
-      if (action.heard < now && (first == nullptr || std::tie(action.window.earliest, action.id) <
+      if (cold(action, now - 1ns)) {
+        if (given_up(action) < now) problem("never started", action.id, now);
+      } else if (action.heard < now && (first == nullptr || std::tie(action.window.earliest, action.id) <
                                                          std::tie(first->window.earliest, first->id)))
         first = &action;
     if (first != nullptr && due(*executor, *first) < now) problem("never started", first->id, now);
