@@ -217,6 +217,10 @@ const Fault of_decisions[] = {
      [](World& w) { w.decides = with<Refuse>([](const Refuse& r, TimePoint) { return r; }); }},
     {"refused what is not open",
      [](World& w) { w.decides = each<Refuse>([](Refuse& r, TimePoint) { r.request.value += 1000; }); }},
+    {"called a failure what none was",
+     [](World& w) {
+       w.decides = each<Refuse>([](Refuse& r, TimePoint) { r.reason = schedule::Reason::device_failed; });
+     }},
     {"refused what runs",
      [](World& w) {
        w.decides = with<Infer>([](const Infer& i, TimePoint now) {

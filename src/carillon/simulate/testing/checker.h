@@ -34,6 +34,7 @@ namespace carillon::simulate::testing {
 // Of the scheduler:
 //   - each request gets one outcome, is refused only once and while it is open, and never runs twice at once,
 //     nor after its outcome or its cancellation, nor after it was refused;
+//   - a request is refused for a device's failure only where devices fail, or were given up;
 //   - an INFER holds requests of its model only, in a batch size of the model, each once, and goes to a
 //   device
 //     that holds the model's weights or is loading them;
@@ -155,6 +156,7 @@ class Checker final : public Observer {
 
   const workload::Scenario& scenario_;
   Options options_;
+  bool gave_up_ = false;  // a device, once
   workload::Clients clients_;
   Tally tally_;
   Problems problems_;
