@@ -54,11 +54,12 @@ ov::PartialShape open_shape_of(const graph::Shape& shape, ov::Dimension open) {
 }
 
 std::string name_of(const ov::Output<const ov::Node>& port) {
-  // Of several names the one that the node has is the file's own; a result's has the place behind.
+  // A result's node has the file's own name with the place behind; its port may have another's, or several.
   const auto& names = port.get_names();
   const std::string& friendly = port.get_node()->get_friendly_name();
-  for (const std::string& own : {friendly, friendly.substr(0, friendly.rfind("/sink_port_"))})
-    if (names.contains(own)) return own;
+  if (const std::size_t place = friendly.rfind("/sink_port_"); place != std::string::npos)
+    return friendly.substr(0, place);
+  if (names.contains(friendly)) return friendly;
   return names.empty() ? friendly : *std::ranges::min_element(names);
 }
 
