@@ -275,3 +275,35 @@ def test_another_engine_keeps_rows_apart_likewise(program, tmp_path, module):
             assert config_of(mine, module, "dense") == 16
             assert config_of(mine, module, "mean") == 0
             assert config_of(mine, module, "mean_config") == MOST
+
+
+@pytest.mark.parametrize("engine", ["carillon", "openvino"])
+def test_rows_that_see_each_other_at_one_size_alone_are_refused_there(program, tmp_path, engine):
+    """Rows are proven apart when the model loads, at sizes of the server's choice; others are looked at as they come."""
+    if engine == "openvino" and not (program.parent / "libcarillon_openvino.so").exists():
+        pytest.skip("built without OpenVINO")
+    # y is x with its rows turned round where x has one column, and x elsewhere: step = 1 - 2 * (columns == 1).
+    nodes = [node("Shape", ["x"], "shape"), node("Gather", ["shape", "one"], "columns"),
+             node("Equal", ["columns", "one"], "is_one"), node("Cast", ["is_one"], "flag", to=TensorProto.INT64),
+             node("Mul", ["flag", "two"], "twice"), node("Sub", ["one", "twice"], "step"),
+             node("Mul", ["flag", "minus"], "first"), node("Where", ["is_one", "low", "high"], "last"),
+             node("Slice", ["x", "first", "last", "axis", "step"], "y", "turn")]
+    constants = [whole("one", 1), whole("two", 2), whole("minus", -1), whole("low", -END), whole("high", END), whole("axis", 0)]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", "T"]) for name in "xy")
+    write_model(tmp_path / "models", "turning", nodes, [x], y, constants)
+    (tmp_path / "models/turning/config.pbtxt").write_text(OPENVINO if engine == "openvino" else "")
+    with serving(program, tmp_path / "models", tmp_path / "log") as server, http_client.InferenceServerClient(server.http) as client:
+        assert client.get_model_config("turning")["max_batch_size"] > 1, "rows are apart at the sizes of the load"
+
+        def ask(rows, columns):
+            tensor = http_client.InferInput("x", [rows, columns], "FP32")
+            data = np.arange(rows * columns, dtype=np.float32).reshape(rows, columns)
+            tensor.set_data_from_numpy(data)
+            return data, client.infer("turning", [tensor], timeout=MINUTE).as_numpy("y")
+
+        for rows, columns in ((1, 3), (3, 3), (2, 5)):
+            data, got = ask(rows, columns)
+            np.testing.assert_array_equal(got, data)
+        for rows in (1, 2):
+            with pytest.raises(InferenceServerException, match="'turn'.* at these sizes alone, so rows cannot be batched"):
+                ask(rows, 1)

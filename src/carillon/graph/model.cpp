@@ -144,20 +144,11 @@ class OnnxModel final : public SignedModel {
     }
   }
 
-  // That rows are proven apart at these extents, too, where they are at the reference. A batch of one is
-  // asked for two rows: more than one row of a request may run there, one after the other.
-  // `graph` is that of the batch, with constants in `store`: it need not be made once more.
+  // That rows are proven apart at these extents, too, where they are at the reference.
   Result<> prove_at(std::int64_t batch, std::span<const std::int64_t> extents, const Result<Graph>& graph,
                     const ConstantStore& store) const {
     if (!proves_ || !signature().batched() || !signature().unproven().empty()) return {};
-    const auto alone = signature().at_extents(1, extents);
-    const auto together = signature().at_extents(std::max<std::int64_t>(2, batch), extents);
-    if (!alone || !together) return {};  // one row is all that it takes
-    const std::string why = why_not_row_by_row(source_, signature(), {*alone, batch == 1 ? &graph : nullptr},
-                                               {*together, batch == 1 ? nullptr : &graph}, &store);
-    if (why.empty()) return {};
-    return fail(ErrorCode::unsupported,
-                why + ", at these sizes alone, so rows cannot be batched; set max_batch_size to 0");
+    return prove_rows_at(source_, signature(), batch, extents, &graph, &store);
   }
 
   Result<std::vector<TensorSpec>> outputs_at(const Signature::Question& question) const {

@@ -50,6 +50,19 @@ std::string why_not_row_by_row(const OnnxGraph& source, const Signature& signatu
   return compared(*one, graph_of(together, made_together), together.question.batch);
 }
 
+Result<> prove_rows_at(const OnnxGraph& source, const Signature& signature, std::int64_t batch,
+                       std::span<const std::int64_t> extents, const Result<Graph>* graph,
+                       const ConstantStore* store) {
+  const auto alone = signature.at_extents(1, extents);
+  const auto together = signature.at_extents(std::max<std::int64_t>(2, batch), extents);
+  if (!alone || !together) return {};  // one row is all that it takes
+  const std::string why = why_not_row_by_row(source, signature, {*alone, batch == 1 ? graph : nullptr},
+                                             {*together, batch == 1 ? nullptr : graph}, store);
+  if (why.empty()) return {};
+  return fail(ErrorCode::unsupported,
+              why + ", at these sizes alone, so rows cannot be batched; set max_batch_size to 0");
+}
+
 std::string why_not_row_by_row(const OnnxGraph& source, const Signature& signature,
                                std::span<const int> batch_sizes, const ConstantStore* store) {
   ConstantStore scratch(store);

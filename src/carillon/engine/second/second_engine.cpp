@@ -102,7 +102,14 @@ class FileModel final : public graph::SignedModel {
 
   const std::shared_ptr<SharedNetwork>& network() const { return network_; }
 
+  // Rows were proven apart at the reference by this graph of the file, and are to be at other extents, too.
+  void proves_by(graph::OnnxGraph graph) { graph_ = std::move(graph); }
+  Result<> prove_rows_at(std::int64_t batch, std::span<const std::int64_t> extents) const {
+    return graph_ ? graph::prove_rows_at(*graph_, signature(), batch, extents, nullptr, nullptr) : Result<>{};
+  }
+
  private:
+  std::optional<graph::OnnxGraph> graph_;
   std::string name_;
   std::shared_ptr<SharedNetwork> network_;
 };
@@ -289,6 +296,7 @@ class OpaqueModel final : public CompiledModel {
     std::vector<std::unique_ptr<const Plan>> out;
     for (const int batch : batches) {
       if (ended != nullptr && *ended) return fail(ErrorCode::cancelled, "nobody wants the plan any more");
+      if (auto ok = source_->prove_rows_at(batch, extents); !ok) return std::unexpected(ok.error());
       auto plan = make_plan(batch, source_->signature().at_extents(batch, extents));
       if (!plan) return std::unexpected(plan.error());
       out.push_back(std::move(*plan));
@@ -413,7 +421,15 @@ class SecondEngine final : public ReadingEngine {
         [&](const Signature::Question& question) { return shared->outputs_at(question); },
         [&](const Signature& found, std::span<const int> sizes) { return why_not(file, found, sizes); });
     if (!signature) return in_context(where, signature.error());
-    return std::make_shared<FileModel>(outline.name, shared, std::move(*signature));
+    const bool proves = (options.batch_from_file || !options.proven_at.empty()) && signature->free().any() &&
+                        signature->batched() && signature->unproven().empty();
+    auto model = std::make_shared<FileModel>(outline.name, shared, std::move(*signature));
+    if (proves && !reads_alone(file)) {
+      auto graph = graph::read_onnx(file);
+      if (!graph) return std::unexpected(graph.error());
+      model->proves_by(*std::move(graph));
+    }
+    return model;
   }
 
   Result<std::shared_ptr<const CompiledModel>> compile(const graph::Model& model,
