@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "carillon/engine/made_up.h"
 #include "carillon/engine/zero_operands.h"
 
 namespace carillon::cli {
@@ -16,8 +17,14 @@ Result<std::vector<Duration>> time_kernels(const engine::Plan& plan, engine::Tea
   engine::ZeroOperands operands(plan, weights, team);
   const auto count = static_cast<std::size_t>(plan.kernels());
   std::vector<Duration> each(count), sum(count, Duration{0});
-  if (auto warm = plan.run({0, plan.kernels()}, operands.binding(), each); !warm)
-    return std::unexpected(warm.error());
+  // Zeros may be bad data to the model: then other data are tried.
+  auto warm = plan.run({0, plan.kernels()}, operands.binding(), each);
+  for (int way = 1; !warm && warm.error().code == ErrorCode::invalid_argument && way < engine::made_up_ways;
+       ++way) {
+    operands.fill(way);
+    warm = plan.run({0, plan.kernels()}, operands.binding(), each);
+  }
+  if (!warm) return std::unexpected(warm.error());
   const TimePoint end = clock.now() + options.at_most;
   int runs = 0;
   do {

@@ -52,7 +52,7 @@ std::string_view words_of(schedule::Reason reason) {
     case schedule::Reason::no_device:
       return "no device has room for the model";
     case schedule::Reason::rejected_late:
-      return "could not start in its window, and there is no time for another try";
+      return "could not start in its window, too often or with no time for another try";
     case schedule::Reason::no_model:
       return "the model is not served any more";
   }

@@ -108,7 +108,8 @@ void Core::count_out(Action& load) {
   if (--model.loads == 0 || model.first_load != load.number) return;
   model.first_load = std::numeric_limits<std::uint64_t>::max();
   for (const Action& other : actions_)
-    if (other.counted && other.model == load.model) model.first_load = std::min(model.first_load, other.number);
+    if (other.counted && other.model == load.model)
+      model.first_load = std::min(model.first_load, other.number);
 }
 
 // From here on nobody finds it by its id. (Ids that come twice are somebody's mistake, not ours to die of.)
@@ -425,7 +426,10 @@ void Core::own_gathered(Slot slot, const Gathered& result, TimePoint now, Comman
   --in_hand_;
   if (!take_result(slot, result, out)) return look_again(stream, executor, out);
   if (!loaded(action.model)) {
-    if (!wait_for_load(stream, slot)) report(slot, ActionStatus::not_loaded, out);
+    if (wait_for_load(stream, slot))
+      wake(executor, out);  // to plan the end of its window
+    else
+      report(slot, ActionStatus::not_loaded, out);
     return look_again(stream, executor, out);
   }
   if (!in_the_way(stream, action.units, now) && take_workspace(action)) return launch(executor, slot, out);
@@ -473,7 +477,8 @@ bool Core::load_comes(const Action& infer) const {
   return model.loads > 0 && model.first_load < infer.number;
 }
 
-// An INFER that has left its stream's queue, as its model is not there. False where it has nothing to wait for.
+// An INFER that has left its stream's queue, as its model is not there. False where it has nothing to wait
+// for.
 bool Core::wait_for_load(Stream& stream, Slot slot) {
   Action& action = actions_[slot];
   if (!load_comes(action)) return false;
@@ -484,7 +489,7 @@ bool Core::wait_for_load(Stream& stream, Slot slot) {
   return true;
 }
 
-// A LOAD of the model has ended. What waited for it, and for no other, is in its stream's order again.
+// A LOAD of the model has ended. INFERs that wait for no other LOAD return to their stream's queue.
 void Core::end_wait(ModelId model, Commands& out) {
   for (std::size_t i = 0; i < streams_.size(); ++i) {
     Stream& stream = streams_[i];
@@ -888,6 +893,7 @@ void Core::retire() {
       case State::running:
       case State::scattering:
         if (!std::exchange(action.orphaned, true) && action.kind == ActionKind::infer) forget(slot);
+        if (action.counted) count_out(action);
         break;
       default:
         drop_memory(action);

@@ -90,9 +90,10 @@ using Commands = std::vector<Command>;
 // reserves its piece of the I/O cache in INPUT and gives it back at its end. A run has its own workspace from
 // its first kernel to its last, of its stream's; streams do not wait for each other's.
 //
-// An INFER whose turn comes while its model is not there waits for LOADs of the model that were submitted
-// before the INFER, within its window, and those behind it go on. Then it has its place in its stream's order
-// again. It does not wait for a LOAD that was submitted later, which may be of another version.
+// An INFER whose turn comes before its model is loaded waits for LOADs of the model that were submitted
+// before the INFER. It waits until its window closes, and keeps its piece of the I/O cache. INFERs behind it
+// go on. When such a LOAD ends, the INFER is back in its stream's order. A LOAD that was submitted later may
+// be of another version: the INFER does not wait for that.
 //
 // UNLOAD is effective at once: what starts later finds the model not loaded. Its pages come back when no run
 // of the model is under way (those that wait to resume included; UnloadAction::discard ends them), and a
@@ -108,7 +109,8 @@ using Commands = std::vector<Command>;
 // runs have no room beside each other, one that waits to resume goes first.
 //
 // Not thread-safe; `now` never goes back. Appends to `out`. No call allocates, but add_model() and where
-// Limits::reserved is exceeded; each costs O(log queue), save evict() of what waits, O(queue).
+// Limits::reserved is exceeded; each costs O(log queue), save evict() of what waits and the end of
+// a wait for a LOAD, each O(queue).
 class Core {
  public:
   explicit Core(const Limits& limits);
@@ -291,8 +293,8 @@ class Core {
     std::uint64_t next_pages = 0;     // from its next LOAD on
     std::vector<std::uint32_t> held;  // pages() of them where it is not absent
     Residence residence = Residence::absent;
-    std::uint32_t uses = 0;   // runs that have begun and not ended
-    std::uint32_t loads = 0;  // LOADs of it that are open,
+    std::uint32_t uses = 0;        // runs that have begun and not ended
+    std::uint32_t loads = 0;       // LOADs of it that are open,
     std::uint64_t first_load = 0;  // and the least of their numbers
     Slot first_parked = no_slot, last_parked = no_slot;
   };

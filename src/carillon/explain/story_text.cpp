@@ -72,7 +72,7 @@ std::string why(Cause cause) {
     case Cause::no_device:
       return "no device has room for its model";
     case Cause::rejected_late:
-      return "a device could not start it in its window, and there was no time for another try";
+      return "a device could not start it in its window, too often or with no time for another try";
     case Cause::no_model:
       return "its model was not served any more";
     case Cause::shed:

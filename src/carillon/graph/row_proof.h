@@ -29,8 +29,8 @@ std::string why_not_row_by_row(const OnnxGraph& source, const Signature& signatu
 
 // Whether rows are proven apart at these extents of an open model, too, which are not those of its reference:
 // unsupported where not. A batch of one is asked for two rows, since more than one row of a request may run
-// there, one after the other. `graph`: that of the batch, as infer_types() gives it, with constants in `store`;
-// null where nobody has it.
+// there, one after the other. `graph`: that of the batch, as infer_types() gives it, with constants in
+// `store`; null where nobody has it.
 Result<> prove_rows_at(const OnnxGraph& source, const Signature& signature, std::int64_t batch,
                        std::span<const std::int64_t> extents, const Result<Graph>* graph,
                        const ConstantStore* store);

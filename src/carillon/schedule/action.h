@@ -22,7 +22,7 @@ enum class Reason : std::uint8_t {
   deadline_passed,  // it could have been on time, but others went first
   device_failed,    // its action failed or its device went
   no_device,        // no device can ever hold the model
-  rejected_late,    // the worker could not start it in its window, and there is no time for another try
+  rejected_late,    // the worker could not start it in its window, too often or with no time for another try
   no_model,         // its model is not served any more
 };
 inline constexpr Reason last_reason = Reason::no_model;

@@ -10,6 +10,7 @@
 #include "carillon/schedule/id_map.h"
 #include "carillon/schedule/request_queue.h"
 #include "carillon/schedule/state/executor.h"
+#include "carillon/schedule/state/book.h"
 #include "carillon/schedule/timer_heap.h"
 
 namespace carillon::schedule {
@@ -189,6 +190,28 @@ TEST(Executor, ExpectsWhatIsSentOneAfterTheOther) {
       ASSERT_EQ(executor.free_at(now), truth.empty() ? now : t);
     }
   }
+}
+
+TEST(Book, WhatCameTooLateIsNoFailureOfTheDevice) {
+  using Failure = Book::Failure;
+  EXPECT_EQ(Book::failure_of(ActionStatus::too_late), Failure::late);
+  EXPECT_EQ(Book::reason_of(Failure::late), Reason::rejected_late);
+  for (const ActionStatus status : {ActionStatus::failed, ActionStatus::no_memory, ActionStatus::not_loaded})
+    EXPECT_EQ(Book::reason_of(Book::failure_of(status)), Reason::device_failed);
+}
+
+TEST(Book, TriesThatCameTooLateCountAsOthersUnlessTheyHaveALimitOfTheirOwn) {
+  using Failure = Book::Failure;
+  Book together(3);
+  EXPECT_TRUE(together.try_again({1}, Failure::late));
+  EXPECT_TRUE(together.try_again({1}, Failure::failed));
+  EXPECT_FALSE(together.try_again({1}, Failure::late));
+  Book apart(2, 3);
+  EXPECT_TRUE(apart.try_again({1}, Failure::late));
+  EXPECT_TRUE(apart.try_again({1}, Failure::late));
+  EXPECT_TRUE(apart.try_again({1}, Failure::failed));
+  EXPECT_FALSE(apart.try_again({1}, Failure::late));
+  EXPECT_TRUE(apart.try_again({1}, Failure::stopped)) << "it was forgotten";
 }
 
 }  // namespace

@@ -298,8 +298,8 @@ class WorkerImpl final : public Worker, private Measuring::Subject {
   mutable std::mutex mutex_;  // of what follows; never held while anything is copied or run
   device::Core core_;
   device::Commands out_;
-  // To be told. Submitters alone bound them: while a sink is slow, actions end and their places are taken by
-  // others. Who has at most n actions on their way, told ones aside, finds at most n results here.
+  // To be told. Nothing here bounds them but submitters: while a sink is slow, actions end and new ones are
+  // submitted. A submitter with at most n actions not yet reported has at most n results here.
   std::vector<ActionResult> results_;
   std::uint64_t launches_ = 0;
   std::vector<int> best_effort_open_;  // by stream of theirs

@@ -538,7 +538,6 @@ TEST_P(Unwritten, InnerExtentsThatDoNotFitTheWeights) {
   }
 }
 
-// OpenVINO's nodes take a run's sizes in before they refuse them.
 // OpenVINO would read beyond a volume of one channel that comes to a width of 1.
 TEST_P(Unwritten, AVolumeOfOneChannelWithAStrideInItsWidthAlone) {
   const auto strides = [](std::int64_t height) { return std::vector<std::int64_t>{1, height, 2}; };
@@ -557,6 +556,7 @@ TEST_P(Unwritten, AVolumeOfOneChannelWithAStrideInItsWidthAlone) {
   }
 }
 
+// OpenVINO's nodes take a run's sizes in before they refuse them.
 TEST_P(Unwritten, SizesThatAreRefusedSpoilNoOther) {
   Onnx m;
   m.input("x", {"n"}).i64("two", {1}, {2});

@@ -220,6 +220,7 @@ void Clockwork::done(const ActionDone& event, TimePoint now, Actions& out) {
       break;
     }
     case ActionKind::load:
+      m.load_late = event.status == ActionStatus::too_late;
       if (finished->outdated) break;
       if (event.status == ActionStatus::success) {
         m.load_failures = 0;
@@ -245,7 +246,9 @@ void Clockwork::done(const ActionDone& event, TimePoint now, Actions& out) {
 // Requests of an INFER that did not succeed (none as status: its device went) wait again, or are refused.
 void Clockwork::give_back(const SentAction& infer, std::optional<ActionStatus> status, TimePoint now,
                           Actions& out) {
-  const bool late = status && Book::failure_of(*status) == Book::Failure::late;
+  // The window of what finds no weights was in time for the LOAD; the LOAD may not have been.
+  const bool late = status == ActionStatus::too_late ||
+                    (status == ActionStatus::not_loaded && models_[infer.model.index()].load_late);
   int touched = 0;  // ranks, as bits
   for (const RequestId id : infer.requests) {
     OpenRequest* open = requests_.find(id);

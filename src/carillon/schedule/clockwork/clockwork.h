@@ -103,6 +103,7 @@ class Clockwork final : public Scheduler {
     TimePoint missed_at = TimePoint::min();      // the last time
     DeviceId room_on = no_device;                // where room was made for it last
     int load_failures = 0;
+    bool load_late = false;  // its last LOAD came too late for its window
     TimePoint load_not_before = TimePoint::min();
   };
   struct Port {  // the policy's own view of a device

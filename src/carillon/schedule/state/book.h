@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "carillon/base/assert.h"
 #include "carillon/schedule/action.h"
 #include "carillon/schedule/id_map.h"
 
@@ -14,9 +15,9 @@ namespace carillon::schedule {
 // thread-safe.
 class Book {
  public:
-  // INFERs of a request that may fail before it is refused. Those that came too late are counted by themselves
-  // where `late_attempts` is given. Devices that went while they had it always are: perhaps it is what breaks
-  // them.
+  // INFERs of a request that may fail before it is refused. Those that came too late are counted by
+  // themselves where `late_attempts` is given. Devices that went while they had it always are: perhaps it is
+  // what breaks them.
   explicit Book(int attempts = 3, std::optional<int> late_attempts = std::nullopt, int losses = 3)
       : attempts_(attempts), late_attempts_(late_attempts), losses_(losses) {}
 
@@ -32,7 +33,7 @@ class Book {
   // Its INFER did not succeed. False where it was tried often enough: then it is to be refused.
   enum class Failure : std::uint8_t {
     failed,
-    late,     // it came too late for its window, or its LOAD did
+    late,     // it came too late for its window
     lost,     // it went with its device
     stopped,  // by the policy: does not count
     no_room,  // other INFERs' tensors were in the way of its own: likewise
@@ -42,11 +43,14 @@ class Book {
       case ActionStatus::stopped:
         return Failure::stopped;
       case ActionStatus::too_late:
-      case ActionStatus::not_loaded:
         return Failure::late;
-      default:
+      case ActionStatus::success:  // of which nobody asks
+      case ActionStatus::no_memory:
+      case ActionStatus::not_loaded:
+      case ActionStatus::failed:
         return Failure::failed;
     }
+    CARILLON_ASSERT(false);
   }
   // Why it is refused then.
   static Reason reason_of(Failure failure) {
@@ -58,7 +62,8 @@ class Book {
     tries.late += late ? 1 : 0;
     tries.failed += failure == Failure::failed || (failure == Failure::late && !late) ? 1 : 0;
     tries.lost += failure == Failure::lost ? 1 : 0;
-    if (tries.failed >= attempts_ || (late && tries.late >= *late_attempts_) || tries.lost >= losses_) return false;
+    if (tries.failed >= attempts_ || (late && tries.late >= *late_attempts_) || tries.lost >= losses_)
+      return false;
     if (tries.failed + tries.late + tries.lost > 0) tries_.insert(id, tries);
     return true;
   }

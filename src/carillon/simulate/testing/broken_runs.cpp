@@ -78,7 +78,8 @@ const Fault of_runs[] = {
        w.decides = each<Infer>([](Infer& i, TimePoint) { i.model.value = 2; });
        w.decision = [](Checker&, schedule::Event&, TimePoint now, schedule::Actions& actions) {
          if (const Infer* i = first<Infer>(actions); i != nullptr && i->id.value < 5)
-           actions.insert(actions.begin(), Load{far_id, i->device, i->model, {now + 1h, TimePoint::max()}, 5ms});
+           actions.insert(actions.begin(),
+                          Load{far_id, i->device, i->model, {now + 1h, TimePoint::max()}, 5ms});
          return true;
        };
      }},

@@ -153,7 +153,8 @@ bool DeviceAccount::load_comes(const Sent& infer) const {
 bool DeviceAccount::cold(const Sent& action, TimePoint at) const {
   if (action.kind != ActionKind::infer || action.pages == 0) return false;
   const std::size_t index = action.model.index();
-  const bool there = index < places_.size() && places_[index] == Place::loaded && !unloading(action.model, at);
+  const bool there =
+      index < places_.size() && places_[index] == Place::loaded && !unloading(action.model, at);
   return !there && load_comes(action);
 }
 
@@ -281,7 +282,8 @@ void DeviceAccount::judge(const Running& ran, ActionStatus status, TimePoint at)
       took == Duration{0} && start == action.ready)
     return;  // whatever it would have come to in its turn
   if (refusal) {
-    if (status == ActionStatus::not_loaded && ran.cold) problem("did not wait for its weights", action.id, at);
+    if (status == ActionStatus::not_loaded && ran.cold)
+      problem("did not wait for its weights", action.id, at);
     if (status == *refusal && took == Duration{0}) return;
     const bool late = *refusal == ActionStatus::too_late, cold = *refusal == ActionStatus::not_loaded,
                full = *refusal == ActionStatus::no_memory;
@@ -413,7 +415,7 @@ void DeviceAccount::finish(TimePoint now) {
       if (cold(action, now - 1ns)) {
         if (given_up(action) < now) problem("never started", action.id, now);
       } else if (action.heard < now && (first == nullptr || std::tie(action.window.earliest, action.id) <
-                                                         std::tie(first->window.earliest, first->id)))
+                                                                std::tie(first->window.earliest, first->id)))
         first = &action;
     if (first != nullptr && due(*executor, *first) < now) problem("never started", first->id, now);
   }

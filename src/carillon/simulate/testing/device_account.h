@@ -26,8 +26,8 @@ class ClassAccount;
 // first starts as soon as it may: the executor is free, the window is open by the device's own clock. Where
 // the window has closed or never opens, the weights are not there (INFER), or the pages (LOAD), it is refused
 // at that moment, else it runs. An INFER whose window has closed when its message comes is refused then. One
-// whose weights are not there while a LOAD of them is open that was sent before the INFER is left out until no
-// such LOAD is, or the weights are there, or its window has closed, at which moment it is refused. An
+// whose weights are not there while a LOAD of them is open that was sent before the INFER is left out until
+// no such LOAD is, or the weights are there, or its window has closed, at which moment it is refused. An
 // UNLOAD is effective when its message comes, and done then, or when the model's run or copy under way has
 // ended. LOAD takes its pages when it starts, and gives them back where it fails. A Stop ends a run before
 // its next kernel, a hundredth of it. A Preempt ends one that runs so, once, when something is there that

@@ -385,16 +385,18 @@ void hold_trip_count(Loop& loop) {
   if (!is_constant(trips)) loop.input(0).replace_source_output(at_least(trips, 0));
 }
 
-// Where such a convolution comes to a width of 1, OpenVINO computes with memory that is none of its operands'.
+// Where such a convolution comes to a width of 1, OpenVINO computes with memory that is none of its
+// operands'.
 void refuse_foreign_memory(const ov::Node& node) {
   const auto* const convolution = dynamic_cast<const ov::op::v1::Convolution*>(&node);
   if (convolution == nullptr || convolution->get_strides().size() != 3) return;
   const ov::PartialShape& data = node.get_input_partial_shape(0);
   const bool one_channel = data.rank().is_dynamic() || data[1].is_dynamic() || data[1].get_length() == 1;
   if (one_channel && convolution->get_strides()[1] == 1 && convolution->get_strides()[2] > 1)
-    refuse(node,
-           "convolves volumes of one channel with strides of 1 and more in its last two dimensions, where "
-           "OpenVINO may read memory that is none of its operands'");
+    refuse(
+        node,
+        "convolves volumes of one channel with a stride of 1 in its second-last dimension and a larger one "
+        "in its last, where OpenVINO may read memory that is none of its operands'");
 }
 
 // OpenVINO multiplies by fixed weights whatever extent the data give the other operand's inner dimension: it

@@ -20,9 +20,8 @@
 // - TopK does not run with a k of 0. Trial runs on zeros have such a k where k is an input. A k beyond its
 //   axis gives as many results as the axis has.
 // - A product with fixed weights reads beyond an operand whose inner extent the data make too small.
-// - Tile takes a negative number of repeats for 0. VariadicSplit takes a length of -1 for all that is left,
-// and
-//   Loop a trip count of -1 for none. Resize takes a scale of 0.
+// - Tile takes a negative number of repeats for 0. VariadicSplit takes a length of -1 for all that is left.
+//   Loop takes a trip count of -1 for none. Resize takes a scale of 0.
 // - Range divides by a step of 0, which ends the process.
 //
 // The run before may have been another client's, and operators that read such a result carry its numbers on
