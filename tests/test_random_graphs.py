@@ -162,8 +162,8 @@ def recurrent(attributes, state=True):
 
 RECURRENT = {"w": numbers((1, 2, 3)), "r": numbers((1, 2, 2)), "h": numbers((1, 2, 2), seed=3)}
 
-# Of each rule: a model and inputs of which it holds, what its outputs are then (None: ONNX does not say), and inputs, or
-# another model, of which it does not hold.
+# Each rule has a model with inputs for which the rule holds, and the outputs that are right then (None: ONNX leaves them
+# free). Behind these are other inputs, or another model, for which the rule does not hold.
 RULED = {
     "a Loop of no rounds": (
         scan_of_nothing(0), {"x": numbers((2, 3))}, {"all": np.zeros((0, 2, 3), np.float32)}, scan_of_nothing(2)),

@@ -1,9 +1,9 @@
 """Where ONNX leaves a result free, and where an oracle is known to be wrong: one rule a kind.
 
-A rule looks at one node, the arrays that it takes and what an oracle made of them. It gives the right result in place of
-the oracle's, by which the nodes behind it are computed; or None, where ONNX says no result, and nothing that comes of it is
-compared. All other results of the graph are compared as ever. What is right of tensors without elements, where no oracle
-says, docs/dynamic-models.md decides.
+A rule looks at one node, at its input arrays, and at an oracle's results. It gives the right result in place of the
+oracle's, and the nodes behind it are computed from that. Where ONNX leaves the result free, the rule gives None, and nothing
+that depends on the result is compared. All other results of the graph are compared as ever. Where no oracle knows what is
+right of tensors without elements, docs/dynamic-models.md decides.
 
 Rules are asked only about an answer that is unlike the oracles'. Answers after a stain and answers of rows together are
 compared with the server's own, and no rule touches that.

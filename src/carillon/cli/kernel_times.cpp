@@ -11,19 +11,23 @@ namespace carillon::cli {
 namespace {
 
 // Of each kernel the mean of several runs on `team`.
-Result<std::vector<Duration>> time_kernels(const engine::Plan& plan, engine::Team* team,
-                                           const std::byte* weights, const KernelTimesOptions& options,
-                                           const Clock& clock) {
+Result<std::vector<Duration>> time_kernels(const engine::CompiledModel& model, const engine::Plan& plan,
+                                           engine::Team* team, const std::byte* weights,
+                                           const KernelTimesOptions& options, const Clock& clock) {
   engine::ZeroOperands operands(plan, weights, team);
   const auto count = static_cast<std::size_t>(plan.kernels());
   std::vector<Duration> each(count), sum(count, Duration{0});
-  // Zeros may be bad data to the model: then other data are tried.
-  auto warm = plan.run({0, plan.kernels()}, operands.binding(), each);
-  for (int way = 1; !warm && warm.error().code == ErrorCode::invalid_argument && way < engine::made_up_ways;
-       ++way) {
-    operands.fill(way);
-    warm = plan.run({0, plan.kernels()}, operands.binding(), each);
-  }
+  engine::MadeUpChoice choice;
+  const auto warm =
+      engine::measure_on_made_up({.fill = [&](int way) { operands.fill(way); },
+                                  .run =
+                                      [&] {
+                                        return plan.run({0, plan.kernels()}, operands.binding(), each);
+                                      },
+                                  .usable = [&] { return model.usable(); },
+                                  .now = [&] { return clock.now(); },
+                                  .faults = &operands.faults()},
+                                 1, choice, nullptr);
   if (!warm) return std::unexpected(warm.error());
   const TimePoint end = clock.now() + options.at_most;
   int runs = 0;
@@ -59,7 +63,7 @@ Result<std::vector<profile::KernelTimes>> measure_kernels(engine::Engine& engine
       for (int width = 1; width <= options.threads; ++width) {
         auto team = engine.make_team({.threads = width});
         if (!team) return std::unexpected(team.error());
-        const auto times = time_kernels(plan, team->get(), weights.bytes().data(), options, clock);
+        const auto times = time_kernels(model, plan, team->get(), weights.bytes().data(), options, clock);
         if (!times)
           return in_context("batch " + std::to_string(batch) + " on " + std::to_string(width) + " threads",
                             times.error());

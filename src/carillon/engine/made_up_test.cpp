@@ -55,8 +55,8 @@ TEST(MadeUp, EachTypeHasItsOwn) {
   EXPECT_EQ(*graph::known_texts().at(texts[1]), "1");
 }
 
-// A model that runs on the data of some ways, has faults that runs go on with on those of others, and waits
-// to be compiled anew after each run that it refused.
+// A model that runs on data made up in some ways and notes faults on others. After each run that it refuses, it
+// waits to be compiled anew.
 struct Fake {
   std::set<int> runs_on, has_faults_on;
   std::vector<int> tried;  // the way of each run

@@ -93,7 +93,7 @@ class OnnxModel final : public SignedModel {
         });
     if (!found) return std::unexpected(found.error());
     set_signature(std::move(*found));
-    proves_ = options.batch_from_file || !options.proven_at.empty();
+    proves_ = options.wants_proof();
     return {};
   }
 

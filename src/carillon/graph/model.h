@@ -83,6 +83,7 @@ struct ImportOptions {
   // The batch sizes at which that proof is wanted, each >= 2. Empty: of 2 and 3 with batch_from_file, else of
   // none, and a model that is said to batch does.
   std::vector<int> proven_at;
+  bool wants_proof() const { return batch_from_file || !proven_at.empty(); }
   // Where a model is said to batch, and the proof is wanted and fails: it does not batch, and dimension 0 of
   // its inputs, the rows of one request, is a free dimension of its own, which all of them share. False: it
   // batches, and unproven() says why it should not.

@@ -278,8 +278,8 @@ Result<> Specializer::type_elements(const Node& node, Unrolled& loop) {
   return {};
 }
 
-// An iteration whose shapes do not fit together at this size matters only where the data go on to it, as bad
-// data do: the loop ends before it, and what it gives is checked to be what the condition asks for.
+// Ends the loop before an iteration whose shapes do not fit together at this size. Only data that go on to
+// that iteration are bad data. So the loop's condition is checked to end it there.
 Result<> Specializer::end_before(const Node& node, Unrolled& loop, std::int64_t number,
                                  std::string_view why) {
   const Unrolled::Exit exit = std::move(loop.exits.back());
@@ -372,7 +372,8 @@ Result<> Specializer::finish_loop(const Node& node, const Unrolled& loop) {
       guard_ = exit.guard;
       const ValueId to = new_value(own + ".exit" + std::to_string(e));
       if (auto ok = spend(node, 1); !ok) return ok;
-      if (auto ok = combine(own + ".exit" + std::to_string(e), exit.condition, value, exit.carried[k], to); !ok)
+      if (auto ok = combine(own + ".exit" + std::to_string(e), exit.condition, value, exit.carried[k], to);
+          !ok)
         return ok;
       value = to;
     }
@@ -573,7 +574,8 @@ Result<> Specializer::stack(const std::string& where, const std::string& name,
   set_constant(axes, Tensor::of_i64({1}, front));
   for (std::size_t i = 0; i < values.size(); ++i) {
     if (split(values[i]) != nullptr)
-      return fail(ErrorCode::unsupported, where + " has unlike shapes in the branches of an If, in iteration " +
+      return fail(ErrorCode::unsupported, where +
+                                              " has unlike shapes in the branches of an If, in iteration " +
                                               std::to_string(i) + ": iterations must give one shape");
     if (type_of(values[i]) != type_of(values[0]))
       return fail(ErrorCode::unsupported, where + " is " + type_text(type_of(values[0])) +

@@ -85,8 +85,8 @@ bool absorb_scale(PlanBuilder& builder, const graph::Node& node) {
   return true;
 }
 
-// Where all extents behind the channels are 1, oneDNN's binary operators take the first channel's number of a
-// post-op's operand for every channel, unless the operand is as large as the result.
+// Whether oneDNN would take the first channel's number of a post-op's operand for every channel. Its binary
+// operators do so where all extents behind the channels are 1 and the operand is smaller than the result.
 bool loses_channels(const FusedPostOps& fused, const Dims& dims) {
   if (dims.size() < 3 || std::ranges::any_of(dims.begin() + 2, dims.end(), [](auto d) { return d != 1; }))
     return false;

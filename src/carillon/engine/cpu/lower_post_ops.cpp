@@ -50,10 +50,6 @@ Eltwise eltwise_of(const PostOp& op) {
 
 namespace {
 
-bool is_binary(const PostOp& op) {
-  return takes_operand(op.kind);
-}
-
 // oneDNN's min and max give their second operand where the first is NaN, as at_most and at_least have it.
 bool bounds(const PostOp& op) {
   return op.kind == PostOp::Kind::at_most || op.kind == PostOp::Kind::at_least;
@@ -107,7 +103,7 @@ bool append_post_ops(PlanBuilder& builder, const graph::Node& node, std::size_t 
                      const Dims& dims, FusedPostOps& fused) {
   for (std::size_t i = first; i < last; ++i) {
     const PostOp& op = node.post_ops[i];
-    if (!is_binary(op)) {
+    if (!takes_operand(op.kind)) {
       const Eltwise eltwise = eltwise_of(op);
       fused.ops.append_eltwise(eltwise.algorithm, eltwise.alpha, eltwise.beta);
       continue;
@@ -183,7 +179,7 @@ void emit_keeping_nan(PlanBuilder& builder, const graph::Node& node, PostOpRange
     const PostOp& op = node.post_ops[i];
     if (bounds(op) && std::exchange(noted, false))
       builder.append("", std::make_unique<RestoreNanKernel>(elements), {lost, result});
-    if (is_binary(op)) {
+    if (takes_operand(op.kind)) {
       const Operand operand = operand_for(builder, node, op.operand, result.desc.get_dims());
       const dnnl::binary::primitive_desc desc(builder.engine(), binary_of(op), result.desc, operand.desc,
                                               result.desc, PlanBuilder::attributes());
@@ -223,7 +219,7 @@ void apply_separately(PlanBuilder& builder, const graph::Node& node, std::size_t
   for (std::size_t i = first; i < node.post_ops.size(); ++i) {
     const PostOp& op = node.post_ops[i];
     const bool last = i + 1 == node.post_ops.size();
-    if (is_binary(op)) {
+    if (takes_operand(op.kind)) {
       const Dims dims = value.desc.get_dims();
       const Operand operand = operand_for(builder, node, op.operand, dims);
       if (operand.buffer < 0 || operand.desc.is_zero())

@@ -416,19 +416,18 @@ class SecondEngine final : public ReadingEngine {
     auto inputs = reads_alone(file) ? inputs_of(shared->inputs())
                                     : in_order(std::move(outline.inputs), shared->inputs(), title());
     if (!inputs) return in_context(where, inputs.error());
+    std::optional<graph::OnnxGraph> graph;  // once it was wanted for the proof
     auto signature = Signature::find(
         std::move(*inputs), options,
         [&](const Signature::Question& question) { return shared->outputs_at(question); },
-        [&](const Signature& found, std::span<const int> sizes) { return why_not(file, found, sizes); });
+        [&](const Signature& found, std::span<const int> sizes) {
+          return why_not(file, found, sizes, graph);
+        });
     if (!signature) return in_context(where, signature.error());
-    const bool proves = (options.batch_from_file || !options.proven_at.empty()) && signature->free().any() &&
-                        signature->batched() && signature->unproven().empty();
+    const bool proves = options.wants_proof() && signature->free().any() && signature->batched() &&
+                        signature->unproven().empty();
     auto model = std::make_shared<FileModel>(outline.name, shared, std::move(*signature));
-    if (proves && !reads_alone(file)) {
-      auto graph = graph::read_onnx(file);
-      if (!graph) return std::unexpected(graph.error());
-      model->proves_by(*std::move(graph));
-    }
+    if (proves && graph) model->proves_by(*std::move(graph));
     return model;
   }
 
@@ -483,12 +482,17 @@ class SecondEngine final : public ReadingEngine {
  private:
   std::string title() const { return std::string(kind_.title); }
 
-  // Rows are proven apart by our own graph of the file, whoever runs it.
-  std::string why_not(const fs::path& file, const Signature& signature, std::span<const int> sizes) const {
+  // Rows are proven apart by our own graph of the file, whoever runs it. The file is read into `graph` where
+  // that is empty.
+  std::string why_not(const fs::path& file, const Signature& signature, std::span<const int> sizes,
+                      std::optional<graph::OnnxGraph>& graph) const {
     if (reads_alone(file)) return "a file of " + title() + "'s own format is not looked into";
-    const auto source = graph::read_onnx(file);
-    if (!source) return "its graph is not known: " + source.error().message;
-    return graph::why_not_row_by_row(*source, signature, sizes, nullptr);
+    if (!graph) {
+      auto source = graph::read_onnx(file);
+      if (!source) return "its graph is not known: " + source.error().message;
+      graph = *std::move(source);
+    }
+    return graph::why_not_row_by_row(*graph, signature, sizes, nullptr);
   }
 
   Result<> load() {

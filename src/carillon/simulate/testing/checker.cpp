@@ -498,7 +498,7 @@ void Checker::decided(const schedule::Refuse& refuse, TimePoint now) {
   if (!open(asked)) return problem("refused what is not open", name, now);
   if (runs(*asked)) problem("refused what runs", name, now);
   const Faults& f = options_.faults;
-  if (refuse.reason == schedule::Reason::device_failed && !gave_up_ && f.infer_failures == 0 &&
+  if (refuse.reason == schedule::Reason::device_failed && given_up_.empty() && f.infer_failures == 0 &&
       f.load_failures == 0 && f.lost_inputs == 0 && f.deaths_per_s == 0)
     problem("called a failure what none was", name, now);
   asked->refused = charged() ? TimePoint::max() : now;  // when it is said
@@ -548,7 +548,6 @@ void Checker::decided(const schedule::Profile& profile, TimePoint now) {
 }
 
 void Checker::decided(const schedule::GiveUp& up, TimePoint now) {
-  gave_up_ = true;
   if (up.device.index() >= devices_.size() || !known_[up.device.index()].alive)
     return problem("gave up what is dead", name_of(up.device), now);
   const auto silent = [&](const auto& entry) {

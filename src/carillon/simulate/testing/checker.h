@@ -156,7 +156,6 @@ class Checker final : public Observer {
 
   const workload::Scenario& scenario_;
   Options options_;
-  bool gave_up_ = false;  // a device, once
   workload::Clients clients_;
   Tally tally_;
   Problems problems_;

@@ -73,11 +73,6 @@ TimePoint ClassAccount::due(std::size_t rank, const Sent& action) const {
   return at;
 }
 
-// When what waits for a LOAD is refused.
-TimePoint ClassAccount::given_up(const Sent& action) const {
-  return std::max(action.ready, saturating_add(saturating_add(action.window.latest, 1ns), -clock_));
-}
-
 // Nothing runs there, and something begins then, or goes on, once all is refused that has to be.
 bool ClassAccount::may_start(std::size_t rank, TimePoint at) const {
   const Stream& s = streams_[rank];
@@ -337,7 +332,8 @@ void ClassAccount::judge_refusal(const Start& start, ActionStatus status) {
         action.id, start.at);
   if (status == ActionStatus::too_late && start.at == action.heard)
     return;  // not even its inputs are fetched
-  if (status == ActionStatus::too_late && start.cold && start.at == given_up(action)) return;
+  if (status == ActionStatus::too_late && start.cold && start.at == DeviceAccount::given_up(action, clock_))
+    return;
   judge_turn(start);
   s.free_at = std::max(s.free_at, start.at);
 }
@@ -469,7 +465,8 @@ void ClassAccount::finish(TimePoint now) {
   for (std::size_t rank = 0; rank < streams_.size(); ++rank) {
     const Stream& s = streams_[rank];
     for (const Sent& action : s.waiting)
-      if (cold_(action, now - 1ns) && given_up(action) < now) problem("never started", action.id, now);
+      if (cold_(action, now - 1ns) && DeviceAccount::given_up(action, clock_) < now)
+        problem("never started", action.id, now);
     if (s.running) {
       const auto longest = most(*s.running);
       if (longest && busy(*s.running, now) > *longest) problem("never ended", s.running->action.id, now);

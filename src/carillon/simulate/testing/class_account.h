@@ -102,7 +102,6 @@ class ClassAccount {
   static std::tuple<TimePoint, ActionId> place_of_run(const Run& run, TimePoint at);
   TimePoint opens(const Sent& action) const;
   TimePoint due(std::size_t rank, const Sent& action) const;
-  TimePoint given_up(const Sent& action) const;
   bool may_start(std::size_t rank, TimePoint at) const;
   bool blocked(std::size_t rank, TimePoint at) const;
 

@@ -158,9 +158,8 @@ bool DeviceAccount::cold(const Sent& action, TimePoint at) const {
   return !there && load_comes(action);
 }
 
-// When what waits for a LOAD is refused.
-TimePoint DeviceAccount::given_up(const Sent& action) const {
-  return std::max(action.ready, saturating_add(saturating_add(action.window.latest, 1ns), -clock_));
+TimePoint DeviceAccount::given_up(const Sent& action, Duration clock) {
+  return std::max(action.ready, saturating_add(saturating_add(action.window.latest, 1ns), -clock));
 }
 
 // When the first in line starts, or is refused.
@@ -204,7 +203,7 @@ void DeviceAccount::started(ActionId id, TimePoint at) {
   const Sent action = *found;
   executor->waiting.erase(found);
   resume(*executor, at);
-  if (cold(action, at) && refusal(action, at) == ActionStatus::too_late && at == given_up(action)) {
+  if (cold(action, at) && refusal(action, at) == ActionStatus::too_late && at == given_up(action, clock_)) {
     at_input_ = {.action = action, .start = at, .refusal = ActionStatus::too_late, .order = {}, .since = {}};
     return;
   }
@@ -413,7 +412,7 @@ void DeviceAccount::finish(TimePoint now) {
     const Sent* first = nullptr;
     for (const Sent& action : executor->waiting)
       if (cold(action, now - 1ns)) {
-        if (given_up(action) < now) problem("never started", action.id, now);
+        if (given_up(action, clock_) < now) problem("never started", action.id, now);
       } else if (action.heard < now && (first == nullptr || std::tie(action.window.earliest, action.id) <
                                                                 std::tie(first->window.earliest, first->id)))
         first = &action;

@@ -25,9 +25,9 @@ class ClassAccount;
 // EXEC and LOAD each take their actions by (earliest, id), of those whose message and inputs are there. The
 // first starts as soon as it may: the executor is free, the window is open by the device's own clock. Where
 // the window has closed or never opens, the weights are not there (INFER), or the pages (LOAD), it is refused
-// at that moment, else it runs. An INFER whose window has closed when its message comes is refused then. One
-// whose weights are not there while a LOAD of them is open that was sent before the INFER is left out until
-// no such LOAD is, or the weights are there, or its window has closed, at which moment it is refused. An
+// at that moment, else it runs. An INFER whose window has closed when its message comes is refused then. An
+// INFER without its weights waits while a LOAD of them is open that was sent before the INFER. It is left out
+// of the line meanwhile, and is refused when its window closes. An
 // UNLOAD is effective when its message comes, and done then, or when the model's run or copy under way has
 // ended. LOAD takes its pages when it starts, and gives them back where it fails. A Stop ends a run before
 // its next kernel, a hundredth of it. A Preempt ends one that runs so, once, when something is there that
@@ -62,6 +62,9 @@ class DeviceAccount {
                 std::optional<Duration> stops_within = std::nullopt);
   DeviceAccount(DeviceAccount&&) noexcept;
   ~DeviceAccount();
+
+  // When an INFER that waits for a LOAD is refused, on a device whose clock shows so much more.
+  static TimePoint given_up(const Sent& action, Duration clock);
 
   // The device starts with empty memory of `pages`, or dies: what was sent to it is gone. Returns the INFERs
   // that ran, or waited to go on, by their ids.
@@ -114,7 +117,6 @@ class DeviceAccount {
   TimePoint due(const Executor& executor, const Sent& action) const;
   bool load_comes(const Sent& infer) const;
   bool cold(const Sent& action, TimePoint at) const;
-  TimePoint given_up(const Sent& action) const;
   void resume(Executor& executor, TimePoint at);
   void make_way(Executor& executor, const Sent& action, TimePoint at);
   bool should_have_made_way(const Executor& executor, const Running& run, TimePoint at) const;

@@ -228,13 +228,17 @@ std::shared_ptr<ov::Node> constant(const std::vector<std::int64_t>& values) {
   return ov::op::v0::Constant::create(ov::element::i64, {values.size()}, values);
 }
 
+// All elements in a row, as i64, with a 0 behind them, so that a reduction has one at least.
+ov::Output<ov::Node> flat_and_0(const ov::Output<ov::Node>& values) {
+  using namespace ov::op;
+  const auto flat = std::make_shared<v1::Reshape>(std::make_shared<v0::Convert>(values, ov::element::i64),
+                                                  constant({-1}), false);
+  return std::make_shared<v0::Concat>(ov::OutputVector{flat, constant({0})}, 0);
+}
+
 // [1]: how many flags are set, 0 for none at all.
 ov::Output<ov::Node> count(const ov::Output<ov::Node>& flags) {
-  using namespace ov::op;
-  const auto flat = std::make_shared<v1::Reshape>(std::make_shared<v0::Convert>(flags, ov::element::i64),
-                                                  constant({-1}), false);
-  const auto some = std::make_shared<v0::Concat>(ov::OutputVector{flat, constant({0})}, 0);
-  return std::make_shared<v1::ReduceSum>(some, constant({0}), true);
+  return std::make_shared<ov::op::v1::ReduceSum>(flat_and_0(flags), constant({0}), true);
 }
 
 // Bounds the indices by the extents of that run's data, in front of the node. Returns [1]: how many were out
@@ -291,60 +295,54 @@ bool named_by_openvino(const ov::Node& node) {
   return name.starts_with(type) && name.find_first_not_of("0123456789", type.size()) == std::string::npos;
 }
 
-// An input that gives sizes.
+// An input that gives sizes, of which none may be negative.
 struct Sizes {
   std::size_t input = 0;
-  std::int64_t least = 0;  // of each
-  std::string what;        // one of them
-  bool refused = false;    // what is less than that, by OpenVINO itself
+  std::string what;      // one of them
+  bool refused = false;  // OpenVINO itself refuses negative ones
 };
 std::optional<Sizes> sizes_of(const ov::Node& node) {
   using namespace ov::op;
-  if (ov::is_type<v0::Tile>(&node)) return Sizes{.input = 1, .least = 0, .what = "a number of repeats"};
+  if (ov::is_type<v0::Tile>(&node)) return Sizes{.input = 1, .what = "a number of repeats"};
   if (dynamic_cast<const util::BroadcastBase*>(&node) != nullptr)
-    return Sizes{.input = 1, .least = 0, .what = "an extent", .refused = true};
+    return Sizes{.input = 1, .what = "an extent", .refused = true};
   // OpenVINO's own splits, in what it makes of other operators, have lengths of -1.
   if (ov::is_type<v1::VariadicSplit>(&node) && !named_by_openvino(node))
-    return Sizes{.input = 2, .least = 0, .what = "a length"};
+    return Sizes{.input = 2, .what = "a length"};
   return std::nullopt;
 }
 
-// Whether numbers are made of extents and of constants that are not less, so that none can be less than
-// `least` <= 0.
-bool surely_at_least(const ov::Output<ov::Node>& value, std::int64_t least, int depth = 0) {
+// Whether numbers are made of extents and of constants that are not negative, so that none can be negative.
+bool never_negative(const ov::Output<ov::Node>& value, int depth = 0) {
   using namespace ov::op;
   constexpr int deepest = 32;
   const auto node = value.get_node_shared_ptr();
   if (depth > deepest) return false;
   if (const auto constant = ov::as_type_ptr<v0::Constant>(node))
-    return std::ranges::all_of(constant->cast_vector<std::int64_t>(),
-                               [&](auto each) { return each >= least; });
+    return std::ranges::all_of(constant->cast_vector<std::int64_t>(), [](auto each) { return each >= 0; });
   if (dynamic_cast<const util::ShapeOfBase*>(node.get()) != nullptr) return true;
-  const auto input = [&](std::size_t i) { return surely_at_least(node->input_value(i), least, depth + 1); };
+  const auto input = [&](std::size_t i) { return never_negative(node->input_value(i), depth + 1); };
   if (dynamic_cast<const util::GatherBase*>(node.get()) != nullptr || ov::is_type<v0::Convert>(node) ||
       ov::is_type<v0::Squeeze>(node) || ov::is_type<v0::Unsqueeze>(node) || ov::is_type<v1::Reshape>(node) ||
       ov::is_type<v8::Slice>(node) || ov::is_type<v1::StridedSlice>(node))
     return input(0);
-  const bool joins = ov::is_type<v0::Concat>(node) ||
-                     (least == 0 && (ov::is_type<v1::Multiply>(node) || ov::is_type<v1::Add>(node)));
+  const bool joins =
+      ov::is_type<v0::Concat>(node) || ov::is_type<v1::Multiply>(node) || ov::is_type<v1::Add>(node);
   if (!joins) return false;
   for (std::size_t i = 0; i < node->get_input_size(); ++i)
     if (!input(i)) return false;
   return true;
 }
 
-// The least of the sizes, [1], or `least` where none is less.
-ov::Output<ov::Node> least_of(const ov::Output<ov::Node>& sizes, std::int64_t least) {
-  using namespace ov::op;
-  const auto flat = std::make_shared<v1::Reshape>(std::make_shared<v0::Convert>(sizes, ov::element::i64),
-                                                  constant({-1}), false);
-  const auto some = std::make_shared<v0::Concat>(ov::OutputVector{flat, constant({least})}, 0);
-  return std::make_shared<v1::ReduceMin>(some, constant({0}), true);
+// The least of the sizes, [1], or 0 where none is negative.
+ov::Output<ov::Node> most_negative(const ov::Output<ov::Node>& sizes) {
+  return std::make_shared<ov::op::v1::ReduceMin>(flat_and_0(sizes), constant({0}), true);
 }
 
-ov::Output<ov::Node> at_least(const ov::Output<ov::Node>& values, std::int64_t least) {
+// The same values, but 0 for each that is negative.
+ov::Output<ov::Node> at_least_0(const ov::Output<ov::Node>& values) {
   return std::make_shared<ov::op::v1::Maximum>(
-      values, ov::op::v0::Constant::create(values.get_element_type(), {}, {least}));
+      values, ov::op::v0::Constant::create(values.get_element_type(), {}, {0}));
 }
 
 // What Resize multiplies extents by, where it is not told their sizes.
@@ -382,7 +380,7 @@ ov::Output<ov::Node> bound_step(ov::Node& range) {
 // A trip count below 0 is 0 in ONNX. OpenVINO takes -1 for no count at all.
 void hold_trip_count(Loop& loop) {
   const ov::Output<ov::Node> trips = loop.input_value(0);
-  if (!is_constant(trips)) loop.input(0).replace_source_output(at_least(trips, 0));
+  if (!is_constant(trips)) loop.input(0).replace_source_output(at_least_0(trips));
 }
 
 // Where such a convolution comes to a width of 1, OpenVINO computes with memory that is none of its
@@ -456,11 +454,10 @@ DataWatch DataWatch::add(ov::Model& model) {
   const auto watch_sizes = [&](ov::Node& node) {
     if (const std::optional<Sizes> sizes = sizes_of(node)) {
       const ov::Output<ov::Node> given = node.input_value(sizes->input);
-      if (surely_at_least(given, sizes->least)) return;
-      watch(What::least, least_of(given, sizes->least), name_of(node) + " has " + sizes->what + " of ");
-      out.watched_.back().least = sizes->least;
+      if (never_negative(given)) return;
+      watch(What::negative, most_negative(given), name_of(node) + " has " + sizes->what + " of ");
       // OpenVINO's own refusal names neither the file's operator nor the number.
-      if (sizes->refused) node.input(sizes->input).replace_source_output(at_least(given, sizes->least));
+      if (sizes->refused) node.input(sizes->input).replace_source_output(at_least_0(given));
     } else if (const auto scales = scales_of(node)) {
       if (!is_constant(*scales))
         watch(What::outside, not_above_0(*scales), name_of(node) + " has a scale that is not above 0");
@@ -553,10 +550,8 @@ void DataWatch::check(const std::function<ov::Tensor(std::size_t)>& result) cons
       case What::outside:
         unwritten = first() != 0;
         break;
-      case What::least:
-        if (first() < each.least)
-          throw BadData(each.error + std::to_string(first()) + "; it must be at least " +
-                        std::to_string(each.least));
+      case What::negative:
+        if (first() < 0) throw BadData(each.error + std::to_string(first()) + "; it must be at least 0");
         break;
       case What::elements: {
         const auto* const extents = told.data<const std::int64_t>();

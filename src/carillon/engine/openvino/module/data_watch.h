@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <stdexcept>
 #include <string>
@@ -45,19 +44,18 @@ class DataWatch {
 
   // After a run, of which `result` gives what each result is, counted as the model has them. Throws BadData,
   // naming the operator, where one left a result unwritten, had an index or a k outside of its axis, or a
-  // size that is too small.
+  // negative size.
   void check(const std::function<ov::Tensor(std::size_t)>& result) const;
   // Whether outputs may be left unwritten at all, as far as the operators tell: whoever hands out memory for
   // them clears it first.
   bool may_leave() const { return may_leave_; }
 
  private:
-  enum class What { iterations, condition, elements, outside, least };
+  enum class What { iterations, condition, elements, outside, negative };
   struct Watched {
     What what = What::elements;
     std::size_t result = 0;  // of the model
     std::string error;       // what to say, which names the operator; of a size all up to that size
-    std::int64_t least = 0;  // of a size
   };
   std::vector<Watched> watched_;
   bool may_leave_ = false;
