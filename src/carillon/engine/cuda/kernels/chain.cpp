@@ -1,9 +1,9 @@
 #include "carillon/engine/cuda/kernels/chain.h"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -63,10 +63,16 @@ class Tile {
  private:
   static constexpr std::size_t most_values = most_chain_operands + most_chain_steps;
 
+  static constexpr std::size_t widest = 8;  // bytes of an element
+
+  // On the heap of each thread that computes chains: a thread_local array would be memory of every thread.
+  static std::byte* room() {
+    static thread_local const auto all = std::make_unique<std::byte[]>(most_values * tile_elements * widest);
+    return all.get();
+  }
   template <typename T>
   T* values(int which) const {
-    alignas(8) static thread_local std::array<std::byte, most_values * tile_elements * 8> all;
-    return reinterpret_cast<T*>(all.data() + static_cast<std::size_t>(which) * tile_elements * 8);
+    return reinterpret_cast<T*>(room_ + static_cast<std::size_t>(which) * tile_elements * widest);
   }
   template <typename T>
   void read(int which) const {
@@ -111,6 +117,7 @@ class Tile {
   const ChainLaunch& launch_;
   std::int64_t begin_;
   std::size_t count_;
+  std::byte* room_ = room();
 };
 
 // As a kernel that run() takes.

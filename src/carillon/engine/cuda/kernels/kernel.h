@@ -14,6 +14,9 @@
 // block a grid.
 
 #include <cmath>
+#ifndef __CUDACC__
+#include <memory>
+#endif
 
 #include "carillon/engine/cuda/kernels/number.h"
 
@@ -81,14 +84,14 @@ inline std::int64_t blocks() {
   return 1;
 }
 inline void sync() {}
-inline float* shared() {
-  static thread_local float floats[shared_floats];
-  return floats;
-}
+// On the heap of each thread that computes kernels: a thread_local array would be memory of every thread.
 template <int Floats>
 float* shared_of() {
-  static thread_local float floats[Floats];
-  return floats;
+  static thread_local const auto floats = std::make_unique<float[]>(Floats);
+  return floats.get();
+}
+inline float* shared() {
+  return shared_of<shared_floats>();
 }
 inline bool stopped(const volatile unsigned* stop) {
   return stop != nullptr && *stop != 0;
