@@ -4,6 +4,11 @@
 
 trains a little and writes the final weights to OUT. Tensors are of 64 KiB and more, so that lanes have something
 to hold.
+
+    shared_scripts.py -
+
+does so for each line "KIND OUT" that it reads, in a process forked for it, and answers with its exit status: most of
+the time of a script goes on importing torch.
 """
 
 from __future__ import annotations
@@ -283,11 +288,29 @@ def forks(out):
 KINDS = {f.__name__: f for f in (plain, amp, accumulation, gan, lbfgs, step_in_backward, no_optimizer, grad_only,
                                  compiled, forked_loaders, evaluation, resume, lightning, trainer, by_hand, forks)}
 
-if __name__ == "__main__":
+
+def train(kind, out):
     torch.set_num_threads(1)
     torch.manual_seed(11)
-    trained = KINDS[sys.argv[1]](sys.argv[2])
-    torch.save([p.detach() for p in trained.parameters()], sys.argv[2])
+    trained = KINDS[kind](out)
+    torch.save([p.detach() for p in trained.parameters()], out)
+
+
+def fork_for_each_line():
+    torch.optim.Adam(network().parameters())  # imports what optimizers need
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            train(*line.split())
+            sys.exit()
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["-"]:
+        fork_for_each_line()
+    else:
+        train(*sys.argv[1:])
     if os.environ.get("SHOW_COUNTERS"):
         import json
 

@@ -65,16 +65,22 @@ def same(a: Path, b: Path) -> bool:
 def alone(tmp_path_factory):
     """The weights of a kind of script that shares nothing."""
     folder, done = tmp_path_factory.mktemp("alone"), {}
+    with (folder / "said").open("w+") as said, \
+         subprocess.Popen([sys.executable, str(SCRIPTS), "-"], env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          stderr=said, text=True) as scripts:
 
-    def weights(kind: str) -> Path:
-        if kind not in done:
-            out = folder / kind
-            ended = python(SCRIPTS, kind, out)
-            assert ended.returncode == 0, ended.stderr[-3000:]
-            done[kind] = out
-        return done[kind]
+        def weights(kind: str) -> Path:
+            if kind not in done:
+                out = folder / kind
+                print(kind, out, file=scripts.stdin, flush=True)
+                while (status := scripts.stdout.readline().strip()) != "0":  # between what scripts say
+                    assert status and not status.lstrip("-").isdecimal(), (folder / "said").read_text()[-3000:]
+                done[kind] = out
+            return done[kind]
 
-    return weights
+        yield weights
+        scripts.stdin.close()
+        scripts.wait(60)
 
 
 # A plain loop, for what looks at the client rather than at a kind of script.
