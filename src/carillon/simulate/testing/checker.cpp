@@ -1,6 +1,7 @@
 #include "carillon/simulate/testing/checker.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "carillon/base/assert.h"
 
@@ -19,14 +20,20 @@ constexpr Duration shortest_turn = 100us;
 constexpr int most_of_a_class =
     2;  // INFERs that a device has: of real-time; of best effort, of one at a time
 
-std::string name_of(RequestId id) {
-  return "request " + std::to_string(id.value);
+// Made a text only where something is wrong: every event has one.
+struct Name {
+  std::string_view what;
+  std::uint64_t number;
+  operator std::string() const { return std::string(what) + " " + std::to_string(number); }
+};
+Name name_of(RequestId id) {
+  return {"request", id.value};
 }
-std::string name_of(ActionId id) {
-  return "action " + std::to_string(id.value);
+Name name_of(ActionId id) {
+  return {"action", id.value};
 }
-std::string name_of(DeviceId id) {
-  return "device " + std::to_string(id.value);
+Name name_of(DeviceId id) {
+  return {"device", id.value};
 }
 
 }  // namespace
@@ -90,10 +97,12 @@ void Checker::tick(TimePoint at) {
   if (at > last_ && !charged()) {
     for (const RequestId id : untold_) problem("a cancellation that was not told", name_of(id), last_);
     untold_.clear();
-    for (std::size_t i = 0; i < known_.size(); ++i)
-      if (known_[i].alive != devices_[i].alive())
-        problem("a device's change that was not told", name_of(DeviceId{static_cast<std::uint32_t>(i)}),
-                last_);
+    if (devices_changed_)
+      for (std::size_t i = 0; i < known_.size(); ++i)
+        if (known_[i].alive != devices_[i].alive())
+          problem("a device's change that was not told", name_of(DeviceId{static_cast<std::uint32_t>(i)}),
+                  last_);
+    devices_changed_ = false;
     if (wake_ < at) {
       problem("a wake that was not given", "decide", wake_);
       wake_ = TimePoint::max();
@@ -106,7 +115,7 @@ void Checker::tick(TimePoint at) {
 
 void Checker::on_sent(const Request& request, Duration alone, TimePoint at) {
   tick(at);
-  const std::string name = name_of(request.id);
+  const Name name = name_of(request.id);
   if (request.id.value != requests_.size()) problem("requests out of order", name, at);
   if (request.model.index() >= scenario_.models.size()) return problem("unknown model", name, at);
   const auto& model = scenario_.models[request.model.index()];
@@ -171,7 +180,7 @@ void Checker::heard(const schedule::RequestCancelled& event, TimePoint now) {
 
 void Checker::on_outcome(const Request& request, Outcome outcome, TimePoint at) {
   tick(at);
-  const std::string name = name_of(request.id);
+  const Name name = name_of(request.id);
   Asked* asked = find(request.id);
   if (asked == nullptr || asked->request != request) return problem("an outcome of nothing", name, at);
   if (asked->done) {
@@ -227,6 +236,7 @@ void Checker::on_outcome(const Request& request, Outcome outcome, TimePoint at) 
 void Checker::on_device(DeviceId id, bool alive, Duration clock, TimePoint at) {
   tick(at);
   if (id.index() >= devices_.size()) return problem("unknown device", name_of(id), at);
+  devices_changed_ = true;
   DeviceAccount& device = devices_[id.index()];
   const bool first = !seen_.contains(id);
   const Faults& f = options_.faults;
@@ -269,6 +279,7 @@ void Checker::gone(DeviceId device) {
       if (Asked* asked = find(r); asked != nullptr && asked->in == id) asked->in.reset();
   }
   known_[device.index()] = {};
+  devices_changed_ = true;
 }
 
 void Checker::on_start(ActionId id, DeviceId device, TimePoint at) {
@@ -316,7 +327,7 @@ void Checker::on_end(ActionId id, DeviceId device, ActionStatus status, TimePoin
 }
 
 void Checker::heard(const schedule::ActionDone& event, TimePoint now) {
-  const std::string name = name_of(event.id);
+  const Name name = name_of(event.id);
   const auto found = actions_.find(event.id);
   if (found == actions_.end() || !found->second.ended || (found->second.lost && !charged()))
     return problem("a report of nothing", name, now);
@@ -403,7 +414,7 @@ void Checker::on_decided(TimePoint at) {
 // Books an action; the device as the scheduler knows it, none where that makes no sense.
 Checker::Known* Checker::take(ActionId id, ActionKind kind, DeviceId device, ModelId model,
                               const Window& window, TimePoint now) {
-  const std::string name = name_of(id);
+  const Name name = name_of(id);
   if (classes_ ? !used_.insert(id).second : id < next_action_)
     problem("an action's id was used before", name, now);
   next_action_ = ActionId{id.value + 1};
@@ -440,11 +451,12 @@ void Checker::decided(const schedule::Unload& unload, TimePoint now) {
 }
 
 void Checker::decided(const schedule::Infer& infer, TimePoint now) {
-  const std::string name = name_of(infer.id);
+  const Name name = name_of(infer.id);
   Known* k = take(infer.id, ActionKind::infer, infer.device, infer.model, infer.window, now);
   if (k == nullptr) return;
-  actions_[infer.id].requests = infer.requests;
-  actions_[infer.id].cls = infer.cls;
+  Action& action = actions_.at(infer.id);
+  action.requests = infer.requests;
+  action.cls = infer.cls;
   ++k->pending[infer.model];
   const int under_way = ++k->of_class[static_cast<std::size_t>(infer.cls)];
   if (infer.cls != Class::normal && (under_way > most_of_a_class || !classes_))
@@ -453,10 +465,10 @@ void Checker::decided(const schedule::Infer& infer, TimePoint now) {
   if (pages_of(infer.model) > 0 && place != Known::Place::loaded && place != Known::Place::loading)
     problem("sent to where its weights are not", name, now);
   if (!has_batch(infer.model, infer.requests.size()))
-    problem("no such batch size", std::to_string(infer.requests.size()) + " in " + name, now);
-  std::set<RequestId> members;
-  for (const RequestId id : infer.requests) {
-    if (!members.insert(id).second) {
+    problem("no such batch size", std::to_string(infer.requests.size()) + " in " + std::string(name), now);
+  for (auto member = infer.requests.begin(); member != infer.requests.end(); ++member) {
+    const RequestId id = *member;
+    if (std::find(infer.requests.begin(), member, id) != member) {
       problem("a request twice in a batch", name, now);
       continue;
     }
@@ -493,7 +505,7 @@ bool Checker::runs(const Asked& asked) const {
 }
 
 void Checker::decided(const schedule::Refuse& refuse, TimePoint now) {
-  const std::string name = name_of(refuse.request);
+  const Name name = name_of(refuse.request);
   Asked* asked = find(refuse.request);
   if (!open(asked)) return problem("refused what is not open", name, now);
   if (runs(*asked)) problem("refused what runs", name, now);
@@ -531,7 +543,7 @@ void Checker::decided(const schedule::Keep& keep, TimePoint now) {
 }
 
 void Checker::decided(const schedule::Profile& profile, TimePoint now) {
-  const std::string name = name_of(profile.id);
+  const Name name = name_of(profile.id);
   Known* k = take(profile.id, ActionKind::infer, profile.device, profile.model, profile.window, now);
   if (k == nullptr) return;
   actions_[profile.id].profiled = profile.request;

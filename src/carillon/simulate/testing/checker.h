@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -118,9 +119,7 @@ class Checker final : public Observer {
     std::array<int, 3> of_class{};   // the same by class
   };
 
-  void problem(const std::string& kind, const std::string& detail, TimePoint at) {
-    problems_.add(kind, detail, at);
-  }
+  void problem(const char* kind, const std::string& detail, TimePoint at) { problems_.add(kind, detail, at); }
   void tick(TimePoint at);
   bool charged() const { return options_.decision_time > Duration{0} || options_.measured_decisions; }
   bool closed(ModelId model) const;
@@ -162,7 +161,7 @@ class Checker final : public Observer {
   std::uint64_t checks_ = 0;
   TimePoint last_ = TimePoint::min();
 
-  std::vector<Asked> requests_;                    // by id
+  std::deque<Asked> requests_;                     // by id
   std::vector<std::size_t> sent_;                  // by model
   std::vector<std::multiset<TimePoint>> due_;      // by model: when clients of a closed loop send
   std::set<std::tuple<ModelId, Duration>> alone_;  // of requests that were sent
@@ -171,6 +170,7 @@ class Checker final : public Observer {
   bool classes_ = false;     // devices have streams by class
   std::set<ActionId> used_;  // then: ids of actions, of which some are held back
   std::vector<Known> known_;
+  bool devices_changed_ = false;  // since time last went on
   std::vector<DeviceAccount> devices_;
   std::set<DeviceId> seen_;
   std::set<DeviceId> given_up_;
