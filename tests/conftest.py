@@ -15,6 +15,17 @@ import tritonclient.http as http_client
 from loopback import ROOT, make_samples, serving
 
 
+# Files that take longest, begun first (with --no-loadscope-reorder, where several run at a time): none is left to run
+# alone at the end.
+LONGEST = ("test_share_client", "test_random_graphs", "test_train", "test_share_cuda", "test_devices", "test_soak")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items) -> None:
+    rank = {name: i for i, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))
+
+
 @pytest.fixture(scope="session")
 def program() -> Path:
     found = Path(os.environ.get("CARILLON_PROGRAM", ROOT / "build" / "release" / "carillon"))
