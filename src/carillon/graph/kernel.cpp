@@ -97,11 +97,12 @@ std::string source_of(const ConstView& operand) {
 }
 
 Result<> note_index(const Node& node, const MutableView& output, const ConstView& indices, std::int64_t at,
-                    std::int64_t extent) {
+                    std::int64_t extent, bool from_end) {
   const auto say = [&] {
     std::string text = "index " + std::to_string(index_at(indices, at)) + source_of(indices) +
                        " is outside an axis of " + std::to_string(extent) + " elements";
-    if (extent > 0) text += ": it must be " + std::to_string(-extent) + " to " + std::to_string(extent - 1);
+    if (extent > 0)
+      text += ": it must be " + std::to_string(from_end ? -extent : 0) + " to " + std::to_string(extent - 1);
     return failed(node, text);
   };
   if (extent == 0) return say();

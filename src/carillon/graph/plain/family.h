@@ -98,9 +98,10 @@ Result<> note(const MutableView& output, const ConstView& operand, std::int64_t 
   if (output.faults->is_news(row)) output.faults->add(row, Result<>(say()).error());
   return {};
 }
-// The same of an index, where an axis has `extent` elements; an error where that is 0.
+// The same of an index, where an axis has `extent` elements; an error where that is 0. `from_end`: indices
+// below 0 count from the axis' end.
 Result<> note_index(const Node& node, const MutableView& output, const ConstView& indices, std::int64_t at,
-                    std::int64_t extent);
+                    std::int64_t extent, bool from_end = true);
 // ", which comes from input 'x'," where that is known, else nothing: for what is said of an operand.
 std::string source_of(const ConstView& operand);
 

@@ -122,6 +122,18 @@ TEST(Faults, OneARow) {
   EXPECT_THAT(faults.all()[0].error.message, HasSubstr("index 2,")) << "the first";
 }
 
+TEST(Faults, IndicesThatDoNotCountFromTheEnd) {
+  Case unpooled("MaxUnpool");
+  unpooled.of<float>(DataType::f32, {1, 1, 2}, {5, 6}).i64({1, 1, 2}, {0, -1}).out(DataType::f32, {1, 1, 4});
+  unpooled.with("pooled", std::vector<std::int64_t>{1, 1, 4});
+  const Faults faults = unpooled.faults(1);
+  EXPECT_THAT(rows_of(faults), ElementsAre(0));
+  EXPECT_THAT(
+      faults.all()[0].error.message,
+      HasSubstr(
+          "index -1, which comes from input 'ids', is outside an axis of 4 elements: it must be 0 to 3"));
+}
+
 TEST(Faults, AnAxisWithoutElementsHasNoHarmlessIndex) {
   Case empty("Gather");
   empty.i64({0}, {}).i64({1}, {0}).out(DataType::i64, {1});

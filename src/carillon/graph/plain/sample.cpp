@@ -154,7 +154,7 @@ Result<> roi_align(const Node& node, Inputs inputs, Outputs outputs) {
   for (std::int64_t r = 0; r < out[0]; ++r) {
     std::int64_t batch = index_at(inputs[2], r);
     if (batch < 0 || batch >= image[0]) {
-      if (auto noted = note_index(node, outputs[0], inputs[2], r, image[0]); !noted) return noted;
+      if (auto noted = note_index(node, outputs[0], inputs[2], r, image[0], false); !noted) return noted;
       batch = 0;
     }
     const T* corners = inputs[1].as<T>() + r * 4;
@@ -213,7 +213,7 @@ Result<> max_unpool(const Node& node, Inputs inputs, Outputs outputs) {
   for (std::int64_t i = 0; i < inputs[0].type->elements(); ++i) {
     const std::int64_t place = inputs[1].as<std::int64_t>()[i];
     if (place < 0 || place >= places) {
-      if (auto noted = note_index(node, outputs[0], inputs[1], i, places); !noted) return noted;
+      if (auto noted = note_index(node, outputs[0], inputs[1], i, places, false); !noted) return noted;
       continue;
     }
     std::int64_t rest = place, at = 0, step = 1;

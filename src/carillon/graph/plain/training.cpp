@@ -54,7 +54,7 @@ Result<> for_each_class(const Node& node, Inputs inputs, Outputs outputs, const 
       continue;
     }
     if (c < 0 || c >= classes) {
-      if (auto noted = note_index(node, outputs[0], inputs[1], at, classes); !noted) return noted;
+      if (auto noted = note_index(node, outputs[0], inputs[1], at, classes, false); !noted) return noted;
       if (auto ok = lose(at, -1, 0.0); !ok) return ok;
       continue;
     }
