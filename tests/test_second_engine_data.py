@@ -106,7 +106,7 @@ SIZES = {
     "resized": ([helper.make_node("Resize", ["x", "", "", "s"], ["t"], mode="nearest"), total("t")], [2, 3], [[4, 3], [2, 6]],
                 [([-1, 3], ""), ([2, -6], "")]),
     "scaled": ([helper.make_node("Cast", ["s"], ["f"], to=TensorProto.FLOAT), helper.make_node("Resize", ["x", "", "f"], ["t"], mode="nearest"),
-                total("t")], [2, 3], [[2, 1], [1, 3]], [([0, 1], "a scale that is not above 0"), ([-1, 1], "")]),
+                total("t")], [2, 3], [[2, 1], [1, 3]], [([0, 1], "a scale of 0; it must be above 0"), ([-1, 1], "a scale of -1")]),
     "ranged": ([helper.make_node("Split", ["s"], ["l", "d"], axis=0), helper.make_node("Squeeze", ["l"], ["limit"]),
                 helper.make_node("Squeeze", ["d"], ["delta"]), helper.make_node("Range", ["none", "limit", "delta"], ["r"]),
                 helper.make_node("Cast", ["r"], ["f"], to=TensorProto.FLOAT), helper.make_node("ReduceSum", ["f"], ["t"], keepdims=0),

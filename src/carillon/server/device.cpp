@@ -151,6 +151,7 @@ Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock)
       device.others.push_back(engine::make_second_engine(*kind, {.threads = threads,
                                                                  .module = {},
                                                                  .apart = arguments.second_engine_apart,
+                                                                 .workspace = device.worker.workspace,
                                                                  .processes = processes_of(arguments)}));
     device.description = "cpu: " + cpu_name() + ", " + std::to_string(threads) + " threads";
   } else if (arguments.device.starts_with(emulated)) {

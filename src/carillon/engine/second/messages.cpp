@@ -154,6 +154,7 @@ void Writer::options(const Network::Options& options) {
   shapes(options.inputs);
   number(std::int32_t{options.threads});
   number(std::uint8_t{options.bf16});
+  number(options.most_bytes);
 }
 
 bool Reader::take(std::size_t size) {
@@ -228,6 +229,7 @@ Network::Options Reader::options() {
   out.inputs = shapes();
   out.threads = number<std::int32_t>();
   out.bf16 = flag();
+  out.most_bytes = number<std::uint64_t>();
   if (out.threads < 1) good_ = false;
   return out;
 }

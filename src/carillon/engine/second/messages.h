@@ -18,7 +18,7 @@
 namespace carillon::engine::second {
 
 // Changes with every form below. The server and the host are of one build, and say so when they meet.
-inline constexpr std::uint32_t protocol = 3;
+inline constexpr std::uint32_t protocol = 4;
 inline constexpr std::size_t longest_message = 16U << 20;
 inline constexpr std::size_t longest_text = 4096;  // of errors and names
 inline constexpr std::uint64_t most_memory = std::uint64_t{1} << 40;  // of one run's tensors

@@ -43,7 +43,7 @@ TEST(Messages, WhatIsWrittenIsRead) {
   writer.text("text");
   writer.shapes(std::vector<graph::Shape>{{}, {1, -1}});
   writer.port(a_port());
-  writer.options({.inputs = {{3}}, .threads = 2, .bf16 = true});
+  writer.options({.inputs = {{3}}, .threads = 2, .bf16 = true, .most_bytes = 99});
   Reader reader(writer.bytes());
   EXPECT_EQ(reader.number<std::uint64_t>(), 77U);
   EXPECT_EQ(reader.text(), "text");
@@ -53,6 +53,7 @@ TEST(Messages, WhatIsWrittenIsRead) {
   EXPECT_EQ(options.inputs, (std::vector<graph::Shape>{{3}}));
   EXPECT_EQ(options.threads, 2);
   EXPECT_TRUE(options.bf16);
+  EXPECT_EQ(options.most_bytes, 99U);
   EXPECT_TRUE(reader.whole());
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -88,6 +89,9 @@ class Network {
     std::vector<graph::Shape> inputs;
     int threads = 1;
     bool bf16 = false;  // of heavy operators; else f32
+    // The most bytes that a result may have whose extents the data of a run decide: a run in which data ask
+    // for more fails before the operator runs (Ran::bad_data).
+    std::uint64_t most_bytes = std::numeric_limits<std::uint64_t>::max();
   };
   virtual std::string compile(const Options& options, std::unique_ptr<Compiled>& into) const = 0;
   // As Compiled::broken().

@@ -445,7 +445,8 @@ class SecondEngine final : public ReadingEngine {
                      "\": batch sizes must be ascending, distinct and at least 1");
     second::Network::Options wanted{.inputs = {},
                                     .threads = options.one_thread ? 1 : options_.threads,
-                                    .bf16 = options.precision == Precision::bf16};
+                                    .bf16 = options.precision == Precision::bf16,
+                                    .most_bytes = options_.workspace.count};
     for (const TensorSpec& input : source->inputs()) {
       Shape& shape = wanted.inputs.emplace_back(input.shape);
       for (std::int64_t& extent : shape) {

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "carillon/base/bytes.h"
 #include "carillon/engine/reading_engine.h"
 #include "carillon/engine/second/apart.h"
 #include "carillon/engine/second/kind.h"
@@ -17,6 +18,9 @@ struct SecondOptions {
   std::filesystem::path module;
   // Each model in a process of its own (apart.h): what a model ends is that process. Else in this one.
   bool apart = true;
+  // The most that a result may have whose extents the data of a run decide: what a plan of our own engine may
+  // need for all that it computes (worker::Options::workspace).
+  Bytes workspace = mib(512);
   // Of these processes. Their program, where none is named: the kind's beside the module.
   second::ApartOptions processes{};
 };

@@ -18,41 +18,30 @@
 #include <openvino/op/constant.hpp>
 #include <openvino/op/convert.hpp>
 #include <openvino/op/convolution.hpp>
-#include <openvino/op/equal.hpp>
 #include <openvino/op/gather.hpp>
 #include <openvino/op/gather_elements.hpp>
-#include <openvino/op/greater.hpp>
-#include <openvino/op/interpolate.hpp>
-#include <openvino/op/logical_not.hpp>
 #include <openvino/op/loop.hpp>
 #include <openvino/op/matmul.hpp>
 #include <openvino/op/maximum.hpp>
 #include <openvino/op/minimum.hpp>
 #include <openvino/op/multiply.hpp>
 #include <openvino/op/not_equal.hpp>
-#include <openvino/op/range.hpp>
-#include <openvino/op/reduce_min.hpp>
 #include <openvino/op/reduce_sum.hpp>
 #include <openvino/op/reshape.hpp>
 #include <openvino/op/result.hpp>
-#include <openvino/op/select.hpp>
 #include <openvino/op/shape_of.hpp>
 #include <openvino/op/slice.hpp>
 #include <openvino/op/squeeze.hpp>
-#include <openvino/op/strided_slice.hpp>
 #include <openvino/op/subtract.hpp>
-#include <openvino/op/tile.hpp>
 #include <openvino/op/topk.hpp>
-#include <openvino/op/unsqueeze.hpp>
-#include <openvino/op/util/broadcast_base.hpp>
 #include <openvino/op/util/gather_base.hpp>
 #include <openvino/op/util/gather_nd_base.hpp>
 #include <openvino/op/util/multi_subgraph_base.hpp>
 #include <openvino/op/util/scatter_elements_update_base.hpp>
 #include <openvino/op/util/scatter_nd_base.hpp>
-#include <openvino/op/util/shape_of_base.hpp>
 #include <openvino/op/util/topk_base.hpp>
-#include <openvino/op/variadic_split.hpp>
+
+#include "carillon/engine/openvino/module/naming.h"
 
 namespace carillon::engine::second {
 namespace {
@@ -139,10 +128,6 @@ bool collects(const Body& node) {
   });
 }
 
-// OpenVINO names some of its nodes itself; of their operands one has a name of the file's.
-std::string name_of(const ov::Node& node) {
-  return std::string(node.get_type_name()) + " '" + node.get_friendly_name() + "'";
-}
 [[noreturn]] void refuse(const ov::Node& node, const std::string& why) {
   throw std::runtime_error(name_of(node) + " " + why);
 }
@@ -289,92 +274,10 @@ ov::Output<ov::Node> bound_k(ov::op::util::TopKBase& node) {
   return std::make_shared<v0::Convert>(std::make_shared<v1::NotEqual>(k, wanted), ov::element::i64);
 }
 
-// The type and a number: no operator of the file became this one.
-bool named_by_openvino(const ov::Node& node) {
-  const std::string type = std::string(node.get_type_name()) + "_", &name = node.get_friendly_name();
-  return name.starts_with(type) && name.find_first_not_of("0123456789", type.size()) == std::string::npos;
-}
-
-// An input that gives sizes, of which none may be negative.
-struct Sizes {
-  std::size_t input = 0;
-  std::string what;      // one of them
-  bool refused = false;  // OpenVINO itself refuses negative ones
-};
-std::optional<Sizes> sizes_of(const ov::Node& node) {
-  using namespace ov::op;
-  if (ov::is_type<v0::Tile>(&node)) return Sizes{.input = 1, .what = "a number of repeats"};
-  if (dynamic_cast<const util::BroadcastBase*>(&node) != nullptr)
-    return Sizes{.input = 1, .what = "an extent", .refused = true};
-  // OpenVINO's own splits, in what it makes of other operators, have lengths of -1.
-  if (ov::is_type<v1::VariadicSplit>(&node) && !named_by_openvino(node))
-    return Sizes{.input = 2, .what = "a length"};
-  return std::nullopt;
-}
-
-// Whether numbers are made of extents and of constants that are not negative, so that none can be negative.
-bool never_negative(const ov::Output<ov::Node>& value, int depth = 0) {
-  using namespace ov::op;
-  constexpr int deepest = 32;
-  const auto node = value.get_node_shared_ptr();
-  if (depth > deepest) return false;
-  if (const auto constant = ov::as_type_ptr<v0::Constant>(node))
-    return std::ranges::all_of(constant->cast_vector<std::int64_t>(), [](auto each) { return each >= 0; });
-  if (dynamic_cast<const util::ShapeOfBase*>(node.get()) != nullptr) return true;
-  const auto input = [&](std::size_t i) { return never_negative(node->input_value(i), depth + 1); };
-  if (dynamic_cast<const util::GatherBase*>(node.get()) != nullptr || ov::is_type<v0::Convert>(node) ||
-      ov::is_type<v0::Squeeze>(node) || ov::is_type<v0::Unsqueeze>(node) || ov::is_type<v1::Reshape>(node) ||
-      ov::is_type<v8::Slice>(node) || ov::is_type<v1::StridedSlice>(node))
-    return input(0);
-  const bool joins =
-      ov::is_type<v0::Concat>(node) || ov::is_type<v1::Multiply>(node) || ov::is_type<v1::Add>(node);
-  if (!joins) return false;
-  for (std::size_t i = 0; i < node->get_input_size(); ++i)
-    if (!input(i)) return false;
-  return true;
-}
-
-// The least of the sizes, [1], or 0 where none is negative.
-ov::Output<ov::Node> most_negative(const ov::Output<ov::Node>& sizes) {
-  return std::make_shared<ov::op::v1::ReduceMin>(flat_and_0(sizes), constant({0}), true);
-}
-
 // The same values, but 0 for each that is negative.
 ov::Output<ov::Node> at_least_0(const ov::Output<ov::Node>& values) {
   return std::make_shared<ov::op::v1::Maximum>(
       values, ov::op::v0::Constant::create(values.get_element_type(), {}, {0}));
-}
-
-// What Resize multiplies extents by, where it is not told their sizes.
-std::optional<ov::Output<ov::Node>> scales_of(const ov::Node& node) {
-  using namespace ov::op;
-  const auto by_scales = [](const auto& resize) {
-    return resize.get_attrs().shape_calculation_mode == util::InterpolateBase::ShapeCalcMode::SCALES;
-  };
-  if (const auto* const resize = dynamic_cast<const v11::Interpolate*>(&node);
-      resize != nullptr && by_scales(*resize))
-    return node.input_value(1);
-  if (const auto* const resize = dynamic_cast<const v4::Interpolate*>(&node);
-      resize != nullptr && by_scales(*resize))
-    return node.input_value(2);
-  return std::nullopt;
-}
-
-// How many numbers are not above 0, NaN among them.
-ov::Output<ov::Node> not_above_0(const ov::Output<ov::Node>& numbers) {
-  using namespace ov::op;
-  const auto zero = v0::Constant::create(numbers.get_element_type(), {}, {0});
-  return count(std::make_shared<v1::LogicalNot>(std::make_shared<v1::Greater>(numbers, zero)));
-}
-
-// OpenVINO's Range divides by a step of 0 and ends the process. Puts 1 in its place, and tells whether.
-ov::Output<ov::Node> bound_step(ov::Node& range) {
-  using namespace ov::op;
-  const ov::Output<ov::Node> step = range.input_value(2);
-  const auto number = [&](int value) { return v0::Constant::create(step.get_element_type(), {}, {value}); };
-  const auto is_zero = std::make_shared<v1::Equal>(step, number(0));
-  range.input(2).replace_source_output(std::make_shared<v1::Select>(is_zero, number(1), step));
-  return count(is_zero);
 }
 
 // A trip count below 0 is 0 in ONNX. OpenVINO takes -1 for no count at all.
@@ -451,20 +354,6 @@ DataWatch DataWatch::add(ov::Model& model) {
     out.watched_.push_back({what, own + results.size(), std::move(error)});
     results.push_back(std::make_shared<ov::op::v0::Result>(value));
   };
-  const auto watch_sizes = [&](ov::Node& node) {
-    if (const std::optional<Sizes> sizes = sizes_of(node)) {
-      const ov::Output<ov::Node> given = node.input_value(sizes->input);
-      if (never_negative(given)) return;
-      watch(What::negative, most_negative(given), name_of(node) + " has " + sizes->what + " of ");
-      // OpenVINO's own refusal names neither the file's operator nor the number.
-      if (sizes->refused) node.input(sizes->input).replace_source_output(at_least_0(given));
-    } else if (const auto scales = scales_of(node)) {
-      if (!is_constant(*scales))
-        watch(What::outside, not_above_0(*scales), name_of(node) + " has a scale that is not above 0");
-    } else if (ov::is_type<ov::op::v4::Range>(&node) && !is_constant(node.input_value(2))) {
-      watch(What::outside, bound_step(node), name_of(node) + " has a delta of 0");
-    }
-  };
   const auto watch_indices = [&](ov::Node& node, bool inside) {
     const std::optional<Indexed> how = indexed(node);
     if (!how || surely_inside(node, *how)) return;
@@ -509,10 +398,6 @@ DataWatch DataWatch::add(ov::Model& model) {
         top != nullptr && !inside && !is_constant(node.input_value(1)) &&
         node.get_input_partial_shape(0).rank().is_static())
       watch(What::outside, bound_k(*top), name_of(node) + " has a k outside of its axis");
-    if (!inside)
-      watch_sizes(node);
-    else if (ov::is_type<ov::op::v4::Range>(&node) && !is_constant(node.input_value(2)))
-      bound_step(node);  // nothing tells of it, but the process lives
     if (inside || always_writes(node)) return;
     const auto outputs = node.outputs();
     if (std::ranges::none_of(outputs,
@@ -549,9 +434,6 @@ void DataWatch::check(const std::function<ov::Tensor(std::size_t)>& result) cons
         break;
       case What::outside:
         unwritten = first() != 0;
-        break;
-      case What::negative:
-        if (first() < 0) throw BadData(each.error + std::to_string(first()) + "; it must be at least 0");
         break;
       case What::elements: {
         const auto* const extents = told.data<const std::int64_t>();

@@ -19,9 +19,9 @@
 // - TopK does not run with a k of 0. Trial runs on zeros have such a k where k is an input. A k beyond its
 //   axis gives as many results as the axis has.
 // - A product with fixed weights reads beyond an operand whose inner extent the data make too small.
-// - Tile takes a negative number of repeats for 0. VariadicSplit takes a length of -1 for all that is left.
-//   Loop takes a trip count of -1 for none. Resize takes a scale of 0.
-// - Range divides by a step of 0, which ends the process.
+// - Loop takes a trip count of -1 for none.
+//
+// What sizes from data may do says size_guards.h.
 //
 // The run before may have been another client's, and operators that read such a result carry its numbers on
 // to outputs that are written. So clearing outputs is not enough: a run in which this happens must fail.
@@ -43,19 +43,18 @@ class DataWatch {
   static DataWatch add(ov::Model& model);
 
   // After a run, of which `result` gives what each result is, counted as the model has them. Throws BadData,
-  // naming the operator, where one left a result unwritten, had an index or a k outside of its axis, or a
-  // negative size.
+  // naming the operator, where one left a result unwritten, or had an index or a k outside of its axis.
   void check(const std::function<ov::Tensor(std::size_t)>& result) const;
   // Whether outputs may be left unwritten at all, as far as the operators tell: whoever hands out memory for
   // them clears it first.
   bool may_leave() const { return may_leave_; }
 
  private:
-  enum class What { iterations, condition, elements, outside, negative };
+  enum class What { iterations, condition, elements, outside };
   struct Watched {
     What what = What::elements;
     std::size_t result = 0;  // of the model
-    std::string error;       // what to say, which names the operator; of a size all up to that size
+    std::string error;       // what to say, which names the operator
   };
   std::vector<Watched> watched_;
   bool may_leave_ = false;

@@ -18,8 +18,12 @@
 
 #include "carillon/base/bytes.h"
 #include "carillon/engine/openvino/module/data_watch.h"
+#include "carillon/engine/openvino/module/doubles.h"
+#include "carillon/engine/openvino/module/guard.h"
+#include "carillon/engine/openvino/module/loop_shapes.h"
 #include "carillon/engine/openvino/module/passed_on.h"
 #include "carillon/engine/openvino/module/reading.h"
+#include "carillon/engine/openvino/module/size_guards.h"
 #include "carillon/engine/second/guarded.h"
 #include "carillon/graph/bounded.h"
 
@@ -194,6 +198,8 @@ struct Shared {
   std::vector<std::string> outputs;                 // their names, likewise
   std::vector<ov::Output<const ov::Node>> results;  // of what is compiled; behind its own what is watched
   DataWatch watch;
+  std::shared_ptr<Faults> faults = std::make_shared<Faults>();  // of the run under way
+  mutable std::mutex running;  // held while one is: inside OpenVINO others would wait, too
   bool one_thread = false;
   std::shared_ptr<const ov::Model> model;  // as it was before results were taken out
   mutable std::atomic<bool> ran = false;   // well, once at least
@@ -279,6 +285,11 @@ class RequestOf final : public Request {
   }
   void infer(std::span<const graph::Shape> shapes, std::span<std::byte* const> outputs,
              std::span<const graph::Shape> output_shapes) {
+    const std::lock_guard lock(shared_->running);
+    const auto throw_fault = [&] {
+      if (const std::string fault = shared_->faults->take(); !fault.empty()) throw BadData(fault);
+    };
+    shared_->faults->take();
     for (bool again = false;; again = true) {
       bind(outputs, output_shapes);
       try {
@@ -288,15 +299,17 @@ class RequestOf final : public Request {
         const bool others_failed = shared_->whole->failed(compilation_);
         if (others_failed && !again) continue;
         stale_ = true;
+        throw_fault();
         refuse(error, shapes);
       }
     }
     shared_->ran = true;
+    throw_fault();
   }
   [[noreturn]] void refuse(const ov::Exception& error, std::span<const graph::Shape> shapes) {
     const std::string text = error.what();
     // Where the data decide extents they may not fit together.
-    if (shared_->watch.may_leave() && !lacks_memory(text)) throw BadData(text);
+    if (shared_->watch.may_leave() && !lacks_memory(text)) throw BadData(without_places(text));
     if (is_check_of_node(text) && (shared_->data_decide_sizes(shapes) ||
                                    (fails_again(text) && (shared_->ran || runs_on_zeros(shapes)))))
       throw BadData(without_places(text));
@@ -429,7 +442,9 @@ class NetworkOf final : public Network {
       const auto copy = model_->clone();
       // Extents of 0 were looked at for each size (shapes_at): what else may be empty the data decide.
       copy->reshape(shapes_for(*copy, options.inputs, ov::Dimension(1, -1)));
+      refuse_doubles(*copy);
       const auto shared = std::make_shared<Shared>();
+      guard_sizes(*copy, options.most_bytes, shared->faults);
       shared->watch = DataWatch::add(*copy);
       copy->reshape(shapes_for(*copy, options.inputs));
       shared->one_thread = options.threads == 1;
@@ -470,7 +485,11 @@ class RuntimeOf final : public Runtime {
     return text.substr(0, text.find('-'));
   }
   std::string read(const std::string& file, std::unique_ptr<Network>& into) override {
-    return guarded([&] { into = std::make_unique<NetworkOf>(core_, read_onnx(core_, file)); });
+    return guarded([&] {
+      const auto model = read_onnx(core_, file);
+      open_carried_shapes(*model);
+      into = std::make_unique<NetworkOf>(core_, model);
+    });
   }
 
  private:

@@ -1,0 +1,911 @@
+#include "carillon/engine/openvino/module/size_guards.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <openvino/op/add.hpp>
+#include <openvino/op/constant.hpp>
+#include <openvino/op/convert.hpp>
+#include <openvino/op/divide.hpp>
+#include <openvino/op/eye.hpp>
+#include <openvino/op/floor_mod.hpp>
+#include <openvino/op/interpolate.hpp>
+#include <openvino/op/loop.hpp>
+#include <openvino/op/mod.hpp>
+#include <openvino/op/multiply.hpp>
+#include <openvino/op/parameter.hpp>
+#include <openvino/op/power.hpp>
+#include <openvino/op/range.hpp>
+#include <openvino/op/reduce_prod.hpp>
+#include <openvino/op/reduce_sum.hpp>
+#include <openvino/op/result.hpp>
+#include <openvino/op/shape_of.hpp>
+#include <openvino/op/subtract.hpp>
+#include <openvino/op/tile.hpp>
+#include <openvino/op/util/broadcast_base.hpp>
+#include <openvino/op/util/fft_base.hpp>
+#include <openvino/op/util/multi_subgraph_base.hpp>
+#include <openvino/op/util/one_hot_base.hpp>
+#include <openvino/op/util/pad_base.hpp>
+#include <openvino/op/util/shape_of_base.hpp>
+#include <openvino/op/util/unary_elementwise_arithmetic.hpp>
+#include <openvino/op/variadic_split.hpp>
+
+#include "carillon/engine/openvino/module/naming.h"
+
+namespace carillon::engine::second {
+namespace {
+
+using Body = ov::op::util::MultiSubGraphOp;
+using ov::op::v5::Loop;
+using Extents = std::vector<double>;
+
+template <std::size_t N>
+bool is_one_of(const ov::Node& node, const std::array<std::string_view, N>& names) {
+  return std::ranges::find(names, std::string_view(node.get_type_name())) != names.end();
+}
+
+bool is_constant(const ov::Output<ov::Node>& value) {
+  return ov::is_type<ov::op::v0::Constant>(value.get_node_shared_ptr());
+}
+
+// What data decide of a node's results: their extents, or what they hold.
+struct Decided {
+  bool extents = false;
+  bool contents = false;
+};
+
+// These have as many elements as their data say, whatever they are told besides.
+bool finds_its_size(const ov::Node& node) {
+  static constexpr std::array<std::string_view, 10> names = {
+      "NonZero",          "Unique",     "NonMaxSuppression",   "MulticlassNms",
+      "MatrixNms",        "NMSRotated", "SparseFillEmptyRows", "StringTensorUnpack",
+      "StringTensorPack", "Proposal"};
+  return is_one_of(node, names);
+}
+
+// Which of the operands of a node that is told sizes say them, and the first of them that do.
+std::size_t first_size(const ov::Node& node) {
+  static constexpr std::array<std::pair<std::string_view, std::size_t>, 23> first = {{
+      {"Tile", 1},
+      {"Broadcast", 1},
+      {"Pad", 1},
+      {"OneHot", 1},
+      {"Range", 0},
+      {"Interpolate", 1},
+      {"DFT", 1},
+      {"IDFT", 1},
+      {"RDFT", 1},
+      {"IRDFT", 1},
+      {"Eye", 0},
+      {"Reshape", 1},
+      {"TopK", 1},
+      {"VariadicSplit", 1},
+      {"Slice", 1},
+      {"StridedSlice", 1},
+      {"STFT", 2},
+      {"ISTFT", 2},
+      {"Col2Im", 1},
+      {"RandomUniform", 0},
+      {"BatchToSpace", 1},
+      {"SpaceToBatch", 1},
+      {"AdaptiveAvgPool", 1},
+  }};
+  for (const auto& [name, input] : first)
+    if (name == node.get_type_name()) return input;
+  static constexpr std::array<std::string_view, 2> transposed = {"ConvolutionBackpropData",
+                                                                 "GroupConvolutionBackpropData"};
+  return is_one_of(node, transposed) ? 2 : node.get_input_size();
+}
+
+// A result of these has no more elements than an operand has, or a few more for padding.
+bool never_grows(const ov::Node& node) {
+  static constexpr std::array<std::string_view, 47> names = {"Result",
+                                                             "Parameter",
+                                                             "Constant",
+                                                             "Convert",
+                                                             "Reshape",
+                                                             "Squeeze",
+                                                             "Unsqueeze",
+                                                             "Transpose",
+                                                             "Slice",
+                                                             "StridedSlice",
+                                                             "ReduceL1",
+                                                             "ReduceL2",
+                                                             "ReduceMax",
+                                                             "ReduceMean",
+                                                             "ReduceMin",
+                                                             "ReduceProd",
+                                                             "ReduceSum",
+                                                             "ReduceLogicalAnd",
+                                                             "ReduceLogicalOr",
+                                                             "Softmax",
+                                                             "LogSoftmax",
+                                                             "Split",
+                                                             "VariadicSplit",
+                                                             "TopK",
+                                                             "ShapeOf",
+                                                             "CumSum",
+                                                             "Reverse",
+                                                             "ReverseSequence",
+                                                             "MVN",
+                                                             "NormalizeL2",
+                                                             "LRN",
+                                                             "MaxPool",
+                                                             "AvgPool",
+                                                             "Clamp",
+                                                             "HardSigmoid",
+                                                             "Elu",
+                                                             "Selu",
+                                                             "Swish",
+                                                             "GroupNormalization",
+                                                             "BatchNormInference",
+                                                             "ScatterUpdate",
+                                                             "ScatterElementsUpdate",
+                                                             "ScatterNDUpdate",
+                                                             "Roll",
+                                                             "LogicalNot",
+                                                             "DepthToSpace",
+                                                             "SpaceToDepth"};
+  return is_one_of(node, names) || finds_its_size(node) ||
+         dynamic_cast<const ov::op::util::UnaryElementwiseArithmetic*>(&node) != nullptr;
+}
+
+// Of what each node's results are made, node by node in the order of the model.
+class Origins {
+ public:
+  // Nodes of a body come after the node that has it, or before: what its parameters are nobody asks.
+  void add(const ov::Node& node, bool inside) {
+    using namespace ov::op;
+    Decided& out = of_[&node];
+    const auto outputs = node.outputs();
+    const bool open =
+        std::ranges::any_of(outputs, [](const auto& each) { return each.get_partial_shape().is_dynamic(); });
+    if (ov::is_type<v0::Constant>(&node)) return;
+    if (ov::is_type<v0::Parameter>(&node)) {
+      out = {.extents = inside && open, .contents = true};
+      return;
+    }
+    if (dynamic_cast<const util::ShapeOfBase*>(&node) != nullptr) {
+      out.contents = of(node.input_value(0)).extents;
+      return;
+    }
+    if (dynamic_cast<const Body*>(&node) != nullptr || finds_its_size(node)) {
+      out = {.extents = open, .contents = true};
+      return;
+    }
+    const std::size_t sizes = first_size(node);
+    for (std::size_t i = 0; i < node.get_input_size(); ++i) {
+      const Decided is = of(node.input_value(i));
+      out.contents = out.contents || is.contents || is.extents;
+      out.extents = out.extents || (open && (is.extents || (i >= sizes && is.contents)));
+    }
+    if (std::string_view(node.get_type_name()) == "RandomUniform") out.contents = true;
+  }
+  void add_guard(const ov::Output<ov::Node>& guard, const ov::Output<ov::Node>& of_what) {
+    of_[guard.get_node()] = of(of_what);
+  }
+  Decided of(const ov::Output<ov::Node>& value) const {
+    const auto found = of_.find(value.get_node());
+    return found == of_.end() ? Decided{} : found->second;
+  }
+
+ private:
+  std::unordered_map<const ov::Node*, Decided> of_;
+};
+
+std::string text(double number) {
+  if (std::isnan(number)) return "NaN";
+  if (std::isinf(number)) return number < 0 ? "-infinity" : "infinity";
+  if (number != std::floor(number) || std::abs(number) >= 1e15) {
+    std::array<char, 32> out{};
+    std::snprintf(out.data(), out.size(), "%g", number);
+    return out.data();
+  }
+  return std::to_string(static_cast<std::int64_t>(number));
+}
+std::string text(const Extents& extents) {
+  std::string out = "[";
+  for (std::size_t i = 0; i < extents.size(); ++i) out += (i == 0 ? "" : ",") + text(extents[i]);
+  return out + "]";
+}
+
+// What a result of these extents may not be: empty if it may. Doubles hold any product, so nothing wraps.
+class Room {
+ public:
+  Room(const ov::Node& node, std::uint64_t most)
+      : name_(name_of(node)),
+        element_(static_cast<double>(node.get_output_element_type(0).size())),
+        most_(most) {}
+
+  std::string look_at(const Extents& extents) const {
+    double bytes = element_;
+    for (const double extent : extents) {
+      if (!(extent >= 0)) return name_ + " would give " + text(extents) + "; an extent must be at least 0";
+      bytes *= extent;
+    }
+    // Infinity times 0, too.
+    if (bytes <= static_cast<double>(most_)) return {};
+    return name_ + " would give " + text(extents) + ", " + text(bytes) +
+           " bytes; where data decide a size, a result may have at most " + std::to_string(most_) +
+           " bytes, the device's workspace";
+  }
+  std::string operator()(const std::string& wrong) const { return name_ + " " + wrong; }
+
+ private:
+  std::string name_;
+  double element_;
+  std::uint64_t most_;
+};
+
+// The least and the greatest whole number that OpenVINO computes with.
+constexpr double least_whole = std::numeric_limits<std::int32_t>::min();
+constexpr double most_whole = std::numeric_limits<std::int32_t>::max();
+bool is_cut(const ov::element::Type& type) {
+  return type == ov::element::i64 || type == ov::element::u64 || type == ov::element::u32;
+}
+
+// Below this FP32 has all whole numbers, and rounds none to one of them.
+constexpr double most_exact = 16777215;
+bool is_wide(const ov::element::Type& type) {
+  return is_cut(type) || type == ov::element::i32;
+}
+
+std::optional<std::vector<std::int64_t>> constant_of(const ov::Output<ov::Node>& value) {
+  const auto constant = ov::as_type_ptr<ov::op::v0::Constant>(value.get_node_shared_ptr());
+  if (constant == nullptr) return std::nullopt;
+  return constant->cast_vector<std::int64_t>();
+}
+
+Extents extents_in(const Seen& shape) {
+  return shape.values;
+}
+
+std::string judge_repeats(const Room& room, const Extents& data, std::vector<double>& repeats) {
+  const auto worst = std::ranges::min_element(repeats);
+  std::string fault;
+  if (worst != repeats.end() && *worst < 0)
+    fault = room("has a number of repeats of " + text(*worst) + "; it must be at least 0");
+  const std::size_t rank = std::max(data.size(), repeats.size());
+  Extents extents(rank, 1);
+  for (std::size_t i = 0; i < rank; ++i) {
+    if (i < data.size()) extents[rank - 1 - i] *= data[data.size() - 1 - i];
+    if (i < repeats.size()) extents[rank - 1 - i] *= repeats[repeats.size() - 1 - i];
+  }
+  if (fault.empty()) fault = room.look_at(extents);
+  if (!fault.empty()) std::ranges::fill(repeats, 1);
+  return fault;
+}
+
+// `axes`: of the extents that the data have, where they are not aligned at their ends.
+std::string judge_broadcast(const Room& room, const Extents& data, std::vector<double>& wanted,
+                            const std::optional<std::vector<std::int64_t>>& axes, bool both) {
+  const auto worst = std::ranges::min_element(wanted);
+  std::string fault;
+  if (worst != wanted.end() && *worst < 0)
+    fault = room("has an extent of " + text(*worst) + "; it must be at least 0");
+  std::vector<double> small(wanted.size(), 1);
+  Extents extents = wanted;
+  if (both && data.size() > extents.size()) extents.insert(extents.begin(), data.size() - extents.size(), 1);
+  for (std::size_t i = 0; i < data.size(); ++i) {
+    std::size_t at = wanted.size() - data.size() + i;
+    if (axes) at = i < axes->size() ? static_cast<std::size_t>((*axes)[i]) : small.size();
+    if (at < small.size()) small[at] = data[i];
+    if (both) {
+      double& extent = extents[extents.size() - data.size() + i];
+      if (fault.empty() && extent != data[i] && extent != 1 && data[i] != 1)
+        fault = room("is told " + text(wanted) + ", to which " + text(data) + " cannot be broadcast");
+      extent = extent == 0 || data[i] == 0 ? 0 : std::max(extent, data[i]);
+    }
+  }
+  if (fault.empty()) fault = room.look_at(extents);
+  if (!fault.empty()) wanted = small;
+  return fault;
+}
+
+// How many elements a Range has, by ONNX's text: none against the direction of its step.
+double steps_in(double start, double stop, double step) {
+  return std::max(std::ceil((stop - start) / step), 0.0);
+}
+
+// `which` of start, stop and step `values` are, whose others are `all`. `sizes`: the file has a size there
+// that OpenVINO makes a Range of.
+std::string judge_range(const Room& room, const std::array<double, 3>& all, int which, bool whole, bool sizes,
+                        std::vector<double>& values) {
+  const auto [start, stop, step] = all;
+  std::string fault;
+  const double steps = steps_in(start, stop, step);
+  if (step == 0)
+    fault = room("has a delta of 0");
+  else if (!std::isfinite(steps))
+    fault = room("has the start " + text(start) + ", the limit " + text(stop) + " and the delta " +
+                 text(step) + ", which give no number of elements");
+  else if (whole && std::abs(stop - start) > most_whole)
+    fault = room("goes from " + text(start) + " to " + text(stop) +
+                 ", and OpenVINO computes whole numbers in 32 bits");
+  else if (sizes && stop < 0)
+    fault = room("has a size of " + text(stop) + "; it must be at least 0");
+  else
+    fault = room.look_at({steps});
+  if (values.empty()) return fault;
+  // One element, and a step that is a number.
+  if (!fault.empty()) values[0] = which == 0 ? 0 : 1;
+  if (!fault.empty()) return fault;
+  if (steps == 0)  // whatever is infinite
+    values[0] = which == 2 ? 1 : 0;
+  else if (which == 1 &&
+           !whole)  // OpenVINO rounds where it divides: half a step from either number of elements
+    values[0] = start + (steps - 0.5) * step;
+  return {};
+}
+
+class SizeGuards {
+ public:
+  SizeGuards(std::uint64_t most, std::shared_ptr<Faults> faults) : most_(most), faults_(std::move(faults)) {}
+
+  void add(ov::Model& model) {
+    std::vector<std::pair<std::shared_ptr<ov::Node>, bool>> all;
+    collect(model, false, all);
+    for (const auto& [node, inside] : all) origins_.add(*node, inside);
+    for (const auto& [node, inside] : all) {
+      guard_grown(*node);  // in front of the others
+      guard_told(*node, inside);
+      guard_whole(*node);
+      guard_division(*node);
+      guard_exact(*node);
+      guard_regions(*node);
+      if (const auto loop = ov::as_type_ptr<Loop>(node)) guard_collected(*loop);
+    }
+    model.add_results(kept_);
+  }
+
+ private:
+  using Inputs = ov::OutputVector;
+
+  static void collect(const ov::Model& model, bool inside,
+                      std::vector<std::pair<std::shared_ptr<ov::Node>, bool>>& into) {
+    for (const auto& node : model.get_ordered_ops()) {
+      into.emplace_back(node, inside);
+      if (const auto body = ov::as_type_ptr<Body>(node))
+        for (std::size_t i = 0; i < body->get_internal_subgraphs_size(); ++i)
+          collect(*body->get_function(i), true, into);
+    }
+  }
+
+  // A scalar's are those of one element in a row: OpenVINO does not run what has an operand without elements.
+  static ov::Output<ov::Node> extents(const ov::Output<ov::Node>& value) {
+    const ov::Rank rank = value.get_partial_shape().rank();
+    if (rank.is_static() && rank.get_length() == 0)
+      return ov::op::v0::Constant::create(ov::element::i64, {1}, {1});
+    return std::make_shared<ov::op::v3::ShapeOf>(value);
+  }
+  // Puts a guard on the node's input `i`, which sees `more` behind it.
+  void guard(ov::Node& node, std::size_t i, const Inputs& more, Judge judge) {
+    Inputs operands{node.input_value(i)};
+    operands.insert(operands.end(), more.begin(), more.end());
+    replace(node, i, guarded_values(operands, std::move(judge), faults_));
+  }
+  void replace(ov::Node& node, std::size_t i, const ov::Output<ov::Node>& by) {
+    origins_.add_guard(by, node.input_value(i));
+    node.input(i).replace_source_output(by);
+  }
+  bool decided(const ov::Node& node) const {
+    const std::size_t sizes = first_size(node);
+    for (std::size_t i = 0; i < node.get_input_size(); ++i) {
+      const Decided is = origins_.of(node.input_value(i));
+      if (is.extents || (i >= sizes && is.contents)) return true;
+    }
+    return false;
+  }
+  // Whether all of its results have room whatever the data are, as far as their bounds are known.
+  bool fits(const ov::Node& node) const {
+    for (const auto& output : node.outputs()) {
+      const ov::PartialShape& shape = output.get_partial_shape();
+      if (shape.rank().is_dynamic()) return false;
+      auto bytes = static_cast<double>(output.get_element_type().size());
+      for (const ov::Dimension& extent : shape) {
+        if (extent.get_max_length() < 0) return false;
+        bytes *= static_cast<double>(extent.get_max_length());
+      }
+      if (bytes > static_cast<double>(most_)) return false;
+    }
+    return true;
+  }
+
+  void guard_told(ov::Node& node, bool inside) {
+    using namespace ov::op;
+    if (!decided(node)) return;
+    const Room room(node, most_);
+    if (ov::is_type<v0::Tile>(&node)) {
+      guard(node, 1, {extents(node.input_value(0))},
+            [room](auto seen, auto& values) { return judge_repeats(room, extents_in(seen[1]), values); });
+    } else if (const auto* const broadcast = dynamic_cast<const util::BroadcastBase*>(&node)) {
+      std::optional<std::vector<std::int64_t>> axes;
+      if (node.get_input_size() > 2) axes = constant_of(node.input_value(2));
+      const bool both = broadcast->get_broadcast_spec().m_type == BroadcastType::BIDIRECTIONAL;
+      guard(node, 1, {extents(node.input_value(0))}, [room, axes, both](auto seen, auto& values) {
+        return judge_broadcast(room, extents_in(seen[1]), values, axes, both);
+      });
+      // OpenVINO takes out one that can only give what it has, and its sizes with it.
+      if (!inside && node.get_output_partial_shape(0).is_static())
+        kept_.push_back(std::make_shared<v0::Result>(node.input_value(1)));
+    } else if (dynamic_cast<const util::PadBase*>(&node) != nullptr) {
+      const Inputs begin{node.input_value(2), extents(node.input_value(0))},
+          end{node.input_value(1), extents(node.input_value(0))};
+      for (const std::size_t input : {1U, 2U})
+        guard(node, input, input == 1 ? begin : end, [room](auto seen, auto& values) {
+          Extents wanted = extents_in(seen[2]);
+          for (std::size_t i = 0; i < wanted.size() && i < values.size() && i < seen[1].values.size(); ++i)
+            wanted[i] += values[i] + seen[1].values[i];
+          const std::string fault = room.look_at(wanted);
+          if (!fault.empty()) std::ranges::fill(values, 0);
+          return fault;
+        });
+    } else if (const auto* const one_hot = dynamic_cast<const util::OneHotBase*>(&node)) {
+      const std::int64_t axis = one_hot->get_axis();
+      guard(node, 1, {extents(node.input_value(0))}, [room, axis](auto seen, auto& values) {
+        Extents wanted = extents_in(seen[1]);
+        const std::int64_t at = axis < 0 ? axis + static_cast<std::int64_t>(wanted.size()) + 1 : axis;
+        if (values.size() != 1) return std::string();
+        std::string fault;
+        if (values[0] < 0) fault = room("has a depth of " + text(values[0]) + "; it must be at least 0");
+        wanted.insert(wanted.begin() + at, values[0]);
+        if (fault.empty()) fault = room.look_at(wanted);
+        if (!fault.empty()) values[0] = 1;
+        return fault;
+      });
+    } else if (ov::is_type<v4::Range>(&node) || ov::is_type<v0::Range>(&node)) {
+      guard_range(node, room);
+    } else if (std::string_view(node.get_type_name()) == "Interpolate") {
+      guard_resize(node, room);
+    } else if (dynamic_cast<const util::FFTBase*>(&node) != nullptr && node.get_input_size() > 2) {
+      guard(node, 2, {extents(node.input_value(0)), node.input_value(1)}, [room](auto seen, auto& values) {
+        Extents wanted = extents_in(seen[1]);
+        std::string fault;
+        for (std::size_t i = 0; i < values.size() && i < seen[2].values.size(); ++i) {
+          const double axis = seen[2].values[i];
+          const auto at =
+              static_cast<std::size_t>(axis < 0 ? axis + static_cast<double>(wanted.size()) : axis);
+          if (values[i] < 1) fault = room("has a length of " + text(values[i]) + "; it must be at least 1");
+          if (at < wanted.size()) wanted[at] = values[i];
+        }
+        if (fault.empty()) fault = room.look_at(wanted);
+        if (!fault.empty()) std::ranges::fill(values, 1);
+        return fault;
+      });
+    } else if (ov::is_type<v9::Eye>(&node)) {
+      const Inputs rows{node.input_value(0)}, columns{node.input_value(1)};
+      for (const std::size_t input : {0U, 1U})
+        guard(node, input, input == 0 ? columns : rows, [room](auto seen, auto& values) {
+          if (values.size() != 1 || seen[1].values.size() != 1) return std::string();
+          const std::string fault = room.look_at({values[0], seen[1].values[0]});
+          if (!fault.empty()) values[0] = 1;
+          return fault;
+        });
+    } else if (ov::is_type<v1::VariadicSplit>(&node) && !named_by_openvino(node)) {
+      // OpenVINO's own splits, in what it makes of other operators, have lengths of -1.
+      guard(node, 2, {}, [room](auto, auto& values) {
+        const auto worst = std::ranges::min_element(values);
+        if (worst == values.end() || *worst >= 0) return std::string();
+        return room("has a length of " + text(*worst) + "; it must be at least 0");
+      });
+    }
+  }
+
+  void guard_range(ov::Node& node, const Room& room) {
+    const Inputs all = node.input_values();
+    // A window of a size, which begins at 0.
+    const auto first = constant_of(all[0]);
+    const bool sizes = named_by_openvino(node) && first && *first == std::vector<std::int64_t>{0};
+    for (std::size_t which = 0; which < 3; ++which) {
+      const bool whole = all[which].get_element_type().is_integral();
+      guard(node, which, all, [room, which, whole, sizes](auto seen, auto& values) {
+        std::array<double, 3> numbers{};
+        for (std::size_t i = 0; i < 3; ++i)
+          if (!seen[i + 1].values.empty()) numbers[i] = seen[i + 1].values.front();
+        return judge_range(room, numbers, static_cast<int>(which), whole, sizes, values);
+      });
+    }
+  }
+
+  void guard_resize(ov::Node& node, const Room& room) {
+    using namespace ov::op;
+    std::size_t input = 1;
+    bool scales = false;
+    if (const auto* const newer = dynamic_cast<const v11::Interpolate*>(&node)) {
+      scales = newer->get_attrs().shape_calculation_mode == util::InterpolateBase::ShapeCalcMode::SCALES;
+    } else if (const auto* const older = dynamic_cast<const v4::Interpolate*>(&node)) {
+      scales = older->get_attrs().shape_calculation_mode == util::InterpolateBase::ShapeCalcMode::SCALES;
+      if (scales) input = 2;
+    }
+    const std::size_t axes_at = ov::is_type<v11::Interpolate>(&node) ? 2 : 3;
+    Inputs more{extents(node.input_value(0))};
+    if (node.get_input_size() > axes_at) more.push_back(node.input_value(axes_at));
+    guard(node, input, more, [room, scales](auto seen, auto& values) {
+      const Extents image = extents_in(seen[1]);
+      Extents wanted = image;
+      std::vector<double> same = values;
+      std::string fault;
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        const double axis =
+            seen.size() > 2 && i < seen[2].values.size() ? seen[2].values[i] : static_cast<double>(i);
+        const auto at = static_cast<std::size_t>(axis < 0 ? axis + static_cast<double>(image.size()) : axis);
+        if (at >= image.size()) return std::string();
+        if (scales && !(values[i] > 0 && std::isfinite(values[i])))
+          fault = room("has a scale of " + text(values[i]) + "; it must be above 0 and finite");
+        if (!scales && values[i] < 0)
+          fault = room("has a size of " + text(values[i]) + "; it must be at least 0");
+        same[i] = scales ? 1 : image[at];
+        wanted[at] = scales ? std::floor(image[at] * values[i]) : values[i];
+      }
+      if (fault.empty()) fault = room.look_at(wanted);
+      if (!fault.empty()) values = same;
+      return fault;
+    });
+  }
+
+  // Whole numbers that OpenVINO computes in 32 bits.
+  void guard_whole(ov::Node& node) {
+    using namespace ov::op;
+    const bool sums = ov::is_type<v1::ReduceSum>(&node), multiplies = ov::is_type<v1::ReduceProd>(&node);
+    const bool fits_none = sums || multiplies || ov::is_type<v1::Power>(&node);  // in FP32, of any width
+    if (node.get_output_size() != 1 || !origins_.of(node.output(0)).contents ||
+        !(fits_none ? is_wide(node.get_output_element_type(0)) : is_cut(node.get_output_element_type(0))))
+      return;
+    const std::string name = name_of(node);
+    const auto beyond = [name](double number) {
+      return name + " gives " + text(number) +
+             "; OpenVINO computes whole numbers in 32 bits: " + text(least_whole) + " to " + text(most_whole);
+    };
+    using Two = double (*)(double, double);
+    Two two = nullptr;
+    double harmless = 0;
+    if (ov::is_type<v1::Add>(&node)) two = [](double a, double b) { return a + b; };
+    if (ov::is_type<v1::Subtract>(&node)) two = [](double a, double b) { return a - b; };
+    if (ov::is_type<v1::Multiply>(&node)) {
+      two = [](double a, double b) { return a * b; };
+      harmless = 1;
+    }
+    if (ov::is_type<v1::Power>(&node)) {
+      two = [](double a, double b) { return std::pow(a, b); };
+      harmless = 1;
+    }
+    const bool casts = ov::is_type<v0::Convert>(&node) && node.get_input_element_type(0).is_real();
+    if (two == nullptr && !sums && !multiplies && !casts) return;
+    refuse_wide_constants(node);
+    const auto outside = [](double number) { return number < least_whole || number > most_whole; };
+    if (casts) {
+      // What ONNX has no whole number for is any.
+      constexpr double most_known = 0x1p63;
+      guard(node, 0, {}, [beyond, outside](auto, auto& values) {
+        std::string fault;
+        for (double& each : values)
+          if (outside(std::trunc(each)) && std::abs(each) < most_known) {
+            if (fault.empty()) fault = beyond(std::trunc(each));
+            each = 0;
+          }
+        return fault;
+      });
+      return;
+    }
+    if (two != nullptr) {
+      const bool powers = ov::is_type<v1::Power>(&node);  // of which the ends of operands tell nothing
+      guard(node, 0, {node.input_value(1)},
+            [two, harmless, beyond, outside, powers, name](auto seen, auto& values) {
+              std::string fault;
+              if (!powers && fits_at_ends(two, outside, seen[0].values, seen[1].values)) return fault;
+              each_pair(seen[0], seen[1], [&](double a, double b) {
+                const double made = two(a, b);
+                if (powers && std::abs(made) > most_exact && fault.empty()) fault = inexact(name, made);
+                if (!powers && outside(made) && fault.empty()) fault = beyond(made);
+              });
+              if (!fault.empty()) std::ranges::fill(values, harmless);
+              return fault;
+            });
+      return;
+    }
+    guard(node, 0, {node.input_value(1)}, [sums, name](auto seen, auto& values) {
+      std::string fault;
+      Seen sizes = seen[0];
+      double most = sums ? 0 : 1;
+      for (double& each : sizes.values) {
+        each = std::abs(each);
+        most = sums ? most + each : most * std::max(each, 1.0);
+      }
+      if (most <= most_exact) return fault;
+      for (const double made : reduced(sizes, seen[1].values, sums))
+        if (made > most_exact && fault.empty()) fault = inexact(name, made);
+      if (!fault.empty()) std::ranges::fill(values, sums ? 0 : 1);
+      return fault;
+    });
+  }
+  static void refuse_wide_constants(const ov::Node& node) {
+    for (const auto& operand : node.input_values()) {
+      const auto values = constant_of(operand);
+      if (!values || !is_cut(operand.get_element_type())) continue;
+      for (const std::int64_t value : *values)
+        if (!std::in_range<std::int32_t>(value))
+          throw std::runtime_error(name_of(node) + " computes with the constant " + std::to_string(value) +
+                                   ", and OpenVINO computes whole numbers in 32 bits: " + text(least_whole) +
+                                   " to " + text(most_whole));
+    }
+  }
+  // Whether no result is outside, as far as the operands' least and greatest elements show.
+  template <typename Two, typename Outside>
+  static bool fits_at_ends(const Two& two, const Outside& outside, const std::vector<double>& a,
+                           const std::vector<double>& b) {
+    if (a.empty() || b.empty()) return true;
+    const auto in_a = std::ranges::minmax(a), in_b = std::ranges::minmax(b);
+    for (const double x : {in_a.min, in_a.max})
+      for (const double y : {in_b.min, in_b.max})
+        if (!(std::abs(two(x, y)) <= most_whole) || outside(two(x, y))) return false;
+    return true;
+  }
+  // Calls `use` for each pair of elements that a broadcasting operator brings together.
+  template <typename Use>
+  static void each_pair(const Seen& a, const Seen& b, const Use& use) {
+    const std::size_t rank = std::max(a.shape.size(), b.shape.size());
+    std::vector<std::size_t> extents(rank, 1), steps_a(rank, 0), steps_b(rank, 0);
+    std::size_t step_a = 1, step_b = 1;
+    for (std::size_t i = 0; i < rank; ++i) {
+      const std::size_t d = rank - 1 - i;
+      const std::size_t in_a = i < a.shape.size() ? a.shape[a.shape.size() - 1 - i] : 1;
+      const std::size_t in_b = i < b.shape.size() ? b.shape[b.shape.size() - 1 - i] : 1;
+      if (in_a != in_b && in_a != 1 && in_b != 1) return;  // the operator refuses them
+      extents[d] = in_a == 1 ? in_b : in_a;
+      if (extents[d] == 0) return;
+      steps_a[d] = in_a == 1 ? 0 : step_a;
+      steps_b[d] = in_b == 1 ? 0 : step_b;
+      step_a *= in_a;
+      step_b *= in_b;
+    }
+    std::vector<std::size_t> at(rank, 0);
+    std::size_t place_a = 0, place_b = 0;
+    for (;;) {
+      use(a.values[place_a], b.values[place_b]);
+      std::size_t d = rank;
+      for (; d > 0; --d) {
+        place_a += steps_a[d - 1];
+        place_b += steps_b[d - 1];
+        if (++at[d - 1] < extents[d - 1]) break;
+        place_a -= steps_a[d - 1] * extents[d - 1];
+        place_b -= steps_b[d - 1] * extents[d - 1];
+        at[d - 1] = 0;
+      }
+      if (d == 0) return;
+    }
+  }
+  static std::vector<double> reduced(const Seen& data, const std::vector<double>& axes, bool sums) {
+    std::vector<bool> gone(data.shape.size(), false);
+    for (const double axis : axes) {
+      const double at = axis < 0 ? axis + static_cast<double>(gone.size()) : axis;
+      if (at >= 0 && at < static_cast<double>(gone.size())) gone[static_cast<std::size_t>(at)] = true;
+    }
+    std::vector<std::size_t> steps(gone.size(), 0);
+    std::size_t size = 1;
+    for (std::size_t d = gone.size(); d-- > 0;) {
+      if (gone[d]) continue;
+      steps[d] = size;
+      size *= data.shape[d];
+    }
+    std::vector<double> out(size, sums ? 0 : 1);
+    for (std::size_t i = 0; i < data.values.size(); ++i) {
+      std::size_t left = i, place = 0;
+      for (std::size_t d = gone.size(); d-- > 0;) {
+        place += left % data.shape[d] * steps[d];
+        left /= data.shape[d];
+      }
+      out[place] = sums ? out[place] + data.values[i] : out[place] * data.values[i];
+    }
+    return out;
+  }
+
+  // Some operators compute whole numbers in FP32.
+  void guard_exact(ov::Node& node) {
+    static constexpr std::array<std::string_view, 13> names = {
+        "ReduceMax", "ReduceMin", "ReduceMean", "ReduceL1",  "Divide",  "Mod",         "FloorMod",
+        "Equal",     "NotEqual",  "Less",       "LessEqual", "Greater", "GreaterEqual"};
+    if (!is_one_of(node, names)) return;
+    const bool reduces = std::string_view(node.get_type_name()).starts_with("Reduce");
+    for (std::size_t i = 0; i < (reduces ? 1 : node.get_input_size()); ++i) {
+      if (!is_wide(node.get_input_element_type(i)) || !origins_.of(node.input_value(i)).contents) continue;
+      guard(node, i, {}, [name = name_of(node)](auto, auto& values) {
+        std::string fault;
+        for (double& each : values) {
+          if (std::abs(each) <= most_exact) continue;
+          if (fault.empty()) fault = inexact(name, each);
+          each = 1;
+        }
+        return fault;
+      });
+    }
+  }
+  static std::string inexact(const std::string& name, double number) {
+    return name + " has or makes the number " + text(number) +
+           "; OpenVINO computes this operator in FP32, and whole numbers are exact there up to " +
+           text(most_exact);
+  }
+  // OpenVINO gives some number for a whole one that is divided by 0.
+  void guard_division(ov::Node& node) {
+    using namespace ov::op;
+    const bool divides =
+        ov::is_type<v1::Divide>(&node) || ov::is_type<v1::Mod>(&node) || ov::is_type<v1::FloorMod>(&node);
+    if (!divides || !node.get_output_element_type(0).is_integral() ||
+        !origins_.of(node.input_value(1)).contents)
+      return;
+    guard(node, 1, {}, [name = name_of(node)](auto, auto& values) {
+      if (std::ranges::find(values, 0.0) == values.end()) return std::string();
+      std::ranges::replace(values, 0.0, 1.0);
+      return name + " divides by 0";
+    });
+  }
+  // OpenVINO takes the index -1 for the end of the regions, and leaves unwritten what follows.
+  void guard_regions(ov::Node& node) {
+    if (std::string_view(node.get_type_name()) != "ROIAlign" || node.get_input_size() < 3) return;
+    guard(node, 2, {extents(node.input_value(0))}, [name = name_of(node)](auto seen, auto& values) {
+      const double images = seen[1].values.front();
+      for (const double value : values)
+        if (!(value >= 0 && value < images)) {
+          std::ranges::fill(values, 0);
+          return name + " has the batch index " + text(value) + "; it must be 0 to " + text(images - 1);
+        }
+      return std::string();
+    });
+  }
+
+  // Whether one operand has all of the others' extents.
+  static bool one_covers(const ov::Node& node) {
+    const auto covers = [](const ov::PartialShape& large, const ov::PartialShape& small) {
+      if (large.rank().is_dynamic() || small.rank().is_dynamic() || small.size() > large.size()) return false;
+      for (std::size_t i = 1; i <= small.size(); ++i) {
+        const ov::Dimension& in = small[small.size() - i];
+        if (in != ov::Dimension(1) && (in.is_dynamic() || in != large[large.size() - i])) return false;
+      }
+      return true;
+    };
+    for (std::size_t i = 0; i < node.get_input_size(); ++i) {
+      bool all = true;
+      for (std::size_t j = 0; j < node.get_input_size(); ++j)
+        all = all && (i == j || covers(node.get_input_partial_shape(i), node.get_input_partial_shape(j)));
+      if (all) return true;
+    }
+    return false;
+  }
+  static bool broadcasts(const ov::Node& node) {
+    return node.get_autob().m_type == ov::op::AutoBroadcastType::NUMPY;
+  }
+
+  // An operator that makes more of what data have sized. Its result is known by its own rules for shapes.
+  void guard_grown(ov::Node& node) {
+    if (never_grows(node) || dynamic_cast<const Body*>(&node) != nullptr || fits(node) ||
+        (broadcasts(node) && one_covers(node)))
+      return;
+    const std::size_t sizes = first_size(node);
+    static constexpr std::array<std::string_view, 7> judged = {"Tile",  "Broadcast",   "Pad", "OneHot",
+                                                               "Range", "Interpolate", "Eye"};
+    if (is_one_of(node, judged)) return;
+    std::optional<std::size_t> held;
+    bool told = false;
+    for (std::size_t i = 0; i < node.get_input_size(); ++i) {
+      const Decided is = origins_.of(node.input_value(i));
+      told = told || (i >= sizes && is.contents);
+      const ov::PartialShape& shape = node.get_input_partial_shape(i);
+      const bool holds = i < sizes && shape.rank().is_static() && shape.size() > 0;
+      if (holds && (is.extents || (told && !held))) held = held && is.extents ? std::min(*held, i) : i;
+    }
+    for (std::size_t i = 0; told && !held && i < std::min(sizes, node.get_input_size()); ++i)
+      if (const auto& shape = node.get_input_partial_shape(i); shape.rank().is_static() && shape.size() > 0)
+        held = i;
+    if (held) hold(node, *held, sizes);
+  }
+  // Has the run end before the node has its input `i`, where its result would be too large.
+  void hold(ov::Node& node, std::size_t i, std::size_t sizes) {
+    ov::OutputVector prototypes;
+    Inputs seen;
+    std::vector<bool> by_value;
+    for (std::size_t j = 0; j < node.get_input_size(); ++j) {
+      const ov::Output<ov::Node> operand = node.input_value(j);
+      if (is_constant(operand)) {
+        prototypes.push_back(operand);
+        continue;
+      }
+      prototypes.push_back(
+          std::make_shared<ov::op::v0::Parameter>(operand.get_element_type(), operand.get_partial_shape()));
+      by_value.push_back(j >= sizes);
+      seen.push_back(j >= sizes ? operand : extents(operand));
+    }
+    const auto prototype = node.clone_with_new_inputs(prototypes);
+    const Judge judge = [prototype, by_value, room = Room(node, most_)](auto operands, auto&) {
+      return judge_by_rules(*prototype, by_value, room, operands);
+    };
+    replace(node, i, guarded(node.input_value(i), seen, judge, faults_));
+  }
+  static std::string judge_by_rules(const ov::Node& prototype, const std::vector<bool>& by_value,
+                                    const Room& room, std::span<const Seen> operands) {
+    try {
+      ov::OutputVector inputs;
+      std::size_t next = 0;
+      for (const auto& operand : prototype.input_values()) {
+        if (is_constant(operand)) {
+          inputs.push_back(operand);
+          continue;
+        }
+        const Seen& is = operands[next];
+        if (by_value[next++])
+          inputs.push_back(ov::op::v0::Constant::create(operand.get_element_type(), is.shape, is.values));
+        else
+          inputs.push_back(std::make_shared<ov::op::v0::Parameter>(
+              operand.get_element_type(), ov::PartialShape(ov::Shape(is.values.begin(), is.values.end()))));
+      }
+      const auto at = prototype.clone_with_new_inputs(inputs);
+      for (const auto& output : at->outputs()) {
+        if (output.get_partial_shape().is_dynamic()) continue;
+        const ov::Shape shape = output.get_shape();
+        if (std::string fault = room.look_at(Extents(shape.begin(), shape.end())); !fault.empty())
+          return fault;
+      }
+    } catch (const ov::Exception&) {  // the operator itself refuses them
+    }
+    return {};
+  }
+  // What a Loop collects grows with each iteration.
+  void guard_collected(Loop& loop) {
+    using namespace ov::op;
+    const auto trips = constant_of(loop.input_value(0));
+    const auto body = loop.get_function();
+    for (const auto& output : loop.get_output_descriptions()) {
+      const auto collected = ov::as_type_ptr<Body::ConcatOutputDescription>(output);
+      if (collected == nullptr || fits(loop)) continue;
+      const auto result = body->get_results().at(collected->m_body_value_index);
+      const ov::PartialShape& shape = result->get_input_partial_shape(0);
+      if (shape.rank().is_dynamic() || shape.size() == 0 || (trips && shape.is_static())) continue;
+      const Room room(loop, most_);
+      const auto axis = collected->m_axis;
+      const Judge judge = [room, axis](auto seen, auto&) {
+        Extents wanted = seen[0].values;
+        const auto at =
+            static_cast<std::size_t>(axis < 0 ? axis + static_cast<std::int64_t>(wanted.size()) : axis);
+        if (at < wanted.size() && !seen[1].values.empty()) wanted[at] *= seen[1].values.front() + 1;
+        return room.look_at(wanted);
+      };
+      const Inputs seen{extents(result->input_value(0)), iteration_of(loop)};
+      result->input(0).replace_source_output(guarded(result->input_value(0), seen, judge, faults_));
+    }
+  }
+  // The number of the iteration, from 0, inside the body.
+  static ov::Output<ov::Node> iteration_of(Loop& loop) {
+    auto ports = loop.get_special_body_ports();
+    const auto body = loop.get_function();
+    if (ports.current_iteration_input_idx >= 0)
+      return body->get_parameters().at(static_cast<std::size_t>(ports.current_iteration_input_idx));
+    const auto number = std::make_shared<ov::op::v0::Parameter>(ov::element::i64, ov::PartialShape{1});
+    body->add_parameters({number});
+    ports.current_iteration_input_idx = static_cast<std::int64_t>(body->get_parameters().size()) - 1;
+    loop.set_special_body_ports(ports);
+    return number;
+  }
+
+  std::uint64_t most_;
+  std::shared_ptr<Faults> faults_;
+  Origins origins_;
+  ov::ResultVector kept_;
+};
+
+}  // namespace
+
+void guard_sizes(ov::Model& model, std::uint64_t most_bytes, const std::shared_ptr<Faults>& faults) {
+  SizeGuards(most_bytes, faults).add(model);
+}
+
+}  // namespace carillon::engine::second
