@@ -258,6 +258,10 @@ def test_fp64_is_refused_at_load(program, tmp_path):
         output = value("z", [3], INT64) if name == "cast_constant" else value("y", [3], DOUBLE)
         write_model(models, name, nodes, inputs, output, [constant("c", np.array(np.inf)), constant("three", whole(3))])
         (models / name / "config.pbtxt").write_text('max_batch_size: 0\nparameters { key: "engine" value { string_value: "openvino" } }')
+    # A shape is no value.
+    write_model(models, "shape", [node("Shape", ["x"], ["s"]), node("ReduceMax", ["s"], ["y"], keepdims=0)], [value("x", ["a", "b"], DOUBLE)],
+                value("y", [], INT64))
+    (models / "shape" / "config.pbtxt").write_text('max_batch_size: 0\nparameters { key: "engine" value { string_value: "openvino" } }')
     # Our own engine has FP64.
     write_model(models, "own", DOUBLED["masked"][0], [value("x", [3], DOUBLE), value("m", [3], BOOL)], value("y", [3], DOUBLE),
                 [constant("c", np.array(-np.inf))])
@@ -266,5 +270,6 @@ def test_fp64_is_refused_at_load(program, tmp_path):
             index = {each["name"]: each for each in client.get_model_repository_index()}
             for name, (_, text) in DOUBLED.items():
                 assert index[name]["state"] == "UNAVAILABLE" and text in index[name]["reason"], json.dumps(index[name])
+            assert ask(client, http_client, "shape", {"x": np.zeros((2, 5))}) == 5
             assert index["own"]["state"] == "READY", index["own"]
             assert np.isnan(ask(client, http_client, "own", {"x": np.array([1.0, 2, 3]), "m": np.zeros(3, bool)})).all()

@@ -54,7 +54,9 @@ void look_through(const ov::Model& model) {
       for (std::size_t i = 0; i < body->get_internal_subgraphs_size(); ++i)
         look_through(*body->get_function(i));
     if (ov::is_type<ov::op::v0::Convert>(node)) refuse_wide(*node);
-    const bool computes = !ov::is_type<ov::op::v0::Parameter>(node) && !ov::is_type<ov::op::v0::Result>(node);
+    const bool computes = !ov::is_type<ov::op::v0::Parameter>(node) &&
+                          !ov::is_type<ov::op::v0::Result>(node) &&
+                          dynamic_cast<const ov::op::util::ShapeOfBase*>(node.get()) == nullptr;
     if (computes && at_run.contains(node.get()) && has_double(*node))
       throw std::runtime_error(name_of(*node) +
                                " has FP64 values, and OpenVINO computes FP64 as FP32: infinities and numbers "
