@@ -21,9 +21,9 @@ namespace carillon::engine::second {
 // - in front of any other operator that makes more of what data have sized (MatMul, a sum over two such
 //   operands, a Concat in a Loop's body), and where a Loop collects: a result of more than `most_bytes` ends
 //   the run.
-// - in front of sums, products, quotients and casts to whole numbers: a result beyond OpenVINO's 32 bits is
-// noted, and
-//   a divisor of 0.
+// - in front of sums, products and casts to whole numbers: a result beyond OpenVINO's 32 bits is noted.
+// - in front of reductions, quotients, powers and comparisons of whole numbers, which OpenVINO computes in
+//   FP32: a number that FP32 may not have is noted, and so is a divisor of 0.
 // - in front of ROIAlign: an index of no image is noted.
 //
 // May add outputs behind the model's own, which say nothing. Sizes that follow from the inputs' extents alone
