@@ -145,10 +145,10 @@ void Central::model_changed(const ModelChanged& change, TimePoint now, Actions& 
 }
 
 void Central::refuse(const Request& request, TimePoint now, Actions& out) {
-  const TimePoint would_finish = now + fleet_.environment().dispatch + fleet_.span(request.model, 0);
+  const Duration alone = fleet_.environment().dispatch + fleet_.span(request.model, 0);
+  const TimePoint would_finish = now + alone;
   if (would_finish > request.deadline) fleet_.doubt(request, now);
-  book_.refuse(request.id, request.arrival == now ? Reason::cannot_finish : Reason::deadline_passed,
-               would_finish, out);
+  book_.refuse(request.id, Book::reason_of(request, alone), would_finish, out);
 }
 
 void Central::refuse_all(ModelId model, Reason reason, Actions& out) {

@@ -180,13 +180,13 @@ bool Symphony::growing_is_useless(ModelId model, int size) const {
 
 void Symphony::refuse(const Request& request, TimePoint now, Actions& out) {
   auto& machine = machines_[request.model.index()];
-  const TimePoint would_finish = now + fleet_.environment().dispatch + machine.span(0);
+  const Duration alone = fleet_.environment().dispatch + machine.span(0);
+  const TimePoint would_finish = now + alone;
   if (would_finish > request.deadline) {
     fleet_.doubt(request, now);
     for (int i = 0; i < machine.batch_count(); ++i) machine.set_exec(i, fleet_.exec(request.model, i));
   }
-  book_.refuse(request.id, request.arrival == now ? Reason::cannot_finish : Reason::deadline_passed,
-               would_finish, out);
+  book_.refuse(request.id, Book::reason_of(request, alone), would_finish, out);
 }
 
 void Symphony::refuse_all(ModelId model, Reason reason, Actions& out) {

@@ -1,11 +1,13 @@
 #include "carillon/schedule/symphony/symphony.h"
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "carillon/schedule/registry.h"
 #include "carillon/schedule/symphony/batch_plan.h"
 #include "carillon/schedule/testing/models.h"
 #include "carillon/schedule/testing/sim_world.h"
@@ -158,6 +160,29 @@ TEST(Symphony, AHopelessRequestIsRefusedAtOnce) {
   ASSERT_TRUE(std::holds_alternative<Refuse>(out[0]));
   EXPECT_EQ(std::get<Refuse>(out[0]).reason, Reason::cannot_finish);
   EXPECT_EQ(std::get<Refuse>(out[0]).would_finish, TimePoint{} + 6ms);
+}
+
+// A live request has been on its way for a while when it is decided on.
+TEST(EveryPolicy, SaysOtherWorkWentFirstOnlyWhereItDid) {
+  for (const char* name : {"symphony", "eager", "eager-drop", "timeout:0.1", "clipper", "nexus", "shepherd", "orloj"}) {
+    SCOPED_TRACE(name);
+    const auto why = [&](Duration deadline, TimePoint decided) -> std::optional<Reason> {
+      const auto policy = make_scheduler(name, ideal);
+      EXPECT_TRUE(policy.has_value());
+      Actions out;
+      (*policy)->decide(model_comes(model_of_3_3()), TimePoint{}, out);
+      (*policy)->decide(DeviceChanged{DeviceId{0}, true, 10}, TimePoint{}, out);
+      out.clear();
+      (*policy)->decide(RequestArrived{{.id = RequestId{0}, .deadline = TimePoint{} + deadline}}, decided, out);
+      if (out.empty()) (*policy)->decide(Wake{}, decided + 1ms, out);
+      for (const Action& action : out)
+        if (const auto* refused = std::get_if<Refuse>(&action)) return refused->reason;
+      return std::nullopt;
+    };
+    // Alone and at once it takes 6 ms.
+    EXPECT_EQ(why(5ms, TimePoint{} + 300us), Reason::cannot_finish);
+    EXPECT_EQ(why(8ms, TimePoint{} + 3ms), Reason::deadline_passed);
+  }
 }
 
 TEST(BatchPlan, OneModelAloneGetsTheStaggeredOptimum) {
