@@ -1,0 +1,250 @@
+#!/usr/bin/env python3
+"""Many small models on one machine that cannot hold them all, each request with a deadline: one box, one command.
+
+    python bench/box.py [--models 500] [--cache 512MiB] [--rivals clockwork,symphony,lru] [--loads 0.5,1,2] [--seconds 60]
+                        [--rate R] [--out build/bench/box]
+
+Makes the models (box_models.py: ten architectures, 2.2 GiB of weights in 500 models). Requests come at random times
+(Poisson), by Zipf's law over the models (exponent 1), with a deadline of 50 to 100 ms each model has for itself. Their
+rate is a multiple of the capacity: what 16 clients without deadlines, each with one request at a time, get answered a
+second by the first server of the list, once all models are ready, in 30 s. All servers get the same requests, one server
+after the other. Beside Carillon's policies: an HTTP server with a cache of onnxruntime's sessions (rivals/lru_server.py),
+which may have as much memory as Carillon's process had at most.
+
+Told of each: the share on time of all requests and of those that were not refused, when refusals came, processor
+milliseconds an answer, the most memory that the process and its children had (VmRSS, looked at every 10 ms), and how long
+it took until the first and all models were ready. Every answer's outputs are not compared here: tests do.
+"""
+import argparse
+import asyncio
+import json
+import pathlib
+import random
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import numpy as np
+
+import box_models
+import harness
+
+HERE = pathlib.Path(__file__).parent
+
+
+def children_of(pid):
+    found, frontier = [pid], [pid]
+    while frontier:
+        parent = frontier.pop()
+        try:
+            for task in pathlib.Path(f"/proc/{parent}/task").iterdir():
+                more = [int(child) for child in (task / "children").read_text().split()]
+                found += more
+                frontier += more
+        except OSError:
+            continue
+    return found
+
+
+class Watch:
+    """The memory of a process and its children, every 10 ms."""
+
+    def __init__(self, pid):
+        self.pid, self.most, self.ended = pid, 0, False
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.thread.start()
+
+    def run(self):
+        members, turn = [self.pid], 0
+        while not self.ended:
+            if turn % 100 == 0:
+                members = children_of(self.pid)
+            turn += 1
+            total = 0
+            for pid in members:
+                try:
+                    total += int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
+                except OSError:
+                    continue
+            self.most = max(self.most, total)
+            time.sleep(0.01)
+
+    def stop(self):
+        self.ended = True
+        self.thread.join()
+        return self.most
+
+
+def processor_seconds(pid):
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+class Running:
+    """A server that was started, until it ends."""
+
+    def __init__(self, command, port, name):
+        self.log = HERE.parent / "build/bench" / f"box_{name}.log"
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        harness.say("$ " + " ".join(map(str, command)))
+        self.began = time.monotonic()
+        self.process = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=self.log.open("w"))
+        self.url = f"http://127.0.0.1:{port}"
+        self.watch = Watch(self.process.pid)
+
+    def answers(self, path):
+        try:
+            with urllib.request.urlopen(self.url + path, timeout=5) as answer:
+                return answer.status == 200
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def wait_for(self, paths, longest):
+        while not any(self.answers(path) for path in paths):
+            if self.process.poll() is not None:
+                raise SystemExit(f"the server ended with {self.process.returncode}: see {self.log}")
+            if time.monotonic() - self.began > longest:
+                raise SystemExit(f"no answer within {longest} s: see {self.log}")
+            time.sleep(0.05)
+        return time.monotonic() - self.began
+
+    def cpu(self):
+        return processor_seconds(self.process.pid)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.watch.stop()
+        self.process.terminate()
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def commands(rival, folder, cache, memory, port):
+    if rival == "lru":
+        return [sys.executable, HERE / "rivals/lru_server.py", folder, "--http", port, "--memory", memory >> 20]
+    return [harness.CARILLON, "serve", "--models", folder, "--http", f"127.0.0.1:{port}", "--grpc", "", "--metrics", "",
+            "--scheduler", rival, "--page-cache", cache, "--log-level", "warn"]
+
+
+def shares_of(names, seed):
+    """By Zipf's law, over the models in random order."""
+    order = list(names)
+    random.Random(seed).shuffle(order)
+    weights = {name: 1 / rank for rank, name in enumerate(order, 1)}
+    total = sum(weights.values())
+    return {name: weight / total for name, weight in weights.items()}
+
+
+def capacity(url, folder, shares, seconds, clients=16):
+    """Answers a second to clients that have one request at a time each."""
+    import aiohttp
+    import onnx
+
+    def body(name):
+        model = onnx.load(pathlib.Path(folder) / name / "1" / "model.onnx", load_external_data=False)
+        tensors, raw = [], b""
+        for value in model.graph.input:
+            kind = value.type.tensor_type
+            shape = [d.dim_value or (1 if d.dim_param == "n" else 16) for d in kind.shape.dim]
+            floats = kind.elem_type == onnx.TensorProto.FLOAT
+            array = np.ones(shape, np.float32 if floats else np.int64)
+            tensors.append({"name": value.name, "shape": shape, "datatype": "FP32" if floats else "INT64",
+                            "parameters": {"binary_data_size": array.nbytes}})
+            raw += array.tobytes()
+        header = json.dumps({"inputs": tensors, "parameters": {"binary_data_output": True}}).encode()
+        return header + raw, {"Inference-Header-Content-Length": str(len(header))}
+
+    bodies = {name: body(name) for name in shares}
+    picks = random.Random(3)
+    names, weights = list(shares), list(shares.values())
+    answered = 0
+
+    async def client(session, until):
+        nonlocal answered
+        while time.monotonic() < until:
+            name = picks.choices(names, weights)[0]
+            data, headers = bodies[name]
+            async with session.post(f"{url}/v2/models/{name}/infer", data=data, headers=headers) as answer:
+                await answer.read()
+                answered += answer.status == 200
+
+    async def all_of_them():
+        async with aiohttp.ClientSession() as session:
+            until = time.monotonic() + seconds
+            await asyncio.gather(*(client(session, until) for _ in range(clients)))
+
+    asyncio.run(all_of_them())
+    return answered / seconds
+
+
+def offer(server, shares, deadlines, rate, seconds):
+    streams = [f"{name},rate={rate * share:.6g},deadline={deadlines[name]:.4g}" for name, share in shares.items()]
+    csv = HERE.parent / "build/bench/box.csv"
+    before = server.cpu()
+    said, harness.say = harness.say, lambda text: None  # a line of 500 models
+    try:
+        told = harness.load(server.url, streams, "--duration", seconds, "--seed", 1, "--csv", csv)
+    finally:
+        harness.say = said
+    told["cpu_ms"] = 1e3 * (server.cpu() - before) / max(1, told["on_time"] + told["late"])
+    told["csv"] = str(csv)
+    return told
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", type=int, default=500)
+    parser.add_argument("--folder", help="where the models are made (default: build/bench/box_models)")
+    parser.add_argument("--cache", default="512MiB", help="Carillon's --page-cache")
+    parser.add_argument("--rivals", default="clockwork,symphony,lru")
+    parser.add_argument("--loads", default="0.5,1,2")
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--rate", type=float, help="of the capacity, requests a second; it is measured without")
+    parser.add_argument("--starts-within", type=float, default=600, help="seconds")
+    args = parser.parse_args()
+    folder = pathlib.Path(args.folder or HERE.parent / "build/bench/box_models")
+    names = box_models.make(folder, args.models)
+    shares = shares_of(names, 1)
+    draw = random.Random(2)
+    deadlines = {name: draw.uniform(50, 100) for name in names}
+    rows, results, most, measured = [], {}, 1 << 30, args.rate
+    for rival in args.rivals.split(","):
+        port = harness.free_port()
+        with Running(commands(rival, folder, args.cache, most, port), port, rival) as server:
+            first = server.wait_for([f"/v2/models/{name}/ready" for name in names[:5]], args.starts_within)
+            ready = server.wait_for(["/v2/health/ready"], args.starts_within)
+            started = server.cpu()
+            if measured is None:
+                measured = capacity(server.url, folder, shares, 30)
+                harness.say(f"capacity: {measured:.0f} a second")
+            runs = {}
+            for load in map(float, args.loads.split(",")):
+                told = offer(server, shares, deadlines, load * measured, args.seconds)
+                accepted = told["sent"] - told["refused"]
+                runs[load] = told
+                rows.append([rival, f"{load:g}", told["sent"], f"{100 * told['on_time'] / told['sent']:.1f}%",
+                             f"{100 * told['on_time'] / max(1, accepted):.2f}%", told["late"], told["failed"],
+                             f"{told['cpu_ms']:.1f}"])
+                harness.say(f"{rival} at {load:g}: {rows[-1]}")
+            results[rival] = {"first_s": first, "ready_s": ready, "start_cpu_s": started, "most_bytes": server.watch.most,
+                              "loads": {str(load): {k: v for k, v in told.items() if k != "models"} for load, told in runs.items()}}
+            if rival != "lru":
+                most = server.watch.most
+    print(f"{args.models} models, capacity {measured:.0f} a second\n")
+    harness.table(rows, ["server", "load", "sent", "on time of all", "of accepted", "late", "failed", "CPU ms an answer"])
+    print()
+    harness.table([[rival, f"{r['most_bytes'] / 2**20:.0f}", f"{r['first_s']:.1f}", f"{r['ready_s']:.1f}", f"{r['start_cpu_s']:.0f}"]
+                   for rival, r in results.items()], ["server", "most MiB", "first ready s", "all ready s", "CPU s of the start"])
+    harness.save("box", {"models": args.models, "capacity": measured, "servers": results})
+
+
+if __name__ == "__main__":
+    main()
