@@ -26,6 +26,14 @@ def pytest_collection_modifyitems(items) -> None:
     items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def store(tmp_path_factory) -> Path:
+    """Servers keep packed weights here, and not among the user's."""
+    home = tmp_path_factory.mktemp("cache")
+    os.environ["XDG_CACHE_HOME"] = str(home)
+    return home / "carillon"
+
+
 @pytest.fixture(scope="session")
 def program() -> Path:
     found = Path(os.environ.get("CARILLON_PROGRAM", ROOT / "build" / "release" / "carillon"))

@@ -105,7 +105,7 @@ def serving(program: Path, models: Path, log_path: Path, *options: str, page_cac
     with log_path.open("wb") as log:
         process = subprocess.Popen(
             [str(program), "serve", "--models", str(models), "--http", http, "--grpc", grpc,
-             "--metrics", metrics, "--page-cache", page_cache, *options],
+             "--metrics", metrics, "--page-cache", page_cache, "--log-level", "debug", *options],
             stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
             env={**os.environ, **(environment or {})})
     try:
@@ -124,6 +124,11 @@ def serving(program: Path, models: Path, log_path: Path, *options: str, page_cac
         if process.poll() is None:
             process.kill()
             process.wait()
+
+
+def rss_of(pid: int) -> int:
+    """Bytes that the process has resident."""
+    return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * 4096
 
 
 def write_model(folder, name: str, nodes, inputs, output, weights=()) -> None:

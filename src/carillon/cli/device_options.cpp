@@ -18,11 +18,11 @@ void add_memory_options(CLI::App& command, server::DeviceArguments& arguments) {
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   command.add_option("--page-cache", arguments.page_cache,
-                     "Memory of each device for weights, in pages of 16 MiB (default 2 GiB)");
+                     "Memory of each device for weights, in pages of 16 MiB (default 2 GiB; of a CPU half of what is available, where that is less)");
   command.add_option("--io-cache", arguments.io_cache,
-                     "Memory of each device for inputs and outputs (default 256 MiB)");
+                     "Memory of each device for inputs and outputs (default 256 MiB; of a CPU a sixteenth of what is available, where that is less)");
   command.add_option("--workspace", arguments.workspace,
-                     "Memory of each device for what kernels hand on (default 512 MiB)");
+                     "Memory of each device for what kernels hand on (default 512 MiB; of a CPU an eighth of what is available, where that is less)");
   static const std::map<std::string, bool> places{{"apart", true}, {"inside", false}};
   command
       .add_option(

@@ -47,7 +47,8 @@ Result<std::vector<profile::KernelTimes>> measure_kernels(engine::Engine& engine
                                                           const KernelTimesOptions& options,
                                                           const Clock& clock) {
   auto weights = engine::zero_block(model.weights());
-  model.write_weights(0, weights.bytes().first(model.weights().count));
+  if (auto written = model.write_weights(0, weights.bytes().first(model.weights().count)); !written)
+    return std::unexpected(written.error());
   std::vector<std::int64_t> lengths(model.lengths().begin(), model.lengths().end());
   if (lengths.empty()) lengths.push_back(0);
   std::vector<profile::KernelTimes> all;

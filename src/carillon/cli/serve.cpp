@@ -41,6 +41,7 @@
 #include "carillon/schedule/log/recording.h"
 #include "carillon/schedule/registry.h"
 #include "carillon/server/planned.h"
+#include "carillon/server/store.h"
 #include "carillon/server/whole.h"
 
 namespace carillon::cli {
@@ -78,11 +79,13 @@ struct Arguments {
   bool strict_readiness = true;
   std::string access_log;
   double trace_sample = 0;
+  bool empty_histograms = false;
   std::string log_level = "info";
   std::string preempt;
   double hang_after_ms = to_ms(schedule::live_environment().hangs_after);
   server::DevicesArguments devices;
   TrainArguments train;
+  server::StoreArguments store;
 };
 
 // What plans for sizes of open models may take; where nothing is said, a sixteenth of what there is.
@@ -247,6 +250,7 @@ Result<frontend::Options> doors_of(const Arguments& arguments) {
   doors.log = [](const std::string& text) { spdlog::warn("{}", text); };
   doors.log_control = log_control();
   doors.trace_share = arguments.trace_sample;
+  doors.empty_histograms = arguments.empty_histograms;
   if (!arguments.access_log.empty()) {
     auto opened = frontend::AccessLog::open({.file = arguments.access_log, .log = doors.log});
     if (!opened) return in_context("--access-log", opened.error());
@@ -439,6 +443,9 @@ int run(Arguments& arguments) {
   arguments.devices.each.hangs_after = from_ms(arguments.hang_after_ms);
   arguments.devices.each.warn = [](const std::string& text) { spdlog::warn("{}", text); };
   arguments.devices.each.processors = std::make_shared<UsableProcessors>();
+  auto store = server::open_store(arguments.store, arguments.devices.each.warn);
+  if (!store) return complain(exit_usage, store.error());
+  arguments.devices.each.weights = std::move(*store);
   spdlog::info("processors: {}{}", to_text(arguments.devices.each.processors->limits()),
                arguments.devices.each.threads > 0
                    ? fmt::format("; --threads {} stays as it is", arguments.devices.each.threads)
@@ -550,6 +557,11 @@ int run(Arguments& arguments) {
                            .tell =
                                [&manager](const std::string& text) {
                                  spdlog::info("{}", text);
+                                 manager.progress(text);
+                               },
+                           .tell_step =
+                               [&manager](const std::string& text) {
+                                 spdlog::debug("{}", text);
                                  manager.progress(text);
                                },
                            .warn = [](const std::string& text) { spdlog::warn("{}", text); },
@@ -710,6 +722,16 @@ void add_serve(CLI::App& program, int& status) {
   command.add_option("--sizes-memory", arguments->sizes_memory,
                      "What these plans may take of memory, of all models together, such as 512MiB "
                      "(default: a sixteenth of what there is when the server starts, 64 MiB at least)");
+  auto* const store = command.add_option(
+      "--store", arguments->store.directory,
+      "Folder, for its owner alone, of packed weights: a CPU's memory then holds only those that are loaded. "
+      "May be deleted at any time and shared by servers (default: carillon in $XDG_CACHE_HOME or ~/.cache)");
+  auto* const limit = command.add_option("--store-limit", arguments->store.limit,
+                                         "What it may take of the disk, such as 20GiB (default: half of what "
+                                         "is free)");
+  command.add_flag("--no-store", arguments->store.none, "Packed weights stay in memory")
+      ->excludes(store)
+      ->excludes(limit);
   command.add_option("--http-threads", arguments->http_threads, "Threads of the HTTP frontend")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
@@ -734,6 +756,8 @@ void add_serve(CLI::App& program, int& status) {
                   "of their own, 0 to 1; those with one go on with theirs")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
+  command.add_flag("--empty-histograms", arguments->empty_histograms,
+                   "Metrics have histograms and quantiles also of models without a request so far");
   command.add_option("--log-level", arguments->log_level, "trace, debug, info, warn, err or off")
       ->check(CLI::IsMember({"trace", "debug", "info", "warn", "err", "off"}))
       ->capture_default_str();

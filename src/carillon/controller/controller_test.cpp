@@ -29,7 +29,7 @@ class TinyModel final : public engine::CompiledModel {
   const std::vector<graph::TensorSpec>& inputs() const override { return specs_; }
   const std::vector<graph::TensorSpec>& outputs() const override { return specs_; }
   Bytes weights() const override { return {}; }
-  void write_weights(std::uint64_t, std::span<std::byte>) const override {}
+  Result<> write_weights(std::uint64_t, std::span<std::byte>) const override { return {}; }
   std::span<const int> batch_sizes() const override { return batches_; }
   const engine::Plan* plan(int, std::int64_t) const override { return nullptr; }
 

@@ -16,7 +16,8 @@ Result<LoadedAside> load_aside(engine::Engine& engine, const engine::CompiledMod
   auto team = engine.make_team({.threads = threads > 0 ? threads : usable_processors()});
   if (!team) return std::unexpected(team.error());
   LoadedAside out{.team = std::move(*team), .weights = engine::zero_block(compiled.weights())};
-  compiled.write_weights(0, out.weights.bytes().first(compiled.weights().count));
+  if (auto written = compiled.write_weights(0, out.weights.bytes().first(compiled.weights().count)); !written)
+    return std::unexpected(written.error());
   return out;
 }
 

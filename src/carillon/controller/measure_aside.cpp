@@ -32,8 +32,9 @@ Result<> AsideWatch::prepare() {
   if (!team) return std::unexpected(team.error());
   team_ = std::move(*team);
   weights_.emplace(engine::zero_block(model_.weights()));
-  model_.write_weights(0, weights_->bytes().first(model_.weights().count));
-  return {};
+  auto written = model_.write_weights(0, weights_->bytes().first(model_.weights().count));
+  if (!written) weights_.reset();
+  return written;
 }
 
 Result<std::vector<Duration>> AsideWatch::exec(int batch, int repeats, std::int64_t length,
@@ -65,10 +66,8 @@ Result<std::vector<Duration>> AsideWatch::load(int repeats) {
   const double all = static_cast<double>(model_.weights().count) / static_cast<double>(bytes);
   std::vector<Duration> out;
   for (int i = 0; i < repeats; ++i) {
-    const auto took = timed([&]() -> Result<> {
-      model_.write_weights(0, weights_->bytes().first(bytes));
-      return {};
-    });
+    const auto took = timed([&] { return model_.write_weights(0, weights_->bytes().first(bytes)); });
+    if (!took) return std::unexpected(took.error());
     out.push_back(from_ns(static_cast<double>(took->count()) * all));
   }
   return out;

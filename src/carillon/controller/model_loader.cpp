@@ -33,8 +33,8 @@ class FewerBatches final : public engine::CompiledModel {
   const std::vector<graph::TensorSpec>& inputs() const override { return whole_->inputs(); }
   const std::vector<graph::TensorSpec>& outputs() const override { return whole_->outputs(); }
   Bytes weights() const override { return whole_->weights(); }
-  void write_weights(std::uint64_t offset, std::span<std::byte> to) const override {
-    whole_->write_weights(offset, to);
+  Result<> write_weights(std::uint64_t offset, std::span<std::byte> to) const override {
+    return whole_->write_weights(offset, to);
   }
   std::span<const std::byte> packed() const override { return whole_->packed(); }
   std::span<const int> batch_sizes() const override { return sizes_; }

@@ -15,7 +15,7 @@ struct WeightRange {
   std::uint64_t pages = 0;
 };
 
-// A device's memory, taken once: pages of 16 MiB for weights, which move behind the ranges of whatever model
+// A device's memory: pages of 16 MiB for weights, which move behind the ranges of whatever model
 // is loaded (Clockwork, section 5.2), a block for inputs and outputs, and one for workspaces. Who has which
 // part is not its business (device/). map() and unmap() may be called by several threads at once, for
 // different ranges and pages; nothing is allocated but in make and reserve().
@@ -31,8 +31,8 @@ class DeviceMemory {
   virtual Result<WeightRange> reserve(std::uint64_t pages) = 0;
   virtual void release(const WeightRange& range) = 0;  // not mapped
 
-  // Puts pages[i] behind the i-th page of `range`; they hold what their last user left. No access to the
-  // range faults from here on. Error: the system refuses, and then nothing is mapped.
+  // Puts pages[i] behind the i-th page of `range`; they hold what their last user left, and may take their
+  // memory when they are first written. Error: the system refuses, and then nothing is mapped.
   virtual Result<> map(const WeightRange& range, std::span<const std::uint32_t> pages) = 0;
   // Takes the pages that map() put there away again. Any access to the range is a fault from here on.
   virtual void unmap(const WeightRange& range, std::span<const std::uint32_t> pages) = 0;
@@ -40,6 +40,10 @@ class DeviceMemory {
   // Device addresses, aligned to 64 bytes where `offset` is.
   virtual std::byte* io(std::uint64_t offset) const = 0;
   virtual std::byte* workspace(std::uint64_t offset) const = 0;
+
+  // From here on no access to this part of the workspace waits for memory; what runs use of it stays as it is.
+  // Error (resource_exhausted): there is not enough.
+  virtual Result<> prepare_workspace(std::uint64_t /*offset*/, Bytes /*size*/) { return {}; }
 
   // Between the host and any address above. Blocks until it is done, or the device is lost: health() tells
   // then.

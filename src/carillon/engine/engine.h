@@ -234,8 +234,9 @@ class CompiledModel {
   virtual const std::vector<graph::TensorSpec>& outputs() const = 0;
   virtual Bytes weights() const = 0;
   // Copies bytes [offset, offset + to.size()) of the weights, in the layout that the kernels want, to `to`.
-  // What LOAD does, page by page; needs offset + to.size() <= weights(). Safe from any thread.
-  virtual void write_weights(std::uint64_t offset, std::span<std::byte> to) const = 0;
+  // What LOAD does, page by page; needs offset + to.size() <= weights(). Safe from any thread. Error
+  // (unavailable): they are kept in a file that cannot be read any more; what `to` holds is undefined then.
+  virtual Result<> write_weights(std::uint64_t offset, std::span<std::byte> to) const = 0;
   // The same bytes, all of them, where they lie in one piece in memory that devices copy from at the bus's
   // rate; empty where they do not. As long as this lives.
   virtual std::span<const std::byte> packed() const { return {}; }

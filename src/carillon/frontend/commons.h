@@ -37,6 +37,7 @@ struct CommonsOptions {
   Log log;
   LogControl log_control;                     // without it there are no log settings
   std::function<std::string()> more_metrics;  // see Options of frontend.h
+  bool empty_histograms = false;              // likewise
 };
 
 // What all doors of a server share. Safe from any thread.

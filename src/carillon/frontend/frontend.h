@@ -47,6 +47,8 @@ struct Options {
   std::map<std::int64_t, std::shared_ptr<engine::MemoryImporter>> importers;
   // What others have to add to the metrics, in their format; any thread. Empty: nobody.
   std::function<std::string()> more_metrics;
+  // Metrics have histograms and quantiles also of models that counted nothing yet.
+  bool empty_histograms = false;
 };
 
 // The real ports; 0: off.

@@ -47,7 +47,8 @@ ClientMetric::Histogram histogram_of(const LatencyHistogram& from) {
 
 class Families {
  public:
-  explicit Families(const ServerStatistics& statistics) : statistics_(statistics) {}
+  Families(const ServerStatistics& statistics, bool empty_histograms)
+      : statistics_(statistics), empty_histograms_(empty_histograms) {}
 
   void counter(std::string name, std::string help, auto value) {
     MetricFamily family{std::move(name), std::move(help), MetricType::Counter, {}};
@@ -98,6 +99,7 @@ class Families {
   void histogram(std::string name, std::string help, LatencyHistogram ModelStatistics::*member) {
     MetricFamily family{std::move(name), std::move(help), MetricType::Histogram, {}};
     for (const auto& model : statistics_.models) {
+      if (left_out(model.*member)) continue;
       auto metric = labelled(model);
       metric.histogram = histogram_of(model.*member);
       family.metric.push_back(std::move(metric));
@@ -142,11 +144,13 @@ class Families {
   std::vector<MetricFamily> all;
 
  private:
+  bool left_out(const LatencyHistogram& counted) const { return !empty_histograms_ && counted.count() == 0; }
   void add_summary(std::string name, std::string help, LatencyHistogram ModelStatistics::*member,
                    std::initializer_list<double> quantiles, double units_a_second) {
     MetricFamily family{std::move(name), std::move(help), MetricType::Summary, {}};
     for (const auto& model : statistics_.models) {
       const LatencyHistogram& counted = model.*member;
+      if (left_out(counted)) continue;
       auto metric = labelled(model);
       metric.summary.sample_count = counted.count();
       metric.summary.sample_sum = to_seconds(counted.sum()) * units_a_second;
@@ -158,12 +162,13 @@ class Families {
   }
 
   const ServerStatistics& statistics_;
+  bool empty_histograms_;
 };
 
 }  // namespace
 
 std::string metrics_text(const ServerStatistics& statistics, const BesideStatistics& beside) {
-  Families f(statistics);
+  Families f(statistics, beside.empty_histograms);
   using M = ModelStatistics;
   f.counter("nv_inference_request_success", "Requests answered with their outputs",
             [](const M& m) { return m.success.count; });
@@ -338,7 +343,9 @@ std::variant<HttpReply, Deferred> MetricsApi::handle(HttpRequest request, Delive
     reply.headers.emplace_back("Allow", "GET");
     return reply;
   }
-  BesideStatistics beside{.host = host_.look(), .process = process_statistics()};
+  BesideStatistics beside{.host = host_.look(),
+                          .process = process_statistics(),
+                          .empty_histograms = commons_.options.empty_histograms};
   beside.inflight_bytes = commons_.bodies->used();
   beside.inflight_limit_bytes = commons_.bodies->limit();
   if (commons_.access_log) {

@@ -24,6 +24,8 @@ struct BesideStatistics {
   std::optional<ProcessStatistics> process{};
   std::optional<std::uint64_t> access_lines{}, access_dropped{};
   std::optional<std::uint64_t> inflight_bytes{}, inflight_limit_bytes{};  // of bodies and answers
+  // Histograms and quantiles of models that counted nothing yet, too: some 110 lines a model.
+  bool empty_histograms = false;
 };
 std::string metrics_text(const controller::ServerStatistics& statistics, const BesideStatistics& beside = {});
 

@@ -256,6 +256,14 @@ Result<ConstantStore::Tensors> ConstantStore::derive(std::string key, const Tens
   return derived_.try_emplace(std::move(key), Entry{inputs, *std::move(made)}).first->second.outputs;
 }
 
+void ConstantStore::visit(const std::function<void(const SharedTensor&)>& visit) const {
+  const std::scoped_lock lock(mutex_);
+  for (const auto& [key, entry] : derived_) {
+    for (const Tensors* tensors : {&entry.inputs, &entry.outputs})
+      for (const SharedTensor& tensor : *tensors) visit(tensor);
+  }
+}
+
 Result<> Folder::take(std::uint64_t bytes) {
   if (bytes > budget_)
     return fail(ErrorCode::resource_exhausted,

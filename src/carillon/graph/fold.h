@@ -29,6 +29,9 @@ class ConstantStore {
   Result<Tensors> derive(std::string key, const Tensors& inputs,
                          const std::function<Result<Tensors>()>& make);
 
+  // All large tensors that are kept here; the same one may come twice.
+  void visit(const std::function<void(const SharedTensor&)>& visit) const;
+
  private:
   struct Entry {
     Tensors inputs;  // kept alive: the key holds their addresses

@@ -115,6 +115,11 @@ class OnnxModel final : public SignedModel {
     if (auto ok = prove_at(batch, extents, graph, scratch); !ok) return std::unexpected(ok.error());
     return finish(std::move(graph), batch, folder);
   }
+  void visit_constants(const std::function<void(const SharedTensor&)>& visit) const override {
+    for (const Value& value : source_.graph.values)
+      if (value.constant != nullptr) visit(value.constant);
+    store_.visit(visit);
+  }
 
  private:
   static Result<Graph> finish(Result<Graph> graph, std::int64_t batch, Folder& folder) {

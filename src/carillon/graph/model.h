@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <filesystem>
 #include <memory>
 #include <span>
@@ -123,6 +124,8 @@ class Model : public std::enable_shared_from_this<Model> {
                                       std::span<const std::int64_t> /*extents*/) const {
     return fail(ErrorCode::unsupported, "the model has no free dimensions");
   }
+  // The constants that it keeps: the file's, and what was made of them so far. The same one may come twice.
+  virtual void visit_constants(const std::function<void(const SharedTensor&)>& /*visit*/) const {}
 };
 
 // Reads an ONNX file and the external data beside it.

@@ -2,14 +2,23 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <system_error>
+
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "carillon/base/assert.h"
 
 namespace carillon::graph {
 namespace {
+
+// To begin at a page of its own, and to end with one, costs a tensor up to two of them.
+constexpr std::size_t large = 64U << 10;
+constexpr std::uint64_t system_page = 4096;
 
 struct TypeNames {
   DataType type;
@@ -95,16 +104,44 @@ Bytes TensorType::bytes() const {
   return Bytes{static_cast<std::uint64_t>(elements()) * size_of(type)};
 }
 
-void Tensor::Free::operator()(std::byte* data) const {
+void FreeTensor::operator()(std::byte* data) const {
+  // The allocator gets back memory such as it gave.
+  if (moved && ::mmap(data, pages, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) ==
+                   MAP_FAILED)
+    return;
   std::free(data);
 }
 
 Tensor::Tensor(TensorType type) : type_(std::move(type)) {
   size_ = type_.bytes().count;
-  const std::size_t room = round_up(std::max<std::size_t>(size_, 1), alignment);
-  data_.reset(static_cast<std::byte*>(std::aligned_alloc(alignment, room)));
+  const bool pages = size_ >= large;
+  const std::size_t unit = pages ? system_page : alignment;
+  const std::size_t room = round_up(std::max<std::size_t>(size_, 1), unit);
+  data_ = {static_cast<std::byte*>(std::aligned_alloc(unit, room)), FreeTensor{.pages = pages ? room : 0}};
   if (data_ == nullptr) throw std::bad_alloc();
   std::memset(data_.get(), 0, room);
+}
+
+Result<> Tensor::move_to(int file, std::uint64_t offset) const {
+  CARILLON_ASSERT(pages() > 0 && offset % system_page == 0);
+  for (std::uint64_t done = 0; done < pages();) {
+    const ssize_t put = ::pwrite(file, data_.get() + done, pages() - done, static_cast<off_t>(offset + done));
+    if (put < 0 && errno == EINTR) continue;
+    if (put <= 0)
+      return fail(ErrorCode::unavailable,
+                  std::generic_category().message(put < 0 ? errno : EIO));
+    done += static_cast<std::uint64_t>(put);
+  }
+  // It replaces the pages at once: whoever reads meanwhile sees one or the other, which are the same.
+  if (::mmap(data_.get(), pages(), PROT_READ, MAP_PRIVATE | MAP_FIXED, file, static_cast<off_t>(offset)) ==
+      MAP_FAILED)
+    return fail(ErrorCode::unavailable, std::generic_category().message(errno));
+  data_.get_deleter().moved = true;
+  return {};
+}
+
+void Tensor::let_go() const {
+  if (data_.get_deleter().moved) ::madvise(data_.get(), pages(), MADV_DONTNEED);
 }
 
 Tensor Tensor::of_i64(Shape shape, std::span<const std::int64_t> values) {

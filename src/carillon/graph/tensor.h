@@ -56,8 +56,16 @@ struct TensorType {
   friend bool operator==(const TensorType&, const TensorType&) = default;
 };
 
+// Gives a tensor's memory back.
+struct FreeTensor {
+  std::uint64_t pages = 0;     // bytes of whole pages; 0: of small ones
+  mutable bool moved = false;  // to a file
+  void operator()(std::byte* data) const;
+};
+
 // A constant: dense, row-major, 64-byte aligned, immutable once shared. Tensors are shared by pointer: the
-// same weight used at several batch sizes is one object.
+// same weight used at several batch sizes is one object. A large one has whole pages of the system's to itself,
+// and can give them to a file.
 class Tensor {
  public:
   explicit Tensor(TensorType type);  // zero-filled
@@ -76,13 +84,19 @@ class Tensor {
     return {reinterpret_cast<const T*>(data_.get()), size_ / sizeof(T)};
   }
 
+  // What the system must give for it, where it is large: a multiple of the system's page. 0: it is not.
+  std::uint64_t pages() const { return data_.get_deleter().pages; }
+  // Of a large one: writes it to `file` at `offset`, a multiple of the system's page, and from then on it is
+  // that part of the file, for reading alone, at the same address; the descriptor may be closed. Other threads
+  // may read it meanwhile. Error (unavailable): the system's; the tensor stays as it was.
+  Result<> move_to(int file, std::uint64_t offset) const;
+  // Of one that was moved: it needs no memory until it is read again.
+  void let_go() const;
+
  private:
-  struct Free {
-    void operator()(std::byte* data) const;
-  };
   TensorType type_;
   std::size_t size_ = 0;
-  std::unique_ptr<std::byte, Free> data_;
+  std::unique_ptr<std::byte, FreeTensor> data_;
 };
 
 using SharedTensor = std::shared_ptr<const Tensor>;

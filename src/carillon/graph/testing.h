@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <initializer_list>
 #include <map>
 #include <string>
@@ -11,9 +10,9 @@
 
 #include <gtest/gtest.h>
 #include <onnx/onnx_pb.h>
-#include <unistd.h>
 
 #include "carillon/base/random.h"
+#include "carillon/base/testing/folder.h"
 #include "carillon/graph/bounded.h"
 #include "carillon/graph/guards.h"
 #include "carillon/graph/kernel.h"
@@ -23,32 +22,7 @@
 // For tests of this layer: ONNX models built by hand, and graphs run by plain kernels.
 namespace carillon::graph::testing {
 
-// A folder that goes away with the test.
-class Folder {
- public:
-  Folder() {
-    // In memory where there is such a place: the fuzz tests write thousands of files.
-    const std::filesystem::path memory = "/dev/shm";
-    const bool there = ::access(memory.c_str(), W_OK) == 0;
-    std::string pattern =
-        ((there ? memory : std::filesystem::temp_directory_path()) / "carillon-graph-XXXXXX").string();
-    path_ = ::mkdtemp(pattern.data());
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-  std::filesystem::path write(const std::string& name, const std::string& bytes) const {
-    const auto file = path_ / name;
-    std::filesystem::create_directories(file.parent_path());
-    std::ofstream(file, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-    return file;
-  }
-
- private:
-  std::filesystem::path path_;
-};
+using carillon::testing::Folder;
 
 using Dims = std::vector<std::string>;  // numbers, or symbols
 

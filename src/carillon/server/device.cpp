@@ -10,6 +10,7 @@
 #include "carillon/engine/cpu/cpu_engine.h"
 #include "carillon/engine/cuda/driver/nvml.h"
 #include "carillon/engine/emulated/emulated_engine.h"
+#include "carillon/engine/host/memory.h"
 #include "carillon/engine/onnxruntime/onnxruntime.h"
 #include "carillon/engine/openvino/openvino.h"
 #include "carillon/engine/second/second_engine.h"
@@ -67,6 +68,19 @@ Result<device::ClassStreams> classes_of(const DeviceArguments& arguments, int th
   return classes;
 }
 
+// Where little memory is available, the caches that nobody asked for leave a part of it: for what requests and
+// answers take, plans, and libraries.
+void shrink_to_fit(worker::Options& worker) {
+  const auto available = engine::available_memory();
+  if (!available) return;  // making the worker says what is wrong
+  const auto part = [&](Bytes usual, std::uint64_t divisor, Bytes unit) {
+    return std::max(unit, std::min(usual, Bytes{available->count / divisor / unit.count * unit.count}));
+  };
+  worker.page_cache = part(worker.page_cache, 2, page_size);
+  worker.workspace = part(worker.workspace, 8, mib(1));
+  worker.io_cache = part(worker.io_cache, 16, mib(1));
+}
+
 // One for each file, and one without, so that all devices of the process share them. `problem`: what is wrong
 // with the file, told once.
 std::shared_ptr<engine::KernelChoices> choices_of(const std::string& file, std::string& problem) {
@@ -110,6 +124,7 @@ std::string memory_text(const worker::Options& worker) {
 Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock) {
   Device device;
   device.worker.io_cache = mib(256);
+  if (arguments.device == "cpu") shrink_to_fit(device.worker);
   if (auto read = read_size("--page-cache", arguments.page_cache, page_size, device.worker.page_cache); !read)
     return std::unexpected(read.error());
   if (auto read = read_size("--io-cache", arguments.io_cache, kib(64), device.worker.io_cache); !read)
@@ -145,7 +160,8 @@ Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock)
                                  .choose_for = from_seconds(arguments.choose_kernels),
                                  .choices = choices_of(arguments.kernel_choices, problem),
                                  // A number that somebody gave stays as it is.
-                                 .processors = arguments.threads == 0 ? arguments.processors : nullptr});
+                                 .processors = arguments.threads == 0 ? arguments.processors : nullptr,
+                                 .weights = arguments.weights});
     device.notice = problem;
     for (const engine::second::Kind* kind : {&engine::openvino, &engine::onnxruntime})
       device.others.push_back(engine::make_second_engine(*kind, {.threads = threads,

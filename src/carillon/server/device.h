@@ -22,6 +22,10 @@ namespace carillon::engine::cuda {
 class Nvml;  // cuda/driver/nvml.h
 }
 
+namespace carillon::engine {
+class WeightFiles;
+}
+
 namespace carillon::server {
 
 // The device as the command line describes it; shared by serve and profile.
@@ -38,6 +42,8 @@ struct DeviceArguments {
   // run them, and the file that keeps what was chosen (empty: this process's memory). 0: rules alone decide.
   double choose_kernels = 0;
   std::string kernel_choices;
+  // Where a CPU's packed weights are kept; nullptr: in memory.
+  std::shared_ptr<engine::WeightFiles> weights{};
   // Of cuda devices: where NVIDIA's libraries are (empty: where the loader and Pythons have them), and what
   // f32 is stored as between a model's inputs and outputs: f32, tf32, f16 or bf16.
   std::string cuda_libraries;

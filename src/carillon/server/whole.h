@@ -39,6 +39,8 @@ struct WholeOptions {
   const profile::DeviceProfile* profile = nullptr;  // models that it knows are not measured
   std::optional<double> stop_cost{};                // of all models; see controller::LoadTarget
   std::function<void(const std::string&)> tell;     // what goes on, for people
+  // Each step of each model that is made ready at the start, unless it cannot be: tell() hears that.
+  std::function<void(const std::string&)> tell_step;
   std::function<void(const std::string&)> warn;
   std::function<void()> before_serving{};  // called once, by start(), before anybody is told that it is ready
 };

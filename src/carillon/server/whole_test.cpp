@@ -28,6 +28,7 @@ TEST(WholeServer, TellsThatItIsAboutToServeBeforeItIsReady) {
   const auto nothing = [](const std::string&) {};
   WholeServer server({.models = folder,
                       .tell = nothing,
+                      .tell_step = nothing,
                       .warn = nothing,
                       .before_serving =
                           [&] {

@@ -81,11 +81,12 @@ class FakeModel final : public engine::CompiledModel {
   const std::vector<graph::TensorSpec>& inputs() const override { return inputs_; }
   const std::vector<graph::TensorSpec>& outputs() const override { return outputs_; }
   Bytes weights() const override { return {config_.weights}; }
-  void write_weights(std::uint64_t offset, std::span<std::byte> to) const override {
+  Result<> write_weights(std::uint64_t offset, std::span<std::byte> to) const override {
     for (std::uint64_t at = 0; at + 8 <= to.size(); at += 64) {
       const std::uint64_t word = weight_word(config_.seed, offset + at);
       std::memcpy(to.data() + at, &word, 8);
     }
+    return {};
   }
   std::span<const int> batch_sizes() const override { return config_.batches; }
   std::span<const std::int64_t> lengths() const override { return config_.lengths; }

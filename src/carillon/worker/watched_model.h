@@ -45,8 +45,8 @@ class Watched final : public engine::CompiledModel {
   const std::vector<graph::TensorSpec>& inputs() const override { return inner_->inputs(); }
   const std::vector<graph::TensorSpec>& outputs() const override { return inner_->outputs(); }
   Bytes weights() const override { return inner_->weights(); }
-  void write_weights(std::uint64_t offset, std::span<std::byte> to) const override {
-    inner_->write_weights(offset, to);
+  Result<> write_weights(std::uint64_t offset, std::span<std::byte> to) const override {
+    return inner_->write_weights(offset, to);
   }
   std::span<const std::byte> packed() const override { return inner_->packed(); }
   std::span<const int> batch_sizes() const override { return inner_->batch_sizes(); }

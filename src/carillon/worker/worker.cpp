@@ -56,6 +56,7 @@ class WorkerImpl final : public Worker, private Measuring::Subject {
              std::unique_ptr<engine::DeviceMemory> memory, HostIo io, std::vector<std::string> notes)
       : classes_(options.classes.value_or(device::ClassStreams{.yielding = device::Yielding::turns})),
         workspace_(workspace_of(options)),
+        populate_(options.populate),
         places_(place_executors(usable_cores(), options.exec_threads, options.real_time, options.classes,
                                 options.best_effort_idle)),
         clock_(clock),
@@ -210,6 +211,7 @@ class WorkerImpl final : public Worker, private Measuring::Subject {
     return "model " + std::to_string(id.value) + " is not registered";
   }
   Result<> enough_pages(const engine::CompiledModel& model) const;
+  Result<> prepare_workspace(std::span<const PlanLayout> layouts);
   template <typename Action>
   bool submit_load(const Action& action);
   void evict(ActionId id, device::After after, TimePoint order);
@@ -269,6 +271,9 @@ class WorkerImpl final : public Worker, private Measuring::Subject {
 
   const device::ClassStreams classes_;
   const Bytes workspace_;  // of each stream
+  const bool populate_;
+  std::mutex preparing_;         // of what follows
+  std::uint64_t prepared_ = 0;  // bytes of a workspace that are there
   const Placements places_;
   const Clock& clock_;
   ResultSink& sink_;
@@ -650,6 +655,7 @@ Result<> WorkerImpl::add_model(ModelId id, std::shared_ptr<const engine::Compile
   if (auto enough = enough_pages(*model); !enough) return in_context(context, enough.error());
   auto layouts = lay_out(*model, workspace_, memory_->io_size(), execs_.size());
   if (!layouts) return in_context(context, layouts.error());
+  if (auto room = prepare_workspace(*layouts); !room) return in_context(context, room.error());
   auto range = memory_->reserve(pages_for(model->weights()));
   if (!range) return in_context(context, range.error());
 
@@ -665,6 +671,25 @@ Result<> WorkerImpl::add_model(ModelId id, std::shared_ptr<const engine::Compile
     core_.add_model(id, host.range.pages);
   }
   model_count_.store(count + 1, std::memory_order_release);
+  return {};
+}
+
+// The memory that these plans' runs work in is there before any of them runs: of the first stream, and of the
+// real-time one. A best-effort run may wait for it.
+Result<> WorkerImpl::prepare_workspace(std::span<const PlanLayout> layouts) {
+  if (!populate_) return {};
+  std::uint64_t most = 0;
+  for (const PlanLayout& layout : layouts) most = std::max(most, layout.plan->workspace().count);
+  const std::lock_guard lock(preparing_);
+  if (most <= prepared_) return {};
+  const std::uint64_t streams = classes_.count() > 1 ? 2 : 1, more = streams * (most - prepared_);
+  if (const auto left = engine::available_memory(); left && left->count < more)
+    return fail(ErrorCode::resource_exhausted, "its runs work in " + to_text(Bytes{most}) +
+                                                   " of memory, for which " + to_text(Bytes{more}) +
+                                                   " more are needed, and " + to_text(*left) + " are left");
+  for (std::uint64_t stream = 0; stream < streams; ++stream)
+    if (auto room = memory_->prepare_workspace(stream * workspace_.count, {most}); !room) return room;
+  prepared_ = most;
   return {};
 }
 
@@ -695,6 +720,7 @@ Result<Worker::AddedSize> WorkerImpl::add_size(ModelId id, std::int64_t size,
   std::vector<std::unique_ptr<const engine::Plan>> plans = std::move(*made);
   auto layouts = lay_out(*host->compiled, size, plans, workspace_, memory_->io_size(), execs_.size());
   if (!layouts) return std::unexpected(layouts.error());
+  if (auto room = prepare_workspace(*layouts); !room) return std::unexpected(room.error());
   auto added = std::make_shared<SizedPlans>(size, std::move(plans), std::move(*layouts));
   std::vector<engine::Team*> teams;
   for (const auto& exec : execs_) teams.push_back(exec->team.get());
@@ -834,30 +860,34 @@ void WorkerImpl::copy_weights(const Turn& turn) {
   LoadSlot& action = load(slot);
   HostModel& host = *find(action.model);
   action.times.exec_start = clock_.now();
-  const Result<> mapped = memory_->map(host.range, turn.pages);
+  Result<> loaded = memory_->map(host.range, turn.pages);
+  const bool mapped = loaded.has_value();
   if (mapped) {
     const std::uint64_t size = host.compiled->weights().count;
     load_busy_ = true;
     const auto packed = host.compiled->packed();
     const bool direct = !packed.empty() && memory_->access(host.range.data) == nullptr;
     if (direct) memory_->copy_in(host.range.data, packed);
-    for (std::uint64_t at = 0; at < size && !direct; at += page_size.count) {
+    for (std::uint64_t at = 0; at < size && !direct && loaded; at += page_size.count) {
       loaded_.fetch_add(1, std::memory_order_relaxed);
       const std::uint64_t bytes = std::min(page_size.count, size - at);
       if (std::byte* const to = memory_->access(host.range.data + at)) {
-        host.compiled->write_weights(at, {to, bytes});
+        loaded = host.compiled->write_weights(at, {to, bytes});
       } else {
-        host.compiled->write_weights(at, std::span(page_).first(bytes));
-        memory_->copy_in(host.range.data + at, std::span(page_).first(bytes));
+        loaded = host.compiled->write_weights(at, std::span(page_).first(bytes));
+        if (loaded) memory_->copy_in(host.range.data + at, std::span(page_).first(bytes));
       }
     }
     load_busy_ = false;
-  } else {
-    action.error = mapped.error().message;
+  }
+  if (!loaded) {
+    action.error = loaded.error().message;
+    // A LOAD that failed has nothing mapped.
+    if (mapped) memory_->unmap(host.range, turn.pages);
   }
   action.times.exec_end = clock_.now();
   drive(device::load_executor, [&](TimePoint now) {
-    core_.copied(slot, mapped.has_value(), now, out_);
+    core_.copied(slot, loaded.has_value(), now, out_);
     return TimePoint::max();
   });
 }
@@ -1315,7 +1345,7 @@ Result<std::unique_ptr<Worker>> make_worker(const Options& options, const Clock&
       .io = options.io_cache,
       .workspace = workspace * (classes ? 2U : 1U),
       .spare_workspace = workspace * (classes ? static_cast<unsigned>(options.classes->best_effort) : 0U),
-      .populated = options.populate};
+      .used = options.populate};
   using Made = Result<std::unique_ptr<engine::DeviceMemory>>;
   Made memory = options.make_memory
                     ? options.make_memory(sizes.pages, sizes.io, sizes.workspace + sizes.spare_workspace)

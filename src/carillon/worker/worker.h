@@ -102,7 +102,7 @@ struct Options {
   std::size_t queue =
       1024;  // actions an executor can hold: LOADs and UNLOADs, and INFERs over all their steps
   std::size_t max_models = most_models;  // over its whole life
-  // False: memory is only addresses until it is touched, for a device whose plans touch none of their own.
+  // False: for a device whose plans touch none of its memory, of which then only the addresses are taken.
   bool populate = true;
   Duration spin = 50us;  // before EXEC and LOAD may start: see TurnThread; 0 where cores are for others
   // EXEC's streams: one for all requests, or those of the classes, and who makes way for whom. Units are the

@@ -32,7 +32,7 @@ class Runner {
     plan = model_->plan(1);
     state_ = plan->make_state();
     weights_ = zero_block(model_->weights());
-    model_->write_weights(0, weights_->bytes().first(model_->weights().count));
+    EXPECT_TRUE(model_->write_weights(0, weights_->bytes().first(model_->weights().count)).has_value());
     workspace_ = zero_block(plan->workspace());
     std::ranges::fill(workspace_->bytes(), std::byte{0xff});
     for (const auto& spec : plan->outputs()) {
@@ -212,7 +212,7 @@ TEST(BoundedPlan, IsMeasuredOnZeros) {
   ASSERT_TRUE(compiled.has_value()) << compiled.error().message;
   const Plan& plan = *(*compiled)->plan(1);
   Tensor weights = zero_block((*compiled)->weights());
-  (*compiled)->write_weights(0, weights.bytes().first((*compiled)->weights().count));
+  EXPECT_TRUE((*compiled)->write_weights(0, weights.bytes().first((*compiled)->weights().count)).has_value());
   ZeroOperands zeros(plan, weights.bytes().data(), nullptr);
   EXPECT_TRUE(plan.run({0, plan.kernels()}, zeros.binding(), {}).has_value());
 }

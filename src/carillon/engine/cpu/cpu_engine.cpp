@@ -16,6 +16,7 @@
 #include "carillon/engine/cpu/plan_builder.h"
 #include "carillon/engine/cpu/team.h"
 #include "carillon/engine/cpu/way_selector.h"
+#include "carillon/engine/weight_files.h"
 #include "carillon/graph/bounded.h"
 #include "carillon/graph/effort.h"
 #include "carillon/graph/empty.h"
@@ -256,15 +257,35 @@ Result<std::vector<graph::TensorSpec>> computed_outputs(const graph::Graph& grap
   return out;
 }
 
+// What LOAD copies: in a file, where the store takes it, else in memory.
+class PackedWeights {
+ public:
+  PackedWeights() = default;
+  PackedWeights(HostBlock block, WeightFiles* files) : size_{block.bytes().size()} {
+    if (files != nullptr) file_ = files->try_keep(block.bytes());
+    if (file_ == nullptr) block_ = std::move(block);
+  }
+  Bytes size() const { return size_; }
+  Result<> write(std::uint64_t offset, std::span<std::byte> to) const {
+    CARILLON_ASSERT(offset <= size_.count && to.size() <= size_.count - offset);
+    if (file_ != nullptr) return file_->read(offset, to);
+    if (!to.empty()) std::memcpy(to.data(), block_.bytes().data() + offset, to.size());
+    return {};
+  }
+
+ private:
+  Bytes size_;
+  HostBlock block_;
+  std::shared_ptr<const WeightFile> file_;
+};
+
 class CpuModel final : public CompiledModel {
  public:
   const std::vector<graph::TensorSpec>& inputs() const override { return inputs_; }
   const std::vector<graph::TensorSpec>& outputs() const override { return outputs_; }
-  Bytes weights() const override { return {block_.bytes().size()}; }
-  void write_weights(std::uint64_t offset, std::span<std::byte> to) const override {
-    const auto from = block_.bytes();
-    CARILLON_ASSERT(offset <= from.size() && to.size() <= from.size() - offset);
-    if (!to.empty()) std::memcpy(to.data(), from.data() + offset, to.size());
+  Bytes weights() const override { return weights_.size(); }
+  Result<> write_weights(std::uint64_t offset, std::span<std::byte> to) const override {
+    return weights_.write(offset, to);
   }
   std::span<const int> batch_sizes() const override { return batch_sizes_; }
   std::span<const std::int64_t> lengths() const override { return lengths_; }
@@ -278,6 +299,13 @@ class CpuModel final : public CompiledModel {
     using Plans = std::vector<std::unique_ptr<const Plan>>;
     if (source_ == nullptr) return CompiledModel::make_plans(extents, batches, ended);
     const PlanMaker& maker = *maker_;
+    // Constants that were read for it are not needed until the next one.
+    struct LetGo {
+      const MovedTensors* moved;
+      ~LetGo() {
+        if (moved != nullptr) moved->let_go();
+      }
+    } const then{moved_.get()};
     // One thread: it is to be in nobody's way.
     return maker.in_arena<Plans>(source_->name(), 1, [&]() -> Result<Plans> {
       Plans made;
@@ -327,9 +355,10 @@ class CpuModel final : public CompiledModel {
   std::shared_ptr<const graph::Model> source_;
   std::optional<PlanMaker> maker_;
   std::unique_ptr<WeightStore> store_;
+  std::unique_ptr<const MovedTensors> moved_;    // what these two read
   std::string way_;                              // see WaySelector
   std::vector<std::unique_ptr<CpuPlan>> plans_;  // by batch size, then length
-  HostBlock block_;
+  PackedWeights weights_;
 };
 
 // Products that run on plain code because no fast kernel takes them, such as those of double: what an
@@ -364,6 +393,7 @@ class CpuEngine final : public Engine {
         engine_(dnnl::engine::kind::cpu, 0),
         processors_(options.processors),
         choose_for_(options.choose_for),
+        files_(options.weights),
         choices_(options.choose_for <= Duration{0} ? nullptr
                  : options.choices != nullptr      ? options.choices
                                                    : std::make_shared<KernelChoices>()) {}
@@ -385,7 +415,7 @@ class CpuEngine final : public Engine {
     if (auto checked = check(model, options); !checked) return std::unexpected(checked.error());
     const PlanMaker maker(engine_, threads_, options.precision, choices_);
     auto made = maker.in_arena<std::shared_ptr<const CompiledModel>>(
-        model.name(), threads_, [&] { return build(model, options, maker, choose_for_); });
+        model.name(), threads_, [&] { return build(model, options, maker); });
     // That the file cannot be written is no fault of the model: who names one is told when it is opened.
     if (choices_ != nullptr) (void)choices_->save();
     return made;
@@ -411,9 +441,8 @@ class CpuEngine final : public Engine {
     return {};
   }
 
-  static Result<std::shared_ptr<const CompiledModel>> build(const graph::Model& model,
-                                                            const CompileOptions& options,
-                                                            const PlanMaker& maker, Duration choose_for) {
+  Result<std::shared_ptr<const CompiledModel>> build(const graph::Model& model, const CompileOptions& options,
+                                                     const PlanMaker& maker) const {
     auto compiled = std::make_shared<CpuModel>();
     compiled->inputs_ = model.inputs();
     compiled->outputs_ = model.outputs();
@@ -427,7 +456,7 @@ class CpuEngine final : public Engine {
     compiled->plans_.resize(options.batch_sizes.size() * lengths);
     auto weights = std::make_unique<WeightStore>(maker.engine());
     Arenas arenas;
-    const std::unique_ptr<WaySelector> selector = maker.selector(choose_for);
+    const std::unique_ptr<WaySelector> selector = maker.selector(choose_for_);
     // The largest first: what it packs, the others take over.
     for (std::size_t i = compiled->plans_.size(); i-- > 0;) {
       const int batch = options.batch_sizes[i / lengths];
@@ -461,21 +490,32 @@ class CpuEngine final : public Engine {
       compiled->plans_[i] = std::make_unique<CpuPlan>(std::move(*parts), maker.engine());
     }
     if (open) {
-      compiled->block_ = weights->seal();
+      compiled->weights_ = PackedWeights(weights->seal(), files_.get());
       compiled->source_ = model.weak_from_this().lock();
       compiled->maker_ = maker;
       compiled->store_ = std::move(weights);
+      if (files_ != nullptr) compiled->moved_ = move_constants(*compiled);
       if (selector != nullptr) compiled->way_ = selector->way();
     } else {
-      compiled->block_ = weights->take();
+      compiled->weights_ = PackedWeights(weights->take(), files_.get());
     }
     return compiled;
+  }
+
+  // What more plans of an open model are made of.
+  std::unique_ptr<const MovedTensors> move_constants(const CpuModel& model) const {
+    std::vector<graph::SharedTensor> constants;
+    const auto add = [&](const graph::SharedTensor& tensor) { constants.push_back(tensor); };
+    if (model.source_ != nullptr) model.source_->visit_constants(add);
+    model.store_->visit(add);
+    return files_->move(std::move(constants));
   }
 
   int threads_;
   dnnl::engine engine_;
   std::shared_ptr<const UsableProcessors> processors_;
   Duration choose_for_;
+  std::shared_ptr<WeightFiles> files_;
   std::shared_ptr<KernelChoices> choices_;
 };
 

@@ -9,6 +9,7 @@
 namespace carillon::engine {
 
 class KernelChoices;
+class WeightFiles;
 
 struct CpuOptions {
   int threads = 0;  // that kernels are made for; 0: as many as this process may use
@@ -21,6 +22,8 @@ struct CpuOptions {
   // With it teams follow it: between two runs one becomes as wide as there are processors, at most as wide as
   // it was made, and narrower where others take some of them (TeamWidth). Null: teams stay as they are made.
   std::shared_ptr<const UsableProcessors> processors{};
+  // Where packed weights are kept that this host's memory then need not hold; nullptr: they stay in memory.
+  std::shared_ptr<WeightFiles> weights{};
 };
 
 // The engine that runs on this machine's cores, by oneDNN where it has a good kernel, by plain code

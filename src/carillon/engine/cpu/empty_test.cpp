@@ -569,7 +569,7 @@ class Room {
         weights_(zero_block(model.weights())),
         workspace_(zero_block(plan.workspace())),
         has_weights_(model.weights().count > 0) {
-    model.write_weights(0, weights_.bytes().first(model.weights().count));
+    EXPECT_TRUE(model.write_weights(0, weights_.bytes().first(model.weights().count)).has_value());
     std::ranges::fill(workspace_.bytes(), std::byte{0xff});
     for (const auto& input : inputs) from_.push_back(input->bytes().data());
     for (const auto& spec : plan.outputs()) {

@@ -1,4 +1,6 @@
 #include <atomic>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <thread>
 
@@ -6,6 +8,7 @@
 
 #include "carillon/engine/cpu/cpu_engine.h"
 #include "carillon/engine/cpu/test_support.h"
+#include "carillon/engine/weight_files.h"
 #include "carillon/graph/testing.h"
 
 // Open models: plans at extents that nobody knew when the model was compiled.
@@ -71,6 +74,35 @@ void expect_open_agrees(const CompiledModel& model, const graph::Model& source, 
   }
 }
 
+// Its constants are in files, and plans read them there.
+TEST(OpenModel, PlansAgreeWithAStore) {
+  const carillon::testing::Folder folder;
+  const auto files = WeightFiles::open({.directory = folder.path() / "store", .limit = mib(64)});
+  ASSERT_TRUE(files.has_value());
+  // Large constants: as they are in the file, turned, and multiplied by the extents.
+  graph::testing::Onnx m;
+  m.input("x", {"batch", "length", "256"}).random("w", {256, 512}).random("v", {128, 512}).random("u", {512, 256});
+  m.node("MatMul", {"x", "w"}, {"h"}).node("Relu", {"h"}, {"r"});
+  m.node("Transpose", {"v"}, {"vt"}).set("perm", std::vector<std::int64_t>{1, 0});
+  m.node("MatMul", {"r", "vt"}, {"y"}).node("MatMul", {"r", "u"}, {"z"});
+  const Source source = import(m.output("y").output("z"));
+  const auto with = make_cpu_engine({.threads = 2, .weights = *files})->compile(*source, {.batch_sizes = {1, 4}});
+  ASSERT_TRUE(with.has_value()) << with.error().message;
+  for (const std::int64_t length : {1, 3, 40, 3})
+    for (const int batch : {1, 4}) expect_open_agrees(**with, *source, {length}, batch);
+  const auto without = make_cpu_engine({.threads = 2})->compile(*source, {.batch_sizes = {1, 4}});
+  ASSERT_EQ((*with)->weights(), (*without)->weights());
+  std::vector<std::byte> a((*with)->weights().count), b(a.size());
+  EXPECT_TRUE((*with)->write_weights(0, a).has_value());
+  EXPECT_TRUE((*without)->write_weights(0, b).has_value());
+  EXPECT_EQ(a, b);
+  // A damaged file is told, and what it holds is not run.
+  std::filesystem::path file;
+  for (const auto& entry : std::filesystem::directory_iterator((*files)->directory())) file = entry.path();
+  std::fstream(file, std::ios::in | std::ios::out | std::ios::binary).put('x');
+  EXPECT_FALSE((*with)->write_weights(0, a).has_value());
+}
+
 TEST(OpenModel, PlansAtAnyExtentsAgree) {
   const Source source = images();
   const auto model = compile_open(source);
@@ -110,10 +142,10 @@ TEST(OpenModel, WeightsStayAsTheyAre) {
   const auto model = compile_open(images());
   const std::uint64_t before = model->weights().count;
   std::vector<std::byte> bytes(before), after(before);
-  model->write_weights(0, bytes);
+  EXPECT_TRUE(model->write_weights(0, bytes).has_value());
   ASSERT_TRUE(model->make_plans(Extents{31, 17}, std::array{1, 4}, nullptr).has_value());
   EXPECT_EQ(model->weights().count, before);
-  model->write_weights(0, after);
+  EXPECT_TRUE(model->write_weights(0, after).has_value());
   EXPECT_EQ(bytes, after);
 }
 

@@ -142,6 +142,11 @@ bool WeightStore::has_nan(const graph::SharedTensor& tensor) {
   return entry->second;
 }
 
+void WeightStore::visit(const std::function<void(const graph::SharedTensor&)>& visit) const {
+  for (const auto& [address, entry] : entries_) visit(entry.keep_alive);
+  for (const auto& [from, tensor] : derived_) visit(tensor);
+}
+
 HostBlock WeightStore::take() {
   entries_.clear();
   has_nan_.clear();

@@ -71,6 +71,9 @@ class WeightStore {
   // Whether one of the tensor's elements is NaN; looked up once.
   bool has_nan(const graph::SharedTensor& tensor);
 
+  // The tensors that are kept to be looked up, and what was derived of them; the same one may come twice.
+  void visit(const std::function<void(const graph::SharedTensor&)>& visit) const;
+
   // What is packed so far; it moves as more is.
   std::span<const std::byte> bytes() const { return block_.bytes(); }
 

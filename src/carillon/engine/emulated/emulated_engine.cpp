@@ -144,17 +144,18 @@ class EmulatedCompiled final : public CompiledModel {
   const std::vector<graph::TensorSpec>& inputs() const override { return inputs_; }
   const std::vector<graph::TensorSpec>& outputs() const override { return outputs_; }
   Bytes weights() const override { return weights_; }
-  void write_weights(std::uint64_t offset, std::span<std::byte> to) const override {
+  Result<> write_weights(std::uint64_t offset, std::span<std::byte> to) const override {
     CARILLON_ASSERT(offset <= weights_.count && to.size() <= weights_.count - offset);
     if (options_->breaker)
       (void)options_->breaker->pass(clock_->now());  // where it fails, the next run tells
-    if (to.empty()) return;
+    if (to.empty()) return {};
     if (!load_) {
       std::memset(to.data(), 0, to.size());
-      return;
+      return {};
     }
     const double part = static_cast<double>(to.size()) / static_cast<double>(weights_.count);
     wait(*options_, *clock_, clock_->now() + from_ns(static_cast<double>(load_->count()) * part));
+    return {};
   }
   std::span<const int> batch_sizes() const override { return batch_sizes_; }
   std::span<const std::int64_t> lengths() const override { return lengths_; }

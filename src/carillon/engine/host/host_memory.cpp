@@ -34,17 +34,18 @@ Result<std::unique_ptr<HostMemory>> HostMemory::make(const Sizes& sizes, std::ve
                                                    " pages of 16 MiB need vm.max_map_count to be at least " +
                                                    std::to_string(mappings) + ", and it is " +
                                                    std::to_string(allowed));
-  auto home = Arena::take(page_size * sizes.pages, "page cache", notes, sizes.populated);
+  const Arena::Taken taken = sizes.used ? Arena::Taken::as_used : Arena::Taken::addresses;
+  auto home = Arena::take(page_size * sizes.pages, "page cache", notes, taken);
   if (!home) return std::unexpected(home.error());
-  auto io = Arena::take(sizes.io, "I/O cache", notes, sizes.populated);
+  auto io = Arena::take(sizes.io, "I/O cache", notes, taken);
   if (!io) return std::unexpected(io.error());
-  auto workspace = Arena::take(sizes.workspace, "workspace", notes, sizes.populated);
+  auto workspace = Arena::take(sizes.workspace, "workspace", notes, taken);
   if (!workspace) return std::unexpected(workspace.error());
   Arena spare;
   if (sizes.spare_workspace > Bytes{}) {
-    auto taken = Arena::take(sizes.spare_workspace, "workspace", notes, false);
-    if (!taken) return std::unexpected(taken.error());
-    spare = std::move(*taken);
+    auto more = Arena::take(sizes.spare_workspace, "workspace", notes, Arena::Taken::addresses);
+    if (!more) return std::unexpected(more.error());
+    spare = std::move(*more);
   }
   return std::unique_ptr<HostMemory>(
       new HostMemory(std::move(*home), sizes.pages, std::move(*io), std::move(*workspace), std::move(spare)));
@@ -81,6 +82,11 @@ void HostMemory::unmap(const WeightRange& range, std::span<const std::uint32_t> 
   // What is left would quietly give zeros to a stale reader: make it fault.
   CARILLON_ASSERT(mmap(range.data, range.pages * page_size.count, PROT_NONE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED);
+}
+
+Result<> HostMemory::prepare_workspace(std::uint64_t offset, Bytes size) {
+  CARILLON_ASSERT(offset + size.count <= workspace_size().count);
+  return size.count == 0 ? Result<>() : populate(workspace(offset), size, "workspace");
 }
 
 void HostMemory::copy_in(std::byte* to, std::span<const std::byte> from) {

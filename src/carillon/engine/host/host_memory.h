@@ -12,7 +12,9 @@
 
 namespace carillon::engine {
 
-// The host's own memory as a device's, taken and touched up front.
+// The host's own memory as a device's. It is taken as it is used, and not given back before the end: a page for
+// weights at the first LOAD there, inputs and outputs with the first that lie there, workspaces when told
+// (prepare_workspace()).
 //
 // A page is moved with mremap: the kernel hands its page tables over whole, 2 MiB an entry, which takes
 // microseconds however large the pages behind it are. (Mapping pieces of a shared memory file instead fills
@@ -23,8 +25,8 @@ class HostMemory final : public DeviceMemory {
   struct Sizes {
     std::uint64_t pages = 1;
     Bytes io, workspace;
-    Bytes spare_workspace{};  // behind `workspace`, and only addresses until it is touched
-    bool populated = true;    // false: memory is only addresses until it is touched
+    Bytes spare_workspace{};  // behind `workspace`; small pages, as seldom all of it is used
+    bool used = true;         // false: nobody means to touch it
   };
   // Huge pages where the system has them, else a note says what was had. Error: the system does not give the
   // memory.
@@ -45,6 +47,7 @@ class HostMemory final : public DeviceMemory {
   void copy_in(std::byte* to, std::span<const std::byte> from) override;
   void copy_out(std::span<std::byte> to, const std::byte* from) override;
   std::byte* access(std::byte* device) const override { return device; }
+  Result<> prepare_workspace(std::uint64_t offset, Bytes size) override;
 
  private:
   HostMemory(Arena home, std::uint64_t pages, Arena io, Arena workspace, Arena spare)

@@ -1,5 +1,6 @@
 #include "carillon/engine/host/host_memory.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -145,13 +147,39 @@ std::uint64_t resident_kib(const Range& range) {
   return sum;
 }
 
-TEST(HostMemory, AMappedRangeNeverFaults) {
+// Memory is taken by what is written, once: who has the page next finds it there.
+TEST(HostMemory, APageTakesMemoryWhenItIsWrittenAndKeepsIt) {
   Pages cache(2);
   Range range = cache.reserve(2);
   ASSERT_TRUE(cache.map(range));
+  EXPECT_EQ(resident_kib(range), 0U);
+  std::memset(range.data(), 1, 2 * page);
   EXPECT_EQ(resident_kib(range), 2 * page / 1024);
   cache.unmap(range);
   EXPECT_EQ(resident_kib(range), 0U);
+  Range next = cache.reserve(2);
+  ASSERT_TRUE(cache.map(next));
+  EXPECT_EQ(resident_kib(next), 2 * page / 1024);
+  cache.unmap(next);
+}
+
+TEST(HostMemory, AWorkspaceIsThereWhenItIsWanted) {
+  std::vector<std::string> notes;
+  auto memory = HostMemory::make({.pages = 1, .io = mib(1), .workspace = mib(8)}, notes);
+  ASSERT_TRUE(memory.has_value()) << memory.error().message;
+  const auto resident = [&](std::uint64_t from, std::uint64_t size) {
+    std::vector<unsigned char> there(size / 4096);
+    EXPECT_EQ(mincore((*memory)->workspace(from), size, there.data()), 0);
+    return std::ranges::count_if(there, [](unsigned char page) { return (page & 1) != 0; });
+  };
+  std::memset((*memory)->workspace(0), 7, 100);
+  ASSERT_TRUE((*memory)->prepare_workspace(0, mib(2)).has_value());
+  ASSERT_TRUE((*memory)->prepare_workspace(mib(6).count + 64, {1000}).has_value());
+  EXPECT_EQ(resident(0, mib(2).count), mib(2).count / 4096);
+  EXPECT_EQ(resident(mib(2).count, mib(4).count), 0);
+  EXPECT_GT(resident(mib(6).count, mib(2).count), 0);
+  EXPECT_EQ((*memory)->workspace(0)[99], std::byte{7}) << "what is there stays";
+  EXPECT_TRUE((*memory)->prepare_workspace(0, {}).has_value());
 }
 
 // Asks the kernel, which says so instead of sending a signal. (In a forked child the pages are missing

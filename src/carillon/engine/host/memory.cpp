@@ -29,28 +29,6 @@ std::optional<std::uint64_t> left_in(const ControlGroup& group) {
   return *limit - std::min(*limit, held);
 }
 
-// Makes the pages behind a writable mapping present, with an error instead of a signal where the system has
-// none left.
-Result<> populate(std::byte* data, Bytes size, std::string_view what) {
-  const std::uint64_t step = mib(64).count;
-  for (std::uint64_t at = 0; at < size.count; at += step) {
-    const std::uint64_t length = std::min(step, size.count - at);
-    int error = 0;
-    do {
-      error = madvise(data + at, length, MADV_POPULATE_WRITE) == 0 ? 0 : errno;
-    } while (error == EINTR || error == EAGAIN);
-    if (error == EINVAL) {  // before Linux 5.14
-      for (std::uint64_t byte = 0; byte < length; byte += 4096)
-        *static_cast<volatile std::byte*>(data + at + byte) = std::byte{0};
-    } else if (error != 0) {
-      return fail(ErrorCode::resource_exhausted, std::string(what) + ": the system gave " +
-                                                     to_text(Bytes{at}) + " of " + to_text(size) + ": " +
-                                                     std::strerror(error));
-    }
-  }
-  return {};
-}
-
 }  // namespace
 
 Result<Bytes> available_memory(const fs::path& root) {
@@ -88,19 +66,43 @@ Result<std::byte*> map_aligned(std::uint64_t size, int protection) {
   return first + before;
 }
 
-Result<Arena> Arena::take(Bytes size, std::string_view what, std::vector<std::string>& notes,
-                          bool populated) {
+Result<> populate(std::byte* data, Bytes size, std::string_view what) {
+  const std::uint64_t page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  const std::uint64_t before = reinterpret_cast<std::uintptr_t>(data) % page;
+  data -= before;
+  size.count = round_up(size.count + before, page);
+  const std::uint64_t step = mib(64).count;
+  for (std::uint64_t at = 0; at < size.count; at += step) {
+    const std::uint64_t length = std::min(step, size.count - at);
+    int error = 0;
+    do {
+      error = madvise(data + at, length, MADV_POPULATE_WRITE) == 0 ? 0 : errno;
+    } while (error == EINTR || error == EAGAIN);
+    if (error == EINVAL) {  // before Linux 5.14
+      for (std::uint64_t byte = 0; byte < length; byte += page)
+        __atomic_fetch_or(reinterpret_cast<unsigned char*>(data + at + byte), 0, __ATOMIC_RELAXED);
+    } else if (error != 0) {
+      return fail(ErrorCode::resource_exhausted, std::string(what) + ": the system gave " +
+                                                     to_text(Bytes{at}) + " of " + to_text(size) + ": " +
+                                                     std::strerror(error));
+    }
+  }
+  return {};
+}
+
+Result<Arena> Arena::take(Bytes size, std::string_view what, std::vector<std::string>& notes, Taken taken) {
   size.count = round_up(size.count, static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)));
   const auto data = map_aligned(size.count, PROT_READ | PROT_WRITE);
   if (!data) return in_context(what, data.error());
   Arena arena(*data, size);
   madvise(*data, size.count, MADV_DONTFORK);
-  if (!populated) return arena;
+  if (taken == Taken::addresses) return arena;
   const std::string huge = selected("/sys/kernel/mm/transparent_hugepage/enabled");
   if (madvise(*data, size.count, MADV_HUGEPAGE) != 0 || (huge != "always" && huge != "madvise"))
     notes.push_back(std::string(what) + ": no huge pages (transparent_hugepage/enabled is \"" + huge +
                     "\"); small pages are used");
-  if (auto done = populate(*data, size, what); !done) return std::unexpected(done.error());
+  if (taken == Taken::at_once)
+    if (auto done = populate(*data, size, what); !done) return std::unexpected(done.error());
   return arena;
 }
 

@@ -277,8 +277,9 @@ class OpaqueModel final : public CompiledModel {
   const std::vector<TensorSpec>& inputs() const override { return source_->inputs(); }
   const std::vector<TensorSpec>& outputs() const override { return source_->outputs(); }
   Bytes weights() const override { return {}; }
-  void write_weights(std::uint64_t offset, std::span<std::byte> to) const override {
+  Result<> write_weights(std::uint64_t offset, std::span<std::byte> to) const override {
     CARILLON_ASSERT(offset == 0 && to.empty());
+    return {};
   }
   std::span<const int> batch_sizes() const override { return batch_sizes_; }
   std::span<const std::int64_t> lengths() const override { return lengths_of(); }

@@ -61,7 +61,7 @@ class InMemory {
     for (std::uint32_t page = 0; page < weights_.pages; ++page) pages_.push_back(page);
     EXPECT_TRUE(memory.map(weights_, pages_));
     std::vector<std::byte> packed(model.weights().count);
-    model.write_weights(0, packed);
+    EXPECT_TRUE(model.write_weights(0, packed).has_value());
     if (!packed.empty()) memory.copy_in(weights_.data, packed);
   }
   ~InMemory() {

@@ -181,7 +181,8 @@ Result<std::vector<graph::Tensor>> by_cpu(const Loaded& loaded, int batch) {
   std::vector<std::byte*> to;
   for (graph::Tensor& output : outputs) to.push_back(output.bytes().data());
   graph::Tensor weights = room((*compiled)->weights().count), workspace = room(plan.workspace().count);
-  (*compiled)->write_weights(0, weights.bytes().first((*compiled)->weights().count));
+  if (auto written = (*compiled)->write_weights(0, weights.bytes().first((*compiled)->weights().count)); !written)
+    return std::unexpected(written.error());
   const auto state = plan.make_state();
   if (auto ran = plan.run({0, plan.kernels()},
                           {.inputs = from,
@@ -365,7 +366,7 @@ Result<Json> load(const Rig& rig, const std::string& file, int times) {
   std::span<const std::byte> weights = loaded->compiled().packed();
   if (weights.empty()) {
     written.resize(bytes);
-    loaded->compiled().write_weights(0, written);
+    if (auto ok = loaded->compiled().write_weights(0, written); !ok) return std::unexpected(ok.error());
     weights = written;
   }
   std::vector<double> rates;

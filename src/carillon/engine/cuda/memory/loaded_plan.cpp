@@ -45,7 +45,7 @@ Result<std::unique_ptr<LoadedPlan>> LoadedPlan::make(const std::shared_ptr<const
   if (auto mapped = out->memory_->map(*range, all); !mapped) return std::unexpected(mapped.error());
   out->pages_ = std::move(all);
   std::vector<std::byte> weights(model.weights().count);
-  model.write_weights(0, weights);
+  if (auto written = model.write_weights(0, weights); !written) return std::unexpected(written.error());
   if (!weights.empty()) out->memory_->copy_in(range->data, weights);
   return out;
 }

@@ -156,9 +156,10 @@ class CudaModel final : public CompiledModel {
   std::span<const std::byte> packed() const override {
     return pinned_ ? bytes_ : std::span<const std::byte>();
   }
-  void write_weights(std::uint64_t offset, std::span<std::byte> to) const override {
+  Result<> write_weights(std::uint64_t offset, std::span<std::byte> to) const override {
     CARILLON_ASSERT(offset <= bytes_.size() && to.size() <= bytes_.size() - offset);
     if (!to.empty()) std::memcpy(to.data(), bytes_.data() + offset, to.size());
+    return {};
   }
   std::span<const int> batch_sizes() const override { return batch_sizes_; }
   std::span<const std::int64_t> lengths() const override { return lengths_; }

@@ -1,0 +1,132 @@
+"""Packed weights are kept on the disk, and a small server takes little memory (docs/operations.md, "The store")."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from loopback import free_addresses, rss_of, serving, write_model
+
+import tritonclient.http as http_client
+
+MODELS, WIDTH = 12, 1024  # each of 4 MiB: with pages of 16 MiB the cache below holds two at a time
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    """Products with a matrix each: entry [0, 0] of model i is i."""
+    folder = tmp_path_factory.mktemp("many")
+    for index in range(MODELS):
+        weights = np.zeros((WIDTH, WIDTH), np.float32)
+        weights[0, 0] = index
+        weights[1:, 1:] = np.random.default_rng(index).random((WIDTH - 1, WIDTH - 1), np.float32)
+        write_model(folder, f"m{index}", [onnx.helper.make_node("MatMul", ["x", "w"], ["y"])],
+                    [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", WIDTH])],
+                    onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["n", WIDTH]),
+                    [numpy_helper.from_array(weights, "w")])
+    return folder
+
+
+def first_of(address, index):
+    x = http_client.InferInput("x", [1, WIDTH], "FP32")
+    data = np.zeros((1, WIDTH), np.float32)
+    data[0, 0] = 1
+    x.set_data_from_numpy(data)
+    with http_client.InferenceServerClient(address) as client:
+        return client.infer(f"m{index}", [x]).as_numpy("y")[0, 0]
+
+
+def ask_all(running):
+    for _ in range(2):
+        for index in range(MODELS):
+            assert first_of(running.http, index) == index
+
+
+def test_more_models_than_memory_are_read_from_the_store(program, many, tmp_path):
+    store = tmp_path / "store"
+    with serving(program, many, tmp_path / "log", "--store", str(store), page_cache="32 MiB") as running:
+        files = sorted((store / "weights").iterdir())
+        assert len(files) == MODELS
+        ask_all(running)
+        with_store = rss_of(running.process.pid)
+        # They may go at any time.
+        for file in files:
+            file.unlink()
+        ask_all(running)
+    # The next server writes them again, and one after it uses them.
+    with serving(program, many, tmp_path / "log", "--store", str(store), page_cache="32 MiB") as running:
+        assert sorted((store / "weights").iterdir()) == files
+        ask_all(running)
+    written = [file.stat().st_ino for file in files]
+    with serving(program, many, tmp_path / "log", "--store", str(store), page_cache="32 MiB") as running:
+        ask_all(running)
+    assert [file.stat().st_ino for file in files] == written
+    with serving(program, many, tmp_path / "log", "--no-store", page_cache="32 MiB") as running:
+        ask_all(running)
+        without = rss_of(running.process.pid)
+    # Packed weights, 4 MiB each, lie in the one and not in the other.
+    assert without - with_store > 0.8 * MODELS * 4 * 2**20
+
+
+def test_two_servers_share_a_store(program, many, tmp_path):
+    store = ("--store", str(tmp_path / "store"))
+    with serving(program, many, tmp_path / "log1", *store, page_cache="32 MiB") as one, \
+            serving(program, many, tmp_path / "log2", *store, page_cache="32 MiB") as other:
+        assert len(list((tmp_path / "store" / "weights").iterdir())) == MODELS
+        ask_all(one)
+        ask_all(other)
+
+
+def test_a_damaged_file_is_no_answer(program, many, tmp_path):
+    store = tmp_path / "store"
+    with serving(program, many, tmp_path / "log", "--store", str(store), page_cache="32 MiB") as running:
+        for file in (store / "weights").iterdir():
+            with file.open("r+b") as out:
+                out.seek(3 << 20)
+                out.write(b"damage")
+        for index in range(MODELS):
+            try:
+                assert first_of(running.http, index) == index, "of a model that is loaded already"
+            except http_client.InferenceServerException as error:
+                assert "500" in str(error.status()) or "503" in str(error.status()), error
+    with serving(program, many, tmp_path / "log", "--store", str(store), page_cache="32 MiB") as running:
+        ask_all(running)
+
+
+def test_a_full_store_is_told_once(program, many, tmp_path):
+    log = tmp_path / "log"
+    options = ("--store", str(tmp_path / "store"), "--store-limit", "9MiB")
+    with serving(program, many, log, *options, page_cache="32 MiB") as running:
+        assert len(list((tmp_path / "store" / "weights").iterdir())) == 2
+        ask_all(running)
+    assert len(re.findall("weights stay in memory, as the store does not take them", log.read_text())) == 1
+
+
+@pytest.mark.parametrize("options, why", [
+    (["--store", "/dev/null"], "/dev/null: is not a directory"),
+    (["--store-limit", "much"], "--store-limit"),
+    (["--store", "/tmp/x", "--no-store"], "--no-store excludes --store"),
+])
+def test_what_is_wrong_is_said(program, tiny_models, options, why, tmp_path):
+    http, = free_addresses(1)
+    said = subprocess.run([str(program), "serve", "--models", str(tmp_path), "--http", http, "--grpc", "", "--metrics", "",
+                           *options], capture_output=True, text=True, timeout=60)
+    assert said.returncode == 2
+    assert why in said.stderr
+
+
+def test_a_small_model_takes_little_memory(program, tiny_models, tmp_path):
+    models = tmp_path / "models"
+    models.mkdir()
+    (models / "tiny_mlp").symlink_to(tiny_models / "tiny_mlp")
+    with serving(program, models, tmp_path / "log", "--follow-links", page_cache="2 GiB") as running:
+        with http_client.InferenceServerClient(running.http) as client:
+            x = http_client.InferInput("input", [1, 64], "FP32")
+            x.set_data_from_numpy(np.zeros((1, 64), np.float32))
+            client.infer("tiny_mlp", [x])
+        assert rss_of(running.process.pid) < 150 * 2**20
