@@ -110,7 +110,7 @@ def test_a_full_store_is_told_once(program, many, tmp_path):
 @pytest.mark.parametrize("options, why", [
     (["--store", "/dev/null"], "/dev/null: is not a directory"),
     (["--store-limit", "much"], "--store-limit"),
-    (["--store", "/tmp/x", "--no-store"], "--no-store excludes --store"),
+    (["--store", "/tmp/x", "--no-store"], "--store excludes --no-store"),
 ])
 def test_what_is_wrong_is_said(program, tiny_models, options, why, tmp_path):
     http, = free_addresses(1)
