@@ -9,7 +9,8 @@ Makes the models (box_models.py: ten architectures, 2.2 GiB of weights in 500 mo
 rate is a multiple of the capacity: what 16 clients without deadlines, each with one request at a time, get answered a
 second by the first server of the list, once all models are ready, in 30 s. All servers get the same requests, one server
 after the other. Beside Carillon's policies: an HTTP server with a cache of onnxruntime's sessions (rivals/lru_server.py),
-which may have as much memory as Carillon's process had at most.
+which may have as much memory as Carillon's process had at most. (Carillon reads weights from files; what the system
+keeps of files in memory that it can drop is not counted, of either.)
 
 Told of each: the share on time of all requests and of those that were not refused, when refusals came, processor
 milliseconds an answer, the most memory that the process and its children had (VmRSS, looked at every 10 ms), and how long
@@ -131,7 +132,8 @@ def commands(rival, folder, cache, memory, port):
     if rival == "lru":
         return [sys.executable, HERE / "rivals/lru_server.py", folder, "--http", port, "--memory", memory >> 20]
     return [harness.CARILLON, "serve", "--models", folder, "--http", f"127.0.0.1:{port}", "--grpc", "", "--metrics", "",
-            "--scheduler", rival, "--page-cache", cache, "--log-level", "warn"]
+            "--scheduler", rival, "--page-cache", cache, "--log-level", "warn",
+            "--store", HERE.parent / "build/bench/box_store"]
 
 
 def shares_of(names, seed):

@@ -60,6 +60,7 @@ find_package(prometheus-cpp REQUIRED)
 find_package(ONNX REQUIRED)
 find_package(ZLIB REQUIRED)
 find_package(OpenSSL 3.0 REQUIRED)
+find_path(CARILLON_XXHASH_HEADERS xxhash.h REQUIRED)  # libxxhash-dev; inlined
 if(CARILLON_BUILD_TESTS)
   find_package(GTest REQUIRED)
 endif()

@@ -105,7 +105,8 @@ def serving(program: Path, models: Path, log_path: Path, *options: str, page_cac
     with log_path.open("wb") as log:
         process = subprocess.Popen(
             [str(program), "serve", "--models", str(models), "--http", http, "--grpc", grpc,
-             "--metrics", metrics, "--page-cache", page_cache, "--log-level", "debug", *options],
+             "--metrics", metrics, "--page-cache", page_cache,
+             *(() if "--log-level" in options else ("--log-level", "debug")), *options],
             stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
             env={**os.environ, **(environment or {})})
     try:

@@ -14,7 +14,7 @@ from loopback import ROOT, sanitized
 
 sys.path.insert(0, str(ROOT / "python"))
 
-from carillon_graphs import examine, generate, oracle, rules, run  # noqa: E402
+from carillon_graphs import examine, generate, oracle, rules, run, server  # noqa: E402
 from carillon_graphs.judges import Expected  # noqa: E402
 from carillon_graphs.operators import ROWS  # noqa: E402
 from carillon_graphs.server import decode, encode  # noqa: E402
@@ -355,6 +355,20 @@ def test_sums_of_bfloat16():
     """They are added up in float32: in bfloat16 ones would end at 256."""
     model = onnx.parser.parse_model(one_node("y = ReduceSum <keepdims=0> (x)", "bfloat16[N] x", "bfloat16[] y"))
     assert oracle.Steps(model)({"x": np.ones(1000, ml_dtypes.bfloat16)})[0] == 1000
+
+
+def test_a_server_is_another_before_it_loads_no_more(program, tmp_path, monkeypatch):
+    monkeypatch.setattr(server, "MOST_LOADS", 3)
+    case = generate.draw_case("1/1", "Add")
+    examiner = examine.Examiner(server.Server(program, tmp_path, []))
+    try:
+        processes = []
+        for _ in range(4):  # each a load, beside the server's own model
+            assert not examiner(case, "carillon").faults
+            processes.append(examiner.server.process.pid)
+    finally:
+        examiner.close()
+    assert processes[0] == processes[1] != processes[2] == processes[3]
 
 
 def test_a_thousand_graphs(program, tmp_path):

@@ -204,6 +204,8 @@ class Examiner:
         try:
             server.load(name)
         except Refused as refused:
+            if "as often as they can be" in refused.text:
+                raise Gone(f"it loads no more models: {refused.text}") from None
             report.counts["not loaded"] += 1
             report.notes.append(f"not loaded: {shorten(refused.text, name)}")
             return

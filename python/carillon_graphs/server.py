@@ -22,6 +22,7 @@ KINDS = {F32: "FP32", F64: "FP64", F16: "FP16", BF16: "BF16", I8: "INT8", I16: "
          U8: "UINT8", U16: "UINT16", U32: "UINT32", U64: "UINT64", BOOL: "BOOL", TEXT: "BYTES"}
 DTYPES = {name: dtype for dtype, name in KINDS.items()}
 ANSWER_S = 60.0  # no request takes so long
+MOST_LOADS = 8000  # a server loads 8,192 models in its life, and refuses the next
 
 
 class Refused(Exception):
@@ -124,8 +125,8 @@ def free_port() -> int:
 
 
 class Server:
-    """`carillon serve` in explicit mode over a folder of its own, started when it is first needed and again after a
-    crash. Beside what cases bring it has a model of its own, `busy`."""
+    """`carillon serve` in explicit mode over a folder of its own, started when it is first needed, again after a crash,
+    and again after MOST_LOADS. Beside what cases bring it has a model of its own, `busy`."""
 
     def __init__(self, program: Path, folder: Path, options: list[str]):
         self.program, self.folder, self.options = program, folder, options
@@ -134,10 +135,15 @@ class Server:
         self.log = folder / "server.log"
         self.process: subprocess.Popen | None = None
         self.connections: list[Connection] = []
+        self.loads = 0
 
     def start(self) -> None:
+        """Before the first model of a case is added."""
         if self.process is not None and self.process.poll() is None:
-            return
+            if self.loads < MOST_LOADS:
+                return
+            self.stop()
+        self.loads = 0
         self.close_connections()
         port = free_port()
         with self.log.open("wb") as log:
@@ -146,7 +152,8 @@ class Server:
                  "--metrics", "", "--model-control-mode", "explicit", "--page-cache", "64MiB", "--io-cache", "128MiB",
                  "--workspace", "128MiB", "--default-deadline", "60000", "--strict-readiness", "false",
                  "--threads", "2", *self.options],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, preexec_fn=end_with_parent)
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, preexec_fn=end_with_parent,
+                env={**os.environ, "XDG_CACHE_HOME": str(self.folder / "cache")})
         self.address = f"127.0.0.1:{port}"
         limit = time.monotonic() + 120
         while True:
@@ -177,6 +184,7 @@ class Server:
             (folder / "config.pbtxt").write_text(config)
 
     def load(self, name: str) -> None:
+        self.loads += 1
         self.first.ask("POST", f"/v2/repository/models/{name}/load", b"{}")
 
     def unload(self, name: str) -> None:

@@ -17,12 +17,18 @@ void add_memory_options(CLI::App& command, server::DeviceArguments& arguments) {
           "processors")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
-  command.add_option("--page-cache", arguments.page_cache,
-                     "Memory of each device for weights, in pages of 16 MiB (default 2 GiB; of a CPU half of what is available, where that is less)");
-  command.add_option("--io-cache", arguments.io_cache,
-                     "Memory of each device for inputs and outputs (default 256 MiB; of a CPU a sixteenth of what is available, where that is less)");
-  command.add_option("--workspace", arguments.workspace,
-                     "Memory of each device for what kernels hand on (default 512 MiB; of a CPU an eighth of what is available, where that is less)");
+  command.add_option(
+      "--page-cache", arguments.page_cache,
+      "Memory of each device for weights, in pages of 16 MiB (default 2 GiB; of a CPU at most half of "
+      "the available memory)");
+  command.add_option(
+      "--io-cache", arguments.io_cache,
+      "Memory of each device for inputs and outputs (default 256 MiB; of a CPU at most a sixteenth of "
+      "the available memory)");
+  command.add_option(
+      "--workspace", arguments.workspace,
+      "Memory of each stream of a device for what kernels hand on (default 512 MiB; of a CPU all "
+      "streams' are at most an eighth of the available memory)");
   static const std::map<std::string, bool> places{{"apart", true}, {"inside", false}};
   command
       .add_option(

@@ -415,8 +415,8 @@ int run_planned(const Arguments& arguments, const controller::Options& options,
   const auto watched = supervised.watch((*server)->service());
   {
     signals.hold();  // the ports say at once that it is ready
-    // The caches are taken by now.
-    auto frontend = open_doors((*server)->service(), arguments, doors, unused_memory(Bytes{0}, options));
+    auto frontend =
+        open_doors((*server)->service(), arguments, doors, unused_memory((*server)->caches(), options));
     if (!frontend) return complain(exit_failure, frontend.error());
     serve(**frontend, arguments, signals, options, *supervised.manager,
           fmt::format("{} workloads of the plan", (*server)->workloads()));
@@ -443,9 +443,6 @@ int run(Arguments& arguments) {
   arguments.devices.each.hangs_after = from_ms(arguments.hang_after_ms);
   arguments.devices.each.warn = [](const std::string& text) { spdlog::warn("{}", text); };
   arguments.devices.each.processors = std::make_shared<UsableProcessors>();
-  auto store = server::open_store(arguments.store, arguments.devices.each.warn);
-  if (!store) return complain(exit_usage, store.error());
-  arguments.devices.each.weights = std::move(*store);
   spdlog::info("processors: {}{}", to_text(arguments.devices.each.processors->limits()),
                arguments.devices.each.threads > 0
                    ? fmt::format("; --threads {} stays as it is", arguments.devices.each.threads)
@@ -501,6 +498,13 @@ int run(Arguments& arguments) {
   };
   if (arguments.default_deadline_ms > 0)
     options.core.default_deadline = from_ms(arguments.default_deadline_ms);
+  if (cpu_of(arguments)) {
+    auto store = server::open_store(arguments.store, arguments.devices.each.warn);
+    if (!store) return complain(exit_usage, store.error());
+    if (*store)
+      spdlog::info("store: {}, at most {}", (*store)->directory().string(), to_text((*store)->limit()));
+    arguments.devices.each.weights = std::move(*store);
+  }
   if (!arguments.plan.empty()) return run_planned(arguments, options, *doors, signals, *supervised, clock);
   const auto lent = cpu_of(arguments);
   if (!arguments.train.socket.empty() && !lent)
@@ -528,7 +532,7 @@ int run(Arguments& arguments) {
       return (before ? before() : std::string()) + server::gpu_metrics(gpus);
     };
   Bytes caches;    // of addresses
-  Bytes resident;  // of these, what is taken
+  Bytes resident;  // of these, what comes to be taken of this host's memory
   for (const server::Device& device : group->devices) {
     const worker::Options& worker = device.worker;
     const Bytes of_host = worker.page_cache + worker.io_cache +

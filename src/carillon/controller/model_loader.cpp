@@ -696,8 +696,9 @@ Result<LoadReport> load_models(const std::filesystem::path& directory, std::span
   LoadProgress progress;
   for (const repository::RepositoryEntry& entry : *entries)
     progress.total += std::max<std::size_t>(1, entry.versions.size());
-  const auto tell = [&](std::string doing) {
+  const auto tell = [&](std::string doing, bool failed = false) {
     progress.doing = std::move(doing);
+    progress.failed = failed;
     if (options.progress) options.progress(progress);
   };
   const auto not_ready = [&](ModelView view, const Error& error) {
@@ -707,7 +708,7 @@ Result<LoadReport> load_models(const std::filesystem::path& directory, std::span
     ++report.not_ready;
     ++progress.done;
     controller.add_unready(std::move(view));
-    tell("not ready: " + reason);
+    tell("not ready: " + reason, true);
   };
   const auto view_of = [](const repository::RepositoryEntry& entry, const repository::ModelVersion* version) {
     ModelView view;
@@ -779,7 +780,7 @@ Result<LoadReport> load_models(const std::filesystem::path& directory, std::span
       progress.model = label_of(entry.name, version.version);
       const auto state = controller.state(entry.name, version.version);
       ++progress.done;
-      tell(state ? "ready" : "not ready: " + state.error().message);
+      tell(state ? "ready" : "not ready: " + state.error().message, !state);
       ++(state ? report.ready : report.not_ready);
       if (!state) report.notes.push_back(progress.model + " is not ready: " + state.error().message);
     }

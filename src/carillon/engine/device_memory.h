@@ -41,8 +41,8 @@ class DeviceMemory {
   virtual std::byte* io(std::uint64_t offset) const = 0;
   virtual std::byte* workspace(std::uint64_t offset) const = 0;
 
-  // From here on no access to this part of the workspace waits for memory; what runs use of it stays as it is.
-  // Error (resource_exhausted): there is not enough.
+  // From here on no access to this part of the workspace waits for memory; what runs use of it stays as it
+  // is. Error (resource_exhausted): there is not enough.
   virtual Result<> prepare_workspace(std::uint64_t /*offset*/, Bytes /*size*/) { return {}; }
 
   // Between the host and any address above. Blocks until it is done, or the device is lost: health() tells

@@ -189,8 +189,8 @@ class Plan {
   virtual std::span<const graph::TensorSpec> inputs() const = 0;   // shapes at this batch and length
   virtual std::span<const graph::TensorSpec> outputs() const = 0;  // likewise; extents may be bounded
   virtual Bytes workspace() const = 0;
-  // What a run costs, by the shapes; where an engine does not know better, what goes in and comes out (at most,
-  // where the data decide how long an output is).
+  // What a run costs, by the shapes; where an engine does not know better, what goes in and comes out (at
+  // most, where the data decide how long an output is).
   virtual Effort effort() const {
     Effort out;
     for (const auto tensors : {inputs(), outputs()})

@@ -3,12 +3,19 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
+#include <fstream>
 #include <optional>
 #include <system_error>
+#include <tuple>
 #include <utility>
 
+#include <dirent.h>
 #include <fcntl.h>
+#include <stdlib.h>
+#include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -25,10 +32,11 @@ namespace fs = std::filesystem;
 constexpr std::string_view suffix = ".weights";
 constexpr std::string_view partial = ".partial";
 // A file that is not whole and was not written to for so long is of a process that ended.
-constexpr auto abandoned_after = std::chrono::hours{1};
+constexpr std::chrono::seconds abandoned_after = std::chrono::hours{1};
 
 std::unexpected<Error> failed(const fs::path& path, const std::string& what, int error) {
-  return fail(ErrorCode::unavailable, path.string() + ": " + what + ": " + std::generic_category().message(error));
+  return fail(ErrorCode::unavailable,
+              path.string() + ": " + what + ": " + std::generic_category().message(error));
 }
 
 std::uint64_t pieces_of(std::uint64_t size) {
@@ -61,11 +69,10 @@ std::string name_of(std::uint64_t size, const std::vector<std::uint64_t>& checks
   return digits.data() + ("-" + std::to_string(size)) + std::string(suffix);
 }
 
-// An error where somebody else could put weights into the directory.
-Result<> check_directory(const fs::path& directory) {
-  struct stat status{};
-  if (::stat(directory.c_str(), &status) != 0) return failed(directory, "cannot be looked at", errno);
-  if (!S_ISDIR(status.st_mode)) return invalid(directory.string() + ": is not a directory");
+// An error where somebody else could put files there.
+Result<> check_owner(const fs::path& directory, int descriptor) {
+  struct stat status {};
+  if (::fstat(descriptor, &status) != 0) return failed(directory, "cannot be looked at", errno);
   if (status.st_uid != ::geteuid())
     return invalid(directory.string() + ": belongs to user " + std::to_string(status.st_uid) +
                    ", and this process is user " + std::to_string(::geteuid()) +
@@ -75,18 +82,68 @@ Result<> check_directory(const fs::path& directory) {
   return {};
 }
 
+// The same of the directory above, in which others could put another in its place.
+Result<> check_above(const fs::path& directory) {
+  const fs::path above = directory.has_parent_path() ? directory.parent_path() : fs::path(".");
+  struct stat status {};
+  if (::stat(above.c_str(), &status) != 0) return failed(above, "cannot be looked at", errno);
+  const bool safe = (status.st_mode & (S_IWGRP | S_IWOTH)) == 0 || (status.st_mode & S_ISVTX) != 0;
+  return safe ? Result<>()
+              : invalid(above.string() + ": others than its owner may write there; chmod go-w it");
+}
+
+struct Entry {
+  std::string name;
+  std::uint64_t size = 0;
+  timespec used{};
+};
+
+// The regular files of a directory that is open.
+std::vector<Entry> entries_of(int directory) {
+  std::vector<Entry> out;
+  Descriptor again(::openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  DIR* const listing = again.open() ? ::fdopendir(again.number()) : nullptr;
+  if (listing == nullptr) return out;
+  (void)again.release();  // closedir() closes it
+  while (const dirent* const entry = ::readdir(listing)) {
+    struct stat status {};
+    if (::fstatat(directory, entry->d_name, &status, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(status.st_mode))
+      continue;
+    out.push_back({entry->d_name, static_cast<std::uint64_t>(status.st_size), status.st_mtim});
+  }
+  ::closedir(listing);
+  return out;
+}
+
+// How many tensors are moved, over all stores: each is a mapping.
+std::atomic<std::uint64_t> mappings = 0;
+std::uint64_t most_mappings() {
+  static const std::uint64_t most = [] {
+    std::uint64_t allowed = 65530;
+    std::ifstream("/proc/sys/vm/max_map_count") >> allowed;
+    return allowed / 4;  // pages for weights need mappings as well
+  }();
+  return most;
+}
+
 }  // namespace
+
+Result<> WeightFile::whole() const {
+  if (!damaged_.load(std::memory_order_relaxed)) return {};
+  return fail(ErrorCode::unavailable, path_.string() + ": is damaged; load the model again");
+}
 
 Result<> WeightFile::read_piece(std::uint64_t index, std::span<std::byte> to) const {
   if (const auto error = read_at(file_.number(), index * piece, to)) {
     if (*error != 0) return failed(path_, "cannot be read", *error);
+    damaged_ = true;
     return fail(ErrorCode::unavailable, path_.string() + ": is shorter than it was");
   }
-  if (checksum(to) != checksums_[index])
-    return fail(ErrorCode::unavailable,
-                path_.string() + ": is damaged at byte " + std::to_string(index * piece) +
-                    ": its checksum is another; delete it and load the model again");
-  return {};
+  if (checksum(to) == checksums_[index]) return {};
+  damaged_ = true;
+  return fail(ErrorCode::unavailable, path_.string() + ": is damaged at byte " +
+                                          std::to_string(index * piece) +
+                                          ": its checksum is another; load the model again");
 }
 
 Result<> WeightFile::read(std::uint64_t offset, std::span<std::byte> to) const {
@@ -110,32 +167,40 @@ Result<> WeightFile::read(std::uint64_t offset, std::span<std::byte> to) const {
 }
 
 Result<std::shared_ptr<WeightFiles>> WeightFiles::open(Options options) {
-  const fs::path& directory = options.directory;
-  CARILLON_ASSERT(!directory.empty());
+  CARILLON_ASSERT(!options.directory.empty());
   std::error_code error;
-  if (!fs::exists(directory, error)) {
-    fs::path made;
-    for (const fs::path& part : directory) {
-      made /= part;
-      if (::mkdir(made.c_str(), S_IRWXU) == 0 || fs::is_directory(made, error)) continue;
-      const int why = errno;
-      if (fs::exists(made, error)) return invalid(made.string() + ": is not a directory");
-      return failed(made, "cannot be made", why);
-    }
+  options.directory = fs::absolute(options.directory, error);
+  const fs::path& directory = options.directory;
+  fs::path made;
+  for (const fs::path& part : directory) {
+    made /= part;
+    if (part.empty() || ::mkdir(made.c_str(), S_IRWXU) == 0) continue;
+    const int why = errno;
+    if (fs::is_directory(made, error)) continue;
+    if (fs::exists(made, error)) return invalid(made.string() + ": is not a directory");
+    return failed(made, "cannot be made", why);
   }
-  if (auto ok = check_directory(directory); !ok) return std::unexpected(ok.error());
-  if (::access(directory.c_str(), W_OK | X_OK) != 0) return failed(directory, "cannot be written", errno);
-  auto files = std::shared_ptr<WeightFiles>(new WeightFiles(std::move(options)));
-  for (const fs::directory_entry& entry : fs::directory_iterator(files->directory(), error)) {
-    if (!entry.path().filename().string().ends_with(partial)) continue;
-    const auto written = entry.last_write_time(error);
-    if (!error && fs::file_time_type::clock::now() - written > abandoned_after) fs::remove(entry.path(), error);
-  }
-  return files;
+  Descriptor open(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!open.open()) return failed(directory, "cannot be opened", errno);
+  if (auto ok = check_owner(directory, open.number()); !ok) return std::unexpected(ok.error());
+  if (auto ok = check_above(directory); !ok) return std::unexpected(ok.error());
+  if (::faccessat(open.number(), ".", W_OK | X_OK, 0) != 0)
+    return failed(directory, "cannot be written", errno);
+  // Half of all descriptors are for clients.
+  rlimit descriptors{};
+  const bool known = ::getrlimit(RLIMIT_NOFILE, &descriptors) == 0 && descriptors.rlim_max != RLIM_INFINITY;
+  const std::size_t most_open = known ? descriptors.rlim_max / 2 : std::size_t{1} << 20;
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  for (const Entry& entry : entries_of(open.number()))
+    if (entry.name.ends_with(partial) && now.tv_sec - entry.used.tv_sec > abandoned_after.count())
+      ::unlinkat(open.number(), entry.name.c_str(), 0);
+  return std::shared_ptr<WeightFiles>(new WeightFiles(std::move(options), std::move(open), most_open));
 }
 
-std::shared_ptr<const WeightFile> WeightFiles::made(const std::string& name, Descriptor file, std::uint64_t size,
-                                                    WeightFile::Checksums checksums) {
+std::shared_ptr<const WeightFile> WeightFiles::made(const std::string& name, Descriptor file,
+                                                    std::uint64_t size, WeightFile::Checksums checksums) {
+  (void)::flock(file.number(), LOCK_SH);
   auto out = std::shared_ptr<const WeightFile>(
       new WeightFile(directory() / name, std::move(file), Bytes{size}, std::move(checksums)));
   open_[name] = out;
@@ -146,15 +211,14 @@ std::shared_ptr<const WeightFile> WeightFiles::made(const std::string& name, Des
 std::shared_ptr<const WeightFile> WeightFiles::find(const std::string& name, std::span<const std::byte> bytes,
                                                     WeightFile::Checksums& checksums) {
   if (const auto known = open_.find(name); known != open_.end())
-    if (auto file = known->second.lock()) {
-      struct stat status{};
-      if (::stat(file->path().c_str(), &status) == 0) return file;
+    if (auto file = known->second.lock(); file != nullptr && file->whole()) {
+      struct stat status {};
+      if (::fstatat(directory_.number(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0) return file;
     }
-  const fs::path path = directory() / name;
-  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-  if (!file.open()) return nullptr;
-  struct stat status{};
-  bool good = ::fstat(file.number(), &status) == 0 && S_ISREG(status.st_mode) &&
+  Descriptor file(::openat(directory_.number(), name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  if (!file.open() && errno == ENOENT) return nullptr;
+  struct stat status {};
+  bool good = file.open() && ::fstat(file.number(), &status) == 0 && S_ISREG(status.st_mode) &&
               status.st_size == static_cast<off_t>(bytes.size());
   std::vector<std::byte> read(std::min<std::size_t>(WeightFile::piece, bytes.size()));
   for (std::size_t i = 0; good && i < checksums.size(); ++i) {
@@ -163,79 +227,124 @@ std::shared_ptr<const WeightFile> WeightFiles::find(const std::string& name, std
     good = !read_at(file.number(), from, to) && checksum(to) == checksums[i];
   }
   if (!good) {
-    ::unlink(path.c_str());
+    ::unlinkat(directory_.number(), name.c_str(), 0);
     return nullptr;
   }
   (void)::futimens(file.number(), nullptr);  // it was used
   return made(name, std::move(file), bytes.size(), std::move(checksums));
 }
 
-// Deletes files that were not used for the longest time, but none that this process has open.
-Result<> WeightFiles::make_room(std::uint64_t size) {
-  struct Found {
-    fs::file_time_type used;
-    std::string name;
-    std::uint64_t size = 0;
-  };
-  std::vector<Found> found;
+// Deletes files that were not used for the longest time, but none that a process has open: as many as it
+// takes for `size` more to be below the limit, or all.
+Result<> WeightFiles::make_room(std::uint64_t size, bool all) {
+  std::vector<Entry> found;
   std::uint64_t sum = nameless_;
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory(), error)) {
-    const std::string name = entry.path().filename();
-    if (!name.ends_with(suffix)) continue;
-    std::error_code gone;
-    const std::uint64_t bytes = entry.file_size(gone);
-    const auto used = entry.last_write_time(gone);
-    if (gone) continue;
-    sum += bytes;
-    const auto known = open_.find(name);
-    if (known == open_.end() || known->second.expired()) found.push_back({used, name, bytes});
+  for (Entry& entry : entries_of(directory_.number())) {
+    if (!entry.name.ends_with(suffix)) continue;
+    sum += entry.size;
+    found.push_back(std::move(entry));
   }
-  std::ranges::sort(found, {}, [](const Found& each) { return std::pair(each.used, each.name); });
-  for (const Found& each : found) {
-    if (sum + size <= options_.limit.count) break;
-    if (fs::remove(directory() / each.name, error)) sum -= each.size;
-    open_.erase(each.name);
+  const auto enough = [&] { return sum <= options_.limit.count && size <= options_.limit.count - sum; };
+  if (all || !enough()) {
+    std::erase_if(open_, [](const auto& entry) { return entry.second.expired(); });
+    std::ranges::sort(found, {}, [](const Entry& each) {
+      return std::tuple(each.used.tv_sec, each.used.tv_nsec, each.name);
+    });
+    for (const Entry& each : found) {
+      if (!all && enough()) break;
+      if (open_.contains(each.name)) continue;
+      const Descriptor file(
+          ::openat(directory_.number(), each.name.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+      if (!file.open() || ::flock(file.number(), LOCK_EX | LOCK_NB) != 0) continue;
+      if (::unlinkat(directory_.number(), each.name.c_str(), 0) == 0) sum -= each.size;
+    }
   }
-  if (sum + size <= options_.limit.count) return {};
+  if (enough()) return {};
+  return fail(ErrorCode::resource_exhausted, directory().string() + ": " + to_text(Bytes{sum}) +
+                                                 " are in use, and " + to_text(Bytes{size}) +
+                                                 " more are above the limit of " + to_text(options_.limit));
+}
+
+Result<> WeightFiles::enough_descriptors() {
+  if (open_.size() < most_open_) return {};
+  std::erase_if(open_, [](const auto& entry) { return entry.second.expired(); });
+  if (open_.size() < most_open_) return {};
   return fail(ErrorCode::resource_exhausted,
-              directory().string() + ": " + to_text(Bytes{sum}) + " are in use, and " + to_text(Bytes{size}) +
-                  " more are above the limit of " + to_text(options_.limit));
+              directory().string() + ": " + std::to_string(open_.size()) +
+                  " files are open, half of what the process may have (ulimit -Hn)");
+}
+
+// An empty file with room for `size` bytes; where the disk has none, files that nobody has open go.
+Result<WeightFiles::Fresh> WeightFiles::make_file(std::uint64_t size, bool nameless) {
+  Fresh fresh;
+  if (nameless)
+    fresh.file =
+        Descriptor(::openat(directory_.number(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR));
+  if (!fresh.file.open()) {
+    // Some file systems make none without a name. Names of other processes, and of one that ended, differ.
+    std::array<char, 32> random{};
+    for (int tries = 0; !fresh.file.open() && tries < 100; ++tries) {
+      std::uint64_t number = 0;
+      if (::getentropy(&number, sizeof number) != 0) break;
+      std::snprintf(random.data(), random.size(), "%016llx", static_cast<unsigned long long>(number));
+      fresh.name = random.data() + std::string(partial);
+      fresh.file =
+          Descriptor(::openat(directory_.number(), fresh.name.c_str(),
+                              O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR));
+      if (!fresh.file.open() && errno != EEXIST) break;
+    }
+    if (!fresh.file.open()) return failed(directory(), "no file can be made there", errno);
+    if (nameless) ::unlinkat(directory_.number(), std::exchange(fresh.name, {}).c_str(), 0);
+  }
+  for (const bool again : {false, true}) {
+    if (::fallocate(fresh.file.number(), 0, 0, static_cast<off_t>(size)) == 0 || errno == EOPNOTSUPP ||
+        errno == ENOSYS)
+      return fresh;
+    const int why = errno;
+    if (!again && (why == ENOSPC || why == EDQUOT)) {
+      (void)make_room(size, true);
+      continue;
+    }
+    if (!fresh.name.empty()) ::unlinkat(directory_.number(), fresh.name.c_str(), 0);
+    return failed(directory(), to_text(Bytes{size}) + " cannot be had there", why);
+  }
+  CARILLON_ASSERT(false);
 }
 
 Result<std::shared_ptr<const WeightFile>> WeightFiles::write(const std::string& name,
                                                              std::span<const std::byte> bytes,
                                                              WeightFile::Checksums checksums) {
-  const fs::path path = directory() / name;
-  fs::path beside = path;
-  beside += "." + std::to_string(::getpid()) + "." + std::to_string(written_++) + std::string(partial);
-  Descriptor file(::open(beside.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR));
-  if (!file.open()) return failed(beside, "cannot be made", errno);
+  auto fresh = make_file(bytes.size(), false);
+  if (!fresh) return std::unexpected(fresh.error());
   int error = 0;
   for (std::span<const std::byte> left = bytes; error == 0 && !left.empty();) {
-    const ssize_t put = ::write(file.number(), left.data(), left.size());
+    const ssize_t put = ::write(fresh->file.number(), left.data(), left.size());
     if (put < 0 && errno == EINTR) continue;
     if (put <= 0)
       error = put < 0 ? errno : EIO;
     else
       left = left.subspan(static_cast<std::size_t>(put));
   }
-  if (error == 0 && ::rename(beside.c_str(), path.c_str()) != 0) error = errno;
+  if (error == 0 &&
+      ::renameat(directory_.number(), fresh->name.c_str(), directory_.number(), name.c_str()) != 0)
+    error = errno;
   if (error != 0) {
-    ::unlink(beside.c_str());
-    return failed(path, "cannot be written", error);
+    ::unlinkat(directory_.number(), fresh->name.c_str(), 0);
+    return failed(directory() / name, "cannot be written", error);
   }
-  return made(name, std::move(file), bytes.size(), std::move(checksums));
+  return made(name, std::move(fresh->file), bytes.size(), std::move(checksums));
 }
 
 Result<std::shared_ptr<const WeightFile>> WeightFiles::keep(std::span<const std::byte> bytes) {
   WeightFile::Checksums checksums(pieces_of(bytes.size()));
   for (std::size_t i = 0; i < checksums.size(); ++i) {
     const std::uint64_t from = i * WeightFile::piece;
-    checksums[i] = checksum(bytes.subspan(from, std::min<std::size_t>(WeightFile::piece, bytes.size() - from)));
+    checksums[i] =
+        checksum(bytes.subspan(from, std::min<std::size_t>(WeightFile::piece, bytes.size() - from)));
   }
   const std::string name = name_of(bytes.size(), checksums);
   const std::lock_guard lock(mutex_);
+  if (auto enough = enough_descriptors(); !enough) return std::unexpected(enough.error());
   if (auto known = find(name, bytes, checksums)) return known;
   if (auto room = make_room(bytes.size()); !room) return std::unexpected(room.error());
   return write(name, bytes, std::move(checksums));
@@ -259,54 +368,57 @@ void WeightFiles::tell(const Error* error) {
     options_.warn("weights stay in memory, as the store does not take them: " + error->message);
 }
 
-Result<Descriptor> WeightFiles::make_nameless() {
-  Descriptor file(::open(directory().c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR));
-  if (file.open()) return file;
-  // Some file systems make none without a name.
-  fs::path path = directory() / ("constants." + std::to_string(::getpid()) + "." + std::to_string(written_++));
-  path += partial;
-  file = Descriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR));
-  if (!file.open()) return failed(path, "cannot be made", errno);
-  ::unlink(path.c_str());
-  return file;
-}
-
 std::unique_ptr<const MovedTensors> WeightFiles::move(std::vector<graph::SharedTensor> tensors) {
-  std::erase_if(tensors, [](const graph::SharedTensor& tensor) { return tensor->pages() == 0; });
+  std::erase_if(tensors,
+                [](const graph::SharedTensor& tensor) { return tensor->pages() < smallest_moved.count; });
   std::ranges::sort(tensors);
   const auto same = std::ranges::unique(tensors);
   tensors.erase(same.begin(), same.end());
-  std::uint64_t size = 0;
+  std::uint64_t size = 0, counted = 0;
   for (const graph::SharedTensor& tensor : tensors) size += tensor->pages();
   if (size == 0) return nullptr;
-  std::uint64_t counted = 0;
+  const std::uint64_t count = tensors.size();
   const auto moved = [&]() -> Result<> {
-    Result<Descriptor> file = Descriptor();
+    Result<Fresh> fresh = Fresh();
     {
       const std::lock_guard lock(mutex_);
+      if (mappings + count > most_mappings())
+        return fail(ErrorCode::resource_exhausted,
+                    "a quarter of vm.max_map_count is in use by constants; make it larger");
       if (auto room = make_room(size); !room) return room;
-      file = make_nameless();
-      if (!file) return std::unexpected(file.error());
-      nameless_ += size;
-      counted = size;
+      fresh = make_file(size, true);
+      if (!fresh) return std::unexpected(fresh.error());
+      nameless_ += counted = size;
+      mappings += count;
     }
+    // All of it is written before any of it is mapped: a mapping has no way to tell of an error.
     std::uint64_t offset = 0;
     for (const graph::SharedTensor& tensor : tensors) {
-      if (auto ok = tensor->move_to(file->number(), offset); !ok)
+      if (auto ok = tensor->write_to(fresh->file.number(), offset); !ok)
         return in_context(directory().string() + ": constants cannot be written", ok.error());
+      offset += tensor->pages();
+    }
+    if (::fdatasync(fresh->file.number()) != 0)
+      return failed(directory(), "constants cannot be written", errno);
+    offset = 0;
+    for (const graph::SharedTensor& tensor : tensors) {
+      if (auto ok = tensor->move_to(fresh->file.number(), offset); !ok)
+        return in_context(directory().string() + ": constants cannot be mapped", ok.error());
       offset += tensor->pages();
     }
     return {};
   }();
   tell(moved ? nullptr : &moved.error());
   // What was moved before the failure goes with its tensors.
-  auto out = std::unique_ptr<const MovedTensors>(new MovedTensors(shared_from_this(), std::move(tensors), counted));
+  auto out =
+      std::unique_ptr<const MovedTensors>(new MovedTensors(shared_from_this(), std::move(tensors), counted));
   return moved ? std::move(out) : nullptr;
 }
 
 MovedTensors::~MovedTensors() {
   const std::lock_guard lock(store_->mutex_);
   store_->nameless_ -= size_;
+  if (size_ > 0) mappings -= tensors_.size();
 }
 
 void MovedTensors::let_go() const {

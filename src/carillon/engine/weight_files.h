@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -9,6 +10,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "carillon/base/bytes.h"
@@ -20,8 +22,8 @@ namespace carillon::engine {
 
 class WeightFiles;
 
-// The packed weights of one model, in a file that is open: it can be read even after somebody deleted it. From
-// any thread.
+// The packed weights of one model, in a file that is open: it can be read even after somebody deleted it.
+// From any thread.
 class WeightFile {
  public:
   // What is read is checked piece by piece, by a checksum each.
@@ -33,6 +35,8 @@ class WeightFile {
   // where they go, others by way of a piece of memory. Error (unavailable): the file cannot be read, is
   // shorter than it was, or holds other bytes than it did; the message names it.
   Result<> read(std::uint64_t offset, std::span<std::byte> to) const;
+  // The error of a read that found the file damaged: no later one can succeed.
+  Result<> whole() const;
 
  private:
   friend class WeightFiles;
@@ -42,24 +46,27 @@ class WeightFile {
   Result<> read_piece(std::uint64_t index, std::span<std::byte> to) const;
 
   std::filesystem::path path_;
-  Descriptor file_;
+  Descriptor file_;  // with a shared lock: who makes room leaves the file
   Bytes size_;
   Checksums checksums_;  // XXH3, of each piece
+  mutable std::atomic<bool> damaged_ = false;
 };
 
-// Large constants of one model that are seldom read: they lie in a file without a name, and not in memory. The
-// space is the store's until this goes, when the file goes as well, or whoever has a tensor lets it go.
+// Large constants of one model that are seldom read. They lie in a file without a name, and not in memory.
+// Their bytes count for the store's limit as long as this object lives. The file goes with the last tensor in
+// it.
 class MovedTensors {
  public:
   ~MovedTensors();
   MovedTensors(const MovedTensors&) = delete;
   MovedTensors& operator=(const MovedTensors&) = delete;
-  // After they were read: memory is given back. From any thread, also while others read.
+  // Gives back the memory of tensors that were read. From any thread, also while others read.
   void let_go() const;
 
  private:
   friend class WeightFiles;
-  MovedTensors(std::shared_ptr<WeightFiles> store, std::vector<graph::SharedTensor> tensors, std::uint64_t size)
+  MovedTensors(std::shared_ptr<WeightFiles> store, std::vector<graph::SharedTensor> tensors,
+               std::uint64_t size)
       : store_(std::move(store)), tensors_(std::move(tensors)), size_(size) {}
 
   std::shared_ptr<WeightFiles> store_;
@@ -69,11 +76,14 @@ class MovedTensors {
 
 // A directory of packed weights, so that a host's memory need not hold what a device's has already. Files are
 // named by what is in them: models with the same weights share one, and so do servers that share the
-// directory, one after the other or at once. Any file may be deleted at any time. From any thread.
+// directory, one after the other or at once. Any file may be deleted at any time. The directory lies on a
+// local disk: moved constants are mapped, and a mapping has no way to tell of an error. From any thread.
 class WeightFiles : public std::enable_shared_from_this<WeightFiles> {
  public:
   // Fewer bytes than these are not worth a descriptor and a system call at each LOAD.
   static constexpr Bytes smallest = kib(64);
+  // Smaller tensors stay in memory: each that is moved is a mapping, of which a process has some 65,000.
+  static constexpr Bytes smallest_moved = kib(256);
 
   struct Options {
     std::filesystem::path directory;
@@ -81,9 +91,9 @@ class WeightFiles : public std::enable_shared_from_this<WeightFiles> {
     // Hears when weights cannot be kept, and why: once, until some could be again. From any thread.
     std::function<void(const std::string&)> warn{};
   };
-  // Makes the directory, for its owner alone, where there is none. Errors: it is no directory, or others than
-  // its owner, who must be the process's user, may write there (invalid_argument); it cannot be made or
-  // written (unavailable).
+  // Makes the directory, for its owner alone, where there is none. Errors: it is no directory, or somebody
+  // else than the process's user may write there or in the directory above (invalid_argument); it cannot be
+  // made or written (unavailable).
   static Result<std::shared_ptr<WeightFiles>> open(Options options);
 
   // The bytes in a file: one that is there already, when it has them all, else a new one, which comes to be
@@ -91,7 +101,6 @@ class WeightFiles : public std::enable_shared_from_this<WeightFiles> {
   Result<std::shared_ptr<const WeightFile>> keep(std::span<const std::byte> bytes);
   // The same where that is worth it and succeeds; else nullptr, and warn() has heard why.
   std::shared_ptr<const WeightFile> try_keep(std::span<const std::byte> bytes);
-
   // Moves those of `tensors` that are large out of memory; one that comes twice counts once. nullptr where
   // there are none, or they cannot be moved, and warn() has heard why.
   std::unique_ptr<const MovedTensors> move(std::vector<graph::SharedTensor> tensors);
@@ -101,21 +110,28 @@ class WeightFiles : public std::enable_shared_from_this<WeightFiles> {
 
  private:
   friend class MovedTensors;
-  explicit WeightFiles(Options options) : options_(std::move(options)) {}
+  WeightFiles(Options options, Descriptor directory, std::size_t most_open)
+      : options_(std::move(options)), directory_(std::move(directory)), most_open_(most_open) {}
   std::shared_ptr<const WeightFile> find(const std::string& name, std::span<const std::byte> bytes,
                                          WeightFile::Checksums& checksums);
-  Result<> make_room(std::uint64_t size);
-  Result<Descriptor> make_nameless();
-  void tell(const Error* error);
+  Result<> make_room(std::uint64_t size, bool all = false);
+  Result<> enough_descriptors();
+  struct Fresh {
+    Descriptor file;
+    std::string name;  // empty: it has none
+  };
+  Result<Fresh> make_file(std::uint64_t size, bool nameless);
   Result<std::shared_ptr<const WeightFile>> write(const std::string& name, std::span<const std::byte> bytes,
                                                   WeightFile::Checksums checksums);
   std::shared_ptr<const WeightFile> made(const std::string& name, Descriptor file, std::uint64_t size,
                                          WeightFile::Checksums checksums);
+  void tell(const Error* error);
 
   Options options_;
+  Descriptor directory_;
+  std::size_t most_open_;
   std::mutex mutex_;  // of what follows, and held while files are made and deleted
   std::map<std::string, std::weak_ptr<const WeightFile>> open_;  // by name
-  std::uint64_t written_ = 0;                                    // names of files that are not whole yet
   std::uint64_t nameless_ = 0;                                   // bytes of files without a name
   bool warned_ = false;
 };

@@ -69,8 +69,12 @@ TEST(WeightFiles, WhatIsKeptIsReadAgain) {
   const auto file = store.keep(bytes);
   expect_holds(*file, bytes);
   // Parts of pieces, across their ends and at the file's.
-  for (const auto [from, size] : {std::pair<std::size_t, std::size_t>{0, 1}, {WeightFile::piece - 3, 6},
-                                  {5, 2 * WeightFile::piece}, {usual - 1, 1}, {usual, 0}, {usual - 12345, 12345}}) {
+  for (const auto [from, size] : {std::pair<std::size_t, std::size_t>{0, 1},
+                                  {WeightFile::piece - 3, 6},
+                                  {5, 2 * WeightFile::piece},
+                                  {usual - 1, 1},
+                                  {usual, 0},
+                                  {usual - 12345, 12345}}) {
     Block got(size);
     ASSERT_TRUE(file->read(from, got).has_value());
     EXPECT_TRUE(std::equal(got.begin(), got.end(), bytes.begin() + static_cast<std::ptrdiff_t>(from)))
@@ -136,8 +140,10 @@ TEST(WeightFiles, WhatIsDamagedIsNotRead) {
   const auto read = file->read(0, got);
   ASSERT_FALSE(read.has_value());
   EXPECT_EQ(read.error().code, ErrorCode::unavailable);
-  EXPECT_NE(read.error().message.find("is damaged at byte 1048576"), std::string::npos) << read.error().message;
-  EXPECT_TRUE(file->read(0, std::span(got).first(WeightFile::piece)).has_value()) << "the first piece is whole";
+  EXPECT_NE(read.error().message.find("is damaged at byte 1048576"), std::string::npos)
+      << read.error().message;
+  EXPECT_TRUE(file->read(0, std::span(got).first(WeightFile::piece)).has_value())
+      << "the first piece is whole";
 
   fs::resize_file(file->path(), usual - 1);
   const auto cut = file->read(usual - 10, std::span(got).first(10));
@@ -161,6 +167,38 @@ TEST(WeightFiles, TheNextServerReplacesWhatIsDamaged) {
   }
 }
 
+TEST(WeightFiles, WhatIsFoundDamagedIsWrittenAnew) {
+  Store store;
+  const auto file = store.keep(block(1));
+  EXPECT_TRUE(file->whole().has_value());
+  {
+    std::fstream out(file->path(), std::ios::in | std::ios::out | std::ios::binary);
+    out.put('x');
+  }
+  Block got(usual);
+  EXPECT_FALSE(file->read(0, got).has_value());
+  EXPECT_FALSE(file->whole().has_value());
+  const auto again = store.keep(block(1));
+  EXPECT_NE(again, file) << "the one that is open is damaged";
+  expect_holds(*again, block(1));
+  EXPECT_TRUE(again->whole().has_value());
+}
+
+// Each makes room only of what nobody has open.
+TEST(WeightFiles, ServersLeaveEachOthersFiles) {
+  Store store(Bytes{2 * usual});
+  auto other = WeightFiles::open({.directory = store.path(), .limit = Bytes{2 * usual}});
+  ASSERT_TRUE(other.has_value());
+  const auto mine = store.keep(block(1));
+  fs::last_write_time(mine->path(), fs::file_time_type::clock::now() - std::chrono::hours(1));
+  (void)store.keep(block(2));
+  const auto theirs = (*other)->keep(block(3));
+  ASSERT_TRUE(theirs.has_value()) << theirs.error().message;
+  EXPECT_TRUE(fs::exists(mine->path())) << "older, but in use";
+  EXPECT_EQ(store.there().size(), 2U);
+  EXPECT_FALSE((*other)->keep(block(4)).has_value());
+}
+
 TEST(WeightFiles, ALinkIsNotFollowed) {
   Store store;
   const fs::path path = store.keep(block(1))->path(), elsewhere = store.path() / "elsewhere";
@@ -180,7 +218,6 @@ TEST(WeightFiles, TheLeastRecentlyUsedMakeRoom) {
   (void)store.keep(block(1));  // used again
   (void)store.keep(block(4));
   EXPECT_EQ(store.there().size(), 3U);
-  auto next = WeightFiles::open({.directory = store.path(), .limit = Bytes{usual}});
   const auto names = store.there();
   for (const std::uint64_t seed : {1U, 3U, 4U}) {
     const fs::path path = store.keep(block(seed))->path();
@@ -194,7 +231,8 @@ TEST(WeightFiles, WhatIsInUseStays) {
   const auto third = store.files->keep(block(3));
   ASSERT_FALSE(third.has_value());
   EXPECT_EQ(third.error().code, ErrorCode::resource_exhausted);
-  EXPECT_NE(third.error().message.find("above the limit of 4.0 MiB"), std::string::npos) << third.error().message;
+  EXPECT_NE(third.error().message.find("above the limit of 4.0 MiB"), std::string::npos)
+      << third.error().message;
   EXPECT_TRUE(fs::exists(first->path()) && fs::exists(second->path()));
 }
 
@@ -232,7 +270,8 @@ TEST(WeightFiles, AFullDiskIsToldOnce) {
 
 graph::SharedTensor tensor(std::int64_t elements, float first) {
   graph::Tensor out({graph::DataType::f32, {elements}});
-  for (std::int64_t i = 0; i < elements; ++i) out.as<float>()[static_cast<std::size_t>(i)] = first + static_cast<float>(i);
+  for (std::int64_t i = 0; i < elements; ++i)
+    out.as<float>()[static_cast<std::size_t>(i)] = first + static_cast<float>(i);
   return std::make_shared<const graph::Tensor>(std::move(out));
 }
 
@@ -299,9 +338,30 @@ TEST(WeightFiles, MovedConstantsCountForTheLimit) {
   EXPECT_EQ(store.warned.size(), 1U);
 }
 
+TEST(WeightFiles, ConstantsMoveBesideReaders) {
+  Store store;
+  const auto constant = tensor(300'000, 1);
+  std::atomic<bool> ended = false;
+  std::atomic<int> wrong = 0;
+  std::vector<std::thread> readers;
+  for (int i = 0; i < 2; ++i)
+    readers.emplace_back([&] {
+      while (!ended) wrong += counts_from(*constant, 1) ? 0 : 1;
+    });
+  for (int i = 0; i < 20; ++i) {
+    const auto moved = store.files->move({constant});
+    ASSERT_NE(moved, nullptr);
+    moved->let_go();
+  }
+  ended = true;
+  for (std::thread& reader : readers) reader.join();
+  EXPECT_EQ(wrong, 0);
+}
+
 TEST(WeightFiles, PartsOfFilesAreClearedAway) {
   Store store;
-  const fs::path old = store.path() / "0-1.weights.1.0.partial", fresh = store.path() / "0-2.weights.2.0.partial";
+  const fs::path old = store.path() / "0-1.weights.1.0.partial",
+                 fresh = store.path() / "0-2.weights.2.0.partial";
   for (const fs::path& path : {old, fresh}) std::ofstream(path) << "part";
   fs::last_write_time(old, fs::file_time_type::clock::now() - std::chrono::hours(2));
   ASSERT_TRUE(WeightFiles::open({.directory = store.path(), .limit = mib(1)}).has_value());
@@ -319,6 +379,11 @@ TEST(WeightFiles, DirectoriesOfOthersAreRefused) {
   fs::create_directory(directory.path() / "open");
   fs::permissions(directory.path() / "open", fs::perms::all);
   EXPECT_NE(why(directory.path() / "open").find("others than its owner may write there"), std::string::npos);
+  fs::create_directories(directory.path() / "above" / "weights");
+  fs::permissions(directory.path() / "above" / "weights", fs::perms::owner_all);
+  fs::permissions(directory.path() / "above", fs::perms::all);
+  EXPECT_NE(why(directory.path() / "above" / "weights").find("others than its owner may write there"),
+            std::string::npos);
   std::ofstream(directory.path() / "file") << "x";
   EXPECT_NE(why(directory.path() / "file").find("is not a directory"), std::string::npos);
   EXPECT_NE(why(directory.path() / "file" / "below").find("file: is not a directory"), std::string::npos);
@@ -326,7 +391,7 @@ TEST(WeightFiles, DirectoriesOfOthersAreRefused) {
 
 TEST(WeightFiles, FromManyThreads) {
   Store store(mib(8));
-  std::atomic<int> wrong = 0;
+  std::atomic<int> wrong = 0, kept = 0;
   std::vector<std::thread> threads;
   for (std::uint64_t thread = 0; thread < 4; ++thread)
     threads.emplace_back([&, thread] {
@@ -335,11 +400,13 @@ TEST(WeightFiles, FromManyThreads) {
         const auto file = store.files->keep(bytes);
         Block got(bytes.size());
         // All five are too many where four are in use.
+        kept += file ? 1 : 0;
         if (file && (!(*file)->read(0, got) || got != bytes)) ++wrong;
       }
     });
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(wrong, 0);
+  EXPECT_GE(kept, 4);
 }
 
 }  // namespace

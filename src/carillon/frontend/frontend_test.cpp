@@ -205,8 +205,10 @@ TEST(Metrics, HistogramsAreOfModelsThatCountedSomething) {
   controller::ServerStatistics statistics;
   for (const char* name : {"busy", "idle"}) statistics.models.emplace_back().name = name;
   statistics.models[0].latency.add(3ms);
-  const std::string usual = metrics_text(statistics), all = metrics_text(statistics, {.empty_histograms = true});
-  for (const char* name : {"carillon_request_latency_seconds_count", "nv_inference_request_summary_us_count"}) {
+  const std::string usual = metrics_text(statistics),
+                    all = metrics_text(statistics, {.empty_histograms = true});
+  for (const char* name :
+       {"carillon_request_latency_seconds_count", "nv_inference_request_summary_us_count"}) {
     const auto line = [&](const char* model, int count) {
       return std::string(name) + "{model=\"" + model + "\",version=\"0\"} " + std::to_string(count);
     };
@@ -215,7 +217,8 @@ TEST(Metrics, HistogramsAreOfModelsThatCountedSomething) {
     EXPECT_THAT(all, HasSubstr(line("busy", 1)));
     EXPECT_THAT(all, HasSubstr(line("idle", 0)));
   }
-  EXPECT_THAT(usual, Not(HasSubstr("carillon_exec_seconds{"))) << "of the busy one, which counted none of these";
+  EXPECT_THAT(usual, Not(HasSubstr("carillon_exec_seconds{")))
+      << "of the busy one, which counted none of these";
   EXPECT_THAT(usual, HasSubstr("nv_inference_request_success{model=\"idle\",version=\"0\"} 0"));
   EXPECT_LT(std::ranges::count(usual, '\n'), std::ranges::count(all, '\n') - 150);
 }

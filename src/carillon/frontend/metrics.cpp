@@ -308,9 +308,10 @@ std::string metrics_text(const ServerStatistics& statistics, const BesideStatist
         static_cast<double>(*beside.access_dropped));
   }
   if (beside.inflight_bytes && beside.inflight_limit_bytes) {
-    f.server_gauge("carillon_inflight_bytes",
-                   "Bytes of requests that are being read or open, and of answers that clients have not taken",
-                   static_cast<double>(*beside.inflight_bytes));
+    f.server_gauge(
+        "carillon_inflight_bytes",
+        "Bytes of requests that are being read or open, and of answers that clients have not taken",
+        static_cast<double>(*beside.inflight_bytes));
     f.server_gauge("carillon_inflight_limit_bytes", "What these may be (--inflight-limit)",
                    static_cast<double>(*beside.inflight_limit_bytes));
   }

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>

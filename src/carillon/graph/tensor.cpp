@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -18,7 +19,10 @@ namespace {
 
 // To begin at a page of its own, and to end with one, costs a tensor up to two of them.
 constexpr std::size_t large = 64U << 10;
-constexpr std::uint64_t system_page = 4096;
+std::uint64_t system_page() {
+  static const auto size = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  return size;
+}
 
 struct TypeNames {
   DataType type;
@@ -115,33 +119,36 @@ void FreeTensor::operator()(std::byte* data) const {
 Tensor::Tensor(TensorType type) : type_(std::move(type)) {
   size_ = type_.bytes().count;
   const bool pages = size_ >= large;
-  const std::size_t unit = pages ? system_page : alignment;
+  const std::size_t unit = pages ? system_page() : alignment;
   const std::size_t room = round_up(std::max<std::size_t>(size_, 1), unit);
   data_ = {static_cast<std::byte*>(std::aligned_alloc(unit, room)), FreeTensor{.pages = pages ? room : 0}};
   if (data_ == nullptr) throw std::bad_alloc();
   std::memset(data_.get(), 0, room);
 }
 
-Result<> Tensor::move_to(int file, std::uint64_t offset) const {
-  CARILLON_ASSERT(pages() > 0 && offset % system_page == 0);
+Result<> Tensor::write_to(int file, std::uint64_t offset) const {
+  CARILLON_ASSERT(pages() > 0 && offset % system_page() == 0);
   for (std::uint64_t done = 0; done < pages();) {
     const ssize_t put = ::pwrite(file, data_.get() + done, pages() - done, static_cast<off_t>(offset + done));
     if (put < 0 && errno == EINTR) continue;
-    if (put <= 0)
-      return fail(ErrorCode::unavailable,
-                  std::generic_category().message(put < 0 ? errno : EIO));
+    if (put <= 0) return fail(ErrorCode::unavailable, std::generic_category().message(put < 0 ? errno : EIO));
     done += static_cast<std::uint64_t>(put);
   }
+  return {};
+}
+
+Result<> Tensor::move_to(int file, std::uint64_t offset) const {
+  // Elsewhere first: a mapping that fails in the place of another leaves a hole there.
+  void* const at = ::mmap(nullptr, pages(), PROT_READ, MAP_PRIVATE, file, static_cast<off_t>(offset));
+  if (at == MAP_FAILED) return fail(ErrorCode::unavailable, std::generic_category().message(errno));
   // It replaces the pages at once: whoever reads meanwhile sees one or the other, which are the same.
-  if (::mmap(data_.get(), pages(), PROT_READ, MAP_PRIVATE | MAP_FIXED, file, static_cast<off_t>(offset)) ==
-      MAP_FAILED)
-    return fail(ErrorCode::unavailable, std::generic_category().message(errno));
-  data_.get_deleter().moved = true;
+  CARILLON_ASSERT(::mremap(at, pages(), pages(), MREMAP_MAYMOVE | MREMAP_FIXED, data_.get()) != MAP_FAILED);
+  std::atomic_ref(data_.get_deleter().moved).store(true);
   return {};
 }
 
 void Tensor::let_go() const {
-  if (data_.get_deleter().moved) ::madvise(data_.get(), pages(), MADV_DONTNEED);
+  if (std::atomic_ref(data_.get_deleter().moved).load()) ::madvise(data_.get(), pages(), MADV_DONTNEED);
 }
 
 Tensor Tensor::of_i64(Shape shape, std::span<const std::int64_t> values) {

@@ -64,8 +64,8 @@ struct FreeTensor {
 };
 
 // A constant: dense, row-major, 64-byte aligned, immutable once shared. Tensors are shared by pointer: the
-// same weight used at several batch sizes is one object. A large one has whole pages of the system's to itself,
-// and can give them to a file.
+// same weight used at several batch sizes is one object. A large one has whole pages of the system's to
+// itself, and can give them to a file.
 class Tensor {
  public:
   explicit Tensor(TensorType type);  // zero-filled
@@ -86,11 +86,13 @@ class Tensor {
 
   // What the system must give for it, where it is large: a multiple of the system's page. 0: it is not.
   std::uint64_t pages() const { return data_.get_deleter().pages; }
-  // Of a large one: writes it to `file` at `offset`, a multiple of the system's page, and from then on it is
-  // that part of the file, for reading alone, at the same address; the descriptor may be closed. Other threads
-  // may read it meanwhile. Error (unavailable): the system's; the tensor stays as it was.
+  // Of a large one, pages() bytes of `file` at `offset`, which is a multiple of the system's page. write_to()
+  // puts it there. After that move_to() has it be that part of the file, for reading alone, at the same
+  // address; the descriptor may be closed then. Other threads may read it meanwhile. Errors (unavailable):
+  // the system's; the tensor stays as it was.
+  Result<> write_to(int file, std::uint64_t offset) const;
   Result<> move_to(int file, std::uint64_t offset) const;
-  // Of one that was moved: it needs no memory until it is read again.
+  // Of one that was moved: it needs no memory until it is read again. From any thread.
   void let_go() const;
 
  private:

@@ -18,7 +18,7 @@ namespace carillon::schedule {
 
 // Why a request gets no result.
 enum class Reason : std::uint8_t {
-  cannot_finish,    // no schedule ends by its deadline, seen on arrival
+  cannot_finish,    // no schedule could end by its deadline
   deadline_passed,  // it could have been on time, but others went first
   device_failed,    // its action failed or its device went
   no_device,        // no device can ever hold the model
@@ -131,8 +131,8 @@ struct ActionDone {
   TimePoint start;  // when the work began; meaningless where nothing was done
   TimePoint end;
   Duration duration;  // of the work on the device itself (EXEC, or the copy of LOAD)
-  // Of an INFER that succeeded: how many threads ran it. A device may change their number, and all times change
-  // with it. 0: not told.
+  // Of an INFER that succeeded: how many threads ran it. A device may change their number, and all times
+  // change with it. 0: not told.
   int threads = 0;
 };
 // A device appears (also at the start), or changes. Loaded models and pending actions of a device that went

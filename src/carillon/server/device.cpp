@@ -68,17 +68,19 @@ Result<device::ClassStreams> classes_of(const DeviceArguments& arguments, int th
   return classes;
 }
 
-// Where little memory is available, the caches that nobody asked for leave a part of it: for what requests and
-// answers take, plans, and libraries.
-void shrink_to_fit(worker::Options& worker) {
+// Where little memory is available, the caches whose size nobody named leave a part of it for what requests
+// and answers take, for plans, and for libraries: 5/16 at least.
+void shrink_to_fit(worker::Options& worker, const DeviceArguments& arguments) {
   const auto available = engine::available_memory();
   if (!available) return;  // making the worker says what is wrong
-  const auto part = [&](Bytes usual, std::uint64_t divisor, Bytes unit) {
-    return std::max(unit, std::min(usual, Bytes{available->count / divisor / unit.count * unit.count}));
+  const auto shrink = [&](const std::string& named, Bytes& size, std::uint64_t divisor, Bytes unit) {
+    if (named.empty())
+      size = std::max(unit, std::min(size, Bytes{available->count / divisor / unit.count * unit.count}));
   };
-  worker.page_cache = part(worker.page_cache, 2, page_size);
-  worker.workspace = part(worker.workspace, 8, mib(1));
-  worker.io_cache = part(worker.io_cache, 16, mib(1));
+  const auto streams = static_cast<std::uint64_t>(worker.classes ? worker.classes->count() : 1);
+  shrink(arguments.page_cache, worker.page_cache, 2, page_size);
+  shrink(arguments.workspace, worker.workspace, 8 * streams, mib(1));
+  shrink(arguments.io_cache, worker.io_cache, 16, mib(1));
 }
 
 // One for each file, and one without, so that all devices of the process share them. `problem`: what is wrong
@@ -115,16 +117,13 @@ std::string memory_text(const worker::Options& worker) {
   std::string text = "page cache " + to_text(worker.page_cache) + ", I/O cache " + to_text(worker.io_cache);
   if (!worker.classes || worker.classes->count() == 1)
     return text + ", workspace " + to_text(worker.workspace);
-  // Those of the normal and the real-time stream are there from the start.
-  const auto more = static_cast<unsigned>(worker.classes->best_effort);
-  return text + ", workspaces " + to_text(worker.workspace * 2U) + " (2 of " + to_text(worker.workspace) +
-         "; and, as far as they are used, " + to_text(worker.workspace * more) + " for best effort)";
+  const auto streams = static_cast<unsigned>(worker.classes->count());
+  return text + ", workspaces " + std::to_string(streams) + " of " + to_text(worker.workspace);
 }
 
 Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock) {
   Device device;
   device.worker.io_cache = mib(256);
-  if (arguments.device == "cpu") shrink_to_fit(device.worker);
   if (auto read = read_size("--page-cache", arguments.page_cache, page_size, device.worker.page_cache); !read)
     return std::unexpected(read.error());
   if (auto read = read_size("--io-cache", arguments.io_cache, kib(64), device.worker.io_cache); !read)
@@ -154,6 +153,7 @@ Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock)
 
   static constexpr std::string_view emulated = "emulated:";
   if (arguments.device == "cpu") {
+    shrink_to_fit(device.worker, arguments);
     std::string problem;
     device.engine =
         engine::make_cpu_engine({.threads = threads,

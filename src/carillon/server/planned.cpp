@@ -42,12 +42,13 @@ Result<> limit_batches(const provision::ServedWorkload& workload, repository::Mo
   return {};
 }
 
-// One controller with one model at `share_pct` of the device, behind the first `from_pct`.
+// One controller with one model at `share_pct` of the device, behind the first `from_pct`. `caches` are those
+// of the lanes so far, and then with this one's: together they must fit.
 Result<std::unique_ptr<controller::Controller>> start_lane(const PlannedOptions& options,
                                                            const repository::RepositoryEntry& entry,
                                                            const provision::ServedWorkload& workload,
                                                            double from_pct, double share_pct,
-                                                           const Clock& clock) {
+                                                           const Clock& clock, Bytes& caches) {
   auto device = make_share(options.device, from_pct, share_pct, clock);
   if (!device) return std::unexpected(device.error());
   const repository::ModelVersion& version = entry.versions.back();
@@ -55,6 +56,17 @@ Result<std::unique_ptr<controller::Controller>> start_lane(const PlannedOptions&
   // Every lane has its own.
   if (options.device.io_cache.empty()) device->worker.io_cache = mib(64);
   if (options.device.workspace.empty()) device->worker.workspace = mib(128);
+  const worker::Options& worker_options = device->worker;
+  if (worker_options.populate) {
+    caches = caches + worker_options.io_cache;
+    if (!worker_options.make_memory) caches = caches + worker_options.page_cache + worker_options.workspace;
+    if (const auto left = engine::available_memory(); left && *left < caches)
+      return fail(ErrorCode::resource_exhausted,
+                  "with its caches (page cache " + to_text(worker_options.page_cache) + ", I/O cache " +
+                      to_text(worker_options.io_cache) + ", workspace " + to_text(worker_options.workspace) +
+                      ") the plan's workloads so far may take " + to_text(caches) + ", and " +
+                      to_text(*left) + " are available: make --io-cache and --workspace smaller");
+  }
 
   auto scheduler = schedule::make_scheduler(options.scheduler, options.environment);
   if (!scheduler) return std::unexpected(scheduler.error());
@@ -136,14 +148,16 @@ Result<std::unique_ptr<PlannedServer>> PlannedServer::start(const PlannedOptions
     if (!entry->config->steps.empty())
       return invalid(context + ": '" + workload.model +
                      "' is an ensemble, which has no share; plan its steps' models");
-    auto serving = start_lane(options, *entry, workload, from_pct, workload.share_pct, clock);
+    auto serving =
+        start_lane(options, *entry, workload, from_pct, workload.share_pct, clock, server->caches_);
     if (!serving) return in_context(context, serving.error());
     std::vector<controller::Controller*> own{serving->get()};
     std::unique_ptr<controller::Controller> standby;
     if (options.standbys && workload.standby_share_pct > 0) {
       // Its own, and of what nobody has, or of others'.
       const double more_from = std::min(from_pct, 100 - workload.standby_share_pct);
-      auto made = start_lane(options, *entry, workload, more_from, workload.standby_share_pct, clock);
+      auto made = start_lane(options, *entry, workload, more_from, workload.standby_share_pct, clock,
+                             server->caches_);
       if (!made) return in_context(context + ", its standby", made.error());
       standby = std::move(*made);
       own.push_back(standby.get());

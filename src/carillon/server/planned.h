@@ -38,6 +38,8 @@ class PlannedServer {
 
   controller::Service& service() { return *ensembles_; }
   std::size_t workloads() const { return count_; }
+  // What the caches of all workloads and standbys may come to have of this host's memory.
+  Bytes caches() const { return caches_; }
   void stop();
 
  private:
@@ -48,6 +50,7 @@ class PlannedServer {
   std::unique_ptr<controller::Ensembles> ensembles_;  // in front of it
   std::vector<controller::Controller*> controllers_;  // that workloads_ owns
   std::size_t count_ = 0;
+  Bytes caches_;
 };
 
 }  // namespace carillon::server

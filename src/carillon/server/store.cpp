@@ -12,14 +12,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of all files below a directory; 0 where there is none.
-std::uint64_t size_below(const fs::path& directory) {
+// Of the files in a directory; 0 where there is none.
+std::uint64_t size_in(const fs::path& directory) {
   std::uint64_t sum = 0;
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(directory, error)) {
-    std::error_code gone;
-    if (const std::uint64_t size = entry.is_regular_file(gone) ? entry.file_size(gone) : 0; !gone) sum += size;
-  }
+  std::error_code error, gone;
+  for (fs::directory_iterator at(directory, error), end; !error && at != end; at.increment(error))
+    if (const std::uint64_t size = at->is_regular_file(gone) ? at->file_size(gone) : 0; !gone) sum += size;
   return sum;
 }
 
@@ -29,7 +27,7 @@ Bytes usual_limit(const fs::path& directory) {
   std::error_code error;
   while (!fs::exists(there, error) && there.has_relative_path()) there = there.parent_path();
   const fs::space_info space = fs::space(there, error);
-  return {((error ? 0 : space.available) + size_below(directory)) / 2};
+  return {((error ? 0 : space.available) + size_in(directory)) / 2};
 }
 
 }  // namespace
@@ -59,16 +57,16 @@ Result<std::shared_ptr<engine::WeightFiles>> open_store(const StoreArguments& ar
   std::optional<fs::path> directory = fs::path(arguments.directory);
   if (directory->empty()) directory = usual_store();
   if (!directory) {
-    warn("there is no store for packed weights, which stay in memory: neither XDG_CACHE_HOME nor HOME is set; "
-         "name one with --store");
+    warn(
+        "there is no store for packed weights, which stay in memory: neither XDG_CACHE_HOME nor HOME is set; "
+        "name one with --store");
     return nullptr;
   }
-  auto files = engine::WeightFiles::open({.directory = *directory / "weights",
-                                          .limit = limit ? *limit : usual_limit(*directory),
-                                          .warn = warn});
+  const fs::path weights = fs::absolute(*directory) / "weights";
+  auto files = engine::WeightFiles::open(
+      {.directory = weights, .limit = limit ? *limit : usual_limit(weights), .warn = warn});
   if (files) return files;
-  const bool named = !arguments.directory.empty();
-  if (named && files.error().code == ErrorCode::invalid_argument) return in_context("--store", files.error());
+  if (!arguments.directory.empty()) return in_context("--store", files.error());
   warn("there is no store for packed weights, which stay in memory: " + files.error().message);
   return nullptr;
 }

@@ -22,9 +22,9 @@ struct StoreArguments {
 // known. Paths that are not absolute count as none (XDG Base Directory Specification 0.8).
 std::optional<std::filesystem::path> usual_store();
 
-// The store's packed weights. nullptr: none is wanted, or none can be had, and `warn` heard why. Errors: of a
-// directory that somebody named, what WeightFiles::open() refuses; a limit that is no size. `warn` also hears
-// what WeightFiles has to say.
+// The store's packed weights. nullptr: none is wanted, or the usual one cannot be had, and `warn` heard why.
+// Errors: a directory that somebody named cannot be had (as WeightFiles::open() says); a limit that is no
+// size. `warn` also hears what WeightFiles has to say.
 Result<std::shared_ptr<engine::WeightFiles>> open_store(const StoreArguments& arguments,
                                                         std::function<void(const std::string&)> warn);
 

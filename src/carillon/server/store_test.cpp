@@ -64,6 +64,16 @@ TEST_F(StoreTest, HasHalfOfTheDiskWhereNobodySaysHowMuch) {
               static_cast<double>(free) / 20);
 }
 
+TEST_F(StoreTest, ARelativeNameIsOneFromHere) {
+  const fs::path before = fs::current_path();
+  fs::current_path(directory_.path());
+  const auto files = open({.directory = "a/b"});
+  fs::current_path(before);
+  ASSERT_TRUE(files.has_value() && *files != nullptr);
+  EXPECT_EQ((*files)->directory(), directory_.path() / "a" / "b" / "weights");
+  EXPECT_GT((*files)->limit().count, 0U);
+}
+
 TEST_F(StoreTest, ServesWithoutWhereThereCanBeNone) {
   std::ofstream(directory_.path() / "file") << "x";
   setenv("XDG_CACHE_HOME", (directory_.path() / "file").c_str(), 1);

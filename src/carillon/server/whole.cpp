@@ -51,9 +51,10 @@ Result<> WholeServer::start() {
   loading.seeds.profile = options.profile;
   loading.reading = options.reading;
   loading.progress = [&](const controller::LoadProgress& progress) {
-    const auto& tell = progress.doing.starts_with("not ready") ? options.tell : options.tell_step;
-    tell(fmt::format("[{}/{}] {}: {}", std::min(progress.done + 1, progress.total), progress.total,
-                     progress.model, progress.doing));
+    const auto& tell = progress.failed ? options.tell : options.tell_step;
+    if (tell)
+      tell(fmt::format("[{}/{}] {}: {}", std::min(progress.done + 1, progress.total), progress.total,
+                       progress.model, progress.doing));
   };
   const bool orders = options.control == ModelControlMode::explicit_orders;
   for (const std::string& name : options.load)

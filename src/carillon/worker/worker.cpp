@@ -272,7 +272,7 @@ class WorkerImpl final : public Worker, private Measuring::Subject {
   const device::ClassStreams classes_;
   const Bytes workspace_;  // of each stream
   const bool populate_;
-  std::mutex preparing_;         // of what follows
+  std::mutex preparing_;        // of what follows
   std::uint64_t prepared_ = 0;  // bytes of a workspace that are there
   const Placements places_;
   const Clock& clock_;
@@ -674,19 +674,16 @@ Result<> WorkerImpl::add_model(ModelId id, std::shared_ptr<const engine::Compile
   return {};
 }
 
-// The memory that these plans' runs work in is there before any of them runs: of the first stream, and of the
-// real-time one. A best-effort run may wait for it.
+// The memory that one run of these plans works in is there before the first: of the normal stream, and of the
+// real-time one. A run that waits to resume moves the next one to memory that may have to be taken first, and
+// so may best-effort runs.
 Result<> WorkerImpl::prepare_workspace(std::span<const PlanLayout> layouts) {
   if (!populate_) return {};
   std::uint64_t most = 0;
   for (const PlanLayout& layout : layouts) most = std::max(most, layout.plan->workspace().count);
   const std::lock_guard lock(preparing_);
   if (most <= prepared_) return {};
-  const std::uint64_t streams = classes_.count() > 1 ? 2 : 1, more = streams * (most - prepared_);
-  if (const auto left = engine::available_memory(); left && left->count < more)
-    return fail(ErrorCode::resource_exhausted, "its runs work in " + to_text(Bytes{most}) +
-                                                   " of memory, for which " + to_text(Bytes{more}) +
-                                                   " more are needed, and " + to_text(*left) + " are left");
+  const std::uint64_t streams = classes_.count() > 1 ? 2 : 1;
   for (std::uint64_t stream = 0; stream < streams; ++stream)
     if (auto room = memory_->prepare_workspace(stream * workspace_.count, {most}); !room) return room;
   prepared_ = most;
@@ -868,9 +865,11 @@ void WorkerImpl::copy_weights(const Turn& turn) {
     const auto packed = host.compiled->packed();
     const bool direct = !packed.empty() && memory_->access(host.range.data) == nullptr;
     if (direct) memory_->copy_in(host.range.data, packed);
-    for (std::uint64_t at = 0; at < size && !direct && loaded; at += page_size.count) {
+    // Often enough for whoever watches that it goes on.
+    const std::uint64_t step = memory_->access(host.range.data) != nullptr ? mib(1).count : page_size.count;
+    for (std::uint64_t at = 0; at < size && !direct && loaded; at += step) {
       loaded_.fetch_add(1, std::memory_order_relaxed);
-      const std::uint64_t bytes = std::min(page_size.count, size - at);
+      const std::uint64_t bytes = std::min(step, size - at);
       if (std::byte* const to = memory_->access(host.range.data + at)) {
         loaded = host.compiled->write_weights(at, {to, bytes});
       } else {
@@ -1322,10 +1321,10 @@ Result<> check(const Options& options) {
                                                  options.workspace * (by_class ? 2U : 1U) + slots;
   if (options.populate && needed > *available)
     return fail(ErrorCode::resource_exhausted,
-                "the worker would take " + to_text(needed) + " (page cache " + to_text(options.page_cache) +
-                    ", I/O cache " + to_text(options.io_cache) + ", workspace " + to_text(options.workspace) +
-                    (by_class ? ", twice" : "") + "), and " + to_text(*available) +
-                    " are available: make them smaller");
+                "the worker may come to take " + to_text(needed) + " (page cache " +
+                    to_text(options.page_cache) + ", I/O cache " + to_text(options.io_cache) +
+                    ", workspace " + to_text(options.workspace) + (by_class ? ", twice" : "") + "), and " +
+                    to_text(*available) + " are available: make them smaller");
   return {};
 }
 

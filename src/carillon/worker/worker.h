@@ -234,7 +234,8 @@ class Worker {
   virtual const std::vector<std::string>& notes() const = 0;
 };
 
-// Takes all its memory and starts its threads. Errors: memory that cannot be had, absurd options.
+// Takes the addresses of its memory and starts its threads. Errors: more memory than is available, absurd
+// options.
 Result<std::unique_ptr<Worker>> make_worker(const Options& options, const Clock& clock, ResultSink& results);
 
 }  // namespace carillon::worker

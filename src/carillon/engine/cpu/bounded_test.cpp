@@ -194,7 +194,8 @@ TEST(BoundedPlan, UnlikeBranchesAgree) {
       if (!want) continue;
       ++compared;
       for (std::size_t i = 0; i < want->size(); ++i)
-        EXPECT_LE(graph::testing::furthest(std::make_shared<const Tensor>(runner.output(i)), (*want)[i]), 1e-4)
+        EXPECT_LE(graph::testing::furthest(std::make_shared<const Tensor>(runner.output(i)), (*want)[i]),
+                  1e-4)
             << "output " << i << "\n"
             << to_text(*graph);
     }

@@ -266,6 +266,7 @@ class PackedWeights {
     if (file_ == nullptr) block_ = std::move(block);
   }
   Bytes size() const { return size_; }
+  Result<> whole() const { return file_ == nullptr ? Result<>() : file_->whole(); }
   Result<> write(std::uint64_t offset, std::span<std::byte> to) const {
     CARILLON_ASSERT(offset <= size_.count && to.size() <= size_.count - offset);
     if (file_ != nullptr) return file_->read(offset, to);
@@ -287,6 +288,7 @@ class CpuModel final : public CompiledModel {
   Result<> write_weights(std::uint64_t offset, std::span<std::byte> to) const override {
     return weights_.write(offset, to);
   }
+  Result<> usable() const override { return weights_.whole(); }
   std::span<const int> batch_sizes() const override { return batch_sizes_; }
   std::span<const std::int64_t> lengths() const override { return lengths_; }
   bool pads() const override { return pads_; }

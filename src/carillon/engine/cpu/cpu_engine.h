@@ -13,8 +13,8 @@ class WeightFiles;
 
 struct CpuOptions {
   int threads = 0;  // that kernels are made for; 0: as many as this process may use
-  // How long a model's kernels are measured while it is compiled, where there are several ways to run them; 0:
-  // rules alone decide, and the same model always becomes the same plans.
+  // How long a model's kernels are measured while it is compiled, where there are several ways to run them;
+  // 0: rules alone decide, and the same model always becomes the same plans.
   Duration choose_for{0};
   // Where choices are kept, so that each is measured once; nullptr: in the engine's own memory. Kept choices
   // are heeded only where `choose_for` is not 0.
@@ -22,7 +22,7 @@ struct CpuOptions {
   // With it teams follow it: between two runs one becomes as wide as there are processors, at most as wide as
   // it was made, and narrower where others take some of them (TeamWidth). Null: teams stay as they are made.
   std::shared_ptr<const UsableProcessors> processors{};
-  // Where packed weights are kept that this host's memory then need not hold; nullptr: they stay in memory.
+  // The store for packed weights; nullptr: they stay in memory.
   std::shared_ptr<WeightFiles> weights{};
 };
 

@@ -81,12 +81,16 @@ TEST(OpenModel, PlansAgreeWithAStore) {
   ASSERT_TRUE(files.has_value());
   // Large constants: as they are in the file, turned, and multiplied by the extents.
   graph::testing::Onnx m;
-  m.input("x", {"batch", "length", "256"}).random("w", {256, 512}).random("v", {128, 512}).random("u", {512, 256});
+  m.input("x", {"batch", "length", "256"})
+      .random("w", {256, 512})
+      .random("v", {128, 512})
+      .random("u", {512, 256});
   m.node("MatMul", {"x", "w"}, {"h"}).node("Relu", {"h"}, {"r"});
   m.node("Transpose", {"v"}, {"vt"}).set("perm", std::vector<std::int64_t>{1, 0});
   m.node("MatMul", {"r", "vt"}, {"y"}).node("MatMul", {"r", "u"}, {"z"});
   const Source source = import(m.output("y").output("z"));
-  const auto with = make_cpu_engine({.threads = 2, .weights = *files})->compile(*source, {.batch_sizes = {1, 4}});
+  const auto with =
+      make_cpu_engine({.threads = 2, .weights = *files})->compile(*source, {.batch_sizes = {1, 4}});
   ASSERT_TRUE(with.has_value()) << with.error().message;
   for (const std::int64_t length : {1, 3, 40, 3})
     for (const int batch : {1, 4}) expect_open_agrees(**with, *source, {length}, batch);

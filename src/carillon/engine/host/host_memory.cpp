@@ -86,7 +86,11 @@ void HostMemory::unmap(const WeightRange& range, std::span<const std::uint32_t> 
 
 Result<> HostMemory::prepare_workspace(std::uint64_t offset, Bytes size) {
   CARILLON_ASSERT(offset + size.count <= workspace_size().count);
-  return size.count == 0 ? Result<>() : populate(workspace(offset), size, "workspace");
+  if (size.count == 0) return {};
+  if (const auto left = available_memory(); left && *left < size)
+    return fail(ErrorCode::resource_exhausted,
+                "its runs work in " + to_text(size) + " of memory, and " + to_text(*left) + " are left");
+  return populate(workspace(offset), size, "workspace");
 }
 
 void HostMemory::copy_in(std::byte* to, std::span<const std::byte> from) {

@@ -12,8 +12,8 @@
 
 namespace carillon::engine {
 
-// The host's own memory as a device's. It is taken as it is used, and not given back before the end: a page for
-// weights at the first LOAD there, inputs and outputs with the first that lie there, workspaces when told
+// The host's own memory as a device's. It is taken as it is used, and not given back before the end: a page
+// for weights at the first LOAD there, inputs and outputs with the first that lie there, workspaces when told
 // (prepare_workspace()).
 //
 // A page is moved with mremap: the kernel hands its page tables over whole, 2 MiB an entry, which takes
@@ -29,7 +29,7 @@ class HostMemory final : public DeviceMemory {
     bool used = true;         // false: nobody means to touch it
   };
   // Huge pages where the system has them, else a note says what was had. Error: the system does not give the
-  // memory.
+  // addresses.
   static Result<std::unique_ptr<HostMemory>> make(const Sizes& sizes, std::vector<std::string>& notes);
 
   std::uint64_t pages() const override { return pages_; }

@@ -28,19 +28,19 @@ inline constexpr std::uint64_t huge_page = 2ULL << 20;
 // it until it is touched. `protection` as for mmap. Give it back with munmap. Error: no address space.
 Result<std::byte*> map_aligned(std::uint64_t size, int protection);
 
-// Makes the memory behind writable addresses present, so that no access faults, and changes no byte of it: what is
-// there may be in use. Error (resource_exhausted): the system has none left; `what` names it.
+// Makes the memory behind writable addresses present, so that no access faults, and changes no byte of it:
+// what is there may be in use. Error (resource_exhausted): the system has none left; `what` names it.
 Result<> populate(std::byte* data, Bytes size, std::string_view what);
 
-// One piece of memory: zero, aligned to huge_page, in huge pages where the system gives them (else a note says
-// so). A forked child does not have it, so that a fork never makes its pages copy-on-write here. Movable; given
-// back when destroyed.
+// One piece of memory: zero, aligned to huge_page, in huge pages where the system gives them (else a note
+// says so). A forked child does not have it, so that a fork never makes its pages copy-on-write here.
+// Movable; given back when destroyed.
 class Arena {
  public:
   enum class Taken : std::uint8_t {
     at_once,    // it is there from the start
     as_used,    // it is addresses until it is touched or populated
-    addresses,  // the same of what nobody means to touch: no word of huge pages
+    addresses,  // likewise; no huge pages are asked for, and no note is made
   };
   // `size` > 0, rounded up to whole system pages; `what` names it in errors and notes.
   static Result<Arena> take(Bytes size, std::string_view what, std::vector<std::string>& notes,

@@ -27,8 +27,7 @@ union Ancillary {
 
 ssize_t send_some(int socket, std::span<const std::byte> bytes, int descriptor) {
   // sendmsg() takes no const, and writes nothing.
-  auto* const from =
-      const_cast<std::byte*>(bytes.data());  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+  auto* const from = const_cast<std::byte*>(bytes.data());  // NOLINT(cppcoreguidelines-pro-type-const-cast)
   iovec part{from, bytes.size()};
   msghdr message{};
   message.msg_iov = &part;
@@ -80,8 +79,7 @@ ssize_t receive_some(int socket, std::span<std::byte> room, int& descriptor, boo
   message.msg_control = &ancillary;
   message.msg_controllen = sizeof ancillary;
   ssize_t got = 0;
-  do
-    got = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  do got = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   while (got < 0 && errno == EINTR);
   if (got < 0) return got;
   truncated = (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0;

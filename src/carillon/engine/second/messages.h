@@ -20,7 +20,7 @@ namespace carillon::engine::second {
 // Changes with every form below. The server and the host are of one build, and say so when they meet.
 inline constexpr std::uint32_t protocol = 4;
 inline constexpr std::size_t longest_message = 16U << 20;
-inline constexpr std::size_t longest_text = 4096;  // of errors and names
+inline constexpr std::size_t longest_text = 4096;                     // of errors and names
 inline constexpr std::uint64_t most_memory = std::uint64_t{1} << 40;  // of one run's tensors
 // What the host has its socket to the server as.
 inline constexpr int control_socket = 3;
@@ -39,10 +39,8 @@ enum class Ask : std::uint32_t {
 class Writer {
  public:
   template <typename T>
-    requires std::is_arithmetic_v<T>
-  void number(T value) {
-    append(&value, sizeof value);
-  }
+  requires std::is_arithmetic_v<T>
+  void number(T value) { append(&value, sizeof value); }
   void text(std::string_view text);  // at most longest_text of it
   void shape(const graph::Shape& shape);
   void shapes(std::span<const graph::Shape> shapes);
@@ -62,8 +60,7 @@ class Reader {
   explicit Reader(std::span<const std::byte> bytes) : left_(bytes) {}
 
   template <typename T>
-    requires std::is_arithmetic_v<T>
-  T number() {
+  requires std::is_arithmetic_v<T> T number() {
     T value{};
     if (!take(sizeof value)) return value;
     std::memcpy(&value, taken_, sizeof value);

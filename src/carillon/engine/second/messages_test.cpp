@@ -101,8 +101,7 @@ TEST(Messages, AnyBytesAreReadWithoutHarm) {
     options.options();
     RunPlan into;
     RunPlan::read(plan, 100, into);
-    for (const auto* tensors : {&into.inputs, &into.outputs})
-      EXPECT_LE(tensors->size(), bytes.size());
+    for (const auto* tensors : {&into.inputs, &into.outputs}) EXPECT_LE(tensors->size(), bytes.size());
   }
 }
 
@@ -110,12 +109,8 @@ TEST(Messages, TensorsLieWithinTheirMemory) {
   const struct {
     std::uint64_t offset, bytes;
     bool sound;
-  } rows[] = {{0, 100, true},
-              {64, 36, true},
-              {100, 0, true},
-              {64, 37, false},
-              {101, 0, false},
-              {64, std::numeric_limits<std::uint64_t>::max() - 32, false}};
+  } rows[] = {{0, 100, true},  {64, 36, true},  {100, 0, true},
+              {64, 37, false}, {101, 0, false}, {64, std::numeric_limits<std::uint64_t>::max() - 32, false}};
   for (const auto& row : rows) {
     RunPlan plan;
     plan.outputs.push_back({.shape = {4}, .offset = row.offset, .bytes = row.bytes});

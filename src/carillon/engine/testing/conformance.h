@@ -24,15 +24,14 @@ namespace carillon::engine::testing {
 struct UnderTest {
   std::shared_ptr<const CompiledModel> model;  // of one length, or none
   std::function<std::unique_ptr<Stream>()> stream;
-  std::shared_ptr<Team> team;  // that the stream's runs are helped by; nullptr: nobody
+  std::shared_ptr<Team> team;            // that the stream's runs are helped by; nullptr: nobody
   std::unique_ptr<DeviceMemory> memory;  // of two pages and more, and room for a plan of the model
 };
 
 // A plan's operands in the device's memory: inputs random by the seed, outputs NaNs.
 class InMemory {
  public:
-  InMemory(const CompiledModel& model, const Plan& plan, DeviceMemory& memory, Team* team,
-           std::uint64_t seed)
+  InMemory(const CompiledModel& model, const Plan& plan, DeviceMemory& memory, Team* team, std::uint64_t seed)
       : memory_(memory), state_(plan.make_state(team)) {
     std::uint64_t at = 0;
     Random random(seed);

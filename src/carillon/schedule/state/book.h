@@ -56,11 +56,11 @@ class Book {
   static Reason reason_of(Failure failure) {
     return failure == Failure::late ? Reason::rejected_late : Reason::device_failed;
   }
-  // Why one is refused that cannot be on time any more: whether it could have been, alone and at once, which takes
-  // `alone` from its arrival until its answer.
+  // Why one is refused that cannot be on time any more. `alone`: from arrival to answer, if it ran at once
+  // and alone. One that is late even then cannot finish; any other could have been on time.
   static Reason reason_of(const Request& request, Duration alone) {
     return saturating_add(request.arrival, alone) > request.deadline ? Reason::cannot_finish
-                                                                      : Reason::deadline_passed;
+                                                                     : Reason::deadline_passed;
   }
   [[nodiscard]] bool try_again(RequestId id, Failure failure) {
     Tries tries = tries_.erase(id).value_or(Tries{});

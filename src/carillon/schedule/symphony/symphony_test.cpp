@@ -164,7 +164,8 @@ TEST(Symphony, AHopelessRequestIsRefusedAtOnce) {
 
 // A live request has been on its way for a while when it is decided on.
 TEST(EveryPolicy, SaysOtherWorkWentFirstOnlyWhereItDid) {
-  for (const char* name : {"symphony", "eager", "eager-drop", "timeout:0.1", "clipper", "nexus", "shepherd", "orloj"}) {
+  for (const char* name :
+       {"symphony", "eager", "eager-drop", "timeout:0.1", "clipper", "nexus", "shepherd", "orloj"}) {
     SCOPED_TRACE(name);
     const auto why = [&](Duration deadline, TimePoint decided) -> std::optional<Reason> {
       const auto policy = make_scheduler(name, ideal);
@@ -173,7 +174,8 @@ TEST(EveryPolicy, SaysOtherWorkWentFirstOnlyWhereItDid) {
       (*policy)->decide(model_comes(model_of_3_3()), TimePoint{}, out);
       (*policy)->decide(DeviceChanged{DeviceId{0}, true, 10}, TimePoint{}, out);
       out.clear();
-      (*policy)->decide(RequestArrived{{.id = RequestId{0}, .deadline = TimePoint{} + deadline}}, decided, out);
+      (*policy)->decide(RequestArrived{{.id = RequestId{0}, .deadline = TimePoint{} + deadline}}, decided,
+                        out);
       if (out.empty()) (*policy)->decide(Wake{}, decided + 1ms, out);
       for (const Action& action : out)
         if (const auto* refused = std::get_if<Refuse>(&action)) return refused->reason;

@@ -181,7 +181,8 @@ Result<std::vector<graph::Tensor>> by_cpu(const Loaded& loaded, int batch) {
   std::vector<std::byte*> to;
   for (graph::Tensor& output : outputs) to.push_back(output.bytes().data());
   graph::Tensor weights = room((*compiled)->weights().count), workspace = room(plan.workspace().count);
-  if (auto written = (*compiled)->write_weights(0, weights.bytes().first((*compiled)->weights().count)); !written)
+  if (auto written = (*compiled)->write_weights(0, weights.bytes().first((*compiled)->weights().count));
+      !written)
     return std::unexpected(written.error());
   const auto state = plan.make_state();
   if (auto ran = plan.run({0, plan.kernels()},

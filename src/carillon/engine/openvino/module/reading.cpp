@@ -52,7 +52,8 @@ bool take_out_last(const std::shared_ptr<ov::Node>& transform) {
   const ov::Output<ov::Node> signal = transform->input_value(0);
   const ov::PartialShape& shape = signal.get_partial_shape();
   const auto axes = ov::as_type_ptr<ov::op::v0::Constant>(transform->get_input_node_shared_ptr(1));
-  if (shape.rank().is_dynamic() || shape.size() < 2 || !shape[shape.size() - 1].compatible(1) || axes == nullptr)
+  if (shape.rank().is_dynamic() || shape.size() < 2 || !shape[shape.size() - 1].compatible(1) ||
+      axes == nullptr)
     return false;
   std::vector<std::int64_t> counted = axes->cast_vector<std::int64_t>();
   for (std::int64_t& axis : counted)

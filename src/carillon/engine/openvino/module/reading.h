@@ -12,9 +12,9 @@ namespace carillon::engine::second {
 // an If is read so. Throws what OpenVINO throws, and std::runtime_error for a file with an If whose weights
 // lie in other files, which bytes do not lead to.
 //
-// ONNX's DFT of one side takes numbers that are real, in a last dimension of 1, which its result has not. OpenVINO
-// leaves that dimension in; here it is taken out in front of the operator. Files of OpenVINO's own format stay as
-// they are.
+// ONNX's DFT of one side takes numbers that are real, in a last dimension of 1, which its result has not.
+// OpenVINO leaves that dimension in; here it is taken out in front of the operator. Files of OpenVINO's own
+// format stay as they are.
 std::shared_ptr<ov::Model> read_onnx(ov::Core& core, const std::string& file);
 
 }  // namespace carillon::engine::second
