@@ -386,7 +386,7 @@ def test_an_impossible_deadline_is_a_streams_error(server):
 def test_log_settings(server):
     with http_client.InferenceServerClient(server.http) as http, grpc_client.InferenceServerClient(server.grpc) as rpc:
         before = http.get_log_settings()
-        assert before["log_info"] is True and before["log_verbose_level"] == 0 and before["log_file"] == ""
+        assert before["log_info"] is True and before["log_verbose_level"] == 1 and before["log_file"] == ""
         assert http.update_log_settings({"log_verbose_level": 1})["log_verbose_level"] == 1
         assert rpc.get_log_settings().settings["log_verbose_level"].uint32_param == 1
         changed = rpc.update_log_settings({"log_verbose_level": 0, "log_info": False})

@@ -34,7 +34,7 @@ def test_every_metric_is_there(program, tiny_models, tmp_path):
     text = config.read_text() if config.exists() else 'name: "tiny_mlp"\n'
     if "slo_ms" not in text:  # only models with an SLO have that metric
         config.write_text(text + '\nparameters { key: "slo_ms" value { string_value: "1000" } }\n')
-    with serving(program, models, tmp_path / "log", "--access-log", str(tmp_path / "access.log")) as server:
+    with serving(program, models, tmp_path / "log", "--empty-histograms", "--access-log", str(tmp_path / "access.log")) as server:
         while "\nnv_cpu_utilization " not in server.scrape():  # is of the time since the last look
             time.sleep(0.05)
         there = set(re.findall(r"^([a-z0-9_]+)", server.scrape(), re.M))

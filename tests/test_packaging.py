@@ -164,7 +164,7 @@ def instructions() -> list[tuple[str, str]]:
 
 def test_the_image_is_what_it_should_be():
     lines = instructions()
-    known = {"FROM", "WORKDIR", "COPY", "RUN", "USER", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK", "ENTRYPOINT", "CMD"}
+    known = {"FROM", "WORKDIR", "COPY", "RUN", "ENV", "USER", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK", "ENTRYPOINT", "CMD"}
     assert {name for name, _ in lines} <= known
     froms = [i for i, (name, _) in enumerate(lines) if name == "FROM"]
     assert len(froms) == 2 and all(lines[i][1].startswith("debian:bookworm-slim") for i in froms)

@@ -210,7 +210,7 @@ TEST(Metrics, HistogramsAreOfModelsThatCountedSomething) {
   for (const char* name :
        {"carillon_request_latency_seconds_count", "nv_inference_request_summary_us_count"}) {
     const auto line = [&](const char* model, int count) {
-      return std::string(name) + "{model=\"" + model + "\",version=\"0\"} " + std::to_string(count);
+      return std::string(name) + "{model=\"" + model + "\",version=\"1\"} " + std::to_string(count);
     };
     EXPECT_THAT(usual, HasSubstr(line("busy", 1)));
     EXPECT_THAT(usual, Not(HasSubstr(line("idle", 0))));
@@ -219,7 +219,7 @@ TEST(Metrics, HistogramsAreOfModelsThatCountedSomething) {
   }
   EXPECT_THAT(usual, Not(HasSubstr("carillon_exec_seconds{")))
       << "of the busy one, which counted none of these";
-  EXPECT_THAT(usual, HasSubstr("nv_inference_request_success{model=\"idle\",version=\"0\"} 0"));
+  EXPECT_THAT(usual, HasSubstr("nv_inference_request_success{model=\"idle\",version=\"1\"} 0"));
   EXPECT_LT(std::ranges::count(usual, '\n'), std::ranges::count(all, '\n') - 150);
 }
 

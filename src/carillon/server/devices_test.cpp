@@ -39,9 +39,7 @@ TEST(Devices, AllWorkspacesAreTold) {
   EXPECT_EQ(memory_text(worker), "page cache 2.0 GiB, I/O cache 64.0 MiB, workspace 512.0 MiB");
   worker.classes = device::ClassStreams{.units = 4, .best_effort = 3};
   EXPECT_EQ(memory_text(worker),
-            "page cache 2.0 GiB, I/O cache 64.0 MiB, workspaces 1.0 GiB (2 of 512.0 MiB; and, as far as they "
-            "are used, "
-            "1.5 GiB for best effort)");
+            "page cache 2.0 GiB, I/O cache 64.0 MiB, workspaces 5 of 512.0 MiB");
   worker.classes->yielding = device::Yielding::turns;
   EXPECT_EQ(memory_text(worker), "page cache 2.0 GiB, I/O cache 64.0 MiB, workspace 512.0 MiB");
 }

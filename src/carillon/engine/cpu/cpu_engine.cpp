@@ -507,7 +507,9 @@ class CpuEngine final : public Engine {
   // What more plans of an open model are made of.
   std::unique_ptr<const MovedTensors> move_constants(const CpuModel& model) const {
     std::vector<graph::SharedTensor> constants;
-    const auto add = [&](const graph::SharedTensor& tensor) { constants.push_back(tensor); };
+    const auto add = [&](const graph::SharedTensor& tensor) {
+      if (tensor != nullptr) constants.push_back(tensor);  // an operator may leave out an operand
+    };
     if (model.source_ != nullptr) model.source_->visit_constants(add);
     model.store_->visit(add);
     return files_->move(std::move(constants));

@@ -165,7 +165,7 @@ class Bound {
   Bound(const CompiledModel& model, const Plan& plan, Buffers inputs, Team* team = nullptr)
       : inputs_(std::move(inputs)), state_(plan.make_state(team)) {
     weights_ = block(model.weights().count);
-    EXPECT_TRUE(model.write_weights(0, weights_->bytes().first(model.weights().count)).has_value());
+    CARILLON_ASSERT(model.write_weights(0, weights_->bytes().first(model.weights().count)).has_value());
     workspace_ = block(plan.workspace().count);
     std::memset(workspace_->bytes().data(), 0xff, workspace_->bytes().size());
     for (const auto& input : inputs_) input_pointers_.push_back(input->bytes().data());
