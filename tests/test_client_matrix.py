@@ -389,10 +389,10 @@ def test_log_settings(server):
         assert before["log_info"] is True and before["log_verbose_level"] == 1 and before["log_file"] == ""
         assert http.update_log_settings({"log_verbose_level": 0})["log_verbose_level"] == 0
         assert rpc.get_log_settings().settings["log_verbose_level"].uint32_param == 0
-        changed = rpc.update_log_settings({"log_verbose_level": 1, "log_info": False})
+        changed = rpc.update_log_settings({"log_verbose_level": 0, "log_info": False})
         assert changed.settings["log_info"].bool_param is False
         assert http.get_log_settings()["log_info"] is False
-        assert http.update_log_settings({"log_info": True}) == before
+        assert http.update_log_settings({"log_info": True, "log_verbose_level": 1}) == before
         for client in (http, rpc):
             with pytest.raises(InferenceServerException, match="log_file|file cannot be changed"):
                 client.update_log_settings({"log_file": "/tmp/elsewhere"})
