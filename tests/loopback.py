@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import ssl
@@ -129,7 +130,7 @@ def serving(program: Path, models: Path, log_path: Path, *options: str, page_cac
 
 def rss_of(pid: int) -> int:
     """Bytes that the process has resident."""
-    return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * 4096
+    return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
 
 
 def write_model(folder, name: str, nodes, inputs, output, weights=()) -> None:

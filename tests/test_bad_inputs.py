@@ -13,7 +13,6 @@ import socket
 import threading
 import time
 import uuid
-from pathlib import Path
 
 import grpc
 import pytest
@@ -21,7 +20,7 @@ import tritonclient.http as http_client
 import tritonclient.utils.shared_memory as shm
 
 import bad_inputs
-from loopback import sanitized, serving
+from loopback import rss_of, sanitized, serving
 from raw_http import INFER, ask, connect, post, receive, until_closed
 
 THROWN = int(os.environ.get("CARILLON_BAD_INPUTS", "1500"))
@@ -75,8 +74,7 @@ def test_each_over_grpc(target, channel):
 
 
 def resident_mib(server) -> float:
-    text = Path(f"/proc/{server.process.pid}/status").read_text()
-    return int(re.search(r"VmRSS:\s+(\d+)", text)[1]) / 1024
+    return rss_of(server.process.pid) / 2**20
 
 
 def descriptors(server) -> int:

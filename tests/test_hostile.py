@@ -25,7 +25,7 @@ import tritonclient.http.aio as http_aio
 from onnx import TensorProto, helper, numpy_helper
 from tritonclient.utils import InferenceServerException
 
-from loopback import RunningServer, free_addresses, serving, write_model
+from loopback import RunningServer, free_addresses, rss_of, serving, write_model
 from raw_http import INFER, MINUTE, ask, connect, get, post, receive, until_closed
 
 MIB = 1 << 20
@@ -97,8 +97,7 @@ def test_packed_messages_over_grpc(hardened):
 
 
 def resident_mib(server) -> int:
-    with open(f"/proc/{server.process.pid}/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * resource.getpagesize() // MIB
+    return rss_of(server.process.pid) // MIB
 
 
 def test_bodies_in_flight_are_bounded(hardened):

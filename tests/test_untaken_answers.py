@@ -22,7 +22,7 @@ import tritonclient.grpc as grpc_client
 from onnx import TensorProto, helper, numpy_helper
 from tritonclient.grpc import service_pb2
 
-from loopback import serving, write_model, write_profile
+from loopback import rss_of, serving, write_model, write_profile
 from raw_http import MINUTE, ask, connect, post, receive
 
 MIB = 1 << 20
@@ -58,8 +58,7 @@ def in_flight(server) -> int:
 
 
 def resident_mib(server) -> int:
-    with open(f"/proc/{server.process.pid}/status", encoding="ascii") as file:
-        return int(re.search(r"VmRSS:\s+(\d+) kB", file.read()).group(1)) // 1024
+    return rss_of(server.process.pid) // MIB
 
 
 def wait_until(true, what: str) -> None:

@@ -1,7 +1,7 @@
 """Where ONNX leaves a result free, and where an oracle is known to be wrong: one rule a kind.
 
-A rule looks at one node, at its input arrays, and at an oracle's results. It gives the right result in place of the
-oracle's, and the nodes behind it are computed from that. Where ONNX leaves the result free, the rule gives None, and nothing
+A rule looks at one node, at its input arrays, and at an oracle's results. It gives the right result. The nodes behind
+are computed from this result, and not from the oracle's. Where ONNX leaves the result free, the rule gives None, and nothing
 that depends on the result is compared. All other results of the graph are compared as ever. Where no oracle knows what is
 right of tensors without elements, docs/dynamic-models.md decides.
 

@@ -22,7 +22,7 @@ KINDS = {F32: "FP32", F64: "FP64", F16: "FP16", BF16: "BF16", I8: "INT8", I16: "
          U8: "UINT8", U16: "UINT16", U32: "UINT32", U64: "UINT64", BOOL: "BOOL", TEXT: "BYTES"}
 DTYPES = {name: dtype for dtype, name in KINDS.items()}
 ANSWER_S = 60.0  # no request takes so long
-MOST_LOADS = 8000  # a server loads 8,192 models in its life, and refuses the next
+MOST_LOADS = 8000  # a server refuses to load more than 8,192 models in its life
 
 
 class Refused(Exception):

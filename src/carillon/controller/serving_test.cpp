@@ -13,10 +13,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <onnx/onnx_pb.h>
-#include <stdlib.h>
 
 #include "carillon/base/clock.h"
 #include "carillon/base/random.h"
+#include "carillon/base/testing/folder.h"
 #include "carillon/controller/controller.h"
 #include "carillon/controller/model_loader.h"
 #include "carillon/controller/repository_control.h"
@@ -105,19 +105,7 @@ class Nobody final : public worker::ResultSink {
 
 class ServingTest : public ::testing::TestWithParam<const char*> {
  protected:
-  ServingTest() {
-    std::string pattern = (fs::temp_directory_path() / "carillon-serving-XXXXXX").string();
-    root = mkdtemp(pattern.data());
-  }
-  ~ServingTest() override {
-    controller.reset();
-    std::error_code ignored;
-    fs::remove_all(root, ignored);
-  }
-  void write(const fs::path& relative, const std::string& bytes) {
-    fs::create_directories((root / relative).parent_path());
-    std::ofstream(root / relative, std::ios::binary) << bytes;
-  }
+  void write(const fs::path& relative, const std::string& bytes) { folder.write(relative.string(), bytes); }
   // Models a, b and c, alike but for the scale of their weights: 1, 2 and 3.
   void write_three() {
     float scale = 0;
@@ -182,7 +170,8 @@ class ServingTest : public ::testing::TestWithParam<const char*> {
     }
   }
 
-  fs::path root;
+  carillon::testing::Folder folder;  // goes last
+  const fs::path root = folder.path();
   SteadyClock clock;
   std::vector<std::string> said;
   std::shared_ptr<engine::Engine> engine;
@@ -575,16 +564,8 @@ INSTANTIATE_TEST_SUITE_P(Schedulers, ClockworkServingTest, ::testing::Values("cl
 class PrepareModel : public ::testing::Test {
  protected:
   PrepareModel() {
-    std::string pattern = (fs::temp_directory_path() / "carillon-prepare-XXXXXX").string();
-    root = mkdtemp(pattern.data());
-    for (const char* name : {"a", "b"}) {
-      fs::create_directories(root / name / "1");
-      std::ofstream(root / name / "1/model.onnx", std::ios::binary) << linear_model(in_width, out_width, 1);
-    }
-  }
-  ~PrepareModel() override {
-    std::error_code ignored;
-    fs::remove_all(root, ignored);
+    for (const char* name : {"a", "b"})
+      folder.write(std::string(name) + "/1/model.onnx", linear_model(in_width, out_width, 1));
   }
   Result<std::unique_ptr<worker::Worker>> make_worker() {
     return worker::make_worker(
@@ -597,7 +578,8 @@ class PrepareModel : public ::testing::Test {
                          [](const std::string&) {});
   }
 
-  fs::path root;
+  carillon::testing::Folder folder;
+  const fs::path root = folder.path();
   SteadyClock clock;
   Nobody nobody;
   std::unique_ptr<engine::Engine> engine = engine::make_cpu_engine({.threads = 1});

@@ -96,8 +96,9 @@ class WeightFiles : public std::enable_shared_from_this<WeightFiles> {
   // made or written (unavailable).
   static Result<std::shared_ptr<WeightFiles>> open(Options options);
 
-  // The bytes in a file: one that is there already, when it has them all, else a new one, which comes to be
-  // whole or not at all. Error: there is no room on the disk or below the limit, or no more descriptors.
+  // The bytes in a file. A file that is there already is used if it holds them all. Else a new one is
+  // written, which appears whole or not at all. Error: there is no room on the disk or below the limit, or no
+  // more descriptors.
   Result<std::shared_ptr<const WeightFile>> keep(std::span<const std::byte> bytes);
   // The same where that is worth it and succeeds; else nullptr, and warn() has heard why.
   std::shared_ptr<const WeightFile> try_keep(std::span<const std::byte> bytes);

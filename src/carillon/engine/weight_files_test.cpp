@@ -309,7 +309,7 @@ TEST(WeightFiles, MovedConstantsTakeNoMemoryAndReadTheSame) {
     EXPECT_EQ(resident(*large), 0);
     EXPECT_TRUE(counts_from(*large, 5) && counts_from(*small, 7));
   }
-  EXPECT_TRUE(counts_from(*large, 5)) << "it stays what it was, whoever else goes";
+  EXPECT_TRUE(counts_from(*large, 5)) << "a tensor outlives the object that moved it";
   EXPECT_TRUE(store.warned.empty());
 }
 

@@ -141,7 +141,8 @@ Result<> Tensor::move_to(int file, std::uint64_t offset) const {
   // Elsewhere first: a mapping that fails in the place of another leaves a hole there.
   void* const at = ::mmap(nullptr, pages(), PROT_READ, MAP_PRIVATE, file, static_cast<off_t>(offset));
   if (at == MAP_FAILED) return fail(ErrorCode::unavailable, std::generic_category().message(errno));
-  // It replaces the pages at once: whoever reads meanwhile sees one or the other, which are the same.
+  // The mapping replaces the pages at once. A thread that reads meanwhile sees the old or the new ones, which
+  // hold the same bytes.
   CARILLON_ASSERT(::mremap(at, pages(), pages(), MREMAP_MAYMOVE | MREMAP_FIXED, data_.get()) != MAP_FAILED);
   std::atomic_ref(data_.get_deleter().moved).store(true);
   return {};

@@ -86,10 +86,10 @@ class Tensor {
 
   // What the system must give for it, where it is large: a multiple of the system's page. 0: it is not.
   std::uint64_t pages() const { return data_.get_deleter().pages; }
-  // Of a large one, pages() bytes of `file` at `offset`, which is a multiple of the system's page. write_to()
-  // puts it there. After that move_to() has it be that part of the file, for reading alone, at the same
-  // address; the descriptor may be closed then. Other threads may read it meanwhile. Errors (unavailable):
-  // the system's; the tensor stays as it was.
+  // Of a large one. write_to() copies it into `file` at `offset`, a multiple of the system's page; it takes
+  // pages() bytes there. Afterwards move_to() maps these bytes, for reading alone, in the place of the
+  // memory. The address stays, and the descriptor may be closed then. Other threads may read the tensor
+  // meanwhile. Errors (unavailable): the system's; the tensor stays as it was.
   Result<> write_to(int file, std::uint64_t offset) const;
   Result<> move_to(int file, std::uint64_t offset) const;
   // Of one that was moved: it needs no memory until it is read again. From any thread.

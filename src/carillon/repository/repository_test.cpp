@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "carillon/base/random.h"
+#include "carillon/base/testing/folder.h"
 #include "carillon/repository/config.h"
 
 namespace carillon::repository {
@@ -480,16 +481,7 @@ TEST(CompleteConfig, DisagreementsAreErrors) {
 
 class RepositoryTest : public Test {
  protected:
-  RepositoryTest() {
-    std::string pattern = (fs::temp_directory_path() / "carillon-repository-XXXXXX").string();
-    base = mkdtemp(pattern.data());
-    root = base / "models";
-    fs::create_directory(root);
-  }
-  ~RepositoryTest() override {
-    std::error_code ignored;
-    fs::remove_all(base, ignored);
-  }
+  RepositoryTest() { fs::create_directory(root); }
   void write(const fs::path& relative, std::string_view text = "onnx") {
     fs::create_directories((root / relative).parent_path());
     std::ofstream(root / relative, std::ios::binary) << text;
@@ -512,7 +504,8 @@ class RepositoryTest : public Test {
     for (const ModelVersion& version : entry.versions) out.push_back(version.version);
     return out;
   }
-  fs::path base, root;
+  carillon::testing::Folder folder;
+  const fs::path base = folder.path(), root = base / "models";
 };
 
 TEST_F(RepositoryTest, ReadsModelsInNameOrderAndPassesOverTheRest) {

@@ -1,12 +1,11 @@
 #include "carillon/server/whole.h"
 
-#include <filesystem>
 #include <string>
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include "carillon/base/clock.h"
+#include "carillon/base/testing/folder.h"
 #include "carillon/schedule/registry.h"
 
 namespace carillon::server {
@@ -15,8 +14,7 @@ namespace {
 // Whoever keeps a signal for later must do so before a client can see that the server is ready.
 TEST(WholeServer, TellsThatItIsAboutToServeBeforeItIsReady) {
   const SteadyClock clock;
-  std::string folder = (std::filesystem::temp_directory_path() / "carillon-whole-XXXXXX").string();
-  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  const carillon::testing::Folder folder;
   const auto group = make_devices(
       {.devices = {"cpu"}, .each = {.page_cache = "32 MiB", .io_cache = "16 MiB", .workspace = "16 MiB"}},
       clock);
@@ -26,7 +24,7 @@ TEST(WholeServer, TellsThatItIsAboutToServeBeforeItIsReady) {
   int told = 0;
   const controller::Service* service = nullptr;
   const auto nothing = [](const std::string&) {};
-  WholeServer server({.models = folder,
+  WholeServer server({.models = folder.path(),
                       .tell = nothing,
                       .tell_step = nothing,
                       .warn = nothing,
@@ -44,7 +42,6 @@ TEST(WholeServer, TellsThatItIsAboutToServeBeforeItIsReady) {
   EXPECT_EQ(told, 1);
   EXPECT_TRUE(server.service().ready());
   EXPECT_TRUE(server.stop().empty());
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

@@ -675,8 +675,8 @@ Result<> WorkerImpl::add_model(ModelId id, std::shared_ptr<const engine::Compile
 }
 
 // The memory that one run of these plans works in is there before the first: of the normal stream, and of the
-// real-time one. A run that waits to resume moves the next one to memory that may have to be taken first, and
-// so may best-effort runs.
+// real-time one. Two kinds of runs may still wait for memory: a run beside another that waits to resume, and
+// best-effort runs.
 Result<> WorkerImpl::prepare_workspace(std::span<const PlanLayout> layouts) {
   if (!populate_) return {};
   std::uint64_t most = 0;

@@ -28,8 +28,8 @@ inline constexpr std::uint64_t huge_page = 2ULL << 20;
 // it until it is touched. `protection` as for mmap. Give it back with munmap. Error: no address space.
 Result<std::byte*> map_aligned(std::uint64_t size, int protection);
 
-// Makes the memory behind writable addresses present, so that no access faults, and changes no byte of it:
-// what is there may be in use. Error (resource_exhausted): the system has none left; `what` names it.
+// Takes the memory behind writable addresses, so that no access faults. No byte changes: the memory may be in
+// use meanwhile. Error (resource_exhausted): the system has none left; `what` names it.
 Result<> populate(std::byte* data, Bytes size, std::string_view what);
 
 // One piece of memory: zero, aligned to huge_page, in huge pages where the system gives them (else a note

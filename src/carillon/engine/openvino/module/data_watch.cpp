@@ -41,7 +41,7 @@
 #include <openvino/op/util/scatter_nd_base.hpp>
 #include <openvino/op/util/topk_base.hpp>
 
-#include "carillon/engine/openvino/module/naming.h"
+#include "carillon/engine/openvino/module/nodes.h"
 
 namespace carillon::engine::second {
 namespace {
@@ -101,9 +101,6 @@ bool has_elements(const ov::PartialShape& shape) {
          std::ranges::all_of(shape, [](const ov::Dimension& extent) { return extent.get_min_length() > 0; });
 }
 
-bool is_constant(const ov::Output<ov::Node>& value) {
-  return ov::is_type<ov::op::v0::Constant>(value.get_node_shared_ptr());
-}
 // A constant's only element.
 std::int64_t element_of(const ov::Output<ov::Node>& value) {
   const auto elements =
@@ -331,17 +328,6 @@ void hold_inner_extent(ov::op::v0::MatMul& node) {
   const auto held = std::make_shared<v1::Reshape>(value, std::make_shared<v0::Concat>(wanted, 0), false);
   held->set_friendly_name(node.get_friendly_name());
   node.input(open).replace_source_output(held);
-}
-
-// Calls `visit` for each operator of the model and, with `inside`, of the bodies in it.
-template <typename Visit>
-void each_node(const ov::Model& model, const Visit& visit, bool inside = false) {
-  for (const auto& node : model.get_ordered_ops()) {
-    visit(*node, inside);
-    if (const auto body = ov::as_type_ptr<Body>(node))
-      for (std::size_t i = 0; i < body->get_internal_subgraphs_size(); ++i)
-        each_node(*body->get_function(i), visit, true);
-  }
 }
 
 }  // namespace

@@ -12,10 +12,9 @@
 #include <openvino/op/convert.hpp>
 #include <openvino/op/parameter.hpp>
 #include <openvino/op/result.hpp>
-#include <openvino/op/util/multi_subgraph_base.hpp>
 #include <openvino/op/util/shape_of_base.hpp>
 
-#include "carillon/engine/openvino/module/naming.h"
+#include "carillon/engine/openvino/module/nodes.h"
 
 namespace carillon::engine::second {
 namespace {
@@ -50,9 +49,7 @@ void look_through(const ov::Model& model) {
   std::unordered_set<const ov::Node*> at_run;
   for (const auto& node : model.get_ordered_ops()) {
     if (at_run_time(*node, at_run)) at_run.insert(node.get());
-    if (const auto body = ov::as_type_ptr<ov::op::util::MultiSubGraphOp>(node))
-      for (std::size_t i = 0; i < body->get_internal_subgraphs_size(); ++i)
-        look_through(*body->get_function(i));
+    each_body(*node, look_through);
     if (ov::is_type<ov::op::v0::Convert>(node)) refuse_wide(*node);
     const bool computes = !ov::is_type<ov::op::v0::Parameter>(node) &&
                           !ov::is_type<ov::op::v0::Result>(node) &&

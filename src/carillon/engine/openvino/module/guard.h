@@ -41,7 +41,7 @@ ov::Output<ov::Node> guarded_values(const ov::OutputVector& operands, Judge judg
                                     std::shared_ptr<Faults> faults);
 
 // `value` as it is, which costs a copy, once a judge has seen `operands`. What the judge finds is noted and
-// ends the run, before whoever reads the value. Where the value has no elements nobody is asked.
+// ends the run before the value is read. Where the value has no elements nobody is asked.
 ov::Output<ov::Node> guarded(const ov::Output<ov::Node>& value, const ov::OutputVector& operands, Judge judge,
                              std::shared_ptr<Faults> faults);
 

@@ -4,25 +4,20 @@
 #include <memory>
 #include <string>
 
-#include <openvino/op/constant.hpp>
 #include <openvino/op/loop.hpp>
 #include <openvino/op/reshape.hpp>
 #include <openvino/op/shape_of.hpp>
-#include <openvino/op/util/multi_subgraph_base.hpp>
 
 #include "carillon/engine/openvino/module/guard.h"
+#include "carillon/engine/openvino/module/nodes.h"
 
 namespace carillon::engine::second {
 namespace {
 
 using ov::op::v5::Loop;
 
-bool is_told(const ov::Output<ov::Node>& value) {
-  return ov::is_type<ov::op::v0::Constant>(value.get_node_shared_ptr());
-}
-
-// A Reshape to the extents that it has, which a guard gives that looks at nothing: OpenVINO does not foresee
-// what one gives.
+// Puts a Reshape to the extents that the value has in front of the input. The extents pass a guard that
+// judges nothing: OpenVINO does not foresee what a guard gives.
 void open(ov::Node& node, std::size_t input) {
   const auto extents = std::make_shared<ov::op::v3::ShapeOf>(node.input_value(input));
   const Judge judge = [](auto, auto&) { return std::string(); };
@@ -35,17 +30,15 @@ void open(ov::Node& node, std::size_t input) {
 bool open_in(ov::Model& model) {
   bool opened = false;
   for (const auto& node : model.get_ordered_ops()) {
-    const auto others = ov::as_type_ptr<ov::op::util::MultiSubGraphOp>(node);
-    for (std::size_t i = 0; others != nullptr && i < others->get_internal_subgraphs_size(); ++i)
-      opened = open_in(*others->get_function(i)) || opened;
+    each_body(*node, [&](ov::Model& body) { opened = open_in(body) || opened; });
     const auto loop = ov::as_type_ptr<Loop>(node);
     if (loop == nullptr) continue;
     const auto& ports = loop->get_special_body_ports();
     const auto& results = loop->get_function()->get_results();
     const bool goes_on =
         ports.body_condition_output_idx >= 0 &&
-        is_told(results.at(static_cast<std::size_t>(ports.body_condition_output_idx))->input_value(0));
-    if (is_told(loop->input_value(0)) && is_told(loop->input_value(1)) && goes_on) continue;
+        is_constant(results.at(static_cast<std::size_t>(ports.body_condition_output_idx))->input_value(0));
+    if (is_constant(loop->input_value(0)) && is_constant(loop->input_value(1)) && goes_on) continue;
     for (const auto& input : loop->get_input_descriptions()) {
       const auto carried = ov::as_type_ptr<Loop::MergedInputDescription>(input);
       if (carried == nullptr) continue;

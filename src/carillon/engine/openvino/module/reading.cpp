@@ -1,6 +1,5 @@
 #include "carillon/engine/openvino/module/reading.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <fstream>
 #include <iterator>
@@ -11,30 +10,20 @@
 #include <openvino/op/if.hpp>
 #include <openvino/op/rdft.hpp>
 #include <openvino/op/squeeze.hpp>
-#include <openvino/op/util/multi_subgraph_base.hpp>
 
-#include "carillon/engine/openvino/module/naming.h"
+#include "carillon/engine/openvino/module/nodes.h"
 
 namespace carillon::engine::second {
 namespace {
 
 bool has_if(const ov::Model& model) {
-  const auto ops = model.get_ops();
-  return std::ranges::any_of(ops, [](const auto& node) {
-    if (ov::is_type<ov::op::v8::If>(node)) return true;
-    const auto body = ov::as_type_ptr<ov::op::util::MultiSubGraphOp>(node);
-    for (std::size_t i = 0; body != nullptr && i < body->get_internal_subgraphs_size(); ++i)
-      if (has_if(*body->get_function(i))) return true;
-    return false;
-  });
+  bool found = false;
+  each_node(model, [&](const ov::Node& node, bool) { found = found || ov::is_type<ov::op::v8::If>(&node); });
+  return found;
 }
 
 // The key of an entry of TensorProto's external_data, as protobuf writes it.
 constexpr const char* elsewhere = "\x0a\x08location";
-
-}  // namespace
-
-namespace {
 
 std::shared_ptr<ov::Model> read_as_it_is(ov::Core& core, const std::string& file) {
   const std::shared_ptr<ov::Model> model = core.read_model(file);
@@ -48,10 +37,11 @@ std::shared_ptr<ov::Model> read_as_it_is(ov::Core& core, const std::string& file
   return core.read_model(bytes, ov::Tensor());
 }
 
-bool take_out_last(const std::shared_ptr<ov::Node>& transform) {
-  const ov::Output<ov::Node> signal = transform->input_value(0);
+// Of such a DFT; false where it is none, or its axes are not known.
+bool take_out_last(ov::Node& transform) {
+  const ov::Output<ov::Node> signal = transform.input_value(0);
   const ov::PartialShape& shape = signal.get_partial_shape();
-  const auto axes = ov::as_type_ptr<ov::op::v0::Constant>(transform->get_input_node_shared_ptr(1));
+  const auto axes = ov::as_type_ptr<ov::op::v0::Constant>(transform.get_input_node_shared_ptr(1));
   if (shape.rank().is_dynamic() || shape.size() < 2 || !shape[shape.size() - 1].compatible(1) ||
       axes == nullptr)
     return false;
@@ -59,21 +49,18 @@ bool take_out_last(const std::shared_ptr<ov::Node>& transform) {
   for (std::int64_t& axis : counted)
     if (axis < 0) axis += static_cast<std::int64_t>(shape.size());
   const auto last = ov::op::v0::Constant::create(ov::element::i64, {1}, {-1});
-  transform->input(0).replace_source_output(std::make_shared<ov::op::v0::Squeeze>(signal, last));
-  transform->input(1).replace_source_output(
+  transform.input(0).replace_source_output(std::make_shared<ov::op::v0::Squeeze>(signal, last));
+  transform.input(1).replace_source_output(
       ov::op::v0::Constant::create(ov::element::i64, axes->get_shape(), counted));
   return true;
 }
 
-bool take_out_in(ov::Model& model) {
+bool take_out_in(const ov::Model& model) {
   bool any = false;
-  for (const auto& node : model.get_ordered_ops()) {
-    const auto body = ov::as_type_ptr<ov::op::util::MultiSubGraphOp>(node);
-    for (std::size_t i = 0; body != nullptr && i < body->get_internal_subgraphs_size(); ++i)
-      any = take_out_in(*body->get_function(i)) || any;
+  each_node(model, [&](ov::Node& node, bool) {
     // What OpenVINO makes of other operators has its own names.
-    if (ov::is_type<ov::op::v9::RDFT>(node) && !named_by_openvino(*node)) any = take_out_last(node) || any;
-  }
+    if (ov::is_type<ov::op::v9::RDFT>(&node) && !named_by_openvino(node)) any = take_out_last(node) || any;
+  });
   return any;
 }
 

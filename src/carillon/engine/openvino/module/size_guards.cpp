@@ -42,7 +42,7 @@
 #include <openvino/op/util/unary_elementwise_arithmetic.hpp>
 #include <openvino/op/variadic_split.hpp>
 
-#include "carillon/engine/openvino/module/naming.h"
+#include "carillon/engine/openvino/module/nodes.h"
 
 namespace carillon::engine::second {
 namespace {
@@ -54,10 +54,6 @@ using Extents = std::vector<double>;
 template <std::size_t N>
 bool is_one_of(const ov::Node& node, const std::array<std::string_view, N>& names) {
   return std::ranges::find(names, std::string_view(node.get_type_name())) != names.end();
-}
-
-bool is_constant(const ov::Output<ov::Node>& value) {
-  return ov::is_type<ov::op::v0::Constant>(value.get_node_shared_ptr());
 }
 
 // What data decide of a node's results: their extents, or what they hold.
@@ -268,15 +264,20 @@ std::optional<std::vector<std::int64_t>> constant_of(const ov::Output<ov::Node>&
   return constant->cast_vector<std::int64_t>();
 }
 
-Extents extents_in(const Seen& shape) {
-  return shape.values;
+// An axis as a place; one below 0 counts from the end of `rank`.
+std::size_t place_of(double axis, std::size_t rank) {
+  return static_cast<std::size_t>(axis < 0 ? axis + static_cast<double>(rank) : axis);
+}
+
+// Of sizes that are told: "has a length of -2; it must be at least 0", or nothing.
+std::string below_0(const Room& room, const char* what, const std::vector<double>& sizes) {
+  const auto worst = std::ranges::min_element(sizes);
+  if (worst == sizes.end() || *worst >= 0) return {};
+  return room(std::string("has ") + what + " of " + text(*worst) + "; it must be at least 0");
 }
 
 std::string judge_repeats(const Room& room, const Extents& data, std::vector<double>& repeats) {
-  const auto worst = std::ranges::min_element(repeats);
-  std::string fault;
-  if (worst != repeats.end() && *worst < 0)
-    fault = room("has a number of repeats of " + text(*worst) + "; it must be at least 0");
+  std::string fault = below_0(room, "a number of repeats", repeats);
   const std::size_t rank = std::max(data.size(), repeats.size());
   Extents extents(rank, 1);
   for (std::size_t i = 0; i < rank; ++i) {
@@ -291,10 +292,7 @@ std::string judge_repeats(const Room& room, const Extents& data, std::vector<dou
 // `axes`: of the extents that the data have, where they are not aligned at their ends.
 std::string judge_broadcast(const Room& room, const Extents& data, std::vector<double>& wanted,
                             const std::optional<std::vector<std::int64_t>>& axes, bool both) {
-  const auto worst = std::ranges::min_element(wanted);
-  std::string fault;
-  if (worst != wanted.end() && *worst < 0)
-    fault = room("has an extent of " + text(*worst) + "; it must be at least 0");
+  std::string fault = below_0(room, "an extent", wanted);
   std::vector<double> small(wanted.size(), 1);
   Extents extents = wanted;
   if (both && data.size() > extents.size()) extents.insert(extents.begin(), data.size() - extents.size(), 1);
@@ -356,8 +354,10 @@ class SizeGuards {
 
   void add(ov::Model& model) {
     std::vector<std::pair<std::shared_ptr<ov::Node>, bool>> all;
-    collect(model, false, all);
-    for (const auto& [node, inside] : all) origins_.add(*node, inside);
+    each_node(model, [&](ov::Node& node, bool inside) {
+      all.emplace_back(node.shared_from_this(), inside);
+      origins_.add(node, inside);
+    });
     for (const auto& [node, inside] : all) {
       guard_grown(*node);  // in front of the others
       guard_told(*node, inside);
@@ -372,16 +372,6 @@ class SizeGuards {
 
  private:
   using Inputs = ov::OutputVector;
-
-  static void collect(const ov::Model& model, bool inside,
-                      std::vector<std::pair<std::shared_ptr<ov::Node>, bool>>& into) {
-    for (const auto& node : model.get_ordered_ops()) {
-      into.emplace_back(node, inside);
-      if (const auto body = ov::as_type_ptr<Body>(node))
-        for (std::size_t i = 0; i < body->get_internal_subgraphs_size(); ++i)
-          collect(*body->get_function(i), true, into);
-    }
-  }
 
   // A scalar's are those of one element in a row: OpenVINO does not run what has an operand without elements.
   static ov::Output<ov::Node> extents(const ov::Output<ov::Node>& value) {
@@ -429,15 +419,15 @@ class SizeGuards {
     const Room room(node, most_);
     if (ov::is_type<v0::Tile>(&node)) {
       guard(node, 1, {extents(node.input_value(0))},
-            [room](auto seen, auto& values) { return judge_repeats(room, extents_in(seen[1]), values); });
+            [room](auto seen, auto& values) { return judge_repeats(room, seen[1].values, values); });
     } else if (const auto* const broadcast = dynamic_cast<const util::BroadcastBase*>(&node)) {
       std::optional<std::vector<std::int64_t>> axes;
       if (node.get_input_size() > 2) axes = constant_of(node.input_value(2));
       const bool both = broadcast->get_broadcast_spec().m_type == BroadcastType::BIDIRECTIONAL;
       guard(node, 1, {extents(node.input_value(0))}, [room, axes, both](auto seen, auto& values) {
-        return judge_broadcast(room, extents_in(seen[1]), values, axes, both);
+        return judge_broadcast(room, seen[1].values, values, axes, both);
       });
-      // OpenVINO takes out one that can only give what it has, and its sizes with it.
+      // OpenVINO takes out a Broadcast that changes nothing, and the guard on its sizes with it.
       if (!inside && node.get_output_partial_shape(0).is_static())
         kept_.push_back(std::make_shared<v0::Result>(node.input_value(1)));
     } else if (dynamic_cast<const util::PadBase*>(&node) != nullptr) {
@@ -445,7 +435,7 @@ class SizeGuards {
           end{node.input_value(1), extents(node.input_value(0))};
       for (const std::size_t input : {1U, 2U})
         guard(node, input, input == 1 ? begin : end, [room](auto seen, auto& values) {
-          Extents wanted = extents_in(seen[2]);
+          Extents wanted = seen[2].values;
           for (std::size_t i = 0; i < wanted.size() && i < values.size() && i < seen[1].values.size(); ++i)
             wanted[i] += values[i] + seen[1].values[i];
           const std::string fault = room.look_at(wanted);
@@ -455,11 +445,10 @@ class SizeGuards {
     } else if (const auto* const one_hot = dynamic_cast<const util::OneHotBase*>(&node)) {
       const std::int64_t axis = one_hot->get_axis();
       guard(node, 1, {extents(node.input_value(0))}, [room, axis](auto seen, auto& values) {
-        Extents wanted = extents_in(seen[1]);
+        Extents wanted = seen[1].values;
         const std::int64_t at = axis < 0 ? axis + static_cast<std::int64_t>(wanted.size()) + 1 : axis;
         if (values.size() != 1) return std::string();
-        std::string fault;
-        if (values[0] < 0) fault = room("has a depth of " + text(values[0]) + "; it must be at least 0");
+        std::string fault = below_0(room, "a depth", values);
         wanted.insert(wanted.begin() + at, values[0]);
         if (fault.empty()) fault = room.look_at(wanted);
         if (!fault.empty()) values[0] = 1;
@@ -471,12 +460,10 @@ class SizeGuards {
       guard_resize(node, room);
     } else if (dynamic_cast<const util::FFTBase*>(&node) != nullptr && node.get_input_size() > 2) {
       guard(node, 2, {extents(node.input_value(0)), node.input_value(1)}, [room](auto seen, auto& values) {
-        Extents wanted = extents_in(seen[1]);
+        Extents wanted = seen[1].values;
         std::string fault;
         for (std::size_t i = 0; i < values.size() && i < seen[2].values.size(); ++i) {
-          const double axis = seen[2].values[i];
-          const auto at =
-              static_cast<std::size_t>(axis < 0 ? axis + static_cast<double>(wanted.size()) : axis);
+          const std::size_t at = place_of(seen[2].values[i], wanted.size());
           if (values[i] < 1) fault = room("has a length of " + text(values[i]) + "; it must be at least 1");
           if (at < wanted.size()) wanted[at] = values[i];
         }
@@ -495,11 +482,7 @@ class SizeGuards {
         });
     } else if (ov::is_type<v1::VariadicSplit>(&node) && !named_by_openvino(node)) {
       // OpenVINO's own splits, in what it makes of other operators, have lengths of -1.
-      guard(node, 2, {}, [room](auto, auto& values) {
-        const auto worst = std::ranges::min_element(values);
-        if (worst == values.end() || *worst >= 0) return std::string();
-        return room("has a length of " + text(*worst) + "; it must be at least 0");
-      });
+      guard(node, 2, {}, [room](auto, auto& values) { return below_0(room, "a length", values); });
     }
   }
 
@@ -533,14 +516,14 @@ class SizeGuards {
     Inputs more{extents(node.input_value(0))};
     if (node.get_input_size() > axes_at) more.push_back(node.input_value(axes_at));
     guard(node, input, more, [room, scales](auto seen, auto& values) {
-      const Extents image = extents_in(seen[1]);
+      const Extents image = seen[1].values;
       Extents wanted = image;
       std::vector<double> same = values;
       std::string fault;
       for (std::size_t i = 0; i < values.size(); ++i) {
         const double axis =
             seen.size() > 2 && i < seen[2].values.size() ? seen[2].values[i] : static_cast<double>(i);
-        const auto at = static_cast<std::size_t>(axis < 0 ? axis + static_cast<double>(image.size()) : axis);
+        const std::size_t at = place_of(axis, image.size());
         if (at >= image.size()) return std::string();
         if (scales && !(values[i] > 0 && std::isfinite(values[i])))
           fault = room("has a scale of " + text(values[i]) + "; it must be above 0 and finite");
@@ -874,8 +857,7 @@ class SizeGuards {
       const auto axis = collected->m_axis;
       const Judge judge = [room, axis](auto seen, auto&) {
         Extents wanted = seen[0].values;
-        const auto at =
-            static_cast<std::size_t>(axis < 0 ? axis + static_cast<std::int64_t>(wanted.size()) : axis);
+        const std::size_t at = place_of(static_cast<double>(axis), wanted.size());
         if (at < wanted.size() && !seen[1].values.empty()) wanted[at] *= seen[1].values.front() + 1;
         return room.look_at(wanted);
       };
