@@ -44,6 +44,17 @@ TEST(RollingWindow, AgreesWithThePercentileOfTheLastTen) {
   }
 }
 
+// Of two or so many the larger: a seed that one measurement proves wrong is not what is usual.
+TEST(RollingWindow, TheMedianIsWhatIsUsual) {
+  RollingWindow window(2ms);
+  EXPECT_EQ(window.usual(), 2ms);
+  window.add(3ms, at(1ms));
+  EXPECT_EQ(window.usual(), 3ms);
+  for (int i = 0; i < 20; ++i) window.add(i % 3 == 0 ? 5ms : 4ms, at(2ms));
+  EXPECT_EQ(window.usual(), 4ms);
+  EXPECT_EQ(window.estimate(), 5ms);
+}
+
 TEST(RollingWindow, OneWildMeasurementIsAnAccidentAndTwoAreNone) {
   const struct {
     const char* what;

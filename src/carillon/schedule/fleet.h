@@ -101,6 +101,12 @@ class Fleet {
   Duration exec(ModelId model, int batch_index) const { return mirror_.exec_estimate(model, batch_index); }
   // From the start of EXEC until the client has its answer, at most.
   Duration span(ModelId model, int batch_index) const;
+  // The same where all goes as usual on that device; never more.
+  Duration usual_span(DeviceId device, ModelId model, int batch_index) const {
+    return std::min(span(model, batch_index),
+                    mirror_.margins().usual(device).span(mirror_.usual_exec(device, model, batch_index)));
+  }
+  Duration usual_dispatch(DeviceId device) const { return mirror_.margins().usual(device).dispatch; }
   // The place of the largest batch size <= requests; requests >= 1.
   int batch_index(ModelId model, std::size_t requests) const;
   int batch_size(ModelId model, int index) const {
@@ -112,6 +118,10 @@ class Fleet {
   // alive.
   TimePoint free_at(DeviceId id, TimePoint now) const {
     return alive(id) ? std::max(now, mirror_.exec(id).expected_end()) : TimePoint::max();
+  }
+  // The same where what was sent comes there as it usually does: not later.
+  TimePoint usual_free_at(DeviceId id, TimePoint now) const {
+    return alive(id) ? mirror_.usual_free_at(id, now) : TimePoint::max();
   }
   // INFERs sent and not yet reported.
   int pending(DeviceId id) const { return static_cast<int>(mirror_.exec(id).pending().size()); }

@@ -1,6 +1,7 @@
 // Estimates decide what runs, and only what runs is measured: no policy may let one wild measurement end a
 // model.
 #include <algorithm>
+#include <cmath>
 #include <deque>
 #include <optional>
 
@@ -133,8 +134,8 @@ TEST_P(OutlierTest, ADeviceThatBecameSlowIsNotGivenWhatItCannotDo) {
   EXPECT_EQ(world.late, 0U);
   world.took = 25ms;
   world.serve(10ms, 20ms, 30s);
-  EXPECT_LE(world.late, 3000U * 4 / 100)
-      << "late of 3,000: a trial a second, and what was sent before it ended";
+  EXPECT_LE(world.late, 3000U * 4 / 100 + 5)
+      << "late of 3,000: a trial a second and what was sent before it ended, and until five of ten were slow";
   world.took = 2ms;
   const TimePoint quick = world.now;
   world.serve(10ms, 20ms, 22s);
@@ -154,6 +155,25 @@ TEST_P(OutlierTest, WhatIsPromisedAllowsForWhatWasMeasured) {
   world.serve(300us, 9ms, 30s);
   EXPECT_GT(world.ran, 14'000U);
   EXPECT_LE(static_cast<double>(world.late), Margins::promised * static_cast<double>(world.ran));
+}
+
+// A machine that loses its processor now and then: margins are longer than most deadlines. Nobody else wants
+// the device, so nothing is refused that is on time where all goes as usual, and nothing waits for long.
+TEST_P(OutlierTest, AnIdleDeviceRunsWhatMarginsWouldRefuse) {
+  if (GetParam() != "clockwork" && GetParam() != "symphony") GTEST_SKIP();
+  for (const Duration gap : {100ms, 20ms, 6ms}) {
+    World world(GetParam(), live_environment());
+    world.longer = 40ms;
+    world.longer_every = 60;
+    world.serve(gap, 20ms, 4s);
+    world.ran = world.late = world.refused = 0;
+    world.serve(gap, 20ms, 20s);
+    // Of those that the stalled one kept waiting, which 40 ms bring, some are late or refused.
+    const auto came = static_cast<double>(20s / gap);
+    const double stalled = std::ceil(came / 60);
+    EXPECT_LE(static_cast<double>(world.refused), stalled * static_cast<double>(40ms / gap)) << to_ms(gap);
+    EXPECT_LE(static_cast<double>(world.late), stalled * static_cast<double>(1 + 40ms / gap)) << to_ms(gap);
+  }
 }
 
 // What is needed next is on its way when the device becomes free, not only when that is heard.

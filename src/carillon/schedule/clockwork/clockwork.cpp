@@ -59,6 +59,7 @@ void Clockwork::renew_model(const ModelChanged& event, TimePoint now, Actions& o
     }
     update_queue(model, rank);
   }
+  for (const Request& request : stragglers_.take(model)) waiting.push_back(request.id);
   while (!m.places.empty()) {
     if (state_.home(model) == model)
       displace(model, m.places.back().device, now);
@@ -122,6 +123,7 @@ TimePoint Clockwork::decide(const Event& event, TimePoint now, Actions& out) {
     run_loads(now, out);
     missed = missed_.size();
     expire(now, out);
+    expire_stragglers(now, out);
   } while (missed_.size() > missed);
   state_.unload_leaving(out);
   // A wake that comes too early does no harm, so only a nearer time is worth asking for.
@@ -143,6 +145,16 @@ void Clockwork::arrived(const RequestArrived& arrival, TimePoint now, Actions& o
   if (has_deadline(rank) && !in_time(request.model, request.deadline, now) &&
       !could_overtake(request, rank, now)) {
     TimePoint finish = would_finish(request.model, now);
+    if (finish > request.deadline && usually_in_time(request, now)) {
+      OpenRequest open{.request = request, .sequence = next_sequence_++};
+      straggle(open, *last_usual_start(request));
+      CARILLON_ASSERT(requests_.insert(request.id, open));
+      if (arrival.more)
+        gathered_.insert(request.model);
+      else
+        offer(request.model, now, out);
+      return;
+    }
     if (finish > request.deadline) {
       // A deadline may lie anywhere on the timeline.
       const Duration left = std::min(std::max(request.deadline, now), saturating_add(now, 1h)) - now;
@@ -185,7 +197,7 @@ Duration Clockwork::demand_of(const Request& request) const {
 void Clockwork::cancelled(RequestId id) {
   book_.close(id);
   const auto open = requests_.erase(id);
-  if (!open || !open->waiting) return;
+  if (!open || !open->waiting || stragglers_.erase(id)) return;
   const Request& r = open->request;
   const int rank = rank_of(r);
   CARILLON_ASSERT(models_[r.model.index()].queues[static_cast<std::size_t>(rank)].erase(
@@ -316,9 +328,15 @@ void Clockwork::expire(TimePoint now, Actions& out) {
     }
     const Waiting head = queue.head();
     queue.erase(head);
-    const auto open = requests_.erase(head.id);
-    add_demand(model, rank, -open->demand);
+    OpenRequest& waits = *requests_.find(head.id);
+    add_demand(model, rank, -waits.demand);
     update_queue(model, rank);
+    if (usually_in_time(waits.request, now)) {
+      straggle(waits, *last_usual_start(waits.request));
+      offer(model, now, out);
+      continue;
+    }
+    const auto open = requests_.erase(head.id);
     missed(open->request, now, out);
     // It may be that one could still be squeezed in if it went before all else: it is too late all the same.
     book_.refuse(head.id, Reason::deadline_passed,
@@ -338,10 +356,15 @@ void Clockwork::refuse_all(ModelId model, Reason reason, TimePoint now, Actions&
     }
     update_queue(model, rank);
   }
+  for (const Request& request : stragglers_.take(model)) {
+    requests_.erase(request.id);
+    book_.refuse(request.id, reason,
+                 reason == Reason::no_device ? TimePoint::max() : would_finish(model, now), out);
+  }
 }
 
 TimePoint Clockwork::next_wake(TimePoint now) const {
-  TimePoint at = std::min({load_wake_, expiries_.top_at(), wakes_.top_at()});
+  TimePoint at = std::min({load_wake_, expiries_.top_at(), wakes_.top_at(), stragglers_.next_end()});
   if (wide_waiting())
     if (const auto next = by_end_.upper_bound(room_seen_); next != by_end_.end())
       at = std::min(at, saturating_add(next->first, -ahead()));

@@ -19,6 +19,7 @@
 #include "carillon/schedule/scheduler.h"
 #include "carillon/schedule/state/book.h"
 #include "carillon/schedule/state/mirror.h"
+#include "carillon/schedule/state/stragglers.h"
 #include "carillon/schedule/timer_heap.h"
 
 namespace carillon::schedule {
@@ -39,6 +40,10 @@ namespace carillon::schedule {
 //
 // What a batch may outlast its estimate by, and how long an INFER and its answer are on their way, is known
 // of each device by its Margins: measured where the environment says so.
+//
+// Margins count where requests compete. One that they would refuse, and that is on time where all goes as
+// usual (medians instead of tails), runs on a device that nobody else wants: it waits among the Stragglers
+// until one has nothing better to do, or until even that would be too late.
 //
 // Where the environment says so, requests that would be late behind what a device was sent go before it,
 // where that makes nothing of it late (overtake()): what runs makes way, and goes on behind them.
@@ -141,6 +146,17 @@ class Clockwork final : public Scheduler {
   void refuse_all(ModelId model, Reason reason, TimePoint now, Actions& out);
   TimePoint next_wake(TimePoint now) const;
 
+  // stragglers.cpp: what runs on devices that nobody else wants.
+  Duration usual_span(DeviceId device, ModelId model, int batch_index) const;
+  std::optional<TimePoint> last_usual_start(const Request& request) const;
+  bool usually_in_time(const Request& request, TimePoint now) const;
+  bool unwanted(DeviceId device) const;
+  void straggle(OpenRequest& open, TimePoint last_start);
+  bool send_stragglers(DeviceId device, TimePoint now, Actions& out);
+  void expire_stragglers(TimePoint now, Actions& out);
+  template <typename Visit>
+  void visit_loaded(ModelId model, Visit&& visit) const;
+
   // infer.cpp: which batch runs next.
   void fill(DeviceId device, TimePoint now, Actions& out);
   void fill_due(TimePoint now, Actions& out);
@@ -230,6 +246,7 @@ class Clockwork final : public Scheduler {
   FairShare shares_;             // of requests with a deadline that are not best-effort
   LoadPriority needed_, spare_;  // of real-time and normal requests; of best-effort ones
   TimerHeap expiries_;           // of the queues' heads, by model and rank
+  Stragglers stragglers_;        // of real-time and normal requests
   Ready wide_;
   TimerHeap wakes_;  // by device
   // Devices that are alive, by the expected end of what they were sent; min() for the idle.

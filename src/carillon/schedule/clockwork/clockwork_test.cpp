@@ -510,9 +510,9 @@ TEST(Clockwork, LeavesRoomForWhatItSeesOfTheWayBack) {
   };
   serve(at(1s), 1, 10ms, 4ms);
   EXPECT_EQ(latest(at(2s)), 50ms - 10ms - 500us - 4500us) << "4 ms were seen, and 0.5 ms nobody sees";
-  // A request that this leaves no time for is refused when it comes.
-  serve(at(2s), 1, 10ms, 4ms);
-  hand.arrive(0, at(2s + 50ms), at(2s + 64ms));
+  // A request that this leaves no time for is refused when it comes, once it is seen to be usual.
+  serve(at(2s), 5, 10ms, 4ms);
+  hand.arrive(0, at(2s + 250ms), at(2s + 264ms));
   EXPECT_EQ(hand.sent<Refuse>().size(), 1U);
   // Where nothing was heard for a while it is tried, as told; what comes of it is believed again.
   hand.arrive(0, at(3s), at(3s + 14ms));

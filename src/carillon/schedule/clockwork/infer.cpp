@@ -69,7 +69,8 @@ void Clockwork::visit_ready(DeviceId device, std::size_t rank, Visit&& visit) co
 
 // Something waits that any device with room could be given. (Best-effort work waits for devices to be idle.)
 bool Clockwork::wide_waiting() const {
-  return !std::all_of(wide_.begin(), wide_.begin() + 4, [](const auto& queues) { return queues.empty(); });
+  return !stragglers_.empty() ||
+         !std::all_of(wide_.begin(), wide_.begin() + 4, [](const auto& queues) { return queues.empty(); });
 }
 
 // The shortest estimate for one row over the places of a model, which is somewhere.
@@ -155,7 +156,8 @@ TimePoint Clockwork::would_finish(ModelId model, TimePoint now) const {
 
 bool Clockwork::waiting(ModelId model) const {
   const auto& queues = models_[model.index()].queues;
-  return std::any_of(queues.begin(), queues.end(), [](const ModelQueue& queue) { return !queue.empty(); });
+  return stragglers_.of(model) > 0 ||
+         std::any_of(queues.begin(), queues.end(), [](const ModelQueue& queue) { return !queue.empty(); });
 }
 
 void Clockwork::add_demand(ModelId model, int rank, Duration work) {
@@ -272,13 +274,16 @@ void Clockwork::fill(DeviceId device, TimePoint now, Actions& out) {
       if (overtake(device, now, out)) continue;
       // While it is overdue only its result can tell when there will be room; that comes as an event.
       const auto& ready = ports_[device.index()].ready;
-      const bool anything =
-          !std::all_of(ready.begin(), ready.begin() + 4, [](const auto& s) { return s.empty(); });
+      const bool anything = !stragglers_.empty() || !std::all_of(ready.begin(), ready.begin() + 4,
+                                                                 [](const auto& s) { return s.empty(); });
       if (anything && !exec.overdue(now)) set_wake(device, saturating_add(free, -ahead()));
       return;
     }
     const auto choice = choose(device, free, now);
-    if (!choice) return;
+    if (!choice || is_best_effort(choice->rank)) {
+      if (send_stragglers(device, now, out)) continue;
+      if (!choice) return;
+    }
     send_infer(device, *choice, now, out);
   }
 }

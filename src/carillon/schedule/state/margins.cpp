@@ -30,7 +30,8 @@ bool TailWindow::add(double value, TimePoint now) {
   count_ = std::min(count_ + 1, capacity);
   recent_ = std::min(recent_ + 1, capacity);
   ++since_;
-  if (value <= tail_ && since_ < search_every && now - tail_at_ < longest) return false;
+  if (value <= tail_ && since_ < search_every && count_ > search_every && now - tail_at_ < longest)
+    return false;
   since_ = 0;
   std::array<Value, capacity> sorted;
   const auto end = std::copy_if(values_.begin(), values_.begin() + static_cast<std::ptrdiff_t>(count_),
@@ -43,12 +44,17 @@ bool TailWindow::add(double value, TimePoint now) {
   });
   tail_ = at->value;
   tail_at_ = at->at;
+  // Below it lies what is smaller.
+  const auto middle = sorted.begin() + (at - sorted.begin()) / 2;
+  std::nth_element(sorted.begin(), middle, at + 1,
+                   [](const Value& a, const Value& b) { return a.value < b.value; });
+  usual_ = middle->value;
   return true;
 }
 
 void Margins::start(DeviceId device, bool alive) {
   if (devices_.size() <= device.index()) devices_.resize(device.index() + 1);
-  devices_[device.index()] = Device{.alive = alive, .now = told_};
+  devices_[device.index()] = Device{.alive = alive, .now = told_, .usual = told_};
   find_bounds();
 }
 
@@ -72,13 +78,15 @@ bool Margins::observe(DeviceId id, const Execution& e) {
   d.now.dispatch = measured(d.dispatch, told_.dispatch);
   d.now.answer = told_.client + measured(d.answer, told_.answer - told_.client);
   d.now.overrun = d.overrun.known() ? d.overrun.tail() : std::max(d.overrun.tail(), told_.overrun);
+  // A doubt leaves them as they were until there are some values again.
+  if (d.dispatch.some()) d.usual.dispatch = from_ns(d.dispatch.usual());
+  if (d.answer.some()) d.usual.answer = told_.client + from_ns(d.answer.usual());
+  if (d.overrun.some()) d.usual.overrun = d.overrun.usual();
   // Small steps are saved up, so that what is made of the margins is not made anew at every report.
-  if (!differs(d.now, before)) {
-    d.now = before;
-    return false;
-  }
-  find_bounds();
-  return true;
+  const bool changed = differs(d.now, before);
+  if (!changed) d.now = before;
+  if (changed) find_bounds();
+  return changed;
 }
 
 bool Margins::doubt(Duration left, Duration exec, TimePoint now) {
@@ -89,8 +97,11 @@ bool Margins::doubt(Duration left, Duration exec, TimePoint now) {
     const bool worse =
         d.now.dispatch > told_.dispatch || d.now.answer > told_.answer || d.now.overrun > told_.overrun;
     if (!d.alive || !worse || now - d.heard < std::max(d.patience, 2 * d.longest)) continue;
-    d = Device{
-        .alive = true, .now = told_, .heard = now, .patience = std::min(2 * d.patience, most_patience)};
+    d = Device{.alive = true,
+               .now = told_,
+               .usual = d.usual,
+               .heard = now,
+               .patience = std::min(2 * d.patience, most_patience)};
     any = true;
   }
   if (any) find_bounds();

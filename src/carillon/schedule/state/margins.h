@@ -17,7 +17,8 @@ namespace carillon::schedule {
 class TailWindow {
  public:
   static constexpr std::size_t capacity = 512;
-  static constexpr std::size_t enough = 64;  // values before which it says nothing
+  static constexpr std::size_t enough = 64;  // values before which its tail says nothing
+  static constexpr std::size_t few = 4;      // likewise its median: no fewer can outvote one that is odd
   // A stall is forgotten after so long, however few values come: with 50 a second and more it changes
   // nothing.
   static constexpr Duration longest = 10s;
@@ -25,10 +26,13 @@ class TailWindow {
   // `exceeded` in [0, 1): the share of values that may be larger.
   explicit TailWindow(double exceeded) : exceeded_(exceeded) {}
   // `now` never goes back. True where tail() may have changed: it is found anew at every sixteenth value, at
-  // once for one above it, and where the one that it is has become too old.
+  // once for one above it, where the one that it is has become too old, and at each of the first sixteen.
   bool add(double value, TimePoint now);
   bool known() const { return recent_ >= enough; }
+  bool some() const { return recent_ >= few; }
   double tail() const { return tail_; }
+  // The median of the same values, found with it.
+  double usual() const { return usual_; }
 
  private:
   struct Value {
@@ -39,7 +43,7 @@ class TailWindow {
   std::vector<Value> values_;  // a ring; none before the first
   std::size_t count_ = 0, next_ = 0, since_ = 0;
   std::size_t recent_ = 0;  // of them, those that are not too old; of the last search, and what came since
-  double tail_ = 0;
+  double tail_ = 0, usual_ = 0;
   TimePoint tail_at_;
 };
 
@@ -82,6 +86,9 @@ class Margins {
   bool doubt(Duration left, Duration exec, TimePoint now);
 
   const Environment& at(DeviceId device) const { return devices_[device.index()].now; }
+  // What the device usually needs: medians where at() has the quantiles that are promised, and what was told
+  // until there are some values. For work that nobody stands to lose by. After a doubt at() may be less.
+  const Environment& usual(DeviceId device) const { return devices_[device.index()].usual; }
   // The largest of each over the devices that are alive; what was told where none is.
   const Environment& worst() const { return worst_; }
   // The smallest of each over them: what nobody can do better than.
@@ -91,7 +98,7 @@ class Margins {
   static constexpr Duration least_patience = 100ms, most_patience = 1s;
   struct Device {
     bool alive = false;
-    Environment now;
+    Environment now, usual;
     TimePoint heard;                     // of anything; or when it started anew
     Duration patience = least_patience;  // from then until it may be doubted
     Duration longest{0};                 // EXEC of late: while one such runs, nothing is heard

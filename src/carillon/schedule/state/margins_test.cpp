@@ -143,9 +143,9 @@ TEST(Margins, KeepWhatTheyPromise) {
   EXPECT_LT(beyond, runs * Margins::promised);
 }
 
-// Runs of microseconds and of a second on one device, whose threads lose their processor for milliseconds now and then:
-// what that does to the short ones says nothing of the long ones. Both are kept within what was promised, and a long
-// one is not taken to last many times as long.
+// Runs of microseconds and of a second on one device, whose threads lose their processor for milliseconds now
+// and then: what that does to the short ones says nothing of the long ones. Both are kept within what was
+// promised, and a long one is not taken to last many times as long.
 TEST(Margins, WhatShortRunsSufferIsNotForetoldOfLongOnes) {
   for (const Duration shortest : {Duration{0}, Duration{4ms}}) {
     Environment live = told;
@@ -244,6 +244,26 @@ TEST(Margins, WhatElseWasDoneBesideTheBatchIsNotItsOverrun) {
   }
   EXPECT_LT(m.at(first).overrun, 0.001);
   EXPECT_LT(m.at(first).answer, 1ms);
+}
+
+// Medians: what is odd does not count, and what is usual does once it was seen a few times.
+TEST(Margins, WhatIsUsual) {
+  Margins margins = started();
+  EXPECT_EQ(margins.usual(first).dispatch, told.dispatch) << "as told";
+  for (int i = 0; i < 3; ++i) margins.observe(first, execution(2ms, 1.2, 3ms));
+  EXPECT_EQ(margins.usual(first).dispatch, told.dispatch) << "three may all be odd";
+  margins.observe(first, execution(2ms, 1.2, 3ms));
+  EXPECT_EQ(margins.usual(first).dispatch, 2ms);
+  EXPECT_EQ(margins.usual(first).answer, 200us + 3ms);
+  EXPECT_NEAR(margins.usual(first).overrun, 0.2, 1e-6);
+  for (int i = 0; i < 100; ++i) margins.observe(first, execution(i % 5 == 0 ? 90ms : 100us, 1, 300us));
+  EXPECT_EQ(margins.usual(first).dispatch, 100us);
+  EXPECT_EQ(margins.usual(first).answer, 200us + 300us);
+  EXPECT_EQ(margins.at(first).dispatch, 90ms);
+  // A doubt forgets what was promised, which is what it is for, and not what is usual.
+  ASSERT_TRUE(margins.doubt(50ms, 1ms, TimePoint{10s}));
+  EXPECT_EQ(margins.at(first).dispatch, told.dispatch);
+  EXPECT_EQ(margins.usual(first).dispatch, 100us);
 }
 
 }  // namespace

@@ -57,6 +57,11 @@ class MeasuredTimes {
     }
   }
 
+  // The medians of what of() gives the largest of.
+  Duration usual(const ModelInfo& model, std::size_t index) const {
+    const auto found = const_cast<MeasuredTimes*>(this)->at(index);
+    return found == windows_.end() || found->first != index ? of(model, index) : found->second.usual();
+  }
   // When a batch size was measured last, TimePoint::min() where it never was; and its seed counts again.
   TimePoint newest_at(std::size_t index) const {
     const auto found = const_cast<MeasuredTimes*>(this)->at(index);
@@ -65,8 +70,7 @@ class MeasuredTimes {
   template <typename Changed>
   void reset(const ModelInfo& model, std::size_t index, TimePoint now, Changed&& changed) {
     const auto found = at(index);
-    if (found != windows_.end() && found->first == index)
-      found->second.reset(model.batches[index].exec, now);
+    if (found != windows_.end() && found->first == index) found->second.reset(model.batches[index].exec, now);
     set(index, model.batches[index].exec, changed);
   }
   // How many times its seed the smallest batch is expected to take.

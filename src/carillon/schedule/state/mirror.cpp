@@ -242,6 +242,16 @@ ActionId Mirror::begin_infer(DeviceId id, ModelId model, int batch_index, std::v
   return send_infer(std::move(infer), {earliest, latest}, dispatch);
 }
 
+TimePoint Mirror::usual_free_at(DeviceId id, TimePoint now) const {
+  const Executor& exec = this->exec(id);
+  TimePoint free = exec.free_from();
+  for (const Executor::Pending& pending : exec.pending()) {
+    const TimePoint there = saturating_add(pending.order, margins_.usual(id).dispatch);
+    free = std::max(saturating_add(std::max(free, there), pending.expected), now);
+  }
+  return std::clamp(free, now, exec.free_at(now));
+}
+
 std::optional<Overtaking> Mirror::overtaking(DeviceId id, std::size_t place, TimePoint now) const {
   const Device& d = device(id);
   if (!d.alive || place >= d.exec.pending().size()) return std::nullopt;
@@ -395,9 +405,10 @@ void Mirror::finish_infer(const ActionDone& done, SentAction& sent, TimePoint no
 }
 
 // The first that the device ran with another number of threads: nothing that was measured before tells what
-// it does from now on. The best guess is that all takes as many times its seed as this did. One run may be odd,
-// and so may what one model took before: no more than twice what the numbers of threads account for is
-// believed, of the median model's pace and of each model's own. O(models x batch sizes); widths change seldom.
+// it does from now on. The best guess is that all takes as many times its seed as this did. One run may be
+// odd, and so may what one model took before: no more than twice what the numbers of threads account for is
+// believed, of the median model's pace and of each model's own. O(models x batch sizes); widths change
+// seldom.
 void Mirror::begin_other_pace(SentAction& sent, const ActionDone& done, TimePoint now) {
   margins_.start(sent.device, true);
   sent.margins = sent.other_estimates = true;
@@ -415,8 +426,7 @@ void Mirror::begin_other_pace(SentAction& sent, const ActionDone& done, TimePoin
   }
   const Duration seed =
       models_[sent.model.index()].info.batches[static_cast<std::size_t>(sent.batch_index)].exec;
-  const double speed =
-      std::clamp(MeasuredTimes::times_seed(done.duration, seed), usual / most, usual * most);
+  const double speed = std::clamp(MeasuredTimes::times_seed(done.duration, seed), usual / most, usual * most);
   for (Model& m : models_) {
     if (!m.served) continue;
     MeasuredTimes* own = &m.times;

@@ -158,6 +158,13 @@ class Mirror {
   Duration exec_estimate(DeviceId device, ModelId model, int batch_index) const {
     return times(device, model).of(models_[model.index()].info, static_cast<std::size_t>(batch_index));
   }
+  // What it usually takes, which is never more: the median where exec_estimate() is the largest.
+  Duration usual_exec(DeviceId device, ModelId model, int batch_index) const {
+    return times(device, model).usual(models_[model.index()].info, static_cast<std::size_t>(batch_index));
+  }
+  // When everything that was sent to the device will have ended where it comes there as it usually does; not
+  // before `now`, nor after exec().free_at(now). O(pending).
+  TimePoint usual_free_at(DeviceId device, TimePoint now) const;
   // All of them by batch index; empty where the model never ran (on the device): its seeds count.
   std::span<const Duration> exec_estimates(DeviceId device, ModelId model) const {
     return times(device, model).all();

@@ -86,12 +86,16 @@ void BatchPlan::plan(TimePoint now, std::size_t devices, const std::vector<Model
   } else {
     for (Model& m : models_) m.arrived = 0;
   }
+  const bool known = last_ != TimePoint::min();
   last_ = now;
   const auto room = static_cast<double>(devices);
   for (Model& m : models_) m.limit = 0;
   const double all = needed(1, machines);
   demand_ = devices == 0 ? 0 : all / room;
   contention_ = chance_to_wait(all, devices);
+  double eager = 0;
+  for (std::size_t i = 0; i < models_.size(); ++i) eager += models_[i].rate * to_seconds(machines[i].exec(0));
+  eager_contention_ = known ? chance_to_wait(eager, devices) : 1;
   wait_ = Duration{0};
   if (devices == 0) return;
   if (all > room) {

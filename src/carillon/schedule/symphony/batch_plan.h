@@ -48,6 +48,8 @@ class BatchPlan {
   // The chance that a batch finds all devices busy, if the planned batches came at random: Erlang's C
   // formula. 1 where the rates need more device time than there is.
   double contention() const { return contention_; }
+  // The same if each request ran by itself. 1 until rates were measured.
+  double eager_contention() const { return eager_contention_; }
   // Which wait for a device is exceeded by no more than `exceeded` of batches, if planned batches came at
   // random and took times around that of the longest: the M/M/N queue's. max() where the rates need more than
   // there is.
@@ -79,7 +81,7 @@ class BatchPlan {
   std::vector<Model> models_;
   double demand_ = 0;
   double each_ = 0;
-  double contention_ = 0;
+  double contention_ = 0, eager_contention_ = 1;
   Duration wait_{0};
 };
 

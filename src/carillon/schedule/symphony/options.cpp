@@ -14,6 +14,7 @@ struct Setting {
 constexpr Setting settings[] = {
     {"hold", &SymphonyOptions::hold, 0, 1},
     {"least_gain", &SymphonyOptions::least_gain, 0, 10},
+    {"leisure", &SymphonyOptions::leisure, 0, 1},
     {"waste", &SymphonyOptions::waste, 0, 1e6},
     {"value", &SymphonyOptions::value, 0, 1e6},
     {"spare", &SymphonyOptions::spare, 0, 1},

@@ -45,6 +45,11 @@ struct SymphonyOptions {
   // time by more than this share: where batching gains nothing, waiting only makes answers later.
   double least_gain = 0.005;
 
+  // Nothing is deferred while at least half of the devices are free and fewer than this share of requests
+  // would find all of them busy if each ran by itself: nobody needs the device time that larger batches would
+  // save. 0: batches wait whatever the load.
+  double leisure = 0.5;
+
   // Under overload a batch is put back, among those that may run, by so many times the device time that it
   // takes beyond what its requests would take in batches of the planned size. 0: the most urgent goes first.
   double waste = 2;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -35,8 +37,32 @@ class RankMachine {
   // When a device can next be matched, as far as is known; max() for never.
   TimePoint device_at(TimePoint now) const { return free_.empty() ? busy_.top_at() : now; }
 
+  // When a device comes to be free next.
+  TimePoint device_wake_at(TimePoint now) const { return std::max(busy_.top_at(), now + Duration{1}); }
+
   // When match() could find something next, as far as is known; max() for never.
   TimePoint wake_at() const;
+
+  // Devices that are free, as far as is known.
+  std::size_t free_count(TimePoint now) const {
+    std::size_t found = free_.size();
+    busy_.visit_first(busy_.size(), saturating_add(now, Duration{1}), [&](std::uint32_t) { ++found; });
+    return found;
+  }
+  // Candidates that have no device yet and may run before that; so many at most.
+  std::size_t candidates_before(TimePoint until, std::size_t most) const {
+    std::size_t found = std::min(ready_.size(), most);
+    waiting_.visit_first(most - found, until, [&](std::uint32_t) { ++found; });
+    return found;
+  }
+  // Calls visit(device) for the devices of the smallest ids that match() found free and nobody took: so many
+  // at most, and until it returns false.
+  template <typename Visit>
+  void visit_free(std::size_t most, Visit&& visit) const {
+    bool on = true;
+    free_.visit_first(most, TimePoint::max(),
+                      [&](std::uint32_t device) { on = on && visit(DeviceId{device}); });
+  }
 
   // One match that is due at `now`, if there is any: call it until there is none. `can_run(device, model)`
   // tells whether the weights are there.

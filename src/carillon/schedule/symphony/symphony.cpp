@@ -12,6 +12,9 @@ namespace {
 constexpr Duration horizon = std::chrono::minutes{1};
 // Models that are looked at when a batch is sent, those in the greatest hurry first: bounds the work.
 constexpr std::size_t models_spared = 16;
+// Stragglers, and devices for them, that are looked at: likewise. Where more wait, devices have no time to
+// spare.
+constexpr std::size_t stragglers_looked_at = 32, devices_looked_at = 8;
 
 }  // namespace
 
@@ -39,6 +42,7 @@ void Symphony::model_changed(const ModelChanged& change, TimePoint now, Actions&
   } else {
     symphony::ModelMachine renewed(*change.info, fleet_.environment());
     for (const Request& request : machines_[model.index()].queue()) renewed.enqueue(request);
+    for (const Request& request : stragglers_.take(model)) renewed.enqueue(request);
     machines_[model.index()] = std::move(renewed);
     plan_.renew_model(model);
     prepare(model);
@@ -57,6 +61,7 @@ TimePoint Symphony::decide(const Event& event, TimePoint now, Actions& out) {
     done(*report, now, out);
   } else if (const auto* gone = std::get_if<RequestCancelled>(&event)) {
     book_.close(gone->request);
+    if (stragglers_.erase(gone->request)) return asked_wake_;
     if (machines_[gone->model.index()].remove(gone->request))
       update(gone->model, now, out);
     else
@@ -68,7 +73,7 @@ TimePoint Symphony::decide(const Event& event, TimePoint now, Actions& out) {
     for (Fleet::Flight& flight : lost) give_back(flight, Book::Failure::lost, now, out);
     for (std::size_t i = 0; i < machines_.size(); ++i) {
       const ModelId model{static_cast<std::uint32_t>(i)};
-      if (machines_[i].queue().empty()) continue;
+      if (machines_[i].queue().empty() && stragglers_.of(model) == 0) continue;
       if (!fleet_.want(model, now, out)) refuse_all(model, Reason::no_device, out);
       update(model, now, out);
     }
@@ -144,7 +149,9 @@ TimePoint Symphony::asks_at(ModelId model, const symphony::Candidate& candidate,
                  head.deadline == TimePoint::max() ? options_.longest_wait : Duration::max());
     return std::clamp(saturating_add(head.arrival, wait), soonest, std::max(soonest, candidate.latest));
   }
-  if (fleet_.short_of_memory() || growing_is_useless(model, candidate.size)) return soonest;
+  if (fleet_.short_of_memory() || (leisurely() && 2 * rank_.free_count(now) >= fleet_.alive_count()) ||
+      growing_is_useless(model, candidate.size))
+    return soonest;
   return machine.asks_at(now, waits_.lead(model, plan_.wait(), now), options_.longest_wait);
 }
 
@@ -193,10 +200,16 @@ void Symphony::refuse_all(ModelId model, Reason reason, Actions& out) {
   auto& machine = machines_[model.index()];
   for (const Request& request : machine.queue()) book_.refuse(request.id, reason, TimePoint::max(), out);
   machine.clear();
+  for (const Request& request : stragglers_.take(model))
+    book_.refuse(request.id, reason, TimePoint::max(), out);
 }
 
 void Symphony::refuse_dropped(TimePoint now, Actions& out) {
-  for (const Request& request : dropped_) refuse(request, now, out);
+  for (const Request& request : dropped_)
+    if (const auto last_start = usually_in_time(request, now))
+      stragglers_.insert({*last_start, next_sequence_++, request});
+    else
+      refuse(request, now, out);
   dropped_.clear();
 }
 
@@ -229,9 +242,80 @@ void Symphony::run_due(TimePoint now, Actions& out) {
     inform_device(grant->device, now);
     update(grant->model, now, out);
   }
+  if (!stragglers_.empty()) run_stragglers(now, out);
   fleet_.load_for_waiting(now, out);
-  const TimePoint wake = std::min({rank_.wake_at(), refresh_.top_at(), fleet_.wake_at()});
+  const TimePoint wake =
+      std::min({rank_.wake_at(), refresh_.top_at(), fleet_.wake_at(), stragglers_.next_end(),
+                stragglers_.empty() ? TimePoint::max() : rank_.device_wake_at(now)});
   if (wake < asked_wake_) asked_wake_ = std::max(wake, now + Duration{1});
+}
+
+// The last start with which the request is on time where all goes as usual: where some device that has its
+// model, and that nobody waits for, could start it by then, behind what it was sent and the stragglers that
+// are there.
+std::optional<TimePoint> Symphony::usually_in_time(const Request& request, TimePoint now) const {
+  if (stragglers_.size() >= stragglers_looked_at || !leaves_room(now + Duration{1})) return std::nullopt;
+  const ModelId model = request.model;
+  const int size = fleet_.batch_index(model, stragglers_.of(model) + 1);
+  std::optional<TimePoint> last;
+  const auto look = [&](DeviceId device) {
+    if (!fleet_.loaded(device, model) || fleet_.pending(device) > 1) return true;
+    TimePoint start = std::max(fleet_.usual_free_at(device, now), now + fleet_.usual_dispatch(device));
+    for (const auto& other : stragglers_)
+      if (other.request.model != model) start += fleet_.usual_span(device, other.request.model, 0);
+    const TimePoint end = start + fleet_.usual_span(device, model, size);
+    if (end > request.deadline || !leaves_room(end)) return true;
+    last = saturating_add(request.deadline, -fleet_.usual_span(device, model, 0));
+    return false;
+  };
+  rank_.visit_free(devices_looked_at, look);
+  for (std::uint32_t i = 0; !last && i < std::min(fleet_.device_count(), devices_looked_at); ++i)
+    look(DeviceId{i});
+  return last;
+}
+
+// There is a device for each candidate that may run before `end`, and one more: none of those that are
+// deferred would wait for a straggler.
+bool Symphony::leaves_room(TimePoint end) const {
+  std::size_t free = 0;
+  rank_.visit_free(devices_looked_at, [&](DeviceId) {
+    ++free;
+    return true;
+  });
+  return rank_.candidates_before(end, devices_looked_at) < std::max<std::size_t>(free, 1);
+}
+
+// Gives them the devices that no candidate took, and refuses those that would be late even so.
+void Symphony::run_stragglers(TimePoint now, Actions& out) {
+  while (true) {
+    std::vector<DeviceId> free;
+    rank_.visit_free(devices_looked_at, [&](DeviceId device) {
+      free.push_back(device);
+      return true;
+    });
+    bool sent = false;
+    for (const DeviceId device : free) sent = send_stragglers(device, now, out) || sent;
+    if (!sent) break;
+  }
+  while (const auto late = stragglers_.expire(now)) refuse(late->request, now, out);
+}
+
+bool Symphony::send_stragglers(DeviceId device, TimePoint now, Actions& out) {
+  if (fleet_.overdue(device, now) || !leaves_room(now + Duration{1})) return false;
+  const TimePoint start = std::max(fleet_.usual_free_at(device, now), now + fleet_.usual_dispatch(device));
+  auto batch = stragglers_.first_batch(
+      start, stragglers_looked_at,
+      [&](ModelId model) -> std::span<const BatchProfile> {
+        if (!fleet_.loaded(device, model) || !leaves_room(start + fleet_.usual_span(device, model, 0)))
+          return {};
+        return fleet_.model(model).batches;
+      },
+      [&](ModelId model, int index) { return fleet_.usual_span(device, model, index); });
+  if (!batch) return false;
+  const Window window{std::max(now, start - fleet_.environment().dispatch), batch->latest};
+  fleet_.send(device, batch->model, batch->index, std::move(batch->requests), window, now, out);
+  inform_device(device, now);
+  return true;
 }
 
 // The batch that the device gets may make others late: how large it can be so that those are not which take
@@ -304,6 +388,20 @@ void Symphony::done(const ActionDone& event, TimePoint now, Actions& out) {
     give_back(flight, Book::failure_of(event.status), now, out);
   }
   inform_device(flight.device, now);
+  if (leisurely()) ask_anew(now);
+}
+
+// A device has come to be free that nobody may need: those in the greatest hurry ask for it.
+void Symphony::ask_anew(TimePoint now) {
+  std::vector<ModelId> waiting;
+  refresh_.visit_first(models_spared, TimePoint::max(),
+                       [&](std::uint32_t key) { waiting.push_back(ModelId{key}); });
+  for (const ModelId model : waiting) {
+    auto candidate = machines_[model.index()].candidate();
+    if (!candidate) continue;
+    candidate->exec_at = asks_at(model, *candidate, now);
+    rank_.inform_candidate(model, candidate);
+  }
 }
 
 void Symphony::margins_changed() {

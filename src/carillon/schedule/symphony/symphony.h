@@ -1,11 +1,14 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
 #include "carillon/schedule/fleet.h"
 #include "carillon/schedule/scheduler.h"
 #include "carillon/schedule/state/book.h"
+#include "carillon/schedule/state/stragglers.h"
 #include "carillon/schedule/symphony/batch_plan.h"
 #include "carillon/schedule/symphony/device_waits.h"
 #include "carillon/schedule/symphony/model_machine.h"
@@ -18,7 +21,9 @@ namespace carillon::schedule {
 // frontrun moment d - l(b+1), from which on one more request would make it late, and runs by d - l(b) on the
 // free device with the smallest id. Both of its state machines are driven here in one thread.
 //
-// Beyond the paper: a batch asks for a device before its frontrun moment where it would otherwise often come
+// Beyond the paper: nothing is deferred while devices have more time than all requests need one by one
+// (SymphonyOptions::leisure), and what the margins would refuse runs on a device that nobody else wants
+// (Stragglers). A batch asks for a device before its frontrun moment where it would otherwise often come
 // too late (DeviceWaits); batch sizes are planned from the models' rates (BatchPlan), and heads are dropped
 // only where that serves more. Classes and priorities are ignored. Requests without a deadline
 // (TimePoint::max()) run when no other waits: at once where no request with a deadline came lately
@@ -50,6 +55,12 @@ class Symphony final : public Scheduler {
   void refuse(const Request& request, TimePoint now, Actions& out);
   void refuse_all(ModelId model, Reason reason, Actions& out);
   void refuse_dropped(TimePoint now, Actions& out);
+  std::optional<TimePoint> usually_in_time(const Request& request, TimePoint now) const;
+  bool leaves_room(TimePoint end) const;
+  bool leisurely() const { return !options_.timeout && plan_.eager_contention() < options_.leisure; }
+  void ask_anew(TimePoint now);
+  bool send_stragglers(DeviceId device, TimePoint now, Actions& out);
+  void run_stragglers(TimePoint now, Actions& out);
   void prepare(ModelId model);
   void replan(TimePoint now, Actions& out);
   void run_due(TimePoint now, Actions& out);
@@ -63,6 +74,8 @@ class Symphony final : public Scheduler {
   TimerHeap refresh_;                          // models whose candidate has to be found anew
   TimePoint last_in_time_ = TimePoint::min();  // when a request with a deadline came
   Book book_;
+  Stragglers stragglers_;
+  std::uint64_t next_sequence_ = 0;
   std::vector<Request> dropped_;  // scratch
   std::vector<DeviceId> taken_;   // scratch of spare_others()
   TimePoint asked_wake_ = TimePoint::max();
