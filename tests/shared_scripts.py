@@ -4,11 +4,6 @@
 
 trains a little and writes the final weights to OUT. Tensors are of 64 KiB and more, so that lanes have something
 to hold.
-
-    shared_scripts.py -
-
-does so for each line "KIND OUT" that it reads, in a process forked for it, and answers with its exit status: most of
-the time of a script goes on importing torch.
 """
 
 from __future__ import annotations
@@ -289,28 +284,12 @@ KINDS = {f.__name__: f for f in (plain, amp, accumulation, gan, lbfgs, step_in_b
                                  compiled, forked_loaders, evaluation, resume, lightning, trainer, by_hand, forks)}
 
 
-def train(kind, out):
+if __name__ == "__main__":
+    _, kind, out = sys.argv
     torch.set_num_threads(1)
     torch.manual_seed(11)
     trained = KINDS[kind](out)
     torch.save([p.detach() for p in trained.parameters()], out)
-
-
-def fork_for_each_line():
-    torch.optim.Adam(network().parameters())  # imports what optimizers need
-    for line in sys.stdin:
-        child = os.fork()
-        if child == 0:
-            train(*line.split())
-            sys.exit()
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-
-
-if __name__ == "__main__":
-    if sys.argv[1:] == ["-"]:
-        fork_for_each_line()
-    else:
-        train(*sys.argv[1:])
     if os.environ.get("SHOW_COUNTERS"):
         import json
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from forked_scripts import RunServer, ScriptServer
 from scripted_broker import BUSY, EPHEMERAL, ITERATIONS, RUN, ScriptedBroker
 
 torch = pytest.importorskip("torch", reason="the client's tests run PyTorch scripts: tools/setup --with-training")
@@ -42,13 +43,26 @@ def python(*arguments, longest=300, **more) -> subprocess.CompletedProcess:
                           text=True, timeout=longest)
 
 
-def shared(socket, *arguments, **more) -> subprocess.CompletedProcess:
+def shared_anew(socket, *arguments, **more) -> subprocess.CompletedProcess:
+    """By the command, from the start of its Python on."""
     return python("-m", "carillon", "run", "--socket", socket, *arguments, **more)
 
 
-def start(socket, *arguments, **more) -> subprocess.Popen:
-    return subprocess.Popen([sys.executable, "-m", "carillon", "run", "--socket", str(socket), *map(str, arguments)],
-                            env=environment(**more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+@pytest.fixture(scope="session")
+def forked():
+    server = RunServer(environment())
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def shared(forked):
+    return forked.run_job
+
+
+@pytest.fixture
+def start(forked):
+    return forked.start_job
 
 
 def write(path: Path, text: str) -> Path:
@@ -62,25 +76,26 @@ def same(a: Path, b: Path) -> bool:
 
 
 @pytest.fixture(scope="session")
-def alone(tmp_path_factory):
+def alone_scripts():
+    """Runs scripts that share nothing."""
+    server = ScriptServer(environment())
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def alone(alone_scripts, tmp_path_factory):
     """The weights of a kind of script that shares nothing."""
     folder, done = tmp_path_factory.mktemp("alone"), {}
-    with (folder / "said").open("w+") as said, \
-         subprocess.Popen([sys.executable, str(SCRIPTS), "-"], env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                          stderr=said, text=True) as scripts:
 
-        def weights(kind: str) -> Path:
-            if kind not in done:
-                out = folder / kind
-                print(kind, out, file=scripts.stdin, flush=True)
-                while (status := scripts.stdout.readline().strip()) != "0":  # between what scripts say
-                    assert status and not status.lstrip("-").isdecimal(), (folder / "said").read_text()[-3000:]
-                done[kind] = out
-            return done[kind]
+    def weights(kind: str) -> Path:
+        if kind not in done:
+            ended = alone_scripts.run(SCRIPTS, kind, folder / kind, environment=environment())
+            assert ended.returncode == 0, ended.stderr[-3000:]
+            done[kind] = folder / kind
+        return done[kind]
 
-        yield weights
-        scripts.stdin.close()
-        scripts.wait(60)
+    return weights
 
 
 # A plain loop, for what looks at the client rather than at a kind of script.
@@ -101,13 +116,14 @@ compiler.disable, compiler.graph_break = lambda f, *_, **__: f, lambda: None
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_weights_are_those_of_the_script_alone(kind, alone, tmp_path):
+def test_weights_are_those_of_the_script_alone(shared, kind, alone, tmp_path):
     if kind in ("lightning", "trainer"):
         pytest.importorskip({"lightning": "lightning", "trainer": "accelerate"}[kind],
                             reason="tools/setup --with-training")
     want = alone(kind)
     with ScriptedBroker(tmp_path / "s", new_lane_every=7) as broker:
-        ended = shared(tmp_path / "s", SCRIPTS, kind, tmp_path / "out", SHOW_COUNTERS="1")
+        run = shared_anew if kind == "plain" else shared
+        ended = run(tmp_path / "s", SCRIPTS, kind, tmp_path / "out", SHOW_COUNTERS="1")
         assert ended.returncode == 0, ended.stderr[-3000:]
         assert same(want, tmp_path / "out")
         counters = json.loads(ended.stdout.strip().splitlines()[-1])
@@ -121,11 +137,11 @@ def test_weights_are_those_of_the_script_alone(kind, alone, tmp_path):
 def test_a_wrong_boundary_without_rescue_is_found(alone, tmp_path):
     """The test above can fail."""
     with ScriptedBroker(tmp_path / "s"):
-        ended = shared(tmp_path / "s", SCRIPTS, "plain", tmp_path / "out", CARILLON_SHIM_PLANT="early")
+        ended = shared_anew(tmp_path / "s", SCRIPTS, "plain", tmp_path / "out", CARILLON_SHIM_PLANT="early")
         assert ended.returncode != 0 or not same(alone("plain"), tmp_path / "out")
 
 
-def test_survivors_are_copied_at_first_and_known_then(tmp_path):
+def test_survivors_are_copied_at_first_and_known_then(shared, tmp_path):
     """What outlives its iteration is taken from private memory once it is known to."""
     script = write(tmp_path / "a.py", LOOP + """
 import carillon
@@ -179,7 +195,7 @@ print(lost, carillon.counters()["rescued"])
 """
 
 
-def test_what_another_thread_writes_as_its_job_leaves_the_lane_is_not_lost(tmp_path):
+def test_what_another_thread_writes_as_its_job_leaves_the_lane_is_not_lost(shared, tmp_path):
     """Seen to fail, in two of three rescues, where what lives on is copied elsewhere and moved back."""
     with ScriptedBroker(tmp_path / "s", lane=64 << 20):
         ended = shared(tmp_path / "s", write(tmp_path / "a.py", WRITER))
@@ -188,7 +204,7 @@ def test_what_another_thread_writes_as_its_job_leaves_the_lane_is_not_lost(tmp_p
         assert rescued >= 15 and lost == 0
 
 
-def test_a_script_that_closes_all_descriptors_goes_on_alone(tmp_path):
+def test_a_script_that_closes_all_descriptors_goes_on_alone(shared, tmp_path):
     """And none of its own files, which get the same numbers, is written to, mapped or closed."""
     script = write(tmp_path / "a.py", LOOP + """
 for _ in range(8): iteration()
@@ -207,7 +223,7 @@ print("done")
         broker.wait_for(lambda: broker.jobs[0].over.is_set())
 
 
-def test_what_a_job_becomes_by_exec_is_a_job(tmp_path):
+def test_what_a_job_becomes_by_exec_is_a_job(shared, tmp_path):
     script = write(tmp_path / "a.py", LOOP + """
 for _ in range(5): iteration()
 o.zero_grad(); held = m[0](x)  # within an iteration
@@ -253,7 +269,7 @@ print(after - before)
 def test_what_the_broker_is_told(tmp_path):
     with ScriptedBroker(tmp_path / "s") as broker:
         script = write(tmp_path / "job.py", LOOP + "import carillon\ncarillon.remaining(7)\nfor _ in range(20): iteration()")
-        ended = shared(tmp_path / "s", "--name", "thé", "--weight", "2.5", "--persistent", "1M", "--remaining", "9",
+        ended = shared_anew(tmp_path / "s", "--name", "thé", "--weight", "2.5", "--persistent", "1M", "--remaining", "9",
                        script)
         assert ended.returncode == 0, ended.stderr
         (job,) = broker.jobs
@@ -270,7 +286,7 @@ def test_what_the_broker_is_told(tmp_path):
         assert 64 * 320 * 4 <= job.u64(EPHEMERAL) < 1 << 24
 
 
-def test_a_lane_that_is_too_small_is_asked_to_grow(tmp_path):
+def test_a_lane_that_is_too_small_is_asked_to_grow(shared, tmp_path):
     with ScriptedBroker(tmp_path / "s", lane=1 << 20) as broker:
         script = write(tmp_path / "a.py", LOOP + """
 for i in range(20):
@@ -284,7 +300,7 @@ for i in range(20):
         assert asked and asked == sorted(asked) and 19 * (4 << 20) <= asked[-1] < 40 * (4 << 20)
 
 
-def test_an_evicted_job_sees_no_memory_and_ends_with_the_reason(tmp_path):
+def test_an_evicted_job_sees_no_memory_and_ends_with_the_reason(shared, tmp_path):
     with ScriptedBroker(tmp_path / "s", evict_ask="the device is full"):
         script = write(tmp_path / "a.py", LOOP + """
 try:
@@ -305,7 +321,7 @@ print("never")
 @pytest.mark.parametrize("options, wanted", [
     ({"refuse": "too large"}, ["refused", "too large", "64.0 MiB", "32.0 MiB"]),
     ({"version": 1}, ["version 1", "version 2"])])
-def test_who_is_not_taken_is_told_why(tmp_path, options, wanted):
+def test_who_is_not_taken_is_told_why(shared, tmp_path, options, wanted):
     with ScriptedBroker(tmp_path / "s", **options):
         ended = shared(tmp_path / "s", write(tmp_path / "a.py", LOOP + "iteration(); print('never')"))
         assert ended.returncode == 1 and "never" not in ended.stdout
@@ -315,10 +331,10 @@ def test_who_is_not_taken_is_told_why(tmp_path, options, wanted):
 
 def test_without_a_broker_it_says_what_to_do(tmp_path):
     script = write(tmp_path / "a.py", "print('ran')")
-    ended = shared(tmp_path / "s", script)
+    ended = shared_anew(tmp_path / "s", script)
     assert ended.returncode == 1 and "carillon share" in ended.stderr and "--alone" in ended.stderr
     assert "ran" not in ended.stdout
-    ended = shared(tmp_path / "s", "--alone", script)
+    ended = shared_anew(tmp_path / "s", "--alone", script)
     assert (ended.returncode, ended.stdout) == (0, "ran\n")
 
 
@@ -332,9 +348,9 @@ torch.save([p.detach() for p in m.parameters()], sys.argv[2])
 """
 
 
-def test_another_broker_takes_up_where_one_was_killed(tmp_path):
+def test_another_broker_takes_up_where_one_was_killed(start, alone_scripts, tmp_path):
     script = write(tmp_path / "a.py", LONG)
-    want = python(script, 300, tmp_path / "want")
+    want = alone_scripts.run(script, 300, tmp_path / "want", environment=environment())
     assert want.returncode == 0, want.stderr
     first = ScriptedBroker(tmp_path / "s", most_grants=10)
     job = start(tmp_path / "s", script, 300, tmp_path / "out")
@@ -351,7 +367,7 @@ def test_another_broker_takes_up_where_one_was_killed(tmp_path):
         assert same(tmp_path / "want", tmp_path / "out")
 
 
-def test_a_running_job_goes_on_without_its_broker(tmp_path):
+def test_a_running_job_goes_on_without_its_broker(start, tmp_path):
     script = write(tmp_path / "a.py", LONG)
     broker = ScriptedBroker(tmp_path / "s", recall=False)
     job = start(tmp_path / "s", "--reattach", "0", script, 400, tmp_path / "out")
@@ -387,7 +403,7 @@ print("done")
 """
 
 
-def test_the_loaders_of_a_held_job_stand_still(tmp_path):
+def test_the_loaders_of_a_held_job_stand_still(start, tmp_path):
     with ScriptedBroker(tmp_path / "s", most_grants=12) as broker:
         job = start(tmp_path / "s", write(tmp_path / "a.py", LOOP + LOADERS))
         broker.wait_for(lambda: broker.jobs and len(broker.jobs[0].stops) == 13)
@@ -400,7 +416,7 @@ def test_the_loaders_of_a_held_job_stand_still(tmp_path):
         assert job.returncode == 0 and out == "done\n", err
 
 
-def test_loaders_end_with_a_held_job_that_is_killed(tmp_path):
+def test_loaders_end_with_a_held_job_that_is_killed(start, tmp_path):
     with ScriptedBroker(tmp_path / "s", most_grants=12) as broker:
         job = start(tmp_path / "s", write(tmp_path / "a.py", LOOP + LOADERS))
         broker.wait_for(lambda: broker.jobs and len(broker.jobs[0].stops) == 13)
@@ -412,7 +428,7 @@ def test_loaders_end_with_a_held_job_that_is_killed(tmp_path):
         broker.wait_for(gone)
 
 
-def test_a_job_that_is_killed_in_an_iteration_leaves_others_alone(tmp_path):
+def test_a_job_that_is_killed_in_an_iteration_leaves_others_alone(shared, start, tmp_path):
     with ScriptedBroker(tmp_path / "s", recall=False) as broker:
         job = start(tmp_path / "s", write(tmp_path / "a.py", LONG), 100000, tmp_path / "out")
         for line in job.stdout:
@@ -426,7 +442,7 @@ def test_a_job_that_is_killed_in_an_iteration_leaves_others_alone(tmp_path):
         assert ended.returncode == 0, ended.stderr
 
 
-def test_a_held_job_can_be_interrupted(tmp_path):
+def test_a_held_job_can_be_interrupted(start, tmp_path):
     with ScriptedBroker(tmp_path / "s", most_grants=0) as broker:
         job = start(tmp_path / "s", write(tmp_path / "a.py", LOOP + """
 try: iteration()
@@ -450,7 +466,7 @@ CHILD = LOOP + "for _ in range(10): iteration()\nprint('child', flush=True)"
     # One run is one job: the first of its processes that trains.
     ("two = [subprocess.Popen([sys.executable, sys.argv[1]]) for _ in range(2)]\n"
      "assert [t.wait() for t in two] == [0, 0]", 1)])
-def test_runs_within_runs(tmp_path, what, jobs):
+def test_runs_within_runs(shared, tmp_path, what, jobs):
     child = write(tmp_path / "child.py", CHILD)
     script = write(tmp_path / "a.py", LOOP + "import subprocess\n" + what)
     with ScriptedBroker(tmp_path / "s", recall=False) as broker:
@@ -463,7 +479,7 @@ def test_runs_within_runs(tmp_path, what, jobs):
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver", "fork"])
-def test_processes_of_multiprocessing_work(tmp_path, method):
+def test_processes_of_multiprocessing_work(shared, tmp_path, method):
     script = write(tmp_path / "a.py", f"""
 import torch, multiprocessing
 def work(i): return float(torch.ones(64, 1024).mul(i).sum())
@@ -482,7 +498,7 @@ if __name__ == "__main__":
         assert len(broker.jobs) == 1
 
 
-def test_no_memory_of_a_forked_child_lies_in_the_lane_it_left(tmp_path):
+def test_no_memory_of_a_forked_child_lies_in_the_lane_it_left(shared, tmp_path):
     """libc maps an arena for a new thread wherever the child's addresses have room."""
     script = write(tmp_path / "a.py", LOOP + """
 import threading, carillon
@@ -518,7 +534,7 @@ print("rank", dist.get_rank(), flush=True)
 dist.destroy_process_group()
 """)
     with ScriptedBroker(tmp_path / "s") as broker:
-        ended = shared(tmp_path / "s", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script)
+        ended = shared_anew(tmp_path / "s", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script)
         assert ended.returncode == 0, ended.stderr[-3000:]
         assert sorted(ended.stdout.splitlines()) == ["rank 0", "rank 1"]
         assert len(broker.jobs) == 1 and broker.grants > 3

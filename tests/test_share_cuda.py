@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from forked_scripts import RunServer, Script
+
 torch = pytest.importorskip("torch", reason="the client's tests run PyTorch scripts: tools/setup --with-training")
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -41,9 +43,39 @@ def environment(**more) -> dict[str, str]:
                    "LD_LIBRARY_PATH": str(FAKE.parent)} | more
 
 
+@pytest.fixture(scope="module")
+def scripts():
+    server = RunServer(environment(), modules=("torch",))
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """What a script that shares nothing learns."""
+    server, known = RunServer(environment(), "--alone", modules=("torch",)), {}
+
+    def learns(*arguments) -> list:
+        if arguments not in known:
+            out = tmp_path_factory.mktemp("alone") / "out"
+            done = server.run_job("none", "--alone", SCRIPT, out, *arguments)
+            assert done.returncode == 0, done.stderr[-3000:]
+            known[arguments] = torch.load(out)
+        return known[arguments]
+
+    yield learns
+    server.close()
+
+
+@pytest.fixture
+def share(scripts, tmp_path):
+    """A broker for jobs that are forked from one Python."""
+    return lambda *options, **more: Broker(tmp_path, *options, scripts=scripts, **more)
+
+
 class Broker:
-    def __init__(self, folder: Path, *options: str, device: str = "cuda"):
-        self.socket = folder / "s"
+    def __init__(self, folder: Path, *options: str, device: str = "cuda", scripts: RunServer | None = None):
+        self.scripts, self.socket = scripts, folder / "s"
         self.process = subprocess.Popen(
             [PROGRAM, "share", "--memory", "1GiB", "--device", device, "--socket", self.socket, "--quantum", "1",
              *options], env=environment(), stderr=subprocess.PIPE, text=True)
@@ -64,29 +96,18 @@ class Broker:
         self.log += self.process.communicate(timeout=60)[1]
         assert self.process.returncode == 0, self.log
 
-    def start(self, *arguments, **more) -> subprocess.Popen:
+    def start(self, *arguments, **more) -> subprocess.Popen | Script:
+        if self.scripts:
+            return self.scripts.start_job(self.socket, *arguments, **more)
         return subprocess.Popen(
             [sys.executable, "-m", "carillon", "run", "--socket", str(self.socket), *map(str, arguments)],
             env=environment(**more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def ended(job: subprocess.Popen) -> dict:
+def ended(job: subprocess.Popen | Script) -> dict:
     out, err = job.communicate(timeout=300)
     assert job.returncode == 0, err[-3000:]
     return json.loads(out.splitlines()[-1])
-
-
-known = {}  # by arguments: what a script that shares nothing learns
-
-
-def alone(folder: Path, *arguments) -> list:
-    if arguments not in known:
-        out = folder / "alone"
-        done = subprocess.run([sys.executable, "-m", "carillon", "run", "--alone", SCRIPT, out, *map(str, arguments)],
-                              env=environment(), capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stderr[-3000:]
-        known[arguments] = torch.load(out)
-    return known[arguments]
 
 
 def same(a: list, b: list) -> bool:
@@ -94,9 +115,9 @@ def same(a: list, b: list) -> bool:
 
 
 @pytest.mark.parametrize("policy", ["fair", "best"])
-def test_two_jobs_share_a_device_and_learn_what_they_learn_alone(tmp_path, policy):
+def test_two_jobs_share_a_device_and_learn_what_they_learn_alone(share, alone, tmp_path, policy):
     jobs = [(7, 60), (8, 60)]
-    with Broker(tmp_path, "--policy", policy) as broker:
+    with share("--policy", policy) as broker:
         running = [broker.start(SCRIPT, tmp_path / f"out{seed}", seed, n, MEET=str(tmp_path / "meet"))
                    for seed, n in jobs]
         counts = [ended(job) for job in running]
@@ -106,24 +127,24 @@ def test_two_jobs_share_a_device_and_learn_what_they_learn_alone(tmp_path, polic
         assert counted["cuda_lane_segments"] > 0 and counted["cuda_lane_bytes"] > 0, counted
         assert counted["lane_blocks"] == 0, counted  # the host's memory is in no lane
         assert counted["switched"] == [False], counted
-        assert same(torch.load(tmp_path / f"out{seed}"), alone(tmp_path, seed, n)), seed
+        assert same(torch.load(tmp_path / f"out{seed}"), alone(seed, n)), seed
     if policy == "fair":  # one lane for both; else nothing was tried
         assert all(counted["holds"] > 5 for counted in counts), counts
         assert any(counted["cuda_replaced"] > 0 for counted in counts), counts
 
 
-def test_what_lives_on_and_is_not_kept_is_found(tmp_path):
+def test_what_lives_on_and_is_not_kept_is_found(share, alone, tmp_path):
     """The test above can fail."""
-    with Broker(tmp_path) as broker:
+    with share() as broker:
         running = [broker.start(SCRIPT, tmp_path / f"out{seed}", seed, 60, "forgets", MEET=str(tmp_path / "meet"))
                    for seed in (7, 8)]
         for job in running:
             ended(job)
-    assert not all(same(torch.load(tmp_path / f"out{seed}"), alone(tmp_path, seed, 60)) for seed in (7, 8))
+    assert not all(same(torch.load(tmp_path / f"out{seed}"), alone(seed, 60)) for seed in (7, 8))
 
 
-def test_a_job_that_cannot_keep_what_lives_on_ends_and_others_go_on(tmp_path):
-    with Broker(tmp_path) as broker:
+def test_a_job_that_cannot_keep_what_lives_on_ends_and_others_go_on(share, alone, tmp_path):
+    with share() as broker:
         meet = {"MEET": str(tmp_path / "meet")}
         poor = broker.start(SCRIPT, tmp_path / "out7", 7, 60, "hoards", CARILLON_FAKE_CUDA_MEMORY=str(63 << 20), **meet)
         other = broker.start(SCRIPT, tmp_path / "out8", 8, 60, **meet)
@@ -131,40 +152,40 @@ def test_a_job_that_cannot_keep_what_lives_on_ends_and_others_go_on(tmp_path):
         counted = ended(other)
     assert poor.returncode == 1 and "cannot be kept: no memory: CUDA_ERROR_OUT_OF_MEMORY" in err, err[-2000:]
     assert counted["violations"] == "" and counted["iterations"] == 60, counted
-    assert same(torch.load(tmp_path / "out8"), alone(tmp_path, 8, 60))
+    assert same(torch.load(tmp_path / "out8"), alone(8, 60))
 
 
-def test_what_an_iteration_needs_beyond_its_lane_it_asks_for(tmp_path):
-    with Broker(tmp_path, "--assumed-ephemeral", "1MiB") as broker:
+def test_what_an_iteration_needs_beyond_its_lane_it_asks_for(share, alone, tmp_path):
+    with share("--assumed-ephemeral", "1MiB") as broker:
         counted = ended(broker.start(SCRIPT, tmp_path / "out", 3, 40, "evaluates", "modules", "captures"))
     assert counted["violations"] == ""
     assert counted["cuda_asks"] > 0 and counted["cuda_lane_bytes"] >= 3 * (24 << 20), counted
     assert counted["cuda_gates"] > 100, counted  # before modules, too
-    assert same(torch.load(tmp_path / "out"), alone(tmp_path, 3, 40, "evaluates", "modules", "captures"))
+    assert same(torch.load(tmp_path / "out"), alone(3, 40, "evaluates", "modules", "captures"))
 
 
-def test_a_job_whose_broker_goes_keeps_what_it_has(tmp_path):
-    with Broker(tmp_path, "--release") as broker:
+def test_a_job_whose_broker_goes_keeps_what_it_has(share, alone, tmp_path):
+    with share("--release") as broker:
         job = broker.start("--reattach", "0", SCRIPT, tmp_path / "out", 5, 400)
         broker.read_until("has lane")
     counted = ended(job)
     assert counted["violations"] == "" and counted["cuda_lane_bytes"] == 0, counted
-    assert same(torch.load(tmp_path / "out"), alone(tmp_path, 5, 400))
+    assert same(torch.load(tmp_path / "out"), alone(5, 400))
 
 
-def test_who_has_no_device_is_turned_away(tmp_path):
+def test_who_has_no_device_is_turned_away(share, tmp_path):
     script = tmp_path / "a.py"
     script.write_text("import torch, carillon\ncarillon.step()\n")
-    with Broker(tmp_path) as broker:
+    with share() as broker:
         out, err = broker.start(script).communicate(timeout=120)
     assert "lanes are memory of cuda:0" in err, err
 
 
-def test_a_broker_of_the_hosts_memory_takes_jobs_on_a_device_too(tmp_path):
+def test_a_broker_of_the_hosts_memory_takes_jobs_on_a_device_too(alone, tmp_path):
     with Broker(tmp_path, device="cpu") as broker:
         counted = ended(broker.start(SCRIPT, tmp_path / "out", 5, 10))
     assert counted["cuda_lane_segments"] == 0 and counted["iterations"] == 10, counted
-    assert same(torch.load(tmp_path / "out"), alone(tmp_path, 5, 10))
+    assert same(torch.load(tmp_path / "out"), alone(5, 10))
 
 
 def test_without_a_driver_the_broker_says_so(tmp_path):

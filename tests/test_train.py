@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import tritonclient.http as http_client
 
+from forked_scripts import RunServer
 from loopback import make_samples, serving
 from test_share import JOB
 
@@ -177,15 +178,40 @@ def test_a_server_that_is_killed_leaves_nobody_stopped_and_nothing_in_the_way_of
 # Scripts of torch, as they are: what the client does with them is in test_share_client.py.
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+SCRIPTS = ROOT / "tests" / "shared_scripts.py"
 
 
-def script(kind, out, *before):
-    pytest.importorskip("torch", reason="tools/setup --with-training")
+def environment() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("CARILLON_", "LD_PRELOAD"))}
-    return subprocess.Popen([sys.executable, *before, str(ROOT / "tests/shared_scripts.py"), kind, str(out)],
-                            env=kept | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
-                                        "PYTHONPATH": str(ROOT / "python")},
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return kept | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "python")}
+
+
+@pytest.fixture(scope="module")
+def scripts():
+    pytest.importorskip("torch", reason="tools/setup --with-training")
+    server = RunServer(environment())
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The weights of a kind of script that shares nothing."""
+    pytest.importorskip("torch", reason="tools/setup --with-training")
+    folder, server = tmp_path_factory.mktemp("alone"), RunServer(environment(), "--alone")
+
+    def weights(kind):
+        if not (folder / kind).exists():
+            ended = server.run_job("none", "--alone", SCRIPTS, kind, folder / kind)
+            assert ended.returncode == 0, ended.stderr[-3000:]
+        return folder / kind
+
+    yield weights
+    server.close()
+
+
+def lent(scripts, socket, kind, out, *options):
+    return scripts.start_job(socket, "--persistent", "8MiB", "--ephemeral", "40MiB", *options, SCRIPTS, kind, out)
 
 
 def same(a, b) -> bool:
@@ -194,37 +220,30 @@ def same(a, b) -> bool:
     return len(first) == len(second) and all(torch.equal(x, y) for x, y in zip(first, second))
 
 
-def under(socket, *options):
-    return ("-m", "carillon", "run", "--socket", socket, "--persistent", "8MiB", "--ephemeral", "40MiB", *options)
-
-
-def test_frozen_scripts_end_with_the_weights_that_they_have_alone(lending, tmp_path):
+def test_frozen_scripts_end_with_the_weights_that_they_have_alone(lending, scripts, alone, tmp_path):
     kinds = ("plain", "gan", "forked_loaders")
-    for running in [script(kind, tmp_path / f"{kind}.alone") for kind in kinds]:
-        _, err = running.communicate(timeout=300)
-        assert running.returncode == 0, err[-3000:]
+    wanted = [alone(kind) for kind in kinds]
     with Clients(lending, pause=0.01) as clients:  # without it scripts wait for most of a minute
-        for kind, running in [(k, script(k, tmp_path / f"{k}.lent", *under(lending.socket))) for k in kinds]:
+        for running in [lent(scripts, lending.socket, kind, tmp_path / kind) for kind in kinds]:
             _, err = running.communicate(timeout=300)
             assert running.returncode == 0, err[-3000:]
     assert not clients.failed, clients.failed[0]
     assert number(lending, "carillon_share_freezes_total") > 20
-    for kind in kinds:
-        assert same(tmp_path / f"{kind}.alone", tmp_path / f"{kind}.lent"), kind
+    for kind, want in zip(kinds, wanted):
+        assert same(want, tmp_path / kind), kind
 
 
-def test_scripts_of_a_server_that_goes_go_on_alone(program, models, tmp_path):
-    alone = script("plain", tmp_path / "alone")
-    assert alone.wait(300) == 0
+def test_scripts_of_a_server_that_goes_go_on_alone(program, models, scripts, alone, tmp_path):
+    want = alone("plain")
     socket = str(tmp_path / "train.sock")
     with serving(program, models, tmp_path / "log", "--train", socket, "--train-memory", "64MiB") as server:
-        running = script("plain", tmp_path / "lent", *under(socket, "--reattach", "1"))
+        running = lent(scripts, socket, "plain", tmp_path / "lent", "--reattach", "1")
         with Clients(server):
             comes(lambda: (listed := jobs(program, socket)["jobs"]) and listed[0]["iterations"] > 0
                   or running.poll() is not None, "it does not run")
     _, err = running.communicate(timeout=300)
     assert running.returncode == 0, err[-3000:]
-    assert same(tmp_path / "alone", tmp_path / "lent")
+    assert same(want, tmp_path / "lent")
 
 
 @pytest.mark.parametrize("options, words", [
