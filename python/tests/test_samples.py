@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 
@@ -162,6 +163,14 @@ def test_choose_keeps_order_and_drops_repeats():
 SMALL_EXPORTS = ("resnet18", "mobilenetv2", "distilbert")
 
 
+@functools.cache
+def exported(name: str) -> bytes:
+    """Of seed 1, kept: an export takes seconds."""
+    from carillon_samples.torch_export import export
+
+    return export(SAMPLES[name], seed=1)
+
+
 @needs_torch
 @pytest.mark.parametrize("name", [name for name, sample in SAMPLES.items() if sample.needs_torch])
 def test_export_computes_what_torch_does(name):
@@ -172,7 +181,7 @@ def test_export_computes_what_torch_does(name):
     from carillon_samples.torch_export import build_module, export
 
     sample = SAMPLES[name]
-    model = export(sample, seed=1)
+    model = exported(name) if name in SMALL_EXPORTS else export(sample, seed=1)
     inputs = sample.example_inputs(3, 5)  # another batch than the export's example
     with torch.no_grad():
         want = build_module(sample, seed=1)(*map(torch.from_numpy, inputs)).numpy()
@@ -186,9 +195,7 @@ def test_export_computes_what_torch_does(name):
 
 @needs_torch
 def test_batch_norm_is_left_for_the_server_to_fold():
-    from carillon_samples.torch_export import export
-
-    graph = onnx.load_from_string(export(SAMPLES["resnet18"], seed=1)).graph
+    graph = onnx.load_from_string(exported("resnet18")).graph
     assert sum(node.op_type == "BatchNormalization" for node in graph.node) == 20
 
 
@@ -196,4 +203,4 @@ def test_batch_norm_is_left_for_the_server_to_fold():
 def test_export_is_the_same_each_time():
     from carillon_samples.torch_export import export
 
-    assert export(SAMPLES["mobilenetv2"], seed=1) == export(SAMPLES["mobilenetv2"], seed=1)
+    assert export(SAMPLES["mobilenetv2"], seed=1) == exported("mobilenetv2")
