@@ -96,7 +96,7 @@ def test_preemption_is_recorded_and_replayed(program, tmp_path):
 
 
 def test_goodput_stops_at_its_precision(program, scenario):
-    found = json.loads(run(program, "goodput", scenario, "--scheduler", "clockwork", "--json").stdout)
+    found = json.loads(run(program, "goodput", scenario, "--scheduler", "clockwork", "--duration", 1, "--precision", 0.1, "--json").stdout)
     assert found["goodput_rps"] > 120
 
 
