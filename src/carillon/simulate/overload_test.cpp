@@ -1,6 +1,8 @@
 // Decisions that take their time: what comes faster than it can be decided on is turned away, and what is
 // left is served as if it had come alone.
+#include <cmath>
 #include <string>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -59,14 +61,18 @@ class OverloadTest : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(OverloadTest, OfTheCoreLeavesWhatItCanDecide) {
   for (const Duration decision : {5us, 20us}) {
-    // The most of which nearly all are on time, by tenths.
-    double can = 1 / to_seconds(decision);
-    Served best = serve(GetParam(), quick_models(can), decision);
-    while (best.share < 0.99) {
-      can *= 0.9;
-      ASSERT_GT(can * to_seconds(decision), 0.1) << "a request takes ten decisions";
-      best = serve(GetParam(), quick_models(can), decision);
+    // The most of which nearly all are on time, by tenths: between what is too much and a tenth of a decision's rate.
+    const auto rate = [&](int tenths) { return std::pow(0.9, tenths) / to_seconds(decision); };
+    int too_much = -1, enough = 22;
+    Served best;
+    while (enough - too_much > 1) {
+      const int tenths = (too_much + enough) / 2;
+      Served served = serve(GetParam(), quick_models(rate(tenths)), decision);
+      (served.share < 0.99 ? too_much : enough) = tenths;
+      if (served.share >= 0.99) best = std::move(served);
     }
+    ASSERT_LT(enough, 22) << "a request takes ten decisions";
+    const double can = rate(enough);
     for (const double times : {1.2, 2.0, 5.0}) {
       const Served over = serve(GetParam(), quick_models(times * can), decision);
       EXPECT_GE(over.on_time, 0.9 * best.on_time)
