@@ -117,7 +117,7 @@ def serving(program: Path, models: Path, log_path: Path, *options: str, page_cac
             if status is not None or time.monotonic() > limit:
                 pytest.fail(f"the server {'is not ready' if status is None else f'ended with {status}'}:\n"
                             + log_path.read_text(errors="replace")[-4000:], pytrace=False)
-            time.sleep(0.1)
+            time.sleep(0.02)
         yield RunningServer(http, grpc, metrics, program, models, process)
         assert process.poll() is None, "the server ended:\n" + log_path.read_text(errors="replace")[-4000:]
         process.send_signal(signal.SIGINT)

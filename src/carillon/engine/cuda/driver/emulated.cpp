@@ -983,8 +983,9 @@ struct EmulatedFunctions {
     const auto held = hold();
     const auto found = s().executables.find(graph);
     if (found == s().executables.end()) return invalid_handle;
-    for (const auto& [stream, sequence] : found->second.before)
-      if (!has(s().host_knows, stream, sequence)) {
+    const Before& before = found->second.before;
+    for (std::size_t stream = 0; stream < before.size(); ++stream)
+      if (before[stream] > 0 && !has(s().host_knows, stream, before[stream])) {
         s().wrong("a graph was destroyed that nobody waited for");
         break;
       }

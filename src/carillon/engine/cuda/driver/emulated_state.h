@@ -38,18 +38,20 @@ inline Address address(const void* at) {
 inline thread_local std::vector<Context> contexts_here;
 inline thread_local std::optional<Duration> next_here;  // Emulated::next_takes()
 
-// What is ordered before something: of each stream, by its number, its first so many pieces of work.
-using Before = std::map<std::uint64_t, std::uint64_t>;
+// What is ordered before something: of each stream, at its number, its first so many pieces of work. Streams that are gone
+// keep their places: whatever is launched joins two of these, so that each is a row of numbers.
+using Before = std::vector<std::uint64_t>;
 
 inline void join(Before& to, const Before& from) {
-  for (const auto& [stream, sequence] : from) {
-    auto& mine = to[stream];
-    mine = std::max(mine, sequence);
-  }
+  if (to.size() < from.size()) to.resize(from.size());
+  for (std::size_t i = 0; i < from.size(); ++i) to[i] = std::max(to[i], from[i]);
+}
+inline void set(Before& before, std::uint64_t stream, std::uint64_t sequence) {
+  if (before.size() <= stream) before.resize(stream + 1);
+  before[stream] = sequence;
 }
 inline bool has(const Before& before, std::uint64_t stream, std::uint64_t sequence) {
-  const auto found = before.find(stream);
-  return found != before.end() && found->second >= sequence;
+  return stream < before.size() && before[stream] >= sequence;
 }
 
 // Bytes [first, second) that were written, as intervals that do not touch.
@@ -470,7 +472,7 @@ struct Emulated::State {
     }
     ++board.launched;
     join(stream.before, host_knows);
-    stream.before[stream.number] = ++stream.sequence;
+    set(stream.before, stream.number, ++stream.sequence);
     if (!board.options.computes) {
       if (work.on == Work::On::bus_out)
         for (const Span& span : work.writes) std::memset(pointer(span.at), 0, span.bytes);
@@ -492,7 +494,7 @@ struct Emulated::State {
     for (const auto& [handle, stream] : streams) {
       if (&stream.partition->board != &board) continue;
       join(host_knows, stream.before);
-      host_knows[stream.number] = stream.sequence;
+      set(host_knows, stream.number, stream.sequence);
       std::erase_if(waiting, [&](const Waiting& each) { return each.stream == stream.number; });
     }
   }
