@@ -189,9 +189,10 @@ TEST(FaultsFound, PromisesHoldWhereTheyWereBrokenOnce) {
   for (const auto& [scheduler, seed, classes] : found) hold_promises(scheduler, seed, seed, classes);
 }
 
+// Three times the worlds in which tools/mutants has found all faults that it planted and that worlds find.
 TEST_P(Faulty, PromisesHoldWhateverHappens) {
   const auto& [scheduler, block] = GetParam();
-  const auto [first, last] = carillon::testing::seeds_from("CARILLON_FAULT_SEEDS", {0, 999});
+  const auto [first, last] = carillon::testing::seeds_from("CARILLON_FAULT_SEEDS", {0, 599});
   hold_promises(scheduler, first + block, last, false);
 }
 
