@@ -11,10 +11,10 @@ using device::ShareCommand;
 UnitChecker::UnitChecker(const Rules& rules, std::vector<device::KernelPlan> plans)
     : rules_(rules), plans_(std::move(plans)) {}
 
-void UnitChecker::check(bool holds, TimePoint at, Queue queue, const std::string& promise) {
+void UnitChecker::check(bool holds, TimePoint at, Queue queue, std::string_view promise) {
   if (holds || !broken_.empty()) return;
   broken_ = "queue " + std::to_string(queue) + " at " + std::to_string(at.time_since_epoch().count()) +
-            " ns: " + promise;
+            " ns: " + std::string(promise);
 }
 
 UnitChecker::Account& UnitChecker::of(Queue queue) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "carillon/device/sharing/sharing.h"
@@ -62,7 +63,7 @@ class UnitChecker final : public UnitObserver {
     device::ShareCommand launch;
     int units = 0, started = 0, ended = 0;  // of it: units that run it, blocks
   };
-  void check(bool holds, TimePoint at, device::Queue queue, const std::string& promise);
+  void check(bool holds, TimePoint at, device::Queue queue, std::string_view promise);
   Account& of(device::Queue queue);
 
   Rules rules_;
