@@ -28,8 +28,9 @@ class World {
 
   WorldFigures run(TimePoint until) {
     for (;;) {
-      if (next_time() == TimePoint::max()) break;
-      const TimePoint next = std::min(until, next_time());
+      const TimePoint soonest = next_time();
+      if (soonest == TimePoint::max()) break;
+      const TimePoint next = std::min(until, soonest);
       pass(next);
       if (next == until || figures_.broken) break;
       happen();
