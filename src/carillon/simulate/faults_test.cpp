@@ -189,7 +189,7 @@ TEST(FaultsFound, PromisesHoldWhereTheyWereBrokenOnce) {
   for (const auto& [scheduler, seed, classes] : found) hold_promises(scheduler, seed, seed, classes);
 }
 
-// Three times the worlds in which tools/mutants has found all faults that it planted and that worlds find.
+// Three times as many worlds as tools/mutants runs (docs/testing.md).
 TEST_P(Faulty, PromisesHoldWhateverHappens) {
   const auto& [scheduler, block] = GetParam();
   const auto [first, last] = carillon::testing::seeds_from("CARILLON_FAULT_SEEDS", {0, 599});
