@@ -163,7 +163,8 @@ MODELS = {
     "pooled": ([node("RoiAlign", ["x", "f", "s"], ["t"], output_height=2, output_width=2, sampling_ratio=1), helper.make_node("ReduceSum", ["t"], ["u"], keepdims=0),
                 helper.make_node("Cast", ["u"], ["y"], to=INT64)], [],
                [({"x": IMAGE, "f": real(0, 0, 2, 2).reshape(1, 4), "s": whole(0)}, 4)],
-               [({"x": IMAGE, "f": real(0, 0, 2, 2).reshape(1, 4), "s": whole(each)}, f"batch index {each}; it must be 0 to 0") for each in (-1, 1)]),
+               [({"x": IMAGE, "f": real(0, 0, 2, 2).reshape(1, 4), "s": whole(each)}, f"batch index {each}; it must be 0 to 0") for each in (-1, 1)]
+               + [({"x": IMAGE[:0], "f": real(0, 0, 2, 2).reshape(1, 4), "s": whole(0)}, "batch index 0, and there are no images")]),
 }
 # Rows that data leave to a recurrence: none, too.
 for op, gates in (("LSTM", 4), ("GRU", 3), ("RNN", 1)):

@@ -62,6 +62,7 @@ LIMITS = (
     (re.compile(r"of type RDFT Check 'isInverse' .* Signal size greater than input size is not supported"),
      "refused: OpenVINO's transforms are no longer than their input"),
     (re.compile(r"there is no telling how long at most"), "refused: OpenVINO does not know how long a result is at most"),
+    (re.compile(r"has the batch index \d+, and there are no images"), "refused: a region of no image"),
     (re.compile(r"whole numbers are exact there up to \d"), "refused: larger whole numbers than OpenVINO keeps exact"),
 )
 OF_LARGEST = 1e-5  # how far rows together may differ from rows alone

@@ -741,7 +741,8 @@ class SizeGuards {
       for (const double value : values)
         if (!(value >= 0 && value < images)) {
           std::ranges::fill(values, 0);
-          return name + " has the batch index " + text(value) + "; it must be 0 to " + text(images - 1);
+          return name + " has the batch index " + text(value) +
+                 (images > 0 ? "; it must be 0 to " + text(images - 1) : ", and there are no images");
         }
       return std::string();
     });
