@@ -14,6 +14,7 @@ that of fcfs, of the same round.
 Goal: at most 0.5 points below fcfs, and a median latency of at most 1.2 times its. Exit status 1 where it is missed.
 """
 import argparse
+import itertools
 import statistics
 import sys
 
@@ -40,6 +41,7 @@ def main():
     parser.add_argument("--program", help="another build of Carillon, for all servers")
     arguments = parser.parse_args()
     policies = ["fcfs", *arguments.policies.split(",")]
+    conditions = list(itertools.product(map(float, arguments.shares.split(",")), map(float, arguments.deadlines.split(","))))
     found = {}
     with busy_loops(arguments.busy):
         def serve(policy):
@@ -54,32 +56,29 @@ def main():
             order = policies[turn % len(policies):] + policies[:turn % len(policies)]
             for policy in order:
                 with serve(policy) as server:
-                    for share in map(float, arguments.shares.split(",")):
-                        for deadline in map(float, arguments.deadlines.split(",")):
-                            done = figures(server, arguments.model, share * capacity, deadline, arguments.seconds, turn,
-                                           policy != "fcfs")
-                            found[turn, policy, share, deadline] = done
+                    for share, deadline in conditions:
+                        found[turn, policy, share, deadline] = figures(server, arguments.model, share * capacity, deadline,
+                                                                       arguments.seconds, turn, policy != "fcfs")
     print(f"capacity {capacity:.0f} requests a second of {arguments.model}, {arguments.busy} busy loops beside\n")
     print("| load | deadline | policy | on time | of accepted | refused | p50 to fcfs |")
     print("|---|---|---|---|---|---|---|")
     missed = False
-    for share in map(float, arguments.shares.split(",")):
-        for deadline in map(float, arguments.deadlines.split(",")):
-            base = {}
-            for policy in policies:
-                rounds = [found[turn, policy, share, deadline] for turn in range(arguments.rounds)]
-                on_time = [100 * r["on_time"] / r["sent"] for r in rounds]
-                accepted = [100 * r["on_time"] / max(1, r["on_time"] + r["late"]) for r in rounds]
-                refused = [100 * r["refused"] / r["sent"] for r in rounds]
-                p50 = [r["p50_ms"] for r in rounds]
-                base.setdefault("on_time", statistics.median(on_time))
-                base.setdefault("p50", p50)
-                ratio = statistics.median(p / max(1e-9, b) for p, b in zip(p50, base["p50"]))
-                fine = statistics.median(on_time) >= base["on_time"] - 0.5 and ratio <= 1.2
-                missed = missed or not fine
-                print(f"| {share} | {deadline:.0f} ms | {policy} | {statistics.median(on_time):.2f}% "
-                      f"({min(on_time):.1f} to {max(on_time):.1f}) | {statistics.median(accepted):.2f}% | "
-                      f"{statistics.median(refused):.2f}% | {ratio:.2f}{'' if fine else ' (missed)'} |")
+    for share, deadline in conditions:
+        base = {}
+        for policy in policies:
+            rounds = [found[turn, policy, share, deadline] for turn in range(arguments.rounds)]
+            on_time = [100 * r["on_time"] / r["sent"] for r in rounds]
+            accepted = [100 * r["on_time"] / max(1, r["on_time"] + r["late"]) for r in rounds]
+            refused = [100 * r["refused"] / r["sent"] for r in rounds]
+            p50 = [r["p50_ms"] for r in rounds]
+            base.setdefault("on_time", statistics.median(on_time))
+            base.setdefault("p50", p50)
+            ratio = statistics.median(p / max(1e-9, b) for p, b in zip(p50, base["p50"]))
+            fine = statistics.median(on_time) >= base["on_time"] - 0.5 and ratio <= 1.2
+            missed = missed or not fine
+            print(f"| {share} | {deadline:.0f} ms | {policy} | {statistics.median(on_time):.2f}% "
+                  f"({min(on_time):.1f} to {max(on_time):.1f}) | {statistics.median(accepted):.2f}% | "
+                  f"{statistics.median(refused):.2f}% | {ratio:.2f}{'' if fine else ' (missed)'} |")
     return 1 if missed else 0
 
 

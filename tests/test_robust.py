@@ -12,8 +12,8 @@ SCENARIOS = pathlib.Path(__file__).resolve().parents[1] / "scenarios/robust"
 
 
 def finish_rate(program, scenario, rate, policy):
-    # The first seconds are a warm-up, of 4 s in those that are drawn: there the other 4 are 20,000 requests and more, and
-    # give the figures of 12 but for a hundredth.
+    # Drawn scenarios begin with a warm-up of 4 s. Above 5,000 requests a second the next 4 s have 20,000 requests and
+    # more: finish rates differ from those of 12 s by a hundredth at most.
     duration = "8" if scenario.startswith("drawn") and rate > 5000 else "16"
     run = subprocess.run([program, "simulate", SCENARIOS / f"{scenario}.toml", "--scheduler", policy, "--rate", str(rate),
                           "--duration", duration, "--json"], capture_output=True, text=True, timeout=300, check=True)

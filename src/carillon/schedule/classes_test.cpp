@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "carillon/schedule/testing/actions.h"
 #include "carillon/schedule/testing/models.h"
 
 namespace carillon::schedule {
@@ -82,10 +83,7 @@ struct Driven {
   }
   template <typename Kind>
   std::vector<Kind> all() const {
-    std::vector<Kind> found;
-    for (const Action& action : out)
-      if (const auto* one = std::get_if<Kind>(&action)) found.push_back(*one);
-    return found;
+    return testing::of_kind<Kind>(out);
   }
   // The one action of its kind, which there must be.
   template <typename Kind>

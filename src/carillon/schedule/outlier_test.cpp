@@ -168,7 +168,7 @@ TEST_P(OutlierTest, AnIdleDeviceRunsWhatMarginsWouldRefuse) {
     world.serve(gap, 20ms, 4s);
     world.ran = world.late = world.refused = 0;
     world.serve(gap, 20ms, 20s);
-    // Of those that the stalled one kept waiting, which 40 ms bring, some are late or refused.
+    // A stall of 40 ms makes the requests wait that come meanwhile. They may be late or refused.
     const auto came = static_cast<double>(20s / gap);
     const double stalled = std::ceil(came / 60);
     EXPECT_LE(static_cast<double>(world.refused), stalled * static_cast<double>(40ms / gap)) << to_ms(gap);

@@ -142,20 +142,12 @@ void Clockwork::arrived(const RequestArrived& arrival, TimePoint now, Actions& o
   }
   if (counts(request))
     shares_.asked(request.model, request.deadline - request.arrival, state_.alive_count(), now);
+  bool straggles = false;
   if (has_deadline(rank) && !in_time(request.model, request.deadline, now) &&
       !could_overtake(request, rank, now)) {
     TimePoint finish = would_finish(request.model, now);
-    if (finish > request.deadline && usually_in_time(request, now)) {
-      OpenRequest open{.request = request, .sequence = next_sequence_++};
-      straggle(open, *last_usual_start(request));
-      CARILLON_ASSERT(requests_.insert(request.id, open));
-      if (arrival.more)
-        gathered_.insert(request.model);
-      else
-        offer(request.model, now, out);
-      return;
-    }
-    if (finish > request.deadline) {
+    straggles = finish > request.deadline && usually_in_time(request, now);
+    if (finish > request.deadline && !straggles) {
       // A deadline may lie anywhere on the timeline.
       const Duration left = std::min(std::max(request.deadline, now), saturating_add(now, 1h)) - now;
       bool doubted = state_.doubt_row(request.model, state_.margins().least().exec_within(left), now);
@@ -165,17 +157,21 @@ void Clockwork::arrived(const RequestArrived& arrival, TimePoint now, Actions& o
       }
       if (doubted) finish = would_finish(request.model, now);
     }
-    if (finish > request.deadline) {
+    if (finish > request.deadline && !straggles) {
       missed(request, now, out);
       book_.refuse(request.id, Reason::cannot_finish, finish, out);
       return;
     }
   }
   OpenRequest open{.request = request, .sequence = next_sequence_++};
-  open.demand = demand_of(request);
-  enqueue(open);
+  if (straggles) {
+    straggle(open, *last_usual_start(request));
+  } else {
+    open.demand = demand_of(request);
+    enqueue(open);
+    update_queue(request.model, rank);
+  }
   CARILLON_ASSERT(requests_.insert(request.id, open));
-  update_queue(request.model, rank);
   if (arrival.more)
     gathered_.insert(request.model);
   else
@@ -336,12 +332,18 @@ void Clockwork::expire(TimePoint now, Actions& out) {
       offer(model, now, out);
       continue;
     }
-    const auto open = requests_.erase(head.id);
-    missed(open->request, now, out);
-    // It may be that one could still be squeezed in if it went before all else: it is too late all the same.
-    book_.refuse(head.id, Reason::deadline_passed,
-                 std::max(would_finish(model, now), saturating_add(head.due, Duration{1})), out);
+    refuse_late(waits.request, now, out);
   }
+}
+
+// One that was admitted, and has waited for too long.
+void Clockwork::refuse_late(Request request, TimePoint now, Actions& out) {
+  requests_.erase(request.id);
+  missed(request, now, out);
+  // It may be that one could still be squeezed in if it went before all else: it is too late all the same.
+  book_.refuse(request.id, Reason::deadline_passed,
+               std::max(would_finish(request.model, now), saturating_add(request.deadline, Duration{1})),
+               out);
 }
 
 void Clockwork::refuse_all(ModelId model, Reason reason, TimePoint now, Actions& out) {

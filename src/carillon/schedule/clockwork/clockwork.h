@@ -91,6 +91,10 @@ class Clockwork final : public Scheduler {
     std::array<bool, ranks> listed{};
   };
   using Ready = std::array<std::set<std::pair<TimePoint, ModelId>>, ranks>;
+  // No request waits that is not best-effort.
+  static bool nobody_waits(const Ready& ready) {
+    return std::all_of(ready.begin(), ready.begin() + 4, [](const auto& queues) { return queues.empty(); });
+  }
   // A device where a model is loading or loaded, with the bounds in that device's `ready` sets.
   struct Place {
     DeviceId device;
@@ -151,6 +155,7 @@ class Clockwork final : public Scheduler {
   std::optional<TimePoint> last_usual_start(const Request& request) const;
   bool usually_in_time(const Request& request, TimePoint now) const;
   bool unwanted(DeviceId device) const;
+  void refuse_late(Request request, TimePoint now, Actions& out);
   void straggle(OpenRequest& open, TimePoint last_start);
   bool send_stragglers(DeviceId device, TimePoint now, Actions& out);
   void expire_stragglers(TimePoint now, Actions& out);

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "carillon/base/random.h"
+#include "carillon/schedule/testing/actions.h"
 #include "carillon/schedule/testing/appendix_b.h"
 #include "carillon/schedule/testing/models.h"
 #include "carillon/schedule/testing/sim_world.h"
@@ -63,10 +64,7 @@ struct Hand {
   }
   template <typename Kind>
   std::vector<Kind> sent() const {
-    std::vector<Kind> found;
-    for (const Action& action : out)
-      if (const auto* kind = std::get_if<Kind>(&action)) found.push_back(*kind);
-    return found;
+    return testing::of_kind<Kind>(out);
   }
   // Loads a model and leaves the device idle at `now`.
   void warm(std::uint32_t model, TimePoint now) {

@@ -69,8 +69,7 @@ void Clockwork::visit_ready(DeviceId device, std::size_t rank, Visit&& visit) co
 
 // Something waits that any device with room could be given. (Best-effort work waits for devices to be idle.)
 bool Clockwork::wide_waiting() const {
-  return !stragglers_.empty() ||
-         !std::all_of(wide_.begin(), wide_.begin() + 4, [](const auto& queues) { return queues.empty(); });
+  return !stragglers_.empty() || !nobody_waits(wide_);
 }
 
 // The shortest estimate for one row over the places of a model, which is somewhere.
@@ -273,9 +272,7 @@ void Clockwork::fill(DeviceId device, TimePoint now, Actions& out) {
     if (free > saturating_add(now, ahead())) {
       if (overtake(device, now, out)) continue;
       // While it is overdue only its result can tell when there will be room; that comes as an event.
-      const auto& ready = ports_[device.index()].ready;
-      const bool anything = !stragglers_.empty() || !std::all_of(ready.begin(), ready.begin() + 4,
-                                                                 [](const auto& s) { return s.empty(); });
+      const bool anything = !stragglers_.empty() || !nobody_waits(ports_[device.index()].ready);
       if (anything && !exec.overdue(now)) set_wake(device, saturating_add(free, -ahead()));
       return;
     }

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "carillon/schedule/clockwork/clockwork.h"
+#include "carillon/schedule/testing/actions.h"
 #include "carillon/schedule/testing/models.h"
 #include "carillon/schedule/testing/sim_world.h"
 
@@ -59,10 +60,7 @@ struct Hand {
   }
   template <typename Kind>
   std::vector<Kind> sent() const {
-    std::vector<Kind> found;
-    for (const Action& action : out)
-      if (const auto* kind = std::get_if<Kind>(&action)) found.push_back(*kind);
-    return found;
+    return testing::of_kind<Kind>(out);
   }
   TimePoint free_at(TimePoint now) const { return scheduler.state().exec(DeviceId{0}).free_at(now); }
 };

@@ -30,8 +30,11 @@ void Clockwork::visit_loaded(ModelId model, Visit&& visit) const {
     return;
   }
   std::size_t looked_at = 0;
-  for (auto at = by_end_.begin(); at != by_end_.end() && looked_at < few_places; ++at)
-    if (placed(at->second, model) && (++looked_at, !visit(at->second))) return;
+  for (auto at = by_end_.begin(); at != by_end_.end() && looked_at < few_places; ++at) {
+    if (!placed(at->second, model)) continue;
+    ++looked_at;
+    if (!visit(at->second)) return;
+  }
 }
 
 // When the request must start alone at the latest, on the best of the devices that have its model; none where
@@ -50,14 +53,11 @@ std::optional<TimePoint> Clockwork::last_usual_start(const Request& request) con
 
 // No request that counts waits for it.
 bool Clockwork::unwanted(DeviceId device) const {
-  const auto none = [](const Ready& ready) {
-    return std::all_of(ready.begin(), ready.begin() + 4, [](const auto& queues) { return queues.empty(); });
-  };
-  return none(ports_[device.index()].ready) && none(wide_);
+  return nobody_waits(ports_[device.index()].ready) && nobody_waits(wide_);
 }
 
-// Some device that has the model and that nobody waits for could have it in time, behind what it was sent and
-// the stragglers that are there.
+// Some device could have it in time, behind what the device was sent and behind the other stragglers. The
+// device has the model, and nobody waits for it.
 bool Clockwork::usually_in_time(const Request& request, TimePoint now) const {
   if (!counts(request) || stragglers_.size() >= most_looked_at) return false;
   bool found = false;
@@ -125,12 +125,7 @@ void Clockwork::expire_stragglers(TimePoint now, Actions& out) {
       straggle(open, *last);
       continue;
     }
-    const Request& request = late->request;
-    requests_.erase(request.id);
-    missed(request, now, out);
-    book_.refuse(request.id, Reason::deadline_passed,
-                 std::max(would_finish(request.model, now), saturating_add(request.deadline, Duration{1})),
-                 out);
+    refuse_late(late->request, now, out);
   }
 }
 

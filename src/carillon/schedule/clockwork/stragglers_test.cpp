@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "carillon/schedule/clockwork/clockwork.h"
+#include "carillon/schedule/testing/actions.h"
 #include "carillon/schedule/testing/models.h"
 
 namespace carillon::schedule {
@@ -77,10 +78,7 @@ struct AfterAStall {
   }
   template <typename Kind>
   std::vector<Kind> sent() const {
-    std::vector<Kind> found;
-    for (const Action& action : out)
-      if (const auto* kind = std::get_if<Kind>(&action)) found.push_back(*kind);
-    return found;
+    return testing::of_kind<Kind>(out);
   }
 };
 

@@ -26,7 +26,7 @@ class TailWindow {
   // `exceeded` in [0, 1): the share of values that may be larger.
   explicit TailWindow(double exceeded) : exceeded_(exceeded) {}
   // `now` never goes back. True where tail() may have changed: it is found anew at every sixteenth value, at
-  // once for one above it, where the one that it is has become too old, and at each of the first sixteen.
+  // once for one above it, where the value that it is has become too old, and at each of the first sixteen.
   bool add(double value, TimePoint now);
   bool known() const { return recent_ >= enough; }
   bool some() const { return recent_ >= few; }

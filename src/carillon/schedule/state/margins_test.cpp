@@ -260,7 +260,7 @@ TEST(Margins, WhatIsUsual) {
   EXPECT_EQ(margins.usual(first).dispatch, 100us);
   EXPECT_EQ(margins.usual(first).answer, 200us + 300us);
   EXPECT_EQ(margins.at(first).dispatch, 90ms);
-  // A doubt forgets what was promised, which is what it is for, and not what is usual.
+  // A doubt forgets the tails. The medians stay.
   ASSERT_TRUE(margins.doubt(50ms, 1ms, TimePoint{10s}));
   EXPECT_EQ(margins.at(first).dispatch, told.dispatch);
   EXPECT_EQ(margins.usual(first).dispatch, 100us);

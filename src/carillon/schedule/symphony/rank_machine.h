@@ -37,8 +37,8 @@ class RankMachine {
   // When a device can next be matched, as far as is known; max() for never.
   TimePoint device_at(TimePoint now) const { return free_.empty() ? busy_.top_at() : now; }
 
-  // When a device comes to be free next.
-  TimePoint device_wake_at(TimePoint now) const { return std::max(busy_.top_at(), now + Duration{1}); }
+  // When the next of those that are busy comes to be free.
+  TimePoint next_free_at() const { return busy_.top_at(); }
 
   // When match() could find something next, as far as is known; max() for never.
   TimePoint wake_at() const;
@@ -49,6 +49,8 @@ class RankMachine {
     busy_.visit_first(busy_.size(), saturating_add(now, Duration{1}), [&](std::uint32_t) { ++found; });
     return found;
   }
+  // Those of them that match() found free and nobody took.
+  std::size_t unmatched() const { return free_.size(); }
   // Candidates that have no device yet and may run before that; so many at most.
   std::size_t candidates_before(TimePoint until, std::size_t most) const {
     std::size_t found = std::min(ready_.size(), most);

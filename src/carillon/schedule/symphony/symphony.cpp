@@ -246,13 +246,13 @@ void Symphony::run_due(TimePoint now, Actions& out) {
   fleet_.load_for_waiting(now, out);
   const TimePoint wake =
       std::min({rank_.wake_at(), refresh_.top_at(), fleet_.wake_at(), stragglers_.next_end(),
-                stragglers_.empty() ? TimePoint::max() : rank_.device_wake_at(now)});
+                stragglers_.empty() ? TimePoint::max() : rank_.next_free_at()});
   if (wake < asked_wake_) asked_wake_ = std::max(wake, now + Duration{1});
 }
 
-// The last start with which the request is on time where all goes as usual: where some device that has its
-// model, and that nobody waits for, could start it by then, behind what it was sent and the stragglers that
-// are there.
+// The last start with which the request is on time where all goes as usual. None where no device could start
+// it by then: one that has its model and that nobody waits for, behind what it was sent and behind the other
+// stragglers.
 std::optional<TimePoint> Symphony::usually_in_time(const Request& request, TimePoint now) const {
   if (stragglers_.size() >= stragglers_looked_at || !leaves_room(now + Duration{1})) return std::nullopt;
   const ModelId model = request.model;
@@ -277,12 +277,8 @@ std::optional<TimePoint> Symphony::usually_in_time(const Request& request, TimeP
 // There is a device for each candidate that may run before `end`, and one more: none of those that are
 // deferred would wait for a straggler.
 bool Symphony::leaves_room(TimePoint end) const {
-  std::size_t free = 0;
-  rank_.visit_free(devices_looked_at, [&](DeviceId) {
-    ++free;
-    return true;
-  });
-  return rank_.candidates_before(end, devices_looked_at) < std::max<std::size_t>(free, 1);
+  return rank_.candidates_before(end, devices_looked_at) <
+         std::clamp<std::size_t>(rank_.unmatched(), 1, devices_looked_at);
 }
 
 // Gives them the devices that no candidate took, and refuses those that would be late even so.
@@ -301,7 +297,7 @@ void Symphony::run_stragglers(TimePoint now, Actions& out) {
 }
 
 bool Symphony::send_stragglers(DeviceId device, TimePoint now, Actions& out) {
-  if (fleet_.overdue(device, now) || !leaves_room(now + Duration{1})) return false;
+  if (fleet_.overdue(device, now)) return false;
   const TimePoint start = std::max(fleet_.usual_free_at(device, now), now + fleet_.usual_dispatch(device));
   auto batch = stragglers_.first_batch(
       start, stragglers_looked_at,
