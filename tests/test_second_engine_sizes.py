@@ -164,7 +164,7 @@ MODELS = {
                 helper.make_node("Cast", ["u"], ["y"], to=INT64)], [],
                [({"x": IMAGE, "f": real(0, 0, 2, 2).reshape(1, 4), "s": whole(0)}, 4)],
                [({"x": IMAGE, "f": real(0, 0, 2, 2).reshape(1, 4), "s": whole(each)}, f"batch index {each}; it must be 0 to 0") for each in (-1, 1)]
-               + [({"x": IMAGE[:0], "f": real(0, 0, 2, 2).reshape(1, 4), "s": whole(0)}, "batch index 0, and there are no images")]),
+               + [({"x": IMAGE[:0], "f": real(0, 0, 2, 2).reshape(1, 4), "s": whole(0)}, "has an operand without elements, 'x'")]),
 }
 # Rows that data leave to a recurrence: none, too.
 for op, gates in (("LSTM", 4), ("GRU", 3), ("RNN", 1)):
@@ -179,7 +179,8 @@ for op, gates in (("LSTM", 4), ("GRU", 3), ("RNN", 1)):
 def models(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sizes")
     for name, (nodes, constants, good, _) in MODELS.items():
-        inputs = [value(each, array.shape, TYPES[array.dtype][0]) for each, array in good[0][0].items()]
+        inputs = [value(each, [None, *array.shape[1:]] if (name, each) == ("pooled", "x") else array.shape, TYPES[array.dtype][0])
+                  for each, array in good[0][0].items()]
         if name in ("filled", "expanded", "tiled"):
             assert all(data["s"].shape == good[0][0]["s"].shape for data, _ in good)
         write_model(folder, name, nodes, inputs, value("y", [], INT64), constants)

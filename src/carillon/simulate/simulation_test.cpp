@@ -65,8 +65,10 @@ TEST(Symphony, DoesNotWaitWhereBatchingGainsNothing) {
   EXPECT_LT(make_report(s, "symphony", weak).p50_ms, 8);
   s.models[0].latency.alpha = 1ms;
   s.models[0].latency.beta = 6ms;
-  Figures strong = simulated(s, "symphony");
+  Figures strong = simulated(s, "symphony:leisure=0");
   EXPECT_GT(make_report(s, "symphony", strong).p50_ms, 12) << "here a larger batch is worth waiting for";
+  Figures leisurely = simulated(s, "symphony");
+  EXPECT_LT(make_report(s, "symphony", leisurely).p50_ms, 8) << "but nobody needs what it would save";
 }
 
 class EveryScheduler : public ::testing::TestWithParam<std::string> {};

@@ -30,25 +30,27 @@ bool TailWindow::add(double value, TimePoint now) {
   count_ = std::min(count_ + 1, capacity);
   recent_ = std::min(recent_ + 1, capacity);
   ++since_;
-  if (value <= tail_ && since_ < search_every && count_ > search_every && now - tail_at_ < longest)
-    return false;
-  since_ = 0;
+  const bool search = value > tail_ || since_ >= search_every || now - tail_at_ >= longest;
+  if (!search && count_ > search_every) return false;
   std::array<Value, capacity> sorted;
   const auto end = std::copy_if(values_.begin(), values_.begin() + static_cast<std::ptrdiff_t>(count_),
                                 sorted.begin(), [&](const Value& v) { return now - v.at < longest; });
-  recent_ = static_cast<std::size_t>(end - sorted.begin());
-  const auto above = static_cast<std::ptrdiff_t>(exceeded_ * static_cast<double>(recent_));
-  const auto at = end - 1 - above;
+  const auto recent = end - sorted.begin();
+  const auto at = end - 1 - static_cast<std::ptrdiff_t>(exceeded_ * static_cast<double>(recent));
   std::nth_element(sorted.begin(), at, end, [](const Value& a, const Value& b) {
     return std::pair(a.value, a.at) < std::pair(b.value, b.at);
   });
-  tail_ = at->value;
-  tail_at_ = at->at;
+  const Value tail = *at;
   // Below it lies what is smaller.
   const auto middle = sorted.begin() + (at - sorted.begin()) / 2;
   std::nth_element(sorted.begin(), middle, at + 1,
                    [](const Value& a, const Value& b) { return a.value < b.value; });
   usual_ = middle->value;
+  if (!search) return false;
+  since_ = 0;
+  recent_ = static_cast<std::size_t>(recent);
+  tail_ = tail.value;
+  tail_at_ = tail.at;
   return true;
 }
 
@@ -69,6 +71,10 @@ bool Margins::observe(DeviceId id, const Execution& e) {
   if (e.estimate > Duration{0})
     found |= d.overrun.add(ns(e.took - e.estimate) / ns(std::max(e.estimate, told_.shortest)), e.heard);
   if (d.answer.known()) d.patience = least_patience;
+  // A doubt leaves what is usual as it was until there are some values again.
+  if (d.dispatch.some()) d.usual.dispatch = from_ns(d.dispatch.usual());
+  if (d.answer.some()) d.usual.answer = told_.client + from_ns(d.answer.usual());
+  if (d.overrun.some()) d.usual.overrun = d.overrun.usual();
   if (!found) return false;
   const Environment before = d.now;
   const auto measured = [&](const TailWindow& window, Duration told) {
@@ -78,10 +84,6 @@ bool Margins::observe(DeviceId id, const Execution& e) {
   d.now.dispatch = measured(d.dispatch, told_.dispatch);
   d.now.answer = told_.client + measured(d.answer, told_.answer - told_.client);
   d.now.overrun = d.overrun.known() ? d.overrun.tail() : std::max(d.overrun.tail(), told_.overrun);
-  // A doubt leaves them as they were until there are some values again.
-  if (d.dispatch.some()) d.usual.dispatch = from_ns(d.dispatch.usual());
-  if (d.answer.some()) d.usual.answer = told_.client + from_ns(d.answer.usual());
-  if (d.overrun.some()) d.usual.overrun = d.overrun.usual();
   // Small steps are saved up, so that what is made of the margins is not made anew at every report.
   const bool changed = differs(d.now, before);
   if (!changed) d.now = before;

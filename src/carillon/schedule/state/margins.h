@@ -26,12 +26,12 @@ class TailWindow {
   // `exceeded` in [0, 1): the share of values that may be larger.
   explicit TailWindow(double exceeded) : exceeded_(exceeded) {}
   // `now` never goes back. True where tail() may have changed: it is found anew at every sixteenth value, at
-  // once for one above it, where the value that it is has become too old, and at each of the first sixteen.
+  // once for one above it, and where the value that it is has become too old.
   bool add(double value, TimePoint now);
   bool known() const { return recent_ >= enough; }
   bool some() const { return recent_ >= few; }
   double tail() const { return tail_; }
-  // The median of the same values, found with it.
+  // The median of the same values, found with it, and at each of the first sixteen.
   double usual() const { return usual_; }
 
  private:
