@@ -14,7 +14,7 @@
 namespace carillon::worker {
 
 // The I/O cache as the host sees it: the device's own bytes, or where the host cannot reach these a mirror of
-// them in its own memory. Rows are gathered here, go to the device with in(), and come back with out();
+// them in its own memory, which is the device's own choice where it has one (DeviceMemory::host_io()). Rows are gathered here, go to the device with in(), and come back with out();
 // whoever has a piece of the cache calls these for it, from any thread, and they return when it is done.
 // `memory` outlives it.
 class HostIo {
@@ -23,14 +23,16 @@ class HostIo {
   static Result<HostIo> make(engine::DeviceMemory& memory, std::vector<std::string>& notes) {
     HostIo io(memory);
     if (memory.access(memory.io(0)) != nullptr) return io;
+    if (io.at_ = memory.host_io(); io.at_ != nullptr) return io;
     auto mirror = engine::Arena::take(memory.io_size(), "I/O cache on the host", notes);
     if (!mirror) return std::unexpected(mirror.error());
     io.mirror_ = std::move(*mirror);
+    io.at_ = io.mirror_.data();
     return io;
   }
 
   std::byte* at(std::uint64_t offset) const {
-    return mirrored() ? mirror_.data() + offset : memory_->access(memory_->io(offset));
+    return mirrored() ? at_ + offset : memory_->access(memory_->io(offset));
   }
   void in(std::uint64_t offset, std::uint64_t bytes) const {
     if (mirrored() && bytes > 0) memory_->copy_in(memory_->io(offset), {at(offset), bytes});
@@ -47,13 +49,14 @@ class HostIo {
   }
 
   // Whether the host cannot reach the device's memory.
-  bool mirrored() const { return mirror_.data() != nullptr; }
+  bool mirrored() const { return at_ != nullptr; }
 
  private:
   explicit HostIo(engine::DeviceMemory& memory) : memory_(&memory) {}
 
   engine::DeviceMemory* memory_;
-  engine::Arena mirror_;
+  engine::Arena mirror_;     // where the device has no memory of the host for it
+  std::byte* at_ = nullptr;  // the mirror
 };
 
 }  // namespace carillon::worker

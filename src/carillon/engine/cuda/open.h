@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -18,6 +19,8 @@ struct OpenOptions {
   // folder FILE.cuda-N.code; empty: nowhere.
   std::string choices;
   bool gate = false;  // segments that are to be stopped soon have gates (CudaOptions::gate)
+  // What the engine asks in place of NVIDIA's libraries, which it is given; none: those.
+  std::function<std::unique_ptr<MathLibrary>(std::unique_ptr<MathLibrary>)> around{};
   CudaOptions engine;
 };
 

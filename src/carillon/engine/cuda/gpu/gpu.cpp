@@ -30,7 +30,8 @@ int run(int argc, char** argv) {
   std::string device = "cuda", file;
   OpenOptions options;
   int batch = 1, runs = 1000, times = 20;
-  bool cut = false, whole = false;
+  bool cut = false, whole = false, by_step = false;
+  AskedCalls asked;
   std::string number = "f32", way = "faster";
   std::vector<AttentionTimes> told;
   std::function<Result<Json>(const Rig&)> part;
@@ -64,8 +65,10 @@ int run(int argc, char** argv) {
   };
   add("facts", "What the device is, and how long memory and copies take", false, facts);
   CLI::App* const agrees = add("agree", "Outputs beside the CPU's", true, [&](const Rig& rig) {
-    return agree(rig, file, batch, options.engine.number, cut);
+    return by_step ? agree_by_step(rig, file, batch, options.engine, asked)
+                   : agree(rig, file, batch, options.engine.number, cut);
   });
+  agrees->add_flag("--steps", by_step, "Each step beside the emulated device's, from the same bytes");
   agrees->add_flag("--cut", cut, "Each segment by itself, twice");
   with_batch(agrees);
   CLI::App* const fast =
@@ -76,20 +79,22 @@ int run(int argc, char** argv) {
       add("attention", "How long each attention takes by calls and by one kernel", true,
           [&](const Rig& rig) { return attention(rig, file, batch, options.engine.number, told); });
   with_batch(attends);
-  CLI::App* const by_step =
+  CLI::App* const table =
       add("steps", "How long each step takes by itself, as a table for --device cuda-emulated:FILE", true,
           [&](const Rig& rig) { return steps(rig, file, batch, options.engine.number, runs); });
-  by_step->add_option("--runs", runs, "How many")->check(CLI::Range(1, 100'000))->capture_default_str();
-  with_batch(by_step);
+  table->add_option("--runs", runs, "How many")->check(CLI::Range(1, 100'000))->capture_default_str();
+  with_batch(table);
   add("load", "The rate of a LOAD's copy beside the bus's", true,
       [&](const Rig& rig) { return load(rig, file, times); })
       ->add_option("--times", times, "How often")
       ->check(CLI::Range(1, 100'000))
       ->capture_default_str();
   std::string other, stop = "flag";
+  int bound =
+      static_cast<int>(std::chrono::duration_cast<std::chrono::microseconds>(options.engine.bound).count());
   CLI::App* const preempts =
       add("preempt", "How much longer real-time runs take where best-effort ones have the device", true,
-          [&](const Rig& rig) { return preempt(rig, file, other, times); });
+          [&](const Rig& rig) { return preempt(rig, file, other, times, stop == "priority"); });
   preempts->add_option("OTHER", other, "ONNX file of the best-effort model")->required();
   preempts->add_option("--times", times, "How many real-time runs")
       ->check(CLI::Range(2, 1'000'000))
@@ -98,8 +103,12 @@ int run(int argc, char** argv) {
       ->add_option(
           "--stop", stop,
           "What ends best-effort work that is with the device: bound, nothing, so that it runs; flag, "
-          "kernels of ours look at one; gate, no further segment begins, either")
-      ->check(CLI::IsMember({"bound", "flag", "gate"}))
+          "kernels of ours look at one; gate, no further segment begins, either; priority, nothing, and runs "
+          "are whole, in a stream of the least priority")
+      ->check(CLI::IsMember({"bound", "flag", "gate", "priority"}))
+      ->capture_default_str();
+  preempts->add_option("--bound", bound, "How much best-effort work is with the device, us")
+      ->check(CLI::Range(1, 100'000))
       ->capture_default_str();
   preempts->add_flag("--whole,!--parts", whole, "Real-time runs have all of the device");
   CLI11_PARSE(app, argc, argv);
@@ -107,10 +116,11 @@ int run(int argc, char** argv) {
   options.engine.attention = way == "calls"    ? AttentionWay::calls
                              : way == "kernel" ? AttentionWay::kernel
                                                : AttentionWay::faster;
-  options.engine.flag = stop != "bound";
+  options.engine.bound = std::chrono::microseconds{bound};
+  options.engine.flag = stop == "flag" || stop == "gate";
   options.gate = stop == "gate";
   options.engine.splits = !whole;
-  if (by_step->parsed()) options.engine.longest_segment = 1;
+  if (table->parsed() || by_step) options.engine.longest_segment = 1;
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   const auto tell = [](const Error& error) {
     std::cerr << "carillon_gpu: " << error.message << '\n';
@@ -119,6 +129,14 @@ int run(int argc, char** argv) {
   if (attends->parsed()) {
     options.engine.choices = std::make_shared<KernelChoices>();  // nothing that was kept: all is measured
     options.engine.told = [&told](const AttentionTimes& each) { told.push_back(each); };
+  }
+  if (by_step) {
+    if (device == "cuda-emulated")
+      return tell(invalid("--steps holds a device against the emulated one: --device cuda").error());
+    options.engine.choices = std::make_shared<KernelChoices>();  // of attention: the emulated device's, too
+    options.around = [&asked](std::unique_ptr<MathLibrary> library) {
+      return recording(std::move(library), asked);
+    };
   }
   auto rig = make_rig(device, options);
   if (!rig) return tell(rig.error());

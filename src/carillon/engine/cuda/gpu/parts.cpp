@@ -216,6 +216,10 @@ Json described(const Rig& rig, const std::string& file, int batch) {
 
 }  // namespace
 
+double allowed_for(Number number, bool is_emulated) {
+  return number == Number::f32 || (number == Number::tf32 && is_emulated) ? 1e-4 : 3e-2;
+}
+
 Result<Json> facts(const Rig& rig) {
   const InPrimaryContext current(*rig.driver, rig.device);
   const Driver& d = *rig.driver;
@@ -260,8 +264,7 @@ Result<Json> agree(const Rig& rig, const std::string& file, int batch, Number nu
   const auto got = loaded->outputs();
   for (std::size_t i = 0; i < got.size(); ++i) worst = std::max(worst, apart((*want)[i], got[i]));
   // On a GPU, tf32 rounds; here it does not.
-  const bool exact = number == Number::f32 || (number == Number::tf32 && rig.emulated != nullptr);
-  const double allowed = exact ? 1e-4 : 3e-2;
+  const double allowed = allowed_for(number, rig.emulated != nullptr);
   Json out = described(rig, file, batch);
   out["number"] = name_of(number);
   out["segments"] = plan.kernels();
@@ -275,22 +278,25 @@ Result<Json> agree(const Rig& rig, const std::string& file, int batch, Number nu
   return out;
 }
 
+Result<std::vector<double>> run_times(const Loaded& loaded, int runs) {
+  const KernelRange all{0, loaded.plan().kernels()};
+  std::vector<double> out;
+  for (int i = -20; i < runs; ++i) {
+    const auto began = Clock::now();
+    if (auto ran = loaded.plan().run(all, loaded.binding(), {}); !ran) return std::unexpected(ran.error());
+    if (i >= 0) out.push_back(since(began));
+  }
+  return out;
+}
+
 Result<Json> speed(const Rig& rig, const std::string& file, int batch, int runs) {
   auto loaded = Loaded::make(rig, file, batch);
   if (!loaded) return std::unexpected(loaded.error());
   const Plan& plan = loaded->plan();
   const KernelRange all{0, plan.kernels()};
-  for (int i = 0; i < 20; ++i)
-    if (auto ran = plan.run(all, loaded->binding(), {}); !ran) return std::unexpected(ran.error());
-  std::vector<double> took;
-  took.reserve(static_cast<std::size_t>(runs));
-  const auto start = Clock::now();
-  for (int i = 0; i < runs; ++i) {
-    const auto began = Clock::now();
-    if (auto ran = plan.run(all, loaded->binding(), {}); !ran) return std::unexpected(ran.error());
-    took.push_back(since(began));
-  }
-  const double whole = since(start);
+  const auto took = run_times(*loaded, runs);
+  if (!took) return std::unexpected(took.error());
+  const double whole = std::accumulate(took->begin(), took->end(), 0.0);
   // Of the device alone, by events around each segment.
   std::vector<double> on_device;
   std::vector<Duration> durations(static_cast<std::size_t>(plan.kernels()));
@@ -300,7 +306,7 @@ Result<Json> speed(const Rig& rig, const std::string& file, int batch, int runs)
   }
   Json out = described(rig, file, batch);
   out["segments"] = plan.kernels();
-  out["run"] = quantiles(took);
+  out["run"] = quantiles(*took);
   out["on_device"] = quantiles(on_device);
   out["per_second"] = static_cast<double>(batch) * runs / whole * 1e6;
   return out;

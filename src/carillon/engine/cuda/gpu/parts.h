@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "carillon/engine/cuda/gpu/rig.h"
+#include "carillon/engine/cuda/gpu/twin.h"
 
 // What is measured and checked on a device, each as a JSON object. Times are in microseconds.
 namespace carillon::engine::cuda::gpu {
@@ -18,10 +19,17 @@ Json quantiles(std::vector<double> values);
 // What the device is, the parts that its processors can be divided into, how long memory and launches take,
 // and the rate of copies.
 Result<Json> facts(const Rig& rig);
+// How far outputs may be from the CPU's, of the largest element: tf32 is exact where it is emulated.
+double allowed_for(Number number, bool is_emulated);
 // Outputs beside the CPU's, whole and, `cut`, each segment by itself and twice. "agrees" is false where they
-// are further apart than the number allows (f32, tf32 without its rounding 1e-4; else 3e-2, of the largest
-// element).
+// are further apart than allowed_for() says.
 Result<Json> agree(const Rig& rig, const std::string& file, int batch, Number number, bool cut);
+// Each step by itself beside the emulated device's, from the same bytes: "steps" has those that differ, the
+// furthest first, by how far of the largest element that either wrote. `options`: the rig's, with each step a
+// segment and choices of attention that are shared; `asked`: what its library was asked for. "agrees" is
+// false where a step is further apart than agree() allows.
+Result<Json> agree_by_step(const Rig& rig, const std::string& file, int batch, const CudaOptions& options,
+                           const AskedCalls& asked);
 // `runs` runs, one after the other.
 Result<Json> speed(const Rig& rig, const std::string& file, int batch, int runs);
 // What was measured of each attention of the model when it was compiled, by its nodes' calls and by one
@@ -38,7 +46,12 @@ Result<Json> load(const Rig& rig, const std::string& file, int times);
 
 // `times` real-time runs of one model that come while best-effort runs of another have the device, which are
 // made to end: how much longer than alone each takes, from its request on; the best-effort work that was lost
-// and had to run again; and what part of the device the real-time model was given.
-Result<Json> preempt(const Rig& rig, const std::string& urgent, const std::string& patient, int times);
+// and had to run again; and whether the real-time model left room. "best_effort_speed": of the runs that the
+// other model would have done uncut in the time that real-time runs, as long as alone, left it.
+// `by_priority`: best-effort runs are whole, and end for nobody; their stream's priority is the least.
+Result<Json> preempt(const Rig& rig, const std::string& urgent, const std::string& patient, int times,
+                     bool by_priority);
+// How long each of `runs` runs takes, after 20 that do not count; us.
+Result<std::vector<double>> run_times(const Loaded& loaded, int runs);
 
 }  // namespace carillon::engine::cuda::gpu

@@ -54,9 +54,10 @@ class Runner final : public engine::Stream::Client {
     const std::lock_guard lock(mutex_);
     return evicted_;
   }
-  std::uint64_t whole() const {
+  // Runs, and of the last what is done of it.
+  double progress() const {
     const std::lock_guard lock(mutex_);
-    return whole_;
+    return static_cast<double>(whole_) + static_cast<double>(next_) / plan().kernels();
   }
 
  private:
@@ -97,45 +98,60 @@ class Runner final : public engine::Stream::Client {
 
 }  // namespace
 
-Result<Json> preempt(const Rig& rig, const std::string& urgent, const std::string& patient, int times) {
+Result<Json> preempt(const Rig& rig, const std::string& urgent, const std::string& patient, int times,
+                     bool by_priority) {
   const SteadyClock clock;
   auto first = Loaded::make(rig, urgent, 1, Class::real_time);
   if (!first) return std::unexpected(first.error());
-  auto other = Loaded::make(rig, patient, 1, Class::best_effort);
+  double uncut = 0;
+  {
+    auto at_once = Loaded::make(rig, patient, 1);
+    if (!at_once) return std::unexpected(at_once.error());
+    const auto alone = run_times(*at_once, times);
+    if (!alone) return std::unexpected(alone.error());
+    uncut = quantiles(*alone)["p50"];
+  }
+  auto other = Loaded::make(rig, patient, 1, Class::best_effort, !by_priority);
   if (!other) return std::unexpected(other.error());
   Runner now(rig, std::move(*first), Class::real_time, clock);
   Runner later(rig, std::move(*other), Class::best_effort, clock);
   for (Runner* const each : {&now, &later})
     if (auto started = each->start(); !started) return std::unexpected(started.error());
-  const bool whole = now.plan().whole_device();
+  const bool holds = now.plan().whole_device() && !by_priority;
   Random random(5);
   std::vector<double> alone, beside;
-  for (const bool company : {false, true})
+  TimePoint began;
+  for (const bool company : {false, true}) {
+    began = clock.now();
     for (int i = 0; i < times; ++i) {
       if (company) {
         later.ask(true);
         std::this_thread::sleep_for(std::chrono::microseconds{200 + random.below(1800)});
       }
       const TimePoint start = clock.now();
-      if (company && whole) later.hold();
+      if (company && holds) later.hold();
       now.ask(false);
       const auto ended = now.rest();
       if (!ended) return std::unexpected(ended.error());
       if (i > 0 || company)
         (company ? beside : alone).push_back(to_us(*ended - start));  // the first captures
     }
+  }
+  const double lasted = to_us(clock.now() - began);
   later.hold();
   if (const auto ended = later.rest(); !ended) return std::unexpected(ended.error());
   Json out{
       {"device", rig.name}, {"libraries", rig.libraries}, {"real_time", urgent}, {"best_effort", patient}};
   out["best_effort_segments"] = later.plan().kernels();
-  out["leaves_room"] = !whole;
+  out["leaves_room"] = !now.plan().whole_device();
   out["alone_us"] = quantiles(alone);
   const double typical = out["alone_us"]["p50"];
   for (double& each : beside) each -= typical;
   out["longer_us"] = quantiles(beside);
   out["evicted"] = later.evicted();
-  out["best_effort_runs"] = later.whole();
+  out["best_effort_runs"] = later.progress();
+  out["best_effort_alone_us"] = uncut;
+  out["best_effort_speed"] = later.progress() * uncut / std::max(1.0, lasted - times * typical);
   return out;
 }
 

@@ -19,6 +19,7 @@ Result<Rig> make_rig(const std::string& device, OpenOptions options) {
     rig.libraries = "plain kernels";
     auto library = make_plain_library(rig.driver);
     if (!library) return std::unexpected(library.error());
+    if (options.around) *library = options.around(std::move(*library));
     if (options.gate) options.engine.gate = "gate";
     auto chains = make_interpreted_chains(rig.driver, 0);
     if (!chains) return std::unexpected(chains.error());
@@ -26,6 +27,7 @@ Result<Rig> make_rig(const std::string& device, OpenOptions options) {
         make_cuda_engine(rig.driver, 0, "emulated", std::move(*library), options.engine, std::move(*chains));
     if (!engine) return std::unexpected(engine.error());
     rig.engine = std::move(*engine);
+    rig.chains = true;
     return rig;
   }
   const auto ordinal = device_in(device);
@@ -37,18 +39,19 @@ Result<Rig> make_rig(const std::string& device, OpenOptions options) {
   rig.device = opened->facts.device;
   rig.name = opened->facts.name;
   rig.libraries = opened->libraries;
+  rig.chains = !opened->chains.empty();
   rig.engine = std::move(opened->engine);
   return rig;
 }
 
-Result<Loaded> Loaded::make(const Rig& rig, const std::string& file, int batch, Class cls) {
+Result<Loaded> Loaded::make(const Rig& rig, const std::string& file, int batch, Class cls, bool stops) {
   Loaded out;
   auto model = graph::import_onnx(file, {.lengths = {128}});
   if (!model) model = graph::import_onnx(file, {});
   if (!model) return std::unexpected(model.error());
   out.model_ = *model;
   CompileOptions wanted{.batch_sizes = {batch}};
-  if (cls == Class::best_effort) wanted.stop_cost = usual_stop_cost;
+  if (cls == Class::best_effort && stops) wanted.stop_cost = usual_stop_cost;
   if (cls == Class::real_time) wanted.room_cost = usual_room_cost;
   auto compiled = rig.engine->compile(**model, wanted);
   if (!compiled) return std::unexpected(compiled.error());

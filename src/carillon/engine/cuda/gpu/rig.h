@@ -20,6 +20,7 @@ struct Rig {
   std::shared_ptr<const Driver> driver;
   DeviceNumber device = 0;
   std::string name, libraries;
+  bool chains = false;  // elementwise steps are joined
   std::unique_ptr<Engine> engine;
 };
 
@@ -30,8 +31,9 @@ Result<Rig> make_rig(const std::string& device, OpenOptions options);
 class Loaded {
  public:
   // From a file, at its greatest length; 128 where it may have any. Compiled as a model of that class is, and
-  // bound to a lane of it.
-  static Result<Loaded> make(const Rig& rig, const std::string& file, int batch, Class cls = Class::normal);
+  // bound to a lane of it. `stops`: a best-effort model's runs are to be stopped soon.
+  static Result<Loaded> make(const Rig& rig, const std::string& file, int batch, Class cls = Class::normal,
+                             bool stops = true);
   Loaded(Loaded&&) = default;
 
   const graph::Model& model() const { return *model_; }

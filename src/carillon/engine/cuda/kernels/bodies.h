@@ -23,14 +23,15 @@ struct Elementwise {
     bool single[3] = {true, true, true};
     for (int i = 0; i < operands; ++i) {
       single[i] = repeated(p.extents, p.strides[i], p.rank);
-      packs = packs && (single[i] || (dense(p.extents, p.strides[i], p.rank) && aligned(p.operands[i])));
+      packs = packs && (single[i] ||
+                        (in_packs(per_pack<T>, p.extents, p.strides[i], p.rank) && aligned(p.operands[i])));
     }
     each<per_pack<T>>(n, packs, [&](std::int64_t at, auto count) {
       constexpr int N = decltype(count)::value;
       Pack<T, N> in[3];
       for (int i = 0; i < 3; ++i) {
         if (i < operands) {
-          in[i] = operand<N, T>(p.operands[i], single[i], begin + at, p.extents, p.strides[i], p.rank);
+          in[i] = operand<N, T, true>(p.operands[i], single[i], begin + at, p.extents, p.strides[i], p.rank);
         } else {
           for (int j = 0; j < N; ++j) in[i].at[j] = T{};
         }
@@ -109,17 +110,18 @@ struct Move {
   static CARILLON_DEVICE void tile(const Params& p, std::int64_t tile) {
     const std::int64_t begin = tile * tile_elements;
     const std::int64_t n = least(tile_elements, product(p.extents, p.rank) - begin);
-    const bool packs = dense(p.extents, p.from, p.rank) && dense(p.extents, p.to, p.rank) &&
-                       aligned(p.input) && aligned(p.output);
+    const bool packs = in_packs(per_pack<T>, p.extents, p.from, p.rank) &&
+                       in_packs(per_pack<T>, p.extents, p.to, p.rank) && aligned(p.input) &&
+                       aligned(p.output);
     each<per_pack<T>>(n, packs, [&](std::int64_t at, auto count) {
       constexpr int N = decltype(count)::value;
-      if constexpr (N > 1) {
-        store<T, N>(as<T>(p.output) + begin + at, load<T, N>(as<T>(p.input) + begin + at));
-      } else {
-        const auto index = static_cast<std::uint32_t>(begin + at);
-        as<T>(p.output)[offset_of(index, p.extents, p.to, p.rank)] =
-            as<T>(p.input)[offset_of(index, p.extents, p.from, p.rank)];
-      }
+      const auto index = static_cast<std::uint32_t>(begin + at);
+      const T* const from = as<T>(p.input) + offset_of(index, p.extents, p.from, p.rank);
+      T* const to = as<T>(p.output) + offset_of(index, p.extents, p.to, p.rank);
+      if constexpr (N > 1)
+        store<T, N>(to, load<T, N>(from));
+      else
+        *to = *from;
     });
   }
 };
@@ -167,16 +169,86 @@ struct Gather {
   }
 };
 
+// A tile is one result; or, where results lie beside each other as what they are of does (a mean over images
+// whose channels come last), up to `wide` packs of them.
 template <typename T>
 struct Reduce {
   using Params = ReduceParams;
-  static CARILLON_DEVICE std::int64_t tiles(const Params& p) { return product(p.kept, p.kept_rank); }
+  static constexpr int pack = per_pack<T>, wide = 16;
+  static CARILLON_DEVICE std::int64_t tiles(const Params& p) {
+    const std::int64_t results = product(p.kept, p.kept_rank);
+    if (!beside(p)) return results;
+    const std::int64_t row = p.kept[p.kept_rank - 1];
+    return results / row * in_tiles(row, wide * pack);
+  }
   static CARILLON_DEVICE void tile(const Params& p, std::int64_t tile) {
+    if (beside(p))
+      packs(p, tile);
+    else
+      one(p, tile);
+  }
+
+ private:
+  static CARILLON_DEVICE bool beside(const Params& p) {
+    if (p.kept_rank == 0 || p.kept_strides[p.kept_rank - 1] != 1 || !aligned(p.input) || !aligned(p.output) ||
+        !in_packs(pack, p.kept, p.kept_strides, p.kept_rank) || p.kept[p.kept_rank - 1] % pack != 0)
+      return false;
+    for (int i = 0; i < p.reduced_rank; ++i) {
+      if (p.reduced_strides[i] % pack != 0) return false;
+    }
+    return true;
+  }
+  static CARILLON_DEVICE float none(const Params& p) {
+    return p.reduction == Reduction::max ? -INFINITY : 0.0F;
+  }
+  static CARILLON_DEVICE float both(const Params& p, float a, float b) {
+    return p.reduction == Reduction::max ? Max{}(a, b) : a + b;
+  }
+  static CARILLON_DEVICE T result(const Params& p, float total, std::int64_t n) {
+    return from_float<T>(p.reduction == Reduction::mean ? total / static_cast<float>(n) : total);
+  }
+
+  // Threads fall into groups of `lanes`, of which each takes every so-manieth of what is reduced; the first
+  // group joins what they found.
+  static CARILLON_DEVICE void packs(const Params& p, std::int64_t tile) {
+    const std::int64_t row = p.kept[p.kept_rank - 1], chunks = in_tiles(row, wide * pack);
+    const std::int64_t first = tile / chunks * row + tile % chunks * wide * pack;
+    const auto count = static_cast<int>(least(wide * pack, row - tile % chunks * wide * pack) / pack);
+    const T* from =
+        as<T>(p.input) + offset_of(static_cast<std::uint32_t>(first), p.kept, p.kept_strides, p.kept_rank);
+    const std::int64_t n = product(p.reduced, p.reduced_rank);
+    const int lanes = threads() < wide ? 1 : wide, groups = threads() / lanes;
+    float* const found = shared_of<block_threads * pack>();
+    for (int begin = 0; begin < count; begin += lanes) {
+      const int at = begin + thread() % lanes, group = thread() / lanes;
+      float total[pack];
+      for (int j = 0; j < pack; ++j) total[j] = none(p);
+      for (std::int64_t i = group; at < count && i < n; i += groups) {
+        const auto in = load<T, pack>(
+            from + at * pack +
+            offset_of(static_cast<std::uint32_t>(i), p.reduced, p.reduced_strides, p.reduced_rank));
+        for (int j = 0; j < pack; ++j) total[j] = both(p, total[j], to_float(in.at[j]));
+      }
+      for (int j = 0; j < pack; ++j) found[j * threads() + thread()] = total[j];
+      sync();
+      if (group == 0 && at < count) {
+        Pack<T, pack> out;
+        for (int j = 0; j < pack; ++j) {
+          float all = none(p);
+          for (int g = 0; g < groups; ++g) all = both(p, all, found[j * threads() + g * lanes + thread()]);
+          out.at[j] = result(p, all, n);
+        }
+        store<T, pack>(as<T>(p.output) + first + at * pack, out);
+      }
+      sync();  // the next round writes what was found
+    }
+  }
+
+  static CARILLON_DEVICE void one(const Params& p, std::int64_t tile) {
     const T* from =
         as<T>(p.input) + offset_of(static_cast<std::uint32_t>(tile), p.kept, p.kept_strides, p.kept_rank);
     const std::int64_t n = product(p.reduced, p.reduced_rank);
-    const bool max = p.reduction == Reduction::max;
-    float total = max ? -INFINITY : 0.0F;
+    float total = none(p);
     each<per_pack<T>>(n, aligned(from) && dense(p.reduced, p.reduced_strides, p.reduced_rank),
                       [&](std::int64_t at, auto count) {
                         constexpr int N = decltype(count)::value;
@@ -185,14 +257,10 @@ struct Reduce {
                                                         : offset_of(static_cast<std::uint32_t>(at), p.reduced,
                                                                     p.reduced_strides, p.reduced_rank);
                         const auto in = load<T, N>(from + offset);
-                        for (int j = 0; j < N; ++j) {
-                          const float x = to_float(in.at[j]);
-                          total = max ? Max{}(total, x) : total + x;
-                        }
+                        for (int j = 0; j < N; ++j) total = both(p, total, to_float(in.at[j]));
                       });
-    total = max ? block_max(total) : block_sum(total);
-    if (p.reduction == Reduction::mean) total /= static_cast<float>(n);
-    if (thread() == 0) as<T>(p.output)[tile] = from_float<T>(total);
+    total = p.reduction == Reduction::max ? block_max(total) : block_sum(total);
+    if (thread() == 0) as<T>(p.output)[tile] = result(p, total, n);
   }
 };
 

@@ -1,4 +1,5 @@
-# Fails if one of the kernels in PTX neither loads nor stores 16 bytes at once, or if there are none.
+# Fails if one of the kernels in PTX neither loads nor stores 16 bytes at once, if one whose elements have 16 bits stores
+# single bytes of them (kernel.h, store()), or if there are none.
 file(READ ${PTX} text)
 string(REGEX REPLACE "[][;]" " " text "${text}")
 string(REPLACE ".visible .entry " ";" kernels "${text}")
@@ -13,5 +14,8 @@ foreach(kernel IN LISTS kernels)
   endif()
   if(NOT kernel MATCHES "(ld|st)\\.global[a-z.]*\\.(v4\\.[a-z]32|v2\\.[a-z]64)")
     message(FATAL_ERROR "${PTX}: ${name} has no access of 16 bytes")
+  endif()
+  if(name MATCHES "f16$" AND NOT name MATCHES "_compare_" AND kernel MATCHES "st\\.[a-z]*\\.u8")
+    message(FATAL_ERROR "${PTX}: ${name} stores single bytes")
   endif()
 endforeach()

@@ -44,6 +44,19 @@ CARILLON_DEVICE bool repeated(const std::uint32_t* extents, const std::int64_t* 
   }
   return true;
 }
+// Whether elements from any multiple of `count` on, so many, lie one after the other, at a multiple of
+// `count` from the first: rows that have a pitch, or are repeated.
+CARILLON_DEVICE bool in_packs(int count, const std::uint32_t* extents, const std::int64_t* strides,
+                              int rank) {
+  if (dense(extents, strides, rank)) return true;
+  int last = rank - 1;
+  while (last >= 0 && extents[last] == 1) --last;
+  if (last < 0 || strides[last] != 1 || extents[last] % count != 0) return false;
+  for (int i = 0; i < last; ++i) {
+    if (strides[i] % count != 0) return false;
+  }
+  return true;
+}
 template <typename T>
 CARILLON_DEVICE const T* as(const void* at) {
   return static_cast<const T*>(at);
@@ -233,17 +246,21 @@ CARILLON_DEVICE T chosen(Bool condition, T a, T b) {
 }
 
 // An operand of an index space: N elements from the at-th on; all the same where it is repeated. N > 1 only
-// where it is dense or repeated.
-template <int N, typename T>
+// where it is dense or repeated, or, `rows`, in_packs().
+template <int N, typename T, bool rows = false>
 CARILLON_DEVICE Pack<T, N> operand(const void* from, bool is_single, std::int64_t at,
                                    const std::uint32_t* extents, const std::int64_t* strides, int rank) {
   Pack<T, N> out;
   if (is_single) {
     for (int j = 0; j < N; ++j) out.at[j] = *as<T>(from);
-  } else if constexpr (N > 1) {
+  } else if constexpr (N > 1 && !rows) {
     out = load<T, N>(as<T>(from) + at);
   } else {
-    out.at[0] = as<T>(from)[offset_of(static_cast<std::uint32_t>(at), extents, strides, rank)];
+    const T* const there = as<T>(from) + offset_of(static_cast<std::uint32_t>(at), extents, strides, rank);
+    if constexpr (N > 1)
+      out = load<T, N>(there);
+    else
+      out.at[0] = *there;
   }
   return out;
 }

@@ -200,6 +200,11 @@ CARILLON_DEVICE void store(T* to, const Pack<T, N>& pack) {
     memcpy(&word, &pack, sizeof pack);
     *reinterpret_cast<typename WordOf<N * sizeof(T)>::Type*>(to) = word;
     return;
+  } else {
+    // As one word: of two stores of a byte, ptxas 13.0 makes a conversion to a whole number of the lower one,
+    // where the word is a number of 16 bits that was converted just before.
+    *to = pack.at[0];
+    return;
   }
 #endif
   check_aligned<T, N>(to);

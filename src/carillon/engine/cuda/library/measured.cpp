@@ -41,7 +41,7 @@ class Trial {
   Result<> launch_first(const Call& call, const CallPlaces& places, const Scratch& scratch) {
     const std::string what(call.name());
     for (const Status status : {driver_.stream_create(&stream_, stream_beside_the_default, 0),
-                                driver_.fill(scratch.at(), 0, scratch.bytes(), stream_)})
+                                fill_with_numbers(driver_, scratch.at(), scratch.bytes(), stream_)})
       if (status != done) return std::unexpected(told(driver_, status, what));
     if (auto put = call.enqueue(stream_, places); !put) return put;
     if (const Status status = driver_.stream_synchronize(stream_); status != done)

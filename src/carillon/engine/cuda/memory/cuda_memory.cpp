@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <string>
 
 #include <fmt/core.h>
@@ -79,7 +80,8 @@ CudaMemory::~CudaMemory() {
   if (context_ == nullptr) return;
   {
     const InContext here(driver_, context_);
-    for (CopyWay* const way : {&in_, &out_}) way->give_back();
+    for (CopyWay* const way : {&in_, &out_, &io_in_, &io_out_}) way->give_back();
+    if (!host_io_.empty()) driver_.host_free(host_io_.data());
     for (const Handle page : handles_) driver_.release(page);
     give_back(io_);
     give_back(workspace_);
@@ -171,17 +173,39 @@ bool CudaMemory::is_pinned(std::span<const std::byte> bytes) const {
   return on_device(first, bytes.data()) && on_device(last, &bytes.back()) && last - first == bytes.size() - 1;
 }
 
+std::byte* CudaMemory::host_io() {
+  if (!host_io_.empty() || io_.bytes == 0) return host_io_.data();
+  const InContext here(driver_, context_);
+  const char* what = nullptr;
+  for (CopyWay* const way : {&io_in_, &io_out_})
+    if (way->prepare(what, true) != done) return nullptr;
+  void* made = nullptr;
+  if (driver_.host_allocate(&made, io_.bytes, 0) != done) return nullptr;
+  std::memset(made, 0, io_.bytes);
+  host_io_ = {static_cast<std::byte*>(made), io_.bytes};
+  return host_io_.data();
+}
+
+bool CudaMemory::in_host_io(std::span<const std::byte> bytes) const {
+  const std::less_equal<const std::byte*> before;
+  return !host_io_.empty() && before(host_io_.data(), bytes.data()) &&
+         before(bytes.data() + bytes.size(), host_io_.data() + host_io_.size());
+}
+
 void CudaMemory::copy_in(std::byte* to, std::span<const std::byte> from) {
   if (lost_) return;
   const InContext here(driver_, context_);
-  const bool direct = from.size() > CopyWay::piece && is_pinned(from);
-  if (in_.in(address(to), from, direct) != done) lost_ = true;  // nothing else can go wrong here
+  const bool io = in_host_io(from);
+  const bool direct = io || (from.size() > CopyWay::piece && is_pinned(from));
+  if ((io ? io_in_ : in_).in(address(to), from, direct) != done)
+    lost_ = true;  // nothing else can go wrong here
 }
 
 void CudaMemory::copy_out(std::span<std::byte> to, const std::byte* from) {
   if (lost_) return;
   const InContext here(driver_, context_);
-  if (out_.out(to, address(from)) != done) lost_ = true;
+  const bool io = in_host_io(to);
+  if ((io ? io_out_ : out_).out(to, address(from), io) != done) lost_ = true;
 }
 
 }  // namespace carillon::engine::cuda

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "carillon/base/bytes.h"
@@ -17,7 +18,7 @@ namespace carillon::engine::cuda {
 // (cuMemCreate), which are mapped behind the addresses of whatever model is loaded, and a block each for
 // inputs and outputs and for workspaces. The host reaches none of it (access()); what copy_in() and
 // copy_out() move goes by way of pinned memory, in pieces, each way by a stream of its own; what lies in
-// pinned memory itself (cuMemHostAlloc) goes in as one copy.
+// pinned memory itself (cuMemHostAlloc) goes straight, and what lies in host_io() by streams of its own.
 //
 // Thread-safe as DeviceMemory says. A call whose driver answers that the device is lost fails with
 // `unavailable`; copies, which cannot fail, then leave `to` as it was, and lost() is true from then on.
@@ -51,6 +52,7 @@ class CudaMemory final : public DeviceMemory {
   std::byte* workspace(std::uint64_t offset) const override { return pointer(workspace_.at) + offset; }
   void copy_in(std::byte* to, std::span<const std::byte> from) override;
   void copy_out(std::span<std::byte> to, const std::byte* from) override;
+  std::byte* host_io() override;
   std::byte* access(std::byte*) const override { return nullptr; }
 
   Result<> health() const override;
@@ -69,6 +71,7 @@ class CudaMemory final : public DeviceMemory {
   Result<> take(Block& block, std::uint64_t bytes, const char* what);
   void give_back(Block& block);
   bool is_pinned(std::span<const std::byte> bytes) const;
+  bool in_host_io(std::span<const std::byte> bytes) const;
   Result<> failed(Status status, const std::string& what) const;
   static std::byte* pointer(Address at) { return reinterpret_cast<std::byte*>(at); }
   static Address address(const std::byte* at) { return reinterpret_cast<Address>(at); }
@@ -81,6 +84,9 @@ class CudaMemory final : public DeviceMemory {
   std::vector<Handle> handles_;  // by page
   Block io_, workspace_;
   CopyWay in_{driver_}, out_{driver_};
+  // Of what lies in host_io(): its copies wait for no others.
+  CopyWay io_in_{driver_}, io_out_{driver_};
+  std::span<std::byte> host_io_;
   mutable std::atomic<bool> lost_ = false;
 };
 

@@ -165,13 +165,13 @@ TEST(IpcMemory, OfAnotherProcess) {
 
 // Whichever call that makes memory fails, or whenever the device is lost: an error, and nothing left behind.
 TEST(IpcMemory, FaultsAreErrors) {
-  for (std::uint64_t failing = 1; failing <= 4; ++failing) {
+  for (std::uint64_t failing = 1; failing <= 6; ++failing) {
     const Emulated device({.fail_create = failing});
     {
       EmulatedLoan loan(64);
       const auto from = importer();
       const auto opened = from->open(raw(loan.handle()));
-      EXPECT_EQ(opened.has_value(), failing > 3);
+      EXPECT_EQ(opened.has_value(), failing > 5);
       if (!opened) {
         EXPECT_EQ(opened.error().code, ErrorCode::resource_exhausted);
         EXPECT_TRUE(from->open(raw(loan.handle()))) << "the next call goes on";

@@ -223,7 +223,7 @@ Builder::Builder(const graph::Graph& graph, const RecipeOptions& options, MathLi
   for (const graph::ValueId id : graph.inputs) {
     const graph::TensorType& type = graph.value(id).type;
     Lying at = fresh(type.type, type.shape, row_major(type.shape));
-    recipe_.inputs.push_back({.bytes = type.bytes().count});
+    recipe_.inputs.push_back({.bytes = type.bytes().count, .of_numbers = type.type == graph::DataType::f32});
     buffers_[static_cast<std::size_t>(at.buffer)].first = 0;
     buffers_[static_cast<std::size_t>(at.buffer)].last = 0;
     values_[id.index()] = at;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -10,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "carillon/base/result.h"
+#include "carillon/base/time.h"
 #include "carillon/engine/cuda/driver/context.h"
 #include "carillon/engine/cuda/driver/driver.h"
 #include "carillon/engine/cuda/kernels/kernels.h"
@@ -58,7 +60,7 @@ class Device {
     processors_ = static_cast<unsigned>(std::max(1, processors));
     if (splits || !share.whole()) splits_.emplace(driver, number_, share);
     // The documents are not plain on what of the primary context green ones take: it is tried.
-    if (splits_ && splits_->context({}) != nullptr && !works_in_parts()) splits_.reset();
+    if (splits_ && !works_in_parts()) splits_.reset();
     if (!share.whole() && (!splits_ || splits_->context({}) == nullptr)) return cannot_be_divided(share);
     if (gate != nullptr && driver.module_load(&gate_module_, gate) == done)
       (void)driver.module_function(&gate_, gate_module_, "carillon_gate");
@@ -110,7 +112,12 @@ class Device {
   }
   // Which there are none of where it is not divided.
   const Splits* splits() const { return splits_ ? &*splits_ : nullptr; }
+  // Has the contexts of a pair of the splits made (Splits::prepare()).
+  bool prepare_pair(int pair) const { return splits_->prepare(pair); }
   unsigned processors() const { return processors_; }
+  // What is measured by events around the launch of a graph of one kernel, and is none of the kernel's.
+  // Measured once; the device's context is current.
+  Result<Duration> launch_time() const;
   DeviceNumber number() const { return number_; }
 
   const Driver& driver;
@@ -128,8 +135,9 @@ class Device {
                     100.0 / static_cast<double>(groups)));
   }
   // Whether an event, and a kernel that is captured, of the primary context go into a stream of a green one.
-  bool works_in_parts() const {
-    const GreenContext within = splits_->context({});
+  bool works_in_parts() {
+    if (splits_->count() > 0 && !splits_->prepare(1)) return false;
+    const GreenContext within = splits_->context({.pair = splits_->count() > 0 ? 1 : 0});
     if (within == nullptr) return false;
     Stream stream = nullptr;
     if (driver.green_stream(&stream, within, stream_beside_the_default, 0) != done) return false;
@@ -155,12 +163,14 @@ class Device {
 
   std::shared_ptr<const Driver> owned_;
   DeviceNumber number_;
+  mutable std::mutex measuring_;
+  mutable std::optional<Duration> launch_time_;
   Context context_ = nullptr;
   Module module_ = nullptr, gate_module_ = nullptr;
   Function gate_ = nullptr;
   std::map<const kernels::Kernel*, Function> functions_;
   unsigned processors_ = 1;
-  std::optional<Splits> splits_;
+  mutable std::optional<Splits> splits_;  // pairs are prepared while models are compiled
 };
 
 inline Address address(const void* at) {

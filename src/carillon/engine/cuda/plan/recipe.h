@@ -66,6 +66,7 @@ struct Recipe {
   struct Edge {
     Place at;  // dense and row-major, in the graph's type
     std::uint64_t bytes = 0;
+    bool of_numbers = false;  // f32
   };
   // Attention that one kernel could compute: steps [first, last) do, which one of them is where `one_kernel`.
   struct Attention {

@@ -49,41 +49,47 @@ Splits::Splits(const Driver& driver, DeviceNumber device, const Share& share)
   auto [groups, left] = groups_of(driver, device);
   const std::size_t parts = groups_ = groups.size();
   if (parts < 2) return;
+  described_ = std::move(groups);
+  const auto count = [&](std::size_t from, std::size_t to) {
+    unsigned sum = 0;
+    for (std::size_t i = from; i < to; ++i) sum += described_[i].count;
+    return sum;
+  };
   if (!share.whole()) {
     const auto at = [&](double part) {
       return static_cast<std::size_t>(std::lround(part * static_cast<double>(parts)));
     };
     const std::size_t first = at(share.from), last = std::min(at(share.to), parts);
-    if (first < last) (void)make(groups, first, last, all_);
+    if (first < last && make(first, last, all_)) all_.processors = count(first, last);
     return;
   }
-  if (left) groups.push_back(*left);  // always of the rest
-  if (!make(groups, 0, groups.size(), all_)) return;
-  for (std::size_t k = 1; k < parts; ++k) {
-    Pair pair;
-    const bool made = make(groups, 0, k, pair.first) && make(groups, k, groups.size(), pair.rest);
-    pairs_.push_back(pair);
-    if (made) continue;
-    for (const Half* each : {&pair.first, &pair.rest})
-      if (each->context != nullptr) (void)driver_.green_destroy(each->context);
-    pairs_.pop_back();
-    return;
-  }
+  if (left) described_.push_back(*left);  // always of the rest
+  all_.processors = count(0, described_.size());
+  for (std::size_t k = 1; k < parts; ++k)
+    pairs_.push_back(
+        {.first = {.processors = count(0, k)}, .rest = {.processors = count(k, described_.size())}});
 }
 
 Splits::~Splits() {
   for (const Pair& pair : pairs_)
-    for (const Half* each : {&pair.first, &pair.rest}) (void)driver_.green_destroy(each->context);
+    for (const Half* each : {&pair.first, &pair.rest})
+      if (each->context != nullptr) (void)driver_.green_destroy(each->context);
   if (all_.context != nullptr) (void)driver_.green_destroy(all_.context);
 }
 
-bool Splits::make(std::vector<Processors>& groups, std::size_t from, std::size_t to, Half& into) const {
-  Resources described = nullptr;
-  if (driver_.describe(&described, groups.data() + from, static_cast<unsigned>(to - from)) != done)
+bool Splits::make(std::size_t from, std::size_t to, Half& into) {
+  if (into.context != nullptr) return true;
+  Resources what = nullptr;
+  if (driver_.describe(&what, described_.data() + from, static_cast<unsigned>(to - from)) != done)
     return false;
-  if (driver_.green_create(&into.context, described, device_, green_default_stream) != done) return false;
-  for (std::size_t i = from; i < to; ++i) into.processors += groups[i].count;
-  return true;
+  return driver_.green_create(&into.context, what, device_, green_default_stream) == done;
+}
+
+bool Splits::prepare(int pair) {
+  const std::lock_guard lock(mutex_);
+  const auto k = static_cast<std::size_t>(pair);
+  Pair& made = pairs_.at(k - 1);
+  return make(0, k, made.first) && make(k, described_.size(), made.rest);
 }
 
 const Splits::Half* Splits::half(const Part& part) const {

@@ -1,0 +1,39 @@
+#include "carillon/engine/cuda/memory/scratch.h"
+
+#include <cstddef>
+
+#include "carillon/base/random.h"
+#include "carillon/engine/cuda/kernels/number.h"
+
+namespace carillon::engine::cuda {
+namespace {
+
+constexpr std::size_t count = 32768;
+
+// The exponents of f16 are small ones of f32 and bf16, so that none is infinite or no number.
+void write_numbers(std::uint16_t* to) {
+  Random random(3);
+  for (std::size_t i = 0; i < count; ++i)
+    to[i] = kernels::from_float<kernels::Half>(static_cast<float>(random.normal())).bits;
+}
+
+}  // namespace
+
+Status fill_with_numbers(const Driver& driver, Address at, std::uint64_t bytes, Stream stream) {
+  void* pinned = nullptr;
+  std::uint64_t there = std::min<std::uint64_t>(bytes, count * sizeof(std::uint16_t));
+  Status status = driver.host_allocate(&pinned, count * sizeof(std::uint16_t), 0);
+  if (status != done) return status;
+  write_numbers(static_cast<std::uint16_t*>(pinned));
+  status = driver.copy_in(at, pinned, there, stream);
+  while (status == done && there < bytes) {
+    const std::uint64_t next = std::min(there, bytes - there);
+    status = driver.copy(at + there, at, next, stream);
+    there += next;
+  }
+  const Status waited = driver.stream_synchronize(stream);
+  (void)driver.host_free(pinned);
+  return status == done ? waited : status;
+}
+
+}  // namespace carillon::engine::cuda
