@@ -1,4 +1,4 @@
-// Checks and measurements of the CUDA engine on a device; each prints one JSON object. tools/gpu-check runs
+// Checks and measurements of the CUDA engine on a device; each prints one JSON object. tools/gpu-first runs
 // them all.
 
 #include <cstdlib>
