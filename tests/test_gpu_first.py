@@ -126,6 +126,12 @@ def test_every_step_runs_once_in_the_order_of_the_list(first):
     assert {f.name for f in first.out.iterdir()} == {"steps.jsonl", "cuda.log", "machine.txt"}
 
 
+def test_results_go_where_the_environment_says(first):
+    done = subprocess.run([first.script, "smoke", "--only", "facts", *first.options], capture_output=True, text=True, timeout=60,
+                          env={**os.environ, "OUT": str(first.out)})
+    assert done.returncode == 0 and list(first.results()) == ["facts"], done.stderr
+
+
 def test_what_fails_is_told_and_the_rest_goes_on(first):
     first.does({"agree*densenet121*--steps*": """echo '{"steps": [1]}'""",
                 "agree*densenet121*": """echo noise; echo '{"agrees": false,\n "apart": 2}'; echo early >&2; echo late >&2
