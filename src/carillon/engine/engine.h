@@ -210,6 +210,12 @@ class Plan {
   // with it use the threads of `team`, of the plan's engine, which one run at a time may; without one they
   // use the calling thread alone. Must not outlive the plan or the team. Allocates; from any thread.
   virtual std::unique_ptr<RunState> make_state(Team* /*team*/ = nullptr) const { return nullptr; }
+  // Has `state` keep what runs with this workspace and these weights want, so that the first of them takes no
+  // longer than the next. Their memory need not be there yet. Allocates; no run uses the state meanwhile.
+  virtual Result<> prepare(RunState& /*state*/, std::byte* /*workspace*/,
+                           const std::byte* /*weights*/) const {
+    return {};
+  }
 
   // Runs `range`, but for kernels of a branch that the data does not take: these are passed over. Where
   // `durations` is not empty (then kernels() long) entry i gets kernel i's duration, 0 where it was passed

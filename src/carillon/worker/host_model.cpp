@@ -145,10 +145,17 @@ void HostModel::sweep() {
   std::erase(leaving, nullptr);
 }
 
-void make_states(std::vector<PlanLayout>& layouts, std::span<engine::Team* const> teams) {
+Result<> make_states(std::vector<PlanLayout>& layouts, std::span<const RunPlace> streams,
+                     const std::byte* weights) {
   for (PlanLayout& layout : layouts)
-    for (std::size_t s = 0; s < layout.pointers.size(); ++s)
-      layout.pointers[s].state = layout.plan->make_state(teams[s]);
+    for (std::size_t s = 0; s < layout.pointers.size(); ++s) {
+      auto& state = layout.pointers[s].state;
+      state = layout.plan->make_state(streams[s].team);
+      if (state == nullptr) continue;
+      if (auto prepared = layout.plan->prepare(*state, streams[s].workspace, weights); !prepared)
+        return prepared;
+    }
+  return {};
 }
 
 }  // namespace carillon::worker

@@ -58,8 +58,14 @@ Result<std::vector<PlanLayout>> lay_out(const engine::CompiledModel& model, std:
                                         std::span<const std::unique_ptr<const engine::Plan>> plans,
                                         Bytes workspace, Bytes io, std::size_t streams);
 
-// Makes what runs of these plans keep, for each stream; `teams` are theirs (nullptr: a stream has none).
-void make_states(std::vector<PlanLayout>& layouts, std::span<engine::Team* const> teams);
+// Where runs of a stream are, as far as is known before.
+struct RunPlace {
+  engine::Team* team = nullptr;    // nullptr: the stream has none
+  std::byte* workspace = nullptr;  // of most of its runs
+};
+// Makes what runs of these plans keep, for each stream.
+Result<> make_states(std::vector<PlanLayout>& layouts, std::span<const RunPlace> streams,
+                     const std::byte* weights);
 
 // Plans of an open model at further extents. Actions that use them hold them.
 struct SizedPlans {

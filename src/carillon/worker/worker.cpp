@@ -211,6 +211,7 @@ class WorkerImpl final : public Worker, private Measuring::Subject {
     return "model " + std::to_string(id.value) + " is not registered";
   }
   Result<> enough_pages(const engine::CompiledModel& model) const;
+  std::vector<RunPlace> run_places() const;
   Result<> prepare_workspace(std::span<const PlanLayout> layouts);
   template <typename Action>
   bool submit_load(const Action& action);
@@ -659,12 +660,14 @@ Result<> WorkerImpl::add_model(ModelId id, std::shared_ptr<const engine::Compile
   auto range = memory_->reserve(pages_for(model->weights()));
   if (!range) return in_context(context, range.error());
 
+  if (auto made = make_states(*layouts, run_places(), range->data); !made) {
+    memory_->release(*range);
+    return in_context(context, made.error());
+  }
+
   HostModel& host = models_[count];
   host.compiled = std::move(model);
   host.layouts = std::move(*layouts);
-  std::vector<engine::Team*> teams;
-  for (const auto& exec : execs_) teams.push_back(exec->team.get());
-  make_states(host.layouts, teams);
   host.range = *range;
   {
     const std::lock_guard core(mutex_);
@@ -672,6 +675,14 @@ Result<> WorkerImpl::add_model(ModelId id, std::shared_ptr<const engine::Compile
   }
   model_count_.store(count + 1, std::memory_order_release);
   return {};
+}
+
+// The first run of a stream is where its workspace begins, and so is each that no other waits beside.
+std::vector<RunPlace> WorkerImpl::run_places() const {
+  std::vector<RunPlace> out;
+  for (std::size_t i = 0; i < execs_.size(); ++i)
+    out.push_back({execs_[i]->team.get(), memory_->workspace(i * workspace_.count)});
+  return out;
 }
 
 // The memory that one run of these plans works in is there before the first: of the normal stream, and of the
@@ -719,9 +730,8 @@ Result<Worker::AddedSize> WorkerImpl::add_size(ModelId id, std::int64_t size,
   if (!layouts) return std::unexpected(layouts.error());
   if (auto room = prepare_workspace(*layouts); !room) return std::unexpected(room.error());
   auto added = std::make_shared<SizedPlans>(size, std::move(plans), std::move(*layouts));
-  std::vector<engine::Team*> teams;
-  for (const auto& exec : execs_) teams.push_back(exec->team.get());
-  make_states(added->layouts, teams);
+  if (auto made = make_states(added->layouts, run_places(), host->range.data); !made)
+    return std::unexpected(made.error());
   const engine::Plan& first = *added->plans.front();
   AddedSize out{.outputs = {}, .effort = first.effort(), .memory = {}};
   for (const graph::TensorSpec& output : first.outputs()) out.outputs.push_back(output.shape);

@@ -89,7 +89,7 @@ int run(int argc, char** argv) {
       ->add_option("--times", times, "How often")
       ->check(CLI::Range(1, 100'000))
       ->capture_default_str();
-  std::string other, stop = "flag";
+  std::string other, stop = "bound";
   int bound =
       static_cast<int>(std::chrono::duration_cast<std::chrono::microseconds>(options.engine.bound).count());
   CLI::App* const preempts =

@@ -14,6 +14,7 @@
 
 #include "carillon/engine/cpu/cpu_engine.h"
 #include "carillon/engine/cuda/driver/context.h"
+#include "carillon/engine/cuda/plan/cuda_plan.h"
 #include "carillon/engine/cuda/table/step_table.h"
 
 namespace carillon::engine::cuda::gpu {
@@ -336,10 +337,14 @@ Result<Json> steps(const Rig& rig, const std::string& file, int batch, Number nu
   const auto count = static_cast<std::size_t>(plan.kernels());
   std::vector<std::vector<double>> took(count);
   std::vector<Duration> durations(count);
+  const InPrimaryContext current(*rig.driver, rig.device);
+  const auto launch = static_cast<const CudaPlan&>(plan).device().launch_time();
+  if (!launch) return std::unexpected(launch.error());
   for (int i = -3; i < runs; ++i) {
     if (auto ran = plan.run({0, plan.kernels()}, loaded->binding(), durations); !ran)
       return std::unexpected(ran.error());
-    for (std::size_t k = 0; i >= 0 && k < count; ++k) took[k].push_back(to_seconds(durations[k]) * 1e6);
+    for (std::size_t k = 0; i >= 0 && k < count; ++k)
+      took[k].push_back(std::max(0.0, to_us(durations[k] - *launch)));
   }
   Json rows = Json::array();
   for (std::size_t k = 0; k < count; ++k) {

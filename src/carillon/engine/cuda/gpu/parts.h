@@ -37,8 +37,7 @@ Result<Json> speed(const Rig& rig, const std::string& file, int batch, int runs)
 Result<Json> attention(const Rig& rig, const std::string& file, int batch, Number number,
                        const std::vector<AttentionTimes>& told);
 // Each step by itself, of a plan whose segments are single steps (CudaOptions::longest_segment 1): the median
-// of `runs`, as a table of steps (table/step_table.h). Between a step's two events lies the launch of a
-// graph, so that short ones are told some microseconds longer than they are among others.
+// of `runs`, as a table of steps (table/step_table.h), without what the launch of a graph adds to each.
 Result<Json> steps(const Rig& rig, const std::string& file, int batch, Number number, int runs);
 // Weights from the host, as a LOAD copies them; of the same bytes, pinned, what the bus gives; and how long
 // runs take by themselves and beside one such copy after the other.

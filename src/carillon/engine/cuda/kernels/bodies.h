@@ -347,15 +347,18 @@ CARILLON_DEVICE void window_tile(const Window& w, std::int64_t tile, bool packs,
   const std::int64_t begin = tile * tile_elements;
   each<per_pack<T>>(least(tile_elements, all - begin), packs && w.channels % per_pack<T> == 0,
                     [&](std::int64_t at, auto count) {
-                      body((begin + at) / w.channels, static_cast<int>((begin + at) % w.channels), count);
+                      const auto index = static_cast<std::uint32_t>(begin + at),
+                                 channels = static_cast<std::uint32_t>(w.channels);
+                      body(index / channels, static_cast<int>(index % channels), count);
                     });
 }
 // Calls body(tap, offset of the input's pixel) for each tap of output `pixel` that lies in the image.
 template <typename Body>
-CARILLON_DEVICE void taps(const Window& w, std::int64_t pixel, Body body) {
-  const auto column = static_cast<int>(pixel % w.out_width);
-  const auto row = static_cast<int>(pixel / w.out_width % w.out_height);
-  const std::int64_t image = pixel / w.out_width / w.out_height;
+CARILLON_DEVICE void taps(const Window& w, std::uint32_t pixel, Body body) {
+  const auto width = static_cast<std::uint32_t>(w.out_width),
+             height = static_cast<std::uint32_t>(w.out_height);
+  const auto column = static_cast<int>(pixel % width), row = static_cast<int>(pixel / width % height);
+  const std::int64_t image = pixel / width / height;
   for (int i = 0; i < w.kernel_h; ++i) {
     const int y = row * w.stride_h - w.pad_top + i * w.dilation_h;
     if (y < 0 || y >= w.height) continue;
@@ -378,7 +381,7 @@ struct Pool {
   static CARILLON_DEVICE void tile(const Params& p, std::int64_t tile) {
     const Window& w = p.window;
     window_tile<T>(w, tile, aligned(p.input) && aligned(p.output),
-                   [&](std::int64_t pixel, int channel, auto count) {
+                   [&](std::uint32_t pixel, int channel, auto count) {
                      constexpr int N = decltype(count)::value;
                      float total[N];
                      for (float& x : total) x = p.max ? -INFINITY : 0.0F;
@@ -395,7 +398,7 @@ struct Pool {
                      const float factor = 1.0F / static_cast<float>(divisor);
                      Pack<T, N> out;
                      for (int j = 0; j < N; ++j) out.at[j] = from_float<T>(total[j] * factor);
-                     store(as<T>(p.output) + pixel * w.channels + channel, out);
+                     store(as<T>(p.output) + static_cast<std::int64_t>(pixel) * w.channels + channel, out);
                    });
   }
 };
@@ -407,7 +410,7 @@ struct Depthwise {
   static CARILLON_DEVICE void tile(const Params& p, std::int64_t tile) {
     const Window& w = p.window;
     const bool packs = aligned(p.input) && aligned(p.output) && aligned(p.weights) && aligned(p.bias);
-    window_tile<T>(w, tile, packs, [&](std::int64_t pixel, int channel, auto count) {
+    window_tile<T>(w, tile, packs, [&](std::uint32_t pixel, int channel, auto count) {
       constexpr int N = decltype(count)::value;
       float total[N] = {};
       if (p.bias != nullptr) {
@@ -422,7 +425,7 @@ struct Depthwise {
       });
       Pack<T, N> out;
       for (int j = 0; j < N; ++j) out.at[j] = from_float<T>(activate(p.activation, total[j]));
-      store(as<T>(p.output) + pixel * w.channels + channel, out);
+      store(as<T>(p.output) + static_cast<std::int64_t>(pixel) * w.channels + channel, out);
     });
   }
 };

@@ -76,7 +76,7 @@ inline std::span<const std::int64_t> strides_of(const std::int64_t* strides, int
   return {strides, static_cast<std::size_t>(rank)};
 }
 inline Launch launch_in_tiles(const Kernel& kernel, std::int64_t tiles, unsigned processors) {
-  constexpr std::int64_t blocks_a_processor = 4;
+  constexpr std::int64_t blocks_a_processor = 8;
   return {&kernel, static_cast<unsigned>(std::min(tiles, blocks_a_processor * processors)), block_threads};
 }
 

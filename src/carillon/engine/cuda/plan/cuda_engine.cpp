@@ -361,6 +361,9 @@ class CudaEngine final : public Engine {
     auto parts = make(*graph, plan, made_with, weights);
     if (!parts) return std::unexpected(parts.error());
     parts->takes = std::move(takes);
+    parts->cls = options.stop_cost   ? Class::best_effort
+                 : options.room_cost ? Class::real_time
+                                     : Class::normal;
     parts->batch = batch;
     parts->inputs = graph::specs_at(model.inputs(), batch, length);
     parts->outputs = graph::specs_at(model.outputs(), batch, length);

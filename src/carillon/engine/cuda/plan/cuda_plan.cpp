@@ -199,6 +199,18 @@ Result<> CudaPlan::enqueue(int segment, const Binding& binding, CudaState& state
   return {};
 }
 
+Result<> CudaPlan::prepare(RunState& state, std::byte* workspace, const std::byte* weights) const {
+  auto& mine = static_cast<CudaState&>(state);
+  if (!mine.is_for(parts_.cls)) return {};
+  const Device::Current current(*device_);
+  if (auto prepared = mine.prepare(address(workspace), address(weights), {.pair = parts_.pair}); !prepared)
+    return prepared;
+  for (int segment = 0; segment < kernels(); ++segment)
+    if (const auto graph = mine.graph(segment); !graph)
+      return in_context(parts_.names[static_cast<std::size_t>(segment)], graph.error());
+  return {};
+}
+
 Result<> CudaPlan::run(KernelRange range, const Binding& binding, std::span<Duration> durations,
                        StopSignal* stop, Pacer* pacer) const {
   const Device::Current current(*device_);

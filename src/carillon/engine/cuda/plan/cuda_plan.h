@@ -14,6 +14,7 @@
 #include "carillon/engine/cuda/plan/step_times.h"
 #include "carillon/engine/cuda/stream/lane.h"
 #include "carillon/engine/engine.h"
+#include "carillon/workload/request.h"
 
 namespace carillon::engine::cuda {
 
@@ -30,6 +31,7 @@ struct PlanParts {
   // What the segments take, as measured; empty where they were not. Where they were, the plan is one that is
   // to be stopped soon.
   std::vector<Duration> takes;
+  Class cls = Class::normal;  // of the runs that it was made for
   // Where it runs: in the first part of a pair, beside what runs in the rest; or, pair 0, all over the
   // device.
   int pair = 0;
@@ -50,6 +52,8 @@ class CudaState final : public RunState {
   // Whether the segment's graph is there.
   bool is_ready(int segment, Address workspace, Address weights, const Part& part) const;
 
+  // Whether runs of that class are in its lane.
+  bool is_for(Class cls) const { return lane_ != nullptr && lane_->cls() == cls; }
   Lane& lane() { return *lane_; }
   // Of the part last prepared.
   Stream stream() const { return stream_; }
@@ -99,6 +103,9 @@ class CudaPlan final : public Plan {
   std::unique_ptr<RunState> make_state(Team* team) const override {
     return std::make_unique<CudaState>(device_, *this, static_cast<Lane*>(team));
   }
+  // Captures the graphs of all segments for the part of the device that most runs in the state's lane have,
+  // where the lane is of the class that the plan was made for.
+  Result<> prepare(RunState& state, std::byte* workspace, const std::byte* weights) const override;
   bool whole_device() const override { return parts_.pair == 0; }
   Result<> run(KernelRange range, const Binding& binding, std::span<Duration> durations, StopSignal* stop,
                Pacer* pacer) const override;

@@ -29,6 +29,7 @@ class Lane final : public Team {
   static Result<std::unique_ptr<Lane>> make(std::shared_ptr<const Device> device, Class cls, bool ends_early);
   ~Lane() override;
   int width() const override { return 1; }
+  Class cls() const { return cls_; }
 
   // Made when it is first asked for.
   Result<Stream> stream(const Part& part = {});
