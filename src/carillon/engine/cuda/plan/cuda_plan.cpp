@@ -58,39 +58,58 @@ Result<GraphExec> CudaState::graph(int segment) {
   std::optional<GraphExec>& there = (*graphs_)[static_cast<std::size_t>(segment)];
   if (!there) {
     GraphExec made = nullptr;
-    if (auto captured = capture(segment, part_, made); !captured) return std::unexpected(captured.error());
+    if (auto captured = capture(segment, part_, stream_, made); !captured)
+      return std::unexpected(captured.error());
     there = made;
   }
   return *there;
 }
 
-Result<> CudaState::capture(int segment, const Part& part, GraphExec& into) {
+Result<> CudaState::capture_all(Address workspace, Address weights, const Part& part) {
+  const auto beside = Lane::make(device_, lane_->cls(), false);
+  if (!beside) return std::unexpected(beside.error());
+  const auto stream = (*beside)->stream(part);
+  if (!stream) return std::unexpected(stream.error());
+  drop_graphs();
+  workspace_ = workspace;
+  weights_ = weights;
+  Graphs& graphs = by_part_[part];
+  for (int segment = 0; segment < plan_.kernels(); ++segment) {
+    GraphExec made = nullptr;
+    if (auto captured = capture(segment, part, *stream, made); !captured)
+      return in_context(plan_.parts().names[static_cast<std::size_t>(segment)], captured.error());
+    graphs.emplace_back(made);
+  }
+  return {};
+}
+
+Result<> CudaState::capture(int segment, const Part& part, Stream stream, GraphExec& into) const {
   const Driver& driver = device_->driver;
   const KernelRange steps = plan_.parts().segments[static_cast<std::size_t>(segment)];
   const bool ends_early = plan_.divided() && lane_->ends_early();
   if (steps.first == steps.last && !ends_early) return {};
   Graph graph = nullptr;
-  auto put = ends_early && device_->has_gate() ? capture_gated(segment, part, graph)
-                                               : capture_steps(segment, ends_early, nullptr, graph);
+  auto put = ends_early && device_->has_gate() ? capture_gated(segment, part, stream, graph)
+                                               : capture_steps(segment, stream, ends_early, nullptr, graph);
   if (put) put = device_->check(driver.graph_instantiate(&into, graph, 0), "a graph");
   if (graph != nullptr) (void)driver.graph_destroy(graph);
   return put;
 }
 
 // Into a graph that is there, or one of its own.
-Result<> CudaState::capture_steps(int segment, bool ends_early, Graph into, Graph& out) const {
+Result<> CudaState::capture_steps(int segment, Stream stream, bool ends_early, Graph into, Graph& out) const {
   const Driver& driver = device_->driver;
   const Status begun =
-      into == nullptr ? driver.capture_begin(stream_, capture_of_this_thread)
-                      : driver.capture_begin_in(stream_, into, nullptr, nullptr, 0, capture_of_this_thread);
+      into == nullptr ? driver.capture_begin(stream, capture_of_this_thread)
+                      : driver.capture_begin_in(stream, into, nullptr, nullptr, 0, capture_of_this_thread);
   if (auto checked = device_->check(begun, "a capture"); !checked) return checked;
-  auto put = put_steps(segment, ends_early);
-  const auto ended = device_->check(driver.capture_end(stream_, &out), "the end of a capture");
+  auto put = put_steps(segment, stream, ends_early);
+  const auto ended = device_->check(driver.capture_end(stream, &out), "the end of a capture");
   return put ? ended : put;
 }
 
 // A segment that does not begin once the flag is set: a kernel that looks at it, and a node for the rest.
-Result<> CudaState::capture_gated(int segment, const Part& part, Graph& out) const {
+Result<> CudaState::capture_gated(int segment, const Part& part, Stream stream, Graph& out) const {
   const Driver& driver = device_->driver;
   const auto context = device_->context(part);
   if (!context) return std::unexpected(context.error());
@@ -101,12 +120,12 @@ Result<> CudaState::capture_gated(int segment, const Part& part, Graph& out) con
       !made)
     return made;
   if (auto begun = device_->check(
-          driver.capture_begin_in(stream_, out, nullptr, nullptr, 0, capture_of_this_thread), "a capture");
+          driver.capture_begin_in(stream, out, nullptr, nullptr, 0, capture_of_this_thread), "a capture");
       !begun)
     return begun;
-  const auto gate = device_->launch_gate(node.condition, lane_->flag(), stream_);
+  const auto gate = device_->launch_gate(node.condition, lane_->flag(), stream);
   Graph same = nullptr;
-  const auto ended = device_->check(driver.capture_end(stream_, &same), "the end of a capture");
+  const auto ended = device_->check(driver.capture_end(stream, &same), "the end of a capture");
   if (!gate || !ended) return gate ? ended : gate;
   GraphNode first = nullptr, added = nullptr;
   std::size_t count = 1;
@@ -114,10 +133,10 @@ Result<> CudaState::capture_gated(int segment, const Part& part, Graph& out) con
     return found;
   if (auto put = device_->check(driver.graph_add(&added, out, &first, nullptr, 1, &node), "a gate"); !put)
     return put;
-  return capture_steps(segment, true, node.bodies[0], same);
+  return capture_steps(segment, stream, true, node.bodies[0], same);
 }
 
-Result<> CudaState::put_steps(int segment, bool ends_early) const {
+Result<> CudaState::put_steps(int segment, Stream stream, bool ends_early) const {
   const KernelRange steps = plan_.parts().segments[static_cast<std::size_t>(segment)];
   std::vector<std::byte> params;
   for (int i = steps.first; i < steps.last; ++i) {
@@ -126,12 +145,12 @@ Result<> CudaState::put_steps(int segment, bool ends_early) const {
       plan_.parts().times->announce(plan_.parts().step_takes[static_cast<std::size_t>(i)]);
     const auto at = [&](const Place& place) { return place.at(workspace_, weights_); };
     if (step.call != nullptr) {
-      if (auto put = step.call->enqueue(stream_, {.a = at(step.a),
-                                                  .b = at(step.b),
-                                                  .out = at(step.out),
-                                                  .bias = at(step.bias),
-                                                  .residual = at(step.residual),
-                                                  .workspace = at(step.scratch)});
+      if (auto put = step.call->enqueue(stream, {.a = at(step.a),
+                                                 .b = at(step.b),
+                                                 .out = at(step.out),
+                                                 .bias = at(step.bias),
+                                                 .residual = at(step.residual),
+                                                 .workspace = at(step.scratch)});
           !put)
         return put;
       continue;
@@ -144,22 +163,22 @@ Result<> CudaState::put_steps(int segment, bool ends_early) const {
     if (const Address flag = lane_->flag(); ends_early)
       std::memcpy(params.data() + step.launch.kernel->stop_at, &flag, sizeof flag);
     if (auto put = step.chain
-                       ? device_->launch(step.chain->function, step.launch, params.data(), stream_, step.name)
-                       : device_->launch(step.launch, params.data(), stream_, step.name);
+                       ? device_->launch(step.chain->function, step.launch, params.data(), stream, step.name)
+                       : device_->launch(step.launch, params.data(), stream, step.name);
         !put)
       return put;
   }
-  return ends_early ? mark(segment) : Result<>{};
+  return ends_early ? mark(segment, stream) : Result<>{};
 }
 
 // That so many segments have run, where the flag is not set.
-Result<> CudaState::mark(int segment) const {
+Result<> CudaState::mark(int segment, Stream stream) const {
   kernels::MarkParams params{.value = static_cast<unsigned>(segment) + 1,
                              .output = reinterpret_cast<unsigned*>(lane_->mark()),
                              .stop = reinterpret_cast<kernels::StopFlag>(lane_->flag())};
   const auto launch = kernels::launch(params);
   if (!launch) return std::unexpected(launch.error());
-  return device_->launch(*launch, &params, stream_, "the end of a segment");
+  return device_->launch(*launch, &params, stream, "the end of a segment");
 }
 
 Result<> CudaPlan::copy_edges(const std::vector<Recipe::Edge>& edges, const Binding& binding, bool in,
@@ -203,12 +222,7 @@ Result<> CudaPlan::prepare(RunState& state, std::byte* workspace, const std::byt
   auto& mine = static_cast<CudaState&>(state);
   if (!mine.is_for(parts_.cls)) return {};
   const Device::Current current(*device_);
-  if (auto prepared = mine.prepare(address(workspace), address(weights), {.pair = parts_.pair}); !prepared)
-    return prepared;
-  for (int segment = 0; segment < kernels(); ++segment)
-    if (const auto graph = mine.graph(segment); !graph)
-      return in_context(parts_.names[static_cast<std::size_t>(segment)], graph.error());
-  return {};
+  return mine.capture_all(address(workspace), address(weights), {.pair = parts_.pair});
 }
 
 Result<> CudaPlan::run(KernelRange range, const Binding& binding, std::span<Duration> durations,

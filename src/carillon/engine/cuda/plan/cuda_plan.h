@@ -47,6 +47,9 @@ class CudaState final : public RunState {
   CudaState(std::shared_ptr<const Device> device, const CudaPlan& plan, Lane* lane);
   ~CudaState() override;
 
+  // Captures all segments for that memory and part, in a stream of its own: the lane's may have runs of other
+  // plans meanwhile, which a capture would take for its own.
+  Result<> capture_all(Address workspace, Address weights, const Part& part);
   // Allocates where this memory or part is new: its graphs are captured as they are asked for.
   Result<> prepare(Address workspace, Address weights, const Part& part);
   // Whether the segment's graph is there.
@@ -68,11 +71,11 @@ class CudaState final : public RunState {
  private:
   using Graphs = std::vector<std::optional<GraphExec>>;  // by segment
   void drop_graphs();
-  Result<> capture(int segment, const Part& part, GraphExec& into);
-  Result<> capture_steps(int segment, bool ends_early, Graph into, Graph& out) const;
-  Result<> capture_gated(int segment, const Part& part, Graph& out) const;
-  Result<> put_steps(int segment, bool ends_early) const;
-  Result<> mark(int segment) const;
+  Result<> capture(int segment, const Part& part, Stream stream, GraphExec& into) const;
+  Result<> capture_steps(int segment, Stream stream, bool ends_early, Graph into, Graph& out) const;
+  Result<> capture_gated(int segment, const Part& part, Stream stream, Graph& out) const;
+  Result<> put_steps(int segment, Stream stream, bool ends_early) const;
+  Result<> mark(int segment, Stream stream) const;
 
   std::shared_ptr<const Device> device_;
   const CudaPlan& plan_;

@@ -17,6 +17,8 @@
 #include "carillon/engine/cuda/library/cublaslt.h"
 #include "carillon/engine/cuda/library/cudnn.h"
 #include "carillon/engine/cuda/library/measured.h"
+#include "carillon/engine/cuda/plan/cuda_plan.h"
+#include "carillon/engine/cuda/stream/lane.h"
 #include "carillon/engine/cuda/testing/fake_libraries.h"
 #include "carillon/engine/cuda/testing/networks.h"
 #include "carillon/engine/cuda/testing/on_emulated.h"
@@ -32,9 +34,11 @@ using engine::testing::reference;
 using graph::PostOp;
 using graph::ValueId;
 using ::testing::AllOf;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Ne;
 using testing::OnEmulated;
 using namespace testing::networks;
 using V = std::vector<std::int64_t>;
@@ -247,6 +251,79 @@ TEST(CudaPlan, WhatLibrariesAreToldGivesTheSame) {
   }
   EXPECT_GT(kept->measured(), 20U);
   EXPECT_TRUE(testing::alive().empty()) << "descriptors are left";
+  EXPECT_EQ(on.device().left_behind(), "");
+}
+
+// Tells in which streams calls are put.
+class Watched final : public MathLibrary {
+ public:
+  Watched(std::unique_ptr<MathLibrary> of, std::vector<Stream>& seen) : of_(std::move(of)), seen_(seen) {}
+  Result<std::shared_ptr<const Call>> convolution(const Convolution& spec) override {
+    return watched(of_->convolution(spec));
+  }
+  Result<std::shared_ptr<const Call>> product(const Product& spec) override {
+    return watched(of_->product(spec));
+  }
+
+ private:
+  struct WatchedCall final : Call {
+    WatchedCall(std::shared_ptr<const Call> call, std::vector<Stream>& streams)
+        : of(std::move(call)), seen(streams) {}
+    std::string_view name() const override { return of->name(); }
+    std::uint64_t workspace() const override { return of->workspace(); }
+    Result<> enqueue(Stream stream, const CallPlaces& places) const override {
+      seen.push_back(stream);
+      return of->enqueue(stream, places);
+    }
+    std::shared_ptr<const Call> of;
+    std::vector<Stream>& seen;
+  };
+  Result<std::shared_ptr<const Call>> watched(Result<std::shared_ptr<const Call>> call) {
+    if (!call) return call;
+    return std::make_shared<WatchedCall>(std::move(*call), seen_);
+  }
+  std::unique_ptr<MathLibrary> of_;
+  std::vector<Stream>& seen_;
+};
+
+// A plan that is made ready while others run captures beside them, for lanes of its class, and once.
+TEST(CudaPlan, PreparingCapturesBesideTheLane) {
+  OnEmulated on;
+  std::vector<Stream> seen;
+  on.wrap = [&](std::unique_ptr<MathLibrary> of) { return std::make_unique<Watched>(std::move(of), seen); };
+  {
+    const auto engine = on.engine({});
+    ASSERT_TRUE(engine) << engine.error().message;
+    const MadeModel model(residual);
+    const auto compiled = (*engine)->compile(model, {.batch_sizes = {1}, .room_cost = 0.02});
+    ASSERT_TRUE(compiled) << compiled.error().message;
+    const Plan& plan = *(*compiled)->plan(1);
+    auto loaded = LoadedPlan::make(std::shared_ptr<const Driver>(std::shared_ptr<void>(), &on.driver()), 0,
+                                   **compiled, plan);
+    ASSERT_TRUE(loaded) << loaded.error().message;
+    for (std::size_t i = 0; i < plan.inputs().size(); ++i)
+      (*loaded)->set_input(
+          i, std::vector<std::byte>(graph::memory_of(plan.inputs()[i].type, plan.inputs()[i].shape).count));
+    for (const Class cls : {Class::real_time, Class::best_effort}) {
+      const auto team = (*engine)->make_team({.cls = cls});
+      ASSERT_TRUE(team) << team.error().message;
+      const auto state = plan.make_state(team->get());
+      const Binding binding = (*loaded)->binding(state.get());
+      seen.clear();
+      ASSERT_TRUE(plan.prepare(*state, binding.workspace, binding.weights));
+      EXPECT_EQ(seen.empty(), cls == Class::best_effort) << "it was made for real-time runs";
+      const std::size_t captured = seen.size();
+      ASSERT_TRUE(plan.run({0, plan.kernels()}, binding, {}));
+      const auto lane =
+          static_cast<Lane*>(team->get())->stream({.pair = static_cast<const CudaPlan&>(plan).parts().pair});
+      ASSERT_TRUE(lane);
+      if (cls == Class::real_time) {
+        EXPECT_EQ(seen.size(), captured) << "captured twice";
+        EXPECT_THAT(seen, Each(Ne(*lane)));
+      }
+    }
+  }
+  EXPECT_THAT(on.device().violations(), IsEmpty());
   EXPECT_EQ(on.device().left_behind(), "");
 }
 
