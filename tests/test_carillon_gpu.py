@@ -54,7 +54,7 @@ def test_speed_and_load_are_told_in_numbers(gpu, tiny_models):
     assert load["bus"]["host_to_device_gb_per_s"]["p50"] == pytest.approx(55, rel=0.01)
 
 
-@pytest.mark.parametrize("how", ["bound", "flag", "gate", "parts"])
+@pytest.mark.parametrize("how", ["bound", "flag", "parts"])
 def test_preemption_is_told_apart_by_what_ends_best_effort(gpu, tiny_models, how):
     files = [str(tiny_models / f"{name}/1/model.onnx") for name in ("tiny_mlp", "tiny_encoder")]
     stop = ["--parts"] if how == "parts" else ["--whole", "--stop", how]

@@ -110,7 +110,6 @@ class Serving {
     auto engine = on.engine({.longest_segment = static_cast<int>(random.below(4)),
                              .bound = std::chrono::microseconds{1 + random.below(40)},
                              .longest_kernel = std::chrono::seconds{1},  // copies are slow in some
-                             .gate = random.below(2) == 0 ? "gate" : nullptr,
                              .attention = random.below(2) == 0 ? engine::cuda::AttentionWay::calls
                                                                : engine::cuda::AttentionWay::kernel},
                             device);
@@ -317,8 +316,7 @@ Beside beside(std::uint64_t seed, bool room) {
   Beside out;
   OnEmulated on({.memory = gib(1).count});
   {
-    const auto engine = on.engine(
-        {.bound = std::chrono::microseconds{4 + random.below(20)}, .gate = seed % 2 == 0 ? "gate" : nullptr});
+    const auto engine = on.engine({.bound = std::chrono::microseconds{4 + random.below(20)}});
     SteadyClock clock;
     Results results;
     auto worker = make_worker(

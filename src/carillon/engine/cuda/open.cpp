@@ -99,7 +99,6 @@ Result<OpenedDevice> open_device(const OpenOptions& options) {
                                        {.timer = time_on(device.driver, facts->device),
                                         .first_launch = first_launch_on(device.driver, facts->device)});
   if (options.around) library = options.around(std::move(library));
-  if (options.gate) engine_options.gate = kernels::gate().data();
   auto chains = open_chains(options, sites, device);
   if (!chains) add_notice(device, "elementwise steps run as a kernel each: " + chains.error().message);
   auto engine = make_cuda_engine(device.driver, facts->device, image.data(), std::move(library),

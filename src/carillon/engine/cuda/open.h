@@ -18,7 +18,6 @@ struct OpenOptions {
   // Choices of library calls are kept in the file FILE.cuda-N beside this one, and the code of chains in the
   // folder FILE.cuda-N.code; empty: nowhere.
   std::string choices;
-  bool gate = false;  // segments that are to be stopped soon have gates (CudaOptions::gate)
   // What the engine asks in place of NVIDIA's libraries, which it is given; none: those.
   std::function<std::unique_ptr<MathLibrary>(std::unique_ptr<MathLibrary>)> around{};
   CudaOptions engine;

@@ -13,21 +13,19 @@
 // driver's documentation says of its symbol.
 namespace carillon::engine::cuda {
 
-using Status = int;               // CUresult
-using DeviceNumber = int;         // CUdevice
-using Context = void*;            // CUcontext
-using Stream = void*;             // CUstream; nullptr is the default stream, which nothing here uses
-using Event = void*;              // CUevent
-using Address = std::uint64_t;    // CUdeviceptr
-using Handle = std::uint64_t;     // CUmemGenericAllocationHandle: physical memory
-using Module = void*;             // CUmodule
-using Function = void*;           // CUfunction
-using Graph = void*;              // CUgraph
-using GraphExec = void*;          // CUgraphExec
-using GraphNode = void*;          // CUgraphNode
-using Condition = std::uint64_t;  // CUgraphConditionalHandle
-using GreenContext = void*;       // CUgreenCtx
-using Resources = void*;          // CUdevResourceDesc
+using Status = int;             // CUresult
+using DeviceNumber = int;       // CUdevice
+using Context = void*;          // CUcontext
+using Stream = void*;           // CUstream; nullptr is the default stream, which nothing here uses
+using Event = void*;            // CUevent
+using Address = std::uint64_t;  // CUdeviceptr
+using Handle = std::uint64_t;   // CUmemGenericAllocationHandle: physical memory
+using Module = void*;           // CUmodule
+using Function = void*;         // CUfunction
+using Graph = void*;            // CUgraph
+using GraphExec = void*;        // CUgraphExec
+using GreenContext = void*;     // CUgreenCtx
+using Resources = void*;        // CUdevResourceDesc
 
 // CUresult, of what is told apart here.
 inline constexpr Status done = 0, invalid_value = 1, out_of_memory = 2, not_initialized = 3, no_device = 100,
@@ -74,19 +72,6 @@ struct Processors {  // CUdevResource of streaming multiprocessors
   unsigned char rest[36] = {};
 };
 
-// CUgraphNodeParams of a conditional node: its body runs where the condition is not 0.
-struct ConditionalNode {
-  int kind = 13;  // CU_GRAPH_NODE_TYPE_CONDITIONAL
-  int reserved[3] = {};
-  Condition condition = 0;
-  int type = 0;             // CU_GRAPH_COND_TYPE_IF
-  unsigned size = 1;        // bodies
-  Graph* bodies = nullptr;  // given by the driver
-  Context context = nullptr;
-  unsigned char rest[200] = {};
-  long long end = 0;
-};
-
 // CUdevice_attribute
 inline constexpr int attribute_clock_khz = 13, attribute_processors = 16, attribute_bus_bits = 37,
                      attribute_l2_bytes = 38, attribute_major = 75, attribute_minor = 76,
@@ -95,7 +80,6 @@ inline constexpr int smallest_granularity = 0;            // CU_MEM_ALLOC_GRANUL
 inline constexpr int of_processors = 1;                   // CU_DEV_RESOURCE_TYPE_SM
 inline constexpr unsigned green_default_stream = 1;       // CU_GREEN_CTX_DEFAULT_STREAM
 inline constexpr unsigned stream_beside_the_default = 1;  // CU_STREAM_NON_BLOCKING
-inline constexpr unsigned condition_default = 1;          // CU_GRAPH_COND_ASSIGN_DEFAULT
 inline constexpr unsigned event_without_time = 2;         // CU_EVENT_DISABLE_TIMING
 inline constexpr unsigned host_is_mapped = 2;             // CU_MEMHOSTALLOC_DEVICEMAP
 inline constexpr unsigned peers_as_needed = 1;            // CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
@@ -165,15 +149,6 @@ inline constexpr int capture_of_this_thread = 1;          // CU_STREAM_CAPTURE_M
   X(graph_destroy, cuGraphDestroy, (Graph graph))                                                           \
   X(graph_instantiate, cuGraphInstantiateWithFlags,                                                         \
     (GraphExec * out, Graph graph, unsigned long long flags))                                               \
-  X(graph_create, cuGraphCreate, (Graph * out, unsigned flags))                                             \
-  X(graph_nodes, cuGraphGetNodes, (Graph graph, GraphNode * out, std::size_t * count))                      \
-  X(graph_add, cuGraphAddNode_v2,                                                                           \
-    (GraphNode * out, Graph graph, const GraphNode* after, const void* edges, std::size_t count,            \
-     ConditionalNode* node))                                                                                \
-  X(condition_create, cuGraphConditionalHandleCreate,                                                       \
-    (Condition * out, Graph graph, Context context, unsigned value, unsigned flags))                        \
-  X(capture_begin_in, cuStreamBeginCaptureToGraph,                                                          \
-    (Stream stream, Graph graph, const GraphNode* after, const void* edges, std::size_t count, int mode))   \
   X(graph_launch, cuGraphLaunch, (GraphExec graph, Stream stream))                                          \
   X(graph_exec_destroy, cuGraphExecDestroy, (GraphExec graph))                                              \
   X(processors, cuDeviceGetDevResource, (DeviceNumber device, Processors * out, int type))                  \
@@ -186,7 +161,6 @@ inline constexpr int capture_of_this_thread = 1;          // CU_STREAM_CAPTURE_M
   X(green_destroy, cuGreenCtxDestroy, (GreenContext context))                                               \
   X(green_stream, cuGreenCtxStreamCreate,                                                                   \
     (Stream * out, GreenContext context, unsigned flags, int priority))                                     \
-  X(green_as_context, cuCtxFromGreenCtx, (Context * out, GreenContext context))                             \
   X(error_name, cuGetErrorName, (Status status, const char** out))
 
 struct Driver {

@@ -29,17 +29,6 @@ static_assert(offsetof(Processors, least) ==
               offsetof(CUdevResource, sm) + offsetof(CUdevSmResource, minSmPartitionSize));
 static_assert(offsetof(Processors, alignment) ==
               offsetof(CUdevResource, sm) + offsetof(CUdevSmResource, smCoscheduledAlignment));
-static_assert(sizeof(ConditionalNode) == sizeof(CUgraphNodeParams) &&
-              alignof(ConditionalNode) == alignof(CUgraphNodeParams));
-static_assert(offsetof(ConditionalNode, condition) ==
-              offsetof(CUgraphNodeParams, conditional) + offsetof(CUDA_CONDITIONAL_NODE_PARAMS, handle));
-static_assert(offsetof(ConditionalNode, type) ==
-              offsetof(CUgraphNodeParams, conditional) + offsetof(CUDA_CONDITIONAL_NODE_PARAMS, type));
-static_assert(offsetof(ConditionalNode, bodies) ==
-              offsetof(CUgraphNodeParams, conditional) + offsetof(CUDA_CONDITIONAL_NODE_PARAMS, phGraph_out));
-static_assert(offsetof(ConditionalNode, context) ==
-              offsetof(CUgraphNodeParams, conditional) + offsetof(CUDA_CONDITIONAL_NODE_PARAMS, ctx));
-static_assert(sizeof(Condition) == sizeof(CUgraphConditionalHandle));
 static_assert(sizeof(Uuid) == sizeof(CUuuid) && sizeof(Address) == sizeof(CUdeviceptr));
 static_assert(sizeof(Handle) == sizeof(CUmemGenericAllocationHandle) &&
               sizeof(DeviceNumber) == sizeof(CUdevice));
@@ -48,9 +37,6 @@ static_assert(sizeof(Status) == sizeof(CUresult));
 
 TEST(CudaTable, ConstantsAreTheToolkits) {
   EXPECT_EQ(done, CUDA_SUCCESS);
-  EXPECT_EQ(ConditionalNode{}.kind, CU_GRAPH_NODE_TYPE_CONDITIONAL);
-  EXPECT_EQ(ConditionalNode{}.type, CU_GRAPH_COND_TYPE_IF);
-  EXPECT_EQ(condition_default, CU_GRAPH_COND_ASSIGN_DEFAULT);
   EXPECT_EQ(invalid_value, CUDA_ERROR_INVALID_VALUE);
   EXPECT_EQ(out_of_memory, CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_EQ(not_initialized, CUDA_ERROR_NOT_INITIALIZED);

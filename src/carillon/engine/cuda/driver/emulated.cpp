@@ -827,110 +827,13 @@ struct EmulatedFunctions {
       s().wrong("a capture ended before a stream that it had forked to was joined");
       return capture_unjoined;
     }
-    for (Node& node : capture.graph.nodes) {
-      node.name = s().fresh<GraphNode>();
-      for (const auto& [context, partition] : s().green_contexts)
-        if (partition == found->partition) node.context = context;
-      if (node.context == nullptr) node.context = &found->partition->board;
-    }
-    if (!capture.into) {
-      *out = s().fresh<Graph>();
-      s().graphs.emplace(*out, std::move(capture.graph));
-      return done;
-    }
-    GraphState& into = s().graphs.at(*capture.into);
-    const std::size_t offset = into.nodes.size();
-    for (Node& node : capture.graph.nodes) {
-      for (std::size_t& parent : node.after) parent += offset;
-      if (node.after.empty()) node.after = capture.after;
-      into.nodes.push_back(std::move(node));
-    }
-    *out = *capture.into;
+    *out = s().fresh<Graph>();
+    s().graphs.emplace(*out, std::move(capture.graph));
     return done;
   }
   static Status graph_destroy(Graph graph) {
     const auto held = hold();
-    if (!s().graphs.contains(graph)) return invalid_handle;
-    s().drop_graph(graph);
-    return done;
-  }
-  static Status graph_create(Graph* out, unsigned) {
-    const auto held = hold();
-    if (const Status status = ready(); status != done) return status;
-    *out = s().fresh<Graph>();
-    s().graphs.emplace(*out, GraphState{.board = State::here(), .nodes = {}});
-    return done;
-  }
-  static Status graph_nodes(Graph graph, GraphNode* out, std::size_t* count) {
-    const auto held = hold();
-    const auto found = s().graphs.find(graph);
-    if (found == s().graphs.end()) return invalid_handle;
-    const auto& nodes = found->second.nodes;
-    if (out == nullptr) {
-      *count = nodes.size();
-      return done;
-    }
-    *count = std::min(*count, nodes.size());
-    for (std::size_t i = 0; i < *count; ++i) out[i] = nodes[i].name;
-    return done;
-  }
-  // Where nodes of those names stand; nothing where one is none of the graph's.
-  static std::optional<std::vector<std::size_t>> places_of(const GraphState& graph, const GraphNode* names,
-                                                           std::size_t count) {
-    std::vector<std::size_t> out;
-    for (std::size_t i = 0; i < count; ++i) {
-      const auto found = std::ranges::find(graph.nodes, names[i], &Node::name);
-      if (found == graph.nodes.end()) return std::nullopt;
-      out.push_back(static_cast<std::size_t>(found - graph.nodes.begin()));
-    }
-    return out;
-  }
-  static Status condition_create(Condition* out, Graph graph, Context context, unsigned value,
-                                 unsigned flags) {
-    const auto held = hold();
-    if (!s().graphs.contains(graph) || flags > condition_default) return invalid_value;
-    *out = s().next++;
-    s().conditions.emplace(*out, State::ConditionState{std::make_shared<unsigned>(value), context});
-    return done;
-  }
-  static Status graph_add(GraphNode* out, Graph graph, const GraphNode* after, const void* edges,
-                          std::size_t count, ConditionalNode* node) {
-    const auto held = hold();
-    const auto found = s().graphs.find(graph);
-    const auto condition = s().conditions.find(node->condition);
-    if (found == s().graphs.end() || condition == s().conditions.end() || edges != nullptr ||
-        node->kind != 13 || node->type != 0 || node->size != 1)
-      return invalid_value;
-    auto places = places_of(found->second, after, count);
-    if (!places) return invalid_value;
-    if (condition->second.context != node->context)
-      s().wrong("a conditional node is of another context than its condition");
-    const auto body = s().fresh<Graph>();
-    s().graphs.emplace(body, GraphState{.board = found->second.board, .nodes = {}});
-    *out = s().fresh<GraphNode>();
-    s().graphs.at(graph).nodes.push_back(Node{.work = {},
-                                              .after = std::move(*places),
-                                              .name = *out,
-                                              .body = body,
-                                              .condition = condition->second.value,
-                                              .context = node->context});
-    // As the driver's, the array lives as long as the node.
-    s().bodies.push_back(body);
-    node->bodies = &s().bodies.back();
-    return done;
-  }
-  static Status capture_begin_in(Stream stream, Graph graph, const GraphNode* after, const void* edges,
-                                 std::size_t count, int mode) {
-    const auto held = hold();
-    const auto found = s().graphs.find(graph);
-    if (found == s().graphs.end() || edges != nullptr) return invalid_value;
-    auto places = places_of(found->second, after, count);
-    if (!places) return invalid_value;
-    if (const Status status = capture_begin(stream, mode); status != done) return status;
-    Capture& capture = s().captures.at(stream_of(stream)->capture);
-    capture.into = graph;
-    capture.after = std::move(*places);
-    return done;
+    return s().graphs.erase(graph) > 0 ? done : invalid_handle;
   }
   static Status graph_instantiate(GraphExec* out, Graph graph, unsigned long long) {
     const auto held = hold();
@@ -938,16 +841,9 @@ struct EmulatedFunctions {
     const auto found = s().graphs.find(graph);
     if (found == s().graphs.end()) return invalid_handle;
     if (s().foreign(found->second.board, "a graph")) return invalid_handle;
-    for (const Node& node : found->second.nodes)
-      if (node.body != nullptr)
-        for (const Node& inner : s().graphs.at(node.body).nodes)
-          if (inner.context != node.context)
-            s().wrong("the body of a conditional node has work of another context than the node: " +
-                      inner.work.what);
-    GraphState flat = s().flat(found->second);
-    s().check_order(flat);
+    s().check_order(found->second);
     *out = s().fresh<GraphExec>();
-    s().executables.emplace(*out, Executable{.graph = std::move(flat), .before = {}});
+    s().executables.emplace(*out, Executable{.graph = found->second, .before = {}});
     return done;
   }
   static Status graph_launch(GraphExec graph, Stream stream) {
@@ -1051,19 +947,6 @@ struct EmulatedFunctions {
     s().greens.emplace(*out, std::make_shared<Partition>(*asked, found->second));
     return done;
   }
-  static Status green_as_context(Context* out, GreenContext context) {
-    const auto held = hold();
-    const auto found = s().greens.find(context);
-    if (found == s().greens.end()) return invalid_handle;
-    for (const auto& [known, partition] : s().green_contexts)
-      if (partition == found->second) {
-        *out = known;
-        return done;
-      }
-    *out = s().fresh<Context>();
-    s().green_contexts.emplace(*out, found->second);
-    return done;
-  }
   static Status green_destroy(GreenContext context) {
     const auto held = hold();
     const auto found = s().greens.find(context);
@@ -1071,7 +954,6 @@ struct EmulatedFunctions {
     if (std::ranges::any_of(s().streams,
                             [&](const auto& each) { return each.second.partition == found->second; }))
       s().wrong("a green context was destroyed before its streams");
-    std::erase_if(s().green_contexts, [&](const auto& each) { return each.second == found->second; });
     s().greens.erase(found);
     return done;
   }
@@ -1149,15 +1031,6 @@ Driver Emulated::table() {
 void Emulated::know(std::string name, EmulatedKernel kernel) {
   const std::lock_guard held(state_->mutex);
   state_->kernels.insert_or_assign(std::move(name), std::move(kernel));
-}
-
-void Emulated::set_condition(Condition condition, unsigned value) {
-  const std::lock_guard held(state_->mutex);
-  const auto found = state_->conditions.find(condition);
-  if (found == state_->conditions.end())
-    state_->wrong("a kernel set a condition that there is not");
-  else
-    *found->second.value = value;
 }
 
 Duration Emulated::now() const {

@@ -24,7 +24,6 @@
 //  - what is read was written before, and is mapped with access, as is what is written;
 //  - nothing is unmapped, released, freed or destroyed under work that the host has not waited for;
 //  - a capture holds nothing that cannot be captured, and joins all streams that it forked to;
-//  - a conditional node's body is of the context that the node and its condition are of;
 //  - nothing runs in the default stream, which waits for all others;
 //  - memory of another process is used while it is open alone, and closed as often as it was opened;
 //  - what was made is given back in the end (left_behind()).
@@ -126,9 +125,6 @@ class Emulated {
   static Driver table();
   // Modules that are loaded have all kernels that are known then. `name` is the symbol.
   void know(std::string name, EmulatedKernel kernel);
-
-  // By a kernel: what a graph's conditional node goes by.
-  void set_condition(Condition condition, unsigned value);
 
   Duration now() const;        // of the host, since the start
   void pass(Duration while_);  // the host does something else

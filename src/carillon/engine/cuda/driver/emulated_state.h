@@ -140,11 +140,6 @@ struct Work {
 struct Node {
   Work work;
   std::vector<std::size_t> after;  // nodes of the graph
-  GraphNode name = nullptr;
-  // A conditional node's: no work of its own.
-  Graph body = nullptr;
-  std::shared_ptr<unsigned> condition{};
-  Context context = nullptr;  // that it, or its kernel, is of
 };
 
 struct GraphState {
@@ -163,9 +158,7 @@ struct Capture {
   std::uint64_t id = 0;
   Stream origin = nullptr;
   GraphState graph;
-  std::optional<Graph> into{};       // a graph that was there, and gets the nodes
-  std::vector<std::size_t> after{};  // nodes of that
-  std::set<Stream> forked;           // and not joined
+  std::set<Stream> forked;  // and not joined
   bool broken = false;
 };
 
@@ -281,17 +274,10 @@ struct Emulated::State {
   std::map<Graph, GraphState> graphs;
   std::map<GraphExec, Executable> executables;
   std::map<std::uint64_t, Capture> captures;
-  struct ConditionState {
-    std::shared_ptr<unsigned> value;
-    Context context;
-  };
-  std::map<Condition, ConditionState> conditions;
-  std::map<Context, std::shared_ptr<Partition>> green_contexts;  // as contexts
   std::map<std::string, EmulatedKernel, std::less<>> kernels;
   std::vector<std::string> violations;
   std::deque<Waiting> waiting;  // in the order of their launches
   std::map<unsigned, Duration> busy_by_processors;
-  std::deque<Graph> bodies;  // of conditional nodes, as their arrays
   Before host_knows;
   Duration now{0};
   std::uintptr_t next = 0x100;
@@ -540,45 +526,6 @@ struct Emulated::State {
         before[i].insert(before[parent].begin(), before[parent].end());
       }
     return before;
-  }
-  // With what is in the bodies in the place of conditional nodes, and done where the condition holds.
-  GraphState flat(const GraphState& graph) const {
-    GraphState out{.board = graph.board, .nodes = {}};
-    std::vector<std::vector<std::size_t>> ends(graph.nodes.size());  // of each node, in `out`
-    for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
-      const Node& node = graph.nodes[i];
-      std::vector<std::size_t> after;
-      for (const std::size_t parent : node.after)
-        after.insert(after.end(), ends[parent].begin(), ends[parent].end());
-      if (node.body == nullptr) {
-        Node copy = node;
-        copy.after = std::move(after);
-        out.nodes.push_back(std::move(copy));
-        ends[i] = {out.nodes.size() - 1};
-        continue;
-      }
-      const GraphState body = flat(graphs.at(node.body));
-      const std::size_t offset = out.nodes.size();
-      for (Node inner : body.nodes) {
-        for (std::size_t& parent : inner.after) parent += offset;
-        if (inner.after.empty()) inner.after = after;
-        inner.work.run = [run = inner.work.run, condition = node.condition] {
-          if (*condition != 0) run();
-        };
-        out.nodes.push_back(std::move(inner));
-        ends[i].push_back(out.nodes.size() - 1);
-      }
-      if (body.nodes.empty()) ends[i] = after;
-    }
-    return out;
-  }
-  void drop_graph(Graph graph) {
-    const auto found = graphs.find(graph);
-    if (found == graphs.end()) return;
-    const GraphState dropped = std::move(found->second);
-    graphs.erase(found);
-    for (const Node& node : dropped.nodes)
-      if (node.body != nullptr) drop_graph(node.body);
   }
   void check_order(const GraphState& graph) {
     const auto before = all_before(graph);

@@ -342,30 +342,6 @@ TEST(CudaEmulated, FindsWhatAGpuWouldNotForgive) {
          b.ok(b.d.green_stream(&stream, green, stream_beside_the_default, 0));
          b.ok(b.d.green_destroy(green));
        }},
-      {"a conditional node of another context than its condition", "of another context than its condition",
-       [](Bench& b) {
-         Graph graph = nullptr;
-         GraphNode node = nullptr;
-         ConditionalNode what{.context = b.context};
-         b.ok(b.d.graph_create(&graph, 0));
-         b.ok(b.d.condition_create(&what.condition, graph, &b, 0, condition_default));
-         b.ok(b.d.graph_add(&node, graph, nullptr, nullptr, 0, &what));
-       }},
-      {"a conditional node's body of another context", "another context than the node",
-       [](Bench& b) {
-         Graph graph = nullptr, body = nullptr;
-         GraphNode node = nullptr;
-         GraphExec made = nullptr;
-         ConditionalNode what{.context = &b};
-         b.ok(b.d.graph_create(&graph, 0));
-         b.ok(b.d.condition_create(&what.condition, graph, &b, 0, condition_default));
-         b.ok(b.d.graph_add(&node, graph, nullptr, nullptr, 0, &what));
-         b.ok(
-             b.d.capture_begin_in(b.streams[0], what.bodies[0], nullptr, nullptr, 0, capture_of_this_thread));
-         b.fill(0, b.base);
-         b.ok(b.d.capture_end(b.streams[0], &body));
-         b.ok(b.d.graph_instantiate(&made, graph, 0));
-       }},
       {"blocks that are too large", "there cannot be",
        [](Bench& b) {
          Address at = b.base;
@@ -605,68 +581,6 @@ TEST(CudaEmulated, ValuesAreWrittenInTheOrderOfEvents) {
   expect_the_last(4, 2);
   b.clean();
   EXPECT_THAT(b.device.violations(), IsEmpty());
-}
-
-// What is in the body of a conditional node is done where the kernel before it says so, and after that.
-TEST(CudaEmulated, AConditionalNodeGoesByWhatAKernelSays) {
-  Bench b;
-  b.device.know("gate",
-                {.parameter_bytes = {sizeof(Condition), sizeof(Address)},
-                 .run =
-                     [&](const EmulatedKernel::Launch& as) {
-                       Condition condition = 0;
-                       Address from = 0;
-                       std::memcpy(&condition, as.parameters[0], sizeof condition);
-                       std::memcpy(&from, as.parameters[1], sizeof from);
-                       b.device.set_condition(condition, *reinterpret_cast<const unsigned char*>(from));
-                     },
-                 .accesses =
-                     [](const EmulatedKernel::Launch& as, std::vector<Span>& reads, std::vector<Span>&) {
-                       Address from = 0;
-                       std::memcpy(&from, as.parameters[1], sizeof from);
-                       reads.push_back({from, 1});
-                     },
-                 .duration = {}});
-  Module module = nullptr;
-  Function gate = nullptr;
-  b.ok(b.d.module_load(&module, "image"));
-  b.ok(b.d.module_function(&gate, module, "gate"));
-  Graph graph = nullptr, same = nullptr;
-  GraphNode first = nullptr, node = nullptr;
-  GraphExec made = nullptr;
-  ConditionalNode what{.context = b.context};
-  b.ok(b.d.graph_create(&graph, 0));
-  b.ok(b.d.condition_create(&what.condition, graph, b.context, 0, condition_default));
-  b.ok(b.d.capture_begin_in(b.streams[0], graph, nullptr, nullptr, 0, capture_of_this_thread));
-  Address flag = b.base;
-  void* parameters[] = {&what.condition, &flag};
-  b.ok(b.d.launch(gate, 1, 1, 1, 1, 1, 1, 0, b.streams[0], parameters, nullptr));
-  b.ok(b.d.capture_end(b.streams[0], &same));
-  EXPECT_EQ(same, graph);
-  std::size_t count = 1;
-  b.ok(b.d.graph_nodes(graph, &first, &count));
-  ASSERT_EQ(count, 1U);
-  b.ok(b.d.graph_add(&node, graph, &first, nullptr, 1, &what));
-  b.ok(b.d.capture_begin_in(b.streams[0], what.bodies[0], nullptr, nullptr, 0, capture_of_this_thread));
-  b.fill(0, b.base + page, 64, 9);
-  b.ok(b.run(0, b.base + 2 * page, b.base + page));
-  b.ok(b.d.capture_end(b.streams[0], &same));
-  b.ok(b.d.graph_instantiate(&made, graph, 0));
-  b.ok(b.d.graph_destroy(graph));
-  auto* const host = static_cast<std::uint32_t*>(b.host);
-  for (const unsigned char value : {1, 0, 1}) {
-    b.fill(0, b.base, 1, value);
-    b.fill(0, b.base + 2 * page, 64, 0);
-    b.ok(b.d.graph_launch(made, b.streams[0]));
-    b.ok(b.d.copy_out(host, b.base + 2 * page, 64, b.streams[0]));
-    b.sync(0);
-    EXPECT_EQ(host[0], value == 0 ? 0U : 3 * 0x09090909U + 1);
-  }
-  b.ok(b.d.graph_exec_destroy(made));
-  b.ok(b.d.module_unload(module));
-  b.clean();
-  EXPECT_THAT(b.device.violations(), IsEmpty());
-  EXPECT_EQ(b.device.left_behind(), "");
 }
 
 // Kernels of two green contexts run at once, each on its own processors; of one, one after the other.

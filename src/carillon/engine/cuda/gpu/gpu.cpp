@@ -25,7 +25,7 @@ int run(int argc, char** argv) {
       "  carillon_gpu attention distilbert/1/model.onnx --number f16 --batch 8\n"
       "  carillon_gpu steps resnet50/1/model.onnx --number f16 --batch 8 > table.json\n"
       "  carillon_gpu load vgg16/1/model.onnx\n"
-      "  carillon_gpu preempt resnet50/1/model.onnx vgg19/1/model.onnx --number f16 --stop gate"};
+      "  carillon_gpu preempt resnet50/1/model.onnx vgg19/1/model.onnx --number f16 --stop bound"};
   app.require_subcommand(1);
   std::string device = "cuda", file;
   OpenOptions options;
@@ -103,9 +103,9 @@ int run(int argc, char** argv) {
       ->add_option(
           "--stop", stop,
           "What ends best-effort work that is with the device: bound, nothing, so that it runs; flag, "
-          "kernels of ours look at one; gate, no further segment begins, either; priority, nothing, and runs "
-          "are whole, in a stream of the least priority")
-      ->check(CLI::IsMember({"bound", "flag", "gate", "priority"}))
+          "kernels of ours look at one; priority, nothing, and runs are whole, "
+          "in a stream of the least priority")
+      ->check(CLI::IsMember({"bound", "flag", "priority"}))
       ->capture_default_str();
   preempts->add_option("--bound", bound, "How much best-effort work is with the device, us")
       ->check(CLI::Range(1, 100'000))
@@ -117,8 +117,7 @@ int run(int argc, char** argv) {
                              : way == "kernel" ? AttentionWay::kernel
                                                : AttentionWay::faster;
   options.engine.bound = std::chrono::microseconds{bound};
-  options.engine.flag = stop == "flag" || stop == "gate";
-  options.gate = stop == "gate";
+  options.engine.flag = stop == "flag";
   options.engine.splits = !whole;
   if (table->parsed() || by_step) options.engine.longest_segment = 1;
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);

@@ -20,7 +20,6 @@ Result<Rig> make_rig(const std::string& device, OpenOptions options) {
     auto library = make_plain_library(rig.driver);
     if (!library) return std::unexpected(library.error());
     if (options.around) *library = options.around(std::move(*library));
-    if (options.gate) options.engine.gate = "gate";
     auto chains = make_interpreted_chains(rig.driver, 0);
     if (!chains) return std::unexpected(chains.error());
     auto engine =

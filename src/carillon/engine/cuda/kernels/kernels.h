@@ -74,8 +74,5 @@ inline constexpr int attention_version = 1;
 
 // The kernels for devices, as cuModuleLoadData takes them. Empty where the build had no nvcc (preset cuda).
 std::span<const std::byte> fatbin();
-// Likewise a module of one kernel, carillon_gate(condition, flag), of one thread: it sets the condition of a
-// graph to whether the flag is not set.
-std::span<const std::byte> gate();
 
 }  // namespace carillon::engine::cuda::kernels

@@ -6,8 +6,4 @@ std::span<const std::byte> fatbin() {
   return {};
 }
 
-std::span<const std::byte> gate() {
-  return {};
-}
-
 }  // namespace carillon::engine::cuda::kernels

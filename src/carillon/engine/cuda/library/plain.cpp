@@ -257,18 +257,6 @@ void know_kernels(Emulated& device) {
   };
   for (const kernels::Kernel& each : kernels::all()) know(each);
   know(kernels::chain_interpreter());
-  device.know("carillon_gate",
-              {.parameter_bytes = {sizeof(Condition), sizeof(Address)},
-               .run =
-                   [&device](const EmulatedKernel::Launch& launch) {
-                     Condition condition = 0;
-                     Address flag = 0;
-                     std::memcpy(&condition, launch.parameters[0], sizeof condition);
-                     std::memcpy(&flag, launch.parameters[1], sizeof flag);
-                     device.set_condition(condition, *reinterpret_cast<const unsigned*>(flag) == 0 ? 1 : 0);
-                   },
-               .accesses = [](const EmulatedKernel::Launch&, std::vector<Span>&, std::vector<Span>&) {},
-               .duration = [](const EmulatedKernel::Launch&) { return Duration{1000}; }});
   device.know(convolution_symbol, emulated<ConvolutionWork>([](const ConvolutionWork& work) {
                 dispatch(work.spec.number, [&](auto t) { convolve<decltype(t)>(work.spec, work.at); });
               }));

@@ -508,7 +508,7 @@ Result<std::unique_ptr<Engine>> make_cuda_engine(std::shared_ptr<const Driver> d
                                                  const CudaOptions& options,
                                                  std::unique_ptr<ChainLibrary> chains) {
   auto made = std::make_shared<Device>(std::move(driver), device);
-  if (auto prepared = made->prepare(image, options.gate, options.splits, options.share); !prepared)
+  if (auto prepared = made->prepare(image, options.splits, options.share); !prepared)
     return std::unexpected(prepared.error());
   return std::make_unique<CudaEngine>(std::move(made), std::move(library), options, std::move(chains));
 }

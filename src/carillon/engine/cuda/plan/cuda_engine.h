@@ -40,9 +40,6 @@ struct CudaOptions {
   // Kernels of ours look at a flag before each tile, and end where the run is told to. On an H100 what that
   // takes costs best effort 5 to 13 parts of a hundred of its speed, and nobody gains.
   bool flag = false;
-  // The module of carillon_gate (kernels::gate()): segments of what is to be stopped soon do not begin once
-  // it is told to end. nullptr, or no `flag`: those that are with the device run.
-  const void* gate = nullptr;
   // The device is divided (Splits), so that real-time runs leave room for others.
   bool splits = true;
   // What runs has this part of the device alone, and what compiling measures is measured there, but for

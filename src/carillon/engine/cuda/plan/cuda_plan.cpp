@@ -42,7 +42,6 @@ Result<> CudaState::prepare(Address workspace, Address weights, const Part& part
   if (workspace_ != workspace || weights_ != weights) drop_graphs();
   workspace_ = workspace;
   weights_ = weights;
-  part_ = part;
   graphs_ = &by_part_[part];
   graphs_->resize(plan_.parts().segments.size());
   return {};
@@ -58,8 +57,7 @@ Result<GraphExec> CudaState::graph(int segment) {
   std::optional<GraphExec>& there = (*graphs_)[static_cast<std::size_t>(segment)];
   if (!there) {
     GraphExec made = nullptr;
-    if (auto captured = capture(segment, part_, stream_, made); !captured)
-      return std::unexpected(captured.error());
+    if (auto captured = capture(segment, stream_, made); !captured) return std::unexpected(captured.error());
     there = made;
   }
   return *there;
@@ -76,64 +74,32 @@ Result<> CudaState::capture_all(Address workspace, Address weights, const Part& 
   Graphs& graphs = by_part_[part];
   for (int segment = 0; segment < plan_.kernels(); ++segment) {
     GraphExec made = nullptr;
-    if (auto captured = capture(segment, part, *stream, made); !captured)
+    if (auto captured = capture(segment, *stream, made); !captured)
       return in_context(plan_.parts().names[static_cast<std::size_t>(segment)], captured.error());
     graphs.emplace_back(made);
   }
   return {};
 }
 
-Result<> CudaState::capture(int segment, const Part& part, Stream stream, GraphExec& into) const {
+Result<> CudaState::capture(int segment, Stream stream, GraphExec& into) const {
   const Driver& driver = device_->driver;
   const KernelRange steps = plan_.parts().segments[static_cast<std::size_t>(segment)];
   const bool ends_early = plan_.divided() && lane_->ends_early();
   if (steps.first == steps.last && !ends_early) return {};
   Graph graph = nullptr;
-  auto put = ends_early && device_->has_gate() ? capture_gated(segment, part, stream, graph)
-                                               : capture_steps(segment, stream, ends_early, nullptr, graph);
+  auto put = capture_steps(segment, stream, ends_early, graph);
   if (put) put = device_->check(driver.graph_instantiate(&into, graph, 0), "a graph");
   if (graph != nullptr) (void)driver.graph_destroy(graph);
   return put;
 }
 
-// Into a graph that is there, or one of its own.
-Result<> CudaState::capture_steps(int segment, Stream stream, bool ends_early, Graph into, Graph& out) const {
+Result<> CudaState::capture_steps(int segment, Stream stream, bool ends_early, Graph& out) const {
   const Driver& driver = device_->driver;
-  const Status begun =
-      into == nullptr ? driver.capture_begin(stream, capture_of_this_thread)
-                      : driver.capture_begin_in(stream, into, nullptr, nullptr, 0, capture_of_this_thread);
+  const Status begun = driver.capture_begin(stream, capture_of_this_thread);
   if (auto checked = device_->check(begun, "a capture"); !checked) return checked;
   auto put = put_steps(segment, stream, ends_early);
   const auto ended = device_->check(driver.capture_end(stream, &out), "the end of a capture");
   return put ? ended : put;
-}
-
-// A segment that does not begin once the flag is set: a kernel that looks at it, and a node for the rest.
-Result<> CudaState::capture_gated(int segment, const Part& part, Stream stream, Graph& out) const {
-  const Driver& driver = device_->driver;
-  const auto context = device_->context(part);
-  if (!context) return std::unexpected(context.error());
-  if (auto made = device_->check(driver.graph_create(&out, 0), "a graph"); !made) return made;
-  ConditionalNode node{.context = *context};
-  if (auto made = device_->check(
-          driver.condition_create(&node.condition, out, *context, 0, condition_default), "a condition");
-      !made)
-    return made;
-  if (auto begun = device_->check(
-          driver.capture_begin_in(stream, out, nullptr, nullptr, 0, capture_of_this_thread), "a capture");
-      !begun)
-    return begun;
-  const auto gate = device_->launch_gate(node.condition, lane_->flag(), stream);
-  Graph same = nullptr;
-  const auto ended = device_->check(driver.capture_end(stream, &same), "the end of a capture");
-  if (!gate || !ended) return gate ? ended : gate;
-  GraphNode first = nullptr, added = nullptr;
-  std::size_t count = 1;
-  if (auto found = device_->check(driver.graph_nodes(out, &first, &count), "a graph's nodes"); !found)
-    return found;
-  if (auto put = device_->check(driver.graph_add(&added, out, &first, nullptr, 1, &node), "a gate"); !put)
-    return put;
-  return capture_steps(segment, stream, true, node.bodies[0], same);
 }
 
 Result<> CudaState::put_steps(int segment, Stream stream, bool ends_early) const {

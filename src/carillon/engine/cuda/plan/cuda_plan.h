@@ -71,9 +71,8 @@ class CudaState final : public RunState {
  private:
   using Graphs = std::vector<std::optional<GraphExec>>;  // by segment
   void drop_graphs();
-  Result<> capture(int segment, const Part& part, Stream stream, GraphExec& into) const;
-  Result<> capture_steps(int segment, Stream stream, bool ends_early, Graph into, Graph& out) const;
-  Result<> capture_gated(int segment, const Part& part, Stream stream, Graph& out) const;
+  Result<> capture(int segment, Stream stream, GraphExec& into) const;
+  Result<> capture_steps(int segment, Stream stream, bool ends_early, Graph& out) const;
   Result<> put_steps(int segment, Stream stream, bool ends_early) const;
   Result<> mark(int segment, Stream stream) const;
 
@@ -82,7 +81,6 @@ class CudaState final : public RunState {
   std::unique_ptr<Lane> own_;
   Lane* lane_;
   Stream stream_ = nullptr;
-  Part part_;
   Graphs* graphs_ = nullptr;
   std::array<Event, 2> events_{};
   std::map<Part, Graphs> by_part_;

@@ -29,17 +29,15 @@ class Device {
     {
       const Current current(*this);
       splits_.reset();
-      for (const Module each : {gate_module_, module_})
-        if (each != nullptr) (void)driver.module_unload(each);
+      if (module_ != nullptr) (void)driver.module_unload(module_);
     }
     (void)driver.context_release(number_);
   }
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
-  // `gate`: the module of carillon_gate, or nullptr; one that does not load is none. `splits`: whether the
-  // device is divided, too (Splits).
-  Result<> prepare(const void* image, const void* gate, bool splits, const Share& share = {}) {
+  // `splits`: whether the device is divided, too (Splits).
+  Result<> prepare(const void* image, bool splits, const Share& share = {}) {
     if (auto kept = check(driver.context_retain(&context_, number_), "its context"); !kept) return kept;
     const Current current(*this);
     if (auto loaded = check(driver.module_load(&module_, image), "loading our kernels"); !loaded)
@@ -62,8 +60,6 @@ class Device {
     // The documents are not plain on what of the primary context green ones take: it is tried.
     if (splits_ && !works_in_parts()) splits_.reset();
     if (!share.whole() && (!splits_ || splits_->context({}) == nullptr)) return cannot_be_divided(share);
-    if (gate != nullptr && driver.module_load(&gate_module_, gate) == done)
-      (void)driver.module_function(&gate_, gate_module_, "carillon_gate");
     return {};
   }
 
@@ -93,22 +89,6 @@ class Device {
     return check(driver.launch(function, launch.grid, 1, 1, launch.block, 1, 1, 0, stream,
                                static_cast<void**>(parameters), nullptr),
                  what);
-  }
-  // carillon_gate, in a stream that is captured; where has_gate().
-  Result<> launch_gate(Condition condition, Address flag, Stream stream) const {
-    void* parameters[] = {&condition, &flag};
-    return check(driver.launch(gate_, 1, 1, 1, 1, 1, 1, 0, stream, static_cast<void**>(parameters), nullptr),
-                 "a gate");
-  }
-  bool has_gate() const { return gate_ != nullptr; }
-  // That work in that part is of.
-  Result<Context> context(const Part& part) const {
-    const GreenContext within = splits_ ? splits_->context(part) : nullptr;
-    if (within == nullptr) return context_;
-    Context out = nullptr;
-    if (auto found = check(driver.green_as_context(&out, within), "a context"); !found)
-      return std::unexpected(found.error());
-    return out;
   }
   // Which there are none of where it is not divided.
   const Splits* splits() const { return splits_ ? &*splits_ : nullptr; }
@@ -166,8 +146,7 @@ class Device {
   mutable std::mutex measuring_;
   mutable std::optional<Duration> launch_time_;
   Context context_ = nullptr;
-  Module module_ = nullptr, gate_module_ = nullptr;
-  Function gate_ = nullptr;
+  Module module_ = nullptr;
   std::map<const kernels::Kernel*, Function> functions_;
   unsigned processors_ = 1;
   mutable std::optional<Splits> splits_;  // pairs are prepared while models are compiled

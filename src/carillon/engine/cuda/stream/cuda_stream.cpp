@@ -377,7 +377,7 @@ void Streams::One::end_early(Run& run) {
   if (!run.begun || !under_way(run)) return;
   // A segment that was cut runs again, and reads what it read. Calls of libraries in a later one, which look
   // at no flag, may have written there: buffers live until the end of the segment that reads them last.
-  if (!device_.has_gate() && flights_.size() > 1) return;
+  if (flights_.size() > 1) return;
   if (auto told = run.state->lane().end_early(); !told && run.result) run.result = told;
 }
 

@@ -14,8 +14,8 @@ namespace carillon::engine::cuda {
 //
 // - A plan that is to be stopped soon (CudaPlan::divided) has as many segments with the device as take no
 // longer than `bound` together, or one, so that the device does not wait for the host between two; evict()
-// keeps the rest back, and tells what runs to end (Lane): where segments have gates or one is there alone, as
-// what is cut must find what it reads.
+// keeps the rest back, and tells what runs to end (Lane) where one segment is there alone: what is cut must
+// find what it reads.
 // - Any other plan is with the device as a whole as soon as it is launched; Client::committed() says so, and
 // what is launched then runs right behind it.
 // - A real-time plan that leaves room (CudaPlan::whole_device) runs in its part of the device; best-effort
