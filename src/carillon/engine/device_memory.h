@@ -51,7 +51,7 @@ class DeviceMemory {
   virtual void copy_out(std::span<std::byte> to, const std::byte* from) = 0;
   // An error (unavailable) once the device is lost: what was copied last may not have been.
   virtual Result<> health() const { return {}; }
-  // Memory of the host as large as the block for inputs and outputs, of zeros, between which and that block
+  // Memory of the host as large as the block for inputs and outputs, between which and that block
   // copies are the fastest that there are, and wait for no LOAD's. Taken when it is first asked for, by one
   // thread; as long as this lives. nullptr: there is none, or the system does not give it.
   virtual std::byte* host_io() { return nullptr; }

@@ -293,9 +293,10 @@ class Engine {
   // Threads for one stream's kernels; nullptr where the engine has no use for them. They have the calling
   // thread's priority. Fails where the system gives no thread.
   virtual Result<std::unique_ptr<Team>> make_team(const TeamOptions&) { return nullptr; }
-  // How long runs of a plan of that model take, one after the other, on zeros in memory that is taken for
-  // them; nothing where plans run in the host's own memory, and whoever wants to know can run them. From one
-  // thread at a time, beside runs. Errors: no memory on the device, or it is lost.
+  // How long runs of a plan of that model take, one after the other, with the model's weights and inputs
+  // of random numbers, in memory that is taken for them; nothing where plans run in the host's own memory,
+  // and whoever wants to know can run them. From one thread at a time, beside runs. Errors: no memory on the
+  // device, or it is lost.
   virtual std::optional<Result<std::vector<Duration>>> measure(const CompiledModel& /*model*/,
                                                                const Plan& /*plan*/, int /*repeats*/) {
     return std::nullopt;

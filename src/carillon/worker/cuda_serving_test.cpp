@@ -110,6 +110,7 @@ class Serving {
     auto engine = on.engine({.longest_segment = static_cast<int>(random.below(4)),
                              .bound = std::chrono::microseconds{1 + random.below(40)},
                              .longest_kernel = std::chrono::seconds{1},  // copies are slow in some
+                             .flag = random.below(2) == 0,
                              .attention = random.below(2) == 0 ? engine::cuda::AttentionWay::calls
                                                                : engine::cuda::AttentionWay::kernel},
                             device);
@@ -316,7 +317,8 @@ Beside beside(std::uint64_t seed, bool room) {
   Beside out;
   OnEmulated on({.memory = gib(1).count});
   {
-    const auto engine = on.engine({.bound = std::chrono::microseconds{4 + random.below(20)}});
+    const auto engine =
+        on.engine({.bound = std::chrono::microseconds{4 + random.below(20)}, .flag = random.below(2) == 0});
     SteadyClock clock;
     Results results;
     auto worker = make_worker(
@@ -367,7 +369,8 @@ Beside beside(std::uint64_t seed, bool room) {
       if (const double apart = request->apart(); apart > 1e-4)
         out.wrong.push_back("outputs of network " + std::to_string(request->model) + ", " +
                             std::to_string(request->rows) + " rows, are " + std::to_string(apart) +
-                            " from what they should be" + (done.times.padded > Duration{0} ? ", padded" : ""));
+                            " from what they should be" +
+                            (done.times.padded > Duration{0} ? ", padded" : ""));
       out.padded += done.times.padded > Duration{0} ? 1 : 0;
       out.preempted += done.times.preemptions;
     }

@@ -68,8 +68,9 @@ int run(int argc, char** argv) {
     return by_step ? agree_by_step(rig, file, batch, options.engine, asked)
                    : agree(rig, file, batch, options.engine.number, cut);
   });
-  agrees->add_flag("--steps", by_step, "Each step beside the emulated device's, from the same bytes");
-  agrees->add_flag("--cut", cut, "Each segment by itself, twice");
+  CLI::Option* const by_segment = agrees->add_flag("--cut", cut, "Each segment by itself, twice");
+  agrees->add_flag("--steps", by_step, "Each step beside the emulated device's, from the same bytes")
+      ->excludes(by_segment);
   with_batch(agrees);
   CLI::App* const fast =
       add("speed", "How long runs take", true, [&](const Rig& rig) { return speed(rig, file, batch, runs); });

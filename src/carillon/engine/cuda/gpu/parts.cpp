@@ -344,7 +344,7 @@ Result<Json> steps(const Rig& rig, const std::string& file, int batch, Number nu
     if (auto ran = plan.run({0, plan.kernels()}, loaded->binding(), durations); !ran)
       return std::unexpected(ran.error());
     for (std::size_t k = 0; i >= 0 && k < count; ++k)
-      took[k].push_back(std::max(0.0, to_us(durations[k] - *launch)));
+      took[k].push_back(to_us(Device::without_launch(durations[k], *launch)));
   }
   Json rows = Json::array();
   for (std::size_t k = 0; k < count; ++k) {

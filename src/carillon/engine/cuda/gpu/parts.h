@@ -25,9 +25,10 @@ double allowed_for(Number number, bool is_emulated);
 // are further apart than allowed_for() says.
 Result<Json> agree(const Rig& rig, const std::string& file, int batch, Number number, bool cut);
 // Each step by itself beside the emulated device's, from the same bytes: "steps" has those that differ, the
-// furthest first, by how far of the largest element that either wrote. `options`: the rig's, with each step a
-// segment and choices of attention that are shared; `asked`: what its library was asked for. "agrees" is
-// false where a step is further apart than agree() allows.
+// furthest first, by how far of the largest element that either wrote. What a step wrote is read as numbers
+// of `options.number`: of whole numbers and Booleans only that they differ says something. `options`: the
+// rig's, with each step a segment and choices of attention that are shared; `asked`: what its library was
+// asked for. "agrees" is false where a step is further apart than agree() allows.
 Result<Json> agree_by_step(const Rig& rig, const std::string& file, int batch, const CudaOptions& options,
                            const AskedCalls& asked);
 // `runs` runs, one after the other.

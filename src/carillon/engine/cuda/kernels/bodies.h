@@ -177,7 +177,7 @@ struct Reduce {
   static constexpr int pack = per_pack<T>, wide = 16;
   static CARILLON_DEVICE std::int64_t tiles(const Params& p) {
     const std::int64_t results = product(p.kept, p.kept_rank);
-    if (!beside(p)) return results;
+    if (results == 0 || !beside(p)) return results;
     const std::int64_t row = p.kept[p.kept_rank - 1];
     return results / row * in_tiles(row, wide * pack);
   }
@@ -217,7 +217,9 @@ struct Reduce {
     const T* from =
         as<T>(p.input) + offset_of(static_cast<std::uint32_t>(first), p.kept, p.kept_strides, p.kept_rank);
     const std::int64_t n = product(p.reduced, p.reduced_rank);
-    const int lanes = threads() < wide ? 1 : wide, groups = threads() / lanes;
+    int lanes = threads() < wide ? 1 : wide;
+    while (lanes > 1 && lanes / 2 >= count) lanes /= 2;
+    const int groups = threads() / lanes;
     float* const found = shared_of<block_threads * pack>();
     for (int begin = 0; begin < count; begin += lanes) {
       const int at = begin + thread() % lanes, group = thread() / lanes;

@@ -262,6 +262,47 @@ TYPED_TEST(CudaKernels, RowsAreNormalisedAndReduced) {
   }
 }
 
+// Images whose channels come last, by packs of channels where these divide them; none of no channels.
+TYPED_TEST(CudaKernels, ImagesAreReducedChannelByChannel) {
+  using T = TypeParam;
+  auto random = generator(7);
+  for (const std::size_t channels : {0, 1, 4, 8, 12, 128, 136, 264})
+    for (const std::size_t pixels : {1, 5, 49}) {
+      SCOPED_TRACE(::testing::Message() << channels << " channels of " << pixels << " pixels");
+      constexpr std::size_t images = 3;
+      const auto in = numbers<T>(random, images * pixels * channels);
+      std::vector<double> want[3];
+      for (std::size_t n = 0; n < images; ++n)
+        for (std::size_t c = 0; c < channels; ++c) {
+          double sum = 0, most = -INFINITY;
+          for (std::size_t i = 0; i < pixels; ++i) {
+            const double x = d(in[(n * pixels + i) * channels + c]);
+            sum += x;
+            most = std::max(most, x);
+          }
+          want[0].push_back(sum);
+          want[1].push_back(sum / static_cast<double>(pixels));
+          want[2].push_back(most);
+        }
+      const auto stride = static_cast<std::int64_t>(channels);
+      std::vector<T> out(images * channels);
+      for (const Reduction how : {Reduction::sum, Reduction::mean, Reduction::max}) {
+        ReduceParams p{how,
+                       2,
+                       1,
+                       {images, static_cast<std::uint32_t>(channels)},
+                       {static_cast<std::uint32_t>(pixels)},
+                       {static_cast<std::int64_t>(pixels) * stride, 1},
+                       {stride},
+                       in.data(),
+                       out.data(),
+                       nullptr};
+        run_kernel(p, out, Traits<T>::type);
+        expect_near(out, want[static_cast<int>(how)], "reduction");
+      }
+    }
+}
+
 TYPED_TEST(CudaKernels, WindowsPoolAndConvolve) {
   using T = TypeParam;
   auto random = generator(3);

@@ -13,9 +13,9 @@
 
 namespace carillon::engine::cuda {
 
-// One way of the bus: copies by a stream of its own, one after the other. What does not lie in pinned memory of
-// the host goes through two pieces of it, so that the host fills one while the other goes. Large copies are
-// divided, so that those of other streams come between. Used with the device's context current; in() and
+// One way of the bus: copies by a stream of its own, one after the other. What does not lie in pinned memory
+// of the host goes through two pieces of it, so that the host fills one while the other goes. Large copies
+// are divided, so that those of other streams come between. Used with the device's context current; in() and
 // out() from any thread, once prepare() has succeeded.
 class CopyWay {
  public:
@@ -29,8 +29,8 @@ class CopyWay {
   CopyWay(const CopyWay&) = delete;
   CopyWay& operator=(const CopyWay&) = delete;
 
-  // Where a step fails, `what` is that, and the next call goes on with it. `direct`: all that will be copied is
-  // pinned.
+  // Where a step fails, `what` is that, and the next call goes on with it. `direct`: all that will be copied
+  // is pinned.
   Status prepare(const char*& what, bool direct = false) {
     Status status = done;
     for (Slot& slot : slots_) {
@@ -63,7 +63,7 @@ class CopyWay {
     stream_ = nullptr;
   }
 
-  // Blocks until it is done, or a piece of it failed. `pinned`: all of `from` is.
+  // Blocks until it is done, or a piece of it failed and no other is under way. `pinned`: all of `from` is.
   Status in(Address to, std::span<const std::byte> from, bool pinned = false) {
     return pieces(from.size(), pinned, [&](Slot& slot, std::uint64_t at, std::uint64_t bytes) {
       if (!pinned) std::memcpy(slot.pinned, from.data() + at, bytes);
@@ -87,10 +87,10 @@ class CopyWay {
   };
 
   Status wait(Slot& slot) {
+    const auto to = std::exchange(slot.to, {});
     if (!std::exchange(slot.under_way, false)) return done;
     const Status status = driver_.event_synchronize(slot.event);
-    if (const auto to = std::exchange(slot.to, {}); status == done && !to.empty())
-      std::memcpy(to.data(), slot.pinned, to.size());
+    if (status == done && !to.empty()) std::memcpy(to.data(), slot.pinned, to.size());
     return status;
   }
 
@@ -109,6 +109,8 @@ class CopyWay {
     }
     for (std::size_t i = 0; i < slots_.size(); ++i)
       if (const Status ended = wait(slots_[(turn + i) % slots_.size()]); status == done) status = ended;
+    if (status != done)
+      (void)driver_.stream_synchronize(stream_);  // a copy may be under way that no event tells of
     return status;
   }
 

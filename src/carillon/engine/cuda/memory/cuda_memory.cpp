@@ -181,7 +181,6 @@ std::byte* CudaMemory::host_io() {
     if (way->prepare(what, true) != done) return nullptr;
   void* made = nullptr;
   if (driver_.host_allocate(&made, io_.bytes, 0) != done) return nullptr;
-  std::memset(made, 0, io_.bytes);
   host_io_ = {static_cast<std::byte*>(made), io_.bytes};
   return host_io_.data();
 }

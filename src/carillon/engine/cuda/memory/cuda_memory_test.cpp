@@ -218,7 +218,6 @@ TEST(CudaMemory, HostIoIsMemoryThatCopiesGoStraightFrom) {
     ASSERT_NE(host, nullptr);
     EXPECT_EQ(memory->host_io(), host) << "it is taken once";
     const std::span<std::byte> all(host, memory->io_size().count);
-    EXPECT_TRUE(std::ranges::all_of(all, [](std::byte each) { return each == std::byte{0}; }));
     const auto sent = bytes_of(3, 1500);
     std::ranges::copy(sent, host + 500);
     const Duration start = device.now();

@@ -1,6 +1,8 @@
 #include "carillon/engine/cuda/memory/scratch.h"
 
+#include <algorithm>
 #include <cstddef>
+#include <vector>
 
 #include "carillon/base/random.h"
 #include "carillon/engine/cuda/kernels/number.h"
@@ -11,10 +13,15 @@ namespace {
 constexpr std::size_t count = 32768;
 
 // The exponents of f16 are small ones of f32 and bf16, so that none is infinite or no number.
-void write_numbers(std::uint16_t* to) {
-  Random random(3);
-  for (std::size_t i = 0; i < count; ++i)
-    to[i] = kernels::from_float<kernels::Half>(static_cast<float>(random.normal())).bits;
+const std::vector<std::uint16_t>& numbers() {
+  static const std::vector<std::uint16_t> made = [] {
+    Random random(3);
+    std::vector<std::uint16_t> out(count);
+    for (std::uint16_t& each : out)
+      each = kernels::from_float<kernels::Half>(static_cast<float>(random.normal())).bits;
+    return out;
+  }();
+  return made;
 }
 
 }  // namespace
@@ -24,7 +31,7 @@ Status fill_with_numbers(const Driver& driver, Address at, std::uint64_t bytes, 
   std::uint64_t there = std::min<std::uint64_t>(bytes, count * sizeof(std::uint16_t));
   Status status = driver.host_allocate(&pinned, count * sizeof(std::uint16_t), 0);
   if (status != done) return status;
-  write_numbers(static_cast<std::uint16_t*>(pinned));
+  std::ranges::copy(numbers(), static_cast<std::uint16_t*>(pinned));
   status = driver.copy_in(at, pinned, there, stream);
   while (status == done && there < bytes) {
     const std::uint64_t next = std::min(there, bytes - there);

@@ -9,8 +9,9 @@
 
 namespace carillon::engine::cuda {
 
-// Puts random numbers there, in a stream: near 0 and of either sign, read as f16, bf16 or f32. Kernels whose
-// data are zeros are faster than with others. Waits until that is done.
+// Puts random numbers there, in a stream: normally distributed where they are read as f16; read as bf16 or
+// f32 of either sign and below 1,024. Kernels whose data are zeros are faster than with others. Waits until
+// that is done.
 Status fill_with_numbers(const Driver& driver, Address at, std::uint64_t bytes, Stream stream);
 
 // Memory of the device for as long as it lives, in the context that is current.

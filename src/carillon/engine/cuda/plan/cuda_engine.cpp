@@ -48,9 +48,6 @@ Segments by_time(std::span<const Duration> steps, Duration bound) {
   return out;
 }
 
-// Below that no kernel is measured: what one that does nothing takes on an H100, 0.9 us.
-constexpr Duration shortest_step = std::chrono::nanoseconds{900};
-
 // Memory for runs of plans of one recipe's sizes that are measured: it has the weights, and inputs of random
 // numbers.
 class Bench {
@@ -92,7 +89,7 @@ class Bench {
     const auto launch = plan.device().launch_time();
     if (!launch && launch.error().code == ErrorCode::unavailable) return std::unexpected(launch.error());
     const Duration added = launch ? *launch : Duration{0};  // there may be no memory to measure it in
-    for (Duration& each : least) each = std::max(each - added, std::min(each, shortest_step));
+    for (Duration& each : least) each = Device::without_launch(each, added);
     return least;
   }
 
@@ -174,7 +171,6 @@ class CudaModel final : public CompiledModel {
   const std::vector<graph::TensorSpec>& inputs() const override { return inputs_; }
   const std::vector<graph::TensorSpec>& outputs() const override { return outputs_; }
   Bytes weights() const override { return {bytes_.size()}; }
-  std::span<const std::byte> bytes() const { return bytes_; }
   std::span<const std::byte> packed() const override {
     return pinned_ ? bytes_ : std::span<const std::byte>();
   }
@@ -281,8 +277,14 @@ class CudaEngine final : public Engine {
                                                        int repeats) override {
     const Device::Current current(*device_);
     const auto& mine = static_cast<const CudaPlan&>(plan);
-    const auto bench =
-        Bench::make(device_, mine.parts().recipe, static_cast<const CudaModel&>(model).bytes());
+    std::vector<std::byte> written;
+    std::span<const std::byte> weights = model.packed();  // `model` may stand before one of ours
+    if (weights.empty() && model.weights().count > 0) {
+      written.resize(model.weights().count);
+      if (auto got = model.write_weights(0, written); !got) return std::unexpected(got.error());
+      weights = written;
+    }
+    const auto bench = Bench::make(device_, mine.parts().recipe, weights);
     if (!bench) return std::unexpected(bench.error());
     if (!*bench)
       return fail(ErrorCode::resource_exhausted, "the device has no memory left to measure a model in");

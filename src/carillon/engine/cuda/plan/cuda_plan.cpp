@@ -72,11 +72,12 @@ Result<> CudaState::capture_all(Address workspace, Address weights, const Part& 
   workspace_ = workspace;
   weights_ = weights;
   Graphs& graphs = by_part_[part];
+  graphs.resize(plan_.parts().segments.size());
   for (int segment = 0; segment < plan_.kernels(); ++segment) {
     GraphExec made = nullptr;
     if (auto captured = capture(segment, *stream, made); !captured)
       return in_context(plan_.parts().names[static_cast<std::size_t>(segment)], captured.error());
-    graphs.emplace_back(made);
+    graphs[static_cast<std::size_t>(segment)] = made;
   }
   return {};
 }

@@ -22,7 +22,8 @@ namespace carillon::engine::cuda {
 // runs then go on in the rest: from the next segment on, and kernels of ours that run all over the device
 // end.
 //
-// - A segment is captured when it is first launched for its memory and part.
+// - A segment is captured when its plan is made ready (CudaPlan::prepare()), or when it is first launched for
+// other memory or in another part.
 //
 // A run's pacer is not heeded: shares of a device are parts of it.
 class Streams {

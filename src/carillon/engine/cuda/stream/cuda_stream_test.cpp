@@ -155,11 +155,12 @@ class Streaming : public engine::Stream::Client {
 
 // Whoever evicts has the device again after the bound, whatever is left of the run; and the run goes on where
 // it stopped. Kernels take 20 us.
-TEST(CudaStream, NoMoreIsWithTheDeviceThanTheBound) {
+void expect_no_more_than_the_bound(bool flag) {
   OnEmulated on({.memory = gib(1).count, .bytes_per_second = 1e18, .copy = Duration{0}, .kernel = 20us});
   {
     constexpr Duration bound = 50us;
-    Streaming s(on, {.bound = bound}, Class::best_effort, {.batch_sizes = {1}, .stop_cost = 0.02});
+    Streaming s(on, {.bound = bound, .flag = flag}, Class::best_effort,
+                {.batch_sizes = {1}, .stop_cost = 0.02});
     s.device_time = [&] { return on.device().now(); };
     ASSERT_GT(s.plan().kernels(), 8) << "or the bound is none";
     Random random(3);
@@ -192,6 +193,13 @@ TEST(CudaStream, NoMoreIsWithTheDeviceThanTheBound) {
   }
   EXPECT_THAT(on.device().violations(), IsEmpty());
   EXPECT_EQ(on.device().left_behind(), "");
+}
+
+TEST(CudaStream, NoMoreIsWithTheDeviceThanTheBound) {
+  expect_no_more_than_the_bound(false);
+}
+TEST(CudaStream, NoMoreIsWithTheDeviceThanTheBoundWithAFlag) {
+  expect_no_more_than_the_bound(true);
 }
 
 TEST(CudaStream, WhatIsNextIsBehindAWholePlan) {
