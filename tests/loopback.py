@@ -133,12 +133,12 @@ def rss_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
 
 
-def write_model(folder, name: str, nodes, inputs, output, weights=()) -> None:
+def write_model(folder, name: str, nodes, inputs, output, weights=(), opset: int = 17) -> None:
     """One model of a graph, in a repository."""
     import onnx  # not every test needs it
     from onnx import helper
     graph = helper.make_graph(nodes, name, inputs, [output], list(weights))
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
     model.ir_version = 8
     version = folder / name / "1"
     version.mkdir(parents=True)

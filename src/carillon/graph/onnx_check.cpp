@@ -4,6 +4,8 @@
 #include <array>
 #include <map>
 #include <span>
+#include <type_traits>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
@@ -211,6 +213,77 @@ class NarrowTypes {
   std::unordered_set<std::string> narrow_;  // names of narrow values
 };
 
+// Names as in NarrowTypes.
+class Transforms {
+ public:
+  std::string find(const onnx::GraphProto& graph) {
+    for (const auto& tensor : graph.initializer()) note(tensor.name(), tensor);
+    for (const auto* values : {&graph.input(), &graph.value_info(), &graph.output()})
+      for (const auto& value : *values)
+        if (value.type().has_tensor_type() && value.type().tensor_type().has_shape())
+          ranks_[value.name()] = value.type().tensor_type().shape().dim_size();
+    return find(graph.node());
+  }
+  std::string find(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes) {
+    for (const auto& node : nodes) {
+      for (const auto& attribute : node.attribute()) {
+        if (node.op_type() == "Constant" && attribute.has_t() && node.output_size() == 1)
+          note(node.output(0), attribute.t());
+        if (node.op_type() == "Constant" && attribute.name() == "value_int" && node.output_size() == 1)
+          axes_[node.output(0)] = attribute.i();
+        if (attribute.has_g())
+          if (auto found = find(attribute.g()); !found.empty()) return found;
+        for (const auto& graph : attribute.graphs())
+          if (auto found = find(graph); !found.empty()) return found;
+      }
+      if (node.op_type() != "DFT" || !(node.domain().empty() || node.domain() == "ai.onnx")) continue;
+      if (auto why = wrong(node); !why.empty())
+        return "node '" + shown(node.name()) + "' (DFT): OpenVINO transforms axis 1, and " + why;
+    }
+    return {};
+  }
+
+ private:
+  void note(const std::string& name, const onnx::TensorProto& tensor) {
+    ranks_[name] = tensor.dims_size();
+    std::int64_t count = 1;
+    for (const std::int64_t extent : tensor.dims()) count = extent == 1 ? count : 0;
+    if (count != 1 || tensor.data_location() == onnx::TensorProto::EXTERNAL) return;
+    if (tensor.data_type() == onnx::TensorProto::INT64 && tensor.int64_data_size() == 1)
+      axes_[name] = tensor.int64_data(0);
+    else if (tensor.data_type() == onnx::TensorProto::INT64 && tensor.raw_data().size() == 8)
+      axes_[name] = from_raw<std::int64_t>(tensor.raw_data());
+    else if (tensor.data_type() == onnx::TensorProto::INT32 && tensor.int32_data_size() == 1)
+      axes_[name] = tensor.int32_data(0);
+    else if (tensor.data_type() == onnx::TensorProto::INT32 && tensor.raw_data().size() == 4)
+      axes_[name] = from_raw<std::int32_t>(tensor.raw_data());
+  }
+  // ONNX's numbers are little-endian.
+  template <typename T>
+  static T from_raw(const std::string& raw) {
+    std::make_unsigned_t<T> value = 0;
+    for (std::size_t i = sizeof value; i-- > 0;)
+      value = static_cast<decltype(value)>(value << 8U | static_cast<unsigned char>(raw[i]));
+    return static_cast<T>(value);
+  }
+  std::string wrong(const onnx::NodeProto& node) const {
+    std::int64_t axis = -2;
+    if (node.input_size() > 2 && !node.input(2).empty()) {
+      const auto known = axes_.find(node.input(2));
+      if (known == axes_.end()) return "the file does not say which axis is meant: it is no constant in it";
+      axis = known->second;
+    }
+    if (axis >= 0) return axis == 1 ? "" : "axis " + std::to_string(axis) + " is meant";
+    const auto rank = node.input_size() > 0 ? ranks_.find(node.input(0)) : ranks_.end();
+    if (rank == ranks_.end())
+      return "axis " + std::to_string(axis) + " is meant, of a signal whose rank the file does not say";
+    return axis + rank->second == 1 ? "" : "axis " + std::to_string(axis + rank->second) + " is meant";
+  }
+
+  std::unordered_map<std::string, std::int64_t> axes_;  // of constants of one whole number
+  std::unordered_map<std::string, int> ranks_;
+};
+
 }  // namespace
 
 std::string onnx_type_name(std::int64_t number) {
@@ -285,6 +358,17 @@ Result<> check_narrow_types(const onnx::ModelProto& model) {
   for (const auto& function : model.functions())
     if (auto ok = types.check(function.node()); !ok) return ok;
   return types.check(model.graph());
+}
+
+std::string misread_transform(const onnx::ModelProto& model) {
+  const bool by_operand = std::ranges::any_of(model.opset_import(), [](const auto& import) {
+    return (import.domain().empty() || import.domain() == "ai.onnx") && import.version() >= 20;
+  });
+  if (!by_operand) return {};
+  Transforms transforms;
+  for (const auto& function : model.functions())
+    if (auto found = transforms.find(function.node()); !found.empty()) return found;
+  return transforms.find(model.graph());
 }
 
 }  // namespace carillon::graph

@@ -42,4 +42,9 @@ Result<> check_value(std::string_view op, const onnx::AttributeProto& attribute)
 // differs).
 Result<> check_narrow_types(const onnx::ModelProto& model);
 
+// The first node, with the reason, of which OpenVINO 2026.4 makes another transform than ONNX says: of DFT of
+// opset 20 and later it does not read the operand `axis`, and takes axis 1. Empty: there is none. A DFT whose
+// axis, or whose signal's rank where the axis counts from the end, is not told by the file, counts as one.
+std::string misread_transform(const onnx::ModelProto& model);
+
 }  // namespace carillon::graph

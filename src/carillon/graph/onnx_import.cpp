@@ -589,7 +589,8 @@ Result<OnnxOutline> outline(const std::filesystem::path& file) {
   OnnxOutline out{.name = is_utf8(model.graph().name()) ? model.graph().name().substr(0, longest_name) : "",
                   .inputs = {},
                   .fixed = {},
-                  .bytes_on_disk = *size + locations.bytes()};
+                  .bytes_on_disk = *size + locations.bytes(),
+                  .misread_transform = misread_transform(model)};
   std::map<std::string_view, const onnx::TensorProto*> set;  // null: a sparse one
   for (const auto& tensor : model.graph().initializer()) set.emplace(tensor.name(), &tensor);
   for (const auto& tensor : model.graph().sparse_initializer()) set.emplace(tensor.values().name(), nullptr);

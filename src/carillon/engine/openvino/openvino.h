@@ -9,6 +9,8 @@ inline constexpr second::Kind openvino{
     .name = "openvino",
     .title = "OpenVINO",
     .remedy = "; tools/setup installs OpenVINO, and a build that finds it makes the module",
-    .format = ".xml"};
+    .format = ".xml",
+    .misreads_transforms = true,
+};
 
 }  // namespace carillon::engine

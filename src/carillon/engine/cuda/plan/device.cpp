@@ -69,7 +69,7 @@ class Marks {
 
  private:
   static constexpr const char* name = "measuring a launch";
-  static constexpr int rounds = 20;
+  static constexpr int rounds = 10;
   Result<> check(Status status) const { return device_.check(status, name); }
 
   const Device& device_;
