@@ -360,14 +360,18 @@ CARILLON_DEVICE void taps(const Window& w, std::uint32_t pixel, Body body) {
   const auto width = static_cast<std::uint32_t>(w.out_width),
              height = static_cast<std::uint32_t>(w.out_height);
   const auto column = static_cast<int>(pixel % width), row = static_cast<int>(pixel / width % height);
-  const std::int64_t image = pixel / width / height;
+  const std::uint32_t image = pixel / width / height * static_cast<std::uint32_t>(w.height);
   for (int i = 0; i < w.kernel_h; ++i) {
     const int y = row * w.stride_h - w.pad_top + i * w.dilation_h;
     if (y < 0 || y >= w.height) continue;
+    const std::uint32_t line = (image + static_cast<std::uint32_t>(y)) * static_cast<std::uint32_t>(w.width);
+    // Unrolled, some kernels spill registers.
+    CARILLON_NO_UNROLL
     for (int j = 0; j < w.kernel_w; ++j) {
       const int x = column * w.stride_w - w.pad_left + j * w.dilation_w;
       if (x < 0 || x >= w.width) continue;
-      body(i * w.kernel_w + j, ((image * w.height + y) * w.width + x) * w.channels);
+      body(i * w.kernel_w + j,
+           (line + static_cast<std::uint32_t>(x)) * static_cast<std::uint32_t>(w.channels));
     }
   }
 }
@@ -388,7 +392,7 @@ struct Pool {
                      float total[N];
                      for (float& x : total) x = p.max ? -INFINITY : 0.0F;
                      int inside = 0;
-                     taps(w, pixel, [&](int, std::int64_t offset) {
+                     taps(w, pixel, [&](int, std::uint32_t offset) {
                        const auto in = load<T, N>(as<T>(p.input) + offset + channel);
                        for (int j = 0; j < N; ++j) {
                          const float x = to_float(in.at[j]);
@@ -419,7 +423,7 @@ struct Depthwise {
         const auto bias = load<T, N>(as<T>(p.bias) + channel);
         for (int j = 0; j < N; ++j) total[j] = to_float(bias.at[j]);
       }
-      taps(w, pixel, [&](int tap, std::int64_t offset) {
+      taps(w, pixel, [&](int tap, std::uint32_t offset) {
         const auto in = load<T, N>(as<T>(p.input) + offset + channel);
         const auto weight =
             load<T, N>(as<T>(p.weights) + static_cast<std::int64_t>(tap) * w.channels + channel);
