@@ -13,10 +13,11 @@
 
 namespace carillon::worker {
 
-// The I/O cache as the host sees it: the device's own bytes, or where the host cannot reach these a mirror of
-// them in its own memory, which is the device's own choice where it has one (DeviceMemory::host_io()). Rows are gathered here, go to the device with in(), and come back with out();
-// whoever has a piece of the cache calls these for it, from any thread, and they return when it is done.
-// `memory` outlives it.
+// The I/O cache as the host sees it. Where the host reaches the device's bytes, these are the cache.
+// Elsewhere the cache has a mirror in the host's memory, which the device gives (DeviceMemory::host_io()) or
+// the system. Rows are gathered in the cache, go to the device with in(), and come back with out(). Whoever
+// has a piece of the cache calls these for it, from any thread, and they return when it is done. `memory`
+// outlives it.
 class HostIo {
  public:
   // Error: the system does not give the mirror's memory.

@@ -25,8 +25,8 @@ class TailWindow {
 
   // `exceeded` in [0, 1): the share of values that may be larger.
   explicit TailWindow(double exceeded) : exceeded_(exceeded) {}
-  // `now` never goes back. True where tail() may have changed: it is found anew at every sixteenth value, at
-  // once for one above it, and where the value that it is has become too old.
+  // `now` never goes back. True where tail() may have changed. It is found anew at every sixteenth value, at
+  // each value above it, and when the value that it equals has become too old.
   bool add(double value, TimePoint now);
   bool known() const { return recent_ >= enough; }
   bool some() const { return recent_ >= few; }

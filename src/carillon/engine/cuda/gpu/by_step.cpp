@@ -6,8 +6,6 @@
 
 #include "carillon/engine/cuda/gpu/parts.h"
 #include "carillon/engine/cuda/kernels/number.h"
-#include "carillon/engine/cuda/library/chains.h"
-#include "carillon/engine/cuda/library/plain.h"
 #include "carillon/engine/cuda/plan/cuda_plan.h"
 
 namespace carillon::engine::cuda::gpu {
@@ -81,22 +79,11 @@ Result<Json> agree_by_step(const Rig& rig, const std::string& file, int batch, c
                            const AskedCalls& asked) {
   auto device = Loaded::make(rig, file, batch);
   if (!device) return std::unexpected(device.error());
-  Rig beside;
-  const auto host = std::make_shared<EmulatedHost>(EmulatedOptions{.memory = std::uint64_t{80} << 30});
-  beside.driver = std::shared_ptr<const Driver>(host, &host->driver);
-  auto plain = make_plain_library(beside.driver);
-  if (!plain) return std::unexpected(plain.error());
-  std::unique_ptr<ChainLibrary> chains;
-  if (rig.chains) {
-    auto made = make_interpreted_chains(beside.driver, 0);
-    if (!made) return std::unexpected(made.error());
-    chains = std::move(*made);
-  }
-  auto engine = make_cuda_engine(beside.driver, 0, "emulated", twin_of(asked, std::move(*plain)), options,
-                                 std::move(chains));
-  if (!engine) return std::unexpected(engine.error());
-  beside.engine = std::move(*engine);
-  auto other = Loaded::make(beside, file, batch);
+  auto beside = make_emulated_rig(
+      {.around = [&](auto plain) { return twin_of(asked, std::move(plain)); }, .engine = options},
+      rig.chains);
+  if (!beside) return std::unexpected(beside.error());
+  auto other = Loaded::make(*beside, file, batch);
   if (!other) return std::unexpected(other.error());
 
   const auto& parts = static_cast<const CudaPlan&>(device->plan()).parts();

@@ -375,16 +375,12 @@ Result<Json> load(const Rig& rig, const std::string& file, int times) {
   const std::uint64_t bytes = loaded->compiled().weights().count;
   if (bytes == 0) return invalid(file + ": it has no weights");
   std::vector<std::byte> written;
-  std::span<const std::byte> weights = loaded->compiled().packed();
-  if (weights.empty()) {
-    written.resize(bytes);
-    if (auto ok = loaded->compiled().write_weights(0, written); !ok) return std::unexpected(ok.error());
-    weights = written;
-  }
+  const auto weights = weights_of(loaded->compiled(), written);
+  if (!weights) return std::unexpected(weights.error());
   std::vector<double> rates;
   for (int i = 0; i < times; ++i) {
     const auto start = Clock::now();
-    loaded->memory().copy_in(loaded->range().data, weights);
+    loaded->memory().copy_in(loaded->range().data, *weights);
     rates.push_back(static_cast<double>(bytes) / since(start) / 1e3);
   }
   // Runs by themselves, and while the weights come again and again to where they are not read.
@@ -395,7 +391,7 @@ Result<Json> load(const Rig& rig, const std::string& file, int times) {
   for (const bool beside : {false, true}) {
     std::atomic<bool> over{false};
     std::thread copies([&] {
-      while (beside && !over) (*elsewhere)->copy_in((*elsewhere)->io(0), weights);
+      while (beside && !over) (*elsewhere)->copy_in((*elsewhere)->io(0), *weights);
     });
     Result<> ran;
     for (int i = -5; ran && i < 10 * times; ++i) {

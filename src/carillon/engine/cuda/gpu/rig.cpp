@@ -9,26 +9,33 @@
 
 namespace carillon::engine::cuda::gpu {
 
-Result<Rig> make_rig(const std::string& device, OpenOptions options) {
+Result<Rig> make_emulated_rig(const OpenOptions& options, bool chains) {
   Rig rig;
-  if (device == "cuda-emulated") {
-    const auto host = std::make_shared<EmulatedHost>(EmulatedOptions{.memory = std::uint64_t{80} << 30});
-    rig.emulated = std::shared_ptr<Emulated>(host, &host->device);
-    rig.driver = std::shared_ptr<const Driver>(host, &host->driver);
-    rig.name = "emulated";
-    rig.libraries = "plain kernels";
-    auto library = make_plain_library(rig.driver);
-    if (!library) return std::unexpected(library.error());
-    if (options.around) *library = options.around(std::move(*library));
-    auto chains = make_interpreted_chains(rig.driver, 0);
-    if (!chains) return std::unexpected(chains.error());
-    auto engine =
-        make_cuda_engine(rig.driver, 0, "emulated", std::move(*library), options.engine, std::move(*chains));
-    if (!engine) return std::unexpected(engine.error());
-    rig.engine = std::move(*engine);
-    rig.chains = true;
-    return rig;
+  const auto host = std::make_shared<EmulatedHost>(EmulatedOptions{.memory = std::uint64_t{80} << 30});
+  rig.emulated = std::shared_ptr<Emulated>(host, &host->device);
+  rig.driver = std::shared_ptr<const Driver>(host, &host->driver);
+  rig.name = "emulated";
+  rig.libraries = "plain kernels";
+  rig.chains = chains;
+  auto library = make_plain_library(rig.driver);
+  if (!library) return std::unexpected(library.error());
+  if (options.around) *library = options.around(std::move(*library));
+  std::unique_ptr<ChainLibrary> interpreted;
+  if (chains) {
+    auto made = make_interpreted_chains(rig.driver, 0);
+    if (!made) return std::unexpected(made.error());
+    interpreted = std::move(*made);
   }
+  auto engine = make_cuda_engine(rig.driver, 0, "emulated", std::move(*library), options.engine,
+                                 std::move(interpreted));
+  if (!engine) return std::unexpected(engine.error());
+  rig.engine = std::move(*engine);
+  return rig;
+}
+
+Result<Rig> make_rig(const std::string& device, OpenOptions options) {
+  if (device == "cuda-emulated") return make_emulated_rig(options, true);
+  Rig rig;
   const auto ordinal = device_in(device);
   if (!ordinal) return invalid("'" + device + "' is not a device: there are cuda, cuda:N and cuda-emulated");
   options.ordinal = *ordinal;

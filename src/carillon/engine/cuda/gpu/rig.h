@@ -24,6 +24,8 @@ struct Rig {
   std::unique_ptr<Engine> engine;
 };
 
+// The one emulated device of the process; with `chains` elementwise steps are joined.
+Result<Rig> make_emulated_rig(const OpenOptions& options, bool chains);
 // `device`: cuda, cuda:N or cuda-emulated. Errors: as of open_device().
 Result<Rig> make_rig(const std::string& device, OpenOptions options);
 

@@ -16,7 +16,7 @@ struct AskedCalls {
   std::map<std::string, bool> fuses;
 };
 
-// `library`, with what it is asked and answers put into `asked`, which outlives it.
+// A library that asks `library`, and writes each question and its answer into `asked`. `asked` outlives it.
 std::unique_ptr<MathLibrary> recording(std::unique_ptr<MathLibrary> library, AskedCalls& asked);
 // Computes by `plain` the calls that are among `asked`, under their names and with workspaces of their sizes;
 // fuses what those were fused to. Errors: unsupported, of what is not among them.

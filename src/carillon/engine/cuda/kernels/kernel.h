@@ -201,8 +201,8 @@ CARILLON_DEVICE void store(T* to, const Pack<T, N>& pack) {
     *reinterpret_cast<typename WordOf<N * sizeof(T)>::Type*>(to) = word;
     return;
   } else {
-    // As one word: of two stores of a byte, ptxas 13.0 makes a conversion to a whole number of the lower one,
-    // where the word is a number of 16 bits that was converted just before.
+    // As one word. ptxas 13.0 compiles two stores of a byte wrongly where the bytes are a 16-bit float that
+    // was just converted: it stores as lower byte the float converted to an integer.
     *to = pack.at[0];
     return;
   }

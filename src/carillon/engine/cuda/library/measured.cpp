@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "carillon/base/bytes.h"
+#include "carillon/engine/cuda/driver/time_graph.h"
 #include "carillon/engine/cuda/memory/scratch.h"
 
 namespace carillon::engine::cuda {
@@ -64,22 +65,10 @@ class Trial {
     if (graph != nullptr) (void)driver_.graph_destroy(graph);
     if (!put) return std::unexpected(put.error());
     if (status != done) return std::unexpected(told(driver_, status, what));
-    std::optional<Duration> least;
-    for (int i = 0; i < 4; ++i) {
-      float milliseconds = 0;
-      for (const auto& step :
-           {std::function<Status()>([&] { return driver_.event_record(events_[0], stream_); }),
-            std::function<Status()>([&] { return driver_.graph_launch(executable_, stream_); }),
-            std::function<Status()>([&] { return driver_.event_record(events_[1], stream_); }),
-            std::function<Status()>([&] { return driver_.stream_synchronize(stream_); }),
-            std::function<Status()>(
-                [&] { return driver_.event_elapsed(&milliseconds, events_[0], events_[1]); })})
-        if (const Status failed = step(); failed != done) return std::unexpected(told(driver_, failed, what));
-      const auto took =
-          std::chrono::duration_cast<Duration>(std::chrono::duration<double, std::milli>(milliseconds));
-      if (i > 0 && (!least || took < *least)) least = took;
-    }
-    return *least / timer_repeats;
+    Duration least{0};
+    if (status = time_graph(driver_, executable_, stream_, events_, 3, least); status != done)
+      return std::unexpected(told(driver_, status, what));
+    return least / timer_repeats;
   }
 
  private:

@@ -12,6 +12,13 @@ std::uint64_t bytes_of(const graph::TensorSpec& spec) {
 
 }  // namespace
 
+Result<std::span<const std::byte>> weights_of(const CompiledModel& model, std::vector<std::byte>& written) {
+  if (const auto packed = model.packed(); !packed.empty()) return packed;
+  written.resize(model.weights().count);
+  if (auto ok = model.write_weights(0, written); !ok) return std::unexpected(ok.error());
+  return std::span<const std::byte>(written);
+}
+
 Result<std::unique_ptr<LoadedPlan>> LoadedPlan::make(const std::shared_ptr<const Driver>& driver,
                                                      DeviceNumber device, const CompiledModel& model,
                                                      const Plan& plan) {
@@ -44,9 +51,10 @@ Result<std::unique_ptr<LoadedPlan>> LoadedPlan::make(const std::shared_ptr<const
   std::iota(all.begin(), all.end(), 0U);
   if (auto mapped = out->memory_->map(*range, all); !mapped) return std::unexpected(mapped.error());
   out->pages_ = std::move(all);
-  std::vector<std::byte> weights(model.weights().count);
-  if (auto written = model.write_weights(0, weights); !written) return std::unexpected(written.error());
-  if (!weights.empty()) out->memory_->copy_in(range->data, weights);
+  std::vector<std::byte> written;
+  const auto weights = weights_of(model, written);
+  if (!weights) return std::unexpected(weights.error());
+  if (!weights->empty()) out->memory_->copy_in(range->data, *weights);
   return out;
 }
 

@@ -12,6 +12,10 @@
 
 namespace carillon::engine::cuda {
 
+// The model's weights as they lie on the device: its own packed copy, else what it writes into `written`,
+// which outlives them. Errors: as of write_weights().
+Result<std::span<const std::byte>> weights_of(const CompiledModel& model, std::vector<std::byte>& written);
+
 // Memory of a device for runs of one plan alone: its model's weights are there, and places for its inputs and
 // outputs. For whoever runs a plan without a worker: tools and tests. Outlives the plan's states.
 class LoadedPlan {

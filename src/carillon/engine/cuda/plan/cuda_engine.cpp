@@ -16,6 +16,7 @@
 #include "carillon/base/assert.h"
 #include "carillon/engine/cuda/driver/context.h"
 #include "carillon/engine/cuda/memory/copy_way.h"
+#include "carillon/engine/cuda/memory/loaded_plan.h"
 #include "carillon/engine/cuda/memory/scratch.h"
 #include "carillon/engine/cuda/plan/attention.h"
 #include "carillon/engine/cuda/plan/cuda_plan.h"
@@ -278,13 +279,9 @@ class CudaEngine final : public Engine {
     const Device::Current current(*device_);
     const auto& mine = static_cast<const CudaPlan&>(plan);
     std::vector<std::byte> written;
-    std::span<const std::byte> weights = model.packed();  // `model` may stand before one of ours
-    if (weights.empty() && model.weights().count > 0) {
-      written.resize(model.weights().count);
-      if (auto got = model.write_weights(0, written); !got) return std::unexpected(got.error());
-      weights = written;
-    }
-    const auto bench = Bench::make(device_, mine.parts().recipe, weights);
+    const auto weights = weights_of(model, written);  // `model` may stand before one of ours
+    if (!weights) return std::unexpected(weights.error());
+    const auto bench = Bench::make(device_, mine.parts().recipe, *weights);
     if (!bench) return std::unexpected(bench.error());
     if (!*bench)
       return fail(ErrorCode::resource_exhausted, "the device has no memory left to measure a model in");

@@ -31,14 +31,15 @@ struct CudaOptions {
   // Kernels and calls in a segment, at most: a plan's runs end between segments only. 0: one segment.
   int longest_segment = 0;
   // How long a run that is to be stopped soon (CompileOptions::stop_cost) may go on once it is told to end,
-  // unless one kernel alone takes longer: so much of it is with the device. On an H100 best effort keeps 0.80
-  // to 0.92 of its speed with 50 us, and 0.58 to 0.75 with the 25 us that REEF's resets take (docs/cuda.md).
+  // unless one kernel alone takes longer: so much of it is with the device. Best effort
+  // loses a fifth to two fifths of its speed with the 25 us that REEF's resets take, and less with 50:
+  // docs/cuda.md has what was measured.
   Duration bound = std::chrono::microseconds{50};
   // A plan with a longer kernel is none that can be stopped soon: the model is served at smaller batch sizes,
   // or refused. A tenth of what a real-time run of a millisecond takes.
   Duration longest_kernel = std::chrono::microseconds{100};
-  // Kernels of ours look at a flag before each tile, and end where the run is told to. On an H100 what that
-  // takes costs best effort 5 to 13 parts of a hundred of its speed, and nobody gains.
+  // Kernels of ours look at a flag before each tile, and end where the run is told to. That costs
+  // best effort more of its speed than real-time runs gain (docs/cuda.md).
   bool flag = false;
   // The device is divided (Splits), so that real-time runs leave room for others.
   bool splits = true;

@@ -104,8 +104,8 @@ class CudaPlan final : public Plan {
   std::unique_ptr<RunState> make_state(Team* team) const override {
     return std::make_unique<CudaState>(device_, *this, static_cast<Lane*>(team));
   }
-  // Captures the graphs of all segments for the part of the device that most runs in the state's lane have,
-  // where the lane is of the class that the plan was made for.
+  // Captures the graphs of all segments for the plan's part of the device. Does nothing where the state's
+  // lane is of another class than the plan.
   Result<> prepare(RunState& state, std::byte* workspace, const std::byte* weights) const override;
   bool whole_device() const override { return parts_.pair == 0; }
   Result<> run(KernelRange range, const Binding& binding, std::span<Duration> durations, StopSignal* stop,

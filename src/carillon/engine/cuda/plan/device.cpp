@@ -2,9 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
-#include <cmath>
 
+#include "carillon/engine/cuda/driver/time_graph.h"
 #include "carillon/engine/cuda/memory/scratch.h"
 
 namespace carillon::engine::cuda {
@@ -52,19 +51,11 @@ class Marks {
     if (put && status == done) status = driver.graph_instantiate(&made, graph, 0);
     if (graph != nullptr) (void)driver.graph_destroy(graph);
     if (!put) return std::unexpected(put.error());
-    float least = INFINITY;
-    for (int round = 0; status == done && round < rounds; ++round) {
-      float milliseconds = 0;
-      status = driver.event_record(events_[0], stream_);
-      if (status == done) status = driver.graph_launch(made, stream_);
-      if (status == done) status = driver.event_record(events_[1], stream_);
-      if (status == done) status = driver.stream_synchronize(stream_);
-      if (status == done) status = driver.event_elapsed(&milliseconds, events_[0], events_[1]);
-      least = std::min(least, milliseconds);
-    }
+    Duration least{0};
+    if (status == done) status = time_graph(driver, made, stream_, events_, rounds, least);
     if (made != nullptr) (void)driver.graph_exec_destroy(made);
     if (auto measured = check(status); !measured) return std::unexpected(measured.error());
-    return std::chrono::duration_cast<Duration>(std::chrono::duration<double, std::milli>(least));
+    return least;
   }
 
  private:

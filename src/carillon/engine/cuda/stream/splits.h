@@ -23,10 +23,10 @@ struct Share {
 
 // The processors of a device in two parts, in each way that the driver allows: pair k has the first k groups,
 // and the rest. A group is the least that can be parted off: 8 processors of an H100. Each part is a green
-// context, made when its pair is prepared: an H100's driver takes 1.5 ms and 5 MiB for one. Those of one pair
-// run beside each other, and all of one device share its caches and its memory's bandwidth. What uses all of
-// the device has no green context: not every kernel that runs on a device runs in one of all its processors
-// (clusters of cuDNN's). Used with the device's context current.
+// context, made when its pair is prepared: an H100's driver takes 1.5 ms and 5 MiB for one. The two
+// parts of a pair run beside each other. All parts share the device's caches and its memory's bandwidth. What
+// uses all of the device has no green context: not every kernel that runs on a device runs in one of all its
+// processors (clusters of cuDNN's). Used with the device's context current.
 //
 // Of a share of the device there are no pairs, and context({}) is that: whole groups, the nearest to it, or
 // nullptr where these are none. Shares that do not meet have no group in common; the process asks for a
