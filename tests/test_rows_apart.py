@@ -135,6 +135,34 @@ def models(tmp_path_factory):
     return folder
 
 
+def seen_a_little():
+    """Rows of 16-bit floats that see a hundredth of the mean of all."""
+    value = lambda n: helper.make_tensor_value_info(n, TensorProto.FLOAT16, ["n", 8])  # noqa: E731
+    return ([node("ReduceMean", ["x"], "m", "steps", axes=[0]), node("Mul", ["m", "little"], "s"), node("Add", ["x", "s"])],
+            [value("x")], value("y"), [numpy_helper.from_array(np.float16(0.01), "little")])
+
+
+def seen_from_afar():
+    """Rows that see the others where one of them has a number beyond those that are tried first."""
+    value = lambda n: helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", 8])  # noqa: E731
+    return ([node("ReduceMax", ["x"], "m", "steps", axes=[0]), node("Greater", ["m", "far"], "g"), node("Where", ["g", "none", "x"])],
+            [value("x")], value("y"), [numpy_helper.from_array(np.float32(2.5), "far"), numpy_helper.from_array(np.float32(0), "none")])
+
+
+@pytest.mark.parametrize("engine", ["carillon", "openvino"])
+def test_dynamic_batching_finds_what_rows_see_of_others_however_little(program, tmp_path, engine):
+    for name, graph in (("little", seen_a_little()), ("afar", seen_from_afar())):
+        write_model(tmp_path / "models", name, *graph)
+        (tmp_path / "models" / name / "config.pbtxt").write_text(
+            f'max_batch_size: 8\ndynamic_batching {{ }}\nparameters {{ key: "engine" value {{ string_value: "{engine}" }} }}')
+    with serving(program, tmp_path / "models", tmp_path / "log", "--strict-readiness", "false") as running:
+        with http_client.InferenceServerClient(running.http) as mine:
+            entries = mine.get_model_repository_index()
+    for entry in entries:
+        assert entry["state"] == "UNAVAILABLE" and "'steps'" in entry["reason"], entry
+        assert "where only the other rows are others" in entry["reason"], entry
+
+
 @pytest.fixture(scope="module")
 def server(program, models, tmp_path_factory):
     log = tmp_path_factory.mktemp("log") / "server.log"

@@ -13,6 +13,10 @@ namespace carillon::controller {
 // output's largest value, or a step of it where they have 16 bits or the kernels compute with so many; all
 // else by nothing.
 //
+// Each of these rows then runs among other rows, in a batch of the same size: its answer must be the same,
+// bit for bit. The other rows' floats are 1, 100 and 10,000 times as large, so that a threshold is reached,
+// and what is seen of them is not lost in rounding.
+//
 // On the calling thread, with a team of `threads` (0: as many as the process may keep busy) and memory of its
 // own. Errors: they do not agree (invalid_argument; says which output, and of how many rows); a run fails, or
 // the device's plans do not run in the host's memory (unsupported): then nobody knows.
