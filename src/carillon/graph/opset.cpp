@@ -85,9 +85,11 @@ Result<> to_newest_form(Graph& graph, Node& node, int opset) {
     }
     if (auto ok = require_inputs(node, 2, "data and scales"); !ok) return ok;
     node.inputs = {node.inputs[0], no_value, node.inputs[1]};
+    // Where a Resize makes less, the nearest is the next: ONNX's tests of opset 10 have it so.
+    node.attributes.insert_or_assign("nearest_mode",
+                                     Attribute{std::string(op == "Resize" ? "ceil_of_less" : "floor")});
     node.op = "Resize";
     node.attributes.insert_or_assign("coordinate_transformation_mode", Attribute{std::string("asymmetric")});
-    node.attributes.insert_or_assign("nearest_mode", Attribute{std::string("floor")});
   } else if (op == "BatchNormalization") {
     if (node.integer("training_mode", 0) != 0) node.op = "TrainingBatchNormalization";
   } else if (op == "RoiAlign") {

@@ -102,6 +102,8 @@ bool lower_lrn(PlanBuilder& builder, const graph::Node& node) {
   const auto input = node.inputs[0];
   if (builder.shape(input).size() < 3 || builder.shape(input).size() > 5 || !node.post_ops.empty())
     return false;
+  // Of a window of an even size ONNX has one channel more behind than before, oneDNN as many.
+  if (node.integer("size", 1) % 2 == 0) return false;
   const Operand source = builder.dense(input);
   const auto make = [&] {
     return dnnl::lrn_forward::primitive_desc(

@@ -19,7 +19,8 @@ enum class Coordinates {
   tf_crop_and_resize,
   tf_half_pixel_for_nn
 };
-enum class Nearest { round_prefer_floor, round_prefer_ceil, floor, ceil };
+// The last is ceil where a dimension becomes less, else floor: Resize of opset 10.
+enum class Nearest { round_prefer_floor, round_prefer_ceil, floor, ceil, ceil_of_less };
 
 template <typename E>
 struct Named {
@@ -42,6 +43,7 @@ constexpr Named<Nearest> roundings[] = {
     {"round_prefer_ceil", Nearest::round_prefer_ceil},
     {"floor", Nearest::floor},
     {"ceil", Nearest::ceil},
+    {"ceil_of_less", Nearest::ceil_of_less},
 };
 template <typename E, std::size_t n>
 std::optional<E> named(const Named<E> (&names)[n], std::string_view name) {
@@ -144,6 +146,9 @@ Blend blend_of(const Settings& settings, const Axis& axis, std::int64_t place) {
           break;
         case Nearest::ceil:
           rounded = std::ceil(x);
+          break;
+        case Nearest::ceil_of_less:
+          rounded = axis.scale < 1 ? std::ceil(x) : std::floor(x);
           break;
       }
       blend.offset[0] = inside(rounded);
