@@ -77,6 +77,14 @@ MODELS = {
               [({"x": PAIR, "s": whole(2_000_000, 3)}, TOO_LARGE), ({"x": PAIR, "s": whole(2_000_000_000, 2_000_000_000)}, TOO_LARGE)]),
     "expanded": ([node("Expand", ["x", "s"], ["t"]), *count("t")], [], [({"x": PAIR, "s": whole(2, 2, 3)}, 12)],
                  [({"x": PAIR, "s": whole(1_000_000_000, 2, 3)}, TOO_LARGE), ({"x": PAIR, "s": whole(1, 4, 3)}, "cannot be broadcast")]),
+    # By the least step OpenVINO ends its process.
+    "stepped": ([node("Slice", ["x", "from", "to", "axis", "s"], ["t"]), *count("t")],
+                [constant("from", whole(0)), constant("to", whole(3)), constant("axis", whole(1))],
+                [({"x": PAIR, "s": whole(1)}, 6), ({"x": PAIR, "s": whole(2)}, 4), ({"x": PAIR, "s": whole(2**31 - 1)}, 2)],
+                [({"x": PAIR, "s": whole(-2**31)}, "has the step -2147483648"), ({"x": PAIR, "s": whole(0)}, "has the step 0")]),
+    "summed_along": ([node("CumSum", ["x", "a"], ["t"]), node("NonZero", ["t"], ["p"]), *count("p")], [],
+                     [({"x": PAIR, "a": np.int64(1)}, 12), ({"x": PAIR, "a": np.int64(-2)}, 12)],
+                     [({"x": PAIR, "a": np.int64(2)}, "has the axis 2, of 2"), ({"x": PAIR, "a": np.int64(-3)}, "has the axis -3, of 2")]),
     # OpenVINO takes it out: it gives x, or fails.
     "as_it_is": ([node("Expand", ["x", "s"], ["t"]), *count("t")], [], [({"x": PAIR, "s": whole(*s)}, 6) for s in ((2, 3), (1, 1), (2, 1))],
                  [({"x": PAIR, "s": whole(2, 4)}, "cannot be broadcast"), ({"x": PAIR, "s": whole(-1, 3)}, "an extent of -1")]),
@@ -226,7 +234,7 @@ def test_is_answered_as_onnx_has_it_or_refused_by_name(client, module, model):
 
 def test_sizes_that_are_refused_cost_nobody_else(client, module):
     """OpenVINO compiles nothing anew, and other models' runs do not wait."""
-    for model in ("padded", "one_hot", "tiled", "ranged", "window"):
+    for model in ("padded", "one_hot", "tiled", "ranged", "window", "stepped", "summed_along"):
         for wrong, _ in MODELS[model][3]:
             with pytest.raises(InferenceServerException):
                 ask(client, module, model, wrong)

@@ -104,10 +104,26 @@ def quantised(type, opset):
                  [numpy_helper.from_array(np.float32(0.5), "s"), zero], opset, 13)
 
 
+def branches(levels):
+    """A graph of Ifs, each in a branch of the one before."""
+    def graph(level):
+        out = [value(f"r{level}", None)]
+        if level == levels:
+            return helper.make_graph([node("Neg", ["x"], [f"r{level}"])], f"b{level}", [], out)
+        other = helper.make_graph([node("Relu", ["x"], [f"e{level}"])], f"o{level}", [], [value(f"e{level}", None)])
+        return helper.make_graph([node("If", ["c"], [f"r{level}"], then_branch=graph(level + 1), else_branch=other)],
+                                 f"b{level}", [], out)
+    first = helper.make_graph([node("Identity", ["x"], ["e"])], "first", [], [value("e", None)])
+    made = model([node("ReduceSum", ["x"], ["t"], keepdims=0), node("Cast", ["t"], ["c"], to=TensorProto.BOOL),
+                  node("If", ["c"], ["y"], then_branch=graph(2), else_branch=first)])
+    return made
+
+
 # By name: the model, and what is said of it.
 REFUSED = {
     "opset": (relu(opset=28, ir=13), "it uses opset 28; the newest known is 27"),
     "opset_far": (relu(opset=4_000_000), "it uses opset 4000000; the newest known is 27"),
+    "opset_below": (relu(opset=-1), "it uses opset -1; the first is 1"),
     "ir": (relu(ir=14), "its IR version is 14; the newest known is 13"),
     "ml": (relu(domains=[("ai.onnx.ml", 6)]), "it uses opset 6 of domain 'ai.onnx.ml'; the newest known is 5"),
     "microsoft": (relu(domains=[("com.microsoft", 2)]), "opset 2 of domain 'com.microsoft'; the newest known is 1"),
@@ -123,6 +139,8 @@ REFUSED = {
                   "its data are in int64_data, and those of type FLOAT belong into float_data"),
     "outside_and_inside": (cast(tensor(TensorProto.FLOAT, raw_data=bytes(12), data_location=TensorProto.EXTERNAL,
                                        external_data=[("location", "w.bin")])), "outside the file, and in raw_data"),
+    "without_end": (cast(tensor(TensorProto.FLOAT, [2**40, 2**40])), "elements"),
+    "levels": (branches(25), "graphs are nested more than 16 deep"),
     "two_offsets": (cast(tensor(TensorProto.FLOAT, data_location=TensorProto.EXTERNAL,
                                 external_data=[("location", "w.bin"), ("offset", "0"), ("offset", "4")])),
                     "external data: offset is given twice"),
@@ -139,6 +157,9 @@ REFUSED = {
     "attribute_type": (with_attribute(model([node("LeakyRelu", ["x"], ["y"], alpha=0.5)]), "alpha",
                                       lambda a: setattr(a, "type", AttributeProto.FLOATS)), "has the wrong type"),
 }
+# Our own engine has these; the other one takes bits for whole numbers.
+BY_OTHERS = {"bfloat16_given": (cast(tensor(TensorProto.BFLOAT16, int32_data=[0x3f80, 0x4000, 0xbf80])),
+                                "tensor 'w' of type BFLOAT16 is in int32_data")}
 for type in ("FLOAT8E4M3FN", "FLOAT8E5M2"):
     for opset in (19, 24, 26):
         REFUSED[f"{type}_int32_{opset}".lower()] = (product(type, "int32_data", opset),
@@ -152,7 +173,7 @@ for type in ("FLOAT8E4M3FNUZ", "FLOAT8E5M2FNUZ", "FLOAT8E8M0", "UINT2", "INT2"):
 for type in ("UINT4", "INT4"):
     REFUSED[f"{type}_made".lower()] = (quantised(type, 21), "it makes values of the type of 'z'")
 
-SERVED = {"newest": relu(opset=27, ir=13), "truth": cast(tensor(TensorProto.BOOL, int32_data=[256, 0, -1]))}
+SERVED = {"newest": relu(opset=27, ir=13), "bfloat16": BY_OTHERS["bfloat16_given"][0], "truth": cast(tensor(TensorProto.BOOL, int32_data=[256, 0, -1]))}
 for type in ("FLOAT8E4M3FN", "FLOAT8E5M2", "UINT4", "INT4", "FLOAT4E2M1"):
     for opset in (23, 24, 26):
         SERVED[f"{type}_raw_{opset}".lower()] = product(type, "raw_data", opset)
@@ -166,8 +187,9 @@ def server(program, tmp_path_factory):
     every = {**SERVED, **{name: made for name, (made, _) in REFUSED.items()}}
     # The other engine reads files by itself: what it is asked for is looked at just so.
     every.update({f"{name}_given": made for name, (made, _) in REFUSED.items()
-                  if name in ("opset", "ir", "ml", "two_opsets", "twice", "outside_and_inside", "location", "segment")
+                  if name in ("opset", "opset_below", "without_end", "levels", "ir", "ml", "two_opsets", "twice", "outside_and_inside", "location", "segment")
                   or name.startswith("float8") or "int" in name})
+    every.update({name: made for name, (made, _) in BY_OTHERS.items()})
     for name, made in every.items():
         (folder / name / "1").mkdir(parents=True)
         (folder / name / "1" / "model.onnx").write_bytes(made.SerializeToString())
@@ -184,7 +206,7 @@ def states(server):
 
 def test_what_is_not_known_is_refused_by_name(server):
     index = states(server)
-    for name, (_, said) in REFUSED.items():
+    for name, (_, said) in {**REFUSED, **BY_OTHERS}.items():
         for model_name in (name, f"{name}_given"):
             if model_name in index:
                 state, reason = index[model_name]
@@ -197,7 +219,7 @@ def test_what_is_known_is_as_onnx_has_it(server, module):
     with module.InferenceServerClient(server.http if module is http_client else server.grpc) as client:
         for name, made in SERVED.items():
             assert index[name][0] == "READY", (name, index[name])
-            x = NUMBERS[0, :3] if name == "truth" else NUMBERS
+            x = NUMBERS[0, :3] if name in ("truth", "bfloat16") else NUMBERS
             tensor = module.InferInput("x", x.shape, "FP32")
             tensor.set_data_from_numpy(x)
             got = client.infer(name, [tensor]).as_numpy("y")

@@ -25,6 +25,8 @@ constexpr std::array<std::string_view, 27> names_of_types{
     "COMPLEX64", "COMPLEX128", "BFLOAT16",   "FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ",
     "UINT4",     "INT4",       "FLOAT4E2M1", "FLOAT8E8M0",   "UINT2",          "INT2"};
 
+constexpr int deepest_graph = 16;
+
 constexpr std::int64_t first_narrow = 17, last_narrow = 26;
 
 bool is_narrow(std::int64_t type) {
@@ -127,7 +129,7 @@ constexpr std::array<Texts, 20> texts{{
 
 // Goes through all of a model, with what is known of the names in it. Names that a graph inside a node gives
 // are not told apart from those around it: ONNX wants them to differ.
-class NarrowTypes {
+class ReadByOthers {
  public:
   Result<> check(const onnx::GraphProto& graph) {
     for (const auto& tensor : graph.initializer())
@@ -136,7 +138,14 @@ class NarrowTypes {
       if (auto ok = check(tensor.values()); !ok) return ok;
       if (auto ok = check(tensor.indices()); !ok) return ok;
     }
-    return check(graph.node());
+    // OpenVINO takes twice the time for each level.
+    if (depth_ > deepest_graph)
+      return fail(ErrorCode::unsupported,
+                  "graphs are nested more than " + std::to_string(deepest_graph) + " deep");
+    ++depth_;
+    auto ok = check(graph.node());
+    --depth_;
+    return ok;
   }
 
   Result<> check(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes) {
@@ -150,6 +159,13 @@ class NarrowTypes {
  private:
   Result<> check(const onnx::TensorProto& tensor) {
     const std::int64_t type = tensor.data_type();
+    if (const auto count = element_count(Shape(tensor.dims().begin(), tensor.dims().end())); !count)
+      return in_context("tensor '" + shown(tensor.name()) + "'", count.error());
+    if (type == onnx::TensorProto::BFLOAT16 && tensor.int32_data_size() > 0)
+      return fail(ErrorCode::unsupported,
+                  "tensor '" + shown(tensor.name()) +
+                      "' of type BFLOAT16 is in int32_data, of which OpenVINO takes the bits for whole "
+                      "numbers; export the model with raw_data");
     if (!is_narrow(type)) return {};
     const std::string where = "tensor '" + shown(tensor.name()) + "' of type " + onnx_type_name(type);
     if (!is_read_by_others(type))
@@ -211,9 +227,10 @@ class NarrowTypes {
   }
 
   std::unordered_set<std::string> narrow_;  // names of narrow values
+  int depth_ = 0;                           // of graphs in graphs
 };
 
-// Names as in NarrowTypes.
+// Names as in ReadByOthers.
 class Transforms {
  public:
   std::string find(const onnx::GraphProto& graph) {
@@ -284,6 +301,90 @@ class Transforms {
   std::unordered_map<std::string, int> ranks_;
 };
 
+const onnx::AttributeProto* attribute_of(const onnx::NodeProto& node, std::string_view name) {
+  const auto found =
+      std::ranges::find_if(node.attribute(), [&](const auto& attribute) { return attribute.name() == name; });
+  return found == node.attribute().end() ? nullptr : &*found;
+}
+std::int64_t number_of(const onnx::NodeProto& node, std::string_view name, std::int64_t otherwise) {
+  const onnx::AttributeProto* const attribute = attribute_of(node, name);
+  return attribute == nullptr ? otherwise : attribute->i();
+}
+
+// A form of an operator that OpenVINO 2026.4 computes otherwise than ONNX says. Found by running each beside
+// onnxruntime and onnx.reference.
+struct MisreadForm {
+  std::string_view op;
+  std::int64_t first, last;  // opsets
+  bool (*is)(const onnx::NodeProto&);
+  std::string_view what;
+};
+bool with_axes(const onnx::NodeProto& node) {
+  return attribute_of(node, "axes") != nullptr;
+}
+constexpr std::array misread_forms{
+    MisreadForm{"AveragePool", 10, newest_opset,
+                [](const onnx::NodeProto& node) {
+                  return number_of(node, "ceil_mode", 0) != 0 && number_of(node, "count_include_pad", 0) != 0;
+                },
+                "divides by the elements of whole windows where ceil_mode and count_include_pad are set"},
+    MisreadForm{"LRN", 1, newest_opset,
+                [](const onnx::NodeProto& node) { return number_of(node, "size", 1) % 2 == 0; },
+                "has other channels in a window of an even size"},
+    MisreadForm{"LSTM", 1, newest_opset,
+                [](const onnx::NodeProto& node) { return number_of(node, "input_forget", 0) != 0; },
+                "does not read input_forget"},
+    MisreadForm{"MaxPool", 8, newest_opset,
+                [](const onnx::NodeProto& node) {
+                  return number_of(node, "storage_order", 0) != 0 && node.output_size() > 1 &&
+                         !node.output(1).empty();
+                },
+                "does not read storage_order"},
+    MisreadForm{"ReduceL1", 13, 17, with_axes, "reduces all axes, whatever its axes are"},
+    MisreadForm{"ReduceLogSum", 13, 17, with_axes, "reduces all axes, whatever its axes are"},
+    MisreadForm{"ReduceLogSum", 18, newest_opset,
+                [](const onnx::NodeProto& node) { return number_of(node, "noop_with_empty_axes", 0) != 0; },
+                "takes no logarithm where noop_with_empty_axes is set"},
+    MisreadForm{"ReduceLogSumExp", 13, 17, with_axes, "reduces all axes, whatever its axes are"},
+    MisreadForm{"Resize", 18, newest_opset,
+                [](const onnx::NodeProto& node) {
+                  const onnx::AttributeProto* const mode = attribute_of(node, "mode");
+                  return number_of(node, "antialias", 0) != 0 && mode != nullptr && mode->s() != "nearest";
+                },
+                "does not read antialias"},
+    MisreadForm{"RoiAlign", 10, newest_opset,
+                [](const onnx::NodeProto& node) {
+                  const onnx::AttributeProto* const mode = attribute_of(node, "mode");
+                  return mode != nullptr && mode->s() == "max";
+                },
+                "takes the largest of other numbers where mode is max"},
+};
+
+// The first node of these, and of the graphs in them, that is such a form.
+std::string misread_in(const google::protobuf::RepeatedPtrField<onnx::NodeProto>& nodes, std::int64_t opset) {
+  for (const auto& node : nodes) {
+    for (const auto& attribute : node.attribute()) {
+      if (attribute.has_g())
+        if (auto found = misread_in(attribute.g().node(), opset); !found.empty()) return found;
+      for (const auto& graph : attribute.graphs())
+        if (auto found = misread_in(graph.node(), opset); !found.empty()) return found;
+    }
+    if (!node.domain().empty() && node.domain() != "ai.onnx") continue;
+    const auto form = std::ranges::find_if(misread_forms, [&](const MisreadForm& each) {
+      return each.op == node.op_type() && each.first <= opset && opset <= each.last && each.is(node);
+    });
+    if (form != misread_forms.end())
+      return "node '" + shown(node.name()) + "' (" + shown(node.op_type()) + "): OpenVINO " +
+             std::string(form->what);
+  }
+  return {};
+}
+std::string misread_in(const onnx::ModelProto& model, std::int64_t opset) {
+  for (const auto& function : model.functions())
+    if (auto found = misread_in(function.node(), opset); !found.empty()) return found;
+  return misread_in(model.graph().node(), opset);
+}
+
 }  // namespace
 
 std::string onnx_type_name(std::int64_t number) {
@@ -302,6 +403,7 @@ Result<> check_versions(const onnx::ModelProto& model) {
     const auto known = std::ranges::find(known_domains, domain, &KnownDomain::name);
     const std::string where = "it uses opset " + std::to_string(import.version()) +
                               (domain == "ai.onnx" ? "" : " of domain '" + shown(domain) + "'");
+    if (known != known_domains.end() && import.version() < 1) return invalid(where + "; the first is 1");
     if (known != known_domains.end() && import.version() > known->newest)
       return invalid(where + "; the newest known is " + std::to_string(known->newest));
     const auto [entry, fresh] = seen.try_emplace(domain, import.version());
@@ -353,18 +455,19 @@ Result<> check_value(std::string_view op, const onnx::AttributeProto& attribute)
   return invalid("it is '" + shown(attribute.s()) + "', and must be one of " + list);
 }
 
-Result<> check_narrow_types(const onnx::ModelProto& model) {
-  NarrowTypes types;
+Result<> check_for_others(const onnx::ModelProto& model) {
+  ReadByOthers types;
   for (const auto& function : model.functions())
     if (auto ok = types.check(function.node()); !ok) return ok;
   return types.check(model.graph());
 }
 
-std::string misread_transform(const onnx::ModelProto& model) {
-  const bool by_operand = std::ranges::any_of(model.opset_import(), [](const auto& import) {
-    return (import.domain().empty() || import.domain() == "ai.onnx") && import.version() >= 20;
-  });
-  if (!by_operand) return {};
+std::string misread_node(const onnx::ModelProto& model) {
+  std::int64_t opset = 1;
+  for (const auto& import : model.opset_import())
+    if (import.domain().empty() || import.domain() == "ai.onnx") opset = import.version();
+  if (auto found = misread_in(model, opset); !found.empty()) return found;
+  if (opset < 20) return {};
   Transforms transforms;
   for (const auto& function : model.functions())
     if (auto found = transforms.find(function.node()); !found.empty()) return found;

@@ -39,12 +39,14 @@ Result<> check_value(std::string_view op, const onnx::AttributeProto& attribute)
 // byte, or an 8-bit float, is read there as ONNX has it. Constants of UINT4, INT4 and FLOAT4E2M1 are, and
 // those of FLOAT8E4M3FN and FLOAT8E5M2 in raw_data or outside the file. Errors (unsupported): other such
 // types, other encodings, nodes that make such values (what they do with NaN, and with numbers out of range,
-// differs).
-Result<> check_narrow_types(const onnx::ModelProto& model);
+// differs). Further: BFLOAT16 in int32_data (unsupported), tensors of more elements than can be counted
+// (invalid_argument), and graphs nested more than 16 deep (unsupported).
+Result<> check_for_others(const onnx::ModelProto& model);
 
-// The first node, with the reason, of which OpenVINO 2026.4 makes another transform than ONNX says: of DFT of
-// opset 20 and later it does not read the operand `axis`, and takes axis 1. Empty: there is none. A DFT whose
-// axis, or whose signal's rank where the axis counts from the end, is not told by the file, counts as one.
-std::string misread_transform(const onnx::ModelProto& model);
+// The first node, with the reason, of which OpenVINO 2026.4 makes something else than ONNX says: a form of an
+// operator that it computes otherwise (a table in onnx_check.cpp), or a DFT. Of DFT of opset 20 and later it
+// does not read the operand `axis`, and takes axis 1. Empty: there is none. A DFT whose axis, or whose
+// signal's rank where the axis counts from the end, is not told by the file, counts as one.
+std::string misread_node(const onnx::ModelProto& model);
 
 }  // namespace carillon::graph

@@ -581,7 +581,7 @@ Result<OnnxOutline> outline(const std::filesystem::path& file) {
   if (!size) return std::unexpected(size.error());
   if (!model.has_graph()) return invalid("it is not an ONNX model: it holds no graph");
   if (auto ok = check_versions(model); !ok) return std::unexpected(ok.error());
-  if (auto ok = check_narrow_types(model); !ok) return std::unexpected(ok.error());
+  if (auto ok = check_for_others(model); !ok) return std::unexpected(ok.error());
   DataLocations locations(file.parent_path());
   if (auto ok = locations.check(model.graph()); !ok) return std::unexpected(ok.error());
   for (const auto& function : model.functions())
@@ -590,7 +590,7 @@ Result<OnnxOutline> outline(const std::filesystem::path& file) {
                   .inputs = {},
                   .fixed = {},
                   .bytes_on_disk = *size + locations.bytes(),
-                  .misread_transform = misread_transform(model)};
+                  .misread_node = misread_node(model)};
   std::map<std::string_view, const onnx::TensorProto*> set;  // null: a sparse one
   for (const auto& tensor : model.graph().initializer()) set.emplace(tensor.name(), &tensor);
   for (const auto& tensor : model.graph().sparse_initializer()) set.emplace(tensor.values().name(), nullptr);

@@ -44,7 +44,7 @@ struct OnnxOutline {
   std::vector<Signature::Input> inputs;  // those that no initializer sets
   std::vector<TensorSpec> fixed;         // as OnnxGraph::fixed
   std::uint64_t bytes_on_disk = 0;       // the file and its external data
-  std::string misread_transform;         // by OpenVINO: misread_transform() of onnx_check.h
+  std::string misread_node;              // by OpenVINO: misread_node() of onnx_check.h
 };
 
 // Errors: the file cannot be parsed, inputs that are no tensors of numbers, external data where import_onnx()

@@ -10,7 +10,7 @@ inline constexpr second::Kind openvino{
     .title = "OpenVINO",
     .remedy = "; tools/setup installs OpenVINO, and a build that finds it makes the module",
     .format = ".xml",
-    .misreads_transforms = true,
+    .misreads_nodes = true,
 };
 
 }  // namespace carillon::engine

@@ -13,8 +13,8 @@ struct Kind {
   std::string_view remedy;
   // The extension of files that no other engine reads; empty: there are none.
   std::string_view format{};
-  // It does not read the axis of DFT of opset 20 and later (graph/onnx_check.h).
-  bool misreads_transforms = false;
+  // It makes something else of some nodes than ONNX says (graph/onnx_check.h).
+  bool misreads_nodes = false;
 };
 
 }  // namespace carillon::engine::second

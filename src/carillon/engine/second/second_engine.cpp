@@ -404,8 +404,8 @@ class SecondEngine final : public ReadingEngine {
       auto found = graph::outline_onnx(file);
       if (!found) return std::unexpected(found.error());
       outline = std::move(*found);
-      if (kind_.misreads_transforms && !outline.misread_transform.empty())
-        return fail(ErrorCode::unsupported, where + ": " + outline.misread_transform);
+      if (kind_.misreads_nodes && !outline.misread_node.empty())
+        return fail(ErrorCode::unsupported, where + ": " + outline.misread_node);
     }
     // It is read, and then brought into the layouts that kernels want.
     if (const auto left = available_memory(); left && left->count / 2 < outline.bytes_on_disk)

@@ -1,15 +1,30 @@
 #include "carillon/engine/openvino/module/reading.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <fstream>
 #include <iterator>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
+#include <openvino/op/add.hpp>
 #include <openvino/op/constant.hpp>
+#include <openvino/op/convert.hpp>
+#include <openvino/op/divide.hpp>
+#include <openvino/op/exp.hpp>
 #include <openvino/op/if.hpp>
+#include <openvino/op/max_pool.hpp>
+#include <openvino/op/multiply.hpp>
+#include <openvino/op/negative.hpp>
 #include <openvino/op/rdft.hpp>
+#include <openvino/op/reduce_max.hpp>
+#include <openvino/op/reduce_sum.hpp>
+#include <openvino/op/softmax.hpp>
 #include <openvino/op/squeeze.hpp>
+#include <openvino/op/subtract.hpp>
+#include <openvino/op/util/convolution_backprop_base.hpp>
 
 #include "carillon/engine/openvino/module/nodes.h"
 
@@ -55,11 +70,149 @@ bool take_out_last(ov::Node& transform) {
   return true;
 }
 
-bool take_out_in(const ov::Model& model) {
+// `made` in the place of `node`, which had its outputs.
+void put_in_place(ov::Node& node, const std::shared_ptr<ov::Node>& made) {
+  made->set_friendly_name(node.get_friendly_name());
+  for (std::size_t i = 0; i < node.get_output_size(); ++i) node.output(i).replace(made->output(i));
+}
+
+// The opset of ONNX's own operators that the file was written for; 0 where it does not say. Of the file's
+// fields, each of a number and a kind, only ModelProto's opset_import is looked into.
+class FileOpset {
+ public:
+  explicit FileOpset(const std::string& file) : stream_(file, std::ios::binary) {}
+
+  std::int64_t find() {
+    std::int64_t opset = 0;
+    std::uint64_t key = 0, size = 0;
+    while (number(key)) {
+      if ((key & 7U) == 0) {
+        if (!number(size)) break;
+      } else if ((key & 7U) == 2) {
+        if (!number(size)) break;
+        if (key >> 3U == opset_import)
+          opset = std::max(opset, one_import(size));
+        else
+          stream_.seekg(static_cast<std::streamoff>(size), std::ios::cur);
+      } else {
+        break;
+      }
+    }
+    return opset;
+  }
+
+ private:
+  static constexpr std::uint64_t opset_import = 8, domain = 1, version = 2;
+
+  bool number(std::uint64_t& out) {
+    out = 0;
+    for (unsigned shift = 0; shift < 64; shift += 7) {
+      const int byte = stream_.get();
+      if (!stream_) return false;
+      out |= (static_cast<std::uint64_t>(byte) & 127U) << shift;
+      if (byte < 128) return true;
+    }
+    return false;
+  }
+  // An OperatorSetIdProto's version, if it is of ONNX's own domain.
+  std::int64_t one_import(std::uint64_t size) {
+    const std::streamoff end = stream_.tellg() + static_cast<std::streamoff>(size);
+    std::uint64_t key = 0, value = 0;
+    std::string name;
+    std::int64_t found = 0;
+    while (stream_.tellg() < end && number(key) && number(value)) {
+      if (key == (version << 3U)) {
+        found = static_cast<std::int64_t>(value);
+      } else if (key == (domain << 3U | 2U) && value <= size) {
+        name.resize(value);
+        stream_.read(name.data(), static_cast<std::streamsize>(value));
+      }
+    }
+    return name.empty() || name == "ai.onnx" ? found : 0;
+  }
+
+  std::ifstream stream_;
+};
+
+// Softmax of all dimensions from its axis on.
+bool put_right(ov::op::v8::Softmax& node) {
+  using namespace ov::op;
+  const ov::Output<ov::Node> x = node.input_value(0);
+  const ov::Rank rank = x.get_partial_shape().rank();
+  std::int64_t axis = node.get_axis();
+  if (rank.is_dynamic())
+    throw std::runtime_error(name_of(node) + ": the file does not say how many dimensions its operand has, " +
+                             "and OpenVINO reads a Softmax of opsets 11 and 12 along one of them alone");
+  if (axis < 0) axis += rank.get_length();
+  if (axis + 1 >= rank.get_length()) return false;
+  std::vector<std::int64_t> axes;
+  for (std::int64_t d = axis; d < rank.get_length(); ++d) axes.push_back(d);
+  const auto all = v0::Constant::create(ov::element::i64, {axes.size()}, axes);
+  const auto powers = std::make_shared<v0::Exp>(
+      std::make_shared<v1::Subtract>(x, std::make_shared<v1::ReduceMax>(x, all, true)));
+  put_in_place(node,
+               std::make_shared<v1::Divide>(powers, std::make_shared<v1::ReduceSum>(powers, all, true)));
+  return true;
+}
+
+// MaxPool without windows that begin behind the data.
+bool put_right(ov::op::v8::MaxPool& node) {
+  if (node.get_rounding_type() != ov::op::RoundingType::CEIL) return false;
+  put_in_place(node, std::make_shared<ov::op::v14::MaxPool>(
+                         node.input_value(0), node.get_strides(), node.get_dilations(), node.get_pads_begin(),
+                         node.get_pads_end(), node.get_kernel(), ov::op::RoundingType::CEIL_TORCH,
+                         node.get_auto_pad(), node.get_index_element_type(), node.get_axis()));
+  return true;
+}
+
+// Arithmetic of whole numbers of a byte in 32 bits, of which the lowest 8 are the result.
+bool wrap_around(ov::Node& node) {
+  using namespace ov::op;
+  const ov::element::Type type = node.get_output_element_type(0);
+  if (type != ov::element::i8 && type != ov::element::u8) return false;
+  const auto wide = [&](std::size_t i) {
+    return std::make_shared<v0::Convert>(node.input_value(i), ov::element::i32);
+  };
+  std::shared_ptr<ov::Node> made;
+  if (ov::is_type<v1::Add>(&node))
+    made = std::make_shared<v1::Add>(wide(0), wide(1));
+  else if (ov::is_type<v1::Subtract>(&node))
+    made = std::make_shared<v1::Subtract>(wide(0), wide(1));
+  else if (ov::is_type<v1::Multiply>(&node))
+    made = std::make_shared<v1::Multiply>(wide(0), wide(1));
+  else if (ov::is_type<v0::Negative>(&node))
+    made = std::make_shared<v0::Negative>(wide(0));
+  else
+    return false;
+  put_in_place(node, std::make_shared<v0::Convert>(made, type));
+  return true;
+}
+
+// Of open extents OpenVINO adds to the result what the padding should take from it.
+void refuse_same_padding(const ov::Node& node) {
+  const auto* const turned = dynamic_cast<const ov::op::util::ConvolutionBackPropBase*>(&node);
+  if (turned == nullptr) return;
+  const ov::op::PadType padding = turned->get_auto_pad();
+  if (padding != ov::op::PadType::SAME_LOWER && padding != ov::op::PadType::SAME_UPPER) return;
+  const ov::PartialShape& shape = node.get_input_partial_shape(0);
+  bool open = shape.rank().is_dynamic();
+  for (std::size_t d = 2; !open && d < shape.size(); ++d) open = shape[d].is_dynamic();
+  if (open)
+    throw std::runtime_error(name_of(node) + " pads by auto_pad what has open extents, and OpenVINO gives " +
+                             "a larger result than ONNX");
+}
+
+bool put_right_in(const ov::Model& model, std::int64_t opset) {
   bool any = false;
   each_node(model, [&](ov::Node& node, bool) {
     // What OpenVINO makes of other operators has its own names.
-    if (ov::is_type<ov::op::v9::RDFT>(&node) && !named_by_openvino(node)) any = take_out_last(node) || any;
+    if (named_by_openvino(node)) return;
+    refuse_same_padding(node);
+    if (ov::is_type<ov::op::v9::RDFT>(&node)) any = take_out_last(node) || any;
+    if (auto* const softmax = ov::as_type<ov::op::v8::Softmax>(&node); softmax && opset >= 11 && opset <= 12)
+      any = put_right(*softmax) || any;
+    if (auto* const pool = ov::as_type<ov::op::v8::MaxPool>(&node)) any = put_right(*pool) || any;
+    any = wrap_around(node) || any;
   });
   return any;
 }
@@ -68,7 +221,8 @@ bool take_out_in(const ov::Model& model) {
 
 std::shared_ptr<ov::Model> read_onnx(ov::Core& core, const std::string& file) {
   std::shared_ptr<ov::Model> model = read_as_it_is(core, file);
-  if (!file.ends_with(".xml") && take_out_in(*model)) model->validate_nodes_and_infer_types();
+  if (!file.ends_with(".xml") && put_right_in(*model, FileOpset(file).find()))
+    model->validate_nodes_and_infer_types();
   return model;
 }
 

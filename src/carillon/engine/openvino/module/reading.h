@@ -12,9 +12,16 @@ namespace carillon::engine::second {
 // an If is read so. Throws what OpenVINO throws, and std::runtime_error for a file with an If whose weights
 // lie in other files, which bytes do not lead to.
 //
-// ONNX's DFT of one side takes numbers that are real, in a last dimension of 1, which its result has not.
-// OpenVINO leaves that dimension in; here it is taken out in front of the operator. Files of OpenVINO's own
-// format stay as they are.
+// What OpenVINO makes of an ONNX file, and computes otherwise than ONNX says, is put right here:
+// - DFT of one side takes numbers that are real, in a last dimension of 1, which its result has not. OpenVINO
+//   leaves that dimension in; it is taken out in front of the operator.
+// - Softmax of opsets 11 and 12 is of all dimensions from its axis on. OpenVINO takes the axis alone.
+// - MaxPool by ceil_mode has no window that begins behind the data. OpenVINO has.
+// - Sums, differences, products and negatives of INT8 and UINT8 wrap around. OpenVINO takes the largest or
+// the
+//   least number that there is.
+// Nodes of which nothing can be put right are refused by name elsewhere (graph/onnx_check.h). Files of
+// OpenVINO's own format stay as they are.
 std::shared_ptr<ov::Model> read_onnx(ov::Core& core, const std::string& file);
 
 }  // namespace carillon::engine::second

@@ -365,6 +365,8 @@ class SizeGuards {
       guard_division(*node);
       guard_exact(*node);
       guard_regions(*node);
+      guard_steps(*node);
+      guard_axis(*node);
       if (const auto loop = ov::as_type_ptr<Loop>(node)) guard_collected(*loop);
     }
     model.add_results(kept_);
@@ -745,6 +747,39 @@ class SizeGuards {
                  (images > 0 ? "; it must be 0 to " + text(images - 1) : ", and there are no images");
         }
       return std::string();
+    });
+  }
+
+  // Of a Slice by the least number of 32 bits OpenVINO ends its process, and 0 is no step.
+  void guard_steps(ov::Node& node) {
+    if (std::string_view(node.get_type_name()) != "Slice" || node.get_input_size() < 4 ||
+        !origins_.of(node.input_value(3)).contents)
+      return;
+    guard(node, 3, {}, [name = name_of(node)](auto, auto& values) {
+      std::string fault;
+      for (double& step : values) {
+        if (step != 0 && std::abs(step) <= most_whole) continue;
+        if (fault.empty()) fault = name + " has the step " + text(step);
+        step = 1;
+      }
+      return fault;
+    });
+  }
+  // The compiled model is lost where OpenVINO itself refuses an axis.
+  void guard_axis(ov::Node& node) {
+    const ov::Rank rank = node.get_input_size() > 1 ? node.get_input_partial_shape(0).rank() : ov::Rank();
+    if (std::string_view(node.get_type_name()) != "CumSum" || rank.is_dynamic() ||
+        !origins_.of(node.input_value(1)).contents)
+      return;
+    const auto dimensions = static_cast<double>(rank.get_length());
+    guard(node, 1, {}, [name = name_of(node), dimensions](auto, auto& values) {
+      std::string fault;
+      for (double& axis : values) {
+        if (axis >= -dimensions && axis < dimensions) continue;
+        if (fault.empty()) fault = name + " has the axis " + text(axis) + ", of " + text(dimensions);
+        axis = 0;
+      }
+      return fault;
     });
   }
 
