@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -310,14 +312,21 @@ Result<Supervised> find_supervisor() {
   return Supervised{.manager = std::move(*manager), .watchdog = supervision->watchdog};
 }
 
+// How long the end waits for what is just being compiled.
+constexpr auto patience_of_loading = std::chrono::milliseconds(2000);
+
 // What the end may take beside open requests: devices that finish what they run, threads.
 constexpr auto of_the_end = std::chrono::seconds(30);
 
-// Waits until it is told to stop, and closes the doors.
-void serve(frontend::Frontend& frontend, const Arguments& arguments, const SignalWait& signals,
-           const controller::Options& options, ServiceManager& manager, const std::string& what) {
+void tell_ready(const frontend::Frontend& frontend, const Arguments& arguments, ServiceManager& manager,
+                const std::string& what) {
   spdlog::info("ready: {}; scheduler {}; {}; Ctrl-C stops", what, arguments.scheduler, ports_text(frontend));
   manager.ready("ready: " + what);
+}
+
+// Waits until it is told to stop, and closes the doors.
+void serve(frontend::Frontend& frontend, const Arguments& arguments, const SignalWait& signals,
+           const controller::Options& options, ServiceManager& manager) {
   {
     const EachSecond looks(options.turned_away, arguments.devices.each.processors);
     signals.wait();
@@ -328,6 +337,38 @@ void serve(frontend::Frontend& frontend, const Arguments& arguments, const Signa
   manager.stopping(stopping, from_ms(arguments.drain_s * 1000) + of_the_end);
   frontend.stop();
 }
+
+// Brings the models to a server that serves already, on a thread of its own.
+class Loading {
+ public:
+  // `done` hears on that thread what became of it. What it uses, and `whole`, outlive this.
+  Loading(server::WholeServer& whole, std::function<void(Result<>)> done)
+      : whole_(whole), thread_([this, done = std::move(done)] {
+          done(whole_.load());
+          over_.set_value();
+        }) {}
+  ~Loading() {
+    whole_.end_load();
+    if (thread_.joinable()) thread_.join();
+  }
+  Loading(const Loading&) = delete;
+  Loading& operator=(const Loading&) = delete;
+
+  // Whether it has ended, waiting for so long at most. What it is just compiling cannot be stopped. Where it
+  // goes on the process is to end, and nothing that it uses is to be touched.
+  bool end(std::chrono::milliseconds patience) {
+    whole_.end_load();
+    if (was_over_.wait_for(patience) == std::future_status::ready) return true;
+    thread_.detach();
+    return false;
+  }
+
+ private:
+  server::WholeServer& whole_;
+  std::promise<void> over_;
+  std::future<void> was_over_{over_.get_future()};
+  std::thread thread_;
+};
 
 // The file of --record, until the server serves: a start that fails leaves none behind.
 class BegunRecord {
@@ -418,8 +459,9 @@ int run_planned(const Arguments& arguments, const controller::Options& options,
     auto frontend =
         open_doors((*server)->service(), arguments, doors, unused_memory((*server)->caches(), options));
     if (!frontend) return complain(exit_failure, frontend.error());
-    serve(**frontend, arguments, signals, options, *supervised.manager,
-          fmt::format("{} workloads of the plan", (*server)->workloads()));
+    tell_ready(**frontend, arguments, *supervised.manager,
+               fmt::format("{} workloads of the plan", (*server)->workloads()));
+    serve(**frontend, arguments, signals, options, *supervised.manager);
   }
   (*server)->stop();
   spdlog::info("stopped");
@@ -572,26 +614,41 @@ int run(Arguments& arguments) {
                            .before_serving = [&signals] { signals.hold(); }},
       std::move(*scheduler), *group, clock);
   auto watched = supervised->watch(whole->service());
+  Result<> loaded;
+  bool loading_ended = true;
   {
     // Before the models are loaded: whoever asks is told that the server lives, and is not ready.
     auto frontend = open_doors(whole->service(), arguments, *doors, unused);
     if (!frontend) return complain(exit_failure, frontend.error());
-    spdlog::info("listening: {}; not ready until the models are loaded", ports_text(**frontend));
+    spdlog::info("listening: {}; each model is served as soon as it is loaded", ports_text(**frontend));
     manager.listening("loading models");
     if (auto started = whole->start(); !started) {
       (*frontend)->stop();
       return complain(exit_failure, started.error());
     }
-    const std::size_t devices = group->devices.size();
-    server::start_faults(*group, clock.now());
-    begun.keep();
-    serve(**frontend, arguments, signals, options, manager,
-          fmt::format("{} of {} models on {} device{}", whole->ready(), whole->models(), devices,
-                      devices == 1 ? "" : "s"));
+    Loading loading(*whole, [&](Result<> result) {
+      loaded = std::move(result);
+      if (!loaded) return signals.end();
+      const std::size_t devices = group->devices.size();
+      server::start_faults(*group, clock.now());
+      tell_ready(**frontend, arguments, manager,
+                 fmt::format("{} of {} models on {} device{}", whole->ready(), whole->models(), devices,
+                             devices == 1 ? "" : "s"));
+    });
+    serve(**frontend, arguments, signals, options, manager);
+    loading_ended = loading.end(patience_of_loading);
+  }
+  if (!loading_ended) {
+    spdlog::info("stopped, while a model was compiled");
+    spdlog::shutdown();
+    std::fflush(nullptr);
+    _exit(exit_success);
   }
   const std::vector<DeviceId> left = whole->stop();
   for (const DeviceId device : left)
     spdlog::warn("device {} does not come back from what it runs: it is left behind", device.value);
+  if (!loaded && loaded.error().code != ErrorCode::cancelled) return complain(exit_failure, loaded.error());
+  begun.keep();
   spdlog::info("stopped");
   if (left.empty()) return exit_success;
   // Their threads are in the middle of something, whose ground an ordinary end would take from under them.

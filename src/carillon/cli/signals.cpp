@@ -62,4 +62,9 @@ void SignalWait::wait() const {
   state_.wait(State::waiting);
 }
 
+void SignalWait::end() const {
+  state_ = State::signalled;
+  state_.notify_all();
+}
+
 }  // namespace carillon::cli

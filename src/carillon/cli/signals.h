@@ -11,9 +11,8 @@
 namespace carillon::cli {
 
 // Waits for Ctrl-C or SIGTERM in a thread that may be the program's only one to see them: signals are blocked
-// before any other thread starts, so make this first. Until hold() or wait() is called (models load
-// meanwhile) they end the program at once, as they do after wait() has returned: a second one does not wait
-// for requests.
+// before any other thread starts, so make this first. Until hold() or wait() is called they end the program
+// at once, as they do after wait() has returned: a second one does not wait for requests.
 //
 // SIGHUP does what on_hangup() was given, on that thread. Without it, SIGHUP means nothing, as SIGUSR1 and
 // SIGUSR2 do, and would end a program that does not take it: a terminal that closes, or a log rotation, ends
@@ -28,6 +27,8 @@ class SignalWait {
   // From here on a signal is kept for wait(). Call it before anybody is told that the program is ready.
   void hold() const;
   void wait() const;
+  // wait() returns, as by a signal. Any thread.
+  void end() const;
   // Any thread. What `act` uses must live until this ends.
   void on_hangup(std::function<void()> act);
 

@@ -298,12 +298,12 @@ void Controller::stop() {
 }
 
 bool Controller::ready() const {
-  return serving() && devices_alive_ > 0;
+  return serving() && devices_alive_ > 0 && !loading_;
 }
 
 bool Controller::loading() const {
   const std::lock_guard lock(mutex_);
-  return state_ == State::preparing;
+  return state_ == State::preparing || (state_ == State::running && loading_);
 }
 
 bool Controller::serving() const {

@@ -102,6 +102,12 @@ class Controller final : public Service {
   // Whoever else may still send calls to a model that no view names any more: remove_model() waits for them,
   // too. Once, before start(); from the thread that adds models.
   void set_used_elsewhere(std::function<bool(ModelId)> used) { used_elsewhere_ = std::move(used); }
+  // While models are still brought to a controller that runs: until then it is not ready, and loading().
+  // Before start() and from the thread that adds models.
+  void set_loading(bool loading) { loading_ = loading; }
+  // Hears of each model that somebody asks for while loading(), and that is not ready. From any thread. Once,
+  // before start().
+  void set_asked_for(std::function<void(std::string_view)> asked) { asked_for_ = std::move(asked); }
   // What the frontends get for control(). Once, before start(); it outlives the controller's last answer.
   void set_control(ModelControl* control) { control_ = control; }
 
@@ -113,7 +119,8 @@ class Controller final : public Service {
   // nothing.
   std::vector<DeviceId> end_workers();
 
-  // Between start() and stop(), while any device is alive, whether or not every model could be loaded.
+  // Between start() and stop(), while any device is alive and no models are still to be loaded, whether or
+  // not every model could be.
   bool ready() const override;
   bool loading() const override;
   std::vector<ModelView> models() const override { return directory_.all(); }
@@ -121,8 +128,10 @@ class Controller final : public Service {
   Result<std::shared_ptr<const ModelView>> find(std::string_view model,
                                                 std::string_view version) const override {
     auto found = directory_.find(model, version);
-    if (!found && found.error().code == ErrorCode::not_found && loading())
-      return std::unexpected(still_loading());
+    if (found ? (*found)->ready : found.error().code != ErrorCode::not_found) return found;
+    if (!loading()) return found;
+    if (asked_for_) asked_for_(model);
+    if (!found) return std::unexpected(still_loading());
     return found;
   }
   TimePoint now() const override { return clock_.now(); }
@@ -212,6 +221,8 @@ class Controller final : public Service {
   std::atomic<std::size_t> models_there_{0};
   std::vector<ModelId> left_;  // that remove_model() could not give back; the thread's that adds models
   std::function<bool(ModelId)> used_elsewhere_;
+  std::function<void(std::string_view)> asked_for_;
+  std::atomic<bool> loading_{false};
   std::atomic<ModelControl*> control_{nullptr};
   std::atomic<std::uint64_t> next_ticket_{1};
 

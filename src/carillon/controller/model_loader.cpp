@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <span>
@@ -214,6 +215,8 @@ Result<Made> make_by_other(repository::ModelConfig config, const std::filesystem
                            std::span<const LoadTarget> targets, std::size_t other, const Doing& doing,
                            std::vector<std::string>& notes) {
   engine::ReadingEngine& engine = *targets.front().others[other];
+  static std::mutex one_at_a_time;  // models are made by several threads, and these engines take one
+  const std::lock_guard lock(one_at_a_time);
   const std::string name(engine.name());
   config.engine = name;  // what clients are told of it
   if (!config.reshapes.empty())
@@ -437,25 +440,35 @@ std::string label_of(const std::string& name, std::int64_t version) {
   return name + " version " + std::to_string(version);
 }
 
-Result<PreparedModel> prepare_model(const repository::RepositoryEntry& entry,
-                                    const repository::ModelVersion& version,
-                                    std::span<const LoadTarget> targets, ModelId id, const Doing& doing) {
+bool is_made_alone(const repository::ModelConfig& config, std::span<const LoadTarget> targets) {
+  return config.model_class == "best_effort" || std::ranges::any_of(targets, [](const LoadTarget& target) {
+           return target.stop_cost.has_value() || !target.engine->compiles_in_parallel();
+         });
+}
+
+Result<PreparedModel> make_model(const repository::RepositoryEntry& entry,
+                                 const repository::ModelVersion& version, std::span<const LoadTarget> targets,
+                                 const Doing& doing) {
   CARILLON_ASSERT(entry.config.has_value() && !targets.empty());
   PreparedModel out{
-      .id = id, .config = *entry.config, .compiled = {}, .other = {}, .other_engine = "", .notes = {}};
-  std::vector<Compiled> compiled;
+      .id = {}, .config = *entry.config, .compiled = {}, .other = {}, .other_engine = "", .notes = {}};
   try {
     auto made = import_and_compile(*entry.config, version.file, targets, doing, out);
     if (!made) return std::unexpected(made.error());
     if (auto same = try_rows(targets, out.other, *made); !same) return std::unexpected(same.error());
     out.config = std::move(made->config);
-    compiled = std::move(made->compiled);
+    out.compiled = std::move(made->compiled);
     out.notes.insert(out.notes.end(), made->notes.begin(), made->notes.end());
   } catch (const std::exception& error) {
     // Most likely memory: a file may ask for more than there is, and must not end the server.
     return fail(ErrorCode::resource_exhausted,
                 std::string("while reading and compiling it: ") + error.what());
   }
+  return out;
+}
+
+Result<> register_model(PreparedModel& model, std::span<const LoadTarget> targets, ModelId id) {
+  std::vector<Compiled> compiled = model.compiled;
   std::vector<std::string> left_out;
   for (const Compiled& each : compiled)
     for (std::string& note : each->notes())
@@ -484,10 +497,21 @@ Result<PreparedModel> prepare_model(const repository::RepositoryEntry& entry,
     }
   }
   for (const auto* const notes : {&left_out, &do_not_fit})
-    out.notes.insert(out.notes.end(), notes->begin(), notes->end());
-  out.compiled = std::move(compiled);
-  out.config.batch_sizes = std::move(sizes);
-  return out;
+    model.notes.insert(model.notes.end(), notes->begin(), notes->end());
+  model.id = id;
+  model.compiled = std::move(compiled);
+  model.config.batch_sizes = std::move(sizes);
+  return {};
+}
+
+Result<PreparedModel> prepare_model(const repository::RepositoryEntry& entry,
+                                    const repository::ModelVersion& version,
+                                    std::span<const LoadTarget> targets, ModelId id, const Doing& doing) {
+  auto made = make_model(entry, version, targets, doing);
+  if (!made) return made;
+  if (auto registered = register_model(*made, targets, id); !registered)
+    return std::unexpected(registered.error());
+  return made;
 }
 
 Result<schedule::ModelInfo> seed_profile(const PreparedModel& model, std::int64_t version,
@@ -588,6 +612,13 @@ Result<> warm_up_all(const PreparedModel& model, std::span<const LoadTarget> tar
 
 namespace {
 
+Result<> has_place(const Controller& controller) {
+  if (controller.next_model().index() < worker::most_models) return {};
+  return fail(ErrorCode::resource_exhausted,
+              "models were loaded " + std::to_string(worker::most_models) +
+                  " times since the server started, as often as they can be; start it again");
+}
+
 // What takes long is not to slow what serves. What it throws goes on to the caller.
 template <typename Body>
 auto of_low_priority(const Body& body) {
@@ -611,14 +642,21 @@ auto of_low_priority(const Body& body) {
 Result<> load_version(const repository::RepositoryEntry& entry, const repository::ModelVersion& version,
                       std::span<const LoadTarget> targets, Controller& controller, const SeedOptions& options,
                       const Doing& doing, std::vector<std::string>& notes) {
-  if (controller.next_model().index() >= worker::most_models)
-    return fail(ErrorCode::resource_exhausted,
-                "models were loaded " + std::to_string(worker::most_models) +
-                    " times since the server started, as often as they can be; start it again");
+  if (auto place = has_place(controller); !place) return place;
   const TimePoint began = controller.now();
-  const auto prepare = [&] { return prepare_model(entry, version, targets, controller.next_model(), doing); };
-  auto model = options.aside ? of_low_priority(prepare) : prepare();
+  const auto make = [&] { return make_model(entry, version, targets, doing); };
+  return add_version(entry, version, options.aside ? of_low_priority(make) : make(), began, targets,
+                     controller, options, doing, notes);
+}
+
+Result<> add_version(const repository::RepositoryEntry& entry, const repository::ModelVersion& version,
+                     Result<PreparedModel> model, TimePoint began, std::span<const LoadTarget> targets,
+                     Controller& controller, const SeedOptions& options, const Doing& doing,
+                     std::vector<std::string>& notes) {
   if (!model) return std::unexpected(model.error());
+  if (auto place = has_place(controller); !place) return place;
+  if (auto registered = register_model(*model, targets, controller.next_model()); !registered)
+    return registered;
   ModelView view{.name = entry.name,
                  .version = version.version,
                  .ready = false,
@@ -658,134 +696,6 @@ Result<> load_version(const repository::RepositoryEntry& entry, const repository
   view.usable = usable_of(model->compiled);
   controller.add_model(std::move(view), *model->compiled.front(), *info);
   return {};
-}
-
-namespace {
-
-// The models that are wanted, and those of the steps of ensembles among them.
-std::set<std::string> wanted_of(const std::vector<repository::RepositoryEntry>& entries,
-                                const std::function<bool(const std::string&)>& wanted) {
-  std::set<std::string> out;
-  std::vector<const repository::RepositoryEntry*> left;
-  const auto take = [&](const repository::RepositoryEntry& entry) {
-    if (out.insert(entry.name).second && entry.config) left.push_back(&entry);
-  };
-  for (const repository::RepositoryEntry& entry : entries)
-    if (!wanted || wanted(entry.name)) take(entry);
-  while (!left.empty()) {
-    const repository::RepositoryEntry& ensemble = *left.back();
-    left.pop_back();
-    for (const repository::EnsembleStep& step : ensemble.config->steps)
-      if (const auto at = std::ranges::find(entries, step.model, &repository::RepositoryEntry::name);
-          at != entries.end())
-        take(*at);
-  }
-  return out;
-}
-
-}  // namespace
-
-Result<LoadReport> load_models(const std::filesystem::path& directory, std::span<const LoadTarget> targets,
-                               Controller& controller, const LoaderOptions& options) {
-  LoadReport report;
-  std::vector<std::string> skipped;
-  auto entries = repository::read_repository(directory, options.reading, &skipped);
-  if (!entries) return std::unexpected(entries.error());
-  report.notes = skipped;
-  report.stamps.skipped.insert(skipped.begin(), skipped.end());
-  LoadProgress progress;
-  for (const repository::RepositoryEntry& entry : *entries)
-    progress.total += std::max<std::size_t>(1, entry.versions.size());
-  const auto tell = [&](std::string doing, bool failed = false) {
-    progress.doing = std::move(doing);
-    progress.failed = failed;
-    if (options.progress) options.progress(progress);
-  };
-  const auto not_ready = [&](ModelView view, const Error& error) {
-    const std::string reason = graph::printable(error.message);
-    view.reason = reason;
-    report.notes.push_back(progress.model + " is not ready: " + reason);
-    ++report.not_ready;
-    ++progress.done;
-    controller.add_unready(std::move(view));
-    tell("not ready: " + reason, true);
-  };
-  const auto view_of = [](const repository::RepositoryEntry& entry, const repository::ModelVersion* version) {
-    ModelView view;
-    view.name = entry.name;
-    view.config.name = entry.name;
-    if (entry.config) view.config = *entry.config;
-    if (version != nullptr) view.version = version->version;
-    return view;
-  };
-  for (const repository::RepositoryEntry& entry : *entries)
-    if (!options.wanted || options.wanted(entry.name)) report.stamps.by_name.insert(entry.name);
-  const std::set<std::string> names = wanted_of(*entries, options.wanted);
-  const auto wanted = [&](const repository::RepositoryEntry& entry) { return names.contains(entry.name); };
-  // All of them first: whoever asks meanwhile sees what is to come.
-  for (const repository::RepositoryEntry& entry : *entries) {
-    if (!wanted(entry)) {
-      ModelView view = view_of(entry, nullptr);
-      view.left_out = true;
-      view.reason = "not loaded; it is once that is asked for";
-      controller.add_unready(std::move(view));
-      continue;
-    }
-    if (!entry.config) continue;
-    for (const repository::ModelVersion& version : entry.versions) {
-      ModelView view = view_of(entry, &version);
-      view.reason = "it is still to be loaded";
-      controller.add_unready(std::move(view));
-    }
-  }
-  for (const repository::RepositoryEntry& entry : *entries) {
-    if (!wanted(entry)) {
-      ++progress.done;
-      continue;
-    }
-    const EntryStamps stamps = stamps_of(entry);
-    if (!entry.config) {
-      progress.model = entry.name;
-      not_ready(view_of(entry, nullptr), entry.config.error());
-      report.stamps.failed[entry.name] = stamps.all;
-      continue;
-    }
-    for (std::size_t i = 0; i < entry.versions.size(); ++i) {
-      const repository::ModelVersion& version = entry.versions[i];
-      progress.model = label_of(entry.name, version.version);
-      std::vector<std::string> notes;
-      if (!entry.config->steps.empty()) {
-        for (const std::string& note : entry.config->ignored)
-          report.notes.push_back(progress.model + ": ignored: " + note);
-        report.stamps.loaded[{entry.name, version.version}] = stamps.versions[i];
-        continue;
-      }
-      const auto loaded = load_version(entry, version, targets, controller, options.seeds, tell, notes);
-      for (const std::string& note : notes) report.notes.push_back(progress.model + ": " + note);
-      if (!loaded) {
-        not_ready(view_of(entry, &version), loaded.error());
-        report.stamps.failed[entry.name] = stamps.all;
-        continue;
-      }
-      report.stamps.loaded[{entry.name, version.version}] = stamps.versions[i];
-      ++report.ready;
-      ++progress.done;
-      tell("ready");
-    }
-  }
-  // They are ready where the others are.
-  for (const repository::RepositoryEntry& entry : *entries) {
-    if (!wanted(entry) || !entry.config || entry.config->steps.empty()) continue;
-    for (const repository::ModelVersion& version : entry.versions) {
-      progress.model = label_of(entry.name, version.version);
-      const auto state = controller.state(entry.name, version.version);
-      ++progress.done;
-      tell(state ? "ready" : "not ready: " + state.error().message, !state);
-      ++(state ? report.ready : report.not_ready);
-      if (!state) report.notes.push_back(progress.model + " is not ready: " + state.error().message);
-    }
-  }
-  return report;
 }
 
 }  // namespace carillon::controller

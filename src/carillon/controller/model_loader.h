@@ -12,7 +12,6 @@
 #include "carillon/base/result.h"
 #include "carillon/base/time.h"
 #include "carillon/controller/controller.h"
-#include "carillon/controller/stamps.h"
 #include "carillon/engine/engine.h"
 #include "carillon/engine/reading_engine.h"
 #include "carillon/profile/profile.h"
@@ -59,11 +58,19 @@ struct LoadProgress {
 using LoadObserver = std::function<void(const LoadProgress&)>;
 using Doing = std::function<void(std::string)>;
 
-// Imports `version` of `entry` (whose config is no error), completes its config, compiles it, by the targets'
-// other engines where the first cannot or the config says so, and registers it with each target's worker (of
-// one, at least) as `id`, the next that they expect. A batch size that does not fit a worker's workspace or
-// I/O cache is left out, with a note. The ONNX weights are let go before this returns. After an error `id` is
-// still free.
+// Whether it wants to be made alone: kernels are measured meanwhile, or the engine compiles one at a time.
+bool is_made_alone(const repository::ModelConfig& config, std::span<const LoadTarget> targets);
+// Imports `version` of `entry` (whose config is no error), completes its config and compiles it for all
+// targets, by their other engines where the first cannot or the config says so. The ONNX weights are let go
+// before this returns. `id` is not set. From any thread, several at a time.
+Result<PreparedModel> make_model(const repository::RepositoryEntry& entry,
+                                 const repository::ModelVersion& version, std::span<const LoadTarget> targets,
+                                 const Doing& doing);
+// Registers it with each target's worker (of one, at least) as `id`, the next that they expect. A batch size
+// that does not fit a worker's workspace or I/O cache is left out, with a note. From the thread that adds
+// models. After an error `id` is still free.
+Result<> register_model(PreparedModel& model, std::span<const LoadTarget> targets, ModelId id);
+// Both.
 Result<PreparedModel> prepare_model(const repository::RepositoryEntry& entry,
                                     const repository::ModelVersion& version,
                                     std::span<const LoadTarget> targets, ModelId id, const Doing& doing);
@@ -108,34 +115,16 @@ Result<schedule::ModelInfo> seed_profile(const PreparedModel& model, std::int64_
                                          worker::Worker& worker, const SeedOptions& options,
                                          const Doing& doing, std::vector<std::string>& notes);
 
-struct LoaderOptions {
-  SeedOptions seeds;
-  // Which models, by name; the others become views that are not loaded. Empty: all.
-  std::function<bool(const std::string& model)> wanted;
-  LoadObserver progress;
-  repository::ReadOptions reading;
-};
-
-struct LoadReport {
-  std::size_t ready = 0;
-  std::size_t not_ready = 0;
-  // A line each: models that are not ready and why, what configs say that is not heeded, what did not fit.
-  std::vector<std::string> notes;
-  Stamps stamps;  // of the files as they were before they were read
-};
-
 // What becomes of one version: `controller` knows it, or an error says why not. `view` says how it is to be
 // called; `notes` gets what LoadReport::notes would, without the model's name. With SeedOptions::aside also
 // while the controller runs.
 Result<> load_version(const repository::RepositoryEntry& entry, const repository::ModelVersion& version,
                       std::span<const LoadTarget> targets, Controller& controller, const SeedOptions& options,
                       const Doing& doing, std::vector<std::string>& notes);
-
-// Brings all models of the repository into the targets' workers (of one, at least; `controller` gets them
-// afterwards) and `controller` (not yet started). Where targets differ, the slowest one's times are the
-// seeds. A model that cannot be served becomes a view that is not ready, with the reason. The only error is a
-// repository that cannot be read.
-Result<LoadReport> load_models(const std::filesystem::path& directory, std::span<const LoadTarget> targets,
-                               Controller& controller, const LoaderOptions& options);
+// The same of a version that make_model() has made, beginning at `began`.
+Result<> add_version(const repository::RepositoryEntry& entry, const repository::ModelVersion& version,
+                     Result<PreparedModel> made, TimePoint began, std::span<const LoadTarget> targets,
+                     Controller& controller, const SeedOptions& options, const Doing& doing,
+                     std::vector<std::string>& notes);
 
 }  // namespace carillon::controller

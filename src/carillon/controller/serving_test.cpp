@@ -3,11 +3,14 @@
 #include <array>
 #include <atomic>
 #include <cmath>
+#include <condition_variable>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <mutex>
 #include <optional>
+#include <set>
 #include <thread>
 
 #include <gmock/gmock.h>
@@ -18,6 +21,7 @@
 #include "carillon/base/random.h"
 #include "carillon/base/testing/folder.h"
 #include "carillon/controller/controller.h"
+#include "carillon/controller/first_load.h"
 #include "carillon/controller/model_loader.h"
 #include "carillon/controller/repository_control.h"
 #include "carillon/controller/testing/fakes.h"
@@ -646,6 +650,181 @@ TEST_F(PrepareModel, DevicesWithoutABatchSizeInCommonAreNamed) {
   EXPECT_EQ(prepared.error().code, ErrorCode::unsupported);
   EXPECT_EQ(prepared.error().message, "no batch size runs on all devices");
 }
+
+// The CPU's, which keeps some models until they are let go.
+class Keeping final : public engine::Engine {
+ public:
+  explicit Keeping(std::set<std::string> kept) : kept_(std::move(kept)) {}
+  std::string_view name() const override { return "keeping"; }
+  bool compiles_in_parallel() const override { return true; }
+  Result<std::unique_ptr<engine::Team>> make_team(const engine::TeamOptions& options) override {
+    return cpu_->make_team(options);
+  }
+  Result<std::shared_ptr<const engine::CompiledModel>> compile(
+      const graph::Model& model, const engine::CompileOptions& options) override {
+    {
+      std::unique_lock lock(mutex_);
+      begun_.push_back(options.name);
+      changed_.notify_all();
+      changed_.wait(lock, [&] { return !kept_.contains(options.name); });
+    }
+    return cpu_->compile(model, options);
+  }
+  void let_go(const std::string& model) {
+    const std::lock_guard lock(mutex_);
+    kept_.erase(model);
+    changed_.notify_all();
+  }
+  void wait_for(const std::string& model) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return std::ranges::find(begun_, model) != begun_.end(); });
+  }
+  std::vector<std::string> begun() {
+    const std::lock_guard lock(mutex_);
+    return begun_;
+  }
+
+ private:
+  std::unique_ptr<engine::Engine> cpu_ = engine::make_cpu_engine({.threads = 1});
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::set<std::string> kept_;
+  std::vector<std::string> begun_;  // in the order in which they began
+};
+
+// Brings models to a controller that runs.
+class FirstLoadTest : public ServingTest {
+ protected:
+  void begin(Keeping& keeping, int makers) {
+    auto scheduler = schedule::make_scheduler("clockwork");
+    ASSERT_TRUE(scheduler);
+    controller = std::make_unique<Controller>(std::move(*scheduler), Options{}, clock);
+    auto worker = worker::make_worker(
+        {.page_cache = page_size * 4, .io_cache = mib(4), .workspace = mib(16), .exec_threads = 1}, clock,
+        controller->results());
+    ASSERT_TRUE(worker) << worker.error().message;
+    target = {.engine = &keeping, .worker = worker->get(), .threads = 1};
+    first =
+        std::make_unique<FirstLoad>(root, std::array{target}, *controller,
+                                    LoaderOptions{.seeds = {.repeats = 1, .aside = true}, .makers = makers});
+    ASSERT_TRUE(first->look());
+    controller->add_worker(std::move(*worker));
+    controller->set_asked_for([this](std::string_view model) { first->want(model); });
+    controller->set_loading(true);
+    controller->start();
+    loading = std::async(std::launch::async, [this] {
+      LoadReport report = first->run();
+      controller->set_loading(false);
+      return report;
+    });
+  }
+  void wait_until_ready(const char* model) {
+    while (!controller->state(model, 1)) std::this_thread::sleep_for(1ms);
+  }
+
+  std::unique_ptr<FirstLoad> first;
+  std::future<LoadReport> loading;
+};
+
+TEST_P(FirstLoadTest, AModelIsServedWhileAnotherIsMade) {
+  write_three();
+  Keeping engine({"c"});
+  begin(engine, 1);
+  wait_until_ready("b");
+  expect_right(infer("b", 2).get(), 2);
+  EXPECT_FALSE(controller->ready());
+  EXPECT_TRUE(controller->loading());
+  const auto later = controller->find("c", "");
+  ASSERT_TRUE(later);
+  EXPECT_FALSE((*later)->ready);
+  EXPECT_EQ((*later)->reason, "it is still to be loaded");
+  engine.let_go("c");
+  const LoadReport report = loading.get();
+  EXPECT_EQ(report.ready, 3U);
+  EXPECT_TRUE(report.notes.empty());
+  EXPECT_TRUE(controller->ready());
+  EXPECT_FALSE(controller->loading());
+  expect_right(infer("c", 1).get(), 3);
+}
+
+TEST_P(FirstLoadTest, TheOneThatIsAskedForIsNext) {
+  write_three();
+  write("d/config.pbtxt", R"(platform: "ensemble" max_batch_size: 4
+    input { name: "x" data_type: TYPE_FP32 dims: 8 } output { name: "y" data_type: TYPE_FP32 dims: 3 }
+    ensemble_scheduling { step { model_name: "c" model_version: -1
+      input_map { key: "x" value: "x" } output_map { key: "y" value: "y" } } })");
+  fs::create_directories(root / "d/1");
+  Keeping engine({"a"});
+  begin(engine, 1);
+  engine.wait_for("a");
+  (void)controller->find("d", "");  // whose model is c
+  (void)controller->find("nobody", "");
+  (void)controller->find("a", "");  // is under way
+  engine.let_go("a");
+  EXPECT_EQ(loading.get().ready, 4U);
+  EXPECT_THAT(engine.begun(), ElementsAre("a", "c", "b"));
+}
+
+TEST_P(FirstLoadTest, SeveralAreMadeAtATime) {
+  write_three();
+  Keeping engine({"a", "b"});
+  begin(engine, 2);
+  engine.wait_for("a");
+  engine.wait_for("b");
+  EXPECT_THAT(engine.begun(), ::testing::UnorderedElementsAre("a", "b")) << "two and no more";
+  engine.let_go("b");
+  wait_until_ready("b");
+  engine.let_go("a");
+  EXPECT_EQ(loading.get().ready, 3U);
+  expect_right(infer("a", 1).get(), 1);
+  expect_right(infer("c", 1).get(), 3);
+}
+
+// Kernels of best-effort models are measured while they are compiled.
+TEST_P(FirstLoadTest, WhatIsMeasuredIsMadeAloneAndLast) {
+  write_three();
+  write("a/config.pbtxt",
+        "max_batch_size: 4 parameters { key: \"class\" value { string_value: \"best_effort\" } }");
+  Keeping engine({"b"});
+  begin(engine, 2);
+  wait_until_ready("c");
+  EXPECT_THAT(engine.begun(), ::testing::UnorderedElementsAre("b", "c")) << "a waits for b";
+  engine.let_go("b");
+  EXPECT_EQ(loading.get().ready, 3U);
+  EXPECT_EQ(engine.begun().back(), "a");
+}
+
+TEST_P(FirstLoadTest, TheEndLeavesTheRest) {
+  write_three();
+  Keeping engine({"b"});
+  begin(engine, 1);
+  wait_until_ready("a");
+  engine.wait_for("b");
+  first->end();
+  EXPECT_EQ(loading.get().ready, 1U) << "it does not wait for what is being made";
+  expect_right(infer("a", 1).get(), 1);
+  EXPECT_FALSE(controller->state("b", 1));
+  engine.let_go("b");
+  first.reset();
+  EXPECT_THAT(engine.begun(), ElementsAre("a", "b"));
+  controller->stop();
+}
+
+TEST_P(FirstLoadTest, AModelThatCannotBeServedSaysWhy) {
+  write_three();
+  write("b/1/model.onnx", "no model");
+  Keeping engine({});
+  begin(engine, 2);
+  const LoadReport report = loading.get();
+  EXPECT_EQ(report.ready, 2U);
+  EXPECT_EQ(report.not_ready, 1U);
+  EXPECT_TRUE(report.stamps.failed.contains("b"));
+  const auto view = controller->find("b", "");
+  ASSERT_TRUE(view);
+  EXPECT_NE((*view)->reason.find("model.onnx"), std::string::npos) << (*view)->reason;
+}
+
+INSTANTIATE_TEST_SUITE_P(Schedulers, FirstLoadTest, ::testing::Values("clockwork"));
 
 }  // namespace
 }  // namespace carillon::controller

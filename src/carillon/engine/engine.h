@@ -287,6 +287,8 @@ class Engine {
   virtual std::string_view name() const = 0;
   virtual Result<std::shared_ptr<const CompiledModel>> compile(const graph::Model& model,
                                                                const CompileOptions& options) = 0;
+  // Whether several threads may compile at a time. Not where kernels are measured meanwhile.
+  virtual bool compiles_in_parallel() const { return false; }
   // A stream of the device's own, for launches of its plans with states of a team for that class; nullptr
   // where plans run on threads of the host (HostStream).
   virtual std::unique_ptr<Stream> make_stream(const StreamOptions&);

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "carillon/controller/model_loader.h"
+#include "carillon/base/processors.h"
 #include "carillon/repository/repository.h"
 #include "carillon/worker/worker.h"
 
@@ -47,11 +47,12 @@ Result<> WholeServer::start() {
     workers.push_back(std::move(*worker));
   }
 
-  controller::LoaderOptions loading;
-  loading.seeds.profile = options.profile;
-  loading.reading = options.reading;
-  loading.progress = [&](const controller::LoadProgress& progress) {
-    const auto& tell = progress.failed ? options.tell : options.tell_step;
+  controller::LoaderOptions loading{.seeds = {.profile = options.profile, .aside = true},
+                                    .reading = options.reading,
+                                    .makers = std::max(1, usable_processors() - 1),
+                                    .note = options.warn};
+  loading.progress = [this](const controller::LoadProgress& progress) {
+    const auto& tell = progress.failed ? options_.tell : options_.tell_step;
     if (tell)
       tell(fmt::format("[{}/{}] {}: {}", std::min(progress.done + 1, progress.total), progress.total,
                        progress.model, progress.doing));
@@ -63,17 +64,11 @@ Result<> WholeServer::start() {
           !there)
         return in_context("--load-model", there.error());
   if (orders && std::ranges::find(options.load, "*") == options.load.end())
-    loading.wanted = [&](const std::string& model) {
-      return std::ranges::find(options.load, model) != options.load.end();
+    loading.wanted = [this](const std::string& model) {
+      return std::ranges::find(options_.load, model) != options_.load.end();
     };
-  auto loaded = controller::load_models(options.models, targets, controller, loading);
-  if (!loaded) return std::unexpected(loaded.error());
-  for (const std::string& note : loaded->notes) options.warn(note);
-  // Whoever names a file wants that one: there is nothing else to go on with.
-  if (!options.reading.files.empty())
-    for (const controller::ModelView& view : controller.models())
-      if (loaded->stamps.failed.contains(view.name))
-        return invalid("model '" + view.name + "' cannot be served: " + view.reason);
+  first_ = std::make_unique<controller::FirstLoad>(options.models, targets, controller, std::move(loading));
+  if (auto looked = first_->look(); !looked) return looked;
   for (std::size_t i = 0; i < workers.size(); ++i)
     controller.add_worker(std::move(workers[i]), devices_.devices[i].description);
   if (options.control != ModelControlMode::none) {
@@ -88,12 +83,34 @@ Result<> WholeServer::start() {
     controller.set_control(control_.get());
   }
   if (options.before_serving) options.before_serving();
+  controller.set_asked_for([this](std::string_view model) { first_->want(model); });
+  controller.set_loading(true);
   controller.start();
   ensembles_->start();
-  if (control_ != nullptr) control_->start(std::move(loaded->stamps));
-  ready_ = loaded->ready;
-  models_ = loaded->ready + loaded->not_ready;
   return {};
+}
+
+Result<> WholeServer::load() {
+  controller::LoadReport loaded = first_->run();
+  if (load_ended_) return fail(ErrorCode::cancelled, "the server is to stop");
+  // Whoever names a file wants that one: there is nothing else to go on with.
+  if (!options_.reading.files.empty())
+    for (const controller::ModelView& view : controller_->models())
+      if (loaded.stamps.failed.contains(view.name))
+        return invalid("model '" + view.name + "' cannot be served: " + view.reason);
+  ready_ = loaded.ready;
+  models_ = loaded.ready + loaded.not_ready;
+  if (control_ != nullptr) control_->start(std::move(loaded.stamps));
+  controller_->set_loading(false);
+  return {};
+}
+
+void WholeServer::end_load() {
+  load_ended_ = true;
+  if (first_ != nullptr) first_->end();
+  // What is just being compiled elsewhere need not be waited for.
+  for (const Device& device : devices_.devices)
+    for (const auto& other : device.others) other->end_loading();
 }
 
 std::vector<DeviceId> WholeServer::stop() {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include "carillon/base/result.h"
 #include "carillon/controller/controller.h"
 #include "carillon/controller/ensembles.h"
+#include "carillon/controller/first_load.h"
 #include "carillon/controller/repository_control.h"
 #include "carillon/profile/profile.h"
 #include "carillon/schedule/scheduler.h"
@@ -42,7 +44,7 @@ struct WholeOptions {
   // Each step of each model that is made ready at the start, unless it cannot be: tell() hears that.
   std::function<void(const std::string&)> tell_step;
   std::function<void(const std::string&)> warn;
-  std::function<void()> before_serving{};  // called once, by start(), before anybody is told that it is ready
+  std::function<void()> before_serving{};  // called once, by start(), before it serves
 };
 
 // All models of a repository on all devices, under one scheduler: one controller, a worker for each device.
@@ -52,14 +54,20 @@ class WholeServer {
   WholeServer(WholeOptions options, std::unique_ptr<schedule::Scheduler> scheduler,
               const DeviceGroup& devices, const Clock& clock);
 
-  // Makes the workers, compiles and seeds the models, and serves them when it returns. Once.
+  // Makes the workers, reads the repository and serves, without a model so far. Once.
   Result<> start();
+  // Compiles and seeds the models: each is served as soon as it is ready, those first that are asked for. The
+  // server is ready when it returns. After start(), once, on any thread but stop()'s. Errors: a file that the
+  // options name cannot be served; `cancelled` by end_load().
+  Result<> load();
+  // load() returns once it is through with what it is just making. Any thread.
+  void end_load();
   // Already before start(): it is not ready then, and says so of every model that is not there yet.
   controller::Service& service() { return *ensembles_; }
   std::size_t ready() const { return ready_; }    // models
   std::size_t models() const { return models_; }  // that could not be loaded included
-  // The devices that hang to the end, left behind with their workers' threads, which are in the middle of
-  // something.
+  // After load(). The devices that hang to the end, left behind with their workers' threads, which are in the
+  // middle of something.
   std::vector<DeviceId> stop();
 
  private:
@@ -67,8 +75,10 @@ class WholeServer {
   const DeviceGroup& devices_;
   const Clock& clock_;
   std::unique_ptr<controller::Controller> controller_;
+  std::unique_ptr<controller::FirstLoad> first_;            // before whom it asks
   std::unique_ptr<controller::Ensembles> ensembles_;        // in front of it
   std::unique_ptr<controller::RepositoryControl> control_;  // ends before it
+  std::atomic<bool> load_ended_{false};
   std::size_t ready_ = 0;
   std::size_t models_ = 0;
 };

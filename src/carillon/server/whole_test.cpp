@@ -12,7 +12,7 @@ namespace carillon::server {
 namespace {
 
 // Whoever keeps a signal for later must do so before a client can see that the server is ready.
-TEST(WholeServer, TellsThatItIsAboutToServeBeforeItIsReady) {
+TEST(WholeServer, TellsThatItIsAboutToServeBeforeItDoes) {
   const SteadyClock clock;
   const carillon::testing::Folder folder;
   const auto group = make_devices(
@@ -40,6 +40,9 @@ TEST(WholeServer, TellsThatItIsAboutToServeBeforeItIsReady) {
   const auto started = server.start();
   ASSERT_TRUE(started) << started.error().message;
   EXPECT_EQ(told, 1);
+  EXPECT_FALSE(server.service().ready());
+  const auto loaded = server.load();
+  ASSERT_TRUE(loaded) << loaded.error().message;
   EXPECT_TRUE(server.service().ready());
   EXPECT_TRUE(server.stop().empty());
 }

@@ -401,6 +401,7 @@ class CpuEngine final : public Engine {
                                                    : std::make_shared<KernelChoices>()) {}
 
   std::string_view name() const override { return "cpu"; }
+  bool compiles_in_parallel() const override { return choices_ == nullptr; }
 
   Result<std::unique_ptr<Team>> make_team(const TeamOptions& options) override {
     if (options.threads < 1)

@@ -1,0 +1,271 @@
+#include "carillon/controller/first_load.h"
+
+#include <algorithm>
+#include <set>
+
+#include <pthread.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "carillon/base/assert.h"
+#include "carillon/graph/text.h"
+
+namespace carillon::controller {
+namespace {
+
+using repository::RepositoryEntry;
+
+// The models that are wanted, and those of the steps of ensembles among them.
+std::set<std::string> wanted_of(const std::vector<RepositoryEntry>& entries,
+                                const std::function<bool(const std::string&)>& wanted) {
+  std::set<std::string> out;
+  std::vector<const RepositoryEntry*> left;
+  const auto take = [&](const RepositoryEntry& entry) {
+    if (out.insert(entry.name).second && entry.config) left.push_back(&entry);
+  };
+  for (const RepositoryEntry& entry : entries)
+    if (!wanted || wanted(entry.name)) take(entry);
+  while (!left.empty()) {
+    const RepositoryEntry& ensemble = *left.back();
+    left.pop_back();
+    for (const repository::EnsembleStep& step : ensemble.config->steps)
+      if (const auto at = std::ranges::find(entries, step.model, &RepositoryEntry::name); at != entries.end())
+        take(*at);
+  }
+  return out;
+}
+
+ModelView view_of(const RepositoryEntry& entry, const repository::ModelVersion* version) {
+  ModelView view;
+  view.name = entry.name;
+  view.config.name = entry.name;
+  if (entry.config) view.config = *entry.config;
+  if (version != nullptr) view.version = version->version;
+  return view;
+}
+
+bool is_ensemble(const RepositoryEntry& entry) {
+  return entry.config && !entry.config->steps.empty();
+}
+
+}  // namespace
+
+FirstLoad::FirstLoad(std::filesystem::path directory, std::span<const LoadTarget> targets,
+                     Controller& controller, LoaderOptions options)
+    : directory_(std::move(directory)),
+      targets_(targets.begin(), targets.end()),
+      controller_(controller),
+      options_(std::move(options)) {
+  CARILLON_ASSERT(!targets_.empty() && options_.makers >= 1);
+}
+
+FirstLoad::~FirstLoad() {
+  end();
+  for (std::thread& maker : makers_) maker.join();
+}
+
+Result<> FirstLoad::look() {
+  std::vector<std::string> skipped;
+  auto entries = repository::read_repository(directory_, options_.reading, &skipped);
+  if (!entries) return std::unexpected(entries.error());
+  for (const std::string& each : skipped) note(each);
+  report_.stamps.skipped.insert(skipped.begin(), skipped.end());
+  entries_ = std::move(*entries);
+  names_ = wanted_of(entries_, options_.wanted);
+  const std::scoped_lock lock(telling_, mutex_);
+  for (const RepositoryEntry& entry : entries_) {
+    progress_.total += std::max<std::size_t>(1, entry.versions.size());
+    if (!options_.wanted || options_.wanted(entry.name)) report_.stamps.by_name.insert(entry.name);
+    if (!wanted(entry)) {
+      ++progress_.done;
+      ModelView view = view_of(entry, nullptr);
+      view.left_out = true;
+      view.reason = "not loaded; it is once that is asked for";
+      controller_.add_unready(std::move(view));
+      continue;
+    }
+    stamps_[entry.name] = stamps_of(entry);
+    if (!entry.config) continue;
+    for (std::size_t i = 0; i < entry.versions.size(); ++i) {
+      ModelView view = view_of(entry, &entry.versions[i]);
+      view.reason = "it is still to be loaded";
+      controller_.add_unready(std::move(view));
+      if (!is_ensemble(entry)) items_.push_back({.entry = &entry, .version = i});
+    }
+  }
+  // These take the longest.
+  std::ranges::stable_partition(
+      items_, [&](const Item& item) { return !is_made_alone(*item.entry->config, targets_); });
+  return {};
+}
+
+void FirstLoad::want(std::string_view model) {
+  const std::lock_guard lock(mutex_);
+  std::set<std::string, std::less<>> names{std::string(model)};
+  std::vector<std::string> left{std::string(model)};
+  while (!left.empty()) {
+    const std::string name = std::move(left.back());
+    left.pop_back();
+    // Versions of one model stand beside each other.
+    const auto first = std::ranges::find(items_, name, [](const Item& item) { return item.entry->name; });
+    for (auto item = first; item != items_.end() && item->entry->name == name; ++item) {
+      if (item->taken || item->asked) continue;
+      item->asked = true;
+      asked_.push_back(static_cast<std::size_t>(item - items_.begin()));
+    }
+    if (first != items_.end()) continue;
+    if (const auto entry = std::ranges::find(entries_, name, &RepositoryEntry::name);
+        entry != entries_.end() && is_ensemble(*entry))
+      for (const repository::EnsembleStep& step : entry->config->steps)
+        if (names.insert(step.model).second) left.push_back(step.model);
+  }
+}
+
+void FirstLoad::end() {
+  const std::lock_guard lock(mutex_);
+  ended_ = true;
+  made_one_.notify_all();
+  took_one_.notify_all();
+}
+
+void FirstLoad::tell(const std::string& model, std::string doing, bool failed) {
+  if (!options_.progress) return;
+  const std::lock_guard lock(telling_);
+  progress_.model = model;
+  progress_.doing = std::move(doing);
+  progress_.failed = failed;
+  options_.progress(progress_);
+}
+
+void FirstLoad::note(std::string text) {
+  if (options_.note) options_.note(text);
+  report_.notes.push_back(std::move(text));
+}
+
+// A thread's.
+void FirstLoad::make() {
+  pthread_setname_np(pthread_self(), "carillon-comp");
+  const auto most = static_cast<std::size_t>(options_.makers);
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    // Those that are made wait in memory.
+    took_one_.wait(lock, [&] { return ended_ || made_.size() < most; });
+    while (next_ < items_.size() && items_[next_].taken) ++next_;
+    if (ended_ || next_ == items_.size()) return;
+    std::size_t item = next_;
+    if (!asked_.empty()) {
+      item = asked_.front();
+      asked_.pop_front();
+    }
+    items_[item].taken = true;
+    lock.unlock();
+    // What takes long is not to slow what serves.
+    if (some_served_) setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 10);
+    Made made = make_one(item);
+    lock.lock();
+    made_.push_back(std::move(made));
+    made_one_.notify_one();
+  }
+}
+
+FirstLoad::Made FirstLoad::make_one(std::size_t index) {
+  const RepositoryEntry& entry = *items_[index].entry;
+  const repository::ModelVersion& version = entry.versions[items_[index].version];
+  std::shared_lock beside(alone_, std::defer_lock);
+  std::unique_lock by_itself(alone_, std::defer_lock);
+  if (is_made_alone(*entry.config, targets_))
+    by_itself.lock();
+  else
+    beside.lock();
+  Made out{.item = index, .began = controller_.now()};
+  const std::string label = label_of(entry.name, version.version);
+  out.model = make_model(entry, version, targets_, [&](std::string doing) { tell(label, std::move(doing)); });
+  return out;
+}
+
+// The next that is made, of `left`; nothing after end().
+std::optional<FirstLoad::Made> FirstLoad::next_made(std::size_t left) {
+  std::unique_lock lock(mutex_);
+  if (left == 0) return std::nullopt;
+  made_one_.wait(lock, [&] { return ended_ || !made_.empty(); });
+  if (ended_) return std::nullopt;
+  Made out = std::move(made_.front());
+  made_.pop_front();
+  took_one_.notify_one();
+  return out;
+}
+
+void FirstLoad::give_up(const std::string& model, ModelView view, const Error& error) {
+  view.reason = graph::printable(error.message);
+  const std::string reason = view.reason;
+  note(model + " is not ready: " + reason);
+  ++report_.not_ready;
+  controller_.add_unready(std::move(view));
+  tell(model, "not ready: " + reason, true);
+  const std::lock_guard lock(telling_);
+  ++progress_.done;
+}
+
+void FirstLoad::take_in(Made made) {
+  const RepositoryEntry& entry = *items_[made.item].entry;
+  const repository::ModelVersion& version = entry.versions[items_[made.item].version];
+  const std::string label = label_of(entry.name, version.version);
+  std::vector<std::string> notes;
+  const auto added = add_version(
+      entry, version, std::move(made.model), made.began, targets_, controller_, options_.seeds,
+      [&](std::string doing) { tell(label, std::move(doing)); }, notes);
+  for (const std::string& each : notes) note(label + ": " + each);
+  const EntryStamps& stamps = stamps_.at(entry.name);
+  if (!added) {
+    give_up(label, view_of(entry, &version), added.error());
+    report_.stamps.failed[entry.name] = stamps.all;
+    return;
+  }
+  some_served_ = true;
+  report_.stamps.loaded[{entry.name, version.version}] = stamps.versions[items_[made.item].version];
+  ++report_.ready;
+  tell(label, "ready");
+  const std::lock_guard lock(telling_);
+  ++progress_.done;
+}
+
+// They are ready where the others are.
+void FirstLoad::count_ensembles() {
+  for (const RepositoryEntry& entry : entries_) {
+    if (!wanted(entry) || !is_ensemble(entry)) continue;
+    const EntryStamps& stamps = stamps_.at(entry.name);
+    for (std::size_t i = 0; i < entry.versions.size(); ++i) {
+      const std::string label = label_of(entry.name, entry.versions[i].version);
+      for (const std::string& each : entry.config->ignored) note(label + ": ignored: " + each);
+      report_.stamps.loaded[{entry.name, entry.versions[i].version}] = stamps.versions[i];
+      const auto state = controller_.state(entry.name, entry.versions[i].version);
+      tell(label, state ? "ready" : "not ready: " + state.error().message, !state);
+      ++(state ? report_.ready : report_.not_ready);
+      if (!state) note(label + " is not ready: " + state.error().message);
+      const std::lock_guard lock(telling_);
+      ++progress_.done;
+    }
+  }
+}
+
+LoadReport FirstLoad::run() {
+  for (const RepositoryEntry& entry : entries_) {
+    if (!wanted(entry) || entry.config) continue;
+    give_up(entry.name, view_of(entry, nullptr), entry.config.error());
+    report_.stamps.failed[entry.name] = stamps_.at(entry.name).all;
+  }
+  const std::size_t threads = std::min(items_.size(), static_cast<std::size_t>(options_.makers));
+  for (std::size_t i = 0; i < threads; ++i) makers_.emplace_back([this] { make(); });
+  for (std::size_t left = items_.size(); auto made = next_made(left); --left) take_in(*std::move(made));
+  count_ensembles();
+  return std::move(report_);
+}
+
+Result<LoadReport> load_models(const std::filesystem::path& directory, std::span<const LoadTarget> targets,
+                               Controller& controller, const LoaderOptions& options) {
+  FirstLoad load(directory, targets, controller, options);
+  if (auto looked = load.look(); !looked) return std::unexpected(looked.error());
+  return load.run();
+}
+
+}  // namespace carillon::controller
