@@ -41,10 +41,10 @@ Result<Bytes> parse_bytes(std::string_view text);
 // "1.5 GiB", "16.0 MiB", "12 B": for people.
 std::string to_text(Bytes size);
 
-// Of a device's memory for weights (Clockwork, section 5.2).
+// Of a device's memory for weights, where nobody chose another size (Clockwork, section 5.2).
 inline constexpr Bytes page_size = mib(16);
-constexpr std::uint64_t pages_for(Bytes weights) {
-  return (weights.count + page_size.count - 1) / page_size.count;
+constexpr std::uint64_t pages_for(Bytes weights, Bytes page = page_size) {
+  return (weights.count + page.count - 1) / page.count;
 }
 
 }  // namespace carillon

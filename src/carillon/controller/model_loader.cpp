@@ -468,6 +468,9 @@ Result<PreparedModel> make_model(const repository::RepositoryEntry& entry,
 }
 
 Result<> register_model(PreparedModel& model, std::span<const LoadTarget> targets, ModelId id) {
+  CARILLON_ASSERT(std::ranges::all_of(targets, [&](const LoadTarget& each) {
+    return each.worker->page() == targets.front().worker->page();
+  }));
   std::vector<Compiled> compiled = model.compiled;
   std::vector<std::string> left_out;
   for (const Compiled& each : compiled)
@@ -499,6 +502,7 @@ Result<> register_model(PreparedModel& model, std::span<const LoadTarget> target
   for (const auto* const notes : {&left_out, &do_not_fit})
     model.notes.insert(model.notes.end(), notes->begin(), notes->end());
   model.id = id;
+  model.page = targets.front().worker->page();
   model.compiled = std::move(compiled);
   model.config.batch_sizes = std::move(sizes);
   return {};
@@ -536,7 +540,7 @@ Result<schedule::ModelInfo> seed_profile(const PreparedModel& model, std::int64_
   };
   schedule::ModelInfo info{.id = model.id,
                            .name = model.config.name,
-                           .pages = pages_for(model.compiled.front()->weights()),
+                           .pages = pages_for(model.compiled.front()->weights(), model.page),
                            .load = Duration{0},
                            .batches = {}};
   const profile::ModelProfile* profile = known(options, model, version);
@@ -679,7 +683,7 @@ Result<> add_version(const repository::RepositoryEntry& entry, const repository:
     controller.add_model(view, *model->compiled.front(),
                          {.id = model->id,
                           .name = model->config.name,
-                          .pages = pages_for(model->compiled.front()->weights()),
+                          .pages = pages_for(model->compiled.front()->weights(), model->page),
                           .load = std::chrono::seconds{1},
                           .batches = {{1, std::chrono::seconds{1}}}},
                          false);

@@ -41,6 +41,7 @@ struct PreparedModel {
   ModelId id;
   repository::ModelConfig config;  // complete; batch_sizes are those that fit all workers
   std::vector<std::shared_ptr<const engine::CompiledModel>> compiled;  // for each of the targets
+  Bytes page = page_size;  // the workers' pages
   std::optional<std::size_t> other;  // which of the targets' others runs it; nothing: their first
   // Why another runs it: "openvino 2026.4.1 runs it: <what the first could not>"; empty where the first does.
   std::string other_engine;

@@ -19,7 +19,7 @@ using Kind = Command::Kind;
 
 Core::Core(const Limits& limits)
     : limits_(limits),
-      pages_(limits.pages),
+      pages_(limits.pages, limits.page_group),
       io_(limits.io),
       infers_by_id_(std::min(limits.queue, limits.reserved)),
       load_(limits.queue, limits.reserved),

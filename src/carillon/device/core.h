@@ -46,6 +46,7 @@ struct StreamPlace {
 
 struct Limits {
   std::uint64_t pages = 0;            // of the page cache
+  std::uint32_t page_group = 1;       // of neighbours that had better be one model's: see PageLedger
   Bytes io;                           // I/O cache
   Bytes workspace;                    // of each stream: for its run, and for those that wait to resume
   std::size_t queue = 1024;           // LOADs and UNLOADs that may be open, and as many INFERs

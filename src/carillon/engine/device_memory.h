@@ -15,7 +15,7 @@ struct WeightRange {
   std::uint64_t pages = 0;
 };
 
-// A device's memory: pages of 16 MiB for weights, which move behind the ranges of whatever model
+// A device's memory: pages for weights, all of one size, which move behind the ranges of whatever model
 // is loaded (Clockwork, section 5.2), a block for inputs and outputs, and one for workspaces. Who has which
 // part is not its business (device/). map() and unmap() may be called by several threads at once, for
 // different ranges and pages; nothing is allocated but in make and reserve().
@@ -24,6 +24,7 @@ class DeviceMemory {
   virtual ~DeviceMemory() = default;
 
   virtual std::uint64_t pages() const = 0;
+  virtual Bytes page() const { return page_size; }
   virtual Bytes io_size() const = 0;
   virtual Bytes workspace_size() const = 0;
 

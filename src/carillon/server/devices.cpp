@@ -12,6 +12,11 @@ namespace {
 
 constexpr std::size_t most_devices = 256;
 
+// Half of a page is lost of each model, on average. Each page may become a mapping, and splits two others,
+// and a process has 65,530 (vm.max_map_count).
+constexpr Bytes smallest_page = kib(512);
+constexpr std::uint64_t most_pages = 8192;
+
 // What stands before `mark`; that and the mark leave `text`. None where there is no mark.
 std::optional<std::string_view> cut(std::string_view& text, char mark) {
   const std::size_t at = text.find(mark);
@@ -144,6 +149,8 @@ Result<DeviceGroup> make_devices(const DevicesArguments& arguments, const Clock&
                                   group.devices.back().description == device->description);
     group.devices.push_back(std::move(*device));
   }
+  const Bytes page = page_of(group.devices);
+  for (Device& device : group.devices) device.worker.page = page;
   for (const std::string& text : arguments.faults) {
     const auto faults = parse_faults(text);
     if (!faults) return in_context("--emulated-faults", faults.error());
@@ -160,6 +167,17 @@ Result<DeviceGroup> make_devices(const DevicesArguments& arguments, const Clock&
     }
   }
   return group;
+}
+
+Bytes page_of(std::span<const Device> devices) {
+  Bytes most;
+  for (const Device& device : devices) {
+    if (device.worker.make_memory) return page_size;
+    most = std::max(most, device.worker.page_cache);
+  }
+  Bytes page = smallest_page;
+  while (page < page_size && most.count / page.count > most_pages) page = page * 2;
+  return page;
 }
 
 void start_faults(const DeviceGroup& group, TimePoint now) {

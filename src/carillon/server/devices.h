@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -45,6 +46,10 @@ struct DeviceGroup {
 };
 
 Result<DeviceGroup> make_devices(const DevicesArguments& arguments, const Clock& clock);
+
+// Of what size pages for weights are on all of these: 512 KiB, or more where the largest cache would have too
+// many; 16 MiB where a device has memory of its own.
+Bytes page_of(std::span<const Device> devices);
 
 // The outages begin to count.
 void start_faults(const DeviceGroup& group, TimePoint now);

@@ -43,6 +43,11 @@ void fill_forward(ActionTimes& times) {
   }
 }
 
+// Pages of one huge page.
+constexpr std::uint32_t group_of(Bytes page) {
+  return static_cast<std::uint32_t>(std::max<std::uint64_t>(1, engine::huge_page / page.count));
+}
+
 constexpr std::uint64_t bit(Executor executor) {
   return std::uint64_t{1} << executor;
 }
@@ -69,6 +74,7 @@ class WorkerImpl final : public Worker, private Measuring::Subject {
         share_(options.share),
         probe_(options.probe),
         core_({.pages = memory_->pages(),
+               .page_group = group_of(memory_->page()),
                .io = memory_->io_size(),
                .workspace = workspace_,
                .queue = options.queue,
@@ -84,7 +90,7 @@ class WorkerImpl final : public Worker, private Measuring::Subject {
             clock, [this] { return input_turn(); }, options.spin),
         output_(
             clock, [this] { return output_turn(); }, options.spin) {
-    if (io_.mirrored()) page_.resize(page_size.count);
+    if (io_.mirrored()) page_.resize(memory_->page().count);
     out_.reserve(16 + 2 * std::size_t{classes_.count()});
     if (classes_.count() > 1) best_effort_open_.resize(static_cast<std::size_t>(classes_.best_effort));
     results_.reserve(2 * options.queue);
@@ -125,6 +131,7 @@ class WorkerImpl final : public Worker, private Measuring::Subject {
   }
   int best_effort() const override { return classes_.count() == 1 ? 1 : classes_.best_effort; }
   std::uint64_t total_pages() const override { return memory_->pages(); }
+  Bytes page() const override { return memory_->page(); }
   std::uint64_t free_pages() const override {
     const std::lock_guard lock(mutex_);
     return core_.free_pages();
@@ -657,7 +664,7 @@ Result<> WorkerImpl::add_model(ModelId id, std::shared_ptr<const engine::Compile
   auto layouts = lay_out(*model, workspace_, memory_->io_size(), execs_.size());
   if (!layouts) return in_context(context, layouts.error());
   if (auto room = prepare_workspace(*layouts); !room) return in_context(context, room.error());
-  auto range = memory_->reserve(pages_for(model->weights()));
+  auto range = memory_->reserve(pages_for(model->weights(), page()));
   if (!range) return in_context(context, range.error());
 
   if (auto made = make_states(*layouts, run_places(), range->data); !made) {
@@ -773,11 +780,11 @@ void WorkerImpl::remove_size(ModelId id, std::int64_t size) {
 }
 
 Result<> WorkerImpl::enough_pages(const engine::CompiledModel& model) const {
-  const std::uint64_t needed = pages_for(model.weights());
+  const std::uint64_t needed = pages_for(model.weights(), page());
   if (needed <= total_pages()) return {};
-  return fail(ErrorCode::resource_exhausted,
-              to_text(model.weights()) + " of weights need " + std::to_string(needed) +
-                  " pages of 16 MiB, and the page cache has " + std::to_string(total_pages()));
+  return fail(ErrorCode::resource_exhausted, to_text(model.weights()) + " of weights need " +
+                                                 std::to_string(needed) + " pages of " + to_text(page()) +
+                                                 ", and the page cache has " + std::to_string(total_pages()));
 }
 
 // --- Actions come
@@ -876,7 +883,7 @@ void WorkerImpl::copy_weights(const Turn& turn) {
     const bool direct = !packed.empty() && memory_->access(host.range.data) == nullptr;
     if (direct) memory_->copy_in(host.range.data, packed);
     // Often enough for whoever watches that it goes on.
-    const std::uint64_t step = memory_->access(host.range.data) != nullptr ? mib(1).count : page_size.count;
+    const std::uint64_t step = memory_->access(host.range.data) != nullptr ? mib(1).count : page().count;
     for (std::uint64_t at = 0; at < size && !direct && loaded; at += step) {
       loaded_.fetch_add(1, std::memory_order_relaxed);
       const std::uint64_t bytes = std::min(step, size - at);
@@ -1291,7 +1298,7 @@ Result<> WorkerImpl::between_runs(ModelId id, PlanLayout& layout, graph::Faults&
 Result<> check(const Options& options) {
   const Bytes most = gib(1ULL << 16);
   for (const auto& [name, size, least] :
-       {std::tuple{"page_cache", options.page_cache, page_size},
+       {std::tuple{"page_cache", options.page_cache, options.page},
         std::tuple{"io_cache", options.io_cache, Bytes{device::RangeLedger::granule}},
         std::tuple{"workspace", options.workspace, Bytes{1}}})
     if (size < least || size > most)
@@ -1343,14 +1350,16 @@ Result<> check(const Options& options) {
 Result<std::unique_ptr<Worker>> make_worker(const Options& options, const Clock& clock, ResultSink& results) {
   if (auto checked = check(options); !checked) return in_context("worker", checked.error());
   std::vector<std::string> notes;
-  const std::uint64_t count = options.page_cache.count / page_size.count;
-  if (page_size * count < options.page_cache)
-    notes.push_back("page cache: " + to_text(page_size * count) + " of " + to_text(options.page_cache) +
-                    " are used: whole pages of 16 MiB");
+  const Bytes page = options.make_memory ? page_size : options.page;
+  const std::uint64_t count = options.page_cache.count / page.count;
+  if (page * count < options.page_cache)
+    notes.push_back("page cache: " + to_text(page * count) + " of " + to_text(options.page_cache) +
+                    " are used: whole pages of " + to_text(page));
   const bool classes = options.classes && options.classes->count() > 1;
   const Bytes workspace = WorkerImpl::workspace_of(options);
   const engine::HostMemory::Sizes sizes{
       .pages = count,
+      .page = page,
       .io = options.io_cache,
       .workspace = workspace * (classes ? 2U : 1U),
       .spare_workspace = workspace * (classes ? static_cast<unsigned>(options.classes->best_effort) : 0U),

@@ -94,6 +94,7 @@ inline constexpr std::size_t most_models = 8192;
 
 struct Options {
   Bytes page_cache = gib(2);
+  Bytes page = page_size;  // of it: see engine::HostMemory; not where there is make_memory
   Bytes io_cache = mib(512);
   Bytes workspace = mib(512);
   int exec_threads = 0;  // of the EXEC executor's kernels; 0: all cores
@@ -128,7 +129,7 @@ struct Options {
 // Carries out actions exactly as told, and chooses nothing (Clockwork, sections 4.4 and 5.2): device::Core on
 // threads, a stream and memory. What it says of order, windows, UNLOADs and runs that are ended early holds.
 //
-// One thread a kind of work: LOAD, INPUT, EXEC (the stream's), OUTPUT. LOAD maps free 16 MiB pages to the
+// One thread a kind of work: LOAD, INPUT, EXEC (the stream's), OUTPUT. LOAD maps free pages to the
 // model's contiguous address range and copies the weights there; it fails with no_memory where pages lack.
 // INFER runs INPUT on receipt (I/O cache, gather of the rows), EXEC in its window, OUTPUT at once after it;
 // of a model without weights at any time, LOAD or not. Serving an action allocates nothing, and no lock is
@@ -216,6 +217,7 @@ class Worker {
   virtual bool busy() const = 0;
 
   virtual std::uint64_t total_pages() const = 0;
+  virtual Bytes page() const { return page_size; }  // how large they are
   // Runs of that class that it does at a time.
   virtual int best_effort() const { return 1; }
   virtual std::uint64_t free_pages() const = 0;

@@ -1,5 +1,7 @@
 #include "carillon/engine/host/host_memory.h"
 
+#include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -11,31 +13,25 @@
 namespace carillon::engine {
 namespace {
 
-static_assert(page_size.count % huge_page == 0);
-
-// Puts the page at `from` behind the addresses at `to`, whatever was there. The addresses at `from` stay
-// taken, with nothing behind them: no other thread's mapping can slip in.
-bool move_page(std::byte* from, std::byte* to) {
-  return mremap(from, page_size.count, page_size.count, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP,
-                to) != MAP_FAILED;
-}
+constexpr Bytes smallest_page = kib(64);
 
 }  // namespace
 
 Result<std::unique_ptr<HostMemory>> HostMemory::make(const Sizes& sizes, std::vector<std::string>& notes) {
   CARILLON_ASSERT(sizes.pages >= 1 && sizes.pages < (1ULL << 32));
+  CARILLON_ASSERT(std::has_single_bit(sizes.page.count) && sizes.page >= smallest_page);
   // A page away from home is a mapping, and splits two others. With room for all of them at once, and for the
   // rest of the process, unmap() cannot fail.
   const std::uint64_t mappings = 3 * sizes.pages + 16384;
   std::uint64_t allowed = mappings;
   std::ifstream("/proc/sys/vm/max_map_count") >> allowed;
   if (allowed < mappings)
-    return fail(ErrorCode::resource_exhausted, "page cache: " + std::to_string(sizes.pages) +
-                                                   " pages of 16 MiB need vm.max_map_count to be at least " +
-                                                   std::to_string(mappings) + ", and it is " +
-                                                   std::to_string(allowed));
+    return fail(ErrorCode::resource_exhausted,
+                "page cache: " + std::to_string(sizes.pages) + " pages of " + to_text(sizes.page) +
+                    " need vm.max_map_count to be at least " + std::to_string(mappings) + ", and it is " +
+                    std::to_string(allowed));
   const Arena::Taken taken = sizes.used ? Arena::Taken::as_used : Arena::Taken::addresses;
-  auto home = Arena::take(page_size * sizes.pages, "page cache", notes, taken);
+  auto home = Arena::take(sizes.page * sizes.pages, "page cache", notes, taken);
   if (!home) return std::unexpected(home.error());
   auto io = Arena::take(sizes.io, "I/O cache", notes, taken);
   if (!io) return std::unexpected(io.error());
@@ -47,27 +43,55 @@ Result<std::unique_ptr<HostMemory>> HostMemory::make(const Sizes& sizes, std::ve
     if (!more) return std::unexpected(more.error());
     spare = std::move(*more);
   }
-  return std::unique_ptr<HostMemory>(
-      new HostMemory(std::move(*home), sizes.pages, std::move(*io), std::move(*workspace), std::move(spare)));
+  return std::unique_ptr<HostMemory>(new HostMemory(std::move(*home), sizes.pages, sizes.page, std::move(*io),
+                                                    std::move(*workspace), std::move(spare)));
 }
 
 Result<WeightRange> HostMemory::reserve(std::uint64_t pages) {
   if (pages == 0) return WeightRange{};
-  const auto data = map_aligned(pages * page_size.count, PROT_NONE);
+  const auto data = map_aligned(pages * page_.count, PROT_NONE);
   if (!data) return std::unexpected(data.error());
   return WeightRange{*data, pages};
 }
 
 void HostMemory::release(const WeightRange& range) {
-  if (range.data != nullptr) munmap(range.data, range.pages * page_size.count);
+  if (range.data != nullptr) munmap(range.data, range.pages * page_.count);
+}
+
+// Puts `pages` pages at `from` behind the addresses at `to`, whatever was there. The addresses at `from` stay
+// taken, with nothing behind them: no other thread's mapping can slip in. How many were moved, before the
+// system refused.
+std::uint64_t HostMemory::move(std::byte* from, std::byte* to, std::uint64_t pages) const {
+  const auto all = [&](std::uint64_t first, std::uint64_t count) {
+    const std::uint64_t at = first * page_.count, size = count * page_.count;
+    return mremap(from + at, size, size, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, to + at) !=
+           MAP_FAILED;
+  };
+  if (all(0, pages)) return pages;
+  // Neighbours that came home one by one may be mappings of their own, and mremap() moves one.
+  std::uint64_t moved = 0;
+  if (errno == EFAULT && pages > 1)
+    while (moved < pages && all(moved, 1)) ++moved;
+  return moved;
+}
+
+// How many of these, from the first on, may move as one. They are neighbours of one huge page: that it stays
+// one when it moves, and that no more mappings come of it.
+std::uint64_t HostMemory::run(std::span<const std::uint32_t> pages) const {
+  const std::uint64_t group = std::max<std::uint64_t>(1, huge_page / page_.count);
+  std::uint64_t count = 1;
+  while (count < pages.size() && pages[count] == pages[0] + count && pages[count] % group != 0) ++count;
+  return count;
 }
 
 Result<> HostMemory::map(const WeightRange& range, std::span<const std::uint32_t> pages) {
   CARILLON_ASSERT(pages.size() == range.pages);
-  for (std::uint64_t i = 0; i < range.pages; ++i) {
-    if (move_page(home(pages[i]), range.data + i * page_size.count)) continue;
+  for (std::uint64_t i = 0, count = 0; i < range.pages; i += count) {
+    count = run(pages.subspan(i));
+    const std::uint64_t moved = move(home(pages[i]), range.data + i * page_.count, count);
+    if (moved == count) continue;
     const int why = errno;
-    unmap({range.data, i}, pages.first(i));
+    unmap({range.data, i + moved}, pages.first(i + moved));
     return fail(ErrorCode::resource_exhausted,
                 std::string("the system refused to map the pages: ") + std::strerror(why));
   }
@@ -76,11 +100,13 @@ Result<> HostMemory::map(const WeightRange& range, std::span<const std::uint32_t
 
 void HostMemory::unmap(const WeightRange& range, std::span<const std::uint32_t> pages) {
   CARILLON_ASSERT(pages.size() == range.pages);
-  for (std::uint64_t i = 0; i < range.pages; ++i)
-    CARILLON_ASSERT(move_page(range.data + i * page_size.count, home(pages[i])));
+  for (std::uint64_t i = 0, count = 0; i < range.pages; i += count) {
+    count = run(pages.subspan(i));
+    CARILLON_ASSERT(move(range.data + i * page_.count, home(pages[i]), count) == count);
+  }
   if (range.pages == 0) return;
   // What is left would quietly give zeros to a stale reader: make it fault.
-  CARILLON_ASSERT(mmap(range.data, range.pages * page_size.count, PROT_NONE,
+  CARILLON_ASSERT(mmap(range.data, range.pages * page_.count, PROT_NONE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED);
 }
 

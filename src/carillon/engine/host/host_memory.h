@@ -24,6 +24,7 @@ class HostMemory final : public DeviceMemory {
  public:
   struct Sizes {
     std::uint64_t pages = 1;
+    Bytes page = page_size;  // a power of two, at least 64 KiB
     Bytes io, workspace;
     Bytes spare_workspace{};  // behind `workspace`; small pages, as seldom all of it is used
     bool used = true;         // false: nobody means to touch it
@@ -33,6 +34,7 @@ class HostMemory final : public DeviceMemory {
   static Result<std::unique_ptr<HostMemory>> make(const Sizes& sizes, std::vector<std::string>& notes);
 
   std::uint64_t pages() const override { return pages_; }
+  Bytes page() const override { return page_; }
   Bytes io_size() const override { return io_.size(); }
   Bytes workspace_size() const override { return workspace_.size() + spare_.size(); }
   Result<WeightRange> reserve(std::uint64_t pages) override;
@@ -50,16 +52,20 @@ class HostMemory final : public DeviceMemory {
   Result<> prepare_workspace(std::uint64_t offset, Bytes size) override;
 
  private:
-  HostMemory(Arena home, std::uint64_t pages, Arena io, Arena workspace, Arena spare)
+  HostMemory(Arena home, std::uint64_t pages, Bytes page, Arena io, Arena workspace, Arena spare)
       : home_(std::move(home)),
         pages_(pages),
+        page_(page),
         io_(std::move(io)),
         workspace_(std::move(workspace)),
         spare_(std::move(spare)) {}
-  std::byte* home(std::uint32_t page) const { return home_.data() + page * page_size.count; }
+  std::byte* home(std::uint32_t page) const { return home_.data() + page * page_.count; }
+  std::uint64_t run(std::span<const std::uint32_t> pages) const;
+  std::uint64_t move(std::byte* from, std::byte* to, std::uint64_t pages) const;
 
   Arena home_;  // where each page is while it is free; a page that is elsewhere leaves a hole nobody touches
   std::uint64_t pages_;
+  Bytes page_;
   Arena io_, workspace_, spare_;
 };
 

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <set>
 #include <span>
 #include <sstream>
 #include <string>
@@ -107,6 +108,65 @@ TEST(HostMemory, CopiesInAndOut) {
   EXPECT_EQ(memory.access(memory.workspace(0)), memory.workspace(0));
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory.io(0)) % 64, 0U);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory.workspace(0)) % 64, 0U);
+}
+
+// Small pages of which neighbours move together, wherever they were before.
+TEST(HostMemory, SmallPagesKeepTheirBytesInRandomRuns) {
+  constexpr Bytes small = kib(64);
+  constexpr std::uint64_t count = 256;
+  std::vector<std::string> notes;
+  auto made = HostMemory::make({.pages = count, .page = small, .io = kib(64), .workspace = kib(64)}, notes);
+  ASSERT_TRUE(made) << made.error().message;
+  HostMemory& memory = **made;
+  EXPECT_EQ(memory.page(), small);
+  struct Model {
+    WeightRange range;
+    std::vector<std::uint32_t> held;  // empty: it is not mapped
+    std::uint64_t tag = 0;
+  };
+  Random random(5);
+  std::vector<Model> models(24);
+  for (Model& model : models) {
+    const auto range = memory.reserve(1 + random.below(70));
+    ASSERT_TRUE(range);
+    model.range = *range;
+  }
+  std::set<std::uint32_t> free;
+  for (std::uint32_t i = 0; i < count; ++i) free.insert(i);
+  const auto words = [&](const Model& model) { return model.range.pages * small.count / 4096; };
+  for (int round = 0; round < 2000; ++round) {
+    Model& model = models[random.below(models.size())];
+    if (!model.held.empty()) {
+      for (std::uint64_t i = 0; i < words(model); ++i) {
+        std::uint64_t there = 0;
+        std::memcpy(&there, model.range.data + i * 4096, 8);
+        ASSERT_EQ(there, word_at(model.tag, i));
+      }
+      memory.unmap(model.range, model.held);
+      free.insert(model.held.begin(), model.held.end());
+      model.held.clear();
+    } else if (free.size() >= model.range.pages) {
+      // Neighbours mostly, now and then one from anywhere.
+      while (model.held.size() < model.range.pages) {
+        auto next = model.held.empty() || random.below(8) == 0
+                        ? free.lower_bound(static_cast<std::uint32_t>(random.below(count)))
+                        : free.lower_bound(model.held.back());
+        if (next == free.end()) next = free.begin();
+        model.held.push_back(*next);
+        free.erase(next);
+      }
+      ASSERT_TRUE(memory.map(model.range, model.held));
+      model.tag = static_cast<std::uint64_t>(round);
+      for (std::uint64_t i = 0; i < words(model); ++i) {
+        const std::uint64_t word = word_at(model.tag, i);
+        std::memcpy(model.range.data + i * 4096, &word, 8);
+      }
+    }
+  }
+  for (Model& model : models) {
+    if (!model.held.empty()) memory.unmap(model.range, model.held);
+    memory.release(model.range);
+  }
 }
 
 TEST(HostMemory, ATensorMaySpanScatteredPages) {
