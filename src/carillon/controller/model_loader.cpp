@@ -1,6 +1,7 @@
 #include "carillon/controller/model_loader.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <exception>
 #include <mutex>
@@ -402,7 +403,10 @@ Result<std::vector<schedule::BatchProfile>> seed_batches(const PreparedModel& mo
                                                          const Doing& doing, std::string& refused) {
   std::vector<schedule::BatchProfile> out;
   Duration per_row{0};  // of the last batch size
-  for (const int batch : model.compiled.front()->batch_sizes()) {
+  const std::span<const int> all = model.compiled.front()->batch_sizes();
+  const bool ends = options.ends_only && known == nullptr && all.size() > 2;
+  const std::array<int, 2> both{all.front(), all.back()};
+  for (const int batch : ends ? std::span<const int>(both) : all) {
     Duration exec{0};
     if (known != nullptr)
       for (const profile::BatchTimes& times : *known)
@@ -420,6 +424,13 @@ Result<std::vector<schedule::BatchProfile>> seed_batches(const PreparedModel& mo
     }
     per_row = exec / batch;
     out.push_back({batch, exec});
+  }
+  if (ends) {
+    const schedule::BatchProfile least = out.front(), most = out.back();
+    out.clear();
+    for (const int batch : all)
+      out.push_back({batch, least.exec + (most.exec - least.exec) * (batch - least.batch) /
+                                             (most.batch - least.batch)});
   }
   return out;
 }
@@ -467,6 +478,18 @@ Result<PreparedModel> make_model(const repository::RepositoryEntry& entry,
   return out;
 }
 
+namespace {
+
+// Beside normal requests. Other clients' keys may make any request real-time, but seldom do.
+std::vector<Class> expected_of(const repository::ModelConfig& config) {
+  std::vector<Class> out;
+  if (config.model_class == "best_effort") out.push_back(Class::best_effort);
+  if (config.model_class == "real_time" || config.real_time_requests) out.push_back(Class::real_time);
+  return out;
+}
+
+}  // namespace
+
 Result<> register_model(PreparedModel& model, std::span<const LoadTarget> targets, ModelId id) {
   CARILLON_ASSERT(std::ranges::all_of(targets, [&](const LoadTarget& each) {
     return each.worker->page() == targets.front().worker->page();
@@ -493,9 +516,13 @@ Result<> register_model(PreparedModel& model, std::span<const LoadTarget> target
   }
   for (std::size_t i = 0; i < targets.size(); ++i) {
     compiled[i] = with_sizes(compiled[i], sizes);
-    if (auto added = targets[i].worker->add_model(id, compiled[i]); !added) {
+    Result<> added = targets[i].worker->add_model(id, compiled[i]);
+    const bool taken = added.has_value();
+    for (const Class cls : expected_of(model.config))
+      if (added) added = targets[i].worker->expect(id, cls);
+    if (!added) {
       // Those that took it give it back: `id` is to be free on all of them.
-      for (std::size_t j = i; j-- > 0;) targets[j].worker->take_back(id);
+      for (std::size_t j = taken ? i + 1 : i; j-- > 0;) targets[j].worker->take_back(id);
       return std::unexpected(added.error());
     }
   }

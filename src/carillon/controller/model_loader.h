@@ -41,7 +41,7 @@ struct PreparedModel {
   ModelId id;
   repository::ModelConfig config;  // complete; batch_sizes are those that fit all workers
   std::vector<std::shared_ptr<const engine::CompiledModel>> compiled;  // for each of the targets
-  Bytes page = page_size;  // the workers' pages
+  Bytes page = page_size;                                              // the workers' pages
   std::optional<std::size_t> other;  // which of the targets' others runs it; nothing: their first
   // Why another runs it: "openvino 2026.4.1 runs it: <what the first could not>"; empty where the first does.
   std::string other_engine;
@@ -103,6 +103,9 @@ struct SeedOptions {
   // The workers serve: models are measured beside them, on threads and memory of their own (measure_aside.h),
   // and the least of the times counts, as whatever else runs makes them longer.
   bool aside = false;
+  // Only the smallest and the largest batch are measured: those between take what a line through both says.
+  // Runs show what they take.
+  bool ends_only = false;
 };
 
 // What the scheduler is told of a model at first: from the profile, or measured on `worker`, which must not

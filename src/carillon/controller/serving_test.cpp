@@ -639,6 +639,34 @@ TEST_F(PrepareModel, DevicesServeTheBatchSizesThatAllOfThemHave) {
   }
 }
 
+// What takes a millisecond a row, and one more.
+class RowsWatch final : public Stopwatch {
+ public:
+  Result<std::vector<Duration>> exec(int batch, int repeats, std::int64_t, std::string*) override {
+    asked.insert(batch);
+    return std::vector<Duration>(static_cast<std::size_t>(repeats), std::chrono::milliseconds{1 + batch});
+  }
+  Result<std::vector<Duration>> load(int) override { return std::vector<Duration>{1us}; }
+  std::set<int> asked;
+};
+
+TEST_F(PrepareModel, BatchesBetweenTheSmallestAndTheLargestLieOnALine) {
+  const auto worker = make_worker();
+  ASSERT_TRUE(worker);
+  const LoadTarget target{.engine = engine.get(), .worker = worker->get()};
+  const auto prepared = prepare(0, {&target, 1});
+  ASSERT_TRUE(prepared) << prepared.error().message;
+  RowsWatch watch;
+  std::vector<std::string> notes;
+  const auto info = seed_profile(
+      *prepared, 1, watch, {.repeats = 2, .ends_only = true}, [](const std::string&) {}, notes);
+  ASSERT_TRUE(info) << info.error().message;
+  EXPECT_THAT(watch.asked, ElementsAre(1, 16));
+  ASSERT_EQ(info->batches.size(), 5U);
+  for (const schedule::BatchProfile& each : info->batches)
+    EXPECT_EQ(each.exec, std::chrono::milliseconds{1 + each.batch});
+}
+
 TEST_F(PrepareModel, DevicesWithoutABatchSizeInCommonAreNamed) {
   LeavingOut odd({1, 4, 16}), even({2, 8});
   const auto one = make_worker(), other = make_worker();

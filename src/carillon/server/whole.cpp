@@ -47,10 +47,11 @@ Result<> WholeServer::start() {
     workers.push_back(std::move(*worker));
   }
 
-  controller::LoaderOptions loading{.seeds = {.profile = options.profile, .aside = true},
-                                    .reading = options.reading,
-                                    .makers = std::max(1, usable_processors() - 1),
-                                    .note = options.warn};
+  controller::LoaderOptions loading{
+      .seeds = {.profile = options.profile, .repeats = 3, .aside = true, .ends_only = true},
+      .reading = options.reading,
+      .makers = std::max(1, usable_processors() - 1),
+      .note = options.warn};
   loading.progress = [this](const controller::LoadProgress& progress) {
     const auto& tell = progress.failed ? options_.tell : options_.tell_step;
     if (tell)

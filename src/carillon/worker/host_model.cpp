@@ -145,11 +145,12 @@ void HostModel::sweep() {
   std::erase(leaving, nullptr);
 }
 
-Result<> make_states(std::vector<PlanLayout>& layouts, std::span<const RunPlace> streams,
+Result<> make_states(std::vector<PlanLayout>& layouts, std::span<const RunPlace> streams, StreamSet wanted,
                      const std::byte* weights) {
   for (PlanLayout& layout : layouts)
     for (std::size_t s = 0; s < layout.pointers.size(); ++s) {
       auto& state = layout.pointers[s].state;
+      if (state != nullptr || (wanted >> s & 1U) == 0) continue;
       state = layout.plan->make_state(streams[s].team);
       if (state == nullptr) continue;
       if (auto prepared = layout.plan->prepare(*state, streams[s].workspace, weights); !prepared)

@@ -42,7 +42,7 @@ struct PlanLayout {
   struct Pointers {
     std::vector<const std::byte*> inputs;
     std::vector<std::byte*> outputs;
-    std::unique_ptr<engine::RunState> state;  // from make_states() on
+    std::unique_ptr<engine::RunState> state;  // from make_states() on, or the first run there
   };
   std::vector<Pointers> pointers;
 };
@@ -63,8 +63,10 @@ struct RunPlace {
   engine::Team* team = nullptr;    // nullptr: the stream has none
   std::byte* workspace = nullptr;  // of most of its runs
 };
-// Makes what runs of these plans keep, for each stream.
-Result<> make_states(std::vector<PlanLayout>& layouts, std::span<const RunPlace> streams,
+// Which streams: bit i is stream i.
+using StreamSet = std::uint64_t;
+// Makes what runs of these plans keep in these of the streams, where it is not there.
+Result<> make_states(std::vector<PlanLayout>& layouts, std::span<const RunPlace> streams, StreamSet wanted,
                      const std::byte* weights);
 
 // Plans of an open model at further extents. Actions that use them hold them.
@@ -79,6 +81,7 @@ struct HostModel {
   std::shared_ptr<const engine::CompiledModel> compiled;
   std::vector<PlanLayout> layouts;  // of an open model: at its reference
   engine::WeightRange range;
+  StreamSet streams = 0;  // whose states are there before the first run; of who adds models
   std::atomic<bool> gone{false};
   mutable std::mutex sizes_mutex;
   std::vector<std::shared_ptr<SizedPlans>> sizes;    // under it

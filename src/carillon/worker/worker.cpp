@@ -104,6 +104,7 @@ class WorkerImpl final : public Worker, private Measuring::Subject {
   static Bytes workspace_of(const Options& options);
 
   Result<> add_model(ModelId id, std::shared_ptr<const engine::CompiledModel> model) override;
+  Result<> expect(ModelId id, Class cls) override;
   void take_back(ModelId id) override;
   Result<AddedSize> add_size(ModelId id, std::int64_t size, std::span<const std::int64_t> extents,
                              std::span<const int> batches) override;
@@ -219,6 +220,7 @@ class WorkerImpl final : public Worker, private Measuring::Subject {
   }
   Result<> enough_pages(const engine::CompiledModel& model) const;
   std::vector<RunPlace> run_places() const;
+  StreamSet streams_of(Class cls) const;
   Result<> prepare_workspace(std::span<const PlanLayout> layouts);
   template <typename Action>
   bool submit_load(const Action& action);
@@ -667,7 +669,8 @@ Result<> WorkerImpl::add_model(ModelId id, std::shared_ptr<const engine::Compile
   auto range = memory_->reserve(pages_for(model->weights(), page()));
   if (!range) return in_context(context, range.error());
 
-  if (auto made = make_states(*layouts, run_places(), range->data); !made) {
+  const StreamSet streams = streams_of(Class::normal);
+  if (auto made = make_states(*layouts, run_places(), streams, range->data); !made) {
     memory_->release(*range);
     return in_context(context, made.error());
   }
@@ -676,12 +679,30 @@ Result<> WorkerImpl::add_model(ModelId id, std::shared_ptr<const engine::Compile
   host.compiled = std::move(model);
   host.layouts = std::move(*layouts);
   host.range = *range;
+  host.streams = streams;
   {
     const std::lock_guard core(mutex_);
     core_.add_model(id, host.range.pages);
   }
   model_count_.store(count + 1, std::memory_order_release);
   return {};
+}
+
+// Whose states make a request of the class run at once. Those of a device's own streams are all made, as
+// they are made with the device at rest (graphs are captured).
+StreamSet WorkerImpl::streams_of(Class cls) const {
+  StreamSet out = 0;
+  for (std::size_t i = 0; i < execs_.size(); ++i)
+    if (execs_.size() == 1 || execs_[i]->on_device || execs_[i]->cls == cls) out |= StreamSet{1} << i;
+  return out;
+}
+
+Result<> WorkerImpl::expect(ModelId id, Class cls) {
+  const std::lock_guard lock(adding_);
+  HostModel* const host = find(id);
+  CARILLON_ASSERT(host != nullptr);
+  host->streams |= streams_of(cls);
+  return make_states(host->layouts, run_places(), host->streams, host->range.data);
 }
 
 // The first run of a stream is where its workspace begins, and so is each that no other waits beside.
@@ -722,6 +743,7 @@ void WorkerImpl::take_back(ModelId id) {
   host.range = {};
   host.layouts.clear();
   host.compiled.reset();
+  host.streams = 0;
 }
 
 Result<Worker::AddedSize> WorkerImpl::add_size(ModelId id, std::int64_t size,
@@ -737,7 +759,7 @@ Result<Worker::AddedSize> WorkerImpl::add_size(ModelId id, std::int64_t size,
   if (!layouts) return std::unexpected(layouts.error());
   if (auto room = prepare_workspace(*layouts); !room) return std::unexpected(room.error());
   auto added = std::make_shared<SizedPlans>(size, std::move(plans), std::move(*layouts));
-  if (auto made = make_states(added->layouts, run_places(), host->range.data); !made)
+  if (auto made = make_states(added->layouts, run_places(), host->streams, host->range.data); !made)
     return std::unexpected(made.error());
   const engine::Plan& first = *added->plans.front();
   AddedSize out{.outputs = {}, .effort = first.effort(), .memory = {}};
@@ -1048,6 +1070,7 @@ TimePoint WorkerImpl::committed(Exec& exec, TimePoint end) {
 engine::Binding WorkerImpl::bind(const Exec& exec, const HostModel& host, PlanLayout& layout,
                                  std::uint64_t io, std::uint64_t workspace, graph::Faults& faults) const {
   PlanLayout::Pointers& pointers = layout.pointers[exec.index];
+  if (pointers.state == nullptr) pointers.state = layout.plan->make_state(exec.team.get());
   for (std::size_t i = 0; i < layout.inputs.size(); ++i)
     pointers.inputs[i] = memory_->io(io) + layout.inputs[i].offset;
   for (std::size_t i = 0; i < layout.outputs.size(); ++i)

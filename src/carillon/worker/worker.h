@@ -132,8 +132,8 @@ struct Options {
 // One thread a kind of work: LOAD, INPUT, EXEC (the stream's), OUTPUT. LOAD maps free pages to the
 // model's contiguous address range and copies the weights there; it fails with no_memory where pages lack.
 // INFER runs INPUT on receipt (I/O cache, gather of the rows), EXEC in its window, OUTPUT at once after it;
-// of a model without weights at any time, LOAD or not. Serving an action allocates nothing, and no lock is
-// held while kernels or copies run.
+// of a model without weights at any time, LOAD or not. Serving an action allocates nothing, but for the first
+// run of a plan for a class that expect() did not name. No lock is held while kernels or copies run.
 //
 // An action that makes no sense (unknown model, LOAD of a loaded one, a batch without a plan, rows that do
 // not match the model) is answered `failed` and says why.
@@ -163,6 +163,9 @@ class Worker {
   // it serves others. Errors: more pages than the cache has, more workspace or I/O than there is: says how
   // much is needed and there.
   virtual Result<> add_model(ModelId id, std::shared_ptr<const engine::CompiledModel> model) = 0;
+  // Requests of this class are to be expected for a model that was just added: its first run in their stream
+  // needs no memory, nor longer than others. What normal ones need is there. Errors as add_model().
+  virtual Result<> expect(ModelId /*id*/, Class /*cls*/) { return {}; }
   // Forgets the model that was added last, of which no action was ever submitted: its id is free again. From
   // the thread that adds models.
   virtual void take_back(ModelId /*id*/) {}

@@ -926,7 +926,7 @@ TEST_P(WorkerTest, RefusesModelsThatDoNotFit) {
     const char* want;  // a part of the text
   } rows[] = {
       {1, {}, "the next is 0"},
-      {0, {.weights = 5 * page_size.count}, "need 5 pages of 16 MiB, and the page cache has 4"},
+      {0, {.weights = 5 * page_size.count}, "need 5 pages of 16.0 MiB, and the page cache has 4"},
       {0,
        {.batches = {1, 2}, .workspace = kib(65)},
        "batch 1 needs 65.0 KiB of workspace, and the worker has 64.0"},
@@ -979,7 +979,7 @@ TEST_P(WorkerTest, GoesOnWithoutWhatItCannotHave) {
   start(options);
   const auto& notes = worker_->notes();
   EXPECT_TRUE(std::ranges::any_of(notes, [](const std::string& note) {
-    return note.find("whole pages of 16 MiB") != std::string::npos;
+    return note.find("whole pages of 16.0 MiB") != std::string::npos;
   }));
   const ModelId model = add({});
   EXPECT_EQ(load(model).status, ActionStatus::success);
