@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""200 small models, room for 20: all answer, models come and go, nothing is lost. Cold and warm latency.
+"""200 small models, room for 40: all answer, models come and go, nothing is lost. Cold and warm latency.
 
-Each model takes one 16 MiB page of the cache, which has 20. First each model once, in order (every request cold), then
-20 models again and again (warm), then Poisson arrivals over all 200.
+Each model takes one page of 512 KiB of the cache, which has 40. First each model once, in order (every request cold), then
+40 models again and again (warm), then Poisson arrivals over all 200.
 
-    python bench/many_models.py [--models 200] [--room 20] [--seconds 20]
+    python bench/many_models.py [--models 200] [--room 40] [--seconds 20]
 """
 import argparse
 import pathlib
@@ -22,7 +22,7 @@ def percentile(values, q):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=int, default=200)
-    parser.add_argument("--room", type=int, default=20)
+    parser.add_argument("--room", type=int, default=40)
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--rate", type=float, default=200, help="requests a second over all models, in the last part")
     parser.add_argument("--repository", default=str(harness.ROOT / "build/samples"))
@@ -35,7 +35,7 @@ def main():
             shutil.copytree(source, pathlib.Path(folder) / name)
             config = pathlib.Path(folder) / name / "config.pbtxt"
             config.write_text(config.read_text().replace('"tiny_cnn"', f'"{name}"'))
-        with harness.Server(folder, "--page-cache", f"{16 * args.room} MiB") as server:
+        with harness.Server(folder, "--page-cache", f"{512 * args.room} KiB") as server:
             cold = warm = mixed = None
             latencies = {"cold": [], "warm": []}
             failures = 0

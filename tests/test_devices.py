@@ -73,7 +73,7 @@ def test_one_request_at_a_time_needs_few_of_eight_devices(program, tiny_models, 
     with serving(program, tiny_models, tmp_path / "server.log", *emulated(profile, 8), "--scheduler", scheduler) as server:
         infer(server, 5)
         assert by_device(server, "carillon_device_up") == [1] * 8
-        assert by_device(server, "carillon_device_pages") == [16] * 8
+        assert by_device(server, "carillon_device_pages") == [512] * 8  # 256 MiB in pages of 512 KiB
         before = by_device(server, "carillon_device_executions_total")
         infer(server, 40)
         after = by_device(server, "carillon_device_executions_total")

@@ -19,7 +19,7 @@ void add_memory_options(CLI::App& command, server::DeviceArguments& arguments) {
       ->capture_default_str();
   command.add_option(
       "--page-cache", arguments.page_cache,
-      "Memory of each device for weights, in pages of 16 MiB (default 2 GiB; of a CPU at most half of "
+      "Memory of each device for weights, at least 16MiB (default 2 GiB; of a CPU at most half of "
       "the available memory)");
   command.add_option(
       "--io-cache", arguments.io_cache,

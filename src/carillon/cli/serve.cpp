@@ -20,6 +20,7 @@
 #include <CLI/CLI.hpp>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include "carillon/base/clock.h"
@@ -344,6 +345,7 @@ class Loading {
   // `done` hears on that thread what became of it. What it uses, and `whole`, outlive this.
   Loading(server::WholeServer& whole, std::function<void(Result<>)> done)
       : whole_(whole), thread_([this, done = std::move(done)] {
+          pthread_setname_np(pthread_self(), "carillon-first");
           done(whole_.load());
           over_.set_value();
         }) {}
