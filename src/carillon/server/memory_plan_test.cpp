@@ -1,0 +1,196 @@
+#include "carillon/server/memory_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "carillon/base/random.h"
+
+namespace carillon::server {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// A CPU of two cores: streams for normal and real-time requests, and two for best effort.
+constexpr HostShare cpu{.caches = 1, .tensors = 1, .streams = 4};
+constexpr HostShare gpu{.tensors = 1};
+
+MemoryWanted wanted(Bytes bound) {
+  return {.bound = bound, .named = "--memory " + std::to_string(bound.count >> 20) + "MiB", .cores = 2, .devices = {cpu}};
+}
+
+Bytes sum_of(const MemoryPlan& plan) {
+  return plan.libraries + plan.page_caches + plan.io_caches + plan.workspaces + plan.sizes + plan.inflight +
+         plan.grpc + plan.models;
+}
+
+TEST(MemoryPlan, LargeMachinesHaveWhatIsUsual) {
+  const auto plan = plan_memory(wanted(gib(64)));
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_EQ(plan->page_cache, gib(2));
+  EXPECT_EQ(plan->io_cache, mib(256));
+  EXPECT_EQ(plan->workspace, mib(512));
+  EXPECT_EQ(plan->inflight, gib(1));
+  EXPECT_EQ(plan->body, mib(256));
+  EXPECT_EQ(plan->grpc, mib(512 + 64));
+  EXPECT_EQ(sum_of(*plan), gib(64));
+  EXPECT_GT(plan->models, gib(50));
+}
+
+TEST(MemoryPlan, ASmallBoundServesASmallModel) {
+  const auto plan = plan_memory(wanted(mib(256)));
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_GE(plan->page_cache, page_size);
+  EXPECT_GE(plan->io_cache, mib(2));
+  EXPECT_GE(plan->workspace, mib(2));
+  EXPECT_GE(plan->inflight, least_inflight);
+  EXPECT_GE(plan->models, mib(16));
+  EXPECT_EQ(sum_of(*plan), mib(256));
+}
+
+TEST(MemoryPlan, WhatIsGivenStays) {
+  MemoryWanted given = wanted(gib(1));
+  given.page_cache = mib(64);
+  given.io_cache = mib(16);
+  given.workspace = mib(32);
+  given.sizes = mib(10);
+  given.inflight = mib(100);
+  const auto plan = plan_memory(given);
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_EQ(plan->page_cache, mib(64));
+  EXPECT_EQ(plan->io_cache, mib(16));
+  EXPECT_EQ(plan->workspaces, mib(128));
+  EXPECT_EQ(plan->sizes, mib(10));
+  EXPECT_EQ(plan->inflight, mib(100));
+  EXPECT_EQ(plan->body, mib(50));
+  EXPECT_EQ(plan->grpc, mib(50 + 64));
+  EXPECT_EQ(plan->models, gib(1) - mib(136 + 64 + 16 + 128 + 10 + 100 + 114));
+}
+
+TEST(MemoryPlan, NamesEachPartThatIsTooMuch) {
+  MemoryWanted given = wanted(mib(512));
+  given.page_cache = mib(300);
+  given.workspace = mib(100);
+  const auto plan = plan_memory(given);
+  ASSERT_FALSE(plan);
+  EXPECT_EQ(plan.error().code, ErrorCode::resource_exhausted);
+  EXPECT_THAT(plan.error().message,
+              AllOf(HasSubstr("--memory 512MiB is too small: at least 888MiB"), HasSubstr("libraries and threads 136.0 MiB"),
+                    HasSubstr("--page-cache 300.0 MiB"), HasSubstr("--io-cache at least 2.0 MiB"),
+                    HasSubstr("--workspace 400.0 MiB (4 of 100.0 MiB)"), HasSubstr("--inflight-limit"),
+                    HasSubstr("models at least 8.0 MiB")));
+}
+
+TEST(MemoryPlan, TooLittleIsRefusedWithWhatWouldDo) {
+  const auto plan = plan_memory(wanted(mib(64)));
+  ASSERT_FALSE(plan);
+  EXPECT_THAT(plan.error().message, HasSubstr("--memory 64MiB is too small: at least 212MiB"));
+  EXPECT_TRUE(plan_memory(wanted(mib(212))));
+  EXPECT_FALSE(plan_memory(wanted(mib(211))));
+}
+
+TEST(MemoryPlan, ABodyThatIsGivenHasRoom) {
+  MemoryWanted given = wanted(gib(2));
+  given.body = mib(300);
+  const auto plan = plan_memory(given);
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_GE(plan->inflight, mib(300));
+  EXPECT_EQ(plan->body, mib(300));
+  EXPECT_GE(plan->grpc, mib(300));
+  given.inflight = mib(200);
+  const auto never = plan_memory(given);
+  ASSERT_FALSE(never);
+  EXPECT_EQ(never.error().code, ErrorCode::invalid_argument);
+  EXPECT_THAT(never.error().message, HasSubstr("could never be read"));
+}
+
+TEST(MemoryPlan, GpusHaveAMirrorOfTheirTensorsHere) {
+  MemoryWanted given = wanted(gib(4));
+  given.devices = {gpu, gpu, gpu};
+  given.page_cache = gib(60);  // of each GPU's own memory
+  given.workspace = gib(1);
+  given.io_cache = mib(512);
+  const auto plan = plan_memory(given);
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_EQ(plan->io_caches, mib(3 * 512));
+  EXPECT_EQ(plan->page_caches, Bytes{});
+  EXPECT_EQ(plan->workspaces, Bytes{});
+}
+
+TEST(MemoryPlan, WithoutRequestsThereIsNoRoomForThem) {
+  MemoryWanted given = wanted(gib(1));
+  given.serves = false;
+  const auto plan = plan_memory(given);
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_EQ(plan->inflight + plan->grpc + plan->sizes, Bytes{});
+  EXPECT_GT(plan->page_cache, mib(400));
+}
+
+TEST(MemoryPlan, ModelsThatAreKnownHaveRoom) {
+  MemoryWanted given = wanted(mib(512));
+  given.largest_weights = mib(100);
+  given.largest_model = mib(150);
+  given.all_weights = mib(100);
+  const auto plan = plan_memory(given);
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_EQ(plan->page_cache, mib(112));
+  EXPECT_GE(plan->models, mib(150));
+  // Where they cannot fit, they change nothing.
+  given.largest_model = given.largest_weights = gib(10);
+  given.all_weights = {};
+  const auto little = plan_memory(given), plain = plan_memory(wanted(mib(512)));
+  ASSERT_TRUE(little && plain);
+  EXPECT_EQ(little->page_cache, plain->page_cache);
+  EXPECT_EQ(little->models, plain->models);
+}
+
+TEST(MemoryPlan, TellsTheBoundThatWouldDo) {
+  const MemoryWanted given = wanted(mib(256));
+  const Bytes least = least_bound(given, mib(200), mib(100));
+  EXPECT_GT(least, mib(136 + 200 + 112));
+  EXPECT_LT(least, mib(136 + 200 + 112 + 64));
+  MemoryWanted more = given;
+  more.bound = least;
+  more.largest_model = mib(200);
+  more.largest_weights = mib(100);
+  const auto plan = plan_memory(more);
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_GE(plan->models, mib(200));
+  EXPECT_GE(plan->page_cache, mib(100));
+}
+
+TEST(MemoryPlan, PartsAreNeverMoreThanTheBound) {
+  Random random(7);
+  const auto maybe = [&](std::uint64_t most) {
+    return random.below(2) == 0 ? std::optional<Bytes>() : std::optional(Bytes{random.below(most)});
+  };
+  int made = 0;
+  for (int i = 0; i < 3000; ++i) {
+    MemoryWanted given = wanted(Bytes{random.below(gib(4).count)});
+    given.cores = 1 + static_cast<unsigned>(random.below(64));
+    given.devices = {HostShare{.caches = static_cast<unsigned>(random.below(2)),
+                               .tensors = static_cast<unsigned>(random.below(3)),
+                               .streams = static_cast<unsigned>(random.below(10))}};
+    given.page_cache = maybe(gib(1).count);
+    given.io_cache = maybe(gib(1).count);
+    given.workspace = maybe(mib(100).count);
+    given.sizes = maybe(mib(100).count);
+    given.inflight = maybe(gib(1).count);
+    given.largest_weights = Bytes{random.below(gib(1).count)};
+    given.largest_model = Bytes{random.below(gib(1).count)};
+    const auto plan = plan_memory(given);
+    if (!plan) continue;
+    ++made;
+    EXPECT_EQ(sum_of(*plan), given.bound);
+    if (given.inflight) {
+      EXPECT_EQ(plan->inflight, *given.inflight);
+    }
+    if (given.page_cache) {
+      EXPECT_EQ(plan->page_cache, *given.page_cache);
+    }
+  }
+  EXPECT_GT(made, 300);
+}
+
+}  // namespace
+}  // namespace carillon::server
