@@ -6,13 +6,13 @@
 namespace carillon {
 namespace {
 
-void add(MemoryAccount::Taken& to, const MemoryAccount::Taken& more) {
+void add(ModelMemory& to, const ModelMemory& more) {
   to.plans = to.plans + more.plans;
   to.weights = to.weights + more.weights;
   to.processes = to.processes + more.processes;
 }
 
-void subtract(MemoryAccount::Taken& from, const MemoryAccount::Taken& less) {
+void subtract(ModelMemory& from, const ModelMemory& less) {
   from.plans = from.plans - less.plans;
   from.weights = from.weights - less.weights;
   from.processes = from.processes - less.processes;
@@ -93,7 +93,7 @@ Result<> MemoryAccount::Charge::expect(const Need& need) {
   return {};
 }
 
-Result<> MemoryAccount::Charge::settle(const Taken& taken) {
+Result<> MemoryAccount::Charge::settle(const ModelMemory& taken) {
   const std::lock_guard lock(account_->mutex_);
   account_->loading_ = account_->loading_ - expected_;
   expected_ = {};

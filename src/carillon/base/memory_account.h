@@ -17,9 +17,18 @@ namespace carillon {
 // "97MiB": rounded up, as an option takes it.
 std::string whole_mib(Bytes size);
 
+// What a model has of the host's memory, beside devices' caches.
+struct ModelMemory {
+  Bytes plans;      // and what they are made of
+  Bytes weights;    // that no store keeps, or that a device copies from
+  Bytes processes;  // of other engines
+
+  Bytes sum() const { return plans + weights + processes; }
+};
+
 // What models may take of a bound of memory beside its fixed parts, and what they take. From any thread.
 //
-//   auto charge = account->take("resnet50", {.memory = estimate});     // before it is tried: the error names the bound
+//   auto charge = account->take("resnet50", {.memory = mib(200)});     // before it is tried: the error names the bound
 //   ... read, compile ...
 //   if (auto fits = charge->settle({.plans = mib(12)}); !fits) ...  // what it really takes
 //
@@ -39,14 +48,6 @@ class MemoryAccount : public std::enable_shared_from_this<MemoryAccount> {
     Bytes memory;
     Bytes weights{};
   };
-  // What a model has of the host's memory.
-  struct Taken {
-    Bytes plans;      // and what they are made of
-    Bytes weights;    // that no store keeps, or that a device copies from
-    Bytes processes;  // of other engines
-    Bytes sum() const { return plans + weights + processes; }
-  };
-
   class Charge {
    public:
     Charge(Charge&& other) noexcept;
@@ -56,7 +57,7 @@ class MemoryAccount : public std::enable_shared_from_this<MemoryAccount> {
     // there is not so much; the charge stays as it was.
     Result<> expect(const Need& need);
     // What the model takes, now that it is made. The error is as of take(), and the charge stays.
-    Result<> settle(const Taken& taken);
+    Result<> settle(const ModelMemory& taken);
     Bytes size() const { return has_.sum() + expected_; }
 
    private:
@@ -65,7 +66,7 @@ class MemoryAccount : public std::enable_shared_from_this<MemoryAccount> {
     std::shared_ptr<MemoryAccount> account_;
     std::string model_;
     Bytes expected_;  // under the account's mutex, as is what follows
-    Taken has_;
+    ModelMemory has_;
   };
 
   static std::shared_ptr<MemoryAccount> make(Options options);
@@ -80,7 +81,7 @@ class MemoryAccount : public std::enable_shared_from_this<MemoryAccount> {
 
   struct Counts {
     Bytes models;   // what they may take, now
-    Taken taken;    // by models that are made
+    ModelMemory taken;    // by models that are made
     Bytes loading;  // that is kept for those that are being made
   };
   Counts counts() const;
@@ -93,7 +94,7 @@ class MemoryAccount : public std::enable_shared_from_this<MemoryAccount> {
 
   const Options options_;
   mutable std::mutex mutex_;
-  Taken taken_;
+  ModelMemory taken_;
   Bytes loading_;
   Bytes shrunk_;
 };

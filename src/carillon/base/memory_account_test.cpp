@@ -16,8 +16,8 @@ std::shared_ptr<MemoryAccount> account_of(Bytes models) {
   return MemoryAccount::make({.models = models,
                               .bound = "--memory 64MiB",
                               .weights = mib(32),
-                              .least = [](Bytes models, Bytes weights) {
-                                return mib(32) + models + weights;
+                              .least = [](Bytes all, Bytes weights) {
+                                return mib(32) + all + weights;
                               }});
 }
 

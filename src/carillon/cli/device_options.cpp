@@ -19,16 +19,16 @@ void add_memory_options(CLI::App& command, server::DeviceArguments& arguments) {
       ->capture_default_str();
   command.add_option(
       "--page-cache", arguments.page_cache,
-      "Memory of each device for weights, at least 16MiB (default 2 GiB; of a CPU at most half of "
-      "the available memory)");
+      "Memory of each device for weights, at least 16MiB (default 2 GiB, or less where the memory "
+      "is little: 'serve --memory'; of a GPU three quarters of what is free there)");
   command.add_option(
       "--io-cache", arguments.io_cache,
-      "Memory of each device for inputs and outputs (default 256 MiB; of a CPU at most a sixteenth of "
-      "the available memory)");
+      "Memory of each device for inputs and outputs (default 256 MiB, or less where the memory is "
+      "little)");
   command.add_option(
       "--workspace", arguments.workspace,
-      "Memory of each stream of a device for what kernels hand on (default 512 MiB; of a CPU all "
-      "streams' are at most an eighth of the available memory)");
+      "Memory of each stream of a device for what kernels hand on (default 512 MiB, or less "
+      "where the memory is little)");
   static const std::map<std::string, bool> places{{"apart", true}, {"inside", false}};
   command
       .add_option(

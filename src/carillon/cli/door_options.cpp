@@ -54,26 +54,17 @@ void add_door_options(CLI::App& command, DoorArguments& arguments) {
       "--inflight-limit", arguments.inflight_limit,
       "How much the bodies of all requests in flight may have together, HTTP and gRPC, with what they take "
       "while they are read, and the answers that clients have not taken; beyond it requests are refused with "
-      "503 or RESOURCE_EXHAUSTED. An eighth is kept for small ones (default 1 GiB, or half of what the "
-      "memory limit leaves beside the caches where that is less)");
+      "503 or RESOURCE_EXHAUSTED. An eighth is kept for small ones (default 1 GiB, or less where --memory is "
+      "little)");
   add_keepalive_options(command, arguments.keepalive);
 }
 
-Result<DoorLimits> door_limits(const DoorArguments& arguments, Bytes left) {
+Result<GivenDoorSizes> given_door_sizes(const DoorArguments& arguments) {
   const auto body = size_of("--body-limit", arguments.body_limit);
   if (!body) return std::unexpected(body.error());
   const auto inflight = size_of("--inflight-limit", arguments.inflight_limit);
   if (!inflight) return std::unexpected(inflight.error());
-  DoorLimits limits;
-  limits.inflight =
-      inflight->value_or(std::clamp(Bytes{left.count / 2}, least_inflight, largest_door_limits.inflight));
-  // Who wants large bodies gets room for one.
-  if (!*inflight && *body) limits.inflight = std::max(limits.inflight, **body);
-  limits.body = body->value_or(std::min(largest_door_limits.body, Bytes{limits.inflight.count / 2}));
-  if (limits.inflight < limits.body)
-    return invalid("--inflight-limit is " + to_text(limits.inflight) + ", less than --body-limit, " +
-                   to_text(limits.body) + ": such a body could never be read");
-  return limits;
+  return GivenDoorSizes{.body = *body, .inflight = *inflight};
 }
 
 }  // namespace carillon::cli

@@ -9,39 +9,18 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(DoorLimits, FollowTheMemoryThatIsLeft) {
-  const struct {
-    Bytes left, body, inflight;
-  } rows[] = {
-      {gib(64), mib(256), gib(1)}, {gib(3), mib(256), gib(1)}, {mib(400), mib(100), mib(200)},
-      {mib(32), mib(8), mib(16)},  {mib(10), mib(8), mib(16)}, {Bytes{0}, mib(8), mib(16)},
-  };
-  for (const auto& [left, body, inflight] : rows) {
-    const auto limits = door_limits({}, left);
-    ASSERT_TRUE(limits) << limits.error().message;
-    EXPECT_EQ(limits->inflight, inflight) << to_text(left);
-    EXPECT_EQ(limits->body, body) << to_text(left);
-  }
-}
-
-TEST(DoorLimits, AreAsTheyAreGiven) {
-  const auto both = door_limits({.body_limit = "300MiB", .inflight_limit = "2GiB"}, mib(100));
+TEST(DoorSizes, AreAsTheyAreGiven) {
+  const auto none = given_door_sizes({});
+  ASSERT_TRUE(none);
+  EXPECT_FALSE(none->body || none->inflight);
+  const auto both = given_door_sizes({.body_limit = "300MiB", .inflight_limit = "2GiB"});
   ASSERT_TRUE(both);
   EXPECT_EQ(both->body, mib(300));
   EXPECT_EQ(both->inflight, gib(2));
-  const auto large_body = door_limits({.body_limit = "300MiB"}, mib(300));
-  ASSERT_TRUE(large_body);
-  EXPECT_EQ(large_body->inflight, mib(300));
-  const auto little = door_limits({.inflight_limit = "64MiB"}, gib(8));
-  ASSERT_TRUE(little);
-  EXPECT_EQ(little->body, mib(32));
 }
 
-TEST(DoorLimits, SayWhatIsWrong) {
-  const auto reversed = door_limits({.body_limit = "2GiB", .inflight_limit = "1GiB"}, gib(8));
-  ASSERT_FALSE(reversed);
-  EXPECT_THAT(reversed.error().message, HasSubstr("could never be read"));
-  const auto nonsense = door_limits({.body_limit = "many"}, gib(8));
+TEST(DoorSizes, SayWhatIsWrong) {
+  const auto nonsense = given_door_sizes({.body_limit = "many"});
   ASSERT_FALSE(nonsense);
   EXPECT_THAT(nonsense.error().message, HasSubstr("--body-limit"));
 }

@@ -4,6 +4,7 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
+#include <expected>
 #include <filesystem>
 #include <functional>
 #include <future>
@@ -24,25 +25,27 @@
 #include <unistd.h>
 
 #include "carillon/base/clock.h"
-#include "carillon/base/memory_limit.h"
+#include "carillon/base/memory_account.h"
 #include "carillon/base/processors.h"
+#include "carillon/base/resident_memory.h"
 #include "carillon/cli/commands.h"
 #include "carillon/cli/device_options.h"
 #include "carillon/cli/door_options.h"
 #include "carillon/cli/headroom.h"
+#include "carillon/cli/memory_bound.h"
 #include "carillon/cli/preempt_option.h"
 #include "carillon/cli/safety_options.h"
 #include "carillon/cli/service_manager.h"
 #include "carillon/cli/signals.h"
 #include "carillon/cli/train.h"
 #include "carillon/controller/controller.h"
-#include "carillon/engine/host/memory.h"
 #include "carillon/frontend/access_log.h"
 #include "carillon/frontend/frontend.h"
 #include "carillon/profile/profile.h"
 #include "carillon/repository/repository.h"
 #include "carillon/schedule/log/recording.h"
 #include "carillon/schedule/registry.h"
+#include "carillon/server/memory_plan.h"
 #include "carillon/server/planned.h"
 #include "carillon/server/store.h"
 #include "carillon/server/whole.h"
@@ -74,6 +77,7 @@ struct Arguments {
   std::size_t journal = 10'000;
   std::size_t sizes = controller::SizeOptions{}.most;
   std::string sizes_memory;
+  std::string memory = "auto";
   double profile_share = schedule::live_environment().profile_share;
   bool length_blind = false;
   int http_threads = 1;
@@ -91,18 +95,6 @@ struct Arguments {
   server::StoreArguments store;
 };
 
-// What plans for sizes of open models may take; where nothing is said, a sixteenth of what there is.
-Result<Bytes> sizes_memory(const std::string& text) {
-  constexpr Bytes least{64ULL << 20};
-  if (!text.empty()) {
-    auto read = parse_bytes(text);
-    if (!read) return in_context("--sizes-memory", read.error());
-    return read;
-  }
-  const auto there = engine::available_memory();
-  return there ? std::max(least, Bytes{there->count / 16}) : least;
-}
-
 schedule::Environment environment_of(const Arguments& arguments) {
   schedule::Environment environment = schedule::live_environment();
   environment.hangs_after = from_ms(arguments.hang_after_ms);
@@ -114,14 +106,15 @@ schedule::Environment environment_of(const Arguments& arguments) {
   return environment;
 }
 
-// Looks once a second: says that requests are being turned away, where they are, and how many processors may
-// be used, where that is another number.
+// Looks once a second: says that requests are being turned away, where they are, and how many processors and
+// how much memory may be used, where that is another number.
 class EachSecond {
  public:
   EachSecond(std::shared_ptr<const std::atomic<std::uint64_t>> turned_away,
-             std::shared_ptr<UsableProcessors> processors)
+             std::shared_ptr<UsableProcessors> processors, LimitWatch memory)
       : turned_away_(std::move(turned_away)),
         processors_(std::move(processors)),
+        memory_(std::move(memory)),
         thread_([this] { run(); }) {}
   ~EachSecond() {
     {
@@ -147,11 +140,13 @@ class EachSecond {
             now - told);
       told = now;
       if (processors_->look()) spdlog::info("processors: {} from now on", to_text(processors_->limits()));
+      if (const std::string news = memory_.look(); !news.empty()) spdlog::warn("{}", news);
     }
   }
 
   std::shared_ptr<const std::atomic<std::uint64_t>> turned_away_;
   std::shared_ptr<UsableProcessors> processors_;
+  LimitWatch memory_;
   std::mutex mutex_;
   std::condition_variable wake_;
   bool ended_ = false;
@@ -169,10 +164,6 @@ Bytes beside_caches() {
 }
 Bytes of_frontends() {
   return mib(224) + mib(16) * cores();
-}
-// What libraries and threads have resident beside the caches, with the code; of small models it is less.
-Bytes of_libraries() {
-  return mib(128) + mib(4) * cores();
 }
 int threads_of_frontends(const Arguments& arguments) {
   return 20 + 2 * static_cast<int>(cores()) + arguments.http_threads;
@@ -230,18 +221,92 @@ frontend::ServerFacts facts_of(const Arguments& arguments) {
           .options = std::move(options)};
 }
 
-// Memory that is left beside `needed`, what libraries take, and plans for sizes.
-Bytes unused_memory(Bytes needed, const controller::Options& options) {
-  const auto there = engine::available_memory();
-  if (!there) return Bytes{0};
-  const Bytes taken = needed + of_libraries() + options.sizes.memory;
-  return *there - std::min(*there, taken);
+// Bound, parts, and the account of the part that is the models'.
+struct Memory {
+  MemoryBound bound;
+  server::MemoryPlan plan;
+  std::shared_ptr<MemoryAccount> account;
+  std::vector<bool> host_pages;  // by device: its page cache is memory of this host
+};
+
+// Errors with the status that they end with.
+std::expected<Memory, std::pair<int, Error>> plan_memory_of(const Arguments& arguments) {
+  const auto usage = [](Error error) { return std::unexpected(std::pair(exit_usage, std::move(error))); };
+  auto bound = memory_bound(arguments.memory);
+  if (!bound)
+    return std::unexpected(std::pair(arguments.memory == "auto" ? exit_failure : exit_usage, bound.error()));
+  const auto sizes = server::given_sizes(arguments.devices.each);
+  if (!sizes) return usage(sizes.error());
+  const auto doors = given_door_sizes(arguments.doors);
+  if (!doors) return usage(doors.error());
+  server::MemoryWanted wanted{.bound = bound->bytes,
+                              .named = bound->named,
+                              .cores = static_cast<unsigned>(cores()),
+                              .devices = {},
+                              .page_cache = sizes->page_cache,
+                              .io_cache = sizes->io_cache,
+                              .workspace = sizes->workspace,
+                              .inflight = doors->inflight,
+                              .body = doors->body};
+  if (!arguments.sizes_memory.empty()) {
+    const auto read = parse_bytes(arguments.sizes_memory);
+    if (!read) return usage(in_context("--sizes-memory", read.error()).error());
+    wanted.sizes = *read;
+  }
+  Memory out{.bound = *std::move(bound), .plan = {}, .account = {}, .host_pages = {}};
+  // The workloads of a plan have caches of their own, out of what models have.
+  if (arguments.plan.empty()) {
+    const auto devices = server::list_devices(arguments.devices);
+    if (!devices) return usage(devices.error());
+    for (const server::DeviceArguments& device : *devices) {
+      const auto share = server::host_share(device);
+      if (!share) return usage(share.error());
+      wanted.devices.push_back(*share);
+      out.host_pages.push_back(share->caches > 0);
+    }
+    if (const auto entries = repository::read_repository(
+            arguments.models, {.follow_links = arguments.follow_links, .files = arguments.files});
+        entries) {
+      const KnownModels known = known_models(*entries);
+      wanted.largest_weights = known.largest_weights;
+      wanted.largest_model = known.largest;
+      if (arguments.control == server::ModelControlMode::none) wanted.all_weights = known.all_weights;
+    }
+  }
+  auto plan = server::plan_memory(wanted);
+  if (!plan) return usage(plan.error());
+  out.plan = *std::move(plan);
+  out.account = make_account(out.bound, wanted, out.plan);
+  spdlog::info("memory: at most {} ({}): {}", to_text(out.bound.bytes), out.bound.from, out.plan.text());
+  if (out.bound.given && out.bound.limit > Bytes{} && out.bound.limit < out.bound.bytes)
+    spdlog::warn("{} is more than the {} that there are", out.bound.named, to_text(out.bound.limit));
+  return out;
+}
+
+// Of the parts now, for metrics.
+frontend::LookAtMemory look_at(const Memory& memory) {
+  return [bound = memory.bound.bytes, plan = memory.plan, account = memory.account,
+          host_pages = memory.host_pages](const controller::ServerStatistics& statistics) {
+    Bytes pages;
+    for (std::size_t i = 0; i < std::min(host_pages.size(), statistics.devices.size()); ++i)
+      if (host_pages[i])
+        pages = pages + page_size * (statistics.devices[i].pages_total - statistics.devices[i].pages_free);
+    const MemoryAccount::Counts counts = account->counts();
+    return frontend::MemoryFigures{.limit = bound,
+                                   .resident = resident_of_tree(::getpid()),
+                                   .parts = {{"libraries", plan.libraries},
+                                             {"weights", pages + counts.taken.weights},
+                                             {"tensors", plan.io_caches},
+                                             {"workspace", plan.workspaces},
+                                             {"plans", counts.taken.plans},
+                                             {"sizes", Bytes{statistics.sizes_bytes}},
+                                             {"processes", counts.taken.processes},
+                                             {"loading", counts.loading}}};
+  };
 }
 
 // How the doors are to be, as far as the command line says.
 Result<frontend::Options> doors_of(const Arguments& arguments) {
-  // As far as the arguments are right or wrong: open_doors() knows how much memory is left.
-  if (auto limits = door_limits(arguments.doors, gib(64)); !limits) return std::unexpected(limits.error());
   frontend::Options doors;
   doors.http = arguments.http;
   doors.grpc = arguments.grpc;
@@ -266,18 +331,15 @@ Result<frontend::Options> doors_of(const Arguments& arguments) {
 
 using Doors = std::unique_ptr<frontend::Frontend>;
 
-// `unused`: memory that is there, and that nobody needs beside requests and answers.
 Result<Doors> open_doors(controller::Service& service, const Arguments& arguments, frontend::Options doors,
-                         Bytes unused) {
-  const auto limits = door_limits(arguments.doors, unused);
-  if (!limits) return std::unexpected(limits.error());
-  doors.max_body = limits->body.count;
-  doors.inflight = limits->inflight.count;
-  doors.facts.options.emplace_back("--body-limit", to_text(limits->body));
-  doors.facts.options.emplace_back("--inflight-limit", to_text(limits->inflight));
-  if (const auto limit = memory_limit(); limit && limits->inflight < largest_door_limits.inflight)
-    spdlog::info("of the {} that {} allows, requests and answers may take {} at a time, one request {}",
-                 to_text(limit->bytes), limit->from, to_text(limits->inflight), to_text(limits->body));
+                         const Memory& memory) {
+  doors.max_body = memory.plan.body.count;
+  doors.inflight = memory.plan.inflight.count;
+  doors.grpc_buffers = memory.plan.grpc;
+  doors.memory = look_at(memory);
+  doors.facts.options.emplace_back("--memory", to_text(memory.bound.bytes));
+  doors.facts.options.emplace_back("--body-limit", to_text(memory.plan.body));
+  doors.facts.options.emplace_back("--inflight-limit", to_text(memory.plan.inflight));
   if (auto room = enough_addresses(of_frontends(), "serving HTTP and gRPC"); !room)
     return std::unexpected(room.error());
   if (auto room = enough_threads(threads_of_frontends(arguments), "serving HTTP and gRPC"); !room)
@@ -327,9 +389,10 @@ void tell_ready(const frontend::Frontend& frontend, const Arguments& arguments, 
 
 // Waits until it is told to stop, and closes the doors.
 void serve(frontend::Frontend& frontend, const Arguments& arguments, const SignalWait& signals,
-           const controller::Options& options, ServiceManager& manager) {
+           const controller::Options& options, ServiceManager& manager, const Memory& memory) {
   {
-    const EachSecond looks(options.turned_away, arguments.devices.each.processors);
+    const EachSecond looks(options.turned_away, arguments.devices.each.processors,
+                           LimitWatch(memory.bound, memory.account));
     signals.wait();
   }
   const std::string stopping =
@@ -416,7 +479,7 @@ Result<std::unique_ptr<Training>> start_training(const TrainArguments& arguments
 
 int run_planned(const Arguments& arguments, const controller::Options& options,
                 const frontend::Options& doors, const SignalWait& signals, const Supervised& supervised,
-                const Clock& clock) {
+                const Memory& memory, const Clock& clock) {
   if (!arguments.record.empty() || !arguments.profile.empty())
     return complain(exit_usage,
                     {ErrorCode::invalid_argument,
@@ -449,6 +512,7 @@ int run_planned(const Arguments& arguments, const controller::Options& options,
       .environment = environment_of(arguments),
       .controller = options,
       .device = devices->front(),
+      .memory = memory.account,
       .tell = [manager = supervised.manager.get()](const std::string& text) {
         spdlog::info("{}", text);
         manager->progress(text);
@@ -458,12 +522,11 @@ int run_planned(const Arguments& arguments, const controller::Options& options,
   const auto watched = supervised.watch((*server)->service());
   {
     signals.hold();  // the ports say at once that it is ready
-    auto frontend =
-        open_doors((*server)->service(), arguments, doors, unused_memory((*server)->caches(), options));
+    auto frontend = open_doors((*server)->service(), arguments, doors, memory);
     if (!frontend) return complain(exit_failure, frontend.error());
     tell_ready(**frontend, arguments, *supervised.manager,
                fmt::format("{} workloads of the plan", (*server)->workloads()));
-    serve(**frontend, arguments, signals, options, *supervised.manager);
+    serve(**frontend, arguments, signals, options, *supervised.manager, memory);
   }
   (*server)->stop();
   spdlog::info("stopped");
@@ -528,10 +591,11 @@ int run(Arguments& arguments) {
   options.core.slow_after = std::clamp<Duration>(from_ms(arguments.hang_after_ms) / 16, 5ms, 100ms);
   options.core.journal = controller::make_journal(arguments.journal, clock);
   options.sizes.most = arguments.sizes;
-  if (const auto memory = sizes_memory(arguments.sizes_memory); memory)
-    options.sizes.memory = *memory;
-  else
-    return complain(exit_usage, memory.error());
+  const auto memory = plan_memory_of(arguments);
+  if (!memory) return complain(memory.error().first, memory.error().second);
+  arguments.devices.each.memory = memory->plan;
+  arguments.devices.each.process_memory = memory->plan.models;
+  options.sizes.memory = memory->plan.sizes;
   options.core.by_length = !arguments.length_blind;
   options.core.timeline = 8192;  // a megabyte: some seconds of a busy server
   options.core.on_device = [](const controller::DeviceNews& news) {
@@ -549,7 +613,7 @@ int run(Arguments& arguments) {
       spdlog::info("store: {}, at most {}", (*store)->directory().string(), to_text((*store)->limit()));
     arguments.devices.each.weights = std::move(*store);
   }
-  if (!arguments.plan.empty()) return run_planned(arguments, options, *doors, signals, *supervised, clock);
+  if (!arguments.plan.empty()) return run_planned(arguments, options, *doors, signals, *supervised, *memory, clock);
   const auto lent = cpu_of(arguments);
   if (!arguments.train.socket.empty() && !lent)
     return complain(exit_usage,
@@ -575,16 +639,12 @@ int run(Arguments& arguments) {
     doors->more_metrics = [before = doors->more_metrics, gpus] {
       return (before ? before() : std::string()) + server::gpu_metrics(gpus);
     };
-  Bytes caches;    // of addresses
-  Bytes resident;  // of these, what comes to be taken of this host's memory
+  Bytes caches;  // of addresses
   for (const server::Device& device : group->devices) {
     const worker::Options& worker = device.worker;
-    const Bytes of_host = worker.page_cache + worker.io_cache +
-                          worker.workspace * (worker.classes ? std::uint64_t{worker.classes->count()} : 1U);
-    caches = caches + of_host;
-    if (worker.populate) resident = resident + (worker.make_memory ? worker.io_cache : of_host);
+    caches = caches + worker.page_cache + worker.io_cache +
+             worker.workspace * (worker.classes ? std::uint64_t{worker.classes->count()} : 1U);
   }
-  const Bytes unused = unused_memory(resident, options);
   if (auto room = enough_addresses(beside_caches() + caches, "the server with its caches"); !room)
     return complain(exit_failure, room.error());
   if (!arguments.record.empty()) {
@@ -602,6 +662,7 @@ int run(Arguments& arguments) {
                            .controller = options,
                            .profile = profile ? &*profile : nullptr,
                            .stop_cost = arguments.stop_cost,
+                           .memory = memory->account,
                            .tell =
                                [&manager](const std::string& text) {
                                  spdlog::info("{}", text);
@@ -620,7 +681,7 @@ int run(Arguments& arguments) {
   bool loading_ended = true;
   {
     // Before the models are loaded: whoever asks is told that the server lives, and is not ready.
-    auto frontend = open_doors(whole->service(), arguments, *doors, unused);
+    auto frontend = open_doors(whole->service(), arguments, *doors, *memory);
     if (!frontend) return complain(exit_failure, frontend.error());
     spdlog::info("listening: {}; each model is served as soon as it is loaded", ports_text(**frontend));
     manager.listening("loading models");
@@ -637,7 +698,7 @@ int run(Arguments& arguments) {
                  fmt::format("{} of {} models on {} device{}", whole->ready(), whole->models(), devices,
                              devices == 1 ? "" : "s"));
     });
-    serve(**frontend, arguments, signals, options, manager);
+    serve(**frontend, arguments, signals, options, manager, *memory);
     loading_ended = loading.end(patience_of_loading);
   }
   if (!loading_ended) {
@@ -710,6 +771,14 @@ void add_serve(CLI::App& program, int& status) {
   command.add_option("--metrics", arguments->metrics, "HOST:PORT of Prometheus metrics; empty: off")
       ->capture_default_str();
   add_safety_options(command, arguments->safety);
+  command
+      .add_option("--memory", arguments->memory,
+                  "The most that the server and its processes may have of memory, such as 1GiB: code, weights, "
+                  "tensors, workspaces, plans, other engines' processes and requests together. --page-cache, "
+                  "--io-cache, --workspace, --sizes-memory and --inflight-limit are parts of it; those that "
+                  "are not given follow from it. A model that does not fit is refused. auto: what the control "
+                  "group or the machine leaves")
+      ->capture_default_str();
   add_devices_options(command, arguments->devices);
   add_train_options(command, arguments->train);
   command
@@ -784,7 +853,7 @@ void add_serve(CLI::App& program, int& status) {
       ->capture_default_str();
   command.add_option("--sizes-memory", arguments->sizes_memory,
                      "What these plans may take of memory, of all models together, such as 512MiB "
-                     "(default: a sixteenth of what there is when the server starts, 64 MiB at least)");
+                     "(default: up to a sixteenth of --memory)");
   auto* const store = command.add_option(
       "--store", arguments->store.directory,
       "Folder, for its owner alone, of packed weights: a CPU's memory then holds only those that are loaded. "
@@ -828,6 +897,7 @@ void add_serve(CLI::App& program, int& status) {
       "Examples:\n"
       "  carillon serve --model resnet50.onnx\n"
       "  carillon serve --models ./models\n"
+      "  carillon serve --models ./models --memory 1GiB\n"
       "  carillon serve --models ./models --http 127.0.0.1:9000 --grpc '' --metrics 127.0.0.1:9002\n"
       "  carillon serve --models ./models --tls-cert server.pem --tls-key server.key --keys keys.toml\n"
       "  carillon serve --models ./models --device emulated:profile.json --scheduler fcfs\n"

@@ -11,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include <malloc.h>
 #include <pthread.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -21,6 +22,7 @@
 #include "carillon/controller/rows_agree.h"
 #include "carillon/controller/warm_up.h"
 #include "carillon/graph/onnx_import.h"
+#include "carillon/graph/onnx_sizes.h"
 #include "carillon/graph/text.h"
 #include "carillon/repository/sequence_batching.h"
 
@@ -39,6 +41,7 @@ class FewerBatches final : public engine::CompiledModel {
     return whole_->write_weights(offset, to);
   }
   std::span<const std::byte> packed() const override { return whole_->packed(); }
+  ModelMemory memory() const override { return whole_->memory(); }
   std::span<const int> batch_sizes() const override { return sizes_; }
   std::span<const std::int64_t> lengths() const override { return whole_->lengths(); }
   bool pads() const override { return whole_->pads(); }
@@ -323,6 +326,53 @@ std::vector<int> common_sizes(std::span<const Compiled> all) {
   return sizes;
 }
 
+// What making it is expected to take, by its file.
+MemoryAccount::Need need_of(const repository::ModelConfig& config, const std::filesystem::path& file,
+                            std::span<const LoadTarget> targets) {
+  const auto others = others_of(targets);
+  const bool elsewhere =
+      (!config.engine.empty() && config.engine != "carillon") ||
+      std::ranges::any_of(others, [&](engine::ReadingEngine* each) { return each->reads_alone(file); });
+  if (!elsewhere)
+    if (const auto sizes = graph::constant_sizes(file))
+      return {.memory = sizes->to_make(), .weights = sizes->packed};
+  std::error_code failure, none;
+  std::uint64_t size = std::filesystem::file_size(file, failure);
+  if (failure) return {.memory = {}};  // who reads it says so
+  if (const auto weights = std::filesystem::file_size(std::filesystem::path(file).replace_extension(".bin"), none); !none)
+    size += weights;
+  // It is read, and then brought into the layouts that kernels want.
+  return {.memory = Bytes{2 * size}};
+}
+
+ModelMemory memory_of(std::span<const Compiled> compiled) {
+  ModelMemory sum;
+  for (const Compiled& each : compiled) {
+    const ModelMemory has = each->memory();
+    sum.plans = sum.plans + has.plans;
+    sum.weights = sum.weights + has.weights;
+    sum.processes = sum.processes + has.processes;
+  }
+  return sum;
+}
+
+// The same model, whose memory is given back when it ends.
+Compiled charged(Compiled compiled, MemoryAccount::Charge charge) {
+  struct Held {
+    Held(Compiled model, MemoryAccount::Charge taken) : charge(std::move(taken)), compiled(std::move(model)) {}
+    ~Held() {
+      compiled.reset();
+      // Else the allocator keeps what the plans had.
+      ::malloc_trim(0);
+    }
+    MemoryAccount::Charge charge;  // ends after the model
+    Compiled compiled;
+  };
+  auto held = std::make_shared<Held>(std::move(compiled), std::move(charge));
+  const engine::CompiledModel* const model = held->compiled.get();
+  return Compiled(std::move(held), model);
+}
+
 Compiled with_sizes(const Compiled& whole, std::span<const int> sizes) {
   if (std::ranges::equal(whole->batch_sizes(), sizes)) return whole;
   return std::make_shared<FewerBatches>(whole, std::vector(sizes.begin(), sizes.end()));
@@ -437,6 +487,27 @@ Result<std::vector<schedule::BatchProfile>> seed_batches(const PreparedModel& mo
 
 }  // namespace
 
+namespace {
+
+// Weights and what the largest run works in, once more.
+Bytes need_beside(const engine::CompiledModel& compiled) {
+  Bytes most;
+  const auto look = [&](const engine::Plan* plan) {
+    if (plan == nullptr) return;
+    Bytes takes = plan->workspace();
+    for (const auto tensors : {plan->inputs(), plan->outputs()})
+      for (const graph::TensorSpec& each : tensors) takes = takes + graph::memory_of(each.type, each.shape);
+    most = std::max(most, takes);
+  };
+  for (const int batch : compiled.batch_sizes()) {
+    for (const std::int64_t length : compiled.lengths()) look(compiled.plan(batch, length));
+    if (compiled.lengths().empty()) look(compiled.plan(batch));
+  }
+  return compiled.weights() + most;
+}
+
+}  // namespace
+
 std::function<Result<>()> usable_of(std::span<const std::shared_ptr<const engine::CompiledModel>> compiled) {
   return [models = std::vector<std::weak_ptr<const engine::CompiledModel>>(compiled.begin(),
                                                                            compiled.end())]() -> Result<> {
@@ -463,6 +534,12 @@ Result<PreparedModel> make_model(const repository::RepositoryEntry& entry,
   CARILLON_ASSERT(entry.config.has_value() && !targets.empty());
   PreparedModel out{
       .id = {}, .config = *entry.config, .compiled = {}, .other = {}, .other_engine = "", .notes = {}};
+  std::optional<MemoryAccount::Charge> charge;
+  if (const auto& account = targets.front().memory; account != nullptr) {
+    auto taken = account->take(entry.name, need_of(*entry.config, version.file, targets));
+    if (!taken) return std::unexpected(taken.error());
+    charge.emplace(*std::move(taken));
+  }
   try {
     auto made = import_and_compile(*entry.config, version.file, targets, doing, out);
     if (!made) return std::unexpected(made.error());
@@ -474,6 +551,10 @@ Result<PreparedModel> make_model(const repository::RepositoryEntry& entry,
     // Most likely memory: a file may ask for more than there is, and must not end the server.
     return fail(ErrorCode::resource_exhausted,
                 std::string("while reading and compiling it: ") + error.what());
+  }
+  if (charge) {
+    if (auto fits = charge->settle(memory_of(out.compiled)); !fits) return std::unexpected(fits.error());
+    out.compiled.front() = charged(std::move(out.compiled.front()), *std::move(charge));
   }
   return out;
 }
@@ -684,6 +765,13 @@ Result<> add_version(const repository::RepositoryEntry& entry, const repository:
                      Result<PreparedModel> model, TimePoint began, std::span<const LoadTarget> targets,
                      Controller& controller, const SeedOptions& options, const Doing& doing,
                      std::vector<std::string>& notes) {
+  // What was read and measured goes: the allocator would keep it.
+  struct Trim {
+    bool wanted;
+    ~Trim() {
+      if (wanted) ::malloc_trim(0);
+    }
+  } const then{targets.front().memory != nullptr};
   if (!model) return std::unexpected(model.error());
   if (auto place = has_place(controller); !place) return place;
   if (auto registered = register_model(*model, targets, controller.next_model()); !registered)
@@ -701,8 +789,18 @@ Result<> add_version(const repository::RepositoryEntry& entry, const repository:
     notes.push_back(
         "slo_ms of a best-effort model is a deadline: a request that is not done by then is refused, "
         "however much other work was in its way, and nothing goes out of its way for it");
+  // Beside the workers' memory a model has some of its own for as long as it is warmed up and measured.
+  std::optional<MemoryAccount::Charge> beside;
+  Result<> room;
+  if (const auto& account = targets.front().memory;
+      account != nullptr && (options.aside || model->config.warmup != nullptr)) {
+    if (auto taken = account->take(entry.name, {.memory = need_beside(*model->compiled.front())}); taken)
+      beside.emplace(*std::move(taken));
+    else
+      room = std::unexpected(taken.error());
+  }
   if (model->config.warmup != nullptr) doing("warming up");
-  const auto warmed = warm_up_all(*model, targets);
+  const auto warmed = room ? warm_up_all(*model, targets) : room;
   auto info = warmed ? seed_of_slowest(*model, version.version, targets, options, doing, notes)
                      : Result<schedule::ModelInfo>(std::unexpected(warmed.error()));
   if (!info) {

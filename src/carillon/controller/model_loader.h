@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "carillon/base/memory_account.h"
 #include "carillon/base/result.h"
 #include "carillon/base/time.h"
 #include "carillon/controller/controller.h"
@@ -34,6 +35,8 @@ struct LoadTarget {
   int threads = 0;                    // that a run has; 0: as many as there are cores
   bool like_the_last = false;         // the target before it: what is measured there is true here
   std::optional<double> stop_cost{};  // see engine::CompileOptions
+  // What models may take of this host's memory; null: nobody counts. All targets have the same.
+  std::shared_ptr<MemoryAccount> memory{};
 };
 
 // One version of a model, imported, compiled and known to the workers.
@@ -63,7 +66,9 @@ using Doing = std::function<void(std::string)>;
 bool is_made_alone(const repository::ModelConfig& config, std::span<const LoadTarget> targets);
 // Imports `version` of `entry` (whose config is no error), completes its config and compiles it for all
 // targets, by their other engines where the first cannot or the config says so. The ONNX weights are let go
-// before this returns. `id` is not set. From any thread, several at a time.
+// before this returns. `id` is not set. Where memory is counted, what does not fit is refused before it is
+// read, and what turns out to take more than there is, afterwards; what it takes is given back with the
+// compiled model. From any thread, several at a time.
 Result<PreparedModel> make_model(const repository::RepositoryEntry& entry,
                                  const repository::ModelVersion& version, std::span<const LoadTarget> targets,
                                  const Doing& doing);

@@ -13,6 +13,7 @@
 #include <sys/types.h>
 
 #include "carillon/base/bytes.h"
+#include "carillon/base/memory_account.h"
 #include "carillon/base/effort.h"
 #include "carillon/base/result.h"
 #include "carillon/base/time.h"
@@ -247,6 +248,8 @@ class CompiledModel {
   // rate; empty where they do not. As long as this lives.
   virtual std::span<const std::byte> packed() const { return {}; }
   virtual std::span<const int> batch_sizes() const = 0;
+  // About what it has of the host's memory, beside weights() that devices hold.
+  virtual ModelMemory memory() const;
   // What length_dimension in inputs() and outputs() may be, ascending; empty where nothing varies.
   virtual std::span<const std::int64_t> lengths() const { return {}; }
   // Whether a request may run at a greater length than its own, filled up with zeros, and lose of each output
@@ -276,6 +279,18 @@ class CompiledModel {
     return fail(ErrorCode::unsupported, "the model is not open");
   }
 };
+
+inline ModelMemory CompiledModel::memory() const {
+  ModelMemory out{.plans = {}, .weights = Bytes{packed().size()}, .processes = {}};
+  const auto add = [&](int batch, std::int64_t length) {
+    if (const Plan* const there = plan(batch, length); there != nullptr) out.plans = out.plans + there->memory();
+  };
+  for (const int batch : batch_sizes()) {
+    for (const std::int64_t length : lengths()) add(batch, length);
+    if (lengths().empty()) add(batch, 0);
+  }
+  return out;
+}
 
 class Stream;
 struct StreamOptions;

@@ -11,6 +11,7 @@
 #include "carillon/frontend/byte_budget.h"
 #include "carillon/frontend/guard.h"
 #include "carillon/frontend/parse_room.h"
+#include "carillon/frontend/memory_figures.h"
 #include "carillon/frontend/settings.h"
 #include "carillon/frontend/shared_memory.h"
 #include "carillon/frontend/unheeded.h"
@@ -38,6 +39,7 @@ struct CommonsOptions {
   LogControl log_control;                     // without it there are no log settings
   std::function<std::string()> more_metrics;  // see Options of frontend.h
   bool empty_histograms = false;              // likewise
+  LookAtMemory memory;                        // likewise
 };
 
 // What all doors of a server share. Safe from any thread.

@@ -33,7 +33,8 @@ class Doors final : public Frontend {
                   .log = options.log,
                   .log_control = options.log_control,
                   .more_metrics = options.more_metrics,
-                  .empty_histograms = options.empty_histograms}),
+                  .empty_histograms = options.empty_histograms,
+                  .memory = options.memory}),
         watch_(service),
         api_(service, commons_, &watch_),
         admin_api_(service, commons_, &watch_, true),
@@ -79,6 +80,7 @@ class Doors final : public Frontend {
                                                   .highest_descriptor = std::min(descriptors / 2, 20'000),
                                                   .tls = options.tls,
                                                   .keepalive = options.keepalive,
+                                                  .buffers = options.grpc_buffers,
                                                   .commons = &commons_});
       if (!started) return std::unexpected(std::move(started.error()));
       grpc_ = std::move(*started);

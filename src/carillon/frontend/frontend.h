@@ -12,6 +12,7 @@
 #include "carillon/controller/service.h"
 #include "carillon/engine/imported_memory.h"
 #include "carillon/frontend/grpc_keepalive.h"
+#include "carillon/frontend/memory_figures.h"
 #include "carillon/frontend/settings.h"
 #include "carillon/frontend/unheeded.h"
 #include "carillon/frontend/watch.h"
@@ -47,6 +48,9 @@ struct Options {
   std::map<std::int64_t, std::shared_ptr<engine::MemoryImporter>> importers;
   // What others have to add to the metrics, in their format; any thread. Empty: nobody.
   std::function<std::string()> more_metrics;
+  LookAtMemory memory;             // for metrics; empty: nobody divides it
+  // What gRPC's own buffers may have; 0: as much as half of `inflight`, or `max_body`, and 64 MiB.
+  Bytes grpc_buffers{};
   // Metrics have histograms and quantiles also of models that counted nothing yet.
   bool empty_histograms = false;
 };

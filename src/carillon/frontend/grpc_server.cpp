@@ -475,7 +475,9 @@ class Server final : public GrpcServer {
     acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
         grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials_);
     grpc::ResourceQuota quota("carillon");
-    quota.Resize(std::max(door_.commons.bodies->limit() / 2, door_.max_body) + (std::size_t{64} << 20));
+    quota.Resize(options_.buffers > Bytes{}
+                     ? options_.buffers.count
+                     : std::max(door_.commons.bodies->limit() / 2, door_.max_body) + (std::size_t{64} << 20));
     builder.SetResourceQuota(quota);
     builder.SetMaxReceiveMessageSize(static_cast<int>(door_.max_body));
     builder.SetMaxSendMessageSize(std::numeric_limits<int>::max());

@@ -9,6 +9,7 @@
 #include "carillon/base/time.h"
 #include "carillon/controller/service.h"
 #include "carillon/frontend/address.h"
+#include "carillon/base/bytes.h"
 #include "carillon/frontend/commons.h"
 #include "carillon/frontend/grpc_keepalive.h"
 
@@ -25,6 +26,7 @@ struct GrpcOptions {
   int highest_descriptor = std::numeric_limits<int>::max();  // see ListenerOptions
   std::shared_ptr<Tls> tls;                                  // null: none
   GrpcKeepalive keepalive;
+  Bytes buffers{};                   // see Options of frontend.h
   int most_of_connection = 1024;     // calls and streams of a connection at a time; more wait at the client
   std::size_t most_calls = 1 << 16;  // calls with one answer at a time, until clients have it
   Duration take_timeout = std::chrono::seconds(15);  // for an answer to be taken: transfer_time() from it

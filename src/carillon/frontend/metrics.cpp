@@ -315,6 +315,21 @@ std::string metrics_text(const ServerStatistics& statistics, const BesideStatist
     f.server_gauge("carillon_inflight_limit_bytes", "What these may be (--inflight-limit)",
                    static_cast<double>(*beside.inflight_limit_bytes));
   }
+  if (beside.memory) {
+    f.server_gauge("carillon_memory_limit_bytes",
+                   "What the server and its processes may have of memory (--memory)",
+                   static_cast<double>(beside.memory->limit.count));
+    f.server_gauge("carillon_memory_resident_bytes", "What they have: VmRSS, file pages included, of all",
+                   static_cast<double>(beside.memory->resident.count));
+    MetricFamily family{"carillon_memory_bytes", "What parts of the limit have", MetricType::Gauge, {}};
+    for (const auto& [part, size] : beside.memory->parts) {
+      ClientMetric metric;
+      metric.label = {{"part", part}};
+      metric.gauge.value = static_cast<double>(size.count);
+      family.metric.push_back(std::move(metric));
+    }
+    f.all.push_back(std::move(family));
+  }
   f.server_gauge("carillon_autoscale_add_devices",
                  "Devices that should be added, from the last minute's bad rate",
                  statistics.advice.add_devices);
@@ -353,7 +368,12 @@ std::variant<HttpReply, Deferred> MetricsApi::handle(HttpRequest request, Delive
     beside.access_lines = commons_.access_log->written();
     beside.access_dropped = commons_.access_log->dropped();
   }
-  std::string text = metrics_text(service_.statistics(), beside);
+  const ServerStatistics statistics = service_.statistics();
+  if (commons_.options.memory) {
+    beside.memory = commons_.options.memory(statistics);
+    beside.memory->parts.emplace_back("bodies", Bytes{*beside.inflight_bytes});
+  }
+  std::string text = metrics_text(statistics, beside);
   if (commons_.options.more_metrics) text += commons_.options.more_metrics();
   return HttpReply{.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = std::move(text)};
 }

@@ -10,6 +10,7 @@
 #include "carillon/controller/service.h"
 #include "carillon/frontend/host.h"
 #include "carillon/frontend/http_handler.h"
+#include "carillon/frontend/memory_figures.h"
 
 namespace carillon::frontend {
 
@@ -26,6 +27,7 @@ struct BesideStatistics {
   std::optional<std::uint64_t> inflight_bytes{}, inflight_limit_bytes{};  // of bodies and answers
   // Histograms and quantiles of models that counted nothing yet, too: some 110 lines a model.
   bool empty_histograms = false;
+  std::optional<MemoryFigures> memory{};
 };
 std::string metrics_text(const controller::ServerStatistics& statistics, const BesideStatistics& beside = {});
 

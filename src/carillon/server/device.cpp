@@ -5,7 +5,11 @@
 #include <fstream>
 #include <map>
 #include <mutex>
+#include <thread>
 
+#include <unistd.h>
+
+#include "carillon/base/resident_memory.h"
 #include "carillon/engine/cpu/candidates.h"
 #include "carillon/engine/cpu/cpu_engine.h"
 #include "carillon/engine/cuda/driver/nvml.h"
@@ -29,13 +33,19 @@ std::string cpu_name() {
   return "unknown";
 }
 
-Result<> read_size(const char* option, const std::string& text, Bytes least, Bytes& into) {
-  if (text.empty()) return {};
+Result<std::optional<Bytes>> size_of(const char* option, const std::string& text, Bytes least) {
+  if (text.empty()) return std::nullopt;
   const auto size = parse_bytes(text);
   if (!size) return in_context(option, size.error());
   if (*size < least) return invalid(std::string(option) + ": " + text + " is less than " + to_text(least));
-  into = *size;
-  return {};
+  return *size;
+}
+
+constexpr std::string_view emulated = "emulated:", emulated_cuda = "cuda-emulated";
+
+// Whether it computes in memory of this host.
+bool is_host(const DeviceArguments& arguments) {
+  return arguments.device == "cpu" || arguments.device == emulated_cuda;
 }
 
 int threads_of(const DeviceArguments& arguments) {
@@ -46,6 +56,7 @@ int threads_of(const DeviceArguments& arguments) {
 engine::second::ApartOptions processes_of(const DeviceArguments& arguments) {
   engine::second::ApartOptions options;
   options.tell = arguments.warn;
+  options.process.memory = arguments.process_memory;
   // With time to spare for the end of the process: what hangs is then that model's trouble, and not the
   // device's.
   if (arguments.hangs_after > Duration{0}) options.runs.least = arguments.hangs_after / 4 * 3;
@@ -68,19 +79,52 @@ Result<device::ClassStreams> classes_of(const DeviceArguments& arguments, int th
   return classes;
 }
 
-// Where little memory is available, the caches whose size nobody named leave a part of it for what requests
-// and answers take, for plans, and for libraries: 5/16 at least.
-void shrink_to_fit(worker::Options& worker, const DeviceArguments& arguments) {
-  const auto available = engine::available_memory();
-  if (!available) return;  // making the worker says what is wrong
-  const auto shrink = [&](const std::string& named, Bytes& size, std::uint64_t divisor, Bytes unit) {
-    if (named.empty())
-      size = std::max(unit, std::min(size, Bytes{available->count / divisor / unit.count * unit.count}));
-  };
-  const auto streams = static_cast<std::uint64_t>(worker.classes ? worker.classes->count() : 1);
-  shrink(arguments.page_cache, worker.page_cache, 2, page_size);
-  shrink(arguments.workspace, worker.workspace, 8 * streams, mib(1));
-  shrink(arguments.io_cache, worker.io_cache, 16, mib(1));
+// None where a device has one stream for all.
+Result<std::optional<device::ClassStreams>> streams_of(const DeviceArguments& arguments, int threads) {
+  if (!arguments.classes || (arguments.device != "cpu" && !is_cuda(arguments.device))) return std::nullopt;
+  DeviceArguments wanted = arguments;
+  // A GPU's stream is for all of its processors: one for best effort leaves none of them idle.
+  if (is_cuda(arguments.device) && wanted.best_effort_streams == 0) wanted.best_effort_streams = 1;
+  if (is_cuda(arguments.device) && wanted.real_time_threads != 0)
+    return invalid(
+        "--real-time-threads: of cpu devices only; on a GPU what real-time runs leave to others is "
+        "measured");
+  auto classes = classes_of(wanted, threads);
+  if (!classes) return std::unexpected(classes.error());
+  // A GPU's streams have all of it, but where it is divided: what real-time runs use, and what they leave.
+  if (is_cuda(arguments.device)) classes->units = 2;
+  return *classes;
+}
+
+// Of the host's memory, where there is a plan, and of what nobody planned.
+Result<> size_caches(const DeviceArguments& arguments, worker::Options& worker) {
+  const auto given = given_sizes(arguments);
+  if (!given) return std::unexpected(given.error());
+  std::optional<MemoryPlan> plan = arguments.memory;
+  const auto share = host_share(arguments);
+  if (!share) return std::unexpected(share.error());
+  if (!plan)
+    if (const auto available = engine::available_memory(); available) {  // else the worker says what is wrong
+      const Bytes bound = *available + resident_memory(::getpid());
+      auto made = plan_memory({.bound = bound,
+                               .named = "the memory that is available, " + to_text(bound) + ",",
+                               .cores = std::max(1U, std::thread::hardware_concurrency()),
+                               .devices = {*share},
+                               .serves = false,
+                               .page_cache = given->page_cache,
+                               .io_cache = given->io_cache,
+                               .workspace = given->workspace});
+      if (!made) return std::unexpected(made.error());
+      plan = std::move(*made);
+    }
+  worker.io_cache = mib(256);
+  if (plan && share->tensors > 0) worker.io_cache = plan->io_cache;
+  if (plan && share->caches > 0) worker.page_cache = plan->page_cache;
+  if (plan && share->streams > 0) worker.workspace = plan->workspace;
+  worker.page_cache = given->page_cache.value_or(worker.page_cache);
+  worker.io_cache = given->io_cache.value_or(worker.io_cache);
+  worker.workspace = given->workspace.value_or(worker.workspace);
+  return {};
 }
 
 // One for each file, and one without, so that all devices of the process share them. `problem`: what is wrong
@@ -98,6 +142,28 @@ std::shared_ptr<engine::KernelChoices> choices_of(const std::string& file, std::
 }
 
 }  // namespace
+
+Result<GivenSizes> given_sizes(const DeviceArguments& arguments) {
+  const auto pages = size_of("--page-cache", arguments.page_cache, page_size);
+  if (!pages) return std::unexpected(pages.error());
+  const auto io = size_of("--io-cache", arguments.io_cache, kib(64));
+  if (!io) return std::unexpected(io.error());
+  const auto workspace = size_of("--workspace", arguments.workspace, kib(64));
+  if (!workspace) return std::unexpected(workspace.error());
+  return GivenSizes{.page_cache = *pages, .io_cache = *io, .workspace = *workspace};
+}
+
+Result<HostShare> host_share(const DeviceArguments& arguments) {
+  const auto classes = streams_of(arguments, threads_of(arguments));
+  if (!classes) return std::unexpected(classes.error());
+  if (arguments.device.starts_with(emulated) || arguments.device.starts_with("cuda-emulated:"))
+    return HostShare{};  // computes nothing
+  // What lies on a device is mirrored here.
+  if (!is_host(arguments)) return HostShare{.tensors = 1};
+  return HostShare{.caches = 1,
+                   .tensors = arguments.device == "cpu" ? 1U : 2U,
+                   .streams = *classes ? (*classes)->count() : 1U};
+}
 
 std::string gpu_metrics(
     std::span<const std::pair<std::string, std::shared_ptr<const engine::cuda::Nvml>>> gpus) {
@@ -123,37 +189,18 @@ std::string memory_text(const worker::Options& worker) {
 
 Result<Device> make_device(const DeviceArguments& arguments, const Clock& clock) {
   Device device;
-  device.worker.io_cache = mib(256);
-  if (auto read = read_size("--page-cache", arguments.page_cache, page_size, device.worker.page_cache); !read)
-    return std::unexpected(read.error());
-  if (auto read = read_size("--io-cache", arguments.io_cache, kib(64), device.worker.io_cache); !read)
-    return std::unexpected(read.error());
-  if (auto read = read_size("--workspace", arguments.workspace, kib(64), device.worker.workspace); !read)
-    return std::unexpected(read.error());
+  if (auto sized = size_caches(arguments, device.worker); !sized) return std::unexpected(sized.error());
   const int threads = threads_of(arguments);
   device.worker.exec_threads = threads;
   device.worker.real_time = arguments.real_time;
 
-  if (arguments.classes && (arguments.device == "cpu" || is_cuda(arguments.device))) {
-    DeviceArguments wanted = arguments;
-    // A GPU's stream is for all of its processors: one for best effort leaves none of them idle.
-    if (is_cuda(arguments.device) && wanted.best_effort_streams == 0) wanted.best_effort_streams = 1;
-    if (is_cuda(arguments.device) && wanted.real_time_threads != 0)
-      return invalid(
-          "--real-time-threads: of cpu devices only; on a GPU what real-time runs leave to others is "
-          "measured");
-    auto classes = classes_of(wanted, threads);
-    if (!classes) return std::unexpected(classes.error());
-    device.worker.classes = *classes;
-    // A GPU's streams have all of it, but where it is divided: what real-time runs use, and what they leave.
-    if (is_cuda(arguments.device)) device.worker.classes->units = 2;
-    // The host's threads only launch: who waits for a processor there keeps the device waiting.
-    if (is_cuda(arguments.device)) device.worker.best_effort_idle = false;
-  }
+  auto classes = streams_of(arguments, threads);
+  if (!classes) return std::unexpected(classes.error());
+  device.worker.classes = *classes;
+  // The host's threads only launch: who waits for a processor there keeps the device waiting.
+  if (device.worker.classes && is_cuda(arguments.device)) device.worker.best_effort_idle = false;
 
-  static constexpr std::string_view emulated = "emulated:";
   if (arguments.device == "cpu") {
-    shrink_to_fit(device.worker, arguments);
     std::string problem;
     device.engine =
         engine::make_cpu_engine({.threads = threads,

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "carillon/engine/engine.h"
 #include "carillon/engine/imported_memory.h"
 #include "carillon/engine/reading_engine.h"
+#include "carillon/server/memory_plan.h"
 #include "carillon/worker/worker.h"
 
 namespace carillon::engine::cuda {
@@ -65,7 +67,21 @@ struct DeviceArguments {
   bool virtual_time = false;
   int best_effort_streams = 0;  // 0: one a core
   int real_time_threads = 0;    // 0: all
+  // What a server has planned for its devices, of the host's memory; none: what is available is divided for
+  // this device alone.
+  std::optional<MemoryPlan> memory{};
+  // What a process of a second engine may come to have; none: 7/8 of what is available.
+  std::optional<Bytes> process_memory{};
 };
+
+// The sizes that the arguments name. Errors name the option.
+struct GivenSizes {
+  std::optional<Bytes> page_cache, io_cache, workspace;
+};
+Result<GivenSizes> given_sizes(const DeviceArguments& arguments);
+
+// What of the device is this host's memory. Errors as of make_device().
+Result<HostShare> host_share(const DeviceArguments& arguments);
 
 struct Device {
   std::shared_ptr<engine::Engine> engine;

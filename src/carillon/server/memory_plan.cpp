@@ -194,9 +194,6 @@ Result<MemoryPlan> plan_memory(const MemoryWanted& wanted) {
 }
 
 Bytes least_bound(MemoryWanted wanted, Bytes models, Bytes weights) {
-  wanted.largest_model = std::max(wanted.largest_model, models);
-  wanted.largest_weights = std::max(wanted.largest_weights, weights);
-  if (wanted.all_weights) wanted.all_weights = std::max(*wanted.all_weights, weights);
   // Given is given: a page cache that is too small stays so.
   const auto enough = [&](std::uint64_t size) {
     wanted.bound = mib(size);

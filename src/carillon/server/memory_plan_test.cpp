@@ -24,6 +24,31 @@ Bytes sum_of(const MemoryPlan& plan) {
          plan.grpc + plan.models;
 }
 
+TEST(DoorSizes, FollowTheRoomThatThereIs) {
+  const struct {
+    Bytes room, body, inflight;
+  } rows[] = {{gib(64), mib(256), gib(1)}, {mib(364), mib(100), mib(200)}, {mib(80), mib(16), mib(32)},
+              {mib(10), mib(8), mib(16)}};
+  for (const auto& [room, body, inflight] : rows) {
+    const auto sizes = size_doors(room, {}, {});
+    ASSERT_TRUE(sizes) << sizes.error().message;
+    EXPECT_EQ(sizes->inflight, inflight) << to_text(room);
+    EXPECT_EQ(sizes->body, body) << to_text(room);
+    if (inflight > least_inflight) {
+      EXPECT_LE(sizes->inflight + grpc_buffers(sizes->inflight, sizes->body), room);
+    }
+  }
+  const auto large_body = size_doors(mib(300), {}, mib(300));
+  ASSERT_TRUE(large_body);
+  EXPECT_EQ(large_body->inflight, mib(300));
+  const auto little = size_doors(gib(8), mib(64), {});
+  ASSERT_TRUE(little);
+  EXPECT_EQ(little->body, mib(32));
+  const auto reversed = size_doors(gib(8), gib(1), gib(2));
+  ASSERT_FALSE(reversed);
+  EXPECT_THAT(reversed.error().message, HasSubstr("could never be read"));
+}
+
 TEST(MemoryPlan, LargeMachinesHaveWhatIsUsual) {
   const auto plan = plan_memory(wanted(gib(64)));
   ASSERT_TRUE(plan) << plan.error().message;
@@ -145,18 +170,22 @@ TEST(MemoryPlan, ModelsThatAreKnownHaveRoom) {
 }
 
 TEST(MemoryPlan, TellsTheBoundThatWouldDo) {
-  const MemoryWanted given = wanted(mib(256));
-  const Bytes least = least_bound(given, mib(200), mib(100));
+  // Of models that are known it is little more than they take; of others, they have their share of it.
+  MemoryWanted known = wanted(mib(256));
+  known.largest_model = mib(200);
+  known.largest_weights = mib(100);
+  const Bytes least = least_bound(known, mib(200), mib(100));
   EXPECT_GT(least, mib(136 + 200 + 112));
-  EXPECT_LT(least, mib(136 + 200 + 112 + 64));
-  MemoryWanted more = given;
-  more.bound = least;
-  more.largest_model = mib(200);
-  more.largest_weights = mib(100);
-  const auto plan = plan_memory(more);
-  ASSERT_TRUE(plan) << plan.error().message;
-  EXPECT_GE(plan->models, mib(200));
-  EXPECT_GE(plan->page_cache, mib(100));
+  EXPECT_LT(least, mib(136 + 200 + 112 + 80));
+  const Bytes unknown = least_bound(wanted(mib(256)), mib(200), mib(100));
+  EXPECT_GT(unknown, least);
+  for (MemoryWanted more : {known, wanted({})}) {
+    more.bound = more.largest_model > Bytes{} ? least : unknown;
+    const auto plan = plan_memory(more);
+    ASSERT_TRUE(plan) << plan.error().message;
+    EXPECT_GE(plan->models, mib(200));
+    EXPECT_GE(plan->page_cache, mib(100));
+  }
 }
 
 TEST(MemoryPlan, PartsAreNeverMoreThanTheBound) {

@@ -43,29 +43,37 @@ Result<> limit_batches(const provision::ServedWorkload& workload, repository::Mo
 }
 
 // One controller with one model at `share_pct` of the device, behind the first `from_pct`. `caches` are those
-// of the lanes so far, and then with this one's: together they must fit.
+// of the lanes so far, and then with this one's, for which it adds a charge.
 Result<std::unique_ptr<controller::Controller>> start_lane(const PlannedOptions& options,
                                                            const repository::RepositoryEntry& entry,
                                                            const provision::ServedWorkload& workload,
                                                            double from_pct, double share_pct,
-                                                           const Clock& clock, Bytes& caches) {
+                                                           const Clock& clock, Bytes& caches,
+                                                           std::vector<MemoryAccount::Charge>& charges) {
   auto device = make_share(options.device, from_pct, share_pct, clock);
   if (!device) return std::unexpected(device.error());
   const repository::ModelVersion& version = entry.versions.back();
   device->worker.page_cache = pages_for(version.file, device->worker.page_cache);
   // Every lane has its own.
-  if (options.device.io_cache.empty()) device->worker.io_cache = mib(64);
-  if (options.device.workspace.empty()) device->worker.workspace = mib(128);
+  const Bytes all = options.memory != nullptr ? options.memory->counts().models : gib(64);
+  if (options.device.io_cache.empty())
+    device->worker.io_cache = std::clamp(Bytes{all.count / 32}, mib(2), mib(64));
+  if (options.device.workspace.empty())
+    device->worker.workspace = std::clamp(Bytes{all.count / 16}, mib(2), mib(128));
   const worker::Options& worker_options = device->worker;
   if (worker_options.populate) {
-    caches = caches + worker_options.io_cache;
-    if (!worker_options.make_memory) caches = caches + worker_options.page_cache + worker_options.workspace;
-    if (const auto left = engine::available_memory(); left && *left < caches)
-      return fail(ErrorCode::resource_exhausted,
-                  "with its caches (page cache " + to_text(worker_options.page_cache) + ", I/O cache " +
-                      to_text(worker_options.io_cache) + ", workspace " + to_text(worker_options.workspace) +
-                      ") the plan's workloads so far may take " + to_text(caches) + ", and " +
-                      to_text(*left) + " are available: make --io-cache and --workspace smaller");
+    Bytes taken = worker_options.io_cache;
+    if (!worker_options.make_memory) taken = taken + worker_options.page_cache + worker_options.workspace;
+    caches = caches + taken;
+    if (options.memory != nullptr) {
+      auto charge = options.memory->take(workload.id, {.memory = taken});
+      if (!charge)
+        return in_context("its caches (page cache " + to_text(worker_options.page_cache) + ", I/O cache " +
+                              to_text(worker_options.io_cache) + ", workspace " +
+                              to_text(worker_options.workspace) + ")",
+                          charge.error());
+      charges.push_back(*std::move(charge));
+    }
   }
 
   auto scheduler = schedule::make_scheduler(options.scheduler, options.environment);
@@ -82,7 +90,7 @@ Result<std::unique_ptr<controller::Controller>> start_lane(const PlannedOptions&
     options.tell(fmt::format("{} at {:g}%: {}", workload.id, share_pct, doing));
   };
   const controller::LoadTarget target{
-      .engine = device->engine.get(), .worker = worker->get(), .others = others_of(*device)};
+      .engine = device->engine.get(), .worker = worker->get(), .others = others_of(*device), .memory = options.memory};
   auto model = controller::prepare_model(mine, version, {&target, 1}, ModelId{0}, tell);
   if (!model) return std::unexpected(model.error());
   std::vector<std::string> notes;
@@ -149,7 +157,8 @@ Result<std::unique_ptr<PlannedServer>> PlannedServer::start(const PlannedOptions
       return invalid(context + ": '" + workload.model +
                      "' is an ensemble, which has no share; plan its steps' models");
     auto serving =
-        start_lane(options, *entry, workload, from_pct, workload.share_pct, clock, server->caches_);
+        start_lane(options, *entry, workload, from_pct, workload.share_pct, clock, server->caches_,
+                   server->charges_);
     if (!serving) return in_context(context, serving.error());
     std::vector<controller::Controller*> own{serving->get()};
     std::unique_ptr<controller::Controller> standby;
@@ -157,7 +166,7 @@ Result<std::unique_ptr<PlannedServer>> PlannedServer::start(const PlannedOptions
       // Its own, and of what nobody has, or of others'.
       const double more_from = std::min(from_pct, 100 - workload.standby_share_pct);
       auto made = start_lane(options, *entry, workload, more_from, workload.standby_share_pct, clock,
-                             server->caches_);
+                             server->caches_, server->charges_);
       if (!made) return in_context(context + ", its standby", made.error());
       standby = std::move(*made);
       own.push_back(standby.get());

@@ -25,6 +25,8 @@ struct PlannedOptions {
   schedule::Environment environment = schedule::live_environment();
   controller::Options controller;
   DeviceArguments device;
+  // What models and the caches of workloads may take of this host's memory; null: nobody counts.
+  std::shared_ptr<MemoryAccount> memory{};
   std::function<void(const std::string&)> tell;  // what goes on, for people
 };
 
@@ -51,6 +53,7 @@ class PlannedServer {
   std::vector<controller::Controller*> controllers_;  // that workloads_ owns
   std::size_t count_ = 0;
   Bytes caches_;
+  std::vector<MemoryAccount::Charge> charges_;  // for them
 };
 
 }  // namespace carillon::server

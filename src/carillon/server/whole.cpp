@@ -43,7 +43,8 @@ Result<> WholeServer::start() {
                        .others = others_of(device),
                        .threads = device.worker.exec_threads,
                        .like_the_last = devices_.like_the_last[i],
-                       .stop_cost = options.stop_cost});
+                       .stop_cost = options.stop_cost,
+                       .memory = options.memory});
     workers.push_back(std::move(*worker));
   }
 

@@ -40,6 +40,7 @@ struct WholeOptions {
   controller::Options controller;
   const profile::DeviceProfile* profile = nullptr;  // models that it knows are not measured
   std::optional<double> stop_cost{};                // of all models; see controller::LoadTarget
+  std::shared_ptr<MemoryAccount> memory{};          // what models may take; null: nobody counts
   std::function<void(const std::string&)> tell;     // what goes on, for people
   // Each step of each model that is made ready at the start, unless it cannot be: tell() hears that.
   std::function<void(const std::string&)> tell_step;

@@ -266,6 +266,7 @@ class PackedWeights {
     if (file_ == nullptr) block_ = std::move(block);
   }
   Bytes size() const { return size_; }
+  Bytes in_memory() const { return file_ == nullptr ? size_ : Bytes{}; }
   Result<> whole() const { return file_ == nullptr ? Result<>() : file_->whole(); }
   Result<> write(std::uint64_t offset, std::span<std::byte> to) const {
     CARILLON_ASSERT(offset <= size_.count && to.size() <= size_.count - offset);
@@ -289,6 +290,12 @@ class CpuModel final : public CompiledModel {
     return weights_.write(offset, to);
   }
   Result<> usable() const override { return weights_.whole(); }
+  ModelMemory memory() const override {
+    ModelMemory out = CompiledModel::memory();
+    out.weights = weights_.in_memory();
+    out.plans = out.plans + constants_;
+    return out;
+  }
   std::span<const int> batch_sizes() const override { return batch_sizes_; }
   std::span<const std::int64_t> lengths() const override { return lengths_; }
   bool pads() const override { return pads_; }
@@ -358,6 +365,7 @@ class CpuModel final : public CompiledModel {
   std::optional<PlanMaker> maker_;
   std::unique_ptr<WeightStore> store_;
   std::unique_ptr<const MovedTensors> moved_;    // what these two read
+  Bytes constants_;                              // that they keep in memory
   std::string way_;                              // see WaySelector
   std::vector<std::unique_ptr<CpuPlan>> plans_;  // by batch size, then length
   PackedWeights weights_;
@@ -497,7 +505,11 @@ class CpuEngine final : public Engine {
       compiled->source_ = model.weak_from_this().lock();
       compiled->maker_ = maker;
       compiled->store_ = std::move(weights);
-      if (files_ != nullptr) compiled->moved_ = move_constants(*compiled);
+      const std::vector<graph::SharedTensor> constants = constants_of(*compiled);
+      if (files_ != nullptr) compiled->moved_ = files_->move(constants);
+      for (const graph::SharedTensor& tensor : constants)
+        if (compiled->moved_ == nullptr || tensor->pages() < WeightFiles::smallest_moved.count)
+          compiled->constants_.count += tensor->pages();
       if (selector != nullptr) compiled->way_ = selector->way();
     } else {
       compiled->weights_ = PackedWeights(weights->take(), files_.get());
@@ -505,15 +517,18 @@ class CpuEngine final : public Engine {
     return compiled;
   }
 
-  // What more plans of an open model are made of.
-  std::unique_ptr<const MovedTensors> move_constants(const CpuModel& model) const {
+  // What more plans of an open model are made of, each once.
+  static std::vector<graph::SharedTensor> constants_of(const CpuModel& model) {
     std::vector<graph::SharedTensor> constants;
     const auto add = [&](const graph::SharedTensor& tensor) {
       if (tensor != nullptr) constants.push_back(tensor);  // an operator may leave out an operand
     };
     if (model.source_ != nullptr) model.source_->visit_constants(add);
     model.store_->visit(add);
-    return files_->move(std::move(constants));
+    std::ranges::sort(constants);
+    const auto same = std::ranges::unique(constants);
+    constants.erase(same.begin(), same.end());
+    return constants;
   }
 
   int threads_;

@@ -286,6 +286,11 @@ class OpaqueModel final : public CompiledModel {
   bool pads() const override { return pads_; }
   std::span<const std::int64_t> reference() const override { return source_->reference(); }
   Result<> usable() const override { return runner_->usable(); }
+  // Of this process where it runs here, else of its own.
+  ModelMemory memory() const override {
+    if (const std::uint64_t now = runner_->resident(); now > 0) return {.processes = Bytes{now}};
+    return {.plans = taken_};
+  }
   const Plan* plan(int batch, std::int64_t length) const override {
     const auto found = plans_.find({batch, length});
     return found == plans_.end() ? nullptr : found->second.get();

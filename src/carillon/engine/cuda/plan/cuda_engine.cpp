@@ -180,6 +180,12 @@ class CudaModel final : public CompiledModel {
     if (!to.empty()) std::memcpy(to.data(), bytes_.data() + offset, to.size());
     return {};
   }
+  // LOADs copy from the host's, pinned or not.
+  ModelMemory memory() const override {
+    ModelMemory out = CompiledModel::memory();
+    out.weights = weights();
+    return out;
+  }
   std::span<const int> batch_sizes() const override { return batch_sizes_; }
   std::span<const std::int64_t> lengths() const override { return lengths_; }
   bool pads() const override { return pads_; }

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+
+#include "carillon/base/bytes.h"
+
+namespace carillon::graph {
+
+// What an ONNX file's constants take of memory, by the headers of its tensors. Their data is passed over, so
+// that it takes next to no memory, and microseconds a tensor.
+struct ConstantSizes {
+  Bytes file;      // of the file itself
+  Bytes held;      // tensors as they are read, external ones included
+  Bytes widened;   // those of them that kernels want as f32, once more
+  Bytes packed;    // all of them as kernels want them
+  std::size_t nodes = 0;
+
+  // At most at once, while the file is read and plans are made of it.
+  Bytes to_make() const;
+};
+
+// Nothing where the file is none that we read; who reads it says what is wrong with it.
+std::optional<ConstantSizes> constant_sizes(const std::filesystem::path& file);
+
+}  // namespace carillon::graph
