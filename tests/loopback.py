@@ -98,15 +98,15 @@ def write_profile(file: Path, models: tuple[str, ...], overhead_ms: int) -> Path
 
 
 @contextlib.contextmanager
-def serving(program: Path, models: Path, log_path: Path, *options: str, page_cache: str = "256 MiB",
+def serving(program: Path, models: Path, log_path: Path, *options: str, page_cache: str | None = "256 MiB",
             tls: ssl.SSLContext | None = None, environment: dict[str, str] | None = None):
     """A server that is ready; it must still be there at the end, and stop when told to. `tls`: a client's, where it
-    speaks TLS. `environment`: what it has beside the test's."""
+    speaks TLS. `page_cache`: None is the server's own choice. `environment`: what it has beside the test's."""
     http, grpc, metrics = free_addresses(3)
     with log_path.open("wb") as log:
         process = subprocess.Popen(
             [str(program), "serve", "--models", str(models), "--http", http, "--grpc", grpc,
-             "--metrics", metrics, "--page-cache", page_cache,
+             "--metrics", metrics, *(() if page_cache is None else ("--page-cache", page_cache)),
              *(() if "--log-level" in options else ("--log-level", "debug")), *options],
             stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
             env={**os.environ, **(environment or {})})

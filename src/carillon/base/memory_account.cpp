@@ -1,6 +1,7 @@
 #include "carillon/base/memory_account.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 namespace carillon {
@@ -32,22 +33,30 @@ Bytes MemoryAccount::may_take() const {
   return options_.models - std::min(options_.models, shrunk_);
 }
 
-Result<> MemoryAccount::check(std::string_view model, const Need& need, Bytes others) const {
+Result<> MemoryAccount::check(std::string_view model, const ModelNeed& need, Bytes others) const {
   const Bytes most = may_take();
-  const bool weights_fit = options_.weights == Bytes{} || need.weights <= options_.weights;
-  if (others + need.memory <= most && weights_fit) return {};
+  std::string why;
+  if (others + need.memory > most)
+    why = "it takes about " + to_text(need.memory) + ", and " +
+          to_text(most - std::min(most, others)) + " are left for models";
+  for (const auto& [what, needed, there] :
+       {std::tuple("weights,", need.weights, options_.weights),
+        std::tuple("workspace, for one request,", need.workspace, options_.workspace),
+        std::tuple("inputs and outputs, for one request,", need.tensors, options_.tensors)})
+    if (there > Bytes{} && needed > there && why.empty())
+      why = "it needs " + to_text(needed) + " for its " + what + " and there are " + to_text(there);
+  if (why.empty()) return {};
   std::string text = options_.bound + " is too small for model '" + std::string(model) + "'";
-  if (weights_fit && need.memory <= most) text += " beside those that are there";
-  if (options_.least)
-    text += ": at least " + whole_mib(options_.least(others + need.memory + shrunk_, need.weights));
-  text += weights_fit ? "; to be made ready it takes about " + to_text(need.memory) + ", and " +
-                            to_text(most - std::min(most, others)) + " are left for models"
-                      : "; its weights are about " + to_text(need.weights) +
-                            ", and the cache for weights is " + to_text(options_.weights);
-  return fail(ErrorCode::resource_exhausted, text);
+  if (need.memory <= most && others + need.memory > most) text += " beside those that are there";
+  if (options_.least) {
+    ModelNeed all = need;
+    all.memory = others + need.memory + shrunk_;
+    text += ": at least " + whole_mib(options_.least(all));
+  }
+  return fail(ErrorCode::resource_exhausted, text + "; " + why);
 }
 
-Result<MemoryAccount::Charge> MemoryAccount::take(std::string_view model, const Need& need) {
+Result<MemoryAccount::Charge> MemoryAccount::take(std::string_view model, const ModelNeed& need) {
   Charge out(shared_from_this(), std::string(model));
   if (auto fits = out.expect(need); !fits) return std::unexpected(fits.error());
   return out;
@@ -85,7 +94,7 @@ MemoryAccount::Charge::~Charge() {
   subtract(account_->taken_, has_);
 }
 
-Result<> MemoryAccount::Charge::expect(const Need& need) {
+Result<> MemoryAccount::Charge::expect(const ModelNeed& need) {
   const std::lock_guard lock(account_->mutex_);
   if (auto fits = account_->check(model_, need, account_->all() - expected_); !fits) return fits;
   account_->loading_ = account_->loading_ - expected_ + need.memory;
@@ -93,12 +102,14 @@ Result<> MemoryAccount::Charge::expect(const Need& need) {
   return {};
 }
 
-Result<> MemoryAccount::Charge::settle(const ModelMemory& taken) {
+Result<> MemoryAccount::Charge::settle(const ModelMemory& taken, const ModelNeed& need) {
   const std::lock_guard lock(account_->mutex_);
   account_->loading_ = account_->loading_ - expected_;
   expected_ = {};
   subtract(account_->taken_, has_);
-  auto fits = account_->check(model_, {.memory = taken.sum()}, account_->all());
+  ModelNeed whole = need;
+  whole.memory = taken.sum();
+  auto fits = account_->check(model_, whole, account_->all());
   has_ = taken;
   add(account_->taken_, has_);
   return fits;

@@ -26,6 +26,15 @@ struct ModelMemory {
   Bytes sum() const { return plans + weights + processes; }
 };
 
+// What a model needs: of the memory for models, while it is made or for ever, and of the fixed parts of the
+// bound, of which it may have as much as there is.
+struct ModelNeed {
+  Bytes memory;
+  Bytes weights{};
+  Bytes workspace{};  // of its smallest run, as are
+  Bytes tensors{};    // its inputs and outputs
+};
+
 // What models may take of a bound of memory beside its fixed parts, and what they take. From any thread.
 //
 //   auto charge = account->take("resnet50", {.memory = mib(200)});     // before it is tried: the error names the bound
@@ -38,15 +47,11 @@ class MemoryAccount : public std::enable_shared_from_this<MemoryAccount> {
   struct Options {
     Bytes models;       // what they may take together
     std::string bound;  // for errors: "--memory 64MiB"
-    // What the weights of one model may be at most: the caches for them are no part of `models`. 0: any.
-    Bytes weights{};
-    // The bound that would leave so much for models, and for one model's weights. Empty: nobody knows.
-    std::function<Bytes(Bytes models, Bytes weights)> least{};
-  };
-  // What a model takes while it is made: in all, beside its weights where devices have them, and these.
-  struct Need {
-    Bytes memory;
-    Bytes weights{};
+    // What one model may have of the fixed parts at most; 0: nobody knows, and others look.
+    Bytes weights{}, workspace{}, tensors{};
+    // The bound with which there would be so much for models, in `memory`, and for one of them. Empty: nobody
+    // knows.
+    std::function<Bytes(const ModelNeed& need)> least{};
   };
   class Charge {
    public:
@@ -55,9 +60,10 @@ class MemoryAccount : public std::enable_shared_from_this<MemoryAccount> {
     ~Charge();
     // What is needed while the model is made, as far as that is known now: more or less than before. Error:
     // there is not so much; the charge stays as it was.
-    Result<> expect(const Need& need);
+    Result<> expect(const ModelNeed& need);
     // What the model takes, now that it is made. The error is as of take(), and the charge stays.
-    Result<> settle(const ModelMemory& taken);
+    // `need` is what it needs of the fixed parts, and its `memory` is not heeded.
+    Result<> settle(const ModelMemory& taken, const ModelNeed& need = {});
     Bytes size() const { return has_.sum() + expected_; }
 
    private:
@@ -72,7 +78,7 @@ class MemoryAccount : public std::enable_shared_from_this<MemoryAccount> {
   static std::shared_ptr<MemoryAccount> make(Options options);
 
   // Error (resource_exhausted): "--memory 64MiB is too small for model 'x': at least 97MiB, ...".
-  Result<Charge> take(std::string_view model, const Need& need);
+  Result<Charge> take(std::string_view model, const ModelNeed& need);
 
   // The bound has become so much smaller; what models have stays theirs. 0: it is as it was.
   void shrink_by(Bytes bytes);
@@ -88,7 +94,7 @@ class MemoryAccount : public std::enable_shared_from_this<MemoryAccount> {
 
  private:
   explicit MemoryAccount(Options options) : options_(std::move(options)) {}
-  Result<> check(std::string_view model, const Need& need, Bytes others) const;             // under mutex_
+  Result<> check(std::string_view model, const ModelNeed& need, Bytes others) const;        // under mutex_
   Bytes all() const { return taken_.sum() + loading_; }                                     // likewise
   Bytes may_take() const;                                                                   // likewise
 

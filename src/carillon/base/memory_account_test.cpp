@@ -16,8 +16,8 @@ std::shared_ptr<MemoryAccount> account_of(Bytes models) {
   return MemoryAccount::make({.models = models,
                               .bound = "--memory 64MiB",
                               .weights = mib(32),
-                              .least = [](Bytes all, Bytes weights) {
-                                return mib(32) + all + weights;
+                              .least = [](const ModelNeed& need) {
+                                return mib(32) + need.memory + need.weights;
                               }});
 }
 
@@ -34,7 +34,7 @@ TEST(MemoryAccount, RefusesBeforeItIsTried) {
   EXPECT_EQ(account->left(), mib(32));
   const auto weights = account->take("wide", {.memory = mib(1), .weights = mib(33)});
   ASSERT_FALSE(weights);
-  EXPECT_THAT(weights.error().message, HasSubstr("its weights are about 33.0 MiB, and the cache for weights is 32.0 MiB"));
+  EXPECT_THAT(weights.error().message, HasSubstr("it needs 33.0 MiB for its weights, and there are 32.0 MiB"));
 }
 
 TEST(MemoryAccount, SaysThatOthersAreInTheWay) {

@@ -60,7 +60,8 @@ KnownModels known_models(const std::vector<repository::RepositoryEntry>& entries
       const auto sizes = graph::constant_sizes(version.file);
       if (!sizes) continue;
       out.largest_weights = std::max(out.largest_weights, sizes->packed);
-      out.all_weights = out.all_weights + page_size * pages_for(sizes->packed);
+      // Kernels may want them in several layouts.
+      out.all_weights = out.all_weights + page_size * pages_for(sizes->packed * 3);
       most = std::max(most, sizes->to_make());
       plans = plans + a_node * sizes->nodes;
     }
@@ -74,8 +75,10 @@ std::shared_ptr<MemoryAccount> make_account(const MemoryBound& bound, const serv
   return MemoryAccount::make({.models = plan.models,
                               .bound = bound.named,
                               .weights = plan.page_caches > Bytes{} ? plan.page_cache : Bytes{},
-                              .least = [wanted](Bytes models, Bytes weights) {
-                                return server::least_bound(wanted, models, weights);
+                              .workspace = plan.workspaces > Bytes{} ? plan.workspace : Bytes{},
+                              .tensors = plan.io_caches > Bytes{} ? plan.io_cache : Bytes{},
+                              .least = [wanted](const ModelNeed& need) {
+                                return server::least_bound(wanted, need);
                               }});
 }
 

@@ -270,7 +270,9 @@ std::expected<Memory, std::pair<int, Error>> plan_memory_of(const Arguments& arg
       const KnownModels known = known_models(*entries);
       wanted.largest_weights = known.largest_weights;
       wanted.largest_model = known.largest;
-      if (arguments.control == server::ModelControlMode::none) wanted.all_weights = known.all_weights;
+      // Scripts that train here have a part of it, and other models may come.
+      if (arguments.control == server::ModelControlMode::none && arguments.train.socket.empty())
+        wanted.all_weights = known.all_weights;
     }
   }
   auto plan = server::plan_memory(wanted);

@@ -202,6 +202,8 @@ Result<Made> make_by_own(repository::ModelConfig config, const std::filesystem::
                          std::span<const LoadTarget> targets, const Doing& doing, bool& sound) {
   doing("reading " + file.string());
   const auto model = import(config, file, sound);
+  // Else what the file was parsed into stays with the allocator while plans are made.
+  if (targets.front().memory != nullptr) ::malloc_trim(0);
   if (!model) return std::unexpected(model.error());
   doing(config.model_class == "best_effort"
             ? "compiling, and dividing its kernels so that they can be stopped (class best_effort): that is "
@@ -327,7 +329,7 @@ std::vector<int> common_sizes(std::span<const Compiled> all) {
 }
 
 // What making it is expected to take, by its file.
-MemoryAccount::Need need_of(const repository::ModelConfig& config, const std::filesystem::path& file,
+ModelNeed need_of(const repository::ModelConfig& config, const std::filesystem::path& file,
                             std::span<const LoadTarget> targets) {
   const auto others = others_of(targets);
   const bool elsewhere =
@@ -343,6 +345,19 @@ MemoryAccount::Need need_of(const repository::ModelConfig& config, const std::fi
     size += weights;
   // It is read, and then brought into the layouts that kernels want.
   return {.memory = Bytes{2 * size}};
+}
+
+// What it needs of the caches, for its smallest batch.
+ModelNeed least_of(const engine::CompiledModel& compiled) {
+  ModelNeed out{.memory = {}, .weights = compiled.weights()};
+  const std::int64_t length = compiled.lengths().empty() ? 0 : compiled.lengths().front();
+  const engine::Plan* const plan = compiled.plan(compiled.batch_sizes().front(), length);
+  if (plan == nullptr) return out;
+  out.workspace = plan->workspace();
+  for (const auto tensors : {plan->inputs(), plan->outputs()})
+    for (const graph::TensorSpec& each : tensors)
+      out.tensors = out.tensors + graph::memory_of(each.type, each.shape);
+  return out;
 }
 
 ModelMemory memory_of(std::span<const Compiled> compiled) {
@@ -553,7 +568,7 @@ Result<PreparedModel> make_model(const repository::RepositoryEntry& entry,
                 std::string("while reading and compiling it: ") + error.what());
   }
   if (charge) {
-    if (auto fits = charge->settle(memory_of(out.compiled)); !fits) return std::unexpected(fits.error());
+    if (auto fits = charge->settle(memory_of(out.compiled), least_of(*out.compiled.front())); !fits) return std::unexpected(fits.error());
     out.compiled.front() = charged(std::move(out.compiled.front()), *std::move(charge));
   }
   return out;

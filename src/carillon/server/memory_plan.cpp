@@ -6,8 +6,6 @@
 #include <limits>
 #include <numeric>
 
-#include "carillon/base/memory_account.h"
-
 namespace carillon::server {
 namespace {
 
@@ -171,8 +169,13 @@ Result<MemoryPlan> plan_memory(const MemoryWanted& wanted) {
     part.size = to;
     left -= more;
   };
-  raise(parts[models], wanted.largest_model.count);
   raise(parts[pages], (page_size * pages_for(wanted.largest_weights)).count);
+  // Who has weights has activations, too: such models take some megabytes for one request.
+  if (wanted.largest_weights >= mib(1)) {
+    raise(parts[workspaces], mib(8).count);
+    raise(parts[tensors], mib(4).count);
+  }
+  raise(parts[models], wanted.largest_model.count);
   grow(parts, left);
   MemoryPlan out{.libraries = Bytes{libraries.least},
                  .page_cache = Bytes{parts[pages].size},
@@ -193,13 +196,16 @@ Result<MemoryPlan> plan_memory(const MemoryWanted& wanted) {
   return out;
 }
 
-Bytes least_bound(MemoryWanted wanted, Bytes models, Bytes weights) {
-  // Given is given: a page cache that is too small stays so.
+Bytes least_bound(MemoryWanted wanted, const ModelNeed& need) {
+  // Given is given: a part that is too small stays so.
   const auto enough = [&](std::uint64_t size) {
     wanted.bound = mib(size);
     const auto plan = plan_memory(wanted);
-    return plan && plan->models >= models &&
-           (wanted.page_cache || plan->page_caches == Bytes{} || plan->page_cache >= page_size * pages_for(weights));
+    return plan && plan->models >= need.memory &&
+           (wanted.page_cache || plan->page_caches == Bytes{} ||
+            plan->page_cache >= page_size * pages_for(need.weights)) &&
+           (wanted.workspace || plan->workspaces == Bytes{} || plan->workspace >= need.workspace) &&
+           (wanted.io_cache || plan->io_caches == Bytes{} || plan->io_cache >= need.tensors);
   };
   std::uint64_t most = 1;
   while (!enough(most) && most < (1ULL << 24)) most *= 2;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "carillon/base/bytes.h"
+#include "carillon/base/memory_account.h"
 #include "carillon/base/result.h"
 
 namespace carillon::server {
@@ -72,8 +73,7 @@ Result<DoorSizes> size_doors(Bytes room, std::optional<Bytes> inflight, std::opt
 // sizes of the others; it names each part. Error (invalid_argument): as size_doors().
 Result<MemoryPlan> plan_memory(const MemoryWanted& wanted);
 
-// The least bound, in whole MiB, with which the plan has so much for models, and a page cache for such
-// weights.
-Bytes least_bound(MemoryWanted wanted, Bytes models, Bytes weights);
+// The least bound, in whole MiB, with which the plan has what is needed.
+Bytes least_bound(MemoryWanted wanted, const ModelNeed& need);
 
 }  // namespace carillon::server

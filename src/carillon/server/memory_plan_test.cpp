@@ -174,10 +174,10 @@ TEST(MemoryPlan, TellsTheBoundThatWouldDo) {
   MemoryWanted known = wanted(mib(256));
   known.largest_model = mib(200);
   known.largest_weights = mib(100);
-  const Bytes least = least_bound(known, mib(200), mib(100));
+  const Bytes least = least_bound(known, {.memory = mib(200), .weights = mib(100)});
   EXPECT_GT(least, mib(136 + 200 + 112));
   EXPECT_LT(least, mib(136 + 200 + 112 + 80));
-  const Bytes unknown = least_bound(wanted(mib(256)), mib(200), mib(100));
+  const Bytes unknown = least_bound(wanted(mib(256)), {.memory = mib(200), .weights = mib(100)});
   EXPECT_GT(unknown, least);
   for (MemoryWanted more : {known, wanted({})}) {
     more.bound = more.largest_model > Bytes{} ? least : unknown;
