@@ -66,7 +66,7 @@ KnownModels known_models(const std::vector<repository::RepositoryEntry>& entries
       plans = plans + a_node * sizes->nodes;
     }
   }
-  out.largest = most + plans;
+  out.memory = most + plans;
   return out;
 }
 

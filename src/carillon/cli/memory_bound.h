@@ -29,7 +29,7 @@ Result<MemoryBound> memory_bound(const std::string& text);
 // What the files of models say of the memory that they want; files that cannot be read want none.
 struct KnownModels {
   Bytes largest_weights, all_weights;
-  Bytes largest;  // while it is made ready, beside the others' plans
+  Bytes memory;  // all plans, and the largest one while it is made ready
 };
 KnownModels known_models(const std::vector<repository::RepositoryEntry>& entries);
 

@@ -269,7 +269,7 @@ std::expected<Memory, std::pair<int, Error>> plan_memory_of(const Arguments& arg
         entries) {
       const KnownModels known = known_models(*entries);
       wanted.largest_weights = known.largest_weights;
-      wanted.largest_model = known.largest;
+      wanted.known_models = known.memory;
       // Scripts that train here have a part of it, and other models may come.
       if (arguments.control == server::ModelControlMode::none && arguments.train.socket.empty())
         wanted.all_weights = known.all_weights;
@@ -595,7 +595,7 @@ int run(Arguments& arguments) {
   options.sizes.most = arguments.sizes;
   const auto memory = plan_memory_of(arguments);
   if (!memory) return complain(memory.error().first, memory.error().second);
-  arguments.devices.each.memory = memory->plan;
+  if (arguments.plan.empty()) arguments.devices.each.memory = memory->plan;
   arguments.devices.each.process_memory = memory->plan.models;
   options.sizes.memory = memory->plan.sizes;
   options.core.by_length = !arguments.length_blind;

@@ -603,6 +603,56 @@ TEST_F(PrepareModel, AModelThatOneDeviceRefusesIsOnNone) {
   EXPECT_TRUE(other.has_value()) << other.error().message;
 }
 
+TEST_F(PrepareModel, WhatItTakesIsChargedUntilItEnds) {
+  const auto worker = make_worker();
+  ASSERT_TRUE(worker);
+  const auto account = MemoryAccount::make({.models = mib(64), .bound = "--memory 1GiB"});
+  const LoadTarget target{.engine = engine.get(), .worker = worker->get(), .memory = account};
+  {
+    const auto prepared = prepare(0, {&target, 1});
+    ASSERT_TRUE(prepared) << prepared.error().message;
+    const MemoryAccount::Counts counts = account->counts();
+    EXPECT_EQ(counts.loading, Bytes{});
+    EXPECT_GT(counts.taken.plans, Bytes{});
+    EXPECT_GT(counts.taken.weights, Bytes{});  // no store keeps them
+    EXPECT_EQ(counts.taken.sum(), prepared->compiled.front()->memory().sum());
+    (*worker)->remove_model(ModelId{0});
+  }
+  EXPECT_EQ(account->counts().taken.sum(), Bytes{});
+}
+
+TEST_F(PrepareModel, WhatDoesNotFitIsRefusedBeforeItIsRead) {
+  const auto worker = make_worker();
+  ASSERT_TRUE(worker);
+  const auto account = MemoryAccount::make({.models = Bytes{8}, .bound = "--memory 1MiB"});
+  const LoadTarget target{.engine = engine.get(), .worker = worker->get(), .memory = account};
+  const auto entries = repository::read_repository(root);
+  ASSERT_TRUE(entries);
+  bool tried = false;
+  const auto refused = prepare_model(entries->front(), entries->front().versions[0], {&target, 1}, ModelId{0},
+                                     [&](const std::string&) { tried = true; });
+  ASSERT_FALSE(refused);
+  EXPECT_FALSE(tried);
+  EXPECT_NE(refused.error().message.find("--memory 1MiB is too small for model 'a'"), std::string::npos)
+      << refused.error().message;
+  EXPECT_EQ(account->left(), Bytes{8});
+}
+
+// Its file is small, and its plans are not.
+TEST_F(PrepareModel, WhatTurnsOutToTakeTooMuchIsOnNoWorker) {
+  const auto worker = make_worker();
+  ASSERT_TRUE(worker);
+  const auto account = MemoryAccount::make({.models = kib(24), .bound = "--memory 1MiB"});
+  const LoadTarget target{.engine = engine.get(), .worker = worker->get(), .memory = account};
+  const auto refused = prepare(0, {&target, 1});
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("too small for model 'a'"), std::string::npos)
+      << refused.error().message;
+  EXPECT_EQ(account->left(), kib(24));
+  const LoadTarget uncounted{.engine = engine.get(), .worker = worker->get()};
+  EXPECT_TRUE(prepare(1, {&uncounted, 1}));  // its number is free
+}
+
 // The CPU's, which leaves batch sizes out.
 class LeavingOut final : public engine::Engine {
  public:

@@ -158,7 +158,9 @@ TEST(Metrics, NamesAndValues) {
       statistics, {.host = HostStatistics{.utilization = 0.5, .memory_total = 8192, .memory_used = 4096},
                    .process = ProcessStatistics{.cpu = 2500ms, .resident = 1024},
                    .access_lines = 11,
-                   .access_dropped = 12});
+                   .access_dropped = 12,
+                   .memory = MemoryFigures{
+                       .limit = mib(2), .resident = mib(1), .parts = {{"plans", kib(1)}, {"bodies", kib(2)}}}});
   for (const char* line : {
            "nv_inference_request_success{model=\"m\\\"\\n\",version=\"4\"} 7",
            "nv_inference_request_duration_us{model=\"m\\\"\\n\",version=\"4\"} 21000",
@@ -188,6 +190,10 @@ TEST(Metrics, NamesAndValues) {
            "process_cpu_seconds_total 2.5",
            "process_resident_memory_bytes 1024",
            "carillon_access_log_lines_total 11",
+           "carillon_memory_limit_bytes 2097152",
+           "carillon_memory_resident_bytes 1048576",
+           "carillon_memory_bytes{part=\"plans\"} 1024",
+           "carillon_memory_bytes{part=\"bodies\"} 2048",
            "carillon_access_log_dropped_total 12",
            "carillon_page_cache_pages 64",
            "carillon_page_cache_pages_free 60",

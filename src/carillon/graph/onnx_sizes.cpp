@@ -56,7 +56,7 @@ class Walker {
       const auto elements = static_cast<std::uint64_t>(static_cast<double>(tensor.elements) * here);
       out.held.count += elements * tensor.width;
       const bool widens = tensor.narrow || (tensor.width == 1 && dequantised_.contains(tensor.name));
-      if (widens) out.widened.count += elements * 4;
+      if (widens || (tensor.real && normalises_)) out.widened.count += elements * 4;
       out.packed.count += elements * (widens ? 4 : tensor.width);
     }
     out.nodes = nodes_;
@@ -68,6 +68,7 @@ class Walker {
     std::uint64_t elements = 0;
     std::uint64_t width = 4;  // bytes of an element
     bool narrow = false;      // 16-bit floats
+    bool real = false;        // 32-bit ones
     bool external = false;
   };
 
@@ -139,6 +140,7 @@ class Walker {
           return pass();
       }
     });
+    normalises_ = normalises_ || op == "BatchNormalization";
     if (op == "DequantizeLinear") dequantised_.insert(std::move(first));
     return whole;
   }
@@ -197,6 +199,9 @@ class Walker {
       }
     });
     switch (type) {
+      case onnx::TensorProto::FLOAT:
+        out.real = true;
+        break;
       case onnx::TensorProto::FLOAT16:
       case onnx::TensorProto::BFLOAT16:
         out.narrow = true;
@@ -233,6 +238,7 @@ class Walker {
   Wire wire_ = varint;  // of the field that is being read
   std::vector<Tensor> tensors_;
   std::set<std::string> dequantised_;
+  bool normalises_ = false;  // its scales go into the weights before it
   std::uint64_t external_ = 0;
   std::size_t nodes_ = 0;
 };

@@ -14,7 +14,7 @@ namespace carillon::graph {
 struct ConstantSizes {
   Bytes file;      // of the file itself
   Bytes held;      // tensors as they are read, external ones included
-  Bytes widened;   // those of them that kernels want as f32, once more
+  Bytes widened;   // those of them that become others: as f32, or with the scales of a normalisation
   Bytes packed;    // all of them as kernels want them
   std::size_t nodes = 0;
 

@@ -59,6 +59,8 @@ TEST_F(OnnxSizes, CountsWhatKernelsWant) {
   EXPECT_EQ(found->packed, Bytes{40'000 * 3 + 10'000});
   EXPECT_EQ(found->nodes, 2U);
   EXPECT_EQ(found->to_make(), Bytes{80'000 + 80'000 + 130'000});
+  add_node("BatchNormalization", "y", "z");
+  EXPECT_EQ(sizes()->widened, Bytes{80'000 + 40'000});
 }
 
 TEST_F(OnnxSizes, SeesConstantsInNodesAndInGraphsInThem) {

@@ -175,7 +175,8 @@ Result<MemoryPlan> plan_memory(const MemoryWanted& wanted) {
     raise(parts[workspaces], mib(8).count);
     raise(parts[tensors], mib(4).count);
   }
-  raise(parts[models], wanted.largest_model.count);
+  // Where all of them are too much, what serves those that fit has its part.
+  raise(parts[models], std::min(wanted.known_models.count, parts[models].size + left / 4 * 3));
   grow(parts, left);
   MemoryPlan out{.libraries = Bytes{libraries.least},
                  .page_cache = Bytes{parts[pages].size},
@@ -196,7 +197,10 @@ Result<MemoryPlan> plan_memory(const MemoryWanted& wanted) {
   return out;
 }
 
-Bytes least_bound(MemoryWanted wanted, const ModelNeed& need) {
+Bytes least_bound(MemoryWanted wanted, ModelNeed need) {
+  // Others that are known come, too.
+  need.memory = std::max(need.memory, wanted.known_models);
+  const std::uint64_t too_small = wanted.bound.count / mib(1).count;
   // Given is given: a part that is too small stays so.
   const auto enough = [&](std::uint64_t size) {
     wanted.bound = mib(size);
@@ -207,9 +211,8 @@ Bytes least_bound(MemoryWanted wanted, const ModelNeed& need) {
            (wanted.workspace || plan->workspaces == Bytes{} || plan->workspace >= need.workspace) &&
            (wanted.io_cache || plan->io_caches == Bytes{} || plan->io_cache >= need.tensors);
   };
-  std::uint64_t most = 1;
-  while (!enough(most) && most < (1ULL << 24)) most *= 2;
-  std::uint64_t least = most / 2;  // is not enough
+  std::uint64_t least = too_small, most = too_small + 1;
+  while (!enough(most) && most < (1ULL << 24)) most = too_small + 2 * (most - too_small);
   while (most - least > 1) {
     const std::uint64_t middle = least + (most - least) / 2;
     (enough(middle) ? most : least) = middle;

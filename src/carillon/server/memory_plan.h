@@ -28,9 +28,9 @@ struct MemoryWanted {
   std::optional<Bytes> page_cache{}, io_cache{};  // of each device
   std::optional<Bytes> workspace{};               // of each stream
   std::optional<Bytes> sizes{}, inflight{}, body{};
-  // What is known of the models, where it is: the page cache and the memory for models are at least as large
-  // as these want, if that can be.
-  Bytes largest_weights{}, largest_model{};
+  // What is known of the models, where it is: the page cache is at least as large as this, and the memory for
+  // models as this, as far as there is room.
+  Bytes largest_weights{}, known_models{};
   std::optional<Bytes> all_weights{};  // no page cache is larger
 };
 
@@ -73,7 +73,8 @@ Result<DoorSizes> size_doors(Bytes room, std::optional<Bytes> inflight, std::opt
 // sizes of the others; it names each part. Error (invalid_argument): as size_doors().
 Result<MemoryPlan> plan_memory(const MemoryWanted& wanted);
 
-// The least bound, in whole MiB, with which the plan has what is needed.
-Bytes least_bound(MemoryWanted wanted, const ModelNeed& need);
+// The least bound above `wanted`'s, in whole MiB, with which the plan has what is needed, and what known models
+// take.
+Bytes least_bound(MemoryWanted wanted, ModelNeed need);
 
 }  // namespace carillon::server

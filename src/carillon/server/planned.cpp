@@ -16,14 +16,14 @@ namespace {
 
 // Room for a model's weights as kernels want them, in several layouts at worst. They may lie in files beside
 // it.
-Bytes pages_for(const std::filesystem::path& file, Bytes most) {
+Bytes pages_for(const std::filesystem::path& file, Bytes most, Bytes spare) {
   std::error_code failure;
   std::uint64_t size = 0;
   for (std::filesystem::directory_iterator at(file.parent_path(), failure), end; !failure && at != end;
        at.increment(failure))
     if (std::error_code no_size; at->is_regular_file(no_size))
       if (const auto bytes = at->file_size(no_size); !no_size) size += bytes;
-  return std::min(Bytes{std::min(size, most.count) * 3 + mib(64).count}, most);
+  return std::min(Bytes{std::min(size, most.count) * 3 + spare.count}, most);
 }
 
 // The plans to make: the planned batch, and smaller ones for what comes when the rate is lower.
@@ -53,9 +53,10 @@ Result<std::unique_ptr<controller::Controller>> start_lane(const PlannedOptions&
   auto device = make_share(options.device, from_pct, share_pct, clock);
   if (!device) return std::unexpected(device.error());
   const repository::ModelVersion& version = entry.versions.back();
-  device->worker.page_cache = pages_for(version.file, device->worker.page_cache);
   // Every lane has its own.
   const Bytes all = options.memory != nullptr ? options.memory->counts().models : gib(64);
+  device->worker.page_cache =
+      pages_for(version.file, device->worker.page_cache, std::clamp(Bytes{all.count / 16}, page_size, mib(64)));
   if (options.device.io_cache.empty())
     device->worker.io_cache = std::clamp(Bytes{all.count / 32}, mib(2), mib(64));
   if (options.device.workspace.empty())
