@@ -159,6 +159,26 @@ def test_what_is_said_to_be_enough_is_enough(program, tmp_path, kind):
         assert peak < int(enough.removesuffix("MiB")) * MIB
 
 
+def test_processes_of_other_engines_count(program, mlp, tmp_path):
+    import tritonclient.http as client
+    if not (program.parent / "carillon-openvino").exists():
+        pytest.skip("OpenVINO is not built in")
+    config = mlp / "tiny_mlp" / "config.pbtxt"
+    config.write_text(config.read_text() + '\nparameters { key: "engine" value { string_value: "openvino" } }\n')
+    with bounded(program, mlp, tmp_path, "256MiB", "--strict-readiness", "false") as server:
+        with pytest.raises(client.InferenceServerException, match=r"--memory 256MiB is too small for model 'tiny_mlp': at least \d+MiB"):
+            ask(server, "tiny_mlp", np.zeros((1, 64), np.float32), client)
+        assert not children_of(server.process.pid)
+    enough = re.search(r"is too small for model 'tiny_mlp': at least (\d+MiB)", (tmp_path / "log").read_text()).group(1)
+    with bounded(program, mlp, tmp_path, enough) as server:
+        ask(server, "tiny_mlp", np.zeros((1, 64), np.float32), client)
+        process, = children_of(server.process.pid)
+        assert abs(figure(server, 'carillon_memory_bytes{part="processes"}') - rss_of(process)) < 16 * MIB
+        resident = figure(server, "carillon_memory_resident_bytes")
+        assert abs(resident - tree_rss(server.process.pid)) < 8 * MIB
+        assert resident < int(enough.removesuffix("MiB")) * MIB
+
+
 def test_memory_of_models_that_go_comes_back(program, mlp, tmp_path):
     import tritonclient.http as client
     write_product(mlp, "product", 1024, layers=2)  # 8 MiB

@@ -37,8 +37,8 @@ Result<> MemoryAccount::check(std::string_view model, const ModelNeed& need, Byt
   const Bytes most = may_take();
   std::string why;
   if (others + need.memory > most)
-    why = "it takes about " + to_text(need.memory) + ", and " +
-          to_text(most - std::min(most, others)) + " are left for models";
+    why = "it takes about " + to_text(need.memory) + ", and " + to_text(most - std::min(most, others)) +
+          " are left for models";
   for (const auto& [what, needed, there] :
        {std::tuple("weights,", need.weights, options_.weights),
         std::tuple("workspace, for one request,", need.workspace, options_.workspace),

@@ -37,7 +37,8 @@ struct ModelNeed {
 
 // What models may take of a bound of memory beside its fixed parts, and what they take. From any thread.
 //
-//   auto charge = account->take("resnet50", {.memory = mib(200)});     // before it is tried: the error names the bound
+//   auto charge = account->take("resnet50", {.memory = mib(200)});     // before it is tried: the error names
+//   the bound
 //   ... read, compile ...
 //   if (auto fits = charge->settle({.plans = mib(12)}); !fits) ...  // what it really takes
 //
@@ -86,17 +87,17 @@ class MemoryAccount : public std::enable_shared_from_this<MemoryAccount> {
   Bytes left() const;
 
   struct Counts {
-    Bytes models;   // what they may take, now
-    ModelMemory taken;    // by models that are made
-    Bytes loading;  // that is kept for those that are being made
+    Bytes models;       // what they may take, now
+    ModelMemory taken;  // by models that are made
+    Bytes loading;      // that is kept for those that are being made
   };
   Counts counts() const;
 
  private:
   explicit MemoryAccount(Options options) : options_(std::move(options)) {}
-  Result<> check(std::string_view model, const ModelNeed& need, Bytes others) const;        // under mutex_
-  Bytes all() const { return taken_.sum() + loading_; }                                     // likewise
-  Bytes may_take() const;                                                                   // likewise
+  Result<> check(std::string_view model, const ModelNeed& need, Bytes others) const;  // under mutex_
+  Bytes all() const { return taken_.sum() + loading_; }                               // likewise
+  Bytes may_take() const;                                                             // likewise
 
   const Options options_;
   mutable std::mutex mutex_;

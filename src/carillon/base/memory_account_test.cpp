@@ -13,12 +13,10 @@ namespace {
 using ::testing::HasSubstr;
 
 std::shared_ptr<MemoryAccount> account_of(Bytes models) {
-  return MemoryAccount::make({.models = models,
-                              .bound = "--memory 64MiB",
-                              .weights = mib(32),
-                              .least = [](const ModelNeed& need) {
-                                return mib(32) + need.memory + need.weights;
-                              }});
+  return MemoryAccount::make(
+      {.models = models, .bound = "--memory 64MiB", .weights = mib(32), .least = [](const ModelNeed& need) {
+         return mib(32) + need.memory + need.weights;
+       }});
 }
 
 TEST(MemoryAccount, WritesWholeMebibytes) {
@@ -30,11 +28,13 @@ TEST(MemoryAccount, RefusesBeforeItIsTried) {
   const auto account = account_of(mib(32));
   const auto refused = account->take("large", {.memory = mib(50), .weights = mib(15)});
   ASSERT_FALSE(refused);
-  EXPECT_THAT(refused.error().message, HasSubstr("--memory 64MiB is too small for model 'large': at least 97MiB"));
+  EXPECT_THAT(refused.error().message,
+              HasSubstr("--memory 64MiB is too small for model 'large': at least 97MiB"));
   EXPECT_EQ(account->left(), mib(32));
   const auto weights = account->take("wide", {.memory = mib(1), .weights = mib(33)});
   ASSERT_FALSE(weights);
-  EXPECT_THAT(weights.error().message, HasSubstr("it needs 33.0 MiB for its weights, and there are 32.0 MiB"));
+  EXPECT_THAT(weights.error().message,
+              HasSubstr("it needs 33.0 MiB for its weights, and there are 32.0 MiB"));
 }
 
 TEST(MemoryAccount, SaysThatOthersAreInTheWay) {
@@ -43,7 +43,8 @@ TEST(MemoryAccount, SaysThatOthersAreInTheWay) {
   ASSERT_TRUE(first);
   const auto second = account->take("second", {.memory = mib(20)});
   ASSERT_FALSE(second);
-  EXPECT_THAT(second.error().message, HasSubstr("for model 'second' beside those that are there: at least 72MiB"));
+  EXPECT_THAT(second.error().message,
+              HasSubstr("for model 'second' beside those that are there: at least 72MiB"));
   EXPECT_THAT(second.error().message, HasSubstr("12.0 MiB are left for models"));
 }
 
@@ -75,7 +76,8 @@ TEST(MemoryAccount, ToldOfMoreThanThereIsItRefuses) {
     ASSERT_TRUE(charge);
     const auto settled = charge->settle({.processes = mib(40)});
     ASSERT_FALSE(settled);
-    EXPECT_THAT(settled.error().message, HasSubstr("--memory 64MiB is too small for model 'grows': at least 72MiB"));
+    EXPECT_THAT(settled.error().message,
+                HasSubstr("--memory 64MiB is too small for model 'grows': at least 72MiB"));
     EXPECT_EQ(account->left(), Bytes{});
   }
   EXPECT_EQ(account->left(), mib(32));

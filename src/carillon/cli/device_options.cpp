@@ -25,10 +25,9 @@ void add_memory_options(CLI::App& command, server::DeviceArguments& arguments) {
       "--io-cache", arguments.io_cache,
       "Memory of each device for inputs and outputs (default 256 MiB, or less where the memory is "
       "little)");
-  command.add_option(
-      "--workspace", arguments.workspace,
-      "Memory of each stream of a device for what kernels hand on (default 512 MiB, or less "
-      "where the memory is little)");
+  command.add_option("--workspace", arguments.workspace,
+                     "Memory of each stream of a device for what kernels hand on (default 512 MiB, or less "
+                     "where the memory is little)");
   static const std::map<std::string, bool> places{{"apart", true}, {"inside", false}};
   command
       .add_option(

@@ -72,14 +72,13 @@ KnownModels known_models(const std::vector<repository::RepositoryEntry>& entries
 
 std::shared_ptr<MemoryAccount> make_account(const MemoryBound& bound, const server::MemoryWanted& wanted,
                                             const server::MemoryPlan& plan) {
-  return MemoryAccount::make({.models = plan.models,
-                              .bound = bound.named,
-                              .weights = plan.page_caches > Bytes{} ? plan.page_cache : Bytes{},
-                              .workspace = plan.workspaces > Bytes{} ? plan.workspace : Bytes{},
-                              .tensors = plan.io_caches > Bytes{} ? plan.io_cache : Bytes{},
-                              .least = [wanted](const ModelNeed& need) {
-                                return server::least_bound(wanted, need);
-                              }});
+  return MemoryAccount::make(
+      {.models = plan.models,
+       .bound = bound.named,
+       .weights = plan.page_caches > Bytes{} ? plan.page_cache : Bytes{},
+       .workspace = plan.workspaces > Bytes{} ? plan.workspace : Bytes{},
+       .tensors = plan.io_caches > Bytes{} ? plan.io_cache : Bytes{},
+       .least = [wanted](const ModelNeed& need) { return server::least_bound(wanted, need); }});
 }
 
 std::string LimitWatch::look() {

@@ -615,7 +615,8 @@ int run(Arguments& arguments) {
       spdlog::info("store: {}, at most {}", (*store)->directory().string(), to_text((*store)->limit()));
     arguments.devices.each.weights = std::move(*store);
   }
-  if (!arguments.plan.empty()) return run_planned(arguments, options, *doors, signals, *supervised, *memory, clock);
+  if (!arguments.plan.empty())
+    return run_planned(arguments, options, *doors, signals, *supervised, *memory, clock);
   const auto lent = cpu_of(arguments);
   if (!arguments.train.socket.empty() && !lent)
     return complain(exit_usage,
@@ -774,12 +775,13 @@ void add_serve(CLI::App& program, int& status) {
       ->capture_default_str();
   add_safety_options(command, arguments->safety);
   command
-      .add_option("--memory", arguments->memory,
-                  "The most that the server and its processes may have of memory, such as 1GiB: code, weights, "
-                  "tensors, workspaces, plans, other engines' processes and requests together. --page-cache, "
-                  "--io-cache, --workspace, --sizes-memory and --inflight-limit are parts of it; those that "
-                  "are not given follow from it. A model that does not fit is refused. auto: what the control "
-                  "group or the machine leaves")
+      .add_option(
+          "--memory", arguments->memory,
+          "The most that the server and its processes may have of memory, such as 1GiB: code, weights, "
+          "tensors, workspaces, plans, other engines' processes and requests together. --page-cache, "
+          "--io-cache, --workspace, --sizes-memory and --inflight-limit are parts of it; those that "
+          "are not given follow from it. A model that does not fit is refused. auto: what the control "
+          "group or the machine leaves")
       ->capture_default_str();
   add_devices_options(command, arguments->devices);
   add_train_options(command, arguments->train);

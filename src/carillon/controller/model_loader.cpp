@@ -217,9 +217,26 @@ std::string memory_text(Bytes taken) {
   return taken.count == 0 ? "" : ", in about " + to_text(taken) + " of memory beside the caches";
 }
 
+// What making it takes by an engine that reads the file itself.
+ModelNeed need_elsewhere(const std::filesystem::path& file) {
+  // Its libraries, and what they set up: OpenVINO has 43 MiB with a tiny model.
+  constexpr Bytes libraries = mib(44);
+  std::error_code failure, none;
+  std::uint64_t size = std::filesystem::file_size(file, failure);
+  if (failure) return {.memory = {}};  // who reads it says so
+  if (const auto weights =
+          std::filesystem::file_size(std::filesystem::path(file).replace_extension(".bin"), none);
+      !none)
+    size += weights;
+  // It is read, and then brought into the layouts that kernels want.
+  return {.memory = libraries + Bytes{2 * size}};
+}
+
 Result<Made> make_by_other(repository::ModelConfig config, const std::filesystem::path& file,
                            std::span<const LoadTarget> targets, std::size_t other, const Doing& doing,
-                           std::vector<std::string>& notes) {
+                           std::vector<std::string>& notes, MemoryAccount::Charge* charge) {
+  if (charge != nullptr)
+    if (auto fits = charge->expect(need_elsewhere(file)); !fits) return std::unexpected(fits.error());
   engine::ReadingEngine& engine = *targets.front().others[other];
   static std::mutex one_at_a_time;  // models are made by several threads, and these engines take one
   const std::lock_guard lock(one_at_a_time);
@@ -268,7 +285,7 @@ void note_other(engine::ReadingEngine& engine, std::size_t other, const std::str
 std::optional<Result<Made>> make_by_wanted(const repository::ModelConfig& config,
                                            const std::filesystem::path& file,
                                            std::span<const LoadTarget> targets, const Doing& doing,
-                                           PreparedModel& prepared) {
+                                           PreparedModel& prepared, MemoryAccount::Charge* charge) {
   const std::string& asked = config.engine;
   const auto others = others_of(targets);
   const auto alone =
@@ -284,7 +301,7 @@ std::optional<Result<Made>> make_by_wanted(const repository::ModelConfig& config
     return fail(ErrorCode::unsupported,
                 "parameter engine is '" + asked + "', which this device does not have");
   const auto other = static_cast<std::size_t>(wanted - others.begin());
-  auto made = make_by_other(config, file, targets, other, doing, prepared.notes);
+  auto made = make_by_other(config, file, targets, other, doing, prepared.notes, charge);
   if (made)
     note_other(**wanted, other, format ? "its file is for that alone" : "its config says so", prepared);
   return made;
@@ -293,8 +310,8 @@ std::optional<Result<Made>> make_by_wanted(const repository::ModelConfig& config
 // By our own engine; by another where the config or the file's format asks for it, or ours cannot.
 Result<Made> import_and_compile(const repository::ModelConfig& config, const std::filesystem::path& file,
                                 std::span<const LoadTarget> targets, const Doing& doing,
-                                PreparedModel& prepared) {
-  if (auto wanted = make_by_wanted(config, file, targets, doing, prepared)) return *std::move(wanted);
+                                PreparedModel& prepared, MemoryAccount::Charge* charge) {
+  if (auto wanted = make_by_wanted(config, file, targets, doing, prepared, charge)) return *std::move(wanted);
   bool sound = true;
   auto made = make_by_own(config, file, targets, doing, sound);
   const auto others = others_of(targets);
@@ -306,7 +323,7 @@ Result<Made> import_and_compile(const repository::ModelConfig& config, const std
   for (std::size_t i = 0; i < others.size(); ++i) {
     // One that is not there is only worth a word where there is none at all.
     if (i > 0 && !others[i]->available()) continue;
-    auto other = make_by_other(config, file, targets, i, doing, prepared.notes);
+    auto other = make_by_other(config, file, targets, i, doing, prepared.notes, charge);
     if (other) {
       note_other(*others[i], i, own.message, prepared);
       prepared.notes.push_back("the reason: " + own.message);
@@ -330,21 +347,15 @@ std::vector<int> common_sizes(std::span<const Compiled> all) {
 
 // What making it is expected to take, by its file.
 ModelNeed need_of(const repository::ModelConfig& config, const std::filesystem::path& file,
-                            std::span<const LoadTarget> targets) {
+                  std::span<const LoadTarget> targets) {
   const auto others = others_of(targets);
   const bool elsewhere =
       (!config.engine.empty() && config.engine != "carillon") ||
       std::ranges::any_of(others, [&](engine::ReadingEngine* each) { return each->reads_alone(file); });
-  if (!elsewhere)
-    if (const auto sizes = graph::constant_sizes(file))
-      return {.memory = sizes->to_make(), .weights = sizes->packed};
-  std::error_code failure, none;
-  std::uint64_t size = std::filesystem::file_size(file, failure);
-  if (failure) return {.memory = {}};  // who reads it says so
-  if (const auto weights = std::filesystem::file_size(std::filesystem::path(file).replace_extension(".bin"), none); !none)
-    size += weights;
-  // It is read, and then brought into the layouts that kernels want.
-  return {.memory = Bytes{2 * size}};
+  if (elsewhere) return need_elsewhere(file);
+  if (const auto sizes = graph::constant_sizes(file))
+    return {.memory = sizes->to_make(), .weights = sizes->packed};
+  return {.memory = {}};  // who reads it says what is wrong with it
 }
 
 // What it needs of the caches, for its smallest batch.
@@ -374,7 +385,8 @@ ModelMemory memory_of(std::span<const Compiled> compiled) {
 // The same model, whose memory is given back when it ends.
 Compiled charged(Compiled compiled, MemoryAccount::Charge charge) {
   struct Held {
-    Held(Compiled model, MemoryAccount::Charge taken) : charge(std::move(taken)), compiled(std::move(model)) {}
+    Held(Compiled model, MemoryAccount::Charge taken)
+        : charge(std::move(taken)), compiled(std::move(model)) {}
     ~Held() {
       compiled.reset();
       // Else the allocator keeps what the plans had.
@@ -556,7 +568,8 @@ Result<PreparedModel> make_model(const repository::RepositoryEntry& entry,
     charge.emplace(*std::move(taken));
   }
   try {
-    auto made = import_and_compile(*entry.config, version.file, targets, doing, out);
+    auto made =
+        import_and_compile(*entry.config, version.file, targets, doing, out, charge ? &*charge : nullptr);
     if (!made) return std::unexpected(made.error());
     if (auto same = try_rows(targets, out.other, *made); !same) return std::unexpected(same.error());
     out.config = std::move(made->config);

@@ -13,8 +13,8 @@
 #include <sys/types.h>
 
 #include "carillon/base/bytes.h"
-#include "carillon/base/memory_account.h"
 #include "carillon/base/effort.h"
+#include "carillon/base/memory_account.h"
 #include "carillon/base/result.h"
 #include "carillon/base/time.h"
 #include "carillon/engine/pacer.h"
@@ -283,7 +283,8 @@ class CompiledModel {
 inline ModelMemory CompiledModel::memory() const {
   ModelMemory out{.plans = {}, .weights = Bytes{packed().size()}, .processes = {}};
   const auto add = [&](int batch, std::int64_t length) {
-    if (const Plan* const there = plan(batch, length); there != nullptr) out.plans = out.plans + there->memory();
+    if (const Plan* const there = plan(batch, length); there != nullptr)
+      out.plans = out.plans + there->memory();
   };
   for (const int batch : batch_sizes()) {
     for (const std::int64_t length : lengths()) add(batch, length);

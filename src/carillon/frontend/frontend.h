@@ -48,7 +48,7 @@ struct Options {
   std::map<std::int64_t, std::shared_ptr<engine::MemoryImporter>> importers;
   // What others have to add to the metrics, in their format; any thread. Empty: nobody.
   std::function<std::string()> more_metrics;
-  LookAtMemory memory;             // for metrics; empty: nobody divides it
+  LookAtMemory memory;  // for metrics; empty: nobody divides it
   // What gRPC's own buffers may have; 0: as much as half of `inflight`, or `max_body`, and 64 MiB.
   Bytes grpc_buffers{};
   // Metrics have histograms and quantiles also of models that counted nothing yet.

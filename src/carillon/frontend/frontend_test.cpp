@@ -155,12 +155,13 @@ TEST(Metrics, NamesAndValues) {
   statistics.devices = {{.name = "cpu", .executions = 4, .exec_busy = 250ms},
                         {.name = "emulated:a", .alive = false, .lost = 3, .models = 2, .pages_free = 7}};
   const std::string text = metrics_text(
-      statistics, {.host = HostStatistics{.utilization = 0.5, .memory_total = 8192, .memory_used = 4096},
-                   .process = ProcessStatistics{.cpu = 2500ms, .resident = 1024},
-                   .access_lines = 11,
-                   .access_dropped = 12,
-                   .memory = MemoryFigures{
-                       .limit = mib(2), .resident = mib(1), .parts = {{"plans", kib(1)}, {"bodies", kib(2)}}}});
+      statistics,
+      {.host = HostStatistics{.utilization = 0.5, .memory_total = 8192, .memory_used = 4096},
+       .process = ProcessStatistics{.cpu = 2500ms, .resident = 1024},
+       .access_lines = 11,
+       .access_dropped = 12,
+       .memory = MemoryFigures{
+           .limit = mib(2), .resident = mib(1), .parts = {{"plans", kib(1)}, {"bodies", kib(2)}}}});
   for (const char* line : {
            "nv_inference_request_success{model=\"m\\\"\\n\",version=\"4\"} 7",
            "nv_inference_request_duration_us{model=\"m\\\"\\n\",version=\"4\"} 21000",

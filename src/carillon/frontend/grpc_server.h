@@ -5,11 +5,11 @@
 #include <memory>
 #include <string>
 
+#include "carillon/base/bytes.h"
 #include "carillon/base/result.h"
 #include "carillon/base/time.h"
 #include "carillon/controller/service.h"
 #include "carillon/frontend/address.h"
-#include "carillon/base/bytes.h"
 #include "carillon/frontend/commons.h"
 #include "carillon/frontend/grpc_keepalive.h"
 

@@ -29,7 +29,7 @@ constexpr Wire wire_of(std::uint32_t tag) {
   return static_cast<Wire>(tag & 7);
 }
 
-constexpr int deepest = 32;            // graphs inside graphs
+constexpr int deepest = 32;              // graphs inside graphs
 constexpr std::uint64_t longest = 1024;  // of a name that matters
 
 class Walker {
@@ -117,10 +117,11 @@ class Walker {
   bool graph(int depth) {
     if (depth > deepest) return false;
     return wire_ == counted && fields([&](std::uint32_t field, std::uint64_t left) {
-      if (field == onnx::GraphProto::kInitializerFieldNumber && wire_ == counted) return tensor(left, {});
-      if (field == onnx::GraphProto::kNodeFieldNumber && wire_ == counted) return node(depth);
-      return pass();
-    });
+             if (field == onnx::GraphProto::kInitializerFieldNumber && wire_ == counted)
+               return tensor(left, {});
+             if (field == onnx::GraphProto::kNodeFieldNumber && wire_ == counted) return node(depth);
+             return pass();
+           });
   }
 
   bool node(int depth) {

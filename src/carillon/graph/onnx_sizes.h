@@ -12,10 +12,10 @@ namespace carillon::graph {
 // What an ONNX file's constants take of memory, by the headers of its tensors. Their data is passed over, so
 // that it takes next to no memory, and microseconds a tensor.
 struct ConstantSizes {
-  Bytes file;      // of the file itself
-  Bytes held;      // tensors as they are read, external ones included
-  Bytes widened;   // those of them that become others: as f32, or with the scales of a normalisation
-  Bytes packed;    // all of them as kernels want them
+  Bytes file;     // of the file itself
+  Bytes held;     // tensors as they are read, external ones included
+  Bytes widened;  // those of them that become others: as f32, or with the scales of a normalisation
+  Bytes packed;   // all of them as kernels want them
   std::size_t nodes = 0;
 
   // At most at once, while the file is read and plans are made of it.

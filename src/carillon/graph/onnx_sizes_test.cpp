@@ -19,7 +19,8 @@ class OnnxSizes : public ::testing::Test {
   }
   ~OnnxSizes() override { fs::remove_all(folder_); }
 
-  onnx::TensorProto& add(const std::string& name, int type, std::initializer_list<std::int64_t> dims, std::size_t bytes) {
+  onnx::TensorProto& add(const std::string& name, int type, std::initializer_list<std::int64_t> dims,
+                         std::size_t bytes) {
     onnx::TensorProto& tensor = *model_.mutable_graph()->add_initializer();
     tensor.set_name(name);
     tensor.set_data_type(type);
@@ -55,7 +56,7 @@ TEST_F(OnnxSizes, CountsWhatKernelsWant) {
   ASSERT_TRUE(found);
   EXPECT_EQ(found->file.count, model_.ByteSizeLong());
   EXPECT_EQ(found->held, Bytes{80'000});
-  EXPECT_EQ(found->widened, Bytes{80'000});           // f16, and what is dequantised
+  EXPECT_EQ(found->widened, Bytes{80'000});  // f16, and what is dequantised
   EXPECT_EQ(found->packed, Bytes{40'000 * 3 + 10'000});
   EXPECT_EQ(found->nodes, 2U);
   EXPECT_EQ(found->to_make(), Bytes{80'000 + 80'000 + 130'000});

@@ -43,15 +43,17 @@ void grow(Parts& parts, std::uint64_t left) {
   for (Part& part : parts)
     if (part.share > 0 && part.count > 0 && part.size < part.most) growing.push_back(&part);
   while (!growing.empty()) {
-    const std::uint64_t shares = std::accumulate(growing.begin(), growing.end(), std::uint64_t{0},
-                                                 [](auto sum, const Part* part) { return sum + part->share; });
+    const std::uint64_t shares =
+        std::accumulate(growing.begin(), growing.end(), std::uint64_t{0},
+                        [](auto sum, const Part* part) { return sum + part->share; });
     const auto filled = std::ranges::find_if(growing, [&](const Part* part) {
       return part->most != any && (part->most - part->size) * part->count <= left / shares * part->share;
     });
     if (filled == growing.end()) {
       const std::uint64_t each = left / shares;
       for (Part* part : growing)
-        part->size = std::max(part->size, rounded_down(part->size + each * part->share / part->count, part->unit));
+        part->size =
+            std::max(part->size, rounded_down(part->size + each * part->share / part->count, part->unit));
       return;
     }
     left -= ((*filled)->most - (*filled)->size) * (*filled)->count;
@@ -87,7 +89,13 @@ Parts parts_of(const MemoryWanted& wanted, Bytes beside_libraries) {
   }
   const auto part = [](std::string name, std::uint64_t count, std::optional<Bytes> given, Bytes least,
                        Bytes most, Bytes unit, unsigned share) {
-    if (given) return Part{.name = std::move(name), .count = count, .given = true, .least = given->count, .most = given->count, .size = given->count};
+    if (given)
+      return Part{.name = std::move(name),
+                  .count = count,
+                  .given = true,
+                  .least = given->count,
+                  .most = given->count,
+                  .size = given->count};
     return Part{.name = std::move(name),
                 .count = count,
                 .least = least.count,
@@ -104,8 +112,8 @@ Parts parts_of(const MemoryWanted& wanted, Bytes beside_libraries) {
   out[tensors] = part("--io-cache", all.tensors, wanted.io_cache, mib(2), mib(256), kib(64), 1);
   out[workspaces] = part("--workspace", all.streams, wanted.workspace, mib(2), mib(512), kib(64), 2);
   const std::uint64_t served = wanted.serves ? 1 : 0;
-  out[sizes] = part("--sizes-memory", served, wanted.sizes, mib(2), Bytes{beside_libraries.count / 16},
-                    kib(64), 1);
+  out[sizes] =
+      part("--sizes-memory", served, wanted.sizes, mib(2), Bytes{beside_libraries.count / 16}, kib(64), 1);
   const Bytes inflight = wanted.inflight.value_or(std::max(least_inflight, wanted.body.value_or(Bytes{})));
   const Bytes body = wanted.body.value_or(std::min(largest_body, Bytes{inflight.count / 2}));
   const Bytes least_doors{doors_for(inflight, body)};
@@ -153,8 +161,10 @@ Result<DoorSizes> size_doors(Bytes room, std::optional<Bytes> inflight, std::opt
 
 Result<MemoryPlan> plan_memory(const MemoryWanted& wanted) {
   // Before anything else: it is wrong in any memory.
-  if (auto right = size_doors({}, wanted.inflight, wanted.body); !right) return std::unexpected(right.error());
-  const Part libraries{.name = "libraries and threads", .given = true, .least = libraries_of(wanted.cores).count};
+  if (auto right = size_doors({}, wanted.inflight, wanted.body); !right)
+    return std::unexpected(right.error());
+  const Part libraries{
+      .name = "libraries and threads", .given = true, .least = libraries_of(wanted.cores).count};
   const Bytes beside{wanted.bound.count - std::min(wanted.bound.count, libraries.least)};
   Parts parts = parts_of(wanted, beside);
   if (wanted.bound.count < libraries.least || sum_of(parts) > beside.count)
@@ -193,7 +203,8 @@ Result<MemoryPlan> plan_memory(const MemoryWanted& wanted) {
     out.body = at_doors->body;
     out.grpc = grpc_buffers(out.inflight, out.body);
   }
-  out.models = beside - (out.page_caches + out.io_caches + out.workspaces + out.sizes + out.inflight + out.grpc);
+  out.models =
+      beside - (out.page_caches + out.io_caches + out.workspaces + out.sizes + out.inflight + out.grpc);
   return out;
 }
 
@@ -222,9 +233,10 @@ Bytes least_bound(MemoryWanted wanted, ModelNeed need) {
 
 std::string MemoryPlan::text() const {
   std::string out = "libraries " + to_text(libraries);
-  for (const auto& [name, size] : {std::pair("weights", page_caches), std::pair("tensors", io_caches), std::pair("workspaces", workspaces),
-                                   std::pair("plans for sizes", sizes), std::pair("bodies", inflight), std::pair("gRPC", grpc),
-                                   std::pair("models", models)})
+  for (const auto& [name, size] :
+       {std::pair("weights", page_caches), std::pair("tensors", io_caches),
+        std::pair("workspaces", workspaces), std::pair("plans for sizes", sizes),
+        std::pair("bodies", inflight), std::pair("gRPC", grpc), std::pair("models", models)})
     if (size > Bytes{}) out += std::string(", ") + name + " " + to_text(size);
   return out;
 }

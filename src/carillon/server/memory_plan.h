@@ -73,8 +73,8 @@ Result<DoorSizes> size_doors(Bytes room, std::optional<Bytes> inflight, std::opt
 // sizes of the others; it names each part. Error (invalid_argument): as size_doors().
 Result<MemoryPlan> plan_memory(const MemoryWanted& wanted);
 
-// The least bound above `wanted`'s, in whole MiB, with which the plan has what is needed, and what known models
-// take.
+// The least bound above `wanted`'s, in whole MiB, with which the plan has what is needed, and what known
+// models take.
 Bytes least_bound(MemoryWanted wanted, ModelNeed need);
 
 }  // namespace carillon::server

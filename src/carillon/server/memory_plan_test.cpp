@@ -16,7 +16,10 @@ constexpr HostShare cpu{.caches = 1, .tensors = 1, .streams = 4};
 constexpr HostShare gpu{.tensors = 1};
 
 MemoryWanted wanted(Bytes bound) {
-  return {.bound = bound, .named = "--memory " + std::to_string(bound.count >> 20) + "MiB", .cores = 2, .devices = {cpu}};
+  return {.bound = bound,
+          .named = "--memory " + std::to_string(bound.count >> 20) + "MiB",
+          .cores = 2,
+          .devices = {cpu}};
 }
 
 Bytes sum_of(const MemoryPlan& plan) {
@@ -27,7 +30,9 @@ Bytes sum_of(const MemoryPlan& plan) {
 TEST(DoorSizes, FollowTheRoomThatThereIs) {
   const struct {
     Bytes room, body, inflight;
-  } rows[] = {{gib(64), mib(256), gib(1)}, {mib(364), mib(100), mib(200)}, {mib(80), mib(16), mib(32)},
+  } rows[] = {{gib(64), mib(256), gib(1)},
+              {mib(364), mib(100), mib(200)},
+              {mib(80), mib(16), mib(32)},
               {mib(10), mib(8), mib(16)}};
   for (const auto& [room, body, inflight] : rows) {
     const auto sizes = size_doors(room, {}, {});
@@ -99,11 +104,12 @@ TEST(MemoryPlan, NamesEachPartThatIsTooMuch) {
   const auto plan = plan_memory(given);
   ASSERT_FALSE(plan);
   EXPECT_EQ(plan.error().code, ErrorCode::resource_exhausted);
-  EXPECT_THAT(plan.error().message,
-              AllOf(HasSubstr("--memory 512MiB is too small: at least 888MiB"), HasSubstr("libraries and threads 136.0 MiB"),
-                    HasSubstr("--page-cache 300.0 MiB"), HasSubstr("--io-cache at least 2.0 MiB"),
-                    HasSubstr("--workspace 400.0 MiB (4 of 100.0 MiB)"), HasSubstr("--inflight-limit"),
-                    HasSubstr("models at least 8.0 MiB")));
+  EXPECT_THAT(
+      plan.error().message,
+      AllOf(HasSubstr("--memory 512MiB is too small: at least 888MiB"),
+            HasSubstr("libraries and threads 136.0 MiB"), HasSubstr("--page-cache 300.0 MiB"),
+            HasSubstr("--io-cache at least 2.0 MiB"), HasSubstr("--workspace 400.0 MiB (4 of 100.0 MiB)"),
+            HasSubstr("--inflight-limit"), HasSubstr("models at least 8.0 MiB")));
 }
 
 TEST(MemoryPlan, TooLittleIsRefusedWithWhatWouldDo) {

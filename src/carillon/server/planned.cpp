@@ -55,8 +55,8 @@ Result<std::unique_ptr<controller::Controller>> start_lane(const PlannedOptions&
   const repository::ModelVersion& version = entry.versions.back();
   // Every lane has its own.
   const Bytes all = options.memory != nullptr ? options.memory->counts().models : gib(64);
-  device->worker.page_cache =
-      pages_for(version.file, device->worker.page_cache, std::clamp(Bytes{all.count / 16}, page_size, mib(64)));
+  device->worker.page_cache = pages_for(version.file, device->worker.page_cache,
+                                        std::clamp(Bytes{all.count / 16}, page_size, mib(64)));
   if (options.device.io_cache.empty())
     device->worker.io_cache = std::clamp(Bytes{all.count / 32}, mib(2), mib(64));
   if (options.device.workspace.empty())
@@ -90,8 +90,10 @@ Result<std::unique_ptr<controller::Controller>> start_lane(const PlannedOptions&
   const auto tell = [&](const std::string& doing) {
     options.tell(fmt::format("{} at {:g}%: {}", workload.id, share_pct, doing));
   };
-  const controller::LoadTarget target{
-      .engine = device->engine.get(), .worker = worker->get(), .others = others_of(*device), .memory = options.memory};
+  const controller::LoadTarget target{.engine = device->engine.get(),
+                                      .worker = worker->get(),
+                                      .others = others_of(*device),
+                                      .memory = options.memory};
   auto model = controller::prepare_model(mine, version, {&target, 1}, ModelId{0}, tell);
   if (!model) return std::unexpected(model.error());
   std::vector<std::string> notes;
@@ -157,9 +159,8 @@ Result<std::unique_ptr<PlannedServer>> PlannedServer::start(const PlannedOptions
     if (!entry->config->steps.empty())
       return invalid(context + ": '" + workload.model +
                      "' is an ensemble, which has no share; plan its steps' models");
-    auto serving =
-        start_lane(options, *entry, workload, from_pct, workload.share_pct, clock, server->caches_,
-                   server->charges_);
+    auto serving = start_lane(options, *entry, workload, from_pct, workload.share_pct, clock, server->caches_,
+                              server->charges_);
     if (!serving) return in_context(context, serving.error());
     std::vector<controller::Controller*> own{serving->get()};
     std::unique_ptr<controller::Controller> standby;
