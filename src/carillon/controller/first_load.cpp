@@ -171,15 +171,24 @@ void FirstLoad::make() {
 FirstLoad::Made FirstLoad::make_one(std::size_t index) {
   const RepositoryEntry& entry = *items_[index].entry;
   const repository::ModelVersion& version = entry.versions[items_[index].version];
-  std::shared_lock beside(alone_, std::defer_lock);
-  std::unique_lock by_itself(alone_, std::defer_lock);
-  if (is_made_alone(*entry.config, targets_))
-    by_itself.lock();
-  else
-    beside.lock();
   Made out{.item = index, .began = controller_.now()};
   const std::string label = label_of(entry.name, version.version);
-  out.model = make_model(entry, version, targets_, [&](std::string doing) { tell(label, std::move(doing)); });
+  const auto make = [&] {
+    out.model =
+        make_model(entry, version, targets_, [&](std::string doing) { tell(label, std::move(doing)); });
+  };
+  const bool alone = is_made_alone(*entry.config, targets_);
+  if (!alone) {
+    const std::shared_lock beside(alone_);
+    make();
+  }
+  // While a model is made it takes more memory than later: where several are, it may fit by itself.
+  const bool no_room =
+      !alone && options_.makers > 1 && !out.model && out.model.error().code == ErrorCode::resource_exhausted;
+  if (alone || no_room) {
+    const std::unique_lock by_itself(alone_);
+    make();
+  }
   return out;
 }
 

@@ -512,10 +512,6 @@ Result<std::vector<schedule::BatchProfile>> seed_batches(const PreparedModel& mo
   return out;
 }
 
-}  // namespace
-
-namespace {
-
 // Weights and what the largest run works in, once more.
 Bytes need_beside(const engine::CompiledModel& compiled) {
   Bytes most;
