@@ -44,7 +44,7 @@ ModelView view_of(const RepositoryEntry& entry, const repository::ModelVersion* 
   return view;
 }
 
-bool is_ensemble(const RepositoryEntry& entry) {
+bool has_steps(const RepositoryEntry& entry) {
   return entry.config && !entry.config->steps.empty();
 }
 
@@ -90,7 +90,7 @@ Result<> FirstLoad::look() {
       ModelView view = view_of(entry, &entry.versions[i]);
       view.reason = "it is still to be loaded";
       controller_.add_unready(std::move(view));
-      if (!is_ensemble(entry)) items_.push_back({.entry = &entry, .version = i});
+      if (!has_steps(entry)) items_.push_back({.entry = &entry, .version = i});
     }
   }
   // These take the longest.
@@ -115,7 +115,7 @@ void FirstLoad::want(std::string_view model) {
     }
     if (first != items_.end()) continue;
     if (const auto entry = std::ranges::find(entries_, name, &RepositoryEntry::name);
-        entry != entries_.end() && is_ensemble(*entry))
+        entry != entries_.end() && has_steps(*entry))
       for (const repository::EnsembleStep& step : entry->config->steps)
         if (names.insert(step.model).second) left.push_back(step.model);
   }
@@ -241,7 +241,7 @@ void FirstLoad::take_in(Made made) {
 // They are ready where the others are.
 void FirstLoad::count_ensembles() {
   for (const RepositoryEntry& entry : entries_) {
-    if (!wanted(entry) || !is_ensemble(entry)) continue;
+    if (!wanted(entry) || !has_steps(entry)) continue;
     const EntryStamps& stamps = stamps_.at(entry.name);
     for (std::size_t i = 0; i < entry.versions.size(); ++i) {
       const std::string label = label_of(entry.name, entry.versions[i].version);

@@ -21,7 +21,7 @@ namespace {
 using google::protobuf::io::CodedInputStream;
 
 // Fields' numbers are those of the classes; their parsers would take the data in.
-constexpr std::uint32_t number_of(std::uint32_t tag) {
+constexpr std::uint32_t field_of(std::uint32_t tag) {
   return tag >> 3;
 }
 enum Wire : std::uint8_t { varint = 0, eight_bytes = 1, counted = 2, four_bytes = 5 };
@@ -83,11 +83,11 @@ class Walker {
       std::uint32_t left = 0;
       if (wire_ == counted && !in_.ReadVarint32(&left)) return false;
       if (wire_ != counted) {
-        if (!read(number_of(tag), 0)) return false;
+        if (!read(field_of(tag), 0)) return false;
         continue;
       }
       const auto limit = in_.PushLimit(static_cast<int>(left));
-      if (in_.BytesUntilLimit() < static_cast<int>(left) || !read(number_of(tag), left)) return false;
+      if (in_.BytesUntilLimit() < static_cast<int>(left) || !read(field_of(tag), left)) return false;
       if (const int rest = in_.BytesUntilLimit(); rest > 0 && !in_.Skip(rest)) return false;
       in_.PopLimit(limit);
     }
