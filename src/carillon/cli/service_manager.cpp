@@ -111,7 +111,10 @@ void ServiceManager::listening(std::string_view status) {
 }
 
 void ServiceManager::ready(std::string_view status) {
-  state_ = State::ready;
+  State before = state_;
+  do {
+    if (before == State::stopping) return;  // the last model was loaded just then
+  } while (!state_.compare_exchange_weak(before, State::ready));
   tell("READY=1\nSTATUS=" + line_of(status), Weight::must_be_known);
 }
 

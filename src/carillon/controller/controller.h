@@ -106,7 +106,7 @@ class Controller final : public Service {
   // Before start() and from the thread that adds models.
   void set_loading(bool loading) { loading_ = loading; }
   // Hears of each model that somebody asks for while loading(), and that is not ready. From any thread. Once,
-  // before start().
+  // before anybody asks.
   void set_asked_for(std::function<void(std::string_view)> asked) { asked_for_ = std::move(asked); }
   // What the frontends get for control(). Once, before start(); it outlives the controller's last answer.
   void set_control(ModelControl* control) { control_ = control; }

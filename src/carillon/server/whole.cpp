@@ -22,6 +22,10 @@ WholeServer::WholeServer(WholeOptions options, std::unique_ptr<schedule::Schedul
           controller::EnsembleOptions{
               .lanes = static_cast<int>(std::max<std::size_t>(1, devices.devices.size())),
               .default_deadline = options_.controller.core.default_deadline})) {
+  // Frontends may ask already.
+  controller_->set_asked_for([this](std::string_view model) {
+    if (controller::FirstLoad* const first = asked_.load()) first->want(model);
+  });
   controller_->set_used_elsewhere([this](ModelId id) { return ensembles_->uses(id); });
 }
 
@@ -85,7 +89,7 @@ Result<> WholeServer::start() {
     controller.set_control(control_.get());
   }
   if (options.before_serving) options.before_serving();
-  controller.set_asked_for([this](std::string_view model) { first_->want(model); });
+  asked_ = first_.get();
   controller.set_loading(true);
   controller.start();
   ensembles_->start();

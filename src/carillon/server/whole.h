@@ -79,6 +79,7 @@ class WholeServer {
   std::unique_ptr<controller::FirstLoad> first_;            // before whom it asks
   std::unique_ptr<controller::Ensembles> ensembles_;        // in front of it
   std::unique_ptr<controller::RepositoryControl> control_;  // ends before it
+  std::atomic<controller::FirstLoad*> asked_{nullptr};  // first_, once it knows the models
   std::atomic<bool> load_ended_{false};
   std::size_t ready_ = 0;
   std::size_t models_ = 0;
