@@ -220,14 +220,25 @@ def test_an_empty_server_takes_orders(program, models, tmp_path, module):
         assert ask(client, module, "one") == 2
 
 
+def write_slow(folder):
+    """Takes some seconds: how its kernels are best divided is measured."""
+    weights = np.random.default_rng(1).standard_normal((768, 768)).astype(np.float32)
+    write_model(folder, "slow", [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("MatMul", ["p", "w"], ["y"])],
+                [value("x", ["batch", 768])], value("y", ["batch", 768]), [numpy_helper.from_array(weights, "w")])
+    (folder / "slow" / "config.pbtxt").write_text(
+        'max_batch_size: 64\nparameters { key: "class" value { string_value: "best_effort" } }')
+
+
+def is_ready(client, model):
+    try:
+        return client.is_model_ready(model)
+    except OSError:  # the ports are not open yet
+        return False
+
+
 def test_it_lives_while_models_load(program, models, tmp_path):
     """Whoever looks after the process sees that it lives. Models that are ready are served, others are told to wait."""
-    # Takes some seconds: how its kernels are best divided is measured.
-    weights = np.random.default_rng(1).standard_normal((768, 768)).astype(np.float32)
-    write_model(models, "slow", [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("MatMul", ["p", "w"], ["y"])],
-                [value("x", ["batch", 768])], value("y", ["batch", 768]), [numpy_helper.from_array(weights, "w")])
-    (models / "slow" / "config.pbtxt").write_text(
-        'max_batch_size: 64\nparameters { key: "class" value { string_value: "best_effort" } }')
+    write_slow(models)
     http, grpc, metrics = free_addresses(3)
     process = subprocess.Popen([program, "serve", "--models", models, "--http", http, "--grpc", grpc, "--metrics", metrics,
                                 "--model-control-mode", "poll"],
@@ -246,7 +257,7 @@ def test_it_lives_while_models_load(program, models, tmp_path):
         until(lambda: status("/v2/health/live") == 200)
         assert status("/v2/health/ready")[0] == 503
         with grpc_client.InferenceServerClient(grpc) as client:
-            until(lambda: states(client, grpc_client)[("one", "1")][0] == "READY")
+            until(lambda: states(client, grpc_client).get(("one", "1"), ("",))[0] == "READY")
             assert ask(client, grpc_client, "one") == 2
             assert client.is_server_live() and not client.is_server_ready()
             assert status("/v2/health/ready")[0] == 503
@@ -262,6 +273,39 @@ def test_it_lives_while_models_load(program, models, tmp_path):
     finally:
         process.terminate()
         assert process.wait(60) == 0
+
+
+def test_it_stops_while_models_load(program, models, tmp_path):
+    """SIGTERM does not wait for what is being compiled, which takes some seconds here; orders that wait are refused."""
+    write_slow(models)
+    http, = free_addresses(1)
+    process = subprocess.Popen([program, "serve", "--models", models, "--http", http, "--grpc", "", "--metrics", "",
+                                "--model-control-mode", "explicit", "--load-model", "*"],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    refused = []
+
+    def order():
+        try:
+            with http_client.InferenceServerClient(http, network_timeout=60) as client:
+                client.load_model("one")
+        except Exception as error:  # whatever it is, it is looked at below
+            refused.append(error)
+
+    waiting = threading.Thread(target=order)
+    try:
+        with http_client.InferenceServerClient(http) as client:
+            until(lambda: is_ready(client, "one") and is_ready(client, "two"))
+        waiting.start()
+        time.sleep(0.5)  # the slow one is being compiled, and the order waits for it
+        began = time.monotonic()
+        process.terminate()
+        assert process.wait(30) == 0
+        assert time.monotonic() - began < 8  # of --drain-time's 10
+        waiting.join(30)
+        assert len(refused) == 1 and "stopping" in str(refused[0])
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_many_times_leave_nothing_behind(program, models, tmp_path):

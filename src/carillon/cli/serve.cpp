@@ -19,9 +19,9 @@
 #include <vector>
 
 #include <CLI/CLI.hpp>
+#include <pthread.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
-#include <pthread.h>
 #include <unistd.h>
 
 #include "carillon/base/clock.h"
@@ -391,7 +391,8 @@ void tell_ready(const frontend::Frontend& frontend, const Arguments& arguments, 
 
 // Waits until it is told to stop, and closes the doors.
 void serve(frontend::Frontend& frontend, const Arguments& arguments, const SignalWait& signals,
-           const controller::Options& options, ServiceManager& manager, const Memory& memory) {
+           const controller::Options& options, ServiceManager& manager, const Memory& memory,
+           const std::function<void()>& before_stopping = {}) {
   {
     const EachSecond looks(options.turned_away, arguments.devices.each.processors,
                            LimitWatch(memory.bound, memory.account));
@@ -401,6 +402,7 @@ void serve(frontend::Frontend& frontend, const Arguments& arguments, const Signa
       fmt::format("stopping: open requests have {:g} s, new ones are refused", arguments.drain_s);
   spdlog::info("{}", stopping);
   manager.stopping(stopping, from_ms(arguments.drain_s * 1000) + of_the_end);
+  if (before_stopping) before_stopping();
   frontend.stop();
 }
 
@@ -409,10 +411,10 @@ class Loading {
  public:
   // `done` hears on that thread what became of it. What it uses, and `whole`, outlive this.
   Loading(server::WholeServer& whole, std::function<void(Result<>)> done)
-      : whole_(whole), thread_([this, done = std::move(done)] {
+      : whole_(whole), thread_([this, over = over_, done = std::move(done)] {
           pthread_setname_np(pthread_self(), "carillon-first");
           done(whole_.load());
-          over_.set_value();
+          over->set_value();
         }) {}
   ~Loading() {
     whole_.end_load();
@@ -422,7 +424,7 @@ class Loading {
   Loading& operator=(const Loading&) = delete;
 
   // Whether it has ended, waiting for so long at most. What it is just compiling cannot be stopped. Where it
-  // goes on the process is to end, and nothing that it uses is to be touched.
+  // goes on the process is to end at once: what it uses must not go before.
   bool end(std::chrono::milliseconds patience) {
     whole_.end_load();
     if (was_over_.wait_for(patience) == std::future_status::ready) return true;
@@ -432,8 +434,8 @@ class Loading {
 
  private:
   server::WholeServer& whole_;
-  std::promise<void> over_;
-  std::future<void> was_over_{over_.get_future()};
+  std::shared_ptr<std::promise<void>> over_ = std::make_shared<std::promise<void>>();
+  std::future<void> was_over_{over_->get_future()};
   std::thread thread_;
 };
 
@@ -560,7 +562,7 @@ int run(Arguments& arguments) {
   spare_addresses();
   if (auto room = enough_addresses(beside_caches(), "the server, without its caches,"); !room)
     return complain(exit_failure, room.error());
-  if (auto room = enough_threads(threads_of_frontends(arguments), "the server"); !room)
+  if (auto room = enough_threads(threads_of_frontends(arguments) + usable_processors(), "the server"); !room)
     return complain(exit_failure, room.error());
   std::signal(SIGPIPE, SIG_IGN);
   const auto supervised = find_supervisor();
@@ -681,7 +683,6 @@ int run(Arguments& arguments) {
       std::move(*scheduler), *group, clock);
   auto watched = supervised->watch(whole->service());
   Result<> loaded;
-  bool loading_ended = true;
   {
     // Before the models are loaded: whoever asks is told that the server lives, and is not ready.
     auto frontend = open_doors(whole->service(), arguments, *doors, *memory);
@@ -701,14 +702,16 @@ int run(Arguments& arguments) {
                  fmt::format("{} of {} models on {} device{}", whole->ready(), whole->models(), devices,
                              devices == 1 ? "" : "s"));
     });
-    serve(**frontend, arguments, signals, options, manager, *memory);
-    loading_ended = loading.end(patience_of_loading);
-  }
-  if (!loading_ended) {
-    spdlog::info("stopped, while a model was compiled");
-    spdlog::shutdown();
-    std::fflush(nullptr);
-    _exit(exit_success);
+    // Orders that wait for the models would keep the ports open.
+    serve(**frontend, arguments, signals, options, manager, *memory, [&] { whole->end_load(); });
+    if (!loading.end(patience_of_loading)) {
+      if (!arguments.record.empty())
+        spdlog::warn("--record: the log is cut off, as a model was being compiled");
+      spdlog::info("stopped, while a model was compiled");
+      spdlog::shutdown();
+      std::fflush(nullptr);
+      _exit(exit_success);
+    }
   }
   const std::vector<DeviceId> left = whole->stop();
   for (const DeviceId device : left)

@@ -1,7 +1,9 @@
 #include "carillon/controller/first_load.h"
 
 #include <algorithm>
+#include <exception>
 #include <set>
+#include <system_error>
 
 #include <pthread.h>
 #include <sys/resource.h>
@@ -42,6 +44,10 @@ ModelView view_of(const RepositoryEntry& entry, const repository::ModelVersion* 
   if (entry.config) view.config = *entry.config;
   if (version != nullptr) view.version = version->version;
   return view;
+}
+
+bool lacks_room(const auto& result) {
+  return !result && result.error().code == ErrorCode::resource_exhausted;
 }
 
 bool has_steps(const RepositoryEntry& entry) {
@@ -86,6 +92,7 @@ Result<> FirstLoad::look() {
     }
     stamps_[entry.name] = stamps_of(entry);
     if (!entry.config) continue;
+    if (has_steps(entry)) ensembles_[entry.name] = &entry;
     for (std::size_t i = 0; i < entry.versions.size(); ++i) {
       ModelView view = view_of(entry, &entry.versions[i]);
       view.reason = "it is still to be loaded";
@@ -96,6 +103,7 @@ Result<> FirstLoad::look() {
   // These take the longest.
   std::ranges::stable_partition(
       items_, [&](const Item& item) { return !is_made_alone(*item.entry->config, targets_); });
+  for (std::size_t i = 0; i < items_.size(); ++i) items_of_[items_[i].entry->name].push_back(i);
   return {};
 }
 
@@ -106,18 +114,16 @@ void FirstLoad::want(std::string_view model) {
   while (!left.empty()) {
     const std::string name = std::move(left.back());
     left.pop_back();
-    // Versions of one model stand beside each other.
-    const auto first = std::ranges::find(items_, name, [](const Item& item) { return item.entry->name; });
-    for (auto item = first; item != items_.end() && item->entry->name == name; ++item) {
-      if (item->taken || item->asked) continue;
-      item->asked = true;
-      asked_.push_back(static_cast<std::size_t>(item - items_.begin()));
-    }
-    if (first != items_.end()) continue;
-    if (const auto entry = std::ranges::find(entries_, name, &RepositoryEntry::name);
-        entry != entries_.end() && has_steps(*entry))
-      for (const repository::EnsembleStep& step : entry->config->steps)
+    if (const auto items = items_of_.find(name); items != items_of_.end()) {
+      for (const std::size_t i : items->second) {
+        if (items_[i].taken || items_[i].asked) continue;
+        items_[i].asked = true;
+        asked_.push_back(i);
+      }
+    } else if (const auto ensemble = ensembles_.find(name); ensemble != ensembles_.end()) {
+      for (const repository::EnsembleStep& step : ensemble->second->config->steps)
         if (names.insert(step.model).second) left.push_back(step.model);
+    }
   }
 }
 
@@ -126,6 +132,34 @@ void FirstLoad::end() {
   ended_ = true;
   made_one_.notify_all();
   took_one_.notify_all();
+}
+
+bool FirstLoad::ended() {
+  const std::lock_guard lock(mutex_);
+  return ended_;
+}
+
+FirstLoad::Turn::Turn(FirstLoad& load, Kind kind) : load_(load), kind_(kind) {
+  std::unique_lock lock(load.mutex_);
+  if (kind == Kind::alone) {
+    ++load.waiting_alone_;
+    load.turn_ended_.wait(lock, [&] { return !load.one_alone_ && load.beside_ == 0; });
+    --load.waiting_alone_;
+    load.one_alone_ = true;
+  } else {
+    load.turn_ended_.wait(
+        lock, [&] { return !load.one_alone_ && (kind == Kind::measuring || load.waiting_alone_ == 0); });
+    ++load.beside_;
+  }
+}
+
+FirstLoad::Turn::~Turn() {
+  const std::lock_guard lock(load_.mutex_);
+  if (kind_ == Kind::alone)
+    load_.one_alone_ = false;
+  else
+    --load_.beside_;
+  load_.turn_ended_.notify_all();
 }
 
 void FirstLoad::tell(const std::string& model, std::string doing, bool failed) {
@@ -145,6 +179,8 @@ void FirstLoad::note(std::string text) {
 // A thread's.
 void FirstLoad::make() {
   pthread_setname_np(pthread_self(), "carillon-comp");
+  // What takes long is not to slow what serves, or is measured.
+  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 10);
   const auto most = static_cast<std::size_t>(options_.makers);
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -159,8 +195,6 @@ void FirstLoad::make() {
     }
     items_[item].taken = true;
     lock.unlock();
-    // What takes long is not to slow what serves.
-    if (some_served_) setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 10);
     Made made = make_one(item);
     lock.lock();
     made_.push_back(std::move(made));
@@ -173,22 +207,20 @@ FirstLoad::Made FirstLoad::make_one(std::size_t index) {
   const repository::ModelVersion& version = entry.versions[items_[index].version];
   Made out{.item = index, .began = controller_.now()};
   const std::string label = label_of(entry.name, version.version);
-  const auto make = [&] {
-    out.model =
-        make_model(entry, version, targets_, [&](std::string doing) { tell(label, std::move(doing)); });
+  const auto make = [&](bool alone) {
+    const Turn turn(*this, alone ? Turn::Kind::alone : Turn::Kind::making);
+    try {
+      out.model =
+          make_model(entry, version, targets_, [&](std::string doing) { tell(label, std::move(doing)); });
+    } catch (const std::exception& error) {
+      out.model =
+          fail(ErrorCode::resource_exhausted, std::string("while it was made ready: ") + error.what());
+    }
   };
   const bool alone = is_made_alone(*entry.config, targets_);
-  if (!alone) {
-    const std::shared_lock beside(alone_);
-    make();
-  }
+  make(alone);
   // While a model is made it takes more memory than later: where several are, it may fit by itself.
-  const bool no_room =
-      !alone && options_.makers > 1 && !out.model && out.model.error().code == ErrorCode::resource_exhausted;
-  if (alone || no_room) {
-    const std::unique_lock by_itself(alone_);
-    make();
-  }
+  if (!alone && options_.makers > 1 && lacks_room(out.model)) make(true);
   return out;
 }
 
@@ -215,14 +247,37 @@ void FirstLoad::give_up(const std::string& model, ModelView view, const Error& e
   ++progress_.done;
 }
 
+Result<> FirstLoad::add(Made& made, std::vector<std::string>& notes) {
+  const RepositoryEntry& entry = *items_[made.item].entry;
+  const repository::ModelVersion& version = entry.versions[items_[made.item].version];
+  const std::string label = label_of(entry.name, version.version);
+  const auto doing = [&](std::string text) { tell(label, std::move(text)); };
+  try {
+    return add_version(entry, version, std::move(made.model), made.began, targets_, controller_,
+                       options_.seeds, doing, notes);
+  } catch (const std::exception& error) {
+    return fail(ErrorCode::resource_exhausted, std::string("while it was made ready: ") + error.what());
+  }
+}
+
 void FirstLoad::take_in(Made made) {
   const RepositoryEntry& entry = *items_[made.item].entry;
   const repository::ModelVersion& version = entry.versions[items_[made.item].version];
   const std::string label = label_of(entry.name, version.version);
   std::vector<std::string> notes;
-  const auto added = add_version(
-      entry, version, std::move(made.model), made.began, targets_, controller_, options_.seeds,
-      [&](std::string doing) { tell(label, std::move(doing)); }, notes);
+  const bool was_made = made.model.has_value();
+  Result<> added = [&] {
+    const Turn measuring(*this, Turn::Kind::measuring);
+    return add(made, notes);
+  }();
+  // To be measured it wants room beside what others are made of: it gets that once they are not.
+  if (was_made && options_.makers > 1 && lacks_room(added)) {
+    const Turn alone(*this, Turn::Kind::alone);
+    notes.clear();
+    made.model =
+        make_model(entry, version, targets_, [&](std::string doing) { tell(label, std::move(doing)); });
+    added = add(made, notes);
+  }
   for (const std::string& each : notes) note(label + ": " + each);
   const EntryStamps& stamps = stamps_.at(entry.name);
   if (!added) {
@@ -230,7 +285,6 @@ void FirstLoad::take_in(Made made) {
     report_.stamps.failed[entry.name] = stamps.all;
     return;
   }
-  some_served_ = true;
   report_.stamps.loaded[{entry.name, version.version}] = stamps.versions[items_[made.item].version];
   ++report_.ready;
   tell(label, "ready");
@@ -264,9 +318,19 @@ LoadReport FirstLoad::run() {
     report_.stamps.failed[entry.name] = stamps_.at(entry.name).all;
   }
   const std::size_t threads = std::min(items_.size(), static_cast<std::size_t>(options_.makers));
-  for (std::size_t i = 0; i < threads; ++i) makers_.emplace_back([this] { make(); });
-  for (std::size_t left = items_.size(); auto made = next_made(left); --left) take_in(*std::move(made));
-  count_ensembles();
+  try {
+    while (makers_.size() < threads) makers_.emplace_back([this] { make(); });
+  } catch (const std::system_error&) {
+    // With as many as can be had; where there are none, here.
+  }
+  if (makers_.empty()) {
+    for (std::size_t i = 0; i < items_.size() && !ended(); ++i) take_in(make_one(i));
+  } else {
+    for (std::size_t left = items_.size(); auto made = next_made(left); --left) take_in(*std::move(made));
+    for (std::thread& maker : makers_) maker.join();
+    makers_.clear();
+  }
+  if (!ended()) count_ensembles();
   return std::move(report_);
 }
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +9,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
-#include <shared_mutex>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -50,8 +49,8 @@ struct LoadReport {
 // controller may run: each model is served as soon as it is ready.
 //
 // Several threads make models, the most wanted first; one, which is the caller of run(), registers, measures
-// and adds them. Once a model is served the makers have a low priority. Models whose kernels are measured
-// while they are compiled are made while nothing else is.
+// and adds them. Makers have a low priority, so that they slow neither what serves nor what is measured.
+// Models whose kernels are measured while they are compiled are made while nothing else is made or measured.
 class FirstLoad {
  public:
   // `targets` (one, at least) and `controller`, which gets the targets' workers afterwards or has them,
@@ -65,8 +64,9 @@ class FirstLoad {
   // Puts a view of every model into the controller. The only error is a repository that cannot be read.
   // Before run(), from its thread.
   Result<> look();
-  // Until all models are through, or end(). Where targets differ, the slowest one's times are the seeds. A
-  // model that cannot be served becomes a view that is not ready, with the reason.
+  // Until all models are through; after end() until those are that are just being made. Where targets differ,
+  // the slowest one's times are the seeds. A model that cannot be served becomes a view that is not ready,
+  // with the reason.
   LoadReport run();
   // This model, or the models of this ensemble, go before others that nobody asked for. Any thread; an
   // unknown name means nothing.
@@ -75,6 +75,20 @@ class FirstLoad {
   void end();
 
  private:
+  // Whose turn it is: those who make and measure beside each other, or one alone. Where somebody waits to be
+  // alone, no other maker begins; what is made is measured still, as it is to be served.
+  class Turn {
+   public:
+    enum class Kind : std::uint8_t { making, measuring, alone };
+    Turn(FirstLoad& load, Kind kind);
+    ~Turn();
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+   private:
+    FirstLoad& load_;
+    Kind kind_;
+  };
   struct Item {
     const repository::RepositoryEntry* entry = nullptr;
     std::size_t version = 0;  // its place in the entry
@@ -87,10 +101,12 @@ class FirstLoad {
     Result<PreparedModel> model = PreparedModel{};
   };
 
+  bool ended();
   void make();
   Made make_one(std::size_t item);
   std::optional<Made> next_made(std::size_t left);
   void take_in(Made made);
+  Result<> add(Made& made, std::vector<std::string>& notes);
   void give_up(const std::string& model, ModelView view, const Error& error);
   void count_ensembles();
   void tell(const std::string& model, std::string doing, bool failed = false);
@@ -102,20 +118,23 @@ class FirstLoad {
   Controller& controller_;
   const LoaderOptions options_;
   std::vector<repository::RepositoryEntry> entries_;
-  std::set<std::string> names_;                // that are wanted
-  std::map<std::string, EntryStamps> stamps_;  // of these
-  LoadReport report_;                          // of run()'s thread
-  std::atomic<bool> some_served_{false};
-  std::shared_mutex alone_;  // shared by those who make, but who measures is alone
+  std::map<std::string, const repository::RepositoryEntry*, std::less<>> ensembles_;  // by name
+  std::set<std::string> names_;                                                       // that are wanted
+  std::map<std::string, EntryStamps> stamps_;                                         // of these
+  LoadReport report_;                                                                 // of run()'s thread
 
   std::mutex telling_;  // of what follows
   LoadProgress progress_;
 
   std::mutex mutex_;  // of what follows; not taken with the other but in look()
-  std::condition_variable made_one_, took_one_;
+  std::condition_variable made_one_, took_one_, turn_ended_;
+  int beside_ = 0;         // who make and measure now
+  int waiting_alone_ = 0;  // before whom nobody else begins
+  bool one_alone_ = false;
   std::vector<Item> items_;
-  std::deque<std::size_t> asked_;  // of items_, the first asked first
-  std::size_t next_ = 0;           // of items_: none before it is left
+  std::map<std::string, std::vector<std::size_t>, std::less<>> items_of_;  // by model; fixed after look()
+  std::deque<std::size_t> asked_;                                          // of items_, the first asked first
+  std::size_t next_ = 0;  // of items_: none before it is left
   std::deque<Made> made_;
   bool ended_ = false;
   std::vector<std::thread> makers_;

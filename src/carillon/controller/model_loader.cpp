@@ -558,12 +558,12 @@ Result<PreparedModel> make_model(const repository::RepositoryEntry& entry,
   PreparedModel out{
       .id = {}, .config = *entry.config, .compiled = {}, .other = {}, .other_engine = "", .notes = {}};
   std::optional<MemoryAccount::Charge> charge;
-  if (const auto& account = targets.front().memory; account != nullptr) {
-    auto taken = account->take(entry.name, need_of(*entry.config, version.file, targets));
-    if (!taken) return std::unexpected(taken.error());
-    charge.emplace(*std::move(taken));
-  }
   try {
+    if (const auto& account = targets.front().memory; account != nullptr) {
+      auto taken = account->take(entry.name, need_of(*entry.config, version.file, targets));
+      if (!taken) return std::unexpected(taken.error());
+      charge.emplace(*std::move(taken));
+    }
     auto made =
         import_and_compile(*entry.config, version.file, targets, doing, out, charge ? &*charge : nullptr);
     if (!made) return std::unexpected(made.error());
@@ -577,7 +577,8 @@ Result<PreparedModel> make_model(const repository::RepositoryEntry& entry,
                 std::string("while reading and compiling it: ") + error.what());
   }
   if (charge) {
-    if (auto fits = charge->settle(memory_of(out.compiled), least_of(*out.compiled.front())); !fits) return std::unexpected(fits.error());
+    if (auto fits = charge->settle(memory_of(out.compiled), least_of(*out.compiled.front())); !fits)
+      return std::unexpected(fits.error());
     out.compiled.front() = charged(std::move(out.compiled.front()), *std::move(charge));
   }
   return out;
@@ -798,6 +799,15 @@ Result<> add_version(const repository::RepositoryEntry& entry, const repository:
   } const then{targets.front().memory != nullptr};
   if (!model) return std::unexpected(model.error());
   if (auto place = has_place(controller); !place) return place;
+  // Beside the workers' memory a model has some of its own for as long as it is warmed up and measured. Asked
+  // for before its id is used up.
+  std::optional<MemoryAccount::Charge> beside;
+  if (const auto& account = targets.front().memory;
+      account != nullptr && (options.aside || model->config.warmup != nullptr)) {
+    auto taken = account->take(entry.name, {.memory = need_beside(*model->compiled.front())});
+    if (!taken) return std::unexpected(taken.error());
+    beside.emplace(*std::move(taken));
+  }
   if (auto registered = register_model(*model, targets, controller.next_model()); !registered)
     return registered;
   ModelView view{.name = entry.name,
@@ -813,18 +823,8 @@ Result<> add_version(const repository::RepositoryEntry& entry, const repository:
     notes.push_back(
         "slo_ms of a best-effort model is a deadline: a request that is not done by then is refused, "
         "however much other work was in its way, and nothing goes out of its way for it");
-  // Beside the workers' memory a model has some of its own for as long as it is warmed up and measured.
-  std::optional<MemoryAccount::Charge> beside;
-  Result<> room;
-  if (const auto& account = targets.front().memory;
-      account != nullptr && (options.aside || model->config.warmup != nullptr)) {
-    if (auto taken = account->take(entry.name, {.memory = need_beside(*model->compiled.front())}); taken)
-      beside.emplace(*std::move(taken));
-    else
-      room = std::unexpected(taken.error());
-  }
   if (model->config.warmup != nullptr) doing("warming up");
-  const auto warmed = room ? warm_up_all(*model, targets) : room;
+  const auto warmed = warm_up_all(*model, targets);
   auto info = warmed ? seed_of_slowest(*model, version.version, targets, options, doing, notes)
                      : Result<schedule::ModelInfo>(std::unexpected(warmed.error()));
   if (!info) {

@@ -866,6 +866,7 @@ TEST_P(FirstLoadTest, WhatIsMeasuredIsMadeAloneAndLast) {
   Keeping engine({"b"});
   begin(engine, 2);
   wait_until_ready("c");
+  std::this_thread::sleep_for(50ms);
   EXPECT_THAT(engine.begun(), ::testing::UnorderedElementsAre("b", "c")) << "a waits for b";
   engine.let_go("b");
   EXPECT_EQ(loading.get().ready, 3U);
@@ -879,11 +880,11 @@ TEST_P(FirstLoadTest, TheEndLeavesTheRest) {
   wait_until_ready("a");
   engine.wait_for("b");
   first->end();
-  EXPECT_EQ(loading.get().ready, 1U) << "it does not wait for what is being made";
+  EXPECT_EQ(loading.wait_for(50ms), std::future_status::timeout) << "b is just being made";
   expect_right(infer("a", 1).get(), 1);
   EXPECT_FALSE(controller->state("b", 1));
   engine.let_go("b");
-  first.reset();
+  EXPECT_EQ(loading.get().ready, 1U);
   EXPECT_THAT(engine.begun(), ElementsAre("a", "b"));
   controller->stop();
 }

@@ -170,13 +170,13 @@ Result<DeviceGroup> make_devices(const DevicesArguments& arguments, const Clock&
 }
 
 Bytes page_of(std::span<const Device> devices) {
-  Bytes most;
+  Bytes all;
   for (const Device& device : devices) {
     if (device.worker.make_memory) return page_size;
-    most = std::max(most, device.worker.page_cache);
+    all = all + device.worker.page_cache;
   }
   Bytes page = smallest_page;
-  while (page < page_size && most.count / page.count > most_pages) page = page * 2;
+  while (page < page_size && all.count / page.count > most_pages) page = page * 2;
   return page;
 }
 

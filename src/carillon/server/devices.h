@@ -47,8 +47,8 @@ struct DeviceGroup {
 
 Result<DeviceGroup> make_devices(const DevicesArguments& arguments, const Clock& clock);
 
-// Of what size pages for weights are on all of these: 512 KiB, or more where the largest cache would have too
-// many; 16 MiB where a device has memory of its own.
+// Of what size pages for weights are on all of these: 512 KiB, or more where all caches together would have
+// too many; 16 MiB where a device has memory of its own.
 Bytes page_of(std::span<const Device> devices);
 
 // The outages begin to count.

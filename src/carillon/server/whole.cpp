@@ -52,11 +52,17 @@ Result<> WholeServer::start() {
     workers.push_back(std::move(*worker));
   }
 
-  controller::LoaderOptions loading{
-      .seeds = {.profile = options.profile, .repeats = 3, .aside = true, .ends_only = true},
-      .reading = options.reading,
-      .makers = std::max(1, usable_processors() - 1),
-      .note = options.warn};
+  // What emulated devices and GPUs take is not to be had beside their workers.
+  serves_early_ = std::ranges::all_of(devices_.devices, [](const Device& device) {
+    return device.worker.populate && !device.worker.make_memory;
+  });
+  controller::LoaderOptions loading{.seeds = {.profile = options.profile,
+                                              .repeats = serves_early_ ? 3 : 5,
+                                              .aside = serves_early_,
+                                              .ends_only = serves_early_},
+                                    .reading = options.reading,
+                                    .makers = std::max(1, usable_processors() - 1),
+                                    .note = options.warn};
   loading.progress = [this](const controller::LoadProgress& progress) {
     const auto& tell = progress.failed ? options_.tell : options_.tell_step;
     if (tell)
@@ -91,9 +97,13 @@ Result<> WholeServer::start() {
   if (options.before_serving) options.before_serving();
   asked_ = first_.get();
   controller.set_loading(true);
-  controller.start();
-  ensembles_->start();
+  if (serves_early_) serve();
   return {};
+}
+
+void WholeServer::serve() {
+  controller_->start();
+  ensembles_->start();
 }
 
 Result<> WholeServer::load() {
@@ -106,6 +116,8 @@ Result<> WholeServer::load() {
         return invalid("model '" + view.name + "' cannot be served: " + view.reason);
   ready_ = loaded.ready;
   models_ = loaded.ready + loaded.not_ready;
+  loaded_ = true;
+  if (!serves_early_) serve();
   if (control_ != nullptr) control_->start(std::move(loaded.stamps));
   controller_->set_loading(false);
   return {};
@@ -114,6 +126,7 @@ Result<> WholeServer::load() {
 void WholeServer::end_load() {
   load_ended_ = true;
   if (first_ != nullptr) first_->end();
+  if (control_ != nullptr && !loaded_) control_->stop();
   // What is just being compiled elsewhere need not be waited for.
   for (const Device& device : devices_.devices)
     for (const auto& other : device.others) other->end_loading();

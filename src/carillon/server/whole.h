@@ -55,13 +55,16 @@ class WholeServer {
   WholeServer(WholeOptions options, std::unique_ptr<schedule::Scheduler> scheduler,
               const DeviceGroup& devices, const Clock& clock);
 
-  // Makes the workers, reads the repository and serves, without a model so far. Once.
+  // Makes the workers and reads the repository. Where all devices are CPUs it serves then, without a model so
+  // far. Once.
   Result<> start();
-  // Compiles and seeds the models: each is served as soon as it is ready, those first that are asked for. The
-  // server is ready when it returns. After start(), once, on any thread but stop()'s. Errors: a file that the
+  // Compiles and seeds the models. On CPUs each is served as soon as it is ready, those first that are asked
+  // for; models of other devices are measured where they will run, before the server serves. The server is
+  // ready when it returns. After start(), once, on any thread but stop()'s. Errors: a file that the
   // options name cannot be served; `cancelled` by end_load().
   Result<> load();
-  // load() returns once it is through with what it is just making. Any thread.
+  // load() returns once it is through with what it is just making; orders that wait for it are refused. Any
+  // thread.
   void end_load();
   // Already before start(): it is not ready then, and says so of every model that is not there yet.
   controller::Service& service() { return *ensembles_; }
@@ -72,15 +75,18 @@ class WholeServer {
   std::vector<DeviceId> stop();
 
  private:
+  void serve();
+
   const WholeOptions options_;
   const DeviceGroup& devices_;
   const Clock& clock_;
   std::unique_ptr<controller::Controller> controller_;
-  std::unique_ptr<controller::FirstLoad> first_;            // before whom it asks
-  std::unique_ptr<controller::Ensembles> ensembles_;        // in front of it
+  std::unique_ptr<controller::FirstLoad> first_;      // declared before `ensembles_`, whose requests reach it
+  std::unique_ptr<controller::Ensembles> ensembles_;  // in front of it
   std::unique_ptr<controller::RepositoryControl> control_;  // ends before it
-  std::atomic<controller::FirstLoad*> asked_{nullptr};  // first_, once it knows the models
-  std::atomic<bool> load_ended_{false};
+  std::atomic<controller::FirstLoad*> asked_{nullptr};      // first_, once it knows the models
+  std::atomic<bool> load_ended_{false}, loaded_{false};
+  bool serves_early_ = false;
   std::size_t ready_ = 0;
   std::size_t models_ = 0;
 };

@@ -59,20 +59,11 @@ void HostMemory::release(const WeightRange& range) {
 }
 
 // Puts `pages` pages at `from` behind the addresses at `to`, whatever was there. The addresses at `from` stay
-// taken, with nothing behind them: no other thread's mapping can slip in. How many were moved, before the
-// system refused.
-std::uint64_t HostMemory::move(std::byte* from, std::byte* to, std::uint64_t pages) const {
-  const auto all = [&](std::uint64_t first, std::uint64_t count) {
-    const std::uint64_t at = first * page_.count, size = count * page_.count;
-    return mremap(from + at, size, size, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, to + at) !=
-           MAP_FAILED;
-  };
-  if (all(0, pages)) return pages;
-  // Neighbours that came home one by one may be mappings of their own, and mremap() moves one.
-  std::uint64_t moved = 0;
-  if (errno == EFAULT && pages > 1)
-    while (moved < pages && all(moved, 1)) ++moved;
-  return moved;
+// taken, with nothing behind them: no other thread's mapping can slip in. All must be of one mapping: else
+// the kernel takes away what is at `to` before it refuses, and another thread's mapping may come there.
+bool HostMemory::move(std::byte* from, std::byte* to, std::uint64_t pages) const {
+  const std::uint64_t size = pages * page_.count;
+  return mremap(from, size, size, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, to) != MAP_FAILED;
 }
 
 // How many of these, from the first on, may move as one. They are neighbours of one huge page: that it stays
@@ -80,7 +71,9 @@ std::uint64_t HostMemory::move(std::byte* from, std::byte* to, std::uint64_t pag
 std::uint64_t HostMemory::run(std::span<const std::uint32_t> pages) const {
   const std::uint64_t group = std::max<std::uint64_t>(1, huge_page / page_.count);
   std::uint64_t count = 1;
-  while (count < pages.size() && pages[count] == pages[0] + count && pages[count] % group != 0) ++count;
+  while (count < pages.size() && pages[count] == pages[0] + count && pages[count] % group != 0 &&
+         !begins_[pages[count]].load(std::memory_order_relaxed))
+    ++count;
   return count;
 }
 
@@ -88,10 +81,11 @@ Result<> HostMemory::map(const WeightRange& range, std::span<const std::uint32_t
   CARILLON_ASSERT(pages.size() == range.pages);
   for (std::uint64_t i = 0, count = 0; i < range.pages; i += count) {
     count = run(pages.subspan(i));
-    const std::uint64_t moved = move(home(pages[i]), range.data + i * page_.count, count);
-    if (moved == count) continue;
+    begins_[pages[i]].store(true, std::memory_order_relaxed);
+    begins_[pages[i] + count].store(true, std::memory_order_relaxed);
+    if (move(home(pages[i]), range.data + i * page_.count, count)) continue;
     const int why = errno;
-    unmap({range.data, i + moved}, pages.first(i + moved));
+    unmap({range.data, i}, pages.first(i));
     return fail(ErrorCode::resource_exhausted,
                 std::string("the system refused to map the pages: ") + std::strerror(why));
   }
@@ -102,7 +96,7 @@ void HostMemory::unmap(const WeightRange& range, std::span<const std::uint32_t> 
   CARILLON_ASSERT(pages.size() == range.pages);
   for (std::uint64_t i = 0, count = 0; i < range.pages; i += count) {
     count = run(pages.subspan(i));
-    CARILLON_ASSERT(move(range.data + i * page_.count, home(pages[i]), count) == count);
+    CARILLON_ASSERT(move(range.data + i * page_.count, home(pages[i]), count));
   }
   if (range.pages == 0) return;
   // What is left would quietly give zeros to a stale reader: make it fault.

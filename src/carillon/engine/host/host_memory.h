@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -56,16 +57,20 @@ class HostMemory final : public DeviceMemory {
       : home_(std::move(home)),
         pages_(pages),
         page_(page),
+        begins_(pages + 1),
         io_(std::move(io)),
         workspace_(std::move(workspace)),
         spare_(std::move(spare)) {}
   std::byte* home(std::uint32_t page) const { return home_.data() + page * page_.count; }
   std::uint64_t run(std::span<const std::uint32_t> pages) const;
-  std::uint64_t move(std::byte* from, std::byte* to, std::uint64_t pages) const;
+  bool move(std::byte* from, std::byte* to, std::uint64_t pages) const;
 
   Arena home_;  // where each page is while it is free; a page that is elsewhere leaves a hole nobody touches
   std::uint64_t pages_;
   Bytes page_;
+  // By page: whether it may be of another mapping than the page before it. Neighbours that once moved apart
+  // stay so, as nobody tells whether the kernel made one mapping of them again.
+  std::vector<std::atomic<bool>> begins_;
   Arena io_, workspace_, spare_;
 };
 
