@@ -1,6 +1,9 @@
 #include "carillon/graph/onnx_sizes.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <fstream>
+#include <optional>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -92,6 +95,100 @@ TEST_F(OnnxSizes, ExternalDataCountsAsFarAsItIsThere) {
   EXPECT_LE(found->held, Bytes{101'000});
 }
 
+TEST_F(OnnxSizes, ExternalDataIsFoundByARelativeName) {
+  add("w", onnx::TensorProto::FLOAT, {25'000}, 0).set_data_location(onnx::TensorProto::EXTERNAL);
+  std::ofstream(folder_ / "model.onnx.data") << std::string(100'000, '\1');
+  ASSERT_TRUE(sizes());
+  const fs::path before = fs::current_path();
+  fs::current_path(folder_);
+  const auto found = constant_sizes("model.onnx");
+  fs::current_path(before);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->held, Bytes{100'000});
+}
+
+TEST_F(OnnxSizes, ExternalDataIsFoundInFoldersBesideTheFile) {
+  add("w", onnx::TensorProto::FLOAT, {25'000}, 0).set_data_location(onnx::TensorProto::EXTERNAL);
+  fs::create_directories(folder_ / "weights" / "all");
+  std::ofstream(folder_ / "weights" / "all" / "w.bin") << std::string(100'000, '\1');
+  const auto found = sizes();
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->held, Bytes{100'000});
+}
+
+TEST_F(OnnxSizes, ExtentsWhoseProductWrapsAreMany) {
+  const std::int64_t large = std::int64_t{1} << 32;
+  add("w", onnx::TensorProto::FLOAT, {large, large}, 0).set_data_location(onnx::TensorProto::EXTERNAL);
+  std::ofstream(folder_ / "model.onnx.data") << std::string(100'000, '\1');
+  const auto found = sizes();
+  ASSERT_TRUE(found);
+  EXPECT_GE(found->held, Bytes{99'000});
+}
+
+TEST_F(OnnxSizes, SumsStopAtALimit) {
+  const std::int64_t large = std::int64_t{1} << 39;
+  for (int i = 0; i < 3000; ++i)
+    add("", onnx::TensorProto::INT64, {large}, 0).set_data_location(onnx::TensorProto::EXTERNAL);
+  // Without data, of any size.
+  std::ofstream(folder_ / "model.onnx.data").close();
+  std::error_code none;
+  for (std::uint64_t size = std::uint64_t{1} << 52; size > 0; size /= 2) {
+    fs::resize_file(folder_ / "model.onnx.data", size, none);
+    if (!none) break;
+  }
+  const auto found = sizes();
+  ASSERT_TRUE(found);
+  EXPECT_GT(found->held, gib(1));
+  EXPECT_LE(found->held, Bytes{std::uint64_t{1} << 50});
+  EXPECT_LE(found->to_make(), Bytes{std::uint64_t{3} << 50});
+}
+
+TEST_F(OnnxSizes, ManyEmptyTensorsTakeNoMemory) {
+  for (int i = 0; i < 200'000; ++i) model_.mutable_graph()->add_initializer();
+  const std::string bytes = model_.SerializeAsString();
+  ASSERT_TRUE(sizes_of(bytes));
+  const auto peak = [] {
+    std::ifstream status("/proc/self/status");
+    for (std::string line; std::getline(status, line);)
+      if (line.starts_with("VmHWM:")) return kib(std::stoull(line.substr(6)));
+    return Bytes{};
+  };
+  if (!(std::ofstream("/proc/self/clear_refs") << "5" << std::flush)) GTEST_SKIP() << "the peak is not told";
+  const Bytes before = peak();
+  const auto found = constant_sizes(folder_ / "model.onnx");
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->held, Bytes{});
+  EXPECT_LT(peak(), before + mib(4));
+}
+
+TEST_F(OnnxSizes, WhereThereAreTooManyNamesBytesCountAsWidened) {
+  for (int i = 0; i < 150'000; ++i) add("w" + std::to_string(i), onnx::TensorProto::INT8, {1}, 1);
+  const auto tensors = sizes();
+  ASSERT_TRUE(tensors);
+  EXPECT_EQ(tensors->held, Bytes{150'000});
+  EXPECT_EQ(tensors->widened, Bytes{50'000 * 4});
+  EXPECT_EQ(tensors->packed, Bytes{100'000 + 50'000 * 4});
+  model_.Clear();
+  add("weights", onnx::TensorProto::INT8, {1000}, 1000);
+  for (int i = 0; i < 100'000; ++i) add_node("DequantizeLinear", "w" + std::to_string(i), "y");
+  EXPECT_EQ(sizes()->widened, Bytes{});
+  add_node("DequantizeLinear", "w100000", "y");
+  EXPECT_EQ(sizes()->widened, Bytes{4000});
+}
+
+TEST_F(OnnxSizes, TellsWhereConstantsMayGrow) {
+  add("w", onnx::TensorProto::FLOAT, {10}, 40);
+  add_node("Relu", "x", "y");
+  EXPECT_FALSE(sizes()->may_grow);
+  for (const char* op : {"ConstantOfShape", "Expand", "Range", "Tile"}) {
+    model_.mutable_graph()->mutable_node(0)->set_op_type(op);
+    EXPECT_TRUE(sizes()->may_grow) << op;
+  }
+  model_.mutable_graph()->mutable_node(0)->set_op_type("Relu");
+  model_.add_functions()->set_name("f");
+  EXPECT_TRUE(sizes()->may_grow);
+}
+
 TEST_F(OnnxSizes, WhatIsClaimedAloneIsNotThere) {
   add("w", onnx::TensorProto::FLOAT, {1 << 20, 1 << 20, 1 << 20}, 16);
   const auto found = sizes();
@@ -104,9 +201,31 @@ TEST_F(OnnxSizes, OtherFilesHaveNone) {
   EXPECT_FALSE(sizes_of("<xml>this is none</xml>"));
   EXPECT_FALSE(constant_sizes(folder_ / "missing.onnx"));
   EXPECT_FALSE(constant_sizes(folder_));
-  add("w", onnx::TensorProto::FLOAT, {1000}, 4000);
-  const std::string whole = model_.SerializeAsString();
-  for (std::size_t length = 0; length < 64; ++length) (void)sizes_of(whole.substr(0, length));
+}
+
+TEST_F(OnnxSizes, AFileThatIsCutOffHasNoMoreThanTheWhole) {
+  model_.set_producer_name("test");
+  add("w", onnx::TensorProto::FLOAT, {100}, 400);
+  add("h", onnx::TensorProto::FLOAT16, {100}, 200);
+  add("q", onnx::TensorProto::INT8, {100}, 100);
+  add_node("DequantizeLinear", "q", "d");
+  add_node("BatchNormalization", "d", "y");
+  // The last field is the data of a tensor: passing over it goes beyond the end.
+  add_node("Constant", "", "c").add_attribute()->mutable_t()->set_raw_data(std::string(1000, '\1'));
+  const std::string bytes = model_.SerializeAsString();
+  const auto whole = sizes_of(bytes);
+  ASSERT_TRUE(whole);
+  for (std::size_t length = 0; length < bytes.size(); ++length) {
+    const auto cut = sizes_of(bytes.substr(0, length));
+    if (!cut) continue;
+    EXPECT_LE(cut->file, whole->file) << length;
+    EXPECT_LE(cut->held, whole->held) << length;
+    EXPECT_LE(cut->widened, whole->widened) << length;
+    EXPECT_LE(cut->packed, whole->packed) << length;
+    EXPECT_LE(cut->nodes, whole->nodes) << length;
+  }
+  // Of the graph nothing is believed before all of it is there.
+  EXPECT_FALSE(sizes_of(bytes.substr(0, bytes.size() - 1)));
 }
 
 }  // namespace
