@@ -52,20 +52,23 @@ Result<MemoryBound> memory_bound(const std::string& text) {
 
 KnownModels known_models(const std::vector<repository::RepositoryEntry>& entries) {
   KnownModels out;
-  Bytes plans, most;
+  Bytes plans, most, weights;
+  bool all_known = true;
   for (const repository::RepositoryEntry& entry : entries) {
     if (!entry.config) continue;
     for (const repository::ModelVersion& version : entry.versions) {
       if (version.file.empty()) continue;
       const auto sizes = graph::constant_sizes(version.file);
+      all_known = all_known && sizes && !sizes->may_grow;
       if (!sizes) continue;
       out.largest_weights = std::max(out.largest_weights, sizes->packed);
       // Kernels may want them in several layouts.
-      out.all_weights = out.all_weights + page_size * pages_for(sizes->packed * 3);
+      weights = weights + page_size * pages_for(sizes->packed * 3);
       most = std::max(most, sizes->to_make());
       plans = plans + a_node * sizes->nodes;
     }
   }
+  if (all_known) out.all_weights = weights;
   out.memory = most + plans;
   return out;
 }

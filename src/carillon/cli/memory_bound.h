@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,8 +29,9 @@ Result<MemoryBound> memory_bound(const std::string& text);
 
 // What the files of models say of the memory that they want; files that cannot be read want none.
 struct KnownModels {
-  Bytes largest_weights, all_weights;
-  Bytes memory;  // all plans, and the largest one while it is made ready
+  Bytes largest_weights;
+  std::optional<Bytes> all_weights;  // none where a file does not tell all: see graph::ConstantSizes
+  Bytes memory;                      // all plans, and the largest one while it is made ready
 };
 KnownModels known_models(const std::vector<repository::RepositoryEntry>& entries);
 
