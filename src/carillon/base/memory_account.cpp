@@ -51,7 +51,7 @@ Result<> MemoryAccount::check(std::string_view model, const ModelNeed& need, Byt
   if (options_.least) {
     ModelNeed all = need;
     all.memory = others + need.memory + shrunk_;
-    text += ": at least " + whole_mib(options_.least(all));
+    if (const Bytes least = options_.least(all); least > Bytes{}) text += ": at least " + whole_mib(least);
   }
   return fail(ErrorCode::resource_exhausted, text + "; " + why);
 }

@@ -37,8 +37,7 @@ struct ModelNeed {
 
 // What models may take of a bound of memory beside its fixed parts, and what they take. From any thread.
 //
-//   auto charge = account->take("resnet50", {.memory = mib(200)});     // before it is tried: the error names
-//   the bound
+//   auto charge = account->take("resnet50", {.memory = mib(200)});  // before it is tried
 //   ... read, compile ...
 //   if (auto fits = charge->settle({.plans = mib(12)}); !fits) ...  // what it really takes
 //
@@ -50,8 +49,8 @@ class MemoryAccount : public std::enable_shared_from_this<MemoryAccount> {
     std::string bound;  // for errors: "--memory 64MiB"
     // What one model may have of the fixed parts at most; 0: nobody knows, and others look.
     Bytes weights{}, workspace{}, tensors{};
-    // The bound with which there would be so much for models, in `memory`, and for one of them. Empty: nobody
-    // knows.
+    // The bound with which there would be so much for models, in `memory`, and for one of them; 0: no bound.
+    // Empty: nobody knows.
     std::function<Bytes(const ModelNeed& need)> least{};
   };
   class Charge {
@@ -78,7 +77,7 @@ class MemoryAccount : public std::enable_shared_from_this<MemoryAccount> {
 
   static std::shared_ptr<MemoryAccount> make(Options options);
 
-  // Error (resource_exhausted): "--memory 64MiB is too small for model 'x': at least 97MiB, ...".
+  // Error (resource_exhausted): "--memory 64MiB is too small for model 'x': at least 97MiB; ...".
   Result<Charge> take(std::string_view model, const ModelNeed& need);
 
   // The bound has become so much smaller; what models have stays theirs. 0: it is as it was.

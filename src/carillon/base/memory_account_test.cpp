@@ -1,5 +1,6 @@
 #include "carillon/base/memory_account.h"
 
+#include <atomic>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -35,6 +36,14 @@ TEST(MemoryAccount, RefusesBeforeItIsTried) {
   ASSERT_FALSE(weights);
   EXPECT_THAT(weights.error().message,
               HasSubstr("it needs 33.0 MiB for its weights, and there are 32.0 MiB"));
+}
+
+TEST(MemoryAccount, NamesNoBoundWhereNoneWouldDo) {
+  const auto account = MemoryAccount::make(
+      {.models = mib(32), .bound = "--memory 64MiB", .least = [](const ModelNeed&) { return Bytes{}; }});
+  const auto refused = account->take("large", {.memory = mib(50)});
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, HasSubstr("is too small for model 'large'; it takes about 50.0 MiB"));
 }
 
 TEST(MemoryAccount, SaysThatOthersAreInTheWay) {
@@ -96,16 +105,19 @@ TEST(MemoryAccount, ALowerBoundAdmitsLess) {
 
 TEST(MemoryAccount, ThreadsNeverTakeMoreThanThereIs) {
   const auto account = account_of(mib(32));
+  std::atomic<int> taken = 0;
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t)
     threads.emplace_back([&] {
       for (int i = 0; i < 1000; ++i) {
         auto charge = account->take("any", {.memory = mib(10)});
         if (!charge) continue;
+        ++taken;
         EXPECT_LE(account->counts().loading, mib(32));
       }
     });
   for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(taken, 0);
   EXPECT_EQ(account->left(), mib(32));
 }
 

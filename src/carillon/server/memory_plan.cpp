@@ -134,7 +134,8 @@ std::uint64_t sum_of(const Parts& parts) {
 }  // namespace
 
 Bytes libraries_of(unsigned cores) {
-  return mib(128) + mib(4) * cores;
+  constexpr unsigned most = 32;
+  return mib(128) + mib(4) * std::min(cores, most);
 }
 
 Bytes grpc_buffers(Bytes inflight, Bytes body) {
@@ -211,6 +212,8 @@ Result<MemoryPlan> plan_memory(const MemoryWanted& wanted) {
 Bytes least_bound(MemoryWanted wanted, ModelNeed need) {
   // Others that are known come, too.
   need.memory = std::max(need.memory, wanted.known_models);
+  // Files told it before a model was made: what is needed now may be more.
+  wanted.all_weights = {};
   const std::uint64_t too_small = wanted.bound.count / mib(1).count;
   // Given is given: a part that is too small stays so.
   const auto enough = [&](std::uint64_t size) {
@@ -224,6 +227,7 @@ Bytes least_bound(MemoryWanted wanted, ModelNeed need) {
   };
   std::uint64_t least = too_small, most = too_small + 1;
   while (!enough(most) && most < (1ULL << 24)) most = too_small + 2 * (most - too_small);
+  if (!enough(most)) return {};
   while (most - least > 1) {
     const std::uint64_t middle = least + (most - least) / 2;
     (enough(middle) ? most : least) = middle;

@@ -52,7 +52,8 @@ struct MemoryPlan {
 
 inline constexpr Bytes largest_body = mib(256), largest_inflight = gib(1), least_inflight = mib(16);
 
-// What libraries and threads have resident beside all parts, with the code.
+// What libraries and threads have resident beside all parts, with the code. A core has 4 MiB of it, and 32
+// cores count at most: a container on a large machine has few of its cores.
 Bytes libraries_of(unsigned cores);
 
 // What gRPC may have beside the bodies in flight: a body is read into its buffers before it is anywhere else.
@@ -74,7 +75,7 @@ Result<DoorSizes> size_doors(Bytes room, std::optional<Bytes> inflight, std::opt
 Result<MemoryPlan> plan_memory(const MemoryWanted& wanted);
 
 // The least bound above `wanted`'s, in whole MiB, with which the plan has what is needed, and what known
-// models take.
+// models take. 0: no bound would do, as a part has its most.
 Bytes least_bound(MemoryWanted wanted, ModelNeed need);
 
 }  // namespace carillon::server

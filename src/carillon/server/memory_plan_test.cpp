@@ -194,6 +194,28 @@ TEST(MemoryPlan, TellsTheBoundThatWouldDo) {
   }
 }
 
+TEST(MemoryPlan, TheBoundThatWouldDoHasRoomForMoreThanFilesTold) {
+  MemoryWanted known = wanted(mib(256));
+  known.all_weights = mib(16);
+  const Bytes least = least_bound(known, {.memory = mib(20), .weights = mib(100)});
+  EXPECT_GT(least, mib(256));
+  EXPECT_LT(least, gib(2));
+}
+
+TEST(MemoryPlan, WhereAPartHasItsMostNoBoundWouldDo) {
+  EXPECT_EQ(least_bound(wanted(mib(256)), {.memory = mib(20), .weights = gib(3)}), Bytes{});
+  EXPECT_EQ(least_bound(wanted(mib(256)), {.memory = mib(20), .workspace = gib(1)}), Bytes{});
+}
+
+TEST(MemoryPlan, ASmallContainerStartsOnAMachineOfManyCores) {
+  MemoryWanted given = wanted(mib(480));  // of 512 MiB, without the kernel's part
+  given.cores = 128;
+  const auto plan = plan_memory(given);
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_EQ(plan->libraries, mib(256));
+  EXPECT_GE(plan->models, mib(8));
+}
+
 TEST(MemoryPlan, PartsAreNeverMoreThanTheBound) {
   Random random(7);
   const auto maybe = [&](std::uint64_t most) {
