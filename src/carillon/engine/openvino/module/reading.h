@@ -18,8 +18,7 @@ namespace carillon::engine::second {
 // - Softmax of opsets 11 and 12 is of all dimensions from its axis on. OpenVINO takes the axis alone.
 // - MaxPool by ceil_mode has no window that begins behind the data. OpenVINO has.
 // - Sums, differences, products and negatives of INT8 and UINT8 wrap around. OpenVINO takes the largest or
-// the
-//   least number that there is.
+//   the least number that there is.
 // Nodes of which nothing can be put right are refused by name elsewhere (graph/onnx_check.h). Files of
 // OpenVINO's own format stay as they are.
 std::shared_ptr<ov::Model> read_onnx(ov::Core& core, const std::string& file);
