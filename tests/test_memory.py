@@ -105,6 +105,17 @@ def test_a_small_bound_serves_a_small_model(program, mlp, tmp_path, memory):
     assert len(re.findall(r"memory: at most .* \(--memory\): libraries .*, weights .*, bodies .*, models ", log)) == 1
 
 
+def test_weights_that_are_loaded_are_told_as_large_as_they_are(program, tmp_path):
+    import tritonclient.http as client
+    models = tmp_path / "models"
+    write_product(models, "product", 1024, layers=2)  # 8 MiB
+    with bounded(program, models, tmp_path, "512MiB") as server:
+        ask(server, "product", np.zeros((1, 1024), np.float32), client)
+        weights = figure(server, 'carillon_memory_bytes{part="weights"}')
+        assert 0 < weights < figure(server, "carillon_memory_limit_bytes")
+        assert 8 * MIB <= weights <= 10 * MIB
+
+
 def test_auto_tells_where_the_bound_comes_from(program, mlp, tmp_path):
     with bounded(program, mlp, tmp_path, "auto") as server:
         assert figure(server, "carillon_memory_limit_bytes") > 256 * MIB

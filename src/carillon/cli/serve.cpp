@@ -226,7 +226,8 @@ struct Memory {
   MemoryBound bound;
   server::MemoryPlan plan;
   std::shared_ptr<MemoryAccount> account;
-  std::vector<bool> host_pages;  // by device: its page cache is memory of this host
+  // By device, how large the pages of its page cache are; 0: they are no memory of this host.
+  std::vector<Bytes> host_pages;
 };
 
 // Errors with the status that they end with.
@@ -262,7 +263,7 @@ std::expected<Memory, std::pair<int, Error>> plan_memory_of(const Arguments& arg
       const auto share = server::host_share(device);
       if (!share) return usage(share.error());
       wanted.devices.push_back(*share);
-      out.host_pages.push_back(share->caches > 0);
+      out.host_pages.push_back(share->caches > 0 ? page_size : Bytes{});
     }
     if (const auto entries = repository::read_repository(
             arguments.models, {.follow_links = arguments.follow_links, .files = arguments.files});
@@ -285,14 +286,19 @@ std::expected<Memory, std::pair<int, Error>> plan_memory_of(const Arguments& arg
   return out;
 }
 
+// The devices are made, and say how large their pages are.
+void heed_pages(const server::DeviceGroup& group, Memory& memory) {
+  for (std::size_t i = 0; i < std::min(memory.host_pages.size(), group.devices.size()); ++i)
+    if (memory.host_pages[i] > Bytes{}) memory.host_pages[i] = group.devices[i].worker.page;
+}
+
 // Of the parts now, for metrics.
 frontend::LookAtMemory look_at(const Memory& memory) {
   return [bound = memory.bound.bytes, plan = memory.plan, account = memory.account,
           host_pages = memory.host_pages](const controller::ServerStatistics& statistics) {
     Bytes pages;
     for (std::size_t i = 0; i < std::min(host_pages.size(), statistics.devices.size()); ++i)
-      if (host_pages[i])
-        pages = pages + page_size * (statistics.devices[i].pages_total - statistics.devices[i].pages_free);
+      pages = pages + host_pages[i] * (statistics.devices[i].pages_total - statistics.devices[i].pages_free);
     const MemoryAccount::Counts counts = account->counts();
     return frontend::MemoryFigures{.limit = bound,
                                    .resident = resident_of_tree(::getpid()),
@@ -595,7 +601,7 @@ int run(Arguments& arguments) {
   options.core.slow_after = std::clamp<Duration>(from_ms(arguments.hang_after_ms) / 16, 5ms, 100ms);
   options.core.journal = controller::make_journal(arguments.journal, clock);
   options.sizes.most = arguments.sizes;
-  const auto memory = plan_memory_of(arguments);
+  auto memory = plan_memory_of(arguments);
   if (!memory) return complain(memory.error().first, memory.error().second);
   if (arguments.plan.empty()) arguments.devices.each.memory = memory->plan;
   arguments.devices.each.process_memory = memory->plan.models;
@@ -625,6 +631,7 @@ int run(Arguments& arguments) {
                     {ErrorCode::invalid_argument, "--train lends the CPU, but there is no --device cpu"});
   auto group = server::make_devices(arguments.devices, clock);
   if (!group) return complain(exit_usage, group.error());
+  heed_pages(*group, *memory);
   auto training =
       start_training(arguments.train, lent, *group, clock);  // outlives the controller, which tells it
   if (!training) return complain(exit_usage, training.error());
@@ -860,7 +867,7 @@ void add_serve(CLI::App& program, int& status) {
       ->capture_default_str();
   command.add_option("--sizes-memory", arguments->sizes_memory,
                      "What these plans may take of memory, of all models together, such as 512MiB "
-                     "(default: up to a sixteenth of --memory)");
+                     "(default: up to a sixteenth of --memory less libraries)");
   auto* const store = command.add_option(
       "--store", arguments->store.directory,
       "Folder, for its owner alone, of packed weights: a CPU's memory then holds only those that are loaded. "
