@@ -22,7 +22,7 @@ def percentile(values, q):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=int, default=200)
-    parser.add_argument("--room", type=int, default=40)
+    parser.add_argument("--room", type=int, default=40, help="at least 32: the cache has 16 MiB or more")
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--rate", type=float, default=200, help="requests a second over all models, in the last part")
     parser.add_argument("--repository", default=str(harness.ROOT / "build/samples"))

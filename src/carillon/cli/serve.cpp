@@ -885,7 +885,7 @@ void add_serve(CLI::App& program, int& status) {
   command
       .add_option("--strict-readiness", arguments->strict_readiness,
                   "true: the server is ready only where every model of the repository is, and there is one; "
-                  "false: once it serves")
+                  "false: once all models were tried")
       ->capture_default_str();
   command
       .add_option("--drain-time", arguments->drain_s,
