@@ -193,7 +193,7 @@ def offer(server, shares, deadlines, rate, seconds):
     before = server.cpu()
     said, harness.say = harness.say, lambda text: None  # a line of 500 models
     try:
-        told = harness.load(server.url, streams, "--duration", seconds, "--seed", 1, "--csv", csv)
+        told = harness.load(server.url, streams, "--length", 16, "--duration", seconds, "--seed", 1, "--csv", csv)
     finally:
         harness.say = said
     told["cpu_ms"] = 1e3 * (server.cpu() - before) / max(1, told["on_time"] + told["late"])
