@@ -220,11 +220,11 @@ def test_an_empty_server_takes_orders(program, models, tmp_path, module):
         assert ask(client, module, "one") == 2
 
 
-def write_slow(folder):
+def write_slow(folder, width=768):
     """Takes some seconds: how its kernels are best divided is measured."""
-    weights = np.random.default_rng(1).standard_normal((768, 768)).astype(np.float32)
+    weights = np.random.default_rng(1).standard_normal((width, width)).astype(np.float32)
     write_model(folder, "slow", [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("MatMul", ["p", "w"], ["y"])],
-                [value("x", ["batch", 768])], value("y", ["batch", 768]), [numpy_helper.from_array(weights, "w")])
+                [value("x", ["batch", width])], value("y", ["batch", width]), [numpy_helper.from_array(weights, "w")])
     (folder / "slow" / "config.pbtxt").write_text(
         'max_batch_size: 64\nparameters { key: "class" value { string_value: "best_effort" } }')
 
@@ -277,7 +277,7 @@ def test_it_lives_while_models_load(program, models, tmp_path):
 
 def test_it_stops_while_models_load(program, models, tmp_path):
     """SIGTERM does not wait for what is being compiled, which takes some seconds here; orders that wait are refused."""
-    write_slow(models)
+    write_slow(models, 3072)
     http, = free_addresses(1)
     process = subprocess.Popen([program, "serve", "--models", models, "--http", http, "--grpc", "", "--metrics", "",
                                 "--model-control-mode", "explicit", "--load-model", "*"],
@@ -296,7 +296,7 @@ def test_it_stops_while_models_load(program, models, tmp_path):
         with http_client.InferenceServerClient(http) as client:
             until(lambda: is_ready(client, "one") and is_ready(client, "two"))
         waiting.start()
-        time.sleep(0.5)  # the slow one is being compiled, and the order waits for it
+        time.sleep(0.2)  # the slow one is being compiled, and the order waits for it
         began = time.monotonic()
         process.terminate()
         assert process.wait(30) == 0

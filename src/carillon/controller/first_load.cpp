@@ -320,13 +320,19 @@ LoadReport FirstLoad::run() {
   const std::size_t threads = std::min(items_.size(), static_cast<std::size_t>(options_.makers));
   try {
     while (makers_.size() < threads) makers_.emplace_back([this] { make(); });
-  } catch (const std::system_error&) {
+  } catch (const std::system_error& error) {
     // With as many as can be had; where there are none, here.
+    note("models are made by " + std::to_string(makers_.size()) + " threads of " + std::to_string(threads) +
+         ": " + error.what());
   }
   if (makers_.empty()) {
     for (std::size_t i = 0; i < items_.size() && !ended(); ++i) take_in(make_one(i));
   } else {
-    for (std::size_t left = items_.size(); auto made = next_made(left); --left) take_in(*std::move(made));
+    for (std::size_t left = items_.size(); left > 0; --left) {
+      auto made = next_made(left);
+      if (!made) break;
+      take_in(*std::move(made));
+    }
     for (std::thread& maker : makers_) maker.join();
     makers_.clear();
   }

@@ -115,7 +115,7 @@ Result<> size_caches(const DeviceArguments& arguments, worker::Options& worker) 
                                .io_cache = given->io_cache,
                                .workspace = given->workspace});
       if (!made) return std::unexpected(made.error());
-      plan = std::move(*made);
+      plan = *made;
     }
   worker.io_cache = mib(256);
   if (plan && share->tensors > 0) worker.io_cache = plan->io_cache;
