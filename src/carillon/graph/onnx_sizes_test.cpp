@@ -166,7 +166,7 @@ TEST_F(OnnxSizes, WhereThereAreTooManyNamesBytesCountAsWidened) {
   const auto tensors = sizes();
   ASSERT_TRUE(tensors);
   EXPECT_EQ(tensors->held, Bytes{150'000});
-  EXPECT_EQ(tensors->widened, Bytes{50'000 * 4});
+  EXPECT_EQ(tensors->widened, Bytes{std::uint64_t{50'000} * 4});
   EXPECT_EQ(tensors->packed, Bytes{100'000 + 50'000 * 4});
   model_.Clear();
   add("weights", onnx::TensorProto::INT8, {1000}, 1000);

@@ -143,7 +143,7 @@ TEST(MemoryPlan, GpusHaveAMirrorOfTheirTensorsHere) {
   given.io_cache = mib(512);
   const auto plan = plan_memory(given);
   ASSERT_TRUE(plan) << plan.error().message;
-  EXPECT_EQ(plan->io_caches, mib(3 * 512));
+  EXPECT_EQ(plan->io_caches, mib(std::uint64_t{3} * 512));
   EXPECT_EQ(plan->page_caches, Bytes{});
   EXPECT_EQ(plan->workspaces, Bytes{});
 }
