@@ -39,7 +39,7 @@ struct ModelNeed {
 //
 //   auto charge = account->take("resnet50", {.memory = mib(200)});  // before it is tried
 //   ... read, compile ...
-//   if (auto fits = charge->settle({.plans = mib(12)}); !fits) ...  // what it really takes
+//   if (auto fits = charge->settle({.plans = mib(12)}); !fits) ...  // the real size
 //
 // A charge gives its memory back when it ends.
 class MemoryAccount : public std::enable_shared_from_this<MemoryAccount> {

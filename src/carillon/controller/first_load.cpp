@@ -1,7 +1,6 @@
 #include "carillon/controller/first_load.h"
 
 #include <algorithm>
-#include <exception>
 #include <set>
 #include <system_error>
 
@@ -202,25 +201,29 @@ void FirstLoad::make() {
   }
 }
 
-FirstLoad::Made FirstLoad::make_one(std::size_t index) {
-  const RepositoryEntry& entry = *items_[index].entry;
-  const repository::ModelVersion& version = entry.versions[items_[index].version];
-  Made out{.item = index, .began = controller_.now()};
-  const std::string label = label_of(entry.name, version.version);
-  const auto make = [&](bool alone) {
-    const Turn turn(*this, alone ? Turn::Kind::alone : Turn::Kind::making);
-    try {
-      out.model =
-          make_model(entry, version, targets_, [&](std::string doing) { tell(label, std::move(doing)); });
-    } catch (const std::exception& error) {
-      out.model =
-          fail(ErrorCode::resource_exhausted, std::string("while it was made ready: ") + error.what());
-    }
+std::string FirstLoad::label(std::size_t item) const {
+  return label_of(items_[item].entry->name, version_of(item).version);
+}
+
+// In a turn.
+Result<PreparedModel> FirstLoad::prepare(std::size_t item) {
+  const std::string model = label(item);
+  return guarded([&] {
+    return make_model(*items_[item].entry, version_of(item), targets_,
+                      [&](std::string doing) { tell(model, std::move(doing)); });
+  });
+}
+
+FirstLoad::Made FirstLoad::make_one(std::size_t item) {
+  Made out{.item = item, .began = controller_.now()};
+  const auto make = [&](Turn::Kind kind) {
+    const Turn turn(*this, kind);
+    out.model = prepare(item);
   };
-  const bool alone = is_made_alone(*entry.config, targets_);
-  make(alone);
+  const bool alone = is_made_alone(*items_[item].entry->config, targets_);
+  make(alone ? Turn::Kind::alone : Turn::Kind::making);
   // While a model is made it takes more memory than later: where several are, it may fit by itself.
-  if (!alone && options_.makers > 1 && lacks_room(out.model)) make(true);
+  if (!alone && options_.makers > 1 && lacks_room(out.model)) make(Turn::Kind::alone);
   return out;
 }
 
@@ -247,47 +250,41 @@ void FirstLoad::give_up(const std::string& model, ModelView view, const Error& e
   ++progress_.done;
 }
 
-Result<> FirstLoad::add(Made& made, std::vector<std::string>& notes) {
-  const RepositoryEntry& entry = *items_[made.item].entry;
-  const repository::ModelVersion& version = entry.versions[items_[made.item].version];
-  const std::string label = label_of(entry.name, version.version);
-  const auto doing = [&](std::string text) { tell(label, std::move(text)); };
-  try {
-    return add_version(entry, version, std::move(made.model), made.began, targets_, controller_,
-                       options_.seeds, doing, notes);
-  } catch (const std::exception& error) {
-    return fail(ErrorCode::resource_exhausted, std::string("while it was made ready: ") + error.what());
-  }
-}
-
 void FirstLoad::take_in(Made made) {
   const RepositoryEntry& entry = *items_[made.item].entry;
-  const repository::ModelVersion& version = entry.versions[items_[made.item].version];
-  const std::string label = label_of(entry.name, version.version);
+  const repository::ModelVersion& version = version_of(made.item);
+  const std::string model = label(made.item);
   std::vector<std::string> notes;
+  const auto add = [&] {
+    return guarded([&] {
+      return add_version(
+          entry, version, std::move(made.model), made.began, targets_, controller_, options_.seeds,
+          [&](std::string doing) { tell(model, std::move(doing)); }, notes);
+    });
+  };
   const bool was_made = made.model.has_value();
-  Result<> added = [&] {
+  Result<> added;
+  {
     const Turn measuring(*this, Turn::Kind::measuring);
-    return add(made, notes);
-  }();
+    added = add();
+  }
   // To be measured it wants room beside what others are made of: it gets that once they are not.
   if (was_made && options_.makers > 1 && lacks_room(added)) {
     const Turn alone(*this, Turn::Kind::alone);
     notes.clear();
-    made.model =
-        make_model(entry, version, targets_, [&](std::string doing) { tell(label, std::move(doing)); });
-    added = add(made, notes);
+    made.model = prepare(made.item);
+    added = add();
   }
-  for (const std::string& each : notes) note(label + ": " + each);
+  for (const std::string& each : notes) note(model + ": " + each);
   const EntryStamps& stamps = stamps_.at(entry.name);
   if (!added) {
-    give_up(label, view_of(entry, &version), added.error());
+    give_up(model, view_of(entry, &version), added.error());
     report_.stamps.failed[entry.name] = stamps.all;
     return;
   }
   report_.stamps.loaded[{entry.name, version.version}] = stamps.versions[items_[made.item].version];
   ++report_.ready;
-  tell(label, "ready");
+  tell(model, "ready");
   const std::lock_guard lock(telling_);
   ++progress_.done;
 }

@@ -105,8 +105,12 @@ class FirstLoad {
   void make();
   Made make_one(std::size_t item);
   std::optional<Made> next_made(std::size_t left);
+  const repository::ModelVersion& version_of(std::size_t item) const {
+    return items_[item].entry->versions[items_[item].version];
+  }
+  std::string label(std::size_t item) const;
+  Result<PreparedModel> prepare(std::size_t item);
   void take_in(Made made);
-  Result<> add(Made& made, std::vector<std::string>& notes);
   void give_up(const std::string& model, ModelView view, const Error& error);
   void count_ensembles();
   void tell(const std::string& model, std::string doing, bool failed = false);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <exception>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -61,6 +62,17 @@ struct LoadProgress {
 };
 using LoadObserver = std::function<void(const LoadProgress&)>;
 using Doing = std::function<void(std::string)>;
+
+// What `body` gives, or, as an error, what it throws. Most likely memory lacks: a model may ask for more than
+// there is, and must not end the server.
+template <typename Body>
+auto guarded(const Body& body) -> decltype(body()) {
+  try {
+    return body();
+  } catch (const std::exception& error) {
+    return fail(ErrorCode::resource_exhausted, std::string("while loading it: ") + error.what());
+  }
+}
 
 // Whether it wants to be made alone: kernels are measured meanwhile, or the engine compiles one at a time.
 bool is_made_alone(const repository::ModelConfig& config, std::span<const LoadTarget> targets);

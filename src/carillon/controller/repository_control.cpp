@@ -1,7 +1,6 @@
 #include "carillon/controller/repository_control.h"
 
 #include <algorithm>
-#include <exception>
 #include <iterator>
 #include <set>
 #include <utility>
@@ -20,16 +19,6 @@ constexpr std::size_t most_orders = 256;  // that wait
 
 bool is_ensemble(const ModelView& view) {
   return !view.config.steps.empty();
-}
-
-// Most likely memory: an order may ask for more than there is, and must not end the server.
-template <typename Body>
-Result<> guarded(const Body& body) {
-  try {
-    return body();
-  } catch (const std::exception& error) {
-    return fail(ErrorCode::resource_exhausted, std::string("while loading it: ") + error.what());
-  }
 }
 
 }  // namespace

@@ -211,7 +211,7 @@ class Walker {
     std::uint64_t type = onnx::TensorProto::FLOAT, elements = 1;
     bool external = false;
     const auto dimension = [&](std::uint64_t extent) {
-      // Whoever reads it says what is wrong with it.
+      // The import of the file tells what is wrong with the extent.
       const bool too_many = extent > 0 && elements > most_elements / extent;
       elements = too_many ? most_elements : elements * extent;
     };

@@ -186,7 +186,7 @@ Result<MemoryPlan> plan_memory(const MemoryWanted& wanted) {
     raise(parts[workspaces], mib(8).count);
     raise(parts[tensors], mib(4).count);
   }
-  // Where all of them are too much, what serves those that fit has its part.
+  // At most 3/4 of what is left: the other parts need some to serve the models that fit.
   raise(parts[models], std::min(wanted.known_models.count, parts[models].size + left / 4 * 3));
   grow(parts, left);
   MemoryPlan out{.libraries = Bytes{libraries.least},

@@ -127,16 +127,15 @@ void WholeServer::end_load() {
   load_ended_ = true;
   if (first_ != nullptr) first_->end();
   if (control_ != nullptr && !loaded_) control_->stop();
-  // What is just being compiled elsewhere need not be waited for.
+  // What is just being compiled elsewhere need not be waited for; after load() that is for sizes of open
+  // models.
   for (const Device& device : devices_.devices)
     for (const auto& other : device.others) other->end_loading();
 }
 
 std::vector<DeviceId> WholeServer::stop() {
   if (control_ != nullptr) control_->stop();
-  // Without orders, too: sizes of open models are made while it serves.
-  for (const Device& device : devices_.devices)
-    for (const auto& other : device.others) other->end_loading();
+  end_load();
   controller_->stop();
   ensembles_->stop();
   return controller_->end_workers();

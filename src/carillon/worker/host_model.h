@@ -65,7 +65,7 @@ struct RunPlace {
 };
 // Which streams: bit i is stream i.
 using StreamSet = std::uint64_t;
-// Makes what runs of these plans keep in these of the streams, where it is not there.
+// Makes the run states of these plans for the streams in `wanted`, where there are none yet.
 Result<> make_states(std::vector<PlanLayout>& layouts, std::span<const RunPlace> streams, StreamSet wanted,
                      const std::byte* weights);
 

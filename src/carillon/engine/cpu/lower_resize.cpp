@@ -17,7 +17,7 @@ bool is_resampling(PlanBuilder& builder, const graph::Node& node, bool linear) {
   const bool half = coordinates == "half_pixel" || coordinates == "pytorch_half_pixel";
   const std::string_view rounding = node.text("nearest_mode", "round_prefer_floor");
   const bool rounds = half && rounding.starts_with("round_prefer_");
-  // Of what becomes larger, which is all that is asked below, these two round alike.
+  // Below, only axes that grow are taken, and there these two round alike.
   const bool floor = coordinates == "asymmetric" && (rounding == "floor" || rounding == "ceil_of_less");
   if (linear ? !half : !rounds && !floor) return false;
   for (std::size_t d = 2; d < x.size(); ++d) {

@@ -66,8 +66,8 @@ bool HostMemory::move(std::byte* from, std::byte* to, std::uint64_t pages) const
   return mremap(from, size, size, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, to) != MAP_FAILED;
 }
 
-// How many of these, from the first on, may move as one. They are neighbours of one huge page: that it stays
-// one when it moves, and that no more mappings come of it.
+// How many of these, from the first on, may move as one: neighbours in one huge page. So the huge page stays
+// whole, and the kernel needs one mapping for all of them.
 std::uint64_t HostMemory::run(std::span<const std::uint32_t> pages) const {
   const std::uint64_t group = std::max<std::uint64_t>(1, huge_page / page_.count);
   std::uint64_t count = 1;
