@@ -7,7 +7,6 @@ import os
 import pathlib
 import platform
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,9 @@ import urllib.error
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT / "python"))
+from carillon_quickstart.ports import free_port  # noqa: E402
+
 CARILLON = pathlib.Path(os.environ.get("CARILLON_PROGRAM", ROOT / "build/release/carillon"))
 RESULTS = ROOT / "build/bench"
 # Every policy, in the order of tables that have them all.
@@ -41,12 +43,6 @@ def in_parallel(jobs, work, items, label):
             raise
     print(file=sys.stderr)
     return [done.result() for done in waiting]
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def machine():

@@ -8,7 +8,6 @@ import os
 import re
 import resource
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -21,20 +20,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "python"))
 
-HOST = "127.0.0.1"
+from carillon_quickstart.ports import HOST, free_port  # noqa: E402
 
 
 def free_addresses(count: int) -> list[str]:
-    """Held open together, so that they differ."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind((HOST, 0))
-        return [f"{HOST}:{probe.getsockname()[1]}" for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
+    return [f"{HOST}:{free_port()}" for _ in range(count)]
 
 
 def sanitized(program: Path) -> bool:

@@ -7,13 +7,14 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from pathlib import Path
 
 import numpy as np
 import onnx
+
+from carillon_quickstart.ports import free_port
 
 from .judges import end_with_parent
 from .sketch import BF16, BOOL, F16, F32, F64, I8, I16, I32, I64, TEXT, U8, U16, U32, U64
@@ -116,12 +117,6 @@ class Connection:
             raise Refused(response.status, text)
         length = int(response.headers.get("Inference-Header-Content-Length", len(body)))
         return (json.loads(body[:length]) if length else {}), body[length:]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Server:

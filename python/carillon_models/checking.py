@@ -8,7 +8,6 @@ import json
 import re
 import shutil
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -17,6 +16,8 @@ import time
 from pathlib import Path
 
 import numpy as np
+
+from carillon_quickstart.ports import HOST, free_port
 
 from .arrays import guess, make_inputs
 from .catalogue import Input
@@ -87,12 +88,7 @@ def serving(server: Path, file: Path, threads: int, limit: float):
         version = folder / "models" / MODEL / "1"
         version.mkdir(parents=True)
         shutil.copyfile(file, version / "model.onnx")
-        probes = [socket.socket() for _ in range(3)]  # held open together, so that they differ
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        http, grpc, metrics = (f"127.0.0.1:{p.getsockname()[1]}" for p in probes)
-        for probe in probes:
-            probe.close()
+        http, grpc, metrics = (f"{HOST}:{free_port()}" for _ in range(3))
         log = folder / "log"
         with log.open("wb") as sink:
             process = subprocess.Popen([str(server), "serve", "--models", str(folder / "models"), "--http", http, "--grpc", grpc,

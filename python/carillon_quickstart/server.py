@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,38 +12,9 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-HOST = "127.0.0.1"
+from .ports import HOST, claim, claim_any
+
 PR_SET_PDEATHSIG = 1  # prctl(2)
-
-
-def claim(port: int) -> socket.socket | None:
-    """A mark that keeps every other quickstart on this machine off `port` until it is closed; None if another has it.
-
-    A server binds its port some time after the quickstart looked whether the port is free. The mark is a name in the
-    abstract socket namespace (unix(7)), which the kernel frees when its process ends.
-    """
-    mark = socket.socket(socket.AF_UNIX)
-    try:
-        mark.bind(f"\0carillon-quickstart-port-{port}")
-    except OSError:
-        mark.close()
-        return None
-    return mark
-
-
-def free_port(wanted: int) -> tuple[int, socket.socket]:
-    """`wanted` if nothing listens there, else a port of the system's choice; and its mark (`claim`)."""
-    for port in (wanted, *[0] * 16):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
-            found = probe.getsockname()[1]
-            if mark := claim(found):
-                return found, mark
-    raise OSError(f"no free port on {HOST}")
 
 
 class ServerFailed(RuntimeError):
@@ -62,7 +32,8 @@ class Server:
         self.marks = []
         chosen = []
         for what, wanted in zip(("HTTP", "gRPC", "metrics", "administration"), ports):
-            port, mark = free_port(wanted)
+            mark = claim(wanted)
+            port, mark = (wanted, mark) if mark else claim_any()
             self.marks.append(mark)
             if port != wanted:
                 say(f"port {wanted} ({what}) is in use; taking {port}")

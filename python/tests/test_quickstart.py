@@ -54,6 +54,7 @@ def test_once_ends_by_itself_with_a_table(story):
 
 
 def test_ports_in_use_are_told_and_others_taken(tmp_path):
+    from carillon_quickstart.ports import claim_any
     from carillon_quickstart.server import Server
 
     said = []
@@ -61,23 +62,30 @@ def test_ports_in_use_are_told_and_others_taken(tmp_path):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        server = Server(tmp_path / "carillon", [], tmp_path / "log", [], said.append, (port, 0, 0, 0))
+        server = Server(tmp_path / "carillon", [], tmp_path / "log", [], said.append, (port, *(claim_any()[0] for _ in range(3))))
     assert server.http != f"127.0.0.1:{port}"
     assert f"port {port} (HTTP) is in use; taking {server.http.rpartition(':')[2]}" in said
 
 
-def test_quickstarts_that_start_together_take_different_ports(tmp_path):
-    from carillon_quickstart.server import free_port
+def test_quickstarts_that_start_together_take_different_ports():
+    from carillon_quickstart.ports import claim, claim_any
 
     # Each looks for a free port before the other's server has bound any.
-    port, mark = free_port(0)
+    port, mark = claim_any()
     with mark:
-        other, others_mark = free_port(port)
-        others_mark.close()
-        assert other != port
-    again, again_mark = free_port(port)
-    again_mark.close()
-    assert again == port
+        assert claim(port) is None
+    with claim(port):
+        pass
+
+
+def test_no_outgoing_connection_takes_a_port_before_its_server(tmp_path):
+    from carillon_quickstart import ports
+
+    low, high = map(int, ports._RANGE.read_text().split())
+    assert not any(low <= ports.free_port() <= high for _ in range(100)), "and 100 can be had"
+    everything = tmp_path / "range"
+    everything.write_text("1024\t65535\n")
+    assert len(ports._listening_ports(everything)) > 50_000, "nothing is left: any will do"
 
 
 @pytest.mark.parametrize("fault, words", [
