@@ -68,6 +68,17 @@ void Book::seed(ModelId model, const std::vector<schedule::BatchProfile>& batche
     page.takes.emplace_back(batch.batch, profile::RollingWindow(batch.exec));
 }
 
+void Book::reseed(ModelId model, const std::vector<schedule::BatchProfile>& before,
+                  const std::vector<schedule::BatchProfile>& after) {
+  Page& page = this->page(model);
+  const std::lock_guard lock(page.mutex);
+  for (std::size_t i = 0; i < after.size(); ++i) {
+    if (after[i].exec == before[i].exec) continue;
+    for (auto& [batch, takes] : page.takes)
+      if (batch == after[i].batch) takes = profile::RollingWindow(after[i].exec);
+  }
+}
+
 Duration Book::expected(ModelId model, int rows, TimePoint now) const {
   constexpr Duration trusted = std::chrono::seconds{1};
   const Page& page = *by_model_[model.index()];

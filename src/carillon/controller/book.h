@@ -47,6 +47,10 @@ class Book {
   void add_model(std::string name, std::int64_t version, std::optional<Duration> slo = std::nullopt);
   // What its batches take, at first: expected() goes by what is measured from then on.
   void seed(ModelId model, const std::vector<schedule::BatchProfile>& batches);
+  // They change from the one to the other, of the same sizes: what was measured of those that differ counts
+  // no more.
+  void reseed(ModelId model, const std::vector<schedule::BatchProfile>& before,
+              const std::vector<schedule::BatchProfile>& after);
   // Devices, in the order of their ids.
   void add_device(std::string name);
   void set_unix_offset(Duration unix_minus_timeline) { unix_offset_ = unix_minus_timeline; }

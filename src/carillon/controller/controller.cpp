@@ -145,7 +145,10 @@ void Controller::add_model(ModelView view, const engine::CompiledModel& compiled
     add_reference_times(compiled, served.info);
   else
     served.info.sizes.clear();
-  Model model{served.output_row_bytes, served.slo, served.cls, served.open, {}, {}, view.version};
+  // Where the time depends on the input, nobody knows how little it may be.
+  const bool known_least = !served.info.time_varies && served.lengths.empty();
+  Model model{
+      served.output_row_bytes, served.slo, served.cls, served.open, known_least, {}, {}, view.version};
   if (core_options_.journal != nullptr) model.name = core_options_.journal->name(info.name);
   for (const graph::TensorSpec& output : compiled.outputs()) model.output_types.push_back(output.type);
   model.in_sequences = view.config.sequence != nullptr;
@@ -154,9 +157,7 @@ void Controller::add_model(ModelView view, const engine::CompiledModel& compiled
   models_.push_back(std::move(model));
   models_there_.store(models_.size(), std::memory_order_release);
   sizes_.add_model(info.id, compiled, view.config.max_batch_size > 0);
-  // Where the time depends on the input, nobody knows how little it may be.
-  const Duration least =
-      served.info.time_varies || !served.lengths.empty() ? Duration{0} : info.batches.front().exec;
+  const Duration least = known_least ? info.batches.front().exec : Duration{0};
   {
     const std::lock_guard lock(mutex_);
     door_.add_model(least);
@@ -175,6 +176,17 @@ void Controller::add_model(ModelView view, const engine::CompiledModel& compiled
   view.ready = true;
   view.id = info.id;
   directory_.put(std::move(view));
+}
+
+void Controller::change_times(ModelId id, std::vector<schedule::BatchProfile> batches) {
+  CARILLON_ASSERT(id.index() < models_there_.load(std::memory_order_acquire) && !batches.empty());
+  const std::lock_guard lock(mutex_);
+  if (state_ == State::stopping) return;
+  if (models_[id.index()].known_least) door_.set_shortest(id, batches.front().exec);
+  jobs_.push_back([this, id, batches = std::move(batches)](TimePoint now) mutable {
+    core_.change_times(id, std::move(batches), now);
+  });
+  if (asleep_) wake_.notify_one();
 }
 
 // Does it on the thread, and waits for that. False where the controller does not run.

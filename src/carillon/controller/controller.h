@@ -96,6 +96,10 @@ class Controller final : public Service {
   // `ended` says that there is no more time, or a device does not let go of it: its memory stays, until
   // remove_left(). From the thread that adds models.
   bool remove_model(ModelId id, Duration patience, const std::atomic<bool>& ended);
+  // What a model's batches take has changed: `batches` are of the sizes that add_model() was told, and count
+  // instead (schedule::TimesChanged). From any thread, once add_model() has returned; done on the
+  // controller's thread, after what that was told before. Nothing happens of a model that has gone by then.
+  void change_times(ModelId id, std::vector<schedule::BatchProfile> batches);
   // Gives back the memory of those that remove_model() had to leave, where all devices are alive and none has
   // anything of them. How many are left still. From that thread, at any time; it waits for nothing.
   std::size_t remove_left();
@@ -210,6 +214,7 @@ class Controller final : public Service {
     std::optional<Duration> slo;
     Class cls = Class::normal;
     bool open = false;
+    bool known_least = false;  // what a request takes at the least: a row's time
     std::vector<graph::DataType> output_types;
     NameNumber name;  // in the journal, where there is one
     std::int64_t version = 1;

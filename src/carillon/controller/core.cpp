@@ -157,6 +157,22 @@ void Core::go(ModelId id, TimePoint now) {
   settle(now);
 }
 
+void Core::change_times(ModelId id, std::vector<schedule::BatchProfile> batches, TimePoint now) {
+  enter(now);
+  CARILLON_ASSERT(started_ && id.index() < models_.size());
+  ServedModel& model = models_[id.index()];
+  if (stopped_ || model.gone) return;
+  CARILLON_ASSERT(schedule::same_sizes(model.info.batches, batches));
+  book_.reseed(id, model.info.batches, batches);
+  Outlook& outlook = outlooks_[id.index()];
+  for (std::size_t i = 0; i < batches.size(); ++i)
+    if (batches[i].batch == outlook.batch && batches[i] != model.info.batches[i])
+      outlook.exec = batches[i].exec;
+  model.info.batches = batches;
+  feed(schedule::TimesChanged{id, std::move(batches)}, now);
+  settle(now);
+}
+
 Core::Uses Core::uses(ModelId id) const {
   Uses out;
   for (std::uint32_t i = 0; i < open_.size(); ++i)
@@ -702,7 +718,10 @@ void Core::dispatch(schedule::Infer& action, TimePoint now) {
     if (options_.journal != nullptr) note_part(open, flight);
   }
   if (options_.journal != nullptr) options_.journal->put(flight.record);
-  if (worker.submit(command_)) return show(flight_index, action.window);
+  if (worker.submit(command_)) {
+    if (batch > 1 && options_.on_batch) options_.on_batch(action.model, static_cast<int>(batch));
+    return show(flight_index, action.window);
+  }
   for (const RequestId request : action.requests) {
     Open& open = open_[*requests_.find(request.value)];
     --open.flying;

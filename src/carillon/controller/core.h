@@ -80,6 +80,9 @@ struct CoreOptions {
   // Is told until when a device cannot be wanted (schedule::Leisure): none where it is, before it is sent
   // what it is wanted for. Each time that it changes; may be empty. Must not block.
   std::function<void(DeviceId, std::optional<TimePoint> free_until)> on_leisure;
+  // Hears of each INFER of several requests that a worker takes, so that whoever makes plans knows which
+  // sizes the policy wants to run. May be empty. Must not block.
+  std::function<void(ModelId, int batch)> on_batch;
   std::shared_ptr<Journal> journal;  // where calls and actions are noted; null: nowhere
 };
 
@@ -123,6 +126,9 @@ class Core {
   // more. Book::add_model() is the caller's here.
   void come(ServedModel model, TimePoint now);
   void go(ModelId id, TimePoint now);
+  // What a model's batches take has changed on the devices (schedule::TimesChanged). One that has gone is let
+  // be. After start().
+  void change_times(ModelId id, std::vector<schedule::BatchProfile> batches, TimePoint now);
   // What holds a model here: calls without an answer, or whose buffers live on; and whether a device has it,
   // or an action of it is under way.
   struct Uses {

@@ -83,11 +83,17 @@ void Decisions::hear(const schedule::Event& event, TimePoint now) {
     if (!model->info) return;
     if (model->model.index() >= models_.size()) models_.resize(model->model.index() + 1);
     Model& of = models_[model->model.index()];
-    of = {.name = model->info->name, .pages = model->info->pages};
+    of = {.name = model->info->name, .pages = model->info->pages, .batches = model->info->batches};
     if (!model->info->batches.empty()) {
       of.exec = model->info->batches.front().exec;
       of.batch = model->info->batches.front().batch;
     }
+  } else if (const auto* times = std::get_if<schedule::TimesChanged>(&event)) {
+    if (times->model.index() >= models_.size()) return;
+    Model& of = models_[times->model.index()];
+    for (const schedule::BatchProfile& b : times->batches)
+      if (b.batch == of.batch && std::ranges::find(of.batches, b) == of.batches.end()) of.exec = b.exec;
+    of.batches = times->batches;
   }
 }
 

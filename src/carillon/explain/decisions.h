@@ -45,6 +45,7 @@ class Decisions {
     Duration exec{0};  // of its smallest batch, as far as the scheduler said
     int batch = 0;
     int loading = 0;
+    std::vector<schedule::BatchProfile> batches;  // what they take, as the scheduler was told
   };
   struct Flight {
     std::size_t action = 0;  // in actions_

@@ -54,6 +54,10 @@ void SizeFit::add(const SizedRun& run, Duration took) {
   kind->next = (kind->next + 1) % window;
 }
 
+void SizeFit::forget(int rows) {
+  if (std::erase_if(kinds_, [rows](const Kind& k) { return k.rows == rows; }) > 0) ++added_;
+}
+
 double SizeFit::Fitted::at(int runs, const Effort& effort) const {
   const double size =
       both ? operation * static_cast<double>(effort.operations) + byte * static_cast<double>(effort.bytes)

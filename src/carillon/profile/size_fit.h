@@ -33,8 +33,11 @@ class SizeFit {
   static constexpr std::size_t window = 6;       // of alike runs that count
 
   void add(const SizedRun& run, Duration took);  // > 0
+  // Runs of so many rows are not as those that were measured any more.
+  void forget(int rows);
   bool known() const { return !kinds_.empty(); }
-  std::uint64_t measurements() const { return added_; }  // ever
+  // Greater whenever one was added, or some were forgotten.
+  std::uint64_t measurements() const { return added_; }
   // 0 where nothing was measured.
   Duration expected(const SizedRun& run) const;
 

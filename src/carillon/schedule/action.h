@@ -153,6 +153,13 @@ struct ModelChanged {
 inline ModelChanged model_comes(const ModelInfo& info) {
   return {info.id, std::make_shared<const ModelInfo>(info)};
 }
+// What a model's batches take has changed, all at once: a device has other plans for them. `batches` are of
+// the same sizes as ModelInfo::batches, and are its seeds from now on. What was measured of a size whose seed
+// changed is forgotten. What is under way may have begun with the old plans.
+struct TimesChanged {
+  ModelId model;
+  std::vector<BatchProfile> batches;
+};
 // What a device does beside other things, each with threads or streams of its own.
 enum class Lane : std::uint8_t { exec, load, real_time, best_effort };
 inline constexpr std::size_t lanes = 4;
@@ -176,6 +183,6 @@ struct RequestProfiled {
   Duration solo;
 };
 using Event = std::variant<RequestArrived, RequestCancelled, ActionDone, DeviceChanged, Wake, RequestProfiled,
-                           ModelChanged, AllArrived>;
+                           ModelChanged, AllArrived, TimesChanged>;
 
 }  // namespace carillon::schedule

@@ -14,6 +14,8 @@ TimePoint BySize::decide(const Event& event, TimePoint now, Actions& out) {
     arrived(*arrival, now, out);
   } else if (const auto* change = std::get_if<ModelChanged>(&event)) {
     model_changed(*change, now, out);
+  } else if (const auto* times = std::get_if<TimesChanged>(&event)) {
+    times_changed(*times, now, out);
   } else if (const auto* gone = std::get_if<RequestCancelled>(&event)) {
     RequestCancelled inner = *gone;
     const Open* open = open_.find(gone->request);
@@ -67,6 +69,7 @@ void BySize::model_changed(const ModelChanged& change, TimePoint now, Actions& o
     return;
   }
   model.fit = {};
+  model.times.assign(change.info->batches.size(), 0);
   learn_seeds(model);
   ModelInfo info = *change.info;
   info.id = model.inner;
@@ -78,28 +81,80 @@ void BySize::model_changed(const ModelChanged& change, TimePoint now, Actions& o
   }
 }
 
-void BySize::learn_seeds(Model& model) const {
-  for (const SizeTime& seed : model.info->sizes) {
-    Effort effort;
-    for (int i = 0; i < seed.batch; ++i) effort += seed.row;
-    if (seed.exec > Duration{0}) model.fit.add({.runs = 1, .rows = seed.batch, .effort = effort}, seed.exec);
+// Of the sizes whose seed changed, the times that were measured before are taken to have changed alike, and
+// what ran of them is forgotten; classes are told what is predicted now.
+void BySize::times_changed(const TimesChanged& change, TimePoint now, Actions& out) {
+  Model& model = models_[change.model.index()];
+  if (!model.info) return;
+  const std::vector<BatchProfile>& before = model.info->batches;
+  CARILLON_ASSERT(same_sizes(before, change.batches));
+  auto info = std::make_shared<ModelInfo>(*model.info);
+  info->batches = change.batches;
+  std::vector<bool> changed(before.size());
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    const Duration was = before[i].exec, is = change.batches[i].exec;
+    changed[i] = was != is;
+    if (!changed[i]) continue;
+    ++model.times[i];
+    model.fit.forget(before[i].batch);
+    for (SizeTime& size : info->sizes) {
+      if (size.batch != before[i].batch) continue;
+      const double factor = static_cast<double>(is.count()) / static_cast<double>(was.count());
+      size.exec = was > Duration{0} ? from_ns(static_cast<double>(size.exec.count()) * factor) : is;
+      learn_seed(model, size);
+    }
+  }
+  model.info = std::move(info);
+  ask(TimesChanged{model.inner, change.batches}, now, out);
+  for (SizeClass& each : model.classes) {
+    std::vector<BatchProfile> seeds = predicted(model, each);
+    for (std::size_t i = 0; i < seeds.size(); ++i)
+      if (!changed[i]) seeds[i] = each.seeds[i];
+    each.seeds = seeds;
+    ask(TimesChanged{each.inner, std::move(seeds)}, now, out);
   }
 }
 
-// The class as a model, with the times that are predicted for it. What rows of one size take as one run is
-// told: a batch of several takes longer, and is measured.
-void BySize::tell(const Model& model, SizeClass& as, TimePoint now, Actions& out) {
-  as.told = model.fit.measurements();
-  ModelInfo info = *model.info;
-  info.id = as.inner;
-  info.weights_of = model.inner;
-  info.sizes.clear();
-  for (BatchProfile& b : info.batches) {
+std::uint64_t BySize::times_of(const Model& model, int rows) {
+  if (!model.info) return 0;
+  const auto found = std::ranges::find(model.info->batches, rows, &BatchProfile::batch);
+  return found == model.info->batches.end()
+             ? 0
+             : model.times[static_cast<std::size_t>(found - model.info->batches.begin())];
+}
+
+void BySize::learn_seeds(Model& model) {
+  for (const SizeTime& seed : model.info->sizes) learn_seed(model, seed);
+}
+
+void BySize::learn_seed(Model& model, const SizeTime& seed) {
+  Effort effort;
+  for (int i = 0; i < seed.batch; ++i) effort += seed.row;
+  if (seed.exec > Duration{0}) model.fit.add({.runs = 1, .rows = seed.batch, .effort = effort}, seed.exec);
+}
+
+// The times that are predicted for a class. What rows of one size take as one run is told: a batch of several
+// takes longer, and is measured.
+std::vector<BatchProfile> BySize::predicted(const Model& model, const SizeClass& as) {
+  std::vector<BatchProfile> batches = model.info->batches;
+  for (BatchProfile& b : batches) {
     Effort effort;
     for (int i = 0; i < b.batch; ++i) effort += as.effort;
     const Duration exec = model.fit.expected({.runs = 1, .rows = b.batch, .effort = effort});
     if (exec > Duration{0}) b.exec = exec;
   }
+  return batches;
+}
+
+// The class as a model.
+void BySize::tell(const Model& model, SizeClass& as, TimePoint now, Actions& out) {
+  as.told = model.fit.measurements();
+  as.seeds = predicted(model, as);
+  ModelInfo info = *model.info;
+  info.id = as.inner;
+  info.weights_of = model.inner;
+  info.sizes.clear();
+  info.batches = as.seeds;
   ask(model_comes(info), now, out);
 }
 
@@ -172,6 +227,7 @@ void BySize::follow(Infer& infer) {
     flight.run.runs = std::max(1, static_cast<int>(sizes.size()));
     ++models_[origin.model.index()].classes[origin.size_class - 1].flying;
     flight.version = models_[origin.model.index()].version;
+    flight.times = times_of(models_[origin.model.index()], flight.run.rows);
     flights_.emplace(infer.id, std::move(flight));
   }
   infer.model = origin.model;
@@ -187,8 +243,8 @@ void BySize::done(const ActionDone& done) {
   SizeClass& as = model.classes[origin.size_class - 1];
   --as.flying;
   if (done.status != ActionStatus::success) return;
-  // One of a version of before says nothing of this one.
-  const bool current = flight.version == model.version;
+  // One of a version of before, or of plans of before, says nothing of this one.
+  const bool current = flight.version == model.version && flight.times == times_of(model, flight.run.rows);
   as.ran = as.ran || current;
   if (current && model.sized() && done.duration > Duration{0}) model.fit.add(flight.run, done.duration);
   for (const RequestId id : flight.requests) close(id);

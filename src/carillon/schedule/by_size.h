@@ -41,11 +41,12 @@ class BySize final : public Scheduler {
   struct SizeClass {
     ModelId inner;
     int step = 0;
-    Effort effort;           // of its largest row so far
-    std::size_t open = 0;    // requests of it without an outcome
-    std::size_t flying = 0;  // INFERs
-    bool ran = false;        // since it is of this step
-    std::uint64_t told = 0;  // SizeFit::measurements() when it was told what it takes
+    Effort effort;                    // of its largest row so far
+    std::size_t open = 0;             // requests of it without an outcome
+    std::size_t flying = 0;           // INFERs
+    bool ran = false;                 // since it is of this step
+    std::vector<BatchProfile> seeds;  // as it was told
+    std::uint64_t told = 0;           // SizeFit::measurements() when it was told what it takes
     std::uint64_t used = 0;
   };
   struct Model {
@@ -54,6 +55,7 @@ class BySize final : public Scheduler {
     profile::SizeFit fit;
     std::vector<SizeClass> classes;
     std::uint64_t version = 0;
+    std::vector<std::uint64_t> times;  // by place of the batch size: how often its seed changed
     bool sized() const { return info != nullptr && !info->sizes.empty(); }
   };
   struct Origin {  // of a model behind this
@@ -69,16 +71,20 @@ class BySize final : public Scheduler {
     DeviceId device;
     std::vector<RequestId> requests;
     profile::SizedRun run;
-    std::uint64_t version = 0;  // of its model, when it was sent
+    std::uint64_t version = 0, times = 0;  // of its model and its size, when it was sent
   };
 
   void arrived(const RequestArrived& arrival, TimePoint now, Actions& out);
   void model_changed(const ModelChanged& change, TimePoint now, Actions& out);
+  void times_changed(const TimesChanged& change, TimePoint now, Actions& out);
   void done(const ActionDone& done);
+  static std::uint64_t times_of(const Model& model, int rows);
+  static std::vector<BatchProfile> predicted(const Model& model, const SizeClass& as);
   SizeClass& class_of(Model& model, const Effort& effort, TimePoint now, Actions& out);
   void tell(const Model& model, SizeClass& as, TimePoint now, Actions& out);
   void device_changed(DeviceId device);
-  void learn_seeds(Model& model) const;
+  static void learn_seeds(Model& model);
+  static void learn_seed(Model& model, const SizeTime& seed);
   void ask(const Event& event, TimePoint now, Actions& out);
   void follow(Infer& infer);
   void close(RequestId request);

@@ -28,6 +28,16 @@ TimePoint Classed::decide(const Event& event, TimePoint now, Actions& out) {
       before_.push_back(*change);
       return TimePoint::max();
     }
+    if (const auto* times = std::get_if<TimesChanged>(&event)) {
+      const auto last =
+          std::ranges::find(before_.rbegin(), before_.rend(), times->model, &ModelChanged::model);
+      if (last != before_.rend() && last->info) {
+        auto info = std::make_shared<ModelInfo>(*last->info);
+        info->batches = times->batches;
+        last->info = std::move(info);
+      }
+      return TimePoint::max();
+    }
     begin(event, now, out);
   }
   std::visit([&](const auto& what) { on(what, now, out); }, event);
@@ -332,6 +342,26 @@ void Classed::on(const ModelChanged& event, TimePoint now, Actions& out) {
   change(event, true, now, out);
 }
 
+void Classed::on(const TimesChanged& event, TimePoint now, Actions& out) {
+  const ModelId model = event.model;
+  Model& m = models_[model.index()];
+  const std::vector<BatchProfile> before = m.info->batches;
+  CARILLON_ASSERT(same_sizes(before, event.batches));
+  auto info = std::make_shared<ModelInfo>(*m.info);
+  info->batches = event.batches;
+  m.info = std::move(info);
+  m.times_changes.resize(before.size());
+  for (std::size_t i = 0; i < before.size(); ++i)
+    if (before[i].exec != event.batches[i].exec) ++m.times_changes[i];
+  m.urgent_times.change_seeds(before, event.batches, now);
+  m.patient_times.change_seeds(before, event.batches, now);
+  if (before.front().exec != event.batches.front().exec)
+    for (std::uint32_t i = 0; i < devices_.size(); ++i) retime_urgent(device_of(i), model);
+  update_cold(model);
+  update_patient(model);
+  ask(event, now, out);
+}
+
 // --- Real-time requests
 
 // It comes, or comes again from where it cannot be: to a device that can have it in time, or it is refused.
@@ -478,6 +508,23 @@ void Classed::send_urgent(DeviceId id, TimePoint now, Actions& out) {
       kept_[index].where = Kept::Where::sent;
     }
     send(id, model, Class::real_time, batch, {TimePoint::min(), latest}, exec, now, out);
+  }
+  update_urgent(id);
+}
+
+// Those of a model that wait there take another time. O(waiting).
+void Classed::retime_urgent(DeviceId id, ModelId model) {
+  Device& d = devices_[id.index()];
+  if (!d.alive) return;
+  std::vector<EdfQueue::Item> items;
+  d.urgent.visit([&](const EdfQueue::Item& item) {
+    if (kept_[*kept_by_id_.find(item.id)].request.model == model) items.push_back(item);
+    return true;
+  });
+  for (EdfQueue::Item& item : items) {
+    d.urgent.erase(item.due, item.id);
+    item.takes = with_overrun(id, urgent_time(model));
+    d.urgent.insert(item);
   }
   update_urgent(id);
 }
@@ -679,6 +726,7 @@ void Classed::send(DeviceId id, ModelId model, Class cls, std::size_t batch, Win
   Flight& flight = take_flight(ActionId{next_own_++}, ActionKind::infer, id, model);
   flight.cls = cls;
   flight.batch = batch;
+  flight.times = times_changes(models_[model.index()], batch);
   flight.requests.assign(batch_.begin(), batch_.end());
   flight.expected = expected;
   flight.sent = now;
@@ -701,6 +749,8 @@ void Classed::ended(const ActionDone& done, const Flight& flight, TimePoint now,
   Device& d = devices_[id.index()];
   Model& m = models_[flight.model.index()];
   const bool success = done.status == ActionStatus::success, current = flight.version == m.version;
+  // By the plan that the size had then, or by another.
+  const bool other_times = current && flight.times != times_changes(m, flight.batch);
   const bool ran = success || done.status == ActionStatus::failed || done.status == ActionStatus::stopped;
   if (flight.cls == Class::real_time) {
     const auto found =
@@ -716,19 +766,19 @@ void Classed::ended(const ActionDone& done, const Flight& flight, TimePoint now,
     if (success) {
       margins_.observe(id, {.decided = flight.sent,
                             .at_once = flight.at_once,
-                            .estimate = flight.expected,
+                            .estimate = other_times ? done.duration : flight.expected,
                             .start = done.start,
                             .end = done.end,
                             .took = done.duration,
                             .heard = now});
-      if (current)
+      if (current && !other_times)
         m.urgent_times.add(*m.info, flight.batch, done.duration, now, stale_after, [](std::size_t) {});
     }
   } else {
     --d.patient;
     if (ran && current) {
       m.turn += done.duration - flight.expected;
-      if (success)
+      if (success && !other_times)
         m.patient_times.add(*m.info, flight.batch, done.duration, now, stale_after, [](std::size_t) {});
       update_patient(flight.model);
     } else if (current) {
@@ -1098,6 +1148,7 @@ void Classed::change(const ModelChanged& change, bool may_be_pinned, TimePoint n
   ++m.version;
   m.served = change.info != nullptr;
   if (change.info) m.info = change.info;
+  m.times_changes.clear();
   m.urgent_times = {};
   m.patient_times = {};
   m.pinned = false;

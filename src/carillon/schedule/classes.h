@@ -127,7 +127,8 @@ class Classed final : public Scheduler {
     bool served = false;
     bool pinned = false;
     std::uint32_t version = 0;
-    std::vector<DeviceId> places;  // where it is loaded, of models that take pages
+    std::vector<std::uint32_t> times_changes;  // by batch index: of its seed; empty until one changed
+    std::vector<DeviceId> places;              // where it is loaded, of models that take pages
     MeasuredTimes urgent_times, patient_times;
     EdfQueue cold, patient;
     Duration turn{0};                 // device time that its best-effort runs had, and a start
@@ -140,11 +141,11 @@ class Classed final : public Scheduler {
     DeviceId device;
     ModelId model;
     Class cls = Class::normal;
-    std::size_t batch = 0;  // its index
-    std::uint32_t version = 0;
-    std::vector<RequestId> requests;  // of own INFERs
-    std::optional<RequestId> handed;  // of the policy's: see Model::handed
-    Duration expected{0}, takes{0};   // EXEC; real-time: with its overrun
+    std::size_t batch = 0;                 // its index
+    std::uint32_t version = 0, times = 0;  // own INFERs: `times` of their size
+    std::vector<RequestId> requests;       // of own INFERs
+    std::optional<RequestId> handed;       // of the policy's: see Model::handed
+    Duration expected{0}, takes{0};        // EXEC; real-time: with its overrun
     TimePoint sent;
     TimePoint end;  // expected
     bool at_once = false;
@@ -157,6 +158,7 @@ class Classed final : public Scheduler {
   void on(const ActionDone& event, TimePoint now, Actions& out);
   void on(const DeviceChanged& event, TimePoint now, Actions& out);
   void on(const ModelChanged& event, TimePoint now, Actions& out);
+  void on(const TimesChanged& event, TimePoint now, Actions& out);
   void on(const RequestProfiled& event, TimePoint now, Actions& out) { ask(event, now, out); }
   void on(const Wake& event, TimePoint now, Actions& out);
   void on(const AllArrived& event, TimePoint now, Actions& out) { ask(event, now, out); }
@@ -181,6 +183,10 @@ class Classed final : public Scheduler {
   Duration urgent_time(ModelId model, std::size_t batch = 0) const {
     return models_[model.index()].urgent_times.of(*models_[model.index()].info, batch);
   }
+  static std::uint32_t times_changes(const Model& model, std::size_t batch) {
+    return model.times_changes.empty() ? 0 : model.times_changes[batch];
+  }
+  void retime_urgent(DeviceId device, ModelId model);
   void update_urgent(DeviceId device);
   void update_cold(ModelId model);
 

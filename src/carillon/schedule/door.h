@@ -57,6 +57,9 @@ class Door {
   // Ids ascend by one from zero. `shortest`: how long a request of the model takes at the least.
   void add_model(Duration shortest) { models_.push_back({shortest, {}, {}}); }
 
+  // From now on, for those that come.
+  void set_shortest(ModelId model, Duration shortest) { models_[model.index()].shortest = shortest; }
+
   struct Arrival {
     Key key = 0;
     ModelId model;

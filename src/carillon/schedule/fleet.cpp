@@ -58,6 +58,12 @@ void Fleet::renew_model(const ModelChanged& change, TimePoint now) {
   placement_.renew_model(model, change.info->batches.front().exec);
 }
 
+void Fleet::times_changed(const TimesChanged& change, TimePoint now) {
+  const Duration one = model(change.model).batches.front().exec;
+  mirror_.times_changed(change, now);
+  if (change.batches.front().exec != one) placement_.renew_model(change.model, change.batches.front().exec);
+}
+
 std::vector<Fleet::Flight> Fleet::device_changed(const DeviceChanged& change, TimePoint now, Actions& out) {
   const DeviceId id = change.device;
   if (devices_.size() == id.index()) {
@@ -138,13 +144,15 @@ Fleet::Report Fleet::finish(const ActionDone& done, TimePoint now, Actions& out)
                                  .batch_index = sent->batch_index,
                                  .batch = sent->batch,
                                  .requests = std::move(sent->members),
-                                 .outdated = sent->outdated},
+                                 .outdated = sent->outdated,
+                                 .other_times = sent->other_times},
                 .loaded = {},
                 .unloadable = {},
                 .margins = sent->margins,
                 .estimates = sent->other_estimates};
   if (sent->copy_lost) left(mirror_.home(sent->model), sent->device, now);
-  if (done.status == ActionStatus::success && scarce_ && !sent->outdated && pages(sent->model) > 0)
+  if (done.status == ActionStatus::success && scarce_ && !sent->outdated && !sent->other_times &&
+      pages(sent->model) > 0)
     placement_.served(mirror_.home(sent->model), report.flight->requests.size(), done.duration, now);
   if (!wanted_.empty()) load_next(sent->device, now, out);  // it may be evicted now
   return report;

@@ -44,6 +44,7 @@ class Fleet {
     int batch = 0;  // the size that it was sent with
     std::vector<Request> requests;
     bool outdated = false;  // the model went, or came in another version, since: `batch_index` is of the last
+    bool other_times = false;  // else, what a batch of its size takes has changed since
   };
 
   explicit Fleet(const Environment& environment);
@@ -52,6 +53,7 @@ class Fleet {
 
   // A model comes, changes or goes. Sends LOADs and UNLOADs.
   void model_changed(const ModelChanged& change, TimePoint now, Actions& out);
+  void times_changed(const TimesChanged& change, TimePoint now);
   std::size_t model_count() const { return models_.size(); }
   const ModelInfo& model(ModelId id) const { return mirror_.model(id); }
   bool served(ModelId id) const { return mirror_.served(id); }

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -17,7 +19,11 @@ namespace carillon::schedule {
 struct BatchProfile {
   int batch = 1;
   Duration exec;  // seed estimate of EXEC (with INPUT and OUTPUT, which are far shorter)
+  friend bool operator==(const BatchProfile&, const BatchProfile&) = default;
 };
+inline bool same_sizes(std::span<const BatchProfile> a, std::span<const BatchProfile> b) {
+  return std::ranges::equal(a, b, {}, &BatchProfile::batch, &BatchProfile::batch);
+}
 // A batch of rows of one size, as it was measured.
 struct SizeTime {
   Effort row;

@@ -35,6 +35,19 @@ void FromLog::add_model(const schedule::ModelInfo& info) {
   before = std::move(model);
 }
 
+// What runs of before took, and will have taken, says nothing of what runs from now on.
+void FromLog::change_times(const schedule::TimesChanged& times) {
+  auto& table = scenario_.models[times.model.index()].latency.table;
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    const schedule::BatchProfile& is = times.batches[i];
+    if (table[i].second == is.exec) continue;
+    table[i].second = is.exec;
+    const std::pair size{times.model.value, is.batch};
+    measured_.erase(size);
+    std::erase_if(flights_, [&](const auto& flight) { return flight.second == size; });
+  }
+}
+
 void FromLog::add(const schedule::Event& event, TimePoint now, const schedule::Actions& actions) {
   if (const auto* arrival = std::get_if<schedule::RequestArrived>(&event)) {
     const Request& r = arrival->request;
@@ -53,6 +66,8 @@ void FromLog::add(const schedule::Event& event, TimePoint now, const schedule::A
     }
   } else if (const auto* model = std::get_if<schedule::ModelChanged>(&event)) {
     if (model->info) add_model(*model->info);
+  } else if (const auto* times = std::get_if<schedule::TimesChanged>(&event)) {
+    change_times(*times);
   } else if (const auto* change = std::get_if<schedule::DeviceChanged>(&event)) {
     devices_ = std::max(devices_, change->device.value + 1);
     pages_ = std::max(pages_, change->pages);

@@ -18,8 +18,8 @@
 namespace carillon::simulate {
 
 // A log of decisions as a scenario: the same arrivals, deadlines, devices and models (of one that changed,
-// its last version), with the execution times that the log measured; a batch size that never ran takes what
-// the scheduler started from. docs/replay.md says what is left out.
+// its last version), with the execution times that the log measured, of a batch size whose times changed from
+// then on; one that never ran takes what the scheduler started from. docs/replay.md says what is left out.
 class FromLog {
  public:
   // `until`: what arrives later is left out, and all else of the log is heeded.
@@ -37,6 +37,7 @@ class FromLog {
 
  private:
   void add_model(const schedule::ModelInfo& info);
+  void change_times(const schedule::TimesChanged& times);
 
   const TimePoint until_;
   workload::Scenario scenario_;

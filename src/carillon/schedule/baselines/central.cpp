@@ -111,6 +111,11 @@ TimePoint Central::decide(const Event& event, TimePoint now, Actions& out) {
       return asked_wake_;
     }
     model_changed(*model, now, out);
+  } else if (const auto* times = std::get_if<TimesChanged>(&event)) {
+    if (!fleet_.served(times->model)) return asked_wake_;
+    fleet_.times_changed(*times, now);
+    times_changed(times->model, now);
+    tell_waiting(times->model);
   } else if (std::holds_alternative<Wake>(event)) {
     asked_wake_ = TimePoint::max();
   }

@@ -42,6 +42,8 @@ class Central : public Scheduler {
   virtual void step(TimePoint now, Actions& out) = 0;
   // When step() has something to do by the clock alone.
   virtual TimePoint wake_at(TimePoint now) const = 0;
+  // What batches of a model take has changed: the fleet knows of it.
+  virtual void times_changed(ModelId /*model*/, TimePoint /*now*/) {}
   // A client's request was enqueued: not one that is tried again.
   virtual void arrived(ModelId /*model*/) {}
   // Of the model as it is: not of a version that it had before.

@@ -127,6 +127,16 @@ void Nexus::device_changed(DeviceId, TimePoint now) {
   }
 }
 
+// Batch sizes are planned anew at the next epoch.
+void Nexus::times_changed(ModelId model, TimePoint) {
+  auto& machine = machines_[model.index()];
+  for (int i = 0; i < machine.batch_count(); ++i) {
+    const Duration exec = fleet_.exec(model, i);
+    machine.set_exec(i, exec);
+    for (const std::uint32_t slot : models_[model.index()].slots) slots_[slot].machine.set_exec(i, exec);
+  }
+}
+
 void Nexus::margins_changed() {
   for (auto& machine : machines_) machine.set_environment(fleet_.environment());
   for (Slot& slot : slots_) slot.machine.set_environment(fleet_.environment());

@@ -54,6 +54,7 @@ class Nexus final : public Central {
   TimePoint wake_at(TimePoint now) const override;
   void reported(const Fleet::Flight& flight, const ActionDone& done, TimePoint now) override;
   void device_changed(DeviceId device, TimePoint now) override;
+  void times_changed(ModelId model, TimePoint now) override;
   void margins_changed() override;
 
  private:

@@ -49,17 +49,7 @@ void Clockwork::model_changed(const ModelChanged& event, TimePoint now, Actions&
 void Clockwork::renew_model(const ModelChanged& event, TimePoint now, Actions& out) {
   const ModelId model = event.model;
   Model& m = models_[model.index()];
-  std::vector<RequestId> waiting;
-  for (int rank = 0; rank < ranks; ++rank) {
-    ModelQueue& queue = m.queues[static_cast<std::size_t>(rank)];
-    while (!queue.empty()) {
-      waiting.push_back(queue.head().id);
-      queue.erase(queue.head());
-      add_demand(model, rank, -requests_.find(waiting.back())->demand);
-    }
-    update_queue(model, rank);
-  }
-  for (const Request& request : stragglers_.take(model)) waiting.push_back(request.id);
+  const std::vector<RequestId> waiting = take_waiting(model);
   while (!m.places.empty()) {
     if (state_.home(model) == model)
       displace(model, m.places.back().device, now);
@@ -88,6 +78,37 @@ void Clockwork::renew_model(const ModelChanged& event, TimePoint now, Actions& o
   if (!waiting.empty() && state_.can_hold(model)) offer(model, now, out);
 }
 
+// What waits is seen anew: whether it is in time, what it asks of devices, and with whom it shares a batch.
+void Clockwork::times_changed(const TimesChanged& event, TimePoint now, Actions& out) {
+  const ModelId model = event.model;
+  if (!state_.served(model)) return;
+  const std::vector<RequestId> waiting = take_waiting(model);
+  state_.times_changed(event, now);
+  for (const RequestId id : waiting) {
+    OpenRequest& open = *requests_.find(id);
+    open.demand = demand_of(open.request);
+    enqueue(open);
+  }
+  for (int rank = 0; rank < ranks; ++rank) update_queue(model, rank);
+  if (!waiting.empty()) offer(model, now, out);
+}
+
+// Takes all that waits for the model out of where it waits.
+std::vector<RequestId> Clockwork::take_waiting(ModelId model) {
+  std::vector<RequestId> waiting;
+  for (int rank = 0; rank < ranks; ++rank) {
+    ModelQueue& queue = models_[model.index()].queues[static_cast<std::size_t>(rank)];
+    while (!queue.empty()) {
+      waiting.push_back(queue.head().id);
+      queue.erase(queue.head());
+      add_demand(model, rank, -requests_.find(waiting.back())->demand);
+    }
+    update_queue(model, rank);
+  }
+  for (const Request& request : stragglers_.take(model)) waiting.push_back(request.id);
+  return waiting;
+}
+
 // The request stands in its queue from now on; the queue is to be updated.
 void Clockwork::enqueue(OpenRequest& open) {
   const Request& r = open.request;
@@ -113,6 +134,7 @@ TimePoint Clockwork::decide(const Event& event, TimePoint now, Actions& out) {
     void operator()(const Wake&) const { self.asked_wake_ = TimePoint::max(); }
     void operator()(const RequestProfiled&) const {}
     void operator()(const ModelChanged& e) const { self.model_changed(e, now, out); }
+    void operator()(const TimesChanged& e) const { self.times_changed(e, now, out); }
   };
   std::visit(Visitor{*this, now, out}, event);
   if (const auto* arrival = std::get_if<RequestArrived>(&event); arrival && arrival->more) return asked_wake_;

@@ -144,6 +144,8 @@ class Clockwork final : public Scheduler {
   void changed(const DeviceChanged& event, TimePoint now, Actions& out);
   void model_changed(const ModelChanged& event, TimePoint now, Actions& out);
   void renew_model(const ModelChanged& event, TimePoint now, Actions& out);
+  void times_changed(const TimesChanged& event, TimePoint now, Actions& out);
+  std::vector<RequestId> take_waiting(ModelId model);
   void enqueue(OpenRequest& open);
   void give_back(const SentAction& infer, std::optional<ActionStatus> status, TimePoint now, Actions& out);
   void expire(TimePoint now, Actions& out);

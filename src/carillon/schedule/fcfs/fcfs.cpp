@@ -44,6 +44,7 @@ TimePoint Fcfs::decide(const Event& event, TimePoint now, Actions& out) {
     void operator()(const Wake&) const { self.asked_wake_ = TimePoint::max(); }
     void operator()(const RequestProfiled&) const {}
     void operator()(const ModelChanged& e) const { self.model_changed(e, now, out); }
+    void operator()(const TimesChanged& e) const { self.state_.times_changed(e, now); }
   };
   std::visit(Visitor{*this, now, out}, event);
   if (const auto* arrival = std::get_if<RequestArrived>(&event); arrival && arrival->more) return asked_wake_;

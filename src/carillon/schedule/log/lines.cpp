@@ -1,5 +1,6 @@
 #include "carillon/schedule/log/lines.h"
 
+#include <algorithm>
 #include <iterator>
 #include <type_traits>
 #include <variant>
@@ -26,11 +27,29 @@ Class class_of(Words& words) {
   return static_cast<Class>(cls);
 }
 
+void append_batches(std::string& out, const std::vector<BatchProfile>& batches) {
+  const auto to = std::back_inserter(out);
+  fmt::format_to(to, "{}", batches.size());
+  for (const BatchProfile& b : batches) fmt::format_to(to, " {} {}", b.batch, b.exec.count());
+}
+
+// False where they do not ascend, each with its time.
+bool read_batches(Words& words, std::size_t count, std::vector<BatchProfile>& batches) {
+  for (std::size_t i = 0; i < count && words.good(); ++i) {
+    BatchProfile b;
+    b.batch = words.number<int>();
+    b.exec = words.duration();
+    if (b.batch <= (batches.empty() ? 0 : batches.back().batch) || b.exec < Duration{0} || b.exec > 24h)
+      words.fail();
+    batches.push_back(b);
+  }
+  return words.good();
+}
+
 void append_model(std::string& out, const ModelInfo& model) {
   const auto to = std::back_inserter(out);
-  fmt::format_to(to, "model {} {} {} {}", model.id.value, model.pages, model.load.count(),
-                 model.batches.size());
-  for (const BatchProfile& b : model.batches) fmt::format_to(to, " {} {}", b.batch, b.exec.count());
+  fmt::format_to(to, "model {} {} {} ", model.id.value, model.pages, model.load.count());
+  append_batches(out, model.batches);
   fmt::format_to(to, " {}", model.solos.size());
   for (const Duration solo : model.solos) fmt::format_to(to, " {}", solo.count());
   if (model.cost)
@@ -100,6 +119,9 @@ void append(std::string& out, const Event& event) {
       append_model(out, *model->info);
     else
       fmt::format_to(to, "model_gone {}", model->model.value);
+  } else if (const auto* times = std::get_if<TimesChanged>(&event)) {
+    fmt::format_to(to, "times {} ", times->model.value);
+    append_batches(out, times->batches);
   } else if (std::holds_alternative<AllArrived>(event)) {
     out += "all_arrived";
   } else if (const auto* wake = std::get_if<Wake>(&event)) {
@@ -277,16 +299,7 @@ std::string_view read_model(Words& words, std::size_t models, int of_version, Mo
   if (!words.good() || model.id.index() > models || batches == 0 || batches > 100'000 ||
       model.load < Duration{0} || model.pages > (1ULL << 40))
     return "a model needs its id (ascending by one), pages, load time, and its batch sizes";
-  for (std::size_t i = 0; i < batches && words.good(); ++i) {
-    BatchProfile b;
-    b.batch = words.number<int>();
-    b.exec = words.duration();
-    if (b.batch <= (model.batches.empty() ? 0 : model.batches.back().batch) || b.exec < Duration{0} ||
-        b.exec > 24h)
-      words.fail();
-    model.batches.push_back(b);
-  }
-  if (!words.good() || model.batches.front().batch != 1)
+  if (!read_batches(words, batches, model.batches) || model.batches.front().batch != 1)
     return "batch sizes ascend from 1, each with its time";
   if (of_version >= 2) {
     for (auto left = words.number<std::size_t>(); left > 0 && words.good(); --left) {
@@ -328,6 +341,19 @@ std::string_view read_model(Words& words, std::size_t models, int of_version, Mo
       return "in front of the name stands a number of sizes, and for each OPERATIONS BYTES BATCH TIME";
   }
   model.name = words.rest();
+  return {};
+}
+
+std::string read_times(Words& words, std::span<const std::vector<int>> sizes, TimesChanged& times) {
+  words.id(times.model);
+  const auto count = words.number<std::size_t>();
+  if (!words.good()) return "times need a model's id, and how many batch sizes follow";
+  if (times.model.index() >= sizes.size())
+    return fmt::format("no model {} has come whose times could change", times.model.value);
+  if (!read_batches(words, std::min<std::size_t>(count, 100'000), times.batches) || !words.done())
+    return fmt::format("times of {} batch sizes need so many, ascending, each with its time", count);
+  if (!std::ranges::equal(times.batches, sizes[times.model.index()], {}, &BatchProfile::batch))
+    return fmt::format("times of model {} are of other batch sizes than it has", times.model.value);
   return {};
 }
 

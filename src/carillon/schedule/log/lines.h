@@ -2,9 +2,11 @@
 
 #include <charconv>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <vector>
 
 #include "carillon/base/ids.h"
 #include "carillon/base/time.h"
@@ -14,7 +16,7 @@
 namespace carillon::schedule::log {
 
 constexpr std::string_view magic = "carillon-log";
-constexpr int version = 7;
+constexpr int version = 8;
 
 // Appends what stands behind "e NOW " and behind "a ", without the line's end.
 void append(std::string& out, const Event& event);
@@ -69,10 +71,15 @@ class Words {
 
 // What stands behind "a ", in a log of `version`. Not good() where it is none.
 Action read_action(Words& words, int version);
-// What stands behind "e NOW ", all but the events that tell of models; `models`: how many have come.
+// What stands behind "e NOW ", all but the events that tell of models and their times; `models`: how many
+// have come.
 Event read_event(std::string_view kind, Words& words, std::size_t models);
 // A model's id, pages, load time, batch sizes with their times, and name; with what a log of `version` knows
 // of it besides. The id is one of `models` that have come, or the next. Says what is wrong, or nothing.
 std::string_view read_model(Words& words, std::size_t models, int version, ModelInfo& model);
+
+// What a model's batches take from now on: its id, batch sizes and their times. `sizes`: of the models that
+// have come, by id. Says what is wrong, or nothing.
+std::string read_times(Words& words, std::span<const std::vector<int>> sizes, TimesChanged& times);
 
 }  // namespace carillon::schedule::log

@@ -301,7 +301,7 @@ TEST_F(DecisionLog, MangledLogsAreErrorsWithTheirLine) {
   EXPECT_THAT(read_all().error().message, HasSubstr(":3: a model needs"));
   write("something else\n");
   EXPECT_THAT(read_all().error().message, HasSubstr("is not a log of carillon"));
-  write("carillon-log 8\nscheduler symphony\n");
+  write("carillon-log 9\nscheduler symphony\n");
   ASSERT_FALSE(read_all());
   EXPECT_THAT(read_all().error().message, HasSubstr("reads logs of version 1 to 7"));
 }

@@ -71,18 +71,18 @@ Result<> LogReader::read_head() {
           environment_.dispatch < Duration{0} || environment_.answer < Duration{0} ||
           environment_.dispatch > 1h || environment_.answer > 1h || environment_.client < Duration{0} ||
           environment_.client > environment_.answer || environment_.hangs_after < Duration{0} ||
-          environment_.hangs_after > 24h || environment_.shortest < Duration{0} || environment_.shortest > 1h ||
-          !(environment_.profile_share >= 0 && environment_.profile_share <= 1))
+          environment_.hangs_after > 24h || environment_.shortest < Duration{0} ||
+          environment_.shortest > 1h || !(environment_.profile_share >= 0 && environment_.profile_share <= 1))
         return wrong(
             "environment needs two times in nanoseconds, up to an hour, a share, 0 or 1, a part of the "
             "second "
             "time, a time up to a day, a share, two times 0 or 1, and a time up to an hour");
     } else if (kind == "model" && version_ == 1) {
       ModelInfo model;
-      if (const auto what = read_model(words, models_, version_, model); !what.empty())
+      if (const auto what = read_model(words, sizes_.size(), version_, model); !what.empty())
         return wrong(std::string(what));
-      if (model.id.index() != models_) return wrong("a model comes once");
-      ++models_;
+      if (model.id.index() != sizes_.size()) return wrong("a model comes once");
+      came(model);
       before_.push_back(std::move(model));
     } else {
       held_ = true;
@@ -91,6 +91,13 @@ Result<> LogReader::read_head() {
   }
   if (scheduler_.empty()) return wrong("the log does not say its scheduler");
   return {};
+}
+
+void LogReader::came(const ModelInfo& model) {
+  if (model.id.index() == sizes_.size()) sizes_.emplace_back();
+  std::vector<int>& sizes = sizes_[model.id.index()];
+  sizes.clear();
+  for (const BatchProfile& b : model.batches) sizes.push_back(b.batch);
 }
 
 Result<std::optional<LoggedDecision>> LogReader::next() {
@@ -115,12 +122,16 @@ Result<std::optional<LoggedDecision>> LogReader::next() {
   const auto kind = words.word();
   if (kind == "model") {
     ModelInfo model;
-    if (const auto what = read_model(words, models_, version_, model); !what.empty())
+    if (const auto what = read_model(words, sizes_.size(), version_, model); !what.empty())
       return wrong(std::string(what));
-    if (model.id.index() == models_) ++models_;
+    came(model);
     decision.event = model_comes(model);
+  } else if (kind == "times") {
+    TimesChanged times;
+    if (const auto what = read_times(words, sizes_, times); !what.empty()) return wrong(what);
+    decision.event = std::move(times);
   } else {
-    decision.event = read_event(kind, words, models_);
+    decision.event = read_event(kind, words, sizes_.size());
     if (!words.good() || !words.done()) return wrong("'" + line_.substr(0, 60) + "' is not an event");
   }
   while (read_line()) {

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "carillon/base/result.h"
 #include "carillon/schedule/scheduler.h"
@@ -50,8 +51,10 @@ class LogReader {
   int version_ = 0;
   std::string scheduler_;
   Environment environment_;
-  std::size_t models_ = 0;        // that have come
-  std::deque<ModelInfo> before_;  // of version 1, not yet told
+  void came(const ModelInfo& model);
+
+  std::vector<std::vector<int>> sizes_;  // of batches, by model that has come
+  std::deque<ModelInfo> before_;         // of version 1, not yet told
   TimePoint wake_ = TimePoint::max();
 };
 

@@ -57,9 +57,17 @@ Estimates::Estimates(const ModelInfo& model, const OrlojOptions& options, std::v
   }
   std::sort(seeds_.begin(), seeds_.end());
   for (const double seed : seeds_) seed_mean_ += seed / static_cast<double>(seeds_.size());
-  // The line through the batch times, from the batch of one on.
+  find_seed_line(model.batches);
+  apps_.emplace_back().pause = options_.trial_after;
+  apps_.front().median = seeds_[seeds_.size() / 2];
+  renew(TimePoint::min());
+}
+
+// The line through the batch times, from the batch of one on.
+void Estimates::find_seed_line(const std::vector<BatchProfile>& batches) {
+  seed_each_ = 0;
   double weight = 0;
-  for (const BatchProfile& batch : model.batches) {
+  for (const BatchProfile& batch : batches) {
     if (batch.batch < 2) continue;
     const double others = batch.batch - 1, exec = std::max(1.0, static_cast<double>(batch.exec.count()));
     const double w = others * others / (exec * exec);
@@ -67,9 +75,24 @@ Estimates::Estimates(const ModelInfo& model, const OrlojOptions& options, std::v
     seed_each_ += ((exec - seed_mean_) / others - seed_each_) * w / weight;
     seed_size_ = batch.batch;
   }
-  apps_.emplace_back().pause = options_.trial_after;
-  apps_.front().median = seeds_[seeds_.size() / 2];
-  renew(TimePoint::min());
+}
+
+void Estimates::change_times(const ModelInfo& model, double solo_factor, TimePoint now) {
+  if (solo_factor != 1) {
+    for (double& seed : seeds_) seed = std::max(1.0, seed * solo_factor);
+    seed_mean_ *= solo_factor;
+    for (App& app : apps_) {
+      app.by_age.clear();
+      app.by_time.clear();
+      app.oldest = 0;
+    }
+    sampled_ = false;
+  }
+  given_.reset();
+  find_seed_line(model.batches);
+  fit_ = {};
+  fitted_ = 0;
+  renew(now);
 }
 
 std::size_t Estimates::place(AppId app) const {

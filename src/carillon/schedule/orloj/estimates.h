@@ -60,6 +60,10 @@ class Estimates {
   double slowdown(std::span<const AppId> members, Duration took);
   // From now on everything takes `factor` > 0 times as long as before.
   void rescale(double factor);
+  // The batches of `model` take other times than those that this was made with, or changed to last: what
+  // company costs is learned anew. Where one alone does, so are solo times, and what was known of them at the
+  // start counts `solo_factor` > 0 times; else that is 1. The pace stays.
+  void change_times(const ModelInfo& model, double solo_factor, TimePoint now);
   // Whether slowdown() of them goes by what was measured of each, and not by seeds.
   bool knows(std::span<const AppId> members) const;
   // Makes the distributions anew where enough was learned, at most as often as the options say. True where it
@@ -126,6 +130,7 @@ class Estimates {
   void add_sample(AppId app, double ns, TimePoint now);
   // By the last refresh.
   bool known(const App& app) const { return app.weight >= options_.enough_samples; }
+  void find_seed_line(const std::vector<BatchProfile>& batches);
   void saw_pace(double expected, double took);
   void renew(TimePoint now);
   void make_grid();

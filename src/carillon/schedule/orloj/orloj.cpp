@@ -37,6 +37,7 @@ void Orloj::add_model(const ModelInfo& model) {
     sizes.push_back(model.batches[static_cast<std::size_t>(place)].batch);
   }
   Model made{.estimates = orloj::Estimates(model, options_, std::move(sizes)),
+             .seeds = model.batches,
              .levels = levels,
              .level_at = std::move(level_at),
              .queues = std::vector<Queue>(levels.size()),
@@ -65,7 +66,8 @@ void Orloj::reported(const Fleet::Flight& flight, const ActionDone& done, TimePo
   const bool tried = trying_ && trying_->action == done.id;
   // Of one that a client has left meanwhile not all members are known.
   const int size = fleet_.batch_size(flight.model, flight.batch_index);
-  if (done.status == ActionStatus::success && static_cast<int>(flight.requests.size()) == size) {
+  if (done.status == ActionStatus::success && !flight.other_times &&
+      static_cast<int>(flight.requests.size()) == size) {
     members_.clear();
     for (const Request& request : flight.requests) members_.push_back(request.app);
     heed_threads(flight, done);
@@ -81,6 +83,22 @@ void Orloj::reported(const Fleet::Flight& flight, const ActionDone& done, TimePo
                                  static_cast<double>(std::max<std::size_t>(1, fleet_.alive_count())));
   trial_not_before_ = saturating_add(now, pause);
   trying_.reset();
+}
+
+// Scores of all that waits are made anew at once: it may go in larger batches now.
+void Orloj::times_changed(ModelId id, TimePoint now) {
+  Model& m = at(id);
+  const ModelInfo& info = fleet_.model(id);
+  if (m.seeds == info.batches) return;
+  const Duration before = m.seeds.front().exec, one = info.batches.front().exec;
+  const double factor = before == one ? 1
+                                      : static_cast<double>(std::max(Duration{1}, one).count()) /
+                                            static_cast<double>(std::max(Duration{1}, before).count());
+  m.seeds = info.batches;
+  m.estimates.change_times(info, factor, now);
+  for (std::uint32_t slot = 0; slot < m.waiting.size(); ++slot)
+    if (m.waiting[slot].used) score(m, slot, std::max(now, base_));
+  settle(id);
 }
 
 // The first batch, of members_, that the device ran with another number of threads tells by how much all is

@@ -63,6 +63,7 @@ class Orloj final : public baselines::Central {
   void profiled(const RequestProfiled& sample, TimePoint now) override;
   bool reported_otherwise(const ActionDone& done, TimePoint now) override;
   void device_changed(DeviceId device, TimePoint now) override;
+  void times_changed(ModelId model, TimePoint now) override;
   void reported(const Fleet::Flight& flight, const ActionDone& done, TimePoint now) override;
 
  private:
@@ -83,8 +84,9 @@ class Orloj final : public baselines::Central {
   };
   struct Model {
     orloj::Estimates estimates;
-    std::vector<int> levels;    // places in the list of batch sizes: those that have a queue
-    std::vector<int> level_at;  // by place: its level, or -1
+    std::vector<BatchProfile> seeds;  // that the estimates go by
+    std::vector<int> levels;          // places in the list of batch sizes: those that have a queue
+    std::vector<int> level_at;        // by place: its level, or -1
     std::vector<Queue> queues;
     std::vector<Waiting> waiting;  // by slot
     std::vector<std::uint32_t> free;

@@ -88,6 +88,19 @@ class MeasuredTimes {
     for (auto& [i, window] : windows_) window.reset(scaled(i), now);
     for (std::size_t i = 0; i < estimates_.size(); ++i) estimates_[i] = scaled(i);
   }
+  // The seeds were `before`, and are `after` from now on, of the same sizes. What was measured of a size
+  // whose seed changed is forgotten: it is taken to be as far from its new seed as the size that was measured
+  // last is from its old one. The others stay as they are.
+  void change_seeds(std::span<const BatchProfile> before, std::span<const BatchProfile> after,
+                    TimePoint now) {
+    const double pace = latest_pace(before);
+    for (std::size_t i = 0; i < estimates_.size(); ++i) {
+      if (before[i].exec == after[i].exec) continue;
+      estimates_[i] = from_ns(static_cast<double>(after[i].exec.count()) * pace);
+      if (const auto found = at(i); found != windows_.end() && found->first == i)
+        found->second.reset(estimates_[i], now);
+    }
+  }
   // All that were not measured for long enough to be doubted, or never, have their seeds again.
   void reset_stale(const ModelInfo& model, TimePoint now) {
     auto next = windows_.begin();
@@ -107,6 +120,14 @@ class MeasuredTimes {
   Windows::iterator at(std::size_t index) {
     return std::lower_bound(windows_.begin(), windows_.end(), index,
                             [](const auto& window, std::size_t i) { return window.first < i; });
+  }
+  // How many times its seed the size takes that was measured last; 1 where none was, or its seed says
+  // nothing.
+  double latest_pace(std::span<const BatchProfile> seeds) const {
+    const auto latest =
+        std::ranges::max_element(windows_, {}, [](const auto& window) { return window.second.newest_at(); });
+    if (latest == windows_.end() || seeds[latest->first].exec <= Duration{0}) return 1;
+    return times_seed(estimates_[latest->first], seeds[latest->first].exec);
   }
   template <typename Changed>
   void set(std::size_t index, Duration estimate, Changed&& changed) {

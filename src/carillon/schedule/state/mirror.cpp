@@ -1,6 +1,7 @@
 #include "carillon/schedule/state/mirror.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "carillon/base/assert.h"
 
@@ -42,6 +43,7 @@ void Mirror::model_changed(const ModelChanged& change) {
       models_[each.index()].info.pages = m.info.pages;
     }
     ++m.changes;
+    m.times_changes.clear();
     m.places = 0;
     m.load = profile::RollingWindow(m.info.load);
     m.times = {};
@@ -60,6 +62,23 @@ void Mirror::model_changed(const ModelChanged& change) {
     ++m.version;
   }
   find_bounds(m);
+}
+
+void Mirror::times_changed(const TimesChanged& change, TimePoint now) {
+  Model& m = models_[change.model.index()];
+  const std::vector<BatchProfile> before = std::exchange(m.info.batches, change.batches);
+  CARILLON_ASSERT(same_sizes(before, m.info.batches));
+  m.times_changes.resize(before.size());
+  for (std::size_t i = 0; i < before.size(); ++i)
+    if (before[i].exec != m.info.batches[i].exec) ++m.times_changes[i];
+  m.times.change_seeds(before, m.info.batches, now);
+  for (const std::uint32_t device : m.devices) {
+    OnDevice& on = *find(devices_[device], change.model);
+    on.times.change_seeds(before, m.info.batches, now);
+    if (before.front().exec != m.info.batches.front().exec) on.trials = 0;
+  }
+  find_bounds(m);
+  ++m.version;
 }
 
 void Mirror::look_whether_it_leaves(DeviceId id, ModelId model, const OnDevice& on) {
@@ -295,6 +314,7 @@ ActionId Mirror::send_infer(SentAction&& infer, Window window, Duration dispatch
   infer.kind = ActionKind::infer;
   infer.at_once = d.exec.idle() && !infer.sent_cold && window.earliest <= infer.sent;
   infer.version = m.changes;
+  infer.times = times_changes(m, infer.batch_index);
   const TimePoint due = saturating_add(window.latest, infer.expected);
   if (at != nullptr)
     d.exec.overtake(*at, infer.id, infer.model, infer.expected, due);
@@ -379,20 +399,23 @@ void Mirror::finish_infer(const ActionDone& done, SentAction& sent, TimePoint no
   OnDevice* const on = find(d, home);  // its copy
   const bool ran = done.status == ActionStatus::success || done.status == ActionStatus::failed ||
                    done.status == ActionStatus::stopped;
+  sent.other_times = !sent.outdated && sent.times != times_changes(m, sent.batch_index);
   d.exec.remove(done.id, next_starts(d.exec, done, now), ran ? std::optional(done.start) : std::nullopt);
   if (sent.uses_copy) --on->pending_infers;
   if (done.status == ActionStatus::success) {
+    // By which plan a batch ran whose times have changed since, nobody knows: the next will tell.
     const bool other_pace = done.threads > 0 && d.threads > 0 && done.threads != d.threads;
-    if (other_pace) begin_other_pace(sent, done, now);
-    if (done.threads > 0) d.threads = done.threads;
-    sent.margins |= margins_.observe(sent.device, {.decided = sent.sent,
-                                                   .at_once = sent.at_once,
-                                                   .estimate = other_pace ? done.duration : sent.expected,
-                                                   .start = done.start,
-                                                   .end = done.end,
-                                                   .took = done.duration,
-                                                   .heard = now});
-    if (!sent.outdated) measured(times, m, sent, done.duration, now);
+    if (other_pace && !sent.other_times) begin_other_pace(sent, done, now);
+    if (done.threads > 0 && !(other_pace && sent.other_times)) d.threads = done.threads;
+    sent.margins |= margins_.observe(
+        sent.device, {.decided = sent.sent,
+                      .at_once = sent.at_once,
+                      .estimate = other_pace || sent.other_times ? done.duration : sent.expected,
+                      .start = done.start,
+                      .end = done.end,
+                      .took = done.duration,
+                      .heard = now});
+    if (!sent.outdated && !sent.other_times) measured(times, m, sent, done.duration, now);
   }
   if (on == nullptr) return;
   if (sent.outdated) look_whether_it_leaves(sent.device, home, *on);

@@ -41,8 +41,10 @@ struct SentAction {
   Duration expected{0};       // INFER: of EXEC, when it was sent
   int preempted = 0;          // INFER: how often it was to make way
   std::uint32_t version = 0;  // of the model, as the mirror counts them
+  std::uint32_t times = 0;    // INFER: how often the seed of its size had changed
   // As it is reported.
   bool outdated = false;         // the model went, or came in another version, since
+  bool other_times = false;      // INFER: the seed of its size has changed since, but not the version
   bool copy_lost = false;        // INFER: the worker says that the weights are not there
   bool other_estimates = false;  // INFER: estimates of other batch sizes than its own have changed, too
   bool margins = false;          // INFER: margins() have changed
@@ -78,6 +80,9 @@ class Mirror {
   // another version: then copies of the last one are leaving, and what was measured of it is forgotten. O(1)
   // where it comes first, else O(devices where it ever was).
   void model_changed(const ModelChanged& change);
+  // Its batches take other times, also of one that went: what is under way keeps what was expected of it, and
+  // is not learned from where the seed of its size changed. O(batch sizes x devices where it ever was).
+  void times_changed(const TimesChanged& change, TimePoint now);
   std::size_t model_count() const { return models_.size(); }
   // Of its last version, where it is not served any more.
   const ModelInfo& model(ModelId id) const { return models_[id.index()].info; }
@@ -268,6 +273,7 @@ class Mirror {
     std::vector<ModelId> family;  // of one that has weights of its own, or of no pages
     bool served = true;
     std::uint32_t changes = 0;
+    std::vector<std::uint32_t> times_changes;  // by batch index: of its seed; empty until one changed
     std::size_t places = 0;
     std::vector<std::uint32_t> devices;  // that have a slot for it
     std::vector<Duration> longest;
@@ -276,6 +282,9 @@ class Mirror {
     unsigned reports = 0;       // since the bounds were found anew
   };
 
+  static std::uint32_t times_changes(const Model& model, int batch_index) {
+    return model.times_changes.empty() ? 0 : model.times_changes[static_cast<std::size_t>(batch_index)];
+  }
   Device& device(DeviceId id) {
     CARILLON_ASSERT(id.index() < devices_.size());
     return devices_[id.index()];

@@ -52,6 +52,19 @@ void Symphony::model_changed(const ModelChanged& change, TimePoint now, Actions&
   update(model, now, out);
 }
 
+// What was planned with the old times holds no more.
+void Symphony::times_changed(const TimesChanged& change, TimePoint now, Actions& out) {
+  const ModelId model = change.model;
+  if (!fleet_.served(model)) return;
+  fleet_.times_changed(change, now);
+  auto& machine = machines_[model.index()];
+  for (int i = 0; i < machine.batch_count(); ++i) machine.set_exec(i, fleet_.exec(model, i));
+  for (const Request& request : stragglers_.take(model)) machine.enqueue(request);
+  plan_.renew_model(model);
+  prepare(model);
+  update(model, now, out);
+}
+
 TimePoint Symphony::decide(const Event& event, TimePoint now, Actions& out) {
   if (fleet_.take_doubt()) margins_changed();
   if (const auto* arrival = std::get_if<RequestArrived>(&event)) {
@@ -81,6 +94,8 @@ TimePoint Symphony::decide(const Event& event, TimePoint now, Actions& out) {
     const bool comes_first = model->model.index() == machines_.size();
     model_changed(*model, now, out);
     if (comes_first) return asked_wake_;
+  } else if (const auto* times = std::get_if<TimesChanged>(&event)) {
+    times_changed(*times, now, out);
   } else if (std::holds_alternative<Wake>(event)) {
     asked_wake_ = TimePoint::max();
   }

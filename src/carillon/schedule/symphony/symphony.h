@@ -40,6 +40,7 @@ class Symphony final : public Scheduler {
 
  private:
   void model_changed(const ModelChanged& change, TimePoint now, Actions& out);
+  void times_changed(const TimesChanged& change, TimePoint now, Actions& out);
   void arrived(const Request& request, TimePoint now, Actions& out);
   void done(const ActionDone& event, TimePoint now, Actions& out);
   void margins_changed();

@@ -101,6 +101,13 @@ const Fault of_decisions[] = {
          return true;
        };
      }},
+    {"times that nobody changed",
+     [](World& w) {
+       w.decision = [](Checker&, schedule::Event& event, TimePoint, schedule::Actions&) {
+         if (std::holds_alternative<Wake>(event)) event = schedule::TimesChanged{ModelId{0}, {{1, 1ns}}};
+         return true;
+       };
+     }},
     {"two decisions at once",
      [](World& w) {
        w.options.decision_time = 50us;

@@ -391,6 +391,10 @@ void Checker::heard(const schedule::RequestProfiled& event, TimePoint now) {
     problem("a sample of nothing", "model " + std::to_string(event.model.value), now);
 }
 
+void Checker::heard(const schedule::TimesChanged& event, TimePoint now) {
+  problem("times that nobody changed", "model " + std::to_string(event.model.value), now);
+}
+
 void Checker::on_decision(const schedule::Event& event, TimePoint now, const schedule::Actions& actions,
                           TimePoint wake) {
   tick(now);

@@ -25,6 +25,7 @@ namespace carillon::simulate::testing {
 //   - each request is sent when the scenario's processes say so, with its model's SLO, class and priority; a
 //     closed loop's client sends again when it was answered;
 //   - the scheduler hears of each once, one network delay later, and of each that is cancelled at once.
+// Of models: what they take is what the scenario says, throughout.
 // Of devices (DeviceAccount):
 //   - each action starts in its turn, as soon as it may, within its window by the device's own clock, and is
 //     refused where the window has closed, the weights are not there or the pages are not;
@@ -139,6 +140,7 @@ class Checker final : public Observer {
   void heard(const schedule::AllArrived&, TimePoint) {}
   void heard(const schedule::RequestProfiled& event, TimePoint now);
   void heard(const schedule::ModelChanged&, TimePoint) {}  // all come before anything is checked
+  void heard(const schedule::TimesChanged& event, TimePoint now);
   void decided(const schedule::Load& load, TimePoint now);
   void decided(const schedule::Unload& unload, TimePoint now);
   void decided(const schedule::Infer& infer, TimePoint now);
