@@ -56,15 +56,37 @@ Result<> MemoryAccount::check(std::string_view model, const ModelNeed& need, Byt
   return fail(ErrorCode::resource_exhausted, text + "; " + why);
 }
 
-Result<MemoryAccount::Charge> MemoryAccount::take(std::string_view model, const ModelNeed& need) {
+// How much more than it may is taken, with so much beside what is.
+Bytes MemoryAccount::lacks(Bytes needed) const {
+  const Bytes most = may_take(), wanted = all() + needed;
+  return wanted - std::min(most, wanted);
+}
+
+bool MemoryAccount::reclaim(Bytes needed) {
+  const std::lock_guard lock(reclaiming_);
+  return needed > Bytes{} && reclaim_ && reclaim_(needed);
+}
+
+void MemoryAccount::set_reclaim(Reclaim reclaim) {
+  const std::lock_guard lock(reclaiming_);
+  reclaim_ = std::move(reclaim);
+}
+
+Result<MemoryAccount::Charge> MemoryAccount::take(std::string_view model, const ModelNeed& need,
+                                                  Reclaims reclaims) {
   Charge out(shared_from_this(), std::string(model));
-  if (auto fits = out.expect(need); !fits) return std::unexpected(fits.error());
+  if (auto fits = out.expect(need, reclaims); !fits) return std::unexpected(fits.error());
   return out;
 }
 
 void MemoryAccount::shrink_by(Bytes bytes) {
-  const std::lock_guard lock(mutex_);
-  shrunk_ = bytes;
+  Bytes lacking;
+  {
+    const std::lock_guard lock(mutex_);
+    shrunk_ = bytes;
+    lacking = lacks({});
+  }
+  reclaim(lacking);
 }
 
 Bytes MemoryAccount::left() const {
@@ -94,25 +116,42 @@ MemoryAccount::Charge::~Charge() {
   subtract(account_->taken_, has_);
 }
 
-Result<> MemoryAccount::Charge::expect(const ModelNeed& need) {
-  const std::lock_guard lock(account_->mutex_);
-  if (auto fits = account_->check(model_, need, account_->all() - expected_); !fits) return fits;
-  account_->loading_ = account_->loading_ - expected_ + need.memory;
-  expected_ = need.memory;
-  return {};
+Result<> MemoryAccount::Charge::expect(const ModelNeed& need, Reclaims reclaims) {
+  for (;;) {
+    Result<> fits;
+    Bytes lacking;
+    {
+      const std::lock_guard lock(account_->mutex_);
+      fits = account_->check(model_, need, account_->all() - expected_);
+      if (fits) {
+        account_->loading_ = account_->loading_ - expected_ + need.memory;
+        expected_ = need.memory;
+        return {};
+      }
+      lacking = account_->lacks(need.memory - std::min(need.memory, expected_));
+    }
+    if (reclaims == Reclaims::nothing || !account_->reclaim(lacking)) return fits;
+  }
 }
 
-Result<> MemoryAccount::Charge::settle(const ModelMemory& taken, const ModelNeed& need) {
-  const std::lock_guard lock(account_->mutex_);
-  account_->loading_ = account_->loading_ - expected_;
-  expected_ = {};
-  subtract(account_->taken_, has_);
+Result<> MemoryAccount::Charge::settle(const ModelMemory& taken, const ModelNeed& need, Reclaims reclaims) {
   ModelNeed whole = need;
   whole.memory = taken.sum();
-  auto fits = account_->check(model_, whole, account_->all());
-  has_ = taken;
-  add(account_->taken_, has_);
-  return fits;
+  for (;;) {
+    Result<> fits;
+    Bytes lacking;
+    {
+      const std::lock_guard lock(account_->mutex_);
+      account_->loading_ = account_->loading_ - expected_;
+      expected_ = {};
+      subtract(account_->taken_, has_);
+      fits = account_->check(model_, whole, account_->all());
+      has_ = taken;
+      add(account_->taken_, has_);
+      lacking = account_->lacks({});
+    }
+    if (fits || reclaims == Reclaims::nothing || !account_->reclaim(lacking)) return fits;
+  }
 }
 
 }  // namespace carillon

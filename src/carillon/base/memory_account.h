@@ -53,6 +53,8 @@ class MemoryAccount : public std::enable_shared_from_this<MemoryAccount> {
     // Empty: nobody knows.
     std::function<Bytes(const ModelNeed& need)> least{};
   };
+  // Whether others are asked to give back what they can do without, where there is not enough.
+  enum class Reclaims : std::uint8_t { what_it_can, nothing };
   class Charge {
    public:
     Charge(Charge&& other) noexcept;
@@ -60,10 +62,11 @@ class MemoryAccount : public std::enable_shared_from_this<MemoryAccount> {
     ~Charge();
     // What is needed while the model is made, as far as that is known now: more or less than before. Error:
     // there is not so much; the charge stays as it was.
-    Result<> expect(const ModelNeed& need);
+    Result<> expect(const ModelNeed& need, Reclaims reclaims = Reclaims::what_it_can);
     // What the model takes, now that it is made. The error is as of take(), and the charge stays.
     // `need` is what it needs of the fixed parts, and its `memory` is not heeded.
-    Result<> settle(const ModelMemory& taken, const ModelNeed& need = {});
+    Result<> settle(const ModelMemory& taken, const ModelNeed& need = {},
+                    Reclaims reclaims = Reclaims::what_it_can);
     Bytes size() const { return has_.sum() + expected_; }
 
    private:
@@ -78,9 +81,14 @@ class MemoryAccount : public std::enable_shared_from_this<MemoryAccount> {
   static std::shared_ptr<MemoryAccount> make(Options options);
 
   // Error (resource_exhausted): "--memory 64MiB is too small for model 'x': at least 97MiB; ...".
-  Result<Charge> take(std::string_view model, const ModelNeed& need);
+  Result<Charge> take(std::string_view model, const ModelNeed& need,
+                      Reclaims reclaims = Reclaims::what_it_can);
+  // Gives back so much, or as much as it can, of what others do without, and says whether that is anything.
+  // Called without the account's lock, by one thread at a time. Waits for a call that is under way.
+  using Reclaim = std::function<bool(Bytes needed)>;
+  void set_reclaim(Reclaim reclaim);
 
-  // The bound has become so much smaller; what models have stays theirs. 0: it is as it was.
+  // The bound has become so much smaller; what models cannot do without stays theirs. 0: it is as it was.
   void shrink_by(Bytes bytes);
   // What models may still take.
   Bytes left() const;
@@ -97,12 +105,16 @@ class MemoryAccount : public std::enable_shared_from_this<MemoryAccount> {
   Result<> check(std::string_view model, const ModelNeed& need, Bytes others) const;  // under mutex_
   Bytes all() const { return taken_.sum() + loading_; }                               // likewise
   Bytes may_take() const;                                                             // likewise
+  Bytes lacks(Bytes needed) const;                                                    // likewise
+  bool reclaim(Bytes needed);
 
   const Options options_;
   mutable std::mutex mutex_;
   ModelMemory taken_;
   Bytes loading_;
   Bytes shrunk_;
+  std::mutex reclaiming_;  // taken before the other
+  Reclaim reclaim_;
 };
 
 }  // namespace carillon

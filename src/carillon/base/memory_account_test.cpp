@@ -57,6 +57,32 @@ TEST(MemoryAccount, SaysThatOthersAreInTheWay) {
   EXPECT_THAT(second.error().message, HasSubstr("12.0 MiB are left for models"));
 }
 
+TEST(MemoryAccount, AsksOthersForWhatTheyDoWithout) {
+  const auto account = account_of(mib(32));
+  std::vector<Bytes> asked;
+  std::optional<MemoryAccount::Charge> spare = account->take("spare", {.memory = mib(24)}).value();
+  account->set_reclaim([&](Bytes needed) {
+    asked.push_back(needed);
+    const bool some = spare.has_value();
+    spare.reset();
+    return some;
+  });
+  EXPECT_FALSE(account->take("timid", {.memory = mib(10)}, MemoryAccount::Reclaims::nothing));
+  EXPECT_TRUE(asked.empty());
+  auto taken = account->take("bold", {.memory = mib(10)});
+  ASSERT_TRUE(taken) << taken.error().message;
+  EXPECT_EQ(asked, std::vector{mib(2)});
+  EXPECT_FALSE(taken->expect({.memory = mib(33)}));
+  EXPECT_EQ(asked.back(), mib(1)) << "where nothing comes of it, once";
+  EXPECT_TRUE(taken->settle({.plans = mib(32), .weights = {}, .processes = {}}));
+  EXPECT_EQ(asked.size(), 2U);
+  account->shrink_by(mib(5));
+  EXPECT_EQ(asked.back(), mib(5));
+  account->set_reclaim({});
+  EXPECT_FALSE(account->take("more", {.memory = mib(10)}));
+  EXPECT_EQ(asked.size(), 3U);
+}
+
 TEST(MemoryAccount, ChargesWhatIsTakenAndGetsItBack) {
   const auto account = account_of(mib(32));
   {

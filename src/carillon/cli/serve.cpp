@@ -73,6 +73,7 @@ struct Arguments {
   bool no_standby = false;
   double default_deadline_ms = 0;
   std::optional<double> stop_cost;
+  bool plans_at_once = false;
   std::size_t max_open = 1 << 16;
   std::size_t journal = 10'000;
   std::size_t sizes = controller::SizeOptions{}.most;
@@ -675,6 +676,7 @@ int run(Arguments& arguments) {
                            .profile = profile ? &*profile : nullptr,
                            .stop_cost = arguments.stop_cost,
                            .memory = memory->account,
+                           .plans_at_once = arguments.plans_at_once,
                            .tell =
                                [&manager](const std::string& text) {
                                  spdlog::info("{}", text);
@@ -793,6 +795,11 @@ void add_serve(CLI::App& program, int& status) {
           "are not given follow from it. A model that does not fit is refused. auto: what the control "
           "group or the machine leaves")
       ->capture_default_str();
+  command.add_flag(
+      "--plans-at-once", arguments->plans_at_once,
+      "Make plans for all batch sizes of a model before it is ready. Without it a model on one CPU "
+      "is ready with the plan of its smallest batch; those of larger batches are made beside "
+      "serving, as far as there is memory");
   add_devices_options(command, arguments->devices);
   add_train_options(command, arguments->train);
   command

@@ -68,13 +68,21 @@ Controller::Controller(std::unique_ptr<schedule::Scheduler> scheduler, const Opt
                        const Clock& clock)
     : clock_(clock),
       patience_(options.patience),
-      core_options_(options.core),
+      core_options_([&] {
+        CoreOptions core = options.core;
+        core.on_batch = [this](ModelId model, int batch) { plans_.sent(model, batch); };
+        return core;
+      }()),
       turned_away_(options.turned_away),
-      core_(std::move(scheduler), options.core),
+      core_(std::move(scheduler), core_options_),
       door_(options.door),
       sizes_(options.sizes, clock,
              [this](Sizes::Waiting waiting, Result<> result, std::optional<Duration> would_take) {
                goes(std::move(waiting), std::move(result), explain::Cause::size, would_take);
+             }),
+      plans_(options.plans, clock,
+             [this](ModelId id, std::vector<schedule::BatchProfile> times) {
+               change_times(id, std::move(times));
              }),
       sequences_(options.sequences, [this](Sequences::Waiting waiting, Result<> result) {
         const TimePoint at = clock_.now();
@@ -172,6 +180,7 @@ void Controller::add_model(ModelView view, const engine::CompiledModel& compiled
     }
     core_.book().seed(info.id, info.batches);
   }
+  plans_.add_model(info.id, info.name, compiled, info.batches);
   if (!shown) return;
   view.ready = true;
   view.id = info.id;
@@ -272,6 +281,7 @@ bool Controller::let_go(ModelId id) {
     return false;
   if (!all_alive || uses.calls > 0 || uses.on_devices || sizes_.waiting(id) > 0) return false;
   sizes_.remove_model(id);
+  plans_.remove_model(id);
   sequences_.remove_model(id);
   for (const auto& worker : workers_) worker->remove_model(id);
   return true;
@@ -293,6 +303,7 @@ void Controller::start() {
   state_ = State::running;
   std::vector<worker::Worker*> workers;
   for (const auto& worker : workers_) workers.push_back(worker.get());
+  if (workers.size() == 1) plans_.start(*workers.front());
   sizes_.start(std::move(workers));
   thread_ = std::thread([this] { run(); });
   directory_.open();
@@ -300,6 +311,7 @@ void Controller::start() {
 
 void Controller::stop() {
   sequences_.stop();
+  plans_.stop();
   sizes_.stop();
   {
     const std::lock_guard lock(mutex_);
@@ -645,6 +657,12 @@ ServerStatistics Controller::statistics() const {
   out.waiting_for_size = sizes.waiting;
   out.sizes_made = sizes.made;
   out.sizes_bytes = sizes.memory.count;
+  const BatchPlans::Counts plans = plans_.counts();
+  out.few_plans = plans.models;
+  out.whole_plans = plans.whole;
+  out.plans_made = plans.made;
+  out.plans_dropped = plans.dropped;
+  out.plans_bytes = plans.memory.count;
   out.open_requests += sizes.waiting;
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     out.devices[i].pages_total = workers_[i]->total_pages();

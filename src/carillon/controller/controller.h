@@ -18,6 +18,7 @@
 #include "carillon/base/clock.h"
 #include "carillon/base/result.h"
 #include "carillon/base/slab.h"
+#include "carillon/controller/batch_plans.h"
 #include "carillon/controller/core.h"
 #include "carillon/controller/directory.h"
 #include "carillon/controller/journal.h"
@@ -39,6 +40,7 @@ struct Options {
   // Where calls wait for the controller's thread. Those that are turned away there get `resource_exhausted`.
   schedule::DoorOptions door;
   SizeOptions sizes;
+  BatchPlanOptions plans;
   SequenceOptions sequences;
   // Counts the calls that are turned away, where given: for whoever tells people.
   std::shared_ptr<std::atomic<std::uint64_t>> turned_away = nullptr;
@@ -108,7 +110,10 @@ class Controller final : public Service {
   void set_used_elsewhere(std::function<bool(ModelId)> used) { used_elsewhere_ = std::move(used); }
   // While models are still brought to a controller that runs: until then it is not ready, and loading().
   // Before start() and from the thread that adds models.
-  void set_loading(bool loading) { loading_ = loading; }
+  void set_loading(bool loading) {
+    loading_ = loading;
+    plans_.set_loading(loading);
+  }
   // Hears of each model that somebody asks for while loading(), and that is not ready. From any thread. Once,
   // before anybody asks.
   void set_asked_for(std::function<void(std::string_view)> asked) { asked_for_ = std::move(asked); }
@@ -254,6 +259,7 @@ class Controller final : public Service {
   std::atomic<pid_t> thread_number_{0};  // the system's
   std::thread thread_;
   Sizes sizes_;
+  BatchPlans plans_;
   Sequences sequences_;
 };
 

@@ -5,10 +5,9 @@
 #include <system_error>
 
 #include <pthread.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include "carillon/base/assert.h"
+#include "carillon/controller/low_priority.h"
 #include "carillon/graph/text.h"
 
 namespace carillon::controller {
@@ -178,8 +177,7 @@ void FirstLoad::note(std::string text) {
 // A thread's.
 void FirstLoad::make() {
   pthread_setname_np(pthread_self(), "carillon-comp");
-  // What takes long is not to slow what serves, or is measured.
-  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 10);
+  yield_to_others();
   const auto most = static_cast<std::size_t>(options_.makers);
   std::unique_lock lock(mutex_);
   for (;;) {

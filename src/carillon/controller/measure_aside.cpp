@@ -42,14 +42,18 @@ Result<std::vector<Duration>> AsideWatch::exec(int batch, int repeats, std::int6
   const engine::Plan* const plan = model_.plan(batch, length);
   if (plan == nullptr)
     return fail(ErrorCode::internal, "there is no plan for batch " + std::to_string(batch));
-  if (auto own = engine_.measure(model_, *plan, repeats)) return std::move(*own);
+  return exec(*plan, repeats, refused);
+}
+
+Result<std::vector<Duration>> AsideWatch::exec(const engine::Plan& plan, int repeats, std::string* refused) {
+  if (auto own = engine_.measure(model_, plan, repeats)) return std::move(*own);
   if (auto ready = prepare(); !ready) return std::unexpected(ready.error());
-  engine::ZeroOperands operands(*plan, weights_->bytes().data(), team_.get());
+  engine::ZeroOperands operands(plan, weights_->bytes().data(), team_.get());
   return engine::measure_on_made_up(
       {.fill = [&](int way) { operands.fill(way); },
        .run =
            [&] {
-             return plan->run({0, plan->kernels()}, operands.binding(), {});
+             return plan.run({0, plan.kernels()}, operands.binding(), {});
            },
        .usable = [&] { return model_.usable(); },
        .now = [] { return TimePoint{std::chrono::steady_clock::now().time_since_epoch()}; },
@@ -71,6 +75,18 @@ Result<std::vector<Duration>> AsideWatch::load(int repeats) {
     out.push_back(from_ns(static_cast<double>(took->count()) * all));
   }
   return out;
+}
+
+Result<std::optional<Duration>> measure_later(engine::Engine& engine, const engine::CompiledModel& model,
+                                              const engine::Plan& plan, int threads) {
+  constexpr Duration long_run = std::chrono::milliseconds{200};
+  AsideWatch watch(engine, model, threads);
+  std::string refused;
+  auto times = watch.exec(plan, 1, &refused);
+  if (times && times->front() < long_run && refused.empty()) times = watch.exec(plan, 3, &refused);
+  if (!times) return std::unexpected(times.error());
+  if (!refused.empty()) return std::nullopt;
+  return *std::ranges::min_element(*times);
 }
 
 }  // namespace carillon::controller

@@ -24,6 +24,8 @@ class AsideWatch final : public Stopwatch {
 
   Result<std::vector<Duration>> exec(int batch, int repeats, std::int64_t length,
                                      std::string* refused) override;
+  // Of one of the model's plans.
+  Result<std::vector<Duration>> exec(const engine::Plan& plan, int repeats, std::string* refused);
   // Of copies of the weights into memory that is there; by so many of their pages as a few milliseconds need.
   Result<std::vector<Duration>> load(int repeats) override;
 
@@ -37,5 +39,10 @@ class AsideWatch final : public Stopwatch {
   std::optional<graph::Tensor> weights_;
   engine::MadeUpChoice choice_;
 };
+
+// The shortest of some runs of a plan that was made later, after one to warm up; nothing where the model
+// refuses all data that are made up.
+Result<std::optional<Duration>> measure_later(engine::Engine& engine, const engine::CompiledModel& model,
+                                              const engine::Plan& plan, int threads);
 
 }  // namespace carillon::controller

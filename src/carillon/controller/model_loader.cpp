@@ -12,12 +12,10 @@
 #include <utility>
 
 #include <malloc.h>
-#include <pthread.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include "carillon/base/assert.h"
 #include "carillon/base/statistics.h"
+#include "carillon/controller/low_priority.h"
 #include "carillon/controller/measure_aside.h"
 #include "carillon/controller/rows_agree.h"
 #include "carillon/controller/warm_up.h"
@@ -44,6 +42,7 @@ class FewerBatches final : public engine::CompiledModel {
   ModelMemory memory() const override { return whole_->memory(); }
   std::span<const int> batch_sizes() const override { return sizes_; }
   std::span<const std::int64_t> lengths() const override { return whole_->lengths(); }
+  bool makes_later() const override { return whole_->makes_later(); }
   bool pads() const override { return whole_->pads(); }
   std::span<const std::int64_t> reference() const override { return whole_->reference(); }
   Result<std::vector<std::unique_ptr<const engine::Plan>>> make_plans(
@@ -114,6 +113,8 @@ Imported import(repository::ModelConfig& config, const std::filesystem::path& fi
 }
 
 using Compiled = std::shared_ptr<const engine::CompiledModel>;
+// See engine::CompileOptions::again.
+using Again = std::function<Imported()>;
 
 std::string shortened(const std::string& text) {
   constexpr std::size_t longest = 300;
@@ -172,13 +173,21 @@ Result<> try_rows(std::span<const LoadTarget> targets, std::optional<std::size_t
   return {};
 }
 
+// Whether runs before it serves, or classes of their own, want all plans at once.
+bool wants_all_plans(const Made& made) {
+  return !made.unproven.empty() || made.config.warmup != nullptr || made.config.sequence != nullptr ||
+         made.config.model_class != "normal" || made.config.real_time_requests;
+}
+
 Result<Made> complete_and_compile(repository::ModelConfig config, const graph::Model& model,
-                                  std::span<const LoadTarget> targets, std::optional<std::size_t> other) {
+                                  std::span<const LoadTarget> targets, std::optional<std::size_t> other,
+                                  Again again = {}) {
   auto completed = repository::complete_config(std::move(config), model);
   if (!completed) return std::unexpected(completed.error());
   Made out{.config = std::move(*completed), .compiled = {}, .notes = {}, .unproven = {}};
   keep_rows_apart(model, out);
   const bool best_effort = out.config.model_class == "best_effort";
+  const bool few = targets.size() == 1 && targets.front().few_plans && !wants_all_plans(out);
   for (const LoadTarget& target : targets) {
     const engine::CompileOptions options{.batch_sizes = out.config.batch_sizes,
                                          .precision = engine::precision_of(out.config.precision),
@@ -190,7 +199,8 @@ Result<Made> complete_and_compile(repository::ModelConfig config, const graph::M
                                                                     : std::nullopt,
                                          .room_cost = out.config.model_class == "real_time"
                                                           ? std::optional(engine::usual_room_cost)
-                                                          : std::nullopt};
+                                                          : std::nullopt,
+                                         .again = few ? again : Again()};
     auto compiled = engine_of(target, other).compile(model, options);
     if (!compiled) return std::unexpected(compiled.error());
     out.compiled.push_back(std::move(*compiled));
@@ -201,6 +211,13 @@ Result<Made> complete_and_compile(repository::ModelConfig config, const graph::M
 Result<Made> make_by_own(repository::ModelConfig config, const std::filesystem::path& file,
                          std::span<const LoadTarget> targets, const Doing& doing, bool& sound) {
   doing("reading " + file.string());
+  Again again;
+  if (targets.front().few_plans)
+    again = [given = config, file]() -> Imported {
+      repository::ModelConfig config = given;
+      bool unused = true;
+      return import(config, file, unused);
+    };
   const auto model = import(config, file, sound);
   // Else what the file was parsed into stays with the allocator while plans are made.
   if (targets.front().memory != nullptr) ::malloc_trim(0);
@@ -209,7 +226,7 @@ Result<Made> make_by_own(repository::ModelConfig config, const std::filesystem::
             ? "compiling, and dividing its kernels so that they can be stopped (class best_effort): that is "
               "measured, and may take a minute"
             : "compiling");
-  return complete_and_compile(std::move(config), **model, targets, std::nullopt);
+  return complete_and_compile(std::move(config), **model, targets, std::nullopt, std::move(again));
 }
 
 // What `taken` says of the memory that it has beside the caches.
@@ -481,13 +498,16 @@ Result<std::vector<schedule::BatchProfile>> seed_batches(const PreparedModel& mo
   std::vector<schedule::BatchProfile> out;
   Duration per_row{0};  // of the last batch size
   const std::span<const int> all = model.compiled.front()->batch_sizes();
-  const bool ends = options.ends_only && known == nullptr && all.size() > 2;
+  // What has no plan of its own yet runs row after row.
+  const bool later = model.compiled.front()->makes_later();
+  const bool ends = options.ends_only && known == nullptr && all.size() > 2 && !later;
   const std::array<int, 2> both{all.front(), all.back()};
   for (const int batch : ends ? std::span<const int>(both) : all) {
     Duration exec{0};
     if (known != nullptr)
       for (const profile::BatchTimes& times : *known)
         if (times.batch == batch) exec = std::max(Duration{1}, times.exec.p50);
+    if (exec == Duration{0} && later && !out.empty()) exec = out.front().exec * (batch / out.front().batch);
     if (exec == Duration{0}) {
       doing("measuring batch " + std::to_string(batch) +
             (length > 0 ? " at length " + std::to_string(length) : ""));
@@ -754,24 +774,6 @@ Result<> has_place(const Controller& controller) {
   return fail(ErrorCode::resource_exhausted,
               "models were loaded " + std::to_string(worker::most_models) +
                   " times since the server started, as often as they can be; start it again");
-}
-
-// What takes long is not to slow what serves. What it throws goes on to the caller.
-template <typename Body>
-auto of_low_priority(const Body& body) {
-  std::optional<decltype(body())> out;
-  std::exception_ptr thrown;
-  std::thread([&] {
-    pthread_setname_np(pthread_self(), "carillon-comp");
-    setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 10);
-    try {
-      out.emplace(body());
-    } catch (...) {
-      thrown = std::current_exception();
-    }
-  }).join();
-  if (thrown) std::rethrow_exception(thrown);
-  return *std::move(out);
 }
 
 }  // namespace

@@ -103,10 +103,10 @@ struct InferCall {
   std::optional<SequenceMark> sequence;  // where the request says something about one
   std::shared_ptr<QueuePlace> place;  // set by submit(), where the model's config bounds its queue; else null
   TraceContext trace;
-  // Asked by submit(), from any thread, before `outputs` take memory: whether there is room for so many bytes.
-  // Once; of an ensemble each time that its steps need more at once than before, one thread at a time, with what
-  // all of them need, and not after the answer. An error is the call's answer. Null: there is room. Must be
-  // quick and not call the service.
+  // Asked by submit(), from any thread, before `outputs` take memory: whether there is room for so many
+  // bytes. Once; of an ensemble each time that its steps need more at once than before, one thread at a time,
+  // with what all of them need, and not after the answer. An error is the call's answer. Null: there is room.
+  // Must be quick and not call the service.
   std::function<Result<>(std::size_t bytes)> room_for_outputs;
 
   bool wants(std::size_t output) const { return outputs_wanted.empty() || outputs_wanted[output]; }
@@ -198,6 +198,9 @@ struct ServerStatistics {
   // Of open models: sizes that there are plans for beside references, requests that wait for theirs, sizes
   // that were made so far, and the memory that plans for sizes take.
   std::uint64_t sizes = 0, waiting_for_size = 0, sizes_made = 0, sizes_bytes = 0;
+  // Of models that come with the plan of their smallest batch alone: how many there are, and of these have
+  // all plans now; how often plans of one were made and dropped, and the memory that they take.
+  std::uint64_t few_plans = 0, whole_plans = 0, plans_made = 0, plans_dropped = 0, plans_bytes = 0;
   std::uint64_t pages_total = 0, pages_free = 0;  // of all devices
   Duration exec_busy{0};                          // total time in EXEC
   Duration load_busy{0};

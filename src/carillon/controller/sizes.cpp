@@ -5,10 +5,9 @@
 #include <utility>
 
 #include <pthread.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include "carillon/base/assert.h"
+#include "carillon/controller/low_priority.h"
 
 namespace carillon::controller {
 namespace {
@@ -191,8 +190,7 @@ Sizes::Counts Sizes::counts() const {
 
 void Sizes::run() {
   pthread_setname_np(pthread_self(), "carillon-sizes");
-  // Serving goes first; what waits here waits for a plan, not for a core.
-  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 10);
+  yield_to_others();
   std::unique_lock lock(mutex_);
   while (running_) {
     if (!queue_.empty()) {

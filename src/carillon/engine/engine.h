@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -64,6 +65,9 @@ struct CompileOptions {
   // it at most this share of its time, in [0, 1], by what is measured, so that others run beside it. Nothing:
   // all of the device.
   std::optional<double> room_cost{};
+  // Reads the model once more, as it is given to compile(). With it an engine may keep the plan of the
+  // smallest batch size alone, and make the others when they are asked for (CompiledModel::make_plans()).
+  std::function<Result<std::shared_ptr<const graph::Model>>()> again{};
 };
 
 // Of stop_cost and room_cost, where nobody says otherwise. REEF's padding costs real-time runs 1% on average
@@ -248,6 +252,8 @@ class CompiledModel {
   // rate; empty where they do not. As long as this lives.
   virtual std::span<const std::byte> packed() const { return {}; }
   virtual std::span<const int> batch_sizes() const = 0;
+  // Whether plan() has the smallest of these alone, and make_plans() makes the others, at no extents.
+  virtual bool makes_later() const { return false; }
   // About what it has of the host's memory, beside weights() that devices hold.
   virtual ModelMemory memory() const;
   // What length_dimension in inputs() and outputs() may be, ascending; empty where nothing varies.
@@ -268,15 +274,17 @@ class CompiledModel {
   virtual Result<> usable() const { return {}; }
   // The plan for exactly `batch` and `length` (0 where the model has no lengths), or nullptr.
   virtual const Plan* plan(int batch, std::int64_t length = 0) const = 0;
-  // Of an open model: plans at `extents`, one for each of `batches`, which are of batch_sizes(). They share
+  // Of an open model, or one that makes_later(): plans at `extents`, one for each of `batches`, which are of
+  // batch_sizes(), each once (of one that makes_later() without the smallest). They share
   // weights() with all others, and hold what they need beside these; none may outlive the model. Takes as
   // long as compiling does. From any thread, beside runs and beside itself. Errors: extents at which the
-  // operators do not fit together (invalid_argument), what compile() can fail with; where `ended` is given
+  // operators do not fit together (invalid_argument), what compile() can fail with, a file that is not the
+  // one any more that was compiled (unavailable); where `ended` is given
   // and becomes true meanwhile it may end early, with `cancelled`.
   virtual Result<std::vector<std::unique_ptr<const Plan>>> make_plans(
       std::span<const std::int64_t> /*extents*/, std::span<const int> /*batches*/,
       const std::atomic<bool>* /*ended*/) const {
-    return fail(ErrorCode::unsupported, "the model is not open");
+    return fail(ErrorCode::unsupported, "the model has all of its plans");
   }
 };
 

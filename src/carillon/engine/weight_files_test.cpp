@@ -1,13 +1,13 @@
 #include "carillon/engine/weight_files.h"
 
 #include <atomic>
+#include <csignal>
 #include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>

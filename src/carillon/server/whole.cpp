@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "carillon/base/processors.h"
+#include "carillon/controller/measure_aside.h"
 #include "carillon/repository/repository.h"
 #include "carillon/worker/worker.h"
 
@@ -16,7 +17,8 @@ WholeServer::WholeServer(WholeOptions options, std::unique_ptr<schedule::Schedul
     : options_(std::move(options)),
       devices_(devices),
       clock_(clock),
-      controller_(std::make_unique<controller::Controller>(std::move(scheduler), options_.controller, clock)),
+      controller_(
+          std::make_unique<controller::Controller>(std::move(scheduler), controller_options(devices), clock)),
       ensembles_(std::make_unique<controller::Ensembles>(
           *controller_, clock,
           controller::EnsembleOptions{
@@ -27,6 +29,18 @@ WholeServer::WholeServer(WholeOptions options, std::unique_ptr<schedule::Schedul
     if (controller::FirstLoad* const first = asked_.load()) first->want(model);
   });
   controller_->set_used_elsewhere([this](ModelId id) { return ensembles_->uses(id); });
+}
+
+controller::Options WholeServer::controller_options(const DeviceGroup& devices) const {
+  controller::Options out = options_.controller;
+  out.plans.memory = options_.memory;
+  out.plans.note = options_.warn;
+  if (devices.devices.size() == 1)
+    out.plans.measure = [&device = devices.devices.front()](const engine::CompiledModel& model,
+                                                            const engine::Plan& plan) {
+      return controller::measure_later(*device.engine, model, plan, device.worker.exec_threads);
+    };
+  return out;
 }
 
 Result<> WholeServer::start() {
@@ -56,6 +70,8 @@ Result<> WholeServer::start() {
   serves_early_ = std::ranges::all_of(devices_.devices, [](const Device& device) {
     return device.worker.populate && !device.worker.make_memory;
   });
+  if (serves_early_ && targets.size() == 1)
+    targets.front().few_plans = !options.plans_at_once && options.profile == nullptr;
   controller::LoaderOptions loading{.seeds = {.profile = options.profile,
                                               .repeats = serves_early_ ? 3 : 5,
                                               .aside = serves_early_,

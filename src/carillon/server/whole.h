@@ -41,7 +41,10 @@ struct WholeOptions {
   const profile::DeviceProfile* profile = nullptr;  // models that it knows are not measured
   std::optional<double> stop_cost{};                // of all models; see controller::LoadTarget
   std::shared_ptr<MemoryAccount> memory{};          // what models may take; null: nobody counts
-  std::function<void(const std::string&)> tell;     // what goes on, for people
+  // Plans for all batch sizes before a model is ready. Else, on one CPU, those of larger batches come later
+  // (controller::BatchPlans), unless there is a profile.
+  bool plans_at_once = false;
+  std::function<void(const std::string&)> tell;  // what goes on, for people
   // Each step of each model that is made ready at the start, unless it cannot be: tell() hears that.
   std::function<void(const std::string&)> tell_step;
   std::function<void(const std::string&)> warn;
@@ -75,6 +78,7 @@ class WholeServer {
   std::vector<DeviceId> stop();
 
  private:
+  controller::Options controller_options(const DeviceGroup& devices) const;
   void serve();
 
   const WholeOptions options_;

@@ -48,6 +48,7 @@ class FakeModel final : public engine::CompiledModel {
     bool refuses_bad = false;  // such a run fails, whoever wants its results
     // Above 0: the model is open, x and y are [b, 2, any], and this is the reference.
     std::int64_t reference = 0;
+    bool later = false;  // it has the smallest batch's plan alone at first
   };
 
   explicit FakeModel(Config config) : config_(std::move(config)) {
@@ -63,6 +64,7 @@ class FakeModel final : public engine::CompiledModel {
         plans_.push_back(std::make_unique<FakePlan>(*this, batch, config_.reference));
         continue;
       }
+      if (config_.later && batch != config_.batches.front()) continue;
       if (config_.lengths.empty()) plans_.push_back(std::make_unique<FakePlan>(*this, batch, 0));
       for (const std::int64_t length : config_.lengths)
         plans_.push_back(std::make_unique<FakePlan>(*this, batch, length));
@@ -89,15 +91,17 @@ class FakeModel final : public engine::CompiledModel {
     return {};
   }
   std::span<const int> batch_sizes() const override { return config_.batches; }
+  bool makes_later() const override { return config_.later; }
   std::span<const std::int64_t> lengths() const override { return config_.lengths; }
   bool pads() const override { return config_.pads; }
   std::span<const std::int64_t> reference() const override { return reference_; }
   Result<std::vector<std::unique_ptr<const engine::Plan>>> make_plans(
       std::span<const std::int64_t> extents, std::span<const int> batches,
       const std::atomic<bool>*) const override {
-    if (extents[0] == 13) return invalid("nothing fits together at 13");
+    if (!extents.empty() && extents[0] == 13) return invalid("nothing fits together at 13");
     std::vector<std::unique_ptr<const engine::Plan>> made;
-    for (const int batch : batches) made.push_back(std::make_unique<FakePlan>(*this, batch, extents[0]));
+    for (const int batch : batches)
+      made.push_back(std::make_unique<FakePlan>(*this, batch, extents.empty() ? 0 : extents[0]));
     return made;
   }
   const engine::Plan* plan(int batch, std::int64_t length) const override {
@@ -163,7 +167,8 @@ class FakeModel final : public engine::CompiledModel {
         to.faults->add(told ? row : graph::Faults::unknown, error);
         if (!told) break;
       }
-      if (length_ > 0) model_.runs.emplace_back(batch_, length_);  // else serving allocates nothing
+      // Else serving allocates nothing.
+      if (length_ > 0 || model_.config_.later) model_.runs.emplace_back(batch_, length_);
       const std::int64_t width = length_ == 0 ? model_.config_.width : 2 * length_;
       for (int row = 0; row < batch_; ++row) {
         for (std::int64_t i = 0; i < width; ++i) *y++ = *x++ + s[row] + model_.config_.constant;

@@ -106,7 +106,9 @@ Result<std::vector<PlanLayout>> lay_out(const engine::CompiledModel& model, Byte
       return invalid("batch " + std::to_string(batch) + " is out of range: a worker takes 1 to " +
                      std::to_string(max_batch));
     for (const std::int64_t length : lengths) {
-      auto layout = lay_out_plan(model, model.plan(batch, length), batch, length, workspace, io, streams);
+      const engine::Plan* const plan = model.plan(batch, length);
+      if (plan == nullptr && model.makes_later()) continue;
+      auto layout = lay_out_plan(model, plan, batch, length, workspace, io, streams);
       if (!layout) return std::unexpected(layout.error());
       layouts.push_back(std::move(*layout));
     }

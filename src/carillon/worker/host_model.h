@@ -47,13 +47,14 @@ struct PlanLayout {
   std::vector<Pointers> pointers;
 };
 
-// Lays out every plan of `model`, batches ascending, then lengths. Errors (what is needed, what there is): a
-// tensor that does not divide into rows or holds strings, a batch above max_batch, more workspace than
+// Lays out every plan that `model` has, batches ascending, then lengths. Errors (what is needed, what there
+// is): a tensor that does not divide into rows or holds strings, a batch above max_batch, more workspace than
 // `workspace` or more I/O than `io`.
 Result<std::vector<PlanLayout>> lay_out(const engine::CompiledModel& model, Bytes workspace, Bytes io,
                                         std::size_t streams = 1);
 
-// The same for plans of an open model at further extents, `size` in their layouts' lengths.
+// The same for plans that were made later: of an open model at further extents, `size` in their layouts'
+// lengths, or of larger batches (`size` is 0).
 Result<std::vector<PlanLayout>> lay_out(const engine::CompiledModel& model, std::int64_t size,
                                         std::span<const std::unique_ptr<const engine::Plan>> plans,
                                         Bytes workspace, Bytes io, std::size_t streams);
@@ -69,9 +70,10 @@ using StreamSet = std::uint64_t;
 Result<> make_states(std::vector<PlanLayout>& layouts, std::span<const RunPlace> streams, StreamSet wanted,
                      const std::byte* weights);
 
-// Plans of an open model at further extents. Actions that use them hold them.
+// Plans that were made later: of an open model at further extents, or of larger batches. Actions that use
+// them hold them.
 struct SizedPlans {
-  std::int64_t size = 0;
+  std::int64_t size = 0;  // 0: of larger batches
   std::vector<std::unique_ptr<const engine::Plan>> plans;
   std::vector<PlanLayout> layouts;  // batches ascending
 };
@@ -88,7 +90,7 @@ struct HostModel {
   std::vector<std::shared_ptr<SizedPlans>> leaving;  // likewise: that actions may still hold
 
   bool varies() const { return layouts.front().length > 0; }
-  // Of an open model: the plans for `batch` rows of that size, and who holds them.
+  // Of plans that were made later: that for `batch` rows of that size, and who holds it.
   std::pair<PlanLayout*, std::shared_ptr<SizedPlans>> sized(int batch, std::int64_t size) const;
   // Lets those go that no action holds any more. Actions only ever let go of what is still held here, so that
   // no plan ends on their threads.

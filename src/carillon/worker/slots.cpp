@@ -26,11 +26,14 @@ std::string choose_plans(InferSlot& action) {
   for (std::size_t i = 0; i < batch; ++i) action.order[i] = static_cast<std::uint8_t>(i);
   const auto length_of = [&](std::size_t i) { return action.rows[action.order[i]].length; };
   const bool open = action.host->compiled->open();
+  const bool later = action.host->compiled->makes_later();
   const bool varies = open || action.host->varies();
   using Found = std::pair<PlanLayout*, std::shared_ptr<SizedPlans>>;
   const auto find = [&](int rows, std::int64_t length) -> Found {
     if (open && length > 0) return action.host->sized(rows, length);
-    return {action.host->layout(rows, length), nullptr};
+    PlanLayout* const own = action.host->layout(rows, length);
+    if (own == nullptr && later) return action.host->sized(rows, 0);
+    return {own, nullptr};
   };
   std::int64_t longest = 0;
   for (std::size_t i = 0; i < batch && varies; ++i) {
@@ -46,7 +49,7 @@ std::string choose_plans(InferSlot& action) {
     action.part_count = 1;
     return {};
   }
-  if (!varies || action.host->compiled->pads()) return no_plan(action.batch, longest);
+  if (!later && (!varies || action.host->compiled->pads())) return no_plan(action.batch, longest);
   std::ranges::sort(std::span(action.order).first(batch), {}, [&](std::uint8_t row) {
     return std::pair{action.rows[row].length, row};
   });

@@ -32,13 +32,14 @@ struct InferSlot : OpenAction {
   int batch = 0;
   std::array<RowBuffers, max_batch> rows;
   HostModel* host = nullptr;  // this and the rest: from INPUT on
-  // Plans that run one after the other: one, but for rows of different lengths that must not be padded.
+  // Plans that run one after the other: one, but for rows of different lengths that must not be padded, and
+  // for batches that have no plan of their own yet.
   // parts[i] takes the rows order[first, first + its batch).
   struct Part {
     PlanLayout* layout = nullptr;
     int first = 0;
     std::uint64_t io = 0;                         // from `io` below
-    std::shared_ptr<SizedPlans> holds = nullptr;  // of an open model: whose plan it is
+    std::shared_ptr<SizedPlans> holds = nullptr;  // of plans that were made later
     int kernels() const { return layout->plan->kernels(); }
   };
   std::array<Part, max_batch> parts;

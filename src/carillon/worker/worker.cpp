@@ -110,6 +110,9 @@ class WorkerImpl final : public Worker, private Measuring::Subject {
                              std::span<const int> batches) override;
   void end_sizes() override { sizes_ended_ = true; }
   void remove_size(ModelId id, std::int64_t size) override;
+  Result<std::size_t> add_batches(ModelId id,
+                                  std::vector<std::unique_ptr<const engine::Plan>> plans) override;
+  bool remove_batches(ModelId id) override;
   void remove_model(ModelId id) override;
   Result<> has_room(const engine::CompiledModel& model) const override {
     if (auto enough = enough_pages(model); !enough) return enough;
@@ -222,6 +225,8 @@ class WorkerImpl final : public Worker, private Measuring::Subject {
   std::vector<RunPlace> run_places() const;
   StreamSet streams_of(Class cls) const;
   Result<> prepare_workspace(std::span<const PlanLayout> layouts);
+  Result<> take_over(HostModel& host, std::int64_t size,
+                     std::vector<std::unique_ptr<const engine::Plan>> plans);
   template <typename Action>
   bool submit_load(const Action& action);
   void evict(ActionId id, device::After after, TimePoint order);
@@ -754,20 +759,49 @@ Result<Worker::AddedSize> WorkerImpl::add_size(ModelId id, std::int64_t size,
   host->sweep();
   auto made = host->compiled->make_plans(extents, batches, &sizes_ended_);
   if (!made) return std::unexpected(made.error());
-  std::vector<std::unique_ptr<const engine::Plan>> plans = std::move(*made);
-  auto layouts = lay_out(*host->compiled, size, plans, workspace_, memory_->io_size(), execs_.size());
-  if (!layouts) return std::unexpected(layouts.error());
-  if (auto room = prepare_workspace(*layouts); !room) return std::unexpected(room.error());
-  auto added = std::make_shared<SizedPlans>(size, std::move(plans), std::move(*layouts));
-  if (auto made = make_states(added->layouts, run_places(), host->streams, host->range.data); !made)
-    return std::unexpected(made.error());
-  const engine::Plan& first = *added->plans.front();
+  const engine::Plan& first = *made->front();
   AddedSize out{.outputs = {}, .effort = first.effort(), .memory = {}};
   for (const graph::TensorSpec& output : first.outputs()) out.outputs.push_back(output.shape);
-  for (const auto& plan : added->plans) out.memory.count += plan->memory().count;
-  const std::lock_guard lock(host->sizes_mutex);
-  host->sizes.push_back(std::move(added));
+  for (const auto& plan : *made) out.memory.count += plan->memory().count;
+  if (auto added = take_over(*host, size, *std::move(made)); !added) return std::unexpected(added.error());
   return out;
+}
+
+Result<std::size_t> WorkerImpl::add_batches(ModelId id,
+                                            std::vector<std::unique_ptr<const engine::Plan>> plans) {
+  HostModel* const host = find(id);
+  CARILLON_ASSERT(host != nullptr && host->compiled->makes_later() && !plans.empty());
+  host->sweep();
+  for (;; plans.pop_back()) {
+    const auto fits = lay_out(*host->compiled, 0, plans, workspace_, memory_->io_size(), 0);
+    if (fits) break;
+    if (fits.error().code != ErrorCode::resource_exhausted || plans.size() == 1)
+      return std::unexpected(fits.error());
+  }
+  const std::size_t count = plans.size();
+  if (auto taken = take_over(*host, 0, std::move(plans)); !taken) return std::unexpected(taken.error());
+  return count;
+}
+
+bool WorkerImpl::remove_batches(ModelId id) {
+  remove_size(id, 0);
+  HostModel* const host = find(id);
+  const std::lock_guard lock(host->sizes_mutex);
+  return host->leaving.empty();
+}
+
+// Plans that were made later.
+Result<> WorkerImpl::take_over(HostModel& host, std::int64_t size,
+                               std::vector<std::unique_ptr<const engine::Plan>> plans) {
+  auto layouts = lay_out(*host.compiled, size, plans, workspace_, memory_->io_size(), execs_.size());
+  if (!layouts) return std::unexpected(layouts.error());
+  if (auto room = prepare_workspace(*layouts); !room) return room;
+  auto added = std::make_shared<SizedPlans>(size, std::move(plans), std::move(*layouts));
+  if (auto made = make_states(added->layouts, run_places(), host.streams, host.range.data); !made)
+    return made;
+  const std::lock_guard lock(host.sizes_mutex);
+  host.sizes.push_back(std::move(added));
+  return {};
 }
 
 void WorkerImpl::remove_model(ModelId id) {

@@ -140,7 +140,7 @@ struct Options {
 //
 // Rows of different lengths run as one batch at the least length of the model that holds the longest, filled
 // up with zeros, where the model pads. Where it does not, each length is a batch of its own, one after the
-// other, in as few as there are plans for.
+// other, in as few as there are plans for. So do batches of a model that makes_later(), until add_batches().
 //
 // Bad data (an index out of range) costs nobody but the row that has them. Where the engine tells the row,
 // the others have their results from the same run. Where it cannot, each row of the batch runs by itself,
@@ -180,6 +180,17 @@ class Worker {
   }
   // What is being added, or comes to be, is not wanted any more. From any thread.
   virtual void end_sizes() {}
+  // Takes over plans of larger batches, ascending, of a model that makes_later(): from now on batches run by
+  // them, and those of other sizes by the largest that there are, one after the other. The largest are left
+  // out where they do not fit; how many it took. Not after remove_model(); beside serving, from any thread,
+  // one at a time for a model. Errors: as add_model(), for the smallest of these plans.
+  virtual Result<std::size_t> add_batches(ModelId /*id*/,
+                                          std::vector<std::unique_ptr<const engine::Plan>> /*plans*/) {
+    return fail(ErrorCode::unsupported, "this worker takes no further plans");
+  }
+  // Those plans go, once what runs by them has ended: then it says true, and else wants to be called again.
+  // Likewise.
+  virtual bool remove_batches(ModelId /*id*/) { return true; }
   // No row of that size comes any more; those that are here run. From the thread that adds sizes.
   virtual void remove_size(ModelId /*id*/, std::int64_t /*size*/) {}
   // Forgets a model that is loaded nowhere, and of which no action is under way or will come: its id is used

@@ -241,6 +241,76 @@ TEST_P(WorkerTest, ASizeStaysForTheRunsThatHaveIt) {
   EXPECT_EQ(models_[0]->plans, 4) << "the other has gone when the next came";
 }
 
+// Batches without a plan of their own run by smaller plans.
+TEST_P(WorkerTest, BatchesRunByThePlansThatThereAre) {
+  start(small());
+  const ModelId model = add({.batches = {1, 2, 4, 8}, .later = true});
+  ASSERT_EQ(load(model).status, ActionStatus::success);
+  const auto run = [&](int rows) {
+    models_[0]->runs.clear();
+    const Batch batch(3, rows);
+    const ActionResult done = infer(batch, model);
+    EXPECT_EQ(done.status, ActionStatus::success) << done.error;
+    EXPECT_FALSE(done.odd_time) << "such batches take as long again";
+    EXPECT_TRUE(batch.answered(1)) << rows << " rows";
+    std::vector<int> batches;
+    for (const auto& [size, length] : models_[0]->runs) batches.push_back(size);
+    return batches;
+  };
+  using Runs = std::vector<int>;
+  EXPECT_EQ(run(1), (Runs{1}));
+  EXPECT_EQ(run(4), (Runs{1, 1, 1, 1}));
+  EXPECT_EQ(worker_->add_batches(model, *models_[0]->make_plans({}, std::array{2, 8}, nullptr)).value(), 2U);
+  EXPECT_EQ(run(1), (Runs{1}));
+  EXPECT_EQ(run(4), (Runs{2, 2}));
+  EXPECT_EQ(run(8), (Runs{8}));
+  EXPECT_TRUE(worker_->remove_batches(model));
+  EXPECT_EQ(models_[0]->plans, 1);
+  EXPECT_EQ(run(8), Runs(8, 1));
+  EXPECT_EQ(infer(Batch(3, 0), model).error, "model 0 has no plan for a batch of 0");
+
+  ASSERT_TRUE(worker_->add_batches(model, *models_[0]->make_plans({}, std::array{4}, nullptr)));
+  ASSERT_EQ(unload(model).status, ActionStatus::success);
+  worker_->remove_model(model);
+  EXPECT_EQ(models_[0]->plans, 1) << "they went with the model";
+}
+
+TEST_P(WorkerTest, APlanStaysForTheBatchThatRunsByIt) {
+  start(small());
+  Gate gate;
+  const ModelId model = add({.batches = {1, 2}, .later = true}, [&]() -> Result<> {
+    gate.pass();
+    return {};
+  });
+  ASSERT_EQ(load(model).status, ActionStatus::success);
+  ASSERT_TRUE(worker_->add_batches(model, *models_[0]->make_plans({}, std::array{2}, nullptr)));
+  const Batch batch(3, 2);
+  ASSERT_TRUE(worker_->submit(batch.command({1}, model, any_time)));
+  gate.wait_reached();
+  EXPECT_FALSE(worker_->remove_batches(model));
+  EXPECT_EQ(models_[0]->plans, 2);
+  gate.open();
+  EXPECT_EQ(results_.wait({1}).status, ActionStatus::success);
+  EXPECT_TRUE(batch.answered(1));
+  EXPECT_TRUE(worker_->remove_batches(model));
+  EXPECT_EQ(models_[0]->plans, 1) << "it has gone since";
+}
+
+TEST_P(WorkerTest, RefusesPlansOfBatchesThatDoNotFit) {
+  Options options = small();
+  options.io_cache = mib(10);
+  start(options);
+  const ModelId model = add({.width = 1 << 18, .batches = {1, 2, 8, 16}, .later = true});
+  EXPECT_EQ(worker_->add_batches(model, *models_[0]->make_plans({}, std::array{2, 8}, nullptr)).value(), 1U);
+  EXPECT_EQ(models_[0]->plans, 2) << "that for 8 rows is left out: they take 2 MiB each";
+  EXPECT_TRUE(worker_->remove_batches(model));
+  const auto added = worker_->add_batches(model, *models_[0]->make_plans({}, std::array{8, 16}, nullptr));
+  ASSERT_FALSE(added.has_value());
+  EXPECT_EQ(added.error().code, ErrorCode::resource_exhausted);
+  EXPECT_NE(added.error().message.find("batch 8 needs"), std::string::npos) << added.error().message;
+  EXPECT_EQ(models_[0]->plans, 1);
+}
+
 TEST_P(WorkerTest, TakesAModelBack) {
   start(small());
   add({});

@@ -268,6 +268,17 @@ class PackedWeights {
   Bytes size() const { return size_; }
   Bytes in_memory() const { return file_ == nullptr ? size_ : Bytes{}; }
   Result<> whole() const { return file_ == nullptr ? Result<>() : file_->whole(); }
+  // Whether they are these.
+  Result<bool> are(std::span<const std::byte> bytes) const {
+    if (bytes.size() != size_.count) return false;
+    std::vector<std::byte> part(std::min<std::size_t>(bytes.size(), mib(1).count));
+    for (; !bytes.empty(); bytes = bytes.subspan(part.size())) {
+      part.resize(std::min(part.size(), bytes.size()));
+      if (auto read = write(size_.count - bytes.size(), part); !read) return std::unexpected(read.error());
+      if (!std::ranges::equal(part, bytes.first(part.size()))) return false;
+    }
+    return true;
+  }
   Result<> write(std::uint64_t offset, std::span<std::byte> to) const {
     CARILLON_ASSERT(offset <= size_.count && to.size() <= size_.count - offset);
     if (file_ != nullptr) return file_->read(offset, to);
@@ -297,15 +308,16 @@ class CpuModel final : public CompiledModel {
     return out;
   }
   std::span<const int> batch_sizes() const override { return batch_sizes_; }
+  bool makes_later() const override { return again_ != nullptr; }
   std::span<const std::int64_t> lengths() const override { return lengths_; }
   bool pads() const override { return pads_; }
   bool time_varies() const override { return time_varies_; }
   std::vector<std::string> notes() const override { return notes_; }
   std::span<const std::int64_t> reference() const override { return reference_; }
-  Result<std::vector<std::unique_ptr<const Plan>>> make_plans(std::span<const std::int64_t> extents,
-                                                              std::span<const int> batches,
-                                                              const std::atomic<bool>* ended) const override {
-    using Plans = std::vector<std::unique_ptr<const Plan>>;
+  using Plans = std::vector<std::unique_ptr<const Plan>>;
+  Result<Plans> make_plans(std::span<const std::int64_t> extents, std::span<const int> batches,
+                           const std::atomic<bool>* ended) const override {
+    if (again_) return make_later(batches, ended);
     if (source_ == nullptr) return CompiledModel::make_plans(extents, batches, ended);
     const PlanMaker& maker = *maker_;
     // Constants that were read for it are not needed until the next one.
@@ -347,12 +359,57 @@ class CpuModel final : public CompiledModel {
     const auto l = std::ranges::lower_bound(lengths_, length) - lengths_.begin();
     const auto i = static_cast<std::size_t>(b), j = static_cast<std::size_t>(l);
     if (i == batch_sizes_.size() || batch_sizes_[i] != batch) return nullptr;
+    if (makes_later()) return i == 0 && length == 0 ? plans_.front().get() : nullptr;
     if (lengths_.empty()) return length == 0 ? plans_[i].get() : nullptr;
     return j < lengths_.size() && lengths_[j] == length ? plans_[i * lengths_.size() + j].get() : nullptr;
   }
 
  private:
   friend class CpuEngine;
+
+  // The model is read again. The largest and the smallest batch pack its weights as they did at first; what
+  // the others want beside these is their own.
+  Result<Plans> make_later(std::span<const int> batches, const std::atomic<bool>* ended) const {
+    const Result<std::shared_ptr<const graph::Model>> model = again_();
+    if (!model) return in_context("to make more plans of it", model.error());
+    const PlanMaker& maker = *maker_;
+    return maker.in_arena<Plans>((*model)->name(), 1, [&]() -> Result<Plans> {
+      Arenas arenas;
+      const auto make = [&](int batch, WeightStore& weights) -> Result<PlanParts> {
+        const auto graph = (*model)->specialize(batch, 0);
+        if (!graph) return std::unexpected(graph.error());
+        return maker.make(*graph,
+                          {.batch = batch,
+                           .inputs = graph::specs_at(inputs_, batch, std::int64_t{0}),
+                           .outputs = graph::specs_at(outputs_, batch, std::int64_t{0}),
+                           .stop_cost = std::nullopt,
+                           .ended = ended},
+                          weights, arenas);
+      };
+      WeightStore below(maker.engine());
+      Result<PlanParts> largest = make(batch_sizes_.back(), below);
+      if (!largest) return std::unexpected(largest.error());
+      if (const auto smallest = make(batch_sizes_.front(), below); !smallest)
+        return std::unexpected(smallest.error());
+      const auto same = weights_.are(below.bytes());
+      if (!same) return std::unexpected(same.error());
+      if (!*same)
+        return fail(
+            ErrorCode::unavailable,
+            "its file is not the one any more that was loaded, so it gets no plans for larger batches");
+      const HostBlock packed = below.seal();
+      Plans made;
+      for (const int batch : batches) {
+        WeightStore own(maker.engine(), &below);
+        Result<PlanParts> parts = batch == batch_sizes_.back() ? std::move(largest) : make(batch, own);
+        if (!parts) return std::unexpected(parts.error());
+        parts->own = own.take();
+        made.push_back(std::make_unique<CpuPlan>(std::move(*parts), maker.engine()));
+      }
+      return made;
+    });
+  }
+
   std::vector<graph::TensorSpec> inputs_, outputs_;
   std::vector<int> batch_sizes_;
   std::vector<std::int64_t> lengths_;
@@ -360,6 +417,8 @@ class CpuModel final : public CompiledModel {
   bool time_varies_ = false;
   std::vector<std::string> notes_;
   graph::Extents reference_;
+  // Of one that makes plans later: reads it.
+  std::function<Result<std::shared_ptr<const graph::Model>>()> again_;
   // Of an open model: what more plans are made of.
   std::shared_ptr<const graph::Model> source_;
   std::optional<PlanMaker> maker_;
@@ -469,7 +528,10 @@ class CpuEngine final : public Engine {
     Arenas arenas;
     const std::unique_ptr<WaySelector> selector = maker.selector(choose_for_);
     // The largest first: what it packs, the others take over.
+    const bool few = options.again && !open && compiled->lengths_.empty() && options.batch_sizes.size() > 1 &&
+                     !options.stop_cost && choices_ == nullptr;
     for (std::size_t i = compiled->plans_.size(); i-- > 0;) {
+      if (few && i > 0 && i + 1 < compiled->plans_.size()) continue;
       const int batch = options.batch_sizes[i / lengths];
       const std::int64_t length = compiled->lengths_.empty() ? 0 : compiled->lengths_[i % lengths];
       const std::string where = "model \"" + model.name() + "\" at batch " + std::to_string(batch) +
@@ -498,7 +560,12 @@ class CpuEngine final : public Engine {
           graph->nodes, [](const graph::Node& node) { return node.op == graph::bounded_node; });
       compiled->time_varies_ = compiled->time_varies_ || length > 0 || parts->branches || bounded;
       if (i + 1 == compiled->plans_.size()) compiled->notes_ = slow_products(*graph, *parts);
-      compiled->plans_[i] = std::make_unique<CpuPlan>(std::move(*parts), maker.engine());
+      if (!few || i == 0) compiled->plans_[i] = std::make_unique<CpuPlan>(std::move(*parts), maker.engine());
+    }
+    if (few) {
+      compiled->plans_.resize(1);
+      compiled->again_ = options.again;
+      compiled->maker_ = maker;
     }
     if (open) {
       compiled->weights_ = PackedWeights(weights->seal(), files_.get());
