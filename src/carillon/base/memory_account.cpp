@@ -56,10 +56,10 @@ Result<> MemoryAccount::check(std::string_view model, const ModelNeed& need, Byt
   return fail(ErrorCode::resource_exhausted, text + "; " + why);
 }
 
-// How much more than it may is taken, with so much beside what is.
+// How much more than it may is taken, with so much beside what is. Nothing where it may never have so much.
 Bytes MemoryAccount::lacks(Bytes needed) const {
   const Bytes most = may_take(), wanted = all() + needed;
-  return wanted - std::min(most, wanted);
+  return needed > most ? Bytes{} : wanted - std::min(most, wanted);
 }
 
 bool MemoryAccount::reclaim(Bytes needed) {

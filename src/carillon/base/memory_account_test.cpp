@@ -72,13 +72,15 @@ TEST(MemoryAccount, AsksOthersForWhatTheyDoWithout) {
   auto taken = account->take("bold", {.memory = mib(10)});
   ASSERT_TRUE(taken) << taken.error().message;
   EXPECT_EQ(asked, std::vector{mib(2)});
-  EXPECT_FALSE(taken->expect({.memory = mib(33)}));
+  EXPECT_FALSE(account->take("third", {.memory = mib(23)}));
   EXPECT_EQ(asked.back(), mib(1)) << "where nothing comes of it, once";
+  EXPECT_FALSE(taken->expect({.memory = mib(33)})) << "nobody needs to give anything for this";
   EXPECT_TRUE(taken->settle({.plans = mib(32), .weights = {}, .processes = {}}));
   EXPECT_EQ(asked.size(), 2U);
   account->shrink_by(mib(5));
   EXPECT_EQ(asked.back(), mib(5));
   account->set_reclaim({});
+  account->shrink_by({});
   EXPECT_FALSE(account->take("more", {.memory = mib(10)}));
   EXPECT_EQ(asked.size(), 3U);
 }

@@ -19,6 +19,8 @@ using schedule::BatchProfile;
 
 // How often to look whether what ran by plans that were dropped has ended.
 constexpr auto look_again = std::chrono::milliseconds{100};
+// Nothing is made for so long after a model that is loaded wanted the memory: more of them may come.
+constexpr auto rest = std::chrono::seconds{1};
 
 // What batches take where those of `sizes` (ascending) have plans and take what the line through both of
 // `ends` says: any other runs as the fewest of these.
@@ -129,7 +131,9 @@ void BatchPlans::run() {
   std::unique_lock lock(mutex_);
   while (running_) {
     std::erase_if(leaving_, [&](ModelId id) { return worker_->remove_batches(id); });
-    if (const auto id = next_asked()) {
+    if (const TimePoint now = clock_.now(); now < rests_until_) {
+      wake_.wait_for(lock, std::min(rests_until_ - now, Duration{look_again}));
+    } else if (const auto id = next_asked()) {
       make(*id, true, lock);
     } else if (const auto other = next_to_fill()) {
       make(*other, false, lock);
@@ -259,13 +263,19 @@ bool BatchPlans::drop_unused() {
 bool BatchPlans::reclaim(Bytes needed) {
   Bytes dropped;
   {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     if (!running_) return false;
+    rests_until_ = clock_.now() + rest;
     while (dropped < needed) {
       const auto oldest = oldest_whole();
       if (!oldest) break;
       dropped = dropped + models_[oldest->index()]->memory;
       drop(*oldest);
+    }
+    // What is just being made has memory, too.
+    if (dropped == Bytes{} && making_) {
+      made_one_.wait(lock, [&] { return !making_; });
+      return true;
     }
   }
   if (dropped == Bytes{}) return false;

@@ -120,6 +120,7 @@ class BatchPlans {
   std::deque<ModelId> asked_;
   std::size_t next_to_fill_ = 0;
   bool loading_ = false;
+  TimePoint rests_until_;
   bool running_ = false;
   std::atomic<bool> ended_{false};
   std::optional<ModelId> making_;

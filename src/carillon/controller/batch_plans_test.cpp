@@ -280,6 +280,28 @@ TEST_F(BatchPlansTest, ModelsThatAreLoadedTakeTheirMemory) {
   EXPECT_EQ(account_->counts().taken.plans, Bytes{});
 }
 
+// What is just being made is waited for, so that no model is refused for its sake.
+TEST_F(BatchPlansTest, AModelThatIsLoadedWaitsForWhatIsBeingMade) {
+  FewPlans model, other;
+  std::promise<void> begun, go_on;
+  model.before_making = [&]() -> Result<> {
+    begun.set_value();
+    go_on.get_future().wait();
+    return {};
+  };
+  start(mib(4));
+  add(model);
+  add(other);
+  begun.get_future().wait();
+  auto loaded = std::async(std::launch::async, [&] { return account_->take("large", {.memory = mib(4)}); });
+  EXPECT_EQ(loaded.wait_for(std::chrono::milliseconds{20}), std::future_status::timeout);
+  go_on.set_value();
+  const auto charge = loaded.get();
+  EXPECT_TRUE(charge.has_value()) << charge.error().message;
+  EXPECT_EQ(plans_->counts().whole, 0U);
+  EXPECT_EQ(other.made, 0);
+}
+
 TEST_F(BatchPlansTest, WhatDoesNotFitTheWorkerRunsBySmallerPlans) {
   worker_.largest = 4;
   FewPlans model;
