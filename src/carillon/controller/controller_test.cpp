@@ -407,5 +407,51 @@ TEST(Controller, EveryCallOfManyThreadsGetsExactlyOneAnswer) {
   }
 }
 
+// Counts what it hears of times.
+class HearsTimes final : public schedule::Scheduler {
+ public:
+  HearsTimes(std::atomic<int>& heard, std::atomic<std::int64_t>& last) : heard_(heard), last_(last) {}
+  std::string_view name() const override { return "hears"; }
+  TimePoint decide(const schedule::Event& event, TimePoint, schedule::Actions&) override {
+    if (const auto* times = std::get_if<schedule::TimesChanged>(&event)) {
+      last_ = times->batches.back().exec.count();
+      ++heard_;
+    }
+    return TimePoint::max();
+  }
+
+ private:
+  std::atomic<int>& heard_;
+  std::atomic<std::int64_t>& last_;
+};
+
+// From any thread, also before it runs, while it does, and after it has stopped.
+TEST(Controller, TellsItsSchedulerWhatBatchesTake) {
+  const SteadyClock clock;
+  std::atomic<int> heard = 0;
+  std::atomic<std::int64_t> last = 0;
+  Controller controller(std::make_unique<HearsTimes>(heard, last), {}, clock);
+  const TinyModel model;
+  controller.add_model(tiny_view(), model, testing::served(0).info);
+  controller.add_worker(std::make_unique<BusyWorker>(controller.results(), clock, 0));
+  controller.change_times({0}, {{1, 1ms}, {2, 5ms}});
+  EXPECT_EQ(heard, 0);
+  controller.start();
+  EXPECT_TRUE(controller.responds(1h));
+  EXPECT_EQ(heard, 1) << "once there is somebody to hear it";
+  EXPECT_EQ(last, Duration{5ms}.count());
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 50; ++i) controller.change_times({0}, {{1, 1ms}, {2, Duration{1 + t + 4 * i}}});
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_TRUE(controller.responds(1h));
+  EXPECT_EQ(heard, 201);
+  controller.stop();
+  controller.change_times({0}, {{1, 1ms}, {2, 6ms}});
+  EXPECT_EQ(heard, 201);
+}
+
 }  // namespace
 }  // namespace carillon::controller

@@ -903,5 +903,88 @@ TEST_F(CoreTest, NobodyLearnsFromABatchWhoseRowsRanAlone) {
   EXPECT_EQ(stats().refused, 1U);
 }
 
+TEST_F(CoreTest, TheSchedulerHearsThatTimesChange) {
+  const std::vector<schedule::BatchProfile> times{{1, 1ms}, {2, 1500us}};
+  core->change_times({1}, times, at(1ms));
+  const auto heard = scheduler->heard<schedule::TimesChanged>();
+  ASSERT_EQ(heard.size(), 1U);
+  EXPECT_EQ(heard[0].model, ModelId{1});
+  EXPECT_EQ(heard[0].batches, times);
+  EXPECT_EQ(core->model({1}).info.batches, times);
+  // It may say something to that.
+  on_next<schedule::TimesChanged>({infer(1, {{0}, {1}})});
+  submit(1, call_of({0}, 2, at(2ms)), at(2ms));
+  core->change_times({0}, times, at(3ms));
+  EXPECT_TRUE(worker.held.contains({1}));
+  end(1, ActionStatus::success, at(4ms));
+  ASSERT_EQ(answers.size(), 1U);
+  ASSERT_NE(answers[0].answer.call, nullptr);
+  EXPECT_TRUE(is_right(*answers[0].answer.call));
+
+  scheduler->events.clear();
+  core->go({1}, at(5ms));
+  core->change_times({1}, {{1, 2ms}, {2, 3ms}}, at(6ms));
+  EXPECT_TRUE(scheduler->heard<schedule::TimesChanged>().empty()) << "it has gone";
+  core->stop(at(7ms));
+  core->change_times({0}, {{1, 2ms}, {2, 3ms}}, at(8ms));
+  EXPECT_TRUE(scheduler->heard<schedule::TimesChanged>().empty()) << "nobody decides any more";
+}
+
+TEST_F(CoreTest, WhatRequestsAreExpectedToTakeChangesWithTheTimes) {
+  core->book().seed({0}, core->model({0}).info.batches);
+  on_next<RequestArrived>({infer(1, {{0}})});
+  submit(1, call_of({0}, 1, at(1ms)), at(1ms));
+  core->on_result(worker.end({1}, ActionStatus::success, at(4ms), 3ms), at(4ms));
+  EXPECT_EQ(core->book().expected({0}, 1, at(4ms)), 3ms);
+  EXPECT_EQ(core->book().expected({0}, 2, at(4ms)), 2ms);
+  core->change_times({0}, {{1, 1ms}, {2, 5ms}}, at(4ms));
+  EXPECT_EQ(core->book().expected({0}, 1, at(4ms)), 3ms) << "as it was measured";
+  EXPECT_EQ(core->book().expected({0}, 2, at(4ms)), 5ms);
+}
+
+// Whoever makes plans hears which sizes are run, of those that a worker has taken.
+TEST(CoreBatches, ThoseOfSeveralRequestsAreTold) {
+  std::vector<std::pair<ModelId, int>> told;
+  for (const bool asks : {true, false}) {
+    CoreOptions options;
+    if (asks) options.on_batch = [&](ModelId model, int batch) { told.emplace_back(model, batch); };
+    auto owned = std::make_unique<ScriptedScheduler>();
+    ScriptedScheduler& scheduler = *owned;
+    HeldWorker worker;
+    Core core(std::move(owned), options);
+    core.add_device(worker);
+    core.add_model(served(0));
+    core.start(at(0ms));
+    std::uint64_t next = 0;
+    scheduler.script = [&](const Event& event, TimePoint, Actions& out, TimePoint&) {
+      if (const auto* arrived = std::get_if<RequestArrived>(&event); arrived && !arrived->more)
+        out = {infer(next++, {arrived->request.id})};
+      if (std::holds_alternative<schedule::AllArrived>(event)) {
+        const auto all = scheduler.heard<RequestArrived>();
+        out = {infer(next++, {all[all.size() - 2].request.id, all.back().request.id})};
+      }
+    };
+    const auto ask = [&](std::uint64_t ticket, int rows) {
+      core.submit(
+          ticket, call_of({0}, rows, at(1ms)), [](const InferAnswer&) {}, at(1ms));
+    };
+    ask(1, 1);
+    EXPECT_TRUE(told.empty());
+    worker.full = true;
+    ask(2, 2);
+    EXPECT_TRUE(told.empty()) << "nobody took it";
+    worker.full = false;
+    ask(3, 2);
+    EXPECT_EQ(told.size(), asks ? 1U : 0U);
+    if (asks) {
+      EXPECT_EQ(told[0], std::pair(ModelId{0}, 2));
+    }
+    told.clear();
+    core.stop(at(2ms));
+    for (const auto& [id, held] : std::map(worker.held))
+      core.on_result(worker.end(id, ActionStatus::success, at(3ms)), at(3ms));
+  }
+}
+
 }  // namespace
 }  // namespace carillon::controller

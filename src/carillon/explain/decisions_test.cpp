@@ -150,5 +150,17 @@ TEST_F(DecisionsTest, TakesRecordsThatMakeNoSense) {
   EXPECT_EQ(decisions.actions().size(), 1U);
 }
 
+TEST_F(DecisionsTest, TellsWhatARequestTakesByTheTimesThatChanged) {
+  decisions.add(schedule::TimesChanged{{1}, {{1, 7ms}}}, at(1ms), {});
+  arrives(1, at(2ms), at(5ms),
+          {Refuse{.request = {1}, .reason = Reason::cannot_finish, .would_finish = at(12ms)}}, 1);
+  EXPECT_EQ(story(1).request.expected->exec, 7ms);
+  arrives(2, at(2ms), TimePoint::max(), {infer(1, {{2}}, 0, 1)}, 1);  // which is expected to take 4 ms
+  decisions.add(schedule::TimesChanged{{1}, {{1, 7ms}}}, at(3ms), {});
+  arrives(3, at(4ms), at(5ms),
+          {Refuse{.request = {3}, .reason = Reason::cannot_finish, .would_finish = at(12ms)}}, 1);
+  EXPECT_EQ(story(3).request.expected->exec, 4ms) << "what did not change is as the scheduler says";
+}
+
 }  // namespace
 }  // namespace carillon::explain

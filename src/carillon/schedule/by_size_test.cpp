@@ -176,5 +176,36 @@ TEST(BySize, AClassIsAModelOfTheSameWeights) {
   EXPECT_EQ(std::get<ModelChanged>(heard.events[7]).model, ModelId{2});
 }
 
+// The model and each class of it are told; of sizes whose times are as they were, what was told before.
+TEST(BySize, TimesThatChangeAreThoseOfEachClass) {
+  auto inner = std::make_unique<Recorder>();
+  Recorder& heard = *inner;
+  BySize by_size(std::move(inner));
+  Actions out;
+  by_size.decide(model_comes(encoder()), {}, out);
+  by_size.decide(RequestArrived{{.id = {7}, .model = {0}, .effort = row_of(128)}}, {}, out);
+  const auto before = std::get<ModelChanged>(heard.events[1]).info->batches;
+  heard.events.clear();
+  heard.next = {
+      Infer{.id = {1}, .device = {}, .model = {1}, .requests = {{7}}, .window = {}, .expected = 1ms}};
+  by_size.decide(TimesChanged{{0}, {{1, 640us}, {2, 1280us}, {4, 1000us}}}, {}, out);
+  ASSERT_EQ(heard.events.size(), 2U);
+  const auto& own = std::get<TimesChanged>(heard.events[0]);
+  EXPECT_EQ(own.model, ModelId{0});
+  EXPECT_EQ(own.batches[2].exec, 1ms);
+  const auto& of_class = std::get<TimesChanged>(heard.events[1]);
+  EXPECT_EQ(of_class.model, ModelId{1});
+  EXPECT_EQ(of_class.batches[0], before[0]);
+  EXPECT_EQ(of_class.batches[1], before[1]);
+  EXPECT_LT(of_class.batches[2].exec, before[2].exec);
+  EXPECT_EQ(std::get<Infer>(out.back()).model, ModelId{0}) << "what the policy says to it passes";
+
+  heard.events.clear();
+  by_size.decide(ModelChanged{{0}, nullptr}, {}, out);
+  heard.events.clear();
+  by_size.decide(TimesChanged{{0}, {{1, 640us}, {2, 1280us}, {4, 2560us}}}, {}, out);
+  EXPECT_TRUE(heard.events.empty()) << "it went";
+}
+
 }  // namespace
 }  // namespace carillon::schedule

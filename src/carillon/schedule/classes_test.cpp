@@ -732,6 +732,61 @@ TEST(Classed, ThePolicyIsToldHowLongItsRunsTakeBesideTheOthers) {
   }
 }
 
+TEST(Classed, ThePolicyHearsThatTimesChange) {
+  Driven d({model(0), model(1, Class::real_time, 3)});
+  const TimesChanged change{ModelId{1}, {{1, 3ms}, {2, 4ms}, {3, 5ms}, {4, 6ms}}};
+  d.hear(change);
+  ASSERT_NE(d.last_heard<TimesChanged>(), nullptr);
+  EXPECT_EQ(d.last_heard<TimesChanged>()->model, ModelId{1});
+  EXPECT_EQ(d.last_heard<TimesChanged>()->batches, change.batches);
+  EXPECT_TRUE(d.quiet());
+}
+
+TEST(Classed, TimesThatChangeBeforeAnythingElseAreThoseOfTheModel) {
+  Script script;
+  Classed layer(std::make_unique<Scripted>(script), told, {});
+  Actions out;
+  layer.decide(model_comes(model(0)), {}, out);
+  const TimesChanged change{ModelId{0}, {{1, 3ms}, {2, 4ms}, {3, 5ms}, {4, 6ms}}};
+  layer.decide(change, {}, out);
+  layer.decide(DeviceChanged{DeviceId{0}, true, 10}, {}, out);
+  ASSERT_EQ(script.heard.size(), 2U);
+  EXPECT_EQ(std::get<ModelChanged>(script.heard[0]).info->batches, change.batches);
+}
+
+// Of real-time rows that wait, and of those that come; one that is under way teaches nothing.
+TEST(Classed, RealTimeRequestsTakeTheNewTimes) {
+  Driven d({model(0)});
+  const auto times = [&](Duration one) {
+    d.hear(TimesChanged{ModelId{0}, {{1, one}, {2, 2 * one}, {3, 3 * one}, {4, 4 * one}}});
+  };
+  d.ask(Class::real_time, 0, d.now + 100ms);
+  const ActionId first = d.one<Infer>().id;
+  d.ask(Class::real_time, 0, d.now + 100ms);
+  const ActionId second = d.one<Infer>().id;
+  d.ask(Class::real_time, 0, d.now + 20ms);  // 4 ms each: by 12 ms and something
+  EXPECT_TRUE(d.quiet());
+  times(9ms);
+  d.ask(Class::real_time, 0, d.now + 20ms);
+  EXPECT_EQ(d.all<Refuse>().size(), 1U) << "behind the one that waits, which takes 9 ms";
+  d.now += 4ms;
+  d.done(first, ActionStatus::success, 4ms);
+  d.done(second, ActionStatus::success, 4ms);
+  d.now += 1s;
+  d.ask(Class::real_time, 0, d.now + 100ms);
+  EXPECT_EQ(d.one<Infer>().expected, 9ms) << "what both took is no measurement of it";
+}
+
+TEST(Classed, WhatWaitsAndIsTooLateByTheNewTimesIsRefused) {
+  Driven d({model(0)});
+  for (int i = 0; i < 2; ++i) d.ask(Class::real_time, 0, d.now + 100ms);
+  const RequestId waits = d.ask(Class::real_time, 0, d.now + 20ms);
+  const RequestId patient = d.ask(Class::best_effort, 0, d.now + 500ms);
+  d.hear(TimesChanged{ModelId{0}, {{1, 30ms}, {2, 60ms}, {3, 90ms}, {4, 120ms}}});
+  EXPECT_EQ(d.one<Refuse>().request, waits);
+  (void)patient;
+}
+
 TEST(BusyShare, GrowsAndGoesWithinFourSeconds) {
   BusyShare share;
   TimePoint now{};

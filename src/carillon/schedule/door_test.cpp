@@ -295,5 +295,22 @@ TEST(Door, ForgetsNobody) {
   }
 }
 
+TEST(Door, WhatARequestTakesAtTheLeastMayChange) {
+  Door door;
+  door.add_model(10ms);
+  const TimePoint now{1s};
+  const auto in = [&](Door::Key key) {
+    return door.arrive({.key = key, .model = ModelId{0}, .deadline = now + 20ms}, now).in;
+  };
+  ASSERT_TRUE(in(0));
+  door.set_shortest(ModelId{0}, 1ms);
+  std::vector<Door::Taken> taken;
+  ASSERT_TRUE(in(1));
+  door.take(8, now + 12ms, taken);
+  ASSERT_EQ(taken.size(), 2U);
+  EXPECT_TRUE(taken[0].turned_away) << "it came when a row took 10 ms";
+  EXPECT_FALSE(taken[1].turned_away);
+}
+
 }  // namespace
 }  // namespace carillon::schedule

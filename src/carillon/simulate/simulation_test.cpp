@@ -141,6 +141,41 @@ TEST(FromLog, RequestsThatCameTogetherDoSoAgain) {
     }
 }
 
+// Of a batch size whose times changed, what was measured since; else all that was.
+TEST(FromLog, TimesThatChangedAreThoseOfTheSimulation) {
+  FromLog log("log", {});
+  const schedule::ModelInfo model{
+      .id = ModelId{0}, .name = "m", .batches = {{1, 10ms}, {2, 20ms}, {4, 40ms}}};
+  log.add(schedule::model_comes(model), TimePoint{}, {});
+  log.add(schedule::DeviceChanged{DeviceId{0}, true, 0}, TimePoint{}, {});
+  std::uint64_t next = 0;
+  const auto infer = [&](std::size_t size) {
+    std::vector<RequestId> requests;
+    for (std::size_t i = 0; i < size; ++i) requests.push_back(RequestId{i});
+    return schedule::Infer{ActionId{next++}, DeviceId{0}, ModelId{0}, requests, {}, 1ms};
+  };
+  const auto done = [&](std::uint64_t id, Duration took) {
+    log.add(schedule::ActionDone{ActionId{id}, schedule::ActionStatus::success, {}, {}, took}, TimePoint{3ms},
+            {});
+  };
+  log.add(schedule::RequestArrived{{.id = RequestId{0}, .deadline = TimePoint{5s}}}, TimePoint{1ms},
+          {infer(1), infer(2), infer(2), infer(4)});
+  done(0, 12ms);
+  done(1, 24ms);
+  log.add(schedule::TimesChanged{ModelId{0}, {{1, 10ms}, {2, 11ms}, {4, 13ms}}}, TimePoint{2ms},
+          {infer(2), infer(1)});
+  done(2, 24ms);  // sent before
+  done(3, 48ms);
+  done(4, 12ms);
+  done(5, 14ms);
+  const workload::Scenario s = log.scenario();
+  const auto& table = s.models[0].latency.table;
+  ASSERT_EQ(table.size(), 3U);
+  EXPECT_EQ(table[0].second, 13ms);
+  EXPECT_EQ(table[1].second, 12ms);
+  EXPECT_EQ(table[2].second, 13ms) << "none ran since";
+}
+
 TEST(Simulation, RequestsOfOneModelMayHaveSeveralSlos) {
   // A batch takes at least 6 ms: who has 5 ms is refused, the others are answered.
   auto s = scenario(20, 1);

@@ -685,5 +685,84 @@ TEST(Clockwork, BestEffortWaitsForAllElseButIsServed) {
   EXPECT_EQ(run(true).second, 400);
 }
 
+// Batches of one model whose rows run one after the other, 10 ms each, but for the sizes that have a plan.
+TimesChanged times_of(Duration four, Duration eight) {
+  return {ModelId{0}, {{1, 10ms}, {2, 20ms}, {4, four}, {8, eight}}};
+}
+
+// Eight requests wait behind a run that ends at 110 ms, and have 50 ms then.
+void wait_behind_a_run(Hand& hand) {
+  hand.warm(0, at(0ms));
+  hand.arrive(0, at(100ms), no_deadline);
+  for (int i = 0; i < 8; ++i) hand.arrive(0, at(101ms), at(160ms));
+}
+
+TEST(Clockwork, WhatWaitsGoesInALargerBatchOnceThereIsAPlan) {
+  const ModelInfo model = linear_model(0, 10ms, 0ms, 1, 8ms, {1, 2, 4, 8});
+  for (const bool changes : {false, true}) {
+    Hand hand(by_the_paper, {model}, 10);
+    wait_behind_a_run(hand);
+    if (changes) {
+      hand.decide(times_of(40ms, 20ms), at(102ms));
+      EXPECT_TRUE(hand.sent<Infer>().empty()) << "the device has enough to do";
+    }
+    hand.decide(Wake{}, at(105ms));
+    const auto sent = hand.sent<Infer>();
+    ASSERT_FALSE(sent.empty());
+    EXPECT_EQ(sent[0].requests.size(), changes ? 8U : 4U);
+    EXPECT_EQ(sent[0].expected, changes ? 20ms : 40ms);
+  }
+}
+
+// The device is about to be free, and nothing that waits is in time: until the event.
+TEST(Clockwork, WhatWaitsIsOfferedWhenTimesChange) {
+  const ModelInfo model = linear_model(0, 10ms, 0ms, 1, 8ms, {1, 2, 4, 8});
+  Hand hand(by_the_paper, {model}, 10);
+  hand.warm(0, at(0ms));
+  const RequestId first = hand.arrive(0, at(100ms), at(118ms));
+  const auto running = hand.sent<Infer>().at(0);
+  EXPECT_EQ(running.requests, std::vector<RequestId>{first});
+  const RequestId waits = hand.arrive(0, at(101ms), at(121ms));  // by 110.5 ms at the latest
+  hand.decide(RequestCancelled{waits, ModelId{0}}, at(101ms));
+  const RequestId other = hand.arrive(0, at(101ms), at(125ms));
+  hand.decide(Wake{}, at(105ms));
+  ASSERT_EQ(hand.sent<Infer>().size(), 1U);
+  EXPECT_EQ(hand.sent<Infer>()[0].requests, std::vector<RequestId>{other});
+  hand.arrive(0, at(106ms), at(127ms));
+  EXPECT_EQ(hand.sent<Refuse>().size(), 1U) << "behind both it would end at 130 ms";
+  // A row takes less from now on; what is under way takes what was expected of it.
+  hand.decide(TimesChanged{ModelId{0}, {{1, 2ms}, {2, 4ms}, {4, 8ms}, {8, 16ms}}}, at(107ms));
+  hand.arrive(0, at(107ms), at(127ms));
+  EXPECT_TRUE(hand.sent<Refuse>().empty());
+  hand.decide(TimesChanged{ModelId{0}, {{1, 21ms}, {2, 42ms}, {4, 84ms}, {8, 168ms}}}, at(108ms));
+  EXPECT_EQ(hand.sent<Refuse>().size(), 1U) << "it cannot be in time any more";
+}
+
+TEST(Clockwork, ABatchThatWasSentBeforeDoesNotTeachTheNewPlan) {
+  const ModelInfo model = linear_model(0, 10ms, 0ms, 1, 8ms, {1, 2, 4, 8});
+  Hand hand(by_the_paper, {model}, 10);
+  hand.warm(0, at(0ms));
+  const auto send_four = [&](TimePoint now) {
+    for (int i = 0; i < 4; ++i)
+      hand.decide(RequestArrived{{.id = RequestId{hand.next_request++},
+                                  .model = ModelId{0},
+                                  .arrival = now,
+                                  .deadline = now + 500ms},
+                                 true},
+                  now);
+    hand.decide(AllArrived{}, now);
+    return hand.sent<Infer>().at(0);
+  };
+  const Infer before = send_four(at(100ms));
+  EXPECT_EQ(before.expected, 40ms);
+  hand.decide(times_of(15ms, 80ms), at(110ms));
+  hand.done(before.id, at(100ms), at(140ms));
+  EXPECT_EQ(hand.scheduler.state().exec_estimate(DeviceId{0}, ModelId{0}, 2), 15ms);
+  const Infer after = send_four(at(150ms));
+  EXPECT_EQ(after.expected, 15ms);
+  hand.done(after.id, at(150ms), at(168ms));
+  EXPECT_EQ(hand.scheduler.state().exec_estimate(DeviceId{0}, ModelId{0}, 2), 18ms);
+}
+
 }  // namespace
 }  // namespace carillon::schedule

@@ -81,6 +81,7 @@ class DecisionLog : public ::testing::Test {
         fly(decide(ActionDone{id, ActionStatus::success, now - 1us, now, 1us}));
       }
       if (random.below(5) == 0) fly(decide(Wake{}));
+      if (i % 100 == 99) fly(decide(TimesChanged{ModelId{0}, {{1, 2ms}, {4, i == 199 ? 5ms : 8ms}}}));
     }
     return said;
   }
@@ -303,7 +304,7 @@ TEST_F(DecisionLog, MangledLogsAreErrorsWithTheirLine) {
   EXPECT_THAT(read_all().error().message, HasSubstr("is not a log of carillon"));
   write("carillon-log 9\nscheduler symphony\n");
   ASSERT_FALSE(read_all());
-  EXPECT_THAT(read_all().error().message, HasSubstr("reads logs of version 1 to 7"));
+  EXPECT_THAT(read_all().error().message, HasSubstr("reads logs of version 1 to 8"));
 }
 
 TEST_F(DecisionLog, AFileThatIsThereIsNotOverwritten) {
@@ -312,6 +313,50 @@ TEST_F(DecisionLog, AFileThatIsThereIsNotOverwritten) {
   ASSERT_FALSE(opened);
   EXPECT_THAT(opened.error().message, HasSubstr("name a file that is not there yet"));
   EXPECT_EQ(text(), "precious");
+}
+
+TEST_F(DecisionLog, TimesThatChangeAreReadAsTheyWereWritten) {
+  const TimesChanged change{{1}, {{1, 3ms}, {8, 4ms}}};
+  std::string line;
+  append(line, change);
+  EXPECT_EQ(line, "times 1 2 1 3000000 8 4000000");
+  const std::string head =
+      "carillon-log 8\nscheduler fcfs\ne 0 model 0 0 0 1 1 5 0 0 0 1 0 a\n"
+      "e 0 model 1 0 0 2 1 5 8 40 0 0 0 1 0 b\n";
+  write(head + "e 1 " + line + "\nend 3\n");
+  auto reader = LogReader::open(file);
+  ASSERT_TRUE(reader) << reader.error().message;
+  ASSERT_TRUE(reader->next());
+  ASSERT_TRUE(reader->next());
+  const auto read = reader->next();
+  ASSERT_TRUE(read) << read.error().message;
+  const auto& times = std::get<TimesChanged>((*read)->event);
+  EXPECT_EQ(times.model, ModelId{1});
+  EXPECT_EQ(times.batches, change.batches);
+  std::string again;
+  append(again, (*read)->event);
+  EXPECT_EQ(again, line);
+
+  const std::pair<const char*, const char*> wrong[] = {
+      {"times 2 1 1 3", "no model 2 has come whose times could change"},
+      {"times 1 1 1 3", "times of model 1 are of other batch sizes than it has"},
+      {"times 1 2 1 3 4 5", "times of model 1 are of other batch sizes than it has"},
+      {"times 0 2 1 3 8 5", "times of model 0 are of other batch sizes than it has"},
+      {"times 1 0", "times of model 1 are of other batch sizes than it has"},
+      {"times 1 2 1 3", "times of 2 batch sizes need so many, ascending, each with its time"},
+      {"times 1 2 1 3 8 5 9", "times of 2 batch sizes need so many"},
+      {"times 1 2 8 3 1 5", "times of 2 batch sizes need so many"},
+      {"times 1 2 1 -3 8 5", "times of 2 batch sizes need so many"},
+      {"times 1 18446744073709551615 1 3", "batch sizes need so many"},
+      {"times", "times need a model's id"},
+      {"times 1", "times need a model's id"}};
+  for (const auto& [what, says] : wrong) {
+    write(head + "e 1 " + what + "\nend 3\n");
+    const auto all = read_all();
+    ASSERT_FALSE(all) << what;
+    EXPECT_THAT(all.error().message, HasSubstr(file.string() + ":5: ")) << what;
+    EXPECT_THAT(all.error().message, HasSubstr(says)) << what;
+  }
 }
 
 }  // namespace

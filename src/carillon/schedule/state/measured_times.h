@@ -121,13 +121,14 @@ class MeasuredTimes {
     return std::lower_bound(windows_.begin(), windows_.end(), index,
                             [](const auto& window, std::size_t i) { return window.first < i; });
   }
-  // How many times its seed the size takes that was measured last; 1 where none was, or its seed says
-  // nothing.
+  // How many times its seed the size takes that was measured last, or, where none was, what rescale() said.
+  // 1 where nothing is known, or the seed says nothing.
   double latest_pace(std::span<const BatchProfile> seeds) const {
+    if (estimates_.empty()) return 1;
     const auto latest =
         std::ranges::max_element(windows_, {}, [](const auto& window) { return window.second.newest_at(); });
-    if (latest == windows_.end() || seeds[latest->first].exec <= Duration{0}) return 1;
-    return times_seed(estimates_[latest->first], seeds[latest->first].exec);
+    const std::size_t index = latest == windows_.end() ? 0 : latest->first;
+    return seeds[index].exec <= Duration{0} ? 1 : times_seed(estimates_[index], seeds[index].exec);
   }
   template <typename Changed>
   void set(std::size_t index, Duration estimate, Changed&& changed) {

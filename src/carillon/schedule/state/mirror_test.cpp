@@ -342,5 +342,143 @@ TEST(Mirror, AnIdleDeviceIsTriedSoonerAndLessAndLessOften) {
   w.state.finish({busy, ActionStatus::success, now, now, 3ms}, now);
 }
 
+// What batches take, in milliseconds, of the sizes of linear_model().
+TimesChanged times(std::initializer_list<int> ms) {
+  TimesChanged change{model, linear_model(0, 1ms, 2ms).batches};
+  auto next = change.batches.begin();
+  for (const int each : ms) (next++)->exec = each * 1ms;
+  return change;
+}
+
+TEST(Mirror, PlansForLargerBatchesComeAndGo) {
+  for (const bool by_device : {false, true}) {
+    Loaded w({.by_device = by_device});
+    TimePoint now = at(10ms);
+    const auto begin = [&](int index) {
+      const int size = 1 << index;
+      std::vector<RequestId> requests;
+      for (int i = 0; i < size; ++i) requests.push_back(RequestId{static_cast<std::uint64_t>(i)});
+      return w.state.begin_infer(device, model, index, requests, now,
+                                 w.state.exec_estimate(device, model, index), now);
+    };
+    const auto run = [&](int index, Duration took) {
+      const ActionId infer = begin(index);
+      const auto sent = w.state.finish({infer, ActionStatus::success, now, now + took, took}, now + took);
+      now += took;
+      return *sent;
+    };
+    const auto estimates = [&] {
+      std::vector<Duration> out;
+      for (int i = 0; i < 5; ++i) out.push_back(w.state.exec_estimate(device, model, i));
+      return out;
+    };
+    w.state.times_changed(times({3, 6, 12, 24, 48}), now);
+    EXPECT_EQ(estimates(), (std::vector<Duration>{3ms, 6ms, 12ms, 24ms, 48ms})) << "nothing ran: the seeds";
+    EXPECT_EQ(w.state.model(model).batches, times({3, 6, 12, 24, 48}).batches);
+    EXPECT_EQ(w.state.longest_execs(model).back(), 48ms);
+    for (int i = 0; i < 12; ++i) run(3, 36ms);  // half as long again as its seed
+    for (int i = 0; i < 12; ++i) run(1, 9ms);
+    const std::uint64_t version = w.state.exec_version(model);
+    const ActionId old_size = begin(3), same_size = begin(1);
+    w.state.times_changed(times({3, 6, 12, 8, 48}), now);
+    EXPECT_NE(w.state.exec_version(model), version);
+    EXPECT_EQ(estimates(), (std::vector<Duration>{3ms, 9ms, 12ms, 12ms, 48ms}))
+        << "the size that has a plan now, at the model's pace; the others as they were";
+    EXPECT_EQ(w.state.usual_exec(device, model, 3), 12ms) << "what it took before is forgotten";
+    EXPECT_EQ(w.state.longest_execs(model)[3], by_device ? 12ms : 8ms) << "nothing keeps the old bound";
+    EXPECT_EQ(w.state.sent(old_size)->expected, 36ms) << "what is under way keeps what was expected";
+    EXPECT_EQ(w.state.exec(device).free_at(now), now + 45ms);
+
+    const auto old_sent =
+        w.state.finish({old_size, ActionStatus::success, now, now + 36ms, 36ms}, now + 36ms);
+    EXPECT_TRUE(old_sent->other_times);
+    EXPECT_FALSE(old_sent->outdated);
+    now += 36ms;
+    EXPECT_EQ(w.state.exec_estimate(device, model, 3), 12ms) << "it tells nothing of the new plan";
+    const auto same_sent =
+        w.state.finish({same_size, ActionStatus::success, now, now + 10ms, 10ms}, now + 10ms);
+    EXPECT_FALSE(same_sent->other_times);
+    now += 10ms;
+    EXPECT_EQ(w.state.exec_estimate(device, model, 1), 10ms) << "its plan is as it was";
+    EXPECT_FALSE(run(3, 30ms).other_times);
+    EXPECT_EQ(w.state.exec_estimate(device, model, 3), 30ms)
+        << "the first measurement of the new plan counts, whatever it is";
+  }
+}
+
+TEST(Mirror, ABatchThatWasSentBeforeTwoChangesTellsNothing) {
+  Loaded w;
+  const std::vector<RequestId> two{RequestId{0}, RequestId{1}};
+  const ActionId infer = w.state.begin_infer(device, model, 1, two, at(10ms), 4ms, at(10ms));
+  w.state.times_changed(times({3, 6, 6, 10, 18}), at(11ms));
+  w.state.times_changed(times({3, 4, 6, 10, 18}), at(12ms));
+  const auto sent = w.state.finish({infer, ActionStatus::success, at(10ms), at(40ms), 30ms}, at(40ms));
+  EXPECT_TRUE(sent->other_times) << "its times are as they were when it was sent, but not its plan";
+  EXPECT_EQ(w.state.exec_estimate(device, model, 1), 4ms);
+}
+
+TEST(Mirror, TimesOfASmallestBatchThatWasNotMeasuredFollowTheLatestPace) {
+  Loaded w;
+  const std::vector<RequestId> two{RequestId{0}, RequestId{1}};
+  const ActionId infer = w.state.begin_infer(device, model, 1, two, at(10ms), 4ms, at(10ms));
+  w.state.finish({infer, ActionStatus::success, at(10ms), at(18ms), 8ms}, at(18ms));
+  w.state.times_changed(times({5, 4, 6, 10, 20}), at(20ms));
+  EXPECT_EQ(w.state.exec_estimate(device, model, 0), 10ms);
+  EXPECT_EQ(w.state.exec_estimate(device, model, 1), 8ms);
+  EXPECT_EQ(w.state.exec_estimate(device, model, 4), 40ms);
+  EXPECT_EQ(w.state.shortest_exec(model), 5ms) << "of a device where it never ran";
+}
+
+TEST(Mirror, WithoutASeedThereIsNoPace) {
+  Mirror state;
+  ModelInfo unknown = linear_model(0, 0ms, 0ms, 0);
+  state.model_changed(model_comes(unknown));
+  state.device_changed({device, true, 10});
+  const ActionId infer = state.begin_infer(device, model, 0, {RequestId{0}}, at(0ms), 0ms, at(0ms));
+  state.finish({infer, ActionStatus::success, at(0ms), at(7ms), 7ms}, at(7ms));
+  state.times_changed(times({0, 4, 6, 10, 20}), at(7ms));
+  EXPECT_EQ(state.exec_estimate(device, model, 0), 7ms);
+  EXPECT_EQ(state.exec_estimate(device, model, 1), 4ms);
+}
+
+// A plan was dropped while its batch was on its way: it took eight times what was expected, and that is no
+// margin that others need.
+TEST(Mirror, ABatchOfAnotherPlanTeachesNoMargins) {
+  Mirror state({}, {.overrun = 0.05, .measured = true});
+  state.model_changed(model_comes(linear_model(0, 1ms, 0ms, 0)));
+  state.device_changed({device, true, 10});
+  TimePoint now = at(0ms);
+  for (int i = 0; i < 200; ++i) {
+    const std::vector<RequestId> two{RequestId{0}, RequestId{1}};
+    const Duration expected = state.exec_estimate(device, model, 1);
+    const ActionId infer = state.begin_infer(device, model, 1, two, now, expected, now);
+    state.times_changed(times({1, i % 2 == 0 ? 16 : 2, 4, 8, 16}), now);
+    const Duration took = i % 2 == 0 ? 16ms : 2ms;
+    state.finish({infer, ActionStatus::success, now, now + took, took}, now + took);
+    now += took;
+  }
+  EXPECT_LT(state.margins().at(device).overrun, 0.1);
+}
+
+// By which plan it ran is not known, so it tells nothing of the threads; the next does.
+TEST(Mirror, ABatchOfAnotherPlanTellsNoPaceOfThreads) {
+  Loaded w;
+  TimePoint now = at(10ms);
+  const auto begin = [&] {
+    return w.state.begin_infer(device, model, 1, {RequestId{0}, RequestId{1}}, now, 4ms, now);
+  };
+  const auto end = [&](ActionId infer, Duration took, int threads) {
+    w.state.finish({infer, ActionStatus::success, now, now + took, took, threads}, now + took);
+    now += took;
+  };
+  end(begin(), 4ms, 2);
+  const ActionId before = begin();
+  w.state.times_changed(times({3, 6, 6, 10, 18}), now);
+  end(before, 4ms, 1);
+  EXPECT_EQ(w.state.exec_estimate(device, model, 0), 3ms);
+  end(begin(), 12ms, 1);
+  EXPECT_EQ(w.state.exec_estimate(device, model, 0), 6ms) << "twice as long with half of the threads";
+}
+
 }  // namespace
 }  // namespace carillon::schedule

@@ -50,8 +50,25 @@ ModelInfo some_model(std::uint32_t id, Random& random) {
   return model;
 }
 
+// Plans are made, or dropped: a batch without one takes what its rows take by smaller ones. Or the devices
+// are others, and any size takes any time.
+void retime(std::uint64_t seed, std::vector<BatchProfile>& batches) {
+  Random random(seed);
+  const bool plans = random.below(3) != 0;
+  for (std::size_t i = plans ? 1 : 0; i < batches.size(); ++i) {
+    BatchProfile& b = batches[i];
+    const Duration apart = b.batch * batches.front().exec;
+    const auto share = static_cast<std::uint64_t>(apart.count()) + 1;
+    if (random.below(3) == 0) continue;
+    if (!plans)
+      b.exec = Duration{static_cast<std::int64_t>(random.below(50'000'000))};
+    else
+      b.exec = random.below(2) == 0 ? apart : Duration{static_cast<std::int64_t>(random.below(share))};
+  }
+}
+
 World make_world(std::uint64_t seed, const std::string& policy, bool models_change = false,
-                 bool classes = false, bool sizes = false, bool together = false) {
+                 bool classes = false, bool sizes = false, bool together = false, bool times_change = false) {
   Random random(seed);
   const auto below = [&](std::uint64_t n) { return static_cast<int>(random.below(n)); };
   World world;
@@ -134,6 +151,12 @@ World make_world(std::uint64_t seed, const std::string& policy, bool models_chan
     if (below(2) == 0) world.sim->model({model.id, nullptr}, t);
     if (below(4) != 0) world.sim->model(model_comes(model), t + Duration{below(30'000'000)});
   }
+  for (int i = times_change ? 1 + below(12) : 0; i > 0; --i) {
+    const ModelId model{static_cast<std::uint32_t>(below(static_cast<std::uint64_t>(count)))};
+    world.sim->times(
+        model, [of = random.bits()](std::vector<BatchProfile>& batches) { retime(of, batches); },
+        TimePoint{Duration{below(static_cast<std::uint64_t>(spread.count()))}});
+  }
   return world;
 }
 
@@ -189,6 +212,38 @@ TEST_P(Policies, HoldTheirPromisesWhileModelsComeAndGo) {
   }
   EXPECT_GT(on_time, 3'000);
   EXPECT_GT(without_model, 1'000);
+}
+
+// What batches take changes while they wait and run, of models that come and go, too.
+TEST_P(Policies, HoldTheirPromisesWhileTimesChange) {
+  int on_time = 0, refused = 0;
+  const auto [first, last] = carillon::testing::seeds_from("CARILLON_TIMES_SEEDS", {0, 2999});
+  for (std::uint64_t seed = first; seed <= last; ++seed) {
+    World world =
+        make_world(seed, GetParam(), seed % 3 == 0, seed % 4 == 1, seed % 5 == 2, seed % 2 == 0, true);
+    world.sim->run(TimePoint{3600s});
+    ASSERT_TRUE(world.sim->problems().empty()) << GetParam() << ", seed " << seed << "\n"
+                                               << world.sim->problems_text();
+    ASSERT_LT(world.sim->decisions(), 100'000U) << "seed " << seed << ": it never comes to rest";
+    const auto counts = world.sim->count();
+    ASSERT_EQ(counts.open, 0) << "seed " << seed;
+    on_time += counts.on_time;
+    refused += counts.refused;
+    if (GetParam() != "clockwork") continue;
+    const bool apart =
+        seed % 4 == 1 || seed % 5 == 2;  // else real-time runs, or rows of other sizes, come between
+    if (!world.faults && !apart) {
+      ASSERT_EQ(counts.late, 0) << "seed " << seed;
+    }
+    for (const auto& log : world.sim->requests()) {
+      if (log.outcome != Outcome::refused || log.request.deadline == log.request.arrival || apart) continue;
+      if (log.reason != Reason::cannot_finish && log.reason != Reason::deadline_passed) continue;
+      ASSERT_LE(log.answered, log.request.deadline) << "seed " << seed << ": told too late";
+      ASSERT_GT(log.would_finish, log.request.deadline) << "seed " << seed;
+    }
+  }
+  EXPECT_GT(on_time, 5'000);
+  EXPECT_GT(refused, 100);
 }
 
 // Requests of many sizes, more than are told apart, of models that share weights with themselves, as it were.
@@ -292,6 +347,27 @@ TEST_P(Policies, ServeAModelThatComesAgain) {
     }
     EXPECT_LE(refused + late, 8) << "pages " << pages << ": those that came when it changed";
   }
+}
+
+// Twice as much is asked for as there is time for, in rows that run one after the other; then larger batches
+// have plans. In between nobody asks: some policies, once their heads are almost late, make no larger
+// batches.
+TEST_P(Policies, MoreIsServedOnceLargerBatchesHavePlans) {
+  const auto scheduler = make(GetParam(), false, false);
+  SimWorld world(*scheduler, {}, {testing::linear_model(0, 10ms, 0ms, 1, 8ms, {1, 2, 4, 8})});
+  for (int i = 0; i < 1200; ++i)
+    if (const TimePoint came{i * 5ms}; came < TimePoint{2s} || came >= TimePoint{3s})
+      world.arrive({.deadline = came + 100ms}, came);
+  world.times(
+      ModelId{0},
+      [](std::vector<BatchProfile>& b) {
+        b = {{1, 10ms}, {2, 12ms}, {4, 15ms}, {8, 20ms}};
+      },
+      TimePoint{2s});
+  world.run();
+  ASSERT_TRUE(world.problems().empty()) << world.problems_text();
+  EXPECT_LT(world.count(TimePoint{1s}, TimePoint{2s}).on_time, 120);
+  EXPECT_GT(world.count(TimePoint{4s}, TimePoint{5s}).on_time, 180);
 }
 
 TEST_P(Policies, RepeatARunExactly) {

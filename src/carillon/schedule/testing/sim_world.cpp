@@ -61,6 +61,11 @@ void SimWorld::model(const ModelChanged& change, TimePoint at) {
   changes_.push_back(change);
 }
 
+void SimWorld::times(ModelId id, Retime change, TimePoint at) {
+  plan(at, Step::times, retimes_.size());
+  retimes_.emplace_back(id, std::move(change));
+}
+
 // Whoever waits for a model that goes is refused at once.
 void SimWorld::change(const ModelChanged& change) {
   const std::size_t model = change.model.index();
@@ -97,6 +102,13 @@ void SimWorld::run(TimePoint until) {
       case Step::model:
         change(changes_[entry.what]);
         break;
+      case Step::times: {
+        const auto& [id, retime] = retimes_[entry.what];
+        ModelInfo& info = models_[id.index()];
+        retime(info.batches);
+        decide(TimesChanged{id, info.batches});
+        break;
+      }
       case Step::cancel: {
         RequestLog& log = requests_[entry.what];
         if (log.request.arrival > now_) break;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -51,6 +52,9 @@ class SimWorld {
   void cancel(RequestId id, TimePoint at);
   void device(DeviceId id, bool alive, TimePoint at);
   void model(const ModelChanged& change, TimePoint at);  // of one that came at the beginning
+  // From then on its batches take other times, of the same sizes: as `change` makes them.
+  using Retime = std::function<void(std::vector<BatchProfile>&)>;
+  void times(ModelId id, Retime change, TimePoint at);
   RequestId next_id() const { return RequestId{requests_.size()}; }
 
   // Runs until nothing is left to happen, or `until`.
@@ -88,7 +92,7 @@ class SimWorld {
   void (*on_action)(const Action&, TimePoint) = nullptr;
 
  private:
-  enum class Step { arrive, cancel, device, model, receive, run, evict, report, wake };
+  enum class Step { arrive, cancel, device, model, times, receive, run, evict, report, wake };
   struct Entry {
     TimePoint at;
     std::uint64_t order = 0;
@@ -150,7 +154,8 @@ class SimWorld {
   std::vector<ModelInfo> models_;
   std::vector<std::uint32_t> versions_;  // by model: how often it changed
   std::vector<bool> served_;
-  std::vector<ModelChanged> changes_;  // that are planned
+  std::vector<ModelChanged> changes_;                // that are planned
+  std::vector<std::pair<ModelId, Retime>> retimes_;  // likewise
   Random random_;
   TimePoint now_{};
   std::set<Entry> queue_;
