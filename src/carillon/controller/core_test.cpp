@@ -934,11 +934,11 @@ TEST_F(CoreTest, WhatRequestsAreExpectedToTakeChangesWithTheTimes) {
   core->book().seed({0}, core->model({0}).info.batches);
   on_next<RequestArrived>({infer(1, {{0}})});
   submit(1, call_of({0}, 1, at(1ms)), at(1ms));
-  core->on_result(worker.end({1}, ActionStatus::success, at(4ms), 3ms), at(4ms));
-  EXPECT_EQ(core->book().expected({0}, 1, at(4ms)), 3ms);
+  core->on_result(worker.end({1}, ActionStatus::success, at(4ms), 1800us), at(4ms));
+  EXPECT_EQ(core->book().expected({0}, 1, at(4ms)), 1800us);
   EXPECT_EQ(core->book().expected({0}, 2, at(4ms)), 2ms);
   core->change_times({0}, {{1, 1ms}, {2, 5ms}}, at(4ms));
-  EXPECT_EQ(core->book().expected({0}, 1, at(4ms)), 3ms) << "as it was measured";
+  EXPECT_EQ(core->book().expected({0}, 1, at(4ms)), 1800us) << "as it was measured";
   EXPECT_EQ(core->book().expected({0}, 2, at(4ms)), 5ms);
 }
 

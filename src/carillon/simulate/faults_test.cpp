@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "carillon/base/random.h"
 #include "carillon/base/testing/seeds.h"
 #include "carillon/schedule/registry.h"
 #include "carillon/schedule/testing/test_name.h"
@@ -43,6 +44,36 @@ class Bounded final : public schedule::Scheduler {
  private:
   schedule::Scheduler& bounded_;
   std::uint64_t left_;
+};
+
+// A policy that is told behind every tenth event, or so, that some model's batches take other times: as
+// if plans came and went, or longer or less long at random. None of that is so.
+class ToldWrong final : public schedule::Scheduler {
+ public:
+  ToldWrong(schedule::Scheduler& misled, std::uint64_t seed) : misled_(misled), random_(seed) {}
+
+  std::string_view name() const override { return misled_.name(); }
+  TimePoint decide(const schedule::Event& event, TimePoint now, schedule::Actions& out) override {
+    if (const auto* model = std::get_if<schedule::ModelChanged>(&event); model != nullptr && model->info)
+      models_.push_back({model->model, model->info->batches});
+    const TimePoint wake = misled_.decide(event, now, out);
+    if (std::holds_alternative<schedule::ModelChanged>(event) || random_.below(10) > 0) return wake;
+    schedule::TimesChanged& times = models_[random_.below(models_.size())];
+    const bool plans = random_.below(2) == 0;
+    for (schedule::BatchProfile& b : times.batches) {
+      if (b.batch == 1 && plans) continue;
+      const Duration apart = b.batch * times.batches.front().exec;
+      const double share = random_.below(2) == 0 ? 1 : random_.uniform();
+      b.exec = from_ns(static_cast<double>(plans ? apart.count() : b.exec.count()) *
+                       (plans ? share : 0.5 + random_.uniform()));
+    }
+    return misled_.decide(times, now, out);
+  }
+
+ private:
+  schedule::Scheduler& misled_;
+  Random random_;
+  std::vector<schedule::TimesChanged> models_;
 };
 
 constexpr std::uint64_t most_decisions = 4'000'000;  // the suite's longest case takes 900,000
@@ -200,6 +231,21 @@ TEST_P(Faulty, PromisesHoldBesideOtherClasses) {
   const auto& [scheduler, block] = GetParam();
   const auto [first, last] = carillon::testing::seeds_from("CARILLON_FAULT_SEEDS", {0, 199});
   hold_promises(scheduler, first + block, last, true);
+}
+
+// Nothing goes before other work in these worlds: that nothing is late by it holds by the times that are
+// told.
+TEST_P(Faulty, PromisesHoldWhateverTimesAreTold) {
+  const auto& [scheduler, block] = GetParam();
+  const auto [first, last] = carillon::testing::seeds_from("CARILLON_FAULT_SEEDS", {0, 199});
+  for (std::uint64_t seed = first + block; seed <= last; seed += blocks) {
+    const Case c = seed % 4 == 3 ? testing::class_case(seed) : testing::fault_case(seed);
+    const auto policy = *schedule::make_scheduler(scheduler, environment(c.scenario));
+    ToldWrong misled(*policy, seed);
+    const Verdict v = verdict(c, misled);
+    ASSERT_TRUE(v.problems.empty()) << scheduler << ", seed " << seed << ": " << v.problems << describe(c);
+    EXPECT_GE(v.checks, 100U);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Faulty,

@@ -95,6 +95,7 @@ void Orloj::times_changed(ModelId id, TimePoint now) {
                                       : static_cast<double>(std::max(Duration{1}, one).count()) /
                                             static_cast<double>(std::max(Duration{1}, before).count());
   m.seeds = info.batches;
+  if (before != one) profiler_.changed(id);
   m.estimates.change_times(info, factor, now);
   for (std::uint32_t slot = 0; slot < m.waiting.size(); ++slot)
     if (m.waiting[slot].used) score(m, slot, std::max(now, base_));

@@ -156,6 +156,48 @@ TEST(Orloj, LearnsHowLongApplicationsTake) {
   EXPECT_GT(to_ms(hand.orloj.expected_batch(ModelId{0}, AppId{0}, 8)), 4 * quick) << "others come along";
 }
 
+TimesChanged times_of(std::initializer_list<double> ms) {
+  TimesChanged change{ModelId{0}, dynamic_model().batches};
+  auto next = change.batches.begin();
+  for (const double each : ms) (next++)->exec = from_ms(each);
+  return change;
+}
+
+// What company costs is that of the new plans, and a batch that was sent before teaches nothing of them.
+TEST(Orloj, LargerBatchesTakeWhatTheirNewPlansTake) {
+  Hand hand;
+  const auto of_eight = [&] { return to_ms(hand.orloj.expected_batch(ModelId{0}, AppId{0}, 8)); };
+  const auto send_eight = [&] {
+    hand.arrive(0, 10s);  // the device is busy
+    const auto first = hand.infers().at(0);
+    for (int i = 0; i < 8; ++i) hand.arrive(0, 10s);
+    hand.done(first, 12ms);
+    return hand.infers().at(0);
+  };
+  for (int i = 0; i < 20; ++i) hand.done(send_eight(), 82ms);
+  EXPECT_NEAR(of_eight(), 82, 3);
+  const Infer before = send_eight();
+  ASSERT_EQ(before.requests.size(), 8U);
+  hand.orloj.decide(times_of({12, 14, 16, 20}), hand.now, hand.out);
+  EXPECT_NEAR(of_eight(), 20, 3);
+  hand.done(before, 82ms);
+  hand.now += 1s;
+  hand.done(send_eight(), 20ms);
+  EXPECT_NEAR(of_eight(), 20, 3);
+  hand.orloj.decide(times_of({12, 24, 48, 96}), hand.now, hand.out);
+  EXPECT_NEAR(of_eight(), 96, 5);
+}
+
+TEST(Orloj, SoloTimesAreForgottenWhereOneAloneTakesAnotherTime) {
+  Hand hand;
+  hand.learn(0, 5, 0.5);
+  ASSERT_NEAR(hand.expected_ms(0), 5, 1.5);
+  hand.orloj.decide(times_of({12, 14, 16, 20}), hand.now, hand.out);
+  EXPECT_NEAR(hand.expected_ms(0), 5, 1.5) << "one alone takes what it took";
+  hand.orloj.decide(times_of({24, 28, 32, 40}), hand.now, hand.out);
+  EXPECT_NEAR(hand.expected_ms(0), 24, 4);
+}
+
 // One run tells, also of applications that did not run, and nothing that was learned is lost.
 TEST(Orloj, AnotherNumberOfThreadsIsAnotherPace) {
   Hand hand;
