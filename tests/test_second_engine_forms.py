@@ -48,6 +48,12 @@ for pads in ([0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 1, 1], [1, 0, 1, 0]):
 for type in (np.int8, np.uint8):
     for op in ("Add", "Sub", "Mul"):
         PUT_RIGHT[f"{op}_{np.dtype(type)}".lower()] = (node(op, ["x", "z"]), {"x": bytes_of(type), "z": bytes_of(type)}, [], 14)
+RANGES = {"zeros": [0, -0.0, 0], "halves": [-1.5, 2.5, 253.5], "below": [-3, -1, -2], "above": [0.5, 1.5, 255], "one": [7]}
+for range_, numbers in RANGES.items():
+    for output, names in (("steps", "ysz"), ("scale", "qyz"), ("zero", "qsy")):
+        PUT_RIGHT[f"range_{range_}_{output}"] = (node("DynamicQuantizeLinear", ["x"], names),
+                                                 {"x": np.array([numbers], np.float32)}, [], 13)
+OUTPUTS = {**{name: TensorProto.UINT8 for name in PUT_RIGHT if name.endswith(("_steps", "_zero"))}, "order": TensorProto.INT64}
 PUT_RIGHT["negative"] = (node("Neg", ["x"]), {"x": np.array([-128, 127, 0, -1], np.int8)}, [], 13)
 REDUCED = "reduces all axes, whatever its axes are"
 LSTM = weights(w=real(1, 12, 5), r=real(1, 12, 3))
@@ -82,8 +88,7 @@ def served(program, tmp_path_factory):
         pytest.skip("built without openvino")
     folder = tmp_path_factory.mktemp("forms")
     for name, (made, asked, constants, opset, *_) in {**PUT_RIGHT, **REFUSED}.items():
-        out = helper.make_tensor_value_info("y", TensorProto.INT64 if name == "order" else helper.np_dtype_to_tensor_dtype(
-            next(iter(asked.values())).dtype), None)
+        out = helper.make_tensor_value_info("y", OUTPUTS.get(name, helper.np_dtype_to_tensor_dtype(next(iter(asked.values())).dtype)), None)
         for kind, engine in (("", "openvino"), ("_own", "carillon")):
             if kind and name in REFUSED and name not in OWN:
                 continue

@@ -37,11 +37,22 @@ const std::unordered_map<std::string_view, Finder>& operators() {
 
 // Only these may lack their first output and still make another.
 bool may_lack_first(std::string_view op) {
-  static constexpr std::array<std::string_view, 15> all{
-      "Adagrad",         "Adam",           "Dropout",  "LayerNormalization",
-      "LinearScores",    "MaxPool",        "Momentum", "SoftmaxCrossEntropyLoss",
-      "Split",           "SvmScores",      "TopK",     "TrainingBatchNormalization",
-      "TrainingDropout", "TreeClassifier", "Unique"};
+  static constexpr std::array<std::string_view, 16> all{"Adagrad",
+                                                        "Adam",
+                                                        "Dropout",
+                                                        "DynamicQuantizeLinear",
+                                                        "LayerNormalization",
+                                                        "LinearScores",
+                                                        "MaxPool",
+                                                        "Momentum",
+                                                        "SoftmaxCrossEntropyLoss",
+                                                        "Split",
+                                                        "SvmScores",
+                                                        "TopK",
+                                                        "TrainingBatchNormalization",
+                                                        "TrainingDropout",
+                                                        "TreeClassifier",
+                                                        "Unique"};
   return std::ranges::find(all, op) != all.end() || is_recurrent(op);
 }
 

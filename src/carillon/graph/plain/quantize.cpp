@@ -157,15 +157,15 @@ Result<> dynamic_quantize(const Node& node, Inputs inputs, Outputs outputs) {
   const std::int64_t count = inputs[0].type->elements();
   const MutableView scale_out = output(outputs, 1);
   const MutableView zero_out = output(outputs, 2);
-  if (outputs[0].type->elements() != count) return misfit(node, inputs, outputs);
+  const MutableView y = output(outputs, 0);
+  if (y && y.type->elements() != count) return misfit(node, inputs, outputs);
   const float* x = inputs[0].as<float>();
   float low = 0;
   float high = 0;
   range_of(x, count, low, high);
   const float scale = high == low ? 1.0F : (high - low) / 255.0F;
   const auto zero = quantised<std::uint8_t>(-low / scale, 0);
-  auto* y = outputs[0].as<std::uint8_t>();
-  quantise_all(x, y, count, scale, zero);
+  if (y) quantise_all(x, y.as<std::uint8_t>(), count, scale, zero);
   if (scale_out) *scale_out.as<float>() = scale;
   if (zero_out) *zero_out.as<std::uint8_t>() = zero;
   return {};

@@ -13,14 +13,19 @@
 #include <openvino/op/constant.hpp>
 #include <openvino/op/convert.hpp>
 #include <openvino/op/divide.hpp>
+#include <openvino/op/equal.hpp>
 #include <openvino/op/exp.hpp>
 #include <openvino/op/if.hpp>
 #include <openvino/op/max_pool.hpp>
+#include <openvino/op/maximum.hpp>
+#include <openvino/op/minimum.hpp>
 #include <openvino/op/multiply.hpp>
 #include <openvino/op/negative.hpp>
 #include <openvino/op/rdft.hpp>
 #include <openvino/op/reduce_max.hpp>
+#include <openvino/op/reduce_min.hpp>
 #include <openvino/op/reduce_sum.hpp>
+#include <openvino/op/select.hpp>
 #include <openvino/op/softmax.hpp>
 #include <openvino/op/squeeze.hpp>
 #include <openvino/op/subtract.hpp>
@@ -188,6 +193,43 @@ bool wrap_around(ov::Node& node) {
   return true;
 }
 
+bool is_scalar(const ov::Output<ov::Node>& value, float is) {
+  const auto constant = ov::as_type_ptr<ov::op::v0::Constant>(value.get_node_shared_ptr());
+  return constant != nullptr && ov::shape_size(constant->get_shape()) == 1 &&
+         constant->cast_vector<float>().front() == is;
+}
+
+// The tensor whose least or largest number, or 0, the node gives; empty where it is another node.
+template <typename Limit, typename Reduction>
+ov::Output<ov::Node> limited(const ov::Output<ov::Node>& value) {
+  const auto limit = ov::as_type_ptr<Limit>(value.get_node_shared_ptr());
+  if (limit == nullptr || !named_by_openvino(*limit) || !is_scalar(limit->input_value(0), 0)) return {};
+  const auto reduction = ov::as_type_ptr<Reduction>(limit->get_input_node_shared_ptr(1));
+  return reduction == nullptr ? ov::Output<ov::Node>() : reduction->input_value(0);
+}
+
+// If the node is the scale of a DynamicQuantizeLinear: OpenVINO divides its range by 255, and the operand by
+// the range, which is 0 where all numbers are. ONNX has a scale of 1 then, and divides by the scale.
+bool put_right(ov::op::v1::Divide& scale) {
+  using namespace ov::op;
+  const auto range = ov::as_type_ptr<v1::Subtract>(scale.get_input_node_shared_ptr(0));
+  if (range == nullptr || !named_by_openvino(*range) || !is_scalar(scale.input_value(1), 255)) return false;
+  const ov::Output<ov::Node> x = limited<v1::Maximum, v1::ReduceMax>(range->input_value(0));
+  if (x == ov::Output<ov::Node>() || x != limited<v1::Minimum, v1::ReduceMin>(range->input_value(1)))
+    return false;
+  const ov::element::Type type = scale.get_output_element_type(0);
+  const auto made = std::make_shared<v1::Select>(
+      std::make_shared<v1::Equal>(range, v0::Constant::create(type, {}, {0})),
+      v0::Constant::create(type, {}, {1}), std::make_shared<v1::Divide>(range, scale.input_value(1)));
+  for (const auto& reader : range->output(0).get_target_inputs()) {
+    ov::Node& steps = *reader.get_node();
+    if (ov::is_type<v1::Divide>(&steps) && &steps != &scale && reader.get_index() == 1)
+      steps.output(0).replace(std::make_shared<v1::Divide>(x, made));
+  }
+  put_in_place(scale, made);
+  return true;
+}
+
 // Of open extents OpenVINO adds to the result what the padding should take from it.
 void refuse_same_padding(const ov::Node& node) {
   const auto* const turned = dynamic_cast<const ov::op::util::ConvolutionBackPropBase*>(&node);
@@ -212,6 +254,7 @@ bool put_right_in(const ov::Model& model, std::int64_t opset) {
     if (auto* const softmax = ov::as_type<ov::op::v8::Softmax>(&node); softmax && opset >= 11 && opset <= 12)
       any = put_right(*softmax) || any;
     if (auto* const pool = ov::as_type<ov::op::v8::MaxPool>(&node)) any = put_right(*pool) || any;
+    if (auto* const scale = ov::as_type<ov::op::v1::Divide>(&node)) any = put_right(*scale) || any;
     any = wrap_around(node) || any;
   });
   return any;
