@@ -231,6 +231,10 @@ QLinearAdd, QLinearMul, QLinearSigmoid, QLinearLeakyRelu, QLinearSoftmax, QLinea
 QLinearGlobalAveragePool, QLinearConcat, QGemm, and DynamicQuantizeLSTM, whose activations stay floats where the
 processor has no AVX-512 with VNNI.
 
+## Dimensions
+
+Tensors have at most 16 dimensions. A model with more is not ready, and the reason names the node and how many there are.
+
 ## Bad data
 
 An index outside its axis (Gather, GatherElements, GatherND, ScatterElements, ScatterND, MaxUnpool, RoiAlign, the

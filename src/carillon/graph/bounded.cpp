@@ -70,7 +70,8 @@ Result<Shape> shape_in(DataType type, std::span<const std::int64_t> shape,
     std::memcpy(&rank, extents, sizeof rank);
     const std::int64_t most_dimensions = open_rank(0) - shape.front();
     if (rank < 0 || rank > most_dimensions)
-      return fail(ErrorCode::internal, "it has " + std::to_string(rank) + " dimensions, and can have at most " +
+      return fail(ErrorCode::internal, "it has " + std::to_string(rank) +
+                                           " dimensions, and can have at most " +
                                            std::to_string(most_dimensions));
     out.resize(static_cast<std::size_t>(rank));
     if (rank > 0) std::memcpy(out.data(), extents + sizeof rank, out.size() * sizeof(std::int64_t));
@@ -308,6 +309,7 @@ Result<> LateCall::run(std::span<const std::byte* const> inputs, std::span<std::
           !to[i] ? MutableView{}
                  : MutableView{&extents[i].first, reinterpret_cast<std::byte*>(extents[i].second.data())});
   }
+  if (auto ok = check_dimensions(types); !ok) return in_context(describe(inferred_), ok.error());
   const PlainKernel kernel = find_plain_kernel(inferred_, types);
   if (kernel == nullptr)
     return fail(ErrorCode::unsupported, describe(inferred_) + ": no kernel for its operands' types");

@@ -67,15 +67,22 @@ bool takes_texts(std::string_view op) {
 
 }  // namespace
 
+Result<> check_dimensions(std::span<const TensorType* const> operands) {
+  for (const TensorType* type : operands)
+    if (type != nullptr && type->shape.size() > plain::max_rank)
+      return fail(ErrorCode::unsupported, "a tensor of " + std::to_string(type->shape.size()) +
+                                              " dimensions; at most " + std::to_string(plain::max_rank) +
+                                              " are supported");
+  return {};
+}
+
 PlainKernel find_plain_kernel(const Node& node, std::span<const TensorType* const> inputs) {
   if (node.outputs.empty() || (node.outputs[0] == no_value && !may_lack_first(node.op))) return nullptr;
   const auto found = operators().find(node.op);
   if (found == operators().end()) return nullptr;
-  for (const TensorType* type : inputs) {
-    if (type == nullptr) continue;
-    if (type->shape.size() > plain::max_rank) return nullptr;
-    if (type->type == DataType::string && !takes_texts(node.op)) return nullptr;
-  }
+  if (!check_dimensions(inputs)) return nullptr;
+  for (const TensorType* type : inputs)
+    if (type != nullptr && type->type == DataType::string && !takes_texts(node.op)) return nullptr;
   return found->second(node, inputs);
 }
 

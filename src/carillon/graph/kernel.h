@@ -10,6 +10,9 @@
 
 namespace carillon::graph {
 
+// Of the tensors that plain kernels read and write.
+inline constexpr int most_plain_dimensions = 16;
+
 // A dense row-major tensor somewhere in memory.
 struct ConstView {
   const TensorType* type = nullptr;  // nullptr: an absent optional input
@@ -45,9 +48,13 @@ using PlainKernel = Result<> (*)(const Node& node, std::span<const ConstView> in
                                  std::span<const MutableView> outputs);
 
 // The plain kernel for `node` with these input types (absent inputs: nullptr), or nullptr where there is none
-// for the operator or these types. Plain kernels fold constants, serve as the reference in tests, and run
-// where an engine has nothing faster.
+// for the operator or these types, or an input has more than most_plain_dimensions. Plain kernels fold
+// constants, serve as the reference in tests, and run where an engine has nothing faster.
 PlainKernel find_plain_kernel(const Node& node, std::span<const TensorType* const> inputs);
+
+// Whether no operand (absent: nullptr) has more than most_plain_dimensions. Errors (unsupported): how many it
+// has.
+Result<> check_dimensions(std::span<const TensorType* const> operands);
 
 // What the node's plain kernel works in, of those few whose room grows with their tensors. Whoever plans
 // memory gives it as one more output behind the node's; where it is not given the kernel allocates it.

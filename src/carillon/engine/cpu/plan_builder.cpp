@@ -531,6 +531,10 @@ std::optional<graph::Origin> PlanBuilder::origin(graph::ValueId id, const graph:
 Result<> PlanBuilder::emit_plain(const graph::Node& node) {
   std::vector<const graph::TensorType*> inputs, outputs, extras;
   for (const auto id : node.inputs) inputs.push_back(id == graph::no_value ? nullptr : &type(id));
+  for (const auto id : node.outputs) outputs.push_back(id == graph::no_value ? nullptr : &type(id));
+  for (const auto& types : {inputs, outputs})
+    if (auto ok = graph::check_dimensions(types); !ok)
+      return in_context("node \"" + node.name + "\" (" + node.op + ")", ok.error());
   const graph::PlainKernel kernel = graph::find_plain_kernel(node, inputs);
   if (kernel == nullptr) {
     std::string types;
@@ -547,10 +551,8 @@ Result<> PlanBuilder::emit_plain(const graph::Node& node) {
     extras.push_back(none ? nullptr : &type(op.operand));
     post_operands.push_back(none ? Operand{} : row_major(op.operand));
   }
-  for (const auto id : node.outputs) {
-    outputs.push_back(id == graph::no_value ? nullptr : &type(id));
+  for (const auto id : node.outputs)
     operands.push_back(id == graph::no_value ? Operand{} : define(id, plain_desc(id)));
-  }
   const std::optional<graph::TensorType> room = graph::plain_workspace(node, inputs);
   if (room) {
     outputs.push_back(&*room);

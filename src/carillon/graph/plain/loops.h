@@ -6,11 +6,11 @@
 #include <span>
 
 #include "carillon/base/assert.h"
-#include "carillon/graph/tensor.h"
+#include "carillon/graph/kernel.h"
 
 namespace carillon::graph::plain {
 
-inline constexpr int max_rank = 8;              // of the tensors that plain kernels take
+inline constexpr int max_rank = most_plain_dimensions;
 inline constexpr int max_loops = 2 * max_rank;  // Tile walks two loops a dimension
 
 // Nested loops, outermost first, over N operands at once: where each goes with
