@@ -102,7 +102,8 @@ SIZES = {
                 helper.make_node("ReduceSum", ["u"], ["b"], keepdims=0), helper.make_node("Sub", ["a", "b"], ["y"])], [2, 3],
                [[1, 2], [2, 1]], [([-1, 4], ""), ([4, -1], ""), ([-1, 3], "a length of -1"), ([2, 2], "")]),
     "reshaped": ([helper.make_node("Reshape", ["x", "s"], ["t"]), total("t")], [2, 3], [[3, 2], [-1, 2]],
-                 [([-2, 3], ""), ([-2, -3], ""), ([4, 2], "")]),
+                 [([-2, 3], "Reshape 't' is told [-2,3], which [2,3] cannot be reshaped to"), ([-2, -3], "is told [-2,-3]"),
+                  ([4, 2], "is told [4,2]"), ([-1, -1], "is told [-1,-1]"), ([-1, 4], "is told [-1,4]"), ([0, 2], "is told [0,2]")]),
     "resized": ([helper.make_node("Resize", ["x", "", "", "s"], ["t"], mode="nearest"), total("t")], [2, 3], [[4, 3], [2, 6]],
                 [([-1, 3], ""), ([2, -6], "")]),
     "scaled": ([helper.make_node("Cast", ["s"], ["f"], to=TensorProto.FLOAT), helper.make_node("Resize", ["x", "", "f"], ["t"], mode="nearest"),
@@ -126,6 +127,9 @@ def sized(program, tmp_path_factory):
     write_model(folder, "grouped", [helper.make_node("Conv", ["x", "w"], ["y"], auto_pad="SAME_UPPER", group=2, kernel_shape=[1, 1, 3])],
                 [value("x", [1, 2, 3, 3, 2])], value("y", [1, 6, 3, 3, 2]),
                 [numpy_helper.from_array(np.arange(18, dtype=np.float32).reshape(6, 1, 1, 1, 3), "w")])
+    for upper in (0, 1):
+        write_model(folder, f"triangle_{upper}", [helper.make_node("Trilu", ["x", "s"], ["y"], upper=upper)],
+                    [value("x", ["a", "b"]), value("s", [], TensorProto.INT64)], value("y", ["a", "b"]))
     for largest in (0, 1):
         write_model(folder, f"ties_{largest}", [helper.make_node("TopK", ["x", "s"], ["v", "y"], axis=0, largest=largest)],
                     [value("x", [60]), value("s", [1], TensorProto.INT64)], value("y", [None], TensorProto.INT64))
@@ -163,6 +167,23 @@ def test_sizes_from_data_that_mean_nothing_are_refused(sized_client, module, siz
         for sizes, text in bad:
             wait_until(lambda: sized_client.is_model_ready(model), "it is not compiled anew")
             assert text in refused(sized_client, module, model, x=x, s=np.array(sizes)), sizes
+
+
+def test_a_reshape_that_does_not_fit_costs_no_compilation(sized_client, module, sized):
+    """Others' requests would be refused meanwhile."""
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    for sizes in ([4, 2], [-1, 4], [-2, 3]):
+        refused(sized_client, module, "reshaped", x=x, s=np.array(sizes))
+        for good in ([3, 2], [0, -1], [6, 1]):
+            assert ask(sized_client, module, "reshaped", x=x, s=np.array(good)) == 15
+
+
+@pytest.mark.parametrize("upper", [0, 1])
+def test_a_diagonal_far_outside_is_that_of_a_corner(sized_client, module, sized, upper):
+    x = np.arange(1, 13, dtype=np.float32).reshape(3, 4)
+    for k in (0, 1, 3, 4, 5, 2**31 - 1, 2**31 - 3, -1, -2, -3, -4, -(2**31)):
+        want = np.triu(x, k) if upper else np.tril(x, k)
+        np.testing.assert_array_equal(ask(sized_client, module, f"triangle_{upper}", x=x, s=np.array(k)), want, err_msg=str(k))
 
 
 def test_openvinos_own_splits_may_take_what_is_left(sized_client, module, sized):

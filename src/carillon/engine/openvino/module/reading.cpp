@@ -21,6 +21,7 @@
 #include <openvino/op/minimum.hpp>
 #include <openvino/op/multiply.hpp>
 #include <openvino/op/negative.hpp>
+#include <openvino/op/range.hpp>
 #include <openvino/op/rdft.hpp>
 #include <openvino/op/reduce_max.hpp>
 #include <openvino/op/reduce_min.hpp>
@@ -29,6 +30,7 @@
 #include <openvino/op/softmax.hpp>
 #include <openvino/op/squeeze.hpp>
 #include <openvino/op/subtract.hpp>
+#include <openvino/op/unsqueeze.hpp>
 #include <openvino/op/util/convolution_backprop_base.hpp>
 
 #include "carillon/engine/openvino/module/nodes.h"
@@ -230,6 +232,34 @@ bool put_right(ov::op::v1::Divide& scale) {
   return true;
 }
 
+// The Range behind an Unsqueeze, as OpenVINO makes them; empty where there is none.
+std::shared_ptr<ov::op::v4::Range> range_of(const ov::Output<ov::Node>& value) {
+  const auto row = ov::as_type_ptr<ov::op::v0::Unsqueeze>(value.get_node_shared_ptr());
+  if (row == nullptr || !named_by_openvino(*row)) return nullptr;
+  auto range = ov::as_type_ptr<ov::op::v4::Range>(row->get_input_node_shared_ptr(0));
+  return range != nullptr && named_by_openvino(*range) ? range : nullptr;
+}
+
+// If the node is the last of a Trilu: OpenVINO counts the columns from 0 on, and the rows from k on, and
+// refuses a k from which rows are counted beyond 32 bits. Beyond the corners k changes nothing, so it ends
+// there.
+bool put_right(ov::op::v1::Select& triangle) {
+  using namespace ov::op;
+  const ov::Node& compared = *triangle.get_input_node_ptr(0);
+  if (!named_by_openvino(compared) || compared.get_input_size() != 2) return false;
+  const auto columns = range_of(compared.input_value(0)), rows = range_of(compared.input_value(1));
+  if (columns == nullptr || rows == nullptr || !is_scalar(columns->input_value(0), 0)) return false;
+  const ov::Output<ov::Node> k = rows->input_value(0);
+  const auto end = ov::as_type_ptr<v1::Add>(rows->get_input_node_shared_ptr(1));
+  if (is_constant(k) || end == nullptr || !named_by_openvino(*end) || end->input_value(1) != k) return false;
+  const auto least = std::make_shared<v0::Negative>(end->input_value(0));
+  const auto held =
+      std::make_shared<v1::Maximum>(std::make_shared<v1::Minimum>(k, columns->input_value(1)), least);
+  rows->input(0).replace_source_output(held);
+  end->input(1).replace_source_output(held);
+  return true;
+}
+
 // Of open extents OpenVINO adds to the result what the padding should take from it.
 void refuse_same_padding(const ov::Node& node) {
   const auto* const turned = dynamic_cast<const ov::op::util::ConvolutionBackPropBase*>(&node);
@@ -255,6 +285,7 @@ bool put_right_in(const ov::Model& model, std::int64_t opset) {
       any = put_right(*softmax) || any;
     if (auto* const pool = ov::as_type<ov::op::v8::MaxPool>(&node)) any = put_right(*pool) || any;
     if (auto* const scale = ov::as_type<ov::op::v1::Divide>(&node)) any = put_right(*scale) || any;
+    if (auto* const select = ov::as_type<ov::op::v1::Select>(&node)) any = put_right(*select) || any;
     any = wrap_around(node) || any;
   });
   return any;

@@ -20,7 +20,8 @@ namespace carillon::engine::second {
 // - Sums, differences, products and negatives of INT8 and UINT8 wrap around. OpenVINO takes the largest or
 //   the least number that there is.
 // - DynamicQuantizeLinear of zeros has a scale of 1, and OpenVINO's is 0. It divides by the scale, where
-//   OpenVINO divides 255 times the operand by the range: what lies halfway between two steps rounds otherwise.
+//   OpenVINO divides 255 times the operand by the range, and rounds halves otherwise.
+// - Trilu by a k far outside of the matrix is that of a corner. OpenVINO counts rows from k on in 32 bits.
 // Nodes of which nothing can be put right are refused by name elsewhere (graph/onnx_check.h). Files of
 // OpenVINO's own format stay as they are.
 std::shared_ptr<ov::Model> read_onnx(ov::Core& core, const std::string& file);

@@ -6,11 +6,13 @@
 #include <cstddef>
 #include <functional>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -29,6 +31,7 @@
 #include <openvino/op/range.hpp>
 #include <openvino/op/reduce_prod.hpp>
 #include <openvino/op/reduce_sum.hpp>
+#include <openvino/op/reshape.hpp>
 #include <openvino/op/result.hpp>
 #include <openvino/op/shape_of.hpp>
 #include <openvino/op/subtract.hpp>
@@ -312,6 +315,31 @@ std::string judge_broadcast(const Room& room, const Extents& data, std::vector<d
   return fault;
 }
 
+// `copies`: an extent of 0 is that of the data. Of nothing there is nothing to put in the wrong place.
+std::string judge_reshape(const Room& room, const Extents& data, bool copies, std::vector<double>& wanted) {
+  const auto product = [](const Extents& extents) {
+    return std::accumulate(extents.begin(), extents.end(), 1.0, std::multiplies());
+  };
+  const double elements = product(data);
+  if (elements == 0) return {};
+  Extents extents = wanted;
+  std::size_t open = 0;
+  bool fits = true;
+  for (std::size_t i = 0; i < extents.size(); ++i) {
+    double& extent = extents[i];
+    if (extent == 0 && copies && i < data.size()) extent = data[i];
+    open += extent == -1;
+    if (extent == -1) extent = 1;
+    fits = fits && extent > 0;
+  }
+  const double told = product(extents);
+  if (fits && (open == 0 ? told == elements : open == 1 && std::fmod(elements, told) == 0)) return {};
+  std::string fault = room("is told " + text(wanted) + ", which " + text(data) + " cannot be reshaped to");
+  std::ranges::fill(wanted, 1);
+  wanted.front() = elements;
+  return fault;
+}
+
 // How many elements a Range has, by ONNX's text: none against the direction of its step.
 double steps_in(double start, double stop, double step) {
   return std::max(std::ceil((stop - start) / step), 0.0);
@@ -482,10 +510,40 @@ class SizeGuards {
           if (!fault.empty()) values[0] = 1;
           return fault;
         });
+    } else if (const auto* const reshape = ov::as_type<v1::Reshape>(&node)) {
+      guard_reshape(node, room, reshape->get_special_zero(), inside);
     } else if (ov::is_type<v1::VariadicSplit>(&node) && !named_by_openvino(node)) {
       // OpenVINO's own splits, in what it makes of other operators, have lengths of -1.
       guard(node, 2, {}, [room](auto, auto& values) { return below_0(room, "a length", values); });
     }
+  }
+
+  // Not where only shapes say the extents: a guard would hide what is known of them.
+  void guard_reshape(ov::Node& node, const Room& room, bool copies, bool inside) {
+    const ov::PartialShape &shape = node.get_input_partial_shape(0), &told = node.get_input_partial_shape(1);
+    if (shape.rank().is_dynamic() || told.is_dynamic() || ov::shape_size(told.get_shape()) == 0 ||
+        !follows_from_numbers(node.input_value(1)))
+      return;
+    const bool scalar = shape.rank().get_length() == 0;
+    guard(node, 1, {extents(node.input_value(0))}, [room, copies, scalar](auto seen, auto& values) {
+      return judge_reshape(room, scalar ? Extents() : seen[1].values, copies, values);
+    });
+    // OpenVINO takes out a Reshape whose result another reshapes, and the guard with it.
+    if (!inside) kept_.push_back(std::make_shared<ov::op::v0::Result>(node.input_value(1)));
+  }
+  // Whether what an input holds decides the value, and not extents alone.
+  static bool follows_from_numbers(const ov::Output<ov::Node>& value) {
+    std::vector<ov::Node*> open{value.get_node()};
+    std::unordered_set<ov::Node*> seen{open.front()};
+    while (!open.empty()) {
+      ov::Node* const node = open.back();
+      open.pop_back();
+      if (ov::is_type<ov::op::v0::Parameter>(node)) return true;
+      if (dynamic_cast<const ov::op::util::ShapeOfBase*>(node) != nullptr) continue;
+      for (const auto& input : node->input_values())
+        if (seen.insert(input.get_node()).second) open.push_back(input.get_node());
+    }
+    return false;
   }
 
   void guard_range(ov::Node& node, const Room& room) {

@@ -17,6 +17,7 @@ namespace carillon::engine::second {
 // - in front of an operator that is told sizes (Tile, Broadcast, Pad, OneHot, Range, Interpolate, DFT, Eye,
 //   VariadicSplit): what ONNX does not allow is noted, and so is a result of more than `most_bytes`. The
 //   operator then has sizes by which its result is small.
+// - in front of Reshape, where numbers say the extents: others than the operand's elements fill are noted.
 // - in front of Range: it has as many elements as ONNX says.
 // - in front of any other operator that makes more of what data have sized (MatMul, a sum over two such
 //   operands, a Concat in a Loop's body), and where a Loop collects: a result of more than `most_bytes` ends
