@@ -53,6 +53,11 @@ for range_, numbers in RANGES.items():
     for output, names in (("steps", "ysz"), ("scale", "qyz"), ("zero", "qsy")):
         PUT_RIGHT[f"range_{range_}_{output}"] = (node("DynamicQuantizeLinear", ["x"], names),
                                                  {"x": np.array([numbers], np.float32)}, [], 13)
+SAMPLED = {"x": real(1, 2, 5, 7), "g": RNG.uniform(-3, 3, (1, 8, 9, 2)).astype(np.float32)}
+SAMPLES = {f"sample_{mode}_{padding}_{corners}": {"mode": mode, "padding_mode": padding, "align_corners": corners}
+           for mode in ("nearest", "bilinear", "bicubic") for padding in ("zeros", "border", "reflection") for corners in (0, 1)}
+for name, how in SAMPLES.items():
+    PUT_RIGHT[name] = (node("GridSample", ["x", "g"], **how), SAMPLED, [], 16)
 OUTPUTS = {**{name: TensorProto.UINT8 for name in PUT_RIGHT if name.endswith(("_steps", "_zero"))}, "order": TensorProto.INT64}
 PUT_RIGHT["negative"] = (node("Neg", ["x"]), {"x": np.array([-128, 127, 0, -1], np.int8)}, [], 13)
 REDUCED = "reduces all axes, whatever its axes are"
@@ -156,6 +161,17 @@ def test_both_engines_have_what_onnx_says(served):
         for name in OWN:
             asked = REFUSED[name][1]
             check(ask(client, name + "_own", asked), expected(folder / name / "1" / "model.onnx", asked), name)
+
+
+def test_grid_samples_are_torchs(served):
+    """onnx.reference has other numbers beyond the border where mode is cubic."""
+    torch = pytest.importorskip("torch")
+    x, g = (torch.from_numpy(SAMPLED[name]) for name in "xg")
+    with http_client.InferenceServerClient(served[0].http, network_timeout=MINUTE) as client:
+        for name, how in SAMPLES.items():
+            want = torch.nn.functional.grid_sample(x, g, how["mode"], how["padding_mode"], bool(how["align_corners"])).numpy()
+            for model in (name, name + "_own"):
+                check(ask(client, model, SAMPLED), want, model)
 
 
 def test_what_openvino_misreads_is_refused_by_name(served):

@@ -235,6 +235,11 @@ processor has no AVX-512 with VNNI.
 
 Tensors have at most 16 dimensions. A model with more is not ready, and the reason names the node and how many there are.
 
+## GridSample
+
+A cubic GridSample whose padding is the border reads border pixels around a place outside the image, as torch and
+onnxruntime do. onnx.reference moves the place into the image first.
+
 ## Bad data
 
 An index outside its axis (Gather, GatherElements, GatherND, ScatterElements, ScatterND, MaxUnpool, RoiAlign, the

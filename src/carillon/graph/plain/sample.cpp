@@ -19,12 +19,13 @@ struct GridAxis {
   std::int64_t size = 1;
   bool corners = false;  // -1 and 1 are the middles of the outermost pixels, not their outer edges
   Beyond beyond = Beyond::zeros;
+  bool cubic = false;
 
   double place(double x) const {
     const auto n = static_cast<double>(size);
     double at = corners ? (x + 1) / 2 * (n - 1) : ((x + 1) * n - 1) / 2;
-    // Within half a pixel of the image a place stays where it is: cubic curves tell the difference.
-    if (beyond == Beyond::border && (at < low() || at > high())) at = std::clamp(at, 0.0, n - 1);
+    // A cubic curve reads border pixels around a place that stays where it is, as in torch and onnxruntime.
+    if (beyond == Beyond::border && !cubic) at = std::clamp(at, 0.0, n - 1);
     if (beyond == Beyond::reflection) at = reflected(at);
     return at;
   }
@@ -85,7 +86,8 @@ Result<> grid_sample(const Node& node, Inputs inputs, Outputs outputs) {
                                                   : Beyond::zeros;
   const bool corners = node.integer("align_corners", 0) != 0;
   const std::int64_t height = image[2], width = image[3], places = out[2] * out[3];
-  const GridAxis down{height, corners, beyond}, across{width, corners, beyond};
+  const bool cubic = mode != "nearest" && mode != "bilinear";
+  const GridAxis down{height, corners, beyond, cubic}, across{width, corners, beyond, cubic};
   for (std::int64_t n = 0; n < image[0]; ++n)
     for (std::int64_t p = 0; p < places; ++p) {
       const T* grid = inputs[1].as<T>() + (n * places + p) * 2;
