@@ -36,6 +36,8 @@ std::string describe(const dom::element& element) {
       return "an object";
     case dom::element_type::STRING: {
       const auto text = std::string_view(element);
+      if (const auto wide = wide_number(text))
+        return std::string(wide->substr(0, 64)) + (wide->size() > 64 ? "..." : "");
       if (const auto number = literal_number(text)) return std::isnan(*number) ? "NaN" : "an infinity";
       return "\"" + std::string(text.substr(0, 64)) + (text.size() > 64 ? "...\"" : "\"");
     }
@@ -72,11 +74,15 @@ Result<dom::object> object_of(const std::string& where, const dom::element& elem
   return object;
 }
 
-// Nothing for values that no parameter has: null, arrays, objects.
+// Nothing for values that no parameter has: null, arrays, objects, numbers of more than 64 bits.
 std::optional<ParameterValue> json_parameter(const dom::element& element) {
   switch (element.type()) {
-    case dom::element_type::STRING:
-      return std::string_view(element);
+    case dom::element_type::STRING: {
+      const auto text = std::string_view(element);
+      if (wide_number(text)) return std::nullopt;
+      if (const auto number = literal_number(text)) return *number;
+      return text;
+    }
     case dom::element_type::INT64:
       return std::int64_t(element);
     case dom::element_type::UINT64:
@@ -101,7 +107,7 @@ template <typename T>
 bool convert(const dom::element& element, T& out, std::vector<std::byte>* own = nullptr) {
   if constexpr (std::is_same_v<T, Text>) {
     std::string_view text;
-    if (element.get(text) != simdjson::SUCCESS || literal_number(text)) return false;
+    if (element.get(text) != simdjson::SUCCESS || wide_number(text) || literal_number(text)) return false;
     return out = {handle_of(text, own)}, true;
   } else if constexpr (std::is_same_v<T, bool>) {
     bool b = false;
@@ -116,7 +122,8 @@ bool convert(const dom::element& element, T& out, std::vector<std::byte>* own = 
       std::string_view text;
       const auto literal = element.get(text) == simdjson::SUCCESS ? literal_number(text) : std::nullopt;
       if (!literal) return false;
-      return out = static_cast<T>(*literal), true;
+      out = static_cast<T>(*literal);
+      return std::isinf(*literal) || !std::isinf(out);
     }
     // Rounds to an infinity: the client meant another number than the model would see.
     if (std::isinf(static_cast<T>(v))) return false;
@@ -347,7 +354,8 @@ class RequestReader {
       if (auto first = once.first(key); !first) return first;
       const auto parameter = json_parameter(value);
       if (!parameter)
-        return wrong_kind("parameter '" + std::string(key) + "'", value, "a number, a string or a boolean");
+        return wrong_kind("parameter '" + std::string(key) + "'", value,
+                          "a number of at most 64 bits, a string or a boolean");
       if (for_outputs) {
         auto binary = as_bool(key, *parameter);
         if (!binary) return std::unexpected(std::move(binary.error()));
@@ -472,7 +480,8 @@ class RequestReader {
       if (auto first = once.first(key); !first) return std::unexpected(std::move(first.error()));
       const auto parameter = json_parameter(value);
       if (!parameter)
-        return wrong_kind(place + ".parameters." + std::string(key), value, "a whole number or text");
+        return wrong_kind(place + ".parameters." + std::string(key), value,
+                          "a whole number of at most 64 bits or text");
       if (of_memory) {
         if (auto set = shared.set(key, *parameter); !set) return in_context(place, set.error());
         continue;
@@ -535,7 +544,7 @@ class RequestReader {
           if (auto first = once.first(parameter_name); !first) return first;
           if (!parameter)
             return wrong_kind(place + ".parameters." + std::string(parameter_name), parameter_value,
-                              "a number, a string or a boolean");
+                              "a number of at most 64 bits, a string or a boolean");
           if (of_memory) {
             if (auto set = shared.set(parameter_name, *parameter); !set)
               return in_context(place, set.error());
@@ -602,8 +611,9 @@ Result<InferRequest> read_infer_json(const controller::ModelView& model, const P
   auto error = parser.parse(json.data(), json.size(), false).get(root);
   PaddedBytes rewritten;
   if (error != simdjson::SUCCESS) {
-    // A copy with other words for NaN and infinities, which is read as if it were the first.
-    if (auto room = reading.take(3 * json.size(), "reading the JSON once more"); !room)
+    // A copy with other words for NaN, infinities and numbers of more than 64 bits, which is read as if it
+    // were the first.
+    if (auto room = reading.take(4 * json.size(), "reading the JSON once more"); !room)
       return std::unexpected(std::move(room.error()));
     const auto checked = check_json(json);
     if (checked.fault) return invalid("the body is not JSON: " + checked.fault->text());

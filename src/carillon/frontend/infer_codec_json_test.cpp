@@ -311,6 +311,64 @@ TEST(InferJson, TakesNaNAndInfinities) {
   EXPECT_THAT(message("FP32", "[2]", "[NaN,1"), HasSubstr("'}' where ',' or ']' should be"));
 }
 
+// Of each type: what it cannot hold is told with the input's name and the number, never made an infinity.
+TEST(InferJson, RefusesNumbersBeyondTheirType) {
+  const DataType types[] = {DataType::f16, DataType::f32, DataType::f64, DataType::i8,
+                            DataType::i16, DataType::i32, DataType::i64, DataType::u8,
+                            DataType::u16, DataType::u32, DataType::u64, DataType::boolean};
+  const auto message = [](DataType type, const std::string& number) {
+    const auto request =
+        parse(model_of(type, {2}), input_x(std::string(kserve_name(type)), "[2]", "[0," + number + "]"));
+    return request ? "taken" : request.error().message;
+  };
+  for (const DataType type : types)
+    for (const char* const number : {"1e999999999999", "-1e999999999999", "1e309", "1.8e308"})
+      EXPECT_EQ(message(type, number), "input 'x' of model 'one': element 1 is " + std::string(number) +
+                                           ", which is not a value of " + std::string(kserve_name(type)));
+  const struct {
+    DataType type;
+    const char* taken;
+    const char* beyond;
+  } rows[] = {
+      {DataType::f16, "65519", "65520"},
+      {DataType::f16, "-6.5e4", "70000"},
+      {DataType::f16, "1e-30", "100000000000000000000"},
+      {DataType::f32, "3.4028235e38", "3.5e+38"},
+      {DataType::f32, "100000000000000000000", "1000000000000000000000000000000000000000"},
+      {DataType::f32, "1e-999999999999", "-1e+39"},
+      {DataType::f64, "1e39", "1e310"},
+      {DataType::f64, "1000000000000000000000000000000000000000", "-1e400"},
+      {DataType::i64, "9223372036854775807", "9223372036854775808"},
+      {DataType::i64, "-9223372036854775808", "-9223372036854775809"},
+      {DataType::u64, "18446744073709551615", "18446744073709551616"},
+      {DataType::u8, "255", "256"},
+      {DataType::boolean, "1", "18446744073709551617"},
+  };
+  for (const auto& [type, taken, beyond] : rows) {
+    EXPECT_EQ(message(type, taken), "taken") << taken;
+    EXPECT_THAT(message(type, beyond),
+                HasSubstr("'x' of model 'one': element 1 is " + std::string(beyond) + ", which"));
+  }
+  EXPECT_THAT(message(DataType::f32, std::string(1000, '7')),
+              HasSubstr("is " + std::string(64, '7') + "..., which"));
+  const auto text = parse(model_of(DataType::string, {2}), input_x("BYTES", "[2]", "[\"a\",1e400]"));
+  ASSERT_FALSE(text);
+  EXPECT_THAT(text.error().message, HasSubstr("element 1 is 1e400"));
+}
+
+TEST(InferJson, RefusesParametersBeyond64Bits) {
+  for (const std::string name : {"timeout", "priority", "sequence_id", "application", "binary_data_output"})
+    for (const std::string number : {"1e999999999999", "1e400", "99999999999999999999999", "1e39", "NaN"}) {
+      std::string json = good_pair;
+      json.insert(json.find('{') + 1, "\"parameters\":{\"" + name + "\":" + number + "},");
+      const auto request = parse(pair_model(), json);
+      ASSERT_FALSE(request) << name << " " << number;
+      const std::string shown = number == "1e39" ? "1e+39" : number == "NaN" ? "nan" : number;
+      EXPECT_THAT(request.error().message,
+                  HasSubstr("parameter '" + name + "' is " + shown + "; it must be "));
+    }
+}
+
 // Each row: what a client gets wrong, and what it must be told.
 TEST(InferJson, RefusesWithAReason) {
   const auto pair = pair_model();

@@ -18,6 +18,8 @@ constexpr std::size_t deepest = 1024;  // as the fast parser has it
 constexpr std::string_view nan_string = "\x7fN";
 constexpr std::string_view plus_infinity_string = "\x7fP";
 constexpr std::string_view minus_infinity_string = "\x7fM";
+constexpr std::string_view wide_mark = "\x7f#";  // and the number
+constexpr std::size_t longest_finite = 310;      // digits and a minus
 
 bool is_digit(char c) {
   return c >= '0' && c <= '9';
@@ -46,10 +48,11 @@ class Checker {
   JsonCheck run() {
     JsonCheck out;
     if (!document()) {
-      out.fault = place();
+      out.fault = place(fault_at_, what_);
     } else if (copied_to_ > 0) {
       rewritten_.append(text_.substr(copied_to_));
       out.rewritten = std::move(rewritten_);
+      out.replaced = std::move(replaced_);
     }
     return out;
   }
@@ -224,7 +227,7 @@ class Checker {
     std::int64_t number = 0;
     std::uint64_t positive = 0;
     const auto error = minus ? std::from_chars(from, to, number).ec : std::from_chars(from, to, positive).ec;
-    if (error == std::errc::result_out_of_range) return wrong(begin, "an integer of more than 64 bits");
+    if (error == std::errc::result_out_of_range) replace_wide(begin, "an integer of more than 64 bits");
     return true;
   }
 
@@ -235,8 +238,23 @@ class Checker {
     if (error != std::errc::result_out_of_range) return true;
     const std::string copy(text_.substr(begin, at_ - begin));
     if (std::isinf(std::strtod(copy.c_str(), nullptr)))
-      return wrong(begin, "a number that is too large for 64 bits");
+      replace_wide(begin, "a number that is too large for 64 bits");
     return true;
+  }
+
+  void replace_wide(std::size_t begin, std::string_view what) {
+    std::string stands_for(wide_mark);
+    stands_for += text_.substr(begin, std::min(at_ - begin, longest_finite));
+    if (at_ - begin > longest_finite) stands_for += "...";
+    replace(begin, stands_for, what);
+  }
+
+  // What was read from `begin` on, by a string.
+  void replace(std::size_t begin, std::string_view stands_for, std::string_view what) {
+    if (!replaced_) replaced_ = place(begin, std::string(what));
+    rewritten_.append(text_.substr(copied_to_, begin - copied_to_));
+    ((rewritten_ += '"') += stands_for) += '"';
+    copied_to_ = at_;
   }
 
   bool literal(std::size_t begin, bool minus) {
@@ -253,14 +271,12 @@ class Checker {
       stands_for = minus ? minus_infinity_string : plus_infinity_string;
     else
       return unexpected("a value");
-    rewritten_.append(text_.substr(copied_to_, begin - copied_to_));
-    ((rewritten_ += '"') += stands_for) += '"';
-    copied_to_ = at_;
+    replace(begin, stands_for, "a number that JSON does not have");
     return true;
   }
 
-  JsonFault place() const {
-    JsonFault fault{.at = std::min(fault_at_, text_.size()), .what = what_};
+  JsonFault place(std::size_t at, std::string what) const {
+    JsonFault fault{.at = std::min(at, text_.size()), .what = std::move(what)};
     const auto before = text_.substr(0, fault.at);
     fault.line = 1 + static_cast<std::size_t>(std::ranges::count(before, '\n'));
     fault.column = 1 + (before.size() - (before.rfind('\n') + 1));  // npos + 1 is 0
@@ -274,6 +290,7 @@ class Checker {
   std::size_t fault_at_ = 0;
   std::string what_;
   std::string rewritten_;
+  std::optional<JsonFault> replaced_;
   std::size_t copied_to_ = 0;  // of text_; 0: nothing had to be rewritten
 };
 
@@ -292,12 +309,21 @@ std::optional<double> literal_number(std::string_view string) {
   if (string == nan_string) return std::numeric_limits<double>::quiet_NaN();
   if (string == plus_infinity_string) return std::numeric_limits<double>::infinity();
   if (string == minus_infinity_string) return -std::numeric_limits<double>::infinity();
-  return std::nullopt;
+  const auto wide = wide_number(string);
+  if (!wide || wide->size() > longest_finite) return std::nullopt;
+  const double number = std::strtod(std::string(*wide).c_str(), nullptr);
+  return std::isfinite(number) ? std::optional(number) : std::nullopt;
+}
+
+std::optional<std::string_view> wide_number(std::string_view string) {
+  if (!string.starts_with(wide_mark)) return std::nullopt;
+  return string.substr(wide_mark.size());
 }
 
 std::string json_fault_text(std::string_view text) {
   const auto checked = check_json(text);
-  return "the body is not JSON" + (checked.fault ? ": " + checked.fault->text() : std::string());
+  const auto& what = checked.fault ? checked.fault : checked.replaced;
+  return "the body is not JSON" + (what ? ": " + what->text() : std::string());
 }
 
 }  // namespace carillon::frontend

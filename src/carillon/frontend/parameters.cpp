@@ -1,6 +1,7 @@
 #include "carillon/frontend/parameters.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <limits>
 
@@ -14,7 +15,12 @@ std::string to_text(const ParameterValue& value) {
     std::string operator()(bool v) const { return v ? "true" : "false"; }
     std::string operator()(std::int64_t v) const { return std::to_string(v); }
     std::string operator()(std::uint64_t v) const { return std::to_string(v); }
-    std::string operator()(double v) const { return std::to_string(v); }
+    // 1000 is whole where clients write it so, and not where they write 1000.0.
+    std::string operator()(double v) const {
+      std::array<char, 32> digits{};
+      std::string out(digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), v).ptr);
+      return out.find_first_not_of("-0123456789") == std::string::npos ? out + ".0" : out;
+    }
     std::string operator()(std::string_view v) const {
       return "\"" + std::string(v.substr(0, 64)) + (v.size() > 64 ? "..." : "") + "\"";
     }
