@@ -470,6 +470,13 @@ TEST(CudaPlan, WhatNoKernelCoversIsNamed) {
               }),
               AllOf(HasSubstr("Hardmax_0"), HasSubstr("float[1,4]"), HasSubstr("no CUDA kernel"),
                     HasSubstr("batch 1")));
+  // Their rarer forms (even windows, nearest of opset 10) have no kernel that could read them otherwise.
+  for (const char* const op : {"LRN", "Resize"})
+    EXPECT_THAT(refused([&](std::int64_t batch) {
+                  Net m(1);
+                  return m.finish({m.same(op, {m.input({batch, 4, 3, 3})})});
+                }),
+                AllOf(HasSubstr(std::string(op) + "_0"), HasSubstr("no CUDA kernel")));
   EXPECT_THAT(
       refused([](std::int64_t batch) {
         Net m(1);
