@@ -526,6 +526,17 @@ TEST(InferJson, TakesTexts) {
   }
 }
 
+// What stands for numbers that the fast parser does not read cannot be sent.
+TEST(InferJson, NoTextOfAClientStandsForANumber) {
+  for (const std::string text : {"\x7fN", "\x7fP", "\x7f#1"}) {
+    const auto taken = parse(model_of(DataType::string, {1}), input_x("BYTES", "[1]", "[\"" + text + "\"]"));
+    EXPECT_TRUE(taken) << taken.error().message;
+    const auto number = parse(model_of(DataType::f32, {2}), input_x("FP32", "[2]", "[NaN,\"" + text + "\"]"));
+    ASSERT_FALSE(number);
+    EXPECT_THAT(number.error().message, HasSubstr("element 1"));
+  }
+}
+
 TEST(InferJson, ScalarsAndBoolBlobs) {
   const auto scalar = parse(model_of(DataType::f32, {}), input_x("FP32", "[]", "[2.5]"));
   ASSERT_TRUE(scalar) << scalar.error().message;

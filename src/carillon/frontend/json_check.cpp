@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -14,12 +15,22 @@ namespace {
 
 constexpr std::size_t deepest = 1024;  // as the fast parser has it
 
-// In strings of JSON this byte is allowed but nobody's: what begins with it is ours.
-constexpr std::string_view nan_string = "\x7fN";
-constexpr std::string_view plus_infinity_string = "\x7fP";
-constexpr std::string_view minus_infinity_string = "\x7fM";
-constexpr std::string_view wide_mark = "\x7f#";  // and the number
-constexpr std::size_t longest_finite = 310;      // digits and a minus
+// What strings that stand for numbers begin with. It is drawn when the process starts, so that no client can
+// send a text that begins so, but by guessing 48 bits.
+const std::string& mark() {
+  static const std::string drawn = [] {
+    constexpr std::string_view letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    std::random_device device;
+    std::string out = "\x7f";
+    while (out.size() < 9) out += letters[device() % letters.size()];
+    return out;
+  }();
+  return drawn;
+}
+// Behind the mark.
+constexpr char nan_letter = 'N', plus_infinity_letter = 'P', minus_infinity_letter = 'M';
+constexpr char wide_letter = '#';            // and the number
+constexpr std::size_t longest_finite = 310;  // digits and a minus
 
 bool is_digit(char c) {
   return c >= '0' && c <= '9';
@@ -243,7 +254,7 @@ class Checker {
   }
 
   void replace_wide(std::size_t begin, std::string_view what) {
-    std::string stands_for(wide_mark);
+    std::string stands_for(1, wide_letter);
     stands_for += text_.substr(begin, std::min(at_ - begin, longest_finite));
     if (at_ - begin > longest_finite) stands_for += "...";
     replace(begin, stands_for, what);
@@ -253,7 +264,7 @@ class Checker {
   void replace(std::size_t begin, std::string_view stands_for, std::string_view what) {
     if (!replaced_) replaced_ = place(begin, std::string(what));
     rewritten_.append(text_.substr(copied_to_, begin - copied_to_));
-    ((rewritten_ += '"') += stands_for) += '"';
+    (((rewritten_ += '"') += mark()) += stands_for) += '"';
     copied_to_ = at_;
   }
 
@@ -264,14 +275,12 @@ class Checker {
       at_ += word.size();
       return true;
     };
-    std::string_view stands_for;
-    if (take("NaN"))
-      stands_for = nan_string;
-    else if (take("Infinity") || take("Inf"))
-      stands_for = minus ? minus_infinity_string : plus_infinity_string;
-    else
+    char stands_for = nan_letter;
+    if (take("Infinity") || take("Inf"))
+      stands_for = minus ? minus_infinity_letter : plus_infinity_letter;
+    else if (!take("NaN"))
       return unexpected("a value");
-    replace(begin, stands_for, "a number that JSON does not have");
+    replace(begin, {&stands_for, 1}, "a number that JSON does not have");
     return true;
   }
 
@@ -306,9 +315,12 @@ JsonCheck check_json(std::string_view text) {
 }
 
 std::optional<double> literal_number(std::string_view string) {
-  if (string == nan_string) return std::numeric_limits<double>::quiet_NaN();
-  if (string == plus_infinity_string) return std::numeric_limits<double>::infinity();
-  if (string == minus_infinity_string) return -std::numeric_limits<double>::infinity();
+  if (string.starts_with(mark()) && string.size() == mark().size() + 1) {
+    constexpr double infinity = std::numeric_limits<double>::infinity();
+    if (string.back() == nan_letter) return std::numeric_limits<double>::quiet_NaN();
+    if (string.back() == plus_infinity_letter) return infinity;
+    if (string.back() == minus_infinity_letter) return -infinity;
+  }
   const auto wide = wide_number(string);
   if (!wide || wide->size() > longest_finite) return std::nullopt;
   const double number = std::strtod(std::string(*wide).c_str(), nullptr);
@@ -316,8 +328,10 @@ std::optional<double> literal_number(std::string_view string) {
 }
 
 std::optional<std::string_view> wide_number(std::string_view string) {
-  if (!string.starts_with(wide_mark)) return std::nullopt;
-  return string.substr(wide_mark.size());
+  const std::size_t from = mark().size() + 1;
+  if (string.size() < from || !string.starts_with(mark()) || string[from - 1] != wide_letter)
+    return std::nullopt;
+  return string.substr(from);
 }
 
 std::string json_fault_text(std::string_view text) {
