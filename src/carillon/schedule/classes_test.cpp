@@ -769,9 +769,9 @@ TEST(Classed, RealTimeRequestsTakeTheNewTimes) {
   times(9ms);
   d.ask(Class::real_time, 0, d.now + 20ms);
   EXPECT_EQ(d.all<Refuse>().size(), 1U) << "behind the one that waits, which takes 9 ms";
-  d.now += 4ms;
-  d.done(first, ActionStatus::success, 4ms);
-  d.done(second, ActionStatus::success, 4ms);
+  d.now += 16ms;
+  d.done(first, ActionStatus::success, 16ms);
+  d.done(second, ActionStatus::success, 16ms);
   d.now += 1s;
   d.ask(Class::real_time, 0, d.now + 100ms);
   EXPECT_EQ(d.one<Infer>().expected, 9ms) << "what both took is no measurement of it";

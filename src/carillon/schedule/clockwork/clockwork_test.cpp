@@ -755,13 +755,13 @@ TEST(Clockwork, ABatchThatWasSentBeforeDoesNotTeachTheNewPlan) {
   };
   const Infer before = send_four(at(100ms));
   EXPECT_EQ(before.expected, 40ms);
-  hand.decide(times_of(15ms, 80ms), at(110ms));
+  hand.decide(times_of(25ms, 80ms), at(110ms));
   hand.done(before.id, at(100ms), at(140ms));
-  EXPECT_EQ(hand.scheduler.state().exec_estimate(DeviceId{0}, ModelId{0}, 2), 15ms);
+  EXPECT_EQ(hand.scheduler.state().exec_estimate(DeviceId{0}, ModelId{0}, 2), 25ms);
   const Infer after = send_four(at(150ms));
-  EXPECT_EQ(after.expected, 15ms);
-  hand.done(after.id, at(150ms), at(168ms));
-  EXPECT_EQ(hand.scheduler.state().exec_estimate(DeviceId{0}, ModelId{0}, 2), 18ms);
+  EXPECT_EQ(after.expected, 25ms);
+  hand.done(after.id, at(150ms), at(178ms));
+  EXPECT_EQ(hand.scheduler.state().exec_estimate(DeviceId{0}, ModelId{0}, 2), 28ms);
 }
 
 }  // namespace
