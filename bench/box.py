@@ -12,14 +12,14 @@ after the other, under the same bound of memory. Beside Carillon's policies: an 
 sessions (rivals/lru_server.py). (Carillon reads weights from files; what the system keeps of files in memory that it can
 drop is not counted, of either.)
 
-Told of each: the share on time of all requests and of those that were not refused, how long after its planned time all
-but 1% of the refusals came, processor milliseconds an answer, the most memory that the process and its children had
+Told of each: the share on time of all requests and of those that were not refused, the p99 of the time from a request's planned time to its refusal, processor milliseconds an answer, the most memory that the process and its children had
 (VmRSS, looked at every 10 ms), and how long it took until the first and all models were ready, with an empty store and at
 a second start. A stall is a sleep of 1 ms, of a process beside, that took 5 ms longer. Answers' outputs are not compared
 here: tests do.
 """
 import argparse
 import asyncio
+import csv
 import json
 import pathlib
 import random
@@ -32,7 +32,6 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from csv import DictReader as csv_reader
 
 import numpy as np
 
@@ -173,8 +172,10 @@ def commands(rival, folder, memory, port):
 
 
 def mebibytes(size):
-    number, unit = re.fullmatch(r"(\d+)\s*(MiB|GiB)", size).groups()
-    return int(number) * (1024 if unit == "GiB" else 1)
+    parts = re.fullmatch(r"(\d+)\s*(MiB|GiB)", size)
+    if parts is None:
+        raise SystemExit(f"--memory {size}: give a whole number of MiB or GiB, such as 1GiB")
+    return int(parts[1]) * (1024 if parts[2] == "GiB" else 1)
 
 
 def shares_of(names, seed):
@@ -230,16 +231,16 @@ def capacity(url, folder, shares, seconds, clients=16):
 
 def offer(server, shares, deadlines, rate, seconds):
     streams = [f"{name},rate={rate * share:.6g},deadline={deadlines[name]:.4g}" for name, share in shares.items()]
-    csv = HERE.parent / "build/bench/box.csv"
+    answers = HERE.parent / "build/bench/box.csv"
     before = server.cpu()
     said, harness.say = harness.say, lambda text: None  # a line of 500 models
     try:
-        told = harness.load(server.url, streams, "--length", 16, "--duration", seconds, "--seed", 1, "--csv", csv)
+        told = harness.load(server.url, streams, "--length", 16, "--duration", seconds, "--seed", 1, "--csv", answers)
     finally:
         harness.say = said
     told["cpu_ms"] = 1e3 * (server.cpu() - before) / max(1, told["on_time"] + told["late"])
-    with csv.open() as lines:
-        refused = sorted(float(line["answered_ms"]) - float(line["planned_ms"]) for line in csv_reader(lines)
+    with answers.open() as lines:
+        refused = sorted(float(line["answered_ms"]) - float(line["planned_ms"]) for line in csv.DictReader(lines)
                          if line["outcome"] == "refused")
     told["refused_p99_ms"] = refused[len(refused) * 99 // 100] if refused else None
     return told

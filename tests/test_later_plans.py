@@ -33,13 +33,13 @@ def wait_until(server, is_so, what: str) -> None:
 
 
 def all_made(server) -> bool:
-    return figure(server, "carillon_models_with_later_plans_made") == figure(server, "carillon_models_with_later_plans")
+    return figure(server, "carillon_later_plan_models_complete") == figure(server, "carillon_later_plan_models")
 
 
 def test_answers_are_the_same_before_and_after(program, tiny_models, tmp_path):
     rows = np.random.default_rng(2).standard_normal((16, 64)).astype(np.float32)
     with serving(program, tiny_models, tmp_path / "log") as server:
-        assert figure(server, "carillon_models_with_later_plans") > 0
+        assert figure(server, "carillon_later_plan_models") > 0
         alone = [ask(server, "tiny_mlp", row[None], http_client).as_numpy("output") for row in rows]
         together = [ask(server, "tiny_mlp", rows, http_client).as_numpy("output")]
         wait_until(server, lambda: all_made(server), "not all models have their plans")
@@ -47,12 +47,12 @@ def test_answers_are_the_same_before_and_after(program, tiny_models, tmp_path):
         for answer in together:
             np.testing.assert_allclose(answer, np.concatenate(alone), rtol=1e-5, atol=1e-6)
         assert figure(server, "carillon_later_plans_dropped_total") == 0
-        assert figure(server, "carillon_later_plans_bytes") > 0
+        assert figure(server, "carillon_later_plan_bytes") > 0
 
 
 def test_all_at_once_where_that_is_asked_for(program, tiny_models, tmp_path):
     with serving(program, tiny_models, tmp_path / "log", "--plans-at-once") as server:
-        assert figure(server, "carillon_models_with_later_plans") == 0
+        assert figure(server, "carillon_later_plan_models") == 0
         rows = np.ones((8, 64), np.float32)
         assert ask(server, "tiny_mlp", rows, http_client).as_numpy("output").shape[0] == 8
 

@@ -15,7 +15,7 @@ _HELD = 64  # claims: a server that is not up after so many more ports were hand
 _claims: collections.deque[socket.socket] = collections.deque(maxlen=_HELD)
 
 
-def _listening_ports(file: Path = _RANGE) -> list[int]:
+def _candidates(file: Path = _RANGE) -> list[int]:
     """Ports that the system gives to no outgoing connection, in random order; all, where nearly all are given out."""
     try:
         low, high = map(int, file.read_text(encoding="ascii").split())
@@ -49,7 +49,7 @@ def claim(port: int) -> socket.socket | None:
 
 def claim_any() -> tuple[int, socket.socket]:
     """Some port and its claim. No outgoing connection takes the port before the server binds it."""
-    for port in _listening_ports():
+    for port in _candidates():
         if mark := claim(port):
             return port, mark
     raise OSError(f"no free port on {HOST}")

@@ -56,10 +56,10 @@ Result<> MemoryAccount::check(std::string_view model, const ModelNeed& need, Byt
   return fail(ErrorCode::resource_exhausted, text + "; " + why);
 }
 
-// How much more than it may is taken, with so much beside what is. Nothing where it may never have so much.
+// How much more than models may take is taken, with so much beside what is.
 Bytes MemoryAccount::lacks(Bytes needed) const {
   const Bytes most = may_take(), wanted = all() + needed;
-  return needed > most ? Bytes{} : wanted - std::min(most, wanted);
+  return wanted - std::min(most, wanted);
 }
 
 bool MemoryAccount::reclaim(Bytes needed) {
@@ -128,7 +128,9 @@ Result<> MemoryAccount::Charge::expect(const ModelNeed& need, Reclaims reclaims)
         expected_ = need.memory;
         return {};
       }
-      lacking = account_->lacks(need.memory - std::min(need.memory, expected_));
+      // Nobody gives anything for what would not fit in all of it.
+      if (need.memory <= account_->may_take())
+        lacking = account_->lacks(need.memory - std::min(need.memory, expected_));
     }
     if (reclaims == Reclaims::nothing || !account_->reclaim(lacking)) return fits;
   }

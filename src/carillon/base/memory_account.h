@@ -83,10 +83,10 @@ class MemoryAccount : public std::enable_shared_from_this<MemoryAccount> {
   // Error (resource_exhausted): "--memory 64MiB is too small for model 'x': at least 97MiB; ...".
   Result<Charge> take(std::string_view model, const ModelNeed& need,
                       Reclaims reclaims = Reclaims::what_it_can);
-  // Gives back so much, or as much as it can, of what others do without, and says whether that is anything.
-  // Called without the account's lock, by one thread at a time. Waits for a call that is under way.
+  // Gives back so much, or as much as it can, of what others do without. Says whether it is worth another
+  // try: not where nothing came of it. Called without the account's lock, by one thread at a time.
   using Reclaim = std::function<bool(Bytes needed)>;
-  void set_reclaim(Reclaim reclaim);
+  void set_reclaim(Reclaim reclaim);  // waits for a call that is under way
 
   // The bound has become so much smaller; what models cannot do without stays theirs. 0: it is as it was.
   void shrink_by(Bytes bytes);

@@ -18,12 +18,16 @@ namespace {
 using schedule::BatchProfile;
 
 // How often to look whether what ran by plans that were dropped has ended.
-constexpr auto look_again = std::chrono::milliseconds{100};
+constexpr auto look_again = std::chrono::milliseconds{20};
+// So long a model that is loaded waits for memory that such runs hold.
+constexpr auto runs_end_within = std::chrono::milliseconds{500};
 // Nothing is made for so long after a model that is loaded wanted the memory: more of them may come.
 constexpr auto rest = std::chrono::seconds{1};
+// The allocator gives back what is free after so many models, and when there is nothing more to do.
+constexpr std::size_t trim_after = 16;
 
-// What batches take where those of `sizes` (ascending) have plans and take what the line through both of
-// `ends` says: any other runs as the fewest of these.
+// What batches take where those of `sizes` (ascending, the first is 1) have plans and take what the line
+// through both of `ends` says: any other runs as the fewest of these.
 std::vector<BatchProfile> times_by(const std::vector<BatchProfile>& seeds, const std::vector<int>& sizes,
                                    const std::array<BatchProfile, 2>& ends) {
   std::vector<BatchProfile> out = seeds;
@@ -37,6 +41,18 @@ std::vector<BatchProfile> times_by(const std::vector<BatchProfile>& seeds, const
     each.exec = sum;
   }
   return out;
+}
+
+// Nobody knows what the plans take. Times that are told anew count as others, so that what runs show of these
+// plans is forgotten with them.
+std::vector<BatchProfile> unmeasured(std::vector<BatchProfile> seeds) {
+  for (BatchProfile& each : seeds)
+    if (each.batch > 1) each.exec = std::max(Duration{1}, each.exec - Duration{1});
+  return seeds;
+}
+
+std::int64_t ns_of(TimePoint time) {
+  return time.time_since_epoch().count();
 }
 
 }  // namespace
@@ -55,10 +71,11 @@ BatchPlans::~BatchPlans() {
 
 void BatchPlans::add_model(ModelId id, std::string name, const engine::CompiledModel& compiled,
                            std::vector<BatchProfile> seeds) {
-  CARILLON_ASSERT(id.index() < worker::most_models);
+  CARILLON_ASSERT(id.index() < worker::most_models && !seeds.empty());
   const std::lock_guard lock(mutex_);
   models_.resize(id.index() + 1);
   if (!compiled.makes_later() || seeds.size() < 2) return;
+  CARILLON_ASSERT(seeds.front().batch == 1);
   auto model = std::make_unique<Model>();
   model->name = std::move(name);
   model->compiled = &compiled;
@@ -69,19 +86,20 @@ void BatchPlans::add_model(ModelId id, std::string name, const engine::CompiledM
 }
 
 void BatchPlans::remove_model(ModelId id) {
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);
   Model* const model = models_[id.index()].get();
   if (model == nullptr || model->compiled == nullptr) return;
-  made_one_.wait(lock, [&] { return making_ != id; });
-  if (model->state == State::whole) {
-    --counts_.whole;
+  changed_.wait(lock, [&] { return !model->busy; });
+  if (model->state == State::complete) {
+    --counts_.complete;
     counts_.memory = counts_.memory - model->memory;
   }
   --counts_.models;
+  std::erase(dropped_, id);
   model->charge.reset();
   model->state = State::never;
+  model->nothing_to_ask = true;
   model->compiled = nullptr;  // it stays, as batches that come too late look it up
-  std::erase(leaving_, id);
 }
 
 void BatchPlans::start(worker::Worker& worker) {
@@ -97,6 +115,7 @@ void BatchPlans::stop() {
     running_ = false;
     ended_ = true;
     wake_.notify_one();
+    changed_.notify_all();
   }
   if (thread_.joinable()) thread_.join();
 }
@@ -111,12 +130,11 @@ void BatchPlans::sent(ModelId id, int batch) {
   if (batch < 2) return;
   Model* const model = models_[id.index()].get();
   if (model == nullptr) return;
-  const TimePoint now = clock_.now();
-  model->used.store(now.time_since_epoch().count(), std::memory_order_relaxed);
-  if (now.time_since_epoch().count() < model->not_before.load(std::memory_order_relaxed)) return;
-  if (model->asked.exchange(true)) return;
+  const std::int64_t now = ns_of(clock_.now());
+  model->used.store(now, std::memory_order_relaxed);
+  if (now < model->not_before.load(std::memory_order_relaxed)) return;
+  if (model->nothing_to_ask.exchange(true)) return;
   const std::lock_guard lock(mutex_);
-  if (model->state != State::few) return;
   asked_.push_back(id);
   wake_.notify_one();
 }
@@ -128,29 +146,35 @@ BatchPlans::Counts BatchPlans::counts() const {
 
 void BatchPlans::run() {
   pthread_setname_np(pthread_self(), "carillon-plans");
-  std::unique_lock lock(mutex_);
+  Lock lock(mutex_);
   while (running_) {
-    std::erase_if(leaving_, [&](ModelId id) { return worker_->remove_batches(id); });
-    if (const TimePoint now = clock_.now(); now < rests_until_) {
-      wake_.wait_for(lock, std::min(rests_until_ - now, Duration{look_again}));
-    } else if (const auto id = next_asked()) {
+    sweep(lock);
+    if (!running_) break;
+    const TimePoint now = clock_.now();
+    const bool rests = now < rests_until_;
+    if (const auto id = rests ? std::nullopt : next_asked()) {
       make(*id, true, lock);
-    } else if (const auto other = next_to_fill()) {
+    } else if (const auto other = rests ? std::nullopt : next_to_fill()) {
       make(*other, false, lock);
-    } else if (leaving_.empty()) {
-      wake_.wait(lock);
+    } else if (made_since_trim_ > 0) {
+      trim(lock);
+    } else if (rests || !dropped_.empty()) {
+      wake_.wait_for(lock, rests ? rests_until_ - now : Duration{look_again});
     } else {
-      wake_.wait_for(lock, look_again);
+      wake_.wait(lock);
     }
   }
 }
 
 // With the lock, as is what follows but for what says otherwise.
 std::optional<ModelId> BatchPlans::next_asked() {
-  while (!asked_.empty()) {
-    const ModelId id = asked_.front();
-    asked_.pop_front();
-    if (models_[id.index()]->state == State::few) return id;
+  for (std::size_t i = 0; i < asked_.size(); ++i) {
+    const ModelId id = asked_[i];
+    const State state = models_[id.index()]->state;
+    if (state == State::dropped) continue;  // once its last plans have gone
+    asked_.erase(asked_.begin() + static_cast<std::ptrdiff_t>(i));
+    if (state == State::one_plan) return id;
+    --i;
   }
   return std::nullopt;
 }
@@ -158,136 +182,177 @@ std::optional<ModelId> BatchPlans::next_asked() {
 std::optional<ModelId> BatchPlans::next_to_fill() {
   if (loading_) return std::nullopt;
   for (; next_to_fill_ < models_.size(); ++next_to_fill_)
-    if (const auto& model = models_[next_to_fill_]; model != nullptr && model->state == State::few)
+    if (const auto& model = models_[next_to_fill_]; model != nullptr && model->state == State::one_plan)
       return ModelId{static_cast<std::uint32_t>(next_to_fill_++)};
   return std::nullopt;
 }
 
-void BatchPlans::make(ModelId id, bool urgent, std::unique_lock<std::mutex>& lock) {
+void BatchPlans::make(ModelId id, bool urgent, Lock& lock) {
   Model& model = *models_[id.index()];
   model.state = State::making;
-  making_ = id;
+  model.busy = making_ = true;
+  ended_ = false;
   lock.unlock();
-  auto made = make_room_and_plans(model, id, urgent);
-  // What it was read into, and plans that made room.
-  ::malloc_trim(0);
+  auto made = plans_of(model, urgent);
+  const Result<> added = made ? add(id, model, *std::move(made)) : std::unexpected(made.error());
   lock.lock();
-  making_.reset();
-  made_one_.notify_all();
-  if (made) {
-    model.state = State::whole;
-    if (made->charge) model.charge.emplace(*std::move(made->charge));
-    model.memory = made->memory;
-    model.asked = true;  // what is sent asks for nothing
-    ++counts_.whole;
-    ++counts_.made;
-    counts_.memory = counts_.memory + made->memory;
-    if (!made->times.empty()) tell_(id, std::move(made->times));
+  model.busy = making_ = false;
+  ++made_since_trim_;
+  changed_.notify_all();
+  if (added) {
+    if (made_since_trim_ >= trim_after) trim(lock);
     return;
   }
-  // For want of memory: later there may be some.
-  const bool passes = made.error().code == ErrorCode::resource_exhausted;
-  model.state = passes ? State::few : State::never;
-  model.not_before = (clock_.now() + options_.kept).time_since_epoch().count();
-  model.asked = false;
-  if (!passes && running_ && options_.note)
-    options_.note(model.name + ": its batches run row after row: " + made.error().message);
+  const ErrorCode code = added.error().code;
+  if (code == ErrorCode::cancelled) {  // a model that is loaded goes first
+    model.state = State::one_plan;
+    model.nothing_to_ask = urgent;
+    if (urgent)
+      asked_.push_front(id);
+    else
+      next_to_fill_ = std::min(next_to_fill_, id.index());
+    return;
+  }
+  // What goes wrong may pass, but for what is so with this model.
+  const bool lasts = code == ErrorCode::unavailable || code == ErrorCode::unsupported ||
+                     code == ErrorCode::invalid_argument || code == ErrorCode::not_found;
+  model.state = lasts ? State::never : State::one_plan;
+  if (code == ErrorCode::resource_exhausted) ++counts_.refused;
+  if (urgent) model.not_before = ns_of(clock_.now() + options_.kept);
+  model.nothing_to_ask = lasts;
+  if (lasts && options_.note)
+    options_.note(model.name + ": its batches run row after row: " + added.error().message);
 }
 
 // Without the lock.
-Result<BatchPlans::Made> BatchPlans::make_room_and_plans(const Model& model, ModelId id, bool urgent) {
+Result<BatchPlans::Made> BatchPlans::plans_of(const Model& model, bool urgent) {
   Made out;
   try {
     const engine::CompiledModel& compiled = *model.compiled;
-    std::vector<int> batches;
-    for (const BatchProfile& each : model.seeds) batches.push_back(each.batch);
-    const std::vector<int> larger(batches.begin() + 1, batches.end());
-    // A plan of a larger batch takes about as much as that of the smallest. While they are made the model is
-    // read and packed, and then measured.
-    const Bytes plans{compiled.memory().plans.count * larger.size()};
+    std::vector<int> larger;
+    for (const BatchProfile& each : model.seeds)
+      if (each.batch > 1) larger.push_back(each.batch);
     if (options_.memory != nullptr) {
-      auto taken = take(model, {.memory = plans + Bytes{3 * compiled.weights().count}}, urgent);
+      // Each plan takes about as much as that of batch size 1. While they are made the model is read and
+      // packed, and then measured, with its weights and the largest plan's memory once more.
+      const engine::Plan* const one = compiled.plan(1);
+      const Bytes plans{compiled.memory().plans.count * larger.size()};
+      const Bytes run{one->workspace().count * static_cast<std::uint64_t>(larger.back())};
+      auto taken = take(model, plans + run + Bytes{3 * compiled.weights().count}, urgent);
       if (!taken) return std::unexpected(taken.error());
       out.charge.emplace(*std::move(taken));
     }
     auto made = of_low_priority([&] { return compiled.make_plans({}, larger, &ended_); });
     if (!made) return std::unexpected(made.error());
-    for (const auto& plan : *made) out.memory = out.memory + plan->memory();
-    if (out.charge) {
-      // There was more room for it than it takes, but for very small models.
-      const auto settle = [&] {
-        return out.charge->settle({.plans = out.memory, .weights = {}, .processes = {}}, {},
-                                  MemoryAccount::Reclaims::nothing);
-      };
-      auto fits = settle();
-      while (!fits && urgent && drop_unused()) fits = settle();
-      if (!fits) return std::unexpected(fits.error());
-    }
-    const engine::Plan& largest = *made->back();
-    std::optional<Duration> took;
+    out.plans = *std::move(made);
     if (options_.measure) {
-      auto measured = options_.measure(compiled, largest);
+      auto measured = options_.measure(compiled, *out.plans.back(), ended_);
       if (!measured) return std::unexpected(measured.error());
-      took = *measured;
+      out.largest_takes = *measured;
     }
-    const BatchProfile most{.batch = largest.batch(), .exec = took.value_or(Duration{0})};
-    const auto added = worker_->add_batches(id, *std::move(made));
-    if (!added) return std::unexpected(added.error());
-    batches.resize(1 + *added);
-    if (took) out.times = times_by(model.seeds, batches, {model.seeds.front(), most});
   } catch (const std::exception& error) {
     return fail(ErrorCode::resource_exhausted, error.what());
   }
+  if (ended_) return fail(ErrorCode::cancelled, "its plans are not wanted any more");
   return out;
 }
 
+// Without the lock. Gives them to the worker, and tells what batches take then.
+Result<> BatchPlans::add(ModelId id, Model& model, Made made) {
+  std::vector<int> sizes{1};
+  std::vector<Bytes> takes;
+  for (const auto& plan : made.plans) {
+    sizes.push_back(plan->batch());
+    takes.push_back(plan->memory());
+  }
+  const std::array ends{model.seeds.front(), BatchProfile{.batch = sizes.back(),
+                                                          .exec = made.largest_takes.value_or(Duration{1})}};
+  const auto count = worker_->add_batches(id, std::move(made.plans));
+  if (!count) return std::unexpected(count.error());
+  // At once: what runs by them is not to be taken for what ran without them.
+  const Lock lock(mutex_);
+  sizes.resize(1 + *count);
+  tell_(id, made.largest_takes ? times_by(model.seeds, sizes, ends) : unmeasured(model.seeds));
+  model.memory = {};
+  for (std::size_t i = 0; i < *count; ++i) model.memory = model.memory + takes[i];
+  if (made.charge) {
+    // There was more room for it; what there is too much of all the same, the next model takes back.
+    (void)made.charge->settle({.plans = model.memory, .weights = {}, .processes = {}}, {},
+                              MemoryAccount::Reclaims::nothing);
+    model.charge.emplace(*std::move(made.charge));
+  }
+  model.state = State::complete;
+  ++counts_.complete;
+  ++counts_.made;
+  counts_.memory = counts_.memory + model.memory;
+  return {};
+}
+
 // Without the lock.
-Result<MemoryAccount::Charge> BatchPlans::take(const Model& model, const ModelNeed& need, bool urgent) {
+Result<MemoryAccount::Charge> BatchPlans::take(const Model& model, Bytes needed, bool urgent) {
   for (;;) {
-    auto taken = options_.memory->take(model.name, need, MemoryAccount::Reclaims::nothing);
-    if (taken || !urgent || !drop_unused()) return taken;
+    auto taken = options_.memory->take(model.name, {.memory = needed}, MemoryAccount::Reclaims::nothing);
+    if (taken || !urgent) return taken;
+    const Bytes left = options_.memory->left();
+    if (!drop_unused(needed - std::min(needed, left))) return taken;
   }
 }
 
-// Without the lock. Those that no batch ran by for the longest; false where there are none.
-bool BatchPlans::drop_unused() {
-  const std::lock_guard lock(mutex_);
-  const auto oldest = oldest_whole();
-  if (!oldest) return false;
-  const TimePoint used{Duration{models_[oldest->index()]->used.load(std::memory_order_relaxed)}};
-  if (clock_.now() - used < options_.kept) return false;
-  drop(*oldest);
-  return true;
+bool BatchPlans::is_unused(const Model& model) const {
+  return clock_.now() - TimePoint{Duration{model.used.load(std::memory_order_relaxed)}} >= options_.kept;
 }
 
+// Without the lock. Plans that no batch ran by for the longest, until so much is free; false where all that
+// no batch ran by lately are not enough, and stay.
+bool BatchPlans::drop_unused(Bytes needed) {
+  Lock lock(mutex_);
+  Bytes unused;
+  for (const auto& model : models_)
+    if (model != nullptr && model->state == State::complete && is_unused(*model))
+      unused = unused + model->memory;
+  if (unused < needed || needed == Bytes{}) return false;
+  for (Bytes dropped; dropped < needed;) {
+    const auto oldest = oldest_complete();
+    if (!oldest || !is_unused(*models_[oldest->index()])) return false;
+    dropped = dropped + drop(*oldest, lock);
+  }
+  sweep(lock);
+  return dropped_.empty();
+}
+
+// Without the lock.
 bool BatchPlans::reclaim(Bytes needed) {
+  Lock lock(mutex_);
+  if (!running_) return false;
+  rests_until_ = clock_.now() + rest;
+  // What is just being made has memory, too.
+  if (making_) {
+    ended_ = true;
+    changed_.wait(lock, [&] { return !making_; });
+    return true;
+  }
   Bytes dropped;
-  {
-    std::unique_lock lock(mutex_);
-    if (!running_) return false;
-    rests_until_ = clock_.now() + rest;
-    while (dropped < needed) {
-      const auto oldest = oldest_whole();
-      if (!oldest) break;
-      dropped = dropped + models_[oldest->index()]->memory;
-      drop(*oldest);
-    }
-    // What is just being made has memory, too.
-    if (dropped == Bytes{} && making_) {
-      made_one_.wait(lock, [&] { return !making_; });
-      return true;
-    }
+  while (dropped < needed) {
+    const auto oldest = oldest_complete();
+    if (!oldest) break;
+    dropped = dropped + drop(*oldest, lock);
   }
   if (dropped == Bytes{}) return false;
-  ::malloc_trim(0);
+  // Until what ran by them has ended.
+  for (const TimePoint end = clock_.now() + runs_end_within;;) {
+    sweep(lock);
+    if (dropped_.empty() || clock_.now() >= end) break;
+    changed_.wait_for(lock, look_again);
+  }
+  trim(lock);
   return true;
 }
 
-std::optional<ModelId> BatchPlans::oldest_whole() const {
+std::optional<ModelId> BatchPlans::oldest_complete() const {
   std::optional<ModelId> out;
   std::int64_t since = 0;
   for (std::size_t i = 0; i < models_.size(); ++i) {
-    if (models_[i] == nullptr || models_[i]->state != State::whole) continue;
+    if (models_[i] == nullptr || models_[i]->state != State::complete || models_[i]->busy) continue;
     const std::int64_t used = models_[i]->used.load(std::memory_order_relaxed);
     if (out && used >= since) continue;
     out = ModelId{static_cast<std::uint32_t>(i)};
@@ -296,19 +361,50 @@ std::optional<ModelId> BatchPlans::oldest_whole() const {
   return out;
 }
 
-void BatchPlans::drop(ModelId id) {
+// What its plans take. Its charge ends with the last of them, in sweep().
+Bytes BatchPlans::drop(ModelId id, Lock& lock) {
   Model& model = *models_[id.index()];
   tell_(id, model.seeds);
-  if (!worker_->remove_batches(id)) {
-    leaving_.push_back(id);
-    wake_.notify_one();
-  }
-  model.state = State::few;
-  model.charge.reset();
-  model.asked = false;
-  --counts_.whole;
+  model.state = State::dropped;
+  model.busy = true;
+  --counts_.complete;
   ++counts_.dropped;
-  counts_.memory = counts_.memory - std::exchange(model.memory, {});
+  const Bytes memory = std::exchange(model.memory, {});
+  counts_.memory = counts_.memory - memory;
+  lock.unlock();
+  worker_->remove_batches(id);
+  lock.lock();
+  model.busy = false;
+  model.nothing_to_ask = false;
+  dropped_.push_back(id);
+  changed_.notify_all();
+  return memory;
+}
+
+// Those whose plans no run holds any more may have plans again.
+void BatchPlans::sweep(Lock& lock) {
+  const std::vector<ModelId> waiting = dropped_;
+  for (const ModelId id : waiting) {
+    Model& model = *models_[id.index()];
+    if (model.state != State::dropped || model.busy) continue;
+    model.busy = true;
+    lock.unlock();
+    const bool gone = worker_->sweep(id);
+    lock.lock();
+    model.busy = false;
+    changed_.notify_all();
+    if (!gone) continue;
+    model.state = State::one_plan;
+    model.charge.reset();
+    std::erase(dropped_, id);
+  }
+}
+
+void BatchPlans::trim(Lock& lock) {
+  made_since_trim_ = 0;
+  lock.unlock();
+  ::malloc_trim(0);
+  lock.lock();
 }
 
 }  // namespace carillon::controller

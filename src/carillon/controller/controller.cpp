@@ -70,7 +70,10 @@ Controller::Controller(std::unique_ptr<schedule::Scheduler> scheduler, const Opt
       patience_(options.patience),
       core_options_([&] {
         CoreOptions core = options.core;
-        core.on_batch = [this](ModelId model, int batch) { plans_.sent(model, batch); };
+        core.on_batch = [this, also = core.on_batch](ModelId model, int batch) {
+          plans_.sent(model, batch);
+          if (also) also(model, batch);
+        };
         return core;
       }()),
       turned_away_(options.turned_away),
@@ -298,15 +301,17 @@ void Controller::tell_anew(ModelView view) {
 }
 
 void Controller::start() {
-  const std::lock_guard lock(mutex_);
-  CARILLON_ASSERT(state_ == State::preparing && !workers_.empty());
-  state_ = State::running;
-  std::vector<worker::Worker*> workers;
-  for (const auto& worker : workers_) workers.push_back(worker.get());
-  if (workers.size() == 1) plans_.start(*workers.front());
-  sizes_.start(std::move(workers));
-  thread_ = std::thread([this] { run(); });
-  directory_.open();
+  {
+    const std::lock_guard lock(mutex_);
+    CARILLON_ASSERT(state_ == State::preparing && !workers_.empty());
+    state_ = State::running;
+    std::vector<worker::Worker*> workers;
+    for (const auto& worker : workers_) workers.push_back(worker.get());
+    sizes_.start(std::move(workers));
+    thread_ = std::thread([this] { run(); });
+    directory_.open();
+  }
+  if (workers_.size() == 1) plans_.start(*workers_.front());
 }
 
 void Controller::stop() {
@@ -658,11 +663,11 @@ ServerStatistics Controller::statistics() const {
   out.sizes_made = sizes.made;
   out.sizes_bytes = sizes.memory.count;
   const BatchPlans::Counts plans = plans_.counts();
-  out.few_plans = plans.models;
-  out.whole_plans = plans.whole;
-  out.plans_made = plans.made;
-  out.plans_dropped = plans.dropped;
-  out.plans_bytes = plans.memory.count;
+  out.later_models = plans.models;
+  out.later_complete = plans.complete;
+  out.later_made = plans.made;
+  out.later_dropped = plans.dropped;
+  out.later_bytes = plans.memory.count;
   out.open_requests += sizes.waiting;
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     out.devices[i].pages_total = workers_[i]->total_pages();

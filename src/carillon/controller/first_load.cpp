@@ -177,7 +177,7 @@ void FirstLoad::note(std::string text) {
 // A thread's.
 void FirstLoad::make() {
   pthread_setname_np(pthread_self(), "carillon-comp");
-  yield_to_others();
+  lower_priority();
   const auto most = static_cast<std::size_t>(options_.makers);
   std::unique_lock lock(mutex_);
   for (;;) {

@@ -11,8 +11,9 @@
 
 namespace carillon::controller {
 
-// The calling thread is not to slow what serves, or is measured, from now on.
-inline void yield_to_others() {
+// The calling thread keeps a low priority from now on, so that it slows neither what serves nor what is
+// measured.
+inline void lower_priority() {
   setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 10);
 }
 
@@ -23,7 +24,7 @@ auto of_low_priority(const Body& body) {
   std::exception_ptr thrown;
   std::thread([&] {
     pthread_setname_np(pthread_self(), "carillon-comp");
-    yield_to_others();
+    lower_priority();
     try {
       out.emplace(body());
     } catch (...) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -40,9 +41,10 @@ class AsideWatch final : public Stopwatch {
   engine::MadeUpChoice choice_;
 };
 
-// The shortest of some runs of a plan that was made later, after one to warm up; nothing where the model
-// refuses all data that are made up.
+// The shortest of some runs of a plan that was made later, as others run beside them; of a run that takes
+// above 0.2 s, of one. Nothing where the model refuses all data that are made up, or once `ended` is true.
 Result<std::optional<Duration>> measure_later(engine::Engine& engine, const engine::CompiledModel& model,
-                                              const engine::Plan& plan, int threads);
+                                              const engine::Plan& plan, int threads,
+                                              const std::atomic<bool>& ended);
 
 }  // namespace carillon::controller

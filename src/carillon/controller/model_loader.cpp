@@ -14,6 +14,7 @@
 #include <malloc.h>
 
 #include "carillon/base/assert.h"
+#include "carillon/base/file_digest.h"
 #include "carillon/base/statistics.h"
 #include "carillon/controller/low_priority.h"
 #include "carillon/controller/measure_aside.h"
@@ -112,9 +113,22 @@ Imported import(repository::ModelConfig& config, const std::filesystem::path& fi
   return model;
 }
 
+// The model that was imported before, where its file is still the same.
+Imported import_again(repository::ModelConfig config, const std::filesystem::path& file,
+                      const FileDigest& digest) {
+  bool sound = true;
+  auto model = import(config, file, sound);
+  if (model && digest_of(file) != digest)
+    return fail(ErrorCode::unavailable,
+                "file '" + file.string() +
+                    "' is not what it was when the model was loaded; load it again to "
+                    "get plans for larger batches");
+  return model;
+}
+
 using Compiled = std::shared_ptr<const engine::CompiledModel>;
-// See engine::CompileOptions::again.
-using Again = std::function<Imported()>;
+// See engine::CompileOptions::reread.
+using Reread = std::function<Imported()>;
 
 std::string shortened(const std::string& text) {
   constexpr std::size_t longest = 300;
@@ -181,13 +195,13 @@ bool wants_all_plans(const Made& made) {
 
 Result<Made> complete_and_compile(repository::ModelConfig config, const graph::Model& model,
                                   std::span<const LoadTarget> targets, std::optional<std::size_t> other,
-                                  Again again = {}) {
+                                  Reread reread = {}) {
   auto completed = repository::complete_config(std::move(config), model);
   if (!completed) return std::unexpected(completed.error());
   Made out{.config = std::move(*completed), .compiled = {}, .notes = {}, .unproven = {}};
   keep_rows_apart(model, out);
   const bool best_effort = out.config.model_class == "best_effort";
-  const bool few = targets.size() == 1 && targets.front().few_plans && !wants_all_plans(out);
+  const bool later = targets.size() == 1 && targets.front().later_plans && !wants_all_plans(out);
   for (const LoadTarget& target : targets) {
     const engine::CompileOptions options{.batch_sizes = out.config.batch_sizes,
                                          .precision = engine::precision_of(out.config.precision),
@@ -200,7 +214,7 @@ Result<Made> complete_and_compile(repository::ModelConfig config, const graph::M
                                          .room_cost = out.config.model_class == "real_time"
                                                           ? std::optional(engine::usual_room_cost)
                                                           : std::nullopt,
-                                         .again = few ? again : Again()};
+                                         .reread = later ? reread : Reread()};
     auto compiled = engine_of(target, other).compile(model, options);
     if (!compiled) return std::unexpected(compiled.error());
     out.compiled.push_back(std::move(*compiled));
@@ -211,14 +225,12 @@ Result<Made> complete_and_compile(repository::ModelConfig config, const graph::M
 Result<Made> make_by_own(repository::ModelConfig config, const std::filesystem::path& file,
                          std::span<const LoadTarget> targets, const Doing& doing, bool& sound) {
   doing("reading " + file.string());
-  Again again;
-  if (targets.front().few_plans)
-    again = [given = config, file]() -> Imported {
-      repository::ModelConfig config = given;
-      bool unused = true;
-      return import(config, file, unused);
-    };
+  const repository::ModelConfig given = config;
+  const auto digest = targets.front().later_plans ? digest_of(file) : std::nullopt;
   const auto model = import(config, file, sound);
+  Reread reread;
+  if (digest && digest == digest_of(file))
+    reread = [given, file, digest = *digest] { return import_again(given, file, digest); };
   // Else what the file was parsed into stays with the allocator while plans are made.
   if (targets.front().memory != nullptr) ::malloc_trim(0);
   if (!model) return std::unexpected(model.error());
@@ -226,7 +238,7 @@ Result<Made> make_by_own(repository::ModelConfig config, const std::filesystem::
             ? "compiling, and dividing its kernels so that they can be stopped (class best_effort): that is "
               "measured, and may take a minute"
             : "compiling");
-  return complete_and_compile(std::move(config), **model, targets, std::nullopt, std::move(again));
+  return complete_and_compile(std::move(config), **model, targets, std::nullopt, std::move(reread));
 }
 
 // What `taken` says of the memory that it has beside the caches.

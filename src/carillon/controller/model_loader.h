@@ -36,9 +36,9 @@ struct LoadTarget {
   int threads = 0;                    // that a run has; 0: as many as there are cores
   bool like_the_last = false;         // the target before it: what is measured there is true here
   std::optional<double> stop_cost{};  // see engine::CompileOptions
-  // Models may come with the plan of their smallest batch alone (BatchPlans makes the others): of one target
-  // alone, which may be measured beside what serves.
-  bool few_plans = false;
+  // Models may come with the plan of batch size 1 alone, where BatchPlans makes the others. Heeded of a
+  // target that is the only one.
+  bool later_plans = false;
   // What models may take of this host's memory; null: nobody counts. All targets have the same.
   std::shared_ptr<MemoryAccount> memory{};
 };

@@ -198,9 +198,8 @@ struct ServerStatistics {
   // Of open models: sizes that there are plans for beside references, requests that wait for theirs, sizes
   // that were made so far, and the memory that plans for sizes take.
   std::uint64_t sizes = 0, waiting_for_size = 0, sizes_made = 0, sizes_bytes = 0;
-  // Of models that come with the plan of their smallest batch alone: how many there are, and of these have
-  // all plans now; how often plans of one were made and dropped, and the memory that they take.
-  std::uint64_t few_plans = 0, whole_plans = 0, plans_made = 0, plans_dropped = 0, plans_bytes = 0;
+  // BatchPlans::Counts.
+  std::uint64_t later_models = 0, later_complete = 0, later_made = 0, later_dropped = 0, later_bytes = 0;
   std::uint64_t pages_total = 0, pages_free = 0;  // of all devices
   Duration exec_busy{0};                          // total time in EXEC
   Duration load_busy{0};

@@ -190,7 +190,7 @@ Sizes::Counts Sizes::counts() const {
 
 void Sizes::run() {
   pthread_setname_np(pthread_self(), "carillon-sizes");
-  yield_to_others();
+  lower_priority();
   std::unique_lock lock(mutex_);
   while (running_) {
     if (!queue_.empty()) {

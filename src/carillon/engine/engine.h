@@ -65,9 +65,10 @@ struct CompileOptions {
   // it at most this share of its time, in [0, 1], by what is measured, so that others run beside it. Nothing:
   // all of the device.
   std::optional<double> room_cost{};
-  // Reads the model once more, as it is given to compile(). With it an engine may keep the plan of the
-  // smallest batch size alone, and make the others when they are asked for (CompiledModel::make_plans()).
-  std::function<Result<std::shared_ptr<const graph::Model>>()> again{};
+  // Reads the model once more, as it is given to compile(), or says why that cannot be done (unavailable: it
+  // is another one now). With it an engine may keep the plan of batch size 1 alone, where that is among the
+  // sizes, and make the others when they are asked for (CompiledModel::make_plans()).
+  std::function<Result<std::shared_ptr<const graph::Model>>()> reread{};
 };
 
 // Of stop_cost and room_cost, where nobody says otherwise. REEF's padding costs real-time runs 1% on average
@@ -252,7 +253,7 @@ class CompiledModel {
   // rate; empty where they do not. As long as this lives.
   virtual std::span<const std::byte> packed() const { return {}; }
   virtual std::span<const int> batch_sizes() const = 0;
-  // Whether plan() has the smallest of these alone, and make_plans() makes the others, at no extents.
+  // Whether plan() has that of batch size 1 alone, and make_plans() makes the others, at no extents.
   virtual bool makes_later() const { return false; }
   // About what it has of the host's memory, beside weights() that devices hold.
   virtual ModelMemory memory() const;
@@ -275,12 +276,11 @@ class CompiledModel {
   // The plan for exactly `batch` and `length` (0 where the model has no lengths), or nullptr.
   virtual const Plan* plan(int batch, std::int64_t length = 0) const = 0;
   // Of an open model, or one that makes_later(): plans at `extents`, one for each of `batches`, which are of
-  // batch_sizes(), each once (of one that makes_later() without the smallest). They share
-  // weights() with all others, and hold what they need beside these; none may outlive the model. Takes as
-  // long as compiling does. From any thread, beside runs and beside itself. Errors: extents at which the
-  // operators do not fit together (invalid_argument), what compile() can fail with, a file that is not the
-  // one any more that was compiled (unavailable); where `ended` is given
-  // and becomes true meanwhile it may end early, with `cancelled`.
+  // batch_sizes(), each once (of one that makes_later() without 1). They share weights() with all others, and
+  // hold what they need beside these; none may outlive the model. Takes as long as compiling does. From any
+  // thread, beside runs and beside itself. Errors: extents at which the operators do not fit together
+  // (invalid_argument), what compile() and CompileOptions::reread can fail with. Where `ended` is given and
+  // becomes true meanwhile it may end early, with `cancelled`.
   virtual Result<std::vector<std::unique_ptr<const Plan>>> make_plans(
       std::span<const std::int64_t> /*extents*/, std::span<const int> /*batches*/,
       const std::atomic<bool>* /*ended*/) const {

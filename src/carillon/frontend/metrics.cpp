@@ -295,19 +295,19 @@ std::string metrics_text(const ServerStatistics& statistics, const BesideStatist
                  static_cast<double>(statistics.sizes_bytes));
   f.server_counter("carillon_sizes_made_total", "Sizes of inputs that plans were made for",
                    static_cast<double>(statistics.sizes_made));
-  f.server_gauge("carillon_models_with_later_plans",
-                 "Models that come with the plan of their smallest batch alone",
-                 static_cast<double>(statistics.few_plans));
-  f.server_gauge("carillon_models_with_later_plans_made",
-                 "Of these, models that have plans for all of their batch sizes now",
-                 static_cast<double>(statistics.whole_plans));
-  f.server_gauge("carillon_later_plans_bytes", "Memory that plans of larger batches take, as plans tell it",
-                 static_cast<double>(statistics.plans_bytes));
-  f.server_counter("carillon_later_plans_made_total", "Models that plans of larger batches were made for",
-                   static_cast<double>(statistics.plans_made));
+  f.server_gauge("carillon_later_plan_models",
+                 "Models that come with the plan of batch size 1, and get the others beside serving",
+                 static_cast<double>(statistics.later_models));
+  f.server_gauge("carillon_later_plan_models_complete",
+                 "Models of carillon_later_plan_models that have their other plans now",
+                 static_cast<double>(statistics.later_complete));
+  f.server_gauge("carillon_later_plan_bytes", "Memory that these plans take, as plans tell it",
+                 static_cast<double>(statistics.later_bytes));
+  f.server_counter("carillon_later_plans_made_total", "How often a model got plans of larger batches",
+                   static_cast<double>(statistics.later_made));
   f.server_counter("carillon_later_plans_dropped_total",
-                   "Models whose plans of larger batches made room for others",
-                   static_cast<double>(statistics.plans_dropped));
+                   "How often a model lost plans of larger batches to others",
+                   static_cast<double>(statistics.later_dropped));
   f.server_counter("carillon_exec_busy_seconds_total", "Time spent executing batches",
                    to_seconds(statistics.exec_busy));
   f.server_counter("carillon_load_busy_seconds_total", "Time spent loading weights",

@@ -37,8 +37,9 @@ controller::Options WholeServer::controller_options(const DeviceGroup& devices) 
   out.plans.note = options_.warn;
   if (devices.devices.size() == 1)
     out.plans.measure = [&device = devices.devices.front()](const engine::CompiledModel& model,
-                                                            const engine::Plan& plan) {
-      return controller::measure_later(*device.engine, model, plan, device.worker.exec_threads);
+                                                            const engine::Plan& plan,
+                                                            const std::atomic<bool>& ended) {
+      return controller::measure_later(*device.engine, model, plan, device.worker.exec_threads, ended);
     };
   return out;
 }
@@ -71,7 +72,7 @@ Result<> WholeServer::start() {
     return device.worker.populate && !device.worker.make_memory;
   });
   if (serves_early_ && targets.size() == 1)
-    targets.front().few_plans = !options.plans_at_once && options.profile == nullptr;
+    targets.front().later_plans = !options.plans_at_once && options.profile == nullptr;
   controller::LoaderOptions loading{.seeds = {.profile = options.profile,
                                               .repeats = serves_early_ ? 3 : 5,
                                               .aside = serves_early_,

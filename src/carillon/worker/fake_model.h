@@ -76,6 +76,8 @@ class FakeModel final : public engine::CompiledModel {
 
   // Called by the kernel before anything else, on the EXEC thread; set before use. An error fails the run.
   std::function<Result<>()> before_run;
+  // What plans that are made later have of it; empty: as the config says.
+  std::function<Bytes(int batch)> workspace_of;
   // Called where a run is given up, from any thread; set before use.
   std::function<void()> given_up;
 
@@ -133,7 +135,9 @@ class FakeModel final : public engine::CompiledModel {
     std::int64_t length() const { return length_; }
     std::span<const graph::TensorSpec> inputs() const override { return inputs_; }
     std::span<const graph::TensorSpec> outputs() const override { return outputs_; }
-    Bytes workspace() const override { return model_.config_.workspace; }
+    Bytes workspace() const override {
+      return model_.workspace_of ? model_.workspace_of(batch_) : model_.config_.workspace;
+    }
     int kernels() const override { return 2; }  // the first adds, the second does nothing
     std::string_view kernel_name(int) const override { return "add fake"; }
     Result<> run(engine::KernelRange range, const engine::Binding& to, std::span<Duration>,

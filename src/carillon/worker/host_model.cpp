@@ -114,6 +114,15 @@ Result<std::vector<PlanLayout>> lay_out(const engine::CompiledModel& model, Byte
     }
   }
   if (layouts.empty()) return invalid("the model has no plan for any batch size");
+  // Batches without a plan run by others, with as much for each row at most.
+  if (model.makes_later()) {
+    const std::uint64_t row = round_up(layouts.front().io_bytes, 64);
+    for (const int batch : model.batch_sizes())
+      if (const std::uint64_t needed = static_cast<std::uint64_t>(batch) * row; needed > io.count)
+        return fail(ErrorCode::resource_exhausted,
+                    "batch " + std::to_string(batch) + " needs " + to_text(Bytes{needed}) +
+                        " for inputs and outputs, and the worker's I/O cache has " + to_text(io));
+  }
   return layouts;
 }
 
@@ -139,12 +148,19 @@ std::pair<PlanLayout*, std::shared_ptr<SizedPlans>> HostModel::sized(int batch, 
   return {};
 }
 
-void HostModel::sweep() {
+std::shared_ptr<SizedPlans> HostModel::larger() const {
+  const std::lock_guard lock(sizes_mutex);
+  const auto found = std::ranges::find(sizes, 0, &SizedPlans::size);
+  return found == sizes.end() ? nullptr : *found;
+}
+
+bool HostModel::sweep() {
   std::vector<std::shared_ptr<SizedPlans>> gone;  // end without the lock
   const std::lock_guard lock(sizes_mutex);
   for (auto& each : leaving)
     if (each.use_count() == 1) gone.push_back(std::move(each));
   std::erase(leaving, nullptr);
+  return leaving.empty();
 }
 
 Result<> make_states(std::vector<PlanLayout>& layouts, std::span<const RunPlace> streams, StreamSet wanted,

@@ -92,9 +92,11 @@ struct HostModel {
   bool varies() const { return layouts.front().length > 0; }
   // Of plans that were made later: that for `batch` rows of that size, and who holds it.
   std::pair<PlanLayout*, std::shared_ptr<SizedPlans>> sized(int batch, std::int64_t size) const;
-  // Lets those go that no action holds any more. Actions only ever let go of what is still held here, so that
-  // no plan ends on their threads.
-  void sweep();
+  // Lets those go that no action holds any more; whether that is all of them. Actions only ever let go of
+  // what is still held here, so that no plan ends on their threads.
+  bool sweep();
+  // The plans of larger batches, where there are any.
+  std::shared_ptr<SizedPlans> larger() const;
   // For rows up to `length` where the model pads; for exactly that length where it does not.
   PlanLayout* layout(int batch, std::int64_t length = 0) {
     for (PlanLayout& candidate : layouts)

@@ -9,6 +9,25 @@
 namespace carillon::worker {
 namespace {
 
+// Of a model that makes plans of larger batches later: the rows run by as few as there are now, in their
+// order.
+void divide_by_larger(InferSlot& action, std::size_t batch) {
+  const std::shared_ptr<SizedPlans> larger = batch > 1 ? action.host->larger() : nullptr;
+  std::uint64_t io = 0;
+  for (std::size_t first = 0; first < batch;) {
+    InferSlot::Part& part = action.parts[static_cast<std::size_t>(action.part_count++)];
+    part = {.layout = action.host->layouts.data(), .first = static_cast<int>(first), .io = io};
+    if (larger != nullptr)
+      for (PlanLayout& layout : larger->layouts)
+        if (static_cast<std::size_t>(layout.batch) <= batch - first) {
+          part.layout = &layout;
+          part.holds = larger;
+        }
+    io = round_up(io + part.layout->io_bytes, 64);
+    first += static_cast<std::size_t>(part.layout->batch);
+  }
+}
+
 // Chooses the plans for the action's rows; what is wrong, where there are none.
 std::string choose_plans(InferSlot& action) {
   action.let_go();
@@ -26,15 +45,16 @@ std::string choose_plans(InferSlot& action) {
   for (std::size_t i = 0; i < batch; ++i) action.order[i] = static_cast<std::uint8_t>(i);
   const auto length_of = [&](std::size_t i) { return action.rows[action.order[i]].length; };
   const bool open = action.host->compiled->open();
-  const bool later = action.host->compiled->makes_later();
   const bool varies = open || action.host->varies();
   using Found = std::pair<PlanLayout*, std::shared_ptr<SizedPlans>>;
   const auto find = [&](int rows, std::int64_t length) -> Found {
     if (open && length > 0) return action.host->sized(rows, length);
-    PlanLayout* const own = action.host->layout(rows, length);
-    if (own == nullptr && later) return action.host->sized(rows, 0);
-    return {own, nullptr};
+    return {action.host->layout(rows, length), nullptr};
   };
+  if (action.host->compiled->makes_later()) {
+    divide_by_larger(action, batch);
+    return {};
+  }
   std::int64_t longest = 0;
   for (std::size_t i = 0; i < batch && varies; ++i) {
     if (length_of(i) < (open ? 0 : 1)) return "row " + std::to_string(i) + " does not say its length";
@@ -49,7 +69,7 @@ std::string choose_plans(InferSlot& action) {
     action.part_count = 1;
     return {};
   }
-  if (!later && (!varies || action.host->compiled->pads())) return no_plan(action.batch, longest);
+  if (!varies || action.host->compiled->pads()) return no_plan(action.batch, longest);
   std::ranges::sort(std::span(action.order).first(batch), {}, [&](std::uint8_t row) {
     return std::pair{action.rows[row].length, row};
   });

@@ -109,10 +109,11 @@ class WorkerImpl final : public Worker, private Measuring::Subject {
   Result<AddedSize> add_size(ModelId id, std::int64_t size, std::span<const std::int64_t> extents,
                              std::span<const int> batches) override;
   void end_sizes() override { sizes_ended_ = true; }
-  void remove_size(ModelId id, std::int64_t size) override;
+  void remove_size(ModelId id, std::int64_t size) override { remove_later(id, size); }
   Result<std::size_t> add_batches(ModelId id,
                                   std::vector<std::unique_ptr<const engine::Plan>> plans) override;
-  bool remove_batches(ModelId id) override;
+  void remove_batches(ModelId id) override { remove_later(id, 0); }
+  bool sweep(ModelId id) override { return find(id)->sweep(); }
   void remove_model(ModelId id) override;
   Result<> has_room(const engine::CompiledModel& model) const override {
     if (auto enough = enough_pages(model); !enough) return enough;
@@ -225,6 +226,7 @@ class WorkerImpl final : public Worker, private Measuring::Subject {
   std::vector<RunPlace> run_places() const;
   StreamSet streams_of(Class cls) const;
   Result<> prepare_workspace(std::span<const PlanLayout> layouts);
+  void remove_later(ModelId id, std::int64_t size);
   Result<> take_over(HostModel& host, std::int64_t size,
                      std::vector<std::unique_ptr<const engine::Plan>> plans);
   template <typename Action>
@@ -775,19 +777,12 @@ Result<std::size_t> WorkerImpl::add_batches(ModelId id,
   for (;; plans.pop_back()) {
     const auto fits = lay_out(*host->compiled, 0, plans, workspace_, memory_->io_size(), 0);
     if (fits) break;
-    if (fits.error().code != ErrorCode::resource_exhausted || plans.size() == 1)
-      return std::unexpected(fits.error());
+    if (fits.error().code != ErrorCode::resource_exhausted) return std::unexpected(fits.error());
+    if (plans.size() == 1) return fail(ErrorCode::unsupported, fits.error().message);
   }
   const std::size_t count = plans.size();
   if (auto taken = take_over(*host, 0, std::move(plans)); !taken) return std::unexpected(taken.error());
   return count;
-}
-
-bool WorkerImpl::remove_batches(ModelId id) {
-  remove_size(id, 0);
-  HostModel* const host = find(id);
-  const std::lock_guard lock(host->sizes_mutex);
-  return host->leaving.empty();
 }
 
 // Plans that were made later.
@@ -823,7 +818,7 @@ void WorkerImpl::remove_model(ModelId id) {
   host->compiled.reset();
 }
 
-void WorkerImpl::remove_size(ModelId id, std::int64_t size) {
+void WorkerImpl::remove_later(ModelId id, std::int64_t size) {
   HostModel* const host = find(id);
   CARILLON_ASSERT(host != nullptr);
   {

@@ -180,19 +180,21 @@ class Worker {
   }
   // What is being added, or comes to be, is not wanted any more. From any thread.
   virtual void end_sizes() {}
+  // No row of that size comes any more; those that are here run. From the thread that adds sizes.
+  virtual void remove_size(ModelId /*id*/, std::int64_t /*size*/) {}
   // Takes over plans of larger batches, ascending, of a model that makes_later(): from now on batches run by
   // them, and those of other sizes by the largest that there are, one after the other. The largest are left
   // out where they do not fit; how many it took. Not after remove_model(); beside serving, from any thread,
-  // one at a time for a model. Errors: as add_model(), for the smallest of these plans.
+  // one at a time for a model. Errors: as add_model(), for the smallest of these plans; `unsupported` where
+  // not even that fits.
   virtual Result<std::size_t> add_batches(ModelId /*id*/,
                                           std::vector<std::unique_ptr<const engine::Plan>> /*plans*/) {
     return fail(ErrorCode::unsupported, "this worker takes no further plans");
   }
-  // Those plans go, once what runs by them has ended: then it says true, and else wants to be called again.
-  // Likewise.
-  virtual bool remove_batches(ModelId /*id*/) { return true; }
-  // No row of that size comes any more; those that are here run. From the thread that adds sizes.
-  virtual void remove_size(ModelId /*id*/, std::int64_t /*size*/) {}
+  // No batch that comes from now on runs by those plans. Likewise.
+  virtual void remove_batches(ModelId /*id*/) {}
+  // Whether no batch holds plans of the model that were removed: then they have gone. Likewise.
+  virtual bool sweep(ModelId /*id*/) { return true; }
   // Forgets a model that is loaded nowhere, and of which no action is under way or will come: its id is used
   // up, its memory given back. From the thread that adds models.
   virtual void remove_model(ModelId /*id*/) {}

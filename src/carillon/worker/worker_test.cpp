@@ -264,7 +264,7 @@ TEST_P(WorkerTest, BatchesRunByThePlansThatThereAre) {
   EXPECT_EQ(run(1), (Runs{1}));
   EXPECT_EQ(run(4), (Runs{2, 2}));
   EXPECT_EQ(run(8), (Runs{8}));
-  EXPECT_TRUE(worker_->remove_batches(model));
+  worker_->remove_batches(model);
   EXPECT_EQ(models_[0]->plans, 1);
   EXPECT_EQ(run(8), Runs(8, 1));
   EXPECT_EQ(infer(Batch(3, 0), model).error, "model 0 has no plan for a batch of 0");
@@ -287,28 +287,54 @@ TEST_P(WorkerTest, APlanStaysForTheBatchThatRunsByIt) {
   const Batch batch(3, 2);
   ASSERT_TRUE(worker_->submit(batch.command({1}, model, any_time)));
   gate.wait_reached();
-  EXPECT_FALSE(worker_->remove_batches(model));
+  worker_->remove_batches(model);
+  EXPECT_FALSE(worker_->sweep(model));
   EXPECT_EQ(models_[0]->plans, 2);
   gate.open();
   EXPECT_EQ(results_.wait({1}).status, ActionStatus::success);
   EXPECT_TRUE(batch.answered(1));
-  EXPECT_TRUE(worker_->remove_batches(model));
+  EXPECT_TRUE(worker_->sweep(model));
   EXPECT_EQ(models_[0]->plans, 1) << "it has gone since";
 }
 
-TEST_P(WorkerTest, RefusesPlansOfBatchesThatDoNotFit) {
+TEST_P(WorkerTest, PlansOfBatchesThatDoNotFitAreLeftOut) {
+  Options options = small();
+  options.workspace = kib(64);
+  start(options);
+  const ModelId model = add({.batches = {1, 2, 4, 8}, .later = true});
+  models_[0]->workspace_of = [](int batch) { return kib(batch > 2 ? 128 : 4); };
+  ASSERT_EQ(load(model).status, ActionStatus::success);
+  EXPECT_EQ(worker_->add_batches(model, *models_[0]->make_plans({}, std::array{2, 4, 8}, nullptr)).value(),
+            1U);
+  EXPECT_EQ(models_[0]->plans, 2) << "those for 4 and 8 rows are left out";
+  const Batch batch(3, 8);
+  EXPECT_EQ(infer(batch, model).status, ActionStatus::success);
+  EXPECT_TRUE(batch.answered(1));
+  EXPECT_EQ(models_[0]->runs.size(), 4U);
+  worker_->remove_batches(model);
+  const auto added = worker_->add_batches(model, *models_[0]->make_plans({}, std::array{4, 8}, nullptr));
+  ASSERT_FALSE(added.has_value());
+  EXPECT_EQ(added.error().code, ErrorCode::unsupported);
+  EXPECT_NE(added.error().message.find("batch 4 needs"), std::string::npos) << added.error().message;
+  EXPECT_EQ(models_[0]->plans, 1);
+}
+
+// Row after row a batch takes its rows' tensors at once.
+TEST_P(WorkerTest, ABatchWhoseRowsDoNotFitIsNone) {
   Options options = small();
   options.io_cache = mib(10);
   start(options);
-  const ModelId model = add({.width = 1 << 18, .batches = {1, 2, 8, 16}, .later = true});
-  EXPECT_EQ(worker_->add_batches(model, *models_[0]->make_plans({}, std::array{2, 8}, nullptr)).value(), 1U);
-  EXPECT_EQ(models_[0]->plans, 2) << "that for 8 rows is left out: they take 2 MiB each";
-  EXPECT_TRUE(worker_->remove_batches(model));
-  const auto added = worker_->add_batches(model, *models_[0]->make_plans({}, std::array{8, 16}, nullptr));
-  ASSERT_FALSE(added.has_value());
-  EXPECT_EQ(added.error().code, ErrorCode::resource_exhausted);
-  EXPECT_NE(added.error().message.find("batch 8 needs"), std::string::npos) << added.error().message;
-  EXPECT_EQ(models_[0]->plans, 1);
+  FakeModel::Config config{.width = 1 << 18, .batches = {1, 2, 4, 8}, .later = true};  // 2 MiB a row
+  const auto room = worker_->has_room(FakeModel(config));
+  ASSERT_FALSE(room.has_value());
+  EXPECT_EQ(room.error().code, ErrorCode::resource_exhausted);
+  EXPECT_NE(room.error().message.find("batch 8 needs"), std::string::npos) << room.error().message;
+  config.batches = {1, 2, 4};
+  const ModelId model = add(config);
+  ASSERT_EQ(load(model).status, ActionStatus::success);
+  const Batch batch(1 << 18, 4);
+  EXPECT_EQ(infer(batch, model).status, ActionStatus::success);
+  EXPECT_TRUE(batch.answered(1));
 }
 
 TEST_P(WorkerTest, TakesAModelBack) {

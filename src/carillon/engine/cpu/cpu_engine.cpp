@@ -308,7 +308,7 @@ class CpuModel final : public CompiledModel {
     return out;
   }
   std::span<const int> batch_sizes() const override { return batch_sizes_; }
-  bool makes_later() const override { return again_ != nullptr; }
+  bool makes_later() const override { return reread_ != nullptr; }
   std::span<const std::int64_t> lengths() const override { return lengths_; }
   bool pads() const override { return pads_; }
   bool time_varies() const override { return time_varies_; }
@@ -317,7 +317,7 @@ class CpuModel final : public CompiledModel {
   using Plans = std::vector<std::unique_ptr<const Plan>>;
   Result<Plans> make_plans(std::span<const std::int64_t> extents, std::span<const int> batches,
                            const std::atomic<bool>* ended) const override {
-    if (again_) return make_later(batches, ended);
+    if (reread_) return make_later(batches, ended);
     if (source_ == nullptr) return CompiledModel::make_plans(extents, batches, ended);
     const PlanMaker& maker = *maker_;
     // Constants that were read for it are not needed until the next one.
@@ -370,7 +370,7 @@ class CpuModel final : public CompiledModel {
   // The model is read again. The largest and the smallest batch pack its weights as they did at first; what
   // the others want beside these is their own.
   Result<Plans> make_later(std::span<const int> batches, const std::atomic<bool>* ended) const {
-    const Result<std::shared_ptr<const graph::Model>> model = again_();
+    const Result<std::shared_ptr<const graph::Model>> model = reread_();
     if (!model) return in_context("to make more plans of it", model.error());
     const PlanMaker& maker = *maker_;
     return maker.in_arena<Plans>((*model)->name(), 1, [&]() -> Result<Plans> {
@@ -396,7 +396,8 @@ class CpuModel final : public CompiledModel {
       if (!*same)
         return fail(
             ErrorCode::unavailable,
-            "its file is not the one any more that was loaded, so it gets no plans for larger batches");
+            "its weights are packed otherwise than when it was loaded; load it again to get plans for "
+            "larger batches");
       const HostBlock packed = below.seal();
       Plans made;
       for (const int batch : batches) {
@@ -418,7 +419,7 @@ class CpuModel final : public CompiledModel {
   std::vector<std::string> notes_;
   graph::Extents reference_;
   // Of one that makes plans later: reads it.
-  std::function<Result<std::shared_ptr<const graph::Model>>()> again_;
+  std::function<Result<std::shared_ptr<const graph::Model>>()> reread_;
   // Of an open model: what more plans are made of.
   std::shared_ptr<const graph::Model> source_;
   std::optional<PlanMaker> maker_;
@@ -528,8 +529,8 @@ class CpuEngine final : public Engine {
     Arenas arenas;
     const std::unique_ptr<WaySelector> selector = maker.selector(choose_for_);
     // The largest first: what it packs, the others take over.
-    const bool few = options.again && !open && compiled->lengths_.empty() && options.batch_sizes.size() > 1 &&
-                     !options.stop_cost && choices_ == nullptr;
+    const bool few = options.reread && !open && compiled->lengths_.empty() &&
+                     options.batch_sizes.size() > 1 && !options.stop_cost && choices_ == nullptr;
     for (std::size_t i = compiled->plans_.size(); i-- > 0;) {
       if (few && i > 0 && i + 1 < compiled->plans_.size()) continue;
       const int batch = options.batch_sizes[i / lengths];
@@ -564,7 +565,7 @@ class CpuEngine final : public Engine {
     }
     if (few) {
       compiled->plans_.resize(1);
-      compiled->again_ = options.again;
+      compiled->reread_ = options.reread;
       compiled->maker_ = maker;
     }
     if (open) {
