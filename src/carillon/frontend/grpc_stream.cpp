@@ -10,11 +10,13 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "grpc_service.pb.h"
 
+#include "carillon/base/assert.h"
 #include "carillon/frontend/answer_room.h"
 #include "carillon/frontend/answers.h"
 #include "carillon/frontend/compression.h"
@@ -39,7 +41,8 @@ struct Exchange {
   std::shared_ptr<const controller::ModelView> view;
   InferRequest request;
   bool empty_final = false;  // the answer is followed by an empty one, which says that it was the last
-  bool in_order = false;     // its model's answers come in the order of their requests
+  std::string model;         // as its request names it; empty: that is not known
+  bool in_line = true;       // its answer waits for those before it in the stream's line
   bool answered = false;     // `answer` is there
   grpc::ByteBuffer answer;
   std::optional<grpc::ByteBuffer> then;  // that one
@@ -161,15 +164,24 @@ class InferStream final : public RawService::StreamReactor {
     Finish(gone ? grpc::Status(grpc::StatusCode::CANCELLED, "the client has gone") : grpc::Status::OK);
   }
 
-  // The exchanges whose answers can be written now that one of them is there.
+  // The exchanges whose answers can be written now that this one's is there. Each waits for those before it
+  // of its model; one whose model nobody knows waits for all, and all behind it wait for it.
   std::vector<Held> in_turn(const Held& exchange) {
-    if (!exchange->in_order) return {exchange};
-    std::deque<Held>& line = lines_[exchange->view->id];
+    if (!exchange->in_line) return {exchange};
     std::vector<Held> ready;
-    while (!line.empty() && line.front()->answered) {
-      ready.push_back(std::move(line.front()));
-      line.pop_front();
+    std::set<std::string_view> waited_for;
+    std::size_t left = 0;
+    for (Held& each : line_) {
+      const bool waits = each->model.empty() ? !waited_for.empty()
+                                             : waited_for.contains(each->model) || waited_for.contains("");
+      if (each->answered && !waits) {
+        ready.push_back(std::move(each));
+      } else {
+        waited_for.insert(each->model);
+        std::swap(line_[left++], each);
+      }
     }
+    line_.resize(left);
     return ready;
   }
 
@@ -189,8 +201,10 @@ class InferStream final : public RawService::StreamReactor {
     exchange->record =
         begin_record(door_.commons, context_, stream_path, exchange->message.bytes.Length(), trace_);
     {
+      // In line before anything can refuse it: an error keeps the order, too.
       const std::lock_guard lock(mutex_);
       ++open_;
+      line_.push_back(exchange);
     }
     // Before looking whether the server is draining: a drain waits for what is counted.
     door_.open.fetch_add(1);
@@ -278,8 +292,21 @@ class InferStream final : public RawService::StreamReactor {
     return false;
   }
 
+  // Of the request that is read, which is the last in line.
+  void name_model(Exchange& exchange, const std::string& model) {
+    const std::lock_guard lock(mutex_);
+    exchange.model = model;
+  }
+  void leave_line(Exchange& exchange) {
+    const std::lock_guard lock(mutex_);
+    CARILLON_ASSERT(line_.back().get() == &exchange);
+    exchange.in_line = false;
+    line_.pop_back();
+  }
+
   Result<> prepare(Exchange& exchange, const inference::ModelInferRequest& message) {
     exchange.id = message.id();
+    name_model(exchange, message.model_name());
     // Of models that are not decoupled the one answer is the final one: there is nothing to do.
     const char* const name = "triton_enable_empty_final_response";
     bool wants_empty = false;
@@ -292,6 +319,7 @@ class InferStream final : public RawService::StreamReactor {
       return invalid(wrong->message);
     auto view = ready_model(door_.service, message.model_name(), message.model_version());
     if (!view) return std::unexpected(std::move(view.error()));
+    if (!(*view)->config.preserve_ordering) leave_line(exchange);
     auto request = parse_infer_grpc(
         **view, message, exchange.arrival, call_deadline(door_.service, context_, exchange.arrival),
         {.regions = &door_.commons.regions, .key = key_of(exchange.caller.get()), .room = &exchange.room});
@@ -317,11 +345,6 @@ class InferStream final : public RawService::StreamReactor {
       }
       return found;
     };
-    if (exchange->view->config.preserve_ordering) {
-      exchange->in_order = true;
-      const std::lock_guard lock(mutex_);
-      lines_[exchange->view->id].push_back(exchange);
-    }
     if (exchange->record) {
       exchange->record->inferred = true;
       exchange->record->facts = facts_of(*exchange->view, exchange->id, exchange->arrival, call.deadline);
@@ -465,8 +488,10 @@ class InferStream final : public RawService::StreamReactor {
   // Answered before submit() told their ticket.
   std::set<const Exchange*> answered_early_;
   std::deque<Held> outbox_;  // the first is being written
-  // Of models whose answers keep order: requests whose answers are not in the outbox, the first first.
-  std::map<ModelId, std::deque<Held>> lines_;
+  // Requests whose answers keep order and are not in the outbox yet, the first first. By models' names, as
+  // what a name stands for may change: a model that is loaded anew has another id. Behind them is the request
+  // that is being read.
+  std::vector<Held> line_;
   std::size_t unread_ = 0;      // bytes of outputs and answers that are not written
   AnswerTimes::Ticket taking_;  // of the answer that is being written
   bool writing_ = false;

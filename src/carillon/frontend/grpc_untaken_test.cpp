@@ -255,6 +255,73 @@ TEST_F(GrpcUntaken, AnswersOfAStreamKeepOrderWhereTheModelWantsIt) {
   EXPECT_THAT(free, ElementsAre("y", "x"));
 }
 
+// Also what is refused before the service hears of it, as far as it is of that model.
+TEST_F(GrpcUntaken, RefusalsOfAStreamKeepOrderWhereTheModelWantsIt) {
+  start();
+  service.hold(true);
+  const auto stream = open_stream();
+  const auto ask = [&](const ModelInferRequest& made) { ASSERT_TRUE(stream->stream->Write(made)); };
+  ask(request("ordered", "good"));
+  auto shape = request("ordered", "shape");
+  shape.mutable_inputs(0)->set_shape(0, 2);
+  ask(shape);
+  auto input = request("ordered", "input");
+  input.mutable_inputs(0)->set_name("zz");
+  ask(input);
+  auto version = request("ordered", "version");
+  version.set_model_version("9");
+  ask(version);
+  auto timeout = request("ordered", "timeout");
+  (*timeout.mutable_parameters())["timeout"].set_int64_param(-1);
+  ask(timeout);
+  ask(request("ordered", "last"));
+  auto free = request("free", "free");
+  free.mutable_inputs(0)->set_shape(0, 2);
+  ask(free);
+  auto nobody = request("nobody", "nobody");
+  ask(nobody);
+  const auto next = [&] {
+    ModelStreamInferResponse response;
+    EXPECT_TRUE(stream->stream->Read(&response));
+    const std::string& id = response.infer_response().id();
+    EXPECT_EQ(response.error_message().empty(), id == "good" || id == "last") << response.error_message();
+    return id;
+  };
+  EXPECT_EQ(next(), "free");
+  EXPECT_EQ(next(), "nobody");
+  service.wait_for_held(2);
+  service.release(true);
+  std::vector<std::string> ids;
+  for (int i = 0; i < 6; ++i) ids.push_back(next());
+  EXPECT_THAT(ids, ElementsAre("good", "shape", "input", "version", "timeout", "last"));
+}
+
+// A model that is loaded anew has another id.
+TEST_F(GrpcUntaken, AnswersKeepOrderWhateverTheModelsIdIs) {
+  auto anew = service.all_models[2];
+  ASSERT_EQ(anew.name, "ordered");
+  anew.version = 2;
+  anew.id = ModelId{25};
+  service.all_models.push_back(anew);
+  start();
+  service.hold(true);
+  const auto stream = open_stream();
+  for (const char* version : {"1", "2", "1"}) {
+    auto made = request("ordered", version);
+    made.set_model_version(version);
+    ASSERT_TRUE(stream->stream->Write(made));
+  }
+  service.wait_for_held(3);
+  service.release(true);
+  std::vector<std::string> ids;
+  for (int i = 0; i < 3; ++i) {
+    ModelStreamInferResponse response;
+    ASSERT_TRUE(stream->stream->Read(&response));
+    ids.push_back(response.infer_response().id());
+  }
+  EXPECT_THAT(ids, ElementsAre("1", "2", "1"));
+}
+
 TEST_F(GrpcUntaken, WhatWaitsForItsTurnEndsWithTheStream) {
   start();
   service.hold(true);
