@@ -129,6 +129,24 @@ def test_a_stream_has_them_in_order(program, tmp_path):
         assert sums == {step: step * (step + 1) / 2 for step in range(1, 31)}
 
 
+def test_a_stream_may_send_a_whole_sequence_without_waiting(program, tmp_path):
+    """Some wait for their turn in the sequence, the rest in the connection; none in the middle is left out."""
+    with serving(program, make(tmp_path), tmp_path / "log") as server, \
+            grpc_client.InferenceServerClient(server.grpc) as client:
+        answers = queue.Queue()
+        client.start_stream(lambda result, error: answers.put((result, error)))
+        for step in range(1, 301):
+            client.async_stream_infer("sum", [tensor_of(grpc_client, 1)], sequence_id=3, sequence_start=step == 1,
+                                      sequence_end=step == 300, request_id=str(step))
+        sums = {}
+        for _ in range(300):
+            result, error = answers.get(timeout=60)
+            assert error is None
+            sums[int(result.get_response().id)] = result.as_numpy("y")[0, 0]
+        client.stop_stream()
+        assert sums == {step: step for step in range(1, 301)}
+
+
 def test_one_that_is_idle_ends(program, tmp_path):
     with serving(program, make(tmp_path, idle=1), tmp_path / "log") as server, connect(http_client, server) as client:
         assert ask(client, http_client, 1, start=True)[0] == 1

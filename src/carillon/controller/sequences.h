@@ -24,9 +24,9 @@
 namespace carillon::controller {
 
 struct SequenceOptions {
-  std::size_t most = 4096;        // that are open, of all models
-  std::size_t most_waiting = 64;  // requests of one that wait for those before them
-  Bytes state = mib(256);         // that all of them may have
+  std::size_t most = 4096;                           // that are open, of all models
+  std::size_t most_waiting = sequence_waiting_most;  // requests of one that wait for those before them
+  Bytes state = mib(256);                            // that all of them may have
 };
 
 // Requests that belong to sequences: their order, and the state that goes from one to the next.

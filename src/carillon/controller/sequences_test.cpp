@@ -162,6 +162,17 @@ TEST_F(SequencesTest, OneAtATimeAndInOrder) {
   EXPECT_THAT(said, ElementsAre("101", "109", "103", "106"));
 }
 
+// A stream lets in so many at a time: none in the middle is to find no place.
+TEST_F(SequencesTest, HoldsAllThatAStreamLetsIn) {
+  make({});
+  ask({.start = true, .x = 1});
+  for (std::size_t i = 0; i < sequence_waiting_most; ++i) ask({.x = 1});
+  EXPECT_THAT(said, ElementsAre());
+  EXPECT_EQ(sequences->waiting({0}), 128U);
+  ask({.x = 1});
+  EXPECT_THAT(said, ElementsAre(HasSubstr("wait already for those before them")));
+}
+
 TEST_F(SequencesTest, WhatIsRefusedChangesNothing) {
   do_one({.start = true, .x = 1});
   do_one({.x = 2}, fail(ErrorCode::deadline_exceeded, "late"));

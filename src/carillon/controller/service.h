@@ -67,6 +67,11 @@ struct SequenceMark {
   bool end = false;
 };
 
+// Requests of one sequence that may wait for those before them. Frontends let in no more at a time of what
+// comes in order (a stream, a connection): a request that is refused in the middle is missing to those
+// behind.
+inline constexpr std::size_t sequence_waiting_most = 128;
+
 class QueuePlace;
 
 // A client's request, whole. The frontend owns the tensors inside it (aligned buffers, row-major, all rows of

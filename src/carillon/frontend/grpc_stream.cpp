@@ -27,6 +27,9 @@
 namespace carillon::frontend {
 namespace {
 
+// A sequence may have all requests of a stream, or some in its middle would find no place.
+static_assert(stream_requests_most <= controller::sequence_waiting_most);
+
 // One request of a stream.
 struct Exchange {
   explicit Exchange(std::shared_ptr<ConnectionShare> share) : connection(std::move(share)) {}
