@@ -73,8 +73,7 @@ class InferReactor final : public grpc::ServerUnaryReactor {
   void begin(RawMessage& message) {
     if (!counted_.fits()) return Finish(too_many_calls(door_));
     if (door_.commons.draining) return Finish({grpc::StatusCode::UNAVAILABLE, "the server is going away"});
-    std::size_t size = message.bytes.Length();
-    for (const auto& [key, value] : context_.client_metadata()) size += key.size() + value.size();
+    const std::size_t size = message.bytes.Length() + metadata_cost(context_);
     auto caller = admit_grpc(*door_.commons.guard, context_, Need::infer, arrival_);
     if (!caller) return Finish(refuse_call(context_, caller.error()));
     caller_ = std::move(*caller);
@@ -251,6 +250,14 @@ void send_on(InferDoor& door, bool waits, controller::InferAnswer answer,
 grpc::Status too_many_calls(const InferDoor& door) {
   return {grpc::StatusCode::RESOURCE_EXHAUSTED,
           "there are " + std::to_string(door.most_calls) + " calls, as many as there may be"};
+}
+
+std::size_t metadata_cost(const grpc::CallbackServerContext& context) {
+  // gRPC keeps each field in two lists of its own, and grpc++ as a node of a map besides.
+  constexpr std::size_t of_a_field = 256;
+  std::size_t cost = 0;
+  for (const auto& [key, value] : context.client_metadata()) cost += key.size() + value.size() + of_a_field;
+  return cost;
 }
 
 Error no_memory() {

@@ -69,6 +69,9 @@ TimePoint call_deadline(const controller::Service& service, const grpc::Callback
 void send_on(InferDoor& door, bool waits, controller::InferAnswer answer,
              std::move_only_function<void(controller::InferAnswer)> send);
 
+// What the call's metadata take of memory as long as it is open: their bytes, and something for each field.
+std::size_t metadata_cost(const grpc::CallbackServerContext& context);
+
 // Where there is no memory for a request.
 Error no_memory();
 

@@ -358,7 +358,7 @@ class InferenceService final : public AnsweringService {
           const CallOfConnection connection(door.shares.of(context->peer()));
           Reservation room(door.commons.bodies, *caller ? (*caller)->bytes : nullptr, connection.share());
           Reservation reading;
-          if (const std::size_t size = message.bytes.Length(); !room.grow(size))
+          if (const std::size_t size = message.bytes.Length() + metadata_cost(*context); !room.grow(size))
             return refuse(
                 {grpc::StatusCode::RESOURCE_EXHAUSTED, no_room_error(room, caller->get(), size).message});
           if (auto read = read_message(message, door.max_body, &room, request, &reading); !read.ok())

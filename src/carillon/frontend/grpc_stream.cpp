@@ -521,8 +521,7 @@ RawService::StreamReactor* infer_stream(InferDoor& door, grpc::CallbackServerCon
     return refuse({grpc::StatusCode::RESOURCE_EXHAUSTED,
                    "there are " + std::to_string(streams_most) + " streams, as many as there may be"});
   }
-  std::size_t size = 0;
-  for (const auto& [key, value] : context.client_metadata()) size += key.size() + value.size();
+  const std::size_t size = metadata_cost(context);
   Reservation room(door.commons.bodies);
   if (!room.grow(size)) {
     door.streams.fetch_sub(1);

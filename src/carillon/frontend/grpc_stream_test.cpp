@@ -185,6 +185,17 @@ TEST_F(GrpcStream, WhatIsNoRequestIsAnErrorLikeAnother) {
   }
 }
 
+TEST_F(GrpcStream, EachFieldOfMetadataIsInFlight) {
+  grpc::ClientContext many;
+  for (int i = 0; i < 1000; ++i) many.AddMetadata("a", "b");
+  const auto other = stub->ModelStreamInfer(&many);
+  ASSERT_TRUE(other->Write(request("a")));
+  inference::ModelStreamInferResponse response;
+  ASSERT_TRUE(other->Read(&response));
+  EXPECT_GT(commons.bodies->used(), std::size_t{200} << 10);
+  many.TryCancel();
+}
+
 TEST_F(GrpcStream, AClientThatGoesCancelsWhatItAskedFor) {
   service.hold(true);
   for (const char* id : {"a", "b", "c"}) ASSERT_TRUE(ask(id));
