@@ -42,6 +42,11 @@ bool Reservation::grow_within(std::size_t more, std::size_t besides) {
   return grow(std::min(more, most_beside(bytes_ + besides)));
 }
 
+std::size_t Reservation::most() const {
+  const std::size_t most = most_beside(0);
+  return own_ ? std::min(most, own_->largest()) : most;
+}
+
 void Reservation::overdraw(std::size_t more) {
   if (!budget_) return;
   budget_->overdraw(more);

@@ -79,6 +79,8 @@ class Reservation {
   std::size_t most_beside(std::size_t besides) const {
     return budget_ ? budget_->largest() - std::min(budget_->largest(), besides) : 0;
   }
+  // The most that it could hold when nothing else is in flight.
+  std::size_t most() const;
   // Another one of the same budget, and of no client's own and no connection's. Holds nothing.
   Reservation beside() const { return Reservation(budget_); }
   std::size_t bytes() const { return bytes_; }

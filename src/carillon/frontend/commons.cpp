@@ -21,6 +21,7 @@ constexpr int copying_threads = 2;
 Commons::Commons(const CommonsOptions& with)
     : options(with),
       bodies(std::make_shared<ByteBudget>(with.inflight, with.max_body)),
+      side(bodies),
       parse_room(std::make_shared<ParseRoom>(bodies)),
       guard(with.guard ? with.guard : std::make_shared<Guard>()),
       access_log(with.access_log),

@@ -14,6 +14,7 @@
 #include "carillon/frontend/parse_room.h"
 #include "carillon/frontend/settings.h"
 #include "carillon/frontend/shared_memory.h"
+#include "carillon/frontend/side_room.h"
 #include "carillon/frontend/unheeded.h"
 #include "carillon/frontend/watch.h"
 #include "carillon/frontend/work_pool.h"
@@ -48,6 +49,7 @@ struct Commons {
 
   const CommonsOptions options;
   const std::shared_ptr<ByteBudget> bodies;
+  const SideBudget side;  // of them
   const std::shared_ptr<ParseRoom> parse_room;
   const std::shared_ptr<const Guard> guard;     // never null
   const std::shared_ptr<AccessLog> access_log;  // null: none

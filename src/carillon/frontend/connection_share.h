@@ -66,6 +66,8 @@ class ConnectionShares {
   ConnectionShares(std::size_t all, std::size_t largest)
       : limit_(all >= largest && all - largest >= largest ? all - largest : 0) {}
 
+  explicit ConnectionShares(std::size_t of_each) : limit_(of_each) {}
+
   // Null: there are no shares.
   std::shared_ptr<ConnectionShare> of(const std::string& connection) {
     if (limit_ == 0) return nullptr;

@@ -31,7 +31,11 @@ class RefusedWatch final : public RawService::WriteReactor {
 // other, and none of it needs a lock.
 class HealthWatch final : public RawService::WriteReactor {
  public:
-  HealthWatch(InferDoor& door, bool known) : door_(door), known_(known) { tell(now()); }
+  // `metadata`: of the call.
+  HealthWatch(InferDoor& door, SideRoom metadata, bool known)
+      : door_(door), metadata_(std::move(metadata)), known_(known) {
+    tell(now());
+  }
   ~HealthWatch() override { door_.watches.fetch_sub(1); }
 
   void OnWriteDone(bool ok) override {
@@ -65,6 +69,7 @@ class HealthWatch final : public RawService::WriteReactor {
   }
 
   InferDoor& door_;
+  const SideRoom metadata_;
   const bool known_;
   Health told_ = HealthCheckResponse::UNKNOWN;
   grpc::ByteBuffer answer_;
@@ -85,6 +90,10 @@ RawService::WriteReactor* watch_health(InferDoor& door, grpc::CallbackServerCont
       begin_record(door.commons, context, "/grpc.health.v1.Health/Watch", message.bytes.Length(), trace);
   grpc::health::v1::HealthCheckRequest request;
   grpc::Status status = read_message(message, longest_request, nullptr, request);
+  SideRoom metadata(door.commons.side);
+  if (status.ok() && !metadata.hold(metadata_cost(context)))
+    status = {grpc::StatusCode::RESOURCE_EXHAUSTED, "there is no room now for the call's metadata of " +
+                                                        std::to_string(metadata_cost(context)) + " bytes"};
   if (status.ok() && door.watches.fetch_add(1) >= watches_most) {
     door.watches.fetch_sub(1);
     status = {grpc::StatusCode::RESOURCE_EXHAUSTED,
@@ -93,7 +102,7 @@ RawService::WriteReactor* watch_health(InferDoor& door, grpc::CallbackServerCont
   // Of one that goes on, the beginning.
   end_record(door.commons, std::move(record), status.error_code(), 0);
   if (!status.ok()) return new RefusedWatch(status);
-  return new HealthWatch(door, has_health(request.service()));
+  return new HealthWatch(door, std::move(metadata), has_health(request.service()));
 }
 
 }  // namespace carillon::frontend

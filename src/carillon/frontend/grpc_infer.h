@@ -23,6 +23,7 @@ struct InferDoor {
   std::size_t most_calls;                // of one answer, all methods
   std::size_t most_unread;               // bytes of a stream's answers; see grpc_stream.h
   ConnectionShares shares;               // of the bytes in flight
+  ConnectionShares side_shares;          // of what is no inference
   std::atomic<std::size_t> calls = 0;    // of one answer: until their clients have it
   std::atomic<std::size_t> open = 0;     // calls, and requests of streams
   std::atomic<std::size_t> streams = 0;  // open ones

@@ -75,8 +75,16 @@ class ReflectionStream final : public RawService::StreamReactor {
  public:
   ReflectionStream(InferDoor& door, grpc::CallbackServerContext& context,
                    const std::vector<std::string>& services)
-      : door_(door), context_(context), services_(services), room_(door.commons.bodies) {
-    StartRead(&message_);
+      : door_(door),
+        context_(context),
+        services_(services),
+        connection_(door.side_shares.of(context.peer())),
+        room_(door.commons.side, connection_.share()),
+        metadata_(metadata_cost(context)) {
+    if (room_.hold(metadata_))
+      StartRead(&message_);
+    else
+      Finish(no_room("call's metadata", metadata_));
   }
   ~ReflectionStream() override { door_.streams.fetch_sub(1); }
 
@@ -87,15 +95,15 @@ class ReflectionStream final : public RawService::StreamReactor {
       return Finish(read);
     Response response;
     answer(request, services_, response);
-    if (!room_.grow(response.ByteSizeLong()))
-      return Finish({grpc::StatusCode::RESOURCE_EXHAUSTED, "there is no room now for the answer"});
+    const std::size_t size = response.ByteSizeLong();
+    if (!room_.hold(metadata_ + size)) return Finish(no_room("answer", size));
     write_message(response, answer_);
     taking_ = door_.times.begin(context_.c_call(), answer_.Length());
     StartWrite(&answer_);
   }
   void OnWriteDone(bool ok) override {
     taking_ = {};
-    room_.shrink_to(0);
+    room_.shrink_to(metadata_);
     if (!ok) return Finish({grpc::StatusCode::CANCELLED, "the client has gone"});
     message_ = {};
     StartRead(&message_);
@@ -103,12 +111,19 @@ class ReflectionStream final : public RawService::StreamReactor {
   void OnDone() override { delete this; }
 
  private:
+  static grpc::Status no_room(const std::string& what, std::size_t bytes) {
+    return {grpc::StatusCode::RESOURCE_EXHAUSTED,
+            "there is no room now for the " + what + " of " + std::to_string(bytes) + " bytes"};
+  }
+
   InferDoor& door_;
   grpc::CallbackServerContext& context_;
   const std::vector<std::string>& services_;
   RawMessage message_;
   grpc::ByteBuffer answer_;
-  Reservation room_;  // for it
+  const CallOfConnection connection_;
+  SideRoom room_;  // for it, and what follows
+  const std::size_t metadata_;
   AnswerTimes::Ticket taking_;
 };
 

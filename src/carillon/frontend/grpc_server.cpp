@@ -41,29 +41,41 @@ using grpc::ServerUnaryReactor;
 constexpr int longest_metadata = 1 << 20;
 constexpr int handshake_ms = 15'000;
 
-// Takes room for an answer that is there. Small ones are counted, and always sent: health is asked for where
-// there is no room.
-grpc::Status take_room(Reservation& room, std::size_t bytes) {
-  if (bytes <= ByteBudget::small) {
-    room.overdraw(bytes);
-    return grpc::Status::OK;
+// What the answer of a call that is no inference, and its metadata, hold of the bytes in flight until the
+// client has the answer.
+class AnsweredRoom {
+ public:
+  AnsweredRoom(InferDoor& door, const CallbackServerContext& context)
+      : connection_(door.side_shares.of(context.peer())),
+        room_(door.commons.side, connection_.share()),
+        metadata_(metadata_cost(context)) {}
+
+  // Where there is no room for the answer it goes, and the status says why.
+  grpc::Status take(grpc::ByteBuffer& answer) {
+    const std::size_t bytes = answer.Length();
+    if (room_.hold(bytes + metadata_)) return grpc::Status::OK;
+    answer.Clear();
+    return {grpc::StatusCode::RESOURCE_EXHAUSTED,
+            "there is no room now for the answer's " + std::to_string(bytes) +
+                " bytes: too many answers have not been taken yet, of this connection or of all"};
   }
-  if (room.grow(bytes)) return grpc::Status::OK;
-  return {grpc::StatusCode::RESOURCE_EXHAUSTED, "there is no room now for the answer's " +
-                                                    std::to_string(bytes) + " bytes: too many are in flight"};
-}
+
+ private:
+  const CallOfConnection connection_;
+  SideRoom room_;
+  const std::size_t metadata_;
+};
 
 // A call that is answered as it comes. Its answer counts as bytes in flight until the client has it. Deletes
 // itself when gRPC is done with it.
 class AnsweredReactor final : public ServerUnaryReactor {
  public:
-  AnsweredReactor(InferDoor& door, CallbackServerContext& context, const grpc::ByteBuffer& answer,
+  AnsweredReactor(InferDoor& door, CallbackServerContext& context, grpc::ByteBuffer& answer,
                   std::unique_ptr<AccessRecord> record, grpc::Status status)
-      : counted_(door), room_(door.commons.bodies) {
-    std::size_t size = status.ok() ? answer.Length() : 0;
+      : counted_(door), room_(door, context) {
     if (!counted_.fits()) status = too_many_calls(door);
-    if (status.ok()) status = take_room(room_, size);
-    if (!status.ok()) size = 0;
+    if (status.ok()) status = room_.take(answer);
+    const std::size_t size = status.ok() ? answer.Length() : 0;
     end_record(door.commons, std::move(record), status.error_code(), size);
     counted_.begin_taking(context, size);
     Finish(status);
@@ -72,7 +84,7 @@ class AnsweredReactor final : public ServerUnaryReactor {
 
  private:
   CountedCall counted_;
-  Reservation room_;
+  AnsweredRoom room_;
 };
 
 // An order that takes its time. Deletes itself when gRPC is done with it.
@@ -129,14 +141,14 @@ class OrderReactor final : public ServerUnaryReactor {
 // it.
 class WaitingReactor final : public ServerUnaryReactor {
  public:
-  WaitingReactor(InferDoor& door, CallbackServerContext& context, const grpc::ByteBuffer& answer,
+  WaitingReactor(InferDoor& door, CallbackServerContext& context, grpc::ByteBuffer& answer,
                  std::unique_ptr<AccessRecord> record)
       : door_(door),
         counted_(door),
         context_(context),
         answer_(answer),
         record_(std::move(record)),
-        room_(door.commons.bodies) {
+        room_(door, context) {
     door_.open.fetch_add(1);
   }
   ~WaitingReactor() override { door_.open.fetch_sub(1); }
@@ -144,7 +156,7 @@ class WaitingReactor final : public ServerUnaryReactor {
   bool fits() const { return counted_.fits(); }
   // Once; the reactor may be gone behind it.
   void end(grpc::Status status) {
-    if (status.ok()) status = take_room(room_, answer_.Length());
+    if (status.ok()) status = room_.take(answer_);
     const std::size_t size = status.ok() ? answer_.Length() : 0;
     end_record(door_.commons, std::move(record_), status.error_code(), size);
     counted_.begin_taking(context_, size);
@@ -156,9 +168,9 @@ class WaitingReactor final : public ServerUnaryReactor {
   InferDoor& door_;
   CountedCall counted_;
   CallbackServerContext& context_;
-  const grpc::ByteBuffer& answer_;
+  grpc::ByteBuffer& answer_;
   std::unique_ptr<AccessRecord> record_;
-  Reservation room_;
+  AnsweredRoom room_;
 };
 
 // The model that a request names, where it names one.
@@ -457,7 +469,8 @@ class Server final : public GrpcServer {
               .max_body = std::min<std::size_t>(options_.max_body, std::numeric_limits<int>::max()),
               .most_calls = options_.most_calls,
               .most_unread = std::min(stream_unread_most, options_.commons->bodies->limit() / 16),
-              .shares = ConnectionShares(options_.commons->bodies->largest(), options_.max_body)},
+              .shares = ConnectionShares(options_.commons->bodies->largest(), options_.max_body),
+              .side_shares = ConnectionShares(options_.commons->side.of_connection())},
         inference_(door_),
         health_(door_),
         reflection_(door_, {"inference.GRPCInferenceService", "grpc.health.v1.Health"}) {}

@@ -181,6 +181,55 @@ TEST_F(GrpcUntaken, OneConnectionHoldsNoMoreThanItsShare) {
   EXPECT_TRUE(infer_by(*channel, "large")->end().ok());
 }
 
+// A sixteenth of 64 MiB is for answers of other methods than inference, an eighth of that a connection's.
+TEST_F(GrpcUntaken, AnswersOfOtherMethodsLeaveTheRestToInferences) {
+  auto wordy = model_of(graph::DataType::u8, {1}, "wordy");
+  wordy.config.inputs[0].name.assign(std::size_t{100} << 10, 'x');
+  service.all_models.push_back(wordy);
+  start();
+  using Metadata = Call<inference::ModelMetadataResponse>;
+  const auto ask = [&](grpc::Channel& by) {
+    auto call = std::make_unique<Metadata>(by, "/inference.GRPCInferenceService/ModelMetadata");
+    ModelInferRequest named;  // whose first field is the model's name, as in a question for metadata
+    named.set_model_name("wordy");
+    EXPECT_TRUE(call->stream->Write(named));
+    EXPECT_TRUE(call->stream->WritesDone());
+    return call;
+  };
+  std::vector<std::unique_ptr<Metadata>> calls;
+  grpc::Status refused;
+  for (;;) {
+    ASSERT_LT(calls.size(), 10U);
+    const std::size_t before = commons.bodies->used();
+    auto call = ask(*channel);
+    const auto soon = std::chrono::steady_clock::now() + std::chrono::milliseconds(500);
+    while (commons.bodies->used() < before + (std::size_t{100} << 10) &&
+           std::chrono::steady_clock::now() < soon)
+      std::this_thread::yield();
+    if (commons.bodies->used() < before + (std::size_t{100} << 10)) {
+      refused = call->end();
+      break;
+    }
+    calls.push_back(std::move(call));
+  }
+  EXPECT_GE(calls.size(), 4U);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(refused.error_message(), HasSubstr("there is no room now for the answer's"));
+  // Its inferences go on, and so do other connections, and health in any case.
+  EXPECT_TRUE(infer_by(*channel, "free")->end().ok());
+  EXPECT_TRUE(ask(*other)->end().ok());
+  SideRoom rest(commons.side);
+  for (std::size_t size = commons.side.limit(); !rest.hold(size); size -= 1024) continue;
+  EXPECT_EQ(ask(*other)->end().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  for (auto* each : {&channel, &other}) {
+    const auto stub = inference::GRPCInferenceService::NewStub(*each);
+    grpc::ClientContext context;
+    inference::ServerLiveResponse live;
+    EXPECT_TRUE(stub->ServerLive(&context, {}, &live).ok());
+    EXPECT_TRUE(infer_by(**each, "free")->end().ok());
+  }
+}
+
 TEST_F(GrpcUntaken, OutputsOfRequestsThatWaitAreBytesInFlight) {
   start();
   service.hold(true);

@@ -45,6 +45,7 @@ class Http2Session final : public HttpConnection,
   void pump() override;
   void count_unread(std::int64_t more) override { unread_ += more; }
   bool may_begin() const override;
+  const std::shared_ptr<ConnectionShare>& side_share() const override { return side_share_; }
 
  private:
   using Error = boost::system::error_code;
@@ -78,6 +79,7 @@ class Http2Session final : public HttpConnection,
 
   const std::shared_ptr<HttpLoop> loop_;  // first: the socket needs its context to the end
   const std::string peer_;
+  const std::shared_ptr<ConnectionShare> side_share_;
   std::string opening_;
   std::unordered_map<std::int32_t, std::shared_ptr<Http2Stream>> streams_;
   std::array<std::size_t, 6> at_stage_{};  // of `streams_`, by Http2Stage

@@ -84,7 +84,12 @@ struct Http2Stream::Header {
 
 Http2Stream::Http2Stream(std::shared_ptr<HttpLoop> loop, Http2Link& link, std::int32_t id,
                          std::string_view peer)
-    : HttpExchange(std::move(loop), peer), link_(&link), id_(id), header_(std::make_unique<Header>()) {
+    : HttpExchange(std::move(loop), peer),
+      link_(&link),
+      connection_(link.side_share()),
+      id_(id),
+      header_(std::make_unique<Header>()),
+      header_room_(loop_->shared->commons.side, connection_.share()) {
   set_deadline(loop_->shared->options.header_timeout);
 }
 
@@ -107,7 +112,9 @@ void Http2Stream::reset(std::uint32_t error) {
 void Http2Stream::on_field(std::string_view name, std::string_view value) {
   if (!header_) return;
   header_size_ += name.size() + value.size() + field_overhead;
-  if (header_size_ > loop_->shared->options.max_header) return;
+  if (header_size_ > loop_->shared->options.max_header || !header_fits_) return;
+  header_fits_ = header_size_ <= free_header || header_room_.hold(header_size_);
+  if (!header_fits_) return;
   Header& header = *header_;
   // Of several the first counts, as in HTTP/1.1.
   const auto first = [&](std::string& text, std::size_t& count) {
@@ -146,6 +153,9 @@ std::optional<HttpReply> Http2Stream::check_header(const Header& header) {
   const std::size_t most = loop_->shared->options.max_header;
   if (header_size_ > most)
     return error_reply(431, "the request's header has more than " + std::to_string(most) + " bytes");
+  if (!header_fits_)
+    return full_reply("there is no room now for a header of more than " + std::to_string(free_header) +
+                      " bytes: too many are being read");
   const bool traced = header.traceparents == 1;
   HttpFields fields{
       .method = header.method,
@@ -203,9 +213,11 @@ void Http2Stream::on_header(bool ended) {
   begin();
   ended_ = ended;
   const auto header = std::exchange(header_, nullptr);
-  if (auto refused = check_header(*header)) return answer(std::move(*refused));
+  auto refused = check_header(*header);
+  header_room_.shrink_to(kept_of_header() > free_header ? kept_of_header() : 0);
+  if (refused) return answer(std::move(*refused));
   if (ended) return body_done();
-  if (auto refused = make_room(*header)) return answer(std::move(*refused));
+  if (auto full = make_room(*header)) return answer(std::move(*full));
   if (header->expect == "100-continue") {
     const nghttp2_nv status = field(":status", "100");
     (void)nghttp2_submit_headers(link_->frames(), NGHTTP2_FLAG_NONE, id_, nullptr, &status, 1, nullptr);

@@ -29,6 +29,8 @@ class Http2Link {
   virtual void count_unread(std::int64_t more) = 0;
   // Whether another request may begin; else its stream is refused.
   virtual bool may_begin() const = 0;
+  // The connection's, of answers that are of no inference.
+  virtual const std::shared_ptr<ConnectionShare>& side_share() const = 0;
 };
 
 // One stream: a request and its answer. On its connection's thread. Its connection calls it with what
@@ -70,6 +72,7 @@ class Http2Stream final : public HttpExchange, public std::enable_shared_from_th
 
   std::shared_ptr<HttpExchange> self() override { return shared_from_this(); }
   void on_waiting() override;
+  std::shared_ptr<ConnectionShare> side_share() const override { return connection_.share(); }
   void send(std::optional<Coding> packed) override;
   std::optional<HttpReply> check_header(const Header& header);
   std::optional<HttpReply> make_room(const Header& header);
@@ -80,12 +83,15 @@ class Http2Stream final : public HttpExchange, public std::enable_shared_from_th
   void refuse();
 
   Http2Link* link_;
+  const CallOfConnection connection_;
   const std::int32_t id_;
   Http2Stage stage_ = Http2Stage::header;
   bool ended_ = false;  // nothing more comes from the client
   bool refused_ = false;
   std::unique_ptr<Header> header_;
   std::size_t header_size_ = 0;  // as SETTINGS_MAX_HEADER_LIST_SIZE counts
+  SideRoom header_room_;         // for one that is more than a small one
+  bool header_fits_ = true;      // it found that room
   bool sized_ = false;           // the header says how long the body is
   std::size_t received_ = 0;     // bytes of the body
   std::size_t window_ = 0;       // how much of a body without a size may come unasked; room is taken for it

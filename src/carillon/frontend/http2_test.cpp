@@ -502,6 +502,23 @@ TEST_F(Http2Test, BodiesWithoutRoomAreHeldBackAndRefused) {
   EXPECT_EQ(c.ask("POST", pair_infer, std::string(500000, ' ') + pair_request()).status, 200);
 }
 
+// A target that is no small one is kept until its request is answered, however long the body takes.
+TEST_F(Http2Test, LargeHeadersAreInFlight) {
+  start();
+  Http2Client c(server->port());
+  const std::string target = "/v2/models/pair/infer?" + std::string(20000, 'x');
+  const auto open = c.send("POST", target, "{", {.ends = false});
+  while (commons.bodies->used() < target.size()) std::this_thread::yield();
+  c.reset(open);
+  while (commons.bodies->used() > 0) std::this_thread::yield();
+  SideRoom all(commons.side);
+  ASSERT_TRUE(all.hold(commons.side.limit()));
+  const auto& refused = c.ask("POST", target, pair_request());
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_THAT(refused.body, HasSubstr("there is no room now for a header of more than 8192 bytes"));
+  EXPECT_EQ(c.ask("POST", pair_infer, pair_request()).status, 200);
+}
+
 TEST_F(Http2Test, HeadersThatAreTooLarge) {
   start({.max_header = 4096});
   Http2Client c(server->port());
@@ -624,6 +641,37 @@ TEST_F(Http2Test, AnswersThatNobodyReadsAreBoundedInBytes) {
   EXPECT_EQ(c.wait(ask()).status, 200);
   EXPECT_EQ(c.goaways, 0);
   expect_alive();
+}
+
+// A sixteenth of 64 MiB is for answers of other methods than inference, an eighth of that a connection's.
+TEST_F(Http2Test, AnswersOfOtherMethodsLeaveTheRestToInferences) {
+  auto wordy = model_of(graph::DataType::u8, {1}, "wordy");
+  wordy.config.inputs[0].name.assign(std::size_t{40} << 10, 'x');
+  service.all_models.push_back(wordy);
+  start();
+  const char* const metadata = "/v2/models/wordy";
+  Http2Client c(server->port(), 0);
+  std::vector<std::int32_t> ids;
+  while (ids.size() < 20 && c.status(ids.emplace_back(c.send("GET", metadata))) == 200) continue;
+  EXPECT_GE(ids.size(), 10U);
+  EXPECT_EQ(c.status(ids.back()), 503);
+  EXPECT_LT(commons.bodies->used(), std::size_t{1} << 20);
+  // Health goes out, its inferences go on, and other connections do.
+  EXPECT_EQ(c.status(c.send("GET", "/v2/health/live")), 200);
+  EXPECT_EQ(c.status(c.send("POST", pair_infer, pair_request())), 200);
+  EXPECT_EQ(client().ask("GET", metadata).result_int(), 200U);
+  Http2Client other(server->port());
+  EXPECT_EQ(other.ask("GET", metadata).status, 200);
+  {
+    SideRoom rest(commons.side);
+    for (std::size_t size = commons.side.limit(); !rest.hold(size); size -= 1024) continue;
+    EXPECT_EQ(client().ask("GET", metadata).result_int(), 503U);
+    EXPECT_EQ(client().ask("GET", "/v2/health/live").result_int(), 200U);
+    EXPECT_EQ(other.ask("POST", pair_infer, pair_request()).status, 200);
+  }
+  c.open_windows();
+  for (const auto id : ids) (void)c.wait(id);
+  EXPECT_EQ(c.wait(c.send("GET", metadata)).status, 200);
 }
 
 TEST_F(Http2Test, AnswersWithoutRoomAreRefused) {

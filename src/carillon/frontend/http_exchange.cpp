@@ -296,15 +296,16 @@ void HttpExchange::answer(HttpReply reply) {
 // all that may be in flight goes where nothing else is.
 void HttpExchange::take_room() {
   const std::size_t size = body_size(reply_);
-  const auto& bodies = loop_->shared->commons.bodies;
-  if (reply_.room.bytes() == 0) reply_.room = Reservation(bodies);
-  const std::size_t held = reply_.room.bytes();
-  if (!reply_.may_refuse) {
-    if (size > held) reply_.room.overdraw(size - held);
-    return;
+  const auto& commons = loop_->shared->commons;
+  if (reply_.may_refuse) {
+    if (reply_.room.bytes() == 0) reply_.room = Reservation(commons.bodies);
+    const std::size_t held = reply_.room.bytes();
+    const std::size_t wanted = std::min(size, commons.bodies->largest());
+    if (wanted <= held || reply_.room.grow(wanted - held)) return;
+  } else {
+    reply_.side = SideRoom(commons.side, side_share());
+    if (reply_.side.hold(size)) return;
   }
-  const std::size_t wanted = std::min(size, bodies->largest());
-  if (wanted <= held || reply_.room.grow(wanted - held)) return;
   auto refused = full_reply("there is no room now for the answer's " + std::to_string(size) +
                             " bytes: too many are in flight");
   refused.facts = std::move(reply_.facts);
@@ -345,6 +346,7 @@ bool HttpExchange::pack_elsewhere(Coding coding) {
 std::size_t HttpExchange::complete_reply() {
   const std::size_t size = body_size(reply_);
   reply_.room.shrink_to(size);  // packed, it is smaller
+  reply_.side.shrink_to(size);
   if (trace_.there()) {
     reply_.headers.emplace_back(traceparent_key, traceparent_text(trace_));
     if (!tracestate_.empty()) reply_.headers.emplace_back(tracestate_key, tracestate_);

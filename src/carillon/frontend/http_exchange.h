@@ -49,6 +49,8 @@ class HttpExchange {
   // What the carrier does.
   virtual std::shared_ptr<HttpExchange> self() = 0;
   virtual void on_waiting() = 0;  // for the answer, however long it takes
+  // Of what is no inference; null: there is one answer at a time.
+  virtual std::shared_ptr<ConnectionShare> side_share() const { return nullptr; }
   // `reply_` is to be sent, whose body is packed in this way already.
   virtual void send(std::optional<Coding> packed) = 0;
 
@@ -56,6 +58,8 @@ class HttpExchange {
   // there: the request counts as open.
   void begin();
   std::optional<HttpReply> take_header(HttpFields fields);
+  // What is kept of a header until its request is answered.
+  std::size_t kept_of_header() const { return request_.target.size() + request_.accept.size(); }
   // Takes room for a body of `size` bytes, before any of it is read; for large JSON of an inference also a
   // place in the room where it is read.
   std::optional<HttpReply> reserve(std::uint64_t size);
@@ -112,6 +116,9 @@ class HttpExchange {
   std::string tracestate_;  // the client's, passed back
   bool recording_ = false;  // `record_` is of a request that has not ended
 };
+
+// What a header may take without counting against SideBudget: as much as an idle connection's buffer.
+inline constexpr std::size_t free_header = std::size_t{8} << 10;
 
 // A body that arrives more slowly (bytes a second) makes way when others find no room.
 inline constexpr std::size_t slow_body = std::size_t{1} << 20;

@@ -15,6 +15,7 @@
 #include "carillon/frontend/byte_budget.h"
 #include "carillon/frontend/compression.h"
 #include "carillon/frontend/guard.h"
+#include "carillon/frontend/side_room.h"
 
 namespace carillon::frontend {
 
@@ -26,9 +27,11 @@ struct HttpReply {
   std::vector<std::span<const std::byte>> blobs;  // sent behind the body, not copied
   std::shared_ptr<void> keeps;                    // what the blobs point into
   bool may_pack = false;  // packed where the client takes that; some clients cannot read all packed answers
-  // Refused (503) where the bytes in flight have no room for it; others are counted, but always sent.
+  // Of an inference: refused (503) where the bytes in flight have no room for it. Others are where SideBudget
+  // has none.
   bool may_refuse = false;
   Reservation room;                   // held until it is sent
+  SideRoom side;                      // likewise, in its place, of what is no inference
   std::unique_ptr<InferFacts> facts;  // of an inference, for the access log; null: none, or there is no log
 };
 
