@@ -63,6 +63,43 @@ TEST_F(HttpLimitsTest, HeadersThatAreTooLargeOrNotHttp) {
   EXPECT_EQ(smuggler.receive().result_int(), 400U);
 }
 
+// Above 8 KiB: from when it is read, and with what its fields take as the server keeps them.
+TEST_F(HttpLimitsTest, LargeHeadersAreInFlight) {
+  start();
+  const std::string begin = "POST /v2/models/pair/infer HTTP/1.1\r\nHost: t\r\n";
+  const std::string large = begin + "X: " + std::string(20000, 'x');
+  auto c = client();
+  c.send(large);
+  while (commons.bodies->used() < large.size()) std::this_thread::yield();
+  const std::string body = pair_request();
+  c.send("\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n");
+  // Once it is whole it takes nothing more, however long the body does.
+  while (commons.bodies->used() > body.size()) std::this_thread::yield();
+  c.send(body);
+  EXPECT_EQ(c.receive().result_int(), 200U);
+
+  std::string many = begin;
+  for (int i = 0; i < 400; ++i) many += "a:\r\n";
+  const std::string rest = "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+  EXPECT_EQ((c.send(many + rest), c.receive().result_int()), 200U);
+  {
+    SideRoom all(commons.side);
+    ASSERT_TRUE(all.hold(commons.side.limit()));
+    for (const std::string& header : {large, many + rest}) {
+      auto refused = client();
+      refused.send(header);
+      const auto response = refused.receive();
+      EXPECT_EQ(response.result_int(), 503U);
+      EXPECT_EQ(response["Retry-After"], "1");
+      EXPECT_THAT(json::parse(response.body())["error"], HasSubstr("there is no room now for a header of"));
+      EXPECT_TRUE(refused.closed());
+    }
+    EXPECT_EQ(c.ask("POST", "/v2/models/pair/infer", body).result_int(), 200U);
+  }
+  EXPECT_EQ((c.send(many + rest), c.receive().result_int()), 200U);
+  while (commons.bodies->used() > 0) std::this_thread::yield();
+}
+
 // The wait ends when the server closes, not after a time.
 TEST_F(HttpLimitsTest, SlowClientsAreDropped) {
   start({.idle_timeout = 50ms, .header_timeout = 50ms, .body_timeout = 50ms});

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <limits>
 #include <new>
 #include <utility>
@@ -27,7 +28,11 @@ namespace {
 constexpr std::size_t pipelined_most = std::size_t{64} << 10;  // read ahead while a request is open
 constexpr std::size_t chunk_step = std::size_t{64} << 10;      // what Beast reads at a time, at most
 constexpr std::size_t one_record = std::size_t{15} << 10;      // of an answer, beside its header
-constexpr std::size_t idle_buffer = std::size_t{8} << 10;      // kept by a connection without a request
+constexpr std::size_t idle_buffer = free_header;               // kept by a connection without a request
+constexpr std::size_t header_step = std::size_t{4} << 10;      // read at a time
+constexpr std::size_t cost_of_field = 96;  // of memory, as Beast keeps it, beside its bytes
+// Some clients send an empty line behind a body; more than a few are no accident.
+constexpr int empty_lines_most = 4;
 
 std::string_view view(beast::string_view text) {
   return {text.data(), text.size()};
@@ -161,6 +166,7 @@ void HttpSession::refuse_plain() {
 }
 
 void HttpSession::next_request() {
+  skip_empty_lines();
   if (buffer_.size() > 0) return begin_request();
   if (loop_->stopping) return close();
   state_ = State::idle;
@@ -207,8 +213,61 @@ void HttpSession::read_header() {
       std::min<std::size_t>(loop_->shared->options.max_header, std::numeric_limits<std::uint32_t>::max())));
   // Held against max_body below, with an answer (boost::none would mean a limit of nothing in 1.74).
   parser_->body_limit(std::numeric_limits<std::uint64_t>::max());
-  http::async_read_header(*stream_, buffer_, *parser_,
-                          [self = shared_from_this()](Error error, std::size_t) { self->on_header(error); });
+  parse_header();
+}
+
+// Before a request's first line they mean nothing (RFC 9112, section 2.2).
+void HttpSession::skip_empty_lines() {
+  while (empty_lines_ < empty_lines_most) {
+    const auto bytes = buffer_.cdata();
+    const std::string_view text(static_cast<const char*>(bytes.data()), bytes.size());
+    if (!text.starts_with("\r\n") && !text.starts_with('\n')) return;
+    buffer_.consume(text.front() == '\n' ? 1 : 2);
+    ++empty_lines_;
+  }
+}
+
+// Of the header what is there: it stays in the buffer until it is whole. What it takes there counts from when
+// it is no small one any more, and so does what becomes of it.
+void HttpSession::parse_header() {
+  skip_empty_lines();
+  const auto there = buffer_.cdata();
+  const bool any = there.size() > 1 || (there.size() == 1 && *static_cast<const char*>(there.data()) != '\r');
+  if (any) {
+    Error error;
+    header_size_ = parser_->put(there, error);
+    buffer_.consume(header_size_);
+    if (error == http::error::need_more) error = {};
+    if (error || parser_->is_header_done()) return on_header(error);
+  }
+  if (buffer_.size() > free_header && !hold_header(buffer_.capacity())) {
+    loop_->move(*this, HttpPlace::busy);
+    begin();
+    return reply_and_close(full_reply("there is no room now for a header of more than " +
+                                      std::to_string(buffer_.size()) + " bytes: too many are being read"));
+  }
+  stream_->async_read_some(buffer_.prepare(header_step),
+                           [self = shared_from_this()](Error error, std::size_t bytes) {
+                             if (self->state_ == State::closed) return;
+                             self->buffer_.commit(bytes);
+                             if (error || self->cut_short_) return self->on_header(error);
+                             self->parse_header();
+                           });
+}
+
+bool HttpSession::hold_header(std::size_t bytes) {
+  if (header_room_.bytes() == 0) header_room_ = SideRoom(loop_->shared->commons.side);
+  return bytes <= free_header || header_room_.hold(bytes);
+}
+
+// What counts of a header that is not small is with the request by now: the rest would be kept until its
+// answer is sent, however long its body takes.
+void HttpSession::let_header_go() {
+  if (header_size_ <= free_header && header_room_.bytes() == 0) return;
+  parser_->get().clear();
+  parser_->get().target("");
+  buffer_.shrink_to_fit();
+  header_room_.shrink_to(kept_of_header() > free_header ? kept_of_header() : 0);
 }
 
 void HttpSession::on_header(Error error) {
@@ -230,20 +289,30 @@ void HttpSession::on_header(Error error) {
   }
   const auto& header = parser_->get();
   version_ = header.version();
+  const auto fields = static_cast<std::size_t>(std::distance(header.begin(), header.end()));
+  if (const std::size_t cost = header_size_ + fields * cost_of_field; !hold_header(cost)) {
+    parser_->get().clear();
+    return reply_and_close(full_reply("there is no room now for a header of " + std::to_string(cost) +
+                                      " bytes, " + std::to_string(cost_of_field) +
+                                      " for each field included: too many are being read"));
+  }
   const auto& shared = *loop_->shared;
   close_after_ = !parser_->keep_alive() || loop_->stopping || shared.commons.draining;
   head_only_ = header.method() == http::verb::head;
   if (const auto wrong = check_framing(framing_of(header, version_)))
     return reply_and_close(error_reply(wrong->status, wrong->message));
-  if (auto refused = take_header(fields_of(header))) {
+  const bool waits = beast::iequals(header[http::field::expect], "100-continue");
+  auto refused = take_header(fields_of(header));
+  let_header_go();
+  if (refused) {
     const bool no_body = !parser_->chunked() && parser_->content_length().value_or(0) == 0;
     close_after_ |= !no_body;
     return answer(std::move(*refused));
   }
   // Before any of it is read.
   if (const auto length = parser_->content_length())
-    if (auto refused = reserve(*length)) return reply_and_close(std::move(*refused));
-  if (beast::iequals(header[http::field::expect], "100-continue")) return send_continue();
+    if (auto full = reserve(*length)) return reply_and_close(std::move(*full));
+  if (waits) return send_continue();
   read_body();
 }
 
@@ -290,15 +359,15 @@ void HttpSession::read_body() {
 // Straight from the socket into the body.
 void HttpSession::read_sized_body() {
   stream_->async_read_some(asio::buffer(request_.body.data() + received_, request_.body.size() - received_),
-                          [self = shared_from_this()](Error error, std::size_t bytes) {
-                            if (self->state_ == State::closed) return;
-                            if (self->cut_short_)
-                              return self->reply_and_close(*std::exchange(self->cut_short_, {}));
-                            if (error) return self->close();
-                            self->received_ += bytes;
-                            if (self->received_ < self->request_.body.size()) return self->read_sized_body();
-                            self->on_body();
-                          });
+                           [self = shared_from_this()](Error error, std::size_t bytes) {
+                             if (self->state_ == State::closed) return;
+                             if (self->cut_short_)
+                               return self->reply_and_close(*std::exchange(self->cut_short_, {}));
+                             if (error) return self->close();
+                             self->received_ += bytes;
+                             if (self->received_ < self->request_.body.size()) return self->read_sized_body();
+                             self->on_body();
+                           });
 }
 
 // Step by step, since nobody knows how long it will be.
@@ -408,6 +477,8 @@ void HttpSession::send(std::optional<Coding> packed) {
 void HttpSession::on_written(Error error) {
   if (state_ == State::closed) return;
   end(error ? 499 : reply_.status);
+  header_room_.shrink_to(0);
+  empty_lines_ = 0;
   answered_ = true;
   if (error || gone_) return close();
   if (close_after_ || (loop_->stopping && buffer_.size() == 0)) return linger();

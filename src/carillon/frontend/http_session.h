@@ -20,8 +20,9 @@ namespace carillon::frontend {
 // happens on the loop's thread, but for what is heavy.
 //
 // While a request is open a read stays posted: it notices a client that goes, and keeps what a pipelining
-// client sends ahead. Where that is as much as may be kept, the sweep looks whether the client has gone. That same read serves as the wait for the next request. Over TLS it is all the same,
-// after a handshake that has as long as a header.
+// client sends ahead. Where that is as much as may be kept, the sweep looks whether the client has gone. That
+// same read serves as the wait for the next request. Over TLS it is all the same, after a handshake that has
+// as long as a header.
 //
 // A connection that turns out to speak HTTP/2 (by ALPN over TLS, by its first bytes otherwise) is handed to
 // an Http2Session, in this one's place.
@@ -53,6 +54,10 @@ class HttpSession final : public HttpConnection,
   void begin_request();
   void await_opening();
   void read_header();
+  void skip_empty_lines();
+  void parse_header();
+  bool hold_header(std::size_t bytes);
+  void let_header_go();
   void on_header(Error error);
   void send_continue();
   void read_body();
@@ -79,10 +84,13 @@ class HttpSession final : public HttpConnection,
   std::optional<boost::beast::http::request_parser<PaddedBody>> chunked_;
   State state_ = State::idle;
   Time deadline_ = Time::max();
-  bool watching_ = false;     // a read is posted by watch()
-  bool gone_ = false;         // the client has closed its side
-  bool close_after_ = false;  // no further request on this connection
-  bool answered_ = false;     // at least one
+  SideRoom header_room_;         // for a header that is more than a small one, while it is kept
+  std::size_t header_size_ = 0;  // as it came
+  int empty_lines_ = 0;          // before the request
+  bool watching_ = false;        // a read is posted by watch()
+  bool gone_ = false;            // the client has closed its side
+  bool close_after_ = false;     // no further request on this connection
+  bool answered_ = false;        // at least one
   unsigned version_ = 11;
   std::size_t received_ = 0;            // bytes of the body
   std::size_t received_at_window_ = 0;  // of them, when the time that deadline_ ends began
