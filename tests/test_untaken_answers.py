@@ -252,6 +252,18 @@ def test_a_client_that_pings_every_second_keeps_its_call(slow):
         assert client.infer("slow", [tensor], timeout=MINUTE).as_numpy("y").shape == (1,)
 
 
+def test_a_client_that_pings_ten_times_a_second_is_kept(slow):
+    """Also where the way to the server brings every ping a little early."""
+    with contextlib.closing(Deaf(slow.grpc)) as client:
+        due = time.monotonic()
+        for _ in range(30):
+            client.h2.ping(b"12345678")
+            client.flush()
+            due += 0.09
+            client.hear(max(0.001, due - time.monotonic()))
+            assert not client.gone
+
+
 def test_a_flood_of_pings_ends_the_connection(slow):
     with contextlib.closing(Deaf(slow.grpc)) as client:
         with contextlib.suppress(ConnectionError, BrokenPipeError):
