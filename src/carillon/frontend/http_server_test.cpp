@@ -171,16 +171,29 @@ TEST_F(HttpServerTest, InfersInSharedMemory) {
   constexpr std::size_t large = std::size_t{60} << 20;
   LentObject sparse(large);
   ASSERT_TRUE(commons.regions.add({.name = "large", .key = sparse.key(), .byte_size = large}));
-  service.all_models.push_back(model_of(graph::DataType::u8, {large}, "big"));
-  const json big{
-      {"inputs",
-       {{{"name", "x"},
-         {"datatype", "UINT8"},
-         {"shape", {large}},
-         {"parameters", {{"shared_memory_region", "large"}, {"shared_memory_byte_size", large}}}}}}};
-  response = c.ask("POST", "/v2/models/big/infer", big.dump());
-  EXPECT_EQ(response.result_int(), 503U) << response.body();
-  EXPECT_EQ(response["Retry-After"], "1");
+  const auto ask_with = [&](std::size_t bytes) {
+    service.all_models.back() = model_of(graph::DataType::u8, {static_cast<std::int64_t>(bytes)}, "big");
+    const json big{
+        {"inputs",
+         {{{"name", "x"},
+           {"datatype", "UINT8"},
+           {"shape", {bytes}},
+           {"parameters", {{"shared_memory_region", "large"}, {"shared_memory_byte_size", bytes}}}}}}};
+    return c.ask("POST", "/v2/models/big/infer", big.dump());
+  };
+  service.all_models.emplace_back();
+  {
+    Reservation others(commons.bodies);
+    ASSERT_TRUE(others.grow(large / 2));
+    response = ask_with(large / 2);
+    EXPECT_EQ(response.result_int(), 503U) << response.body();
+    EXPECT_EQ(response["Retry-After"], "1");
+  }
+  // Beyond seven eighths of 64 MiB there never is: coming back is in vain.
+  response = ask_with(large);
+  EXPECT_EQ(response.result_int(), 400U) << response.body();
+  EXPECT_THAT(response.body(), HasSubstr("more than can ever be in flight, 58720256 (--inflight-limit"));
+  EXPECT_EQ(response.count("Retry-After"), 0U);
 
   EXPECT_EQ(c.ask("POST", "/v2/systemsharedmemory/region/r%20s/unregister").result_int(), 200U);
   EXPECT_EQ(c.ask("POST", "/v2/systemsharedmemory/unregister").result_int(), 200U);

@@ -331,6 +331,11 @@ Result<std::vector<std::byte>> take_shared(const repository::ModelConfig& config
                                            Reservation* room, InferRequest& request) {
   if (slot.type != graph::DataType::string)
     if (auto fits = check_size(config, slot, part.bytes); !fits) return std::unexpected(fits.error());
+  if (room != nullptr && part.bytes > room->most() - std::min(room->most(), room->bytes()))
+    return invalid("input '" + config.inputs[slot.index].name + "' has " + std::to_string(part.bytes) +
+                   " bytes in shared memory; with the request's own " + std::to_string(room->bytes()) +
+                   " that is more than can ever be in flight, " + std::to_string(room->most()) +
+                   " (--inflight-limit, or what a key may have)");
   if (room != nullptr && !room->grow(part.bytes))
     return fail(ErrorCode::resource_exhausted, "there is no room now for " + std::to_string(part.bytes) +
                                                    " bytes from shared memory: too many are in flight");
