@@ -94,6 +94,7 @@ void Sequences::remove_model(ModelId id) {
   model->second->gone = true;
   for (auto at = table_.lower_bound(Key{id, 0, {}, {}}); at != table_.end() && at->first.model == id;) {
     const auto next = std::next(at);
+    lose(at->first, model->second->name);
     if (!at->second.running) {
       idle_.erase({at->second.idle_at, at->first});
       end(at);
@@ -233,6 +234,27 @@ void Sequences::end_idle(TimePoint now) {
   }
 }
 
+void Sequences::lose(const Key& key, const std::string& model) {
+  if (lost_.size() >= options_.most) lost_.clear();
+  Key lost = key;
+  lost.model = ModelId{};
+  lost_.emplace(model, std::move(lost));
+}
+
+std::string Sequences::why_none(const Key& key, const Model& model) const {
+  Key lost = key;
+  lost.model = ModelId{};
+  // While the model that was before is still about, its sequences are, too.
+  const bool is_of_another = std::ranges::any_of(models_, [&](const auto& other) {
+    Key before = key;
+    before.model = other.first;
+    return other.second->name == model.name && table_.contains(before);
+  });
+  if (is_of_another || lost_.contains({model.name, std::move(lost)}))
+    return "the model was loaded anew, which ends its sequences";
+  return "one that is idle for " + fmt::format("{:g}", to_ms(model.batching->idle)) + " ms has ended";
+}
+
 // Finds the call's sequence, or begins it, and says whether the call goes now; false: it waits there.
 Result<bool> Sequences::take(Waiting& waiting, const Model& model, Table::iterator& at) {
   const auto key = key_of(*waiting.call, model);
@@ -240,13 +262,15 @@ Result<bool> Sequences::take(Waiting& waiting, const Model& model, Table::iterat
   at = table_.find(*key);
   if (at == table_.end()) {
     if (!waiting.call->sequence->start)
-      return invalid(
-          "inference request for sequence " + id_text(key->number, key->text) + " to model '" + model.name +
-          "' must specify the START flag on the first request of the sequence; one that is idle for " +
-          fmt::format("{:g}", to_ms(model.batching->idle)) + " ms has ended");
+      return invalid("inference request for sequence " + id_text(key->number, key->text) + " to model '" +
+                     model.name + "' must specify the START flag on the first request of the sequence; " +
+                     why_none(*key, model));
     if (auto may = admit(*key, model); !may) return std::unexpected(may.error());
     state_bytes_ += model.state_bytes;
     at = table_.emplace(*key, Sequence{}).first;
+    Key found = *key;
+    found.model = ModelId{};
+    lost_.erase({model.name, std::move(found)});
     return true;
   }
   Sequence& sequence = at->second;
@@ -294,19 +318,21 @@ void Sequences::answered(Table::iterator at, const std::shared_ptr<const Model>&
   if (answer.status) state = strip(*answer.call, *model);
   std::vector<Waiting> homeless;  // behind the sequence's end, without a start of their own
   std::optional<Waiting> next;
+  bool gone = false;
   {
     const std::lock_guard lock(mutex_);
+    gone = model->gone;
     Sequence& sequence = at->second;
     sequence.running = false;
     if (state) {
       sequence.state = *std::move(state);
       sequence.begun = !ends;
     }
-    if (model->gone) sequence.begun = false;
+    if (gone) sequence.begun = false;
     while (!sequence.waiting.empty() && !next) {
       Waiting first = std::move(sequence.waiting.front());
       sequence.waiting.pop_front();
-      if (sequence.begun || (first.call->sequence->start && !model->gone))
+      if (sequence.begun || (first.call->sequence->start && !gone))
         next = std::move(first);
       else
         homeless.push_back(std::move(first));
@@ -321,10 +347,12 @@ void Sequences::answered(Table::iterator at, const std::shared_ptr<const Model>&
     }
   }
   handler(std::move(answer));
+  const char* const why = gone ? "the model was loaded anew, which ends its sequences"
+                               : "the request before it ended the sequence, or did not begin it";
   for (Waiting& each : homeless)
-    goes_(std::move(each), invalid("inference request to model '" + model->name +
-                                   "' must specify the START flag on the first request of the sequence: the "
-                                   "request before it ended the sequence, or did not begin it"));
+    goes_(std::move(each),
+          invalid("inference request to model '" + model->name +
+                  "' must specify the START flag on the first request of the sequence: " + why));
   if (next) go(*std::move(next), model, at);
 }
 

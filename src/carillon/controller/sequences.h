@@ -108,6 +108,9 @@ class Sequences {
   Result<Key> key_of(const InferCall& call, const Model& model) const;
   Result<bool> take(Waiting& waiting, const Model& model, Table::iterator& at);
   Result<> admit(const Key& key, const Model& model) const;
+  // Of a request that finds no sequence: why that may be.
+  std::string why_none(const Key& key, const Model& model) const;
+  void lose(const Key& key, const std::string& model);
   static void complete(InferCall& call, const Model& model, const Sequence& sequence);
   static std::vector<std::vector<std::byte>> strip(InferCall& call, const Model& model);
   void go(Waiting waiting, std::shared_ptr<const Model> model, Table::iterator at);
@@ -123,6 +126,8 @@ class Sequences {
   Table table_;
   std::set<std::pair<TimePoint, Key>> idle_;  // by when they end
   std::size_t state_bytes_ = 0;
+  // Those that ended with their model, by its name; `Key::model` is none. As many as may be open.
+  std::set<std::pair<std::string, Key>> lost_;
 };
 
 }  // namespace carillon::controller

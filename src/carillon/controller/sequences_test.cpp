@@ -216,6 +216,29 @@ TEST_F(SequencesTest, OneThatIsIdleEnds) {
   EXPECT_EQ(sequences->counts().state, Bytes{0});
 }
 
+TEST_F(SequencesTest, AModelThatIsLoadedAnewEndsThem) {
+  do_one({.start = true, .x = 1});
+  do_one({.id = 8, .start = true, .x = 1});
+  const std::string idle = "one that is idle for 10 ms has ended";
+  const std::string anew = "the model was loaded anew, which ends its sequences";
+  const auto ask_anew = [&](std::uint64_t id) {
+    auto call = std::make_unique<InferCall>();
+    call->model = ModelId{1};
+    call->sequence = SequenceMark{.number = id, .text = {}};
+    sequences->submit({++tickets, std::move(call),
+                       [this](InferAnswer answer) { said.push_back(answer.status.error().message); }},
+                      now);
+    return said.back();
+  };
+  // The old one goes once all that it has is answered.
+  sequences->add_model({1}, config);
+  EXPECT_THAT(ask_anew(7), HasSubstr(anew));
+  sequences->remove_model({0});
+  EXPECT_THAT(ask_anew(7), HasSubstr(anew));
+  EXPECT_THAT(ask_anew(8), HasSubstr(anew));
+  EXPECT_THAT(ask_anew(9), HasSubstr(idle));
+}
+
 TEST_F(SequencesTest, ThereAreOnlySoMany) {
   for (std::uint64_t id = 1; id <= 3; ++id) do_one({.id = id, .start = true});
   ask({.id = 4, .start = true});
