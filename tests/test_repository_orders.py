@@ -86,8 +86,9 @@ def test_what_an_order_brings_is_checked(program, models, tmp_path, temporary, m
                 client.load_model(model, config=config, files=files)
 
         refused("no config; give one as parameter config", {"file:1/model.onnx": good}, config=None)
-        refused("not an ONNX model", {"file:1/model.onnx": b"x"})
-        refused("has no version folder", {"file:model.onnx": good})
+        refused("'file:1/model.onnx'.*not an ONNX model", {"file:1/model.onnx": b"x"})
+        refused("the order has no version folder: the model's file belongs there as file:1/model.onnx",
+                {"file:model.onnx": good})
         refused("has no version folder", {"file:01/model.onnx": good})
         refused("it begins with '/'", {"file:" + str(tmp_path / "stolen"): good})
         for path in ("../two/1/model.onnx", "1/../../x", "..", "", "1//model.onnx", "1/"):

@@ -247,10 +247,14 @@ Result<> RepositoryControl::try_to_load(const std::string& model, const Brought&
     if (!made) return in_context("model '" + model.substr(0, 100) + "'", made.error());
     given = std::move(*made);
   }
+  const auto told = [&given](Error error) {
+    if (given) error.message = given->in_senders_words(std::move(error.message));
+    return error;
+  };
   std::vector<std::string> skipped;
   const auto entry = given ? repository::read_entry(given->repository(), model, text, {}, &skipped)
                            : repository::read_entry(directory_, model, text, options_.reading, &skipped);
-  if (!entry) return std::unexpected(entry.error());
+  if (!entry) return std::unexpected(told(entry.error()));
   tell_skipped(skipped);
   const auto before = views_of(model);
   const auto view_of = [&](std::int64_t version) {
@@ -263,11 +267,11 @@ Result<> RepositoryControl::try_to_load(const std::string& model, const Brought&
       ModelView view;
       view.name = model;
       view.config.name = model;
-      view.reason = graph::printable(entry->config.error().message);
+      view.reason = graph::printable(told(entry->config.error()).message);
       if (!before.empty()) view.version = before.back().version;
       controller_.add_unready(std::move(view));
     }
-    return std::unexpected(entry->config.error());
+    return std::unexpected(told(entry->config.error()));
   }
   const bool ensemble = !entry->config->steps.empty();
   bool some_loaded = false;
@@ -313,10 +317,10 @@ Result<> RepositoryControl::try_to_load(const std::string& model, const Brought&
       view.name = model;
       view.version = version.version;
       view.config = *entry->config;
-      view.reason = graph::printable(loaded.error().message);
+      view.reason = graph::printable(told(loaded.error()).message);
       controller_.add_unready(std::move(view));
     }
-    if (result) result = in_context(label, loaded.error());
+    if (result) result = in_context(label, told(loaded.error()));
   }
   if (auto& folders = given_[model]; result || some_loaded) {
     if (result) std::ranges::move(std::exchange(folders, {}), std::back_inserter(given_before_));

@@ -58,7 +58,7 @@ Result<GivenFolder> GivenFolder::make(const std::string& model, const GivenFiles
   if (::mkdtemp(pattern.data()) == nullptr)
     return fail(ErrorCode::resource_exhausted, "no folder for the files that were given can be made at " +
                                                    pattern + ": " + std::generic_category().message(errno));
-  GivenFolder out{fs::path(pattern)};
+  GivenFolder out(fs::path(pattern), model);
   for (const auto& [path, bytes] : files) {
     const fs::path file = out.root_ / model / path;
     fs::create_directories(file.parent_path(), error);
@@ -76,10 +76,22 @@ Result<GivenFolder> GivenFolder::make(const std::string& model, const GivenFiles
   return out;
 }
 
-GivenFolder::GivenFolder(GivenFolder&& other) noexcept : root_(std::exchange(other.root_, {})) {}
+std::string GivenFolder::in_senders_words(std::string text) const {
+  const auto replace = [&text](const std::string& what, std::string_view by) {
+    for (std::size_t at = 0; (at = text.find(what, at)) != std::string::npos; at += by.size())
+      text.replace(at, what.size(), by);
+  };
+  replace(folder_ + "/", "file:");
+  replace(folder_, "the order");
+  return text;
+}
+
+GivenFolder::GivenFolder(GivenFolder&& other) noexcept
+    : root_(std::exchange(other.root_, {})), folder_(std::move(other.folder_)) {}
 
 GivenFolder& GivenFolder::operator=(GivenFolder&& other) noexcept {
   std::swap(root_, other.root_);
+  std::swap(folder_, other.folder_);
   return *this;
 }
 

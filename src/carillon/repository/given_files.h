@@ -36,10 +36,16 @@ class GivenFolder {
   // A model repository of this one model.
   const std::filesystem::path& repository() const { return root_; }
 
+  // What is said about files of this folder, in words that mean something to who sent them:
+  // "file:1/model.onnx" in the place of a path of the server's.
+  std::string in_senders_words(std::string text) const;
+
  private:
-  explicit GivenFolder(std::filesystem::path root) : root_(std::move(root)) {}
+  GivenFolder(std::filesystem::path root, const std::string& model)
+      : root_(std::move(root)), folder_((root_ / model).string()) {}
 
   std::filesystem::path root_;  // empty: moved away
+  std::string folder_;          // the model's
 };
 
 }  // namespace carillon::repository

@@ -58,6 +58,14 @@ TEST(GivenFiles, PathsDoNotLeaveTheModelsFolder) {
   }
 }
 
+TEST(GivenFiles, AreNamedAsTheirSenderNamesThem) {
+  const auto made = GivenFolder::make("m", {{"1/model.onnx", "x"}});
+  ASSERT_TRUE(made) << made.error().message;
+  const std::string folder = (made->repository() / "m").string();
+  EXPECT_EQ(made->in_senders_words(folder + " has no folder: put it there as " + folder + "/1/model.onnx"),
+            "the order has no folder: put it there as file:1/model.onnx");
+}
+
 TEST(GivenFiles, WhatCannotBeIsRefused) {
   GivenFiles many;
   for (std::size_t i = 0; i <= most_given_files; ++i) many["1/" + std::to_string(i)];

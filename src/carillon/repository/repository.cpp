@@ -185,9 +185,9 @@ Result<std::set<std::int64_t>> versions_in(const fs::path& folder, std::vector<s
 Result<std::vector<std::int64_t>> select(const VersionPolicy& policy, const std::set<std::int64_t>& there,
                                          const fs::path& folder) {
   if (there.empty())
-    return fail(
-        ErrorCode::not_found,
-        folder.string() + " has no version folder: the model's file belongs into " + (folder / "1").string());
+    return fail(ErrorCode::not_found, folder.string() +
+                                          " has no version folder: the model's file belongs there as " +
+                                          (folder / "1" / default_file).string());
   std::vector<std::int64_t> all(there.begin(), there.end());
   switch (policy.kind) {
     case VersionPolicy::Kind::all:

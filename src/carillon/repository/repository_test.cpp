@@ -614,8 +614,8 @@ TEST_F(RepositoryTest, VersionPoliciesSelect) {
 
 TEST_F(RepositoryTest, WhatIsMissingIsNamed) {
   fs::create_directories(root / "m");
-  EXPECT_EQ(error(), (root / "m").string() + " has no version folder: the model's file belongs into " +
-                         (root / "m/1").string());
+  EXPECT_EQ(error(), (root / "m").string() + " has no version folder: the model's file belongs there as " +
+                         (root / "m/1/model.onnx").string());
   fs::create_directories(root / "m/1");
   EXPECT_EQ(error(), (root / "m/1/model.onnx").string() + " is not there");
   fs::create_directories(root / "m/1/model.onnx");
