@@ -46,6 +46,20 @@ std::optional<FramingError> check_framing(const HttpFraming& framing) {
   return std::nullopt;
 }
 
+std::string_view origin_form(std::string_view target) {
+  const auto begins = [target](std::string_view scheme) {
+    return target.size() >= scheme.size() &&
+           std::ranges::equal(target.substr(0, scheme.size()), scheme, {},
+                              [](unsigned char c) { return std::tolower(c); });
+  };
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (!begins(scheme)) continue;
+    const std::size_t path = target.find_first_of("/?#", scheme.size());
+    return path != std::string_view::npos && target[path] == '/' ? target.substr(path) : "/";
+  }
+  return target;
+}
+
 Http2Opening http2_opening(std::string_view bytes) {
   static constexpr std::string_view preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
   if (bytes.starts_with(preface)) return Http2Opening::whole;

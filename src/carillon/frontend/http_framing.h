@@ -34,6 +34,10 @@ struct FramingError {
 // coding that is understood: content is packed with Content-Encoding.
 std::optional<FramingError> check_framing(const HttpFraming& framing);
 
+// The path and query of a request's target, which may have the absolute form that is meant for proxies
+// ("http://host/v2?x"; RFC 9112, section 3.2.2: servers accept it). A target without a path is "/".
+std::string_view origin_form(std::string_view target);
+
 // Whether a connection's first bytes are those of HTTP/2 (RFC 9113, section 3.4: no request of HTTP/1.1
 // begins like that); part: as far as they go.
 enum class Http2Opening { none, part, whole };

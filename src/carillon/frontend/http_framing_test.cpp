@@ -38,6 +38,21 @@ TEST(HttpFraming, OneHostAndChunkedOnce) {
   }
 }
 
+TEST(HttpFraming, ATargetMayBeAbsolute) {
+  const std::pair<std::string_view, std::string_view> rows[] = {
+      {"/v2?x=http://y", "/v2?x=http://y"},
+      {"http://a/v2/models?x=1", "/v2/models?x=1"},
+      {"HTTPS://[::1]:8000/v2", "/v2"},
+      {"http://a", "/"},
+      {"http://a?x=/y", "/"},
+      {"http:/a/v2", "http:/a/v2"},
+      {"ftp://a/v2", "ftp://a/v2"},
+      {"*", "*"},
+      {"", ""},
+  };
+  for (const auto& [target, path] : rows) EXPECT_EQ(origin_form(target), path) << target;
+}
+
 TEST(HttpFraming, KnowsHttp2ByItsFirstBytes) {
   const std::string opening = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
   for (std::size_t n = 0; n < opening.size(); ++n) {

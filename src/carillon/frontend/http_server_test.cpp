@@ -283,6 +283,32 @@ TEST_F(HttpServerTest, PipelinedRequestsAreAnsweredInOrder) {
   EXPECT_EQ(service.cancelled(), 0);
 }
 
+TEST_F(HttpServerTest, ATargetMayBeAbsolute) {
+  start();
+  auto c = client();
+  EXPECT_EQ(c.ask("GET", "http://test/v2/health/live").result_int(), 200U);
+  EXPECT_EQ(c.ask("GET", "HTTPS://test:8000/v2/models/pair?x=/y").result_int(), 200U);
+  EXPECT_EQ(c.ask("POST", "http://test/v2/models/pair/infer", pair_request()).result_int(), 200U);
+  EXPECT_EQ(c.ask("GET", "ftp://test/v2").result_int(), 404U);
+}
+
+// As some clients send them behind a body.
+TEST_F(HttpServerTest, AFewEmptyLinesBeforeARequestMeanNothing) {
+  start();
+  auto c = client();
+  const std::string live = TestClient::request("GET", "/v2/health/live");
+  for (const std::string lines : {"\r\n", "\r\n\r\n\r\n\r\n", "\n"}) {
+    c.send(lines + live);
+    EXPECT_EQ(c.receive().result_int(), 200U);
+  }
+  c.send(live + "\r\n" + live);
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(c.receive().result_int(), 200U);
+  for (const char each : "\r\n" + live) c.send(std::string(1, each));
+  EXPECT_EQ(c.receive().result_int(), 200U);
+  c.send("\r\n\r\n\r\n\r\n\r\n\r\n" + live);
+  EXPECT_EQ(c.receive().result_int(), 400U);
+}
+
 TEST_F(HttpServerTest, ChunkedAndCompressedBodies) {
   start();
   const std::string body = pair_request();

@@ -72,7 +72,7 @@ std::string_view repeated_in(const http::fields& fields) {
 HttpFields fields_of(const http::request_header<>& header) {
   const bool traced = header.count(traceparent_key) == 1;
   HttpFields fields{.method = view(header.method_string()),
-                    .target = view(header.target()),
+                    .target = origin_form(view(header.target())),
                     .content_encoding = view(header[http::field::content_encoding]),
                     .accept_encoding = view(header[http::field::accept_encoding]),
                     .accept = view(header[http::field::accept]),
