@@ -136,6 +136,8 @@ TEST_F(HttpServerTest, LogSettings) {
   for (const char* bad : {R"({"log_info":null})", R"({"log_info":1})", R"({"colour":true})", "[]", "{",
                           R"({"log_verbose_level":-1})"})
     EXPECT_EQ(c.ask("POST", "/v2/logging", bad).result_int(), 400U) << bad;
+  EXPECT_THAT(c.ask("POST", "/v2/logging", R"({"log_verbose_level":-1})").body(),
+              HasSubstr("log setting 'log_verbose_level' is -1, below 0"));
   EXPECT_EQ(c.ask("POST", "/v2/logging", R"({"log_file":"x"})").result_int(), 501U);
   EXPECT_THAT(c.ask("GET", "/v2").body(), HasSubstr("\"logging\""));
   (*started)->stop();

@@ -29,6 +29,8 @@ Result<LogSettings::Value> log_value(const std::string& name, const nlohmann::js
   if (value.is_boolean()) return value.get<bool>();
   if (value.is_number_unsigned()) return value.get<std::uint64_t>();
   if (value.is_string()) return value.get<std::string>();
+  if (value.is_number_integer())
+    return invalid("log setting '" + name.substr(0, 64) + "' is " + value.dump() + ", below 0");
   return invalid("log setting '" + name.substr(0, 64) + "' must be true, false, a whole number or text");
 }
 
