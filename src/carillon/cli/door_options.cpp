@@ -18,13 +18,16 @@ Result<std::optional<Bytes>> size_of(const char* option, const std::string& text
 }
 
 void add_keepalive_options(CLI::App& command, frontend::GrpcKeepalive& keepalive) {
-  const CLI::Range any(0, std::numeric_limits<int>::max());
+  constexpr int most = std::numeric_limits<int>::max();
+  // No time at all to be silent, or to answer, would end every connection.
   for (const auto& [name, to, text] :
        {std::tuple("--grpc-keepalive-time", &keepalive.time_ms,
                    "Milliseconds without a word after which the server pings a gRPC connection"),
         std::tuple("--grpc-keepalive-timeout", &keepalive.timeout_ms,
-                   "Milliseconds for the answer to such a ping, after which the connection is closed"),
-        std::tuple("--grpc-http2-max-pings-without-data", &keepalive.max_pings_without_data,
+                   "Milliseconds for the answer to such a ping, after which the connection is closed")})
+    command.add_option(name, *to, text)->check(CLI::Range(1, most))->capture_default_str();
+  for (const auto& [name, to, text] :
+       {std::tuple("--grpc-http2-max-pings-without-data", &keepalive.max_pings_without_data,
                    "Pings that the server sends in a row without other frames; 0: any number"),
         std::tuple(
             "--grpc-http2-min-recv-ping-interval-without-data",
@@ -37,10 +40,11 @@ void add_keepalive_options(CLI::App& command, frontend::GrpcKeepalive& keepalive
                    "Milliseconds after which a gRPC connection takes no new calls (GOAWAY); 0: never"),
         std::tuple("--grpc-max-connection-age-grace", &keepalive.max_connection_age_grace_ms,
                    "Milliseconds after that for its open calls, which end then; 0: any time")})
-    command.add_option(name, *to, text)->check(any)->capture_default_str();
+    command.add_option(name, *to, text)->check(CLI::Range(0, most))->capture_default_str();
   command
       .add_option("--grpc-keepalive-permit-without-calls", keepalive.permit_without_calls,
                   "true: gRPC connections without a call are pinged, and may ping, as those with one")
+      ->check(CLI::IsMember({"true", "false", "1", "0"}, CLI::ignore_case))
       ->capture_default_str();
 }
 

@@ -42,7 +42,30 @@ TEST(DoorOptions, AreNamedAsTritonNamesThem) {
   EXPECT_EQ(given.max_ping_strikes, 5);
   EXPECT_EQ(given.max_connection_age_ms, 6);
   EXPECT_EQ(given.max_connection_age_grace_ms, 7);
-  EXPECT_THROW(app.parse("--grpc-keepalive-time 3000000000"), CLI::ParseError);
+}
+
+TEST(DoorOptions, OutOfRangeTheyAreRefused) {
+  for (const std::string name :
+       {"--grpc-keepalive-time", "--grpc-keepalive-timeout", "--grpc-http2-max-pings-without-data",
+        "--grpc-http2-min-recv-ping-interval-without-data", "--grpc-http2-max-ping-strikes",
+        "--grpc-max-connection-age", "--grpc-max-connection-age-grace",
+        "--grpc-keepalive-permit-without-calls"}) {
+    const auto refused = [&](const std::string& value) {
+      DoorArguments arguments;
+      CLI::App app;
+      add_door_options(app, arguments);
+      try {
+        app.parse(name + "=" + value);
+        return false;
+      } catch (const CLI::ParseError& error) {
+        EXPECT_THAT(error.what(), HasSubstr(name));
+        return true;
+      }
+    };
+    for (const char* value : {"-1", "3000000000", "99999999999999999999", "many", "1.5"})
+      EXPECT_TRUE(refused(value)) << name << ' ' << value;
+    EXPECT_EQ(refused("0"), name.starts_with("--grpc-keepalive-time")) << name;
+  }
 }
 
 }  // namespace
