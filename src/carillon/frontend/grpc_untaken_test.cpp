@@ -216,8 +216,10 @@ TEST_F(GrpcUntaken, AnswersOfOtherMethodsLeaveTheRestToInferences) {
   EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_THAT(refused.error_message(), HasSubstr("there is no room now for the answer's"));
   // Its inferences go on, and so do other connections, and health in any case.
+  const std::size_t held = commons.bodies->used();
   EXPECT_TRUE(infer_by(*channel, "free")->end().ok());
   EXPECT_TRUE(ask(*other)->end().ok());
+  while (commons.bodies->used() > held) std::this_thread::yield();
   SideRoom rest(commons.side);
   for (std::size_t size = commons.side.limit(); !rest.hold(size); size -= 1024) continue;
   EXPECT_EQ(ask(*other)->end().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
