@@ -1,4 +1,5 @@
-"""`python -m carillon run [options] script.py [its arguments]`"""
+"""`python -m carillon run [options] script.py [its arguments]`; where the program is in the package (a wheel of
+packaging/build-wheel), its other commands as well."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import sys
 import uuid
 from pathlib import Path
 
-from . import _shim
+from . import _launch, _shim
 
 SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
@@ -126,7 +127,10 @@ def environment(options, library: Path | None, base: dict[str, str]) -> dict[str
 
 
 def main(arguments: list[str] | None = None) -> None:
-    options = parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    if words[:1] != ["run"] and _launch.PROGRAM.is_file():
+        _launch.become(words)
+    options = parser().parse_args(words)
     command = command_of(options)
     library = None
     if not options.alone:
@@ -134,6 +138,9 @@ def main(arguments: list[str] | None = None) -> None:
         if library is None:
             raise SystemExit(f"carillon: {_shim.NAME} is not built: cmake --build --preset release --target "
                              "carillon_shim, or run without it by --alone")
+        if set(str(library)) & set(" :"):
+            raise SystemExit(f"carillon: the path {library} has a colon or a space, which LD_PRELOAD cannot have; "
+                             "install carillon elsewhere, or run without it by --alone")
         look_for_broker(options.socket or default_socket())
     if command[0] == sys.executable and importlib.util.find_spec("torch") is None:
         print("carillon: this Python has no torch: nothing of the script can be shared", file=sys.stderr)

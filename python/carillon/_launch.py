@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import sys
@@ -24,10 +25,23 @@ def of_this_environment(words: list[str]) -> list[str]:
     return [f"{name}={value}" for name, value in wanted.items() if name not in given]
 
 
+def find_openvino() -> None:
+    """The module's RPATH leads to an OpenVINO in the same folder of packages. Another may be the environment's, too."""
+    if (PACKAGE.parent / "openvino").is_dir():
+        return
+    spec = importlib.util.find_spec("openvino")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        if any(Path(folder).glob("libs/libopenvino.so.*")):
+            places = [os.environ.get("LD_LIBRARY_PATH"), f"{folder}/libs"]
+            os.environ["LD_LIBRARY_PATH"] = ":".join(filter(None, places))
+
+
 def become(words: list[str]) -> None:
     """No process is left between the caller and the program: signals and the exit status are the program's."""
     if words[:1] == ["run"]:
         words = ["run", *of_this_environment(words[1:]), *words[1:]]
+    else:
+        find_openvino()
     # Python ignores these, and a program inherits what is ignored.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
