@@ -186,6 +186,9 @@ def test_the_command_is_the_program(environment):
 def test_it_serves(environment, tiny):
     with environment.serving("--model", tiny) as (server, _, http):
         assert ask(http, "tiny") == [1, 0, 3, 0]
+        # NVIDIA's packages are looked for in the environment, though it is not activated.
+        variables = Path(f"/proc/{server.pid}/environ").read_text().split("\0")
+        assert f"CARILLON_SITE_PACKAGES={environment.site}" in variables
         # No process of Python's is left, and nothing of the system's is loaded but glibc and GCC's.
         assert os.readlink(f"/proc/{server.pid}/exe") == str(environment.site / "carillon/_bin/carillon")
         loaded = {line.split(maxsplit=5)[5] for line in Path(f"/proc/{server.pid}/maps").read_text().splitlines()
@@ -193,6 +196,11 @@ def test_it_serves(environment, tiny):
         assert any(Path(path).name == "libdnnl.so.3" for path in loaded)
         for path in loaded:
             assert path.startswith(str(environment.site)) or SYSTEM.fullmatch(Path(path).name), path
+
+
+def test_another_package_of_that_name_is_told_of(environment):
+    said = environment.run("carillon", "--version", PYTHONPATH=str(ROOT / "python"))
+    assert said.returncode == 1 and "PYTHONPATH" in said.stderr and str(ROOT) in said.stderr
 
 
 def test_signals_are_as_the_caller_had_them(environment):

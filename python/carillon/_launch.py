@@ -25,15 +25,20 @@ def of_this_environment(words: list[str]) -> list[str]:
     return [f"{name}={value}" for name, value in wanted.items() if name not in given]
 
 
-def find_openvino() -> None:
-    """The module's RPATH leads to an OpenVINO in the same folder of packages. Another may be the environment's, too."""
+def extend(variable: str, place: object) -> None:
+    """Behind what is there."""
+    os.environ[variable] = ":".join(filter(None, [os.environ.get(variable), str(place)]))
+
+
+def show_packages() -> None:
+    """Where this environment has the packages of others, activated or not: NVIDIA's, and OpenVINO."""
+    extend("CARILLON_SITE_PACKAGES", PACKAGE.parent)
     if (PACKAGE.parent / "openvino").is_dir():
-        return
+        return  # the RPATH of the program's module leads there
     spec = importlib.util.find_spec("openvino")
     for folder in (spec and spec.submodule_search_locations) or ():
         if any(Path(folder).glob("libs/libopenvino.so.*")):
-            places = [os.environ.get("LD_LIBRARY_PATH"), f"{folder}/libs"]
-            os.environ["LD_LIBRARY_PATH"] = ":".join(filter(None, places))
+            extend("LD_LIBRARY_PATH", Path(folder) / "libs")
 
 
 def become(words: list[str]) -> None:
@@ -41,14 +46,15 @@ def become(words: list[str]) -> None:
     if words[:1] == ["run"]:
         words = ["run", *of_this_environment(words[1:]), *words[1:]]
     else:
-        find_openvino()
+        show_packages()
     # Python ignores these, and a program inherits what is ignored.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     try:
         os.execv(PROGRAM, [str(PROGRAM), *words])
     except OSError as error:
-        raise SystemExit(f"carillon: {PROGRAM} cannot be run: {error.strerror}") from None
+        other = "" if PROGRAM.is_file() else ": this package is not the wheel's (does PYTHONPATH name a checkout?)"
+        raise SystemExit(f"carillon: {PROGRAM} cannot be run: {error.strerror}{other}") from None
 
 
 def main() -> None:
