@@ -132,7 +132,7 @@ TEST(LaterPlans, ModelsWithoutABatchOfOneHaveAllOfThem) {
   const auto model =
       make_cpu_engine({.threads = 1})
           ->compile(*products(1),
-                    {.batch_sizes = {2}, .reread = []() -> Result<Products> { return products(1); }});
+                    {.batch_sizes = {2, 3}, .reread = []() -> Result<Products> { return products(1); }});
   ASSERT_TRUE(model.has_value());
   EXPECT_FALSE((*model)->makes_later());
   EXPECT_NE((*model)->plan(2), nullptr);
