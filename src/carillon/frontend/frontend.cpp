@@ -53,6 +53,7 @@ class Doors final : public Frontend {
       if (address.empty()) return {};
       auto parsed = parse_address(address);
       if (!parsed) return in_context(option, parsed.error());
+      const bool watches = option != "--http";
       auto started =
           HttpServer::start(handler, {.address = *parsed,
                                       .option = std::move(option),
@@ -62,6 +63,7 @@ class Doors final : public Frontend {
                                       .idle_timeout = options.idle_timeout,
                                       .max_unread = std::min(defaults.max_unread, options.inflight / 4),
                                       .stop_grace = Duration{0},  // stop() has waited
+                                      .watches = watches,
                                       .tls = options.tls,
                                       .commons = &commons_});
       if (!started) return std::unexpected(std::move(started.error()));

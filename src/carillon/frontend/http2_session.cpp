@@ -188,7 +188,7 @@ Http2Session::Http2Session(std::shared_ptr<HttpLoop> loop, std::string peer, std
                            std::unique_ptr<HttpStream>&& stream)
     : loop_(std::move(loop)),
       peer_(std::move(peer)),
-      side_share_(std::make_shared<ConnectionShare>(loop_->shared->commons.side.of_connection())),
+      side_share_(std::make_shared<ConnectionShare>(loop_->shared->side.of_connection())),
       opening_(opening),
       deadline_(std::chrono::steady_clock::now() + loop_->shared->options.header_timeout),
       frames_(make_frames()),

@@ -89,7 +89,7 @@ Http2Stream::Http2Stream(std::shared_ptr<HttpLoop> loop, Http2Link& link, std::i
       connection_(link.side_share()),
       id_(id),
       header_(std::make_unique<Header>()),
-      header_room_(loop_->shared->commons.side, connection_.share()) {
+      header_room_(loop_->shared->side, connection_.share()) {
   set_deadline(loop_->shared->options.header_timeout);
 }
 

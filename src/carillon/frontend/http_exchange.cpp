@@ -303,7 +303,7 @@ void HttpExchange::take_room() {
     const std::size_t wanted = std::min(size, commons.bodies->largest());
     if (wanted <= held || reply_.room.grow(wanted - held)) return;
   } else {
-    reply_.side = SideRoom(commons.side, side_share());
+    reply_.side = SideRoom(loop_->shared->side, side_share());
     if (reply_.side.hold(size)) return;
   }
   auto refused = full_reply("there is no room now for the answer's " + std::to_string(size) +

@@ -100,6 +100,20 @@ TEST_F(HttpLimitsTest, LargeHeadersAreInFlight) {
   while (commons.bodies->used() > 0) std::this_thread::yield();
 }
 
+// What nobody takes of the answers at one port leaves those by which the server is watched.
+TEST_F(HttpLimitsTest, APortToWatchByHasRoomOfItsOwn) {
+  service.all_models.push_back(model_of(graph::DataType::u8, {1}, "wordy"));
+  service.all_models.back().config.inputs[0].name.assign(std::size_t{40} << 10, 'x');
+  start();
+  auto watching = HttpServer::start(api, {.address = {"127.0.0.1", 0}, .watches = true, .commons = &commons});
+  ASSERT_TRUE(watching) << watching.error().message;
+  SideRoom all(commons.side);
+  ASSERT_TRUE(all.hold(commons.side.limit()));
+  EXPECT_EQ(client().ask("GET", "/v2/models/wordy").result_int(), 503U);
+  EXPECT_EQ(TestClient((*watching)->port()).ask("GET", "/v2/models/wordy").result_int(), 200U);
+  (*watching)->stop();
+}
+
 // The wait ends when the server closes, not after a time.
 TEST_F(HttpLimitsTest, SlowClientsAreDropped) {
   start({.idle_timeout = 50ms, .header_timeout = 50ms, .body_timeout = 50ms});

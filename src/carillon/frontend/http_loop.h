@@ -40,6 +40,7 @@ struct HttpShared {
   HttpHandler& handler;
   HttpOptions options;
   Commons& commons;  // not to be used once the server has stopped
+  const SideBudget side = options.watches ? SideBudget(commons.bodies) : commons.side;
   ConnectionCount count;
   ConnectionCount heavy;              // work of the heavy threads for this server
   std::atomic<std::size_t> open = 0;  // requests whose header has been read and whose answer is not sent yet

@@ -35,8 +35,11 @@ struct HttpOptions {
   std::size_t max_idle_frames = 10000;
   std::size_t max_unread = std::size_t{256} << 20;
   Duration stop_grace = std::chrono::seconds(10);  // open requests have so long after stop()
-  std::shared_ptr<Tls> tls;                        // null: none
-  Commons* commons = nullptr;                      // outlive the server; null: its own
+  // Its port is to watch the server by, or to administer it: what others do not take of the answers of other
+  // ports leaves room for its own.
+  bool watches = false;
+  std::shared_ptr<Tls> tls;    // null: none
+  Commons* commons = nullptr;  // outlive the server; null: its own
 };
 
 }  // namespace carillon::frontend

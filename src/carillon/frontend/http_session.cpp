@@ -256,7 +256,7 @@ void HttpSession::parse_header() {
 }
 
 bool HttpSession::hold_header(std::size_t bytes) {
-  if (header_room_.bytes() == 0) header_room_ = SideRoom(loop_->shared->commons.side);
+  if (header_room_.bytes() == 0) header_room_ = SideRoom(loop_->shared->side);
   return bytes <= free_header || header_room_.hold(bytes);
 }
 
