@@ -35,7 +35,7 @@ struct GrpcOptions {
 
 // KServe v2 over gRPC with Triton's extensions, and the health service; gzip and deflate are understood. The
 // call's deadline is the request's where it names no nearer one; a call that its client cancels, or whose
-// client goes, is cancelled. Methods that are not served answer UNIMPLEMENTED. A call may have 1 MiB of
+// client goes, is cancelled. Methods that are not served answer UNIMPLEMENTED. A call may have 64 KiB of
 // metadata.
 //
 // Answers count against the commons' bytes in flight until their clients have them, and a call whose client
