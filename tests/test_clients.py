@@ -200,7 +200,7 @@ def test_priority_and_application_are_taken(client):
     ({"inputs": []}, ["'input'"]),
     ({"outputs": [{"name": "z"}]}, ["'z'", "'output'"]),
     ({"parameters": {"timeout": -5}}, ["timeout", "-5", "microseconds"]),
-    ({"parameters": {"timeout": 10**20}}, ["body is not JSON"]),
+    ({"parameters": {"timeout": 10**20}}, ["parameter 'timeout'", "100000000000000000000", "at most 64 bits"]),
     ({"parameters": {"priority": "high"}}, ["priority", "high"]),
 ])
 def test_bad_requests(server, http, changes, words):

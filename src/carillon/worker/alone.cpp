@@ -7,7 +7,8 @@
 namespace carillon::worker {
 
 PlanLayout& alone_layout(const InferSlot& action) {
-  if (const auto& part = action.now(); part.holds != nullptr) return part.holds->layouts.front();
+  if (const auto& part = action.now(); part.holds != nullptr && part.holds->size > 0)
+    return part.holds->layouts.front();
   // Batches ascend.
   return *std::ranges::find(action.host->layouts, action.now().layout->length, &PlanLayout::length);
 }

@@ -275,6 +275,21 @@ TEST_P(WorkerTest, BatchesRunByThePlansThatThereAre) {
   EXPECT_EQ(models_[0]->plans, 1) << "they went with the model";
 }
 
+// Rows run alone by the plan for one.
+TEST_P(WorkerTest, BadDataOfALargerPlanCostTheirRowAlone) {
+  start(small());
+  const ModelId model = add({.batches = {1, 4}, .bad = 2000.0F, .tells_rows = false, .later = true});
+  ASSERT_EQ(load(model).status, ActionStatus::success);
+  ASSERT_TRUE(worker_->add_batches(model, *models_[0]->make_plans({}, std::array{4}, nullptr)));
+  const Batch batch(3, 4);
+  const ActionResult done = infer(batch, model);
+  EXPECT_EQ(done.status, ActionStatus::success) << done.error;
+  EXPECT_EQ(done.bad_rows.size(), 1U);
+  std::vector<int> sizes;
+  for (const auto& [size, length] : models_[0]->runs) sizes.push_back(size);
+  EXPECT_EQ(sizes, (std::vector{4, 1, 1, 1, 1}));
+}
+
 TEST_P(WorkerTest, APlanStaysForTheBatchThatRunsByIt) {
   start(small());
   Gate gate;
