@@ -2,7 +2,8 @@
 """Many small models on one machine that cannot hold them all, each request with a deadline: one box, one command.
 
     python bench/box.py [--models 500] [--memory 1GiB] [--rivals clockwork,symphony,lru] [--loads 0.5,1,2] [--seconds 60]
-                        [--rate R]
+                        [--rate R] [--plot docs/img/box.png]
+    python bench/box.py --drawn build/bench/box.json --plot docs/img/box.png       draws a run once more
 
 Makes the models (box_models.py: ten architectures, 2.2 GiB of weights in 500 models). Requests come at random times
 (Poisson), by Zipf's law over the models (exponent 1), with a deadline of 50 to 100 ms each model has for itself. Their
@@ -259,6 +260,34 @@ def start(rival, folder, names, memory, within):
     return server, {"first_s": first, "ready_s": ready, "cpu_s": server.cpu()}
 
 
+def plot(results, file):
+    import matplotlib
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4), width_ratios=[3, 1])
+    servers = results["servers"]
+    loads = list(next(iter(servers.values()))["loads"])
+    for i, (name, server) in enumerate(servers.items()):
+        places = [load + (i - (len(servers) - 1) / 2) * 0.26 for load in range(len(loads))]
+        shares = [100 * server["loads"][load]["on_time"] / server["loads"][load]["sent"] for load in loads]
+        left.bar_label(left.bar(places, shares, 0.24, label=LABELS.get(name, name)), fmt="%.1f", fontsize=8)
+        right.bar_label(right.bar([i], [server["most_bytes"] / 2**20], 0.7), fmt="%.0f", fontsize=8)
+    left.set_xticks(range(len(loads)), [f"{float(load):g} x capacity" for load in loads])
+    left.set_ylabel("on time, % of all requests")
+    left.set_ylim(0, 112)
+    left.legend(loc="lower left", fontsize=8)
+    right.axhline(mebibytes(results["memory"]), color="black", linestyle=":")
+    right.set_xticks([])
+    right.set_ylabel(f"most memory, MiB (bound: {results['memory']})")
+    figure.tight_layout()
+    figure.savefig(file, dpi=110)
+    harness.say(f"wrote {file}")
+
+
+LABELS = {"lru": "LRU of onnxruntime sessions"}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=int, default=500)
@@ -269,7 +298,11 @@ def main():
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--rate", type=float, help="of the capacity, requests a second; it is measured without")
     parser.add_argument("--starts-within", type=float, default=600, help="seconds")
+    parser.add_argument("--plot", help="a picture of the results")
+    parser.add_argument("--drawn", help="results of an earlier run, to be drawn by --plot alone")
     args = parser.parse_args()
+    if args.drawn:
+        return plot(json.loads(pathlib.Path(args.drawn).read_text()), args.plot)
     folder = pathlib.Path(args.folder or HERE.parent / "build/bench/box_models")
     names = box_models.make(folder, args.models)
     shares = shares_of(names, 1)
@@ -311,7 +344,10 @@ def main():
                          "CPU ms an answer", "stalls, the longest"])
     print()
     harness.table(starts, ["server", "most MiB", "first ready s", "all ready s", "CPU s", "again: first s", "all s", "CPU s"])
-    harness.save("box", {"models": args.models, "memory": args.memory, "capacity": measured, "servers": results})
+    told = {"models": args.models, "memory": args.memory, "capacity": measured, "servers": results}
+    harness.save("box", told)
+    if args.plot:
+        plot(told, args.plot)
 
 
 if __name__ == "__main__":

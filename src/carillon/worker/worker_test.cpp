@@ -287,7 +287,7 @@ TEST_P(WorkerTest, BadDataOfALargerPlanCostTheirRowAlone) {
   EXPECT_EQ(done.bad_rows.size(), 1U);
   std::vector<int> sizes;
   for (const auto& [size, length] : models_[0]->runs) sizes.push_back(size);
-  EXPECT_EQ(sizes, (std::vector{4, 1, 1, 1, 1}));
+  EXPECT_EQ(sizes, std::vector(4, 1)) << "a run that fails is not counted";
 }
 
 TEST_P(WorkerTest, APlanStaysForTheBatchThatRunsByIt) {
