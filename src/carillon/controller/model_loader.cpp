@@ -228,11 +228,15 @@ Result<Made> make_by_own(repository::ModelConfig config, const std::filesystem::
   const repository::ModelConfig given = config;
   const auto digest = targets.front().later_plans ? digest_of(file) : std::nullopt;
   const auto model = import(config, file, sound);
+  // Where the file is replaced in between, the digest is another than the model's, and so it gets no plans.
   Reread reread;
-  if (digest && digest == digest_of(file))
-    reread = [given, file, digest = *digest] { return import_again(given, file, digest); };
-  // Else what the file was parsed into stays with the allocator while plans are made.
-  if (targets.front().memory != nullptr) ::malloc_trim(0);
+  if (digest) reread = [given, file, digest = *digest] { return import_again(given, file, digest); };
+  // Else what the file was parsed into stays with the allocator while plans are made. Of a small one that is
+  // less than the time it takes.
+  constexpr std::uintmax_t large = mib(8).count;
+  std::error_code unknown;
+  if (targets.front().memory != nullptr && std::filesystem::file_size(file, unknown) > large)
+    ::malloc_trim(0);
   if (!model) return std::unexpected(model.error());
   doing(config.model_class == "best_effort"
             ? "compiling, and dividing its kernels so that they can be stopped (class best_effort): that is "
