@@ -21,8 +21,6 @@ using schedule::BatchProfile;
 constexpr auto look_again = std::chrono::milliseconds{20};
 // So long a model that is loaded waits for memory that such runs hold.
 constexpr auto runs_end_within = std::chrono::milliseconds{500};
-// Nothing is made for so long after a model that is loaded wanted the memory: more of them may come.
-constexpr auto rest = std::chrono::seconds{1};
 // The allocator gives back what is free after so many models, and when there is nothing more to do.
 constexpr std::size_t trim_after = 16;
 
@@ -324,7 +322,7 @@ bool BatchPlans::drop_unused(Bytes needed) {
 bool BatchPlans::reclaim(Bytes needed) {
   Lock lock(mutex_);
   if (!running_) return false;
-  rests_until_ = clock_.now() + rest;
+  rests_until_ = clock_.now() + options_.rest;
   // What is just being made has memory, too.
   if (making_) {
     ended_ = true;

@@ -35,6 +35,8 @@ struct BatchPlanOptions {
   // Plans that a batch ran by so lately make no room for those of another model. To make a model's plans
   // takes some 0.1 s of a processor: that is 1% of this.
   Duration kept = std::chrono::seconds{10};
+  // Nothing is made for so long after a model that is loaded wanted the memory: more of them may come.
+  Duration rest = std::chrono::seconds{1};
   // Hears why a model never gets plans of larger batches.
   std::function<void(const std::string&)> note{};
 };
