@@ -74,11 +74,18 @@ class Server:
                 raise SystemExit(f"the server ended with {self.process.returncode}:\n{self.tail()}")
             with contextlib.suppress(OSError, urllib.error.URLError):
                 urllib.request.urlopen(f"{self.http_url}/v2/health/ready", timeout=5).read()
-                return
+                if self.has_its_plans():
+                    return
             if time.monotonic() > deadline:
                 self.stop()
                 raise SystemExit(f"the server was not ready after {ready_s} s:\n{self.tail()}")
             time.sleep(0.2)
+
+    def has_its_plans(self):
+        """Whether all models have plans for larger batches, too, which come after they are ready."""
+        samples = self.metrics()
+        models = samples.get(("carillon_later_plan_models", ()), 0)
+        return samples.get(("carillon_later_plan_models_complete", ()), 0) == models
 
     @property
     def http_url(self):

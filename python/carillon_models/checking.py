@@ -92,7 +92,7 @@ def serving(server: Path, file: Path, threads: int, limit: float):
         log = folder / "log"
         with log.open("wb") as sink:
             process = subprocess.Popen([str(server), "serve", "--models", str(folder / "models"), "--http", http, "--grpc", grpc,
-                                        "--metrics", metrics, "--page-cache", "256 MiB", "--threads", str(threads)],
+                                        "--metrics", metrics, "--page-cache", "256 MiB", "--threads", str(threads), "--plans-at-once"],
                                        stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT)
         try:
             end = time.monotonic() + limit
