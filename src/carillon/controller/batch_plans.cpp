@@ -166,15 +166,15 @@ void BatchPlans::run() {
 
 // With the lock, as is what follows but for what says otherwise.
 std::optional<ModelId> BatchPlans::next_asked() {
-  for (std::size_t i = 0; i < asked_.size(); ++i) {
-    const ModelId id = asked_[i];
-    const State state = models_[id.index()]->state;
-    if (state == State::dropped) continue;  // once its last plans have gone
-    asked_.erase(asked_.begin() + static_cast<std::ptrdiff_t>(i));
-    if (state == State::one_plan) return id;
-    --i;
-  }
-  return std::nullopt;
+  const auto state_of = [&](ModelId id) { return models_[id.index()]->state; };
+  // A model whose dropped plans still run waits until these have gone; any other has its plans, or gets none.
+  std::erase_if(
+      asked_, [&](ModelId id) { return state_of(id) != State::one_plan && state_of(id) != State::dropped; });
+  const auto next = std::ranges::find(asked_, State::one_plan, state_of);
+  if (next == asked_.end()) return std::nullopt;
+  const ModelId out = *next;
+  asked_.erase(next);
+  return out;
 }
 
 std::optional<ModelId> BatchPlans::next_to_fill() {

@@ -225,7 +225,7 @@ TEST_F(BatchPlansTest, WhileOthersAreLoadedOnlyThoseThatAreAskedFor) {
   EXPECT_TRUE(worker_.has(first) && worker_.has(second));
 }
 
-// What fits is taken, and no model loses its plans to one that nobody asks for.
+// Plans are made as far as memory goes. A model that nobody asks for takes no other model's plans.
 TEST_F(BatchPlansTest, MemoryIsTakenAsFarAsItGoes) {
   std::vector<FewPlans> models(5);
   start(mib(7));

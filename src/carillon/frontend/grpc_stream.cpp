@@ -168,7 +168,8 @@ class InferStream final : public RawService::StreamReactor {
   }
 
   // The exchanges whose answers can be written now that this one's is there. Each waits for those before it
-  // of its model; one whose model nobody knows waits for all, and all behind it wait for it.
+  // of its model. Where a request's model is unknown, its answer waits for all before it, and all behind wait
+  // for that answer.
   std::vector<Held> in_turn(const Held& exchange) {
     if (!exchange->in_line) return {exchange};
     std::vector<Held> ready;

@@ -100,7 +100,7 @@ TEST_F(HttpLimitsTest, LargeHeadersAreInFlight) {
   while (commons.bodies->used() > 0) std::this_thread::yield();
 }
 
-// What nobody takes of the answers at one port leaves those by which the server is watched.
+// Answers that clients of one port do not take leave the room of the ports for watching the server.
 TEST_F(HttpLimitsTest, APortToWatchByHasRoomOfItsOwn) {
   service.all_models.push_back(model_of(graph::DataType::u8, {1}, "wordy"));
   service.all_models.back().config.inputs[0].name.assign(std::size_t{40} << 10, 'x');

@@ -227,8 +227,8 @@ void HttpSession::skip_empty_lines() {
   }
 }
 
-// Of the header what is there: it stays in the buffer until it is whole. What it takes there counts from when
-// it is no small one any more, and so does what becomes of it.
+// Parses as much of the header as is there. The header stays in the buffer until it is whole. A header that is
+// no longer small counts, in the buffer and once it is parsed.
 void HttpSession::parse_header() {
   skip_empty_lines();
   const auto there = buffer_.cdata();

@@ -22,7 +22,7 @@ class SideBudget {
   // What has so many bytes at most goes whether or not there is room: health, and refusals.
   static constexpr std::size_t always = 4096;
   std::size_t limit() const { return side_->limit(); }
-  // What one connection may have of it, where it has more than one answer at a time.
+  // The part of it for a connection that has several answers at a time.
   std::size_t of_connection() const { return side_->limit() / 8; }
 
  private:

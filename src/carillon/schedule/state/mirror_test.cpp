@@ -441,8 +441,8 @@ TEST(Mirror, WithoutASeedThereIsNoPace) {
   EXPECT_EQ(state.exec_estimate(device, model, 1), 4ms);
 }
 
-// A plan was dropped while its batch was on its way: it took eight times what was expected, and that is no
-// margin that others need.
+// A plan was dropped while its batch was on its way. The batch took eight times what was expected. No other
+// batch needs such a margin.
 TEST(Mirror, ABatchOfAnotherPlanTeachesNoMargins) {
   Mirror state({}, {.overrun = 0.05, .measured = true});
   state.model_changed(model_comes(linear_model(0, 1ms, 0ms, 0)));

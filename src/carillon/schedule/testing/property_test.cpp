@@ -50,8 +50,8 @@ ModelInfo some_model(std::uint32_t id, Random& random) {
   return model;
 }
 
-// Plans are made, or dropped: a batch without one takes what its rows take by smaller ones. Or the devices
-// are others, and any size takes any time.
+// Plans are made or dropped: a batch without a plan of its own takes as long as the smaller plans that run
+// its rows. Or the devices are others, and any size takes any time.
 void retime(std::uint64_t seed, std::vector<BatchProfile>& batches) {
   Random random(seed);
   const bool plans = random.below(3) != 0;
@@ -160,18 +160,24 @@ World make_world(std::uint64_t seed, const std::string& policy, bool models_chan
   return world;
 }
 
-class Policies : public ::testing::TestWithParam<std::string> {};
+class Policies : public ::testing::TestWithParam<std::string> {
+ protected:
+  // Every promise is kept, and every request has its outcome.
+  static void run_to_rest(World& world, std::uint64_t seed) {
+    world.sim->run(TimePoint{3600s});
+    ASSERT_TRUE(world.sim->problems().empty()) << GetParam() << ", seed " << seed << "\n"
+                                               << world.sim->problems_text();
+    ASSERT_LT(world.sim->decisions(), 100'000U) << "seed " << seed << ": it never comes to rest";
+    ASSERT_EQ(world.sim->count().open, 0) << "seed " << seed;
+  }
+};
 
 TEST_P(Policies, HoldTheirPromisesInManyWorlds) {
   int late = 0, on_time = 0, refused = 0, decisions = 0;
   for (std::uint64_t seed = 0; seed < 3000; ++seed) {
     World world = make_world(seed, GetParam());
-    world.sim->run(TimePoint{3600s});
-    ASSERT_TRUE(world.sim->problems().empty()) << GetParam() << ", seed " << seed << "\n"
-                                               << world.sim->problems_text();
-    ASSERT_LT(world.sim->decisions(), 100'000U) << "seed " << seed << ": it never comes to rest";
+    ASSERT_NO_FATAL_FAILURE(run_to_rest(world, seed));
     const auto counts = world.sim->count();
-    ASSERT_EQ(counts.open, 0) << "seed " << seed;
     late += counts.late;
     on_time += counts.on_time;
     refused += counts.refused;
@@ -200,12 +206,8 @@ TEST_P(Policies, HoldTheirPromisesWhileModelsComeAndGo) {
   int on_time = 0, without_model = 0;
   for (std::uint64_t seed = 0; seed < 1000; ++seed) {
     World world = make_world(seed, GetParam(), true);
-    world.sim->run(TimePoint{3600s});
-    ASSERT_TRUE(world.sim->problems().empty()) << GetParam() << ", seed " << seed << "\n"
-                                               << world.sim->problems_text();
-    ASSERT_LT(world.sim->decisions(), 100'000U) << "seed " << seed << ": it never comes to rest";
+    ASSERT_NO_FATAL_FAILURE(run_to_rest(world, seed));
     const auto counts = world.sim->count();
-    ASSERT_EQ(counts.open, 0) << "seed " << seed;
     on_time += counts.on_time;
     for (const auto& log : world.sim->requests())
       without_model += log.outcome == Outcome::refused && log.reason == Reason::no_model ? 1 : 0;
@@ -221,12 +223,8 @@ TEST_P(Policies, HoldTheirPromisesWhileTimesChange) {
   for (std::uint64_t seed = first; seed <= last; ++seed) {
     World world =
         make_world(seed, GetParam(), seed % 3 == 0, seed % 4 == 1, seed % 5 == 2, seed % 2 == 0, true);
-    world.sim->run(TimePoint{3600s});
-    ASSERT_TRUE(world.sim->problems().empty()) << GetParam() << ", seed " << seed << "\n"
-                                               << world.sim->problems_text();
-    ASSERT_LT(world.sim->decisions(), 100'000U) << "seed " << seed << ": it never comes to rest";
+    ASSERT_NO_FATAL_FAILURE(run_to_rest(world, seed));
     const auto counts = world.sim->count();
-    ASSERT_EQ(counts.open, 0) << "seed " << seed;
     on_time += counts.on_time;
     refused += counts.refused;
     if (GetParam() != "clockwork") continue;
@@ -251,12 +249,8 @@ TEST_P(Policies, HoldTheirPromisesWithSizes) {
   int on_time = 0, refused = 0;
   for (std::uint64_t seed = 0; seed < 1500; ++seed) {
     World world = make_world(seed, GetParam(), seed % 3 == 0, seed % 5 == 0, true);
-    world.sim->run(TimePoint{3600s});
-    ASSERT_TRUE(world.sim->problems().empty()) << GetParam() << ", seed " << seed << "\n"
-                                               << world.sim->problems_text();
-    ASSERT_LT(world.sim->decisions(), 100'000U) << "seed " << seed << ": it never comes to rest";
+    ASSERT_NO_FATAL_FAILURE(run_to_rest(world, seed));
     const auto counts = world.sim->count();
-    ASSERT_EQ(counts.open, 0) << "seed " << seed;
     on_time += counts.on_time;
     refused += counts.refused;
   }
@@ -269,12 +263,8 @@ TEST_P(Policies, HoldTheirPromisesToThoseThatComeTogether) {
   int on_time = 0, refused = 0;
   for (std::uint64_t seed = 0; seed < 2000; ++seed) {
     World world = make_world(seed, GetParam(), seed % 3 == 0, seed % 4 == 0, seed % 5 == 0, true);
-    world.sim->run(TimePoint{3600s});
-    ASSERT_TRUE(world.sim->problems().empty()) << GetParam() << ", seed " << seed << "\n"
-                                               << world.sim->problems_text();
-    ASSERT_LT(world.sim->decisions(), 100'000U) << "seed " << seed << ": it never comes to rest";
+    ASSERT_NO_FATAL_FAILURE(run_to_rest(world, seed));
     const auto counts = world.sim->count();
-    ASSERT_EQ(counts.open, 0) << "seed " << seed;
     on_time += counts.on_time;
     refused += counts.refused;
   }
@@ -289,11 +279,7 @@ TEST_P(Policies, HoldTheirPromisesBesideOtherClasses) {
   const auto [first, last] = carillon::testing::seeds_from("CARILLON_CLASSES_SEEDS", {0, 1999});
   for (std::uint64_t seed = first; seed <= last; ++seed) {
     World world = make_world(seed, GetParam(), seed % 2 == 1, true);
-    world.sim->run(TimePoint{3600s});
-    ASSERT_TRUE(world.sim->problems().empty()) << GetParam() << ", seed " << seed << "\n"
-                                               << world.sim->problems_text();
-    ASSERT_LT(world.sim->decisions(), 100'000U) << "seed " << seed << ": it never comes to rest";
-    ASSERT_EQ(world.sim->count().open, 0) << "seed " << seed;
+    ASSERT_NO_FATAL_FAILURE(run_to_rest(world, seed));
     for (const auto& log : world.sim->requests()) {
       const auto cls = static_cast<std::size_t>(log.request.cls);
       on_time[cls] += log.outcome == Outcome::on_time ? 1 : 0;
