@@ -519,13 +519,16 @@ void Controller::turn_away(Submission submission, TimePoint at) {
   if (submission.hurried) {
     // Its place in the queue was not the trouble: nobody could have decided on it in time.
     core_.book().answered(call.model, Outcome::refused, call.rows, std::min(call.arrival, at), at, {});
-    const Duration waited = at - call.arrival;
+    // The same call, decided on at once, would still be sent and run.
+    const schedule::Environment live = schedule::live_environment();
+    const Duration would_take =
+        at - call.arrival + live.dispatch + live.span(expected(call.model, call.rows));
     InferAnswer answer{
         .status = fail(ErrorCode::deadline_exceeded,
                        "cannot finish by its deadline, which is here or too near for a decision"),
         .call = std::move(submission.call),
         .finished = at,
-        .would_take = waited};
+        .would_take = would_take};
     note(submission.ticket, Outcome::refused, explain::Cause::too_near, answer);
     return submission.handler(std::move(answer));
   }

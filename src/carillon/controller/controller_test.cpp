@@ -329,6 +329,35 @@ TEST(Controller, WhatWaitsAtTheDoorIsBoundedAndTheRestIsTurnedAwayAtOnce) {
   EXPECT_EQ(of.shed, 4U);
 }
 
+TEST(Controller, ACallThatIsTooLateForADecisionIsToldADeadlineThatLeavesTimeToRun) {
+  const SteadyClock clock;
+  std::counting_semaphore<> deciding(0), go_on(0);
+  Controller controller(std::make_unique<HeldScheduler>(deciding, go_on), {}, clock);
+  const TinyModel model;
+  controller.add_model(tiny_view(), model, testing::served(0).info);
+  controller.add_worker(std::make_unique<BusyWorker>(controller.results(), clock, 0));
+  controller.start();
+
+  controller.submit(tiny_call(clock, 1), [](const InferAnswer&) {});
+  deciding.acquire();  // the thread is in its decision; what follows waits at the door beyond its deadline
+  auto late = tiny_call(clock, 1);
+  late->deadline = late->arrival + 50ms;
+  const TimePoint arrival = late->arrival;
+  std::promise<InferAnswer> answered;
+  controller.submit(std::move(late), [&](InferAnswer answer) { answered.set_value(std::move(answer)); });
+  while (clock.now() < arrival + 60ms) std::this_thread::sleep_for(1ms);
+  go_on.release(8);
+  const InferAnswer answer = answered.get_future().get();
+  controller.stop();
+  ASSERT_FALSE(answer.status);
+  EXPECT_EQ(answer.status.error().code, ErrorCode::deadline_exceeded);
+  const Duration runs = controller.expected({0}, 1);
+  ASSERT_GT(runs, Duration{0});
+  ASSERT_TRUE(answer.would_take);
+  EXPECT_GE(*answer.would_take, answer.finished - arrival + runs);
+  EXPECT_LT(*answer.would_take, answer.finished - arrival + runs + 50ms);
+}
+
 TEST(Controller, RespondsUnlessItsThreadIsHeld) {
   const SteadyClock clock;
   std::counting_semaphore<> deciding(0), go_on(0);
