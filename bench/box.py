@@ -3,6 +3,7 @@
 
     python bench/box.py [--models 500] [--memory 1GiB] [--rivals clockwork,symphony,lru] [--loads 0.5,1,2] [--seconds 60]
                         [--rate R] [--plot docs/img/box.png]
+    python bench/box.py --in-cgroup                    the bound is that of a cgroup (root)
     python bench/box.py --drawn build/bench/box.json --plot docs/img/box.png       draws a run once more
 
 Makes the models (box_models.py: ten architectures, 2.2 GiB of weights in 500 models). Requests come at random times
@@ -22,6 +23,7 @@ import argparse
 import asyncio
 import csv
 import json
+import os
 import pathlib
 import random
 import re
@@ -90,15 +92,56 @@ def processor_seconds(pid):
     return (int(fields[11]) + int(fields[12])) / 100
 
 
+class MemoryGroup:
+    """A cgroup (version 1 or 2) that may have so many bytes of memory, files' pages included; a name without one: none."""
+
+    def __init__(self, size):
+        self.folder = None
+        if size is None:
+            return
+        version_1 = pathlib.Path("/sys/fs/cgroup/memory")
+        root, limit = (version_1, "memory.limit_in_bytes") if version_1.is_dir() else ("/sys/fs/cgroup", "memory.max")
+        self.folder = pathlib.Path(root) / f"carillon-box-{os.getpid()}"
+        self.folder.mkdir()
+        (self.folder / limit).write_text(str(size))
+
+    def enter(self):
+        """In a process that is to be a member, before its program begins."""
+        if self.folder:
+            (self.folder / "cgroup.procs").write_text(str(os.getpid()))
+
+    def told(self):
+        """How many members were killed for want of memory, and the most bytes that they had together, if it is known."""
+        def number(file, name=None):
+            try:
+                lines = (self.folder / file).read_text().split("\n")
+            except OSError:
+                return None
+            found = [line.split()[-1] for line in lines if line and (name is None or line.split()[0] == name)]
+            return int(found[0]) if found else None
+
+        first = lambda *values: next((value for value in values if value is not None), None)  # noqa: E731
+        return {"killed": first(number("memory.oom_control", "oom_kill"), number("memory.events", "oom_kill")),
+                "group_bytes": first(number("memory.max_usage_in_bytes"), number("memory.peak"))}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.folder:
+            self.folder.rmdir()
+
+
 class Running:
     """A server that was started, until it ends."""
 
-    def __init__(self, command, port, name):
+    def __init__(self, command, port, name, group):
         self.log = HERE.parent / "build/bench" / f"box_{name}.log"
         self.log.parent.mkdir(parents=True, exist_ok=True)
         harness.say("$ " + " ".join(map(str, command)))
         self.began = time.monotonic()
-        self.process = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=self.log.open("w"))
+        self.process = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL, stderr=self.log.open("w"),
+                                        preexec_fn=group.enter)
         self.url = f"http://127.0.0.1:{port}"
         self.watch = Watch(self.process.pid)
 
@@ -247,10 +290,10 @@ def offer(server, shares, deadlines, rate, seconds):
     return told
 
 
-def start(rival, folder, names, memory, within):
+def start(rival, folder, names, memory, within, group):
     """Starts the server; how long it took until the first and all models were ready, and the processor's time."""
     port = harness.free_port()
-    server = Running(commands(rival, folder, memory, port), port, rival)
+    server = Running(commands(rival, folder, memory, port), port, rival, group)
     try:
         first = server.wait_for([f"/v2/models/{name}/ready" for name in names[:5]], within)
         ready = server.wait_for(["/v2/health/ready"], within)
@@ -293,6 +336,8 @@ def main():
     parser.add_argument("--models", type=int, default=500)
     parser.add_argument("--folder", help="where the models are made (default: build/bench/box_models)")
     parser.add_argument("--memory", default="1GiB", help="of each server")
+    parser.add_argument("--in-cgroup", action="store_true",
+                        help="each server runs in a cgroup of so much memory (root), and Carillon is not told a bound")
     parser.add_argument("--rivals", default="clockwork,symphony,lru")
     parser.add_argument("--loads", default="0.5,1,2")
     parser.add_argument("--seconds", type=float, default=60)
@@ -310,35 +355,41 @@ def main():
     deadlines = {name: draw.uniform(50, 100) for name in names}
     rows, starts, results, measured = [], [], {}, args.rate
     for rival in args.rivals.split(","):
-        shutil.rmtree(STORE, ignore_errors=True)
-        server, begun = start(rival, folder, names, args.memory, args.starts_within)
-        most = [server.watch.most]
-        if rival != "lru":
-            server.__exit__()
-            server, again = start(rival, folder, names, args.memory, args.starts_within)
-            begun |= {f"second_{what}": value for what, value in again.items()}
-        with server:
-            if measured is None:
-                measured = capacity(server.url, folder, shares, 30)
-                harness.say(f"capacity: {measured:.0f} a second")
-            runs = {}
-            for load in map(float, args.loads.split(",")):
-                with Stalls() as stalls:
-                    told = offer(server, shares, deadlines, load * measured, args.seconds)
-                accepted = told["sent"] - told["refused"]
-                told |= {"stalls": stalls.count, "worst_stall_ms": stalls.worst_ms}
-                runs[load] = told
-                refused = told["refused_p99_ms"]
-                rows.append([rival, f"{load:g}", told["sent"], f"{100 * told['on_time'] / told['sent']:.1f}%",
-                             f"{100 * told['on_time'] / max(1, accepted):.2f}%", told["late"], told["failed"],
-                             "" if refused is None else f"{refused:.1f}", f"{told['cpu_ms']:.1f}",
-                             f"{stalls.count}, {stalls.worst_ms:.0f} ms"])
-                harness.say(f"{rival} at {load:g}: {rows[-1]}")
-            most.append(server.watch.most)
-        results[rival] = begun | {"most_bytes": max(most), "loads": {
-            str(load): {k: v for k, v in told.items() if k != "models"} for load, told in runs.items()}}
-        starts.append([rival, f"{max(most) / 2**20:.0f}", *(f"{begun[what]:.1f}" if what in begun else "" for what in (
-            "first_s", "ready_s", "cpu_s", "second_first_s", "second_ready_s", "second_cpu_s"))])
+        # In a cgroup Carillon finds out by itself what it may have.
+        own = "auto" if args.in_cgroup and rival != "lru" else args.memory
+        with MemoryGroup(mebibytes(args.memory) << 20 if args.in_cgroup else None) as group:
+            shutil.rmtree(STORE, ignore_errors=True)
+            server, begun = start(rival, folder, names, own, args.starts_within, group)
+            most = [server.watch.most]
+            if rival != "lru":
+                server.__exit__()
+                server, again = start(rival, folder, names, own, args.starts_within, group)
+                begun |= {f"second_{what}": value for what, value in again.items()}
+            with server:
+                if measured is None:
+                    measured = capacity(server.url, folder, shares, 30)
+                    harness.say(f"capacity: {measured:.0f} a second")
+                runs = {}
+                for load in map(float, args.loads.split(",")):
+                    with Stalls() as stalls:
+                        told = offer(server, shares, deadlines, load * measured, args.seconds)
+                    accepted = told["sent"] - told["refused"]
+                    told |= {"stalls": stalls.count, "worst_stall_ms": stalls.worst_ms}
+                    runs[load] = told
+                    refused = told["refused_p99_ms"]
+                    rows.append([rival, f"{load:g}", told["sent"], f"{100 * told['on_time'] / told['sent']:.1f}%",
+                                 f"{100 * told['on_time'] / max(1, accepted):.2f}%", told["late"], told["failed"],
+                                 "" if refused is None else f"{refused:.1f}", f"{told['cpu_ms']:.1f}",
+                                 f"{stalls.count}, {stalls.worst_ms:.0f} ms"])
+                    harness.say(f"{rival} at {load:g}: {rows[-1]}")
+                most.append(server.watch.most)
+            if args.in_cgroup:
+                harness.say(f"{rival}: {(told := group.told())}")
+                begun |= told
+            results[rival] = begun | {"most_bytes": max(most), "loads": {
+                str(load): {k: v for k, v in told.items() if k != "models"} for load, told in runs.items()}}
+            starts.append([rival, f"{max(most) / 2**20:.0f}", *(f"{begun[what]:.1f}" if what in begun else "" for what in (
+                "first_s", "ready_s", "cpu_s", "second_first_s", "second_ready_s", "second_cpu_s"))])
     print(f"{args.models} models, capacity {measured:.0f} a second\n")
     harness.table(rows, ["server", "load", "sent", "on time of all", "of accepted", "late", "failed", "refusals p99 ms",
                          "CPU ms an answer", "stalls, the longest"])

@@ -17,14 +17,25 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// What the kernel drops of a group's files before it kills anybody: all but what is mapped now. What a server
+// that ran here before read, and used more than once, is on the active list.
+std::uint64_t droppable_in(const fs::path& statistics, bool v2) {
+  const auto number = [&](const char* v2_name, const char* v1_name) {
+    return read_number(statistics, v2 ? v2_name : v1_name).value_or(0);
+  };
+  const std::uint64_t inactive = number("inactive_file", "total_inactive_file");
+  const std::uint64_t files = inactive + number("active_file", "total_active_file");
+  const std::uint64_t mapped = number("file_mapped", "total_mapped_file");
+  return std::max(inactive, files - std::min(files, mapped));
+}
+
 // What is left in a group, where it sets a limit.
 std::optional<std::uint64_t> left_in(const ControlGroup& group) {
   const auto& [folder, v2] = group;
   const auto limit = read_number(folder / (v2 ? "memory.max" : "memory.limit_in_bytes"));
   const auto used = read_number(folder / (v2 ? "memory.current" : "memory.usage_in_bytes"));
   if (!limit || !used) return std::nullopt;
-  const std::uint64_t droppable =
-      read_number(folder / "memory.stat", v2 ? "inactive_file" : "total_inactive_file").value_or(0);
+  const std::uint64_t droppable = droppable_in(folder / "memory.stat", v2);
   const std::uint64_t held = *used - std::min(*used, droppable);
   return *limit - std::min(*limit, held);
 }

@@ -54,6 +54,27 @@ TEST_F(FakeRoot, HeedsTheTightestGroupAboveIt) {
   EXPECT_EQ(available(), kib(300));  // the file pages can be dropped
 }
 
+TEST_F(FakeRoot, FilesThatNobodyMapsCanBeDropped) {
+  write_meminfo();
+  write("proc/self/cgroup", "0::/outer\n");
+  write("sys/fs/cgroup/outer/memory.max", "409600\n");
+  write("sys/fs/cgroup/outer/memory.current", "307200\n");
+  write("sys/fs/cgroup/outer/memory.stat", "inactive_file 51200\nactive_file 153600\nfile_mapped 102400\n");
+  EXPECT_EQ(available(), kib(200));
+  write("sys/fs/cgroup/outer/memory.stat", "inactive_file 51200\nactive_file 51200\nfile_mapped 102400\n");
+  EXPECT_EQ(available(), kib(150)) << "what is on the inactive list can be dropped at any rate";
+}
+
+TEST_F(FakeRoot, FilesThatNobodyMapsCanBeDroppedInTheFirstVersionOfGroups) {
+  write_meminfo();
+  write("proc/self/cgroup", "5:memory:/job\n");
+  write("sys/fs/cgroup/memory/job/memory.limit_in_bytes", "409600\n");
+  write("sys/fs/cgroup/memory/job/memory.usage_in_bytes", "307200\n");
+  write("sys/fs/cgroup/memory/job/memory.stat",
+        "active_file 0\ntotal_inactive_file 51200\ntotal_active_file 153600\ntotal_mapped_file 102400\n");
+  EXPECT_EQ(available(), kib(200));
+}
+
 TEST_F(FakeRoot, KnowsTheFirstVersionOfGroups) {
   write_meminfo();
   write("proc/self/cgroup", "7:cpu,cpuacct:/x\n5:memory:/job\n");
