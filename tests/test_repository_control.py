@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import threading
 import time
@@ -48,10 +49,10 @@ def put(folder, name, factor, version=1, width=8, config=None):
         (folder / name / "config.pbtxt").write_text(config)
 
 
-def ask(client, module, model, rows=1, width=8, version=""):
+def ask(client, module, model, rows=1, width=8, version="", timeout=MINUTE):
     tensor = module.InferInput("x", [rows, width], "FP32")
     tensor.set_data_from_numpy(np.ones((rows, width), np.float32))
-    return client.infer(model, [tensor], model_version=version, timeout=MINUTE).as_numpy("y")[0, 0]
+    return client.infer(model, [tensor], model_version=version, timeout=timeout).as_numpy("y")[0, 0]
 
 
 def connect(module, server):
@@ -232,12 +233,12 @@ def write_slow(folder, width=768):
 def is_ready(client, model):
     try:
         return client.is_model_ready(model)
-    except OSError:  # the ports are not open yet
+    except (OSError, InferenceServerException):  # the ports are not open yet
         return False
 
 
 def test_it_lives_while_models_load(program, models, tmp_path):
-    """Whoever looks after the process sees that it lives. Models that are ready are served, others are told to wait."""
+    """Whoever looks after the process sees that it lives. Models that are ready are served; for others requests wait."""
     write_slow(models)
     http, grpc, metrics = free_addresses(3)
     process = subprocess.Popen([program, "serve", "--models", models, "--http", http, "--grpc", grpc, "--metrics", metrics,
@@ -265,7 +266,9 @@ def test_it_lives_while_models_load(program, models, tmp_path):
             assert code == 503 and "still" in text
             assert not client.is_model_ready("slow")
             with pytest.raises(InferenceServerException, match="UNAVAILABLE.*still to be loaded"):
-                ask(client, grpc_client, "slow")
+                ask(client, grpc_client, "slow", timeout=1)
+            with pytest.raises(InferenceServerException, match="NOT_FOUND.*other"):
+                ask(client, grpc_client, "other")
             with pytest.raises(InferenceServerException, match="UNAVAILABLE.*takes no orders"):
                 client.load_model("one")
         until(lambda: status("/v2/health/ready") == 200, 120)
@@ -273,6 +276,62 @@ def test_it_lives_while_models_load(program, models, tmp_path):
     finally:
         process.terminate()
         assert process.wait(60) == 0
+
+
+WIDE = 1536
+
+
+def test_requests_wait_for_models_that_are_still_to_be_loaded(program, models, tmp_path, module):
+    """Until the model is ready, or their deadline is there; a client that goes is waited for no longer."""
+    write_slow(models, WIDE)
+    http, grpc = free_addresses(2)
+    process = subprocess.Popen([program, "serve", "--models", models, "--http", http, "--grpc", grpc, "--metrics", ""],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    address = http if module is http_client else grpc
+    connected = lambda **options: module.InferenceServerClient(address, **options)  # noqa: E731
+    answers = {}
+
+    def keep(name, *args, **options):
+        began = time.monotonic()
+        try:
+            with connected(**({"network_timeout": 120.0} if module is http_client else {})) as client:
+                answers[name] = ask(client, module, "slow", width=WIDE, **options)
+        except InferenceServerException as error:
+            answers[name] = error
+        answers[f"{name} after"] = time.monotonic() - began
+
+    try:
+        with connected() as client:
+            until(lambda: is_ready(client, "one"))
+            asking = [threading.Thread(target=keep, args=(name,), kwargs=options) for name, options in (
+                ("patient", {}), ("hurried", {"timeout": 200_000}))]
+            for thread in asking:
+                thread.start()
+            leave(address, module)
+            asking[1].join(60)
+            assert not client.is_model_ready("slow"), "the test's model is loaded too soon"
+            assert "still to be loaded" in str(answers["hurried"])
+            assert 0.2 <= answers["hurried after"] < 5
+            assert asking[0].is_alive() and ask(client, module, "one") == 2
+            asking[0].join(120)
+            assert client.is_model_ready("slow") and np.isfinite(answers["patient"])
+    finally:
+        process.terminate()
+        assert process.wait(60) == 0
+
+
+def leave(address, module):
+    """Asks for the slow model, and goes."""
+    if module is grpc_client:
+        with grpc_client.InferenceServerClient(address) as client:
+            tensor = grpc_client.InferInput("x", [1, WIDE], "FP32")
+            tensor.set_data_from_numpy(np.ones((1, WIDE), np.float32))
+            client.async_infer("slow", [tensor], lambda result, error: None).cancel()
+        return
+    host, port = address.split(":")
+    body = json.dumps({"inputs": [{"name": "x", "shape": [1, WIDE], "datatype": "FP32", "data": [1.0] * WIDE}]}).encode()
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(b"POST /v2/models/slow/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
 
 
 def test_it_stops_while_models_load(program, models, tmp_path):

@@ -114,6 +114,8 @@ class Controller final : public Service {
     loading_ = loading;
     plans_.set_loading(loading);
   }
+  // All models of the repository have a view, ready or not: who asks for another does not wait for it. From any thread.
+  void set_all_named() { all_named_ = true; }
   // Hears of each model that somebody asks for while loading(), and that is not ready. From any thread. Once,
   // before anybody asks.
   void set_asked_for(std::function<void(std::string_view)> asked) { asked_for_ = std::move(asked); }
@@ -140,7 +142,7 @@ class Controller final : public Service {
     if (found ? (*found)->ready : found.error().code != ErrorCode::not_found) return found;
     if (!loading()) return found;
     if (asked_for_) asked_for_(model);
-    if (!found) return std::unexpected(still_loading());
+    if (!found && !all_named_) return std::unexpected(still_loading());
     return found;
   }
   TimePoint now() const override { return clock_.now(); }
@@ -233,6 +235,7 @@ class Controller final : public Service {
   std::function<bool(ModelId)> used_elsewhere_;
   std::function<void(std::string_view)> asked_for_;
   std::atomic<bool> loading_{false};
+  std::atomic<bool> all_named_{false};
   std::atomic<ModelControl*> control_{nullptr};
   std::atomic<std::uint64_t> next_ticket_{1};
 

@@ -96,8 +96,18 @@ void Directory::show_unready(Entry& entry, std::string reason) {
   auto view = std::make_shared<ModelView>(*entry.put);
   view->ready = false;
   view->reason = std::move(reason);
+  view->coming = may_come(entry);
   entry.shown = std::move(view);
   entry.known = true;
+}
+
+// Each of an ensemble's steps has its model, or may have it soon. Of one that is in itself no step has.
+bool Directory::may_come(const Entry& entry) const {
+  return entry.put->coming && std::ranges::all_of(entry.put->config.steps, [&](const auto& step) {
+           return std::ranges::any_of(of_name(step.model), [&](const Entry& one) {
+             return one.known && (one.shown->ready || one.shown->coming);
+           });
+         });
 }
 
 // Requires that its steps' models are known.
@@ -160,8 +170,7 @@ std::string Directory::circle(const std::string& model) const {
 Result<> Directory::state(std::string_view model, std::int64_t version) const {
   const std::lock_guard lock(mutex_);
   for (const Entry& entry : entries_)
-    if (entry.put->name == model && entry.put->version == version)
-      return usable_now(*entry.shown);
+    if (entry.put->name == model && entry.put->version == version) return usable_now(*entry.shown);
   return fail(ErrorCode::not_found, "it is not known");
 }
 

@@ -53,6 +53,7 @@ class Directory {
   void work_out();
   void work_out(Entry& entry);
   void show_unready(Entry& entry, std::string reason);
+  bool may_come(const Entry& entry) const;
   std::string circle(const std::string& model) const;
   std::shared_ptr<const ModelView> seen(const std::shared_ptr<const ModelView>& view) const;
 

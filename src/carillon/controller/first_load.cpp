@@ -94,6 +94,7 @@ Result<> FirstLoad::look() {
     for (std::size_t i = 0; i < entry.versions.size(); ++i) {
       ModelView view = view_of(entry, &entry.versions[i]);
       view.reason = "it is still to be loaded";
+      view.coming = true;
       controller_.add_unready(std::move(view));
       if (!has_steps(entry)) items_.push_back({.entry = &entry, .version = i});
     }
@@ -312,6 +313,7 @@ LoadReport FirstLoad::run() {
     give_up(entry.name, view_of(entry, nullptr), entry.config.error());
     report_.stamps.failed[entry.name] = stamps_.at(entry.name).all;
   }
+  controller_.set_all_named();
   const std::size_t threads = std::min(items_.size(), static_cast<std::size_t>(options_.makers));
   try {
     while (makers_.size() < threads) makers_.emplace_back([this] { make(); });

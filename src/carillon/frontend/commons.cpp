@@ -29,6 +29,7 @@ Commons::Commons(const CommonsOptions& with)
       log_settings(with.log_control),
       unheeded(with.log),
       heavy(threads_of(with), with.heavy_queue),
+      waits(heavy, draining),
       copies(with.importers.empty()
                  ? nullptr
                  : std::make_unique<WorkPool>(copying_threads, with.copies_queue, "carillon-copy")) {}

@@ -11,6 +11,7 @@
 #include "carillon/frontend/byte_budget.h"
 #include "carillon/frontend/guard.h"
 #include "carillon/frontend/memory_figures.h"
+#include "carillon/frontend/model_waits.h"
 #include "carillon/frontend/parse_room.h"
 #include "carillon/frontend/settings.h"
 #include "carillon/frontend/shared_memory.h"
@@ -60,6 +61,7 @@ struct Commons {
   // Set once the server is told to stop: requests that come later are refused, and it is not ready.
   std::atomic<bool> draining = false;
   WorkPool heavy;
+  ModelWaits waits;  // goes on there
   // Waits for devices: opens regions there, copies, closes them. Null where there are none. It ends first:
   // its work uses the rest.
   const std::unique_ptr<WorkPool> copies;

@@ -101,6 +101,7 @@ class Doors final : public Frontend {
 
   void stop() override {
     commons_.draining = true;
+    commons_.waits.settle();
     const auto until = std::chrono::steady_clock::now() + stop_grace_;
     if (http_) http_->wait_drained(until - std::chrono::steady_clock::now());
     if (grpc_) grpc_->wait_drained(until - std::chrono::steady_clock::now());

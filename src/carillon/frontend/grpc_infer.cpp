@@ -104,7 +104,6 @@ class InferReactor final : public grpc::ServerUnaryReactor {
   }
 
   void read(RawMessage& raw, std::size_t limit) {
-    const auto& service = door_.service;
     try {
       Reservation reading;
       inference::ModelInferRequest message;
@@ -114,20 +113,67 @@ class InferReactor final : public grpc::ServerUnaryReactor {
       }
       if (const auto wrong = Guard::check_model(caller_.get(), message.model_name()))
         return Finish(refuse_call(context_, *wrong));
-      auto view = ready_model(service, message.model_name(), message.model_version());
+      auto view = ready_model(door_.service, message.model_name(), message.model_version());
+      if (!view && await_model(message, reading)) return;
       if (!view) return Finish(status_of(view.error()));
-      if (auto once = answers_once(**view, "ModelInfer RPC"); !once) return Finish(status_of(once.error()));
-      auto request =
-          parse_infer_grpc(**view, message, arrival_, call_deadline(service, context_, arrival_),
-                           {.regions = &door_.commons.regions, .key = key_of(caller_.get()), .room = &room_});
-      if (!request && request.error().code == ErrorCode::resource_exhausted)
-        return refuse_full(request.error().message);
-      if (!request) return Finish(status_of(request.error()));
-      request_ = std::move(*request);
-      view_ = std::move(*view);
+      if (!parse(*std::move(view), message)) return;
     } catch (const std::bad_alloc&) {
       return refuse_full(no_memory().message);
     }
+    infer();
+  }
+
+  // False: its model is none that will be loaded soon. Else another thread goes on with the call, and both
+  // are gone.
+  bool await_model(inference::ModelInferRequest& message, Reservation& reading) {
+    ModelWaits& waits = door_.commons.waits;
+    auto until = waits.would(door_.service, message.model_name(), message.model_version(), arrival_);
+    if (!until) return false;
+    const auto told = deadline_in_grpc(message, arrival_, call_deadline(door_.service, context_, arrival_));
+    if (!told) return false;
+    if (*told != TimePoint::max()) until = *told;
+    ModelWaits::Request request{.model = message.model_name(),
+                                .version = message.model_version(),
+                                .until = *until,
+                                .gone = {open_, &open_->cancelled},
+                                .go_on = {}};
+    request.go_on = [this, message = std::move(message), reading = std::move(reading)]() mutable {
+      if (open_->cancelled) return Finish({grpc::StatusCode::CANCELLED, "the client has gone"});
+      try {
+        auto view = ready_model(door_.service, message.model_name(), message.model_version());
+        if (!view) return Finish(status_of(view.error()));
+        if (!parse(*std::move(view), message)) return;
+      } catch (const std::bad_alloc&) {
+        return refuse_full(no_memory().message);
+      }
+      reading = {};
+      infer();
+    };
+    waits.wait(door_.service, std::move(request));
+    return true;
+  }
+
+  // False: it was answered.
+  bool parse(std::shared_ptr<const controller::ModelView> view, const inference::ModelInferRequest& message) {
+    const auto finish = [this](const grpc::Status& status) {
+      Finish(status);
+      return false;
+    };
+    if (auto once = answers_once(*view, "ModelInfer RPC"); !once) return finish(status_of(once.error()));
+    auto request =
+        parse_infer_grpc(*view, message, arrival_, call_deadline(door_.service, context_, arrival_),
+                         {.regions = &door_.commons.regions, .key = key_of(caller_.get()), .room = &room_});
+    if (!request && request.error().code == ErrorCode::resource_exhausted) {
+      refuse_full(request.error().message);
+      return false;
+    }
+    if (!request) return finish(status_of(request.error()));
+    request_ = std::move(*request);
+    view_ = std::move(view);
+    return true;
+  }
+
+  void infer() {
     if (!request_.fetches.empty()) return fetch();
     submit();
   }

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <tuple>
@@ -414,12 +415,57 @@ std::variant<HttpReply, Deferred> HttpApi::register_on_device(const std::string&
   });
 }
 
+// Nothing: it does not wait, and all is as it was.
+std::optional<Deferred> HttpApi::infer_once_loaded(std::string_view model, std::string_view version,
+                                                   std::optional<std::size_t> json_size, TimePoint arrival,
+                                                   HttpRequest& request, Deliver& deliver) {
+  auto until = commons_.waits.would(service_, model, version, arrival);
+  if (!until) return std::nullopt;
+  if (json_size != 0U) {
+    const auto told = deadline_in_json(request.body, json_size, arrival);
+    if (!told) return std::nullopt;
+    if (*told != TimePoint::max()) until = *told;
+  }
+  // The connection's thread may cancel the request while another goes on with it.
+  struct Wait {
+    std::atomic<bool> gone = false;
+    std::mutex mutex;
+    std::optional<Deferred> later;
+  };
+  const auto wait = std::make_shared<Wait>();
+  auto go_on = [this, wait, arrival, model = std::string(model), version = std::string(version),
+                request = std::move(request), deliver = std::move(deliver)]() mutable {
+    if (wait->gone) return;
+    request.waited = service_.now() - arrival;
+    request.waited_for_model = true;
+    const auto to = std::make_shared<Deliver>(std::move(deliver));
+    std::variant<HttpReply, Deferred> outcome;
+    try {
+      outcome = infer(model, version, request, [to](ReplyMaker make) { (*to)(std::move(make)); });
+    } catch (const std::exception& thrown) {
+      outcome = thrown_reply(thrown);
+    }
+    if (auto* reply = std::get_if<HttpReply>(&outcome))
+      return (*to)([reply = std::move(*reply)]() mutable { return std::move(reply); });
+    const std::lock_guard lock(wait->mutex);
+    wait->later = std::move(std::get<Deferred>(outcome));
+    if (wait->gone) wait->later->cancel();
+  };
+  commons_.waits.wait(service_, {.model = std::string(model),
+                                 .version = std::string(version),
+                                 .until = *until,
+                                 .gone = {wait, &wait->gone},
+                                 .go_on = std::move(go_on)});
+  return Deferred{.cancel = [wait] {
+    const std::lock_guard lock(wait->mutex);
+    wait->gone = true;
+    if (wait->later) wait->later->cancel();
+  }};
+}
+
 std::variant<HttpReply, Deferred> HttpApi::infer(std::string_view model, std::string_view version,
                                                  HttpRequest& request, Deliver deliver) {
   const TimePoint arrival = service_.now() - request.waited;
-  auto view = ready_model(service_, model, version);
-  if (!view) return error_reply(view.error());
-  if (auto once = answers_once(**view, "HTTP end point"); !once) return error_reply(once.error());
   std::optional<std::size_t> json_size;
   if (const auto& text = request.inference_header_length) {
     std::size_t n = 0;
@@ -429,6 +475,12 @@ std::variant<HttpReply, Deferred> HttpApi::infer(std::string_view model, std::st
                                   "'; it must be the number of bytes of the JSON");
     json_size = n;
   }
+  auto view = ready_model(service_, model, version);
+  if (!view && !request.waited_for_model)
+    if (auto later = infer_once_loaded(model, version, json_size, arrival, request, deliver))
+      return *std::move(later);
+  if (!view) return error_reply(view.error());
+  if (auto once = answers_once(**view, "HTTP end point"); !once) return error_reply(once.error());
   const Surroundings around{.regions = &commons_.regions,
                             .key = key_of(request.caller.get()),
                             .room = &request.room,

@@ -26,6 +26,9 @@ class HttpApi final : public HttpHandler {
   std::variant<HttpReply, Deferred> handle(HttpRequest request, Deliver deliver) override;
 
  private:
+  std::optional<Deferred> infer_once_loaded(std::string_view model, std::string_view version,
+                                            std::optional<std::size_t> json_size, TimePoint arrival,
+                                            HttpRequest& request, Deliver& deliver);
   std::variant<HttpReply, Deferred> infer(std::string_view model, std::string_view version,
                                           HttpRequest& request, Deliver deliver);
   HttpReply server_readiness() const;

@@ -39,6 +39,7 @@ struct HttpRequest {
   std::unique_ptr<ParseRoom::Admission> admitted;
   std::shared_ptr<Caller> caller;  // what admit() gave
   Duration waited{0};              // since it was here as a whole
+  bool waited_for_model = false;   // while that was loaded (ModelWaits)
   TraceContext trace;
 };
 

@@ -201,6 +201,17 @@ Result<> read_inputs(const repository::ModelConfig& config, const inference::Mod
 
 }  // namespace
 
+std::optional<TimePoint> deadline_in_grpc(const inference::ModelInferRequest& message, TimePoint arrival,
+                                          TimePoint transport_deadline) {
+  RequestParameters scheduling;
+  if (const auto it = message.parameters().find("timeout"); it != message.parameters().end())
+    if (const auto value = parameter_of("timeout", it->second); !value || !scheduling.set("timeout", *value))
+      return std::nullopt;
+  controller::InferCall call;
+  scheduling.apply(call, arrival, transport_deadline, false);
+  return call.deadline;
+}
+
 Result<InferRequest> parse_infer_grpc(const controller::ModelView& model,
                                       const inference::ModelInferRequest& message, TimePoint arrival,
                                       TimePoint transport_deadline, const Surroundings& around) {

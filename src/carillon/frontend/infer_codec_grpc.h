@@ -21,6 +21,11 @@ Result<InferRequest> parse_infer_grpc(const controller::ModelView& model,
                                       const inference::ModelInferRequest& message, TimePoint arrival,
                                       TimePoint transport_deadline, const Surroundings& around = {});
 
+// The deadline that the request and its call name, read without its model: TimePoint::max() for none.
+// Nothing: its `timeout` is none.
+std::optional<TimePoint> deadline_in_grpc(const inference::ModelInferRequest& message, TimePoint arrival,
+                                          TimePoint transport_deadline);
+
 // Fills `response`; the data goes into raw_output_contents, one entry an output (an empty one where it is in
 // shared memory). Requires outputs that passed check_outputs() and finish_outputs(). Error
 // (invalid_argument): they are more than a message can hold (2 GiB, protobuf's limit); `response` is as it

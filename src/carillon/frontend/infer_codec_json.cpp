@@ -629,6 +629,23 @@ Result<InferRequest> read_infer_json(const controller::ModelView& model, const P
 
 }  // namespace
 
+std::optional<TimePoint> deadline_in_json(const PaddedBytes& body, std::optional<std::size_t> json_size,
+                                          TimePoint arrival) {
+  constexpr std::size_t longest_twice = std::size_t{1} << 20;
+  const std::size_t size = json_size.value_or(body.size());
+  if (size > std::min(body.size(), longest_twice)) return std::nullopt;
+  dom::parser parser;
+  dom::object root, parameters;
+  if (parser.parse(body.text().data(), size, false).get(root) != simdjson::SUCCESS) return std::nullopt;
+  RequestParameters scheduling;
+  if (dom::element timeout; root["parameters"]["timeout"].get(timeout) == simdjson::SUCCESS)
+    if (const auto value = json_parameter(timeout); !value || !scheduling.set("timeout", *value))
+      return std::nullopt;
+  controller::InferCall call;
+  scheduling.apply(call, arrival, TimePoint::max(), false);
+  return call.deadline;
+}
+
 Result<InferRequest> parse_infer_json(const controller::ModelView& model, const PaddedBytes& body,
                                       std::optional<std::size_t> json_size, TimePoint arrival,
                                       const Surroundings& around) {

@@ -31,6 +31,11 @@ Result<InferRequest> parse_infer_json(const controller::ModelView& model, const 
                                       std::optional<std::size_t> json_size, TimePoint arrival,
                                       const Surroundings& around = {});
 
+// The deadline that the request names for itself, read without its model: TimePoint::max() for none. Nothing:
+// the JSON is no request's, or so large that reading it twice would cost too much.
+std::optional<TimePoint> deadline_in_json(const PaddedBytes& body, std::optional<std::size_t> json_size,
+                                          TimePoint arrival);
+
 // The answer's body, in pieces: the JSON, then views of the blobs inside `call`.
 struct InferResponseBody {
   std::string json;
