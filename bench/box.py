@@ -313,7 +313,8 @@ def plot(results, file):
     loads = list(next(iter(servers.values()))["loads"])
     for i, (name, server) in enumerate(servers.items()):
         places = [load + (i - (len(servers) - 1) / 2) * 0.26 for load in range(len(loads))]
-        shares = [100 * server["loads"][load]["on_time"] / server["loads"][load]["sent"] for load in loads]
+        told = [server["loads"].get(load, {"on_time": 0, "sent": 1}) for load in loads]  # no load: it ended before
+        shares = [100 * each["on_time"] / each["sent"] for each in told]
         left.bar_label(left.bar(places, shares, 0.24, label=LABELS.get(name, name)), fmt="%.1f", fontsize=8)
         right.bar_label(right.bar([i], [server["most_bytes"] / 2**20], 0.7), fmt="%.0f", fontsize=8)
     left.set_xticks(range(len(loads)), [f"{float(load):g} x capacity" for load in loads])
@@ -371,8 +372,16 @@ def main():
                     harness.say(f"capacity: {measured:.0f} a second")
                 runs = {}
                 for load in map(float, args.loads.split(",")):
-                    with Stalls() as stalls:
-                        told = offer(server, shares, deadlines, load * measured, args.seconds)
+                    try:
+                        with Stalls() as stalls:
+                            told = offer(server, shares, deadlines, load * measured, args.seconds)
+                    except SystemExit:
+                        if server.process.poll() is None:
+                            raise
+                        begun["ended"] = f"at {load:g}, status {server.process.returncode}"
+                        harness.say(f"{rival} ended {begun['ended']}")
+                        rows.append([rival, f"{load:g}", "", f"it ended, status {server.process.returncode}", *[""] * 6])
+                        break
                     accepted = told["sent"] - told["refused"]
                     told |= {"stalls": stalls.count, "worst_stall_ms": stalls.worst_ms}
                     runs[load] = told
