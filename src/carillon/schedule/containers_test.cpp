@@ -9,8 +9,8 @@
 #include "carillon/base/random.h"
 #include "carillon/schedule/id_map.h"
 #include "carillon/schedule/request_queue.h"
-#include "carillon/schedule/state/executor.h"
 #include "carillon/schedule/state/book.h"
+#include "carillon/schedule/state/executor.h"
 #include "carillon/schedule/timer_heap.h"
 
 namespace carillon::schedule {
@@ -145,6 +145,17 @@ TEST(TimerHeap, AgreesWithASortedList) {
   }
 }
 
+// A device knows nothing of the way to it, and runs what comes in the order that it was told.
+TEST(Executor, KeepsTheOrderThatItsDeviceWasTold) {
+  const auto at = [](Duration time) { return TimePoint{time}; };
+  Executor executor;
+  executor.push(ActionId{0}, ModelId{1}, at(9ms), 1ms, TimePoint::max(), at(1ms));
+  executor.push(ActionId{1}, ModelId{1}, at(3ms), 1ms, TimePoint::max(), at(2ms));
+  EXPECT_EQ(executor.last_order(), at(2ms));
+  EXPECT_EQ(executor.end_of(ActionId{0}, at(2ms)), at(10ms));
+  EXPECT_EQ(executor.end_of(ActionId{1}, at(2ms)), at(11ms));
+}
+
 // What was sent is run one after the other by (earliest, order of sending), each from its earliest on.
 TEST(Executor, ExpectsWhatIsSentOneAfterTheOther) {
   Random random(5);
@@ -174,7 +185,7 @@ TEST(Executor, ExpectsWhatIsSentOneAfterTheOther) {
         truth.erase(truth.begin() + static_cast<std::ptrdiff_t>(which));
       }
       ASSERT_EQ(executor.idle(), truth.empty());
-      ASSERT_EQ(executor.last_earliest(), truth.empty() ? TimePoint::min() : truth.back().earliest);
+      ASSERT_EQ(executor.last_order(), truth.empty() ? TimePoint::min() : truth.back().earliest);
       ASSERT_EQ(executor.pending().size(), truth.size());
       // Where the first should have ended already, it is taken to end now.
       TimePoint t = ended;

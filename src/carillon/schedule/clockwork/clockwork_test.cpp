@@ -89,6 +89,22 @@ TEST(Clockwork, AnIdleDeviceGetsARequestAtOnce) {
   EXPECT_EQ(infer[0].expected, 3ms);
 }
 
+// Where a machine is noisy the way to a device is long at times, and a batch takes long at times. A device
+// that is told to wait for as long as that stands idle at all other times.
+TEST(Clockwork, NothingIsHeldBackAtADeviceByHowLongTheWayThereMayBe) {
+  Hand hand({}, {linear_model(0, 50us, 50us)}, 10, {.dispatch = 8ms, .answer = 250us, .overrun = 0.05});
+  hand.warm(0, at(0ms));
+  std::size_t sent = 0;
+  for (Duration now = 100ms; now < 110ms; now += 1ms) {
+    hand.arrive(0, at(now), at(now + 50ms));
+    for (const Infer& infer : hand.sent<Infer>()) {
+      EXPECT_EQ(infer.window.earliest, at(now));
+      ++sent;
+    }
+  }
+  EXPECT_GT(sent, 1U) << "one goes behind another";
+}
+
 TEST(Clockwork, BatchesFormWhileTheDeviceIsBusy) {
   Hand hand(by_the_paper, {linear_model(0, 1ms, 9ms)}, 10);
   hand.warm(0, at(0ms));

@@ -608,9 +608,10 @@ void Clockwork::send_infer(DeviceId device, const Choice& choice, TimePoint now,
     update_end(device);
     return;
   }
-  // Actions of an executor keep the order in which they were chosen: `earliest` never falls.
-  TimePoint earliest = loaded ? std::max(now, saturating_add(start, -options_.early_start)) : ready;
-  earliest = std::max(earliest, state_.exec(device).last_earliest());
+  // Nothing that could run is held back until the device is expected to be free: it may be free before.
+  // Actions of an executor keep the order in which they were chosen, as `earliest` never falls.
+  TimePoint earliest = loaded ? now : ready;
+  earliest = std::max(earliest, state_.exec(device).last_order());
   CARILLON_ASSERT(earliest <= latest);
   // Those without a deadline make way for others no longer than they have patience.
   const TimePoint in_time = has_deadline(rank) ? latest : saturating_add(earliest, options_.patience);

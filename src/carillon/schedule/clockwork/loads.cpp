@@ -175,7 +175,7 @@ Clockwork::LoadAttempt Clockwork::try_load(DeviceId device, ModelId model, bool 
                                                                        : LoadAttempt::impossible;
 
   const Duration expected = state_.load_estimate(device, model);
-  const TimePoint earliest = std::max(now, state_.load(device).last_earliest());
+  const TimePoint earliest = std::max(now, state_.load(device).last_order());
   const ActionId id = state_.begin_load(device, model, earliest, expected, now);
   out.emplace_back(Load{id, device, model, {earliest, latest}, expected});
   place(model, device);

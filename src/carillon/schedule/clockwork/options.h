@@ -12,10 +12,6 @@ struct ClockworkOptions {
   // Where the way to a device takes longer than that, its time counts, up to this: the paper's, for all.
   Duration longest_ahead = 5ms;
 
-  // A window opens this long before its executor is expected to be free, so that work which ends early does
-  // not leave the device idle.
-  Duration early_start = 5ms;
-
   // Before a batch is sent, this many other queues are asked whether it would cost them answers that take
   // less time each; then a smaller batch goes, or they go first. Zero keeps to the letter of appendix B, by
   // which cheap models with near deadlines starve beside long batches under overload.

@@ -93,8 +93,7 @@ bool Clockwork::send_stragglers(DeviceId device, TimePoint now, Actions& out) {
   if (stragglers_.empty()) return false;
   const TimePoint soonest = std::max(state_.usual_free_at(device, now),
                                      saturating_add(now, state_.margins().usual(device).dispatch));
-  const TimePoint earliest =
-      std::max({now, state_.exec(device).last_earliest(), saturating_add(soonest, -options_.early_start)});
+  const TimePoint earliest = std::max(now, state_.exec(device).last_order());
   const auto batch = stragglers_.first_batch(
       std::max(soonest, earliest), most_looked_at,
       [&](ModelId model) -> std::span<const BatchProfile> {

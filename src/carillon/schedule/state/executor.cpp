@@ -14,12 +14,13 @@ constexpr Duration any_clock = 1s;
 
 void Executor::push(ActionId id, ModelId model, TimePoint earliest, Duration expected, TimePoint due,
                     std::optional<TimePoint> order) {
+  const TimePoint told = order.value_or(earliest);
   auto place = pending_.end();
-  while (place != pending_.begin() && (place - 1)->earliest > earliest) --place;
+  while (place != pending_.begin() && (place - 1)->order > told) --place;
   pending_.insert(place, Pending{.id = id,
                                  .model = model,
                                  .earliest = earliest,
-                                 .order = order.value_or(earliest),
+                                 .order = told,
                                  .expected = expected,
                                  .end = {},
                                  .due = due,

@@ -21,7 +21,7 @@ struct Overtaking {
 };
 
 // The mirror of one of a worker's executors: what was sent to it and not yet reported, in the order in which
-// it will run (by earliest start, then id), and when each is expected to end.
+// it will run (by the earliest start that the device was told, then id), and when each is expected to end.
 class Executor {
  public:
   struct Pending {
@@ -76,8 +76,8 @@ class Executor {
   // The first action should have ended before `now`: only its result will tell more.
   bool overdue(TimePoint now) const { return !pending_.empty() && pending_.front().end < now; }
 
-  // The latest `earliest` of what was sent: an action with a later one keeps its place in the order.
-  TimePoint last_earliest() const { return pending_.empty() ? TimePoint::min() : pending_.back().earliest; }
+  // The latest `order` of what was sent: an action that is told the same, or a later one, goes behind it.
+  TimePoint last_order() const { return pending_.empty() ? TimePoint::min() : pending_.back().order; }
 
  private:
   TimePoint end_of(std::size_t count, TimePoint now) const;
