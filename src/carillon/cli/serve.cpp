@@ -33,6 +33,7 @@
 #include "carillon/cli/door_options.h"
 #include "carillon/cli/headroom.h"
 #include "carillon/cli/memory_bound.h"
+#include "carillon/cli/otlp_options.h"
 #include "carillon/cli/preempt_option.h"
 #include "carillon/cli/safety_options.h"
 #include "carillon/cli/service_manager.h"
@@ -41,6 +42,7 @@
 #include "carillon/controller/controller.h"
 #include "carillon/frontend/access_log.h"
 #include "carillon/frontend/frontend.h"
+#include "carillon/frontend/span_exporter.h"
 #include "carillon/profile/profile.h"
 #include "carillon/repository/repository.h"
 #include "carillon/schedule/log/recording.h"
@@ -87,6 +89,7 @@ struct Arguments {
   bool strict_readiness = true;
   std::string access_log;
   double trace_sample = 0;
+  OtlpArguments otlp;
   bool empty_histograms = false;
   std::string log_level = "info";
   std::string preempt;
@@ -167,7 +170,7 @@ Bytes of_frontends() {
   return mib(224) + mib(16) * cores();
 }
 int threads_of_frontends(const Arguments& arguments) {
-  return 20 + 2 * static_cast<int>(cores()) + arguments.http_threads;
+  return 21 + 2 * static_cast<int>(cores()) + arguments.http_threads;
 }
 
 int complain(int status, const Error& error) {
@@ -396,10 +399,27 @@ void tell_ready(const frontend::Frontend& frontend, const Arguments& arguments, 
   manager.ready("ready: " + what);
 }
 
+// How long the end waits for the collector to take the last spans.
+constexpr auto flush_of_spans = std::chrono::seconds(2);
+
+// Null where spans go nowhere.
+std::shared_ptr<frontend::SpanExporter> export_spans(const std::optional<OtlpTarget>& target,
+                                                     const controller::Options& options,
+                                                     const frontend::Options& doors) {
+  if (!target) return nullptr;
+  spdlog::info("spans: of requests in sampled traces, to {}", target->url());
+  return std::make_shared<frontend::SpanExporter>(
+      frontend::SpanExporterOptions{.post = post_to(*target),
+                                    .journal = options.core.journal,
+                                    .resource = target->resource,
+                                    .version = CARILLON_VERSION,
+                                    .log = doors.log});
+}
+
 // Waits until it is told to stop, and closes the doors.
 void serve(frontend::Frontend& frontend, const Arguments& arguments, const SignalWait& signals,
            const controller::Options& options, ServiceManager& manager, const Memory& memory,
-           const std::function<void()>& before_stopping = {}) {
+           frontend::SpanExporter* spans, const std::function<void()>& before_stopping = {}) {
   {
     const EachSecond looks(options.turned_away, arguments.devices.each.processors,
                            LimitWatch(memory.bound, memory.account));
@@ -411,6 +431,7 @@ void serve(frontend::Frontend& frontend, const Arguments& arguments, const Signa
   manager.stopping(stopping, from_ms(arguments.drain_s * 1000) + of_the_end);
   if (before_stopping) before_stopping();
   frontend.stop();
+  if (spans != nullptr) spans->stop(flush_of_spans);
 }
 
 // Brings the models to a server that serves already, on a thread of its own.
@@ -537,7 +558,7 @@ int run_planned(const Arguments& arguments, const controller::Options& options,
     if (!frontend) return complain(exit_failure, frontend.error());
     tell_ready(**frontend, arguments, *supervised.manager,
                fmt::format("{} workloads of the plan", (*server)->workloads()));
-    serve(**frontend, arguments, signals, options, *supervised.manager, memory);
+    serve(**frontend, arguments, signals, options, *supervised.manager, memory, doors.spans.get());
   }
   (*server)->stop();
   spdlog::info("stopped");
@@ -582,6 +603,8 @@ int run(Arguments& arguments) {
     return complain(exit_usage, preempts.error());
   auto doors = doors_of(arguments);
   if (!doors) return complain(exit_usage, doors.error());
+  const auto spans_go_to = read_otlp(arguments.otlp, [](const char* name) { return std::getenv(name); });
+  if (!spans_go_to) return complain(exit_usage, spans_go_to.error());
   ServiceManager& manager = *supervised->manager;
   signals.on_hangup([doors = *doors, &manager] {
     manager.reload(clock.now(),
@@ -624,6 +647,7 @@ int run(Arguments& arguments) {
       spdlog::info("store: {}, at most {}", (*store)->directory().string(), to_text((*store)->limit()));
     arguments.devices.each.weights = std::move(*store);
   }
+  doors->spans = export_spans(*spans_go_to, options, *doors);
   if (!arguments.plan.empty())
     return run_planned(arguments, options, *doors, signals, *supervised, *memory, clock);
   const auto lent = cpu_of(arguments);
@@ -712,7 +736,8 @@ int run(Arguments& arguments) {
                              devices == 1 ? "" : "s"));
     });
     // Orders that wait for the models would keep the ports open.
-    serve(**frontend, arguments, signals, options, manager, *memory, [&] { whole->end_load(); });
+    serve(**frontend, arguments, signals, options, manager, *memory, doors->spans.get(),
+          [&] { whole->end_load(); });
     if (!loading.end(patience_of_loading)) {
       if (!arguments.record.empty())
         spdlog::warn("--record: the log is cut off, as a model was being compiled");
@@ -909,6 +934,7 @@ void add_serve(CLI::App& program, int& status) {
                   "of their own, 0 to 1; those with one go on with theirs")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
+  add_otlp_options(command, arguments->otlp);
   command.add_flag("--empty-histograms", arguments->empty_histograms,
                    "Metrics have histograms and quantiles also of models without a request so far");
   command.add_option("--log-level", arguments->log_level, "trace, debug, info, warn, err or off")

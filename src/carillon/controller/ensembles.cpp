@@ -313,6 +313,10 @@ void Ensembles::handle(Answered& event) {
   Open& open = *at->second;
   const auto under = open.under_way.extract(event.step);
   const std::string label = "step '" + open.ensemble->steps[event.step].model + "'";
+  if (open.call->trace.sampled()) {
+    if (event.answer.number != 0) open.numbers.push_back(event.answer.number);
+    open.numbers.insert(open.numbers.end(), event.answer.steps.begin(), event.answer.steps.end());
+  }
   if (!event.answer.status) {
     std::optional<Duration> would_take;
     if (event.answer.would_take)
@@ -369,7 +373,8 @@ void Ensembles::give(Open& open, Result<> status, std::optional<Duration> would_
                 .call = std::move(open.call),
                 .finished = finished,
                 .would_take = would_take,
-                .retry_after = retry_after});
+                .retry_after = retry_after,
+                .steps = std::move(open.numbers)});
 }
 
 ServerStatistics Ensembles::statistics() const {

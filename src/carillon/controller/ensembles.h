@@ -100,6 +100,7 @@ class Ensembles final : public Service {
     };
     std::map<std::size_t, Under> under_way;  // by step
     std::shared_ptr<StepsRoom> room;         // which the steps' calls share
+    std::vector<std::uint64_t> numbers;      // InferAnswer::steps
 
     // The bytes of tensors that wait for steps, and of the inputs of steps that are under way.
     std::size_t tensors() const;

@@ -101,6 +101,12 @@ std::string Journal::name_of(NameNumber number) const {
   return number.value < names_.size() ? names_[number.value] : std::string();
 }
 
+std::string Journal::device_name_of(std::uint32_t device) const {
+  const std::lock_guard lock(mutex_);
+  const auto name = devices_.find(device);
+  return name != devices_.end() ? name->second : std::string();
+}
+
 explain::RequestFacts Journal::facts(const CallRecord& call) const {
   explain::RequestFacts out;
   out.number = call.number;
@@ -212,11 +218,7 @@ explain::Story Journal::story(const CallRecord& call, TimePoint now) const {
     around.came_later = later;
   }
   explain::Story out = explain::tell(facts(call), around);
-  if (out.last) {
-    const std::lock_guard lock(mutex_);
-    const auto name = devices_.find(out.last->device);
-    if (name != devices_.end()) out.device_name = name->second;
-  }
+  if (out.last) out.device_name = device_name_of(out.last->device);
   return out;
 }
 
@@ -240,6 +242,33 @@ std::optional<explain::Story> Journal::find_id(std::string_view id, TimePoint no
     return false;
   });
   return out;
+}
+
+std::optional<KeptCall> Journal::call(std::uint64_t number) const {
+  CallRecord record;
+  if (number == 0 || !calls_.get(number, record)) return std::nullopt;
+  KeptCall out{.request = facts(record), .own = {}, .device_name = {}};
+  for (const std::uint64_t entry : entries_of(record))
+    if (auto found = action(entry)) out.own.push_back(*std::move(found));
+  if (!out.own.empty()) out.device_name = device_name_of(out.own.back().device);
+  return out;
+}
+
+std::vector<std::uint64_t> Journal::loads_since(std::uint64_t& seen) const {
+  const std::uint64_t newest = last_entry_.load(std::memory_order_relaxed);
+  const std::uint64_t oldest = newest > actions_.capacity() ? newest - actions_.capacity() : 0;
+  std::vector<std::uint64_t> out;
+  ActionRecord record;
+  for (std::uint64_t entry = std::max(seen, oldest) + 1; entry <= newest; ++entry)
+    if (actions_.get(entry, record) && record.kind == schedule::ActionKind::load) out.push_back(entry);
+  seen = newest;
+  return out;
+}
+
+std::optional<explain::ActionFacts> Journal::action(std::uint64_t entry) const {
+  ActionRecord record;
+  if (entry == 0 || !actions_.get(entry, record)) return std::nullopt;
+  return facts(record);
 }
 
 std::vector<explain::Story> Journal::list(std::size_t most, TimePoint now, const MaySee& wanted) const {

@@ -108,6 +108,13 @@ struct ActionRecord {
   std::size_t used() const;
 };
 
+// One call and its own actions, the oldest of them first.
+struct KeptCall {
+  explain::RequestFacts request;
+  std::vector<explain::ActionFacts> own;
+  std::string device_name;  // of the last action's
+};
+
 // The last calls and actions of a server, in rings that are filled without allocation, a lock or a wait, and
 // that any thread may read meanwhile. Numbers ascend from 1; several controllers may share a journal.
 //
@@ -139,6 +146,13 @@ class Journal {
   // `may_see` lets through.
   std::optional<explain::Story> find(std::uint64_t number, TimePoint now, const MaySee& may_see) const;
   std::optional<explain::Story> find_id(std::string_view id, TimePoint now, const MaySee& may_see) const;
+  // Without what surrounded it: looks at no other call and at no other call's actions, so that what each
+  // costs does not grow with what is kept.
+  std::optional<KeptCall> call(std::uint64_t number) const;
+  // The LOADs that were sent after the entry `seen` (0: all that are kept), which becomes the newest there
+  // is; action() says what became of them.
+  std::vector<std::uint64_t> loads_since(std::uint64_t& seen) const;
+  std::optional<explain::ActionFacts> action(std::uint64_t entry) const;
   // The newest `most` that `wanted` lets through, the newest first, each with its last action alone.
   std::vector<explain::Story> list(std::size_t most, TimePoint now, const MaySee& wanted) const;
   // What was open or under way from `since` on, as a trace.
@@ -149,6 +163,7 @@ class Journal {
   explain::RequestFacts facts(const CallRecord& call) const;
   explain::ActionFacts facts(const ActionRecord& action) const;
   std::string name_of(NameNumber number) const;
+  std::string device_name_of(std::uint32_t device) const;
   explain::Story story(const CallRecord& call, TimePoint now) const;
   std::vector<std::uint64_t> entries_of(const CallRecord& call) const;
   // Calls `look` with each that is kept, the newest first, until it returns false.

@@ -130,6 +130,8 @@ struct InferAnswer {
   // there may be room for it.
   std::optional<Duration> retry_after = std::nullopt;
   std::uint64_t number = 0;  // of the call in the journal; 0: there is none
+  // Of an ensemble, where the call is sampled: the numbers of its steps that were answered.
+  std::vector<std::uint64_t> steps = {};
 };
 
 // After how long who was turned away for want of room may come again, where nobody knows better how long that

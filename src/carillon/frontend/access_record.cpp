@@ -1,5 +1,6 @@
 #include "carillon/frontend/access_record.h"
 
+#include <algorithm>
 #include <chrono>
 #include <ctime>
 
@@ -89,6 +90,10 @@ InferFacts facts_of(const controller::ModelView& model, std::string_view id, Tim
 void add_answer(InferFacts& facts, const controller::InferAnswer& answer) {
   facts.answered = answer.finished;
   facts.would_take = answer.would_take;
+  facts.number = answer.number;
+  facts.step_count = std::min(answer.steps.size(), facts.steps.size());
+  std::copy_n(answer.steps.begin(), facts.step_count, facts.steps.begin());
+  if (!answer.status) facts.error = answer.status.error().message;
   if (answer.status)
     facts.outcome = answer.finished <= facts.deadline ? AccessOutcome::on_time : AccessOutcome::late;
 }

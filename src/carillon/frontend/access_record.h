@@ -56,6 +56,12 @@ struct InferFacts {
   TimePoint answered;
   std::optional<Duration> would_take;  // of a refusal
   std::optional<AccessOutcome> outcome;
+  // For spans alone.
+  static constexpr std::size_t most_steps = 16;
+  std::uint64_t number = 0;  // in the journal; 0: not there
+  std::array<std::uint64_t, most_steps> steps{};  // likewise, of an ensemble's steps; the first of them
+  std::size_t step_count = 0;
+  ShortText<168> error;  // what the client is told
 };
 InferFacts facts_of(const controller::ModelView& model, std::string_view id, TimePoint arrival,
                     TimePoint deadline);
@@ -76,6 +82,7 @@ struct AccessRecord {
   std::uint64_t bytes_out = 0;  // as it was sent
   TimePoint began;              // of CLOCK_MONOTONIC: its header was there
   TimePoint ended;              // its answer was handed to the system, or the client had gone
+  bool of_stream = false;       // a message of a stream, whose span is this one's parent
   bool inferred = false;        // the service was asked, and `facts` are there
   InferFacts facts;
   TraceContext trace;

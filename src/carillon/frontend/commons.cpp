@@ -25,6 +25,7 @@ Commons::Commons(const CommonsOptions& with)
       parse_room(std::make_shared<ParseRoom>(bodies)),
       guard(with.guard ? with.guard : std::make_shared<Guard>()),
       access_log(with.access_log),
+      spans(with.spans),
       regions(with.regions, with.importers),
       log_settings(with.log_control),
       unheeded(with.log),

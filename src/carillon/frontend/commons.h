@@ -16,6 +16,7 @@
 #include "carillon/frontend/settings.h"
 #include "carillon/frontend/shared_memory.h"
 #include "carillon/frontend/side_room.h"
+#include "carillon/frontend/span_exporter.h"
 #include "carillon/frontend/unheeded.h"
 #include "carillon/frontend/watch.h"
 #include "carillon/frontend/work_pool.h"
@@ -35,6 +36,7 @@ struct CommonsOptions {
   MemoryImporters importers;              // devices on which regions may lie; empty: none
   std::shared_ptr<Guard> guard;           // null: everybody may do everything
   std::shared_ptr<AccessLog> access_log;  // null: none
+  std::shared_ptr<SpanExporter> spans;    // null: none
   double trace_share = 0;                 // of requests that are in no trace: so many begin one
   ServerFacts facts;
   Log log;
@@ -54,6 +56,7 @@ struct Commons {
   const std::shared_ptr<ParseRoom> parse_room;
   const std::shared_ptr<const Guard> guard;     // never null
   const std::shared_ptr<AccessLog> access_log;  // null: none
+  const std::shared_ptr<SpanExporter> spans;    // null: none
   SharedMemory regions;
   LogSettings log_settings;
   TraceSettings trace_settings;
@@ -65,6 +68,14 @@ struct Commons {
   // Waits for devices: opens regions there, copies, closes them. Null where there are none. It ends first:
   // its work uses the rest.
   const std::unique_ptr<WorkPool> copies;
+
+  // Whether anybody wants the record of a request that is in this trace, and who ends it gives it to them.
+  bool exports(const TraceContext& trace) const { return spans && trace.sampled(); }
+  bool records(const TraceContext& trace) const { return access_log || exports(trace); }
+  void keep(const AccessRecord& record) const {
+    if (access_log) access_log->add(record);
+    if (exports(record.trace)) spans->add(record);
+  }
 
   void log(const std::string& text) const {
     if (options.log) options.log(text);

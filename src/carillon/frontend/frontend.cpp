@@ -28,6 +28,7 @@ class Doors final : public Frontend {
                   .importers = options.importers,
                   .guard = options.guard,
                   .access_log = options.access_log,
+                  .spans = options.spans,
                   .trace_share = options.trace_share,
                   .facts = options.facts,
                   .log = options.log,

@@ -21,6 +21,7 @@ namespace carillon::frontend {
 
 class AccessLog;
 class Guard;
+class SpanExporter;
 class Tls;
 
 struct Options {
@@ -40,6 +41,7 @@ struct Options {
   std::shared_ptr<Guard> guard;                      // null: everybody may do everything
   ServerFacts facts;                                 // for people who look at it
   std::shared_ptr<AccessLog> access_log;             // of all doors; null: none
+  std::shared_ptr<SpanExporter> spans;               // likewise
   double trace_share = 0;  // of requests in no trace so many begin one, 0 to 1 (W3C Trace Context)
   Log log;                 // warnings for the operator, none of them often
   LogControl log_control;  // of the log settings that clients see

@@ -100,7 +100,7 @@ TraceContext join_trace(grpc::CallbackServerContext& context, double share) {
 std::unique_ptr<AccessRecord> begin_record(const Commons& commons, const grpc::CallbackServerContext& context,
                                            std::string_view path, std::size_t bytes_in,
                                            const TraceContext& trace) {
-  if (!commons.access_log) return nullptr;
+  if (!commons.records(trace)) return nullptr;
   auto record = std::make_unique<AccessRecord>();
   record->protocol = AccessRecord::Protocol::grpc;
   record->peer = peer_of(context);
@@ -111,15 +111,19 @@ std::unique_ptr<AccessRecord> begin_record(const Commons& commons, const grpc::C
   return record;
 }
 
+void close_record(AccessRecord& record, int code, std::size_t bytes_out) {
+  record.ended = now_of_log();
+  record.status = code;
+  record.bytes_out = bytes_out;
+  record.outcome = outcome_of_grpc(code);
+  if (record.inferred && code == 0) record.outcome = record.facts.outcome.value_or(record.outcome);
+}
+
 void end_record(const Commons& commons, std::unique_ptr<AccessRecord> record, int code,
                 std::size_t bytes_out) {
   if (!record) return;
-  record->ended = now_of_log();
-  record->status = code;
-  record->bytes_out = bytes_out;
-  record->outcome = outcome_of_grpc(code);
-  if (record->inferred && code == 0) record->outcome = record->facts.outcome.value_or(record->outcome);
-  commons.access_log->add(*record);
+  close_record(*record, code, bytes_out);
+  commons.keep(*record);
 }
 
 }  // namespace carillon::frontend

@@ -36,11 +36,13 @@ Error no_room_error(const Reservation& room, const Caller* caller, std::size_t s
 // call, before it is finished.
 TraceContext join_trace(grpc::CallbackServerContext& context, double share);
 
-// A record of a call that begins now; null where there is no access log.
+// A record of a call that begins now; null where nobody wants one.
 std::unique_ptr<AccessRecord> begin_record(const Commons& commons, const grpc::CallbackServerContext& context,
                                            std::string_view path, std::size_t bytes_in,
                                            const TraceContext& trace);
-// It has ended like this: `record` (may be null) goes into the log.
+// It has ended like this.
+void close_record(AccessRecord& record, int code, std::size_t bytes_out);
+// Likewise; and `record` (may be null) goes to whoever wants it.
 void end_record(const Commons& commons, std::unique_ptr<AccessRecord> record, int code,
                 std::size_t bytes_out);
 

@@ -255,7 +255,7 @@ class InferReactor final : public grpc::ServerUnaryReactor {
   std::shared_ptr<const controller::ModelView> view_;
   InferRequest request_;
   TraceContext trace_;
-  std::unique_ptr<AccessRecord> record_;  // null: there is no access log
+  std::unique_ptr<AccessRecord> record_;  // null: nobody wants one
   int code_ = grpc::StatusCode::OK;
   std::size_t answer_size_ = 0;
 };

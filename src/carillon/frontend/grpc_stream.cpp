@@ -23,6 +23,7 @@
 #include "carillon/frontend/grpc_access.h"
 #include "carillon/frontend/infer_codec_grpc.h"
 #include "carillon/frontend/tensors.h"
+#include "carillon/frontend/trace.h"
 
 namespace carillon::frontend {
 namespace {
@@ -72,6 +73,8 @@ class InferStream final : public RawService::StreamReactor {
         share_(door.shares.of(context.peer())),
         room_(std::move(room)),
         trace_(join_trace(context, door.commons.options.trace_share)) {
+    // The access log has its messages alone; among spans it is their parent.
+    if (door.commons.exports(trace_)) record_ = begin_record(door.commons, context, stream_path, 0, trace_);
     StartRead(&message_);
   }
   ~InferStream() override { door_.streams.fetch_sub(1); }
@@ -124,7 +127,13 @@ class InferStream final : public RawService::StreamReactor {
     for (const auto ticket : tickets) service.cancel(ticket);
   }
 
-  void OnDone() override { delete this; }
+  void OnDone() override {
+    if (record_) {
+      close_record(*record_, gone_ ? grpc::StatusCode::CANCELLED : grpc::StatusCode::OK, 0);
+      door_.commons.spans->add(*record_);
+    }
+    delete this;
+  }
 
  private:
   using Held = std::shared_ptr<Exchange>;
@@ -203,7 +212,8 @@ class InferStream final : public RawService::StreamReactor {
     exchange->arrival = door_.service.now();
     exchange->message = std::exchange(message_, {});
     exchange->record =
-        begin_record(door_.commons, context_, stream_path, exchange->message.bytes.Length(), trace_);
+        begin_record(door_.commons, context_, stream_path, exchange->message.bytes.Length(), below(trace_));
+    if (exchange->record) exchange->record->of_stream = true;
     {
       // In line before anything can refuse it: an error keeps the order, too.
       const std::lock_guard lock(mutex_);
@@ -484,6 +494,7 @@ class InferStream final : public RawService::StreamReactor {
   const std::shared_ptr<ConnectionShare> share_;  // which its requests have a part in
   const Reservation room_;                        // for the call's metadata
   const TraceContext trace_;
+  std::unique_ptr<AccessRecord> record_;  // of the stream itself; null: nobody wants one
   RawMessage message_;  // the one that is read
 
   std::mutex mutex_;

@@ -131,7 +131,7 @@ struct Ready {
   InferRequest request;
   Reservation room;
   std::shared_ptr<AnswerRoom> answer_room;
-  std::unique_ptr<InferFacts> facts;  // null: there is no access log
+  std::unique_ptr<InferFacts> facts;  // null: nobody wants them
   Deliver deliver;
 };
 
@@ -503,7 +503,7 @@ std::variant<HttpReply, Deferred> HttpApi::infer(std::string_view model, std::st
               .answer_room = {},
               .facts = {},
               .deliver = std::move(deliver)};
-  if (commons_.access_log)
+  if (commons_.records(request.trace))
     ready.facts =
         std::make_unique<InferFacts>(facts_of(*ready.view, ready.request.id, call.arrival, call.deadline));
   if (!ready.request.fetches.empty()) return submit_fetched(service_, commons_, std::move(ready));

@@ -49,7 +49,8 @@ std::size_t body_size(const HttpReply& reply) {
 }  // namespace
 
 HttpExchange::HttpExchange(std::shared_ptr<HttpLoop> loop, std::string_view peer) : loop_(std::move(loop)) {
-  if (!loop_->shared->commons.access_log) return;
+  const auto& commons = loop_->shared->commons;
+  if (!commons.access_log && !commons.spans) return;
   record_ = std::make_unique<AccessRecord>();
   record_->peer = peer;
 }
@@ -71,7 +72,10 @@ void HttpExchange::begin() {
   trace_ = {};
   tracestate_.clear();
   cancelled_ = false;
-  if (!record_) return;
+  if (loop_->shared->commons.access_log) begin_record();
+}
+
+void HttpExchange::begin_record() {
   recording_ = true;
   record_->began = steady_now();
   record_->method = std::string_view();
@@ -90,7 +94,8 @@ std::optional<HttpReply> HttpExchange::take_header(HttpFields fields) {
   trace_ = join_trace(fields.traceparent, shared.commons.options.trace_share);
   if (trace_.there()) tracestate_ = std::move(fields.tracestate);
   request_.trace = trace_;
-  if (record_) {
+  if (!recording_ && shared.commons.exports(trace_)) begin_record();
+  if (recording_) {
     record_->method = fields.method;
     record_->path = request_.target;
     record_->trace = trace_;
@@ -110,7 +115,7 @@ std::optional<HttpReply> HttpExchange::take_header(HttpFields fields) {
                                         .fetch_site = fields.fetch_site});
   if (!admitted) return std::move(admitted.error());
   request_.caller = std::move(*admitted);
-  if (record_ && request_.caller) record_->key = request_.caller->key.name;
+  if (recording_ && request_.caller) record_->key = request_.caller->key.name;
   request_.room = Reservation(shared.commons.bodies, request_.caller ? request_.caller->bytes : nullptr);
   return std::nullopt;
 }
@@ -150,7 +155,7 @@ HttpReply HttpExchange::no_room_reply(const std::string& what, std::size_t bytes
 }
 
 void HttpExchange::body_done() {
-  if (record_) record_->bytes_in = request_.body.size();
+  if (recording_) record_->bytes_in = request_.body.size();
   if (!content_encoding_.empty() && !boost::beast::iequals(content_encoding_, "identity")) {
     if (boost::beast::iequals(content_encoding_, "gzip") ||
         boost::beast::iequals(content_encoding_, "x-gzip") ||
@@ -351,7 +356,7 @@ std::size_t HttpExchange::complete_reply() {
     reply_.headers.emplace_back(traceparent_key, traceparent_text(trace_));
     if (!tracestate_.empty()) reply_.headers.emplace_back(tracestate_key, tracestate_);
   }
-  if (record_) record_->bytes_out = head_only_ ? 0 : size;
+  if (recording_) record_->bytes_out = head_only_ ? 0 : size;
   return size;
 }
 
@@ -371,7 +376,7 @@ void HttpExchange::end(int status) {
       record_->facts = *reply_.facts;
       if (reply_.facts->outcome && status < 400) record_->outcome = *reply_.facts->outcome;
     }
-    loop_->shared->commons.access_log->add(*record_);
+    loop_->shared->commons.keep(*record_);
   }
   reply_ = {};
 }

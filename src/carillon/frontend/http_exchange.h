@@ -87,13 +87,13 @@ class HttpExchange {
   HttpRequest request_;
   HttpReply reply_;
   bool head_only_ = false;                // the method is HEAD
-  std::unique_ptr<AccessRecord> record_;  // null: there is no access log
 
  private:
   using Outcome = std::variant<HttpReply, Deferred>;
   enum class Stage { none, open, packing };
 
   void count_open(bool open);
+  void begin_record();
   bool admit_json(std::size_t size);
   void take_room();
   void unpack_body();
@@ -114,7 +114,8 @@ class HttpExchange {
   std::string accept_encoding_;
   TraceContext trace_;      // of the request
   std::string tracestate_;  // the client's, passed back
-  bool recording_ = false;  // `record_` is of a request that has not ended
+  std::unique_ptr<AccessRecord> record_;  // null: there are neither an access log nor spans
+  bool recording_ = false;                // somebody wants it, of a request that has not ended
 };
 
 // What a header may take without counting against SideBudget: as much as an idle connection's buffer.

@@ -32,7 +32,7 @@ struct HttpReply {
   bool may_refuse = false;
   Reservation room;                   // held until it is sent
   SideRoom side;                      // likewise, in its place, of what is no inference
-  std::unique_ptr<InferFacts> facts;  // of an inference, for the access log; null: none, or there is no log
+  std::unique_ptr<InferFacts> facts;  // of an inference, for its record; null: none, or nobody wants it
 };
 
 // {"error":"..."} with the status of `error`.

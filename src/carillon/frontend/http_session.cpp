@@ -106,7 +106,8 @@ std::shared_ptr<HttpConnection> HttpSession::on(Descriptor connection, std::shar
                       connection.number(), error);
   if (error) return nullptr;
   (void)connection.release();
-  std::string peer = loop->shared->commons.access_log ? http_peer(socket) : std::string();
+  const auto& commons = loop->shared->commons;
+  std::string peer = commons.access_log || commons.spans ? http_peer(socket) : std::string();
   return std::make_shared<HttpSession>(std::move(socket), std::move(loop), std::move(peer));
 }
 

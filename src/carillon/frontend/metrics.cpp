@@ -128,6 +128,18 @@ class Families {
   }
 
   // One sample a device.
+  void server_counters(std::string name, std::string help, const std::string& label,
+                       const std::vector<std::pair<std::string, std::uint64_t>>& values) {
+    MetricFamily family{std::move(name), std::move(help), MetricType::Counter, {}};
+    for (const auto& [value, count] : values) {
+      ClientMetric metric;
+      metric.label = {{label, value}};
+      metric.counter.value = static_cast<double>(count);
+      family.metric.push_back(std::move(metric));
+    }
+    all.push_back(std::move(family));
+  }
+
   void devices(std::string name, std::string help, MetricType type, auto value) {
     MetricFamily family{std::move(name), std::move(help), type, {}};
     for (std::size_t i = 0; i < statistics_.devices.size(); ++i) {
@@ -320,6 +332,18 @@ std::string metrics_text(const ServerStatistics& statistics, const BesideStatist
         "Requests that are not in the access log, as its queue was full or its file not writable",
         static_cast<double>(*beside.access_dropped));
   }
+  if (beside.spans && beside.span_requests_dropped) {
+    f.server_counters("carillon_otlp_spans_total",
+                      "Spans that the collector took (sent), that it refused (rejected), and that were given up "
+                      "as it was not there or refused their post (dropped)",
+                      "result",
+                      {{"sent", beside.spans->sent},
+                       {"dropped", beside.spans->dropped},
+                       {"rejected", beside.spans->rejected}});
+    f.server_counter("carillon_otlp_requests_dropped_total",
+                     "Sampled requests without any spans, as the queue was full",
+                     static_cast<double>(*beside.span_requests_dropped));
+  }
   if (beside.inflight_bytes && beside.inflight_limit_bytes) {
     f.server_gauge(
         "carillon_inflight_bytes",
@@ -380,6 +404,10 @@ std::variant<HttpReply, Deferred> MetricsApi::handle(HttpRequest request, Delive
   if (commons_.access_log) {
     beside.access_lines = commons_.access_log->written();
     beside.access_dropped = commons_.access_log->dropped();
+  }
+  if (commons_.spans) {
+    beside.spans = commons_.spans->counts();
+    beside.span_requests_dropped = commons_.spans->requests_dropped();
   }
   const ServerStatistics statistics = service_.statistics();
   if (commons_.options.memory) {

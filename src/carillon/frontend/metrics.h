@@ -11,6 +11,7 @@
 #include "carillon/frontend/host.h"
 #include "carillon/frontend/http_handler.h"
 #include "carillon/frontend/memory_figures.h"
+#include "carillon/frontend/span_post.h"
 
 namespace carillon::frontend {
 
@@ -24,6 +25,8 @@ struct BesideStatistics {
   std::optional<HostStatistics> host{};
   std::optional<ProcessStatistics> process{};
   std::optional<std::uint64_t> access_lines{}, access_dropped{};
+  std::optional<SpanCounts> spans{};
+  std::optional<std::uint64_t> span_requests_dropped{};
   std::optional<std::uint64_t> inflight_bytes{}, inflight_limit_bytes{};  // of bodies and answers
   // Histograms and quantiles of models that counted nothing yet, too: some 110 lines a model.
   bool empty_histograms = false;

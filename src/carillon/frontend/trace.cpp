@@ -27,4 +27,12 @@ TraceContext join_trace(std::string_view traceparent, double share) {
   return share > 0 && ids().chosen(share) ? ids().begin() : TraceContext();
 }
 
+TraceContext below(const TraceContext& trace) {
+  if (!trace.there()) return trace;
+  TraceContext own = trace;
+  own.parent_id = trace.span_id;
+  ids().give_span(own);
+  return own;
+}
+
 }  // namespace carillon::frontend

@@ -14,4 +14,7 @@ inline constexpr const char* tracestate_key = "tracestate";
 // neither locks nor asks the system for anything.
 TraceContext join_trace(std::string_view traceparent, double share);
 
+// A span of its own, below that of `trace`; where that is none, none.
+TraceContext below(const TraceContext& trace);
+
 }  // namespace carillon::frontend

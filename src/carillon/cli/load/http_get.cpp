@@ -11,6 +11,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "carillon/cli/load/wire.h"
@@ -30,8 +31,14 @@ constexpr std::chrono::seconds longest_wait{10};
 // Opens a connection, and where that went well does `then` over it, which calls what it is given at its end:
 // with what went wrong, or an empty text.
 using Finish = std::function<void(std::string wrong)>;
+struct Patience {
+  std::chrono::nanoseconds most{longest_wait};
+  std::function<bool()> given_up = {};  // empty: never
+};
+constexpr std::chrono::milliseconds asks_every{20};
+
 Result<> over_connection(const Address& address, const Access& access,
-                         const std::function<void(Wire&, Finish)>& then) {
+                         const std::function<void(Wire&, Finish)>& then, const Patience& patience = {}) {
   asio::io_context context;
   const auto wrong = [&](const std::string& what) {
     return fail(ErrorCode::unavailable, address.authority() + ": " + what);
@@ -41,7 +48,7 @@ Result<> over_connection(const Address& address, const Access& access,
   const auto endpoints = resolver.resolve(address.host, address.port, error);
   if (error) return wrong(error.message());
   Wire wire(context.get_executor(), access.tls);
-  asio::steady_timer timer(context, longest_wait);
+  asio::steady_timer timer(context, patience.most);
   std::optional<std::string> outcome;
   const Finish finish = [&](std::string what) {
     if (!outcome) outcome = std::move(what);
@@ -49,14 +56,20 @@ Result<> over_connection(const Address& address, const Access& access,
   };
   timer.async_wait([&](const error_code& cancelled) {
     if (cancelled) return;
-    outcome = "no answer came in " + std::to_string(longest_wait.count()) + " s";
+    const std::chrono::duration<double> seconds = patience.most;
+    outcome = fmt::format("no answer came in {:.3g} s", seconds.count());
     wire.close();
   });
   wire.async_open(endpoints, [&](std::string what) {
     if (!what.empty()) return finish(std::move(what));
     then(wire, finish);
   });
-  context.run();
+  if (patience.given_up) {
+    while (!patience.given_up() && !context.stopped()) context.run_for(asks_every);
+    if (!outcome) outcome = "nobody waits for the answer any more";
+  } else {
+    context.run();
+  }
   if (outcome && !outcome->empty()) return wrong(*outcome);
   return {};
 }
@@ -93,6 +106,38 @@ Result<HttpAnswer> http_fetch(const Address& address, const Access& access, cons
   });
   if (!done) return std::unexpected(done.error());
   return HttpAnswer{.status = parser.get().result_int(), .body = std::move(parser.get().body())};
+}
+
+Result<PostReply> http_post(const Address& address, const Access& access, const HttpPost& post,
+                            std::chrono::nanoseconds patience, const std::function<bool()>& given_up) {
+  constexpr std::size_t longest_reply = std::size_t{64} << 10;
+  http::request<http::string_body> request{http::verb::post, post.target, 11};
+  request.set(http::field::host, address.authority());
+  request.set(http::field::connection, "close");
+  for (const auto& [name, value] : post.headers) request.set(name, value);
+  request.body() = post.body;
+  request.prepare_payload();
+  boost::beast::flat_buffer buffer(longest_reply);
+  http::response_parser<http::string_body> parser;
+  parser.body_limit(longest_reply);
+  const auto done = over_connection(
+      address, access,
+      [&](Wire& wire, const Finish& finish) {
+        http::async_write(wire, request, [&, finish](error_code unsent, std::size_t) {
+          // Who refuses a body may answer before it has come whole.
+          http::async_read(wire, buffer, parser, [&, finish, unsent](error_code unread, std::size_t) {
+            const error_code first = unsent ? unsent : unread;
+            finish(first ? "the collector broke off: " + wire.why(first) : std::string());
+          });
+        });
+      },
+      {.most = patience, .given_up = given_up});
+  // Its status is the answer, whatever becomes of the rest.
+  if (!done && !parser.is_header_done()) return std::unexpected(done.error());
+  const auto& header = parser.get();
+  return PostReply{.status = header.result_int(),
+                   .retry_after = std::string(header[http::field::retry_after]),
+                   .body = parser.is_done() ? header.body() : std::string()};
 }
 
 std::string status_text(const HttpAnswer& answer, const Access& access) {
