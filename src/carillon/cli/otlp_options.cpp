@@ -63,7 +63,9 @@ Result<Pairs> read_list(const char* variable, std::string_view text) {
     if (equals == std::string_view::npos || name.empty())
       return invalid(std::string(variable) + ": it must be a list of NAME=VALUE, with commas between them");
     auto value = unescaped(trimmed(member.substr(equals + 1)));
-    if (!value) return invalid(std::string(variable) + ": the value of '" + std::string(name) + "' has a broken % escape");
+    if (!value)
+      return invalid(std::string(variable) + ": the value of '" + std::string(name) +
+                     "' has a broken % escape");
     out.emplace_back(name, *std::move(value));
   }
   return out;
@@ -77,10 +79,11 @@ bool is_token(std::string_view name) {
 }
 
 Result<> check_header(const std::string& where, const std::pair<std::string, std::string>& header) {
-  static constexpr std::array<std::string_view, 6> ours{"host",           "content-type",      "content-length",
-                                                        "connection",     "transfer-encoding", "content-encoding"};
+  static constexpr std::array<std::string_view, 6> ours{
+      "host", "content-type", "content-length", "connection", "transfer-encoding", "content-encoding"};
   const auto& [name, value] = header;
-  if (!is_token(name)) return invalid(where + ": '" + graph::printable(name, 64) + "' is no name of a header");
+  if (!is_token(name))
+    return invalid(where + ": '" + graph::printable(name, 64) + "' is no name of a header");
   std::string lower = name;
   std::ranges::transform(lower, lower.begin(), [](unsigned char c) {
     return static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
@@ -155,7 +158,9 @@ std::string_view text_of(const Environment& environment, const char* name) {
 }
 
 Result<> read_resource(const Environment& environment, Pairs& resource) {
-  resource = {{"service.name", "carillon"}, {"service.version", CARILLON_VERSION}, {"service.instance.id", instance_id()}};
+  resource = {{"service.name", "carillon"},
+              {"service.version", CARILLON_VERSION},
+              {"service.instance.id", instance_id()}};
   if (const std::string host = host_name(); !host.empty()) resource.emplace_back("host.name", host);
   auto said = read_list(resource_variable, text_of(environment, resource_variable));
   if (!said) return std::unexpected(said.error());
@@ -204,14 +209,16 @@ void add_otlp_options(CLI::App& command, OtlpArguments& arguments) {
       "Send the spans of requests in sampled traces to this OpenTelemetry collector, such as "
       "http://127.0.0.1:4318 (OTLP in protobuf over HTTP; the path is /v1/traces where the URL has none)");
   command
-      .add_option("--otlp-header", arguments.headers,
-                  "NAME=VALUE of a header that goes with them; may be given several times. A secret is better "
-                  "in the variable OTEL_EXPORTER_OTLP_HEADERS, which is heeded as well: others see a command "
-                  "line")
+      .add_option(
+          "--otlp-header", arguments.headers,
+          "NAME=VALUE of a header that goes with them; may be given several times. A secret is better "
+          "in the variable OTEL_EXPORTER_OTLP_HEADERS, which is heeded as well: others see a command "
+          "line")
       ->needs(url);
   command
-      .add_option("--otlp-ca", arguments.ca,
-                  "The CA that a collector at https:// is believed by, in PEM; without it those of the system")
+      .add_option(
+          "--otlp-ca", arguments.ca,
+          "The CA that a collector at https:// is believed by, in PEM; without it those of the system")
       ->needs(url);
 }
 
@@ -241,8 +248,8 @@ frontend::SpanPost post_to(OtlpTarget target) {
              const std::string& body, Duration patience,
              const std::function<bool()>& given_up) -> frontend::PostAnswer {
     try {
-      auto reply = http_post(address, access, {.target = path, .headers = headers, .body = body}, patience,
-                             given_up);
+      auto reply =
+          http_post(address, access, {.target = path, .headers = headers, .body = body}, patience, given_up);
       if (!reply) return {.status = 0, .retry_after = {}, .body = in_our_words(reply.error().message)};
       return {.status = reply->status,
               .retry_after = retry_after_of(reply->retry_after),

@@ -62,15 +62,16 @@ TEST(Otlp, VariablesGiveHeadersAndWhoThisIs) {
                       {"OTEL_RESOURCE_ATTRIBUTES", "service.name=list,service.instance.id=me"},
                       {"OTEL_SERVICE_NAME", "name"}}));
   ASSERT_TRUE(target);
-  EXPECT_THAT((*target)->headers, ::testing::ElementsAre(Pair("a", "1,2"), Pair("b", "option"), Pair("c", "4"),
-                                                         Pair("d", "x=y")));
+  EXPECT_THAT((*target)->headers, ::testing::ElementsAre(Pair("a", "1,2"), Pair("b", "option"),
+                                                         Pair("c", "4"), Pair("d", "x=y")));
   EXPECT_THAT((*target)->resource, Contains(Pair("service.name", "name")));
   EXPECT_THAT((*target)->resource, Contains(Pair("service.instance.id", "me")));
   const auto plain = target_of("http://localhost:4318").resource;
   EXPECT_THAT(plain, Contains(Pair("service.name", "carillon")));
   EXPECT_THAT(plain, Contains(Pair("host.name", Not(""))));
-  EXPECT_THAT(plain, Contains(Pair("service.instance.id", ::testing::MatchesRegex(
-                                                              "[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab].*"))));
+  EXPECT_THAT(plain,
+              Contains(Pair("service.instance.id",
+                            ::testing::MatchesRegex("[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab].*"))));
   EXPECT_NE(plain, target_of("http://localhost:4318").resource);  // another start, another instance
 }
 

@@ -90,7 +90,8 @@ class HeldModels final : public Service {
                   .call = std::move(held.call),
                   .finished = clock_.now(),
                   .would_take = would_take,
-                  .retry_after = retry_after});
+                  .retry_after = retry_after,
+                  .number = ticket});
   }
   // A model comes, or comes anew; what was there before may still run.
   void put(const ModelView& view) {
@@ -362,6 +363,35 @@ TEST_F(EnsemblesTest, AnEnsembleInAnEnsembleRunsNoMoreThanIsAskedFor) {
   models.answer(2);
   EXPECT_TRUE(answer().status.has_value());
   EXPECT_EQ(models.held(), 0U);
+}
+
+TEST_F(EnsemblesTest, ASampledRequestTellsItsSteps) {
+  models.directory.put(testing::ensemble_view("outer", {{"in", 3}}, {{"mine", 1}},
+                                              {{"diamond", 0, {{"in", "in"}}, {{"out", "mine"}}}}));
+  for (const bool sampled : {true, false}) {
+    for (const char* name : {"diamond", "outer"}) {  // one within another tells those within
+      auto call = call_of(TimePoint::max(), name);
+      call->trace = {.trace_id = {1}, .span_id = {2}, .flags = sampled ? std::uint8_t{1} : std::uint8_t{0}};
+      submit(std::move(call));
+      std::vector<std::uint64_t> numbers;
+      for (const std::uint32_t step : {0U, 2U, 1U, 3U}) {
+        numbers.push_back(models.call_of(step).first);
+        models.answer(step);
+      }
+      if (!sampled) numbers.clear();
+      EXPECT_EQ(answer().steps, numbers) << name;
+    }
+  }
+  // And those up to the one that was refused, with it.
+  auto call = call_of();
+  call->trace = {.trace_id = {1}, .span_id = {2}, .flags = 1};
+  submit(std::move(call));
+  models.answer(0);
+  const std::uint64_t refused = models.call_of(1).first;
+  models.answer(1, fail(ErrorCode::deadline_exceeded, "no"));
+  const InferAnswer got = answer();
+  ASSERT_EQ(got.steps.size(), 2U);
+  EXPECT_EQ(got.steps[1], refused);
 }
 
 TEST_F(EnsemblesTest, WhoFindsAFullQueueHearsWhenToComeBack) {

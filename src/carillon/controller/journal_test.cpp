@@ -97,7 +97,8 @@ TEST(RecordRing, ReadersSeeWholeRecords) {
   threads[2].join();
   threads[3].join();
   EXPECT_EQ(torn, 0U);
-  // The last of them may be lost, to one that was being written in its place. A place stays usable after that.
+  // The last of them may be lost, to one that was being written in its place. A place stays usable after
+  // that.
   for (std::uint64_t n = last + 1; n <= last + 8; ++n) {
     Words words;
     words.all.fill(n);
@@ -387,6 +388,41 @@ TEST_F(JournalTest, FindsTheNewestOfAnId) {
   EXPECT_FALSE(
       journal->find_id("id-1", at(1s), [](const explain::RequestFacts& r) { return r.key != "team"; })
           .has_value());
+}
+
+TEST_F(JournalTest, TellsOfACallWithoutWhatSurroundsIt) {
+  const std::uint64_t number = submit(at(1ms), TimePoint::max(), {infer(1, {{0}})});
+  ASSERT_TRUE(journal->call(number));
+  EXPECT_FALSE(journal->call(number)->own.at(0).status);  // under way
+  end(1, schedule::ActionStatus::success, at(9ms));
+  const auto kept = journal->call(number);
+  ASSERT_TRUE(kept);
+  EXPECT_EQ(kept->request.number, number);
+  EXPECT_EQ(kept->request.outcome, explain::Outcome::on_time);
+  ASSERT_EQ(kept->own.size(), 1U);
+  EXPECT_EQ(kept->own[0].status, schedule::ActionStatus::success);
+  EXPECT_EQ(kept->device_name, "a device");
+  EXPECT_FALSE(journal->call(0));
+  EXPECT_FALSE(journal->call(number + 1));
+}
+
+TEST(Journal, FollowsLoads) {
+  Journal journal(4, Duration{0});
+  std::uint64_t seen = 0;
+  EXPECT_TRUE(journal.loads_since(seen).empty());
+  const auto put = [&](schedule::ActionKind kind) {
+    ActionRecord record{.entry = journal.next_entry(), .kind = kind};
+    journal.put(record);
+  };
+  for (int i = 0; i < 6; ++i) put(i % 2 == 0 ? schedule::ActionKind::load : schedule::ActionKind::infer);
+  EXPECT_THAT(journal.loads_since(seen), ElementsAre(3, 5));  // the first is not kept any more
+  EXPECT_TRUE(journal.loads_since(seen).empty());
+  put(schedule::ActionKind::load);
+  EXPECT_THAT(journal.loads_since(seen), ElementsAre(7));
+  ASSERT_TRUE(journal.action(7));
+  EXPECT_EQ(journal.action(7)->kind, schedule::ActionKind::load);
+  EXPECT_FALSE(journal.action(1));
+  EXPECT_FALSE(journal.action(0));
 }
 
 TEST_F(JournalTest, DrawsATrace) {

@@ -58,7 +58,7 @@ struct InferFacts {
   std::optional<AccessOutcome> outcome;
   // For spans alone.
   static constexpr std::size_t most_steps = 16;
-  std::uint64_t number = 0;  // in the journal; 0: not there
+  std::uint64_t number = 0;                       // in the journal; 0: not there
   std::array<std::uint64_t, most_steps> steps{};  // likewise, of an ensemble's steps; the first of them
   std::size_t step_count = 0;
   ShortText<168> error;  // what the client is told

@@ -495,7 +495,7 @@ class InferStream final : public RawService::StreamReactor {
   const Reservation room_;                        // for the call's metadata
   const TraceContext trace_;
   std::unique_ptr<AccessRecord> record_;  // of the stream itself; null: nobody wants one
-  RawMessage message_;  // the one that is read
+  RawMessage message_;                    // the one that is read
 
   std::mutex mutex_;
   std::size_t open_ = 0;

@@ -86,7 +86,7 @@ class HttpExchange {
   const std::shared_ptr<HttpLoop> loop_;  // first: sockets need its context to the end
   HttpRequest request_;
   HttpReply reply_;
-  bool head_only_ = false;                // the method is HEAD
+  bool head_only_ = false;  // the method is HEAD
 
  private:
   using Outcome = std::variant<HttpReply, Deferred>;
@@ -112,8 +112,8 @@ class HttpExchange {
   std::move_only_function<void()> cancel_;
   std::string content_encoding_;
   std::string accept_encoding_;
-  TraceContext trace_;      // of the request
-  std::string tracestate_;  // the client's, passed back
+  TraceContext trace_;                    // of the request
+  std::string tracestate_;                // the client's, passed back
   std::unique_ptr<AccessRecord> record_;  // null: there are neither an access log nor spans
   bool recording_ = false;                // somebody wants it, of a request that has not ended
 };

@@ -228,8 +228,8 @@ void HttpSession::skip_empty_lines() {
   }
 }
 
-// Parses as much of the header as is there. The header stays in the buffer until it is whole. A header that is
-// no longer small counts, in the buffer and once it is parsed.
+// Parses as much of the header as is there. The header stays in the buffer until it is whole. A header that
+// is no longer small counts, in the buffer and once it is parsed.
 void HttpSession::parse_header() {
   skip_empty_lines();
   const auto there = buffer_.cdata();

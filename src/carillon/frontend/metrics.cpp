@@ -333,13 +333,14 @@ std::string metrics_text(const ServerStatistics& statistics, const BesideStatist
         static_cast<double>(*beside.access_dropped));
   }
   if (beside.spans && beside.span_requests_dropped) {
-    f.server_counters("carillon_otlp_spans_total",
-                      "Spans that the collector took (sent), that it refused (rejected), and that were given up "
-                      "as it was not there or refused their post (dropped)",
-                      "result",
-                      {{"sent", beside.spans->sent},
-                       {"dropped", beside.spans->dropped},
-                       {"rejected", beside.spans->rejected}});
+    f.server_counters(
+        "carillon_otlp_spans_total",
+        "Spans that the collector took (sent), that it refused (rejected), and that were given up "
+        "as it was not there or refused their post (dropped)",
+        "result",
+        {{"sent", beside.spans->sent},
+         {"dropped", beside.spans->dropped},
+         {"rejected", beside.spans->rejected}});
     f.server_counter("carillon_otlp_requests_dropped_total",
                      "Sampled requests without any spans, as the queue was full",
                      static_cast<double>(*beside.span_requests_dropped));

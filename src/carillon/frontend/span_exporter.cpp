@@ -98,7 +98,8 @@ SpanSources SpanExporter::Shared::sources_of(const AccessRecord& record) {
 // Makes spans of the records that have settled, as far as the outbox wants more.
 void SpanExporter::Shared::fill(bool all) {
   const TimePoint now = steady_now();
-  for (const AccessRecord* record = ring.front(); record != nullptr && !outbox.full(); record = ring.front()) {
+  for (const AccessRecord* record = ring.front(); record != nullptr && !outbox.full();
+       record = ring.front()) {
     if (!all && record->ended + settles_after > now) return;
     outbox.put(spans_of(*record, sources_of(*record), unix_offset(), ids), now);
     ring.pop();
@@ -163,7 +164,8 @@ void SpanExporter::run(Shared& shared) {
   shared.publish();
 }
 
-SpanExporter::SpanExporter(SpanExporterOptions options) : shared_(std::make_shared<Shared>(std::move(options))) {
+SpanExporter::SpanExporter(SpanExporterOptions options)
+    : shared_(std::make_shared<Shared>(std::move(options))) {
   shared_->thread = std::thread([shared = shared_] {
     run(*shared);
     shared->over.set_value();

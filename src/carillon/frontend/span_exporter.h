@@ -20,13 +20,13 @@ namespace carillon::frontend {
 
 struct SpanExporterOptions {
   SpanPost post;
-  std::shared_ptr<const controller::Journal> journal;               // null: none; there are no children then
-  std::vector<std::pair<std::string, std::string>> resource;        // attributes: who this server is
-  std::string version;                                              // its own
-  std::size_t queue = 2048;                                         // requests that may wait
-  std::size_t batch = 512;                                          // spans of one post
-  Duration linger = std::chrono::seconds(1);                        // that a span waits for others
-  Duration patience = std::chrono::seconds(10);                     // of one post
+  std::shared_ptr<const controller::Journal> journal;         // null: none; there are no children then
+  std::vector<std::pair<std::string, std::string>> resource;  // attributes: who this server is
+  std::string version;                                        // its own
+  std::size_t queue = 2048;                                   // requests that may wait
+  std::size_t batch = 512;                                    // spans of one post
+  Duration linger = std::chrono::seconds(1);                  // that a span waits for others
+  Duration patience = std::chrono::seconds(10);               // of one post
   Log log;  // told where spans are not taken, once until they are again
 };
 

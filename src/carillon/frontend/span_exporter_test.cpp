@@ -2,14 +2,15 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <future>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include <gtest/gtest.h>
-
 #include "otlp.pb.h"
+#include <gtest/gtest.h>
 
 #include "carillon/base/trace_context.h"
 
@@ -133,10 +134,12 @@ TEST(SpanExporter, LeavesBehindWhatDoesNotComeBack) {
   auto collector = std::make_shared<std::pair<std::mutex, std::condition_variable>>();
   auto back = std::make_shared<bool>(false);
   auto gone = std::make_shared<bool>(false);
+  auto posting = std::make_shared<std::promise<void>>();
   {
     SpanExporter exporter({.post =
-                               [collector, back, gone](const std::string&, Duration, const auto&) {
+                               [collector, back, gone, posting](const std::string&, Duration, const auto&) {
                                  std::unique_lock lock(collector->first);
+                                 posting->set_value();
                                  collector->second.wait(lock, [&] { return *back; });
                                  *gone = true;
                                  collector->second.notify_all();
@@ -148,6 +151,7 @@ TEST(SpanExporter, LeavesBehindWhatDoesNotComeBack) {
                            .linger = 1ms,
                            .log = [](const std::string&) { ADD_FAILURE() << "nobody is there to be told"; }});
     exporter.add(sampled());
+    posting->get_future().wait();
     exporter.stop(1ms);
   }
   std::unique_lock lock(collector->first);

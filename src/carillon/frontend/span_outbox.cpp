@@ -48,8 +48,8 @@ void SpanOutbox::put(std::vector<OtlpSpan> spans, TimePoint now) {
 TimePoint SpanOutbox::due() const {
   if (spans_.empty()) return TimePoint::max();
   if (hurry_) return TimePoint::min();
-  const TimePoint filled = full() || tried_ > 0 ? TimePoint::min()
-                                                : saturating_add(spans_.front().since, options_.linger);
+  const TimePoint filled =
+      full() || tried_ > 0 ? TimePoint::min() : saturating_add(spans_.front().since, options_.linger);
   return std::max(filled, not_before_);
 }
 

@@ -18,8 +18,8 @@ struct PostAnswer {
 
 // POSTs `body` (OTLP in protobuf) to the collector. Takes no longer than `patience`, and ends soon after
 // `given_up` says true, which it asks often. Throws nothing.
-using SpanPost =
-    std::function<PostAnswer(const std::string& body, Duration patience, const std::function<bool()>& given_up)>;
+using SpanPost = std::function<PostAnswer(const std::string& body, Duration patience,
+                                          const std::function<bool()>& given_up)>;
 
 // Spans by what became of them. `rejected`: the collector took their post, but not them.
 struct SpanCounts {

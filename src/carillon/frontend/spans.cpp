@@ -161,7 +161,8 @@ class Tree {
       say(span, "carillon.deadline_us", whole_us(facts.deadline - facts.arrival));
     say(span, "carillon.text", facts.error.view());
     if (facts.would_take) say(span, "carillon.would_take_us", whole_us(*facts.would_take));
-    if (facts.answered != TimePoint{}) say(span, "carillon.took_us", whole_us(facts.answered - facts.arrival));
+    if (facts.answered != TimePoint{})
+      say(span, "carillon.took_us", whole_us(facts.answered - facts.arrival));
   }
 
   // As GET /v2/carillon/requests/ID names it (docs/explain.md).

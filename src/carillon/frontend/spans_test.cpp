@@ -86,8 +86,9 @@ KeptCall call_of(std::vector<ActionFacts> own) {
 std::map<std::string, std::string> attributes(const OtlpSpan& span) {
   std::map<std::string, std::string> out;
   for (const auto& attribute : span.attributes())
-    out[attribute.key()] = attribute.value().has_string_value() ? attribute.value().string_value()
-                                                                : std::to_string(attribute.value().int_value());
+    out[attribute.key()] = attribute.value().has_string_value()
+                               ? attribute.value().string_value()
+                               : std::to_string(attribute.value().int_value());
   return out;
 }
 
@@ -111,8 +112,8 @@ TraceIds& ids() {
 }
 
 TEST(Spans, OfARequestAreItAndItsParts) {
-  const auto spans =
-      spans_of(inference(), {.calls = {call_of({run(0, at(50ms), at(90ms))})}, .loads = {}}, since_1970, ids());
+  const auto spans = spans_of(inference(), {.calls = {call_of({run(0, at(50ms), at(90ms))})}, .loads = {}},
+                              since_1970, ids());
   EXPECT_THAT(names(spans), ElementsAre("infer m", "read", "queue", "input", "exec", "output", "answer"));
   std::vector<std::string> times;
   for (const OtlpSpan& span : spans) times.push_back(when(span));
@@ -133,8 +134,8 @@ TEST(Spans, OfARequestAreItAndItsParts) {
 }
 
 TEST(Spans, TellTheStory) {
-  const auto spans =
-      spans_of(inference(), {.calls = {call_of({run(2, at(50ms), at(90ms))})}, .loads = {}}, since_1970, ids());
+  const auto spans = spans_of(inference(), {.calls = {call_of({run(2, at(50ms), at(90ms))})}, .loads = {}},
+                              since_1970, ids());
   auto told = attributes(spans[0]);
   const std::map<std::string, std::string> wanted{{"http.request.method", "POST"},
                                                   {"url.path", "/v2/models/m/infer"},
@@ -223,15 +224,16 @@ TEST(Spans, HaveWhatWasTriedInVain) {
   vain.status = ActionStatus::too_late;
   ActionFacts under_way = run(0, at(40ms), at(90ms));
   under_way.status.reset();
-  const auto spans = spans_of(inference(), {.calls = {call_of({vain, under_way})}, .loads = {}}, since_1970, ids());
+  const auto spans =
+      spans_of(inference(), {.calls = {call_of({vain, under_way})}, .loads = {}}, since_1970, ids());
   EXPECT_THAT(names(spans), ElementsAre("infer m", "read", "queue", "tried"));
   EXPECT_EQ(spans[3].status().message(), "too_late");
 }
 
 // What clocks and threads make of it: a step may end after the answer.
 TEST(Spans, LieWithinTheirParents) {
-  const auto spans =
-      spans_of(inference(), {.calls = {call_of({run(0, at(50ms), at(99ms))})}, .loads = {}}, since_1970, ids());
+  const auto spans = spans_of(inference(), {.calls = {call_of({run(0, at(50ms), at(99ms))})}, .loads = {}},
+                              since_1970, ids());
   for (const OtlpSpan& span : spans) {
     EXPECT_GE(span.start_time_unix_nano(), spans[0].start_time_unix_nano());
     EXPECT_LE(span.end_time_unix_nano(), spans[0].end_time_unix_nano()) << span.name();
@@ -250,8 +252,8 @@ TEST(Spans, OfAnEnsembleHaveItsSteps) {
   second.request.outcome = explain::Outcome::refused;
   second.request.text = "no room";
   const auto spans = spans_of(record, {.calls = {first, second}, .loads = {}}, since_1970, ids());
-  EXPECT_THAT(names(spans), ElementsAre("infer m", "step m", "read", "queue", "input", "exec", "output", "answer",
-                                        "step n", "queue"));
+  EXPECT_THAT(names(spans), ElementsAre("infer m", "step m", "read", "queue", "input", "exec", "output",
+                                        "answer", "step n", "queue"));
   EXPECT_EQ(spans[1].parent_span_id(), spans[0].span_id());
   EXPECT_EQ(spans[5].parent_span_id(), spans[1].span_id());
   EXPECT_EQ(when(spans[7]), "22-25");
@@ -286,17 +288,17 @@ TEST(Spans, HaveThePublicNumbers) {
   attribute.set_key("k");
   attribute.mutable_value()->set_int_value(5);
   const std::string wanted(
-      "\x0a\x27"                              // resource_spans
-      "\x12\x25"                              // scope_spans
+      "\x0a\x24"  // resource_spans
+      "\x12\x22"  // scope_spans
       "\x0a\x03\x0a\x01"
       "c"                                     // scope, its name
-      "\x12\x1e"                              // spans
+      "\x12\x1b"                              // spans
       "\x2a\x01n"                             // name
       "\x30\x02"                              // kind
       "\x39\x01\x00\x00\x00\x00\x00\x00\x00"  // start_time_unix_nano
       "\x4a\x07\x0a\x01k\x12\x02\x18\x05"     // attributes
       "\x7a\x02\x18\x02",                     // status
-      41);
+      38);
   EXPECT_EQ(::testing::PrintToString(request.SerializeAsString()), ::testing::PrintToString(wanted));
 }
 
