@@ -366,7 +366,7 @@ TEST_F(EnsemblesTest, AnEnsembleInAnEnsembleRunsNoMoreThanIsAskedFor) {
 }
 
 TEST_F(EnsemblesTest, ASampledRequestTellsItsSteps) {
-  models.directory.put(testing::ensemble_view("outer", {{"in", 3}}, {{"mine", 1}},
+  models.directory.put(testing::ensemble_view("outer", {{"in", 3}}, {{"mine", 2}},
                                               {{"diamond", 0, {{"in", "in"}}, {{"out", "mine"}}}}));
   for (const bool sampled : {true, false}) {
     for (const char* name : {"diamond", "outer"}) {  // one within another tells those within
