@@ -450,9 +450,13 @@ TEST(StopKernels, OfRecurrencesGiveTheSameToo) {
     ASSERT_TRUE(model) << model.error().message;
     const Graph g = make(1);
     const std::uint64_t wanted = interruptions(100);
-    const Stopped stopped = expect_stops_change_nothing(
-        *engine, **model, random_inputs(g, 1), random_inputs(g, 2), {.wanted = wanted, .threads = 2});
-    EXPECT_GE(stopped.inside, wanted / 4) << stopped.kernels;
+    // Beside other work few stops come while a kernel runs.
+    std::uint64_t inside = 0;
+    for (int again = 0; again < 10 && inside < wanted / 4; ++again)
+      inside += expect_stops_change_nothing(*engine, **model, random_inputs(g, 1), random_inputs(g, 2),
+                                            {.wanted = wanted, .threads = 2})
+                    .inside;
+    EXPECT_GE(inside, wanted / 4);
   }
 }
 
