@@ -93,6 +93,20 @@ TEST(Percentile, IsTheNearestRank) {
   EXPECT_EQ(percentile({}, 0.5), 0ms);
 }
 
+TEST(LatencyHistogram, IsSmallBeforeItsFirstValue) {
+  EXPECT_LE(sizeof(LatencyHistogram), 48U) << "who copies those of many models copies this";
+  LatencyHistogram empty, some;
+  EXPECT_EQ(empty.count_at_most(1s), 0U);
+  EXPECT_EQ(empty.percentile(0.5), Duration{0});
+  empty.each_bin([](Duration, std::uint64_t) { ADD_FAILURE() << "it has no bins"; });
+  some.add(3ms);
+  some.merge(empty);
+  EXPECT_EQ(some.count(), 1U);
+  empty.merge(some);
+  EXPECT_EQ(empty.count_at_most(4ms), 1U);
+  EXPECT_EQ(empty.max(), 3ms);
+}
+
 TEST(LatencyHistogram, AgreesWithSortingWithinItsBins) {
   Random random(11);
   LatencyHistogram histogram;

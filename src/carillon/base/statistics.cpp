@@ -47,6 +47,7 @@ std::uint64_t LatencyHistogram::upper_end(int bin) {
 
 void LatencyHistogram::add(Duration d) {
   const auto ns = static_cast<std::uint64_t>(std::max<std::int64_t>(d.count(), 0));
+  if (bin_.empty()) bin_.resize(bins_);
   ++bin_[static_cast<std::size_t>(bin_of(ns))];
   ++count_;
   sum_ = saturating_sum(sum_, Duration{static_cast<std::int64_t>(ns)});
@@ -54,6 +55,8 @@ void LatencyHistogram::add(Duration d) {
 }
 
 void LatencyHistogram::merge(const LatencyHistogram& other) {
+  if (other.count_ == 0) return;
+  if (bin_.empty()) bin_.resize(bins_);
   for (std::size_t i = 0; i < bin_.size(); ++i) bin_[i] += other.bin_[i];
   count_ += other.count_;
   sum_ = saturating_sum(sum_, other.sum_);
@@ -73,7 +76,7 @@ Duration LatencyHistogram::percentile(double q) const {
 }
 
 std::uint64_t LatencyHistogram::count_at_most(Duration d) const {
-  if (d < Duration{0}) return 0;
+  if (d < Duration{0} || count_ == 0) return 0;
   const int last = bin_of(static_cast<std::uint64_t>(d.count()));
   std::uint64_t seen = 0;
   for (int i = 0; i <= last; ++i) seen += bin_[static_cast<std::size_t>(i)];

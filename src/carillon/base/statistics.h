@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -14,8 +13,9 @@ namespace carillon {
 Duration percentile(std::span<Duration> values, double q);
 
 // Durations counted in bins whose width is under 1/32 of their value: percentiles of millions of samples in
-// fixed memory (about 16 KiB) with a relative error of at most 1/32. Negative durations count as zero. Not
-// thread-safe.
+// fixed memory (about 16 KiB) with a relative error of at most 1/32. Negative durations count as zero. That
+// memory is taken with the first value: a server has four of these for each model, most of which count
+// nothing, and copies all of them whenever somebody looks. Not thread-safe.
 class LatencyHistogram {
  public:
   void add(Duration d);
@@ -43,7 +43,7 @@ class LatencyHistogram {
   static int bin_of(std::uint64_t ns);
   static std::uint64_t upper_end(int bin);
 
-  std::array<std::uint64_t, bins_> bin_{};
+  std::vector<std::uint64_t> bin_;  // bins_ of them; none before the first value
   std::uint64_t count_ = 0;
   Duration sum_{0};
   Duration max_{0};
