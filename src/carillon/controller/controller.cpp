@@ -646,6 +646,19 @@ void Controller::handle(Work& work) {
   for (const std::uint64_t ticket : work.cancels) core_.cancel(ticket, clock_.now());
   if (const TimePoint now = clock_.now(); core_.wake_at() <= now) core_.wake(now);
   devices_alive_ = core_.devices_alive();
+  if (margin_wanted_.load(std::memory_order_relaxed)) tell_margin();
+}
+
+void Controller::tell_margin() {
+  margin_wanted_.store(false, std::memory_order_relaxed);
+  const auto environment = core_.environment();
+  const std::lock_guard lock(margin_mutex_);
+  margin_.reset();
+  if (environment)
+    margin_ = {.dispatch = environment->dispatch,
+               .answer = environment->answer,
+               .overrun = environment->overrun,
+               .shortest = environment->shortest};
 }
 
 Duration Controller::expected(ModelId model, int rows) const {
@@ -675,6 +688,7 @@ ServerStatistics Controller::statistics() const {
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     out.devices[i].pages_total = workers_[i]->total_pages();
     out.devices[i].pages_free = workers_[i]->free_pages();
+    out.devices[i].page = workers_[i]->page();
     out.pages_total += out.devices[i].pages_total;
     out.pages_free += out.devices[i].pages_free;
   }
@@ -686,6 +700,11 @@ ServerStatistics Controller::statistics() const {
     const std::uint64_t bad = m.late + m.refused + m.failed - m.invalid;  // more devices would not help these
     counters.requests += m.on_time + bad;
     counters.bad += bad;
+  }
+  margin_wanted_.store(true, std::memory_order_relaxed);
+  {
+    const std::lock_guard margin(margin_mutex_);
+    out.margin = margin_;
   }
   out.advice = advice_.observe(clock_.now(), static_cast<int>(devices_alive_), counters);
   return out;

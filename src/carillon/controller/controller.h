@@ -114,7 +114,8 @@ class Controller final : public Service {
     loading_ = loading;
     plans_.set_loading(loading);
   }
-  // All models of the repository have a view, ready or not: who asks for another does not wait for it. From any thread.
+  // All models of the repository have a view, ready or not: who asks for another does not wait for it. From
+  // any thread.
   void set_all_named() { all_named_ = true; }
   // Hears of each model that somebody asks for while loading(), and that is not ready. From any thread. Once,
   // before anybody asks.
@@ -204,6 +205,7 @@ class Controller final : public Service {
   void run();
   void gather(std::size_t calls, Work& work);
   void handle(Work& work);
+  void tell_margin();
   void turn_away(Submission submission, TimePoint at);
   void shed(Submission submission, Error why, TimePoint at);
   void note(std::uint64_t ticket, Outcome outcome, explain::Cause cause, InferAnswer& answer);
@@ -241,6 +243,11 @@ class Controller final : public Service {
 
   Core core_;  // the thread's; before start() and after stop() the starter's
   std::atomic<std::size_t> devices_alive_{0};
+  // The thread tells the margin once after each look at the statistics: between looks that is one load a
+  // turn.
+  mutable std::atomic<bool> margin_wanted_{false};
+  mutable std::mutex margin_mutex_;
+  std::optional<ServerStatistics::Margin> margin_;
   std::deque<Port> ports_;  // by device
   std::vector<std::unique_ptr<worker::Worker>> workers_;
 

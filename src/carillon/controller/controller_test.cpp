@@ -42,6 +42,9 @@ class TinyModel final : public engine::CompiledModel {
 class EagerScheduler final : public schedule::Scheduler {
  public:
   std::string_view name() const override { return "eager"; }
+  std::optional<schedule::Environment> environment() const override {
+    return schedule::Environment{.dispatch = 2ms, .answer = 3ms, .overrun = 0.5, .shortest = 4ms};
+  }
   TimePoint decide(const schedule::Event& event, TimePoint now, schedule::Actions& out) override {
     if (const auto* arrived = std::get_if<schedule::RequestArrived>(&event)) {
       run(arrived->request, out);
@@ -201,6 +204,23 @@ TEST(Controller, AnswersACall) {
   EXPECT_EQ(statistics.models.at(0).inference_count, 3U);
   EXPECT_EQ(statistics.pages_total, 10U);
   EXPECT_EQ(statistics.pages_free, 4U);
+}
+
+TEST(Controller, TellsTheMarginToWhoLooksAgain) {
+  const SteadyClock clock;
+  auto controller = tiny_controller(clock, 0);
+  controller->start();
+  EXPECT_FALSE(controller->statistics().margin) << "nobody asked for it before";
+  std::promise<InferAnswer> promise;
+  controller->submit(tiny_call(clock, 1), [&](InferAnswer answer) { promise.set_value(std::move(answer)); });
+  promise.get_future().get();
+  const auto margin = controller->statistics().margin;
+  ASSERT_TRUE(margin);
+  EXPECT_EQ(margin->dispatch, 2ms);
+  EXPECT_EQ(margin->answer, 3ms);
+  EXPECT_EQ(margin->of(1ms), 7ms) << "half of the shortest";
+  EXPECT_EQ(margin->of(10ms), 10ms);
+  controller->stop();
 }
 
 TEST(Controller, OneThatDoesNotRunAnswersInsideSubmit) {

@@ -146,6 +146,8 @@ class Core {
   // and decides nothing before it has heard of the last. Nothing else of this core is called in between.
   void gather(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerHandler on_answer, TimePoint now);
   void decide(TimePoint now);
+  // As the scheduler tells it.
+  std::optional<schedule::Environment> environment() const { return scheduler_->environment(); }
   // The client of `ticket` has gone. Any ticket; nothing happens where it is not open.
   void cancel(std::uint64_t ticket, TimePoint now);
   // The result of an action that a worker took, and that of a probe.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "carillon/base/bytes.h"
 #include "carillon/base/ids.h"
 #include "carillon/base/result.h"
 #include "carillon/base/statistics.h"
@@ -196,6 +198,7 @@ struct DeviceStatistics {
   std::uint64_t executions = 0;   // batches
   std::uint64_t models = 0;       // whose weights it holds
   std::uint64_t pages_total = 0, pages_free = 0;
+  Bytes page;  // how large these are
   Duration exec_busy{0};
   Duration load_busy{0};
 };
@@ -212,6 +215,18 @@ struct ServerStatistics {
   Duration exec_busy{0};                          // total time in EXEC
   Duration load_busy{0};
   provision::AutoscaleAdvice advice;  // over about the last minute, or since the last look
+  // What the policy allows for beside execution times, at about the look before; none: nobody looked before,
+  // or it allows for nothing.
+  struct Margin {
+    Duration dispatch{0}, answer{0};
+    double overrun = 0;    // share of EXEC
+    Duration shortest{0};  // EXEC that takes less may outlast it as if it took so long
+    // Of a run that takes so long.
+    Duration of(Duration exec) const {
+      return dispatch + answer + from_ns(static_cast<double>(std::max(exec, shortest).count()) * overrun);
+    }
+  };
+  std::optional<Margin> margin;
 };
 
 // Brings models into service, and out of it, while the server runs (Triton's model repository extension).

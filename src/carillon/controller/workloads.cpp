@@ -171,6 +171,8 @@ ServerStatistics Workloads::statistics() const {
       out.pages_free += told.pages_free;
       out.exec_busy += told.exec_busy;
       out.load_busy += told.load_busy;
+      // The largest, as of one policy's devices.
+      if (told.margin && (!out.margin || told.margin->of({}) > out.margin->of({}))) out.margin = told.margin;
       for (const ModelStatistics& model : told.models) {
         if (own)
           merge(model, *own);

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -26,6 +27,7 @@ class EndsAbandoned final : public Scheduler {
   explicit EndsAbandoned(std::unique_ptr<Scheduler> policy) : policy_(std::move(policy)) {}
 
   std::string_view name() const override { return policy_->name(); }
+  std::optional<Environment> environment() const override { return policy_->environment(); }
   TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
 
  private:

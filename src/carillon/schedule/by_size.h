@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -35,6 +36,7 @@ class BySize final : public Scheduler {
       : policy_(std::move(policy)), options_(options) {}
 
   std::string_view name() const override { return policy_->name(); }
+  std::optional<Environment> environment() const override { return policy_->environment(); }
   TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
 
  private:

@@ -74,6 +74,7 @@ class Classed final : public Scheduler {
       : policy_(std::move(policy)), options_(options), margins_(environment) {}
 
   std::string_view name() const override { return policy_->name(); }
+  std::optional<Environment> environment() const override { return policy_->environment(); }
   TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
 
   // Of that the policy is told that it takes no pages.

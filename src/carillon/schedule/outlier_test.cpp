@@ -195,5 +195,17 @@ TEST_P(OutlierTest, TheNextBatchIsSentBeforeTheLastHasEnded) {
 INSTANTIATE_TEST_SUITE_P(All, OutlierTest, ::testing::ValuesIn(scheduler_names()),
                          [](const auto& tested) { return testing::test_name(tested.param); });
 
+// People are told what a policy allows for, whatever lies around it.
+TEST(Policies, TellWhatTheyAllowFor) {
+  Environment told = live_environment();
+  told.dispatch = 700us;
+  for (const std::string& name : scheduler_names()) {
+    const auto scheduler = *make_scheduler(name, told);
+    const auto environment = scheduler->environment();
+    ASSERT_EQ(environment.has_value(), name != "fcfs") << name << ": that one allows for nothing";
+    if (environment) EXPECT_EQ(environment->dispatch, 700us) << name;
+  }
+}
+
 }  // namespace
 }  // namespace carillon::schedule

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string_view>
 
 #include "carillon/schedule/action.h"
@@ -21,6 +22,9 @@ class Scheduler {
  public:
   virtual ~Scheduler() = default;
   virtual std::string_view name() const = 0;
+  // What it allows for beside execution times as things are, for its worst device: for people who look at it.
+  // None: it allows for nothing.
+  virtual std::optional<Environment> environment() const { return std::nullopt; }
 
   // Appends the actions that `event` calls for at time `now`. Returns when it wants a Wake, or max() for
   // never: that replaces what it returned before. It is after `now`, unless it is what was returned before

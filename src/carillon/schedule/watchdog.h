@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -107,6 +108,7 @@ class Watched final : public Scheduler {
       : policy_(std::move(policy)), watchdog_(hangs_after) {}
 
   std::string_view name() const override { return policy_->name(); }
+  std::optional<Environment> environment() const override { return policy_->environment(); }
   TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
 
  private:

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -19,6 +20,7 @@ class Central : public Scheduler {
  public:
   explicit Central(const Environment& environment) : fleet_(environment) {}
 
+  std::optional<Environment> environment() const final { return fleet_.environment(); }
   TimePoint decide(const Event& event, TimePoint now, Actions& out) final;
 
  protected:

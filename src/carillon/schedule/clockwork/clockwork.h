@@ -65,6 +65,7 @@ class Clockwork final : public Scheduler {
   Clockwork& operator=(const Clockwork&) = delete;
 
   std::string_view name() const override { return "clockwork"; }
+  std::optional<Environment> environment() const override { return state_.margins().worst(); }
   TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
 
   const Mirror& state() const { return state_; }

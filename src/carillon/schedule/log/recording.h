@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -25,6 +26,7 @@ class RecordingScheduler final : public Scheduler {
   ~RecordingScheduler() override;
 
   std::string_view name() const override { return inner_->name(); }
+  std::optional<Environment> environment() const override { return inner_->environment(); }
   TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
 
  private:

@@ -33,6 +33,7 @@ class Symphony final : public Scheduler {
   explicit Symphony(const Environment& environment, const SymphonyOptions& options = {});
 
   std::string_view name() const override { return options_.name; }
+  std::optional<Environment> environment() const override { return fleet_.environment(); }
   TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
 
   const Fleet& fleet() const { return fleet_; }
