@@ -18,15 +18,18 @@ namespace {
 using nlohmann::json;
 using schedule::ActionKind;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// A service whose one device does what the test says; the clock stands at 1000 s.
+// A service whose one device does what the test says; the clock stands at 1000 s until the test moves it.
 class WatchedService final : public FakeService {
  public:
   std::vector<controller::TimelinePart> timelines() const override {
     return {{.timeline = &timeline, .first_device = 0, .first_model = 0}};
   }
+  TimePoint now() const override { return clock; }
+  TimePoint clock{1000s};
   controller::DeviceTimeline timeline{4096};
 };
 
@@ -45,6 +48,16 @@ class AdminTest : public ::testing::Test {
   }
 
   json status(const Caller* caller = nullptr) { return json::parse(status_json(watch, commons, caller)); }
+  json status(const std::string& query, const Caller* caller = nullptr) {
+    const auto parsed = parse_status_query("/v2/carillon/status" + query);
+    if (!parsed) return parsed.error().message;
+    return json::parse(status_json(watch, commons, caller, *parsed));
+  }
+  static std::vector<std::string> names(const json& told) {
+    std::vector<std::string> out;
+    for (const json& model : told["models"]) out.push_back(model["name"]);
+    return out;
+  }
   json timeline(const std::string& since = {}, const Caller* caller = nullptr) {
     const auto text = timeline_json(watch, since, caller);
     if (!text) return text.error().message;
@@ -140,6 +153,158 @@ TEST_F(AdminTest, WhoMayUseOnlySomeModelsSeesNoOthers) {
   EXPECT_EQ(actions["models"], json::array());
 }
 
+// Four models, of which the counters grow between two looks, ten seconds apart.
+class StatusOfManyTest : public AdminTest {
+ protected:
+  StatusOfManyTest() {
+    service.all_models.clear();
+    service.all_statistics.models.clear();
+    for (const char* name : {"calm", "Late", "quick", "sick", "slow"}) {
+      service.all_models.push_back(model_of(graph::DataType::f32, {2}, name));
+      service.all_models.back().config.slo = 20ms;
+      service.all_statistics.models.push_back({.name = name});
+    }
+    service.all_models[3].ready = false;
+    service.all_statistics.devices[0].exec_busy = 3s;
+    watch.look_now();
+  }
+  controller::ModelStatistics& counts(std::size_t place) { return service.all_statistics.models[place]; }
+  void succeed(std::size_t place, std::uint64_t times, Duration latency) {
+    counts(place).on_time += times;
+    for (std::uint64_t i = 0; i < times; ++i) counts(place).latency.add(latency);
+    counts(place).success.total += latency * static_cast<std::int64_t>(times);
+  }
+  void second_look() {
+    service.clock += 10s;
+    watch.look_now();
+  }
+};
+
+TEST_F(StatusOfManyTest, SortsByNameRateAndTrouble) {
+  succeed(0, 10, 1ms);
+  succeed(1, 40, 2ms);
+  counts(1).late = 2;
+  succeed(2, 100, 3ms);
+  succeed(4, 5, 19ms);
+  second_look();
+  EXPECT_THAT(names(status("")), ElementsAre("calm", "Late", "quick", "sick", "slow"));
+  EXPECT_THAT(names(status("?sort=name")), ElementsAre("calm", "Late", "quick", "sick", "slow"));
+  EXPECT_THAT(names(status("?sort=rate")), ElementsAre("quick", "Late", "calm", "slow", "sick"));
+  // What cannot be served, what was late, what is nearest its SLO.
+  EXPECT_THAT(names(status("?sort=trouble")), ElementsAre("sick", "Late", "slow", "quick", "calm"));
+  // What is still to be loaded is no trouble.
+  service.all_models[3].coming = true;
+  second_look();
+  const json told = status("?sort=trouble");
+  EXPECT_EQ(names(told).back(), "sick");
+  EXPECT_EQ(told["models"].back()["state"], "coming");
+}
+
+TEST_F(StatusOfManyTest, APageOfModelsHasTheCountsOfAll) {
+  succeed(0, 60, 1ms);
+  succeed(2, 30, 4ms);
+  counts(1).refused = 10;
+  counts(1).shed = 4;
+  counts(1).reasons[static_cast<std::size_t>(schedule::Reason::deadline_passed)] = 6;
+  second_look();
+  const json told = status("?sort=name&offset=1&limit=2");
+  EXPECT_THAT(names(told), ElementsAre("Late", "quick"));
+  EXPECT_EQ(told["model_counts"], (json{{"all", 5}, {"ready", 4}, {"broken", 1}, {"found", 5}}));
+  const json& minute = told["last_minute"];
+  EXPECT_EQ(minute["on_time"], 90);
+  EXPECT_EQ(minute["refused"], 10);
+  EXPECT_EQ(minute["reasons"], (json{{"deadline_passed", 6}, {"overloaded", 4}}));
+  EXPECT_DOUBLE_EQ(minute["on_time_share"], 0.9);
+  EXPECT_DOUBLE_EQ(minute["goodput"], 9.0);
+  EXPECT_DOUBLE_EQ(minute["rate"], 10.0);
+  EXPECT_DOUBLE_EQ(minute["time"]["latency_ms"], 2.0);
+
+  EXPECT_THAT(names(status("?offset=4&limit=2")), ElementsAre("slow"));
+  EXPECT_THAT(names(status("?offset=5&limit=2")), ElementsAre());
+  EXPECT_THAT(names(status("?offset=18446744073709551615&limit=18446744073709551615")), ElementsAre());
+  EXPECT_THAT(names(status("?limit=0")), ElementsAre());
+  const json found = status("?name=L%41&limit=1");
+  EXPECT_THAT(names(found), ElementsAre("Late"));
+  EXPECT_EQ(found["model_counts"]["found"], 1);
+  EXPECT_EQ(status("?name=%3Cimg")["model_counts"]["found"], 0);
+
+  const Caller caller(Key{.name = "k", .models = {"q*", "L*"}, .admin = true});
+  const json some = status("?limit=1&sort=rate", &caller);
+  EXPECT_THAT(names(some), ElementsAre("quick"));
+  EXPECT_EQ(some["model_counts"]["all"], 2);
+  EXPECT_EQ(some["last_minute"]["on_time"], 30) << "nothing of the models that it may not use";
+}
+
+TEST_F(StatusOfManyTest, BadQueriesAreRefused) {
+  for (const char* bad :
+       {"?sort=age", "?offset=-1", "?limit=x", "?limit=1x", "?offset=18446744073709551616", "?name=%zz"})
+    EXPECT_TRUE(status(bad).is_string()) << bad;
+}
+
+TEST_F(StatusOfManyTest, TellsWhereTheTimeGoes) {
+  EXPECT_TRUE(status()["last_minute"]["time"]["exec_share"].is_null()) << "there was one look";
+  EXPECT_TRUE(status()["last_minute"]["time"]["margin"].is_null());
+  EXPECT_TRUE(status()["last_minute"]["memory"].is_null());
+  succeed(0, 4, 10ms);
+  counts(0).queue.total += 12ms;
+  counts(0).compute_input.total += 400us;
+  counts(0).compute_infer.total += 24ms;
+  counts(0).compute_output.total += 800us;
+  service.all_statistics.devices[0].exec_busy += 2s;
+  service.all_statistics.devices[0].load_busy += 500ms;
+  service.all_statistics.margin = {.dispatch = 300us, .answer = 1ms, .overrun = 0.05, .shortest = 4ms};
+  second_look();
+  EXPECT_EQ(status()["last_minute"]["time"],
+            (json{{"exec_share", 0.2},
+                  {"load_share", 0.05},
+                  {"waiting_ms", 3.0},
+                  {"input_ms", 0.1},
+                  {"exec_ms", 6.0},
+                  {"output_ms", 0.2},
+                  {"latency_ms", 10.0},
+                  {"margin", {{"ms", 1.6}, {"dispatch_ms", 0.3}, {"answer_ms", 1.0}, {"overrun", 0.05}}}}));
+}
+
+TEST_F(AdminTest, TellsWhatMemoryHas) {
+  Watch looks(service, [](const controller::ServerStatistics&) {
+    return MemoryFigures{
+        .limit = gib(1), .resident = mib(300), .parts = {{"weights", mib(70)}, {"plans", mib(9)}}};
+  });
+  const json told = json::parse(status_json(looks, commons, nullptr));
+  EXPECT_EQ(told["last_minute"]["memory"], (json{{"limit", 1U << 30},
+                                                 {"resident", 300 << 20},
+                                                 {"parts", {{"weights", 70 << 20}, {"plans", 9 << 20}}}}));
+}
+
+TEST_F(StatusOfManyTest, TheTrendGoesOnWhereItWasLeft) {
+  const auto trend = [&](const std::string& since, const Caller* caller = nullptr) -> json {
+    const auto text = trend_json(watch, since, caller);
+    if (!text) return text.error().message;
+    return json::parse(*text);
+  };
+  EXPECT_EQ(trend("")["samples"], json::array());
+  succeed(0, 60, 1ms);
+  counts(1).refused = 10;
+  service.all_statistics.exec_busy += 2500ms;
+  second_look();
+  json told = trend("");
+  EXPECT_EQ(told["samples"], json::array({{10.0, 10.0, 60, 0, 10, 0, 0, 0, 0.25, 0.0, 0}}));
+  EXPECT_EQ(told["fields"].size(), told["samples"][0].size());
+  const std::string next = told["next"];
+  EXPECT_EQ(trend(next)["samples"], json::array());
+  succeed(0, 1, 1ms);
+  second_look();
+  EXPECT_EQ(trend(next)["samples"].size(), 1U);
+  EXPECT_EQ(trend(next)["samples"][0][2], 1);
+  EXPECT_EQ(trend("99")["samples"].size(), 2U) << "a number of a server before this one";
+  for (const char* bad : {"x", "-1", "1.", "18446744073709551616"})
+    EXPECT_TRUE(trend(bad).is_string()) << bad;
+  const Caller some(Key{.name = "k", .models = {"q*"}, .admin = true});
+  EXPECT_EQ(trend("", &some)["samples"], json::array()) << "it is of all models";
+  const Caller all(Key{.name = "k", .models = {"q*", "*"}, .admin = true});
+  EXPECT_EQ(trend("", &all)["samples"].size(), 2U);
+}
+
 TEST_F(AdminTest, TimelineGoesOnWhereItWasLeft) {
   end(1);
   end(2);
@@ -189,6 +354,7 @@ TEST(Routes, OfThePage) {
   EXPECT_EQ(find_route("GET", "/admin")->endpoint, Endpoint::admin_page);
   EXPECT_EQ(find_route("GET", "/v2/carillon/status")->endpoint, Endpoint::carillon_status);
   EXPECT_EQ(find_route("GET", "/v2/carillon/timeline?since=4")->endpoint, Endpoint::carillon_timeline);
+  EXPECT_EQ(find_route("GET", "/v2/carillon/trend?since=4")->endpoint, Endpoint::carillon_trend);
   EXPECT_FALSE(find_route("GET", "/v2/carillon"));
   EXPECT_EQ(find_route("POST", "/v2/carillon/status").error().status, 405);
   EXPECT_EQ(query_value("/a?b=1&since=2.3&c", "since"), "2.3");
@@ -249,12 +415,14 @@ TEST_F(AdminDoorTest, WithKeysOnlyAdministratorsSeeMoreThanThePage) {
   start_at(true, file);
   EXPECT_EQ(ask("/"), 200U);
   EXPECT_EQ(ask("/admin"), 200U);
-  for (const char* target : {"/v2/carillon/status", "/v2/carillon/timeline"}) {
+  for (const char* target : {"/v2/carillon/status", "/v2/carillon/timeline", "/v2/carillon/trend"}) {
     EXPECT_EQ(ask(target), 401U);
     EXPECT_EQ(ask(target, "infer-infer-infer-infer"), 403U);
     EXPECT_EQ(ask(target, "admin-admin-admin-admin"), 200U);
   }
-  EXPECT_EQ(ask("/v2/carillon/timeline?since=no", "admin-admin-admin-admin"), 400U);
+  for (const char* target :
+       {"/v2/carillon/timeline?since=no", "/v2/carillon/trend?since=no", "/v2/carillon/status?sort=no"})
+    EXPECT_EQ(ask(target, "admin-admin-admin-admin"), 400U) << target;
   std::filesystem::remove(file);
 }
 

@@ -16,6 +16,16 @@
 namespace carillon::frontend {
 namespace {
 
+// What the others look at, and what the doors themselves hold.
+LookAtMemory with_bodies(const LookAtMemory& look, const std::shared_ptr<ByteBudget>& bodies) {
+  if (!look) return {};
+  return [look, bodies](const controller::ServerStatistics& statistics) {
+    MemoryFigures figures = look(statistics);
+    figures.parts.emplace_back("bodies", Bytes{bodies->used()});
+    return figures;
+  };
+}
+
 class Doors final : public Frontend {
  public:
   Doors(controller::Service& service, const Options& options)
@@ -36,7 +46,7 @@ class Doors final : public Frontend {
                   .more_metrics = options.more_metrics,
                   .empty_histograms = options.empty_histograms,
                   .memory = options.memory}),
-        watch_(service),
+        watch_(service, with_bodies(options.memory, commons_.bodies)),
         api_(service, commons_, &watch_),
         admin_api_(service, commons_, &watch_, true),
         metrics_api_(service, commons_),

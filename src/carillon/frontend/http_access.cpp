@@ -36,6 +36,7 @@ Need need_of(Endpoint endpoint) {
     case Endpoint::device_trace:
     case Endpoint::carillon_status:
     case Endpoint::carillon_timeline:
+    case Endpoint::carillon_trend:
       return Need::admin;
   }
   return Need::admin;

@@ -302,9 +302,9 @@ std::variant<HttpReply, Deferred> HttpApi::handle(HttpRequest request, Deliver d
     case Endpoint::admin_page:
       return page(request);
     case Endpoint::carillon_status:
-      return watched(request, false);
     case Endpoint::carillon_timeline:
-      return watched(request, true);
+    case Endpoint::carillon_trend:
+      return watched(request, route->endpoint);
     case Endpoint::not_implemented:
       return error_reply(501, "this server does not implement " + request.target.substr(0, 256));
   }
@@ -319,17 +319,22 @@ HttpReply HttpApi::page(const HttpRequest& request) const {
   return admin_page_reply();
 }
 
-HttpReply HttpApi::watched(const HttpRequest& request, bool timeline) const {
+HttpReply HttpApi::watched(const HttpRequest& request, Endpoint what) const {
   if (watch_ == nullptr) return error_reply(501, "this server keeps no statistics of the last minute");
-  HttpReply reply{.headers = {{"Cache-Control", "no-store"}}, .may_pack = true};
-  if (!timeline) {
-    reply.body = status_json(*watch_, commons_, request.caller.get());
-    return reply;
+  const Caller* const caller = request.caller.get();
+  const std::string_view since = query_value(request.target, "since");
+  Result<std::string> body;
+  if (what == Endpoint::carillon_timeline) {
+    body = timeline_json(*watch_, since, caller);
+  } else if (what == Endpoint::carillon_trend) {
+    body = trend_json(*watch_, since, caller);
+  } else {
+    auto query = parse_status_query(request.target);
+    if (!query) return error_reply(query.error());
+    body = status_json(*watch_, commons_, caller, *query);
   }
-  auto body = timeline_json(*watch_, query_value(request.target, "since"), request.caller.get());
   if (!body) return error_reply(body.error());
-  reply.body = *std::move(body);
-  return reply;
+  return {.headers = {{"Cache-Control", "no-store"}}, .body = *std::move(body), .may_pack = true};
 }
 
 HttpReply HttpApi::server_readiness() const {

@@ -8,6 +8,7 @@
 #include "carillon/controller/service.h"
 #include "carillon/frontend/commons.h"
 #include "carillon/frontend/http_handler.h"
+#include "carillon/frontend/http_routes.h"
 #include "carillon/frontend/watch.h"
 
 namespace carillon::frontend {
@@ -37,7 +38,7 @@ class HttpApi final : public HttpHandler {
   std::variant<HttpReply, Deferred> change(HttpRequest& request, const std::string& model, bool loads,
                                            Deliver deliver);
   HttpReply page(const HttpRequest& request) const;
-  HttpReply watched(const HttpRequest& request, bool timeline) const;
+  HttpReply watched(const HttpRequest& request, Endpoint what) const;
   HttpReply register_region(const std::string& region, const HttpRequest& request);
   std::variant<HttpReply, Deferred> register_on_device(const std::string& region, const HttpRequest& request,
                                                        Deliver deliver);

@@ -97,6 +97,7 @@ std::optional<Match> match(const Parts& p) {
   if (room == "models") return match_model(rest);
   if (room == "carillon" && rest == Parts{"status"}) return get(Endpoint::carillon_status);
   if (room == "carillon" && rest == Parts{"timeline"}) return get(Endpoint::carillon_timeline);
+  if (room == "carillon" && rest == Parts{"trend"}) return get(Endpoint::carillon_trend);
   if (room == "repository") {
     if (rest == Parts{"index"}) return post(Endpoint::repository_index);
     if (rest.size() == 3 && rest[0] == "models" && (rest[2] == "load" || rest[2] == "unload"))

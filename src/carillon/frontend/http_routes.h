@@ -34,6 +34,7 @@ enum class Endpoint {
   admin_page,       // for people; at the admin port
   carillon_status,  // what the page shows
   carillon_timeline,
+  carillon_trend,
   not_implemented,  // part of the protocol, but not served
 };
 

@@ -1,5 +1,6 @@
 #include "carillon/frontend/journal_api.h"
 
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <cstdint>
@@ -74,6 +75,16 @@ HttpReply one(const controller::Journal& journal, TimePoint now, const HttpReque
   return {.body = dumped(explain::to_json(*story))};
 }
 
+// Whether a name is one of those between commas.
+bool is_among(std::string_view names, std::string_view name) {
+  while (!names.empty()) {
+    const std::string_view one = names.substr(0, names.find(','));
+    if (one == name) return true;
+    names.remove_prefix(std::min(names.size(), one.size() + 1));
+  }
+  return false;
+}
+
 HttpReply list(const controller::Journal& journal, TimePoint now, const HttpRequest& request) {
   const Caller* const caller = request.caller.get();
   const auto model = unescape(query_value(request.target, "model"));
@@ -85,6 +96,17 @@ HttpReply list(const controller::Journal& journal, TimePoint now, const HttpRequ
   if (!known)
     return error_reply(400, "\"outcome\" is '" + std::string(outcome.substr(0, 64)) +
                                 "'; it must be open, on_time, late, refused, cancelled or failed");
+  const std::string_view reasons = query_value(request.target, "reason");
+  for (std::string_view left = reasons; !left.empty();) {
+    const std::string_view reason = left.substr(0, left.find(','));
+    left.remove_prefix(std::min(left.size(), reason.size() + 1));
+    bool is_one = false;
+    for (int i = 1; i <= static_cast<int>(explain::last_cause); ++i)
+      is_one = is_one || reason == explain::name_of(static_cast<explain::Cause>(i));
+    if (!is_one)
+      return error_reply(400, "\"reason\" has '" + std::string(reason.substr(0, 64)) +
+                                  "', which is no reason that a request can have");
+  }
   std::uint64_t limit = listed_unasked;
   if (const std::string_view asked = query_value(request.target, "limit"); !asked.empty()) {
     const auto number = whole_number(asked);
@@ -95,7 +117,8 @@ HttpReply list(const controller::Journal& journal, TimePoint now, const HttpRequ
   }
   const auto stories = journal.list(limit, now, [&](const RequestFacts& facts) {
     return may_see(caller, facts) && (model->empty() || facts.model == *model) &&
-           (outcome.empty() || explain::name_of(facts.outcome) == outcome);
+           (outcome.empty() || explain::name_of(facts.outcome) == outcome) &&
+           (reasons.empty() || is_among(reasons, explain::name_of(facts.cause)));
   });
   if (wants_text(request)) {
     HttpReply reply{.content_type = "text/plain; charset=utf-8"};

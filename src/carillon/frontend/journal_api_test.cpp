@@ -35,6 +35,7 @@ class JournalApiTest : public HttpServerTest {
     record.deadline = record.arrival + 8ms;
     record.model = service.kept->name(model);
     record.outcome = outcome;
+    if (outcome == explain::Outcome::refused) record.cause = explain::Cause::deadline_passed;
     record.say(record.id, id, 64);
     record.say(record.key, key, 64);
     service.kept->put(record);
@@ -93,7 +94,11 @@ TEST_F(JournalApiTest, ListsTheNewestFirst) {
   EXPECT_THAT(listed("?model=pair"), ElementsAre(2, 1));
   EXPECT_THAT(listed("?model=pa%69r&outcome=on_time"), ElementsAre(1));
   EXPECT_THAT(listed("?outcome=open"), IsEmpty());
-  for (const char* wrong : {"?limit=0", "?limit=1001", "?limit=x", "?outcome=good", "?model=%zz"})
+  EXPECT_THAT(listed("?reason=deadline_passed"), ElementsAre(2));
+  EXPECT_THAT(listed("?reason=shed,deadline_passed&outcome=refused"), ElementsAre(2));
+  EXPECT_THAT(listed("?reason=shed,size"), IsEmpty());
+  for (const char* wrong : {"?limit=0", "?limit=1001", "?limit=x", "?outcome=good", "?model=%zz",
+                            "?reason=bad", "?reason=none", "?reason=shed,,size"})
     EXPECT_EQ(ask("/v2/carillon/requests" + std::string(wrong)).status, 400) << wrong;
 }
 

@@ -12,6 +12,8 @@ constexpr Duration latency_step = std::chrono::seconds{5};
 constexpr auto counters = {&RecentModel::on_time, &RecentModel::late,      &RecentModel::refused,
                            &RecentModel::shed,    &RecentModel::cancelled, &RecentModel::failed,
                            &RecentModel::invalid};
+constexpr auto durations = {&RecentModel::waited, &RecentModel::input, &RecentModel::exec,
+                            &RecentModel::output, &RecentModel::took};
 
 RecentModel counts_of(const controller::ModelStatistics& m) {
   return {.on_time = m.on_time,
@@ -21,12 +23,18 @@ RecentModel counts_of(const controller::ModelStatistics& m) {
           .cancelled = m.cancelled,
           .failed = m.failed,
           .invalid = m.invalid,
-          .reasons = m.reasons};
+          .reasons = m.reasons,
+          .waited = m.queue.total,
+          .input = m.compute_input.total,
+          .exec = m.compute_infer.total,
+          .output = m.compute_output.total,
+          .took = m.success.total};
 }
 
 RecentModel between(const RecentModel& before, const RecentModel& now) {
   RecentModel out;
   for (const auto counter : counters) out.*counter = now.*counter - before.*counter;
+  for (const auto duration : durations) out.*duration = now.*duration - before.*duration;
   for (std::size_t i = 0; i < out.reasons.size(); ++i) out.reasons[i] = now.reasons[i] - before.reasons[i];
   return out;
 }
@@ -34,9 +42,16 @@ RecentModel between(const RecentModel& before, const RecentModel& now) {
 }  // namespace
 
 std::optional<double> RecentModel::on_time_share() const {
-  const std::uint64_t all = on_time + late + refused + failed - invalid;
+  const std::uint64_t all = on_time + bad();
   if (all == 0) return std::nullopt;
   return static_cast<double>(on_time) / static_cast<double>(all);
+}
+
+RecentModel& RecentModel::operator+=(const RecentModel& more) {
+  for (const auto counter : counters) this->*counter += more.*counter;
+  for (const auto duration : durations) this->*duration += more.*duration;
+  for (std::size_t i = 0; i < reasons.size(); ++i) reasons[i] += more.reasons[i];
+  return *this;
 }
 
 void Recent::look(TimePoint now, const controller::ServerStatistics& statistics) {
@@ -50,7 +65,7 @@ void Recent::look(TimePoint now, const controller::ServerStatistics& statistics)
       for (Model& model : last.models) model.latency = {};
     }
   }
-  Look look{.at = now, .has_latency = true, .models = {}, .busy = {}};
+  Look look{.at = now, .has_latency = true, .models = {}, .busy = {}, .loads = {}};
   look.models.reserve(statistics.models.size());
   for (const controller::ModelStatistics& m : statistics.models) {
     Model& model = look.models.emplace_back();
@@ -59,7 +74,10 @@ void Recent::look(TimePoint now, const controller::ServerStatistics& statistics)
     model.counts = counts_of(m);
     m.latency.each_bin([&](Duration end, std::uint64_t count) { model.latency.emplace_back(end, count); });
   }
-  for (const controller::DeviceStatistics& device : statistics.devices) look.busy.push_back(device.exec_busy);
+  for (const controller::DeviceStatistics& device : statistics.devices) {
+    look.busy.push_back(device.exec_busy);
+    look.loads.push_back(device.load_busy);
+  }
   looks_.push_back(std::move(look));
   // The first has latencies, and is old enough for a whole minute where any is.
   for (;;) {
@@ -128,6 +146,27 @@ std::optional<double> Recent::busy(std::size_t device) const {
   if (device >= before.busy.size() || now.at <= before.at) return std::nullopt;
   return std::clamp(to_seconds(now.busy[device] - before.busy[device]) / to_seconds(now.at - before.at), 0.0,
                     1.0);
+}
+
+std::optional<Recent::DeviceTime> Recent::device_time() const {
+  const double seconds = to_seconds(span());
+  if (seconds <= 0) return std::nullopt;
+  const Look& before = looks_.front();
+  const Look& now = looks_.back();
+  const std::size_t devices = now.busy.size();
+  if (devices == 0) return std::nullopt;
+  Duration exec{0}, load{0};
+  for (std::size_t i = 0; i < devices; ++i) {
+    // One that came after the first look began with nothing.
+    const bool known = i < before.busy.size();
+    exec += now.busy[i] - (known ? before.busy[i] : Duration{0});
+    load += now.loads[i] - (known ? before.loads[i] : Duration{0});
+  }
+  // A run counts when it ends: what began before may make it more than all.
+  const auto share = [&](Duration d) {
+    return std::clamp(to_seconds(d) / seconds / static_cast<double>(devices), 0.0, 1.0);
+  };
+  return DeviceTime{.exec = share(exec), .load = share(load)};
 }
 
 Duration Recent::span() const {

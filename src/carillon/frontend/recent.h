@@ -19,12 +19,18 @@ namespace carillon::frontend {
 struct RecentModel {
   std::uint64_t on_time = 0, late = 0, refused = 0, shed = 0, cancelled = 0, failed = 0, invalid = 0;
   std::array<std::uint64_t, std::tuple_size_v<decltype(controller::ModelStatistics::reasons)>> reasons{};
+  // Of successes, the sum of each: waiting until EXEC began, the steps, and arrival to answer.
+  Duration waited{0}, input{0}, exec{0}, output{0}, took{0};
   Duration p50{0}, p99{0};  // arrival to answer, of successes; zero where there were none
 
   std::uint64_t all() const { return on_time + late + refused + cancelled + failed; }
   // Of those that had to be on time: not of what was cancelled, or had only itself to blame. None: there were
   // none.
   std::optional<double> on_time_share() const;
+  // Of those that had to be on time, those that were not.
+  std::uint64_t bad() const { return late + refused + failed - invalid; }
+  // All but p50 and p99, which stay.
+  RecentModel& operator+=(const RecentModel& more);
 };
 
 // What happened lately, from looks at counters and histograms that only ever grow: whoever serves requests
@@ -47,6 +53,12 @@ class Recent {
   // The share of the time between the last two looks in which the device ran something, at most 1: a run
   // counts when it ends.
   std::optional<double> busy(std::size_t device) const;
+  // The mean over all devices of the share of the time that model() looks back in which they ran something,
+  // and loaded weights.
+  struct DeviceTime {
+    double exec = 0, load = 0;
+  };
+  std::optional<DeviceTime> device_time() const;
   // How long model() looks back.
   Duration span() const;
 
@@ -62,7 +74,7 @@ class Recent {
     TimePoint at;
     bool has_latency = false;
     std::vector<Model> models;
-    std::vector<Duration> busy;
+    std::vector<Duration> busy, loads;  // by device
   };
 
   // The same model in another look, where its place may be another; nothing where it was not known yet.

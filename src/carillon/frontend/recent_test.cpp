@@ -99,6 +99,7 @@ TEST_F(RecentTest, ModelsAndDevicesMayComeLater) {
   EXPECT_EQ(recent.model(0)->on_time, 4U);
   EXPECT_DOUBLE_EQ(recent.rate(0).value(), 4);
   EXPECT_FALSE(recent.busy(0));
+  EXPECT_DOUBLE_EQ(recent.device_time()->exec, 1);
   statistics.devices[0].exec_busy += 250ms;
   recent.look(at(3s), statistics);
   EXPECT_DOUBLE_EQ(recent.busy(0).value(), 0.25);
@@ -107,6 +108,39 @@ TEST_F(RecentTest, ModelsAndDevicesMayComeLater) {
   EXPECT_DOUBLE_EQ(recent.busy(0).value(), 1);
   EXPECT_FALSE(recent.model(1));
   EXPECT_FALSE(recent.busy(1));
+}
+
+TEST_F(RecentTest, TellsWhereTheTimeWent) {
+  EXPECT_FALSE(recent.device_time());
+  statistics.devices = {{.name = "a", .exec_busy = 50s, .load_busy = 7s}, {.name = "b"}};
+  statistics.models[0].queue.total = 900s;
+  recent.look(at(10s), statistics);
+  EXPECT_FALSE(recent.device_time()) << "there was one look";
+  statistics.devices[0].exec_busy += 6s;
+  statistics.devices[1].exec_busy += 2s;
+  statistics.devices[0].load_busy += 1s;
+  auto& model = statistics.models[0];
+  model.queue.total += 3s;
+  model.compute_input.total += 10ms;
+  model.compute_infer.total += 8s;
+  model.compute_output.total += 20ms;
+  model.success.total += 12s;
+  recent.look(at(20s), statistics);
+  ASSERT_TRUE(recent.device_time());
+  EXPECT_DOUBLE_EQ(recent.device_time()->exec, 0.4) << "8 s of two devices' 20 s";
+  EXPECT_DOUBLE_EQ(recent.device_time()->load, 0.05);
+  const RecentModel minute = recent.model(0).value();
+  EXPECT_EQ(minute.waited, 3s);
+  EXPECT_EQ(minute.input, 10ms);
+  EXPECT_EQ(minute.exec, 8s);
+  EXPECT_EQ(minute.output, 20ms);
+  EXPECT_EQ(minute.took, 12s);
+  RecentModel twice = minute;
+  twice += minute;
+  EXPECT_EQ(twice.exec, 16s);
+  statistics.devices[1].exec_busy += 60s;  // a long run that has just ended
+  recent.look(at(21s), statistics);
+  EXPECT_DOUBLE_EQ(recent.device_time()->exec, 1);
 }
 
 TEST_F(RecentTest, OnTimeIsOfThoseThatHadToBe) {

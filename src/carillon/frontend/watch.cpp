@@ -17,6 +17,7 @@ Picture::Model model_of(const controller::ModelView& view) {
                        .version = view.version,
                        .ready = view.ready,
                        .left_out = view.left_out,
+                       .coming = view.coming,
                        .reason = view.reason,
                        .engine = view.config.engine,
                        .cls = view.config.model_class,
@@ -25,8 +26,24 @@ Picture::Model model_of(const controller::ModelView& view) {
                        .total = {},
                        .minute = {},
                        .rate = {}};
+  model.ensemble = view.ensemble != nullptr;
   if (view.ready && model.engine.empty()) model.engine = "carillon";
   return model;
+}
+
+// Of ensembles not: their steps' models count their requests.
+Trend::Totals totals_of(const controller::ServerStatistics& statistics) {
+  Trend::Totals out{.exec = statistics.exec_busy, .load = statistics.load_busy};
+  for (const controller::ModelStatistics& m : statistics.models) {
+    if (m.ensemble) continue;
+    out.on_time += m.on_time;
+    out.late += m.late;
+    out.refused += m.refused;
+    out.cancelled += m.cancelled;
+    out.failed += m.failed;
+    out.invalid += m.invalid;
+  }
+  return out;
 }
 
 }  // namespace
@@ -60,6 +77,12 @@ void Watch::run() {
   }
 }
 
+void Watch::look_now() {
+  auto picture = look();
+  const std::lock_guard lock(mutex_);
+  last_ = std::move(picture);
+}
+
 std::shared_ptr<const Picture> Watch::picture() {
   {
     const std::lock_guard lock(mutex_);
@@ -69,6 +92,12 @@ std::shared_ptr<const Picture> Watch::picture() {
   const std::lock_guard lock(mutex_);
   if (last_ == nullptr) last_ = std::move(picture);
   return last_;
+}
+
+std::pair<std::vector<Trend::Sample>, std::uint64_t> Watch::trend(std::uint64_t since) {
+  const std::lock_guard lock(looking_);
+  // A number that is not there yet is of a server before this one.
+  return {trend_.samples(since > trend_.next() ? 0 : since), trend_.next()};
 }
 
 std::shared_ptr<const Picture> Watch::look() {
@@ -83,6 +112,11 @@ std::shared_ptr<const Picture> Watch::look() {
   out->minute = recent_.span();
   for (std::size_t i = 0; i < statistics.devices.size(); ++i)
     out->devices.push_back({statistics.devices[i], recent_.busy(i)});
+  out->device_time = recent_.device_time();
+  out->margin = statistics.margin;
+  if (memory_) out->memory = memory_(statistics);
+  trend_.look(out->at, totals_of(statistics), statistics.devices.size(),
+              out->memory ? out->memory->resident : Bytes{});
   std::map<NameAndVersion, std::size_t> places;
   for (std::size_t i = 0; i < statistics.models.size(); ++i) {
     const controller::ModelStatistics& m = statistics.models[i];
@@ -96,6 +130,7 @@ std::shared_ptr<const Picture> Watch::look() {
     if (found == places.end()) continue;
     const controller::ModelStatistics& m = statistics.models[found->second];
     model.held_by = m.held_by;
+    model.ensemble = model.ensemble || m.ensemble;
     if (m.slo) model.slo = m.slo;
     model.total = recent_.total(found->second);
     model.minute = recent_.model(found->second).value_or(RecentModel{});

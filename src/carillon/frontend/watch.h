@@ -12,7 +12,9 @@
 
 #include "carillon/base/time.h"
 #include "carillon/controller/service.h"
+#include "carillon/frontend/memory_figures.h"
 #include "carillon/frontend/recent.h"
+#include "carillon/frontend/trend.h"
 
 namespace carillon::frontend {
 
@@ -30,6 +32,8 @@ struct Picture {
     std::int64_t version = 1;
     bool ready = false;
     bool left_out = false;
+    bool coming = false;    // not ready yet, but it may be soon
+    bool ensemble = false;  // its steps' models count its requests as well
     std::string reason;
     std::string engine;  // empty: it is not known
     std::string cls;
@@ -49,6 +53,9 @@ struct Picture {
   Duration minute{0};         // what of the last minute is known
   std::vector<Model> models;  // of the repository, in name order
   std::vector<Device> devices;
+  std::optional<Recent::DeviceTime> device_time;  // of the last minute
+  std::optional<controller::ServerStatistics::Margin> margin;
+  std::optional<MemoryFigures> memory;
   std::vector<std::pair<std::string, std::int64_t>> places;  // name and version, as statistics number models
 };
 
@@ -57,8 +64,9 @@ struct Picture {
 // takes a hundredth of a core at most.
 class Watch {
  public:
-  // `service` outlives it.
-  explicit Watch(const controller::Service& service) : service_(service), started_(service.now()) {}
+  // `service` outlives it. `memory` is asked at each look; empty: nobody knows.
+  explicit Watch(const controller::Service& service, LookAtMemory memory = {})
+      : service_(service), memory_(std::move(memory)), started_(service.now()) {}
   ~Watch() { stop(); }
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
@@ -67,6 +75,10 @@ class Watch {
   void stop();
   // The last one; made now where there is none. Any thread.
   std::shared_ptr<const Picture> picture();
+  // Looks now, for picture() and trend(): for tests, and for who does not start() it.
+  void look_now();
+  // The samples of the last hour with this number or a later one, and the number of the next. Any thread.
+  std::pair<std::vector<Trend::Sample>, std::uint64_t> trend(std::uint64_t since);
   const controller::Service& service() const { return service_; }
   TimePoint started() const { return started_; }
 
@@ -75,9 +87,11 @@ class Watch {
   void run();
 
   const controller::Service& service_;
+  const LookAtMemory memory_;
   const TimePoint started_;
-  std::mutex looking_;  // of recent_
+  std::mutex looking_;  // of recent_ and trend_
   Recent recent_;
+  Trend trend_;
   std::mutex mutex_;  // of what follows
   std::condition_variable wake_;
   std::shared_ptr<const Picture> last_;
