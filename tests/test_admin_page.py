@@ -138,6 +138,38 @@ def test_status_and_timeline_tell_what_the_server_does(open_server):
     assert fetch(admin, "/v2/carillon/timeline?since=yesterday")[0] == 400
 
 
+def test_a_status_is_of_the_models_that_are_asked_for(open_server):
+    _, admin = open_server
+
+    def names(query: str) -> list[str]:
+        return [m["name"] for m in json.loads(fetch(admin, f"/v2/carillon/status?{query}")[2])["models"]]
+
+    assert names("sort=name") == sorted(MODELS)
+    assert names("sort=name&offset=1&limit=1") == sorted(MODELS)[1:2]
+    assert names("name=SPA") == ["spare"]
+    assert names(f"name={urllib.request.quote(HOSTILE, safe='')}") == [HOSTILE]
+    assert fetch(admin, "/v2/carillon/status?sort=age")[0] == 400
+    counts = json.loads(fetch(admin, "/v2/carillon/status?limit=0")[2])["model_counts"]
+    assert counts == {"all": 3, "ready": 2, "broken": 0, "found": 3}
+
+
+def test_the_trend_goes_on_where_it_was_left(open_server):
+    _, admin = open_server
+
+    def trend(since: str = "") -> dict:
+        return json.loads(fetch(admin, f"/v2/carillon/trend?since={since}")[2])
+
+    limit = time.monotonic() + 60
+    while not (first := trend())["samples"]:
+        assert time.monotonic() < limit, "ten seconds are a sample"
+        time.sleep(0.5)
+    sample = dict(zip(first["fields"], first["samples"][-1], strict=True))
+    assert sample["seconds"] >= 10 and sample["end_s"] <= first["now_s"]
+    assert sample["resident_bytes"] > 2**20
+    assert len(trend(first["next"])["samples"]) <= 1
+    assert fetch(admin, "/v2/carillon/trend?since=yesterday")[0] == 400
+
+
 def test_the_page_is_at_the_admin_port_alone(open_server):
     server, admin = open_server
     for path in ("/", "/admin"):
@@ -204,6 +236,45 @@ def test_it_shows_models_and_devices_and_asks_nobody_else(open_server, browser):
     assert browser.run("window.harmed") is None, "a model's name was taken for HTML"
     assert browser.run("document.querySelector('main img')") is None
     assert browser.run("document.cookie") == ""
+
+
+def test_it_opens_with_what_became_of_requests(open_server, browser):
+    """A refusal leads to the requests that were refused so, and they to their explanations."""
+    server, admin = open_server
+    with load(server, "steady"):
+        for _ in range(3):
+            hurried = json.dumps({**json.loads(REQUEST), "parameters": {"timeout": 1}}).encode()
+            assert fetch(server.http, "/v2/models/steady/infer", data=hurried)[0] == 504
+        browser.open(f"http://{admin}/")
+        browser.wait("/\\d\\/s/.test(document.querySelector('#tiles').innerText)")
+        browser.wait("document.querySelector('#reasons li')")
+        reason = browser.text("#reasons li a")  # that it cannot finish, or was too near for a decision
+        assert "%" in browser.text("#tiles dd")
+        browser.wait("/EXEC/.test(document.getElementById('time-parts').innerText)")
+        assert "way back" in browser.text("#time-parts") and "%" in browser.text("#device-time")
+        browser.wait("/Margin that the policy keeps/.test(document.getElementById('margin-text').textContent)")
+        assert "resident" in browser.text("#memory-text") and "limit" in browser.text("#memory-text")
+        browser.wait("/requests\\/s/.test(document.getElementById('trend-told').textContent)")
+        assert browser.run("document.querySelector('#trend-rates .on-time').getAttribute('d')").startswith("M")
+        browser.run("document.getElementById('trend-box').open = true")
+        browser.wait("document.querySelectorAll('#trend-table tbody tr').length >= 1")
+    browser.run(f"[...document.querySelectorAll('#reasons a')].find(a => a.textContent === {json.dumps(reason)}).click()")
+    browser.wait("document.querySelectorAll('#requests tbody tr').length >= 1")
+    assert set(browser.run("[...document.querySelectorAll('#requests tbody .pill')].map(p => p.textContent)")) == \
+        {f"refused: {reason}"}
+    browser.click("#requests tbody a")
+    browser.wait("/^Request \\d+: steady/.test(document.querySelector('#explained h3')?.textContent)")
+    place = browser.run("location.hash")
+    assert place.startswith("#request=")
+    # The place has an address.
+    browser.open("about:blank#")
+    browser.open(f"http://{admin}/{place}")
+    browser.wait("document.querySelectorAll('#explained .step').length > 0")
+    # What a model lost leads there, too.
+    browser.run(f"{row('steady')}.querySelector('a.wrap').click()")
+    browser.wait("/of steady/.test(document.getElementById('listed').textContent)")
+    browser.settle()
+    assert browser.console == []
 
 
 def test_other_scripts_do_not_run(open_server, browser):
@@ -314,7 +385,7 @@ def test_requests_that_are_not_kept_are_told_so(open_server, browser):
         browser.wait("/keeps no requests/.test(document.getElementById('explained').innerText)")
         return
     browser.wait("document.querySelectorAll('#requests tbody tr').length > 0")
-    browser.click("#requests tbody button")
+    browser.click("#requests tbody a")
     browser.wait("document.querySelectorAll('#explained .step').length > 0")
     assert browser.text("#explained h3").startswith("Request ")
 
@@ -338,7 +409,7 @@ def test_a_request_is_explained_and_its_texts_do_no_harm(open_server, browser):
     browser.wait("document.getElementById('state').textContent === 'ready'")
     browser.click("#list")
     browser.wait("document.querySelectorAll('#requests tbody tr').length === 50")
-    browser.click("#requests tbody button")
+    browser.click("#requests tbody a")
     browser.wait("document.querySelectorAll('#explained .step').length === 2")
     said = browser.text("#explained")
     for told in ("Request 7", "could not be on time", "30 ms", "41.0 ms", "real-time", "device 1"):
@@ -429,3 +500,143 @@ def test_it_does_not_grow(open_server, browser):
     # Half of them: texts that come and go with what is told, such as reasons, are a few.
     assert after["Nodes"] < before["Nodes"] + polls / 2, (before, after)
     assert after["JSEventListeners"] <= before["JSEventListeners"], (before, after)
+
+
+# -- Many models, and none
+
+MANY = 500
+
+
+def name_of(number: int) -> str:
+    return HOSTILE if number == 250 else f"model_{number:03}"
+
+
+@pytest.fixture(scope="module")
+def many(program, tmp_path_factory):
+    """500 models on one device that is emulated; gives the server and its admin port."""
+    folder = tmp_path_factory.mktemp("many")
+    names = [name_of(number) for number in range(MANY)]
+    value = [helper.make_tensor_value_info(tensor, TensorProto.FLOAT, ["batch", 4]) for tensor in ("x", "y")]
+    for name in names:
+        write_model(folder / "models", name, [helper.make_node("Mul", ["x", "f"], ["y"])], [value[0]], value[1],
+                    [numpy_helper.from_array(np.float32(2), "f")])
+    profile = write_profile(folder / "profile.json", names, 1)
+    (admin,) = free_addresses(1)
+    with serving(program, folder / "models", folder / "log", "--device", f"emulated:{profile}", "--profile", str(profile),
+                 "--admin-port", admin, "--log-level", "info", page_cache="1 GiB") as server:
+        yield server, admin, folder / "log"
+
+
+def shown(page: Browser) -> list[str]:
+    return page.run("[...document.querySelectorAll('#model-table tbody tr b')].map(b => b.textContent)")
+
+
+def choose(page: Browser, selector: str, value: str) -> None:
+    page.run(f"""(() => {{ const s = document.querySelector('{selector}'); s.value = '{value}';
+                 s.dispatchEvent(new Event('change')); }})()""")
+
+
+def test_many_models_have_pages_and_an_order(many, browser):
+    server, admin, _ = many
+    everyone = sorted(name_of(number) for number in range(MANY))
+    busy = ["model_490", "model_017", "model_333"]
+    for times, model in enumerate(busy, 1):
+        for _ in range(5 * times):
+            assert infer(server, model) == 200
+    hurried = json.dumps({**json.loads(REQUEST), "parameters": {"timeout": 1}}).encode()
+    for _ in range(4):
+        assert fetch(server.http, "/v2/models/model_123/infer", data=hurried)[0] == 504
+    browser.open(f"http://{admin}/")
+    browser.wait("document.querySelectorAll('#model-table tbody tr').length === 15")
+    assert browser.text("#models-count") == "500 of 500 ready"
+    assert browser.run("document.getElementById('sort').value") == "trouble"
+    browser.wait("document.querySelector('#model-table tbody b').textContent === 'model_123'")
+    choose(browser, "#sort", "rate")
+    browser.wait("[...document.querySelectorAll('#model-table tbody b')].slice(0, 3).map(b => b.textContent).join() === "
+                 f"'{','.join(reversed(busy))}'")
+    choose(browser, "#sort", "name")
+    browser.wait(f"document.querySelector('#model-table tbody b').textContent === {json.dumps(everyone[0])}")
+    # All of them, page by page.
+    choose(browser, "#page-size", "100")
+    seen = []
+    for page in range(5):
+        browser.wait(f"document.getElementById('page-text').textContent === '{page * 100 + 1} to {page * 100 + 100} of 500'")
+        assert browser.run("document.getElementById('page-before').disabled") == (page == 0)
+        assert browser.run("document.getElementById('page-after').disabled") == (page == 4)
+        seen += shown(browser)
+        if page < 4:
+            browser.click("#page-after")
+    assert seen == everyone
+    browser.click("#page-before")
+    browser.wait("document.getElementById('page-text').textContent === '301 to 400 of 500'")
+    # Those that are looked for; from a page that they do not have.
+    browser.type("#filter", "MODEL_49")
+    browser.wait("document.querySelectorAll('#model-table tbody tr').length === 10")
+    assert shown(browser) == [f"model_49{i}" for i in range(10)]
+    assert "10 found" in browser.text("#models-count")
+    browser.run("(() => { const f = document.getElementById('filter'); f.value = 'nobody'; f.dispatchEvent(new Event('input')); })()")
+    browser.wait("document.getElementById('model-table').hidden")
+    browser.run("(() => { const f = document.getElementById('filter'); f.value = '<IMG'; f.dispatchEvent(new Event('input')); })()")
+    browser.wait(f"document.querySelector('#model-table tbody b')?.textContent === {json.dumps(HOSTILE)}")
+    browser.settle()
+    assert browser.run("window.harmed") is None and browser.run("document.querySelector('main img')") is None
+    assert browser.console == []
+
+
+def test_a_poll_of_many_models_is_small(many):
+    _, admin, _ = many
+    whole = len(fetch(admin, "/v2/carillon/status")[2])
+    page = len(fetch(admin, "/v2/carillon/status?sort=trouble&offset=0&limit=15")[2])
+    assert whole > 150_000 and page < 16_000, (whole, page)
+    assert len(fetch(admin, "/v2/carillon/trend")[2]) < 40_000
+
+
+def test_many_models_start_with_few_lines(many):
+    """At level info no line is of one model, and metrics have histograms of models with requests alone."""
+    server, _, log = many
+    said = log.read_text()
+    assert "model_" not in said and len(said.splitlines()) < 15, said
+    lines = server.scrape().splitlines()
+    assert len(lines) < 32 * MANY
+    quiet = [line for line in lines if '"model_400"' in line]
+    assert len(quiet) < 32 and not [line for line in quiet if "_bucket{" in line]
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_many_models_on_a_narrow_screen(many, tmp_path, dark):
+    _, admin, _ = many
+    with Browser(tmp_path, 400, 800, dark) as page:
+        page.open(f"http://{admin}/")
+        page.wait("document.querySelectorAll('#model-table tbody tr').length === 15")
+        assert page.run("document.documentElement.scrollWidth") <= 400
+        for selector in ("#tiles", "#trend", "#time-bar", "#memory-bar", "#sort", "#pager", "#page-size"):
+            left, right = page.run(f"(() => {{ const r = document.querySelector('{selector}').getBoundingClientRect(); return [r.left, r.right]; }})()")
+            assert 0 <= left < right <= 400, selector
+        assert page.console == []
+
+
+def test_a_server_without_models(program, browser, tmp_path):
+    (tmp_path / "none").mkdir()
+    http, admin, metrics = free_addresses(3)
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen([str(program), "serve", "--models", str(tmp_path / "none"), "--http", http, "--grpc", "", "--metrics", metrics,
+                                    "--admin-port", admin, "--model-control-mode", "explicit", "--page-cache", "64 MiB"],
+                                   stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        limit = time.monotonic() + 60
+        while True:
+            with contextlib.suppress(urllib.error.URLError, OSError):
+                if fetch(admin, "/v2/carillon/status")[0] == 200:
+                    break
+            assert process.poll() is None and time.monotonic() < limit, (tmp_path / "log").read_text()
+            time.sleep(0.05)
+        browser.open(f"http://{admin}/")
+        browser.wait("document.getElementById('models-count').textContent === 'this server has none'")
+        assert browser.run("document.getElementById('model-table').hidden && document.getElementById('pager').hidden")
+        assert "no requests" in browser.text("#tiles")
+        browser.wait("/none yet|requests\\/s/.test(document.getElementById('trend-told').textContent)")
+        browser.settle()
+        assert browser.console == []
+    finally:
+        process.terminate()
+        process.wait(30)

@@ -1,6 +1,6 @@
 // The table of devices.
 import { $, Rows, element, setText } from "./dom.js";
-import { classText, count, memory, percent } from "./format.js";
+import { bytes, classText, count, percent } from "./format.js";
 
 function meter(label) {
   const fill = element("i");
@@ -54,7 +54,7 @@ const rows = new Rows(
     setText(kept.state, device.alive ? (device.lost ? `was out ${count(device.lost)} times` : "") : "out");
     show(kept.busy, device.busy, percent(device.busy));
     const total = Math.max(1, device.pages_total);
-    show(kept.pages, device.pages_used / total, `${memory(device.pages_used)} of ${memory(device.pages_total)}`);
+    show(kept.pages, device.pages_used / total, `${bytes(device.pages_used * device.page_bytes)} of ${bytes(device.pages_total * device.page_bytes)}`);
     setText(kept.models, count(device.models));
     setText(kept.now, doing(device));
   });

@@ -30,7 +30,7 @@ export function percent(share) {
   if (share === null || share === undefined) return "–";
   if (share === 1) return "100%";
   const p = share * 100;
-  const digits = p >= 99 ? 2 : p >= 10 ? 1 : p > 0 ? 2 : 0;
+  const digits = p >= 100 ? 0 : p >= 99 ? 2 : p >= 10 ? 1 : p > 0 ? 2 : 0;
   const scale = 10 ** digits;
   return `${(Math.floor(p * scale + 1e-9) / scale).toFixed(digits)}%`;
 }
@@ -44,9 +44,12 @@ export function count(n) {
   return String(n).replace(/\B(?=(\d{3})+$)/g, " ");
 }
 
-export function memory(pages) {
-  const mib = pages * 16;
-  return mib >= 10_240 ? `${(mib / 1024).toFixed(1)} GiB` : `${mib} MiB`;
+export function bytes(n) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let unit = 0;
+  for (; n >= 1024 && unit < units.length - 1; ++unit) n /= 1024;
+  const digits = unit === 0 || n >= 100 ? 0 : n >= 10 ? 1 : 2;
+  return `${n.toFixed(digits).replace(/\.0+$/, "")} ${units[unit]}`;
 }
 
 const reasons = {

@@ -3,20 +3,28 @@ import { showDevices } from "./devices.js";
 import { $, Rows, element, facts, setText } from "./dom.js";
 import { classText, colour, count, duration, microseconds } from "./format.js";
 import { Models } from "./models.js";
+import { showOverview } from "./overview.js";
 import { Requests } from "./requests.js";
+import { Samples } from "./samples.js";
 import { Refused, Server } from "./server.js";
 import { TimelineView } from "./timeline.js";
-import { Track } from "./track.js";
+import { Colours, Track } from "./track.js";
+import { TrendView } from "./trend.js";
 
 const statusEvery = 1000;
 const timelineEvery = 400;
+const trendEvery = 10_000;
 const tableRows = 50;
 const mostNotes = 5;
+const mostLegend = 12;
 
 const server = new Server();
 const track = new Track();
-const models = new Models(order);
-const view = new TimelineView(track, (key) => models.place(key));
+const samples = new Samples();
+const colours = new Colours();
+const models = new Models(order, () => polls[0].now(), colours);
+const view = new TimelineView(track, (key) => colours.take(key));
+const trend = new TrendView(samples);
 new Requests(server);
 
 let goneSince = null;
@@ -80,11 +88,13 @@ class Poll {
     this.run();
   }
   now() {
+    this.again = true;
     this.wake?.();
   }
   async run() {
     for (let failures = 0; ; ) {
       let wait = this.every;
+      this.again = false;
       if (!document.hidden && !wantsKey) {
         try {
           await this.ask();
@@ -93,7 +103,8 @@ class Poll {
           wait = failed(error, ++failures);
         }
       }
-      await Promise.race([sleep(wait), new Promise((resolve) => (this.wake = resolve))]);
+      // Who asked for it while a question was under way may want another answer.
+      if (!this.again) await Promise.race([sleep(wait), new Promise((resolve) => (this.wake = resolve))]);
     }
   }
 }
@@ -110,11 +121,17 @@ function failed(error, failures) {
 }
 
 async function askStatus() {
-  const status = await server.status();
+  const query = models.query();
+  const status = await server.status(query);
   back();
   $("key-form").hidden = true;
   $("key").value = "";
-  showStatus(status);
+  showStatus(status, JSON.stringify(query) === JSON.stringify(models.query()));
+}
+
+async function askTrend() {
+  samples.take(await server.trend(samples.next));
+  trend.draw();
 }
 
 async function askTimeline() {
@@ -131,7 +148,8 @@ async function askTimeline() {
 
 // --- What is shown
 
-function showStatus({ server: told, devices, models: list, last_minute_s: minute }) {
+// `asked`: its models are those that are wanted now.
+function showStatus({ server: told, devices, models: list, model_counts: counts, last_minute_s: minute, last_minute: overview }, asked) {
   setText($("version"), told.version);
   setText($("state"), stateText[told.state] ?? told.state);
   $("state").className = `pill ${told.state === "ready" ? "good" : told.state === "loading" ? "" : "bad"}`;
@@ -141,23 +159,29 @@ function showStatus({ server: told, devices, models: list, last_minute_s: minute
   facts($("options"), [["--model-control-mode", told.model_control || "none"], ...Object.entries(told.options)]);
   view.devices = devices;
   showDevices(devices);
-  models.show(list, told.model_control === "explicit");
-  showLegend(list);
+  showOverview(overview);
+  if (asked) models.show(list, counts, told.model_control === "explicit");
+  showLegend();
 }
 
+// Of the models that did most of late, in the order of their colours.
 let legend = "";
-function showLegend(list) {
-  const used = new Set(track.bars.map((bar) => bar.model));
-  const shown = list.map((model, place) => ({ model, place })).filter(({ model }) => used.has(`${model.name}\n${model.version}`)).slice(0, 40);
+function showLegend() {
+  const times = new Map();
+  for (const bar of track.bars) times.set(bar.model, (times.get(bar.model) ?? 0) + 1);
+  const most = [...times].sort((a, b) => b[1] - a[1]).slice(0, mostLegend).map(([model]) => ({ model, place: colours.take(model) }));
+  const shown = most.sort((a, b) => a.place - b.place);
   const dark = matchMedia("(prefers-color-scheme: dark)").matches;
-  const text = JSON.stringify([shown.map(({ model, place }) => [model.name, model.version, place]), dark]);
+  const others = times.size - shown.length;
+  const text = JSON.stringify([shown, others, dark]);
   if (text === legend) return;
   legend = text;
   $("legend").replaceChildren(...shown.map(({ model, place }) => {
     const dot = element("i", { class: "dot" });
     dot.style.background = colour(place, dark);
-    return element("li", {}, dot, model.version === 1 ? model.name : `${model.name} v${model.version}`);
-  }));
+    const [name, version] = model.split("\n");
+    return element("li", {}, dot, version === "1" ? name : `${name} v${version}`);
+  }), ...(others > 0 ? [element("li", { class: "quiet" }, `and ${count(others)} others`)] : []));
 }
 
 // The newest executions and loads. The row at a place is used again for whatever comes to be there.
@@ -203,7 +227,7 @@ async function order(name, loads) {
   polls[0].now();
 }
 
-const polls = [new Poll(statusEvery, askStatus), new Poll(timelineEvery, askTimeline)];
+const polls = [new Poll(statusEvery, askStatus), new Poll(timelineEvery, askTimeline), new Poll(trendEvery, askTrend)];
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden) for (const poll of polls) poll.now();
 });

@@ -1,38 +1,68 @@
 // The table of models, and the orders to load and unload them.
 import { $, Rows, element, setText } from "./dom.js";
 import { bound, classText, colour, count, milliseconds, percent, rate, reasonText } from "./format.js";
+import { requestsLink } from "./requests.js";
 import { modelKey } from "./track.js";
 
-const mostRows = 300;
-const states = { ready: "ready", not_ready: "not ready", left_out: "not loaded" };
+const states = { ready: "ready", coming: "loading", not_ready: "not ready", left_out: "not loaded" };
 
 export class Models {
-  // order(model name, loads): a promise; failures are shown by whoever gives it.
-  constructor(order) {
-    this.order = order;
+  // order(model name, loads): a promise; failures are shown by whoever gives it. ask(): another page is wanted.
+  // colours: a model's place among those that have a colour.
+  constructor(order, ask, colours) {
+    Object.assign(this, { order, ask, colours });
     this.models = [];
-    this.places = new Map();
+    this.counts = { all: 0, ready: 0, broken: 0, found: 0 };
     this.orders = false;
+    this.offset = 0;
     this.underWay = new Map(); // model names to "loading ..." or "unloading ..."
     this.dark = matchMedia("(prefers-color-scheme: dark)");
     this.rows = new Rows($("model-table").tBodies[0], modelKey, (model) => this.#make(model), (kept, model) => this.#update(kept, model));
-    $("filter").addEventListener("input", () => this.show(this.models, this.orders));
+    for (const [id, event] of [["filter", "input"], ["sort", "change"], ["page-size", "change"]]) $(id).addEventListener(event, () => this.#turn(0));
+    $("page-before").addEventListener("click", () => this.#turn(this.offset - this.#size()));
+    $("page-after").addEventListener("click", () => this.#turn(this.offset + this.#size()));
   }
 
-  place(key) {
-    return this.places.get(key) ?? -1;
+  // What the server is asked for.
+  query() {
+    const part = $("filter").value;
+    return { sort: $("sort").value, offset: this.offset, limit: this.#size(), ...(part ? { name: part } : {}) };
   }
 
-  show(models, orders) {
-    this.models = models;
-    this.orders = orders;
-    this.places = new Map(models.map((model, i) => [modelKey(model), i]));
-    const part = $("filter").value.toLowerCase();
-    const found = part ? models.filter((model) => model.name.toLowerCase().includes(part)) : models;
-    this.rows.show(found.slice(0, mostRows));
-    const ready = models.filter((model) => model.state === "ready").length;
-    setText($("models-count"), `${count(ready)} of ${count(models.length)} ready${found.length > mostRows ? `; the first ${mostRows} of ${count(found.length)} are shown` : part ? `; ${count(found.length)} shown` : ""}`);
-    $("filter").hidden = models.length < 8 && !part;
+  #size() {
+    return Number($("page-size").value);
+  }
+
+  #turn(offset) {
+    this.offset = Math.max(0, offset);
+    this.ask();
+  }
+
+  // An answer to query().
+  show(models, counts, orders) {
+    Object.assign(this, { models, counts, orders });
+    const size = this.#size();
+    if (models.length === 0 && this.offset > 0) {
+      // There are fewer than there were.
+      this.#turn(Math.max(0, Math.ceil(counts.found / size) - 1) * size);
+      return;
+    }
+    this.rows.show(models);
+    const part = $("filter").value;
+    const about = [`${count(counts.ready)} of ${count(counts.all)} ready`];
+    if (counts.broken > 0) about.push(`${count(counts.broken)} broken`);
+    if (part) about.push(`${count(counts.found)} found`);
+    setText($("models-count"), counts.all === 0 ? "this server has none" : about.join(", "));
+    $("filter").hidden = counts.all < 8 && !part;
+    $("model-table").hidden = models.length === 0;
+    $("pager").hidden = counts.found <= Number($("page-size").options[0].value);
+    setText($("page-text"), `${count(this.offset + 1)} to ${count(this.offset + models.length)} of ${count(counts.found)}`);
+    $("page-before").disabled = this.offset === 0;
+    $("page-after").disabled = this.offset + models.length >= counts.found;
+  }
+
+  #again() {
+    this.show(this.models, this.counts, this.orders);
   }
 
   #make(model) {
@@ -48,7 +78,7 @@ export class Models {
       slo: element("i", { class: "slo" }),
       latency: element("span"),
       onTime: element("span"),
-      reasons: element("span", { class: "wrap" }),
+      reasons: element("a", { class: "wrap", href: "#requests?" }),
       button: element("button", { type: "button" }),
     };
     k.bar = element("div", { class: "latency", role: "img" }, k.p99, k.p50, k.slo);
@@ -58,9 +88,9 @@ export class Models {
       element("th", { scope: "row", class: "model" }, k.dot, k.name, " ", k.about),
       element("td", { "data-label": "State", class: "state" }, k.state, " ", k.where),
       element("td", { "data-label": "Requests/s", class: "num" }, k.rate),
-      element("td", { "data-label": "Latency" }, element("div", { class: "measured" }, k.bar, k.latency)),
+      element("td", { "data-label": "Latency" }, element("div", { class: "measured latencies" }, k.bar, k.latency)),
       element("td", { "data-label": "On time", class: "num" }, k.onTime),
-      element("td", { "data-label": "Not served" }, k.reasons),
+      element("td", { "data-label": "Not on time" }, k.reasons),
       element("td", { class: "right" }, k.button));
     k.model = model;
     return k;
@@ -68,15 +98,15 @@ export class Models {
 
   #update(k, model) {
     k.model = model;
-    k.dot.style.background = colour(this.place(modelKey(model)), this.dark.matches);
+    k.dot.style.background = colour(this.colours.place(modelKey(model)), this.dark.matches);
     setText(k.name, model.name);
     const about = [`v${model.version}`];
     if (model.class !== "normal" && model.class) about.push(classText(model.class));
     if (model.state === "ready" && model.engine && model.engine !== "carillon") about.push(`on ${model.engine}`);
     setText(k.about, about.join(" · "));
     setText(k.state, states[model.state] ?? model.state);
-    k.state.className = `pill ${model.state === "ready" ? "good" : model.state === "left_out" ? "" : "bad"}`;
-    setText(k.where, model.state === "left_out" ? "" : model.state !== "ready" ? model.reason : model.loaded_on.length === 0 ? "on no device now" : `on device${model.loaded_on.length > 1 ? "s" : ""} ${model.loaded_on.join(", ")}`);
+    k.state.className = `pill ${model.state === "ready" ? "good" : model.state === "not_ready" ? "bad" : ""}`;
+    setText(k.where, model.state === "not_ready" ? model.reason : model.state !== "ready" ? "" : model.loaded_on.length === 0 ? "on no device now" : `on device${model.loaded_on.length > 1 ? "s" : ""} ${model.loaded_on.join(", ")}`);
     setText(k.rate, rate(model.rate));
 
     const minute = model.last_minute;
@@ -87,9 +117,10 @@ export class Models {
     k.bar.classList.toggle("over", model.slo_ms !== null && p99 !== null && p99 > model.slo_ms);
     k.slo.hidden = model.slo_ms === null;
     if (model.slo_ms !== null) k.slo.style.left = `${(model.slo_ms / most) * 100}%`;
-    const latency = p50 === null ? "no answers" : `${milliseconds(p50)} · ${milliseconds(p99)}`;
-    const slo = model.slo_ms === null ? "" : ` / ${bound(model.slo_ms)}`;
-    setText(k.latency, latency + slo);
+    const latency = p50 === null ? ["no answers"] : [`p50 ${milliseconds(p50)}`, `p99 ${milliseconds(p99)}`];
+    if (model.slo_ms !== null) latency.push(`SLO ${bound(model.slo_ms)}`);
+    setText(k.latency, latency.join(" · "));
+    k.bar.hidden = p50 === null;
     k.bar.setAttribute("aria-label", p50 === null ? "no answers in the last minute" : `half within ${milliseconds(p50)}, 99% within ${milliseconds(p99)}${model.slo_ms === null ? "" : `, SLO ${bound(model.slo_ms)}`}`);
 
     setText(k.onTime, percent(minute.on_time_share));
@@ -97,11 +128,14 @@ export class Models {
     const reasons = Object.entries(minute.reasons).sort((a, b) => b[1] - a[1]).map(([reason, n]) => `${reasonText(reason)} ${count(n)}`);
     for (const [what, n] of [["late", minute.late], ["bad data", minute.invalid], ["client went", minute.cancelled]]) if (n > 0) reasons.push(`${what} ${count(n)}`);
     setText(k.reasons, reasons.join(", "));
+    k.reasons.hidden = reasons.length === 0;
+    k.reasons.setAttribute("href", requestsLink({ model: model.name, reason: minute.refused > 0 ? "all" : minute.late > 0 ? "late" : "" }));
 
     const doing = this.underWay.get(model.name);
     k.button.hidden = !this.orders;
     k.button.disabled = doing !== undefined;
     const verb = model.state === "ready" ? "Unload" : "Load";
+    k.button.hidden ||= model.state === "coming";
     setText(k.button, doing ?? verb);
     k.button.setAttribute("aria-label", doing ? `${doing} ${model.name}` : `${verb} ${model.name}`);
   }
@@ -113,12 +147,12 @@ export class Models {
       loads ? "Load" : "Unload");
     if (!yes || this.underWay.has(model.name)) return;
     this.underWay.set(model.name, loads ? "loading …" : "unloading …");
-    this.show(this.models, this.orders);
+    this.#again();
     try {
       await this.order(model.name, loads);
     } finally {
       this.underWay.delete(model.name);
-      this.show(this.models, this.orders);
+      this.#again();
     }
   }
 }

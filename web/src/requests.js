@@ -74,6 +74,33 @@ function explained(request) {
   ];
 }
 
+// Places in this page: one request's explanation, and lists of requests. `reason` is a status's, "all" any.
+export const requestLink = (id) => `#request=${encodeURIComponent(id)}`;
+export const requestsLink = (query) => `#requests?${new URLSearchParams(query)}`;
+
+// The reasons of requests that a status counts as one.
+const causes = { overloaded: "shed", no_time_to_decide: "too_near,size,queue_policy,sequence,full,not_serving" };
+
+// What a place in this page asks the server for: {id}, or {query, text}; null: it is of something else.
+export function asked(hash) {
+  if (hash.startsWith("#request=")) {
+    try {
+      return { id: decodeURIComponent(hash.slice("#request=".length)) };
+    } catch {
+      return null;
+    }
+  }
+  if (!hash.startsWith("#requests?")) return null;
+  const given = new URLSearchParams(hash.slice("#requests?".length));
+  const [model, reason] = [given.get("model"), given.get("reason")];
+  const query = model ? { model } : {};
+  if (reason === "late") query.outcome = "late";
+  else if (reason === "all") query.outcome = "refused";
+  else if (reason) query.reason = causes[reason] ?? reason;
+  const what = reason === "late" ? "late" : reason === "all" ? "refused" : reason ? `“${reasonText(reason)}”` : "all";
+  return { query, text: `The last: ${what}${model ? `, of ${model}` : ""}` };
+}
+
 export class Requests {
   constructor(server) {
     this.server = server;
@@ -81,14 +108,43 @@ export class Requests {
     $("explain-form").addEventListener("submit", (event) => {
       event.preventDefault();
       const id = $("request").value.trim();
-      if (id) this.explain(id);
+      if (id) this.#go(requestLink(id));
     });
-    $("list").addEventListener("click", () => this.list());
+    $("list").addEventListener("click", () => this.#go("#requests?"));
+    addEventListener("hashchange", () => this.#show());
+    // A link to where the page is already asks anew.
+    document.addEventListener("click", (event) => {
+      const link = event.target.closest?.('a[href^="#request"]');
+      if (!link || event.ctrlKey || event.metaKey || event.shiftKey || !asked(link.hash)) return;
+      event.preventDefault();
+      this.#go(link.hash);
+    });
+    this.#show();
+  }
+
+  #go(hash) {
+    if (location.hash === hash) this.#show();
+    else location.hash = hash;
+  }
+
+  #show() {
+    const what = asked(location.hash);
+    if (what === null) return;
+    if (what.id !== undefined) {
+      $("request").value = what.id;
+      this.explain(what.id);
+    } else {
+      this.list(what.query, what.text);
+    }
   }
 
   async explain(id) {
     const mine = ++this.asked;
-    const show = (...what) => mine === this.asked && $("explained").replaceChildren(...what);
+    const show = (...what) => {
+      if (mine !== this.asked) return;
+      $("explained").replaceChildren(...what);
+      $("explain-form").scrollIntoView({ block: "start" });
+    };
     try {
       show(...explained(await this.server.request(id)));
     } catch (error) {
@@ -96,20 +152,17 @@ export class Requests {
     }
   }
 
-  async list() {
-    $("list").disabled = true;
+  async list(query, text) {
+    const mine = ++this.asked;
     try {
-      const answer = await this.server.requests();
+      const answer = await this.server.requests(query);
+      if (mine !== this.asked) return;
       const requests = (Array.isArray(answer) ? answer : answer.requests ?? []).slice(0, 50);
+      setText($("listed"), requests.length > 0 ? text : `${text}: none is kept`);
       $("requests").tBodies[0].replaceChildren(...requests.map((request) => {
-        const button = element("button", { type: "button", class: "link", "aria-label": `Explain request ${request.number}` }, String(request.number));
-        button.addEventListener("click", () => {
-          $("request").value = String(request.number);
-          this.explain(request.number);
-          $("explained").scrollIntoView({ block: "nearest" });
-        });
+        const link = element("a", { class: "link", href: requestLink(request.number), "aria-label": `Explain request ${request.number}` }, String(request.number));
         return element("tr", {},
-          element("th", { scope: "row" }, button, " ", element("small", {}, request.id ?? "")),
+          element("th", { scope: "row" }, link, " ", element("small", {}, request.id ?? "")),
           element("td", { "data-label": "Model" }, request.model),
           element("td", { "data-label": "Class" }, classText(request.class)),
           element("td", { "data-label": "Arrived" }, clock(request.arrived_unix_us)),
@@ -118,13 +171,11 @@ export class Requests {
           element("td", { "data-label": "Deadline", class: "num" }, request.deadline_us === null || request.deadline_us === undefined ? "–" : bound(request.deadline_us / 1000)),
           element("td", { "data-label": "Batch", class: "num" }, request.batch ? String(request.batch) : "–"));
       }));
-      $("requests").hidden = false;
-      setText($("list"), "Show the last again");
-      if (requests.length === 0) $("explained").replaceChildren(element("p", { class: "quiet" }, "There were no requests yet."));
+      $("requests").hidden = requests.length === 0;
+      $("explained").replaceChildren();
+      $("explain-form").scrollIntoView({ block: "start" });
     } catch (error) {
-      $("explained").replaceChildren(element("p", { class: "bad-text" }, error.status === 404 ? "This server keeps no requests." : error.message));
-    } finally {
-      $("list").disabled = false;
+      if (mine === this.asked) $("explained").replaceChildren(element("p", { class: "bad-text" }, error.status === 404 ? "This server keeps no requests." : error.message));
     }
   }
 }

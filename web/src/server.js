@@ -59,9 +59,10 @@ export class Server {
     return json;
   }
 
-  status() { return this.ask("/v2/carillon/status"); }
+  status(query) { return this.ask(`/v2/carillon/status?${new URLSearchParams(query)}`.replaceAll("+", "%20")); }
+  trend(since) { return this.ask(`/v2/carillon/trend${since ? `?since=${encodeURIComponent(since)}` : ""}`); }
   timeline(since) { return this.ask(`/v2/carillon/timeline${since ? `?since=${encodeURIComponent(since)}` : ""}`); }
-  requests() { return this.ask("/v2/carillon/requests?limit=50"); }
+  requests(query) { return this.ask(`/v2/carillon/requests?${new URLSearchParams({ ...query, limit: 50 })}`.replaceAll("+", "%20")); }
   request(id) { return this.ask(`/v2/carillon/requests/${encodeURIComponent(id)}`); }
   // Loading reads, compiles and measures: it may take minutes.
   load(model) { return this.ask(`/v2/repository/models/${encodeURIComponent(model)}/load`, { post: true, patience: 1_800_000 }); }

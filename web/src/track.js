@@ -96,3 +96,24 @@ export function findLast(bars, found) {
   for (let i = bars.length - 1; i >= 0; --i) if (found(bars[i])) return i;
   return -1;
 }
+
+// Colours by number, given out as models come to be seen: those that do something now differ, however many there are.
+export class Colours {
+  constructor(most = 4096) {
+    this.most = most;
+    this.places = new Map();
+  }
+  // The model's number; -1: it has none.
+  place(key) {
+    return this.places.get(key) ?? -1;
+  }
+  // Gives it one where it has none.
+  take(key) {
+    let place = this.places.get(key);
+    if (place === undefined) {
+      if (this.places.size >= this.most) this.places.clear();
+      this.places.set(key, (place = this.places.size));
+    }
+    return place;
+  }
+}

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { bound, colour, count, duration, memory, milliseconds, percent, rate, reasonText } from "../src/format.js";
+import { bound, bytes, colour, count, duration, milliseconds, percent, rate, reasonText } from "../src/format.js";
 
 test("times are as long as they are", () => {
   for (const [ms, text] of [[null, "–"], [undefined, "–"], [0.0123, "12 µs"], [0.5, "0.50 ms"], [12.34, "12.3 ms"], [345.6, "346 ms"], [1234, "1.23 s"], [12345, "12.3 s"], [90_000, "1.5 min"]])
@@ -13,7 +13,7 @@ test("bounds are as they were chosen", () => {
 });
 
 test("what is not all is never shown as all", () => {
-  for (const [share, text] of [[null, "–"], [1, "100%"], [0.99999, "99.99%"], [0.5, "50.0%"], [0.05, "5.00%"], [0, "0%"]]) assert.equal(percent(share), text);
+  for (const [share, text] of [[null, "–"], [1, "100%"], [0.99999, "99.99%"], [0.5, "50.0%"], [0.05, "5.00%"], [0, "0%"], [4.575, "457%"]]) assert.equal(percent(share), text);
 });
 
 test("counts, rates and sizes", () => {
@@ -22,8 +22,7 @@ test("counts, rates and sizes", () => {
   assert.equal(rate(null), "–");
   assert.equal(rate(1.234), "1.23");
   assert.equal(rate(1234.5), "1235");
-  assert.equal(memory(4), "64 MiB");
-  assert.equal(memory(1024), "16.0 GiB");
+  for (const [n, text] of [[0, "0 B"], [1000, "1000 B"], [1536, "1.50 KiB"], [64 * 2 ** 20, "64 MiB"], [2 ** 30, "1 GiB"], [16.5 * 2 ** 30, "16.5 GiB"], [2 ** 52, "4096 TiB"]]) assert.equal(bytes(n), text);
 });
 
 test("reasons that are new are told as they are", () => {

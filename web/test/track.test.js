@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { Track, keptUs, modelKey, mostBars } from "../src/track.js";
+import { Colours, Track, keptUs, modelKey, mostBars } from "../src/track.js";
 
 const models = [{ name: "a", version: 1 }];
 const answer = (actions, more = {}) => ({ now_us: 1000, started_us: 1, next: "1", left_out: 0, actions, under_way: [], models, ...more });
@@ -54,4 +54,13 @@ test("the first of a row is what runs", () => {
   const under = (action, more) => ({ device: 0, action, model: 0, batch: 1, class: "normal", predicted_us: 5, executor: "EXEC", ...more });
   track.take(answer([], { under_way: [under(1), under(2), under(3, { executor: "LOAD" })] }));
   assert.deepEqual(track.running().map((action) => action.action), [1, 3]);
+});
+
+test("colours are given to what is seen, and no more of them than may be", () => {
+  const colours = new Colours(3);
+  assert.equal(colours.place("a"), -1);
+  assert.deepEqual(["a", "b", "a", "c"].map((key) => colours.take(key)), [0, 1, 0, 2]);
+  assert.equal(colours.place("c"), 2);
+  assert.equal(colours.take("d"), 0);
+  assert.equal(colours.places.size, 1);
 });
