@@ -33,7 +33,7 @@ workload::Scenario two_modes(Duration c0, double c1) {
 class Misled final : public schedule::Scheduler {
  public:
   Misled(const workload::Scenario& world, const workload::Scenario& told, const OrlojOptions& options)
-      : orloj_(environment(world), options), told_(model_infos(told)) {}
+      : orloj_(simulate::environment(world), options), told_(model_infos(told)) {}
   std::string_view name() const override { return orloj_.name(); }
   TimePoint decide(const schedule::Event& event, TimePoint now, schedule::Actions& out) override {
     const auto* model = std::get_if<schedule::ModelChanged>(&event);
