@@ -70,7 +70,7 @@ export function shareOf(sample) {
 export function roundUp(value) {
   if (!(value > 0)) return 1;
   const scale = 10 ** Math.floor(Math.log10(value));
-  return [1, 2, 5, 10].map((step) => step * scale).find((step) => step >= value * (1 - 1e-9));
+  return [1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10].map((step) => step * scale).find((step) => step >= value * (1 - 1e-9));
 }
 
 // The lower end of an axis of shares, so that small losses show.

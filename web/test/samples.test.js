@@ -42,7 +42,7 @@ test("longer spans are sums, the newest first", () => {
 });
 
 test("axes end at numbers that are easy to read", () => {
-  for (const [value, end] of [[0, 1], [0.3, 0.5], [1, 1], [1.1, 2], [4.2, 5], [70, 100], [1000, 1000]]) assert.equal(Math.round(roundUp(value) * 1e6) / 1e6, end);
+  for (const [value, end] of [[0, 1], [0.35, 0.4], [1, 1], [1.1, 1.5], [4.2, 5], [70, 80], [204, 250], [1000, 1000]]) assert.equal(Math.round(roundUp(value) * 1e6) / 1e6, end);
   for (const [least, floor] of [[1, 0.999], [0.995, 0.99], [0.97, 0.95], [0.6, 0.5], [0.2, 0]]) assert.equal(floorOf(least), floor);
 });
 

@@ -5,21 +5,21 @@
 namespace carillon::frontend {
 namespace {
 
-constexpr TimePoint at(Duration d) {
+constexpr TimePoint moment(Duration d) {
   return TimePoint{d};
 }
 
 TEST(Trend, ASampleIsWhatCameInTenSeconds) {
   Trend trend;
-  trend.look(at(1s), {.on_time = 1000, .refused = 7, .exec = 90s}, 2, mib(1));  // long ago
-  trend.look(at(10s), {.on_time = 1500, .refused = 8}, 2, mib(2));
+  trend.look(moment(1s), {.on_time = 1000, .refused = 7, .exec = 90s}, 2, mib(1));  // long ago
+  trend.look(moment(10s), {.on_time = 1500, .refused = 8}, 2, mib(2));
   EXPECT_EQ(trend.next(), 0U) << "nine seconds are no sample";
-  trend.look(at(11s),
+  trend.look(moment(11s),
              {.on_time = 1600, .late = 2, .refused = 9, .failed = 4, .invalid = 3, .exec = 94s, .load = 1s},
              2, mib(3));
   ASSERT_EQ(trend.next(), 1U);
   const Trend::Sample sample = trend.samples(0)[0];
-  EXPECT_EQ(sample.end, at(11s));
+  EXPECT_EQ(sample.end, moment(11s));
   EXPECT_EQ(sample.span, 10s);
   EXPECT_EQ(sample.in.on_time, 600U);
   EXPECT_EQ(sample.in.late, 2U);
@@ -34,9 +34,9 @@ TEST(Trend, ASampleIsWhatCameInTenSeconds) {
 
 TEST(Trend, RareLooksMakeLongSamples) {
   Trend trend;
-  trend.look(at(0s), {}, 1, {});
-  trend.look(at(30s), {.on_time = 30}, 1, {});
-  trend.look(at(35s), {.on_time = 40}, 1, {});
+  trend.look(moment(0s), {}, 1, {});
+  trend.look(moment(30s), {.on_time = 30}, 1, {});
+  trend.look(moment(35s), {.on_time = 40}, 1, {});
   ASSERT_EQ(trend.samples(0).size(), 1U);
   EXPECT_EQ(trend.samples(0)[0].span, 30s);
   EXPECT_EQ(trend.samples(0)[0].in.on_time, 30U);
@@ -47,7 +47,7 @@ TEST(Trend, KeepsAnHour) {
   std::uint64_t sum = 0;
   const int steps = 1000;
   for (int i = 0; i <= steps; ++i)
-    trend.look(at(10s * i), {.on_time = sum += static_cast<std::uint64_t>(i)}, 1, {});
+    trend.look(moment(10s * i), {.on_time = sum += static_cast<std::uint64_t>(i)}, 1, {});
   EXPECT_EQ(trend.next(), 1000U);
   const auto all = trend.samples(0);
   ASSERT_EQ(all.size(), Trend::capacity);
@@ -63,9 +63,9 @@ TEST(Trend, KeepsAnHour) {
 
 TEST(Trend, WhatWasForgottenCountsNothing) {
   Trend trend;
-  trend.look(at(0s), {.on_time = 500, .late = 1}, 1, {});
-  trend.look(at(10s), {.on_time = 20, .late = 3}, 1, {});
-  trend.look(at(20s), {.on_time = 25, .late = 3}, 1, {});
+  trend.look(moment(0s), {.on_time = 500, .late = 1}, 1, {});
+  trend.look(moment(10s), {.on_time = 20, .late = 3}, 1, {});
+  trend.look(moment(20s), {.on_time = 25, .late = 3}, 1, {});
   const auto samples = trend.samples(0);
   EXPECT_EQ(samples[0].in.on_time, 0U);
   EXPECT_EQ(samples[0].in.late, 2U);
