@@ -190,6 +190,29 @@ def test_the_largest_seed_is_one_seed(program, scenario):
     assert told["seed"] == seed
 
 
+NOTHING = "No such file or directory"
+
+
+@pytest.mark.parametrize(("command", "status", "words"), [
+    ("replay none", 1, f"cannot read the log 'none': {NOTHING}"),
+    ("replay .", 1, "cannot read the log '.': Is a directory"),
+    ("simulate none", 1, f"cannot read the scenario 'none': {NOTHING}"),
+    ("simulate .", 2, "cannot read the scenario '.': Is a directory"),
+    ("goodput none", 1, f"cannot read the scenario 'none': {NOTHING}"),
+    ("simulate SCENARIO --plot none/a.svg", 1, f"--plot: cannot write 'none/a.svg': {NOTHING}"),
+    ("simulate SCENARIO --plot /dev/full", 1, "--plot: cannot write '/dev/full': No space left on device"),
+    ("load http://127.0.0.1:1 --scenario none", 1, f"cannot read the scenario 'none': {NOTHING}"),
+    ("load https://127.0.0.1:1 --model m --ca none", 2, f"--ca: cannot read the file of PEM 'none': {NOTHING}"),
+    ("load http://127.0.0.1:1 --model m --key @none", 2, f"--key: cannot read the secret 'none': {NOTHING}"),
+    ("profile --models MODELS --only tiny_mlp --repeats 1 --csv none/a.csv", 1, f"--csv: cannot write 'none/a.csv': {NOTHING}"),
+])
+def test_a_file_that_cannot_be_had_is_told_with_the_reason(program, tiny_models, scenario, tmp_path, command, status, words):
+    places = {"SCENARIO": str(scenario), "MODELS": str(tiny_models)}
+    done = subprocess.run([program, *(places.get(word, word) for word in command.split())], cwd=tmp_path, capture_output=True,
+                          text=True, timeout=120)
+    assert (done.returncode, words in done.stderr) == (status, True), done.stderr
+
+
 def test_what_cannot_be_printed_is_told(program, scenario):
     for command in (["simulate", scenario, "--json"], ["simulate", scenario], ["--version"], ["serve", "--help"]):
         with open("/dev/full", "w") as full:
@@ -210,6 +233,36 @@ def test_load_says_what_it_cannot_send(program, scenario):
     assert "a seed is a whole number" in done.stderr
     done = run(program, "load", "http://127.0.0.1:1", status=2)
     assert "--model or --scenario" in done.stderr
+
+
+# What users look for first stands first.
+HEADINGS = {
+    "Models": "--models", "Addresses": "--http", "Memory": "--memory", "Deadlines and scheduling": "--default-deadline",
+    "Devices and kernels": "--device", "Real-time and best-effort requests": "--best-effort-streams",
+    "Security": "--tls-cert", "Limits and connections": "--max-open", "Readiness and stopping": "--strict-readiness",
+    "Logs and tracing": "--log-level", "Training beside serving": "--train", "Plans of several workloads": "--plan"}
+
+
+def test_each_option_of_serve_stands_under_one_heading(program):
+    said = run(program, "serve", "--help").stdout.split("\nExamples:")[0]
+    under, heading = {}, None
+    for line in said.splitlines():
+        if line.endswith(":") and not line.startswith(" "):
+            heading = line[:-1]
+            assert heading not in under, f"two headings are called {heading}"
+            under[heading] = []
+        elif option := re.match(r"  (?:-\w,)?(--[a-z0-9-]+)", line):
+            under[heading].append(option.group(1))
+    assert under.pop("Help") == ["--help"]
+    assert {name: options[0] for name, options in under.items()} == HEADINGS
+    assert list(under) == list(HEADINGS)
+    options = [option for each in under.values() for option in each]
+    assert len(options) == len(set(options)) > 60
+    assert max(map(len, under.values())) <= 14, "a heading of more is a list again"
+    # Related ones are not torn apart.
+    for begin, heading in (("--tls", "Security"), ("--store", "Memory"), ("--grpc-", "Limits and connections"),
+                           ("--cuda-", "Devices and kernels"), ("--train-", "Training beside serving")):
+        assert [name for name, each in under.items() if any(option.startswith(begin) for option in each)] == [heading]
 
 
 def test_help_shows_examples_of_its_own(program):

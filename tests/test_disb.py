@@ -168,7 +168,7 @@ def test_help_tells_of_all(program):
     (("A", "--seed", "1e3"), 2, "--seed"),
     (("A", "--scale", "auto"), 2, "--scale auto is of live runs"),
     (("A", "--threads", "2"), 2, "--simulate excludes --threads"),
-    (("A", "--plot", "nowhere/a.svg"), 1, "--plot: cannot write 'nowhere/a.svg'"),
+    (("A", "--plot", "nowhere/a.svg"), 1, "--plot: cannot write 'nowhere/a.svg': No such file or directory"),
     (("A", "--kernels", "scenarios"), 2, "scenarios: is a directory"),
     (("A", "--jobs", "0"), 2, "--jobs"),
     (("A", "--kernels", "nowhere.json"), 1, "nowhere.json: no such file"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import re
 import subprocess
 import threading
 import urllib.error
@@ -15,7 +16,7 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from loopback import policies_of, serving, write_profile
+from loopback import ROOT, policies_of, serving, write_profile
 
 LOGS = Path(__file__).resolve().parent / "logs"
 MODEL = "tiny_mlp"
@@ -196,6 +197,37 @@ def test_the_command_asks_a_server(slow, program, tmp_path):
     assert "needs a log" in explain(program, url, "--policies", "fcfs", status=2)
 
 
+def test_those_without_a_result_are_listed_with_their_numbers(slow, program):
+    numbers = []
+    for i in range(22):
+        status, headers, _ = infer(slow.http, id=f"refused-{i}", timeout_us=1000)
+        assert status == 504
+        numbers.append(int(headers["carillon-request"]))
+    url = f"http://{slow.http}"
+    listed = json.loads(explain(program, url, "--json"))["without_result"]
+    assert [row["number"] for row in listed] == numbers[:1:-1]  # the last 20, the newest first
+    assert all(row["model"] == MODEL and row["outcome"] == "refused" and row["reason"] for row in listed)
+    assert listed[0]["id"] == "refused-21" and listed[0]["arrived_unix_us"] > 1e15
+    row, = (line for line in explain(program, url).splitlines() if line.startswith(f"{numbers[-1]} "))
+    assert re.search(rf"^{numbers[-1]} +20\d\d-\d\d-\d\d [\d:.]+ UTC +{MODEL} +refused +\w+ +1.000 +[\d.]+  refused-21$", row)
+    assert "It was refused" in explain(program, url, "--request", row.split()[0])
+
+
+def test_a_log_lists_those_without_a_result(program, tmp_path):
+    overload, log = ROOT / "scenarios/overload.toml", tmp_path / "run.log"
+    subprocess.run([program, "simulate", overload, "--scheduler", "clockwork", "--rate", "100", "--record", log],
+                   check=True, capture_output=True, timeout=120)
+    told = json.loads(explain(program, str(log), "--json"))
+    listed = told["without_result"]
+    refused = sum(row["refused"] + row["failed"] for row in told["models"])
+    assert refused > 20 and len(listed) == 20
+    assert [row["number"] for row in listed] == sorted((row["number"] for row in listed), reverse=True)
+    assert all(row["arrived_us"] > 0 for row in listed)
+    number = str(listed[0]["number"])
+    assert any(line.split()[:1] == [number] and " s " in line for line in explain(program, str(log)).splitlines())
+    assert json.loads(explain(program, str(log), "--request", number, "--json", "--policies", "fcfs"))["request"]["outcome"] == "refused"
+
+
 def test_without_a_journal_nothing_is_numbered(program, tiny_models, tmp_path):
     with serving(program, tiny_models, tmp_path / "log", "--journal", "0") as off:
         status, headers, _ = infer(off.http)
@@ -316,5 +348,24 @@ def test_wrong_use_is_told(program, tmp_path):
         assert "has no request 99999999" in explain(program, str(log), "--request", "99999999", status=1)
         assert "by its own numbers alone" in explain(program, str(log), "--request", "x", status=2)
         assert "best" in explain(program, str(log), "--request", "1", "--policies", "best", status=2)
-        assert "cannot write" in explain(program, str(log), "--perfetto", "/no/such/folder/file", status=1)
-    assert "cannot read the log" in explain(program, str(tmp_path / "none"), status=1)
+        said = explain(program, str(log), "--perfetto", "/no/such/folder/file", status=1)
+        assert "--perfetto: cannot write '/no/such/folder/file': No such file or directory" in said
+    said = explain(program, str(tmp_path / "none"), status=1)
+    assert f"cannot read the log '{tmp_path / 'none'}': No such file or directory" in said
+    assert f"cannot read the log '{tmp_path}': Is a directory" in explain(program, str(tmp_path), status=1)
+
+
+@pytest.mark.parametrize(("target", "meant"), [
+    ("localhost:8000", "such as http://localhost:8000"), ("127.0.0.1:8000/", "such as http://127.0.0.1:8000/"),
+    ("[::1]:8003", "such as http://[::1]:8003"), ("grpc://localhost:8001", "asked over HTTP"),
+    ("htp://localhost:8000", "asked over HTTP")])
+def test_an_address_without_http_is_told(program, target, meant):
+    said = explain(program, target, "--request", "1", status=2)
+    assert f"there is no log '{target}'; " in said and meant in said
+
+
+def test_a_log_may_be_called_like_an_address(program, tmp_path):
+    with unpacked("simulated_fcfs", tmp_path) as log:
+        log.rename(tmp_path / "localhost:8000")
+        done = subprocess.run([program, "explain", "localhost:8000"], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert done.returncode == 0 and "requests under fcfs" in done.stdout, done.stderr

@@ -170,6 +170,26 @@ def test_what_is_said_to_be_enough_is_enough(program, tmp_path, kind):
         assert peak < int(enough.removesuffix("MiB")) * MIB
 
 
+@pytest.mark.parametrize(("models", "extent", "layers"), [(1, 1000, 12), (1, 1536, 4), (3, 1024, 6)])
+def test_without_a_store_too_what_is_said_to_be_enough_is_enough(program, tmp_path, models, extent, layers):
+    """Weights then stay in memory, and measuring takes them once more."""
+    import tritonclient.http as client
+    for i in range(models):
+        write_product(tmp_path / "models", f"large{i}", extent, layers=layers)
+    def started(memory: str, *options: str):
+        return serving(program, tmp_path / "models", tmp_path / "log", "--memory", memory, "--no-store", *options, page_cache=None)
+
+    with started("220MiB", "--strict-readiness", "false"):
+        pass
+    named = {int(n) for n in re.findall(r"too small for model 'large\d'[^;]*: at least (\d+)MiB", (tmp_path / "log").read_text())}
+    with started(f"{min(named)}MiB") as server:  # with all of them ready
+        for i in range(models):
+            ask(server, f"large{i}", np.zeros((1, extent), np.float32), client)
+        peak = int(re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{server.process.pid}/status").read_text()).group(1)) * 1024
+        assert peak < min(named) * MIB
+    assert "too small" not in (tmp_path / "log").read_text()
+
+
 def test_processes_of_other_engines_count(program, mlp, tmp_path):
     import tritonclient.http as client
     if not (program.parent / "carillon-openvino").exists():

@@ -77,6 +77,24 @@ def test_what_cannot_be_served_ends_it_and_says_why(program, tmp_path):
         assert said in refused(program, *options), options
 
 
+def test_a_repository_that_is_not_there_is_told_at_once(program, tmp_path):
+    write(tmp_path / "one.onnx", 2)
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for models, said in (("nodir", "--models: model repository 'nodir': No such file or directory"),
+                         ("link", "--models: model repository 'link': No such file or directory"),
+                         ("one.onnx", "'one.onnx' is not a directory; it is one with a folder for each model, and a model that is "
+                                      "one file is served with --model"),
+                         ("one.onnx/x", "--models: model repository 'one.onnx/x': Not a directory")):
+        for control in ("none", "poll", "explicit"):
+            done = subprocess.run([program, "serve", "--models", models, "--model-control-mode", control, "--http", "127.0.0.1:0",
+                                   "--grpc", "", "--metrics", "", "--store", "store", "--access-log", "access", "--record", "record"],
+                                  capture_output=True, text=True, timeout=60, cwd=tmp_path)
+            # Not a line of what would be started.
+            assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), done
+            assert said in done.stderr, done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "one.onnx"]
+
+
 @pytest.mark.parametrize("width, kind, shown", [
     (4, TensorProto.FLOAT, "-d '{\"inputs\":[{\"name\":\"x\",\"shape\":[1,4]"),
     (5000, TensorProto.INT64, "-d @"),

@@ -287,6 +287,7 @@ def test_openvino_is_that_of_the_environment(wheel, environment, tmp_path):
                   domains=("", "com.microsoft"))
     without = environment.run("carillon", "serve", "--model", model, "--http", free_addresses(1)[0], "--grpc", "", "--metrics", "")
     assert without.returncode == 1 and "libopenvino.so" in without.stderr, without.stderr
+    assert "pip install 'carillon[openvino]'" in without.stderr and "tools/setup" not in without.stderr, without.stderr
     beside = environment.site / "openvino"
     for way in ("beside the package", "elsewhere on the path of the environment's Python"):
         if way == "beside the package":

@@ -50,7 +50,7 @@ Result<> MemoryAccount::check(std::string_view model, const ModelNeed& need, Byt
   if (need.memory <= most && others + need.memory > most) text += " beside those that are there";
   if (options_.least) {
     ModelNeed all = need;
-    all.memory = others + need.memory + shrunk_;
+    all.memory = others + need.memory + need.later + shrunk_;
     if (const Bytes least = options_.least(all); least > Bytes{}) text += ": at least " + whole_mib(least);
   }
   return fail(ErrorCode::resource_exhausted, text + "; " + why);

@@ -33,6 +33,9 @@ struct ModelNeed {
   Bytes weights{};
   Bytes workspace{};  // of its smallest run, as are
   Bytes tensors{};    // its inputs and outputs
+  // What it takes beside `memory` in a later step, as far as that is known: no reason to refuse it now, but
+  // the bound that a refusal names has room for it.
+  Bytes later{};
 };
 
 // What models may take of a bound of memory beside its fixed parts, and what they take. From any thread.

@@ -1,5 +1,6 @@
 #include "carillon/base/replace_file.h"
 
+#include <cerrno>
 #include <fstream>
 #include <ios>
 #include <string>
@@ -14,11 +15,12 @@ std::error_code replace_file(const std::filesystem::path& file,
   partial += ".partial." + std::to_string(::getpid());
   std::error_code error;
   {
+    errno = 0;
     std::ofstream out(partial, std::ios::binary | std::ios::trunc);
     for (const std::string_view piece : pieces)
       out.write(piece.data(), static_cast<std::streamsize>(piece.size()));
     out.close();
-    if (!out) error = std::make_error_code(std::errc::io_error);
+    if (!out) error = std::error_code(errno != 0 ? errno : EIO, std::generic_category());
   }
   if (!error) std::filesystem::rename(partial, file, error);
   if (error) {

@@ -5,6 +5,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "carillon/cli/headings.h"
+
 namespace carillon::cli {
 namespace {
 
@@ -17,17 +19,23 @@ void add_memory_options(CLI::App& command, server::DeviceArguments& arguments) {
           "processors")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
-  command.add_option(
-      "--page-cache", arguments.page_cache,
-      "Memory of each device for weights, at least 16MiB (default 2 GiB, or less where the memory "
-      "is little: 'serve --memory'; of a GPU three quarters of what is free there)");
-  command.add_option(
-      "--io-cache", arguments.io_cache,
-      "Memory of each device for inputs and outputs (default 256 MiB, or less where the memory is "
-      "little)");
-  command.add_option("--workspace", arguments.workspace,
-                     "Memory of each stream of a device for what kernels hand on (default 512 MiB, or less "
-                     "where the memory is little)");
+  command
+      .add_option(
+          "--page-cache", arguments.page_cache,
+          "Memory of each device for weights, at least 16MiB (default 2 GiB, or less where the memory "
+          "is little: 'serve --memory'; of a GPU three quarters of what is free there)")
+      ->group(heading::memory);
+  command
+      .add_option(
+          "--io-cache", arguments.io_cache,
+          "Memory of each device for inputs and outputs (default 256 MiB, or less where the memory is "
+          "little)")
+      ->group(heading::memory);
+  command
+      .add_option("--workspace", arguments.workspace,
+                  "Memory of each stream of a device for what kernels hand on (default 512 MiB, or less "
+                  "where the memory is little)")
+      ->group(heading::memory);
   static const std::map<std::string, bool> places{{"apart", true}, {"inside", false}};
   command
       .add_option(

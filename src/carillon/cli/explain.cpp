@@ -1,11 +1,13 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
-#include <fstream>
+#include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -13,8 +15,10 @@
 #include <nlohmann/json.hpp>
 #include <spdlog/fmt/fmt.h>
 
+#include "carillon/base/files.h"
 #include "carillon/cli/access_options.h"
 #include "carillon/cli/commands.h"
+#include "carillon/cli/load/address.h"
 #include "carillon/cli/load/http_get.h"
 #include "carillon/explain/decisions.h"
 #include "carillon/explain/story.h"
@@ -46,11 +50,8 @@ int fail_explain(const Error& error, int status = exit_failure) {
   return status;
 }
 
-Result<> write_file(const std::string& file, const std::string& text) {
-  std::ofstream out(file, std::ios::binary);
-  out << text;
-  out.close();
-  if (!out) return fail(ErrorCode::invalid_argument, "--perfetto: cannot write '" + file + "'");
+Result<> write_trace(const std::string& file, const std::string& text) {
+  if (auto written = write_file(file, text); !written) return in_context("--perfetto", written.error());
   return {};
 }
 
@@ -63,7 +64,32 @@ struct Counts {
   std::uint64_t worst = 0;  // its number
 };
 
-Json summary_of(const std::vector<Json>& records) {
+// So many of those that were refused, or failed, are told with their numbers.
+constexpr std::size_t most_listed = 20;
+
+// The last of them, the newest first: who wants to know why one of them got no result asks by its number.
+Json without_result(const std::vector<Json>& records) {
+  std::vector<const Json*> found;
+  for (const Json& record : records)
+    if (const auto outcome = record.at("outcome").get<std::string>();
+        outcome == "refused" || outcome == "failed")
+      found.push_back(&record);
+  std::ranges::sort(found, std::greater{},
+                    [](const Json* record) { return record->at("number").get<std::uint64_t>(); });
+  if (found.size() > most_listed) found.resize(most_listed);
+  Json out = Json::array();
+  for (const Json* record : found) {
+    Json row;
+    for (const char* field : {"number", "id", "model", "outcome", "reason", "arrived_unix_us", "arrived_us",
+                              "deadline_us", "would_take_us"})
+      if (record->contains(field)) row[field] = record->at(field);
+    out.push_back(std::move(row));
+  }
+  return out;
+}
+
+// `others` are records without a result that may be older than those.
+Json summary_of(const std::vector<Json>& records, const std::vector<Json>& others) {
   std::map<std::string, Counts> models;
   std::map<std::pair<std::string, std::string>, std::uint64_t> reasons;
   for (const Json& record : records) {
@@ -98,7 +124,29 @@ Json summary_of(const std::vector<Json>& records) {
   out["reasons"] = Json::array();
   for (const auto& [what, count] : reasons)
     out["reasons"].push_back({{"outcome", what.first}, {"reason", what.second}, {"requests", count}});
+  out["without_result"] = without_result(others);
   return out;
+}
+
+// Of a server the time of day; of a log since its first request.
+std::string when_text(const Json& row) {
+  if (row.contains("arrived_us")) return fmt::format("{:.3f} s", row["arrived_us"].get<double>() / 1e6);
+  return explain::utc(row["arrived_unix_us"].get<std::int64_t>());
+}
+
+void print_without_result(const Json& rows) {
+  if (rows.empty()) return;
+  const auto ms = [](const Json& us) {
+    return us.is_null() ? std::string("-") : fmt::format("{:.3f}", us.get<double>() / 1000);
+  };
+  fmt::print("\n{:<10}  {:<32}{:<24}{:<9}{:<20}{:>12}{:>15}  {}\n", "request", "came at", "model", "outcome",
+             "reason", "deadline ms", "would take ms", "id");
+  for (const Json& row : rows)
+    fmt::print("{:<10}  {:<32}{:<24}{:<9}{:<20}{:>12}{:>15}  {}\n", row["number"].get<std::uint64_t>(),
+               when_text(row), row["model"].get<std::string>(), row["outcome"].get<std::string>(),
+               row["reason"].get<std::string>(), ms(row["deadline_us"]), ms(row["would_take_us"]),
+               row["id"].get<std::string>());
+  fmt::print("--request NUMBER tells the story of one.\n");
 }
 
 void print_summary(const Json& summary) {
@@ -120,6 +168,7 @@ void print_summary(const Json& summary) {
   for (const Json& row : summary["reasons"])
     fmt::print("{:<24}{:<20}{:>9}\n", row["outcome"].get<std::string>(), row["reason"].get<std::string>(),
                row["requests"].get<std::uint64_t>());
+  print_without_result(summary["without_result"]);
 }
 
 // --- From a log
@@ -272,15 +321,18 @@ int explain_log(const ExplainArguments& arguments) {
                                                  .actions = decisions.actions(),
                                                  .device_names = {},
                                                  .now = decisions.last()});
-    if (auto written = write_file(arguments.perfetto, trace); !written) return fail_explain(written.error());
+    if (auto written = write_trace(arguments.perfetto, trace); !written) return fail_explain(written.error());
   }
   if (arguments.request.empty()) {
     std::vector<Json> records;
-    for (const explain::RequestFacts& request : decisions.requests())
+    for (const explain::RequestFacts& request : decisions.requests()) {
       records.push_back(
           explain::to_short_json(explain::Story{.request = request, .device_name = {}, .last = {}}));
+      records.back()["arrived_us"] =
+          (request.arrival - decisions.requests().front().arrival) / std::chrono::microseconds{1};
+    }
     Json summary{{"log", arguments.target}, {"scheduler", (*log)->scheduler}};
-    summary.update(summary_of(records));
+    summary.update(summary_of(records, records));
     if (arguments.json) {
       fmt::print("{}\n", summary.dump(2));
     } else {
@@ -349,7 +401,8 @@ int explain_server(const ExplainArguments& arguments) {
   if (!arguments.perfetto.empty()) {
     const auto trace = get(base + "trace?seconds=" + std::to_string(arguments.seconds));
     if (!trace) return failed(trace.error());
-    if (auto written = write_file(arguments.perfetto, *trace); !written) return fail_explain(written.error());
+    if (auto written = write_trace(arguments.perfetto, *trace); !written)
+      return fail_explain(written.error());
   }
   if (!arguments.request.empty()) {
     const std::string query =
@@ -363,7 +416,15 @@ int explain_server(const ExplainArguments& arguments) {
   if (!listed) return failed(listed.error());
   try {
     const Json list = Json::parse(*listed);
-    const Json summary = summary_of(list.at("requests").get<std::vector<Json>>());
+    // Where most requests are answered, the last of these are older than the last of all.
+    std::vector<Json> others;
+    for (const char* outcome : {"refused", "failed"}) {
+      const auto more = get(fmt::format("{}requests?outcome={}&limit={}", base, outcome, most_listed));
+      if (!more) return failed(more.error());
+      const Json last = Json::parse(*more);
+      for (const Json& record : last.at("requests")) others.push_back(record);
+    }
+    const Json summary = summary_of(list.at("requests").get<std::vector<Json>>(), others);
     if (arguments.json) {
       fmt::print("{}\n", summary.dump(2));
     } else {
@@ -377,10 +438,27 @@ int explain_server(const ExplainArguments& arguments) {
   return exit_success;
 }
 
+// What a target that is no file looks like: an address without its scheme, or with one of gRPC. Empty:
+// neither.
+std::string meant_for_server(const std::string& target) {
+  const auto scheme = target.find("://");
+  const std::string rest = scheme == std::string::npos ? target : target.substr(scheme + 3);
+  const auto address = parse_address(rest.substr(0, rest.find('/')));
+  if (!address) return {};
+  if (scheme != std::string::npos) return "a server is asked over HTTP, at http:// or https://";
+  return rest.contains(':') ? "a server's address begins with http:// or https://, such as http://" + rest
+                            : "";
+}
+
 int run_explain(const ExplainArguments& arguments) {
-  return arguments.target.starts_with("http://") || arguments.target.starts_with("https://")
-             ? explain_server(arguments)
-             : explain_log(arguments);
+  if (arguments.target.starts_with("http://") || arguments.target.starts_with("https://"))
+    return explain_server(arguments);
+  std::error_code unknown;
+  if (const std::string meant = meant_for_server(arguments.target);
+      !meant.empty() && !std::filesystem::exists(arguments.target, unknown))
+    return fail_explain({ErrorCode::invalid_argument, "there is no log '" + arguments.target + "'; " + meant},
+                        exit_usage);
+  return explain_log(arguments);
 }
 
 }  // namespace
@@ -395,9 +473,10 @@ void add_explain(CLI::App& program, int& status) {
                   "A log of 'serve --record' or 'simulate --record', or a server: http://HOST:PORT or "
                   "https://HOST:PORT")
       ->required();
-  command.add_option("--request", arguments->request,
-                     "Of a log: the scheduler's number of the request; of a server: its number there, or the "
-                     "client's id. Without it: a table of all");
+  command.add_option(
+      "--request", arguments->request,
+      "Of a log: the scheduler's number of the request; of a server: its number there, or the "
+      "client's id. Without it: a table of all, and the numbers of the last 20 without a result");
   command.add_flag("--by-id", arguments->by_id,
                    "Of a server: --request is the client's id, although in digits");
   command

@@ -2,13 +2,13 @@
 #include <charconv>
 #include <csignal>
 #include <cstdio>
-#include <fstream>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 #include <spdlog/fmt/fmt.h>
 #include <unistd.h>
 
+#include "carillon/base/files.h"
 #include "carillon/cli/access_options.h"
 #include "carillon/cli/commands.h"
 #include "carillon/cli/load/run.h"
@@ -277,16 +277,15 @@ void print_summaries(std::vector<Summary>& summaries, const std::vector<Stream>&
     if (!s.first_error.empty()) fmt::print("first failure of {}: {}\n", s.name, s.first_error);
 }
 
-bool write_answers(const std::string& file, const RunResult& run, const std::vector<Stream>& streams) {
+Result<> write_answers(const std::string& file, const RunResult& run, const std::vector<Stream>& streams) {
   static constexpr const char* names[] = {"on_time", "late", "refused", "failed", "unanswered"};
-  std::ofstream out(file);
-  out << "model,outcome,planned_ms,sent_ms,answered_ms\n";
+  std::string out = "model,outcome,planned_ms,sent_ms,answered_ms\n";
   for (const Answered& a : run.answers)
-    out << fmt::format("{},{},{:.4f},{:.4f},{:.4f}\n", streams[a.model].name,
-                       names[static_cast<int>(a.outcome)], to_ms(a.planned), to_ms(a.sent),
-                       to_ms(a.answered));
-  out.close();
-  return static_cast<bool>(out);
+    out +=
+        fmt::format("{},{},{:.4f},{:.4f},{:.4f}\n", streams[a.model].name, names[static_cast<int>(a.outcome)],
+                    to_ms(a.planned), to_ms(a.sent), to_ms(a.answered));
+  if (auto written = write_file(file, out); !written) return in_context("--csv", written.error());
+  return {};
 }
 
 int fail_load(const Error& error) {
@@ -358,8 +357,9 @@ int run_load(LoadArguments arguments) {
                               ? to_seconds(result.answers.back().planned)
                               : arguments.duration_s;
   const double seconds = std::max(1e-9, sent_for - arguments.warmup_s);
-  if (!arguments.csv.empty() && !write_answers(arguments.csv, result, streams))
-    return fail_load({ErrorCode::internal, "cannot write '" + arguments.csv + "'"});
+  if (!arguments.csv.empty())
+    if (auto written = write_answers(arguments.csv, result, streams); !written)
+      return fail_load(written.error());
   auto summaries = summarize(result, streams, from_seconds(arguments.warmup_s));
   if (arguments.json) {
     Summary& all = summaries.back();

@@ -50,9 +50,9 @@ Result<MemoryBound> memory_bound(const std::string& text) {
   return out;
 }
 
-KnownModels known_models(const std::vector<repository::RepositoryEntry>& entries) {
+KnownModels known_models(const std::vector<repository::RepositoryEntry>& entries, bool stay) {
   KnownModels out;
-  Bytes plans, most, weights;
+  Bytes plans, most, weights;  // plans with the weights that stay in memory beside them
   bool all_known = true;
   for (const repository::RepositoryEntry& entry : entries) {
     if (!entry.config) continue;
@@ -66,10 +66,12 @@ KnownModels known_models(const std::vector<repository::RepositoryEntry>& entries
       weights = weights + page_size * pages_for(sizes->packed * 3);
       most = std::max(most, sizes->to_make());
       plans = plans + a_node * sizes->nodes;
+      if (stay) plans = plans + sizes->packed;
     }
   }
   if (all_known) out.all_weights = weights;
   out.memory = most + plans;
+  out.measured = out.largest_weights + plans;
   return out;
 }
 

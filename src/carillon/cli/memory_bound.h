@@ -32,8 +32,10 @@ struct KnownModels {
   Bytes largest_weights;
   std::optional<Bytes> all_weights;  // none where a file does not tell all: see graph::ConstantSizes
   Bytes memory;                      // all plans, and the largest one while it is made ready
+  Bytes measured;  // all plans, and the largest one while it is measured, but for what its run works in
 };
-KnownModels known_models(const std::vector<repository::RepositoryEntry>& entries);
+// `stay`: packed weights stay in memory, beside those that are loaded, as there is no store.
+KnownModels known_models(const std::vector<repository::RepositoryEntry>& entries, bool stay);
 
 // Models' part of the bound.
 std::shared_ptr<MemoryAccount> make_account(const MemoryBound& bound, const server::MemoryWanted& wanted,

@@ -44,13 +44,39 @@ class KnownModelsTest : public ::testing::Test {
 
 TEST_F(KnownModelsTest, AllWeightsAreKnownWhereEachFileTellsThem) {
   add("relu.onnx", with_node("Relu"));
-  EXPECT_TRUE(known_models(entries_).all_weights);
+  EXPECT_TRUE(known_models(entries_, false).all_weights);
   const auto before = entries_;
   add("expand.onnx", with_node("Expand"));
-  EXPECT_FALSE(known_models(entries_).all_weights);
+  EXPECT_FALSE(known_models(entries_, false).all_weights);
   entries_ = before;
   add("model.xml", "<net/>");
-  EXPECT_FALSE(known_models(entries_).all_weights);
+  EXPECT_FALSE(known_models(entries_, false).all_weights);
+}
+
+// ModelProto.graph, GraphProto.initializer of so many floats: TensorProto's dims, data_type and raw_data.
+std::string with_weights(std::size_t floats) {
+  const auto varint = [](std::size_t n) {
+    std::string out;
+    for (; n > 127; n /= 128) out += static_cast<char>(n % 128 + 128);
+    return out + static_cast<char>(n);
+  };
+  const auto long_field = [&](char tag, const std::string& bytes) {
+    return tag + varint(bytes.size()) + bytes;
+  };
+  const std::string tensor = std::string("\x08") + varint(floats) + "\x10\x01" + long_field(0x42, "w") +
+                             long_field(0x4a, std::string(floats * 4, '\0'));
+  return long_field(0x3a, long_field(0x2a, tensor));
+}
+
+TEST_F(KnownModelsTest, WithoutAStoreWeightsStayBesideThoseThatAreLoaded) {
+  add("one.onnx", with_weights(100'000));
+  add("two.onnx", with_weights(200'000));
+  const KnownModels stored = known_models(entries_, false), stay = known_models(entries_, true);
+  ASSERT_GE(stored.largest_weights, Bytes{800'000});
+  EXPECT_EQ(stay.largest_weights, stored.largest_weights);
+  EXPECT_GE(stay.memory, stored.memory + Bytes{1'200'000});
+  EXPECT_GE(stay.measured, stay.largest_weights + Bytes{1'200'000});
+  EXPECT_EQ(stored.measured, stored.largest_weights) << "and no nodes";
 }
 
 }  // namespace

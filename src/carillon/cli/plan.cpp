@@ -1,7 +1,6 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
-#include <fstream>
 #include <map>
 #include <thread>
 
@@ -10,6 +9,7 @@
 #include <spdlog/fmt/fmt.h>
 #include <unistd.h>
 
+#include "carillon/base/files.h"
 #include "carillon/cli/access_options.h"
 #include "carillon/cli/commands.h"
 #include "carillon/cli/load/http_get.h"
@@ -215,12 +215,10 @@ int run_plan(const PlanArguments& arguments) {
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   if (!made) return fail_plan(made.error());
   if (made->best) report.best = &*made->best;
-  if (!arguments.plot.empty()) {
-    std::ofstream out(arguments.plot);
-    out << provision::to_svg(made->plan, *workloads, *types, report);
-    out.close();
-    if (!out) return fail_plan({ErrorCode::internal, "cannot write '" + arguments.plot + "'"});
-  }
+  if (!arguments.plot.empty())
+    if (auto written = write_file(arguments.plot, provision::to_svg(made->plan, *workloads, *types, report));
+        !written)
+      return fail_plan(in_context("--plot", written.error()).error());
   const auto options = simulation_options(arguments);
   std::optional<simulate::PlanSimulation> simulated;
   if (arguments.simulate_s > 0) {

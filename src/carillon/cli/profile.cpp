@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <ctime>
-#include <fstream>
 #include <optional>
 #include <set>
 
@@ -11,6 +10,7 @@
 #include <spdlog/fmt/fmt.h>
 
 #include "carillon/base/clock.h"
+#include "carillon/base/files.h"
 #include "carillon/cli/commands.h"
 #include "carillon/cli/device_options.h"
 #include "carillon/cli/interference/cpu_probe.h"
@@ -125,18 +125,16 @@ Result<> write_profile_csv(const profile::DeviceProfile& profile, const std::str
   std::set<int> sizes;
   for (const auto& model : profile.models)
     for (const auto& batch : model.batches) sizes.insert(batch.batch);
-  std::ofstream out(file);
-  out << "model,weights_MB,transfer_ms";
-  for (const int size : sizes) out << ",exec_b" << size << "_ms";
-  out << "\n";
+  std::string out = "model,weights_MB,transfer_ms";
+  for (const int size : sizes) out += fmt::format(",exec_b{}_ms", size);
+  out += "\n";
   for (const auto& model : profile.models) {
-    out << fmt::format("{},{:.6f},{:.6f}", model.name, static_cast<double>(model.weights.count) / 1e6,
+    out += fmt::format("{},{:.6f},{:.6f}", model.name, static_cast<double>(model.weights.count) / 1e6,
                        to_ms(model.load.mean));
-    for (const int size : sizes) out << fmt::format(",{:.6f}", to_ms(model.exec_mean(size)));
-    out << "\n";
+    for (const int size : sizes) out += fmt::format(",{:.6f}", to_ms(model.exec_mean(size)));
+    out += "\n";
   }
-  out.close();
-  if (!out) return fail(ErrorCode::internal, "cannot write '" + file + "'");
+  if (auto written = write_file(file, out); !written) return in_context("--csv", written.error());
   return {};
 }
 
@@ -205,12 +203,8 @@ int measure_together(const ProfileArguments& arguments) {
   measured->price_usd_per_hour = arguments.price;
   // What was measured is kept even where the fit to it fails.
   if (!arguments.out_measurements.empty()) {
-    std::ofstream out(arguments.out_measurements);
-    out << profile::to_json(*measured);
-    out.close();
-    if (!out)
-      return fail_profile(exit_failure, {ErrorCode::internal, "--out-measurements: cannot write '" +
-                                                                  arguments.out_measurements + "'"});
+    if (auto written = write_file(arguments.out_measurements, profile::to_json(*measured)); !written)
+      return fail_profile(exit_failure, in_context("--out-measurements", written.error()).error());
     fmt::print(stderr, "wrote {}\n", arguments.out_measurements);
   }
   if (const auto done = fit_and_report(*measured, arguments.fit, arguments.json); !done)

@@ -1,10 +1,9 @@
 #include "carillon/cli/profile_fit.h"
 
-#include <fstream>
-
 #include <CLI/CLI.hpp>
 #include <spdlog/fmt/fmt.h>
 
+#include "carillon/base/files.h"
 #include "carillon/cli/commands.h"
 
 namespace carillon::cli {
@@ -12,10 +11,7 @@ namespace {
 
 Result<> write(const std::string& file, const std::string& text, const char* option) {
   if (file.empty()) return {};
-  std::ofstream out(file);
-  out << text;
-  out.close();
-  if (!out) return fail(ErrorCode::internal, std::string(option) + ": cannot write '" + file + "'");
+  if (auto written = write_file(file, text); !written) return in_context(option, written.error());
   fmt::print(stderr, "wrote {}\n", file);
   return {};
 }

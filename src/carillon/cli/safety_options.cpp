@@ -47,6 +47,14 @@ std::string list_of(const std::vector<OpenDoor>& doors) {
 
 }  // namespace
 
+void add_admin_option(CLI::App& command, SafetyArguments& arguments) {
+  command.add_option(
+      "--admin-port", arguments.admin,
+      "[HOST:]PORT of an HTTP port, of 127.0.0.1 without a host, where alone models are loaded "
+      "and unloaded, log and trace settings changed and shared memory registered; a browser finds a page "
+      "there that shows what the server does");
+}
+
 void add_safety_options(CLI::App& command, SafetyArguments& arguments) {
   command.add_option("--tls-cert", arguments.tls_cert,
                      "TLS at every port: the server's certificate in PEM, and behind it those between it and "
@@ -58,12 +66,6 @@ void add_safety_options(CLI::App& command, SafetyArguments& arguments) {
   command.add_option("--keys", arguments.keys,
                      "Clients must have one of the keys in this file ('carillon key new NAME' makes one), "
                      "which says what each may do. Health stays open. SIGHUP reads it again");
-  command.add_option(
-      "--admin-port", arguments.admin,
-      "[HOST:]PORT of an HTTP port, of 127.0.0.1 without a host, where alone models are loaded "
-      "and unloaded, log and trace settings changed and shared memory registered; a browser finds a page "
-      "there "
-      "that shows what the server does");
   command.add_flag("--require-key", arguments.require_key,
                    "Do not start without --keys where a port can be reached from other machines");
 }

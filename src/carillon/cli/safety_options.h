@@ -20,6 +20,8 @@ struct SafetyArguments {
   bool require_key = false;
 };
 
+// --admin-port, and what says who may do what.
+void add_admin_option(CLI::App& command, SafetyArguments& arguments);
 void add_safety_options(CLI::App& command, SafetyArguments& arguments);
 
 // Reads certificates and keys, and gives the doors what they need of them; warns (doors.log) of doors that

@@ -31,6 +31,7 @@
 #include "carillon/cli/commands.h"
 #include "carillon/cli/device_options.h"
 #include "carillon/cli/door_options.h"
+#include "carillon/cli/headings.h"
 #include "carillon/cli/headroom.h"
 #include "carillon/cli/memory_bound.h"
 #include "carillon/cli/otlp_options.h"
@@ -234,8 +235,8 @@ struct Memory {
   std::vector<Bytes> host_pages;
 };
 
-// Errors with the status that they end with.
-std::expected<Memory, std::pair<int, Error>> plan_memory_of(const Arguments& arguments) {
+// `weights_stay`: those of a CPU's models, as there is no store. Errors with the status that they end with.
+std::expected<Memory, std::pair<int, Error>> plan_memory_of(const Arguments& arguments, bool weights_stay) {
   const auto usage = [](Error error) { return std::unexpected(std::pair(exit_usage, std::move(error))); };
   auto bound = memory_bound(arguments.memory);
   if (!bound)
@@ -272,9 +273,10 @@ std::expected<Memory, std::pair<int, Error>> plan_memory_of(const Arguments& arg
     if (const auto entries = repository::read_repository(
             arguments.models, {.follow_links = arguments.follow_links, .files = arguments.files});
         entries) {
-      const KnownModels known = known_models(*entries);
+      const KnownModels known = known_models(*entries, weights_stay);
       wanted.largest_weights = known.largest_weights;
       wanted.known_models = known.memory;
+      wanted.known_measured = known.measured;
       // Scripts that train here have a part of it, and other models may come.
       if (arguments.control == server::ModelControlMode::none && arguments.train.socket.empty())
         wanted.all_weights = known.all_weights;
@@ -574,6 +576,9 @@ int run(Arguments& arguments) {
   if (!arguments.files.empty())
     if (auto distinct = repository::read_repository({}, {.files = arguments.files}); !distinct)
       return complain(exit_usage, in_context("--model", distinct.error()).error());
+  if (arguments.files.empty())
+    if (auto there = repository::check_repository(arguments.models); !there)
+      return complain(exit_usage, in_context("--models", there.error()).error());
   // Progress and logs go to standard error: standard output stays free for what is asked for.
   spdlog::set_default_logger(spdlog::stderr_color_mt("carillon"));
   spdlog::set_pattern("%H:%M:%S.%e %^%l%$ %v");
@@ -625,7 +630,15 @@ int run(Arguments& arguments) {
   options.core.slow_after = std::clamp<Duration>(from_ms(arguments.hang_after_ms) / 16, 5ms, 100ms);
   options.core.journal = controller::make_journal(arguments.journal, clock);
   options.sizes.most = arguments.sizes;
-  auto memory = plan_memory_of(arguments);
+  const auto lent = cpu_of(arguments);
+  if (lent) {
+    auto store = server::open_store(arguments.store, arguments.devices.each.warn);
+    if (!store) return complain(exit_usage, store.error());
+    if (*store)
+      spdlog::info("store: {}, at most {}", (*store)->directory().string(), to_text((*store)->limit()));
+    arguments.devices.each.weights = std::move(*store);
+  }
+  auto memory = plan_memory_of(arguments, lent && arguments.devices.each.weights == nullptr);
   if (!memory) return complain(memory.error().first, memory.error().second);
   if (arguments.plan.empty()) arguments.devices.each.memory = memory->plan;
   arguments.devices.each.process_memory = memory->plan.models;
@@ -640,17 +653,9 @@ int run(Arguments& arguments) {
   };
   if (arguments.default_deadline_ms > 0)
     options.core.default_deadline = from_ms(arguments.default_deadline_ms);
-  if (cpu_of(arguments)) {
-    auto store = server::open_store(arguments.store, arguments.devices.each.warn);
-    if (!store) return complain(exit_usage, store.error());
-    if (*store)
-      spdlog::info("store: {}, at most {}", (*store)->directory().string(), to_text((*store)->limit()));
-    arguments.devices.each.weights = std::move(*store);
-  }
   doors->spans = export_spans(*spans_go_to, options, *doors);
   if (!arguments.plan.empty())
     return run_planned(arguments, options, *doors, signals, *supervised, *memory, clock);
-  const auto lent = cpu_of(arguments);
   if (!arguments.train.socket.empty() && !lent)
     return complain(exit_usage,
                     {ErrorCode::invalid_argument, "--train lends the CPU, but there is no --device cpu"});
@@ -768,6 +773,9 @@ void add_serve(CLI::App& program, int& status) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App& command = *program.add_subcommand(
       "serve", "Serves a model repository: frontends, controller and worker in one process");
+  command.get_help_ptr()->group(heading::help);
+
+  heading::begin(command, heading::models);
   command.add_option("--models", arguments->models, "Repository: DIR/<model>/<version>/model.onnx");
   command
       .add_option("--model", arguments->model,
@@ -800,17 +808,22 @@ void add_serve(CLI::App& program, int& status) {
       "--load-model", arguments->load,
       "By --model-control-mode explicit: a model to load at the start; '*': all of them. May be "
       "given several times");
-  command.add_option("--scheduler", arguments->scheduler, "Policy: " + schedule::scheduler_list())
-      ->capture_default_str();
-  command.add_option("--record", arguments->record,
-                     "Log every event and action of the scheduler to this file, for 'carillon replay'");
+  command.add_flag(
+      "--plans-at-once", arguments->plans_at_once,
+      "Make plans for all batch sizes of a model before it is ready. Without it a model on one CPU "
+      "is ready with the plan of its smallest batch; those of larger batches are made beside "
+      "serving, as far as there is memory");
+
+  heading::begin(command, heading::addresses);
   command.add_option("--http", arguments->http, "HOST:PORT of KServe v2 over HTTP; empty: off")
       ->capture_default_str();
   command.add_option("--grpc", arguments->grpc, "HOST:PORT of KServe v2 over gRPC; empty: off")
       ->capture_default_str();
   command.add_option("--metrics", arguments->metrics, "HOST:PORT of Prometheus metrics; empty: off")
       ->capture_default_str();
-  add_safety_options(command, arguments->safety);
+  add_admin_option(command, arguments->safety);
+
+  heading::begin(command, heading::memory);
   command
       .add_option(
           "--memory", arguments->memory,
@@ -820,54 +833,38 @@ void add_serve(CLI::App& program, int& status) {
           "are not given follow from it. A model that does not fit is refused. auto: what the control "
           "group or the machine leaves")
       ->capture_default_str();
-  command.add_flag(
-      "--plans-at-once", arguments->plans_at_once,
-      "Make plans for all batch sizes of a model before it is ready. Without it a model on one CPU "
-      "is ready with the plan of its smallest batch; those of larger batches are made beside "
-      "serving, as far as there is memory");
-  add_devices_options(command, arguments->devices);
-  add_train_options(command, arguments->train);
-  command
-      .add_option("--best-effort-streams", arguments->devices.each.best_effort_streams,
-                  "Runs of class best_effort at a time on cpu, each on a core of its own; 0: one a core")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
+  auto* const store = command.add_option(
+      "--store", arguments->store.directory,
+      "Folder, for its owner alone, of packed weights: a CPU's memory then holds only those that are loaded. "
+      "May be deleted at any time and shared by servers (default: carillon in $XDG_CACHE_HOME or ~/.cache)");
+  auto* const limit = command.add_option("--store-limit", arguments->store.limit,
+                                         "What it may take of the disk, such as 20GiB (default: half of what "
+                                         "is free)");
+  command.add_flag("--no-store", arguments->store.none, "Packed weights stay in memory")
+      ->excludes(store)
+      ->excludes(limit);
   command
       .add_option(
-          "--stop-cost", arguments->stop_cost,
-          "Divide the kernels of all models on cpu into parts, which may cost a run this share of its time "
-          "(such as 0.02), so that real-time requests need not wait for a kernel's end; models take "
-          "longer to load. Without it: of models of class best_effort only, at 0.02")
-      ->check(CLI::Range(0.0, 1.0));
-  command
-      .add_option(
-          "--real-time-threads", arguments->devices.each.real_time_threads,
-          "Threads that run a real-time request on cpu; with fewer than --threads best effort goes on "
-          "on the other cores meanwhile; 0: all")
-      ->check(CLI::Range(0, 1024))
+          "--sizes", arguments->sizes,
+          "Of a model whose inputs' sizes neither its file nor its config fixes: for how many of them "
+          "plans are kept; one that is not there is made when a request comes with it")
+      ->check(CLI::Range(1, 65'536))
       ->capture_default_str();
-  command
-      .add_option("--hang-after", arguments->hang_after_ms,
-                  "Milliseconds without a report after which a device counts as hung and is taken out until "
-                  "it answers again; at least 20 times what it should take; 0: never")
-      ->check(CLI::Range(0.0, 86'400'000.0))
-      ->capture_default_str();
-  add_preempt_option(command, arguments->preempt);
-  command.add_option(
-      "--plan", arguments->plan,
-      "Serve one device of this plan ('carillon plan --json'): each of its workloads with its share of "
-      "the threads and its batch size, and a standby that takes over when its P99 breaks its SLO");
-  command
-      .add_option("--plan-device", arguments->plan_device, "Which device of the plan, where it has several")
-      ->check(CLI::Range(1, 1'000'000));
-  command.add_flag("--no-standby", arguments->no_standby, "With --plan: no standbys");
-  command.add_option("--profile", arguments->profile,
-                     "Profile file to start from; models that it lacks are measured at the start");
+  command.add_option("--sizes-memory", arguments->sizes_memory,
+                     "What these plans may take of memory, of all models together, such as 512MiB "
+                     "(default: up to a sixteenth of --memory less libraries)");
+
+  heading::begin(command, heading::deadlines);
   command
       .add_option("--default-deadline", arguments->default_deadline_ms,
                   "Milliseconds for requests that name no deadline, of models without slo_ms; 0: none")
       ->check(CLI::Range(0.0, 86'400'000.0))
       ->capture_default_str();
+  command.add_option("--scheduler", arguments->scheduler, "Policy: " + schedule::scheduler_list())
+      ->capture_default_str();
+  add_preempt_option(command, arguments->preempt);
+  command.add_option("--profile", arguments->profile,
+                     "Profile file to start from; models that it lacks are measured at the start");
   command
       .add_option(
           "--profile-share", arguments->profile_share,
@@ -879,41 +876,52 @@ void add_serve(CLI::App& program, int& status) {
       "--length-blind", arguments->length_blind,
       "Tell requests apart by their applications alone, as if nobody knew their lengths before they ran "
       "(matters to schedulers that plan by distributions)");
+
+  heading::begin(command, heading::devices);
+  add_devices_options(command, arguments->devices);
+  command
+      .add_option("--hang-after", arguments->hang_after_ms,
+                  "Milliseconds without a report after which a device counts as hung and is taken out until "
+                  "it answers again; at least 20 times what it should take; 0: never")
+      ->check(CLI::Range(0.0, 86'400'000.0))
+      ->capture_default_str();
+
+  heading::begin(command, heading::classes);
+  command
+      .add_option("--best-effort-streams", arguments->devices.each.best_effort_streams,
+                  "Runs of class best_effort at a time on cpu, each on a core of its own; 0: one a core")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  command
+      .add_option(
+          "--real-time-threads", arguments->devices.each.real_time_threads,
+          "Threads that run a real-time request on cpu; with fewer than --threads best effort goes on "
+          "on the other cores meanwhile; 0: all")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  command
+      .add_option(
+          "--stop-cost", arguments->stop_cost,
+          "Divide the kernels of all models on cpu into parts, which may cost a run this share of its time "
+          "(such as 0.02), so that real-time requests need not wait for a kernel's end; models take "
+          "longer to load. Without it: of models of class best_effort only, at 0.02")
+      ->check(CLI::Range(0.0, 1.0));
+
+  heading::begin(command, heading::security);
+  add_safety_options(command, arguments->safety);
+
+  heading::begin(command, heading::limits);
   command
       .add_option("--max-open", arguments->max_open,
                   "The most rows that may be open; beyond it requests are refused")
       ->check(CLI::Range(1, 1 << 24))
       ->capture_default_str();
-  command
-      .add_option("--journal", arguments->journal,
-                  "Requests of which is kept what became of them and why, for 'carillon explain' and "
-                  "/v2/carillon/requests, at about 900 bytes each; 0: none")
-      ->check(CLI::Range(0, 1 << 20))
-      ->capture_default_str();
-  command
-      .add_option(
-          "--sizes", arguments->sizes,
-          "Of a model whose inputs' sizes neither its file nor its config fixes: for how many of them "
-          "plans are kept; one that is not there is made when a request comes with it")
-      ->check(CLI::Range(1, 65'536))
-      ->capture_default_str();
-  command.add_option("--sizes-memory", arguments->sizes_memory,
-                     "What these plans may take of memory, of all models together, such as 512MiB "
-                     "(default: up to a sixteenth of --memory less libraries)");
-  auto* const store = command.add_option(
-      "--store", arguments->store.directory,
-      "Folder, for its owner alone, of packed weights: a CPU's memory then holds only those that are loaded. "
-      "May be deleted at any time and shared by servers (default: carillon in $XDG_CACHE_HOME or ~/.cache)");
-  auto* const limit = command.add_option("--store-limit", arguments->store.limit,
-                                         "What it may take of the disk, such as 20GiB (default: half of what "
-                                         "is free)");
-  command.add_flag("--no-store", arguments->store.none, "Packed weights stay in memory")
-      ->excludes(store)
-      ->excludes(limit);
   command.add_option("--http-threads", arguments->http_threads, "Threads of the HTTP frontend")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
   add_door_options(command, arguments->doors);
+
+  heading::begin(command, heading::readiness);
   command
       .add_option("--strict-readiness", arguments->strict_readiness,
                   "true: the server is ready only where every model of the repository is, and there is one; "
@@ -925,9 +933,22 @@ void add_serve(CLI::App& program, int& status) {
                   "new requests are refused and the server is not ready")
       ->check(CLI::Range(0.0, 86'400.0))
       ->capture_default_str();
+
+  heading::begin(command, heading::logs);
+  command.add_option("--log-level", arguments->log_level, "trace, debug, info, warn, err or off")
+      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "err", "off"}))
+      ->capture_default_str();
   command.add_option("--access-log", arguments->access_log,
                      "Write a line of JSON for each request over HTTP and gRPC to this file ('-': standard "
                      "output). SIGHUP opens it again, for logrotate");
+  command.add_option("--record", arguments->record,
+                     "Log every event and action of the scheduler to this file, for 'carillon replay'");
+  command
+      .add_option("--journal", arguments->journal,
+                  "Requests of which is kept what became of them and why, for 'carillon explain' and "
+                  "/v2/carillon/requests, at about 900 bytes each; 0: none")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
   command
       .add_option("--trace-sample", arguments->trace_sample,
                   "The share of requests without a good 'traceparent' (W3C Trace Context) that begin a trace "
@@ -937,9 +958,20 @@ void add_serve(CLI::App& program, int& status) {
   add_otlp_options(command, arguments->otlp);
   command.add_flag("--empty-histograms", arguments->empty_histograms,
                    "Metrics have histograms and quantiles also of models without a request so far");
-  command.add_option("--log-level", arguments->log_level, "trace, debug, info, warn, err or off")
-      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "err", "off"}))
-      ->capture_default_str();
+
+  heading::begin(command, heading::training);
+  add_train_options(command, arguments->train);
+
+  heading::begin(command, heading::plans);
+  command.add_option(
+      "--plan", arguments->plan,
+      "Serve one device of this plan ('carillon plan --json'): each of its workloads with its share of "
+      "the threads and its batch size, and a standby that takes over when its P99 breaks its SLO");
+  command
+      .add_option("--plan-device", arguments->plan_device, "Which device of the plan, where it has several")
+      ->check(CLI::Range(1, 1'000'000));
+  command.add_flag("--no-standby", arguments->no_standby, "With --plan: no standbys");
+
   command.footer(
       "Examples:\n"
       "  carillon serve --model resnet50.onnx\n"

@@ -3,7 +3,6 @@
 #include <charconv>
 #include <csignal>
 #include <cstdio>
-#include <fstream>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -13,6 +12,7 @@
 #include <spdlog/fmt/fmt.h>
 #include <unistd.h>
 
+#include "carillon/base/files.h"
 #include "carillon/base/processors.h"
 #include "carillon/cli/commands.h"
 #include "carillon/cli/preempt_option.h"
@@ -160,11 +160,10 @@ int jobs_of(int wanted) {
   return wanted > 0 ? wanted : usable_processors();
 }
 
-bool write_file(const std::string& file, const std::string& text) {
-  std::ofstream out(file);
-  out << text;
-  out.close();
-  return static_cast<bool>(out);
+Result<> write_plot(const std::string& file, const std::string& svg) {
+  if (file.empty()) return {};
+  if (auto written = write_file(file, svg); !written) return in_context("--plot", written.error());
+  return {};
 }
 
 // Files of jobs that share a device instead of scenarios: with what they have in common with these.
@@ -196,8 +195,8 @@ int simulate_all_jobs(const SimulateArguments& arguments) {
                  .plots = !arguments.plot.empty(),
                  .go_on = [] { return simulate_interrupted == 0; }};
   if (auto done = run_job_runs(*runs, how); !done) return fail_simulate("simulate", done.error());
-  if (!arguments.plot.empty() && !write_file(arguments.plot, runs->front().svg))
-    return fail_simulate("simulate", {ErrorCode::internal, "cannot write '" + arguments.plot + "'"});
+  if (auto written = write_plot(arguments.plot, runs->front().svg); !written)
+    return fail_simulate("simulate", written.error());
   fmt::print("{}", arguments.json ? jobs_as_json(*runs, arguments.each_job) : jobs_as_tables(*runs));
   return exit_success;
 }
@@ -304,8 +303,8 @@ int simulate_all(const SimulateArguments& arguments) {
                std::count_if(runs->begin(), runs->end(), [](const Run& r) { return r.done; }), runs->size());
     return exit_failure;
   }
-  if (!arguments.plot.empty() && !write_file(arguments.plot, svg))
-    return fail_simulate("simulate", {ErrorCode::internal, "cannot write '" + arguments.plot + "'"});
+  if (auto written = write_plot(arguments.plot, svg); !written)
+    return fail_simulate("simulate", written.error());
   if (arguments.json) {
     if (runs->size() == 1) {
       fmt::print("{}\n", simulate::to_json(runs->front().report).dump(2));

@@ -613,7 +613,9 @@ Result<PreparedModel> make_model(const repository::RepositoryEntry& entry,
                 std::string("while reading and compiling it: ") + error.what());
   }
   if (charge) {
-    if (auto fits = charge->settle(memory_of(out.compiled), least_of(*out.compiled.front())); !fits)
+    ModelNeed need = least_of(*out.compiled.front());
+    need.later = need_beside(*out.compiled.front());  // add_version() asks for it
+    if (auto fits = charge->settle(memory_of(out.compiled), need); !fits)
       return std::unexpected(fits.error());
     out.compiled.front() = charged(std::move(out.compiled.front()), *std::move(charge));
   }

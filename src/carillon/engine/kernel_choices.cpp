@@ -1,6 +1,7 @@
 #include "carillon/engine/kernel_choices.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <fstream>
 #include <sstream>
 #include <string_view>
@@ -31,8 +32,8 @@ KernelChoices::KernelChoices(std::filesystem::path file, std::string header, std
   }
   const auto folder = std::filesystem::absolute(file_).parent_path();
   if (problem != nullptr && ::access(folder.c_str(), W_OK | X_OK) != 0)
-    *problem = "kernel choices " + file_.string() + ": " + folder.string() +
-               " cannot be written to: they are not kept";
+    *problem = "kernel choices " + file_.string() + ": " + folder.string() + " cannot be written to (" +
+               std::generic_category().message(errno) + "): they are not kept";
 }
 
 Result<> KernelChoices::read() {
@@ -49,7 +50,7 @@ Result<> KernelChoices::read() {
   std::string all(static_cast<std::size_t>(size), '\0');
   std::ifstream in(file_, std::ios::binary);
   in.read(all.data(), static_cast<std::streamsize>(all.size()));
-  if (!in) return invalid(where + "cannot be read");
+  if (!in) return invalid(where + "cannot be read: " + std::generic_category().message(errno));
   std::istringstream lines(all);
   std::string line;
   if (!std::getline(lines, line) || line != header_)

@@ -59,6 +59,9 @@ Story tell(const RequestFacts& request, const Surroundings& around);
 // `numbers`, the numbers of companions.
 void withhold(Story& story, const std::function<bool(std::string_view model)>& may_see, bool numbers);
 
+// "2025-11-24 16:00:00.123456 UTC".
+std::string utc(std::int64_t unix_us);
+
 nlohmann::ordered_json to_json(const Story& story);
 // Without steps and what surrounds them, for lists.
 nlohmann::ordered_json to_short_json(const Story& story);

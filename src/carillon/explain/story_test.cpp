@@ -71,6 +71,19 @@ Story story_4711() {
   return told;
 }
 
+// A step that only the table shows is one that a reader of the sentences does not hear of.
+TEST(Story, TellsEachStepInItsSentences) {
+  const Story whole = story_4711();
+  const std::size_t all = sentences(whole).size();
+  for (std::size_t i = 0; i < whole.steps.size(); ++i) {
+    Story without = whole;
+    without.steps.erase(without.steps.begin() + static_cast<std::ptrdiff_t>(i));
+    const auto told = sentences(without);
+    const bool fewer = told.size() < all || told != sentences(whole);
+    EXPECT_TRUE(fewer) << name_of(whole.steps[i].what);
+  }
+}
+
 TEST(Story, SaysWhatItWaitedForAndWhatMadeItLate) {
   const std::string text = to_text(story_4711());
   EXPECT_THAT(text, HasSubstr("Request 4711 (id \"frame-17\") for model resnet50 version 1 of application "
@@ -82,6 +95,9 @@ TEST(Story, SaysWhatItWaitedForAndWhatMadeItLate) {
               HasSubstr("It ran on device 0 (cpu), in a batch of 4 with 4708, 4709, 4712, from 17.290 ms "
                         "to 32.900 ms: 15.610 ms, 3.810 ms more than the 11.800 ms that were expected."));
   EXPECT_THAT(text, HasSubstr("Had its run taken what was expected, it would have been on time."));
+  EXPECT_THAT(text, HasSubstr("From 9.120 ms to 9.300 ms its inputs were copied to device 0 (cpu), which took "
+                              "0.180 ms."));
+  EXPECT_THAT(text, HasSubstr("Copying its results back took 0.100 ms, and answering 0.120 ms more."));
   EXPECT_THAT(text, HasSubstr("exec   0       |"));
 }
 

@@ -12,14 +12,6 @@ namespace {
 
 using What = Step::What;
 
-std::string utc(std::int64_t unix_us) {
-  const std::time_t seconds = unix_us / 1'000'000;
-  std::tm parts{};
-  gmtime_r(&seconds, &parts);
-  return fmt::format("{:04}-{:02}-{:02} {:02}:{:02}:{:02}.{:06} UTC", parts.tm_year + 1900, parts.tm_mon + 1,
-                     parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec, unix_us % 1'000'000);
-}
-
 std::string origin(DeadlineFrom from) {
   switch (from) {
     case DeadlineFrom::none:
@@ -187,12 +179,32 @@ std::string step_text(const Story& story, const Step& step) {
                          device_text(story, step.device.value_or(0)), milliseconds(step.begin),
                          milliseconds(step.end), step.note);
     case What::input:
+      return fmt::format("From {} to {} its inputs were copied to {}, which took {}.",
+                         milliseconds(step.begin), milliseconds(step.end),
+                         device_text(story, step.device.value_or(0)), length);
+    // run() and way_back() tell these.
     case What::output:
     case What::exec:
     case What::answer:
       return "";
   }
   CARILLON_ASSERT(false);
+}
+
+// Behind its run: how its results came to whoever asked.
+void way_back(const Story& story, std::vector<std::string>& out) {
+  const auto length = [&](What what) -> std::optional<Duration> {
+    const auto step = std::ranges::find(story.steps, what, &Step::what);
+    return step == story.steps.end() ? std::nullopt : std::optional(step->end - step->begin);
+  };
+  const auto copied = length(What::output), answered = length(What::answer);
+  if (copied && answered)
+    out.push_back(fmt::format("Copying its results back took {}, and answering {} more.",
+                              milliseconds(*copied), milliseconds(*answered)));
+  else if (copied)
+    out.push_back(fmt::format("Copying its results back took {}.", milliseconds(*copied)));
+  else if (answered)
+    out.push_back(fmt::format("Its answer was given {} after that.", milliseconds(*answered)));
 }
 
 std::string numbers_text(const std::vector<std::uint64_t>& numbers, std::uint64_t own) {
@@ -236,6 +248,14 @@ void run(const Story& story, std::vector<std::string>& out) {
 
 }  // namespace
 
+std::string utc(std::int64_t unix_us) {
+  const std::time_t seconds = unix_us / 1'000'000;
+  std::tm parts{};
+  gmtime_r(&seconds, &parts);
+  return fmt::format("{:04}-{:02}-{:02} {:02}:{:02}:{:02}.{:06} UTC", parts.tm_year + 1900, parts.tm_mon + 1,
+                     parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec, unix_us % 1'000'000);
+}
+
 std::vector<std::string> sentences(const Story& story) {
   std::vector<std::string> out{came(story), ended(story)};
   const Outcome outcome = story.request.outcome;
@@ -243,6 +263,7 @@ std::vector<std::string> sentences(const Story& story) {
   for (const Step& step : story.steps)
     if (std::string text = step_text(story, step); !text.empty()) out.push_back(std::move(text));
   run(story, out);
+  way_back(story, out);
   if (story.left_out > 0)
     out.push_back(fmt::format("Of {} further steps nothing is told here.", story.left_out));
   if (!story.after.empty() && outcome == Outcome::refused) {

@@ -288,6 +288,41 @@ class Once {
   std::size_t count_ = 0;
 };
 
+// Members of a request; the first three are long enough for slips of the pen.
+constexpr std::array<std::string_view, 4> members{"parameters", "inputs", "outputs", "id"};
+constexpr std::size_t longest_slip = 16;
+
+// How many letters have to be changed, left out or put in to make one of the other.
+std::size_t letters_between(std::string_view a, std::string_view b) {
+  std::array<std::size_t, longest_slip + 1> row{};
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t corner = std::exchange(row[0], i + 1);
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t changed = corner + (a[i] == b[j] ? 0 : 1);
+      corner = row[j + 1];
+      row[j + 1] = std::min({changed, corner + 1, row[j] + 1});
+    }
+  }
+  return row[b.size()];
+}
+
+// Which member `key` was probably meant to be: "params", "Inputs", "output". Its place in `members`.
+std::optional<std::size_t> meant_member(std::string_view key) {
+  if (key.size() > longest_slip) return std::nullopt;
+  std::string low(key);
+  for (char& c : low)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  std::string_view stem = low;
+  while (stem.ends_with('s')) stem.remove_suffix(1);
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    if (low == members[i]) return i;
+    if (low.size() < 4 || members[i].size() < 4) continue;
+    if ((stem.size() >= 4 && members[i].starts_with(stem)) || letters_between(low, members[i]) <= 2) return i;
+  }
+  return std::nullopt;
+}
+
 // Reads one request. A class for the state that its parts share.
 class RequestReader {
  public:
@@ -308,6 +343,7 @@ class RequestReader {
     auto object = object_of("the request", root);
     if (!object) return std::unexpected(std::move(object.error()));
     std::optional<dom::element> inputs, outputs, parameters, id;
+    std::array<std::string_view, members.size()> slips{};  // by the member that was meant
     for (const auto [key, value] : *object) {
       auto* known = key == "inputs"       ? &inputs
                     : key == "outputs"    ? &outputs
@@ -317,11 +353,20 @@ class RequestReader {
       if (known == nullptr) {
         if (RequestParameters::heeds(key))
           note_unheeded(request_.unheeded, std::string(key) + " (outside of \"parameters\")");
+        else if (const auto meant = meant_member(key))
+          slips[*meant] = key;
         continue;
       }
       if (known->has_value()) return invalid("the request has \"" + std::string(key) + "\" twice");
       *known = value;
     }
+    // Other members mean nothing here, as in Triton; one in the place of a member that is missing was to mean
+    // something, such as a deadline.
+    for (std::size_t i = 0; i < members.size(); ++i)
+      if (const auto* there = std::array{&parameters, &inputs, &outputs, &id}[i];
+          !slips[i].empty() && !there->has_value())
+        return invalid("a request has no member \"" + std::string(slips[i]) + "\"; is \"" +
+                       std::string(members[i]) + "\" meant?");
     if (id) {
       auto text = text_of("\"id\"", *id);
       if (!text) return std::unexpected(std::move(text.error()));

@@ -65,6 +65,39 @@ TEST(InferJson, TakesInputsInAnyOrderFlatOrNested) {
   EXPECT_FALSE(request->call->class_given);
 }
 
+TEST(InferJson, AMemberThatIsMisspeltIsRefused) {
+  const struct {
+    std::string key, meant;
+  } rows[] = {{"params", "parameters"}, {"parameter", "parameters"}, {"Parameters", "parameters"},
+              {"param", "parameters"},  {"paramters", "parameters"}, {"parametres", "parameters"},
+              {"output", "outputs"},    {"OUTPUTS", "outputs"},      {"ouputs", "outputs"},
+              {"input", "inputs"},      {"inptus", "inputs"},        {"ID", "id"}};
+  for (const auto& [key, meant] : rows) {
+    auto json = nlohmann::json::parse(good_pair);
+    json.erase(meant);
+    json[key] = nlohmann::json::object();
+    const auto request = parse(pair_model(), json.dump());
+    ASSERT_FALSE(request) << key;
+    EXPECT_EQ(request.error(), (Error{ErrorCode::invalid_argument, "a request has no member \"" + key +
+                                                                       "\"; is \"" + meant + "\" meant?"}));
+  }
+}
+
+// As in Triton.
+TEST(InferJson, OtherMembersMeanNothing) {
+  for (const char* key : {"model_name", "model_version", "options", "ip", "", "inp", "data", "outlook",
+                          "import", "instances", "input_ids", "parameters_of_the_request"}) {
+    auto json = nlohmann::json::parse(good_pair);
+    json[key] = nlohmann::json::array({1});
+    const auto request = parse(pair_model(), json.dump());
+    EXPECT_TRUE(request) << key << ": " << request.error().message;
+  }
+  // Nor does one that looks like a member that is there.
+  auto json = nlohmann::json::parse(good_pair);
+  json["input"] = json["Id"] = 1;
+  EXPECT_TRUE(parse(pair_model(), json.dump()));
+}
+
 TEST(InferJson, TakesBlobsInTheOrderOfTheInputs) {
   const std::string json =
       R"({"inputs":[{"name":"n","datatype":"INT32","shape":[1,2],"parameters":{"binary_data_size":8}},)"

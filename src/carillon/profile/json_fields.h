@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <initializer_list>
 #include <optional>
 #include <set>
@@ -16,6 +15,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "carillon/base/files.h"
 #include "carillon/base/result.h"
 
 namespace carillon::profile {
@@ -219,20 +219,17 @@ inline Result<nlohmann::json> parse_json_strictly(std::string_view text, std::st
 inline Result<std::string> read_text(const std::filesystem::path& file, std::string_view kind,
                                      std::uintmax_t largest_mib = 64) {
   std::error_code failure;
-  if (std::filesystem::is_directory(file, failure))
+  const auto status = std::filesystem::status(file, failure);
+  if (std::filesystem::is_directory(status))
     return invalid(file.string() + ": is a directory, but should be " + std::string(kind));
-  if (!std::filesystem::is_regular_file(file, failure))
+  if (std::filesystem::status_known(status) && !std::filesystem::is_regular_file(status))
     return fail(ErrorCode::not_found, file.string() + ": no such file; it should be " + std::string(kind));
   const auto size = std::filesystem::file_size(file, failure);
   if (failure) return invalid(file.string() + ": cannot be read: " + failure.message());
   if (size > largest_mib << 20)
     return invalid(file.string() + ": has " + std::to_string(size) + " bytes, but " + std::string(kind) +
                    " has at most " + std::to_string(largest_mib) + " MiB");
-  std::ifstream in(file, std::ios::binary);
-  std::string text(static_cast<std::size_t>(size), '\0');
-  if (!in.read(text.data(), static_cast<std::streamsize>(text.size())))
-    return invalid(file.string() + ": cannot be read");
-  return text;
+  return read_file(kind, file);
 }
 
 }  // namespace carillon::profile

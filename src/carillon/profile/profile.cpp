@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <optional>
 #include <set>
 #include <system_error>
@@ -11,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "carillon/base/assert.h"
+#include "carillon/base/files.h"
 #include "carillon/base/statistics.h"
 #include "carillon/profile/batch_line.h"
 #include "carillon/profile/json_fields.h"
@@ -265,12 +265,8 @@ std::string to_json(const DeviceProfile& profile) {
 Result<> write_profile(const DeviceProfile& profile, const std::filesystem::path& file) {
   auto part = file;
   part += ".part";
-  {
-    std::ofstream out(part, std::ios::binary | std::ios::trunc);
-    if (!(out << to_json(profile)) || !out.flush())
-      return fail(ErrorCode::invalid_argument,
-                  part.string() + ": cannot be written; is its folder there, and may it be written to?");
-  }
+  if (const auto written = write_file(part, to_json(profile)); !written)
+    return invalid(written.error().message);
   std::error_code failure;
   std::filesystem::rename(part, file, failure);
   if (failure) {

@@ -1,12 +1,12 @@
 #include "carillon/repository/given_files.h"
 
 #include <cerrno>
-#include <fstream>
 #include <system_error>
 #include <utility>
 
 #include <stdlib.h>
 
+#include "carillon/base/files.h"
 #include "carillon/graph/text.h"
 #include "carillon/repository/repository.h"
 
@@ -64,14 +64,11 @@ Result<GivenFolder> GivenFolder::make(const std::string& model, const GivenFiles
     fs::create_directories(file.parent_path(), error);
     if (error == std::errc::not_a_directory || error == std::errc::file_exists || fs::is_directory(file))
       return invalid(shown(path) + ": another of the files has its name, or that of a folder above it");
-    std::ofstream stream;
-    if (!error) stream.open(file, std::ios::binary | std::ios::trunc);
-    stream.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-    stream.close();
-    if (error || !stream)
+    const auto written = error ? fail(ErrorCode::internal, error.message()) : write_file(file, bytes);
+    if (!written)
       return fail(ErrorCode::resource_exhausted, shown(path) + ": its " + std::to_string(bytes.size()) +
-                                                     " bytes cannot be written to " + temporary.string() +
-                                                     "; is there room, and may the server write there?");
+                                                     " bytes cannot be kept below " + temporary.string() +
+                                                     ": " + out.in_senders_words(written.error().message));
   }
   return out;
 }

@@ -1,6 +1,7 @@
 #include "carillon/repository/repository.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cstddef>
 #include <fstream>
@@ -71,7 +72,7 @@ Result<> check_file(const fs::path& path, const fs::path& root) {
   std::error_code error;
   if (!fs::is_regular_file(path, error)) return invalid(path.string() + " is not a regular file");
   if (!std::ifstream(path, std::ios::binary))
-    return invalid(path.string() + " cannot be opened: no permission?");
+    return invalid(path.string() + " cannot be opened: " + std::generic_category().message(errno));
   return {};
 }
 
@@ -80,7 +81,7 @@ Result<std::string> read_text(const fs::path& file, const fs::path& root, std::s
   std::ifstream in(file, std::ios::binary);
   std::string text(longest + 1, '\0');
   in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (in.bad()) return invalid(file.string() + " cannot be read");
+  if (in.bad()) return invalid(file.string() + " cannot be read: " + std::generic_category().message(errno));
   text.resize(static_cast<std::size_t>(in.gcount()));
   if (text.size() > longest)
     return invalid(file.string() + " is longer than " + std::to_string(longest) + " bytes");
@@ -384,7 +385,10 @@ Result<fs::path> root_of(const fs::path& directory, const ReadOptions& options) 
         "model repository '" + directory.string() + "': " + error.message());
   if (!fs::is_directory(root, error))
     return invalid("model repository '" + directory.string() +
-                   "' is not a directory; it is one with a folder for each model");
+                   "' is not a directory; it is one with a folder for each model" +
+                   (root.extension() == ".onnx" || root.extension() == ".xml"
+                        ? ", and a model that is one file is served with --model"
+                        : ""));
   return options.follow_links ? fs::path() : root;
 }
 
@@ -457,6 +461,15 @@ Result<ModelFile> model_file(const std::string& text) {
     return invalid("'" + escaped(out.name) +
                    "' cannot be a model's name; give it one: NAME=" + escaped(out.file.string()));
   return out;
+}
+
+Result<> check_repository(const fs::path& directory) {
+  if (auto root = root_of(directory, {}); !root) return std::unexpected(root.error());
+  std::error_code error;
+  const fs::directory_iterator contents(directory, error);
+  if (error)
+    return invalid("model repository '" + directory.string() + "' cannot be read: " + error.message());
+  return {};
 }
 
 Result<std::vector<RepositoryEntry>> read_repository(const fs::path& directory, const ReadOptions& options,

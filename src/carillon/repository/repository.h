@@ -69,6 +69,9 @@ Result<RepositoryEntry> read_entry(const std::filesystem::path& directory, const
                                    const ReadOptions& options = {},
                                    std::vector<std::string>* skipped = nullptr);
 
+// That read_repository() would find a folder there that it may read.
+Result<> check_repository(const std::filesystem::path& directory);
+
 // What a version is made of, in a text that changes when any of it does: the config without its
 // version_policy, labels, other files that the config names, and names, sizes and times of all files in the
 // version's folder (of 10,000 at most).

@@ -773,6 +773,9 @@ TEST_F(RepositoryTest, NamesMustBeText) {
 
 TEST_F(RepositoryTest, ErrorsOfTheWhole) {
   EXPECT_EQ(read_repository(base / "none").error().code, ErrorCode::not_found);
+  EXPECT_EQ(check_repository(base / "none").error(),
+            (Error{ErrorCode::not_found,
+                   "model repository '" + (base / "none").string() + "': No such file or directory"}));
   std::ofstream(base / "file") << "x";
   EXPECT_TRUE(read_repository(base / "file")
                   .error()
@@ -849,7 +852,7 @@ TEST_F(RepositoryTest, UnreadableOnesSayNoPermission) {
   if (geteuid() == 0) GTEST_SKIP() << "root may read everything";
   write("m/1/model.onnx");
   fs::permissions(root / "m/1/model.onnx", fs::perms::none);
-  EXPECT_TRUE(error().ends_with("cannot be opened: no permission?")) << error();
+  EXPECT_TRUE(error().ends_with("cannot be opened: Permission denied")) << error();
 }
 
 }  // namespace

@@ -186,8 +186,11 @@ Result<MemoryPlan> plan_memory(const MemoryWanted& wanted) {
     raise(parts[workspaces], mib(8).count);
     raise(parts[tensors], mib(4).count);
   }
+  std::uint64_t known = wanted.known_models.count;
+  if (wanted.known_measured > Bytes{})
+    known = std::max(known, wanted.known_measured.count + parts[workspaces].size + parts[tensors].size);
   // At most 3/4 of what is left: the other parts need some to serve the models that fit.
-  raise(parts[models], std::min(wanted.known_models.count, parts[models].size + left / 4 * 3));
+  raise(parts[models], std::min(known, parts[models].size + left / 4 * 3));
   grow(parts, left);
   MemoryPlan out{.libraries = Bytes{libraries.least},
                  .page_cache = Bytes{parts[pages].size},
@@ -215,11 +218,17 @@ Bytes least_bound(MemoryWanted wanted, ModelNeed need) {
   // Files told it before a model was made: what is needed now may be more.
   wanted.all_weights = {};
   const std::uint64_t too_small = wanted.bound.count / mib(1).count;
+  // Files do not tell what a run works in: at most what there is for that.
+  const auto has_room_to_measure = [&](const MemoryPlan& plan) {
+    const Bytes known = need.workspace + need.tensors;
+    const Bytes run = known > Bytes{} ? known : plan.workspace + plan.io_cache;
+    return wanted.known_measured == Bytes{} || plan.models >= wanted.known_measured + run;
+  };
   // Given is given: a part that is too small stays so.
   const auto enough = [&](std::uint64_t size) {
     wanted.bound = mib(size);
     const auto plan = plan_memory(wanted);
-    return plan && plan->models >= need.memory &&
+    return plan && plan->models >= need.memory && has_room_to_measure(*plan) &&
            (wanted.page_cache || plan->page_caches == Bytes{} ||
             plan->page_cache >= page_size * pages_for(need.weights)) &&
            (wanted.workspace || plan->workspaces == Bytes{} || plan->workspace >= need.workspace) &&

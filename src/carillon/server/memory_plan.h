@@ -31,6 +31,8 @@ struct MemoryWanted {
   // What is known of the models, where it is: the page cache is at least as large as this, and the memory for
   // models as this, as far as there is room.
   Bytes largest_weights{}, known_models{};
+  // What known models take while the largest is measured, but for what its run works in.
+  Bytes known_measured{};
   std::optional<Bytes> all_weights{};  // no page cache is larger
 };
 

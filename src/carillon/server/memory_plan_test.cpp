@@ -194,6 +194,25 @@ TEST(MemoryPlan, TellsTheBoundThatWouldDo) {
   }
 }
 
+// Weights of 300 MiB that stay in memory: measuring takes them once more, and what a run works in.
+TEST(MemoryPlan, TheBoundThatWouldDoHasRoomToMeasure) {
+  MemoryWanted known = wanted(mib(256));
+  known.largest_weights = mib(300);
+  known.known_models = known.known_measured = mib(601);
+  known.bound = least_bound(known, {.memory = mib(600), .weights = mib(300)});
+  const auto plan = plan_memory(known);
+  ASSERT_TRUE(plan) << plan.error().message;
+  EXPECT_GE(plan->models, mib(601) + plan->workspace + plan->io_cache);
+  EXPECT_GE(plan->page_cache, mib(300));
+  // Once it is made, that is known.
+  known.bound = mib(256);
+  const Bytes least =
+      least_bound(known, {.memory = mib(600), .weights = mib(300), .workspace = mib(1), .tensors = mib(1)});
+  EXPECT_LT(least.count, known.bound.count + mib(900).count);
+  known.bound = least;
+  EXPECT_GE(plan_memory(known)->models, mib(603));
+}
+
 TEST(MemoryPlan, TheBoundThatWouldDoHasRoomForMoreThanFilesTold) {
   MemoryWanted known = wanted(mib(256));
   known.all_weights = mib(16);

@@ -2,14 +2,17 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cmath>
 #include <fstream>
 #include <limits>
 #include <sstream>
+#include <system_error>
 #include <utility>
 
 #include <toml++/toml.h>
 
+#include "carillon/base/files.h"
 #include "carillon/base/random.h"
 #include "carillon/workload/scenario_files.h"
 #include "carillon/workload/section.h"
@@ -57,8 +60,7 @@ void check_columns(const std::vector<std::string>& header, const std::filesystem
 
 // Rows are named by `name`, else by model and batch ("resnet50_50"), or by the model alone.
 std::vector<JobRow> read_job_csv(const std::filesystem::path& file, const char* what) {
-  std::ifstream in(file);
-  if (!in) throw Problem{"cannot read the " + std::string(what) + " '" + file.string() + "'"};
+  std::ifstream in = open_or_throw("the " + std::string(what), file);
   std::string line;
   if (!std::getline(in, line))
     throw Problem{"cannot read the " + std::string(what) + " '" + file.string() +
@@ -91,7 +93,9 @@ std::vector<JobRow> read_job_csv(const std::filesystem::path& file, const char* 
     }
     rows.push_back(std::move(row));
   }
-  if (in.bad()) throw Problem{"cannot read the " + std::string(what) + " '" + file.string() + "'"};
+  if (in.bad())
+    throw Problem{"cannot read the " + std::string(what) + " '" + file.string() +
+                  "': " + std::generic_category().message(errno)};
   if (rows.empty()) throw Problem{file.string() + ": the " + what + " has no rows"};
   return rows;
 }
@@ -561,11 +565,9 @@ Result<Jobs> parse_jobs(std::string_view text, const std::filesystem::path& wher
 }
 
 Result<Jobs> read_jobs(const std::filesystem::path& file, std::optional<std::uint64_t> seed) {
-  std::ifstream in(file, std::ios::binary);
-  if (!in) return fail(ErrorCode::not_found, "cannot read the jobs '" + file.string() + "'");
-  std::ostringstream text;
-  text << in.rdbuf();
-  return parse_jobs(text.str(), file, seed);
+  const auto text = read_file("the jobs", file);
+  if (!text) return std::unexpected(text.error());
+  return parse_jobs(*text, file, seed);
 }
 
 }  // namespace carillon::workload

@@ -4,14 +4,13 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <fstream>
 #include <map>
 #include <set>
-#include <sstream>
 #include <utility>
 
 #include <toml++/toml.h>
 
+#include "carillon/base/files.h"
 #include "carillon/workload/scenario_files.h"
 #include "carillon/workload/section.h"
 
@@ -388,11 +387,9 @@ Result<Scenario> parse_scenario(std::string_view text, const std::filesystem::pa
 }
 
 Result<Scenario> read_scenario(const std::filesystem::path& file, const Overrides& overrides) {
-  std::ifstream in(file, std::ios::binary);
-  if (!in) return fail(ErrorCode::not_found, "cannot read the scenario '" + file.string() + "'");
-  std::ostringstream text;
-  text << in.rdbuf();
-  return parse_scenario(text.str(), file, overrides);
+  const auto text = read_file("the scenario", file);
+  if (!text) return std::unexpected(text.error());
+  return parse_scenario(*text, file, overrides);
 }
 
 std::vector<double> model_rates(const Scenario& scenario) {

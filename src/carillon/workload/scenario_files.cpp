@@ -3,11 +3,17 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <fstream>
 
+#include "carillon/base/files.h"
 #include "carillon/base/random.h"
 
 namespace carillon::workload {
+
+std::ifstream open_or_throw(std::string_view what, const std::filesystem::path& file) {
+  auto in = open_to_read(what, file);
+  if (!in) throw Problem{in.error().message};
+  return *std::move(in);
+}
 
 std::vector<std::string> csv_cells(const std::string& line) {
   std::vector<std::string> cells;
@@ -35,8 +41,7 @@ double csv_number(const std::string& cell, const std::filesystem::path& file, st
 }
 
 std::vector<ProfileRow> read_profile_csv(const std::filesystem::path& file) {
-  std::ifstream in(file);
-  if (!in) throw Problem{"cannot read the profile '" + file.string() + "'"};
+  std::ifstream in = open_or_throw("the profile", file);
   std::string line;
   std::getline(in, line);
   const auto header = csv_cells(line);
@@ -78,8 +83,7 @@ std::vector<ProfileRow> read_profile_csv(const std::filesystem::path& file) {
 }
 
 void deal_trace(Scenario& scenario, int functions_per_model, int spread_hottest, double skew) {
-  std::ifstream in(scenario.trace);
-  if (!in) throw Problem{"cannot read the trace '" + scenario.trace.string() + "'"};
+  std::ifstream in = open_or_throw("the trace", scenario.trace);
   std::string line;
   std::getline(in, line);
   const auto header = csv_cells(line);

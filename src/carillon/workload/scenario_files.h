@@ -1,8 +1,10 @@
 #pragma once
 
 #include <filesystem>
+#include <fstream>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "carillon/workload/scenario.h"
@@ -14,6 +16,9 @@ namespace carillon::workload {
 struct Problem {
   std::string message;
 };
+
+// As open_to_read(); what is wrong is a Problem.
+std::ifstream open_or_throw(std::string_view what, const std::filesystem::path& file);
 
 // The cells of a CSV line; nothing is quoted.
 std::vector<std::string> csv_cells(const std::string& line);

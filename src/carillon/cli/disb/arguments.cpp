@@ -1,15 +1,18 @@
 #include "carillon/cli/disb/arguments.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <system_error>
 
 #include <nlohmann/json.hpp>
 #include <spdlog/fmt/fmt.h>
 
+#include "carillon/base/files.h"
 #include "carillon/cli/commands.h"
 #include "carillon/simulate/disb.h"
 
@@ -82,8 +85,11 @@ Result<> check_plot(const DisbArguments& arguments) {
   std::error_code unknown;
   const bool there = std::filesystem::exists(arguments.plot, unknown);
   const bool writable = std::ofstream(arguments.plot, std::ios::app).good();
+  const int why = errno;
   if (!there) std::filesystem::remove(arguments.plot, unknown);
-  if (!writable) return fail(ErrorCode::internal, "--plot: cannot write '" + arguments.plot + "'");
+  if (!writable)
+    return fail(ErrorCode::internal,
+                "--plot: cannot write '" + arguments.plot + "': " + std::generic_category().message(why));
   return {};
 }
 
@@ -91,10 +97,8 @@ int show_runs(const DisbArguments& arguments, const std::vector<simulate::DisbRe
   // A file's name need not be UTF-8, but JSON is.
   constexpr auto replace_bad = nlohmann::json::error_handler_t::replace;
   if (!arguments.plot.empty()) {
-    std::ofstream out(arguments.plot);
-    out << simulate::to_svg(reports);
-    out.close();
-    if (!out) return fail_disb({ErrorCode::internal, "cannot write '" + arguments.plot + "'"});
+    if (auto written = write_file(arguments.plot, simulate::to_svg(reports)); !written)
+      return fail_disb(in_context("--plot", written.error()).error());
   }
   if (!arguments.json) {
     fmt::print("{}", simulate::to_table(reports));

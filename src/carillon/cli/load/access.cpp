@@ -1,11 +1,10 @@
 #include "carillon/cli/load/access.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <tuple>
 #include <utility>
 
+#include "carillon/base/files.h"
 #include "carillon/cli/load/tls_client.h"
 
 namespace carillon::cli {
@@ -15,20 +14,20 @@ constexpr std::size_t longest_file = std::size_t{4} << 20;
 
 Result<std::string> read_pem(const char* option, const std::string& file) {
   if (file.empty()) return std::string();
-  std::ifstream in(file, std::ios::binary);
-  std::string text(std::istreambuf_iterator<char>(in), {});
-  if (!in.eof() && in.fail()) return invalid(std::string(option) + ": '" + file + "' cannot be read");
-  if (text.empty()) return invalid(std::string(option) + ": '" + file + "' is empty, or cannot be read");
-  if (text.size() > longest_file) return invalid(std::string(option) + ": '" + file + "' is no file of PEM");
+  auto text = read_file("the file of PEM", file);
+  if (!text) return invalid(std::string(option) + ": " + text.error().message);
+  if (text->empty()) return invalid(std::string(option) + ": '" + file + "' is empty");
+  if (text->size() > longest_file) return invalid(std::string(option) + ": '" + file + "' is no file of PEM");
   return text;
 }
 
 Result<std::string> read_secret(const std::string& key) {
   if (!key.starts_with('@')) return key;
   const std::string file = key.substr(1);
-  std::ifstream in(file);
+  auto in = open_to_read("the secret", file);
+  if (!in) return invalid("--key: " + in.error().message);
   std::string secret;
-  if (!(in >> secret)) return invalid("--key: '" + file + "' has no secret, or cannot be read");
+  if (!(*in >> secret)) return invalid("--key: '" + file + "' has no secret");
   return secret;
 }
 

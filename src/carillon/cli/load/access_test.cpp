@@ -206,7 +206,9 @@ TEST_F(AccessTest, OptionsThatAreNotRightAreNamed) {
     AccessArguments arguments;
     std::string says;
   } rows[] = {
-      {"https://h", {.ca = "/nowhere/ca.pem"}, "--ca: '/nowhere/ca.pem' cannot be read"},
+      {"https://h",
+       {.ca = "/nowhere/ca.pem"},
+       "--ca: cannot read the file of PEM '/nowhere/ca.pem': No such file or directory"},
       {"https://h", {.ca = empty}, "--ca: '" + empty + "' is empty"},
       {"https://h", {.ca = garbage}, "--ca: the file has no certificate in PEM"},
       {"https://h", {.cert = client.certificate_file}, "--cert and --cert-key go together"},
@@ -222,7 +224,9 @@ TEST_F(AccessTest, OptionsThatAreNotRightAreNamed) {
        "--cert-key: the key is not the one of the certificate"},
       {"http://h", {.ca = ca.certificate_file}, "--ca goes with TLS: write https://"},
       {"grpc://h", {.cert = client.certificate_file, .cert_key = client.key_file}, "--cert goes with TLS"},
-      {"http://h", {.key = "@/nowhere/secret"}, "--key: '/nowhere/secret' has no secret"},
+      {"http://h",
+       {.key = "@/nowhere/secret"},
+       "--key: cannot read the secret '/nowhere/secret': No such file or directory"},
       {"http://h", {.key = "a b"}, "--key: a key's secret is ASCII without spaces"},
       {"http://h", {.key = "a\r\nx: y"}, "--key: a key's secret is ASCII without spaces"},
   };

@@ -10,6 +10,7 @@ inline constexpr second::Kind onnxruntime{
     .title = "onnxruntime",
     .remedy =
         "; a build with -DCARILLON_ONNXRUNTIME=ON makes the module, where onnxruntime's development files "
-        "are (docs/engines.md)"};
+        "are (docs/engines.md)",
+    .wheel_remedy = "; the wheel has none (docs/engines.md)"};
 
 }  // namespace carillon::engine

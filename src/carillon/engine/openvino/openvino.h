@@ -9,6 +9,7 @@ inline constexpr second::Kind openvino{
     .name = "openvino",
     .title = "OpenVINO",
     .remedy = "; tools/setup installs OpenVINO, and a build that finds it makes the module",
+    .wheel_remedy = "; it is an extra of the wheel: pip install 'carillon[openvino]' (README.md)",
     .format = ".xml",
     .misreads_nodes = true,
 };

@@ -362,11 +362,22 @@ Result<std::vector<Signature::Input>> in_order(std::vector<Signature::Input> inp
   return out;
 }
 
+fs::path running_program() {
+  std::error_code error;
+  return fs::read_symlink("/proc/self/exe", error);
+}
+
+// As packaging/build-wheel puts it: PACKAGE/_bin/carillon, and beside _bin what starts it.
+bool is_of_wheel(const fs::path& program) {
+  std::error_code error;
+  const fs::path folder = program.parent_path();
+  return folder.filename() == "_bin" && fs::exists(folder.parent_path() / "_launch.py", error);
+}
+
 std::vector<fs::path> module_places(const second::Kind& kind) {
   const std::string name = "libcarillon_" + std::string(kind.name) + ".so";
-  std::error_code error;
-  const fs::path folder = fs::read_symlink("/proc/self/exe", error).parent_path();
-  if (error) return {};
+  const fs::path folder = running_program().parent_path();
+  if (folder.empty()) return {};
   return {folder / name, folder.parent_path() / "lib" / "carillon" / name};
 }
 
@@ -505,12 +516,14 @@ class SecondEngine final : public ReadingEngine {
   }
 
   Result<> load() {
-    const std::string remedy(kind_.remedy);
+    const std::string remedy(remedy_of(kind_, running_program()));
     std::string tried;
     const auto place = find_module(tried);
     if (!place)
-      return fail(ErrorCode::unavailable,
-                  "there is no module for " + title() + " (looked for " + tried + ")" + remedy);
+      return fail(
+          ErrorCode::unavailable,
+          "there is no module for " + title() + " (looked for " + tried + ")" +
+              (is_of_wheel(running_program()) ? "; the wheel was made of a build without it" : remedy));
     if (options_.apart) {
       if (starter_ == nullptr) starter_ = std::make_shared<second::Starter>();  // it came meanwhile
       return start_apart(*place);
@@ -547,7 +560,13 @@ class SecondEngine final : public ReadingEngine {
       options.process.program =
           options.process.module.parent_path() / ("carillon-" + std::string(kind_.name));
     auto made = second::make_apart_runtime(options, starter_);
-    if (!made) return told(kind_, made.error().code, std::move(made.error().message));
+    if (!made) {
+      // What loads it says that a library is missing; nothing else is a matter of what is installed.
+      const bool missing = made.error().message.contains("cannot be loaded: ");
+      auto error = told(kind_, made.error().code, std::move(made.error().message));
+      if (missing) error.error().message += remedy_of(kind_, running_program());
+      return error;
+    }
     take(std::move(*made));
     return {};
   }
@@ -567,6 +586,10 @@ class SecondEngine final : public ReadingEngine {
 };
 
 }  // namespace
+
+std::string_view remedy_of(const second::Kind& kind, const fs::path& program) {
+  return is_of_wheel(program) ? kind.wheel_remedy : kind.remedy;
+}
 
 std::shared_ptr<ReadingEngine> make_second_engine(const second::Kind& kind, const SecondOptions& options) {
   return make_second_engine(kind, options, nullptr);

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <string_view>
 
 #include "carillon/base/bytes.h"
 #include "carillon/engine/reading_engine.h"
@@ -37,5 +38,8 @@ std::shared_ptr<ReadingEngine> make_second_engine(const second::Kind& kind, cons
 // With a runtime that is there already (tests).
 std::shared_ptr<ReadingEngine> make_second_engine(const second::Kind& kind, const SecondOptions& options,
                                                   std::shared_ptr<second::Runtime> runtime);
+
+// How to get the engine, for people who run this program: begins with "; ".
+std::string_view remedy_of(const second::Kind& kind, const std::filesystem::path& program);
 
 }  // namespace carillon::engine

@@ -294,6 +294,16 @@ TEST_F(SecondTold, CompilesOnlyWhatItRead) {
   EXPECT_FALSE(compile({.batch_sizes = {4, 1}}));
 }
 
+TEST(SecondEngine, WhereTheProgramIsTheWheelsItsExtraIsNamed) {
+  const Folder folder;
+  std::filesystem::create_directories(folder.path() / "carillon/_bin");
+  const auto program = folder.path() / "carillon/_bin/carillon";
+  EXPECT_THAT(std::string(remedy_of(openvino, program)), HasSubstr("tools/setup")) << "any folder's name";
+  folder.write("carillon/_launch.py", "");
+  EXPECT_THAT(std::string(remedy_of(openvino, program)), HasSubstr("pip install 'carillon[openvino]'"));
+  EXPECT_THAT(std::string(remedy_of(onnxruntime, program)), HasSubstr("the wheel has none"));
+}
+
 TEST(SecondEngine, WithoutItsModuleTheReasonIsSaid) {
   const auto engine = make_second_engine(openvino, {.threads = 1, .module = "/nowhere/module.so"});
   const auto there = engine->available();
@@ -305,7 +315,8 @@ TEST(SecondEngine, WithoutItsModuleTheReasonIsSaid) {
   const Folder folder;
   const auto empty = make_second_engine(
       openvino, {.threads = 1, .module = folder.write("module.so", "no module"), .apart = false});
-  EXPECT_THAT(empty->available().error().message, HasSubstr("cannot be loaded"));
+  EXPECT_THAT(empty->available().error().message,
+              AllOf(HasSubstr("cannot be loaded"), HasSubstr("tools/setup")));
   EXPECT_THAT(
       make_second_engine(onnxruntime, {.threads = 1, .module = "/nowhere/x.so"})->available().error().message,
       AllOf(HasSubstr("no module for onnxruntime"), HasSubstr("-DCARILLON_ONNXRUNTIME=ON")));

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "carillon/base/files.h"
 #include "carillon/schedule/log/lines.h"
 
 namespace carillon::schedule::log {
@@ -29,8 +30,9 @@ bool LogReader::read_line() {
 Result<LogReader> LogReader::open(const std::filesystem::path& file) {
   LogReader reader;
   reader.file_ = file.string();
-  reader.in_.open(file, std::ios::binary);
-  if (!reader.in_) return carillon::fail(ErrorCode::not_found, "cannot read the log '" + file.string() + "'");
+  auto opened = open_to_read("the log", file);
+  if (!opened) return std::unexpected(std::move(opened.error()));
+  reader.in_ = std::move(*opened);
   if (auto head = reader.read_head(); !head) return std::unexpected(std::move(head.error()));
   return reader;
 }

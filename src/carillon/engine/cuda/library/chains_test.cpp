@@ -142,7 +142,7 @@ TEST(CudaCodeCache, WhereNothingCanBeKeptItSaysSo) {
   if (::geteuid() != 0) {
     fs::create_directory(folder.path / "closed");
     fs::permissions(folder.path / "closed", fs::perms::owner_read | fs::perms::owner_exec);
-    EXPECT_THAT(problem_of(folder.path / "closed"), HasSubstr("cannot be written to"));
+    EXPECT_THAT(problem_of(folder.path / "closed"), HasSubstr("cannot be written to: Permission denied"));
   }
   fs::create_directory(folder.path / "full");
   for (std::size_t i = 0; i < CodeCache::most; ++i) write_file(folder.path / "full" / std::to_string(i), "");

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <system_error>
@@ -42,12 +43,13 @@ CodeCache::CodeCache(fs::path folder, std::string header, std::string* problem)
   const std::string named = folder_.string();
   std::error_code error;
   fs::create_directory(folder_, error);
+  const std::string not_made = error ? ": " + error.message() : "";
   std::string why;
   if (!fs::is_directory(folder_, error)) {
-    why = "is not a folder, and none can be made";
+    why = "is not a folder, and none can be made" + not_made;
     folder_.clear();
   } else if (::access(folder_.c_str(), W_OK | X_OK) != 0) {
-    why = "cannot be written to";
+    why = "cannot be written to: " + std::generic_category().message(errno);
   } else {
     std::size_t entries = 0;
     for (fs::directory_iterator at(folder_, error), end; !error && at != end && entries < most;

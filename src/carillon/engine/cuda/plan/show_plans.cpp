@@ -14,7 +14,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
-#include <fstream>
 #include <iostream>
 #include <map>
 #include <sstream>
@@ -26,6 +25,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "carillon/base/files.h"
 #include "carillon/engine/cuda/driver/real.h"
 #include "carillon/engine/cuda/library/cudnn.h"
 #include "carillon/engine/cuda/library/measured.h"
@@ -236,10 +236,9 @@ Result<bool> run(const Arguments& arguments) {
   if (!library) return std::unexpected(library.error());
   std::string described = h100_description();
   if (!arguments.described.empty()) {
-    std::ifstream in(arguments.described, std::ios::binary);
-    std::ostringstream text;
-    if (!(text << in.rdbuf())) return invalid(arguments.described + ": cannot be read");
-    described = text.str();
+    auto text = read_file("the description", arguments.described);
+    if (!text) return std::unexpected(text.error());
+    described = *std::move(text);
   }
   const auto api = dnn::find_api(*library);
   if (!api) return std::unexpected(api.error());
@@ -280,8 +279,8 @@ Result<bool> run(const Arguments& arguments) {
     table["memory_bytes_per_s"] = std::round(memory_tbs * 1e12);
     table["rates"] = rates_of_device();
     table["plans"] = std::move(tables);
-    if (!(std::ofstream(arguments.json) << table.dump(1) << "\n"))
-      return invalid(arguments.json + ": cannot be written");
+    if (auto written = write_file(arguments.json, table.dump(1) + "\n"); !written)
+      return std::unexpected(written.error());
   }
   return all_built;
 }

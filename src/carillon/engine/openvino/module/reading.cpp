@@ -1,12 +1,14 @@
 #include "carillon/engine/openvino/module/reading.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <fstream>
 #include <iterator>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include <openvino/op/add.hpp>
@@ -50,9 +52,11 @@ constexpr const char* elsewhere = "\x0a\x08location";
 std::shared_ptr<ov::Model> read_as_it_is(ov::Core& core, const std::string& file) {
   const std::shared_ptr<ov::Model> model = core.read_model(file);
   if (!has_if(*model)) return model;
+  errno = 0;
   std::ifstream stream(file, std::ios::binary);
   const std::string bytes((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
-  if (!stream) throw std::runtime_error("'" + file + "' cannot be read");
+  if (!stream)
+    throw std::runtime_error("'" + file + "' cannot be read: " + std::generic_category().message(errno));
   if (bytes.find(elsewhere) != std::string::npos)
     throw std::runtime_error(
         "the file has an If, and weights in other files; OpenVINO reads an If well from the file alone");
