@@ -315,12 +315,18 @@ std::optional<std::size_t> meant_member(std::string_view key) {
     if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
   std::string_view stem = low;
   while (stem.ends_with('s')) stem.remove_suffix(1);
+  std::optional<std::size_t> nearest;
+  std::size_t letters = 3;  // a word that is so far away is another
   for (std::size_t i = 0; i < members.size(); ++i) {
     if (low == members[i]) return i;
     if (low.size() < 4 || members[i].size() < 4) continue;
-    if ((stem.size() >= 4 && members[i].starts_with(stem)) || letters_between(low, members[i]) <= 2) return i;
+    if (stem.size() >= 4 && members[i].starts_with(stem)) return i;
+    if (const std::size_t here = letters_between(low, members[i]); here < letters) {
+      letters = here;
+      nearest = i;
+    }
   }
-  return std::nullopt;
+  return nearest;
 }
 
 // Reads one request. A class for the state that its parts share.
