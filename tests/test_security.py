@@ -12,6 +12,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import tempfile
 import threading
 import time
 import urllib.error
@@ -663,8 +664,9 @@ def test_the_admin_port_alone_takes_orders(program, tiny_models, tmp_path):
 
 
 def refused(program: Path, *options: str) -> str:
-    done = subprocess.run([str(program), "serve", "--models", "/nowhere", "--page-cache", "64 MiB", *options],
-                          capture_output=True, text=True, timeout=240)
+    with tempfile.TemporaryDirectory() as models:
+        done = subprocess.run([str(program), "serve", "--models", models, "--page-cache", "64 MiB", *options],
+                              capture_output=True, text=True, timeout=240)
     assert done.returncode != 0
     return done.stderr
 

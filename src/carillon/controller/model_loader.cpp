@@ -130,9 +130,10 @@ using Compiled = std::shared_ptr<const engine::CompiledModel>;
 // See engine::CompileOptions::reread.
 using Reread = std::function<Imported()>;
 
+// Its beginning and its end, where the remedy stands.
 std::string shortened(const std::string& text) {
-  constexpr std::size_t longest = 300;
-  return text.size() <= longest ? text : text.substr(0, longest) + "...";
+  constexpr std::size_t longest = 400;
+  return graph::printable(text, longest);
 }
 
 std::string engine_text(engine::ReadingEngine& engine, const std::string& reason) {
