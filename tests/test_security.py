@@ -664,8 +664,11 @@ def test_the_admin_port_alone_takes_orders(program, tiny_models, tmp_path):
 
 
 def refused(program: Path, *options: str) -> str:
-    with tempfile.TemporaryDirectory() as models:
-        done = subprocess.run([str(program), "serve", "--models", models, "--page-cache", "64 MiB", *options],
+    """What a server says that ends at the latest when its one model, a torn file, is to be loaded."""
+    with tempfile.TemporaryDirectory() as folder:
+        torn = Path(folder) / "torn.onnx"
+        torn.write_bytes(b"\x08")
+        done = subprocess.run([str(program), "serve", "--model", str(torn), "--page-cache", "64 MiB", *options],
                               capture_output=True, text=True, timeout=240)
     assert done.returncode != 0
     return done.stderr

@@ -64,9 +64,10 @@ KnownModels known_models(const std::vector<repository::RepositoryEntry>& entries
       out.largest_weights = std::max(out.largest_weights, sizes->packed);
       // Kernels may want them in several layouts.
       weights = weights + page_size * pages_for(sizes->packed * 3);
-      most = std::max(most, sizes->to_make());
-      plans = plans + a_node * sizes->nodes;
-      if (stay) plans = plans + sizes->packed;
+      const Bytes stays = stay ? sizes->packed : Bytes{};
+      // Making it ends with its packed weights, those that stay.
+      most = std::max(most, sizes->to_make() - stays);
+      plans = plans + a_node * sizes->nodes + stays;
     }
   }
   if (all_known) out.all_weights = weights;

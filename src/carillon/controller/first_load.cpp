@@ -221,8 +221,9 @@ FirstLoad::Made FirstLoad::make_one(std::size_t item) {
   };
   const bool alone = is_made_alone(*items_[item].entry->config, targets_);
   make(alone ? Turn::Kind::alone : Turn::Kind::making);
-  // While a model is made it takes more memory than later: where several are, it may fit by itself.
-  if (!alone && options_.makers > 1 && lacks_room(out.model)) make(Turn::Kind::alone);
+  // While a model is made or measured it takes more memory than later: beside another that is, it may not fit
+  // where it does by itself.
+  if (!alone && lacks_room(out.model)) make(Turn::Kind::alone);
   return out;
 }
 
@@ -268,7 +269,7 @@ void FirstLoad::take_in(Made made) {
     added = add();
   }
   // To be measured it wants room beside what others are made of: it gets that once they are not.
-  if (was_made && options_.makers > 1 && lacks_room(added)) {
+  if (was_made && lacks_room(added)) {
     const Turn alone(*this, Turn::Kind::alone);
     notes.clear();
     made.model = prepare(made.item);
