@@ -2,8 +2,8 @@
 
 #include <CLI/CLI.hpp>
 
-// The headings of 'serve --help', in the order in which they stand there. An option has its heading where it
-// is defined; those of other commands that share it have the same.
+// The headings of 'serve --help', in the order in which they stand there. An option's
+// heading is named where the option is defined. Other commands that share the option show the same heading.
 namespace carillon::cli::heading {
 
 inline constexpr const char* models = "Models";

@@ -52,7 +52,7 @@ Result<MemoryBound> memory_bound(const std::string& text) {
 
 KnownModels known_models(const std::vector<repository::RepositoryEntry>& entries, bool stay) {
   KnownModels out;
-  Bytes plans, most, weights;  // plans with the weights that stay in memory beside them
+  Bytes plans, most, weights;  // `plans` counts weights that stay in memory as well
   bool all_known = true;
   for (const repository::RepositoryEntry& entry : entries) {
     if (!entry.config) continue;
@@ -65,7 +65,7 @@ KnownModels known_models(const std::vector<repository::RepositoryEntry>& entries
       // Kernels may want them in several layouts.
       weights = weights + page_size * pages_for(sizes->packed * 3);
       const Bytes stays = stay ? sizes->packed : Bytes{};
-      // Making it ends with its packed weights, those that stay.
+      // What making the model takes includes its packed weights: those that stay are counted below.
       most = std::max(most, sizes->to_make() - stays);
       plans = plans + a_node * sizes->nodes + stays;
     }

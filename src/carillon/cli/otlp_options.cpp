@@ -5,7 +5,6 @@
 #include <charconv>
 #include <cstdint>
 #include <exception>
-#include <random>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -13,6 +12,8 @@
 
 #include "carillon/base/trace_context.h"
 #include "carillon/cli/load/http_get.h"
+#include "carillon/frontend/http_routes.h"
+#include "carillon/frontend/trace.h"
 #include "carillon/graph/text.h"
 
 namespace carillon::cli {
@@ -32,24 +33,6 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
-// %XX; none where one is broken.
-std::optional<std::string> unescaped(std::string_view text) {
-  std::string out;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] != '%') {
-      out += text[i];
-      continue;
-    }
-    unsigned value = 0;
-    if (i + 2 >= text.size()) return std::nullopt;
-    const auto [end, error] = std::from_chars(text.data() + i + 1, text.data() + i + 3, value, 16);
-    if (error != std::errc{} || end != text.data() + i + 3) return std::nullopt;
-    out += static_cast<char>(value);
-    i += 2;
-  }
-  return out;
-}
-
 // "a=1,b=2" as in W3C's Baggage, without properties.
 Result<Pairs> read_list(const char* variable, std::string_view text) {
   Pairs out;
@@ -62,7 +45,7 @@ Result<Pairs> read_list(const char* variable, std::string_view text) {
     const auto name = trimmed(member.substr(0, equals));
     if (equals == std::string_view::npos || name.empty())
       return invalid(std::string(variable) + ": it must be a list of NAME=VALUE, with commas between them");
-    auto value = unescaped(trimmed(member.substr(equals + 1)));
+    auto value = frontend::unescape(trimmed(member.substr(equals + 1)));
     if (!value)
       return invalid(std::string(variable) + ": the value of '" + std::string(name) +
                      "' has a broken % escape");
@@ -131,10 +114,7 @@ std::string host_name() {
 
 // Of this start of the server, and of no other: a UUID of version 4.
 std::string instance_id() {
-  TraceIds ids([] {
-    std::random_device device;
-    return (std::uint64_t{device()} << 32) | device();
-  }());
+  TraceIds ids(frontend::trace_seed());
   auto id = ids.begin().trace_id;
   id[6] = static_cast<std::uint8_t>((id[6] & 0x0fU) | 0x40U);
   id[8] = static_cast<std::uint8_t>((id[8] & 0x3fU) | 0x80U);

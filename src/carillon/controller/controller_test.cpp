@@ -313,15 +313,18 @@ class HeldScheduler final : public schedule::Scheduler {
   std::counting_semaphore<>&deciding_, &go_on_;
 };
 
+void add_tiny(Controller& controller, const Clock& clock) {
+  controller.add_model(tiny_view(), TinyModel(), testing::served(0).info);
+  controller.add_worker(std::make_unique<BusyWorker>(controller.results(), clock, 0));
+}
+
 TEST(Controller, WhatWaitsAtTheDoorIsBoundedAndTheRestIsTurnedAwayAtOnce) {
   const SteadyClock clock;
   std::counting_semaphore<> deciding(0), go_on(0);
   const auto turned_away = std::make_shared<std::atomic<std::uint64_t>>(0);
   Controller controller(std::make_unique<HeldScheduler>(deciding, go_on),
                         {.core = {}, .door = {.most = 3}, .turned_away = turned_away}, clock);
-  const TinyModel model;
-  controller.add_model(tiny_view(), model, testing::served(0).info);
-  controller.add_worker(std::make_unique<BusyWorker>(controller.results(), clock, 0));
+  add_tiny(controller, clock);
   controller.start();
 
   std::vector<std::promise<ErrorCode>> codes(8);
@@ -353,9 +356,7 @@ TEST(Controller, ACallThatIsTooLateForADecisionIsToldADeadlineThatLeavesTimeToRu
   const SteadyClock clock;
   std::counting_semaphore<> deciding(0), go_on(0);
   Controller controller(std::make_unique<HeldScheduler>(deciding, go_on), {}, clock);
-  const TinyModel model;
-  controller.add_model(tiny_view(), model, testing::served(0).info);
-  controller.add_worker(std::make_unique<BusyWorker>(controller.results(), clock, 0));
+  add_tiny(controller, clock);
   controller.start();
 
   controller.submit(tiny_call(clock, 1), [](const InferAnswer&) {});
@@ -382,9 +383,7 @@ TEST(Controller, RespondsUnlessItsThreadIsHeld) {
   const SteadyClock clock;
   std::counting_semaphore<> deciding(0), go_on(0);
   Controller controller(std::make_unique<HeldScheduler>(deciding, go_on), {}, clock);
-  const TinyModel model;
-  controller.add_model(tiny_view(), model, testing::served(0).info);
-  controller.add_worker(std::make_unique<BusyWorker>(controller.results(), clock, 0));
+  add_tiny(controller, clock);
   EXPECT_TRUE(controller.responds(0ms));  // nobody decides yet
   controller.start();
   EXPECT_TRUE(controller.responds(1h));
@@ -480,9 +479,7 @@ TEST(Controller, TellsItsSchedulerWhatBatchesTake) {
   std::atomic<int> heard = 0;
   std::atomic<std::int64_t> last = 0;
   Controller controller(std::make_unique<HearsTimes>(heard, last), {}, clock);
-  const TinyModel model;
-  controller.add_model(tiny_view(), model, testing::served(0).info);
-  controller.add_worker(std::make_unique<BusyWorker>(controller.results(), clock, 0));
+  add_tiny(controller, clock);
   controller.change_times({0}, {{1, 1ms}, {2, 5ms}});
   EXPECT_EQ(heard, 0);
   controller.start();

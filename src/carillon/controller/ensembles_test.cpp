@@ -382,7 +382,7 @@ TEST_F(EnsemblesTest, ASampledRequestTellsItsSteps) {
       EXPECT_EQ(answer().steps, numbers) << name;
     }
   }
-  // And those up to the one that was refused, with it.
+  // A refused request tells its steps up to the refused one, and that one too.
   auto call = call_of();
   call->trace = {.trace_id = {1}, .span_id = {2}, .flags = 1};
   submit(std::move(call));

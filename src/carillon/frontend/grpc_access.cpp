@@ -7,13 +7,14 @@
 #include <string_view>
 #include <utility>
 
+#include "carillon/base/clock.h"
 #include "carillon/frontend/trace.h"
 
 namespace carillon::frontend {
 namespace {
 
 TimePoint now_of_log() {
-  return TimePoint{std::chrono::duration_cast<Duration>(std::chrono::steady_clock::now().time_since_epoch())};
+  return SteadyClock().now();
 }
 
 std::string_view view_of(const grpc::string_ref& text) {

@@ -113,14 +113,19 @@ class InferReactor final : public grpc::ServerUnaryReactor {
       }
       if (const auto wrong = Guard::check_model(caller_.get(), message.model_name()))
         return Finish(refuse_call(context_, *wrong));
-      auto view = ready_model(door_.service, message.model_name(), message.model_version());
-      if (!view && await_model(message, reading)) return;
-      if (!view) return Finish(status_of(view.error()));
-      if (!parse(*std::move(view), message)) return;
+      if (!take(message, reading, true)) return;
     } catch (const std::bad_alloc&) {
       return refuse_full(no_memory().message);
     }
     infer();
+  }
+
+  // The request of a message. False: it was answered, or another thread goes on with the call.
+  bool take(inference::ModelInferRequest& message, Reservation& reading, bool may_wait) {
+    auto view = ready_model(door_.service, message.model_name(), message.model_version());
+    if (view) return parse(*std::move(view), message);
+    if (!may_wait || !await_model(message, reading)) Finish(status_of(view.error()));
+    return false;
   }
 
   // False: its model is none that will be loaded soon. Else another thread goes on with the call, and both
@@ -140,9 +145,7 @@ class InferReactor final : public grpc::ServerUnaryReactor {
     request.go_on = [this, message = std::move(message), reading = std::move(reading)]() mutable {
       if (open_->cancelled) return Finish({grpc::StatusCode::CANCELLED, "the client has gone"});
       try {
-        auto view = ready_model(door_.service, message.model_name(), message.model_version());
-        if (!view) return Finish(status_of(view.error()));
-        if (!parse(*std::move(view), message)) return;
+        if (!take(message, reading, false)) return;
       } catch (const std::bad_alloc&) {
         return refuse_full(no_memory().message);
       }

@@ -9,6 +9,7 @@
 
 #include <boost/beast/core/string.hpp>
 
+#include "carillon/base/clock.h"
 #include "carillon/frontend/reading_room.h"
 #include "carillon/frontend/trace.h"
 
@@ -37,7 +38,7 @@ bool is_inference(const HttpRequest& request) {
 }
 
 TimePoint steady_now() {
-  return TimePoint{std::chrono::duration_cast<Duration>(std::chrono::steady_clock::now().time_since_epoch())};
+  return SteadyClock().now();
 }
 
 std::size_t body_size(const HttpReply& reply) {

@@ -4,9 +4,11 @@
 #include <charconv>
 #include <chrono>
 #include <cstdint>
+#include <expected>
 #include <optional>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -75,14 +77,19 @@ HttpReply one(const controller::Journal& journal, TimePoint now, const HttpReque
   return {.body = dumped(explain::to_json(*story))};
 }
 
-// Whether a name is one of those between commas.
-bool is_among(std::string_view names, std::string_view name) {
+// The causes whose names stand between commas; the error is a name that is none's.
+std::expected<std::vector<explain::Cause>, std::string_view> causes_of(std::string_view names) {
+  std::vector<explain::Cause> out;
   while (!names.empty()) {
-    const std::string_view one = names.substr(0, names.find(','));
-    if (one == name) return true;
-    names.remove_prefix(std::min(names.size(), one.size() + 1));
+    const std::string_view name = names.substr(0, names.find(','));
+    names.remove_prefix(std::min(names.size(), name.size() + 1));
+    const std::size_t before = out.size();
+    for (int i = 1; i <= static_cast<int>(explain::last_cause); ++i)
+      if (const auto cause = static_cast<explain::Cause>(i); name == explain::name_of(cause))
+        out.push_back(cause);
+    if (out.size() == before) return std::unexpected(name);
   }
-  return false;
+  return out;
 }
 
 HttpReply list(const controller::Journal& journal, TimePoint now, const HttpRequest& request) {
@@ -96,17 +103,10 @@ HttpReply list(const controller::Journal& journal, TimePoint now, const HttpRequ
   if (!known)
     return error_reply(400, "\"outcome\" is '" + std::string(outcome.substr(0, 64)) +
                                 "'; it must be open, on_time, late, refused, cancelled or failed");
-  const std::string_view reasons = query_value(request.target, "reason");
-  for (std::string_view left = reasons; !left.empty();) {
-    const std::string_view reason = left.substr(0, left.find(','));
-    left.remove_prefix(std::min(left.size(), reason.size() + 1));
-    bool is_one = false;
-    for (int i = 1; i <= static_cast<int>(explain::last_cause); ++i)
-      is_one = is_one || reason == explain::name_of(static_cast<explain::Cause>(i));
-    if (!is_one)
-      return error_reply(400, "\"reason\" has '" + std::string(reason.substr(0, 64)) +
-                                  "', which is no reason that a request can have");
-  }
+  const auto causes = causes_of(query_value(request.target, "reason"));
+  if (!causes)
+    return error_reply(400, "\"reason\" has '" + std::string(causes.error().substr(0, 64)) +
+                                "', which is no reason that a request can have");
   std::uint64_t limit = listed_unasked;
   if (const std::string_view asked = query_value(request.target, "limit"); !asked.empty()) {
     const auto number = whole_number(asked);
@@ -118,7 +118,7 @@ HttpReply list(const controller::Journal& journal, TimePoint now, const HttpRequ
   const auto stories = journal.list(limit, now, [&](const RequestFacts& facts) {
     return may_see(caller, facts) && (model->empty() || facts.model == *model) &&
            (outcome.empty() || explain::name_of(facts.outcome) == outcome) &&
-           (reasons.empty() || is_among(reasons, explain::name_of(facts.cause)));
+           (causes->empty() || std::ranges::find(*causes, facts.cause) != causes->end());
   });
   if (wants_text(request)) {
     HttpReply reply{.content_type = "text/plain; charset=utf-8"};

@@ -27,9 +27,9 @@ class ModelWaits {
 
   struct Request {
     std::string model, version;
-    TimePoint until;                                // it waits no longer
+    TimePoint until;                                // the longest that it may wait
     std::shared_ptr<const std::atomic<bool>> gone;  // set once nobody wants its answer
-    // Goes on with it, whatever it waited for: called exactly once, from another thread.
+    // Called exactly once, from another thread: the model is ready, or the wait is over for another reason.
     std::move_only_function<void()> go_on;
   };
 

@@ -27,7 +27,7 @@ struct RecentModel {
   // Of those that had to be on time: not of what was cancelled, or had only itself to blame. None: there were
   // none.
   std::optional<double> on_time_share() const;
-  // Of those that had to be on time, those that were not.
+  // Requests that had to be on time, and were not.
   std::uint64_t bad() const { return late + refused + failed - invalid; }
   // All but p50 and p99, which stay.
   RecentModel& operator+=(const RecentModel& more);

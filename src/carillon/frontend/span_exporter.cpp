@@ -9,15 +9,16 @@
 #include <future>
 #include <mutex>
 #include <optional>
-#include <random>
 #include <thread>
 
 #include <pthread.h>
 
+#include "carillon/base/clock.h"
 #include "carillon/controller/journal.h"
 #include "carillon/frontend/bounded_ring.h"
 #include "carillon/frontend/span_outbox.h"
 #include "carillon/frontend/spans.h"
+#include "carillon/frontend/trace.h"
 
 namespace carillon::frontend {
 namespace {
@@ -31,18 +32,13 @@ constexpr Duration settles_after = std::chrono::milliseconds(50);
 constexpr std::size_t loads_kept = 64;
 
 TimePoint steady_now() {
-  return TimePoint{std::chrono::duration_cast<Duration>(std::chrono::steady_clock::now().time_since_epoch())};
+  return SteadyClock().now();
 }
 
 // Both clocks may be set apart while the server runs: asked anew for each request.
 Duration unix_offset() {
   return std::chrono::duration_cast<Duration>(std::chrono::system_clock::now().time_since_epoch()) -
          steady_now().time_since_epoch();
-}
-
-std::uint64_t random_seed() {
-  std::random_device device;
-  return (std::uint64_t{device()} << 32) | device();
 }
 
 }  // namespace
@@ -52,7 +48,7 @@ struct SpanExporter::Shared {
       : options(std::move(with)),
         ring(options.queue),
         outbox({.batch = options.batch, .linger = options.linger}),
-        ids(random_seed()) {}
+        ids(trace_seed()) {}
 
   SpanSources sources_of(const AccessRecord& record);
   std::string encode() const;

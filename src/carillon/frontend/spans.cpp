@@ -272,7 +272,7 @@ class Tree {
     add(parent, within, "answer", {done, within.end});
   }
 
-  // Of its model, to the device that it went to, while it waited.
+  // LOADs of the call's model, onto the device where the call ran, as far as the call waited meanwhile.
   void add_loads(std::size_t parent, const Interval& within, const KeptCall& call, const Interval& waited) {
     for (const ActionFacts& load : sources_.loads) {
       if (load.model != call.request.model) continue;

@@ -1,21 +1,21 @@
 #include "carillon/frontend/trace.h"
 
-#include <cstdint>
 #include <random>
 
 namespace carillon::frontend {
 namespace {
 
 TraceIds& ids() {
-  // Ids must differ between servers, so no seed that a run could be repeated by.
-  static thread_local TraceIds of_thread([] {
-    std::random_device device;
-    return (std::uint64_t{device()} << 32) | device();
-  }());
+  static thread_local TraceIds of_thread(trace_seed());
   return of_thread;
 }
 
 }  // namespace
+
+std::uint64_t trace_seed() {
+  std::random_device device;
+  return (std::uint64_t{device()} << 32) | device();
+}
 
 TraceContext join_trace(std::string_view traceparent, double share) {
   if (!traceparent.empty()) {

@@ -76,7 +76,7 @@ class Executor {
   // The first action should have ended before `now`: only its result will tell more.
   bool overdue(TimePoint now) const { return !pending_.empty() && pending_.front().end < now; }
 
-  // The latest `order` of what was sent: an action that is told the same, or a later one, goes behind it.
+  // The latest `order` of what was sent. An action that is sent with this order, or a later one, runs last.
   TimePoint last_order() const { return pending_.empty() ? TimePoint::min() : pending_.back().order; }
 
  private:
