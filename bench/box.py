@@ -3,6 +3,7 @@
 
     python bench/box.py [--models 500] [--memory 1GiB] [--rivals clockwork,symphony,lru] [--loads 0.5,1,2] [--seconds 60]
                         [--rate R] [--plot docs/img/box.png]
+    python bench/box.py --rivals "clockwork,clockwork --admission policy"     with an option of `serve`
     python bench/box.py --in-cgroup                    the bound is that of a cgroup (root)
     python bench/box.py --drawn build/bench/box.json --plot docs/img/box.png       draws a run once more
 
@@ -136,7 +137,7 @@ class Running:
     """A server that was started, until it ends."""
 
     def __init__(self, command, port, name, group):
-        self.log = HERE.parent / "build/bench" / f"box_{name}.log"
+        self.log = HERE.parent / "build/bench" / f"box_{name.replace(' ', '_')}.log"
         self.log.parent.mkdir(parents=True, exist_ok=True)
         harness.say("$ " + " ".join(map(str, command)))
         self.began = time.monotonic()
@@ -211,8 +212,9 @@ STORE = HERE.parent / "build/bench/box_store"
 def commands(rival, folder, memory, port):
     if rival == "lru":
         return [sys.executable, HERE / "rivals/lru_server.py", folder, "--http", port, "--memory", mebibytes(memory)]
+    policy, *more = rival.split()
     return [harness.CARILLON, "serve", "--models", folder, "--http", f"127.0.0.1:{port}", "--grpc", "", "--metrics", "",
-            "--scheduler", rival, "--memory", memory, "--log-level", "warn", "--store", STORE]
+            "--scheduler", policy, *more, "--memory", memory, "--log-level", "warn", "--store", STORE]
 
 
 def mebibytes(size):

@@ -28,6 +28,7 @@
 #include "carillon/base/memory_account.h"
 #include "carillon/base/processors.h"
 #include "carillon/base/resident_memory.h"
+#include "carillon/cli/admission_option.h"
 #include "carillon/cli/commands.h"
 #include "carillon/cli/device_options.h"
 #include "carillon/cli/door_options.h"
@@ -94,6 +95,7 @@ struct Arguments {
   bool empty_histograms = false;
   std::string log_level = "info";
   std::string preempt;
+  std::string admission = "arrival";
   double hang_after_ms = to_ms(schedule::live_environment().hangs_after);
   server::DevicesArguments devices;
   TrainArguments train;
@@ -105,6 +107,7 @@ schedule::Environment environment_of(const Arguments& arguments) {
   environment.hangs_after = from_ms(arguments.hang_after_ms);
   environment.profile_share = arguments.profile_share;
   environment.preemption = preemption_of(arguments.preempt, arguments.scheduler);
+  environment.admission = admits_on_arrival(arguments.admission);
   // Who comes to an idle device finds it lent.
   if (!arguments.train.socket.empty())
     environment.dispatch = environment.dispatch + from_ms(arguments.train.freeze_ms);
@@ -863,6 +866,7 @@ void add_serve(CLI::App& program, int& status) {
   command.add_option("--scheduler", arguments->scheduler, "Policy: " + schedule::scheduler_list())
       ->capture_default_str();
   add_preempt_option(command, arguments->preempt);
+  add_admission_option(command, arguments->admission);
   command.add_option("--profile", arguments->profile,
                      "Profile file to start from; models that it lacks are measured at the start");
   command

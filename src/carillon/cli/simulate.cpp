@@ -14,6 +14,7 @@
 
 #include "carillon/base/files.h"
 #include "carillon/base/processors.h"
+#include "carillon/cli/admission_option.h"
 #include "carillon/cli/commands.h"
 #include "carillon/cli/preempt_option.h"
 #include "carillon/cli/simulate_jobs.h"
@@ -49,6 +50,7 @@ struct SimulateArguments {
   double precision = 0.005;
   std::string preempt{
       schedule::name_of(schedule::Preemption::none)};  // as the papers and all figures have it
+  std::string admission = "policy";                     // likewise
 };
 
 schedule::Environment simulated_environment(const SimulateArguments& arguments,
@@ -56,6 +58,7 @@ schedule::Environment simulated_environment(const SimulateArguments& arguments,
                                             const std::string& scheduler) {
   schedule::Environment environment = simulate::environment(scenario);
   environment.preemption = preemption_of(arguments.preempt, scheduler);
+  environment.admission = admits_on_arrival(arguments.admission);
   return environment;
 }
 
@@ -381,6 +384,7 @@ void add_common(CLI::App& command, SimulateArguments& arguments) {
           "SLO of the models that have slo_p99, as a multiple of the 99th percentile of one request's time")
       ->check(CLI::Range(1e-6, 1e6));
   add_preempt_option(command, arguments.preempt);
+  add_admission_option(command, arguments.admission);
   command.add_option("--seed", arguments.seeds, "Seed instead of the scenario's, or a range such as 1..8");
   command.add_option("--jobs", arguments.jobs, "Runs at a time (default: one a core)")
       ->check(CLI::Range(1, 1024));

@@ -70,7 +70,8 @@ class World final : public VirtualWorker::World {
     const schedule::Environment environment{
         .hangs_after = 50ms,
         .profile_share = 0.5,
-        .preemption = seed % 2 == 1 ? schedule::Preemption::deadline : schedule::Preemption::none};
+        .preemption = seed % 2 == 1 ? schedule::Preemption::deadline : schedule::Preemption::none,
+        .admission = seed % 3 == 1};
     const double preempted = random_.below(3) == 0 ? 0 : 0.6 * random_.uniform();
     core_ = std::make_unique<Core>(
         std::make_unique<Meddled>(*schedule::make_scheduler(policy, environment), random_.split(), preempted),

@@ -41,6 +41,9 @@ struct Environment {
   // Devices have streams by class (device::ClassStreams): around any policy stands Classed, which sends
   // real-time and best-effort requests to theirs. False: the policy has all requests.
   bool classes = false;
+  // Under a policy that plans with deadlines, a request is refused on its arrival where all that wait could not
+  // be on time with it (Admission). False: the policy has them all, and refuses later.
+  bool admission = false;
 
   // How long an EXEC of that estimate may take.
   constexpr Duration with_overrun(Duration exec) const {
@@ -59,7 +62,7 @@ struct Environment {
 // between the controller and the client. Who lost its processor has it back after some slices of Linux's scheduler,
 // which are of 0.7 to 3 ms.
 constexpr Environment live_environment() {
-  return {.shortest = 4ms, .measured = true, .client = 500us, .hangs_after = 1s, .profile_share = 0.05, .classes = true};
+  return {.shortest = 4ms, .measured = true, .client = 500us, .hangs_after = 1s, .profile_share = 0.05, .classes = true, .admission = true};
 }
 
 }  // namespace carillon::schedule

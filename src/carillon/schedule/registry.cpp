@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "carillon/schedule/abandoned.h"
+#include "carillon/schedule/admission.h"
 #include "carillon/schedule/baselines/clipper.h"
 #include "carillon/schedule/baselines/nexus.h"
 #include "carillon/schedule/baselines/shepherd.h"
@@ -25,6 +26,7 @@ struct Policy {
   Result<std::unique_ptr<Scheduler>> (*make)(std::string_view value, const Environment& environment);
   std::string_view example = {};  // a value behind its name, where it needs one
   bool preempts = false;
+  bool admits = false;      // it bears Admission
   bool fixed_times = true;  // it plans with: sizes of requests are told apart for it (BySize)
 
   std::string full_name() const { return std::string(name).append(example); }
@@ -104,10 +106,10 @@ Result<std::unique_ptr<Scheduler>> make_baseline(std::string_view value, const E
 }
 
 constexpr Policy policies[] = {
-    {"clockwork", make_clockwork, {}, true},
+    {"clockwork", make_clockwork, {}, true, true},
     {"fcfs", make_fcfs},
-    {"symphony", make_symphony},
-    {"orloj", make_orloj, {}, false, false},
+    {"symphony", make_symphony, {}, false, true},
+    {"orloj", make_orloj, {}, false, false, false},
     {"eager", make_eager<false>},
     {"eager-drop", make_eager<true>},
     {"timeout", make_timeout<false>, ":0.3"},
@@ -132,6 +134,7 @@ Result<std::unique_ptr<Scheduler>> make_scheduler(std::string_view text, const E
   for (const Policy& policy : policies)
     if (policy.name == name) {
       auto made = policy.make(value, environment);
+      if (made && policy.admits && environment.admission) made = std::make_unique<Admission>(std::move(*made));
       if (made && policy.fixed_times) made = std::make_unique<BySize>(std::move(*made));
       if (made && environment.classes) made = std::make_unique<Classed>(std::move(*made), environment);
       if (made && environment.hangs_after > Duration{0})

@@ -321,7 +321,7 @@ TEST_F(DecisionLog, TimesThatChangeAreReadAsTheyWereWritten) {
   append(line, change);
   EXPECT_EQ(line, "times 1 2 1 3000000 8 4000000");
   const std::string head =
-      "carillon-log 8\nscheduler fcfs\ne 0 model 0 0 0 1 1 5 0 0 0 1 0 a\n"
+      "carillon-log 9\nscheduler fcfs\ne 0 model 0 0 0 1 1 5 0 0 0 1 0 a\n"
       "e 0 model 1 0 0 2 1 5 8 40 0 0 0 1 0 b\n";
   write(head + "e 1 " + line + "\nend 3\n");
   auto reader = LogReader::open(file);

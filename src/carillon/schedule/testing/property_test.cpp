@@ -26,16 +26,20 @@ struct World {
   bool faults = false;
 };
 
-// Every policy there is, and the least that one can be.
+// Every policy there is, those that bear it behind an admission, and the least that one can be.
+constexpr std::string_view admitted = "admitted ";
 std::vector<std::string> policies() {
   std::vector<std::string> names = scheduler_names();
+  for (const char* policy : {"clockwork", "symphony"}) names.push_back(std::string(admitted) + policy);
   names.emplace_back("minimal");
   return names;
 }
 std::unique_ptr<Scheduler> make(const std::string& policy, bool preempts, bool classes) {
+  const bool admission = policy.starts_with(admitted);
   const Environment environment{.preemption = preempts ? Preemption::deadline : Preemption::none,
-                                .classes = classes};
-  if (policy != "minimal") return *make_scheduler(policy, environment);
+                                .classes = classes,
+                                .admission = admission};
+  if (policy != "minimal") return *make_scheduler(policy.substr(admission ? admitted.size() : 0), environment);
   std::unique_ptr<Scheduler> minimal = std::make_unique<testing::MinimalPolicy>();
   if (classes) minimal = std::make_unique<Classed>(std::move(minimal), environment);
   return minimal;

@@ -1,0 +1,318 @@
+#include "carillon/schedule/admission.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "carillon/base/random.h"
+#include "carillon/schedule/registry.h"
+#include "carillon/schedule/testing/actions.h"
+#include "carillon/schedule/testing/models.h"
+#include "carillon/schedule/testing/sim_world.h"
+
+namespace carillon::schedule {
+namespace {
+
+using testing::linear_model;
+using testing::SimWorld;
+
+constexpr TimePoint zero{};
+constexpr double without_bound = std::numeric_limits<double>::infinity();
+
+TEST(DueWork, RoomIsTheTimeUntilADeadlineOverTheWorkThatIsDueByThen) {
+  DueWork work;
+  EXPECT_EQ(work.room(zero + 10ms, 4ms, zero, 1, zero), without_bound);
+  work.add(zero + 5ms, 2ms, zero);
+  EXPECT_DOUBLE_EQ(work.room(zero + 10ms, 4ms, zero, 1, zero), 3);          // (10 - 4) / 2
+  EXPECT_DOUBLE_EQ(work.room(zero + 10ms, 4ms, zero + 1ms, 1, zero), 2.5);  // work begins later
+  EXPECT_DOUBLE_EQ(work.room(zero + 10ms, 4ms, zero, 2, zero), 6);          // two do it
+  work.remove(zero + 5ms, 2ms, zero);
+  EXPECT_EQ(work.room(zero + 10ms, 4ms, zero, 1, zero), without_bound);
+}
+
+TEST(DueWork, RoomIsThatOfTheNarrowestDeadlineBehind) {
+  DueWork work;
+  work.add(zero + 20ms, 12ms, zero);
+  // Behind it 8 of 20 ms are left, as work counts as due at the end of its millisecond: of 21.
+  EXPECT_DOUBLE_EQ(work.room(zero + 10ms, 4ms, zero, 1, zero), (21.0 - 4) / 12);
+  EXPECT_LT(work.room(zero + 10ms, 10ms, zero, 1, zero), 1);
+  EXPECT_DOUBLE_EQ(work.room(zero + 30ms, 4ms, zero, 1, zero), 26.0 / 12);
+}
+
+TEST(DueWork, WhatWasDueIsForgotten) {
+  DueWork work;
+  work.add(zero + 5ms, 2ms, zero);
+  EXPECT_EQ(work.room(zero + 20ms, 1ms, zero + 7ms, 1, zero + 7ms), without_bound);
+  work.remove(zero + 5ms, 2ms, zero + 7ms);  // does no harm
+  // Its place in the ring has another time now, over and over.
+  TimePoint now = zero + 7ms;
+  for (int i = 0; i < 5000; ++i) {
+    now += 777us;
+    work.add(now + 2s, 3ms, now);
+    EXPECT_TRUE(DueWork::reaches(now + 2s, now));
+  }
+  EXPECT_EQ(work.room(now + 1ms, 1ms, now, 1, now + 3s), without_bound);
+  EXPECT_FALSE(DueWork::reaches(now + 3s, now));
+  EXPECT_FALSE(DueWork::reaches(now, now));
+}
+
+TEST(Allowance, RisesAsFarAsWouldHaveHelpedAndIsForgotten) {
+  Allowance allowance;
+  EXPECT_DOUBLE_EQ(allowance.at(zero), 1);
+  for (int i = 0; i < 100; ++i) allowance.came_late(1.5, zero);
+  EXPECT_NEAR(allowance.at(zero), 1.5, 1e-9);
+  allowance.came_late(1.2, zero);  // it would be kept out today
+  EXPECT_NEAR(allowance.at(zero), 1.5, 1e-9);
+  allowance.came_late(50, zero);  // nobody's work was in its way
+  EXPECT_NEAR(allowance.at(zero), 1.5, 1e-9);
+  EXPECT_NEAR(allowance.at(zero + forgotten_after), std::sqrt(1.5), 1e-9);
+  EXPECT_NEAR(allowance.at(zero + 3600s), 1, 1e-9);
+}
+
+TEST(Allowance, RestsWhereTheShareThatComesLateIsWhatIsPromised) {
+  Allowance allowance;
+  const int refusals = static_cast<int>(1 / Allowance::promised);
+  for (int round = 0; round < 20; ++round) {
+    for (int i = 1; i < refusals; ++i) allowance.turned_away(zero);
+    allowance.came_late(3, zero);
+  }
+  EXPECT_NEAR(allowance.at(zero), 1, 0.05);
+  for (int i = 0; i < 100'000; ++i) allowance.turned_away(zero);
+  EXPECT_NEAR(allowance.at(zero), 0.5, 1e-9);
+}
+
+// Remembers what it hears, and takes everything in.
+class Hears final : public Scheduler {
+ public:
+  std::string_view name() const override { return "hears"; }
+  TimePoint decide(const Event& event, TimePoint, Actions&) override {
+    if (const auto* arrival = std::get_if<RequestArrived>(&event)) {
+      heard += arrival->more ? "more " : "came ";
+      last = arrival->request.id;
+    } else if (const auto* gone = std::get_if<RequestCancelled>(&event)) {
+      heard += gone->request == last ? "gone " : "another gone ";
+    } else if (std::holds_alternative<AllArrived>(event)) {
+      heard += "all ";
+    }
+    return TimePoint::max();
+  }
+  std::string heard;
+  RequestId last;
+};
+
+class AdmissionTest : public ::testing::Test {
+ protected:
+  AdmissionTest() {
+    auto hears = std::make_unique<Hears>();
+    policy = hears.get();
+    admission = std::make_unique<Admission>(std::move(hears));
+    for (std::uint32_t m = 0; m < 3; ++m) tell(model_comes(linear_model(m, 10ms, 0ms, m == 0 ? 0 : 4, 30ms)));
+    tell(DeviceChanged{{0}, true, 100});
+  }
+  void tell(const Event& event) { admission->decide(event, now, out); }
+  // Whether it was refused on its arrival.
+  bool refused(Duration deadline, std::uint32_t model = 0, bool more = false) {
+    out.clear();
+    const Request request{
+        .id = {next++}, .model = {model}, .app = {}, .arrival = now, .deadline = now + deadline};
+    tell(RequestArrived{request, more});
+    const auto refusals = testing::of_kind<Refuse>(out);
+    for (const Refuse& refusal : refusals) {
+      EXPECT_EQ(refusal.request, request.id);
+      EXPECT_EQ(refusal.reason, Reason::cannot_finish);
+      EXPECT_GT(refusal.would_finish, request.deadline);
+    }
+    return !refusals.empty();
+  }
+
+  Hears* policy = nullptr;
+  std::unique_ptr<Admission> admission;
+  Actions out;
+  TimePoint now = zero + 1s;
+  std::uint64_t next = 0;
+};
+
+TEST_F(AdmissionTest, RefusesWhatFindsNoRoomBesideThoseThatWait) {
+  EXPECT_FALSE(refused(100ms));
+  for (int i = 1; i < 9; ++i) EXPECT_FALSE(refused(100ms)) << i;  // 90 ms
+  policy->heard.clear();
+  EXPECT_FALSE(refused(100ms));
+  EXPECT_EQ(policy->heard, "came ");
+  policy->heard.clear();
+  EXPECT_TRUE(refused(100ms));
+  EXPECT_TRUE(refused(50ms));  // it would make others late
+  EXPECT_FALSE(refused(200ms));
+  EXPECT_EQ(policy->heard, "more gone all more gone all came ");
+}
+
+TEST_F(AdmissionTest, LeavesTheRestToThePolicy) {
+  for (int i = 0; i < 10; ++i) EXPECT_FALSE(refused(100ms));
+  EXPECT_FALSE(refused(5ms));  // it could not be on time on an idle device
+  EXPECT_FALSE(refused(5s));   // far away
+  const Request forever{
+      .id = {next++}, .model = {0}, .app = {}, .arrival = now, .deadline = TimePoint::max()};
+  tell(RequestArrived{forever});
+  EXPECT_TRUE(out.empty());
+}
+
+TEST_F(AdmissionTest, TellsThePolicyOfAllThatComeTogether) {
+  for (int i = 0; i < 9; ++i) EXPECT_FALSE(refused(100ms));
+  policy->heard.clear();
+  EXPECT_FALSE(refused(100ms, 0, true));
+  EXPECT_TRUE(refused(100ms, 0, true));
+  tell(AllArrived{});
+  EXPECT_EQ(policy->heard, "more more gone all ");
+}
+
+TEST_F(AdmissionTest, WhoWaitsNoMoreTakesNoRoom) {
+  for (int i = 0; i < 10; ++i) EXPECT_FALSE(refused(100ms));
+  EXPECT_TRUE(refused(100ms));
+  tell(RequestCancelled{{3}, {0}});
+  EXPECT_FALSE(refused(100ms));
+  EXPECT_TRUE(refused(100ms));
+  now += 200ms;
+  EXPECT_FALSE(refused(100ms));
+}
+
+// The device loads one after the other, in 30 ms each; both models' requests would take only 10 of EXEC.
+TEST_F(AdmissionTest, LoadsThatOthersWaitForTakeRoom) {
+  EXPECT_FALSE(refused(60ms, 1));
+  EXPECT_FALSE(refused(60ms, 1));  // the same LOAD
+  EXPECT_TRUE(refused(60ms, 2));
+  EXPECT_FALSE(refused(75ms, 2));
+}
+
+struct AdmissionTold {
+  double on_time = 0, late = 0;
+  std::size_t refused = 0, refused_later = 0;
+};
+
+struct Offered {
+  double rate = 0;  // requests a second, of all models together by Zipf's law
+  std::uint32_t models = 100;
+  std::vector<std::uint64_t> pages{1000};
+  Duration load = 2ms;
+  double alpha_ms = 2, beta_ms = 1;
+  double shortest_ms = 50, longest_ms = 100;
+  double hiccups = 0;
+  double noise = 0.1;
+  std::uint64_t seed = 1;
+};
+
+AdmissionTold offered(const std::string& policy, bool admission, const Offered& offer) {
+  Environment environment = live_environment();
+  environment.admission = admission;
+  environment.profile_share = 0;
+  auto scheduler = make_scheduler(policy, environment);
+  std::vector<ModelInfo> models;
+  Random random(offer.seed);
+  for (std::uint32_t m = 0; m < offer.models; ++m)
+    models.push_back(linear_model(m, from_ms(offer.alpha_ms * (0.5 + random.uniform())),
+                                  from_ms(offer.beta_ms), 4, offer.load, {1, 2, 4, 8, 16}));
+  SimWorld world(**scheduler,
+                 {.seed = offer.seed,
+                  .pages = offer.pages,
+                  .noise = offer.noise,
+                  .hiccups = offer.hiccups,
+                  .classes = true},
+                 models);
+  std::vector<double> ends;
+  double total = 0;
+  for (std::uint32_t m = 0; m < offer.models; ++m) ends.push_back(total += 1.0 / (m + 1));
+  Duration now = 10ms;
+  while (now < 20s) {
+    now += from_seconds(random.exponential(1 / offer.rate));
+    const auto model =
+        static_cast<std::uint32_t>(std::ranges::lower_bound(ends, random.uniform() * total) - ends.begin());
+    const double deadline = offer.shortest_ms + (offer.longest_ms - offer.shortest_ms) *
+                                                    ((model * 7) % offer.models) / offer.models;
+    world.arrive({.id = {},
+                  .model = {std::min(model, offer.models - 1)},
+                  .app = {},
+                  .arrival = {},
+                  .deadline = TimePoint{now + from_ms(deadline)}},
+                 TimePoint{now});
+  }
+  world.run();
+  EXPECT_TRUE(world.problems().empty()) << world.problems_text();
+  AdmissionTold told;
+  for (const auto& log : world.requests()) {
+    told.on_time += log.outcome == testing::Outcome::on_time;
+    told.late += log.outcome == testing::Outcome::late;
+    if (log.outcome != testing::Outcome::refused) continue;
+    ++told.refused;
+    told.refused_later += log.answered - log.request.arrival > 5ms;
+  }
+  told.on_time /= static_cast<double>(world.requests().size());
+  told.late /= static_cast<double>(world.requests().size());
+  return told;
+}
+
+void PrintTo(const AdmissionTold& told, std::ostream* out) {
+  *out << "on time " << told.on_time << ", late " << told.late << ", refused " << told.refused << ", later "
+       << told.refused_later;
+}
+
+class AdmissionOf : public ::testing::TestWithParam<std::string> {};
+
+const Offered linear{}, batches_gain{.models = 10, .alpha_ms = 0.2, .beta_ms = 4},
+    four_devices{.pages = {200, 200, 200, 200}}, scarce{.pages = {120}, .load = 10ms},
+    unlike_deadlines{.shortest_ms = 20, .longest_ms = 1000};
+
+TEST_P(AdmissionOf, UnderOverloadRefusalsComeAtOnceAndAnswersStay) {
+  const struct {
+    std::string_view what;
+    const Offered& offer;
+    double rate, later, kept;
+  } rows[] = {{"linear", linear, 600, 0.02, 0.94},
+              {"four devices", four_devices, 2400, 0.02, 0.92},
+              {"scarce memory", scarce, 600, 0.07, 0.95},
+              {"unlike deadlines", unlike_deadlines, 600, 0.1, 0.95}};
+  for (const auto& row : rows) {
+    Offered offer = row.offer;
+    offer.rate = row.rate;
+    const AdmissionTold without = offered(GetParam(), false, offer), with = offered(GetParam(), true, offer);
+    SCOPED_TRACE(std::string(row.what) + ", without " + ::testing::PrintToString(without) + ", with " +
+                 ::testing::PrintToString(with));
+    EXPECT_GT(static_cast<double>(without.refused_later), 0.9 * static_cast<double>(without.refused));
+    EXPECT_LT(static_cast<double>(with.refused_later), row.later * static_cast<double>(with.refused));
+    EXPECT_GT(with.on_time, row.kept * without.on_time);
+  }
+}
+
+TEST_P(AdmissionOf, WithoutOverloadNothingIsLost) {
+  const struct {
+    const Offered& offer;
+    double rate;
+  } rows[] = {
+      {linear, 270}, {four_devices, 1080}, {scarce, 270}, {unlike_deadlines, 270}, {batches_gain, 720}};
+  for (const auto& row : rows) {
+    Offered offer = row.offer;
+    offer.rate = row.rate;
+    const AdmissionTold without = offered(GetParam(), false, offer), with = offered(GetParam(), true, offer);
+    EXPECT_GT(with.on_time, without.on_time - 0.006) << row.rate;
+  }
+}
+
+// Where a batch of many takes little longer than one, who waits is served: the queue is what makes it
+// efficient.
+TEST_P(AdmissionOf, QueuesThatBatchesLiveOnAreLeft) {
+  Offered offer = batches_gain;
+  offer.rate = 1600;
+  EXPECT_GT(offered(GetParam(), true, offer).on_time, 0.97 * offered(GetParam(), false, offer).on_time);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, AdmissionOf, ::testing::Values("clockwork", "symphony"),
+                         [](const auto& tested) { return tested.param; });
+
+}  // namespace
+}  // namespace carillon::schedule
