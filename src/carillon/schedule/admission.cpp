@@ -72,15 +72,15 @@ void Admission::ask(const Event& event, TimePoint now, Actions& out) {
 std::optional<Refuse> Admission::admit(const Request& request, TimePoint now) {
   Model& model = models_[request.model.index()];
   if (!model.info || alive() == 0) return std::nullopt;
-  // When its run has to end, by what the policy allows for beside.
+  const Duration alone = model.times.of(*model.info, 0);
+  // When its run would have to end, if it took no longer than expected: by all that the policy allows for beside.
   TimePoint due = request.deadline;
   if (const auto allowed = policy_->environment())
-    due = saturating_add(due, -(allowed->dispatch + allowed->span(Duration{0})));
+    due = saturating_add(due, -(allowed->dispatch + allowed->span(alone) - alone));
   if (!DueWork::reaches(due, now)) return std::nullopt;
   const auto executors = static_cast<double>(alive());
   Waiting waits{.model = request.model, .weights = home_of(request.model), .due = due};
   waits.work = least_share(model, due - now);
-  const Duration alone = model.times.of(*model.info, 0);
   const TimePoint exec_from = start(&Device::exec, now);
   waits.room = execs_.room(due, waits.work, exec_from, executors, now);
   if (turns_away(waits.room, exec_allowance_, saturating_add(exec_from, alone), due, now))
@@ -89,19 +89,16 @@ std::optional<Refuse> Admission::admit(const Request& request, TimePoint now) {
   Model& weights = models_[waits.weights.index()];
   const bool takes_pages = weights.info && weights.info->pages > 0;
   const TimePoint load_due = saturating_add(due, -alone);
-  // Other requests may have asked for the same LOAD.
-  if (takes_pages && weights.loaded.empty() && weights.loading.empty() &&
-      weights.load.due == TimePoint::max() && DueWork::reaches(load_due, now)) {
-    const Duration load = weights.info->load;
+  if (takes_pages && weights.loaded.empty() && weights.loading.empty() && DueWork::reaches(load_due, now)) {
+    const bool asked = weights.load.due != TimePoint::max();  // by another request
     const TimePoint load_from = start(&Device::load, now);
+    const Duration load = asked ? Duration{0} : weights.load_takes;
     const double room = loads_.room(load_due, load, load_from, executors, now);
-    if (turns_away(room, load_allowance_, saturating_add(load_from, load), load_due, now))
+    if (turns_away(room, load_allowance_, saturating_add(load_from, weights.load_takes), load_due, now))
       return refusal_of(request, room, load_allowance_, now);
-    charge(loads_, weights.load, load_due, load, now);
-    if (room < waits.room) {
-      waits.room = room;
-      waits.judged = &load_allowance_;
-    }
+    if (!asked) charge(loads_, weights.load, load_due, load, now);
+    waits.judged = &load_allowance_;
+    waits.room = room;
   }
   if (waits.judged == nullptr && (!takes_pages || !weights.loaded.empty())) waits.judged = &exec_allowance_;
   execs_.add(due, waits.work, now);
@@ -142,6 +139,7 @@ void Admission::heard(const Event& event, TimePoint now) {
     charge(loads_, model.load, TimePoint::max(), Duration{0}, now);
     ++model.version;
     model.info = comes->info;
+    model.load_takes = comes->info ? comes->info->load : Duration{0};
     model.times = {};
     model.loading.clear();
     model.loaded.clear();
@@ -190,6 +188,7 @@ void Admission::said(const Action& action, TimePoint now) {
     Model& model = models_[load->model.index()];
     charge(loads_, model.load, TimePoint::max(), Duration{0}, now);
     model.loading.push_back(load->device);
+    model.load_takes = load->expected;
     sent(load->id,
          {.kind = ActionKind::load, .device = load->device, .model = load->model, .expected = load->expected},
          now);

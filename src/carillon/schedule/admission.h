@@ -92,6 +92,7 @@ class Admission final : public Scheduler {
     MeasuredTimes times;
     std::size_t wanting = 0;  // requests that wait, of all models that have its weights
     std::vector<DeviceId> loading, loaded;
+    Duration load_takes{0};        // as the policy expected it last
     Charge load;  // in loads_: of a LOAD that it waits for
   };
   struct Waiting {
