@@ -127,10 +127,9 @@ def models(tmp_path_factory):
         save(folder, name + "_config", graph, BATCHED)
     for name in ("mean", "reverse", "dense"):
         save(folder, name + "_dynamic", (GRAPHS | APART)[name], BATCHED + "dynamic_batching { }\n")
-    # At these numbers nothing is seen of what is not proven: rows are sorted, and what is then added is nothing.
-    save(folder, "harmless_dynamic", ([node("ReduceMax", ["x"], "m", "steps", axes=[0]), node("Mul", ["m", "none"], "z"),
-                                       node("Add", ["x", "z"])],
-                                      [numpy_helper.from_array(np.zeros(1, np.float32), "none")]),
+    # Nothing comes of what is not proven: no number is larger than itself.
+    save(folder, "harmless_dynamic", ([node("ReduceMax", ["x"], "m", "steps", axes=[0]), node("Greater", ["x", "x"], "g"),
+                                       node("Where", ["g", "m", "x"])], []),
          BATCHED + "dynamic_batching { }\n")
     return folder
 
@@ -142,16 +141,24 @@ def seen_a_little():
             [value("x")], value("y"), [numpy_helper.from_array(np.float16(0.01), "little")])
 
 
-def seen_from_afar():
-    """Rows that see the others where one of them has a number beyond those that are tried first."""
+def seen_from(far):
+    """Rows that see the others where one of them has a number beyond `far`."""
     value = lambda n: helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", 8])  # noqa: E731
     return ([node("ReduceMax", ["x"], "m", "steps", axes=[0]), node("Greater", ["m", "far"], "g"), node("Where", ["g", "none", "x"])],
-            [value("x")], value("y"), [numpy_helper.from_array(np.float32(2.5), "far"), numpy_helper.from_array(np.float32(0), "none")])
+            [value("x")], value("y"), [numpy_helper.from_array(np.float32(far), "far"), numpy_helper.from_array(np.float32(0), "none")])
+
+
+def seen_where_it_is_infinite():
+    """Rows to which nothing is added, unless a number of another is infinite."""
+    value = lambda n: helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", 8])  # noqa: E731
+    return ([node("ReduceMax", ["x"], "m", "steps", axes=[0]), node("Mul", ["m", "none"], "z"), node("Add", ["x", "z"])],
+            [value("x")], value("y"), [numpy_helper.from_array(np.zeros(1, np.float32), "none")])
 
 
 @pytest.mark.parametrize("engine", ["carillon", "openvino"])
 def test_dynamic_batching_finds_what_rows_see_of_others_however_little(program, tmp_path, engine):
-    for name, graph in (("little", seen_a_little()), ("afar", seen_from_afar())):
+    for name, graph in (("little", seen_a_little()), ("afar", seen_from(2.5)), ("farther", seen_from(1e6)),
+                        ("infinite", seen_where_it_is_infinite())):
         write_model(tmp_path / "models", name, *graph)
         (tmp_path / "models" / name / "config.pbtxt").write_text(
             f'max_batch_size: 8\ndynamic_batching {{ }}\nparameters {{ key: "engine" value {{ string_value: "{engine}" }} }}')

@@ -14,8 +14,9 @@ namespace carillon::controller {
 // else by nothing.
 //
 // Each of these rows then runs among other rows, in a batch of the same size: its answer must be the same,
-// bit for bit. The other rows' floats are 1, 100 and 10,000 times as large, so that a threshold is reached,
-// and what is seen of them is not lost in rounding.
+// bit for bit. The other rows' floats are 1, 100, 10,000 and 1e30 times as large, so that a threshold is
+// reached, and what is seen of them is not lost in rounding; and infinities and NaN, where the answer must be
+// as close as it is to that of the row alone.
 //
 // On the calling thread, with a team of `threads` (0: as many as the process may keep busy) and memory of its
 // own. Errors: they do not agree (invalid_argument; says which output, and of how many rows); a run fails, or
