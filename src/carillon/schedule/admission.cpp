@@ -73,7 +73,8 @@ std::optional<Refuse> Admission::admit(const Request& request, TimePoint now) {
   Model& model = models_[request.model.index()];
   if (!model.info || alive() == 0) return std::nullopt;
   const Duration alone = model.times.of(*model.info, 0);
-  // When its run would have to end, if it took no longer than expected: by all that the policy allows for beside.
+  // When its run would have to end, if it took no longer than expected: by all that the policy allows for
+  // beside.
   TimePoint due = request.deadline;
   if (const auto allowed = policy_->environment())
     due = saturating_add(due, -(allowed->dispatch + allowed->span(alone) - alone));
@@ -82,7 +83,7 @@ std::optional<Refuse> Admission::admit(const Request& request, TimePoint now) {
   Waiting waits{.model = request.model, .weights = home_of(request.model), .due = due};
   waits.work = least_share(model, due - now);
   const TimePoint exec_from = start(&Device::exec, now);
-  waits.room = execs_.room(due, waits.work, exec_from, executors, now);
+  waits.room = execs_.room(due, waits.work, exec_from, executors, now) * ease_of(alone);
   if (turns_away(waits.room, exec_allowance_, saturating_add(exec_from, alone), due, now))
     return refusal_of(request, waits.room, exec_allowance_, now);
 
@@ -238,6 +239,14 @@ Duration Admission::least_share(const Model& model, Duration left) {
   return std::clamp(
       (model.times.of(*model.info, index) - one) / (batches[index].batch - batches.front().batch),
       Duration{0}, one);
+}
+
+double Admission::ease_of(Duration alone) {
+  constexpr double weight =
+      1.0 / 256;  // a second or so of requests, where an overload is one of a small model
+  const double takes = std::max(1.0, static_cast<double>(alone.count()));
+  usual_ = usual_ == 0 ? takes : usual_ + weight * (takes - usual_);
+  return usual_ / takes;
 }
 
 void Admission::leave(Model& model, DeviceId device) {

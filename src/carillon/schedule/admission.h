@@ -50,11 +50,13 @@ class Allowance {
 //
 // Of what runs took a request is charged what it adds to the largest batch that its deadline allows: the
 // least that it can take. So nobody is refused whom a batch of many would have served; where batches gain
-// much, less is refused here. LOADs of models that are nowhere have an account of their own, as they run
-// beside EXECs. How far both are off (batches that grow, other orders than that of deadlines, a machine that
-// others use) is learnt (Allowance). The policy decides on all else: requests without a deadline, those of
-// two seconds and more, and those for which nobody else's work is in the way. What is refused here the policy
-// hears of, as of requests whose clients went away at once: rates and shares are those of all that came.
+// much, less is refused here. Answers that take less go first: what takes half as long alone as the requests
+// of late is content with half of the room. LOADs of models that are nowhere have an account of their own, as
+// they run beside EXECs. How far both are off (batches that grow, other orders than that of deadlines, a
+// machine that others use) is learnt (Allowance). The policy decides on all else: requests without a
+// deadline, those of two seconds and more, and those for which nobody else's work is in the way. What is
+// refused here the policy hears of, as of requests whose clients went away at once: rates and shares are
+// those of all that came.
 //
 // Stands within BySize, as sizes are models of their own there. A request costs O(DueWork::steps), an action
 // a look-up. Not thread-safe.
@@ -92,8 +94,8 @@ class Admission final : public Scheduler {
     MeasuredTimes times;
     std::size_t wanting = 0;  // requests that wait, of all models that have its weights
     std::vector<DeviceId> loading, loaded;
-    Duration load_takes{0};        // as the policy expected it last
-    Charge load;  // in loads_: of a LOAD that it waits for
+    Duration load_takes{0};  // as the policy expected it last
+    Charge load;             // in loads_: of a LOAD that it waits for
   };
   struct Waiting {
     ModelId model, weights;
@@ -122,6 +124,7 @@ class Admission final : public Scheduler {
   void sent(ActionId id, const Flight& flight, TimePoint now);
   std::optional<Waiting> take(RequestId id, TimePoint now);
   static void charge(DueWork& account, Charge& charge, TimePoint due, Duration work, TimePoint now);
+  double ease_of(Duration alone);
   static void leave(Model& model, DeviceId device);
   static Duration least_share(const Model& model, Duration left);
   ModelId home_of(ModelId model) const;
@@ -135,6 +138,7 @@ class Admission final : public Scheduler {
   IdMap<RequestId, Waiting> waiting_;
   IdMap<ActionId, Flight> flights_;
   DueWork execs_, loads_;
+  double usual_ = 0;  // nanoseconds that requests take alone, on average of those that came lately
   Allowance exec_allowance_, load_allowance_;
 };
 
