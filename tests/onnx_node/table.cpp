@@ -244,7 +244,7 @@ onnxruntime do. onnx.reference moves the place into the image first.
 
 An index outside its axis (Gather, GatherElements, GatherND, ScatterElements, ScatterND, MaxUnpool, RoiAlign, the
 classes of losses), a length outside the axis (ReverseSequence) and a division of whole numbers by 0 (Div, Mod) fail the
-request that asks for it, with HTTP 400 or `INVALID_ARGUMENT`; others in its batch get their results. OneHot takes an index outside for none, as ONNX says. The
+request that asks for it, with HTTP 400 or `INVALID_ARGUMENT`; others in its batch get their results. Where the result has no elements nothing is looked up, and no index refused. OneHot takes an index outside for none, as ONNX says. The
 least whole number divided by -1 is itself, and leaves nothing over. Divisions look at what a request is filled up with,
 too: a model that divides whole numbers by an input that varies in length must not be padded with zeros.
 

@@ -52,7 +52,7 @@ class Allowance {
 // least that it can take. So nobody is refused whom a batch of many would have served; where batches gain
 // much, less is refused here. Answers that take less go first: what takes half as long alone as the requests
 // of late is content with half of the room. LOADs of models that are nowhere have an account of their own, as
-// they run beside EXECs. How far both are off (batches that grow, other orders than that of deadlines, a
+// they run beside EXECs. How far both are off (smaller batches, other orders than that of deadlines, a
 // machine that others use) is learnt (Allowance). The policy decides on all else: requests without a
 // deadline, those of two seconds and more, and those for which nobody else's work is in the way. What is
 // refused here the policy hears of, as of requests whose clients went away at once: rates and shares are

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 #include <memory>
-#include <ostream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -116,6 +115,7 @@ class AdmissionTest : public ::testing::Test {
     policy = hears.get();
     admission = std::make_unique<Admission>(std::move(hears));
     for (std::uint32_t m = 0; m < 3; ++m) tell(model_comes(linear_model(m, 10ms, 0ms, m == 0 ? 0 : 4, 30ms)));
+    tell(model_comes(linear_model(3, 1ms, 0ms, 0)));
     tell(DeviceChanged{{0}, true, 100});
   }
   void tell(const Event& event) { admission->decide(event, now, out); }
@@ -183,6 +183,12 @@ TEST_F(AdmissionTest, WhoWaitsNoMoreTakesNoRoom) {
   EXPECT_FALSE(refused(100ms));
 }
 
+TEST_F(AdmissionTest, WhatTakesLittleNeedsLittleRoom) {
+  for (int i = 0; i < 10; ++i) EXPECT_FALSE(refused(100ms));
+  EXPECT_TRUE(refused(100ms));
+  EXPECT_FALSE(refused(100ms, 3));
+}
+
 // The device loads one after the other, in 30 ms each; both models' requests would take only 10 of EXEC.
 TEST_F(AdmissionTest, LoadsThatOthersWaitForTakeRoom) {
   EXPECT_FALSE(refused(60ms, 1));
@@ -192,6 +198,11 @@ TEST_F(AdmissionTest, LoadsThatOthersWaitForTakeRoom) {
 }
 
 struct AdmissionTold {
+  std::string text() const {
+    return "on time " + std::to_string(on_time) + ", late " + std::to_string(late) + ", refused " +
+           std::to_string(refused) + ", later " + std::to_string(refused_later);
+  }
+
   double on_time = 0, late = 0;
   std::size_t refused = 0, refused_later = 0;
 };
@@ -257,11 +268,6 @@ AdmissionTold offered(const std::string& policy, bool admission, const Offered& 
   return told;
 }
 
-void PrintTo(const AdmissionTold& told, std::ostream* out) {
-  *out << "on time " << told.on_time << ", late " << told.late << ", refused " << told.refused << ", later "
-       << told.refused_later;
-}
-
 class AdmissionOf : public ::testing::TestWithParam<std::string> {};
 
 const Offered linear{}, batches_gain{.models = 10, .alpha_ms = 0.2, .beta_ms = 4},
@@ -281,8 +287,7 @@ TEST_P(AdmissionOf, UnderOverloadRefusalsComeAtOnceAndAnswersStay) {
     Offered offer = row.offer;
     offer.rate = row.rate;
     const AdmissionTold without = offered(GetParam(), false, offer), with = offered(GetParam(), true, offer);
-    SCOPED_TRACE(std::string(row.what) + ", without " + ::testing::PrintToString(without) + ", with " +
-                 ::testing::PrintToString(with));
+    SCOPED_TRACE(std::string(row.what) + ", without " + without.text() + ", with " + with.text());
     EXPECT_GT(static_cast<double>(without.refused_later), 0.9 * static_cast<double>(without.refused));
     EXPECT_LT(static_cast<double>(with.refused_later), row.later * static_cast<double>(with.refused));
     EXPECT_GT(with.on_time, row.kept * without.on_time);

@@ -210,7 +210,8 @@ TEST_F(DecisionLog, WhatAPolicyWasToldOfSilenceProfilesPreemptionAndClassesIsRea
                          .hangs_after = 300ms,
                          .profile_share = 0.25,
                          .preemption = Preemption::deadline,
-                         .classes = true};
+                         .classes = true,
+                         .admission = true};
   ModelInfo model{
       .id = {0}, .name = "1 m", .batches = {{1, 2ms}}, .time_varies = true, .cls = Class::best_effort};
   {
@@ -226,6 +227,7 @@ TEST_F(DecisionLog, WhatAPolicyWasToldOfSilenceProfilesPreemptionAndClassesIsRea
   EXPECT_EQ(reader->environment().profile_share, 0.25);
   EXPECT_EQ(reader->environment().preemption, Preemption::deadline);
   EXPECT_TRUE(reader->environment().classes);
+  EXPECT_TRUE(reader->environment().admission);
   const auto read = **reader->next();
   EXPECT_TRUE(std::get<ModelChanged>(read.event).info->time_varies);
   EXPECT_EQ(std::get<ModelChanged>(read.event).info->cls, Class::best_effort);
@@ -302,9 +304,9 @@ TEST_F(DecisionLog, MangledLogsAreErrorsWithTheirLine) {
   EXPECT_THAT(read_all().error().message, HasSubstr(":3: a model needs"));
   write("something else\n");
   EXPECT_THAT(read_all().error().message, HasSubstr("is not a log of carillon"));
-  write("carillon-log 9\nscheduler symphony\n");
+  write("carillon-log 10\nscheduler symphony\n");
   ASSERT_FALSE(read_all());
-  EXPECT_THAT(read_all().error().message, HasSubstr("reads logs of version 1 to 8"));
+  EXPECT_THAT(read_all().error().message, HasSubstr("reads logs of version 1 to 9"));
 }
 
 TEST_F(DecisionLog, AFileThatIsThereIsNotOverwritten) {
