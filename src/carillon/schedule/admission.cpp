@@ -246,7 +246,8 @@ double Admission::ease_of(Duration alone) {
       1.0 / 256;  // a second or so of requests, where an overload is one of a small model
   const double takes = std::max(1.0, static_cast<double>(alone.count()));
   usual_ = usual_ == 0 ? takes : usual_ + weight * (takes - usual_);
-  return usual_ / takes;
+  // Bounded, so that no client can shut others out by what it sends.
+  return std::clamp(usual_ / takes, 0.25, 4.0);
 }
 
 void Admission::leave(Model& model, DeviceId device) {
