@@ -283,6 +283,7 @@ def test_what_is_late_is_delayed_and_still_runs(program, tmp_path, module):
     folder = tmp_path / "models"
     slow_model(folder, "delays", DELAY % "false")
     slow_model(folder, "overrides", DELAY % "true")
+    slow_model(folder, "only_overrides", (DELAY % "true").replace("default_timeout_microseconds: 1", ""))
     slow_model(folder, "rejects", (DELAY % "false").replace("DELAY", "REJECT"))
     with serving(program, folder, tmp_path / "log", "--default-deadline", "1") as server:
         tensor = module.InferInput("x", [1, 512], "FP32")
@@ -309,7 +310,8 @@ def test_what_is_late_is_delayed_and_still_runs(program, tmp_path, module):
         assert len(outcomes) == 3 and all("deadline" in outcome for outcome in outcomes)
         outcomes.clear()
         run("overrides", timeout=1)  # its own timeout delays it, too
-        assert outcomes == [(1, 512)] * 3
+        run("only_overrides", timeout=1)  # also where the config has no timeout
+        assert outcomes == [(1, 512)] * 6
         outcomes.clear()
         run("delays", timeout=1)  # and is a deadline where the config does not say so
         assert all("deadline" in outcome for outcome in outcomes)

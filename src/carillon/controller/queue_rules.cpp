@@ -10,7 +10,7 @@ namespace carillon::controller {
 namespace {
 
 void set_due(const repository::QueuePolicy& policy, InferCall& call) {
-  const TimePoint due = saturating_add(call.arrival, *policy.due);
+  const TimePoint due = policy.due ? saturating_add(call.arrival, *policy.due) : TimePoint::max();
   if (!policy.delays) {
     call.deadline = std::min(call.deadline, due);
     return;
@@ -65,7 +65,7 @@ Result<> QueueRules::enter(InferCall& call, const std::optional<Duration>& slo) 
   // Which class it is follows from what the request said.
   if (policies_->levels > 0) call.priority = static_cast<std::uint32_t>(level);
   const repository::QueuePolicy& policy = policies_->policy_of(level);
-  if (policy.due && !slo) set_due(policy, call);
+  if (!slo) set_due(policy, call);
   if (!waiting_->enter(level, policy.most_waiting))
     return fail(ErrorCode::unavailable,
                 "Exceeds maximum queue size: " + std::to_string(policy.most_waiting) +

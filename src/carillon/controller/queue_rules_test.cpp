@@ -131,5 +131,29 @@ TEST(QueueRules, WhatIsDelayedHasNoDeadlineButItsOwn) {
   EXPECT_EQ(call.due, never) << "the model's SLO goes before";
 }
 
+TEST(QueueRules, WithoutADefaultATimeoutDelaysAlone) {
+  QueueRules rules(std::make_shared<const repository::QueuePolicies>(
+      repository::QueuePolicies{.others = {.due = {}, .delays = true, .takes_timeout = true}}));
+  const TimePoint arrival{1s}, never = TimePoint::max();
+  const struct {
+    const char* what;
+    explain::DeadlineFrom from;
+    TimePoint own, due, deadline;
+  } rows[] = {
+      {"a timeout", explain::DeadlineFrom::timeout, arrival + 3ms, arrival + 3ms, never},
+      {"the client goes by then", explain::DeadlineFrom::grpc, arrival + 3ms, never, arrival + 3ms},
+      {"none", explain::DeadlineFrom::none, never, never, never},
+  };
+  for (const auto& row : rows) {
+    InferCall call;
+    call.arrival = arrival;
+    call.deadline = row.own;
+    call.deadline_from = row.from;
+    ASSERT_TRUE(rules.enter(call, {})) << row.what;
+    EXPECT_EQ(call.due, row.due) << row.what;
+    EXPECT_EQ(call.deadline, row.deadline) << row.what;
+  }
+}
+
 }  // namespace
 }  // namespace carillon::controller

@@ -15,15 +15,16 @@ using std::to_string;
 QueuePolicy read_policy(const ModelQueuePolicy& message, const std::string& where,
                         std::vector<std::string>& ignored) {
   constexpr std::uint64_t day_us = 86'400'000'000;
-  QueuePolicy out{.due = {}, .most_waiting = message.max_queue_size()};
+  QueuePolicy out{
+      .due = {}, .takes_timeout = message.allow_timeout_override(), .most_waiting = message.max_queue_size()};
   const std::uint64_t timeout = std::min(message.default_timeout_microseconds(), day_us);
   if (timeout < message.default_timeout_microseconds())
     ignored.push_back(where + "default_timeout_microseconds: " +
                       to_string(message.default_timeout_microseconds()) + " is taken for a day");
+  // Without either timeout nothing is ever late.
+  out.delays = message.timeout_action() == ModelQueuePolicy::DELAY && (timeout > 0 || out.takes_timeout);
   if (timeout == 0) return out;
   out.due = std::chrono::microseconds(timeout);
-  out.delays = message.timeout_action() == ModelQueuePolicy::DELAY;
-  out.takes_timeout = message.allow_timeout_override();
   if (!message.allow_timeout_override())
     ignored.push_back(where +
                       "allow_timeout_override: false: a request's own timeout is heeded where it is nearer");

@@ -21,7 +21,8 @@ struct QueuePolicy {
   // What cannot be answered by then is not refused: it waits until what has a nearer deadline is done
   // (DELAY).
   bool delays = false;
-  bool takes_timeout = false;      // the request's own timeout is one like `due`, where it is nearer
+  // The request's own timeout is one like `due`, where it is nearer or there is none.
+  bool takes_timeout = false;
   std::uint64_t most_waiting = 0;  // requests that no device has yet; 0: no bound of its own
 
   friend bool operator==(const QueuePolicy&, const QueuePolicy&) = default;

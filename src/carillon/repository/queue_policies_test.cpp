@@ -58,6 +58,16 @@ TEST(QueuePolicies, MayDelayWhatIsLate) {
   EXPECT_EQ(config->config.queue->policy_of(1), QueuePolicy{}) << "no timeout: nothing is ever late";
 }
 
+TEST(QueuePolicies, MayDelayByTheRequestsTimeoutAlone) {
+  const auto config =
+      with_batching("default_queue_policy { timeout_action: DELAY allow_timeout_override: true }");
+  ASSERT_TRUE(config.has_value()) << config.error().message;
+  EXPECT_TRUE(config->config.ignored.empty());
+  ASSERT_NE(config->config.queue, nullptr);
+  EXPECT_EQ(config->config.queue->policy_of(0),
+            (QueuePolicy{.due = {}, .delays = true, .takes_timeout = true}));
+}
+
 TEST(QueuePolicies, LevelsMustBeThere) {
   const struct {
     const char* batching;
