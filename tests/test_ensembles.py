@@ -78,6 +78,21 @@ def test_a_request_is_its_steps(program, models, tmp_path, module):
             ask(client, module, timeout=1)
 
 
+DELAYS = """max_batch_size: 8 dynamic_batching { default_queue_policy {
+    timeout_action: DELAY allow_timeout_override: true } }"""
+
+
+def test_steps_that_delay_do_not_bound_it(program, models, tmp_path, module):
+    """A timeout that no step can keep: as the models asked directly, the ensemble is late and answers."""
+    for model in ("double", "triple", "add"):
+        configured(models, model, DELAYS)
+    with serving(program, models, tmp_path / "log") as server, connect(module, server) as client:
+        data, answer = ask(client, module, "double", timeout=1)
+        np.testing.assert_array_equal(answer.as_numpy("y"), 2 * data)
+        data, answer = ask(client, module, timeout=1)
+        np.testing.assert_array_equal(answer.as_numpy("sum"), 5 * data)
+
+
 def runs(client, name):
     return int(client.get_inference_statistics(name)["model_stats"][0]["execution_count"])
 

@@ -56,6 +56,36 @@ std::optional<Class> own_class(const repository::ModelConfig& config) {
   return std::nullopt;
 }
 
+// Whether the model of `config`, asked at `at` with the deadline of `call`, would not hold it to that but
+// delay it (QueueRules::enter()).
+bool delays(const repository::ModelConfig& config, const InferCall& call, TimePoint at) {
+  if (config.queue == nullptr || config.slo || call.deadline_from != explain::DeadlineFrom::timeout)
+    return false;
+  const repository::QueuePolicy& policy = config.queue->policy_of(config.queue->level_of(call.priority));
+  return policy.delays && policy.takes_timeout &&
+         (!policy.due || call.deadline <= saturating_add(at, *policy.due));
+}
+
+// Those of `steps` that `call` does not hold to its deadline. An ensemble is one where all its steps are.
+std::uint64_t delayed_steps(const Ensemble& ensemble, std::uint64_t steps,
+                            const std::vector<bool>& outputs_wanted, const InferCall& call, TimePoint at) {
+  std::uint64_t out = 0;
+  for (std::size_t i = 0; i < ensemble.steps.size(); ++i) {
+    if ((steps >> i & 1U) == 0) continue;
+    const ModelView& view = *ensemble.steps[i].view;
+    bool delayed = false;
+    if (view.ensemble == nullptr) {
+      delayed = delays(view.config, call, at);
+    } else {
+      const auto wanted = outputs_of_step(ensemble, i, steps, outputs_wanted);
+      const std::uint64_t inner = steps_for(*view.ensemble, wanted);
+      delayed = delayed_steps(*view.ensemble, inner, wanted, call, at) == inner;
+    }
+    if (delayed) out |= std::uint64_t{1} << i;
+  }
+  return out;
+}
+
 // The models of `steps`, and of the steps of ensembles among them.
 void add_models(const Ensemble& ensemble, std::uint64_t steps, const std::vector<bool>& outputs_wanted,
                 std::vector<ModelId>& out) {
@@ -106,6 +136,11 @@ Duration Ensembles::expected(ModelId model, int rows) const {
 
 EnsembleTimes Ensembles::times(const Ensemble& ensemble, int rows,
                                const std::vector<bool>& outputs_wanted) const {
+  return times_of(ensemble, takes(ensemble, rows, outputs_wanted), options_.lanes);
+}
+
+std::vector<Duration> Ensembles::takes(const Ensemble& ensemble, int rows,
+                                       const std::vector<bool>& outputs_wanted) const {
   const std::uint64_t needed = steps_for(ensemble, outputs_wanted);
   std::vector<Duration> takes;
   for (std::size_t i = 0; i < ensemble.steps.size(); ++i) {
@@ -125,6 +160,15 @@ EnsembleTimes Ensembles::times(const Ensemble& ensemble, int rows,
         Duration{static_cast<std::int64_t>(options_.safety * static_cast<double>(run.count()))};
     takes.push_back(run + beyond + options_.hop);
   }
+  return takes;
+}
+
+// The times of what must be done by the deadline: without delayed steps that only delayed ones follow.
+EnsembleTimes Ensembles::bounding(const Ensemble& ensemble, std::vector<Duration> takes, std::uint64_t needed,
+                                  std::uint64_t delayed) const {
+  for (std::size_t i = 0; i < takes.size(); ++i)
+    if ((delayed >> i & 1U) != 0 && (ensemble.steps[i].behind & needed & ~delayed) == 0)
+      takes[i] = Duration{0};
   return times_of(ensemble, takes, options_.lanes);
 }
 
@@ -159,14 +203,20 @@ std::uint64_t Ensembles::submit(std::unique_ptr<InferCall> call, AnswerHandler o
          std::move(call), at, std::nullopt});
     return ensemble_ticket;
   }
-  EnsembleTimes times = this->times(*ensemble, call->rows, call->outputs_wanted);
   const TimePoint deadline = deadline_of(*call, *ensemble);
+  const std::uint64_t needed = steps_for(*ensemble, call->outputs_wanted);
+  const std::uint64_t delayed = delayed_steps(*ensemble, needed, call->outputs_wanted, *call, at);
+  std::vector<Duration> each = takes(*ensemble, call->rows, call->outputs_wanted);
+  EnsembleTimes times = times_of(*ensemble, each, options_.lanes);
+  if (delayed != 0 && saturating_add(at, times.whole) > deadline)
+    times = bounding(*ensemble, std::move(each), needed, delayed);
   EnsembleRun run(ensemble, *call);
   auto open = std::make_unique<Open>(Open{.ensemble = std::move(ensemble),
                                           .call = std::move(call),
                                           .handler = std::move(on_answer),
                                           .run = std::move(run),
                                           .times = std::move(times),
+                                          .delayed = delayed,
                                           .deadline = deadline,
                                           .started = at});
   open->room = std::make_shared<StepsRoom>(open->call->room_for_outputs, open->run.bytes());
@@ -174,7 +224,7 @@ std::uint64_t Ensembles::submit(std::unique_ptr<InferCall> call, AnswerHandler o
   Result<> refused;
   std::optional<Duration> would_take, retry_after;
   std::uint64_t ticket = ensemble_ticket;
-  if (const TimePoint end = saturating_add(at, open->times.whole); end > deadline) {
+  if (const TimePoint end = saturating_add(at, open->times.whole); end > deadline && delayed != needed) {
     would_take = end - open->call->arrival;
     refused =
         fail(ErrorCode::deadline_exceeded,
@@ -263,6 +313,12 @@ std::size_t Ensembles::Open::tensors() const {
   std::size_t sum = run.bytes();
   for (const auto& [step, under] : under_way) sum += under.inputs;
   return sum;
+}
+
+bool Ensembles::Open::ends_delayed() const {
+  for (std::size_t i = 0; i < ensemble->steps.size(); ++i)
+    if ((delayed >> i & 1U) != 0 && (ensemble->steps[i].behind & run.needed()) == 0) return true;
+  return false;
 }
 
 Result<> Ensembles::start_step(std::uint64_t ticket, Open& open, std::size_t step) {
@@ -367,7 +423,9 @@ void Ensembles::give(Open& open, Result<> status, std::optional<Duration> would_
   const ModelId page = page_of(config.name, open.ensemble->version, config.slo);
   const CallSteps steps{.infer = finished - open.started};
   if (status) book_.executed_whole(page, open.call->rows, steps);
-  book_.answered(page, outcome_of(status, finished, open.deadline, retry_after), open.call->rows,
+  // As of a model that delays: what comes after the client's timeout is not late.
+  const TimePoint deadline = open.ends_delayed() ? TimePoint::max() : open.deadline;
+  book_.answered(page, outcome_of(status, finished, deadline, retry_after), open.call->rows,
                  std::min(open.call->arrival, finished), finished, steps);
   open.handler({.status = std::move(status),
                 .call = std::move(open.call),

@@ -39,11 +39,12 @@ struct EnsembleOptions {
 // The deadline is the request's, else the ensemble's slo_ms, else the server's; with none of them each step
 // has its model's own. A step is due so much before it as what follows it takes at least (times_of()), and is
 // admitted or refused by that; and the whole is refused at once where its steps take longer than there is
-// time. Class, priority and application are the request's; a class that the ensemble's config says goes
-// before its models'. Only the steps run that the outputs need which the request wants. A model that comes
-// anew, or goes, while a request is open: the request's later steps take the new one where it takes the same,
-// else the old one (uses()). Where a step is refused, fails, or the request is cancelled, what else runs of
-// it is cancelled, and it has its one answer.
+// time. A step whose model's queue policy delays requests by their timeout is not held to it: it counts only
+// where a step that is held follows. Class, priority and application are the request's; a class that the
+// ensemble's config says goes before its models'. Only the steps run that the outputs need which the request
+// wants. A model that comes anew, or goes, while a request is open: the request's later steps take the new
+// one where it takes the same, else the old one (uses()). Where a step is refused, fails, or the request is
+// cancelled, what else runs of it is cancelled, and it has its one answer.
 //
 // One thread owns all that is open; answers are given on it. Safe from any thread.
 class Ensembles final : public Service {
@@ -88,7 +89,8 @@ class Ensembles final : public Service {
     std::unique_ptr<InferCall> call;  // without its inputs, which are in `run`
     AnswerHandler handler;
     EnsembleRun run;
-    EnsembleTimes times;
+    EnsembleTimes times;        // where there is no time for all steps: of what the deadline holds
+    std::uint64_t delayed = 0;  // the steps, by bit, that the deadline does not hold
     TimePoint deadline;
     TimePoint started;
     std::vector<ModelId> models;  // that its steps may still need, as they were when it came
@@ -104,6 +106,8 @@ class Ensembles final : public Service {
 
     // The bytes of tensors that wait for steps, and of the inputs of steps that are under way.
     std::size_t tensors() const;
+    // Whether a step that the deadline does not hold is one of the last.
+    bool ends_delayed() const;
   };
   struct Begin {
     std::uint64_t ticket = 0;
@@ -120,6 +124,10 @@ class Ensembles final : public Service {
   using Event = std::variant<Begin, Answered, Cancel>;
 
   EnsembleTimes times(const Ensemble& ensemble, int rows, const std::vector<bool>& outputs_wanted) const;
+  std::vector<Duration> takes(const Ensemble& ensemble, int rows,
+                              const std::vector<bool>& outputs_wanted) const;
+  EnsembleTimes bounding(const Ensemble& ensemble, std::vector<Duration> takes, std::uint64_t needed,
+                         std::uint64_t delayed) const;
   TimePoint deadline_of(const InferCall& call, const Ensemble& ensemble) const;
   void post(Event event);
   void run();

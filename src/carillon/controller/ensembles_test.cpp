@@ -211,6 +211,56 @@ TEST_F(EnsemblesTest, TheWholeIsRefusedAtOnceWhereItsStepsTakeTooLong) {
   EXPECT_EQ(statistics().refused, 1U);
 }
 
+TEST_F(EnsemblesTest, AStepThatDelaysIsNotHeldToTheTimeout) {
+  using explain::DeadlineFrom;
+  const auto delay = [this](const std::string& name) {
+    ModelView view = *models.find(name, "").value();
+    view.config.queue = std::make_shared<const repository::QueuePolicies>(
+        repository::QueuePolicies{.others = {.due = {}, .delays = true, .takes_timeout = true}});
+    models.put(view);
+  };
+  const auto ask = [this](Duration timeout, DeadlineFrom from) {
+    auto call = call_of(clock.now() + timeout);
+    call->deadline_from = from;
+    submit(std::move(call));
+  };
+  const auto refused_for = [this] {
+    const InferAnswer got = answer();
+    return got.status ? Duration{0} : got.would_take.value_or(Duration{0});
+  };
+  // Each of the four steps takes 20 ms.
+  delay("first");
+  ask(79ms, DeadlineFrom::timeout);
+  EXPECT_EQ(refused_for(), 80ms) << "steps that are held to it follow";
+  delay("last");
+  ask(59ms, DeadlineFrom::timeout);
+  EXPECT_EQ(refused_for(), 60ms) << "the first three are held to it";
+  ask(60ms, DeadlineFrom::grpc);
+  EXPECT_EQ(refused_for(), 80ms) << "the client goes by then";
+  ask(60ms, DeadlineFrom::timeout);
+  EXPECT_EQ(models.call_of(0).second->deadline, clock.now() + 20ms);
+  models.answer(0);
+  EXPECT_EQ(models.call_of(1).second->deadline, clock.now() + 60ms);
+  models.answer(1);
+  models.answer(2);
+  EXPECT_EQ(models.call_of(3).second->deadline, clock.now() + 60ms);
+  EXPECT_EQ(models.call_of(3).second->deadline_from, DeadlineFrom::timeout);
+  clock.advance(100ms);
+  models.answer(3);
+  EXPECT_TRUE(answer().status.has_value());
+  EXPECT_EQ(statistics().late, 0U) << "as of the model itself";
+  delay("left");
+  delay("right");
+  ask(80ms, DeadlineFrom::timeout);
+  EXPECT_EQ(models.call_of(0).second->deadline, clock.now() + 20ms) << "there is time for all of them";
+  for (std::uint32_t model = 0; model < 4; ++model) models.answer(model);
+  EXPECT_TRUE(answer().status.has_value());
+  ask(1ms, DeadlineFrom::timeout);
+  EXPECT_EQ(models.call_of(0).second->deadline, clock.now() + 1ms);
+  for (std::uint32_t model = 0; model < 4; ++model) models.answer(model);
+  EXPECT_TRUE(answer().status.has_value());
+}
+
 TEST_F(EnsemblesTest, AStepThatIsRefusedEndsTheOthers) {
   submit(call_of(clock.now() + 200ms));
   models.answer(0);
