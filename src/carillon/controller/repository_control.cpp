@@ -51,7 +51,7 @@ void RepositoryControl::stop() {
     std::swap(left, orders_);
     wake_.notify_one();
   }
-  for (Order& order : left) order.done(fail(ErrorCode::unavailable, "the server is stopping"));
+  for (Order& order : left) order.done(fail(ErrorCode::unavailable, "the server is stopping"), false);
   // What is just being compiled elsewhere need not be waited for.
   for (const LoadTarget& target : targets_)
     for (engine::ReadingEngine* other : target.others) other->end_loading();
@@ -102,7 +102,8 @@ void RepositoryControl::give(Order order) {
       return;
     }
   }
-  order.done(std::move(refused));
+  const bool full = refused.error().code == ErrorCode::resource_exhausted;
+  order.done(std::move(refused), full);
 }
 
 void RepositoryControl::run() {
@@ -119,7 +120,7 @@ void RepositoryControl::run() {
       std::vector<ModelId> replaced;
       auto result = guarded([&] { return carry_out(order, replaced); });
       if (!result) options_.warn(order.model + ": " + result.error().message);
-      order.done(std::move(result));
+      order.done(std::move(result), false);
       end(replaced);
       lock.lock();
     } else if (left_ > 0 && std::chrono::steady_clock::now() >= next_try) {

@@ -242,7 +242,8 @@ class ModelControl {
     std::map<std::string, std::string> files;
   };
   // Called once, from a thread of the control, when it is done or failed; must be quick and not call back.
-  using Done = std::move_only_function<void(Result<>)>;
+  // `full`: the order was not taken, as too many wait; it may be given again.
+  using Done = std::move_only_function<void(Result<>, bool full)>;
   virtual ~ModelControl() = default;
   // Loads what the repository, or the order, has of a model now, in place of what is served of it: no request
   // is lost, and what is served stays where the new cannot be. Errors: there is no such model, it cannot be

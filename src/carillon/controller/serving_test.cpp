@@ -315,7 +315,7 @@ TEST_P(ServingTest, SeedsComeFromTheProfileWhereItKnowsThem) {
 Result<> ordered(ModelControl& control, const std::string& model, bool loads,
                  std::optional<std::string> config = std::nullopt) {
   std::promise<Result<>> done;
-  const auto answer = [&](Result<> result) { done.set_value(std::move(result)); };
+  const auto answer = [&](Result<> result, bool) { done.set_value(std::move(result)); };
   if (loads)
     control.load(model, {.config = std::move(config), .files = {}}, answer);
   else
@@ -405,7 +405,7 @@ TEST_P(ServingTest, WhatChangesWhileTheServerStartsIsLoadedAgain) {
   write("a/1/model.onnx", linear_model(in_width, out_width, 7));
   RepositoryControl control(root, {target}, *controller, orders());
   std::promise<Result<>> early;
-  control.unload("b", false, [&](Result<> result) { early.set_value(std::move(result)); });
+  control.unload("b", false, [&](Result<> result, bool) { early.set_value(std::move(result)); });
   EXPECT_FALSE((*controller->find("a", ""))->ready) << "nothing is before the controller runs";
   controller->start();
   control.start(loaded.stamps);
@@ -472,7 +472,7 @@ TEST_P(ClockworkServingTest, FilesOfAnOrderAreServedInPlaceOfTheRepositorys) {
   control.start(loaded.stamps);
   const auto given = [&](ModelControl::Brought brought) {
     std::promise<Result<>> done;
-    control.load("a", std::move(brought), [&](Result<> result) { done.set_value(std::move(result)); });
+    control.load("a", std::move(brought), [&](Result<> result, bool) { done.set_value(std::move(result)); });
     return done.get_future().get();
   };
   const std::string file = linear_model(in_width, out_width, 7);
@@ -498,14 +498,17 @@ TEST_P(ClockworkServingTest, FilesThatWaitAreBounded) {
   control.start(loaded.stamps);
   std::promise<void> go_on;
   std::promise<void> at_work;
-  control.load("a", {}, [&](Result<>) {
+  control.load("a", {}, [&](Result<>, bool) {
     at_work.set_value();
     go_on.get_future().wait();
   });
   at_work.get_future().wait();
   const auto give = [&](std::size_t bytes, std::promise<ErrorCode>& code) {
     control.load("a", {.config = "{}", .files = {{"x", std::string(bytes, 'x')}}},
-                 [&](Result<> result) { code.set_value(result.error().code); });
+                 [&](Result<> result, bool full) {
+                   EXPECT_EQ(full, result.error().code == ErrorCode::resource_exhausted);
+                   code.set_value(result.error().code);
+                 });
   };
   std::promise<ErrorCode> first, second, third, fourth;
   give(100, first);  // however many one has

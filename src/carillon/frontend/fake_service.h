@@ -64,7 +64,8 @@ class FakeService : public controller::Service {
 
   std::vector<controller::ModelView> all_models;
   controller::ServerStatistics all_statistics;
-  std::shared_ptr<controller::Journal> kept;  // null: there is no journal
+  std::shared_ptr<controller::Journal> kept;   // null: there is no journal
+  controller::ModelControl* orders = nullptr;  // null: none are taken
 
   bool ready() const override { return ready_; }
   std::vector<controller::ModelView> models() const override { return all_models; }
@@ -127,6 +128,7 @@ class FakeService : public controller::Service {
     answer(std::move(held), Error{ErrorCode::cancelled, "the client has gone"});
   }
 
+  controller::ModelControl* control() const override { return orders; }
   controller::ServerStatistics statistics() const override { return all_statistics; }
   const controller::Journal* journal() const override { return kept.get(); }
 

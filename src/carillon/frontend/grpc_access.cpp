@@ -1,14 +1,14 @@
 #include "carillon/frontend/grpc_access.h"
 
-#include <algorithm>
-#include <chrono>
-#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "carillon/base/clock.h"
+#include "carillon/frontend/answers.h"
+#include "carillon/frontend/status.h"
 #include "carillon/frontend/trace.h"
+#include "carillon/graph/text.h"
 
 namespace carillon::frontend {
 namespace {
@@ -62,11 +62,24 @@ Guard::Admitted admit_grpc(const Guard& guard, const grpc::CallbackServerContext
 }
 
 grpc::Status refuse_call(grpc::CallbackServerContext& context, const Denial& denial) {
-  if (denial.kind == Denial::Kind::too_many) {
-    const auto ms = std::chrono::ceil<std::chrono::milliseconds>(denial.wait).count();
-    context.AddTrailingMetadata("grpc-retry-pushback-ms", std::to_string(std::max<std::int64_t>(1, ms)));
-  }
+  if (denial.kind == Denial::Kind::too_many)
+    context.AddTrailingMetadata(retry_metadata, std::to_string(retry_ms(denial.wait)));
   return denial_status(denial);
+}
+
+grpc::Status refuse_full(grpc::CallbackServerContext& context, const std::string& message) {
+  context.AddTrailingMetadata(retry_metadata, std::to_string(retry_ms(controller::retry_when_full)));
+  return status_of({ErrorCode::resource_exhausted, message});
+}
+
+grpc::Status refuse_call(grpc::CallbackServerContext& context, const Error& error) {
+  return error.code == ErrorCode::resource_exhausted ? refuse_full(context, error.message) : status_of(error);
+}
+
+grpc::Status status_of(const Error& error) {
+  // gRPC carries the text in a header, which servers and proxies bound.
+  constexpr std::size_t longest = 4096;
+  return {static_cast<grpc::StatusCode>(grpc_status(error.code)), graph::printable(error.message, longest)};
 }
 
 Error no_room_error(const Reservation& room, const Caller* caller, std::size_t size) {

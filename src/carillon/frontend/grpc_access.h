@@ -2,11 +2,13 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include <grpcpp/server_context.h>
 #include <grpcpp/support/status.h>
 
+#include "carillon/base/result.h"
 #include "carillon/base/time.h"
 #include "carillon/base/trace_context.h"
 #include "carillon/frontend/access_log.h"
@@ -27,6 +29,16 @@ Guard::Admitted admit_grpc(const Guard& guard, const grpc::CallbackServerContext
 
 // The status of `denial`, with the metadata that tells when to come back where that would help.
 grpc::Status refuse_call(grpc::CallbackServerContext& context, const Denial& denial);
+
+// RESOURCE_EXHAUSTED: there is no room now. The metadata tells when to come back: once a call, as its last
+// word.
+grpc::Status refuse_full(grpc::CallbackServerContext& context, const std::string& message);
+
+// The status of `error`, as refuse_full() where it is for want of room.
+grpc::Status refuse_call(grpc::CallbackServerContext& context, const Error& error);
+
+// The status of `error`, without metadata.
+grpc::Status status_of(const Error& error);
 
 // That the caller has too many bytes in flight for `size` more, where it was that budget (own_refused()), or
 // that there is no room for anybody.

@@ -92,12 +92,12 @@ RawService::WriteReactor* watch_health(InferDoor& door, grpc::CallbackServerCont
   grpc::Status status = read_message(message, longest_request, nullptr, request);
   SideRoom metadata(door.commons.side);
   if (status.ok() && !metadata.hold(metadata_cost(context)))
-    status = {grpc::StatusCode::RESOURCE_EXHAUSTED, "there is no room now for the call's metadata of " +
-                                                        std::to_string(metadata_cost(context)) + " bytes"};
+    status = refuse_full(context, "there is no room now for the call's metadata of " +
+                                      std::to_string(metadata_cost(context)) + " bytes");
   if (status.ok() && door.watches.fetch_add(1) >= watches_most) {
     door.watches.fetch_sub(1);
-    status = {grpc::StatusCode::RESOURCE_EXHAUSTED,
-              "there are as many watches of health as there may be: " + std::to_string(watches_most)};
+    status = refuse_full(
+        context, "there are as many watches of health as there may be: " + std::to_string(watches_most));
   }
   // Of one that goes on, the beginning.
   end_record(door.commons, std::move(record), status.error_code(), 0);

@@ -15,9 +15,7 @@
 #include "carillon/frontend/grpc_access.h"
 #include "carillon/frontend/infer_codec_grpc.h"
 #include "carillon/frontend/parameters.h"
-#include "carillon/frontend/status.h"
 #include "carillon/frontend/tensors.h"
-#include "carillon/graph/text.h"
 
 namespace carillon::frontend {
 namespace {
@@ -71,7 +69,7 @@ class InferReactor final : public grpc::ServerUnaryReactor {
 
   // After Finish(), or where another thread goes on with the call, it may have ended.
   void begin(RawMessage& message) {
-    if (!counted_.fits()) return Finish(too_many_calls(door_));
+    if (!counted_.fits()) return Finish(too_many_calls(door_, context_));
     if (door_.commons.draining) return Finish({grpc::StatusCode::UNAVAILABLE, "the server is going away"});
     const std::size_t size = message.bytes.Length() + metadata_cost(context_);
     auto caller = admit_grpc(*door_.commons.guard, context_, Need::infer, arrival_);
@@ -98,10 +96,7 @@ class InferReactor final : public grpc::ServerUnaryReactor {
     if (!door_.commons.heavy.post(std::move(work))) refuse_full("too many large messages wait to be read");
   }
 
-  void refuse_full(const std::string& message) {
-    context_.AddTrailingMetadata(retry_metadata, std::to_string(retry_ms(controller::retry_when_full)));
-    Finish({grpc::StatusCode::RESOURCE_EXHAUSTED, message});
-  }
+  void refuse_full(const std::string& message) { Finish(frontend::refuse_full(context_, message)); }
 
   void read(RawMessage& raw, std::size_t limit) {
     try {
@@ -166,11 +161,7 @@ class InferReactor final : public grpc::ServerUnaryReactor {
     auto request =
         parse_infer_grpc(*view, message, arrival_, call_deadline(door_.service, context_, arrival_),
                          {.regions = &door_.commons.regions, .key = key_of(caller_.get()), .room = &room_});
-    if (!request && request.error().code == ErrorCode::resource_exhausted) {
-      refuse_full(request.error().message);
-      return false;
-    }
-    if (!request) return finish(status_of(request.error()));
+    if (!request) return finish(refuse_call(context_, request.error()));
     request_ = std::move(*request);
     view_ = std::move(view);
     return true;
@@ -187,7 +178,7 @@ class InferReactor final : public grpc::ServerUnaryReactor {
       if (open_->cancelled) return Finish({grpc::StatusCode::CANCELLED, "the client has gone"});
       try {
         if (const auto fetched = fetch_inputs(view_->config, request_); !fetched)
-          return Finish(status_of(fetched.error()));
+          return Finish(refuse_call(context_, fetched.error()));
       } catch (const std::bad_alloc&) {
         return refuse_full(no_memory().message);
       }
@@ -230,12 +221,12 @@ class InferReactor final : public grpc::ServerUnaryReactor {
     try {
       // Texts and classes may take more than the tensors did.
       if (const auto finished = finish_outputs(view_->config, request_, *answer.call); !finished)
-        return Finish(status_of(finished.error()));
+        return Finish(refuse_call(context_, finished.error()));
       if (const auto found = answer_room_->hold(size_of_answer(*answer.call)); !found)
         return refuse_full(found.error().message);
       inference::ModelInferResponse response;
       if (const auto written = write_infer_grpc(*view_, request_, *answer.call, response); !written)
-        return Finish(status_of(written.error()));
+        return Finish(refuse_call(context_, written.error()));
       answer.call.reset();
       write_message(response, answer_);
       answer_size_ = answer_.Length();
@@ -265,12 +256,6 @@ class InferReactor final : public grpc::ServerUnaryReactor {
 
 }  // namespace
 
-grpc::Status status_of(const Error& error) {
-  // gRPC carries the text in a header, which servers and proxies bound.
-  constexpr std::size_t longest = 4096;
-  return {static_cast<grpc::StatusCode>(grpc_status(error.code)), graph::printable(error.message, longest)};
-}
-
 // One that is farther away than any may be is brought near, as clients set such deadlines for calls of all
 // kinds. gRPC's own time has room for more than the system clock's.
 TimePoint call_deadline(const controller::Service& service, const grpc::CallbackServerContext& context,
@@ -296,9 +281,9 @@ void send_on(InferDoor& door, bool waits, controller::InferAnswer answer,
   door.answers.post(std::move(work));
 }
 
-grpc::Status too_many_calls(const InferDoor& door) {
-  return {grpc::StatusCode::RESOURCE_EXHAUSTED,
-          "there are " + std::to_string(door.most_calls) + " calls, as many as there may be"};
+grpc::Status too_many_calls(const InferDoor& door, grpc::CallbackServerContext& context) {
+  return refuse_full(context,
+                     "there are " + std::to_string(door.most_calls) + " calls, as many as there may be");
 }
 
 std::size_t metadata_cost(const grpc::CallbackServerContext& context) {

@@ -53,13 +53,11 @@ class CountedCall {
   const bool fits_;
   AnswerTimes::Ticket taking_;
 };
-grpc::Status too_many_calls(const InferDoor& door);
+grpc::Status too_many_calls(const InferDoor& door, grpc::CallbackServerContext& context);
 
 // Answers one ModelInfer call.
 grpc::ServerUnaryReactor* infer(InferDoor& door, grpc::CallbackServerContext* context, RawMessage& message,
                                 grpc::ByteBuffer& answer);
-
-grpc::Status status_of(const Error& error);
 
 // The call's own deadline on the service's timeline, TimePoint::max() for none.
 TimePoint call_deadline(const controller::Service& service, const grpc::CallbackServerContext& context,

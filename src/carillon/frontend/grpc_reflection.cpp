@@ -111,9 +111,9 @@ class ReflectionStream final : public RawService::StreamReactor {
   void OnDone() override { delete this; }
 
  private:
-  static grpc::Status no_room(const std::string& what, std::size_t bytes) {
-    return {grpc::StatusCode::RESOURCE_EXHAUSTED,
-            "there is no room now for the " + what + " of " + std::to_string(bytes) + " bytes"};
+  grpc::Status no_room(const std::string& what, std::size_t bytes) {
+    return refuse_full(context_,
+                       "there is no room now for the " + what + " of " + std::to_string(bytes) + " bytes");
   }
 
   InferDoor& door_;
@@ -145,7 +145,7 @@ RawService::StreamReactor* open_reflection(InferDoor& door, grpc::CallbackServer
     status = refuse_call(context, caller.error());
   } else if (door.streams.fetch_add(1) >= streams_most) {
     door.streams.fetch_sub(1);
-    status = {grpc::StatusCode::RESOURCE_EXHAUSTED, "there are as many streams as there may be"};
+    status = refuse_full(context, "there are as many streams as there may be");
   }
   if (record && caller && *caller) record->key = (*caller)->key.name;
   end_record(door.commons, std::move(record), status.error_code(), 0);

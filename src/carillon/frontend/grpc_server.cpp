@@ -47,25 +47,27 @@ constexpr int handshake_ms = 15'000;
 // client has the answer.
 class AnsweredRoom {
  public:
-  AnsweredRoom(InferDoor& door, const CallbackServerContext& context)
+  AnsweredRoom(InferDoor& door, CallbackServerContext& context)
       : connection_(door.side_shares.of(context.peer())),
         room_(door.commons.side, connection_.share()),
-        metadata_(metadata_cost(context)) {}
+        metadata_(metadata_cost(context)),
+        context_(context) {}
 
   // Where there is no room for the answer it goes, and the status says why.
   grpc::Status take(grpc::ByteBuffer& answer) {
     const std::size_t bytes = answer.Length();
     if (room_.hold(bytes + metadata_)) return grpc::Status::OK;
     answer.Clear();
-    return {grpc::StatusCode::RESOURCE_EXHAUSTED,
-            "there is no room now for the answer's " + std::to_string(bytes) +
-                " bytes: too many answers have not been taken yet, of this connection or of all"};
+    return refuse_full(context_,
+                       "there is no room now for the answer's " + std::to_string(bytes) +
+                           " bytes: too many answers have not been taken yet, of this connection or of all");
   }
 
  private:
   const CallOfConnection connection_;
   SideRoom room_;
   const std::size_t metadata_;
+  CallbackServerContext& context_;
 };
 
 // A call that is answered as it comes. Its answer counts as bytes in flight until the client has it. Deletes
@@ -75,7 +77,7 @@ class AnsweredReactor final : public ServerUnaryReactor {
   AnsweredReactor(InferDoor& door, CallbackServerContext& context, grpc::ByteBuffer& answer,
                   std::unique_ptr<AccessRecord> record, grpc::Status status)
       : counted_(door), room_(door, context) {
-    if (!counted_.fits()) status = too_many_calls(door);
+    if (status.ok() && !counted_.fits()) status = too_many_calls(door, context);
     if (status.ok()) status = room_.take(answer);
     const std::size_t size = status.ok() ? answer.Length() : 0;
     end_record(door.commons, std::move(record), status.error_code(), size);
@@ -97,11 +99,14 @@ class OrderReactor final : public ServerUnaryReactor {
       : door_(door), counted_(door), context_(context), room_(std::move(room)), record_(std::move(record)) {
     door_.open.fetch_add(1);
     if (!counted_.fits()) {
-      state_->finish([this] { end(too_many_calls(door_)); });
+      state_->finish([this] { end(too_many_calls(door_, context_)); });
       return;
     }
-    carry_out(door.service, std::move(order), [state = state_, this](Result<> result) {
-      state->finish([&] { end(result ? grpc::Status::OK : status_of(result.error())); });
+    carry_out(door.service, std::move(order), [state = state_, this](Result<> result, bool full) {
+      state->finish([&] {
+        if (result) return end(grpc::Status::OK);
+        end(full ? refuse_full(context_, result.error().message) : status_of(result.error()));
+      });
     });
   }
   ~OrderReactor() override { door_.open.fetch_sub(1); }
@@ -212,7 +217,8 @@ class AnsweringService : public RawService {
       auto record = recorded(door_, *context, name, message);
       Request request;
       const auto caller = begin(*context, message, need, record.get(), request);
-      const grpc::Status status = caller ? respond(answer, request, caller->get(), out) : caller.error();
+      const grpc::Status status =
+          caller ? respond(answer, request, caller->get(), *context, out) : caller.error();
       return new AnsweredReactor(door_, *context, out, std::move(record), status);
     });
   }
@@ -220,28 +226,29 @@ class AnsweringService : public RawService {
   // One that may have to wait for a device.
   template <typename Request, typename Response>
   void add_waiting(const char* method, Need need, Answer<Request, Response> answer) {
-    add_unary(path(method),
-              [this, need, name = path(method), answer = std::move(answer)](
-                  CallbackServerContext* context, RawMessage& message,
-                  grpc::ByteBuffer& out) -> ServerUnaryReactor* {
-                auto record = recorded(door_, *context, name, message);
-                auto request = std::make_shared<Request>();
-                auto caller = begin(*context, message, need, record.get(), *request);
-                WorkPool* const copies = door_.commons.copies.get();
-                if (!caller || copies == nullptr) {
-                  const grpc::Status status =
-                      caller ? respond(answer, *request, caller->get(), out) : caller.error();
-                  return new AnsweredReactor(door_, *context, out, std::move(record), status);
-                }
-                auto* const reactor = new WaitingReactor(door_, *context, out, std::move(record));
-                if (!reactor->fits())
-                  reactor->end(too_many_calls(door_));
-                else if (!copies->post([reactor, answer, request, caller = std::move(*caller), &out] {
-                           reactor->end(respond(answer, *request, caller.get(), out));
-                         }))
-                  reactor->end(status_of(too_many_copies()));
-                return reactor;
-              });
+    add_unary(
+        path(method),
+        [this, need, name = path(method), answer = std::move(answer)](
+            CallbackServerContext* context, RawMessage& message,
+            grpc::ByteBuffer& out) -> ServerUnaryReactor* {
+          auto record = recorded(door_, *context, name, message);
+          auto request = std::make_shared<Request>();
+          auto caller = begin(*context, message, need, record.get(), *request);
+          WorkPool* const copies = door_.commons.copies.get();
+          if (!caller || copies == nullptr) {
+            const grpc::Status status =
+                caller ? respond(answer, *request, caller->get(), *context, out) : caller.error();
+            return new AnsweredReactor(door_, *context, out, std::move(record), status);
+          }
+          auto* const reactor = new WaitingReactor(door_, *context, out, std::move(record));
+          if (!reactor->fits())
+            reactor->end(too_many_calls(door_, *context));
+          else if (!copies->post([reactor, answer, request, caller = std::move(*caller), context, &out] {
+                     reactor->end(respond(answer, *request, caller.get(), *context, out));
+                   }))
+            reactor->end(refuse_call(*context, too_many_copies()));
+          return reactor;
+        });
   }
 
   // Of a call that has just come: it joins its trace.
@@ -272,9 +279,9 @@ class AnsweringService : public RawService {
 
   template <typename Request, typename Response>
   static grpc::Status respond(const Answer<Request, Response>& answer, const Request& request,
-                              const Caller* caller, grpc::ByteBuffer& out) {
+                              const Caller* caller, CallbackServerContext& context, grpc::ByteBuffer& out) {
     const Result<Response> response = answer(request, caller);
-    if (!response) return status_of(response.error());
+    if (!response) return refuse_call(context, response.error());
     write_message(*response, out);
     return grpc::Status::OK;
   }
@@ -372,11 +379,16 @@ class InferenceService final : public AnsweringService {
           const CallOfConnection connection(door.shares.of(context->peer()));
           Reservation room(door.commons.bodies, *caller ? (*caller)->bytes : nullptr, connection.share());
           Reservation reading;
-          if (const std::size_t size = message.bytes.Length() + metadata_cost(*context); !room.grow(size))
-            return refuse(
-                {grpc::StatusCode::RESOURCE_EXHAUSTED, no_room_error(room, caller->get(), size).message});
+          if (const std::size_t size = message.bytes.Length() + metadata_cost(*context); !room.grow(size)) {
+            const Error error = no_room_error(room, caller->get(), size);
+            // Coming back is in vain where it could never fit.
+            const bool never = room.own_refused() && size > (*caller)->key.bytes;
+            return refuse(never ? status_of(error) : refuse_call(*context, error));
+          }
           if (auto read = read_message(message, door.max_body, &room, request, &reading); !read.ok())
-            return refuse(read);
+            return refuse(read.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED
+                              ? refuse_full(*context, read.error_message())
+                              : read);
           auto order = order_of(request);
           if (!order) return refuse(status_of(order.error()));
           if (const auto wrong = check_order(door.service, caller->get(), *order))

@@ -437,6 +437,8 @@ class InferStream final : public RawService::StreamReactor {
         if (exchange->empty_final) write_final(*exchange);
       } else {
         write_error(*exchange, good.error(), response);
+        if (answer.status && good.error().code == ErrorCode::resource_exhausted)
+          answer.retry_after = controller::retry_when_full;
         if (answer.would_take) say(response, would_take_key, whole_us(*answer.would_take));
         if (answer.retry_after) say(response, retry_key, retry_ms(*answer.retry_after));
       }
@@ -530,15 +532,15 @@ RawService::StreamReactor* infer_stream(InferDoor& door, grpc::CallbackServerCon
     return refuse(refuse_call(context, known.error()));
   if (door.streams.fetch_add(1) >= streams_most) {
     door.streams.fetch_sub(1);
-    return refuse({grpc::StatusCode::RESOURCE_EXHAUSTED,
-                   "there are " + std::to_string(streams_most) + " streams, as many as there may be"});
+    return refuse(refuse_full(
+        context, "there are " + std::to_string(streams_most) + " streams, as many as there may be"));
   }
   const std::size_t size = metadata_cost(context);
   Reservation room(door.commons.bodies);
   if (!room.grow(size)) {
     door.streams.fetch_sub(1);
-    return refuse({grpc::StatusCode::RESOURCE_EXHAUSTED,
-                   "there is no room now for metadata of " + std::to_string(size) + " bytes"});
+    return refuse(
+        refuse_full(context, "there is no room now for metadata of " + std::to_string(size) + " bytes"));
   }
   return new InferStream(door, context, std::move(room));
 }

@@ -379,8 +379,12 @@ std::variant<HttpReply, Deferred> HttpApi::change(HttpRequest& request, const st
   if (const auto wrong = check_order(service_, request.caller.get(), *order)) return denial_reply(*wrong);
   carry_out(
       service_, *std::move(order),
-      [deliver = std::move(deliver), room = std::move(request.room)](Result<> result) mutable {
-        deliver([result = std::move(result)] { return result ? HttpReply{} : error_reply(result.error()); });
+      [deliver = std::move(deliver), room = std::move(request.room)](Result<> result, bool full) mutable {
+        deliver([result = std::move(result), full] {
+          if (result) return HttpReply{};
+          const Error& error = result.error();
+          return full ? full_reply(error.message) : error_reply(http_status(error.code), error.message);
+        });
       });
   // What was ordered is done, whether or not anybody waits for it.
   return Deferred{.cancel = [] {}};
@@ -493,8 +497,6 @@ std::variant<HttpReply, Deferred> HttpApi::infer(std::string_view model, std::st
   auto parsed = json_size == 0U ? parse_infer_raw(**view, request.body, arrival, around)
                                 : parse_infer_json(**view, request.body, json_size, arrival, around);
   request.admitted.reset();
-  if (!parsed && parsed.error().code == ErrorCode::resource_exhausted)
-    return full_reply(parsed.error().message);
   if (!parsed) return error_reply(parsed.error());
   for (const std::string& name : parsed->unheeded) commons_.unheeded.tell(name);
   request.body = {};  // all that matters of it is in the call

@@ -22,6 +22,7 @@ HttpReply error_reply(int status, std::string_view message) {
 }
 
 HttpReply error_reply(const Error& error) {
+  if (error.code == ErrorCode::resource_exhausted) return full_reply(error.message);
   return error_reply(http_status(error.code), error.message);
 }
 

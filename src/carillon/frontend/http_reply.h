@@ -35,7 +35,7 @@ struct HttpReply {
   std::unique_ptr<InferFacts> facts;  // of an inference, for its record; null: none, or nobody wants it
 };
 
-// {"error":"..."} with the status of `error`.
+// {"error":"..."} with the status of `error`; as full_reply() where it is for want of room.
 HttpReply error_reply(const Error& error);
 HttpReply error_reply(int status, std::string_view message);
 // 503, and that the client may come back in a second.

@@ -213,9 +213,10 @@ std::optional<Denial> check_order(const controller::Service& service, const Call
 
 void carry_out(controller::Service& service, ModelOrder order, controller::ModelControl::Done done) {
   controller::ModelControl* const control = service.control();
-  if (control == nullptr && service.loading()) return done(std::unexpected(controller::still_loading()));
+  if (control == nullptr && service.loading())
+    return done(std::unexpected(controller::still_loading()), false);
   if (control == nullptr)
-    return done(std::unexpected(no_loading(order.loads ? "loading models" : "unloading models")));
+    return done(std::unexpected(no_loading(order.loads ? "loading models" : "unloading models")), false);
   if (order.loads)
     control->load(std::move(order.model), std::move(order.brought), std::move(done));
   else
