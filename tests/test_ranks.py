@@ -104,6 +104,22 @@ def test_the_rank_is_that_of_the_run(client, module, models, name, sizes, shape)
         assert list(metadata.outputs[0].shape) == shape
 
 
+def test_openvino_serves_no_if_of_unlike_ranks_and_says_so(program, tmp_path):
+    """The If's own result, and a node behind it that the plugin stops at."""
+    folder = tmp_path / "models"
+    for name, behind in (("alone", []), ("behind", [node("Softmax", ["q"], ["z"], axis=-1), node("LRN", ["z"], ["y"], size=3)])):
+        nodes, constants = squeezed(0)
+        if behind:
+            nodes[-1] = node("Relu", ["r"], ["q"])
+        write_model(folder, name, nodes + behind, [value("x", ["n", 8])], value("y", None), constants)
+        (folder / name / "config.pbtxt").write_text('parameters { key: "engine" value { string_value: "openvino" } }')
+    with serving(program, folder, tmp_path / "log", "--strict-readiness", "false") as running, \
+            http_client.InferenceServerClient(running.http) as client:
+        for model in client.get_model_repository_index():
+            assert model["state"] == "UNAVAILABLE"
+            assert "the branches of node 'r' (If) may give unlike numbers of dimensions" in model["reason"], model
+
+
 def test_the_config_says_that_the_rank_is_open(server):
     with http_client.InferenceServerClient(server.http) as client:
         assert [int(d) for d in client.get_model_config("rows")["output"][0]["dims"]] == [-1]

@@ -13,6 +13,7 @@
 #include <string>
 #include <utility>
 
+#include <openvino/op/if.hpp>
 #include <openvino/openvino.hpp>
 #include <tbb/task_arena.h>
 
@@ -21,6 +22,7 @@
 #include "carillon/engine/openvino/module/doubles.h"
 #include "carillon/engine/openvino/module/guard.h"
 #include "carillon/engine/openvino/module/loop_shapes.h"
+#include "carillon/engine/openvino/module/nodes.h"
 #include "carillon/engine/openvino/module/passed_on.h"
 #include "carillon/engine/openvino/module/reading.h"
 #include "carillon/engine/openvino/module/size_guards.h"
@@ -405,6 +407,17 @@ class CompiledOf final : public Compiled {
   const std::shared_ptr<const Shared> shared_;
 };
 
+// The name of an If whose branches may give unlike numbers of dimensions; empty: there is none.
+std::string if_of_unlike_ranks(const ov::Model& model) {
+  std::string found;
+  each_node(model, [&](const ov::Node& node, bool) {
+    if (!found.empty() || !ov::is_type<ov::op::v8::If>(&node)) return;
+    for (const auto& output : node.outputs())
+      if (output.get_partial_shape().rank().is_dynamic()) found = node.get_friendly_name();
+  });
+  return found;
+}
+
 class NetworkOf final : public Network {
  public:
   NetworkOf(ov::Core& core, std::shared_ptr<ov::Model> model)
@@ -463,7 +476,16 @@ class NetworkOf final : public Network {
         return one_thread ? OneThread().run(compiled) : compiled();
       };
       std::optional<ov::CompiledModel> first;
-      shared->passed_on = PassedOn::compile(copy, compile, first);
+      try {
+        shared->passed_on = PassedOn::compile(copy, compile, first);
+      } catch (const ov::Exception& error) {
+        // The plugin names what it came upon, often a node behind the If.
+        const std::string unlike = if_of_unlike_ranks(*shared->model);
+        if (unlike.empty()) throw;
+        throw std::runtime_error(
+            "the branches of node '" + unlike +
+            "' (If) may give unlike numbers of dimensions, which OpenVINO does not run: " + error.what());
+      }
       if (first) shared->results = first->outputs();
       shared->whole = std::make_unique<Renewable>(
           first, first ? Renewable::Compile([copy, compile] { return compile(copy); }) : nullptr);
