@@ -4,23 +4,36 @@
 
 #include <CLI/CLI.hpp>
 
-#include "carillon/schedule/environment.h"
+#include "carillon/base/result.h"
+#include "carillon/schedule/registry.h"
 
 namespace carillon::cli {
 
-// --admission: whether requests are refused on their arrival for what waits before them.
+// --admission: who refuses a request that others leave no time for. Where nobody says (empty), it is refused
+// on its arrival under the policies that bear that.
 inline void add_admission_option(CLI::App& command, std::string& admission) {
-  command
-      .add_option(
-          "--admission", admission,
-          "arrival: where all that wait could not be on time with a request, it is refused as it comes "
-          "(under clockwork and symphony); policy: it waits, and the policy finds later whom it refuses")
-      ->check(CLI::IsMember({"arrival", "policy"}))
-      ->capture_default_str();
+  CLI::Option* option =
+      command
+          .add_option(
+              "--admission", admission,
+              "arrival: a request is refused as it comes, where those that wait leave it no time (under "
+              "clockwork and symphony); policy: it waits, and the policy refuses it later")
+          ->check(CLI::IsMember({"arrival", "policy"}));
+  if (admission.empty())
+    option->default_str("arrival under clockwork and symphony");
+  else
+    option->capture_default_str();
 }
 
-inline bool admits_on_arrival(const std::string& admission) {
-  return admission == "arrival";
+// Whether that scheduler can do what was asked for.
+inline Result<> check_admission(const std::string& admission, const std::string& scheduler) {
+  if (admission != "arrival" || schedule::takes_admission(scheduler)) return {};
+  return invalid("--admission arrival: the scheduler '" + scheduler +
+                 "' decides by itself; clockwork and symphony take it");
+}
+
+inline bool admits_on_arrival(const std::string& admission, const std::string& scheduler) {
+  return admission != "policy" && schedule::takes_admission(scheduler);
 }
 
 }  // namespace carillon::cli

@@ -95,7 +95,7 @@ struct Arguments {
   bool empty_histograms = false;
   std::string log_level = "info";
   std::string preempt;
-  std::string admission = "arrival";
+  std::string admission;
   double hang_after_ms = to_ms(schedule::live_environment().hangs_after);
   server::DevicesArguments devices;
   TrainArguments train;
@@ -107,7 +107,7 @@ schedule::Environment environment_of(const Arguments& arguments) {
   environment.hangs_after = from_ms(arguments.hang_after_ms);
   environment.profile_share = arguments.profile_share;
   environment.preemption = preemption_of(arguments.preempt, arguments.scheduler);
-  environment.admission = admits_on_arrival(arguments.admission);
+  environment.admission = admits_on_arrival(arguments.admission, arguments.scheduler);
   // Who comes to an idle device finds it lent.
   if (!arguments.train.socket.empty())
     environment.dispatch = environment.dispatch + from_ms(arguments.train.freeze_ms);
@@ -609,6 +609,8 @@ int run(Arguments& arguments) {
   if (!scheduler) return complain(exit_usage, scheduler.error());
   if (auto preempts = check_preempt(arguments.preempt, arguments.scheduler); !preempts)
     return complain(exit_usage, preempts.error());
+  if (auto admits = check_admission(arguments.admission, arguments.scheduler); !admits)
+    return complain(exit_usage, admits.error());
   auto doors = doors_of(arguments);
   if (!doors) return complain(exit_usage, doors.error());
   const auto spans_go_to = read_otlp(arguments.otlp, [](const char* name) { return std::getenv(name); });

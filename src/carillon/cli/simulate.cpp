@@ -58,7 +58,7 @@ schedule::Environment simulated_environment(const SimulateArguments& arguments,
                                             const std::string& scheduler) {
   schedule::Environment environment = simulate::environment(scenario);
   environment.preemption = preemption_of(arguments.preempt, scheduler);
-  environment.admission = admits_on_arrival(arguments.admission);
+  environment.admission = admits_on_arrival(arguments.admission, scheduler);
   return environment;
 }
 
@@ -145,6 +145,8 @@ Result<std::vector<Run>> make_runs(const SimulateArguments& arguments, bool sear
       if (!made) return invalid(made.error().message);
       if (auto preempts = check_preempt(arguments.preempt, scheduler); !preempts)
         return std::unexpected(std::move(preempts.error()));
+      if (auto admits = check_admission(arguments.admission, scheduler); !admits)
+        return std::unexpected(std::move(admits.error()));
       for (const std::uint64_t seed : seeds.empty() ? std::vector{scenario->seed} : seeds) {
         Run run{.scenario = *scenario, .scheduler = scheduler, .report = {}};
         if (seed != scenario->seed) {  // a trace is dealt by the seed

@@ -125,8 +125,7 @@ class RowRuns {
           // Great numbers may be no data for the model, such as an index that is made of them.
           if (!among && scale != 1) continue;
           if (!among) return in_context("in a batch of " + std::to_string(size), among.error());
-          if (auto same = untouched(*one, *together, *among, size, row, std::isfinite(scale)); !same)
-            return same;
+          if (auto same = untouched(*one, *together, *among, size, row, scale <= 10'000); !same) return same;
         }
       }
     }

@@ -13,10 +13,10 @@ namespace carillon::controller {
 // output's largest value, or a step of it where they have 16 bits or the kernels compute with so many; all
 // else by nothing.
 //
-// Each of these rows then runs among other rows, in a batch of the same size: its answer must be the same,
-// bit for bit. The other rows' floats are 1, 100, 10,000 and 1e30 times as large, so that a threshold is
-// reached, and what is seen of them is not lost in rounding; and infinities and NaN, where the answer must be
-// as close as it is to that of the row alone.
+// Each of these rows then runs among other rows, in a batch of the same size. Where the other rows' floats
+// are 1, 100 and 10,000 times as large, its answer must be the same bit for bit: a threshold is reached, and
+// what is seen of them is not lost in rounding. Where they are 1e30 times as large, infinite or NaN, kernels
+// may take another way, and its answer may differ by as much as above, of its own largest value.
 //
 // On the calling thread, with a team of `threads` (0: as many as the process may keep busy) and memory of its
 // own. Errors: they do not agree (invalid_argument; says which output, and of how many rows); a run fails, or

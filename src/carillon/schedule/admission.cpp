@@ -5,8 +5,6 @@
 #include <utility>
 #include <variant>
 
-#include "carillon/base/assert.h"
-
 namespace carillon::schedule {
 
 double Allowance::at(TimePoint now) const {
@@ -27,101 +25,53 @@ void Allowance::set(double level, TimePoint now) {
   since_ = now;
 }
 
-void Admission::Backlog::begin(Duration work, TimePoint now) {
-  left = at(now) + work;
-  sent += work;
-  since = now;
-}
-
-void Admission::Backlog::end(Duration work, TimePoint now) {
-  sent -= work;
-  left = sent;
-  since = now;
-}
-
 TimePoint Admission::decide(const Event& event, TimePoint now, Actions& out) {
-  const auto* arrival = std::get_if<RequestArrived>(&event);
-  if (arrival == nullptr) {
-    heard(event, now);
-    ask(event, now, out);
-  } else if (const auto refusal = admit(arrival->request, now); !refusal) {
-    ask(event, now, out);
-  } else {
-    const std::size_t seen = out.size();
-    ask(RequestArrived{arrival->request, true}, now, out);
-    // Unless the policy refused it itself.
-    if (std::none_of(out.begin() + static_cast<std::ptrdiff_t>(seen), out.end(), [&](const Action& action) {
-          const auto* own = std::get_if<Refuse>(&action);
-          return own != nullptr && own->request == arrival->request.id;
-        })) {
-      ask(RequestCancelled{arrival->request.id, arrival->request.model}, now, out);
+  if (const auto* arrival = std::get_if<RequestArrived>(&event)) {
+    if (auto refusal = admit(arrival->request, now)) {
       out.emplace_back(*refusal);
+      return asked_;
     }
-    if (!arrival->more) ask(AllArrived{}, now, out);
+    more_ = more_ || arrival->more;
+  } else if (std::holds_alternative<AllArrived>(event)) {
+    if (!std::exchange(more_, false)) return asked_;
+  } else {
+    heard(event, now);
   }
-  return asked_;
-}
-
-void Admission::ask(const Event& event, TimePoint now, Actions& out) {
   const std::size_t seen = out.size();
   asked_ = policy_->decide(event, now, out);
   for (std::size_t i = seen; i < out.size(); ++i) said(out[i], now);
+  return asked_;
 }
 
-// What it is refused by; else it waits from now on.
+// The refusal; none where the request is admitted, or left to the policy.
 std::optional<Refuse> Admission::admit(const Request& request, TimePoint now) {
-  Model& model = models_[request.model.index()];
-  if (!model.info || alive() == 0) return std::nullopt;
+  const Model& model = models_[request.model.index()];
+  if (!model.info || alive_ == 0 || !loaded(request.model)) return std::nullopt;
   const Duration alone = model.times.of(*model.info, 0);
-  // When its run would have to end, if it took no longer than expected: by all that the policy allows for
-  // beside.
+  // By then its run would have to end, if it took no longer than expected.
   TimePoint due = request.deadline;
   if (const auto allowed = policy_->environment())
     due = saturating_add(due, -(allowed->dispatch + allowed->span(alone) - alone));
   if (!DueWork::reaches(due, now)) return std::nullopt;
-  const auto executors = static_cast<double>(alive());
-  Waiting waits{.model = request.model, .weights = home_of(request.model), .due = due};
-  waits.work = least_share(model, due - now);
-  const TimePoint exec_from = start(&Device::exec, now);
-  waits.room = execs_.room(due, waits.work, exec_from, executors, now) * ease_of(alone);
-  if (turns_away(waits.room, exec_allowance_, saturating_add(exec_from, alone), due, now))
-    return refusal_of(request, waits.room, exec_allowance_, now);
-
-  Model& weights = models_[waits.weights.index()];
-  const bool takes_pages = weights.info && weights.info->pages > 0;
-  const TimePoint load_due = saturating_add(due, -alone);
-  if (takes_pages && weights.loaded.empty() && weights.loading.empty() && DueWork::reaches(load_due, now)) {
-    const bool asked = weights.load.due != TimePoint::max();  // by another request
-    const TimePoint load_from = start(&Device::load, now);
-    const Duration load = asked ? Duration{0} : weights.load_takes;
-    const double room = loads_.room(load_due, load, load_from, executors, now);
-    if (turns_away(room, load_allowance_, saturating_add(load_from, weights.load_takes), load_due, now))
-      return refusal_of(request, room, load_allowance_, now);
-    if (!asked) charge(loads_, weights.load, load_due, load, now);
-    waits.judged = &load_allowance_;
-    waits.room = room;
+  const Duration work = least_share(model, due - now);
+  const TimePoint from = start(now);
+  const double room = execs_.room(due, work, from, static_cast<double>(alive_), now) * ease_of(alone);
+  const double needed = allowance_.at(now);
+  // What would be late by itself is for the policy to refuse.
+  if (room >= needed || saturating_add(from, alone) > due) {
+    execs_.add(due, work, now);
+    waiting_.insert(request.id, {.due = due, .work = work, .room = room});
+    return std::nullopt;
   }
-  if (waits.judged == nullptr && (!takes_pages || !weights.loaded.empty())) waits.judged = &exec_allowance_;
-  execs_.add(due, waits.work, now);
-  ++weights.wanting;
-  waiting_.insert(request.id, waits);
-  return std::nullopt;
-}
-
-// What could not be on time by itself, ending at `alone`, is for the policy to refuse.
-bool Admission::turns_away(double room, Allowance& allowance, TimePoint alone, TimePoint due, TimePoint now) {
-  if (room >= allowance.at(now) || alone > due) return false;
-  allowance.turned_away(now);
-  return true;
-}
-
-// It would be in time with so many times the time as there is too little room.
-Refuse Admission::refusal_of(const Request& request, double room, const Allowance& allowance, TimePoint now) {
-  constexpr double least_room = 1e-3;
-  const Duration left = request.deadline - now;
-  const double times = allowance.at(now) / std::max(room, least_room);
-  const Duration needed = std::max(left + Duration{1}, from_ns(static_cast<double>(left.count()) * times));
-  return {request.id, Reason::cannot_finish, saturating_add(now, needed)};
+  allowance_.turned_away(now);
+  // The work before it ends when the time until then has grown as much as there is room too little; what is
+  // beyond the account's reach is not known.
+  const auto left = static_cast<double>((due - from).count());
+  const auto reach = static_cast<double>((DueWork::step * DueWork::steps).count());
+  const Duration takes = from_ns(std::min(reach, left * needed / std::max(room, left * needed / reach)));
+  const TimePoint ends = saturating_add(from, takes + (request.deadline - due));
+  return Refuse{request.id, Reason::cannot_finish,
+                std::max(ends, saturating_add(request.deadline, Duration{1}))};
 }
 
 void Admission::heard(const Event& event, TimePoint now) {
@@ -132,21 +82,18 @@ void Admission::heard(const Event& event, TimePoint now) {
   } else if (const auto* change = std::get_if<DeviceChanged>(&event)) {
     if (change->device.index() >= devices_.size()) devices_.resize(change->device.index() + 1);
     Device& device = devices_[change->device.index()];
-    device = {.alive = change->alive, .life = device.life + 1};
-    for (Model& model : models_) leave(model, change->device);
+    for (const ActionId id : device.flying) flights_.erase(id);
+    device = {.alive = change->alive};
+    alive_ = std::ranges::count(devices_, true, &Device::alive);
+    for (Model& model : models_) std::erase(model.loaded, change->device);
   } else if (const auto* comes = std::get_if<ModelChanged>(&event)) {
     if (comes->model.index() >= models_.size()) models_.resize(comes->model.index() + 1);
     Model& model = models_[comes->model.index()];
-    charge(loads_, model.load, TimePoint::max(), Duration{0}, now);
-    ++model.version;
-    model.info = comes->info;
-    model.load_takes = comes->info ? comes->info->load : Duration{0};
-    model.times = {};
-    model.loading.clear();
-    model.loaded.clear();
+    model = {.info = comes->info, .version = model.version + 1};
   } else if (const auto* times = std::get_if<TimesChanged>(&event)) {
     Model& model = models_[times->model.index()];
     if (!model.info) return;
+    ++model.times_changes;
     model.times.change_seeds(model.info->batches, times->batches, now);
     auto info = std::make_shared<ModelInfo>(*model.info);
     info->batches = times->batches;
@@ -158,75 +105,61 @@ void Admission::done(const ActionDone& event, TimePoint now) {
   const auto flight = flights_.erase(event.id);
   if (!flight) return;
   Device& device = devices_[flight->device.index()];
+  std::erase(device.flying, event.id);
   Model& model = models_[flight->model.index()];
-  const bool success = event.status == ActionStatus::success;
+  const bool success =
+      event.status == ActionStatus::success && flight->version == model.version && model.info;
   if (flight->kind == ActionKind::load) {
-    if (flight->life == device.life) device.load.end(flight->expected, now);
-    if (flight->version == model.version && std::erase(model.loading, flight->device) > 0 && success)
-      model.loaded.push_back(flight->device);
+    if (success) model.loaded.push_back(flight->device);
     return;
   }
-  if (flight->life == device.life) device.exec.end(flight->expected, now);
-  if (success && flight->version == model.version)
+  device.sent -= flight->expected;
+  device.left = device.sent;
+  device.since = now;
+  if (success && flight->times_changes == model.times_changes && flight->batch < model.info->batches.size())
     model.times.add(*model.info, flight->batch, event.duration, now, stale_after, [](std::size_t) {});
 }
 
 void Admission::said(const Action& action, TimePoint now) {
   if (const auto* infer = std::get_if<Infer>(&action)) {
     for (const RequestId id : infer->requests) take(id, now);
-    const Model& model = models_[infer->model.index()];
-    CARILLON_ASSERT(model.info != nullptr);
-    const auto size = std::ranges::find(model.info->batches, static_cast<int>(infer->requests.size()),
-                                        &BatchProfile::batch);
-    sent(infer->id,
-         {.kind = ActionKind::infer,
-          .device = infer->device,
-          .model = infer->model,
-          .batch = static_cast<std::size_t>(size - model.info->batches.begin()),
-          .expected = infer->expected},
-         now);
+    const auto& info = models_[infer->model.index()].info;
+    std::size_t batch = 0;
+    while (info && batch < info->batches.size() &&
+           static_cast<std::size_t>(info->batches[batch].batch) < infer->requests.size())
+      ++batch;
+    Device& device = devices_[infer->device.index()];
+    device.left = device.left_at(now) + infer->expected;
+    device.sent += infer->expected;
+    device.since = now;
+    sent(infer->id, {.kind = ActionKind::infer,
+                     .device = infer->device,
+                     .model = infer->model,
+                     .batch = batch,
+                     .expected = infer->expected});
   } else if (const auto* load = std::get_if<Load>(&action)) {
-    Model& model = models_[load->model.index()];
-    charge(loads_, model.load, TimePoint::max(), Duration{0}, now);
-    model.loading.push_back(load->device);
-    model.load_takes = load->expected;
-    sent(load->id,
-         {.kind = ActionKind::load, .device = load->device, .model = load->model, .expected = load->expected},
-         now);
+    sent(load->id, {.kind = ActionKind::load, .device = load->device, .model = load->model});
   } else if (const auto* unload = std::get_if<Unload>(&action)) {
-    leave(models_[unload->model.index()], unload->device);
+    std::erase(models_[unload->model.index()].loaded, unload->device);
   } else if (const auto* refusal = std::get_if<Refuse>(&action)) {
-    if (const auto waited = take(refusal->request, now);
-        waited && waited->judged != nullptr && refusal->reason == Reason::deadline_passed)
-      waited->judged->came_late(waited->room, now);
+    const auto waited = take(refusal->request, now);
+    if (waited && refusal->reason == Reason::deadline_passed) allowance_.came_late(waited->room, now);
   }
 }
 
-void Admission::sent(ActionId id, const Flight& flight, TimePoint now) {
-  Device& device = devices_[flight.device.index()];
-  (flight.kind == ActionKind::load ? device.load : device.exec).begin(flight.expected, now);
-  Flight kept = flight;
-  kept.life = device.life;
-  kept.version = models_[flight.model.index()].version;
-  flights_.insert(id, kept);
+void Admission::sent(ActionId id, Flight flight) {
+  const Model& model = models_[flight.model.index()];
+  flight.version = model.version;
+  flight.times_changes = model.times_changes;
+  devices_[flight.device.index()].flying.push_back(id);
+  flights_.insert(id, flight);
 }
 
 // It waits no more.
 std::optional<Admission::Waiting> Admission::take(RequestId id, TimePoint now) {
-  const auto waited = waiting_.erase(id);
-  if (!waited) return std::nullopt;
-  execs_.remove(waited->due, waited->work, now);
-  Model& weights = models_[waited->weights.index()];
-  if (--weights.wanting == 0) charge(loads_, weights.load, TimePoint::max(), Duration{0}, now);
+  auto waited = waiting_.erase(id);
+  if (waited) execs_.remove(waited->due, waited->work, now);
   return waited;
-}
-
-// The charge is so much from now on, due then.
-void Admission::charge(DueWork& account, Charge& charge, TimePoint due, Duration work, TimePoint now) {
-  if (charge.due == due && charge.work == work) return;
-  if (charge.due != TimePoint::max()) account.remove(charge.due, charge.work, now);
-  charge = {due, work};
-  if (due != TimePoint::max()) account.add(due, work, now);
 }
 
 // What one more request takes at the least: what it adds to the largest batch that ends within `left`.
@@ -241,35 +174,26 @@ Duration Admission::least_share(const Model& model, Duration left) {
       Duration{0}, one);
 }
 
+// How many times its room counts. Never less than once: what takes long is not shut out by what is cheap.
 double Admission::ease_of(Duration alone) {
-  constexpr double weight =
-      1.0 / 256;  // a second or so of requests, where an overload is one of a small model
+  constexpr double weight = 1.0 / 256, most = 4;
   const double takes = std::max(1.0, static_cast<double>(alone.count()));
   usual_ = usual_ == 0 ? takes : usual_ + weight * (takes - usual_);
-  // Bounded, so that no client can shut others out by what it sends.
-  return std::clamp(usual_ / takes, 0.25, 4.0);
+  return std::clamp(usual_ / takes, 1.0, most);
 }
 
-void Admission::leave(Model& model, DeviceId device) {
-  std::erase(model.loading, device);
-  std::erase(model.loaded, device);
-}
-
-ModelId Admission::home_of(ModelId model) const {
+bool Admission::loaded(ModelId model) const {
   const auto& info = models_[model.index()].info;
-  return info && info->weights_of ? *info->weights_of : model;
+  const Model& weights = models_[(info && info->weights_of ? *info->weights_of : model).index()];
+  return weights.info && (weights.info->pages == 0 || !weights.loaded.empty());
 }
 
-// When an executor begins with what waits, on the average of the devices.
-TimePoint Admission::start(Backlog Device::*executor, TimePoint now) const {
+// When devices begin with what waits, on their average.
+TimePoint Admission::start(TimePoint now) const {
   Duration left{0};
   for (const Device& device : devices_)
-    if (device.alive) left += (device.*executor).at(now);
-  return saturating_add(now, left / static_cast<std::int64_t>(std::max<std::size_t>(1, alive())));
-}
-
-std::size_t Admission::alive() const {
-  return static_cast<std::size_t>(std::ranges::count(devices_, true, &Device::alive));
+    if (device.alive) left += device.left_at(now);
+  return saturating_add(now, left / std::max<std::int64_t>(1, alive_));
 }
 
 }  // namespace carillon::schedule

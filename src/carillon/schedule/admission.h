@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -14,27 +15,26 @@
 
 namespace carillon::schedule {
 
-// How many times as long as planned the work of all requests is taken to last: learnt from what became of
-// them. It rises where a request was let in and refused later, and falls where one is refused at once, so
-// that of a thousand refusals two or three come late. What a bad spell taught is forgotten in some ten
-// seconds. Not thread-safe.
+// A factor on the work that waits: how many times as long as charged it is taken to last. It is learnt. A
+// request that was admitted and refused later raises it; each refusal on arrival lowers it a little, so that
+// it rests where `promised` of the refusals come late. Not thread-safe.
 class Allowance {
  public:
-  // Refusals that may come late: a quarter of what the 99th percentile leaves.
   static constexpr double promised = 0.0025;
 
   double at(TimePoint now) const;
-  // One was refused late that had been let in with so much room (DueWork::room): no more is needed than what
-  // would have kept it out. Where room was plenty, the reason was another.
+  // A request that was admitted with so much room (DueWork::room) was refused later. The factor rises no
+  // further than what would have kept it out. Where that is above the largest factor, nothing is learnt.
   void came_late(double room, TimePoint now);
   void turned_away(TimePoint now);
 
  private:
-  // Work is charged at the least that it can take: a model whose batches of one take three times as long a
-  // request as its largest is served from queues, and those who wait there should not be turned away.
+  // Work is charged at the least that it can take. A model whose batches of one take three times as long a
+  // request as its largest batch lives on its queue, and its queue is left alone.
   static constexpr double least = 0.5, most = 3;
   static constexpr double rise = 0.05;
-  static constexpr Duration half_life = forgotten_after;
+  // After `forgotten_after` an eighth of the factor's logarithm is left.
+  static constexpr Duration half_life = forgotten_after / 3;
 
   void set(double level, TimePoint now);
 
@@ -42,23 +42,21 @@ class Allowance {
   TimePoint since_;
 };
 
-// A policy that is asked only for what can be kept (live, under Clockwork and Symphony). These policies take
-// a request in if it could be on time behind what devices were sent already, and see later whom they serve;
-// under overload most refusals come when the deadline is near. Here a request is refused on its arrival, if
-// all that wait, in the order of deadlines, could not be on time with it: then either it or another would be
-// refused later.
+// Around Clockwork and Symphony, live: refuses a request on its arrival where those that wait leave it no
+// time. By themselves these policies take a request in if it could be on time behind what devices were sent,
+// and find out later whom they serve; under overload most refusals then come when the deadline is near.
 //
-// Of what runs took a request is charged what it adds to the largest batch that its deadline allows: the
-// least that it can take. So nobody is refused whom a batch of many would have served; where batches gain
-// much, less is refused here. Answers that take less go first: what takes half as long alone as the requests
-// of late is content with half of the room. LOADs of models that are nowhere have an account of their own, as
-// they run beside EXECs. How far both are off (smaller batches, other orders than that of deadlines, a
-// machine that others use) is learnt (Allowance). The policy decides on all else: requests without a
-// deadline, those of two seconds and more, and those for which nobody else's work is in the way. What is
-// refused here the policy hears of, as of requests whose clients went away at once: rates and shares are
-// those of all that came.
+// All that wait for EXEC are taken to run in the order of deadlines. A request is refused if it would be late
+// behind those before it, or would make one behind it late. Each is charged the least that it can take: what
+// it adds to the largest batch that its deadline allows. The Allowance corrects for the rest: smaller
+// batches, another order, a machine that others use. A request that takes less than the average of late is
+// content with less room, down to a quarter: under overload, cheap answers are the most answers.
 //
-// Stands within BySize, as sizes are models of their own there. A request costs O(DueWork::steps), an action
+// The policy decides on all others: requests without a deadline, those of two seconds and more, those that
+// nobody's work is in the way of, and those whose model is not loaded, for which LOADs count and not EXEC.
+// Of requests that are refused here it does not hear.
+//
+// Stands within BySize, to which sizes are models of their own. A request costs O(DueWork::steps), an action
 // a look-up. Not thread-safe.
 class Admission final : public Scheduler {
  public:
@@ -69,77 +67,57 @@ class Admission final : public Scheduler {
   TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
 
  private:
-  // What an executor was sent, and how much of it is left.
-  struct Backlog {
-    Duration sent{0}, left{0};
-    TimePoint since;
-
-    Duration at(TimePoint now) const { return std::max(Duration{0}, left - (now - since)); }
-    void begin(Duration work, TimePoint now);
-    void end(Duration work, TimePoint now);
-  };
+  // What a device's EXEC was sent, and how much of it is left.
   struct Device {
     bool alive = false;
-    std::uint32_t life = 0;
-    Backlog exec, load;
-  };
-  // Work that stands in an account, and when it is due there; none: max().
-  struct Charge {
-    TimePoint due = TimePoint::max();
-    Duration work{0};
+    Duration sent{0}, left{0};
+    TimePoint since;
+    std::vector<ActionId> flying;
+
+    Duration left_at(TimePoint now) const { return std::max(Duration{0}, left - (now - since)); }
   };
   struct Model {
     std::shared_ptr<const ModelInfo> info;
-    std::uint32_t version = 0;
+    std::uint32_t version = 0, times_changes = 0;
     MeasuredTimes times;
-    std::size_t wanting = 0;  // requests that wait, of all models that have its weights
-    std::vector<DeviceId> loading, loaded;
-    Duration load_takes{0};  // as the policy expected it last
-    Charge load;             // in loads_: of a LOAD that it waits for
+    std::vector<DeviceId> loaded;
   };
   struct Waiting {
-    ModelId model, weights;
     TimePoint due;
     Duration work{0};
     double room = 0;
-    Allowance* judged =
-        nullptr;  // by which it was let in; none where others than those that wait may keep it
   };
   struct Flight {
     ActionKind kind{};
     DeviceId device;
     ModelId model;
-    std::uint32_t life = 0, version = 0;
-    std::size_t batch = 0;
+    std::uint32_t version = 0, times_changes = 0;
+    std::size_t batch = 0;  // its index
     Duration expected{0};
   };
 
   std::optional<Refuse> admit(const Request& request, TimePoint now);
-  static bool turns_away(double room, Allowance& allowance, TimePoint alone, TimePoint due, TimePoint now);
-  static Refuse refusal_of(const Request& request, double room, const Allowance& allowance, TimePoint now);
-  void ask(const Event& event, TimePoint now, Actions& out);
   void heard(const Event& event, TimePoint now);
   void done(const ActionDone& event, TimePoint now);
   void said(const Action& action, TimePoint now);
-  void sent(ActionId id, const Flight& flight, TimePoint now);
+  void sent(ActionId id, Flight flight);
   std::optional<Waiting> take(RequestId id, TimePoint now);
-  static void charge(DueWork& account, Charge& charge, TimePoint due, Duration work, TimePoint now);
-  double ease_of(Duration alone);
-  static void leave(Model& model, DeviceId device);
   static Duration least_share(const Model& model, Duration left);
-  ModelId home_of(ModelId model) const;
-  TimePoint start(Backlog Device::*executor, TimePoint now) const;
-  std::size_t alive() const;
+  double ease_of(Duration alone);
+  bool loaded(ModelId model) const;
+  TimePoint start(TimePoint now) const;
 
   std::unique_ptr<Scheduler> policy_;
   TimePoint asked_ = TimePoint::max();  // the policy's last Wake
+  bool more_ = false;                   // the policy was told of requests that came together
   std::vector<Model> models_;
   std::vector<Device> devices_;
+  std::int64_t alive_ = 0;  // of them
   IdMap<RequestId, Waiting> waiting_;
   IdMap<ActionId, Flight> flights_;
-  DueWork execs_, loads_;
-  double usual_ = 0;  // nanoseconds that requests take alone, on average of those that came lately
-  Allowance exec_allowance_, load_allowance_;
+  DueWork execs_;
+  Allowance allowance_;
+  double usual_ = 0;  // nanoseconds that a request takes alone, on average of those that came of late
 };
 
 }  // namespace carillon::schedule

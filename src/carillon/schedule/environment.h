@@ -23,8 +23,8 @@ struct Environment {
   Duration dispatch = 300us;  // from a decision until EXEC can start: the message, and fetching the inputs
   Duration answer = 1ms;      // from the end of EXEC until the client has its answer
   double overrun = 0.05;      // share of EXEC by which a batch may outlast its estimate
-  // EXECs that take less outlast it as if they took so long: what keeps a thread from its processor does not grow
-  // with what it computes, and what a run of microseconds suffers says little of one of a second.
+  // EXECs that take less outlast it as if they took so long: what keeps a thread from its processor does not
+  // grow with what it computes, and what a run of microseconds suffers says little of one of a second.
   Duration shortest{0};
   // All three are where a policy starts, and it goes by what it sees of them from then on (Margins). False:
   // they stay, as in a simulation, which knows them.
@@ -41,8 +41,8 @@ struct Environment {
   // Devices have streams by class (device::ClassStreams): around any policy stands Classed, which sends
   // real-time and best-effort requests to theirs. False: the policy has all requests.
   bool classes = false;
-  // Under a policy that plans with deadlines, a request is refused on its arrival where all that wait could not
-  // be on time with it (Admission). False: the policy has them all, and refuses later.
+  // A request is refused on its arrival where those that wait leave it no time (Admission), under policies
+  // that take that. False: the policy has all requests, and refuses later.
   bool admission = false;
 
   // How long an EXEC of that estimate may take.
@@ -59,10 +59,16 @@ struct Environment {
   }
 };
 // What a server starts from: the defaults, measured from then on. Half of the way back is taken to lie
-// between the controller and the client. Who lost its processor has it back after some slices of Linux's scheduler,
-// which are of 0.7 to 3 ms.
+// between the controller and the client. Who lost its processor has it back after some slices of Linux's
+// scheduler, which are of 0.7 to 3 ms.
 constexpr Environment live_environment() {
-  return {.shortest = 4ms, .measured = true, .client = 500us, .hangs_after = 1s, .profile_share = 0.05, .classes = true, .admission = true};
+  return {.shortest = 4ms,
+          .measured = true,
+          .client = 500us,
+          .hangs_after = 1s,
+          .profile_share = 0.05,
+          .classes = true,
+          .admission = true};
 }
 
 }  // namespace carillon::schedule

@@ -26,7 +26,7 @@ struct Policy {
   Result<std::unique_ptr<Scheduler>> (*make)(std::string_view value, const Environment& environment);
   std::string_view example = {};  // a value behind its name, where it needs one
   bool preempts = false;
-  bool admits = false;      // it bears Admission
+  bool admits = false;      // Admission may stand around it
   bool fixed_times = true;  // it plans with: sizes of requests are told apart for it (BySize)
 
   std::string full_name() const { return std::string(name).append(example); }
@@ -119,12 +119,20 @@ constexpr Policy policies[] = {
     {"shepherd", make_baseline<baselines::Shepherd>},
 };
 
+bool is(std::string_view text, bool Policy::*what) {
+  return std::ranges::any_of(policies, [&, name = text.substr(0, text.find(':'))](const Policy& policy) {
+    return policy.*what && policy.name == name;
+  });
+}
+
 }  // namespace
 
 bool takes_preemption(std::string_view text) {
-  return std::ranges::any_of(policies, [name = text.substr(0, text.find(':'))](const Policy& policy) {
-    return policy.preempts && policy.name == name;
-  });
+  return is(text, &Policy::preempts);
+}
+
+bool takes_admission(std::string_view text) {
+  return is(text, &Policy::admits);
 }
 
 Result<std::unique_ptr<Scheduler>> make_scheduler(std::string_view text, const Environment& environment) {
@@ -134,7 +142,8 @@ Result<std::unique_ptr<Scheduler>> make_scheduler(std::string_view text, const E
   for (const Policy& policy : policies)
     if (policy.name == name) {
       auto made = policy.make(value, environment);
-      if (made && policy.admits && environment.admission) made = std::make_unique<Admission>(std::move(*made));
+      if (made && policy.admits && environment.admission)
+        made = std::make_unique<Admission>(std::move(*made));
       if (made && policy.fixed_times) made = std::make_unique<BySize>(std::move(*made));
       if (made && environment.classes) made = std::make_unique<Classed>(std::move(*made), environment);
       if (made && environment.hangs_after > Duration{0})

@@ -18,6 +18,8 @@ Result<std::unique_ptr<Scheduler>> make_scheduler(std::string_view name, const E
 std::vector<std::string> scheduler_names();
 // Whether it preempts where the environment says so. The others decide as if it did not.
 bool takes_preemption(std::string_view name);
+// Whether Admission stands around it where the environment says so. Around the others it never does.
+bool takes_admission(std::string_view name);
 std::string scheduler_list();  // the same, with commas between them, for people
 
 }  // namespace carillon::schedule
