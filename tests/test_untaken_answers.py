@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import queue
 import re
 import socket
 import struct
@@ -250,6 +251,18 @@ def test_a_client_that_pings_every_second_keeps_its_call(slow):
         tensor = grpc_client.InferInput("x", [1], "FP32")
         tensor.set_data_from_numpy(np.zeros(1, np.float32))
         assert client.infer("slow", [tensor], timeout=MINUTE).as_numpy("y").shape == (1,)
+
+
+def test_a_client_that_pings_every_second_keeps_its_stream(slow):
+    answers = queue.Queue()
+    with grpc_client.InferenceServerClient(slow.grpc, channel_args=PINGING) as client:
+        client.start_stream(lambda result, error: answers.put((result, error)))
+        time.sleep(5)  # four pings were too many once
+        tensor = grpc_client.InferInput("x", [1], "FP32")
+        tensor.set_data_from_numpy(np.zeros(1, np.float32))
+        client.async_stream_infer("slow", [tensor])
+        result, error = answers.get(timeout=60)
+        assert error is None and result.as_numpy("y").shape == (1,)
 
 
 def test_a_client_that_pings_ten_times_a_second_is_kept(slow):
