@@ -10,8 +10,8 @@
 
 namespace carillon::schedule {
 
-// How much work is due by when, up to two seconds ahead, in steps of a millisecond: work counts as due at the
-// end of its step. A ring that moves on with the time: what was due before is forgotten. Not thread-safe.
+// How much work is due by when, up to two seconds ahead, in steps of a millisecond. Work counts as due at the
+// end of its step, and is forgotten once its step has passed. Not thread-safe.
 class DueWork {
  public:
   static constexpr Duration step = 1ms;
@@ -32,10 +32,9 @@ class DueWork {
     if (place_of(due) >= first_) at(place_of(due)) -= work;
   }
 
-  // How many times as long as planned the work here may take that begins at `start` and is done in the order
-  // of deadlines, if what takes `more` beside it and is due at `due` is to be in time, and what is due after
-  // that, too. Work takes 1 / `executors` of its length, as so many share it. Infinity where there is none.
-  // O(steps).
+  // The factor by which the work here may grow before something is late: the work of one more, or what is due
+  // behind it. Work begins at `start`, in the order of deadlines, and `executors` share it. The one more
+  // takes `more`, which does not grow, and is due at `due`. Infinity where nothing is in its way. O(steps).
   double room(TimePoint due, Duration more, TimePoint start, double executors, TimePoint now) {
     move_to(now);
     Duration until{0};
