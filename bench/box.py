@@ -288,7 +288,9 @@ def offer(server, shares, deadlines, rate, seconds):
     with answers.open() as lines:
         refused = sorted(float(line["answered_ms"]) - float(line["planned_ms"]) for line in csv.DictReader(lines)
                          if line["outcome"] == "refused")
-    told["refused_p99_ms"] = refused[len(refused) * 99 // 100] if refused else None
+    for percent in (50, 90, 99):
+        told[f"refused_p{percent}_ms"] = refused[len(refused) * percent // 100] if refused else None
+    told["refused_within_5_ms"] = sum(each <= 5 for each in refused) / len(refused) if refused else None
     return told
 
 
@@ -393,6 +395,9 @@ def main():
                                  "" if refused is None else f"{refused:.1f}", f"{told['cpu_ms']:.1f}",
                                  f"{stalls.count}, {stalls.worst_ms:.0f} ms"])
                     harness.say(f"{rival} at {load:g}: {rows[-1]}")
+                    if refused is not None:
+                        harness.say(f"refusals: {100 * told['refused_within_5_ms']:.0f}% within 5 ms; p50 "
+                                    f"{told['refused_p50_ms']:.1f}, p90 {told['refused_p90_ms']:.1f} ms")
                 most.append(server.watch.most)
             if args.in_cgroup:
                 harness.say(f"{rival}: {(told := group.told())}")

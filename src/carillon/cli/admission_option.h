@@ -9,8 +9,8 @@
 
 namespace carillon::cli {
 
-// --admission: who refuses a request that others leave no time for. Where nobody says (empty), it is refused
-// on its arrival under the policies that bear that.
+// --admission: who refuses a request that others leave no time for. Empty means on arrival, under the
+// policies that schedule::takes_admission() names.
 inline void add_admission_option(CLI::App& command, std::string& admission) {
   CLI::Option* option =
       command

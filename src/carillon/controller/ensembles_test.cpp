@@ -432,7 +432,7 @@ TEST_F(EnsemblesTest, ASampledRequestTellsItsSteps) {
       EXPECT_EQ(answer().steps, numbers) << name;
     }
   }
-  // A refused request tells its steps up to the refused one, and that one too.
+  // The answer of a refused request lists the steps that ran and the step that was refused.
   auto call = call_of();
   call->trace = {.trace_id = {1}, .span_id = {2}, .flags = 1};
   submit(std::move(call));

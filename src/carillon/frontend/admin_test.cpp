@@ -190,7 +190,7 @@ TEST_F(StatusOfManyTest, SortsByNameRateAndTrouble) {
   EXPECT_THAT(names(status("")), ElementsAre("calm", "Late", "quick", "sick", "slow"));
   EXPECT_THAT(names(status("?sort=name")), ElementsAre("calm", "Late", "quick", "sick", "slow"));
   EXPECT_THAT(names(status("?sort=rate")), ElementsAre("quick", "Late", "calm", "slow", "sick"));
-  // First the model that cannot be served, then the one that was late, then the one nearest its SLO.
+  // The order: the model that cannot be served, the model that was late, the model nearest its SLO.
   EXPECT_THAT(names(status("?sort=trouble")), ElementsAre("sick", "Late", "slow", "quick", "calm"));
   // What is still to be loaded is no trouble.
   service.all_models[3].coming = true;

@@ -64,11 +64,11 @@ std::optional<Refuse> Admission::admit(const Request& request, TimePoint now) {
     return std::nullopt;
   }
   allowance_.turned_away(now);
-  // The work before it ends when the time until then has grown as much as there is room too little; what is
-  // beyond the account's reach is not known.
+  // As many times the time until then as there is too little room: at most the account's reach, beyond which
+  // nothing is known.
   const auto left = static_cast<double>((due - from).count());
   const auto reach = static_cast<double>((DueWork::step * DueWork::steps).count());
-  const Duration takes = from_ns(std::min(reach, left * needed / std::max(room, left * needed / reach)));
+  const Duration takes = from_ns(left * needed / std::max(room, left * needed / reach));
   const TimePoint ends = saturating_add(from, takes + (request.deadline - due));
   return Refuse{request.id, Reason::cannot_finish,
                 std::max(ends, saturating_add(request.deadline, Duration{1}))};

@@ -42,15 +42,16 @@ class Allowance {
   TimePoint since_;
 };
 
-// Around Clockwork and Symphony, live: refuses a request on its arrival where those that wait leave it no
-// time. By themselves these policies take a request in if it could be on time behind what devices were sent,
-// and find out later whom they serve; under overload most refusals then come when the deadline is near.
+// Around Clockwork and Symphony, live: refuses a request on arrival if the waiting requests leave it no time.
+// By themselves these policies take a request in if it could be on time behind what devices were sent, and
+// find out later whom they serve; under overload most refusals then come when the deadline is near.
 //
 // All that wait for EXEC are taken to run in the order of deadlines. A request is refused if it would be late
-// behind those before it, or would make one behind it late. Each is charged the least that it can take: what
-// it adds to the largest batch that its deadline allows. The Allowance corrects for the rest: smaller
-// batches, another order, a machine that others use. A request that takes less than the average of late is
-// content with less room, down to a quarter: under overload, cheap answers are the most answers.
+// behind those before it, or would make one behind it late. Each is charged for the time by
+// which it lengthens the largest batch that ends before its deadline. It cannot take less. The Allowance
+// corrects for the rest: smaller batches, another order, a machine that others use. A request that takes less
+// than the average of late needs less room, down to a quarter: under overload, cheap requests give the most
+// answers.
 //
 // The policy decides on all others: requests without a deadline, those of two seconds and more, those that
 // nobody's work is in the way of, and those whose model is not loaded, for which LOADs count and not EXEC.

@@ -88,7 +88,7 @@ TEST(Allowance, RestsWhereTheShareThatComesLateIsWhatIsPromised) {
   EXPECT_NEAR(allowance.at(zero), 0.5, 1e-9);
 }
 
-// Remembers what it hears, takes everything in, and says what it is told to.
+// Records the events that it hears, refuses nothing, and answers a Wake with the actions in `says`.
 class Hears final : public Scheduler {
  public:
   std::string_view name() const override { return "hears"; }

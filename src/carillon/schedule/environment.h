@@ -41,8 +41,8 @@ struct Environment {
   // Devices have streams by class (device::ClassStreams): around any policy stands Classed, which sends
   // real-time and best-effort requests to theirs. False: the policy has all requests.
   bool classes = false;
-  // A request is refused on its arrival where those that wait leave it no time (Admission), under policies
-  // that take that. False: the policy has all requests, and refuses later.
+  // A request is refused on arrival if the waiting requests leave it no time (Admission), under the policies
+  // that takes_admission() names. False: the policy has all requests, and refuses later.
   bool admission = false;
 
   // How long an EXEC of that estimate may take.

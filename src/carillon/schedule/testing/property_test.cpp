@@ -26,7 +26,7 @@ struct World {
   bool faults = false;
 };
 
-// Every policy there is, those that bear it behind an admission, and the least that one can be.
+// All policies; those that take Admission once more behind it; and the minimal policy.
 constexpr std::string_view admitted = "admitted ";
 std::vector<std::string> policies() {
   std::vector<std::string> names = scheduler_names();
