@@ -42,6 +42,10 @@ def first_of(address, index):
         return client.infer(f"m{index}", [x]).as_numpy("y")[0, 0]
 
 
+def weights_in(store):
+    return sorted((store / "weights").glob("*.weights"))
+
+
 def ask_all(running):
     for _ in range(2):
         for index in range(MODELS):
@@ -51,7 +55,7 @@ def ask_all(running):
 def test_more_models_than_memory_are_read_from_the_store(program, many, tmp_path):
     store = tmp_path / "store"
     with serving(program, many, tmp_path / "log", "--store", str(store), page_cache="16 MiB") as running:
-        files = sorted((store / "weights").iterdir())
+        files = weights_in(store)
         assert len(files) == MODELS
         ask_all(running)
         with_store = rss_of(running.process.pid)
@@ -61,7 +65,7 @@ def test_more_models_than_memory_are_read_from_the_store(program, many, tmp_path
         ask_all(running)
     # The next server writes them again, and one after it uses them.
     with serving(program, many, tmp_path / "log", "--store", str(store), page_cache="16 MiB") as running:
-        assert sorted((store / "weights").iterdir()) == files
+        assert weights_in(store) == files
         ask_all(running)
     written = [file.stat().st_ino for file in files]
     with serving(program, many, tmp_path / "log", "--store", str(store), page_cache="16 MiB") as running:
@@ -74,11 +78,37 @@ def test_more_models_than_memory_are_read_from_the_store(program, many, tmp_path
     assert without - with_store > 0.8 * MODELS * 4 * 2**20
 
 
+def test_a_second_start_measures_nothing(program, many, tmp_path):
+    """Times are kept with the weights, for the same files, plans and threads."""
+    store, notes = tmp_path / "store", {}
+
+    def start(*options):
+        with serving(program, many, tmp_path / "log", "--store", str(store), *options, page_cache="16 MiB") as running:
+            ask_all(running)
+        before = dict(notes)
+        notes.clear()
+        notes.update((file.name, file.stat().st_ino) for file in (store / "weights").glob("*.note"))
+        return before
+
+    start()
+    assert len(notes) == MODELS
+    assert start() == notes, "each measurement would make a file anew"
+    before = start("--threads", "1")
+    assert len(notes) == 2 * MODELS and before.items() <= notes.items()
+    # What is damaged is measured again.
+    for file in (store / "weights").glob("*.note"):
+        file.write_bytes(b"damage")
+    damaged = {file.name: file.read_bytes() for file in (store / "weights").glob("*.note")}
+    start("--threads", "1")
+    mended = [name for name in damaged if (store / "weights" / name).read_bytes() != b"damage"]
+    assert len(mended) == MODELS
+
+
 def test_two_servers_share_a_store(program, many, tmp_path):
     store = ("--store", str(tmp_path / "store"))
     with serving(program, many, tmp_path / "log1", *store, page_cache="16 MiB") as one, \
             serving(program, many, tmp_path / "log2", *store, page_cache="16 MiB") as other:
-        assert len(list((tmp_path / "store" / "weights").iterdir())) == MODELS
+        assert len(weights_in(tmp_path / "store")) == MODELS
         ask_all(one)
         ask_all(other)
 
@@ -86,7 +116,7 @@ def test_two_servers_share_a_store(program, many, tmp_path):
 def test_a_damaged_file_is_no_answer(program, many, tmp_path):
     store = tmp_path / "store"
     with serving(program, many, tmp_path / "log", "--store", str(store), page_cache="16 MiB") as running:
-        for file in (store / "weights").iterdir():
+        for file in weights_in(store):
             with file.open("r+b") as out:
                 out.write(b"damage")
         refused = set()
@@ -108,7 +138,7 @@ def test_a_full_store_is_told_once(program, many, tmp_path):
     log = tmp_path / "log"
     options = ("--store", str(tmp_path / "store"), "--store-limit", "9MiB")
     with serving(program, many, log, *options, page_cache="16 MiB") as running:
-        assert len(list((tmp_path / "store" / "weights").iterdir())) == 2
+        assert len(weights_in(tmp_path / "store")) == 2
         ask_all(running)
     assert len(re.findall("weights stay in memory, as the store does not take them", log.read_text())) == 1
 

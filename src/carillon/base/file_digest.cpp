@@ -1,6 +1,8 @@
 #include "carillon/base/file_digest.h"
 
+#include <array>
 #include <cstddef>
+#include <cstdio>
 #include <fstream>
 #include <vector>
 
@@ -24,6 +26,18 @@ std::optional<FileDigest> digest_of(const std::filesystem::path& file) {
   if (!in.eof()) return std::nullopt;
   const XXH128_hash_t hash = XXH3_128bits_digest(&state);
   return FileDigest{hash.high64, hash.low64};
+}
+
+FileDigest digest_of_text(std::string_view text) {
+  const XXH128_hash_t hash = XXH3_128bits(text.data(), text.size());
+  return {hash.high64, hash.low64};
+}
+
+std::string to_text(const FileDigest& digest) {
+  std::array<char, 33> digits{};
+  std::snprintf(digits.data(), digits.size(), "%016llx%016llx", static_cast<unsigned long long>(digest.first),
+                static_cast<unsigned long long>(digest.second));
+  return digits.data();
 }
 
 }  // namespace carillon

@@ -24,5 +24,15 @@ TEST(FileDigest, TellsContentsApart) {
   EXPECT_FALSE(digest_of(folder.path()).has_value()) << "a folder is no file";
 }
 
+TEST(FileDigest, OfATextIsThatOfAFileThatHoldsIt) {
+  const testing::Folder folder;
+  EXPECT_EQ(digest_of_text("a text"), digest_of(folder.write("a", "a text")));
+  EXPECT_NE(digest_of_text("a text"), digest_of_text("another"));
+}
+
+TEST(FileDigest, HasThirtyTwoDigits) {
+  EXPECT_EQ(to_text(FileDigest{0x0123456789abcdef, 7}), "0123456789abcdef0000000000000007");
+}
+
 }  // namespace
 }  // namespace carillon

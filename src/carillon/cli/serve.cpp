@@ -25,6 +25,7 @@
 #include <unistd.h>
 
 #include "carillon/base/clock.h"
+#include "carillon/base/heap.h"
 #include "carillon/base/memory_account.h"
 #include "carillon/base/processors.h"
 #include "carillon/base/resident_memory.h"
@@ -42,6 +43,7 @@
 #include "carillon/cli/signals.h"
 #include "carillon/cli/train.h"
 #include "carillon/controller/controller.h"
+#include "carillon/controller/kept_times.h"
 #include "carillon/frontend/access_log.h"
 #include "carillon/frontend/frontend.h"
 #include "carillon/frontend/span_exporter.h"
@@ -643,6 +645,9 @@ int run(Arguments& arguments) {
       spdlog::info("store: {}, at most {}", (*store)->directory().string(), to_text((*store)->limit()));
     arguments.devices.each.weights = std::move(*store);
   }
+  std::shared_ptr<const controller::KeptTimes> kept;
+  if (const auto& store = arguments.devices.each.weights; store != nullptr)
+    kept = std::make_shared<const controller::KeptTimes>(store, server::machine_text());
   auto memory = plan_memory_of(arguments, lent && arguments.devices.each.weights == nullptr);
   if (!memory) return complain(memory.error().first, memory.error().second);
   if (arguments.plan.empty()) arguments.devices.each.memory = memory->plan;
@@ -708,6 +713,7 @@ int run(Arguments& arguments) {
                            .load = arguments.load,
                            .controller = options,
                            .profile = profile ? &*profile : nullptr,
+                           .kept = std::move(kept),
                            .stop_cost = arguments.stop_cost,
                            .memory = memory->account,
                            .plans_at_once = arguments.plans_at_once,
@@ -757,6 +763,7 @@ int run(Arguments& arguments) {
       _exit(exit_success);
     }
   }
+  stop_trimming_heap();  // models go one by one
   const std::vector<DeviceId> left = whole->stop();
   for (const DeviceId device : left)
     spdlog::warn("device {} does not come back from what it runs: it is left behind", device.value);

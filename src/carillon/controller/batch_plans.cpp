@@ -5,10 +5,10 @@
 #include <exception>
 #include <utility>
 
-#include <malloc.h>
 #include <pthread.h>
 
 #include "carillon/base/assert.h"
+#include "carillon/base/heap.h"
 #include "carillon/controller/low_priority.h"
 #include "carillon/profile/batch_line.h"
 
@@ -401,7 +401,7 @@ void BatchPlans::sweep(Lock& lock) {
 void BatchPlans::trim(Lock& lock) {
   made_since_trim_ = 0;
   lock.unlock();
-  ::malloc_trim(0);
+  trim_heap();
   lock.lock();
 }
 

@@ -11,11 +11,12 @@
 #include <thread>
 #include <utility>
 
-#include <malloc.h>
-
 #include "carillon/base/assert.h"
 #include "carillon/base/file_digest.h"
+#include "carillon/base/heap.h"
+#include "carillon/base/processors.h"
 #include "carillon/base/statistics.h"
+#include "carillon/controller/kept_times.h"
 #include "carillon/controller/low_priority.h"
 #include "carillon/controller/measure_aside.h"
 #include "carillon/controller/rows_agree.h"
@@ -149,6 +150,7 @@ struct Made {
   std::vector<Compiled> compiled;  // a target each
   std::vector<std::string> notes;  // why rows are not batched
   std::string unproven;            // why they should not be, although they are
+  std::optional<FileDigest> file;  // see PreparedModel::file
 };
 
 // What becomes of a model whose rows are not proven not to see each other (graph/rows.h), but for what
@@ -199,7 +201,7 @@ Result<Made> complete_and_compile(repository::ModelConfig config, const graph::M
                                   Reread reread = {}) {
   auto completed = repository::complete_config(std::move(config), model);
   if (!completed) return std::unexpected(completed.error());
-  Made out{.config = std::move(*completed), .compiled = {}, .notes = {}, .unproven = {}};
+  Made out{.config = std::move(*completed), .compiled = {}, .notes = {}, .unproven = {}, .file = {}};
   keep_rows_apart(model, out);
   const bool best_effort = out.config.model_class == "best_effort";
   const bool later = targets.size() == 1 && targets.front().later_plans && !wants_all_plans(out);
@@ -237,13 +239,15 @@ Result<Made> make_by_own(repository::ModelConfig config, const std::filesystem::
   constexpr std::uintmax_t large = mib(8).count;
   std::error_code unknown;
   if (targets.front().memory != nullptr && std::filesystem::file_size(file, unknown) > large)
-    ::malloc_trim(0);
+    trim_heap();
   if (!model) return std::unexpected(model.error());
   doing(config.model_class == "best_effort"
             ? "compiling, and dividing its kernels so that they can be stopped (class best_effort): that is "
               "measured, and may take a minute"
             : "compiling");
-  return complete_and_compile(std::move(config), **model, targets, std::nullopt, std::move(reread));
+  auto made = complete_and_compile(std::move(config), **model, targets, std::nullopt, std::move(reread));
+  if (made) made->file = digest;
+  return made;
 }
 
 // What `taken` says of the memory that it has beside the caches.
@@ -424,7 +428,7 @@ Compiled charged(Compiled compiled, MemoryAccount::Charge charge) {
     ~Held() {
       compiled.reset();
       // Else the allocator keeps what the plans had.
-      ::malloc_trim(0);
+      trim_heap();
     }
     MemoryAccount::Charge charge;  // ends after the model
     Compiled compiled;
@@ -592,8 +596,13 @@ Result<PreparedModel> make_model(const repository::RepositoryEntry& entry,
                                  const repository::ModelVersion& version, std::span<const LoadTarget> targets,
                                  const Doing& doing) {
   CARILLON_ASSERT(entry.config.has_value() && !targets.empty());
-  PreparedModel out{
-      .id = {}, .config = *entry.config, .compiled = {}, .other = {}, .other_engine = "", .notes = {}};
+  PreparedModel out{.id = {},
+                    .config = *entry.config,
+                    .compiled = {},
+                    .other = {},
+                    .other_engine = "",
+                    .notes = {},
+                    .file = {}};
   std::optional<MemoryAccount::Charge> charge;
   try {
     if (const auto& account = targets.front().memory; account != nullptr) {
@@ -607,6 +616,7 @@ Result<PreparedModel> make_model(const repository::RepositoryEntry& entry,
     if (auto same = try_rows(targets, out.other, *made); !same) return std::unexpected(same.error());
     out.config = std::move(made->config);
     out.compiled = std::move(made->compiled);
+    out.file = made->file;
     out.notes.insert(out.notes.end(), made->notes.begin(), made->notes.end());
   } catch (const std::exception& error) {
     // Most likely memory: a file may ask for more than there is, and must not end the server.
@@ -765,7 +775,11 @@ Result<schedule::ModelInfo> seed_of_slowest(const PreparedModel& model, std::int
     auto info = [&] {
       if (!options.aside) return seed_profile(model, version, *target.worker, options, doing, notes);
       AsideWatch watch(engine_of(target, model.other), *model.compiled[i], target.threads);
-      return seed_profile(model, version, watch, options, doing, notes);
+      if (options.kept == nullptr) return seed_profile(model, version, watch, options, doing, notes);
+      KeptWatch kept(watch, *options.kept, model, target.threads > 0 ? target.threads : usable_processors());
+      auto seeds = seed_profile(model, version, kept, options, doing, notes);
+      if (seeds) kept.keep();
+      return seeds;
     }();
     if (!info) return info;
     if (!slowest || info->batches.back().exec > slowest->batches.back().exec) slowest = std::move(*info);
@@ -815,7 +829,7 @@ Result<> add_version(const repository::RepositoryEntry& entry, const repository:
   struct Trim {
     bool wanted;
     ~Trim() {
-      if (wanted) ::malloc_trim(0);
+      if (wanted) trim_heap();
     }
   } const then{targets.front().memory != nullptr};
   if (!model) return std::unexpected(model.error());

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "carillon/base/file_digest.h"
 #include "carillon/base/memory_account.h"
 #include "carillon/base/result.h"
 #include "carillon/base/time.h"
@@ -53,6 +54,8 @@ struct PreparedModel {
   // Why another runs it: "openvino 2026.4.1 runs it: <what the first could not>"; empty where the first does.
   std::string other_engine;
   std::vector<std::string> notes;  // what could not be had, and what was done instead
+  // What its file held when it was read; nothing where nobody looked.
+  std::optional<FileDigest> file;
 };
 
 // Called as the work goes on, for people: "compiling", "measuring batch 4", "ready", "not ready: ...".
@@ -105,6 +108,8 @@ inline Result<PreparedModel> prepare_model(const repository::RepositoryEntry& en
 // ModelView::usable of a model that is in these forms. It keeps none of them.
 std::function<Result<>()> usable_of(std::span<const std::shared_ptr<const engine::CompiledModel>> compiled);
 
+class KeptTimes;
+
 // How long runs and loads of a model take.
 class Stopwatch {
  public:
@@ -126,6 +131,8 @@ struct SeedOptions {
   // Only the smallest and the largest batch are measured: those between take what a line through both says.
   // Runs show what they take.
   bool ends_only = false;
+  // Of models that are measured `aside`: what was measured before, and where to keep what is. May be null.
+  std::shared_ptr<const KeptTimes> kept{};
 };
 
 // What the scheduler is told of a model at first: from the profile, or measured on `worker`, which must not

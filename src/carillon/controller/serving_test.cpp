@@ -22,6 +22,7 @@
 #include "carillon/base/testing/folder.h"
 #include "carillon/controller/controller.h"
 #include "carillon/controller/first_load.h"
+#include "carillon/controller/kept_times.h"
 #include "carillon/controller/model_loader.h"
 #include "carillon/controller/repository_control.h"
 #include "carillon/controller/testing/fakes.h"
@@ -718,6 +719,105 @@ TEST_F(PrepareModel, BatchesBetweenTheSmallestAndTheLargestLieOnALine) {
   ASSERT_EQ(info->batches.size(), 5U);
   for (const schedule::BatchProfile& each : info->batches)
     EXPECT_EQ(each.exec, std::chrono::milliseconds{1 + each.batch});
+}
+
+// A store, and models whose files are known.
+class KeptTimesTest : public PrepareModel {
+ protected:
+  KeptTimesTest() {
+    auto opened = engine::WeightFiles::open({.directory = store_folder.path() / "weights", .limit = mib(8)});
+    EXPECT_TRUE(opened) << opened.error().message;
+    store = *opened;
+    worker = *make_worker();
+  }
+  PreparedModel model(std::size_t entry) {
+    const LoadTarget target{.engine = engine.get(), .worker = worker.get(), .later_plans = true};
+    const auto entries = repository::read_repository(root);
+    EXPECT_TRUE(entries);
+    auto made = make_model((*entries)[entry], (*entries)[entry].versions[0], {&target, 1},
+                           [](const std::string&) {});
+    EXPECT_TRUE(made) << made.error().message;
+    return *std::move(made);
+  }
+  // The sizes that are measured for it.
+  std::set<int> measured(const PreparedModel& model, const std::string& machine, int threads = 1) {
+    const KeptTimes kept(store, machine);
+    RowsWatch rows;
+    KeptWatch watch(rows, kept, model, threads);
+    std::vector<std::string> notes;
+    const auto info = seed_profile(
+        model, 1, watch, {.repeats = 2, .aside = true}, [](const std::string&) {}, notes);
+    EXPECT_TRUE(info) << info.error().message;
+    EXPECT_EQ(info->load, 1us);
+    EXPECT_EQ(info->batches.front().exec, std::chrono::milliseconds{2});
+    watch.keep();
+    return rows.asked;
+  }
+  std::vector<fs::path> notes() const {
+    std::vector<fs::path> out;
+    for (const auto& each : fs::directory_iterator(store->directory()))
+      if (each.path().extension() == ".note") out.push_back(each.path());
+    return out;
+  }
+
+  carillon::testing::Folder store_folder;
+  std::shared_ptr<engine::WeightFiles> store;
+  std::unique_ptr<worker::Worker> worker;
+};
+
+TEST_F(KeptTimesTest, WhatWasMeasuredIsNotMeasuredAgain) {
+  const PreparedModel a = model(0);
+  EXPECT_THAT(measured(a, "a machine"), ElementsAre(1));
+  EXPECT_THAT(measured(a, "a machine"), ElementsAre());
+  EXPECT_EQ(notes().size(), 1U);
+}
+
+TEST_F(KeptTimesTest, OtherFilesPlansThreadsAndMachinesAreMeasured) {
+  EXPECT_THAT(measured(model(0), "a machine"), ElementsAre(1));
+  EXPECT_THAT(measured(model(0), "another"), ElementsAre(1));
+  EXPECT_THAT(measured(model(0), "a machine", 2), ElementsAre(1));
+  folder.write("a/config.pbtxt",
+               "parameters { key: \"precision\" value: { string_value: \"bf16\" } }");
+  EXPECT_THAT(measured(model(0), "a machine"), ElementsAre(1));
+  folder.write("a/1/model.onnx", linear_model(in_width, out_width, 2));
+  EXPECT_THAT(measured(model(0), "a machine"), ElementsAre(1));
+  EXPECT_EQ(notes().size(), 5U);
+  EXPECT_THAT(measured(model(0), "a machine"), ElementsAre());
+}
+
+TEST_F(KeptTimesTest, WhatIsNoProfileIsMeasuredAnew) {
+  const PreparedModel a = model(0);
+  EXPECT_THAT(measured(a, "a machine"), ElementsAre(1));
+  const std::string name = notes().front().stem().string();
+  for (const char* text : {"", "{}", "no json", "{\"device\": \"x\", \"models\": []}"}) {
+    store->put_note(name, text);
+    EXPECT_THAT(measured(a, "a machine"), ElementsAre(1)) << text;
+    EXPECT_THAT(measured(a, "a machine"), ElementsAre()) << text;
+  }
+}
+
+// Models whose file nobody looked at, and those that refuse the data that they are measured on.
+TEST_F(KeptTimesTest, WhatIsNotKnownIsNotKept) {
+  PreparedModel a = model(0);
+  a.file.reset();
+  EXPECT_THAT(measured(a, "a machine"), ElementsAre(1));
+  EXPECT_THAT(measured(a, "a machine"), ElementsAre(1));
+  class Refusing final : public Stopwatch {
+   public:
+    Result<std::vector<Duration>> exec(int, int repeats, std::int64_t, std::string* refused) override {
+      *refused = "an index";
+      return std::vector<Duration>(static_cast<std::size_t>(repeats), 1us);
+    }
+    Result<std::vector<Duration>> load(int) override { return std::vector<Duration>{1us}; }
+  } refusing;
+  const PreparedModel b = model(1);
+  const KeptTimes kept(store, "a machine");
+  KeptWatch watch(refusing, kept, b, 1);
+  std::vector<std::string> told;
+  EXPECT_TRUE(seed_profile(
+      b, 1, watch, {.repeats = 2, .aside = true}, [](const std::string&) {}, told));
+  watch.keep();
+  EXPECT_TRUE(notes().empty());
 }
 
 TEST_F(PrepareModel, DevicesWithoutABatchSizeInCommonAreNamed) {

@@ -22,13 +22,14 @@
 #include <xxhash.h>
 
 #include "carillon/base/assert.h"
+#include "carillon/base/file_digest.h"
 
 namespace carillon::engine {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view suffix = ".weights";
+constexpr std::string_view suffix = ".weights", note_suffix = ".note";
 constexpr std::string_view partial = ".partial";
 // A file that is not whole and was not written to for so long is of a process that ended.
 constexpr std::chrono::seconds abandoned_after = std::chrono::hours{1};
@@ -59,13 +60,14 @@ std::uint64_t checksum(std::span<const std::byte> bytes) {
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 
+// With the end of its line.
+constexpr std::size_t checksum_length = 33;
+std::string checksum_text(std::string_view text) { return to_text(digest_of_text(text)) + "\n"; }
+
 std::string name_of(std::uint64_t size, const std::vector<std::uint64_t>& checksums) {
   const XXH128_hash_t hash =
       XXH3_128bits_withSeed(checksums.data(), checksums.size() * sizeof checksums[0], size);
-  std::array<char, 33> digits{};
-  std::snprintf(digits.data(), digits.size(), "%016llx%016llx", static_cast<unsigned long long>(hash.high64),
-                static_cast<unsigned long long>(hash.low64));
-  return digits.data() + ("-" + std::to_string(size)) + std::string(suffix);
+  return to_text(FileDigest{hash.high64, hash.low64}) + "-" + std::to_string(size) + std::string(suffix);
 }
 
 // An error where somebody else could put files there.
@@ -239,7 +241,7 @@ Result<> WeightFiles::make_room(std::uint64_t size, bool all) {
   std::vector<Entry> found;
   std::uint64_t sum = nameless_;
   for (Entry& entry : entries_of(directory_.number())) {
-    if (!entry.name.ends_with(suffix)) continue;
+    if (!entry.name.ends_with(suffix) && !entry.name.ends_with(note_suffix)) continue;
     sum += entry.size;
     found.push_back(std::move(entry));
   }
@@ -310,9 +312,7 @@ Result<WeightFiles::Fresh> WeightFiles::make_file(std::uint64_t size, bool namel
   CARILLON_ASSERT(false);
 }
 
-Result<std::shared_ptr<const WeightFile>> WeightFiles::write(const std::string& name,
-                                                             std::span<const std::byte> bytes,
-                                                             WeightFile::Checksums checksums) {
+Result<Descriptor> WeightFiles::write(const std::string& name, std::span<const std::byte> bytes) {
   auto fresh = make_file(bytes.size(), false);
   if (!fresh) return std::unexpected(fresh.error());
   int error = 0;
@@ -331,7 +331,7 @@ Result<std::shared_ptr<const WeightFile>> WeightFiles::write(const std::string& 
     ::unlinkat(directory_.number(), fresh->name.c_str(), 0);
     return failed(directory() / name, "cannot be written", error);
   }
-  return made(name, std::move(fresh->file), bytes.size(), std::move(checksums));
+  return std::move(fresh->file);
 }
 
 Result<std::shared_ptr<const WeightFile>> WeightFiles::keep(std::span<const std::byte> bytes) {
@@ -346,7 +346,32 @@ Result<std::shared_ptr<const WeightFile>> WeightFiles::keep(std::span<const std:
   if (auto enough = enough_descriptors(); !enough) return std::unexpected(enough.error());
   if (auto known = find(name, bytes, checksums)) return known;
   if (auto room = make_room(bytes.size()); !room) return std::unexpected(room.error());
-  return write(name, bytes, std::move(checksums));
+  auto file = write(name, bytes);
+  if (!file) return std::unexpected(file.error());
+  return made(name, *std::move(file), bytes.size(), std::move(checksums));
+}
+
+// Its checksum stands in front of it, as text.
+void WeightFiles::put_note(const std::string& name, std::string_view text) {
+  if (text.size() > longest_note) return;
+  const std::string whole = checksum_text(text) + std::string(text);
+  const std::lock_guard lock(mutex_);
+  if (make_room(whole.size())) (void)write(name + std::string(note_suffix), std::as_bytes(std::span(whole)));
+}
+
+std::optional<std::string> WeightFiles::note(const std::string& name) {
+  const Descriptor file(::openat(directory_.number(), (name + std::string(note_suffix)).c_str(),
+                                 O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  struct stat status {};
+  if (!file.open() || ::fstat(file.number(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
+  const auto size = static_cast<std::uint64_t>(status.st_size);
+  if (size < checksum_length || size > checksum_length + longest_note) return std::nullopt;
+  std::string whole(size, '\0');
+  if (read_at(file.number(), 0, std::as_writable_bytes(std::span(whole)))) return std::nullopt;
+  std::string text = whole.substr(checksum_length);
+  if (whole.substr(0, checksum_length) != checksum_text(text)) return std::nullopt;
+  (void)::futimens(file.number(), nullptr);  // it was used
+  return text;
 }
 
 std::shared_ptr<const WeightFile> WeightFiles::try_keep(std::span<const std::byte> bytes) {

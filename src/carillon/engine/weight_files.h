@@ -8,8 +8,10 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -74,8 +76,8 @@ class MovedTensors {
   std::uint64_t size_;
 };
 
-// A directory of packed weights, so that a host's memory need not hold what a device's has already. Files are
-// named by what is in them: models with the same weights share one, and so do servers that share the
+// A directory of packed weights, so that a host's memory need not hold what a device's has already. Files with
+// weights are named by what is in them: models with the same weights share one, and so do servers that share the
 // directory, one after the other or at once. Any file may be deleted at any time. The directory lies on a
 // local disk: moved constants are mapped, and a mapping has no way to tell of an error. From any thread.
 class WeightFiles : public std::enable_shared_from_this<WeightFiles> {
@@ -106,6 +108,13 @@ class WeightFiles : public std::enable_shared_from_this<WeightFiles> {
   // there are none, or they cannot be moved, and warn() has heard why.
   std::unique_ptr<const MovedTensors> move(std::vector<graph::SharedTensor> tensors);
 
+  // A short text beside the weights, under a name of hexadecimal digits. It takes the place of the one that had
+  // the name. Where it cannot be written it is left out: a note saves work, and nobody depends on it.
+  static constexpr std::size_t longest_note = 1 << 20;  // longer ones are left out
+  void put_note(const std::string& name, std::string_view text);
+  // Nothing where there is none, or its checksum is another.
+  std::optional<std::string> note(const std::string& name);
+
   const std::filesystem::path& directory() const { return options_.directory; }
   Bytes limit() const { return options_.limit; }
 
@@ -122,8 +131,8 @@ class WeightFiles : public std::enable_shared_from_this<WeightFiles> {
     std::string name;  // empty: it has none
   };
   Result<Fresh> make_file(std::uint64_t size, bool nameless);
-  Result<std::shared_ptr<const WeightFile>> write(const std::string& name, std::span<const std::byte> bytes,
-                                                  WeightFile::Checksums checksums);
+  // A file of that name with these bytes, whole or not at all.
+  Result<Descriptor> write(const std::string& name, std::span<const std::byte> bytes);
   std::shared_ptr<const WeightFile> made(const std::string& name, Descriptor file, std::uint64_t size,
                                          WeightFile::Checksums checksums);
   void tell(const Error* error);

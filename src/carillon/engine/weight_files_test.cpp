@@ -409,5 +409,62 @@ TEST(WeightFiles, FromManyThreads) {
   EXPECT_GE(kept, 4);
 }
 
+TEST(WeightFiles, NotesAreReadAgainByTheirNames) {
+  Store store;
+  EXPECT_EQ(store.files->note("0a"), std::nullopt);
+  store.files->put_note("0a", "a text");
+  store.files->put_note("0b", "");
+  EXPECT_EQ(store.files->note("0a"), "a text");
+  EXPECT_EQ(store.files->note("0b"), "");
+  store.files->put_note("0a", "another");
+  EXPECT_EQ(store.files->note("0a"), "another");
+  EXPECT_EQ(store.there().size(), 2U);
+  // Another server.
+  const auto more = WeightFiles::open({.directory = store.path(), .limit = mib(64)});
+  ASSERT_TRUE(more.has_value());
+  EXPECT_EQ((*more)->note("0a"), "another");
+}
+
+TEST(WeightFiles, DamagedNotesAreNone) {
+  Store store;
+  const auto put = [&](const std::string& bytes) {
+    store.files->put_note("0a", "a text");
+    std::ofstream(store.there().front(), std::ios::binary) << bytes;
+  };
+  store.files->put_note("0a", "a text");
+  std::ifstream in(store.there().front(), std::ios::binary);
+  const std::string whole((std::istreambuf_iterator<char>(in)), {});
+  put(whole);
+  EXPECT_EQ(store.files->note("0a"), "a text");
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    std::string other = whole;
+    other[i] ^= 1;
+    put(other);
+    EXPECT_EQ(store.files->note("0a"), std::nullopt) << i;
+    put(whole.substr(0, i));
+    EXPECT_EQ(store.files->note("0a"), std::nullopt) << i;
+  }
+  put(whole + "x");
+  EXPECT_EQ(store.files->note("0a"), std::nullopt);
+  // What is no file.
+  fs::remove(store.there().front());
+  fs::create_directory(store.path() / "0a.note");
+  EXPECT_EQ(store.files->note("0a"), std::nullopt);
+}
+
+TEST(WeightFiles, NotesThatAreTooLongOrFindNoRoomAreLeftOut) {
+  Store store(mib(8));
+  store.files->put_note("0a", std::string(WeightFiles::longest_note, 'x'));
+  EXPECT_EQ(store.files->note("0a"), std::string(WeightFiles::longest_note, 'x'));
+  store.files->put_note("0a", std::string(WeightFiles::longest_note + 1, 'y'));
+  EXPECT_EQ(store.files->note("0a"), std::string(WeightFiles::longest_note, 'x'));
+  // Weights that are in use leave no room; then the old note has gone, and the new one does not come.
+  const auto large = store.keep(block(1, mib(8).count - 100));
+  EXPECT_EQ(store.files->note("0a"), std::nullopt);
+  store.files->put_note("0b", std::string(200, 'x'));
+  EXPECT_EQ(store.files->note("0b"), std::nullopt);
+  EXPECT_TRUE(store.warned.empty());
+}
+
 }  // namespace
 }  // namespace carillon::engine

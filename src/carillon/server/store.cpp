@@ -5,7 +5,10 @@
 #include <utility>
 
 #include <pwd.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+#include "carillon/engine/cpu/candidates.h"
 
 namespace carillon::server {
 namespace {
@@ -69,6 +72,15 @@ Result<std::shared_ptr<engine::WeightFiles>> open_store(const StoreArguments& ar
   if (!arguments.directory.empty()) return in_context("--store", files.error());
   warn("there is no store for packed weights, which stay in memory: " + files.error().message);
   return nullptr;
+}
+
+std::string machine_text() {
+  std::string out = engine::cpu::choices_header();
+  struct stat program {};
+  if (::stat("/proc/self/exe", &program) == 0)
+    out += "; program of " + std::to_string(program.st_size) + " bytes, " +
+           std::to_string(program.st_mtim.tv_sec) + "." + std::to_string(program.st_mtim.tv_nsec);
+  return out;
 }
 
 }  // namespace carillon::server

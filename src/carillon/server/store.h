@@ -28,4 +28,7 @@ std::optional<std::filesystem::path> usual_store();
 Result<std::shared_ptr<engine::WeightFiles>> open_store(const StoreArguments& arguments,
                                                         std::function<void(const std::string&)> warn);
 
+// What the times of models depend on beside their plans: processor, instructions, library, program. UTF-8.
+std::string machine_text();
+
 }  // namespace carillon::server

@@ -76,7 +76,8 @@ Result<> WholeServer::start() {
   controller::LoaderOptions loading{.seeds = {.profile = options.profile,
                                               .repeats = serves_early_ ? 3 : 5,
                                               .aside = serves_early_,
-                                              .ends_only = serves_early_},
+                                              .ends_only = serves_early_,
+                                              .kept = options.kept},
                                     .reading = options.reading,
                                     .makers = std::max(1, usable_processors() - 1),
                                     .note = options.warn};
@@ -101,9 +102,10 @@ Result<> WholeServer::start() {
   for (std::size_t i = 0; i < workers.size(); ++i)
     controller.add_worker(std::move(workers[i]), devices_.devices[i].description);
   if (options.control != ModelControlMode::none) {
+    const controller::SeedOptions seeds{.profile = nullptr, .aside = true, .kept = options.kept};
     controller::RepositoryOptions following{.explicit_orders = orders,
                                             .poll = orders ? std::nullopt : std::optional(options.poll),
-                                            .seeds = {.profile = nullptr, .aside = true},
+                                            .seeds = seeds,
                                             .reading = options.reading,
                                             .tell = options.tell,
                                             .warn = options.warn};

@@ -15,6 +15,7 @@
 #include "carillon/controller/controller.h"
 #include "carillon/controller/ensembles.h"
 #include "carillon/controller/first_load.h"
+#include "carillon/controller/kept_times.h"
 #include "carillon/controller/repository_control.h"
 #include "carillon/profile/profile.h"
 #include "carillon/schedule/scheduler.h"
@@ -39,6 +40,8 @@ struct WholeOptions {
   std::vector<std::string> load;
   controller::Options controller;
   const profile::DeviceProfile* profile = nullptr;  // models that it knows are not measured
+  // What was measured before of models that are measured while others serve; may be null.
+  std::shared_ptr<const controller::KeptTimes> kept{};
   std::optional<double> stop_cost{};                // of all models; see controller::LoadTarget
   std::shared_ptr<MemoryAccount> memory{};          // what models may take; null: nobody counts
   // Plans for all batch sizes before a model is ready. Else, on one CPU, those of larger batches come later
