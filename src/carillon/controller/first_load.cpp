@@ -146,8 +146,10 @@ FirstLoad::Turn::Turn(FirstLoad& load, Kind kind) : load_(load), kind_(kind) {
     --load.waiting_alone_;
     load.one_alone_ = true;
   } else {
-    load.turn_ended_.wait(
-        lock, [&] { return !load.one_alone_ && (kind == Kind::measuring || load.waiting_alone_ == 0); });
+    load.turn_ended_.wait(lock, [&] {
+      return !load.one_alone_ &&
+             (kind == Kind::measuring || (load.waiting_alone_ == 0 && load.beside_ < load.options_.makers));
+    });
     ++load.beside_;
   }
 }

@@ -79,7 +79,7 @@ Result<> WholeServer::start() {
                                               .ends_only = serves_early_,
                                               .kept = options.kept},
                                     .reading = options.reading,
-                                    .makers = std::max(1, usable_processors() - 1),
+                                    .makers = std::max(1, usable_processors()),
                                     .note = options.warn};
   loading.progress = [this](const controller::LoadProgress& progress) {
     const auto& tell = progress.failed ? options_.tell : options_.tell_step;
