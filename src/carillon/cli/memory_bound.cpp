@@ -13,8 +13,9 @@
 namespace carillon::cli {
 namespace {
 
-// Plans of a node at usual batch sizes, about.
-constexpr Bytes a_node = kib(96);
+// Plans of a node at usual batch sizes, about; and its plan of batch size 1, which has one kernel at most in
+// common models, of 32 KiB as plans count it, and constants.
+constexpr Bytes a_node = kib(96), a_node_alone = kib(40);
 
 // What processes may have resident of such a limit: a control group counts the kernel's memory for them.
 Bytes usable(const MemoryLimit& limit) {
@@ -50,12 +51,13 @@ Result<MemoryBound> memory_bound(const std::string& text) {
   return out;
 }
 
-KnownModels known_models(const std::vector<repository::RepositoryEntry>& entries, bool stay) {
+KnownModels known_models(const std::vector<repository::RepositoryEntry>& entries, KnownOptions options) {
   KnownModels out;
   Bytes plans, most, weights;  // `plans` counts weights that stay in memory as well
   bool all_known = true;
   for (const repository::RepositoryEntry& entry : entries) {
     if (!entry.config) continue;
+    const bool alone = options.later && !repository::wants_all_plans(*entry.config);
     for (const repository::ModelVersion& version : entry.versions) {
       if (version.file.empty()) continue;
       const auto sizes = graph::constant_sizes(version.file);
@@ -64,10 +66,10 @@ KnownModels known_models(const std::vector<repository::RepositoryEntry>& entries
       out.largest_weights = std::max(out.largest_weights, sizes->packed);
       // Kernels may want them in several layouts.
       weights = weights + page_size * pages_for(sizes->packed * 3);
-      const Bytes stays = stay ? sizes->packed : Bytes{};
+      const Bytes stays = options.stay ? sizes->packed : Bytes{};
       // What making the model takes includes its packed weights: those that stay are counted below.
       most = std::max(most, sizes->to_make() - stays);
-      plans = plans + a_node * sizes->nodes + stays;
+      plans = plans + (alone ? a_node_alone : a_node) * sizes->nodes + stays;
     }
   }
   if (all_known) out.all_weights = weights;

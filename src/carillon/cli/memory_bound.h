@@ -34,8 +34,11 @@ struct KnownModels {
   Bytes memory;                      // all plans, and the largest one while it is made ready
   Bytes measured;  // all plans, and the largest one while it is measured, but for what its run works in
 };
-// `stay`: packed weights stay in memory, beside those that are loaded, as there is no store.
-KnownModels known_models(const std::vector<repository::RepositoryEntry>& entries, bool stay);
+struct KnownOptions {
+  bool stay = false;   // packed weights stay in memory, beside those that are loaded, as there is no store
+  bool later = false;  // models come with one plan each, where nothing else is asked of them
+};
+KnownModels known_models(const std::vector<repository::RepositoryEntry>& entries, KnownOptions options);
 
 // Models' part of the bound.
 std::shared_ptr<MemoryAccount> make_account(const MemoryBound& bound, const server::MemoryWanted& wanted,

@@ -44,13 +44,13 @@ class KnownModelsTest : public ::testing::Test {
 
 TEST_F(KnownModelsTest, AllWeightsAreKnownWhereEachFileTellsThem) {
   add("relu.onnx", with_node("Relu"));
-  EXPECT_TRUE(known_models(entries_, false).all_weights);
+  EXPECT_TRUE(known_models(entries_, {}).all_weights);
   const auto before = entries_;
   add("expand.onnx", with_node("Expand"));
-  EXPECT_FALSE(known_models(entries_, false).all_weights);
+  EXPECT_FALSE(known_models(entries_, {}).all_weights);
   entries_ = before;
   add("model.xml", "<net/>");
-  EXPECT_FALSE(known_models(entries_, false).all_weights);
+  EXPECT_FALSE(known_models(entries_, {}).all_weights);
 }
 
 // ModelProto.graph, GraphProto.initializer of so many floats: TensorProto's dims, data_type and raw_data.
@@ -71,13 +71,24 @@ std::string with_weights(std::size_t floats) {
 TEST_F(KnownModelsTest, WithoutAStoreWeightsStayBesideThoseThatAreLoaded) {
   add("one.onnx", with_weights(100'000));
   add("two.onnx", with_weights(200'000));
-  const KnownModels stored = known_models(entries_, false), stay = known_models(entries_, true);
+  const KnownModels stored = known_models(entries_, {}), stay = known_models(entries_, {.stay = true});
   ASSERT_GE(stored.largest_weights, Bytes{800'000});
   EXPECT_EQ(stay.largest_weights, stored.largest_weights);
   EXPECT_GE(stay.memory, stored.memory + Bytes{400'000}) << "those of one, while the other is made";
   EXPECT_LT(stay.memory, stored.memory + Bytes{800'000}) << "which counts once";
   EXPECT_GE(stay.measured, stay.largest_weights + Bytes{1'200'000});
   EXPECT_EQ(stored.measured, stored.largest_weights) << "and no nodes";
+}
+
+TEST_F(KnownModelsTest, ModelsThatComeWithOnePlanWantLess) {
+  add("relu.onnx", with_node("Relu"));
+  const Bytes all = known_models(entries_, {}).memory;
+  const Bytes one = known_models(entries_, {.later = true}).memory;
+  EXPECT_LT(one, all);
+  EXPECT_GE(one, kib(32)) << "a kernel";
+  // Those that have all plans before they serve want as much as ever.
+  entries_.front().config->real_time_requests = true;
+  EXPECT_EQ(known_models(entries_, {.later = true}).memory, all);
 }
 
 }  // namespace

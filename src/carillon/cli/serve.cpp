@@ -278,7 +278,10 @@ std::expected<Memory, std::pair<int, Error>> plan_memory_of(const Arguments& arg
     if (const auto entries = repository::read_repository(
             arguments.models, {.follow_links = arguments.follow_links, .files = arguments.files});
         entries) {
-      const KnownModels known = known_models(*entries, weights_stay);
+      const KnownModels known = known_models(
+          *entries, {.stay = weights_stay,
+                     .later = !arguments.plans_at_once && arguments.profile.empty() && !arguments.stop_cost &&
+                              devices->size() == 1});
       wanted.largest_weights = known.largest_weights;
       wanted.known_models = known.memory;
       wanted.known_measured = known.measured;

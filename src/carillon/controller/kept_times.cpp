@@ -16,7 +16,7 @@ std::optional<std::string> KeptTimes::name_of(const PreparedModel& model, int th
   const engine::CompiledModel& compiled = *model.compiled.front();
   std::string key = machine_ + "\n" + to_text(*model.file) + "\n" + model.config.precision + " " +
                     model.config.model_class + " " + std::to_string(threads) + " " +
-                    std::to_string(compiled.weights().count) + (compiled.makes_later() ? " later" : "");
+                    std::to_string(compiled.weights().count) + (compiled.has_one_plan() ? " one plan" : "");
   const auto add = [&](const engine::Plan* plan) {
     if (plan == nullptr) return;
     key += " " + std::to_string(plan->kernels()) + " " + std::to_string(plan->workspace().count);

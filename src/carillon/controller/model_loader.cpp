@@ -45,6 +45,7 @@ class FewerBatches final : public engine::CompiledModel {
   std::span<const int> batch_sizes() const override { return sizes_; }
   std::span<const std::int64_t> lengths() const override { return whole_->lengths(); }
   bool makes_later() const override { return whole_->makes_later(); }
+  bool has_one_plan() const override { return whole_->has_one_plan(); }
   bool pads() const override { return whole_->pads(); }
   std::span<const std::int64_t> reference() const override { return whole_->reference(); }
   Result<std::vector<std::unique_ptr<const engine::Plan>>> make_plans(
@@ -190,12 +191,6 @@ Result<> try_rows(std::span<const LoadTarget> targets, std::optional<std::size_t
   return {};
 }
 
-// Whether runs before it serves, or classes of their own, want all plans at once.
-bool wants_all_plans(const Made& made) {
-  return !made.unproven.empty() || made.config.warmup != nullptr || made.config.sequence != nullptr ||
-         made.config.model_class != "normal" || made.config.real_time_requests;
-}
-
 Result<Made> complete_and_compile(repository::ModelConfig config, const graph::Model& model,
                                   std::span<const LoadTarget> targets, std::optional<std::size_t> other,
                                   Reread reread = {}) {
@@ -204,7 +199,8 @@ Result<Made> complete_and_compile(repository::ModelConfig config, const graph::M
   Made out{.config = std::move(*completed), .compiled = {}, .notes = {}, .unproven = {}, .file = {}};
   keep_rows_apart(model, out);
   const bool best_effort = out.config.model_class == "best_effort";
-  const bool later = targets.size() == 1 && targets.front().later_plans && !wants_all_plans(out);
+  const bool later = targets.size() == 1 && targets.front().later_plans && out.unproven.empty() &&
+                     !repository::wants_all_plans(out.config);
   for (const LoadTarget& target : targets) {
     const engine::CompileOptions options{.batch_sizes = out.config.batch_sizes,
                                          .precision = engine::precision_of(out.config.precision),
@@ -520,7 +516,7 @@ Result<std::vector<schedule::BatchProfile>> seed_batches(const PreparedModel& mo
   Duration per_row{0};  // of the last batch size
   const std::span<const int> all = model.compiled.front()->batch_sizes();
   // What has no plan of its own yet runs row after row.
-  const bool later = model.compiled.front()->makes_later();
+  const bool later = model.compiled.front()->has_one_plan();
   const bool ends = options.ends_only && known == nullptr && all.size() > 2 && !later;
   const std::array<int, 2> both{all.front(), all.back()};
   for (const int batch : ends ? std::span<const int>(both) : all) {

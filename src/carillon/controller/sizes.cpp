@@ -40,6 +40,7 @@ void Sizes::add_model(ModelId id, const engine::CompiledModel& compiled, bool ba
   model->reference.assign(compiled.reference().begin(), compiled.reference().end());
   model->batch_sizes.assign(compiled.batch_sizes().begin(), compiled.batch_sizes().end());
   model->batched = batched;
+  model->one_plan = compiled.has_one_plan() && model->batch_sizes.size() > 1;
   const engine::Plan* plan = compiled.plan(model->batch_sizes.front());
   CARILLON_ASSERT(plan != nullptr);
   auto size = std::make_shared<Size>();
@@ -113,10 +114,7 @@ bool Sizes::submit(Waiting& waiting) {
   const ModelId id = waiting.call->model;
   Model& model = *models_[id.index()];
   InferCall& call = *waiting.call;
-  if (call.extents == model.reference) {
-    call.size = model.at_reference;
-    return true;
-  }
+  if (call.extents == model.reference) return ask_reference(model, call);
   Result<> refused;
   std::optional<Duration> would_take;
   {
@@ -166,6 +164,23 @@ bool Sizes::submit(Waiting& waiting) {
   return false;
 }
 
+// Always true: there is a plan.
+bool Sizes::ask_reference(Model& model, InferCall& call) {
+  call.size = model.at_reference;
+  if (!model.one_plan) return true;
+  const std::lock_guard lock(mutex_);
+  const auto found = model.entries.find(model.reference);
+  if (found == model.entries.end() || found->second.state != Entry::State::ready) {
+    if (++model.reference_calls == model.reference_worth) wake_.notify_one();
+    return true;
+  }
+  Entry& entry = found->second;
+  entry.used = ++ticks_;
+  call.size = entry.size;
+  call.length = entry.size->number;
+  return true;
+}
+
 void Sizes::cancel(std::uint64_t ticket) {
   const std::lock_guard lock(mutex_);
   for (const auto& model : models_)
@@ -198,7 +213,16 @@ void Sizes::run() {
       queue_.pop_front();
       make(job, lock);
     } else if (const auto job = next_whole()) {
-      make_whole(*job, lock);
+      Model& model = *models_[job->model.index()];
+      if (model.entries.contains(job->extents)) {
+        make_whole(*job, lock);
+      } else {
+        model.reference_worth *= 2;
+        Entry& entry = model.entries[job->extents];
+        entry.used = ++ticks_;
+        entry.calls = model.reference_calls;
+        make(*job, lock);
+      }
     } else {
       wake_.wait(lock);
       continue;
@@ -357,9 +381,13 @@ void Sizes::settle(std::vector<Waiting> waiting, const Result<>& result) {
 std::optional<Sizes::Job> Sizes::next_whole() const {
   for (std::size_t i = 0; i < models_.size(); ++i) {
     if (models_[i] == nullptr) continue;
-    for (const auto& [extents, entry] : models_[i]->entries)
-      if (entry.state == Entry::State::ready && !entry.whole && entry.calls > 1)
-        return Job{ModelId{static_cast<std::uint32_t>(i)}, extents};
+    const Model& model = *models_[i];
+    const ModelId id{static_cast<std::uint32_t>(i)};
+    for (const auto& [extents, entry] : model.entries)
+      if (entry.state == Entry::State::ready && !entry.whole && entry.calls > 1) return Job{id, extents};
+    if (model.one_plan && !model.gone && model.reference_calls >= model.reference_worth &&
+        !model.entries.contains(model.reference))
+      return Job{id, model.reference};
   }
   return std::nullopt;
 }

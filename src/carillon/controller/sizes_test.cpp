@@ -103,9 +103,9 @@ class SizesTest : public ::testing::Test {
     std::optional<Duration> would_take;
   };
 
-  void start(SizeOptions options = {}, std::vector<int> batches = {1}) {
-    model_ = std::make_unique<worker::testing::FakeModel>(
-        worker::testing::FakeModel::Config{.batches = std::move(batches), .reference = 4});
+  void start(SizeOptions options = {}, std::vector<int> batches = {1}, bool one_plan = false) {
+    model_ = std::make_unique<worker::testing::FakeModel>(worker::testing::FakeModel::Config{
+        .batches = std::move(batches), .reference = 4, .later = one_plan});
     sizes_ = std::make_unique<Sizes>(
         options, clock_, [this](Sizes::Waiting waiting, Result<> result, std::optional<Duration> would_take) {
           const std::lock_guard lock(mutex_);
@@ -302,6 +302,42 @@ TEST_F(SizesTest, LargerBatchesTakeMemoryToo) {
   made(8);  // when it is there the batch of 2 has been counted
   EXPECT_EQ(sizes_->counts().memory, Bytes{4'000'000}) << "1 and 2 rows at 7, 1 at 8";
   EXPECT_THAT(worker_.here(), UnorderedElementsAre(Extents{7}, Extents{7}, Extents{8}));
+}
+
+// A model that comes with one plan has that size twice once it is worth it.
+TEST_F(SizesTest, AReferenceOfOnePlanGetsTheOthersOnceItIsAskedForAgain) {
+  start({}, {1, 2}, true);
+  EXPECT_EQ(submit(1, 4)->length, 0);
+  made(7);
+  EXPECT_EQ(worker_.wait_asked(1).size(), 1U) << "one call is not worth it";
+  EXPECT_EQ(submit(2, 4)->length, 0);
+  worker_.permit(2);
+  EXPECT_THAT(worker_.wait_asked(3),
+              ElementsAre(SizeWorker::Made{{7}, {1}}, SizeWorker::Made{{4}, {1}}, SizeWorker::Made{{4}, {2}}));
+  made(8);  // when it is there these have been counted
+  const auto call = submit(3, 4);
+  EXPECT_EQ(call->length, 2);
+  EXPECT_THAT(call->size->outputs, ElementsAre(graph::Shape{1, 2, 4}, graph::Shape{1, 1}));
+}
+
+TEST_F(SizesTest, AReferenceWhosePlansWentRunsByTheOneThatStays) {
+  start({.memory = {4'000'000}}, {1, 2}, true);
+  for (const std::uint64_t ticket : {1, 2}) EXPECT_EQ(submit(ticket, 4)->length, 0);
+  worker_.permit(2);
+  worker_.wait_asked(2);
+  made(7);
+  made(8);
+  EXPECT_THAT(worker_.here(), UnorderedElementsAre(Extents{7}, Extents{8}));
+  for (const std::uint64_t ticket : {3, 4}) EXPECT_EQ(submit(ticket, 4)->length, 0);
+  made(9);
+  EXPECT_EQ(worker_.wait_asked(5).size(), 5U) << "four calls in all: it becomes harder each time";
+}
+
+TEST_F(SizesTest, AReferenceOfAllPlansIsNotMadeAgain) {
+  start({}, {1, 2});
+  for (const std::uint64_t ticket : {1, 2, 3, 4}) EXPECT_EQ(submit(ticket, 4)->length, 0);
+  made(7);
+  EXPECT_THAT(worker_.wait_asked(1), ElementsAre(SizeWorker::Made{{7}, {1}}));
 }
 
 TEST_F(SizesTest, TheEffortOfASizeIsTold) {

@@ -82,6 +82,13 @@ struct ModelConfig {
   bool by_rows() const { return max_batch_size > 0 || whole_rows > 0; }
 };
 
+// Whether plans for all of its batch sizes are to be there before it serves: for runs before that, sequences,
+// lengths, and classes whose runs are measured.
+inline bool wants_all_plans(const ModelConfig& config) {
+  return config.warmup != nullptr || config.sequence != nullptr || !config.lengths.empty() ||
+         config.model_class != "normal" || config.real_time_requests;
+}
+
 // Which of a model's version folders are served.
 struct VersionPolicy {
   enum class Kind : std::uint8_t { latest, all, specific } kind = Kind::latest;

@@ -60,11 +60,11 @@ class FakeModel final : public engine::CompiledModel {
       reference_ = {config_.reference};
     }
     for (const int batch : config_.batches) {
+      if (config_.later && batch != config_.batches.front()) continue;
       if (config_.reference > 0) {
         plans_.push_back(std::make_unique<FakePlan>(*this, batch, config_.reference));
         continue;
       }
-      if (config_.later && batch != config_.batches.front()) continue;
       if (config_.lengths.empty()) plans_.push_back(std::make_unique<FakePlan>(*this, batch, 0));
       for (const std::int64_t length : config_.lengths)
         plans_.push_back(std::make_unique<FakePlan>(*this, batch, length));
@@ -93,7 +93,8 @@ class FakeModel final : public engine::CompiledModel {
     return {};
   }
   std::span<const int> batch_sizes() const override { return config_.batches; }
-  bool makes_later() const override { return config_.later; }
+  bool makes_later() const override { return config_.later && config_.reference == 0; }
+  bool has_one_plan() const override { return config_.later; }
   std::span<const std::int64_t> lengths() const override { return config_.lengths; }
   bool pads() const override { return config_.pads; }
   std::span<const std::int64_t> reference() const override { return reference_; }

@@ -107,7 +107,7 @@ Result<std::vector<PlanLayout>> lay_out(const engine::CompiledModel& model, Byte
                      std::to_string(max_batch));
     for (const std::int64_t length : lengths) {
       const engine::Plan* const plan = model.plan(batch, length);
-      if (plan == nullptr && model.makes_later()) continue;
+      if (plan == nullptr && model.has_one_plan()) continue;
       auto layout = lay_out_plan(model, plan, batch, length, workspace, io, streams);
       if (!layout) return std::unexpected(layout.error());
       layouts.push_back(std::move(*layout));
@@ -115,7 +115,7 @@ Result<std::vector<PlanLayout>> lay_out(const engine::CompiledModel& model, Byte
   }
   if (layouts.empty()) return invalid("the model has no plan for any batch size");
   // Batches without a plan run by others, with as much for each row at most.
-  if (model.makes_later()) {
+  if (model.has_one_plan()) {
     const std::uint64_t row = round_up(layouts.front().io_bytes, 64);
     for (const int batch : model.batch_sizes())
       if (const std::uint64_t needed = static_cast<std::uint64_t>(batch) * row; needed > io.count)

@@ -309,6 +309,7 @@ class CpuModel final : public CompiledModel {
   }
   std::span<const int> batch_sizes() const override { return batch_sizes_; }
   bool makes_later() const override { return reread_ != nullptr; }
+  bool has_one_plan() const override { return one_plan_; }
   std::span<const std::int64_t> lengths() const override { return lengths_; }
   bool pads() const override { return pads_; }
   bool time_varies() const override { return time_varies_; }
@@ -359,7 +360,7 @@ class CpuModel final : public CompiledModel {
     const auto l = std::ranges::lower_bound(lengths_, length) - lengths_.begin();
     const auto i = static_cast<std::size_t>(b), j = static_cast<std::size_t>(l);
     if (i == batch_sizes_.size() || batch_sizes_[i] != batch) return nullptr;
-    if (makes_later()) return i == 0 && length == 0 ? plans_.front().get() : nullptr;
+    if (has_one_plan()) return i == 0 && length == 0 ? plans_.front().get() : nullptr;
     if (lengths_.empty()) return length == 0 ? plans_[i].get() : nullptr;
     return j < lengths_.size() && lengths_[j] == length ? plans_[i * lengths_.size() + j].get() : nullptr;
   }
@@ -418,6 +419,7 @@ class CpuModel final : public CompiledModel {
   bool time_varies_ = false;
   std::vector<std::string> notes_;
   graph::Extents reference_;
+  bool one_plan_ = false;  // `plans_` has that of batch size 1 alone
   // Of one that makes plans later: reads it.
   std::function<Result<std::shared_ptr<const graph::Model>>()> reread_;
   // Of an open model: what more plans are made of.
@@ -529,7 +531,7 @@ class CpuEngine final : public Engine {
     Arenas arenas;
     const std::unique_ptr<WaySelector> selector = maker.selector(choose_for_);
     // The largest first: what it packs, the others take over.
-    const bool few = options.reread && !open && compiled->lengths_.empty() &&
+    const bool few = options.reread && compiled->lengths_.empty() &&
                      options.batch_sizes.size() > 1 && options.batch_sizes.front() == 1 &&
                      !options.stop_cost && choices_ == nullptr;
     for (std::size_t i = compiled->plans_.size(); i-- > 0;) {
@@ -566,6 +568,9 @@ class CpuEngine final : public Engine {
     }
     if (few) {
       compiled->plans_.resize(1);
+      compiled->one_plan_ = true;
+    }
+    if (few && !open) {
       compiled->reread_ = options.reread;
       compiled->maker_ = maker;
     }

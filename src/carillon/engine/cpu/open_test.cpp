@@ -141,6 +141,26 @@ TEST(OpenModel, TheReferenceIsAPlanAsAnyOther) {
   EXPECT_LE(relative_error(*second.outputs()[0], *first.outputs()[0]), 1e-6);
 }
 
+// Where larger batches may come later, there is one plan at first. The weights are packed for all the same.
+TEST(OpenModel, MayComeWithOnePlan) {
+  const Source source = sequences();
+  const auto whole = compile_open(source);
+  const auto compiled =
+      make_cpu_engine({.threads = 2})
+          ->compile(*source, {.batch_sizes = {1, 4}, .reread = [&]() -> Result<Source> { return source; }});
+  ASSERT_TRUE(compiled.has_value()) << compiled.error().message;
+  const CompiledModel& model = **compiled;
+  EXPECT_TRUE(model.has_one_plan());
+  EXPECT_FALSE(model.makes_later()) << "its sizes are made as they come";
+  EXPECT_FALSE(whole->has_one_plan());
+  ASSERT_NE(model.plan(1), nullptr);
+  EXPECT_EQ(model.plan(4), nullptr);
+  EXPECT_LT(model.memory().plans, whole->memory().plans);
+  ASSERT_EQ(model.weights(), whole->weights());
+  for (const Extents& extents : {Extents(model.reference().begin(), model.reference().end()), Extents{3, 5}})
+    for (const int batch : {1, 4}) expect_open_agrees(model, *source, extents, batch);
+}
+
 // What a plan needs beside the model's weights it holds itself, so these stay as they were loaded.
 TEST(OpenModel, WeightsStayAsTheyAre) {
   const auto model = compile_open(images());
