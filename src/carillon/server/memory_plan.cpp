@@ -108,7 +108,7 @@ Parts parts_of(const MemoryWanted& wanted, Bytes beside_libraries) {
   if (wanted.all_weights)
     most_pages = std::min(most_pages, page_size * std::max<std::uint64_t>(1, pages_for(*wanted.all_weights)));
   Parts out;
-  out[pages] = part("--page-cache", all.caches, wanted.page_cache, least_pages, most_pages, page_size, 6);
+  out[pages] = part("--page-cache", all.caches, wanted.page_cache, least_pages, most_pages, page_size, 14);
   out[tensors] = part("--io-cache", all.tensors, wanted.io_cache, mib(2), mib(256), kib(64), 1);
   out[workspaces] = part("--workspace", all.streams, wanted.workspace, mib(2), mib(512), kib(64), 2);
   const std::uint64_t served = wanted.serves ? 1 : 0;
