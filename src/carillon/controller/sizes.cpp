@@ -384,7 +384,9 @@ std::optional<Sizes::Job> Sizes::next_whole() const {
     const Model& model = *models_[i];
     const ModelId id{static_cast<std::uint32_t>(i)};
     for (const auto& [extents, entry] : model.entries)
-      if (entry.state == Entry::State::ready && !entry.whole && entry.calls > 1) return Job{id, extents};
+      if (entry.state == Entry::State::ready && !entry.whole && entry.calls > 1 &&
+          memory_.count + entry.memory.count <= options_.memory.count)
+        return Job{id, extents};
     if (model.one_plan && !model.gone && model.reference_calls >= model.reference_worth &&
         !model.entries.contains(model.reference))
       return Job{id, model.reference};
@@ -409,10 +411,13 @@ void Sizes::make_whole(const Job& job, std::unique_lock<std::mutex>& lock) {
       if (added) memory.count += added->memory.count;
     }
     lock.lock();
-    // It is there already: where nobody makes room for it, it was the last.
-    fits = make_memory(memory) && fits;
     entry.memory.count += memory.count;
     memory_.count += memory.count;
+    // It is there already: one that is larger than the first was is the last.
+    if (memory_.count > options_.memory.count) {
+      fits = false;
+      (void)make_memory({});
+    }
     const bool urgent = !running_ || !queue_.empty();
     if (urgent && running_ && fits && b + 1 < model.batch_sizes.size()) {
       // Calls wait for another size: that first.

@@ -36,7 +36,8 @@ struct SizeOptions {
 // calls go on, the others once nobody waits and the size has been asked for again. A call that would be late
 // by what the model's last sizes took to make is refused at once; its size is made nevertheless, for those
 // that come after it. So many sizes of a model are kept, and plans of all take so much memory; of those that
-// no call uses, the one that was asked for the longest ago makes room.
+// no call uses, the one that was asked for the longest ago makes room for another. None makes room for larger
+// batches, which run row after row without plans.
 //
 // A model that comes with one plan at its reference (engine::CompiledModel::has_one_plan()) gets that size once
 // more with plans for all batches, as any other, once it was asked for twice.

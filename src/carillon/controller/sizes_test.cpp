@@ -340,6 +340,18 @@ TEST_F(SizesTest, AReferenceOfAllPlansIsNotMadeAgain) {
   EXPECT_THAT(worker_.wait_asked(1), ElementsAre(SizeWorker::Made{{7}, {1}}));
 }
 
+// A batch of a size without its plan runs row after row; another size's calls would wait for theirs.
+TEST_F(SizesTest, NoSizeGoesForLargerBatches) {
+  start({.memory = {2'500'000}}, {1, 2});
+  made(6);
+  made(7);
+  EXPECT_NE(submit(1, 7), nullptr);
+  made(8);  // when it is there a larger batch would have come before it
+  EXPECT_THAT(worker_.wait_asked(3), ElementsAre(SizeWorker::Made{{6}, {1}}, SizeWorker::Made{{7}, {1}},
+                                                 SizeWorker::Made{{8}, {1}}));
+  EXPECT_THAT(worker_.here(), UnorderedElementsAre(Extents{7}, Extents{8}));
+}
+
 TEST_F(SizesTest, TheEffortOfASizeIsTold) {
   start();
   EXPECT_EQ(made(7)->size->effort, (Effort{.operations = 100, .bytes = 7}));
