@@ -222,7 +222,7 @@ def test_an_empty_server_takes_orders(program, models, tmp_path, module):
 
 
 def write_slow(folder, width=768):
-    """Takes some seconds: how its kernels are best divided is measured."""
+    """Takes some seconds without a store: how its kernels are best divided is measured, and how long runs take."""
     weights = np.random.default_rng(1).standard_normal((width, width)).astype(np.float32)
     write_model(folder, "slow", [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("MatMul", ["p", "w"], ["y"])],
                 [value("x", ["batch", width])], value("y", ["batch", width]), [numpy_helper.from_array(weights, "w")])
@@ -242,7 +242,7 @@ def test_it_lives_while_models_load(program, models, tmp_path):
     write_slow(models)
     http, grpc, metrics = free_addresses(3)
     process = subprocess.Popen([program, "serve", "--models", models, "--http", http, "--grpc", grpc, "--metrics", metrics,
-                                "--model-control-mode", "poll"],
+                                "--model-control-mode", "poll", "--no-store"],
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def status(path):
@@ -285,7 +285,8 @@ def test_requests_wait_for_models_that_are_still_to_be_loaded(program, models, t
     """Until the model is ready, or their deadline is there; a client that goes is waited for no longer."""
     write_slow(models, WIDE)
     http, grpc = free_addresses(2)
-    process = subprocess.Popen([program, "serve", "--models", models, "--http", http, "--grpc", grpc, "--metrics", ""],
+    process = subprocess.Popen([program, "serve", "--models", models, "--http", http, "--grpc", grpc, "--metrics", "",
+                                "--no-store"],
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     address = http if module is http_client else grpc
     connected = lambda **options: module.InferenceServerClient(address, **options)  # noqa: E731
@@ -339,7 +340,7 @@ def test_it_stops_while_models_load(program, models, tmp_path):
     write_slow(models, 3072)
     http, = free_addresses(1)
     process = subprocess.Popen([program, "serve", "--models", models, "--http", http, "--grpc", "", "--metrics", "",
-                                "--model-control-mode", "explicit", "--load-model", "*"],
+                                "--model-control-mode", "explicit", "--load-model", "*", "--no-store"],
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     refused = []
 
