@@ -4,12 +4,13 @@
 
 What it takes within an iteration are tensors of the pool. Some outlive it: a running mean that is a new tensor each time,
 and every fifth loss' gradient until the next. Options: `evaluates` now and then uses more memory, once; `modules` runs
-modules of torch, too; `captures` a graph in the midst; `hoards` 48 MiB; `forgets` what lives on, a fault that must be seen.
+modules of torch, too; `captures` a graph in the midst, or, `beside`, all the time in another thread; `hoards` 48 MiB; `forgets` what lives on, a fault that must be seen.
 """
 
 import json
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -50,6 +51,22 @@ if meet := os.environ.get("MEET"):  # not before two are here
     while len(list(Path(meet).parent.glob(Path(meet).name + ".*"))) < 2:
         time.sleep(0.01)
 
+def capture_all_the_time():
+    with device.in_context():
+        while not over.is_set():
+            graph = torch.cuda.CUDAGraph()
+            graph.capture_begin()
+            over.wait(0.005)
+            graph.capture_end()
+            captured.append(1)
+            over.wait(0.002)
+
+
+over, captured = threading.Event(), []
+beside = threading.Thread(target=capture_all_the_time)
+if "beside" in options:
+    beside.start()
+
 for i in range(iterations):
     x = device.empty(BATCH, WIDTH).copy_(torch.randn(BATCH, WIDTH))
     h = times(x, w1)
@@ -78,12 +95,21 @@ for i in range(iterations):
     if "modules" in options:
         model(torch.randn(4, 8)).sum().backward()
     if "captures" in options and i == iterations // 2:
+        big = device.empty(6 << 20)
+        del big  # its segment is free, and goes back while the graph is captured
         graph = torch.cuda.CUDAGraph()
         graph.capture_begin()
+        torch.cuda.empty_cache()
+        signals = carillon.counters()["signals"] if carillon.counters() else 0
+        carillon.step()  # no boundary
+        assert not signals or carillon.counters()["signals"] == signals
         graph.capture_end()
     del x, h, y, g2, gh, g1, next_mean
     carillon.step()
 
+over.set()
+if "beside" in options:
+    beside.join()
 torch.save([w1.clone(), w2.clone(), mean.clone()], out)
 counted = carillon.counters() or {}
-print(json.dumps(counted | {"violations": device.violations(), "switched": device.switched}))
+print(json.dumps(counted | {"captured": len(captured), "violations": device.violations(), "switched": device.switched}))

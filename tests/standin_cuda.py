@@ -78,10 +78,10 @@ class Device:
     def __init__(self, torch):
         self.torch = torch
         self.driver = ctypes.CDLL("libcuda.so.1")  # the stand-in: LD_LIBRARY_PATH
-        context = ctypes.c_void_p()
+        self.context = ctypes.c_void_p()
         assert self.driver.cuInit(0) == 0
-        assert self.driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
-        assert self.driver.cuCtxPushCurrent_v2(context) == 0
+        assert self.driver.cuDevicePrimaryCtxRetain(ctypes.byref(self.context), 0) == 0
+        assert self.driver.cuCtxPushCurrent_v2(self.context) == 0
         self.own: dict[int, ctypes.Array] = {}
         self.usual = Pool(self._malloc, lambda at, size: self.own.pop(at))
         self.pools = [self.usual]
@@ -89,6 +89,12 @@ class Device:
         self.peak = 0
         self.switched = []  # what set_multithreading_enabled was told
         self._install()
+
+    @contextlib.contextmanager
+    def in_context(self):
+        """Another thread."""
+        assert self.driver.cuCtxPushCurrent_v2(self.context) == 0
+        yield
 
     def _malloc(self, size: int) -> int:
         memory = (ctypes.c_char * size)()
@@ -131,10 +137,16 @@ class Device:
 
         class CUDAGraph:
             def capture_begin(self):
-                assert threading.get_ident() not in device.active, "captured into a pool that is not the graph's"
+                thread = threading.get_ident()
+                assert device.active.get(thread) is None, "captured into a pool that is not the graph's"
+                self.stream = ctypes.c_void_p()
+                assert device.driver.cuStreamCreate(ctypes.byref(self.stream), 1) == 0
+                assert device.driver.cuStreamBeginCapture_v2(self.stream, 0) == 0  # global: torch's default
 
             def capture_end(self):
-                pass
+                ended = device.driver.carillon_fake_end_capture(self.stream)
+                device.driver.cuStreamDestroy_v2(self.stream)
+                assert ended == 0, f"somebody ended this capture: CUDA error {ended}"
 
         cuda.is_available = lambda: True
         cuda.is_initialized = lambda: True

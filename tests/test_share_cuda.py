@@ -161,7 +161,19 @@ def test_what_an_iteration_needs_beyond_its_lane_it_asks_for(share, alone, tmp_p
     assert counted["violations"] == ""
     assert counted["cuda_asks"] > 0 and counted["cuda_lane_bytes"] >= 3 * (24 << 20), counted
     assert counted["cuda_gates"] > 100, counted  # before modules, too
+    assert counted["cuda_held_back"] > 0, counted  # freed while a graph was captured
     assert same(torch.load(tmp_path / "out"), alone(3, 40, "evaluates", "modules", "captures"))
+
+
+def test_graphs_that_another_thread_captures_are_left_alone(share, alone, tmp_path):
+    jobs = [(7, 60), (8, 60)]
+    with share() as broker:
+        running = [broker.start(SCRIPT, tmp_path / f"out{seed}", seed, n, "beside", MEET=str(tmp_path / "meet"))
+                   for seed, n in jobs]
+        counts = [ended(job) for job in running]
+    for (seed, n), counted in zip(jobs, counts):
+        assert counted["violations"] == "" and counted["captured"] > 5 and counted["holds"] > 2, counted
+        assert same(torch.load(tmp_path / f"out{seed}"), alone(seed, n)), seed
 
 
 def test_a_job_whose_broker_goes_keeps_what_it_has(share, alone, tmp_path):

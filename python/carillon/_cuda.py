@@ -16,19 +16,23 @@ import functools
 import os
 import sys
 import threading
+import time
 
 from . import _shim
 
 NAME = "libcarillon_cuda.so"
 AT_ONCE = 16  # gates that may be outstanding: CARILLON_CUDA_GATES
 
+LONGEST_CAPTURE = 60.0  # seconds, of a CUDA graph's by another thread; a recall waits for it
+
+CAPTURES = 2  # the answer where a graph is being captured, while which the device cannot be waited for
 ENTERED, NO_LANE, NO_MEMORY = range(3)
 
 
 class Counters(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64) for name in (
         "lane_segments", "own_segments", "lane_bytes", "own_bytes", "segment_bytes", "replaced", "replaced_bytes",
-        "returned", "asks", "gates", "waits", "frees")]
+        "returned", "asks", "gates", "waits", "frees", "held_back")]
 
 
 class Range(ctypes.Structure):
@@ -70,15 +74,21 @@ class Lanes:
         self._leave.argtypes = [ctypes.c_void_p, ctypes.POINTER(Range), ctypes.c_uint64]
         self._gate = free.carillon_cuda_gate
         self._gate.argtypes, self._gate.restype = [ctypes.c_void_p], None
+        self._captures = free.carillon_cuda_captures
+        self._captures.argtypes, self._captures.restype = [ctypes.c_int], None
         self._note = locked.carillon_cuda_note
         self._note.argtypes, self._note.restype = [ctypes.c_uint64] * 3, None
         self._counters = locked.carillon_cuda_counters
         self._counters.restype = None
         self._pool = self._allocator = self._scope = self._threads = None
         self._thread = None
+        self._capturing: dict[int, int] = {}  # the thread in which each graph's capture began
+        self._no_capture = threading.Condition()
         self._pool_is_over = False
         self.inside = False  # the job is in its lane
         self._failed = self._start(self.device, at_once) != 0
+        if not self._failed:
+            _know_of_captures(torch, self)
 
     def offer(self, shim) -> bool:
         """The job's lane may be this device's memory, from when it says hello on."""
@@ -125,12 +135,18 @@ class Lanes:
 
     def leave(self) -> None:
         """Before it leaves its lane: waits for the device, and keeps what lives on."""
-        failed = self._wait(self._stream()) != 0
-        # From here on no other thread of the script gives the device work.
-        ranges = live_ranges(self._snapshot())
-        array = (Range * max(len(ranges), 1))(*ranges)
-        failed = failed or self._leave(self._stream(), array, len(ranges)) != 0
-        if failed:  # its lane is still its own, until this process is gone
+        until = time.monotonic() + LONGEST_CAPTURE
+        while True:
+            answer = self._wait(self._stream())
+            if answer == 0:  # from here on no other thread of the script gives the device work
+                ranges = live_ranges(self._snapshot())
+                array = (Range * max(len(ranges), 1))(*ranges)
+                answer = self._leave(self._stream(), array, len(ranges))
+            if answer != CAPTURES or time.monotonic() > until:
+                break
+            with self._no_capture:
+                self._no_capture.wait(0.01)
+        if answer != 0:  # its lane is still its own, until this process is gone
             raise SystemExit(f"carillon: what outlives this job's iteration cannot be kept: {self.why()}")
         self.inside = False
 
@@ -142,6 +158,30 @@ class Lanes:
             self.suspend()
             self._pool_is_over = True
         self._torch.cuda.empty_cache()
+
+    def capture_begins(self, graph: int) -> None:
+        """A CUDA graph's, in this thread. The memory of one that the training thread captures is not the pool's."""
+        with self._no_capture:
+            self._capturing[graph] = threading.get_ident()
+            self._captures(1)
+        if threading.get_ident() == self._thread:
+            self.suspend()
+
+    def capture_ended(self, graph: int) -> None:
+        """Nothing where nobody saw it begin."""
+        with self._no_capture:
+            thread = self._capturing.pop(graph, None)
+            if thread is None:
+                return
+            self._captures(0)
+            self._no_capture.notify_all()
+        if thread == self._thread and self.inside:
+            self.resume()
+
+    @property
+    def is_capturing(self) -> bool:
+        """Whether this thread is."""
+        return threading.get_ident() in self._capturing.values()
 
     def gate(self) -> None:
         """At most so many of these are outstanding on the device, and with them the work between: a recall has not
@@ -172,7 +212,6 @@ class Lanes:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._pool))
             self._threads = self._torch.autograd.set_multithreading_enabled(False)
             _gates_between_modules(self)
-            _none_while_a_graph_is_captured(self._torch, self)
         self.resume()
 
     def resume(self) -> None:
@@ -198,9 +237,9 @@ def _gates_between_modules(lanes: Lanes) -> None:
     register_module_forward_pre_hook(before)
 
 
-def _none_while_a_graph_is_captured(torch, lanes: Lanes) -> None:
-    """A graph's memory is the graph's alone, as long as it may be replayed; and an event that is waited for would end
-    the capture."""
+def _know_of_captures(torch, lanes: Lanes) -> None:
+    """A graph's memory is the graph's alone, as long as it may be replayed; and whoever waits for the device ends the
+    capture."""
     graph = getattr(torch.cuda, "CUDAGraph", None)
     if graph is None:
         return
@@ -208,16 +247,19 @@ def _none_while_a_graph_is_captured(torch, lanes: Lanes) -> None:
 
     @functools.wraps(begin)
     def capture_begin(self, *args, **kwargs):
-        lanes.suspend()
-        return begin(self, *args, **kwargs)
+        lanes.capture_begins(id(self))
+        try:
+            return begin(self, *args, **kwargs)
+        except BaseException:
+            lanes.capture_ended(id(self))
+            raise
 
     @functools.wraps(end)
     def capture_end(self, *args, **kwargs):
         try:
             return end(self, *args, **kwargs)
         finally:
-            if lanes.inside:
-                lanes.resume()
+            lanes.capture_ended(id(self))
 
     graph.capture_begin, graph.capture_end = capture_begin, capture_end
 

@@ -128,6 +128,8 @@ def signal(kind: int, which: int) -> None:
             return
     if threading.get_ident() != _trains:
         return
+    if _lanes is not None and _lanes.is_capturing:  # what the graph's capture calls is no iteration
+        return
     if _lanes is not None and _lanes.ready:
         _lanes.gate()
         _lanes.note()

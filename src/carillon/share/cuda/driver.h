@@ -20,6 +20,8 @@ using Address = std::uint64_t;  // CUdeviceptr
 using Handle = std::uint64_t;   // CUmemGenericAllocationHandle: physical memory
 
 inline constexpr Status done = 0, out_of_memory = 2, no_device = 100, invalid_context = 201, not_ready = 600;
+inline constexpr Status not_while_capturing = 900;       // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+inline constexpr Status default_stream_is_barred = 906;  // CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
 
 struct Location {  // CUmemLocation
   int type = 1;    // a device
@@ -51,6 +53,8 @@ inline constexpr int has_descriptors = 103;        // ..._HANDLE_TYPE_POSIX_FILE
 inline constexpr unsigned event_sleeps = 1;        // CU_EVENT_BLOCKING_SYNC: who waits for it leaves its core
 inline constexpr unsigned event_without_time = 2;  // CU_EVENT_DISABLE_TIMING
 inline constexpr unsigned stream_beside_the_default = 1;  // CU_STREAM_NON_BLOCKING
+inline constexpr int is_not_capturing = 0;                // CU_STREAM_CAPTURE_STATUS_NONE
+inline constexpr int forbids_nothing = 2;                 // CU_STREAM_CAPTURE_MODE_RELAXED
 
 // X(member, the driver's symbol, arguments)
 #define CARILLON_CUDA_FUNCTIONS(X)                                                                          \
@@ -88,6 +92,8 @@ inline constexpr unsigned stream_beside_the_default = 1;  // CU_STREAM_NON_BLOCK
   X(stream_wait, cuStreamWaitEvent, (Stream stream, Event event, unsigned flags))                           \
   X(stream_synchronize, cuStreamSynchronize, (Stream stream))                                               \
   X(stream_destroy, cuStreamDestroy_v2, (Stream stream))                                                    \
+  X(stream_capturing, cuStreamIsCapturing, (Stream stream, int* out))                                       \
+  X(thread_capture_mode, cuThreadExchangeStreamCaptureMode, (int* mode))                                    \
   X(error_name, cuGetErrorName, (Status status, const char** out))
 
 struct Driver {

@@ -21,6 +21,11 @@ std::string& trouble() {
   static auto* const text = new std::string;
   return *text;
 }
+// What a wait or leave answers that could not be.
+int failed() {
+  trouble() = lanes().why();
+  return lanes().graph_in_the_way() ? 2 : 1;
+}
 int device_here = -1;
 std::uint32_t gates_at_once = 1;
 bool is_ready = false;
@@ -80,8 +85,12 @@ CARILLON_OUT void* carillon_cuda_alloc(std::int64_t bytes, int device, void*) {
   return bytes <= 0 || device != device_here ? nullptr : lanes().take(static_cast<std::size_t>(bytes));
 }
 
-CARILLON_OUT void carillon_cuda_free(void* at, std::int64_t, int, void*) {
-  lanes().give(at);
+CARILLON_OUT void carillon_cuda_free(void* at, std::int64_t, int, void* stream) {
+  lanes().give(at, stream);
+}
+
+CARILLON_OUT void carillon_cuda_captures(int begins) {
+  begins != 0 ? lanes().capture_begins() : lanes().capture_ends();
 }
 
 CARILLON_OUT int carillon_cuda_start(int ordinal, std::uint32_t at_once) {
@@ -115,9 +124,7 @@ CARILLON_OUT int carillon_cuda_enter() {
 }
 
 CARILLON_OUT int carillon_cuda_wait(void* stream) {
-  if (lanes().wait(stream)) return 0;
-  trouble() = lanes().why();
-  return 1;
+  return lanes().wait(stream) ? 0 : failed();
 }
 
 CARILLON_OUT int carillon_cuda_leave(void* stream, const carillon_cuda_range_t* live, std::uint64_t count) {
@@ -126,9 +133,7 @@ CARILLON_OUT int carillon_cuda_leave(void* stream, const carillon_cuda_range_t* 
     ranges.reserve(count);
     for (std::uint64_t i = 0; i < count; ++i) ranges.push_back({live[i].at, live[i].bytes});
   }
-  if (lanes().leave(stream, live != nullptr ? &ranges : nullptr)) return 0;
-  trouble() = lanes().why();
-  return 1;
+  return lanes().leave(stream, live != nullptr ? &ranges : nullptr) ? 0 : failed();
 }
 
 CARILLON_OUT void carillon_cuda_gate(void* stream) {
@@ -152,5 +157,6 @@ CARILLON_OUT void carillon_cuda_counters(carillon_cuda_counters_t* out) {
           .asks = c.asks,
           .gates = c.gates,
           .waits = c.waits,
-          .frees = c.frees};
+          .frees = c.frees,
+          .held_back = c.held_back};
 }

@@ -12,7 +12,7 @@ extern "C" {
 
 struct carillon_cuda_counters_t {
   std::uint64_t lane_segments, own_segments, lane_bytes, own_bytes, segment_bytes;
-  std::uint64_t replaced, replaced_bytes, returned, asks, gates, waits, frees;
+  std::uint64_t replaced, replaced_bytes, returned, asks, gates, waits, frees, held_back;
 };
 struct carillon_cuda_range_t {
   std::uint64_t at, bytes;
@@ -35,12 +35,15 @@ const carillon_keeper_t* carillon_cuda_keeper();
 // segments that torch holds beyond it: try again once it has given back what it does not need.
 int carillon_cuda_enter();
 // Until the device has done all that it was given; to be called with the interpreter free, before the next.
-// 0: done.
+// 0: done; 2: not while a CUDA graph is captured.
 int carillon_cuda_wait(void* stream);
 // Before the lane is left, with the interpreter locked, so that nobody else gives the device work. `live`:
-// where tensors are; nullptr: anywhere. 0: done; else the job must end without leaving its lane.
+// where tensors are; nullptr: anywhere. 0: done; 2: not while a CUDA graph is captured; else the job must end
+// without leaving its lane.
 int carillon_cuda_leave(void* stream, const carillon_cuda_range_t* live, std::uint64_t count);
 void carillon_cuda_gate(void* stream);
+// A CUDA graph is captured, by whatever thread: from before its capture begins (1) until it has ended (0).
+void carillon_cuda_captures(int begins);
 // Bytes by torch's count: of tensors now, of segments now, of tensors at most.
 void carillon_cuda_note(std::uint64_t live, std::uint64_t reserved, std::uint64_t peak);
 void carillon_cuda_counters(carillon_cuda_counters_t* out);

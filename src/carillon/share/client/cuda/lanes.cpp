@@ -16,11 +16,19 @@ std::size_t whole(std::size_t bytes, std::size_t unit) {
 }  // namespace
 
 // Driver calls need a context in the calling thread; torch may not have set one there.
+//
+// While a CUDA graph is captured, calls that are not put into a stream (cuMemMap, cuEventQuery and others)
+// end the capture, in this thread's or others' streams, unless the thread's mode forbids nothing
+// (cuThreadExchangeStreamCaptureMode). They are safe here, as no graph needs them to be replayed: what they
+// map stays mapped until torch frees it.
 class Lanes::InContext {
  public:
   explicit InContext(const Lanes& lanes)
-      : driver_(lanes.driver_), pushed_(driver_.context_push(lanes.context_) == done) {}
+      : driver_(lanes.driver_), pushed_(driver_.context_push(lanes.context_) == done) {
+    driver_.thread_capture_mode(&mode_);
+  }
   ~InContext() {
+    driver_.thread_capture_mode(&mode_);
     Context popped = nullptr;
     if (pushed_) driver_.context_pop(&popped);
   }
@@ -30,6 +38,7 @@ class Lanes::InContext {
  private:
   const Driver& driver_;
   const bool pushed_;
+  int mode_ = forbids_nothing;
 };
 
 Lanes::~Lanes() {
@@ -90,6 +99,7 @@ void Lanes::stop() {
   {
     const InContext in(*this);
     driver_.context_synchronize();
+    for (const Held& each : std::exchange(held_, {})) give_now(each.at);
     for (const auto& [at, memory] : own_handles_) {
       const Heap::Block* const b = own_.find(reinterpret_cast<void*>(at));
       driver_.unmap(at, b == nullptr ? granularity_ : std::size_t{b->pages} * page_bytes);
@@ -257,6 +267,7 @@ void* Lanes::take(std::size_t bytes) {
   const std::lock_guard held(mutex_);
   if (!started_ || bytes == 0 || bytes > own_bytes_) return nullptr;
   const InContext in(*this);
+  give_held();
   bytes = whole(bytes, granularity_);
   if (!inside_ || std::this_thread::get_id() != trains_) return take_own(bytes, 0, 0);
   const std::uint32_t key = survivors_.key(bytes), iteration = survivors_.iteration();
@@ -305,13 +316,68 @@ void* Lanes::take_own(std::size_t bytes, std::uint32_t key, std::uint32_t iterat
 }
 
 // Torch takes it that freeing waits for the device, as cudaFree does: work on the segment may be outstanding,
-// and its addresses may be another stream's next.
-void Lanes::give(void* at) {
+// and its addresses may be another stream's next. That work is the segment's stream's: torch frees a segment
+// once the events are done that it recorded for others (record_stream), and so waits for this stream alone
+// where it unmaps segments of its own. The context is not waited for: one captured stream, of whatever
+// thread, and the call would fail and end the capture.
+void Lanes::give(void* at, Stream stream) {
   const std::lock_guard held(mutex_);
   if (!started_ || at == nullptr) return;
   const InContext in(*this);
-  driver_.context_synchronize();
+  give_held();
   ++counts_.frees;
+  if (const Heap::Block* const b = own_.find(at);
+      b != nullptr && b->iteration != 0 && b->iteration == survivors_.iteration())
+    survivors_.died(b->key);
+  if (ends_of(stream)) return give_now(at);
+  ++counts_.held_back;
+  held_.push_back({at, stream});
+}
+
+void Lanes::capture_begins() {
+  const std::lock_guard held(mutex_);
+  ++captures_;
+}
+
+void Lanes::capture_ends() {
+  const std::lock_guard held(mutex_);
+  --captures_;
+  if (!started_) return;
+  const InContext in(*this);
+  give_held();
+}
+
+// To ask ends no capture: of the default stream beside a captured one that waits for it, it is the error.
+bool Lanes::is_captured(Stream stream) const {
+  int status = is_not_capturing;
+  const Status asked = driver_.stream_capturing(stream, &status);
+  return asked == default_stream_is_barred || (asked == done && status != is_not_capturing);
+}
+
+bool Lanes::graph_in_the_way() const {
+  const std::lock_guard held(mutex_);
+  return graph_in_the_way_;
+}
+
+// False: not while a graph is captured.
+bool Lanes::ends_of(Stream stream) const {
+  if (captures_ > 0 || is_captured(stream)) return false;
+  const Status status = driver_.stream_synchronize(stream);
+  if (status == not_while_capturing || status == default_stream_is_barred) return false;  // it has just begun
+  if (status != done) driver_.context_synchronize();  // the stream is gone, or the device is
+  return true;
+}
+
+void Lanes::give_held() {
+  if (held_.empty() || captures_ > 0) return;
+  std::erase_if(held_, [this](const Held& each) {
+    if (!ends_of(each.stream)) return false;
+    give_now(each.at);
+    return true;
+  });
+}
+
+void Lanes::give_now(void* at) {
   if (Heap::Block* const b = lane_range_ > 0 ? lane_.find(at) : nullptr; b != nullptr) {
     lane_.give(b);
     return;
@@ -319,7 +385,6 @@ void Lanes::give(void* at) {
   Heap::Block* const b = own_.find(at);
   const auto memory = own_handles_.find(reinterpret_cast<Address>(at));
   if (b == nullptr || memory == own_handles_.end()) return;  // not ours
-  if (b->iteration != 0 && b->iteration == survivors_.iteration()) survivors_.died(b->key);
   driver_.unmap(memory->first, std::size_t{b->pages} * page_bytes);
   driver_.release(memory->second);
   own_handles_.erase(memory);
@@ -366,6 +431,8 @@ const char* Lanes::device(const DeviceIs& is) {
 
 void Lanes::pieces(const Pieces& are, const int* descriptors) {
   const std::lock_guard held(mutex_);
+  if (!started_) return;
+  const InContext in(*this);
   if (coming_number_ != are.lane) forget_coming();
   import_failed_ = false;
   coming_number_ = are.lane;
@@ -435,13 +502,20 @@ Lanes::Entered Lanes::enter() {
 // The job's streams by their events, and after them whatever streams nobody told us of. Cheap once the former
 // ended.
 bool Lanes::ends_of_all(Stream stream) {
+  graph_in_the_way_ = captures_ > 0 || is_captured(stream);
+  if (graph_in_the_way_) {
+    why_ = "a CUDA graph is being captured, and the device's work cannot be waited for until that ends";
+    return false;
+  }
   if (Status status = driver_.event_record(ring_[marks_++ % ring_.size()], stream); status != done)
     return failed("the end of an iteration cannot be marked", status);
   for (std::size_t i = 0; i < ring_.size() && i < marks_; ++i)
     if (const Status status = driver_.event_synchronize(ring_[i]); status != done)
       return failed("the device failed within an iteration", status);
   const Status status = driver_.context_synchronize();
-  return status == done || failed("the device failed within an iteration", status);
+  if (status != done) return failed("the device failed within an iteration", status);
+  for (const Held& each : std::exchange(held_, {})) give_now(each.at);
+  return true;
 }
 
 bool Lanes::wait(Stream stream) {
@@ -486,6 +560,7 @@ void Lanes::gate(Stream stream) {
   const std::lock_guard held(mutex_);
   if (!started_) return;
   const InContext in(*this);
+  if (is_captured(stream)) return;  // the mark would be the graph's, and waiting for it end the capture
   const Event event = ring_[marks_ % ring_.size()];
   if (marks_ >= ring_.size() && driver_.event_query(event) == not_ready) {
     ++counts_.waits;

@@ -33,8 +33,8 @@ struct Counts {
   std::uint64_t lane_segments, own_segments;  // taken so far
   std::uint64_t lane_bytes, own_bytes;  // now: the lane's size; memory of the job's own, replacements too
   std::uint64_t segment_bytes;          // of segments in the lane, now
-  std::uint64_t replaced, replaced_bytes, returned;  // pieces, so far
-  std::uint64_t asks, gates, waits, frees;           // so far
+  std::uint64_t replaced, replaced_bytes, returned;    // pieces, so far
+  std::uint64_t asks, gates, waits, frees, held_back;  // so far
 };
 
 struct LiveRange {
@@ -56,6 +56,8 @@ class Lanes {
   bool start(const Driver& driver, int ordinal, Ask ask, std::uint32_t at_once);
   // Of the last call that returned false, or nullptr; for people.
   const char* why() const { return why_.c_str(); }
+  // Whether that is a CUDA graph that was being captured.
+  bool graph_in_the_way() const;
   // Gives everything back: no segment is used any more.
   void stop();
 
@@ -63,7 +65,14 @@ class Lanes {
   // Of the lane where this is the thread that is in it, and the segment is not known to outlive its
   // iteration; else of the job's own. nullptr: there is no memory.
   void* take(std::size_t bytes);
-  void give(void* at);
+  // Once what `stream` has of work is done: the one that torch took the segment for. Work of other streams on
+  // it torch has waited for. While that stream is captured, or anything is (capture_begins), the segment is
+  // held back, as waiting would end the capture: a later call here gives it.
+  void give(void* at, Stream stream = nullptr);
+  // A CUDA graph is captured, in any stream of the process. A stream that nobody told of is seen as captured
+  // only where it is the one that a call is for.
+  void capture_begins();
+  void capture_ends();
 
   // --- what the broker says (the thread that trains)
   // nullptr: its lanes can be used.
@@ -75,13 +84,15 @@ class Lanes {
   enum class Entered : std::uint8_t { lane, no_lane, no_memory };
   // Sees to it that there is memory behind every segment, whether there is a lane or not.
   Entered enter();
-  // Until the device has done all that it was given.
+  // Until the device has done all that it was given. False while anything is captured: work of a stream that
+  // is cannot be waited for.
   bool wait(Stream stream);
   // Waits for the device, and replaces pieces. Nobody gives it work on what is in the lane meanwhile. `live`:
   // where tensors are, in whatever segments; nullptr: everywhere. False: there is no memory for what lives
   // on, and the job must end without leaving its lane before.
   bool leave(Stream stream, const std::vector<LiveRange>* live);
-  // Waits until fewer than `at_once` of these are outstanding, then marks the stream's end.
+  // Waits until fewer than `at_once` of these are outstanding, then marks the stream's end; nothing for a
+  // stream that is captured.
   void gate(Stream stream);
   void iteration_ended();
 
@@ -111,6 +122,10 @@ class Lanes {
   bool settle();
   bool replace(const std::vector<bool>& which);
   bool ends_of_all(Stream stream);
+  bool is_captured(Stream stream) const;
+  bool ends_of(Stream stream) const;
+  void give_now(void* at);
+  void give_held();
   bool let_go(std::size_t first);
   void mark_under(std::uint64_t at, std::uint64_t bytes, std::vector<bool>& places) const;
   std::vector<bool> under_segments();
@@ -127,6 +142,7 @@ class Lanes {
   Stream copies_ = nullptr;
   Ask ask_ = nullptr;
   std::string why_;
+  bool graph_in_the_way_ = false;
 
   std::size_t granularity_ = 0, piece_ = 0;
   Address own_base_ = 0, lane_base_ = 0, spare_base_ = 0;
@@ -135,6 +151,12 @@ class Lanes {
   std::map<Address, Handle> own_handles_;
   std::vector<Place> places_;
   std::size_t lane_places_ = 0;  // of the lane as it is
+  struct Held {
+    void* at;
+    Stream stream;
+  };
+  std::vector<Held> held_;  // back, while a graph is captured
+  int captures_ = 0;        // that we were told of
   std::uint32_t number_ = 0, coming_number_ = 0;
   std::map<std::size_t, Handle> coming_;
   bool import_failed_ = false;

@@ -384,6 +384,131 @@ TEST_F(CudaJobLanes, NothingIsLeftWhileWorkIsOutstanding) {
   cuda.context_release(0);
 }
 
+// With a stream beside the default one, whose capture must survive the test.
+struct CudaJobCaptures : CudaJobLanes {
+  const Driver cuda = fake().table();
+  Stream side = nullptr;
+
+  void SetUp() override {
+    CudaJobLanes::SetUp();
+    Context context = nullptr;
+    ASSERT_EQ(cuda.context_retain(&context, 0), done);
+    ASSERT_EQ(cuda.context_push(context), done);
+    ASSERT_EQ(cuda.stream_create(&side, stream_beside_the_default), done);
+    ASSERT_EQ(job->enter(), Entered::lane);
+  }
+  void TearDown() override {
+    Context context = nullptr;
+    cuda.stream_synchronize(side);
+    cuda.stream_destroy(side);
+    cuda.context_pop(&context);
+    cuda.context_release(0);
+    CudaJobLanes::TearDown();
+  }
+  // In the lane, and of the job's own.
+  std::vector<void*> two_segments() const {
+    void* own = nullptr;
+    std::thread([&] { own = job->take(granule); }).join();
+    return {job->take(granule), own};
+  }
+  void expect_held(std::uint64_t so_far, bool now) const {
+    EXPECT_EQ(job->counts().held_back, so_far);
+    EXPECT_EQ(job->counts().segment_bytes, now ? granule : 0);
+    EXPECT_EQ(job->counts().own_bytes, now ? granule : 0);
+  }
+  static constexpr int global = 0, of_this_thread = 1;
+};
+
+TEST_F(CudaJobCaptures, ASegmentIsFreedOnceTheWorkOfItsStreamIsDone) {
+  for (void* const p : two_segments()) {
+    void* const other = job->take(granule);
+    fake().fill(side, address(p), granule, 1);
+    fake().fill(nullptr, address(other), granule, 2);
+    job->give(p, side);
+    EXPECT_EQ(fake().outstanding(), 1U) << "the other stream's is not waited for";
+    job->give(other);
+  }
+  expect_held(0, false);
+}
+
+TEST_F(CudaJobCaptures, WhatIsFreedWhileItsStreamIsCapturedIsHeldBack) {
+  const auto segments = two_segments();
+  fake().fill(side, address(segments[1]), granule, 1);
+  ASSERT_EQ(fake().begin_capture(side, global), done);
+  fake().fill(side, address(segments[1]), granule, 2);
+  for (void* const p : segments) job->give(p, side);
+  expect_held(2, true);
+  EXPECT_EQ(fake().end_capture(side), done);
+  job->give(job->take(granule));
+  expect_held(2, false);
+  EXPECT_EQ(fake().outstanding(), 0U);
+}
+
+TEST_F(CudaJobCaptures, OfTheDefaultStreamBesideACaptureThatWaitsForItNothingIsAskedThatEndsIt) {
+  const auto segments = two_segments();
+  ASSERT_EQ(fake().begin_capture(side, of_this_thread, /*blocks=*/true), done);
+  for (void* const p : segments) job->give(p);
+  job->gate(nullptr);
+  expect_held(2, true);
+  EXPECT_EQ(fake().end_capture(side), done);
+  ASSERT_TRUE(leave({}));
+  expect_held(2, false);
+}
+
+TEST_F(CudaJobCaptures, WhileAnyGraphIsCapturedNothingIsGivenBack) {
+  const auto segments = two_segments();
+  job->capture_begins();
+  std::thread([&] { ASSERT_EQ(fake().begin_capture(side, global), done); }).join();
+  for (void* const p : segments) job->give(p);
+  void* const more = job->take(granule);
+  EXPECT_NE(more, nullptr);
+  EXPECT_EQ(job->counts().held_back, 2U);
+  EXPECT_FALSE(job->wait(nullptr));
+  EXPECT_THAT(job->why(), ::testing::HasSubstr("a CUDA graph is being captured"));
+  EXPECT_FALSE(leave({}));
+  EXPECT_TRUE(job->graph_in_the_way());
+  EXPECT_EQ(fake().end_capture(side), done);
+  job->give(more);
+  EXPECT_EQ(job->counts().held_back, 3U) << "nobody said yet that it has ended";
+  job->capture_ends();
+  expect_held(3, false);
+  ASSERT_TRUE(leave({}));
+  EXPECT_FALSE(job->graph_in_the_way());
+}
+
+// Memory and events are not the graph's: a capture that nobody told of goes on beside all of these.
+TEST_F(CudaJobCaptures, ACaptureOfAnotherThreadGoesOnBesideWhatADeviceIsAskedFor) {
+  job->gate(nullptr);
+  for (int i = 0; i < 3; ++i) job->gate(nullptr);
+  std::thread([&] { ASSERT_EQ(fake().begin_capture(side, global), done); }).join();
+  on_ask = [&](std::uint64_t bytes) {  // the broker's driver is another process', and knows of no capture
+    int mode = forbids_nothing;
+    cuda.thread_capture_mode(&mode);
+    const bool got = lane->resize(bytes);
+    cuda.thread_capture_mode(&mode);
+    return got && lane->tell(*job, told) ? 0 : 1;
+  };
+  const auto segments = two_segments();
+  fake().fill(nullptr, address(segments[1]), granule, 1);
+  job->gate(nullptr);  // asks for the first
+  void* const more = job->take(5 * piece);
+  EXPECT_NE(more, nullptr);
+  EXPECT_EQ(job->counts().asks, 1U);
+  for (void* const p : segments) job->give(p);
+  job->give(more);
+  expect_held(0, false);
+  EXPECT_EQ(fake().end_capture(side), done);
+}
+
+TEST_F(CudaJobCaptures, ACapturedStreamHasNoGates) {
+  ASSERT_EQ(fake().begin_capture(side, global), done);
+  for (int i = 0; i < 6; ++i) job->gate(side);
+  EXPECT_EQ(job->counts().gates, 0U);
+  EXPECT_FALSE(job->wait(side));
+  EXPECT_EQ(fake().end_capture(side), done);
+  ASSERT_TRUE(leave({}));
+}
+
 TEST_F(CudaJobLanes, GatesBoundWhatIsInFlight) {
   for (const std::uint32_t at_once : {1U, 3U, 8U}) {
     job = joined(at_once);

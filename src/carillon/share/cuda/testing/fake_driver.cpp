@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include <sys/mman.h>
@@ -17,10 +18,12 @@
 namespace carillon::share::cuda::testing {
 
 namespace {
-constexpr Status invalid_value = 1, invalid_device = 101, invalid_handle = 400;
+constexpr Status invalid_value = 1, invalid_device = 101, invalid_handle = 400, capture_is_over = 901,
+                 captured_event = 907;
 constexpr std::size_t trailer_bytes = 4096;
 
 thread_local std::vector<Context> contexts_here;
+thread_local int capture_mode_here = 0;  // CU_STREAM_CAPTURE_MODE_GLOBAL
 
 std::byte* pointer(Address at) {
   return reinterpret_cast<std::byte*>(at);
@@ -79,6 +82,14 @@ struct Work {
 struct EventState {
   std::uint64_t recorded = 0;  // the order of its last record; 0: none
   Stream stream = nullptr;
+  bool captured = false;
+};
+
+struct Capture {
+  int mode = 0;
+  bool blocks = false;  // waits for the default stream, and that for it
+  bool over = false;
+  std::thread::id by;
 };
 
 struct FakeDriver::State {
@@ -89,6 +100,7 @@ struct FakeDriver::State {
   std::map<Address, Mapping> mappings;
   std::map<Stream, std::deque<Work>> streams;
   std::map<Event, EventState> events;
+  std::map<Stream, Capture> captures;
   std::vector<std::string> violations;
   std::vector<std::weak_ptr<Physical>> held;
   std::uintptr_t next = 0x100;  // of handles, events and streams
@@ -98,12 +110,40 @@ struct FakeDriver::State {
 
   void wrong(std::string what) { violations.push_back(std::move(what)); }
 
+  // As cuThreadExchangeStreamCaptureMode tells it (cuda.h:15453-15466).
+  Status may_call() {
+    bool forbidden = false;
+    for (const auto& [stream, capture] : captures) {
+      const bool of_this_thread = capture.by == std::this_thread::get_id();
+      forbidden = forbidden || (capture_mode_here < 2 && of_this_thread && capture.mode < 2) ||
+                  (capture_mode_here == 0 && !of_this_thread && capture.mode == 0);
+    }
+    return forbidden ? end_captures() : done;
+  }
+  Status end_captures() {
+    for (auto& [stream, capture] : captures) capture.over = true;
+    return not_while_capturing;
+  }
+  bool is_captured(Stream stream) const { return captures.contains(stream); }
+  // "When a blocking stream is capturing, the legacy stream is in an unusable state" (cuda.h:15530).
+  bool is_barred(Stream stream) const {
+    return stream == nullptr &&
+           std::any_of(captures.begin(), captures.end(), [](const auto& each) { return each.second.blocks; });
+  }
+  // Of a call that waits for it.
+  Status may_wait_for(Stream stream) {
+    if (is_captured(stream)) return end_captures();
+    if (is_barred(stream)) return end_captures(), default_stream_is_barred;
+    return may_call();
+  }
+
   // What was made here; or what is held here, made or imported, once or several times.
   std::size_t used(bool imported_too) const {
     std::size_t bytes = 0;
     std::set<ino_t> seen;
     for (const auto& each : held)
-      if (const auto there = each.lock(); there && (imported_too || there->made_here) && seen.insert(there->inode).second)
+      if (const auto there = each.lock();
+          there && (imported_too || there->made_here) && seen.insert(there->inode).second)
         bytes += there->bytes;
     return bytes;
   }
@@ -126,6 +166,11 @@ struct FakeDriver::State {
   void launch(Stream stream, std::vector<Range> reads, std::vector<Range> writes, std::function<void()> run) {
     const auto found = streams.find(stream);
     if (found == streams.end()) return wrong("work for a stream that there is not");
+    if (is_captured(stream)) return;
+    if (is_barred(stream)) {
+      end_captures();
+      return;
+    }
     Work work{.kind = Work::Kind::kernel,
               .order = ++order,
               .reads = std::move(reads),
@@ -278,6 +323,7 @@ struct FakeFunctions {
   static Status context_synchronize() {
     const auto held = hold();
     if (!in_context()) return invalid_context;
+    if (!s().captures.empty()) return s().end_captures();
     s().run_all();
     return done;
   }
@@ -287,6 +333,7 @@ struct FakeFunctions {
   }
   static Status create(Handle* out, std::size_t bytes, const Properties* of, unsigned long long) {
     const auto held = hold();
+    if (const Status status = s().may_call(); status != done) return status;
     ++s().calls;
     if (s().options.memory_needs_context && !in_context()) return invalid_context;
     if (!known(of->location.id) || of->type != 1 || of->location.type != 1) return invalid_value;
@@ -305,12 +352,14 @@ struct FakeFunctions {
   }
   static Status release(Handle memory) {
     const auto held = hold();
+    if (const Status status = s().may_call(); status != done) return status;
     if (s().handles.erase(memory) == 1) return done;
     s().wrong("a handle was released that there is not");
     return invalid_value;
   }
   static Status export_handle(void* out, Handle memory, int type, unsigned long long) {
     const auto held = hold();
+    if (const Status status = s().may_call(); status != done) return status;
     const auto found = s().handles.find(memory);
     if (found == s().handles.end() || type != file_descriptor) return invalid_value;
     const int fd = dup(found->second->fd);
@@ -320,6 +369,7 @@ struct FakeFunctions {
   }
   static Status import_handle(Handle* out, void* descriptor, int type) {
     const auto held = hold();
+    if (const Status status = s().may_call(); status != done) return status;
     ++s().calls;
     // The number itself, in place of a pointer.
     const int fd = static_cast<int>(reinterpret_cast<std::intptr_t>(descriptor));
@@ -337,6 +387,7 @@ struct FakeFunctions {
   }
   static Status reserve(Address* out, std::size_t bytes, std::size_t alignment, Address, unsigned long long) {
     const auto held = hold();
+    if (const Status status = s().may_call(); status != done) return status;
     if (bytes == 0 || !s().aligned(bytes)) return invalid_value;
     alignment = std::max(alignment, s().options.granularity);
     const std::size_t wide = bytes + alignment;
@@ -352,6 +403,7 @@ struct FakeFunctions {
   }
   static Status unreserve(Address at, std::size_t bytes) {
     const auto held = hold();
+    if (const Status status = s().may_call(); status != done) return status;
     const auto found = s().reservations.find(at);
     if (found == s().reservations.end() || found->second != bytes) {
       s().wrong("addresses were given back that were not reserved");
@@ -368,6 +420,7 @@ struct FakeFunctions {
   }
   static Status map(Address at, std::size_t bytes, std::size_t offset, Handle memory, unsigned long long) {
     const auto held = hold();
+    if (const Status status = s().may_call(); status != done) return status;
     ++s().calls;
     const auto found = s().handles.find(memory);
     auto within = s().reservations.upper_bound(at);
@@ -391,6 +444,7 @@ struct FakeFunctions {
   }
   static Status unmap(Address at, std::size_t bytes) {
     const auto held = hold();
+    if (const Status status = s().may_call(); status != done) return status;
     ++s().calls;
     // Whole mappings, one or several.
     Address next = at;
@@ -411,6 +465,7 @@ struct FakeFunctions {
   }
   static Status set_access(Address at, std::size_t bytes, const Access* what, std::size_t count) {
     const auto held = hold();
+    if (const Status status = s().may_call(); status != done) return status;
     ++s().calls;
     if (count != 1 || what->flags != 3 || what->location.type != 1 || !known(what->location.id))
       return invalid_value;
@@ -438,6 +493,7 @@ struct FakeFunctions {
   }
   static Status event_create(Event* out, unsigned) {
     const auto held = hold();
+    if (const Status status = s().may_call(); status != done) return status;
     if (!in_context()) return invalid_context;
     *out = reinterpret_cast<Event>(s().next++);
     s().events.emplace(*out, EventState{});
@@ -449,7 +505,9 @@ struct FakeFunctions {
     const auto found = s().events.find(event);
     const auto queue = s().streams.find(stream);
     if (found == s().events.end() || queue == s().streams.end()) return invalid_handle;
-    found->second = {.recorded = ++s().order, .stream = stream};
+    if (s().is_barred(stream)) return s().end_captures(), default_stream_is_barred;
+    found->second = {.recorded = ++s().order, .stream = stream, .captured = s().is_captured(stream)};
+    if (found->second.captured) return done;
     queue->second.push_back({.kind = Work::Kind::record,
                              .order = s().order,
                              .reads = {},
@@ -465,6 +523,8 @@ struct FakeFunctions {
     const auto held = hold();
     const auto found = s().events.find(event);
     if (found == s().events.end()) return invalid_handle;
+    if (found->second.captured) return s().end_captures(), captured_event;
+    if (const Status status = s().may_call(); status != done) return status;
     auto& queue = s().streams[found->second.stream];
     if (!queue.empty() && queue.front().order <= found->second.recorded) s().run_one(found->second.stream);
     return queue.empty() || queue.front().order > found->second.recorded ? done : not_ready;
@@ -473,15 +533,19 @@ struct FakeFunctions {
     const auto held = hold();
     const auto found = s().events.find(event);
     if (found == s().events.end()) return invalid_handle;
+    if (found->second.captured) return s().end_captures(), captured_event;
+    if (const Status status = s().may_call(); status != done) return status;
     s().run_until(found->second.stream, found->second.recorded);
     return done;
   }
   static Status event_destroy(Event event) {
     const auto held = hold();
+    if (const Status status = s().may_call(); status != done) return status;
     return s().events.erase(event) == 1 ? done : invalid_handle;
   }
   static Status stream_create(Stream* out, unsigned flags) {
     const auto held = hold();
+    if (const Status status = s().may_call(); status != done) return status;
     if (!in_context()) return invalid_context;
     // One that waits for the default stream is not modelled.
     if (flags != stream_beside_the_default) return invalid_value;
@@ -509,15 +573,30 @@ struct FakeFunctions {
     const auto held = hold();
     const auto queue = s().streams.find(stream);
     if (queue == s().streams.end()) return invalid_handle;
+    if (const Status status = s().may_wait_for(stream); status != done) return status;
     while (!queue->second.empty()) s().run_one(stream);
     return done;
   }
   static Status stream_destroy(Stream stream) {
     const auto held = hold();
+    if (const Status status = s().may_call(); status != done) return status;
     const auto queue = s().streams.find(stream);
     if (queue == s().streams.end() || stream == nullptr) return invalid_handle;
     if (!queue->second.empty()) s().wrong("a stream was destroyed with work in it");
     s().streams.erase(queue);
+    return done;
+  }
+  static Status stream_capturing(Stream stream, int* out) {
+    const auto held = hold();
+    if (!s().streams.contains(stream)) return invalid_handle;
+    if (s().is_barred(stream)) return default_stream_is_barred;  // and the capture goes on (cuda.h:15525)
+    const auto found = s().captures.find(stream);
+    *out = found == s().captures.end() ? is_not_capturing : found->second.over ? 2 : 1;
+    return done;
+  }
+  static Status thread_capture_mode(int* mode) {
+    if (*mode < 0 || *mode > forbids_nothing) return invalid_value;
+    std::swap(*mode, capture_mode_here);
     return done;
   }
   static Status error_name(Status status, const char** out) {
@@ -543,6 +622,9 @@ struct FakeFunctions {
       case invalid_handle:
         *out = "CUDA_ERROR_INVALID_HANDLE";
         return done;
+      case not_while_capturing:
+        *out = "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED";
+        return done;
       default:
         return invalid_value;
     }
@@ -561,6 +643,7 @@ FakeDriver::~FakeDriver() = default;
 
 void FakeDriver::reset(FakeDriverOptions options) {
   contexts_here.clear();
+  capture_mode_here = 0;
   auto fresh = std::make_unique<State>();
   fresh->options = options;
   fresh->streams.try_emplace(nullptr);
@@ -592,6 +675,25 @@ void FakeDriver::expect(Stream stream, Address at, std::size_t bytes, unsigned c
       state_->wrong("work read " + std::to_string(*other) + " at byte " + std::to_string(other - first) +
                     ", not " + std::to_string(value));
   });
+}
+
+Status FakeDriver::begin_capture(Stream stream, int mode, bool blocks) {
+  const std::lock_guard held(state_->mutex);
+  // Not of the default stream, and not twice (cuda.h:15348-15352).
+  if (stream == nullptr || !state_->streams.contains(stream) || state_->is_captured(stream))
+    return invalid_value;
+  state_->captures[stream] = {
+      .mode = mode, .blocks = blocks, .over = false, .by = std::this_thread::get_id()};
+  return done;
+}
+
+Status FakeDriver::end_capture(Stream stream) {
+  const std::lock_guard held(state_->mutex);
+  const auto found = state_->captures.find(stream);
+  if (found == state_->captures.end()) return invalid_value;
+  const bool over = found->second.over;
+  state_->captures.erase(found);
+  return over ? capture_is_over : done;
 }
 
 std::vector<std::string> FakeDriver::violations() const {

@@ -22,6 +22,15 @@
 //   - no two processes have work outstanding on the same physical memory;
 //   - what is mapped, made, imported or reserved is given back in the end (`left_behind`).
 //
+// A stream can be captured. Its work is not run then, and is forgotten here, as nothing launches graphs. What
+// ends a capture is (cuda.h of CUDA 13.0, and the CUDA programming guide, "Prohibited and Unhandled
+// Operations"):
+//
+//   - a call that is not put into a stream, where the thread's mode forbids it (cuda.h:15430). The header
+//     names cudaMalloc alone; here all such calls count;
+//   - waiting for a captured stream, for an event of one, or for the context that has one (the guide);
+//   - using the default stream beside a captured one that waits for it (the guide; cuda.h:15525).
+//
 // One a process, as the driver is. Any thread may call it.
 namespace carillon::share::cuda::testing {
 
@@ -45,6 +54,12 @@ class FakeDriver {
   void fill(Stream stream, Address at, std::size_t bytes, unsigned char value);
   // A violation where any byte is another.
   void expect(Stream stream, Address at, std::size_t bytes, unsigned char value);
+
+  // `mode` as cuStreamBeginCapture has it (0: global, 1: of this thread, 2: relaxed); `blocks`: it is a
+  // stream that waits for the default one.
+  Status begin_capture(Stream stream, int mode, bool blocks = false);
+  // not done: the capture was ended by a call that may not be made meanwhile.
+  Status end_capture(Stream stream);
 
   // What was done against the rules since reset(), in words.
   std::vector<std::string> violations() const;

@@ -1,5 +1,7 @@
 #include "carillon/share/cuda/testing/fake_driver.h"
 
+#include <thread>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -144,6 +146,63 @@ TEST_F(FakeDriverRules, WithoutAContextNothingRuns) {
   EXPECT_EQ(cuda.stream_create(&stream, stream_beside_the_default), invalid_context);
   EXPECT_EQ(cuda.copy_async(0, 0, 1, first), invalid_context);
   EXPECT_EQ(cuda.context_synchronize(), invalid_context);
+}
+
+TEST_F(FakeDriverRules, WhatEndsACapture) {
+  constexpr int global = 0, of_this_thread = 1, relaxed = 2;
+  constexpr Status over = 901, event_is_captured = 907;
+  const Address at = mapped(make());
+  Event event = nullptr, captured = nullptr;
+  cuda.event_create(&event, event_without_time);
+  cuda.event_create(&captured, event_without_time);
+  cuda.event_record(event, second);
+  const auto ends = [&](int mode, auto call, Status answer) {
+    fake.begin_capture(first, mode);
+    cuda.event_record(captured, first);
+    EXPECT_EQ(call(), answer);
+    return fake.end_capture(first) == over;
+  };
+  int status = 0;
+  EXPECT_FALSE(ends(
+      global, [&] { return cuda.stream_capturing(first, &status); }, done));
+  EXPECT_EQ(status, 1);
+  EXPECT_FALSE(ends(
+      global, [&] { return cuda.event_record(event, second); }, done));
+  for (const int mode : {global, of_this_thread, relaxed}) {
+    EXPECT_TRUE(ends(
+        mode, [&] { return cuda.context_synchronize(); }, not_while_capturing));
+    EXPECT_TRUE(ends(
+        mode, [&] { return cuda.stream_synchronize(first); }, not_while_capturing));
+    EXPECT_TRUE(ends(
+        mode, [&] { return cuda.event_query(captured); }, event_is_captured));
+    EXPECT_TRUE(ends(
+        mode, [&] { return cuda.event_synchronize(captured); }, event_is_captured));
+    const auto asks = [&] { return cuda.event_synchronize(event); };
+    EXPECT_EQ(ends(mode, asks, mode == relaxed ? done : not_while_capturing), mode != relaxed);
+    Status answer = done;
+    const auto elsewhere = [&] { return std::thread([&] { answer = asks(); }).join(), answer; };
+    EXPECT_EQ(ends(mode, elsewhere, mode == global ? not_while_capturing : done), mode == global);
+    int here = relaxed;
+    EXPECT_EQ(cuda.thread_capture_mode(&here), done);
+    EXPECT_EQ(here, global);  // where a thread begins
+    EXPECT_FALSE(ends(mode, asks, done));
+    EXPECT_FALSE(ends(
+        mode, [&] { return cuda.unmap(at, 0); }, done));
+    cuda.thread_capture_mode(&here);
+  }
+  // The default stream beside one that waits for it.
+  fake.begin_capture(first, global, /*blocks=*/true);
+  EXPECT_EQ(cuda.stream_capturing(nullptr, &status), default_stream_is_barred);
+  EXPECT_EQ(fake.end_capture(first), done);
+  fake.begin_capture(first, global, /*blocks=*/true);
+  EXPECT_EQ(cuda.stream_synchronize(nullptr), default_stream_is_barred);
+  EXPECT_EQ(fake.end_capture(first), over);
+  // What is captured does not run.
+  fake.begin_capture(first, global);
+  fake.fill(first, at, granule, 1);
+  fake.end_capture(first);
+  EXPECT_EQ(fake.outstanding(), 0U);
+  EXPECT_EQ(fake.begin_capture(nullptr, global), 1);  // nor is the default stream
 }
 
 TEST_F(FakeDriverRules, MemoryEnds) {

@@ -132,6 +132,20 @@ CARILLON_OUT Status cuStreamSynchronize(Stream stream) {
 CARILLON_OUT Status cuStreamDestroy_v2(Stream stream) {
   return table().stream_destroy(stream);
 }
+CARILLON_OUT Status cuStreamIsCapturing(Stream stream, int* out) {
+  return table().stream_capturing(stream, out);
+}
+CARILLON_OUT Status cuThreadExchangeStreamCaptureMode(int* mode) {
+  return table().thread_capture_mode(mode);
+}
+CARILLON_OUT Status cuStreamBeginCapture_v2(Stream stream, int mode) {
+  (void)table();
+  return FakeDriver::here().begin_capture(stream, mode);
+}
+// Without the graph, which nothing here launches.
+CARILLON_OUT Status carillon_fake_end_capture(Stream stream) {
+  return FakeDriver::here().end_capture(stream);
+}
 CARILLON_OUT Status cuGetErrorName(Status status, const char** out) {
   return table().error_name(status, out);
 }
