@@ -31,8 +31,9 @@ using Resources = void*;        // CUdevResourceDesc
 inline constexpr Status done = 0, invalid_value = 1, out_of_memory = 2, not_initialized = 3, no_device = 100,
                         invalid_device = 101, invalid_context = 201, map_failed = 205,
                         uncorrectable_memory = 214, invalid_handle = 400, not_found = 500, not_ready = 600,
-                        launch_failed = 719, not_supported = 801, capture_unsupported = 900,
-                        capture_invalidated = 901, capture_unmatched = 903, capture_unjoined = 904;
+                        launch_timeout = 702, launch_failed = 719, not_supported = 801,
+                        capture_unsupported = 900, capture_invalidated = 901, capture_unmatched = 903,
+                        capture_unjoined = 904;
 // After one of these a context answers nothing else any more: the device is lost to the process.
 constexpr bool is_lost(Status status) {
   return status == uncorrectable_memory ||

@@ -48,6 +48,7 @@ TEST(CudaTable, ConstantsAreTheToolkits) {
   EXPECT_EQ(invalid_handle, CUDA_ERROR_INVALID_HANDLE);
   EXPECT_EQ(not_found, CUDA_ERROR_NOT_FOUND);
   EXPECT_EQ(not_ready, CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(launch_timeout, CUDA_ERROR_LAUNCH_TIMEOUT);
   EXPECT_EQ(launch_failed, CUDA_ERROR_LAUNCH_FAILED);
   EXPECT_EQ(not_supported, CUDA_ERROR_NOT_SUPPORTED);
   EXPECT_EQ(capture_unsupported, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);

@@ -131,6 +131,7 @@ struct EmulatedFunctions {
     Duration last{0};
     for (const auto& [handle, stream] : s().streams)
       if (&of(stream) == &board) last = std::max(last, stream.free_at);
+    if (s().never_ends(last, "cuCtxSynchronize")) return launch_timeout;
     State::pass_until(board, last, held);
     for (auto& [handle, stream] : s().streams) {
       if (&of(stream) != &board) continue;
@@ -541,8 +542,9 @@ struct EmulatedFunctions {
               .on = Work::On::kernels};
     with(0, [&](const EmulatedKernel::Launch& as) { kernel.accesses(as, work.reads, work.writes); });
     work.run = [with, &kernel] { with(0, [&](const EmulatedKernel::Launch& as) { kernel.run(as); }); };
-    work.takes = [with, &kernel, told = std::exchange(next_here, std::nullopt)](const Board& board,
-                                                                                unsigned processors) {
+    work.takes = [with, &kernel, told = std::exchange(next_here, std::nullopt),
+                  needs = std::exchange(next_needs_here, 0)](const Board& board, unsigned processors) {
+      if (processors < needs) return never;
       if (told) return *told;
       if (!kernel.duration) return board.options.kernel;
       return with(processors, [&](const EmulatedKernel::Launch& as) { return kernel.duration(as); });
@@ -602,9 +604,10 @@ struct EmulatedFunctions {
     if (s().breaks_capture(found, "cuStreamQuery")) return capture_unsupported;
     return query(of(*found), found->before, found->free_at);
   }
-  // To ask takes time, or whoever asks again and again would ask for ever.
+  // To ask takes time, or whoever asks again and again would ask for ever; where nothing else does, too.
   static Status query(const Board& board, const Before& before, Duration at) {
     s().enqueue(board);
+    if (!board.options.time && board.options.enqueue == Duration{0}) s().now += std::chrono::nanoseconds{100};
     if (s().time_at(board) < at) return not_ready;
     s().wait_for(board, before, at);
     return done;
@@ -619,6 +622,7 @@ struct EmulatedFunctions {
     const Board& board = of(*found);
     const Before before = found->before;
     const Duration at = found->free_at;
+    if (s().never_ends(at, "cuStreamSynchronize")) return launch_timeout;
     State::pass_until(board, at, held);
     if (board.lost != done) return board.lost;
     s().wait_for(board, before, at);
@@ -719,6 +723,7 @@ struct EmulatedFunctions {
     }
     if (!found->second.recorded) return done;
     const EventState awaited = found->second;
+    if (s().never_ends(awaited.at, "cuEventSynchronize")) return launch_timeout;
     State::pass_until(*awaited.board, awaited.at, held);
     if (awaited.board->lost != done) return awaited.board->lost;
     s().wait_for(*awaited.board, awaited.before, awaited.at);
@@ -904,7 +909,7 @@ struct EmulatedFunctions {
                                  unsigned, unsigned least) {
     const unsigned unit = s().options.least_part;
     const unsigned size = std::max(unit, (least + unit - 1) / unit * unit);
-    const unsigned most = of->count / size;
+    const unsigned most = std::min(of->count, s().options.groups * unit) / size;
     if (most == 0) return invalid_value;
     if (parts == nullptr) {
       *count = most;
@@ -981,6 +986,7 @@ struct EmulatedFunctions {
         {invalid_handle, "CUDA_ERROR_INVALID_HANDLE"},
         {not_found, "CUDA_ERROR_NOT_FOUND"},
         {not_ready, "CUDA_ERROR_NOT_READY"},
+        {launch_timeout, "CUDA_ERROR_LAUNCH_TIMEOUT"},
         {launch_failed, "CUDA_ERROR_LAUNCH_FAILED"},
         {not_supported, "CUDA_ERROR_NOT_SUPPORTED"},
         {capture_unsupported, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"},
@@ -1043,6 +1049,9 @@ void Emulated::pass(Duration while_) {
 }
 void Emulated::next_takes(Duration duration) {
   next_here = duration;
+}
+void Emulated::next_needs(unsigned processors) {
+  next_needs_here = processors;
 }
 
 DeviceNumber Emulated::add_device(EmulatedOptions options) {

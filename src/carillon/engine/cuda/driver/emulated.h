@@ -62,7 +62,8 @@ struct EmulatedOptions {
   int devices = 1;      // that are so, each; more may be added
   int version = 13000;  // of the driver
   int major = 9, minor = 0;
-  unsigned processors = 132, least_part = 8;
+  // As an H100's driver divides it: 15 groups of 8, and 12 processors that belong to none.
+  unsigned processors = 132, least_part = 8, groups = 15;
   std::uint64_t memory = std::uint64_t{1} << 32;
   std::size_t granularity = std::size_t{2} << 20;
   bool virtual_memory = true;
@@ -121,6 +122,10 @@ class Emulated {
 
   // The next kernel that this thread launches, or puts into a graph, takes so long.
   static void next_takes(Duration duration);
+  // Its blocks wait for each other, and need so many processors to be there all at once: in a part with fewer
+  // it never ends, nor does what comes after it there. Who waits for that without a bound is told, and gets
+  // launch_timeout.
+  static void next_needs(unsigned processors);
 
   static Driver table();
   // Modules that are loaded have all kernels that are known then. `name` is the symbol.

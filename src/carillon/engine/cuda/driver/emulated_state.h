@@ -37,9 +37,13 @@ inline Address address(const void* at) {
 
 inline thread_local std::vector<Context> contexts_here;
 inline thread_local std::optional<Duration> next_here;  // Emulated::next_takes()
+inline thread_local unsigned next_needs_here = 0;       // Emulated::next_needs()
 
-// What is ordered before something: of each stream, at its number, its first so many pieces of work. Streams that are gone
-// keep their places: whatever is launched joins two of these, so that each is a row of numbers.
+// When work ends that does not.
+inline constexpr Duration never = Duration::max() / 4;
+
+// What is ordered before something: of each stream, at its number, its first so many pieces of work. Streams
+// that are gone keep their places: whatever is launched joins two of these, so that each is a row of numbers.
 using Before = std::vector<std::uint64_t>;
 
 inline void join(Before& to, const Before& from) {
@@ -415,7 +419,8 @@ struct Emulated::State {
                                                       : stream.partition->free_at;
     const Duration takes = work.takes(board, stream.partition->processors);
     const Duration start = std::max(ready, engine);
-    engine = start + takes;
+    engine = start >= never || takes >= never ? never : start + takes;
+    if (engine == never) return engine;
     if (work.on == Work::On::kernels) {
       busy_by_processors[stream.partition->processors] += takes;
       board.busy += takes;
@@ -483,6 +488,13 @@ struct Emulated::State {
       set(host_knows, stream.number, stream.sequence);
       std::erase_if(waiting, [&](const Waiting& each) { return each.stream == stream.number; });
     }
+  }
+
+  // Whether whoever waits until then does so for ever.
+  bool never_ends(Duration at, const char* call) {
+    if (at < never) return false;
+    wrong(std::string(call) + " waits for work that never ends");
+    return true;
   }
 
   // The host knows that this is done, at that time: what is ordered before it is.

@@ -19,6 +19,7 @@ class Recording final : public MathLibrary {
     return asked_.fuses[identity(spec)] = library_->fuses(spec);
   }
   bool fuses(const Product& spec) override { return asked_.fuses[identity(spec)] = library_->fuses(spec); }
+  void size_for(unsigned processors) override { library_->size_for(processors); }
   void compiled() override { library_->compiled(); }
 
  private:

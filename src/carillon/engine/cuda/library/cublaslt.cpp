@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <mutex>
 #include <span>
 #include <utility>
@@ -51,7 +52,8 @@ int type_of(Number number) {
 // turned.
 class Shaped {
  public:
-  Shaped(std::shared_ptr<const Blas> blas, const Product& p) : blas_(std::move(blas)) {
+  // `processors`: as CallPlaces has them.
+  Shaped(std::shared_ptr<const Blas> blas, const Product& p, unsigned processors) : blas_(std::move(blas)) {
     const blas::Api& api = blas_->api;
     keep(api.operation_create(&operation_, p.number == Number::tf32 ? blas::compute_tf32 : blas::compute_f32,
                               blas::type_f32));
@@ -63,6 +65,7 @@ class Shaped {
                                                                  : 0;
     if (p.bias) epilogue |= blas::epilogue_bias;
     if (epilogue != 0) operation(blas::operation_epilogue, epilogue);
+    if (processors != 0) operation(blas::operation_processors, static_cast<std::int32_t>(processors));
     const void* const somewhere =
         reinterpret_cast<void*>(std::uintptr_t{256});  // engines depend on how it is aligned
     if (p.bias) operation(blas::operation_bias, somewhere);
@@ -81,15 +84,16 @@ class Shaped {
 
   blas::Status status() const { return status_; }
   const Blas& blas() const { return *blas_; }
+  const std::shared_ptr<const Blas>& shared_blas() const { return blas_; }
 
-  blas::Status find(const Product& p, std::span<blas::Found> into, int& count) {
+  blas::Status find(const Product& p, std::uint64_t most_workspace, std::span<blas::Found> into, int& count) {
     const blas::Api& api = blas_->api;
     blas::Preference preference = nullptr;
     keep(api.preference_create(&preference));
     const auto prefer = [&](int attribute, auto value) {
       if (status_ == 0) keep(api.preference_set(preference, attribute, &value, sizeof value));
     };
-    prefer(blas::most_workspace, workspace_limit);
+    prefer(blas::most_workspace, most_workspace);
     prefer(blas::reductions, std::uint32_t{blas::reduces_in_f32});
     for (const int which : {blas::alignment_a, blas::alignment_b, blas::alignment_c, blas::alignment_d})
       prefer(which, static_cast<std::uint32_t>(p.alignment));
@@ -152,20 +156,47 @@ class CublasLtCall final : public Call {
  public:
   CublasLtCall(std::shared_ptr<const Shaped> shaped, const Product& spec, const blas::Found& way,
                std::string name)
-      : shaped_(std::move(shaped)), spec_(spec), way_(way), name_(std::move(name)) {}
+      : whole_{std::move(shaped), way}, spec_(spec), name_(std::move(name)) {}
   std::string_view name() const override { return name_; }
-  std::uint64_t workspace() const override { return way_.workspace; }
+  std::uint64_t workspace() const override { return whole_.way.workspace; }
   Result<> enqueue(Stream stream, const CallPlaces& places) const override {
-    if (const auto status = shaped_->multiply(spec_, way_, stream, places); status != 0)
-      return std::unexpected(why(shaped_->blas(), name_, status, ErrorCode::internal));
+    const Sized* sized = &whole_;
+    {
+      const std::scoped_lock lock(mutex_);
+      if (const auto found = parts_.find(places.processors); found != parts_.end()) sized = &found->second;
+    }
+    if (const auto status = sized->shaped->multiply(spec_, sized->way, stream, places); status != 0)
+      return std::unexpected(why(sized->shaped->blas(), name_, status, ErrorCode::internal));
     return {};
+  }
+  // By the same algorithm where cuBLASLt has it for so many processors, too; else by its first guess.
+  void size_for(unsigned processors) const override {
+    const std::scoped_lock lock(mutex_);
+    if (processors == 0 || parts_.contains(processors)) return;
+    auto shaped = std::make_shared<Shaped>(whole_.shaped->shared_blas(), spec_, processors);
+    std::array<blas::Found, ways_asked_for> found{};
+    int count = 0;
+    if (shaped->find(spec_, whole_.way.workspace, found, count) != 0) return;
+    const std::span<const blas::Found> all(found.data(),
+                                           static_cast<std::size_t>(std::clamp(count, 0, ways_asked_for)));
+    const blas::Found* best = nullptr;
+    for (const blas::Found& each : all) {
+      if (each.state != 0 || each.workspace > whole_.way.workspace) continue;
+      if (best == nullptr || each.algorithm.data == whole_.way.algorithm.data) best = &each;
+    }
+    if (best != nullptr) parts_.emplace(processors, Sized{std::move(shaped), *best});
   }
 
  private:
-  std::shared_ptr<const Shaped> shaped_;
+  struct Sized {
+    std::shared_ptr<const Shaped> shaped;
+    blas::Found way;
+  };
+  Sized whole_;
   Product spec_;
-  blas::Found way_;
   std::string name_;
+  mutable std::mutex mutex_;
+  mutable std::map<unsigned, Sized> parts_;  // by their processors; what is there stays as it is
 };
 
 class CublasLt final : public Ways {
@@ -182,10 +213,10 @@ class CublasLt final : public Ways {
     const std::string text = to_text(spec);
     if (spec.epilogue == Epilogue::gelu_erf)
       return fail(ErrorCode::unsupported, text + ": cuBLASLt has no GELU by erf");
-    auto shaped = std::make_shared<Shaped>(blas_, spec);
+    auto shaped = std::make_shared<Shaped>(blas_, spec, 0);
     std::array<blas::Found, ways_asked_for> found{};
     int count = 0;
-    if (const auto status = shaped->find(spec, found, count); status != 0)
+    if (const auto status = shaped->find(spec, workspace_limit, found, count); status != 0)
       return std::unexpected(why(*blas_, text, status, ErrorCode::unsupported));
     std::vector<Way> ways;
     for (int i = 0; i < std::min(count, ways_asked_for); ++i) {

@@ -30,29 +30,30 @@ struct Found {  // cublasLtMatmulHeuristicResult_t
 };
 
 // X(name, cuBLASLt's name, value)
-#define CARILLON_CUBLASLT_CONSTANTS(X)                           \
-  X(type_f32, CUDA_R_32F, 0)                                     \
-  X(type_f16, CUDA_R_16F, 2)                                     \
-  X(type_bf16, CUDA_R_16BF, 14)                                  \
-  X(compute_f32, CUBLAS_COMPUTE_32F, 68)                         \
-  X(compute_tf32, CUBLAS_COMPUTE_32F_FAST_TF32, 77)              \
-  X(turned, CUBLAS_OP_T, 1)                                      \
-  X(layout_batch, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, 5)         \
-  X(layout_step, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, 6) \
-  X(operation_turns_a, CUBLASLT_MATMUL_DESC_TRANSA, 3)           \
-  X(operation_turns_b, CUBLASLT_MATMUL_DESC_TRANSB, 4)           \
-  X(operation_epilogue, CUBLASLT_MATMUL_DESC_EPILOGUE, 7)        \
-  X(operation_bias, CUBLASLT_MATMUL_DESC_BIAS_POINTER, 8)        \
-  X(most_workspace, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, 1) \
-  X(reductions, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, 3)   \
-  X(alignment_a, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, 5)  \
-  X(alignment_b, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, 6)  \
-  X(alignment_c, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, 7)  \
-  X(alignment_d, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, 8)  \
-  X(reduces_in_f32, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 2)   \
-  X(epilogue_none, CUBLASLT_EPILOGUE_DEFAULT, 1)                 \
-  X(epilogue_relu, CUBLASLT_EPILOGUE_RELU, 2)                    \
-  X(epilogue_bias, CUBLASLT_EPILOGUE_BIAS, 4)                    \
+#define CARILLON_CUBLASLT_CONSTANTS(X)                              \
+  X(type_f32, CUDA_R_32F, 0)                                        \
+  X(type_f16, CUDA_R_16F, 2)                                        \
+  X(type_bf16, CUDA_R_16BF, 14)                                     \
+  X(compute_f32, CUBLAS_COMPUTE_32F, 68)                            \
+  X(compute_tf32, CUBLAS_COMPUTE_32F_FAST_TF32, 77)                 \
+  X(turned, CUBLAS_OP_T, 1)                                         \
+  X(layout_batch, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, 5)            \
+  X(layout_step, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, 6)    \
+  X(operation_turns_a, CUBLASLT_MATMUL_DESC_TRANSA, 3)              \
+  X(operation_turns_b, CUBLASLT_MATMUL_DESC_TRANSB, 4)              \
+  X(operation_epilogue, CUBLASLT_MATMUL_DESC_EPILOGUE, 7)           \
+  X(operation_bias, CUBLASLT_MATMUL_DESC_BIAS_POINTER, 8)           \
+  X(operation_processors, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, 15) \
+  X(most_workspace, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, 1)    \
+  X(reductions, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, 3)      \
+  X(alignment_a, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, 5)     \
+  X(alignment_b, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, 6)     \
+  X(alignment_c, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, 7)     \
+  X(alignment_d, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, 8)     \
+  X(reduces_in_f32, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 2)      \
+  X(epilogue_none, CUBLASLT_EPILOGUE_DEFAULT, 1)                    \
+  X(epilogue_relu, CUBLASLT_EPILOGUE_RELU, 2)                       \
+  X(epilogue_bias, CUBLASLT_EPILOGUE_BIAS, 4)                       \
   X(epilogue_gelu, CUBLASLT_EPILOGUE_GELU, 32)
 
 #define CARILLON_CUBLASLT_CONSTANT(name, theirs, value) inline constexpr int name = value;

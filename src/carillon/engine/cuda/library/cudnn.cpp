@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <initializer_list>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -288,17 +289,84 @@ bool allowed(Number number, const std::vector<int>& numerical, const std::vector
   return number == Number::tf32 || !has(numerical, {value::winograd});
 }
 
+// An engine and how its knobs stand.
+struct EngineConfig {
+  std::int64_t engine = 0;
+  std::vector<std::pair<int, std::int64_t>> knobs;  // by type
+  // "engine 37 (2=0 5=1)"
+  std::string key() const {
+    std::vector<std::string> texts;
+    for (const auto& [which, set] : knobs) texts.push_back(fmt::format("{}={}", which, set));
+    std::ranges::sort(texts);
+    return fmt::format("engine {} ({})", engine, fmt::join(texts, " "));
+  }
+};
+
+struct FinishedPlan {
+  Part descriptor;
+  std::uint64_t workspace = 0;
+};
+
+Result<FinishedPlan> plan_of(const Session& session, const Part& config, const std::string& name) {
+  Maker maker(session);
+  Part made = maker.part(kind::plan);
+  if (session.handle != nullptr) maker.set(made, attribute::plan_handle, type::handle, session.handle);
+  maker.set(made, attribute::plan_config, type::descriptor, config.get());
+  maker.finish(made);
+  if (auto finished = maker.result(name); !finished) return std::unexpected(finished.error());
+  const auto workspace = values<std::int64_t>(session.api, made, attribute::plan_workspace, type::int64, 1);
+  if (workspace.empty() || workspace.front() < 0 ||
+      static_cast<std::uint64_t>(workspace.front()) > most_workspace)
+    return fail(ErrorCode::unsupported,
+                fmt::format("{}: it wants a workspace above {} MiB", name, most_workspace >> 20));
+  return FinishedPlan{std::move(made), static_cast<std::uint64_t>(workspace.front())};
+}
+
 class CudnnCall final : public Call {
  public:
-  CudnnCall(std::shared_ptr<const Problem> problem, std::shared_ptr<const Part> config, Part plan,
-            std::string name, std::uint64_t workspace)
+  CudnnCall(std::shared_ptr<const Problem> problem, std::shared_ptr<const Part> config, EngineConfig known,
+            FinishedPlan plan, std::string name)
       : problem_(std::move(problem)),
         config_(std::move(config)),
+        known_(std::move(known)),
         plan_(std::move(plan)),
-        name_(std::move(name)),
-        workspace_(workspace) {}
+        name_(std::move(name)) {}
   std::string_view name() const override { return name_; }
-  std::uint64_t workspace() const override { return workspace_; }
+  std::uint64_t workspace() const override { return plan_.workspace; }
+  // The same engine with the same knobs. Where cuDNN cannot give that a number of processors it stays as it
+  // is.
+  void size_for(unsigned processors) const override {
+    Session& session = *problem_->session;
+    const std::scoped_lock turn(session.turn);
+    if (processors == 0 || parts_.contains(processors)) return;
+    Maker maker(session);
+    std::vector<Part> knobs;
+    std::vector<dnn::Descriptor> raw;
+    for (const auto& [which, set] : known_.knobs) {
+      Part knob = maker.part(kind::knob_choice);
+      maker.set(knob, attribute::knob_type, type::knob_type, which);
+      maker.set(knob, attribute::knob_value, type::int64, set);
+      maker.finish(knob);
+      raw.push_back(knob.get());
+      knobs.push_back(std::move(knob));
+    }
+    Part engine = maker.part(kind::engine);
+    maker.set(engine, attribute::engine_graph, type::descriptor, problem_->graph());
+    maker.set(engine, attribute::engine_index, type::int64, known_.engine);
+    maker.set(engine, attribute::engine_processors, type::int32, static_cast<std::int32_t>(processors));
+    if (session.device) maker.set(engine, attribute::engine_device, type::descriptor, session.device->get());
+    maker.finish(engine);
+    Part config = maker.part(kind::engine_config);
+    maker.set(config, attribute::config_engine, type::descriptor, engine.get());
+    if (!raw.empty())
+      maker.set(config, attribute::config_knobs, type::descriptor, std::span<const dnn::Descriptor>(raw));
+    maker.finish(config);
+    if (!maker.result(name_)) return;
+    auto plan = plan_of(session, config, name_);
+    if (!plan || plan->workspace > plan_.workspace) return;
+    parts_.emplace(processors,
+                   Sized{std::move(knobs), std::move(engine), std::move(config), std::move(*plan)});
+  }
   Result<> enqueue(Stream stream, const CallPlaces& at) const override {
     Session& session = *problem_->session;
     if (session.handle == nullptr)
@@ -321,18 +389,26 @@ class CudnnCall final : public Call {
     if (auto made = maker.result(name_); !made) return fail(ErrorCode::internal, made.error().message);
     const std::scoped_lock turn(session.turn);
     dnn::Status status = session.api.set_stream(session.handle, stream);
-    if (status == 0) status = session.api.execute(session.handle, plan_.get(), pack.get());
+    const auto sized = parts_.find(at.processors);
+    const FinishedPlan& plan = sized == parts_.end() ? plan_ : sized->second.plan;
+    if (status == 0) status = session.api.execute(session.handle, plan.descriptor.get(), pack.get());
     if (status == 0) return {};
     return fail(ErrorCode::internal, name_ + ": cuDNN: " + session.why(status));
   }
 
  private:
   // cuDNN does not say that a plan has copies of what it was made of, so these stay.
+  struct Sized {
+    std::vector<Part> knobs;
+    Part engine, config;
+    FinishedPlan plan;
+  };
   std::shared_ptr<const Problem> problem_;
   std::shared_ptr<const Part> config_;
-  Part plan_;
+  EngineConfig known_;
+  FinishedPlan plan_;
   std::string name_;
-  std::uint64_t workspace_;
+  mutable std::map<unsigned, Sized> parts_;  // by their processors; the session's turn guards it
 };
 
 class Cudnn final : public Ways {
@@ -370,12 +446,18 @@ class Cudnn final : public Ways {
                                  kind::engine_config, most_ways)) {
         ++seen;
         auto config = std::make_shared<const Part>(std::move(each));
-        auto key = key_of(*config, spec.number);
-        if (!key || !known.insert(*key).second) continue;
-        ways.push_back({*key, [session = session_, problem = *problem, config,
-                               name = fmt::format("{} by {}", to_text(spec), *key)] {
-                          return plan(session, problem, config, name);
-                        }});
+        auto known_config = allowed_config(*config, spec.number);
+        if (!known_config) continue;
+        const std::string key = known_config->key();
+        if (!known.insert(key).second) continue;
+        ways.push_back(
+            {key,
+             [session = session_, problem = *problem, config, as = std::move(*known_config),
+              name = fmt::format("{} by {}", to_text(spec), key)]() -> Result<std::shared_ptr<const Call>> {
+               auto plan = plan_of(*session, *config, name);
+               if (!plan) return std::unexpected(plan.error());
+               return std::make_shared<CudnnCall>(problem, config, as, std::move(*plan), name);
+             }});
       }
     }
     if (!ways.empty()) return ways;
@@ -388,8 +470,8 @@ class Cudnn final : public Ways {
   }
 
  private:
-  // "engine 37 (2=0 5=1)": its number and knobs; nothing where it is not to be used.
-  std::optional<std::string> key_of(const Part& config, Number number) const {
+  // Nothing where it is not to be used.
+  std::optional<EngineConfig> allowed_config(const Part& config, Number number) const {
     const Api& api = session_->api;
     std::vector<Part> engines = parts_of(api, config, attribute::config_engine, kind::engine, 1);
     if (engines.empty()) return std::nullopt;
@@ -400,34 +482,13 @@ class Cudnn final : public Ways {
             values<int>(api, engines.front(), attribute::engine_numerical, type::numerical_note, most_notes),
             values<int>(api, engines.front(), attribute::engine_behavior, type::behavior_note, most_notes)))
       return std::nullopt;
-    std::vector<std::string> knobs;
+    EngineConfig out{.engine = index.front(), .knobs = {}};
     for (const Part& knob : parts_of(api, config, attribute::config_knobs, kind::knob_choice, most_knobs)) {
       const auto which = values<int>(api, knob, attribute::knob_type, type::knob_type, 1);
       const auto set = values<std::int64_t>(api, knob, attribute::knob_value, type::int64, 1);
-      if (!which.empty() && !set.empty()) knobs.push_back(fmt::format("{}={}", which.front(), set.front()));
+      if (!which.empty() && !set.empty()) out.knobs.emplace_back(which.front(), set.front());
     }
-    std::ranges::sort(knobs);
-    return fmt::format("engine {} ({})", index.front(), fmt::join(knobs, " "));
-  }
-
-  static Result<std::shared_ptr<const Call>> plan(const std::shared_ptr<Session>& session,
-                                                  const std::shared_ptr<const Problem>& problem,
-                                                  const std::shared_ptr<const Part>& config,
-                                                  const std::string& name) {
-    Maker maker(*session);
-    Part made = maker.part(kind::plan);
-    if (session->handle != nullptr) maker.set(made, attribute::plan_handle, type::handle, session->handle);
-    maker.set(made, attribute::plan_config, type::descriptor, config->get());
-    maker.finish(made);
-    if (auto finished = maker.result(name); !finished) return std::unexpected(finished.error());
-    const auto workspace =
-        values<std::int64_t>(session->api, made, attribute::plan_workspace, type::int64, 1);
-    if (workspace.empty() || workspace.front() < 0 ||
-        static_cast<std::uint64_t>(workspace.front()) > most_workspace)
-      return fail(ErrorCode::unsupported,
-                  fmt::format("{}: it wants a workspace above {} MiB", name, most_workspace >> 20));
-    return std::make_shared<CudnnCall>(problem, config, std::move(made), name,
-                                       static_cast<std::uint64_t>(workspace.front()));
+    return out;
   }
 
   std::shared_ptr<Session> session_;

@@ -49,6 +49,8 @@ inline constexpr std::size_t least_version = 90800;  // the first that plans for
   X(heuristics_device, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, 204)              \
   X(config_engine, CUDNN_ATTR_ENGINECFG_ENGINE, 300)                       \
   X(config_knobs, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, 302)                  \
+  X(engine_graph, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, 1300)                 \
+  X(engine_processors, CUDNN_ATTR_ENGINE_SM_COUNT_TARGET, 1306)            \
   X(plan_handle, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, 400)                    \
   X(plan_config, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, 401)             \
   X(plan_workspace, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, 402)         \
@@ -97,6 +99,7 @@ inline constexpr std::size_t least_version = 90800;  // the first that plans for
   X(pointwise_mode, CUDNN_TYPE_POINTWISE_MODE, 14)    \
   X(descriptor, CUDNN_TYPE_BACKEND_DESCRIPTOR, 15)    \
   X(behavior_note, CUDNN_TYPE_BEHAVIOR_NOTE, 19)      \
+  X(int32, CUDNN_TYPE_INT32, 23)                      \
   X(character, CUDNN_TYPE_CHAR, 24)
 
 // Values of attributes: of data types, modes and notes.

@@ -58,6 +58,8 @@ struct Product {
 // Of a convolution x, w; of a product a, b. 0 where there is none.
 struct CallPlaces {
   Address a = 0, b = 0, out = 0, bias = 0, residual = 0, workspace = 0;
+  // So many has the part of the device that the stream is in; 0: all.
+  unsigned processors = 0;
 };
 
 // The bytes at each of a call's places.
@@ -84,6 +86,10 @@ class Call {
   virtual std::string_view name() const = 0;
   virtual std::uint64_t workspace() const = 0;  // bytes; aligned to 256
   virtual CallWork work() const { return {}; }  // where it is known
+  // Makes it ready for streams of parts of so many processors, too: libraries have kernels with as many
+  // blocks as they take a device to have processors. In a part of another number it runs as for the whole
+  // device. Takes milliseconds. From any thread.
+  virtual void size_for(unsigned /*processors*/) const {}
   // Into a stream, which may be one that is captured. Allocates nothing and waits for nothing.
   virtual Result<> enqueue(Stream stream, const CallPlaces& places) const = 0;
 };
@@ -98,6 +104,8 @@ class MathLibrary {
   // Whether it computes this with its bias, residual and epilogue; else it is asked for less.
   virtual bool fuses(const Convolution& /*spec*/) { return true; }
   virtual bool fuses(const Product& /*spec*/) { return true; }
+  // Its calls, those to come too, are made ready for parts of so many processors (Call::size_for).
+  virtual void size_for(unsigned /*processors*/) {}
   // A model's plans are made: what was found out about its calls can be put away.
   virtual void compiled() {}
 };

@@ -304,6 +304,47 @@ TEST(MeasuredLibrary, TimesOnTheDevice) {
   EXPECT_EQ(on.device().left_behind(), "");
 }
 
+// A kernel that needs more processors than the device has, all at once.
+class Spinning final : public Call {
+ public:
+  explicit Spinning(std::shared_ptr<const Call> of) : of_(std::move(of)) {}
+  std::string_view name() const override { return "a kernel that spins"; }
+  std::uint64_t workspace() const override { return of_->workspace(); }
+  Result<> enqueue(Stream stream, const CallPlaces& places) const override {
+    Emulated::next_needs(133);
+    return of_->enqueue(stream, places);
+  }
+
+ private:
+  std::shared_ptr<const Call> of_;
+};
+
+TEST(MeasuredLibrary, ATrialThatDoesNotEndIsNamedWithinTheBound) {
+  testing::OnEmulated on({.memory = std::uint64_t{64} << 20});
+  const std::shared_ptr<const Driver> driver(std::shared_ptr<void>(), &on.driver());
+  Context context = nullptr;
+  ASSERT_EQ(driver->context_retain(&context, 0), done);
+  ASSERT_EQ(driver->context_push(context), done);
+  const auto library = make_plain_library(driver);
+  ASSERT_TRUE(library);
+  const Product spec{.rows = 2, .columns = 3, .depth = 4, .a = {.pitch = 4}, .b = {.pitch = 3}};
+  const auto call = (*library)->product(spec);
+  ASSERT_TRUE(call);
+  constexpr Duration bound = std::chrono::milliseconds{30};
+  const Spinning spins(*call);
+  const auto took = time_on(driver, 0, bound)(spins, bytes_of(spec));
+  const auto launched = first_launch_on(driver, 0, bound)(spins, bytes_of(spec));
+  ASSERT_FALSE(took);
+  ASSERT_FALSE(launched);
+  EXPECT_EQ(took.error().code, ErrorCode::unavailable);
+  EXPECT_TRUE(took.error().message.starts_with("a kernel that spins has not ended within 0.03 s"))
+      << took.error().message;
+  EXPECT_EQ(launched.error().code, ErrorCode::unavailable);
+  EXPECT_TRUE(launched.error().message.starts_with("what the device did before a kernel that spins has not"))
+      << launched.error().message;
+  EXPECT_TRUE(on.device().violations().empty()) << on.device().violations().front();
+}
+
 // --- cuDNN, where it is
 
 std::vector<std::filesystem::path> site_packages() {

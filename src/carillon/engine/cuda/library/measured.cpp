@@ -4,11 +4,13 @@
 #include <array>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "carillon/base/bytes.h"
+#include "carillon/engine/cuda/driver/bounded_wait.h"
 #include "carillon/engine/cuda/driver/time_graph.h"
 #include "carillon/engine/cuda/memory/scratch.h"
 
@@ -26,8 +28,10 @@ Error told(const Driver& driver, Status status, const std::string& what) {
 // A stream, two events and a graph, for one measurement.
 class Trial {
  public:
-  explicit Trial(const Driver& driver) : driver_(driver) {}
+  Trial(const Driver& driver, Scratch& scratch, Duration longest)
+      : driver_(driver), scratch_(scratch), longest_(longest) {}
   ~Trial() {
+    if (spins_) return;  // what it uses stays with it
     if (executable_ != nullptr) (void)driver_.graph_exec_destroy(executable_);
     for (const Event event : events_)
       if (event != nullptr) (void)driver_.event_destroy(event);
@@ -39,14 +43,16 @@ class Trial {
   Trial& operator=(const Trial&) = delete;
 
   // Not captured.
-  Result<> launch_first(const Call& call, const CallPlaces& places, const Scratch& scratch) {
+  Result<> launch_first(const Call& call, const CallPlaces& places) {
     const std::string what(call.name());
-    for (const Status status : {driver_.stream_create(&stream_, stream_beside_the_default, 0),
-                                fill_with_numbers(driver_, scratch.at(), scratch.bytes(), stream_)})
-      if (status != done) return std::unexpected(told(driver_, status, what));
-    if (auto put = call.enqueue(stream_, places); !put) return put;
-    if (const Status status = driver_.stream_synchronize(stream_); status != done)
+    if (const Status status = driver_.stream_create(&stream_, stream_beside_the_default, 0); status != done)
       return std::unexpected(told(driver_, status, what));
+    if (const Status status = fill_with_numbers(driver_, scratch_.at(), scratch_.bytes(), stream_, longest_);
+        status != done)
+      return std::unexpected(ended(status, "what the device did before " + what));
+    if (auto put = call.enqueue(stream_, places); !put) return put;
+    if (const Status status = wait_for(driver_, stream_, longest_); status != done)
+      return std::unexpected(ended(status, what));
     return {};
   }
 
@@ -66,13 +72,27 @@ class Trial {
     if (!put) return std::unexpected(put.error());
     if (status != done) return std::unexpected(told(driver_, status, what));
     Duration least{0};
-    if (status = time_graph(driver_, executable_, stream_, events_, 3, least); status != done)
-      return std::unexpected(told(driver_, status, what));
+    if (status = time_graph(driver_, executable_, stream_, events_, 3, least, longest_); status != done)
+      return std::unexpected(ended(status, what));
     return least / timer_repeats;
   }
 
  private:
+  Error ended(Status status, const std::string& what) {
+    if (status != not_ready) return told(driver_, status, what);
+    spins_ = true;
+    scratch_.leave();
+    return {
+        ErrorCode::unavailable,
+        fmt::format("{} has not ended within {:g} s, and holds what it has of the device until the server "
+                    "ends",
+                    what, to_seconds(longest_))};
+  }
+
   const Driver& driver_;
+  Scratch& scratch_;
+  const Duration longest_;
+  bool spins_ = false;
   Stream stream_ = nullptr;
   std::array<Event, 2> events_{};
   GraphExec executable_ = nullptr;
@@ -95,13 +115,21 @@ class MeasuredLibrary final : public MathLibrary {
   }
   bool fuses(const Convolution& spec) override { return has_any(*convolutions_, spec); }
   bool fuses(const Product& spec) override { return has_any(*products_, spec); }
+  void size_for(unsigned processors) override {
+    if (!sizes_.insert(processors).second) return;
+    for (const auto& [key, call] : made_)
+      if (call) (*call)->size_for(processors);
+  }
   void compiled() override { (void)choices_->save(); }  // what cannot be kept is measured again
 
  private:
   template <typename Spec>
   Result<std::shared_ptr<const Call>> choose(Ways& of, const Spec& spec) {
     const auto [it, is_new] = made_.try_emplace(identity(spec), Result<std::shared_ptr<const Call>>{});
-    if (is_new) it->second = find(of, spec, it->first);
+    if (!is_new) return it->second;
+    it->second = find(of, spec, it->first);
+    if (it->second)
+      for (const unsigned processors : sizes_) (*it->second)->size_for(processors);
     return it->second;
   }
 
@@ -159,6 +187,7 @@ class MeasuredLibrary final : public MathLibrary {
   std::shared_ptr<KernelChoices> choices_;
   MeasuredOptions options_;
   std::map<std::string, Result<std::shared_ptr<const Call>>> made_;  // by identity
+  std::set<unsigned> sizes_;                                         // of parts, in processors
   std::map<std::string, bool> any_;                                  // by identity: whether there is a way
 };
 
@@ -168,8 +197,9 @@ namespace {
 
 // Calls does(trial, places) with the call launched once.
 template <typename Does>
-auto with_trial(const Driver& driver, DeviceNumber device, const Call& call, const CallBytes& bytes,
-                const Does& does) -> decltype(does(std::declval<Trial&>(), CallPlaces{})) {
+auto with_trial(const Driver& driver, DeviceNumber device, Duration longest, const Call& call,
+                const CallBytes& bytes, const Does& does)
+    -> decltype(does(std::declval<Trial&>(), CallPlaces{})) {
   std::uint64_t all = 0;
   CallPlaces places;
   const std::pair<std::uint64_t, Address*> each[] = {{bytes.a, &places.a},
@@ -186,25 +216,25 @@ auto with_trial(const Driver& driver, DeviceNumber device, const Call& call, con
   if (const Status status = scratch.take(all); status != done)
     return std::unexpected(told(driver, status, fmt::format("{} bytes to measure {}", all, call.name())));
   for (const auto& [wanted, to] : each) *to = wanted == 0 ? 0 : *to + scratch.at();
-  Trial trial(driver);
-  if (auto launched = trial.launch_first(call, places, scratch); !launched)
-    return std::unexpected(launched.error());
+  Trial trial(driver, scratch, longest);
+  if (auto launched = trial.launch_first(call, places); !launched) return std::unexpected(launched.error());
   return does(trial, places);
 }
 
 }  // namespace
 
-CallTimer time_on(std::shared_ptr<const Driver> driver, DeviceNumber device) {
-  return [driver = std::move(driver), device](const Call& call, const CallBytes& bytes) {
-    return with_trial(*driver, device, call, bytes,
+CallTimer time_on(std::shared_ptr<const Driver> driver, DeviceNumber device, Duration longest) {
+  return [driver = std::move(driver), device, longest](const Call& call, const CallBytes& bytes) {
+    return with_trial(*driver, device, longest, call, bytes,
                       [&](Trial& trial, const CallPlaces& places) { return trial.run(call, places); });
   };
 }
 
 std::function<Result<>(const Call& call, const CallBytes& bytes)> first_launch_on(
-    std::shared_ptr<const Driver> driver, DeviceNumber device) {
-  return [driver = std::move(driver), device](const Call& call, const CallBytes& bytes) {
-    return with_trial(*driver, device, call, bytes, [](Trial&, const CallPlaces&) { return Result<>(); });
+    std::shared_ptr<const Driver> driver, DeviceNumber device, Duration longest) {
+  return [driver = std::move(driver), device, longest](const Call& call, const CallBytes& bytes) {
+    return with_trial(*driver, device, longest, call, bytes,
+                      [](Trial&, const CallPlaces&) { return Result<>(); });
   };
 }
 

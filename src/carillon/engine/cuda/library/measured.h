@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -23,10 +24,15 @@ using CallTimer = std::function<Result<Duration>(const Call& call, const CallByt
 // It is launched once outside of a capture before: drivers load kernels when they are first launched, which a
 // capture may not allow.
 inline constexpr int timer_repeats = 8;
-CallTimer time_on(std::shared_ptr<const Driver> driver, DeviceNumber device);
+//
+// A launch that has not ended after `longest` stays on the device, with the memory that it had: unavailable,
+// with the call's name.
+inline constexpr Duration longest_trial = std::chrono::seconds{10};
+CallTimer time_on(std::shared_ptr<const Driver> driver, DeviceNumber device,
+                  Duration longest = longest_trial);
 // That first launch alone, for calls whose choice was kept.
 std::function<Result<>(const Call& call, const CallBytes& bytes)> first_launch_on(
-    std::shared_ptr<const Driver> driver, DeviceNumber device);
+    std::shared_ptr<const Driver> driver, DeviceNumber device, Duration longest = longest_trial);
 
 // Of the ways that `convolutions` and `products` know: as `choices` has it; else the fastest of the first
 // `most_measured`, which `choices` is told; else, where none could be measured, the first that can be made

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "carillon/base/random.h"
+#include "carillon/engine/cuda/driver/bounded_wait.h"
 #include "carillon/engine/cuda/kernels/number.h"
 
 namespace carillon::engine::cuda {
@@ -26,7 +27,8 @@ const std::vector<std::uint16_t>& numbers() {
 
 }  // namespace
 
-Status fill_with_numbers(const Driver& driver, Address at, std::uint64_t bytes, Stream stream) {
+Status fill_with_numbers(const Driver& driver, Address at, std::uint64_t bytes, Stream stream,
+                         Duration longest) {
   void* pinned = nullptr;
   std::uint64_t there = std::min<std::uint64_t>(bytes, count * sizeof(std::uint16_t));
   Status status = driver.host_allocate(&pinned, count * sizeof(std::uint16_t), 0);
@@ -38,7 +40,8 @@ Status fill_with_numbers(const Driver& driver, Address at, std::uint64_t bytes, 
     status = driver.copy(at + there, at, next, stream);
     there += next;
   }
-  const Status waited = driver.stream_synchronize(stream);
+  const Status waited = wait_for(driver, stream, longest);
+  if (waited == not_ready) return waited;
   (void)driver.host_free(pinned);
   return status == done ? waited : status;
 }

@@ -5,14 +5,16 @@
 #include <cstdint>
 
 #include "carillon/base/bytes.h"
+#include "carillon/base/time.h"
 #include "carillon/engine/cuda/driver/driver.h"
 
 namespace carillon::engine::cuda {
 
 // Puts random numbers there, in a stream: normally distributed where they are read as f16; read as bf16 or
 // f32 of either sign and below 1,024. Kernels whose data are zeros are faster than with others. Waits until
-// that is done.
-Status fill_with_numbers(const Driver& driver, Address at, std::uint64_t bytes, Stream stream);
+// that is done, as wait_for() does; not_ready: what it uses is still in use.
+Status fill_with_numbers(const Driver& driver, Address at, std::uint64_t bytes, Stream stream,
+                         Duration longest = Duration{0});
 
 // Memory of the device for as long as it lives, in the context that is current.
 class Scratch {
@@ -40,6 +42,12 @@ class Scratch {
     Access access;
     access.location.id = device_;
     return driver_.set_access(at_, bytes_, &access, 1);
+  }
+  // To work that does not end: it stays as long as the process.
+  void leave() {
+    at_ = 0;
+    memory_ = 0;
+    mapped_ = false;
   }
   Address at() const { return at_; }
   std::uint64_t bytes() const { return bytes_; }

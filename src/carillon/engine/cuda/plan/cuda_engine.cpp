@@ -5,6 +5,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -14,6 +15,7 @@
 #include <fmt/format.h>
 
 #include "carillon/base/assert.h"
+#include "carillon/engine/cuda/driver/bounded_wait.h"
 #include "carillon/engine/cuda/driver/context.h"
 #include "carillon/engine/cuda/memory/copy_way.h"
 #include "carillon/engine/cuda/memory/loaded_plan.h"
@@ -54,7 +56,7 @@ Segments by_time(std::span<const Duration> steps, Duration bound) {
 class Bench {
  public:
   static Result<std::optional<Bench>> make(const std::shared_ptr<const Device>& device, const Recipe& recipe,
-                                           std::span<const std::byte> weights);
+                                           std::span<const std::byte> weights, Duration longest_wait);
 
   // How long whole runs take, one after the other, as the host sees them.
   Result<std::vector<Duration>> times(const CudaPlan& plan, int repeats) const {
@@ -69,22 +71,31 @@ class Bench {
     return out;
   }
 
-  // The least of five times of each segment, in runs of all of them.
-  Result<std::vector<Duration>> least(const CudaPlan& plan) const {
+  // The least of five times of each segment, in runs of all of them; a run that has not ended after
+  // `longest_wait` has this memory for good.
+  Result<std::vector<Duration>> least(const CudaPlan& plan) {
     std::vector<int> all(static_cast<std::size_t>(plan.kernels()));
     std::iota(all.begin(), all.end(), 0);
     return least(plan, all);
   }
   // Likewise of each of these. What two events and a graph's launch add to a kernel's time (2.4 us on an
   // H100) does not count.
-  Result<std::vector<Duration>> least(const CudaPlan& plan, const std::vector<int>& of) const {
+  Result<std::vector<Duration>> least(const CudaPlan& plan, const std::vector<int>& of) {
     constexpr int rounds = 5;
     std::vector<Duration> least(of.size(), Duration::max()), now(static_cast<std::size_t>(plan.kernels()));
-    const auto state = plan.make_state(nullptr);
+    auto state = plan.make_state(nullptr);
+    auto& mine = static_cast<CudaState&>(*state);
+    mine.longest = longest_wait_;
+    const auto given_up = [&](const Error& why) {
+      if (mine.spins()) keep(std::move(state));
+      return std::unexpected(why);
+    };
+    if (auto launched = plan.launch_each(binding(state.get()), mine); !launched)
+      return given_up(launched.error());
     for (int round = 0; round < rounds; ++round)
       for (std::size_t i = 0; i < of.size(); ++i) {
         if (auto ran = plan.run({of[i], of[i] + 1}, binding(state.get()), now, nullptr, nullptr); !ran)
-          return std::unexpected(ran.error());
+          return given_up(ran.error());
         least[i] = std::min(least[i], now[static_cast<std::size_t>(of[i])]);
       }
     const auto launch = plan.device().launch_time();
@@ -103,7 +114,16 @@ class Bench {
             .state = state};
   }
   std::byte* at(std::uint64_t offset) const { return reinterpret_cast<std::byte*>(scratch_->at() + offset); }
+  // What a run that does not end may use: to take it away would wait for the run, or fault beneath it.
+  void keep(std::unique_ptr<RunState> state) {
+    static std::mutex mutex;
+    static auto* const kept = new std::vector<std::unique_ptr<RunState>>;
+    const std::lock_guard lock(mutex);
+    kept->push_back(std::move(state));
+    scratch_->leave();
+  }
 
+  Duration longest_wait_{0};
   std::unique_ptr<Scratch> scratch_;
   std::uint64_t weights_ = 0, workspace_ = 0;
   std::vector<const std::byte*> from_;
@@ -112,8 +132,9 @@ class Bench {
 
 // Nothing where there is no memory for it.
 Result<std::optional<Bench>> Bench::make(const std::shared_ptr<const Device>& device, const Recipe& recipe,
-                                         std::span<const std::byte> weights) {
+                                         std::span<const std::byte> weights, Duration longest_wait) {
   Bench out;
+  out.longest_wait_ = longest_wait;
   std::uint64_t bytes = 0;
   const auto place = [&](std::uint64_t wanted) {
     return std::exchange(bytes, bytes + round_up(std::max<std::uint64_t>(wanted, 1), 256));
@@ -134,9 +155,16 @@ Result<std::optional<Bench>> Bench::make(const std::shared_ptr<const Device>& de
   if (auto made = device->check(driver.stream_create(&stream, stream_beside_the_default, 0), "a stream");
       !made)
     return std::unexpected(made.error());
+  const auto stuck = [&] {
+    out.scratch_->leave();
+    return fail(ErrorCode::unavailable,
+                fmt::format("cuda:{}: what the device did before has not ended within {:g} s",
+                            device->number(), to_seconds(longest_wait)));
+  };
   Status filled = driver.fill(out.scratch_->at(), 0, out.scratch_->bytes(), stream);
   const auto at = [&](std::uint64_t offset) { return out.scratch_->at() + offset; };
-  if (filled == done) filled = driver.stream_synchronize(stream);
+  if (filled == done) filled = wait_for(driver, stream, longest_wait);
+  if (filled == not_ready) return stuck();
   if (filled == done && !weights.empty()) {
     CopyWay way(driver);
     const char* what = nullptr;
@@ -287,7 +315,7 @@ class CudaEngine final : public Engine {
     std::vector<std::byte> written;
     const auto weights = weights_of(model, written);  // `model` may stand before one of ours
     if (!weights) return std::unexpected(weights.error());
-    const auto bench = Bench::make(device_, mine.parts().recipe, *weights);
+    auto bench = Bench::make(device_, mine.parts().recipe, *weights, options_.longest_wait);
     if (!bench) return std::unexpected(bench.error());
     if (!*bench)
       return fail(ErrorCode::resource_exhausted, "the device has no memory left to measure a model in");
@@ -378,6 +406,8 @@ class CudaEngine final : public Engine {
       auto pair = narrow(*parts, weights.bytes(), *options.room_cost);
       if (!pair) return std::unexpected(pair.error());
       parts->pair = *pair;
+      // For best effort beside it.
+      if (*pair != 0) library_->size_for(device_->processors_of({.pair = *pair, .rest = true}));
     }
     return std::make_unique<CudaPlan>(device_, std::move(*parts));
   }
@@ -387,7 +417,7 @@ class CudaEngine final : public Engine {
     Segments singles{.ends = parts.recipe.segment_ends,
                      .takes = std::vector(parts.segments.size(), options_.bound)};
     if (parts.recipe.steps.empty()) return singles;
-    const auto bench = Bench::make(device_, parts.recipe, weights);
+    auto bench = Bench::make(device_, parts.recipe, weights, options_.longest_wait);
     if (!bench) return std::unexpected(bench.error());
     if (!*bench) return singles;
     const CudaPlan plan(device_, std::move(parts));
@@ -408,12 +438,15 @@ class CudaEngine final : public Engine {
   Result<int> narrow(const PlanParts& parts, std::span<const std::byte> weights, double cost) const {
     const Splits* const splits = device_->splits();
     if (splits == nullptr || splits->count() == 0 || parts.recipe.steps.empty()) return 0;
-    const auto bench = Bench::make(device_, parts.recipe, weights);
+    auto bench = Bench::make(device_, parts.recipe, weights, options_.longest_wait);
     if (!bench) return std::unexpected(bench.error());
     if (!*bench) return 0;
     const auto takes = [&](int pair) -> Result<Duration> {
       // What the driver does not give, or a kernel does not run in, is too narrow.
       if (pair != 0 && !device_->prepare_pair(pair)) return Duration::max();
+      if (const unsigned processors = device_->processors_of({.pair = pair}); processors != 0)
+        for (const Step& step : parts.recipe.steps)
+          if (step.call != nullptr) step.call->size_for(processors);
       PlanParts there = parts;
       there.pair = pair;
       const CudaPlan plan(device_, std::move(there));
@@ -482,7 +515,7 @@ class CudaEngine final : public Engine {
       ways[way].segment_ends = std::move(ends);
       auto divided = make(graph, plan, ways[way], weights);
       if (!divided) return std::unexpected(divided.error());
-      const auto bench = Bench::make(device_, divided->recipe, weights.bytes());
+      auto bench = Bench::make(device_, divided->recipe, weights.bytes(), options_.longest_wait);
       if (!bench) return std::unexpected(bench.error());
       if (!*bench) return {};
       auto least = (*bench)->least(CudaPlan(device_, std::move(*divided)), measured);
@@ -515,6 +548,10 @@ Result<std::unique_ptr<Engine>> make_cuda_engine(std::shared_ptr<const Driver> d
   auto made = std::make_shared<Device>(std::move(driver), device);
   if (auto prepared = made->prepare(image, options.splits, options.share); !prepared)
     return std::unexpected(prepared.error());
+  if (const unsigned processors = made->processors_of({}); processors != 0) {
+    const Device::Current current(*made);
+    library->size_for(processors);
+  }
   return std::make_unique<CudaEngine>(std::move(made), std::move(library), options, std::move(chains));
 }
 

@@ -41,6 +41,9 @@ struct CudaOptions {
   // Kernels of ours look at a flag before each tile, and end where the run is told to. That costs
   // best effort more of its speed than real-time runs gain (docs/cuda.md).
   bool flag = false;
+  // A run that compiling measures has ended by then, or the model is refused and the device keeps what the
+  // run has (unavailable, with the kernel's name).
+  Duration longest_wait = std::chrono::seconds{10};
   // The device is divided (Splits), so that real-time runs leave room for others.
   bool splits = true;
   // What runs has this part of the device alone, and what compiling measures is measured there, but for

@@ -58,6 +58,10 @@ class CudaState final : public RunState {
   // Whether runs of that class are in its lane.
   bool is_for(Class cls) const { return lane_ != nullptr && lane_->cls() == cls; }
   Lane& lane() { return *lane_; }
+  // Whoever waits for its runs gives up after that (CudaPlan::run); 0: never.
+  Duration longest{0};
+  // A run was given up: it may still be under way.
+  bool spins() const { return spins_; }
   // Of the part last prepared.
   Stream stream() const { return stream_; }
   // nullptr for a segment without steps.
@@ -71,9 +75,9 @@ class CudaState final : public RunState {
  private:
   using Graphs = std::vector<std::optional<GraphExec>>;  // by segment
   void drop_graphs();
-  Result<> capture(int segment, Stream stream, GraphExec& into) const;
-  Result<> capture_steps(int segment, Stream stream, bool ends_early, Graph& out) const;
-  Result<> put_steps(int segment, Stream stream, bool ends_early) const;
+  Result<> capture(int segment, Stream stream, const Part& part, GraphExec& into) const;
+  Result<> capture_steps(int segment, Stream stream, const Part& part, bool ends_early, Graph& out) const;
+  Result<> put_step(int step, Stream stream, const Part& part, bool ends_early) const;
   Result<> mark(int segment, Stream stream) const;
 
   std::shared_ptr<const Device> device_;
@@ -81,10 +85,13 @@ class CudaState final : public RunState {
   std::unique_ptr<Lane> own_;
   Lane* lane_;
   Stream stream_ = nullptr;
+  Part part_;  // last prepared
   Graphs* graphs_ = nullptr;
   std::array<Event, 2> events_{};
   std::map<Part, Graphs> by_part_;
   Address workspace_ = 0, weights_ = 0;
+  bool spins_ = false;
+  friend class CudaPlan;
 };
 
 // Segments, each of them a CUDA graph.
@@ -115,6 +122,10 @@ class CudaPlan final : public Plan {
   // the last, and does not wait. `timed`: the state's events are recorded before and after its graph. The
   // state is prepared; the device's context is current.
   Result<> enqueue(int segment, const Binding& binding, CudaState& state, bool timed = false) const;
+  // Puts each step into the stream of the plan's part, by itself, and waits for it as the state says: a
+  // kernel that does not run there, or does not end, is named. Also the first launch of each, which drivers
+  // load kernels at.
+  Result<> launch_each(const Binding& binding, CudaState& state) const;
   // What a segment takes; 0 where nobody measured it.
   Duration takes(int segment) const {
     return parts_.takes.empty() ? Duration{0} : parts_.takes[static_cast<std::size_t>(segment)];
@@ -126,6 +137,7 @@ class CudaPlan final : public Plan {
   const Device& device() const { return *device_; }
 
  private:
+  Result<> finished(CudaState& state, const std::string& what) const;
   Result<> copy_edges(const std::vector<Recipe::Edge>& edges, const Binding& binding, bool in,
                       Stream stream) const;
 

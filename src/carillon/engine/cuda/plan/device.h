@@ -96,6 +96,10 @@ class Device {
   // Has the contexts of a pair of the splits made (Splits::prepare()).
   bool prepare_pair(int pair) const { return splits_->prepare(pair); }
   unsigned processors() const { return processors_; }
+  // Of a part; 0: it is all of the device.
+  unsigned processors_of(const Part& part) const {
+    return splits_ && splits_->context(part) != nullptr ? splits_->processors(part) : 0;
+  }
   // What is measured by events around the launch of a graph of one kernel, and is none of the kernel's.
   // Measured once; the device's context is current.
   Result<Duration> launch_time() const;

@@ -229,6 +229,7 @@ class ByStandIns final : public MathLibrary {
   }
   bool fuses(const Convolution& spec) override { return measured_->fuses(spec); }
   bool fuses(const Product& spec) override { return measured_->fuses(spec); }
+  void size_for(unsigned processors) override { measured_->size_for(processors); }
 
  private:
   std::unique_ptr<MathLibrary> plain_, measured_;
@@ -252,6 +253,106 @@ TEST(CudaPlan, WhatLibrariesAreToldGivesTheSame) {
   EXPECT_GT(kept->measured(), 20U);
   EXPECT_TRUE(testing::alive().empty()) << "descriptors are left";
   EXPECT_EQ(on.device().left_behind(), "");
+}
+
+// Kernels of the stand-ins that need as many processors as they were sized for, all at once.
+struct PersistentKernels : ::testing::Test {
+  OnEmulated on;
+  const std::shared_ptr<const Driver> driver{std::shared_ptr<void>(), &on.driver()};
+  void SetUp() override {
+    testing::persistent() = 132;
+    testing::sized_for().clear();
+    on.wrap = [&](std::unique_ptr<MathLibrary> plain) {
+      return std::make_unique<ByStandIns>(std::move(plain), driver, std::make_shared<KernelChoices>());
+    };
+  }
+  void TearDown() override {
+    testing::persistent() = 0;
+    testing::sized_for().clear();
+  }
+};
+
+TEST_F(PersistentKernels, AreSizedForThePartThatAPlanIsMeasuredAndRunIn) {
+  for (const Make& make : {Make(residual), Make(encoder)}) {
+    testing::sized_for().clear();
+    const auto engine = on.engine({.number = Number::f16, .longest_wait = std::chrono::milliseconds{200}});
+    ASSERT_TRUE(engine) << engine.error().message;
+    const auto compiled = (*engine)->compile(MadeModel(make), {.batch_sizes = {1}, .room_cost = 0.02});
+    ASSERT_TRUE(compiled) << compiled.error().message;
+    const Plan& plan = *(*compiled)->plan(1);
+    const int pair = static_cast<const CudaPlan&>(plan).parts().pair;
+    ASSERT_GT(pair, 0);
+    EXPECT_TRUE(testing::sized_for().contains(8U * static_cast<unsigned>(pair)));
+    const auto inputs = random_inputs(make(1), 11);
+    std::vector<std::span<const std::byte>> bytes;
+    for (const auto& input : inputs) bytes.emplace_back(input->bytes());
+    const auto got = on.run(**compiled, plan, bytes, false);
+    ASSERT_TRUE(got) << got.error().message;
+  }
+  EXPECT_EQ(on.device().left_behind(), "");
+}
+
+TEST_F(PersistentKernels, AreSizedForTheRestThatBestEffortIsIn) {
+  const auto engine = on.engine({.number = Number::f16, .longest_wait = std::chrono::milliseconds{200}});
+  ASSERT_TRUE(engine) << engine.error().message;
+  const auto best = (*engine)->compile(MadeModel(dense_block), {.batch_sizes = {1}, .stop_cost = 0.02});
+  ASSERT_TRUE(best) << best.error().message;
+  const auto real = (*engine)->compile(MadeModel(residual), {.batch_sizes = {1}, .room_cost = 0.02});
+  ASSERT_TRUE(real) << real.error().message;
+  const Part rest{.pair = static_cast<const CudaPlan&>(*(*real)->plan(1)).parts().pair, .rest = true};
+  ASSERT_GT(rest.pair, 0);
+  const auto& plan = static_cast<const CudaPlan&>(*(*best)->plan(1));
+  auto loaded = LoadedPlan::make(driver, 0, **best, plan);
+  ASSERT_TRUE(loaded) << loaded.error().message;
+  {
+    auto team = (*engine)->make_team({.cls = Class::best_effort});
+    ASSERT_TRUE(team) << team.error().message;
+    const auto state = plan.make_state(team->get());
+    const auto inputs = random_inputs(dense_block(1), 11);
+    for (std::size_t i = 0; i < inputs.size(); ++i) (*loaded)->set_input(i, inputs[i]->bytes());
+    const Binding binding = (*loaded)->binding(state.get());
+    auto& mine = static_cast<CudaState&>(*state);
+    const InPrimaryContext current(on.driver(), 0);
+    testing::sized_for().clear();
+    ASSERT_TRUE(mine.prepare(address(binding.workspace), address(binding.weights), rest));
+    for (int segment = 0; segment < plan.kernels(); ++segment)
+      ASSERT_TRUE(plan.enqueue(segment, binding, mine));
+    EXPECT_EQ(on.driver().stream_synchronize(mine.stream()), done) << "it ends";
+    EXPECT_EQ(testing::sized_for(), std::set<unsigned>{132U - 8U * static_cast<unsigned>(rest.pair)});
+  }
+  EXPECT_TRUE(on.device().violations().empty()) << on.device().violations().front();
+}
+
+TEST_F(PersistentKernels, AreSizedForAnEnginesShare) {
+  const auto engine = on.engine({.number = Number::f16, .share = {.from = 0, .to = 0.4}});
+  ASSERT_TRUE(engine) << engine.error().message;
+  const auto compiled = (*engine)->compile(MadeModel(residual), {.batch_sizes = {1}});
+  ASSERT_TRUE(compiled) << compiled.error().message;
+  testing::sized_for().clear();
+  const auto inputs = random_inputs(residual(1), 11);
+  std::vector<std::span<const std::byte>> bytes;
+  for (const auto& input : inputs) bytes.emplace_back(input->bytes());
+  const auto got = on.run(**compiled, *(*compiled)->plan(1), bytes, false);
+  ASSERT_TRUE(got) << got.error().message;
+  EXPECT_EQ(testing::sized_for(), std::set<unsigned>{48});
+}
+
+// The stand-in's engine for exact f32 cannot be sized: in a part it never ends.
+TEST_F(PersistentKernels, OneThatSpinsIsNamedWithinTheBound) {
+  const auto engine = on.engine({.longest_wait = std::chrono::milliseconds{50}});
+  ASSERT_TRUE(engine) << engine.error().message;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto refused = (*engine)->compile(MadeModel(residual), {.batch_sizes = {1}, .room_cost = 0.02});
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds{20});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::unavailable);
+  for (const char* const part :
+       {"conv f32", "by engine 3", "has not ended within 0.05 s in a part of ", "--no-cuda-parts"})
+    EXPECT_NE(refused.error().message.find(part), std::string::npos) << refused.error().message;
+  EXPECT_TRUE(on.device().violations().empty()) << on.device().violations().front();
+  // Who needs no part goes on.
+  const auto whole = (*engine)->compile(MadeModel(residual), {.batch_sizes = {1}});
+  EXPECT_TRUE(whole) << whole.error().message;
 }
 
 // Tells in which streams calls are put.

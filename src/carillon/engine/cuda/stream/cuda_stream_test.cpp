@@ -254,16 +254,17 @@ TEST(CudaSplits, PairsAreEightProcessorsApart) {
   {
     const InPrimaryContext current(driver, 0);
     const Splits splits(driver, 0);
-    EXPECT_EQ(splits.count(), 15) << "132 = 16 * 8 + 4";
+    EXPECT_EQ(splits.groups(), 15U) << "as an H100's driver has it: 132 = 15 * 8 + 12";
+    EXPECT_EQ(splits.count(), 14);
     EXPECT_EQ(splits.processors({}), 132U);
     for (int pair = 1; pair <= splits.count(); ++pair) {
       EXPECT_EQ(splits.processors({pair, false}), 8U * static_cast<unsigned>(pair));
       EXPECT_EQ(splits.processors({pair, true}), 132U - 8U * static_cast<unsigned>(pair));
     }
-    EXPECT_EQ(splits.context({16, false}), nullptr);
+    EXPECT_EQ(splits.context({15, false}), nullptr);
     EXPECT_EQ(splits.nearest(0.3), 5);
     EXPECT_EQ(splits.nearest(0.0), 1);
-    EXPECT_EQ(splits.nearest(1.0), 15);
+    EXPECT_EQ(splits.nearest(1.0), 14);
   }
   EXPECT_EQ(on.device().left_behind(), "");
 }
@@ -280,14 +281,14 @@ TEST(CudaSplits, SharesThatDoNotMeetHaveNoProcessorInCommon) {
     EXPECT_EQ(splits.processors({}) % 8, 0U);
     sum += splits.processors({});
   }
-  EXPECT_EQ(sum, 8U * 16) << "all but the four that are no group";
+  EXPECT_EQ(sum, 8U * 15) << "all but the twelve that are no group";
   const Splits little(on.driver(), 0, {.from = 0.5, .to = 0.52});
   EXPECT_EQ(little.context({}), nullptr) << "less than a group";
-  EXPECT_EQ(little.groups(), 16U);
+  EXPECT_EQ(little.groups(), 15U);
   const auto refused = on.engine({.share = {.from = 0.5, .to = 0.52}});
   ASSERT_FALSE(refused);
   EXPECT_THAT(refused.error().message,
-              ::testing::HasSubstr("16 groups of processors to give, and 2% of them"));
+              ::testing::HasSubstr("15 groups of processors to give, and 2% of them"));
 }
 
 TEST(CudaSplits, AnEngineOfAShareRunsInIt) {

@@ -214,6 +214,7 @@ class FusingAs final : public MathLibrary {
   Result<std::shared_ptr<const Call>> product(const Product& spec) override {
     return library_->product(spec);
   }
+  void size_for(unsigned processors) override { library_->size_for(processors); }
   void compiled() override { library_->compiled(); }
 
   // Asked with more and more of bias, residual and activation.

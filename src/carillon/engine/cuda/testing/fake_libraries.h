@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "carillon/engine/cuda/driver/emulated.h"
 #include "carillon/engine/cuda/library/cublaslt_api.h"
 #include "carillon/engine/cuda/library/cudnn_api.h"
 #include "carillon/engine/cuda/library/library.h"
@@ -31,6 +32,7 @@ struct FakeOperation {
   std::uint32_t epilogue = 1;
   const float* bias = nullptr;
   int compute = 0;
+  std::int32_t processors = 0;
 };
 inline std::set<void*>& alive() {
   static std::set<void*> made;
@@ -62,6 +64,23 @@ inline float element(const float* matrix, const FakeLayout& layout, bool turned,
 inline MathLibrary*& computing() {
   static MathLibrary* library = nullptr;
   return library;
+}
+
+// Where it is set, to a device's processors, kernels are persistent: they need as many processors as they
+// were sized for, or all of these.
+inline unsigned& persistent() {
+  static unsigned processors = 0;
+  return processors;
+}
+// For so many processors, 0 where nobody said, calls were put into streams.
+inline std::set<unsigned>& sized_for() {
+  static std::set<unsigned> seen;
+  return seen;
+}
+inline void size_next(std::int64_t processors) {
+  sized_for().insert(static_cast<unsigned>(processors));
+  if (persistent() != 0)
+    Emulated::next_needs(processors != 0 ? static_cast<unsigned>(processors) : persistent());
 }
 
 inline Number number_of(int type, bool rounds, int f16, int bf16) {
@@ -96,6 +115,7 @@ inline blas::Status multiply(blas::Handle, blas::Operation operation, const void
     if (ld.pitch != m || (ld.batch > 1 && ld.step != m * n)) return 7;
     const auto at = [](const void* address) { return reinterpret_cast<Address>(address); };
     const auto call = computing()->product(product);
+    size_next(op.processors);
     return call && (*call)->enqueue(stream, {.a = at(b), .b = at(a), .out = at(d), .bias = at(op.bias)}) ? 0
                                                                                                          : 7;
   }
@@ -137,11 +157,12 @@ inline blas::Api fake_blas() {
                          std::size_t bytes) -> blas::Status {
     auto& op = *static_cast<FakeOperation*>(operation);
     const auto put = [&](auto& to) { return bytes == sizeof to ? (std::memcpy(&to, value, bytes), 0) : 7; };
-    return attribute == 3   ? put(op.turns_a)
-           : attribute == 4 ? put(op.turns_b)
-           : attribute == 7 ? put(op.epilogue)
-           : attribute == 8 ? put(op.bias)
-                            : 7;
+    return attribute == 3    ? put(op.turns_a)
+           : attribute == 4  ? put(op.turns_b)
+           : attribute == 7  ? put(op.epilogue)
+           : attribute == 8  ? put(op.bias)
+           : attribute == 15 ? put(op.processors)
+                             : 7;
   };
   api.layout_create = [](blas::Layout* out, int type, std::uint64_t rows, std::uint64_t columns,
                          std::int64_t pitch) {
@@ -221,6 +242,13 @@ inline std::size_t width_of(int type) {
     default:
       return 4;
   }
+}
+
+// Of a configuration: the one that it was found by, or that its engine was made for.
+inline const FakePart* graph_of(const FakePart& config) {
+  if (const FakePart* const found = config.part(dnn::attribute::heuristics_graph)) return found;
+  const FakePart* const engine = config.part(dnn::attribute::config_engine);
+  return engine == nullptr ? nullptr : engine->part(dnn::attribute::engine_graph);
 }
 
 // A convolution, and what is done to it, as its operations tell; false where they make no sense.
@@ -312,6 +340,16 @@ inline dnn::Api fake_dnn() {
     Convolution c;
     std::map<char, std::int64_t> ids;
     if (part.kind == dnn::kind::graph && !read(part, c, ids)) return 3;
+    // Sizes by hand: the engine that has no tensor cores cannot.
+    if (part.kind == dnn::kind::engine &&
+        (part.part(at::engine_graph) == nullptr || part.one<std::int64_t>(at::engine_index) != 2))
+      return 3;
+    if (part.kind == dnn::kind::engine_config) {
+      const FakePart* const knob = part.part(at::config_knobs);
+      if (knob == nullptr || knob->one<int>(at::knob_type) != 7 ||
+          knob->one<std::int64_t>(at::knob_value) != 5)
+        return 3;
+    }
     part.finished = true;
     return 0;
   };
@@ -346,6 +384,12 @@ inline dnn::Api fake_dnn() {
       return 0;
     }
     const auto index = part.one<std::int64_t>(at::engine_index);
+    if (attribute == at::config_knobs && index == 2) {
+      *count = 1;
+      static_cast<FakePart**>(values)[0]->put(at::knob_type, 7);
+      static_cast<FakePart**>(values)[0]->put(at::knob_value, std::int64_t{5});
+      return 0;
+    }
     const auto note = [&](bool has, int value) {
       *count = has && wanted > 0 ? 1 : 0;
       if (*count == 1) *static_cast<int*>(values) = value;
@@ -372,7 +416,7 @@ inline dnn::Api fake_dnn() {
     const auto& given = *static_cast<const FakePart*>(pack);
     Convolution c;
     std::map<char, std::int64_t> ids;
-    if (!given.finished || !read(*config.part(at::heuristics_graph), c, ids)) return 3;
+    if (!given.finished || !read(*graph_of(config), c, ids)) return 3;
     const auto names = given.all<std::int64_t>(at::pack_ids);
     const auto pointers = given.all<Address>(at::pack_pointers);
     if (names.size() != pointers.size() || names.size() != ids.size() ||
@@ -385,6 +429,8 @@ inline dnn::Api fake_dnn() {
       return found == names.end() ? 0 : pointers[static_cast<std::size_t>(found - names.begin())];
     };
     const auto call = computing()->convolution(c);
+    const FakePart* const engine = config.part(at::config_engine);
+    size_next(engine == nullptr ? 0 : engine->one<std::int32_t>(at::engine_processors));
     return call && (*call)->enqueue(stream_of_dnn(), {.a = place('x'),
                                                       .b = place('w'),
                                                       .out = place('y'),
