@@ -76,7 +76,20 @@ Result<OpenedDevice> open_device(const OpenOptions& options) {
   if (current.status() != done)
     return fail(ErrorCode::unavailable,
                 facts->name + " cannot be used: " + name_of(driver, current.status()));
-  auto convolutions = make_cudnn(*dnn);
+  int version = 0;
+  (void)driver.driver_version(&version);
+  std::shared_ptr<CodeCache> plans;
+  if (!options.choices.empty()) {
+    std::string problem;
+    const std::size_t cudnn_version = dnn->version();
+    plans = std::make_shared<CodeCache>(
+        fmt::format("{}.cuda-{}.plans", options.choices, options.ordinal),
+        fmt::format("carillon cuDNN plans 1; {}; {}.{}; {} processors; driver {}; cuDNN {}", facts->name,
+                    facts->major, facts->minor, facts->processors, version, cudnn_version),
+        &problem, "plans of cuDNN");
+    add_notice(device, problem);
+  }
+  auto convolutions = make_cudnn(*dnn, std::move(plans));
   if (!convolutions) return std::unexpected(convolutions.error());
   auto products = make_cublaslt(*blas);
   if (!products) return std::unexpected(products.error());
@@ -84,8 +97,6 @@ Result<OpenedDevice> open_device(const OpenOptions& options) {
   std::size_t left = 0, all = 0;
   if (driver.memory_info(&left, &all) == done) device.free = Bytes{left};
   device.libraries = fmt::format("{} and {}", (*convolutions)->version(), (*products)->version());
-  int version = 0;
-  (void)driver.driver_version(&version);
   const std::string header =
       fmt::format("carillon kernel choices 1; {}; {}.{}; {} processors; driver {}; {}", facts->name,
                   facts->major, facts->minor, facts->processors, version, device.libraries);
@@ -97,6 +108,7 @@ Result<OpenedDevice> open_device(const OpenOptions& options) {
   if (engine_options.choices == nullptr) engine_options.choices = choices;
   auto library = make_measured_library(std::move(*convolutions), std::move(*products), std::move(choices),
                                        {.timer = time_on(device.driver, facts->device),
+                                        .copy_timer = time_copies_on(device.driver, facts->device),
                                         .first_launch = first_launch_on(device.driver, facts->device)});
   if (options.around) library = options.around(std::move(library));
   auto chains = open_chains(options, sites, device);

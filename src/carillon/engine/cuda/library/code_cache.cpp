@@ -38,7 +38,7 @@ std::string checksum(const std::string& text) {
 
 }  // namespace
 
-CodeCache::CodeCache(fs::path folder, std::string header, std::string* problem)
+CodeCache::CodeCache(fs::path folder, std::string header, std::string* problem, std::string_view what)
     : folder_(std::move(folder)), header_(std::move(header)) {
   const std::string named = folder_.string();
   std::error_code error;
@@ -59,7 +59,7 @@ CodeCache::CodeCache(fs::path folder, std::string header, std::string* problem)
     if (!writes_) why = error ? error.message() : fmt::format("has {} entries, and no more are kept", most);
   }
   if (!why.empty() && problem != nullptr)
-    *problem = fmt::format("code of chains {}: {}: what is compiled is not kept", named, why);
+    *problem = fmt::format("{} {}: {}: what is compiled is not kept", what, named, why);
 }
 
 // Another version's code for the same source has the same name, and goes when this one is kept.

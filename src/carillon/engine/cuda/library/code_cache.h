@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace carillon::engine::cuda {
@@ -23,8 +24,10 @@ class CodeCache {
 
   // Keeps nothing.
   CodeCache() = default;
-  // In `folder`, which is made where its parent is there. `problem` says why nothing can be kept there.
-  CodeCache(std::filesystem::path folder, std::string header, std::string* problem = nullptr);
+  // In `folder`, which is made where its parent is there. `problem` says why nothing can be kept there;
+  // `what` is kept, for people.
+  CodeCache(std::filesystem::path folder, std::string header, std::string* problem = nullptr,
+            std::string_view what = "code of chains");
 
   std::optional<std::vector<std::byte>> find(const std::string& source) const;
   // Whole or not at all; what cannot be written is compiled again the next time.

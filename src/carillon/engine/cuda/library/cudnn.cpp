@@ -46,6 +46,7 @@ namespace kind = dnn::kind;
 namespace type = dnn::type;
 namespace value = dnn::value;
 
+constexpr std::size_t few_ways = 4;  // by heuristic mode A: then B is asked, too
 constexpr std::int64_t most_ways = 64, most_notes = 16, most_knobs = 32;
 constexpr std::uint64_t most_workspace = std::uint64_t{256} << 20;
 
@@ -79,6 +80,7 @@ struct Session {
   dnn::Handle handle = nullptr;  // nullptr: of a described device
   std::unique_ptr<Part> device;
   std::mutex turn;
+  std::shared_ptr<CodeCache> compiled;  // or none
 
   explicit Session(const Api& of) : api(of) {}
   ~Session() {
@@ -280,7 +282,7 @@ bool allowed(Number number, const std::vector<int>& numerical, const std::vector
   const auto has = [](const std::vector<int>& notes, std::initializer_list<int> any) {
     return std::ranges::find_first_of(notes, any) != notes.end();
   };
-  if (has(behavior, {value::compiles, value::reorders_filter, value::reorders_bias})) return false;
+  if (has(behavior, {value::reorders_filter, value::reorders_bias})) return false;
   // Winograd's tiles of 6 and more, and Fourier transforms, lose digits that f32 is asked for.
   if (has(numerical, {value::nondeterministic, value::reduced_sums, value::down_converts, value::fft,
                       value::winograd_6, value::winograd_13}))
@@ -292,6 +294,7 @@ bool allowed(Number number, const std::vector<int>& numerical, const std::vector
 // An engine and how its knobs stand.
 struct EngineConfig {
   std::int64_t engine = 0;
+  bool compiles = false;
   std::vector<std::pair<int, std::int64_t>> knobs;  // by type
   // "engine 37 (2=0 5=1)"
   std::string key() const {
@@ -307,11 +310,14 @@ struct FinishedPlan {
   std::uint64_t workspace = 0;
 };
 
-Result<FinishedPlan> plan_of(const Session& session, const Part& config, const std::string& name) {
+// What `describe` sets makes a plan.
+template <typename Describe>
+Result<FinishedPlan> finished_plan(const Session& session, const std::string& name,
+                                   const Describe& describe) {
   Maker maker(session);
   Part made = maker.part(kind::plan);
   if (session.handle != nullptr) maker.set(made, attribute::plan_handle, type::handle, session.handle);
-  maker.set(made, attribute::plan_config, type::descriptor, config.get());
+  describe(maker, made);
   maker.finish(made);
   if (auto finished = maker.result(name); !finished) return std::unexpected(finished.error());
   const auto workspace = values<std::int64_t>(session.api, made, attribute::plan_workspace, type::int64, 1);
@@ -322,23 +328,57 @@ Result<FinishedPlan> plan_of(const Session& session, const Part& config, const s
   return FinishedPlan{std::move(made), static_cast<std::uint64_t>(workspace.front())};
 }
 
+Result<FinishedPlan> plan_of(const Session& session, const Part& config, const std::string& name) {
+  return finished_plan(session, name, [&](Maker& maker, const Part& made) {
+    maker.set(made, attribute::plan_config, type::descriptor, config.get());
+  });
+}
+
+// As plan_of(), of an engine that compiles: as it was kept under `key`, else compiled and kept. cuDNN's JSON
+// of a plan has what was compiled.
+Result<FinishedPlan> compiled_plan(const Session& session, const Part& config, const std::string& name,
+                                   const std::string& key) {
+  if (session.compiled == nullptr || session.handle == nullptr) return plan_of(session, config, name);
+  if (const auto kept = session.compiled->find(key)) {
+    auto plan = finished_plan(session, name, [&](Maker& maker, const Part& made) {
+      maker.set(made, attribute::plan_json, type::character,
+                std::span<const char>(reinterpret_cast<const char*>(kept->data()), kept->size()));
+    });
+    if (plan) return plan;  // what cuDNN does not take is compiled anew
+  }
+  auto plan = plan_of(session, config, name);
+  if (!plan) return plan;
+  std::int64_t length = 0;
+  if (session.api.get(plan->descriptor.get(), attribute::plan_json, type::character, 0, &length, nullptr) ==
+          0 &&
+      length > 0 && static_cast<std::uintmax_t>(length) <= CodeCache::largest) {
+    const auto json =
+        values<char>(session.api, plan->descriptor, attribute::plan_json, type::character, length);
+    session.compiled->keep(key, std::as_bytes(std::span(json)));
+  }
+  return plan;
+}
+
 class CudnnCall final : public Call {
  public:
   CudnnCall(std::shared_ptr<const Problem> problem, std::shared_ptr<const Part> config, EngineConfig known,
-            FinishedPlan plan, std::string name)
+            FinishedPlan plan, std::string name, std::string kept_as)
       : problem_(std::move(problem)),
         config_(std::move(config)),
         known_(std::move(known)),
         plan_(std::move(plan)),
-        name_(std::move(name)) {}
+        name_(std::move(name)),
+        kept_as_(std::move(kept_as)) {}
   std::string_view name() const override { return name_; }
   std::uint64_t workspace() const override { return plan_.workspace; }
   // The same engine with the same knobs. Where cuDNN cannot give that a number of processors it stays as it
   // is.
   void size_for(unsigned processors) const override {
     Session& session = *problem_->session;
-    const std::scoped_lock turn(session.turn);
-    if (processors == 0 || parts_.contains(processors)) return;
+    {
+      const std::scoped_lock turn(session.turn);
+      if (processors == 0 || parts_.contains(processors)) return;
+    }
     Maker maker(session);
     std::vector<Part> knobs;
     std::vector<dnn::Descriptor> raw;
@@ -362,8 +402,11 @@ class CudnnCall final : public Call {
       maker.set(config, attribute::config_knobs, type::descriptor, std::span<const dnn::Descriptor>(raw));
     maker.finish(config);
     if (!maker.result(name_)) return;
-    auto plan = plan_of(session, config, name_);
+    auto plan = known_.compiles ? compiled_plan(session, config, name_,
+                                                fmt::format("{} for {} processors", kept_as_, processors))
+                                : plan_of(session, config, name_);
     if (!plan || plan->workspace > plan_.workspace) return;
+    const std::scoped_lock turn(session.turn);  // not while it compiles
     parts_.emplace(processors,
                    Sized{std::move(knobs), std::move(engine), std::move(config), std::move(*plan)});
   }
@@ -408,6 +451,7 @@ class CudnnCall final : public Call {
   EngineConfig known_;
   FinishedPlan plan_;
   std::string name_;
+  std::string kept_as_;                      // of an engine that compiles
   mutable std::map<unsigned, Sized> parts_;  // by their processors; the session's turn guards it
 };
 
@@ -430,7 +474,8 @@ class Cudnn final : public Ways {
     std::set<std::string> known;
     std::size_t seen = 0;
     std::string wrong;
-    for (const int mode : {value::by_a, value::by_fallback}) {
+    for (const int mode : {value::by_a, value::by_b, value::by_fallback}) {
+      if (mode == value::by_b && ways.size() >= few_ways) continue;
       Maker maker(*session_);
       Part heuristics = maker.part(kind::heuristics);
       maker.set(heuristics, attribute::heuristics_graph, type::descriptor, (*problem)->graph());
@@ -450,23 +495,28 @@ class Cudnn final : public Ways {
         if (!known_config) continue;
         const std::string key = known_config->key();
         if (!known.insert(key).second) continue;
+        const bool compiles = known_config->compiles;
         ways.push_back(
-            {key,
-             [session = session_, problem = *problem, config, as = std::move(*known_config),
-              name = fmt::format("{} by {}", to_text(spec), key)]() -> Result<std::shared_ptr<const Call>> {
-               auto plan = plan_of(*session, *config, name);
+            {.key = key,
+             .make = [session = session_, problem = *problem, config, as = std::move(*known_config),
+                      name = fmt::format("{} by {}", to_text(spec), key),
+                      kept_as = fmt::format("{} by {}", identity(spec),
+                                            key)]() -> Result<std::shared_ptr<const Call>> {
+               auto plan = as.compiles ? compiled_plan(*session, *config, name, kept_as)
+                                       : plan_of(*session, *config, name);
                if (!plan) return std::unexpected(plan.error());
-               return std::make_shared<CudnnCall>(problem, config, as, std::move(*plan), name);
-             }});
+               return std::make_shared<CudnnCall>(problem, config, as, std::move(*plan), name, kept_as);
+             },
+             .compiles = compiles});
       }
     }
     if (!ways.empty()) return ways;
-    return fail(
-        ErrorCode::unsupported,
-        seen == 0 ? (wrong.empty() ? to_text(spec) + ": cuDNN knows no engine for it" : wrong)
-                  : fmt::format("{}: cuDNN knows {} engines for it, of which none is compiled, deterministic "
-                                "and as exact as {} is to be",
-                                to_text(spec), seen, name_of(spec.number)));
+    return fail(ErrorCode::unsupported,
+                seen == 0
+                    ? (wrong.empty() ? to_text(spec) + ": cuDNN knows no engine for it" : wrong)
+                    : fmt::format("{}: cuDNN knows {} engines for it, of which none is deterministic and as "
+                                  "exact as {} is to be",
+                                  to_text(spec), seen, name_of(spec.number)));
   }
 
  private:
@@ -476,13 +526,16 @@ class Cudnn final : public Ways {
     std::vector<Part> engines = parts_of(api, config, attribute::config_engine, kind::engine, 1);
     if (engines.empty()) return std::nullopt;
     const auto index = values<std::int64_t>(api, engines.front(), attribute::engine_index, type::int64, 1);
-    if (index.empty() ||
-        !allowed(
-            number,
-            values<int>(api, engines.front(), attribute::engine_numerical, type::numerical_note, most_notes),
-            values<int>(api, engines.front(), attribute::engine_behavior, type::behavior_note, most_notes)))
+    const auto behavior =
+        values<int>(api, engines.front(), attribute::engine_behavior, type::behavior_note, most_notes);
+    if (index.empty() || !allowed(number,
+                                  values<int>(api, engines.front(), attribute::engine_numerical,
+                                              type::numerical_note, most_notes),
+                                  behavior))
       return std::nullopt;
-    EngineConfig out{.engine = index.front(), .knobs = {}};
+    EngineConfig out{.engine = index.front(),
+                     .compiles = std::ranges::find(behavior, int{value::compiles}) != behavior.end(),
+                     .knobs = {}};
     for (const Part& knob : parts_of(api, config, attribute::config_knobs, kind::knob_choice, most_knobs)) {
       const auto which = values<int>(api, knob, attribute::knob_type, type::knob_type, 1);
       const auto set = values<std::int64_t>(api, knob, attribute::knob_value, type::int64, 1);
@@ -497,8 +550,9 @@ class Cudnn final : public Ways {
 
 }  // namespace
 
-Result<std::unique_ptr<Ways>> make_cudnn(const dnn::Api& api) {
+Result<std::unique_ptr<Ways>> make_cudnn(const dnn::Api& api, std::shared_ptr<CodeCache> plans) {
   auto session = std::make_shared<Session>(api);
+  session->compiled = std::move(plans);
   if (const dnn::Status status = api.create(&session->handle); status != 0) {
     session->handle = nullptr;
     return fail(ErrorCode::unavailable, "cuDNN does not start: " + session->why(status));

@@ -110,6 +110,7 @@ inline constexpr std::size_t least_version = 90800;  // the first that plans for
   X(cross_correlation, CUDNN_CROSS_CORRELATION, 1)                           \
   X(pointwise_add, CUDNN_POINTWISE_ADD, 0)                                   \
   X(pointwise_relu, CUDNN_POINTWISE_RELU_FWD, 100)                           \
+  X(by_b, CUDNN_HEUR_MODE_B, 1)                                              \
   X(by_fallback, CUDNN_HEUR_MODE_FALLBACK, 2)                                \
   X(by_a, CUDNN_HEUR_MODE_A, 3)                                              \
   X(tensor_core, CUDNN_NUMERICAL_NOTE_TENSOR_CORE, 0)                        \

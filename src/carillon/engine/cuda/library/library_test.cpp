@@ -221,6 +221,197 @@ TEST(MeasuredLibrary, TakesTheFastestAndKeepsIt) {
   }
 }
 
+// Ways that compile, each in 20 ms, and one that does not: "+" before the former.
+class CompiledWays final : public Ways {
+ public:
+  CompiledWays(std::vector<std::string> names, int& compiled)
+      : names_(std::move(names)), compiled_(compiled) {}
+  std::string_view version() const override { return "a library"; }
+  Result<std::vector<Way>> of(const Product&) override { return fail(ErrorCode::unsupported, "nothing"); }
+  Result<std::vector<Way>> of(const Convolution&) override {
+    std::vector<Way> out;
+    for (const std::string& name : names_) {
+      const bool compiles = name.starts_with('+');
+      out.push_back({.key = name,
+                     .make = [name, compiles, this]() -> Result<std::shared_ptr<const Call>> {
+                       if (compiles) {
+                         ++compiled_;
+                         std::this_thread::sleep_for(std::chrono::milliseconds{20});
+                       }
+                       return std::make_shared<NamedCall>(name);
+                     },
+                     .compiles = compiles});
+    }
+    return out;
+  }
+
+ private:
+  std::vector<std::string> names_;
+  int& compiled_;
+};
+
+TEST(MeasuredLibrary, WhatCompilesCompetesForALimitedTime) {
+  const struct {
+    std::vector<std::string> ways;
+    int milliseconds;  // of compiling, at most
+    std::string chosen;
+    int compiled;
+  } rows[] = {
+      {{"a", "+b"}, 1000, "+b", 1},
+      {{"+a", "+b", "+z", "d"}, 30, "d", 2},  // two take longer than that
+      {{"+a", "+b", "+y", "+z", "d"}, 1000, "+y", 3},
+      {{"a", "a", "a", "b", "+z"}, 1000, "+z", 1},  // beside the first three of others
+      {{"+a", "+b", "a"}, 1000, "+b", 2},
+      {{"a", "+b"}, 0, "a", 0},
+  };
+  for (const auto& row : rows) {
+    int compiled = 0;
+    const auto choices = std::make_shared<KernelChoices>();
+    const auto make = [&] {
+      return make_measured_library(
+          std::make_unique<CompiledWays>(row.ways, compiled), std::make_unique<NamedWays>(row.ways), choices,
+          {.most_measured = 3,
+           .most_compiled = 3,
+           .longest_compiling = std::chrono::milliseconds{row.milliseconds},
+           .timer = [](const Call& call, const CallBytes&) -> Result<Duration> {
+             return std::chrono::microseconds{1000 - call.name().back()};  // the last of them is the fastest
+           }});
+    };
+    const Convolution spec{.channels = 3, .filters = 5};
+    auto library = make();
+    EXPECT_TRUE(library->fuses(spec));
+    const int to_know = compiled;
+    EXPECT_EQ(to_know, 0) << "others do, which compile nothing";
+    const auto call = library->convolution(spec);
+    ASSERT_TRUE(call);
+    EXPECT_EQ((*call)->name(), row.chosen);
+    EXPECT_EQ(compiled, row.compiled);
+    library = make();  // with that choice kept, only that is compiled
+    compiled = 0;
+    const auto again = library->convolution(spec);
+    ASSERT_TRUE(again);
+    EXPECT_EQ((*again)->name(), (*call)->name());
+    EXPECT_EQ(compiled, (*call)->name().starts_with('+') ? 1 : 0);
+  }
+}
+
+// One way for each work, by its text.
+class OneWay final : public Ways {
+ public:
+  std::string_view version() const override { return "a library"; }
+  Result<std::vector<Way>> of(const Convolution& spec) override { return ways(to_text(spec)); }
+  Result<std::vector<Way>> of(const Product& spec) override { return ways(to_text(spec)); }
+
+ private:
+  static Result<std::vector<Way>> ways(const std::string& text) {
+    return std::vector<Way>{{.key = "one", .make = [text]() -> Result<std::shared_ptr<const Call>> {
+                               return std::make_shared<NamedCall>(text);
+                             }}};
+  }
+};
+
+// A fused form competes with the same without the last of it, and a kernel that does the rest.
+TEST(MeasuredLibrary, FusedFormsAreTakenWhereTheyPay) {
+  std::map<std::string, int> times;  // microseconds, by what a call's name ends with
+  int asked = 0;
+  auto choices = std::make_shared<KernelChoices>();
+  const auto make = [&] {
+    return make_measured_library(
+        std::make_unique<OneWay>(), std::make_unique<OneWay>(), choices,
+        {.timer = [&](const Call& call, const CallBytes&) -> Result<Duration> {
+           ++asked;
+           for (const auto& [end, time] : times)
+             if (call.name().ends_with(end)) return std::chrono::microseconds{time};
+           return fail(ErrorCode::internal, "no time");
+         },
+         .copy_timer = [&](std::uint64_t) -> Result<Duration> { return std::chrono::microseconds{3}; }});
+  };
+  const auto fuses = [&](auto spec) {
+    const bool at_first = make()->fuses(spec);
+    const int before = asked;
+    EXPECT_EQ(make()->fuses(spec), at_first);
+    EXPECT_EQ(asked, before) << "that is kept";
+    choices = std::make_shared<KernelChoices>();
+    return at_first;
+  };
+  const Convolution plain{.channels = 3, .filters = 5, .out_pitch = 5};
+  Convolution with = plain;
+  with.relu = true;
+  Product product{.rows = 2, .columns = 3, .depth = 4};
+  times = {{"-> 5", 10}, {"-> 5 relu", 13}};
+  EXPECT_TRUE(fuses(plain));
+  EXPECT_TRUE(fuses(with)) << "as long as both";
+  times["-> 5 relu"] = 14;
+  EXPECT_FALSE(fuses(with));
+  with.bias = true;
+  times["-> 5 bias relu"] = 14;
+  times["-> 5 bias"] = 11;
+  EXPECT_TRUE(fuses(with));
+  with.relu = false;
+  times["-> 5 bias"] = 20;
+  EXPECT_FALSE(fuses(with));
+  with.residual_pitch = 5;
+  times["-> 5 residual bias"] = 24;
+  EXPECT_FALSE(fuses(with)) << "beside 20 and 3";
+  times = {{"[4x3]", 10}, {"[4x3] relu", 20}};
+  product.epilogue = Epilogue::relu;
+  EXPECT_FALSE(fuses(product));
+  times = {{"[4x3]", 10}};
+  EXPECT_TRUE(make()->fuses(product)) << "what cannot be measured is taken";
+}
+
+// By the stand-in: mode B is asked where A has few, and what was compiled is kept and found again.
+TEST(Cudnn, EnginesThatCompileAreWaysAndAreKept) {
+  char pattern[] = "/tmp/carillon-plans-XXXXXX";
+  const std::filesystem::path folder = mkdtemp(pattern);
+  const auto cache = [&] { return std::make_shared<CodeCache>(folder / "plans", "a header"); };
+  const Convolution spec{.number = Number::f16,
+                         .channels = 3,
+                         .height = 4,
+                         .width = 4,
+                         .filters = 5,
+                         .out_height = 4,
+                         .out_width = 4,
+                         .in_pitch = 3,
+                         .out_pitch = 5};
+  const auto make_all = [&](const std::shared_ptr<CodeCache>& kept) {
+    testing::times_compiled() = 0;
+    auto made = make_cudnn(testing::fake_dnn(), kept);
+    const auto ways = (*made)->of(spec);
+    std::vector<std::string> keys;
+    for (const Way& way : *ways) {
+      keys.push_back(way.key + (way.compiles ? " compiles" : ""));
+      EXPECT_TRUE(way.make()) << way.key;
+    }
+    EXPECT_EQ(keys, (std::vector<std::string>{"engine 0 () compiles", "engine 2 (7=5)", "engine 3 ()",
+                                              "engine 4 ()"}));
+    return testing::times_compiled();
+  };
+  EXPECT_EQ(make_all(nullptr), 1);
+  EXPECT_EQ(make_all(cache()), 1);
+  EXPECT_EQ(make_all(cache()), 0) << "as it was kept";
+  {
+    auto made = make_cudnn(testing::fake_dnn(), cache());
+    const auto ways = (*made)->of(spec);
+    const auto call = ways->front().make();
+    ASSERT_TRUE(call);
+    testing::times_compiled() = 0;
+    (*call)->size_for(8);
+    EXPECT_EQ(testing::times_compiled(), 1) << "of another size it is another";
+  }
+  auto other = make_cudnn(testing::fake_dnn(), cache());
+  const auto sized = (*(*other)->of(spec)).front().make();
+  ASSERT_TRUE(sized);
+  testing::times_compiled() = 0;
+  (*sized)->size_for(8);
+  EXPECT_EQ(testing::times_compiled(), 0);
+  // What cuDNN does not take is compiled anew.
+  cache()->keep(identity(spec) + " by engine 0 ()", std::as_bytes(std::span("{}", 2)));
+  EXPECT_EQ(make_all(cache()), 1);
+  EXPECT_EQ(make_all(cache()), 0);
+  std::filesystem::remove_all(folder);
+}
+
 TEST(MeasuredLibrary, TellsWhatIsUnlikeApart) {
   std::set<std::string> known;
   const Convolution some{.batch = 2, .channels = 8, .height = 6, .width = 5, .filters = 4};

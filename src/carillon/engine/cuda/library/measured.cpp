@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <map>
 #include <optional>
 #include <set>
@@ -98,6 +99,24 @@ class Trial {
   GraphExec executable_ = nullptr;
 };
 
+// Without the last that is done to its sums; nothing where nothing is.
+std::optional<Convolution> one_less(Convolution spec) {
+  if (spec.relu)
+    spec.relu = false;
+  else if (spec.residual_pitch != 0)
+    spec.residual_pitch = 0;
+  else if (spec.bias)
+    spec.bias = false;
+  else
+    return std::nullopt;
+  return spec;
+}
+std::optional<Product> one_less(Product spec) {
+  if (spec.epilogue == Epilogue::none) return std::nullopt;
+  spec.epilogue = Epilogue::none;
+  return spec;
+}
+
 class MeasuredLibrary final : public MathLibrary {
  public:
   MeasuredLibrary(std::unique_ptr<Ways> convolutions, std::unique_ptr<Ways> products,
@@ -113,14 +132,17 @@ class MeasuredLibrary final : public MathLibrary {
   Result<std::shared_ptr<const Call>> product(const Product& spec) override {
     return choose(*products_, spec);
   }
-  bool fuses(const Convolution& spec) override { return has_any(*convolutions_, spec); }
-  bool fuses(const Product& spec) override { return has_any(*products_, spec); }
+  bool fuses(const Convolution& spec) override { return pays(*convolutions_, spec); }
+  bool fuses(const Product& spec) override { return pays(*products_, spec); }
   void size_for(unsigned processors) override {
     if (!sizes_.insert(processors).second) return;
     for (const auto& [key, call] : made_)
       if (call) (*call)->size_for(processors);
   }
-  void compiled() override { (void)choices_->save(); }  // what cannot be kept is measured again
+  void compiled() override {
+    (void)choices_->save();  // what cannot be kept is measured again
+    spent_compiling_ = Duration{0};
+  }
 
  private:
   template <typename Spec>
@@ -138,8 +160,55 @@ class MeasuredLibrary final : public MathLibrary {
     const auto [it, is_new] = any_.try_emplace(identity(spec), false);
     if (!is_new) return it->second;
     const auto ways = of.of(spec);
-    it->second = ways && std::ranges::any_of(*ways, [](const Way& way) { return way.make().has_value(); });
+    for (const bool compiles : {false, true})
+      it->second = it->second || (ways && std::ranges::any_of(*ways, [&](const Way& way) {
+                                    return way.compiles == compiles && can_make(it->first, way);
+                                  }));
     return it->second;
+  }
+
+  // Nothing: no time is left to compile it in. What was compiled is compiled once.
+  std::optional<Result<std::shared_ptr<const Call>>> try_make(const std::string& key, const Way& way) {
+    if (!way.compiles) return way.make();
+    const auto known = compiled_.find({key, way.key});
+    if (known != compiled_.end()) return known->second;
+    if (spent_compiling_ >= options_.longest_compiling) return std::nullopt;
+    const auto begin = std::chrono::steady_clock::now();
+    auto call = way.make();
+    spent_compiling_ += std::chrono::duration_cast<Duration>(std::chrono::steady_clock::now() - begin);
+    return compiled_.emplace(std::pair(key, way.key), std::move(call)).first->second;
+  }
+  bool can_make(const std::string& key, const Way& way) {
+    const auto call = try_make(key, way);
+    return call && call->has_value();
+  }
+
+  // How long a call takes that there is.
+  template <typename Spec>
+  std::optional<Duration> time_of(Ways& of, const Spec& spec) {
+    const auto call = choose(of, spec);
+    if (!call) return std::nullopt;
+    const auto [it, is_new] = times_.try_emplace(identity(spec));
+    if (is_new)
+      if (const auto took = options_.timer(**call, bytes_of(spec))) it->second = *took;
+    return it->second;
+  }
+
+  // Whether there is a way that is worth it.
+  template <typename Spec>
+  bool pays(Ways& of, const Spec& spec) {
+    static constexpr std::string_view joined = "joined", apart = "apart";
+    if (!has_any(of, spec)) return false;
+    const std::optional<Spec> less = one_less(spec);
+    if (!less || !options_.timer || !options_.copy_timer) return true;
+    const std::string key = "fused or not: " + identity(spec);
+    if (const auto kept = choices_->find(key); kept == joined || kept == apart) return kept == joined;
+    const auto with = time_of(of, spec), without = time_of(of, *less);
+    const auto copy = options_.copy_timer(bytes_of(spec).out);
+    if (!with || !without || !copy) return true;
+    const bool better = *with <= *without + *copy;
+    choices_->keep(key, std::string(better ? joined : apart));
+    return better;
   }
 
   template <typename Spec>
@@ -161,16 +230,19 @@ class MeasuredLibrary final : public MathLibrary {
              to_text(spec) + ": " + std::string(of.version()) + " has no way to compute it");
     std::optional<Duration> least;
     std::string chosen;
-    int measured = 0;
+    int measured = 0, compiled = 0;
     for (const Way& way : *ways) {
-      if (measured == options_.most_measured) break;
-      auto call = way.make();
+      if (way.compiles ? compiled == options_.most_compiled : measured == options_.most_measured) continue;
+      auto tried = try_make(key, way);
+      if (!tried) continue;
+      if (way.compiles) ++compiled;
+      auto call = std::move(*tried);
       if (!call) {
         if (!best) best = call;
         continue;
       }
       if (!options_.timer) return call;
-      ++measured;
+      if (!way.compiles) ++measured;
       const auto took = options_.timer(**call, bytes_of(spec));
       if (!took && took.error().code == ErrorCode::unavailable) return std::unexpected(took.error());
       if (!least && (!best || took)) best = call;  // the first that can be made, till one is measured
@@ -179,7 +251,11 @@ class MeasuredLibrary final : public MathLibrary {
       best = call;
       chosen = way.key;
     }
-    if (least) choices_->keep(key, chosen);
+    if (least) {
+      choices_->keep(key, chosen);
+      times_[key] = least;
+    }
+    std::erase_if(compiled_, [&](const auto& each) { return each.first.first == key; });
     return best;
   }
 
@@ -187,8 +263,12 @@ class MeasuredLibrary final : public MathLibrary {
   std::shared_ptr<KernelChoices> choices_;
   MeasuredOptions options_;
   std::map<std::string, Result<std::shared_ptr<const Call>>> made_;  // by identity
+  Duration spent_compiling_{0};                                      // of this model
   std::set<unsigned> sizes_;                                         // of parts, in processors
-  std::map<std::string, bool> any_;                                  // by identity: whether there is a way
+  std::map<std::pair<std::string, std::string>, Result<std::shared_ptr<const Call>>>
+      compiled_;                                          // by identity, way
+  std::map<std::string, std::optional<Duration>> times_;  // by identity, as measured
+  std::map<std::string, bool> any_;                       // by identity: whether there is a way
 };
 
 }  // namespace
@@ -222,6 +302,33 @@ auto with_trial(const Driver& driver, DeviceNumber device, Duration longest, con
 }
 
 }  // namespace
+
+namespace {
+
+class CopyCall final : public Call {
+ public:
+  CopyCall(const Driver& driver, std::uint64_t bytes) : driver_(driver), bytes_(bytes) {}
+  std::string_view name() const override { return "a copy on the device"; }
+  std::uint64_t workspace() const override { return 0; }
+  Result<> enqueue(Stream stream, const CallPlaces& at) const override {
+    const Status status = driver_.copy(at.out, at.a, bytes_, stream);
+    if (status != done) return std::unexpected(told(driver_, status, std::string(name())));
+    return {};
+  }
+
+ private:
+  const Driver& driver_;
+  std::uint64_t bytes_;
+};
+
+}  // namespace
+
+std::function<Result<Duration>(std::uint64_t bytes)> time_copies_on(std::shared_ptr<const Driver> driver,
+                                                                    DeviceNumber device, Duration longest) {
+  return [driver = std::move(driver), device, longest](std::uint64_t bytes) {
+    return time_on(driver, device, longest)(CopyCall(*driver, bytes), {.a = bytes, .out = bytes});
+  };
+}
 
 CallTimer time_on(std::shared_ptr<const Driver> driver, DeviceNumber device, Duration longest) {
   return [driver = std::move(driver), device, longest](const Call& call, const CallBytes& bytes) {

@@ -30,6 +30,10 @@ inline constexpr int timer_repeats = 8;
 inline constexpr Duration longest_trial = std::chrono::seconds{10};
 CallTimer time_on(std::shared_ptr<const Driver> driver, DeviceNumber device,
                   Duration longest = longest_trial);
+// Likewise of a copy on the device.
+std::function<Result<Duration>(std::uint64_t bytes)> time_copies_on(std::shared_ptr<const Driver> driver,
+                                                                    DeviceNumber device,
+                                                                    Duration longest = longest_trial);
 // That first launch alone, for calls whose choice was kept.
 std::function<Result<>(const Call& call, const CallBytes& bytes)> first_launch_on(
     std::shared_ptr<const Driver> driver, DeviceNumber device, Duration longest = longest_trial);
@@ -39,9 +43,20 @@ std::function<Result<>(const Call& call, const CallBytes& bytes)> first_launch_o
 // ready, which is not kept. Calls for the same work are the same call.
 //
 // Libraries put the likely ones first: measuring further ones costs every load for what it seldom finds.
+//
+// Ways that compile come last in what cuDNN 9.19 lists, and compete beside those: `most_compiled` of them, as
+// long as those of one model (until compiled()) have not taken `longest_compiling` together. What is under
+// way then is not ended. A convolution with a bias, residual or ReLU, or a product with an activation, is
+// said to fuse (MathLibrary::fuses) where it takes no longer than the same without the last of these and what
+// a kernel needs at least that does the rest: to read and write its result once. That is kept as a choice,
+// too.
 struct MeasuredOptions {
   int most_measured = 12;
+  int most_compiled = 2;
+  Duration longest_compiling = std::chrono::seconds{20};
   CallTimer timer{};  // none: nothing is measured
+  std::function<Result<Duration>(std::uint64_t bytes)>
+      copy_timer{};  // of a copy on the device; none: all fuse
   // Before a call whose choice was kept is given out; where it fails, all are measured anew. None: nothing.
   std::function<Result<>(const Call& call, const CallBytes& bytes)> first_launch{};
 };

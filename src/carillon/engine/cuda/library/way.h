@@ -15,6 +15,8 @@ namespace carillon::engine::cuda {
 struct Way {
   std::string key;
   std::function<Result<std::shared_ptr<const Call>>()> make;
+  // make() compiles, which takes a second or so, where the code is not kept.
+  bool compiles = false;
 };
 
 // Who knows ways, its best guess first; all give the same bytes each time. unsupported: it has none, and why.

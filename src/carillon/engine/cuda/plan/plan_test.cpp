@@ -216,9 +216,10 @@ class ByStandIns final : public MathLibrary {
     testing::computing() = plain_.get();
     auto cudnn = make_cudnn(testing::fake_dnn());
     auto cublaslt = make_cublaslt(testing::fake_blas());
-    measured_ =
-        make_measured_library(std::move(*cudnn), std::move(*cublaslt), std::move(kept),
-                              {.timer = time_on(driver, 0), .first_launch = first_launch_on(driver, 0)});
+    measured_ = make_measured_library(std::move(*cudnn), std::move(*cublaslt), std::move(kept),
+                                      {.timer = time_on(driver, 0),
+                                       .copy_timer = time_copies_on(driver, 0),
+                                       .first_launch = first_launch_on(driver, 0)});
   }
   ~ByStandIns() override { testing::computing() = nullptr; }
   Result<std::shared_ptr<const Call>> convolution(const Convolution& spec) override {

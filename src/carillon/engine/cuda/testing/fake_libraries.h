@@ -5,8 +5,11 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <set>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -224,6 +227,16 @@ struct FakePart {
   }
 };
 
+// What happens when the engine that compiles does: a test's.
+inline std::function<void()>& on_compile() {
+  static std::function<void()> does;
+  return does;
+}
+inline int& times_compiled() {
+  static int count = 0;
+  return count;
+}
+
 inline Stream& stream_of_dnn() {
   thread_local Stream stream = nullptr;
   return stream;
@@ -249,6 +262,15 @@ inline const FakePart* graph_of(const FakePart& config) {
   if (const FakePart* const found = config.part(dnn::attribute::heuristics_graph)) return found;
   const FakePart* const engine = config.part(dnn::attribute::config_engine);
   return engine == nullptr ? nullptr : engine->part(dnn::attribute::engine_graph);
+}
+
+inline std::int64_t index_of(const FakePart& config) {
+  const FakePart* const engine = config.part(dnn::attribute::config_engine);
+  return (engine == nullptr ? config : *engine).one<std::int64_t>(dnn::attribute::engine_index);
+}
+inline std::int64_t processors_of(const FakePart& config) {
+  const FakePart* const engine = config.part(dnn::attribute::config_engine);
+  return engine == nullptr ? 0 : engine->one<std::int32_t>(dnn::attribute::engine_processors);
 }
 
 // A convolution, and what is done to it, as its operations tell; false where they make no sense.
@@ -322,8 +344,39 @@ inline bool read(const FakePart& graph, Convolution& c, std::map<char, std::int6
          c.out_pitch >= c.filters;
 }
 
-// Convolutions are put into streams by computing(). Of each it has four ways: one that compiles, one that is
-// not deterministic, one with tensor cores, and one without.
+// What a plan's JSON has in place of code: the convolution, and where its operands are in a variant pack.
+inline std::string json_of(const Convolution& c, const std::map<char, std::int64_t>& ids,
+                           std::int64_t processors) {
+  std::string out = R"({"plan":")";
+  std::array<unsigned char, sizeof(Convolution)> bytes{};
+  std::memcpy(bytes.data(), &c, sizeof c);
+  for (const unsigned char byte : bytes)
+    for (const int digit : {byte >> 4, byte & 15}) out += "0123456789abcdef"[digit];
+  out += R"(","processors":)" + std::to_string(processors) + R"(,"ids":)";
+  for (const auto& [what, id] : ids) out += std::string(1, what) + std::to_string(id) + ";";
+  return out + "}";
+}
+inline bool read_json(const std::string& text, Convolution& c, std::map<char, std::int64_t>& ids,
+                      std::int64_t& processors) {
+  constexpr std::string_view head = R"({"plan":")", middle = R"(","processors":)", tail = R"(,"ids":)";
+  const std::size_t first = head.size(), last = first + 2 * sizeof(Convolution);
+  if (!text.starts_with(head) || text.size() < last + middle.size() || !text.ends_with("}") ||
+      text.compare(last, middle.size(), middle) != 0)
+    return false;
+  std::array<unsigned char, sizeof(Convolution)> bytes{};
+  for (std::size_t i = 0; i < bytes.size(); ++i)
+    bytes[i] = static_cast<unsigned char>(std::stoi(text.substr(first + 2 * i, 2), nullptr, 16));
+  std::memcpy(&c, bytes.data(), sizeof c);
+  processors = std::stoll(text.substr(last + middle.size()));
+  std::size_t at = text.find(tail, last) + tail.size();
+  for (std::size_t end = 0; (end = text.find(';', at)) != std::string::npos; at = end + 1)
+    ids[text[at]] = std::stoll(text.substr(at + 1));
+  return true;
+}
+
+// Convolutions are put into streams by computing(). Of each heuristic mode A has four ways: one with tensor
+// cores that compiles, one that is not deterministic, one with tensor cores, and one without; mode B has one
+// more without.
 inline dnn::Api fake_dnn() {
   namespace at = dnn::attribute;
   dnn::Api api;
@@ -342,13 +395,24 @@ inline dnn::Api fake_dnn() {
     if (part.kind == dnn::kind::graph && !read(part, c, ids)) return 3;
     // Sizes by hand: the engine that has no tensor cores cannot.
     if (part.kind == dnn::kind::engine &&
-        (part.part(at::engine_graph) == nullptr || part.one<std::int64_t>(at::engine_index) != 2))
+        (part.part(at::engine_graph) == nullptr || part.one<std::int64_t>(at::engine_index) % 2 != 0 ||
+         part.one<std::int64_t>(at::engine_index) > 2))
       return 3;
     if (part.kind == dnn::kind::engine_config) {
       const FakePart* const knob = part.part(at::config_knobs);
-      if (knob == nullptr || knob->one<int>(at::knob_type) != 7 ||
-          knob->one<std::int64_t>(at::knob_value) != 5)
+      if (part.part(at::config_engine)->one<std::int64_t>(at::engine_index) != 2) {
+        // It has no knobs.
+      } else if (knob == nullptr || knob->one<int>(at::knob_type) != 7 ||
+                 knob->one<std::int64_t>(at::knob_value) != 5)
         return 3;
+    }
+    if (part.kind == dnn::kind::plan && part.values.contains(at::plan_json)) {
+      const auto json = part.all<char>(at::plan_json);
+      std::int64_t processors = 0;
+      if (!read_json({json.begin(), json.end()}, c, ids, processors)) return 3;
+    } else if (part.kind == dnn::kind::plan && index_of(*part.part(at::plan_config)) == 0) {
+      ++times_compiled();
+      if (on_compile()) on_compile()();
     }
     part.finished = true;
     return 0;
@@ -369,11 +433,12 @@ inline dnn::Api fake_dnn() {
                void* values) -> dnn::Status {
     const auto& part = *static_cast<const FakePart*>(descriptor);
     if (attribute == at::heuristics_results) {
-      *count = std::min<std::int64_t>(4, wanted);
+      const bool by_b = part.one<int>(at::heuristics_mode) == dnn::value::by_b;
+      *count = std::min<std::int64_t>(by_b ? 1 : 4, wanted);
       for (std::int64_t i = 0; i < *count; ++i) {
         auto& config = *static_cast<FakePart**>(values)[i];
         config.put(at::heuristics_graph, part.part(at::heuristics_graph));
-        config.put(at::engine_index, i);
+        config.put(at::engine_index, by_b ? 4 : i);
         config.finished = true;
       }
       return 0;
@@ -397,7 +462,18 @@ inline dnn::Api fake_dnn() {
     };
     if (attribute == at::engine_behavior) return note(index == 0, dnn::value::compiles);
     if (attribute == at::engine_numerical && index == 1) return note(true, dnn::value::nondeterministic);
-    if (attribute == at::engine_numerical) return note(index == 2, dnn::value::tensor_core);
+    if (attribute == at::engine_numerical) return note(index == 0 || index == 2, dnn::value::tensor_core);
+    if (attribute == at::plan_json) {
+      const FakePart& config = *part.part(at::plan_config);
+      Convolution c;
+      std::map<char, std::int64_t> ids;
+      if (!read(*graph_of(config), c, ids)) return 3;
+      const std::string json = json_of(c, ids, processors_of(config));
+      *count = static_cast<std::int64_t>(json.size());
+      if (values != nullptr)
+        std::memcpy(values, json.data(), static_cast<std::size_t>(std::min(*count, wanted)));
+      return 0;
+    }
     if (attribute == at::plan_workspace) {
       *count = 1;
       *static_cast<std::int64_t*>(values) = 512;
@@ -412,11 +488,19 @@ inline dnn::Api fake_dnn() {
     return 0;
   };
   api.execute = [](dnn::Handle, dnn::Descriptor plan, dnn::Descriptor pack) -> dnn::Status {
-    const FakePart& config = *static_cast<const FakePart*>(plan)->part(at::plan_config);
+    const auto& of = *static_cast<const FakePart*>(plan);
     const auto& given = *static_cast<const FakePart*>(pack);
     Convolution c;
     std::map<char, std::int64_t> ids;
-    if (!given.finished || !read(*graph_of(config), c, ids)) return 3;
+    std::int64_t processors = 0;
+    if (const auto json = of.all<char>(at::plan_json); !json.empty()) {
+      if (!read_json({json.begin(), json.end()}, c, ids, processors)) return 3;
+    } else {
+      const FakePart& config = *of.part(at::plan_config);
+      if (!read(*graph_of(config), c, ids)) return 3;
+      processors = processors_of(config);
+    }
+    if (!given.finished) return 3;
     const auto names = given.all<std::int64_t>(at::pack_ids);
     const auto pointers = given.all<Address>(at::pack_pointers);
     if (names.size() != pointers.size() || names.size() != ids.size() ||
@@ -429,8 +513,7 @@ inline dnn::Api fake_dnn() {
       return found == names.end() ? 0 : pointers[static_cast<std::size_t>(found - names.begin())];
     };
     const auto call = computing()->convolution(c);
-    const FakePart* const engine = config.part(at::config_engine);
-    size_next(engine == nullptr ? 0 : engine->one<std::int32_t>(at::engine_processors));
+    size_next(processors);
     return call && (*call)->enqueue(stream_of_dnn(), {.a = place('x'),
                                                       .b = place('w'),
                                                       .out = place('y'),
