@@ -71,11 +71,13 @@ class Shaped {
     if (p.bias) operation(blas::operation_bias, somewhere);
     layout(a_, p, p.b, p.b.turned ? p.depth : p.columns, p.b.turned ? p.columns : p.depth);
     layout(b_, p, p.a, p.a.turned ? p.rows : p.depth, p.a.turned ? p.depth : p.rows);
-    layout(out_, p, {.pitch = p.columns, .step = p.rows * p.columns}, p.columns, p.rows);
+    layout(out_, p, {.pitch = p.out_pitch == 0 ? p.columns : p.out_pitch, .step = p.rows * p.columns},
+           p.columns, p.rows);
+    if (p.residual_pitch != 0) layout(residual_, p, {.pitch = p.residual_pitch}, p.columns, p.rows);
   }
   ~Shaped() {
     const blas::Api& api = blas_->api;
-    for (const blas::Layout each : {a_, b_, out_})
+    for (const blas::Layout each : {a_, b_, out_, residual_})
       if (each != nullptr) (void)api.layout_destroy(each);
     if (operation_ != nullptr) (void)api.operation_destroy(operation_);
   }
@@ -98,7 +100,7 @@ class Shaped {
     for (const int which : {blas::alignment_a, blas::alignment_b, blas::alignment_c, blas::alignment_d})
       prefer(which, static_cast<std::uint32_t>(p.alignment));
     if (status_ == 0)
-      keep(api.heuristic(blas_->handle, operation_, a_, b_, out_, out_, preference,
+      keep(api.heuristic(blas_->handle, operation_, a_, b_, added(), out_, preference,
                          static_cast<int>(into.size()), into.data(), &count));
     if (preference != nullptr) (void)api.preference_destroy(preference);
     return status_;
@@ -113,14 +115,16 @@ class Shaped {
       if (const auto set = api.operation_set(operation_, blas::operation_bias, &bias, sizeof bias); set != 0)
         return set;
     }
-    const float beta = 0;
+    const float beta = p.residual_pitch != 0 ? 1 : 0;
     void* const out = reinterpret_cast<void*>(at.out);
+    const void* const residual = p.residual_pitch != 0 ? reinterpret_cast<const void*>(at.residual) : out;
     return api.multiply(blas_->handle, operation_, &p.scale, reinterpret_cast<const void*>(at.b), a_,
-                        reinterpret_cast<const void*>(at.a), b_, &beta, out, out_, out, out_, &way.algorithm,
-                        reinterpret_cast<void*>(at.workspace), way.workspace, stream);
+                        reinterpret_cast<const void*>(at.a), b_, &beta, residual, added(), out, out_,
+                        &way.algorithm, reinterpret_cast<void*>(at.workspace), way.workspace, stream);
   }
 
  private:
+  blas::Layout added() const { return residual_ != nullptr ? residual_ : out_; }
   void keep(blas::Status status) {
     if (status_ == 0) status_ = status;
   }
@@ -143,7 +147,7 @@ class Shaped {
 
   std::shared_ptr<const Blas> blas_;
   blas::Operation operation_ = nullptr;
-  blas::Layout a_ = nullptr, b_ = nullptr, out_ = nullptr;
+  blas::Layout a_ = nullptr, b_ = nullptr, out_ = nullptr, residual_ = nullptr;
   blas::Status status_ = 0;
   mutable std::mutex turn_;
 };

@@ -1,5 +1,7 @@
 #include "carillon/engine/cuda/library/library.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 namespace carillon::engine::cuda {
@@ -35,9 +37,28 @@ std::string to_text(const Convolution& c) {
 
 std::string to_text(const Product& p) {
   constexpr std::string_view epilogues[] = {"", " relu", " gelu", " gelu (tanh)"};
-  return fmt::format("product {} {}x [{}x{}{}] [{}x{}{}]{}{}", name_of(p.number), p.batch, p.rows, p.depth,
+  return fmt::format("product {} {}x [{}x{}{}] [{}x{}{}]{}{}{}", name_of(p.number), p.batch, p.rows, p.depth,
                      p.a.turned ? " turned" : "", p.depth, p.columns, p.b.turned ? " turned" : "",
-                     p.bias ? " bias" : "", epilogues[static_cast<int>(p.epilogue)]);
+                     p.residual_pitch != 0 ? " residual" : "", p.bias ? " bias" : "",
+                     epilogues[static_cast<int>(p.epilogue)]);
+}
+
+std::optional<Product> as_product(const Convolution& c) {
+  if (c.kernel_h != 1 || c.kernel_w != 1 || c.stride_h != 1 || c.stride_w != 1 || c.groups != 1 ||
+      c.pad_top != 0 || c.pad_left != 0 || c.pad_bottom != 0 || c.pad_right != 0 ||
+      c.out_height != c.height || c.out_width != c.width)
+    return std::nullopt;
+  return Product{.number = c.number,
+                 .rows = std::int64_t{c.batch} * c.height * c.width,
+                 .columns = c.filters,
+                 .depth = c.channels,
+                 .a = {.pitch = c.in_pitch},
+                 .b = {.turned = true, .pitch = c.channels},
+                 .out_pitch = c.out_pitch == c.filters ? 0 : c.out_pitch,
+                 .residual_pitch = c.residual_pitch,
+                 .bias = c.bias,
+                 .epilogue = c.relu ? Epilogue::relu : Epilogue::none,
+                 .alignment = c.alignment};
 }
 
 CallBytes bytes_of(const Convolution& c) {
@@ -61,8 +82,9 @@ CallBytes bytes_of(const Product& p) {
   };
   return {.a = matrix(p.a, p.rows, p.depth),
           .b = matrix(p.b, p.depth, p.columns),
-          .out = static_cast<std::uint64_t>(p.batch * p.rows * p.columns) * size,
-          .bias = p.bias ? static_cast<std::uint64_t>(p.columns) * size : 0};
+          .out = static_cast<std::uint64_t>(p.batch * p.rows * std::max(p.out_pitch, p.columns)) * size,
+          .bias = p.bias ? static_cast<std::uint64_t>(p.columns) * size : 0,
+          .residual = static_cast<std::uint64_t>(p.rows * p.residual_pitch) * size};
 }
 
 namespace {
@@ -92,8 +114,11 @@ std::string identity(const Convolution& c) {
 }
 
 std::string identity(const Product& p) {
-  return fmt::format("{} scale {} pitches {} {} steps {} {} aligned {}", to_text(p), p.scale, p.a.pitch,
-                     p.b.pitch, p.a.step, p.b.step, p.alignment);
+  const std::string rows = p.out_pitch == 0 && p.residual_pitch == 0
+                               ? ""
+                               : fmt::format(" rows {} {}", p.out_pitch, p.residual_pitch);
+  return fmt::format("{} scale {} pitches {} {} steps {} {} aligned {}{}", to_text(p), p.scale, p.a.pitch,
+                     p.b.pitch, p.a.step, p.b.step, p.alignment, rows);
 }
 
 }  // namespace carillon::engine::cuda

@@ -37,8 +37,8 @@ struct Convolution {
 
 enum class Epilogue : std::uint8_t { none, relu, gelu_erf, gelu_tanh };
 
-// out = epilogue(scale * a b + bias?) of `batch` pairs of matrices: a is rows x depth, b depth x columns, out
-// rows x columns without gaps; `bias` is [columns].
+// out = epilogue(scale * a b + residual? + bias?) of `batch` pairs of matrices: a is rows x depth, b depth x
+// columns, out and residual rows x columns; `bias` is [columns].
 struct Product {
   // How an operand lies: element (r, c) is at r * pitch + c, or where it is turned at c * pitch + r.
   struct Matrix {
@@ -50,6 +50,8 @@ struct Product {
   std::int64_t batch = 1, rows = 1, columns = 1, depth = 1;
   Matrix a, b;
   float scale = 1;
+  // From a row to the next; of one pair alone. out: 0, without gaps; residual: 0, there is none.
+  std::int64_t out_pitch = 0, residual_pitch = 0;
   bool bias = false;
   Epilogue epilogue = Epilogue::none;
   std::int32_t alignment = 16;  // bytes: of each matrix's address; a power of two, at most 16
@@ -61,6 +63,9 @@ struct CallPlaces {
   // So many has the part of the device that the stream is in; 0: all.
   unsigned processors = 0;
 };
+
+// A convolution of one pixel by one as the product of its pixels and its turned weights; nothing for others.
+std::optional<Product> as_product(const Convolution& spec);
 
 // The bytes at each of a call's places.
 struct CallBytes {

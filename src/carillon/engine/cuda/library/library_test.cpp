@@ -48,6 +48,8 @@ TEST(CublasLt, SeesOurProductsByColumns) {
     p.bias = upto(2) == 1;
     p.epilogue =
         std::array{Epilogue::none, Epilogue::relu, Epilogue::gelu_tanh}[static_cast<std::size_t>(upto(3))];
+    if (p.batch == 1 && upto(2) == 1) p.out_pitch = p.columns + 1 + upto(3);
+    if (p.batch == 1 && upto(2) == 1) p.residual_pitch = p.columns + upto(3);
     p.alignment = 4;
     SCOPED_TRACE(identity(p));
     const CallBytes bytes = bytes_of(p);
@@ -56,7 +58,9 @@ TEST(CublasLt, SeesOurProductsByColumns) {
       for (float& each : out) each = static_cast<float>(random.below(2000)) / 1000.0F - 1;
       return out;
     };
-    const auto a = filled(bytes.a), b = filled(bytes.b), bias = filled(bytes.bias);
+    const auto a = filled(bytes.a), b = filled(bytes.b), bias = filled(bytes.bias),
+               residual = filled(bytes.residual);
+    const std::int64_t pitch = p.out_pitch == 0 ? p.columns : p.out_pitch;
     std::vector<float> out(bytes.out / sizeof(float), NAN);
     const auto ways = (*made)->of(p);
     ASSERT_TRUE(ways);
@@ -65,7 +69,8 @@ TEST(CublasLt, SeesOurProductsByColumns) {
     const auto call = (*ways)[0].make();
     ASSERT_TRUE(call);
     const auto at = [](const std::vector<float>& values) { return reinterpret_cast<Address>(values.data()); };
-    ASSERT_TRUE((*call)->enqueue(nullptr, {.a = at(a), .b = at(b), .out = at(out), .bias = at(bias)}));
+    ASSERT_TRUE((*call)->enqueue(
+        nullptr, {.a = at(a), .b = at(b), .out = at(out), .bias = at(bias), .residual = at(residual)}));
     EXPECT_EQ(testing::preferred().at(blas::alignment_a), 4U);
     EXPECT_EQ(testing::preferred().at(blas::reductions), 2U) << "sums in place come in any order";
     for (std::int64_t i = 0; i < p.batch; ++i)
@@ -78,10 +83,11 @@ TEST(CublasLt, SeesOurProductsByColumns) {
                    b[static_cast<std::size_t>(i * p.b.step +
                                               (p.b.turned ? c * p.b.pitch + k : k * p.b.pitch + c))];
           sum = sum * p.scale + (p.bias ? bias[static_cast<std::size_t>(c)] : 0);
+          if (p.residual_pitch != 0) sum += residual[static_cast<std::size_t>(r * p.residual_pitch + c)];
           if (p.epilogue == Epilogue::relu) sum = std::max(sum, 0.0);
           if (p.epilogue == Epilogue::gelu_tanh)
             sum = 0.5 * sum * (1 + std::tanh(0.7978845608028654 * (sum + 0.044715 * sum * sum * sum)));
-          ASSERT_NEAR(out[static_cast<std::size_t>((i * p.rows + r) * p.columns + c)], sum, 1e-5);
+          ASSERT_NEAR(out[static_cast<std::size_t>((i * p.rows + r) * pitch + c)], sum, 1e-5);
         }
   }
   made->reset();
@@ -184,7 +190,7 @@ TEST(MeasuredLibrary, TakesTheFastestAndKeepsIt) {
       {"there are none", {}, {}, "", "error: nothing", ""},
       {"the device is lost", {"a", "b"}, {{"a", 1}, {"b", -2}}, "", "error: lost", ""},
   };
-  const Convolution spec{.channels = 3, .filters = 5};
+  const Convolution spec{.channels = 3, .filters = 5, .kernel_h = 3};
   for (const Choice& row : rows) {
     SCOPED_TRACE(row.what);
     auto choices = std::make_shared<KernelChoices>();
@@ -277,7 +283,7 @@ TEST(MeasuredLibrary, WhatCompilesCompetesForALimitedTime) {
              return std::chrono::microseconds{1000 - call.name().back()};  // the last of them is the fastest
            }});
     };
-    const Convolution spec{.channels = 3, .filters = 5};
+    const Convolution spec{.channels = 3, .filters = 5, .kernel_h = 3};
     auto library = make();
     EXPECT_TRUE(library->fuses(spec));
     const int to_know = compiled;
@@ -309,6 +315,61 @@ class OneWay final : public Ways {
                              }}};
   }
 };
+
+// What is a product of its pixels and weights, and nothing else.
+TEST(MeasuredLibrary, ConvolutionsOfOnePixelAreProducts) {
+  const Convolution one{.batch = 2,
+                        .channels = 8,
+                        .height = 6,
+                        .width = 5,
+                        .filters = 4,
+                        .out_height = 6,
+                        .out_width = 5,
+                        .in_pitch = 9,
+                        .out_pitch = 12,
+                        .residual_pitch = 7,
+                        .bias = true,
+                        .relu = true,
+                        .alignment = 2};
+  const auto product = as_product(one);
+  ASSERT_TRUE(product);
+  EXPECT_EQ(
+      identity(*product),
+      "product f32 1x [60x8] [8x4 turned] residual bias relu scale 1 pitches 9 8 steps 0 0 aligned 2 rows "
+      "12 7");
+  for (const auto field :
+       {&Convolution::kernel_h, &Convolution::kernel_w, &Convolution::stride_h, &Convolution::stride_w,
+        &Convolution::groups, &Convolution::pad_top, &Convolution::pad_left, &Convolution::pad_bottom,
+        &Convolution::pad_right, &Convolution::out_height, &Convolution::out_width}) {
+    Convolution other = one;
+    other.*field += 1;
+    EXPECT_FALSE(as_product(other)) << identity(other);
+  }
+  // They compete beside the others, and the faster is taken and found again.
+  const auto choices = std::make_shared<KernelChoices>();
+  for (const int round : {0, 1}) {
+    int asked = 0;
+    const auto library = make_measured_library(
+        std::make_unique<NamedWays>(std::vector<std::string>{"a", "b", "c"}),
+        std::make_unique<NamedWays>(std::vector<std::string>{"v", "w", "x by x", "y"}), choices,
+        {.most_measured = 2,
+         .most_others = 3,
+         .timer = [&](const Call& call, const CallBytes&) -> Result<Duration> {
+           ++asked;
+           return std::chrono::microseconds{1000 - call.name().back()};
+         }});
+    const auto call = library->convolution(one);
+    ASSERT_TRUE(call);
+    EXPECT_EQ((*call)->name(), to_text(one) + " by x");
+    EXPECT_EQ(choices->find(identity(one)), "product, x by x");
+    EXPECT_EQ(asked, round == 0 ? 5 : 0);
+    Convolution wide = one;
+    wide.kernel_h = 3;
+    const auto other = library->convolution(wide);
+    ASSERT_TRUE(other);
+    EXPECT_EQ((*other)->name(), "b");
+  }
+}
 
 // A fused form competes with the same without the last of it, and a kernel that does the rest.
 TEST(MeasuredLibrary, FusedFormsAreTakenWhereTheyPay) {
@@ -448,6 +509,8 @@ TEST(MeasuredLibrary, TellsWhatIsUnlikeApart) {
   }
   product([](auto& p) { p.bias = true; });
   product([](auto& p) { p.alignment = 2; });
+  product([](auto& p) { p.out_pitch = 9; });
+  product([](auto& p) { p.residual_pitch = 9; });
   product([](auto& p) { p.scale = 0.125F; });
   product([](auto& p) { p.number = Number::bf16; });
   for (const Epilogue each : {Epilogue::relu, Epilogue::gelu_erf, Epilogue::gelu_tanh})

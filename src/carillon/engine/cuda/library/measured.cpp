@@ -117,6 +117,26 @@ std::optional<Product> one_less(Product spec) {
   return spec;
 }
 
+// A convolution as a product of another library: named by what it is.
+class AsProduct final : public Call {
+ public:
+  AsProduct(std::shared_ptr<const Call> product, const Convolution& spec)
+      : product_(std::move(product)), name_(to_text(spec)) {
+    const std::string_view by = product_->name();
+    name_ += by.substr(std::min(by.find(" by "), by.size()));
+  }
+  std::string_view name() const override { return name_; }
+  std::uint64_t workspace() const override { return product_->workspace(); }
+  void size_for(unsigned processors) const override { product_->size_for(processors); }
+  Result<> enqueue(Stream stream, const CallPlaces& places) const override {
+    return product_->enqueue(stream, places);
+  }
+
+ private:
+  std::shared_ptr<const Call> product_;
+  std::string name_;
+};
+
 class MeasuredLibrary final : public MathLibrary {
  public:
   MeasuredLibrary(std::unique_ptr<Ways> convolutions, std::unique_ptr<Ways> products,
@@ -155,11 +175,32 @@ class MeasuredLibrary final : public MathLibrary {
     return it->second;
   }
 
+  static Result<std::vector<Way>> ways_of(Ways& of, const Product& spec) { return of.of(spec); }
+  Result<std::vector<Way>> ways_of(Ways& of, const Convolution& spec) {
+    auto ways = of.of(spec);
+    const auto product = as_product(spec);
+    if (!product) return ways;
+    auto others = products_->of(*product);
+    if (!others) return ways;
+    std::vector<Way> all;
+    if (ways) all = std::move(*ways);
+    for (Way& each : *others)
+      all.push_back({.key = "product, " + each.key,
+                     .make = [make = std::move(each.make), spec]() -> Result<std::shared_ptr<const Call>> {
+                       auto call = make();
+                       if (!call) return call;
+                       return std::make_shared<AsProduct>(std::move(*call), spec);
+                     },
+                     .compiles = each.compiles,
+                     .other = true});
+    return all;
+  }
+
   template <typename Spec>
   bool has_any(Ways& of, const Spec& spec) {
     const auto [it, is_new] = any_.try_emplace(identity(spec), false);
     if (!is_new) return it->second;
-    const auto ways = of.of(spec);
+    const auto ways = ways_of(of, spec);
     for (const bool compiles : {false, true})
       it->second = it->second || (ways && std::ranges::any_of(*ways, [&](const Way& way) {
                                     return way.compiles == compiles && can_make(it->first, way);
@@ -213,7 +254,7 @@ class MeasuredLibrary final : public MathLibrary {
 
   template <typename Spec>
   Result<std::shared_ptr<const Call>> find(Ways& of, const Spec& spec, const std::string& key) {
-    auto ways = of.of(spec);
+    auto ways = ways_of(of, spec);
     if (!ways) return std::unexpected(ways.error());
     if (const auto kept = choices_->find(key))
       for (const Way& way : *ways)
@@ -230,19 +271,23 @@ class MeasuredLibrary final : public MathLibrary {
              to_text(spec) + ": " + std::string(of.version()) + " has no way to compute it");
     std::optional<Duration> least;
     std::string chosen;
-    int measured = 0, compiled = 0;
+    int measured = 0, compiled = 0, others = 0;
     for (const Way& way : *ways) {
-      if (way.compiles ? compiled == options_.most_compiled : measured == options_.most_measured) continue;
+      int& so_far = way.compiles ? compiled : way.other ? others : measured;
+      if (so_far == (way.compiles ? options_.most_compiled
+                     : way.other  ? options_.most_others
+                                  : options_.most_measured))
+        continue;
       auto tried = try_make(key, way);
       if (!tried) continue;
-      if (way.compiles) ++compiled;
+      if (way.compiles) ++so_far;
       auto call = std::move(*tried);
       if (!call) {
         if (!best) best = call;
         continue;
       }
       if (!options_.timer) return call;
-      if (!way.compiles) ++measured;
+      if (!way.compiles) ++so_far;
       const auto took = options_.timer(**call, bytes_of(spec));
       if (!took && took.error().code == ErrorCode::unavailable) return std::unexpected(took.error());
       if (!least && (!best || took)) best = call;  // the first that can be made, till one is measured

@@ -44,6 +44,7 @@ std::function<Result<>(const Call& call, const CallBytes& bytes)> first_launch_o
 //
 // Libraries put the likely ones first: measuring further ones costs every load for what it seldom finds.
 //
+// Of a convolution of one pixel by one the products' ways compete, too (as_product), `most_others` of them.
 // Ways that compile come last in what cuDNN 9.19 lists, and compete beside those: `most_compiled` of them, as
 // long as those of one model (until compiled()) have not taken `longest_compiling` together. What is under
 // way then is not ended. A convolution with a bias, residual or ReLU, or a product with an activation, is
@@ -52,6 +53,7 @@ std::function<Result<>(const Call& call, const CallBytes& bytes)> first_launch_o
 // too.
 struct MeasuredOptions {
   int most_measured = 12;
+  int most_others = 4;
   int most_compiled = 2;
   Duration longest_compiling = std::chrono::seconds{20};
   CallTimer timer{};  // none: nothing is measured

@@ -94,8 +94,9 @@ void convolve(const Convolution& c, const CallPlaces& at) {
 template <typename T>
 void multiply(const Product& p, const CallPlaces& at) {
   using kernels::from_float, kernels::to_float;
-  const T *a = in<T>(at.a), *b = in<T>(at.b), *bias = in<T>(at.bias);
+  const T *a = in<T>(at.a), *b = in<T>(at.b), *bias = in<T>(at.bias), *residual = in<T>(at.residual);
   T* const out = reinterpret_cast<T*>(at.out);
+  const std::int64_t pitch = p.out_pitch == 0 ? p.columns : p.out_pitch;
   std::vector<float> right(static_cast<std::size_t>(p.depth * p.columns)),
       sums(static_cast<std::size_t>(p.columns));
   for (std::int64_t i = 0; i < p.batch; ++i) {
@@ -112,8 +113,10 @@ void multiply(const Product& p, const CallPlaces& at) {
         for (std::int64_t n = 0; n < p.columns; ++n) sums[static_cast<std::size_t>(n)] += left * line[n];
       }
       for (std::int64_t n = 0; n < p.columns; ++n) {
-        const float sum = p.scale * sums[static_cast<std::size_t>(n)] + (p.bias ? to_float(bias[n]) : 0.0F);
-        out[(i * p.rows + m) * p.columns + n] = from_float<T>(finish(p.epilogue, sum));
+        float sum = p.scale * sums[static_cast<std::size_t>(n)];
+        if (p.residual_pitch != 0) sum += to_float(residual[m * p.residual_pitch + n]);
+        if (p.bias) sum += to_float(bias[n]);
+        out[(i * p.rows + m) * pitch + n] = from_float<T>(finish(p.epilogue, sum));
       }
     }
   }
@@ -162,8 +165,9 @@ void accesses(const Product& p, const CallPlaces& at, std::vector<Span>& reads, 
   matrix(at.a, p.a, p.rows, p.depth);
   matrix(at.b, p.b, p.depth, p.columns);
   spans(reads, at.bias, 1, p.columns, p.columns, size);
-  const std::int64_t results = p.batch * p.rows * p.columns;
-  spans(writes, at.out, 1, results, results, size);
+  const std::int64_t rows = p.batch * p.rows;
+  spans(reads, at.residual, rows, p.residual_pitch, p.columns, size);
+  spans(writes, at.out, rows, p.out_pitch == 0 ? p.columns : p.out_pitch, p.columns, size);
 }
 
 template <typename Work, typename Run>

@@ -17,6 +17,8 @@ struct Way {
   std::function<Result<std::shared_ptr<const Call>>()> make;
   // make() compiles, which takes a second or so, where the code is not kept.
   bool compiles = false;
+  // Of another library than the rest: cuBLASLt's, of a convolution of one pixel by one.
+  bool other = false;
 };
 
 // Who knows ways, its best guess first; all give the same bytes each time. unsupported: it has none, and why.

@@ -210,14 +210,15 @@ TEST(CudaPlan, WhatTheLibraryDoesNotFuseKernelsDo) {
 // they are told and give it to the plain library.
 class ByStandIns final : public MathLibrary {
  public:
+  // `timer`: in place of the device's.
   ByStandIns(std::unique_ptr<MathLibrary> plain, const std::shared_ptr<const Driver>& driver,
-             std::shared_ptr<KernelChoices> kept)
+             std::shared_ptr<KernelChoices> kept, const CallTimer& timer = {})
       : plain_(std::move(plain)) {
     testing::computing() = plain_.get();
     auto cudnn = make_cudnn(testing::fake_dnn());
     auto cublaslt = make_cublaslt(testing::fake_blas());
     measured_ = make_measured_library(std::move(*cudnn), std::move(*cublaslt), std::move(kept),
-                                      {.timer = time_on(driver, 0),
+                                      {.timer = timer ? timer : time_on(driver, 0),
                                        .copy_timer = time_copies_on(driver, 0),
                                        .first_launch = first_launch_on(driver, 0)});
   }
@@ -252,6 +253,33 @@ TEST(CudaPlan, WhatLibrariesAreToldGivesTheSame) {
           on, [&](std::int64_t batch) { return random_network(seed, batch); }, number, 1, 1);
   }
   EXPECT_GT(kept->measured(), 20U);
+  EXPECT_TRUE(testing::alive().empty()) << "descriptors are left";
+  EXPECT_EQ(on.device().left_behind(), "");
+}
+
+// As products where that can be, whichever is faster.
+TEST(CudaPlan, ConvolutionsOfOnePixelAsProductsGiveTheSame) {
+  OnEmulated on;
+  const std::shared_ptr<const Driver> driver(std::shared_ptr<void>(), &on.driver());
+  auto kept = std::make_shared<KernelChoices>();
+  int products = 0;
+  const CallTimer timer = [&](const Call& call, const CallBytes&) -> Result<Duration> {
+    const bool is = call.name().starts_with("conv") && call.name().find("cuBLASLt") != std::string_view::npos;
+    products += is ? 1 : 0;
+    return std::chrono::microseconds{is ? 1 : 2};
+  };
+  on.wrap = [&](std::unique_ptr<MathLibrary> plain) {
+    return std::make_unique<ByStandIns>(std::move(plain), driver, kept, timer);
+  };
+  for (const Number number : {Number::f32, Number::f16}) {
+    SCOPED_TRACE(name_of(number));
+    for (const Make& make : {Make(residual), Make(dense_block), Make(inverted)})
+      expect_near(on, make, number, 2, 2);
+    for (std::uint64_t seed = 0; seed < 60; ++seed)
+      expect_near(
+          on, [&](std::int64_t batch) { return random_network(seed, batch); }, number, 1, 1);
+  }
+  EXPECT_GT(products, 20);
   EXPECT_TRUE(testing::alive().empty()) << "descriptors are left";
   EXPECT_EQ(on.device().left_behind(), "");
 }

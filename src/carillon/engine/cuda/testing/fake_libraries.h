@@ -92,12 +92,16 @@ inline Number number_of(int type, bool rounds, int f16, int bf16) {
 
 inline blas::Status multiply(blas::Handle, blas::Operation operation, const void* alpha, const void* a,
                              blas::Layout a_layout, const void* b, blas::Layout b_layout, const void* beta,
-                             const void*, blas::Layout, void* d, blas::Layout d_layout,
+                             const void* c, blas::Layout c_layout, void* d, blas::Layout d_layout,
                              const blas::Algorithm* algorithm, void*, std::size_t, Stream stream) {
   const auto& op = *static_cast<const FakeOperation*>(operation);
   const auto &la = *static_cast<const FakeLayout*>(a_layout), &lb = *static_cast<const FakeLayout*>(b_layout),
              &ld = *static_cast<const FakeLayout*>(d_layout);
-  if (algorithm->data[0] != 42 || *static_cast<const float*>(beta) != 0) return 7;
+  const float with_c = *static_cast<const float*>(beta);
+  const auto& lc = *static_cast<const FakeLayout*>(c_layout);
+  if (algorithm->data[0] != 42 || (with_c != 0 && with_c != 1) || lc.rows != ld.rows ||
+      lc.columns != ld.columns)
+    return 7;
   const auto m = static_cast<std::int64_t>(ld.rows), n = static_cast<std::int64_t>(ld.columns),
              k = static_cast<std::int64_t>(op.turns_a != 0 ? la.rows : la.columns);
   if (computing() != nullptr) {
@@ -111,16 +115,23 @@ inline blas::Status multiply(blas::Handle, blas::Operation operation, const void
         .a = {.turned = op.turns_b != 0, .pitch = lb.pitch, .step = lb.step},
         .b = {.turned = op.turns_a != 0, .pitch = la.pitch, .step = la.step},
         .scale = *static_cast<const float*>(alpha),
+        .out_pitch = ld.pitch == m ? 0 : ld.pitch,
+        .residual_pitch = with_c == 1 ? lc.pitch : 0,
         .bias = (op.epilogue & 4U) != 0,
         .epilogue = (op.epilogue & 2U) != 0    ? Epilogue::relu
                     : (op.epilogue & 32U) != 0 ? Epilogue::gelu_tanh
                                                : Epilogue::none};
-    if (ld.pitch != m || (ld.batch > 1 && ld.step != m * n)) return 7;
+    if (ld.batch > 1 && (ld.pitch != m || ld.step != m * n || with_c == 1)) return 7;
     const auto at = [](const void* address) { return reinterpret_cast<Address>(address); };
     const auto call = computing()->product(product);
     size_next(op.processors);
-    return call && (*call)->enqueue(stream, {.a = at(b), .b = at(a), .out = at(d), .bias = at(op.bias)}) ? 0
-                                                                                                         : 7;
+    return call && (*call)->enqueue(stream, {.a = at(b),
+                                             .b = at(a),
+                                             .out = at(d),
+                                             .bias = at(op.bias),
+                                             .residual = with_c == 1 ? at(c) : 0})
+               ? 0
+               : 7;
   }
   for (std::int64_t i = 0; i < ld.batch; ++i)
     for (std::int64_t column = 0; column < n; ++column)
@@ -130,6 +141,7 @@ inline blas::Status multiply(blas::Handle, blas::Operation operation, const void
           sum += element(static_cast<const float*>(a), la, op.turns_a != 0, i, row, s) *
                  element(static_cast<const float*>(b), lb, op.turns_b != 0, i, s, column);
         sum *= *static_cast<const float*>(alpha);
+        if (with_c == 1) sum += static_cast<const float*>(c)[column * lc.pitch + row];
         if ((op.epilogue & 4U) != 0) sum += op.bias[row];
         if ((op.epilogue & 2U) != 0) sum = std::max(sum, 0.0F);
         if ((op.epilogue & 32U) != 0)
