@@ -1,7 +1,10 @@
 #include "carillon/engine/cuda/driver/driver.h"
 
 #include <cstddef>
+#include <fstream>
+#include <string>
 #include <type_traits>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -75,6 +78,58 @@ TEST(CudaTable, ConstantsAreTheToolkits) {
   EXPECT_EQ(host_is_mapped, static_cast<unsigned>(CU_MEMHOSTALLOC_DEVICEMAP));
   EXPECT_EQ(peers_as_needed, static_cast<unsigned>(CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
   EXPECT_EQ(capture_of_this_thread, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+}
+
+// What the emulated device holds work to (emulated.h), and where the header of CUDA 13.0 says so. Rules that
+// it does not have are named in emulated.h.
+TEST(CudaTable, TheEmulatedDevicesRulesAreTheHeaders) {
+  if (CUDA_VERSION != 13000) GTEST_SKIP() << "lines are those of CUDA 13.0";
+  const struct {
+    const char* rule;
+    std::size_t line;
+    const char* words;
+  } rows[] = {
+      {"memory is made in whole granules", 12782, "allocation must be a multiple of the the value given via"},
+      {"addresses are given back as they were reserved", 12753,
+       "must match what was given to memAddressReserve"},
+      {"only what is not mapped is mapped", 12895, "that are not currently mapped"},
+      {"an offset is 0", 12901, "currently must be zero"},
+      {"what was mapped has no access", 12885, "does not make the address accessible"},
+      {"nor has what is mapped again", 13066, "as all mappings start with no accessibility setup"},
+      {"mappings are unmapped as a whole", 13059, "cannot unmap a sub-range"},
+      {"released memory stays while it is mapped", 12844, "outstanding mappings made with this handle"},
+      {"access is of whole mappings", 13089, "The range must be a fully mapped address range"},
+      {"another process' memory is closed as often as it was opened", 9418, "Decrements the reference count"},
+      {"what is opened is not freed before it is closed", 9376,
+       "on an exported memory region before calling"},
+      {"the lower number of a priority goes first", 14960, "lower numbers represent higher priorities"},
+      {"a capture ends where it began", 15351, "Capture must be ended on the same stream"},
+      {"a stream that is captured is not captured again", 15352, "if the stream is not already in capture"},
+      {"a capture that is broken gives no graph", 15488, "a NULL graph will be returned"},
+      {"a captured stream waits for nothing from outside", 3101, "crosses the capture sequence boundary"},
+      {"two captures do not meet", 3083, "operation would have resulted in a merge"},
+      {"forks are joined", 3095, "not joined to the primary stream"},
+      {"an event of a capture is not asked", 15465, "necessarily conflict with stream capture"},
+      {"unsafe calls end a capture", 15458, "prohibited from potentially unsafe API calls"},
+      {"an executable graph runs once at a time", 21050, "may be executing"},
+      {"launches of one come one after the other", 21051, "Each launch is ordered behind both"},
+      {"there is no time of an event that was not recorded", 16150,
+       "has not been called on either event then"},
+      {"nor before it is done", 16153, "::cuEventQuery() would return ::CUDA_ERROR_NOT_READY"},
+      {"nor of one without", 16155, "the ::CU_EVENT_DISABLE_TIMING flag, then"},
+      {"there may be fewer groups than fit", 24993, "This may lead to fewer groups created"},
+      {"a green context has a default stream", 24833, "Creates a default stream to use inside"},
+      {"its streams go before it does", 24864, "Users must explicitly destroy all such streams"},
+      {"its streams do not wait for the default one", 25221, "CU_STREAM_NON_BLOCKING must be specified"},
+  };
+  std::ifstream in(CARILLON_CUDA_HEADER);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  for (const auto& row : rows) {
+    ASSERT_LE(row.line, lines.size()) << row.rule;
+    EXPECT_NE(lines[row.line - 1].find(row.words), std::string::npos)
+        << row.rule << ": line " << row.line << " is " << lines[row.line - 1];
+  }
 }
 
 // As many arguments, each of the same size, and pointers where the toolkit has pointers.

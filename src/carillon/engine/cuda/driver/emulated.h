@@ -32,6 +32,12 @@
 //  and
 //    with that device's context current.
 //
+// Which lines of CUDA 13.0's cuda.h say so driver_test.cpp lists, and holds them against the header. These
+// are not in it. Of the programming guide: neither a captured stream nor a context that has one is waited for
+// or asked ("Prohibited and Unhandled Operations"). Stricter than the driver, as the engine is to be: graphs
+// and streams are not destroyed under work, though the driver would wait by itself; nothing uses the default
+// stream; copies are of pinned memory; devices have nothing to do with each other. Of an H100: its groups.
+//
 // One a process, as the driver is: table() is of the one that is alive. It may have several devices, each
 // with memory, contexts, streams, faults and an end of its own; the host's time is one. Any thread may call
 // the table, one at a time; threads of the host are taken to be ordered among each other.
