@@ -106,8 +106,12 @@ Result<OpenedDevice> open_device(const OpenOptions& options) {
                                                header, &device.notice);
   CudaOptions engine_options = options.engine;
   if (engine_options.choices == nullptr) engine_options.choices = choices;
+  // To compile takes seconds of each load: only where what comes of it is kept.
+  const MeasuredOptions usual;
+  const int most_compiled = options.choices.empty() ? 0 : usual.most_compiled;
   auto library = make_measured_library(std::move(*convolutions), std::move(*products), std::move(choices),
-                                       {.timer = time_on(device.driver, facts->device),
+                                       {.most_compiled = most_compiled,
+                                        .timer = time_on(device.driver, facts->device),
                                         .copy_timer = time_copies_on(device.driver, facts->device),
                                         .first_launch = first_launch_on(device.driver, facts->device)});
   if (options.around) library = options.around(std::move(library));

@@ -55,7 +55,7 @@ struct MeasuredOptions {
   int most_measured = 12;
   int most_others = 4;
   int most_compiled = 2;
-  Duration longest_compiling = std::chrono::seconds{20};
+  Duration longest_compiling = std::chrono::seconds{5};
   CallTimer timer{};  // none: nothing is measured
   std::function<Result<Duration>(std::uint64_t bytes)>
       copy_timer{};  // of a copy on the device; none: all fuse
