@@ -17,6 +17,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 
 from . import _shim
 
@@ -159,13 +160,17 @@ class Lanes:
             self._pool_is_over = True
         self._torch.cuda.empty_cache()
 
-    def capture_begins(self, graph: int) -> None:
-        """A CUDA graph's, in this thread. The memory of one that the training thread captures is not the pool's."""
+    def capture_begins(self, graph: int) -> bool:
+        """A CUDA graph's, in this thread. The memory of one that the training thread captures is not the pool's. False
+        where the graph is being captured already: torch refuses that."""
         with self._no_capture:
+            if graph in self._capturing:
+                return False
             self._capturing[graph] = threading.get_ident()
             self._captures(1)
         if threading.get_ident() == self._thread:
             self.suspend()
+        return True
 
     def capture_ended(self, graph: int) -> None:
         """Nothing where nobody saw it begin."""
@@ -247,11 +252,14 @@ def _know_of_captures(torch, lanes: Lanes) -> None:
 
     @functools.wraps(begin)
     def capture_begin(self, *args, **kwargs):
-        lanes.capture_begins(id(self))
+        began = lanes.capture_begins(id(self))
+        if began:  # a graph may go without an end
+            weakref.finalize(self, lanes.capture_ended, id(self))
         try:
             return begin(self, *args, **kwargs)
         except BaseException:
-            lanes.capture_ended(id(self))
+            if began:
+                lanes.capture_ended(id(self))
             raise
 
     @functools.wraps(end)

@@ -281,7 +281,8 @@ std::expected<Memory, std::pair<int, Error>> plan_memory_of(const Arguments& arg
       const KnownModels known = known_models(
           *entries, {.stay = weights_stay,
                      .later = !arguments.plans_at_once && arguments.profile.empty() && !arguments.stop_cost &&
-                              devices->size() == 1});
+                              arguments.devices.each.choose_kernels == 0 && devices->size() == 1 &&
+                              devices->front().device == "cpu"});
       wanted.largest_weights = known.largest_weights;
       wanted.known_models = known.memory;
       wanted.known_measured = known.measured;
@@ -649,8 +650,12 @@ int run(Arguments& arguments) {
     arguments.devices.each.weights = std::move(*store);
   }
   std::shared_ptr<const controller::KeptTimes> kept;
-  if (const auto& store = arguments.devices.each.weights; store != nullptr)
-    kept = std::make_shared<const controller::KeptTimes>(store, server::machine_text());
+  // What is measured while a model is compiled decides how its kernels are made: another start may measure
+  // otherwise.
+  if (const auto& store = arguments.devices.each.weights;
+      store != nullptr && arguments.devices.each.choose_kernels == 0 && !arguments.stop_cost)
+    if (auto machine = server::machine_text())
+      kept = std::make_shared<const controller::KeptTimes>(store, *std::move(machine));
   auto memory = plan_memory_of(arguments, lent && arguments.devices.each.weights == nullptr);
   if (!memory) return complain(memory.error().first, memory.error().second);
   if (arguments.plan.empty()) arguments.devices.each.memory = memory->plan;

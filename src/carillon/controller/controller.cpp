@@ -37,7 +37,9 @@ void add_reference_times(const engine::CompiledModel& compiled, schedule::ModelI
   const engine::Plan* const one = compiled.plan(compiled.batch_sizes().front());
   CARILLON_ASSERT(one != nullptr);
   if (!one->effort().known()) return;
-  for (const schedule::BatchProfile& b : info.batches)
+  // Batches that run row after row tell nothing of plans of larger ones.
+  const std::span batches = std::span(info.batches).first(compiled.has_one_plan() ? 1 : info.batches.size());
+  for (const schedule::BatchProfile& b : batches)
     info.sizes.push_back({.row = one->effort(), .batch = b.batch, .exec = b.exec});
 }
 

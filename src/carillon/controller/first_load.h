@@ -32,8 +32,7 @@ struct LoaderOptions {
   std::function<bool(const std::string& model)> wanted;
   LoadObserver progress;  // from several threads, one at a time
   repository::ReadOptions reading;
-  // Threads that read and compile models; >= 1. While a model is measured none begins that would be one more
-  // than these with it.
+  // Threads that read and compile models; >= 1. While a model is measured one fewer begins to.
   int makers = 1;
   // Gets each of LoadReport::notes as it comes, on the thread of run().
   std::function<void(const std::string&)> note;

@@ -16,7 +16,8 @@ std::optional<std::string> KeptTimes::name_of(const PreparedModel& model, int th
   const engine::CompiledModel& compiled = *model.compiled.front();
   std::string key = machine_ + "\n" + to_text(*model.file) + "\n" + model.config.precision + " " +
                     model.config.model_class + " " + std::to_string(threads) + " " +
-                    std::to_string(compiled.weights().count) + (compiled.has_one_plan() ? " one plan" : "");
+                    std::to_string(compiled.weights().count) +
+                    (compiled.memory().weights > Bytes{} ? " in memory" : "") + (compiled.has_one_plan() ? " one plan" : "");
   const auto add = [&](const engine::Plan* plan) {
     if (plan == nullptr) return;
     key += " " + std::to_string(plan->kernels()) + " " + std::to_string(plan->workspace().count);
@@ -51,7 +52,7 @@ KeptWatch::KeptWatch(Stopwatch& other, const KeptTimes& kept, const PreparedMode
     : other_(other), kept_(kept), threads_(threads), name_(kept.name_of(model, threads)) {
   if (!name_) return;
   if (auto found = kept_.find(*name_)) times_ = *std::move(found);
-  // Names of folders need not be UTF-8.
+  // The note is JSON, which a folder's name need not fit into.
   times_.name = "model";
   times_.precision = model.config.precision;
   times_.weights = model.compiled.front()->weights();

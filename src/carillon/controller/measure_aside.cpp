@@ -39,7 +39,8 @@ Result<> AsideWatch::prepare() {
 
 Result<std::vector<Duration>> AsideWatch::exec(int batch, int repeats, std::int64_t length,
                                                std::string* refused) {
-  const engine::Plan* const plan = model_.plan(batch, length);
+  const engine::Plan* plan = model_.plan(batch, length);
+  if (plan == nullptr && model_.spare() != nullptr && model_.spare()->batch() == batch) plan = model_.spare();
   if (plan == nullptr)
     return fail(ErrorCode::internal, "there is no plan for batch " + std::to_string(batch));
   return exec(*plan, repeats, refused);

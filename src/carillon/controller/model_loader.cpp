@@ -46,6 +46,8 @@ class FewerBatches final : public engine::CompiledModel {
   std::span<const std::int64_t> lengths() const override { return whole_->lengths(); }
   bool makes_later() const override { return whole_->makes_later(); }
   bool has_one_plan() const override { return whole_->has_one_plan(); }
+  const engine::Plan* spare() const override { return whole_->spare(); }
+  void let_go_spare() const override { whole_->let_go_spare(); }
   bool pads() const override { return whole_->pads(); }
   std::span<const std::int64_t> reference() const override { return whole_->reference(); }
   Result<std::vector<std::unique_ptr<const engine::Plan>>> make_plans(
@@ -563,6 +565,7 @@ Bytes need_beside(const engine::CompiledModel& compiled) {
     for (const std::int64_t length : compiled.lengths()) look(compiled.plan(batch, length));
     if (compiled.lengths().empty()) look(compiled.plan(batch));
   }
+  look(compiled.spare());
   return compiled.weights() + most;
 }
 
@@ -739,6 +742,18 @@ Result<schedule::ModelInfo> seed_profile(const PreparedModel& model, std::int64_
     auto batches = seed(0, profile == nullptr ? nullptr : &profile->batches);
     if (!batches) return std::unexpected(batches.error());
     info.batches = std::move(*batches);
+    // Its batches run row after row at first. What a larger plan takes tells how much of a run is the same for
+    // all sizes.
+    const engine::CompiledModel& compiled = *model.compiled.front();
+    const Effort row = compiled.plan(compiled.batch_sizes().front())->effort();
+    if (const engine::Plan* const spare = compiled.spare(); spare != nullptr && row.known() && !told) {
+      doing("measuring batch " + std::to_string(spare->batch()));
+      std::string refused;
+      const auto took =
+          measure_batch(spare->batch(), 0, info.batches.front().exec * spare->batch(), watch, options, refused);
+      if (!took) return std::unexpected(took.error());
+      if (refused.empty()) info.sizes.push_back({.row = row, .batch = spare->batch(), .exec = *took});
+    }
     return info;
   }
   std::vector<profile::MeasuredBatch> measured;
@@ -858,6 +873,7 @@ Result<> add_version(const repository::RepositoryEntry& entry, const repository:
   const auto warmed = warm_up_all(*model, targets);
   auto info = warmed ? seed_of_slowest(*model, version.version, targets, options, doing, notes)
                      : Result<schedule::ModelInfo>(std::unexpected(warmed.error()));
+  for (const Compiled& each : model->compiled) each->let_go_spare();
   if (!info) {
     // The workers know it already, so the id is used up.
     controller.add_model(view, *model->compiled.front(),

@@ -171,7 +171,8 @@ bool Sizes::ask_reference(Model& model, InferCall& call) {
   const std::lock_guard lock(mutex_);
   const auto found = model.entries.find(model.reference);
   if (found == model.entries.end() || found->second.state != Entry::State::ready) {
-    if (++model.reference_calls == model.reference_worth) wake_.notify_one();
+    const bool being_made = found != model.entries.end();
+    if (!being_made && ++model.reference_calls == model.reference_worth) wake_.notify_one();
     return true;
   }
   Entry& entry = found->second;
@@ -217,7 +218,7 @@ void Sizes::run() {
       if (model.entries.contains(job->extents)) {
         make_whole(*job, lock);
       } else {
-        model.reference_worth *= 2;
+        model.reference_worth = 2 * std::max(model.reference_worth, model.reference_calls);
         Entry& entry = model.entries[job->extents];
         entry.used = ++ticks_;
         entry.calls = model.reference_calls;
@@ -316,7 +317,8 @@ void Sizes::make(const Job& job, std::unique_lock<std::mutex>& lock) {
   Result<> result;
   if (added) {
     ++made_;
-    model.took.push_back(took);
+    // Calls at the reference do not wait for theirs.
+    if (!(model.one_plan && job.extents == model.reference)) model.took.push_back(took);
     if (model.took.size() > remembered_times) model.took.pop_front();
     if (make_room(model, job.model, Entry::State::ready, options_.most) && make_memory(added->memory)) {
       memory_.count += added->memory.count;

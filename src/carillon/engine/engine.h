@@ -259,6 +259,10 @@ class CompiledModel {
   // Whether plan() has that of batch size 1 alone: until others are made larger batches run row after row. An
   // open model gets others at its reference as it does at any other extents.
   virtual bool has_one_plan() const { return makes_later(); }
+  // Of an open model that has_one_plan(): that of its largest batch at the reference, by which the fixed part of
+  // its time can be measured, until it is let go. Both from the thread that makes the model ready.
+  virtual const Plan* spare() const { return nullptr; }
+  virtual void let_go_spare() const {}
   // About what it has of the host's memory, beside weights() that devices hold.
   virtual ModelMemory memory() const;
   // What length_dimension in inputs() and outputs() may be, ascending; empty where nothing varies.

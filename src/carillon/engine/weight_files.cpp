@@ -99,6 +99,12 @@ struct Entry {
   timespec used{};
 };
 
+std::chrono::seconds seconds_since(const timespec& time) {
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  return std::chrono::seconds{now.tv_sec - time.tv_sec};
+}
+
 // The regular files of a directory that is open.
 std::vector<Entry> entries_of(int directory) {
   std::vector<Entry> out;
@@ -191,10 +197,9 @@ Result<std::shared_ptr<WeightFiles>> WeightFiles::open(Options options) {
   rlimit descriptors{};
   const bool known = ::getrlimit(RLIMIT_NOFILE, &descriptors) == 0 && descriptors.rlim_max != RLIM_INFINITY;
   const std::size_t most_open = known ? descriptors.rlim_max / 2 : std::size_t{1} << 20;
-  timespec now{};
-  ::clock_gettime(CLOCK_REALTIME, &now);
   for (const Entry& entry : entries_of(open.number()))
-    if (entry.name.ends_with(partial) && now.tv_sec - entry.used.tv_sec > abandoned_after.count())
+    if ((entry.name.ends_with(partial) && seconds_since(entry.used) > abandoned_after) ||
+        (entry.name.ends_with(note_suffix) && seconds_since(entry.used) > note_age))
       ::unlinkat(open.number(), entry.name.c_str(), 0);
   return std::shared_ptr<WeightFiles>(new WeightFiles(std::move(options), std::move(open), most_open));
 }
@@ -241,7 +246,7 @@ Result<> WeightFiles::make_room(std::uint64_t size, bool all) {
   std::vector<Entry> found;
   std::uint64_t sum = nameless_;
   for (Entry& entry : entries_of(directory_.number())) {
-    if (!entry.name.ends_with(suffix) && !entry.name.ends_with(note_suffix)) continue;
+    if (!entry.name.ends_with(suffix)) continue;
     sum += entry.size;
     found.push_back(std::move(entry));
   }
@@ -276,7 +281,7 @@ Result<> WeightFiles::enough_descriptors() {
 }
 
 // An empty file with room for `size` bytes; where the disk has none, files that nobody has open go.
-Result<WeightFiles::Fresh> WeightFiles::make_file(std::uint64_t size, bool nameless) {
+Result<WeightFiles::Fresh> WeightFiles::make_file(std::uint64_t size, bool nameless, bool others_go) {
   Fresh fresh;
   if (nameless)
     fresh.file =
@@ -302,7 +307,7 @@ Result<WeightFiles::Fresh> WeightFiles::make_file(std::uint64_t size, bool namel
         errno == ENOSYS)
       return fresh;
     const int why = errno;
-    if (!again && (why == ENOSPC || why == EDQUOT)) {
+    if (others_go && !again && (why == ENOSPC || why == EDQUOT)) {
       (void)make_room(size, true);
       continue;
     }
@@ -312,8 +317,9 @@ Result<WeightFiles::Fresh> WeightFiles::make_file(std::uint64_t size, bool namel
   CARILLON_ASSERT(false);
 }
 
-Result<Descriptor> WeightFiles::write(const std::string& name, std::span<const std::byte> bytes) {
-  auto fresh = make_file(bytes.size(), false);
+Result<Descriptor> WeightFiles::write(const std::string& name, std::span<const std::byte> bytes,
+                                      bool others_go) {
+  auto fresh = make_file(bytes.size(), false, others_go);
   if (!fresh) return std::unexpected(fresh.error());
   int error = 0;
   for (std::span<const std::byte> left = bytes; error == 0 && !left.empty();) {
@@ -356,7 +362,7 @@ void WeightFiles::put_note(const std::string& name, std::string_view text) {
   if (text.size() > longest_note) return;
   const std::string whole = checksum_text(text) + std::string(text);
   const std::lock_guard lock(mutex_);
-  if (make_room(whole.size())) (void)write(name + std::string(note_suffix), std::as_bytes(std::span(whole)));
+  (void)write(name + std::string(note_suffix), std::as_bytes(std::span(whole)), false);
 }
 
 std::optional<std::string> WeightFiles::note(const std::string& name) {
@@ -364,13 +370,13 @@ std::optional<std::string> WeightFiles::note(const std::string& name) {
                                  O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat status {};
   if (!file.open() || ::fstat(file.number(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
+  if (seconds_since(status.st_mtim) > note_age) return std::nullopt;
   const auto size = static_cast<std::uint64_t>(status.st_size);
   if (size < checksum_length || size > checksum_length + longest_note) return std::nullopt;
   std::string whole(size, '\0');
   if (read_at(file.number(), 0, std::as_writable_bytes(std::span(whole)))) return std::nullopt;
   std::string text = whole.substr(checksum_length);
   if (whole.substr(0, checksum_length) != checksum_text(text)) return std::nullopt;
-  (void)::futimens(file.number(), nullptr);  // it was used
   return text;
 }
 

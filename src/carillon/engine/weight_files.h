@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -109,8 +110,11 @@ class WeightFiles : public std::enable_shared_from_this<WeightFiles> {
   std::unique_ptr<const MovedTensors> move(std::vector<graph::SharedTensor> tensors);
 
   // A short text beside the weights, under a name of hexadecimal digits. It takes the place of the one that had
-  // the name. Where it cannot be written it is left out: a note saves work, and nobody depends on it.
+  // the name. Where there is no room for it without others it is left out: a note saves work, and nobody
+  // depends on it.
   static constexpr std::size_t longest_note = 1 << 20;  // longer ones are left out
+  // Older ones are none, and go when a store is opened: what they say may have been true for a moment alone.
+  static constexpr std::chrono::seconds note_age = std::chrono::days{7};
   void put_note(const std::string& name, std::string_view text);
   // Nothing where there is none, or its checksum is another.
   std::optional<std::string> note(const std::string& name);
@@ -130,9 +134,10 @@ class WeightFiles : public std::enable_shared_from_this<WeightFiles> {
     Descriptor file;
     std::string name;  // empty: it has none
   };
-  Result<Fresh> make_file(std::uint64_t size, bool nameless);
+  Result<Fresh> make_file(std::uint64_t size, bool nameless, bool others_go = true);
   // A file of that name with these bytes, whole or not at all.
-  Result<Descriptor> write(const std::string& name, std::span<const std::byte> bytes);
+  Result<Descriptor> write(const std::string& name, std::span<const std::byte> bytes,
+                           bool others_go = true);
   std::shared_ptr<const WeightFile> made(const std::string& name, Descriptor file, std::uint64_t size,
                                          WeightFile::Checksums checksums);
   void tell(const Error* error);

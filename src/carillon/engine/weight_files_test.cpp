@@ -452,18 +452,37 @@ TEST(WeightFiles, DamagedNotesAreNone) {
   EXPECT_EQ(store.files->note("0a"), std::nullopt);
 }
 
-TEST(WeightFiles, NotesThatAreTooLongOrFindNoRoomAreLeftOut) {
+TEST(WeightFiles, NotesThatAreTooLongAreLeftOut) {
+  Store store;
+  const std::string longest(WeightFiles::longest_note, 'x');
+  store.files->put_note("0a", longest);
+  store.files->put_note("0a", longest + "y");
+  EXPECT_EQ(store.files->note("0a"), longest);
+}
+
+// They are small, and make room for nothing.
+TEST(WeightFiles, NotesStayWhereWeightsFindNoRoom) {
   Store store(mib(8));
-  store.files->put_note("0a", std::string(WeightFiles::longest_note, 'x'));
-  EXPECT_EQ(store.files->note("0a"), std::string(WeightFiles::longest_note, 'x'));
-  store.files->put_note("0a", std::string(WeightFiles::longest_note + 1, 'y'));
-  EXPECT_EQ(store.files->note("0a"), std::string(WeightFiles::longest_note, 'x'));
-  // Weights that are in use leave no room; then the old note has gone, and the new one does not come.
+  store.files->put_note("0a", "a text");
   const auto large = store.keep(block(1, mib(8).count - 100));
+  EXPECT_FALSE(store.files->keep(block(2, 1000)));
+  EXPECT_EQ(store.files->note("0a"), "a text");
+}
+
+TEST(WeightFiles, NotesOfLastWeekAreNone) {
+  Store store;
+  store.files->put_note("0a", "a text");
+  store.files->put_note("0b", "another");
+  const auto age = [&](const std::string& name, std::chrono::seconds by) {
+    fs::last_write_time(store.path() / (name + ".note"), fs::file_time_type::clock::now() - by);
+  };
+  age("0a", WeightFiles::note_age + std::chrono::seconds{5});
+  age("0b", WeightFiles::note_age - std::chrono::seconds{60});
   EXPECT_EQ(store.files->note("0a"), std::nullopt);
-  store.files->put_note("0b", std::string(200, 'x'));
-  EXPECT_EQ(store.files->note("0b"), std::nullopt);
-  EXPECT_TRUE(store.warned.empty());
+  EXPECT_EQ(store.files->note("0b"), "another");
+  const auto again = WeightFiles::open({.directory = store.path(), .limit = mib(64)});
+  ASSERT_TRUE(again.has_value());
+  EXPECT_EQ(store.there().size(), 1U);
 }
 
 }  // namespace

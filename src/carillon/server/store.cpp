@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "carillon/base/processors.h"
 #include "carillon/engine/cpu/candidates.h"
 
 namespace carillon::server {
@@ -74,13 +75,13 @@ Result<std::shared_ptr<engine::WeightFiles>> open_store(const StoreArguments& ar
   return nullptr;
 }
 
-std::string machine_text() {
-  std::string out = engine::cpu::choices_header();
+std::optional<std::string> machine_text() {
   struct stat program {};
-  if (::stat("/proc/self/exe", &program) == 0)
-    out += "; program of " + std::to_string(program.st_size) + " bytes, " +
-           std::to_string(program.st_mtim.tv_sec) + "." + std::to_string(program.st_mtim.tv_nsec);
-  return out;
+  if (::stat("/proc/self/exe", &program) != 0) return std::nullopt;
+  std::string out = engine::cpu::choices_header() + "; " + to_text(processor_limits()) + "; processors";
+  for (const int processor : allowed_processors()) out += " " + std::to_string(processor);
+  return out + "; program of " + std::to_string(program.st_size) + " bytes, " +
+         std::to_string(program.st_mtim.tv_sec) + "." + std::to_string(program.st_mtim.tv_nsec);
 }
 
 }  // namespace carillon::server

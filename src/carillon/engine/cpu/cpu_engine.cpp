@@ -310,6 +310,8 @@ class CpuModel final : public CompiledModel {
   std::span<const int> batch_sizes() const override { return batch_sizes_; }
   bool makes_later() const override { return reread_ != nullptr; }
   bool has_one_plan() const override { return one_plan_; }
+  const Plan* spare() const override { return spare_.get(); }
+  void let_go_spare() const override { spare_.reset(); }
   std::span<const std::int64_t> lengths() const override { return lengths_; }
   bool pads() const override { return pads_; }
   bool time_varies() const override { return time_varies_; }
@@ -420,6 +422,7 @@ class CpuModel final : public CompiledModel {
   std::vector<std::string> notes_;
   graph::Extents reference_;
   bool one_plan_ = false;  // `plans_` has that of batch size 1 alone
+  mutable std::unique_ptr<const CpuPlan> spare_;
   // Of one that makes plans later: reads it.
   std::function<Result<std::shared_ptr<const graph::Model>>()> reread_;
   // Of an open model: what more plans are made of.
@@ -564,7 +567,10 @@ class CpuEngine final : public Engine {
           graph->nodes, [](const graph::Node& node) { return node.op == graph::bounded_node; });
       compiled->time_varies_ = compiled->time_varies_ || length > 0 || parts->branches || bounded;
       if (i + 1 == compiled->plans_.size()) compiled->notes_ = slow_products(*graph, *parts);
-      if (!few || i == 0) compiled->plans_[i] = std::make_unique<CpuPlan>(std::move(*parts), maker.engine());
+      if (!few || i == 0)
+        compiled->plans_[i] = std::make_unique<CpuPlan>(std::move(*parts), maker.engine());
+      else if (open)
+        compiled->spare_ = std::make_unique<CpuPlan>(std::move(*parts), maker.engine());
     }
     if (few) {
       compiled->plans_.resize(1);

@@ -153,6 +153,11 @@ TEST(OpenModel, MayComeWithOnePlan) {
   EXPECT_TRUE(model.has_one_plan());
   EXPECT_FALSE(model.makes_later()) << "its sizes are made as they come";
   EXPECT_FALSE(whole->has_one_plan());
+  EXPECT_EQ(whole->spare(), nullptr);
+  ASSERT_NE(model.spare(), nullptr);
+  EXPECT_EQ(model.spare()->batch(), 4);
+  model.let_go_spare();
+  EXPECT_EQ(model.spare(), nullptr);
   ASSERT_NE(model.plan(1), nullptr);
   EXPECT_EQ(model.plan(4), nullptr);
   EXPECT_LT(model.memory().plans, whole->memory().plans);

@@ -9,6 +9,9 @@ namespace {
 
 constexpr std::uint8_t quiet_enough = 3;  // as Survivors forgets
 
+// While a graph is captured.
+bool forbidden(Status status) { return status == not_while_capturing || status == default_stream_is_barred; }
+
 std::size_t whole(std::size_t bytes, std::size_t unit) {
   return (bytes + unit - 1) / unit * unit;
 }
@@ -362,10 +365,10 @@ bool Lanes::graph_in_the_way() const {
 // False: not while a graph is captured.
 bool Lanes::ends_of(Stream stream) const {
   if (captures_ > 0 || is_captured(stream)) return false;
-  const Status status = driver_.stream_synchronize(stream);
-  if (status == not_while_capturing || status == default_stream_is_barred) return false;  // it has just begun
-  if (status != done) driver_.context_synchronize();  // the stream is gone, or the device is
-  return true;
+  Status status = driver_.stream_synchronize(stream);
+  // The stream is gone, or the device is.
+  if (status != done && !forbidden(status)) status = driver_.context_synchronize();
+  return !forbidden(status);  // a capture that has just begun, or that nobody told us of
 }
 
 void Lanes::give_held() {
@@ -499,6 +502,12 @@ Lanes::Entered Lanes::enter() {
   return inside_ ? Entered::lane : Entered::no_lane;
 }
 
+// Where a call failed: as a graph is captured, of which nobody told us, or as the device did.
+bool Lanes::lost_or_captured(const char* what, Status status) {
+  graph_in_the_way_ = forbidden(status);
+  return failed(what, status);
+}
+
 // The job's streams by their events, and after them whatever streams nobody told us of. Cheap once the former
 // ended.
 bool Lanes::ends_of_all(Stream stream) {
@@ -508,12 +517,12 @@ bool Lanes::ends_of_all(Stream stream) {
     return false;
   }
   if (Status status = driver_.event_record(ring_[marks_++ % ring_.size()], stream); status != done)
-    return failed("the end of an iteration cannot be marked", status);
+    return lost_or_captured("the end of an iteration cannot be marked", status);
   for (std::size_t i = 0; i < ring_.size() && i < marks_; ++i)
     if (const Status status = driver_.event_synchronize(ring_[i]); status != done)
-      return failed("the device failed within an iteration", status);
+      return lost_or_captured("the device failed within an iteration", status);
   const Status status = driver_.context_synchronize();
-  if (status != done) return failed("the device failed within an iteration", status);
+  if (status != done) return lost_or_captured("the device failed within an iteration", status);
   for (const Held& each : std::exchange(held_, {})) give_now(each.at);
   return true;
 }

@@ -114,6 +114,7 @@ class Lanes {
   class InContext;
 
   bool failed(const char* what, Status status);
+  bool lost_or_captured(const char* what, Status status);
   Address place_at(std::size_t i) const { return lane_base_ + i * piece_; }
   bool make(Handle& out, std::size_t bytes);
   bool map(Address at, std::size_t bytes, Handle memory);
@@ -155,7 +156,7 @@ class Lanes {
     void* at;
     Stream stream;
   };
-  std::vector<Held> held_;  // back, while a graph is captured
+  std::vector<Held> held_;  // segments that were freed while a graph was captured
   int captures_ = 0;        // that we were told of
   std::uint32_t number_ = 0, coming_number_ = 0;
   std::map<std::size_t, Handle> coming_;
