@@ -18,6 +18,7 @@
 #include "carillon/cli/commands.h"
 #include "carillon/cli/preempt_option.h"
 #include "carillon/cli/simulate_jobs.h"
+#include "carillon/cli/simulate_studies.h"
 #include "carillon/schedule/log/recording.h"
 #include "carillon/schedule/registry.h"
 #include "carillon/simulate/goodput.h"
@@ -26,6 +27,7 @@
 #include "carillon/simulate/simulation.h"
 #include "carillon/workload/jobs.h"
 #include "carillon/workload/scenario.h"
+#include "carillon/workload/study.h"
 
 namespace carillon::cli {
 namespace {
@@ -44,6 +46,7 @@ struct SimulateArguments {
   int jobs = 0;
   bool json = false;
   bool each_job = false;
+  bool each_trial = false;
   std::string plot;
   std::string record;
   double interval_s = 0;
@@ -171,25 +174,28 @@ Result<> write_plot(const std::string& file, const std::string& svg) {
   return {};
 }
 
-// Files of jobs that share a device instead of scenarios: with what they have in common with these.
-int simulate_all_jobs(const SimulateArguments& arguments) {
-  const auto usage = [](std::string message) {
-    return fail_simulate("simulate", {ErrorCode::invalid_argument, std::move(message)});
-  };
+// What files of jobs and of studies have in common with scenarios: seeds, and nothing of requests. `key` is
+// what their files have.
+Result<std::vector<std::uint64_t>> seeds_alone(const SimulateArguments& arguments, const char* key) {
   for (const auto& [given, name] : {std::pair{arguments.rate > 0, "--rate"},
                                     {arguments.duration_s > 0, "--duration"},
                                     {arguments.slo_p99 > 0, "--slo-p99"},
                                     {arguments.noise > 0, "--noise"},
                                     {!arguments.decision_us.empty(), "--decision-us"},
                                     {!arguments.record.empty(), "--record"}})
-    if (given) return usage(fmt::format("{} is for scenarios of requests, not for files of [[jobs]]", name));
-  std::vector<std::uint64_t> seeds;
-  if (!arguments.seeds.empty()) {
-    auto parsed = parse_seeds(arguments.seeds);
-    if (!parsed) return fail_simulate("simulate", parsed.error());
-    seeds = std::move(*parsed);
-  }
-  auto runs = make_job_runs(arguments.scenarios, arguments.schedulers, seeds);
+    if (given) return invalid(fmt::format("{} is for scenarios of requests, not for files of {}", name, key));
+  if (arguments.seeds.empty()) return std::vector<std::uint64_t>{};
+  return parse_seeds(arguments.seeds);
+}
+
+// Files of jobs that share a device instead of scenarios.
+int simulate_all_jobs(const SimulateArguments& arguments) {
+  const auto usage = [](std::string message) {
+    return fail_simulate("simulate", {ErrorCode::invalid_argument, std::move(message)});
+  };
+  const auto seeds = seeds_alone(arguments, "[[jobs]]");
+  if (!seeds) return fail_simulate("simulate", seeds.error());
+  auto runs = make_job_runs(arguments.scenarios, arguments.schedulers, *seeds);
   if (!runs) return fail_simulate("simulate", runs.error());
   if (!arguments.plot.empty() && runs->size() != 1)
     return usage(fmt::format("--plot draws one run; this would be {}", runs->size()));
@@ -206,9 +212,41 @@ int simulate_all_jobs(const SimulateArguments& arguments) {
   return exit_success;
 }
 
+// Files of studies.
+int simulate_all_studies(const SimulateArguments& arguments) {
+  const auto usage = [](std::string message) {
+    return fail_simulate("simulate", {ErrorCode::invalid_argument, std::move(message)});
+  };
+  const auto seeds = seeds_alone(arguments, "[study]");
+  if (!seeds) return fail_simulate("simulate", seeds.error());
+  if (arguments.interval_s > 0) return usage("--interval is for scenarios and jobs, not for files of [study]");
+  if (arguments.each_job) return usage("--each-job is for files of [[jobs]]; of studies it is --each-trial");
+  auto runs = make_study_runs(arguments.scenarios, arguments.schedulers, *seeds);
+  if (!runs) return fail_simulate("simulate", runs.error());
+  if (!arguments.plot.empty() && runs->size() != 1)
+    return usage(fmt::format("--plot draws one run; this would be {}", runs->size()));
+  std::signal(SIGINT, [](int) { simulate_interrupted = 1; });
+  StudyRunning how{.at_a_time = jobs_of(arguments.jobs),
+                   .plots = !arguments.plot.empty(),
+                   .go_on = [] { return simulate_interrupted == 0; }};
+  if (auto done = run_study_runs(*runs, how); !done) return fail_simulate("simulate", done.error());
+  if (auto written = write_plot(arguments.plot, runs->front().svg); !written)
+    return fail_simulate("simulate", written.error());
+  fmt::print("{}", arguments.json ? studies_as_json(*runs, arguments.each_trial) : studies_as_tables(*runs));
+  return exit_success;
+}
+
 int simulate_all(const SimulateArguments& arguments) {
   const auto of_jobs =
       std::ranges::count_if(arguments.scenarios, [](const auto& file) { return workload::has_jobs(file); });
+  const auto of_studies =
+      std::ranges::count_if(arguments.scenarios, [](const auto& file) { return workload::has_study(file); });
+  if (arguments.each_trial && of_studies == 0)
+    return fail_simulate("simulate", {ErrorCode::invalid_argument, "--each-trial is for files of [study]"});
+  if (of_studies == std::ssize(arguments.scenarios)) return simulate_all_studies(arguments);
+  if (of_studies > 0)
+    return fail_simulate("simulate", {ErrorCode::invalid_argument,
+                                      "some of the files have [study] and some have not; run them apart"});
   if (of_jobs == std::ssize(arguments.scenarios)) return simulate_all_jobs(arguments);
   if (of_jobs > 0)
     return fail_simulate("simulate", {ErrorCode::invalid_argument,
@@ -414,9 +452,11 @@ void add_simulate(CLI::App& program, int& status) {
   command.add_option(
       "--plot", arguments->plot,
       "Write an SVG of one run: latency CDF, batch sizes, device timeline; of jobs: completion times, "
-      "lanes, memory");
+      "lanes, memory; of a study: a heat map, the timeline, the best metric");
   command.add_flag("--each-job", arguments->each_job,
                    "Of files of [[jobs]]: also tells of each job (\"each\" in the JSON)");
+  command.add_flag("--each-trial", arguments->each_trial,
+                   "Of files of [study]: also tells of each trial, and when the best metric rose");
   command
       .add_option("--interval", arguments->interval_s,
                   "Also tells what happened in each so many virtual seconds (\"series\" in the JSON; a plot)")
@@ -428,6 +468,7 @@ void add_simulate(CLI::App& program, int& status) {
       "format.\n"
       "A file with [[jobs]] has training jobs that share a device (docs/salus.md), under " +
       job_policy_list() +
+      ".\nA file with [study] has a tuner's trials over devices (docs/fluid.md), under " + tune_policy_list() +
       ".\n"
       "Examples:\n"
       "  carillon simulate scenarios/symphony_table2_resnet50.toml\n"
@@ -435,7 +476,8 @@ void add_simulate(CLI::App& program, int& status) {
       "clockwork --json\n"
       "  carillon simulate a.toml b.toml --seed 1..8 --json\n"
       "  carillon simulate a.toml --rate 3000 --plot run.svg\n"
-      "  carillon simulate scenarios/salus/table2_1.toml --scheduler srtf --scheduler pack --scheduler best");
+      "  carillon simulate scenarios/salus/table2_1.toml --scheduler srtf --scheduler pack --scheduler best\n"
+      "  carillon simulate scenarios/fluid/fig3_5.toml --scheduler fifo --scheduler static --scheduler best");
   command.callback([arguments, &status] { status = simulate_all(*arguments); });
 }
 

@@ -116,6 +116,8 @@ void TuneCore::take(const GroupCame& event) {
     t.group = event.group;
     t.came = came_++;
     t.remaining = spec.budget;
+    t.credit = 0;
+    t.since = now_at_;
     if (spec.iteration) t.told_s = to_seconds(*spec.iteration);
     t.priority = spec.priority;
     taken.push_back(slot);
@@ -129,6 +131,8 @@ void TuneCore::take(const TrialReported& event) {
   Trial& t = trials_[*slot];
   if (t.state != State::running || !is_positive(event.iterations, most_iterations)) return;
   t.done += event.iterations;
+  t.credit = 0;
+  t.since = now_at_;
   if (event.remaining && is_positive(*event.remaining, most_iterations))
     t.remaining = event.remaining;
   else if (t.remaining)
@@ -154,6 +158,7 @@ void TuneCore::take(const TrialSettled& event) {
   if (!slot || trials_[*slot].under == Under::none) return;
   Trial& t = trials_[*slot];
   const Under under = std::exchange(t.under, Under::none);
+  t.since = now_at_;
   for (const Slot d : std::exchange(t.leaving, {})) vacate(d, *slot);
   switch (under) {
     case Under::none: break;
@@ -214,6 +219,7 @@ void TuneCore::take(const TrialDied& event) {
   vacate_all(*slot);
   t.under = Under::none;
   t.broken = false;
+  t.credit = 0;
   if (t.state != State::paused) wait_again(*slot);
 }
 
@@ -240,6 +246,7 @@ void TuneCore::take(const DeviceChanged& event) {
   if (!slot) return;
   if (!is_right(event.speed, event.supply, event.memory)) return refuse(TrialId{}, TuneReason::bad_device);
   Device& d = devices_[*slot];
+  accrue(*slot);
   d.speed = event.speed;
   d.supply = event.supply;
   d.lanes.set_capacity(event.memory);
@@ -312,6 +319,7 @@ void TuneCore::company_changed(Slot device) {
 
 void TuneCore::leave(Slot device, Slot trial) {
   Device& d = devices_[device];
+  accrue(device);
   if (std::erase_if(d.users, [&](const User& u) { return u.trial == trial; }) == 0) return;
   company_changed(device);
   // What only a running trial needs, others may have.
@@ -421,7 +429,29 @@ double TuneCore::iteration(Slot slot) const {
 
 double TuneCore::work(Slot slot) const {
   const Trial& t = trials_[slot];
-  return t.remaining.value_or(std::max(1.0, t.done)) * iteration(slot);
+  const double all = t.remaining.value_or(std::max(1.0, t.done)) * iteration(slot);
+  return std::max(0.0, all - credit(slot));
+}
+
+double TuneCore::pace(Slot slot) const {
+  const Trial& t = trials_[slot];
+  if (t.state != State::running || t.under != Under::none || t.devices.empty()) return 0;
+  double slowest = std::numeric_limits<double>::max();
+  for (const Slot d : t.devices) slowest = std::min(slowest, devices_[d].rate());
+  if (t.devices.size() > 1) return slowest / height(static_cast<double>(t.devices.size()), 1, scaling());
+  const auto company = static_cast<double>(devices_[t.devices.front()].users.size());
+  return slowest / std::pow(packing(), company - 1);
+}
+
+double TuneCore::credit(Slot slot) const {
+  return trials_[slot].credit + pace(slot) * to_seconds(now_at_ - trials_[slot].since);
+}
+
+void TuneCore::accrue(Slot device) {
+  for (const User& user : devices_[device].users) {
+    trials_[user.trial].credit = credit(user.trial);
+    trials_[user.trial].since = now_at_;
+  }
 }
 
 double TuneCore::packing() const {
@@ -487,6 +517,9 @@ void TuneCore::place(Slot slot, std::vector<Slot> on, double width) {
   const int sharers = sharers_of(width);
   const bool running = t.state == State::running;
   bool keeps_all = true, has_all = true;
+  for (const Slot d : t.devices) accrue(d);
+  for (const Slot d : on) accrue(d);
+  t.since = now_at_;
   for (const Slot d : t.devices)
     if (!is_in(on, d)) {
       keeps_all = false;

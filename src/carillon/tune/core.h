@@ -44,6 +44,8 @@ class TuneCore : public Tuning {
     std::vector<Slot> leaving;   // where it was until it settles
     double width = 0;            // while running
     bool mixed = true;           // since its last report its width or company changed
+    double credit = 0;           // seconds of its work that it has done since, as far as can be foreseen
+    TimePoint since;             // of `credit`
     double rank = 0;             // the policy's own
   };
   struct User {
@@ -89,7 +91,7 @@ class TuneCore : public Tuning {
   // Devices that could hold it if nobody else were there.
   std::size_t could_hold(Slot trial) const;
   // Seconds that the trial needs alone on a device of speed 1; of unknown length: as much again as it had, an
-  // iteration at least.
+  // iteration at least. What it should have done since it last reported counts as done.
   double work(Slot trial) const;
   double iteration(Slot trial) const;
   double packing() const;  // alpha and beta as they are known now, and the cost of a move
@@ -131,6 +133,9 @@ class TuneCore : public Tuning {
   void vacate_all(Slot trial);
   void forget(Slot trial);
   void company_changed(Slot device);
+  double pace(Slot trial) const;
+  double credit(Slot trial) const;
+  void accrue(Slot device);  // before anything there changes
   void wait_again(Slot trial);
   void relieve(Slot device);
   void count_usable();
