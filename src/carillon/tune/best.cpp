@@ -218,6 +218,7 @@ class Best final : public TuneCore {
 
   // Places one that waits; where only memory lacks, what stands still there makes way.
   bool start(Slot t, const std::vector<Slot>& on, double width) {
+    if (trial(t).under != Under::none) return false;
     const int sharers = sharers_of(width);
     bool memory = true;
     for (const Slot d : on) {
@@ -336,10 +337,10 @@ class Best final : public TuneCore {
     for (Slot d = 0; d < devices().size(); ++d) {
       if (!usable(d) || devices()[d].users.empty()) continue;
       const auto& users = devices()[d].users;
-      const int most = users.front().sharers;
+      const int most = sharers_of(trial(users.front().trial).width);
       if (most >= sharers) {
-        // The device that finds out.
-        if (static_cast<int>(users.size()) >= most) return;
+        // The device that finds out, or is about to.
+        if (users.front().sharers < most || static_cast<int>(users.size()) >= most) return;
         for (const Slot t : waiting_) {
           if (trial(t).under != Under::none) continue;
           if (start(t, {d}, 1.0 / sharers)) std::erase(waiting_, t);

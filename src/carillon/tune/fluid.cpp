@@ -100,7 +100,7 @@ class Fluid final : public TuneCore {
 
   bool start(const Waiting& w) {
     if (w.width < 1) {
-      const auto device = share_for(w.trial, static_cast<int>(std::lround(1 / w.width)));
+      const auto device = share_for(w.trial, sharers_of(w.width));
       if (device) place(w.trial, {*device}, w.width);
       return device.has_value();
     }
@@ -163,6 +163,9 @@ class Fluid final : public TuneCore {
     const TuneModel m = model();
     const double alpha = packing(), beta = scaling(), cost = move_cost();
     const auto n = static_cast<double>(usable_devices());
+    double rate = 0;  // the mean
+    for (Slot d = 0; d < devices().size(); ++d)
+      if (usable(d)) rate += devices()[d].rate() / n;
     short_ = false;
     for (const Slot t : group) {
       if (trial(t).under != Under::none) {
@@ -170,7 +173,7 @@ class Fluid final : public TuneCore {
         continue;
       }
       const double w = trial(t).width, next = share(trial(t).rank, sum, n, m), all = work(t);
-      const double now_takes = all * height(w, alpha, beta), then_takes = all * height(next, alpha, beta);
+      const double now_takes = all * height(w, alpha, beta) / rate, then_takes = all * height(next, alpha, beta) / rate;
       const bool up = next > w && then_takes + cost < now_takes;
       const bool down = next < w && next * (then_takes + cost) < w * now_takes;
       if ((up || down) && !resize(t, next)) short_ = true;
@@ -179,7 +182,9 @@ class Fluid final : public TuneCore {
 
   bool resize(Slot t, double width) {
     if (width < 1) {
+      // On a device of its own, unless others there were told that more would share it.
       const Slot device = trial(t).devices.front();
+      if (!has_room(device, t, sharers_of(width))) return false;
       place(t, {device}, width);
       return true;
     }

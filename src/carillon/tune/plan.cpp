@@ -16,7 +16,7 @@ constexpr double never = std::numeric_limits<double>::infinity();
 constexpr double alike = 1e-9;
 
 bool is_shorter(double a, double b) {
-  return a < b - alike * std::max(1.0, std::abs(b));
+  return b - a > alike * a;
 }
 
 // Heights of all widths that a trial may have, narrowest first: 1/c .. 1/2, 1 .. d.
@@ -192,7 +192,11 @@ class ListScheduler {
         a.end = end;
       }
     }
-    if (best == no_place) return;
+    if (best == no_place) {
+      // There is no memory for so many beside it.
+      if (sharers > 2) return share(t, sharers - 1, a);
+      return spread(t, 1, a);
+    }
     divide(best, sharers);
     double* s = slots(best);
     *std::min_element(s, s + shared_[best]) = a.end;
@@ -306,10 +310,9 @@ class Search {
   void consider(const std::vector<std::uint32_t>& order, const std::vector<double>& widths, bool fixed) {
     scheduler_.run(order, widths, fixed, tried_);
     spent_ += tried_.steps;
+    starts_.push_back({tried_.makespan, order, widths, fixed});
     if (has_best_ && !is_better(tried_, best_)) return;
     std::swap(best_, tried_);
-    best_widths_ = widths;
-    best_fixed_ = fixed;
     has_best_ = true;
   }
 
@@ -351,71 +354,23 @@ class Search {
     consider_widths(widths);
   }
 
-  // Changes of one width, or of the places of two, as long as any makes the plan better.
+  // From each candidate, the best first, changes of one width, of two, or of the places of two, as long as
+  // any makes it better.
   void improve() {
-    if (best_.makespan == never) return;
-    const std::size_t n = trials_.size();
-    std::vector<std::uint32_t> order = best_.order;
-    std::vector<double> widths = best_widths_;
-    bool found = true;
-    while (found && may_go_on()) {
-      found = false;
-      // The last to end first: the others do not bound the makespan.
-      std::vector<std::uint32_t> last(n);
-      std::iota(last.begin(), last.end(), 0U);
-      std::ranges::stable_sort(last, [&](std::uint32_t x, std::uint32_t y) {
-        return best_.of[x].end * trials_[x].priority > best_.of[y].end * trials_[y].priority;
-      });
-      for (const std::uint32_t i : last) {
-        if (trials_[i].fixed || (best_fixed_ && !trials_[i].has.empty())) continue;
-        const double was = widths[i];
-        for (const double width : heights_.widths) {
-          if (width == was) continue;
-          if (!may_go_on()) return;
-          widths[i] = width;
-          if (accept(order, widths)) {
-            found = true;
-            break;
-          }
-          widths[i] = was;
-        }
-        if (found) break;
+    std::ranges::stable_sort(starts_, {}, &Start::makespan);
+    for (std::size_t i = 0; i < starts_.size() && may_go_on(); ++i) {
+      if (i > 0 && starts_[i].order == starts_[i - 1].order && starts_[i].widths == starts_[i - 1].widths &&
+          starts_[i].fixed == starts_[i - 1].fixed)
+        continue;
+      order_ = starts_[i].order;
+      widths_ = starts_[i].widths;
+      fixed_ = starts_[i].fixed;
+      scheduler_.run(order_, widths_, fixed_, here_);
+      spent_ += here_.steps;
+      if (here_.makespan == never) return;
+      while (may_go_on() && (changes_one() || swaps_two() || changes_two())) {
       }
-      if (found) continue;
-      for (std::size_t x = 0; x < n && !found; ++x)
-        for (std::size_t y = x + 1; y < n && !found; ++y) {
-          if (trials_[order[x]].has.empty() != trials_[order[y]].has.empty()) continue;
-          if (!may_go_on()) return;
-          std::swap(order[x], order[y]);
-          if (accept(order, widths))
-            found = true;
-          else
-            std::swap(order[x], order[y]);
-        }
-      if (found) continue;
-      // Two widths at a time: one gives what another gets.
-      for (std::size_t x = 0; x < n && !found; ++x)
-        for (std::size_t y = x + 1; y < n && !found; ++y) {
-          if (best_fixed_ && (!trials_[x].has.empty() || !trials_[y].has.empty())) continue;
-          const double wx = widths[x], wy = widths[y];
-          for (const double a : heights_.widths) {
-            for (const double b : heights_.widths) {
-              if (a == wx || b == wy) continue;
-              if (!may_go_on()) return;
-              widths[x] = a;
-              widths[y] = b;
-              if (accept(order, widths)) {
-                found = true;
-                break;
-              }
-            }
-            if (found) break;
-          }
-          if (!found) {
-            widths[x] = wx;
-            widths[y] = wy;
-          }
-        }
+      if (is_better(here_, best_)) std::swap(best_, here_);
     }
   }
 
@@ -426,13 +381,75 @@ class Search {
   }
 
  private:
-  bool accept(const std::vector<std::uint32_t>& order, const std::vector<double>& widths) {
-    scheduler_.run(order, widths, best_fixed_, tried_);
+  struct Start {
+    double makespan = 0;
+    std::vector<std::uint32_t> order;
+    std::vector<double> widths;
+    bool fixed = false;
+  };
+
+  // Whether order_ and widths_, as they are now, are better than what they were.
+  bool accept() {
+    scheduler_.run(order_, widths_, fixed_, tried_);
     spent_ += tried_.steps;
-    if (!is_better(tried_, best_)) return false;
-    std::swap(best_, tried_);
-    best_widths_ = widths;
+    if (!is_better(tried_, here_)) return false;
+    std::swap(here_, tried_);
     return true;
+  }
+  bool may_change(std::uint32_t i) const {
+    return !trials_[i].fixed && !(fixed_ && !trials_[i].has.empty());
+  }
+
+  // The last to end first: the others do not bound the makespan.
+  bool changes_one() {
+    std::vector<std::uint32_t> last(trials_.size());
+    std::iota(last.begin(), last.end(), 0U);
+    std::ranges::stable_sort(last, [&](std::uint32_t x, std::uint32_t y) {
+      return here_.of[x].end * trials_[x].priority > here_.of[y].end * trials_[y].priority;
+    });
+    for (const std::uint32_t i : last) {
+      if (!may_change(i)) continue;
+      const double was = widths_[i];
+      for (const double width : heights_.widths) {
+        if (width == was) continue;
+        if (!may_go_on()) break;
+        widths_[i] = width;
+        if (accept()) return true;
+      }
+      widths_[i] = was;
+    }
+    return false;
+  }
+
+  bool swaps_two() {
+    for (std::size_t x = 0; x < order_.size(); ++x)
+      for (std::size_t y = x + 1; y < order_.size(); ++y) {
+        if (trials_[order_[x]].has.empty() != trials_[order_[y]].has.empty()) continue;
+        if (!may_go_on()) return false;
+        std::swap(order_[x], order_[y]);
+        if (accept()) return true;
+        std::swap(order_[x], order_[y]);
+      }
+    return false;
+  }
+
+  // One gives what another gets.
+  bool changes_two() {
+    for (std::uint32_t x = 0; x < trials_.size(); ++x)
+      for (std::uint32_t y = x + 1; y < trials_.size(); ++y) {
+        if (!may_change(x) || !may_change(y)) continue;
+        const double wx = widths_[x], wy = widths_[y];
+        for (const double a : heights_.widths)
+          for (const double b : heights_.widths) {
+            if (a == wx || b == wy) continue;
+            widths_[x] = a;
+            widths_[y] = b;
+            if (may_go_on() && accept()) return true;
+            widths_[x] = wx;
+            widths_[y] = wy;
+          }
+      }
+    return false;
   }
 
   std::span<const PlanTrial> trials_;
@@ -441,10 +458,11 @@ class Search {
   ListScheduler scheduler_;
   std::uint64_t effort_, spent_ = 0;
   double total_ = 0, devices_n_ = 0, kept_ = never;
-  bool any_running_ = false, has_best_ = false, best_fixed_ = true;
-  std::vector<double> works_, keys_, best_widths_;
+  bool any_running_ = false, has_best_ = false, fixed_ = true;
+  std::vector<double> works_, keys_, widths_;
   std::vector<std::uint32_t> order_;
-  Plan best_, tried_;
+  std::vector<Start> starts_;
+  Plan best_, here_, tried_;
 };
 
 }  // namespace
