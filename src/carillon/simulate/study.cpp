@@ -122,18 +122,18 @@ class StudyWorld {
     tuner_->begin(tuning_.appetite(), wanted);
     carry_out(wanted, std::nullopt);
     pump();
-    std::uint64_t steps = 0, at_once = 0;
+    std::uint64_t steps = 0;
     while (open_ > 0 && !figures_.target && !plans_.empty()) {
       const StudyPlan plan = plans_.top();
       plans_.pop();
       if (plan.at == TimePoint::max()) break;
-      if (plan.at > now_) at_once = 0;
+      if (plan.at > now_) at_once_ = 0;
       now_ = plan.at;
-      if (++at_once > 1000 * (trials_.size() + 10))
-        return fail(ErrorCode::internal, "at " + std::to_string(to_seconds(now_ - TimePoint{})) +
-                                             " s the policy comes to no end: it changes trials again and again");
       carry_out(plan);
       pump();
+      if (at_once_ > 1000 * (trials_.size() + devices_.size() + 10))
+        return fail(ErrorCode::internal, "at " + std::to_string(to_seconds(now_ - TimePoint{})) +
+                                             " s the policy comes to no end: it changes trials again and again");
       // A supply that is never there again, or a policy that lets trials wait for ever.
       if ((++steps & 0xfff) == 0 && options_.progress && !options_.progress(now_))
         return fail(ErrorCode::cancelled, "interrupted");
@@ -178,6 +178,11 @@ class StudyWorld {
     while (!told_.empty()) {
       const tune::TuneEvent event = std::move(told_.front());
       told_.pop_front();
+      // A policy that changes trials again and again, each of which settles at once.
+      if (++at_once_ > 1000 * (trials_.size() + devices_.size() + 10)) {
+        told_.clear();
+        return;
+      }
       orders_.clear();
       ++figures_.events;
       tuning_.on(event, now_, orders_);
@@ -530,6 +535,7 @@ class StudyWorld {
   std::uint32_t wake_booking_ = 0, groups_ = 0;
   std::size_t open_ = 0, running_ = 0;
   double best_ = 0;
+  std::uint64_t at_once_ = 0;  // events at this instant
   std::deque<tune::TuneEvent> told_;
   tune::TuneOrders orders_;
   StudyFigures figures_;

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 #include <unordered_map>
+#include <utility>
 
 #include "carillon/tune/core.h"
 #include "carillon/tune/model.h"
@@ -22,11 +23,10 @@ class Best final : public TuneCore {
   explicit Best(const TuneOptions& options) : TuneCore(options) {}
 
  private:
-  // Steps of list scheduling: about as many nanoseconds. A group may take 2 ms, any other event 50 us.
-  static constexpr std::uint64_t group_effort = 2'000'000, event_effort = 50'000;
+  std::uint64_t event_effort() const { return options().effort / 10; }
   // Larger problems are planned by their water level alone: list scheduling would take longer than an event
   // may for each of the three candidates that there are at least.
-  static constexpr std::uint64_t most_steps = event_effort / 3;
+  std::uint64_t most_steps() const { return event_effort() / 3; }
 
   void came(GroupId, std::span<const Slot> trials) override {
     for (const Slot t : trials) {
@@ -45,7 +45,7 @@ class Best final : public TuneCore {
     dirty_ = true;
   }
   void settled(Slot) override { dirty_ = true; }
-  void devices_changed() override { dirty_ = new_group_ = true; }
+  void devices_changed() override { dirty_ = new_group_ = fled_ = true; }
   void reported(Slot) override {
     // What is known now may allow more, or less, than what was.
     const TuneModel m = model();
@@ -56,24 +56,28 @@ class Best final : public TuneCore {
     beta_known_ = m.beta.known;
   }
   void remember(Slot t) {
-    if (t >= widths_.size()) widths_.resize(t + 1, 1.0);
+    if (t >= widths_.size()) {
+      widths_.resize(t + 1, 1.0);
+      ranks_.resize(t + 1, 0);
+    }
     widths_[t] = 1;
+    ranks_[t] = no_place;  // behind those that were planned
   }
 
   void decide() override {
     if (!dirty_) return;
     const bool group = new_group_;
     dirty_ = new_group_ = false;
-    flee();
+    if (std::exchange(fled_, false)) flee();
     if (usable_devices() == 0) return;
     model_ = model();
     planned_ = {.alpha = packing(), .beta = scaling(), .c = model_.alpha.known ? model_.c : 1,
                 .d = model_.beta.known ? model_.d : 1};
     reserved_.assign(devices().size(), false);
-    const std::uint64_t trials = waiting_.size() + running();
+    const std::uint64_t trials = waiting_.size() + running().size();
     const std::uint64_t steps =
         trials * (4 + usable_devices() * (1 + static_cast<std::uint64_t>(planned_.c)));
-    if (steps <= most_steps)
+    if (steps <= most_steps())
       thorough(group);
     else
       quick(group);
@@ -81,11 +85,6 @@ class Best final : public TuneCore {
     fill();
   }
 
-  std::size_t running() const {
-    std::size_t n = 0;
-    for (Slot t = 0; t < trial_slots(); ++t) n += is_running(t) ? 1 : 0;
-    return n;
-  }
   bool is_running(Slot t) const { return trial(t).here && trial(t).state == State::running; }
   double slowest(std::span<const Slot> on) const {
     double rate = std::numeric_limits<double>::infinity();
@@ -98,13 +97,14 @@ class Best final : public TuneCore {
 
   // Trials on devices that have nothing left for them: onto their others, else they stand still.
   void flee() {
-    for (Slot t = 0; t < trial_slots(); ++t) {
-      if (!is_running(t) || trial(t).under != Under::none) continue;
+    for (const Slot t : std::vector<Slot>(running())) {
       std::vector<Slot> rest;
       for (const Slot d : trial(t).devices)
         if (usable(d)) rest.push_back(d);
       if (rest.size() == trial(t).devices.size()) continue;
-      if (rest.empty()) {
+      if (trial(t).under != Under::none) {
+        fled_ = true;  // once it has settled
+      } else if (rest.empty()) {
         hold(t);
         remember(t);
         waiting_.insert(waiting_.begin(), t);
@@ -150,19 +150,21 @@ class Best final : public TuneCore {
         if (m.known && m.seen > 0) doubt = std::max(doubt, m.error / m.value);
       }
       kept.order.push_back(static_cast<std::uint32_t>(trials.size()));
-      kept.widths.push_back(runs ? book.width : std::max(widths_[t], 1.0 / planned_.c));
+      kept.widths.push_back(std::clamp(widths_[t], 1.0 / planned_.c, static_cast<double>(planned_.d)));
       who.push_back(t);
       trials.push_back(std::move(p));
     };
-    for (Slot t = 0; t < trial_slots(); ++t) {
-      if (!is_running(t)) continue;
+    // As the last plan had them.
+    std::vector<Slot> run = running();
+    std::ranges::sort(run, [&](Slot a, Slot b) { return std::pair(ranks_[a], a) < std::pair(ranks_[b], b); });
+    for (const Slot t : run) {
       // One that is on its way off a device without supply is counted once it is there.
       if (std::ranges::all_of(trial(t).devices, [&](Slot d) { return usable(d); })) add(t, true);
     }
     for (const Slot t : waiting_)
       if (trial(t).under == Under::none && could_hold(t) > 0) add(t, false);
     if (trials.empty()) return;
-    const Plan plan = make_plan(trials, on, planned_, &kept, group ? group_effort : event_effort);
+    const Plan plan = make_plan(trials, on, planned_, &kept, group ? options().effort : event_effort());
     if (plan.of.empty() || !std::isfinite(plan.makespan)) return;
 
     const auto devices_of = [&](std::uint32_t i) {
@@ -179,11 +181,12 @@ class Best final : public TuneCore {
     // What is measured with an error cannot say that so small a change is for the better.
     const bool believed = !resizes || plan.makespan < plan.kept * (1 - doubt) || doubt == 0;
     std::vector<Slot> next;
-    for (const std::uint32_t i : plan.order)
-      if (trials[i].has.empty()) {
-        widths_[who[i]] = plan.of[i].width;
-        next.push_back(who[i]);
-      }
+    for (std::size_t at = 0; at < plan.order.size(); ++at) {
+      const std::uint32_t i = plan.order[at];
+      ranks_[who[i]] = static_cast<std::uint32_t>(at);
+      if (believed || trials[i].has.empty()) widths_[who[i]] = plan.of[i].width;
+      if (trials[i].has.empty()) next.push_back(who[i]);
+    }
     if (believed) {
       // Those that give something first: what they give is there for others once they have settled.
       for (const bool gives : {true, false})
@@ -191,7 +194,12 @@ class Best final : public TuneCore {
           if (!changes(i) || trials[i].fixed || trial(who[i]).under != Under::none) continue;
           const std::vector<Slot> list = devices_of(i);
           const bool narrower = std::ranges::includes(trials[i].has, plan.of[i].devices);
-          if (narrower == gives && fits(who[i], list, plan.of[i].width)) place(who[i], list, plan.of[i].width);
+          if (narrower != gives) continue;
+          if (fits(who[i], list, plan.of[i].width)) {
+            place(who[i], list, plan.of[i].width);
+          } else {
+            for (const Slot d : list) reserved_[d] = true;  // until those that give have settled
+          }
         }
     }
     for (const std::uint32_t i : plan.order) {
@@ -275,6 +283,7 @@ class Best final : public TuneCore {
           const double w = width < 1 ? width : static_cast<double>(wanted);
           if (start(t, on, w)) {
             placed = true;
+            widths_[t] = w;
             free.resize(free.size() - wanted);
             if (w < 1) shared.push_back(on.front());
           }
@@ -295,19 +304,19 @@ class Best final : public TuneCore {
     rate /= static_cast<double>(usable_devices());
     std::vector<double> works;
     for (const Slot t : waiting_) works.push_back(trial(t).rank = work(t) * trial(t).priority);
-    for (Slot t = 0; t < trial_slots(); ++t)
-      if (is_running(t)) works.push_back(work(t) * trial(t).priority);
+    for (const Slot t : running()) works.push_back(work(t) * trial(t).priority);
     const double level = water_level(works, planned_, static_cast<double>(usable_devices()), rate);
     for (const Slot t : waiting_) widths_[t] = width_for(trial(t).rank, planned_, level, rate);
     std::ranges::stable_sort(waiting_, [&](Slot a, Slot b) { return trial(a).rank > trial(b).rank; });
     // Those that are wider than the level has them make room for who waits.
     if (waiting_.empty()) return;
-    for (Slot t = 0; t < trial_slots(); ++t) {
-      if (!is_running(t) || trial(t).under != Under::none || trial(t).width <= 1) continue;
+    for (const Slot t : std::vector<Slot>(running())) {
+      if (trial(t).under != Under::none || trial(t).width <= 1) continue;
       const double width = std::max(1.0, width_for(work(t) * trial(t).priority, planned_, level, rate));
       if (width >= trial(t).width) continue;
       std::vector<Slot> on(trial(t).devices.begin(),
                            trial(t).devices.begin() + static_cast<std::ptrdiff_t>(width));
+      widths_[t] = width;
       place(t, std::move(on), width);
     }
   }
@@ -353,8 +362,10 @@ class Best final : public TuneCore {
     }
     if (alone == no_place) return;
     for (const User& user : std::vector<User>(devices()[alone].users))
-      if (is_running(user.trial) && trial(user.trial).under == Under::none)
-        place(user.trial, {alone}, 1.0 / sharers);
+      if (is_running(user.trial) && trial(user.trial).under == Under::none) {
+        widths_[user.trial] = 1.0 / sharers;
+        place(user.trial, {alone}, widths_[user.trial]);
+      }
   }
 
   // --- What is free
@@ -386,8 +397,8 @@ class Best final : public TuneCore {
       bool changed = false;
     };
     std::unordered_map<Slot, Wider> wider;
-    for (Slot t = 0; t < trial_slots(); ++t) {
-      if (!is_running(t)) continue;
+    heap.reserve(running().size());
+    for (const Slot t : running()) {
       if (static_cast<int>(trial(t).devices.size()) > planned_.d) one_tries = true;
       if (trial(t).under != Under::none) continue;
       const double end = ends(t, trial(t).devices, company(t), alpha, beta);
@@ -453,7 +464,10 @@ class Best final : public TuneCore {
     for (const auto& [t, w] : wider)
       if (w.changed) changed.push_back({t, &w});
     std::ranges::sort(changed);
-    for (const auto& [t, w] : changed) place(t, w->on, static_cast<double>(w->on.size()));
+    for (const auto& [t, w] : changed) {
+      widths_[t] = static_cast<double>(w->on.size());
+      place(t, w->on, widths_[t]);
+    }
   }
 
   double ends(Slot t, std::span<const Slot> on, int sharers, double alpha, double beta) const {
@@ -462,13 +476,14 @@ class Best final : public TuneCore {
   }
 
   std::vector<Slot> waiting_;   // in the order of the plan
-  std::vector<double> widths_;  // by trial: planned
+  std::vector<double> widths_;  // by trial: as the last plan has it, whether or not it is so yet
+  std::vector<std::uint32_t> ranks_;  // by trial: its place in that plan
   std::vector<bool> reserved_;  // devices that somebody who waits is to have
   TuneModel model_;
   PlanModel planned_;
   int c_ = 0, d_ = 0;
   bool alpha_known_ = false, beta_known_ = false;
-  bool dirty_ = false, new_group_ = false;
+  bool dirty_ = false, new_group_ = false, fled_ = false;
 };
 
 }  // namespace

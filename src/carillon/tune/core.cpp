@@ -112,7 +112,7 @@ void TuneCore::take(const GroupCame& event) {
     }
     Trial& t = trials_[slot];
     // Where its memory still lies it is held there; else it waits.
-    t.state = t.devices.empty() && t.under == Under::none ? State::waiting : State::held;
+    set_state(slot, t.devices.empty() && t.under == Under::none ? State::waiting : State::held);
     t.group = event.group;
     t.came = came_++;
     t.remaining = spec.budget;
@@ -200,7 +200,7 @@ void TuneCore::take(const TrialPaused& event) {
   std::ranges::sort(t.devices);
   for (const Slot d : t.devices) leave(d, *slot);
   if (t.under != Under::release) t.under = Under::none;
-  t.state = State::paused;
+  set_state(*slot, State::paused);
   t.broken = false;
   t.width = 0;
   left(*slot);
@@ -345,14 +345,29 @@ void TuneCore::vacate_all(Slot trial) {
 }
 
 void TuneCore::wait_again(Slot slot) {
-  trials_[slot].state = State::waiting;
+  set_state(slot, State::waiting);
   trials_[slot].width = 0;
   trials_[slot].broken = false;
   waits_again(slot);
 }
 
+void TuneCore::set_state(Slot slot, State state) {
+  Trial& t = trials_[slot];
+  const bool ran = t.state == State::running, runs = state == State::running;
+  t.state = state;
+  if (runs && !ran) {
+    t.place = static_cast<std::uint32_t>(running_.size());
+    running_.push_back(slot);
+  } else if (ran && !runs) {
+    running_[t.place] = running_.back();
+    trials_[running_[t.place]].place = t.place;
+    running_.pop_back();
+  }
+}
+
 void TuneCore::forget(Slot slot) {
   vacate_all(slot);
+  set_state(slot, State::waiting);
   trials_[slot].under = Under::none;
   left(slot);
   by_id_.erase(trials_[slot].id.value);
@@ -516,6 +531,7 @@ void TuneCore::place(Slot slot, std::vector<Slot> on, double width) {
   std::ranges::sort(on);
   const int sharers = sharers_of(width);
   const bool running = t.state == State::running;
+  if (running && on == t.devices && width == t.width) return;
   bool keeps_all = true, has_all = true;
   for (const Slot d : t.devices) accrue(d);
   for (const Slot d : on) accrue(d);
@@ -548,7 +564,7 @@ void TuneCore::place(Slot slot, std::vector<Slot> on, double width) {
   }
   t.devices = std::move(on);
   t.width = width;
-  t.state = State::running;
+  set_state(slot, State::running);
   t.under = Under::change;
   t.mixed = true;
   order(slot, !running               ? TuneOrder::Kind::place
@@ -559,7 +575,7 @@ void TuneCore::place(Slot slot, std::vector<Slot> on, double width) {
 void TuneCore::hold(Slot slot) {
   Trial& t = trials_[slot];
   CARILLON_ASSERT(t.here && t.under == Under::none && t.state == State::running);
-  t.state = State::held;
+  set_state(slot, State::held);
   t.under = Under::hold;
   t.width = 0;
   order(slot, TuneOrder::Kind::hold);
@@ -568,7 +584,7 @@ void TuneCore::hold(Slot slot) {
 void TuneCore::release(Slot slot) {
   Trial& t = trials_[slot];
   CARILLON_ASSERT(t.here && t.under == Under::none);
-  if (t.state == State::running) t.state = State::held;
+  if (t.state == State::running) set_state(slot, State::held);
   t.under = Under::release;
   t.width = 0;
   order(slot, TuneOrder::Kind::release);

@@ -47,6 +47,7 @@ class TuneCore : public Tuning {
     double credit = 0;           // seconds of its work that it has done since, as far as can be foreseen
     TimePoint since;             // of `credit`
     double rank = 0;             // the policy's own
+    std::uint32_t place = 0;     // in running_
   };
   struct User {
     Slot trial = 0;
@@ -80,6 +81,8 @@ class TuneCore : public Tuning {
   const Trial& trial(Slot slot) const { return trials_[slot]; }
   Trial& trial(Slot slot) { return trials_[slot]; }
   std::size_t trial_slots() const { return trials_.size(); }
+  // In no order that means anything, but the same for the same events.
+  const std::vector<Slot>& running() const { return running_; }
   const std::vector<Device>& devices() const { return devices_; }
   bool usable(Slot device) const { return devices_[device].here && devices_[device].rate() > 0; }
   bool idle(Slot device) const { return usable(device) && devices_[device].users.empty(); }
@@ -137,13 +140,14 @@ class TuneCore : public Tuning {
   double credit(Slot trial) const;
   void accrue(Slot device);  // before anything there changes
   void wait_again(Slot trial);
+  void set_state(Slot trial, State state);
   void relieve(Slot device);
   void count_usable();
 
   TuneOptions options_;
   Estimator estimator_;
   std::vector<Trial> trials_;
-  std::vector<Slot> free_trials_;
+  std::vector<Slot> free_trials_, running_;
   std::unordered_map<std::uint32_t, Slot> by_id_;
   std::vector<Device> devices_;
   std::unordered_map<std::uint32_t, Slot> device_by_id_;

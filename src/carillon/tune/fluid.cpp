@@ -153,13 +153,12 @@ class Fluid final : public TuneCore {
   void rebalance() {
     std::vector<Slot> group;
     double sum = 0;
-    for (Slot t = 0; t < trial_slots(); ++t) {
-      if (!trial(t).here || trial(t).state != State::running) continue;
+    for (const Slot t : running()) {
       trial(t).rank = h(t);
       sum += trial(t).rank;
       group.push_back(t);
     }
-    std::ranges::stable_sort(group, [&](Slot a, Slot b) { return trial(a).rank > trial(b).rank; });
+    std::ranges::stable_sort(group, [&](Slot a, Slot b) { return trial(a).rank != trial(b).rank ? trial(a).rank > trial(b).rank : a < b; });
     const TuneModel m = model();
     const double alpha = packing(), beta = scaling(), cost = move_cost();
     const auto n = static_cast<double>(usable_devices());

@@ -331,6 +331,7 @@ class Search {
     if (kept != nullptr) {
       consider(kept->order, kept->widths, true);
       kept_ = best_.makespan;
+      if (any_running_) consider(kept->order, kept->widths, false);
     }
     const double rate = total_ / devices_n_;
     const double level = water_level(works_, model_, devices_n_, rate);

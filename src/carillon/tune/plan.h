@@ -45,7 +45,7 @@ struct Plan {
   std::vector<std::uint32_t> order;  // in which they were given their places
   double makespan = 0;               // the last end, each times its trial's priority
   double ends = 0;                   // the sum of these
-  double kept = 0;                   // the makespan of the kept plan
+  double kept = 0;                   // the makespan of the kept plan, with what runs as it is
   std::uint64_t steps = 0;           // that making it took: what `effort` counts
 };
 
@@ -65,10 +65,10 @@ Plan list_schedule(std::span<const PlanTrial> trials, std::span<const PlanDevice
 
 // The best that was found within `effort` steps of list scheduling (at least one candidate of each kind is
 // tried): widths of several water levels, of Algorithm 3.1, all alone and all packed, with what runs as it is
-// and resized, and then improved by changes of one width or of the order. `kept` is what was planned before
-// (its order and widths): never worse than that, if it is given, by what is predicted.
+// and resized, and then improved by changes of one width, of two, or of the order. `kept` is what was planned
+// before, of which some may still be to come: never worse than that, if it is given, by what is predicted, nor
+// than that with what runs as it is.
 struct KeptPlan {
-  // Of all trials; those that run stay as they are.
   std::vector<std::uint32_t> order;
   std::vector<double> widths;
 };

@@ -28,6 +28,8 @@ Result<> check(const TuneOptions& o) {
                                o.threshold));
   if (o.most_packed < 1 || o.most_packed > 64)
     return invalid(fmt::format("most_packed is {}, but must be from 1 to 64", o.most_packed));
+  if (o.effort < 1000 || o.effort > 1'000'000'000)
+    return invalid(fmt::format("effort is {}, but must be from 1000 to 1000000000", o.effort));
   return {};
 }
 

@@ -193,7 +193,7 @@ std::optional<std::string> TuneChecker::said(const TuneOrder& order) {
         if (!devices_.contains(d)) return of(id) + "on device " + std::to_string(d) + ", which is not here";
         if (!t.had.contains(d) && devices_[d].rate <= 0)
           return of(id) + "on device " + std::to_string(d) + ", which has nothing for it";
-        if (auto broken = memory(d, true)) return of(id) + *broken;
+        if (auto broken = memory(d, !t.had.contains(d) || t.old_width == 0)) return of(id) + *broken;
       }
       break;
     }
