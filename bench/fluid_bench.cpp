@@ -233,9 +233,14 @@ int speed(std::uint32_t trials, std::uint32_t devices) {
       plans.push_back(since(begin));
       // Trials that run, in the order in which they were placed: each reports, and then ends.
       std::deque<std::uint32_t> running;
+      bool wakes = false;
       const auto take = [&] {
         std::vector<std::uint32_t> settle;
         for (const tune::TuneOrder& order : orders) {
+          if (order.kind == tune::TuneOrder::Kind::wake_at) {
+            wakes = true;
+            continue;
+          }
           if (order.kind == tune::TuneOrder::Kind::place) running.push_back(order.trial.value);
           settle.push_back(order.trial.value);
         }
@@ -260,6 +265,10 @@ int speed(std::uint32_t trials, std::uint32_t devices) {
         open = take();
         tell(tune::TrialEnded{tune::TrialId{trial}});
         for (const std::uint32_t t : take()) open.push_back(t);
+        if (std::exchange(wakes, false)) {
+          tell(tune::TuneWake{});
+          for (const std::uint32_t t : take()) open.push_back(t);
+        }
         for (std::size_t i = 0; i < open.size(); ++i) {
           tell(tune::TrialSettled{tune::TrialId{open[i]}});
           for (const std::uint32_t t : take()) open.push_back(t);

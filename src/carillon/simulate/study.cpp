@@ -47,7 +47,8 @@ class Settings {
 
  private:
   double final(std::uint32_t curve) const {
-    const double metric = study_.curves[curve].metric[study_.epochs - 1];
+    const auto& all = study_.curves[curve].metric;
+    const double metric = all[std::min<std::size_t>(study_.epochs, all.size()) - 1];
     if (std::isnan(metric)) return -std::numeric_limits<double>::infinity();
     return study_.larger_is_better ? metric : -metric;
   }

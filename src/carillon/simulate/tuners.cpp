@@ -23,6 +23,8 @@ constexpr std::size_t model_needs = 12;
 // stand-in: recorded curves have no parameters to model.
 constexpr std::uint32_t model_guesses = 3;
 
+constexpr std::uint32_t most_at_a_time = 100'000;
+
 double worth(double score) {
   return std::isnan(score) ? -std::numeric_limits<double>::infinity() : score;
 }
@@ -152,7 +154,7 @@ class Asynchronous : public StudyTuner {
 
  protected:
   std::size_t wanted(std::size_t appetite) const {
-    return std::max<std::size_t>(1, study_.concurrency.value_or(static_cast<std::uint32_t>(appetite)));
+    return std::max<std::size_t>(1, std::min<std::size_t>(appetite, study_.concurrency.value_or(most_at_a_time)));
   }
   std::size_t rung_at(std::uint32_t epochs) const {
     return static_cast<std::size_t>(std::ranges::lower_bound(rungs_, epochs) - rungs_.begin());

@@ -37,7 +37,7 @@ class Best final : public TuneCore {
   }
   void left(Slot t) override {
     std::erase(waiting_, t);
-    dirty_ = true;
+    dirty_ = left_ = true;
   }
   void waits_again(Slot t) override {
     remember(t);
@@ -66,6 +66,9 @@ class Best final : public TuneCore {
 
   void decide() override {
     if (!dirty_) return;
+    // Who ends, or pauses, a trial often wants another at once, or the same again: what is free is given to
+    // those that run only when that was told.
+    if (std::exchange(left_, false) && waiting_.empty()) return wake_at(now());
     const bool group = new_group_;
     dirty_ = new_group_ = false;
     if (std::exchange(fled_, false)) flee();
@@ -140,7 +143,8 @@ class Best final : public TuneCore {
         std::ranges::sort(p.has);
         p.width = book.width;
         p.company = company(t);
-        p.fixed = book.under != Under::none;
+        // One that finds out what is not known stays as it is, too.
+        p.fixed = book.under != Under::none || book.width * planned_.c < 0.999 || book.width > planned_.d;
       } else if (!book.devices.empty()) {
         p.home = number[book.devices.front()];
         if (p.home == no_place) p.home = static_cast<std::uint32_t>(devices().size());  // elsewhere
@@ -483,7 +487,7 @@ class Best final : public TuneCore {
   PlanModel planned_;
   int c_ = 0, d_ = 0;
   bool alpha_known_ = false, beta_known_ = false;
-  bool dirty_ = false, new_group_ = false, fled_ = false;
+  bool dirty_ = false, new_group_ = false, fled_ = false, left_ = false;
 };
 
 }  // namespace

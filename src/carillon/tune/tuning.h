@@ -106,7 +106,8 @@ struct DeviceWent {
   DeviceId device;
 };
 
-// At the time of the last `wake_at`.
+// At the time of the last `wake_at`, which may be at once: then after what else has come about by then, such as
+// the group that a tuner made of a trial's end.
 struct TuneWake {};
 
 using TuneEvent = std::variant<GroupCame, TrialReported, TrialSettled, TrialEnded, TrialPaused, TrialDied,

@@ -27,9 +27,10 @@ class Desk {
     std::map<std::uint32_t, TuneOrder> last;
     std::vector<TuneOrder> open = tell(event, at);
     for (std::size_t i = 0; i < open.size() && i < 1000; ++i) {
-      last[open[i].trial.value] = open[i];
-      if (open[i].kind == Kind::refuse || open[i].kind == Kind::wake_at) continue;
-      for (TuneOrder& more : tell(TrialSettled{open[i].trial}, at)) open.push_back(more);
+      if (open[i].kind != Kind::wake_at) last[open[i].trial.value] = open[i];
+      if (open[i].kind == Kind::refuse) continue;
+      const TuneEvent next = open[i].kind == Kind::wake_at ? TuneEvent(TuneWake{}) : TrialSettled{open[i].trial};
+      for (TuneOrder& more : tell(next, at)) open.push_back(more);
     }
     return last;
   }

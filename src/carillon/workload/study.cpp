@@ -254,10 +254,12 @@ void read_trial(Section trial, Study& study) {
     if (listed) trial.wrong(trial.find("curves"), "curves do not go with trials as a list of seconds");
     study.curves = read_curves(beside(trial.file(), trial.text("curves", "")));
     const std::size_t all = study.curves.size();
-    std::erase_if(study.curves, [&](const LearningCurve& c) { return c.epoch.size() < study.epochs; });
+    // Under PBT a trial changes curves, and stays at the end of one.
+    const std::uint32_t asked = study.algorithm == StudyAlgorithm::pbt ? 1 : study.epochs;
+    std::erase_if(study.curves, [&](const LearningCurve& c) { return c.epoch.size() < asked; });
     if (study.curves.empty())
       trial.wrong(trial.find("curves"), "none of the " + std::to_string(all) + " curves has the " +
-                                            std::to_string(study.epochs) + " epochs that the study may ask for");
+                                            std::to_string(asked) + " epochs that the study may ask for");
   } else {
     if (listed && trial.has("epoch_s"))
       trial.wrong(trial.find("epoch_s"), "epoch_s does not go with trials as a list of seconds");

@@ -142,7 +142,7 @@ class TuneWorld {
   // The next thing that happens, of all that may. False where nothing does.
   bool step() {
     TimePoint next = TimePoint::max();
-    enum class What : std::uint8_t { iteration, settle, group, again, turn, nothing } what = What::nothing;
+    enum class What : std::uint8_t { iteration, settle, group, again, turn, wake, nothing } what = What::nothing;
     std::uint32_t who = 0;
     const auto offer = [&](TimePoint at, What kind, std::uint32_t of) {
       if (std::tie(at, kind, of) < std::tie(next, what, who)) std::tie(next, what, who) = std::tuple(at, kind, of);
@@ -153,6 +153,7 @@ class TuneWorld {
     for (std::uint32_t t = 0; t < trials_.size(); ++t)
       if (trials_[t].wanted_again < TimePoint::max()) offer(trials_[t].wanted_again, What::again, t);
     if (turns_ < most_turns_) offer(turn_at_, What::turn, 0);
+    if (wake_ < TimePoint::max()) offer(wake_, What::wake, 0);
     if (what == What::nothing) return false;
     now_ = std::max(now_, next);
     switch (what) {
@@ -161,6 +162,10 @@ class TuneWorld {
       case What::group: come(); break;
       case What::again: again(who); break;
       case What::turn: turn(); break;
+      case What::wake:
+        wake_ = TimePoint::max();
+        tell(TuneWake{});
+        break;
       case What::nothing: break;
     }
     return true;
@@ -275,6 +280,7 @@ class TuneWorld {
     figures_.broken = checker_.said(orders_);
     if (figures_.broken) return;
     for (const TuneOrder& order : orders_) {
+      if (order.kind == TuneOrder::Kind::wake_at) wake_ = order.at;
       if (order.kind == TuneOrder::Kind::refuse || order.kind == TuneOrder::Kind::wake_at) continue;
       const std::uint32_t trial = order.trial.value;
       const bool runs = iterations_.contains(trial);
@@ -324,7 +330,7 @@ class TuneWorld {
   std::size_t came_ = 0;
   std::uint64_t turns_ = 0;
   static constexpr std::uint64_t most_turns_ = 12;
-  TimePoint now_, turn_at_ = TimePoint{} + from_seconds(3);
+  TimePoint now_, wake_ = TimePoint::max(), turn_at_ = TimePoint{} + from_seconds(3);
   std::map<std::uint32_t, TimePoint> iterations_, settles_, begun_;
   std::map<std::uint32_t, Duration> stood_;
   TuneOrders orders_;
