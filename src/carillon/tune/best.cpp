@@ -342,27 +342,34 @@ class Best final : public TuneCore {
     return model_.beta.seen > 0 && scaling_limit(least, most) > model_.d;
   }
 
-  // One device is shared by one more than is known to pay, while somebody waits.
+  // One device is shared by one more than is known to pay: by one that waits, else, where no device is idle, by
+  // the trial with least to do, whose own device then goes to others. What is learned is of use to all.
   void explore_packing() {
-    if (waiting_.empty() || !doubts_packing()) return;
+    if (!doubts_packing()) return;
     const int sharers = (model_.alpha.known ? model_.c : 1) + 1;
+    if (waiting_.empty() && running().size() < 2) return;
     Slot alone = no_place;
+    double least = 0;
     for (Slot d = 0; d < devices().size(); ++d) {
-      if (!usable(d) || devices()[d].users.empty()) continue;
+      if (!usable(d)) continue;
       const auto& users = devices()[d].users;
+      if (users.empty()) {
+        if (waiting_.empty()) return;
+        continue;
+      }
       const int most = sharers_of(trial(users.front().trial).width);
       if (most >= sharers) {
         // The device that finds out, or is about to.
-        if (users.front().sharers < most || static_cast<int>(users.size()) >= most) return;
-        for (const Slot t : waiting_) {
-          if (trial(t).under != Under::none) continue;
-          if (start(t, {d}, 1.0 / sharers)) std::erase(waiting_, t);
-          return;
-        }
+        if (users.front().sharers == most && static_cast<int>(users.size()) < most) join(d, most);
         return;
       }
       const Slot t = users.front().trial;
-      if (alone == no_place && trial(t).under == Under::none && trial(t).devices.size() == 1) alone = d;
+      if (trial(t).under != Under::none || trial(t).devices.size() != 1) continue;
+      const double left = work(t) / devices()[d].rate();
+      if (alone == no_place || left < least) {
+        alone = d;
+        least = left;
+      }
     }
     if (alone == no_place) return;
     for (const User& user : std::vector<User>(devices()[alone].users))
@@ -370,6 +377,28 @@ class Best final : public TuneCore {
         widths_[user.trial] = 1.0 / sharers;
         place(user.trial, {alone}, widths_[user.trial]);
       }
+  }
+
+  // One more comes to the device.
+  void join(Slot device, int sharers) {
+    for (const Slot t : waiting_) {
+      if (trial(t).under != Under::none) continue;
+      if (start(t, {device}, 1.0 / sharers)) {
+        widths_[t] = 1.0 / sharers;
+        std::erase(waiting_, t);
+      }
+      return;
+    }
+    Slot found = no_place;
+    for (const Slot t : running()) {
+      if (trial(t).under != Under::none || trial(t).devices.size() != 1 || trial(t).devices[0] == device) continue;
+      if (company(t) != 1 || !has_room(device, t, sharers) || !has_memory(device, t)) continue;
+      if (found == no_place || std::pair(work(t), t) < std::pair(work(found), found)) found = t;
+    }
+    // One that is about to end would end before it has told anything of its company.
+    if (found == no_place || work(found) < move_cost()) return;
+    widths_[found] = 1.0 / sharers;
+    place(found, {device}, widths_[found]);
   }
 
   // --- What is free
@@ -476,7 +505,11 @@ class Best final : public TuneCore {
 
   double ends(Slot t, std::span<const Slot> on, int sharers, double alpha, double beta) const {
     const double w = static_cast<double>(on.size());
-    return work(t) * (on.size() == 1 ? std::pow(alpha, sharers - 1) : height(w, 1, beta)) / slowest(on);
+    const auto height_is = [&] {
+      if (on.size() == 1) return sharers == 1 ? 1.0 : std::pow(alpha, sharers - 1);
+      return height(w, 1, beta);
+    };
+    return work(t) * height_is() / slowest(on);
   }
 
   std::vector<Slot> waiting_;   // in the order of the plan

@@ -453,9 +453,20 @@ double TuneCore::pace(Slot slot) const {
   if (t.state != State::running || t.under != Under::none || t.devices.empty()) return 0;
   double slowest = std::numeric_limits<double>::max();
   for (const Slot d : t.devices) slowest = std::min(slowest, devices_[d].rate());
-  if (t.devices.size() > 1) return slowest / height(static_cast<double>(t.devices.size()), 1, scaling());
-  const auto company = static_cast<double>(devices_[t.devices.front()].users.size());
-  return slowest / std::pow(packing(), company - 1);
+  return slowest / height_of(t.devices.size(), devices_[t.devices.front()].users.size());
+}
+
+double TuneCore::height_of(std::size_t devices, std::size_t sharers) const {
+  const auto power = [](Powers& powers, double of, std::size_t n) {
+    if (powers.of != of) {
+      powers.of = of;
+      powers.by.assign(1, 1.0);
+    }
+    while (powers.by.size() <= n) powers.by.push_back(powers.by.back() * of);
+    return powers.by[n];
+  };
+  if (devices > 1) return power(scaled_, scaling(), devices - 1) / static_cast<double>(devices);
+  return power(packed_, packing(), std::max<std::size_t>(1, sharers) - 1);
 }
 
 double TuneCore::credit(Slot slot) const {

@@ -100,6 +100,8 @@ class TuneCore : public Tuning {
   double packing() const;  // alpha and beta as they are known now, and the cost of a move
   double scaling() const;
   double move_cost() const;
+  // height() of so many devices, and of so many trials on one, with the overheads as they are known.
+  double height_of(std::size_t devices, std::size_t sharers) const;
   const TuneOptions& options() const { return options_; }
   Estimator& estimator() { return estimator_; }
   const Estimator& estimator() const { return estimator_; }
@@ -154,6 +156,12 @@ class TuneCore : public Tuning {
   std::size_t here_ = 0, usable_ = 0, devices_here_ = 0;
   std::uint64_t came_ = 0;
   TimePoint now_at_;
+  // Powers of what is known of alpha and beta: each event asks for those of all trials that run.
+  struct Powers {
+    double of = 0;
+    std::vector<double> by;
+  };
+  mutable Powers packed_, scaled_;
   TuneOrders* out_ = nullptr;
 };
 
