@@ -75,6 +75,7 @@ struct TrialState {
   TimePoint since;                 // of `progress`; the iteration began at `begun`
   TimePoint begun, active_since;
   std::uint32_t booking = 0;
+  int leaving = 0;  // times that it paused or ended, and the policy has not heard so yet
   bool ran = false;
   Random random{0};
 };
@@ -184,6 +185,8 @@ class StudyWorld {
         told_.clear();
         return;
       }
+      if (const auto* paused = std::get_if<tune::TrialPaused>(&event)) --trials_[paused->trial.value].leaving;
+      if (const auto* ended = std::get_if<tune::TrialEnded>(&event)) --trials_[ended->trial.value].leaving;
       orders_.clear();
       ++figures_.events;
       tuning_.on(event, now_, orders_);
@@ -215,6 +218,7 @@ class StudyWorld {
           if (is_active(t)) deactivate(t);
           trials_[t].doing = Doing::paused;
           trials_[t].order.reset();
+          ++trials_[t].leaving;
           told_.push_back(tune::TrialPaused{TrialId{t}});
           break;
         }
@@ -225,6 +229,7 @@ class StudyWorld {
           trials_[t].order.reset();
           figures_.trials[t].ended = now_;
           figures_.trials[t].finished = true;
+          ++trials_[t].leaving;
           told_.push_back(tune::TrialEnded{TrialId{t}});
           --open_;
           break;
@@ -307,6 +312,9 @@ class StudyWorld {
 
   void take(TuneOrder order) {
     const std::uint32_t t = order.trial.value;
+    // Void, as the policy is about to hear.
+    const bool of_trial = order.kind != TuneOrder::Kind::wake_at && order.kind != TuneOrder::Kind::refuse;
+    if (of_trial && order.kind != TuneOrder::Kind::release && trials_[t].leaving > 0) return;
     switch (order.kind) {
       case TuneOrder::Kind::refuse:
         ++figures_.refused;
@@ -482,6 +490,7 @@ class StudyWorld {
       if (order.kind == TunerOrder::Kind::go_on) report.remaining = order.epochs;
     told_.emplace_back(report);
     trial.progress = 0;
+    trial.since = now_;
     carry_out(wanted, t);
     if (!is_active(t)) return;
     if (trial.order) {

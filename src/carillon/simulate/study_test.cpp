@@ -105,7 +105,7 @@ TEST(StudyRun, ChangesComeAtBoundariesAndCostAMove) {
   study.c = 1;
   study.d = 2;
   // At 4 s the long one has 6 s left: 3 s on two devices, and a second for the move.
-  const StudyFigures figures = run(study, "best");
+  const StudyFigures figures = run(study, "dynamic");
   EXPECT_EQ(figures.resizes, 1U);
   EXPECT_NEAR(to_seconds(figures.last - TimePoint{}), 8, 1e-6);
   EXPECT_EQ(figures.trials[0].stood, from_seconds(1));
@@ -127,6 +127,25 @@ TEST(StudyRun, HalvingOfTable3_2) {
   EXPECT_NEAR(to_seconds(fifo.last - TimePoint{}), 432, 43);
   EXPECT_LT(2 * (best.last - TimePoint{}), fifo.last - TimePoint{});
   for (const TrialFigures& t : best.trials) EXPECT_TRUE(t.finished);
+}
+
+// Whatever is changed on the way, each trial does its iterations once.
+TEST(StudyRun, NoIterationIsDoneTwiceOrForNothing) {
+  Study study = on(5);
+  study.algorithm = StudyAlgorithm::halving;
+  study.rungs = {{12, 2}, {4, 4}, {1, 8}};
+  study.epoch = from_seconds(10);
+  study.sigma = 0.5;
+  study.beta = 1.05;
+  for (const char* policy : {"fifo", "static", "dynamic", "best"}) {
+    const StudyFigures figures = run(study, policy);
+    double work = 0;
+    for (const TrialFigures& t : figures.trials) work += t.epochs;
+    EXPECT_EQ(work, 12 * 2 + 4 * 4 + 8) << policy;
+    // Nobody was faster than all devices together.
+    EXPECT_GE(to_seconds(figures.device_time) * 2, to_seconds(figures.work)) << policy;
+    EXPECT_NEAR(to_seconds(figures.work), to_seconds(run(study, "fifo").work), 1e-3) << policy;
+  }
 }
 
 // Nothing is told: alpha, beta and the cost of a move are found as the study runs.

@@ -98,9 +98,9 @@ TEST(Bohb, PromotesTheBestOfARung) {
   std::map<std::uint32_t, int> by_epochs;
   for (const auto& [t, e] : epochs) ++by_epochs[e];
   EXPECT_EQ(epochs.size(), 9U);
-  // A third of nine is promoted, and those that were among the best of the first few.
+  // A third of nine, and those that were among the best when fewer were known.
   EXPECT_GE(by_epochs[9] + by_epochs[3], 3);
-  EXPECT_LE(by_epochs[9] + by_epochs[3], 5);
+  EXPECT_GE(by_epochs[1], 1);
   EXPECT_EQ(epochs.at(8), 9U);
 }
 
