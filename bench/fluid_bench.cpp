@@ -1,5 +1,5 @@
-// What bench/fluid.py cannot ask of the program: how far policies are from the best static plan of random groups
-// (by exhaustive search), and how long a plan and an event take. One JSON object.
+// What bench/fluid.py cannot ask of the program: how far policies are from the best static plan of random
+// groups (by exhaustive search), and how long a plan and an event take. One JSON object.
 //
 //   carillon_fluid_bench optimum [--groups 20000] [--seed 2]
 //   carillon_fluid_bench speed [--trials 10000] [--devices 1000]
@@ -30,8 +30,15 @@ struct Group {
   int devices = 1, c = 1, d = 4;
 };
 
-// The makespan of the best static plan: every order and every width, each trial in its turn to the devices that
-// are free first; alpha = beta = 1. A device is all one trial's, or has c shares.
+// For a handful; the standard one warns of arrays so short.
+template <typename It, typename Less = std::less<>>
+void sort_few(It first, It last, Less less = {}) {
+  for (It i = first; i != last; ++i)
+    for (It j = i; j != first && less(*j, *(j - 1)); --j) std::swap(*j, *(j - 1));
+}
+
+// The makespan of the best static plan: every order and every width, each trial in its turn to the devices
+// that are free first; alpha = beta = 1. A device is all one trial's, or has c shares.
 class Optimum {
  public:
   explicit Optimum(const Group& group, double known) : group_(group), best_(known) {
@@ -48,7 +55,9 @@ class Optimum {
   static constexpr std::size_t most_devices = 5, most_shares = 3;
   using Slots = std::array<std::array<double, most_shares>, most_devices>;
 
-  double first(const Slots& s, int d) const { return *std::min_element(s[d].begin(), s[d].begin() + group_.c); }
+  double first(const Slots& s, int d) const {
+    return *std::min_element(s[d].begin(), s[d].begin() + group_.c);
+  }
   double all(const Slots& s, int d) const { return *std::max_element(s[d].begin(), s[d].begin() + group_.c); }
 
   void search(std::size_t left, double end, const Slots& slots) {
@@ -60,16 +69,17 @@ class Optimum {
     // Devices by when all of them is free, and the first share that is.
     std::array<int, most_devices> order{};
     for (int d = 0; d < group_.devices; ++d) order[d] = d;
-    std::sort(order.begin(), order.begin() + std::clamp(group_.devices, 0, 5),
-              [&](int a, int b) { return all(slots, a) != all(slots, b) ? all(slots, a) < all(slots, b) : a < b; });
+    sort_few(order.begin(), order.begin() + group_.devices, [&](int a, int b) {
+      return all(slots, a) != all(slots, b) ? all(slots, a) < all(slots, b) : a < b;
+    });
     int soonest = 0;
     for (int d = 1; d < group_.devices; ++d)
       if (first(slots, d) < first(slots, soonest)) soonest = d;
     const auto ends = [&](double h, int w) {
       return w == 0 ? first(slots, soonest) + h : all(slots, order[w - 1]) + h / w;
     };
-    // What is free of all shares until the best end must hold those that are left: a trial that is too long for a
-    // share takes all shares of its devices.
+    // What is free of all shares until the best end must hold those that are left: a trial that is too long
+    // for a share takes all shares of its devices.
     double free = 0, need = 0;
     for (int d = 0; d < group_.devices; ++d)
       for (int k = 0; k < group_.c; ++k) free += best_ - slots[d][k];
@@ -106,11 +116,11 @@ class Optimum {
     }
   }
 
-  // Of the trials that are left and of what is taken, whichever device and share it is: other orders lead there,
-  // too. Two states of one hash among the some thousands of a group would be a matter of 10^-12.
+  // Of the trials that are left and of what is taken, whichever device and share it is: other orders lead
+  // there, too. Two states of one hash among the some thousands of a group would be a matter of 10^-12.
   std::uint64_t hash_of(Slots slots) const {
-    for (int d = 0; d < group_.devices; ++d) std::sort(slots[d].begin(), slots[d].begin() + group_.c);
-    std::sort(slots.begin(), slots.begin() + group_.devices);
+    for (int d = 0; d < group_.devices; ++d) sort_few(slots[d].begin(), slots[d].begin() + group_.c);
+    sort_few(slots.begin(), slots.begin() + group_.devices);
     std::uint64_t h = 0x9e3779b97f4a7c15ULL;
     const auto mix = [&](std::uint64_t x) {
       h = (h ^ x) * 0xff51afd7ed558ccdULL;
@@ -131,7 +141,8 @@ class Optimum {
 
 double makespan(const Group& group, const char* policy) {
   workload::Study study;
-  study.devices.assign(static_cast<std::size_t>(group.devices), {.speed = 1, .memory = device::most_job_bytes, .supply = {}});
+  study.devices.assign(static_cast<std::size_t>(group.devices),
+                       {.speed = 1, .memory = device::most_job_bytes, .supply = {}});
   study.seconds = group.seconds;
   study.trials = static_cast<std::uint32_t>(group.seconds.size());
   study.iterations = 0;  // as in the paper's figures: widths change at any time
@@ -172,7 +183,8 @@ int optimum(std::uint64_t groups, std::uint64_t seed) {
     for (const double s : group.seconds) plain.push_back({.work = s});
     const tune::PlanModel model{.c = group.c, .d = group.d};
     const double planned =
-        tune::make_plan(plain, std::vector<tune::PlanDevice>(static_cast<std::size_t>(group.devices)), model, nullptr, 20'000)
+        tune::make_plan(plain, std::vector<tune::PlanDevice>(static_cast<std::size_t>(group.devices)), model,
+                        nullptr, 20'000)
             .makespan;
     const double best = Optimum(group, std::min(takes[1], planned)).find();
     for (std::size_t p = 0; p < policies.size(); ++p) {
@@ -187,7 +199,8 @@ int optimum(std::uint64_t groups, std::uint64_t seed) {
       ++worse_than_static;
       most_worse = std::max(most_worse, takes[3] / takes[1]);
       if (worse_than_static <= 3) {
-        std::cerr << "best " << takes[3] << ", static " << takes[1] << ": " << group.devices << " devices, c " << group.c << ", trials";
+        std::cerr << "best " << takes[3] << ", static " << takes[1] << ": " << group.devices << " devices, c "
+                  << group.c << ", trials";
         for (const double s : group.seconds) std::cerr << " " << s;
         std::cerr << "\n";
       }
@@ -208,7 +221,9 @@ int optimum(std::uint64_t groups, std::uint64_t seed) {
 // Trials of many lengths come at once to idle devices, and then end one after the other, report, settle.
 int speed(std::uint32_t trials, std::uint32_t devices) {
   using Clock = std::chrono::steady_clock;
-  const auto since = [](Clock::time_point begin) { return std::chrono::duration<double, std::micro>(Clock::now() - begin).count(); };
+  const auto since = [](Clock::time_point begin) {
+    return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
+  };
   nlohmann::ordered_json out{{"trials", trials}, {"devices", devices}};
   for (const char* policy : {"fifo", "static", "dynamic", "best"}) {
     std::vector<double> plans, events;
@@ -226,7 +241,8 @@ int speed(std::uint32_t trials, std::uint32_t devices) {
       for (std::uint32_t d = 0; d < devices; ++d) tuning->on(tune::DeviceCame{DeviceId{d}}, at, orders);
       tune::GroupCame group{tune::GroupId{0}, {}};
       for (std::uint32_t t = 0; t < trials; ++t)
-        group.trials.push_back({.trial = tune::TrialId{t}, .budget = 10, .iteration = from_seconds(std::exp(random.normal()))});
+        group.trials.push_back(
+            {.trial = tune::TrialId{t}, .budget = 10, .iteration = from_seconds(std::exp(random.normal()))});
       orders.clear();
       const auto begin = Clock::now();
       tuning->on(group, at, orders);
@@ -277,7 +293,9 @@ int speed(std::uint32_t trials, std::uint32_t devices) {
     }
     std::sort(plans.begin(), plans.end());
     std::sort(events.begin(), events.end());
-    const auto at = [&](double q) { return events[static_cast<std::size_t>(q * static_cast<double>(events.size() - 1))]; };
+    const auto at = [&](double q) {
+      return events[static_cast<std::size_t>(q * static_cast<double>(events.size() - 1))];
+    };
     double sum = 0;
     for (const double e : events) sum += e;
     out[policy] = {{"plan_ms", plans[plans.size() / 2] / 1e3},

@@ -53,7 +53,7 @@ struct SimulateArguments {
   double precision = 0.005;
   std::string preempt{
       schedule::name_of(schedule::Preemption::none)};  // as the papers and all figures have it
-  std::string admission = "policy";                     // likewise
+  std::string admission = "policy";                    // likewise
 };
 
 schedule::Environment simulated_environment(const SimulateArguments& arguments,
@@ -219,16 +219,17 @@ int simulate_all_studies(const SimulateArguments& arguments) {
   };
   const auto seeds = seeds_alone(arguments, "[study]");
   if (!seeds) return fail_simulate("simulate", seeds.error());
-  if (arguments.interval_s > 0) return usage("--interval is for scenarios and jobs, not for files of [study]");
+  if (arguments.interval_s > 0)
+    return usage("--interval is for scenarios and jobs, not for files of [study]");
   if (arguments.each_job) return usage("--each-job is for files of [[jobs]]; of studies it is --each-trial");
   auto runs = make_study_runs(arguments.scenarios, arguments.schedulers, *seeds);
   if (!runs) return fail_simulate("simulate", runs.error());
   if (!arguments.plot.empty() && runs->size() != 1)
     return usage(fmt::format("--plot draws one run; this would be {}", runs->size()));
   std::signal(SIGINT, [](int) { simulate_interrupted = 1; });
-  StudyRunning how{.at_a_time = jobs_of(arguments.jobs),
-                   .plots = !arguments.plot.empty(),
-                   .go_on = [] { return simulate_interrupted == 0; }};
+  StudyRunning how{.at_a_time = jobs_of(arguments.jobs), .plots = !arguments.plot.empty(), .go_on = [] {
+                     return simulate_interrupted == 0;
+                   }};
   if (auto done = run_study_runs(*runs, how); !done) return fail_simulate("simulate", done.error());
   if (auto written = write_plot(arguments.plot, runs->front().svg); !written)
     return fail_simulate("simulate", written.error());
@@ -467,8 +468,8 @@ void add_simulate(CLI::App& program, int& status) {
       "The same scenario, scheduler and seed give the same figures (wall_s apart). docs/scenarios.md has the "
       "format.\n"
       "A file with [[jobs]] has training jobs that share a device (docs/salus.md), under " +
-      job_policy_list() +
-      ".\nA file with [study] has a tuner's trials over devices (docs/fluid.md), under " + tune_policy_list() +
+      job_policy_list() + ".\nA file with [study] has a tuner's trials over devices (docs/fluid.md), under " +
+      tune_policy_list() +
       ".\n"
       "Examples:\n"
       "  carillon simulate scenarios/symphony_table2_resnet50.toml\n"

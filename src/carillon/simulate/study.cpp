@@ -43,6 +43,22 @@ class Settings {
     std::swap(order_[next_], order_[best]);
     return order_[next_++];
   }
+  // One whose end is near that of `curve`: within a twentieth of all, up or down, as it comes. A stand-in for
+  // what a parameter changed by a fifth brings.
+  std::uint32_t near(std::uint32_t curve) {
+    if (ranked_.empty()) {
+      ranked_.resize(study_.curves.size());
+      std::iota(ranked_.begin(), ranked_.end(), 0U);
+      std::ranges::stable_sort(ranked_,
+                               [&](std::uint32_t a, std::uint32_t b) { return final(a) < final(b); });
+    }
+    const auto all = static_cast<std::int64_t>(ranked_.size());
+    const std::int64_t reach = std::max<std::int64_t>(1, all / 20);
+    const std::int64_t rank = std::ranges::find(ranked_, curve) - ranked_.begin();
+    const auto step =
+        static_cast<std::int64_t>(random_.below(static_cast<std::uint64_t>(2 * reach + 1))) - reach;
+    return ranked_[static_cast<std::size_t>(std::clamp<std::int64_t>(rank + step, 0, all - 1))];
+  }
   std::uint32_t any() { return static_cast<std::uint32_t>(random_.below(study_.curves.size())); }
 
  private:
@@ -55,16 +71,16 @@ class Settings {
 
   const Study& study_;
   Random random_;
-  std::vector<std::uint32_t> order_;
+  std::vector<std::uint32_t> order_, ranked_;  // to be drawn; by their ends
   std::size_t next_ = 0;
 };
 
 struct TrialState {
   enum class Doing : std::uint8_t { absent, waiting, running, standing, held, paused, ended } doing{};
   std::uint32_t curve = 0;
-  std::int64_t ahead = 0;  // its place on the curve is its epochs and so many
-  double factor = 1;       // of epoch_s, where there are no curves
-  double luck = 0;         // likewise: its score
+  std::int64_t ahead = 0;                               // its place on the curve is its epochs and so many
+  double factor = 1;                                    // of epoch_s, where there are no curves
+  double luck = 0;                                      // likewise: its score
   std::uint32_t epochs = 0, budget = 0, iteration = 0;  // of this epoch
   std::vector<std::uint32_t> devices;                   // it runs or stands on; or its memory lies there
   double width = 0;
@@ -116,8 +132,7 @@ class StudyWorld {
       while (next_supply_[d] < file.supply.size() && file.supply[next_supply_[d]].at <= now_)
         devices_[d].supply = file.supply[next_supply_[d]++].share;
       plan_supply(d);
-      told_.push_back(
-          tune::DeviceCame{DeviceId{d}, file.speed, devices_[d].supply, file.memory});
+      told_.push_back(tune::DeviceCame{DeviceId{d}, file.speed, devices_[d].supply, file.memory});
     }
     pump();
     std::vector<TunerOrder> wanted;
@@ -134,16 +149,17 @@ class StudyWorld {
       carry_out(plan);
       pump();
       if (at_once_ > 1000 * (trials_.size() + devices_.size() + 10))
-        return fail(ErrorCode::internal, "at " + std::to_string(to_seconds(now_ - TimePoint{})) +
-                                             " s the policy comes to no end: it changes trials again and again");
+        return fail(ErrorCode::internal,
+                    "at " + std::to_string(to_seconds(now_ - TimePoint{})) +
+                        " s the policy comes to no end: it changes trials again and again");
       // A supply that is never there again, or a policy that lets trials wait for ever.
       if ((++steps & 0xfff) == 0 && options_.progress && !options_.progress(now_))
         return fail(ErrorCode::cancelled, "interrupted");
     }
     if (open_ > 0 && !figures_.target)
-      return fail(ErrorCode::internal,
-                  "at " + std::to_string(to_seconds(now_ - TimePoint{})) + " s " + std::to_string(open_) +
-                      " trials are left that nobody runs, and nothing is to come");
+      return fail(ErrorCode::internal, "at " + std::to_string(to_seconds(now_ - TimePoint{})) + " s " +
+                                           std::to_string(open_) +
+                                           " trials are left that nobody runs, and nothing is to come");
     figures_.last = now_;
     for (std::uint32_t t = 0; t < trials_.size(); ++t)
       if (is_active(t)) deactivate(t);
@@ -256,18 +272,14 @@ class StudyWorld {
     ++open_;
   }
 
-  // Goes on from another's weights: where that stands on its curve; or on another curve, from where that is
-  // as good.
+  // Goes on from another's weights with another setting: on that one's curve, from where it is as good.
   void become(const TunerOrder& order) {
     if (study_.curves.empty()) return;
     TrialState& t = trials_[order.trials.front()];
     const TrialState& source = trials_[order.source];
     const auto place = static_cast<std::int64_t>(source.epochs) + source.ahead;
     const double level = score(source.curve, place);
-    t.curve = source.curve;
-    t.ahead = place - static_cast<std::int64_t>(t.epochs);
-    if (!order.anew) return;
-    const std::uint32_t other = settings_.any();
+    const std::uint32_t other = order.anew ? settings_.any() : settings_.near(source.curve);
     const auto epochs = static_cast<std::int64_t>(study_.curves[other].epoch.size());
     std::int64_t at = 1;
     while (at < std::min(place, epochs) && !(score(other, at) >= level)) ++at;
@@ -323,11 +335,21 @@ class StudyWorld {
         wake_booking_ = static_cast<std::uint32_t>(planned_);
         plan(order.at, StudyPlan::Kind::wake, 0, wake_booking_);
         return;
-      case TuneOrder::Kind::place: ++figures_.places; break;
-      case TuneOrder::Kind::resize: ++figures_.resizes; break;
-      case TuneOrder::Kind::move: ++figures_.moves; break;
-      case TuneOrder::Kind::hold: ++figures_.holds; break;
-      case TuneOrder::Kind::release: ++figures_.releases; break;
+      case TuneOrder::Kind::place:
+        ++figures_.places;
+        break;
+      case TuneOrder::Kind::resize:
+        ++figures_.resizes;
+        break;
+      case TuneOrder::Kind::move:
+        ++figures_.moves;
+        break;
+      case TuneOrder::Kind::hold:
+        ++figures_.holds;
+        break;
+      case TuneOrder::Kind::release:
+        ++figures_.releases;
+        break;
     }
     TrialState& trial = trials_[t];
     if (trial.doing == Doing::ended || trial.doing == Doing::absent) return;
@@ -342,7 +364,8 @@ class StudyWorld {
     if (is_active(t)) deactivate(t);
     switch (order.kind) {
       case TuneOrder::Kind::refuse:
-      case TuneOrder::Kind::wake_at: return;
+      case TuneOrder::Kind::wake_at:
+        return;
       case TuneOrder::Kind::hold:
         trial.doing = Doing::held;
         break;
@@ -429,10 +452,9 @@ class StudyWorld {
       double rate = std::numeric_limits<double>::infinity();
       for (const std::uint32_t on : trial.devices) rate = std::min(rate, devices_[on].rate());
       const auto w = static_cast<double>(trial.devices.size());
-      const double times =
-          trial.devices.size() == 1
-              ? std::pow(study_.alpha, static_cast<double>(devices_[d].active.size()) - 1)
-              : tune::height(w, 1, study_.beta);
+      const double times = trial.devices.size() == 1
+                               ? std::pow(study_.alpha, static_cast<double>(devices_[d].active.size()) - 1)
+                               : tune::height(w, 1, study_.beta);
       const double pace = rate / (trial.alone * times);
       if (pace == trial.pace) continue;
       advance(trial);
@@ -462,8 +484,7 @@ class StudyWorld {
         device.supply = file.supply[next_supply_[plan.what]++].share;
         plan_supply(plan.what);
         rebook(plan.what);
-        told_.push_back(
-            tune::DeviceChanged{DeviceId{plan.what}, device.speed, device.supply, file.memory});
+        told_.push_back(tune::DeviceChanged{DeviceId{plan.what}, device.speed, device.supply, file.memory});
         break;
       }
       case StudyPlan::Kind::wake:
@@ -513,7 +534,8 @@ class StudyWorld {
             ? std::pow(study_.alpha, static_cast<double>(devices_[trial.devices[0]].active.size()) - 1)
             : tune::height(w, 1, study_.beta);
     trial.pace = rate / (trial.alone * times);
-    const TimePoint at = trial.pace > 0 ? now_ + from_seconds(std::min(9e9, 1 / trial.pace)) : TimePoint::max();
+    const TimePoint at =
+        trial.pace > 0 ? now_ + from_seconds(std::min(9e9, 1 / trial.pace)) : TimePoint::max();
     plan(at, StudyPlan::Kind::boundary, t, ++trial.booking);
   }
 

@@ -16,8 +16,8 @@
 //
 // A trial goes iteration after iteration. Alone on a device an iteration takes its time over the device's
 // speed and supply; with k - 1 others there, alpha^(k - 1) times that; on w devices, beta^(w - 1) / w of what
-// it takes on the slowest of them. Orders take effect at the end of its iteration; where its devices change it
-// then stands still for `move_s`, except when it first starts, and when it goes on where its memory lies.
+// it takes on the slowest of them. Orders take effect at the end of its iteration; where its devices change
+// it then stands still for `move_s`, except when it first starts, and when it goes on where its memory lies.
 // Events of one instant are handled in the order: iterations that end, trials that have stood, supply, what
 // the policy had planned. Same study, policy and seed: same bytes.
 namespace carillon::simulate {

@@ -16,7 +16,9 @@ struct StudyAxis {
   double seconds = 1;
   bool minutes = false;
 
-  double x(TimePoint at) const { return left + inner * std::clamp(to_seconds(at - TimePoint{}) / seconds, 0.0, 1.0); }
+  double x(TimePoint at) const {
+    return left + inner * std::clamp(to_seconds(at - TimePoint{}) / seconds, 0.0, 1.0);
+  }
   const char* label() const { return minutes ? "minutes" : "seconds"; }
   double most() const { return minutes ? seconds / 60 : seconds; }
 };
@@ -59,7 +61,7 @@ void heat_panel(std::string& svg, double top, const workload::Study& study, cons
 }
 
 // Which trial ran where; trials that share a device lie one above the other.
-void timeline_panel(std::string& svg, double top, const workload::Study& study, const StudyFigures& figures,
+void trials_panel(std::string& svg, double top, const workload::Study& study, const StudyFigures& figures,
                     const StudyAxis& axis) {
   const std::size_t rows = study.devices.size();
   frame(svg, top, fmt::format("Trials, a colour each, {} of them", figures.trials.size()), axis.label(),
@@ -84,9 +86,9 @@ void timeline_panel(std::string& svg, double top, const workload::Study& study, 
     const double x = axis.x(s.from), width = axis.x(s.until) - x;
     if (width < 0.2) continue;
     const double part = 0.9 * height / static_cast<double>(ends[s.device].size());
-    svg += fmt::format("<rect x=\"{:.1f}\" y=\"{:.2f}\" width=\"{:.1f}\" height=\"{:.2f}\" fill=\"{}\"/>\n", x,
-                       top + panel - height * (s.device + 0.95) + part * static_cast<double>(sub[i]), width, part,
-                       colours[s.trial % colours.size()]);
+    svg += fmt::format("<rect x=\"{:.1f}\" y=\"{:.2f}\" width=\"{:.1f}\" height=\"{:.2f}\" fill=\"{}\"/>\n",
+                       x, top + panel - height * (s.device + 0.95) + part * static_cast<double>(sub[i]),
+                       width, part, colours[s.trial % colours.size()]);
   }
 }
 
@@ -128,7 +130,7 @@ std::string to_svg(const workload::Study& study, std::string_view scheduler, con
   std::string svg = opening((metric ? 3 : 2) * (panel + gap) + 50);
   text(svg, left, 24, fmt::format("{} under {}, seed {}", study.name, scheduler, study.seed), "start", 16);
   heat_panel(svg, 60, study, figures, axis);
-  timeline_panel(svg, 60 + panel + gap, study, figures, axis);
+  trials_panel(svg, 60 + panel + gap, study, figures, axis);
   if (metric) metric_panel(svg, 60 + 2 * (panel + gap), study, figures, axis);
   return svg + closing;
 }

@@ -93,9 +93,12 @@ TEST(StudyRun, DevicesHaveTheirSpeedAndSupply) {
   Study study = listed(1, {10});
   study.devices[0].speed = 2;
   EXPECT_NEAR(makespan(study, "fifo"), 5, 1e-6);
-  study.devices[0].supply = {{TimePoint{} + from_seconds(2), 0.5}, {TimePoint{} + from_seconds(4), 0}, {TimePoint{} + from_seconds(9), 1}};
+  study.devices[0].supply = {{TimePoint{} + from_seconds(2), 0.5},
+                             {TimePoint{} + from_seconds(4), 0},
+                             {TimePoint{} + from_seconds(9), 1}};
   // 4 s of work by 2 s, 2 by 4 s, none until 9 s, 4 are left.
-  for (const char* policy : {"fifo", "static", "dynamic", "best"}) EXPECT_NEAR(makespan(study, policy), 11, 1e-6) << policy;
+  for (const char* policy : {"fifo", "static", "dynamic", "best"})
+    EXPECT_NEAR(makespan(study, policy), 11, 1e-6) << policy;
 }
 
 TEST(StudyRun, ChangesComeAtBoundariesAndCostAMove) {
@@ -204,9 +207,9 @@ TEST_P(EveryTuner, EndsUnderEveryPolicyAndStopsAtItsTarget) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, EveryTuner,
-                         ::testing::Values(StudyAlgorithm::grid, StudyAlgorithm::halving, StudyAlgorithm::hyperband,
-                                           StudyAlgorithm::syncbohb, StudyAlgorithm::asha, StudyAlgorithm::bohb,
-                                           StudyAlgorithm::pbt),
+                         ::testing::Values(StudyAlgorithm::grid, StudyAlgorithm::halving,
+                                           StudyAlgorithm::hyperband, StudyAlgorithm::syncbohb,
+                                           StudyAlgorithm::asha, StudyAlgorithm::bohb, StudyAlgorithm::pbt),
                          [](const auto& tuner) { return std::string(name_of(tuner.param)); });
 
 // Paused trials keep their memory where it is; where it is short they let go of it, and nobody is stuck.
@@ -240,8 +243,8 @@ TEST(StudyReport, HasWhatIsPromised) {
   Study study = listed(2, {10, 4});
   const StudyReport report = make_study_report(study, "fifo", run(study, "fifo"));
   const nlohmann::ordered_json json = to_json(report, true);
-  for (const char* key : {"study", "scheduler", "seed", "devices", "makespan_s", "time_to_target_s", "device_seconds",
-                          "utilization", "resizes", "moves", "trials"})
+  for (const char* key : {"study", "scheduler", "seed", "devices", "makespan_s", "time_to_target_s",
+                          "device_seconds", "utilization", "resizes", "moves", "trials"})
     EXPECT_TRUE(json.contains(key)) << key;
   EXPECT_EQ(json["trials"], 2);
   EXPECT_TRUE(json["time_to_target_s"].is_null());
@@ -258,7 +261,8 @@ TEST(StudyPlot, DrawsDevicesTrialsAndTheMetric) {
   study.epochs = 3;
   study.curves = rising(4, 3);
   const std::string svg = to_svg(study, "best", run(study, "best", true));
-  for (const char* text : {"How busy each device was", "Trials, a colour each, 4 of them", "Best metric so far"})
+  for (const char* text :
+       {"How busy each device was", "Trials, a colour each, 4 of them", "Best metric so far"})
     EXPECT_THAT(svg, HasSubstr(text));
   EXPECT_THAT(svg, HasSubstr("</svg>"));
 }

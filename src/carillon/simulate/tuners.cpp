@@ -66,9 +66,8 @@ class Halving final : public StudyTuner {
     });
     const Bracket& bracket = brackets_[at_];
     ++rung_;
-    const std::size_t keeps = rung_ < bracket.rungs.size()
-                                  ? std::min<std::size_t>(bracket.rungs[rung_].trials, scores_.size())
-                                  : 0;
+    const std::size_t keeps =
+        rung_ < bracket.rungs.size() ? std::min<std::size_t>(bracket.rungs[rung_].trials, scores_.size()) : 0;
     std::vector<std::uint32_t> kept;
     for (std::size_t i = 0; i < scores_.size(); ++i) {
       if (i < keeps)
@@ -117,7 +116,8 @@ std::vector<Bracket> hyperband(const Study& study) {
       Bracket bracket;
       std::uint32_t had = 0;
       for (int i = 0; i <= s; ++i) {
-        const auto trials = static_cast<std::uint32_t>(std::max(1.0, std::floor(n * std::pow(eta, -i) + 1e-9)));
+        const auto trials =
+            static_cast<std::uint32_t>(std::max(1.0, std::floor(n * std::pow(eta, -i) + 1e-9)));
         const auto epochs =
             static_cast<std::uint32_t>(std::max(1.0, std::round(study.epochs * std::pow(eta, i - s))));
         if (epochs <= had) continue;  // rounding made two rungs of one
@@ -141,7 +141,8 @@ std::vector<std::uint32_t> rungs_of(const Study& study) {
 // What asynchronous tuners have in common: they keep as many trials as are wanted, each a group of its own.
 class Asynchronous : public StudyTuner {
  public:
-  explicit Asynchronous(const Study& study) : study_(study), rungs_(rungs_of(study)), scores_(rungs_.size()) {}
+  explicit Asynchronous(const Study& study)
+      : study_(study), rungs_(rungs_of(study)), scores_(rungs_.size()) {}
   void begin(std::size_t appetite, Orders& out) final {
     // The first wave is one group.
     std::vector<std::uint32_t> wave;
@@ -154,7 +155,8 @@ class Asynchronous : public StudyTuner {
 
  protected:
   std::size_t wanted(std::size_t appetite) const {
-    return std::max<std::size_t>(1, std::min<std::size_t>(appetite, study_.concurrency.value_or(most_at_a_time)));
+    return std::max<std::size_t>(
+        1, std::min<std::size_t>(appetite, study_.concurrency.value_or(most_at_a_time)));
   }
   std::size_t rung_at(std::uint32_t epochs) const {
     return static_cast<std::size_t>(std::ranges::lower_bound(rungs_, epochs) - rungs_.begin());
@@ -268,7 +270,7 @@ class Bohb final : public Asynchronous {
 };
 
 // PBT: after each `grace` epochs a trial that is in the lowest quarter goes on from the weights of one of the
-// highest quarter, three times of four with its setting, too.
+// highest quarter, three times of four with a setting near that one's.
 class Pbt final : public StudyTuner {
  public:
   explicit Pbt(const Study& study)
@@ -276,7 +278,8 @@ class Pbt final : public StudyTuner {
   void begin(std::size_t, Orders& out) override {
     std::vector<std::uint32_t> all(study_.trials);
     std::iota(all.begin(), all.end(), 0U);
-    out.push_back({.kind = Kind::group, .trials = std::move(all), .epochs = std::min(study_.grace, study_.epochs)});
+    out.push_back(
+        {.kind = Kind::group, .trials = std::move(all), .epochs = std::min(study_.grace, study_.epochs)});
   }
   void reached(std::uint32_t trial, std::uint32_t epochs, double score, std::size_t, Orders& out) override {
     scores_[trial] = worth(score);
@@ -288,20 +291,20 @@ class Pbt final : public StudyTuner {
     std::vector<std::uint32_t> ranked;
     for (std::uint32_t t = 0; t < study_.trials; ++t)
       if (seen_[t]) ranked.push_back(t);
-    std::ranges::stable_sort(ranked, [&](std::uint32_t a, std::uint32_t b) { return scores_[a] > scores_[b]; });
+    std::ranges::stable_sort(ranked,
+                             [&](std::uint32_t a, std::uint32_t b) { return scores_[a] > scores_[b]; });
     // Quantile and chance as Ray Tune has them where nobody says.
     const std::size_t quarter = ranked.size() / 4;
     const auto place = static_cast<std::size_t>(std::ranges::find(ranked, trial) - ranked.begin());
     const std::uint64_t which = random_.bits();
     const bool anew = random_.uniform() < 0.25;
     if (quarter > 0 && place >= ranked.size() - quarter)
-      out.push_back({.kind = Kind::becomes,
-                     .trials = {trial},
-                     .source = ranked[which % quarter],
-                     .anew = anew});
+      out.push_back(
+          {.kind = Kind::becomes, .trials = {trial}, .source = ranked[which % quarter], .anew = anew});
     // Others may wait for the device: it is paused, and wanted again at once.
     out.push_back({.kind = Kind::pause, .trials = {trial}});
-    out.push_back({.kind = Kind::group, .trials = {trial}, .epochs = std::min(study_.grace, study_.epochs - epochs)});
+    out.push_back(
+        {.kind = Kind::group, .trials = {trial}, .epochs = std::min(study_.grace, study_.epochs - epochs)});
   }
 
  private:
@@ -316,13 +319,20 @@ class Pbt final : public StudyTuner {
 std::unique_ptr<StudyTuner> make_tuner(const Study& study) {
   if (!study.seconds.empty()) return std::make_unique<Grid>(study);
   switch (study.algorithm) {
-    case StudyAlgorithm::grid: return std::make_unique<Grid>(study);
-    case StudyAlgorithm::halving: return std::make_unique<Halving>(std::vector{Bracket{study.rungs}}, false);
-    case StudyAlgorithm::hyperband: return std::make_unique<Halving>(hyperband(study), false);
-    case StudyAlgorithm::syncbohb: return std::make_unique<Halving>(hyperband(study), true);
-    case StudyAlgorithm::asha: return std::make_unique<Asha>(study);
-    case StudyAlgorithm::bohb: return std::make_unique<Bohb>(study);
-    case StudyAlgorithm::pbt: return std::make_unique<Pbt>(study);
+    case StudyAlgorithm::grid:
+      return std::make_unique<Grid>(study);
+    case StudyAlgorithm::halving:
+      return std::make_unique<Halving>(std::vector{Bracket{study.rungs}}, false);
+    case StudyAlgorithm::hyperband:
+      return std::make_unique<Halving>(hyperband(study), false);
+    case StudyAlgorithm::syncbohb:
+      return std::make_unique<Halving>(hyperband(study), true);
+    case StudyAlgorithm::asha:
+      return std::make_unique<Asha>(study);
+    case StudyAlgorithm::bohb:
+      return std::make_unique<Bohb>(study);
+    case StudyAlgorithm::pbt:
+      return std::make_unique<Pbt>(study);
   }
   CARILLON_ASSERT(false);
 }

@@ -24,7 +24,7 @@ struct TunerOrder {
   std::vector<std::uint32_t> trials;
   std::uint32_t epochs = 0;
   std::uint32_t source = 0;
-  // becomes: the setting is drawn anew, and not that of its source.
+  // becomes: the setting is drawn anew, and is not one near that of its source.
   bool anew = false;
 };
 

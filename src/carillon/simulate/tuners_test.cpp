@@ -14,8 +14,8 @@ using Kind = TunerOrder::Kind;
 using workload::Study;
 using workload::StudyAlgorithm;
 
-// Runs a tuner whose trials have the scores that `score` gives them, the first that is wanted first; epochs of
-// each trial in the end.
+// Runs a tuner whose trials have the scores that `score` gives them, the first that is wanted first; epochs
+// of each trial in the end.
 template <typename Score>
 std::map<std::uint32_t, std::uint32_t> drive(const Study& study, Score score, std::size_t appetite = 4,
                                              std::vector<std::size_t>* groups = nullptr) {
@@ -84,7 +84,8 @@ TEST(Asha, StopsThoseThatAreNotAmongTheBestSoFarAndPausesNone) {
   EXPECT_EQ(all.size(), 27U);
   for (const auto& [t, epochs] : all) EXPECT_EQ(epochs, 9U) << t;
   // Each is worse: only the first, which nothing was known against, goes on.
-  const auto first = drive(study, [](std::uint32_t t, std::uint32_t) { return -static_cast<double>(t); }, 1);
+  const auto first = drive(
+      study, [](std::uint32_t t, std::uint32_t) { return -static_cast<double>(t); }, 1);
   EXPECT_EQ(first.at(0), 9U);
   for (std::uint32_t t = 1; t < 27; ++t) EXPECT_EQ(first.at(t), 1U) << t;
 }

@@ -34,22 +34,35 @@ class Best final : public TuneCore {
       waiting_.push_back(t);
     }
     dirty_ = new_group_ = true;
+    filled_ = false;
   }
-  void left(Slot t) override {
+  void left(Slot t, bool had_company) override {
     std::erase(waiting_, t);
     dirty_ = left_ = true;
+    filled_ = filled_ && !had_company && alike_;
   }
   void waits_again(Slot t) override {
     remember(t);
     if (std::ranges::find(waiting_, t) == waiting_.end()) waiting_.insert(waiting_.begin(), t);
     dirty_ = true;
   }
-  void settled(Slot) override { dirty_ = true; }
-  void devices_changed() override { dirty_ = new_group_ = fled_ = true; }
+  void settled(Slot) override {
+    dirty_ = true;
+    filled_ = false;
+  }
+  void devices_changed() override {
+    dirty_ = new_group_ = fled_ = true;
+    filled_ = false;
+    alike_ = true;
+    for (const Device& d : devices()) alike_ = alike_ && (!d.here || d.rate() == devices().front().rate());
+  }
   void reported(Slot) override {
     // What is known now may allow more, or less, than what was.
     const TuneModel m = model();
-    if (m.c != c_ || m.d != d_ || m.alpha.known != alpha_known_ || m.beta.known != beta_known_) dirty_ = true;
+    if (m.c != c_ || m.d != d_ || m.alpha.known != alpha_known_ || m.beta.known != beta_known_) {
+      dirty_ = true;
+      filled_ = false;
+    }
     c_ = m.c;
     d_ = m.d;
     alpha_known_ = m.alpha.known;
@@ -68,13 +81,15 @@ class Best final : public TuneCore {
     if (!dirty_) return;
     // Who ends, or pauses, a trial often wants another at once, or the same again: what is free is given to
     // those that run only when that was told.
-    if (std::exchange(left_, false) && waiting_.empty()) return wake_at(now());
+    if (std::exchange(left_, false) && waiting_.empty()) return wake_at(told_at());
     const bool group = new_group_;
     dirty_ = new_group_ = false;
     if (std::exchange(fled_, false)) flee();
     if (usable_devices() == 0) return;
     model_ = model();
-    planned_ = {.alpha = packing(), .beta = scaling(), .c = model_.alpha.known ? model_.c : 1,
+    planned_ = {.alpha = packing(),
+                .beta = scaling(),
+                .c = model_.alpha.known ? model_.c : 1,
                 .d = model_.beta.known ? model_.d : 1};
     reserved_.assign(devices().size(), false);
     const std::uint64_t trials = waiting_.size() + running().size();
@@ -225,7 +240,8 @@ class Best final : public TuneCore {
 
   bool fits(Slot t, std::span<const Slot> on, double width) const {
     const int sharers = sharers_of(width);
-    return std::ranges::all_of(on, [&](Slot d) { return usable(d) && has_room(d, t, sharers) && has_memory(d, t); });
+    return std::ranges::all_of(
+        on, [&](Slot d) { return usable(d) && has_room(d, t, sharers) && has_memory(d, t); });
   }
 
   // Places one that waits; where only memory lacks, what stands still there makes way.
@@ -335,15 +351,15 @@ class Best final : public TuneCore {
     return model_.alpha.seen > 0 && packing_limit(least, options().threshold, most) > model_.c;
   }
   bool doubts_scaling() const {
-    const int most = std::min(options().d.value_or(static_cast<int>(most_devices)),
-                              static_cast<int>(usable_devices()));
+    const int most =
+        std::min(options().d.value_or(static_cast<int>(most_devices)), static_cast<int>(usable_devices()));
     if (!model_.beta.known) return most > 1;
     const double least = std::max(1.0, model_.beta.value - model_.beta.error);
     return model_.beta.seen > 0 && scaling_limit(least, most) > model_.d;
   }
 
-  // One device is shared by one more than is known to pay: by one that waits, else, where no device is idle, by
-  // the trial with least to do, whose own device then goes to others. What is learned is of use to all.
+  // One device is shared by one more than is known to pay: by one that waits, else, where no device is idle,
+  // by the trial with least to do, whose own device then goes to others. What is learned is of use to all.
   void explore_packing() {
     if (!doubts_packing()) return;
     const int sharers = (model_.alpha.known ? model_.c : 1) + 1;
@@ -391,7 +407,8 @@ class Best final : public TuneCore {
     }
     Slot found = no_place;
     for (const Slot t : running()) {
-      if (trial(t).under != Under::none || trial(t).devices.size() != 1 || trial(t).devices[0] == device) continue;
+      if (trial(t).under != Under::none || trial(t).devices.size() != 1 || trial(t).devices[0] == device)
+        continue;
       if (company(t) != 1 || !has_room(device, t, sharers) || !has_memory(device, t)) continue;
       if (found == no_place || std::pair(work(t), t) < std::pair(work(found), found)) found = t;
     }
@@ -413,6 +430,7 @@ class Best final : public TuneCore {
 
   // Idle devices that no plan waits for, one after the other to the trial that ends last and gains by it.
   void fill() {
+    if (filled_) return;
     std::vector<Slot> free;
     for (Slot d = 0; d < devices().size(); ++d)
       if (idle(d) && !reserved_[d]) free.push_back(d);
@@ -431,9 +449,13 @@ class Best final : public TuneCore {
     };
     std::unordered_map<Slot, Wider> wider;
     heap.reserve(running().size());
+    bool heap_had_all = true;
     for (const Slot t : running()) {
       if (static_cast<int>(trial(t).devices.size()) > planned_.d) one_tries = true;
-      if (trial(t).under != Under::none) continue;
+      if (trial(t).under != Under::none) {
+        heap_had_all = false;
+        continue;
+      }
       const double end = ends(t, trial(t).devices, company(t), alpha, beta);
       heap.push_back({end * trial(t).priority, t});
     }
@@ -497,6 +519,9 @@ class Best final : public TuneCore {
     for (const auto& [t, w] : wider)
       if (w.changed) changed.push_back({t, &w});
     std::ranges::sort(changed);
+    // Devices are left over, and nobody gains by one: nor does anybody as time goes by, until something
+    // changes besides another device of that kind that comes free.
+    filled_ = left > 0 && changed.empty() && alike_ && heap_had_all;
     for (const auto& [t, w] : changed) {
       widths_[t] = static_cast<double>(w->on.size());
       place(t, w->on, widths_[t]);
@@ -512,15 +537,17 @@ class Best final : public TuneCore {
     return work(t) * height_is() / slowest(on);
   }
 
-  std::vector<Slot> waiting_;   // in the order of the plan
-  std::vector<double> widths_;  // by trial: as the last plan has it, whether or not it is so yet
+  std::vector<Slot> waiting_;         // in the order of the plan
+  std::vector<double> widths_;        // by trial: as the last plan has it, whether or not it is so yet
   std::vector<std::uint32_t> ranks_;  // by trial: its place in that plan
-  std::vector<bool> reserved_;  // devices that somebody who waits is to have
+  std::vector<bool> reserved_;        // devices that somebody who waits is to have
   TuneModel model_;
   PlanModel planned_;
   int c_ = 0, d_ = 0;
   bool alpha_known_ = false, beta_known_ = false;
   bool dirty_ = false, new_group_ = false, fled_ = false, left_ = false;
+  bool alike_ = true;    // all devices are of one rate
+  bool filled_ = false;  // nobody gains by what is idle
 };
 
 }  // namespace

@@ -33,25 +33,38 @@ bool is_right(double speed, double supply, Bytes memory) {
 
 std::string_view name_of(TuneReason reason) {
   switch (reason) {
-    case TuneReason::none: return "none";
-    case TuneReason::duplicate: return "duplicate";
-    case TuneReason::bad_budget: return "bad_budget";
-    case TuneReason::bad_priority: return "bad_priority";
-    case TuneReason::bad_iteration: return "bad_iteration";
-    case TuneReason::bad_device: return "bad_device";
-    case TuneReason::too_large: return "too_large";
-    case TuneReason::too_many: return "too_many";
-    case TuneReason::empty_group: return "empty_group";
+    case TuneReason::none:
+      return "none";
+    case TuneReason::duplicate:
+      return "duplicate";
+    case TuneReason::bad_budget:
+      return "bad_budget";
+    case TuneReason::bad_priority:
+      return "bad_priority";
+    case TuneReason::bad_iteration:
+      return "bad_iteration";
+    case TuneReason::bad_device:
+      return "bad_device";
+    case TuneReason::too_large:
+      return "too_large";
+    case TuneReason::too_many:
+      return "too_many";
+    case TuneReason::empty_group:
+      return "empty_group";
   }
   CARILLON_ASSERT(false);
 }
 
 std::string_view name_of(TrialView::State state) {
   switch (state) {
-    case TrialView::State::waiting: return "waiting";
-    case TrialView::State::running: return "running";
-    case TrialView::State::held: return "held";
-    case TrialView::State::paused: return "paused";
+    case TrialView::State::waiting:
+      return "waiting";
+    case TrialView::State::running:
+      return "running";
+    case TrialView::State::held:
+      return "held";
+    case TrialView::State::paused:
+      return "paused";
   }
   CARILLON_ASSERT(false);
 }
@@ -142,13 +155,12 @@ void TuneCore::take(const TrialReported& event) {
     double slowest = std::numeric_limits<double>::max();
     for (const Slot d : t.devices) slowest = std::min(slowest, devices_[d].rate());
     if (slowest > 0 && !t.devices.empty())
-      estimator_.add({.trial = *slot,
-                      .company = t.devices.size() == 1
-                                     ? static_cast<int>(devices_[t.devices.front()].users.size())
-                                     : 1,
-                      .width = static_cast<int>(t.devices.size()),
-                      .speed = slowest,
-                      .seconds = to_seconds(event.busy) / event.iterations});
+      estimator_.add(
+          {.trial = *slot,
+           .company = t.devices.size() == 1 ? static_cast<int>(devices_[t.devices.front()].users.size()) : 1,
+           .width = static_cast<int>(t.devices.size()),
+           .speed = slowest,
+           .seconds = to_seconds(event.busy) / event.iterations});
   }
   reported(*slot);
 }
@@ -161,7 +173,8 @@ void TuneCore::take(const TrialSettled& event) {
   t.since = now_at_;
   for (const Slot d : std::exchange(t.leaving, {})) vacate(d, *slot);
   switch (under) {
-    case Under::none: break;
+    case Under::none:
+      break;
     case Under::change:
       if (event.stood.count() > 0) estimator_.add_move(to_seconds(event.stood));
       for (const Slot d : t.devices)
@@ -198,12 +211,13 @@ void TuneCore::take(const TrialPaused& event) {
   for (const Slot d : std::exchange(t.leaving, {}))
     if (!is_in(t.devices, d)) t.devices.push_back(d);
   std::ranges::sort(t.devices);
+  const bool company = has_company(*slot);
   for (const Slot d : t.devices) leave(d, *slot);
   if (t.under != Under::release) t.under = Under::none;
   set_state(*slot, State::paused);
   t.broken = false;
   t.width = 0;
-  left(*slot);
+  left(*slot, company);
 }
 
 void TuneCore::take(const TrialDied& event) {
@@ -365,11 +379,16 @@ void TuneCore::set_state(Slot slot, State state) {
   }
 }
 
+bool TuneCore::has_company(Slot slot) const {
+  return std::ranges::any_of(trials_[slot].devices, [&](Slot d) { return devices_[d].users.size() > 1; });
+}
+
 void TuneCore::forget(Slot slot) {
+  const bool company = has_company(slot);
   vacate_all(slot);
   set_state(slot, State::waiting);
   trials_[slot].under = Under::none;
-  left(slot);
+  left(slot, company);
   by_id_.erase(trials_[slot].id.value);
   trials_[slot].here = false;
   estimator_.forget(slot);
@@ -617,7 +636,8 @@ bool TuneCore::make_room(Slot device, const device::JobMemory& need, Slot keep) 
     if (!other.here || t == keep || !d.lanes.has(job_of(t))) continue;
     const bool stands = other.state == State::paused || other.state == State::held;
     if (other.under == Under::release || std::ranges::find(other.leaving, device) != other.leaving.end())
-      used -= std::min(used, (d.lanes.memory_of(job_of(t)).persistent + d.lanes.memory_of(job_of(t)).ephemeral).count);
+      used -= std::min(
+          used, (d.lanes.memory_of(job_of(t)).persistent + d.lanes.memory_of(job_of(t)).ephemeral).count);
     else if (stands && other.under == Under::none)
       still.push_back(t);
   }

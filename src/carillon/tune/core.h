@@ -39,15 +39,15 @@ class TuneCore : public Tuning {
     std::optional<double> told_s;     // of an iteration
     device::JobMemory memory;
     double priority = 1;
-    double done = 0;             // iterations
-    std::vector<Slot> devices;   // where it is, or is told to be, or where its memory lies; ascending
-    std::vector<Slot> leaving;   // where it was until it settles
-    double width = 0;            // while running
-    bool mixed = true;           // since its last report its width or company changed
-    double credit = 0;           // seconds of its work that it has done since, as far as can be foreseen
-    TimePoint since;             // of `credit`
-    double rank = 0;             // the policy's own
-    std::uint32_t place = 0;     // in running_
+    double done = 0;            // iterations
+    std::vector<Slot> devices;  // where it is, or is told to be, or where its memory lies; ascending
+    std::vector<Slot> leaving;  // where it was until it settles
+    double width = 0;           // while running
+    bool mixed = true;          // since its last report its width or company changed
+    double credit = 0;          // seconds of its work that it has done since, as far as can be foreseen
+    TimePoint since;            // of `credit`
+    double rank = 0;            // the policy's own
+    std::uint32_t place = 0;    // in running_
   };
   struct User {
     Slot trial = 0;
@@ -58,7 +58,7 @@ class TuneCore : public Tuning {
     DeviceId id;
     double speed = 1, supply = 1;
     device::Lanes lanes{Bytes{}};
-    std::vector<User> users;  // running there, or not out yet
+    std::vector<User> users;    // running there, or not out yet
     std::size_t residents = 0;  // trials with memory there
 
     double rate() const { return speed * supply; }
@@ -69,7 +69,8 @@ class TuneCore : public Tuning {
   // Of a group whose trials have been taken: they are waiting, or paused, and wanted again.
   virtual void came(GroupId group, std::span<const Slot> trials) = 0;
   // A trial is wanted no more, for now or for good, or waits again. It is in the book as it is now.
-  virtual void left(Slot trial) = 0;
+  // `had_company`: others share what was its device.
+  virtual void left(Slot trial, bool had_company) = 0;
   virtual void waits_again(Slot trial) = 0;
   virtual void reported(Slot) {}
   virtual void settled(Slot) {}
@@ -105,7 +106,7 @@ class TuneCore : public Tuning {
   const TuneOptions& options() const { return options_; }
   Estimator& estimator() { return estimator_; }
   const Estimator& estimator() const { return estimator_; }
-  TimePoint now() const { return now_at_; }
+  TimePoint told_at() const { return now_at_; }  // the time of this event
 
   // --- What a policy orders. Requires a trial that is not settling, and room and memory on the devices.
   void place(Slot trial, std::vector<Slot> on, double width);
@@ -137,6 +138,7 @@ class TuneCore : public Tuning {
   void vacate(Slot device, Slot trial);  // its memory, too
   void vacate_all(Slot trial);
   void forget(Slot trial);
+  bool has_company(Slot trial) const;
   void company_changed(Slot device);
   double pace(Slot trial) const;
   double credit(Slot trial) const;

@@ -58,9 +58,9 @@ class Estimator {
   const Fit& fit() const;
 
   std::vector<Sums> trials_;
-  Sums within_;                          // of deviations from each trial's means
-  Sums means_;                           // of the trials' means
-  std::vector<Level> company_, width_;   // by k of those with w = 1, and by w of those with k = 1
+  Sums within_;                         // of deviations from each trial's means
+  Sums means_;                          // of the trials' means
+  std::vector<Level> company_, width_;  // by k of those with w = 1, and by w of those with k = 1
   double moves_ = 0, move_sum_ = 0, move_squares_ = 0;
   std::uint64_t packed_ = 0, scaled_ = 0;
   mutable Fit fit_;

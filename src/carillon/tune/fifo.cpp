@@ -16,7 +16,7 @@ class Fifo final : public TuneCore {
   void came(GroupId, std::span<const Slot> trials) override {
     queue_.insert(queue_.end(), trials.begin(), trials.end());
   }
-  void left(Slot trial) override { std::erase(queue_, trial); }
+  void left(Slot trial, bool) override { std::erase(queue_, trial); }
   void waits_again(Slot trial) override {
     if (std::ranges::find(queue_, trial) == queue_.end()) queue_.push_front(trial);
   }

@@ -52,7 +52,7 @@ class Fluid final : public TuneCore {
     });
     queue_.insert(queue_.end(), group.begin(), group.end());
   }
-  void left(Slot slot) override {
+  void left(Slot slot, bool) override {
     std::erase_if(queue_, [&](const Waiting& w) { return w.trial == slot; });
     freed_ = true;
   }
@@ -158,7 +158,9 @@ class Fluid final : public TuneCore {
       sum += trial(t).rank;
       group.push_back(t);
     }
-    std::ranges::stable_sort(group, [&](Slot a, Slot b) { return trial(a).rank != trial(b).rank ? trial(a).rank > trial(b).rank : a < b; });
+    std::ranges::stable_sort(group, [&](Slot a, Slot b) {
+      return trial(a).rank != trial(b).rank ? trial(a).rank > trial(b).rank : a < b;
+    });
     const TuneModel m = model();
     const double alpha = packing(), beta = scaling(), cost = move_cost();
     const auto n = static_cast<double>(usable_devices());
@@ -172,7 +174,8 @@ class Fluid final : public TuneCore {
         continue;
       }
       const double w = trial(t).width, next = share(trial(t).rank, sum, n, m), all = work(t);
-      const double now_takes = all * height(w, alpha, beta) / rate, then_takes = all * height(next, alpha, beta) / rate;
+      const double now_takes = all * height(w, alpha, beta) / rate,
+                   then_takes = all * height(next, alpha, beta) / rate;
       const bool up = next > w && then_takes + cost < now_takes;
       const bool down = next < w && next * (then_takes + cost) < w * now_takes;
       if ((up || down) && !resize(t, next)) short_ = true;

@@ -43,13 +43,15 @@ Result<> check_overheads(double alpha, double beta, std::optional<int> c, std::o
   if (!(alpha >= 1)) return invalid(fmt::format("alpha is {:g}, but must be at least 1", alpha));
   if (!(beta >= 1)) return invalid(fmt::format("beta is {:g}, but must be at least 1", beta));
   if (c && *c > 1 && !(alpha < static_cast<double>(*c) / (*c - 1)))
-    return invalid(fmt::format("alpha is {:g}, but with c = {} must be below c/(c-1) = {:g}: else one trial "
-                               "fewer on a device is faster",
-                               alpha, *c, static_cast<double>(*c) / (*c - 1)));
+    return invalid(
+        fmt::format("alpha is {:g}, but with c = {} must be below c/(c-1) = {:g}: else one trial "
+                    "fewer on a device is faster",
+                    alpha, *c, static_cast<double>(*c) / (*c - 1)));
   if (d && *d > 1 && !(beta < 1 + 1.0 / *d))
-    return invalid(fmt::format("beta is {:g}, but with d = {} must be below 1 + 1/d = {:g}: else one device "
-                               "fewer is faster",
-                               beta, *d, 1 + 1.0 / *d));
+    return invalid(
+        fmt::format("beta is {:g}, but with d = {} must be below 1 + 1/d = {:g}: else one device "
+                    "fewer is faster",
+                    beta, *d, 1 + 1.0 / *d));
   return {};
 }
 

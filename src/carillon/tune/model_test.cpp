@@ -26,7 +26,7 @@ TEST(PackingLimit, IsTheLastThatPaysByEquation3_1) {
   EXPECT_EQ(packing_limit(1.99, 0, 16), 2);
   EXPECT_EQ(packing_limit(1.5, 0, 16), 2);  // O^3 = 0
   EXPECT_EQ(packing_limit(1.49, 0, 16), 3);
-  EXPECT_EQ(packing_limit(1.1, 0, 16), 10);  // 11/10 = p/(p - 1) at p = 11
+  EXPECT_EQ(packing_limit(1.1, 0, 16), 10);   // 11/10 = p/(p - 1) at p = 11
   EXPECT_EQ(packing_limit(1.1, 0.2, 16), 3);  // O^3 = 0.267, O^4 = 0.175
   EXPECT_EQ(packing_limit(10, 0, 16), 1);
 }
@@ -42,7 +42,7 @@ TEST(PackingLimit, IsFromMeasuredTimesToo) {
 TEST(ScalingLimit, IsTheLastThatStillFalls) {
   EXPECT_EQ(scaling_limit(1, 8), 8);
   EXPECT_EQ(scaling_limit(2, 8), 1);
-  EXPECT_EQ(scaling_limit(1.5, 8), 2);   // h(2) = 0.75, h(3) = 0.75
+  EXPECT_EQ(scaling_limit(1.5, 8), 2);     // h(2) = 0.75, h(3) = 0.75
   EXPECT_EQ(scaling_limit(1.05, 64), 20);  // h(21) = h(20)
   for (const double beta : {1.01, 1.1, 1.2, 1.3, 1.6}) {
     const int d = scaling_limit(beta, 1000);

@@ -43,8 +43,12 @@ struct Heights {
 
 class ListScheduler {
  public:
-  ListScheduler(std::span<const PlanTrial> trials, std::span<const PlanDevice> devices, const PlanModel& model)
-      : trials_(trials), devices_(devices), model_(model), slots_(static_cast<std::size_t>(std::max(1, model.c))) {
+  ListScheduler(std::span<const PlanTrial> trials, std::span<const PlanDevice> devices,
+                const PlanModel& model)
+      : trials_(trials),
+        devices_(devices),
+        model_(model),
+        slots_(static_cast<std::size_t>(std::max(1, model.c))) {
     for (const PlanTrial& t : trials)
       if (!t.has.empty() && t.width < 1)
         slots_ = std::max(slots_, static_cast<std::size_t>(sharers_of(t.width)));
@@ -101,7 +105,9 @@ class ListScheduler {
  private:
   double* slots(std::size_t d) { return &times_[d * slots_]; }
   // Slots that count: where nobody shares it, its first alone.
-  std::size_t slots_of(std::size_t d) const { return shared_[d] == 0 ? 1 : static_cast<std::size_t>(shared_[d]); }
+  std::size_t slots_of(std::size_t d) const {
+    return shared_[d] == 0 ? 1 : static_cast<std::size_t>(shared_[d]);
+  }
   double free_at(std::size_t d) const {
     const double* s = &times_[d * slots_];
     return *std::max_element(s, s + slots_of(d));
@@ -177,8 +183,7 @@ class ListScheduler {
         start = *std::min_element(s, s + shared_[d]);
       }
       const std::uint32_t on[] = {d};
-      const double end =
-          start + cost_of(t, on) + t.work * std::pow(model_.alpha, k - 1) / devices_[d].rate;
+      const double end = start + cost_of(t, on) + t.work * std::pow(model_.alpha, k - 1) / devices_[d].rate;
       const int like = liking(t, d), used = shared_[d] > 0 ? 1 : 0;
       // Of equal ends: one that others share already, so that whole ones stay whole.
       const bool tie = !is_shorter(a.end, end) && !is_shorter(end, a.end);
@@ -248,8 +253,8 @@ class ListScheduler {
           pace = std::min(pace, devices_[d].rate);
         }
         std::ranges::sort(chosen_);
-        const double end = start + cost_of(t, chosen_) +
-                           t.work * height(static_cast<double>(w), 1, model_.beta) / pace;
+        const double end =
+            start + cost_of(t, chosen_) + t.work * height(static_cast<double>(w), 1, model_.beta) / pace;
         if (is_shorter(end, a.end)) {
           a.devices = chosen_;
           a.start = start;
@@ -297,8 +302,8 @@ class Search {
     std::iota(order.begin(), order.end(), 0U);
     keys_.resize(trials_.size());
     for (std::size_t i = 0; i < trials_.size(); ++i)
-      keys_[i] = works_[i] * trials_[i].priority *
-                 (by_width ? 1 : height(widths[i], model_.alpha, model_.beta));
+      keys_[i] =
+          works_[i] * trials_[i].priority * (by_width ? 1 : height(widths[i], model_.alpha, model_.beta));
     std::ranges::stable_sort(order, [&](std::uint32_t x, std::uint32_t y) {
       const bool rx = !trials_[x].has.empty(), ry = !trials_[y].has.empty();
       if (rx != ry) return rx;
@@ -397,9 +402,7 @@ class Search {
     std::swap(here_, tried_);
     return true;
   }
-  bool may_change(std::uint32_t i) const {
-    return !trials_[i].fixed && !(fixed_ && !trials_[i].has.empty());
-  }
+  bool may_change(std::uint32_t i) const { return !trials_[i].fixed && !(fixed_ && !trials_[i].has.empty()); }
 
   // The last to end first: the others do not bound the makespan.
   bool changes_one() {

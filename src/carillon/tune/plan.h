@@ -66,8 +66,8 @@ Plan list_schedule(std::span<const PlanTrial> trials, std::span<const PlanDevice
 // The best that was found within `effort` steps of list scheduling (at least one candidate of each kind is
 // tried): widths of several water levels, of Algorithm 3.1, all alone and all packed, with what runs as it is
 // and resized, and then improved by changes of one width, of two, or of the order. `kept` is what was planned
-// before, of which some may still be to come: never worse than that, if it is given, by what is predicted, nor
-// than that with what runs as it is.
+// before, of which some may still be to come: never worse than that, if it is given, by what is predicted,
+// nor than that with what runs as it is.
 struct KeptPlan {
   std::vector<std::uint32_t> order;
   std::vector<double> widths;

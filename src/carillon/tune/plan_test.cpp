@@ -78,7 +78,8 @@ TEST(ListSchedule, MemoryBoundsWhoIsTogether) {
   for (PlanTrial& t : trials) t.memory = Bytes{60};
   const std::vector<std::uint32_t> order{0, 1};
   const std::vector<double> halves{0.5, 0.5};
-  const std::vector<PlanDevice> small{{1, Bytes{100}}, {1, Bytes{100}}}, large{{1, Bytes{120}}, {1, Bytes{20}}};
+  const std::vector<PlanDevice> small{{1, Bytes{100}}, {1, Bytes{100}}},
+      large{{1, Bytes{120}}, {1, Bytes{20}}};
   EXPECT_NE(list_schedule(trials, small, {.c = 2}, order, halves).of[0].devices,
             list_schedule(trials, small, {.c = 2}, order, halves).of[1].devices);
   const Plan plan = list_schedule(trials, large, {.c = 2}, order, halves);

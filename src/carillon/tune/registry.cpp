@@ -24,8 +24,8 @@ Result<> check(const TuneOptions& o) {
   if (o.d && (*o.d < 1 || *o.d > static_cast<int>(most_devices)))
     return invalid(fmt::format("d is {}, but must be from 1 to {}", *o.d, most_devices));
   if (!(o.threshold >= 0 && o.threshold < 1))
-    return invalid(fmt::format("the threshold of equation 3.1 is {:g}, but must be from 0 to below 1",
-                               o.threshold));
+    return invalid(
+        fmt::format("the threshold of equation 3.1 is {:g}, but must be from 0 to below 1", o.threshold));
   if (o.most_packed < 1 || o.most_packed > 64)
     return invalid(fmt::format("most_packed is {}, but must be from 1 to 64", o.most_packed));
   if (o.effort < 1000 || o.effort > 1'000'000'000)

@@ -73,8 +73,8 @@ struct TrialEnded {
 };
 
 // The tuner wants no more of it for now. It stands at its boundary, and its persistent memory stays where it
-// is, so that it goes on at once, until a `release`. An order under way is void, but for a `release`: it is not
-// told to have settled any more.
+// is, so that it goes on at once, until a `release`. An order under way is void, but for a `release`: it is
+// not told to have settled any more.
 struct TrialPaused {
   TrialId trial;
 };
@@ -106,8 +106,8 @@ struct DeviceWent {
   DeviceId device;
 };
 
-// At the time of the last `wake_at`, which may be at once: then after what else has come about by then, such as
-// the group that a tuner made of a trial's end.
+// At the time of the last `wake_at`, which may be at once: then after what else has come about by then, such
+// as the group that a tuner made of a trial's end.
 struct TuneWake {};
 
 using TuneEvent = std::variant<GroupCame, TrialReported, TrialSettled, TrialEnded, TrialPaused, TrialDied,

@@ -15,7 +15,8 @@ using Kind = TuneOrder::Kind;
 // A tuning, and what it is told and orders, in whole seconds.
 class Desk {
  public:
-  explicit Desk(const std::string& policy, TuneOptions options = {}) : tuning(*make_tuning(policy, options)) {}
+  explicit Desk(const std::string& policy, TuneOptions options = {})
+      : tuning(*make_tuning(policy, options)) {}
 
   TuneOrders tell(const TuneEvent& event, double at = 0) {
     TuneOrders orders;
@@ -29,7 +30,8 @@ class Desk {
     for (std::size_t i = 0; i < open.size() && i < 1000; ++i) {
       if (open[i].kind != Kind::wake_at) last[open[i].trial.value] = open[i];
       if (open[i].kind == Kind::refuse) continue;
-      const TuneEvent next = open[i].kind == Kind::wake_at ? TuneEvent(TuneWake{}) : TrialSettled{open[i].trial};
+      const TuneEvent next =
+          open[i].kind == Kind::wake_at ? TuneEvent(TuneWake{}) : TrialSettled{open[i].trial};
       for (TuneOrder& more : tell(next, at)) open.push_back(more);
     }
     return last;

@@ -30,7 +30,8 @@ TEST_P(RandomTuning, PromisesHoldAndEveryTrialEnds) {
 
 TEST_P(RandomTuning, SameSeedSameRun) {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
-    const auto once = testing::run_tune_world(seed, GetParam()), again = testing::run_tune_world(seed, GetParam());
+    const auto once = testing::run_tune_world(seed, GetParam()),
+               again = testing::run_tune_world(seed, GetParam());
     EXPECT_EQ(once.events, again.events);
     EXPECT_EQ(once.changes, again.changes);
     EXPECT_EQ(once.end, again.end);

@@ -38,7 +38,8 @@ std::uint32_t count_of(Section& section, const char* key, std::int64_t otherwise
 std::vector<LearningCurve> read_curves(const std::filesystem::path& file) {
   std::ifstream in = open_or_throw("the curves", file);
   std::string line;
-  if (!std::getline(in, line) || csv_cells(line) != std::vector<std::string>{"trial", "epoch", "seconds", "metric"})
+  if (!std::getline(in, line) ||
+      csv_cells(line) != std::vector<std::string>{"trial", "epoch", "seconds", "metric"})
     throw Problem{file.string() + ":1: curves must have the columns trial,epoch,seconds,metric"};
   std::vector<LearningCurve> curves;
   std::map<std::string, std::size_t> place;
@@ -46,10 +47,12 @@ std::vector<LearningCurve> read_curves(const std::filesystem::path& file) {
     if (line.empty()) continue;
     const auto at = [&] { return file.string() + ":" + std::to_string(n) + ": "; };
     const auto cells = csv_cells(line);
-    if (cells.size() != 4) throw Problem{at() + std::to_string(cells.size()) + " cells, but the header has 4"};
+    if (cells.size() != 4)
+      throw Problem{at() + std::to_string(cells.size()) + " cells, but the header has 4"};
     const auto [entry, fresh] = place.try_emplace(cells[0], curves.size());
     if (fresh) {
-      if (curves.size() == static_cast<std::size_t>(most_trials)) throw Problem{at() + "more than 100000 trials"};
+      if (curves.size() == static_cast<std::size_t>(most_trials))
+        throw Problem{at() + "more than 100000 trials"};
       curves.push_back({.name = cells[0], .epoch = {}, .metric = {}});
     }
     LearningCurve& curve = curves[entry->second];
@@ -163,11 +166,12 @@ void read_rungs(Section& section, Study& study) {
 }
 
 void read_algorithm(Section section, Study& study) {
-  section.knows({"algorithm", "trials", "rungs", "epochs", "grace", "eta", "rounds", "concurrency", "target",
-                 "mode"});
+  section.knows(
+      {"algorithm", "trials", "rungs", "epochs", "grace", "eta", "rounds", "concurrency", "target", "mode"});
   const toml::node* trials = section.find("trials");
   if (trials != nullptr && trials->is_array()) {
-    for (const char* key : {"algorithm", "rungs", "epochs", "grace", "eta", "rounds", "concurrency", "target"})
+    for (const char* key :
+         {"algorithm", "rungs", "epochs", "grace", "eta", "rounds", "concurrency", "target"})
       if (section.has(key))
         section.wrong(section.find(key), std::string(key) + " does not go with trials as a list of seconds");
     if (trials->as_array()->empty()) section.wrong(trials, "study.trials is empty: there is no trial to run");
@@ -220,7 +224,8 @@ void read_algorithm(Section section, Study& study) {
   if (section.has("concurrency")) study.concurrency = count_of(section, "concurrency", 1, most_trials);
   if (section.has("target")) study.target = section.number("target", 0, -1e300, 1e300);
   const std::string mode = section.text("mode", "max");
-  if (mode != "max" && mode != "min") section.wrong(section.find("mode"), "study.mode must be \"max\" or \"min\"");
+  if (mode != "max" && mode != "min")
+    section.wrong(section.find("mode"), "study.mode must be \"max\" or \"min\"");
   study.larger_is_better = mode == "max";
   section.done();
 }
@@ -279,11 +284,12 @@ void read_trial(Section trial, Study& study) {
   const auto range = [&](const char* key, double value, double below, const std::string& why) {
     if (value >= 1 && value < below && value <= 100) return;
     std::ostringstream text;
-    text << "trial." << key << " is " << value << ", but must be at least 1 and below " << std::min(below, 100.0)
-         << why;
+    text << "trial." << key << " is " << value << ", but must be at least 1 and below "
+         << std::min(below, 100.0) << why;
     trial.wrong(trial.find(key), text.str());
   };
-  range("alpha", study.alpha, study.c && *study.c > 1 ? static_cast<double>(*study.c) / (*study.c - 1) : infinite,
+  range("alpha", study.alpha,
+        study.c && *study.c > 1 ? static_cast<double>(*study.c) / (*study.c - 1) : infinite,
         study.c && *study.c > 1 ? " = c/(c-1), as else one trial fewer on a device is faster" : "");
   range("beta", study.beta, study.d && *study.d > 1 ? 1 + 1.0 / *study.d : infinite,
         study.d && *study.d > 1 ? " = 1 + 1/d, as else one device fewer is faster" : "");

@@ -54,8 +54,8 @@ struct Study {
   std::uint32_t grace = 1;      // epochs at the first rung: asha, bohb; of pbt between two looks
   std::uint32_t eta = 3;
   std::uint32_t rounds = 1;                  // hyperband, syncbohb: of all brackets
-  std::optional<std::uint32_t> concurrency;  // asha, bohb: trials at a time at most; fewer where the policy can
-                                             // run no more
+  std::optional<std::uint32_t> concurrency;  // asha, bohb: trials at a time at most; fewer where the policy
+                                             // can run no more
   std::optional<double> target;
   bool larger_is_better = true;
 

@@ -107,7 +107,8 @@ c = 2
 d = 4
 move_s = 0.1
 memory = "1 GB"
-)", 5);
+)",
+                           5);
   ASSERT_TRUE(study) << study.error().message;
   EXPECT_EQ(study->seed, 5U);
   EXPECT_EQ(study->trials, 81U);
@@ -127,12 +128,15 @@ TEST_F(StudyFiles, SaysWhatIsWrongAndWhere) {
       {"trials = [4, -1]", "", "seconds from 1e-06"},
       {"trials = [4, nan]", "", "seconds from 1e-06"},
       {"trials = [4]\ntarget = 1", "", "target does not go with trials as a list"},
-      {"algorithm = \"lottery\"", "epoch_s = 1", "there are grid, halving, hyperband, syncbohb, asha, bohb and pbt"},
+      {"algorithm = \"lottery\"", "epoch_s = 1",
+       "there are grid, halving, hyperband, syncbohb, asha, bohb and pbt"},
       {"algorithm = \"grid\"\ntrials = 3", "epoch_s = 1", "study.epochs must say"},
       {"algorithm = \"grid\"\nepochs = 3", "epoch_s = 1", "study.trials must say"},
       {"algorithm = \"grid\"\nepochs = 0\ntrials = 3", "epoch_s = 1", "study.epochs must be a whole number"},
-      {"algorithm = \"grid\"\nepochs = 1\ntrials = 100001", "epoch_s = 1", "study.trials must be a whole number"},
-      {"algorithm = \"grid\"\nepochs = 1\ntrials = 2\nrungs = [[1, 1]]", "epoch_s = 1", "rungs does not go with"},
+      {"algorithm = \"grid\"\nepochs = 1\ntrials = 100001", "epoch_s = 1",
+       "study.trials must be a whole number"},
+      {"algorithm = \"grid\"\nepochs = 1\ntrials = 2\nrungs = [[1, 1]]", "epoch_s = 1",
+       "rungs does not go with"},
       {"algorithm = \"halving\"\nrungs = []", "epoch_s = 1", "study.rungs must be"},
       {"algorithm = \"halving\"\nrungs = [[1, 1], [2, 1]]", "epoch_s = 1", "trials not rising"},
       {halving, "", "trial needs epoch_s, or curves"},
@@ -148,16 +152,19 @@ TEST_F(StudyFiles, SaysWhatIsWrongAndWhere) {
       {halving, "epoch_s = 1\ncolour = 1", "has no key 'colour'"},
       {halving + "\ntarget = 1", "epoch_s = 1", "study.target needs trial.curves"},
       {halving, "curves = \"none.csv\"", "none.csv"},
-      {"algorithm = \"grid\"\ntrials = 1\nepochs = 3", "curves = \"c.csv\"", "none of the 3 curves has the 3 epochs"},
+      {"algorithm = \"grid\"\ntrials = 1\nepochs = 3", "curves = \"c.csv\"",
+       "none of the 3 curves has the 3 epochs"},
   };
-  for (const auto& [study, trial, says] : rows) EXPECT_THAT(wrong(study, trial), HasSubstr(says)) << study << "\n" << trial;
+  for (const auto& [study, trial, says] : rows)
+    EXPECT_THAT(wrong(study, trial), HasSubstr(says)) << study << "\n" << trial;
   EXPECT_THAT(wrong(halving, "epoch_s = 1\nmemory = \"9 GB\"", "[cluster]\ndevices = 2\nmemory = \"8 GB\"\n"),
               HasSubstr("which no device has"));
   EXPECT_THAT(wrong(halving, "epoch_s = 1", ""), HasSubstr("needs [cluster]"));
   EXPECT_THAT(wrong(halving, "epoch_s = 1", "[cluster]\ndevices = 0\n"), HasSubstr("cluster.devices"));
   EXPECT_THAT(wrong(halving, "epoch_s = 1", "[cluster]\ndevices = 1\nsupply = [[5, 1], [1, 1]]\n"),
               HasSubstr("ascending in time"));
-  EXPECT_THAT(wrong(halving, "epoch_s = 1", "[cluster]\ndevices = 1\nsupply = [[5, 2]]\n"), HasSubstr("shares"));
+  EXPECT_THAT(wrong(halving, "epoch_s = 1", "[cluster]\ndevices = 1\nsupply = [[5, 2]]\n"),
+              HasSubstr("shares"));
   EXPECT_THAT(wrong(halving, "epoch_s = 1"), "nothing");
   EXPECT_THAT(parse("[study").error().message, HasSubstr("t.toml:1"));
 }

@@ -34,96 +34,96 @@ void TuneChecker::leave_all(Trial& trial) {
 std::optional<std::string> TuneChecker::heard(const TuneEvent& event) {
   coming_.clear();
   group_ = device_ = false;
-  std::visit(
-      Cases{
-          [&](const GroupCame& e) {
-            group_ = true;
-            for (const TrialSpec& spec : e.trials) {
-              const auto known = trials_.find(spec.trial.value);
-              const bool good = spec.priority > 0 && spec.priority <= 1e6 &&
-                                (!spec.budget || (*spec.budget > 0 && *spec.budget <= 1e15)) &&
-                                (!spec.iteration || spec.iteration->count() > 0);
-              if (!good || (known != trials_.end() && known->second.doing != Doing::paused)) continue;
-              coming_.insert(spec.trial.value);
-              if (known == trials_.end()) {
-                Trial trial;
-                trial.memory = spec.memory;
-                trials_.emplace(spec.trial.value, trial);
-              } else {
-                known->second.doing =
-                    known->second.devices.empty() && !known->second.settling ? Doing::waiting : Doing::held;
-              }
-            }
-          },
-          [&](const TrialReported&) {},
-          [&](const TrialSettled& e) {
-            const auto found = trials_.find(e.trial.value);
-            if (found == trials_.end() || !found->second.settling) return;
-            Trial& t = found->second;
-            t.settling = false;
-            t.leaving.clear();
-            t.old_width = 0;
-            if (t.under == Kind::hold) t.width = 0;
-            // What it was to have has gone meanwhile.
-            if (t.doing != Doing::paused && t.devices.empty()) {
-              t.width = 0;
-              t.doing = Doing::waiting;
-            }
-            if (t.under == Kind::release) {
-              t.devices.clear();
-              t.width = 0;
-              if (t.doing != Doing::paused) t.doing = Doing::waiting;
-            }
-          },
-          [&](const TrialEnded& e) { trials_.erase(e.trial.value); },
-          [&](const TrialPaused& e) {
-            const auto found = trials_.find(e.trial.value);
-            if (found == trials_.end() || found->second.doing == Doing::paused) return;
-            Trial& t = found->second;
-            t.devices.insert(t.leaving.begin(), t.leaving.end());
-            t.leaving.clear();
-            if (t.under != Kind::release) t.settling = false;
-            t.width = t.old_width = 0;
-            t.doing = Doing::paused;
-          },
-          [&](const TrialDied& e) {
-            const auto found = trials_.find(e.trial.value);
-            if (found == trials_.end()) return;
-            if (!e.retry) {
-              trials_.erase(found);
-              return;
-            }
-            leave_all(found->second);
-            if (found->second.doing != Doing::paused) found->second.doing = Doing::waiting;
-          },
-          [&](const DeviceCame& e) {
-            device_ = true;
-            if (!devices_.contains(e.device.value) && is_right(e.speed, e.supply, e.memory))
-              devices_[e.device.value] = {e.speed * e.supply, e.memory, false};
-          },
-          [&](const DeviceChanged& e) {
-            device_ = true;
-            const auto found = devices_.find(e.device.value);
-            if (found == devices_.end() || !is_right(e.speed, e.supply, e.memory)) return;
-            found->second.fell = found->second.fell || e.memory < found->second.memory;
-            found->second.rate = e.speed * e.supply;
-            found->second.memory = e.memory;
-          },
-          [&](const DeviceWent& e) {
-            if (devices_.erase(e.device.value) == 0) return;
-            for (auto& [id, t] : trials_) {
-              const bool lost = t.devices.erase(e.device.value) > 0;
-              t.leaving.erase(e.device.value);
-              if (lost && t.devices.empty() && t.leaving.empty() && t.doing != Doing::paused &&
-                  t.doing != Doing::waiting) {
-                leave_all(t);
-                t.doing = Doing::waiting;
-              }
-            }
-          },
-          [&](const TuneWake&) {},
-      },
-      event);
+  std::visit(Cases{
+                 [&](const GroupCame& e) {
+                   group_ = true;
+                   for (const TrialSpec& spec : e.trials) {
+                     const auto known = trials_.find(spec.trial.value);
+                     const bool good = spec.priority > 0 && spec.priority <= 1e6 &&
+                                       (!spec.budget || (*spec.budget > 0 && *spec.budget <= 1e15)) &&
+                                       (!spec.iteration || spec.iteration->count() > 0);
+                     if (!good || (known != trials_.end() && known->second.doing != Doing::paused)) continue;
+                     coming_.insert(spec.trial.value);
+                     if (known == trials_.end()) {
+                       Trial trial;
+                       trial.memory = spec.memory;
+                       trials_.emplace(spec.trial.value, trial);
+                     } else {
+                       known->second.doing = known->second.devices.empty() && !known->second.settling
+                                                 ? Doing::waiting
+                                                 : Doing::held;
+                     }
+                   }
+                 },
+                 [&](const TrialReported&) {},
+                 [&](const TrialSettled& e) {
+                   const auto found = trials_.find(e.trial.value);
+                   if (found == trials_.end() || !found->second.settling) return;
+                   Trial& t = found->second;
+                   t.settling = false;
+                   t.leaving.clear();
+                   t.old_width = 0;
+                   if (t.under == Kind::hold) t.width = 0;
+                   // What it was to have has gone meanwhile.
+                   if (t.doing != Doing::paused && t.devices.empty()) {
+                     t.width = 0;
+                     t.doing = Doing::waiting;
+                   }
+                   if (t.under == Kind::release) {
+                     t.devices.clear();
+                     t.width = 0;
+                     if (t.doing != Doing::paused) t.doing = Doing::waiting;
+                   }
+                 },
+                 [&](const TrialEnded& e) { trials_.erase(e.trial.value); },
+                 [&](const TrialPaused& e) {
+                   const auto found = trials_.find(e.trial.value);
+                   if (found == trials_.end() || found->second.doing == Doing::paused) return;
+                   Trial& t = found->second;
+                   t.devices.insert(t.leaving.begin(), t.leaving.end());
+                   t.leaving.clear();
+                   if (t.under != Kind::release) t.settling = false;
+                   t.width = t.old_width = 0;
+                   t.doing = Doing::paused;
+                 },
+                 [&](const TrialDied& e) {
+                   const auto found = trials_.find(e.trial.value);
+                   if (found == trials_.end()) return;
+                   if (!e.retry) {
+                     trials_.erase(found);
+                     return;
+                   }
+                   leave_all(found->second);
+                   if (found->second.doing != Doing::paused) found->second.doing = Doing::waiting;
+                 },
+                 [&](const DeviceCame& e) {
+                   device_ = true;
+                   if (!devices_.contains(e.device.value) && is_right(e.speed, e.supply, e.memory))
+                     devices_[e.device.value] = {e.speed * e.supply, e.memory, false};
+                 },
+                 [&](const DeviceChanged& e) {
+                   device_ = true;
+                   const auto found = devices_.find(e.device.value);
+                   if (found == devices_.end() || !is_right(e.speed, e.supply, e.memory)) return;
+                   found->second.fell = found->second.fell || e.memory < found->second.memory;
+                   found->second.rate = e.speed * e.supply;
+                   found->second.memory = e.memory;
+                 },
+                 [&](const DeviceWent& e) {
+                   if (devices_.erase(e.device.value) == 0) return;
+                   for (auto& [id, t] : trials_) {
+                     const bool lost = t.devices.erase(e.device.value) > 0;
+                     t.leaving.erase(e.device.value);
+                     if (lost && t.devices.empty() && t.leaving.empty() && t.doing != Doing::paused &&
+                         t.doing != Doing::waiting) {
+                       leave_all(t);
+                       t.doing = Doing::waiting;
+                     }
+                   }
+                 },
+                 [&](const TuneWake&) {},
+             },
+             event);
   return std::nullopt;
 }
 
@@ -145,8 +145,10 @@ std::optional<std::string> TuneChecker::said(const TuneOrder& order) {
     // A duplicate's first may have been taken.
     if (order.reason != TuneReason::duplicate && coming_.erase(id) > 0) {
       const auto found = trials_.find(id);
-      if (found != trials_.end() && found->second.doing != Doing::waiting) found->second.doing = Doing::paused;
-      else trials_.erase(id);
+      if (found != trials_.end() && found->second.doing != Doing::waiting)
+        found->second.doing = Doing::paused;
+      else
+        trials_.erase(id);
     }
     return std::nullopt;
   }
@@ -156,7 +158,8 @@ std::optional<std::string> TuneChecker::said(const TuneOrder& order) {
   if (t.settling) return of(id) + "an order while another is under way";
   switch (order.kind) {
     case Kind::refuse:
-    case Kind::wake_at: break;
+    case Kind::wake_at:
+      break;
     case Kind::hold:
       if (t.doing != Doing::running) return of(id) + "held, but it does not run";
       t.doing = Doing::held;
@@ -171,7 +174,8 @@ std::optional<std::string> TuneChecker::said(const TuneOrder& order) {
       if ((order.kind == Kind::place) == (t.doing == Doing::running))
         return of(id) + (t.doing == Doing::running ? "placed, but it runs" : "resized, but it does not run");
       if (t.doing == Doing::paused) return of(id) + "placed, but it is paused";
-      if (order.devices.empty() || !std::ranges::is_sorted(order.devices)) return of(id) + "devices not in order";
+      if (order.devices.empty() || !std::ranges::is_sorted(order.devices))
+        return of(id) + "devices not in order";
       std::set<std::uint32_t> on;
       for (const DeviceId d : order.devices) on.insert(d.value);
       if (on.size() != order.devices.size()) return of(id) + "a device twice";
@@ -233,8 +237,9 @@ std::optional<std::string> TuneChecker::memory(std::uint32_t d, bool came_in) {
   for (const auto& [id, t] : trials_) {
     if (!t.devices.contains(d) && !t.leaving.contains(d)) continue;
     used += t.memory.persistent.count;
-    if (t.leaving.contains(d) ? t.old_width > 0
-                              : t.doing == Doing::running || (t.settling && t.doing == Doing::held && t.width > 0))
+    if (t.leaving.contains(d)
+            ? t.old_width > 0
+            : t.doing == Doing::running || (t.settling && t.doing == Doing::held && t.width > 0))
       used += t.memory.ephemeral.count;
   }
   if (used <= device.memory.count) {

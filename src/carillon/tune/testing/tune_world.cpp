@@ -88,7 +88,8 @@ class TuneWorld {
           std::ranges::count_if(trials_, [](const WorldTrial& t) { return !t.ended; }));
       if (open == 0) break;
       if (to_seconds(now_ - TimePoint{}) > limit || ++steps > 200'000) {
-        figures_.broken = std::to_string(open) + " trials never end, after " + std::to_string(steps) + " steps";
+        figures_.broken =
+            std::to_string(open) + " trials never end, after " + std::to_string(steps) + " steps";
         break;
       }
       if (!step()) {
@@ -101,7 +102,8 @@ class TuneWorld {
     figures_.end = now_;
     // Each change must bring something; many more than trials, devices and events that free something say
     // that it goes back and forth.
-    const std::uint64_t most = 40 + 4 * (figures_.trials + 4) * (devices_.size() + 4) + 4 * figures_.ended + 4 * turns_;
+    const std::uint64_t most =
+        40 + 4 * (figures_.trials + 4) * (devices_.size() + 4) + 4 * figures_.ended + 4 * turns_;
     if (!figures_.broken && figures_.changes > most)
       figures_.broken = std::to_string(figures_.changes) + " changes of " + std::to_string(figures_.trials) +
                         " trials: it goes back and forth";
@@ -142,10 +144,19 @@ class TuneWorld {
   // The next thing that happens, of all that may. False where nothing does.
   bool step() {
     TimePoint next = TimePoint::max();
-    enum class What : std::uint8_t { iteration, settle, group, again, turn, wake, nothing } what = What::nothing;
+    enum class What : std::uint8_t {
+      iteration,
+      settle,
+      group,
+      again,
+      turn,
+      wake,
+      nothing
+    } what = What::nothing;
     std::uint32_t who = 0;
     const auto offer = [&](TimePoint at, What kind, std::uint32_t of) {
-      if (std::tie(at, kind, of) < std::tie(next, what, who)) std::tie(next, what, who) = std::tuple(at, kind, of);
+      if (std::tie(at, kind, of) < std::tie(next, what, who))
+        std::tie(next, what, who) = std::tuple(at, kind, of);
     };
     for (const auto& [trial, at] : iterations_) offer(at, What::iteration, trial);
     for (const auto& [trial, at] : settles_) offer(at, What::settle, trial);
@@ -157,16 +168,28 @@ class TuneWorld {
     if (what == What::nothing) return false;
     now_ = std::max(now_, next);
     switch (what) {
-      case What::iteration: iterate(who); break;
-      case What::settle: settles_.erase(who); tell(TrialSettled{TrialId{who}, stood_[who]}); break;
-      case What::group: come(); break;
-      case What::again: again(who); break;
-      case What::turn: turn(); break;
+      case What::iteration:
+        iterate(who);
+        break;
+      case What::settle:
+        settles_.erase(who);
+        tell(TrialSettled{TrialId{who}, stood_[who]});
+        break;
+      case What::group:
+        come();
+        break;
+      case What::again:
+        again(who);
+        break;
+      case What::turn:
+        turn();
+        break;
       case What::wake:
         wake_ = TimePoint::max();
         tell(TuneWake{});
         break;
-      case What::nothing: break;
+      case What::nothing:
+        break;
     }
     return true;
   }
@@ -288,7 +311,8 @@ class TuneWorld {
       stood_[trial] = moves ? move_ : Duration{0};
       // At the end of its iteration, late, or at once.
       const TimePoint boundary = runs ? std::min(iterations_[trial], now_ + from_seconds(60)) : now_;
-      settles_[trial] = boundary + stood_[trial] + from_seconds(random_.below(4) == 0 ? 0.2 * random_.uniform() : 0);
+      settles_[trial] =
+          boundary + stood_[trial] + from_seconds(random_.below(4) == 0 ? 0.2 * random_.uniform() : 0);
     }
     // Those that run have an iteration under way; what they take is drawn as they begin.
     for (auto next = iterations_.begin(); next != iterations_.end();)
