@@ -147,10 +147,12 @@ class Best final : public TuneCore {
     std::vector<Slot> who;
     std::vector<PlanTrial> trials;
     KeptPlan kept;
+    std::unordered_map<std::uint32_t, std::uint32_t> groups;
     double doubt = 0;
     const auto add = [&](Slot t, bool runs) {
       const Trial& book = trial(t);
       PlanTrial p{.work = std::max(1e-9, work(t)), .priority = book.priority};
+      p.group = groups.try_emplace(book.group.value, static_cast<std::uint32_t>(groups.size())).first->second;
       p.memory = book.memory.persistent + book.memory.ephemeral;
       p.cost = move_cost();
       if (runs) {
@@ -198,7 +200,7 @@ class Best final : public TuneCore {
     bool resizes = false;
     for (std::uint32_t i = 0; i < trials.size(); ++i) resizes = resizes || changes(i);
     // What is measured with an error cannot say that so small a change is for the better.
-    const bool believed = !resizes || plan.makespan < plan.kept * (1 - doubt) || doubt == 0;
+    const bool believed = !resizes || plan.cost < plan.kept * (1 - doubt) || doubt == 0;
     std::vector<Slot> next;
     for (std::size_t at = 0; at < plan.order.size(); ++at) {
       const std::uint32_t i = plan.order[at];

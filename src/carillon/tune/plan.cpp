@@ -59,6 +59,9 @@ class ListScheduler {
     free_.resize(devices.size());
     for (const PlanTrial& t : trials)
       for (const std::uint32_t d : t.has) had_[d] = true;
+    std::uint32_t groups = 0;
+    for (const PlanTrial& t : trials) groups = std::max(groups, t.group + 1);
+    last_.resize(groups);
     for (const PlanDevice& d : devices) rates_.push_back(d.rate);
     std::ranges::sort(rates_);
     const auto rest = std::ranges::unique(rates_);
@@ -81,7 +84,8 @@ class ListScheduler {
     std::ranges::fill(heaviest_, 0);
     plan.of.resize(trials_.size());
     plan.order.assign(order.begin(), order.end());
-    plan.makespan = plan.ends = 0;
+    plan.cost = plan.makespan = plan.ends = 0;
+    std::ranges::fill(last_, 0.0);
     plan.steps = steps_each();
     for (const std::uint32_t i : order) {
       const PlanTrial& t = trials_[i];
@@ -94,12 +98,15 @@ class ListScheduler {
       else
         spread(t, static_cast<std::size_t>(std::lround(widths[i])), a);
       if (a.devices.empty() || (runs && a.start > 0)) {
-        plan.makespan = plan.ends = never;
+        plan.cost = plan.makespan = plan.ends = never;
         return;
       }
       plan.makespan = std::max(plan.makespan, a.end * t.priority);
       plan.ends += a.end * t.priority;
+      last_[t.group] = std::max(last_[t.group], a.end * t.priority);
     }
+    for (const double end : last_) plan.cost += end / static_cast<double>(last_.size());
+    plan.cost += plan.makespan;
   }
 
  private:
@@ -275,12 +282,13 @@ class ListScheduler {
   std::vector<std::uint64_t> heaviest_;
   std::vector<bool> had_;
   std::vector<double> free_, rates_;
+  std::vector<double> last_;  // by group: its last end
   std::vector<std::uint32_t> chosen_;
 };
 
 bool is_better(const Plan& a, const Plan& b) {
-  if (is_shorter(a.makespan, b.makespan)) return true;
-  return !is_shorter(b.makespan, a.makespan) && is_shorter(a.ends, b.ends);
+  if (is_shorter(a.cost, b.cost)) return true;
+  return !is_shorter(b.cost, a.cost) && is_shorter(a.ends, b.ends);
 }
 
 class Search {
@@ -315,7 +323,7 @@ class Search {
   void consider(const std::vector<std::uint32_t>& order, const std::vector<double>& widths, bool fixed) {
     scheduler_.run(order, widths, fixed, tried_);
     spent_ += tried_.steps;
-    starts_.push_back({tried_.makespan, order, widths, fixed});
+    starts_.push_back({tried_.cost, order, widths, fixed});
     if (has_best_ && !is_better(tried_, best_)) return;
     std::swap(best_, tried_);
     has_best_ = true;
@@ -335,7 +343,7 @@ class Search {
   void candidates(const KeptPlan* kept) {
     if (kept != nullptr) {
       consider(kept->order, kept->widths, true);
-      kept_ = best_.makespan;
+      kept_ = best_.cost;
       if (any_running_) consider(kept->order, kept->widths, false);
     }
     const double rate = total_ / devices_n_;
@@ -363,7 +371,7 @@ class Search {
   // From each candidate, the best first, changes of one width, of two, or of the places of two, as long as
   // any makes it better.
   void improve() {
-    std::ranges::stable_sort(starts_, {}, &Start::makespan);
+    std::ranges::stable_sort(starts_, {}, &Start::cost);
     for (std::size_t i = 0; i < starts_.size() && may_go_on(); ++i) {
       if (i > 0 && starts_[i].order == starts_[i - 1].order && starts_[i].widths == starts_[i - 1].widths &&
           starts_[i].fixed == starts_[i - 1].fixed)
@@ -388,7 +396,7 @@ class Search {
 
  private:
   struct Start {
-    double makespan = 0;
+    double cost = 0;
     std::vector<std::uint32_t> order;
     std::vector<double> widths;
     bool fixed = false;

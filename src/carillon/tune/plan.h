@@ -12,9 +12,10 @@ namespace carillon::tune {
 inline constexpr std::uint32_t no_place = 0xffffffffU;
 
 struct PlanTrial {
-  double work = 0;      // seconds alone on a device of speed 1
-  double priority = 1;  // its end counts so many times
-  Bytes memory;         // on each device
+  double work = 0;          // seconds alone on a device of speed 1
+  double priority = 1;      // its end counts so many times
+  std::uint32_t group = 0;  // from 0 on, without gaps
+  Bytes memory;             // on each device
   // Where it runs, ascending, and how wide; nothing where it waits.
   std::vector<std::uint32_t> has;
   double width = 0;
@@ -43,10 +44,14 @@ struct Assignment {
 struct Plan {
   std::vector<Assignment> of;        // by trial
   std::vector<std::uint32_t> order;  // in which they were given their places
-  double makespan = 0;               // the last end, each times its trial's priority
-  double ends = 0;                   // the sum of these
-  double kept = 0;                   // the makespan of the kept plan, with what runs as it is
-  std::uint64_t steps = 0;           // that making it took: what `effort` counts
+  // What plans are held against each other by: the last end, and the mean of the groups' last ends, each
+  // times its trial's priority. Of one group that is twice its makespan. Of many, which a tuner sends one by
+  // one, none waits long for the sake of the longest.
+  double cost = 0;
+  double makespan = 0;      // the last end alone
+  double ends = 0;          // the sum of all ends
+  double kept = 0;          // the cost of the kept plan, with what runs as it is
+  std::uint64_t steps = 0;  // that making it took: what `effort` counts
 };
 
 // The water level: the least time within which all trials would end if each had the narrowest width that is
