@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "carillon/workload/jobs.h"
+#include "carillon/workload/study.h"
 
 namespace carillon::workload {
 namespace {
@@ -184,6 +185,11 @@ TEST(Scenario, EveryFileInTheTreeCanBeRead) {
     if (has_jobs(entry.path())) {
       const auto jobs = read_jobs(entry.path());
       EXPECT_TRUE(jobs) << jobs.error().message;
+      continue;
+    }
+    if (has_study(entry.path())) {
+      const auto study = read_study(entry.path());
+      EXPECT_TRUE(study) << study.error().message;
       continue;
     }
     const auto s = read_scenario(entry.path());
