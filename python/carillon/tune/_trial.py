@@ -1,0 +1,150 @@
+"""In a trial's process: it asks for its turn before it trains, and heeds orders between iterations."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+from typing import Any
+
+from .. import _import_hook
+
+_client: _Client | None = None
+
+
+class _Client:
+    """`begin` and `end` come from the thread that serves Ray, `boundary` from the one that trains, which may be
+    another. They are never within one another: the trial trains only between `begin` and `end`."""
+
+    def __init__(self, path: str) -> None:
+        self._socket: socket.socket | None = socket.socket(socket.AF_UNIX)
+        self._socket.connect(path)
+        self._trial = ""
+        self._unread = b""
+        self._within = False
+        self._width = 0
+        self._thread_width: dict[int, int] = {}
+        self._iterations = 0
+        self._since = 0.0
+
+    def begin(self, trial: str) -> None:
+        if trial != self._trial:
+            self._trial = trial
+            self._say(f"hello {trial} {os.getpid()}")
+        self._say("want")
+        self._wait()
+        self._iterations, self._since, self._within = 0, time.monotonic(), True
+
+    def end(self) -> None:
+        self._within = False
+        self._say(f"rest {self._iterations} {time.monotonic() - self._since:.6f}")
+
+    def boundary(self) -> None:
+        if not self._within:
+            return
+        self._iterations += 1
+        hold = False
+        for word in self._heard(block=False):
+            hold = word == "hold"
+        if hold:
+            self._say("held")
+            self._wait()
+        self._apply_width()
+
+    def _apply_width(self) -> None:
+        torch = sys.modules.get("torch")
+        me = threading.get_ident()
+        # OpenMP keeps the number of threads for each thread that starts some.
+        if self._width and torch is not None and self._thread_width.get(me) != self._width:
+            torch.set_num_threads(self._width)
+            self._thread_width = {me: self._width}
+
+    def _wait(self) -> None:
+        while self._socket is not None:
+            if any(word == "go" for word in self._heard(block=True)):
+                break
+
+    def _heard(self, block: bool) -> list[str]:
+        if self._socket is None:
+            return []
+        try:
+            data = self._socket.recv(4096, 0 if block else socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return []
+        except OSError:
+            data = b""
+        if not data:
+            self._alone()
+            return []
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        heard = []
+        for line in lines:
+            word, *rest = line.decode().split()
+            if word == "go":
+                self._width = int(rest[0])
+            heard.append(word)
+        return heard
+
+    def _say(self, text: str) -> None:
+        if self._socket is None:
+            return
+        try:
+            self._socket.sendall(text.encode() + b"\n")
+        except OSError:
+            self._alone()
+
+    def _alone(self) -> None:
+        """The broker is gone: the trial goes on as if there had been none."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+            print("carillon: the broker of this study is gone; the trial goes on without turns", file=sys.stderr)
+
+
+def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+    if _client is not None:
+        _client.boundary()
+
+
+def _watch(torch: Any) -> None:
+    from torch.optim import optimizer  # torch.optim has removed the name
+
+    optimizer.register_optimizer_step_post_hook(_after_step)
+
+
+def connect(path: str) -> None:
+    """Once in a process, before the trial is set up."""
+    global _client
+    if _client is not None:
+        return
+    try:
+        _client = _Client(path)
+    except OSError as error:
+        print(f"carillon: no broker at {path} ({error.strerror}); the trial runs without turns", file=sys.stderr)
+        return
+    _import_hook.after_import("torch", _watch)
+
+
+def with_turns(trainable: type, path: str) -> type:
+    """`trainable`, a class of Ray Tune (of a function, too), each of whose `train` waits for its turn."""
+
+    class WithTurns(trainable):  # type: ignore[misc]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            connect(path)
+            super().__init__(*args, **kwargs)
+
+        def train(self) -> Any:
+            client = _client
+            if client is None:
+                return super().train()
+            client.begin(self.trial_id)
+            client._apply_width()
+            try:
+                return super().train()
+            finally:
+                client.end()
+
+    WithTurns.__name__, WithTurns.__qualname__ = trainable.__name__, trainable.__qualname__
+    return WithTurns
