@@ -1,7 +1,7 @@
 """The thread beside Ray's driver that tells trials' processes when they compute. Decides nothing: `turns` does.
 
-Lines of text over a Unix socket. A trial says `hello TRIAL PID`, `want`, `rest ITERATIONS SECONDS` and `held`; it hears
-`go WIDTH` and `hold`. The end of the connection is the end of the process.
+Lines of text over a Unix socket. A trial says `hello TRIAL PID`, `want`, `did WIDTH ITERATIONS SECONDS`, `rest` and `held`;
+it hears `go WIDTH` and `hold`. The end of the connection is the end of the process.
 """
 
 from __future__ import annotations
@@ -133,10 +133,13 @@ class Broker:
             elif words[0] == "held":
                 self.counts.holds += 1
                 self._send(self._turns.held(peer.trial, now))
-            elif words[0] == "rest":
+            elif words[0] == "did":
+                width, iterations, seconds = int(words[1]), int(words[2]), float(words[3])
                 counts = self.counts
-                counts.iterations[peer.trial] = counts.iterations.get(peer.trial, 0) + int(words[1])
-                counts.seconds[peer.trial] = counts.seconds.get(peer.trial, 0.0) + float(words[2])
+                counts.iterations[peer.trial] = counts.iterations.get(peer.trial, 0) + iterations
+                counts.seconds[peer.trial] = counts.seconds.get(peer.trial, 0.0) + seconds
+                self._turns.did(peer.trial, width, iterations, seconds)
+            elif words[0] == "rest":
                 self._send(self._turns.rests(peer.trial, now))
             else:
                 return False

@@ -5,6 +5,7 @@ Ray says nothing of these names between versions, so they are looked for before 
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, Callable
 
 from ray.tune.experiment import Trial
@@ -35,6 +36,16 @@ class _Classes:
         return self._inner.get(self._made[trainable])
 
 
+def _quiet_threads() -> None:
+    """Threads of OpenMP that wait for work otherwise spin, in another trial's time. It goes into the
+    environment that Ray gives trials' processes, since OpenMP reads it as it is loaded."""
+    from ray.tune.execution import class_cache
+
+    if {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
+        return
+    class_cache.DEFAULT_ENV_VARS.setdefault("GOMP_SPINCOUNT", "10000")
+
+
 class Controller:
     """`may_start`: whether one more trial's process may start now. `died`: told of a paused trial whose process is
     gone, before Ray is."""
@@ -52,6 +63,7 @@ class Controller:
             raise UnknownRay(", ".join(missing))
         self.raw = controller
         self._manager = manager
+        _quiet_threads()
         controller._class_cache = _Classes(controller._class_cache, path)
 
         ready = resources.has_resources_ready

@@ -24,9 +24,9 @@ class _Client:
         self._trial = ""
         self._unread = b""
         self._within = False
-        self._width = 0
-        self._thread_width: dict[int, int] = {}
-        self._iterations = 0
+        self._granted = self._width = 0  # threads: as the broker last said; as they are now
+        self._widened = (0, 0)           # the thread whose number of threads was set, and to what
+        self._iterations = 0             # since the broker was last told, and when that was
         self._since = 0.0
 
     def begin(self, trial: str) -> None:
@@ -35,31 +35,41 @@ class _Client:
             self._say(f"hello {trial} {os.getpid()}")
         self._say("want")
         self._wait()
+        self._apply_width()
         self._iterations, self._since, self._within = 0, time.monotonic(), True
 
     def end(self) -> None:
         self._within = False
-        self._say(f"rest {self._iterations} {time.monotonic() - self._since:.6f}")
+        self._tell()
+        self._say("rest")
 
     def boundary(self) -> None:
         if not self._within:
             return
         self._iterations += 1
-        hold = False
-        for word in self._heard(block=False):
-            hold = word == "hold"
-        if hold:
+        heard = self._heard(block=False)
+        if heard:
+            self._tell()
+        if heard and heard[-1] == "hold":
             self._say("held")
             self._wait()
+            self._since = time.monotonic()
         self._apply_width()
 
+    def _tell(self) -> None:
+        now = time.monotonic()
+        if self._iterations:
+            self._say(f"did {self._width} {self._iterations} {now - self._since:.6f}")
+        self._iterations, self._since = 0, now
+
     def _apply_width(self) -> None:
+        self._width = self._granted
         torch = sys.modules.get("torch")
-        me = threading.get_ident()
-        # OpenMP keeps the number of threads for each thread that starts some.
-        if self._width and torch is not None and self._thread_width.get(me) != self._width:
+        # OpenMP keeps this number for each thread by itself.
+        widened = (threading.get_ident(), self._width)
+        if self._width and torch is not None and self._widened != widened:
             torch.set_num_threads(self._width)
-            self._thread_width = {me: self._width}
+            self._widened = widened
 
     def _wait(self) -> None:
         while self._socket is not None:
@@ -83,7 +93,7 @@ class _Client:
         for line in lines:
             word, *rest = line.decode().split()
             if word == "go":
-                self._width = int(rest[0])
+                self._granted = int(rest[0])
             heard.append(word)
         return heard
 
@@ -127,6 +137,17 @@ def connect(path: str) -> None:
     _import_hook.after_import("torch", _watch)
 
 
+def begin(trial: str) -> None:
+    if _client is not None:
+        _client.begin(trial)
+
+
+def end() -> None:
+    if _client is not None:
+        _client.end()
+
+
+# Ray sends this class by value, with copies of the globals that it names: it names functions alone.
 def with_turns(trainable: type, path: str) -> type:
     """`trainable`, a class of Ray Tune (of a function, too), each of whose `train` waits for its turn."""
 
@@ -136,15 +157,11 @@ def with_turns(trainable: type, path: str) -> type:
             super().__init__(*args, **kwargs)
 
         def train(self) -> Any:
-            client = _client
-            if client is None:
-                return super().train()
-            client.begin(self.trial_id)
-            client._apply_width()
+            begin(self.trial_id)
             try:
                 return super().train()
             finally:
-                client.end()
+                end()
 
     WithTurns.__name__, WithTurns.__qualname__ = trainable.__name__, trainable.__qualname__
     return WithTurns

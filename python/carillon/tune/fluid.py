@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 import warnings
 from dataclasses import dataclass
@@ -31,6 +30,12 @@ class _Held:
     config: dict[str, Any]     # as it was: who changes it (PBT) means another trial
     iteration: int
     since: float
+
+
+def _free_memory() -> int:
+    """What processes can still have, files in the page cache given up."""
+    with open("/proc/meminfo") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:"))
 
 
 class Fluid(TrialScheduler):
@@ -213,8 +218,7 @@ class Fluid(TrialScheduler):
         self._processors = self._processors or max(1, int(resources.get("CPU", 1)))
         self._at_once = self._at_once or self._processors
         if self._live is None:
-            free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-            self._live = max(self._at_once, free // 2 // _PROCESS_BYTES)
+            self._live = max(self._at_once, _free_memory() // 2 // _PROCESS_BYTES)
         broker = Broker(Turns(self._processors))
         try:
             self._controller = Controller(raw, broker.path, self._may_start, self._died)

@@ -2,7 +2,7 @@
 
 This stands in for the planner of the program (src/carillon/tune), which has groups, budgets and measured overheads.
 It keeps to what is needed to drive processes: one trial a processor, the least served first, and processors that
-nobody waits for make others wider.
+nobody waits for make others wider, where that was not found to bring nothing.
 """
 
 from __future__ import annotations
@@ -38,6 +38,10 @@ class _Trial:
     served: float = 0.0    # processor seconds
 
 
+_ENOUGH = 20    # iterations by which a width is judged
+_BRINGS = 0.95  # of the time at half the threads: more than that, and threads bring too little
+
+
 class Turns:
     """Times are seconds of any clock that does not go back. `quantum`: a turn's length where others wait."""
 
@@ -47,6 +51,23 @@ class Turns:
         self._processors, self._quantum = processors, quantum
         self._trials: dict[str, _Trial] = {}
         self._came = 0
+        self._did: dict[tuple[str, int], tuple[int, float]] = {}
+        self._widest = processors
+
+    def did(self, trial: str, width: int, iterations: int, seconds: float) -> None:
+        """What it computed at that width: by this a width is kept, or not tried again by anybody."""
+        if iterations < 1 or not seconds > 0:
+            return
+        had, took = self._did.get((trial, width), (0, 0.0))
+        self._did[trial, width] = had + iterations, took + seconds
+        narrow = self._did.get((trial, 1), (0, 0.0))
+        wide = self._did[trial, width]
+        if width > 1 and min(narrow[0], wide[0]) >= _ENOUGH and wide[1] / wide[0] > _BRINGS * narrow[1] / narrow[0]:
+            self._widest = min(self._widest, width - 1)
+
+    def _may_be(self, trial: str) -> int:
+        """Its widest: a trial that has not run alone for a while does so first."""
+        return self._widest if self._did.get((trial, 1), (0, 0.0))[0] >= _ENOUGH else 1
 
     def wants(self, trial: str, now: float) -> list[Order]:
         """It has something to compute: its first call, or after `rests`."""
@@ -68,6 +89,7 @@ class Turns:
 
     def gone(self, trial: str, now: float) -> list[Order]:
         self._trials.pop(trial, None)
+        self._did = {key: value for key, value in self._did.items() if key[0] != trial}
         return self._decide(now)
 
     def tick(self, now: float) -> list[Order]:
@@ -113,9 +135,12 @@ class Turns:
                 orders.append(Hold(name))
                 recalled += 1
         stay = sorted((t.came, name) for name, t in running.items() if not t.recalled)
-        for place, (_, name) in enumerate(stay):
-            spare = 0 if left else self._processors - len(running)
-            width = 1 + spare // len(stay) + (place < spare % len(stay))
+        widths = {name: 1 for _, name in stay}
+        spare = 0 if left else self._processors - len(running)
+        while spare and (wider := [name for _, name in stay if widths[name] < self._may_be(name)]):
+            widths[min(wider, key=lambda name: widths[name])] += 1
+            spare -= 1
+        for name, width in widths.items():
             trial = running[name]
             if trial.width != width:
                 if trial.width:

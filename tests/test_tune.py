@@ -1,0 +1,258 @@
+"""Turns of a study's trials, and Ray Tune around them (docs/fluid-ray.md)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "python"))
+from carillon.tune import _trial  # noqa: E402
+from carillon.tune._broker import Broker  # noqa: E402
+from carillon.tune.turns import Go, Hold, Turns  # noqa: E402
+
+
+def test_one_trial_a_processor_in_the_order_of_coming():
+    turns = Turns(2)
+    assert turns.wants("a", 0) == [Go("a", 1)]
+    assert turns.wants("b", 0) == [Go("b", 1)]
+    assert turns.wants("c", 0) == []
+    assert turns.rests("a", 1) == [Go("c", 1)]
+
+
+def test_who_waits_has_a_turn_after_the_quantum():
+    turns = Turns(1, quantum=0.5)
+    turns.wants("a", 0)
+    assert turns.next_tick() is None
+    assert turns.wants("b", 0.1) == []
+    assert turns.next_tick() == 0.5
+    assert turns.tick(0.4) == []
+    assert turns.tick(0.5) == [Hold("a")]
+    assert turns.tick(0.6) == []
+    assert turns.held("a", 0.7) == [Go("b", 1)]
+
+
+def test_the_least_served_goes_first():
+    turns = Turns(1)
+    turns.wants("a", 0)
+    turns.wants("b", 0)
+    assert turns.rests("a", 3) == [Go("b", 1)]
+    turns.wants("a", 3.1)
+    assert turns.rests("b", 4) == [Go("a", 1)]
+    turns.wants("b", 4.1)
+    assert turns.rests("a", 4.2) == [Go("b", 1)]
+
+
+def test_processors_that_nobody_waits_for_make_a_trial_wide_once_its_narrow_time_is_known():
+    turns = Turns(4)
+    assert turns.wants("a", 0) == [Go("a", 1)]
+    turns.did("a", 1, 20, 2.0)
+    assert turns.tick(2) == [Go("a", 4)]
+    assert turns.wants("b", 3) == [Go("a", 3), Go("b", 1)]
+    turns.wants("c", 3)
+    assert turns.running() == {"a": 2, "b": 1, "c": 1}
+
+
+def test_a_width_that_brings_nothing_is_not_kept():
+    turns = Turns(2)
+    turns.wants("a", 0)
+    turns.did("a", 1, 20, 2.0)
+    assert turns.tick(2) == [Go("a", 2)]
+    turns.did("a", 2, 20, 1.95)
+    assert turns.tick(4) == [Go("a", 1)]
+    assert turns.rests("a", 5) == [] and turns.wants("a", 6) == [Go("a", 1)]
+
+
+def test_whose_process_ends_makes_room():
+    turns = Turns(1)
+    turns.wants("a", 0)
+    turns.wants("b", 0)
+    assert turns.gone("a", 1) == [Go("b", 1)]
+    assert turns.gone("a", 1) == [] and turns.rests("nobody", 1) == []
+
+
+@pytest.mark.parametrize("processors, quantum", [(0, 1), (-1, 1), (1, 0), (1, float("nan"))])
+def test_no_turns_without_a_processor_or_a_quantum(processors, quantum):
+    with pytest.raises(ValueError):
+        Turns(processors, quantum)
+
+
+def test_clients_over_the_socket_never_compute_at_once():
+    broker = Broker(Turns(1, quantum=1e-4))
+    lock, orders = threading.Lock(), []
+
+    def trial(name: str) -> None:
+        client = _trial._Client(broker.path)
+        for _ in range(5):
+            client.begin(name)
+            for _ in range(20):
+                assert lock.acquire(blocking=False), "two at once"
+                orders.append(name)
+                lock.release()
+                client.boundary()
+            client.end()
+        client.begin(name)  # so that the broker has read all before
+        client.end()
+
+    try:
+        threads = [threading.Thread(target=trial, args=(name,)) for name in "abc"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=30)
+        assert sorted(orders) == ["a"] * 100 + ["b"] * 100 + ["c"] * 100
+        assert broker.counts.iterations == {"a": 100, "b": 100, "c": 100}
+    finally:
+        broker.close()
+    assert not os.path.exists(broker.path)
+
+
+def test_a_client_whose_broker_is_gone_goes_on_alone(capfd):
+    broker = Broker(Turns(1))
+    client = _trial._Client(broker.path)
+    client.begin("a")
+    broker.close()
+    client.boundary()
+    client.end()
+    client.begin("a")
+    assert "goes on without turns" in capfd.readouterr().err
+
+
+def test_lines_that_are_none_end_a_connection_and_nothing_else():
+    broker = Broker(Turns(1))
+    try:
+        for line in (b"want\n", b"hello\n", b"hello a b\n", b"hello a 1\ndid 1 x 2\n", b"\n", b"x" * 10_000, b"\xff\xfe\n"):
+            with socket.socket(socket.AF_UNIX) as peer:
+                peer.settimeout(5)
+                peer.connect(broker.path)
+                peer.sendall(line)
+                assert peer.recv(10) == b""
+        client = _trial._Client(broker.path)
+        client.begin("good")
+        client.end()
+    finally:
+        broker.close()
+
+
+# --- With Ray
+
+STUDY = r'''
+import json, os, sys, time
+import ray
+from ray import tune
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, HyperBandScheduler, TrialScheduler
+import carillon.tune
+
+where, what = sys.argv[1:3]
+EPOCHS = 9
+
+def function(config):
+    for i in range(EPOCHS):
+        time.sleep(0.05)
+        tune.report({"score": config["x"], "process": os.getpid()})
+
+class Class(tune.Trainable):  # one that cannot save
+    def step(self):
+        time.sleep(self.config.get("sleep", 0.05))
+        return {"score": self.config["x"], "process": os.getpid(), "done": self.iteration + 1 >= EPOCHS}
+
+class PauseOften(FIFOScheduler):
+    def on_trial_result(self, controller, trial, result):
+        return TrialScheduler.PAUSE
+
+def fit(trainable, scheduler, more={}, name="s", count=3, **config):
+    seen = {}
+    class Watch(tune.Callback):
+        def on_trial_result(self, iteration, trials, trial, result, **_):
+            seen.setdefault(trial.trial_id, []).append((result["process"], result["training_iteration"]))
+            if "kill_at" in more and sum(map(len, seen.values())) == more["kill_at"]:
+                os.kill(seen[trial.trial_id][0][0] if more.get("trial") else os.getpid(), 9)
+    fluid = carillon.tune.Fluid(scheduler, **more.get("fluid", {}))
+    results = tune.Tuner(trainable, param_space={"x": tune.grid_search(list(range(count))), **config},
+        tune_config=tune.TuneConfig(scheduler=fluid, metric="score", mode="max"),
+        run_config=tune.RunConfig(name=name, storage_path=where, verbose=0, callbacks=[Watch()],
+            failure_config=tune.FailureConfig(max_failures=1), checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False))).fit()
+    return results, seen, fluid
+
+ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 << 20)
+if what == "pauses":
+    out = {}
+    for trainable in (function, Class):
+        results, seen, fluid = fit(trainable, PauseOften(), name=trainable.__name__)
+        out[trainable.__name__] = {"errors": results.num_errors, "processes": [len({p for p, _ in s}) for s in seen.values()],
+            "iterations": [[i for _, i in s] for s in seen.values()], "held": len(fluid.held_seconds), "let_go": fluid.let_go}
+    results, seen, fluid = fit(Class, HyperBandScheduler(max_t=9), name="hyperband", count=8)
+    out["hyperband"] = {"errors": results.num_errors, "processes": [len({p for p, _ in s}) for s in seen.values()],
+        "longest": max(map(len, seen.values()))}
+    results, seen, fluid = fit(Class, PauseOften(), more={"kill_at": 8, "trial": True}, name="killed")
+    out["killed"] = {"errors": results.num_errors, "processes": sorted(len({p for p, _ in s}) for s in seen.values()),
+        "last": [s[-1][1] for s in seen.values()]}
+    print(json.dumps(out))
+elif what == "first":
+    fit(Class, ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3), more={"kill_at": 9}, count=6, sleep=0.3)
+elif what == "again":
+    from carillon.tune import _state
+    import pickle
+    saved = pickle.load(open(os.path.join(where, "s", _state.FILE), "rb"))
+    before = saved.scheduler_for({})[0]["_brackets"][0]._rungs
+    tuner = tune.Tuner.restore(os.path.join(where, "s"), Class)
+    fluid = tuner._local_tuner._tune_config.scheduler
+    results = tuner.fit()
+    after = fluid._inner._brackets[0]._rungs
+    print(json.dumps({"errors": results.num_errors, "ended": len(results), "type": type(fluid).__name__,
+        "before": [dict(r) for _, r in before], "after": [dict(r) for _, r in after]}))
+'''
+
+
+def study(folder: Path, what: str) -> subprocess.CompletedProcess[str]:
+    pytest.importorskip("ray.tune", reason="Ray is not installed: pip install 'ray[tune]'")
+    script = folder / "study.py"
+    script.write_text(STUDY)
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("CARILLON_", "LD_PRELOAD"))}
+    run = subprocess.Popen([sys.executable, script, folder, what], text=True, stdout=subprocess.PIPE,
+                           stderr=subprocess.PIPE, start_new_session=True,
+                           env=kept | {"PYTHONPATH": str(ROOT / "python"), "RAY_AIR_NEW_OUTPUT": "0", "TUNE_GLOBAL_CHECKPOINT_S": "0"})
+    try:
+        out, err = run.communicate(timeout=180)
+    finally:
+        # Ray's servers are this session's, too: a driver that was killed leaves them.
+        try:
+            os.killpg(run.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    return subprocess.CompletedProcess(run.args, run.returncode, out, err)
+
+
+def test_paused_trials_stay_in_their_processes(tmp_path):
+    run = study(tmp_path, "pauses")
+    assert run.returncode == 0, run.stderr[-4000:]
+    out = json.loads(run.stdout.splitlines()[-1])
+    for kind in ("function", "Class"):
+        assert out[kind]["errors"] == 0 and out[kind]["let_go"] == 0
+        assert out[kind]["processes"] == [1, 1, 1]
+        assert out[kind]["iterations"] == [list(range(1, 10))] * 3
+        assert out[kind]["held"] >= 24
+    assert out["hyperband"]["errors"] == 0 and set(out["hyperband"]["processes"]) == {1}
+    assert out["hyperband"]["longest"] == 9
+    # A trial whose process is killed, held or not, begins again; the others do not.
+    assert out["killed"]["errors"] == 0 and out["killed"]["processes"] == [1, 1, 2] and out["killed"]["last"] == [9, 9, 9]
+
+
+def test_rungs_are_kept_over_a_kill(tmp_path):
+    run = study(tmp_path, "first")
+    assert run.returncode == -signal.SIGKILL, run.stderr[-4000:]
+    run = study(tmp_path, "again")
+    assert run.returncode == 0, run.stderr[-4000:]
+    out = json.loads(run.stdout.splitlines()[-1])
+    assert out["type"] == "Fluid" and out["errors"] == 0 and out["ended"] == 6
+    assert any(out["before"])
+    for before, after in zip(out["before"], out["after"]):
+        assert before.items() <= after.items()
