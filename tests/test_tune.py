@@ -196,6 +196,23 @@ if what == "pauses":
     out["killed"] = {"errors": results.num_errors, "processes": sorted(len({p for p, _ in s}) for s in seen.values()),
         "last": [s[-1][1] for s in seen.values()]}
     print(json.dumps(out))
+elif what == "room":
+    class Saves(Class):
+        def save_checkpoint(self, folder):
+            pass
+        def load_checkpoint(self, folder):
+            pass
+    results, seen, fluid = fit(Saves, PauseOften(), more={"fluid": {"live": 2}}, name="room")
+    out = {"errors": results.num_errors, "let_go": fluid.let_go, "last": [s[-1][1] for s in seen.values()]}
+    from carillon.tune import _controller
+    _controller._NEEDED += ("no_such_thing",)
+    import warnings
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        results, seen, fluid = fit(function, FIFOScheduler(), name="unknown", count=2)
+    out["unknown"] = {"errors": results.num_errors, "said": [str(w.message) for w in said if "no_such_thing" in str(w.message)],
+        "iterations": [len(s) for s in seen.values()]}
+    print(json.dumps(out))
 elif what == "first":
     fit(Class, ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3), more={"kill_at": 9}, count=6, sleep=0.3)
 elif what == "again":
@@ -244,6 +261,14 @@ def test_paused_trials_stay_in_their_processes(tmp_path):
     assert out["hyperband"]["longest"] == 9
     # A trial whose process is killed, held or not, begins again; the others do not.
     assert out["killed"]["errors"] == 0 and out["killed"]["processes"] == [1, 1, 2] and out["killed"]["last"] == [9, 9, 9]
+
+
+def test_where_memory_is_short_ray_pauses_and_an_unknown_ray_goes_on_alone(tmp_path):
+    run = study(tmp_path, "room")
+    assert run.returncode == 0, run.stderr[-4000:]
+    out = json.loads(run.stdout.splitlines()[-1])
+    assert out["errors"] == 0 and out["let_go"] >= 1 and out["last"] == [9, 9, 9]
+    assert out["unknown"]["errors"] == 0 and out["unknown"]["iterations"] == [9, 9] and len(out["unknown"]["said"]) == 1
 
 
 def test_rungs_are_kept_over_a_kill(tmp_path):

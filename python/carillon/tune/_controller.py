@@ -15,7 +15,7 @@ from . import _trial
 if TYPE_CHECKING:
     from ray.tune.execution.tune_controller import TuneController
 
-_NEEDED = ("_schedule_trial_train", "_schedule_trial_save", "_set_trial_status", "_actor_failed", "_trial_to_actor",
+_NEEDED = ("_schedule_trial_train", "_schedule_trial_save", "_set_trial_status", "_trial_to_actor", "_actor_to_trial",
            "_actor_manager", "_class_cache", "_actor_cache", "_storage", "pause_trial", "get_trials")
 
 
@@ -57,8 +57,8 @@ class Controller:
         resources = getattr(manager, "_resource_manager", None)
         if not hasattr(resources, "has_resources_ready"):
             missing.append("_actor_manager._resource_manager.has_resources_ready")
-        if not hasattr(manager, "num_live_actors"):
-            missing.append("_actor_manager.num_live_actors")
+        missing += [f"_actor_manager.{name}" for name in ("add_actor", "num_live_actors", "num_pending_actors")
+                    if not hasattr(manager, name)]
         if missing:
             raise UnknownRay(", ".join(missing))
         self.raw = controller
@@ -69,16 +69,20 @@ class Controller:
         ready = resources.has_resources_ready
         resources.has_resources_ready = lambda request: may_start() and ready(request)
 
-        # Ray takes the end of a paused trial's process for that of one which was starting, and fails the study.
-        failed = controller._actor_failed
+        # Ray takes the end of a paused trial's process for that of one which was starting, and fails the study. What
+        # is set here is set on objects that Ray leaves out of its own state, which is all else of the controller.
+        add = manager.add_actor
 
-        def actor_failed(tracked_actor: Any, exception: Exception) -> None:
-            trial = controller._actor_to_trial.get(tracked_actor)
-            if trial is not None and trial.status == Trial.PAUSED:
-                died(trial)
-            failed(tracked_actor, exception)
+        def add_actor(*args: Any, on_error: Callable[[Any, Exception], None], **kwargs: Any) -> Any:
+            def failed(tracked_actor: Any, exception: Exception) -> None:
+                trial = controller._actor_to_trial.get(tracked_actor)
+                if trial is not None and trial.status == Trial.PAUSED:
+                    died(trial)
+                on_error(tracked_actor, exception)
 
-        controller._actor_failed = actor_failed
+            return add(*args, on_error=failed, **kwargs)
+
+        manager.add_actor = add_actor
 
     @property
     def storage(self) -> Any:
@@ -114,7 +118,9 @@ class Controller:
         self.raw._set_trial_status(trial, Trial.RUNNING)
 
     def let_go(self, trial: Trial, save: bool) -> None:
-        """Ray's own pause of a held trial: its process ends, after its checkpoint."""
+        """Ray's own pause of a held trial: its process ends, after its checkpoint. To Ray it runs until then."""
+        if save:
+            self.wake(trial)
         self.raw.pause_trial(trial, should_checkpoint=save)
 
     def park(self, trial: Trial) -> None:

@@ -43,7 +43,7 @@ class Fluid(TrialScheduler):
 
     A trial that `scheduler` pauses stays in its process, memory and all, and goes on there when it is wanted again.
     It is checkpointed and its process ends, as Ray does it, only where there are more than `live` processes (default:
-    as many as fit into half of the memory that is free at the start). `at_once` trials are under way at a time, paused
+    as many as fit into half of the memory that is free at the start; with `reuse_actors`, `at_once`). `at_once` trials are under way at a time, paused
     ones not counted (default: one for each of `processors`, which are those that Ray has). They share the processors
     by turns between iterations, and one that is alone has all of them.
 
@@ -218,7 +218,10 @@ class Fluid(TrialScheduler):
         self._processors = self._processors or max(1, int(resources.get("CPU", 1)))
         self._at_once = self._at_once or self._processors
         if self._live is None:
-            self._live = max(self._at_once, _free_memory() // 2 // _PROCESS_BYTES)
+            # With `reuse_actors` a process that is there takes another trial over within a second, and to start one
+            # more so that a trial can stay takes seconds.
+            reuses = getattr(raw, "_reuse_actors", False)
+            self._live = self._at_once if reuses else max(self._at_once, _free_memory() // 2 // _PROCESS_BYTES)
         broker = Broker(Turns(self._processors))
         try:
             self._controller = Controller(raw, broker.path, self._may_start, self._died)
