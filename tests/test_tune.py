@@ -173,7 +173,7 @@ def fit(trainable, scheduler, more={}, name="s", count=3, **config):
     class Watch(tune.Callback):
         def on_trial_result(self, iteration, trials, trial, result, **_):
             seen.setdefault(trial.trial_id, []).append((result["process"], result["training_iteration"]))
-            if "kill_at" in more and sum(map(len, seen.values())) == more["kill_at"]:
+            if sum(map(len, seen.values())) == more.get("kill_at") and (what == "pauses" or sys.argv[2] == "first"):
                 os.kill(seen[trial.trial_id][0][0] if more.get("trial") else os.getpid(), 9)
     fluid = carillon.tune.Fluid(scheduler, **more.get("fluid", {}))
     results = tune.Tuner(trainable, param_space={"x": tune.grid_search(list(range(count))), **config},
