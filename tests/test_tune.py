@@ -126,6 +126,19 @@ def test_a_client_whose_broker_is_gone_goes_on_alone(capfd):
     assert "goes on without turns" in capfd.readouterr().err
 
 
+def test_a_trial_in_a_new_process_has_nothing_of_what_its_last_one_had():
+    broker = Broker(Turns(1))
+    try:
+        last = _trial._Client(broker.path)
+        last.begin("a")  # and stays connected
+        new = _trial._Client(broker.path)
+        new.begin("a")
+        new.end()
+        assert broker.lost() == set()
+    finally:
+        broker.close()
+
+
 def test_lines_that_are_none_end_a_connection_and_nothing_else():
     broker = Broker(Turns(1))
     try:

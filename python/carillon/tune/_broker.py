@@ -67,29 +67,36 @@ class Broker:
         return lost
 
     def close(self) -> None:
-        if self._thread.is_alive():
+        if self._wake_in >= 0:
             os.write(self._wake_in, b"x")
             self._thread.join(timeout=5)
+            os.close(self._wake_in)
+            os.close(self._wake_out)
+            self._wake_in = -1
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _serve(self) -> None:
-        while True:
-            tick = self._turns.next_tick()
-            wait = None if tick is None else max(0.0, tick - time.monotonic())
-            for key, _ in self._selector.select(wait):
-                if key.fileobj is self._listener:
-                    self._accept()
-                elif key.fileobj == self._wake_out:
-                    for other in list(self._selector.get_map().values()):
-                        if isinstance(other.fileobj, socket.socket):
-                            other.fileobj.close()
-                    self._selector.close()
-                    os.close(self._wake_out)
-                    os.close(self._wake_in)
-                    return
-                else:
-                    self._read(key.data)
-            self._send(self._turns.tick(time.monotonic()))
+        try:
+            while self._turn():
+                pass
+        finally:
+            # However it ends: trials that hear of it go on alone, and do not wait for ever.
+            for key in list(self._selector.get_map().values()):
+                if isinstance(key.fileobj, socket.socket):
+                    key.fileobj.close()
+            self._selector.close()
+
+    def _turn(self) -> bool:
+        tick = self._turns.next_tick()
+        for key, _ in self._selector.select(None if tick is None else max(0.0, tick - time.monotonic())):
+            if key.fileobj is self._listener:
+                self._accept()
+            elif key.fileobj == self._wake_out:
+                return False
+            else:
+                self._read(key.data)
+        self._send(self._turns.tick(time.monotonic()))
+        return True
 
     def _accept(self) -> None:
         try:
@@ -121,9 +128,10 @@ class Broker:
         try:
             if words[0] == "hello":
                 if peer.trial:  # the process goes on with another trial
-                    self._send(self._turns.gone(peer.trial, now))
-                    self._peers.pop(peer.trial, None)
+                    self._leave(peer)
                 peer.trial, peer.pid = words[1], int(words[2])
+                if peer.trial in self._peers:  # of its last process the end was not read yet
+                    self._leave(self._peers[peer.trial])
                 self._peers[peer.trial] = peer
                 self.counts.processes.add(peer.pid)
             elif not peer.trial:
@@ -160,11 +168,17 @@ class Broker:
             except OSError:
                 pass  # its end is read next
 
+    def _leave(self, peer: _Peer) -> bool:
+        """Whether the peer was the trial's."""
+        if self._peers.get(peer.trial) is not peer:
+            return False
+        del self._peers[peer.trial]
+        self._send(self._turns.gone(peer.trial, time.monotonic()))
+        return True
+
     def _drop(self, peer: _Peer) -> None:
         self._selector.unregister(peer.socket)
         peer.socket.close()
-        if peer.trial and self._peers.get(peer.trial) is peer:
-            del self._peers[peer.trial]
+        if self._leave(peer):
             with self._lock:
                 self._lost.add(peer.trial)
-            self._send(self._turns.gone(peer.trial, time.monotonic()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +72,7 @@ class Fluid(TrialScheduler):
         self._deferred: list[Trial] = []
         self._shrunk: set[str] = set()
         self._held: dict[str, _Held] = {}
-        self._dirty, self._saved_at = False, 0.0
+        self._dirty, self._writes, self._saved_at = False, True, 0.0
         self.held_seconds: list[float] = []  # of each pause that ended by going on in place
         self.let_go = 0                      # pauses that ended a process
 
@@ -211,9 +212,11 @@ class Fluid(TrialScheduler):
     # --- The beginning
 
     def _attach(self, tune_controller: TuneController) -> None:
+        raw = getattr(tune_controller, "_tune_controller", tune_controller)
+        if self._controller is not None and self._controller.raw is not raw:
+            raise ValueError("a Fluid is for one study: make another one, with a new scheduler in it")
         if self._controller is not None or self._passes_through:
             return
-        raw = getattr(tune_controller, "_tune_controller", tune_controller)
         resources = ray.cluster_resources()
         self._processors = self._processors or max(1, int(resources.get("CPU", 1)))
         self._at_once = self._at_once or self._processors
@@ -232,6 +235,7 @@ class Fluid(TrialScheduler):
                           "under the inner scheduler alone", stacklevel=2)
             return
         self._broker = broker
+        weakref.finalize(self, broker.close)  # at the end of the program, too; Ray tells no scheduler of a study's end
         try:
             self._saved = _state.read(self._controller.storage)
         except Exception as error:  # of a file that is damaged anything may come
@@ -267,7 +271,11 @@ class Fluid(TrialScheduler):
             self._inner.__dict__.update(state)
             self._known = saved.known & here.keys()
             for trial in lost:
-                self._inner.on_trial_remove(tune_controller, trial)
+                try:
+                    self._inner.on_trial_remove(tune_controller, trial)
+                except Exception as error:  # the scheduler is somebody else's
+                    warnings.warn(f"{type(self._inner).__name__} still counts on trial {trial.trial_id}, which Ray has "
+                                  f"no more: {error}", stacklevel=2)
         for trial in deferred:
             if trial.trial_id not in self._known:
                 self._add(tune_controller, trial)
@@ -277,12 +285,17 @@ class Fluid(TrialScheduler):
                 self._controller.park(trial)
 
     def _write(self) -> None:
-        if self._controller is None or self._saved is not None:
+        if self._controller is None or self._saved is not None or not self._writes:
             return
         self._dirty, self._saved_at = False, time.monotonic()
         held = {name: h.iteration for name, h in self._held.items()}
-        _state.write(self._controller.storage, _state.Saved(set(self._known), held, _state.state_of(self._inner),
-                                                            ray.__version__))
+        try:
+            state = _state.state_of(self._inner)
+            _state.write(self._controller.storage, _state.Saved(set(self._known), held, state, ray.__version__))
+        except Exception as error:  # of what is pickled, or of the storage
+            self._writes = False
+            warnings.warn(f"carillon.tune cannot keep the state of {type(self._inner).__name__} "
+                          f"(Tuner.restore will begin it anew): {error}", stacklevel=2)
 
     def __getstate__(self) -> dict[str, Any]:
         """Ray writes schedulers down before a study begins, and after a restart."""
