@@ -128,7 +128,8 @@ def test_only_narrows_the_draw():
 def test_named_faults_are_each_somewhere_once():
     named = mutants.named(ROOT, [])
     assert len({d.fault.kind for d in named}) == len(named) >= 20
-    assert {mutants.part_of(d.fault.path) for d in named} == {"cpu", "cuda", "device", "graph", "scheduler", "simulator"}
+    assert {mutants.part_of(d.fault.path) for d in named} == {
+        "cpu", "cuda", "device", "graph", "job", "scheduler", "simulator"}
     assert mutants.named(ROOT, ["worker"]) == []
 
 

@@ -278,7 +278,7 @@ def test_it_lives_while_models_load(program, models, tmp_path):
         assert process.wait(60) == 0
 
 
-WIDE = 1536
+WIDE = 3072
 
 
 def test_requests_wait_for_models_that_are_still_to_be_loaded(program, models, tmp_path, module):
