@@ -368,12 +368,7 @@ def main():
         KEPT.write_text(json.dumps(kept))
     text, missed = told(kept)
     if ARGUMENTS.write:
-        page = ARGUMENTS.write.read_text()
-        if not re.search(re.escape(BEGIN) + ".*" + re.escape(END), page, re.S):
-            sys.exit(f"{ARGUMENTS.write} has no lines '{BEGIN}' and '{END}' after it")
-        before, rest = page.split(BEGIN, 1)
-        ARGUMENTS.write.write_text(before + BEGIN + "\n\n" + text + "\n\n" + END + rest.split(END, 1)[1])
-        harness.say(f"wrote {ARGUMENTS.write}")
+        harness.write_between(ARGUMENTS.write, BEGIN, END, text)
     else:
         print(text)
     for what in missed:

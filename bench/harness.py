@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -176,6 +177,16 @@ def save(name, result):
     file.write_text(json.dumps({"machine": machine(), **result}, indent=2) + "\n")
     say(f"wrote {file}")
     return file
+
+
+def write_between(page, begin, end, text):
+    """Puts `text` between two lines of a file, in place of what stands there; ends the program where they are missing."""
+    whole = page.read_text()
+    if not re.search(re.escape(begin) + ".*" + re.escape(end), whole, re.S):
+        sys.exit(f"{page} has no lines '{begin}' and '{end}' after it")
+    before, rest = whole.split(begin, 1)
+    page.write_text(before + begin + "\n\n" + text + "\n\n" + end + rest.split(end, 1)[1])
+    say(f"wrote {page}")
 
 
 def table(rows, header):

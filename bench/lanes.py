@@ -44,7 +44,6 @@ import json
 import os
 import pathlib
 import random
-import re
 import select
 import signal
 import statistics
@@ -765,12 +764,7 @@ def main():
         options.json.write_text(json.dumps({name: kept[name] for name in options.sections or SECTIONS}, indent=1) + "\n")
     text = told(kept)
     if options.write:
-        page = options.write.read_text()
-        if not re.search(re.escape(BEGIN) + ".*" + re.escape(END), page, re.S):
-            sys.exit(f"{options.write} has no lines '{BEGIN}' and '{END}' after it")
-        before, rest = page.split(BEGIN, 1)
-        options.write.write_text(before + BEGIN + "\n\n" + text + "\n\n" + END + rest.split(END, 1)[1])
-        harness.say(f"wrote {options.write}")
+        harness.write_between(options.write, BEGIN, END, text)
     else:
         print(text)
     for goal in missed:

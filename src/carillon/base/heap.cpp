@@ -15,6 +15,8 @@ void trim_heap() {
   if (!ends.load(std::memory_order_relaxed)) ::malloc_trim(0);
 }
 
-void stop_trimming_heap() { ends.store(true, std::memory_order_relaxed); }
+void stop_trimming_heap() {
+  ends.store(true, std::memory_order_relaxed);
+}
 
 }  // namespace carillon

@@ -17,7 +17,8 @@ std::optional<std::string> KeptTimes::name_of(const PreparedModel& model, int th
   std::string key = machine_ + "\n" + to_text(*model.file) + "\n" + model.config.precision + " " +
                     model.config.model_class + " " + std::to_string(threads) + " " +
                     std::to_string(compiled.weights().count) +
-                    (compiled.memory().weights > Bytes{} ? " in memory" : "") + (compiled.has_one_plan() ? " one plan" : "");
+                    (compiled.memory().weights > Bytes{} ? " in memory" : "") +
+                    (compiled.has_one_plan() ? " one plan" : "");
   const auto add = [&](const engine::Plan* plan) {
     if (plan == nullptr) return;
     key += " " + std::to_string(plan->kernels()) + " " + std::to_string(plan->workspace().count);
@@ -42,10 +43,11 @@ std::optional<profile::ModelProfile> KeptTimes::find(const std::string& name) co
 }
 
 void KeptTimes::keep(const std::string& name, profile::ModelProfile measured, int threads) const {
-  store_->put_note(
-      name,
-      profile::to_json(
-          {.device = machine_, .created = "", .carillon = "", .threads = threads, .models = {std::move(measured)}}));
+  store_->put_note(name, profile::to_json({.device = machine_,
+                                           .created = "",
+                                           .carillon = "",
+                                           .threads = threads,
+                                           .models = {std::move(measured)}}));
 }
 
 KeptWatch::KeptWatch(Stopwatch& other, const KeptTimes& kept, const PreparedModel& model, int threads)

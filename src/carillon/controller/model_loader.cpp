@@ -236,8 +236,7 @@ Result<Made> make_by_own(repository::ModelConfig config, const std::filesystem::
   // less than the time it takes.
   constexpr std::uintmax_t large = mib(8).count;
   std::error_code unknown;
-  if (targets.front().memory != nullptr && std::filesystem::file_size(file, unknown) > large)
-    trim_heap();
+  if (targets.front().memory != nullptr && std::filesystem::file_size(file, unknown) > large) trim_heap();
   if (!model) return std::unexpected(model.error());
   doing(config.model_class == "best_effort"
             ? "compiling, and dividing its kernels so that they can be stopped (class best_effort): that is "
@@ -742,15 +741,15 @@ Result<schedule::ModelInfo> seed_profile(const PreparedModel& model, std::int64_
     auto batches = seed(0, profile == nullptr ? nullptr : &profile->batches);
     if (!batches) return std::unexpected(batches.error());
     info.batches = std::move(*batches);
-    // Its batches run row after row at first. What a larger plan takes tells how much of a run is the same for
-    // all sizes.
+    // Its batches run row after row at first. What a larger plan takes tells how much of a run is the same
+    // for all sizes.
     const engine::CompiledModel& compiled = *model.compiled.front();
     const Effort row = compiled.plan(compiled.batch_sizes().front())->effort();
     if (const engine::Plan* const spare = compiled.spare(); spare != nullptr && row.known() && !told) {
       doing("measuring batch " + std::to_string(spare->batch()));
       std::string refused;
-      const auto took =
-          measure_batch(spare->batch(), 0, info.batches.front().exec * spare->batch(), watch, options, refused);
+      const auto took = measure_batch(spare->batch(), 0, info.batches.front().exec * spare->batch(), watch,
+                                      options, refused);
       if (!took) return std::unexpected(took.error());
       if (refused.empty()) info.sizes.push_back({.row = row, .batch = spare->batch(), .exec = *took});
     }

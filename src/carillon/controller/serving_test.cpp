@@ -734,8 +734,8 @@ class KeptTimesTest : public PrepareModel {
     const LoadTarget target{.engine = engine.get(), .worker = worker.get(), .later_plans = true};
     const auto entries = repository::read_repository(root);
     EXPECT_TRUE(entries);
-    auto made = make_model((*entries)[entry], (*entries)[entry].versions[0], {&target, 1},
-                           [](const std::string&) {});
+    auto made =
+        make_model((*entries)[entry], (*entries)[entry].versions[0], {&target, 1}, [](const std::string&) {});
     EXPECT_TRUE(made) << made.error().message;
     return *std::move(made);
   }
@@ -776,8 +776,7 @@ TEST_F(KeptTimesTest, OtherFilesPlansThreadsAndMachinesAreMeasured) {
   EXPECT_THAT(measured(model(0), "a machine"), ElementsAre(1));
   EXPECT_THAT(measured(model(0), "another"), ElementsAre(1));
   EXPECT_THAT(measured(model(0), "a machine", 2), ElementsAre(1));
-  folder.write("a/config.pbtxt",
-               "parameters { key: \"precision\" value: { string_value: \"bf16\" } }");
+  folder.write("a/config.pbtxt", "parameters { key: \"precision\" value: { string_value: \"bf16\" } }");
   EXPECT_THAT(measured(model(0), "a machine"), ElementsAre(1));
   folder.write("a/1/model.onnx", linear_model(in_width, out_width, 2));
   EXPECT_THAT(measured(model(0), "a machine"), ElementsAre(1));

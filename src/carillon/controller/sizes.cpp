@@ -114,7 +114,10 @@ bool Sizes::submit(Waiting& waiting) {
   const ModelId id = waiting.call->model;
   Model& model = *models_[id.index()];
   InferCall& call = *waiting.call;
-  if (call.extents == model.reference) return ask_reference(model, call);
+  if (call.extents == model.reference) {
+    ask_reference(model, call);
+    return true;
+  }
   Result<> refused;
   std::optional<Duration> would_take;
   {
@@ -164,22 +167,19 @@ bool Sizes::submit(Waiting& waiting) {
   return false;
 }
 
-// Always true: there is a plan.
-bool Sizes::ask_reference(Model& model, InferCall& call) {
+// There is always a plan of one row.
+void Sizes::ask_reference(Model& model, InferCall& call) {
   call.size = model.at_reference;
-  if (!model.one_plan) return true;
+  if (!model.one_plan) return;
   const std::lock_guard lock(mutex_);
   const auto found = model.entries.find(model.reference);
-  if (found == model.entries.end() || found->second.state != Entry::State::ready) {
-    const bool being_made = found != model.entries.end();
-    if (!being_made && ++model.reference_calls == model.reference_worth) wake_.notify_one();
-    return true;
+  if (found == model.entries.end()) {
+    if (++model.reference_calls == model.reference_worth) wake_.notify_one();
+  } else if (Entry& entry = found->second; entry.state == Entry::State::ready) {
+    entry.used = ++ticks_;
+    call.size = entry.size;
+    call.length = entry.size->number;
   }
-  Entry& entry = found->second;
-  entry.used = ++ticks_;
-  call.size = entry.size;
-  call.length = entry.size->number;
-  return true;
 }
 
 void Sizes::cancel(std::uint64_t ticket) {

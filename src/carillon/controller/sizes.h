@@ -39,8 +39,8 @@ struct SizeOptions {
 // no call uses, the one that was asked for the longest ago makes room for another. None makes room for larger
 // batches, which run row after row without plans.
 //
-// A model that comes with one plan at its reference (engine::CompiledModel::has_one_plan()) gets that size once
-// more with plans for all batches, as any other, once it was asked for twice.
+// A model that comes with one plan at its reference (engine::CompiledModel::has_one_plan()) gets that size
+// once more with plans for all batches, as any other, once it was asked for twice.
 //
 // Calls hold their size (InferCall::size), and none goes before they do.
 class Sizes {
@@ -109,8 +109,8 @@ class Sizes {
     bool batched = false;
     bool gone = false;
     bool one_plan = false;  // at the reference, of several batch sizes
-    // Calls at the reference that ran by that plan, and how many there must be for plans of all batches. Twice
-    // as many each time: these may have to make room for other sizes.
+    // Calls at the reference that ran by that plan, and how many there must be for plans of all batches.
+    // Twice as many each time: these may have to make room for other sizes.
     std::uint64_t reference_calls = 0, reference_worth = 2;
     Entries entries;
     std::deque<Duration> took;  // to make the last sizes
@@ -124,7 +124,7 @@ class Sizes {
   void make(const Job& job, std::unique_lock<std::mutex>& lock);
   void make_whole(const Job& job, std::unique_lock<std::mutex>& lock);
   std::optional<Job> next_whole() const;
-  bool ask_reference(Model& model, InferCall& call);
+  void ask_reference(Model& model, InferCall& call);
   bool make_room(Model& model, ModelId id, Entry::State state, std::size_t most);
   bool make_memory(Bytes needed);
   void forget(Model& model, ModelId id, Entries::iterator entry);

@@ -104,8 +104,8 @@ class SizesTest : public ::testing::Test {
   };
 
   void start(SizeOptions options = {}, std::vector<int> batches = {1}, bool one_plan = false) {
-    model_ = std::make_unique<worker::testing::FakeModel>(worker::testing::FakeModel::Config{
-        .batches = std::move(batches), .reference = 4, .later = one_plan});
+    model_ = std::make_unique<worker::testing::FakeModel>(
+        worker::testing::FakeModel::Config{.batches = std::move(batches), .reference = 4, .later = one_plan});
     sizes_ = std::make_unique<Sizes>(
         options, clock_, [this](Sizes::Waiting waiting, Result<> result, std::optional<Duration> would_take) {
           const std::lock_guard lock(mutex_);
@@ -312,8 +312,8 @@ TEST_F(SizesTest, AReferenceOfOnePlanGetsTheOthersOnceItIsAskedForAgain) {
   EXPECT_EQ(worker_.wait_asked(1).size(), 1U) << "one call is not worth it";
   EXPECT_EQ(submit(2, 4)->length, 0);
   worker_.permit(2);
-  EXPECT_THAT(worker_.wait_asked(3),
-              ElementsAre(SizeWorker::Made{{7}, {1}}, SizeWorker::Made{{4}, {1}}, SizeWorker::Made{{4}, {2}}));
+  EXPECT_THAT(worker_.wait_asked(3), ElementsAre(SizeWorker::Made{{7}, {1}}, SizeWorker::Made{{4}, {1}},
+                                                 SizeWorker::Made{{4}, {2}}));
   made(8);  // when it is there these have been counted
   const auto call = submit(3, 4);
   EXPECT_EQ(call->length, 2);

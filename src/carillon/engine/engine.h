@@ -253,14 +253,14 @@ class CompiledModel {
   // rate; empty where they do not. As long as this lives.
   virtual std::span<const std::byte> packed() const { return {}; }
   virtual std::span<const int> batch_sizes() const = 0;
-  // Whether plan() has that of batch size 1 alone, and make_plans() makes the others, at no extents. Not of an
-  // open model.
+  // Whether plan() has that of batch size 1 alone, and make_plans() makes the others, at no extents. Not of
+  // an open model.
   virtual bool makes_later() const { return false; }
   // Whether plan() has that of batch size 1 alone: until others are made larger batches run row after row. An
   // open model gets others at its reference as it does at any other extents.
   virtual bool has_one_plan() const { return makes_later(); }
-  // Of an open model that has_one_plan(): that of its largest batch at the reference, by which the fixed part of
-  // its time can be measured, until it is let go. Both from the thread that makes the model ready.
+  // Of an open model that has_one_plan(): that of its largest batch at the reference, by which the fixed part
+  // of its time can be measured, until it is let go. Both from the thread that makes the model ready.
   virtual const Plan* spare() const { return nullptr; }
   virtual void let_go_spare() const {}
   // About what it has of the host's memory, beside weights() that devices hold.

@@ -62,7 +62,9 @@ std::uint64_t checksum(std::span<const std::byte> bytes) {
 
 // With the end of its line.
 constexpr std::size_t checksum_length = 33;
-std::string checksum_text(std::string_view text) { return to_text(digest_of_text(text)) + "\n"; }
+std::string checksum_text(std::string_view text) {
+  return to_text(digest_of_text(text)) + "\n";
+}
 
 std::string name_of(std::uint64_t size, const std::vector<std::uint64_t>& checksums) {
   const XXH128_hash_t hash =

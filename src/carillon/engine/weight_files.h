@@ -77,10 +77,11 @@ class MovedTensors {
   std::uint64_t size_;
 };
 
-// A directory of packed weights, so that a host's memory need not hold what a device's has already. Files with
-// weights are named by what is in them: models with the same weights share one, and so do servers that share the
-// directory, one after the other or at once. Any file may be deleted at any time. The directory lies on a
-// local disk: moved constants are mapped, and a mapping has no way to tell of an error. From any thread.
+// A directory of packed weights, so that a host's memory need not hold what a device's has already. Files
+// with weights are named by what is in them: models with the same weights share one, and so do servers that
+// share the directory, one after the other or at once. Any file may be deleted at any time. The directory
+// lies on a local disk: moved constants are mapped, and a mapping has no way to tell of an error. From any
+// thread.
 class WeightFiles : public std::enable_shared_from_this<WeightFiles> {
  public:
   // Fewer bytes than these are not worth a descriptor and a system call at each LOAD.
@@ -109,8 +110,8 @@ class WeightFiles : public std::enable_shared_from_this<WeightFiles> {
   // there are none, or they cannot be moved, and warn() has heard why.
   std::unique_ptr<const MovedTensors> move(std::vector<graph::SharedTensor> tensors);
 
-  // A short text beside the weights, under a name of hexadecimal digits. It takes the place of the one that had
-  // the name. Where there is no room for it without others it is left out: a note saves work, and nobody
+  // A short text beside the weights, under a name of hexadecimal digits. It takes the place of the one that
+  // had the name. Where there is no room for it without others it is left out: a note saves work, and nobody
   // depends on it.
   static constexpr std::size_t longest_note = 1 << 20;  // longer ones are left out
   // Older ones are none, and go when a store is opened: what they say may have been true for a moment alone.
@@ -136,8 +137,7 @@ class WeightFiles : public std::enable_shared_from_this<WeightFiles> {
   };
   Result<Fresh> make_file(std::uint64_t size, bool nameless, bool others_go = true);
   // A file of that name with these bytes, whole or not at all.
-  Result<Descriptor> write(const std::string& name, std::span<const std::byte> bytes,
-                           bool others_go = true);
+  Result<Descriptor> write(const std::string& name, std::span<const std::byte> bytes, bool others_go = true);
   std::shared_ptr<const WeightFile> made(const std::string& name, Descriptor file, std::uint64_t size,
                                          WeightFile::Checksums checksums);
   void tell(const Error* error);

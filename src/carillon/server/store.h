@@ -28,8 +28,9 @@ std::optional<std::filesystem::path> usual_store();
 Result<std::shared_ptr<engine::WeightFiles>> open_store(const StoreArguments& arguments,
                                                         std::function<void(const std::string&)> warn);
 
-// What the times of models depend on beside their plans: processor, instructions, library, the processors that
-// may be used and how much of them, program. UTF-8. Nothing where the program's file cannot be looked at.
+// What the times of models depend on beside their plans: processor, instructions, library, the processors
+// that may be used and how much of them, program. UTF-8. Nothing where the program's file cannot be looked
+// at.
 std::optional<std::string> machine_text();
 
 }  // namespace carillon::server

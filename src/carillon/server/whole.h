@@ -42,8 +42,8 @@ struct WholeOptions {
   const profile::DeviceProfile* profile = nullptr;  // models that it knows are not measured
   // What was measured before of models that are measured while others serve; may be null.
   std::shared_ptr<const controller::KeptTimes> kept{};
-  std::optional<double> stop_cost{};                // of all models; see controller::LoadTarget
-  std::shared_ptr<MemoryAccount> memory{};          // what models may take; null: nobody counts
+  std::optional<double> stop_cost{};        // of all models; see controller::LoadTarget
+  std::shared_ptr<MemoryAccount> memory{};  // what models may take; null: nobody counts
   // Plans for all batch sizes before a model is ready. Else, on one CPU, those of larger batches come later
   // (controller::BatchPlans), unless there is a profile.
   bool plans_at_once = false;

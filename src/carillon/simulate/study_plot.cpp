@@ -62,7 +62,7 @@ void heat_panel(std::string& svg, double top, const workload::Study& study, cons
 
 // Which trial ran where; trials that share a device lie one above the other.
 void trials_panel(std::string& svg, double top, const workload::Study& study, const StudyFigures& figures,
-                    const StudyAxis& axis) {
+                  const StudyAxis& axis) {
   const std::size_t rows = study.devices.size();
   frame(svg, top, fmt::format("Trials, a colour each, {} of them", figures.trials.size()), axis.label(),
         axis.most(), "device (0 at the bottom)", static_cast<double>(rows), rows <= 16);

@@ -579,7 +579,7 @@ void TuneCore::place(Slot slot, std::vector<Slot> on, double width) {
     if (user == device.users.end()) {
       device.users.push_back({slot, sharers});
     } else {
-      // It has what it had until it settles: the device is the more crowded of both.
+      // Until it settles it holds its old place and the new one: the more crowded of both counts.
       user->sharers = std::min(user->sharers, sharers);
     }
     company_changed(d);
@@ -641,7 +641,7 @@ bool TuneCore::make_room(Slot device, const device::JobMemory& need, Slot keep) 
     else if (stands && other.under == Under::none)
       still.push_back(t);
   }
-  // Those that nobody wants now, then those that came last.
+  // Paused trials go first, then those that came last.
   std::ranges::sort(still, [&](Slot a, Slot b) {
     const bool paused_a = trials_[a].state == State::paused, paused_b = trials_[b].state == State::paused;
     return paused_a != paused_b ? paused_a : trials_[a].came > trials_[b].came;

@@ -8,8 +8,8 @@
 // How long a trial takes by its width: equation 3.2 of Fluid, and what follows from it.
 namespace carillon::tune {
 
-// What one trial on `width` devices takes of what it takes alone on one: alpha^(1/width - 1) / 1 below 1,
-// where 1/width trials share a device, and beta^(width - 1) / width from 1 on (equation 3.2).
+// A trial's time on `width` devices over its time alone on one device (equation 3.2): alpha^(1/width - 1)
+// below 1, where 1/width trials share a device, and beta^(width - 1) / width from 1 on.
 double height(double width, double alpha, double beta);
 
 // k of a width of 1/k; 1 of whole devices.

@@ -136,7 +136,7 @@ class ListScheduler {
     }
   }
   bool holds(const PlanTrial& t, std::size_t d) const { return t.memory <= devices_[d].memory; }
-  // Its own first, then those that nobody has.
+  // The trial's own devices first, then idle ones.
   int liking(const PlanTrial& t, std::uint32_t d) const {
     if (t.home == d || std::ranges::binary_search(t.has, d)) return 0;
     return had_[d] ? 2 : 1;
@@ -192,7 +192,7 @@ class ListScheduler {
       const std::uint32_t on[] = {d};
       const double end = start + cost_of(t, on) + t.work * std::pow(model_.alpha, k - 1) / devices_[d].rate;
       const int like = liking(t, d), used = shared_[d] > 0 ? 1 : 0;
-      // Of equal ends: one that others share already, so that whole ones stay whole.
+      // Where ends are equal, a device that is shared already: undivided ones stay undivided.
       const bool tie = !is_shorter(a.end, end) && !is_shorter(end, a.end);
       if (is_shorter(end, a.end) || (tie && (like == 0) > (best_liking == 0)) ||
           (tie && (like == 0) == (best_liking == 0) &&

@@ -534,9 +534,8 @@ class CpuEngine final : public Engine {
     Arenas arenas;
     const std::unique_ptr<WaySelector> selector = maker.selector(choose_for_);
     // The largest first: what it packs, the others take over.
-    const bool few = options.reread && compiled->lengths_.empty() &&
-                     options.batch_sizes.size() > 1 && options.batch_sizes.front() == 1 &&
-                     !options.stop_cost && choices_ == nullptr;
+    const bool few = options.reread && compiled->lengths_.empty() && options.batch_sizes.size() > 1 &&
+                     options.batch_sizes.front() == 1 && !options.stop_cost && choices_ == nullptr;
     for (std::size_t i = compiled->plans_.size(); i-- > 0;) {
       if (few && i > 0 && i + 1 < compiled->plans_.size()) continue;
       const int batch = options.batch_sizes[i / lengths];

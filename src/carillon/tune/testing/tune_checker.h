@@ -11,7 +11,7 @@
 
 namespace carillon::tune::testing {
 
-// Holds a Tuning to what it promises, from what it is told and what it orders alone:
+// Checks a Tuning's promises by its events and orders:
 // - a device is all one trial's, or has at most as many as each of its trials was told, counting trials that
 //   have not settled yet at both ends;
 // - what runs, is held or is paused on a device fits its memory, but since that fell, when no trial comes in

@@ -269,7 +269,7 @@ inline std::size_t width_of(int type) {
   }
 }
 
-// Of a configuration: the one that it was found by, or that its engine was made for.
+// A configuration's graph: that of its heuristic, else that of its engine.
 inline const FakePart* graph_of(const FakePart& config) {
   if (const FakePart* const found = config.part(dnn::attribute::heuristics_graph)) return found;
   const FakePart* const engine = config.part(dnn::attribute::config_engine);

@@ -10,7 +10,9 @@ namespace {
 constexpr std::uint8_t quiet_enough = 3;  // as Survivors forgets
 
 // While a graph is captured.
-bool forbidden(Status status) { return status == not_while_capturing || status == default_stream_is_barred; }
+bool forbidden(Status status) {
+  return status == not_while_capturing || status == default_stream_is_barred;
+}
 
 std::size_t whole(std::size_t bytes, std::size_t unit) {
   return (bytes + unit - 1) / unit * unit;
