@@ -131,6 +131,7 @@ void FirstLoad::end() {
   ended_ = true;
   made_one_.notify_all();
   took_one_.notify_all();
+  turn_ended_.notify_all();
 }
 
 bool FirstLoad::ended() {
@@ -140,9 +141,12 @@ bool FirstLoad::ended() {
 
 FirstLoad::Turn::Turn(FirstLoad& load, Kind kind) : load_(load), kind_(kind) {
   std::unique_lock lock(load.mutex_);
-  if (kind == Kind::alone) {
+  if (is_alone(kind)) {
     ++load.waiting_alone_;
-    load.turn_ended_.wait(lock, [&] { return !load.one_alone_ && load.beside_ == 0; });
+    load.turn_ended_.wait(lock, [&] {
+      return !load.one_alone_ && load.beside_ == 0 &&
+             (kind == Kind::measuring_alone || load.unmeasured_ == 0 || load.ended_);
+    });
     --load.waiting_alone_;
     load.one_alone_ = true;
   } else {
@@ -156,7 +160,7 @@ FirstLoad::Turn::Turn(FirstLoad& load, Kind kind) : load_(load), kind_(kind) {
 
 FirstLoad::Turn::~Turn() {
   const std::lock_guard lock(load_.mutex_);
-  if (kind_ == Kind::alone)
+  if (is_alone(kind_))
     load_.one_alone_ = false;
   else
     --load_.beside_;
@@ -195,10 +199,15 @@ void FirstLoad::make() {
     }
     items_[item].taken = true;
     lock.unlock();
-    Made made = make_one(item);
+    std::optional<Turn> turn;
+    Made made = make_one(item, turn);
     lock.lock();
     made_.push_back(std::move(made));
+    ++unmeasured_;
     made_one_.notify_one();
+    lock.unlock();
+    turn.reset();  // not before it counts as unmeasured: another may wait to be alone
+    lock.lock();
   }
 }
 
@@ -215,17 +224,19 @@ Result<PreparedModel> FirstLoad::prepare(std::size_t item) {
   });
 }
 
-FirstLoad::Made FirstLoad::make_one(std::size_t item) {
+// In `turn`, which goes on when this returns.
+FirstLoad::Made FirstLoad::make_one(std::size_t item, std::optional<Turn>& turn) {
   Made out{.item = item, .began = controller_.now()};
   const auto make = [&](Turn::Kind kind) {
-    const Turn turn(*this, kind);
+    turn.reset();
+    turn.emplace(*this, kind);
     out.model = prepare(item);
   };
   const bool alone = is_made_alone(*items_[item].entry->config, targets_);
-  make(alone ? Turn::Kind::alone : Turn::Kind::making);
+  make(alone ? Turn::Kind::making_alone : Turn::Kind::making);
   // While a model is made or measured it takes more memory than later: beside another that is, it may not fit
   // where it does by itself.
-  if (!alone && lacks_room(out.model)) make(Turn::Kind::alone);
+  if (!alone && lacks_room(out.model)) make(Turn::Kind::making_alone);
   return out;
 }
 
@@ -272,7 +283,7 @@ void FirstLoad::take_in(Made made) {
   }
   // To be measured it wants room beside what others are made of: it gets that once they are not.
   if (was_made && lacks_room(added)) {
-    const Turn alone(*this, Turn::Kind::alone);
+    const Turn alone(*this, Turn::Kind::measuring_alone);
     notes.clear();
     made.model = prepare(made.item);
     added = add();
@@ -326,12 +337,20 @@ LoadReport FirstLoad::run() {
          ": " + error.what());
   }
   if (makers_.empty()) {
-    for (std::size_t i = 0; i < items_.size() && !ended(); ++i) take_in(make_one(i));
+    for (std::size_t i = 0; i < items_.size() && !ended(); ++i) {
+      std::optional<Turn> turn;
+      Made made = make_one(i, turn);
+      turn.reset();
+      take_in(std::move(made));
+    }
   } else {
     for (std::size_t left = items_.size(); left > 0; --left) {
       auto made = next_made(left);
       if (!made) break;
       take_in(*std::move(made));
+      const std::lock_guard lock(mutex_);
+      --unmeasured_;
+      turn_ended_.notify_all();
     }
     for (std::thread& maker : makers_) maker.join();
     makers_.clear();

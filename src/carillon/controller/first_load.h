@@ -77,16 +77,19 @@ class FirstLoad {
 
  private:
   // Whose turn it is: those who make and measure beside each other, or one alone. Where somebody waits to be
-  // alone, no other maker begins; what is made is measured still, as it is to be served.
+  // alone, no other maker begins. A maker is alone once all that is made is measured: to make a model alone may
+  // take a minute, and models that are made are to be served before.
   class Turn {
    public:
-    enum class Kind : std::uint8_t { making, measuring, alone };
+    enum class Kind : std::uint8_t { making, measuring, making_alone, measuring_alone };
     Turn(FirstLoad& load, Kind kind);
     ~Turn();
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
 
    private:
+    static bool is_alone(Kind kind) { return kind == Kind::making_alone || kind == Kind::measuring_alone; }
+
     FirstLoad& load_;
     Kind kind_;
   };
@@ -104,7 +107,7 @@ class FirstLoad {
 
   bool ended();
   void make();
-  Made make_one(std::size_t item);
+  Made make_one(std::size_t item, std::optional<Turn>& turn);
   std::optional<Made> next_made(std::size_t left);
   const repository::ModelVersion& version_of(std::size_t item) const {
     return items_[item].entry->versions[items_[item].version];
@@ -141,6 +144,7 @@ class FirstLoad {
   std::deque<std::size_t> asked_;                                          // of items_, the first asked first
   std::size_t next_ = 0;  // of items_: none before it is left
   std::deque<Made> made_;
+  std::size_t unmeasured_ = 0;  // those of made_, and the one that is taken in
   bool ended_ = false;
   std::vector<std::thread> makers_;
 };

@@ -975,6 +975,25 @@ TEST_P(FirstLoadTest, WhatIsMeasuredIsMadeAloneAndLast) {
   EXPECT_EQ(engine.begun().back(), "a");
 }
 
+// To make it may take a minute.
+TEST_P(FirstLoadTest, WhatIsMadeIsServedBeforeAnotherIsMadeAlone) {
+  for (int round = 0; round < 20; ++round) {
+    write_three();
+    write("c/config.pbtxt",
+          "max_batch_size: 4 parameters { key: \"class\" value { string_value: \"best_effort\" } }");
+    Keeping engine({"c"});
+    begin(engine, 3);
+    engine.wait_for("c");
+    EXPECT_TRUE(controller->state("a", 1));
+    EXPECT_TRUE(controller->state("b", 1));
+    engine.let_go("c");
+    EXPECT_EQ(loading.get().ready, 3U);
+    controller->stop();
+    first.reset();
+    controller.reset();
+  }
+}
+
 TEST_P(FirstLoadTest, TheEndLeavesTheRest) {
   write_three();
   Keeping engine({"b"});
