@@ -12,6 +12,34 @@
 namespace carillon::tune {
 namespace {
 
+// How often work follows where a trial has done its budget: an asynchronous tuner starts another trial then,
+// or lets the same go on; one that goes by rungs waits for the others of the group. Over the last 32 or so.
+class Follows {
+ public:
+  // A trial has done what it was to do.
+  void left(TimePoint now, Duration reaction) {
+    constexpr double fades = 31.0 / 32;
+    looks_ = looks_ * fades + 1;
+    followed_ *= fades;
+    open_ = now - last_ <= reaction ? open_ + 1 : 1;
+    last_ = now;
+  }
+  // So many came, `reaction` at most after what they follow.
+  void came(std::size_t trials, TimePoint now, Duration reaction) {
+    if (now - last_ > reaction) return;
+    const std::size_t these = std::min(open_, trials);
+    followed_ += static_cast<double>(these);
+    open_ -= these;
+  }
+  // One that nothing followed counts from the start on.
+  double share() const { return followed_ / (looks_ + 1); }
+
+ private:
+  double looks_ = 0, followed_ = 0;
+  std::size_t open_ = 0;
+  TimePoint last_;
+};
+
 // Water-filling by marginal gain over devices of unlike speed and memory.
 //
 // A plan says how wide each trial that waits is to be, and in which order; it is made anew at each event that
@@ -29,6 +57,7 @@ class Best final : public TuneCore {
   std::uint64_t most_steps() const { return event_effort() / 3; }
 
   void came(GroupId, std::span<const Slot> trials) override {
+    follows_.came(trials.size(), told_at(), reaction());
     for (const Slot t : trials) {
       remember(t);
       waiting_.push_back(t);
@@ -38,6 +67,7 @@ class Best final : public TuneCore {
   }
   void left(Slot t, bool had_company) override {
     std::erase(waiting_, t);
+    follows_.left(told_at(), reaction());
     dirty_ = left_ = true;
     filled_ = filled_ && !had_company && alike_;
   }
@@ -56,7 +86,11 @@ class Best final : public TuneCore {
     alike_ = true;
     for (const Device& d : devices()) alike_ = alike_ && (!d.here || d.rate() == devices().front().rate());
   }
-  void reported(Slot) override {
+  void reported(Slot, bool more) override {
+    if (more) {
+      follows_.left(told_at(), reaction());
+      follows_.came(1, told_at(), reaction());
+    }
     // What is known now may allow more, or less, than what was.
     const TuneModel m = model();
     if (m.c != c_ || m.d != d_ || m.alpha.known != alpha_known_ || m.beta.known != beta_known_) {
@@ -67,6 +101,11 @@ class Best final : public TuneCore {
     d_ = m.d;
     alpha_known_ = m.alpha.known;
     beta_known_ = m.beta.known;
+  }
+  // A tuner that starts a trial for one that ended does so within a tenth of an iteration.
+  Duration reaction() const {
+    const Measured any = estimator().iteration(no_place);
+    return any.known ? from_seconds(std::min(9e9, any.value / 10)) : Duration{0};
   }
   void remember(Slot t) {
     if (t >= widths_.size()) {
@@ -90,7 +129,8 @@ class Best final : public TuneCore {
     planned_ = {.alpha = packing(),
                 .beta = scaling(),
                 .c = model_.alpha.known ? model_.c : 1,
-                .d = model_.beta.known ? model_.d : 1};
+                .d = model_.beta.known ? model_.d : 1,
+                .followed = follows_.share()};
     reserved_.assign(devices().size(), false);
     const std::uint64_t trials = waiting_.size() + running().size();
     const std::uint64_t steps =
@@ -547,6 +587,7 @@ class Best final : public TuneCore {
   PlanModel planned_;
   int c_ = 0, d_ = 0;
   bool alpha_known_ = false, beta_known_ = false;
+  Follows follows_;
   bool dirty_ = false, new_group_ = false, fled_ = false, left_ = false;
   bool alike_ = true;    // all devices are of one rate
   bool filled_ = false;  // nobody gains by what is idle

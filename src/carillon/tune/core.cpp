@@ -146,10 +146,12 @@ void TuneCore::take(const TrialReported& event) {
   t.done += event.iterations;
   t.credit = 0;
   t.since = now_at_;
-  if (event.remaining && is_positive(*event.remaining, most_iterations))
+  bool more = false;
+  if (t.remaining) t.remaining = std::max(0.0, *t.remaining - event.iterations);
+  if (event.remaining && is_positive(*event.remaining, most_iterations)) {
+    more = t.remaining && *event.remaining > *t.remaining;
     t.remaining = event.remaining;
-  else if (t.remaining)
-    t.remaining = std::max(0.0, *t.remaining - event.iterations);
+  }
   // Of one that has an order under way nobody knows how wide it was.
   if (!std::exchange(t.mixed, t.under != Under::none) && event.busy.count() > 0) {
     double slowest = std::numeric_limits<double>::max();
@@ -162,7 +164,7 @@ void TuneCore::take(const TrialReported& event) {
            .speed = slowest,
            .seconds = to_seconds(event.busy) / event.iterations});
   }
-  reported(*slot);
+  reported(*slot, more);
 }
 
 void TuneCore::take(const TrialSettled& event) {

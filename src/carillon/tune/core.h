@@ -72,7 +72,8 @@ class TuneCore : public Tuning {
   // `had_company`: others share what was its device.
   virtual void left(Slot trial, bool had_company) = 0;
   virtual void waits_again(Slot trial) = 0;
-  virtual void reported(Slot) {}
+  // `more`: the tuner has given it more to do than was known.
+  virtual void reported(Slot, bool /*more*/) {}
   virtual void settled(Slot) {}
   virtual void devices_changed() {}
   // After each event.

@@ -62,7 +62,10 @@ class ListScheduler {
     std::uint32_t groups = 0;
     for (const PlanTrial& t : trials) groups = std::max(groups, t.group + 1);
     last_.resize(groups);
-    for (const PlanDevice& d : devices) rates_.push_back(d.rate);
+    for (const PlanDevice& d : devices) {
+      rates_.push_back(d.rate);
+      rate_ += d.rate;
+    }
     std::ranges::sort(rates_);
     const auto rest = std::ranges::unique(rates_);
     rates_.erase(rest.begin(), rest.end());
@@ -106,10 +109,20 @@ class ListScheduler {
       last_[t.group] = std::max(last_[t.group], a.end * t.priority);
     }
     for (const double end : last_) plan.cost += end / static_cast<double>(last_.size());
-    plan.cost += plan.makespan;
+    plan.cost += (1 - model_.followed) * plan.makespan + model_.followed * device_time(plan) / rate_;
   }
 
  private:
+  // Times the devices' rates.
+  double device_time(const Plan& plan) const {
+    double sum = 0;
+    for (const Assignment& a : plan.of) {
+      double rate = 0;
+      for (const std::uint32_t d : a.devices) rate += devices_[d].rate;
+      sum += (a.end - a.start) * rate * std::min(1.0, a.width);
+    }
+    return sum;
+  }
   double* slots(std::size_t d) { return &times_[d * slots_]; }
   // Slots that count: where nobody shares it, its first alone.
   std::size_t slots_of(std::size_t d) const {
@@ -282,6 +295,7 @@ class ListScheduler {
   std::vector<std::uint64_t> heaviest_;
   std::vector<bool> had_;
   std::vector<double> free_, rates_;
+  double rate_ = 0;  // of all devices
   std::vector<double> last_;  // by group: its last end
   std::vector<std::uint32_t> chosen_;
 };

@@ -33,6 +33,8 @@ struct PlanDevice {
 struct PlanModel {
   double alpha = 1, beta = 1;
   int c = 1, d = 1;
+  // How often a trial's end is followed at once by another's start, or by more work for the trial: [0, 1].
+  double followed = 0;
 };
 
 struct Assignment {
@@ -44,9 +46,10 @@ struct Assignment {
 struct Plan {
   std::vector<Assignment> of;        // by trial
   std::vector<std::uint32_t> order;  // in which they were given their places
-  // What plans are held against each other by: the last end, and the mean of the groups' last ends, each
-  // times its trial's priority. Of one group that is twice its makespan. Of many, which a tuner sends one by
-  // one, none waits long for the sake of the longest.
+  // What plans are held against each other by: the mean of the groups' last ends, and the last end of all,
+  // each times its trial's priority. Of one group that is twice its makespan. As far as work follows, the
+  // device time that the plan takes (over the devices' rates) counts in place of the last end: then there is
+  // no last end, and what a plan takes is taken from trials to come.
   double cost = 0;
   double makespan = 0;      // the last end alone
   double ends = 0;          // the sum of all ends

@@ -39,6 +39,25 @@ TEST(ListSchedule, PackedTrialsSlowEachOther) {
   EXPECT_DOUBLE_EQ(makespan(trials, 2, {.alpha = 1.2, .beta = 1.1, .c = 2, .d = 2}, {2, 2}), 11);
 }
 
+// A long trial with a device to itself ends sooner, and leaves one device to all others.
+TEST(MakePlan, WhereWorkFollowsNobodyHasADeviceForTheSakeOfTheLastEnd) {
+  std::vector<PlanTrial> trials = waiting({100, 10, 10, 10});
+  for (std::uint32_t i = 0; i < trials.size(); ++i) trials[i].group = i;
+  const std::vector<PlanDevice> two(2);
+  const PlanModel alone{.alpha = 1.1, .c = 2};
+  PlanModel stream = alone;
+  stream.followed = 1;
+  const Plan last = make_plan(trials, two, alone, nullptr, 100'000);
+  EXPECT_EQ(last.of[0].width, 1);
+  EXPECT_DOUBLE_EQ(last.makespan, 100);
+  const Plan all = make_plan(trials, two, stream, nullptr, 100'000);
+  for (const Assignment& a : all.of) {
+    EXPECT_EQ(a.width, 0.5);
+    EXPECT_EQ(a.start, 0);
+  }
+  EXPECT_DOUBLE_EQ(all.makespan, 110);
+}
+
 TEST(ListSchedule, WhatRunsStartsAtOnceOrThePlanIsNone) {
   auto trials = waiting({10, 10});
   trials[0].has = {0};

@@ -216,6 +216,29 @@ TEST(Best, StandsStillWithoutSupplyAndGoesOn) {
 
 // --- Measured, not told
 
+// An asynchronous tuner starts a trial for each that ends: no device is kept for the longest.
+TEST(Best, PacksAStreamOfTrials) {
+  for (const bool follows : {false, true}) {
+    TuneOptions options = ideal(2, 2);
+    options.alpha = 1.1;
+    options.beta = 1.05;
+    Desk desk("best", options);
+    desk.devices(2);
+    desk.settle(group({1000}));
+    for (const std::uint32_t t : {1, 2, 3}) desk.settle(group({10}, t));
+    for (std::uint32_t t = 1; t < 60; ++t) {
+      const double at = 4 * t;
+      desk.settle(TrialEnded{TrialId{t}}, at);
+      desk.settle(TuneWake{}, follows ? at : at + 2);
+      desk.settle(group({10}, t + 3), follows ? at : at + 2);
+    }
+    if (follows)
+      for (const TrialView& v : desk.tuning->trials()) EXPECT_EQ(v.width, 0.5) << v.trial.value;
+    else
+      EXPECT_GE(desk.view(0).width, 1);
+  }
+}
+
 TEST(Best, FindsOutWhetherPackingPays) {
   TuneOptions options;
   options.move = Duration{0};
