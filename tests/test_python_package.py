@@ -61,7 +61,9 @@ def test_what_is_in_it(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     for name in ("libcarillon_shim.so", "_core.pyi", "py.typed", "_site/sitecustomize.py", "__main__.py"):
         assert f"carillon/{name}" in names
-    assert any(n.startswith("carillon/_core.") and n.endswith(".so") for n in names)
+    for module in ("_core", "tune/_planner"):
+        assert any(n.startswith(f"carillon/{module}.") and n.endswith(".so") for n in names)
+    assert {"carillon/tune/core.py", "carillon/tune/_planner.pyi"} <= set(names)
 
 
 def test_it_needs_no_torch_and_does_nothing_outside_of_a_run(python, tmp_path):
@@ -106,6 +108,16 @@ def test_a_policy_is_driven(python, tmp_path):
         b = BoundaryChooser()
         ends = [b.on(signal, 7, live) for _ in range(5) for signal, live in ((Signal.BACKWARD, 900), (Signal.STEP, 100))]
         assert ends[1::2] == [True] * 5 and not any(ends[::2]) and b.certain
+    """, tmp_path)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_trials_are_planned(python, tmp_path):
+    ended = code(python, """
+        from carillon.tune.core import *
+        t = Tuning("best")
+        assert t.device_came(0, 0) == []
+        assert t.group_came(0, [Trial(0, budget=3)], 0) == [Place(0, [0], 1)]
     """, tmp_path)
     assert ended.returncode == 0, ended.stderr
 

@@ -2,9 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <string>
-
-#include <fmt/format.h>
 
 namespace carillon::tune {
 
@@ -39,19 +38,24 @@ int scaling_limit(double beta, int most) {
   return d;
 }
 
+std::string number_text(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", value);
+  return text;
+}
+
 Result<> check_overheads(double alpha, double beta, std::optional<int> c, std::optional<int> d) {
-  if (!(alpha >= 1)) return invalid(fmt::format("alpha is {:g}, but must be at least 1", alpha));
-  if (!(beta >= 1)) return invalid(fmt::format("beta is {:g}, but must be at least 1", beta));
-  if (c && *c > 1 && !(alpha < static_cast<double>(*c) / (*c - 1)))
-    return invalid(
-        fmt::format("alpha is {:g}, but with c = {} must be below c/(c-1) = {:g}: else one trial "
-                    "fewer on a device is faster",
-                    alpha, *c, static_cast<double>(*c) / (*c - 1)));
-  if (d && *d > 1 && !(beta < 1 + 1.0 / *d))
-    return invalid(
-        fmt::format("beta is {:g}, but with d = {} must be below 1 + 1/d = {:g}: else one device "
-                    "fewer is faster",
-                    beta, *d, 1 + 1.0 / *d));
+  if (!(alpha >= 1)) return invalid("alpha is " + number_text(alpha) + ", but must be at least 1");
+  if (!(beta >= 1)) return invalid("beta is " + number_text(beta) + ", but must be at least 1");
+  const double alpha_end = c && *c > 1 ? static_cast<double>(*c) / (*c - 1) : alpha + 1;
+  if (!(alpha < alpha_end))
+    return invalid("alpha is " + number_text(alpha) + ", but with c = " + std::to_string(*c) +
+                   " must be below c/(c-1) = " + number_text(alpha_end) +
+                   ": else one trial fewer on a device is faster");
+  const double beta_end = d && *d > 1 ? 1 + 1.0 / *d : beta + 1;
+  if (!(beta < beta_end))
+    return invalid("beta is " + number_text(beta) + ", but with d = " + std::to_string(*d) +
+                   " must be below 1 + 1/d = " + number_text(beta_end) + ": else one device fewer is faster");
   return {};
 }
 

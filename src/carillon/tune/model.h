@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <span>
+#include <string>
 
 #include "carillon/base/result.h"
 
@@ -27,5 +28,8 @@ int scaling_limit(double beta, int most);
 // Whether a file's alpha and beta can go with its c and d: alpha in [1, c/(c-1)), beta in [1, 1 + 1/d).
 // Errors name the value and its range.
 Result<> check_overheads(double alpha, double beta, std::optional<int> c, std::optional<int> d);
+
+// A number in an error, as %g has it. (The Python package compiles this layer, and has no library for texts.)
+std::string number_text(double value);
 
 }  // namespace carillon::tune

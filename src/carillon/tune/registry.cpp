@@ -1,8 +1,7 @@
 #include <array>
 #include <string>
 
-#include <fmt/format.h>
-
+#include "carillon/tune/model.h"
 #include "carillon/tune/policies.h"
 #include "carillon/tune/tuning.h"
 
@@ -11,25 +10,25 @@ namespace {
 
 constexpr std::array<std::string_view, 4> names{"fifo", "static", "dynamic", "best"};
 
+Result<> out_of_range(const std::string& name, const std::string& value, const std::string& range) {
+  return invalid(name + " is " + value + ", but must be from " + range);
+}
+
 Result<> check(const TuneOptions& o) {
-  const auto overhead = [](const char* name, const std::optional<double>& value) -> Result<> {
-    if (value && !(*value >= 1 && *value <= 100))
-      return invalid(fmt::format("{} is {:g}, but must be from 1 to 100", name, *value));
-    return {};
-  };
-  if (auto good = overhead("alpha", o.alpha); !good) return good;
-  if (auto good = overhead("beta", o.beta); !good) return good;
+  if (o.alpha && !(*o.alpha >= 1 && *o.alpha <= 100))
+    return out_of_range("alpha", number_text(*o.alpha), "1 to 100");
+  if (o.beta && !(*o.beta >= 1 && *o.beta <= 100))
+    return out_of_range("beta", number_text(*o.beta), "1 to 100");
   if (o.move && o.move->count() < 0) return invalid("the cost of a move is negative");
-  if (o.c && (*o.c < 1 || *o.c > 64)) return invalid(fmt::format("c is {}, but must be from 1 to 64", *o.c));
+  if (o.c && (*o.c < 1 || *o.c > 64)) return out_of_range("c", std::to_string(*o.c), "1 to 64");
   if (o.d && (*o.d < 1 || *o.d > static_cast<int>(most_devices)))
-    return invalid(fmt::format("d is {}, but must be from 1 to {}", *o.d, most_devices));
+    return out_of_range("d", std::to_string(*o.d), "1 to " + std::to_string(most_devices));
   if (!(o.threshold >= 0 && o.threshold < 1))
-    return invalid(
-        fmt::format("the threshold of equation 3.1 is {:g}, but must be from 0 to below 1", o.threshold));
+    return out_of_range("the threshold of equation 3.1", number_text(o.threshold), "0 to below 1");
   if (o.most_packed < 1 || o.most_packed > 64)
-    return invalid(fmt::format("most_packed is {}, but must be from 1 to 64", o.most_packed));
+    return out_of_range("most_packed", std::to_string(o.most_packed), "1 to 64");
   if (o.effort < 1000 || o.effort > 1'000'000'000)
-    return invalid(fmt::format("effort is {}, but must be from 1000 to 1000000000", o.effort));
+    return out_of_range("effort", std::to_string(o.effort), "1000 to 1000000000");
   return {};
 }
 
