@@ -51,7 +51,7 @@ class Best final : public TuneCore {
   explicit Best(const TuneOptions& options) : TuneCore(options) {}
 
  private:
-  std::uint64_t event_effort() const { return options().effort / 10; }
+  std::uint64_t event_effort() const { return options().effort / 12; }
   // Larger problems are planned by their water level alone: list scheduling would take longer than an event
   // may for each of the three candidates that there are at least.
   std::uint64_t most_steps() const { return event_effort() / 3; }

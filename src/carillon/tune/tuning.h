@@ -183,7 +183,7 @@ struct TuneOptions {
   // c where neither `c` nor memory bounds it, as where trials do not slow each other at all.
   int most_packed = 16;
   // best: steps of list scheduling, of about a nanosecond, that a plan of a new group may take; any other
-  // event may take a tenth. 1,000 .. 1e9
+  // event may take a twelfth. 1,000 .. 1e9
   std::uint64_t effort = 500'000;
 };
 
