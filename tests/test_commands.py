@@ -194,6 +194,8 @@ NOTHING = "No such file or directory"
 
 
 @pytest.mark.parametrize(("command", "status", "words"), [
+    ("serve --models . --model-control-mode auto", 2, "--model-control-mode: auto not in {explicit,none,poll}"),
+    ("serve --models . --second-engine beside", 2, "--second-engine: beside not in {apart,inside}"),
     ("replay none", 1, f"cannot read the log 'none': {NOTHING}"),
     ("replay .", 1, "cannot read the log '.': Is a directory"),
     ("simulate none", 1, f"cannot read the scenario 'none': {NOTHING}"),

@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "carillon/cli/choice.h"
 #include "carillon/cli/headings.h"
 
 namespace carillon::cli {
@@ -42,7 +43,7 @@ void add_memory_options(CLI::App& command, server::DeviceArguments& arguments) {
           "--second-engine", arguments.second_engine_apart,
           "Where models run that only OpenVINO or onnxruntime can: apart, each in a process of its own, "
           "so that none ends the server, or inside the server, which saves some memory and microseconds")
-      ->transform(CLI::CheckedTransformer(places).description("apart or inside"))
+      ->transform(one_of(places))
       ->default_str("apart");
   command
       .add_option(

@@ -30,6 +30,7 @@
 #include "carillon/base/processors.h"
 #include "carillon/base/resident_memory.h"
 #include "carillon/cli/admission_option.h"
+#include "carillon/cli/choice.h"
 #include "carillon/cli/commands.h"
 #include "carillon/cli/device_options.h"
 #include "carillon/cli/door_options.h"
@@ -755,6 +756,9 @@ int run(Arguments& arguments) {
       if (!loaded) return signals.end();
       const std::size_t devices = group->devices.size();
       server::start_faults(*group, clock.now());
+      if (whole->models() == 0 && arguments.control == server::ModelControlMode::none)
+        spdlog::warn("there are no models in {}: a model is a folder there, such as {}", arguments.models,
+                     (std::filesystem::path(arguments.models) / "NAME" / "1" / "model.onnx").string());
       tell_ready(**frontend, arguments, manager,
                  fmt::format("{} of {} models on {} device{}", whole->ready(), whole->models(), devices,
                              devices == 1 ? "" : "s"));
@@ -817,7 +821,7 @@ void add_serve(CLI::App& program, int& status) {
           "none: all models are loaded at the start, and stay; poll: the server follows the repository "
           "as it changes; explicit: clients load and unload models, with those of --load-model there "
           "from the start")
-      ->transform(CLI::CheckedTransformer(modes).description("none, poll or explicit"))
+      ->transform(one_of(modes))
       ->default_str("none");
   command
       .add_option("--repository-poll-secs", arguments->poll_s,

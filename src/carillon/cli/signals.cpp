@@ -1,11 +1,14 @@
 #include "carillon/cli/signals.h"
 
+#include <chrono>
 #include <utility>
 
 #include <pthread.h>
 #include <unistd.h>
 
 namespace carillon::cli {
+
+using namespace std::chrono_literals;
 
 SignalWait::SignalWait(std::function<void(const std::string&)> log) : log_(std::move(log)) {
   sigemptyset(&set_);
@@ -35,7 +38,10 @@ void SignalWait::watch() {
     }
     const State was = state_.exchange(State::signalled);
     if (was == State::ended) return;
+    const auto now = std::chrono::steady_clock::now();
+    if (was == State::signalled && first_ && now - *first_ < 100ms) continue;
     if (was != State::waiting) _exit(128 + signal);
+    first_ = now;
     state_.notify_all();
   }
 }

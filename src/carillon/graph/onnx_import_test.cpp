@@ -183,7 +183,7 @@ TEST(ImportOnnx, AnExtentOf0IsFixed) {
   EXPECT_TRUE(m.import({.input_shapes = {{"x", {3, -1}}}, .batched = false}).has_value());
   const auto other = m.import({.input_shapes = {{"x", {3, 5}}}, .batched = false});
   ASSERT_FALSE(other.has_value());
-  EXPECT_THAT(other.error().message, HasSubstr("dimension 1 is 0 in the file, but 5 was asked for"));
+  EXPECT_THAT(other.error().message, HasSubstr("dimension 1 is 0 in the file, but the model's config says 5"));
 
   Onnx first;
   first.input("x", {"0", "4"}).node("Relu", {"x"}, {"y"}).output("y");

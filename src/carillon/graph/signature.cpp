@@ -31,7 +31,7 @@ Result<> apply_option(const ImportOptions& options, Signature::Input& input, Sym
   input.ranked = true;
   if (wanted.size() != input.dimensions.size())
     return invalid(where + " has " + std::to_string(input.dimensions.size()) +
-                   " dimensions in the file, but " + to_text(wanted) + " was asked for");
+                   " dimensions in the file, but the model's config gives " + to_text(wanted));
   for (std::size_t d = 0; d < wanted.size(); ++d) {
     Dimension& dimension = input.dimensions[d];
     if (wanted[d] == -1) continue;
@@ -39,7 +39,7 @@ Result<> apply_option(const ImportOptions& options, Signature::Input& input, Sym
       return invalid(where + ": extent " + std::to_string(wanted[d]) + " must be at least 1");
     if (dimension.extent >= 0 && dimension.extent != wanted[d])
       return invalid(where + ": " + dimension_text(d, dimension) + " is " + std::to_string(dimension.extent) +
-                     " in the file, but " + std::to_string(wanted[d]) + " was asked for");
+                     " in the file, but the model's config says " + std::to_string(wanted[d]));
     dimension.extent = wanted[d];
     if (dimension.symbol.empty()) continue;
     const auto known = std::ranges::find(symbols, dimension.symbol, &Symbols::value_type::first);
@@ -172,8 +172,12 @@ Result<> Signature::check_batch(std::int64_t batch) const {
 
 Result<> Signature::find_inputs(std::vector<Input> inputs, const ImportOptions& options) {
   for (const auto& [name, shape] : options.input_shapes)
-    if (std::ranges::find(inputs, name, &Input::name) == inputs.end())
-      return invalid("the model has no input '" + name + "'");
+    if (std::ranges::find(inputs, name, &Input::name) == inputs.end()) {
+      std::string there;
+      for (const Input& input : inputs) there += (there.empty() ? "'" : ", '") + input.name + "'";
+      return invalid("the model has no input '" + name + "', which its config names; it has " +
+                     (there.empty() ? "none" : there));
+    }
   Symbols symbols;
   for (Input& input : inputs)
     if (auto ok = apply_option(options, input, symbols); !ok) return ok;

@@ -185,10 +185,18 @@ Result<std::set<std::int64_t>> versions_in(const fs::path& folder, std::vector<s
 
 Result<std::vector<std::int64_t>> select(const VersionPolicy& policy, const std::set<std::int64_t>& there,
                                          const fs::path& folder) {
-  if (there.empty())
-    return fail(ErrorCode::not_found, folder.string() +
-                                          " has no version folder: the model's file belongs there as " +
-                                          (folder / "1" / default_file).string());
+  if (there.empty()) {
+    std::error_code error;
+    const bool is_version =
+        version_of(folder.filename().string()).version != 0 && fs::exists(folder / default_file, error);
+    return fail(ErrorCode::not_found,
+                folder.string() + " has no version folder: the model's file belongs there as " +
+                    (folder / "1" / default_file).string() +
+                    (is_version ? "; where " + folder.string() + " is itself a version, " +
+                                      folder.parent_path().string() +
+                                      " is a model's folder, and the repository is the folder above"
+                                : ""));
+  }
   std::vector<std::int64_t> all(there.begin(), there.end());
   switch (policy.kind) {
     case VersionPolicy::Kind::all:
@@ -488,6 +496,13 @@ Result<std::vector<RepositoryEntry>> read_repository(const fs::path& directory, 
       out.push_back(entry_of(folder, *root, std::nullopt, skipped));
   }
   for (const fs::path& each : contents->dangling) here.add(each, "it is a symbolic link to nothing");
+  // Who has only files of models has not heard of repositories yet.
+  for (const fs::path& each : contents->files)
+    if (each.extension() == ".onnx" || each.extension() == ".xml")
+      here.add(each,
+               "it is a file, and a model is a folder here: " +
+                   escaped((directory / each.stem() / "1" / ("model" + each.extension().string())).string()) +
+                   ", or --model " + escaped(each.string()) + " without a repository");
   std::ranges::sort(out, {}, &RepositoryEntry::name);
   return out;
 }

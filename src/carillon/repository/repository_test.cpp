@@ -534,6 +534,8 @@ TEST_F(RepositoryTest, EachFolderThatIsPassedOverIsTold) {
   write("m/config.pbtxt", "version_policy { all { } }");
   write("m/7", "a file");
   write("m/labels.txt");
+  write("README.md");
+  write("other.onnx");
   write(".hidden/1/model.onnx");
   write("..model/1/model.onnx");
   fs::create_symlink(base / "nowhere", root / "m" / "2");
@@ -553,6 +555,9 @@ TEST_F(RepositoryTest, EachFolderThatIsPassedOverIsTold) {
           "'.hidden' is passed over: folders whose names begin with '.' are hidden; a model's name begins "
           "otherwise",
       here + "'gone' is passed over: it is a symbolic link to nothing",
+      here + "'other.onnx' is passed over: it is a file, and a model is a folder here: " +
+          (root / "other/1/model.onnx").string() + ", or --model " + (root / "other.onnx").string() +
+          " without a repository",
       in_m + "'01' is passed over: a version has no leading zeros",
       in_m + "'1.0' is passed over: a version is a whole number, such as 1",
       in_m + "'-1' is passed over: a version is 1 or more",
@@ -620,6 +625,13 @@ TEST_F(RepositoryTest, WhatIsMissingIsNamed) {
   EXPECT_EQ(error(), (root / "m/1/model.onnx").string() + " is not there");
   fs::create_directories(root / "m/1/model.onnx");
   EXPECT_EQ(error(), (root / "m/1/model.onnx").string() + " is not a regular file");
+}
+
+TEST_F(RepositoryTest, AModelsOwnFolderInPlaceOfARepositoryIsTold) {
+  write("1/model.onnx");
+  EXPECT_THAT(error(), ::testing::EndsWith("; where " + (root / "1").string() + " is itself a version, " +
+                                           root.string() +
+                                           " is a model's folder, and the repository is the folder above"));
 }
 
 TEST_F(RepositoryTest, AConfigErrorNamesItsFile) {

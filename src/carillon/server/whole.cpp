@@ -82,9 +82,9 @@ Result<> WholeServer::start() {
                                     .makers = std::max(1, usable_processors()),
                                     .note = options.warn};
   loading.progress = [this](const controller::LoadProgress& progress) {
-    const auto& tell = progress.failed ? options_.tell : options_.tell_step;
-    if (tell)
-      tell(fmt::format("[{}/{}] {}: {}", std::min(progress.done + 1, progress.total), progress.total,
+    // What fails is a note besides, and so a warning.
+    if (options_.tell_step)
+      options_.tell_step(fmt::format("[{}/{}] {}: {}", std::min(progress.done + 1, progress.total), progress.total,
                        progress.model, progress.doing));
   };
   const bool orders = options.control == ModelControlMode::explicit_orders;
