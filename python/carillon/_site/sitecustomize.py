@@ -1,5 +1,5 @@
-"""Python imports this at its start where `carillon run` put the folder first in PYTHONPATH: makes ready for torch,
-then does what another sitecustomize would have done."""
+"""Python imports this at its start where `carillon run`, or a TrialGroup, put the folder first in PYTHONPATH: makes
+ready for torch, then does what another sitecustomize would have done."""
 
 import importlib.util
 import os
@@ -27,7 +27,12 @@ def _install(torch):
     _hooks.install(torch)
 
 
-if os.environ.get("CARILLON_SOCKET") or os.environ.get("CARILLON_ALONE"):
+if os.environ.get("CARILLON_TUNE_SOCKET"):  # a command of a TrialGroup
+    sys.meta_path.append(_Carillon)
+    from carillon.tune import _process
+
+    _process.join_script()
+elif os.environ.get("CARILLON_SOCKET") or os.environ.get("CARILLON_ALONE"):
     sys.meta_path.append(_Carillon)
     from carillon._import_hook import after_import
 

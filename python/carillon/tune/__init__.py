@@ -1,20 +1,28 @@
-"""Trials of Ray Tune share this machine's processors between iterations (docs/fluid-ray.md). One line changes:
+"""Trials over this host's devices (docs/fluid.md): of plain scripts, of Ray Tune, of Optuna and of Syne Tune.
 
-    TuneConfig(scheduler=carillon.tune.Fluid(ASHAScheduler(...)))
+    TuneConfig(scheduler=carillon.tune.Fluid(ASHAScheduler(...)))   # Ray Tune, one line: docs/fluid-ray.md
+    with carillon.tune.TrialGroup() as group: ...                   # plain scripts: docs/fluid-scripts.md
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ._process import Stopped, checkpoint, report, step, threads
+
 if TYPE_CHECKING:
     from .fluid import Fluid
+    from .group import GroupTrial, TrialGroup
 
-__all__ = ["Fluid"]
+__all__ = ["Fluid", "GroupTrial", "Stopped", "TrialGroup", "checkpoint", "report", "step", "threads"]
 
 
 def __getattr__(name: str) -> object:
-    # Ray is imported when Fluid is asked for, so that trials' processes and plain scripts do without.
+    # Ray, and the compiled planner, are imported when they are asked for, so that trials' processes do without.
+    if name in ("GroupTrial", "TrialGroup"):
+        from . import group
+
+        return getattr(group, name)
     if name != "Fluid":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

@@ -1,7 +1,9 @@
-"""The thread beside Ray's driver that tells trials' processes when they compute. Decides nothing: `turns` does.
+"""The thread beside a driver of trials that tells their processes when they compute. Decides nothing: `turns`, or
+`planned`, does.
 
 Lines of text over a Unix socket. A trial says `hello TRIAL PID`, `want`, `did WIDTH ITERATIONS SECONDS`, `rest` and `held`;
-it hears `go WIDTH` and `hold`. The end of the connection is the end of the process.
+it hears `go WIDTH` and `hold`. The end of the connection is the end of the process. Other words are the driver's own: see
+`Driver`, and `_process` for the words of a TrialGroup.
 """
 
 from __future__ import annotations
@@ -13,11 +15,14 @@ import socket
 import tempfile
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass, field
+from typing import Any, Callable, Protocol
 
-from .turns import Go, Order, Turns
+from .turns import Go, Hold
 
 _MOST_LINE = 4096
+_MOST_TEXT = 1 << 20  # of a line for a driver
 
 
 @dataclass
@@ -26,6 +31,44 @@ class _Peer:
     trial: str = ""
     pid: int = 0
     unread: bytes = b""
+
+
+class Decider(Protocol):
+    """`Turns` or `Planned`."""
+
+    def wants(self, trial: str, now: float, /) -> list[Any]: ...
+    def rests(self, trial: str, now: float, /) -> list[Any]: ...
+    def held(self, trial: str, now: float, /) -> list[Any]: ...
+    def gone(self, trial: str, now: float, /) -> list[Any]: ...
+    def did(self, trial: str, width: int, iterations: int, seconds: float, now: float, /) -> list[Any]: ...
+    def tick(self, now: float, /) -> list[Any]: ...
+    def next_tick(self) -> float | None: ...
+
+
+class Driver:
+    """What a driver of processes does besides, each in the broker's thread. This one does nothing."""
+
+    def heard(self, trial: str, word: str, text: str) -> bool:
+        """A trial said a word of its own; whether there is such a word."""
+        return False
+
+    def carry(self, order: Any) -> None:
+        """An order that is not for a process."""
+
+    def sign_of_life(self, trial: str) -> None:
+        """A trial said something."""
+
+    def left(self, trial: str) -> None:
+        """A trial's connection has ended."""
+
+    def broke(self, error: BaseException) -> None:
+        """The broker's thread ends by it."""
+
+    def tick(self, now: float) -> None:
+        """To be called at `next_tick`, and may be called before."""
+
+    def next_tick(self) -> float | None:
+        return None
 
 
 @dataclass
@@ -42,8 +85,10 @@ class Counts:
 class Broker:
     """Starts with its thread; `close` ends both. `lost` names trials whose process has ended, once each."""
 
-    def __init__(self, turns: Turns) -> None:
-        self._turns = turns
+    def __init__(self, turns: Decider, driver: Driver | None = None) -> None:
+        self._turns, self._driver = turns, driver or Driver()
+        self._most_line = _MOST_LINE if driver is None else _MOST_TEXT
+        self._posted: deque[Callable[[], None]] = deque()
         self.folder = tempfile.mkdtemp(prefix="carillon-tune-")
         self.path = os.path.join(self.folder, "turns.sock")
         self._listener = socket.socket(socket.AF_UNIX)
@@ -66,10 +111,40 @@ class Broker:
             lost, self._lost = self._lost, set()
         return lost
 
+    def post(self, call: Callable[[], None]) -> None:
+        """Has it called in the broker's thread, soon. From any thread; after `close` it is not called."""
+        self._posted.append(call)
+        if self._wake_in >= 0:
+            os.write(self._wake_in, b"p")
+
+    def watch(self, file: int, then: Callable[[], None]) -> None:
+        """In the broker's thread: `then` is called there once, when the file can be read."""
+        self._selector.register(file, selectors.EVENT_READ, then)
+
+    def hang_up(self, trial: str) -> None:
+        """In the broker's thread, once the trial's process has ended: what it said last is read. (Its own children may
+        keep the connection open.)"""
+        peer = self._peers.get(trial)
+        while peer is not None and peer.socket.fileno() >= 0:
+            if not self._read(peer):
+                self._drop(peer)
+
+    def say(self, trial: str, line: str) -> bool:
+        """In the broker's thread: whether the trial has a connection."""
+        peer = self._peers.get(trial)
+        if peer is None:
+            return False
+        try:
+            peer.socket.sendall(line.encode() + b"\n")
+        except OSError:
+            pass  # its end is read next
+        return True
+
     def close(self) -> None:
         if self._wake_in >= 0:
             os.write(self._wake_in, b"x")
-            self._thread.join(timeout=5)
+            if threading.current_thread() is not self._thread:
+                self._thread.join(timeout=5)
             os.close(self._wake_in)
             os.close(self._wake_out)
             self._wake_in = -1
@@ -79,6 +154,9 @@ class Broker:
         try:
             while self._turn():
                 pass
+        except BaseException as error:
+            self._driver.broke(error)
+            raise
         finally:
             # However it ends: trials that hear of it go on alone, and do not wait for ever.
             for key in list(self._selector.get_map().values()):
@@ -87,15 +165,23 @@ class Broker:
             self._selector.close()
 
     def _turn(self) -> bool:
-        tick = self._turns.next_tick()
-        for key, _ in self._selector.select(None if tick is None else max(0.0, tick - time.monotonic())):
+        ticks = [tick for tick in (self._turns.next_tick(), self._driver.next_tick()) if tick is not None]
+        for key, _ in self._selector.select(max(0.0, min(ticks) - time.monotonic()) if ticks else None):
             if key.fileobj is self._listener:
                 self._accept()
             elif key.fileobj == self._wake_out:
-                return False
-            else:
+                if b"x" in os.read(self._wake_out, _MOST_LINE):
+                    return False
+                while self._posted:
+                    self._posted.popleft()()
+            elif isinstance(key.data, _Peer):
                 self._read(key.data)
-        self._send(self._turns.tick(time.monotonic()))
+            else:
+                self._selector.unregister(key.fd)
+                key.data()
+        now = time.monotonic()
+        self._send(self._turns.tick(now))
+        self._driver.tick(now)
         return True
 
     def _accept(self) -> None:
@@ -106,26 +192,33 @@ class Broker:
         accepted.setblocking(False)
         self._selector.register(accepted, selectors.EVENT_READ, _Peer(accepted))
 
-    def _read(self, peer: _Peer) -> None:
+    def _read(self, peer: _Peer) -> bool:
+        """Whether there was something."""
+        if peer.socket.fileno() < 0:
+            return False  # its end was seen in this turn
         try:
-            data = peer.socket.recv(_MOST_LINE)
+            data = peer.socket.recv(max(_MOST_LINE, self._most_line // 16))
         except BlockingIOError:
-            return
+            return False
         except OSError:
             data = b""
-        if not data or len(peer.unread) > _MOST_LINE:
+        if not data or len(peer.unread) > self._most_line:
             self._drop(peer)
-            return
+            return False
         *lines, peer.unread = (peer.unread + data).split(b"\n")
         for line in lines:
-            if not self._take(peer, line.decode(errors="replace").split()):
+            if not self._take(peer, line.decode(errors="replace")):
                 self._drop(peer)
-                return
+                return False
+        return True
 
-    def _take(self, peer: _Peer, words: list[str]) -> bool:
+    def _take(self, peer: _Peer, line: str) -> bool:
         """Whether that was a line of the protocol."""
         now = time.monotonic()
+        words = line.split()
         try:
+            if peer.trial:
+                self._driver.sign_of_life(peer.trial)
             if words[0] == "hello":
                 if peer.trial:  # the process goes on with another trial
                     self._leave(peer)
@@ -134,6 +227,7 @@ class Broker:
                     self._leave(self._peers[peer.trial])
                 self._peers[peer.trial] = peer
                 self.counts.processes.add(peer.pid)
+                self._driver.sign_of_life(peer.trial)
             elif not peer.trial:
                 return False
             elif words[0] == "want":
@@ -146,27 +240,29 @@ class Broker:
                 counts = self.counts
                 counts.iterations[peer.trial] = counts.iterations.get(peer.trial, 0) + iterations
                 counts.seconds[peer.trial] = counts.seconds.get(peer.trial, 0.0) + seconds
-                self._turns.did(peer.trial, width, iterations, seconds)
+                self._send(self._turns.did(peer.trial, width, iterations, seconds, now))
             elif words[0] == "rest":
                 self._send(self._turns.rests(peer.trial, now))
             else:
-                return False
+                word, _, text = line.partition(" ")
+                return self._driver.heard(peer.trial, word, text)
         except (IndexError, ValueError):
             return False
         return True
 
-    def _send(self, orders: list[Order]) -> None:
+    def send(self, orders: list[Any]) -> None:
+        """In the broker's thread."""
+        self._send(orders)
+
+    def _send(self, orders: list[Any]) -> None:
         for order in orders:
-            peer = self._peers.get(order.trial)
-            if peer is None:
-                continue
             if isinstance(order, Go):
-                self.counts.resizes += order.width > 1
-            line = f"go {order.width}\n" if isinstance(order, Go) else "hold\n"
-            try:
-                peer.socket.sendall(line.encode())
-            except OSError:
-                pass  # its end is read next
+                if self.say(order.trial, f"go {order.width}"):
+                    self.counts.resizes += order.width > 1
+            elif isinstance(order, Hold):
+                self.say(order.trial, "hold")
+            else:
+                self._driver.carry(order)
 
     def _leave(self, peer: _Peer) -> bool:
         """Whether the peer was the trial's."""
@@ -174,9 +270,12 @@ class Broker:
             return False
         del self._peers[peer.trial]
         self._send(self._turns.gone(peer.trial, time.monotonic()))
+        self._driver.left(peer.trial)
         return True
 
     def _drop(self, peer: _Peer) -> None:
+        if peer.socket.fileno() < 0:
+            return
         self._selector.unregister(peer.socket)
         peer.socket.close()
         if self._leave(peer):

@@ -91,11 +91,15 @@ class _Client:
         *lines, self._unread = (self._unread + data).split(b"\n")
         heard = []
         for line in lines:
-            word, *rest = line.decode().split()
+            word, _, text = line.decode().partition(" ")
             if word == "go":
-                self._granted = int(rest[0])
+                self._granted = int(text)
+            self._note(word, text)
             heard.append(word)
         return heard
+
+    def _note(self, word: str, text: str) -> None:
+        """For words of other drivers."""
 
     def _say(self, text: str) -> None:
         if self._socket is None:
@@ -134,6 +138,13 @@ def connect(path: str) -> None:
     except OSError as error:
         print(f"carillon: no broker at {path} ({error.strerror}); the trial runs without turns", file=sys.stderr)
         return
+    _import_hook.after_import("torch", _watch)
+
+
+def enter(client: _Client) -> None:
+    """As `connect`, with a connection that another driver made."""
+    global _client
+    _client = client
     _import_hook.after_import("torch", _watch)
 
 

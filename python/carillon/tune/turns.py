@@ -54,16 +54,17 @@ class Turns:
         self._did: dict[tuple[str, int], tuple[int, float]] = {}
         self._widest = processors
 
-    def did(self, trial: str, width: int, iterations: int, seconds: float) -> None:
+    def did(self, trial: str, width: int, iterations: int, seconds: float, now: float = 0.0) -> list[Order]:
         """What it computed at that width: by this a width is kept, or not tried again by anybody."""
         if iterations < 1 or not seconds > 0:
-            return
+            return []
         had, took = self._did.get((trial, width), (0, 0.0))
         self._did[trial, width] = had + iterations, took + seconds
         narrow = self._did.get((trial, 1), (0, 0.0))
         wide = self._did[trial, width]
         if width > 1 and min(narrow[0], wide[0]) >= _ENOUGH and wide[1] / wide[0] > _BRINGS * narrow[1] / narrow[0]:
             self._widest = min(self._widest, width - 1)
+        return []
 
     def _may_be(self, trial: str) -> int:
         """Its widest: a trial that has not run alone for a while does so first."""

@@ -1,0 +1,253 @@
+"""In a process of a TrialGroup: its function runs here, reports, and asks the driver.
+
+Besides the words of `_broker` a trial says `report N KEPT JSON` (KEPT: 1 with a checkpoint), `ask N JSON` and
+`result KIND JSON` (`value`, `stopped`, `failed`); it hears `answer N JSON` and `stop`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import pickle
+import signal
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from . import _trial
+
+SOCKET, TRIAL, FOLDER = "CARILLON_TUNE_SOCKET", "CARILLON_TUNE_TRIAL", "CARILLON_TUNE_FOLDER"
+CHECKPOINT = "checkpoint.pkl"
+VALUE = "value.pkl"
+_TELL_EVERY = 1.0     # seconds: as a sign of life
+_DIE_WITH_PARENT = 1  # of prctl
+
+_here: _Here | None = None
+
+
+class Stopped(SystemExit):
+    """The trial is wanted no more. Not to be caught: the process ends by it."""
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of numpy and torch, for JSON."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if hasattr(value, "__float__"):
+        return float(value)
+    raise TypeError(f"{value!r} is no number, text or list")
+
+
+def to_json(value: Any) -> str:
+    return json.dumps(value, default=_plain, separators=(",", ":"))
+
+
+class _Here(_trial._Client):
+    def __init__(self, path: str, trial: str, folder: Path) -> None:
+        super().__init__(path)
+        self._name, self.folder = trial, folder
+        self._stop = self._hold = self._went = False
+        self._answers: dict[int, Any] = {}
+        self._asked = 0
+        self._in_report = 0  # iterations since the last report
+        self._reports = 0
+        self.restored: Any = None
+
+    def start(self) -> None:
+        self.begin(self._name)
+        self._heed()
+        self.restored = self._restore()
+
+    def boundary(self) -> None:
+        if not self._within:
+            return
+        self._iterations += 1
+        self._in_report += 1
+        self._heard(block=False)
+        now = time.monotonic()
+        if self._stop or self._hold or self._went or now - self._since >= _TELL_EVERY:
+            self._tell()
+        self._heed()
+
+    def _heed(self) -> None:
+        if self._stop:
+            self._within = False
+            raise Stopped(0)
+        if self._hold:
+            self._hold = False
+            self._say("held")
+            self._wait()
+            self._since = time.monotonic()
+            if self._stop:
+                self._within = False
+                raise Stopped(0)
+        self._went = False
+        self._apply_width()
+
+    def _wait(self) -> None:
+        while self._socket is not None and not self._stop:
+            if "go" in self._heard(block=True):
+                break
+
+    def _note(self, word: str, text: str) -> None:
+        if word == "hold":
+            self._hold = True
+        elif word == "go":
+            self._hold, self._went = False, True
+        elif word == "stop":
+            self._stop = True
+        elif word == "answer":
+            number, _, said = text.partition(" ")
+            self._answers[int(number)] = json.loads(said)
+
+    def _alone(self) -> None:
+        """The driver is gone, and nobody is left who would take a result."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+            print("carillon: the driver of these trials is gone; this one ends", file=sys.stderr)
+            os._exit(1)
+
+    def report(self, metrics: dict[str, Any], checkpoint: Any) -> None:
+        if not self._in_report:  # no optimizer says where an iteration ends
+            self._iterations += 1
+        text = to_json(metrics)
+        self._reports += 1
+        if checkpoint is not None:
+            self._save((self._reports, text, checkpoint))
+        self._tell()
+        self._in_report = 0
+        self._say(f"report {self._reports} {int(checkpoint is not None)} {text}")
+        self._heard(block=False)
+        self._heed()
+
+    def _save(self, state: tuple[int, str, Any]) -> None:
+        """What is killed within leaves the last one."""
+        path = self.folder / CHECKPOINT
+        fresh = path.with_suffix(".new")
+        with open(fresh, "wb") as file:
+            pickle.dump(state, file)
+        os.replace(fresh, path)
+
+    def _restore(self) -> Any:
+        try:
+            with open(self.folder / CHECKPOINT, "rb") as file:
+                self._reports, text, checkpoint = pickle.load(file)
+        except FileNotFoundError:
+            return None
+        # The process may have ended between the checkpoint and its report.
+        self._say(f"report {self._reports} 1 {text}")
+        return checkpoint
+
+    def ask(self, question: Any) -> Any:
+        """The driver's answer. Its time is not the trial's."""
+        asked = time.monotonic()
+        self._asked += 1
+        self._say(f"ask {self._asked} {to_json(question)}")
+        while self._asked not in self._answers and self._socket is not None:
+            self._heard(block=True)
+            if self._stop:
+                self._heed()
+        self._since += time.monotonic() - asked
+        return self._answers.pop(self._asked)
+
+    def finish(self, kind: str, text: str) -> None:
+        self._within = False
+        self._tell()
+        self._say(f"result {kind} {text}")
+
+
+def die_with_parent() -> None:
+    """A driver that is killed leaves no trial behind."""
+    try:
+        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+    except (OSError, AttributeError):
+        pass
+
+
+def main(path: str, trial: str, folder: str, environment: dict[str, str], work: bytes) -> None:
+    """A process's whole life. `work`: the function and its config, pickled."""
+    global _here
+    os.setsid()  # so that it is killed with its own children
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver's, which ends the trials
+    os.environ.update(environment)
+    _here = _Here(path, trial, Path(folder))
+    _trial.enter(_here)
+    try:
+        function, config = pickle.loads(work)
+        _here.start()
+        value = function(config)
+        with open(_here.folder / VALUE, "wb") as file:
+            pickle.dump(value, file)
+        _here.finish("value", "null")
+    except Stopped:
+        _here.finish("stopped", "null")
+    except BaseException as error:
+        what = "".join(traceback.format_exception(error))
+        short = f"{type(error).__name__}: {error}"
+        _here.finish("failed", to_json({"error": short[:1000], "traceback": what[-20_000:],
+                                        "memory": _is_of_memory(error)}))
+
+
+def _is_of_memory(error: BaseException) -> bool:
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+
+
+def join_script() -> None:
+    """A script's process: its name, and where its driver is, are in the environment."""
+    global _here
+    path, trial, folder = (os.environ.pop(name, "") for name in (SOCKET, TRIAL, FOLDER))
+    if _here is not None or not path:
+        return
+    die_with_parent()
+    try:
+        _here = _Here(path, trial, Path(folder))
+    except OSError as error:
+        raise SystemExit(f"carillon: no driver of trials at {path} ({error.strerror})") from None
+    _trial.enter(_here)
+    _here.start()
+
+
+# --- What a trial's code calls
+
+
+def report(metric: float | None = None, *, checkpoint: Any = None, **metrics: Any) -> None:
+    """An epoch ended, with these metrics; one that has no name is `metric`. A NaN is told as it is.
+
+    `checkpoint`: whatever can be pickled. The trial finds it as `carillon.tune.checkpoint()` where its process has to
+    begin again. Outside of a trial this does nothing.
+    """
+    if metric is not None:
+        metrics = {"metric": metric} | metrics
+    try:
+        text = to_json(metrics)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"report takes numbers, texts and lists of these: {error}") from None
+    if _here is not None:
+        _here.report(json.loads(text), checkpoint)
+
+
+def checkpoint() -> Any:
+    """What this trial last reported as its checkpoint, if its process was started again; else None."""
+    return None if _here is None else _here.restored
+
+
+def threads() -> int:
+    """How many threads this trial may have until the next boundary: of torch they are set already."""
+    return 1 if _here is None else max(1, _here._width)
+
+
+def step() -> None:
+    """An iteration ended, where no optimizer of torch says so: widths and turns may change here."""
+    if _here is not None:
+        _here.boundary()
+
+
+def ask(question: Any) -> Any:
+    if _here is None:
+        raise RuntimeError("this process is no trial's")
+    return _here.ask(question)

@@ -1,0 +1,598 @@
+"""`TrialGroup`: trials of a plain script as processes on this host's devices, under the planner (docs/fluid-scripts.md)."""
+
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing
+import os
+import pickle
+import queue
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from multiprocessing import forkserver
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from typing import Any
+
+from . import _process
+from ._broker import Broker, Driver
+from .core import MOST_DEVICES, MOST_TRIALS, Trial, Tuning
+from .planned import Asked, End, Planned, Refused, Start
+
+_TO_START = 120.0  # seconds that a process may take until it says something, where `hang_after` is less
+_TO_END = 10.0     # and from its result, or the end of its connection, until it is gone
+_SITE = Path(__file__).resolve().parent.parent / "_site"
+_REASONS = {"too_large": "no device has the memory that it asks for",
+            "too_many": f"there are {MOST_TRIALS} trials already"}
+
+Work = Callable[[Any], Any] | Sequence[str]
+
+
+@dataclass(eq=False)
+class GroupTrial:
+    """A trial of a TrialGroup. `state` is waiting, running or paused; then, once, ended, failed, stopped or refused."""
+
+    name: str
+    config: Any
+    folder: Path
+    state: str = "waiting"
+    reports: list[dict[str, Any]] = field(default_factory=list)
+    value: Any = None             # what its function returned; of a script its exit code
+    error: str = ""               # why it failed, or was refused
+    traceback: str = ""
+    attempts: int = 0             # processes that were started because the last one was lost, and the first
+    _group: TrialGroup | None = field(default=None, repr=False)
+    _asked: Asked = field(default_factory=lambda: Asked(""), repr=False)
+    _work: bytes | list[str] = field(default=b"", repr=False)
+    _kept: int = field(default=0, repr=False)     # reports that its checkpoint has
+    _over: bool = field(default=False, repr=False)
+    _running: _Running | None = field(default=None, repr=False)
+    _devices: tuple[int, ...] | None = field(default=None, repr=False)  # where it starts once its process is gone
+
+    @property
+    def is_over(self) -> bool:
+        return self._over
+
+    def stop(self) -> None:
+        """It is wanted no more: it ends at its next boundary, as stopped."""
+        self._own()._post(lambda: self._own()._stop(self))
+
+    def pause(self) -> None:
+        """It stands still at its next boundary, and keeps its memory."""
+        self._own()._post(lambda: self._own()._pause(self))
+
+    def resume(self, budget: float | None = None) -> None:
+        """A paused trial goes on; `budget`: reports that it is to make more."""
+        _check(budget=budget)
+        self._own()._post(lambda: self._own()._resume(self, budget))
+
+    def _own(self) -> TrialGroup:
+        assert self._group is not None
+        return self._group
+
+
+class _Running:
+    """A trial's process, from its start until it is gone."""
+
+    def __init__(self, handle: Any, pid: int, sentinel: int, now: float) -> None:
+        self.handle, self.pid, self.sentinel = handle, pid, sentinel
+        self.heard = now
+        self.connected = False
+        self.result: tuple[str, Any] | None = None
+        self.unwanted = False      # it was told to end by the planner
+        self.killed = ""           # why
+        self.leaving: float | None = None
+
+    def kill(self) -> None:
+        for kill in (os.killpg, os.kill):
+            try:
+                kill(self.pid, signal.SIGKILL)
+                return
+            except ProcessLookupError:
+                continue  # it has not made its own group yet
+
+    def reap(self) -> int:
+        if isinstance(self.handle, subprocess.Popen):
+            os.close(self.sentinel)
+            return self.handle.wait()
+        self.handle.join()
+        code = self.handle.exitcode
+        self.handle.close()
+        return code if code is not None else 1
+
+
+def _check(**numbers: float | None) -> None:
+    """By the planner's own constructor, so that there is one rule."""
+    Trial(0, **numbers)  # type: ignore[arg-type]
+
+
+def _devices(devices: int | str | Sequence[int] | None) -> tuple[list[int], bool]:
+    """Their numbers, and whether they are GPUs."""
+    if devices is None:
+        return list(range(len(os.sched_getaffinity(0)))), False
+    if devices == "cuda":
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            count = torch.cuda.device_count()
+        else:
+            said = shutil.which("nvidia-smi") and subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True)
+            count = len(re.findall(r"^GPU \d+:", said.stdout, re.M)) if said else 0
+        if not count:
+            raise ValueError("devices is 'cuda', but there is no GPU here")
+        return list(range(count)), True
+    if isinstance(devices, str):
+        raise ValueError(f"devices is {devices!r}; it must be a number of processors, 'cuda', or a list of GPUs")
+    if isinstance(devices, int):
+        if not 1 <= devices <= MOST_DEVICES:
+            raise ValueError(f"devices is {devices}; it must be from 1 to {MOST_DEVICES}")
+        return list(range(devices)), False
+    numbers = list(devices)
+    if not numbers or len(set(numbers)) != len(numbers) or any(not isinstance(n, int) or n < 0 for n in numbers):
+        raise ValueError(f"devices is {numbers}; a list names GPUs, each once, as 0, 1, ...")
+    return numbers, True
+
+
+class TrialGroup(Driver):
+    """Runs trials as processes of this host. Long ones spread over its processors, short ones share them.
+
+        def train(config):
+            for epoch in range(9):
+                ...
+                carillon.tune.report(loss, checkpoint=model.state_dict())
+
+        with TrialGroup() as group:
+            trials = group.map(train, [{"lr": lr} for lr in (0.1, 0.01)], budget=9)
+        print(min(trials, key=lambda trial: trial.reports[-1]["metric"]).config)
+
+    `devices`: so many processors (default: those that this process may use), "cuda" for all GPUs, or a list of GPUs.
+    `retries`: how often a trial begins again, from its last checkpoint, whose process was killed, hung, or had not
+    enough memory. `hang_after`: seconds in which a running trial must reach a boundary (default: no bound). `folder`:
+    where checkpoints are, and stay; left out, they go with the group. `memory`: of each device, in bytes. `policy` and
+    the other options: as `core.Tuning` has them.
+
+    The end of the `with` waits for all trials but paused ones; an exception ends them.
+    """
+
+    def __init__(self, devices: int | str | Sequence[int] | None = None, *, policy: str = "best", retries: int = 1,
+                 hang_after: float | None = None, folder: str | os.PathLike[str] | None = None,
+                 memory: int | None = None, quantum: float = 0.5,
+                 on_ask: Callable[[GroupTrial, int, Any], None] | None = None, **options: Any) -> None:
+        if getattr(multiprocessing.current_process(), "_inheriting", False):
+            raise RuntimeError("a TrialGroup begins while its script is imported for a trial's process: put it under "
+                               "`if __name__ == \"__main__\":`")
+        if not isinstance(retries, int) or retries < 0:
+            raise ValueError(f"retries is {retries!r}; it must be a whole number from 0 on")
+        if hang_after is not None and not 0 < hang_after < math.inf:
+            raise ValueError(f"hang_after is {hang_after}; it must be above 0, or None")
+        self._numbers, self._on_gpus = _devices(devices)
+        if self._on_gpus:
+            options.setdefault("d", 1)  # a process is on one GPU
+        else:
+            # A width is a number of threads, which costs next to nothing to change.
+            options.setdefault("move", 0.001)
+        tuning = Tuning(policy, **options)
+        # On a GPU those who share it compute at the same time.
+        self._planned = Planned(tuning, takes_turns=not self._on_gpus, quantum=quantum, moves=not self._on_gpus)
+        self._retries, self._hang_after, self._on_ask = retries, hang_after, on_ask
+        self._trials: dict[str, GroupTrial] = {}
+        self._changed = threading.Condition()
+        self._ended: queue.SimpleQueue[GroupTrial] = queue.SimpleQueue()
+        self._error: BaseException | None = None
+        self._closed = False
+        self._groups = 0
+        now = time.monotonic()
+        for number in self._numbers:
+            self._planned.device_came(number, now, memory=memory)
+        self._own_folder = folder is None
+        self.folder = Path(tempfile.mkdtemp(prefix="carillon-trials-") if folder is None else folder).absolute()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._context = multiprocessing.get_context("forkserver")
+        self._broker = Broker(self._planned, self)
+
+    # --- For who submits trials
+
+    def submit(self, work: Work, config: Any = None, *, budget: float | None = None, iteration: float | None = None,
+               persistent: int = 0, ephemeral: int = 0, priority: float = 1.0, name: str | None = None) -> GroupTrial:
+        """A trial: `work(config)` in a process of its own, or a command, such as ["python", "train.py"].
+
+        `budget`: reports that it is to make; left out, not known. `iteration`: seconds of one of them, where that is
+        known. `persistent` and `ephemeral`: memory on its device, in bytes. A command has its config in its words.
+        """
+        (trial,) = self.map(work, [config], budget=budget, iteration=iteration, persistent=persistent,
+                            ephemeral=ephemeral, priority=priority, names=None if name is None else [name])
+        return trial
+
+    def map(self, work: Work, configs: Iterable[Any], *, budget: float | Sequence[float] | None = None,
+            iteration: float | None = None, persistent: int = 0, ephemeral: int = 0, priority: float = 1.0,
+            names: Sequence[str] | None = None) -> list[GroupTrial]:
+        """A trial for each config, whose results are wanted together; `budget` may be a list, one for each."""
+        self._alive()
+        configs = list(configs)
+        if not configs:
+            raise ValueError("configs is empty; a group has at least one trial")
+        budgets = list(budget) if isinstance(budget, Sequence) else [budget] * len(configs)
+        if len(budgets) != len(configs):
+            raise ValueError(f"budget has {len(budgets)} entries for {len(configs)} configs")
+        if names is not None and len(names) != len(configs):
+            raise ValueError(f"names has {len(names)} entries for {len(configs)} configs")
+        fresh: list[GroupTrial] = []
+        for i, config in enumerate(configs):
+            name = names[i] if names is not None else f"trial-{len(self._trials) + i}"
+            if not re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", name) or name in (".", ".."):
+                raise ValueError(f"name is {name!r}; it must be of letters, digits, '_', '.' and '-'")
+            if name in self._trials or any(trial.name == name for trial in fresh[-1:]):
+                raise ValueError(f"name {name!r} is another trial's")
+            asked = Asked(name, budgets[i], iteration, persistent, ephemeral, priority)
+            _check(budget=asked.budget, iteration=iteration, persistent=persistent, ephemeral=ephemeral,
+                   priority=priority)
+            fresh.append(GroupTrial(name, config, self.folder / name, _group=self, _asked=asked,
+                                    _work=_packed(work, config)))
+        if len({trial.name for trial in fresh}) != len(fresh):
+            raise ValueError("names has a name twice")
+        for trial in fresh:
+            self._trials[trial.name] = trial
+        number, self._groups = self._groups, self._groups + 1
+        self._post(lambda: self._broker.send(
+            self._planned.came([trial._asked for trial in fresh], time.monotonic(), number)))
+        return fresh
+
+    @property
+    def trials(self) -> list[GroupTrial]:
+        return list(self._trials.values())
+
+    def wait(self, trials: Iterable[GroupTrial] | None = None, timeout: float | None = None) -> bool:
+        """Until these, or all, are over; whether they are."""
+        wanted = list(self._trials.values() if trials is None else trials)
+        with self._changed:
+            done = self._changed.wait_for(lambda: self._error or all(trial._over for trial in wanted), timeout)
+            self._alive()
+            return bool(done)
+
+    def as_ended(self) -> Iterator[GroupTrial]:
+        """Trials, each once, as they end; those that are submitted meanwhile, too."""
+        given = 0
+        while given < len(self._trials):
+            with self._changed:
+                self._changed.wait_for(lambda: self._error or not self._ended.empty())
+                self._alive()
+            yield self._ended.get()
+            given += 1
+
+    def answer(self, trial: GroupTrial, number: int, answer: Any) -> None:
+        """What `on_ask` was asked. From any thread."""
+        text = _process.to_json(answer)
+        self._post(lambda: self._broker.say(trial.name, f"answer {number} {text}") and None)
+
+    def widths(self) -> dict[str, int]:
+        """Who computes now, with how many threads."""
+        return self._planned.running()
+
+    def close(self) -> None:
+        """Ends all trials that are not over, and the group."""
+        if self._closed:
+            return
+        self._closed = True
+        done = threading.Event()
+        self._post(lambda: self._end_all(done))
+        while not done.wait(0.1) and self._error is None:
+            pass
+        self._broker.close()
+        if self._own_folder:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> TrialGroup:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: Any) -> None:
+        try:
+            if kind is None:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._error or all(
+                        trial._over or trial.state == "paused" for trial in self.trials))
+                self._alive()
+        finally:
+            self.close()
+
+    # --- The broker's thread
+
+    def heard(self, trial: str, word: str, text: str) -> bool:
+        one = self._trials.get(trial)
+        running = one._running if one is not None else None
+        if one is None or running is None:
+            return False
+        first, _, rest = text.partition(" ")
+        if word == "report":
+            kept, _, metrics = rest.partition(" ")
+            self._report(one, int(first), kept == "1", json.loads(metrics))
+        elif word == "ask":
+            if self._on_ask is None:
+                return False
+            self._on_ask(one, int(first), json.loads(rest))
+        elif word == "result" and running.result is None:
+            running.result = (first, json.loads(rest))
+            running.leaving = time.monotonic() + _TO_END
+            if not self._on_gpus:
+                self._result(one, running)  # who is next need not wait for the process's end
+        else:
+            return False
+        return True
+
+    def sign_of_life(self, trial: str) -> None:
+        one = self._trials.get(trial)
+        if one is not None and one._running is not None:
+            one._running.heard, one._running.connected = time.monotonic(), True
+
+    def left(self, trial: str) -> None:
+        one = self._trials.get(trial)
+        if one is not None and one._running is not None and one._running.leaving is None:
+            one._running.leaving = time.monotonic() + _TO_END
+
+    def broke(self, error: BaseException) -> None:
+        self._error = error
+        for trial in self._trials.values():
+            if trial._running is not None:
+                trial._running.kill()
+        with self._changed:
+            self._changed.notify_all()
+
+    def carry(self, order: Any) -> None:
+        trial = self._trials[order.trial]
+        if isinstance(order, Start):
+            if trial._running is None:
+                self._start(trial, order.devices)
+            else:
+                trial._devices = order.devices
+        elif isinstance(order, End):
+            if trial._running is not None:
+                trial._running.unwanted = True
+                trial._running.kill()
+        elif isinstance(order, Refused):
+            trial.error = _REASONS.get(order.reason, order.reason)
+            self._over(trial, "refused")
+
+    def next_tick(self) -> float | None:
+        limits = [limit for trial in self._live() for limit in [self._limit(trial)] if limit is not None]
+        return min(limits, default=None)
+
+    def tick(self, now: float) -> None:
+        for trial in self._live():
+            limit = self._limit(trial)
+            running = trial._running
+            if limit is None or now < limit or running is None:
+                continue
+            if running.leaving is None:
+                running.killed = f"it reached no boundary for {now - running.heard:.1f} s"
+            running.leaving = now + _TO_END
+            running.kill()
+
+    def _live(self) -> list[GroupTrial]:
+        return [trial for trial in self._trials.values() if trial._running is not None]
+
+    def _limit(self, trial: GroupTrial) -> float | None:
+        """When its process is taken to hang."""
+        running = trial._running
+        assert running is not None
+        if running.leaving is not None:
+            return running.leaving
+        if self._hang_after is None:
+            return None
+        if not running.connected:
+            return running.heard + max(self._hang_after, _TO_START)
+        return running.heard + self._hang_after if trial.name in self._planned.running() else None
+
+    def _start(self, trial: GroupTrial, devices: tuple[int, ...]) -> None:
+        trial._devices = None
+        if self._closed:
+            return
+        trial.folder.mkdir(parents=True, exist_ok=True)
+        environment = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, devices))} if self._on_gpus else {}
+        now = time.monotonic()
+        try:
+            trial._running = (self._start_function if isinstance(trial._work, bytes) else self._start_script)(
+                trial, environment, now)
+        except (OSError, EOFError, RuntimeError) as error:
+            trial.error = f"its process does not start: {error}"
+            self._broker.send(self._planned.ended(trial.name, now))
+            self._over(trial, "failed")
+            return
+        trial.attempts = trial.attempts or 1
+        trial.state = "running"
+        self._broker.watch(trial._running.sentinel, lambda: self._exited(trial))
+
+    def _start_function(self, trial: GroupTrial, environment: dict[str, str], now: float) -> _Running:
+        _ready(self._context)
+        process = self._context.Process(target=_process.main, name=trial.name, args=(
+            self._broker.path, trial.name, str(trial.folder), environment, trial._work))
+        process.start()
+        return _Running(process, process.pid or 0, process.sentinel, now)
+
+    def _start_script(self, trial: GroupTrial, environment: dict[str, str], now: float) -> _Running:
+        path = os.pathsep.join([str(_SITE), *filter(None, [os.environ.get("PYTHONPATH")])])
+        own = {_process.SOCKET: self._broker.path, _process.TRIAL: trial.name, _process.FOLDER: str(trial.folder)}
+        with open(trial.folder / "out.txt", "ab") as out, open(trial.folder / "err.txt", "ab") as err:
+            process = subprocess.Popen(trial._work, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
+                                       start_new_session=True,
+                                       env=_quiet(os.environ) | environment | own | {"PYTHONPATH": path})
+        return _Running(process, process.pid, os.pidfd_open(process.pid), now)
+
+    def _exited(self, trial: GroupTrial) -> None:
+        running = trial._running
+        assert running is not None
+        self._broker.hang_up(trial.name)
+        code = running.reap()
+        if not running.connected:
+            self._broker.send(self._planned.gone(trial.name, time.monotonic()))
+        trial._running = None
+        if running.result is None and isinstance(trial._work, list) and not running.unwanted and not running.killed:
+            if code == 0:
+                running.result = ("value", 0)
+            elif code > 0:
+                tail = (trial.folder / "err.txt").read_bytes()[-2000:].decode(errors="replace")
+                running.result = ("failed", {"error": f"it ended with code {code}", "traceback": tail, "memory": False})
+        if trial._over:
+            pass
+        elif running.result is not None:
+            self._result(trial, running)
+        elif not running.unwanted:
+            why = running.killed or (f"its process was killed by signal {-code}" if code < 0 else
+                                     f"its process ended with code {code}")
+            self._lost(trial, why)
+        else:
+            self._back(trial)
+            self._planned.back(trial.name, float(trial._kept))
+        if trial._devices is not None and not trial._over:
+            self._start(trial, trial._devices)
+        with self._changed:
+            self._changed.notify_all()
+
+    def _lost(self, trial: GroupTrial, why: str) -> None:
+        now = time.monotonic()
+        if self._closed or trial.attempts > self._retries:
+            trial.error = why
+            self._broker.send(self._planned.ended(trial.name, now))
+            self._over(trial, "failed")
+            return
+        trial.attempts += 1
+        self._back(trial)
+        trial.error = why
+        self._broker.send(self._planned.died(trial.name, now, retry=True, done=float(trial._kept)))
+
+    def _back(self, trial: GroupTrial) -> None:
+        """It is where its checkpoint is."""
+        with self._changed:
+            del trial.reports[trial._kept:]
+            if trial.state != "paused":
+                trial.state = "waiting"
+
+    def _result(self, trial: GroupTrial, running: _Running) -> None:
+        assert running.result is not None
+        kind, said = running.result
+        if kind == "failed" and said["memory"] and trial.attempts <= self._retries:
+            if trial._running is None:
+                self._lost(trial, said["error"])
+            else:
+                running.result = None  # it begins again once this process is gone
+                running.killed = said["error"]
+            return
+        if kind == "failed":
+            trial.error, trial.traceback = said["error"], said["traceback"]
+        elif kind == "value":
+            trial.error = ""
+            trial.value = said if isinstance(trial._work, list) else pickle.loads(
+                (trial.folder / _process.VALUE).read_bytes())
+        self._broker.send(self._planned.ended(trial.name, time.monotonic()))
+        self._over(trial, {"value": "ended"}.get(kind, kind))
+
+    def _report(self, trial: GroupTrial, number: int, kept: bool, metrics: dict[str, Any]) -> None:
+        known = len(trial.reports)
+        if number > known + 1 or number < 1:
+            raise ValueError(f"report {number} after {known}")
+        with self._changed:
+            trial.reports[number - 1:] = [metrics]
+            if kept:
+                trial._kept = number
+            self._changed.notify_all()
+        if number > known:
+            self._broker.send(self._planned.reported(trial.name, time.monotonic()))
+
+    def _stop(self, trial: GroupTrial) -> None:
+        if trial._over:
+            return
+        if trial._running is None:
+            self._broker.send(self._planned.ended(trial.name, time.monotonic()))
+            self._over(trial, "stopped")
+        elif not self._broker.say(trial.name, "stop"):
+            trial._running.result = ("stopped", None)
+            trial._running.kill()
+
+    def _pause(self, trial: GroupTrial) -> None:
+        if not trial._over and trial.state != "paused":
+            trial.state = "paused"
+            self._broker.send(self._planned.paused(trial.name, time.monotonic()))
+
+    def _resume(self, trial: GroupTrial, budget: float | None) -> None:
+        if trial._over or trial.state != "paused":
+            return
+        trial.state = "waiting" if trial._running is None else "running"
+        trial._asked = Asked(trial.name, budget, trial._asked.iteration, trial._asked.persistent,
+                             trial._asked.ephemeral, trial._asked.priority)
+        self._broker.send(self._planned.came([trial._asked], time.monotonic()))
+
+    def _over(self, trial: GroupTrial, state: str) -> None:
+        with self._changed:
+            if trial._over:
+                return
+            trial._over, trial.state = True, state
+            self._ended.put(trial)
+            self._changed.notify_all()
+
+    def _end_all(self, done: threading.Event) -> None:
+        for trial in list(self._trials.values()):
+            if not trial._over:
+                self._broker.send(self._planned.ended(trial.name, time.monotonic()))
+                self._over(trial, "stopped")
+            if trial._running is not None:
+                trial._running.kill()
+        for trial in self._live():
+            assert trial._running is not None
+            trial._running.reap()
+            trial._running = None
+        done.set()
+
+    def _post(self, call: Callable[[], Any]) -> None:
+        self._broker.post(call)
+
+    def _alive(self) -> None:
+        if self._error is not None:
+            raise RuntimeError(f"the thread of this group has ended: {self._error!r}") from self._error
+        if self._closed:
+            raise RuntimeError("this group is closed")
+
+
+def _packed(work: Work, config: Any) -> bytes | list[str]:
+    if isinstance(work, str):
+        raise TypeError("work is a text; a command is a list of its words, such as ['python', 'train.py']")
+    if isinstance(work, Sequence):
+        words = [os.fspath(word) for word in work]
+        if not words:
+            raise ValueError("work is an empty command")
+        return words
+    if not callable(work):
+        raise TypeError(f"work is {work!r}; it must be a function of a config, or a list of words")
+    try:
+        return bytes(ForkingPickler.dumps((work, config)))
+    except Exception as error:  # of what is pickled anything may come
+        raise TypeError(f"work and its config go to another process, and cannot be pickled (define the function at the "
+                        f"top of a module): {error}") from None
+
+
+def _quiet(environment: Any) -> dict[str, str]:
+    """A trial starts with one thread, and threads that wait do not spin in another trial's time."""
+    return {"OMP_NUM_THREADS": "1", "GOMP_SPINCOUNT": "10000"} | dict(environment)
+
+
+_starting = threading.Lock()
+
+
+def _ready(context: Any) -> None:
+    """Processes are forked from one that has imported what this one has: a start takes milliseconds."""
+    with _starting:
+        if forkserver._forkserver._forkserver_pid is not None:  # type: ignore[attr-defined]
+            return
+        context.set_forkserver_preload(["__main__", *(["torch"] if "torch" in sys.modules else [])])
+        before = dict(os.environ)
+        os.environ.update({name: value for name, value in _quiet(before).items() if name not in before})
+        try:
+            forkserver.ensure_running()
+        finally:
+            for name in set(os.environ) - set(before):
+                del os.environ[name]

@@ -1,0 +1,441 @@
+"""carillon.tune.TrialGroup: trials of plain scripts as processes, and the turns between the planner and them."""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "python"))
+try:
+    from carillon.tune import core  # noqa: F401
+except ImportError as missing:
+    pytest.skip(f"{missing}", allow_module_level=True)
+import carillon.tune  # noqa: E402
+from carillon.tune import TrialGroup  # noqa: E402
+from carillon.tune.planned import Asked, End, Planned, Refused, Start  # noqa: E402
+from carillon.tune.turns import Go, Hold  # noqa: E402
+
+
+# --- Between the planner and processes: no clock, no process
+
+
+def planned(policy="fifo", devices=1, told=None, **options) -> Planned:
+    made = Planned(core.Tuning(policy, **(told or {})), **options)
+    for device in range(devices):
+        assert made.device_came(device, 0) == []
+    return made
+
+
+def test_a_trial_starts_computes_and_makes_room():
+    p = planned()
+    assert p.came([Asked("a", 3), Asked("b", 3)], 0) == [Start("a", (0,))]
+    assert p.waits_for_place("b") and not p.waits_for_place("a")
+    assert p.wants("a", 1) == [Go("a", 1)]
+    assert p.running() == {"a": 1}
+    for now in (2, 3):  # the first report is of the time in which it was placed, and measures nothing
+        assert p.did("a", 1, 10, 1.0, now) == [] and p.reported("a", now) == []
+    (a, b) = p.tuning.trials()
+    assert (a.iterations, a.remaining, a.iteration.value) == (2, 1, pytest.approx(1.0))
+    assert p.ended("a", 3) == [Start("b", (0,))]
+    assert p.gone("a", 3) == [] and p.did("a", 1, 1, 1.0, 3) == []
+    assert p.ended("b", 3) == [] and p.tuning.trials() == []
+
+
+def test_half_a_report_is_told_as_half_once_a_report_is_known():
+    p = planned()
+    p.came([Asked("a", 10)], 0)
+    p.wants("a", 0)
+    p.did("a", 1, 20, 2.0, 2)
+    assert p.tuning.trials()[0].iterations == 0  # of a report nobody knows how long it is
+    p.reported("a", 2)
+    p.did("a", 1, 10, 1.0, 3)
+    assert p.tuning.trials()[0].iterations == 1.5 and p.tuning.trials()[0].remaining == 8.5
+    p.did("a", 1, 10, 1.0, 4)
+    p.reported("a", 4)
+    assert p.tuning.trials()[0].iterations == 2
+
+
+def shared() -> Planned:
+    """Two trials that share one device."""
+    p = planned("static", told={"alpha": 1, "beta": 1, "c": 2, "d": 1})
+    assert p.came([Asked("a", 9, iteration=1), Asked("b", 9, iteration=1)], 0) == [Start("a", (0,)), Start("b", (0,))]
+    return p
+
+
+def test_who_shares_a_device_computes_by_turns():
+    p = shared()
+    assert p.wants("a", 0) == [Go("a", 1)]
+    assert p.next_tick() is None
+    assert p.wants("b", 0.1) == []
+    assert p.next_tick() == 0.5
+    assert p.tick(0.4) == [] and p.tick(0.5) == [Hold("a")] and p.tick(0.6) == []
+    assert p.held("a", 0.7) == [Go("b", 1)]
+    assert p.tick(1.2) == [Hold("b")]
+    # Who rests needs no turn.
+    assert p.rests("b", 1.3) == [Go("a", 1)]
+    assert p.next_tick() is None
+    # And who is gone keeps nobody waiting.
+    p.wants("b", 1.4)
+    assert p.died("a", 1.5, retry=False) == [Go("b", 1)]
+
+
+def test_on_a_gpu_who_shares_it_computes_at_once():
+    p = planned("static", told={"alpha": 1, "beta": 1, "c": 2, "d": 1}, takes_turns=False)
+    p.came([Asked("a", 9, iteration=1), Asked("b", 9, iteration=1)], 0)
+    assert p.wants("a", 0) == [Go("a", 1)] and p.wants("b", 0) == [Go("b", 1)]
+    assert p.next_tick() is None
+
+
+def test_what_sharing_costs_is_measured_with_the_wait_for_a_turn():
+    p = planned("static", told={"beta": 1, "c": 2, "d": 1})
+    p.came([Asked("a", iteration=1), Asked("b", iteration=1)], 0)
+    assert {view.width for view in p.tuning.trials()} == {0.5}
+    now = 0.0
+    turn = p.wants("a", now) + p.wants("b", now)
+    for _ in range(40):
+        (go,) = turn
+        other = {"a": "b", "b": "a"}[go.trial]
+        now += 0.5
+        assert p.tick(now) == [Hold(go.trial)]
+        p.did(go.trial, 1, 5, 0.5, now)
+        turn = p.held(go.trial, now)
+        assert turn == [Go(other, 1)]
+    view = p.tuning.trials()[0]
+    assert view.iterations >= 80 and p.tuning.model().c == 2
+    assert p.tuning.trials()[0].width == 0.5
+
+
+def test_a_trial_is_wider_at_its_boundary():
+    p = planned("dynamic", devices=2, told={"alpha": 1, "beta": 1, "c": 1, "d": 2})
+    assert p.came([Asked("a", 9, iteration=1), Asked("b", 3, iteration=1)], 0) == [Start("a", (0,)), Start("b", (1,))]
+    assert p.wants("a", 0) == [Go("a", 1)] and p.wants("b", 0) == [Go("b", 1)]
+    orders = p.ended("b", 3)
+    while p.next_tick() is not None and not orders:
+        orders = p.tick(p.next_tick())
+    assert orders == [Go("a", 2)]
+    assert p.tuning.trials()[0].settling
+    p.did("a", 1, 10, 3.0, 3.5)
+    assert not p.tuning.trials()[0].settling and p.running() == {"a": 2}
+
+
+def test_paused_it_stands_still_and_goes_on_in_its_process():
+    p = planned()
+    p.came([Asked("a", 1), Asked("b", 1)], 0)
+    p.wants("a", 0)
+    assert p.paused("a", 1) == [Hold("a"), Start("b", (0,))]
+    assert p.held("a", 1) == []
+    assert p.wants("b", 1.5) == [Go("b", 1)]
+    assert p.came([Asked("a", 2)], 2) == []
+    assert p.ended("b", 3) == [Go("a", 1)]
+
+
+def test_one_whose_process_died_begins_again():
+    p = planned()
+    p.came([Asked("a", 5)], 0)
+    p.wants("a", 0)
+    p.did("a", 1, 1, 1.0, 1)
+    p.reported("a", 1)
+    assert p.gone("a", 2) == []
+    assert p.died("a", 2, retry=True, done=0) == [Start("a", (0,))]
+    assert p.tuning.trials()[0].remaining == 5
+    assert p.wants("a", 3) == [Go("a", 1)]
+
+
+def test_a_process_that_is_bound_to_its_gpu_starts_again_on_another():
+    p = planned("fifo", devices=1, moves=False)
+    p.came([Asked("a", 5)], 0)
+    p.wants("a", 0)
+    p.device_came(1, 1)
+    assert p.device_went(0, 2) == [Hold("a")]
+    assert p.held("a", 3) == [End("a")]
+    assert p.gone("a", 3) == [Start("a", (1,))]
+    assert p.wants("a", 4) == [Go("a", 1)]
+
+
+def test_where_memory_falls_a_process_ends_and_comes_back():
+    p = planned("fifo", devices=0)
+    p.device_came(0, 0, memory=1000)
+    p.came([Asked("a", 5, persistent=600)], 0)
+    p.wants("a", 0)
+    assert p.device_changed(0, 1, memory=500) == [Hold("a")]
+    assert p.held("a", 2) == [End("a")]
+    assert p.gone("a", 3) == []
+    assert p.device_changed(0, 4, memory=1000) == [Start("a", (0,))]
+
+
+def test_a_trial_that_no_device_can_hold_is_refused_and_nothing_else():
+    p = planned("best", devices=0)
+    p.device_came(0, 0, memory=100)
+    assert p.came([Asked("a", persistent=200), Asked("b", persistent=50)], 0) == [Refused("a", "too_large"), Start("b", (0,))]
+    with pytest.raises(ValueError, match="is here already"):
+        p.came([Asked("c"), Asked("b")], 0)
+    with pytest.raises(ValueError, match="comes twice"):
+        p.came([Asked("c"), Asked("c")], 0)
+    assert [view.trial for view in p.tuning.trials()] == [1]
+
+
+# --- Live
+
+
+def train(config):
+    """Reports so many times, and goes on from its checkpoint. Where `config` says so it comes to grief, once."""
+    done = carillon.tune.checkpoint() or 0
+    for epoch in range(done, config.get("epochs", 3)):
+        for _ in range(3):
+            carillon.tune.step()
+        metric = math.nan if epoch == 1 else config["x"] + epoch
+        carillon.tune.report(metric, epoch=epoch, process=os.getpid(), checkpoint=epoch + 1)
+        if epoch == 1 and done == 0:
+            grief = config.get("grief")
+            if grief == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            elif grief == "hung":
+                time.sleep(10_000)
+            elif grief == "memory":
+                raise MemoryError("no room")
+            elif grief == "error":
+                raise ValueError("wrong number")
+            elif grief == "exit":
+                os._exit(3)
+    return config["x"] * 2
+
+
+def test_each_trial_ends_once_and_no_report_is_lost():
+    with TrialGroup(2) as group:
+        trials = group.map(train, [{"x": i} for i in range(7)], budget=3)
+        ended = list(group.as_ended())
+    assert len(ended) == len(set(map(id, ended))) == 7
+    for i, trial in enumerate(trials):
+        assert (trial.state, trial.value, trial.error, trial.attempts) == ("ended", i * 2, "", 1)
+        assert [report["epoch"] for report in trial.reports] == [0, 1, 2]
+        metrics = [report["metric"] for report in trial.reports]
+        assert metrics[0] == i and math.isnan(metrics[1]) and metrics[2] == i + 2
+    assert group._planned.tuning.trials() == []
+    assert not group.folder.exists()
+
+
+@pytest.mark.parametrize("grief, says", [("killed", "signal 9"), ("memory", "MemoryError: no room"), ("exit", "code 3"),
+                                         ("hung", "reached no boundary")])
+def test_a_trial_that_comes_to_grief_goes_on_from_its_checkpoint_and_others_do_not_notice(grief, says):
+    # A busy machine may make a good trial look as if it hung, so it has more tries than one.
+    more = {"hang_after": 3, "retries": 9} if grief == "hung" else {}
+    with TrialGroup(2, **more) as group:
+        lost, other = group.map(train, [{"x": 5, "grief": grief, "epochs": 4}, {"x": 1}], budget=[4, 3])
+    assert (lost.state, lost.value, other.state) == ("ended", 10, "ended")
+    assert [report["epoch"] for report in lost.reports] == [0, 1, 2, 3]
+    processes = [report["process"] for report in lost.reports]
+    assert processes[0] == processes[1] != processes[2]
+    if grief != "hung":
+        assert lost.attempts == 2 and other.attempts == 1
+    with TrialGroup(2, retries=0, hang_after=3 if grief == "hung" else None) as group:
+        lost = group.submit(train, {"x": 5, "grief": grief})
+    assert lost.state == "failed" and says in lost.error and len(lost.reports) == 2
+
+
+def test_an_error_is_told_and_not_tried_again():
+    with TrialGroup(1) as group:
+        wrong, good = group.map(train, [{"x": 5, "grief": "error"}, {"x": 1}])
+    assert (wrong.state, wrong.error, wrong.attempts) == ("failed", "ValueError: wrong number", 1)
+    assert "in train" in wrong.traceback and good.state == "ended"
+
+
+def wait_until_wide(config):
+    end = time.monotonic() + 60
+    while carillon.tune.threads() < 2 and time.monotonic() < end:
+        time.sleep(0.005)
+        carillon.tune.step()
+        carillon.tune.report(0.0)
+    return carillon.tune.threads()
+
+
+def test_a_trial_that_is_alone_is_given_what_is_free():
+    with TrialGroup(2) as group:
+        trial = group.submit(wait_until_wide)
+    assert trial.value == 2 and len({1}) == 1 and trial.attempts == 1
+
+
+def never_at_once(config):
+    """Computes with a lock that it must get at once."""
+    with open(config["file"], "a") as file:
+        for _ in range(60):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            time.sleep(0.002)
+            fcntl.flock(file, fcntl.LOCK_UN)
+            carillon.tune.step()
+    return True
+
+
+def test_trials_that_share_a_processor_never_compute_at_once(tmp_path):
+    with TrialGroup(1, policy="static", alpha=1, beta=1, c=3, d=1, quantum=0.01) as group:
+        trials = group.map(never_at_once, [{"file": str(tmp_path / "lock")}] * 3, iteration=1, budget=1)
+    assert [(trial.state, trial.error) for trial in trials] == [("ended", "")] * 3
+
+
+def endless(config):
+    while True:
+        time.sleep(0.001)
+        carillon.tune.report(1.0, process=os.getpid())
+
+
+def until(condition) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_pause_resume_and_stop():
+    with TrialGroup(1) as group:
+        first, second = group.submit(endless), group.submit(train, {"x": 1})
+        until(lambda: first.reports)
+        first.pause()
+        assert group.wait([second], timeout=60)  # has the processor meanwhile
+        assert first.state == "paused"
+        so_far = len(first.reports)
+        first.resume(budget=5)
+        until(lambda: len(first.reports) > so_far)
+        first.stop()
+        assert group.wait(timeout=60)
+    assert first.state == "stopped" and first.attempts == 1
+    assert len({report["process"] for report in first.reports}) == 1
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def test_an_exception_ends_the_trials():
+    with pytest.raises(KeyError):
+        with TrialGroup(1) as group:
+            running, waiting = group.submit(endless), group.submit(endless)
+            until(lambda: running.reports)
+            raise KeyError("the script's own")
+    assert (running.state, waiting.state) == ("stopped", "stopped")
+    assert gone(running.reports[0]["process"])
+    with pytest.raises(RuntimeError, match="closed"):
+        group.submit(train, {"x": 1})
+
+
+def run(folder: Path, text: str, **more) -> subprocess.Popen[str]:
+    script = folder / "script.py"
+    script.write_text(textwrap.dedent(text))
+    return subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            env=os.environ | {"PYTHONPATH": str(ROOT / "python")}, **more)
+
+
+def test_a_driver_that_is_killed_leaves_no_trial(tmp_path):
+    driver = run(tmp_path, """
+        import os, time, carillon.tune
+        def train(config):
+            while True:
+                time.sleep(0.001)
+                carillon.tune.report(1.0, process=os.getpid())
+        if __name__ == "__main__":
+            with carillon.tune.TrialGroup(1) as group:
+                trial = group.submit(train)
+                while not trial.reports:
+                    time.sleep(0.01)
+                print(trial.reports[0]["process"], flush=True)
+    """)
+    process = int(driver.stdout.readline())
+    assert not gone(process)
+    driver.kill()
+    driver.communicate(timeout=60)
+    until(lambda: gone(process))
+
+
+def test_a_script_without_a_guard_is_told_of_it(tmp_path):
+    driver = run(tmp_path, """
+        import carillon.tune
+        def train(config):
+            return 1
+        with carillon.tune.TrialGroup(1) as group:
+            trial = group.submit(train)
+        print(trial.state)
+    """)
+    out, err = driver.communicate(timeout=60)
+    assert out == "failed\n" and "if __name__ ==" in err
+
+
+def test_commands_are_trials_too(tmp_path):
+    (tmp_path / "train.py").write_text(textwrap.dedent("""
+        import sys
+        import carillon.tune
+        for epoch in range(int(sys.argv[1])):
+            carillon.tune.report(epoch)
+        print("said")
+        sys.exit(int(sys.argv[2]))
+    """))
+    with TrialGroup(2, folder=tmp_path / "out") as group:
+        good = group.submit([sys.executable, str(tmp_path / "train.py"), "3", "0"], name="good")
+        wrong = group.submit([sys.executable, str(tmp_path / "train.py"), "1", "7"])
+        missing = group.submit(["/no/such/program"])
+    assert (good.state, good.value, [r["metric"] for r in good.reports]) == ("ended", 0, [0, 1, 2])
+    assert (wrong.state, wrong.error) == ("failed", "it ended with code 7")
+    assert missing.state == "failed" and "/no/such/program" in missing.error
+    assert (tmp_path / "out/good/out.txt").read_text() == "said\n"
+
+
+def test_a_trial_that_no_device_can_hold_is_refused():
+    with TrialGroup(1, memory=1000) as group:
+        large, small = group.submit(train, {"x": 1}, persistent=2000), group.submit(train, {"x": 1}, ephemeral=500)
+    assert (large.state, small.state) == ("refused", "ended") and "memory" in large.error
+
+
+def test_numbers_of_numpy_are_numbers_and_outside_of_a_trial_a_report_is_nothing():
+    import numpy
+
+    carillon.tune.report(numpy.float32(1.5), many=numpy.arange(3))
+    carillon.tune.step()
+    assert carillon.tune.checkpoint() is None and carillon.tune.threads() == 1
+    with pytest.raises(TypeError, match="numbers, texts and lists"):
+        carillon.tune.report(object())
+
+
+@pytest.mark.parametrize("options, error, says", [
+    ({"devices": 0}, ValueError, "devices is 0"), ({"devices": -1}, ValueError, "devices is -1"),
+    ({"devices": "tpu"}, ValueError, "devices is 'tpu'"), ({"devices": []}, ValueError, "a list names GPUs"),
+    ({"devices": [0, 0]}, ValueError, "each once"), ({"retries": -1}, ValueError, "retries is -1"),
+    ({"retries": 1.5}, ValueError, "retries is 1.5"), ({"hang_after": 0}, ValueError, "hang_after is 0"),
+    ({"hang_after": math.nan}, ValueError, "hang_after is nan"), ({"policy": "nice"}, ValueError, "fifo, static"),
+    ({"alpha": 0.5}, ValueError, "alpha is 0.5"), ({"memory": -1}, ValueError, "memory is -1"),
+    ({"quantum": math.nan}, ValueError, "quantum"), ({"nonsense": 1}, TypeError, "nonsense")])
+def test_options_that_cannot_be_are_named(options, error, says):
+    with pytest.raises(error) as raised:
+        TrialGroup(**options)
+    assert says in str(raised.value)
+
+
+@pytest.mark.parametrize("submit, error, says", [
+    (lambda g: g.map(train, []), ValueError, "configs is empty"),
+    (lambda g: g.submit(train, {}, budget=0), ValueError, "budget is 0"),
+    (lambda g: g.submit(train, {}, budget=-1), ValueError, "budget is -1"),
+    (lambda g: g.submit(train, {}, budget=math.nan), ValueError, "budget is nan"),
+    (lambda g: g.submit(train, {}, iteration=-1), ValueError, "iteration is -1"),
+    (lambda g: g.submit(train, {}, priority=0), ValueError, "priority is 0"),
+    (lambda g: g.submit(train, {}, persistent=-1), ValueError, "persistent is -1"),
+    (lambda g: g.map(train, [1, 2], budget=[1]), ValueError, "budget has 1 entries for 2"),
+    (lambda g: g.submit(train, {}, name="a/b"), ValueError, "name is 'a/b'"),
+    (lambda g: g.map(train, [1, 2], names=["x", "x"]), ValueError, "another trial's"),
+    (lambda g: g.submit("python train.py"), TypeError, "a list of its words"),
+    (lambda g: g.submit([]), ValueError, "empty command"),
+    (lambda g: g.submit(5), TypeError, "must be a function"),
+    (lambda g: g.submit(lambda config: 1), TypeError, "cannot be pickled")])
+def test_trials_that_cannot_be_are_named_and_the_group_goes_on(submit, error, says):
+    with TrialGroup(1) as group:
+        with pytest.raises(error) as raised:
+            submit(group)
+        assert says in str(raised.value) and group.trials == []
