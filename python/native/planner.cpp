@@ -236,6 +236,8 @@ std::optional<double> seconds(const std::optional<Duration>& duration) {
 }  // namespace
 
 NB_MODULE(_planner, m) {
+  // A planner that a thread still has when Python ends is no fault.
+  nb::set_leak_warnings(false);
   m.doc() =
       "Which training trials of a tuner run on which devices, and how wide, decided without a clock, a "
       "process or "

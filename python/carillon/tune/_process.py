@@ -7,6 +7,7 @@ Besides the words of `_broker` a trial says `report N KEPT JSON` (KEPT: 1 with a
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import os
 import pickle
@@ -17,6 +18,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from .. import _import_hook
 from . import _trial
 
 SOCKET, TRIAL, FOLDER = "CARILLON_TUNE_SOCKET", "CARILLON_TUNE_TRIAL", "CARILLON_TUNE_FOLDER"
@@ -209,7 +211,20 @@ def join_script() -> None:
     except OSError as error:
         raise SystemExit(f"carillon: no driver of trials at {path} ({error.strerror})") from None
     _trial.enter(_here)
+    _import_hook.after_import("syne_tune.report", _watch_reporter)
     _here.start()
+
+
+def _watch_reporter(module: Any) -> None:
+    """A script of Syne Tune reports by what it prints; that is a boundary, too."""
+    told = module.Reporter.__call__
+
+    @functools.wraps(told)
+    def __call__(self: Any, **metrics: Any) -> None:
+        told(self, **metrics)
+        report(**{name: value for name, value in metrics.items() if isinstance(value, (int, float, str))})
+
+    module.Reporter.__call__ = __call__
 
 
 # --- What a trial's code calls

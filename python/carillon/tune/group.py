@@ -165,7 +165,8 @@ class TrialGroup(Driver):
     def __init__(self, devices: int | str | Sequence[int] | None = None, *, policy: str = "best", retries: int = 1,
                  hang_after: float | None = None, folder: str | os.PathLike[str] | None = None,
                  memory: int | None = None, quantum: float = 0.5,
-                 on_ask: Callable[[GroupTrial, int, Any], None] | None = None, **options: Any) -> None:
+                 on_ask: Callable[[GroupTrial, int, Any], None] | None = None,
+                 on_end: Callable[[GroupTrial], None] | None = None, **options: Any) -> None:
         if getattr(multiprocessing.current_process(), "_inheriting", False):
             raise RuntimeError("a TrialGroup begins while its script is imported for a trial's process: put it under "
                                "`if __name__ == \"__main__\":`")
@@ -182,7 +183,8 @@ class TrialGroup(Driver):
         tuning = Tuning(policy, **options)
         # On a GPU those who share it compute at the same time.
         self._planned = Planned(tuning, takes_turns=not self._on_gpus, quantum=quantum, moves=not self._on_gpus)
-        self._retries, self._hang_after, self._on_ask = retries, hang_after, on_ask
+        self._retries, self._hang_after = retries, hang_after
+        self._on_ask, self._on_end = on_ask, on_end  # for tuners; in the broker's thread
         self._trials: dict[str, GroupTrial] = {}
         self._changed = threading.Condition()
         self._ended: queue.SimpleQueue[GroupTrial] = queue.SimpleQueue()
@@ -201,19 +203,22 @@ class TrialGroup(Driver):
     # --- For who submits trials
 
     def submit(self, work: Work, config: Any = None, *, budget: float | None = None, iteration: float | None = None,
-               persistent: int = 0, ephemeral: int = 0, priority: float = 1.0, name: str | None = None) -> GroupTrial:
+               persistent: int = 0, ephemeral: int = 0, priority: float = 1.0, name: str | None = None,
+               folder: str | os.PathLike[str] | None = None) -> GroupTrial:
         """A trial: `work(config)` in a process of its own, or a command, such as ["python", "train.py"].
 
         `budget`: reports that it is to make; left out, not known. `iteration`: seconds of one of them, where that is
-        known. `persistent` and `ephemeral`: memory on its device, in bytes. A command has its config in its words.
+        known. `persistent` and `ephemeral`: memory on its device, in bytes. `folder`: of its checkpoint, and of what a
+        command prints (out.txt, err.txt); left out, one of its name. A command has its config in its words.
         """
         (trial,) = self.map(work, [config], budget=budget, iteration=iteration, persistent=persistent,
-                            ephemeral=ephemeral, priority=priority, names=None if name is None else [name])
+                            ephemeral=ephemeral, priority=priority, names=None if name is None else [name],
+                            folders=None if folder is None else [Path(folder).absolute()])
         return trial
 
     def map(self, work: Work, configs: Iterable[Any], *, budget: float | Sequence[float] | None = None,
             iteration: float | None = None, persistent: int = 0, ephemeral: int = 0, priority: float = 1.0,
-            names: Sequence[str] | None = None) -> list[GroupTrial]:
+            names: Sequence[str] | None = None, folders: Sequence[Path] | None = None) -> list[GroupTrial]:
         """A trial for each config, whose results are wanted together; `budget` may be a list, one for each."""
         self._alive()
         configs = list(configs)
@@ -234,7 +239,8 @@ class TrialGroup(Driver):
             asked = Asked(name, budgets[i], iteration, persistent, ephemeral, priority)
             _check(budget=asked.budget, iteration=iteration, persistent=persistent, ephemeral=ephemeral,
                    priority=priority)
-            fresh.append(GroupTrial(name, config, self.folder / name, _group=self, _asked=asked,
+            folder = self.folder / name if folders is None else folders[i]
+            fresh.append(GroupTrial(name, config, folder, _group=self, _asked=asked,
                                     _work=_packed(work, config)))
         if len({trial.name for trial in fresh}) != len(fresh):
             raise ValueError("names has a name twice")
@@ -275,6 +281,10 @@ class TrialGroup(Driver):
     def widths(self) -> dict[str, int]:
         """Who computes now, with how many threads."""
         return self._planned.running()
+
+    def appetite(self) -> int:
+        """How many trials a tuner that may choose should have going."""
+        return self._planned.tuning.appetite()
 
     def close(self) -> None:
         """Ends all trials that are not over, and the group."""
@@ -534,6 +544,8 @@ class TrialGroup(Driver):
             trial._over, trial.state = True, state
             self._ended.put(trial)
             self._changed.notify_all()
+        if self._on_end is not None:
+            self._on_end(trial)
 
     def _end_all(self, done: threading.Event) -> None:
         for trial in list(self._trials.values()):
