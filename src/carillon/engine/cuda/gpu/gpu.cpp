@@ -52,6 +52,8 @@ int run(int argc, char** argv) {
                        "Most kernels in a segment; 0: one segment")
           ->check(CLI::Range(0, 4096))
           ->capture_default_str();
+      command->add_flag("!--products-apart", options.engine.join_products,
+                        "Products of one input are computed one by one");
     }
     if (takes_model && std::string_view(name) != "attention")
       command->add_option("--attention", way, "Attention by calls, by one kernel, or by the faster")

@@ -101,9 +101,16 @@ CallWork work_of(const Convolution& c) {
 }
 
 CallWork work_of(const Product& p) {
+  // What lies between the rows of an operand is not read.
+  const auto matrix = [&](const Product::Matrix& m, std::int64_t rows, std::int64_t columns) {
+    return (m.step == 0 ? 1 : p.batch) * rows * columns;
+  };
+  const std::int64_t elements = matrix(p.a, p.rows, p.depth) + matrix(p.b, p.depth, p.columns) +
+                                p.batch * p.rows * p.columns + (p.bias ? p.columns : 0) +
+                                (p.residual_pitch > 0 ? p.rows * p.columns : 0);
   return {.kernel = fmt::format("product {}", name_of(p.number)),
           .operations = 2.0 * static_cast<double>(p.batch * p.rows * p.columns * p.depth),
-          .bytes = sum_of(bytes_of(p))};
+          .bytes = static_cast<double>(elements) * static_cast<double>(size_of(p.number))};
 }
 
 std::string identity(const Convolution& c) {

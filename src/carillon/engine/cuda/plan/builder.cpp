@@ -100,13 +100,15 @@ std::optional<kernels::Type> kernel_type(DataType type) {
   }
 }
 
-std::uint64_t Weights::place(const graph::SharedTensor& from, const std::string& what, std::size_t bytes,
-                             const std::function<void(std::span<std::byte>)>& make) {
-  const auto [it, is_new] = places_.try_emplace({from.get(), what}, 0);
+std::uint64_t Weights::place(const std::vector<graph::SharedTensor>& from, const std::string& what,
+                             std::size_t bytes, const std::function<void(std::span<std::byte>)>& make) {
+  std::vector<const graph::Tensor*> tensors;
+  for (const graph::SharedTensor& each : from) tensors.push_back(each.get());
+  const auto [it, is_new] = places_.try_emplace({std::move(tensors), what}, 0);
   if (!is_new) return it->second;
   const std::uint64_t at = round_up(bytes_.size(), 256);
   it->second = at;
-  if (from != nullptr) kept_.push_back(from);
+  kept_.insert(kept_.end(), from.begin(), from.end());
   bytes_.resize(at + bytes);
   make(std::span(bytes_).subspan(at, bytes));
   return at;
@@ -277,7 +279,7 @@ Lying Builder::in(graph::ValueId id) {
     const graph::TensorType& type = tensor->type();
     const DataType to = stored(type.type);
     Lying out{.type = to, .shape = type.shape, .strides = row_major(type.shape)};
-    out.offset = weights_.place(tensor, "as " + std::string(graph::onnx_name(to)),
+    out.offset = weights_.place({tensor}, "as " + std::string(graph::onnx_name(to)),
                                 static_cast<std::size_t>(type.elements()) * graph::size_of(to),
                                 [&](std::span<std::byte> bytes) {
                                   if (to == type.type)
@@ -315,8 +317,9 @@ Result<std::vector<std::int64_t>> Builder::integers(std::size_t input) const {
   return out;
 }
 
-Lying Builder::packed(const graph::SharedTensor& from, const std::string& what, const Shape& shape,
-                      DataType type, const std::function<void(std::span<float>)>& values) {
+Lying Builder::packed(const std::vector<graph::SharedTensor>& from, const std::string& what,
+                      const Shape& shape, DataType type,
+                      const std::function<void(std::span<float>)>& values) {
   Lying out{.type = type, .shape = shape, .strides = row_major(shape)};
   const auto elements = static_cast<std::size_t>(count(shape));
   out.offset = weights_.place(from, what + " " + std::string(graph::onnx_name(type)),
@@ -331,13 +334,13 @@ Lying Builder::packed(const graph::SharedTensor& from, const std::string& what, 
 Lying Builder::scalar(float value, DataType type) {
   std::uint32_t bits = 0;
   std::memcpy(&bits, &value, sizeof bits);
-  return packed(nullptr, "number " + std::to_string(bits), {}, type,
+  return packed(std::vector<graph::SharedTensor>{}, "number " + std::to_string(bits), {}, type,
                 [&](std::span<float> to) { to[0] = value; });
 }
 
 Lying Builder::truth(bool value) {
   Lying out{.type = DataType::boolean};
-  out.offset = weights_.place(nullptr, value ? "true" : "false", 1,
+  out.offset = weights_.place({}, value ? "true" : "false", 1,
                               [&](std::span<std::byte> to) { to[0] = value ? std::byte{1} : std::byte{0}; });
   return out;
 }

@@ -92,6 +92,10 @@ class Builder {
   Result<std::vector<std::int64_t>> integers(std::size_t input) const;
   // A constant in `number`'s storage, made of f32 values; the same for the same `what` and `from`.
   Lying packed(const graph::SharedTensor& from, const std::string& what, const Shape& shape,
+               graph::DataType type, const std::function<void(std::span<float>)>& values) {
+    return packed(std::vector{from}, what, shape, type, values);
+  }
+  Lying packed(const std::vector<graph::SharedTensor>& from, const std::string& what, const Shape& shape,
                graph::DataType type, const std::function<void(std::span<float>)>& values);
   Lying scalar(float value, graph::DataType type);
   Lying truth(bool value);

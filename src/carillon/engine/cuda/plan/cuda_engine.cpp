@@ -373,7 +373,9 @@ class CudaEngine final : public Engine {
     const Number number = options.precision == Precision::bf16  ? Number::bf16
                           : options.precision == Precision::f16 ? Number::f16
                                                                 : options_.number;
-    RecipeOptions made_with{.number = number, .longest_segment = options_.longest_segment};
+    RecipeOptions made_with{.number = number,
+                            .longest_segment = options_.longest_segment,
+                            .join_products = options_.join_products};
     const PlanName plan{.model = options.name.empty() ? model.name() : options.name,
                         .number = number,
                         .batch = batch,

@@ -50,6 +50,8 @@ struct CudaOptions {
   // library calls' ways.
   Share share{};
   AttentionWay attention = AttentionWay::faster;
+  // An attention's queries, keys and values are one product where they can be (joined_products.h).
+  bool join_products = true;
   // Where the faster way is kept, by key; none: in the engine alone.
   std::shared_ptr<KernelChoices> choices{};
   std::function<void(const AttentionTimes&)> told{};  // of each measurement

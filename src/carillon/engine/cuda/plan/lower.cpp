@@ -4,6 +4,7 @@
 #include <array>
 
 #include "carillon/engine/cuda/plan/attention.h"
+#include "carillon/engine/cuda/plan/joined_products.h"
 #include "carillon/graph/empty.h"
 
 namespace carillon::engine::cuda {
@@ -103,10 +104,21 @@ Result<Recipe> make_recipe(const graph::Graph& graph, const RecipeOptions& optio
   for (const Attention& each : attentions)
     for (const auto* nodes : {&each.nodes, &each.turned})
       for (const std::size_t n : *nodes) part_of[n] = &each;
+  // Those of joined products, where the first of them stands.
+  std::vector<std::vector<std::size_t>> groups;
+  if (options.join_products) groups = find_joined_products(graph);
+  std::vector<const std::vector<std::size_t>*> group_of(graph.nodes.size(), nullptr);
+  for (const auto& group : groups)
+    if (std::ranges::none_of(group, [&](std::size_t n) { return part_of[n] != nullptr; }))
+      for (const std::size_t n : group) group_of[n] = &group;
   for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
     const Attention* const whole = part_of[n];
     if (whole != nullptr && whole->last() != n) continue;
-    const auto lowered = whole == nullptr ? lower(builder, graph.nodes[n]) : lower_attention(builder, *whole);
+    const auto* const group = group_of[n];
+    if (group != nullptr && group->front() != n) continue;
+    const auto lowered = group != nullptr   ? lower_joined_products(builder, *group)
+                         : whole == nullptr ? lower(builder, graph.nodes[n])
+                                            : lower_attention(builder, *whole);
     if (!lowered) return std::unexpected(lowered.error());
   }
   return builder.finish();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string_view>
 
 #include "carillon/base/result.h"
@@ -13,6 +14,10 @@ Result<> lower(Builder& builder, const graph::Node& node);
 
 // What the node's post-ops make of `tensor`, from number `first` on.
 Result<Lying> apply_post_ops(Builder& builder, const graph::Node& node, Lying tensor, std::size_t first = 0);
+
+// a * weights + bias, where it is there, of one constant matrix [depth][columns]; of `shape`, row-major.
+Result<Lying> multiply_by_constant(Builder& builder, const Lying& a, const Lying& weights, const Shape& shape,
+                                   const std::optional<Lying>& bias);
 
 // The lowerings of one node each, by what they have in common: lower_layers.cpp, lower_elementwise.cpp,
 // lower_views.cpp.

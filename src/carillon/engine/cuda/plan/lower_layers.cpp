@@ -203,9 +203,12 @@ bool starts_with_bias(Builder& builder, const graph::Node& node, std::int64_t co
          !type.shape.empty() && type.shape.back() == columns;
 }
 
-// scale * a b with what follows; `bias` is [columns] or absent.
-Result<> lower_product(Builder& builder, const graph::Node& node, const Lying& a, const Lying& b,
-                       const Shape& batch, float scale, const Lying* bias, const Lying* added) {
+// a b as it is asked of a library.
+struct Factors {
+  Lying left, right;
+  Product spec;
+};
+Result<Factors> factors_of(Builder& builder, const Lying& a, const Lying& b, const Shape& batch) {
   if (a.type != b.type) return builder.refuse("operands of different types");
   const auto number = builder.number_of(a.type);
   if (!number) return builder.refuse("a product of " + std::string(graph::onnx_name(a.type)));
@@ -219,14 +222,23 @@ Result<> lower_product(Builder& builder, const graph::Node& node, const Lying& a
                .columns = right->tensor.shape[2],
                .depth = left->tensor.shape[2],
                .a = left->matrix,
-               .b = right->matrix,
-               .scale = scale};
+               .b = right->matrix};
   // One matrix of many rows rather than many of few.
   if (spec.batch > 1 && spec.b.step == 0 && !spec.a.turned && spec.a.step == spec.rows * spec.a.pitch) {
     spec.rows *= spec.batch;
     spec.batch = 1;
     spec.a.step = 0;
   }
+  return Factors{left->tensor, right->tensor, spec};
+}
+
+// scale * a b with what follows; `bias` is [columns] or absent.
+Result<> lower_product(Builder& builder, const graph::Node& node, const Lying& a, const Lying& b,
+                       const Shape& batch, float scale, const Lying* bias, const Lying* added) {
+  const auto factors = factors_of(builder, a, b, batch);
+  if (!factors) return std::unexpected(factors.error());
+  Product spec = factors->spec;
+  spec.scale = scale;
   std::size_t fused = 0;
   std::optional<Lying> row;
   if (bias != nullptr) {
@@ -247,7 +259,7 @@ Result<> lower_product(Builder& builder, const graph::Node& node, const Lying& a
   }
   const Shape& shape = builder.type(node.outputs[0]).shape;
   Lying out = builder.fresh(a.type, shape, row_major(shape));
-  if (auto put = builder.multiply(spec, left->tensor, right->tensor, out, row ? &*row : nullptr); !put)
+  if (auto put = builder.multiply(spec, factors->left, factors->right, out, row ? &*row : nullptr); !put)
     return put;
   if (added == nullptr) return set(builder, node, out, fused);
   return set(builder, node, builder.elementwise(Op::add, {out, *added}, shape), fused);
@@ -361,6 +373,18 @@ Result<> lower_convolution(Builder& builder, const graph::Node& node) {
     out = *sum;
   }
   return set(builder, node, line ? without_height(*out) : *out, fused);
+}
+
+Result<Lying> multiply_by_constant(Builder& builder, const Lying& a, const Lying& weights, const Shape& shape,
+                                   const std::optional<Lying>& bias) {
+  const auto factors = factors_of(builder, a, weights, {a.shape.begin(), a.shape.end() - 2});
+  if (!factors) return std::unexpected(factors.error());
+  Product spec = factors->spec;
+  spec.bias = bias.has_value();
+  Lying out = builder.fresh(a.type, shape, row_major(shape));
+  if (auto put = builder.multiply(spec, factors->left, factors->right, out, bias ? &*bias : nullptr); !put)
+    return std::unexpected(put.error());
+  return out;
 }
 
 Result<> lower_matmul(Builder& builder, const graph::Node& node) {

@@ -26,13 +26,13 @@ namespace carillon::engine::cuda {
 class Weights {
  public:
   // Where `bytes` lie that `make` gives, for the same `what` and `from` made once. `from` is kept alive.
-  std::uint64_t place(const graph::SharedTensor& from, const std::string& what, std::size_t bytes,
-                      const std::function<void(std::span<std::byte>)>& make);
+  std::uint64_t place(const std::vector<graph::SharedTensor>& from, const std::string& what,
+                      std::size_t bytes, const std::function<void(std::span<std::byte>)>& make);
   std::span<const std::byte> bytes() const { return bytes_; }
   std::vector<std::byte> take() { return std::move(bytes_); }
 
  private:
-  std::map<std::pair<const graph::Tensor*, std::string>, std::uint64_t> places_;
+  std::map<std::pair<std::vector<const graph::Tensor*>, std::string>, std::uint64_t> places_;
   std::vector<graph::SharedTensor> kept_;
   std::vector<std::byte> bytes_;
 };
@@ -90,6 +90,8 @@ struct RecipeOptions {
   std::vector<int> segment_ends{};  // instead, as in Recipe
   // Whether attention of this key is to be one kernel, where there is one; none: never.
   std::function<bool(const std::string& key)> one_kernel{};
+  // Products of one input are one (joined_products.h).
+  bool join_products = true;
   // Who makes kernels of chains (chains.h); none: each step is a kernel of its own.
   ChainLibrary* chains = nullptr;
 };
