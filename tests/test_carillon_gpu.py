@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +34,7 @@ def test_facts_say_what_the_device_is(gpu):
     facts = json.loads(gpu("facts", "--device", "cuda-emulated").stdout)
     assert facts["processors"] == 132
     assert facts["parts"]["sizes"][0] == {"wanted": 1, "got": 8, "left": 124}
+    assert facts["division"] == {"our kernels": "yes", "a convolution": "yes"}
 
 
 def test_without_a_device_it_says_why(gpu):
@@ -65,6 +67,45 @@ def test_preemption_is_told_apart_by_what_ends_best_effort(gpu, tiny_models, how
     assert told["alone_us"]["count"] == 19 and told["longer_us"]["count"] == 20
     assert told["best_effort_segments"] > 1
     assert (told["evicted"] <= 1) == (how == "parts"), "beside it nobody is evicted"
+
+
+def test_recorded_calls_are_answered_alike(gpu, tiny_models, tmp_path):
+    calls = tmp_path / "calls.txt"
+    files = [str(tiny_models / f"{name}/1/model.onnx") for name in ("tiny_mlp", "tiny_cnn")]
+    done = gpu("preempt", *files, "--device", "cuda-emulated", "--times", "3", "--parts", "--record", str(calls))
+    assert done.returncode == 0, done.stderr
+    again = gpu("replay", str(calls))
+    assert again.returncode == 0, again.stdout
+    told = json.loads(again.stdout)
+    assert told["agrees"] and told["differences"] == [] and told["calls"] > 500
+    # One difference is found, and where it is.
+    lines = calls.read_text().splitlines()
+    at = next(i for i, line in enumerate(lines) if " cuGraphLaunch 0 " in line)
+    lines[at] = lines[at].replace(" cuGraphLaunch 0 ", " cuGraphLaunch 1 ")
+    calls.write_text("\n".join(lines) + "\n")
+    again = gpu("replay", str(calls))
+    assert again.returncode == 1
+    told = json.loads(again.stdout)
+    assert not told["agrees"]
+    assert told["differences"] == [f"line {at + 1}: cuGraphLaunch gave CUDA_SUCCESS (0) where CUDA_ERROR_INVALID_VALUE (1) is recorded"]
+
+
+RECORDED = sorted((Path(__file__).resolve().parents[1] / "profiles").glob("*_driver_calls.txt"))
+
+
+@pytest.mark.skipif(not RECORDED, reason="no driver's calls were recorded on a GPU yet")
+def test_what_gpus_drivers_answered_the_emulated_device_answers(gpu):
+    for calls in RECORDED:
+        again = gpu("replay", str(calls))
+        assert again.returncode == 0, f"{calls}: {again.stdout}{again.stderr}"
+
+
+def test_calls_that_were_not_recorded_are_refused(gpu, tmp_path):
+    (tmp_path / "calls.txt").write_text("nothing\n")
+    done = gpu("replay", str(tmp_path / "calls.txt"))
+    assert done.returncode == 2 and "line 1 of recorded calls" in done.stderr
+    assert gpu("replay", str(tmp_path / "none.txt")).returncode == 2
+    assert gpu("facts", "--device", "cuda-emulated", "--record", "/nowhere/calls.txt").returncode == 2
 
 
 def test_both_ways_of_attention_are_measured(gpu, tiny_models):

@@ -52,7 +52,7 @@ Result<OpenedDevice> open_device(const OpenOptions& options) {
   auto opened = open_driver(options.driver);
   if (!opened) return std::unexpected(opened.error());
   OpenedDevice device;
-  device.driver = std::make_shared<const Driver>(*opened);
+  device.driver = std::make_shared<const Driver>(options.watch ? options.watch(*opened) : *opened);
   const Driver& driver = *device.driver;
   auto facts = find_device(driver, options.ordinal);
   if (!facts) return std::unexpected(facts.error());
@@ -106,6 +106,8 @@ Result<OpenedDevice> open_device(const OpenOptions& options) {
                                                header, &device.notice);
   CudaOptions engine_options = options.engine;
   if (engine_options.choices == nullptr) engine_options.choices = choices;
+  const auto undivided = std::make_shared<std::string>();
+  engine_options.notice = undivided;
   // To compile takes seconds of each load: only where what comes of it is kept.
   const MeasuredOptions usual;
   const int most_compiled = options.choices.empty() ? 0 : usual.most_compiled;
@@ -121,6 +123,7 @@ Result<OpenedDevice> open_device(const OpenOptions& options) {
                                  engine_options, chains ? std::move(*chains) : nullptr);
   if (!engine) return std::unexpected(engine.error());
   device.engine = std::move(*engine);
+  add_notice(device, *undivided);
   return device;
 }
 

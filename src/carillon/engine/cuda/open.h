@@ -20,6 +20,8 @@ struct OpenOptions {
   std::string choices;
   // What the engine asks in place of NVIDIA's libraries, which it is given; none: those.
   std::function<std::unique_ptr<MathLibrary>(std::unique_ptr<MathLibrary>)> around{};
+  // What is used in place of the driver, which it is given; none: that.
+  std::function<Driver(const Driver&)> watch{};
   CudaOptions engine;
 };
 
@@ -31,7 +33,8 @@ struct OpenedDevice {
   Bytes free{};           // memory that nobody has
   std::string libraries;  // "cuDNN 9.19.0 and cuBLASLt 13.1.0"
   std::string chains;     // who compiles chains, "NVRTC 13.0"; empty: nobody, each of their steps is a kernel
-  std::string notice;     // what is wrong with what is kept, or why nobody compiles chains; empty: nothing
+  std::string notice;     // what is wrong with what is kept, why nobody compiles chains or the device is not
+                          // divided; empty: nothing
 };
 
 // Finds driver, device, our kernels and NVIDIA's libraries, in this order, and fails with what is missing

@@ -11,10 +11,25 @@
 
 #include <CLI/CLI.hpp>
 
+#include "carillon/base/files.h"
+#include "carillon/engine/cuda/driver/recorded.h"
+#include "carillon/engine/cuda/driver/rules.h"
 #include "carillon/engine/cuda/gpu/parts.h"
 
 namespace carillon::engine::cuda::gpu {
 namespace {
+
+Result<Json> replayed(const std::string& file) {
+  const auto text = read_file("recorded calls", file);
+  if (!text) return std::unexpected(text.error());
+  const auto out = replay(*text);
+  if (!out) return in_context(file, out.error());
+  return Json{{"file", file},
+              {"calls", out->calls},
+              {"left_out", out->left_out},
+              {"differences", out->differences},
+              {"agrees", out->differences.empty()}};
+}
 
 int run(int argc, char** argv) {
   CLI::App app{
@@ -25,6 +40,7 @@ int run(int argc, char** argv) {
       "  carillon_gpu attention distilbert/1/model.onnx --number f16 --batch 8\n"
       "  carillon_gpu steps resnet50/1/model.onnx --number f16 --batch 8 > table.json\n"
       "  carillon_gpu load vgg16/1/model.onnx\n"
+      "  carillon_gpu replay driver_calls.txt\n"
       "  carillon_gpu preempt resnet50/1/model.onnx vgg19/1/model.onnx --number f16 --stop bound"};
   app.require_subcommand(1);
   std::string device = "cuda", file;
@@ -32,6 +48,8 @@ int run(int argc, char** argv) {
   int batch = 1, runs = 1000, times = 20;
   bool cut = false, whole = false, by_step = false;
   AskedCalls asked;
+  TrialCall trial;
+  std::string record, recorded;
   std::string number = "f32", way = "faster";
   std::vector<AttentionTimes> told;
   std::function<Result<Json>(const Rig&)> part;
@@ -42,6 +60,9 @@ int run(int argc, char** argv) {
     command->add_option("--cuda-libraries", options.libraries, "Folder of NVIDIA's libraries");
     command->add_option("--kernel-choices", options.choices,
                         "File beside which choices of library calls are kept");
+    command->add_option("--record", record,
+                        "File that the driver's calls and answers are written to (replay reads it)");
+    command->add_flag("--whole,!--parts", whole, "The device is not divided");
     if (takes_model) {
       command->add_option("MODEL", file, "ONNX file")->required();
       command->add_option("--number", number, "What f32 values are stored as")
@@ -65,7 +86,8 @@ int run(int argc, char** argv) {
   const auto with_batch = [&](CLI::App* command) {
     command->add_option("--batch", batch, "Batch size")->check(CLI::Range(1, 4096))->capture_default_str();
   };
-  add("facts", "What the device is, and how long memory and copies take", false, facts);
+  CLI::App* const tells = add("facts", "What the device is, and how long memory and copies take", false,
+                              [&](const Rig& rig) { return facts(rig, trial); });
   CLI::App* const agrees = add("agree", "Outputs beside the CPU's", true, [&](const Rig& rig) {
     return by_step ? agree_by_step(rig, file, batch, options.engine, asked)
                    : agree(rig, file, batch, options.engine.number, cut);
@@ -113,7 +135,9 @@ int run(int argc, char** argv) {
   preempts->add_option("--bound", bound, "How much best-effort work is with the device, us")
       ->check(CLI::Range(1, 100'000))
       ->capture_default_str();
-  preempts->add_flag("--whole,!--parts", whole, "Real-time runs have all of the device");
+  CLI::App* const replays =
+      app.add_subcommand("replay", "Recorded calls of a driver, and what the emulated device answers");
+  replays->add_option("FILE", recorded, "As --record writes it")->required();
   CLI11_PARSE(app, argc, argv);
   options.engine.number = *number_named(number);
   options.engine.attention = way == "calls"    ? AttentionWay::calls
@@ -128,6 +152,17 @@ int run(int argc, char** argv) {
     std::cerr << "carillon_gpu: " << error.message << '\n';
     return 2;
   };
+  if (replays->parsed()) {
+    const auto done = replayed(recorded);
+    if (!done) return tell(done.error());
+    std::cout << done->dump(1) << std::endl;
+    return done->at("agrees") ? 0 : 1;
+  }
+  if (tells->parsed())
+    options.around = [&trial](std::unique_ptr<MathLibrary> library) {
+      trial = trial_of(*library);
+      return library;
+    };
   if (attends->parsed()) {
     options.engine.choices = std::make_shared<KernelChoices>();  // nothing that was kept: all is measured
     options.engine.told = [&told](const AttentionTimes& each) { told.push_back(each); };
@@ -140,16 +175,30 @@ int run(int argc, char** argv) {
       return recording(std::move(library), asked);
     };
   }
+  std::unique_ptr<Recording> recording;  // outlives the rig
+  if (!record.empty()) {
+    auto made = Recording::make(record);
+    if (!made) return tell(made.error());
+    recording = std::move(*made);
+    options.watch = [&recording](const Driver& driver) { return recording->around(driver); };
+  }
   auto rig = make_rig(device, options);
   if (!rig) return tell(rig.error());
+  std::size_t asked_for = 0;  // violations: refusals are what is to be recorded
+  if (recording != nullptr) {
+    if (auto ruled = ask_rules(*rig->driver, rig->device); !ruled) return tell(ruled.error());
+    if (rig->emulated != nullptr) asked_for = rig->emulated->violations().size();
+  }
   const auto done = part(*rig);
+  trial = {};
   if (!done) return tell(done.error());
   std::cout << done->dump(1) << std::endl;
   if (rig->emulated != nullptr) {
     rig->engine.reset();
-    for (const std::string& violation : rig->emulated->violations())
-      std::cerr << "the device: " << violation << '\n';
-    if (!rig->emulated->violations().empty()) return 1;
+    const auto violations = rig->emulated->violations();
+    for (std::size_t i = asked_for; i < violations.size(); ++i)
+      std::cerr << "the device: " << violations[i] << '\n';
+    if (violations.size() > asked_for) return 1;
     if (const std::string left = rig->emulated->left_behind(); !left.empty()) {
       std::cerr << "the device was left with " << left << '\n';
       return 1;

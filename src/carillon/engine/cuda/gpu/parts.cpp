@@ -13,8 +13,12 @@
 #include <fmt/format.h>
 
 #include "carillon/engine/cpu/cpu_engine.h"
+#include "carillon/engine/cuda/driver/bounded_wait.h"
 #include "carillon/engine/cuda/driver/context.h"
+#include "carillon/engine/cuda/library/measured.h"
+#include "carillon/engine/cuda/memory/scratch.h"
 #include "carillon/engine/cuda/plan/cuda_plan.h"
+#include "carillon/engine/cuda/plan/device.h"
 #include "carillon/engine/cuda/table/step_table.h"
 
 namespace carillon::engine::cuda::gpu {
@@ -82,6 +86,82 @@ Json parts_of_processors(const Rig& rig, Calls& call) {
           {{"wanted", wanted}, {"got", part.count}, {"left", rest.type == 0 ? 0U : rest.count}});
   }
   return out;
+}
+
+// The call in a part of the device, captured and launched, beside the same in all of it: the same bytes.
+Result<> runs_in_a_part(const Device& device, const TrialCall& trial) {
+  if (!trial.call) return std::unexpected(trial.call.error());
+  if (device.splits() == nullptr) return fail(ErrorCode::unsupported, device.undivided());
+  const Call& call = **trial.call;
+  const Part part{.pair = 1};
+  const Driver& d = device.driver;
+  const Device::Current current(device);
+  const CallBytes& of = trial.bytes;
+  Scratch scratch(d, device.number());
+  std::uint64_t all = 0;
+  const auto place = [&](std::uint64_t bytes) { return std::exchange(all, all + round_up(bytes, 256)); };
+  const std::uint64_t a = place(of.a), b = place(of.b), bias = place(of.bias),
+                      workspace = place(call.workspace()), outs[] = {place(of.out), place(of.out)};
+  Calls status(d);
+  status(scratch.take(all), "memory");
+  void* host = nullptr;
+  status(d.host_allocate(&host, 2 * of.out, 0), "pinned memory");
+  call.size_for(device.processors_of(part));
+  Result<> ran = status.result();
+  Stream streams[] = {nullptr, nullptr};
+  if (ran) {
+    status(d.stream_create(&streams[0], stream_beside_the_default, 0), "a stream");
+    status(d.green_stream(&streams[1], device.splits()->context(part), stream_beside_the_default, 0),
+           "a stream of a green context");
+    status(fill_with_numbers(d, scratch.at(), all, streams[0]), "numbers");
+    ran = status.result();
+  }
+  for (const std::size_t in : {0U, 1U}) {
+    if (!ran) break;
+    const CallPlaces places{.a = scratch.at() + a,
+                            .b = scratch.at() + b,
+                            .out = scratch.at() + outs[in],
+                            .bias = of.bias == 0 ? 0 : scratch.at() + bias,
+                            .workspace = scratch.at() + workspace,
+                            .processors = in == 0 ? 0 : device.processors_of(part)};
+    ran = call.enqueue(streams[in], places);
+    if (ran && !status(wait_for(d, streams[in], longest_trial), "the call")) ran = status.result();
+    if (ran && !status(d.capture_begin(streams[in], capture_of_this_thread), "a capture"))
+      ran = status.result();
+    if (!ran) break;
+    ran = call.enqueue(streams[in], places);
+    Graph graph = nullptr;
+    GraphExec made = nullptr;
+    if (status(d.capture_end(streams[in], &graph), "the end of a capture") &&
+        status(d.graph_instantiate(&made, graph, 0), "a graph") &&
+        status(d.graph_launch(made, streams[in]), "a graph's launch") &&
+        status(wait_for(d, streams[in], longest_trial), "a graph of the call"))
+      status(d.copy_out(static_cast<std::byte*>(host) + in * of.out, places.out, of.out, streams[in]),
+             "a copy");
+    status(d.stream_synchronize(streams[in]), "a copy");
+    if (made != nullptr) (void)d.graph_exec_destroy(made);
+    if (graph != nullptr) (void)d.graph_destroy(graph);
+    if (ran) ran = status.result();
+  }
+  if (ran && std::memcmp(host, static_cast<std::byte*>(host) + of.out, of.out) != 0)
+    ran = fail(ErrorCode::internal, "it gives other numbers there than in all of the device");
+  for (const Stream stream : streams)
+    if (stream != nullptr) (void)d.stream_destroy(stream);
+  if (host != nullptr) (void)d.host_free(host);
+  return ran;
+}
+
+// What runs in a part of the device.
+Json division(const Rig& rig, const TrialCall& trial) {
+  Device device(rig.driver, rig.device);
+  const void* const image =
+      rig.emulated != nullptr ? static_cast<const void*>("emulated") : kernels::fatbin().data();
+  if (auto prepared = device.prepare(image, true); !prepared)
+    return {{"our kernels", prepared.error().message}};
+  const auto convolved = runs_in_a_part(device, trial);
+  return {
+      {"our kernels", device.splits() != nullptr ? "yes" : device.undivided()},
+      {rig.emulated != nullptr ? "a convolution" : "cuDNN", convolved ? "yes" : convolved.error().message}};
 }
 
 // Times of pages of 16 MiB.
@@ -221,7 +301,26 @@ double allowed_for(Number number, bool is_emulated) {
   return number == Number::f32 || (number == Number::tf32 && is_emulated) ? 1e-4 : 3e-2;
 }
 
-Result<Json> facts(const Rig& rig) {
+TrialCall trial_of(MathLibrary& library) {
+  const Convolution spec{.number = Number::f16,
+                         .channels = 64,
+                         .height = 14,
+                         .width = 14,
+                         .filters = 64,
+                         .kernel_h = 3,
+                         .kernel_w = 3,
+                         .out_height = 14,
+                         .out_width = 14,
+                         .pad_top = 1,
+                         .pad_left = 1,
+                         .pad_bottom = 1,
+                         .pad_right = 1,
+                         .in_pitch = 64,
+                         .out_pitch = 64};
+  return {library.convolution(spec), bytes_of(spec)};
+}
+
+Result<Json> facts(const Rig& rig, const TrialCall& trial) {
   const InPrimaryContext current(*rig.driver, rig.device);
   const Driver& d = *rig.driver;
   Calls call(d);
@@ -240,6 +339,7 @@ Result<Json> facts(const Rig& rig) {
     if (call(d.device_attribute(&value, which, rig.device), name)) out[name] = value;
   }
   out["parts"] = parts_of_processors(rig, call);
+  out["division"] = division(rig, trial);
   out["memory"] = times_of_memory(rig, call);
   out["copies"] = rate_of_copies(rig, call);
   if (auto done = call.result(); !done) return std::unexpected(done.error());

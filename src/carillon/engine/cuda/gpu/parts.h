@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -7,6 +8,7 @@
 
 #include "carillon/engine/cuda/gpu/rig.h"
 #include "carillon/engine/cuda/gpu/twin.h"
+#include "carillon/engine/cuda/library/library.h"
 
 // What is measured and checked on a device, each as a JSON object. Times are in microseconds.
 namespace carillon::engine::cuda::gpu {
@@ -16,9 +18,16 @@ using Json = nlohmann::ordered_json;
 // Quantiles of measurements; one at least.
 Json quantiles(std::vector<double> values);
 
-// What the device is, the parts that its processors can be divided into, how long memory and launches take,
-// and the rate of copies.
-Result<Json> facts(const Rig& rig);
+// A call that facts() tries in a part of the device, or why the library has none.
+struct TrialCall {
+  Result<std::shared_ptr<const Call>> call = fail(ErrorCode::not_found, "it was not asked for");
+  CallBytes bytes;
+};
+TrialCall trial_of(MathLibrary& library);
+// What the device is, the parts that its processors can be divided into, and whether a kernel of ours and the
+// trial run there ("division": "yes", or what does not); how long memory and launches take, and the rate of
+// copies.
+Result<Json> facts(const Rig& rig, const TrialCall& trial);
 // How far outputs may be from the CPU's, of the largest element: tf32 is exact where it is emulated.
 double allowed_for(Number number, bool is_emulated);
 // Outputs beside the CPU's, whole and, `cut`, each segment by itself and twice. "agrees" is false where they

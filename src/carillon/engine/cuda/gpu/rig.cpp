@@ -14,6 +14,7 @@ Result<Rig> make_emulated_rig(const OpenOptions& options, bool chains) {
   const auto host = std::make_shared<EmulatedHost>(EmulatedOptions{.memory = std::uint64_t{80} << 30});
   rig.emulated = std::shared_ptr<Emulated>(host, &host->device);
   rig.driver = std::shared_ptr<const Driver>(host, &host->driver);
+  if (options.watch) rig.driver = std::make_shared<const Driver>(options.watch(host->driver));
   rig.name = "emulated";
   rig.libraries = "plain kernels";
   rig.chains = chains;

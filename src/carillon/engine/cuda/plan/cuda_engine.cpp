@@ -550,6 +550,8 @@ Result<std::unique_ptr<Engine>> make_cuda_engine(std::shared_ptr<const Driver> d
   auto made = std::make_shared<Device>(std::move(driver), device);
   if (auto prepared = made->prepare(image, options.splits, options.share); !prepared)
     return std::unexpected(prepared.error());
+  if (options.notice != nullptr && !made->undivided().empty())
+    *options.notice = "real-time runs have all of the device, as it is not divided: " + made->undivided();
   if (const unsigned processors = made->processors_of({}); processors != 0) {
     const Device::Current current(*made);
     library->size_for(processors);

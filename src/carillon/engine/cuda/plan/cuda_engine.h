@@ -44,8 +44,10 @@ struct CudaOptions {
   // A run that compiling measures has ended by then, or the model is refused and the device keeps what the
   // run has (unavailable, with the kernel's name).
   Duration longest_wait = std::chrono::seconds{10};
-  // The device is divided (Splits), so that real-time runs leave room for others.
+  // The device is divided (Splits), so that real-time runs leave room for others. Where it cannot be,
+  // `notice` says why.
   bool splits = true;
+  std::shared_ptr<std::string> notice{};
   // What runs has this part of the device alone, and what compiling measures is measured there, but for
   // library calls' ways.
   Share share{};

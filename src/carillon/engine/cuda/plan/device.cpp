@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "carillon/engine/cuda/driver/bounded_wait.h"
 #include "carillon/engine/cuda/driver/time_graph.h"
 #include "carillon/engine/cuda/memory/scratch.h"
 
@@ -70,6 +71,60 @@ class Marks {
 };
 
 }  // namespace
+
+Result<> Device::try_parts() {
+  const auto refused = [](const std::string& why) { return fail(ErrorCode::unsupported, why); };
+  if (splits_->count() > 0 && !splits_->prepare(1)) return refused("the driver gives no green context");
+  const GreenContext within = splits_->context({.pair = splits_->count() > 0 ? 1 : 0});
+  if (within == nullptr) return refused("the driver names no groups of its processors");
+  constexpr Duration longest = std::chrono::seconds{10};
+  Stream stream = nullptr;
+  Event event = nullptr;
+  Graph graph = nullptr;
+  GraphExec made = nullptr;
+  Scratch word(driver, number_);
+  const char* what = "a stream of a green context";
+  Status status = driver.green_stream(&stream, within, stream_beside_the_default, 0);
+  const auto next = [&](const char* name, const auto& call) {
+    if (status != done) return;
+    what = name;
+    status = call();
+  };
+  next("an event", [&] { return driver.event_create(&event, event_without_time); });
+  next("an event in a green context's stream", [&] { return driver.event_record(event, stream); });
+  next("waiting for a green context's stream", [&] { return driver.stream_synchronize(stream); });
+  next("asking for an event in a green context's stream", [&] { return driver.event_query(event); });
+  // Without memory for what it writes the kernel is captured, and not launched.
+  const bool has_word = status == done && word.take(sizeof(unsigned)) == done;
+  kernels::MarkParams params{
+      .value = 0, .output = reinterpret_cast<unsigned*>(has_word ? word.at() : 0), .stop = nullptr};
+  const auto mark = kernels::launch(params);
+  if (!mark) return std::unexpected(mark.error());
+  next("a capture in a green context's stream",
+       [&] { return driver.capture_begin(stream, capture_of_this_thread); });
+  Result<> put;
+  if (status == done) {
+    put = launch(*mark, &params, stream, "a kernel that is captured in a green context's stream");
+    next("the end of a capture in a green context's stream",
+         [&] { return driver.capture_end(stream, &graph); });
+  }
+  next("a graph of a green context's stream", [&] { return driver.graph_instantiate(&made, graph, 0); });
+  if (put && has_word) {
+    next("a graph's launch in a green context's stream", [&] { return driver.graph_launch(made, stream); });
+    next("a graph in a green context's stream", [&] { return wait_for(driver, stream, longest); });
+  }
+  if (status == not_ready) {  // what it uses stays with it
+    word.leave();
+    return refused(
+        fmt::format("a kernel in a green context has not ended within {:g} s", to_seconds(longest)));
+  }
+  if (made != nullptr) (void)driver.graph_exec_destroy(made);
+  if (graph != nullptr) (void)driver.graph_destroy(graph);
+  if (event != nullptr) (void)driver.event_destroy(event);
+  if (stream != nullptr) (void)driver.stream_destroy(stream);
+  if (!put) return put;
+  return status == done ? Result<>() : refused(fmt::format("{}: {}", what, name_of(driver, status)));
+}
 
 Result<Duration> Device::launch_time() const {
   const std::lock_guard lock(measuring_);

@@ -59,7 +59,11 @@ class Device {
     if (splits || !share.whole()) splits_.emplace(driver, number_, share);
     // The documents are not plain on what of the primary context green ones take: it is tried.
     const bool no_group = !share.whole() && splits_->context({}) == nullptr;
-    if (splits_ && !no_group && !works_in_parts()) splits_.reset();
+    if (splits_ && !no_group)
+      if (auto tried = try_parts(); !tried) {
+        undivided_ = tried.error().message;
+        splits_.reset();
+      }
     if (!share.whole() && (!splits_ || splits_->context({}) == nullptr)) return cannot_be_divided(share);
     return {};
   }
@@ -93,6 +97,8 @@ class Device {
   }
   // Which there are none of where it is not divided.
   const Splits* splits() const { return splits_ ? &*splits_ : nullptr; }
+  // Why a device is not divided that was to be; empty: it is, or was not to be.
+  const std::string& undivided() const { return undivided_; }
   // Has the contexts of a pair of the splits made (Splits::prepare()).
   bool prepare_pair(int pair) const { return splits_->prepare(pair); }
   unsigned processors() const { return processors_; }
@@ -124,32 +130,9 @@ class Device {
                     device, groups, 100 * (share.to - share.from), 100 * share.from,
                     100.0 / static_cast<double>(groups)));
   }
-  // Whether an event, and a kernel that is captured, of the primary context go into a stream of a green one.
-  bool works_in_parts() {
-    if (splits_->count() > 0 && !splits_->prepare(1)) return false;
-    const GreenContext within = splits_->context({.pair = splits_->count() > 0 ? 1 : 0});
-    if (within == nullptr) return false;
-    Stream stream = nullptr;
-    if (driver.green_stream(&stream, within, stream_beside_the_default, 0) != done) return false;
-    Event event = nullptr;
-    Graph graph = nullptr;
-    GraphExec made = nullptr;
-    bool works = driver.event_create(&event, event_without_time) == done &&
-                 driver.event_record(event, stream) == done && driver.stream_synchronize(stream) == done &&
-                 driver.event_query(event) == done;
-    kernels::MarkParams params{.value = 0, .output = nullptr, .stop = nullptr};
-    const auto mark = kernels::launch(params);
-    if (works && mark && driver.capture_begin(stream, capture_of_this_thread) == done) {
-      works = launch(*mark, &params, stream, "a trial").has_value();
-      works = driver.capture_end(stream, &graph) == done && works;
-      works = works && driver.graph_instantiate(&made, graph, 0) == done;
-    }
-    if (made != nullptr) (void)driver.graph_exec_destroy(made);
-    if (graph != nullptr) (void)driver.graph_destroy(graph);
-    if (event != nullptr) (void)driver.event_destroy(event);
-    (void)driver.stream_destroy(stream);
-    return works && made != nullptr;
-  }
+  // Whether an event, and a kernel that is captured and launched, of the primary context go into a stream of
+  // a green one. Errors say what does not.
+  Result<> try_parts();
 
   std::shared_ptr<const Driver> owned_;
   DeviceNumber number_;
@@ -159,6 +142,7 @@ class Device {
   Module module_ = nullptr;
   std::map<const kernels::Kernel*, Function> functions_;
   unsigned processors_ = 1;
+  std::string undivided_;
   mutable std::optional<Splits> splits_;  // pairs are prepared while models are compiled
 };
 

@@ -269,6 +269,39 @@ TEST(CudaSplits, PairsAreEightProcessorsApart) {
   EXPECT_EQ(on.device().left_behind(), "");
 }
 
+TEST(CudaSplits, WhatADriverRefusesIsToldAndTheDeviceStaysWhole) {
+  const struct {
+    void (*refuse)(Driver&);
+    const char* why;
+  } rows[] = {
+      {[](Driver& d) { d.split_processors = [](auto...) { return not_supported; }; },
+       "the driver names no groups of its processors"},
+      {[](Driver& d) { d.green_create = [](auto...) { return not_supported; }; },
+       "the driver gives no green context"},
+      {[](Driver& d) { d.green_stream = [](auto...) { return not_supported; }; },
+       "a stream of a green context: CUDA_ERROR_NOT_SUPPORTED (801)"},
+      {[](Driver& d) { d.event_record = [](auto...) { return invalid_handle; }; },
+       "an event in a green context's stream: CUDA_ERROR_INVALID_HANDLE (400)"},
+      {[](Driver& d) { d.graph_launch = [](auto...) { return invalid_context; }; },
+       "a graph's launch in a green context's stream: CUDA_ERROR_INVALID_CONTEXT (201)"},
+      {[](Driver&) {}, ""},
+  };
+  for (const auto& row : rows) {
+    OnEmulated on;
+    Driver other = on.driver();
+    row.refuse(other);
+    const auto driver = std::make_shared<const Driver>(other);
+    auto library = make_plain_library(driver, 0);
+    ASSERT_TRUE(library);
+    const auto notice = std::make_shared<std::string>();
+    const auto engine = make_cuda_engine(driver, 0, "emulated", std::move(*library), {.notice = notice});
+    ASSERT_TRUE(engine) << engine.error().message;
+    const std::string why = row.why;
+    EXPECT_EQ(*notice,
+              why.empty() ? why : "real-time runs have all of the device, as it is not divided: " + why);
+  }
+}
+
 TEST(CudaSplits, SharesThatDoNotMeetHaveNoProcessorInCommon) {
   OnEmulated on;
   const InPrimaryContext current(on.driver(), 0);
