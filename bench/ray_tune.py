@@ -136,6 +136,9 @@ def watcher(tune):
             self.processes = set()
             self.threads = set()
             self.epochs = 0
+            self.begun = set()
+            self.last = None
+            self.gaps = []  # from any report to the first one of a trial
 
         def on_trial_start(self, iteration, trials, trial, **info):
             self.starts.append(trial.trial_id)
@@ -145,6 +148,11 @@ def watcher(tune):
             self.processes.add(result["process"])
             self.threads.add(result["threads"])
             self.epochs += 1
+            now = time.monotonic()
+            if trial.trial_id not in self.begun and self.last:
+                self.gaps.append(round(now - self.last, 2))
+            self.begun.add(trial.trial_id)
+            self.last = now
     return Watch()
 
 
@@ -155,7 +163,8 @@ def study(ray, tune, arguments, folder):
     fluid = None
     if arguments.mode == "fluid":
         import carillon.tune
-        scheduler = fluid = carillon.tune.Fluid(scheduler, at_once=arguments.at_once, live=arguments.live)
+        scheduler = fluid = carillon.tune.Fluid(scheduler, at_once=arguments.at_once, live=arguments.live,
+                                               preload=None if arguments.cold else ())
     # HyperBand and PBT pause or copy trials, for which a function has to save.
     saves = arguments.scheduler in ("hyperband", "pbt")
     watch = watcher(tune)
@@ -168,7 +177,8 @@ def study(ray, tune, arguments, folder):
         train_function(tune, saves) if arguments.kind == "function" else train_class(tune),
         param_space={"lr": tune.loguniform(1e-3, 1e-1), "epochs": arguments.epochs, "steps": arguments.steps},
         tune_config=tune.TuneConfig(scheduler=scheduler, metric="accuracy", mode="max", num_samples=arguments.trials,
-                                    reuse_actors=arguments.reuse),
+                                    reuse_actors=arguments.reuse,
+                                    max_concurrent_trials=arguments.at_once if arguments.mode == "plain" else None),
         run_config=tune.RunConfig(verbose=0, callbacks=[watch], storage_path=folder)).fit()
     wall = time.monotonic() - began
     best = None
@@ -178,6 +188,8 @@ def study(ray, tune, arguments, folder):
             "wall": round(wall, 1), "first": watch.first and round(watch.first - began, 1), "starts": len(watch.starts),
             "restarts": len(watch.starts) - len(set(watch.starts)), "processes": len(watch.processes),
             "threads": sorted(watch.threads), "epochs": watch.epochs, "best": best, "errors": results.num_errors}
+    if arguments.at_once == 1:
+        told["start"] = watch.gaps
     if fluid:
         counts = fluid._broker.counts if fluid._broker else None  # none where Fluid passes all through
         told |= {"held": len(fluid.held_seconds), "let_go": fluid.let_go}
@@ -198,11 +210,12 @@ def main():
     parser.add_argument("--kind", choices=["class", "function"], default="function",
                         help="of trainable; a function saves with each report under hyperband and pbt, else never")
     parser.add_argument("--live", type=int, help="processes at most, with --mode fluid (else what Fluid chooses)")
-    parser.add_argument("--at-once", type=int, help="trials under way, with --mode fluid (else one a processor)")
+    parser.add_argument("--at-once", type=int, help="trials under way (else one a processor); with 1 it is told how long each trial took to its first report")
+    parser.add_argument("--cold", action="store_true", help="Fluid(preload=None): trials start as Ray starts them")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
-    if arguments.mode == "plain" and (arguments.live or arguments.at_once):
-        parser.error("--live and --at-once are Fluid's: they need --mode fluid")
+    if arguments.mode == "plain" and arguments.live:
+        parser.error("--live is Fluid's: it needs --mode fluid")
     # Before Ray is imported. Trials' processes have them, too, and find carillon.tune by them.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [PYTHON, os.environ.get("PYTHONPATH")]))
     os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")

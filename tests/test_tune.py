@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,78 @@ def test_lines_that_are_none_end_a_connection_and_nothing_else():
         broker.close()
 
 
+def test_a_worker_that_nobody_is_ready_for_starts_as_ever(tmp_path):
+    script = tmp_path / "worker.py"
+    script.write_text("import os, sys; print(sys.argv[1:], sys.flags.isolated); sys.exit(3)")
+    enter = [sys.executable, "-IS", ROOT / "python" / "carillon" / "tune" / "_enter.py", tmp_path / "none.sock"]
+    run = subprocess.run([*enter, sys.executable, script, "--a b"], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 3 and run.stdout == "['--a b'] 0\n"
+
+
+def test_a_fork_of_the_ready_process_has_the_environment_of_the_start_and_ends_alike(tmp_path):
+    pytest.importorskip("ray.tune", reason="Ray is not installed: pip install 'ray[tune]'")
+    from carillon.tune import _starts
+
+    script = tmp_path / "worker.py"
+    script.write_text("""if True:
+        import json, os, random, sys, numpy, ray._raylet
+        print(json.dumps({"parent": os.getppid(), "said": os.environ.get("SAID"), "job": os.environ.get("RAY_JOB_ID"),
+            "folder": os.getcwd(), "arguments": sys.argv[1:], "imported": "ray.tune" in sys.modules,
+            "threads": len(os.listdir("/proc/self/task")),
+            "drawn": [random.random(), numpy.random.rand(), ray._raylet.ObjectID.from_random().hex()]}), flush=True)
+        os.kill(os.getpid(), 9) if sys.argv[1] == "die" else sys.exit(int(sys.argv[1]))
+    """)
+    starts = _starts.Starts([])
+    try:
+        def start(argument: str, **environment: str) -> tuple[int, dict]:
+            run = subprocess.run([*starts.py_executable().split(), script, argument], capture_output=True, text=True,
+                                 timeout=120, cwd=tmp_path, env=os.environ | _starts.quiet_threads() | environment)
+            return run.returncode, json.loads(run.stdout)
+
+        code, first = start("5", SAID="first", RAY_JOB_ID="01000000")
+        assert code == 5 and first["parent"] == starts.process.pid and first["imported"] and first["threads"] == 1
+        assert (first["said"], first["folder"], first["arguments"]) == ("first", str(tmp_path), ["5"])
+        code, second = start("die", RAY_JOB_ID="01000000")
+        assert code == -signal.SIGKILL and second["parent"] == starts.process.pid and second["said"] is None
+        assert all(a != b for a, b in zip(first["drawn"], second["drawn"]))
+        # What was read as libraries were loaded is not as it was: that one is started, not forked.
+        for other in ({"RAY_JOB_ID": "02000000"}, {"RAY_JOB_ID": "01000000", "OMP_NUM_THREADS": "7"}):
+            code, third = start("6", **other)
+            assert code == 6 and third["parent"] != starts.process.pid and third["job"] == other["RAY_JOB_ID"]
+        # Ray kills what it started: the fork ends with it.
+        script.write_text("import os, time; print(os.getpid(), flush=True); time.sleep(600)")
+        entered = subprocess.Popen([*starts.py_executable().split(), script], stdout=subprocess.PIPE, text=True,
+                                   cwd=tmp_path, env=os.environ | _starts.quiet_threads() | {"RAY_JOB_ID": "01000000"})
+        fork = int(entered.stdout.readline())
+        entered.kill()
+        entered.wait(timeout=60)
+        assert entered.stdout.read() == ""  # its end is closed: nobody is left who has it
+        assert not os.path.exists(f"/proc/{fork}/exe") or os.path.realpath(f"/proc/{fork}/exe") == f"/proc/{fork}/exe"
+    finally:
+        starts.close()
+    starts.process.wait(timeout=60)
+
+
+def test_a_module_that_starts_threads_is_told_and_nothing_is_forked(tmp_path, monkeypatch, capfd):
+    pytest.importorskip("ray.tune", reason="Ray is not installed: pip install 'ray[tune]'")
+    from carillon.tune import _starts
+
+    (tmp_path / "threaded.py").write_text("import threading, time\n"
+                                          "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    script = tmp_path / "worker.py"
+    script.write_text("import os; print(os.getppid())")
+    starts = _starts.Starts(["threaded"])
+    try:
+        run = subprocess.run([*starts.py_executable().split(), script], capture_output=True, text=True, timeout=120,
+                             env=os.environ | _starts.quiet_threads())
+        assert int(run.stdout) == os.getpid()
+    finally:
+        starts.close()
+        starts.process.wait(timeout=60)
+    assert "threaded starts threads as it is imported" in capfd.readouterr().err
+
+
 # --- With Ray
 
 STUDY = r'''
@@ -166,16 +239,17 @@ import carillon.tune
 
 where, what = sys.argv[1:3]
 EPOCHS = 9
+parents = set()
 
 def function(config):
     for i in range(EPOCHS):
         time.sleep(0.05)
-        tune.report({"score": config["x"], "process": os.getpid()})
+        tune.report({"score": config["x"], "process": os.getpid(), "parent": os.getppid()})
 
 class Class(tune.Trainable):  # one that cannot save
     def step(self):
         time.sleep(self.config.get("sleep", 0.05))
-        return {"score": self.config["x"], "process": os.getpid(), "done": self.iteration + 1 >= EPOCHS}
+        return {"score": self.config["x"], "process": os.getpid(), "parent": os.getppid(), "done": self.iteration + 1 >= EPOCHS}
 
 class PauseOften(FIFOScheduler):
     def on_trial_result(self, controller, trial, result):
@@ -183,8 +257,10 @@ class PauseOften(FIFOScheduler):
 
 def fit(trainable, scheduler, more={}, name="s", count=3, **config):
     seen = {}
+    parents.clear()
     class Watch(tune.Callback):
         def on_trial_result(self, iteration, trials, trial, result, **_):
+            parents.add(result["parent"])
             seen.setdefault(trial.trial_id, []).append((result["process"], result["training_iteration"]))
             if sum(map(len, seen.values())) == more.get("kill_at") and (what == "pauses" or sys.argv[2] == "first"):
                 os.kill(seen[trial.trial_id][0][0] if more.get("trial") else os.getpid(), 9)
@@ -206,6 +282,8 @@ if what == "pauses":
     out["hyperband"] = {"errors": results.num_errors, "processes": [len({p for p, _ in s}) for s in seen.values()],
         "longest": max(map(len, seen.values()))}
     results, seen, fluid = fit(Class, PauseOften(), more={"kill_at": 8, "trial": True}, name="killed")
+    from carillon.tune import _starts
+    out["forked"] = parents == {_starts.start(()).process.pid}
     out["killed"] = {"errors": results.num_errors, "processes": sorted(len({p for p, _ in s}) for s in seen.values()),
         "last": [s[-1][1] for s in seen.values()]}
     print(json.dumps(out))
@@ -274,6 +352,7 @@ def test_paused_trials_stay_in_their_processes(tmp_path):
     assert out["hyperband"]["longest"] == 9
     # A trial whose process is killed, held or not, begins again; the others do not.
     assert out["killed"]["errors"] == 0 and out["killed"]["processes"] == [1, 1, 2] and out["killed"]["last"] == [9, 9, 9]
+    assert out["forked"]
 
 
 def test_where_memory_is_short_ray_pauses_and_an_unknown_ray_goes_on_alone(tmp_path):

@@ -8,9 +8,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Callable
 
+import ray
+from ray.tune.execution import class_cache
 from ray.tune.experiment import Trial
 
-from . import _trial
+from . import _starts, _trial
 
 if TYPE_CHECKING:
     from ray.tune.execution.tune_controller import TuneController
@@ -26,33 +28,27 @@ class UnknownRay(Exception):
 class _Classes:
     """In place of the controller's cache of actor classes: the only place that every trial's process passes."""
 
-    def __init__(self, inner: Any, path: str) -> None:
-        self._inner, self._path = inner, path
-        self._made: dict[type, type] = {}
+    def __init__(self, path: str, runtime_env: dict[str, str]) -> None:
+        self._path, self._runtime_env = path, runtime_env
+        self._made: dict[type, Any] = {}
 
     def get(self, trainable: type) -> Any:
         if trainable not in self._made:
-            self._made[trainable] = _trial.with_turns(trainable, self._path)
-        return self._inner.get(self._made[trainable])
-
-
-def _quiet_threads() -> None:
-    """Threads of OpenMP that wait for work otherwise spin, in another trial's time. It goes into the
-    environment that Ray gives trials' processes, since OpenMP reads it as it is loaded."""
-    from ray.tune.execution import class_cache
-
-    if {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
-        return
-    class_cache.DEFAULT_ENV_VARS.setdefault("GOMP_SPINCOUNT", "10000")
+            told = {name: os.environ[name] for name in class_cache.ENV_VARS_TO_PROPAGATE if name in os.environ}
+            env = {"env_vars": class_cache.DEFAULT_ENV_VARS | _starts.quiet_threads() | told, **self._runtime_env}
+            self._made[trainable] = ray.remote(runtime_env=env)(_trial.with_turns(trainable, self._path))
+        return self._made[trainable]
 
 
 class Controller:
     """`may_start`: whether one more trial's process may start now. `died`: told of a paused trial whose process is
     gone, before Ray is."""
 
-    def __init__(self, controller: TuneController, path: str, may_start: Callable[[], bool],
-                 died: Callable[[Trial], None]) -> None:
+    def __init__(self, controller: TuneController, path: str, runtime_env: dict[str, str],
+                 may_start: Callable[[], bool], died: Callable[[Trial], None]) -> None:
         missing = [name for name in _NEEDED if not hasattr(controller, name)]
+        missing += [f"class_cache.{name}" for name in ("DEFAULT_ENV_VARS", "ENV_VARS_TO_PROPAGATE")
+                    if not hasattr(class_cache, name)]
         manager = getattr(controller, "_actor_manager", None)
         resources = getattr(manager, "_resource_manager", None)
         if not hasattr(resources, "has_resources_ready"):
@@ -63,8 +59,7 @@ class Controller:
             raise UnknownRay(", ".join(missing))
         self.raw = controller
         self._manager = manager
-        _quiet_threads()
-        controller._class_cache = _Classes(controller._class_cache, path)
+        controller._class_cache = _Classes(path, runtime_env)
 
         ready = resources.has_resources_ready
         resources.has_resources_ready = lambda request: may_start() and ready(request)

@@ -133,6 +133,9 @@ def connect(path: str) -> None:
     global _client
     if _client is not None:
         return
+    # Of a process that was forked, libraries were loaded before Ray said how many threads the trial may have.
+    if "torch" in sys.modules and os.environ.get("OMP_NUM_THREADS", "").isdigit():
+        sys.modules["torch"].set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     try:
         _client = _Client(path)
     except OSError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from ray.tune.execution.placement_groups import PlacementGroupFactory
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining, TrialScheduler
 
-from . import _state
+from . import _starts, _state
 from ._broker import Broker
 from ._controller import Controller, UnknownRay
 from .turns import Turns
@@ -44,9 +45,12 @@ class Fluid(TrialScheduler):
 
     A trial that `scheduler` pauses stays in its process, memory and all, and goes on there when it is wanted again.
     It is checkpointed and its process ends, as Ray does it, only where there are more than `live` processes (default:
-    as many as fit into half of the memory that is free at the start; with `reuse_actors`, `at_once`). `at_once` trials are under way at a time, paused
-    ones not counted (default: one for each of `processors`, which are those that Ray has). They share the processors
-    by turns between iterations, and one that is alone has all of them.
+    as many as fit into half of the memory that is free at the start; with `reuse_actors`, `at_once`). `at_once` trials
+    are under way at a time, paused ones not counted (default: one for each of `processors`, which are those that Ray
+    has). They share the processors by turns between iterations, and one that is alone has all of them.
+
+    Trials' processes are forked from one that has imported Ray and torch, and the modules of `preload`; with None Ray
+    starts each as ever.
 
     The scheduler's state is kept in the experiment's folder, and found again by `Tuner.restore`.
 
@@ -55,7 +59,7 @@ class Fluid(TrialScheduler):
     """
 
     def __init__(self, scheduler: TrialScheduler | None = None, *, processors: int | None = None,
-                 at_once: int | None = None, live: int | None = None) -> None:
+                 at_once: int | None = None, live: int | None = None, preload: Sequence[str] | None = ()) -> None:
         super().__init__()
         if isinstance(scheduler, Fluid):
             raise ValueError("Fluid is around a scheduler of Ray Tune, not around another Fluid")
@@ -63,7 +67,11 @@ class Fluid(TrialScheduler):
             if value is not None and value < 1:
                 raise ValueError(f"{name} is at least 1, not {value}")
         self._inner = scheduler or FIFOScheduler()
+        if isinstance(preload, str):
+            raise ValueError("preload is a list of names of modules")
         self._processors, self._at_once, self._live = processors, at_once, live
+        self._preload = preload
+        self._ready()  # which imports while Ray starts
         self._controller: Controller | None = None
         self._passes_through = False
         self._broker: Broker | None = None
@@ -211,6 +219,9 @@ class Fluid(TrialScheduler):
 
     # --- The beginning
 
+    def _ready(self) -> _starts.Starts | None:
+        return None if self._preload is None else _starts.start(self._preload)
+
     def _attach(self, tune_controller: TuneController) -> None:
         raw = getattr(tune_controller, "_tune_controller", tune_controller)
         if self._controller is not None and self._controller.raw is not raw:
@@ -227,7 +238,8 @@ class Fluid(TrialScheduler):
             self._live = self._at_once if reuses else max(self._at_once, _free_memory() // 2 // _PROCESS_BYTES)
         broker = Broker(Turns(self._processors))
         try:
-            self._controller = Controller(raw, broker.path, self._may_start, self._died)
+            self._controller = Controller(raw, broker.path, _starts.runtime_env(self._ready()), self._may_start,
+                                          self._died)
         except UnknownRay as unknown:
             broker.close()
             self._passes_through = True
@@ -299,7 +311,8 @@ class Fluid(TrialScheduler):
 
     def __getstate__(self) -> dict[str, Any]:
         """Ray writes schedulers down before a study begins, and after a restart."""
-        fresh = Fluid(self._inner, at_once=self._at_once, live=self._live, processors=self._processors)
+        fresh = Fluid(self._inner, at_once=self._at_once, live=self._live, processors=self._processors,
+                      preload=self._preload)
         return fresh.__dict__
 
     def __getattr__(self, name: str) -> Any:
