@@ -184,12 +184,14 @@ class Asker {
     (void)d_.allocate(&memory_, 4096);
   }
   void end() {
-    for (Stream& stream : streams_) {
-      (void)d_.stream_synchronize(stream);
-      (void)d_.stream_destroy(std::exchange(stream, nullptr));
-    }
-    for (Event& event : events_) (void)d_.event_destroy(std::exchange(event, nullptr));
-    (void)d_.free(std::exchange(memory_, 0));
+    for (Stream& stream : streams_)
+      if (stream != nullptr) {
+        (void)d_.stream_synchronize(stream);
+        (void)d_.stream_destroy(std::exchange(stream, nullptr));
+      }
+    for (Event& event : events_)
+      if (event != nullptr) (void)d_.event_destroy(std::exchange(event, nullptr));
+    if (memory_ != 0) (void)d_.free(std::exchange(memory_, 0));
   }
 
   void parts() {
