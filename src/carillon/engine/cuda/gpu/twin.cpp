@@ -19,6 +19,9 @@ class Recording final : public MathLibrary {
     return asked_.fuses[identity(spec)] = library_->fuses(spec);
   }
   bool fuses(const Product& spec) override { return asked_.fuses[identity(spec)] = library_->fuses(spec); }
+  std::int32_t channels_for(const Convolution& spec) override {
+    return asked_.channels[identity(spec)] = library_->channels_for(spec);
+  }
   void size_for(unsigned processors) override { library_->size_for(processors); }
   void compiled() override { library_->compiled(); }
 
@@ -57,6 +60,10 @@ class Twin final : public MathLibrary {
   }
   bool fuses(const Convolution& spec) override { return fused(identity(spec)); }
   bool fuses(const Product& spec) override { return fused(identity(spec)); }
+  std::int32_t channels_for(const Convolution& spec) override {
+    const auto found = asked_.channels.find(identity(spec));
+    return found == asked_.channels.end() ? spec.channels : found->second;
+  }
 
  private:
   template <typename Make>

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -14,6 +15,7 @@ namespace carillon::engine::cuda::gpu {
 struct AskedCalls {
   std::map<std::string, std::shared_ptr<const Call>> calls;  // by identity of the spec
   std::map<std::string, bool> fuses;
+  std::map<std::string, std::int32_t> channels;
 };
 
 // A library that asks `library`, and writes each question and its answer into `asked`. `asked` outlives it.

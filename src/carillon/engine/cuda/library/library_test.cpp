@@ -421,6 +421,63 @@ TEST(MeasuredLibrary, FusedFormsAreTakenWhereTheyPay) {
   EXPECT_TRUE(make()->fuses(product)) << "what cannot be measured is taken";
 }
 
+// Zeros in channels that are added compete with the convolution as it is.
+TEST(MeasuredLibrary, ImagesArePaddedWhereThatPays) {
+  std::map<std::string, int> times;  // microseconds, by what a call's name has
+  int asked = 0;
+  const auto choices = std::make_shared<KernelChoices>();
+  const auto make = [&](const std::shared_ptr<KernelChoices>& kept) {
+    return make_measured_library(std::make_unique<OneWay>(), std::make_unique<OneWay>(), kept,
+                                 {.timer = [&](const Call& call, const CallBytes&) -> Result<Duration> {
+                                    ++asked;
+                                    for (const auto& [part, time] : times)
+                                      if (call.name().find(part) != std::string_view::npos)
+                                        return std::chrono::microseconds{time};
+                                    return fail(ErrorCode::internal, "no time");
+                                  },
+                                  // Of 6x5 pixels of 16 bits.
+                                  .copy_timer = [&](std::uint64_t bytes) -> Result<Duration> {
+                                    return std::chrono::microseconds{bytes / 60};
+                                  }});
+  };
+  Convolution spec{.number = Number::f16,
+                   .channels = 3,
+                   .height = 6,
+                   .width = 5,
+                   .filters = 5,
+                   .kernel_h = 3,
+                   .out_height = 4,
+                   .out_width = 5,
+                   .in_pitch = 3,
+                   .out_pitch = 5};
+  const auto now = [&] { return make(std::make_shared<KernelChoices>())->channels_for(spec); };
+  times = {{"1x3x6x5", 30}, {"1x4x6x5", 26}, {"1x8x6x5", 22}};
+  EXPECT_EQ(now(), 3) << "26 and 4, 22 and 8";
+  times["1x4x6x5"] = 25;
+  EXPECT_EQ(now(), 4);
+  times["1x8x6x5"] = 20;
+  EXPECT_EQ(now(), 8);
+  EXPECT_EQ(make(choices)->channels_for(spec), 8);
+  const int before = asked;
+  EXPECT_EQ(make(choices)->channels_for(spec), 8);
+  EXPECT_EQ(asked, before) << "that is kept";
+  times.erase("1x8x6x5");
+  EXPECT_EQ(now(), 4) << "what cannot be measured is not taken";
+  times.erase("1x3x6x5");
+  EXPECT_EQ(now(), 3);
+  times = {{"conv", 1}, {"1x3x6x5", 90}};
+  for (const auto& change : std::vector<std::function<void(Convolution&)>>{
+           [](Convolution& c) { c.number = Number::f32; }, [](Convolution& c) { c.number = Number::tf32; },
+           [](Convolution& c) { c.groups = 3; }}) {
+    const Convolution was = spec;
+    change(spec);
+    EXPECT_EQ(now(), 3);
+    spec = was;
+  }
+  spec.channels = 8;
+  EXPECT_EQ(now(), 8);
+}
+
 // By the stand-in: mode B is asked where A has few, and what was compiled is kept and found again.
 TEST(Cudnn, EnginesThatCompileAreWaysAndAreKept) {
   char pattern[] = "/tmp/carillon-plans-XXXXXX";

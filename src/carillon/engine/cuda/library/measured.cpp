@@ -154,6 +154,39 @@ class MeasuredLibrary final : public MathLibrary {
   }
   bool fuses(const Convolution& spec) override { return pays(*convolutions_, spec); }
   bool fuses(const Product& spec) override { return pays(*products_, spec); }
+  std::int32_t channels_for(const Convolution& spec) override {
+    const bool by_tensor_cores = spec.number == Number::f16 || spec.number == Number::bf16;
+    if (!by_tensor_cores || spec.groups != 1 || !options_.timer || !options_.copy_timer) return spec.channels;
+    const auto padded = [&](std::int32_t channels) {
+      Convolution out = spec;
+      out.channels = channels;
+      out.in_pitch = channels;
+      return out;
+    };
+    const std::string key = "channels: " + identity(spec);
+    std::vector<std::int32_t> more;
+    for (const std::int32_t channels : {4, 8})
+      if (channels > spec.channels) more.push_back(channels);
+    if (more.empty()) return spec.channels;
+    if (const auto kept = choices_->find(key)) {
+      if (*kept == std::to_string(spec.channels)) return spec.channels;
+      for (const std::int32_t channels : more)
+        if (*kept == std::to_string(channels) && has_any(*convolutions_, padded(channels))) return channels;
+    }
+    auto least = time_of(*convolutions_, spec);
+    if (!least) return spec.channels;
+    std::int32_t best = spec.channels;
+    for (const std::int32_t channels : more) {
+      const Convolution wider = padded(channels);
+      const auto took = time_of(*convolutions_, wider);
+      const auto zeros = options_.copy_timer(bytes_of(wider).a);
+      if (!took || !zeros || *took + *zeros >= *least) continue;
+      least = *took + *zeros;
+      best = channels;
+    }
+    choices_->keep(key, std::to_string(best));
+    return best;
+  }
   void size_for(unsigned processors) override {
     if (!sizes_.insert(processors).second) return;
     for (const auto& [key, call] : made_)

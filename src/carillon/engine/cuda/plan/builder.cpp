@@ -372,6 +372,20 @@ Result<Lying> Builder::images(const Lying& tensor) {
   return out;
 }
 
+Result<Lying> Builder::padded_images(const Lying& tensor, std::int64_t channels) {
+  Shape shape = tensor.shape;
+  shape[1] = channels;
+  // All of it: what lies there from before may be no number, and its products with zeros none either.
+  auto zeros = elementwise(Op::copy, {scalar(0, tensor.type)}, {count(shape)});
+  if (!zeros) return zeros;
+  Lying out = *zeros;
+  out.strides = channels_last(shape);
+  out.shape = std::move(shape);
+  if (auto moved = move(tensor, sliced(out, 1, 0, tensor.shape[1])); !moved)
+    return std::unexpected(moved.error());
+  return out;
+}
+
 Result<Lying> Builder::as_type(const Lying& tensor, DataType type) {
   if (tensor.type == type) return tensor;
   const auto from = kernel_type(tensor.type), to = kernel_type(type);

@@ -103,7 +103,9 @@ class Builder {
   Lying fresh(graph::DataType type, const Shape& shape, std::vector<std::int64_t> strides);
   // The same tensor, row-major without gaps, or channels last (4 dimensions): itself where it lies so.
   Result<Lying> dense(const Lying& tensor);
-  Result<Lying> images(const Lying& tensor);                         // pixel_pitch() is not 0
+  Result<Lying> images(const Lying& tensor);  // pixel_pitch() is not 0
+  // The same with more channels, without gaps; zeros in those that are added.
+  Result<Lying> padded_images(const Lying& tensor, std::int64_t channels);
   Result<Lying> as_type(const Lying& tensor, graph::DataType type);  // between numbers
   Result<> move(const Lying& from, const Lying& to);
 

@@ -49,16 +49,17 @@ Result<> set(Builder& builder, const graph::Node& node, Result<Lying> out, std::
   return {};
 }
 
-// A constant [filters][channels][h][w] as [filters][h][w][channels].
-Lying weights_last(Builder& builder, const graph::SharedTensor& from, DataType type) {
+// A constant [filters][channels][h][w] as [filters][h][w][wide]; zeros from `channels` on.
+Lying weights_last(Builder& builder, const graph::SharedTensor& from, DataType type, std::int64_t wide) {
   const Shape& s = from->type().shape;
   const std::int64_t k = s[0], c = s[1], taps = from->type().elements() / std::max<std::int64_t>(1, k * c);
-  return builder.packed(from, "channels last", {k, taps, c}, type, [&](std::span<float> to) {
+  const std::string what = wide == c ? "channels last" : "channels last of " + std::to_string(wide);
+  return builder.packed(from, what, {k, taps, wide}, type, [&](std::span<float> to) {
     const auto values = from->as<float>();
     for (std::int64_t f = 0; f < k; ++f)
       for (std::int64_t i = 0; i < c; ++i)
         for (std::int64_t t = 0; t < taps; ++t)
-          to[static_cast<std::size_t>((f * taps + t) * c + i)] =
+          to[static_cast<std::size_t>((f * taps + t) * wide + i)] =
               values[static_cast<std::size_t>((f * c + i) * taps + t)];
   });
 }
@@ -287,12 +288,8 @@ Result<> lower_convolution(Builder& builder, const graph::Node& node) {
   if (w != nullptr && groups == x->shape[1] && groups == ws[0] && groups > 1)
     return lower_depthwise(builder, node, *x, out_shape);
 
-  auto in = builder.images(*x);
-  if (!in) return std::unexpected(in.error());
   Lying weights;
-  if (w != nullptr) {
-    weights = weights_last(builder, w, in->type);
-  } else {
+  if (w == nullptr) {
     const auto given = as_images(builder.in(node.inputs[1]));
     if (!given) return builder.refuse("weights of other than one or two dimensions");
     weights = builder.fresh(given->type, given->shape, channels_last(given->shape));
@@ -302,11 +299,12 @@ Result<> lower_convolution(Builder& builder, const graph::Node& node) {
              stride = pair_of(node.integers("strides"), 1), dilation = pair_of(node.integers("dilations"), 1);
   const Pads pads = pads_of(node);
   const auto narrow = [](std::int64_t extent) { return static_cast<std::int32_t>(extent); };
+  const Shape& xs = x->shape;
   Convolution spec{.number = *number,
-                   .batch = narrow(in->shape[0]),
-                   .channels = narrow(in->shape[1]),
-                   .height = narrow(in->shape[2]),
-                   .width = narrow(in->shape[3]),
+                   .batch = narrow(xs[0]),
+                   .channels = narrow(xs[1]),
+                   .height = narrow(xs[2]),
+                   .width = narrow(xs[3]),
                    .filters = narrow(ws[0]),
                    .kernel_h = kernel[0],
                    .kernel_w = kernel[1],
@@ -321,7 +319,15 @@ Result<> lower_convolution(Builder& builder, const graph::Node& node) {
                    .pad_left = pads.left,
                    .pad_bottom = pads.bottom,
                    .pad_right = pads.right,
-                   .in_pitch = pixel_pitch(*in)};
+                   .in_pitch = xs[1],
+                   .out_pitch = ws[0]};
+  // Images that have to be moved may get channels of zeros on the way.
+  if (w != nullptr && pixel_pitch(*x) == 0) spec.channels = builder.library().channels_for(spec);
+  auto in = spec.channels == xs[1] ? builder.images(*x) : builder.padded_images(*x, spec.channels);
+  if (!in) return std::unexpected(in.error());
+  spec.in_pitch = pixel_pitch(*in);
+  spec.out_pitch = 1;
+  if (w != nullptr) weights = weights_last(builder, w, in->type, spec.channels / groups);
   std::optional<Lying> bias, residual, added;
   if (builder.has(2)) {
     auto given = builder.dense(builder.in(node.inputs[2]));

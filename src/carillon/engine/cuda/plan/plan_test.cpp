@@ -231,6 +231,7 @@ class ByStandIns final : public MathLibrary {
   }
   bool fuses(const Convolution& spec) override { return measured_->fuses(spec); }
   bool fuses(const Product& spec) override { return measured_->fuses(spec); }
+  std::int32_t channels_for(const Convolution& spec) override { return measured_->channels_for(spec); }
   void size_for(unsigned processors) override { measured_->size_for(processors); }
 
  private:
@@ -281,6 +282,52 @@ TEST(CudaPlan, ConvolutionsOfOnePixelAsProductsGiveTheSame) {
   }
   EXPECT_GT(products, 20);
   EXPECT_TRUE(testing::alive().empty()) << "descriptors are left";
+  EXPECT_EQ(on.device().left_behind(), "");
+}
+
+// A library that is best given so many channels.
+class Padding final : public MathLibrary {
+ public:
+  Padding(std::unique_ptr<MathLibrary> of, std::int32_t channels) : of_(std::move(of)), channels_(channels) {}
+  Result<std::shared_ptr<const Call>> convolution(const Convolution& spec) override {
+    return of_->convolution(spec);
+  }
+  Result<std::shared_ptr<const Call>> product(const Product& spec) override { return of_->product(spec); }
+  std::int32_t channels_for(const Convolution& spec) override { return std::max(channels_, spec.channels); }
+
+ private:
+  std::unique_ptr<MathLibrary> of_;
+  std::int32_t channels_;
+};
+
+TEST(CudaPlan, PaddedChannelsGiveTheSameBytes) {
+  OnEmulated on;
+  const auto got = [&](const Make& make, std::int32_t channels, const CudaOptions& options) {
+    on.wrap = [channels](std::unique_ptr<MathLibrary> of) {
+      return std::make_unique<Padding>(std::move(of), channels);
+    };
+    const auto engine = on.engine(options);
+    const auto model = (*engine)->compile(MadeModel(make), {.batch_sizes = {2}});
+    EXPECT_TRUE(model) << model.error().message;
+    const auto inputs = random_inputs(make(2), 11);
+    std::vector<std::span<const std::byte>> bytes;
+    for (const auto& input : inputs) bytes.emplace_back(input->bytes());
+    const auto out = on.run(**model, *(*model)->plan(2), bytes, options.longest_segment > 0);
+    EXPECT_TRUE(out) << out.error().message;
+    return out ? *out : std::vector<std::vector<std::byte>>{};
+  };
+  for (const Number number : {Number::f32, Number::f16, Number::bf16})
+    for (const int longest : {0, 1})
+      for (const Make& make : {Make(residual), Make(dense_block), Make(inverted)}) {
+        const CudaOptions options{.number = number, .longest_segment = longest};
+        const auto plain = got(make, 0, options);
+        EXPECT_EQ(got(make, 4, options), plain);
+        EXPECT_EQ(got(make, 8, options), plain);
+      }
+  const auto names = on.step_names(MadeModel(residual), Number::f16);
+  ASSERT_TRUE(names);
+  EXPECT_THAT(*names, ::testing::Contains(HasSubstr("conv f16 1x8x13x9 3x3/2 -> 16"))) << "the input's alone";
+  EXPECT_THAT(*names, ::testing::Contains(HasSubstr("conv f16 1x16x4x3")));
   EXPECT_EQ(on.device().left_behind(), "");
 }
 

@@ -217,6 +217,18 @@ class FusingAs final : public MathLibrary {
   void size_for(unsigned processors) override { library_->size_for(processors); }
   void compiled() override { library_->compiled(); }
 
+  std::int32_t channels_for(const Convolution& spec) override {
+    for (const std::int32_t channels : {4, 8}) {
+      Convolution wider = spec;
+      wider.channels = std::max(channels, spec.channels);
+      const std::string text = to_text(wider);  // before what follows it
+      const auto found = listed_.lower_bound(text);
+      if (wider.channels > spec.channels && found != listed_.end() && found->starts_with(text))
+        return wider.channels;
+    }
+    return spec.channels;
+  }
+
   // Asked with more and more of bias, residual and activation.
   bool fuses(const Convolution& spec) override {
     bool with = false, without = false;
