@@ -194,7 +194,13 @@ def study(ray, tune, arguments, folder):
         counts = fluid._broker.counts if fluid._broker else None  # none where Fluid passes all through
         told |= {"held": len(fluid.held_seconds), "let_go": fluid.let_go}
         if counts:
-            told |= {"iterations": sum(counts.iterations.values()), "holds": counts.holds, "resizes": counts.resizes}
+            told |= {"iterations": sum(counts.iterations.values()), "holds": counts.holds, "resizes": counts.resizes,
+                     "resume_ms": [round(1e3 * t, 1) for t in sorted(counts.resume_s)],
+                     "resize_ms": [round(1e3 * t, 1) for t in sorted(counts.resize_s)]}
+            plan = fluid._plan
+            if plan:
+                model = plan.tuning.model()
+                told |= {"c": model.c, "d": model.d, "alpha": str(model.alpha), "beta": str(model.beta)}
     return told
 
 

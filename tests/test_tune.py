@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -228,6 +229,146 @@ def test_a_module_that_starts_threads_is_told_and_nothing_is_forked(tmp_path, mo
     assert "threaded starts threads as it is imported" in capfd.readouterr().err
 
 
+def plan(processors: int):
+    core = pytest.importorskip("carillon.tune.core", reason="the planner is not compiled", exc_type=ImportError)
+    assert core
+    from carillon.tune._study import StudyPlan
+
+    return StudyPlan(processors)
+
+
+def computing(orders: list) -> dict[str, int]:
+    return {order.trial: order.width for order in orders if isinstance(order, Go)}
+
+
+def test_the_planner_places_a_trial_when_its_process_is_there():
+    study = plan(2)
+    assert study.appetite >= 2
+    assert study.expects("a", "", 9, 0.0) == []
+    assert computing(study.wants("a", 1.0)) == {"a": 1}
+    assert computing(study.wants("b", 1.5))["b"] == 1  # of b nothing is known
+    assert study.running() == {"a": 1, "b": 1}
+
+
+@pytest.mark.parametrize("wide, width", [(0.6, 2), (1.3, 1)])
+def test_a_trial_alone_is_wide_once_it_was_narrow_and_stays_so_where_that_pays(wide, width):
+    study = plan(2)
+    now, widths = 0.0, []
+    study.expects("a", "", 40, now)
+    study.wants("a", now)
+    for _ in range(12):
+        threads = study.running()["a"]
+        widths.append(threads)
+        seconds = 1.0 if threads == 1 else wide
+        now += seconds
+        study.did("a", threads, 10, seconds, now)
+        study.rests("a", now)
+        study.reported("a", now)
+        study.expects("a", "", 39 - len(widths), now)
+        study.wants("a", now)
+    assert widths[:2] == [1, 1] and 2 in widths and widths[-1] == width
+    # Who comes later need not wait until it ends.
+    study.expects("b", "", 40, now)
+    study.wants("b", now)
+    for _ in range(3):
+        now += 1.0
+        for name, threads in list(study.running().items()):
+            study.did(name, threads, 10, 1.0, now)
+    assert (wide == 0.6) or study.running() == {"a": 1, "b": 1}
+
+
+def test_a_paused_trial_computes_nothing_until_it_is_expected_again():
+    study = plan(1)
+    study.expects("a", "rung 1", 1, 0.0)
+    study.wants("a", 0.0)
+    study.did("a", 1, 10, 1.0, 1.0)
+    study.rests("a", 1.0)
+    study.reported("a", 1.0)
+    study.paused("a", 1.0)
+    assert computing(study.wants("a", 1.1)) == {}
+    assert computing(study.expects("a", "rung 0", 2, 1.2)) == {"a": 1}
+
+
+def test_what_a_process_had_is_free_when_it_ends_and_its_trial_may_come_again():
+    study = plan(1)
+    study.expects("a", "", 9, 0.0)
+    study.wants("a", 0.0)
+    study.wants("b", 0.1)
+    assert computing(study.gone("a", 1.0)) == {"b": 1}
+    study.over("b", 2.0)
+    assert computing(study.wants("a", 3.0)) == {"a": 1}
+
+
+def test_a_trial_that_does_not_hold_keeps_others_from_computing_for_a_while_only():
+    broker = Broker(Turns(1, quantum=1e-3), patience=0.05)
+    try:
+        hangs, waits = _trial._Client(broker.path), _trial._Client(broker.path)
+        hangs.begin("hangs")
+        waits.begin("waits")  # comes back once the other's turn was taken
+        waits.end()
+        hangs.boundary()
+        hangs.end()
+    finally:
+        broker.close()
+
+
+def test_a_trial_that_says_nothing_while_it_computes_is_killed_if_that_is_wanted():
+    broker = Broker(Turns(1), hang_after=0.3)
+    code = ("import sys, time; sys.path.insert(0, sys.argv[1]); from carillon.tune import _trial\n"
+            "client = _trial._Client(sys.argv[2]); client.begin('a')\n"
+            "if sys.argv[3] == 'rests': client.end()\n"
+            "print('there', flush=True); time.sleep(1.2 if sys.argv[3] == 'rests' else 600)")
+    try:
+        for what, ends in (("rests", 0), ("hangs", -signal.SIGKILL)):
+            run = subprocess.run([sys.executable, "-c", code, ROOT / "python", broker.path, what], timeout=60,
+                                 capture_output=True, text=True)
+            assert run.returncode == ends and run.stdout == "there\n"
+        assert broker.counts.hung == 1
+    finally:
+        broker.close()
+
+
+def test_budgets_are_what_schedulers_compare_by():
+    pytest.importorskip("ray.tune", reason="Ray is not installed: pip install 'ray[tune]'")
+    from ray.tune.experiment import Trial
+    from ray.tune.schedulers import (ASHAScheduler, FIFOScheduler, HyperBandScheduler, MedianStoppingRule,
+                                     PopulationBasedTraining)
+
+    from carillon.tune import _budgets
+
+    os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
+
+    def trial(done: int = 0, **stop: int) -> Trial:
+        made = Trial("trainable", stub=True, stopping_criterion=stop)
+        made.run_metadata.last_result = {"training_iteration": done, "m": 0.0, "time_total_s": 1.0}
+        return made
+
+    known = dict(metric="m", mode="max")
+    asha = ASHAScheduler(time_attr="training_iteration", max_t=9, grace_period=1, reduction_factor=3, **known)
+    for done, left in ((0, 1), (1, 2), (2, 1), (3, 6), (8, 1)):
+        one = trial(done)
+        asha.on_trial_add(None, one)
+        assert _budgets.of(asha, one) == _budgets.Wanted("", left)
+    by_time = ASHAScheduler(time_attr="time_total_s", **known)
+    one = trial()
+    by_time.on_trial_add(None, one)
+    assert _budgets.of(by_time, one).reports is None
+    band = HyperBandScheduler(max_t=9, reduction_factor=3, **known)
+    trials = [trial() for _ in range(12)]
+    for one in trials:
+        band.on_trial_add(None, one)
+    wanted = [_budgets.of(band, one) for one in trials]
+    assert len({w.group for w in wanted}) == 3 and {w.reports for w in wanted} == {1, 3, 9}
+    pbt = PopulationBasedTraining(time_attr="training_iteration", perturbation_interval=4,
+                                  hyperparam_mutations={"x": [1, 2]}, **known)
+    one = trial(3)
+    pbt.on_trial_add(SimpleNamespace(search_alg=None), one)
+    assert _budgets.of(pbt, one) == _budgets.Wanted("", 1)
+    assert _budgets.of(FIFOScheduler(), trial(2)) == _budgets.Wanted("", None)
+    assert _budgets.of(FIFOScheduler(), trial(2, training_iteration=10)) == _budgets.Wanted("", 8)
+    assert _budgets.of(MedianStoppingRule(**known), trial(2, training_iteration=2)).reports is None
+
+
 # --- With Ray
 
 STUDY = r'''
@@ -268,7 +409,7 @@ def fit(trainable, scheduler, more={}, name="s", count=3, **config):
     results = tune.Tuner(trainable, param_space={"x": tune.grid_search(list(range(count))), **config},
         tune_config=tune.TuneConfig(scheduler=fluid, metric="score", mode="max"),
         run_config=tune.RunConfig(name=name, storage_path=where, verbose=0, callbacks=[Watch()],
-            failure_config=tune.FailureConfig(max_failures=1), checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False))).fit()
+            failure_config=tune.FailureConfig(max_failures=1), checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False, checkpoint_frequency=more.get("saves", 0)))).fit()
     return results, seen, fluid
 
 ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 << 20)
@@ -303,6 +444,47 @@ elif what == "room":
         results, seen, fluid = fit(function, FIFOScheduler(), name="unknown", count=2)
     out["unknown"] = {"errors": results.num_errors, "said": [str(w.message) for w in said if "no_such_thing" in str(w.message)],
         "iterations": [len(s) for s in seen.values()]}
+    print(json.dumps(out))
+elif what == "faults":
+    class Faulty(Class):  # one that can save; its first process has a fault at its third iteration
+        def setup(self, config):
+            self.at = 0
+        def step(self):
+            self.at += 1
+            mark = os.path.join(where, "had-" + self.config["fault"])
+            if self.config["x"] == 1 and self.at == 3 and not os.path.exists(mark):
+                open(mark, "w").close()
+                if self.config["fault"] == "killed":
+                    os.kill(os.getpid(), 9)
+                if self.config["fault"] == "memory":
+                    raise MemoryError("no memory is left")
+                if self.config["fault"] == "hangs":
+                    time.sleep(600)
+            score = float("nan") if self.config["fault"] == "nan" and self.config["x"] == 1 else self.config["x"]
+            return {"score": score, "at": self.at, "process": os.getpid(), "parent": os.getppid(), "done": self.at >= EPOCHS}
+        def save_checkpoint(self, folder):
+            open(os.path.join(folder, "at"), "w").write(str(self.at))
+        def load_checkpoint(self, folder):
+            self.at = int(open(os.path.join(folder, "at")).read())
+    out = {}
+    for fault in ("killed", "memory", "hangs", "nan"):
+        hang = {"hang_after": 3} if fault == "hangs" else {}
+        results, seen, fluid = fit(Faulty, ASHAScheduler(max_t=9, grace_period=9), more={"fluid": hang, "saves": 1}, name=fault, fault=fault)
+        out[fault] = {"errors": results.num_errors, "processes": [len({p for p, _ in s}) for s in seen.values()],
+            "last": [r.metrics["at"] for r in results], "reports": [len(s) for s in seen.values()],
+            "hung": fluid._broker.counts.hung, "best": results.get_best_result().metrics["score"]}
+    class Lose(tune.Callback):  # the broker, and the process that is ready
+        def on_trial_result(self, iteration, trials, trial, result, **_):
+            if iteration == 12:
+                lost._broker.close()
+                from carillon.tune import _starts
+                _starts.start(()).process.kill()
+    lost = carillon.tune.Fluid(PauseOften(), at_once=2)
+    results = tune.Tuner(Class, param_space={"x": tune.grid_search(list(range(5)))},
+        tune_config=tune.TuneConfig(scheduler=lost, metric="score", mode="max"),
+        run_config=tune.RunConfig(name="lost", storage_path=where, verbose=0, callbacks=[Lose()],
+            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False))).fit()
+    out["lost"] = {"errors": results.num_errors, "last": [r.metrics["training_iteration"] for r in results]}
     print(json.dumps(out))
 elif what == "first":
     fit(Class, ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3), more={"kill_at": 9}, count=6, sleep=0.3)
@@ -361,6 +543,19 @@ def test_where_memory_is_short_ray_pauses_and_an_unknown_ray_goes_on_alone(tmp_p
     out = json.loads(run.stdout.splitlines()[-1])
     assert out["errors"] == 0 and out["let_go"] >= 1 and out["last"] == [9, 9, 9]
     assert out["unknown"]["errors"] == 0 and out["unknown"]["iterations"] == [9, 9] and len(out["unknown"]["said"]) == 1
+
+
+def test_a_trial_with_a_fault_goes_on_from_its_checkpoint_and_others_as_ever(tmp_path):
+    run = study(tmp_path, "faults")
+    assert run.returncode == 0, run.stderr[-4000:]
+    out = json.loads(run.stdout.splitlines()[-1])
+    for fault in ("killed", "memory", "hangs"):
+        told = out[fault]
+        assert told["errors"] == 0 and told["last"] == [9, 9, 9] and told["best"] == 2
+        assert sorted(told["processes"]) == [1, 1, 2] and sorted(told["reports"]) == [9, 9, 9]
+        assert told["hung"] == (fault == "hangs")
+    assert out["nan"]["errors"] == 0 and out["nan"]["last"] == [9, 9, 9] and out["nan"]["best"] == 2
+    assert out["lost"] == {"errors": 0, "last": [9] * 5}
 
 
 def test_rungs_are_kept_over_a_kill(tmp_path):

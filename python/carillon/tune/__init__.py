@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ._groups import new_group
 from ._process import Stopped, checkpoint, report, step, threads
 
 if TYPE_CHECKING:
     from .fluid import Fluid
     from .group import GroupTrial, TrialGroup
 
-__all__ = ["Fluid", "GroupTrial", "Stopped", "TrialGroup", "checkpoint", "report", "step", "threads"]
+__all__ = ["Fluid", "GroupTrial", "Stopped", "TrialGroup", "checkpoint", "new_group", "report", "step", "threads"]
 
 
 def __getattr__(name: str) -> object:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import selectors
 import shutil
+import signal
 import socket
 import tempfile
 import threading
@@ -80,14 +81,27 @@ class Counts:
     processes: set[int] = field(default_factory=set)
     resizes: int = 0
     holds: int = 0
+    hung: int = 0
+    resize_s: list[float] = field(default_factory=list)  # from an order to a trial that computes until it heeds it
+    resume_s: list[float] = field(default_factory=list)  # from a scheduler's choice until the trial could go on
 
 
 class Broker:
-    """Starts with its thread; `close` ends both. `lost` names trials whose process has ended, once each."""
+    """Starts with its thread; `close` ends both. `lost` names trials whose process has ended, once each.
 
-    def __init__(self, turns: Decider, driver: Driver | None = None) -> None:
+    `patience`: a trial that was told to hold, and does not for so many seconds, keeps nobody else from computing any
+    more. `hang_after`: one that computes, and says nothing for so long, is killed. None: neither happens."""
+
+    def __init__(self, turns: Decider, driver: Driver | None = None, patience: float | None = None,
+                 hang_after: float | None = None) -> None:
+        self._patience, self._hang_after = patience, hang_after
         self._turns, self._driver = turns, driver or Driver()
         self._most_line = _MOST_LINE if driver is None else _MOST_TEXT
+        self._resumed: dict[str, float] = {}
+        self._widened: dict[str, float] = {}
+        self._computing: set[str] = set()
+        self._told_to_hold: dict[str, float] = {}
+        self._said: dict[str, float] = {}
         self._posted: deque[Callable[[], None]] = deque()
         self.folder = tempfile.mkdtemp(prefix="carillon-tune-")
         self.path = os.path.join(self.folder, "turns.sock")
@@ -116,6 +130,10 @@ class Broker:
         self._posted.append(call)
         if self._wake_in >= 0:
             os.write(self._wake_in, b"p")
+
+    def resumes(self, trial: str) -> None:
+        """Notes the time at which a paused trial was told to go on. From any thread."""
+        self._resumed[trial] = time.monotonic()
 
     def watch(self, file: int, then: Callable[[], None]) -> None:
         """In the broker's thread: `then` is called there once, when the file can be read."""
@@ -165,7 +183,8 @@ class Broker:
             self._selector.close()
 
     def _turn(self) -> bool:
-        ticks = [tick for tick in (self._turns.next_tick(), self._driver.next_tick()) if tick is not None]
+        ticks = [tick for tick in (self._turns.next_tick(), self._driver.next_tick(), self._next_look())
+                 if tick is not None]
         for key, _ in self._selector.select(max(0.0, min(ticks) - time.monotonic()) if ticks else None):
             if key.fileobj is self._listener:
                 self._accept()
@@ -182,7 +201,30 @@ class Broker:
         now = time.monotonic()
         self._send(self._turns.tick(now))
         self._driver.tick(now)
+        self._look(now)
         return True
+
+    def _next_look(self) -> float | None:
+        ends = [] if self._patience is None else [told + self._patience for told in self._told_to_hold.values()]
+        if self._hang_after is not None:
+            ends += [self._said[trial] + self._hang_after for trial in self._computing]
+        return min(ends, default=None)
+
+    def _look(self, now: float) -> None:
+        """For trials that hang within an iteration."""
+        patience = float("inf") if self._patience is None else self._patience
+        for trial in [name for name, told in self._told_to_hold.items() if now >= told + patience]:
+            del self._told_to_hold[trial]
+            self._send(self._turns.rests(trial, now))  # until it says something
+        if self._hang_after is None:
+            return
+        for trial in [name for name in self._computing if now >= self._said[name] + self._hang_after]:
+            self._said[trial] = now
+            self.counts.hung += 1
+            try:
+                os.kill(self._peers[trial].pid, signal.SIGKILL)
+            except OSError:
+                pass  # it has just ended
 
     def _accept(self) -> None:
         try:
@@ -218,6 +260,7 @@ class Broker:
         words = line.split()
         try:
             if peer.trial:
+                self._said[peer.trial] = now
                 self._driver.sign_of_life(peer.trial)
             if words[0] == "hello":
                 if peer.trial:  # the process goes on with another trial
@@ -231,17 +274,23 @@ class Broker:
             elif not peer.trial:
                 return False
             elif words[0] == "want":
+                if (told := self._resumed.pop(peer.trial, None)) is not None:
+                    self.counts.resume_s.append(now - told)
                 self._send(self._turns.wants(peer.trial, now))
             elif words[0] == "held":
                 self.counts.holds += 1
+                self._stands(peer.trial)
                 self._send(self._turns.held(peer.trial, now))
             elif words[0] == "did":
+                if (told := self._widened.pop(peer.trial, None)) is not None:
+                    self.counts.resize_s.append(now - told)
                 width, iterations, seconds = int(words[1]), int(words[2]), float(words[3])
                 counts = self.counts
                 counts.iterations[peer.trial] = counts.iterations.get(peer.trial, 0) + iterations
                 counts.seconds[peer.trial] = counts.seconds.get(peer.trial, 0.0) + seconds
                 self._send(self._turns.did(peer.trial, width, iterations, seconds, now))
             elif words[0] == "rest":
+                self._stands(peer.trial)
                 self._send(self._turns.rests(peer.trial, now))
             else:
                 word, _, text = line.partition(" ")
@@ -259,16 +308,29 @@ class Broker:
             if isinstance(order, Go):
                 if self.say(order.trial, f"go {order.width}"):
                     self.counts.resizes += order.width > 1
+                    if order.trial in self._computing:
+                        self._widened[order.trial] = time.monotonic()
+                    self._computing.add(order.trial)
+                    self._said[order.trial] = time.monotonic()
+                    self._told_to_hold.pop(order.trial, None)
             elif isinstance(order, Hold):
-                self.say(order.trial, "hold")
+                if self.say(order.trial, "hold"):
+                    self._told_to_hold[order.trial] = time.monotonic()
             else:
                 self._driver.carry(order)
+
+    def _stands(self, trial: str) -> None:
+        self._computing.discard(trial)
+        self._told_to_hold.pop(trial, None)
+        self._widened.pop(trial, None)
 
     def _leave(self, peer: _Peer) -> bool:
         """Whether the peer was the trial's."""
         if self._peers.get(peer.trial) is not peer:
             return False
         del self._peers[peer.trial]
+        self._stands(peer.trial)
+        self._said.pop(peer.trial, None)
         self._send(self._turns.gone(peer.trial, time.monotonic()))
         self._driver.left(peer.trial)
         return True

@@ -11,6 +11,8 @@ from typing import Any
 
 from .. import _import_hook
 
+_TELL_EVERY = 1.0  # seconds: as a sign of life
+
 _client: _Client | None = None
 
 
@@ -48,7 +50,7 @@ class _Client:
             return
         self._iterations += 1
         heard = self._heard(block=False)
-        if heard:
+        if heard or time.monotonic() - self._since >= _TELL_EVERY:
             self._tell()
         if heard and heard[-1] == "hold":
             self._say("held")

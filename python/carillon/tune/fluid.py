@@ -14,10 +14,15 @@ from ray.tune.execution.placement_groups import PlacementGroupFactory
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining, TrialScheduler
 
-from . import _starts, _state
+from . import _budgets, _groups, _starts, _state
 from ._broker import Broker
 from ._controller import Controller, UnknownRay
 from .turns import Turns
+
+try:
+    from ._study import StudyPlan
+except ImportError:  # the planner is not compiled
+    StudyPlan = None  # type: ignore[assignment, misc]
 
 if TYPE_CHECKING:
     from ray.tune.execution.tune_controller import TuneController
@@ -25,6 +30,7 @@ if TYPE_CHECKING:
 _TRIAL_CPU = 0.001             # of Ray's, in place of what a trial asks for
 _PROCESS_BYTES = 400 << 20     # of a torch process that is paused, about
 _SAVE_EVERY = 1.0              # seconds
+_PATIENCE = 10.0               # seconds until others need not wait for a trial that hangs
 
 
 @dataclass
@@ -50,7 +56,8 @@ class Fluid(TrialScheduler):
     has). They share the processors by turns between iterations, and one that is alone has all of them.
 
     Trials' processes are forked from one that has imported Ray and torch, and the modules of `preload`; with None Ray
-    starts each as ever.
+    starts each as ever. A trial that computes for `hang_after` seconds without an end of an iteration is killed, and
+    Ray's `max_failures` decides what becomes of it (default: it may take as long as it likes).
 
     The scheduler's state is kept in the experiment's folder, and found again by `Tuner.restore`.
 
@@ -59,7 +66,8 @@ class Fluid(TrialScheduler):
     """
 
     def __init__(self, scheduler: TrialScheduler | None = None, *, processors: int | None = None,
-                 at_once: int | None = None, live: int | None = None, preload: Sequence[str] | None = ()) -> None:
+                 at_once: int | None = None, live: int | None = None, preload: Sequence[str] | None = (),
+                 hang_after: float | None = None) -> None:
         super().__init__()
         if isinstance(scheduler, Fluid):
             raise ValueError("Fluid is around a scheduler of Ray Tune, not around another Fluid")
@@ -70,13 +78,17 @@ class Fluid(TrialScheduler):
         if isinstance(preload, str):
             raise ValueError("preload is a list of names of modules")
         self._processors, self._at_once, self._live = processors, at_once, live
-        self._preload = preload
+        if hang_after is not None and not hang_after > 0:
+            raise ValueError(f"hang_after is above 0 seconds, not {hang_after}")
+        self._preload, self._hang_after = preload, hang_after
         self._ready()  # which imports while Ray starts
         self._controller: Controller | None = None
         self._passes_through = False
         self._broker: Broker | None = None
+        self._plan: StudyPlan | None = None
         self._saved: _state.Saved | None = None
         self._known: set[str] = set()
+        self._groups: dict[str, str] = {}
         self._deferred: list[Trial] = []
         self._shrunk: set[str] = set()
         self._held: dict[str, _Held] = {}
@@ -127,6 +139,13 @@ class Fluid(TrialScheduler):
             self._held[trial.trial_id] = _Held(trial.config, int(result.get("training_iteration", 0)),
                                                time.monotonic())
             decision = TrialScheduler.NOOP
+            self._tell("reported", trial)
+            self._tell("paused", trial)
+        elif decision == TrialScheduler.STOP:
+            self._tell("over", trial)
+        elif decision in (TrialScheduler.CONTINUE, TrialScheduler.NOOP):
+            self._tell("reported", trial)
+            self._expect(trial)
         if decision != TrialScheduler.CONTINUE:
             self._write()
         return decision
@@ -162,6 +181,18 @@ class Fluid(TrialScheduler):
             self._write()
         return chosen
 
+    # --- What the planner is told
+
+    def _tell(self, event: str, trial: Trial, *told: Any) -> None:
+        if self._plan is None or self._broker is None:
+            return
+        broker, call, name = self._broker, getattr(self._plan, event), trial.trial_id
+        broker.post(lambda: broker.send(call(name, *told, time.monotonic())))
+
+    def _expect(self, trial: Trial) -> None:
+        wanted = _budgets.of(self._inner, trial)
+        self._tell("expects", trial, self._groups.get(trial.trial_id, "") + wanted.group, wanted.reports)
+
     # --- Paused trials
 
     def _can_hold(self, trial: Trial) -> bool:
@@ -170,7 +201,7 @@ class Fluid(TrialScheduler):
 
     def _go_on(self, trial: Trial) -> bool:
         """Whether the trial is no more held: it runs, or its process ends."""
-        assert self._controller is not None
+        assert self._controller is not None and self._broker is not None
         if trial.is_saving:
             return False  # Ray would take the answer to a step for that to the save
         held = self._held.pop(trial.trial_id)
@@ -179,6 +210,8 @@ class Fluid(TrialScheduler):
             self.let_go += 1
         else:
             self.held_seconds.append(time.monotonic() - held.since)
+            self._expect(trial)
+            self._broker.resumes(trial.trial_id)
             self._controller.resume(trial)
         return True
 
@@ -198,9 +231,9 @@ class Fluid(TrialScheduler):
 
     def _make_room(self) -> None:
         """Where trials wait for a process and there are `live`, the one that is held longest gives its own up."""
-        assert self._controller is not None and self._live is not None
+        assert self._controller is not None
         controller = self._controller
-        if not controller.waiting_for_process() or controller.processes() < self._live or not self._held:
+        if not controller.waiting_for_process() or controller.processes() < self._most_live() or not self._held:
             return
         trials = controller.trials()
         if any(trial.is_saving for trial in trials.values()):
@@ -212,10 +245,17 @@ class Fluid(TrialScheduler):
             self.let_go += 1
 
     def _may_start(self) -> bool:
-        assert self._controller is not None and self._live is not None and self._at_once is not None
+        assert self._controller is not None
         here = self._controller.processes()
         under_way = here - len(self._held) - self._controller.unused_processes()
-        return here < self._live and under_way < self._at_once
+        return here < self._most_live() and under_way < self._most_at_once()
+
+    def _most_at_once(self) -> int:
+        assert self._processors is not None
+        return self._at_once or (self._plan.appetite if self._plan else self._processors)
+
+    def _most_live(self) -> int:
+        return self._live or self._most_at_once()
 
     # --- The beginning
 
@@ -230,13 +270,13 @@ class Fluid(TrialScheduler):
             return
         resources = ray.cluster_resources()
         self._processors = self._processors or max(1, int(resources.get("CPU", 1)))
-        self._at_once = self._at_once or self._processors
-        if self._live is None:
-            # With `reuse_actors` a process that is there takes another trial over within a second, and to start one
-            # more so that a trial can stay takes seconds.
-            reuses = getattr(raw, "_reuse_actors", False)
-            self._live = self._at_once if reuses else max(self._at_once, _free_memory() // 2 // _PROCESS_BYTES)
-        broker = Broker(Turns(self._processors))
+        # With `reuse_actors` a process that is there takes another trial over within a second, and to start one more so
+        # that a trial can stay takes longer.
+        if self._live is None and not getattr(raw, "_reuse_actors", False):
+            self._live = max(self._most_at_once(), _free_memory() // 2 // _PROCESS_BYTES)
+        plan = None if StudyPlan is None else StudyPlan(self._processors)
+        broker = Broker(Turns(self._processors) if plan is None else plan, patience=_PATIENCE,
+                        hang_after=self._hang_after)
         try:
             self._controller = Controller(raw, broker.path, _starts.runtime_env(self._ready()), self._may_start,
                                           self._died)
@@ -246,7 +286,7 @@ class Fluid(TrialScheduler):
             warnings.warn(f"carillon.tune knows no way into Ray {ray.__version__} (it has no {unknown}): trials run as "
                           "under the inner scheduler alone", stacklevel=2)
             return
-        self._broker = broker
+        self._broker, self._plan = broker, plan
         weakref.finalize(self, broker.close)  # at the end of the program, too; Ray tells no scheduler of a study's end
         try:
             self._saved = _state.read(self._controller.storage)
@@ -263,9 +303,12 @@ class Fluid(TrialScheduler):
     def _add(self, tune_controller: TuneController, trial: Trial) -> None:
         self._known.add(trial.trial_id)
         self._inner.on_trial_add(tune_controller, trial)
+        self._groups[trial.trial_id] = _groups.current()
+        self._expect(trial)
 
     def _forget(self, trial: Trial) -> None:
         self._held.pop(trial.trial_id, None)
+        self._tell("over", trial)
         self._dirty = True
         self._write()
 
@@ -312,7 +355,7 @@ class Fluid(TrialScheduler):
     def __getstate__(self) -> dict[str, Any]:
         """Ray writes schedulers down before a study begins, and after a restart."""
         fresh = Fluid(self._inner, at_once=self._at_once, live=self._live, processors=self._processors,
-                      preload=self._preload)
+                      preload=self._preload, hang_after=self._hang_after)
         return fresh.__dict__
 
     def __getattr__(self, name: str) -> Any:
