@@ -230,7 +230,10 @@ FirstLoad::Made FirstLoad::make_one(std::size_t item, std::optional<Turn>& turn)
   const auto make = [&](Turn::Kind kind) {
     turn.reset();
     turn.emplace(*this, kind);
-    out.model = prepare(item);
+    if (ended())
+      out.model = fail(ErrorCode::cancelled, "the server is stopping");  // nobody takes it any more
+    else
+      out.model = prepare(item);
   };
   const bool alone = is_made_alone(*items_[item].entry->config, targets_);
   make(alone ? Turn::Kind::making_alone : Turn::Kind::making);

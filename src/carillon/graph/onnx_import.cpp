@@ -1,6 +1,7 @@
 #include "carillon/graph/onnx_import.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <functional>
 #include <limits>
@@ -9,6 +10,7 @@
 #include <new>
 #include <queue>
 #include <set>
+#include <string_view>
 #include <system_error>
 #include <unordered_map>
 #include <unordered_set>
@@ -256,7 +258,12 @@ class Importer {
     if (const Operator* step = find_training_operator(proto.domain(), node.op); step != nullptr) return step;
     const bool standard = proto.domain().empty() || proto.domain() == "ai.onnx";
     if (!standard) {
-      return fail(ErrorCode::unsupported,
+      // Other engines may know operators of these, and are asked where the code says so.
+      constexpr std::array<std::string_view, 4> published{"ai.onnx", "com.microsoft", "org.openvinotoolkit",
+                                                          "org.pytorch"};
+      const bool elsewhere = std::ranges::any_of(
+          published, [&](std::string_view name) { return proto.domain().starts_with(name); });
+      return fail(elsewhere ? ErrorCode::unsupported : ErrorCode::invalid_argument,
                   describe(node) + ": operators of domain '" + proto.domain().substr(0, 100) +
                       "' are not supported" +
                       (functions_ ? "; export the model with its functions inlined" : ""));

@@ -135,6 +135,24 @@ TEST(ImportOnnx, AnLstmOfBytesKeepsItsScales) {
   EXPECT_EQ(graph->value(lstm->inputs[1]).constant->as<float>()[0], 0.75F);
 }
 
+// An operator that no engine can know is a fault of the file; of others another engine may be asked.
+TEST(ImportOnnx, AnOperatorOfSomebodysOwnIsNoOtherEnginesMatter) {
+  for (const auto& [domain, code] : {std::pair{"my.domain", ErrorCode::invalid_argument},
+                                     std::pair{"org.openvinotoolkit", ErrorCode::unsupported}}) {
+    Onnx m;
+    m.input("x", {"1", "3"}).node("Foo", {"x"}, {"y"});
+    m.proto.mutable_graph()->mutable_node(0)->set_domain(domain);
+    auto& import = *m.proto.add_opset_import();
+    import.set_domain(domain);
+    import.set_version(1);
+    const auto model = m.output("y").import({.batched = false});
+    ASSERT_FALSE(model.has_value());
+    EXPECT_EQ(model.error().code, code) << model.error().message;
+    EXPECT_THAT(model.error().message,
+                HasSubstr(std::string("operators of domain '") + domain + "' are not supported"));
+  }
+}
+
 TEST(ImportOnnx, SpecialisesAlike) {
   const auto model = small().import();
   ASSERT_TRUE(model.has_value());

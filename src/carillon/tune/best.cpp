@@ -18,7 +18,6 @@ class Follows {
  public:
   // A trial has done what it was to do.
   void left(TimePoint now, Duration reaction) {
-    constexpr double fades = 31.0 / 32;
     looks_ = looks_ * fades + 1;
     followed_ *= fades;
     open_ = now - last_ <= reaction ? open_ + 1 : 1;
@@ -27,14 +26,20 @@ class Follows {
   // So many came, `reaction` at most after what they follow.
   void came(std::size_t trials, TimePoint now, Duration reaction) {
     if (now - last_ > reaction) return;
-    const std::size_t these = std::min(open_, trials);
-    followed_ += static_cast<double>(these);
-    open_ -= these;
+    const std::size_t rest = open_ - std::min(open_, trials);
+    followed_ += weight_of(open_) - weight_of(rest);  // the oldest of those that are open
+    open_ = rest;
   }
-  // One that nothing followed counts from the start on.
+  // [0, 1). One that nothing followed counts from the start on.
   double share() const { return followed_ / (looks_ + 1); }
 
  private:
+  static constexpr double fades = 31.0 / 32;
+  // What the last `looks` count in `looks_`.
+  static double weight_of(std::size_t looks) {
+    return (1 - std::pow(fades, static_cast<double>(looks))) / (1 - fades);
+  }
+
   double looks_ = 0, followed_ = 0;
   std::size_t open_ = 0;
   TimePoint last_;

@@ -149,7 +149,8 @@ void TuneCore::take(const TrialReported& event) {
   bool more = false;
   if (t.remaining) t.remaining = std::max(0.0, *t.remaining - event.iterations);
   if (event.remaining && is_positive(*event.remaining, most_iterations)) {
-    more = t.remaining && *event.remaining > *t.remaining;
+    // What a shell works out from a budget and its own count differs from ours by parts of an iteration.
+    more = t.remaining && *event.remaining > *t.remaining + 0.5;
     t.remaining = event.remaining;
   }
   // Of one that has an order under way nobody knows how wide it was.

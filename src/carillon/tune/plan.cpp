@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 
+#include "carillon/base/assert.h"
 #include "carillon/tune/model.h"
 
 namespace carillon::tune {
@@ -49,6 +50,7 @@ class ListScheduler {
         devices_(devices),
         model_(model),
         slots_(static_cast<std::size_t>(std::max(1, model.c))) {
+    CARILLON_ASSERT(model.followed >= 0 && model.followed <= 1);
     for (const PlanTrial& t : trials)
       if (!t.has.empty() && t.width < 1)
         slots_ = std::max(slots_, static_cast<std::size_t>(sharers_of(t.width)));

@@ -47,9 +47,9 @@ struct Plan {
   std::vector<Assignment> of;        // by trial
   std::vector<std::uint32_t> order;  // in which they were given their places
   // What plans are held against each other by: the mean of the groups' last ends, and the last end of all,
-  // each times its trial's priority. Of one group that is twice its makespan. As far as work follows, the
-  // device time that the plan takes (over the devices' rates) counts in place of the last end: then there is
-  // no last end, and what a plan takes is taken from trials to come.
+  // each times its trial's priority. Of one group that is twice its makespan. Where each end is followed by
+  // more work, the device time of the plan (over the devices' rates) counts in place of the last end: trials
+  // to come want that time. Between the two by PlanModel::followed.
   double cost = 0;
   double makespan = 0;      // the last end alone
   double ends = 0;          // the sum of all ends

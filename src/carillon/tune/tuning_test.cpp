@@ -239,6 +239,20 @@ TEST(Best, PacksAStreamOfTrials) {
   }
 }
 
+// However many end and come at once.
+TEST(Best, CountsEachEndOnceThatIsFollowed) {
+  Desk desk("best", ideal(2, 2));
+  desk.devices(32);
+  GroupCame first = group({});
+  for (std::uint32_t t = 0; t < 64; ++t) first.trials.push_back(trial(t, 10));
+  desk.settle(first);
+  for (std::uint32_t round = 1; round < 20; ++round) {
+    for (std::uint32_t t = 0; t < 64; ++t) desk.tell(TrialEnded{TrialId{64 * (round - 1) + t}}, 10.0 * round);
+    for (std::uint32_t t = 0; t < 64; ++t) desk.settle(group({10}, 64 * round + t), 10.0 * round);
+  }
+  EXPECT_EQ(desk.tuning->trials().size(), 64U);  // a plan asserts that the share is none above 1
+}
+
 TEST(Best, FindsOutWhetherPackingPays) {
   TuneOptions options;
   options.move = Duration{0};
