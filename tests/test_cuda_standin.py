@@ -30,10 +30,27 @@ def standin(program):
     return folder
 
 
-def gpu(program, driver, *arguments, libraries=None):
+def gpu(program, driver, *arguments, libraries=None, environment=None):
     return subprocess.run([str(program.parent / "carillon_gpu"), *arguments, "--device", "cuda:0", "--cuda-libraries",
                            str(libraries or driver)], capture_output=True, text=True, timeout=120,
-                          env={**os.environ, "LD_LIBRARY_PATH": str(driver)})
+                          env={**os.environ, "LD_LIBRARY_PATH": str(driver), **(environment or {})})
+
+
+def test_a_wrong_answer_names_its_step(program, standin, tiny_models):
+    def told(name, *arguments, status=0, environment=None):
+        done = gpu(program, standin, "agree", str(tiny_models / name / "1/model.onnx"), "--steps", *arguments,
+                   environment=environment)
+        assert done.returncode == status, done.stderr
+        return json.loads(done.stdout)
+
+    for name in TINY:
+        for number in ("f32", "f16"):
+            agreed = told(name, "--number", number)
+            assert agreed["agrees"] and agreed["steps"] == [] and agreed["compared"] >= 3
+    wrong = told("tiny_cnn", status=1, environment={"CARILLON_STANDIN_FORGETS_RELU": "1"})
+    assert not wrong["agrees"] and wrong["steps"][0]["apart"] > wrong["allowed"]
+    names = [step["step"] for step in wrong["steps"]]
+    assert names and all(" conv " in name and " relu" in name for name in names), "each is given the device's own bytes"
 
 
 def test_serves_and_agrees_with_onnxruntime(program, standin, tiny_models, tmp_path):

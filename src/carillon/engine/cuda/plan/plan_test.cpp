@@ -575,6 +575,23 @@ TEST(CudaPlan, BatchSizesWithKernelsThatAreTooLongAreLeftOutAndNamed) {
   EXPECT_THAT(none.error().message, AllOf(HasSubstr("model \""), left_out(4)));
 }
 
+// What lies between two events around a graph of one kernel is more than the kernel.
+TEST(CudaPlan, WhatALaunchAddsIsMeasuredAndNoneOfAKernelsTime) {
+  using std::chrono::nanoseconds;
+  OnEmulated on({.kernel = nanoseconds{3000}, .enqueue = nanoseconds{1500}});
+  Device device(std::shared_ptr<const Driver>(std::shared_ptr<void>(), &on.driver()), 0);
+  ASSERT_TRUE(device.prepare("emulated", false));
+  const Device::Current current(device);
+  const auto launch = device.launch_time();
+  ASSERT_TRUE(launch) << launch.error().message;
+  EXPECT_NEAR(to_us(*launch), 1.5, 0.05);
+  EXPECT_EQ(device.launch_time(), launch) << "measured once";
+  EXPECT_EQ(Device::without_launch(nanoseconds{12'000}, nanoseconds{1500}), nanoseconds{10'500});
+  // Nothing takes less than a kernel that does nothing, but what was measured so.
+  EXPECT_EQ(Device::without_launch(nanoseconds{1600}, nanoseconds{1500}), nanoseconds{900});
+  EXPECT_EQ(Device::without_launch(nanoseconds{400}, nanoseconds{1500}), nanoseconds{400});
+}
+
 TEST(CudaPlan, AModelsPrecisionStandsAboveTheDevices) {
   OnEmulated on;
   const auto engine = on.engine({.longest_segment = 1});

@@ -1,6 +1,7 @@
 // libcuda.so.1, libcudnn.so.9, libcublasLt.so.13 and libnvrtc.so.13 in one: two emulated devices, and
 // stand-ins for the libraries that give what they are told to plain kernels; chains are interpreted, whatever
 // code was made of them. For rehearsals of what else takes a GPU; x86-64 only.
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -51,8 +52,11 @@ class ByContext final : public MathLibrary {
     }
     return false;
   }
+  // With CARILLON_STANDIN_FORGETS_RELU in the environment wrong, so that who looks for wrong steps has one.
   Result<std::shared_ptr<const Call>> convolution(const Convolution& spec) override {
-    return library().convolution(spec);
+    Convolution as = spec;
+    as.relu = spec.relu && std::getenv("CARILLON_STANDIN_FORGETS_RELU") == nullptr;
+    return library().convolution(as);
   }
   Result<std::shared_ptr<const Call>> product(const Product& spec) override {
     return library().product(spec);
