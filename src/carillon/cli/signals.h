@@ -14,8 +14,8 @@ namespace carillon::cli {
 
 // Waits for Ctrl-C or SIGTERM in a thread that may be the program's only one to see them: signals are blocked
 // before any other thread starts, so make this first. Until hold() or wait() is called they end the program
-// at once, as they do after wait() has returned: a second one does not wait for requests. One within 100 ms
-// of the first is the same to whoever sent it: timeout(1) signals the program, and then its process group.
+// at once, as they do after wait() has returned: a second one does not wait for requests. A second one
+// within 100 ms means nothing: timeout(1) signals the program, and then its process group.
 //
 // SIGHUP does what on_hangup() was given, on that thread. Without it, SIGHUP means nothing, as SIGUSR1 and
 // SIGUSR2 do, and would end a program that does not take it: a terminal that closes, or a log rotation, ends

@@ -167,12 +167,11 @@ FirstLoad::Turn::~Turn() {
   load_.turn_ended_.notify_all();
 }
 
-void FirstLoad::tell(const std::string& model, std::string doing, bool failed) {
+void FirstLoad::tell(const std::string& model, std::string doing) {
   if (!options_.progress) return;
   const std::lock_guard lock(telling_);
   progress_.model = model;
   progress_.doing = std::move(doing);
-  progress_.failed = failed;
   options_.progress(progress_);
 }
 
@@ -261,7 +260,7 @@ void FirstLoad::give_up(const std::string& model, ModelView view, const Error& e
   note(model + " is not ready: " + reason);
   ++report_.not_ready;
   controller_.add_unready(std::move(view));
-  tell(model, "not ready: " + reason, true);
+  tell(model, "not ready: " + reason);
   const std::lock_guard lock(telling_);
   ++progress_.done;
 }
@@ -315,7 +314,7 @@ void FirstLoad::count_ensembles() {
       for (const std::string& each : entry.config->ignored) note(label + ": ignored: " + each);
       report_.stamps.loaded[{entry.name, entry.versions[i].version}] = stamps.versions[i];
       const auto state = controller_.state(entry.name, entry.versions[i].version);
-      tell(label, state ? "ready" : "not ready: " + state.error().message, !state);
+      tell(label, state ? "ready" : "not ready: " + state.error().message);
       ++(state ? report_.ready : report_.not_ready);
       if (!state) note(label + " is not ready: " + state.error().message);
       const std::lock_guard lock(telling_);

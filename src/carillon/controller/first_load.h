@@ -117,7 +117,7 @@ class FirstLoad {
   void take_in(Made made);
   void give_up(const std::string& model, ModelView view, const Error& error);
   void count_ensembles();
-  void tell(const std::string& model, std::string doing, bool failed = false);
+  void tell(const std::string& model, std::string doing);
   void note(std::string text);
   bool wanted(const repository::RepositoryEntry& entry) const { return names_.contains(entry.name); }
 

@@ -64,7 +64,6 @@ struct LoadProgress {
   std::size_t total = 0;
   std::string model;  // "resnet50 version 1"
   std::string doing;
-  bool failed = false;  // it is not ready, and `doing` says why
 };
 using LoadObserver = std::function<void(const LoadProgress&)>;
 using Doing = std::function<void(std::string)>;
