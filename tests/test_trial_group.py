@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -247,6 +248,20 @@ def test_an_error_is_told_and_not_tried_again():
         wrong, good = group.map(train, [{"x": 5, "grief": "error"}, {"x": 1}])
     assert (wrong.state, wrong.error, wrong.attempts) == ("failed", "ValueError: wrong number", 1)
     assert "in train" in wrong.traceback and good.state == "ended"
+
+
+def writes_at_its_end(config):
+    def late():
+        time.sleep(0.3)
+        Path(config["file"]).write_text("whole")
+
+    threading.Thread(target=late).start()
+
+
+def test_a_process_does_what_is_left_after_its_result(tmp_path):
+    with TrialGroup(1) as group:
+        group.submit(writes_at_its_end, {"file": str(tmp_path / "late")})
+    assert (tmp_path / "late").read_text() == "whole"
 
 
 def wait_until_wide(config):

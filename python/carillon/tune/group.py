@@ -306,8 +306,9 @@ class TrialGroup(Driver):
         try:
             if kind is None:
                 with self._changed:
+                    # Also for processes that have told their result and do what is left to do.
                     self._changed.wait_for(lambda: self._error or all(
-                        trial._over or trial.state == "paused" for trial in self.trials))
+                        trial._over and trial._running is None or trial.state == "paused" for trial in self.trials))
                 self._alive()
         finally:
             self.close()
@@ -436,7 +437,8 @@ class TrialGroup(Driver):
 
     def _exited(self, trial: GroupTrial) -> None:
         running = trial._running
-        assert running is not None
+        if running is None:
+            return  # it was killed at the group's end
         self._broker.hang_up(trial.name)
         code = running.reap()
         if not running.connected:
