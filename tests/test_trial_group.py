@@ -325,6 +325,70 @@ def test_pause_resume_and_stop():
     assert len({report["process"] for report in first.reports}) == 1
 
 
+def test_a_device_without_supply_has_nobody_who_computes():
+    with TrialGroup(1) as group:
+        trial = group.submit(endless)
+        until(lambda: trial.reports)
+        group.set_device(0, supply=0)
+        until(lambda: not group.widths())
+        time.sleep(0.1)  # a report that was on its way
+        so_far = len(trial.reports)
+        time.sleep(0.1)
+        assert len(trial.reports) == so_far and trial.state == "running"
+        group.set_device(0, supply=0.5)
+        until(lambda: len(trial.reports) > so_far)
+        for wrong in ({"device": 5}, {"device": 0, "supply": math.nan}, {"device": 0, "speed": 0}):
+            with pytest.raises(ValueError):
+                group.set_device(**wrong)
+        trial.stop()
+    assert len({report["process"] for report in trial.reports}) == 1
+
+
+def says_its_gpu(config):
+    for _ in range(3):
+        carillon.tune.step()
+        carillon.tune.report(1.0, gpu=os.environ["CUDA_VISIBLE_DEVICES"], threads=carillon.tune.threads())
+
+
+def test_on_gpus_each_process_sees_its_own():
+    """Without GPUs: what is told to the processes."""
+    with TrialGroup([3, 5], policy="fifo", memory=100) as group:
+        trials = group.map(says_its_gpu, [{}] * 4, persistent=60)
+        too_large = group.submit(says_its_gpu, {}, persistent=101)
+    assert [trial.state for trial in trials] == ["ended"] * 4 and too_large.state == "refused"
+    assert {report["gpu"] for trial in trials for report in trial.reports} == {"3", "5"}
+    assert {report["threads"] for trial in trials for report in trial.reports} == {1}
+
+
+def trains(config):
+    import torch
+
+    net = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=config["lr"])
+    torch.manual_seed(0)
+    data = torch.randn(32, 4)
+    for epoch in range(4):
+        for _ in range(5):
+            optimizer.zero_grad()
+            loss = (net(data) - data.sum(1, keepdim=True)).square().mean()
+            loss.backward()
+            optimizer.step()
+        carillon.tune.report(loss, threads=torch.get_num_threads(), may_have=carillon.tune.threads(),
+                             checkpoint=net.state_dict())
+
+
+def test_steps_of_torch_are_iterations_and_its_threads_are_set():
+    pytest.importorskip("torch", reason="torch is not installed")
+    with TrialGroup(2) as group:
+        trials = group.map(trains, [{"lr": 0.1}, {"lr": 0.01}, {"lr": math.nan}], budget=4)
+        group.wait()
+        assert all(group._broker.counts.iterations[trial.name] == 20 for trial in trials)
+    for trial in trials:
+        assert (trial.state, trial.error, len(trial.reports)) == ("ended", "", 4)
+        assert all(report["threads"] == report["may_have"] for report in trial.reports[1:])
+    assert math.isnan(trials[2].reports[-1]["metric"]) and trials[0].reports[-1]["metric"] < 1
+
+
 def gone(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"

@@ -186,6 +186,7 @@ class TrialGroup(Driver):
         self._retries, self._hang_after = retries, hang_after
         self._on_ask, self._on_end = on_ask, on_end  # for tuners; in the broker's thread
         self._trials: dict[str, GroupTrial] = {}
+        self._processes: dict[str, GroupTrial] = {}
         self._changed = threading.Condition()
         self._ended: queue.SimpleQueue[GroupTrial] = queue.SimpleQueue()
         self._error: BaseException | None = None
@@ -282,6 +283,15 @@ class TrialGroup(Driver):
         """Who computes now, with how many threads."""
         return self._planned.running()
 
+    def set_device(self, device: int, *, speed: float = 1.0, supply: float = 1.0, memory: int | None = None) -> None:
+        """What there is of a device for trials from now on; with a `supply` of 0 its trials stand still."""
+        if device not in self._numbers:
+            raise ValueError(f"device is {device!r}; this group has {self._numbers}")
+        checked = Tuning()
+        checked.device_came(0, 0.0, speed=speed, supply=supply, memory=memory)
+        self._post(lambda: self._broker.send(self._planned.device_changed(
+            device, time.monotonic(), speed=speed, supply=supply, memory=memory)))
+
     def appetite(self) -> int:
         """How many trials a tuner that may choose should have going."""
         return self._planned.tuning.appetite()
@@ -349,7 +359,7 @@ class TrialGroup(Driver):
 
     def broke(self, error: BaseException) -> None:
         self._error = error
-        for trial in self._trials.values():
+        for trial in self._live():
             if trial._running is not None:
                 trial._running.kill()
         with self._changed:
@@ -386,7 +396,7 @@ class TrialGroup(Driver):
             running.kill()
 
     def _live(self) -> list[GroupTrial]:
-        return [trial for trial in self._trials.values() if trial._running is not None]
+        return list(self._processes.values())
 
     def _limit(self, trial: GroupTrial) -> float | None:
         """When its process is taken to hang."""
@@ -415,6 +425,7 @@ class TrialGroup(Driver):
             self._broker.send(self._planned.ended(trial.name, now))
             self._over(trial, "failed")
             return
+        self._processes[trial.name] = trial
         trial.attempts = trial.attempts or 1
         trial.state = "running"
         self._broker.watch(trial._running.sentinel, lambda: self._exited(trial))
@@ -444,6 +455,7 @@ class TrialGroup(Driver):
         if not running.connected:
             self._broker.send(self._planned.gone(trial.name, time.monotonic()))
         trial._running = None
+        del self._processes[trial.name]
         if running.result is None and isinstance(trial._work, list) and not running.unwanted and not running.killed:
             if code == 0:
                 running.result = ("value", 0)
@@ -560,6 +572,7 @@ class TrialGroup(Driver):
             assert trial._running is not None
             trial._running.reap()
             trial._running = None
+        self._processes.clear()
         done.set()
 
     def _post(self, call: Callable[[], Any]) -> None:

@@ -184,13 +184,21 @@ class Planned:
         return self._decided(self.tuning.device_changed(device, now, speed=speed, supply=supply, memory=memory), now)
 
     def device_went(self, device: int, now: float) -> list[Order]:
-        for name, trial in self._trials.items():
-            if device in trial.devices:
-                self._stop(name, trial)
-                trial.devices = tuple(d for d in trial.devices if d != device)
-                if not trial.devices:
-                    trial.under = ""
-        return self._decided(self.tuning.device_went(device, now), now)
+        stand = []
+        for name, trial in self._live.items():
+            if device not in trial.devices:
+                continue
+            self._stop(name, trial)
+            trial.devices = tuple(d for d in trial.devices if d != device)
+            if not trial.devices and trial.under != "release":
+                # An order under way may be one between devices: it is over when the trial stands still.
+                trial.under = "hold"
+                if not trial.threads and not trial.ending:
+                    stand.append(trial)
+        told = self.tuning.device_went(device, now)
+        for trial in stand:
+            told = told + self._settle(trial, now)
+        return self._decided(told, now)
 
     # --- What a trial's process tells (the calls of `Turns`)
 
@@ -229,7 +237,7 @@ class Planned:
             return []
         ending = trial.ending
         self._no_process(name, trial)
-        if ending and trial.under == "release":
+        if ending and trial.under in ("release", "hold"):
             return self._decided(self._settle(trial, now), now)
         if ending and trial.under == "restart":
             self._start(name, trial, "moved")
@@ -376,7 +384,10 @@ class Planned:
                 # mind for ever. One that was told to hold says so first: a Go that crosses its answer would be taken
                 # for the next.
                 if trial.threads and not trial.recalled:
-                    self._go(name, trial, now)
+                    if self._is_taken(trial):
+                        self._stop(name, trial)  # and then it waits for its turn there
+                    else:
+                        self._go(name, trial, now)
         return []
 
     def _threads(self, trial: _Trial) -> int:
@@ -397,11 +408,16 @@ class Planned:
         return sorted((trial.served, trial.number, name, trial) for name, trial in self._live.items()
                       if trial.wants and not trial.threads and self._may_compute(trial))
 
+    def _is_taken(self, trial: _Trial) -> bool:
+        """Whether another one computes on a device of its."""
+        return self.takes_turns and any(
+            other is not trial and other.threads and set(other.devices) & set(trial.devices)
+            for other in self._live.values())
+
     def _grant(self, now: float) -> list[core.Order]:
         told: list[core.Order] = []
         for _, _, name, trial in self._waiting():
-            if self.takes_turns and any(other.threads and set(other.devices) & set(trial.devices)
-                                        for other in self._live.values()):
+            if self._is_taken(trial):
                 continue
             if trial.width < 1 and trial.untold > 0:
                 trial.waited += now - trial.wanted
