@@ -116,6 +116,30 @@ def test_what_sharing_costs_is_measured_with_the_wait_for_a_turn():
     assert p.tuning.trials()[0].width == 0.5
 
 
+def test_a_partner_that_is_still_setting_up_measures_nothing():
+    p = planned("static", told={"beta": 1, "c": 2, "d": 1})
+    p.came([Asked("a", iteration=1), Asked("b", iteration=1)], 0)
+    now = 0.0
+    p.wants("a", now)
+
+    def alone(seconds):
+        nonlocal now
+        for _ in range(seconds):
+            now += 1
+            p.did("a", 1, 10, 1.0, now)
+
+    alone(30)  # b's process starts, and computes nothing
+    p.wants("b", now)
+    p.tick(now + 0.5)
+    assert p.held("a", now + 0.5) == [Go("b", 1)]
+    now += 60
+    p.tick(now)
+    p.did("b", 1, 1, 60.0, now)  # it read its data for a minute
+    assert p.held("b", now) == [Go("a", 1)]
+    assert not p.tuning.model().alpha.known
+    assert p.tuning.trials()[0].iterations >= 300
+
+
 def test_a_trial_is_wider_at_its_boundary():
     p = planned("dynamic", devices=2, told={"alpha": 1, "beta": 1, "c": 1, "d": 2})
     assert p.came([Asked("a", 9, iteration=1), Asked("b", 3, iteration=1)], 0) == [Start("a", (0,)), Start("b", (1,))]

@@ -25,7 +25,7 @@ from typing import Any
 
 from . import _process
 from ._broker import Broker, Driver
-from .core import MOST_DEVICES, MOST_TRIALS, Trial, Tuning
+from .core import MOST_DEVICES, MOST_TRIALS, Model, Trial, Tuning
 from .planned import Asked, End, Planned, Refused, Start
 
 _TO_START = 120.0  # seconds that a process may take until it says something, where `hang_after` is less
@@ -291,6 +291,10 @@ class TrialGroup(Driver):
         checked.device_came(0, 0.0, speed=speed, supply=supply, memory=memory)
         self._post(lambda: self._broker.send(self._planned.device_changed(
             device, time.monotonic(), speed=speed, supply=supply, memory=memory)))
+
+    def model(self) -> Model:
+        """What sharing and spreading cost these trials, as measured so far."""
+        return self._planned.tuning.model()
 
     def appetite(self) -> int:
         """How many trials a tuner that may choose should have going."""
@@ -615,7 +619,8 @@ def _ready(context: Any) -> None:
     with _starting:
         if forkserver._forkserver._forkserver_pid is not None:  # type: ignore[attr-defined]
             return
-        context.set_forkserver_preload(["__main__", *(["torch"] if "torch" in sys.modules else [])])
+        # torch imports the second of these with the first optimizer: a second or two of each trial.
+        context.set_forkserver_preload(["__main__", *(["torch", "torch._dynamo"] if "torch" in sys.modules else [])])
         before = dict(os.environ)
         os.environ.update({name: value for name, value in _quiet(before).items() if name not in before})
         try:

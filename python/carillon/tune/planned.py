@@ -63,6 +63,7 @@ class _Trial:
     bound: tuple[int, ...] = ()        # the devices that its process was started for
     ending: bool = False               # its process was told to end
     connected: bool = False
+    stepped: bool = False              # its process has come to a boundary
     devices: tuple[int, ...] = ()      # where the planner has it; (): nowhere
     width: float = 0.0
     under: str = ""                    # the planner's order that is not settled yet
@@ -78,6 +79,7 @@ class _Trial:
     untold: float = 0.0                # of these, what the planner does not know
     busy: float = 0.0                  # seconds of these
     waited: float = 0.0                # for its turn: part of what sharing costs
+    spoiled: bool = False              # this time was shared with one that is still setting up: it measures nothing
     a_report: float | None = None      # steps of one report, once that is known
     done: float = 0.0                  # reports
 
@@ -222,6 +224,8 @@ class Planned:
         trial = self._trials.get(name)
         if trial is None or iterations < 1 or not seconds > 0:
             return []
+        if not trial.stepped:  # this has what it set up
+            trial.stepped = trial.spoiled = True
         trial.steps += iterations
         trial.untold += iterations
         trial.busy += seconds
@@ -281,10 +285,17 @@ class Planned:
         if trial.budget is not None:
             left = trial.budget - trial.done - trial.steps / unit
             remaining = left if left > 0 else None
-        told = self.tuning.reported(trial.number, now, iterations=trial.untold / unit,
-                                    busy=trial.busy + trial.waited, remaining=remaining)
+        self._look_about(trial)
+        busy = 0.0 if trial.spoiled else trial.busy + trial.waited
+        told = self.tuning.reported(trial.number, now, iterations=trial.untold / unit, busy=busy, remaining=remaining)
         trial.untold = trial.busy = trial.waited = 0.0
+        trial.spoiled = False
         return told
+
+    def _look_about(self, trial: _Trial) -> None:
+        if trial.width < 1 and any(not other.stepped and set(other.devices) & set(trial.devices)
+                                   for other in self._live.values()):
+            trial.spoiled = True
 
     def _stop(self, name: str, trial: _Trial) -> None:
         if trial.threads and not trial.recalled:
@@ -301,6 +312,7 @@ class Planned:
         if trial is None:
             return []
         self._out_of_turn(trial, now)
+        self._look_about(trial)
         trial.wants, trial.wanted = wants, now
         if trial.under in ("release", "restart"):
             self._end_process(name, trial)
@@ -319,7 +331,7 @@ class Planned:
 
     def _no_process(self, name: str, trial: _Trial) -> None:
         self._live.pop(name, None)
-        trial.process = trial.ending = trial.connected = trial.wants = trial.recalled = False
+        trial.process = trial.ending = trial.connected = trial.stepped = trial.spoiled = trial.wants = trial.recalled = False
         trial.threads = 0
         trial.steps = trial.untold = trial.busy = trial.waited = 0.0
 
