@@ -77,8 +77,8 @@ class FirstLoad {
 
  private:
   // Whose turn it is: those who make and measure beside each other, or one alone. Where somebody waits to be
-  // alone, no other maker begins. A maker is alone once all that is made is measured: to make a model alone may
-  // take a minute, and models that are made are to be served before.
+  // alone, no other maker begins. A maker is alone once all that is made is measured: to make a model alone
+  // may take a minute, and models that are made are to be served before.
   class Turn {
    public:
     enum class Kind : std::uint8_t { making, measuring, making_alone, measuring_alone };

@@ -116,8 +116,7 @@ TEST(ImportOnnx, AnLstmOfBytesKeepsItsScales) {
   const std::string bytes(32, '\3');
   m.tensor("w", {1, 3, 8}, DataType::i8)->set_raw_data(bytes.substr(0, 24));
   m.tensor("r", {1, 2, 8}, DataType::i8)->set_raw_data(bytes.substr(0, 16));
-  for (const char* zero : {"wz", "rz"})
-    m.tensor(zero, {1}, DataType::i8)->set_raw_data(std::string(1, '\0'));
+  for (const char* zero : {"wz", "rz"}) m.tensor(zero, {1}, DataType::i8)->set_raw_data(std::string(1, '\0'));
   m.node("DynamicQuantizeLSTM", {"x", "w", "r", "", "", "", "", "", "ws", "wz", "rs", "rz"}, {"y"})
       .set("hidden_size", 2);
   m.proto.mutable_graph()->mutable_node(0)->set_domain("com.microsoft");
@@ -201,7 +200,8 @@ TEST(ImportOnnx, AnExtentOf0IsFixed) {
   EXPECT_TRUE(m.import({.input_shapes = {{"x", {3, -1}}}, .batched = false}).has_value());
   const auto other = m.import({.input_shapes = {{"x", {3, 5}}}, .batched = false});
   ASSERT_FALSE(other.has_value());
-  EXPECT_THAT(other.error().message, HasSubstr("dimension 1 is 0 in the file, but the model's config says 5"));
+  EXPECT_THAT(other.error().message,
+              HasSubstr("dimension 1 is 0 in the file, but the model's config says 5"));
 
   Onnx first;
   first.input("x", {"0", "4"}).node("Relu", {"x"}, {"y"}).output("y");
@@ -350,8 +350,10 @@ const Bad bad_models[] = {
        m.f32("v", {0, 1LL << 62, 1LL << 62}, {});
      },
      "2^40"},
-    {"WrongField", [](Onnx& m) { m.tensor("v", {2}, DataType::f32)->add_int64_data(1); }, "belong into float_data"},
-    {"UnknownType", [](Onnx& m) { m.tensor("v", {}, DataType::f32)->set_data_type(99); }, "element type number 99"},
+    {"WrongField", [](Onnx& m) { m.tensor("v", {2}, DataType::f32)->add_int64_data(1); },
+     "belong into float_data"},
+    {"UnknownType", [](Onnx& m) { m.tensor("v", {}, DataType::f32)->set_data_type(99); },
+     "element type number 99"},
     {"TextsTooFew", [](Onnx& m) { m.tensor("v", {2}, DataType::string)->add_string_data("a"); }, "holds 1"},
     {"RawTexts", [](Onnx& m) { m.tensor("v", {1}, DataType::string)->set_raw_data("\1\0\0\0\0\0\0\0"); },
      "they belong into string_data"},

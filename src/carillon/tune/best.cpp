@@ -91,7 +91,7 @@ class Best final : public TuneCore {
     alike_ = true;
     for (const Device& d : devices()) alike_ = alike_ && (!d.here || d.rate() == devices().front().rate());
   }
-  void reported(Slot, bool more) override {
+  void reported(Slot t, bool more) override {
     if (more) {
       follows_.left(told_at(), reaction());
       follows_.came(1, told_at(), reaction());
@@ -99,6 +99,11 @@ class Best final : public TuneCore {
     // What is known now may allow more, or less, than what was.
     const TuneModel m = model();
     if (m.c != c_ || m.d != d_ || m.alpha.known != alpha_known_ || m.beta.known != beta_known_) {
+      dirty_ = true;
+      filled_ = false;
+    }
+    // Who was measured as it is can find out what is not known.
+    if (is_measured(t) && trial(t).steady == 2 && !(m.alpha.known && m.beta.known)) {
       dirty_ = true;
       filled_ = false;
     }
@@ -205,8 +210,9 @@ class Best final : public TuneCore {
         std::ranges::sort(p.has);
         p.width = book.width;
         p.company = company(t);
-        // One that finds out what is not known stays as it is, too.
-        p.fixed = book.under != Under::none || book.width * planned_.c < 0.999 || book.width > planned_.d;
+        // One that finds out what is not known stays as it is, too, until it is known.
+        p.fixed = book.under != Under::none || (book.width * planned_.c < 0.999 && doubts_packing()) ||
+                  (book.width > planned_.d && doubts_scaling());
       } else if (!book.devices.empty()) {
         p.home = number[book.devices.front()];
         if (p.home == no_place) p.home = static_cast<std::uint32_t>(devices().size());  // elsewhere
@@ -428,6 +434,8 @@ class Best final : public TuneCore {
       }
       const Slot t = users.front().trial;
       if (trial(t).under != Under::none || trial(t).devices.size() != 1) continue;
+      // Somebody has to be measured alone: else another one is, on another device.
+      if (!is_measured(t) && (waiting_.empty() || usable_devices() == 1)) continue;
       const double left = work(t) / devices()[d].rate();
       if (alone == no_place || left < least) {
         alone = d;
@@ -529,7 +537,8 @@ class Best final : public TuneCore {
       for (std::size_t i = 0; i < free.size(); ++i) {
         if (taken[i] || !has_memory(free[i], t)) continue;
         const auto size = static_cast<int>(w.on.size());
-        if (alone && (size < planned_.d || (tries && !one_tries && size < planned_.d + 1))) {
+        const bool may_try = tries && !one_tries && is_measured(t);
+        if (alone && (size < planned_.d || (may_try && size < planned_.d + 1))) {
           std::vector<Slot> on = w.on;
           on.push_back(free[i]);
           const double end = ends(t, on, 1, alpha, beta) + once;

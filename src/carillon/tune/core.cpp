@@ -154,7 +154,9 @@ void TuneCore::take(const TrialReported& event) {
     t.remaining = event.remaining;
   }
   // Of one that has an order under way nobody knows how wide it was.
-  if (!std::exchange(t.mixed, t.under != Under::none) && event.busy.count() > 0) {
+  const bool mixed = std::exchange(t.mixed, t.under != Under::none);
+  t.steady = mixed ? 0 : t.steady + 1;
+  if (!mixed && event.busy.count() > 0) {
     double slowest = std::numeric_limits<double>::max();
     for (const Slot d : t.devices) slowest = std::min(slowest, devices_[d].rate());
     if (slowest > 0 && !t.devices.empty())

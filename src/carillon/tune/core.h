@@ -44,6 +44,7 @@ class TuneCore : public Tuning {
     std::vector<Slot> leaving;  // where it was until it settles
     double width = 0;           // while running
     bool mixed = true;          // since its last report its width or company changed
+    std::uint32_t steady = 0;   // reports in a row with the same width and company
     double credit = 0;          // seconds of its work that it has done since, as far as can be foreseen
     TimePoint since;            // of `credit`
     double rank = 0;            // the policy's own
@@ -99,6 +100,8 @@ class TuneCore : public Tuning {
   // iteration at least. What it should have done since it last reported counts as done.
   double work(Slot trial) const;
   double iteration(Slot trial) const;
+  // Whether its iterations were measured as it runs now: what a change brings can be told then.
+  bool is_measured(Slot trial) const { return !trials_[trial].mixed && trials_[trial].steady >= 2; }
   double packing() const;  // alpha and beta as they are known now, and the cost of a move
   double scaling() const;
   double move_cost() const;

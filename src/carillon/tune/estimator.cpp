@@ -102,6 +102,8 @@ const Estimator::Fit& Estimator::fit() const {
     fit_.a = {(s.xy * s.zz - s.zy * s.xz) / det, s.zz / det, true};
     fit_.b = {(s.zy * s.xx - s.xy * s.xz) / det, s.xx / det, true};
     explained = fit_.a.value * s.xy + fit_.b.value * s.zy;
+  } else if (x && z) {
+    // Who had more devices had less company, always: which of the two made the difference is not known.
   } else if (x) {
     fit_.a = {s.xy / s.xx, 1 / s.xx, true};
     explained = fit_.a.value * s.xy;

@@ -44,6 +44,20 @@ TEST(Estimator, FindsWhatMadeTheTimes) {
   EXPECT_GT(other.error, 0.5);
 }
 
+// Two devices, or one in company: either may be what made the difference.
+TEST(Estimator, OfTwoThatChangeTogetherNeitherIsKnown) {
+  Estimator e;
+  for (int i = 0; i < 5; ++i) {
+    e.add(sample(0, 1, 1, 2, 2, 2));
+    e.add(sample(0, 1, 2, 1, 2, 2));
+  }
+  EXPECT_FALSE(e.alpha().known);
+  EXPECT_FALSE(e.beta().known);
+  for (int i = 0; i < 5; ++i) e.add(sample(0, 1, 1, 1, 2, 2));
+  EXPECT_NEAR(e.alpha().value, 2, 1e-9);
+  EXPECT_NEAR(e.beta().value, 2, 1e-9);
+}
+
 // Unlike trials, each at one width: the slow ones in company. Their means say nothing firm.
 TEST(Estimator, UnlikeTrialsDoNotPassForOverhead) {
   Estimator e;

@@ -297,7 +297,7 @@ class ListScheduler {
   std::vector<std::uint64_t> heaviest_;
   std::vector<bool> had_;
   std::vector<double> free_, rates_;
-  double rate_ = 0;  // of all devices
+  double rate_ = 0;           // of all devices
   std::vector<double> last_;  // by group: its last end
   std::vector<std::uint32_t> chosen_;
 };

@@ -253,6 +253,29 @@ TEST(Best, CountsEachEndOnceThatIsFollowed) {
   EXPECT_EQ(desk.tuning->trials().size(), 64U);  // a plan asserts that the share is none above 1
 }
 
+// A second device is tried once it is known what an iteration takes on one, and given back where it brings
+// nothing.
+TEST(Best, FindsOutWhetherScalingPays) {
+  for (const double wide : {0.55, 1.3}) {
+    Desk desk("best");
+    desk.devices(2);
+    GroupCame one{GroupId{0}, {}};
+    one.trials.push_back({.trial = TrialId{0}, .budget = 100});
+    desk.settle(one);
+    EXPECT_EQ(desk.view(0).width, 1);
+    double now = 0;
+    bool was_wide = false;
+    for (int i = 0; i < 30; ++i) {
+      const double width = desk.view(0).width, took = width > 1 ? wide : 1;
+      was_wide = was_wide || width > 1;
+      now += took;
+      desk.settle(TrialReported{TrialId{0}, 1, from_seconds(took), {}}, now);
+    }
+    EXPECT_TRUE(was_wide);
+    EXPECT_EQ(desk.view(0).width, wide < 1 ? 2 : 1);
+  }
+}
+
 TEST(Best, FindsOutWhetherPackingPays) {
   TuneOptions options;
   options.move = Duration{0};
