@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""One study of Ray Tune, as Ray runs it (--mode plain) or with carillon.tune.Fluid around its scheduler (--mode fluid).
+"""One study of Ray Tune, as Ray runs it (--mode plain), with carillon.tune.Fluid around its scheduler (--mode fluid), or
+with Ray's own ResourceChangingScheduler around it (--mode changing).
 
     pip install "ray[tune]" torch      # in an environment of its own: Ray is not among this project's requirements
     python bench/ray_tune.py --scheduler hyperband --kind class --trials 12 --steps 20 --mode plain
     python bench/ray_tune.py --scheduler hyperband --kind class --trials 12 --steps 20 --mode fluid
 
-A trial trains a small CNN on random images, at a learning rate of its own, and reports its accuracy after each epoch.
+A trial trains a small CNN on random images, a recurrent model of words or a GAN (--task), on data made here, at a
+learning rate of its own, and reports its accuracy after each epoch.
 Ray is told of two processors. Told is one JSON object: the seconds of the study without Ray's own start (`wall`) and to
 the first report (`first`), starts of trials (`restarts`: those after the first of each trial), processes, the numbers of
 threads that trials had, epochs, the best accuracy, and trials that failed. With --mode fluid also iterations, pauses that
@@ -32,45 +34,122 @@ PROCESSORS = 2
 STATE = "state.pt"
 
 
+class Cnn:
+    """A small CNN on random images."""
+
+    def __init__(self, torch, lr):
+        self.torch = torch
+        self.images = torch.randn(512, 1, 16, 16)
+        self.labels = (self.images.flatten(1) @ torch.randn(256, 10)).argmax(1)
+        self.models = [torch.nn.Sequential(
+            torch.nn.Conv2d(1, 16, 3, padding=1), torch.nn.ReLU(),
+            torch.nn.Conv2d(16, 32, 3, padding=1), torch.nn.ReLU(),
+            torch.nn.MaxPool2d(4), torch.nn.Flatten(), torch.nn.Linear(512, 10))]
+        self.optimizers = [torch.optim.SGD(self.models[0].parameters(), lr=lr, momentum=0.9)]
+
+    def step(self, number):
+        batch = self.torch.arange(number * 64, number * 64 + 64) % 512
+        loss = self.torch.nn.functional.cross_entropy(self.models[0](self.images[batch]), self.labels[batch])
+        self.optimizers[0].zero_grad()
+        loss.backward()
+        self.optimizers[0].step()
+
+    def accuracy(self):
+        return float((self.models[0](self.images).argmax(1) == self.labels).float().mean())
+
+
+class Words:
+    """A recurrent model of the next word, over words of a random grammar; its update is written by hand."""
+
+    optimizers = ()
+
+    def __init__(self, torch, lr):
+        self.torch, self.lr = torch, 10 * lr
+        follows = torch.randint(50, (50, 3))  # each word is followed by one of three
+        word, words = 0, []
+        for choice in torch.randint(3, (2048,)).tolist():
+            words.append(word)
+            word = int(follows[word, choice])
+        self.words = torch.tensor(words).view(32, 64)
+        self.models = [torch.nn.ModuleList([torch.nn.Embedding(50, 32), torch.nn.GRU(32, 64, batch_first=True),
+                                            torch.nn.Linear(64, 50)])]
+
+    def predict(self, words):
+        embedding, recurrent, out = self.models[0]
+        return out(recurrent(embedding(words))[0])
+
+    def step(self, number):
+        batch = self.words[number % 4 * 8:][:8]
+        said = self.predict(batch[:, :-1])
+        loss = self.torch.nn.functional.cross_entropy(said.flatten(0, 1), batch[:, 1:].flatten())
+        self.models[0].zero_grad()
+        loss.backward()
+        with self.torch.no_grad():
+            for weights in self.models[0].parameters():
+                weights -= self.lr * weights.grad
+
+    def accuracy(self):
+        return float((self.predict(self.words[:, :-1]).argmax(2) == self.words[:, 1:]).float().mean())
+
+
+class Gan:
+    """A generator of points on a circle, and who tells them from others; the metric is how near they are."""
+
+    def __init__(self, torch, lr):
+        self.torch = torch
+        net = torch.nn
+        self.models = [net.Sequential(net.Linear(8, 128), net.ReLU(), net.Linear(128, 128), net.ReLU(), net.Linear(128, 2)),
+                       net.Sequential(net.Linear(2, 128), net.ReLU(), net.Linear(128, 128), net.ReLU(), net.Linear(128, 1))]
+        self.optimizers = [torch.optim.Adam(model.parameters(), lr=lr / 10) for model in self.models]
+
+    def step(self, number):
+        torch, (make, tell) = self.torch, self.models
+        loss = torch.nn.functional.binary_cross_entropy_with_logits
+        angle = 6.2832 * torch.rand(256, 1)
+        real, fake = torch.cat([angle.cos(), angle.sin()], 1), make(torch.randn(256, 8))
+        for optimizer, value in ((self.optimizers[1], lambda: loss(tell(real), torch.ones(256, 1))
+                                  + loss(tell(fake.detach()), torch.zeros(256, 1))),
+                                 (self.optimizers[0], lambda: loss(tell(fake), torch.ones(256, 1)))):
+            optimizer.zero_grad()
+            value().backward()
+            optimizer.step()
+
+    def accuracy(self):
+        off = (self.models[0](self.torch.randn(512, 8)).norm(dim=1) - 1).abs().mean()
+        return float(1 - off.clamp(max=1))
+
+
+TASKS = {"cnn": Cnn, "words": Words, "gan": Gan}
+
+
 class Training:
-    """A small CNN on random images. Torch is imported in the trial's process only, as part of its start."""
+    """One of the tasks, in epochs. Torch is imported in the trial's process only, as part of its start."""
 
     def __init__(self, config):
         import torch
-        self.torch = torch
-        self.steps = config["steps"]
-        self.epochs = 0
+        self.torch, self.steps, self.epochs = torch, config["steps"], 0
         torch.manual_seed(0)
-        self.images = torch.randn(512, 1, 16, 16)
-        self.labels = (self.images.flatten(1) @ torch.randn(256, 10)).argmax(1)
-        self.model = torch.nn.Sequential(
-            torch.nn.Conv2d(1, 16, 3, padding=1), torch.nn.ReLU(),
-            torch.nn.Conv2d(16, 32, 3, padding=1), torch.nn.ReLU(),
-            torch.nn.MaxPool2d(4), torch.nn.Flatten(), torch.nn.Linear(512, 10))
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=config["lr"], momentum=0.9)
+        self.task = TASKS[config["task"]](torch, config["lr"])
 
     def epoch(self):
         """Trains for an epoch; gives what the trial reports."""
-        for step in range(self.steps):
-            batch = self.torch.arange(step * 64, step * 64 + 64) % 512
-            loss = self.torch.nn.functional.cross_entropy(self.model(self.images[batch]), self.labels[batch])
-            self.optimizer.zero_grad()
-            loss.backward()
-            self.optimizer.step()
+        for number in range(self.steps):
+            self.task.step(number)
         self.epochs += 1
         with self.torch.no_grad():
-            accuracy = float((self.model(self.images).argmax(1) == self.labels).float().mean())
+            accuracy = self.task.accuracy()
         return {"accuracy": accuracy, "threads": self.torch.get_num_threads(), "process": os.getpid()}
 
+    def parts(self):
+        return [*self.task.models, *self.task.optimizers]
+
     def save(self, folder):
-        state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "epochs": self.epochs}
-        self.torch.save(state, os.path.join(folder, STATE))
+        self.torch.save([self.epochs, *(part.state_dict() for part in self.parts())], os.path.join(folder, STATE))
 
     def load(self, folder):
-        state = self.torch.load(os.path.join(folder, STATE))
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.epochs = state["epochs"]
+        self.epochs, *states = self.torch.load(os.path.join(folder, STATE))
+        for part, state in zip(self.parts(), states):
+            part.load_state_dict(state)
 
 
 def train_function(tune, saves):
@@ -124,6 +203,8 @@ def scheduler_for(tune, arguments):
     if arguments.scheduler == "pbt":
         return schedulers.PopulationBasedTraining(time_attr="training_iteration", perturbation_interval=3, synch=True,
                                                   hyperparam_mutations={"lr": tune.loguniform(1e-3, 1e-1)})
+    if arguments.scheduler == "bohb":
+        return schedulers.HyperBandForBOHB(max_t=arguments.epochs, reduction_factor=3)
     return schedulers.FIFOScheduler()
 
 
@@ -160,13 +241,20 @@ def study(ray, tune, arguments, folder):
     """Runs the study; gives what is told of it."""
     import numpy  # comes with Ray Tune
     scheduler = scheduler_for(tune, arguments)
+    if arguments.mode == "changing":
+        scheduler = tune.schedulers.ResourceChangingScheduler(scheduler)
+    searcher = None
+    if arguments.scheduler == "bohb":
+        from ray.tune.search import ConcurrencyLimiter
+        from ray.tune.search.bohb import TuneBOHB
+        searcher = ConcurrencyLimiter(TuneBOHB(seed=arguments.seed), max_concurrent=4)
     fluid = None
     if arguments.mode == "fluid":
         import carillon.tune
         scheduler = fluid = carillon.tune.Fluid(scheduler, at_once=arguments.at_once, live=arguments.live,
                                                preload=None if arguments.cold else ())
     # HyperBand and PBT pause or copy trials, for which a function has to save.
-    saves = arguments.scheduler in ("hyperband", "pbt")
+    saves = arguments.scheduler in ("hyperband", "bohb", "pbt")
     watch = watcher(tune)
     random.seed(arguments.seed)
     numpy.random.seed(arguments.seed)  # what Ray draws learning rates from
@@ -175,10 +263,11 @@ def study(ray, tune, arguments, folder):
     began = time.monotonic()
     results = tune.Tuner(
         train_function(tune, saves) if arguments.kind == "function" else train_class(tune),
-        param_space={"lr": tune.loguniform(1e-3, 1e-1), "epochs": arguments.epochs, "steps": arguments.steps},
-        tune_config=tune.TuneConfig(scheduler=scheduler, metric="accuracy", mode="max", num_samples=arguments.trials,
+        param_space={"lr": tune.loguniform(1e-3, 1e-1), "epochs": arguments.epochs, "steps": arguments.steps,
+                     "task": arguments.task},
+        tune_config=tune.TuneConfig(scheduler=scheduler, search_alg=searcher, metric="accuracy", mode="max", num_samples=arguments.trials,
                                     reuse_actors=arguments.reuse,
-                                    max_concurrent_trials=arguments.at_once if arguments.mode == "plain" else None),
+                                    max_concurrent_trials=arguments.at_once if arguments.mode != "fluid" else None),
         run_config=tune.RunConfig(verbose=0, callbacks=[watch], storage_path=folder)).fit()
     wall = time.monotonic() - began
     best = None
@@ -206,9 +295,10 @@ def study(ray, tune, arguments, folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scheduler", choices=["fifo", "asha", "hyperband", "pbt"], default="asha",
-                        help="pbt waits for all trials before it copies (synch=True)")
-    parser.add_argument("--mode", choices=["plain", "fluid"], default="fluid")
+    parser.add_argument("--scheduler", choices=["fifo", "asha", "hyperband", "bohb", "pbt"], default="asha",
+                        help="pbt waits for all trials before it copies (synch=True); bohb needs hpbandster and ConfigSpace==0.7.1")
+    parser.add_argument("--task", choices=list(TASKS), default="cnn")
+    parser.add_argument("--mode", choices=["plain", "fluid", "changing"], default="fluid")
     parser.add_argument("--reuse", action="store_true", help="reuse_actors: a process goes on with another trial")
     parser.add_argument("--trials", type=int, default=9)
     parser.add_argument("--epochs", type=int, default=9)
@@ -220,7 +310,7 @@ def main():
     parser.add_argument("--cold", action="store_true", help="Fluid(preload=None): trials start as Ray starts them")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
-    if arguments.mode == "plain" and arguments.live:
+    if arguments.mode != "fluid" and arguments.live:
         parser.error("--live is Fluid's: it needs --mode fluid")
     # Before Ray is imported. Trials' processes have them, too, and find carillon.tune by them.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [PYTHON, os.environ.get("PYTHONPATH")]))

@@ -308,10 +308,12 @@ class Broker:
             if isinstance(order, Go):
                 if self.say(order.trial, f"go {order.width}"):
                     self.counts.resizes += order.width > 1
-                    if order.trial in self._computing:
-                        self._widened[order.trial] = time.monotonic()
+                    now = time.monotonic()
+                    # What follows its first order at once is heard with that.
+                    if order.trial in self._computing and now - self._said[order.trial] > 0.005:
+                        self._widened[order.trial] = now
                     self._computing.add(order.trial)
-                    self._said[order.trial] = time.monotonic()
+                    self._said[order.trial] = now
                     self._told_to_hold.pop(order.trial, None)
             elif isinstance(order, Hold):
                 if self.say(order.trial, "hold"):

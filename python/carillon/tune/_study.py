@@ -9,6 +9,8 @@ from . import core
 from .planned import Asked, Order, Planned
 
 _NARROW = 3  # times that a trial tells of iterations on one processor before it may be wider
+_PACKED = 2  # trials that share a processor at most: one computes while Ray has the report of the other
+
 
 class StudyPlan(Planned):
     """The calls of `Turns`, and what the scheduler knows of a trial. Processors are devices of speed 1.
@@ -17,7 +19,7 @@ class StudyPlan(Planned):
     were on one processor before. So it is offered one processor a trial, until a trial has been on one for a while."""
 
     def __init__(self, processors: int, quantum: float = 0.5) -> None:
-        super().__init__(core.Tuning("best"), quantum=quantum)
+        super().__init__(core.Tuning("best", c=_PACKED), quantum=quantum)
         self._wanted: dict[str, tuple[str, float | None]] = {}
         self._groups: dict[str, int] = {}
         self._processors, self._offered = processors, 0

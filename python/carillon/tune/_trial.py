@@ -30,6 +30,7 @@ class _Client:
         self._widened = (0, 0)           # the thread whose number of threads was set, and to what
         self._iterations = 0             # since the broker was last told, and when that was
         self._since = 0.0
+        self._turns = 0                  # iterations of this report
 
     def begin(self, trial: str) -> None:
         if trial != self._trial:
@@ -39,9 +40,12 @@ class _Client:
         self._wait()
         self._apply_width()
         self._iterations, self._since, self._within = 0, time.monotonic(), True
+        self._turns = 0
 
     def end(self) -> None:
         self._within = False
+        if not self._turns:  # no optimizer says where an iteration ends: what is reported is one
+            self._iterations = 1
         self._tell()
         self._say("rest")
 
@@ -49,6 +53,7 @@ class _Client:
         if not self._within:
             return
         self._iterations += 1
+        self._turns += 1
         heard = self._heard(block=False)
         if heard or time.monotonic() - self._since >= _TELL_EVERY:
             self._tell()
