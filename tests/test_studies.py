@@ -67,6 +67,24 @@ def test_every_scenario_runs(program):
         assert run["utilization"] > 0, file
 
 
+@pytest.mark.parametrize("study", [
+    'algorithm = "halving"\nrungs = [[5, 1], [5, 1]]\n[trial]\nepoch_s = 1',
+    'algorithm = "halving"\nrungs = [[5, 1], [5, 1]]\n[trial]\nepoch_s = 1\nc = 2\nd = 4\nbeta = 1.05',
+    'algorithm = "hyperband"\nepochs = 27\n[trial]\nepoch_s = 1',
+    'algorithm = "hyperband"\nepochs = 9\n[trial]\nepoch_s = 15.15\nalpha = 1.1\nbeta = 1.05\nc = 2\nd = 4\ntold = []',
+    'algorithm = "asha"\ntrials = 21\nepochs = 9\n[trial]\nepoch_s = 15.15\nalpha = 1.1\nbeta = 1.05\nc = 2\nd = 4',
+    'algorithm = "pbt"\ntrials = 8\nepochs = 9\n[trial]\nepoch_s = 1',
+])
+def test_studies_whose_changes_cost_nothing_come_to_an_end(program, tmp_path, study):
+    for devices in (4, 5, 7):
+        file = tmp_path / "plain.toml"
+        file.write_text(f"[cluster]\ndevices = {devices}\n[study]\n{study}\n")
+        runs = told(program, file, *(f"--scheduler={p}" for p in POLICIES), "--seed=1..5")["runs"]
+        assert len(runs) == 20
+        for run in runs:
+            assert run["resizes"] + run["moves"] < 200 * run["trials"], run
+
+
 @pytest.mark.parametrize("arguments, says", [
     (["--scheduler", "pack"], "there are fifo, static, dynamic, best"),
     (["--rate", "5"], "--rate is for scenarios of requests, not for files of [study]"),
@@ -89,3 +107,6 @@ def test_what_is_wrong_with_a_file_is_said(program, tmp_path):
     file = tmp_path / "bad.toml"
     file.write_text("[cluster]\ndevices = 2\n[study]\ntrials = [4, nan]\n")
     assert "bad.toml:4: study.trials as a list must have seconds" in simulate(program, file, status=2).stderr
+    file.write_text("[[devices]]\nspeed = 0.001\n[study]\nalgorithm = \"grid\"\ntrials = 5\nepochs = 100000\n[trial]\nepoch_s = 1e9\n")
+    assert "would take longer than 3000000000 s" in simulate(program, file, status=2).stderr
+    assert "/dev/zero': it is a device" in simulate(program, "/dev/zero", status=2).stderr

@@ -178,8 +178,10 @@ class TrialGroup(Driver):
         if self._on_gpus:
             options.setdefault("d", 1)  # a process is on one GPU
         else:
-            # A width is a number of threads, which costs next to nothing to change.
+            # A width is a number of threads, which costs next to nothing to change. Trials that take turns on a
+            # processor get no more done than one after the other: to find that out by measuring costs time.
             options.setdefault("move", 0.001)
+            options.setdefault("c", 1)
         tuning = Tuning(policy, **options)
         # On a GPU those who share it compute at the same time.
         self._planned = Planned(tuning, takes_turns=not self._on_gpus, quantum=quantum, moves=not self._on_gpus)

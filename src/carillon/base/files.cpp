@@ -22,6 +22,10 @@ std::unexpected<Error> unreadable(std::string_view what, const std::filesystem::
 }  // namespace
 
 Result<std::ifstream> open_to_read(std::string_view what, const std::filesystem::path& file) {
+  // /dev/zero never ends.
+  std::error_code ignored;
+  if (std::filesystem::is_character_file(file, ignored) && file != "/dev/stdin" && file != "/dev/null")
+    return invalid("cannot read " + std::string(what) + " '" + file.string() + "': it is a device");
   errno = 0;
   std::ifstream in(file, std::ios::binary);
   // A folder opens; only reading it fails.

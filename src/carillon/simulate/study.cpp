@@ -121,6 +121,8 @@ class StudyWorld {
   StudyWorld(const Study& study, tune::Tuning& tuning, const StudyRunOptions& options)
       : study_(study), tuning_(tuning), options_(options), tuner_(make_tuner(study)), settings_(study) {
     steps_ = std::max(1U, study.iterations);
+    // Sums of all devices' times are counted in nanoseconds, too.
+    longest_ = std::min(3e9, 9e9 / static_cast<double>(std::max<std::size_t>(1, study.devices.size())));
   }
 
   Result<StudyFigures> run() {
@@ -156,6 +158,10 @@ class StudyWorld {
       if ((++steps & 0xfff) == 0 && options_.progress && !options_.progress(now_))
         return fail(ErrorCode::cancelled, "interrupted");
     }
+    if (open_ > 0 && !figures_.target && too_long_)
+      return invalid("a trial would take longer than " + std::to_string(static_cast<std::int64_t>(longest_)) +
+                     " s, which is as long as is simulated on so many devices; see epoch_s, curves, speed and "
+                     "supply");
     if (open_ > 0 && !figures_.target)
       return fail(ErrorCode::internal, "at " + std::to_string(to_seconds(now_ - TimePoint{})) + " s " +
                                            std::to_string(open_) +
@@ -173,6 +179,12 @@ class StudyWorld {
 
   void plan(TimePoint at, StudyPlan::Kind kind, std::uint32_t what, std::uint32_t booking = 0) {
     plans_.push({at, kind, planned_++, what, booking});
+  }
+  // Never, where that is behind the end of what can be counted.
+  TimePoint in_seconds(double seconds) {
+    if (seconds <= longest_ - to_seconds(now_ - TimePoint{})) return now_ + from_seconds(seconds);
+    too_long_ = true;
+    return TimePoint::max();
   }
   void plan_supply(std::uint32_t d) {
     const auto& steps = study_.devices[d].supply;
@@ -460,7 +472,7 @@ class StudyWorld {
       advance(trial);
       trial.pace = pace;
       const TimePoint at =
-          pace > 0 ? now_ + from_seconds(std::min(9e9, (1 - trial.progress) / pace)) : TimePoint::max();
+          pace > 0 ? in_seconds((1 - trial.progress) / pace) : TimePoint::max();
       plan(at, StudyPlan::Kind::boundary, t, ++trial.booking);
     }
   }
@@ -535,7 +547,7 @@ class StudyWorld {
             : tune::height(w, 1, study_.beta);
     trial.pace = rate / (trial.alone * times);
     const TimePoint at =
-        trial.pace > 0 ? now_ + from_seconds(std::min(9e9, 1 / trial.pace)) : TimePoint::max();
+        trial.pace > 0 ? in_seconds(1 / trial.pace) : TimePoint::max();
     plan(at, StudyPlan::Kind::boundary, t, ++trial.booking);
   }
 
@@ -568,6 +580,8 @@ class StudyWorld {
   std::size_t open_ = 0, running_ = 0;
   double best_ = 0;
   std::uint64_t at_once_ = 0;  // events at this instant
+  double longest_ = 0;         // seconds that are simulated at most
+  bool too_long_ = false;      // something was to come later
   std::deque<tune::TuneEvent> told_;
   tune::TuneOrders orders_;
   StudyFigures figures_;

@@ -121,6 +121,7 @@ class Best final : public TuneCore {
     if (t >= widths_.size()) {
       widths_.resize(t + 1, 1.0);
       ranks_.resize(t + 1, 0);
+      changed_.resize(t + 1, TimePoint::min());
     }
     widths_[t] = 1;
     ranks_[t] = no_place;  // behind those that were planned
@@ -153,6 +154,12 @@ class Best final : public TuneCore {
     fill();
   }
 
+  // Once at a time: what is planned and what is filled in may differ for ever where changes cost nothing.
+  bool just_changed(Slot t) const { return changed_[t] == told_at(); }
+  void change(Slot t, std::vector<Slot> on, double width) {
+    changed_[t] = told_at();
+    place(t, std::move(on), width);
+  }
   bool is_running(Slot t) const { return trial(t).here && trial(t).state == State::running; }
   double slowest(std::span<const Slot> on) const {
     double rate = std::numeric_limits<double>::infinity();
@@ -201,7 +208,9 @@ class Best final : public TuneCore {
     double doubt = 0;
     const auto add = [&](Slot t, bool runs) {
       const Trial& book = trial(t);
-      PlanTrial p{.work = std::max(1e-9, work(t)), .priority = book.priority};
+      // Of one that has nothing left to do, and is about to say so, any change looks alike.
+      constexpr double least_work = 1e-9;
+      PlanTrial p{.work = std::max(least_work, work(t)), .priority = book.priority};
       p.group = groups.try_emplace(book.group.value, static_cast<std::uint32_t>(groups.size())).first->second;
       p.memory = book.memory.persistent + book.memory.ephemeral;
       p.cost = move_cost();
@@ -211,7 +220,7 @@ class Best final : public TuneCore {
         p.width = book.width;
         p.company = company(t);
         // One that finds out what is not known stays as it is, too, until it is known.
-        p.fixed = book.under != Under::none || (book.width * planned_.c < 0.999 && doubts_packing()) ||
+        p.fixed = book.under != Under::none || just_changed(t) || p.work <= least_work || (book.width * planned_.c < 0.999 && doubts_packing()) ||
                   (book.width > planned_.d && doubts_scaling());
       } else if (!book.devices.empty()) {
         p.home = number[book.devices.front()];
@@ -268,7 +277,7 @@ class Best final : public TuneCore {
           const bool narrower = std::ranges::includes(trials[i].has, plan.of[i].devices);
           if (narrower != gives) continue;
           if (fits(who[i], list, plan.of[i].width)) {
-            place(who[i], list, plan.of[i].width);
+            change(who[i], list, plan.of[i].width);
           } else {
             for (const Slot d : list) reserved_[d] = true;  // until those that give have settled
           }
@@ -507,7 +516,7 @@ class Best final : public TuneCore {
     bool heap_had_all = true;
     for (const Slot t : running()) {
       if (static_cast<int>(trial(t).devices.size()) > planned_.d) one_tries = true;
-      if (trial(t).under != Under::none) {
+      if (trial(t).under != Under::none || just_changed(t)) {
         heap_had_all = false;
         continue;
       }
@@ -580,7 +589,7 @@ class Best final : public TuneCore {
     filled_ = left > 0 && changed.empty() && alike_ && heap_had_all;
     for (const auto& [t, w] : changed) {
       widths_[t] = static_cast<double>(w->on.size());
-      place(t, w->on, widths_[t]);
+      change(t, w->on, widths_[t]);
     }
   }
 
@@ -596,6 +605,7 @@ class Best final : public TuneCore {
   std::vector<Slot> waiting_;         // in the order of the plan
   std::vector<double> widths_;        // by trial: as the last plan has it, whether or not it is so yet
   std::vector<std::uint32_t> ranks_;  // by trial: its place in that plan
+  std::vector<TimePoint> changed_;    // by trial: when it was last made wider, narrower, or moved
   std::vector<bool> reserved_;        // devices that somebody who waits is to have
   TuneModel model_;
   PlanModel planned_;

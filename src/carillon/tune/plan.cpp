@@ -115,7 +115,7 @@ class ListScheduler {
   }
 
  private:
-  // Times the devices' rates.
+  // Times the devices' rates. Of a shared device a trial takes its share: others are to come.
   double device_time(const Plan& plan) const {
     double sum = 0;
     for (const Assignment& a : plan.of) {

@@ -542,11 +542,10 @@ Jobs build_jobs(const toml::table& root, const std::filesystem::path& file,
 }  // namespace
 
 bool has_jobs(const std::filesystem::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  std::ostringstream text;
-  if (!in || !(text << in.rdbuf())) return false;
+  const auto text = read_file("the file", file);
+  if (!text) return false;
   try {
-    const toml::table root = toml::parse(text.str());
+    const toml::table root = toml::parse(*text);
     return root.contains("jobs");
   } catch (const toml::parse_error&) {
     return false;

@@ -330,11 +330,10 @@ std::string_view name_of(StudyAlgorithm algorithm) {
 }
 
 bool has_study(const std::filesystem::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  std::ostringstream text;
-  if (!in || !(text << in.rdbuf())) return false;
+  const auto text = read_file("the file", file);
+  if (!text) return false;
   try {
-    return toml::parse(text.str()).contains("study");
+    return toml::parse(*text).contains("study");
   } catch (const toml::parse_error&) {
     return false;
   }
