@@ -23,7 +23,7 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
-from . import _process
+from . import _job, _process
 from ._broker import Broker, Driver
 from .core import MOST_DEVICES, MOST_TRIALS, Model, Trial, Tuning
 from .planned import Asked, End, Planned, Refused, Start
@@ -200,6 +200,7 @@ class TrialGroup(Driver):
         self._own_folder = folder is None
         self.folder = Path(tempfile.mkdtemp(prefix="carillon-trials-") if folder is None else folder).absolute()
         self.folder.mkdir(parents=True, exist_ok=True)
+        _job.join()
         self._context = multiprocessing.get_context("forkserver")
         self._broker = Broker(self._planned, self)
 
