@@ -264,7 +264,8 @@ def test_a_trial_that_comes_to_grief_goes_on_from_its_checkpoint_and_others_do_n
         assert lost.attempts == 2 and other.attempts == 1
     with TrialGroup(2, retries=0, hang_after=3 if grief == "hung" else None) as group:
         lost = group.submit(train, {"x": 5, "grief": grief})
-    assert lost.state == "failed" and says in lost.error and len(lost.reports) == 2
+    assert lost.state == "failed" and says in lost.error
+    assert len(lost.reports) == 2 or grief == "hung"  # a busy machine may make it hang before
 
 
 def test_an_error_is_told_and_not_tried_again():
@@ -300,7 +301,7 @@ def wait_until_wide(config):
 def test_a_trial_that_is_alone_is_given_what_is_free():
     with TrialGroup(2) as group:
         trial = group.submit(wait_until_wide)
-    assert trial.value == 2 and len({1}) == 1 and trial.attempts == 1
+    assert trial.value == 2 and trial.attempts == 1
 
 
 def never_at_once(config):
@@ -347,6 +348,155 @@ def test_pause_resume_and_stop():
         assert group.wait(timeout=60)
     assert first.state == "stopped" and first.attempts == 1
     assert len({report["process"] for report in first.reports}) == 1
+
+
+def test_a_wait_that_is_longer_than_hang_after_is_not_taken_to_hang():
+    with TrialGroup(1, retries=0, hang_after=3) as group:
+        trial = group.submit(endless)
+        until(lambda: trial.reports)
+        trial.pause()
+        until(lambda: not group.widths())
+        held = time.monotonic()
+        until(lambda: time.monotonic() > held + 4)
+        told: list[float] = []  # by the clock of the limits, as it is told to go on
+        go = group._planned.came
+
+        def came(*args):
+            orders = go(*args)
+            group._post(lambda: told.append(trial._running.heard))
+            return orders
+
+        group._planned.came = came
+        trial.resume()
+        until(lambda: told)
+        assert told[0] > held + 4
+        trial.stop()
+        assert group.wait(timeout=60)
+    assert trial.state == "stopped"
+
+
+class Unloadable:
+    """Goes into a file, and does not come back."""
+
+    def __reduce__(self):
+        return dict.__getitem__, ({}, "nothing")
+
+
+def returns_unloadable(config):
+    return Unloadable()
+
+
+def test_a_value_that_cannot_be_read_fails_its_trial_alone():
+    with TrialGroup(1) as group:
+        wrong, good = group.submit(returns_unloadable), group.submit(train, {"x": 1})
+    assert wrong.state == "failed" and "its value cannot be read: KeyError" in wrong.error
+    assert (good.state, good.value) == ("ended", 2)
+
+
+def test_a_folder_that_cannot_be_made_fails_its_trial_alone(tmp_path):
+    (tmp_path / "file").write_text("")
+    with TrialGroup(1) as group:
+        wrong = group.submit(train, {"x": 1}, folder=tmp_path / "file" / "under")
+        good = group.submit(train, {"x": 1})
+    assert wrong.state == "failed" and "does not start" in wrong.error and good.state == "ended"
+
+
+def test_a_folder_that_is_used_again_has_nothing_of_the_last_study(tmp_path):
+    for x in (1, 2):
+        with TrialGroup(1, folder=tmp_path) as group:
+            trial = group.submit(train, {"x": x})
+        assert (trial.state, trial.value, trial.attempts, len(trial.reports)) == ("ended", 2 * x, 1, 3)
+        assert (tmp_path / trial.name / "checkpoint.pkl").exists()
+
+
+def leaves_a_child(config):
+    carillon.tune.report(1.0, child=subprocess.Popen(["sleep", "1000"]).pid)
+    if config == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("how", ["dies", "ends"])
+def test_what_a_trial_started_ends_with_its_process(how):
+    with TrialGroup(1, retries=0) as group:
+        trial = group.submit(leaves_a_child, how)
+    until(lambda: gone(trial.reports[0]["child"]))
+
+
+def test_as_ended_gives_each_once_and_ends_without_paused_ones():
+    with TrialGroup(1) as group:
+        paused = group.submit(endless)
+        until(lambda: paused.reports)
+        paused.pause()
+        until(lambda: paused.state == "paused")
+        first = group.submit(train, {"x": 1})
+        assert list(group.as_ended()) == [first] and list(group.as_ended()) == []
+        second = group.submit(train, {"x": 1})
+        assert list(group.as_ended()) == [second]
+
+
+def test_the_list_that_map_gives_is_the_callers():
+    with TrialGroup(1) as group:
+        trials = group.map(train, [{"x": 1}])
+        trials.append(group.submit(train, {"x": 2}))
+        trials.append(group.submit(train, {"x": 3}, name="trial-3"))
+        trials += group.map(train, [{"x": 4}, {"x": 5}])
+    assert [trial.value for trial in trials] == [2, 4, 6, 8, 10]
+    assert len({trial.name for trial in trials}) == 5
+
+
+def test_a_group_may_be_closed_within_its_with():
+    with TrialGroup(1) as group:
+        trial = group.submit(endless)
+        group.close()
+    assert trial.state == "stopped"
+
+
+def asks_much(config):
+    return len(carillon.tune._process.ask("how much"))
+
+
+def test_an_answer_that_is_larger_than_a_sockets_buffer_comes_whole():
+    group = TrialGroup(1, on_ask=lambda trial, number, _: group.answer(trial, number, "x" * (3 << 20)))
+    with group:
+        trial = group.submit(asks_much)
+        assert group.wait(timeout=60)
+    assert trial.value == 3 << 20
+
+
+def says_much(config):
+    errors = []
+    for say in (lambda: carillon.tune.report(1, text="x" * (2 << 20)),
+                lambda: carillon.tune._process.ask("x" * (2 << 20))):
+        with pytest.raises(ValueError, match="must be at most 1048448") as raised:
+            say()
+        errors.append(str(raised.value))
+    carillon.tune.report(1, text="x" * 1_048_400)
+    return errors
+
+
+def test_a_report_that_is_too_large_says_so():
+    with TrialGroup(1, retries=0) as group:
+        trial = group.submit(says_much)
+    assert trial.state == "ended" and "a report is 20971" in trial.value[0] and len(trial.reports) == 1
+
+
+WRONG = {"huge": "did 1 1" + 400 * "0" + " 1", "endless": "did 1 1 inf", "nested": "report 1 0 " + 100_000 * "[",
+         "number": "report 1 0 5", "no failure": "result failed 5", "nothing": "result nothing null"}
+
+
+@pytest.mark.parametrize("line", WRONG)
+def test_words_that_a_trial_cannot_say_end_its_connection_alone(line):
+    with TrialGroup(1, retries=0) as group:
+        wrong = group.submit(says, line)
+        good = group.submit(train, {"x": 1})
+        assert group.wait(timeout=60)
+    assert wrong.state == "failed" and good.state == "ended"
+
+
+def says(line):
+    here = carillon.tune._process._here
+    here._say(WRONG[line])
+    here._heard(block=True)  # the end of the connection, by which it ends
 
 
 def test_a_device_without_supply_has_nobody_who_computes():
@@ -492,6 +642,17 @@ def test_commands_are_trials_too(tmp_path):
     assert (tmp_path / "out/good/out.txt").read_text() == "said\n"
 
 
+def test_a_script_that_is_stopped_is_not_one_that_ended(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import carillon.tune\nwhile True:\n    carillon.tune.report(1.0)\n")
+    with TrialGroup(1) as group:
+        trial = group.submit([sys.executable, str(script)])
+        until(lambda: trial.reports)
+        trial.stop()
+        assert group.wait(timeout=60)
+    assert trial.state == "stopped" and trial.value is None
+
+
 def test_a_trial_that_no_device_can_hold_is_refused():
     with TrialGroup(1, memory=1000) as group:
         large, small = group.submit(train, {"x": 1}, persistent=2000), group.submit(train, {"x": 1}, ephemeral=500)
@@ -512,7 +673,7 @@ def test_numbers_of_numpy_are_numbers_and_outside_of_a_trial_a_report_is_nothing
     ({"devices": 0}, ValueError, "devices is 0"), ({"devices": -1}, ValueError, "devices is -1"),
     ({"devices": "tpu"}, ValueError, "devices is 'tpu'"), ({"devices": []}, ValueError, "a list names GPUs"),
     ({"devices": [0, 0]}, ValueError, "each once"), ({"retries": -1}, ValueError, "retries is -1"),
-    ({"retries": 1.5}, ValueError, "retries is 1.5"), ({"hang_after": 0}, ValueError, "hang_after is 0"),
+    ({"retries": 1.5}, ValueError, "retries is 1.5"), ({"hang_after": 2}, ValueError, "at least 3"),
     ({"hang_after": math.nan}, ValueError, "hang_after is nan"), ({"policy": "nice"}, ValueError, "fifo, static"),
     ({"alpha": 0.5}, ValueError, "alpha is 0.5"), ({"memory": -1}, ValueError, "memory is -1"),
     ({"quantum": math.nan}, ValueError, "quantum"), ({"nonsense": 1}, TypeError, "nonsense")])

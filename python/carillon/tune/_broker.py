@@ -23,7 +23,8 @@ from typing import Any, Callable, Protocol
 from .turns import Go, Hold
 
 _MOST_LINE = 4096
-_MOST_TEXT = 1 << 20  # of a line for a driver
+MOST_TEXT = 1 << 20  # of a line for a driver
+_MOST_UNSENT = 1 << 26  # bytes that a trial may leave unread
 
 
 @dataclass
@@ -32,6 +33,7 @@ class _Peer:
     trial: str = ""
     pid: int = 0
     unread: bytes = b""
+    unsent: bytearray = field(default_factory=bytearray)
 
 
 class Decider(Protocol):
@@ -96,7 +98,7 @@ class Broker:
                  hang_after: float | None = None) -> None:
         self._patience, self._hang_after = patience, hang_after
         self._turns, self._driver = turns, driver or Driver()
-        self._most_line = _MOST_LINE if driver is None else _MOST_TEXT
+        self._most_line = _MOST_LINE if driver is None else MOST_TEXT
         self._resumed: dict[str, float] = {}
         self._widened: dict[str, float] = {}
         self._computing: set[str] = set()
@@ -152,10 +154,8 @@ class Broker:
         peer = self._peers.get(trial)
         if peer is None:
             return False
-        try:
-            peer.socket.sendall(line.encode() + b"\n")
-        except OSError:
-            pass  # its end is read next
+        peer.unsent += line.encode() + b"\n"
+        self._write(peer)
         return True
 
     def close(self) -> None:
@@ -185,7 +185,7 @@ class Broker:
     def _turn(self) -> bool:
         ticks = [tick for tick in (self._turns.next_tick(), self._driver.next_tick(), self._next_look())
                  if tick is not None]
-        for key, _ in self._selector.select(max(0.0, min(ticks) - time.monotonic()) if ticks else None):
+        for key, events in self._selector.select(max(0.0, min(ticks) - time.monotonic()) if ticks else None):
             if key.fileobj is self._listener:
                 self._accept()
             elif key.fileobj == self._wake_out:
@@ -194,7 +194,10 @@ class Broker:
                 while self._posted:
                     self._posted.popleft()()
             elif isinstance(key.data, _Peer):
-                self._read(key.data)
+                if events & selectors.EVENT_WRITE:
+                    self._write(key.data)
+                if events & selectors.EVENT_READ:
+                    self._read(key.data)
             else:
                 self._selector.unregister(key.fd)
                 key.data()
@@ -233,6 +236,23 @@ class Broker:
             return
         accepted.setblocking(False)
         self._selector.register(accepted, selectors.EVENT_READ, _Peer(accepted))
+
+    def _write(self, peer: _Peer) -> None:
+        """What the socket takes now; the rest when it takes more."""
+        if peer.socket.fileno() < 0:
+            return
+        try:
+            while peer.unsent:
+                del peer.unsent[:peer.socket.send(peer.unsent)]
+        except BlockingIOError:
+            if len(peer.unsent) > _MOST_UNSENT:
+                peer.unsent.clear()
+                peer.socket.shutdown(socket.SHUT_RDWR)  # its end is read next
+        except OSError:
+            peer.unsent.clear()  # its end is read next
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.unsent else 0)
+        if self._selector.get_key(peer.socket).events != events:
+            self._selector.modify(peer.socket, events, peer)
 
     def _read(self, peer: _Peer) -> bool:
         """Whether there was something."""
@@ -285,6 +305,8 @@ class Broker:
                 if (told := self._widened.pop(peer.trial, None)) is not None:
                     self.counts.resize_s.append(now - told)
                 width, iterations, seconds = int(words[1]), int(words[2]), float(words[3])
+                if not (0 <= iterations < 1 << 53 and 0 <= seconds < float("inf")):
+                    return False
                 counts = self.counts
                 counts.iterations[peer.trial] = counts.iterations.get(peer.trial, 0) + iterations
                 counts.seconds[peer.trial] = counts.seconds.get(peer.trial, 0.0) + seconds
@@ -314,6 +336,7 @@ class Broker:
                         self._widened[order.trial] = now
                     self._computing.add(order.trial)
                     self._said[order.trial] = now
+                    self._driver.sign_of_life(order.trial)  # until now it had to wait
                     self._told_to_hold.pop(order.trial, None)
             elif isinstance(order, Hold):
                 if self.say(order.trial, "hold"):

@@ -20,12 +20,13 @@ from typing import Any
 
 from .. import _import_hook
 from . import _trial
+from ._broker import MOST_TEXT
 
 SOCKET, TRIAL, FOLDER = "CARILLON_TUNE_SOCKET", "CARILLON_TUNE_TRIAL", "CARILLON_TUNE_FOLDER"
 CHECKPOINT = "checkpoint.pkl"
 VALUE = "value.pkl"
-_TELL_EVERY = 1.0     # seconds: as a sign of life
 _DIE_WITH_PARENT = 1  # of prctl
+_MOST_SAID = MOST_TEXT - 128  # bytes of a report, beside the line's other words
 
 _here: _Here | None = None
 
@@ -45,6 +46,13 @@ def _plain(value: Any) -> Any:
 
 def to_json(value: Any) -> str:
     return json.dumps(value, default=_plain, separators=(",", ":"))
+
+
+def _bounded(what: str, text: str) -> str:
+    """The driver drops a trial that says a longer line."""
+    if len(text) > _MOST_SAID:
+        raise ValueError(f"{what} is {len(text)} bytes as JSON; it must be at most {_MOST_SAID}")
+    return text
 
 
 class _Here(_trial._Client):
@@ -70,7 +78,7 @@ class _Here(_trial._Client):
         self._in_report += 1
         self._heard(block=False)
         now = time.monotonic()
-        if self._stop or self._hold or self._went or now - self._since >= _TELL_EVERY:
+        if self._stop or self._hold or self._went or now - self._since >= _trial._TELL_EVERY:
             self._tell()
         self._heed()
 
@@ -146,9 +154,10 @@ class _Here(_trial._Client):
 
     def ask(self, question: Any) -> Any:
         """The driver's answer. Its time is not the trial's."""
+        text = _bounded("what is asked of the driver", to_json(question))
         asked = time.monotonic()
         self._asked += 1
-        self._say(f"ask {self._asked} {to_json(question)}")
+        self._say(f"ask {self._asked} {text}")
         while self._asked not in self._answers and self._socket is not None:
             self._heard(block=True)
             if self._stop:
@@ -240,8 +249,9 @@ def report(metric: float | None = None, *, checkpoint: Any = None, **metrics: An
         metrics = {"metric": metric} | metrics
     try:
         text = to_json(metrics)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(f"report takes numbers, texts and lists of these: {error}") from None
+    _bounded("a report", text)
     if _here is not None:
         _here.report(json.loads(text), checkpoint)
 

@@ -25,11 +25,13 @@ from typing import Any
 
 from . import _job, _process
 from ._broker import Broker, Driver
+from ._trial import _TELL_EVERY
 from .core import MOST_DEVICES, MOST_TRIALS, Model, Trial, Tuning
 from .planned import Asked, End, Planned, Refused, Start
 
 _TO_START = 120.0  # seconds that a process may take until it says something, where `hang_after` is less
 _TO_END = 10.0     # and from its result, or the end of its connection, until it is gone
+_LEAST_HANG = 3 * _TELL_EVERY  # of a trial that is well more is not heard
 _SITE = Path(__file__).resolve().parent.parent / "_site"
 _REASONS = {"too_large": "no device has the memory that it asks for",
             "too_many": f"there are {MOST_TRIALS} trials already"}
@@ -89,6 +91,7 @@ class _Running:
         self.connected = False
         self.result: tuple[str, Any] | None = None
         self.unwanted = False      # it was told to end by the planner
+        self.stopping = False      # it was told to end by who submitted it
         self.killed = ""           # why
         self.leaving: float | None = None
 
@@ -99,6 +102,13 @@ class _Running:
                 return
             except ProcessLookupError:
                 continue  # it has not made its own group yet
+
+    def kill_children(self) -> None:
+        """Once it has ended: those that it left."""
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass
 
     def reap(self) -> int:
         if isinstance(self.handle, subprocess.Popen):
@@ -172,8 +182,8 @@ class TrialGroup(Driver):
                                "`if __name__ == \"__main__\":`")
         if not isinstance(retries, int) or retries < 0:
             raise ValueError(f"retries is {retries!r}; it must be a whole number from 0 on")
-        if hang_after is not None and not 0 < hang_after < math.inf:
-            raise ValueError(f"hang_after is {hang_after}; it must be above 0, or None")
+        if hang_after is not None and not _LEAST_HANG <= hang_after < math.inf:
+            raise ValueError(f"hang_after is {hang_after}; it must be at least {_LEAST_HANG}, or None")
         self._numbers, self._on_gpus = _devices(devices)
         if self._on_gpus:
             options.setdefault("d", 1)  # a process is on one GPU
@@ -235,7 +245,7 @@ class TrialGroup(Driver):
             raise ValueError(f"names has {len(names)} entries for {len(configs)} configs")
         fresh: list[GroupTrial] = []
         for i, config in enumerate(configs):
-            name = names[i] if names is not None else f"trial-{len(self._trials) + i}"
+            name = names[i] if names is not None else self._free_name(i, {trial.name for trial in fresh})
             if not re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", name) or name in (".", ".."):
                 raise ValueError(f"name is {name!r}; it must be of letters, digits, '_', '.' and '-'")
             if name in self._trials or any(trial.name == name for trial in fresh[-1:]):
@@ -251,9 +261,15 @@ class TrialGroup(Driver):
         for trial in fresh:
             self._trials[trial.name] = trial
         number, self._groups = self._groups, self._groups + 1
-        self._post(lambda: self._broker.send(
-            self._planned.came([trial._asked for trial in fresh], time.monotonic(), number)))
+        asks = [trial._asked for trial in fresh]  # the list that is returned is the caller's to change
+        self._post(lambda: self._broker.send(self._planned.came(asks, time.monotonic(), number)))
         return fresh
+
+    def _free_name(self, i: int, taken: set[str]) -> str:
+        number = len(self._trials) + i
+        while f"trial-{number}" in self._trials or f"trial-{number}" in taken:
+            number += 1
+        return f"trial-{number}"
 
     @property
     def trials(self) -> list[GroupTrial]:
@@ -268,14 +284,18 @@ class TrialGroup(Driver):
             return bool(done)
 
     def as_ended(self) -> Iterator[GroupTrial]:
-        """Trials, each once, as they end; those that are submitted meanwhile, too."""
-        given = 0
-        while given < len(self._trials):
+        """Trials, each once in a group, as they end; those that are submitted meanwhile, too. Paused ones are not
+        waited for."""
+        while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._error or not self._ended.empty())
+                self._changed.wait_for(lambda: self._error or not self._ended.empty() or all(
+                    trial._over or trial.state == "paused" for trial in self.trials))
+                if self._ended.empty():
+                    self._alive()
+                    return
                 self._alive()
-            yield self._ended.get()
-            given += 1
+                ended = self._ended.get()
+            yield ended
 
     def answer(self, trial: GroupTrial, number: int, answer: Any) -> None:
         """What `on_ask` was asked. From any thread."""
@@ -326,7 +346,8 @@ class TrialGroup(Driver):
                     # Also for processes that have told their result and do what is left to do.
                     self._changed.wait_for(lambda: self._error or all(
                         trial._over and trial._running is None or trial.state == "paused" for trial in self.trials))
-                self._alive()
+                if not self._closed:
+                    self._alive()
         finally:
             self.close()
 
@@ -338,15 +359,21 @@ class TrialGroup(Driver):
         if one is None or running is None:
             return False
         first, _, rest = text.partition(" ")
-        if word == "report":
-            kept, _, metrics = rest.partition(" ")
-            self._report(one, int(first), kept == "1", json.loads(metrics))
+        kept, _, metrics = rest.partition(" ")
+        try:
+            said = json.loads(metrics if word == "report" else rest)
+        except (ValueError, RecursionError):
+            return False
+        if word == "report" and isinstance(said, dict):
+            self._report(one, int(first), kept == "1", said)
         elif word == "ask":
             if self._on_ask is None:
                 return False
-            self._on_ask(one, int(first), json.loads(rest))
+            self._on_ask(one, int(first), said)
         elif word == "result" and running.result is None:
-            running.result = (first, json.loads(rest))
+            if first not in ("value", "stopped", "failed") or (first == "failed" and not _is_failure(said)):
+                return False
+            running.result = (first, said)
             running.leaving = time.monotonic() + _TO_END
             if not self._on_gpus:
                 self._result(one, running)  # who is next need not wait for the process's end
@@ -408,7 +435,8 @@ class TrialGroup(Driver):
     def _limit(self, trial: GroupTrial) -> float | None:
         """When its process is taken to hang."""
         running = trial._running
-        assert running is not None
+        if running is None:
+            return None
         if running.leaving is not None:
             return running.leaving
         if self._hang_after is None:
@@ -421,10 +449,13 @@ class TrialGroup(Driver):
         trial._devices = None
         if self._closed:
             return
-        trial.folder.mkdir(parents=True, exist_ok=True)
         environment = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, devices))} if self._on_gpus else {}
         now = time.monotonic()
         try:
+            trial.folder.mkdir(parents=True, exist_ok=True)
+            if not trial.attempts:  # what another study left in this folder is not this trial's
+                for left in (_process.CHECKPOINT, _process.VALUE):
+                    (trial.folder / left).unlink(missing_ok=True)
             trial._running = (self._start_function if isinstance(trial._work, bytes) else self._start_script)(
                 trial, environment, now)
         except (OSError, EOFError, RuntimeError) as error:
@@ -458,11 +489,14 @@ class TrialGroup(Driver):
         if running is None:
             return  # it was killed at the group's end
         self._broker.hang_up(trial.name)
+        running.kill_children()
         code = running.reap()
         if not running.connected:
             self._broker.send(self._planned.gone(trial.name, time.monotonic()))
         trial._running = None
-        del self._processes[trial.name]
+        self._processes.pop(trial.name, None)
+        if running.result is None and running.stopping and code <= 0:
+            running.result = ("stopped", None)
         if running.result is None and isinstance(trial._work, list) and not running.unwanted and not running.killed:
             if code == 0:
                 running.result = ("value", 0)
@@ -487,6 +521,7 @@ class TrialGroup(Driver):
 
     def _lost(self, trial: GroupTrial, why: str) -> None:
         now = time.monotonic()
+        trial._devices = None  # the planner says anew where it starts
         if self._closed or trial.attempts > self._retries:
             trial.error = why
             self._broker.send(self._planned.ended(trial.name, now))
@@ -507,7 +542,7 @@ class TrialGroup(Driver):
     def _result(self, trial: GroupTrial, running: _Running) -> None:
         assert running.result is not None
         kind, said = running.result
-        if kind == "failed" and said["memory"] and trial.attempts <= self._retries:
+        if kind == "failed" and said["memory"] and not running.stopping and trial.attempts <= self._retries:
             if trial._running is None:
                 self._lost(trial, said["error"])
             else:
@@ -517,9 +552,12 @@ class TrialGroup(Driver):
         if kind == "failed":
             trial.error, trial.traceback = said["error"], said["traceback"]
         elif kind == "value":
-            trial.error = ""
-            trial.value = said if isinstance(trial._work, list) else pickle.loads(
-                (trial.folder / _process.VALUE).read_bytes())
+            try:
+                trial.value = said if isinstance(trial._work, list) else pickle.loads(
+                    (trial.folder / _process.VALUE).read_bytes())
+                trial.error = ""
+            except Exception as error:  # of what is unpickled anything may come
+                kind, trial.error = "failed", f"its value cannot be read: {type(error).__name__}: {error}"
         self._broker.send(self._planned.ended(trial.name, time.monotonic()))
         self._over(trial, {"value": "ended"}.get(kind, kind))
 
@@ -541,13 +579,17 @@ class TrialGroup(Driver):
         if trial._running is None:
             self._broker.send(self._planned.ended(trial.name, time.monotonic()))
             self._over(trial, "stopped")
-        elif not self._broker.say(trial.name, "stop"):
+            return
+        trial._running.stopping = True
+        if not self._broker.say(trial.name, "stop"):
             trial._running.result = ("stopped", None)
             trial._running.kill()
 
     def _pause(self, trial: GroupTrial) -> None:
         if not trial._over and trial.state != "paused":
-            trial.state = "paused"
+            with self._changed:
+                trial.state = "paused"
+                self._changed.notify_all()
             self._broker.send(self._planned.paused(trial.name, time.monotonic()))
 
     def _resume(self, trial: GroupTrial, budget: float | None) -> None:
@@ -576,10 +618,12 @@ class TrialGroup(Driver):
             if trial._running is not None:
                 trial._running.kill()
         for trial in self._live():
-            assert trial._running is not None
-            trial._running.reap()
-            trial._running = None
+            if trial._running is not None:
+                trial._running.reap()
+                trial._running = None
         self._processes.clear()
+        with self._changed:
+            self._changed.notify_all()
         done.set()
 
     def _post(self, call: Callable[[], Any]) -> None:
@@ -590,6 +634,11 @@ class TrialGroup(Driver):
             raise RuntimeError(f"the thread of this group has ended: {self._error!r}") from self._error
         if self._closed:
             raise RuntimeError("this group is closed")
+
+
+def _is_failure(said: Any) -> bool:
+    return isinstance(said, dict) and all(isinstance(said.get(name), kind) for name, kind in (
+        ("error", str), ("traceback", str), ("memory", bool)))
 
 
 def _packed(work: Work, config: Any) -> bytes | list[str]:
