@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import math
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -451,6 +452,57 @@ def test_a_group_may_be_closed_within_its_with():
     assert trial.state == "stopped"
 
 
+def reports_from_threads(config):
+    def reports():
+        for _ in range(200):
+            carillon.tune.report(1.0, checkpoint=1)
+
+    threads = [threading.Thread(target=reports) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_threads_of_a_trial_may_report():
+    with TrialGroup(1, retries=0) as group:
+        trial = group.submit(reports_from_threads)
+    assert (trial.state, len(trial.reports)) == ("ended", 800)
+
+
+def reports_in_a_fork(config):
+    pid = os.fork()
+    if pid == 0:
+        carillon.tune.report(2.0)
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    carillon.tune.report(1.0)
+
+
+def test_what_a_trial_forks_is_no_trial():
+    with TrialGroup(1, retries=0) as group:
+        trial = group.submit(reports_in_a_fork)
+    assert trial.state == "ended" and trial.reports == [{"metric": 1.0}]
+
+
+def test_a_temporary_folder_with_a_long_path_is_named(tmp_path, monkeypatch):
+    far = tmp_path / ("x" * 117)
+    far.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(far))
+    with pytest.raises(OSError, match="set TMPDIR to a shorter path"):
+        TrialGroup(1)
+    assert list(far.iterdir()) == []
+
+
+def test_what_starts_in_rays_place_may_have_a_path_with_blanks(monkeypatch):
+    from carillon.tune._starts import Starts
+
+    monkeypatch.setattr("sys.executable", "/a folder/python")
+    starts = Starts.__new__(Starts)
+    starts.path = "/a/ready.sock"
+    assert shlex.split(starts.py_executable())[0] == "/a folder/python"
+
+
 def asks_much(config):
     return len(carillon.tune._process.ask("how much"))
 
@@ -522,6 +574,13 @@ def says_its_gpu(config):
     for _ in range(3):
         carillon.tune.step()
         carillon.tune.report(1.0, gpu=os.environ["CUDA_VISIBLE_DEVICES"], threads=carillon.tune.threads())
+
+
+def test_gpus_are_counted_among_those_that_the_driver_may_use(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-ab,-1,7")
+    with TrialGroup([0, 1], policy="fifo", memory=100) as group:
+        trials = group.map(says_its_gpu, [{}] * 2, persistent=60)
+    assert {trial.reports[0]["gpu"] for trial in trials} == {"4", "GPU-ab"}
 
 
 def test_on_gpus_each_process_sees_its_own():
@@ -640,6 +699,36 @@ def test_commands_are_trials_too(tmp_path):
     assert (wrong.state, wrong.error) == ("failed", "it ended with code 7")
     assert missing.state == "failed" and "/no/such/program" in missing.error
     assert (tmp_path / "out/good/out.txt").read_text() == "said\n"
+
+
+def test_a_command_ends_with_its_driver(tmp_path):
+    driver = run(tmp_path, """
+        from carillon.tune import TrialGroup
+
+        if __name__ == "__main__":
+            with TrialGroup(1) as group:
+                trial = group.submit(["sleep", "1000"])
+                while trial._running is None or b"sleep" != open(f"/proc/{trial._running.pid}/cmdline", "rb").read()[:5]:
+                    pass
+                print(trial._running.pid, flush=True)
+                group.wait()
+        """)
+    pid = int(driver.stdout.readline())
+    driver.kill()
+    driver.wait()
+    until(lambda: gone(pid))
+
+
+def test_a_command_that_is_not_there_is_named():
+    with TrialGroup(1) as group:
+        trial = group.submit(["no-such-program-here"])
+    assert trial.state == "failed" and "no program 'no-such-program-here'" in trial.error
+
+
+def test_how_threads_wait_is_left_as_it_was_given():
+    from carillon.tune.group import _quiet
+
+    assert "GOMP_SPINCOUNT" in _quiet({}) and "GOMP_SPINCOUNT" not in _quiet({"OMP_WAIT_POLICY": "active"})
 
 
 def test_a_script_that_is_stopped_is_not_one_that_ended(tmp_path):

@@ -108,7 +108,12 @@ class Broker:
         self.folder = tempfile.mkdtemp(prefix="carillon-tune-")
         self.path = os.path.join(self.folder, "turns.sock")
         self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(self.path)
+        try:
+            self._listener.bind(self.path)
+        except OSError as error:
+            self._listener.close()
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise OSError(f"no socket at {self.path} ({error}): set TMPDIR to a shorter path") from None
         self._listener.listen(128)
         self._listener.setblocking(False)
         self._wake_out, self._wake_in = os.pipe()

@@ -13,6 +13,7 @@ import os
 import pickle
 import signal
 import sys
+import threading
 import time
 import traceback
 from pathlib import Path
@@ -65,6 +66,7 @@ class _Here(_trial._Client):
         self._in_report = 0  # iterations since the last report
         self._reports = 0
         self.restored: Any = None
+        self._one_at_a_time = threading.RLock()  # a trial's own threads may report, too
 
     def start(self) -> None:
         self.begin(self._name)
@@ -72,6 +74,10 @@ class _Here(_trial._Client):
         self.restored = self._restore()
 
     def boundary(self) -> None:
+        with self._one_at_a_time:
+            self._boundary()
+
+    def _boundary(self) -> None:
         if not self._within:
             return
         self._iterations += 1
@@ -122,6 +128,10 @@ class _Here(_trial._Client):
             os._exit(1)
 
     def report(self, metrics: dict[str, Any], checkpoint: Any) -> None:
+        with self._one_at_a_time:
+            self._report(metrics, checkpoint)
+
+    def _report(self, metrics: dict[str, Any], checkpoint: Any) -> None:
         if not self._in_report:  # no optimizer says where an iteration ends
             self._iterations += 1
         text = to_json(metrics)
@@ -155,6 +165,10 @@ class _Here(_trial._Client):
     def ask(self, question: Any) -> Any:
         """The driver's answer. Its time is not the trial's."""
         text = _bounded("what is asked of the driver", to_json(question))
+        with self._one_at_a_time:
+            return self._ask(text)
+
+    def _ask(self, text: str) -> Any:
         asked = time.monotonic()
         self._asked += 1
         self._say(f"ask {self._asked} {text}")
@@ -164,6 +178,11 @@ class _Here(_trial._Client):
                 self._heed()
         self._since += time.monotonic() - asked
         return self._answers.pop(self._asked)
+
+    def leave(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
 
     def finish(self, kind: str, text: str) -> None:
         self._within = False
@@ -188,6 +207,7 @@ def main(path: str, trial: str, folder: str, environment: dict[str, str], work: 
     os.environ.update(environment)
     _here = _Here(path, trial, Path(folder))
     _trial.enter(_here)
+    os.register_at_fork(after_in_child=_forget)
     try:
         function, config = pickle.loads(work)
         _here.start()
@@ -220,8 +240,17 @@ def join_script() -> None:
     except OSError as error:
         raise SystemExit(f"carillon: no driver of trials at {path} ({error.strerror})") from None
     _trial.enter(_here)
+    os.register_at_fork(after_in_child=_forget)
     _import_hook.after_import("syne_tune.report", _watch_reporter)
     _here.start()
+
+
+def _forget() -> None:
+    """A process that a trial forks, such as one that loads data, is no trial: what it said would be the trial's."""
+    global _here
+    if _here is not None:
+        _here.leave()
+    _here = _trial._client = None
 
 
 def _watch_reporter(module: Any) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import atexit
 import os
+import shlex
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 # Of a job's runtime_env: with any other, Ray itself puts another Python in place, or another file system.
@@ -18,9 +19,9 @@ _ALIKE = {"env_vars", "working_dir", "py_modules", "excludes", "config", "worker
 _started: dict[tuple[str, ...], Starts] = {}
 
 
-def quiet_threads() -> dict[str, str]:
+def quiet_threads(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Threads of OpenMP that wait for work otherwise spin, in another trial's time. It reads this as it is loaded."""
-    return {} if {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys() else {"GOMP_SPINCOUNT": "10000"}
+    return {} if {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & environment.keys() else {"GOMP_SPINCOUNT": "10000"}
 
 
 class Starts:
@@ -39,7 +40,7 @@ class Starts:
 
     def py_executable(self) -> str:
         """For a runtime_env. Ray puts it into a shell's command."""
-        return " ".join([sys.executable, "-IS", os.path.join(_HERE, "_enter.py"), self.path, sys.executable])
+        return shlex.join([sys.executable, "-IS", os.path.join(_HERE, "_enter.py"), self.path, sys.executable])
 
     def close(self) -> None:
         assert self.process.stdin is not None

@@ -25,6 +25,7 @@ from typing import Any
 
 from . import _job, _process
 from ._broker import Broker, Driver
+from ._starts import quiet_threads
 from ._trial import _TELL_EVERY
 from .core import MOST_DEVICES, MOST_TRIALS, Model, Trial, Tuning
 from .planned import Asked, End, Planned, Refused, Start
@@ -33,6 +34,8 @@ _TO_START = 120.0  # seconds that a process may take until it says something, wh
 _TO_END = 10.0     # and from its result, or the end of its connection, until it is gone
 _LEAST_HANG = 3 * _TELL_EVERY  # of a trial that is well more is not heard
 _SITE = Path(__file__).resolve().parent.parent / "_site"
+# A command, of whatever language, ends with its driver.
+_BOUND = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execvp(sys.argv[1], sys.argv[1:])"
 _REASONS = {"too_large": "no device has the memory that it asks for",
             "too_many": f"there are {MOST_TRIALS} trials already"}
 
@@ -136,6 +139,8 @@ def _devices(devices: int | str | Sequence[int] | None) -> tuple[list[int], bool
         else:
             said = shutil.which("nvidia-smi") and subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True)
             count = len(re.findall(r"^GPU \d+:", said.stdout, re.M)) if said else 0
+            if (visible := _all_visible()) is not None:  # nvidia-smi tells of the others, too
+                count = min(count, len(visible))
         if not count:
             raise ValueError("devices is 'cuda', but there is no GPU here")
         return list(range(count)), True
@@ -149,6 +154,22 @@ def _devices(devices: int | str | Sequence[int] | None) -> tuple[list[int], bool
     if not numbers or len(set(numbers)) != len(numbers) or any(not isinstance(n, int) or n < 0 for n in numbers):
         raise ValueError(f"devices is {numbers}; a list names GPUs, each once, as 0, 1, ...")
     return numbers, True
+
+
+def _all_visible() -> list[str] | None:
+    """The GPUs that this process may use, by number or UUID; None: all."""
+    said = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if said is None:
+        return None
+    names = [name.strip() for name in said.split(",")]
+    end = next((i for i, name in enumerate(names) if name in ("", "-1")), len(names))  # CUDA reads no further
+    return names[:end]
+
+
+def _visible(number: int) -> str:
+    """A GPU's name for a trial's process: this process counts those that it may use."""
+    visible = _all_visible()
+    return str(number) if visible is None or number >= len(visible) else visible[number]
 
 
 class TrialGroup(Driver):
@@ -212,7 +233,12 @@ class TrialGroup(Driver):
         self.folder.mkdir(parents=True, exist_ok=True)
         _job.join()
         self._context = multiprocessing.get_context("forkserver")
-        self._broker = Broker(self._planned, self)
+        try:
+            self._broker = Broker(self._planned, self)
+        except OSError:
+            if self._own_folder:
+                shutil.rmtree(self.folder, ignore_errors=True)
+            raise
 
     # --- For who submits trials
 
@@ -426,6 +452,8 @@ class TrialGroup(Driver):
                 continue
             if running.leaving is None:
                 running.killed = f"it reached no boundary for {now - running.heard:.1f} s"
+            elif running.result is None and not running.killed and not running.stopping:
+                running.killed = f"it said no more, and did not end within {_TO_END:.0f} s"
             running.leaving = now + _TO_END
             running.kill()
 
@@ -449,7 +477,7 @@ class TrialGroup(Driver):
         trial._devices = None
         if self._closed:
             return
-        environment = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, devices))} if self._on_gpus else {}
+        environment = {"CUDA_VISIBLE_DEVICES": ",".join(map(_visible, devices))} if self._on_gpus else {}
         now = time.monotonic()
         try:
             trial.folder.mkdir(parents=True, exist_ok=True)
@@ -476,10 +504,12 @@ class TrialGroup(Driver):
         return _Running(process, process.pid or 0, process.sentinel, now)
 
     def _start_script(self, trial: GroupTrial, environment: dict[str, str], now: float) -> _Running:
+        if shutil.which(trial._work[0]) is None:
+            raise FileNotFoundError(f"there is no program {trial._work[0]!r}")
         path = os.pathsep.join([str(_SITE), *filter(None, [os.environ.get("PYTHONPATH")])])
         own = {_process.SOCKET: self._broker.path, _process.TRIAL: trial.name, _process.FOLDER: str(trial.folder)}
         with open(trial.folder / "out.txt", "ab") as out, open(trial.folder / "err.txt", "ab") as err:
-            process = subprocess.Popen(trial._work, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
+            process = subprocess.Popen([sys.executable, "-ISc", _BOUND, *trial._work], stdin=subprocess.DEVNULL, stdout=out, stderr=err,
                                        start_new_session=True,
                                        env=_quiet(os.environ) | environment | own | {"PYTHONPATH": path})
         return _Running(process, process.pid, os.pidfd_open(process.pid), now)
@@ -660,7 +690,7 @@ def _packed(work: Work, config: Any) -> bytes | list[str]:
 
 def _quiet(environment: Any) -> dict[str, str]:
     """A trial starts with one thread, and threads that wait do not spin in another trial's time."""
-    return {"OMP_NUM_THREADS": "1", "GOMP_SPINCOUNT": "10000"} | dict(environment)
+    return {"OMP_NUM_THREADS": "1"} | quiet_threads(environment) | dict(environment)
 
 
 _starting = threading.Lock()
