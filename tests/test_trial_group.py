@@ -476,13 +476,12 @@ def reports_in_a_fork(config):
         carillon.tune.report(2.0)
         os._exit(0)
     assert os.waitpid(pid, 0)[1] == 0
-    carillon.tune.report(1.0)
 
 
 def test_what_a_trial_forks_is_no_trial():
     with TrialGroup(1, retries=0) as group:
         trial = group.submit(reports_in_a_fork)
-    assert trial.state == "ended" and trial.reports == [{"metric": 1.0}]
+    assert trial.state == "ended" and trial.reports == []
 
 
 def test_a_temporary_folder_with_a_long_path_is_named(tmp_path, monkeypatch):
