@@ -55,7 +55,7 @@ class Starved : public ::testing::TestWithParam<const char*> {
       if (!news.alive) ++lost;
     };
     controller = std::make_unique<Controller>(
-        std::move(*schedule::make_scheduler(GetParam(), {.hangs_after = 50ms, .classes = true})), options,
+        std::move(*schedule::make_scheduler(GetParam(), {.hangs_after = 200ms, .classes = true})), options,
         clock);
     engine = engine::make_cpu_engine({.threads = 2});
     const auto compiled = engine->compile(engine::testing::MadeModel([](std::int64_t batch) {
