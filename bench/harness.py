@@ -111,6 +111,16 @@ class Server:
                 samples[(name, pairs)] = float(value)
         return samples
 
+    def busy_s(self):
+        """Seconds in which a batch was executing, since the start."""
+        return self.metrics()[("carillon_exec_busy_seconds_total", ())]
+
+    def one_at_a_time(self, model, seconds=4):
+        """What one client gets: answers a second, and the median answer in ms."""
+        told = load(self.http_url, [model], "--process", "closed:1", "--duration", seconds)
+        total = told["total"] if "total" in told else told
+        return total["on_time"] / seconds, total["p50_ms"]
+
     def rss_bytes(self):
         for line in pathlib.Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
             if line.startswith("VmRSS"):

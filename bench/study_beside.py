@@ -93,16 +93,12 @@ def within(answers, begin, end):
             "p99_ms": took[min(len(took) - 1, int(0.99 * len(took)))]}
 
 
-def busy_s(server):
-    return server.metrics()[("carillon_exec_busy_seconds_total", ())]
-
-
 def one_round(server, args, number, rate, deadline, folder, socket):
     _, alone_took = study(folder, socket, args.steps)
     seconds = max(20, round(2.5 * alone_took / (1 - args.load)) + 8)
-    busy = busy_s(server)
+    busy = server.busy_s()
     _, alone = load(server, args, rate, deadline, number, seconds, folder)
-    busy = (busy_s(server) - busy) / seconds
+    busy = (server.busy_s() - busy) / seconds
     got = {}
     thread = threading.Thread(target=lambda: got.update(zip(("began", "answers"), load(server, args, rate, deadline, number, seconds,
                                                                                     folder))))
@@ -125,9 +121,8 @@ def measure(args):
         socket = folder / "train.sock"
         with harness.Server(models, "--page-cache", "1GiB", "--workspace", "256MiB", "--train", socket,
                             "--train-memory", "512MiB") as server:
-            closed = harness.load(server.http_url, [args.model], "--process", "closed:1", "--duration", 4)
-            total = closed["total"] if "total" in closed else closed
-            capacity, deadline = total["on_time"] / 4, 10 * total["p50_ms"]
+            capacity, median = server.one_at_a_time(args.model)
+            deadline = 10 * median
             result |= {"capacity_rps": capacity, "deadline_ms": deadline}
             harness.say(f"capacity {capacity:.1f} requests/s; deadline {deadline:.1f} ms")
             for number in range(1, args.rounds + 1):

@@ -98,16 +98,12 @@ class Scripts:
             process.wait()
 
 
-def busy_s(server):
-    return server.metrics()[("carillon_exec_busy_seconds_total", ())]
-
-
 def run(server, args, rate, deadline_ms, seed, scripts=None):
     """One load; with it what the scripts ran meanwhile."""
-    before, busy, began = scripts and sum(scripts.each()), busy_s(server), time.monotonic()
+    before, busy, began = scripts and sum(scripts.each()), server.busy_s(), time.monotonic()
     told = harness.load(server.http_url, [args.model], "--rate", f"{rate:.3f}", "--deadline", f"{deadline_ms:.1f}",
                         "--duration", args.seconds, "--seed", seed)
-    took, busy = time.monotonic() - began, busy_s(server) - busy
+    took, busy = time.monotonic() - began, server.busy_s() - busy
     total = told["total"] if "total" in told else told
     return {"sent": total["sent"], "on_time": total["on_time"] / total["sent"], "p99_ms": total["p99_ms"],
             "p50_ms": total["p50_ms"], "seconds": took, "busy": busy / took,
@@ -139,10 +135,8 @@ def measure(args):
                 running.append(Scripts(folder, "nice", ["nice", "-n", "19", sys.executable], environment))
                 under, beside = running
                 for server in (plain, lending):
-                    closed = harness.load(server.http_url, [args.model], "--process", "closed:1", "--duration", 4)
-                total = closed["total"] if "total" in closed else closed
-                capacity = total["on_time"] / 4
-                deadline = 10 * total["p50_ms"]
+                    capacity, median = server.one_at_a_time(args.model)
+                deadline = 10 * median
                 result |= {"capacity_rps": capacity, "deadline_ms": deadline}
                 harness.say(f"capacity {capacity:.1f} requests/s; deadline {deadline:.1f} ms")
                 for number in range(args.rounds):

@@ -196,7 +196,7 @@ class Fluid(TrialScheduler):
     # --- Paused trials
 
     def _can_hold(self, trial: Trial) -> bool:
-        # One that keeps Ray's resources while it is held could keep others from what its scheduler waits for.
+        # A held trial must not keep Ray's resources: its scheduler may be waiting for trials that need them.
         return self._controller is not None and trial.trial_id in self._shrunk and self._controller.has_process(trial)
 
     def _go_on(self, trial: Trial) -> bool:

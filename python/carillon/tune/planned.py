@@ -278,7 +278,7 @@ class Planned:
         unit = 1.0 if trial.budget is None else trial.a_report
         if not unit or not trial.untold > 0:
             return []
-        # By turns: only what it computed and waited together is the time that sharing makes of it.
+        # With turns, an iteration's time has the wait for the turn in it. So a trial is told of once it has waited.
         if self.takes_turns and trial.width < 1 and not trial.waited and trial.busy < 4 * self.quantum:
             return []
         remaining = None

@@ -84,8 +84,8 @@ Result<> WholeServer::start() {
   loading.progress = [this](const controller::LoadProgress& progress) {
     // What fails is a note besides, and so a warning.
     if (options_.tell_step)
-      options_.tell_step(fmt::format("[{}/{}] {}: {}", std::min(progress.done + 1, progress.total), progress.total,
-                       progress.model, progress.doing));
+      options_.tell_step(fmt::format("[{}/{}] {}: {}", std::min(progress.done + 1, progress.total),
+                                     progress.total, progress.model, progress.doing));
   };
   const bool orders = options.control == ModelControlMode::explicit_orders;
   for (const std::string& name : options.load)

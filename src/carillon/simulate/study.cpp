@@ -159,9 +159,10 @@ class StudyWorld {
         return fail(ErrorCode::cancelled, "interrupted");
     }
     if (open_ > 0 && !figures_.target && too_long_)
-      return invalid("a trial would take longer than " + std::to_string(static_cast<std::int64_t>(longest_)) +
-                     " s, which is as long as is simulated on so many devices; see epoch_s, curves, speed and "
-                     "supply");
+      return invalid(
+          "a trial would take longer than " + std::to_string(static_cast<std::int64_t>(longest_)) +
+          " s, which is as long as is simulated on so many devices; see epoch_s, curves, speed and "
+          "supply");
     if (open_ > 0 && !figures_.target)
       return fail(ErrorCode::internal, "at " + std::to_string(to_seconds(now_ - TimePoint{})) + " s " +
                                            std::to_string(open_) +
@@ -471,8 +472,7 @@ class StudyWorld {
       if (pace == trial.pace) continue;
       advance(trial);
       trial.pace = pace;
-      const TimePoint at =
-          pace > 0 ? in_seconds((1 - trial.progress) / pace) : TimePoint::max();
+      const TimePoint at = pace > 0 ? in_seconds((1 - trial.progress) / pace) : TimePoint::max();
       plan(at, StudyPlan::Kind::boundary, t, ++trial.booking);
     }
   }
@@ -546,8 +546,7 @@ class StudyWorld {
             ? std::pow(study_.alpha, static_cast<double>(devices_[trial.devices[0]].active.size()) - 1)
             : tune::height(w, 1, study_.beta);
     trial.pace = rate / (trial.alone * times);
-    const TimePoint at =
-        trial.pace > 0 ? in_seconds(1 / trial.pace) : TimePoint::max();
+    const TimePoint at = trial.pace > 0 ? in_seconds(1 / trial.pace) : TimePoint::max();
     plan(at, StudyPlan::Kind::boundary, t, ++trial.booking);
   }
 

@@ -219,8 +219,9 @@ class Best final : public TuneCore {
         std::ranges::sort(p.has);
         p.width = book.width;
         p.company = company(t);
-        // One that finds out what is not known stays as it is, too, until it is known.
-        p.fixed = book.under != Under::none || just_changed(t) || p.work <= least_work || (book.width * planned_.c < 0.999 && doubts_packing()) ||
+        // A trial that tries out packing or scaling stays as it is until the outcome is known.
+        p.fixed = book.under != Under::none || just_changed(t) || p.work <= least_work ||
+                  (book.width * planned_.c < 0.999 && doubts_packing()) ||
                   (book.width > planned_.d && doubts_scaling());
       } else if (!book.devices.empty()) {
         p.home = number[book.devices.front()];

@@ -584,7 +584,7 @@ void TuneCore::place(Slot slot, std::vector<Slot> on, double width) {
     if (user == device.users.end()) {
       device.users.push_back({slot, sharers});
     } else {
-      // Until it settles it holds its old place and the new one: the more crowded of both counts.
+      // Until the trial settles it holds both places. The more crowded one counts.
       user->sharers = std::min(user->sharers, sharers);
     }
     company_changed(d);

@@ -404,7 +404,7 @@ EmulatedOptions sizes_of(const std::vector<Line>& lines) {
   return out;
 }
 
-// A thread that does what it is given, one thing after the other, while whoever gives it waits.
+// A thread that runs one task at a time. give() returns when the task has ended.
 class Hand {
  public:
   Hand() : thread_([this] { work(); }) {}

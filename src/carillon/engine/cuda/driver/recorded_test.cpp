@@ -141,7 +141,7 @@ TEST_F(RecordedCalls, NumbersThatAreOthersAreFound) {
 }
 
 TEST_F(RecordedCalls, WhatTheEmulatedDeviceFindsWrongIsADifference) {
-  // A driver that lets a stream go with work in it that nobody waited for.
+  // A driver that destroys a stream while work is left in the stream.
   const std::string text = recorded([](const Driver& driver) {
     Context context = nullptr;
     Stream stream = nullptr;

@@ -109,8 +109,8 @@ class MathLibrary {
   // Whether it computes this with its bias, residual and epilogue; else it is asked for less.
   virtual bool fuses(const Convolution& /*spec*/) { return true; }
   virtual bool fuses(const Product& /*spec*/) { return true; }
-  // With how many channels it is best given this one's images, zeros in those that are added: its own, or
-  // more. Asked where the images are moved before it in any case.
+  // The number of channels that the images of this convolution should have: their own, or more, where the
+  // added channels are zeros. Asked where the images are moved before the convolution in any case.
   virtual std::int32_t channels_for(const Convolution& spec) { return spec.channels; }
   // Its calls, those to come too, are made ready for parts of so many processors (Call::size_for).
   virtual void size_for(unsigned /*processors*/) {}

@@ -269,7 +269,7 @@ inline std::size_t width_of(int type) {
   }
 }
 
-// A configuration's graph: that of its heuristic, else that of its engine.
+// The graph of a configuration's heuristic, or of its engine where there is no heuristic.
 inline const FakePart* graph_of(const FakePart& config) {
   if (const FakePart* const found = config.part(dnn::attribute::heuristics_graph)) return found;
   const FakePart* const engine = config.part(dnn::attribute::config_engine);
