@@ -8,8 +8,8 @@ with Ray's own ResourceChangingScheduler around it (--mode changing).
 
 A trial trains a small CNN on random images, a recurrent model of words or a GAN (--task), on data made here, at a
 learning rate of its own, and reports its accuracy after each epoch.
-Ray is told of two processors. Told is one JSON object: the seconds of the study without Ray's own start (`wall`) and to
-the first report (`first`), starts of trials (`restarts`: those after the first of each trial), processes, the numbers of
+Ray is told of two processors. Told is one JSON object: the seconds of the study without Ray's own start (`wall`), to its
+first trial (`start`) and to the first report (`first`), the seconds of all epochs (`computed`), starts of trials (`restarts`: those after the first of each trial), processes, the numbers of
 threads that trials had, epochs, the best accuracy, and trials that failed. With --mode fluid also iterations, pauses that
 ended in place (`held`) and with the process (`let_go`), turns that were taken away (`holds`), and those that were given
 with more than one thread (`resizes`).
@@ -35,16 +35,18 @@ STATE = "state.pt"
 
 
 class Cnn:
-    """A small CNN on random images."""
+    """A small AlexNet on random images of CIFAR-10's shape: what a class looks like is learnt from them."""
 
     def __init__(self, torch, lr):
         self.torch = torch
-        self.images = torch.randn(512, 1, 16, 16)
-        self.labels = (self.images.flatten(1) @ torch.randn(256, 10)).argmax(1)
-        self.models = [torch.nn.Sequential(
-            torch.nn.Conv2d(1, 16, 3, padding=1), torch.nn.ReLU(),
-            torch.nn.Conv2d(16, 32, 3, padding=1), torch.nn.ReLU(),
-            torch.nn.MaxPool2d(4), torch.nn.Flatten(), torch.nn.Linear(512, 10))]
+        net = torch.nn
+        self.labels = torch.randint(10, (512,))
+        self.images = torch.randn(512, 3, 32, 32) + torch.randn(10, 3, 1, 1)[self.labels] / 2
+        self.models = [net.Sequential(
+            net.Conv2d(3, 24, 3, padding=1), net.ReLU(), net.MaxPool2d(2),
+            net.Conv2d(24, 48, 3, padding=1), net.ReLU(), net.MaxPool2d(2),
+            net.Conv2d(48, 48, 3, padding=1), net.ReLU(), net.MaxPool2d(2),
+            net.Flatten(), net.Linear(768, 128), net.ReLU(), net.Linear(128, 10))]
         self.optimizers = [torch.optim.SGD(self.models[0].parameters(), lr=lr, momentum=0.9)]
 
     def step(self, number):
@@ -55,7 +57,7 @@ class Cnn:
         self.optimizers[0].step()
 
     def accuracy(self):
-        return float((self.models[0](self.images).argmax(1) == self.labels).float().mean())
+        return float((self.models[0](self.images[:128]).argmax(1) == self.labels[:128]).float().mean())
 
 
 class Words:
@@ -217,11 +219,14 @@ def watcher(tune):
             self.processes = set()
             self.threads = set()
             self.epochs = 0
+            self.began = None
+            self.computed = 0.0
             self.begun = set()
             self.last = None
             self.gaps = []  # from any report to the first one of a trial
 
         def on_trial_start(self, iteration, trials, trial, **info):
+            self.began = self.began or time.monotonic()
             self.starts.append(trial.trial_id)
 
         def on_trial_result(self, iteration, trials, trial, result, **info):
@@ -229,6 +234,7 @@ def watcher(tune):
             self.processes.add(result["process"])
             self.threads.add(result["threads"])
             self.epochs += 1
+            self.computed += result["time_this_iter_s"]
             now = time.monotonic()
             if trial.trial_id not in self.begun and self.last:
                 self.gaps.append(round(now - self.last, 2))
@@ -274,11 +280,12 @@ def study(ray, tune, arguments, folder):
     with contextlib.suppress(RuntimeError):  # no trial reported
         best = round(results.get_best_result().metrics["accuracy"], 3)
     told = {"scheduler": arguments.scheduler, "mode": arguments.mode, "kind": arguments.kind, "reuse": arguments.reuse,
-            "wall": round(wall, 1), "first": watch.first and round(watch.first - began, 1), "starts": len(watch.starts),
+            "wall": round(wall, 1), "start": watch.began and round(watch.began - began, 1),
+            "first": watch.first and round(watch.first - began, 1), "computed": round(watch.computed, 1), "starts": len(watch.starts),
             "restarts": len(watch.starts) - len(set(watch.starts)), "processes": len(watch.processes),
             "threads": sorted(watch.threads), "epochs": watch.epochs, "best": best, "errors": results.num_errors}
     if arguments.at_once == 1:
-        told["start"] = watch.gaps
+        told["gaps"] = watch.gaps
     if fluid:
         counts = fluid._broker.counts if fluid._broker else None  # none where Fluid passes all through
         told |= {"held": len(fluid.held_seconds), "let_go": fluid.let_go}

@@ -278,6 +278,47 @@ def test_a_trial_alone_is_wide_once_it_was_narrow_and_stays_so_where_that_pays(w
     assert (wide == 0.6) or study.running() == {"a": 1, "b": 1}
 
 
+def test_trials_that_ray_starts_one_after_another_compute_beside_each_other():
+    """Most are stopped at their first report; the first ones go on to the ninth, as do some that come later."""
+    study = plan(2)
+    alone = {1: 0.1, 2: 0.059}  # seconds of an iteration, by threads; ten are a report
+    comes = {"0": 0.0, "1": 0.33}
+    events = [(at, "comes", name) for name, at in comes.items()]
+    done, busy, waits, number = {}, set(), [], 1
+    while events:
+        events.sort()
+        now, what, name = events.pop(0)
+        if what == "comes":
+            done[name] = 0
+            study.expects(name, name, 1, now)
+            study.wants(name, now)
+        else:
+            busy.discard(name)
+            done[name] += 1
+            study.did(name, study.running()[name], 1, alone[study.running()[name]], now)
+            if done[name] % 10 == 0:
+                study.rests(name, now)
+                study.reported(name, now)
+                if done[name] == 10:
+                    waits.append(now - comes[name])
+                if done[name] < 90 and int(name) % 4 < 2:
+                    rung = next(rung for rung in (1, 3, 9) if 10 * rung > done[name])
+                    study.expects(name, name, rung - done[name] / 10, now)
+                    study.wants(name, now)
+                else:
+                    study.over(name, now)
+                    if number < 14:
+                        number += 1
+                        comes[str(number)] = now + 0.15  # what Ray takes
+                        events.append((now + 0.15, "comes", str(number)))
+        for other, threads in study.running().items():
+            if other not in busy:
+                busy.add(other)
+                events.append((now + alone[threads], "did", other))
+    # Nobody waits until a trial that came long before has ended.
+    assert len(waits) == 15 and max(waits) < 3, waits
+
+
 def test_a_paused_trial_computes_nothing_until_it_is_expected_again():
     study = plan(1)
     study.expects("a", "rung 1", 1, 0.0)
@@ -349,7 +390,7 @@ def test_budgets_are_what_schedulers_compare_by():
     for done, left in ((0, 1), (1, 2), (2, 1), (3, 6), (8, 1)):
         one = trial(done)
         asha.on_trial_add(None, one)
-        assert _budgets.of(asha, one) == _budgets.Wanted("", left)
+        assert _budgets.of(asha, one) == _budgets.Wanted(one.trial_id, left)
     by_time = ASHAScheduler(time_attr="time_total_s", **known)
     one = trial()
     by_time.on_trial_add(None, one)

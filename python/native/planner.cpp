@@ -368,7 +368,7 @@ NB_MODULE(_planner, m) {
           "__init__",
           [](Planner* self, const std::string& policy, const Real& alpha, const Real& beta, const Real& move,
              const Whole& c, const Whole& d, const Real& threshold, const Whole& most_packed,
-             const Whole& effort) {
+             const Whole& effort, const Real& reaction) {
             TuneOptions options;
             options.alpha = overhead(alpha, "alpha");
             options.beta = overhead(beta, "beta");
@@ -378,18 +378,22 @@ NB_MODULE(_planner, m) {
             options.threshold = real(threshold, "threshold", 0, 1);
             options.most_packed = static_cast<int>(whole(most_packed, "most_packed", 1, 64));
             options.effort = whole(effort, "effort", 1'000, 1'000'000'000);
+            if (!reaction.value.is_none()) options.reaction = time(reaction, "reaction");
             new (self) Planner(policy, options);
           },
           "policy"_a = "best", nb::kw_only(), "alpha"_a.none() = nb::none(), "beta"_a.none() = nb::none(),
           "move"_a.none() = nb::none(), "c"_a.none() = nb::none(), "d"_a.none() = nb::none(),
           "threshold"_a = usual.threshold, "most_packed"_a = usual.most_packed, "effort"_a = usual.effort,
+          "reaction"_a.none() = nb::none(),
           "`policy`: of policies(). `alpha`, `beta` (1 to 100) and `move` (seconds): told rather than "
           "measured. "
           "`c`, `d`: bounds of what is worked out from these. `threshold`: one more trial on a device pays "
           "where "
           "it brings more than this share. `most_packed`: c where nothing else bounds it. `effort`: steps "
           "that "
-          "best may take to plan a new group.")
+          "best may take to plan a new group. `reaction`: seconds within which the tuner starts a trial in "
+          "the "
+          "place of one that ended (default: a tenth of an iteration).")
       .def_prop_ro("policy", &Planner::name)
       .def(
           "group_came",

@@ -45,11 +45,11 @@ def _rung(scheduler: Any, trial: Trial, done: int) -> tuple[str, int | None]:
         name = f"band {place}, bracket {number}, rung {bracket._halves}"
         return name, bracket._cumul_r if scheduler._time_attr == _REPORTS else None
     if isinstance(scheduler, AsyncHyperBandScheduler):
-        # Nobody waits for anybody: all are one group.
+        # Nobody waits for anybody: each is a group of its own.
         if scheduler._time_attr != _REPORTS:
-            return "", None
+            return trial.trial_id, None
         rungs = [milestone for milestone, _ in scheduler._trial_info[trial.trial_id]._rungs]
-        return "", min((rung for rung in [*rungs, scheduler._max_t] if rung > done), default=None)
+        return trial.trial_id, min((rung for rung in [*rungs, scheduler._max_t] if rung > done), default=None)
     if isinstance(scheduler, PopulationBasedTraining):
         if scheduler._time_attr != _REPORTS:
             return "", None

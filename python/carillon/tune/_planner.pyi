@@ -262,9 +262,9 @@ class Tuning:
     Each event returns what is to be done, in this order. `now` never goes back. Events of trials or devices that are not here are passed over. A trial has one order under way at most: until `settled` it holds what it had and what it gets.
     """
 
-    def __init__(self, policy: str = 'best', *, alpha: float | None = None, beta: float | None = None, move: float | None = None, c: int | None = None, d: int | None = None, threshold: float = 0.0, most_packed: int = 16, effort: int = 500000) -> None:
+    def __init__(self, policy: str = 'best', *, alpha: float | None = None, beta: float | None = None, move: float | None = None, c: int | None = None, d: int | None = None, threshold: float = 0.0, most_packed: int = 16, effort: int = 500000, reaction: float | None = None) -> None:
         """
-        `policy`: of policies(). `alpha`, `beta` (1 to 100) and `move` (seconds): told rather than measured. `c`, `d`: bounds of what is worked out from these. `threshold`: one more trial on a device pays where it brings more than this share. `most_packed`: c where nothing else bounds it. `effort`: steps that best may take to plan a new group.
+        `policy`: of policies(). `alpha`, `beta` (1 to 100) and `move` (seconds): told rather than measured. `c`, `d`: bounds of what is worked out from these. `threshold`: one more trial on a device pays where it brings more than this share. `most_packed`: c where nothing else bounds it. `effort`: steps that best may take to plan a new group. `reaction`: seconds within which the tuner starts a trial in the place of one that ended (default: a tenth of an iteration).
         """
 
     @property

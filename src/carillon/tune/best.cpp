@@ -112,8 +112,9 @@ class Best final : public TuneCore {
     alpha_known_ = m.alpha.known;
     beta_known_ = m.beta.known;
   }
-  // A tuner that starts a trial for one that ended does so within a tenth of an iteration.
+  // Within this a tuner starts a trial for one that ended.
   Duration reaction() const {
+    if (options().reaction) return *options().reaction;
     const Measured any = estimator().iteration(no_place);
     return any.known ? from_seconds(std::min(9e9, any.value / 10)) : Duration{0};
   }

@@ -29,6 +29,7 @@ Result<> check(const TuneOptions& o) {
     return out_of_range("most_packed", std::to_string(o.most_packed), "1 to 64");
   if (o.effort < 1000 || o.effort > 1'000'000'000)
     return out_of_range("effort", std::to_string(o.effort), "1000 to 1000000000");
+  if (o.reaction && o.reaction->count() <= 0) return invalid("the reaction of the tuner must be above 0");
   return {};
 }
 

@@ -185,6 +185,10 @@ struct TuneOptions {
   // best: steps of list scheduling, of about a nanosecond, that a plan of a new group may take; any other
   // event may take a twelfth. 1,000 .. 1e9
   std::uint64_t effort = 500'000;
+  // best: trials that come so soon after another has ended, or paused, were started in its place: the tuner
+  // always has more to do, and devices count more than the end of those that are here. Above 0 where given;
+  // nothing: a tenth of an iteration, as of a tuner that starts a trial at once.
+  std::optional<Duration> reaction;
 };
 
 struct TrialView {

@@ -218,10 +218,16 @@ TEST(Best, StandsStillWithoutSupplyAndGoesOn) {
 
 // An asynchronous tuner starts a trial for each that ends: no device is kept for the longest.
 TEST(Best, PacksAStreamOfTrials) {
-  for (const bool follows : {false, true}) {
+  struct Case {
+    double after;  // seconds from an end to the next trial
+    std::optional<double> reaction;
+    bool follows;
+  };
+  for (const auto& [after, reaction, follows] : {Case{2, {}, false}, Case{0, {}, true}, Case{2, 3, true}}) {
     TuneOptions options = ideal(2, 2);
     options.alpha = 1.1;
     options.beta = 1.05;
+    if (reaction) options.reaction = from_seconds(*reaction);
     Desk desk("best", options);
     desk.devices(2);
     desk.settle(group({1000}));
@@ -229,8 +235,8 @@ TEST(Best, PacksAStreamOfTrials) {
     for (std::uint32_t t = 1; t < 60; ++t) {
       const double at = 4 * t;
       desk.settle(TrialEnded{TrialId{t}}, at);
-      desk.settle(TuneWake{}, follows ? at : at + 2);
-      desk.settle(group({10}, t + 3), follows ? at : at + 2);
+      desk.settle(TuneWake{}, at + after);
+      desk.settle(group({10}, t + 3), at + after);
     }
     if (follows)
       for (const TrialView& v : desk.tuning->trials()) EXPECT_EQ(v.width, 0.5) << v.trial.value;
@@ -408,6 +414,7 @@ TEST(BadInput, OptionsOutOfTheirRangesAreErrors) {
   EXPECT_THAT(error({.c = 0}), HasSubstr("c is 0"));
   EXPECT_THAT(error({.d = -1}), HasSubstr("d is -1"));
   EXPECT_THAT(error({.threshold = 1}), HasSubstr("threshold"));
+  EXPECT_THAT(error({.reaction = Duration{0}}), HasSubstr("reaction"));
   EXPECT_THAT(make_tuning("lottery", {}).error().message, HasSubstr("fifo, static, dynamic, best"));
 }
 
