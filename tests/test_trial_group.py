@@ -644,7 +644,7 @@ def run(folder: Path, text: str, **more) -> subprocess.Popen[str]:
     script = folder / "script.py"
     script.write_text(textwrap.dedent(text))
     return subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                            env=os.environ | {"PYTHONPATH": str(ROOT / "python")}, **more)
+                            env=os.environ | {"PYTHONPATH": f"{ROOT / 'python'}:{folder}"}, **more)
 
 
 def test_a_driver_that_is_killed_leaves_no_trial(tmp_path):
@@ -666,6 +666,34 @@ def test_a_driver_that_is_killed_leaves_no_trial(tmp_path):
     driver.kill()
     driver.communicate(timeout=60)
     until(lambda: gone(process))
+
+
+def test_ctrl_c_is_the_drivers_also_while_the_process_that_forks_imports(tmp_path):
+    optim = tmp_path / "torch" / "optim"  # one that is slow to import
+    optim.mkdir(parents=True)
+    (optim.parent / "__init__.py").write_text("import time\nopen(__file__ + str(time.time()), 'w').close()\ntime.sleep(0.5)\n"
+                                              "def set_num_threads(n): pass\n")
+    (optim / "__init__.py").write_text("")
+    (optim / "optimizer.py").write_text("def register_optimizer_step_post_hook(hook): pass\n")
+    driver = run(tmp_path, """
+        import glob, os, signal, sys, threading, time, carillon.tune
+        def train(config):
+            return [signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])]
+        def interrupt():
+            while len(glob.glob(torch.__file__ + "?*")) < 2:
+                time.sleep(0.01)
+            for _ in range(20):
+                os.killpg(0, signal.SIGINT)
+                time.sleep(0.01)
+        if __name__ == "__main__":
+            import torch
+            signal.signal(signal.SIGINT, lambda *_: None)  # it takes its time to end
+            threading.Thread(target=interrupt).start()
+            with carillon.tune.TrialGroup(1, retries=0) as group:
+                trial = group.submit(train)
+            print(trial.state, trial.value, signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))
+    """, start_new_session=True)
+    assert driver.communicate(timeout=60) == ("ended [False] False\n", "")
 
 
 def test_a_script_without_a_guard_is_told_of_it(tmp_path):

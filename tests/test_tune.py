@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import selectors
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -172,10 +174,14 @@ def test_a_fork_of_the_ready_process_has_the_environment_of_the_start_and_ends_a
 
     script = tmp_path / "worker.py"
     script.write_text("""if True:
-        import json, os, random, sys, numpy, ray._raylet
+        import json, os, random, signal, sys, numpy, ray._raylet
         print(json.dumps({"parent": os.getppid(), "said": os.environ.get("SAID"), "job": os.environ.get("RAY_JOB_ID"),
             "folder": os.getcwd(), "arguments": sys.argv[1:], "imported": "ray.tune" in sys.modules,
             "threads": len(os.listdir("/proc/self/task")),
+            "open": [name for fd in range(3, 256) if os.path.lexists(f"/proc/self/fd/{fd}")
+                     for name in [os.readlink(f"/proc/self/fd/{fd}")] if name.startswith(("socket:", "pipe:"))],
+            "interrupt": [signal.getsignal(signal.SIGINT) is signal.default_int_handler,
+                          signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])],
             "drawn": [random.random(), numpy.random.rand(), ray._raylet.ObjectID.from_random().hex()]}), flush=True)
         os.kill(os.getpid(), 9) if sys.argv[1] == "die" else sys.exit(int(sys.argv[1]))
     """)
@@ -183,12 +189,14 @@ def test_a_fork_of_the_ready_process_has_the_environment_of_the_start_and_ends_a
     try:
         def start(argument: str, **environment: str) -> tuple[int, dict]:
             run = subprocess.run([*starts.py_executable().split(), script, argument], capture_output=True, text=True,
-                                 timeout=120, cwd=tmp_path, env=os.environ | _starts.quiet_threads() | environment)
+                                 timeout=120, cwd=tmp_path, env=os.environ | _starts.quiet_threads() | environment,
+                                 preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}))
             return run.returncode, json.loads(run.stdout)
 
         code, first = start("5", SAID="first", RAY_JOB_ID="01000000")
         assert code == 5 and first["parent"] == starts.process.pid and first["imported"] and first["threads"] == 1
         assert (first["said"], first["folder"], first["arguments"]) == ("first", str(tmp_path), ["5"])
+        assert first["open"] == [] and first["interrupt"] == [True, True]
         code, second = start("die", RAY_JOB_ID="01000000")
         assert code == -signal.SIGKILL and second["parent"] == starts.process.pid and second["said"] is None
         assert all(a != b for a, b in zip(first["drawn"], second["drawn"]))
@@ -201,6 +209,10 @@ def test_a_fork_of_the_ready_process_has_the_environment_of_the_start_and_ends_a
         entered = subprocess.Popen([*starts.py_executable().split(), script], stdout=subprocess.PIPE, text=True,
                                    cwd=tmp_path, env=os.environ | _starts.quiet_threads() | {"RAY_JOB_ID": "01000000"})
         fork = int(entered.stdout.readline())
+        script.write_text("import json, os; print(json.dumps([os.readlink(f'/proc/self/fd/{fd}') for fd in range(3, 256) "
+                          "if os.path.lexists(f'/proc/self/fd/{fd}')]))")
+        _, beside = start("", RAY_JOB_ID="01000000")
+        assert not [name for name in beside if name.startswith(("socket:", "pipe:"))]  # such as the other's
         entered.kill()
         entered.wait(timeout=60)
         assert entered.stdout.read() == ""  # its end is closed: nobody is left who has it
@@ -208,6 +220,64 @@ def test_a_fork_of_the_ready_process_has_the_environment_of_the_start_and_ends_a
     finally:
         starts.close()
     starts.process.wait(timeout=60)
+
+
+def test_the_ready_process_waits_for_its_forks_alone():
+    from carillon.tune import _ready
+
+    here, there = socket.socketpair()
+    ready = _ready._Ready.__new__(_ready._Ready)
+    ready._selector = selectors.DefaultSelector()
+    ready._selector.register(there, selectors.EVENT_READ)
+    with here, there, subprocess.Popen(["true"]) as of_a_module, subprocess.Popen(["false"]) as fork:
+        for process in (of_a_module, fork):
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        ready._children = {fork.pid: there}
+        ready._reap()
+        assert ready._children == {} and of_a_module.wait() == 0
+        assert os.waitstatus_to_exitcode(struct.unpack("!I", here.recv(4))[0]) == 1
+
+
+def test_what_is_sent_to_the_ready_process_and_is_no_start_leaves_nothing_open(tmp_path):
+    from carillon.tune import _ready
+
+    ready = _ready._Ready.__new__(_ready._Ready)
+    ready._listener = socket.socket(socket.AF_UNIX)
+    ready._listener.bind(str(tmp_path / "s"))
+    ready._listener.listen()
+    ready._children, ready._refuses = {}, "nobody is forked here"
+    with ready._listener:
+        for said in (b"", b"x", struct.pack("!IQ", 100, 0), struct.pack("!IQ", 4, 0) + b"a\0b=", struct.pack("!IQ", 3, 0) + b"a\0\0"):
+            before = os.listdir("/proc/self/fd")
+            with socket.socket(socket.AF_UNIX) as peer:
+                peer.connect(str(tmp_path / "s"))
+                if said:
+                    socket.send_fds(peer, [said], [0, 1, 2])
+                peer.shutdown(socket.SHUT_WR)
+                ready._accept()
+                assert peer.recv(1) == b""
+            assert os.listdir("/proc/self/fd") == before, said
+
+
+INTERRUPTED = """
+import os, signal, sys, time
+sys.path.insert(0, sys.argv[1])
+from carillon.tune import _starts
+signal.signal(signal.SIGINT, lambda *_: None)  # it takes its time to end
+starts = _starts.Starts([])
+for _ in range(100):
+    os.killpg(0, signal.SIGINT)
+    time.sleep(0.01)
+print(starts.process.poll())
+starts.close()
+print(starts.process.wait(60))
+"""
+
+
+def test_ctrl_c_in_the_terminal_is_not_for_the_process_that_forks():
+    run = subprocess.run([sys.executable, "-c", INTERRUPTED, ROOT / "python"], capture_output=True, text=True, timeout=120,
+                         start_new_session=True)
+    assert (run.stdout, run.stderr) == ("None\n0\n", "")
 
 
 def test_a_module_that_starts_threads_is_told_and_nothing_is_forked(tmp_path, monkeypatch, capfd):

@@ -6,6 +6,7 @@ Where nobody answers, or the answer is no, this becomes PYTHON. Otherwise it sta
 """
 
 import os
+import signal
 import socket
 import struct
 import sys
@@ -18,7 +19,8 @@ def main() -> int:
     peer = socket.socket(socket.AF_UNIX)
     try:
         peer.connect(path)
-        socket.send_fds(peer, [struct.pack("!I", len(told))], [0, 1, 2])
+        blocked = sum(1 << number - 1 for number in signal.pthread_sigmask(signal.SIG_BLOCK, []))
+        socket.send_fds(peer, [struct.pack("!IQ", len(told), blocked)], [0, 1, 2])  # as `_ready._HEAD`
         peer.sendall(told)
         answer = peer.recv(1)
     except OSError:

@@ -8,6 +8,7 @@ nothing where an import started a thread, or where Ray's core has drawn a random
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import importlib
 import os
@@ -18,7 +19,6 @@ import socket
 import struct
 import sys
 import time
-import traceback
 from dataclasses import dataclass
 
 _FIRST = ("numpy", "pandas", "pyarrow.fs", "torch")
@@ -27,6 +27,7 @@ _THEN = ("ray", "ray._private.workers.default_worker", "ray.tune", "ray.tune.tra
 _READ_EARLY = ("LD_", "PYTHON", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "RAY_")
 _NOT_READ = {"PYTHONBREAKPOINT"}  # but when it is needed; Ray sets it in a process that has connected
 _HARMLESS = {"jemalloc_bg_thd"}  # of pyarrow's: it ends in a fork, and is missed there by nobody
+_HEAD = struct.Struct("!IQ")     # of what `_enter` says: how many bytes follow, and a bit for each blocked signal
 _END = 10.0                      # seconds that forks have once the driver is gone
 
 
@@ -38,6 +39,7 @@ class _Forked(BaseException):
     arguments: list[str]
     environment: dict[str, str]
     fds: list[int]
+    blocked: set[int]  # signals
 
 
 def _early(environment: dict[str, str]) -> dict[str, str]:
@@ -54,15 +56,31 @@ def _threads() -> list[str]:
     return [name for name in names if name not in _HARMLESS]
 
 
-def _receive(peer: socket.socket) -> tuple[list[str], list[int]]:
-    head, fds, _, _ = socket.recv_fds(peer, 4, 3)
-    told, wanted = b"", struct.unpack("!I", head)[0]
+def _receive(peer: socket.socket, fds: list[int]) -> tuple[list[str], set[int]]:
+    """What `_enter` says, and the signals that are blocked there. `fds` has its standard files, whatever comes of it."""
+    head, files, _, _ = socket.recv_fds(peer, _HEAD.size, 3)
+    fds += files
+    wanted, blocked = _HEAD.unpack(head)
+    if len(fds) != 3:
+        raise OSError("it has no standard files")
+    told = b""
     while len(told) < wanted:
         more = peer.recv(wanted - len(told))
         if not more:
             raise OSError("it ended")
         told += more
-    return told.decode(errors="surrogateescape").split("\0"), list(fds)
+    return told.decode(errors="surrogateescape").split("\0"), {n + 1 for n in range(64) if blocked >> n & 1}
+
+
+def _descriptors() -> set[int]:
+    return {int(name) for name in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{name}")}
+
+
+def _pidfd(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except OSError:  # a container may forbid it
+        return None
 
 
 def _draws_differ() -> bool:
@@ -72,8 +90,10 @@ def _draws_differ() -> bool:
         read, write = os.pipe()
         pid = os.fork()
         if pid == 0:
-            os.write(write, sys.modules["ray._raylet"].ObjectID.from_random().binary())
-            os._exit(0)
+            try:
+                os.write(write, sys.modules["ray._raylet"].ObjectID.from_random().binary())
+            finally:
+                os._exit(0)
         os.close(write)
         drawn.append(os.read(read, 64))
         os.close(read)
@@ -89,25 +109,26 @@ class _Ready:
         self._environment: dict[str, str] | None = None  # of trials; None: nobody came yet
         self._refuses = ""
         self._children: dict[int, socket.socket] = {}
-        self._ended, wake = socket.socketpair()
-        wake.setblocking(False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver's to heed
-        signal.set_wakeup_fd(wake.fileno())
-        self._own = [self._listener, self._ended, wake]
+        self._ended, self._wake = socket.socketpair()
+        self._wake.setblocking(False)
+        self._driver = _pidfd(os.getppid())
+        self._of_modules: set[int] = set()  # descriptors that forks keep
+        self._heed_signals()
         os.environ.setdefault("OMP_NUM_THREADS", "1")  # as Ray sets it in a trial's process
         self._import(_FIRST)
 
     def serve(self) -> None:
         self._selector = selectors.DefaultSelector()
-        for file in (self._listener, self._ended, 0):
-            self._selector.register(file, selectors.EVENT_READ)
+        # The driver's end is that of standard input, too: unless a process that it forked has the other end.
+        for file in (self._listener, self._ended, self._driver, 0):
+            if file is not None:
+                self._selector.register(file, selectors.EVENT_READ)
         until = None
         while until is None or (self._children and time.monotonic() < until):
             for key, _ in self._selector.select(None if until is None else 0.1):
-                if key.fileobj == 0:
-                    self._selector.unregister(0)
-                    until = time.monotonic() + _END
+                if key.fileobj in (0, self._driver):
+                    self._selector.unregister(key.fileobj)
+                    until = until or time.monotonic() + _END
                 elif key.fileobj is self._listener:
                     self._accept()
                 elif key.fileobj is self._ended:
@@ -118,15 +139,26 @@ class _Ready:
         for pid in self._children:
             os.kill(pid, signal.SIGKILL)
 
+    def _heed_signals(self) -> None:
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver's to heed
+        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+
     def _import(self, modules: tuple[str, ...] | list[str]) -> None:
+        before = _descriptors()
         for module in modules:
             try:
                 importlib.import_module(module)
-            except Exception as error:  # of somebody else's module anything may come
+            except (Exception, SystemExit) as error:  # of somebody else's module anything may come
                 if module not in _FIRST:
                     print(f"carillon: {module} is not imported before trials start: {error}", file=sys.stderr)
             if not self._refuses and (threads := _threads()):
                 self._refuse(f"{module} starts threads as it is imported ({', '.join(threads)})")
+        self._of_modules |= _descriptors() - before
+        self._heed_signals()  # a module may have set handlers of its own
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()  # else each fork says again what a module said
         gc.collect()
         gc.freeze()  # else the first collection in a fork copies every page
 
@@ -161,26 +193,40 @@ class _Ready:
         peer.settimeout(10)
         fds: list[int] = []
         try:
-            words, fds = _receive(peer)
+            words, blocked = _receive(peer, fds)
             blank = words.index("", 1)
             environment = dict(word.split("=", 1) for word in words[blank + 1:])
             if self._environment is None and self._unlike(environment) <= {"RAY_"}:
                 self._meet(environment)
             if self._refuses or _early(environment) != self._environment:
                 raise OSError("not this one")
-            peer.sendall(b"y")
             pid = os.fork()
             if pid == 0:
-                for own in (*self._own, *self._children.values(), peer):
-                    own.close()
-                self._selector.close()
-                raise _Forked(words[0], words[1:blank], environment, fds)
+                self._be_forked(peer, fds)
+                raise _Forked(words[0], words[1:blank], environment, fds, blocked)
             self._children[pid] = peer
             self._selector.register(peer, selectors.EVENT_READ)
         except (OSError, ValueError, ImportError, struct.error):
             peer.close()
+        else:
+            try:
+                peer.sendall(b"y")
+            except OSError:
+                pass  # Ray has killed it: its end is read next
         for fd in fds:
             os.close(fd)
+
+    def _be_forked(self, peer: socket.socket, fds: list[int]) -> None:
+        """Nothing of this process's own, or of other trials', stays open in a fork."""
+        signal.set_wakeup_fd(-1)
+        self._selector.close()
+        for own in (self._listener, self._ended, self._wake, *self._children.values(), peer):
+            own.close()
+        for fd in _descriptors() - {0, 1, 2, *fds} - self._of_modules:
+            try:
+                os.close(fd)
+            except OSError:
+                pass  # that of the listing
 
     def _unlike(self, environment: dict[str, str]) -> set[str]:
         """Beginnings of the names of variables in which it is not as this process was started."""
@@ -188,18 +234,24 @@ class _Ready:
         return {next(begin for begin in _READ_EARLY if name.startswith(begin)) for name, _ in unlike}
 
     def _reap(self) -> None:
-        while self._children:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
-                return
-            peer = self._children.pop(pid)
-            if peer.fileno() >= 0:
-                self._selector.unregister(peer)
-                try:
+        """Forks that have ended. What a module started is its own to wait for."""
+        for pid, peer in list(self._children.items()):
+            try:
+                ended, status = os.waitpid(pid, os.WNOHANG)
+            except ChildProcessError:  # a module waits for any process
+                ended, status = pid, None
+            if ended != pid:
+                continue
+            del self._children[pid]
+            if peer.fileno() < 0:
+                continue
+            self._selector.unregister(peer)
+            try:
+                if status is not None:
                     peer.sendall(struct.pack("!I", status))
-                except OSError:
-                    pass  # it was killed
-                peer.close()
+            except OSError:
+                pass  # it was killed
+            peer.close()
 
     def _end(self, peer: object) -> None:
         """What Ray had started is gone; the fork was its process."""
@@ -211,9 +263,14 @@ class _Ready:
 
 
 def _become(forked: _Forked) -> None:
-    signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    for target, fd in enumerate(forked.fds):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a Python that starts
+    signal.pthread_sigmask(signal.SIG_SETMASK, forked.blocked)
+    # Above the three first, where the process that is ready had none of these itself.
+    files = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3) for fd in forked.fds]
+    for fd in forked.fds:
+        os.close(fd)
+    for target, fd in enumerate(files):
         os.dup2(fd, target)
         os.close(fd)
     os.chdir(forked.folder)

@@ -35,8 +35,9 @@ class Starts:
             listener.bind(self.path)
             listener.listen(128)  # who comes before all is imported waits
             command = [sys.executable, os.path.join(_HERE, "_ready.py"), str(listener.fileno()), paths, *modules]
+            # In a session of its own: Ctrl-C is the driver's to heed, from the first moment on.
             self.process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[listener.fileno()],
-                                            env=os.environ | quiet_threads())
+                                            env=os.environ | quiet_threads(), start_new_session=True)
 
     def py_executable(self) -> str:
         """For a runtime_env. Ray puts it into a shell's command."""

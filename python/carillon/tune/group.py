@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
@@ -702,11 +702,17 @@ def _ready(context: Any) -> None:
         if forkserver._forkserver._forkserver_pid is not None:  # type: ignore[attr-defined]
             return
         # torch imports the second of these with the first optimizer: a second or two of each trial.
-        context.set_forkserver_preload(["__main__", *(["torch", "torch._dynamo"] if "torch" in sys.modules else [])])
+        context.set_forkserver_preload(["__main__", f"{__package__}._unblock",
+                                        *(["torch", "torch._dynamo"] if "torch" in sys.modules else [])])
         before = dict(os.environ)
         os.environ.update({name: value for name, value in _quiet(before).items() if name not in before})
+        resource_tracker.ensure_running()  # which unblocks the signal
+        # It heeds no Ctrl-C once it has imported all, and must not end by one before.
+        unblocked = signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             forkserver.ensure_running()
         finally:
+            if unblocked:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             for name in set(os.environ) - set(before):
                 del os.environ[name]
