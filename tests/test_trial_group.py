@@ -13,6 +13,7 @@ import textwrap
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,7 +24,7 @@ try:
 except ImportError as missing:
     pytest.skip(f"{missing}", allow_module_level=True)
 import carillon.tune  # noqa: E402
-from carillon.tune import TrialGroup  # noqa: E402
+from carillon.tune import TrialGroup, _processors  # noqa: E402
 from carillon.tune.planned import Asked, End, Planned, Refused, Start  # noqa: E402
 from carillon.tune.turns import Go, Hold  # noqa: E402
 
@@ -197,6 +198,61 @@ def test_where_memory_falls_a_process_ends_and_comes_back():
     assert p.held("a", 2) == [End("a")]
     assert p.gone("a", 3) == []
     assert p.device_changed(0, 4, memory=1000) == [Start("a", (0,))]
+
+
+def test_others_take_a_share_of_all_devices_and_what_is_given_of_each_stays():
+    told = []
+    p = planned(devices=0, share=0.75)
+    p.tuning = SimpleNamespace(device_came=lambda *a, **k: told.append(k) or [], device_changed=lambda *a, **k: told.append(k) or [],
+                               device_went=lambda *a: [])
+    p.device_came(0, 0)
+    p.device_came(1, 0, speed=2.0, supply=0.5, memory=100)
+    p.device_changed(0, 1, supply=0.4)
+    assert [one["supply"] for one in told] == pytest.approx([0.75, 0.375, 0.3])
+    del told[:]
+    p.shares(0.5, 2)
+    assert told == [{"speed": 1.0, "supply": 0.2, "memory": None}, {"speed": 2.0, "supply": 0.25, "memory": 100}]
+    del told[:]
+    p.device_went(1, 3)
+    p.shares(1.0, 3)
+    assert told == [{"speed": 1.0, "supply": 0.4, "memory": None}]
+    for wrong in (-0.1, 1.1, math.nan):
+        with pytest.raises(ValueError, match="a share is from 0 to 1"):
+            p.shares(wrong, 4)
+
+
+def test_where_all_is_taken_trials_stand_still_until_some_is_left():
+    p = planned("best")
+    p.came([Asked("a", 9)], 0)
+    p.wants("a", 0)
+    assert p.shares(0.0, 1) == [Hold("a")] and p.held("a", 1) == []
+    assert p.shares(0.25, 2) == [Go("a", 1)]
+
+
+V2 = {"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/cpu.max": "150000 100000\n", "sys/fs/cgroup/a/b/cpu.max": "max 100000\n"}
+V1 = {"proc/self/cgroup": "4:cpu,cpuacct:/a\n", "proc/self/mountinfo": "35 31 0:32 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n",
+      "sys/fs/cgroup/cpu/a/cpu.cfs_quota_us": "250000\n", "sys/fs/cgroup/cpu/a/cpu.cfs_period_us": "100000\n"}
+
+
+@pytest.mark.parametrize("files, allowed, count, supply", [
+    ({}, 4, 4, 1.0), (V2, 4, 2, 0.75), (V2, 1, 1, 1.0), (V1, 4, 3, 2.5 / 3), (V1, 2, 2, 1.0),
+    ({**V2, "sys/fs/cgroup/a/cpu.max": "20000 100000\n"}, 4, 1, 0.2)])
+def test_a_quota_of_a_container_is_counted(tmp_path, files, allowed, count, supply):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    found = _processors.usable(str(tmp_path), allowed)
+    assert (found.count, found.supply) == (count, pytest.approx(supply))
+
+
+def test_a_group_has_as_many_devices_as_its_quota_keeps_busy(monkeypatch):
+    monkeypatch.setattr(core, "processor_limits", lambda *_: (8, 1.5))
+    with TrialGroup() as group:
+        assert group._numbers == [0, 1] and group._planned.share == 0.75
+        trials = group.map(train, [{"x": 1}] * 3)
+    assert [trial.state for trial in trials] == ["ended"] * 3
+    with TrialGroup(3) as group:  # as it was asked for
+        assert group._numbers == [0, 1, 2] and group._planned.share == 1.0
 
 
 def test_a_trial_that_no_device_can_hold_is_refused_and_nothing_else():

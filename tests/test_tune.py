@@ -633,6 +633,37 @@ def study(folder: Path, what: str) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(run.args, run.returncode, out, err)
 
 
+def test_a_study_has_no_more_processors_than_its_quota_keeps_busy(monkeypatch):
+    plan(1)
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'ray[tune]'")
+    from carillon.tune import core, fluid
+
+    class Enough(Exception):
+        pass
+
+    def attached(resources: dict, hosts: int, quota: float | None, **options) -> tuple[int, float | None]:
+        monkeypatch.setattr(ray, "cluster_resources", lambda: resources)
+        monkeypatch.setattr(ray, "nodes", lambda: [{"Alive": True}] * hosts)
+        monkeypatch.setattr(core, "processor_limits", lambda *_: (64, quota))
+        plans = []
+
+        def stop(plan, *_, **__):
+            plans.append(plan)
+            raise Enough
+
+        monkeypatch.setattr(fluid, "Broker", stop)
+        made = fluid.Fluid(preload=None, **options)
+        with pytest.raises(Enough):
+            made._attach(SimpleNamespace(_reuse_actors=True))
+        return made._processors, plans[0].share
+
+    assert attached({"CPU": 8}, 1, None) == (8, 1.0)
+    assert attached({"CPU": 8}, 1, 1.5) == (2, 0.75)
+    assert attached({}, 1, 1.5) == (1, 1.0)           # Ray rounds quotas down
+    assert attached({"CPU": 8}, 2, 1.5) == (8, 1.0)   # the other host has its own
+    assert attached({"CPU": 8}, 1, 1.5, processors=4) == (4, 1.0)
+
+
 def test_paused_trials_stay_in_their_processes(tmp_path):
     run = study(tmp_path, "pauses")
     assert run.returncode == 0, run.stderr[-4000:]

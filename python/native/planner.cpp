@@ -11,11 +11,13 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/operators.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
+#include "carillon/base/processors.h"
 #include "carillon/tune/tuning.h"
 
 // carillon.tune._planner: which trials run on which devices (tuning.h), for Python's tuners. Python's numbers
@@ -351,6 +353,18 @@ NB_MODULE(_planner, m) {
         return names;
       },
       "The names of policies for Tuning.");
+
+  m.def(
+      "processor_limits",
+      [](const std::string& root, int allowed) {
+        const ProcessorLimits limits = processor_limits(root, allowed);
+        return std::pair(limits.allowed, limits.quota);
+      },
+      "root"_a = "/", "allowed"_a = 0,
+      "How many processors this process may run on, and how many processors' worth of time its control "
+      "groups "
+      "grant it (None: no quota). For tests: `root` stands before files, and `allowed` is what the system "
+      "would tell.");
 
   const TuneOptions usual;
   nb::class_<Planner>(m, "Tuning",

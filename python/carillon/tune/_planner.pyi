@@ -250,6 +250,11 @@ class TrialView:
 def policies() -> list[str]:
     """The names of policies for Tuning."""
 
+def processor_limits(root: str = '/', allowed: int = 0) -> tuple[int, float | None]:
+    """
+    How many processors this process may run on, and how many processors' worth of time its control groups grant it (None: no quota). For tests: `root` stands before files, and `allowed` is what the system would tell.
+    """
+
 class Tuning:
     """
     Which trials run on which devices, and how wide: events and times in, orders out.

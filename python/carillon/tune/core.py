@@ -61,9 +61,9 @@ _load()
 
 from ._planner import (  # noqa: E402
     MOST_DEVICES, MOST_TRIALS, Hold, Measured, Model, Move, Place, Refuse, Release, Resize, Trial, TrialView, Tuning,
-    WakeAt, policies)
+    WakeAt, policies, processor_limits)
 
 Order = Place | Resize | Move | Hold | Release | Refuse | WakeAt
 
 __all__ = ["MOST_DEVICES", "MOST_TRIALS", "Hold", "Measured", "Model", "Move", "Order", "Place", "Refuse", "Release",
-           "Resize", "Trial", "TrialView", "Tuning", "WakeAt", "policies"]
+           "Resize", "Trial", "TrialView", "Tuning", "WakeAt", "policies", "processor_limits"]

@@ -20,9 +20,10 @@ from ._controller import Controller, UnknownRay
 from .turns import Turns
 
 try:
+    from . import _processors
     from ._study import StudyPlan
 except ImportError:  # the planner is not compiled
-    StudyPlan = None  # type: ignore[assignment, misc]
+    _processors = StudyPlan = None  # type: ignore[assignment, misc]
 
 if TYPE_CHECKING:
     from ray.tune.execution.tune_controller import TuneController
@@ -269,12 +270,20 @@ class Fluid(TrialScheduler):
         if self._controller is not None or self._passes_through:
             return
         resources = ray.cluster_resources()
-        self._processors = self._processors or max(1, int(resources.get("CPU", 1)))
+        share = 1.0
+        if self._processors is None:
+            self._processors = max(1, int(resources.get("CPU", 1)))
+            # Ray counts the processors of all hosts, and may have been told another number than the quota lets run.
+            if _processors is not None and sum(bool(node["Alive"]) for node in ray.nodes()) == 1:
+                here = _processors.under_quota(self._processors)
+                self._processors, share = here.count, here.supply
         # With `reuse_actors` a process that is there takes another trial over within a second, and to start one more so
         # that a trial can stay takes longer.
         if self._live is None and not getattr(raw, "_reuse_actors", False):
             self._live = max(self._most_at_once(), _free_memory() // 2 // _PROCESS_BYTES)
         plan = None if StudyPlan is None else StudyPlan(self._processors)
+        if plan is not None:
+            plan.shares(share, time.monotonic())
         broker = Broker(Turns(self._processors) if plan is None else plan, patience=_PATIENCE,
                         hang_after=self._hang_after)
         try:

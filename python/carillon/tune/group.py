@@ -23,7 +23,7 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
-from . import _job, _process
+from . import _job, _process, _processors
 from ._broker import Broker, Driver
 from ._starts import quiet_threads
 from ._trial import _TELL_EVERY
@@ -128,10 +128,8 @@ def _check(**numbers: float | None) -> None:
     Trial(0, **numbers)  # type: ignore[arg-type]
 
 
-def _devices(devices: int | str | Sequence[int] | None) -> tuple[list[int], bool]:
+def _devices(devices: int | str | Sequence[int]) -> tuple[list[int], bool]:
     """Their numbers, and whether they are GPUs."""
-    if devices is None:
-        return list(range(len(os.sched_getaffinity(0)))), False
     if devices == "cuda":
         torch = sys.modules.get("torch")
         if torch is not None:
@@ -184,7 +182,8 @@ class TrialGroup(Driver):
             trials = group.map(train, [{"lr": lr} for lr in (0.1, 0.01)], budget=9)
         print(min(trials, key=lambda trial: trial.reports[-1]["metric"]).config)
 
-    `devices`: so many processors (default: those that this process may use), "cuda" for all GPUs, or a list of GPUs.
+    `devices`: so many processors (default: those that this process may use, a container's quota rounded up), "cuda" for
+    all GPUs, or a list of GPUs.
     `retries`: how often a trial begins again, from its last checkpoint, whose process was killed, hung, or had not
     enough memory. `hang_after`: seconds in which a running trial must reach a boundary (default: no bound). `folder`:
     where checkpoints are, and stay; left out, they go with the group. `memory`: of each device, in bytes. `policy` and
@@ -205,7 +204,8 @@ class TrialGroup(Driver):
             raise ValueError(f"retries is {retries!r}; it must be a whole number from 0 on")
         if hang_after is not None and not _LEAST_HANG <= hang_after < math.inf:
             raise ValueError(f"hang_after is {hang_after}; it must be at least {_LEAST_HANG}, or None")
-        self._numbers, self._on_gpus = _devices(devices)
+        here = _processors.usable() if devices is None else _processors.Processors(0, 1.0)
+        self._numbers, self._on_gpus = _devices(here.count if devices is None else devices)
         if self._on_gpus:
             options.setdefault("d", 1)  # a process is on one GPU
         else:
@@ -215,7 +215,8 @@ class TrialGroup(Driver):
             options.setdefault("c", 1)
         tuning = Tuning(policy, **options)
         # On a GPU those who share it compute at the same time.
-        self._planned = Planned(tuning, takes_turns=not self._on_gpus, quantum=quantum, moves=not self._on_gpus)
+        self._planned = Planned(tuning, takes_turns=not self._on_gpus, quantum=quantum, moves=not self._on_gpus,
+                                share=here.supply)
         self._retries, self._hang_after = retries, hang_after
         self._on_ask, self._on_end = on_ask, on_end  # for tuners; in the broker's thread
         self._trials: dict[str, GroupTrial] = {}

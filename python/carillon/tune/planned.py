@@ -93,6 +93,8 @@ class Planned:
     takes_turns: bool = True
     quantum: float = 0.5
     moves: bool = True
+    share: float = 1.0  # of each device's supply, so much is these trials'; it changes by `shares`
+    _given: dict[int, tuple[float, float, int | None]] = field(default_factory=dict)  # devices, without that
     _trials: dict[str, _Trial] = field(default_factory=dict)
     _names: dict[int, str] = field(default_factory=dict)
     _live: dict[str, _Trial] = field(default_factory=dict)  # those with a process
@@ -179,13 +181,29 @@ class Planned:
 
     def device_came(self, device: int, now: float, speed: float = 1.0, supply: float = 1.0,
                     memory: int | None = None) -> list[Order]:
-        return self._decided(self.tuning.device_came(device, now, speed=speed, supply=supply, memory=memory), now)
+        told = self.tuning.device_came(device, now, speed=speed, supply=supply * self.share, memory=memory)
+        self._given[device] = speed, supply, memory
+        return self._decided(told, now)
 
     def device_changed(self, device: int, now: float, speed: float = 1.0, supply: float = 1.0,
                        memory: int | None = None) -> list[Order]:
-        return self._decided(self.tuning.device_changed(device, now, speed=speed, supply=supply, memory=memory), now)
+        told = self.tuning.device_changed(device, now, speed=speed, supply=supply * self.share, memory=memory)
+        if device in self._given:
+            self._given[device] = speed, supply, memory
+        return self._decided(told, now)
+
+    def shares(self, share: float, now: float) -> list[Order]:
+        """Others take more, or less, of all devices: so much is left of what there is for trials, from 0 to 1."""
+        if not 0 <= share <= 1:
+            raise ValueError(f"a share is from 0 to 1, not {share}")
+        self.share = share
+        told: list[core.Order] = []
+        for device, (speed, supply, memory) in self._given.items():
+            told += self.tuning.device_changed(device, now, speed=speed, supply=supply * share, memory=memory)
+        return self._decided(told, now)
 
     def device_went(self, device: int, now: float) -> list[Order]:
+        self._given.pop(device, None)
         stand = []
         for name, trial in self._live.items():
             if device not in trial.devices:
