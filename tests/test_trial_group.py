@@ -540,6 +540,63 @@ def test_what_a_trial_forks_is_no_trial():
     assert trial.state == "ended" and trial.reports == []
 
 
+KILLED = """
+    import os, signal, carillon.tune, time
+    from carillon.tune._starts import Starts
+    if __name__ == "__main__":
+        group = carillon.tune.TrialGroup(1)
+        starts = Starts([])
+        print("there", flush=True)
+        time.sleep(600)
+"""
+
+
+def test_folders_of_killed_drivers_go_with_the_next_start_and_no_others(tmp_path, monkeypatch):
+    place = tmp_path / "tmp"
+    place.mkdir()
+    monkeypatch.setenv("TMPDIR", str(place))
+
+    def folders() -> set[str]:
+        return {path.name.rsplit("-", 1)[0] for path in place.glob("carillon-tune-*")}
+
+    def start(text: str = KILLED) -> subprocess.Popen[str]:
+        driver = run(tmp_path, text)
+        driver.stdout.readline()
+        return driver
+
+    three = {f"carillon-tune-{what}" for what in ("trials", "turns", "ready")}
+    killed = start()
+    assert folders() == three
+    # Without a lock it is half made; the second is a name of somebody's own, and the third of another user.
+    for name in ("carillon-tune-half", "other", "carillon-tune-theirs"):
+        (place / name).mkdir()
+    (place / "carillon-tune-link").symlink_to(place / "other")
+    theirs = place / "carillon-tune-theirs" / "~lock"
+    theirs.touch()
+    if os.geteuid() == 0:
+        os.chown(theirs.parent, 12345, -1)
+    else:
+        theirs.unlink()
+    kept = {"carillon-tune-half", "carillon-tune-theirs", "carillon-tune-link"}
+    living = start()
+    both = len(list(place.glob("carillon-tune-*")))
+    killed.kill()
+    killed.communicate(timeout=60)
+    assert both == 9
+    again = start()
+    assert len(list(place.glob("carillon-tune-*"))) == 9  # the living one's, and its own
+    for driver in (living, again):
+        driver.kill()
+        driver.communicate(timeout=60)
+    start("""
+        import carillon.tune
+        if __name__ == "__main__":
+            carillon.tune.TrialGroup(1).close()
+            print("over", flush=True)
+    """).communicate(timeout=60)
+    assert {path.name for path in place.glob("carillon-tune-*")} == kept and (place / "other").is_dir()
+
+
 def test_a_temporary_folder_with_a_long_path_is_named(tmp_path, monkeypatch):
     far = tmp_path / ("x" * 117)
     far.mkdir()

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import os
 import selectors
-import shutil
 import signal
 import socket
-import tempfile
 import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Callable, Protocol
 
+from ._folders import Folder
 from .turns import Go, Hold
 
 _MOST_LINE = 4096
@@ -105,14 +104,14 @@ class Broker:
         self._told_to_hold: dict[str, float] = {}
         self._said: dict[str, float] = {}
         self._posted: deque[Callable[[], None]] = deque()
-        self.folder = tempfile.mkdtemp(prefix="carillon-tune-")
-        self.path = os.path.join(self.folder, "turns.sock")
+        self._folder = Folder("turns")
+        self.path = str(self._folder.path / "turns.sock")
         self._listener = socket.socket(socket.AF_UNIX)
         try:
             self._listener.bind(self.path)
         except OSError as error:
             self._listener.close()
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self._folder.remove()
             raise OSError(f"no socket at {self.path} ({error}): set TMPDIR to a shorter path") from None
         self._listener.listen(128)
         self._listener.setblocking(False)
@@ -171,7 +170,7 @@ class Broker:
             os.close(self._wake_in)
             os.close(self._wake_out)
             self._wake_in = -1
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._folder.remove()
 
     def _serve(self) -> None:
         try:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import atexit
 import os
 import shlex
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
+
+from ._folders import Folder
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 # Of a job's runtime_env: with any other, Ray itself puts another Python in place, or another file system.
@@ -28,8 +28,8 @@ class Starts:
     """Has started the process; `close` ends it, and the driver's end does."""
 
     def __init__(self, modules: Sequence[str]) -> None:
-        self.folder = tempfile.mkdtemp(prefix="carillon-ready-")
-        self.path = os.path.join(self.folder, "ready.sock")
+        self._folder = Folder("ready")
+        self.path = str(self._folder.path / "ready.sock")
         paths = os.pathsep.join(os.path.abspath(path or ".") for path in sys.path)
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(self.path)
@@ -46,7 +46,7 @@ class Starts:
     def close(self) -> None:
         assert self.process.stdin is not None
         self.process.stdin.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._folder.remove()
 
 
 def start(modules: Sequence[str]) -> Starts:

@@ -13,7 +13,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,6 +24,7 @@ from typing import Any
 
 from . import _job, _process, _processors
 from ._broker import Broker, Driver
+from ._folders import Folder
 from ._starts import quiet_threads
 from ._trial import _TELL_EVERY
 from .core import MOST_DEVICES, MOST_TRIALS, Model, Trial, Tuning
@@ -229,8 +229,8 @@ class TrialGroup(Driver):
         now = time.monotonic()
         for number in self._numbers:
             self._planned.device_came(number, now, memory=memory)
-        self._own_folder = folder is None
-        self.folder = Path(tempfile.mkdtemp(prefix="carillon-trials-") if folder is None else folder).absolute()
+        self._own_folder = Folder("trials") if folder is None else None
+        self.folder = Path(self._own_folder.path if self._own_folder else folder).absolute()
         self.folder.mkdir(parents=True, exist_ok=True)
         _job.join()
         self._context = multiprocessing.get_context("forkserver")
@@ -238,7 +238,7 @@ class TrialGroup(Driver):
             self._broker = Broker(self._planned, self)
         except OSError:
             if self._own_folder:
-                shutil.rmtree(self.folder, ignore_errors=True)
+                self._own_folder.remove()
             raise
 
     # --- For who submits trials
@@ -361,7 +361,7 @@ class TrialGroup(Driver):
             pass
         self._broker.close()
         if self._own_folder:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self._own_folder.remove()
 
     def __enter__(self) -> TrialGroup:
         return self
