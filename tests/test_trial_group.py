@@ -597,10 +597,41 @@ def test_folders_of_killed_drivers_go_with_the_next_start_and_no_others(tmp_path
     assert {path.name for path in place.glob("carillon-tune-*")} == kept and (place / "other").is_dir()
 
 
-def test_a_temporary_folder_with_a_long_path_is_named(tmp_path, monkeypatch):
+LONG = """
+    import carillon.tune
+    from carillon.tune._starts import Starts
+    def train(config):
+        carillon.tune.report(1.0)
+    if __name__ == "__main__":
+        with carillon.tune.TrialGroup(1, retries=0) as group:
+            trials = [group.submit(train), group.submit(["true"])]
+        starts = Starts([])
+        print([trial.state for trial in trials], [trial.error for trial in trials])
+        starts.close()
+        starts.process.wait(60)
+"""
+
+
+def test_a_temporary_folder_may_have_a_long_path(tmp_path, monkeypatch):
+    far, near = tmp_path / ("x" * 117), Path(f"/tmp/c-{os.getpid()}")
+    far.mkdir()
+    near.mkdir()
+    monkeypatch.setenv("TMPDIR", str(far))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(near))
+    try:
+        driver = run(tmp_path, LONG)
+        assert driver.communicate(timeout=60) == ("['ended', 'ended'] ['', '']\n", "")
+        assert list(near.iterdir()) == [] and list(far.iterdir()) == []
+    finally:
+        near.rmdir()
+
+
+def test_where_no_path_is_short_enough_that_is_said(tmp_path, monkeypatch):
     far = tmp_path / ("x" * 117)
     far.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(far))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(far))
+    monkeypatch.setattr("carillon.tune._folders._SHORT", (str(far), "/no/such"))
     with pytest.raises(OSError, match="set TMPDIR to a shorter path"):
         TrialGroup(1)
     assert list(far.iterdir()) == []

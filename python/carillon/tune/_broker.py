@@ -104,15 +104,10 @@ class Broker:
         self._told_to_hold: dict[str, float] = {}
         self._said: dict[str, float] = {}
         self._posted: deque[Callable[[], None]] = deque()
-        self._folder = Folder("turns")
+        self._folder = Folder("turns", "turns.sock")
         self.path = str(self._folder.path / "turns.sock")
         self._listener = socket.socket(socket.AF_UNIX)
-        try:
-            self._listener.bind(self.path)
-        except OSError as error:
-            self._listener.close()
-            self._folder.remove()
-            raise OSError(f"no socket at {self.path} ({error}): set TMPDIR to a shorter path") from None
+        self._listener.bind(self.path)
         self._listener.listen(128)
         self._listener.setblocking(False)
         self._wake_out, self._wake_in = os.pipe()

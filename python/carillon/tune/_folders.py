@@ -16,15 +16,32 @@ from pathlib import Path
 
 PREFIX = "carillon-tune-"
 _LOCK = "~lock"  # no trial has such a name
+_MOST_PATH = 107  # bytes of a Unix socket's path
+_SHORT = ("/tmp", "/var/tmp", "/dev/shm")
 _looked: set[str] = set()  # places in which this process has looked for folders of others
 _looking = threading.Lock()
 
 
-class Folder:
-    """This user's alone, and this process's until `remove`, which may be called again."""
+def _place(prefix: str, socket: str) -> str:
+    """Where temporary files are, or a place with a shorter name, where a socket's path would be too long there."""
+    place = os.path.abspath(tempfile.gettempdir())
+    longest = f"{prefix}{8 * 'x'}/{socket}"  # mkdtemp adds eight characters
+    if not socket or len(os.fsencode(f"{place}/{longest}")) <= _MOST_PATH:
+        return place
+    for other in (os.environ.get("XDG_RUNTIME_DIR", ""), *_SHORT):
+        if (os.path.isabs(other) and os.access(other, os.W_OK | os.X_OK)
+                and len(os.fsencode(f"{other}/{longest}")) <= _MOST_PATH):
+            return other
+    raise OSError(f"a socket in {place} would have a path of more than {_MOST_PATH} bytes, and there is no other place "
+                  f"for it (XDG_RUNTIME_DIR, {', '.join(_SHORT)}): set TMPDIR to a shorter path")
 
-    def __init__(self, what: str) -> None:
-        place = tempfile.gettempdir()
+
+class Folder:
+    """This user's alone, and this process's until `remove`, which may be called again. `socket`: the longest name of
+    one that will be in it."""
+
+    def __init__(self, what: str, socket: str = "") -> None:
+        place = _place(f"{PREFIX}{what}-", socket)
         _remove_left(place)
         self.path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{what}-", dir=place))
         self._lock = _locked(self.path)

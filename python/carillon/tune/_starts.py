@@ -28,7 +28,7 @@ class Starts:
     """Has started the process; `close` ends it, and the driver's end does."""
 
     def __init__(self, modules: Sequence[str]) -> None:
-        self._folder = Folder("ready")
+        self._folder = Folder("ready", "ready.sock")
         self.path = str(self._folder.path / "ready.sock")
         paths = os.pathsep.join(os.path.abspath(path or ".") for path in sys.path)
         with socket.socket(socket.AF_UNIX) as listener:

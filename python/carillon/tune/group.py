@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from multiprocessing import forkserver, resource_tracker
+from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
@@ -705,6 +705,12 @@ def _ready(context: Any) -> None:
         # torch imports the second of these with the first optimizer: a second or two of each trial.
         context.set_forkserver_preload(["__main__", f"{__package__}._unblock",
                                         *(["torch", "torch._dynamo"] if "torch" in sys.modules else [])])
+        process = multiprocessing.current_process()
+        if process._config.get("tempdir") is None:  # type: ignore[attr-defined]
+            # For its socket. Python's own folder may have too long a path, and is left where a driver is killed.
+            folder = Folder("forks", "listener-xxxxxxxx")
+            process._config["tempdir"] = str(folder.path)  # type: ignore[attr-defined]
+            util.Finalize(None, folder.remove, exitpriority=-100)
         before = dict(os.environ)
         os.environ.update({name: value for name, value in _quiet(before).items() if name not in before})
         resource_tracker.ensure_running()  # which unblocks the signal
