@@ -25,8 +25,10 @@ except ImportError as missing:
     pytest.skip(f"{missing}", allow_module_level=True)
 import carillon.tune  # noqa: E402
 from carillon.tune import TrialGroup, _processors  # noqa: E402
+from carillon.tune._broker import Broker  # noqa: E402
+from carillon.tune._hangs import GRACE, Awake, Hangs  # noqa: E402
 from carillon.tune.planned import Asked, End, Planned, Refused, Start  # noqa: E402
-from carillon.tune.turns import Go, Hold  # noqa: E402
+from carillon.tune.turns import Go, Hold, Turns  # noqa: E402
 
 
 # --- Between the planner and processes: no clock, no process
@@ -441,6 +443,82 @@ class Unloadable:
 
 def returns_unloadable(config):
     return Unloadable()
+
+
+def test_who_hangs_and_who_only_waits():
+    hangs = Hangs(5)
+    assert hangs.next_look() is None and hangs.hanging(100) == []
+    hangs.computes("a", 0)
+    hangs.computes("b", 1)
+    assert hangs.next_look() == 5 and hangs.hanging(4.9) == []
+    hangs.heard("a", 4)
+    hangs.heard("nobody", 4)
+    assert hangs.next_look() == 6 and hangs.hanging(6) == [("b", 5)]
+    assert hangs.hanging(6.5) == []  # it is told once, and then counts anew
+    hangs.asks("a")  # the driver's time, until it has answered
+    hangs.stands("b")
+    assert hangs.hanging(100) == [] and hangs.next_look() is None
+    hangs.answered("a", 100)
+    assert hangs.next_look() == 105 and hangs.silent("a", 101) == 1
+    hangs.asks("a")
+    hangs.gone("a")
+    hangs.computes("a", 200)  # its next process asks nobody
+    assert hangs.hanging(205) == [("a", 5)]
+    never = Hangs(None)
+    never.computes("a", 0)
+    assert never.next_look() is None and never.hanging(1e9) == []
+
+
+def test_time_in_which_the_driver_stood_still_does_not_count():
+    clock = Awake(10.0)
+    for now, most in ((10.5, 1.0), (11.5, 1.0), (11.6, 0.05), (20.0, None)):
+        clock.turned(now, most)  # nothing came before the end of the wait; None: nobody looks at the clock
+    assert clock.at(20.0) == 20.0
+    clock.turned(51.0, 1.0)  # it was to wait a second, and was stopped for thirty
+    assert clock.at(51.0) == pytest.approx(21.0 + GRACE)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 2.9, math.nan, math.inf])
+def test_how_long_a_silence_may_be_is_checked_in_one_place(wrong):
+    for make in (lambda: Broker(Turns(1), hang_after=wrong), lambda: TrialGroup(1, hang_after=wrong)):
+        with pytest.raises(ValueError, match="hang_after is .*at least 3 seconds"):
+            make()
+
+
+STOPPED = """
+    import os, signal, sys, threading, time, carillon.tune
+    from carillon.tune import _process
+    def train(config):
+        answer = _process.ask(config) if config == "asks" else None
+        for epoch in range(500):
+            time.sleep(0.01)
+            carillon.tune.report(1.0, process=os.getpid())
+        return answer
+    if __name__ == "__main__":
+        asked = []
+        with carillon.tune.TrialGroup(2, retries=0, hang_after=3, on_ask=lambda *said: asked.append(said)) as group:
+            trials = [group.submit(train, "asks"), group.submit(train, "computes")]
+            while not asked or not trials[1].reports:
+                time.sleep(0.01)
+            print(trials[1].reports[0]["process"], flush=True)
+            os.kill(os.getpid(), signal.SIGSTOP)
+            time.sleep(3.5)
+            trial, number, _ = asked[0]
+            group.answer(trial, number, "late")
+        print([(trial.state, trial.value, trial.error) for trial in trials])
+"""
+
+
+def test_neither_a_stop_of_the_driver_nor_its_answer_is_a_hang_of_a_trial(tmp_path):
+    driver = run(tmp_path, STOPPED)
+    trial = int(driver.stdout.readline())
+    assert os.WIFSTOPPED(os.waitpid(driver.pid, os.WUNTRACED)[1])
+    os.kill(trial, signal.SIGSTOP)
+    time.sleep(4)
+    os.kill(driver.pid, signal.SIGCONT)
+    time.sleep(0.5)
+    os.kill(trial, signal.SIGCONT)
+    assert driver.communicate(timeout=60) == ("[('ended', 'late', ''), ('ended', None, '')]\n", "")
 
 
 def test_a_value_that_cannot_be_read_fails_its_trial_alone():

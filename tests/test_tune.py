@@ -633,6 +633,15 @@ def study(folder: Path, what: str) -> subprocess.CompletedProcess[str]:
     return subprocess.CompletedProcess(run.args, run.returncode, out, err)
 
 
+def test_a_silence_that_is_too_short_to_be_a_hang_is_refused():
+    pytest.importorskip("ray.tune", reason="Ray is not installed: pip install 'ray[tune]'")
+    from carillon.tune import Fluid
+
+    for wrong in (0, 2.9, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="hang_after is .*at least 3 seconds"):
+            Fluid(preload=None, hang_after=wrong)
+
+
 def test_a_study_has_no_more_processors_than_its_quota_keeps_busy(monkeypatch):
     plan(1)
     ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'ray[tune]'")

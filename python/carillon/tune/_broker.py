@@ -19,10 +19,12 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Protocol
 
 from ._folders import Folder
+from ._hangs import Awake, Hangs
 from .turns import Go, Hold
 
 _MOST_LINE = 4096
 MOST_TEXT = 1 << 20  # of a line for a driver
+_LOOK_EVERY = 1.0      # seconds between two looks at the clock while something depends on how long it is silent
 _MOST_UNSENT = 1 << 26  # bytes that a trial may leave unread
 
 
@@ -63,11 +65,18 @@ class Driver:
     def left(self, trial: str) -> None:
         """A trial's connection has ended."""
 
+    def hangs(self, trial: str, pid: int, silent: float) -> None:
+        """A trial reached no boundary for so many seconds. Its process is to end."""
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except OSError:
+            pass  # it has just ended
+
     def broke(self, error: BaseException) -> None:
         """The broker's thread ends by it."""
 
     def tick(self, now: float) -> None:
-        """To be called at `next_tick`, and may be called before."""
+        """To be called at `next_tick`, and may be called before. Times are those of `Broker.awake`."""
 
     def next_tick(self) -> float | None:
         return None
@@ -91,18 +100,17 @@ class Broker:
     """Starts with its thread; `close` ends both. `lost` names trials whose process has ended, once each.
 
     `patience`: a trial that was told to hold, and does not for so many seconds, keeps nobody else from computing any
-    more. `hang_after`: one that computes, and says nothing for so long, is killed. None: neither happens."""
+    more. `hang_after`: one that computes, and says nothing for so long, hangs (`Driver.hangs`). None: neither happens."""
 
     def __init__(self, turns: Decider, driver: Driver | None = None, patience: float | None = None,
                  hang_after: float | None = None) -> None:
-        self._patience, self._hang_after = patience, hang_after
+        self._patience, self.hanging = patience, Hangs(hang_after)
+        self._awake = Awake(time.monotonic())
         self._turns, self._driver = turns, driver or Driver()
         self._most_line = _MOST_LINE if driver is None else MOST_TEXT
         self._resumed: dict[str, float] = {}
         self._widened: dict[str, float] = {}
-        self._computing: set[str] = set()
         self._told_to_hold: dict[str, float] = {}
-        self._said: dict[str, float] = {}
         self._posted: deque[Callable[[], None]] = deque()
         self._folder = Folder("turns", "turns.sock")
         self.path = str(self._folder.path / "turns.sock")
@@ -157,6 +165,10 @@ class Broker:
         self._write(peer)
         return True
 
+    def awake(self) -> float:
+        """In the broker's thread: a clock that stands still while this process does."""
+        return self._awake.at(time.monotonic())
+
     def close(self) -> None:
         if self._wake_in >= 0:
             os.write(self._wake_in, b"x")
@@ -182,9 +194,10 @@ class Broker:
             self._selector.close()
 
     def _turn(self) -> bool:
-        ticks = [tick for tick in (self._turns.next_tick(), self._driver.next_tick(), self._next_look())
-                 if tick is not None]
-        for key, events in self._selector.select(max(0.0, min(ticks) - time.monotonic()) if ticks else None):
+        most = self._most_wait()
+        ready = self._selector.select(most)
+        self._awake.turned(time.monotonic(), most)
+        for key, events in ready:
             if key.fileobj is self._listener:
                 self._accept()
             elif key.fileobj == self._wake_out:
@@ -202,31 +215,34 @@ class Broker:
                 key.data()
         now = time.monotonic()
         self._send(self._turns.tick(now))
-        self._driver.tick(now)
-        self._look(now)
+        self._driver.tick(self.awake())
+        self._look(self.awake())
         return True
 
+    def _most_wait(self) -> float | None:
+        """Seconds until something is to be done though nothing happens."""
+        now = time.monotonic()
+        waits = [] if (tick := self._turns.next_tick()) is None else [tick - now]
+        limits = [limit - self._awake.at(now) for limit in (self._driver.next_tick(), self._next_look(), self.hanging.next_look())
+                  if limit is not None]
+        if limits:
+            waits += [*limits, _LOOK_EVERY]  # or a stop of this process would pass for a wait
+        return max(0.0, min(waits)) if waits else None
+
     def _next_look(self) -> float | None:
-        ends = [] if self._patience is None else [told + self._patience for told in self._told_to_hold.values()]
-        if self._hang_after is not None:
-            ends += [self._said[trial] + self._hang_after for trial in self._computing]
-        return min(ends, default=None)
+        if self._patience is None:
+            return None
+        return min((told + self._patience for told in self._told_to_hold.values()), default=None)
 
     def _look(self, now: float) -> None:
-        """For trials that hang within an iteration."""
+        """For trials that hang within an iteration. `now`: of `awake`."""
         patience = float("inf") if self._patience is None else self._patience
         for trial in [name for name, told in self._told_to_hold.items() if now >= told + patience]:
             del self._told_to_hold[trial]
-            self._send(self._turns.rests(trial, now))  # until it says something
-        if self._hang_after is None:
-            return
-        for trial in [name for name in self._computing if now >= self._said[name] + self._hang_after]:
-            self._said[trial] = now
+            self._send(self._turns.rests(trial, time.monotonic()))  # until it says something
+        for trial, silent in self.hanging.hanging(now):
             self.counts.hung += 1
-            try:
-                os.kill(self._peers[trial].pid, signal.SIGKILL)
-            except OSError:
-                pass  # it has just ended
+            self._driver.hangs(trial, self._peers[trial].pid, silent)
 
     def _accept(self) -> None:
         try:
@@ -279,7 +295,7 @@ class Broker:
         words = line.split()
         try:
             if peer.trial:
-                self._said[peer.trial] = now
+                self.hanging.heard(peer.trial, self.awake())
                 self._driver.sign_of_life(peer.trial)
             if words[0] == "hello":
                 if peer.trial:  # the process goes on with another trial
@@ -329,22 +345,20 @@ class Broker:
             if isinstance(order, Go):
                 if self.say(order.trial, f"go {order.width}"):
                     self.counts.resizes += order.width > 1
-                    now = time.monotonic()
                     # What follows its first order at once is heard with that.
-                    if order.trial in self._computing and now - self._said[order.trial] > 0.005:
-                        self._widened[order.trial] = now
-                    self._computing.add(order.trial)
-                    self._said[order.trial] = now
+                    if (self.hanging.silent(order.trial, self.awake()) or 0) > 0.005:
+                        self._widened[order.trial] = time.monotonic()
+                    self.hanging.computes(order.trial, self.awake())
                     self._driver.sign_of_life(order.trial)  # until now it had to wait
                     self._told_to_hold.pop(order.trial, None)
             elif isinstance(order, Hold):
                 if self.say(order.trial, "hold"):
-                    self._told_to_hold[order.trial] = time.monotonic()
+                    self._told_to_hold[order.trial] = self.awake()
             else:
                 self._driver.carry(order)
 
     def _stands(self, trial: str) -> None:
-        self._computing.discard(trial)
+        self.hanging.stands(trial)
         self._told_to_hold.pop(trial, None)
         self._widened.pop(trial, None)
 
@@ -354,7 +368,7 @@ class Broker:
             return False
         del self._peers[peer.trial]
         self._stands(peer.trial)
-        self._said.pop(peer.trial, None)
+        self.hanging.gone(peer.trial)
         self._send(self._turns.gone(peer.trial, time.monotonic()))
         self._driver.left(peer.trial)
         return True

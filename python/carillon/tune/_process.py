@@ -84,7 +84,7 @@ class _Here(_trial._Client):
         self._in_report += 1
         self._heard(block=False)
         now = time.monotonic()
-        if self._stop or self._hold or self._went or now - self._since >= _trial._TELL_EVERY:
+        if self._stop or self._hold or self._went or now - self._since >= _trial.TELL_EVERY:
             self._tell()
         self._heed()
 

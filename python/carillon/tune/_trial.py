@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import _import_hook
 
-_TELL_EVERY = 1.0  # seconds: as a sign of life
+TELL_EVERY = 1.0  # seconds: as a sign of life
 
 _client: _Client | None = None
 
@@ -55,7 +55,7 @@ class _Client:
         self._iterations += 1
         self._turns += 1
         heard = self._heard(block=False)
-        if heard or time.monotonic() - self._since >= _TELL_EVERY:
+        if heard or time.monotonic() - self._since >= TELL_EVERY:
             self._tell()
         if heard and heard[-1] == "hold":
             self._say("held")

@@ -14,7 +14,7 @@ from ray.tune.execution.placement_groups import PlacementGroupFactory
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining, TrialScheduler
 
-from . import _budgets, _groups, _starts, _state
+from . import _budgets, _groups, _hangs, _starts, _state
 from ._broker import Broker
 from ._controller import Controller, UnknownRay
 from .turns import Turns
@@ -79,9 +79,7 @@ class Fluid(TrialScheduler):
         if isinstance(preload, str):
             raise ValueError("preload is a list of names of modules")
         self._processors, self._at_once, self._live = processors, at_once, live
-        if hang_after is not None and not hang_after > 0:
-            raise ValueError(f"hang_after is above 0 seconds, not {hang_after}")
-        self._preload, self._hang_after = preload, hang_after
+        self._preload, self._hang_after = preload, _hangs.checked(hang_after)
         self._ready()  # which imports while Ray starts
         self._controller: Controller | None = None
         self._passes_through = False

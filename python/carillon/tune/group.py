@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import multiprocessing
 import os
 import pickle
@@ -22,17 +21,15 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
-from . import _job, _process, _processors
+from . import _hangs, _job, _process, _processors
 from ._broker import Broker, Driver
 from ._folders import Folder
 from ._starts import quiet_threads
-from ._trial import _TELL_EVERY
 from .core import MOST_DEVICES, MOST_TRIALS, Model, Trial, Tuning
 from .planned import Asked, End, Planned, Refused, Start
 
 _TO_START = 120.0  # seconds that a process may take until it says something, where `hang_after` is less
 _TO_END = 10.0     # and from its result, or the end of its connection, until it is gone
-_LEAST_HANG = 3 * _TELL_EVERY  # of a trial that is well more is not heard
 _SITE = Path(__file__).resolve().parent.parent / "_site"
 # A command, of whatever language, ends with its driver.
 _BOUND = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execvp(sys.argv[1], sys.argv[1:])"
@@ -202,8 +199,7 @@ class TrialGroup(Driver):
                                "`if __name__ == \"__main__\":`")
         if not isinstance(retries, int) or retries < 0:
             raise ValueError(f"retries is {retries!r}; it must be a whole number from 0 on")
-        if hang_after is not None and not _LEAST_HANG <= hang_after < math.inf:
-            raise ValueError(f"hang_after is {hang_after}; it must be at least {_LEAST_HANG}, or None")
+        _hangs.checked(hang_after)
         here = _processors.usable() if devices is None else _processors.Processors(0, 1.0)
         self._numbers, self._on_gpus = _devices(here.count if devices is None else devices)
         if self._on_gpus:
@@ -235,7 +231,7 @@ class TrialGroup(Driver):
         _job.join()
         self._context = multiprocessing.get_context("forkserver")
         try:
-            self._broker = Broker(self._planned, self)
+            self._broker = Broker(self._planned, self, hang_after=hang_after)
         except OSError:
             if self._own_folder:
                 self._own_folder.remove()
@@ -327,7 +323,12 @@ class TrialGroup(Driver):
     def answer(self, trial: GroupTrial, number: int, answer: Any) -> None:
         """What `on_ask` was asked. From any thread."""
         text = _process.to_json(answer)
-        self._post(lambda: self._broker.say(trial.name, f"answer {number} {text}") and None)
+
+        def say() -> None:
+            self._broker.say(trial.name, f"answer {number} {text}")
+            self._broker.hanging.answered(trial.name, self._broker.awake())
+
+        self._post(say)
 
     def widths(self) -> dict[str, int]:
         """Who computes now, with how many threads."""
@@ -396,12 +397,13 @@ class TrialGroup(Driver):
         elif word == "ask":
             if self._on_ask is None:
                 return False
+            self._broker.hanging.asks(trial)
             self._on_ask(one, int(first), said)
         elif word == "result" and running.result is None:
             if first not in ("value", "stopped", "failed") or (first == "failed" and not _is_failure(said)):
                 return False
             running.result = (first, said)
-            running.leaving = time.monotonic() + _TO_END
+            running.leaving = self._broker.awake() + _TO_END
             if not self._on_gpus:
                 self._result(one, running)  # who is next need not wait for the process's end
         else:
@@ -411,12 +413,22 @@ class TrialGroup(Driver):
     def sign_of_life(self, trial: str) -> None:
         one = self._trials.get(trial)
         if one is not None and one._running is not None:
-            one._running.heard, one._running.connected = time.monotonic(), True
+            one._running.heard, one._running.connected = self._broker.awake(), True
 
     def left(self, trial: str) -> None:
         one = self._trials.get(trial)
         if one is not None and one._running is not None and one._running.leaving is None:
-            one._running.leaving = time.monotonic() + _TO_END
+            one._running.leaving = self._broker.awake() + _TO_END
+
+    def hangs(self, trial: str, pid: int, silent: float) -> None:
+        one = self._trials.get(trial)
+        if one is not None and one._running is not None and one._running.leaving is None:
+            self._kill(one._running, f"it reached no boundary for {silent:.1f} s")
+
+    def _kill(self, running: _Running, why: str) -> None:
+        running.killed = why
+        running.leaving = self._broker.awake() + _TO_END
+        running.kill()
 
     def broke(self, error: BaseException) -> None:
         self._error = error
@@ -452,34 +464,32 @@ class TrialGroup(Driver):
             if limit is None or now < limit or running is None:
                 continue
             if running.leaving is None:
-                running.killed = f"it reached no boundary for {now - running.heard:.1f} s"
+                self._kill(running, f"it said nothing within {now - running.heard:.1f} s of its start")
             elif running.result is None and not running.killed and not running.stopping:
-                running.killed = f"it said no more, and did not end within {_TO_END:.0f} s"
-            running.leaving = now + _TO_END
-            running.kill()
+                self._kill(running, f"it said no more, and did not end within {_TO_END:.0f} s")
+            else:
+                self._kill(running, running.killed)
 
     def _live(self) -> list[GroupTrial]:
         return list(self._processes.values())
 
     def _limit(self, trial: GroupTrial) -> float | None:
-        """When its process is taken to hang."""
+        """When its process must have begun to speak, or have ended. (Between these the broker sees whether it hangs.)"""
         running = trial._running
         if running is None:
             return None
         if running.leaving is not None:
             return running.leaving
-        if self._hang_after is None:
+        if self._hang_after is None or running.connected:
             return None
-        if not running.connected:
-            return running.heard + max(self._hang_after, _TO_START)
-        return running.heard + self._hang_after if trial.name in self._planned.running() else None
+        return running.heard + max(self._hang_after, _TO_START)
 
     def _start(self, trial: GroupTrial, devices: tuple[int, ...]) -> None:
         trial._devices = None
         if self._closed:
             return
         environment = {"CUDA_VISIBLE_DEVICES": ",".join(map(_visible, devices))} if self._on_gpus else {}
-        now = time.monotonic()
+        now = self._broker.awake()
         try:
             trial.folder.mkdir(parents=True, exist_ok=True)
             if not trial.attempts:  # what another study left in this folder is not this trial's
@@ -489,7 +499,7 @@ class TrialGroup(Driver):
                 trial, environment, now)
         except (OSError, EOFError, RuntimeError) as error:
             trial.error = f"its process does not start: {error}"
-            self._broker.send(self._planned.ended(trial.name, now))
+            self._broker.send(self._planned.ended(trial.name, time.monotonic()))
             self._over(trial, "failed")
             return
         self._processes[trial.name] = trial
