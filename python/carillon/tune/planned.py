@@ -281,6 +281,11 @@ class Planned:
         """Who computes, with how many threads."""
         return {name: trial.threads for name, trial in self._live.items() if trial.threads}
 
+    def devices_of(self, name: str) -> tuple[int, ...]:
+        """Where the planner has it."""
+        trial = self._trials.get(name)
+        return () if trial is None else trial.devices
+
     def waits_for_place(self, name: str) -> bool:
         trial = self._trials.get(name)
         return trial is not None and not trial.devices
