@@ -9,17 +9,16 @@ from . import core
 from .planned import Asked, Order, Planned
 
 
-# Seconds from a trial's end until Ray has the next one's process there, at most: a fork takes half of that.
-_REACTION = 3.0
+# Of the planner. Two on a processor take turns, and get no more done than one after the other. From a trial's end
+# until Ray has the next one's process there it takes 1.5 s, where that is a fork.
+OPTIONS = {"c": 1, "reaction": 3.0}
 
 
 class StudyPlan(Planned):
-    """The calls of `Turns`, and what the scheduler knows of a trial. Processors are devices of speed 1.
+    """The calls of `Turns`, and what the scheduler knows of a trial. Processors are devices of speed 1."""
 
-    No two trials share a processor: those that take turns get no more done than one after the other."""
-
-    def __init__(self, processors: int, quantum: float = 0.5) -> None:
-        super().__init__(core.Tuning("best", c=1, reaction=_REACTION), quantum=quantum)
+    def __init__(self, processors: int, quantum: float = 0.5, tuning: core.Tuning | None = None) -> None:
+        super().__init__(tuning or core.Tuning("best", **OPTIONS), quantum=quantum)
         self._wanted: dict[str, tuple[str, float | None]] = {}
         self._groups: dict[str, int] = {}
         self._processors = processors
