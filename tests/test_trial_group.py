@@ -586,6 +586,50 @@ def test_a_group_may_be_closed_within_its_with():
     assert trial.state == "stopped"
 
 
+@pytest.mark.parametrize("again", [True, False])
+def test_a_group_may_be_closed_when_a_trial_ends(again):
+    ended, refused = [], []
+
+    def on_end(trial):
+        ended.append((trial.name, trial.state))
+        group.close()
+        for wait in (group.wait, lambda: list(group.as_ended())):
+            with pytest.raises(RuntimeError, match="would wait for itself") as error:
+                wait()
+            refused.append(error)
+
+    group = TrialGroup(1, on_end=on_end)
+    first, second, third = group.submit(train, {"x": 1}), group.submit(endless), group.submit(endless)
+    until(lambda: len(ended) == 3 and not group._broker._thread.is_alive())
+    assert ended == [(first.name, "ended"), (second.name, "stopped"), (third.name, "stopped")] and len(refused) == 6
+    assert not group.folder.exists() and not os.path.exists(group._broker.path)
+    if again:
+        group.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        group.submit(train, {"x": 1})
+
+
+def test_a_with_ends_where_its_group_is_closed_when_a_trial_ends():
+    with TrialGroup(1, on_end=lambda _: group.close()) as group:
+        trials = [group.submit(train, {"x": 1}), group.submit(endless)]
+    assert [trial.state for trial in trials] == ["ended", "stopped"] and not group.folder.exists()
+
+
+def test_a_thread_that_does_not_heed_keeps_nobody_who_posts():
+    broker, go = Broker(Turns(1)), threading.Event()
+    done = []
+    try:
+        broker.post(go.wait)
+        for i in range(100_000):  # more than the pipe takes
+            broker.post(lambda: done.append(1))
+        go.set()
+        until(lambda: len(done) == 100_000)
+    finally:
+        broker.close()
+    broker.post(lambda: done.append(2))
+    assert done[-1] == 1
+
+
 def reports_from_threads(config):
     def reports():
         for _ in range(200):

@@ -119,6 +119,8 @@ class Broker:
         self._listener.listen(128)
         self._listener.setblocking(False)
         self._wake_out, self._wake_in = os.pipe()
+        os.set_blocking(self._wake_in, False)
+        self._waking, self._closing = threading.Lock(), False
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ, None)
         self._selector.register(self._wake_out, selectors.EVENT_READ, None)
@@ -137,8 +139,7 @@ class Broker:
     def post(self, call: Callable[[], None]) -> None:
         """Has it called in the broker's thread, soon. From any thread; after `close` it is not called."""
         self._posted.append(call)
-        if self._wake_in >= 0:
-            os.write(self._wake_in, b"p")
+        self._wake()
 
     def resumes(self, trial: str) -> None:
         """Notes the time at which a paused trial was told to go on. From any thread."""
@@ -170,14 +171,23 @@ class Broker:
         return self._awake.at(time.monotonic())
 
     def close(self) -> None:
-        if self._wake_in >= 0:
-            os.write(self._wake_in, b"x")
-            if threading.current_thread() is not self._thread:
-                self._thread.join(timeout=5)
-            os.close(self._wake_in)
-            os.close(self._wake_out)
-            self._wake_in = -1
+        """From any thread: from the broker's own, it ends once what it does now is done."""
+        self._closing = True
+        self._wake()
+        if not self.is_own_thread():
+            self._thread.join(timeout=5)
         self._folder.remove()
+
+    def is_own_thread(self) -> bool:
+        return threading.current_thread() is self._thread
+
+    def _wake(self) -> None:
+        with self._waking:
+            if self._wake_in >= 0:
+                try:
+                    os.write(self._wake_in, b"w")
+                except BlockingIOError:
+                    pass  # it has not heeded thousands of these yet
 
     def _serve(self) -> None:
         try:
@@ -192,18 +202,23 @@ class Broker:
                 if isinstance(key.fileobj, socket.socket):
                     key.fileobj.close()
             self._selector.close()
+            with self._waking:
+                os.close(self._wake_in)
+                os.close(self._wake_out)
+                self._wake_in = -1
 
     def _turn(self) -> bool:
         most = self._most_wait()
         ready = self._selector.select(most)
         self._awake.turned(time.monotonic(), most)
+        if self._closing:
+            return False
         for key, events in ready:
             if key.fileobj is self._listener:
                 self._accept()
             elif key.fileobj == self._wake_out:
-                if b"x" in os.read(self._wake_out, _MOST_LINE):
-                    return False
-                while self._posted:
+                os.read(self._wake_out, _MOST_LINE)
+                while self._posted and not self._closing:
                     self._posted.popleft()()
             elif isinstance(key.data, _Peer):
                 if events & selectors.EVENT_WRITE:

@@ -221,6 +221,7 @@ class TrialGroup(Driver):
         self._ended: queue.SimpleQueue[GroupTrial] = queue.SimpleQueue()
         self._error: BaseException | None = None
         self._closed = False
+        self._done = threading.Event()  # after `close`: no trial is left
         self._groups = 0
         now = time.monotonic()
         for number in self._numbers:
@@ -300,6 +301,7 @@ class TrialGroup(Driver):
 
     def wait(self, trials: Iterable[GroupTrial] | None = None, timeout: float | None = None) -> bool:
         """Until these, or all, are over; whether they are."""
+        self._not_within("wait")
         wanted = list(self._trials.values() if trials is None else trials)
         with self._changed:
             done = self._changed.wait_for(lambda: self._error or all(trial._over for trial in wanted), timeout)
@@ -309,6 +311,7 @@ class TrialGroup(Driver):
     def as_ended(self) -> Iterator[GroupTrial]:
         """Trials, each once in a group, as they end; those that are submitted meanwhile, too. Paused ones are not
         waited for."""
+        self._not_within("as_ended")
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._error or not self._ended.empty() or all(
@@ -352,14 +355,19 @@ class TrialGroup(Driver):
         return self._planned.tuning.appetite()
 
     def close(self) -> None:
-        """Ends all trials that are not over, and the group."""
-        if self._closed:
+        """Ends all trials that are not over, and the group. Within `on_end` or `on_ask`: once that has returned."""
+        within = self._broker.is_own_thread()
+        with self._changed:
+            first, self._closed = not self._closed, True
+        if first:
+            self._post(lambda: self._end_all(within))
+        if within:
             return
-        self._closed = True
-        done = threading.Event()
-        self._post(lambda: self._end_all(done))
-        while not done.wait(0.1) and self._error is None:
+        while not self._done.wait(0.1) and self._error is None:
             pass
+        self._leave()
+
+    def _leave(self) -> None:
         self._broker.close()
         if self._own_folder:
             self._own_folder.remove()
@@ -369,7 +377,7 @@ class TrialGroup(Driver):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: Any) -> None:
         try:
-            if kind is None:
+            if kind is None and not self._broker.is_own_thread():
                 with self._changed:
                     # Also for processes that have told their result and do what is left to do.
                     self._changed.wait_for(lambda: self._error or all(
@@ -651,7 +659,7 @@ class TrialGroup(Driver):
         if self._on_end is not None:
             self._on_end(trial)
 
-    def _end_all(self, done: threading.Event) -> None:
+    def _end_all(self, leave: bool) -> None:
         for trial in list(self._trials.values()):
             if not trial._over:
                 self._broker.send(self._planned.ended(trial.name, time.monotonic()))
@@ -665,7 +673,13 @@ class TrialGroup(Driver):
         self._processes.clear()
         with self._changed:
             self._changed.notify_all()
-        done.set()
+        if leave:
+            self._leave()
+        self._done.set()
+
+    def _not_within(self, what: str) -> None:
+        if self._broker.is_own_thread():
+            raise RuntimeError(f"{what} within on_end or on_ask would wait for itself")
 
     def _post(self, call: Callable[[], Any]) -> None:
         self._broker.post(call)
