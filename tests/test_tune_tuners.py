@@ -149,13 +149,71 @@ def test_what_goes_wrong_in_a_trial_is_told_as_in_plain_optuna(tmp_path):
             assert False
         except ValueError as error:
             assert "low" in str(error)
-        for bad, says in (({"n_trials": 0}, "n_trials is 0"), ({"n_jobs": -1}, "n_jobs is -1"), ({"timeout": 0}, "timeout is 0"),
-                          ({"budget": float("nan"), "n_trials": 1}, "budget is nan")):
+        for bad, says in (({"n_trials": 1.5}, "n_trials is 1.5"), ({"n_jobs": 0}, "n_jobs is 0"), ({"n_jobs": -2}, "n_jobs is -2"),
+                          ({"timeout": float("nan")}, "timeout is nan"), ({"budget": float("nan"), "n_trials": 1}, "budget is nan")):
             try:
                 carillon.tune.optuna.optimize(study, objective, **bad)
                 assert False, bad
             except ValueError as error:
                 assert says in str(error), error
+    """)
+
+
+def test_its_arguments_mean_what_they_mean_in_plain_optuna(tmp_path):
+    needs_optuna()
+    run(tmp_path, OBJECTIVE + """
+    import sys
+
+    def leaves(trial):
+        trial.suggest_float("x", 0, 1)
+        if trial.number == 1:
+            sys.exit(7)
+        return 1.0
+
+    def interrupts(trial):
+        raise KeyboardInterrupt("mine")
+
+    def at_most(study, trial):
+        most.append(len(study.get_trials(states=[optuna.trial.TrialState.RUNNING])) + 1)
+
+    def plain(study, *args, **kwargs):
+        study.optimize(*args, **kwargs)
+
+    def planned(study, *args, **kwargs):
+        carillon.tune.optuna.optimize(study, *args, devices=2, **kwargs)
+
+    if __name__ == "__main__":
+        for optimize in (plain, planned):
+            for none in ({"n_trials": 0}, {"n_trials": -3}, {"timeout": 0}, {"timeout": -1}):
+                study = optuna.create_study()
+                optimize(study, objective, n_jobs=1, **none)
+                assert study.trials == [], none
+            study, most = optuna.create_study(), []
+            optimize(study, objective, n_trials=8, n_jobs=-1, callbacks=[at_most])
+            assert len(study.trials) == 8
+            assert optimize is plain or max(most) == 2, most
+            for raises, error, says in ((leaves, SystemExit, "7"), (interrupts, KeyboardInterrupt, "mine")):
+                study, seen = optuna.create_study(), []
+                try:
+                    optimize(study, raises, n_trials=4, n_jobs=1, catch=(Exception,),
+                             callbacks=[lambda _, trial: seen.append(trial.state.name)])
+                    assert False
+                except error as raised:
+                    assert str(raised) == says
+                states = [trial.state.name for trial in study.trials]
+                # Optuna leaves the trial that ended the study as one that runs.
+                assert seen == ["COMPLETE"] * (raises is leaves)
+                assert states == [*seen, "RUNNING" if (optimize, raises) == (plain, leaves) else "FAIL"], states
+            study, raised = optuna.create_study(), []
+
+            def nested(study, trial):
+                try:
+                    optimize(study, objective, n_trials=1)
+                except RuntimeError as error:
+                    raised.append(error)
+
+            optimize(study, objective, n_trials=1, n_jobs=1, callbacks=[nested])
+            assert len(raised) == 1 and len(study.trials) == 1
     """)
 
 

@@ -296,6 +296,11 @@ class TrialGroup(Driver):
         return f"trial-{number}"
 
     @property
+    def devices(self) -> list[int]:
+        """Their numbers."""
+        return list(self._numbers)
+
+    @property
     def trials(self) -> list[GroupTrial]:
         return list(self._trials.values())
 

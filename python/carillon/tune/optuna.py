@@ -9,12 +9,14 @@ process, where the study is; the objective runs in others.
 from __future__ import annotations
 
 import datetime
+import math
 import pickle
 import queue
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from numbers import Integral
 from typing import Any
 
 try:
@@ -141,7 +143,7 @@ def _run(config: tuple[Callable[[Any], Any], int]) -> tuple[str, Any]:
         return "pruned", str(pruned)
     except (MemoryError, _process.Stopped):
         raise
-    except Exception as error:
+    except BaseException as error:  # sys.exit, too: it ends the study, as where the objective runs in its process
         if type(error).__name__ == "OutOfMemoryError":
             raise
         where = traceback.format_exc()
@@ -225,6 +227,7 @@ class _Loop:
             _logger.warning(f"Trial {frozen.number} failed with parameters {frozen.params}: {said!r}")
         if kind == "raised" and not isinstance(said, (TrialLost, *self.catch)):
             self.error = self.error or said
+            return
         for callback in self.callbacks:
             callback(self.study, frozen)
 
@@ -241,27 +244,33 @@ def optimize(study: optuna.Study, objective: Callable[[Any], Any], n_trials: int
              budget: float | None = None, **options: Any) -> None:
     """As `study.optimize`: the objective runs in processes, on the devices and with the widths that the planner gives.
 
-    `n_jobs`: trials at a time at most; left out, as many as the planner can run with a gain. `budget`: how often a
+    `n_jobs`: trials at a time at most; -1: as many as there are devices; left out, as many as the planner can run with a
+    gain. `budget`: how often a
     trial reports, where that is known. `options`: of `TrialGroup` (`devices`, `retries`, `hang_after`, `policy`, ...).
-    A trial whose process is lost for good is failed, and the study goes on.
+    A trial whose process is lost for good is failed, and the study goes on. What an objective raises and `catch` does not
+    have, `sys.exit` too, fails its trial and is raised here; trials that are under way then are ended, and failed.
     """
     if not isinstance(study, optuna.Study):
         raise TypeError(f"study is {study!r}; it must be an optuna.Study")
-    for name, value in (("n_trials", n_trials), ("n_jobs", n_jobs)):
-        if value is not None and (not isinstance(value, int) or value < 1):
-            raise ValueError(f"{name} is {value!r}; it must be a whole number from 1 on, or None")
-    if timeout is not None and not timeout > 0:
-        raise ValueError(f"timeout is {timeout}; it must be above 0, or None")
+    if n_trials is not None and not isinstance(n_trials, Integral):
+        raise ValueError(f"n_trials is {n_trials!r}; it must be a whole number, or None")
+    if n_jobs is not None and (not isinstance(n_jobs, Integral) or (n_jobs < 1 and n_jobs != -1)):
+        raise ValueError(f"n_jobs is {n_jobs!r}; it must be a whole number from 1 on, -1, or None")
+    if timeout is not None and math.isnan(timeout):
+        raise ValueError(f"timeout is {timeout}; it must be a number of seconds, or None")
+    if study._thread_local.in_optimize_loop:
+        raise RuntimeError("a study is optimized within its own optimization")
     caught = tuple(catch) if isinstance(catch, Iterable) else (catch,)
     started, end = 0, None if timeout is None else time.monotonic() + timeout
     loop = _Loop(study, objective, caught, list(callbacks or ()), budget, options)
+    most = len(loop.group.devices) if n_jobs == -1 else n_jobs
     study._stop_flag = False
     study._thread_local.in_optimize_loop = True  # so that study.stop() may be called
     try:
         while True:
             may = (not study._stop_flag and loop.error is None and (n_trials is None or started < n_trials)
                    and (end is None or time.monotonic() < end))
-            if may and len(loop.here) < (n_jobs or max(1, loop.group.appetite())):
+            if may and len(loop.here) < (most or max(1, loop.group.appetite())):
                 loop.start()
                 started += 1
             elif loop.here:
