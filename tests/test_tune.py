@@ -177,7 +177,7 @@ def test_a_fork_of_the_ready_process_has_the_environment_of_the_start_and_ends_a
         import json, os, random, signal, sys, numpy, ray._raylet
         print(json.dumps({"parent": os.getppid(), "said": os.environ.get("SAID"), "job": os.environ.get("RAY_JOB_ID"),
             "folder": os.getcwd(), "arguments": sys.argv[1:], "imported": "ray.tune" in sys.modules,
-            "threads": len(os.listdir("/proc/self/task")),
+            "threads": len(os.listdir("/proc/self/task")), "own_group": os.getpgid(0) == os.getpid(),
             "open": [name for fd in range(3, 256) if os.path.lexists(f"/proc/self/fd/{fd}")
                      for name in [os.readlink(f"/proc/self/fd/{fd}")] if name.startswith(("socket:", "pipe:"))],
             "interrupt": [signal.getsignal(signal.SIGINT) is signal.default_int_handler,
@@ -196,7 +196,7 @@ def test_a_fork_of_the_ready_process_has_the_environment_of_the_start_and_ends_a
         code, first = start("5", SAID="first", RAY_JOB_ID="01000000")
         assert code == 5 and first["parent"] == starts.process.pid and first["imported"] and first["threads"] == 1
         assert (first["said"], first["folder"], first["arguments"]) == ("first", str(tmp_path), ["5"])
-        assert first["open"] == [] and first["interrupt"] == [True, True]
+        assert first["open"] == [] and first["interrupt"] == [True, True] and first["own_group"]
         code, second = start("die", RAY_JOB_ID="01000000")
         assert code == -signal.SIGKILL and second["parent"] == starts.process.pid and second["said"] is None
         assert all(a != b for a, b in zip(first["drawn"], second["drawn"]))

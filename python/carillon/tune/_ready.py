@@ -218,6 +218,7 @@ class _Ready:
 
     def _be_forked(self, peer: socket.socket, fds: list[int]) -> None:
         """Nothing of this process's own, or of other trials', stays open in a fork."""
+        os.setpgid(0, 0)  # as Ray starts workers: it ends them with their groups
         signal.set_wakeup_fd(-1)
         self._selector.close()
         for own in (self._listener, self._ended, self._wake, *self._children.values(), peer):
