@@ -40,6 +40,7 @@ Result<> run_study_runs(std::vector<StudyRun>& runs, const StudyRunning& how) {
     simulate::StudyRunOptions options;
     options.timeline = how.plots;
     options.progress = [&](TimePoint) { return tell(""); };
+    options.go_on = how.go_on;
     auto figures = simulate::run_study(run.study, **tuning, options);
     if (!figures) return in_context(run.study.name + " under " + run.scheduler, figures.error());
     if (how.plots) run.svg = simulate::to_svg(run.study, run.scheduler, *figures);

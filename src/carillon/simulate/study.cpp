@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <deque>
 #include <limits>
 #include <numeric>
@@ -142,7 +143,7 @@ class StudyWorld {
     carry_out(wanted, std::nullopt);
     pump();
     std::uint64_t steps = 0;
-    while (open_ > 0 && !figures_.target && !plans_.empty()) {
+    while (open_ > 0 && !figures_.target && !plans_.empty() && !interrupted_ && !too_short_) {
       const StudyPlan plan = plans_.top();
       plans_.pop();
       if (plan.at == TimePoint::max()) break;
@@ -155,9 +156,10 @@ class StudyWorld {
                     "at " + std::to_string(to_seconds(now_ - TimePoint{})) +
                         " s the policy comes to no end: it changes trials again and again");
       // A supply that is never there again, or a policy that lets trials wait for ever.
-      if ((++steps & 0xfff) == 0 && options_.progress && !options_.progress(now_))
-        return fail(ErrorCode::cancelled, "interrupted");
+      if ((++steps & 0xfff) == 0 && options_.progress && !options_.progress(now_)) return interrupted();
     }
+    if (interrupted_) return interrupted();
+    if (too_short_) return too_short(*too_short_);
     if (open_ > 0 && !figures_.target && too_long_)
       return invalid(
           "a trial would take longer than " + std::to_string(static_cast<std::int64_t>(longest_)) +
@@ -177,6 +179,30 @@ class StudyWorld {
 
  private:
   using Doing = TrialState::Doing;
+
+  static Result<StudyFigures> interrupted() { return fail(ErrorCode::cancelled, "interrupted"); }
+  // An iteration of this trial: time is counted in nanoseconds, so that it would end when it begins.
+  Result<StudyFigures> too_short(std::uint32_t t) const {
+    const double epoch = trials_[t].alone * steps_, pace = trials_[t].pace;
+    const std::string what = !study_.seconds.empty() ? "the seconds in study.trials"
+                             : study_.curves.empty() ? "trial.epoch_s"
+                                                     : "the seconds in trial.curves";
+    std::string text = "an iteration of trial " + std::to_string(t) + " would take " + text_of(1 / pace) +
+                       " s, and the least that is simulated is 1e-09 s: ";
+    const double most = std::floor(steps_ / pace * 1e9);  // iterations of this epoch
+    if (study_.iterations > 1 && most >= 1)
+      text += "trial.iterations is " + std::to_string(study_.iterations) + ", and must be at most " +
+              std::to_string(static_cast<std::uint32_t>(most)) + " for an epoch of " + text_of(epoch) +
+              " s there";
+    else
+      text += what + " must be longer, or the devices' speed lower";
+    return invalid(text);
+  }
+  static std::string text_of(double seconds) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.3g", seconds);
+    return text;
+  }
 
   void plan(TimePoint at, StudyPlan::Kind kind, std::uint32_t what, std::uint32_t booking = 0) {
     plans_.push({at, kind, planned_++, what, booking});
@@ -211,6 +237,11 @@ class StudyWorld {
       told_.pop_front();
       // A policy that changes trials again and again, each of which settles at once.
       if (++at_once_ > 1000 * (trials_.size() + devices_.size() + 10)) {
+        told_.clear();
+        return;
+      }
+      if (interrupted_ || (options_.go_on && !options_.go_on())) {
+        interrupted_ = true;
         told_.clear();
         return;
       }
@@ -283,6 +314,12 @@ class StudyWorld {
     trials_.push_back(std::move(state));
     figures_.trials.push_back({.metric = not_a_number});
     ++open_;
+    // The policy would be told that it takes no time.
+    if (const double epoch = epoch_of(t, 0); epoch < 1e-9) {
+      trials_[t].alone = epoch / steps_;
+      trials_[t].pace = 1 / trials_[t].alone;
+      check_length(t);
+    }
   }
 
   // Goes on from another's weights with another setting: on that one's curve, from where it is as good.
@@ -472,6 +509,7 @@ class StudyWorld {
       if (pace == trial.pace) continue;
       advance(trial);
       trial.pace = pace;
+      check_length(t);
       const TimePoint at = pace > 0 ? in_seconds((1 - trial.progress) / pace) : TimePoint::max();
       plan(at, StudyPlan::Kind::boundary, t, ++trial.booking);
     }
@@ -546,8 +584,13 @@ class StudyWorld {
             ? std::pow(study_.alpha, static_cast<double>(devices_[trial.devices[0]].active.size()) - 1)
             : tune::height(w, 1, study_.beta);
     trial.pace = rate / (trial.alone * times);
+    check_length(t);
     const TimePoint at = trial.pace > 0 ? in_seconds(1 / trial.pace) : TimePoint::max();
     plan(at, StudyPlan::Kind::boundary, t, ++trial.booking);
+  }
+
+  void check_length(std::uint32_t t) {
+    if (trials_[t].pace > 1e9 && !too_short_) too_short_ = t;
   }
 
   void tell_metric(std::uint32_t t, double score) {
@@ -581,6 +624,8 @@ class StudyWorld {
   std::uint64_t at_once_ = 0;  // events at this instant
   double longest_ = 0;         // seconds that are simulated at most
   bool too_long_ = false;      // something was to come later
+  bool interrupted_ = false;
+  std::optional<std::uint32_t> too_short_;  // a trial whose iterations would take no time
   std::deque<tune::TuneEvent> told_;
   tune::TuneOrders orders_;
   StudyFigures figures_;

@@ -26,6 +26,8 @@ struct StudyRunOptions {
   bool timeline = false;  // keep what plots draw
   // Called now and then with the virtual time; ends the run where it returns false.
   std::function<bool(TimePoint)> progress;
+  // The same before each event that the policy is told: one of them may take it a while.
+  std::function<bool()> go_on;
 };
 
 // A trial ran on a device, uninterrupted.
@@ -67,7 +69,9 @@ struct StudyFigures {
 tune::TuneOptions tune_options(const workload::Study& study);
 
 // Runs the study until its tuner wants no more, or its target is reached. `tuning` is new. Errors: it was
-// stopped by `progress`; a policy that comes to no end at one instant; trials that nobody runs.
+// stopped by `progress` or
+// `go_on`; an iteration of less than a nanosecond; a policy that comes to no end at one instant; trials that
+// nobody runs.
 Result<StudyFigures> run_study(const workload::Study& study, tune::Tuning& tuning,
                                const StudyRunOptions& options = {});
 

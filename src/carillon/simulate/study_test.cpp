@@ -239,6 +239,44 @@ TEST(StudyRun, SaysWhereTrialsAreLeftThatNobodyRuns) {
   EXPECT_THAT(figures.error().message, HasSubstr("1 trials are left that nobody runs"));
 }
 
+// One event may take a policy seconds, and there is one for each of thousands of trials at the same instant.
+TEST(StudyRun, EndsBetweenTwoEventsWhereItIsInterrupted) {
+  const Study study = listed(100, std::vector<double>(1000, 5.0));
+  const auto tuning = tune::make_tuning("best", tune_options(study));
+  int left = 10;
+  const auto figures = run_study(study, **tuning, {.progress = {}, .go_on = [&] { return left-- > 0; }});
+  ASSERT_FALSE(figures);
+  EXPECT_EQ(figures.error().code, ErrorCode::cancelled);
+  EXPECT_EQ(left, -1) << "it was asked again";
+}
+
+TEST(StudyRun, RefusesIterationsThatTakeLessThanANanosecond) {
+  const auto says = [](const Study& study) {
+    const auto tuning = tune::make_tuning("best", tune_options(study));
+    const auto figures = run_study(study, **tuning, {});
+    if (!figures) EXPECT_EQ(figures.error().code, ErrorCode::invalid_argument);
+    return figures ? "nothing" : figures.error().message;
+  };
+  Study study = on(2);
+  study.trials = 4;
+  study.epoch = from_seconds(1e-6);
+  study.iterations = 500;
+  EXPECT_EQ(says(study), "nothing");
+  study.iterations = 100'000;
+  EXPECT_THAT(says(study), HasSubstr("would take 1e-11 s"));
+  EXPECT_THAT(says(study),
+              HasSubstr("trial.iterations is 100000, and must be at most 1000 for an epoch of 1e-06 s"));
+  study.iterations = 20;
+  for (auto& device : study.devices) device.speed = 1000;
+  EXPECT_THAT(says(study), HasSubstr("trial.iterations is 20, and must be at most 1 "));
+  study.iterations = 1;
+  study.sigma = 9;  // the mean is longer than nearly all
+  EXPECT_THAT(says(study), HasSubstr("trial.epoch_s must be longer, or the devices' speed lower"));
+  study = listed(2, {1e-6, 1e-6});
+  for (auto& device : study.devices) device.speed = 1e6;
+  EXPECT_THAT(says(study), HasSubstr("the seconds in study.trials must be longer"));
+}
+
 TEST(StudyReport, HasWhatIsPromised) {
   Study study = listed(2, {10, 4});
   const StudyReport report = make_study_report(study, "fifo", run(study, "fifo"));
