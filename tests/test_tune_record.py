@@ -100,16 +100,29 @@ def test_a_metric_is_named_where_there_are_several(tmp_path):
 @pytest.mark.parametrize(("line", "words"), [
     ("[]\n" + report(1, acc=1), "an object is wanted"),
     ("{\n" + report(1, acc=1), "no report of Ray Tune"),
+    (100_000 * "[" + "\n" + report(1, acc=1), "result.json:1: no report of Ray Tune"),
+    ('{"training_iteration": 1' + 400 * "0" + ', "time_this_iter_s": 1, "acc": 1}', "must be a number"),
+    ('{"training_iteration": 1' + 5000 * "0" + "}\n" + report(1, acc=1), "no report of Ray Tune"),
     (report(0, acc=1), "training_iteration is 0, but must be a whole number from 1 on"),
     (report(1.5, acc=1), "training_iteration is 1.5"),
     (report("x", acc=1), "training_iteration is 'x', but must be a number"),
     (report(1, seconds=None, acc=1), "time_this_iter_s is None"),
-])
+], ids=range(9))
 def test_files_that_are_none_of_ray_are_named(tmp_path, line, words):
     folder = trial(tmp_path / "e", "a", line)
     said = record(folder, "--out", tmp_path / "c.csv", status=2).stderr
     assert words in said and "result.json" in said
     assert not (tmp_path / "c.csv").exists()
+
+
+def test_what_is_nested_deeply_or_has_no_end_is_read(tmp_path):
+    deep = 900
+    folder = trial(tmp_path / "e", "a", '{"training_iteration": 1, "time_this_iter_s": 1, "big": -1' + 400 * "0" + ', "trial_id": "\\ud800"'
+                   ', "x": ' + deep * '{"x": ' + "2" + (deep + 1) * "}")
+    record(folder, "--out", tmp_path / "c.csv", "--metric", "/".join((deep + 1) * "x"))
+    assert rows(tmp_path / "c.csv")[1] == ["_", "1", "1.000000", "2.0"]
+    record(folder, "--out", tmp_path / "c.csv", "--metric", "big")
+    assert rows(tmp_path / "c.csv")[1] == ["_", "1", "1.000000", "nan"]
 
 
 def test_folders_without_an_experiment_are_named(tmp_path):

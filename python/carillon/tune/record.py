@@ -30,17 +30,27 @@ class Curve:
     metric: list[float] = field(default_factory=list)
 
 
-def flat(report: dict, before: str = "") -> dict[str, float]:
+def flat(report: dict) -> dict[str, float]:
     """The numbers of a report by name, those within others as `outer/inner`."""
     numbers = {}
-    for name, value in report.items():
-        if not before and name in RAYS:
-            continue
-        if isinstance(value, dict):
-            numbers |= flat(value, f"{before}{name}/")
-        elif isinstance(value, (int, float)) and not isinstance(value, bool):
-            numbers[f"{before}{name}"] = float(value)
+    left = [("", report)]  # not by recursion: a report may be nested more deeply than Python calls
+    while left:
+        before, inner = left.pop()
+        for name, value in inner.items():
+            if not before and name in RAYS:
+                continue
+            if isinstance(value, dict):
+                left.append((f"{before}{name}/", value))
+            elif isinstance(value, (int, float)) and not isinstance(value, bool):
+                numbers[f"{before}{name}"] = _as_float(value)
     return numbers
+
+
+def _as_float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # JSON's whole numbers have no end
+        return math.inf if value > 0 else -math.inf
 
 
 def reports(file: Path) -> list[dict]:
@@ -52,7 +62,7 @@ def reports(file: Path) -> list[dict]:
             continue
         try:
             report = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if number == len(lines):
                 break
             raise RecordError(f"{file}:{number}: no report of Ray Tune: {error}") from None
@@ -64,7 +74,7 @@ def reports(file: Path) -> list[dict]:
 
 def number_in(report: dict, name: str, file: Path) -> float:
     value = report.get(name)
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(_as_float(value)):
         raise RecordError(f"{file}: a report's {name} is {value!r}, but must be a number")
     return float(value)
 
@@ -81,7 +91,7 @@ def read_curve(file: Path, metric: str) -> Curve:
         value = flat(report).get(metric, math.nan)
         by_epoch[int(epoch)] = (max(SHORTEST, number_in(report, "time_this_iter_s", file)), value)
         name = str(report.get("trial_id", name))
-    curve = Curve("".join("_" if c in ",\"\r\n" else c for c in name))
+    curve = Curve("".join("_" if c in ",\"\r\n" or "\ud800" <= c <= "\udfff" else c for c in name))
     for epoch in range(1, len(by_epoch) + 1):
         if epoch not in by_epoch:  # reports are missing: what follows cannot be placed
             break
