@@ -199,7 +199,7 @@ def test_a_job_has_its_environment(start):
 
 
 @pytest.mark.parametrize("given", [
-    {}, {"PYTHONPATH": "/one:/two", "LD_PRELOAD": "/lib/one.so"}, {"OMP_WAIT_POLICY": "active"}, {"GOMP_SPINCOUNT": "7"},
+    {}, {"PYTHONPATH": "/one:/two", "LD_PRELOAD": "/lib/one.so"}, {"OMP_WAIT_POLICY": "active"}, {"GOMP_SPINCOUNT": "7"}, {"OMP_WAIT_POLICY": ""},
     {"KMP_BLOCKTIME": "5"},
 ])
 def test_both_ways_to_run_give_the_same_environment(start, given):

@@ -1022,6 +1022,18 @@ def test_how_threads_wait_is_left_as_it_was_given():
     from carillon.tune.group import _quiet
 
     assert "GOMP_SPINCOUNT" in _quiet({}) and "GOMP_SPINCOUNT" not in _quiet({"OMP_WAIT_POLICY": "active"})
+    assert _quiet({"GOMP_SPINCOUNT": "7", "KMP_BLOCKTIME": "5"}) == {"OMP_NUM_THREADS": "1", "GOMP_SPINCOUNT": "7", "KMP_BLOCKTIME": "5"}
+
+
+@pytest.mark.parametrize("given", [{}, {"OMP_WAIT_POLICY": "active"}, {"OMP_WAIT_POLICY": ""}, {"GOMP_SPINCOUNT": "7"},
+                                   {"KMP_BLOCKTIME": "5"}])
+def test_threads_wait_in_trials_as_in_jobs_of_both_ways_to_run(given):
+    from carillon import __main__ as run
+    from carillon.tune.group import _quiet
+
+    job = run.environment(run.parser().parse_args(["run", "true"]), Path("shim"), given)
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"):
+        assert job.get(name) == _quiet(given).get(name), name
 
 
 def test_a_script_that_is_stopped_is_not_one_that_ended(tmp_path):

@@ -19,6 +19,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "python"))
+from carillon import _threads  # noqa: E402
 from carillon.tune import _trial  # noqa: E402
 from carillon.tune._broker import Broker  # noqa: E402
 from carillon.tune.turns import Go, Hold, Turns  # noqa: E402
@@ -189,7 +190,7 @@ def test_a_fork_of_the_ready_process_has_the_environment_of_the_start_and_ends_a
     try:
         def start(argument: str, **environment: str) -> tuple[int, dict]:
             run = subprocess.run([*starts.py_executable().split(), script, argument], capture_output=True, text=True,
-                                 timeout=120, cwd=tmp_path, env=os.environ | _starts.quiet_threads() | environment,
+                                 timeout=120, cwd=tmp_path, env=os.environ | _threads.quiet() | environment,
                                  preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}))
             return run.returncode, json.loads(run.stdout)
 
@@ -207,7 +208,7 @@ def test_a_fork_of_the_ready_process_has_the_environment_of_the_start_and_ends_a
         # Ray kills what it started: the fork ends with it.
         script.write_text("import os, time; print(os.getpid(), flush=True); time.sleep(600)")
         entered = subprocess.Popen([*starts.py_executable().split(), script], stdout=subprocess.PIPE, text=True,
-                                   cwd=tmp_path, env=os.environ | _starts.quiet_threads() | {"RAY_JOB_ID": "01000000"})
+                                   cwd=tmp_path, env=os.environ | _threads.quiet() | {"RAY_JOB_ID": "01000000"})
         fork = int(entered.stdout.readline())
         script.write_text("import json, os; print(json.dumps([os.readlink(f'/proc/self/fd/{fd}') for fd in range(3, 256) "
                           "if os.path.lexists(f'/proc/self/fd/{fd}')]))")
@@ -292,7 +293,7 @@ def test_a_module_that_starts_threads_is_told_and_nothing_is_forked(tmp_path, mo
     starts = _starts.Starts(["threaded"])
     try:
         run = subprocess.run([*starts.py_executable().split(), script], capture_output=True, text=True, timeout=120,
-                             env=os.environ | _starts.quiet_threads())
+                             env=os.environ | _threads.quiet())
         assert int(run.stdout) == os.getpid()
     finally:
         starts.close()

@@ -12,7 +12,7 @@ import sys
 import uuid
 from pathlib import Path
 
-from . import _launch, _shim
+from . import _launch, _shim, _threads
 
 SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
@@ -119,11 +119,7 @@ def environment(options, library: Path | None, base: dict[str, str]) -> dict[str
                         ("CARILLON_REATTACH", options.reattach)):
         if value is not None:
             changed[name] = str(value)
-    # Threads of OpenMP that wait for work otherwise spin for a while after each iteration, in another job's time.
-    if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & changed.keys():
-        changed["GOMP_SPINCOUNT"] = "10000"
-    changed.setdefault("KMP_BLOCKTIME", "0")
-    return changed
+    return changed | _threads.quiet(changed)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -12,7 +12,8 @@ import ray
 from ray.tune.execution import class_cache
 from ray.tune.experiment import Trial
 
-from . import _starts, _trial
+from .. import _threads
+from . import _trial
 
 if TYPE_CHECKING:
     from ray.tune.execution.tune_controller import TuneController
@@ -35,7 +36,7 @@ class _Classes:
     def get(self, trainable: type) -> Any:
         if trainable not in self._made:
             told = {name: os.environ[name] for name in class_cache.ENV_VARS_TO_PROPAGATE if name in os.environ}
-            env = {"env_vars": class_cache.DEFAULT_ENV_VARS | _starts.quiet_threads() | told, **self._runtime_env}
+            env = {"env_vars": class_cache.DEFAULT_ENV_VARS | _threads.quiet() | told, **self._runtime_env}
             self._made[trainable] = ray.remote(runtime_env=env)(_trial.with_turns(trainable, self._path))
         return self._made[trainable]
 

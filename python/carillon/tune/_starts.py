@@ -8,8 +8,9 @@ import shlex
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
+from .. import _threads
 from ._folders import Folder
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -17,11 +18,6 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 _ALIKE = {"env_vars", "working_dir", "py_modules", "excludes", "config", "worker_process_setup_hook"}
 
 _started: dict[tuple[str, ...], Starts] = {}
-
-
-def quiet_threads(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Threads of OpenMP that wait for work otherwise spin, in another trial's time. It reads this as it is loaded."""
-    return {} if {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & environment.keys() else {"GOMP_SPINCOUNT": "10000"}
 
 
 class Starts:
@@ -37,7 +33,7 @@ class Starts:
             command = [sys.executable, os.path.join(_HERE, "_ready.py"), str(listener.fileno()), paths, *modules]
             # In a session of its own: Ctrl-C is the driver's to heed, from the first moment on.
             self.process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[listener.fileno()],
-                                            env=os.environ | quiet_threads(), start_new_session=True)
+                                            env=os.environ | _threads.quiet(), start_new_session=True)
 
     def py_executable(self) -> str:
         """For a runtime_env. Ray puts it into a shell's command."""

@@ -21,10 +21,10 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
+from .. import _threads
 from . import _hangs, _job, _process, _processors
 from ._broker import Broker, Driver
 from ._folders import Folder
-from ._starts import quiet_threads
 from .core import MOST_DEVICES, MOST_TRIALS, Model, Trial, Tuning
 from .planned import Asked, End, Planned, Refused, Start
 
@@ -720,7 +720,7 @@ def _packed(work: Work, config: Any) -> bytes | list[str]:
 
 def _quiet(environment: Any) -> dict[str, str]:
     """A trial starts with one thread, and threads that wait do not spin in another trial's time."""
-    return {"OMP_NUM_THREADS": "1"} | quiet_threads(environment) | dict(environment)
+    return {"OMP_NUM_THREADS": "1"} | _threads.quiet(environment) | dict(environment)
 
 
 _starting = threading.Lock()

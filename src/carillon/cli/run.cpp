@@ -172,7 +172,8 @@ Result<> prepare_job(const RunArguments& arguments) {
   if (arguments.remaining_s > 0) setenv(share::remaining_variable, fmt::format("{}", arguments.remaining_s).c_str(), 1);
   if (arguments.weight > 0) setenv(share::weight_variable, fmt::format("{}", arguments.weight).c_str(), 1);
   if (arguments.reattach_s) setenv("CARILLON_REATTACH", fmt::format("{}", *arguments.reattach_s).c_str(), 1);
-  // OpenMP's threads else spin for a while after each iteration, in another job's time.
+  // OpenMP's threads else spin for a while after each iteration, in another job's time. The same rule in Python, for
+  // `python -m carillon run` and for trials of carillon.tune: python/carillon/_threads.py.
   if (set_in_environment("OMP_WAIT_POLICY") == nullptr) setenv("GOMP_SPINCOUNT", "10000", 0);
   setenv("KMP_BLOCKTIME", "0", 0);
   return {};
