@@ -144,6 +144,7 @@ class _Actor:
     ready: bool = False
     ends: bool = False        # when its tasks are done
     tasks: deque[_Task] = field(default_factory=deque)
+    untold: list[_Task] = field(default_factory=list)  # done, and the driver has not heard of it
     trial: str = ""           # whose turn it asked for last
     curve: int = 0            # of this trial: its place
     epoch: int = 0
@@ -317,7 +318,8 @@ class _ActorManager:
 
     def clear_actor_task_futures(self, tracked_actor: TrackedActor) -> None:
         if tracked_actor in self._live_actors_to_ray_actors_resources:
-            for task in self._live_actors_to_ray_actors_resources[tracked_actor][0].tasks:
+            actor, _ = self._live_actors_to_ray_actors_resources[tracked_actor]
+            for task in [*actor.tasks, *actor.untold]:
                 task.on_result = None
 
     def _checkpoint(self, tracked: TrackedActor, trial: Trial) -> _TrainingResult:
@@ -355,10 +357,12 @@ class _ActorManager:
         actor.tasks.popleft()
 
         def tell() -> None:
+            actor.untold.remove(task)
             if task.on_result is not None:
                 task.on_result(actor.tracked, task.result)
 
         if task.on_result is not None:
+            actor.untold.append(task)
             self._tell_driver(tell)
         self._work(actor)
 

@@ -25,11 +25,11 @@ class WorldError(RuntimeError):
 
 @dataclass(frozen=True)
 class Costs:
-    """`alpha`: those that compute on one device at the same time slow each other by so much for each other one.
-    `beta`: on w devices an iteration takes beta^(w - 1) / w. `move`: seconds that a trial stands when its devices
-    change."""
+    """`alpha`: those that compute on one device at the same time slow each other by so much for each other one; None:
+    they share its time, as threads share a processor. `beta`: on w devices an iteration takes beta^(w - 1) / w. `move`:
+    seconds that a trial stands when its devices change."""
 
-    alpha: float = 1.0
+    alpha: float | None = None
     beta: float = 1.0
     move: float = 0.0
 
@@ -50,7 +50,7 @@ class _Process:
     since: float = 0.0                  # of `progress`
     booking: int = 0
     computing: bool = False
-    telling: bool = False               # what it hears meanwhile, it heeds afterwards
+    telling: bool = False
 
 
 @dataclass
@@ -132,8 +132,6 @@ class World:
                     self._begin(process, order.width)
                 else:
                     process.pending = order
-            elif isinstance(order, Go) and self._between(process) and not process.telling:
-                self._resume(process, order.width)
             else:
                 process.pending = order
                 if not process.telling:
@@ -216,16 +214,13 @@ class World:
                                    process.progress + process.pace * (self.now - process.since))
         process.since = self.now
 
-    def _between(self, process: _Process) -> bool:
-        """Whether it has just begun to compute, and has done nothing of an iteration yet."""
-        return process.since == self.now and process.progress == round(process.progress) and process.told_at == self.now
-
     def _pace(self, process: _Process) -> float:
         if process.seconds <= 0:
             return math.inf
-        others = max((len(self._on[device]) for device in process.devices), default=1) - 1
+        there = max(len(self._on[device]) for device in process.devices)
+        slower = there if self.costs.alpha is None else self.costs.alpha ** (there - 1)
         width = max(1, process.width)
-        return width / (process.seconds * self.costs.beta ** (width - 1) * self.costs.alpha ** others)
+        return width / (process.seconds * self.costs.beta ** (width - 1) * slower)
 
     def _repace(self, devices: tuple[int, ...]) -> None:
         for device in devices:
@@ -287,10 +282,7 @@ class World:
             then()
             return
         order, process.pending = process.pending, None
-        self._tell(process)
-        if not isinstance(order, Hold):  # that it has to answer first
-            order = process.pending or order
-        process.pending = None
+        self._tell(process)  # what it hears by that waits for the next boundary
         if isinstance(order, Hold):
             self._stop(process)
             self.counts["holds"] += 1

@@ -254,7 +254,7 @@ def run(study: Study, scheduler: TrialScheduler | None = None, policy: str = "be
     plain = policy in ("ray", "ray-reuse")
     counts: Counter[str] = Counter()
     plan = None if plain else _plan(study, policy, counts)
-    world = World(study.devices, Costs(study.alpha, study.beta, study.move), plan)
+    world = World(study.devices, Costs(study.alpha if study.together else None, study.beta, study.move), plan)
     heard = _Heard(study)
     with _seeded(seed):
         fluid = scheduler if plan is None else VirtualFluid(scheduler, world, plan, at_once=study.at_once,
