@@ -59,6 +59,14 @@ def test_trials_on_devices_of_their_own_do_not_slow_each_other():
     assert here.most_running == 2
 
 
+def test_trials_on_other_devices_slow_each_other_where_that_was_measured():
+    here, compute, ends = world(2, beside=1.25)
+    compute("a", 2, 1.0, (0,))
+    compute("b", 1, 1.0, (1,))
+    run_out(here)
+    assert ends == {"b": pytest.approx(1.25), "a": pytest.approx(2.25)}
+
+
 def test_a_trial_whose_process_ends_computes_no_more():
     here, compute, ends = world()
     compute("a", 10, 1.0)

@@ -115,6 +115,7 @@ def add_to(commands: Any) -> None:
     costs.add_argument("--together", action="store_true",
                        help="trials that share a device compute at the same time, as on a GPU (default: by turns)")
     costs.add_argument("--alpha", type=float, default=1, help="with --together: so much each other trial slows one (1)")
+    costs.add_argument("--beside", type=float, default=1, help="so much each trial on another device slows one (1)")
     costs.add_argument("--beta", type=float, default=1, help="on w devices an epoch takes beta^(w - 1) / w (1)")
     costs.add_argument("--told", action="store_true", help="the policy knows alpha and beta, and need not measure them")
     costs.add_argument("--move", type=float, default=0, metavar="S", help="for which a trial stands when its devices change")
@@ -148,7 +149,7 @@ def run(told: argparse.Namespace) -> int:
         study = virtual.Study(
             trials=told.trials, epochs=told.epochs, epoch_s=told.epoch, curves=told.curves, devices=told.devices,
             name=os.path.basename(told.curves) if told.curves else "study", mode=told.mode, target=told.target,
-            alpha=told.alpha, beta=told.beta, move=told.move, together=told.together, told=told.told,
+            alpha=told.alpha, beside=told.beside, beta=told.beta, move=told.move, together=told.together, told=told.told,
             quantum=told.quantum, concurrency=told.concurrency, iterations=told.iterations, start=told.start,
             reset=told.reset, save=told.save, restore=told.restore, gap=told.gap)
         told.max_t = told.max_t or study.most_epochs()

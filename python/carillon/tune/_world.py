@@ -26,10 +26,11 @@ class WorldError(RuntimeError):
 @dataclass(frozen=True)
 class Costs:
     """`alpha`: those that compute on one device at the same time slow each other by so much for each other one; None:
-    they share its time, as threads share a processor. `beta`: on w devices an iteration takes beta^(w - 1) / w. `move`:
+    they share its time, as threads share a processor. `beside`: so much each one that computes elsewhere slows. `beta`: on w devices an iteration takes beta^(w - 1) / w. `move`:
     seconds that a trial stands when its devices change."""
 
     alpha: float | None = None
+    beside: float = 1.0
     beta: float = 1.0
     move: float = 0.0
 
@@ -219,11 +220,12 @@ class World:
             return math.inf
         there = max(len(self._on[device]) for device in process.devices)
         slower = there if self.costs.alpha is None else self.costs.alpha ** (there - 1)
+        slower *= self.costs.beside ** max(0, self._running - there)
         width = max(1, process.width)
         return width / (process.seconds * self.costs.beta ** (width - 1) * slower)
 
     def _repace(self, devices: tuple[int, ...]) -> None:
-        for device in devices:
+        for device in self._on if self.costs.beside != 1 else devices:
             for process in self._on.get(device, {}).values():
                 pace = self._pace(process)
                 if pace != process.pace:

@@ -44,7 +44,8 @@ class Study:
 
     `together`: those that share a device compute at the same time, each other one slows them `alpha` times; else they
     take turns, as Fluid has them on processors. `told`: the planner knows alpha and beta, and does not measure them.
-    `at_once`, `live`: Fluid's. `concurrency`: trials at most that are not over (under BOHB: nor paused).
+    `beside`: one that computes on another device slows a trial so many times (caches, memory). `reuse`: `reuse_actors`
+    under Fluid. `at_once`, `live`: Fluid's. `concurrency`: trials at most that are not over (under BOHB: nor paused).
     `iterations`, `function`, `saves`, `tells_end`: see `Shape`; `gap`, `start`, `reset`, `save`, `restore`: `Timing`."""
 
     trials: int | None = None       # None: all of the curves
@@ -58,7 +59,9 @@ class Study:
     alpha: float = 1.0
     beta: float = 1.0
     move: float = 0.0
+    beside: float = 1.0
     together: bool = False
+    reuse: bool = False
     told: bool = False
     quantum: float = 0.5
     at_once: int | None = None
@@ -83,7 +86,7 @@ class Study:
             value = getattr(self, name)
             if not 0 <= value < math.inf:
                 raise VirtualError(f"{name} is at least 0 seconds, not {value}")
-        for name in ("alpha", "beta"):
+        for name in ("alpha", "beta", "beside"):
             value = getattr(self, name)
             if not 1 <= value <= 100:
                 raise VirtualError(f"{name} is from 1 to 100, not {value}")
@@ -239,29 +242,29 @@ def _seeded(seed: int) -> Iterator[None]:
 
 
 def run(study: Study, scheduler: TrialScheduler | None = None, policy: str = "best", seed: int = 1,
-        each: bool = False) -> dict[str, Any]:
+        each: bool = False, curves: _curves.Curves | None = None) -> dict[str, Any]:
     """One run: the figures that `carillon simulate STUDY.toml --json` has of one, and some more. `scheduler`: a new
     one. `policy`: one of the planner's, under Fluid; `ray`: without Fluid, a processor a trial; `ray-reuse`: that,
-    with `reuse_actors`. `each`: of each trial, too. The same arguments give the same figures."""
+    with `reuse_actors`. `each`: of each trial, too. `curves`: in place of the study's own. The same arguments give the same figures."""
     scheduler = scheduler or FIFOScheduler()
     if policy not in POLICIES:
         raise VirtualError(f"policy {policy!r}: it is one of {', '.join(POLICIES)}")
     if not isinstance(scheduler, TrialScheduler) or isinstance(scheduler, Fluid):
         raise VirtualError(f"a scheduler of Ray Tune is wanted, not {type(scheduler).__name__}")
-    curves = study.trial_curves(seed)
+    curves = curves or study.trial_curves(seed)
     epochs = study.most_epochs()
     metric = _prepare(study, scheduler)
     plain = policy in ("ray", "ray-reuse")
     counts: Counter[str] = Counter()
     plan = None if plain else _plan(study, policy, counts)
-    world = World(study.devices, Costs(study.alpha if study.together else None, study.beta, study.move), plan)
+    world = World(study.devices, Costs(study.alpha if study.together else None, study.beside, study.beta, study.move), plan)
     heard = _Heard(study)
     with _seeded(seed):
         fluid = scheduler if plan is None else VirtualFluid(scheduler, world, plan, at_once=study.at_once,
                                                             live=study.live)
         controller = VirtualController(
             fluid, world, curves, count=len(curves.curves), metric=metric, concurrency=study.concurrency,
-            reuse=policy == "ray-reuse", heard=heard,
+            reuse=policy == "ray-reuse" or (study.reuse and not plain), heard=heard,
             shape=Shape(epochs, study.iterations, study.function, study.saves, study.tells_end),
             timing=Timing(study.start, study.reset, study.save, study.restore, study.gap))
         while not controller.is_finished() and not heard.reached:

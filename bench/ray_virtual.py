@@ -1,0 +1,273 @@
+#!/usr/bin/env python3
+"""How long studies of Ray Tune take live, against what virtual time says (docs/fluid-virtual.md).
+
+    python bench/ray_virtual.py measure --out trial.json                      # what a trial of bench/ray_tune.py costs here
+    python bench/ray_virtual.py live --scheduler asha --mode plain >> live.jsonl
+    python bench/ray_virtual.py compare --trial trial.json live.jsonl
+
+`live` runs one study of bench/ray_tune.py, with its options, on the two processors that Ray is told of. It prints that
+bench's JSON, and with it the options, what each trial reported and when the driver heard of it. A line of
+bench/ray_tune.py alone will do for `compare`, which then takes its options from its own command line.
+
+`measure` needs a machine that does nothing else, and about three minutes. No study that is compared goes into it:
+
+alone, beside, beta    seconds of an epoch of one trial in a process of its own, one thread; how many times slower with
+                       another such process on the other processor; and 2 times the seconds with two threads, over
+                       those. Medians of epochs, without the first.
+start, reset, setup    of studies of three trials of two epochs, one at a time, in each mode: from a trial's end to the
+                       next one's first report, without that epoch and what the driver takes. `setup`: likewise, what
+                       comes before the first trial could have started; `tail`: from the last report to the end.
+gap                    of the same studies, from a report to the next of the trial, without that epoch: median. With
+                       checkpoints, which are one more turn of the driver: the same, with what a save takes.
+
+`compare` runs the scheduler that was live in virtual time, and prints the makespans of both. Exit status 1 where one
+is off by more than --most.
+"""
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve()
+sys.path[:0] = [str(HERE.parent), str(HERE.parents[1] / "python")]
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [*sys.path[:2], os.environ.get("PYTHONPATH")]))
+os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+
+import ray_tune  # noqa: E402
+
+MODES = {"plain": [], "reuse": ["--reuse"], "fluid": []}
+
+
+# --- A trial by itself
+
+
+def train(told):
+    """In a process of its own: seconds and accuracy of each epoch."""
+    import torch
+    torch.set_num_threads(told.threads)
+    training = ray_tune.Training({"task": told.task, "steps": told.steps, "lr": told.lr})
+    print("ready", flush=True)
+    sys.stdin.readline()  # so that two begin together
+    epochs = []
+    for _ in range(told.epochs):
+        began = time.monotonic()
+        accuracy = training.epoch()["accuracy"]
+        epochs.append([time.monotonic() - began, accuracy])
+    print(json.dumps(epochs), flush=True)
+    sys.stdin.readline()  # nobody is beside a trial that has ended
+
+
+def epochs_of(told, processes, threads):
+    """Median seconds of an epoch, with so many processes at once."""
+    command = [sys.executable, str(HERE), "train", "--task", told.task, "--steps", str(told.steps), "--epochs", "9", "--threads",
+               str(threads)]
+    running = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
+    for process in running:
+        assert process.stdout.readline() == "ready\n"
+    for process in running:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    found = [json.loads(process.stdout.readline()) for process in running]
+    for process in running:
+        process.communicate("\n", timeout=60)
+    return statistics.median(seconds for epochs in found for seconds, _ in epochs[1:])
+
+
+# --- A study
+
+
+def add_study(parser):
+    parser.add_argument("--scheduler", choices=["fifo", "asha", "hyperband", "bohb", "pbt"], default="asha")
+    parser.add_argument("--task", choices=list(ray_tune.TASKS), default="cnn")
+    parser.add_argument("--mode", choices=["plain", "fluid"], default="fluid")
+    parser.add_argument("--reuse", action="store_true")
+    parser.add_argument("--trials", type=int, default=9)
+    parser.add_argument("--epochs", type=int, default=9)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--kind", choices=["class", "function"], default="function")
+    parser.add_argument("--live", type=int)
+    parser.add_argument("--at-once", type=int)
+    parser.add_argument("--cold", action="store_true")
+    parser.add_argument("--seed", type=int, default=1)
+
+
+def live(told):
+    """The study of bench/ray_tune.py; what it tells, its options, and the driver's log."""
+    import ray
+    from ray import tune
+    import ray.tune.schedulers  # noqa: F401
+    log = []
+    watcher, init = ray_tune.watcher, ray.init
+
+    def logging_watcher(tune):
+        watch = watcher(tune)
+
+        class Log(type(watch)):
+            def on_trial_start(self, iteration, trials, trial, **info):
+                log.append([time.monotonic(), "start", trial.trial_id])
+                super().on_trial_start(iteration, trials, trial, **info)
+
+            def on_trial_result(self, iteration, trials, trial, result, **info):
+                log.append([time.monotonic(), "report", trial.trial_id, result["training_iteration"], result["accuracy"]])
+                super().on_trial_result(iteration, trials, trial, result, **info)
+
+            def on_trial_complete(self, iteration, trials, trial, **info):
+                log.append([time.monotonic(), "end", trial.trial_id])
+
+        return Log()
+
+    def logging_init(*arguments, **options):
+        done = init(*arguments, **options)
+        log.append([time.monotonic(), "begin", ""])
+        return done
+
+    ray_tune.watcher, ray.init = logging_watcher, logging_init
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            found = ray_tune.study(ray, tune, told, folder)
+    finally:
+        ray_tune.watcher, ray.init = watcher, init
+        ray.shutdown()
+    begun = log[0][0]
+    options = {name: value for name, value in vars(told).items() if name not in ("run", "out")}
+    return found | {"options": options, "log": [[round(at - begun, 4), *rest] for at, *rest in log]}
+
+
+def run_live(arguments):
+    done = subprocess.run([sys.executable, str(HERE), "live", *map(str, arguments)], capture_output=True, text=True, timeout=120)
+    if done.returncode:
+        raise SystemExit(f"live {' '.join(map(str, arguments))}: {done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+# --- What a trial costs
+
+
+def reports(found):
+    """By trial, in their order: when the driver heard of each of its reports."""
+    times = {}
+    for at, word, trial, *_ in found["log"]:
+        if word == "report":
+            times.setdefault(trial, []).append(at)
+    return list(times.values())
+
+
+def gaps(found, alone):
+    return [later - earlier - alone for times in reports(found) for earlier, later in zip(times, times[1:])]
+
+
+def measure(told):
+    alone = epochs_of(told, 1, 1)
+    cost = {"task": told.task, "steps": told.steps, "alone": alone, "beside": max(1.0, epochs_of(told, 2, 1) / alone),
+            "beta": max(1.0, 2 * epochs_of(told, 1, 2) / alone), "modes": {}}
+    one = ["--task", told.task, "--steps", told.steps, "--at-once", 1, "--trials", 3, "--epochs", 3]
+    for mode, options in MODES.items():
+        name = ["--mode", "fluid" if mode == "fluid" else "plain", *options]
+        found = run_live([*one, *name, "--scheduler", "fifo"])
+        times = reports(found)
+        gap = max(0.0, statistics.median(gaps(found, alone)))
+        # Between a function's last report and the first of the next trial are one more turn, the start, and an epoch.
+        begins = [later[0] - earlier[-1] - alone - 2 * gap for earlier, later in zip(times, times[1:])]
+        start = max(0.0, statistics.median(begins))
+        saving = run_live([*one, *name, "--scheduler", "pbt", "--trials", 2])
+        cost["modes"][mode] = {
+            "gap": gap, "gap_with_save": max(gap, statistics.median(gaps(saving, alone))), "start": start,
+            "setup": max(0.0, times[0][0] - start - alone - gap), "tail": max(0.0, found["wall"] - times[-1][-1])}
+    cost["modes"]["reuse"]["reset"], cost["modes"]["reuse"]["start"] = (cost["modes"]["reuse"]["start"],
+                                                                        cost["modes"]["plain"]["start"])
+    return cost
+
+
+# --- Virtual time
+
+
+def simulated(found, cost, told):
+    """The study of a live run in virtual time."""
+    from carillon.tune import _curves, record, virtual
+    from ray import tune
+    import ray.tune.schedulers  # noqa: F401
+
+    options = argparse.Namespace(**(vars(told) | found.get("options", {}) | {"scheduler": found["scheduler"]}))
+    saves = found["scheduler"] in ("hyperband", "bohb", "pbt")
+    mode = "fluid" if found["mode"] == "fluid" else "reuse" if found["reuse"] else "plain"
+    here = cost["modes"][mode]
+    study = virtual.Study(
+        trials=options.trials, epochs=options.epochs, epoch_s=cost["alone"], devices=ray_tune.PROCESSORS, beside=cost["beside"],
+        beta=cost["beta"], at_once=options.at_once if mode == "fluid" else None, live=options.live,
+        concurrency=4 if found["scheduler"] == "bohb" else options.at_once if mode != "fluid" else None,
+        iterations=options.steps, function=found["kind"] == "function", saves=saves and found["kind"] == "function",
+        tells_end=False, start=here["start"], reset=here.get("reset", 0.0), reuse=found["reuse"], gap=here["gap"],
+        save=max(0.0, here["gap_with_save"] - 2 * here["gap"]) if saves else 0.0)
+    curves = None
+    if "log" in found:
+        # The metrics that were live, so that the scheduler judges by the same numbers. How long it took is not read.
+        trials = {}
+        for _, word, trial, *what in found["log"]:
+            if word == "report":
+                trials.setdefault(trial, {})[what[0]] = what[1]
+        recorded = [record.Curve(name, [cost["alone"]] * len(epochs), [epochs[e] for e in sorted(epochs)])
+                    for name, epochs in sorted(trials.items())]
+        curves = _curves.Curves(recorded)
+    run = virtual.run(study, ray_tune.scheduler_for(tune, options), "best" if mode == "fluid" else
+                      {"plain": "ray", "reuse": "ray-reuse"}[mode], options.seed, curves=curves)
+    return run | {"wall": here["setup"] + run["makespan_s"] + here["tail"]}
+
+
+def compare(told):
+    import logging
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    cost = json.loads(told.trial.read_text())
+    worst = 0.0
+    print(f"| scheduler | mode | live (s) | virtual (s) | off | epochs live, virtual | starts live, virtual |\n"
+          f"|---|---|---|---|---|---|---|")
+    for file in told.files:
+        for line in file.read_text().splitlines():
+            found = json.loads(line)
+            run = simulated(found, cost, told)
+            off = run["wall"] / found["wall"] - 1
+            worst = max(worst, abs(off))
+            mode = found["mode"] + (", reuse" if found["reuse"] else "")
+            print(f"| {found['scheduler']} | {mode} | {found['wall']:.1f} | {run['wall']:.1f} | {off:+.1%} | {found['epochs']}, "
+                  f"{run['epochs']} | {found['starts']}, {run['starts']} |", flush=True)
+    print(f"worst: {worst:.1%}, {told.most:.0%} is asked for")
+    return 1 if worst > told.most else 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="run", required=True)
+    trial = commands.add_parser("train", help="(of measure) a trial by itself")
+    trial.add_argument("--threads", type=int, default=1)
+    trial.add_argument("--lr", type=float, default=0.01)
+    measuring = commands.add_parser("measure", help="what a trial costs")
+    measuring.add_argument("--out", type=pathlib.Path, required=True)
+    for one in (trial, measuring):
+        one.add_argument("--task", choices=list(ray_tune.TASKS), default="cnn")
+        one.add_argument("--steps", type=int, default=40)
+    trial.add_argument("--epochs", type=int, default=9)
+    add_study(commands.add_parser("live", help="one study of bench/ray_tune.py, with its log"))
+    comparing = commands.add_parser("compare", help="live runs against virtual time")
+    comparing.add_argument("files", nargs="+", type=pathlib.Path, metavar="LIVE.jsonl")
+    comparing.add_argument("--trial", type=pathlib.Path, required=True, help="what `measure` wrote")
+    comparing.add_argument("--most", type=float, default=0.15)
+    add_study(comparing)
+    told = parser.parse_args()
+    if told.run == "train":
+        train(told)
+    elif told.run == "live":
+        print(json.dumps(live(told)))
+    elif told.run == "measure":
+        told.out.write_text(json.dumps(measure(told), indent=1) + "\n")
+    else:
+        return compare(told)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
