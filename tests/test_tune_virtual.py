@@ -354,10 +354,10 @@ def test_a_scheduler_that_nobody_knows(virtual, schedulers):
     *[(policy, 4, 6, devices, 24 / devices) for policy in ("ray", "ray-reuse", "fifo") for devices in (1, 2, 4)],
     *[(policy, 3, 4, devices, {1: 12, 2: 8, 4: 4}[devices]) for policy in ("ray", "fifo") for devices in (1, 2, 4)],
     ("best", 4, 6, 1, 24), ("best", 3, 4, 1, 12),  # one device is never idle
-    # Two go on for 4 s, a device each. The third has both from there on: 4 s of work on two devices.
-    ("best", 3, 4, 2, 6),
     # Alone on two devices: narrow until it was measured three times, which is for 3 s; then 3 s of work on both.
     ("best", 1, 6, 2, 4.5),
+    # Two go on for 4 s, a device each. Then the third is alone: 3 s narrow, and 1 s of work on both.
+    ("best", 3, 4, 2, 7.5),
 ])
 def test_makespans_of_fifo_by_hand(virtual, policy, trials, epochs, devices, makespan):
     run = virtual.run(study(virtual, trials, epochs, devices), policy=policy)
