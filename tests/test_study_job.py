@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
+import scripted_broker
+from carillon.tune import _job
 from loopback import serving
 from test_train import comes, jobs, models, number  # noqa: F401
 
@@ -41,6 +45,82 @@ if __name__ == "__main__":
 """
 
 
+def test_a_share_is_told_where_it_is_news():
+    share = _job.Share()
+    assert share.counted(10.0, 100.0) is None  # of how long nobody knows
+    assert share.counted(10.5, 101.0) == 0.5
+    assert share.counted(11.05, 102.0) is None  # 0.525
+    assert share.counted(12.05, 103.0) == pytest.approx(0.7625)
+    assert [share.counted(13.05 + i, 104.0 + i) for i in range(5)] == [pytest.approx(0.88125), None, 1.0, None, None]
+    assert [share.counted(17.05, 109.0 + i) for i in range(8)][-1] is None and share._told == 0.02
+    assert share.counted(0.0, 1.0) is None  # another broker, which counts anew
+    assert share.counted(0.0, 1.0) is None
+    assert share.counted(2.0, 2.0) == pytest.approx(0.5, abs=0.02)  # no more than all
+
+
+def answers(listener: socket.socket, pid: list[int], share: list[float]) -> None:
+    """Each time that it is asked, a second has gone. Another job is there, too, and the text comes in two packets."""
+    attained = here = 0.0
+    while True:
+        try:
+            peer, _ = listener.accept()
+        except OSError:
+            return
+        with peer:
+            assert peer.recv(100) == scripted_broker.packet(scripted_broker.QUERY)
+            attained, here = attained + share[0], here + 1
+            text = json.dumps({"jobs": [{"pid": 1, "attained_s": 0, "here_s": here},
+                                        {"pid": pid[0], "attained_s": attained, "here_s": here}]}).encode()
+            for part in (text[:30], text[30:]):
+                peer.send(scripted_broker.packet(scripted_broker.LISTING, part))
+
+
+SHARED = """
+import sys
+import carillon.tune
+from carillon.tune import _job
+
+def train(config):
+    pass
+
+if __name__ == "__main__":
+    _job._ASK_EVERY = 0.02
+    with carillon.tune.TrialGroup(devices=2) as group:
+        shares = group._planned.shares
+        def seen(share, now):
+            print(share, flush=True)
+            return shares(share, now)
+        group._planned.shares = seen
+        sys.stdin.readline()
+        assert [given[1] for given in group._planned._given.values()] == [1.0, 1.0]
+    assert not _job._told
+"""
+
+
+def test_a_study_has_no_more_of_its_devices_than_the_broker_gives_its_job(tmp_path):
+    (tmp_path / "study.py").write_text(SHARED)
+    pid, share = [0], [1.0]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(tmp_path / "share.sock"))
+        listener.listen()
+        study = subprocess.Popen([sys.executable, tmp_path / "study.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                 stderr=subprocess.PIPE, text=True,
+                                 env=os.environ | {"PYTHONPATH": str(ROOT / "python"), "CARILLON_SOCKET": str(tmp_path / "share.sock")})
+        pid[0] = study.pid
+        threading.Thread(target=answers, args=(listener, pid, share), daemon=True).start()
+        try:
+            for lent, least, most in ((0.4, 0.4, 0.45), (0.0, 0.02, 0.02), (1.0, 1.0, 1.0)):
+                share[0] = lent
+                while not least <= (told := float(study.stdout.readline())) <= most:
+                    assert 0 < told < 1
+            out, error = study.communicate("\n", timeout=60)
+            assert (out, error, study.returncode) == ("", "", 0)
+        finally:
+            study.kill()
+            study.communicate()
+            listener.shutdown(socket.SHUT_RDWR)
+
+
 @pytest.fixture
 def lending(program, models, tmp_path):  # noqa: F811
     socket = tmp_path / "train.sock"
@@ -55,7 +135,8 @@ def test_a_study_is_one_job_and_all_its_trials_have_its_priority(program, lendin
                              env=os.environ | {"PYTHONPATH": str(ROOT / "python")}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                              stderr=subprocess.PIPE, text=True)
     assert study.stdout.readline() == "over\n", study.communicate(timeout=60)[1]
-    assert len(jobs(program, lending.socket)["jobs"]) == 1
+    (line,) = jobs(program, lending.socket)["jobs"]
+    assert [(job["job"], job["pid"]) for job in _job.ask(lending.socket)] == [(line["job"], line["pid"])]
     out, error = study.communicate("\n", timeout=120)
     assert study.returncode == 0, error
     assert json.loads(out) == [["ended", "", [os.SCHED_IDLE] * 2]] * 2

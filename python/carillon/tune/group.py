@@ -226,6 +226,7 @@ class TrialGroup(Driver):
         now = time.monotonic()
         for number in self._numbers:
             self._planned.device_came(number, now, memory=memory)
+        self._quota = here.supply
         self._own_folder = Folder("trials") if folder is None else None
         self.folder = Path(self._own_folder.path if self._own_folder else folder).absolute()
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -237,6 +238,7 @@ class TrialGroup(Driver):
             if self._own_folder:
                 self._own_folder.remove()
             raise
+        _job.watch(self._has_share)
 
     # --- For who submits trials
 
@@ -372,7 +374,12 @@ class TrialGroup(Driver):
             pass
         self._leave()
 
+    def _has_share(self, share: float) -> None:
+        """This process is a job, which had so much of its devices' time lately: others, or requests, had the rest."""
+        self._post(lambda: self._broker.send(self._planned.shares(self._quota * share, time.monotonic())))
+
     def _leave(self) -> None:
+        _job.unwatch(self._has_share)
         self._broker.close()
         if self._own_folder:
             self._own_folder.remove()
