@@ -5,20 +5,22 @@ A trial comes to the planner with its process, and again after each pause. Ray's
 
 from __future__ import annotations
 
+from typing import Callable
+
 from . import core
 from .planned import Asked, Order, Planned
 
-
-# Of the planner. Two on a processor take turns, and get no more done than one after the other. From a trial's end
-# until Ray has the next one's process there it takes 1.5 s, where that is a fork.
-OPTIONS = {"c": 1, "reaction": 3.0}
+_REACTION = 3.0  # seconds: from a trial's end until Ray has the next one's process there it takes 1.5, where that is a fork
 
 
 class StudyPlan(Planned):
-    """The calls of `Turns`, and what the scheduler knows of a trial. Processors are devices of speed 1."""
+    """The calls of `Turns`, and what the scheduler knows of a trial. Processors are devices of speed 1.
 
-    def __init__(self, processors: int, quantum: float = 0.5, tuning: core.Tuning | None = None) -> None:
-        super().__init__(tuning or core.Tuning("best", **OPTIONS), quantum=quantum)
+    No two trials share one: those that take turns get no more done than one after the other."""
+
+    def __init__(self, processors: int, quantum: float = 0.5,
+                 planner: Callable[..., core.Tuning] = core.Tuning) -> None:
+        super().__init__(planner("best", c=1, reaction=_REACTION), quantum=quantum)
         self._wanted: dict[str, tuple[str, float | None]] = {}
         self._groups: dict[str, int] = {}
         self._processors = processors
