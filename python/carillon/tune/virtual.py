@@ -25,7 +25,7 @@ from . import _curves, core
 from ._actors import Shape, Timing, VirtualController, VirtualTrial
 from ._broker import Counts
 from ._controller import Controller
-from ._study import OPTIONS, StudyPlan
+from ._study import StudyPlan
 from ._world import Costs, World, WorldError
 from .fluid import Fluid
 
@@ -206,12 +206,14 @@ class VirtualFluid(Fluid):
 
 def _plan(study: Study, policy: str, counts: Counter[str]) -> StudyPlan:
     """The plan as `Fluid` makes it, with another policy."""
-    options = dict(OPTIONS)
-    if study.together:
-        del options["c"]  # whether sharing pays is measured there
     told = {"alpha": study.alpha, "beta": study.beta} if study.told else {}
-    tuning = _Counting(core.Tuning(policy, **options, **told), counts)
-    plan = StudyPlan(study.devices, study.quantum, tuning)  # type: ignore[arg-type]
+
+    def planner(live_policy: str, **options: Any) -> Any:
+        if study.together:
+            options["c"] = None  # that which follows from alpha
+        return _Counting(core.Tuning(policy, **options, **told), counts)
+
+    plan = StudyPlan(study.devices, study.quantum, planner)
     plan.takes_turns = not study.together
     return plan
 
