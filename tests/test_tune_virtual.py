@@ -377,12 +377,16 @@ def test_makespans_of_successive_halving_by_hand(virtual, schedulers, policy, de
     assert run["makespan_s"] == pytest.approx(makespan)
 
 
-def test_halving_on_wide_devices_takes_no_longer_than_on_narrow_ones(virtual, schedulers):
-    """Where the policy knows what devices bring: between all of the work on all devices, and a device a trial."""
+def test_wide_trials_take_no_longer_than_narrow_ones(virtual, schedulers):
+    """Where the policy knows that a device more is worth one: between all of the work on all devices, and a device a
+    trial."""
     for devices, most in ((2, 5), (4, 4)):
         halving = schedulers.HyperBandForBOHB(max_t=4, reduction_factor=2)
         run = virtual.run(study(virtual, 4, 4, devices, concurrency=4, told=True), halving, "best")
         assert 8 / devices <= run["makespan_s"] < most
+    for trials, epochs, devices, most in ((3, 4, 2, 8), (3, 4, 4, 4), (1, 6, 2, 5), (1, 6, 4, 5)):
+        run = virtual.run(study(virtual, trials, epochs, devices, told=True), policy="best")
+        assert trials * epochs / devices <= run["makespan_s"] <= most
 
 
 def test_costs_are_in_the_makespan_by_hand(virtual):
