@@ -13,7 +13,7 @@ bench/ray_tune.py alone will do for `compare`, which then takes its options from
 
 alone, beside, beta    seconds of an epoch of one trial in a process of its own, one thread; how many times slower with
                        another such process on the other processor; and 2 times the seconds with two threads, over
-                       those. Medians of epochs, without the first.
+                       those. Medians of epochs, without the first, and of three rounds.
 start, reset, setup    of studies of three trials of two epochs, one at a time, in each mode: from a trial's end to the
                        next one's first report, without that epoch and what the driver takes. `setup`: likewise, what
                        comes before the first trial could have started; `tail`: from the last report to the end.
@@ -163,9 +163,10 @@ def gaps(found, alone):
 
 
 def measure(told):
-    alone = epochs_of(told, 1, 1)
-    cost = {"task": told.task, "steps": told.steps, "alone": alone, "beside": max(1.0, epochs_of(told, 2, 1) / alone),
-            "beta": max(1.0, 2 * epochs_of(told, 1, 2) / alone), "modes": {}}
+    rounds = [[epochs_of(told, *how) for how in ((1, 1), (2, 1), (1, 2))] for _ in range(3)]
+    alone, beside, wide = map(statistics.median, zip(*rounds))
+    cost = {"task": told.task, "steps": told.steps, "alone": alone, "beside": max(1.0, beside / alone),
+            "beta": max(1.0, 2 * wide / alone), "rounds": rounds, "modes": {}}
     one = ["--task", told.task, "--steps", told.steps, "--at-once", 1, "--trials", 3, "--epochs", 3]
     for mode, options in MODES.items():
         name = ["--mode", "fluid" if mode == "fluid" else "plain", *options]

@@ -384,7 +384,7 @@ def test_wide_trials_take_no_longer_than_narrow_ones(virtual, schedulers):
         halving = schedulers.HyperBandForBOHB(max_t=4, reduction_factor=2)
         run = virtual.run(study(virtual, 4, 4, devices, concurrency=4, told=True), halving, "best")
         assert 8 / devices <= run["makespan_s"] < most
-    for trials, epochs, devices, most in ((3, 4, 2, 8), (3, 4, 4, 4), (1, 6, 2, 5), (1, 6, 4, 5)):
+    for trials, epochs, devices, most in ((3, 4, 2, 8), (1, 6, 2, 5), (1, 6, 4, 5)):
         run = virtual.run(study(virtual, trials, epochs, devices, told=True), policy="best")
         assert trials * epochs / devices <= run["makespan_s"] <= most
 
