@@ -192,7 +192,7 @@ def simulated(found, cost, told):
     """The study of a live run in virtual time."""
     from carillon.tune import _curves, record, virtual
     from ray import tune
-    import ray.tune.schedulers  # noqa: F401
+    from ray.tune import schedulers  # noqa: F401
 
     options = argparse.Namespace(**(vars(told) | found.get("options", {}) | {"scheduler": found["scheduler"]}))
     saves = found["scheduler"] in ("hyperband", "bohb", "pbt")
@@ -225,8 +225,8 @@ def compare(told):
     logging.getLogger("ray").setLevel(logging.ERROR)
     cost = json.loads(told.trial.read_text())
     worst = 0.0
-    print(f"| scheduler | mode | live (s) | virtual (s) | off | epochs live, virtual | starts live, virtual |\n"
-          f"|---|---|---|---|---|---|---|")
+    print("| scheduler | mode | live (s) | virtual (s) | off | epochs live, virtual | starts live, virtual |\n"
+          "|---|---|---|---|---|---|---|")
     for file in told.files:
         for line in file.read_text().splitlines():
             found = json.loads(line)
