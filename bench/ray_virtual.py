@@ -176,10 +176,11 @@ def measure(told):
         # Between a function's last report and the first of the next trial are one more turn, the start, and an epoch.
         begins = [later[0] - earlier[-1] - alone - 2 * gap for earlier, later in zip(times, times[1:])]
         start = max(0.0, statistics.median(begins))
+        first = cost["modes"]["plain"]["start"] if mode == "reuse" else start  # the first process has to start
         saving = run_live([*one, *name, "--scheduler", "pbt", "--trials", 2])
         cost["modes"][mode] = {
             "gap": gap, "gap_with_save": max(gap, statistics.median(gaps(saving, alone))), "start": start,
-            "setup": max(0.0, times[0][0] - start - alone - gap), "tail": max(0.0, found["wall"] - times[-1][-1])}
+            "setup": max(0.0, times[0][0] - first - alone - 2 * gap), "tail": max(0.0, found["wall"] - times[-1][-1])}
     cost["modes"]["reuse"]["reset"], cost["modes"]["reuse"]["start"] = (cost["modes"]["reuse"]["start"],
                                                                         cost["modes"]["plain"]["start"])
     return cost
@@ -197,13 +198,13 @@ def simulated(found, cost, told):
     options = argparse.Namespace(**(vars(told) | found.get("options", {}) | {"scheduler": found["scheduler"]}))
     saves = found["scheduler"] in ("hyperband", "bohb", "pbt")
     mode = "fluid" if found["mode"] == "fluid" else "reuse" if found["reuse"] else "plain"
-    here = cost["modes"][mode]
+    here = {"reset": cost["modes"]["reuse"]["reset"]} | cost["modes"][mode]
     study = virtual.Study(
         trials=options.trials, epochs=options.epochs, epoch_s=cost["alone"], devices=ray_tune.PROCESSORS, beside=cost["beside"],
         beta=cost["beta"], at_once=options.at_once if mode == "fluid" else None, live=options.live,
         concurrency=4 if found["scheduler"] == "bohb" else options.at_once if mode != "fluid" else None,
         iterations=options.steps, function=found["kind"] == "function", saves=saves and found["kind"] == "function",
-        tells_end=False, start=here["start"], reset=here.get("reset", 0.0), reuse=found["reuse"], gap=here["gap"],
+        tells_end=False, start=here["start"], reset=here["reset"], reuse=found["reuse"], gap=here["gap"],
         save=max(0.0, here["gap_with_save"] - 2 * here["gap"]) if saves else 0.0)
     curves = None
     if "log" in found:
@@ -225,7 +226,7 @@ def compare(told):
     logging.getLogger("ray").setLevel(logging.ERROR)
     cost = json.loads(told.trial.read_text())
     worst = 0.0
-    print("| scheduler | mode | live (s) | virtual (s) | off | epochs live, virtual | starts live, virtual |\n"
+    print("| scheduler | mode | live (s) | virtual (s) | off | epochs live, virtual | processes live, virtual |\n"
           "|---|---|---|---|---|---|---|")
     for file in told.files:
         for line in file.read_text().splitlines():
@@ -235,7 +236,7 @@ def compare(told):
             worst = max(worst, abs(off))
             mode = found["mode"] + (", reuse" if found["reuse"] else "")
             print(f"| {found['scheduler']} | {mode} | {found['wall']:.1f} | {run['wall']:.1f} | {off:+.1%} | {found['epochs']}, "
-                  f"{run['epochs']} | {found['starts']}, {run['starts']} |", flush=True)
+                  f"{run['epochs']} | {found['processes']}, {run['starts']} |", flush=True)
     print(f"worst: {worst:.1%}, {told.most:.0%} is asked for")
     return 1 if worst > told.most else 0
 
