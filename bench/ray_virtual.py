@@ -11,14 +11,15 @@ bench/ray_tune.py alone will do for `compare`, which then takes its options from
 
 `measure` needs a machine that does nothing else, and about three minutes. No study that is compared goes into it:
 
-alone, beside, beta    seconds of an epoch of one trial in a process of its own, one thread; how many times slower with
-                       another such process on the other processor; and 2 times the seconds with two threads, over
-                       those. Medians of epochs, without the first, and of three rounds.
-start, reset, setup    of studies of three trials of two epochs, one at a time, in each mode: from a trial's end to the
-                       next one's first report, without that epoch and what the driver takes. `setup`: likewise, what
-                       comes before the first trial could have started; `tail`: from the last report to the end.
-gap                    of the same studies, from a report to the next of the trial, without that epoch: median. With
-                       checkpoints, which are one more turn of the driver: the same, with what a save takes.
+alone, noise           seconds of an epoch of one trial in a process of its own, one thread: median without the first, and
+                       of three rounds; and how much one is off from another, of that.
+beside, beta           how many times slower with another such process on the other processor; 2 times the seconds with
+                       two threads, over those with one.
+start, first, reset    of a study of six trials of three epochs in each mode, two at a time: from a trial's end to the
+                       start of a process, as Ray tells it; from there to its first report, without that epoch.
+setup, tail            what comes before the first trial could have started, and after the last report.
+gap                    from a report to the next of the trial, without that epoch: median. With checkpoints, which are
+                       one more turn of the driver: the same, with what a save takes.
 
 `compare` runs the scheduler that was live in virtual time, and prints the makespans of both. Exit status 1 where one
 is off by more than --most.
@@ -64,7 +65,7 @@ def train(told):
 
 
 def epochs_of(told, processes, threads):
-    """Median seconds of an epoch, with so many processes at once."""
+    """Seconds of epochs, without the first, with so many processes at once."""
     command = [sys.executable, str(HERE), "train", "--task", told.task, "--steps", str(told.steps), "--epochs", "9", "--threads",
                str(threads)]
     running = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
@@ -76,7 +77,7 @@ def epochs_of(told, processes, threads):
     found = [json.loads(process.stdout.readline()) for process in running]
     for process in running:
         process.communicate("\n", timeout=60)
-    return statistics.median(seconds for epochs in found for seconds, _ in epochs[1:])
+    return [seconds for epochs in found for seconds, _ in epochs[1:]]
 
 
 # --- A study
@@ -149,40 +150,44 @@ def run_live(arguments):
 # --- What a trial costs
 
 
-def reports(found):
-    """By trial, in their order: when the driver heard of each of its reports."""
+def times_of(found, word):
+    """By trial, in their order: when the driver heard of it."""
     times = {}
-    for at, word, trial, *_ in found["log"]:
-        if word == "report":
+    for at, what, trial, *_ in found["log"]:
+        if what == word:
             times.setdefault(trial, []).append(at)
     return list(times.values())
 
 
 def gaps(found, alone):
-    return [later - earlier - alone for times in reports(found) for earlier, later in zip(times, times[1:])]
+    return [later - earlier - alone for times in times_of(found, "report") for earlier, later in zip(times, times[1:])]
 
 
 def measure(told):
     rounds = [[epochs_of(told, *how) for how in ((1, 1), (2, 1), (1, 2))] for _ in range(3)]
-    alone, beside, wide = map(statistics.median, zip(*rounds))
-    cost = {"task": told.task, "steps": told.steps, "alone": alone, "beside": max(1.0, beside / alone),
-            "beta": max(1.0, 2 * wide / alone), "rounds": rounds, "modes": {}}
-    one = ["--task", told.task, "--steps", told.steps, "--at-once", 1, "--trials", 3, "--epochs", 3]
+    alone, beside, wide = (statistics.median(statistics.median(epochs) for epochs in how) for how in zip(*rounds))
+    off = statistics.median(abs(seconds / alone - 1) for (epochs, _, _) in rounds for seconds in epochs)
+    cost = {"task": told.task, "steps": told.steps, "alone": alone, "noise": 1.48 * off,  # of a normal one
+            "beside": max(1.0, beside / alone), "beta": max(1.0, 2 * wide / alone), "modes": {}, "rounds": rounds}
+    here = alone * cost["beside"]  # both processors are in use
+    two = ["--task", told.task, "--steps", told.steps, "--at-once", 2, "--epochs", 3]
     for mode, options in MODES.items():
         name = ["--mode", "fluid" if mode == "fluid" else "plain", *options]
-        found = run_live([*one, *name, "--scheduler", "fifo"])
-        times = reports(found)
-        gap = max(0.0, statistics.median(gaps(found, alone)))
-        # Between a function's last report and the first of the next trial are one more turn, the start, and an epoch.
-        begins = [later[0] - earlier[-1] - alone - 2 * gap for earlier, later in zip(times, times[1:])]
-        start = max(0.0, statistics.median(begins))
-        first = cost["modes"]["plain"]["start"] if mode == "reuse" else start  # the first process has to start
-        saving = run_live([*one, *name, "--scheduler", "pbt", "--trials", 2])
+        found = run_live([*two, *name, "--scheduler", "fifo", "--trials", 6])
+        starts, reports = (times_of(found, word) for word in ("start", "report"))
+        ends = [at for at, what, *_ in found["log"] if what == "end"]
+        gap = max(0.0, statistics.median(gaps(found, here)))
+        # The first two processes have nobody's end before them. The others each take the place of one that ended.
+        start = max(0.0, statistics.median(later[0] - end for end, later in zip(ends, starts[2:])) - gap)
+        firsts = [report[0] - begin[0] - here for begin, report in zip(starts, reports)]
+        first = max(0.0, statistics.median(firsts[2:]))
+        saving = run_live([*two, *name, "--scheduler", "pbt", "--trials", 2])
         cost["modes"][mode] = {
-            "gap": gap, "gap_with_save": max(gap, statistics.median(gaps(saving, alone))), "start": start,
-            "setup": max(0.0, times[0][0] - first - alone - 2 * gap), "tail": max(0.0, found["wall"] - times[-1][-1])}
-    cost["modes"]["reuse"]["reset"], cost["modes"]["reuse"]["start"] = (cost["modes"]["reuse"]["start"],
-                                                                        cost["modes"]["plain"]["start"])
+            "gap": gap, "gap_with_save": max(gap, statistics.median(gaps(saving, here))), "start": start, "first": first,
+            "setup": max(0.0, starts[0][0] - start), "tail": max(0.0, found["wall"] - reports[-1][-1]), "log": found["log"]}
+    reuse, plain = cost["modes"]["reuse"], cost["modes"]["plain"]
+    reuse["reset"] = reuse["start"] + reuse["first"]
+    reuse |= {"start": plain["start"], "first": plain["first"], "setup": plain["setup"]}
     return cost
 
 
@@ -203,8 +208,8 @@ def simulated(found, cost, told):
         trials=options.trials, epochs=options.epochs, epoch_s=cost["alone"], devices=ray_tune.PROCESSORS, beside=cost["beside"],
         beta=cost["beta"], at_once=options.at_once if mode == "fluid" else None, live=options.live,
         concurrency=4 if found["scheduler"] == "bohb" else options.at_once if mode != "fluid" else None,
-        iterations=options.steps, function=found["kind"] == "function", saves=saves and found["kind"] == "function",
-        tells_end=False, start=here["start"], reset=here["reset"], reuse=found["reuse"], gap=here["gap"],
+        iterations=options.steps, noise=cost["noise"], function=found["kind"] == "function", saves=saves and found["kind"] == "function",
+        tells_end=False, start=here["start"], first=here["first"], reset=here["reset"], reuse=found["reuse"], gap=here["gap"],
         save=max(0.0, here["gap_with_save"] - 2 * here["gap"]) if saves else 0.0)
     curves = None
     if "log" in found:

@@ -123,6 +123,15 @@ def test_orders_take_hold_at_the_end_of_an_iteration():
     assert here.counts["holds"] == 1
 
 
+def test_what_a_process_sets_up_first_is_no_iteration():
+    here = _world.World(1, _world.Costs(), Scripted((0,), {("wants", 0.0): [_world.Go("t", 1)]}))
+    here.compute("t", 2, 1.0, lambda: None, before=2.5)
+    run_out(here)
+    # Until its first boundary nobody hears of it.
+    assert here.plan.heard == [("wants", "t", 0.0), ("did 1 at 1", "t", 3.5), ("did 1 at 1", "t", 4.5), ("rests", "t", 4.5)]
+    assert here.work == 2
+
+
 def test_a_trial_stands_still_when_its_devices_change():
     go, hold = _world.Go, _world.Hold
     where = iter([(0,), (1,), (1,)])
@@ -396,9 +405,16 @@ def test_costs_are_in_the_makespan_by_hand(virtual):
     told = study(virtual, 1, 4, gap=0.1, start=0.5, function=True, tells_end=False)
     assert virtual.run(told, policy="ray")["makespan_s"] == pytest.approx(0.5 + 4 + 6 * 0.1)
     # Two processes, one after the other; and one for both.
-    two = study(virtual, 2, 4, start=0.5, reset=0.25)
-    assert virtual.run(two, policy="ray")["makespan_s"] == pytest.approx(2 * 4.5)
-    assert virtual.run(two, policy="ray-reuse")["makespan_s"] == pytest.approx(4.5 + 4.25)
+    two = study(virtual, 2, 4, start=0.5, first=0.75, reset=0.25)
+    assert virtual.run(two, policy="ray")["makespan_s"] == pytest.approx(2 * (4.5 + 0.75))
+    assert virtual.run(two, policy="ray-reuse")["makespan_s"] == pytest.approx(4.5 + 0.75 + 4.25)
+
+
+def test_noise_is_drawn_by_the_seed(virtual):
+    noisy = study(virtual, 4, 9, 2, noise=0.05)
+    first, again, other = (virtual.run(noisy, policy="ray", seed=seed)["work_s"] for seed in (1, 1, 2))
+    assert first == again != other
+    assert first == pytest.approx(36, rel=0.05)
 
 
 def test_trials_that_share_a_device_at_once(virtual):

@@ -7,6 +7,7 @@ other.
 
 from __future__ import annotations
 
+import random
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any, Callable
@@ -28,10 +29,11 @@ _MOST_PENDING = 200  # as Ray has it for searchers that know all trials beforeha
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds. `start`: of a process; `reset`: of one that goes on with another trial; `save`, `restore`: of a
+    """Seconds. `start`: of a process; `first`: that it computes besides in its first report; `reset`: of one that goes on with another trial; `save`, `restore`: of a
     checkpoint; `gap`: of the driver, for each thing that a trial tells it."""
 
     start: float = 0.0
+    first: float = 0.0
     reset: float = 0.0
     save: float = 0.0
     restore: float = 0.0
@@ -49,6 +51,8 @@ class Shape:
     function: bool = False
     saves: bool = False
     tells_end: bool = True
+    noise: float = 0.0  # an epoch takes 1 + noise * normal of its time
+    seed: int = 0
 
 
 class _Storage:
@@ -149,6 +153,7 @@ class _Actor:
     curve: int = 0            # of this trial: its place
     epoch: int = 0
     seconds: float = 0.0      # of training
+    fresh: bool = True        # it has not reported
 
 
 class _Resources:
@@ -188,6 +193,7 @@ class _ActorManager:
         self._due: deque[Callable[[], None]] = deque()
         self._driver_free = 0.0
         self._actors = 0
+        self._noise = random.Random(shape.seed)
         self.controller: Any = None
         self.starts = 0
         self.idle = 0  # times that nothing was to come, in a row
@@ -406,8 +412,12 @@ class _ActorManager:
             self._done(actor, task)
 
         seconds = self._curves.seconds(actor.curve, actor.epoch + 1)
+        if self._shape.noise > 0:
+            seconds *= max(0.1, 1 + self._noise.gauss(0, self._shape.noise))
         iterations = self._shape.iterations
-        world.compute(trial.trial_id, iterations, seconds / iterations, reported, actor.device)
+        before = self._timing.first if actor.fresh else 0.0
+        actor.fresh = False
+        world.compute(trial.trial_id, iterations, seconds / iterations, reported, actor.device, before)
 
 
 class _Future(_FutureTrainingResult):

@@ -42,7 +42,7 @@ class _Process:
     iterations: int = 0                 # of this report
     seconds: float = 0.0                # of one of them, alone on a device
     then: Callable[[], None] | None = None
-    progress: float = 0.0               # iterations of this report
+    progress: float = 0.0               # iterations of this report; below 0: it sets up
     told: float = 0.0                   # of these, the plan knows
     told_at: float = 0.0
     width: int = 0                      # threads; 0: it does not compute
@@ -102,12 +102,12 @@ class World:
     # --- What processes do
 
     def compute(self, name: str, iterations: int, seconds: float, then: Callable[[], None],
-                devices: tuple[int, ...] = ()) -> None:
+                devices: tuple[int, ...] = (), before: float = 0.0) -> None:
         """One report of the trial: `iterations` of `seconds` each, alone on a device. `then`: it has reported.
-        `devices`: where it computes without a plan."""
+        `devices`: where it computes without a plan. `before`: seconds that it computes before its first iteration."""
         process = self._processes.setdefault(name, _Process(name))
         process.iterations, process.seconds, process.then = iterations, seconds, then
-        process.progress = process.told = 0.0
+        process.progress, process.told = -before / seconds if before > 0 else 0.0, 0.0
         if self.plan is None:
             process.devices = devices
             self._begin(process, 1)
@@ -249,7 +249,7 @@ class World:
             until = max(until, math.floor(done + 1e-9) + 1)
         else:
             until = process.iterations
-        until = min(until, process.iterations)
+        until = min(max(until, 1), process.iterations)
         self._look_at(process, self.now + max(0.0, until - done) / pace, float(until))
 
     def _look_at(self, process: _Process, when: float, progress: float) -> None:
