@@ -15,8 +15,11 @@ alone, noise           seconds of an epoch of one trial in a process of its own,
                        of three rounds; and how much one is off from another, of that.
 beside, beta           how many times slower with another such process on the other processor; 2 times the seconds with
                        two threads, over those with one.
+stop                   from the order to an actor that has imported torch to end until Ray has its processor again:
+                       median of three.
 start, first, reset    of a study of six trials of three epochs in each mode, two at a time: from a trial's end to the
-                       start of a process, as Ray tells it; from there to its first report, without that epoch.
+                       start of a process, as Ray tells it, without `stop`; from there to its first report, without
+                       that epoch.
 setup, tail            what comes before the first trial could have started, and after the last report.
 gap                    from a report to the next of the trial, without that epoch: median. With checkpoints, which are
                        one more turn of the driver: the same, with what a save takes.
@@ -78,6 +81,35 @@ def epochs_of(told, processes, threads):
     for process in running:
         process.communicate("\n", timeout=60)
     return [seconds for epochs in found for seconds, _ in epochs[1:]]
+
+
+def ends(told):
+    """How long an actor holds its processor after it was told to end."""
+    import ray
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, object_store_memory=200 << 20)
+
+    @ray.remote(num_cpus=1)
+    class Actor:
+        def __init__(self):
+            import torch
+            self.threads = torch.get_num_threads()
+
+        def ready(self):
+            return self.threads
+
+    took = []
+    for _ in range(3):
+        actor = Actor.remote()
+        ray.get(actor.ready.remote())
+        while ray.available_resources().get("CPU", 0) >= 1:  # what it tells lags behind
+            time.sleep(0.01)
+        began = time.monotonic()
+        actor.__ray_terminate__.remote()
+        while ray.available_resources().get("CPU", 0) < 1:
+            time.sleep(0.01)
+        took.append(time.monotonic() - began)
+    ray.shutdown()
+    print(json.dumps(took))
 
 
 # --- A study
@@ -169,16 +201,18 @@ def measure(told):
     off = statistics.median(abs(seconds / alone - 1) for (epochs, _, _) in rounds for seconds in epochs)
     cost = {"task": told.task, "steps": told.steps, "alone": alone, "noise": 1.48 * off,  # of a normal one
             "beside": max(1.0, beside / alone), "beta": max(1.0, 2 * wide / alone), "modes": {}, "rounds": rounds}
+    done = subprocess.run([sys.executable, str(HERE), "ends"], capture_output=True, text=True, timeout=120, check=True)
+    cost["stop"] = statistics.median(json.loads(done.stdout.splitlines()[-1]))
     here = alone * cost["beside"]  # both processors are in use
     two = ["--task", told.task, "--steps", told.steps, "--at-once", 2, "--epochs", 3]
     for mode, options in MODES.items():
         name = ["--mode", "fluid" if mode == "fluid" else "plain", *options]
         found = run_live([*two, *name, "--scheduler", "fifo", "--trials", 6])
         starts, reports = (times_of(found, word) for word in ("start", "report"))
-        ends = [at for at, what, *_ in found["log"] if what == "end"]
+        ended = [at for at, what, *_ in found["log"] if what == "end"]
         gap = max(0.0, statistics.median(gaps(found, here)))
         # The first two processes have nobody's end before them. The others each take the place of one that ended.
-        start = max(0.0, statistics.median(later[0] - end for end, later in zip(ends, starts[2:])) - gap)
+        start = max(0.0, statistics.median(later[0] - end for end, later in zip(ended, starts[2:])) - gap - cost["stop"])
         firsts = [report[0] - begin[0] - here for begin, report in zip(starts, reports)]
         first = max(0.0, statistics.median(firsts[2:]))
         saving = run_live([*two, *name, "--scheduler", "pbt", "--trials", 2])
@@ -198,7 +232,7 @@ def simulated(found, cost, told):
     """The study of a live run in virtual time."""
     from carillon.tune import _curves, record, virtual
     from ray import tune
-    from ray.tune import schedulers  # noqa: F401
+    import ray.tune.schedulers  # noqa: F401
 
     options = argparse.Namespace(**(vars(told) | found.get("options", {}) | {"scheduler": found["scheduler"]}))
     saves = found["scheduler"] in ("hyperband", "bohb", "pbt")
@@ -209,7 +243,7 @@ def simulated(found, cost, told):
         beta=cost["beta"], at_once=options.at_once if mode == "fluid" else None, live=options.live,
         concurrency=4 if found["scheduler"] == "bohb" else options.at_once if mode != "fluid" else None,
         iterations=options.steps, noise=cost["noise"], function=found["kind"] == "function", saves=saves and found["kind"] == "function",
-        tells_end=False, start=here["start"], first=here["first"], reset=here["reset"], reuse=found["reuse"], gap=here["gap"],
+        tells_end=False, start=here["start"], stop=cost.get("stop", 0.0), first=here["first"], reset=here["reset"], reuse=found["reuse"], gap=here["gap"],
         save=max(0.0, here["gap_with_save"] - 2 * here["gap"]) if saves else 0.0)
     curves = None
     if "log" in found:
@@ -252,6 +286,7 @@ def main():
     trial = commands.add_parser("train", help="(of measure) a trial by itself")
     trial.add_argument("--threads", type=int, default=1)
     trial.add_argument("--lr", type=float, default=0.01)
+    commands.add_parser("ends", help="(of measure) how long an actor takes to end")
     measuring = commands.add_parser("measure", help="what a trial costs")
     measuring.add_argument("--out", type=pathlib.Path, required=True)
     for one in (trial, measuring):
@@ -267,6 +302,8 @@ def main():
     told = parser.parse_args()
     if told.run == "train":
         train(told)
+    elif told.run == "ends":
+        ends(told)
     elif told.run == "live":
         print(json.dumps(live(told)))
     elif told.run == "measure":

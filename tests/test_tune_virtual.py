@@ -410,6 +410,20 @@ def test_costs_are_in_the_makespan_by_hand(virtual):
     assert virtual.run(two, policy="ray-reuse")["makespan_s"] == pytest.approx(4.5 + 0.75 + 4.25)
 
 
+def test_a_process_may_be_given_up_before_ray_hears_of_its_start(virtual, schedulers):
+    """With reuse_actors a trial takes over a process that has become free while its own one starts."""
+    for seed in range(10):
+        here = study(virtual, 4, 9, 2, epoch_s=0.36, noise=0.05, start=0.62, first=1.26, gap=0.0155, save=0.005, function=True,
+                     tells_end=False)
+        assert virtual.run(here, makers(schedulers)["pbt, synch"](), "ray-reuse", seed)["epochs"] >= 36
+
+
+def test_the_end_of_a_process_takes_its_time(virtual):
+    """A trial's process starts when the one before has given its processor back."""
+    here = study(virtual, 2, 4, start=0.5, stop=0.25)
+    assert virtual.run(here, policy="ray")["makespan_s"] == pytest.approx(2 * 4.5 + 0.25)
+
+
 def test_noise_is_drawn_by_the_seed(virtual):
     noisy = study(virtual, 4, 9, 2, noise=0.05)
     first, again, other = (virtual.run(noisy, policy="ray", seed=seed)["work_s"] for seed in (1, 1, 2))

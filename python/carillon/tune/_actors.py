@@ -29,10 +29,11 @@ _MOST_PENDING = 200  # as Ray has it for searchers that know all trials beforeha
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds. `start`: of a process; `first`: that it computes besides in its first report; `reset`: of one that goes on with another trial; `save`, `restore`: of a
+    """Seconds. `start`: of a process; `stop`: of its end; `first`: that it computes besides in its first report; `reset`: of one that goes on with another trial; `save`, `restore`: of a
     checkpoint; `gap`: of the driver, for each thing that a trial tells it."""
 
     start: float = 0.0
+    stop: float = 0.0
     first: float = 0.0
     reset: float = 0.0
     save: float = 0.0
@@ -146,6 +147,7 @@ class _Actor:
     request: Any
     device: tuple[int, ...] = ()
     ready: bool = False
+    heard: bool = False       # the driver knows that it is ready
     ends: bool = False        # when its tasks are done
     tasks: deque[_Task] = field(default_factory=deque)
     untold: list[_Task] = field(default_factory=list)  # done, and the driver has not heard of it
@@ -242,8 +244,13 @@ class _ActorManager:
         if actor.ends:
             self._stopped(actor)
             return
-        if actor.tracked._on_start is not None:
-            self._tell_driver(lambda: actor.tracked._on_start and actor.tracked._on_start(actor.tracked))
+
+        def tell() -> None:
+            actor.heard = True
+            if actor.tracked._on_start is not None:
+                actor.tracked._on_start(actor.tracked)
+
+        self._tell_driver(tell)
         self._work(actor)
 
     def _stopped(self, actor: _Actor) -> None:
@@ -257,14 +264,14 @@ class _ActorManager:
             if actor.tracked._on_stop is not None:
                 actor.tracked._on_stop(actor.tracked)
 
-        self._tell_driver(tell)
+        self._world.at(self._world.now + self._timing.stop, lambda: self._tell_driver(tell))
 
     def remove_actor(self, tracked: TrackedActor, kill: bool = False, stop_future: Any = None) -> bool:
         if tracked in self._pending:
             del self._pending[tracked]
             return False
         actor, _ = self._live_actors_to_ray_actors_resources[tracked]
-        if not actor.ready:
+        if not actor.heard:  # nor will it hear of its end
             tracked._on_start = tracked._on_stop = tracked._on_error = None
         actor.ends = True
         if actor.ready and not actor.tasks:

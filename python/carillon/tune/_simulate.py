@@ -120,6 +120,7 @@ def add_to(commands: Any) -> None:
     costs.add_argument("--told", action="store_true", help="the policy knows alpha and beta, and need not measure them")
     costs.add_argument("--move", type=float, default=0, metavar="S", help="for which a trial stands when its devices change")
     costs.add_argument("--start", type=float, default=0, metavar="S", help="of a trial's process")
+    costs.add_argument("--stop", type=float, default=0, metavar="S", help="of a process's end, which Ray waits for")
     costs.add_argument("--first", type=float, default=0, metavar="S", help="that a process sets up in its first report")
     costs.add_argument("--reset", type=float, default=0, metavar="S", help="ray-reuse: of a process that takes another trial")
     costs.add_argument("--save", type=float, default=0, metavar="S", help="of a checkpoint")
@@ -152,7 +153,7 @@ def run(told: argparse.Namespace) -> int:
             trials=told.trials, epochs=told.epochs, epoch_s=told.epoch, curves=told.curves, devices=told.devices,
             name=os.path.basename(told.curves) if told.curves else "study", mode=told.mode, target=told.target,
             alpha=told.alpha, beside=told.beside, beta=told.beta, move=told.move, together=told.together, told=told.told,
-            quantum=told.quantum, concurrency=told.concurrency, iterations=told.iterations, start=told.start, first=told.first, noise=told.noise,
+            quantum=told.quantum, concurrency=told.concurrency, iterations=told.iterations, start=told.start, stop=told.stop, first=told.first, noise=told.noise,
             reset=told.reset, save=told.save, restore=told.restore, gap=told.gap)
         told.max_t = told.max_t or study.most_epochs()
         runs = [virtual.run(study, scheduler_of(told, ray.tune.schedulers), policy, seed, told.each_trial)

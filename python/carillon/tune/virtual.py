@@ -46,7 +46,7 @@ class Study:
     take turns, as Fluid has them on processors. `told`: the planner knows alpha and beta, and does not measure them.
     `beside`: one that computes on another device slows a trial so many times (caches, memory). `reuse`: `reuse_actors`
     under Fluid. `at_once`, `live`: Fluid's. `concurrency`: trials at most that are not over (under BOHB: nor paused).
-    `iterations`, `function`, `saves`, `tells_end`, `noise`: see `Shape`; `gap`, `start`, `first`, `reset`, `save`, `restore`: `Timing`."""
+    `iterations`, `function`, `saves`, `tells_end`, `noise`: see `Shape`; `gap`, `start`, `stop`, `first`, `reset`, `save`, `restore`: `Timing`."""
 
     trials: int | None = None       # None: all of the curves
     epochs: int | None = None       # None: of the longest curve
@@ -73,6 +73,7 @@ class Study:
     tells_end: bool = True
     noise: float = 0.0
     start: float = 0.0
+    stop: float = 0.0
     first: float = 0.0
     reset: float = 0.0
     save: float = 0.0
@@ -84,7 +85,7 @@ class Study:
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int) and value >= 1):
                 raise VirtualError(f"{name} is a whole number of at least 1, not {value}")
-        for name in ("move", "start", "first", "reset", "save", "restore", "gap"):
+        for name in ("move", "start", "stop", "first", "reset", "save", "restore", "gap"):
             value = getattr(self, name)
             if not 0 <= value < math.inf:
                 raise VirtualError(f"{name} is at least 0 seconds, not {value}")
@@ -272,7 +273,7 @@ def run(study: Study, scheduler: TrialScheduler | None = None, policy: str = "be
             fluid, world, curves, count=len(curves.curves), metric=metric, concurrency=study.concurrency,
             reuse=policy == "ray-reuse" or (study.reuse and not plain), heard=heard,
             shape=Shape(epochs, study.iterations, study.function, study.saves, study.tells_end, study.noise, seed),
-            timing=Timing(study.start, study.first, study.reset, study.save, study.restore, study.gap))
+            timing=Timing(study.start, study.stop, study.first, study.reset, study.save, study.restore, study.gap))
         while not controller.is_finished() and not heard.reached:
             controller.step()
             if controller.actors.idle > 2:
