@@ -340,6 +340,14 @@ def test_pbts_copies(virtual, schedulers, tmp_path):
         assert run["starts"] == (8 if policy == "ray" else 5)
 
 
+def test_a_copy_may_keep_its_recorded_curve(virtual, schedulers, tmp_path):
+    """What was recorded of a trial that PBT had copied another into has that in it."""
+    scheduler = makers(schedulers)["pbt, synch"]()
+    _, run = epochs_of(virtual, scheduler, levels(tmp_path, [0.3, 0.1, 0.4, 0.2], epochs=3), "best", devices=2, keeps_curve=True)
+    assert scheduler._num_perturbations == 1
+    assert [trial["metric"] for trial in run["each"]] == [0.3, 0.1, 0.4, 0.2]
+
+
 def test_the_median_rule_stops_those_below(virtual, schedulers, tmp_path):
     """Three are not judged; the fourth is below the median of these, the fifth is not."""
     median = schedulers.MedianStoppingRule(time_attr="training_iteration", grace_period=1, min_samples_required=3)

@@ -54,6 +54,7 @@ class Shape:
     tells_end: bool = True
     noise: float = 0.0  # an epoch takes 1 + noise * normal of its time
     seed: int = 0
+    keeps_curve: bool = False  # a trial that PBT copies another into reports by its own curve, which has that in it
 
 
 class _Storage:
@@ -361,6 +362,8 @@ class _ActorManager:
         if task.method == "restore":
             [saved] = task.args
             actor.curve, actor.epoch = saved.checkpoint.curve, saved.checkpoint.epoch
+            if self._shape.keeps_curve:
+                actor.curve = self.controller._actor_to_trial[actor.tracked].number
         elif task.method == "reset":
             actor.curve, actor.epoch, actor.seconds = task.args[0]["trial"], 0, 0.0
             task.result = True

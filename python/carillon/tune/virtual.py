@@ -46,7 +46,7 @@ class Study:
     take turns, as Fluid has them on processors. `told`: the planner knows alpha and beta, and does not measure them.
     `beside`: one that computes on another device slows a trial so many times (caches, memory). `reuse`: `reuse_actors`
     under Fluid. `at_once`, `live`: Fluid's. `concurrency`: trials at most that are not over (under BOHB: nor paused).
-    `iterations`, `function`, `saves`, `tells_end`, `noise`: see `Shape`; `gap`, `start`, `stop`, `first`, `reset`, `save`, `restore`: `Timing`."""
+    `iterations`, `function`, `saves`, `tells_end`, `keeps_curve`, `noise`: see `Shape`; `gap`, `start`, `stop`, `first`, `reset`, `save`, `restore`: `Timing`."""
 
     trials: int | None = None       # None: all of the curves
     epochs: int | None = None       # None: of the longest curve
@@ -71,6 +71,7 @@ class Study:
     function: bool = False
     saves: bool = False
     tells_end: bool = True
+    keeps_curve: bool = False
     noise: float = 0.0
     start: float = 0.0
     stop: float = 0.0
@@ -272,7 +273,8 @@ def run(study: Study, scheduler: TrialScheduler | None = None, policy: str = "be
         controller = VirtualController(
             fluid, world, curves, count=len(curves.curves), metric=metric, concurrency=study.concurrency,
             reuse=policy == "ray-reuse" or (study.reuse and not plain), heard=heard,
-            shape=Shape(epochs, study.iterations, study.function, study.saves, study.tells_end, study.noise, seed),
+            shape=Shape(epochs, study.iterations, study.function, study.saves, study.tells_end, study.noise, seed,
+                        study.keeps_curve),
             timing=Timing(study.start, study.stop, study.first, study.reset, study.save, study.restore, study.gap))
         while not controller.is_finished() and not heard.reached:
             controller.step()
