@@ -243,8 +243,9 @@ def simulated(found, cost, told, seed=1):
         trials=options.trials, epochs=options.epochs, epoch_s=cost["alone"], devices=ray_tune.PROCESSORS, beside=cost["beside"],
         beta=cost["beta"], at_once=options.at_once if mode == "fluid" else None, live=options.live,
         concurrency=4 if found["scheduler"] == "bohb" else options.at_once if mode != "fluid" else None,
-        iterations=options.steps, noise=cost["noise"], function=found["kind"] == "function", saves=saves and found["kind"] == "function",
-        tells_end=False, keeps_curve="log" in found, start=here["start"], stop=cost.get("stop", 0.0), first=here["first"], reset=here["reset"], reuse=found["reuse"], gap=here["gap"],
+        iterations=options.steps, noise=cost["noise"], function=found["kind"] == "function",
+        saves=saves and found["kind"] == "function", tells_end=False, keeps_curve="log" in found, reuse=found["reuse"],
+        start=here["start"], stop=cost.get("stop", 0.0), first=here["first"], reset=here["reset"], gap=here["gap"],
         save=max(0.0, here["gap_with_save"] - 2 * here["gap"]) if saves else 0.0)
     curves = None
     if "log" in found:
