@@ -553,7 +553,7 @@ def test_the_command_gives_the_same_bytes(schedulers):
                  "--scheduler", "best", "--scheduler", "ray-reuse", "--json", "--each-trial")
     first, second = (simulate(*arguments, PYTHONHASHSEED=seed).stdout for seed in ("1", "2"))
     assert first == second
-    runs = json.loads(first)
+    runs = json.loads(first)["runs"]
     assert [(run["scheduler"], run["seed"]) for run in runs] == [("best", 3), ("best", 4), ("ray-reuse", 3), ("ray-reuse", 4)]
     for name in ("study", "scheduler", "seed", "devices", "makespan_s", "time_to_target_s", "device_seconds", "utilization",
                  "resizes", "moves", "trials"):
@@ -572,7 +572,7 @@ def test_the_command_reads_curves_and_tells_a_table(schedulers, tmp_path):
 def test_the_command_takes_schedulers_of_ones_own(schedulers, tmp_path):
     (tmp_path / "mine.py").write_text("from ray.tune.schedulers import FIFOScheduler\nclass Mine(FIFOScheduler):\n    pass\n")
     out = simulate("mine:Mine", "--epoch", 1, "--trials", 2, "--epochs", 2, "--json", cwd=tmp_path).stdout
-    assert json.loads(out)[0]["algorithm"] == "Mine"
+    assert json.loads(out)["algorithm"] == "Mine"
 
 
 @pytest.mark.parametrize("arguments, status, says", [

@@ -97,7 +97,7 @@ def add_to(commands: Any) -> None:
                         help="who decides on devices: fifo, static, dynamic, best (default); ray: Ray alone, a device a "
                              "trial; ray-reuse: with reuse_actors; may be given again")
     parser.add_argument("--seed", type=_seeds, default=[1], help="one, or a range like 1..5")
-    parser.add_argument("--json", action="store_true", help="a list of runs, as of `carillon simulate STUDY.toml --json`")
+    parser.add_argument("--json", action="store_true", help="as `carillon simulate STUDY.toml --json`: one run, or all of them as `runs`")
     parser.add_argument("--each-trial", action="store_true", help="of each trial, too; with --json")
     study = parser.add_argument_group("the study")
     study.add_argument("--curves", help="CSV file trial,epoch,seconds,metric, as `record` writes it")
@@ -168,7 +168,7 @@ def run(told: argparse.Namespace) -> int:
         print(f"carillon.tune simulate: {error.filename}: {error.strerror}", file=sys.stderr)
         return 1
     if told.json:
-        print(json.dumps(runs, indent=2))
+        print(json.dumps(runs[0] if len(runs) == 1 else {"runs": runs}, indent=2))
     else:
         print(table(runs))
     return 0
