@@ -24,7 +24,7 @@ import sys
 
 # From the top of the house to its foundation: a layer may include itself and those after it.
 LAYERS = ["cli", "server", "frontend", "simulate", "controller", "repository", "worker", "tune", "provision", "explain",
-          "schedule", "share", "device", "engine", "graph", "workload", "profile", "base"]
+          "schedule", "ledger", "share", "device", "engine", "graph", "workload", "profile", "base"]
 
 # Rooms that may include less than what lies below them.
 ONLY = {"device": ["device", "workload", "base"], "share": ["share", "device", "base"]}
@@ -38,7 +38,7 @@ GUESTS = [("share/client/cuda/", ("share/client/", "share/protocol.h", "share/cu
 GUEST_ROOM = "share/client/"
 
 # Rooms that only decide: events and times in, actions out.
-PURE = ["schedule", "explain", "provision", "tune", "device"]
+PURE = ["schedule", "ledger", "explain", "provision", "tune", "device"]
 # Folders within them that are shells around a core all the same; no core may include these.
 SHELLS = ["schedule/symphony/threads"]
 # Single files elsewhere that are decision cores, too.

@@ -5,8 +5,11 @@
 
 #include "carillon/workload/request.h"
 
-namespace carillon::schedule {
+namespace carillon::ledger {
 enum class Reason : std::uint8_t;
+}
+namespace carillon::schedule {
+using ledger::Reason;
 }
 
 // What the fates of requests are called, in JSON and in code.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "carillon/base/assert.h"
+#include "carillon/ledger/residence.h"
 #include "carillon/profile/rolling.h"
 #include "carillon/schedule/action.h"
 #include "carillon/schedule/environment.h"
@@ -19,9 +20,10 @@
 
 namespace carillon::schedule {
 
-// Whether a model's weights are in a device's page cache. Leaving: they are of a version that the model has
-// no more; they go as soon as nothing uses them.
-enum class Residence : std::uint8_t { absent, loading, loaded, leaving, unloading };
+namespace testing {
+struct Audit;
+}
+using ledger::Residence;
 
 // An action that was sent; once it is reported, also what that changed.
 struct SentAction {
@@ -245,6 +247,7 @@ class Mirror {
   bool doubt_margins(Duration left, Duration exec, TimePoint now) { return margins_.doubt(left, exec, now); }
 
  private:
+  friend struct testing::Audit;
   struct OnDevice {
     Residence residence = Residence::absent;
     bool arriving = false;    // leaving, but its LOAD is yet to be reported

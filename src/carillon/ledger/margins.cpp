@@ -1,10 +1,10 @@
-#include "carillon/schedule/state/margins.h"
+#include "carillon/ledger/margins.h"
 
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
-namespace carillon::schedule {
+namespace carillon::ledger {
 namespace {
 
 constexpr std::size_t search_every = 16;
@@ -125,4 +125,4 @@ void Margins::find_bounds() {
   }
 }
 
-}  // namespace carillon::schedule
+}  // namespace carillon::ledger

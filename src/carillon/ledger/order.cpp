@@ -1,6 +1,6 @@
-#include "carillon/schedule/action.h"
+#include "carillon/ledger/order.h"
 
-namespace carillon::schedule {
+namespace carillon::ledger {
 
 std::string_view name_of(Reason reason) {
   switch (reason) {
@@ -20,4 +20,4 @@ std::string_view name_of(Reason reason) {
   return "unknown";
 }
 
-}  // namespace carillon::schedule
+}  // namespace carillon::ledger

@@ -1,0 +1,112 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "carillon/base/ids.h"
+#include "carillon/base/time.h"
+#include "carillon/device/action.h"
+#include "carillon/workload/request.h"
+
+namespace carillon::ledger {
+
+// Why a request gets no result.
+enum class Reason : std::uint8_t {
+  cannot_finish,    // no schedule could end by its deadline
+  deadline_passed,  // it could have been on time, but others went first
+  device_failed,    // its action failed or its device went
+  no_device,        // no device can ever hold the model
+  rejected_late,    // the worker could not start it in its window, too often or with no time for another try
+  no_model,         // its model is not served any more
+};
+inline constexpr Reason last_reason = Reason::no_model;
+std::string_view name_of(Reason reason);
+
+using device::ActionKind;
+using device::ActionStatus;
+using device::name_of;
+
+// What a scheduler wants done. Ids of actions are the scheduler's own, ascending, never used twice. (Those of
+// Classed itself lie apart, and it may hold back what the policy within it wants.)
+struct Load {
+  ActionId id;
+  DeviceId device;
+  ModelId model;
+  Window window;
+  Duration expected;
+  friend bool operator==(const Load&, const Load&) = default;
+};
+struct Unload {
+  ActionId id;
+  DeviceId device;
+  ModelId model;
+  friend bool operator==(const Unload&, const Unload&) = default;
+};
+struct Infer {
+  ActionId id;
+  DeviceId device;
+  ModelId model;
+  std::vector<RequestId> requests;  // its size is a batch size that the model has a plan for
+  Window window;
+  Duration expected;          // of EXEC, on that device: for whoever watches it, and for prediction errors
+  Class cls = Class::normal;  // whose streams run it (device::ClassStreams)
+  friend bool operator==(const Infer&, const Infer&) = default;
+};
+struct Refuse {
+  RequestId request;
+  Reason reason{};
+  TimePoint would_finish;  // when it would have ended; max() where never
+  friend bool operator==(const Refuse&, const Refuse&) = default;
+};
+// Ends an INFER early, for policies that preempt. Where it had not ended, it is reported as `stopped` and has
+// no effect; where it had, its own report stands.
+struct Stop {
+  ActionId id;
+  DeviceId device;
+  friend bool operator==(const Stop&, const Stop&) = default;
+};
+// Ends an INFER that runs before its next kernel, to go on later from there (`resume`: it is reported once,
+// when it is done; `order` is its place in its stream's order from then on, that of an action whose window
+// opens then), or not at all (`drop`: as Stop). What does not run yet keeps its place until it does.
+struct Preempt {
+  ActionId id;
+  DeviceId device;
+  device::After after = device::After::resume;
+  TimePoint order;
+  friend bool operator==(const Preempt&, const Preempt&) = default;
+};
+// Once the request is answered with success, what it takes to run it again is to be kept (`keep`), until its
+// Profile has ended otherwise than stopped or too late, or it is to be kept no longer.
+struct Keep {
+  RequestId request;
+  bool keep = true;
+  friend bool operator==(const Keep&, const Keep&) = default;
+};
+// Runs a request that was kept again, alone, to learn what it takes. Reported as an INFER; `failed` where
+// nothing of it is kept (it took too much room, or was not answered). A Stop ends it.
+struct Profile {
+  ActionId id;
+  DeviceId device;
+  ModelId model;
+  RequestId request;
+  Window window;
+  Duration expected;
+  friend bool operator==(const Profile&, const Profile&) = default;
+};
+// A Profile that ended so had to make way: what it takes to run it again stays kept.
+inline bool made_way(ActionStatus status) {
+  return status == ActionStatus::stopped || status == ActionStatus::too_late;
+}
+// The device hangs: it is to be taken out, with all that it has under way. The scheduler hears of it again as
+// DeviceChanged when it is back, and of nothing that was sent to it before.
+struct GiveUp {
+  DeviceId device;
+  friend bool operator==(const GiveUp&, const GiveUp&) = default;
+};
+using Order = std::variant<Load, Unload, Infer, Refuse, Stop, Preempt, Keep, Profile, GiveUp>;
+using Orders = std::vector<Order>;
+
+}  // namespace carillon::ledger
