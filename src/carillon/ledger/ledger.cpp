@@ -1,0 +1,412 @@
+#include "carillon/ledger/ledger.h"
+
+#include <algorithm>
+#include <variant>
+
+#include "carillon/base/assert.h"
+
+namespace carillon::ledger {
+namespace {
+
+std::size_t index_of(Lane lane) {
+  return static_cast<std::size_t>(lane);
+}
+
+Lane lane_of(Class cls) {
+  switch (cls) {
+    case Class::real_time:
+      return Lane::real_time;
+    case Class::best_effort:
+      return Lane::best_effort;
+    case Class::normal:
+      return Lane::exec;
+  }
+  CARILLON_ASSERT(false);
+}
+
+bool takes_pages(const std::shared_ptr<const ModelInfo>& info) {
+  return info != nullptr && info->pages > 0;
+}
+
+}  // namespace
+
+void Ledger::apply(const Event& event, TimePoint now) {
+  ++tick_;
+  std::visit([&](const auto& what) { on(what, now); }, event);
+}
+
+void Ledger::book(const Order& order, TimePoint now) {
+  ++tick_;
+  std::visit([&](const auto& what) { on(what, now); }, order);
+}
+
+// --- Requests
+
+const Ledger::OpenRequest* Ledger::request(RequestId id) const {
+  const auto at = request_at_.find(id.value);
+  return at ? &requests_[*at] : nullptr;
+}
+
+void Ledger::on(const RequestArrived& event, TimePoint) {
+  const std::uint32_t at = requests_.take();
+  requests_[at] = {.told = event.request};
+  request_at_.insert(event.request.id.value, at);
+  ++known(event.request.model).requests;
+}
+
+void Ledger::on(const RequestCancelled& event, TimePoint) {
+  const auto at = request_at_.find(event.request.value);
+  if (!at) return;  // it has been answered or refused
+  OpenRequest& request = requests_[*at];
+  if (request.action == none) return close(event.request, *at);
+  if (!std::exchange(request.withdrawn, true)) --actions_[request.action].wanted;
+}
+
+void Ledger::on(const Refuse& order, TimePoint) {
+  if (const auto at = request_at_.find(order.request.value)) close(order.request, *at);
+}
+
+void Ledger::close(RequestId id, std::uint32_t at) {
+  --models_[requests_[at].told.model.index()].requests;
+  requests_.give_back(at);
+  request_at_.erase(id.value);
+}
+
+// The INFER has ended, or went with its device.
+void Ledger::give_back_requests(Action& action, bool answered) {
+  for (const RequestId id : action.requests) {
+    const auto at = request_at_.find(id.value);
+    if (!at) continue;
+    OpenRequest& request = requests_[*at];
+    if (answered || request.withdrawn)
+      close(id, *at);
+    else
+      request.action = none;
+  }
+}
+
+// --- Orders
+
+const Ledger::Action* Ledger::action(ActionId id) const {
+  const auto at = action_at_.find(id.value);
+  return at ? &actions_[*at] : nullptr;
+}
+
+std::uint32_t Ledger::send(ActionId id, ActionKind kind, Lane lane, DeviceId device, ModelId model,
+                           Window window, Duration expected, TimePoint now) {
+  Model& m = known(model);
+  Device& d = devices_[device.index()];
+  const std::uint32_t at = actions_.take();
+  Action& action = actions_[at];
+  action.id = id;
+  action.kind = kind;
+  action.lane = lane;
+  action.cls = Class::normal;
+  action.device = device;
+  action.model = model;
+  action.incarnation = d.incarnation;
+  action.version = m.version;
+  action.times = 0;
+  action.place = sent_++;
+  action.requests.clear();
+  action.wanted = 0;
+  action.profiled.reset();
+  action.window = window;
+  action.order = window.earliest;
+  action.expected = expected;
+  action.sent = now;
+  action.cold = action.uses_copy = action.stopped = false;
+  action.taken = true;
+  action.preempted = 0;
+  action.overtaken = 0;
+  action_at_.insert(id.value, at);
+  line_up(d.under_way[index_of(lane)], at);
+  ++m.under_way;
+  if (kind == ActionKind::load) ++m.loading;
+  if (kind != ActionKind::unload) ++d.wanted_for;
+  if (kind == ActionKind::infer) {
+    ++d.runs;
+    d.busy += expected;
+  }
+  return at;
+}
+
+void Ledger::on(const Load& order, TimePoint now) {
+  send(order.id, ActionKind::load, Lane::load, order.device, order.model, order.window, order.expected, now);
+  Device& d = devices_[order.device.index()];
+  Model& m = models_[order.model.index()];
+  Copy& copy = copy_there(d, order.model);
+  copy.load = order.id;
+  copy.version = m.version;
+  copy.pages = m.info != nullptr ? m.info->pages : 0;
+  copy.last_use = now;
+  reside(d, order.device, order.model, copy, Residence::loading);
+}
+
+void Ledger::on(const Unload& order, TimePoint now) {
+  send(order.id, ActionKind::unload, Lane::load, order.device, order.model, {now, TimePoint::max()},
+       Duration{0}, now);
+  Device& d = devices_[order.device.index()];
+  reside(d, order.device, order.model, copy_there(d, order.model), Residence::unloading);
+}
+
+void Ledger::on(const Infer& order, TimePoint now) {
+  const std::uint32_t at = send(order.id, ActionKind::infer, lane_of(order.cls), order.device, order.model,
+                                order.window, order.expected, now);
+  Action& action = actions_[at];
+  const Model& m = models_[order.model.index()];
+  action.cls = order.cls;
+  action.times = times_changes(m, order.requests.size());
+  action.requests.assign(order.requests.begin(), order.requests.end());
+  for (const RequestId id : order.requests)
+    if (const auto request = request_at_.find(id.value)) {
+      requests_[*request].action = at;
+      ++action.wanted;
+    }
+  if (!takes_pages(m.info)) return;
+  Device& d = devices_[order.device.index()];
+  Copy& copy = copy_there(d, order.model);
+  action.uses_copy = true;
+  action.cold = copy.residence == Residence::loading;
+  ++copy.users[static_cast<std::size_t>(order.cls)];
+  if (order.cls == Class::normal && copy.residence == Residence::loaded) copy.last_use = now;
+}
+
+void Ledger::on(const Profile& order, TimePoint now) {
+  const std::uint32_t at = send(order.id, ActionKind::infer, Lane::exec, order.device, order.model,
+                                order.window, order.expected, now);
+  actions_[at].profiled = order.request;
+}
+
+void Ledger::on(const Stop& order, TimePoint) {
+  if (const auto at = action_at_.find(order.id.value)) actions_[*at].stopped = true;
+}
+
+void Ledger::on(const Preempt& order, TimePoint) {
+  const auto at = action_at_.find(order.id.value);
+  if (!at) return;
+  Action& action = actions_[*at];
+  if (order.after == device::After::drop) {
+    action.stopped = true;
+    return;
+  }
+  ++action.preempted;
+  action.order = order.order;
+  std::vector<std::uint32_t>& lined = device_of(action).under_way[index_of(action.lane)];
+  lined.erase(std::ranges::find(lined, *at));
+  line_up(lined, *at);
+}
+
+// Mostly it is the last.
+void Ledger::line_up(std::vector<std::uint32_t>& lined, std::uint32_t at) {
+  const auto goes_first = [&](std::uint32_t other) {
+    const Action &a = actions_[other], &b = actions_[at];
+    return a.order != b.order ? a.order < b.order : a.id < b.id;
+  };
+  auto place = lined.end();
+  while (place != lined.begin() && !goes_first(*(place - 1))) --place;
+  lined.insert(place, at);
+}
+
+void Ledger::on(const GiveUp& order, TimePoint) {
+  restart(order.device);
+}
+
+// The device has it no more, or never had.
+void Ledger::leaves_device(Action& action) {
+  if (!std::exchange(action.taken, false)) return;
+  Model& m = models_[action.model.index()];
+  --m.under_way;
+  if (action.kind == ActionKind::load) --m.loading;
+  if (action.kind != ActionKind::infer) return;
+  Device& d = device_of(action);
+  --d.runs;
+  d.busy -= action.expected;
+}
+
+void Ledger::apply(const NotTaken& event, TimePoint) {
+  ++tick_;
+  if (const auto at = action_at_.find(event.action.value)) leaves_device(actions_[*at]);
+}
+
+// --- Reports
+
+void Ledger::on(const ActionDone& event, TimePoint now) {
+  const auto at = action_at_.find(event.id.value);
+  if (!at) return;  // it went with its device, or is reported twice
+  Action& action = actions_[*at];
+  Device& d = device_of(action);
+  leaves_device(action);
+  action_at_.erase(event.id.value);
+  std::vector<std::uint32_t>& lined = d.under_way[index_of(action.lane)];
+  lined.erase(std::ranges::find(lined, *at));
+  for (const std::uint32_t other : lined)
+    if (actions_[other].overtaken == 0 && actions_[other].place < action.place &&
+        actions_[other].window.earliest <= action.window.earliest)
+      actions_[other].overtaken = tick_;
+  d.reported[index_of(action.lane)] = tick_;
+  d.ran[index_of(action.lane)] += event.duration;
+  if (action.kind != ActionKind::unload) --d.wanted_for;
+  switch (action.kind) {
+    case ActionKind::load:
+      ended_load(event, action, now);
+      break;
+    case ActionKind::unload:
+      ended_unload(event, action);
+      break;
+    case ActionKind::infer:
+      ended_run(event, action);
+      give_back_requests(action, event.status == ActionStatus::success);
+      break;
+  }
+  actions_.give_back(*at);
+}
+
+void Ledger::ended_load(const ActionDone& done, const Action& load, TimePoint now) {
+  Device& d = device_of(load);
+  const bool success = done.status == ActionStatus::success;
+  Copy& copy = copy_there(d, load.model);
+  copy.arriving = false;
+  copy.held = copy.held || success;
+  copy.failures = success ? 0 : copy.failures + 1;
+  if (!success) return reside(d, load.device, load.model, copy, Residence::absent);
+  if (copy.residence == Residence::leaving) return;
+  copy.last_use = now;
+  reside(d, load.device, load.model, copy, Residence::loaded);
+}
+
+// Whatever the device said: nobody asks it for the copy any more.
+void Ledger::ended_unload(const ActionDone& done, const Action& unload) {
+  Device& d = device_of(unload);
+  Copy& copy = copy_there(d, unload.model);
+  if (done.status == ActionStatus::success) copy.held = false;
+  reside(d, unload.device, unload.model, copy, Residence::absent);
+}
+
+void Ledger::ended_run(const ActionDone& done, const Action& run) {
+  Device& d = device_of(run);
+  if (done.status == ActionStatus::success && done.threads > 0) d.threads = done.threads;
+  if (!run.uses_copy) return;
+  Copy& copy = copy_there(d, run.model);
+  --copy.users[static_cast<std::size_t>(run.cls)];
+  // The device knows better. (One that was sent ahead of a LOAD that came late says nothing.)
+  if (done.status == ActionStatus::not_loaded && copy.residence == Residence::loaded && !run.cold &&
+      run.version == models_[run.model.index()].version)
+    reside(d, run.device, run.model, copy, Residence::absent);
+}
+
+// --- Devices, models and what is where
+
+void Ledger::on(const DeviceChanged& event, TimePoint) {
+  if (event.device.index() >= devices_.size()) devices_.resize(event.device.index() + 1);
+  restart(event.device);
+  Device& d = devices_[event.device.index()];
+  d.alive = event.alive;
+  d.pages = event.alive ? event.pages : 0;
+  d.best_effort = event.best_effort;
+  alive_ += event.alive ? 1 : 0;
+}
+
+// What was there and under way is lost.
+void Ledger::restart(DeviceId id) {
+  Device& d = devices_[id.index()];
+  alive_ -= std::exchange(d.alive, false) ? 1 : 0;
+  ++d.incarnation;
+  for (std::vector<std::uint32_t>& lined : d.under_way) {
+    for (const std::uint32_t at : lined) {
+      Action& action = actions_[at];
+      leaves_device(action);
+      give_back_requests(action, false);
+      action_at_.erase(action.id.value);
+      actions_.give_back(at);
+    }
+    lined.clear();
+  }
+  d.wanted_for = d.runs = 0;
+  d.busy = Duration{0};
+  d.reported = {};
+  d.ran = {};
+  for (auto& [model, copy] : d.copies) {
+    reside(d, id, model, copy, Residence::absent);
+    copy.arriving = copy.held = false;
+    copy.failures = 0;
+    copy.users = {};
+  }
+}
+
+void Ledger::on(const ModelChanged& event, TimePoint) {
+  const bool comes_first =
+      event.model.index() >= models_.size() || models_[event.model.index()].info == nullptr;
+  Model& m = known(event.model);
+  m.served = event.info != nullptr;
+  if (event.info) m.info = event.info;
+  m.times_changes.clear();
+  if (comes_first) return;
+  ++m.version;
+  for (std::uint32_t i = 0; i < devices_.size(); ++i) {
+    Copy* const copy = find(devices_[i], event.model);
+    if (copy == nullptr) continue;
+    copy->arriving = copy->arriving || copy->residence == Residence::loading;
+    if (copy->residence == Residence::loaded || copy->residence == Residence::loading)
+      reside(devices_[i], DeviceId{i}, event.model, *copy, Residence::leaving);
+  }
+}
+
+void Ledger::on(const TimesChanged& event, TimePoint) {
+  Model& m = known(event.model);
+  if (m.info == nullptr) return;
+  CARILLON_ASSERT(same_sizes(m.info->batches, event.batches));
+  m.times_changes.resize(event.batches.size());
+  for (std::size_t i = 0; i < event.batches.size(); ++i)
+    if (m.info->batches[i].exec != event.batches[i].exec) ++m.times_changes[i];
+  auto info = std::make_shared<ModelInfo>(*m.info);
+  info->batches = event.batches;
+  m.info = std::move(info);
+}
+
+std::uint32_t Ledger::times_changes(const Model& model, std::size_t rows) {
+  if (model.times_changes.empty()) return 0;
+  const auto& batches = model.info->batches;
+  const auto found = std::ranges::lower_bound(batches, static_cast<int>(rows), {}, &BatchProfile::batch);
+  if (found == batches.end() || found->batch != static_cast<int>(rows)) return 0;
+  return model.times_changes[static_cast<std::size_t>(found - batches.begin())];
+}
+
+Ledger::Model& Ledger::known(ModelId id) {
+  if (id.index() >= models_.size()) models_.resize(id.index() + 1);
+  return models_[id.index()];
+}
+
+const Ledger::Copy* Ledger::copy(DeviceId device, ModelId model) const {
+  return device.index() < devices_.size()
+             ? const_cast<Ledger*>(this)->find(const_cast<Device&>(devices_[device.index()]), model)
+             : nullptr;
+}
+
+Ledger::Copy* Ledger::find(Device& device, ModelId model) {
+  if (model.index() >= device.copy_of.size() || device.copy_of[model.index()] == none) return nullptr;
+  return &device.copies[device.copy_of[model.index()]].second;
+}
+
+Ledger::Copy& Ledger::copy_there(Device& device, ModelId model) {
+  if (Copy* const found = find(device, model)) return *found;
+  if (model.index() >= device.copy_of.size()) device.copy_of.resize(models_.size(), none);
+  device.copy_of[model.index()] = static_cast<std::uint32_t>(device.copies.size());
+  return device.copies.emplace_back(model, Copy{}).second;
+}
+
+void Ledger::reside(Device& device, DeviceId id, ModelId model, Copy& copy, Residence residence) {
+  const Residence before = std::exchange(copy.residence, residence);
+  if (before == residence) return;
+  if (before == Residence::absent) device.taken += copy.pages;
+  if (residence == Residence::absent) device.taken -= copy.pages;
+  if (before == Residence::unloading) device.freeing -= copy.pages;
+  if (residence == Residence::unloading) device.freeing += copy.pages;
+  Model& m = models_[model.index()];
+  if (before == Residence::loading) --m.coming;
+  if (residence == Residence::loading) ++m.coming;
+  if (before == Residence::loaded) std::erase(m.places, id);
+  if (residence == Residence::loaded) m.places.push_back(id);
+}
+
+}  // namespace carillon::ledger

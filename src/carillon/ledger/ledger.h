@@ -1,0 +1,200 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "carillon/base/ids.h"
+#include "carillon/base/index_table.h"
+#include "carillon/base/slab.h"
+#include "carillon/base/time.h"
+#include "carillon/ledger/event.h"
+#include "carillon/ledger/order.h"
+#include "carillon/ledger/residence.h"
+#include "carillon/workload/request.h"
+
+namespace carillon::ledger {
+
+// A device's queue was full, or the order named nothing to run: the device never had the action. The
+// scheduler hears of it later, as an ActionDone.
+struct NotTaken {
+  ActionId action;
+};
+
+// What is known of requests, orders, devices and residence, each fact written once. What happened goes in by
+// apply(), what was ordered by book(), in the order in which it happened; nothing else changes it. All else
+// reads.
+//
+// Models, devices and requests are those that clients and workers name: the outside of every policy and of
+// what stands around it. A policy that holds an order back has not ordered it yet.
+//
+// An event or an order costs O(1), and an end also O(actions of its lane). DeviceChanged and GiveUp cost
+// O(actions and copies of the device), ModelChanged O(devices). After a start nothing is allocated while no
+// more requests and actions are open than ever were. References are good until the next change. Not
+// thread-safe; `now` never goes back.
+class Ledger {
+ public:
+  static constexpr std::uint32_t none = ~std::uint32_t{0};
+
+  // A request from its arrival to its outcome. One whose client has gone stays while an INFER has it.
+  struct OpenRequest {
+    Request told;
+    std::uint32_t action = none;  // the place of the INFER that has it; none: it waits
+    bool withdrawn = false;       // its client has gone
+  };
+  // An order that is under way, from when it was sent to its report.
+  struct Action {
+    ActionId id;
+    ActionKind kind{};
+    Lane lane{};
+    Class cls = Class::normal;
+    DeviceId device;
+    ModelId model;
+    std::uint32_t incarnation = 0;      // of the device
+    std::uint32_t version = 0;          // of the model, and how often the seed of its batch size had changed
+    std::uint32_t times = 0;            //
+    std::uint64_t place = 0;            // among all orders, by time
+    std::vector<RequestId> requests;    // INFER
+    std::uint32_t wanted = 0;           // of them: those whose clients are there
+    std::optional<RequestId> profiled;  // the request that this runs again; `requests` is empty
+    Window window;                      // an UNLOAD's opens when it is sent, and never closes
+    TimePoint order;                    // its place in its lane: `window.earliest`, or as it was preempted
+    Duration expected{0};
+    TimePoint sent;
+    bool cold = false;            // an INFER that was sent while its model was loading
+    bool uses_copy = false;       // an INFER of a model that takes pages
+    bool stopped = false;         // a Stop was sent
+    bool taken = true;            // the device has it
+    std::uint32_t preempted = 0;  // Preempts that were sent
+    std::uint64_t overtaken = 0;  // the tick when an order of its lane that came later ended; 0: none
+  };
+  // A model's weights on a device.
+  struct Copy {
+    Residence residence = Residence::absent;
+    bool arriving = false;                  // leaving, but its LOAD is yet to be reported
+    bool held = false;                      // the device reported that it has it, and not that it let it go
+    std::uint32_t version = 0;              // of the model
+    std::uint32_t failures = 0;             // LOADs in a row
+    std::uint64_t pages = 0;                // that it takes, or would
+    ActionId load;                          // the last LOAD
+    std::array<std::uint32_t, 3> users{};   // INFERs under way, by Class
+    TimePoint last_use = TimePoint::min();  // by a normal INFER, or by its LOAD
+    std::uint32_t using_it() const { return users[0] + users[1] + users[2]; }
+  };
+  struct Device {
+    bool alive = false;
+    std::uint32_t incarnation = 0;  // another whenever what was under way there is lost
+    std::uint64_t pages = 0;
+    std::uint64_t taken = 0;    // pages of copies that are not absent
+    std::uint64_t freeing = 0;  // of them: of copies that are unloading
+    int best_effort = 1;
+    int threads = 0;  // that ran the last INFER that told
+    // The places of its actions by Lane, in the order in which it runs them: by `order`, then by id.
+    std::array<std::vector<std::uint32_t>, lanes> under_way;
+    std::uint32_t wanted_for = 0;  // LOADs, INFERs and Profiles
+    std::uint32_t runs = 0;        // INFERs and Profiles that it has, and what their EXEC is expected to take
+    Duration busy{0};
+    // By Lane, since it started: when something was last reported, and how long runs took in all.
+    std::array<std::uint64_t, lanes> reported{};
+    std::array<Duration, lanes> ran{};
+    std::vector<std::pair<ModelId, Copy>> copies;  // of models that ever were there
+    std::vector<std::uint32_t> copy_of;            // by model: in `copies`
+  };
+  struct Model {
+    std::shared_ptr<const ModelInfo> info;  // of its last version; null before the first
+    bool served = false;
+    std::uint32_t version = 0;                 // how often it changed since it first came
+    std::vector<std::uint32_t> times_changes;  // by batch size: of its seed; empty: none
+    std::uint32_t requests = 0;                // open
+    std::uint32_t under_way = 0;               // actions, and of them LOADs, that a device has
+    std::uint32_t loading = 0;
+    std::vector<DeviceId> places;  // where it is loaded, in the order in which it came to be
+    std::uint32_t coming = 0;      // where it is loading
+  };
+
+  void apply(const Event& event, TimePoint now);
+  void apply(const NotTaken& event, TimePoint now);
+  void book(const Order& order, TimePoint now);
+
+  // Counts events and orders; a later one has a larger tick.
+  std::uint64_t tick() const { return tick_; }
+
+  // Null where there is none.
+  const OpenRequest* request(RequestId id) const;
+  const Action* action(ActionId id) const;
+  const Action& at(std::uint32_t place) const { return actions_[place]; }
+  std::size_t open_requests() const { return request_at_.size(); }
+  std::size_t actions_under_way() const { return action_at_.size(); }
+
+  std::size_t devices() const { return devices_.size(); }
+  const Device& device(DeviceId id) const { return devices_[id.index()]; }
+  std::size_t alive() const { return alive_; }
+  // Alive, with no LOAD, INFER or Profile under way: nobody wants it before the scheduler acts.
+  bool idle(DeviceId id) const {
+    return id.index() < devices_.size() && devices_[id.index()].alive && devices_[id.index()].wanted_for == 0;
+  }
+
+  std::size_t models() const { return models_.size(); }
+  const Model& model(ModelId id) const { return models_[id.index()]; }
+  // Null where it never was there.
+  const Copy* copy(DeviceId device, ModelId model) const;
+  // Of a model that takes pages.
+  Residence residence(DeviceId device, ModelId model) const {
+    const Copy* found = copy(device, model);
+    return found != nullptr ? found->residence : Residence::absent;
+  }
+
+ private:
+  void on(const RequestArrived& event, TimePoint now);
+  void on(const RequestCancelled& event, TimePoint now);
+  void on(const ActionDone& event, TimePoint now);
+  void on(const DeviceChanged& event, TimePoint now);
+  void on(const ModelChanged& event, TimePoint now);
+  void on(const TimesChanged& event, TimePoint now);
+  void on(const Wake&, TimePoint) {}
+  void on(const RequestProfiled&, TimePoint) {}
+  void on(const AllArrived&, TimePoint) {}
+  void on(const Load& order, TimePoint now);
+  void on(const Unload& order, TimePoint now);
+  void on(const Infer& order, TimePoint now);
+  void on(const Profile& order, TimePoint now);
+  void on(const Refuse& order, TimePoint now);
+  void on(const Stop& order, TimePoint now);
+  void on(const Preempt& order, TimePoint now);
+  void on(const Keep&, TimePoint) {}
+  void on(const GiveUp& order, TimePoint now);
+
+  std::uint32_t send(ActionId id, ActionKind kind, Lane lane, DeviceId device, ModelId model, Window window,
+                     Duration expected, TimePoint now);
+  void line_up(std::vector<std::uint32_t>& lined, std::uint32_t at);
+  void leaves_device(Action& action);
+  void give_back_requests(Action& action, bool answered);
+  void close(RequestId id, std::uint32_t at);
+  void restart(DeviceId id);
+  void ended_load(const ActionDone& done, const Action& load, TimePoint now);
+  void ended_unload(const ActionDone& done, const Action& unload);
+  void ended_run(const ActionDone& done, const Action& run);
+  void reside(Device& device, DeviceId id, ModelId model, Copy& copy, Residence residence);
+  Copy& copy_there(Device& device, ModelId model);
+  Copy* find(Device& device, ModelId model);
+  Model& known(ModelId id);
+  Device& device_of(const Action& action) { return devices_[action.device.index()]; }
+  static std::uint32_t times_changes(const Model& model, std::size_t rows);
+
+  std::uint64_t tick_ = 0;
+  std::uint64_t sent_ = 0;
+  std::vector<Device> devices_;
+  std::size_t alive_ = 0;
+  std::vector<Model> models_;
+  Slab<OpenRequest> requests_;
+  IndexTable request_at_;
+  Slab<Action> actions_;
+  IndexTable action_at_;
+};
+
+}  // namespace carillon::ledger

@@ -1,0 +1,367 @@
+#include "carillon/ledger/ledger.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace carillon::ledger {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr DeviceId first{0}, second{1};
+constexpr ModelId model{0}, other{1};
+constexpr TimePoint at(Duration d) {
+  return TimePoint{d};
+}
+constexpr Window any{TimePoint::min(), TimePoint::max()};
+
+// Two devices of ten pages, and two models of three that run batches of one and two.
+struct LedgerTest : ::testing::Test {
+  LedgerTest() {
+    for (const ModelId id : {model, other}) apply(model_comes(info(id)));
+    for (const DeviceId id : {first, second}) apply(DeviceChanged{id, true, 10, 2});
+  }
+  static ModelInfo info(ModelId id, std::uint64_t pages = 3) {
+    return {.id = id, .name = "m", .pages = pages, .load = 8ms, .batches = {{1, 1ms}, {2, 2ms}}};
+  }
+  void apply(const Event& event) { ledger.apply(event, now); }
+  void book(const Order& order) { ledger.book(order, now); }
+  void arrives(std::uint64_t id, Class cls = Class::normal) {
+    apply(RequestArrived{{.id = {id}, .model = model, .cls = cls, .arrival = now}});
+  }
+  void load(std::uint64_t id, DeviceId device = first, ModelId of = model) {
+    book(Load{{id}, device, of, {now, TimePoint::max()}, 8ms});
+  }
+  void infer(std::uint64_t id, std::vector<RequestId> requests, Class cls = Class::normal,
+             Window window = any) {
+    book(Infer{{id}, first, model, std::move(requests), window, 1ms, cls});
+  }
+  void done(std::uint64_t id, ActionStatus status = ActionStatus::success, Duration took = 1ms) {
+    apply(ActionDone{.id = {id}, .status = status, .start = now, .end = now, .duration = took});
+  }
+  void loaded() {
+    load(1);
+    done(1);
+  }
+  std::vector<std::uint64_t> under_way(Lane lane, DeviceId device = first) const {
+    std::vector<std::uint64_t> ids;
+    for (const std::uint32_t place : ledger.device(device).under_way[static_cast<std::size_t>(lane)])
+      ids.push_back(ledger.at(place).id.value);
+    return ids;
+  }
+  Residence residence() const { return ledger.residence(first, model); }
+
+  Ledger ledger;
+  TimePoint now = at(1s);
+};
+
+// --- Requests
+
+TEST_F(LedgerTest, ARequestIsOpenUntilItIsAnsweredRefusedOrLeft) {
+  for (std::uint64_t id = 0; id < 4; ++id) arrives(id);
+  EXPECT_EQ(ledger.open_requests(), 4U);
+  EXPECT_EQ(ledger.model(model).requests, 4U);
+  book(Refuse{{0}, Reason::cannot_finish, TimePoint::max()});
+  apply(RequestCancelled{{1}, model});
+  infer(7, {{2}});
+  EXPECT_NE(ledger.request({2})->action, Ledger::none);
+  done(7);
+  EXPECT_EQ(ledger.open_requests(), 1U);
+  EXPECT_EQ(ledger.request({3})->told.id, RequestId{3});
+  EXPECT_EQ(ledger.model(model).requests, 1U);
+}
+
+TEST_F(LedgerTest, ARequestWhoseRunFailedWaitsAgain) {
+  arrives(0);
+  infer(7, {{0}});
+  done(7, ActionStatus::failed);
+  ASSERT_NE(ledger.request({0}), nullptr);
+  EXPECT_EQ(ledger.request({0})->action, Ledger::none);
+}
+
+TEST_F(LedgerTest, ARequestThatIsLeftStaysWhileAnInferHasIt) {
+  arrives(0);
+  arrives(1);
+  infer(7, {{0}, {1}});
+  EXPECT_EQ(ledger.action({7})->wanted, 2U);
+  apply(RequestCancelled{{0}, model});
+  apply(RequestCancelled{{0}, model});
+  EXPECT_EQ(ledger.action({7})->wanted, 1U) << "once, however often it is told";
+  EXPECT_TRUE(ledger.request({0})->withdrawn);
+  done(7, ActionStatus::too_late);
+  EXPECT_EQ(ledger.request({0}), nullptr);
+  EXPECT_NE(ledger.request({1}), nullptr);
+}
+
+TEST_F(LedgerTest, ARefusedRequestMayArriveOnceMore) {
+  arrives(0);
+  book(Refuse{{0}, Reason::deadline_passed, TimePoint::max()});
+  arrives(0);
+  EXPECT_EQ(ledger.open_requests(), 1U);
+}
+
+// --- Orders
+
+TEST_F(LedgerTest, AnOrderIsUnderWayUntilItIsReported) {
+  loaded();
+  infer(7, {});
+  book(Unload{{8}, first, other});
+  EXPECT_EQ(ledger.actions_under_way(), 2U);
+  EXPECT_EQ(ledger.action({7})->kind, ActionKind::infer);
+  EXPECT_EQ(ledger.action({7})->sent, now);
+  EXPECT_EQ(ledger.action({8})->window, (Window{now, TimePoint::max()}));
+  EXPECT_EQ(ledger.model(model).under_way, 1U);
+  done(7);
+  done(7);
+  done(8);
+  EXPECT_EQ(ledger.actions_under_way(), 0U);
+  EXPECT_EQ(ledger.model(model).under_way, 0U);
+}
+
+TEST_F(LedgerTest, EachClassHasItsLane) {
+  infer(1, {}, Class::normal);
+  infer(2, {}, Class::real_time);
+  infer(3, {}, Class::best_effort);
+  load(4);
+  book(Profile{{5}, first, model, {0}, any, 1ms});
+  EXPECT_THAT(under_way(Lane::exec), ElementsAre(1, 5));
+  EXPECT_THAT(under_way(Lane::real_time), ElementsAre(2));
+  EXPECT_THAT(under_way(Lane::best_effort), ElementsAre(3));
+  EXPECT_THAT(under_way(Lane::load), ElementsAre(4));
+  EXPECT_EQ(ledger.action({5})->profiled, RequestId{0});
+}
+
+TEST_F(LedgerTest, ALaneIsInTheOrderThatTheDeviceKeeps) {
+  infer(1, {}, Class::normal, {at(2ms), TimePoint::max()});
+  infer(2, {}, Class::normal, {at(1ms), TimePoint::max()});
+  infer(3, {}, Class::normal, {at(2ms), TimePoint::max()});
+  EXPECT_THAT(under_way(Lane::exec), ElementsAre(2, 1, 3));
+  book(Preempt{{2}, first, device::After::resume, at(2ms)});
+  EXPECT_THAT(under_way(Lane::exec), ElementsAre(1, 2, 3));
+  EXPECT_EQ(ledger.action({2})->preempted, 1U);
+  book(Preempt{{1}, first, device::After::resume, at(4ms)});
+  EXPECT_THAT(under_way(Lane::exec), ElementsAre(2, 3, 1));
+  EXPECT_FALSE(ledger.action({2})->stopped);
+  book(Preempt{{1}, first, device::After::drop, {}});
+  book(Stop{{3}, first});
+  EXPECT_TRUE(ledger.action({1})->stopped && ledger.action({3})->stopped);
+  EXPECT_EQ(ledger.action({3})->preempted, 0U);
+}
+
+TEST_F(LedgerTest, AnOrderIsOvertakenByALaterOneThatEnds) {
+  infer(1, {}, Class::normal, {at(1ms), TimePoint::max()});
+  infer(2, {}, Class::normal, {at(2ms), TimePoint::max()});
+  infer(3, {}, Class::normal, {at(1ms), TimePoint::max()});
+  infer(4, {}, Class::real_time);
+  done(3);
+  EXPECT_GT(ledger.action({1})->overtaken, 0U);
+  EXPECT_EQ(ledger.action({2})->overtaken, 0U) << "that one was to go before it";
+  EXPECT_EQ(ledger.action({4})->overtaken, 0U) << "of another lane";
+  const std::uint64_t when = ledger.action({1})->overtaken;
+  done(2);
+  EXPECT_EQ(ledger.action({1})->overtaken, when) << "the first time";
+}
+
+TEST_F(LedgerTest, ADeviceIsIdleUnlessSomethingButAnUnloadIsUnderWay) {
+  EXPECT_TRUE(ledger.idle(first));
+  loaded();
+  book(Unload{{2}, first, model});
+  EXPECT_TRUE(ledger.idle(first));
+  infer(3, {});
+  EXPECT_FALSE(ledger.idle(first));
+  done(3);
+  EXPECT_TRUE(ledger.idle(first));
+  apply(DeviceChanged{first, false, 0});
+  EXPECT_FALSE(ledger.idle(first)) << "it is not there";
+  EXPECT_FALSE(ledger.idle({9}));
+}
+
+TEST_F(LedgerTest, WhatADeviceDidNotTakeIsNotItsWork) {
+  infer(1, {});
+  load(2);
+  ledger.apply(NotTaken{{1}}, now);
+  ledger.apply(NotTaken{{2}}, now);
+  EXPECT_EQ(ledger.device(first).runs, 0U);
+  EXPECT_EQ(ledger.device(first).busy, Duration{0});
+  EXPECT_EQ(ledger.model(model).loading, 0U);
+  EXPECT_FALSE(ledger.action({1})->taken);
+  EXPECT_FALSE(ledger.idle(first)) << "the scheduler has yet to hear of it";
+  done(1, ActionStatus::too_late);
+  done(2, ActionStatus::too_late);
+  EXPECT_TRUE(ledger.idle(first));
+  EXPECT_EQ(ledger.model(model).under_way, 0U);
+}
+
+TEST_F(LedgerTest, RunsOfALaneAreCounted) {
+  infer(1, {}, Class::real_time);
+  infer(2, {});
+  EXPECT_EQ(ledger.device(first).runs, 2U);
+  EXPECT_EQ(ledger.device(first).busy, 2ms);
+  done(1, ActionStatus::success, 3ms);
+  done(2, ActionStatus::failed, 4ms);
+  const auto& ran = ledger.device(first).ran;
+  EXPECT_EQ(ran[static_cast<std::size_t>(Lane::real_time)], 3ms);
+  EXPECT_EQ(ran[static_cast<std::size_t>(Lane::exec)], 4ms);
+}
+
+// --- Residence
+
+TEST_F(LedgerTest, AModelIsLoadedWhenItsLoadSucceeds) {
+  EXPECT_EQ(residence(), Residence::absent);
+  load(1);
+  EXPECT_EQ(residence(), Residence::loading);
+  EXPECT_EQ(ledger.device(first).taken, 3U);
+  EXPECT_EQ(ledger.model(model).coming, 1U);
+  done(1, ActionStatus::failed);
+  EXPECT_EQ(residence(), Residence::absent);
+  EXPECT_EQ(ledger.copy(first, model)->failures, 1U);
+  EXPECT_EQ(ledger.device(first).taken, 0U);
+  load(2);
+  now = at(2s);
+  done(2);
+  EXPECT_EQ(residence(), Residence::loaded);
+  EXPECT_EQ(ledger.copy(first, model)->failures, 0U);
+  EXPECT_EQ(ledger.copy(first, model)->last_use, at(2s));
+  EXPECT_EQ(ledger.copy(first, model)->load, ActionId{2});
+  EXPECT_THAT(ledger.model(model).places, ElementsAre(first));
+  EXPECT_EQ(ledger.copy(second, model), nullptr);
+}
+
+TEST_F(LedgerTest, PagesAreFreeWhenTheUnloadIsReported) {
+  loaded();
+  book(Unload{{2}, first, model});
+  EXPECT_EQ(residence(), Residence::unloading);
+  EXPECT_THAT(ledger.model(model).places, IsEmpty());
+  EXPECT_EQ(ledger.device(first).taken, 3U);
+  EXPECT_EQ(ledger.device(first).freeing, 3U);
+  done(2);
+  EXPECT_EQ(residence(), Residence::absent);
+  EXPECT_EQ(ledger.device(first).taken, 0U);
+  EXPECT_EQ(ledger.device(first).freeing, 0U);
+}
+
+// What the device holds and what it may be sent differ where an UNLOAD came to nothing.
+TEST_F(LedgerTest, ACopyWhoseUnloadFailedIsHeldAndNotResident) {
+  loaded();
+  EXPECT_TRUE(ledger.copy(first, model)->held);
+  book(Unload{{2}, first, model});
+  done(2, ActionStatus::too_late);
+  EXPECT_EQ(residence(), Residence::absent);
+  EXPECT_TRUE(ledger.copy(first, model)->held);
+}
+
+TEST_F(LedgerTest, ACopyHasUsersByClass) {
+  loaded();
+  infer(2, {}, Class::real_time);
+  infer(3, {});
+  now = at(3s);
+  infer(4, {});
+  EXPECT_THAT(ledger.copy(first, model)->users, ElementsAre(1, 2, 0));
+  EXPECT_EQ(ledger.copy(first, model)->last_use, at(3s));
+  done(2);
+  done(3);
+  done(4);
+  EXPECT_EQ(ledger.copy(first, model)->using_it(), 0U);
+}
+
+TEST_F(LedgerTest, ADeviceKnowsBetterWhetherACopyIsThere) {
+  load(1);
+  infer(2, {});
+  done(1);
+  done(2, ActionStatus::not_loaded);
+  EXPECT_EQ(residence(), Residence::loaded) << "that one was sent before the LOAD ended";
+  infer(3, {});
+  done(3, ActionStatus::not_loaded);
+  EXPECT_EQ(residence(), Residence::absent);
+  EXPECT_EQ(ledger.device(first).taken, 0U);
+}
+
+TEST_F(LedgerTest, CopiesOfAnEarlierVersionLeave) {
+  loaded();
+  load(2, second);
+  infer(3, {});
+  apply(model_comes(info(model)));
+  EXPECT_EQ(ledger.model(model).version, 1U);
+  EXPECT_LT(ledger.action({3})->version, ledger.model(model).version);
+  EXPECT_EQ(residence(), Residence::leaving);
+  EXPECT_EQ(ledger.residence(second, model), Residence::leaving);
+  EXPECT_TRUE(ledger.copy(second, model)->arriving);
+  done(2);
+  EXPECT_EQ(ledger.residence(second, model), Residence::leaving);
+  EXPECT_FALSE(ledger.copy(second, model)->arriving);
+  done(3, ActionStatus::not_loaded);
+  EXPECT_EQ(residence(), Residence::leaving) << "it says nothing of this version";
+  EXPECT_EQ(ledger.device(first).taken, 3U);
+  apply(ModelChanged{model, nullptr});
+  EXPECT_FALSE(ledger.model(model).served);
+  EXPECT_EQ(ledger.model(model).info->pages, 3U) << "as it was last";
+}
+
+TEST_F(LedgerTest, ACopyWhoseLoadFailedAfterTheModelChangedIsAbsent) {
+  load(1);
+  apply(ModelChanged{model, nullptr});
+  done(1, ActionStatus::failed);
+  EXPECT_EQ(residence(), Residence::absent);
+  EXPECT_EQ(ledger.device(first).taken, 0U);
+}
+
+TEST_F(LedgerTest, ChangesOfTimesAreCountedByBatchSize) {
+  infer(1, {{0}});
+  infer(2, {{1}, {2}});
+  apply(TimesChanged{model, {{1, 1ms}, {2, 9ms}}});
+  EXPECT_THAT(ledger.model(model).times_changes, ElementsAre(0, 1));
+  EXPECT_EQ(ledger.model(model).info->batches[1].exec, 9ms);
+  infer(3, {{1}, {2}});
+  EXPECT_EQ(ledger.action({2})->times, 0U);
+  EXPECT_EQ(ledger.action({3})->times, 1U);
+}
+
+// --- Devices
+
+TEST_F(LedgerTest, WhatADeviceHadIsLostWithIt) {
+  for (const bool given_up : {false, true}) {
+    SCOPED_TRACE(given_up);
+    loaded();
+    arrives(0);
+    arrives(1);
+    infer(2, {{0}, {1}});
+    apply(RequestCancelled{{1}, model});
+    const std::uint32_t before = ledger.device(first).incarnation;
+    if (given_up)
+      book(GiveUp{first});
+    else
+      apply(DeviceChanged{first, false, 0});
+    EXPECT_FALSE(ledger.device(first).alive);
+    EXPECT_EQ(ledger.alive(), 1U);
+    EXPECT_NE(ledger.device(first).incarnation, before);
+    EXPECT_EQ(ledger.actions_under_way(), 0U);
+    EXPECT_EQ(ledger.request({0})->action, Ledger::none);
+    EXPECT_EQ(ledger.request({1}), nullptr) << "nobody wants it any more";
+    EXPECT_EQ(residence(), Residence::absent);
+    EXPECT_FALSE(ledger.copy(first, model)->held);
+    EXPECT_EQ(ledger.device(first).taken, 0U);
+    EXPECT_EQ(ledger.device(first).busy, Duration{0});
+    EXPECT_EQ(ledger.model(model).under_way, 0U);
+    EXPECT_THAT(ledger.model(model).places, IsEmpty());
+    done(2);  // on its way from before
+    EXPECT_EQ(ledger.request({0})->action, Ledger::none);
+    apply(DeviceChanged{first, true, 10});
+    EXPECT_TRUE(ledger.idle(first));
+    EXPECT_EQ(ledger.alive(), 2U);
+    apply(RequestCancelled{{0}, model});
+  }
+}
+
+TEST_F(LedgerTest, PlacesAreUsedAgain) {
+  for (std::uint64_t id = 0; id < 100; ++id) {
+    arrives(id);
+    infer(id, {{id}});
+    EXPECT_EQ(ledger.request({id})->action, 0U);
+    done(id);
+  }
+  EXPECT_EQ(ledger.open_requests(), 0U);
+}
+
+}  // namespace
+}  // namespace carillon::ledger
