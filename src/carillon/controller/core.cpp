@@ -105,6 +105,7 @@ Core::Core(std::unique_ptr<schedule::Scheduler> scheduler, const CoreOptions& op
   actions_out_.reserve(256);
   pending_.reserve(64);
   gathered_.reserve(256);
+  if (options_.audit) ledger_ = std::make_unique<ledger::Ledger>();
 }
 
 Core::~Core() {
@@ -486,6 +487,10 @@ void Core::drain(TimePoint now) {
     actions_out_.clear();
     const schedule::Event next = pending_[i];
     scheduler_wake_ = scheduler_->decide(next, now, actions_out_);
+    if (ledger_ != nullptr) {
+      ledger_->apply(next, now);
+      for (const schedule::Action& action : actions_out_) ledger_->book(action, now);
+    }
     if (options_.on_leisure) {
       leisure_.heard(next);
       leisure_.said(actions_out_, scheduler_wake_);
@@ -495,6 +500,7 @@ void Core::drain(TimePoint now) {
   }
   pending_.clear();
   deciding_ = false;
+  if (ledger_ != nullptr) options_.audit(*this, *ledger_);
   if (options_.on_leisure) tell_leisure(false);
 }
 
@@ -599,6 +605,7 @@ void Core::not_taken(ActionId id, TimePoint now, schedule::ActionStatus status) 
   }
   flights_.give_back(*index);
   actions_.erase(id.value);
+  if (ledger_ != nullptr) ledger_->apply(ledger::NotTaken{id}, now);
   deferred_.push_back({device,
                        {.id = id, .status = status, .start = now, .end = now, .duration = Duration{0}},
                        saturating_add(now, options_.full_queue_pause)});

@@ -23,12 +23,17 @@
 #include "carillon/controller/kept_rows.h"
 #include "carillon/controller/revivals.h"
 #include "carillon/controller/service.h"
+#include "carillon/ledger/ledger.h"
 #include "carillon/schedule/action.h"
 #include "carillon/schedule/leisure.h"
 #include "carillon/schedule/scheduler.h"
 #include "carillon/worker/worker.h"
 
 namespace carillon::controller {
+
+namespace testing {
+struct Audit;  // reads what a core keeps
+}
 
 // The size of one row of a tensor: `bytes`, for each unit of its length where it varies.
 struct RowSize {
@@ -84,6 +89,8 @@ struct CoreOptions {
   // sizes the policy wants to run. May be empty. Must not block.
   std::function<void(ModelId, int batch)> on_batch;
   std::shared_ptr<Journal> journal;  // where calls and actions are noted; null: nowhere
+  // For tests: called when all that was heard of is decided, with a ledger that is kept for it alone.
+  std::function<void(const class Core&, const ledger::Ledger&)> audit;
 };
 
 // By when the answer of a call is worth having: its own deadline, or, where it has none, that of its model's
@@ -175,6 +182,7 @@ class Core {
   const DeviceTimeline& timeline() const { return timeline_; }  // readable by any thread
 
  private:
+  friend struct testing::Audit;
   enum class Row : std::uint8_t {
     fresh,    // the scheduler has not heard of it
     waiting,  // the scheduler holds it
@@ -331,6 +339,7 @@ class Core {
   TimePoint scheduler_wake_ = TimePoint::max();
   TimePoint sought_slow_ = TimePoint::min();  // when devices were last looked for that are slow to report
   schedule::Leisure leisure_;                 // kept where somebody is told of it
+  std::unique_ptr<ledger::Ledger> ledger_;    // kept where somebody audits
   std::vector<std::optional<TimePoint>> told_leisure_;  // by device
   worker::InferCommand command_{};                      // large: made once
   TimePoint last_ = TimePoint::min();

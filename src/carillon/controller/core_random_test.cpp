@@ -7,6 +7,7 @@
 
 #include "carillon/base/random.h"
 #include "carillon/controller/core.h"
+#include "carillon/controller/testing/audit.h"
 #include "carillon/controller/testing/fakes.h"
 
 // Random calls, cancellations, refusals, failures, full workers, devices that go and come back, and stops,
@@ -181,7 +182,12 @@ Tally run(std::uint64_t seed) {
   const auto somebody_uses = [&](const InferCall& call) {
     return std::ranges::any_of(workers, [&](const HeldWorker& worker) { return worker.uses(call); });
   };
-  Core core(std::make_unique<WhimsicalScheduler>(random.split()), {.max_open = 64});
+  schedule::testing::Findings found;
+  Core core(std::make_unique<WhimsicalScheduler>(random.split()),
+            {.max_open = 64,
+             .timeline = 16,
+             .journal = std::make_shared<Journal>(64, Duration{}),
+             .audit = seed % 16 == 0 ? testing::audit_into(found, false) : nullptr});
   for (std::uint32_t i = 0; i < devices; ++i) {
     workers[i].device = {i};
     core.add_device(workers[i]);
@@ -283,6 +289,7 @@ Tally run(std::uint64_t seed) {
     }
     EXPECT_LE(core.open_rows(), 64U);
   }
+  EXPECT_TRUE(found.all().empty()) << found.text();
   core.stop(now);
   submit();
   for (const auto& [ticket, count] : answers) EXPECT_EQ(count, 1) << "ticket " << ticket;

@@ -14,6 +14,7 @@
 #include "carillon/base/random.h"
 #include "carillon/base/testing/seeds.h"
 #include "carillon/controller/core.h"
+#include "carillon/controller/testing/audit.h"
 #include "carillon/controller/testing/fakes.h"
 #include "carillon/controller/testing/virtual_worker.h"
 #include "carillon/schedule/registry.h"
@@ -73,11 +74,19 @@ class World final : public VirtualWorker::World {
         .preemption = seed % 2 == 1 ? schedule::Preemption::deadline : schedule::Preemption::none,
         .admission = seed % 3 == 1};
     const double preempted = random_.below(3) == 0 ? 0 : 0.6 * random_.uniform();
-    core_ = std::make_unique<Core>(
-        std::make_unique<Meddled>(*schedule::make_scheduler(policy, environment), random_.split(), preempted),
-        CoreOptions{.max_open = 512, .on_device = [this](const DeviceNews& news) {
-                      tally_.given_up += news.why.starts_with("it hangs") ? 1 : 0;
-                    }});
+    auto shadowed =
+        std::make_unique<schedule::testing::Shadowed>(*schedule::make_scheduler(policy, environment));
+    shadowed_ = shadowed.get();
+    core_ = std::make_unique<Core>(std::make_unique<Meddled>(std::move(shadowed), random_.split(), preempted),
+                                   CoreOptions{.max_open = 512,
+                                               .timeline = 16,
+                                               .on_device =
+                                                   [this](const DeviceNews& news) {
+                                                     tally_.given_up +=
+                                                         news.why.starts_with("it hangs") ? 1 : 0;
+                                                   },
+                                               .journal = std::make_shared<Journal>(256, Duration{}),
+                                               .audit = testing::audit_into(found_)});
     for (std::uint32_t d = 0; d < devices; ++d) {
       workers_.push_back(
           std::make_unique<VirtualWorker>(*this, DeviceId{d}, 2 + random_.below(6), random_.split()));
@@ -131,6 +140,8 @@ class World final : public VirtualWorker::World {
       for (const auto& [worker, probes] : asked()) answer_probe(worker);
     }
     EXPECT_EQ(core_->open_calls(), 0U) << "a call that is never answered";
+    EXPECT_TRUE(found_.all().empty()) << found_.text();
+    EXPECT_TRUE(shadowed_->findings().all().empty()) << shadowed_->findings().text();
     expect_gone();
     for (const auto& [ticket, answers] : answers_) EXPECT_EQ(answers, 1) << "ticket " << ticket;
     core_->stop(now_);
@@ -252,6 +263,8 @@ class World final : public VirtualWorker::World {
   std::map<std::pair<TimePoint, std::uint64_t>, std::function<void()>> calendar_;
   std::uint64_t order_ = 0;
   std::vector<std::unique_ptr<VirtualWorker>> workers_;
+  schedule::testing::Findings found_;  // the core and the ledger disagree there
+  const schedule::testing::Shadowed* shadowed_ = nullptr;
   std::unique_ptr<Core> core_;
   std::uint64_t tickets_ = 0;
   std::map<std::uint64_t, int> answers_;

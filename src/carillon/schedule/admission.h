@@ -65,6 +65,7 @@ class Admission final : public Scheduler {
 
   std::string_view name() const override { return policy_->name(); }
   std::optional<Environment> environment() const override { return policy_->environment(); }
+  const Scheduler* within() const override { return policy_.get(); }
   TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
 
  private:

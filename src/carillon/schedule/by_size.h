@@ -37,9 +37,11 @@ class BySize final : public Scheduler {
 
   std::string_view name() const override { return policy_->name(); }
   std::optional<Environment> environment() const override { return policy_->environment(); }
+  const Scheduler* within() const override { return policy_.get(); }
   TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
 
  private:
+  friend struct testing::Audit;
   struct SizeClass {
     ModelId inner;
     int step = 0;

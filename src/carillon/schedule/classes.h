@@ -75,12 +75,14 @@ class Classed final : public Scheduler {
 
   std::string_view name() const override { return policy_->name(); }
   std::optional<Environment> environment() const override { return policy_->environment(); }
+  const Scheduler* within() const override { return policy_.get(); }
   TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
 
   // Of that the policy is told that it takes no pages.
   bool pinned(ModelId model) const { return models_[model.index()].pinned; }
 
  private:
+  friend struct testing::Audit;
   static constexpr std::size_t looked_at = 8;
 
   // A request that the policy does not know.

@@ -64,6 +64,7 @@ class Fleet {
 
   // Devices, from zero on; one that was never announced is not alive.
   std::size_t device_count() const { return mirror_.device_count(); }
+  const Mirror& mirror() const { return mirror_; }
   std::size_t alive_count() const { return mirror_.alive_count(); }
   bool alive(DeviceId id) const { return mirror_.alive(id); }
   // The weights are there: an INFER may be sent.

@@ -12,6 +12,10 @@
 
 namespace carillon::schedule {
 
+namespace testing {
+struct Audit;
+}
+
 // Until when a scheduler cannot want a device, so that others may have it: training jobs, between iterations
 // or within (Salus beside serving). True of every policy by its contract: it acts when it hears of something,
 // and of its own accord at its Wake alone. A device that has nothing under way is so free until that Wake, or
@@ -30,6 +34,7 @@ class Leisure {
   std::size_t devices() const { return devices_.size(); }
 
  private:
+  friend struct testing::Audit;
   struct Device {
     bool alive = false;
     std::uint32_t under_way = 0;

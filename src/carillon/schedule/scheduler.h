@@ -9,6 +9,11 @@
 
 namespace carillon::schedule {
 
+class Mirror;
+namespace testing {
+struct Audit;  // reads what the parts of a scheduler keep
+}
+
 // Decides which request runs where and when: a pure state machine, without a clock, a thread, a socket or
 // randomness.
 //
@@ -25,6 +30,9 @@ class Scheduler {
   // What it allows for beside execution times as things are, for its worst device: for people who look at it.
   // None: it allows for nothing.
   virtual std::optional<Environment> environment() const { return std::nullopt; }
+  // For tests: the scheduler that this one stands around, and the mirror that it decides by. Null: none.
+  virtual const Scheduler* within() const { return nullptr; }
+  virtual const Mirror* mirror() const { return nullptr; }
 
   // Appends the actions that `event` calls for at time `now`. Returns when it wants a Wake, or max() for
   // never: that replaces what it returned before. It is after `now`, unless it is what was returned before

@@ -74,6 +74,7 @@ class Watchdog {
   std::vector<DeviceId> look(TimePoint now);
 
  private:
+  friend struct testing::Audit;
   struct Device {
     std::vector<Action> actions;
     struct Quiet {
@@ -109,9 +110,11 @@ class Watched final : public Scheduler {
 
   std::string_view name() const override { return policy_->name(); }
   std::optional<Environment> environment() const override { return policy_->environment(); }
+  const Scheduler* within() const override { return policy_.get(); }
   TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
 
  private:
+  friend struct testing::Audit;
   void watch(const Action& action, TimePoint now);
 
   std::unique_ptr<Scheduler> policy_;

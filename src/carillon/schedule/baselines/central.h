@@ -22,6 +22,7 @@ class Central : public Scheduler {
 
   std::optional<Environment> environment() const final { return fleet_.environment(); }
   TimePoint decide(const Event& event, TimePoint now, Actions& out) final;
+  const Mirror* mirror() const final { return &fleet_.mirror(); }
 
  protected:
   // A model comes: a new one, or another version of one of which nothing waits now. The fleet knows it.

@@ -67,6 +67,7 @@ class Clockwork final : public Scheduler {
   std::string_view name() const override { return "clockwork"; }
   std::optional<Environment> environment() const override { return state_.margins().worst(); }
   TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
+  const Mirror* mirror() const override { return &state_; }
 
   const Mirror& state() const { return state_; }
 

@@ -27,6 +27,7 @@ class RecordingScheduler final : public Scheduler {
 
   std::string_view name() const override { return inner_->name(); }
   std::optional<Environment> environment() const override { return inner_->environment(); }
+  const Scheduler* within() const override { return inner_.get(); }
   TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
 
  private:

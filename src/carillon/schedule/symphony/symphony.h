@@ -35,6 +35,7 @@ class Symphony final : public Scheduler {
   std::string_view name() const override { return options_.name; }
   std::optional<Environment> environment() const override { return fleet_.environment(); }
   TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
+  const Mirror* mirror() const override { return &fleet_.mirror(); }
 
   const Fleet& fleet() const { return fleet_; }
   const symphony::BatchPlan& plan() const { return plan_; }

@@ -9,6 +9,7 @@
 #include "carillon/base/testing/seeds.h"
 #include "carillon/schedule/classes.h"
 #include "carillon/schedule/registry.h"
+#include "carillon/schedule/testing/audit.h"
 #include "carillon/schedule/testing/minimal_policy.h"
 #include "carillon/schedule/testing/models.h"
 #include "carillon/schedule/testing/sim_world.h"
@@ -22,6 +23,7 @@ using testing::SimWorld;
 
 struct World {
   std::unique_ptr<Scheduler> scheduler;
+  std::unique_ptr<testing::Shadowed> shadowed;
   std::unique_ptr<SimWorld> sim;
   bool faults = false;
 };
@@ -39,7 +41,8 @@ std::unique_ptr<Scheduler> make(const std::string& policy, bool preempts, bool c
   const Environment environment{.preemption = preempts ? Preemption::deadline : Preemption::none,
                                 .classes = classes,
                                 .admission = admission};
-  if (policy != "minimal") return *make_scheduler(policy.substr(admission ? admitted.size() : 0), environment);
+  if (policy != "minimal")
+    return *make_scheduler(policy.substr(admission ? admitted.size() : 0), environment);
   std::unique_ptr<Scheduler> minimal = std::make_unique<testing::MinimalPolicy>();
   if (classes) minimal = std::make_unique<Classed>(std::move(minimal), environment);
   return minimal;
@@ -115,7 +118,9 @@ World make_world(std::uint64_t seed, const std::string& policy, bool models_chan
       reference(model);
       if (below(4) == 0) model.pages = 0;
     }
-  world.sim = std::make_unique<SimWorld>(*world.scheduler, options, models);
+  const bool audited = carillon::testing::seeds_from("CARILLON_AUDIT", {0, 0}).last > 0 || seed % 16 == 0;
+  world.shadowed = std::make_unique<testing::Shadowed>(*world.scheduler, audited ? 1 : 0);
+  world.sim = std::make_unique<SimWorld>(*world.shadowed, options, models);
   const int requests = 20 + below(200);
   const Duration spread{(1 + below(10)) * 50'000'000};
   TimePoint came;
@@ -171,6 +176,8 @@ class Policies : public ::testing::TestWithParam<std::string> {
     world.sim->run(TimePoint{3600s});
     ASSERT_TRUE(world.sim->problems().empty()) << GetParam() << ", seed " << seed << "\n"
                                                << world.sim->problems_text();
+    ASSERT_TRUE(world.shadowed->findings().all().empty()) << GetParam() << ", seed " << seed << "\n"
+                                                          << world.shadowed->findings().text();
     ASSERT_LT(world.sim->decisions(), 100'000U) << "seed " << seed << ": it never comes to rest";
     ASSERT_EQ(world.sim->count().open, 0) << "seed " << seed;
   }

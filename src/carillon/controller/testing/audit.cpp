@@ -1,0 +1,186 @@
+#include "carillon/controller/testing/audit.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace carillon::controller::testing {
+namespace {
+
+using ledger::Ledger;
+using schedule::ActionKind;
+
+std::string number(std::uint64_t value) {
+  return std::to_string(value);
+}
+DeviceId device_of(std::size_t place) {
+  return DeviceId{static_cast<std::uint32_t>(place)};
+}
+
+template <typename Visit>
+void visit_actions(const Ledger& ledger, Visit&& visit) {
+  for (std::size_t d = 0; d < ledger.devices(); ++d)
+    for (const auto& lined : ledger.device(device_of(d)).under_way)
+      for (const std::uint32_t place : lined) visit(ledger.at(place));
+}
+
+}  // namespace
+
+void Audit::check(const Core& core, const Ledger& ledger, schedule::testing::Findings& found,
+                  bool loads_once) {
+  found.at("at tick " + number(ledger.tick()));
+  // What is under way. What a device did not take is not, for the core; its ActionDone is yet to come.
+  std::size_t taken = 0, not_taken = 0;
+  visit_actions(ledger, [&](const Ledger::Action& action) { action.taken ? ++taken : ++not_taken; });
+  found.expect(taken == core.actions_.size(), "core: how many are under way",
+               [&] { return number(core.actions_.size()) + ", in the ledger " + number(taken); });
+  found.expect(not_taken == core.deferred_.size(), "core: how many were not taken",
+               [&] { return number(core.deferred_.size()) + ", in the ledger " + number(not_taken); });
+  for (const Core::Deferred& deferred : core.deferred_) {
+    const Ledger::Action* const action = ledger.action(deferred.done.id);
+    found.expect(action != nullptr && !action->taken && action->device == deferred.device, "core: not taken",
+                 [&] { return "action " + number(deferred.done.id.value); });
+  }
+  for (std::uint32_t i = 0; i < core.flights_.size(); ++i) {
+    if (!core.under_way(i)) continue;
+    const Core::InFlight& flight = core.flights_[i];
+    const auto detail = [&] { return "action " + number(flight.id.value); };
+    const Ledger::Action* const action = ledger.action(flight.id);
+    found.expect(action != nullptr && action->taken, "core: under way", detail);
+    if (action == nullptr) continue;
+    found.expect(action->kind == flight.kind && action->device == flight.device &&
+                     action->model == flight.model && action->cls == flight.cls,
+                 "core: what is under way", detail);
+    found.expect(action->requests == flight.requests, "core: requests of an action", detail);
+    found.expect(action->profiled == flight.profiled, "core: what runs again", detail);
+    found.expect(action->expected == flight.predicted, "core: expected", detail);
+    found.expect(action->sent == flight.sent, "core: sent", detail);
+    if (core.options_.journal == nullptr || flight.kind == ActionKind::unload) continue;
+    const auto noted = core.options_.journal->action(flight.record.entry);
+    if (!noted) continue;  // newer ones have its place
+    found.expect(noted->kind == action->kind && noted->again == action->profiled.has_value() &&
+                     noted->sent == action->sent && noted->window == action->window &&
+                     noted->predicted == action->expected && !noted->status && !noted->lost,
+                 "journal: what is under way", detail);
+    const std::size_t rows = action->profiled ? 1 : action->requests.size();
+    found.expect(static_cast<std::size_t>(noted->rows) == rows, "journal: rows", detail);
+  }
+  if (core.timeline_.keeps()) {
+    std::vector<TimelineAction> open;
+    core.timeline_.read_open(open);
+    std::size_t shown = 0;
+    visit_actions(ledger, [&](const Ledger::Action& action) {
+      if (!action.taken || action.kind == ActionKind::unload) return;
+      ++shown;
+      const auto at = std::ranges::find(open, action.id, &TimelineAction::id);
+      found.expect(at != open.end(), "timeline: under way",
+                   [&] { return "action " + number(action.id.value); });
+      if (at == open.end()) return;
+      const std::size_t rows = action.profiled ? 1 : action.requests.size();
+      found.expect(at->device == action.device.value && at->kind == action.kind && at->cls == action.cls &&
+                       at->predicted == action.expected && at->batch == rows &&
+                       at->exec_begin == action.window.earliest && at->exec_end == action.window.latest,
+                   "timeline: what is under way", [&] { return "action " + number(action.id.value); });
+    });
+    found.expect(open.size() == std::min(shown, DeviceTimeline::most_open), "timeline: how many",
+                 [&] { return number(open.size()) + ", in the ledger " + number(shown); });
+  }
+  // Devices, and what is where.
+  std::map<std::uint32_t, std::vector<DeviceId>> held_by;  // by the model's place in the statistics
+  for (std::size_t d = 0; d < core.devices_.size(); ++d) {
+    const Core::Device& its = core.devices_[d];
+    const auto detail = [&] { return "device " + number(d); };
+    if (d >= ledger.devices()) continue;  // the core is about to start
+    const Ledger::Device& device = ledger.device(device_of(d));
+    found.expect(its.alive == device.alive, "core: alive", detail);
+    found.expect(its.actions == static_cast<int>(device.runs), "core: runs of a device", detail);
+    found.expect(its.busy == device.busy, "core: busy", detail);
+    std::vector<ModelId> loaded = its.loaded, held;
+    std::ranges::sort(loaded);
+    for (const auto& [model, copy] : device.copies)
+      if (copy.held) held.push_back(model);
+    std::ranges::sort(held);
+    for (const ModelId model : held) held_by[core.book_.place_of(model)].push_back(device_of(d));
+    const auto twice = std::ranges::unique(loaded);
+    found.expect(!loads_once || twice.empty(), "core: loaded twice", detail);
+    loaded.erase(twice.begin(), twice.end());
+    found.expect(loaded == held, "core: loaded", detail);
+  }
+  if (loads_once && ledger.tick() % 16 == 0) {
+    const ServerStatistics book = core.book_.snapshot();
+    for (std::uint32_t i = 0; i < book.models.size(); ++i) {
+      std::ranges::sort(held_by[i]);
+      found.expect(book.models[i].held_by == held_by[i], "book: held by",
+                   [&] { return "model " + number(i); });
+    }
+    for (std::size_t d = 0; d < book.devices.size() && d < ledger.devices(); ++d) {
+      std::uint64_t models = 0;
+      for (const auto& [model, copy] : ledger.device(device_of(d)).copies) models += copy.held ? 1 : 0;
+      found.expect(
+          book.devices[d].models == models && book.devices[d].alive == ledger.device(device_of(d)).alive,
+          "book: devices", [&] { return "device " + number(d); });
+    }
+  }
+  for (std::uint32_t m = 0; m < ledger.models(); ++m) {
+    const Ledger::Model& model = ledger.model({m});
+    const auto detail = [&] { return "model " + number(m); };
+    found.expect(core.outlooks_[m].loading == static_cast<int>(model.loading), "core: loading", detail);
+    found.expect(core.models_[m].gone == !model.served, "core: gone", detail);
+    bool on_devices = model.under_way > 0;
+    for (std::size_t d = 0; d < ledger.devices(); ++d) {
+      const Ledger::Copy* const copy = ledger.copy(device_of(d), {m});
+      on_devices = on_devices || (copy != nullptr && copy->held);
+    }
+    found.expect(core.uses({m}).on_devices == on_devices, "core: uses", detail);
+  }
+  // Rows.
+  std::size_t told = 0;
+  for (std::uint32_t i = 0; i < core.open_.size(); ++i) {
+    const Core::Open& open = core.open_[i];
+    if (open.call == nullptr) continue;
+    for (std::size_t r = 0; r < open.state.size(); ++r) {
+      const RequestId id{open.first.value + r};
+      const auto detail = [&] { return "request " + number(id.value); };
+      const Ledger::OpenRequest* const request = ledger.request(id);
+      told += request != nullptr ? 1 : 0;
+      const bool over = open.closing || open.answered;
+      const Ledger::Action* const action =
+          request != nullptr && request->action != Ledger::none ? &ledger.at(request->action) : nullptr;
+      switch (open.state[r]) {
+        case Core::Row::fresh:
+        case Core::Row::done:
+          found.expect(request == nullptr, "core: row that the scheduler does not have", detail);
+          break;
+        case Core::Row::waiting:
+          found.expect(request != nullptr && !request->withdrawn && (action == nullptr || !action->taken),
+                       "core: row that waits", detail);
+          break;
+        case Core::Row::flying:
+          found.expect(action != nullptr && action->taken, "core: row that runs", detail);
+          if (action != nullptr)
+            found.expect(request->withdrawn == over, "core: row whose client has gone", detail);
+          break;
+        case Core::Row::gone:
+          found.expect(request == nullptr || (request->withdrawn && action != nullptr && !action->taken),
+                       "core: row that is gone", detail);
+          break;
+      }
+      if (request != nullptr)
+        found.expect(request->told.model == open.model && request->told.cls == open.cls &&
+                         request->told.arrival == open.arrival,
+                     "core: request", detail);
+    }
+  }
+  std::size_t left = 0;  // in what was not taken, of calls that are over
+  visit_actions(ledger, [&](const Ledger::Action& action) {
+    for (const RequestId id : action.requests)
+      if (const auto* request = ledger.request(id); !action.taken && request != nullptr && request->withdrawn)
+        ++left;
+  });
+  found.expect(told <= ledger.open_requests() && ledger.open_requests() <= told + left, "core: how many rows",
+               [&] { return number(told) + ", in the ledger " + number(ledger.open_requests()); });
+}
+
+}  // namespace carillon::controller::testing
