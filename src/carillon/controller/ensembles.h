@@ -27,7 +27,7 @@ struct EnsembleOptions {
   int lanes = 1;  // runs of models at a time: devices
   std::optional<Duration> default_deadline;
   // What a step is expected to take beyond its run, on its way to the next: what the schedulers start from,
-  // too (docs/architecture.md).
+  // too (docs/papers.md).
   double safety = 0.05;
   Duration hop = std::chrono::microseconds{500};
   std::size_t most_open = 1 << 16;  // requests to ensembles; more are refused

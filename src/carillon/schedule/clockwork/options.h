@@ -7,7 +7,7 @@ namespace carillon::schedule {
 struct ClockworkOptions {
   // New actions are sent while an executor is expected to be free within this time. What is sent early is
   // decided early, without what comes meanwhile, and stands before requests with less time:
-  // docs/architecture.md says what that costs.
+  // docs/papers.md says what that costs.
   Duration ahead = 500us;
   // Where the way to a device takes longer than that, its time counts, up to this: the paper's, for all.
   Duration longest_ahead = 5ms;
