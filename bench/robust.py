@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs every policy over scenarios/robust in the simulator and writes docs/robust.md.
+"""Runs every policy over scenarios/robust in the simulator and writes bench/measured/robust.md.
 
     python bench/robust.py --ablate                         all; half an hour on two cores
     python bench/robust.py --only 'drawn_0*,one_on_one' --schedulers symphony,eager,eager-drop --quick
@@ -340,7 +340,7 @@ def main():
     if arguments.ablate:
         text += "\n" + ablation(runs, arguments.jobs, files, found, best)
     whole = chosen == names and policies == harness.POLICIES and arguments.ablate and not arguments.quick and not arguments.reuse
-    file = arguments.out or (ROOT / "docs/robust.md" if whole else None)
+    file = arguments.out or (ROOT / "bench/measured/robust.md" if whole else None)
     if file:
         file.write_text(text)
         harness.say(f"wrote {file}")
