@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Runs the papers' workloads in the simulator and writes docs/papers.md: claim, paper's number, ours, ratio.
+"""Runs the papers' workloads in the simulator and writes bench/measured/papers.md: claim, paper's number, ours, ratio.
 
     python bench/papers.py                      all sections; some hours on two cores
     python bench/papers.py table2 fig9          only these (their results replace the older ones)
     python bench/papers.py fig7 --grid 5880     the whole grid of Table 1 instead of a sample
 
 Every table that compares policies has every one, with the same knowledge and the same variants: eager and timeout as their papers have them,
-and with Symphony's head drop (eager-drop, timeout-drop). Results are kept in build/bench/papers.json; docs/papers.md is
+and with Symphony's head drop (eager-drop, timeout-drop). Results are kept in build/bench/papers.json; bench/measured/papers.md is
 written from all that is there, beside what it said before (bench/papers_before.json). Each run of the program is kept,
 too (build/bench/cells), by what was run and by which program, so that a run that was cut off goes on where it was.
 Simulated time: the same commit gives the same numbers, on any machine.
@@ -397,7 +397,7 @@ Written by `python bench/papers.py`; run it again after a change to a policy. Vi
 
 Every policy is in Table 2, the flat top and figures 2, 9, 10, 11 and 15; the others have those of the paper's figure. `eager` and `timeout` are as section 3.4 of Symphony's paper has them; `eager-drop` and `timeout-drop` also drop heads early, by Symphony's rule, so that what deferral gains can be told from what head drop gains. Where a figure moved by more than 0.5% since commit 87740e7, it reads "then -> now".
 
-What was wrong with this page as of 87740e7: eager and timeout ran without head drop, and most of what was shown as the gain of deferral was that of head drop; figure 11 had no eager, figures 2 and 15 no clockwork, which were among the best there; a figure of the flat top was typed in, not measured; in figure 11 clockwork began with empty devices where every model should be loaded, and was refused for its LOADs at 15 ms and with bursts. One of Symphony's constants had been chosen by figure 2, and cost up to 30% elsewhere: without it figure 2 falls. Clockwork then sent its work 5 ms ahead, as its paper does; now it decides late (docs/architecture.md), which is most of what it gained.
+What was wrong with this page as of 87740e7: eager and timeout ran without head drop, and most of what was shown as the gain of deferral was that of head drop; figure 11 had no eager, figures 2 and 15 no clockwork, which were among the best there; a figure of the flat top was typed in, not measured; in figure 11 clockwork began with empty devices where every model should be loaded, and was refused for its LOADs at 15 ms and with bursts. One of Symphony's constants had been chosen by figure 2, and cost up to 30% elsewhere: without it figure 2 falls. Clockwork then sent its work 5 ms ahead, as its paper does; now it decides late (docs/papers.md), which is most of what it gained.
 
 Since simulated devices follow the live rules, shepherd's figures are others, and nobody else's: a `Stop` ends a run before its next kernel (a hundredth of it), not at once. It gains and loses by that: up to 2% on regular arrivals, up to 22% less on bursts, where it preempts most (figure 11, gamma:0.05, equal rates, 15 ms: 4,375 to 3,398); once 22% more. Made again with it: all sections but figure 7 and those of Clockwork, in which it is not (of figure 15 all policies but orloj and fcfs).
 """]
@@ -521,7 +521,7 @@ Since simulated devices follow the live rules, shepherd's figures are others, an
     missing = [name for name in SECTIONS if name not in kept]
     if missing:
         out.insert(1, f"**Not measured again, and so not here: {', '.join(missing)}.** This file as of commit 87740e7 has older figures, without the variants with head drop.\n")
-    (ROOT / "docs/papers.md").write_text("\n".join(out))
+    (ROOT / "bench/measured/papers.md").write_text("\n".join(out))
 
 
 def main():
@@ -543,7 +543,7 @@ def main():
         KEPT.parent.mkdir(parents=True, exist_ok=True)
         KEPT.write_text(json.dumps(kept))
     write(kept)
-    print("wrote docs/papers.md", file=sys.stderr)
+    print("wrote bench/measured/papers.md", file=sys.stderr)
 
 
 if __name__ == "__main__":
