@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Orloj's tables C.1 to C.7 in the simulator: writes docs/orloj.md and docs/img/orloj.png.
+"""Orloj's tables C.1 to C.7 in the simulator: writes bench/measured/orloj.md and docs/img/orloj.png.
 
 Finish rates of orloj, clockwork, nexus and clipper on one device for each of the paper's 125 rows, beside the paper's own
 (bench/orloj_finish_rates.csv, from the dissertation's appendix C). The workloads are scenarios/orloj_c*.toml, one for each
@@ -198,7 +198,7 @@ Where all that waits can be on time in the order of deadlines, orloj goes by tha
 
 Orloj's rows are not quite those of the page before: which of the answered requests run again is drawn by their ids now, and not by a generator of the simulator's, and a stop ends such a run before its next kernel. Means moved by at most 0.002, 20 rows of 125 as printed, 17 of them by 0.01, three by more (std-2/0.5 at 3: 0.34 to 0.44; std-0.5/2 at 3: 0.40 to 0.48; rdinet-cifar at 2: 0.28 to 0.24), all of them where orloj does not always gain by a longer SLO. The other policies' did not move.
 
-![Finish rates by SLO](img/orloj.png)
+![Finish rates by SLO](../../docs/img/orloj.png)
 
 All rows at c1 = {f['c1']:g} and load {f['load']:g}; the paper's figures first, those of the earlier page (load 0.4, each mode an application) last:
 
@@ -210,7 +210,7 @@ All rows at c1 = {f['c1']:g} and load {f['load']:g}; the paper's figures first, 
         out.append(f"| {r['table']} | {r['case']} | {r['slo_x_p99']} | {r['clipper']} | {r['nexus']} | {r['clockwork']} | {r['orloj']} | {r['our_clipper']:.2f} | {r['our_nexus']:.2f} | {r['our_clockwork']:.2f} | {r['our_orloj']:.2f} | {old['clockwork']} | {old['orloj']} |\n")
     if short:
         out.append(orloj_short.section(short, ROOT / "docs/img/orloj_short.png"))
-    (ROOT / "docs/orloj.md").write_text("".join(out))
+    (ROOT / "bench/measured/orloj.md").write_text("".join(out))
     import matplotlib
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt

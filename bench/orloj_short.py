@@ -70,7 +70,7 @@ The three-modal workload with all its times scaled down, and decisions charged t
     lines.append(f"""
 The paper's finish rate falls when the P99 nears 20 ms. Here it is more than 0.01 below what free decisions give, at any of the SLOs: with measured decisions {told('measured')}; at 20 us a decision {told('20')}; at 200 us {told('200')}.
 
-![Finish rate by the P99 of the times](img/{image.name})
+![Finish rate by the P99 of the times](../../docs/img/{image.name})
 """)
     import matplotlib
     matplotlib.use("Agg")
