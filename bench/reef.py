@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""REEF in simulation: fills the generated part of docs/reef.md and draws docs/img/reef.png.
+"""REEF in simulation: fills the generated part of bench/measured/reef.md and draws docs/img/reef.png.
 
 The workloads under all schedulers, beside what the paper has and what the kernel tables allow at most; what each part
 of the policy is worth; how long a preemption takes by the number and length of kernels, by model, by what may be in
@@ -20,7 +20,7 @@ import tempfile
 import harness
 
 ROOT = harness.ROOT
-DOCUMENT = ROOT / "docs/reef.md"
+DOCUMENT = ROOT / "bench/measured/reef.md"
 BEGIN, END = "<!-- measured: bench/reef.py -->", "<!-- end of measured -->"
 TABLE = ROOT / "profiles/mi50_kernels.json"
 WORKLOADS = ["A", "B", "B220", "C", "D", "E", "REAL"]

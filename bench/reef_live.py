@@ -2,7 +2,7 @@
 """REEF on this machine's CPU: how real-time requests fare beside best-effort ones, and what those still get.
 
 Three questions, each with its own part; every part saves what it measured in build/bench, and --write fills the
-generated chapter of docs/reef.md from all that is saved.
+generated chapter of bench/measured/reef.md from all that is saved.
 
     python bench/reef_live.py mixed      MobileNetV2 at 20 a second, real-time, beside ResNet-50 and DistilBERT in closed loops
     python bench/reef_live.py beside     real-time runs of one core, best-effort ones on the other; which model runs beside which
@@ -21,7 +21,7 @@ import tempfile
 
 import harness
 
-DOCUMENT = harness.ROOT / "docs/reef.md"
+DOCUMENT = harness.ROOT / "bench/measured/reef.md"
 BEGIN, END = "<!-- measured: bench/reef_live.py -->", "<!-- end of measured live -->"
 SCHEDULERS = ["rt-only", "sequential", "streams", "wait", "reef"]
 WORKLOADS = ["A", "B", "B220", "C", "D", "E", "REAL"]
@@ -225,7 +225,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workload", action="append", choices=WORKLOADS, help="of disb: only this one; may be repeated")
     parser.add_argument("--pair", action="append", help="of beside: only this model; may be repeated")
-    parser.add_argument("--write", action="store_true", help="fill docs/reef.md from what is saved")
+    parser.add_argument("--write", action="store_true", help="fill bench/measured/reef.md from what is saved")
     args = parser.parse_args()
     for part in args.part:
         measure, told, _, models = PARTS[part]
