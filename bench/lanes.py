@@ -4,7 +4,7 @@
     python bench/lanes.py                             all sections, to standard output
     python bench/lanes.py memory twenty               only these
     python bench/lanes.py memory --check              exit status 1 where a goal is missed
-    python bench/lanes.py --write docs/salus.md       between the marks of that file; what was not run now is as before
+    python bench/lanes.py --write bench/measured/salus.md       between the marks of that file; what was not run now is as before
     python bench/lanes.py twenty --json out.json      what was measured, too
 
 Needs torch, and of the preset `release` the targets carillon and carillon_shim. Results are kept in build/bench. Nothing
@@ -392,7 +392,7 @@ def tell_memory(got):
             + f"\n\n/proc/PID/smaps, {len(lanes['smaps'])} times meanwhile: PSS of the same mappings {smaps / MB:.1f} MB at most; all "
             f"memory without a file that came after torch was imported, and the lane, {grown / MB:.1f} MB at most. Held "
             f"{sum(c['holds'] for c in counters)} times, {sum(c['asks'] for c in counters)} times asked for more of the lane, "
-            f"{sum(c['rescued'] for c in counters)} blocks copied out of it.\n\n![Tensor memory of eight jobs over time](img/{PLOT.name})")
+            f"{sum(c['rescued'] for c in counters)} blocks copied out of it.\n\n![Tensor memory of eight jobs over time](../../docs/img/{PLOT.name})")
 
 
 # --- faults
@@ -725,7 +725,7 @@ SECTIONS = {"overhead": ("What a script pays that nobody recalls", overhead, tel
 
 
 def told(kept):
-    text = ["Of this machine, unlike what is above: written by `python bench/lanes.py --write docs/salus.md` (its `--help` has "
+    text = ["Of this machine, unlike what is above: written by `python bench/lanes.py --write bench/measured/salus.md` (its `--help` has "
             "what is measured how, and why)."]
     for name, (title, _, tell, goals) in SECTIONS.items():
         if name in kept:

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Runs Salus's tables and figures, and what its paper does not have, in the simulator; writes the tables of docs/salus.md.
+"""Runs Salus's tables and figures, and what its paper does not have, in the simulator; writes the tables of bench/measured/salus.md.
 
     python bench/salus.py                          all sections, to standard output
     python bench/salus.py table2_1 beyond          only these
-    python bench/salus.py --write docs/salus.md    between the marks of that file; what was not run now is as before
+    python bench/salus.py --write bench/measured/salus.md    between the marks of that file; what was not run now is as before
     python bench/salus.py --choose-seed 1500       windows of arrivals and seeds whose row of FIFO is nearest to Table 2.1's
 
 Results are kept in build/bench/salus.json, and each run of the program in build/bench/cells, by what was run and by which
@@ -320,7 +320,7 @@ SECTIONS = {"table2_1": ("Table 2.1: 100 jobs on one device", table2_1, tell_tab
 
 def told(kept):
     where = harness.machine()
-    text = [f"Written by `python bench/salus.py --write docs/salus.md` at commit {where['commit']} ({where['cpu']}); run it again "
+    text = [f"Written by `python bench/salus.py --write bench/measured/salus.md` at commit {where['commit']} ({where['cpu']}); run it again "
             "after a change to a policy. Virtual time: the same commit gives the same numbers on any machine."]
     for name, (title, _, tell) in SECTIONS.items():
         if name in kept:
