@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""iGniter's interference model against its authors' measurements: writes docs/interference.md and docs/img/interference.png.
+"""iGniter's interference model against its authors' measurements: writes bench/measured/interference.md and docs/img/interference.png.
 
 Fits the coefficients with `carillon profile --fit` to the published samples, as they are and with noise, and holds the
 predictions against the 750 published co-located pairs, which no fit sees. The model's equations are written down here once more,
@@ -161,7 +161,7 @@ def solo_errors(fitted, method):
 
 
 def write(samples, fits, rows, alikes, noise):
-    text = (ROOT / "docs/interference.md").read_text()
+    text = (ROOT / "bench/measured/interference.md").read_text()
     begin, end = "<!-- figures -->\n", "<!-- end of figures -->\n"
     head, tail = text[:text.index(begin) + len(begin)], text[text.index(end):]
     out = ["""
@@ -186,7 +186,7 @@ Errors in percent of the 750 pairs' 1,500 measured latencies; no fit sees the pa
     for a in names:
         out.append(f"| {a} | " + " | ".join("-" if mean["robust", a, b] is None else f"{mean['robust', a, b]:.2f} ({mean['stored', a, b]:.2f})" for b in names) + " |\n")
     out.append("""
-![Predicted against measured latencies, and mean errors by pair](img/interference.png)
+![Predicted against measured latencies, and mean errors by pair](../../docs/img/interference.png)
 
 What the fits make of their own samples, mean and largest error in percent:
 
@@ -203,7 +203,7 @@ With seeded noise on the published samples (times, power and cache use; the wild
 """)
     for level, wild, method, middle, worst, of in noise:
         out.append(f"| {100 * level:g}% | {wild} | {method} | {middle:.2f} | {worst:.2f} | {of} |\n")
-    (ROOT / "docs/interference.md").write_text(head + "".join(out) + "\n" + tail)
+    (ROOT / "bench/measured/interference.md").write_text(head + "".join(out) + "\n" + tail)
 
     import matplotlib
     matplotlib.use("Agg")
