@@ -33,6 +33,15 @@ def test_an_earlier_log_is_decided_alike(program, tmp_path, name):
     assert done.returncode == 0
 
 
+@pytest.mark.parametrize("name", sorted(file.name.removesuffix(".log.gz") for file in LOGS.glob("*.log.gz")))
+def test_a_ledger_knows_what_the_parts_of_a_scheduler_know(program, tmp_path, name):
+    log = tmp_path / "run.log"
+    log.write_bytes(gzip.decompress((LOGS / f"{name}.log.gz").read_bytes()))
+    done = subprocess.run([str(program.parent / "carillon_audit"), str(log)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert int(done.stdout.split()[0]) > 10_000
+
+
 def test_every_policy_has_its_logs(program):
     for policy in policies_of(program):
         for kind in ("simulated", "live"):
