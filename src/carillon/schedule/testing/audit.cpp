@@ -384,13 +384,13 @@ void Audit::check(const Ledger& ledger, const Scheduler& scheduler, std::set<Act
         if (ledger.at(place).kind == ActionKind::load && !own(ledger.at(place).id))
           ordered.push_back(ledger.at(place).id);
       found.expect(runs == ordered, "mirror: LOADs in their order", of_device(id));
-      std::uint64_t pages = 0, freeing = 0;
+      // Of what the device has, the mirror knows all but the copies that Classed pins.
+      std::uint64_t pages = device.taken, freeing = device.freeing;
       bool all = device.alive;
       for (const auto& [model, copy] : device.copies) {
-        if (own(copy.load)) continue;
-        if (held_there.contains({id, model})) all = false;
-        if (copy.residence != Residence::absent) pages += copy.pages;
-        if (copy.residence == Residence::unloading) freeing += copy.pages;
+        if (!own(copy.load)) continue;
+        if (copy.residence != Residence::absent) pages -= copy.pages;
+        if (copy.residence == Residence::unloading) freeing -= copy.pages;
       }
       for (const auto& [at, model] : held_there) all = all && at != id;
       if (all) {
