@@ -12,7 +12,6 @@ too (build/bench/cells), by what was run and by which program, so that a run tha
 Simulated time: the same commit gives the same numbers, on any machine.
 """
 import argparse
-import concurrent.futures
 import csv
 import functools
 import hashlib

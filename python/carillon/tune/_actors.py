@@ -29,8 +29,9 @@ _MOST_PENDING = 200  # as Ray has it for searchers that know all trials beforeha
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds. `start`: of a process; `stop`: of its end; `first`: that it computes besides in its first report; `reset`: of one that goes on with another trial; `save`, `restore`: of a
-    checkpoint; `gap`: of the driver, for each thing that a trial tells it."""
+    """Seconds. `start`: of a process; `stop`: of its end; `first`: that it computes besides in its first report;
+    `reset`: of one that goes on with another trial; `save`, `restore`: of a checkpoint; `gap`: of the driver, for each
+    thing that a trial tells it."""
 
     start: float = 0.0
     stop: float = 0.0

@@ -97,7 +97,8 @@ def add_to(commands: Any) -> None:
                         help="who decides on devices: fifo, static, dynamic, best (default); ray: Ray alone, a device a "
                              "trial; ray-reuse: with reuse_actors; may be given again")
     parser.add_argument("--seed", type=_seeds, default=[1], help="one, or a range like 1..5")
-    parser.add_argument("--json", action="store_true", help="as `carillon simulate STUDY.toml --json`: one run, or all of them as `runs`")
+    parser.add_argument("--json", action="store_true",
+                        help="as `carillon simulate STUDY.toml --json`: one run, or all of them as `runs`")
     parser.add_argument("--each-trial", action="store_true", help="of each trial, too; with --json")
     study = parser.add_argument_group("the study")
     study.add_argument("--curves", help="CSV file trial,epoch,seconds,metric, as `record` writes it")
@@ -153,8 +154,8 @@ def run(told: argparse.Namespace) -> int:
             trials=told.trials, epochs=told.epochs, epoch_s=told.epoch, curves=told.curves, devices=told.devices,
             name=os.path.basename(told.curves) if told.curves else "study", mode=told.mode, target=told.target,
             alpha=told.alpha, beside=told.beside, beta=told.beta, move=told.move, together=told.together, told=told.told,
-            quantum=told.quantum, concurrency=told.concurrency, iterations=told.iterations, start=told.start, stop=told.stop, first=told.first, noise=told.noise,
-            reset=told.reset, save=told.save, restore=told.restore, gap=told.gap)
+            quantum=told.quantum, concurrency=told.concurrency, iterations=told.iterations, noise=told.noise,
+            start=told.start, stop=told.stop, first=told.first, reset=told.reset, save=told.save, restore=told.restore, gap=told.gap)
         told.max_t = told.max_t or study.most_epochs()
         runs = [virtual.run(study, scheduler_of(told, ray.tune.schedulers), policy, seed, told.each_trial)
                 for policy in told.scheduler or ["best"] for seed in told.seed]

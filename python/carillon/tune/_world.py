@@ -26,8 +26,9 @@ class WorldError(RuntimeError):
 @dataclass(frozen=True)
 class Costs:
     """`alpha`: those that compute on one device at the same time slow each other by so much for each other one; None:
-    they share its time, as threads share a processor. `beside`: so much each one that computes elsewhere slows. `beta`: on w devices an iteration takes beta^(w - 1) / w. `move`:
-    seconds that a trial stands when its devices change."""
+    they share its time, as threads share a processor. `beside`: so much each one that computes elsewhere slows.
+    `beta`: on w devices an iteration takes beta^(w - 1) / w. `move`: seconds that a trial stands when its devices
+    change."""
 
     alpha: float | None = None
     beside: float = 1.0

@@ -46,7 +46,8 @@ class Study:
     take turns, as Fluid has them on processors. `told`: the planner knows alpha and beta, and does not measure them.
     `beside`: one that computes on another device slows a trial so many times (caches, memory). `reuse`: `reuse_actors`
     under Fluid. `at_once`, `live`: Fluid's. `concurrency`: trials at most that are not over (under BOHB: nor paused).
-    `iterations`, `function`, `saves`, `tells_end`, `keeps_curve`, `noise`: see `Shape`; `gap`, `start`, `stop`, `first`, `reset`, `save`, `restore`: `Timing`."""
+    `iterations`, `function`, `saves`, `tells_end`, `keeps_curve`, `noise`: see `Shape`; `gap`, `start`, `stop`, `first`,
+    `reset`, `save`, `restore`: see `Timing`."""
 
     trials: int | None = None       # None: all of the curves
     epochs: int | None = None       # None: of the longest curve
@@ -253,7 +254,8 @@ def run(study: Study, scheduler: TrialScheduler | None = None, policy: str = "be
         each: bool = False, curves: _curves.Curves | None = None) -> dict[str, Any]:
     """One run: the figures that `carillon simulate STUDY.toml --json` has of one, and some more. `scheduler`: a new
     one. `policy`: one of the planner's, under Fluid; `ray`: without Fluid, a processor a trial; `ray-reuse`: that,
-    with `reuse_actors`. `each`: of each trial, too. `curves`: in place of the study's own. The same arguments give the same figures."""
+    with `reuse_actors`. `each`: of each trial, too. `curves`: in place of the study's own. The same arguments give the
+    same figures."""
     scheduler = scheduler or FIFOScheduler()
     if policy not in POLICIES:
         raise VirtualError(f"policy {policy!r}: it is one of {', '.join(POLICIES)}")
