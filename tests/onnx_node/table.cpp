@@ -123,11 +123,11 @@ A plan is one list of kernels. Kernels of a branch that the data do not take are
 data that only they would read are no error. A condition known from shapes and constants leaves no trace.
 
 - **If**: both branches give the same types. Shapes may be [unlike](dynamic-models.md#branches-of-unlike-shapes). The condition is
-  one bool for a whole batch; with `max_batch_size: 0` rows decide for themselves. A branch that does not fit a request's size
-  fails requests that take it.
+  one bool for a whole batch: set `max_batch_size: 0` where each request must decide for itself. A branch that does not
+  fit a request's size fails requests that take it.
 - **Loop** is unrolled. Its trip count is a constant of at most 256, or its condition becomes false by constants alone within
-  as many iterations. All loops of a model may come to 20,000 nodes. A condition on data may end it earlier; then
-  it has no scan outputs. Carried values keep their types; their shapes may change.
+  as many iterations. All loops of a model may come to 20,000 nodes. A condition on data may end it earlier; such a
+  loop with scan outputs is refused. Carried values keep their types; their shapes may change.
 - **Scan** is unrolled, for at most 256 steps; states keep type and shape. Of opset 8 without lengths.
 - Graphs may be nested 16 deep. An inner graph may not give a name again.
 - No operator on sequences and optionals is supported, nor SequenceMap.
@@ -228,7 +228,7 @@ OneHot takes an index outside for none, as ONNX says. The least whole number div
     if (!claims(op)) unclaimed += (unclaimed.empty() ? "" : ", ") + op;
   }
   text << "In node tests, which are left out below: " << unclaimed << ".\n\n";
-  text << "## Tests left out, by rule\n\nThose marked pass with the second engine.\n\n";
+  text << "## Tests left out, by rule\n\nOpenVINO passes those marked so.\n\n";
   for (const auto& [reason, names] : left_out) {
     text << "- " << reason << " (" << names.size() << "):";
     for (const std::string& name : names) text << " " << name;
