@@ -228,7 +228,7 @@ OneHot takes an index outside for none, as ONNX says. The least whole number div
     if (!claims(op)) unclaimed += (unclaimed.empty() ? "" : ", ") + op;
   }
   text << "In node tests, which are left out below: " << unclaimed << ".\n\n";
-  text << "## Tests left out, by rule\n\nOpenVINO passes those marked so.\n\n";
+  text << "## Tests left out, by rule\n\n`(passes)` marks those that OpenVINO passes.\n\n";
   for (const auto& [reason, names] : left_out) {
     text << "- " << reason << " (" << names.size() << "):";
     for (const std::string& name : names) text << " " << name;
