@@ -9,6 +9,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -674,10 +675,13 @@ KILLED = """
 
 
 def test_folders_of_killed_drivers_go_with_the_next_start_and_no_others(tmp_path, monkeypatch):
-    place = tmp_path / "tmp"
-    place.mkdir()
-    monkeypatch.setenv("TMPDIR", str(place))
+    # Not below pytest's folder: where several run tests its name is so long that sockets would go elsewhere.
+    with tempfile.TemporaryDirectory(prefix="tune-", dir="/tmp") as place:
+        monkeypatch.setenv("TMPDIR", place)
+        check_folders_of_killed_drivers(tmp_path, Path(place))
 
+
+def check_folders_of_killed_drivers(tmp_path, place):
     def folders() -> set[str]:
         return {path.name.rsplit("-", 1)[0] for path in place.glob("carillon-tune-*")}
 
