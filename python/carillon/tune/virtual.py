@@ -14,7 +14,7 @@ import contextlib
 import math
 import random
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Iterator
 
@@ -38,16 +38,15 @@ class VirtualError(ValueError):
 
 
 @dataclass(frozen=True)
-class Study:
-    """What is simulated. Seconds are those of a trial alone on a device. `curves`: a file as `record` writes it; else
+class Study(Timing):
+    """What is simulated, and how long things take besides (`Timing`). Seconds are those of a trial alone on a device. `curves`: a file as `record` writes it; else
     all epochs take `epoch_s`, and who is better is drawn by the seed.
 
     `together`: those that share a device compute at the same time, each other one slows them `alpha` times; else they
     take turns, as Fluid has them on processors. `told`: the planner knows alpha and beta, and does not measure them.
     `beside`: one that computes on another device slows a trial so many times (caches, memory). `reuse`: `reuse_actors`
     under Fluid. `at_once`, `live`: Fluid's. `concurrency`: trials at most that are not over (under BOHB: nor paused).
-    `iterations`, `function`, `saves`, `tells_end`, `keeps_curve`, `noise`: see `Shape`; `gap`, `start`, `stop`, `first`,
-    `reset`, `save`, `restore`: see `Timing`."""
+    `iterations`, `function`, `saves`, `tells_end`, `keeps_curve`, `noise`: see `Shape`."""
 
     trials: int | None = None       # None: all of the curves
     epochs: int | None = None       # None: of the longest curve
@@ -74,20 +73,13 @@ class Study:
     tells_end: bool = True
     keeps_curve: bool = False
     noise: float = 0.0
-    start: float = 0.0
-    stop: float = 0.0
-    first: float = 0.0
-    reset: float = 0.0
-    save: float = 0.0
-    restore: float = 0.0
-    gap: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("trials", "epochs", "devices", "iterations", "at_once", "live", "concurrency"):
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int) and value >= 1):
                 raise VirtualError(f"{name} is a whole number of at least 1, not {value}")
-        for name in ("move", "start", "stop", "first", "reset", "save", "restore", "gap"):
+        for name in ("move", *(field.name for field in fields(Timing))):
             value = getattr(self, name)
             if not 0 <= value < math.inf:
                 raise VirtualError(f"{name} is at least 0 seconds, not {value}")
@@ -277,7 +269,7 @@ def run(study: Study, scheduler: TrialScheduler | None = None, policy: str = "be
             reuse=policy == "ray-reuse" or (study.reuse and not plain), heard=heard,
             shape=Shape(epochs, study.iterations, study.function, study.saves, study.tells_end, study.noise, seed,
                         study.keeps_curve),
-            timing=Timing(study.start, study.stop, study.first, study.reset, study.save, study.restore, study.gap))
+            timing=study)
         while not controller.is_finished() and not heard.reached:
             controller.step()
             if controller.actors.idle > 2:

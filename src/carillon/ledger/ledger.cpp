@@ -322,8 +322,7 @@ void Ledger::restart(DeviceId id) {
     }
     lined.clear();
   }
-  d.wanted_for = d.runs = 0;
-  d.busy = Duration{0};
+  d.wanted_for = 0;  // runs and their time left with the actions
   d.reported = {};
   d.ran = {};
   for (auto& [model, copy] : d.copies) {

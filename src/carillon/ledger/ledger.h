@@ -26,9 +26,8 @@ struct NotTaken {
   ActionId action;
 };
 
-// What is known of requests, orders, devices and residence, each fact written once. What happened goes in by
-// apply(), what was ordered by book(), in the order in which it happened; nothing else changes it. All else
-// reads.
+// What is known of requests, orders, devices and residence, each fact written once. Events go in by apply(),
+// orders by book(), each at its moment. Nothing else changes a ledger; all others read it.
 //
 // Models, devices and requests are those that clients and workers name: the outside of every policy and of
 // what stands around it. A policy that holds an order back has not ordered it yet.

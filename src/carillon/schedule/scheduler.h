@@ -30,7 +30,7 @@ class Scheduler {
   // What it allows for beside execution times as things are, for its worst device: for people who look at it.
   // None: it allows for nothing.
   virtual std::optional<Environment> environment() const { return std::nullopt; }
-  // For tests: the scheduler that this one stands around, and the mirror that it decides by. Null: none.
+  // For tests: the scheduler inside this one, and the mirror by which this one decides. Null: there is none.
   virtual const Scheduler* within() const { return nullptr; }
   virtual const Mirror* mirror() const { return nullptr; }
 

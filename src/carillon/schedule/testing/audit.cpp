@@ -359,8 +359,8 @@ void Audit::check(const Ledger& ledger, const Scheduler& scheduler, std::set<Act
       }
       for (const std::uint32_t place : lane(device, Lane::exec))
         if (!ledger.at(place).profiled) ordered.push_back(ledger.at(place).id);
-      // The mirror takes it that the first runs, and stays first, whatever is told to go before it. And what
-      // overtakes twice at one instant it puts before the first of them, though a device goes by their ids.
+      // To the mirror the first action runs and stays first, whatever is to go before it. Of two actions that
+      // overtake at one instant the mirror puts the second first; a device goes by their ids.
       const auto device_order = [](const Executor::Pending& each) { return std::pair(each.order, each.id); };
       if (!std::ranges::is_sorted(its.exec.pending(), {}, device_order)) {
         std::ranges::sort(runs);
