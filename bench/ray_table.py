@@ -111,7 +111,7 @@ def report(result):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python", required=True, help="of an environment with ray[tune] 2.60, torch, hpbandster and ConfigSpace==0.7.1")
+    parser.add_argument("--python", required=True, help="of an environment of python/requirements/ray.txt")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--slow-seeds", type=int, default=1, help="of the ways that start a process for each trial")
     parser.add_argument("--only", nargs="*", help="studies, as cnn-asha; default: all")

@@ -2,7 +2,8 @@
 """One study of Ray Tune, as Ray runs it (--mode plain), with carillon.tune.Fluid around its scheduler (--mode fluid), or
 with Ray's own ResourceChangingScheduler around it (--mode changing).
 
-    pip install "ray[tune]" torch      # in an environment of its own: Ray is not among this project's requirements
+In an environment of python/requirements/ray.txt:
+
     python bench/ray_tune.py --scheduler hyperband --kind class --trials 12 --steps 20 --mode plain
     python bench/ray_tune.py --scheduler hyperband --kind class --trials 12 --steps 20 --mode fluid
 
@@ -303,7 +304,7 @@ def study(ray, tune, arguments, folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scheduler", choices=["fifo", "asha", "hyperband", "bohb", "pbt"], default="asha",
-                        help="pbt waits for all trials before it copies (synch=True); bohb needs hpbandster and ConfigSpace==0.7.1")
+                        help="pbt waits for all trials before it copies (synch=True); bohb needs hpbandster")
     parser.add_argument("--task", choices=list(TASKS), default="cnn")
     parser.add_argument("--mode", choices=["plain", "fluid", "changing"], default="fluid")
     parser.add_argument("--reuse", action="store_true", help="reuse_actors: a process goes on with another trial")
@@ -331,7 +332,7 @@ def main():
         if importlib.util.find_spec("torch") is None:
             raise ImportError("No module named 'torch'")
     except ImportError as error:
-        print(f"{error}. Install: pip install \"ray[tune]\" torch", file=sys.stderr)
+        print(f"{error}. Install python/requirements/ray.txt", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory() as folder:
         try:

@@ -135,15 +135,28 @@ class Browser:
         return self.run(f"document.querySelector({json.dumps(selector)}).innerText")
 
     def click(self, selector: str) -> None:
-        """As a mouse does: on what lies in its middle."""
-        at = self.run(f"""(() => {{
-            const e = document.querySelector({json.dumps(selector)});
-            e.scrollIntoView({{block: 'center'}});
-            const r = e.getBoundingClientRect();
-            return [r.x + r.width / 2, r.y + r.height / 2];
-        }})()""")
-        for kind in ("mousePressed", "mouseReleased"):
-            self.call("Input.dispatchMouseEvent", type=kind, x=at[0], y=at[1], button="left", clickCount=1)
+        """As a mouse does: on what lies in its middle. Where the page moved the element meanwhile, nothing else
+        hears of the click, and the mouse tries again."""
+        for _ in range(20):
+            at = self.run(f"""(() => {{
+                const e = document.querySelector({json.dumps(selector)});
+                e.scrollIntoView({{block: 'center'}});
+                window.hit = undefined;
+                window.addEventListener('click', (click) => {{
+                    window.hit = e.contains(click.target);
+                    if (window.hit) return;
+                    click.stopPropagation();
+                    click.preventDefault();
+                }}, {{capture: true, once: true}});
+                const r = e.getBoundingClientRect();
+                return [r.x + r.width / 2, r.y + r.height / 2];
+            }})()""")
+            for kind in ("mousePressed", "mouseReleased"):
+                self.call("Input.dispatchMouseEvent", type=kind, x=at[0], y=at[1], button="left", clickCount=1)
+            self.settle()
+            if self.run("window.hit"):
+                return
+        raise AssertionError(f"20 clicks missed {selector}")
 
     def point(self, x: float, y: float) -> None:
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)

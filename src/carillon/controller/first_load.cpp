@@ -139,8 +139,10 @@ bool FirstLoad::ended() {
   return ended_;
 }
 
-FirstLoad::Turn::Turn(FirstLoad& load, Kind kind) : load_(load), kind_(kind) {
-  std::unique_lock lock(load.mutex_);
+FirstLoad::Turn::Turn(FirstLoad& load, Kind kind) : Turn(load, kind, std::unique_lock(load.mutex_)) {}
+
+FirstLoad::Turn::Turn(FirstLoad& load, Kind kind, std::unique_lock<std::mutex>& lock)
+    : load_(load), kind_(kind) {
   if (is_alone(kind)) {
     ++load.waiting_alone_;
     load.turn_ended_.wait(lock, [&] {
@@ -197,8 +199,10 @@ void FirstLoad::make() {
       asked_.pop_front();
     }
     items_[item].taken = true;
-    lock.unlock();
+    // Before another is taken: one that is made alone would not wait for a model that has no turn yet.
     std::optional<Turn> turn;
+    turn.emplace(*this, first_turn(item), lock);
+    lock.unlock();
     Made made = make_one(item, turn);
     lock.lock();
     made_.push_back(std::move(made));
@@ -223,22 +227,27 @@ Result<PreparedModel> FirstLoad::prepare(std::size_t item) {
   });
 }
 
+FirstLoad::Turn::Kind FirstLoad::first_turn(std::size_t item) const {
+  return is_made_alone(*items_[item].entry->config, targets_) ? Turn::Kind::making_alone : Turn::Kind::making;
+}
+
 // In `turn`, which goes on when this returns.
 FirstLoad::Made FirstLoad::make_one(std::size_t item, std::optional<Turn>& turn) {
   Made out{.item = item, .began = controller_.now()};
-  const auto make = [&](Turn::Kind kind) {
-    turn.reset();
-    turn.emplace(*this, kind);
+  const auto make = [&] {
     if (ended())
       out.model = fail(ErrorCode::cancelled, "the server is stopping");  // nobody takes it any more
     else
       out.model = prepare(item);
   };
-  const bool alone = is_made_alone(*items_[item].entry->config, targets_);
-  make(alone ? Turn::Kind::making_alone : Turn::Kind::making);
+  make();
   // While a model is made or measured it takes more memory than later: beside another that is, it may not fit
   // where it does by itself.
-  if (!alone && lacks_room(out.model)) make(Turn::Kind::making_alone);
+  if (first_turn(item) == Turn::Kind::making && lacks_room(out.model)) {
+    turn.reset();
+    turn.emplace(*this, Turn::Kind::making_alone);
+    make();
+  }
   return out;
 }
 
@@ -341,6 +350,7 @@ LoadReport FirstLoad::run() {
   if (makers_.empty()) {
     for (std::size_t i = 0; i < items_.size() && !ended(); ++i) {
       std::optional<Turn> turn;
+      turn.emplace(*this, first_turn(i));
       Made made = make_one(i, turn);
       turn.reset();
       take_in(std::move(made));

@@ -83,11 +83,14 @@ class FirstLoad {
    public:
     enum class Kind : std::uint8_t { making, measuring, making_alone, measuring_alone };
     Turn(FirstLoad& load, Kind kind);
+    // `lock` holds the mutex of `load` before and after; it is free while this waits.
+    Turn(FirstLoad& load, Kind kind, std::unique_lock<std::mutex>& lock);
     ~Turn();
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
 
    private:
+    Turn(FirstLoad& load, Kind kind, std::unique_lock<std::mutex>&& lock) : Turn(load, kind, lock) {}
     static bool is_alone(Kind kind) { return kind == Kind::making_alone || kind == Kind::measuring_alone; }
 
     FirstLoad& load_;
@@ -107,6 +110,7 @@ class FirstLoad {
 
   bool ended();
   void make();
+  Turn::Kind first_turn(std::size_t item) const;
   Made make_one(std::size_t item, std::optional<Turn>& turn);
   std::optional<Made> next_made(std::size_t left);
   const repository::ModelVersion& version_of(std::size_t item) const {
