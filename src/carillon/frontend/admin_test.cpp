@@ -138,6 +138,14 @@ TEST_F(AdminTest, StatusTellsWhatThereIs) {
   EXPECT_EQ(status()["server"]["state"], "draining");
 }
 
+TEST_F(AdminTest, StatusIsNotOfBeforeTheServerWasReady) {
+  EXPECT_EQ(status()["model_counts"]["ready"], 1);
+  service.all_models[1].ready = true;
+  EXPECT_EQ(status()["model_counts"]["ready"], 1) << "of the last look";
+  service.set_ready(false);
+  EXPECT_EQ(status()["model_counts"]["ready"], 2);
+}
+
 TEST_F(AdminTest, WhoMayUseOnlySomeModelsSeesNoOthers) {
   service.timeline.begin(0, {.id = {1}, .batch = 2, .kind = ActionKind::infer});
   service.timeline.begin(1, {.id = {2}, .model = 7, .batch = 2, .kind = ActionKind::infer});

@@ -86,11 +86,11 @@ void Watch::look_now() {
 std::shared_ptr<const Picture> Watch::picture() {
   {
     const std::lock_guard lock(mutex_);
-    if (last_ != nullptr) return last_;
+    if (last_ != nullptr && last_->ready == service_.ready() && last_->loading == service_.loading())
+      return last_;
   }
-  auto picture = look();
+  look_now();
   const std::lock_guard lock(mutex_);
-  if (last_ == nullptr) last_ = std::move(picture);
   return last_;
 }
 

@@ -73,7 +73,8 @@ class Watch {
 
   void start();
   void stop();
-  // The last one; made now where there is none. Any thread.
+  // The last one; made now where there is none, and where the server became ready or stopped being so since.
+  // Any thread.
   std::shared_ptr<const Picture> picture();
   // Looks now, for picture() and trend(): for tests, and for who does not start() it.
   void look_now();
