@@ -27,6 +27,7 @@ STUDIES = [("cnn", "fifo", 9, 16), ("cnn", "asha", 12, 16), ("cnn", "hyperband",
 WAYS = {"reuse": ["--mode", "plain", "--reuse"], "fluid": ["--mode", "fluid", "--reuse"], "plain": ["--mode", "plain"],
         "changing": ["--mode", "changing"]}
 SLOW = ("plain", "changing")
+LONGEST = 200  # seconds of a run, of which the longest that ends takes half
 GOALS = {"hyperband": 1.3, "bohb": 1.3}
 
 
@@ -34,7 +35,10 @@ def run(python, study, way, seed):
     task, scheduler, trials, steps = study
     command = [python, str(harness.ROOT / "bench/ray_tune.py"), "--kind", "class", "--task", task, "--scheduler", scheduler,
                "--trials", str(trials), "--steps", str(steps), "--seed", seed, *WAYS[way]]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST)
+    except subprocess.TimeoutExpired:
+        return None
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
     told = json.loads(done.stdout)
@@ -60,7 +64,8 @@ def measure(args):
                 if seed in entry["runs"][way] or (way in SLOW and int(seed) > args.slow_seeds):
                     continue
                 told = run(args.python, study, way, seed)
-                harness.say(f"{study} {way} seed {seed}: {told['wall']} s, {told['epochs']} epochs, load {told['load']}")
+                harness.say(f"{study} {way} seed {seed}: " + (f"{told['wall']} s, {told['epochs']} epochs, load {told['load']}" if told
+                                                              else f"did not end within {LONGEST} s"))
                 entry["runs"][way][seed] = told
                 harness.save(NAME, result)
     return result
@@ -76,6 +81,8 @@ def report(result):
     rows, missed, resumes, resizes, failed = [], [], [], [], 0
     for entry in result["studies"]:
         (task, scheduler, trials, _), ways = entry["study"], entry["runs"]
+        endless = {way for way, of in ways.items() if None in of.values()}
+        ways = {way: {seed: told for seed, told in of.items() if told} for way, of in ways.items()}
         runs = {way: list(of.values()) for way, of in ways.items()}
         better = min(("plain", "reuse"), key=lambda way: median_of(runs[way], "wall") if runs[way] else float("inf"))
         seeds = sorted(ways[better].keys() & ways["fluid"].keys())
@@ -88,6 +95,7 @@ def report(result):
         if statistics.median(gains) < goal:
             missed.append(f"{task} under {scheduler} ({statistics.median(gains):.2f} of {goal:g})")
         seconds = {way: f"{median_of(of, 'wall'):.1f}" if of else "-" for way, of in runs.items()}
+        seconds |= dict.fromkeys(endless, "no end")
         both = lambda key, form: ", ".join(f"{median_of(way, key):{form}}" for way in (ray, fluid))
         rows.append([f"{task}, {scheduler}, {trials} trials", *(seconds[way] for way in ("plain", "changing", "reuse", "fluid")),
                      " ".join(f"{g:.2f}" for g in gains) + ("" if same else ", an epoch"), f"{bound:.2f}", both("epochs", ".0f"),
@@ -97,7 +105,7 @@ def report(result):
         failed += sum(r["errors"] for of in runs.values() for r in of)
     m = result["machine"]
     text = (f"{m['cpu']}, {m['cores']} cores, commit {m['commit']}. Medians over seeds 1 to {len(result['studies'][0]['runs']['fluid'])}, "
-            f"of plain Ray and ResourceChangingScheduler (\"changing\") over {result['slow_seeds']}. Ways with \"-\" were not run. \"Faster by\" is for each seed, against the better of plain Ray and "
+            f"of plain Ray and ResourceChangingScheduler (\"changing\") over {result['slow_seeds']}. Ways with \"-\" were not run; \"no end\": a run did not end within {LONGEST} s. \"Faster by\" is for each seed, against the better of plain Ray and "
             "`reuse_actors`; the start of the first process counts.\n\n")
     text += "\n".join("| " + " | ".join(map(str, row)) + " |" for row in [header, ["---"] * len(header), *rows])
     text += "\n\n- Goals (HyperBand and BOHB 1.3, the others 1.0): " + ("all met." if not missed else "**missed** by " + ", ".join(missed) + ".")

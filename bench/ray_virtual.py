@@ -6,8 +6,10 @@
     python bench/ray_virtual.py compare --trial trial.json live.jsonl
 
 `live` runs one study of bench/ray_tune.py, with its options, on the two processors that Ray is told of. It prints that
-bench's JSON, and with it the options, what each trial reported and when the driver heard of it. A line of
-bench/ray_tune.py alone will do for `compare`, which then takes its options from its own command line.
+bench's JSON, and with it the options, what each trial reported and when the driver heard of it, and the seconds of an
+epoch of a trial by itself, right before and right after (`alone`): shared machines change their speed from minute to
+minute, and `compare` takes these in place of those of `measure`. A line of bench/ray_tune.py alone will do for `compare`,
+which then takes its options from its own command line.
 
 `measure` needs a machine that does nothing else, and about three minutes. No study that is compared goes into it:
 
@@ -19,14 +21,15 @@ stop                   from the order to an actor that has imported torch to end
                        median of three.
 start, first, reset    of a study of six trials of three epochs in each mode, two at a time: from a trial's end to the
                        start of a process, as Ray tells it, without `stop`; from there to its first report, without
-                       that epoch.
+                       that epoch. An epoch is what the trial says it took.
 setup, tail            what comes before the first trial could have started, and after the last report.
 gap                    from a report to the next of the trial, without that epoch: median. With checkpoints, which are
                        one more turn of the driver: the same, with what a save takes.
 
 `compare` runs the scheduler that was live in virtual time, and prints the makespans of both. Virtual runs differ by the
-noise of epochs (`noise`): told are their median, and the least and most. Exit status 1 where a median is off by more
-than --most.
+noise of epochs (`noise`): told are their median, and the least and most. A live run does not count where the machine
+changed its speed meanwhile: where the median epoch of its trials is more than a tenth off from `alone` times `beside`.
+Exit status 1 where a median of those that count is off by more than --most.
 """
 import argparse
 import json
@@ -46,6 +49,7 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 import ray_tune  # noqa: E402
 
+DISTURBED = 0.1
 MODES = {"plain": [], "reuse": ["--reuse"], "fluid": []}
 
 
@@ -124,7 +128,7 @@ def add_study(parser):
     parser.add_argument("--trials", type=int, default=9)
     parser.add_argument("--epochs", type=int, default=9)
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--kind", choices=["class", "function"], default="function")
+    parser.add_argument("--kind", choices=["class", "function"], default="class")
     parser.add_argument("--live", type=int)
     parser.add_argument("--at-once", type=int)
     parser.add_argument("--cold", action="store_true")
@@ -148,7 +152,8 @@ def live(told):
                 super().on_trial_start(iteration, trials, trial, **info)
 
             def on_trial_result(self, iteration, trials, trial, result, **info):
-                log.append([time.monotonic(), "report", trial.trial_id, result["training_iteration"], result["accuracy"]])
+                log.append([time.monotonic(), "report", trial.trial_id, result["training_iteration"], result["accuracy"],
+                            result["time_this_iter_s"]])
                 super().on_trial_result(iteration, trials, trial, result, **info)
 
             def on_trial_complete(self, iteration, trials, trial, **info):
@@ -162,19 +167,22 @@ def live(told):
         return done
 
     ray_tune.watcher, ray.init = logging_watcher, logging_init
+    alone = epochs_of(told, 1, 1) if told.probe else []
     try:
         with tempfile.TemporaryDirectory() as folder:
             found = ray_tune.study(ray, tune, told, folder)
     finally:
         ray_tune.watcher, ray.init = watcher, init
         ray.shutdown()
+    if told.probe:
+        found["alone"] = statistics.median(alone + epochs_of(told, 1, 1))
     begun = log[0][0]
-    options = {name: value for name, value in vars(told).items() if name not in ("run", "out")}
+    options = {name: value for name, value in vars(told).items() if name not in ("run", "out", "probe")}
     return found | {"options": options, "log": [[round(at - begun, 4), *rest] for at, *rest in log]}
 
 
 def run_live(arguments):
-    done = subprocess.run([sys.executable, str(HERE), "live", *map(str, arguments)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, str(HERE), "live", "--no-probe", *map(str, arguments)], capture_output=True, text=True, timeout=120)
     if done.returncode:
         raise SystemExit(f"live {' '.join(map(str, arguments))}: {done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])
@@ -192,8 +200,24 @@ def times_of(found, word):
     return list(times.values())
 
 
-def gaps(found, alone):
-    return [later - earlier - alone for times in times_of(found, "report") for earlier, later in zip(times, times[1:])]
+def gaps(found):
+    """From each report of a trial to its next one, without that epoch."""
+    reports = {}
+    for at, what, trial, *rest in found["log"]:
+        if what == "report":
+            reports.setdefault(trial, []).append((at, rest[2]))
+    return [later - earlier - took for told in reports.values() for (earlier, _), (later, took) in zip(told, told[1:])]
+
+
+def firsts(found):
+    """By trial, in the order of starts: from its start to its first report, without that epoch."""
+    begun, out = {}, {}
+    for at, what, trial, *rest in found["log"]:
+        if what == "start":
+            begun.setdefault(trial, at)
+        elif what == "report":
+            out.setdefault(trial, at - begun[trial] - rest[2])
+    return [out[trial] for trial in begun]
 
 
 def measure(told):
@@ -204,21 +228,19 @@ def measure(told):
             "beside": max(1.0, beside / alone), "beta": max(1.0, 2 * wide / alone), "modes": {}, "rounds": rounds}
     done = subprocess.run([sys.executable, str(HERE), "ends"], capture_output=True, text=True, timeout=120, check=True)
     cost["stop"] = statistics.median(json.loads(done.stdout.splitlines()[-1]))
-    here = alone * cost["beside"]  # both processors are in use
-    two = ["--task", told.task, "--steps", told.steps, "--at-once", 2, "--epochs", 3]
+    two = ["--task", told.task, "--steps", told.steps, "--at-once", 2, "--epochs", 3, "--kind", "class"]
     for mode, options in MODES.items():
         name = ["--mode", "fluid" if mode == "fluid" else "plain", *options]
         found = run_live([*two, *name, "--scheduler", "fifo", "--trials", 6])
         starts, reports = (times_of(found, word) for word in ("start", "report"))
         ended = [at for at, what, *_ in found["log"] if what == "end"]
-        gap = max(0.0, statistics.median(gaps(found, here)))
+        gap = max(0.0, statistics.median(gaps(found)))
         # The first two processes have nobody's end before them. The others each take the place of one that ended.
         start = max(0.0, statistics.median(later[0] - end for end, later in zip(ended, starts[2:])) - gap - cost["stop"])
-        firsts = [report[0] - begin[0] - here for begin, report in zip(starts, reports)]
-        first = max(0.0, statistics.median(firsts[2:]))
+        first = max(0.0, statistics.median(firsts(found)[2:]))
         saving = run_live([*two, *name, "--scheduler", "pbt", "--trials", 2])
         cost["modes"][mode] = {
-            "gap": gap, "gap_with_save": max(gap, statistics.median(gaps(saving, here))), "start": start, "first": first,
+            "gap": gap, "gap_with_save": max(gap, statistics.median(gaps(saving))), "start": start, "first": first,
             "setup": max(0.0, starts[0][0] - start), "tail": max(0.0, found["wall"] - reports[-1][-1]), "log": found["log"]}
     reuse, plain = cost["modes"]["reuse"], cost["modes"]["plain"]
     reuse["reset"] = reuse["start"] + reuse["first"]
@@ -239,8 +261,9 @@ def simulated(found, cost, told, seed=1):
     saves = found["scheduler"] in ("hyperband", "bohb", "pbt")
     mode = "fluid" if found["mode"] == "fluid" else "reuse" if found["reuse"] else "plain"
     here = {"reset": cost["modes"]["reuse"]["reset"]} | cost["modes"][mode]
+    alone = found.get("alone", cost["alone"])
     study = virtual.Study(
-        trials=options.trials, epochs=options.epochs, epoch_s=cost["alone"], devices=ray_tune.PROCESSORS, beside=cost["beside"],
+        trials=options.trials, epochs=options.epochs, epoch_s=alone, devices=ray_tune.PROCESSORS, beside=cost["beside"],
         beta=cost["beta"], at_once=options.at_once if mode == "fluid" else None, live=options.live,
         concurrency=4 if found["scheduler"] == "bohb" else options.at_once if mode != "fluid" else None,
         iterations=options.steps, noise=cost["noise"], function=found["kind"] == "function",
@@ -256,12 +279,18 @@ def simulated(found, cost, told, seed=1):
                 trials.setdefault(trial, {})
             elif word == "report":
                 trials[trial][what[0]] = what[1]
-        recorded = [record.Curve(name, [cost["alone"]] * len(epochs), [epochs[e] for e in sorted(epochs)])
+        recorded = [record.Curve(name, [alone] * len(epochs), [epochs[e] for e in sorted(epochs)])
                     for name, epochs in trials.items()]
         curves = _curves.Curves(recorded)
     run = virtual.run(study, ray_tune.scheduler_for(tune, options), "best" if mode == "fluid" else
                       {"plain": "ray", "reuse": "ray-reuse"}[mode], seed, curves=curves)
     return run | {"wall": here["setup"] + run["makespan_s"] + here["tail"]}
+
+
+def disturbed(found, cost):
+    """How much slower the trials' epochs were than two at a time are, by what was found right before and after."""
+    took = [rest[2] for _, what, _, *rest in found.get("log", []) if what == "report"]
+    return statistics.median(took) / (found["alone"] * cost["beside"]) - 1 if took and "alone" in found else 0.0
 
 
 def compare(told):
@@ -273,6 +302,7 @@ def compare(told):
     worst = 0.0
     print("| scheduler | mode | live (s) | virtual (s) | least to most | off | epochs live, virtual |\n"
           "|---|---|---|---|---|---|---|")
+    left_out = 0
     for file in told.files:
         for line in file.read_text().splitlines():
             found = json.loads(line)
@@ -284,12 +314,16 @@ def compare(told):
                     hung += 1
             runs.sort(key=lambda run: run["wall"])
             run = runs[len(runs) // 2]
-            off = run["wall"] / found["wall"] - 1
+            off, slower = run["wall"] / found["wall"] - 1, disturbed(found, cost)
+            if abs(slower) > DISTURBED:
+                left_out += 1
+                print(f"left out: {found['scheduler']}, {found['mode']}, {found['wall']:.1f} s, whose epochs were {slower:+.0%} off", file=sys.stderr)
+                continue
             worst = max(worst, abs(off))
             mode = found["mode"] + (", reuse" if found["reuse"] else "") + (f" ({hung} hung)" if hung else "")
             print(f"| {found['scheduler']} | {mode} | {found['wall']:.1f} | {run['wall']:.1f} | {runs[0]['wall']:.1f} to "
                   f"{runs[-1]['wall']:.1f} | {off:+.1%} | {found['epochs']}, {run['epochs']} |", flush=True)
-    print(f"worst: {worst:.1%}, {told.most:.0%} is asked for")
+    print(f"worst: {worst:.1%}, {told.most:.0%} is asked for; runs left out: {left_out}")
     return 1 if worst > told.most else 0
 
 
@@ -306,7 +340,9 @@ def main():
         one.add_argument("--task", choices=list(ray_tune.TASKS), default="cnn")
         one.add_argument("--steps", type=int, default=40)
     trial.add_argument("--epochs", type=int, default=9)
-    add_study(commands.add_parser("live", help="one study of bench/ray_tune.py, with its log"))
+    living = commands.add_parser("live", help="one study of bench/ray_tune.py, with its log")
+    add_study(living)
+    living.add_argument("--no-probe", dest="probe", action="store_false", help="no epochs of a trial by itself before and after")
     comparing = commands.add_parser("compare", help="live runs against virtual time")
     comparing.add_argument("files", nargs="+", type=pathlib.Path, metavar="LIVE.jsonl")
     comparing.add_argument("--trial", type=pathlib.Path, required=True, help="what `measure` wrote")

@@ -14,7 +14,7 @@ from typing import Any, Callable
 
 from ray.air.execution._internal.tracked_actor import TrackedActor
 from ray.train._internal.session import _FutureTrainingResult, _TrainingResult
-from ray.tune import Checkpoint, Trainable
+from ray.tune import Checkpoint, CheckpointConfig, Trainable
 from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
 from ray.tune.result import RESULT_DUPLICATE, SHOULD_CHECKPOINT
@@ -45,8 +45,8 @@ class Timing:
 @dataclass(frozen=True)
 class Shape:
     """Of trials. `epochs`: reports of each at most; `iterations` of an epoch. `function`: its end is told by one more
-    call, as Ray does it for a function. `saves`: it saves with each report. `tells_end`: Ray knows `epochs`
-    beforehand, as a stop condition."""
+    call, as Ray does it for a function; a class saves at its end. `saves`: it saves with each report. `tells_end`: Ray
+    knows `epochs` beforehand, as a stop condition."""
 
     epochs: int
     iterations: int = 20
@@ -79,7 +79,7 @@ class _Saved(Checkpoint):
 class VirtualTrial(Trial):
     def __init__(self, number: int, shape: Shape) -> None:
         super().__init__("virtual", stub=True, trial_id=f"{number:05d}", storage=_Storage(),  # type: ignore[arg-type]
-                         config={"trial": number},
+                         config={"trial": number}, checkpoint_config=CheckpointConfig(checkpoint_at_end=not shape.function),
                          stopping_criterion={"training_iteration": shape.epochs} if shape.tells_end else {})
         self.number = number
 
