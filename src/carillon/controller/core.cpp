@@ -105,7 +105,7 @@ Core::Core(std::unique_ptr<schedule::Scheduler> scheduler, const CoreOptions& op
   actions_out_.reserve(256);
   pending_.reserve(64);
   gathered_.reserve(256);
-  if (options_.audit) ledger_ = std::make_unique<ledger::Ledger>();
+  scheduler_->reads(ledger_);
 }
 
 Core::~Core() {
@@ -486,11 +486,8 @@ void Core::drain(TimePoint now) {
   for (std::size_t i = 0; i < pending_.size(); ++i) {
     actions_out_.clear();
     const schedule::Event next = pending_[i];
+    ledger_.apply(next, now);
     scheduler_wake_ = scheduler_->decide(next, now, actions_out_);
-    if (ledger_ != nullptr) {
-      ledger_->apply(next, now);
-      for (const schedule::Action& action : actions_out_) ledger_->book(action, now);
-    }
     if (options_.on_leisure) {
       leisure_.heard(next);
       leisure_.said(actions_out_, scheduler_wake_);
@@ -500,7 +497,7 @@ void Core::drain(TimePoint now) {
   }
   pending_.clear();
   deciding_ = false;
-  if (ledger_ != nullptr) options_.audit(*this, *ledger_);
+  if (options_.audit) options_.audit(*this, ledger_);
   if (options_.on_leisure) tell_leisure(false);
 }
 
@@ -527,12 +524,15 @@ void Core::apply(TimePoint now) {
   // Work first, as it is urgent; refusals after it, so that a refused call's rows in this same list are seen
   // as under way.
   for (schedule::Action& action : actions_out_) {
+    const bool gives_up = std::holds_alternative<schedule::GiveUp>(action);
+    if (!gives_up) ledger_.book(action, now);
     std::visit(
         [&](auto& what) {
           using T = std::decay_t<decltype(what)>;
           if constexpr (!std::is_same_v<T, schedule::Refuse>) dispatch(what, now);
         },
         action);
+    if (gives_up) ledger_.book(action, now);  // what it has is looked up first
   }
   for (const schedule::Action& action : actions_out_)
     if (const auto* refusal = std::get_if<schedule::Refuse>(&action)) refuse(*refusal, now);
@@ -605,7 +605,7 @@ void Core::not_taken(ActionId id, TimePoint now, schedule::ActionStatus status) 
   }
   flights_.give_back(*index);
   actions_.erase(id.value);
-  if (ledger_ != nullptr) ledger_->apply(ledger::NotTaken{id}, now);
+  ledger_.apply(ledger::NotTaken{id}, now);
   deferred_.push_back({device,
                        {.id = id, .status = status, .start = now, .end = now, .duration = Duration{0}},
                        saturating_add(now, options_.full_queue_pause)});

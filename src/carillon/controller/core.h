@@ -89,7 +89,7 @@ struct CoreOptions {
   // sizes the policy wants to run. May be empty. Must not block.
   std::function<void(ModelId, int batch)> on_batch;
   std::shared_ptr<Journal> journal;  // where calls and actions are noted; null: nowhere
-  // For tests: called when all that was heard of is decided, with a ledger that is kept for it alone.
+  // For tests: called when all that was heard of is decided.
   std::function<void(const class Core&, const ledger::Ledger&)> audit;
 };
 
@@ -307,7 +307,8 @@ class Core {
                       explain::Cause cause, Error error, TimePoint now,
                       std::optional<Duration> retry_after = {});
 
-  std::unique_ptr<schedule::Scheduler> scheduler_;
+  ledger::Ledger ledger_;
+  std::unique_ptr<schedule::Scheduler> scheduler_;  // reads the ledger
   CoreOptions options_;
   std::vector<Device> devices_;
   std::size_t alive_ = 0;
@@ -339,7 +340,6 @@ class Core {
   TimePoint scheduler_wake_ = TimePoint::max();
   TimePoint sought_slow_ = TimePoint::min();  // when devices were last looked for that are slow to report
   schedule::Leisure leisure_;                 // kept where somebody is told of it
-  std::unique_ptr<ledger::Ledger> ledger_;    // kept where somebody audits
   std::vector<std::optional<TimePoint>> told_leisure_;  // by device
   worker::InferCommand command_{};                      // large: made once
   TimePoint last_ = TimePoint::min();

@@ -50,7 +50,11 @@ const Ledger::OpenRequest* Ledger::request(RequestId id) const {
 void Ledger::on(const RequestArrived& event, TimePoint) {
   const std::uint32_t at = requests_.take();
   requests_[at] = {.told = event.request};
-  request_at_.insert(event.request.id.value, at);
+  if (!request_at_.try_insert(event.request.id.value, at)) {
+    // A log of a program that refused it, driven by another that has not.
+    close(event.request.id, *request_at_.find(event.request.id.value));
+    request_at_.insert(event.request.id.value, at);
+  }
   ++known(event.request.model).requests;
 }
 

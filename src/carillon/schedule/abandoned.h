@@ -11,8 +11,8 @@
 #include "carillon/base/ids.h"
 #include "carillon/base/slab.h"
 #include "carillon/base/time.h"
+#include "carillon/schedule/around.h"
 #include "carillon/schedule/id_map.h"
-#include "carillon/schedule/scheduler.h"
 
 namespace carillon::schedule {
 
@@ -22,13 +22,10 @@ namespace carillon::schedule {
 //
 // An INFER costs a copy of its requests' ids; a cancellation, a look at the INFERs of its model that are
 // under way. Not thread-safe.
-class EndsAbandoned final : public Scheduler {
+class EndsAbandoned final : public Around {
  public:
-  explicit EndsAbandoned(std::unique_ptr<Scheduler> policy) : policy_(std::move(policy)) {}
+  explicit EndsAbandoned(std::unique_ptr<Scheduler> policy) : Around(std::move(policy)) {}
 
-  std::string_view name() const override { return policy_->name(); }
-  std::optional<Environment> environment() const override { return policy_->environment(); }
-  const Scheduler* within() const override { return policy_.get(); }
   TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
 
  private:
@@ -46,7 +43,6 @@ class EndsAbandoned final : public Scheduler {
   void left(const RequestCancelled& gone, Actions& out);
   void forget(std::uint32_t flight);
 
-  std::unique_ptr<Scheduler> policy_;
   Slab<Flight> flights_;
   IdMap<ActionId, std::uint32_t> by_id_;
   std::vector<std::vector<std::uint32_t>> by_model_;

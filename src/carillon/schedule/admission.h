@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "carillon/schedule/around.h"
 #include "carillon/schedule/id_map.h"
-#include "carillon/schedule/scheduler.h"
 #include "carillon/schedule/state/due_work.h"
 #include "carillon/schedule/state/measured_times.h"
 
@@ -59,13 +59,10 @@ class Allowance {
 //
 // Stands within BySize, to which sizes are models of their own. A request costs O(DueWork::steps), an action
 // a look-up. Not thread-safe.
-class Admission final : public Scheduler {
+class Admission final : public Around {
  public:
-  explicit Admission(std::unique_ptr<Scheduler> policy) : policy_(std::move(policy)) {}
+  explicit Admission(std::unique_ptr<Scheduler> policy) : Around(std::move(policy)) {}
 
-  std::string_view name() const override { return policy_->name(); }
-  std::optional<Environment> environment() const override { return policy_->environment(); }
-  const Scheduler* within() const override { return policy_.get(); }
   TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
 
  private:
@@ -109,7 +106,6 @@ class Admission final : public Scheduler {
   bool loaded(ModelId model) const;
   TimePoint start(TimePoint now) const;
 
-  std::unique_ptr<Scheduler> policy_;
   TimePoint asked_ = TimePoint::max();  // the policy's last Wake
   bool more_ = false;                   // the policy was told of requests that came together
   std::vector<Model> models_;

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "carillon/profile/size_fit.h"
+#include "carillon/schedule/around.h"
 #include "carillon/schedule/id_map.h"
-#include "carillon/schedule/scheduler.h"
 
 namespace carillon::schedule {
 
@@ -30,14 +30,11 @@ struct BySizeOptions {
 //
 // Ids of models in front of it and behind it are not the same: behind it, classes take some. All else passes
 // as it is; models without sizes at the cost of a look-up. Not thread-safe.
-class BySize final : public Scheduler {
+class BySize final : public Around {
  public:
   explicit BySize(std::unique_ptr<Scheduler> policy, const BySizeOptions& options = {})
-      : policy_(std::move(policy)), options_(options) {}
+      : Around(std::move(policy)), options_(options) {}
 
-  std::string_view name() const override { return policy_->name(); }
-  std::optional<Environment> environment() const override { return policy_->environment(); }
-  const Scheduler* within() const override { return policy_.get(); }
   TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
 
  private:
@@ -93,7 +90,6 @@ class BySize final : public Scheduler {
   void follow(Infer& infer);
   void close(RequestId request);
 
-  std::unique_ptr<Scheduler> policy_;
   BySizeOptions options_;
   TimePoint wake_ = TimePoint::max();  // as the policy said last
   std::vector<Model> models_;

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "carillon/base/slab.h"
+#include "carillon/schedule/around.h"
 #include "carillon/schedule/busy_share.h"
 #include "carillon/schedule/edf_queue.h"
 #include "carillon/schedule/id_map.h"
-#include "carillon/schedule/scheduler.h"
 #include "carillon/schedule/state/book.h"
 #include "carillon/schedule/state/margins.h"
 #include "carillon/schedule/state/measured_times.h"
@@ -62,7 +62,7 @@ struct ClassedOptions {
 // Costs: O(log n) in waiting requests, models and devices, times the best-effort models passed over that a
 // device does not have; a real-time request also looks at the devices that have its model (of one that is
 // everywhere at `looked_at` of them). Normal requests pass for O(1). Not thread-safe.
-class Classed final : public Scheduler {
+class Classed final : public Around {
  public:
   // The layer's own actions have ids from here on, ascending: above any that a policy comes to, below those
   // that a worker keeps for itself (worker::Measuring).
@@ -71,11 +71,8 @@ class Classed final : public Scheduler {
 
   Classed(std::unique_ptr<Scheduler> policy, const Environment& environment,
           const ClassedOptions& options = {})
-      : policy_(std::move(policy)), options_(options), margins_(environment) {}
+      : Around(std::move(policy)), options_(options), margins_(environment) {}
 
-  std::string_view name() const override { return policy_->name(); }
-  std::optional<Environment> environment() const override { return policy_->environment(); }
-  const Scheduler* within() const override { return policy_.get(); }
   TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
 
   // Of that the policy is told that it takes no pages.
@@ -253,7 +250,6 @@ class Classed final : public Scheduler {
   Flight& take_flight(ActionId id, ActionKind kind, DeviceId device, ModelId model);
   std::vector<std::uint32_t> lose_flights(DeviceId device);
 
-  std::unique_ptr<Scheduler> policy_;
   ClassedOptions options_;
   TimePoint policy_wake_ = TimePoint::max();
   TimePoint asked_ = TimePoint::max();  // a Wake

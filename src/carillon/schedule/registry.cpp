@@ -13,6 +13,7 @@
 #include "carillon/schedule/classes.h"
 #include "carillon/schedule/clockwork/clockwork.h"
 #include "carillon/schedule/fcfs/fcfs.h"
+#include "carillon/schedule/ledgered.h"
 #include "carillon/schedule/orloj/orloj.h"
 #include "carillon/schedule/symphony/symphony.h"
 #include "carillon/schedule/watchdog.h"
@@ -149,6 +150,7 @@ Result<std::unique_ptr<Scheduler>> make_scheduler(std::string_view text, const E
       if (made && environment.hangs_after > Duration{0})
         made = std::make_unique<Watched>(std::move(*made), environment.hangs_after);
       if (made) made = std::make_unique<EndsAbandoned>(std::move(*made));
+      if (made) made = std::make_unique<Ledgered>(std::move(*made));
       return made;
     }
   return fail(ErrorCode::not_found,

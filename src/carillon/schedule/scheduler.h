@@ -7,6 +7,10 @@
 #include "carillon/schedule/environment.h"
 #include "carillon/schedule/model_info.h"
 
+namespace carillon::ledger {
+class Ledger;
+}
+
 namespace carillon::schedule {
 
 class Mirror;
@@ -33,6 +37,10 @@ class Scheduler {
   // For tests: the scheduler inside this one, and the mirror by which this one decides. Null: there is none.
   virtual const Scheduler* within() const { return nullptr; }
   virtual const Mirror* mirror() const { return nullptr; }
+  // The driver keeps this ledger: it writes there each event before decide(), and each action after it, at
+  // the latest before the next event. Parts that want to know what is under way read it. Before the first
+  // decide(); the ledger must outlive the last.
+  virtual void reads(const ledger::Ledger&) {}
 
   // Appends the actions that `event` calls for at time `now`. Returns when it wants a Wake, or max() for
   // never: that replaces what it returned before. It is after `now`, unless it is what was returned before

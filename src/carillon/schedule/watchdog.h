@@ -11,8 +11,8 @@
 
 #include "carillon/base/ids.h"
 #include "carillon/base/time.h"
+#include "carillon/schedule/around.h"
 #include "carillon/schedule/id_map.h"
-#include "carillon/schedule/scheduler.h"
 
 namespace carillon::schedule {
 
@@ -103,21 +103,17 @@ class Watchdog {
 
 // A policy whose devices are watched: one that hangs is given up (GiveUp), and the policy is told that it
 // went. Wakes that are the watchdog's alone it does not hear of. Not thread-safe.
-class Watched final : public Scheduler {
+class Watched final : public Around {
  public:
   Watched(std::unique_ptr<Scheduler> policy, Duration hangs_after)
-      : policy_(std::move(policy)), watchdog_(hangs_after) {}
+      : Around(std::move(policy)), watchdog_(hangs_after) {}
 
-  std::string_view name() const override { return policy_->name(); }
-  std::optional<Environment> environment() const override { return policy_->environment(); }
-  const Scheduler* within() const override { return policy_.get(); }
   TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
 
  private:
   friend struct testing::Audit;
   void watch(const Action& action, TimePoint now);
 
-  std::unique_ptr<Scheduler> policy_;
   Watchdog watchdog_;
   TimePoint policy_wake_ = TimePoint::max();
   TimePoint asked_ = TimePoint::max();  // a Wake

@@ -58,7 +58,7 @@ void RecordingScheduler::flush() {
 
 TimePoint RecordingScheduler::decide(const Event& event, TimePoint now, Actions& out) {
   const std::size_t before = out.size();
-  const TimePoint wake = inner_->decide(event, now, out);
+  const TimePoint wake = policy_->decide(event, now, out);
   ++events_;
   if (file_ == nullptr) return wake;
   fmt::format_to(std::back_inserter(buffer_), "e {} ", now.time_since_epoch().count());

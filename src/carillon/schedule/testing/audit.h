@@ -45,14 +45,18 @@ struct Audit {
   static void check(const ledger::Ledger& ledger, const Leisure& leisure, Findings& findings);
 };
 
-// A scheduler with a ledger beside it. After each event all that the scheduler's parts know is held against
-// the ledger. It must be the outside of the scheduler: what the driver talks to.
+// A scheduler with the ledger that it follows. After each event all that the scheduler's parts keep
+// themselves is held against the ledger. It must be the outside of the scheduler: what the driver talks to.
 class Shadowed final : public Scheduler {
  public:
   // `every`: how many events lie between two looks, and one more; 0: it never looks.
-  explicit Shadowed(Scheduler& shadowed, std::uint64_t every = 1) : shadowed_(shadowed), every_(every) {}
+  explicit Shadowed(Scheduler& shadowed, std::uint64_t every = 1) : shadowed_(shadowed), every_(every) {
+    shadowed_.reads(ledger_);
+  }
   explicit Shadowed(std::unique_ptr<Scheduler> shadowed, std::uint64_t every = 1)
-      : owned_(std::move(shadowed)), shadowed_(*owned_), every_(every) {}
+      : Shadowed(*shadowed, every) {
+    owned_ = std::move(shadowed);
+  }
 
   std::string_view name() const override { return shadowed_.name(); }
   std::optional<Environment> environment() const override { return shadowed_.environment(); }

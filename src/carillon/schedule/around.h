@@ -1,0 +1,30 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "carillon/schedule/scheduler.h"
+
+namespace carillon::schedule {
+
+// A scheduler around another. What it does not say itself, the one within says.
+class Around : public Scheduler {
+ public:
+  std::string_view name() const override { return policy_->name(); }
+  std::optional<Environment> environment() const override { return policy_->environment(); }
+  const Scheduler* within() const override { return policy_.get(); }
+  void reads(const ledger::Ledger& ledger) override {
+    ledger_ = &ledger;
+    policy_->reads(ledger);
+  }
+
+ protected:
+  explicit Around(std::unique_ptr<Scheduler> policy) : policy_(std::move(policy)) {}
+
+  const ledger::Ledger* ledger_ = nullptr;  // as it was told to reads()
+  std::unique_ptr<Scheduler> policy_;
+};
+
+}  // namespace carillon::schedule
