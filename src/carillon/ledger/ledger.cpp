@@ -63,7 +63,9 @@ void Ledger::on(const RequestCancelled& event, TimePoint) {
   if (!at) return;  // it has been answered or refused
   OpenRequest& request = requests_[*at];
   if (request.action == none) return close(event.request, *at);
-  if (!std::exchange(request.withdrawn, true)) --actions_[request.action].wanted;
+  if (request.withdrawn > 0) return;
+  request.withdrawn = tick_;
+  --actions_[request.action].wanted;
 }
 
 void Ledger::on(const Refuse& order, TimePoint) {
@@ -82,7 +84,7 @@ void Ledger::give_back_requests(Action& action, bool answered) {
     const auto at = request_at_.find(id.value);
     if (!at) continue;
     OpenRequest& request = requests_[*at];
-    if (answered || request.withdrawn)
+    if (answered || request.withdrawn > 0)
       close(id, *at);
     else
       request.action = none;

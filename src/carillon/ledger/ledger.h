@@ -44,7 +44,7 @@ class Ledger {
   struct OpenRequest {
     Request told;
     std::uint32_t action = none;  // the place of the INFER that has it; none: it waits
-    bool withdrawn = false;       // its client has gone
+    std::uint64_t withdrawn = 0;  // the tick when its client went; 0: it is there
   };
   // An order that is under way, from when it was sent to its report.
   struct Action {

@@ -88,7 +88,7 @@ TEST_F(LedgerTest, ARequestThatIsLeftStaysWhileAnInferHasIt) {
   apply(RequestCancelled{{0}, model});
   apply(RequestCancelled{{0}, model});
   EXPECT_EQ(ledger.action({7})->wanted, 1U) << "once, however often it is told";
-  EXPECT_TRUE(ledger.request({0})->withdrawn);
+  EXPECT_EQ(ledger.request({0})->withdrawn, ledger.tick() - 1) << "when it was told first";
   done(7, ActionStatus::too_late);
   EXPECT_EQ(ledger.request({0}), nullptr);
   EXPECT_NE(ledger.request({1}), nullptr);

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "carillon/schedule/ledgered.h"
+
 namespace carillon::schedule {
 namespace {
 
@@ -21,7 +23,12 @@ class Sends final : public Scheduler {
   Actions next;
 };
 
+// Requests 1 to 4 have arrived.
 struct AbandonedTest : ::testing::Test {
+  AbandonedTest() {
+    stopped(DeviceChanged{.device = {1}});
+    for (std::uint64_t id = 1; id <= 4; ++id) stopped(RequestArrived{{.id = {id}, .model = {0}}});
+  }
   // What is stopped as `event` happens, while the policy sends `next`.
   std::vector<std::uint64_t> stopped(const Event& event, Actions next = {}) {
     policy->next = std::move(next);
@@ -35,18 +42,16 @@ struct AbandonedTest : ::testing::Test {
       }
     return ids;
   }
-  static Infer infer(std::uint64_t id, std::uint32_t model, std::vector<RequestId> requests) {
-    return {{id}, {1}, {model}, std::move(requests), {TimePoint{}, TimePoint::max()}, 1ms};
+  static Infer infer(std::uint64_t id, std::vector<RequestId> requests) {
+    return {{id}, {1}, {0}, std::move(requests), {TimePoint{}, TimePoint::max()}, 1ms};
   }
-  static RequestCancelled leaves(std::uint64_t request, std::uint32_t model = 0) {
-    return {{request}, {model}};
-  }
+  static RequestCancelled leaves(std::uint64_t request) { return {{request}, {0}}; }
   Sends* policy = new Sends;
-  EndsAbandoned ends{std::unique_ptr<Scheduler>(policy)};
+  Ledgered ends{std::make_unique<EndsAbandoned>(std::unique_ptr<Scheduler>(policy))};
 };
 
 TEST_F(AbandonedTest, OnceTheLastClientHasGoneAndOnlyOnce) {
-  EXPECT_THAT(stopped(Wake{}, {infer(7, 0, {{1}, {2}}), infer(8, 0, {{3}})}), IsEmpty());
+  EXPECT_THAT(stopped(Wake{}, {infer(7, {{1}, {2}}), infer(8, {{3}})}), IsEmpty());
   EXPECT_THAT(stopped(leaves(1)), IsEmpty()) << "another wants it";
   EXPECT_THAT(stopped(leaves(2)), ElementsAre(7));
   EXPECT_THAT(stopped(leaves(2)), IsEmpty());
@@ -54,31 +59,34 @@ TEST_F(AbandonedTest, OnceTheLastClientHasGoneAndOnlyOnce) {
 }
 
 TEST_F(AbandonedTest, NotWhatHasEnded) {
-  stopped(Wake{}, {infer(7, 0, {{1}})});
+  stopped(Wake{}, {infer(7, {{1}})});
   stopped(ActionDone{.id = {7}, .start = {}, .end = {}, .duration = 1ms});
   EXPECT_THAT(stopped(leaves(1)), IsEmpty());
 }
 
 TEST_F(AbandonedTest, OneThatIsTriedAgainIsAnother) {
-  stopped(Wake{}, {infer(7, 0, {{1}, {2}})});
+  stopped(Wake{}, {infer(7, {{1}, {2}})});
   stopped(ActionDone{.id = {7}, .status = ActionStatus::failed, .start = {}, .end = {}, .duration = 1ms},
-          {infer(8, 0, {{1}})});
+          {infer(8, {{1}})});
   EXPECT_THAT(stopped(leaves(1)), ElementsAre(8));
   EXPECT_THAT(stopped(leaves(2)), IsEmpty());
 }
 
 TEST_F(AbandonedTest, NotWhatADeviceHadThatWentOrWasGivenUp) {
-  stopped(Wake{}, {infer(7, 3, {{1}}), infer(8, 0, {{2}})});
+  stopped(Wake{}, {infer(7, {{1}}), infer(8, {{2}})});
   stopped(DeviceChanged{{1}, false, 0});
-  EXPECT_THAT(stopped(leaves(1, 3)), IsEmpty());
+  EXPECT_THAT(stopped(leaves(1)), IsEmpty());
   EXPECT_THAT(stopped(leaves(2)), IsEmpty());
-  stopped(Wake{}, {infer(9, 0, {{4}})});
-  EXPECT_THAT(stopped(leaves(4), {GiveUp{{1}}}), IsEmpty()) << "given up just then";
+  stopped(DeviceChanged{.device = {1}});
+  stopped(Wake{}, {infer(9, {{4}})});
+  stopped(Wake{}, {GiveUp{{1}}});
+  EXPECT_THAT(stopped(leaves(4)), IsEmpty());
 }
 
-// By its model alone: ids of requests are one sequence.
-TEST_F(AbandonedTest, OfAModelThatNothingWasSentOf) {
-  EXPECT_THAT(stopped(leaves(1, 40)), IsEmpty());
+TEST_F(AbandonedTest, NotForARequestThatWaitsOrThatNobodyMade) {
+  stopped(Wake{}, {infer(7, {{1}})});
+  EXPECT_THAT(stopped(leaves(2)), IsEmpty());
+  EXPECT_THAT(stopped(leaves(99)), IsEmpty());
 }
 
 }  // namespace

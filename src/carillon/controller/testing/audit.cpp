@@ -154,16 +154,16 @@ void Audit::check(const Core& core, const Ledger& ledger, schedule::testing::Fin
           found.expect(request == nullptr, "core: row that the scheduler does not have", detail);
           break;
         case Core::Row::waiting:
-          found.expect(request != nullptr && !request->withdrawn && (action == nullptr || !action->taken),
+          found.expect(request != nullptr && request->withdrawn == 0 && (action == nullptr || !action->taken),
                        "core: row that waits", detail);
           break;
         case Core::Row::flying:
           found.expect(action != nullptr && action->taken, "core: row that runs", detail);
           if (action != nullptr)
-            found.expect(request->withdrawn == over, "core: row whose client has gone", detail);
+            found.expect((request->withdrawn > 0) == over, "core: row whose client has gone", detail);
           break;
         case Core::Row::gone:
-          found.expect(request == nullptr || (request->withdrawn && action != nullptr && !action->taken),
+          found.expect(request == nullptr || (request->withdrawn > 0 && action != nullptr && !action->taken),
                        "core: row that is gone", detail);
           break;
       }
@@ -176,7 +176,8 @@ void Audit::check(const Core& core, const Ledger& ledger, schedule::testing::Fin
   std::size_t left = 0;  // in what was not taken, of calls that are over
   visit_actions(ledger, [&](const Ledger::Action& action) {
     for (const RequestId id : action.requests)
-      if (const auto* request = ledger.request(id); !action.taken && request != nullptr && request->withdrawn)
+      if (const auto* request = ledger.request(id);
+          !action.taken && request != nullptr && request->withdrawn > 0)
         ++left;
   });
   found.expect(told <= ledger.open_requests() && ledger.open_requests() <= told + left, "core: how many rows",
