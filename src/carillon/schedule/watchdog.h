@@ -4,19 +4,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "carillon/base/ids.h"
 #include "carillon/base/time.h"
+#include "carillon/ledger/ledger.h"
 #include "carillon/schedule/around.h"
-#include "carillon/schedule/id_map.h"
 
 namespace carillon::schedule {
 
-// Says which devices hang: what was sent and what has ended go in, with the time, and verdicts come out.
+// Says which devices hang: a ledger and the time go in, and verdicts come out.
 //
 // A device hangs that has reported nothing for `least`, or 20 times what the longest action that it has
 // should take, whichever is longer. EXEC and LOAD are watched apart, each by how long it has reported nothing
@@ -34,69 +32,56 @@ namespace carillon::schedule {
 // and best-effort runs, which have whatever nobody else on the machine wants, ten times as long as others,
 // and for as long as the device reports anything: one on a core that another program keeps busy waits for it.
 //
-// Costs are linear in the actions that are under way on the device. Not thread-safe; `now` never goes back.
+// Reads what is under way, and what was reported, in the ledger. Costs are linear in the actions that are
+// under way on the device. Not thread-safe; `now` never goes back.
 class Watchdog {
  public:
-  using Lane = schedule::Lane;
-  // One that was sent to the same lane after it, and not to go before it, has ended: since the last look, or
-  // before.
-  enum class Overtaken : std::uint8_t { no, lately, before };
-  struct Action {
-    ActionId id;
-    Lane lane{};
-    Window window;
-    Duration expected{0};
-    bool after_runs = false;  // an UNLOAD: it waits for the runs of its model
-    // The watchdog's own.
-    std::uint64_t place = 0;  // in the order of sending; ids may have another
-    Overtaken overtaken{};
-    bool may_wait = false;  // it makes way for others, for as long as they come
-    Duration overdue{0};
-  };
-
   // `least` 0: nobody looks.
   explicit Watchdog(Duration least) : least_(least) {}
+  // Before anything else.
+  void reads(const ledger::Ledger& ledger) { ledger_ = &ledger; }
 
-  void sent(DeviceId device, const Action& action, TimePoint now);
-  // Whatever is not under way any more, or never was, is not heeded. `took`: of a run.
-  void ended(ActionId action, Duration took = Duration{0});
-  // It makes way, to go on later.
-  void preempted(ActionId action);
-  // The device went, or started anew: it has nothing under way.
-  void restarted(DeviceId device);
-
+  // Something was sent to a device.
+  void sent(TimePoint now);
   // Of the time since the last look.
   void excuse(const Excuse& excuse);
 
-  // When look() wants to be called; max() for never. It does not move but by a look.
+  // When look() wants to be called; max() for never: nothing is under way. It does not move but by a look.
   TimePoint wake_at() const { return due_; }
-  // The devices that hang: each is to be taken out, and then restarted(). Before wake_at() there are none.
+  // The devices that hang: each is to be taken out. Before wake_at() there are none.
   std::vector<DeviceId> look(TimePoint now);
 
  private:
-  friend struct testing::Audit;
+  using Lane = schedule::Lane;
   struct Device {
-    std::vector<Action> actions;
+    std::uint32_t incarnation = 0;  // of the ledger's device; of another one nothing of this holds
     struct Quiet {
-      bool fresh = true;  // something was reported, or nothing was to be done, since the last look
+      bool waited = false;  // at the last look it had an action whose window was open
       Duration time{0};
     };
-    std::array<Quiet, schedule::lanes> lanes;  // by Lane
+    std::array<Quiet, schedule::lanes> lanes{};  // by Lane
     struct Slow {
       Duration starved{0};  // not counted yet
       bool moved = false;   // since the last look
     };
-    std::array<Slow, schedule::lanes> slow;  // by Lane
-    Duration urgent_ran{0}, all_ran{0};      // not counted yet: real-time runs; normal ones, too
-    bool heard = false;                      // of anything since then
+    std::array<Slow, schedule::lanes> slow{};     // by Lane
+    std::array<Duration, schedule::lanes> ran{};  // by Lane: of the ledger's, as of the last look
+    Duration urgent_ran{0}, all_ran{0};           // not counted yet: real-time runs; normal ones, too
+  };
+  struct Overdue {
+    ActionId action;
+    Duration time{0};
   };
   Duration tick() const { return least_ / 8; }
-  bool hangs(Device& device, TimePoint now) const;
+  Device& of(DeviceId id);
+  Duration& overdue(std::uint32_t place);
+  bool hangs(DeviceId id, TimePoint now);
 
+  const ledger::Ledger* ledger_ = nullptr;
   Duration least_;
   std::vector<Device> devices_;
-  IdMap<ActionId, DeviceId> under_way_;
-  std::uint64_t sent_ = 0;
+  std::vector<Overdue> overdue_;  // by place in the ledger
+  std::uint64_t last_tick_ = 0;   // of the ledger at the last look
   TimePoint looked_ = TimePoint::min();
   TimePoint due_ = TimePoint::max();
 };
@@ -108,12 +93,13 @@ class Watched final : public Around {
   Watched(std::unique_ptr<Scheduler> policy, Duration hangs_after)
       : Around(std::move(policy)), watchdog_(hangs_after) {}
 
+  void reads(const ledger::Ledger& ledger) override {
+    watchdog_.reads(ledger);
+    Around::reads(ledger);
+  }
   TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
 
  private:
-  friend struct testing::Audit;
-  void watch(const Action& action, TimePoint now);
-
   Watchdog watchdog_;
   TimePoint policy_wake_ = TimePoint::max();
   TimePoint asked_ = TimePoint::max();  // a Wake

@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include "carillon/schedule/ledgered.h"
+
 namespace carillon::schedule {
 namespace {
 
@@ -16,9 +18,27 @@ constexpr TimePoint at(Duration d) {
 // 1 s means a look every 125 ms.
 class WatchdogTest : public ::testing::Test {
  protected:
+  WatchdogTest() { begin_anew(); }
+  void begin_anew() {
+    ledger = {};
+    ledger.apply(DeviceChanged{.device = {0}}, at(0ms));
+    dog = Watchdog{1s};
+    dog.reads(ledger);
+  }
+  void send(const Action& action, TimePoint now) {
+    ledger.book(action, now);
+    dog.sent(now);
+  }
   void send(std::uint64_t id, TimePoint now, Duration expected = 10ms, Lane lane = Lane::exec,
             TimePoint opens = TimePoint::min(), TimePoint closes = TimePoint::max()) {
-    dog.sent({0}, {.id = {id}, .lane = lane, .window = {opens, closes}, .expected = expected}, now);
+    if (lane == Lane::load) return send(Load{{id}, {0}, {0}, {opens, closes}, expected}, now);
+    const Class cls = lane == Lane::real_time     ? Class::real_time
+                      : lane == Lane::best_effort ? Class::best_effort
+                                                  : Class::normal;
+    send(Infer{{id}, {0}, {0}, {}, {opens, closes}, expected, cls}, now);
+  }
+  void ended(std::uint64_t id, Duration took = Duration{0}) {
+    ledger.apply(ActionDone{.id = {id}, .start = {}, .end = {}, .duration = took}, TimePoint{});
   }
   // Looks whenever that is wanted, up to `until`; when the device first hung, or max().
   TimePoint first_hang(TimePoint until) {
@@ -28,6 +48,7 @@ class WatchdogTest : public ::testing::Test {
     }
     return TimePoint::max();
   }
+  ledger::Ledger ledger;
   Watchdog dog{1s};
 };
 
@@ -35,7 +56,7 @@ TEST_F(WatchdogTest, SaysNothingOfADeviceAtRest) {
   EXPECT_EQ(dog.wake_at(), TimePoint::max());
   send(1, at(0ms));
   EXPECT_EQ(dog.wake_at(), at(125ms));
-  dog.ended({1});
+  ended(1);
   EXPECT_TRUE(dog.look(at(125ms)).empty());
   EXPECT_EQ(dog.wake_at(), TimePoint::max());
 }
@@ -46,8 +67,7 @@ TEST_F(WatchdogTest, ADeviceHangsThatIsSilentForTooLong) {
     Duration least, most;  // until it is told
   } rows[] = {{10ms, 1s, 1250ms}, {50ms, 1s, 1250ms}, {200ms, 4s, 4250ms}, {3s, 60s, 60250ms}};
   for (const auto& [expected, least, most] : rows) {
-    Watchdog fresh{1s};
-    std::swap(dog, fresh);
+    begin_anew();
     send(1, at(0ms), expected);
     const TimePoint told = first_hang(at(100s));
     EXPECT_GE(told, at(least)) << to_ms(expected);
@@ -66,15 +86,14 @@ TEST_F(WatchdogTest, WhatMakesWayIsGivenTheTimeOfTheOthers) {
               {Lane::exec, 0ms, 1s, 1250ms},
               {Lane::best_effort, 50ms, 1h, 1h}};  // the device reports something
   for (const auto& [lane, urgent, least, most] : rows) {
-    Watchdog fresh{1s};
-    std::swap(dog, fresh);
+    begin_anew();
     send(1, at(0ms), 10ms, lane);
     std::uint64_t id = 2;
     TimePoint hung = TimePoint::max();
     for (TimePoint now = at(0ms); now < at(30s) && hung == TimePoint::max(); now += 100ms) {
       if (urgent > 0ms) {
         send(id, now, 10ms, Lane::real_time);
-        dog.ended({id++}, urgent);
+        ended(id++, urgent);
       }
       hung = first_hang(now + 100ms);
     }
@@ -93,7 +112,7 @@ TEST_F(WatchdogTest, BestEffortMayBeOvertakenForAsLongAsTheDeviceReports) {
   TimePoint now = at(0ms);
   for (std::uint64_t id = 2; now < at(60s); now += 100ms) {
     send(id, now, 10ms, Lane::best_effort, now);
-    dog.ended({id++}, 10ms);
+    ended(id++, 10ms);
     ASSERT_EQ(first_hang(now + 100ms), TimePoint::max());
   }
   const TimePoint told = first_hang(now + 100s);
@@ -114,7 +133,7 @@ TEST_F(WatchdogTest, EveryReportBeginsAnew) {
   for (TimePoint now = at(900ms); now < at(20s); now += 900ms) {
     EXPECT_EQ(first_hang(now), TimePoint::max());
     send(++id, now);
-    dog.ended({id - 1});
+    ended(id - 1);
   }
 }
 
@@ -132,7 +151,7 @@ TEST_F(WatchdogTest, LoadsThatGoOnDoNotHideAnExecThatHangs) {
   for (std::uint64_t id = 3; id < 100 && told == TimePoint::max(); ++id) {
     const TimePoint now = at(100ms * static_cast<std::int64_t>(id - 2));
     told = first_hang(now);
-    dog.ended({id - 1});
+    ended(id - 1);
     send(id, now, 10ms, Lane::load);
   }
   EXPECT_LE(told, at(1300ms));
@@ -160,7 +179,7 @@ TEST_F(WatchdogTest, WhatIsOverdueIsNotHiddenByWhatFollows) {
   for (std::uint64_t id = 2; id < 100 && told == TimePoint::max(); ++id) {
     const TimePoint now = at(100ms * static_cast<std::int64_t>(id - 1));
     send(id, now);
-    dog.ended({id});
+    ended(id);
     told = first_hang(now);
   }
   EXPECT_GE(told, at(1300ms));
@@ -169,15 +188,14 @@ TEST_F(WatchdogTest, WhatIsOverdueIsNotHiddenByWhatFollows) {
 
 TEST_F(WatchdogTest, WhatOthersOvertookForLongIsMissing) {
   for (const bool makes_way : {false, true}) {
-    Watchdog fresh{1s};
-    std::swap(dog, fresh);
+    begin_anew();
     send(1, at(0ms), 10ms, Lane::load);
-    if (makes_way) dog.preempted({1});
+    if (makes_way) ledger.book(Preempt{.id = {1}, .device = {0}}, at(0ms));
     TimePoint told = TimePoint::max();
     for (std::uint64_t id = 2; id < 100 && told == TimePoint::max(); ++id) {
       const TimePoint now = at(100ms * static_cast<std::int64_t>(id - 1));
       send(id, now, 10ms, Lane::load);
-      dog.ended({id});
+      ended(id);
       told = first_hang(now);
     }
     if (makes_way) {
@@ -194,7 +212,7 @@ TEST_F(WatchdogTest, WhatIsSentToGoFirstOvertakesNobody) {
   for (std::uint64_t id = 2; id < 100; ++id) {
     const TimePoint now = at(100ms * static_cast<std::int64_t>(id - 1));
     send(id, now, 10ms, Lane::exec, at(-1ns));
-    dog.ended({id});
+    ended(id);
     EXPECT_EQ(first_hang(now), TimePoint::max());
   }
 }
@@ -206,8 +224,7 @@ TEST_F(WatchdogTest, TimeWithoutAProcessorDoesNotCount) {
     Duration least, most;  // until it is told; 1h: never
   } rows[] = {{100, 1h, 1h}, {98, 49s, 52s}, {50, 2s, 2300ms}, {0, 1s, 1250ms}};
   for (const auto& [percent, least, most] : rows) {
-    Watchdog fresh{1s};
-    std::swap(dog, fresh);
+    begin_anew();
     send(1, at(0ms));
     TimePoint told = TimePoint::max();
     for (TimePoint last = at(0ms); told == TimePoint::max() && last < at(120s);) {
@@ -243,8 +260,7 @@ TEST_F(WatchdogTest, LateLooksDoNotExcuseForEver) {
 
 TEST_F(WatchdogTest, WhatWasTakenOfAProcessorInOneLaneIsNoExcuseForAnother) {
   for (const Lane lane : {Lane::load, Lane::real_time, Lane::best_effort}) {
-    Watchdog fresh{1s};
-    std::swap(dog, fresh);
+    begin_anew();
     send(1, at(0ms));
     TimePoint told = TimePoint::max();
     while (told == TimePoint::max() && dog.wake_at() < at(10s)) {
@@ -284,7 +300,7 @@ TEST_F(WatchdogTest, WhatOthersOvertookIsMissingThoughTheyGetOn) {
   for (std::uint64_t id = 2; id < 100 && told == TimePoint::max(); ++id) {
     const TimePoint now = at(100ms * static_cast<std::int64_t>(id - 1));
     send(id, now);
-    dog.ended({id});
+    ended(id);
     dog.excuse({.device = {0}, .lane = Lane::exec, .moved = true});
     told = first_hang(now);
   }
@@ -295,11 +311,8 @@ TEST_F(WatchdogTest, WhatOthersOvertookIsMissingThoughTheyGetOn) {
 TEST_F(WatchdogTest, AnUnloadWaitsForRunsThatGetOnOrAreStarved) {
   for (const bool moved : {false, true}) {
     for (const Lane runs : {Lane::exec, Lane::real_time, Lane::best_effort}) {
-      Watchdog fresh{1s};
-      std::swap(dog, fresh);
-      dog.sent({0},
-               {.id = {1}, .lane = Lane::load, .window = {at(0ms), TimePoint::max()}, .after_runs = true},
-               at(0ms));
+      begin_anew();
+      send(Unload{{1}, {0}, {0}}, at(0ms));
       while (dog.wake_at() < at(30s)) {
         dog.excuse({.device = {0}, .lane = runs, .starved = moved ? 0ms : 125ms, .moved = moved});
         ASSERT_TRUE(dog.look(dog.wake_at()).empty());
@@ -311,18 +324,18 @@ TEST_F(WatchdogTest, AnUnloadWaitsForRunsThatGetOnOrAreStarved) {
 
 TEST_F(WatchdogTest, ADeviceThatStartsAnewHasNothingToReport) {
   send(1, at(0ms));
-  dog.sent({3}, {.id = {2}, .lane = Lane::exec, .window = {at(0ms), TimePoint::max()}, .expected = 1ms},
-           at(0ms));
-  dog.restarted({0});
-  dog.restarted({7});  // one that never had anything
-  dog.ended({1});      // late, and not heeded
+  ledger.apply(DeviceChanged{.device = {3}}, at(0ms));
+  send(Infer{{2}, {3}, {0}, {}, {at(0ms), TimePoint::max()}, 1ms}, at(0ms));
+  ledger.apply(DeviceChanged{.device = {0}}, at(0ms));
+  ledger.apply(DeviceChanged{.device = {7}}, at(0ms));  // one that never had anything
+  ended(1);                                             // late, and not heeded
   while (dog.wake_at() < at(1s)) EXPECT_TRUE(dog.look(dog.wake_at()).empty());
   EXPECT_EQ(dog.look(at(1250ms)), std::vector<DeviceId>{{3}});
 }
 
 TEST(Watchdog, NobodyLooksWhereThatIsTurnedOff) {
   Watchdog dog{Duration{0}};
-  dog.sent({0}, {.id = {1}, .lane = Lane::exec, .window = {at(0ms), at(0ms)}, .expected = 1ms}, at(0ms));
+  dog.sent(at(0ms));
   EXPECT_EQ(dog.wake_at(), TimePoint::max());
 }
 
@@ -345,7 +358,7 @@ class Busy final : public Scheduler {
 
 struct WatchedTest : ::testing::Test {
   Busy* policy = new Busy;
-  Watched watched{std::unique_ptr<Scheduler>(policy), 1s};
+  Ledgered watched{std::make_unique<Watched>(std::unique_ptr<Scheduler>(policy), 1s)};
   Actions out;
   // Wakes it whenever it wants, up to `until`; the device that it gave up first.
   std::optional<DeviceId> given_up(TimePoint until) {

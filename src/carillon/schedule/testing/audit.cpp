@@ -9,7 +9,6 @@
 #include "carillon/schedule/by_size.h"
 #include "carillon/schedule/classes.h"
 #include "carillon/schedule/state/mirror.h"
-#include "carillon/schedule/watchdog.h"
 
 namespace carillon::schedule::testing {
 namespace {
@@ -79,7 +78,6 @@ namespace {
 
 // What stands between the driver and the policy, as far as it is there.
 struct Parts {
-  const Watched* watched = nullptr;
   const Classed* classed = nullptr;
   const BySize* by_size = nullptr;
   const Mirror* mirror = nullptr;
@@ -88,7 +86,6 @@ struct Parts {
 Parts parts_of(const Scheduler& scheduler) {
   Parts parts;
   for (const Scheduler* each = &scheduler; each != nullptr; each = each->within()) {
-    if (const auto* watched = dynamic_cast<const Watched*>(each)) parts.watched = watched;
     if (const auto* classed = dynamic_cast<const Classed*>(each)) parts.classed = classed;
     if (const auto* by_size = dynamic_cast<const BySize*>(each)) parts.by_size = by_size;
     if (each->mirror() != nullptr) parts.mirror = each->mirror();
@@ -126,35 +123,6 @@ void Audit::check(const Ledger& ledger, const Scheduler& scheduler, std::set<Act
               }
             },
             action);
-
-  if (parts.watched != nullptr) {
-    const Watchdog& watchdog = parts.watched->watchdog_;
-    std::size_t watched = 0;
-    for (std::size_t d = 0; d < watchdog.devices_.size(); ++d) {
-      auto actions = watchdog.devices_[d].actions;
-      watched += actions.size();
-      std::ranges::sort(actions, {}, &Watchdog::Action::place);
-      std::uint64_t last = 0;
-      for (const Watchdog::Action& each : actions) {
-        const Ledger::Action* const action = ledger.action(each.id);
-        found.expect(action != nullptr, "watchdog: under way", of_action(each.id));
-        if (action == nullptr) continue;
-        found.expect(action->device == device_of(d) && action->lane == each.lane, "watchdog: where",
-                     of_action(each.id));
-        found.expect(action->window == each.window, "watchdog: window", of_action(each.id));
-        found.expect(action->expected == each.expected, "watchdog: expected", of_action(each.id));
-        found.expect((action->kind == ActionKind::unload) == each.after_runs, "watchdog: kind",
-                     of_action(each.id));
-        found.expect((action->preempted > 0) == each.may_wait, "watchdog: preempted", of_action(each.id));
-        found.expect((action->overtaken > 0) == (each.overtaken != Watchdog::Overtaken::no),
-                     "watchdog: overtaken", of_action(each.id));
-        found.expect(action->place >= last, "watchdog: order of sending", of_action(each.id));
-        last = action->place + 1;
-      }
-    }
-    found.expect(watched == ledger.actions_under_way(), "watchdog: how many",
-                 [&] { return number(watched) + " of " + number(ledger.actions_under_way()); });
-  }
 
   if (parts.classed != nullptr && parts.classed->begun_) {
     const Classed& classed = *parts.classed;
