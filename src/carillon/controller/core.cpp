@@ -488,11 +488,6 @@ void Core::drain(TimePoint now) {
     const schedule::Event next = pending_[i];
     ledger_.apply(next, now);
     scheduler_wake_ = scheduler_->decide(next, now, actions_out_);
-    if (options_.on_leisure) {
-      leisure_.heard(next);
-      leisure_.said(actions_out_, scheduler_wake_);
-      tell_leisure(true);
-    }
     apply(now);
   }
   pending_.clear();
@@ -504,10 +499,10 @@ void Core::drain(TimePoint now) {
 // What a device is wanted for is not sent before whoever has it was told; that it is free, not before all
 // that was heard of is decided.
 void Core::tell_leisure(bool wanted_alone) {
-  told_leisure_.resize(std::max(told_leisure_.size(), leisure_.devices()));
+  told_leisure_.resize(std::max(told_leisure_.size(), ledger_.devices()));
   for (std::size_t i = 0; i < told_leisure_.size(); ++i) {
     const DeviceId device{static_cast<DeviceId::rep>(i)};
-    const auto until = leisure_.free_until(device);
+    const auto until = ledger_.idle(device) ? std::optional(scheduler_wake_) : std::nullopt;
     if (until == told_leisure_[i] || (wanted_alone && until)) continue;
     told_leisure_[i] = until;
     options_.on_leisure(device, until);
@@ -526,6 +521,7 @@ void Core::apply(TimePoint now) {
   for (schedule::Action& action : actions_out_) {
     const bool gives_up = std::holds_alternative<schedule::GiveUp>(action);
     if (!gives_up) ledger_.book(action, now);
+    if (options_.on_leisure) tell_leisure(true);
     std::visit(
         [&](auto& what) {
           using T = std::decay_t<decltype(what)>;

@@ -25,7 +25,6 @@
 #include "carillon/controller/service.h"
 #include "carillon/ledger/ledger.h"
 #include "carillon/schedule/action.h"
-#include "carillon/schedule/leisure.h"
 #include "carillon/schedule/scheduler.h"
 #include "carillon/worker/worker.h"
 
@@ -82,8 +81,9 @@ struct CoreOptions {
   std::size_t timeline = 0;                // actions that timeline() keeps
   RevivalOptions revivals;
   std::function<void(const DeviceNews&)> on_device;  // is told; may be empty
-  // Is told until when a device cannot be wanted (schedule::Leisure): none where it is, before it is sent
-  // what it is wanted for. Each time that it changes; may be empty. Must not block.
+  // Is told until when a device cannot be wanted: none where it is, before it is sent what it is wanted for.
+  // A scheduler acts when it hears of something, and of its own accord at its wake alone: an idle device is
+  // free until that wake, or until something comes. Each time that it changes; may be empty. Must not block.
   std::function<void(DeviceId, std::optional<TimePoint> free_until)> on_leisure;
   // Hears of each INFER of several requests that a worker takes, so that whoever makes plans knows which
   // sizes the policy wants to run. May be empty. Must not block.
@@ -339,7 +339,6 @@ class Core {
   std::vector<Deferred> deferred_;  // in order of due
   TimePoint scheduler_wake_ = TimePoint::max();
   TimePoint sought_slow_ = TimePoint::min();  // when devices were last looked for that are slow to report
-  schedule::Leisure leisure_;                 // kept where somebody is told of it
   std::vector<std::optional<TimePoint>> told_leisure_;  // by device
   worker::InferCommand command_{};                      // large: made once
   TimePoint last_ = TimePoint::min();

@@ -169,12 +169,36 @@ TEST_F(LedgerTest, ADeviceIsIdleUnlessSomethingButAnUnloadIsUnderWay) {
   book(Unload{{2}, first, model});
   EXPECT_TRUE(ledger.idle(first));
   infer(3, {});
+  load(4);
   EXPECT_FALSE(ledger.idle(first));
+  EXPECT_TRUE(ledger.idle(second));
   done(3);
+  EXPECT_FALSE(ledger.idle(first)) << "the LOAD";
+  done(4);
   EXPECT_TRUE(ledger.idle(first));
-  apply(DeviceChanged{first, false, 0});
-  EXPECT_FALSE(ledger.idle(first)) << "it is not there";
-  EXPECT_FALSE(ledger.idle({9}));
+  book(Profile{{5}, first, model, {0}, any, 1ms});
+  EXPECT_FALSE(ledger.idle(first));
+  done(5, ActionStatus::stopped);
+  EXPECT_TRUE(ledger.idle(first));
+  EXPECT_FALSE(ledger.idle({9})) << "it never came";
+}
+
+TEST_F(LedgerTest, ADeviceThatWentIsNotIdleAndBeginsAnew) {
+  for (const std::uint64_t id : {1, 3}) {
+    infer(id, {});
+    if (id == 1)
+      book(GiveUp{first});
+    else
+      apply(DeviceChanged{first, false, 0});
+    EXPECT_FALSE(ledger.idle(first)) << "it is not there";
+    apply(DeviceChanged{first, true, 10});
+    EXPECT_TRUE(ledger.idle(first));
+    infer(id + 1, {});
+    done(id, ActionStatus::failed);
+    EXPECT_FALSE(ledger.idle(first)) << "a late report of the life before";
+    done(id + 1);
+    EXPECT_TRUE(ledger.idle(first));
+  }
 }
 
 TEST_F(LedgerTest, WhatADeviceDidNotTakeIsNotItsWork) {

@@ -8,11 +8,11 @@
 
 namespace carillon::share {
 
-// When a device that somebody else goes before is lent to jobs (Salus beside serving): whoever goes before says
-// from when to when it cannot want the device (schedule::Leisure), thousands of times a second; here that becomes
-// few changes of who has it. Taken back at once; lent again once it was free for `rest`, as freezing and thawing
-// cost time too: who waits for as long as these cost never pays more than twice what who knew the future would.
-// And not for a time shorter than `rest`.
+// When a device that somebody else goes before is lent to jobs (Salus beside serving): whoever goes before
+// says from when to when it cannot want the device, thousands of times a second; here that becomes few
+// changes of who has it. Taken back at once; lent again once it was free for `rest`, as freezing and thawing
+// cost time too: who waits for as long as these cost never pays more than twice what who knew the future
+// would. And not for a time shorter than `rest`.
 //
 // told() is one thread's, look() and lent() another's; neither waits for the other.
 class Lending {
@@ -38,10 +38,10 @@ class Lending {
 
  private:
   enum class Phase : std::uint8_t {
-    quiet,    // nobody is there: told() is not heeded
-    busy,     // wanted when last looked at: told() says when it is free
-    settling, // free, and not for long enough: look() comes by itself
-    lent      // told() says when it is wanted
+    quiet,     // nobody is there: told() is not heeded
+    busy,      // wanted when last looked at: told() says when it is free
+    settling,  // free, and not for long enough: look() comes by itself
+    lent       // told() says when it is wanted
   };
   static constexpr std::int64_t wanted = -1;
 

@@ -95,16 +95,6 @@ Parts parts_of(const Scheduler& scheduler) {
 
 }  // namespace
 
-void Audit::check(const Ledger& ledger, const Leisure& leisure, Findings& found) {
-  for (std::size_t i = 0; i < leisure.devices_.size(); ++i) {
-    const DeviceId id = device_of(i);
-    const Ledger::Device& device = ledger.device(id);
-    found.expect(leisure.devices_[i].alive == device.alive, "leisure: alive", of_device(id));
-    found.expect(leisure.devices_[i].under_way == device.wanted_for, "leisure: under way", of_device(id));
-    found.expect(leisure.free_until(id).has_value() == ledger.idle(id), "leisure: idle", of_device(id));
-  }
-}
-
 void Audit::check(const Ledger& ledger, const Scheduler& scheduler, std::set<ActionId>& once_held,
                   Findings& found) {
   const Parts parts = parts_of(scheduler);
@@ -381,12 +371,9 @@ TimePoint Shadowed::decide(const Event& event, TimePoint now, Actions& out) {
   const TimePoint wake = shadowed_.decide(event, now, out);
   const std::span said(out.begin() + static_cast<std::ptrdiff_t>(seen), out.end());
   for (const Action& action : said) ledger_.book(action, now);
-  leisure_.heard(event);
-  leisure_.said(said, wake);
   if (every_ == 0 || events_++ % every_ != 0) return wake;
   findings_.at("event " + std::to_string(events_) + " of kind " + std::to_string(event.index()));
   Audit::check(ledger_, shadowed_, held_, findings_);
-  Audit::check(ledger_, leisure_, findings_);
   return wake;
 }
 

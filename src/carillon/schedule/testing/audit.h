@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "carillon/ledger/ledger.h"
-#include "carillon/schedule/leisure.h"
 #include "carillon/schedule/scheduler.h"
 
 namespace carillon::schedule::testing {
@@ -42,7 +41,6 @@ struct Audit {
   // `held`: all actions that were held back at some time, by Classed. Adds those that are.
   static void check(const ledger::Ledger& ledger, const Scheduler& scheduler, std::set<ActionId>& held,
                     Findings& findings);
-  static void check(const ledger::Ledger& ledger, const Leisure& leisure, Findings& findings);
 };
 
 // A scheduler with the ledger that it follows. After each event all that the scheduler's parts keep
@@ -72,7 +70,6 @@ class Shadowed final : public Scheduler {
   std::uint64_t every_;
   std::uint64_t events_ = 0;
   ledger::Ledger ledger_;
-  Leisure leisure_;
   std::set<ActionId> held_;
   Findings findings_;
 };
