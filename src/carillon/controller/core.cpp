@@ -13,8 +13,13 @@
 
 namespace carillon::controller {
 
+using ledger::Ledger;
 using schedule::ActionKind;
 namespace {
+
+int rows_of(const Ledger::Action& action) {
+  return action.profiled ? 1 : static_cast<int>(action.requests.size());
+}
 
 // Nobody is to come back at once.
 constexpr Duration least_retry = std::chrono::milliseconds{1};
@@ -101,7 +106,6 @@ Core::Core(std::unique_ptr<schedule::Scheduler> scheduler, const CoreOptions& op
       kept_(options.largest_kept_row) {
   CARILLON_ASSERT(scheduler_ != nullptr && options_.max_open > 0 && options_.full_queue_pause > Duration{0});
   open_.reserve(std::min<std::size_t>(options.max_open, 1024));
-  flights_.reserve(256);
   actions_out_.reserve(256);
   pending_.reserve(64);
   gathered_.reserve(256);
@@ -180,8 +184,7 @@ Core::Uses Core::uses(ModelId id) const {
     if (open_[i].call != nullptr && open_[i].model == id) ++out.calls;
   for (const Device& device : devices_)
     out.on_devices = out.on_devices || std::ranges::find(device.loaded, id) != device.loaded.end();
-  for (std::uint32_t i = 0; i < flights_.size() && !out.on_devices; ++i)
-    out.on_devices = under_way(i) && flights_[i].model == id;
+  out.on_devices = out.on_devices || (id.index() < ledger_.models() && ledger_.model(id).under_way > 0);
   return out;
 }
 
@@ -352,64 +355,63 @@ void Core::on_result(const worker::ActionResult& result, TimePoint now) {
     feed(schedule::DeviceChanged{result.device, false, 0}, now);
     return settle(now);
   }
-  const auto found = actions_.find(result.id.value);
+  const auto place = ledger_.place_of(result.id);
   // A worker answers an action once; what it says beyond that is counted, and changes nothing.
-  if (!found || flights_[*found].device != result.device) return book_.odd_report(result.device);
-  actions_.erase(result.id.value);
-  InFlight& flight = flights_[*found];
-  show_end(*found, result);
+  if (!place || !ledger_.at(*place).taken || ledger_.at(*place).device != result.device)
+    return book_.odd_report(result.device);
+  const Ledger::Action& action = ledger_.at(*place);
+  show_end(*place, result);
   const bool success = result.status == schedule::ActionStatus::success;
   const Duration ran = result.times.ran();
-  not_under_way(flight);
-  note_end(flight, result, now);
+  note_end(*place, result, now);
   // The scheduler hears of it before it hears what comes of it, and could give up the device. Nobody is to
   // learn from bad data how long such batches take: they could teach whatever they like.
-  if (!stopped_)
-    pending_.push_back(
-        schedule::ActionDone{.id = result.id,
-                             .status = result.status,
-                             .start = result.times.exec_start,
-                             .end = result.times.exec_end,
-                             .duration = success && result.odd_time ? flight.predicted : ran,
-                             .threads = success && !result.odd_time ? result.times.threads : 0});
-  switch (flight.kind) {
+  const schedule::ActionDone done{.id = result.id,
+                                  .status = result.status,
+                                  .start = result.times.exec_start,
+                                  .end = result.times.exec_end,
+                                  .duration = success && result.odd_time ? action.expected : ran,
+                                  .threads = success && !result.odd_time ? result.times.threads : 0};
+  if (!stopped_) pending_.push_back(done);
+  switch (action.kind) {
     case ActionKind::load:
       if (!success) break;
-      device.loaded.push_back(flight.model);
-      book_.loaded(result.device, flight.model, ran);
+      device.loaded.push_back(action.model);
+      book_.loaded(result.device, action.model, ran);
       break;
     case ActionKind::unload:
-      if (success && std::erase(device.loaded, flight.model) > 0) book_.unloaded(result.device, flight.model);
+      if (success && std::erase(device.loaded, action.model) > 0) book_.unloaded(result.device, action.model);
       break;
     case ActionKind::infer:
-      if (flight.profiled) {
-        if (success) book_.profiled(flight.model);
-        if (flight.forget || !schedule::made_way(result.status)) forget(*flight.profiled);
+      if (action.profiled) {
+        if (success) book_.profiled(action.model);
+        if (asides_[*place].forget || !schedule::made_way(result.status)) forget(*action.profiled, *place);
       } else if (success) {
-        book_.executed(result.device, flight.model, static_cast<int>(flight.requests.size()), result.times,
-                       flight.predicted);
+        book_.executed(result.device, action.model, static_cast<int>(action.requests.size()), result.times,
+                       action.expected);
       } else if (result.times.exec_end > result.times.exec_start) {
         book_.wasted(result.device, result.times.ran());
       }
-      for (std::size_t i = 0; i < flight.requests.size(); ++i) {
+      for (std::size_t i = 0; i < action.requests.size(); ++i) {
         const auto bad = std::ranges::find(result.bad_rows, static_cast<int>(i), &worker::BadRow::row);
         if (bad == result.bad_rows.end())
-          land(flight.requests[i], result, now);
+          land(action.requests[i], result, now);
         else
-          turn_down(flight.requests[i], bad->error);
+          turn_down(action.requests[i], bad->error);
       }
       break;
   }
-  flight.requests.clear();
-  flights_.give_back(*found);
-  if (!stopped_) drain(now);
+  if (stopped_)
+    ledger_.apply(done, now);
+  else
+    drain(now);
   settle(now);
 }
 
 TimePoint Core::wake_at() const {
   if (stopped_) return TimePoint::max();
   const TimePoint at = std::min(scheduler_wake_, revivals_.wake_at());
-  return deferred_.empty() ? at : std::min(at, deferred_.front().due);
+  return deferred_.empty() ? at : std::min(at, told_at(deferred_.front()));
 }
 
 void Core::wake(TimePoint now) {
@@ -417,8 +419,8 @@ void Core::wake(TimePoint now) {
   if (stopped_) return;
   for (const DeviceId id : revivals_.due(now)) devices_[id.index()].worker->probe();
   // What feed() adds is due later than now: this ends.
-  while (!deferred_.empty() && deferred_.front().due <= now) {
-    const schedule::ActionDone done = deferred_.front().done;
+  while (!deferred_.empty() && told_at(deferred_.front()) <= now) {
+    const schedule::ActionDone done = deferred_.front();
     deferred_.erase(deferred_.begin());
     feed(done, now);
   }
@@ -444,18 +446,15 @@ std::vector<schedule::Excuse> Core::excuses(TimePoint now) {
     excuse.device = id;
     if (excuse.starved > Duration{0} || excuse.moved) out.push_back(excuse);
   };
-  for (std::uint32_t i = 0; i < flights_.size(); ++i) {
-    const InFlight& flight = flights_[i];
-    if (!under_way(i) || now - flight.sent < options_.slow_after) continue;
-    const schedule::Lane runs = flight.cls == Class::real_time     ? schedule::Lane::real_time
-                                : flight.cls == Class::best_effort ? schedule::Lane::best_effort
-                                                                   : schedule::Lane::exec;
-    look(flight.device, flight.kind == ActionKind::infer ? runs : schedule::Lane::load);
+  visit_taken([&](std::uint32_t place) {
+    const Ledger::Action& action = ledger_.at(place);
+    if (now - action.sent < options_.slow_after) return;
+    look(action.device, action.lane);
     // It waits for runs, of whatever class.
-    if (flight.kind == ActionKind::unload)
+    if (action.kind == ActionKind::unload)
       for (const auto lane : {schedule::Lane::exec, schedule::Lane::real_time, schedule::Lane::best_effort})
-        look(flight.device, lane);
-  }
+        look(action.device, lane);
+  });
   return out;
 }
 
@@ -534,49 +533,29 @@ void Core::apply(TimePoint now) {
     if (const auto* refusal = std::get_if<schedule::Refuse>(&action)) refuse(*refusal, now);
 }
 
-std::uint32_t Core::new_action(ActionId id, ActionKind kind, DeviceId device, ModelId model) {
-  CARILLON_ASSERT(model.index() < models_.size());
-  const std::uint32_t index = flights_.take();
-  InFlight& flight = flights_[index];
-  flight.id = id;
-  flight.kind = kind;
-  flight.device = device;
-  flight.model = model;
-  flight.requests.clear();
-  flight.profiled.reset();
-  flight.forget = false;
-  flight.cls = Class::normal;
-  flight.predicted = Duration{0};
-  actions_.insert(id.value, index);
-  return index;
-}
-
 // What the timeline tells of an action.
-TimelineAction Core::shown(const InFlight& flight) const {
-  TimelineAction action{.id = flight.id,
-                        .device = flight.device.value,
-                        .model = book_.place_of(flight.model),
-                        .batch = 0,
-                        .kind = flight.kind,
-                        .status = {},
-                        .cls = flight.cls,
-                        .predicted = flight.predicted};
-  if (flight.kind == ActionKind::infer)
-    action.batch = flight.profiled ? 1 : static_cast<std::uint32_t>(flight.requests.size());
-  return action;
+TimelineAction Core::shown(const Ledger::Action& action) const {
+  return {.id = action.id,
+          .device = action.device.value,
+          .model = book_.place_of(action.model),
+          .batch = static_cast<std::uint32_t>(rows_of(action)),
+          .kind = action.kind,
+          .status = {},
+          .cls = action.cls,
+          .predicted = action.expected};
 }
 
-void Core::show(std::uint32_t flight, Window window) {
+void Core::show(std::uint32_t place) {
   if (!timeline_.keeps()) return;
-  TimelineAction action = shown(flights_[flight]);
-  action.exec_begin = window.earliest;
-  action.exec_end = window.latest;
-  timeline_.begin(flight, action);
+  TimelineAction action = shown(ledger_.at(place));
+  action.exec_begin = ledger_.at(place).window.earliest;
+  action.exec_end = ledger_.at(place).window.latest;
+  timeline_.begin(place, action);
 }
 
-void Core::show_end(std::uint32_t flight, const worker::ActionResult& result) {
-  if (!timeline_.keeps() || flights_[flight].kind == ActionKind::unload) return;
-  TimelineAction action = shown(flights_[flight]);
+void Core::show_end(std::uint32_t place, const worker::ActionResult& result) {
+  if (!timeline_.keeps() || ledger_.at(place).kind == ActionKind::unload) return;
+  TimelineAction action = shown(ledger_.at(place));
   action.status = result.status;
   action.input_begin = result.times.input_start;
   action.input_end = result.times.input_end;
@@ -584,27 +563,20 @@ void Core::show_end(std::uint32_t flight, const worker::ActionResult& result) {
   action.exec_end = result.times.exec_end;
   action.output_begin = result.times.output_start;
   action.output_end = result.times.output_end;
-  timeline_.end(flight, action);
+  timeline_.end(place, action);
 }
 
 // A worker's queue is full, or there is nothing to run. The scheduler hears of it a little later: told at
 // once, it could try again at once, for ever.
 void Core::not_taken(ActionId id, TimePoint now, schedule::ActionStatus status) {
-  const auto index = actions_.find(id.value);
-  InFlight& flight = flights_[*index];
-  const DeviceId device = flight.device;
-  not_under_way(flight);
   if (options_.journal != nullptr) {
-    flight.record.status = static_cast<std::uint8_t>(status);
-    flight.record.ended = now;
-    options_.journal->put(flight.record);
+    ActionRecord& record = asides_[*ledger_.place_of(id)].record;
+    record.status = static_cast<std::uint8_t>(status);
+    record.ended = now;
+    options_.journal->put(record);
   }
-  flights_.give_back(*index);
-  actions_.erase(id.value);
   ledger_.apply(ledger::NotTaken{id}, now);
-  deferred_.push_back({device,
-                       {.id = id, .status = status, .start = now, .end = now, .duration = Duration{0}},
-                       saturating_add(now, options_.full_queue_pause)});
+  deferred_.push_back({.id = id, .status = status, .start = now, .end = now, .duration = Duration{0}});
 }
 
 // The device that an action is for: one that the scheduler knows to be there.
@@ -627,19 +599,16 @@ void Core::dispatch(const schedule::Preempt& action, TimePoint) {
 
 void Core::dispatch(const schedule::Load& action, TimePoint now) {
   worker::Worker& worker = *live(action.device).worker;
-  const std::uint32_t index = new_action(action.id, ActionKind::load, action.device, action.model);
-  InFlight& flight = flights_[index];
-  sent(flight, action.expected, action.window, 0, now);
-  if (options_.journal != nullptr) options_.journal->put(flight.record);
+  const std::uint32_t place = begin(action.id);
+  if (options_.journal != nullptr) options_.journal->put(asides_[place].record);
   if (!worker.submit(worker::LoadCommand{action.id, action.model, action.window}))
     return not_taken(action.id, now);
-  show(index, action.window);
+  show(place);
 }
 
 void Core::dispatch(const schedule::Unload& action, TimePoint now) {
   worker::Worker& worker = *live(action.device).worker;
-  sent(flights_[new_action(action.id, ActionKind::unload, action.device, action.model)], Duration{0},
-       {TimePoint::min(), TimePoint::max()}, 0, now);
+  begin(action.id);
   if (!worker.submit(worker::UnloadCommand{action.id, action.model})) not_taken(action.id, now);
 }
 
@@ -650,44 +619,38 @@ void Core::dispatch(const schedule::Keep& action, TimePoint) {
     forget(action.request);
 }
 
-// What is kept of a request that runs stays until it has ended.
-void Core::forget(RequestId request) {
-  for (std::uint32_t i = 0; i < flights_.size(); ++i)
-    if (under_way(i) && flights_[i].profiled == request) {
-      flights_[i].forget = true;
-      return;
-    }
-  kept_.forget(request);
+// What is kept of a request that runs stays until it has ended, but for the action that ended just now.
+void Core::forget(RequestId request, std::uint32_t ended) {
+  bool runs = false;
+  visit_taken([&](std::uint32_t place) {
+    const Ledger::Action& action = ledger_.at(place);
+    if (action.profiled != request || place == ended || !devices_[action.device.index()].alive) return;
+    runs = asides_[place].forget = true;
+  });
+  if (!runs) kept_.forget(request);
 }
 
 void Core::dispatch(const schedule::Profile& action, TimePoint now) {
   worker::Worker& worker = *live(action.device).worker;
-  const std::uint32_t index = new_action(action.id, ActionKind::infer, action.device, action.model);
-  InFlight& flight = flights_[index];
-  flight.profiled = action.request;
-  sent(flight, action.expected, action.window, 1, now);
-  if (options_.journal != nullptr) options_.journal->put(flight.record);
+  const std::uint32_t place = begin(action.id);
+  if (options_.journal != nullptr) options_.journal->put(asides_[place].record);
   if (!kept_.run(action.request, action.id, action.window, command_)) {
     return not_taken(action.id, now, schedule::ActionStatus::failed);
   }
   CARILLON_ASSERT(command_.model == action.model);
   if (!worker.submit(command_)) return not_taken(action.id, now);
-  show(index, action.window);
+  show(place);
 }
 
 void Core::dispatch(const schedule::GiveUp& action, TimePoint now) {
   take_out(action.device, "it hangs: it reports nothing any more", now);
 }
 
-void Core::dispatch(schedule::Infer& action, TimePoint now) {
+void Core::dispatch(const schedule::Infer& action, TimePoint now) {
   const std::size_t batch = action.requests.size();
   worker::Worker& worker = *live(action.device).worker;
   CARILLON_ASSERT(batch >= 1 && batch <= static_cast<std::size_t>(worker::max_batch));
-  const std::uint32_t flight_index = new_action(action.id, ActionKind::infer, action.device, action.model);
-  InFlight& flight = flights_[flight_index];
-  flight.cls = action.cls;
-  flight.requests.assign(action.requests.begin(), action.requests.end());
-  sent(flight, action.expected, action.window, static_cast<int>(batch), now);
+  const std::uint32_t place = begin(action.id);
   Outlook& outlook = outlooks_[action.model.index()];
   if (static_cast<int>(batch) <= outlook.batch) {
     outlook.batch = static_cast<int>(batch);
@@ -718,12 +681,12 @@ void Core::dispatch(schedule::Infer& action, TimePoint now) {
     command_.rows[b] = {std::span(open.inputs).subspan(r * inputs, inputs),
                         std::span(open.outputs).subspan(r * outputs, outputs), open.call->length,
                         open.deadline};
-    if (options_.journal != nullptr) note_part(open, flight);
+    if (options_.journal != nullptr) note_part(open, asides_[place].record);
   }
-  if (options_.journal != nullptr) options_.journal->put(flight.record);
+  if (options_.journal != nullptr) options_.journal->put(asides_[place].record);
   if (worker.submit(command_)) {
     if (batch > 1 && options_.on_batch) options_.on_batch(action.model, static_cast<int>(batch));
-    return show(flight_index, action.window);
+    return show(place);
   }
   for (const RequestId request : action.requests) {
     Open& open = open_[*requests_.find(request.value)];
@@ -801,19 +764,21 @@ void Core::refuse(const schedule::Refuse& refusal, TimePoint now) {
 void Core::weigh(Open& open, const schedule::Refuse& refusal, TimePoint now) {
   const Outlook& outlook = outlooks_[open.model.index()];
   const bool takes_pages = models_[open.model.index()].info.pages > 0;
-  const Device* best = nullptr;
+  std::optional<DeviceId> best;
   bool best_holds = false;
   int holding = 0;
-  for (const Device& device : devices_) {
-    if (!device.alive) continue;
-    const bool holds = !takes_pages || std::ranges::find(device.loaded, open.model) != device.loaded.end();
+  const auto of = [&](DeviceId id) -> const Ledger::Device& { return ledger_.device(id); };
+  for (std::uint32_t i = 0; i < devices_.size(); ++i) {
+    const DeviceId id{i};
+    if (!devices_[i].alive) continue;
+    const bool holds = !takes_pages || ledger_.holds(id, open.model);
     holding += holds ? 1 : 0;
-    if (best != nullptr && (holds == best_holds ? device.busy >= best->busy : best_holds)) continue;
-    best = &device;
+    if (best && (holds == best_holds ? of(id).busy >= of(*best).busy : best_holds)) continue;
+    best = id;
     best_holds = holds;
   }
   const Duration has = open.deadline == TimePoint::max() ? Duration{0} : open.deadline - open.arrival;
-  const bool something_first = best != nullptr && (best->actions > 0 || !best_holds);
+  const bool something_first = best && (of(*best).runs > 0 || !best_holds);
   if (refusal.would_finish != TimePoint::max() && has >= outlook.exec && something_first &&
       code_of(refusal.reason) == ErrorCode::deadline_exceeded)
     open.retry_after = std::max<Duration>(least_retry, refusal.would_finish - has - now);
@@ -822,50 +787,48 @@ void Core::weigh(Open& open, const schedule::Refuse& refusal, TimePoint now) {
   record.has_expected = true;
   record.exec = outlook.exec;
   record.exec_batch = static_cast<std::uint16_t>(outlook.batch);
-  record.loading = outlook.loading > 0;
+  record.loading = ledger_.model(open.model).loading > 0;
   record.devices = static_cast<std::uint16_t>(alive_);
   record.holding = static_cast<std::uint16_t>(holding);
-  if (best == nullptr) return;
-  record.device = best->in_journal;
-  record.device_actions = best->actions;
-  record.busy = best->busy;
+  if (!best) return;
+  record.device = devices_[best->index()].in_journal;
+  record.device_actions = static_cast<std::int32_t>(of(*best).runs);
+  record.busy = of(*best).busy;
 }
 
 // --- What the journal is told
 
-// An action is on its way; its requests come yet.
-void Core::sent(InFlight& flight, Duration predicted, const Window& window, int rows, TimePoint now) {
-  flight.predicted = predicted;
-  flight.sent = now;
-  Device& device = devices_[flight.device.index()];
-  if (flight.kind == ActionKind::load) ++outlooks_[flight.model.index()].loading;
-  if (flight.kind == ActionKind::infer) {
-    ++device.actions;
-    device.busy += predicted;
-  }
-  if (options_.journal == nullptr) return;
-  ActionRecord& record = flight.record;
+// An order was booked, and is about to be handed to its device; its requests are noted later. Its place.
+std::uint32_t Core::begin(ActionId id) {
+  const std::uint32_t place = *ledger_.place_of(id);
+  CARILLON_ASSERT(ledger_.at(place).model.index() < models_.size());
+  if (place >= asides_.size()) asides_.resize(place + 1);
+  asides_[place].forget = false;
+  if (options_.journal == nullptr) return place;
+  const Ledger::Action& action = ledger_.at(place);
+  ActionRecord& record = asides_[place].record;
   record.entry = options_.journal->next_entry();
-  record.kind = flight.kind;
-  record.again = flight.profiled.has_value();
+  record.kind = action.kind;
+  record.again = action.profiled.has_value();
   record.lost = false;
   record.status = ActionRecord::under_way;
-  record.device = device.in_journal;
-  record.model = outlooks_[flight.model.index()].name;
-  record.rows = rows;
-  record.sent = now;
-  record.window = window;
-  record.predicted = predicted;
+  record.device = devices_[action.device.index()].in_journal;
+  record.model = outlooks_[action.model.index()].name;
+  record.rows = rows_of(action);
+  record.sent = action.sent;
+  record.window =
+      action.kind == ActionKind::unload ? Window{TimePoint::min(), TimePoint::max()} : action.window;
+  record.predicted = action.expected;
   record.ended = explain::never;
   record.paused = Duration{0};
   record.preemptions = 0;
   record.count = 0;
+  return place;
 }
 
 // A row of the call is in it.
-void Core::note_part(Open& open, InFlight& flight) {
+void Core::note_part(Open& open, ActionRecord& action) {
   CallRecord& call = open.record;
-  ActionRecord& action = flight.record;
   constexpr std::size_t most = CallRecord::most_actions;
   // Rows of one call follow each other.
   const auto tries = static_cast<std::size_t>(call.tries);
@@ -875,17 +838,9 @@ void Core::note_part(Open& open, InFlight& flight) {
   if (action.count < ActionRecord::most_requests) action.requests[action.count++] = call.number;
 }
 
-void Core::not_under_way(const InFlight& flight) {
-  Device& device = devices_[flight.device.index()];
-  if (flight.kind == ActionKind::load) --outlooks_[flight.model.index()].loading;
-  if (flight.kind != ActionKind::infer) return;
-  --device.actions;
-  device.busy -= flight.predicted;
-}
-
-void Core::note_end(InFlight& flight, const worker::ActionResult& result, TimePoint now) {
+void Core::note_end(std::uint32_t place, const worker::ActionResult& result, TimePoint now) {
   if (options_.journal == nullptr) return;
-  ActionRecord& record = flight.record;
+  ActionRecord& record = asides_[place].record;
   const worker::ActionTimes& times = result.times;
   record.status = static_cast<std::uint8_t>(result.status);
   record.ended = now;
@@ -900,11 +855,12 @@ void Core::note_end(InFlight& flight, const worker::ActionResult& result, TimePo
   options_.journal->put(record);
 }
 
-void Core::note_lost(InFlight& flight, TimePoint now) {
+void Core::note_lost(std::uint32_t place, TimePoint now) {
   if (options_.journal == nullptr) return;
-  flight.record.lost = true;
-  flight.record.ended = now;
-  options_.journal->put(flight.record);
+  ActionRecord& record = asides_[place].record;
+  record.lost = true;
+  record.ended = now;
+  options_.journal->put(record);
 }
 
 // Before its handler hears of it: who has the answer finds the record.
@@ -979,19 +935,15 @@ void Core::take_out(DeviceId id, std::string why, TimePoint now) {
   device.life = device.worker->retire();  // nothing of it touches a row any more
   book_.device_lost(id, device.loaded);
   device.loaded.clear();
-  std::erase_if(deferred_, [&](const Deferred& deferred) { return deferred.device == id; });
-  for (std::uint32_t i = 0; i < flights_.size(); ++i) {
-    InFlight& flight = flights_[i];
-    if (!under_way(i) || flight.device != id) continue;
-    actions_.erase(flight.id.value);
-    not_under_way(flight);
-    note_lost(flight, now);
-    for (const RequestId request : flight.requests) lose(request, why);
-    flight.requests.clear();
-    if (flight.profiled && flight.forget) forget(*flight.profiled);
-    timeline_.forget(i);
-    flights_.give_back(i);
-  }
+  std::erase_if(deferred_, [&](const auto& done) { return ledger_.action(done.id)->device == id; });
+  visit_taken([&](std::uint32_t place) {
+    const Ledger::Action& action = ledger_.at(place);
+    if (action.device != id) return;
+    note_lost(place, now);
+    for (const RequestId request : action.requests) lose(request, why);
+    if (action.profiled && asides_[place].forget) forget(*action.profiled);
+    timeline_.forget(place);
+  });
   revivals_.down(id, now);
   if (options_.on_device) options_.on_device({id, false, std::move(why)});
 }

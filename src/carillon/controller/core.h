@@ -176,7 +176,7 @@ class Core {
   std::size_t devices() const { return devices_.size(); }
   std::size_t devices_alive() const { return alive_; }
   bool device_alive(DeviceId id) const { return devices_[id.index()].alive; }
-  std::size_t actions_in_flight() const { return actions_.size(); }
+  std::size_t actions_in_flight() const { return ledger_.actions_under_way() - deferred_.size(); }
   Book& book() { return book_; }
   const Book& book() const { return book_; }
   const DeviceTimeline& timeline() const { return timeline_; }  // readable by any thread
@@ -219,17 +219,9 @@ class Core {
     CallRecord record;  // where there is a journal
     std::optional<Duration> retry_after;
   };
-  struct InFlight {
-    ActionId id;
-    schedule::ActionKind kind{};
-    DeviceId device;
-    ModelId model;
-    std::vector<RequestId> requests;
-    std::optional<RequestId> profiled;  // INFER: this runs again, and none of `requests`
-    bool forget = false;                // then: once it has ended
-    Class cls{};                        // INFER
-    Duration predicted{0};
-    TimePoint sent;
+  // Of an action that is under way, what the ledger does not know.
+  struct Aside {
+    bool forget = false;  // what it runs again, once it has ended
     ActionRecord record;  // where there is a journal
   };
   struct Device {
@@ -239,23 +231,13 @@ class Core {
     std::uint32_t life = 0;                           // the worker's
     std::vector<ModelId> loaded;                      // of models that take pages
     std::array<TimePoint, schedule::lanes> looked{};  // when its threads were looked at, by schedule::Lane
-    // INFERs that it was sent and has not reported: how many, and what their EXEC is expected to take.
-    int actions = 0;
-    Duration busy{0};
   };
   // What is known of a model's runs, for those who are refused.
   struct Outlook {
     Duration exec{0};  // of the smallest batch, as the scheduler expects it; at first as it was told
     int batch = 0;
-    int loading = 0;  // LOADs under way
     NameNumber name;
   };
-  struct Deferred {
-    DeviceId device;
-    schedule::ActionDone done;
-    TimePoint due;
-  };
-
   void feed(schedule::Event event, TimePoint now);
   void drain(TimePoint now);
   void enter(TimePoint now);
@@ -269,12 +251,22 @@ class Core {
   void dispatch(const schedule::Keep& action, TimePoint now);
   void dispatch(const schedule::Profile& action, TimePoint now);
   void dispatch(const schedule::GiveUp& action, TimePoint now);
-  void dispatch(schedule::Infer& action, TimePoint now);
+  void dispatch(const schedule::Infer& action, TimePoint now);
   void not_taken(ActionId id, TimePoint now,
                  schedule::ActionStatus status = schedule::ActionStatus::too_late);
-  void forget(RequestId request);
-  // Of a place in flights_, whatever was there before.
-  bool under_way(std::uint32_t flight) const { return actions_.find(flights_[flight].id.value) == flight; }
+  void forget(RequestId request, std::uint32_t ended = ledger::Ledger::none);
+  // When the scheduler hears of it.
+  TimePoint told_at(const schedule::ActionDone& not_taken) const {
+    return saturating_add(not_taken.start, options_.full_queue_pause);
+  }
+  // The places of all actions that workers have.
+  template <typename Visit>
+  void visit_taken(Visit&& visit) const {
+    for (std::uint32_t i = 0; i < ledger_.devices(); ++i)
+      for (const auto& lined : ledger_.device({i}).under_way)
+        for (const std::uint32_t place : lined)
+          if (ledger_.at(place).taken) visit(place);
+  }
   Device& live(DeviceId id);
   void take_out(DeviceId id, std::string why, TimePoint now);
   void lose(RequestId request, const std::string& why);
@@ -288,16 +280,14 @@ class Core {
   void answer_success(std::uint32_t index, TimePoint now);
   void release(std::uint32_t index);
   void count_waiting(Open& open, bool waiting);
-  TimelineAction shown(const InFlight& flight) const;
-  void show(std::uint32_t flight, Window window);
-  void show_end(std::uint32_t flight, const worker::ActionResult& result);
-  std::uint32_t new_action(ActionId id, schedule::ActionKind kind, DeviceId device, ModelId model);
-  void sent(InFlight& flight, Duration predicted, const Window& window, int rows, TimePoint now);
-  void not_under_way(const InFlight& flight);
-  void note_end(InFlight& flight, const worker::ActionResult& result, TimePoint now);
-  void note_lost(InFlight& flight, TimePoint now);
+  TimelineAction shown(const ledger::Ledger::Action& action) const;
+  void show(std::uint32_t place);
+  void show_end(std::uint32_t place, const worker::ActionResult& result);
+  std::uint32_t begin(ActionId id);
+  void note_end(std::uint32_t place, const worker::ActionResult& result, TimePoint now);
+  void note_lost(std::uint32_t place, TimePoint now);
   void note_answer(Open& open, Outcome outcome, TimePoint now);
-  void note_part(Open& open, InFlight& flight);
+  void note_part(Open& open, ActionRecord& action);
   std::uint64_t number_of(const Open& open) const { return options_.journal != nullptr ? open.ticket : 0; }
   Outlook outlook_of(const schedule::ModelInfo& info);
   void weigh(Open& open, const schedule::Refuse& refusal, TimePoint now);
@@ -318,10 +308,9 @@ class Core {
   DeviceTimeline timeline_;
 
   Slab<Open> open_;
-  IndexTable tickets_;   // of unanswered calls, to open_
-  IndexTable requests_;  // of rows that the scheduler or a worker may still name, to open_
-  Slab<InFlight> flights_;
-  IndexTable actions_;  // to flights_
+  IndexTable tickets_;         // of unanswered calls, to open_
+  IndexTable requests_;        // of rows that the scheduler or a worker may still name, to open_
+  std::vector<Aside> asides_;  // by place in the ledger
   std::size_t open_rows_ = 0;
   Revivals revivals_;
   KeptRows kept_;
@@ -336,7 +325,7 @@ class Core {
   bool deciding_ = false;
   schedule::Actions actions_out_;
   std::vector<std::uint32_t> closing_;
-  std::vector<Deferred> deferred_;  // in order of due
+  std::vector<schedule::ActionDone> deferred_;  // of actions that were not taken, by time
   TimePoint scheduler_wake_ = TimePoint::max();
   TimePoint sought_slow_ = TimePoint::min();  // when devices were last looked for that are slow to report
   std::vector<std::optional<TimePoint>> told_leisure_;  // by device

@@ -94,12 +94,13 @@ void Ledger::give_back_requests(Action& action, bool answered) {
 // --- Orders
 
 const Ledger::Action* Ledger::action(ActionId id) const {
-  const auto at = action_at_.find(id.value);
+  const auto at = place_of(id);
   return at ? &actions_[*at] : nullptr;
 }
 
 std::uint32_t Ledger::send(ActionId id, ActionKind kind, Lane lane, DeviceId device, ModelId model,
                            Window window, Duration expected, TimePoint now) {
+  CARILLON_ASSERT(device.index() < devices_.size());
   Model& m = known(model);
   Device& d = devices_[device.index()];
   const std::uint32_t at = actions_.take();

@@ -126,6 +126,8 @@ class Ledger {
   // Null where there is none.
   const OpenRequest* request(RequestId id) const;
   const Action* action(ActionId id) const;
+  // Where it is while it is under way. A place is then another's.
+  std::optional<std::uint32_t> place_of(ActionId id) const { return action_at_.find(id.value); }
   const Action& at(std::uint32_t place) const { return actions_[place]; }
   std::size_t open_requests() const { return request_at_.size(); }
   std::size_t actions_under_way() const { return action_at_.size(); }
@@ -142,6 +144,11 @@ class Ledger {
   const Model& model(ModelId id) const { return models_[id.index()]; }
   // Null where it never was there.
   const Copy* copy(DeviceId device, ModelId model) const;
+  // The device has its weights.
+  bool holds(DeviceId device, ModelId model) const {
+    const Copy* found = copy(device, model);
+    return found != nullptr && found->held;
+  }
   // Of a model that takes pages.
   Residence residence(DeviceId device, ModelId model) const {
     const Copy* found = copy(device, model);
