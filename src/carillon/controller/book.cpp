@@ -27,13 +27,6 @@ void count_batch(ModelStatistics& of, int size, Duration input, Duration infer, 
   count(at->output, output);
 }
 
-// Versions of one name and number come and go: of two that a device holds, one stays.
-void let_go(ModelStatistics& of, DeviceId device) {
-  const auto at = std::ranges::find(of.held_by, device);
-  if (at != of.held_by.end()) of.held_by.erase(at);
-  count_devices(of);
-}
-
 }  // namespace
 
 Book::Book() {
@@ -187,41 +180,37 @@ void Book::profiled(ModelId model) {
   ++page.of.profiled;
 }
 
-void Book::loaded(DeviceId device, ModelId model, Duration took) {
+void Book::loaded(DeviceId device, ModelId model, Duration took, bool again) {
   {
     Page& page = this->page(model);
     const std::lock_guard lock(page.mutex);
     ++page.of.loads;
     auto& held_by = page.of.held_by;
-    held_by.insert(std::ranges::lower_bound(held_by, device), device);
+    if (!again) held_by.insert(std::ranges::lower_bound(held_by, device), device);
     count_devices(page.of);
   }
   const std::lock_guard lock(mutex_);
-  DeviceStatistics& d = devices_[device.index()];
-  ++d.models;
-  d.load_busy += took;
+  devices_[device.index()].load_busy += took;
 }
 
 void Book::unloaded(DeviceId device, ModelId model) {
-  {
-    Page& page = this->page(model);
-    const std::lock_guard lock(page.mutex);
-    ++page.of.unloads;
-    let_go(page.of, device);
-  }
-  const std::lock_guard lock(mutex_);
-  --devices_[device.index()].models;
+  Page& page = this->page(model);
+  const std::lock_guard lock(page.mutex);
+  ++page.of.unloads;
+  // Versions of one name and number come and go: of two that a device holds, one stays.
+  const auto at = std::ranges::find(page.of.held_by, device);
+  if (at != page.of.held_by.end()) page.of.held_by.erase(at);
+  count_devices(page.of);
 }
 
-void Book::device_lost(DeviceId device, const std::vector<ModelId>& held) {
-  for (const ModelId model : held) {
-    Page& page = this->page(model);
-    const std::lock_guard lock(page.mutex);
-    let_go(page.of, device);
+void Book::device_lost(DeviceId device) {
+  for (std::size_t i = 0; i < pages_there_.load(std::memory_order_acquire); ++i) {
+    const std::lock_guard lock(pages_[i]->mutex);
+    std::erase(pages_[i]->of.held_by, device);
+    count_devices(pages_[i]->of);
   }
   const std::lock_guard lock(mutex_);
   DeviceStatistics& d = devices_[device.index()];
-  d.models = 0;
   d.alive = false;
   ++d.lost;
 }
@@ -259,6 +248,8 @@ ServerStatistics Book::snapshot() const {
   const std::lock_guard lock(mutex_);
   out.open_requests = open_requests_;
   out.devices = devices_;
+  for (const ModelStatistics& model : out.models)
+    for (const DeviceId device : model.held_by) ++out.devices[device.index()].models;
   for (const DeviceStatistics& d : devices_) {
     out.exec_busy += d.exec_busy;
     out.load_busy += d.load_busy;

@@ -68,10 +68,11 @@ class Book {
   // The scheduler refused one of its calls.
   void refused(ModelId model, schedule::Reason reason);
   void profiled(ModelId model);  // a finished request was run again alone
-  void loaded(DeviceId device, ModelId model, Duration took);
+  // `again`: the device held the weights before.
+  void loaded(DeviceId device, ModelId model, Duration took, bool again);
   void unloaded(DeviceId device, ModelId model);
   // The device went, and with it the weights that it held; or is back.
-  void device_lost(DeviceId device, const std::vector<ModelId>& held);
+  void device_lost(DeviceId device);
   void device_back(DeviceId device);
   // A report that belongs to no action under way there.
   void odd_report(DeviceId device);

@@ -182,9 +182,8 @@ Core::Uses Core::uses(ModelId id) const {
   Uses out;
   for (std::uint32_t i = 0; i < open_.size(); ++i)
     if (open_[i].call != nullptr && open_[i].model == id) ++out.calls;
-  for (const Device& device : devices_)
-    out.on_devices = out.on_devices || std::ranges::find(device.loaded, id) != device.loaded.end();
-  out.on_devices = out.on_devices || (id.index() < ledger_.models() && ledger_.model(id).under_way > 0);
+  out.on_devices = id.index() < ledger_.models() && ledger_.model(id).under_way > 0;
+  for (std::uint32_t i = 0; i < ledger_.devices(); ++i) out.on_devices |= ledger_.holds({i}, id);
   return out;
 }
 
@@ -375,12 +374,10 @@ void Core::on_result(const worker::ActionResult& result, TimePoint now) {
   if (!stopped_) pending_.push_back(done);
   switch (action.kind) {
     case ActionKind::load:
-      if (!success) break;
-      device.loaded.push_back(action.model);
-      book_.loaded(result.device, action.model, ran);
+      if (success) book_.loaded(result.device, action.model, ran, ledger_.holds(result.device, action.model));
       break;
     case ActionKind::unload:
-      if (success && std::erase(device.loaded, action.model) > 0) book_.unloaded(result.device, action.model);
+      if (success && ledger_.holds(result.device, action.model)) book_.unloaded(result.device, action.model);
       break;
     case ActionKind::infer:
       if (action.profiled) {
@@ -933,8 +930,7 @@ void Core::take_out(DeviceId id, std::string why, TimePoint now) {
   device.alive = false;
   --alive_;
   device.life = device.worker->retire();  // nothing of it touches a row any more
-  book_.device_lost(id, device.loaded);
-  device.loaded.clear();
+  book_.device_lost(id);
   std::erase_if(deferred_, [&](const auto& done) { return ledger_.action(done.id)->device == id; });
   visit_taken([&](std::uint32_t place) {
     const Ledger::Action& action = ledger_.at(place);

@@ -229,7 +229,6 @@ class Core {
     std::uint32_t in_journal = 0;  // its number there
     bool alive = true;
     std::uint32_t life = 0;                           // the worker's
-    std::vector<ModelId> loaded;                      // of models that take pages
     std::array<TimePoint, schedule::lanes> looked{};  // when its threads were looked at, by schedule::Lane
   };
   // What is known of a model's runs, for those who are refused.

@@ -187,7 +187,7 @@ Tally run(std::uint64_t seed) {
             {.max_open = 64,
              .timeline = 16,
              .journal = std::make_shared<Journal>(64, Duration{}),
-             .audit = seed % 16 == 0 ? testing::audit_into(found, false) : nullptr});
+             .audit = seed % 16 == 0 ? testing::audit_into(found) : nullptr});
   for (std::uint32_t i = 0; i < devices; ++i) {
     workers[i].device = {i};
     core.add_device(workers[i]);

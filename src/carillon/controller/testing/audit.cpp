@@ -28,8 +28,7 @@ void visit_actions(const Ledger& ledger, Visit&& visit) {
 
 }  // namespace
 
-void Audit::check(const Core& core, const Ledger& ledger, schedule::testing::Findings& found,
-                  bool loads_once) {
+void Audit::check(const Core& core, const Ledger& ledger, schedule::testing::Findings& found) {
   found.at("at tick " + number(ledger.tick()));
   // What a device did not take is not under way for the core; its ActionDone is yet to come.
   std::size_t not_taken = 0;
@@ -81,18 +80,10 @@ void Audit::check(const Core& core, const Ledger& ledger, schedule::testing::Fin
     if (d >= ledger.devices()) continue;  // the core is about to start
     const Ledger::Device& device = ledger.device(device_of(d));
     found.expect(its.alive == device.alive, "core: alive", detail);
-    std::vector<ModelId> loaded = its.loaded, held;
-    std::ranges::sort(loaded);
     for (const auto& [model, copy] : device.copies)
-      if (copy.held) held.push_back(model);
-    std::ranges::sort(held);
-    for (const ModelId model : held) held_by[core.book_.place_of(model)].push_back(device_of(d));
-    const auto twice = std::ranges::unique(loaded);
-    found.expect(!loads_once || twice.empty(), "core: loaded twice", detail);
-    loaded.erase(twice.begin(), twice.end());
-    found.expect(loaded == held, "core: loaded", detail);
+      if (copy.held) held_by[core.book_.place_of(model)].push_back(device_of(d));
   }
-  if (loads_once && ledger.tick() % 16 == 0) {
+  if (ledger.tick() % 16 == 0) {
     const ServerStatistics book = core.book_.snapshot();
     for (std::uint32_t i = 0; i < book.models.size(); ++i) {
       std::ranges::sort(held_by[i]);

@@ -10,18 +10,13 @@ namespace carillon::controller::testing {
 
 // Holds what a core knows of requests, orders, devices and residence against a ledger.
 struct Audit {
-  // `loads_once`: no model is loaded where it is loaded already. The core and its statistics count each LOAD
-  // that succeeds.
-  static void check(const Core& core, const ledger::Ledger& ledger, schedule::testing::Findings& found,
-                    bool loads_once);
+  static void check(const Core& core, const ledger::Ledger& ledger, schedule::testing::Findings& found);
 };
 
 // For CoreOptions::audit. `found` must outlive the core.
-inline std::function<void(const Core&, const ledger::Ledger&)> audit_into(schedule::testing::Findings& found,
-                                                                          bool loads_once = true) {
-  return [&found, loads_once](const Core& core, const ledger::Ledger& ledger) {
-    Audit::check(core, ledger, found, loads_once);
-  };
+inline std::function<void(const Core&, const ledger::Ledger&)> audit_into(
+    schedule::testing::Findings& found) {
+  return [&found](const Core& core, const ledger::Ledger& ledger) { Audit::check(core, ledger, found); };
 }
 
 }  // namespace carillon::controller::testing
