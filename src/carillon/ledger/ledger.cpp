@@ -49,10 +49,13 @@ const Ledger::OpenRequest* Ledger::request(RequestId id) const {
 
 void Ledger::on(const RequestArrived& event, TimePoint) {
   const std::uint32_t at = requests_.take();
-  requests_[at] = {.told = event.request};
+  OpenRequest& request = requests_[at];
+  request.told = event.request;
+  request.action = none;
+  request.withdrawn = 0;
   if (!request_at_.try_insert(event.request.id.value, at)) {
     // A log of a program that refused it, driven by another that has not.
-    close(event.request.id, *request_at_.find(event.request.id.value));
+    close(event.request.id);
     request_at_.insert(event.request.id.value, at);
   }
   ++known(event.request.model).requests;
@@ -62,32 +65,32 @@ void Ledger::on(const RequestCancelled& event, TimePoint) {
   const auto at = request_at_.find(event.request.value);
   if (!at) return;  // it has been answered or refused
   OpenRequest& request = requests_[*at];
-  if (request.action == none) return close(event.request, *at);
+  if (request.action == none) return close(event.request);
   if (request.withdrawn > 0) return;
   request.withdrawn = tick_;
   --actions_[request.action].wanted;
 }
 
 void Ledger::on(const Refuse& order, TimePoint) {
-  if (const auto at = request_at_.find(order.request.value)) close(order.request, *at);
+  close(order.request);
 }
 
-void Ledger::close(RequestId id, std::uint32_t at) {
-  --models_[requests_[at].told.model.index()].requests;
-  requests_.give_back(at);
-  request_at_.erase(id.value);
+// If it is open.
+void Ledger::close(RequestId id) {
+  const auto at = request_at_.take(id.value);
+  if (!at) return;
+  --models_[requests_[*at].told.model.index()].requests;
+  requests_.give_back(*at);
 }
 
 // The INFER has ended, or went with its device.
 void Ledger::give_back_requests(Action& action, bool answered) {
   for (const RequestId id : action.requests) {
-    const auto at = request_at_.find(id.value);
-    if (!at) continue;
-    OpenRequest& request = requests_[*at];
-    if (answered || request.withdrawn > 0)
-      close(id, *at);
+    const auto at = answered ? std::nullopt : request_at_.find(id.value);
+    if (at && requests_[*at].withdrawn == 0)
+      requests_[*at].action = none;
     else
-      request.action = none;
+      close(id);
   }
 }
 

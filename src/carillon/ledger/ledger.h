@@ -180,7 +180,7 @@ class Ledger {
   void line_up(std::vector<std::uint32_t>& lined, std::uint32_t at);
   void leaves_device(Action& action);
   void give_back_requests(Action& action, bool answered);
-  void close(RequestId id, std::uint32_t at);
+  void close(RequestId id);
   void restart(DeviceId id);
   void ended_load(const ActionDone& done, const Action& load, TimePoint now);
   void ended_unload(const ActionDone& done, const Action& unload);

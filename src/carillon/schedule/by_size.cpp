@@ -11,7 +11,7 @@ namespace carillon::schedule {
 TimePoint BySize::decide(const Event& event, TimePoint now, Actions& out) {
   const std::size_t before = out.size();
   if (const auto* arrival = std::get_if<RequestArrived>(&event)) {
-    arrived(*arrival, now, out);
+    arrived(event, arrival->request, now, out);
   } else if (const auto* change = std::get_if<ModelChanged>(&event)) {
     model_changed(*change, now, out);
   } else if (const auto* times = std::get_if<TimesChanged>(&event)) {
@@ -196,20 +196,21 @@ BySize::SizeClass& BySize::class_of(Model& model, const Effort& effort, TimePoin
   return *found;
 }
 
-void BySize::arrived(const RequestArrived& arrival, TimePoint now, Actions& out) {
-  const Request& request = arrival.request;
+void BySize::arrived(const Event& event, const Request& request, TimePoint now, Actions& out) {
   Model& model = models_[request.model.index()];
-  Request inner = request;
-  inner.model = model.inner;
-  if (model.sized() && request.effort.known()) {
+  const bool sized = model.sized() && request.effort.known();
+  if (!sized && model.inner == request.model) return ask(event, now, out);
+  RequestArrived inner = std::get<RequestArrived>(event);
+  inner.request.model = model.inner;
+  if (sized) {
     SizeClass& as = class_of(model, request.effort, now, out);
     const bool unused = as.open == 0 && as.flying == 0;
     if (!as.ran && unused && as.told != model.fit.measurements()) tell(model, as, now, out);
     ++as.open;
-    inner.model = as.inner;
+    inner.request.model = as.inner;
     open_.insert(request.id, {.inner = as.inner, .effort = request.effort});
   }
-  ask(RequestArrived{inner, arrival.more}, now, out);
+  ask(inner, now, out);
 }
 
 void BySize::follow(Infer& infer) {

@@ -75,7 +75,7 @@ class BySize final : public Around {
     std::uint64_t version = 0, times = 0;  // of its model and its size, when it was sent
   };
 
-  void arrived(const RequestArrived& arrival, TimePoint now, Actions& out);
+  void arrived(const Event& event, const Request& request, TimePoint now, Actions& out);
   void model_changed(const ModelChanged& change, TimePoint now, Actions& out);
   void times_changed(const TimesChanged& change, TimePoint now, Actions& out);
   void done(const ActionDone& done);
