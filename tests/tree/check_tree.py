@@ -6,6 +6,7 @@
     check_tree.py circles [--root DIR]                 no header of a room includes itself by way of others
     check_tree.py pure    [--root DIR]                 what decides has no clock, thread, socket, environment or dice
     check_tree.py layout  [--root DIR]                 each layer has a README; headers have their guard
+    check_tree.py links   [--root DIR]                 links of pages lead to files and headings that are there
     check_tree.py headers [--root DIR] --build DIR     every header compiles alone (needs compile_commands.json); those
                           [--all]                      that changed of late, or with --all all of them
     check_tree.py locals  --build DIR                  sources that are compiled together share no local name
@@ -188,6 +189,56 @@ def check_layout(root):
     return findings
 
 
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+MENTION = re.compile(r"\b(docs/[\w-]+\.md|bench/measured/[\w-]+\.md)(#[\w-]+)?")  # in comments and texts of any file
+TEXTS = (".md", ".h", ".cpp", ".cu", ".py", ".pyi", ".txt", ".toml", ".cmake", ".js", ".yml", ".yaml", ".json", "")
+WRITTEN = ("build", ".venv", ".git", "node_modules")  # folders whose files are not the project's
+
+
+def headings(page):
+    """The fragments by which a page's headings are linked to, as GitHub makes them."""
+    found, fence = {}, False
+    for line in page.read_text(encoding="utf-8").split("\n"):
+        if line.startswith("```"):
+            fence = not fence
+        elif not fence and (match := re.match(r"#+ +(.*?)\s*$", line)):
+            text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", match.group(1)).lower()
+            name = re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+            found[name] = found.get(name, -1) + 1
+    return {name + (f"-{i}" if i else "") for name, times in found.items() for i in range(times + 1)}
+
+
+def check_links(root):
+    findings, known = [], {}
+
+    def look(path, number, target, fragment):
+        where = f"{path}:{number}"
+        if not target.exists():
+            findings.append(f"{where}: {target} is not there")
+        elif fragment and target.suffix == ".md":
+            known.setdefault(target, headings(target))
+            if fragment not in known[target]:
+                findings.append(f"{where}: {target} has no heading '{fragment}'")
+
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(f for f in folders if f not in WRITTEN and (not f.startswith(".") or f == ".github"))
+        for path in (pathlib.Path(folder) / name for name in sorted(names)):
+            if path.suffix not in TEXTS or path.is_symlink() or path.stat().st_size > 1 << 20:
+                continue
+            fence = False
+            for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").split("\n"), 1):
+                fence ^= line.startswith("```")
+                links = LINK.findall(line) if path.suffix == ".md" and not fence else []
+                for link in links:
+                    if not re.match(r"[a-z]+:", link):
+                        name, _, fragment = link.partition("#")
+                        target = pathlib.Path(os.path.normpath(path.parent / name)) if name else path
+                        look(path, number, target, fragment)
+                for name, fragment in MENTION.findall(LINK.sub("]", line)):
+                    look(path, number, root / name, fragment[1:])
+    return findings
+
+
 # Where HEAD is main, headers that changed in so many commits are compiled: more than lands at a time.
 LATE_COMMITS = 60
 
@@ -332,7 +383,7 @@ def check_locals(build):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("check", choices=["arrows", "circles", "pure", "layout", "headers", "locals"])
+    parser.add_argument("check", choices=["arrows", "circles", "pure", "layout", "links", "headers", "locals"])
     parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parents[2])
     parser.add_argument("--build", type=pathlib.Path)
     parser.add_argument("--all", action="store_true", help="headers: all of them, not those alone that changed")
@@ -346,7 +397,7 @@ def main():
                     else check_locals(args.build))
     else:
         findings = {"arrows": lambda root: check_arrows(root) + check_guests(root), "circles": check_circles, "pure": check_pure,
-                    "layout": check_layout}[args.check](args.root)
+                    "layout": check_layout, "links": check_links}[args.check](args.root)
     print("\n".join(findings))
     print(f"{args.check}: {len(findings)} finding(s)", file=sys.stderr)
     return 1 if findings else 0

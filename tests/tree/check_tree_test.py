@@ -72,6 +72,18 @@ class CheckTree(unittest.TestCase):
         self.write("src/carillon/share/good.h", '#include "carillon/device/a.h"\n#include "carillon/base/a.h"\n')
         self.assertEqual(len(check_tree.check_arrows(self.root)), 4)
 
+    def test_links_that_lead_nowhere_are_found(self):
+        docs = "docs/"  # apart from the names, which are not those of pages of this tree
+        self.write(docs + "a.md", "# A `page`, twice\n\n## Twice\n\n## Twice\n\n```\n# no heading, [no](link)\n```\n")
+        good = [f"[a]({docs}a.md) [b]({docs}a.md#a-page-twice)", f"[c]({docs}a.md#twice-1) [d](#here) [e](https://x.org/y)"]
+        self.write("README.md", "# Here\n" + "\n".join(good) + "\n")
+        self.write("src/a.h", f"// {docs}a.md#twice says why\n")
+        self.assertEqual(check_tree.check_links(self.root), [])
+        self.write("README.md", f"[a]({docs}b.md) [b]({docs}a.md#twice-2)\n[c]({docs}a.md#no-heading-nolink) [d](#here)\n")
+        self.write("src/a.h", f"// {docs}b.md says why\n")
+        found = check_tree.check_links(self.root)
+        self.assertEqual(len(found), 5, found)
+
     def test_what_is_loaded_into_other_processes_includes_little(self):
         self.write("src/carillon/share/client/shim.cpp", '#include "carillon/share/client/heap.h"\n'
                                                          '#include "carillon/share/protocol.h"\n')
