@@ -5,7 +5,7 @@
 
 Thirty models on 48 devices that could serve far more. Each decision is charged so many microseconds (`simulate
 --decision-us`). For each policy: the highest rate, to 3%, at which 99% are on time, and of twice that rate, what is on time
-over what was on time then. Goal: at least 0.9. Same commit, same numbers. Prints a table for docs/benchmarks.md.
+over what was on time then. Goal: at least 0.9. Same commit, same numbers. Prints a table for bench/measured/deciding.md.
 """
 import argparse
 import json

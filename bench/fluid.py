@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Runs Fluid's tables and figures in the simulator, and what its paper does not have; writes the tables of docs/fluid.md.
+"""Runs Fluid's tables and figures in the simulator, and what its paper does not have; writes the tables of
+bench/measured/fluid.md.
 
     python bench/fluid.py                          all sections, to standard output
     python bench/fluid.py table3_2 target          only these
-    python bench/fluid.py --write docs/fluid.md    between the marks of that file; what was not run now is as before
+    python bench/fluid.py --write bench/measured/fluid.md    between the marks of that file; what was not run now is as before
     python bench/fluid.py --worlds 1000000         besides, so many seeded worlds of faults under each policy
 
 Needs the targets carillon, carillon_fluid_bench and carillon_tune_test. Results are kept in build/bench/fluid.json.
@@ -378,7 +379,7 @@ SECTIONS = {"fig3_5": ("Figure 3.5: four trials on five devices", fig3_5, tell_f
 
 def told(kept):
     where = harness.machine()
-    text, missed = [f"Written by `python bench/fluid.py --write docs/fluid.md` at commit {where['commit']} ({where['cpu']}); run it again after a "
+    text, missed = [f"Written by `python bench/fluid.py --write bench/measured/fluid.md` at commit {where['commit']} ({where['cpu']}); run it again after a "
                     "change to a policy. Virtual time: the same commit gives the same numbers on any machine."], []
     for name, (title, _, tell) in SECTIONS.items():
         if name in kept:
