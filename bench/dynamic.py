@@ -5,7 +5,7 @@ Serves the sample varlen_encoder on the CPU with orloj (also blind to lengths, a
 seeded Poisson arrivals over HTTP: most requests are short, most of the work is in the long ones. The SLO is three times the
 P99 of the mixture's solo times, as measured first; loads are shares of what the device can do if each application's requests
 run in the best batches of their own. Kernels run on one thread, so that the load generator has a core of its own.
-Writes the results into docs/dynamic-models.md, and docs/img/dynamic.png.
+Writes the results into bench/measured/dynamic.md, and docs/img/dynamic.png.
 
     python bench/dynamic.py [--seconds 20] [--rounds 3] [--loads 0.6,0.8,0.95,1.1] [--no-write]
 """
@@ -24,7 +24,7 @@ MODEL = "varlen_encoder"
 LENGTHS = [16, 32, 64, 128, 256, 384, 512]  # of the plans; the sample's own end at 256
 # Application: share of the requests, shortest and longest input.
 APPS = {"chat": (0.85, 8, 32), "mail": (0.15, 256, 512)}
-DOCUMENT = harness.ROOT / "docs/dynamic-models.md"
+DOCUMENT = harness.ROOT / "bench/measured/dynamic.md"
 BEGIN, END = "<!-- written by bench/dynamic.py -->", "<!-- end -->"
 
 
@@ -138,7 +138,7 @@ def write(data, loads, schedulers, args):
     text = (f"{BEGIN}\n`python bench/dynamic.py --seconds {args.seconds:g} --rounds {args.rounds} --loads {args.loads}`, commit {machine['commit']}, {machine['cpu']}, kernels on one thread, "
             f"{machine['date']}. {shares}. P99 of the solo times {data['p99_ms']:.2f} ms, SLO {data['slo_ms']:.1f} ms; load 1 "
             f"is {data['capacity_rps']:.0f} requests/s. Shares of requests on time, mean of {args.rounds} rounds of "
-            f"{args.seconds:g} s (least to most).\n\n{table}\n\n![On time by load](img/dynamic.png)\n{END}")
+            f"{args.seconds:g} s (least to most).\n\n{table}\n\n![On time by load](../../docs/img/dynamic.png)\n{END}")
     document = DOCUMENT.read_text()
     before, _, rest = document.partition(BEGIN)
     _, _, after = rest.partition(END)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Provisioning, measured: fills the generated part of docs/provisioning.md and draws docs/img/provisioning.png.
+"""Provisioning, measured: fills the generated part of bench/measured/provisioning.md and draws docs/img/provisioning.png.
 
 The paper's example and its twelve workloads under every strategy; times and memory for 12, 100 and 1,000 workloads; a
 thousand random sets of workloads under the paper's algorithm and ours; how often each is optimal on small sets.
@@ -24,7 +24,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROGRAM = os.environ.get("CARILLON_PROGRAM", str(ROOT / "build/release/carillon"))
 DATA = ROOT / "profiles/igniter"
-DOCUMENT = ROOT / "docs/provisioning.md"
+DOCUMENT = ROOT / "bench/measured/provisioning.md"
 BEGIN, END = "<!-- measured: bench/igniter.py -->", "<!-- end of measured -->"
 SIMULATED_BEGIN, SIMULATED_END = "<!-- measured: bench/igniter.py --simulated -->", "<!-- end of simulated -->"
 STRATEGIES = ("igniter", "best", "ffd+", "gpulets+", "gslice+")
@@ -70,7 +70,7 @@ def fastest(workloads, *arguments, times=7):
 def twelve(lines):
     table = json.loads((DATA / "table3.json").read_text())["workloads"]
     told = {s: plan(table, "--strategy", s)[0] for s in STRATEGIES}
-    lines += ["### The paper's twelve workloads (Table 3)", "",
+    lines += ["## The paper's twelve workloads (Table 3)", "",
               "| strategy | devices (paper) | $/h | predicted violations | violations that the paper measured |",
               "|---|---|---|---|---|"]
     for s in STRATEGIES:
@@ -158,7 +158,7 @@ def write_between(begin, end, lines):
 def times(lines):
     # The authors' program on a machine like this one, in seconds, and in the paper (section 5.4).
     authors = {12: ("0.002", "0.00364"), 100: ("0.032 to 0.061", "-"), 1000: ("3.7 to 5.4", "4.61")}
-    lines += ["### Time and memory", "",
+    lines += ["## Time and memory", "",
               "Of planning alone, the best of seven runs (of best, of three); memory is the process's peak. The authors' program was "
               "timed apart from this, on a machine like this one.", "",
               "| workloads | igniter, ms | best, greedy only, ms | best, ms | memory igniter, best, MB | authors' Python, s | in the paper, s |",
@@ -191,7 +191,7 @@ def random_sets(lines, pool, count):
     sets = list(pool.map(one_set, range(count)))
     whole = [s for s in sets if s["igniter_left_out"] == s["best_left_out"]]
     devices = {k: sum(s[k] for s in whole) for k in ("igniter", "greedy", "best")}
-    lines += [f"### {count:,} random sets", "",
+    lines += [f"## {count:,} random sets", "",
               "4 to 60 workloads, each like one of the twelve with 0.8 to 1.5 of its SLO and 0.2 to 1 of its rate; the seed of a "
               "set is its number.", "",
               f"- Devices over the {len(whole):,} sets that both serve in full: igniter {devices['igniter']:,}, best's greedy plans "
@@ -215,7 +215,7 @@ def small_set(key):
 
 
 def small_sets(lines, pool):
-    lines += ["### Small sets", "",
+    lines += ["## Small sets", "",
               "100 random sets each. Proven: no partition of the workloads over devices is cheaper, each with its cheapest batch. The "
               "other columns say how often these plans have as few devices.", "",
               "| workloads | best, proven | best's greedy plans | igniter, all SLOs met |", "|---|---|---|---|"]

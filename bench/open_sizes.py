@@ -5,7 +5,7 @@ Serves the sample varlen_encoder on the CPU without its lengths, so that plans a
 arrivals over HTTP, as many of each size; a request may take so many times what it takes alone, and a millisecond. Each policy
 runs as it is and blind to sizes (--length-blind), when it goes by the largest of the last ten times. Load 1 is what the device
 does one by one. At half of it hardly a refusal is needed. The plans are there before it is measured. Kernels run on one thread.
-Writes the results into docs/dynamic-models.md.
+Writes the results into bench/measured/dynamic.md.
 
     python bench/open_sizes.py [--seconds 10] [--rounds 2] [--loads 0.5,0.9] [--schedulers clockwork,symphony,orloj] [--no-write]
 """
@@ -18,7 +18,7 @@ import harness
 
 MODEL = "varlen_encoder"
 SIZES = [8, 16, 32, 64, 128, 256, 512]
-DOCUMENT = harness.ROOT / "docs/dynamic-models.md"
+DOCUMENT = harness.ROOT / "bench/measured/dynamic.md"
 BEGIN, END = "<!-- written by bench/open_sizes.py -->", "<!-- end of bench/open_sizes.py -->"
 
 

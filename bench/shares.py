@@ -6,7 +6,7 @@ Measures how the models slow each other on this machine (`carillon profile --int
 for some minutes. A workload's P99 is within its SLO where no more than one in a hundred of its requests is late, refused or
 unanswered. Then one workload gets only part of the share that it needs, and it is watched when its standby takes over.
 Kernels have one thread's time in all, so that the load generator has a core of its own.
-Writes the results into docs/provisioning.md.
+Writes the results into bench/measured/provisioning.md.
 
     python bench/shares.py [--seconds 300] [--models mobilenetv2,resnet18] [--repository DIR] [--no-write]
 """
@@ -21,7 +21,7 @@ import time
 
 import harness
 
-DOCUMENT = harness.ROOT / "docs/provisioning.md"
+DOCUMENT = harness.ROOT / "bench/measured/provisioning.md"
 BEGIN, END = "<!-- written by bench/shares.py -->", "<!-- end of bench/shares.py -->"
 
 
@@ -162,7 +162,7 @@ def write(data, args):
         return
     from datetime import date
     machine = harness.machine()
-    text = (f"{BEGIN}\n### Live, on the CPU\n\n`python bench/shares.py`, commit {machine['commit']}, {machine['cpu']}, "
+    text = (f"{BEGIN}\n## Live, on the CPU\n\n`python bench/shares.py`, commit {machine['commit']}, {machine['cpu']}, "
             f"{args.threads} kernel thread, {date.today().isoformat()}; {data['seconds']:g} s with igniter's shares, "
             f"{args.contrast_seconds:g} s with FFD+'s, {data['process']} arrivals; "
             f"P99 over all requests, those refused later than any.\n\n{table}\n\n{forced}\n{END}")

@@ -17,7 +17,7 @@ Goals, stated before any run; each is a median over the rounds:
 
     python bench/study_beside.py [--model mobilenetv2] [--load 0.5] [--rounds 5] [--write] [--check]
 
---write puts the table into docs/fluid-scripts.md, --check ends with status 1 where a goal was missed.
+--write puts the table into bench/measured/fluid-scripts.md, --check ends with status 1 where a goal was missed.
 """
 import argparse
 import csv
@@ -32,7 +32,7 @@ import time
 
 import harness
 
-DOCUMENT = harness.ROOT / "docs/fluid-scripts.md"
+DOCUMENT = harness.ROOT / "bench/measured/fluid-scripts.md"
 BEGIN, END = "<!-- measured: bench/study_beside.py -->", "<!-- end of measured: bench/study_beside.py -->"
 STUDY = """
 import sys, time

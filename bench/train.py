@@ -19,7 +19,7 @@ Goals, stated before any run; each is a median over the rounds:
 
     python bench/train.py [--model mobilenetv2] [--loads 0.3 0.5 0.7] [--rounds 10] [--seconds 6] [--write] [--check]
 
---write puts the table into docs/sharing-scripts.md, --check ends with status 1 where a goal was missed.
+--write puts the table into bench/measured/sharing-scripts.md, --check ends with status 1 where a goal was missed.
 """
 import argparse
 import json
@@ -35,7 +35,7 @@ import time
 
 import harness
 
-DOCUMENT = harness.ROOT / "docs/sharing-scripts.md"
+DOCUMENT = harness.ROOT / "bench/measured/sharing-scripts.md"
 BEGIN, END = "<!-- measured: bench/train.py -->", "<!-- end of measured: bench/train.py -->"
 SCRIPTS = 2
 SCRIPT = """
