@@ -1,4 +1,4 @@
-"""All that is touched of Ray's TuneController besides what a scheduler is meant to call (docs/fluid-ray-inside.md).
+"""All that is touched of Ray's TuneController besides what a scheduler is meant to call (python/carillon/tune/INSIDE.md).
 
 Ray says nothing of these names between versions, so they are looked for before any is used.
 """

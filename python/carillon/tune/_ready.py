@@ -1,4 +1,4 @@
-"""A process that has imported what trials import, and forks one where Ray starts one (docs/fluid-ray-inside.md).
+"""A process that has imported what trials import, and forks one where Ray starts one (python/carillon/tune/INSIDE.md).
 
     python _ready.py LISTENER PATHS MODULE...     LISTENER: a descriptor; it ends with its standard input
 
