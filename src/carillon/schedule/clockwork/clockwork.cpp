@@ -19,16 +19,11 @@ Clockwork::Clockwork(const Environment& environment, const ClockworkOptions& opt
       book_(options.attempts, options.late_attempts),
       shares_(options.rate_window,
               [this](ModelId model, double rate, Duration slo) { return devices_for(model, rate, slo); }),
-      needed_(capacity),
-      spare_(capacity) {
+      needed_(capacity) {
   CARILLON_ASSERT(options.ahead >= Duration{0} && options.longest_ahead >= Duration{0} &&
                   options.patience > Duration{0} && environment.dispatch >= Duration{0} &&
                   environment.answer >= Duration{0} && environment.overrun >= 0);
   CARILLON_ASSERT(options.patient_share > 0 && options.patient_share <= 1);
-}
-
-int Clockwork::rank_of(const Request& request) {
-  return static_cast<int>(request.cls) * 2 + (request.deadline == TimePoint::max() ? 1 : 0);
 }
 
 void Clockwork::model_changed(const ModelChanged& event, TimePoint now, Actions& out) {
@@ -36,12 +31,10 @@ void Clockwork::model_changed(const ModelChanged& event, TimePoint now, Actions&
   if (model.index() < models_.size()) return renew_model(event, now, out);
   state_.model_changed(event);
   Model& m = models_.emplace_back();
-  for (int rank = 0; rank < ranks; ++rank)
-    m.queues[static_cast<std::size_t>(rank)] = ModelQueue(has_deadline(rank));
+  m.queues[patient_rank] = ModelQueue(false);
   m.wide = event.info->pages == 0;
   shares_.add_model();
   needed_.add_model();
-  spare_.add_model();
   adopt_places(model);
 }
 
@@ -101,7 +94,7 @@ std::vector<RequestId> Clockwork::take_waiting(ModelId model) {
     while (!queue.empty()) {
       waiting.push_back(queue.head().id);
       queue.erase(queue.head());
-      add_demand(model, rank, -requests_.find(waiting.back())->demand);
+      add_demand(model, -requests_.find(waiting.back())->demand);
     }
     update_queue(model, rank);
   }
@@ -115,8 +108,8 @@ void Clockwork::enqueue(OpenRequest& open) {
   const int rank = rank_of(r);
   open.waiting = true;
   models_[r.model.index()].queues[static_cast<std::size_t>(rank)].insert(
-      {has_deadline(rank) ? r.deadline : r.arrival, r.priority, open.sequence, r.id});
-  add_demand(r.model, rank, open.demand);
+      {has_deadline(r) ? r.deadline : r.arrival, r.priority, open.sequence, r.id});
+  add_demand(r.model, open.demand);
 }
 
 TimePoint Clockwork::decide(const Event& event, TimePoint now, Actions& out) {
@@ -156,17 +149,16 @@ TimePoint Clockwork::decide(const Event& event, TimePoint now, Actions& out) {
 void Clockwork::arrived(const RequestArrived& arrival, TimePoint now, Actions& out) {
   const Request& request = arrival.request;
   CARILLON_ASSERT(request.model.index() < models_.size());
-  const int rank = rank_of(request);
   if (!state_.can_hold(request.model)) {
     const Reason reason = state_.served(request.model) ? Reason::no_device : Reason::no_model;
     book_.refuse(request.id, reason, TimePoint::max(), out);
     return;
   }
-  if (counts(request))
+  if (has_deadline(request))
     shares_.asked(request.model, request.deadline - request.arrival, state_.alive_count(), now);
   bool straggles = false;
-  if (has_deadline(rank) && !in_time(request.model, request.deadline, now) &&
-      !could_overtake(request, rank, now)) {
+  if (has_deadline(request) && !in_time(request.model, request.deadline, now) &&
+      !could_overtake(request, now)) {
     TimePoint finish = would_finish(request.model, now);
     straggles = finish > request.deadline && usually_in_time(request, now);
     if (finish > request.deadline && !straggles) {
@@ -191,7 +183,7 @@ void Clockwork::arrived(const RequestArrived& arrival, TimePoint now, Actions& o
   } else {
     open.demand = demand_of(request);
     enqueue(open);
-    update_queue(request.model, rank);
+    update_queue(request.model, rank_of(request));
   }
   CARILLON_ASSERT(requests_.insert(request.id, open));
   if (arrival.more)
@@ -219,8 +211,8 @@ void Clockwork::cancelled(RequestId id) {
   const Request& r = open->request;
   const int rank = rank_of(r);
   CARILLON_ASSERT(models_[r.model.index()].queues[static_cast<std::size_t>(rank)].erase(
-      {has_deadline(rank) ? r.deadline : r.arrival, r.priority, open->sequence, id}));
-  add_demand(r.model, rank, -open->demand);
+      {has_deadline(r) ? r.deadline : r.arrival, r.priority, open->sequence, id}));
+  add_demand(r.model, -open->demand);
   update_queue(r.model, rank);
 }
 
@@ -234,7 +226,8 @@ void Clockwork::done(const ActionDone& event, TimePoint now, Actions& out) {
       if (event.status == ActionStatus::success) {
         for (const RequestId id : finished->requests) {
           book_.close(id);
-          if (const auto open = requests_.erase(id); open && counts(open->request)) shares_.answered(model);
+          if (const auto open = requests_.erase(id); open && has_deadline(open->request))
+            shares_.answered(model);
         }
         if (finished->margins) update_queues();
       } else {
@@ -284,14 +277,13 @@ void Clockwork::give_back(const SentAction& infer, std::optional<ActionStatus> s
     OpenRequest* open = requests_.find(id);
     if (open == nullptr) continue;  // cancelled meanwhile
     const Request& r = open->request;
-    const int rank = rank_of(r);
     const bool served = state_.served(infer.model);
     const TimePoint finish = served ? would_finish(infer.model, now) : TimePoint::max();
-    const bool hopeless = finish == TimePoint::max() || (has_deadline(rank) && finish > r.deadline);
+    const bool hopeless = finish == TimePoint::max() || (has_deadline(r) && finish > r.deadline);
     // A device whose clock is ahead refuses every window, at once and for ever.
-    const Book::Failure failure = !status                      ? Book::Failure::lost
-                                  : late && has_deadline(rank) ? Book::Failure::late
-                                                               : Book::Failure::failed;
+    const Book::Failure failure = !status                   ? Book::Failure::lost
+                                  : late && has_deadline(r) ? Book::Failure::late
+                                                            : Book::Failure::failed;
     if (hopeless || !book_.try_again(id, failure)) {
       requests_.erase(id);
       const Reason reason = !served ? Reason::no_model : late ? Reason::rejected_late : Reason::device_failed;
@@ -299,7 +291,7 @@ void Clockwork::give_back(const SentAction& infer, std::optional<ActionStatus> s
       continue;
     }
     enqueue(*open);
-    touched |= 1 << rank;
+    touched |= 1 << rank_of(r);
   }
   for (int rank = 0; rank < ranks; ++rank)
     if ((touched & (1 << rank)) != 0) update_queue(infer.model, rank);
@@ -309,7 +301,6 @@ void Clockwork::changed(const DeviceChanged& event, TimePoint now, Actions& out)
   if (event.device.index() == ports_.size()) {
     ports_.emplace_back();
     needed_.add_device();
-    spare_.add_device();
   }
   const std::vector<SentAction> lost = state_.device_changed(event);
   for (std::size_t i = 0; i < models_.size(); ++i)
@@ -317,7 +308,6 @@ void Clockwork::changed(const DeviceChanged& event, TimePoint now, Actions& out)
   for (Model& m : models_) m.shortest_version = unknown_version;
   const std::size_t alive = state_.alive_count();
   needed_.set_alive(alive);
-  spare_.set_alive(alive);
   update_end(event.device);
   set_wake(event.device, TimePoint::max());
   ports_[event.device.index()].patient_exec_at = ports_[event.device.index()].patient_load_at =
@@ -336,19 +326,18 @@ void Clockwork::changed(const DeviceChanged& event, TimePoint now, Actions& out)
 
 void Clockwork::expire(TimePoint now, Actions& out) {
   while (expiries_.top_at() <= now) {
-    const ModelId model{expiries_.top() / ranks};
-    const auto rank = static_cast<int>(expiries_.top() % ranks);
-    ModelQueue& queue = models_[model.index()].queues[static_cast<std::size_t>(rank)];
+    const ModelId model{expiries_.top()};
+    ModelQueue& queue = models_[model.index()].queues[urgent_rank];
     // Estimates may have fallen since the expiry was listed.
     if (last_start(model, queue.head().due) > now) {
-      update_queue(model, rank);
+      update_queue(model, urgent_rank);
       continue;
     }
     const Waiting head = queue.head();
     queue.erase(head);
     OpenRequest& waits = *requests_.find(head.id);
-    add_demand(model, rank, -waits.demand);
-    update_queue(model, rank);
+    add_demand(model, -waits.demand);
+    update_queue(model, urgent_rank);
     if (usually_in_time(waits.request, now)) {
       straggle(waits, *last_usual_start(waits.request));
       offer(model, now, out);
@@ -374,7 +363,7 @@ void Clockwork::refuse_all(ModelId model, Reason reason, TimePoint now, Actions&
     while (!queue.empty()) {
       const Waiting head = queue.head();
       queue.erase(head);
-      add_demand(model, rank, -requests_.erase(head.id)->demand);
+      add_demand(model, -requests_.erase(head.id)->demand);
       book_.refuse(head.id, reason, reason == Reason::no_device ? TimePoint::max() : would_finish(model, now),
                    out);
     }

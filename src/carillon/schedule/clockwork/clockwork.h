@@ -24,7 +24,8 @@
 
 namespace carillon::schedule {
 
-// Clockwork's policy (section 5.3 and appendix B), with classes and requests without a deadline added.
+// Clockwork's policy (section 5.3 and appendix B), with requests without a deadline added. Classes are
+// Classed's: this one takes every request for a normal one.
 //
 // INFER: each device's EXEC executor is given work a little before it is free. Of all loaded models' queues
 // the strategy with the nearest required start goes first. The paper's one queue of strategies is kept as a
@@ -48,11 +49,9 @@ namespace carillon::schedule {
 // Where the environment says so, requests that would be late behind what a device was sent go before it,
 // where that makes nothing of it late (overtake()): what runs makes way, and goes on behind them.
 //
-// Rank of a request, best first: real-time, then normal, then best-effort; within each, those with a deadline
-// before those without. Real-time and normal requests without a deadline are served in order of arrival when
-// there is room; after Options::patience they may also go before those with one, at a bounded share of time.
-// Best-effort work starts only on an idle device for which nothing else is waiting, and evicts only what
-// nobody uses: others wait at most for one best-effort batch that has begun. It may starve.
+// Rank of a request: those with a deadline go before those without. Those without are served in order of
+// arrival when there is room; after Options::patience they may also go before those with one, at a bounded
+// share of time.
 //
 // A decision costs O(log n) in waiting requests, models and devices, times the queues whose bound beats the
 // winner; what concerns the devices that could serve a request (admission, who gets it) is looked up in the
@@ -72,15 +71,10 @@ class Clockwork final : public Scheduler {
   const Mirror& state() const { return state_; }
 
  private:
-  static constexpr int ranks = 6;
-  static int rank_of(const Request& request);
-  static bool has_deadline(int rank) { return rank % 2 == 0; }
-  static bool is_best_effort(int rank) { return rank >= 4; }
-  // Counts where devices' time is shared out.
-  static bool counts(const Request& request) {
-    return request.cls != Class::best_effort && request.deadline != TimePoint::max();
-  }
-  static constexpr int patient_rank = 3;  // normal, without a deadline
+  static constexpr int ranks = 2;
+  static constexpr int urgent_rank = 0, patient_rank = 1;  // with a deadline, and without
+  static bool has_deadline(const Request& request) { return request.deadline != TimePoint::max(); }
+  static int rank_of(const Request& request) { return has_deadline(request) ? urgent_rank : patient_rank; }
   static constexpr DeviceId no_device{std::numeric_limits<std::uint32_t>::max()};
 
   static constexpr std::uint64_t unknown_version = ~std::uint64_t{0};
@@ -93,9 +87,8 @@ class Clockwork final : public Scheduler {
     std::array<bool, ranks> listed{};
   };
   using Ready = std::array<std::set<std::pair<TimePoint, ModelId>>, ranks>;
-  // No request waits that is not best-effort.
   static bool nobody_waits(const Ready& ready) {
-    return std::all_of(ready.begin(), ready.begin() + 4, [](const auto& queues) { return queues.empty(); });
+    return std::ranges::all_of(ready, [](const auto& queues) { return queues.empty(); });
   }
   // A device where a model is loading or loaded, with the bounds in that device's `ready` sets.
   struct Place {
@@ -170,9 +163,9 @@ class Clockwork final : public Scheduler {
   void fill(DeviceId device, TimePoint now, Actions& out);
   void fill_due(TimePoint now, Actions& out);
   bool overtake(DeviceId device, TimePoint now, Actions& out);
-  std::optional<Choice> urgent(DeviceId device, int rank, const Overtaking& at, TimePoint now);
+  std::optional<Choice> urgent(DeviceId device, const Overtaking& at, TimePoint now);
   std::size_t overtaking_sizes(DeviceId device, std::span<const BatchCost> costs, const Overtaking& at) const;
-  bool could_overtake(const Request& request, int rank, TimePoint now) const;
+  bool could_overtake(const Request& request, TimePoint now) const;
   template <typename Visit>
   void visit_busy(ModelId model, TimePoint now, Visit&& visit) const;
   void offer(ModelId model, TimePoint now, Actions& out);
@@ -183,7 +176,7 @@ class Clockwork final : public Scheduler {
   void spare_others(DeviceId device, Choice& choice, TimePoint now);
   void send_infer(DeviceId device, const Choice& choice, TimePoint now, Actions& out,
                   const Overtaking* at = nullptr);
-  void add_demand(ModelId model, int rank, Duration work);
+  void add_demand(ModelId model, Duration work);
   void update_queue(ModelId model, int rank);
   void update_bounds(ModelId model, DeviceId device);
   void update_queues();
@@ -196,7 +189,7 @@ class Clockwork final : public Scheduler {
   Duration span_of_one(DeviceId device, ModelId model) const;
   // When what is sent now can start, at the soonest.
   TimePoint soonest_start(DeviceId device, TimePoint now) const;
-  std::span<const BatchCost> costs(DeviceId device, ModelId model, int rank, std::size_t waiting) const;
+  std::span<const BatchCost> costs(DeviceId device, ModelId model, std::size_t waiting) const;
   std::span<const BatchCost> longest_costs(ModelId model, std::size_t waiting) const;
   template <typename Visit>
   void visit_ready(DeviceId device, std::size_t rank, Visit&& visit) const;
@@ -230,11 +223,11 @@ class Clockwork final : public Scheduler {
   void set_missed(ModelId model, TimePoint since);
   void set_wide(ModelId model, bool wide);
   bool has_room_elsewhere(DeviceId device, ModelId model) const;
-  bool load_wanted(DeviceId device, const LoadPriority& priority, TimePoint now, Actions& out);
+  bool load_wanted(DeviceId device, TimePoint now, Actions& out);
   enum class LoadAttempt { sent, evicting, impossible };
-  LoadAttempt try_load(DeviceId device, ModelId model, bool best_effort, TimePoint latest, TimePoint now,
-                       Actions& out, std::optional<Duration> unused_for = std::nullopt);
-  bool make_room(DeviceId device, ModelId model, bool best_effort, TimePoint now, Actions& out,
+  LoadAttempt try_load(DeviceId device, ModelId model, TimePoint latest, TimePoint now, Actions& out,
+                       std::optional<Duration> unused_for = std::nullopt);
+  bool make_room(DeviceId device, ModelId model, TimePoint now, Actions& out,
                  std::optional<Duration> unused_for);
   TimePoint last_useful_load(DeviceId device, ModelId model) const;
   void place(ModelId model, DeviceId device);
@@ -243,7 +236,6 @@ class Clockwork final : public Scheduler {
   void adopt_places(ModelId model);
   void give_place(ModelId model, DeviceId device);
   void take_place(ModelId model, DeviceId device, TimePoint now);
-  LoadPriority& priority_of(int rank) { return is_best_effort(rank) ? spare_ : needed_; }
 
   ClockworkOptions options_;
   bool preempts_;
@@ -252,10 +244,10 @@ class Clockwork final : public Scheduler {
   Book book_;
   std::vector<Model> models_;
   std::vector<Port> ports_;
-  FairShare shares_;             // of requests with a deadline that are not best-effort
-  LoadPriority needed_, spare_;  // of real-time and normal requests; of best-effort ones
-  TimerHeap expiries_;           // of the queues' heads, by model and rank
-  Stragglers stragglers_;        // of real-time and normal requests
+  FairShare shares_;  // of requests with a deadline
+  LoadPriority needed_;
+  TimerHeap expiries_;  // of the heads of queues with deadlines, by model
+  Stragglers stragglers_;
   Ready wide_;
   TimerHeap wakes_;  // by device
   // Devices that are alive, by the expected end of what they were sent; min() for the idle.

@@ -47,16 +47,12 @@ struct Hand {
     wake = scheduler.decide(event, now, out);
     return out;
   }
-  RequestId arrive(std::uint32_t model, TimePoint now, TimePoint deadline, Class cls = Class::normal,
-                   std::uint32_t priority = 0) {
+  RequestId arrive(std::uint32_t model, TimePoint now, TimePoint deadline, std::uint32_t priority = 0) {
     const RequestId id{next_request++};
-    decide(RequestArrived{{.id = id,
-                           .model = ModelId{model},
-                           .cls = cls,
-                           .priority = priority,
-                           .arrival = now,
-                           .deadline = deadline}},
-           now);
+    decide(
+        RequestArrived{
+            {.id = id, .model = ModelId{model}, .priority = priority, .arrival = now, .deadline = deadline}},
+        now);
     return id;
   }
   void done(ActionId id, TimePoint start, TimePoint end, ActionStatus status = ActionStatus::success) {
@@ -267,47 +263,24 @@ TEST(Clockwork, AsksToBeWokenForARefusal) {
   EXPECT_EQ(hand.sent<Refuse>()[0].reason, Reason::deadline_passed);
 }
 
-TEST(Clockwork, RealTimeGoesBeforeNormalBeforeBestEffort) {
+TEST(Clockwork, WithADeadlineGoesBeforeWithout) {
   ClockworkOptions options{.ahead = 0ms};
-  Hand hand(options, {linear_model(0, 1ms, 2ms), linear_model(1, 1ms, 2ms), linear_model(2, 1ms, 2ms)}, 10);
-  for (std::uint32_t m = 0; m < 3; ++m) hand.warm(m, at(100ms * m));
-  TimePoint now = at(1s);
-  hand.arrive(0, now, no_deadline);
-  auto running = hand.sent<Infer>().at(0);
-  hand.arrive(2, now, now + 50ms, Class::best_effort);
-  hand.arrive(1, now, no_deadline);
-  hand.arrive(1, now, now + 60ms);
-  hand.arrive(0, now, now + 500ms, Class::real_time);
-  std::vector<std::uint32_t> models;
-  std::vector<bool> with_deadline;
-  for (int i = 0; i < 4; ++i) {
-    hand.done(running.id, now, now + 3ms);
-    now += 3ms;
-    ASSERT_EQ(hand.sent<Infer>().size(), 1U) << i;
-    running = hand.sent<Infer>()[0];
-    models.push_back(running.model.value);
-    with_deadline.push_back(running.window.latest != TimePoint::max());
-  }
-  EXPECT_EQ(models, (std::vector<std::uint32_t>{0, 1, 1, 2}));
-  EXPECT_EQ(with_deadline, (std::vector<bool>{true, true, false, true}));
-}
-
-TEST(Clockwork, BestEffortNeverWaitsInFrontOfOthers) {
-  Hand hand(by_the_paper, {linear_model(0, 1ms, 1ms), linear_model(1, 1ms, 1ms)}, 10);
-  hand.warm(0, at(0ms));
-  hand.warm(1, at(100ms));
-  hand.arrive(0, at(1s), at(2s));
-  hand.arrive(1, at(1s), at(2s), Class::best_effort);
-  EXPECT_TRUE(hand.sent<Infer>().empty()) << "the device is busy: no best-effort work ahead";
-  // Sixteen take 17 ms: more than the slice of 5 ms, so batches of four.
-  Hand other({}, {linear_model(0, 1ms, 1ms)}, 10);
-  other.warm(0, at(0ms));
-  other.arrive(0, at(1s), at(9s));
-  const auto running = other.sent<Infer>().at(0);
-  for (int i = 0; i < 16; ++i) other.arrive(0, at(1s), at(9s), Class::best_effort);
-  other.done(running.id, at(1s), at(1s + 2ms));
-  ASSERT_EQ(other.sent<Infer>().size(), 1U);
-  EXPECT_EQ(other.sent<Infer>()[0].requests.size(), 4U);
+  Hand hand(options, {linear_model(0, 1ms, 2ms), linear_model(1, 1ms, 2ms)}, 10);
+  for (std::uint32_t m = 0; m < 2; ++m) hand.warm(m, at(100ms * m));
+  hand.arrive(0, at(1s), no_deadline);
+  const auto running = hand.sent<Infer>().at(0);
+  const RequestId without = hand.arrive(1, at(1s), no_deadline);
+  const RequestId with = hand.arrive(1, at(1s), at(1s + 60ms));
+  hand.done(running.id, at(1s), at(1s + 3ms));
+  const auto first = hand.sent<Infer>();
+  ASSERT_EQ(first.size(), 1U);
+  EXPECT_EQ(first[0].requests, std::vector{with});
+  EXPECT_NE(first[0].window.latest, TimePoint::max());
+  hand.done(first[0].id, at(1s + 3ms), at(1s + 6ms));
+  const auto second = hand.sent<Infer>();
+  ASSERT_EQ(second.size(), 1U);
+  EXPECT_EQ(second[0].requests, std::vector{without});
+  EXPECT_EQ(second[0].window.latest, TimePoint::max());
 }
 
 TEST(Clockwork, PriorityBreaksTies) {
@@ -317,8 +290,8 @@ TEST(Clockwork, PriorityBreaksTies) {
   hand.warm(1, at(100ms));
   hand.arrive(0, at(1s), no_deadline);
   const auto running = hand.sent<Infer>().at(0);
-  hand.arrive(0, at(1s), at(2s), Class::normal, 5);
-  hand.arrive(1, at(1s), at(2s), Class::normal, 2);
+  hand.arrive(0, at(1s), at(2s), 5);
+  hand.arrive(1, at(1s), at(2s), 2);
   hand.done(running.id, at(1s), at(1s + 3ms));
   EXPECT_EQ(hand.sent<Infer>().at(0).model, ModelId{1});
 }
@@ -579,7 +552,7 @@ TEST(Clockwork, ChoosesWhatTheStrategyQueueChooses) {
         const auto m = static_cast<std::uint32_t>(random.below(count));
         const TimePoint due = now + Duration{static_cast<std::int64_t>(random.below(120)) * 500'000};
         const auto priority = static_cast<std::uint32_t>(random.below(3));
-        const RequestId id = hand.arrive(m, now, due, Class::normal, priority);
+        const RequestId id = hand.arrive(m, now, due, priority);
         ASSERT_TRUE(hand.sent<Infer>().empty());
         if (hand.sent<Refuse>().empty()) waiting[m].push_back({due, priority, sequence++, id});
       }
@@ -676,29 +649,6 @@ TEST(Clockwork, AFloodWithoutDeadlinesLeavesMostOfTheTimeToThoseWithOne) {
   for (const auto& log : world.requests())
     on_time += log.request.model == ModelId{0} && log.outcome == Outcome::on_time ? 1 : 0;
   EXPECT_GE(on_time, 290);
-}
-
-TEST(Clockwork, BestEffortWaitsForAllElseButIsServed) {
-  const auto run = [](bool with_best_effort) {
-    Clockwork scheduler{told};
-    SimWorld world(scheduler, {}, {linear_model(0, 1ms, 2ms), linear_model(1, 1ms, 2ms)});
-    for (int i = 0; i < 400; ++i) {
-      const TimePoint t = at(50ms + i * 5ms);
-      world.arrive({.model = ModelId{0}, .deadline = t + 30ms}, t);
-    }
-    if (with_best_effort)
-      for (int i = 0; i < 400; ++i)
-        world.arrive({.model = ModelId{1}, .cls = Class::best_effort, .deadline = no_deadline},
-                     at(60ms + i * 5ms));
-    world.run();
-    EXPECT_TRUE(world.problems().empty()) << world.problems_text();
-    int normal = 0, best_effort = 0;
-    for (const auto& log : world.requests())
-      if (log.outcome == Outcome::on_time) ++(log.request.model == ModelId{0} ? normal : best_effort);
-    return std::pair(normal, best_effort);
-  };
-  EXPECT_EQ(run(false).first, run(true).first);
-  EXPECT_EQ(run(true).second, 400);
 }
 
 // Batches of one model whose rows run one after the other, 10 ms each, but for the sizes that have a plan.

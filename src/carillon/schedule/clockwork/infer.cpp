@@ -30,14 +30,12 @@ TimePoint Clockwork::soonest_start(DeviceId device, TimePoint now) const {
 }
 
 // Of the batch sizes that `waiting` requests can fill. Good until the next call.
-std::span<const BatchCost> Clockwork::costs(DeviceId device, ModelId model, int rank,
-                                            std::size_t waiting) const {
+std::span<const BatchCost> Clockwork::costs(DeviceId device, ModelId model, std::size_t waiting) const {
   costs_.clear();
   const auto& batches = state_.model(model).batches;
   const std::span<const Duration> estimates = state_.exec_estimates(device, model);
   for (std::size_t i = 0; i < batches.size() && static_cast<std::size_t>(batches[i].batch) <= waiting; ++i) {
     const Duration exec = estimates.empty() ? batches[i].exec : estimates[i];
-    if (is_best_effort(rank) && i > 0 && exec > options_.best_effort_slice) break;
     costs_.push_back({batches[i].batch, state_.margins().at(device).span(exec)});
   }
   return costs_;
@@ -67,7 +65,7 @@ void Clockwork::visit_ready(DeviceId device, std::size_t rank, Visit&& visit) co
   }
 }
 
-// Something waits that any device with room could be given. (Best-effort work waits for devices to be idle.)
+// Something waits that any device with room could be given.
 bool Clockwork::wide_waiting() const {
   return !stragglers_.empty() || !nobody_waits(wide_);
 }
@@ -159,24 +157,21 @@ bool Clockwork::waiting(ModelId model) const {
          std::any_of(queues.begin(), queues.end(), [](const ModelQueue& queue) { return !queue.empty(); });
 }
 
-void Clockwork::add_demand(ModelId model, int rank, Duration work) {
-  if (work != Duration{0}) priority_of(rank).add_demand(state_.home(model), work);
+void Clockwork::add_demand(ModelId model, Duration work) {
+  if (work != Duration{0}) needed_.add_demand(state_.home(model), work);
 }
 
 void Clockwork::update_queue(ModelId model, int rank) {
   const auto r = static_cast<std::size_t>(rank);
   Model& m = models_[model.index()];
   const ModelQueue& queue = m.queues[r];
-  if (has_deadline(rank)) {
-    const std::uint32_t key = model.value * ranks + static_cast<std::uint32_t>(rank);
+  if (rank == urgent_rank) {
     if (queue.empty())
-      expiries_.remove(key);
+      expiries_.remove(model.value);
     else
-      expiries_.set(key, last_start(model, queue.head().due));
-  } else if (!is_best_effort(rank)) {
-    TimePoint since = TimePoint::max();
-    for (const ModelQueue* patient : {&m.queues[1], &m.queues[3]})
-      if (!patient->empty() && nowhere(model)) since = std::min(since, patient->head().due);
+      expiries_.set(model.value, last_start(model, queue.head().due));
+  } else {
+    const TimePoint since = !queue.empty() && nowhere(model) ? queue.head().due : TimePoint::max();
     if (since != m.patient_since) {
       if (m.patient_since != TimePoint::max()) patient_.erase({m.patient_since, model});
       if (since != TimePoint::max()) patient_.insert({since, model});
@@ -190,8 +185,7 @@ void Clockwork::update_queue(ModelId model, int rank) {
     list(model, r, bound(longest_costs(model, queue.size())), m.bounds, wide_);
   } else {
     for (Place& p : m.places)
-      list(model, r, bound(costs(p.device, model, rank, queue.size())), p.bounds,
-           ports_[p.device.index()].ready);
+      list(model, r, bound(costs(p.device, model, queue.size())), p.bounds, ports_[p.device.index()].ready);
   }
 }
 
@@ -208,8 +202,8 @@ void Clockwork::update_bounds(ModelId model, DeviceId device) {
     if (p.device != device) continue;
     for (std::size_t r = 0; r < ranks; ++r)
       if (p.bounds.listed[r])
-        list(model, r, m.queues[r].bound(costs(device, model, static_cast<int>(r), m.queues[r].size())),
-             p.bounds, ports_[device.index()].ready);
+        list(model, r, m.queues[r].bound(costs(device, model, m.queues[r].size())), p.bounds,
+             ports_[device.index()].ready);
   }
 }
 
@@ -277,11 +271,10 @@ void Clockwork::fill(DeviceId device, TimePoint now, Actions& out) {
       return;
     }
     const auto choice = choose(device, free, now);
-    if (!choice || is_best_effort(choice->rank)) {
-      if (send_stragglers(device, now, out)) continue;
-      if (!choice) return;
-    }
-    send_infer(device, *choice, now, out);
+    if (choice)
+      send_infer(device, *choice, now, out);
+    else if (!send_stragglers(device, now, out))
+      return;
   }
 }
 
@@ -402,14 +395,13 @@ std::size_t Clockwork::overtaking_sizes(DeviceId device, std::span<const BatchCo
 }
 
 // A request that came could go before what some device was sent, and be on time.
-bool Clockwork::could_overtake(const Request& request, int rank, TimePoint now) const {
+bool Clockwork::could_overtake(const Request& request, TimePoint now) const {
   bool found = false;
-  if (is_best_effort(rank)) return found;
   visit_busy(request.model, now, [&](DeviceId device) {
     for (std::size_t place = state_.exec(device).pending().size(); place-- > 0;) {
       const auto at = state_.overtaking(device, place, now);
       if (!at) continue;
-      const auto one = costs(device, request.model, rank, 1);
+      const auto one = costs(device, request.model, 1);
       found = found || (overtaking_sizes(device, one, *at) > 0 &&
                         saturating_add(at->start, one.front().span) <= request.deadline);
     }
@@ -424,33 +416,29 @@ bool Clockwork::overtake(DeviceId device, TimePoint now, Actions& out) {
   if (!preempts_) return false;
   for (std::size_t place = state_.exec(device).pending().size(); place-- > 0;) {
     const auto at = state_.overtaking(device, place, now);
-    for (int rank = 0; at && !is_best_effort(rank); rank += 2) {
-      const auto choice = urgent(device, rank, *at, now);
-      if (!choice) continue;
-      send_infer(device, *choice, now, out, &*at);
-      return true;
-    }
+    const auto choice = at ? urgent(device, *at, now) : std::nullopt;
+    if (!choice) continue;
+    send_infer(device, *choice, now, out, &*at);
+    return true;
   }
   return false;
 }
 
 // The batch, of the nearest required start, that is on time where it overtakes so, and else late on all
 // devices.
-std::optional<Clockwork::Choice> Clockwork::urgent(DeviceId device, int rank, const Overtaking& at,
-                                                   TimePoint now) {
-  const auto r = static_cast<std::size_t>(rank);
+std::optional<Clockwork::Choice> Clockwork::urgent(DeviceId device, const Overtaking& at, TimePoint now) {
   const TimePoint free = state_.exec(device).free_at(now);
   std::optional<Choice> found;
   int asked = 0;
-  visit_ready(device, r, [&](TimePoint bound, ModelId model) {
+  visit_ready(device, urgent_rank, [&](TimePoint bound, ModelId model) {
     if (bound >= free || asked++ == options_.queues_overtaking) return false;
     if (state_.residence(device, model) != Residence::loaded) return true;
-    const ModelQueue& queue = models_[model.index()].queues[r];
-    const auto all = costs(device, model, rank, queue.size());
+    const ModelQueue& queue = models_[model.index()].queues[urgent_rank];
+    const auto all = costs(device, model, queue.size());
     const auto strategy = queue.best(all.first(overtaking_sizes(device, all, at)), at.start);
     if (strategy && saturating_add(free, all.front().span) > strategy->first.due &&
         !in_time(model, strategy->first.due, now))
-      found = Choice{model, rank, *strategy, at.start, now, true};
+      found = Choice{model, urgent_rank, *strategy, at.start, now, true};
     return !found;
   });
   return found;
@@ -458,19 +446,16 @@ std::optional<Clockwork::Choice> Clockwork::urgent(DeviceId device, int rank, co
 
 std::optional<Clockwork::Choice> Clockwork::choose(DeviceId device, TimePoint free, TimePoint now) {
   Port& port = ports_[device.index()];
-  for (int rank = 0; rank < ranks; ++rank) {
-    if (is_best_effort(rank) && !state_.exec(device).idle()) break;
-    if (rank == 2 && port.patient_exec_at <= now && runs_out_of_patience(device, now)) {
-      if (const auto choice = best_of_rank(device, patient_rank, free, now)) {
-        const Duration exec = state_.exec_estimate(device, choice->model, choice->strategy.batch_index);
-        port.patient_exec_at =
-            saturating_add(now, from_ns(static_cast<double>(exec.count()) / options_.patient_share));
-        return choice;
-      }
+  if (port.patient_exec_at <= now && runs_out_of_patience(device, now)) {
+    if (const auto choice = best_of_rank(device, patient_rank, free, now)) {
+      const Duration exec = state_.exec_estimate(device, choice->model, choice->strategy.batch_index);
+      port.patient_exec_at =
+          saturating_add(now, from_ns(static_cast<double>(exec.count()) / options_.patient_share));
+      return choice;
     }
-    if (const auto choice = best_of_rank(device, rank, free, now)) return choice;
   }
-  return std::nullopt;
+  const auto choice = best_of_rank(device, urgent_rank, free, now);
+  return choice ? choice : best_of_rank(device, patient_rank, free, now);
 }
 
 // Somebody without a deadline has waited for so long that it may go before those with one.
@@ -498,7 +483,7 @@ std::optional<Clockwork::Choice> Clockwork::best_of_rank(DeviceId device, int ra
     const bool loaded = state_.residence(device, model) == Residence::loaded;
     const TimePoint ready = state_.ready_at(device, model, now);
     if (!loaded) {
-      if (is_best_effort(rank) || state_.load_overdue(device, model, now)) return true;
+      if (state_.load_overdue(device, model, now)) return true;
       if (ready > saturating_add(free, options_.cold_ahead)) {
         const TimePoint wake = saturating_add(ready, -options_.cold_ahead);
         if (wake < ports_[device.index()].wake) set_wake(device, wake);
@@ -507,12 +492,12 @@ std::optional<Clockwork::Choice> Clockwork::best_of_rank(DeviceId device, int ra
     }
     const TimePoint start = std::max({free, ready, soonest});
     const ModelQueue& queue = models_[model.index()].queues[r];
-    const auto strategy = queue.best(costs(device, model, rank, queue.size()), start);
+    const auto strategy = queue.best(costs(device, model, queue.size()), start);
     if (strategy && (!best || key(*strategy) <= key(best->strategy)))
       best = Choice{model, rank, *strategy, start, ready, loaded};
     return true;
   });
-  if (best && has_deadline(rank)) spare_others(device, *best, now);
+  if (best && rank == urgent_rank) spare_others(device, *best, now);
   return best;
 }
 
@@ -547,20 +532,19 @@ TimePoint Clockwork::soonest_elsewhere(ModelId model, TimePoint until, TimePoint
 // starve: in each moment some queue is at risk, and cheap ones use all the time that they are left, in small
 // batches.
 void Clockwork::spare_others(DeviceId device, Choice& choice, TimePoint now) {
-  const auto r = static_cast<std::size_t>(choice.rank);
   int asked = 0;
-  const ModelQueue& chosen = models_[choice.model.index()].queues[r];
-  const std::span<const BatchCost> all = costs(device, choice.model, choice.rank, chosen.size());
+  const ModelQueue& chosen = models_[choice.model.index()].queues[urgent_rank];
+  const std::span<const BatchCost> all = costs(device, choice.model, chosen.size());
   own_costs_.assign(all.begin(), all.end());
   taken_.assign(1, device);
-  visit_ready(device, r, [&](TimePoint bound, ModelId model) {
+  visit_ready(device, urgent_rank, [&](TimePoint bound, ModelId model) {
     const auto size = static_cast<std::size_t>(choice.strategy.batch_index);
     const BatchCost own = own_costs_[size];
     if (asked == options_.queues_spared || bound >= saturating_add(choice.start, own.span)) return false;
     if (model == choice.model || state_.residence(device, model) != Residence::loaded) return true;
     ++asked;
-    const ModelQueue& other = models_[model.index()].queues[r];
-    const auto other_costs = costs(device, model, choice.rank, other.size());
+    const ModelQueue& other = models_[model.index()].queues[urgent_rank];
+    const auto other_costs = costs(device, model, other.size());
     const auto first = other.best(other_costs, choice.start);
     if (!first) return true;
     const BatchCost& cost = other_costs[static_cast<std::size_t>(first->batch_index)];
@@ -574,7 +558,7 @@ void Clockwork::spare_others(DeviceId device, Choice& choice, TimePoint now) {
     while (smaller > 0 && harmed_by(own_costs_[smaller - 1].span)) --smaller;
     if (smaller == 0) {
       if (shares_.owed(choice.model, model)) return true;
-      choice = {model, choice.rank, *first, choice.start, choice.ready, true};
+      choice = {model, urgent_rank, *first, choice.start, choice.ready, true};
       return false;
     }
     const BatchCost& shorter = own_costs_[smaller - 1];
@@ -598,10 +582,10 @@ void Clockwork::send_infer(DeviceId device, const Choice& choice, TimePoint now,
     open->waiting = false;
     demand += open->demand;
   }
-  add_demand(model, rank, -demand);
+  add_demand(model, -demand);
   update_queue(model, rank);
 
-  const TimePoint latest = has_deadline(rank) ? strategy.start : TimePoint::max();
+  const TimePoint latest = rank == urgent_rank ? strategy.start : TimePoint::max();
   const Duration expected = state_.exec_estimate(device, model, strategy.batch_index);
   if (at != nullptr) {
     state_.overtake(*at, device, model, strategy.batch_index, std::move(members), expected, now, latest, out);
@@ -614,7 +598,7 @@ void Clockwork::send_infer(DeviceId device, const Choice& choice, TimePoint now,
   earliest = std::max(earliest, state_.exec(device).last_order());
   CARILLON_ASSERT(earliest <= latest);
   // Those without a deadline make way for others no longer than they have patience.
-  const TimePoint in_time = has_deadline(rank) ? latest : saturating_add(earliest, options_.patience);
+  const TimePoint in_time = rank == urgent_rank ? latest : saturating_add(earliest, options_.patience);
   const ActionId id = state_.begin_infer(device, model, strategy.batch_index, members, earliest, expected,
                                          now, state_.margins().at(device).dispatch, in_time);
   update_end(device);

@@ -9,7 +9,7 @@ namespace carillon::schedule {
 void Clockwork::run_loads(TimePoint now, Actions& out) {
   load_wake_ = TimePoint::max();
   const auto nothing_wanted = [this] {
-    return needed_.wanted().empty() && spare_.wanted().empty() && patient_.empty() && missed_.empty();
+    return needed_.wanted().empty() && patient_.empty() && missed_.empty();
   };
   if (nothing_wanted()) return;
   std::vector<std::pair<double, DeviceId>> order;
@@ -26,8 +26,7 @@ void Clockwork::run_loads(TimePoint now, Actions& out) {
         if (!executor.overdue(now)) load_wake_ = std::min(load_wake_, saturating_add(free, -ahead()));
         break;
       }
-      if (!load_patient(device, now, out) && !load_wanted(device, needed_, now, out) &&
-          !load_missed(device, now, out) && !load_wanted(device, spare_, now, out))
+      if (!load_patient(device, now, out) && !load_wanted(device, now, out) && !load_missed(device, now, out))
         break;
     }
   }
@@ -44,18 +43,17 @@ bool Clockwork::load_patient(DeviceId device, TimePoint now, Actions& out) {
     return false;
   }
   const ModelId home = state_.home(model);
-  if (try_load(device, home, false, last_useful_load(device, home), now, out) != LoadAttempt::sent)
-    return false;
+  if (try_load(device, home, last_useful_load(device, home), now, out) != LoadAttempt::sent) return false;
   port.patient_load_at = saturating_add(
       now,
       from_ns(static_cast<double>(state_.load_estimate(device, model).count()) / options_.patient_share));
   return true;
 }
 
-bool Clockwork::load_wanted(DeviceId device, const LoadPriority& priority, TimePoint now, Actions& out) {
-  for (const auto& [_, model] : priority.wanted()) {
+bool Clockwork::load_wanted(DeviceId device, TimePoint now, Actions& out) {
+  for (const auto& [_, model] : needed_.wanted()) {
     if (state_.residence(device, model) != Residence::absent || has_room_elsewhere(device, model)) continue;
-    switch (try_load(device, model, &priority == &spare_, last_useful_load(device, model), now, out)) {
+    switch (try_load(device, model, last_useful_load(device, model), now, out)) {
       case LoadAttempt::sent:
         return true;
       case LoadAttempt::evicting:
@@ -72,7 +70,7 @@ void Clockwork::missed(const Request& request, TimePoint now, Actions& out) {
   // What no idle device could do either is nobody's debt.
   const Duration alone = state_.margins().least().span(state_.model(request.model).batches.front().exec);
   const bool possible = request.deadline - request.arrival >= alone;
-  if (counts(request) && possible) shares_.lost(request.model);
+  if (possible) shares_.lost(request.model);
   load_for_missed(request, now, out);
 }
 
@@ -82,7 +80,7 @@ void Clockwork::load_for_missed(const Request& request, TimePoint now, Actions& 
   const ModelId home = state_.home(request.model);
   Model& m = models_[home.index()];
   const ModelInfo& info = state_.model(request.model);
-  if (everywhere(request.model) || is_best_effort(rank_of(request)) || m.load_not_before > now) return;
+  if (everywhere(request.model) || m.load_not_before > now) return;
   const TimePoint latest =
       saturating_add(request.deadline, -state_.margins().least().span(info.batches.front().exec));
   if (request.arrival > latest) return;
@@ -102,7 +100,7 @@ void Clockwork::load_for_missed(const Request& request, TimePoint now, Actions& 
       continue;
     if (!least || needed_.device_load(device) < needed_.device_load(*least)) least = device;
   }
-  if (least) try_load(*least, home, false, TimePoint::max(), now, out);
+  if (least) try_load(*least, home, TimePoint::max(), now, out);
 }
 
 // A model that is nowhere, and whose LOAD comes too late for every request that asks for it. It takes free
@@ -124,7 +122,7 @@ bool Clockwork::load_missed(DeviceId device, TimePoint now, Actions& out) {
       continue;
     }
     if (has_room_elsewhere(device, model)) continue;
-    switch (try_load(device, model, false, TimePoint::max(), now, out, options_.missed_for)) {
+    switch (try_load(device, model, TimePoint::max(), now, out, options_.missed_for)) {
       case LoadAttempt::sent:
         return true;
       case LoadAttempt::evicting:
@@ -155,15 +153,13 @@ void Clockwork::set_missed(ModelId model, TimePoint since) {
 
 // `latest`: the LOAD is of no use if it starts later. `unused_for`: it may evict only what was not used for
 // that long, and nothing that anybody waits for.
-Clockwork::LoadAttempt Clockwork::try_load(DeviceId device, ModelId model, bool best_effort, TimePoint latest,
-                                           TimePoint now, Actions& out, std::optional<Duration> unused_for) {
+Clockwork::LoadAttempt Clockwork::try_load(DeviceId device, ModelId model, TimePoint latest, TimePoint now,
+                                           Actions& out, std::optional<Duration> unused_for) {
   const Model& m = models_[model.index()];
   const std::uint64_t pages = state_.model(model).pages;
   if (state_.residence(device, model) != Residence::absent || pages > state_.total_pages(device) ||
       !state_.served(model))
     return LoadAttempt::impossible;
-  // Best-effort work has a place already: it is not worth a second one.
-  if (best_effort && !m.places.empty()) return LoadAttempt::impossible;
   if (m.load_not_before > now) {
     load_wake_ = std::min(load_wake_, m.load_not_before);
     return LoadAttempt::impossible;
@@ -171,8 +167,7 @@ Clockwork::LoadAttempt Clockwork::try_load(DeviceId device, ModelId model, bool 
   // The paper takes requests that a LOAD cannot help any more out of the demand; here such a LOAD is skipped.
   if (latest < state_.load(device).free_at(now)) return LoadAttempt::impossible;
   if (state_.free_pages(device) < pages)
-    return make_room(device, model, best_effort, now, out, unused_for) ? LoadAttempt::evicting
-                                                                       : LoadAttempt::impossible;
+    return make_room(device, model, now, out, unused_for) ? LoadAttempt::evicting : LoadAttempt::impossible;
 
   const Duration expected = state_.load_estimate(device, model);
   const TimePoint earliest = std::max(now, state_.load(device).last_order());
@@ -186,7 +181,7 @@ Clockwork::LoadAttempt Clockwork::try_load(DeviceId device, ModelId model, bool 
 // Sends the UNLOADs after which the model will fit; the LOAD follows when they are reported. False where too
 // much is in use. Models that nobody waits for go first. One with waiting requests goes only to a model that
 // wants more, after it had a fair time; or to one whose requests ran out of patience.
-bool Clockwork::make_room(DeviceId device, ModelId model, bool best_effort, TimePoint now, Actions& out,
+bool Clockwork::make_room(DeviceId device, ModelId model, TimePoint now, Actions& out,
                           std::optional<Duration> unused_for) {
   const std::uint64_t pages = state_.model(model).pages;
   std::uint64_t room = state_.free_pages(device) + state_.freeing_pages(device);
@@ -208,14 +203,13 @@ bool Clockwork::make_room(DeviceId device, ModelId model, bool best_effort, Time
   };
   collect([&](ModelId candidate, TimePoint used) {
     if (needed_.demand(candidate) > Duration{0}) return false;
-    if (!best_effort && !unused_for) return true;
-    const TimePoint unused_from =
-        saturating_add(used, unused_for.value_or(options_.best_effort_evicts_after));
+    if (!unused_for) return true;
+    const TimePoint unused_from = saturating_add(used, *unused_for);
     if (unused_from <= now) return true;
     load_wake_ = std::min(load_wake_, unused_from);
     return false;
   });
-  if (room < pages && !best_effort && !unused_for)
+  if (room < pages && !unused_for)
     collect([&](ModelId candidate, TimePoint used) {
       const bool had_its_time = now - used >= 10 * state_.load_estimate(device, candidate);
       const auto demand = static_cast<double>(needed_.demand(candidate).count());
@@ -249,7 +243,6 @@ void Clockwork::place(ModelId model, DeviceId device) {
   models_[home.index()].room_on = no_device;
   set_missed(home, TimePoint::max());
   needed_.placed(home, device);
-  spare_.placed(home, device);
   for (const ModelId each : state_.family(home)) give_place(each, device);
 }
 
@@ -257,7 +250,6 @@ void Clockwork::displace(ModelId model, DeviceId device, TimePoint now) {
   const ModelId home = state_.home(model);
   if (!has_place(home, device)) return;
   needed_.removed(home, device);
-  spare_.removed(home, device);
   for (const ModelId each : state_.family(home)) take_place(each, device, now);
 }
 

@@ -35,12 +35,6 @@ struct ClockworkOptions {
   Duration patience = 1s;
   double patient_share = 0.1;
 
-  // The longest best-effort batch, where the model has a batch size that is short enough (else its smallest):
-  // the longest that anybody else can come to wait for best-effort work.
-  Duration best_effort_slice = 5ms;
-  // Best-effort work may evict only models that were not used for this long.
-  Duration best_effort_evicts_after = 1s;
-
   // A model whose LOAD takes longer than its requests' deadlines leave could never be served: it is loaded
   // for those to come, where the LOAD executor is idle and some request was refused within this time.
   Duration missed_for = 1s;

@@ -29,8 +29,7 @@ struct Hand {
   std::uint64_t next_request = 0;
   ActionId slow;
 
-  explicit Hand(TimePoint due, const Environment& environment = told, const ClockworkOptions& options = {},
-                Class cls = Class::normal)
+  explicit Hand(TimePoint due, const Environment& environment = told, const ClockworkOptions& options = {})
       : scheduler(environment, options) {
     decide(model_comes(linear_model(0, 20ms, 20ms, 0, 8ms, {1, 2, 4})), at(0ms));
     decide(model_comes(linear_model(1, 1ms, 1ms, 0, 8ms, {1, 2, 4})), at(0ms));
@@ -39,7 +38,7 @@ struct Hand {
     // The first of four finds the device idle; the others run together when it has ended.
     arrive(0, at(40ms), TimePoint::max());
     const ActionId first = sent<Infer>().at(0).id;
-    for (int i = 0; i < 4; ++i) arrive(0, at(41ms), due, cls);
+    for (int i = 0; i < 4; ++i) arrive(0, at(41ms), due);
     decide(ActionDone{first, ActionStatus::success, at(40ms), at(100ms), 60ms}, at(100ms));
     slow = sent<Infer>().at(0).id;
   }
@@ -47,13 +46,11 @@ struct Hand {
     out.clear();
     scheduler.decide(event, now, out);
   }
-  void arrive(std::uint32_t model, TimePoint now, TimePoint deadline, Class cls = Class::normal) {
-    decide(RequestArrived{{.id = RequestId{next_request++},
-                           .model = ModelId{model},
-                           .cls = cls,
-                           .arrival = now,
-                           .deadline = deadline}},
-           now);
+  void arrive(std::uint32_t model, TimePoint now, TimePoint deadline) {
+    decide(
+        RequestArrived{
+            {.id = RequestId{next_request++}, .model = ModelId{model}, .arrival = now, .deadline = deadline}},
+        now);
   }
   void done(ActionId id, TimePoint start, TimePoint end, Duration took) {
     decide(ActionDone{id, ActionStatus::success, start, end, took}, end);
@@ -71,32 +68,28 @@ TEST(ClockworkPreemption, GoesFirstWhereThatMakesNothingLate) {
     TimePoint slow_due;
     std::uint32_t model;
     TimePoint comes, due;
-    Class cls;
     bool first;
   } rows[] = {
-      {"late behind it, and it can wait", at(300ms), 1, at(110ms), at(130ms), Class::normal, true},
-      {"on time behind it", at(300ms), 1, at(110ms), at(202ms), Class::normal, false},
-      {"it can wait just so long", at(202ms), 1, at(110ms), at(130ms), Class::normal, true},
-      {"it has no deadline", TimePoint::max(), 1, at(110ms), at(130ms), Class::normal, true},
-      {"it cannot wait", at(202ms) - 1ns, 1, at(110ms), at(130ms), Class::normal, false},
-      {"it could not make way in time", at(300ms), 1, at(110ms), at(117ms) - 1ns, Class::normal, false},
-      {"a kernel of 5% before it is just in time", at(300ms), 1, at(110ms), at(117ms), Class::normal, true},
-      {"longer than what is left of it", at(500ms), 2, at(145ms), at(213ms) + 50us, Class::normal, false},
-      {"it has all but ended", at(300ms), 1, at(196ms), at(201ms), Class::normal, false},
-      {"without a deadline", at(300ms), 1, at(110ms), TimePoint::max(), Class::normal, false},
-      {"best effort waits", at(300ms), 1, at(110ms), at(130ms), Class::best_effort, false},
-      {"real-time", at(300ms), 1, at(110ms), at(130ms), Class::real_time, true},
+      {"late behind it, and it can wait", at(300ms), 1, at(110ms), at(130ms), true},
+      {"on time behind it", at(300ms), 1, at(110ms), at(202ms), false},
+      {"it can wait just so long", at(202ms), 1, at(110ms), at(130ms), true},
+      {"it has no deadline", TimePoint::max(), 1, at(110ms), at(130ms), true},
+      {"it cannot wait", at(202ms) - 1ns, 1, at(110ms), at(130ms), false},
+      {"it could not make way in time", at(300ms), 1, at(110ms), at(117ms) - 1ns, false},
+      {"a kernel of 5% before it is just in time", at(300ms), 1, at(110ms), at(117ms), true},
+      {"longer than what is left of it", at(500ms), 2, at(145ms), at(213ms) + 50us, false},
+      {"it has all but ended", at(300ms), 1, at(196ms), at(201ms), false},
+      {"without a deadline", at(300ms), 1, at(110ms), TimePoint::max(), false},
   };
   for (const auto& row : rows) {
     Hand hand(row.slow_due);
-    hand.arrive(row.model, row.comes, row.due, row.cls);
+    hand.arrive(row.model, row.comes, row.due);
     const auto preempts = hand.sent<Preempt>();
     const auto infers = hand.sent<Infer>();
     EXPECT_EQ(preempts.size(), row.first ? 1U : 0U) << row.what;
     EXPECT_EQ(infers.size(), row.first ? 1U : 0U) << row.what;
     if (!row.first || preempts.empty() || infers.empty()) continue;
     EXPECT_EQ(preempts[0].id, hand.slow) << row.what;
-    EXPECT_EQ(preempts[0].after, device::After::resume) << row.what;
     EXPECT_LT(infers[0].window.earliest, preempts[0].order) << row.what;
     EXPECT_EQ(hand.free_at(row.comes), at(202ms)) << row.what << ": what waits is counted, too";
   }

@@ -38,9 +38,9 @@ void Clockwork::visit_loaded(ModelId model, Visit&& visit) const {
 }
 
 // When the request must start alone at the latest, on the best of the devices that have its model; none where
-// none has, or where it is one that may not straggle: best-effort work has a device's leisure anyway.
+// none has, or where it has no deadline.
 std::optional<TimePoint> Clockwork::last_usual_start(const Request& request) const {
-  if (!counts(request)) return std::nullopt;
+  if (!has_deadline(request)) return std::nullopt;
   std::optional<Duration> shortest;
   visit_loaded(request.model, [&](DeviceId device) {
     const Duration span = usual_span(device, request.model, 0);
@@ -51,7 +51,7 @@ std::optional<TimePoint> Clockwork::last_usual_start(const Request& request) con
   return saturating_add(request.deadline, -*shortest);
 }
 
-// No request that counts waits for it.
+// No request waits for it.
 bool Clockwork::unwanted(DeviceId device) const {
   return nobody_waits(ports_[device.index()].ready) && nobody_waits(wide_);
 }
@@ -59,7 +59,7 @@ bool Clockwork::unwanted(DeviceId device) const {
 // Some device could have it in time, behind what the device was sent and behind the other stragglers. The
 // device has the model, and nobody waits for it.
 bool Clockwork::usually_in_time(const Request& request, TimePoint now) const {
-  if (!counts(request) || stragglers_.size() >= most_looked_at) return false;
+  if (!has_deadline(request) || stragglers_.size() >= most_looked_at) return false;
   bool found = false;
   visit_loaded(request.model, [&](DeviceId device) {
     if (state_.residence(device, request.model) != Residence::loaded || !unwanted(device)) return true;

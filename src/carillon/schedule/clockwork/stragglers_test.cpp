@@ -64,13 +64,10 @@ struct AfterAStall {
     wake = scheduler.decide(event, now, out);
     return out;
   }
-  RequestId arrive(std::uint32_t model, TimePoint now, TimePoint deadline, Class cls = Class::normal,
-                   bool more = false) {
+  RequestId arrive(std::uint32_t model, TimePoint now, TimePoint deadline, bool more = false) {
     const RequestId id{next_request++};
-    decide(
-        RequestArrived{{.id = id, .model = ModelId{model}, .cls = cls, .arrival = now, .deadline = deadline},
-                       more},
-        now);
+    decide(RequestArrived{{.id = id, .model = ModelId{model}, .arrival = now, .deadline = deadline}, more},
+           now);
     return id;
   }
   void end(TimePoint heard, ActionId id, Duration took, ActionStatus status = ActionStatus::success) {
@@ -105,7 +102,7 @@ TEST(Stragglers, EvenWhatIsUsualMayBeTooMuch) {
 // Rows of one request come together, and run together.
 TEST(Stragglers, RowsRunInOneBatch) {
   AfterAStall hand;
-  for (int i = 0; i < 4; ++i) hand.arrive(1, hand.start, hand.start + 15ms, Class::normal, true);
+  for (int i = 0; i < 4; ++i) hand.arrive(1, hand.start, hand.start + 15ms, true);
   hand.decide(AllArrived{}, hand.start);
   ASSERT_EQ(hand.sent<Infer>().size(), 1U);
   EXPECT_EQ(hand.sent<Infer>()[0].requests.size(), 4U);
@@ -176,12 +173,6 @@ TEST(Stragglers, OthersGoFirst) {
   hand.end(hand.start + 43ms, infer[0].id, 1ms);
   ASSERT_EQ(hand.sent<Infer>().size(), 1U);
   EXPECT_EQ(hand.sent<Infer>()[0].requests, std::vector{straggler});
-}
-
-TEST(Stragglers, BestEffortHasNone) {
-  AfterAStall hand;
-  hand.arrive(0, hand.start, hand.start + 10ms, Class::best_effort);
-  EXPECT_EQ(hand.sent<Refuse>().size(), 1U);
 }
 
 TEST(Stragglers, AreGoneWithTheirClientTheirModelOrTheirDevice) {
