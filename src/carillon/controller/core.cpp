@@ -587,11 +587,7 @@ void Core::dispatch(const schedule::Stop& action, TimePoint) {
 }
 
 void Core::dispatch(const schedule::Preempt& action, TimePoint) {
-  worker::Worker& worker = *live(action.device).worker;
-  if (action.after == device::After::drop)
-    worker.stop(action.id);
-  else
-    worker.preempt(action.id, action.order);
+  live(action.device).worker->preempt(action.id, action.order);
 }
 
 void Core::dispatch(const schedule::Load& action, TimePoint now) {

@@ -43,9 +43,8 @@ class Meddled final : public schedule::Scheduler {
       if (const auto* infer = std::get_if<schedule::Infer>(&action)) under_way_[infer->id] = infer->device;
     for (const auto& [id, device] : under_way_)
       if (random_.uniform() < share_)
-        out.push_back(
-            schedule::Preempt{id, device, device::After::resume,
-                              now + Duration{static_cast<std::int64_t>(random_.below(10'000'000))}});
+        out.push_back(schedule::Preempt{
+            id, device, now + Duration{static_cast<std::int64_t>(random_.below(10'000'000))}});
     return wake;
   }
 

@@ -216,8 +216,7 @@ void Decisions::carry_out(const schedule::Action& what, TimePoint now) {
   } else if (const auto* hangs = std::get_if<schedule::GiveUp>(&what)) {
     if (hangs->device.index() < devices_.size()) take_out(hangs->device, now);
   } else if (const auto* preempt = std::get_if<schedule::Preempt>(&what)) {
-    const auto found = flights_.find(preempt->id.value);
-    if (found != flights_.end() && preempt->after == device::After::resume)
+    if (const auto found = flights_.find(preempt->id.value); found != flights_.end())
       ++actions_[found->second.action].preemptions;
   }
 }

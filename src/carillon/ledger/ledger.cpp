@@ -196,10 +196,6 @@ void Ledger::on(const Preempt& order, TimePoint) {
   const auto at = action_at_.find(order.id.value);
   if (!at) return;
   Action& action = actions_[*at];
-  if (order.after == device::After::drop) {
-    action.stopped = true;
-    return;
-  }
   ++action.preempted;
   action.order = order.order;
   std::vector<std::uint32_t>& lined = device_of(action).under_way[index_of(action.lane)];

@@ -137,13 +137,13 @@ TEST_F(LedgerTest, ALaneIsInTheOrderThatTheDeviceKeeps) {
   infer(2, {}, Class::normal, {at(1ms), TimePoint::max()});
   infer(3, {}, Class::normal, {at(2ms), TimePoint::max()});
   EXPECT_THAT(under_way(Lane::exec), ElementsAre(2, 1, 3));
-  book(Preempt{{2}, first, device::After::resume, at(2ms)});
+  book(Preempt{{2}, first, at(2ms)});
   EXPECT_THAT(under_way(Lane::exec), ElementsAre(1, 2, 3));
   EXPECT_EQ(ledger.action({2})->preempted, 1U);
-  book(Preempt{{1}, first, device::After::resume, at(4ms)});
+  book(Preempt{{1}, first, at(4ms)});
   EXPECT_THAT(under_way(Lane::exec), ElementsAre(2, 3, 1));
   EXPECT_FALSE(ledger.action({2})->stopped);
-  book(Preempt{{1}, first, device::After::drop, {}});
+  book(Stop{{1}, first});
   book(Stop{{3}, first});
   EXPECT_TRUE(ledger.action({1})->stopped && ledger.action({3})->stopped);
   EXPECT_EQ(ledger.action({3})->preempted, 0U);

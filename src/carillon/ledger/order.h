@@ -68,13 +68,12 @@ struct Stop {
   DeviceId device;
   friend bool operator==(const Stop&, const Stop&) = default;
 };
-// Ends an INFER that runs before its next kernel, to go on later from there (`resume`: it is reported once,
-// when it is done; `order` is its place in its stream's order from then on, that of an action whose window
-// opens then), or not at all (`drop`: as Stop). What does not run yet keeps its place until it does.
+// Ends an INFER that runs before its next kernel, to go on later from there: it is reported once, when it is
+// done. `order` is its place in its stream's order from then on, that of an action whose window opens then.
+// What does not run yet keeps its place until it does.
 struct Preempt {
   ActionId id;
   DeviceId device;
-  device::After after = device::After::resume;
   TimePoint order;
   friend bool operator==(const Preempt&, const Preempt&) = default;
 };

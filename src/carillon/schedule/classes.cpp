@@ -127,8 +127,7 @@ bool Classed::heed(const Action& action, TimePoint now) {
       return held_infer != nullptr && held_infer->id == ends;
     });
     if (found == d.held.end()) return true;
-    if (const auto* preempt = std::get_if<Preempt>(&action);
-        preempt == nullptr || preempt->after == device::After::drop) {
+    if (std::holds_alternative<Stop>(action)) {
       refused(ends, ActionStatus::stopped, now);
       d.held.erase(found);
       --held_;

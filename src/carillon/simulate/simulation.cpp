@@ -340,7 +340,7 @@ void Simulation::carry_out(schedule::Action& action) {
   } else if (const auto* stop = std::get_if<schedule::Stop>(&action)) {
     devices_.evict(stop->id, device::After::drop, now_, now_);
   } else if (const auto* preempt = std::get_if<schedule::Preempt>(&action)) {
-    devices_.evict(preempt->id, preempt->after, preempt->order, now_);
+    devices_.evict(preempt->id, device::After::resume, preempt->order, now_);
   } else if (const auto* keep = std::get_if<schedule::Keep>(&action)) {
     if (Record* r = records_.find(keep->request)) r->keep = keep->keep;
     if (!keep->keep) kept_.erase(keep->request);

@@ -82,8 +82,7 @@ void append(std::string& out, const Action& action) {
   } else if (const auto* stop = std::get_if<Stop>(&action)) {
     fmt::format_to(to, "stop {} {}", stop->id.value, stop->device.value);
   } else if (const auto* preempt = std::get_if<Preempt>(&action)) {
-    fmt::format_to(to, "preempt {} {} {} {}", preempt->id.value, preempt->device.value,
-                   preempt->after == device::After::drop ? 0 : 1, ns(preempt->order));
+    fmt::format_to(to, "preempt {} {} 1 {}", preempt->id.value, preempt->device.value, ns(preempt->order));
   } else if (const auto* keep = std::get_if<Keep>(&action)) {
     fmt::format_to(to, "keep {} {}", keep->request.value, keep->keep ? 1 : 0);
   } else if (const auto* profile = std::get_if<Profile>(&action)) {
@@ -178,8 +177,9 @@ Action read_action(Words& words, int of_version) {
     Preempt preempt;
     words.id(preempt.id);
     words.id(preempt.device);
-    preempt.after = words.flag() ? device::After::resume : device::After::drop;
+    const bool resumes = words.flag();  // always, but in older logs
     preempt.order = words.time();
+    if (!resumes) return Stop{preempt.id, preempt.device};
     return preempt;
   }
   if (kind == "keep") {

@@ -149,7 +149,7 @@ TEST_F(DecisionLog, EveryActionAndEventIsReadAsItWasWritten) {
                             Infer{{1}, {2}, {3}, {{4}}, window, 6ms, Class::real_time},
                             Refuse{{7}, Reason::no_model, TimePoint{8ms}},
                             Stop{{9}, {10}},
-                            Preempt{{1}, {2}, device::After::resume, TimePoint{3ms}},
+                            Preempt{{1}, {2}, TimePoint{3ms}},
                             Keep{{4}},
                             Keep{{5}, false},
                             Profile{{1}, {2}, {3}, {4}, window, 6ms},
@@ -163,6 +163,8 @@ TEST_F(DecisionLog, EveryActionAndEventIsReadAsItWasWritten) {
     EXPECT_TRUE(words.good() && words.done()) << line;
   }
   EXPECT_EQ(kinds.size(), std::variant_size_v<Action>);
+  Words older("preempt 9 10 0 0");  // as one that drops was written once
+  EXPECT_EQ(read_action(older, version), Action{(Stop{{9}, {10}})});
   const Event events[] = {RequestArrived{{.id = {1}, .model = {0}}},
                           RequestCancelled{{1}, {0}},
                           ActionDone{{1}, ActionStatus::stopped, TimePoint{1ms}, TimePoint{2ms}, 1ms},

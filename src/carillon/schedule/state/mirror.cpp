@@ -292,7 +292,7 @@ ActionId Mirror::overtake(const Overtaking& at, DeviceId id, ModelId model, int 
   infer.requests = std::move(requests);
   if (at.evicts) {
     ++actions_.find(next)->preempted;
-    out.emplace_back(Preempt{next, id, device::After::resume, at.order + 1ns});
+    out.emplace_back(Preempt{next, id, at.order + 1ns});
   }
   return send_infer(std::move(infer), {at.order, latest}, Duration{0}, &at);
 }

@@ -237,7 +237,7 @@ void SimWorld::take(const Action& action) {
     if (preempted == actions_.size() || actions_[preempted].kind != ActionKind::infer)
       problem("preemption of what is no INFER", std::to_string(preempt->id.value));
     else
-      plan(now_ + options_.latency, Step::evict, preempted, static_cast<std::uint64_t>(preempt->after),
+      plan(now_ + options_.latency, Step::evict, preempted, static_cast<std::uint64_t>(device::After::resume),
            static_cast<std::uint64_t>(preempt->order.time_since_epoch().count()));
     return;
   }

@@ -27,8 +27,7 @@ auto makes_way(bool device_is_told) {
     by_class(w);
     const auto preempt = [](schedule::Actions& actions) {
       if (const Infer* infer = first<Infer>(actions); infer != nullptr && infer->cls == Class::normal)
-        actions.emplace_back(
-            schedule::Preempt{infer->id, infer->device, device::After::resume, TimePoint::max()});
+        actions.emplace_back(schedule::Preempt{infer->id, infer->device, TimePoint::max()});
     };
     if (device_is_told)
       w.decides = [preempt, by = w.decides](const schedule::Event& event, TimePoint now,

@@ -242,9 +242,7 @@ const Fault of_decisions[] = {
                     }); }},
     {"a preemption of what does not run",
      [](World& w) {
-       w.decides = with<Load>([](const Load& l, TimePoint) {
-         return schedule::Preempt{l.id, l.device, device::After::resume, {}};
-       });
+       w.decides = with<Load>([](const Load& l, TimePoint) { return schedule::Preempt{l.id, l.device, {}}; });
      }},
     {"preempted too often", [](World& w) { preempted(w, 9); }},
     {"made late by a preemption",

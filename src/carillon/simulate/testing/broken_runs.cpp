@@ -19,7 +19,7 @@ void ends_late(World& world) {
   world.decision = [told = std::optional<Infer>(), sent = TimePoint()](
                        Checker&, schedule::Event&, TimePoint now, schedule::Actions& actions) mutable {
     if (told && now >= sent + 3 * delay) {  // it has begun
-      actions.push_back(schedule::Preempt{told->id, told->device, device::After::resume, TimePoint::max()});
+      actions.push_back(schedule::Preempt{told->id, told->device, TimePoint::max()});
       told.reset();
     } else if (const Infer* infer = first<Infer>(actions); infer != nullptr && !told) {
       told = *infer;
@@ -176,8 +176,7 @@ const Fault of_runs[] = {
        w.scenario.rate = 900;
        w.decision = [](Checker&, schedule::Event&, TimePoint, schedule::Actions& actions) {
          if (const Infer* infer = first<Infer>(actions))
-           actions.push_back(
-               schedule::Preempt{infer->id, infer->device, device::After::resume, TimePoint::max()});
+           actions.push_back(schedule::Preempt{infer->id, infer->device, TimePoint::max()});
          return true;
        };
      }},

@@ -529,7 +529,6 @@ void Checker::decided(const schedule::Stop& stop, TimePoint now) {
 }
 
 void Checker::decided(const schedule::Preempt& preempt, TimePoint now) {
-  if (preempt.after == device::After::drop) return decided(schedule::Stop{preempt.id, preempt.device}, now);
   const auto found = actions_.find(preempt.id);
   if (found == actions_.end() || found->second.kind != ActionKind::infer ||
       found->second.device != preempt.device || found->second.reported)
@@ -635,10 +634,7 @@ void Checker::send(const schedule::Actions& actions, TimePoint at) {
       if (stop->device.index() < devices_.size()) devices_[stop->device.index()].stop(stop->id, at + delay);
     } else if (const auto* preempt = std::get_if<schedule::Preempt>(&action)) {
       if (preempt->device.index() >= devices_.size()) continue;
-      if (preempt->after == device::After::drop)
-        devices_[preempt->device.index()].stop(preempt->id, at + delay);
-      else
-        devices_[preempt->device.index()].preempt(preempt->id, preempt->order, at + delay);
+      devices_[preempt->device.index()].preempt(preempt->id, preempt->order, at + delay);
     }
   }
 }

@@ -22,12 +22,8 @@ struct Table {
   std::span<const Fault> faults;
 };
 
-const Table tables[] = {{"requests", by_requests()},
-                        {"devices", by_devices()},
-                        {"runs", by_runs()},
-                        {"decisions", by_decisions()},
-                        {"figures", by_figures()},
-                        {"classes", by_classes()}};
+const Table tables[] = {{"requests", by_requests()},   {"devices", by_devices()}, {"runs", by_runs()},
+                        {"decisions", by_decisions()}, {"figures", by_figures()}, {"classes", by_classes()}};
 
 TEST(Checker, FindsEveryPromiseBroken) {
   for (const auto& [whose, faults] : tables) {
@@ -83,8 +79,7 @@ TEST(Checker, FindsNothingWhereNothingIsWrong) {
           by(event, now, actions);
           if (const auto* infer = first<schedule::Infer>(actions);
               infer != nullptr && infer->cls == Class::normal)
-            actions.emplace_back(
-                schedule::Preempt{infer->id, infer->device, device::After::resume, TimePoint::max()});
+            actions.emplace_back(schedule::Preempt{infer->id, infer->device, TimePoint::max()});
         };
       },
       [](World& w) {

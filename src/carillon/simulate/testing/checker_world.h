@@ -117,7 +117,7 @@ Kind* first(schedule::Actions& actions) {
 inline void preempted(World& world, int times) {
   world.decision = [times](Checker&, schedule::Event&, TimePoint, schedule::Actions& actions) {
     if (const auto* found = first<schedule::Infer>(actions)) {
-      const schedule::Preempt preempt{found->id, found->device, device::After::resume, TimePoint::max()};
+      const schedule::Preempt preempt{found->id, found->device, TimePoint::max()};
       actions.insert(actions.end(), static_cast<std::size_t>(times), preempt);
     }
     return true;
