@@ -9,6 +9,7 @@
     check_tree.py links   [--root DIR]                 links of pages lead to files and headings that are there
     check_tree.py headers [--root DIR] --build DIR     every header compiles alone (needs compile_commands.json); those
                           [--all]                      that changed of late, or with --all all of them
+    check_tree.py examples [--root DIR] --build DIR    headers that docs/how-to-add.md shows compile
     check_tree.py locals  --build DIR                  sources that are compiled together share no local name
 
 Prints one line a finding, `file:line: what is wrong`, and exits with 1 where there is any.
@@ -22,6 +23,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 
 # From the top of the house to its foundation: a layer may include itself and those after it.
 LAYERS = ["cli", "server", "frontend", "simulate", "controller", "repository", "worker", "tune", "provision", "explain",
@@ -294,7 +296,8 @@ def headers_to_compile(root):
             or any(file.resolve() in lost_includes for file in reads(root, header, known))]
 
 
-def header_command(root, build, header, commands):
+def header_command(root, build, header, commands, text=None):
+    """Compiles the header alone; or the file `text` in its place."""
     layer = layer_of(root, header)
     # A source beside the header has what the header needs, such as another library's headers; else any of its layer.
     for marker in (f"{header.parent}/", f"/src/carillon/{layer}/"):
@@ -315,7 +318,15 @@ def header_command(root, build, header, commands):
         elif flags and flags[-1] == "-isystem":
             flags.append(word)
     compiler = next((w for w in words if re.search(r"(c\+\+|g\+\+|clang\+\+)(-\d+)?$", w)), "c++")
-    return [compiler, *flags, "-fsyntax-only", "-x", "c++", "-include", str(header), os.devnull]
+    return [compiler, *flags, "-fsyntax-only", "-x", "c++", "-include", str(text or header), os.devnull]
+
+
+def compile_fault(root, build, header, commands, text=None):
+    """The first error; None where it compiles."""
+    done = subprocess.run(header_command(root, build, header, commands, text), capture_output=True, text=True, cwd=build)
+    if done.returncode == 0:
+        return None
+    return next((l for l in done.stderr.split("\n") if "error" in l), done.stderr.strip()[:200])
 
 
 def check_headers(root, build, everything=False):
@@ -323,15 +334,30 @@ def check_headers(root, build, everything=False):
     headers = sources(root, ".h") if everything else headers_to_compile(root)
 
     def compile_one(header):
-        done = subprocess.run(header_command(root, build, header, commands), capture_output=True, text=True,
-                              cwd=build)
-        if done.returncode == 0:
-            return []
-        first = next((l for l in done.stderr.split("\n") if "error" in l), done.stderr.strip()[:200])
-        return [f"{header}:1: does not compile alone: {first}"]
+        fault = compile_fault(root, build, header, commands)
+        return [f"{header}:1: does not compile alone: {fault}"] if fault else []
 
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         return [finding for found in pool.map(compile_one, headers) for finding in found]
+
+
+EXAMPLE = re.compile(r"`([\w/]+\.h)`[^`\n]*\n\n```cpp\n(#pragma once\n.*?)^```", re.M | re.S)
+
+
+def check_examples(root, build):
+    """Headers of the page, each with the flags of the room that the line before it puts it into."""
+    commands = json.loads((pathlib.Path(build) / "compile_commands.json").read_text())
+    page = root / "docs/how-to-add.md"
+    found = EXAMPLE.findall(page.read_text())
+    findings = [] if found else [f"{page}:1: shows no header whose place is named before it"]
+    for place, text in found:
+        with tempfile.NamedTemporaryFile("w", suffix=".h") as file:
+            file.write(text)
+            file.flush()
+            fault = compile_fault(root, build, root / "src/carillon" / place, commands, file.name)
+        if fault:
+            findings.append(f"{page}:1: {place} does not compile: {fault}")
+    return findings
 
 
 LOCAL_NAME = [re.compile(pattern) for pattern in (
@@ -383,18 +409,19 @@ def check_locals(build):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("check", choices=["arrows", "circles", "pure", "layout", "links", "headers", "locals"])
+    parser.add_argument("check", choices=["arrows", "circles", "pure", "layout", "links", "headers", "examples", "locals"])
     parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parents[2])
     parser.add_argument("--build", type=pathlib.Path)
     parser.add_argument("--all", action="store_true", help="headers: all of them, not those alone that changed")
     args = parser.parse_args()
     if not (args.root / "src" / "carillon").is_dir():
         parser.error(f"{args.root} has no src/carillon")
-    if args.check in ("headers", "locals"):
+    if args.check in ("headers", "examples", "locals"):
         if not args.build:
             parser.error(f"{args.check} needs --build DIR, a configured build folder")
-        findings = (check_headers(args.root, args.build, args.all) if args.check == "headers"
-                    else check_locals(args.build))
+        findings = {"headers": lambda: check_headers(args.root, args.build, args.all),
+                    "examples": lambda: check_examples(args.root, args.build),
+                    "locals": lambda: check_locals(args.build)}[args.check]()
     else:
         findings = {"arrows": lambda root: check_arrows(root) + check_guests(root), "circles": check_circles, "pure": check_pure,
                     "layout": check_layout, "links": check_links}[args.check](args.root)

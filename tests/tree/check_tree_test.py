@@ -137,6 +137,20 @@ class CheckTree(unittest.TestCase):
         self.assertEqual(len(found), 1, found)
         self.assertIn("bad.h", found[0])
 
+    def test_examples_that_do_not_compile_are_found(self):
+        self.write("src/carillon/base/good.h", "#pragma once\nusing Time = long;\n")
+        self.write("build/compile_commands.json", "[]")
+        page = "docs/" + "how-to-add.md"
+        example = 'It is `base/a.h`:\n\n```cpp\n#pragma once\n#include "carillon/base/good.h"\ninline Time t;\n```\n'
+        self.write(page, example)
+        self.assertEqual(check_tree.check_examples(self.root, self.root / "build"), [])
+        self.write(page, example + example.replace("a.h", "b.h").replace("Time t", "Timer t"))
+        found = check_tree.check_examples(self.root, self.root / "build")
+        self.assertEqual(len(found), 1, found)
+        self.assertIn("base/b.h", found[0])
+        self.write(page, "none\n")
+        self.assertEqual(len(check_tree.check_examples(self.root, self.root / "build")), 1)
+
     def test_headers_are_compiled_where_they_changed_or_what_they_read_lost_an_include(self):
         def git(*arguments):
             subprocess.run(["git", "-C", str(self.root), "-c", "user.name=a", "-c", "user.email=a@b", *arguments],
