@@ -160,7 +160,9 @@ TEST(NodeSuite, ThePageNamesAllOperators) {
   const std::string page = text_of(std::filesystem::path(CARILLON_SOURCE_DIR) / "docs/onnx-operators.md");
   const std::size_t begin = page.find("<!-- operators -->"), end = page.find("<!-- end of operators -->");
   ASSERT_LT(begin, end);
-  std::set<std::string> named, known{"Adagrad", "Adam", "Momentum"};
+  std::set<std::string> named, known;
+  for (const char* step : {"Adagrad", "Adam", "Momentum"})
+    if (graph::find_training_operator("ai.onnx.preview.training", step) != nullptr) known.emplace(step);
   const std::regex name("[A-Z][A-Za-z0-9]*");
   const std::string list = page.substr(begin, end - begin);
   for (auto i = std::sregex_iterator(list.begin(), list.end(), name); i != std::sregex_iterator(); ++i)
