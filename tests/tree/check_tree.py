@@ -26,11 +26,12 @@ import sys
 import tempfile
 
 # From the top of the house to its foundation: a layer may include itself and those after it.
-LAYERS = ["cli", "server", "frontend", "simulate", "controller", "repository", "worker", "tune", "provision", "explain",
+LAYERS = ["cli", "server", "frontend", "research", "simulate", "controller", "repository", "worker", "tune", "provision", "explain",
           "schedule", "ledger", "share", "device", "engine", "graph", "workload", "profile", "base"]
 
 # Rooms that may include less than what lies below them.
-ONLY = {"device": ["device", "workload", "base"], "share": ["share", "device", "base"]}
+ONLY = {"research": ["research", "simulate", "workload", "profile", "base"],
+        "device": ["device", "workload", "base"], "share": ["share", "device", "base"]}
 
 # Rooms that are loaded into others' processes, and what of the program they may include: what the preloaded library
 # has stands below malloc, and what torch loads needs the driver's table besides. Tests may include all.
@@ -41,7 +42,7 @@ GUESTS = [("share/client/cuda/", ("share/client/", "share/protocol.h", "share/cu
 GUEST_ROOM = "share/client/"
 
 # Rooms that only decide: events and times in, actions out.
-PURE = ["schedule", "ledger", "explain", "provision", "tune", "device"]
+PURE = ["research", "schedule", "ledger", "explain", "provision", "tune", "device"]
 # Folders within them that are shells around a core all the same; no core may include these.
 SHELLS = ["schedule/symphony/threads"]
 # Single files elsewhere that are decision cores, too.

@@ -1,4 +1,4 @@
-#include "carillon/simulate/disb.h"
+#include "carillon/research/disb.h"
 
 #include <memory>
 
@@ -144,7 +144,7 @@ void add_disb(CLI::App& program, int& status) {
   command
       .add_option("--scheduler", arguments->schedulers,
                   "Who shares the device out; repeat to compare several, or 'all': " + scheduler_list() +
-                      " (default " + simulate::DisbOptions{}.scheduler + ")")
+                      " (default " + research::DisbOptions{}.scheduler + ")")
       ->allow_extra_args(false);  // else it would swallow WORKLOAD
   command.add_option("--kernels", arguments->kernels,
                      "The models' kernels (JSON) instead of those measured on an AMD MI50. Live, only the "

@@ -10,14 +10,14 @@
 #include <spdlog/fmt/fmt.h>
 
 #include "carillon/base/random.h"
-#include "carillon/device/sharing/sharing.h"
-#include "carillon/simulate/unit_device.h"
+#include "carillon/research/sharing/sharing.h"
+#include "carillon/research/unit_device.h"
 
 namespace carillon::cli {
 namespace {
 
-using device::Queue;
-using device::ShareCommand;
+using research::Queue;
+using research::ShareCommand;
 
 constexpr int shared_units = 60;
 
@@ -28,33 +28,33 @@ struct Call {
   Kind kind{};
   Asks asks{};
   Queue queue = 0;
-  device::RunSpec spec;
+  research::RunSpec spec;
   TimePoint at;
 };
 
 // As on the MI50: a few hundred short kernels, most narrower than the device.
-device::KernelPlan plan(Random& random, int length) {
-  std::vector<device::KernelShape> kernels;
+research::KernelPlan plan(Random& random, int length) {
+  std::vector<research::KernelShape> kernels;
   for (int k = 0; k < length; ++k) {
-    device::KernelShape kernel{.blocks = 1 + static_cast<int>(random.below(100)), .rounds = {}};
+    research::KernelShape kernel{.blocks = 1 + static_cast<int>(random.below(100)), .rounds = {}};
     Duration round = 1us * (10 + random.below(90));
     for (int depth = 0; depth < 16; ++depth, round += 2us) kernel.rounds.push_back(round);
     kernels.push_back(std::move(kernel));
   }
-  return device::KernelPlan(kernels, shared_units);
+  return research::KernelPlan(kernels, shared_units);
 }
 
 struct SharedDevice {
-  std::unique_ptr<device::Sharing> sharing;
+  std::unique_ptr<research::Sharing> sharing;
   Queue real_time = 0;
   std::vector<Queue> best_effort;
 };
 
 SharedDevice make(int queues) {
   SharedDevice world;
-  device::SharingOptions options;
+  research::SharingOptions options;
   options.units = shared_units;
-  world.sharing = std::move(*device::make_sharing("reef", options));
+  world.sharing = std::move(*research::make_sharing("reef", options));
   Random random(1);
   for (int p = 0; p < 6; ++p) world.sharing->add_plan(plan(random, p == 0 ? 40 : 200));
   world.real_time = world.sharing->add_queue(Class::real_time);
@@ -62,7 +62,7 @@ SharedDevice make(int queues) {
   return world;
 }
 
-TimePoint make_call(device::Sharing& sharing, const Call& call, device::ShareCommands& out) {
+TimePoint make_call(research::Sharing& sharing, const Call& call, research::ShareCommands& out) {
   switch (call.kind) {
     case Call::Kind::submit:
       return sharing.submit(call.queue, call.spec, call.at, out);
@@ -77,9 +77,9 @@ TimePoint make_call(device::Sharing& sharing, const Call& call, device::ShareCom
 // A second in which each best-effort queue always has a run, and a real-time one comes every 10 ms.
 std::vector<Call> record(int queues) {
   SharedDevice world = make(queues);
-  simulate::UnitDevice device(shared_units, world.sharing->queues(), {}, 1);
+  research::UnitDevice device(shared_units, world.sharing->queues(), {}, 1);
   std::vector<Call> calls;
-  device::ShareCommands out;
+  research::ShareCommands out;
   std::vector<Queue> again = world.best_effort;
   std::uint64_t runs = 0;
   const auto call = [&](Call made) {
@@ -95,7 +95,7 @@ std::vector<Call> record(int queues) {
     make_call(*world.sharing, made, out);
     for (const ShareCommand& command : out) {
       if (command.kind == ShareCommand::Kind::launch) {
-        const device::KernelPlan& plan = world.sharing->plan(command.plan);
+        const research::KernelPlan& plan = world.sharing->plan(command.plan);
         device.launch(command, plan.rounds(plan.kernel(command.kernel)), made.at);
       } else if (command.kind == ShareCommand::Kind::evict) {
         device.evict(command.queue, command.kill, made.at);
@@ -120,7 +120,7 @@ std::vector<Call> record(int queues) {
       next_real_time += 10ms;
     } else if (device.next() == now) {
       if (const auto event = device.step()) {
-        const bool ended = event->kind == simulate::UnitDevice::Event::Kind::ended;
+        const bool ended = event->kind == research::UnitDevice::Event::Kind::ended;
         call({.kind = ended ? Call::Kind::ended : Call::Kind::evicted,
               .asks = {},
               .queue = event->queue,
@@ -154,7 +154,7 @@ std::array<Took, 4> replay(int queues, const std::vector<Call>& calls) {
   }
   std::ranges::nth_element(empty, empty.begin() + 500);
   SharedDevice world = make(queues);
-  device::ShareCommands out;
+  research::ShareCommands out;
   out.reserve(4096);
   for (const Call& call : calls) {
     out.clear();

@@ -14,7 +14,7 @@
 
 #include "carillon/base/files.h"
 #include "carillon/cli/commands.h"
-#include "carillon/simulate/disb.h"
+#include "carillon/research/disb.h"
 
 namespace carillon::cli {
 
@@ -25,7 +25,7 @@ int fail_disb(const Error& error) {
 
 std::string scheduler_list() {
   std::string all;
-  for (const std::string_view name : device::sharing_names())
+  for (const std::string_view name : research::sharing_names())
     all += (all.empty() ? "" : ", ") + std::string(name);
   return all;
 }
@@ -37,14 +37,14 @@ Result<std::vector<std::string>> schedulers_of(const DisbArguments& arguments) {
   };
   for (const std::string& name : arguments.schedulers) {
     if (name == "all")
-      for (const std::string_view each : device::sharing_names()) want(each);
-    else if (std::ranges::find(device::sharing_names(), name) != device::sharing_names().end())
+      for (const std::string_view each : research::sharing_names()) want(each);
+    else if (std::ranges::find(research::sharing_names(), name) != research::sharing_names().end())
       want(name);
     else
       return invalid("--scheduler '" + name + "': there is none of that name; there are " + scheduler_list() +
                      ", and all");
   }
-  if (wanted.empty()) want(simulate::DisbOptions{}.scheduler);
+  if (wanted.empty()) want(research::DisbOptions{}.scheduler);
   return wanted;
 }
 
@@ -93,21 +93,21 @@ Result<> check_plot(const DisbArguments& arguments) {
   return {};
 }
 
-int show_runs(const DisbArguments& arguments, const std::vector<simulate::DisbReport>& reports) {
+int show_runs(const DisbArguments& arguments, const std::vector<research::DisbReport>& reports) {
   // A file's name need not be UTF-8, but JSON is.
   constexpr auto replace_bad = nlohmann::json::error_handler_t::replace;
   if (!arguments.plot.empty()) {
-    if (auto written = write_file(arguments.plot, simulate::to_svg(reports)); !written)
+    if (auto written = write_file(arguments.plot, research::to_svg(reports)); !written)
       return fail_disb(in_context("--plot", written.error()).error());
   }
   if (!arguments.json) {
-    fmt::print("{}", simulate::to_table(reports));
+    fmt::print("{}", research::to_table(reports));
   } else if (reports.size() == 1) {
-    fmt::print("{}\n", simulate::to_json(reports.front()).dump(2, ' ', false, replace_bad));
+    fmt::print("{}\n", research::to_json(reports.front()).dump(2, ' ', false, replace_bad));
   } else {
     nlohmann::ordered_json all{{"workload", reports.front().workload},
                                {"runs", nlohmann::ordered_json::array()}};
-    for (const simulate::DisbReport& report : reports) all["runs"].push_back(simulate::to_json(report));
+    for (const research::DisbReport& report : reports) all["runs"].push_back(research::to_json(report));
     fmt::print("{}\n", all.dump(2, ' ', false, replace_bad));
   }
   return exit_success;

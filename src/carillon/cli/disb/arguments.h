@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "carillon/base/result.h"
-#include "carillon/device/sharing/sharing.h"
 #include "carillon/profile/kernel_table.h"
+#include "carillon/research/disb_report.h"
+#include "carillon/research/sharing/sharing.h"
+#include "carillon/research/unit_device.h"
 #include "carillon/server/device.h"
-#include "carillon/simulate/disb_report.h"
-#include "carillon/simulate/unit_device.h"
 #include "carillon/workload/disb.h"
 
 namespace carillon::cli {
@@ -29,15 +29,15 @@ struct DisbArguments {
 
   // Simulated runs.
   int jobs = 0;
-  int in_flight = device::SharingOptions{}.in_flight;
-  double in_flight_us = to_us(device::SharingOptions{}.in_flight_time);
+  int in_flight = research::SharingOptions{}.in_flight;
+  double in_flight_us = to_us(research::SharingOptions{}.in_flight_time);
   double best_effort_share = 0;
   bool no_look_ahead = false, no_padding = false, knows_kernel = false;
-  double margin = device::SharingOptions{}.margin;
-  double slowdown = device::SharingOptions{}.slowdown;
+  double margin = research::SharingOptions{}.margin;
+  double slowdown = research::SharingOptions{}.slowdown;
   double noise = 0;
-  double interference = simulate::UnitDeviceOptions{}.interference;
-  double dispatch_us = to_us(simulate::UnitDeviceOptions{}.dispatch);
+  double interference = research::UnitDeviceOptions{}.interference;
+  double dispatch_us = to_us(research::UnitDeviceOptions{}.dispatch);
 
   // Live ones.
   std::string models = "build/samples";
@@ -61,7 +61,7 @@ Result<std::optional<double>> scale_of(const DisbArguments& arguments);
 // Whether --plot can be written, before there is anything to write.
 Result<> check_plot(const DisbArguments& arguments);
 // What all runs gave, as text or JSON on standard output, and --plot; returns the exit status.
-int show_runs(const DisbArguments& arguments, const std::vector<simulate::DisbReport>& reports);
+int show_runs(const DisbArguments& arguments, const std::vector<research::DisbReport>& reports);
 
 int simulate_disb(const DisbArguments& arguments);
 int run_disb_live(const DisbArguments& arguments);

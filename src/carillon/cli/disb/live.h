@@ -10,7 +10,7 @@
 #include "carillon/base/clock.h"
 #include "carillon/base/result.h"
 #include "carillon/cli/disb/local_worker.h"
-#include "carillon/simulate/disb_report.h"
+#include "carillon/research/disb_report.h"
 #include "carillon/workload/disb.h"
 
 namespace carillon::cli {
@@ -62,8 +62,8 @@ struct LiveDevice {
 // real-time request's submission, where a best-effort run was on the device and no real-time request was
 // there before it, to the start of its first kernel), and what they cost best-effort runs.
 struct LiveFigures {
-  simulate::DisbFigures figures;
-  simulate::DisbLive live;
+  research::DisbFigures figures;
+  research::DisbLive live;
 };
 LiveFigures figures_of(const workload::DisbWorkload& workload, std::span<const std::string> model_names,
                        std::span<const std::size_t> model_of, const LiveDevice& device, LiveRun run);

@@ -159,9 +159,9 @@ class LiveCommand {
  public:
   explicit LiveCommand(const DisbArguments& arguments) : arguments_(arguments) {}
 
-  Result<std::vector<simulate::DisbReport>> run(const std::vector<std::string>& schedulers) {
+  Result<std::vector<research::DisbReport>> run(const std::vector<std::string>& schedulers) {
     if (auto ready = prepare(); !ready) return std::unexpected(ready.error());
-    std::vector<simulate::DisbReport> reports;
+    std::vector<research::DisbReport> reports;
     for (const std::string& scheduler : schedulers) {
       auto report = run_under(scheduler);
       if (!report) return in_context(scheduler, report.error());
@@ -270,7 +270,7 @@ class LiveCommand {
   }
 
   // Nothing where it was interrupted before anything was measured.
-  Result<std::optional<simulate::DisbReport>> run_under(const std::string& scheduler) {
+  Result<std::optional<research::DisbReport>> run_under(const std::string& scheduler) {
     const LivePolicy policy = policy_of(scheduler);
     if (auto done = measure(options_for(policy)); !done) return std::unexpected(done.error());
     if (live_interrupted != 0) return std::nullopt;
@@ -299,7 +299,7 @@ class LiveCommand {
     // Of its utilization, as it uses cores for more than kernels.
     const int cores = static_cast<int>(worker::usable_cores().size());
     auto report =
-        simulate::make_disb_report(workload_.name, scheduler, arguments_.seed, cores, std::move(figures));
+        research::make_disb_report(workload_.name, scheduler, arguments_.seed, cores, std::move(figures));
     report.live = std::move(live);
     report.wall_s = to_seconds(clock_.now() - started);
     return report;

@@ -79,8 +79,8 @@ class Reckoning {
 constexpr double histogram_ends_us[] = {5,   10,   20,   25,   50,    100,   200,
                                         500, 1000, 2000, 5000, 10000, 20000, 50000};
 
-std::vector<simulate::DisbLive::Bin> histogram_of(std::span<const Duration> values) {
-  std::vector<simulate::DisbLive::Bin> bins;
+std::vector<research::DisbLive::Bin> histogram_of(std::span<const Duration> values) {
+  std::vector<research::DisbLive::Bin> bins;
   for (const double end : histogram_ends_us) bins.push_back({.at_most_us = end, .count = 0});
   bins.push_back({.at_most_us = 0, .count = 0});  // all above
   for (const Duration value : values) {
@@ -124,7 +124,7 @@ LiveFigures figures_of(const workload::DisbWorkload& workload, std::span<const s
       ++client.unfinished;  // told before the run was known to be over
     else
       client.latencies.push_back(request.times.output_end - request.planned);
-    simulate::DisbModelFigures& model = out.figures.models[model_of[request.client]];
+    research::DisbModelFigures& model = out.figures.models[model_of[request.client]];
     const Duration ran = request.times.ran();
     if (client.cls == Class::real_time) {
       model.real_time += ran * device.real_time_width;

@@ -34,7 +34,7 @@ Result<> match(workload::DisbWorkload& workload, const profile::KernelTable& tab
 
 struct DisbRun {
   std::string scheduler;
-  std::optional<Result<simulate::DisbReport>> report;
+  std::optional<Result<research::DisbReport>> report;
   double progress = 0;
 };
 
@@ -77,8 +77,8 @@ bool progressed(double done, void* user) {
   return disb_interrupted == 0;
 }
 
-simulate::DisbOptions options_of(const DisbArguments& arguments, int of_table) {
-  simulate::DisbOptions options;
+research::DisbOptions options_of(const DisbArguments& arguments, int of_table) {
+  research::DisbOptions options;
   options.seed = arguments.seed;
   options.device.noise = arguments.noise;
   options.device.interference = arguments.interference;
@@ -104,16 +104,16 @@ void simulate_runs(Shared& shared, const DisbArguments& arguments, const workloa
     for (std::size_t i = next++; i < shared.runs.size() && disb_interrupted == 0; i = next++) {
       DisbRun& run = shared.runs[i];
       Place place{&shared, &run};
-      simulate::DisbOptions options = options_of(arguments, table.units);
+      research::DisbOptions options = options_of(arguments, table.units);
       options.scheduler = run.scheduler;
       options.progress = progressed;
       options.user = &place;
       const auto started = std::chrono::steady_clock::now();
-      auto figures = simulate::run_disb(workload, table, options);
+      auto figures = research::run_disb(workload, table, options);
       if (disb_interrupted != 0) return;
-      Result<simulate::DisbReport> report = std::unexpected(Error{});
+      Result<research::DisbReport> report = std::unexpected(Error{});
       if (figures) {
-        report = simulate::make_disb_report(workload.name, run.scheduler, arguments.seed, table.units,
+        report = research::make_disb_report(workload.name, run.scheduler, arguments.seed, table.units,
                                             *std::move(figures));
         report->wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
       } else {
@@ -163,7 +163,7 @@ int simulate_disb(const DisbArguments& arguments) {
                shared.runs.size());
     return exit_failure;
   }
-  std::vector<simulate::DisbReport> reports;
+  std::vector<research::DisbReport> reports;
   for (DisbRun& run : shared.runs) {
     if (!*run.report) return fail_disb(in_context(run.scheduler, run.report->error()).error());
     reports.push_back(**std::move(run.report));
