@@ -120,7 +120,6 @@ class Core {
   void add_model(ModelId id, std::uint64_t pages);
   // The model that was added last, and never loaded or run, was none.
   void take_back(ModelId id);
-  std::size_t model_count() const { return models_.size(); }
   // The model comes again in another version: of so many pages once it is next loaded. Where it is there, it
   // has its old ones until it is unloaded. Allocates.
   void set_pages(ModelId model, std::uint64_t pages);

@@ -110,16 +110,4 @@ MemoryPlan plan_memory(std::span<const BufferNeed> buffers) {
   return plan;
 }
 
-std::uint64_t memory_lower_bound(std::span<const BufferNeed> buffers) {
-  std::map<int, std::int64_t> change;  // at a kernel: bytes taken minus bytes given back
-  for (const BufferNeed& need : buffers) {
-    const auto size = static_cast<std::int64_t>(round_up(need.size, buffer_alignment));
-    change[need.first] += size;
-    change[need.last + 1] -= size;
-  }
-  std::int64_t now = 0, most = 0;
-  for (const auto& [kernel, delta] : change) most = std::max(most, now += delta);
-  return static_cast<std::uint64_t>(most);
-}
-
 }  // namespace carillon::engine

@@ -27,7 +27,4 @@ inline constexpr std::uint64_t buffer_alignment = 64;  // a cache line, and what
 // plan. O(n^2).
 MemoryPlan plan_memory(std::span<const BufferNeed> buffers);
 
-// What no plan can go below: the largest sum of (aligned) sizes that one kernel needs at a time.
-std::uint64_t memory_lower_bound(std::span<const BufferNeed> buffers);
-
 }  // namespace carillon::engine

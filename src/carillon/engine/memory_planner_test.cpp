@@ -1,11 +1,31 @@
 #include "carillon/engine/memory_planner.h"
 
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
 #include <gtest/gtest.h>
 
+#include "carillon/base/bytes.h"
 #include "carillon/base/random.h"
 
 namespace carillon::engine {
 namespace {
+
+// What no plan can go below: the largest sum of (aligned) sizes that one kernel needs at a time.
+std::uint64_t memory_lower_bound(std::span<const BufferNeed> buffers) {
+  std::map<int, std::int64_t> change;  // at a kernel: bytes taken minus bytes given back
+  for (const BufferNeed& need : buffers) {
+    const auto size = static_cast<std::int64_t>(round_up(need.size, buffer_alignment));
+    change[need.first] += size;
+    change[need.last + 1] -= size;
+  }
+  std::int64_t now = 0, most = 0;
+  for (const auto& [kernel, delta] : change) most = std::max(most, now += delta);
+  return static_cast<std::uint64_t>(most);
+}
 
 // Independent of how the planner works: compares every pair.
 void expect_sound(const std::vector<BufferNeed>& buffers, const MemoryPlan& plan) {

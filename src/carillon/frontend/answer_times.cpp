@@ -44,11 +44,6 @@ AnswerTimes::Ticket AnswerTimes::begin(grpc_call* call, std::size_t bytes) {
   return {*this, number};
 }
 
-std::uint64_t AnswerTimes::ended() const {
-  const std::lock_guard lock(mutex_);
-  return ended_;
-}
-
 void AnswerTimes::end(std::uint64_t number) {
   grpc_call* call = nullptr;
   {
@@ -76,7 +71,6 @@ void AnswerTimes::run() {
       it = answers_.erase(it);
     }
     if (late.empty()) continue;
-    ended_ += late.size();
     // Without the lock: what ends may end its ticket on this thread.
     lock.unlock();
     for (const Answer& answer : late) {

@@ -54,8 +54,6 @@ class AnswerTimes {
 
   // `call`: one that has not ended.
   [[nodiscard]] Ticket begin(grpc_call* call, std::size_t bytes);
-  // Calls ended so far.
-  std::uint64_t ended() const;
 
  private:
   struct Answer {
@@ -69,11 +67,10 @@ class AnswerTimes {
   void run();
 
   const Duration base_;
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::condition_variable wake_;
   bool ending_ = false;
   std::uint64_t next_ = 0;
-  std::uint64_t ended_ = 0;
   std::map<std::uint64_t, Answer> answers_;
   std::thread thread_;
 };

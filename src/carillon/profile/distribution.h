@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstddef>
 #include <span>
 #include <utility>
 #include <vector>
@@ -9,9 +8,9 @@
 
 namespace carillon::profile {
 
-// An execution time as a random variable: a histogram whose density is even within each bin (Orloj, section
-// 4.3.2). Bins are disjoint and ascend; probabilities are above 0 and add up to 1. A time that is always the
-// same is one bin of a nanosecond. Immutable, so safe to read from any thread.
+// Measured execution times as a histogram whose density is even within each bin (Orloj, section 4.3.2). Bins
+// are disjoint and ascend; probabilities are above 0 and add up to 1. A time that is always the same is one
+// bin of a nanosecond. Immutable, so safe to read from any thread.
 class Distribution {
  public:
   struct Bin {
@@ -20,30 +19,11 @@ class Distribution {
     friend bool operator==(const Bin&, const Bin&) = default;
   };
 
-  // Always `time` >= 0.
-  static Distribution constant(Duration time);
   // Of at least one sample, each >= 0: at most `bins` >= 1 bins, narrow where samples are many, with fewer
   // samples towards the tails, and cut at the gaps between modes. Reorders them.
   static Distribution from_samples(std::span<Duration> samples, int bins);
-  // One of `parts` by its weight >= 0; one weight at least is above 0.
-  static Distribution mixture(std::span<const std::pair<const Distribution*, double>> parts);
-  // The largest of independent times: `count` >= 1 of each part. The product of their CDFs, which makes the
-  // sum over all subsets of equation 4.8 unnecessary. Exact at the edges of the parts' bins and `pieces` >= 1
-  // times within each.
-  static Distribution largest_of(std::span<const std::pair<const Distribution*, int>> parts, int pieces = 4);
 
   const std::vector<Bin>& bins() const { return bins_; }
-  double cdf(double nanoseconds) const;
-  // The least time that is not exceeded with probability q in [0, 1].
-  Duration quantile(double q) const;
-  Duration mean() const;
-
-  // c0 + factor * this; factor > 0, and no time falls below 0.
-  Distribution scaled(Duration c0, double factor) const;
-  // The same with at most `bins` >= 1 bins, neighbours merged so that all hold about equal probability.
-  Distribution coarser(int bins) const;
-
-  friend bool operator==(const Distribution&, const Distribution&) = default;
 
  private:
   explicit Distribution(std::vector<Bin> bins) : bins_(std::move(bins)) {}

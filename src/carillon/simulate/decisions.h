@@ -46,8 +46,6 @@ class Decisions {
   void decided(TimePoint now);
   // Decisions take time: requests that come together are decided one after another, as they would wait.
   bool charged() const { return charged_; }
-  // Something is being decided, or waits for that.
-  bool busy() const { return thinking_ || !door_.empty() || !reports_.empty() || !cancels_.empty(); }
 
  private:
   // What the scheduler has yet to hear, and its place among all that.

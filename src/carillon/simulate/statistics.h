@@ -25,7 +25,6 @@ class Statistics {
   void served(ModelId model, std::size_t batch, TimePoint start);  // it succeeded
   void loaded(TimePoint start);
 
-  TimePoint warm() const { return warm_; }
   TimePoint end() const { return end_; }
 
   Figures figures;
@@ -41,8 +40,8 @@ class Statistics {
   }
 
   TimePoint warm_, end_;
-  Duration length_;                   // of an interval
-  std::size_t timeline_;              // executions to keep
+  Duration length_;                         // of an interval
+  std::size_t timeline_;                    // executions to keep
   std::vector<std::vector<bool>> used_in_;  // by device and interval: it ran something
 };
 

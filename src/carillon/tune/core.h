@@ -83,7 +83,6 @@ class TuneCore : public Tuning {
   // --- What a policy asks
   const Trial& trial(Slot slot) const { return trials_[slot]; }
   Trial& trial(Slot slot) { return trials_[slot]; }
-  std::size_t trial_slots() const { return trials_.size(); }
   // In no order that means anything, but the same for the same events.
   const std::vector<Slot>& running() const { return running_; }
   const std::vector<Device>& devices() const { return devices_; }

@@ -150,10 +150,6 @@ Result<DisbWorkload> parse(std::string_view text, std::string_view where, std::s
 
 }  // namespace
 
-std::span<const std::string_view> disb_names() {
-  return own_names;
-}
-
 Result<DisbWorkload> disb_workload(std::string_view name) {
   std::string upper(name), all;
   for (char& c : upper) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));

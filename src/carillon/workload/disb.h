@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,12 +39,9 @@ struct DisbWorkload {
   std::vector<DisbClient> clients;  // 1 to 1,000
 };
 
-// A, B (real-time requests in a closed loop, as the file has it), B220 (220 a second, as the paper has it),
-// C, D, E, REAL.
-std::span<const std::string_view> disb_names();
-
-// One of these, which the program brings with it (scenarios/disb); upper or lower case. `not_found` names
-// them all.
+// One of the program's own (scenarios/disb), in upper or lower case: A, B (real-time requests in a closed
+// loop, as the file has it), B220 (220 a second, as the paper has it), C, D, E, REAL. `not_found` names them
+// all.
 Result<DisbWorkload> disb_workload(std::string_view name);
 
 // A file in the format of github.com/SJTU-IPADS/disb (benchmarks/workloads/*.json): {"time": seconds,
