@@ -5,11 +5,11 @@
 #include "fuzz.h"
 #include <sys/socket.h>
 
-#include "carillon/frontend/commons.h"
-#include "carillon/frontend/fake_service.h"
-#include "carillon/frontend/http_api.h"
-#include "carillon/frontend/http_loop.h"
-#include "carillon/frontend/http_session.h"
+#include "carillon/frontend/api/http_api.h"
+#include "carillon/frontend/doors/commons.h"
+#include "carillon/frontend/http/http_loop.h"
+#include "carillon/frontend/http/http_session.h"
+#include "carillon/frontend/testing/fake_service.h"
 
 // A connection of the HTTP port from its first byte to its last, over a pair of sockets that leads nowhere,
 // in this thread: how it ends is where it went wrong before, so not nghttp2 alone is fed. The first byte says

@@ -1,10 +1,10 @@
 #include "fuzz.h"
 
 #include "carillon/base/trace_context.h"
-#include "carillon/frontend/compression.h"
-#include "carillon/frontend/http_framing.h"
-#include "carillon/frontend/http_routes.h"
-#include "carillon/frontend/json_check.h"
+#include "carillon/frontend/codec/json_check.h"
+#include "carillon/frontend/http/compression.h"
+#include "carillon/frontend/http/http_framing.h"
+#include "carillon/frontend/http/http_routes.h"
 
 // Texts of a request's header, packed bodies, and the second look at JSON.
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -2,9 +2,9 @@
 #include "infer.pb.h"
 #include <google/protobuf/stubs/logging.h>
 
-#include "carillon/frontend/answers.h"
-#include "carillon/frontend/fake_service.h"
-#include "carillon/frontend/infer_codec_grpc.h"
+#include "carillon/frontend/codec/answers.h"
+#include "carillon/frontend/codec/infer_codec_grpc.h"
+#include "carillon/frontend/testing/fake_service.h"
 
 // A ModelInferRequest as it comes over the wire.
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -1,8 +1,8 @@
 #include "fuzz.h"
 
-#include "carillon/frontend/answers.h"
-#include "carillon/frontend/fake_service.h"
-#include "carillon/frontend/infer_codec_json.h"
+#include "carillon/frontend/codec/answers.h"
+#include "carillon/frontend/codec/infer_codec_json.h"
+#include "carillon/frontend/testing/fake_service.h"
 
 // A body of POST .../infer. Up to the first byte 0 it is JSON, and blobs follow; without one it is all JSON.
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

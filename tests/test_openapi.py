@@ -17,7 +17,7 @@ from schemathesis import checks  # noqa: E402
 from loopback import ROOT, serving  # noqa: E402
 from raw_http import ask, get  # noqa: E402
 
-DOCUMENT = json.loads((ROOT / "src/carillon/frontend/openapi.json").read_text())
+DOCUMENT = json.loads((ROOT / "src/carillon/frontend/api/openapi.json").read_text())
 CONFORMANCE = [checks.status_code_conformance, checks.content_type_conformance, checks.response_schema_conformance,
                checks.response_headers_conformance]
 

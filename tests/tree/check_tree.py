@@ -33,6 +33,10 @@ LAYERS = ["cli", "server", "frontend", "research", "simulate", "controller", "re
 ONLY = {"research": ["research", "simulate", "workload", "profile", "base"],
         "device": ["device", "workload", "base"], "share": ["share", "device", "base"]}
 
+# A layer's rooms, from top to bottom: a room may include itself and those after it. Files outside of rooms, and tests,
+# may include all.
+ROOMS = {"frontend": ["grpc", "api", "admin", "http", "doors", "codec", "telemetry", "access", "memory", "net"]}
+
 # Rooms that are loaded into others' processes, and what of the program they may include: what the preloaded library
 # has stands below malloc, and what torch loads needs the driver's table besides. Tests may include all.
 GUESTS = [("share/client/cuda/", ("share/client/", "share/protocol.h", "share/cuda/driver.h")),
@@ -131,6 +135,21 @@ def check_guests(root):
                 findings.append(f"{path}:{number}: is loaded into others' processes, and may only include {', '.join(may)}")
             elif match and match.group(1).startswith(GUEST_ROOM) and not name.startswith(GUEST_ROOM):
                 findings.append(f"{path}:{number}: includes '{match.group(1)}', which is for others' processes alone")
+    return findings
+
+
+def check_rooms(root):
+    findings = []
+    base = root / "src" / "carillon"
+    for path in sources(root, ".h", ".cpp"):
+        layer, room, *_ = *path.relative_to(base).parts, ""
+        rooms = ROOMS.get(layer, [])
+        if room not in rooms or path.name.endswith("_test.cpp"):
+            continue
+        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").split("\n"), 1):
+            match = re.match(rf'\s*#\s*include\s*"carillon/{layer}/([a-z]+)/', line)
+            if match and match.group(1) not in rooms[rooms.index(room):]:
+                findings.append(f"{path}:{number}: '{layer}/{room}' includes '{layer}/{match.group(1)}', which lies above it")
     return findings
 
 

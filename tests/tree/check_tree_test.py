@@ -99,6 +99,15 @@ class CheckTree(unittest.TestCase):
             self.write(f"src/carillon/share/{name}", f'#include "carillon/{other}"\n')
         self.assertEqual(len(check_tree.check_guests(self.root)), 5)
 
+    def test_rooms_of_a_layer_include_downwards(self):
+        up = '#include "carillon/frontend/http/http_server.h"\n'
+        self.write("src/carillon/frontend/frontend.h", up)
+        self.write("src/carillon/frontend/codec/a_test.cpp", up)
+        self.write("src/carillon/frontend/grpc/a.h", up + '#include "carillon/frontend/unheeded.h"\n')
+        self.assertEqual(check_tree.check_rooms(self.root), [])
+        self.write("src/carillon/frontend/codec/a.cpp", up)
+        self.assertEqual(len(check_tree.check_rooms(self.root)), 1)
+
     def test_circles_of_includes_are_found(self):
         self.write("src/carillon/base/a.h", '#pragma once\n#include "carillon/base/b.h"\n')
         self.write("src/carillon/base/b.h", '#pragma once\n#include "carillon/base/sub/c.h"\n')

@@ -7,7 +7,7 @@
 
 #include "carillon/base/bytes.h"
 #include "carillon/base/result.h"
-#include "carillon/frontend/grpc_keepalive.h"
+#include "carillon/frontend/grpc/grpc_keepalive.h"
 
 namespace carillon::cli {
 

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "carillon/cli/commands.h"
-#include "carillon/frontend/keys.h"
+#include "carillon/frontend/access/keys.h"
 
 namespace carillon::cli {
 namespace {

@@ -12,8 +12,8 @@
 
 #include "carillon/base/trace_context.h"
 #include "carillon/cli/load/http_get.h"
-#include "carillon/frontend/http_routes.h"
-#include "carillon/frontend/trace.h"
+#include "carillon/frontend/http/http_routes.h"
+#include "carillon/frontend/telemetry/trace.h"
 #include "carillon/graph/text.h"
 
 namespace carillon::cli {

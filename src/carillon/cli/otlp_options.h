@@ -13,7 +13,7 @@
 #include "carillon/base/time.h"
 #include "carillon/cli/load/access.h"
 #include "carillon/cli/load/address.h"
-#include "carillon/frontend/span_exporter.h"
+#include "carillon/frontend/telemetry/span_exporter.h"
 
 namespace carillon::cli {
 

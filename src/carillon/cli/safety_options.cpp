@@ -4,10 +4,10 @@
 #include <utility>
 #include <vector>
 
-#include "carillon/frontend/access_log.h"
-#include "carillon/frontend/address.h"
-#include "carillon/frontend/guard.h"
-#include "carillon/frontend/tls.h"
+#include "carillon/frontend/access/guard.h"
+#include "carillon/frontend/access/tls.h"
+#include "carillon/frontend/net/address.h"
+#include "carillon/frontend/telemetry/access_log.h"
 
 namespace carillon::cli {
 namespace {

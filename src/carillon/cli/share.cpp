@@ -26,7 +26,7 @@
 #include "carillon/cli/signals.h"
 #include "carillon/engine/cuda/driver/real.h"
 #include "carillon/engine/host/memory.h"
-#include "carillon/frontend/http_server.h"
+#include "carillon/frontend/http/http_server.h"
 #include "carillon/share/broker.h"
 #include "carillon/share/cuda/lanes.h"
 
@@ -73,7 +73,8 @@ class NoteLog {
     }
     log.file_.reset(std::fopen(json.c_str(), "ae"));
     log.json_ = log.file_.get();
-    if (log.json_ == nullptr) return invalid("--json-log " + json + " cannot be opened: " + std::strerror(errno));
+    if (log.json_ == nullptr)
+      return invalid("--json-log " + json + " cannot be opened: " + std::strerror(errno));
     return log;
   }
   void write(const share::Note& note) {
@@ -82,13 +83,9 @@ class NoteLog {
     else
       spdlog::info("{}", note.text);
     if (json_ == nullptr) return;
-    const nlohmann::ordered_json line{{"time", time_of_day()},
-                                      {"event", note.event},
-                                      {"job", note.job.value},
-                                      {"name", note.name},
-                                      {"pid", note.peer.pid},
-                                      {"uid", note.peer.uid},
-                                      {"text", note.text}};
+    const nlohmann::ordered_json line{
+        {"time", time_of_day()}, {"event", note.event},  {"job", note.job.value}, {"name", note.name},
+        {"pid", note.peer.pid},  {"uid", note.peer.uid}, {"text", note.text}};
     fmt::print(json_, "{}\n", line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
     std::fflush(json_);
   }
@@ -105,7 +102,8 @@ class NoteLog {
 class ShareMetrics final : public frontend::HttpHandler {
  public:
   explicit ShareMetrics(share::Broker& broker) : broker_(broker) {}
-  std::variant<frontend::HttpReply, frontend::Deferred> handle(frontend::HttpRequest request, frontend::Deliver) override {
+  std::variant<frontend::HttpReply, frontend::Deferred> handle(frontend::HttpRequest request,
+                                                               frontend::Deliver) override {
     if (request.method != "GET" || request.target != "/metrics")
       return frontend::error_reply(404, "there is GET /metrics here, and nothing else");
     const auto overview = broker_.overview(1s);
@@ -151,7 +149,8 @@ Result<share::BrokerOptions> broker_options(const ShareArguments& arguments) {
   options.socket = arguments.socket;
   options.policy = arguments.policy;
   options.jobs.quantum = from_ms(arguments.quantum_ms);
-  options.jobs.hang_after = arguments.hang_after_s > 0 ? from_seconds(arguments.hang_after_s) : Duration::max();
+  options.jobs.hang_after =
+      arguments.hang_after_s > 0 ? from_seconds(arguments.hang_after_s) : Duration::max();
   options.jobs.evict_hanging = arguments.evict_hanging;
   options.polls = from_ms(arguments.poll_us / 1000);
   options.any_user = arguments.any_user;
@@ -184,7 +183,8 @@ int run_share(const ShareArguments& arguments) {
   const SteadyClock clock;
   const auto there = engine::available_memory();
   if (there && options->lanes == nullptr && options->jobs.capacity > *there)
-    spdlog::warn("--memory is {}, but the machine has {} left", to_text(options->jobs.capacity), to_text(*there));
+    spdlog::warn("--memory is {}, but the machine has {} left", to_text(options->jobs.capacity),
+                 to_text(*there));
   auto broker = share::Broker::start(*options, clock);
   if (!broker)
     return complain_of_share(broker.error().code == ErrorCode::resource_exhausted ? exit_failure : exit_usage,
@@ -232,12 +232,14 @@ void add_share(CLI::App& program, int& status) {
   for (const std::string_view name : device::job_policy_names())
     policies += (policies.empty() ? "" : ", ") + std::string(name);
   command
-      .add_option("--device", arguments->device,
-                  "Whose memory lanes are: cpu, cuda or cuda:N (not tried on a GPU yet: docs/sharing-scripts.md)")
+      .add_option(
+          "--device", arguments->device,
+          "Whose memory lanes are: cpu, cuda or cuda:N (not tried on a GPU yet: docs/sharing-scripts.md)")
       ->capture_default_str();
   command
-      .add_option("--memory", arguments->memory,
-                  "What jobs may take in all, such as 16GiB: what stays of each, and one iteration's of each lane")
+      .add_option(
+          "--memory", arguments->memory,
+          "What jobs may take in all, such as 16GiB: what stays of each, and one iteration's of each lane")
       ->required();
   command.add_option("--policy", arguments->policy, "Who runs: " + policies)->capture_default_str();
   command
@@ -245,9 +247,10 @@ void add_share(CLI::App& program, int& status) {
                   "Where jobs find the broker (default: CARILLON_SOCKET, else in the user's runtime folder)")
       ->capture_default_str();
   command
-      .add_option("--quantum", arguments->quantum_ms,
-                  "fair, pack: milliseconds by which a lane's jobs may drift apart; shorter is fairer, longer costs "
-                  "fewer hand-overs")
+      .add_option(
+          "--quantum", arguments->quantum_ms,
+          "fair, pack: milliseconds by which a lane's jobs may drift apart; shorter is fairer, longer costs "
+          "fewer hand-overs")
       ->check(CLI::Range(1.0, 3'600'000.0))
       ->capture_default_str();
   command
@@ -267,23 +270,27 @@ void add_share(CLI::App& program, int& status) {
   command.add_flag("--evict-hanging", arguments->evict_hanging, "End jobs that hang; else they are frozen");
   command
       .add_option("--poll", arguments->poll_us,
-                  "Microseconds for which the broker, and whoever is to follow, stay awake before and after the time at "
-                  "which a job that is to make way should come to its boundary: hand-overs are quicker, for a little of "
+                  "Microseconds for which the broker, and whoever is to follow, stay awake before and after "
+                  "the time at "
+                  "which a job that is to make way should come to its boundary: hand-overs are quicker, for "
+                  "a little of "
                   "a processor. At most a hundredth of the quantum counts; 0: they sleep")
       ->check(CLI::Range(0.0, 10'000.0))
       ->capture_default_str();
-  command
-      .add_option("--most-clients", arguments->most_clients, "Connections at a time")
+  command.add_option("--most-clients", arguments->most_clients, "Connections at a time")
       ->check(CLI::Range(1, 65'536))
       ->capture_default_str();
   command.add_flag("--any-user", arguments->any_user,
                    "Take jobs of all users, who can then read each other's working memory; needs root");
-  command.add_flag("--release", arguments->release,
-                   "When the broker ends its jobs go on alone, all at once; else they wait for another broker");
-  command.add_option("--metrics", arguments->metrics, "HOST:PORT of Prometheus metrics; without it there are none");
-  command.add_option("--json-log", arguments->json_log,
-                     "Write a line of JSON for each job that comes, is refused, is evicted or ends to this file "
-                     "('-': standard output)");
+  command.add_flag(
+      "--release", arguments->release,
+      "When the broker ends its jobs go on alone, all at once; else they wait for another broker");
+  command.add_option("--metrics", arguments->metrics,
+                     "HOST:PORT of Prometheus metrics; without it there are none");
+  command.add_option(
+      "--json-log", arguments->json_log,
+      "Write a line of JSON for each job that comes, is refused, is evicted or ends to this file "
+      "('-': standard output)");
   command.footer(
       "Examples:\n"
       "  carillon share --memory 16GiB\n"

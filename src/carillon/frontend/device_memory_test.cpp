@@ -24,17 +24,17 @@
 
 #include "carillon/engine/cuda/driver/emulated.h"
 #include "carillon/engine/cuda/memory/ipc_memory.h"
-#include "carillon/frontend/commons.h"
-#include "carillon/frontend/fake_service.h"
-#include "carillon/frontend/grpc_pair.h"
-#include "carillon/frontend/grpc_server.h"
-#include "carillon/frontend/http_api.h"
-#include "carillon/frontend/http_server.h"
-#include "carillon/frontend/infer_codec_json.h"
-#include "carillon/frontend/lent_object.h"
-#include "carillon/frontend/shared_memory.h"
-#include "carillon/frontend/tensors.h"
-#include "carillon/frontend/test_client.h"
+#include "carillon/frontend/api/http_api.h"
+#include "carillon/frontend/codec/infer_codec_json.h"
+#include "carillon/frontend/codec/shared_memory.h"
+#include "carillon/frontend/codec/tensors.h"
+#include "carillon/frontend/doors/commons.h"
+#include "carillon/frontend/grpc/grpc_server.h"
+#include "carillon/frontend/http/http_server.h"
+#include "carillon/frontend/testing/fake_service.h"
+#include "carillon/frontend/testing/grpc_pair.h"
+#include "carillon/frontend/testing/lent_object.h"
+#include "carillon/frontend/testing/test_client.h"
 
 namespace carillon::frontend {
 namespace {

@@ -4,14 +4,14 @@
 #include <thread>
 #include <utility>
 
-#include "carillon/frontend/commons.h"
-#include "carillon/frontend/descriptor.h"
-#include "carillon/frontend/grpc_server.h"
-#include "carillon/frontend/http_api.h"
-#include "carillon/frontend/http_server.h"
-#include "carillon/frontend/listener.h"
-#include "carillon/frontend/metrics.h"
-#include "carillon/frontend/watch.h"
+#include "carillon/frontend/admin/metrics.h"
+#include "carillon/frontend/api/http_api.h"
+#include "carillon/frontend/doors/commons.h"
+#include "carillon/frontend/grpc/grpc_server.h"
+#include "carillon/frontend/http/http_server.h"
+#include "carillon/frontend/net/descriptor.h"
+#include "carillon/frontend/net/listener.h"
+#include "carillon/frontend/telemetry/watch.h"
 
 namespace carillon::frontend {
 namespace {

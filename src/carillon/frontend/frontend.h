@@ -11,11 +11,11 @@
 #include "carillon/base/time.h"
 #include "carillon/controller/service.h"
 #include "carillon/engine/imported_memory.h"
-#include "carillon/frontend/grpc_keepalive.h"
-#include "carillon/frontend/memory_figures.h"
-#include "carillon/frontend/settings.h"
+#include "carillon/frontend/doors/settings.h"
+#include "carillon/frontend/grpc/grpc_keepalive.h"
+#include "carillon/frontend/memory/memory_figures.h"
+#include "carillon/frontend/telemetry/watch.h"
 #include "carillon/frontend/unheeded.h"
-#include "carillon/frontend/watch.h"
 
 namespace carillon::frontend {
 

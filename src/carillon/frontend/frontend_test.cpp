@@ -8,12 +8,12 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "carillon/frontend/address.h"
-#include "carillon/frontend/fake_service.h"
-#include "carillon/frontend/http_routes.h"
-#include "carillon/frontend/messages.h"
-#include "carillon/frontend/metrics.h"
-#include "carillon/frontend/test_client.h"
+#include "carillon/frontend/admin/metrics.h"
+#include "carillon/frontend/doors/messages.h"
+#include "carillon/frontend/http/http_routes.h"
+#include "carillon/frontend/net/address.h"
+#include "carillon/frontend/testing/fake_service.h"
+#include "carillon/frontend/testing/test_client.h"
 
 namespace carillon::frontend {
 namespace {

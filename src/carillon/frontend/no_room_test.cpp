@@ -13,10 +13,10 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "carillon/frontend/answers.h"
-#include "carillon/frontend/grpc_server.h"
-#include "carillon/frontend/http_server_fixture.h"
-#include "carillon/frontend/lent_object.h"
+#include "carillon/frontend/codec/answers.h"
+#include "carillon/frontend/grpc/grpc_server.h"
+#include "carillon/frontend/testing/http_server_fixture.h"
+#include "carillon/frontend/testing/lent_object.h"
 
 namespace carillon::frontend {
 namespace {

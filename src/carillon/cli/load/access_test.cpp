@@ -12,13 +12,13 @@
 
 #include "carillon/cli/load/client.h"
 #include "carillon/cli/load/http_get.h"
-#include "carillon/frontend/commons.h"
-#include "carillon/frontend/fake_service.h"
-#include "carillon/frontend/grpc_server.h"
-#include "carillon/frontend/http_api.h"
-#include "carillon/frontend/http_server.h"
-#include "carillon/frontend/test_certificates.h"
-#include "carillon/frontend/tls.h"
+#include "carillon/frontend/access/tls.h"
+#include "carillon/frontend/api/http_api.h"
+#include "carillon/frontend/doors/commons.h"
+#include "carillon/frontend/grpc/grpc_server.h"
+#include "carillon/frontend/http/http_server.h"
+#include "carillon/frontend/testing/fake_service.h"
+#include "carillon/frontend/testing/test_certificates.h"
 
 namespace carillon::cli {
 namespace {
