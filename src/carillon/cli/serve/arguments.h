@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "carillon/base/ids.h"
+#include "carillon/base/result.h"
+#include "carillon/base/time.h"
+#include "carillon/cli/door_options.h"
+#include "carillon/cli/otlp_options.h"
+#include "carillon/cli/safety_options.h"
+#include "carillon/cli/train.h"
+#include "carillon/controller/sizes.h"
+#include "carillon/repository/repository.h"
+#include "carillon/schedule/registry.h"
+#include "carillon/server/devices.h"
+#include "carillon/server/store.h"
+#include "carillon/server/whole.h"
+
+namespace carillon::cli::serving {
+
+// What `carillon serve` was told.
+struct Arguments {
+  std::string models;
+  std::vector<std::string> model;
+  std::vector<repository::ModelFile> files;  // that `model` names
+  bool follow_links = false;
+  server::ModelControlMode control = server::ModelControlMode::none;
+  double poll_s = 15;
+  std::vector<std::string> load;
+  std::string scheduler = "clockwork";
+  std::string record;
+  std::string http = "0.0.0.0:8000";
+  std::string grpc = "0.0.0.0:8001";
+  std::string metrics = "0.0.0.0:8002";
+  SafetyArguments safety;
+  std::string profile;
+  std::string plan;
+  int plan_device = 0;
+  bool no_standby = false;
+  double default_deadline_ms = 0;
+  std::optional<double> stop_cost;
+  bool plans_at_once = false;
+  std::size_t max_open = 1 << 16;
+  std::size_t journal = 10'000;
+  std::size_t sizes = controller::SizeOptions{}.most;
+  std::string sizes_memory;
+  std::string memory = "auto";
+  double profile_share = schedule::live_environment().profile_share;
+  bool length_blind = false;
+  int http_threads = 1;
+  DoorArguments doors;
+  double drain_s = 10;
+  bool strict_readiness = true;
+  std::string access_log;
+  double trace_sample = 0;
+  OtlpArguments otlp;
+  bool empty_histograms = false;
+  std::string log_level = "info";
+  std::string preempt;
+  std::string admission;
+  double hang_after_ms = to_ms(schedule::live_environment().hangs_after);
+  server::DevicesArguments devices;
+  TrainArguments train;
+  server::StoreArguments store;
+};
+
+schedule::Environment environment_of(const Arguments& arguments);
+
+// The CPU's number among the devices, where it is one.
+std::optional<DeviceId> cpu_of(const Arguments& arguments);
+
+// Says why the server does not start, or ends; returns `status`.
+int complain(int status, const Error& error);
+
+}  // namespace carillon::cli::serving

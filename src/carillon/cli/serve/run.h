@@ -1,0 +1,21 @@
+#pragma once
+
+#include "carillon/base/clock.h"
+#include "carillon/cli/serve/arguments.h"
+#include "carillon/cli/serve/memory.h"
+#include "carillon/cli/serve/waiting.h"
+#include "carillon/cli/signals.h"
+#include "carillon/controller/controller.h"
+#include "carillon/frontend/frontend.h"
+
+namespace carillon::cli::serving {
+
+// Serves until it is told to stop; returns the program's status.
+int run(Arguments& arguments);
+
+// The same with --plan, once all else is ready.
+int run_planned(const Arguments& arguments, const controller::Options& options,
+                const frontend::Options& doors, const SignalWait& signals, const Supervised& supervised,
+                const Memory& memory, const Clock& clock);
+
+}  // namespace carillon::cli::serving
