@@ -4,14 +4,10 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
-#include <functional>
-#include <limits>
-#include <numeric>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -42,215 +38,18 @@
 #include <openvino/op/util/one_hot_base.hpp>
 #include <openvino/op/util/pad_base.hpp>
 #include <openvino/op/util/shape_of_base.hpp>
-#include <openvino/op/util/unary_elementwise_arithmetic.hpp>
 #include <openvino/op/variadic_split.hpp>
 
+#include "carillon/engine/openvino/module/judges.h"
 #include "carillon/engine/openvino/module/nodes.h"
+#include "carillon/engine/openvino/module/origins.h"
 
 namespace carillon::engine::second {
 namespace {
 
 using Body = ov::op::util::MultiSubGraphOp;
 using ov::op::v5::Loop;
-using Extents = std::vector<double>;
 
-template <std::size_t N>
-bool is_one_of(const ov::Node& node, const std::array<std::string_view, N>& names) {
-  return std::ranges::find(names, std::string_view(node.get_type_name())) != names.end();
-}
-
-// What data decide of a node's results: their extents, or what they hold.
-struct Decided {
-  bool extents = false;
-  bool contents = false;
-};
-
-// These have as many elements as their data say, whatever they are told besides.
-bool finds_its_size(const ov::Node& node) {
-  static constexpr std::array<std::string_view, 10> names = {
-      "NonZero",          "Unique",     "NonMaxSuppression",   "MulticlassNms",
-      "MatrixNms",        "NMSRotated", "SparseFillEmptyRows", "StringTensorUnpack",
-      "StringTensorPack", "Proposal"};
-  return is_one_of(node, names);
-}
-
-// Which of the operands of a node that is told sizes say them, and the first of them that do.
-std::size_t first_size(const ov::Node& node) {
-  static constexpr std::array<std::pair<std::string_view, std::size_t>, 23> first = {{
-      {"Tile", 1},
-      {"Broadcast", 1},
-      {"Pad", 1},
-      {"OneHot", 1},
-      {"Range", 0},
-      {"Interpolate", 1},
-      {"DFT", 1},
-      {"IDFT", 1},
-      {"RDFT", 1},
-      {"IRDFT", 1},
-      {"Eye", 0},
-      {"Reshape", 1},
-      {"TopK", 1},
-      {"VariadicSplit", 1},
-      {"Slice", 1},
-      {"StridedSlice", 1},
-      {"STFT", 2},
-      {"ISTFT", 2},
-      {"Col2Im", 1},
-      {"RandomUniform", 0},
-      {"BatchToSpace", 1},
-      {"SpaceToBatch", 1},
-      {"AdaptiveAvgPool", 1},
-  }};
-  for (const auto& [name, input] : first)
-    if (name == node.get_type_name()) return input;
-  static constexpr std::array<std::string_view, 2> transposed = {"ConvolutionBackpropData",
-                                                                 "GroupConvolutionBackpropData"};
-  return is_one_of(node, transposed) ? 2 : node.get_input_size();
-}
-
-// A result of these has no more elements than an operand has, or a few more for padding.
-bool never_grows(const ov::Node& node) {
-  static constexpr std::array<std::string_view, 47> names = {"Result",
-                                                             "Parameter",
-                                                             "Constant",
-                                                             "Convert",
-                                                             "Reshape",
-                                                             "Squeeze",
-                                                             "Unsqueeze",
-                                                             "Transpose",
-                                                             "Slice",
-                                                             "StridedSlice",
-                                                             "ReduceL1",
-                                                             "ReduceL2",
-                                                             "ReduceMax",
-                                                             "ReduceMean",
-                                                             "ReduceMin",
-                                                             "ReduceProd",
-                                                             "ReduceSum",
-                                                             "ReduceLogicalAnd",
-                                                             "ReduceLogicalOr",
-                                                             "Softmax",
-                                                             "LogSoftmax",
-                                                             "Split",
-                                                             "VariadicSplit",
-                                                             "TopK",
-                                                             "ShapeOf",
-                                                             "CumSum",
-                                                             "Reverse",
-                                                             "ReverseSequence",
-                                                             "MVN",
-                                                             "NormalizeL2",
-                                                             "LRN",
-                                                             "MaxPool",
-                                                             "AvgPool",
-                                                             "Clamp",
-                                                             "HardSigmoid",
-                                                             "Elu",
-                                                             "Selu",
-                                                             "Swish",
-                                                             "GroupNormalization",
-                                                             "BatchNormInference",
-                                                             "ScatterUpdate",
-                                                             "ScatterElementsUpdate",
-                                                             "ScatterNDUpdate",
-                                                             "Roll",
-                                                             "LogicalNot",
-                                                             "DepthToSpace",
-                                                             "SpaceToDepth"};
-  return is_one_of(node, names) || finds_its_size(node) ||
-         dynamic_cast<const ov::op::util::UnaryElementwiseArithmetic*>(&node) != nullptr;
-}
-
-// Of what each node's results are made, node by node in the order of the model.
-class Origins {
- public:
-  // Nodes of a body come after the node that has it, or before: what its parameters are nobody asks.
-  void add(const ov::Node& node, bool inside) {
-    using namespace ov::op;
-    Decided& out = of_[&node];
-    const auto outputs = node.outputs();
-    const bool open =
-        std::ranges::any_of(outputs, [](const auto& each) { return each.get_partial_shape().is_dynamic(); });
-    if (ov::is_type<v0::Constant>(&node)) return;
-    if (ov::is_type<v0::Parameter>(&node)) {
-      out = {.extents = inside && open, .contents = true};
-      return;
-    }
-    if (dynamic_cast<const util::ShapeOfBase*>(&node) != nullptr) {
-      out.contents = of(node.input_value(0)).extents;
-      return;
-    }
-    if (dynamic_cast<const Body*>(&node) != nullptr || finds_its_size(node)) {
-      out = {.extents = open, .contents = true};
-      return;
-    }
-    const std::size_t sizes = first_size(node);
-    for (std::size_t i = 0; i < node.get_input_size(); ++i) {
-      const Decided is = of(node.input_value(i));
-      out.contents = out.contents || is.contents || is.extents;
-      out.extents = out.extents || (open && (is.extents || (i >= sizes && is.contents)));
-    }
-    if (std::string_view(node.get_type_name()) == "RandomUniform") out.contents = true;
-  }
-  void add_guard(const ov::Output<ov::Node>& guard, const ov::Output<ov::Node>& of_what) {
-    of_[guard.get_node()] = of(of_what);
-  }
-  Decided of(const ov::Output<ov::Node>& value) const {
-    const auto found = of_.find(value.get_node());
-    return found == of_.end() ? Decided{} : found->second;
-  }
-
- private:
-  std::unordered_map<const ov::Node*, Decided> of_;
-};
-
-std::string text(double number) {
-  if (std::isnan(number)) return "NaN";
-  if (std::isinf(number)) return number < 0 ? "-infinity" : "infinity";
-  if (number != std::floor(number) || std::abs(number) >= 1e15) {
-    std::array<char, 32> out{};
-    std::snprintf(out.data(), out.size(), "%g", number);
-    return out.data();
-  }
-  return std::to_string(static_cast<std::int64_t>(number));
-}
-std::string text(const Extents& extents) {
-  std::string out = "[";
-  for (std::size_t i = 0; i < extents.size(); ++i) out += (i == 0 ? "" : ",") + text(extents[i]);
-  return out + "]";
-}
-
-// What a result of these extents may not be: empty if it may. Doubles hold any product, so nothing wraps.
-class Room {
- public:
-  Room(const ov::Node& node, std::uint64_t most)
-      : name_(name_of(node)),
-        element_(static_cast<double>(node.get_output_element_type(0).size())),
-        most_(most) {}
-
-  std::string look_at(const Extents& extents) const {
-    double bytes = element_;
-    for (const double extent : extents) {
-      if (!(extent >= 0)) return name_ + " would give " + text(extents) + "; an extent must be at least 0";
-      bytes *= extent;
-    }
-    // Infinity times 0, too.
-    if (bytes <= static_cast<double>(most_)) return {};
-    return name_ + " would give " + text(extents) + ", " + text(bytes) +
-           " bytes; where data decide a size, a result may have at most " + std::to_string(most_) +
-           " bytes, the device's workspace";
-  }
-  std::string operator()(const std::string& wrong) const { return name_ + " " + wrong; }
-
- private:
-  std::string name_;
-  double element_;
-  std::uint64_t most_;
-};
-
-// The least and the greatest whole number that OpenVINO computes with.
-constexpr double least_whole = std::numeric_limits<std::int32_t>::min();
-constexpr double most_whole = std::numeric_limits<std::int32_t>::max();
 bool is_cut(const ov::element::Type& type) {
   return type == ov::element::i64 || type == ov::element::u64 || type == ov::element::u32;
 }
@@ -267,113 +66,74 @@ std::optional<std::vector<std::int64_t>> constant_of(const ov::Output<ov::Node>&
   return constant->cast_vector<std::int64_t>();
 }
 
-// An axis as a place; one below 0 counts from the end of `rank`.
-std::size_t place_of(double axis, std::size_t rank) {
-  return static_cast<std::size_t>(axis < 0 ? axis + static_cast<double>(rank) : axis);
+// Whether no result is outside, as far as the operands' least and greatest elements show.
+template <typename Two, typename Outside>
+bool fits_at_ends(const Two& two, const Outside& outside, const std::vector<double>& a,
+                  const std::vector<double>& b) {
+  if (a.empty() || b.empty()) return true;
+  const auto in_a = std::ranges::minmax(a), in_b = std::ranges::minmax(b);
+  for (const double x : {in_a.min, in_a.max})
+    for (const double y : {in_b.min, in_b.max})
+      if (!(std::abs(two(x, y)) <= most_whole) || outside(two(x, y))) return false;
+  return true;
 }
-
-// Of sizes that are told: "has a length of -2; it must be at least 0", or nothing.
-std::string below_0(const Room& room, const char* what, const std::vector<double>& sizes) {
-  const auto worst = std::ranges::min_element(sizes);
-  if (worst == sizes.end() || *worst >= 0) return {};
-  return room(std::string("has ") + what + " of " + text(*worst) + "; it must be at least 0");
-}
-
-std::string judge_repeats(const Room& room, const Extents& data, std::vector<double>& repeats) {
-  std::string fault = below_0(room, "a number of repeats", repeats);
-  const std::size_t rank = std::max(data.size(), repeats.size());
-  Extents extents(rank, 1);
+// Calls `use` for each pair of elements that a broadcasting operator brings together.
+template <typename Use>
+void each_pair(const Seen& a, const Seen& b, const Use& use) {
+  const std::size_t rank = std::max(a.shape.size(), b.shape.size());
+  std::vector<std::size_t> extents(rank, 1), steps_a(rank, 0), steps_b(rank, 0);
+  std::size_t step_a = 1, step_b = 1;
   for (std::size_t i = 0; i < rank; ++i) {
-    if (i < data.size()) extents[rank - 1 - i] *= data[data.size() - 1 - i];
-    if (i < repeats.size()) extents[rank - 1 - i] *= repeats[repeats.size() - 1 - i];
+    const std::size_t d = rank - 1 - i;
+    const std::size_t in_a = i < a.shape.size() ? a.shape[a.shape.size() - 1 - i] : 1;
+    const std::size_t in_b = i < b.shape.size() ? b.shape[b.shape.size() - 1 - i] : 1;
+    if (in_a != in_b && in_a != 1 && in_b != 1) return;  // the operator refuses them
+    extents[d] = in_a == 1 ? in_b : in_a;
+    if (extents[d] == 0) return;
+    steps_a[d] = in_a == 1 ? 0 : step_a;
+    steps_b[d] = in_b == 1 ? 0 : step_b;
+    step_a *= in_a;
+    step_b *= in_b;
   }
-  if (fault.empty()) fault = room.look_at(extents);
-  if (!fault.empty()) std::ranges::fill(repeats, 1);
-  return fault;
-}
-
-// `axes`: of the extents that the data have, where they are not aligned at their ends.
-std::string judge_broadcast(const Room& room, const Extents& data, std::vector<double>& wanted,
-                            const std::optional<std::vector<std::int64_t>>& axes, bool both) {
-  std::string fault = below_0(room, "an extent", wanted);
-  std::vector<double> small(wanted.size(), 1);
-  Extents extents = wanted;
-  if (both && data.size() > extents.size()) extents.insert(extents.begin(), data.size() - extents.size(), 1);
-  for (std::size_t i = 0; i < data.size(); ++i) {
-    std::size_t at = wanted.size() - data.size() + i;
-    if (axes) at = i < axes->size() ? static_cast<std::size_t>((*axes)[i]) : small.size();
-    if (at < small.size()) small[at] = data[i];
-    if (both) {
-      double& extent = extents[extents.size() - data.size() + i];
-      if (fault.empty() && extent != data[i] && extent != 1 && data[i] != 1)
-        fault = room("is told " + text(wanted) + ", to which " + text(data) + " cannot be broadcast");
-      extent = extent == 0 || data[i] == 0 ? 0 : std::max(extent, data[i]);
+  std::vector<std::size_t> at(rank, 0);
+  std::size_t place_a = 0, place_b = 0;
+  for (;;) {
+    use(a.values[place_a], b.values[place_b]);
+    std::size_t d = rank;
+    for (; d > 0; --d) {
+      place_a += steps_a[d - 1];
+      place_b += steps_b[d - 1];
+      if (++at[d - 1] < extents[d - 1]) break;
+      place_a -= steps_a[d - 1] * extents[d - 1];
+      place_b -= steps_b[d - 1] * extents[d - 1];
+      at[d - 1] = 0;
     }
+    if (d == 0) return;
   }
-  if (fault.empty()) fault = room.look_at(extents);
-  if (!fault.empty()) wanted = small;
-  return fault;
 }
-
-// `copies`: an extent of 0 is that of the data. Of nothing there is nothing to put in the wrong place.
-std::string judge_reshape(const Room& room, const Extents& data, bool copies, std::vector<double>& wanted) {
-  const auto product = [](const Extents& extents) {
-    return std::accumulate(extents.begin(), extents.end(), 1.0, std::multiplies());
-  };
-  const double elements = product(data);
-  if (elements == 0) return {};
-  Extents extents = wanted;
-  std::size_t open = 0;
-  bool fits = true;
-  for (std::size_t i = 0; i < extents.size(); ++i) {
-    double& extent = extents[i];
-    if (extent == 0 && copies && i < data.size()) extent = data[i];
-    open += extent == -1;
-    if (extent == -1) extent = 1;
-    fits = fits && extent > 0;
+std::vector<double> reduced(const Seen& data, const std::vector<double>& axes, bool sums) {
+  std::vector<bool> gone(data.shape.size(), false);
+  for (const double axis : axes) {
+    const double at = axis < 0 ? axis + static_cast<double>(gone.size()) : axis;
+    if (at >= 0 && at < static_cast<double>(gone.size())) gone[static_cast<std::size_t>(at)] = true;
   }
-  const double told = product(extents);
-  if (fits && (open == 0 ? told == elements : open == 1 && std::fmod(elements, told) == 0)) return {};
-  std::string fault = room("is told " + text(wanted) + ", which " + text(data) + " cannot be reshaped to");
-  std::ranges::fill(wanted, 1);
-  wanted.front() = elements;
-  return fault;
-}
-
-// How many elements a Range has, by ONNX's text: none against the direction of its step.
-double steps_in(double start, double stop, double step) {
-  return std::max(std::ceil((stop - start) / step), 0.0);
-}
-
-// `which` of start, stop and step `values` are, whose others are `all`. `sizes`: the file has a size there
-// that OpenVINO makes a Range of.
-std::string judge_range(const Room& room, const std::array<double, 3>& all, int which, bool whole, bool sizes,
-                        std::vector<double>& values) {
-  const auto [start, stop, step] = all;
-  std::string fault;
-  const double steps = steps_in(start, stop, step);
-  if (step == 0)
-    fault = room("has a delta of 0");
-  else if (!std::isfinite(steps))
-    fault = room("has the start " + text(start) + ", the limit " + text(stop) + " and the delta " +
-                 text(step) + ", which give no number of elements");
-  else if (whole && std::abs(stop - start) > most_whole)
-    fault = room("goes from " + text(start) + " to " + text(stop) +
-                 ", and OpenVINO computes whole numbers in 32 bits");
-  else if (sizes && stop < 0)
-    fault = room("has a size of " + text(stop) + "; it must be at least 0");
-  else
-    fault = room.look_at({steps});
-  if (values.empty()) return fault;
-  // One element, and a step that is a number.
-  if (!fault.empty()) values[0] = which == 0 ? 0 : 1;
-  if (!fault.empty()) return fault;
-  if (steps == 0)  // whatever is infinite
-    values[0] = which == 2 ? 1 : 0;
-  else if (which == 1 &&
-           !whole)  // OpenVINO rounds where it divides: half a step from either number of elements
-    values[0] = start + (steps - 0.5) * step;
-  return {};
+  std::vector<std::size_t> steps(gone.size(), 0);
+  std::size_t size = 1;
+  for (std::size_t d = gone.size(); d-- > 0;) {
+    if (gone[d]) continue;
+    steps[d] = size;
+    size *= data.shape[d];
+  }
+  std::vector<double> out(size, sums ? 0 : 1);
+  for (std::size_t i = 0; i < data.values.size(); ++i) {
+    std::size_t left = i, place = 0;
+    for (std::size_t d = gone.size(); d-- > 0;) {
+      place += left % data.shape[d] * steps[d];
+      left /= data.shape[d];
+    }
+    out[place] = sums ? out[place] + data.values[i] : out[place] * data.values[i];
+  }
+  return out;
 }
 
 class SizeGuards {
@@ -684,76 +444,6 @@ class SizeGuards {
                                    " to " + text(most_whole));
     }
   }
-  // Whether no result is outside, as far as the operands' least and greatest elements show.
-  template <typename Two, typename Outside>
-  static bool fits_at_ends(const Two& two, const Outside& outside, const std::vector<double>& a,
-                           const std::vector<double>& b) {
-    if (a.empty() || b.empty()) return true;
-    const auto in_a = std::ranges::minmax(a), in_b = std::ranges::minmax(b);
-    for (const double x : {in_a.min, in_a.max})
-      for (const double y : {in_b.min, in_b.max})
-        if (!(std::abs(two(x, y)) <= most_whole) || outside(two(x, y))) return false;
-    return true;
-  }
-  // Calls `use` for each pair of elements that a broadcasting operator brings together.
-  template <typename Use>
-  static void each_pair(const Seen& a, const Seen& b, const Use& use) {
-    const std::size_t rank = std::max(a.shape.size(), b.shape.size());
-    std::vector<std::size_t> extents(rank, 1), steps_a(rank, 0), steps_b(rank, 0);
-    std::size_t step_a = 1, step_b = 1;
-    for (std::size_t i = 0; i < rank; ++i) {
-      const std::size_t d = rank - 1 - i;
-      const std::size_t in_a = i < a.shape.size() ? a.shape[a.shape.size() - 1 - i] : 1;
-      const std::size_t in_b = i < b.shape.size() ? b.shape[b.shape.size() - 1 - i] : 1;
-      if (in_a != in_b && in_a != 1 && in_b != 1) return;  // the operator refuses them
-      extents[d] = in_a == 1 ? in_b : in_a;
-      if (extents[d] == 0) return;
-      steps_a[d] = in_a == 1 ? 0 : step_a;
-      steps_b[d] = in_b == 1 ? 0 : step_b;
-      step_a *= in_a;
-      step_b *= in_b;
-    }
-    std::vector<std::size_t> at(rank, 0);
-    std::size_t place_a = 0, place_b = 0;
-    for (;;) {
-      use(a.values[place_a], b.values[place_b]);
-      std::size_t d = rank;
-      for (; d > 0; --d) {
-        place_a += steps_a[d - 1];
-        place_b += steps_b[d - 1];
-        if (++at[d - 1] < extents[d - 1]) break;
-        place_a -= steps_a[d - 1] * extents[d - 1];
-        place_b -= steps_b[d - 1] * extents[d - 1];
-        at[d - 1] = 0;
-      }
-      if (d == 0) return;
-    }
-  }
-  static std::vector<double> reduced(const Seen& data, const std::vector<double>& axes, bool sums) {
-    std::vector<bool> gone(data.shape.size(), false);
-    for (const double axis : axes) {
-      const double at = axis < 0 ? axis + static_cast<double>(gone.size()) : axis;
-      if (at >= 0 && at < static_cast<double>(gone.size())) gone[static_cast<std::size_t>(at)] = true;
-    }
-    std::vector<std::size_t> steps(gone.size(), 0);
-    std::size_t size = 1;
-    for (std::size_t d = gone.size(); d-- > 0;) {
-      if (gone[d]) continue;
-      steps[d] = size;
-      size *= data.shape[d];
-    }
-    std::vector<double> out(size, sums ? 0 : 1);
-    for (std::size_t i = 0; i < data.values.size(); ++i) {
-      std::size_t left = i, place = 0;
-      for (std::size_t d = gone.size(); d-- > 0;) {
-        place += left % data.shape[d] * steps[d];
-        left /= data.shape[d];
-      }
-      out[place] = sums ? out[place] + data.values[i] : out[place] * data.values[i];
-    }
-    return out;
-  }
-
   // Some operators compute whole numbers in FP32.
   void guard_exact(ov::Node& node) {
     static constexpr std::array<std::string_view, 13> names = {
