@@ -1,7 +1,7 @@
 #pragma once
 
-// What an emulated device is made of, and the rules that it holds work to. For emulated_functions.h alone, whose
-// functions act on it.
+// What an emulated device is made of, and the rules that it holds work to. For emulated_functions.h alone,
+// whose functions act on it.
 
 #include <algorithm>
 #include <array>
