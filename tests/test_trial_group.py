@@ -7,6 +7,7 @@ import math
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -326,6 +327,124 @@ def test_a_trial_that_comes_to_grief_goes_on_from_its_checkpoint_and_others_do_n
         lost = group.submit(train, {"x": 5, "grief": grief})
     assert lost.state == "failed" and says in lost.error
     assert len(lost.reports) == 2 or grief == "hung"  # a busy machine may make it hang before
+
+
+def ends_before_its_report_is_heard(config):
+    """Keeps every third report; its first process ends right after the second of these was written."""
+    done = carillon.tune.checkpoint() or 0
+    here = carillon.tune._process._here
+    for epoch in range(done + 1, 8):
+        if epoch == 6 and done == 0:
+            here._say = lambda text: os.kill(os.getpid(), signal.SIGKILL) if text.startswith("report") else None
+        carillon.tune.report(epoch, done=done, checkpoint=epoch if epoch % 3 == 0 else None)
+
+
+def test_a_checkpoint_whose_report_was_not_heard_is_gone_on_from():
+    with TrialGroup(1) as group:
+        trial = group.submit(ends_before_its_report_is_heard, budget=7)
+    assert (trial.state, trial.error, trial.attempts) == ("ended", "", 2)
+    assert [(report["metric"], report["done"]) for report in trial.reports] == [
+        (1, 0), (2, 0), (3, 0), (4, 0), (5, 0), (6, 0), (7, 6)]
+
+
+def cannot_save_once(config):
+    carillon.tune.report(1, checkpoint=1)
+    try:
+        carillon.tune.report(2, checkpoint=lambda: None)
+    except Exception:
+        carillon.tune.report(2)
+    carillon.tune.report(3, checkpoint=3)
+
+
+def test_a_report_that_cannot_be_saved_was_none(tmp_path):
+    with TrialGroup(1, retries=0, folder=tmp_path) as group:
+        trial = group.submit(cannot_save_once, name="one")
+    assert (trial.state, trial.error) == ("ended", "")
+    assert [report["metric"] for report in trial.reports] == [1, 2, 3]
+
+
+def cannot_save(config):
+    try:
+        carillon.tune.report(1, checkpoint=lambda: None)
+    except Exception:
+        return [path.name for path in Path(config).rglob("*checkpoint*")]
+
+
+def test_a_save_that_fails_leaves_nothing(tmp_path):
+    with TrialGroup(1, folder=tmp_path) as group:
+        trial = group.submit(cannot_save, str(tmp_path))
+    assert trial.value == []
+
+
+def asks_once(config):
+    carillon.tune._process.ask("what")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("where", ["on_ask", "on_end"])
+def test_an_error_of_a_callback_is_told_and_is_not_the_trials(where):
+    def wrong(*told):
+        raise ValueError("of the callback")
+
+    with pytest.raises(RuntimeError, match="of the callback"):
+        with TrialGroup(1, **{where: wrong}) as group:
+            group.submit(asks_once if where == "on_ask" else train, {"x": 1})
+            assert group.wait(timeout=60)
+
+
+def test_a_command_whose_end_nobody_would_hear_of_is_ended(tmp_path, monkeypatch):
+    started = []
+
+    def too_many(pid):
+        started.append(pid)
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(os, "pidfd_open", too_many)
+    with TrialGroup(1) as group:
+        trial = group.submit(["sleep", "1000"])
+        assert group.wait(timeout=60)
+        with pytest.raises(ProcessLookupError):
+            os.kill(started[0], 0)
+    assert trial.state == "failed" and "Too many open files" in trial.error
+
+
+class SubmitsAsItIsPickled:
+    """As another thread that submits meanwhile."""
+
+    def __init__(self, group):
+        self.group, self.other = group, None
+
+    def __reduce__(self):
+        self.other = self.group.submit(train, {"x": 1})
+        return dict, ()
+
+
+def test_trials_that_are_submitted_meanwhile_have_names_of_their_own():
+    with TrialGroup(1) as group:
+        config = SubmitsAsItIsPickled(group)
+        trial = group.submit(nothing, config)
+        assert group.wait(timeout=60)
+        assert trial.name != config.other.name and len(group.trials) == 2
+        assert (trial.state, config.other.state) == ("ended", "ended")
+
+
+def nothing(config):
+    pass
+
+
+@pytest.mark.parametrize("pid", [-1, 0])
+def test_a_process_is_known_by_the_kernel_and_not_by_what_it_says(pid):
+    broker = Broker(Turns(1))
+    try:
+        for said in (pid, 4242):
+            with socket.socket(socket.AF_UNIX) as trial:
+                trial.connect(broker.path)
+                trial.settimeout(60)
+                trial.sendall(f"hello a {said}\nwant\n".encode())
+                assert trial.recv(100) == (b"" if said < 1 else b"go 1\n")
+                assert broker.counts.processes == (set() if said < 1 else {os.getpid()})
+    finally:
+        broker.close()
 
 
 def test_an_error_is_told_and_not_tried_again():
@@ -1091,7 +1210,7 @@ def test_options_that_cannot_be_are_named(options, error, says):
     (lambda g: g.submit(train, {}, persistent=-1), ValueError, "persistent is -1"),
     (lambda g: g.map(train, [1, 2], budget=[1]), ValueError, "budget has 1 entries for 2"),
     (lambda g: g.submit(train, {}, name="a/b"), ValueError, "name is 'a/b'"),
-    (lambda g: g.map(train, [1, 2], names=["x", "x"]), ValueError, "another trial's"),
+    (lambda g: g.map(train, [1, 2, 3], names=["x", "y", "x"]), ValueError, "name 'x' is another trial's"),
     (lambda g: g.submit("python train.py"), TypeError, "a list of its words"),
     (lambda g: g.submit([]), ValueError, "empty command"),
     (lambda g: g.submit(5), TypeError, "must be a function"),

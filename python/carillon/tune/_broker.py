@@ -12,6 +12,7 @@ import os
 import selectors
 import signal
 import socket
+import struct
 import threading
 import time
 from collections import deque
@@ -66,9 +67,10 @@ class Driver:
         """A trial's connection has ended."""
 
     def hangs(self, trial: str, pid: int, silent: float) -> None:
-        """A trial reached no boundary for so many seconds. Its process is to end."""
+        """A trial reached no boundary for so many seconds. Its process is to end. `pid`: 0 where this process does not see it."""
         try:
-            os.kill(pid, signal.SIGKILL)
+            if pid > 1:
+                os.kill(pid, signal.SIGKILL)
         except OSError:
             pass  # it has just ended
 
@@ -94,6 +96,14 @@ class Counts:
     hung: int = 0
     resize_s: list[float] = field(default_factory=list)  # from an order to a trial that computes until it heeds it
     resume_s: list[float] = field(default_factory=list)  # from a scheduler's choice until the trial could go on
+
+
+_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+
+
+def _pid_of(peer: socket.socket) -> int:
+    """By the kernel, as this process counts; 0: in another namespace. (What a process says of itself may be a stranger's.)"""
+    return int(_CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[0])
 
 
 class Broker:
@@ -308,47 +318,53 @@ class Broker:
         """Whether that was a line of the protocol."""
         now = time.monotonic()
         words = line.split()
-        try:
-            if peer.trial:
-                self.hanging.heard(peer.trial, self.awake())
-                self._driver.sign_of_life(peer.trial)
+        name, pid, width, iterations, seconds = "", 0, 0, 0, 0.0
+        try:  # the words alone: an error of the planner or of a driver is not the trial's
             if words[0] == "hello":
-                if peer.trial:  # the process goes on with another trial
-                    self._leave(peer)
-                peer.trial, peer.pid = words[1], int(words[2])
-                if peer.trial in self._peers:  # of its last process the end was not read yet
-                    self._leave(self._peers[peer.trial])
-                self._peers[peer.trial] = peer
-                self.counts.processes.add(peer.pid)
-                self._driver.sign_of_life(peer.trial)
-            elif not peer.trial:
-                return False
-            elif words[0] == "want":
-                if (told := self._resumed.pop(peer.trial, None)) is not None:
-                    self.counts.resume_s.append(now - told)
-                self._send(self._turns.wants(peer.trial, now))
-            elif words[0] == "held":
-                self.counts.holds += 1
-                self._stands(peer.trial)
-                self._send(self._turns.held(peer.trial, now))
-            elif words[0] == "did":
-                if (told := self._widened.pop(peer.trial, None)) is not None:
-                    self.counts.resize_s.append(now - told)
-                width, iterations, seconds = int(words[1]), int(words[2]), float(words[3])
-                if not (0 <= iterations < 1 << 53 and 0 <= seconds < float("inf")):
+                name, pid = words[1], int(words[2])
+                if pid < 1:
                     return False
-                counts = self.counts
-                counts.iterations[peer.trial] = counts.iterations.get(peer.trial, 0) + iterations
-                counts.seconds[peer.trial] = counts.seconds.get(peer.trial, 0.0) + seconds
-                self._send(self._turns.did(peer.trial, width, iterations, seconds, now))
-            elif words[0] == "rest":
-                self._stands(peer.trial)
-                self._send(self._turns.rests(peer.trial, now))
-            else:
-                word, _, text = line.partition(" ")
-                return self._driver.heard(peer.trial, word, text)
+            elif words[0] == "did":
+                width, iterations, seconds = int(words[1]), int(words[2]), float(words[3])
+                if not (0 <= width < 1 << 31 and 0 <= iterations < 1 << 53 and 0 <= seconds < float("inf")):
+                    return False
         except (IndexError, ValueError):
             return False
+        if peer.trial:
+            self.hanging.heard(peer.trial, self.awake())
+            self._driver.sign_of_life(peer.trial)
+        if words[0] == "hello":
+            if peer.trial:  # the process goes on with another trial
+                self._leave(peer)
+            peer.trial, peer.pid = name, _pid_of(peer.socket)
+            if peer.trial in self._peers:  # of its last process the end was not read yet
+                self._leave(self._peers[peer.trial])
+            self._peers[peer.trial] = peer
+            self.counts.processes.add(peer.pid or pid)
+            self._driver.sign_of_life(peer.trial)
+        elif not peer.trial:
+            return False
+        elif words[0] == "want":
+            if (told := self._resumed.pop(peer.trial, None)) is not None:
+                self.counts.resume_s.append(now - told)
+            self._send(self._turns.wants(peer.trial, now))
+        elif words[0] == "held":
+            self.counts.holds += 1
+            self._stands(peer.trial)
+            self._send(self._turns.held(peer.trial, now))
+        elif words[0] == "did":
+            if (told := self._widened.pop(peer.trial, None)) is not None:
+                self.counts.resize_s.append(now - told)
+            counts = self.counts
+            counts.iterations[peer.trial] = counts.iterations.get(peer.trial, 0) + iterations
+            counts.seconds[peer.trial] = counts.seconds.get(peer.trial, 0.0) + seconds
+            self._send(self._turns.did(peer.trial, width, iterations, seconds, now))
+        elif words[0] == "rest":
+            self._stands(peer.trial)
+            self._send(self._turns.rests(peer.trial, now))
+        else:
+            word, _, text = line.partition(" ")
+            return self._driver.heard(peer.trial, word, text)
         return True
 
     def send(self, orders: list[Any]) -> None:

@@ -65,6 +65,7 @@ class _Here(_trial._Client):
         self._asked = 0
         self._in_report = 0  # iterations since the last report
         self._reports = 0
+        self._unsaved: list[str] = []  # reports since the last checkpoint
         self.restored: Any = None
         self._one_at_a_time = threading.RLock()  # a trial's own threads may report, too
 
@@ -132,34 +133,43 @@ class _Here(_trial._Client):
             self._report(metrics, checkpoint)
 
     def _report(self, metrics: dict[str, Any], checkpoint: Any) -> None:
+        text = to_json(metrics)
+        texts = [*self._unsaved, text]
+        if checkpoint is not None:
+            self._save((self._reports + 1, texts, checkpoint))
+            texts = []
+        # Only now is it a report: one that cannot be saved was none.
+        self._reports, self._unsaved = self._reports + 1, texts
         if not self._in_report:  # no optimizer says where an iteration ends
             self._iterations += 1
-        text = to_json(metrics)
-        self._reports += 1
-        if checkpoint is not None:
-            self._save((self._reports, text, checkpoint))
         self._tell()
         self._in_report = 0
         self._say(f"report {self._reports} {int(checkpoint is not None)} {text}")
         self._heard(block=False)
         self._heed()
 
-    def _save(self, state: tuple[int, str, Any]) -> None:
-        """What is killed within leaves the last one."""
+    def _save(self, state: tuple[int, list[str], Any]) -> None:
+        """What is killed, or fails, within leaves the last one."""
         path = self.folder / CHECKPOINT
         fresh = path.with_suffix(".new")
-        with open(fresh, "wb") as file:
-            pickle.dump(state, file)
-        os.replace(fresh, path)
+        try:
+            with open(fresh, "wb") as file:
+                pickle.dump(state, file)
+            os.replace(fresh, path)
+        except BaseException:
+            fresh.unlink(missing_ok=True)
+            raise
 
     def _restore(self) -> Any:
         try:
             with open(self.folder / CHECKPOINT, "rb") as file:
-                self._reports, text, checkpoint = pickle.load(file)
+                self._reports, texts, checkpoint = pickle.load(file)
         except FileNotFoundError:
             return None
-        # The process may have ended between the checkpoint and its report.
-        self._say(f"report {self._reports} 1 {text}")
+        # The process may have ended between the checkpoint and its report: the driver knows no report of this checkpoint.
+        first = self._reports - len(texts) + 1
+        for number, text in enumerate(texts, first):
+            self._say(f"report {number} {int(number == self._reports)} {text}")
         return checkpoint
 
     def ask(self, question: Any) -> Any:

@@ -269,29 +269,29 @@ class TrialGroup(Driver):
             raise ValueError(f"budget has {len(budgets)} entries for {len(configs)} configs")
         if names is not None and len(names) != len(configs):
             raise ValueError(f"names has {len(names)} entries for {len(configs)} configs")
-        fresh: list[GroupTrial] = []
-        for i, config in enumerate(configs):
-            name = names[i] if names is not None else self._free_name(i, {trial.name for trial in fresh})
-            if not re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", name) or name in (".", ".."):
-                raise ValueError(f"name is {name!r}; it must be of letters, digits, '_', '.' and '-'")
-            if name in self._trials or any(trial.name == name for trial in fresh[-1:]):
-                raise ValueError(f"name {name!r} is another trial's")
-            asked = Asked(name, budgets[i], iteration, persistent, ephemeral, priority)
-            _check(budget=asked.budget, iteration=iteration, persistent=persistent, ephemeral=ephemeral,
-                   priority=priority)
-            folder = self.folder / name if folders is None else folders[i]
-            fresh.append(GroupTrial(name, config, folder, _group=self, _asked=asked,
-                                    _work=_packed(work, config)))
-        if len({trial.name for trial in fresh}) != len(fresh):
-            raise ValueError("names has a name twice")
-        for trial in fresh:
-            self._trials[trial.name] = trial
-        number, self._groups = self._groups, self._groups + 1
-        asks = [trial._asked for trial in fresh]  # the list that is returned is the caller's to change
-        self._post(lambda: self._broker.send(self._planned.came(asks, time.monotonic(), number)))
-        return fresh
+        for one in budgets:
+            _check(budget=one, iteration=iteration, persistent=persistent, ephemeral=ephemeral, priority=priority)
+        works = [_packed(work, config) for config in configs]
+        # Other threads submit, too: a tuner does so within `on_end`.
+        with self._changed:
+            self._alive()
+            fresh: dict[str, GroupTrial] = {}
+            for i, config in enumerate(configs):
+                name = names[i] if names is not None else self._free_name(i, fresh)
+                if not re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", name) or name in (".", ".."):
+                    raise ValueError(f"name is {name!r}; it must be of letters, digits, '_', '.' and '-'")
+                if name in self._trials or name in fresh:
+                    raise ValueError(f"name {name!r} is another trial's")
+                asked = Asked(name, budgets[i], iteration, persistent, ephemeral, priority)
+                folder = self.folder / name if folders is None else folders[i]
+                fresh[name] = GroupTrial(name, config, folder, _group=self, _asked=asked, _work=works[i])
+            self._trials.update(fresh)
+            number, self._groups = self._groups, self._groups + 1
+            asks = [trial._asked for trial in fresh.values()]
+            self._post(lambda: self._broker.send(self._planned.came(asks, time.monotonic(), number)))
+        return list(fresh.values())
 
-    def _free_name(self, i: int, taken: set[str]) -> str:
+    def _free_name(self, i: int, taken: dict[str, GroupTrial]) -> str:
         number = len(self._trials) + i
         while f"trial-{number}" in self._trials or f"trial-{number}" in taken:
             number += 1
@@ -410,15 +410,18 @@ class TrialGroup(Driver):
         kept, _, metrics = rest.partition(" ")
         try:
             said = json.loads(metrics if word == "report" else rest)
+            number = int(first) if word in ("report", "ask") else 0
         except (ValueError, RecursionError):
             return False
         if word == "report" and isinstance(said, dict):
-            self._report(one, int(first), kept == "1", said)
+            if not 1 <= number <= len(one.reports) + 1:
+                return False
+            self._report(one, number, kept == "1", said)
         elif word == "ask":
             if self._on_ask is None:
                 return False
             self._broker.hanging.asks(trial)
-            self._on_ask(one, int(first), said)
+            self._on_ask(one, number, said)
         elif word == "result" and running.result is None:
             if first not in ("value", "stopped", "failed") or (first == "failed" and not _is_failure(said)):
                 return False
@@ -543,7 +546,13 @@ class TrialGroup(Driver):
             process = subprocess.Popen([sys.executable, "-ISc", _BOUND, *trial._work], stdin=subprocess.DEVNULL, stdout=out, stderr=err,
                                        start_new_session=True,
                                        env=_quiet(os.environ) | environment | own | {"PYTHONPATH": path})
-        return _Running(process, process.pid, os.pidfd_open(process.pid), now)
+        try:
+            sentinel = os.pidfd_open(process.pid)
+        except OSError:  # there are too many open files: nobody would hear of its end
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise
+        return _Running(process, process.pid, sentinel, now)
 
     def _exited(self, trial: GroupTrial) -> None:
         running = trial._running
@@ -624,10 +633,8 @@ class TrialGroup(Driver):
 
     def _report(self, trial: GroupTrial, number: int, kept: bool, metrics: dict[str, Any]) -> None:
         known = len(trial.reports)
-        if number > known + 1 or number < 1:
-            raise ValueError(f"report {number} after {known}")
         with self._changed:
-            trial.reports[number - 1:] = [metrics]
+            trial.reports[number - 1:number] = [metrics]  # one that is said again is in its place
             if kept:
                 trial._kept = number
             self._changed.notify_all()
