@@ -28,6 +28,7 @@ except ImportError as missing:
 import carillon.tune  # noqa: E402
 from carillon.tune import TrialGroup, _processors  # noqa: E402
 from carillon.tune._broker import Broker  # noqa: E402
+from carillon.tune._folders import Folder  # noqa: E402
 from carillon.tune._hangs import GRACE, Awake, Hangs  # noqa: E402
 from carillon.tune.planned import Asked, End, Planned, Refused, Start  # noqa: E402
 from carillon.tune.turns import Go, Hold, Turns  # noqa: E402
@@ -822,14 +823,22 @@ def check_folders_of_killed_drivers(tmp_path, place):
         os.chown(theirs.parent, 12345, -1)
     else:
         theirs.unlink()
-    kept = {"carillon-tune-half", "carillon-tune-theirs", "carillon-tune-link"}
+    # A driver was killed long ago before its folder had a lock.
+    for name, files in (("empty", ()), ("begun", ("~lock.new",)), ("full", ("turns.sock",))):
+        old = place / f"carillon-tune-{name}"
+        old.mkdir()
+        for file in files:
+            (old / file).touch()
+        os.utime(old, (1, 1))
+    kept = {"carillon-tune-full", "carillon-tune-half", "carillon-tune-theirs", "carillon-tune-link"}
     living = start()
+    assert not any((place / f"carillon-tune-{name}").exists() for name in ("empty", "begun"))
     both = len(list(place.glob("carillon-tune-*")))
     killed.kill()
     killed.communicate(timeout=60)
-    assert both == 9
+    assert both == 10
     again = start()
-    assert len(list(place.glob("carillon-tune-*"))) == 9  # the living one's, and its own
+    assert len(list(place.glob("carillon-tune-*"))) == 10  # the living one's, and its own
     for driver in (living, again):
         driver.kill()
         driver.communicate(timeout=60)
@@ -840,6 +849,17 @@ def check_folders_of_killed_drivers(tmp_path, place):
             print("over", flush=True)
     """).communicate(timeout=60)
     assert {path.name for path in place.glob("carillon-tune-*")} == kept and (place / "other").is_dir()
+
+
+def test_a_forked_child_leaves_its_parents_folder():
+    folder = Folder("test")
+    child = os.fork()
+    if not child:
+        folder.remove()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0 and folder.path.is_dir()
+    folder.remove()
+    assert not folder.path.exists()
 
 
 LONG = """

@@ -417,8 +417,10 @@ def test_a_trial_that_does_not_hold_keeps_others_from_computing_for_a_while_only
         hangs, waits = _trial._Client(broker.path), _trial._Client(broker.path)
         hangs.begin("hangs")
         waits.begin("waits")  # comes back once the other's turn was taken
+        assert waits._granted == 1 and broker.counts.holds == 0
         waits.end()
         hangs.boundary()
+        assert hangs._granted == 1 and broker.counts.holds == 1
         hangs.end()
     finally:
         broker.close()
@@ -476,6 +478,10 @@ def test_budgets_are_what_schedulers_compare_by():
     one = trial(3)
     pbt.on_trial_add(SimpleNamespace(search_alg=None), one)
     assert _budgets.of(pbt, one) == _budgets.Wanted("", 1)
+    pbt._perturbation_interval = float("inf")
+    assert _budgets.of(pbt, one) == _budgets.Wanted("", None)
+    band._hyperbands.clear()  # as another version of Ray may have it
+    assert _budgets.of(band, trials[0]) == _budgets.Wanted("", None)
     assert _budgets.of(FIFOScheduler(), trial(2)) == _budgets.Wanted("", None)
     assert _budgets.of(FIFOScheduler(), trial(2, training_iteration=10)) == _budgets.Wanted("", 8)
     assert _budgets.of(MedianStoppingRule(**known), trial(2, training_iteration=2)).reports is None

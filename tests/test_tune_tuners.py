@@ -217,6 +217,28 @@ def test_its_arguments_mean_what_they_mean_in_plain_optuna(tmp_path):
     """)
 
 
+def test_choices_that_are_equal_are_told_apart_and_tuples_stay(tmp_path):
+    needs_optuna()
+    run(tmp_path, """
+    import carillon.tune.optuna
+    import optuna
+
+    def objective(trial):
+        one = trial.suggest_categorical("one", [1, True, 1.0])
+        pair = trial.suggest_categorical("pair", [(1, 2), (3, 4)])
+        trial.set_user_attr("seen", f"{one!r} {pair!r}")
+        return 0.0
+
+    if __name__ == "__main__":
+        seen = []
+        for optimize in (optuna.Study.optimize, carillon.tune.optuna.optimize):
+            study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
+            optimize(study, objective, n_trials=9, n_jobs=1)
+            seen.append([(trial.user_attrs, trial.params, trial.distributions) for trial in study.trials])
+        assert seen[0] == seen[1], seen
+    """)
+
+
 # --- Syne Tune
 
 
@@ -257,7 +279,10 @@ def test_a_trial_that_syne_tune_pauses_goes_on_in_its_process(tmp_path):
         first = backend.start_trial({"x": 0.5, "epochs": 400})
         seen, status = results(backend, first, 2)
         assert status == Status.in_progress and backend.busy_trial_ids() == [(0, Status.in_progress)]
-        dill.loads(dill.dumps(backend))
+        read = dill.loads(dill.dumps(backend))
+        assert read._read_status(0) == Status.stopped and read._is_process_done(0)
+        (backend.trial_path(0) / "err.txt").write_bytes(b"\\xff\\n")
+        assert read.stderr(0) == ["\\ufffd\\n"]
         backend.pause_trial(0)
         assert backend.busy_trial_ids() == []
         second = backend.start_trial({"x": 0.25, "epochs": 3})

@@ -67,6 +67,16 @@ def test_trials_on_other_devices_slow_each_other_where_that_was_measured():
     assert ends == {"b": pytest.approx(1.25), "a": pytest.approx(2.25)}
 
 
+def test_a_trial_on_several_devices_is_beside_those_on_none_of_them():
+    here, compute, ends = world(3, beside=1.25, alpha=1.0)
+    compute("wide", 1, 1.0, (0, 1))
+    compute("first", 9, 1.0, (0,))
+    compute("second", 9, 1.0, (1,))
+    while "wide" not in ends:
+        here.step()
+    assert ends["wide"] == pytest.approx(1)
+
+
 def test_a_trial_whose_process_ends_computes_no_more():
     here, compute, ends = world()
     compute("a", 10, 1.0)
@@ -512,6 +522,7 @@ def test_random_numbers_are_as_they_were(virtual, schedulers):
     ({"trials": 2.5}, "trials is a whole number of at least 1, not 2.5"),
     ({"beta": 0.5}, "beta is from 1 to 100, not 0.5"),
     ({"alpha": 1.1}, "it needs together"),
+    ({"target": math.nan}, "target is a number, not nan"),
     ({"mode": "most"}, "mode is max or min, not 'most'"),
     ({"curves": "c.csv"}, "either curves (--curves) or epoch_s (--epoch)"),
     ({"trials": None}, "trials and epochs say how many there are"),
@@ -573,12 +584,18 @@ def test_the_command_takes_schedulers_of_ones_own(schedulers, tmp_path):
     (tmp_path / "mine.py").write_text("from ray.tune.schedulers import FIFOScheduler\nclass Mine(FIFOScheduler):\n    pass\n")
     out = simulate("mine:Mine", "--epoch", 1, "--trials", 2, "--epochs", 2, "--json", cwd=tmp_path).stdout
     assert json.loads(out)["algorithm"] == "Mine"
+    (tmp_path / "made.py").write_text("from ray.tune.schedulers import FIFOScheduler\nmade = FIFOScheduler()\n")
+    said = simulate("made:made", "--epoch", 1, "--trials", 2, "--epochs", 2, cwd=tmp_path, status=2).stderr
+    assert "scheduler 'made:made': it is a FIFOScheduler, and must be what makes a scheduler" in said
 
 
 @pytest.mark.parametrize("arguments, status, says", [
     (["ashe", "--epoch", 1, "--trials", 2, "--epochs", 2], 2, "scheduler 'ashe': it is one of asha, hyperband, bohb"),
     (["no_such:Thing", "--epoch", 1, "--trials", 2, "--epochs", 2], 2, "scheduler 'no_such:Thing': No module named 'no_such'"),
     (["asha", "--epoch", 1, "--trials", 2, "--epochs", 2, "--grace", 5], 2, "grace_period must be <= max_t"),
+    (["asha", "--epoch", 1, "--trials", 2, "--epochs", 2, "--grace", 0], 2, "argument --grace: '0' is no number from 1 on"),
+    (["asha", "--epoch", 1, "--trials", 2, "--epochs", 2, "--max-t", 0], 2, "argument --max-t: '0' is no number from 1 on"),
+    (["fifo", "--epoch", 1, "--trials", 2, "--epochs", 2, "--target", "nan"], 2, "target is a number, not nan"),
     (["fifo", "--epoch", -1, "--trials", 2, "--epochs", 2], 2, "epoch_s is above 0 seconds, not -1"),
     (["fifo"], 2, "either curves"),
     (["fifo", "--curves", "/no/such.csv"], 1, "/no/such.csv: No such file or directory"),

@@ -29,7 +29,7 @@ def of(scheduler: TrialScheduler, trial: Trial) -> Wanted:
     group, until = "", None
     try:
         group, until = _rung(scheduler, trial, done)
-    except (AttributeError, KeyError, IndexError, TypeError):
+    except (LookupError, AttributeError, TypeError, ValueError, OverflowError):
         pass
     ends = [end for end in (until, (trial.stopping_criterion or {}).get(_REPORTS)) if end is not None]
     left = min(ends) - done if ends else None

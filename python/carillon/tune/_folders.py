@@ -12,10 +12,12 @@ import shutil
 import stat
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 PREFIX = "carillon-tune-"
 _LOCK = "~lock"  # no trial has such a name
+_HALF_MADE = 3600.0  # seconds
 _MOST_PATH = 107  # bytes of a Unix socket's path
 _SHORT = ("/tmp", "/var/tmp", "/dev/shm")
 _looked: set[str] = set()  # places in which this process has looked for folders of others
@@ -45,8 +47,11 @@ class Folder:
         _remove_left(place)
         self.path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{what}-", dir=place))
         self._lock = _locked(self.path)
+        self._process = os.getpid()
 
     def remove(self) -> None:
+        if os.getpid() != self._process:
+            return  # a child that was forked ends, and its parent has the folder
         shutil.rmtree(self.path, ignore_errors=True)
         lock, self._lock = self._lock, None
         if lock is not None:
@@ -88,10 +93,13 @@ def _remove_if_left(folder: Path) -> None:
     found = os.lstat(folder)
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
         return
-    lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    # Half made: nobody takes so long between its name and its lock.
+    half = set(os.listdir(folder)) <= {f"{_LOCK}.new"} and time.time() - found.st_mtime > _HALF_MADE
+    held = folder if half else folder / _LOCK
+    lock = os.open(held, (os.O_DIRECTORY if half else os.O_RDWR) | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held while it is removed, so that one does it
-        if os.path.samestat(os.fstat(lock), os.lstat(folder / _LOCK)):
+        if os.path.samestat(os.fstat(lock), os.lstat(held)):
             shutil.rmtree(folder, ignore_errors=True)
     finally:
         os.close(lock)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def _asha(told: argparse.Namespace, ray: Any) -> TrialScheduler:
-    return ray.ASHAScheduler(max_t=told.max_t, grace_period=told.grace or 1, reduction_factor=told.eta)
+    return ray.ASHAScheduler(max_t=told.max_t, grace_period=told.grace, reduction_factor=told.eta)
 
 
 def _hyperband(told: argparse.Namespace, ray: Any) -> TrialScheduler:
@@ -29,12 +29,12 @@ def _bohb(told: argparse.Namespace, ray: Any) -> TrialScheduler:
 
 
 def _median(told: argparse.Namespace, ray: Any) -> TrialScheduler:
-    return ray.MedianStoppingRule(time_attr="training_iteration", grace_period=told.grace or 1)
+    return ray.MedianStoppingRule(time_attr="training_iteration", grace_period=told.grace)
 
 
 def _pbt(told: argparse.Namespace, ray: Any, synch: bool = False) -> TrialScheduler:
     # Curves have no parameters. One is needed for there to be a copy.
-    return ray.PopulationBasedTraining(time_attr="training_iteration", perturbation_interval=told.grace or 1, synch=synch,
+    return ray.PopulationBasedTraining(time_attr="training_iteration", perturbation_interval=told.grace, synch=synch,
                                        hyperparam_mutations={"virtual": [0, 1, 2, 3]})
 
 
@@ -73,7 +73,17 @@ def scheduler_of(told: argparse.Namespace, ray: Any) -> TrialScheduler:
         raise UnknownScheduler(f"scheduler {told.ray_scheduler!r}: {error}") from None
     finally:
         sys.path.pop(0)
-    return made() if callable(made) else made
+    if not callable(made):  # one that is there already has what it learnt in the last run
+        raise UnknownScheduler(f"scheduler {told.ray_scheduler!r}: it is a {type(made).__name__}, and must be what makes a "
+                               "scheduler, such as its class: each run has a new one")
+    return made()
+
+
+def _from_one(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on")
+    return number
 
 
 def _seeds(text: str) -> list[int]:
@@ -109,9 +119,9 @@ def add_to(commands: Any) -> None:
     study.add_argument("--mode", choices=["max", "min"], default="max", help="which metric is better")
     study.add_argument("--target", type=float, help="the run ends when a metric reaches it")
     study.add_argument("--concurrency", type=int, help="trials at most that are not over (bohb: nor paused)")
-    study.add_argument("--max-t", type=int, help="asha, hyperband, bohb: the scheduler's max_t (default: --epochs)")
+    study.add_argument("--max-t", type=_from_one, help="asha, hyperband, bohb: the scheduler's max_t (default: --epochs)")
     study.add_argument("--eta", type=float, default=3, help="asha, hyperband, bohb: reduction_factor (3)")
-    study.add_argument("--grace", type=int, help="asha, median: grace_period; pbt: perturbation_interval (1)")
+    study.add_argument("--grace", type=_from_one, default=1, help="asha, median: grace_period; pbt: perturbation_interval (1)")
     costs = parser.add_argument_group("costs")
     costs.add_argument("--together", action="store_true",
                        help="trials that share a device compute at the same time, as on a GPU (default: by turns)")
@@ -156,7 +166,7 @@ def run(told: argparse.Namespace) -> int:
             alpha=told.alpha, beside=told.beside, beta=told.beta, move=told.move, together=told.together, told=told.told,
             quantum=told.quantum, concurrency=told.concurrency, iterations=told.iterations, noise=told.noise,
             start=told.start, stop=told.stop, first=told.first, reset=told.reset, save=told.save, restore=told.restore, gap=told.gap)
-        told.max_t = told.max_t or study.most_epochs()
+        told.max_t = study.most_epochs() if told.max_t is None else told.max_t
         runs = [virtual.run(study, scheduler_of(told, ray.tune.schedulers), policy, seed, told.each_trial)
                 for policy in told.scheduler or ["best"] for seed in told.seed]
     except (virtual.VirtualError, CurvesError, UnknownScheduler) as error:

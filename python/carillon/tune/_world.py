@@ -220,8 +220,9 @@ class World:
         if process.seconds <= 0:
             return math.inf
         there = max(len(self._on[device]) for device in process.devices)
+        sharing = {name for device in process.devices for name in self._on[device]}
         slower = there if self.costs.alpha is None else self.costs.alpha ** (there - 1)
-        slower *= self.costs.beside ** max(0, self._running - there)
+        slower *= self.costs.beside ** max(0, self._running - len(sharing))
         width = max(1, process.width)
         return width / (process.seconds * self.costs.beta ** (width - 1) * slower)
 

@@ -8,6 +8,7 @@ process, where the study is; the objective runs in others.
 
 from __future__ import annotations
 
+import base64
 import datetime
 import math
 import pickle
@@ -84,7 +85,9 @@ class RemoteTrial(BaseTrial):
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
         choices = list(choices)
-        return choices[_ask(["suggest_categorical", [name, choices], {}])]
+        # Whole, and not as JSON, which has no tuples; the answer is its number.
+        packed = base64.b64encode(pickle.dumps(choices)).decode()
+        return choices[_ask(["suggest_categorical", [name, packed], {}])]
 
     def report(self, value: float, step: int) -> None:
         """Also a boundary of the planner's: the trial may stand still here, or go on wider."""
@@ -169,8 +172,16 @@ def _answer(study: optuna.Study, trial: optuna.Trial, question: list[Any]) -> An
                 "distributions": {name: optuna.distributions.distribution_to_json(one)
                                   for name, one in trial.distributions.items()}}
     args, kwargs = rest
-    answer = getattr(trial, what)(*args, **kwargs)
-    return args[1].index(answer) if what == "suggest_categorical" else answer
+    if what == "suggest_categorical":
+        choices = pickle.loads(base64.b64decode(args[1]))
+        return _number_of(choices, trial.suggest_categorical(args[0], choices))
+    return getattr(trial, what)(*args, **kwargs)
+
+
+def _number_of(choices: list[Any], answer: Any) -> int:
+    """1, 1.0 and True are three choices, though they are equal; a storage may give a copy of the choice."""
+    same = [number for number, one in enumerate(choices) if one is answer]
+    return same[0] if same else [repr(one) for one in choices].index(repr(answer))
 
 
 class _Loop:

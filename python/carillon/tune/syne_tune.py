@@ -72,26 +72,32 @@ class PlannedBackend(LocalBackend):
         return [*shlex.split(self.binary), str(self.entry_point),
                 *(word for key, value in words.items() for word in (f"--{key}", str(value)))]
 
+    # A Tuner that was read from its file knows trials of which no process is left.
+
     def _pause_trial(self, trial_id: int, result: dict[str, Any] | None) -> None:
         self._file_path(trial_id=trial_id, filename="pause").touch()
-        self._trials[trial_id].pause()
+        if trial_id in self._trials:
+            self._trials[trial_id].pause()
         self._release_from_worker(trial_id)
 
     def _kill_process(self, trial_id: int) -> None:
-        self._trials[trial_id].stop()
+        if trial_id in self._trials:
+            self._trials[trial_id].stop()
 
     def _is_process_done(self, trial_id: int) -> bool:
-        return self._trials[trial_id].is_over
+        return trial_id not in self._trials or self._trials[trial_id].is_over
 
     def _read_status(self, trial_id: int) -> str:
         for name, status in (("stop", Status.stopped), ("pause", Status.paused)):
             if self._file_path(trial_id=trial_id, filename=name).exists():
                 return status
+        if trial_id not in self._trials:
+            return Status.stopped
         return _STATUS.get(self._trials[trial_id].state, Status.in_progress)
 
     def _lines(self, trial_id: int, name: str) -> list[str]:
         try:
-            with open(self.trial_path(trial_id) / name) as file:
+            with open(self.trial_path(trial_id) / name, errors="replace") as file:
                 return file.readlines()
         except FileNotFoundError:  # it has not started
             return []

@@ -98,6 +98,8 @@ class Study(Timing):
                                "that take turns do not slow each other")
         if self.mode not in ("max", "min"):
             raise VirtualError(f"mode is max or min, not {self.mode!r}")
+        if self.target is not None and math.isnan(self.target):
+            raise VirtualError("target is a number, not nan")
         if (self.curves is None) == (self.epoch_s is None):
             raise VirtualError("either curves (--curves) or epoch_s (--epoch) says how long an epoch takes")
         if self.epoch_s is not None:
