@@ -58,6 +58,53 @@ def test_a_share_is_told_where_it_is_news():
     assert share.counted(2.0, 2.0) == pytest.approx(0.5, abs=0.02)  # no more than all
 
 
+def test_the_share_of_a_broker_that_is_gone_is_the_jobs_again():
+    share = _job.Share()
+    share.counted(0.0, 1.0)
+    assert share.counted(0.5, 2.0) == 0.5
+    assert [share.missed() for _ in range(2)] == [None, None]
+    assert share.counted(1.0, 3.0) is None  # it was only late
+    assert [share.missed() for _ in range(4)] == [None, None, 1.0, None]
+
+
+JOINS = """
+import os, sys, threading, time
+sys.modules["torch"] = type(sys)("torch")
+import carillon
+from carillon.tune import _job
+os.environ.update(CARILLON_SOCKET="/none", CARILLON_ALONE="", CARILLON_INSIDE="")
+go_on, steps = threading.Event(), []
+
+def step():
+    steps.append(1)
+    if len(steps) == 1:
+        raise ValueError("no such job")
+    go_on.wait()
+
+carillon.step = step
+threading.excepthook = lambda told: None
+try:
+    _job.join()
+except RuntimeError as error:
+    print(error)
+threads = [threading.Thread(target=_job.join) for _ in range(2)]
+for thread in threads:
+    thread.start()
+threads[1].join(0.3)
+print([thread.is_alive() for thread in threads])
+go_on.set()
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_who_joins_waits_for_the_broker_or_hears_why_not():
+    run = subprocess.run([sys.executable, "-c", JOINS], capture_output=True, text=True, timeout=60,
+                         env=os.environ | {"PYTHONPATH": str(ROOT / "python")})
+    assert run.stdout.splitlines() == ["this process cannot become a job of the broker: ValueError('no such job')",
+                                       "[True, True]"], run.stderr
+
+
 def answers(listener: socket.socket, pid: list[int], share: list[float]) -> None:
     """Each time that it is asked, a second has gone. Another job is there, too, and the text comes in two packets."""
     attained = here = 0.0

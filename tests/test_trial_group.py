@@ -448,6 +448,16 @@ def test_a_process_is_known_by_the_kernel_and_not_by_what_it_says(pid):
         broker.close()
 
 
+def test_who_waits_for_its_drivers_answer_keeps_no_device():
+    asked = []
+    with TrialGroup(1, on_ask=lambda *told: asked.append(told)) as group:
+        asks = group.submit(asks_once)
+        until(lambda: asked)
+        until(lambda: not group.widths())
+        group.answer(asked[0][0], asked[0][1], None)
+    assert (asks.state, asks.error) == ("ended", "")
+
+
 def test_an_error_is_told_and_not_tried_again():
     with TrialGroup(1) as group:
         wrong, good = group.map(train, [{"x": 5, "grief": "error"}, {"x": 1}])
@@ -989,6 +999,8 @@ def test_gpus_are_counted_among_those_that_the_driver_may_use(monkeypatch):
     with TrialGroup([0, 1], policy="fifo", memory=100) as group:
         trials = group.map(says_its_gpu, [{}] * 2, persistent=60)
     assert {trial.reports[0]["gpu"] for trial in trials} == {"4", "GPU-ab"}
+    with pytest.raises(ValueError, match=r"devices is \[0, 2\], and there is no GPU 2: .*'4,GPU-ab,-1,7'"):
+        TrialGroup([0, 2])
 
 
 def test_on_gpus_each_process_sees_its_own():

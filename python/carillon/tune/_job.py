@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import json
 import os
+import queue
 import socket
 import struct
 import sys
@@ -22,7 +23,9 @@ _HEADER = struct.Struct("<4I")
 _MAGIC, _VERSION, _QUERY, _LISTING = 0x6C6C7263, 2, 9, 10
 _MOST_PACKET = 1 << 16
 
-_joined = threading.Lock()
+_MISSES = 3       # so many questions in a row that bring no answer: the broker is gone, and the device is the job's alone
+_joining = threading.Lock()
+_joined = threading.Event()
 _told: set[Callable[[float], None]] = set()  # who wants to hear of the job's share
 _watching = threading.Lock()
 
@@ -36,27 +39,37 @@ def join() -> None:
 
     Trials that are made after it belong to the job: they are stopped with it, and have its priority.
     """
-    if not _has_broker() or os.environ.get("CARILLON_INSIDE") or not _joined.acquire(blocking=False):
+    if not _has_broker() or os.environ.get("CARILLON_INSIDE"):
         return
-    import torch  # noqa: F401  with it come the hooks
+    with _joining:  # another thread waits until this one is in
+        if _joined.is_set():
+            return
+        import torch  # noqa: F401  with it come the hooks
 
-    inside = threading.Event()
-    threading.Thread(target=_be_job, args=(inside,), name="carillon-job", daemon=True).start()
-    inside.wait()
+        first: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        threading.Thread(target=_be_job, args=(first,), name="carillon-job", daemon=True).start()
+        if (error := first.get()) is not None:
+            raise RuntimeError(f"this process cannot become a job of the broker: {error!r}") from error
+        _joined.set()
 
 
-def _be_job(inside: threading.Event) -> None:
+def _be_job(first: queue.SimpleQueue[BaseException | None]) -> None:
+    """Tells `first` once whether the first step went well."""
     from carillon import step
 
     try:
+        step()
+        first.put(None)
         while True:
-            step()
-            inside.set()
             time.sleep(_LOOK)
+            step()
     except SystemExit as refused:
         print(refused, file=sys.stderr)
-        inside.set()
+        first.put(None)
         _thread.interrupt_main()
+    except BaseException as error:
+        first.put(error)
+        raise
 
 
 # --- What the job gets of the device
@@ -69,9 +82,19 @@ class Share:
         self._last: tuple[float, float] | None = None  # attained, here
         self._smooth: float | None = None
         self._told = 1.0
+        self._missed = 0
+
+    def missed(self) -> float | None:
+        """The broker does not answer, or has no such job."""
+        self._missed += 1
+        if self._missed < _MISSES or self._told == 1.0:
+            return None
+        self.__init__()  # type: ignore[misc]
+        return self._told
 
     def counted(self, attained: float, here: float) -> float | None:
         """Seconds of the device that the job has had, and since it came."""
+        self._missed = 0
         last, self._last = self._last, (attained, here)
         if last is None or here <= last[1] or attained < last[0]:  # the first, or it came to another broker
             return None
@@ -103,9 +126,9 @@ def _watch(path: str) -> None:
         time.sleep(_ASK_EVERY)
         try:
             mine = [job for job in ask(path) if job["pid"] == os.getpid()]
-            new = share.counted(float(mine[0]["attained_s"]), float(mine[0]["here_s"])) if mine else None
+            new = share.counted(float(mine[0]["attained_s"]), float(mine[0]["here_s"])) if mine else share.missed()
         except (OSError, ValueError, KeyError, TypeError):
-            continue  # there is no broker at the moment, or another kind of broker
+            new = share.missed()  # there is no broker at the moment, or another kind of broker
         if new is not None:
             for then in list(_told):
                 then(new)

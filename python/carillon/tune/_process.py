@@ -11,6 +11,7 @@ import functools
 import json
 import os
 import pickle
+import select
 import signal
 import sys
 import threading
@@ -27,6 +28,7 @@ SOCKET, TRIAL, FOLDER = "CARILLON_TUNE_SOCKET", "CARILLON_TUNE_TRIAL", "CARILLON
 CHECKPOINT = "checkpoint.pkl"
 VALUE = "value.pkl"
 _DIE_WITH_PARENT = 1  # of prctl
+_SHORT_WAIT = 0.1  # seconds that a trial keeps its device while it waits for its driver's answer
 _MOST_SAID = MOST_TEXT - 128  # bytes of a report, beside the line's other words
 
 _here: _Here | None = None
@@ -179,13 +181,23 @@ class _Here(_trial._Client):
             return self._ask(text)
 
     def _ask(self, text: str) -> Any:
-        asked = time.monotonic()
+        asked, resting = time.monotonic(), False
         self._asked += 1
         self._say(f"ask {self._asked} {text}")
         while self._asked not in self._answers and self._socket is not None:
+            if self._within and not resting and not select.select([self._socket], [], [], _SHORT_WAIT)[0]:
+                resting = True
+                self._since += time.monotonic() - asked
+                self._tell()
+                asked = time.monotonic()
+                self._say("rest")  # others may compute meanwhile
             self._heard(block=True)
             if self._stop:
                 self._heed()
+        if resting:
+            self._say("want")
+            self._wait()
+            self._heed()
         self._since += time.monotonic() - asked
         return self._answers.pop(self._asked)
 

@@ -148,6 +148,10 @@ def _devices(devices: int | str | Sequence[int]) -> tuple[list[int], bool]:
     numbers = list(devices)
     if not numbers or len(set(numbers)) != len(numbers) or any(not isinstance(n, int) or n < 0 for n in numbers):
         raise ValueError(f"devices is {numbers}; a list names GPUs, each once, as 0, 1, ...")
+    visible = _all_visible()
+    if visible is not None and max(numbers) >= len(visible):
+        raise ValueError(f"devices is {numbers}, and there is no GPU {max(numbers)}: this process may use {len(visible)}, counted "
+                         f"from 0 (CUDA_VISIBLE_DEVICES is {os.environ['CUDA_VISIBLE_DEVICES']!r})")
     return numbers, True
 
 
@@ -164,7 +168,7 @@ def _all_visible() -> list[str] | None:
 def _visible(number: int) -> str:
     """A GPU's name for a trial's process: this process counts those that it may use."""
     visible = _all_visible()
-    return str(number) if visible is None or number >= len(visible) else visible[number]
+    return str(number) if visible is None else visible[number]
 
 
 class TrialGroup(Driver):
@@ -227,10 +231,10 @@ class TrialGroup(Driver):
         for number in self._numbers:
             self._planned.device_came(number, now, memory=memory)
         self._quota = here.supply
+        _job.join()
         self._own_folder = Folder("trials") if folder is None else None
         self.folder = Path(self._own_folder.path if self._own_folder else folder).absolute()
         self.folder.mkdir(parents=True, exist_ok=True)
-        _job.join()
         self._context = multiprocessing.get_context("forkserver")
         try:
             self._broker = Broker(self._planned, self, hang_after=hang_after)
