@@ -6,7 +6,7 @@
 
 Each run is one of bench/ray_tune.py, a class as trainable. The runs of a seed follow each other, so that all ways have the
 same neighbours. `bound` is what would be won if both processors were never idle: what the better way of Ray's took, over
-Fluid's start and half of the seconds that Ray's trials computed. Runs that are done are kept in build/bench/ray_table.json, as
+Fluid's start and the seconds that Ray's trials computed, shared by the processors. Runs that are done are kept in build/bench/ray_table.json, as
 long as the commit is the same, and not repeated.
 """
 import argparse
@@ -17,6 +17,7 @@ import statistics
 import subprocess
 
 import harness
+import ray_tune
 
 DOCUMENT = harness.ROOT / "docs/fluid-ray.md"
 BEGIN, END = "<!-- measured: bench/ray_table.py -->", "<!-- end of measured: bench/ray_table.py -->"
@@ -90,7 +91,7 @@ def report(result):
         # ASHA stops others in another order: seconds of an epoch are compared where the numbers of epochs differ.
         same = all(a["epochs"] == b["epochs"] for a, b in zip(ray, fluid))
         gains = [a["wall"] / b["wall"] * (1 if same else b["epochs"] / a["epochs"]) for a, b in zip(ray, fluid)]
-        bound = statistics.median(r["wall"] / (f["start"] + r["computed"] / 2) for r, f in zip(ray, fluid))
+        bound = statistics.median(r["wall"] / (f["start"] + r["computed"] / ray_tune.PROCESSORS) for r, f in zip(ray, fluid))
         goal = GOALS.get(scheduler, 1.0)
         if statistics.median(gains) < goal:
             missed.append(f"{task} under {scheduler} ({statistics.median(gains):.2f} of {goal:g})")
@@ -104,7 +105,8 @@ def report(result):
         resizes += [t for r in fluid for t in r.get("resize_ms", [])]
         failed += sum(r["errors"] for of in runs.values() for r in of)
     m = result["machine"]
-    text = (f"{m['cpu']}, {m['cores']} cores, commit {m['commit']}. Medians over seeds 1 to {len(result['studies'][0]['runs']['fluid'])}, "
+    seeds_told = " or ".join(map(str, sorted({len(entry["runs"]["fluid"]) for entry in result["studies"]})))
+    text = (f"{m['cpu']}, {m['cores']} cores, commit {m['commit']}. Medians over seeds 1 to {seeds_told}, "
             f"of plain Ray and ResourceChangingScheduler (\"changing\") over {result['slow_seeds']}. Ways with \"-\" were not run; \"no end\": a run did not end within {LONGEST} s. \"Faster by\" is for each seed, against the better of plain Ray and "
             "`reuse_actors`; the start of the first process counts.\n\n")
     text += "\n".join("| " + " | ".join(map(str, row)) + " |" for row in [header, ["---"] * len(header), *rows])

@@ -29,7 +29,7 @@ gap                    from a report to the next of the trial, without that epoc
 `compare` runs the scheduler that was live in virtual time, and prints the makespans of both. Virtual runs differ by the
 noise of epochs (`noise`): told are their median, and the least and most. A live run does not count where the machine
 changed its speed meanwhile: where the median epoch of its trials is more than a tenth off from `alone` times `beside`.
-Exit status 1 where a median of those that count is off by more than --most.
+Exit status 1 where a median of those that count is off by more than --most, or a study hung with every seed.
 """
 import argparse
 import json
@@ -259,6 +259,8 @@ def simulated(found, cost, told, seed=1):
 
     options = argparse.Namespace(**(vars(told) | found.get("options", {}) | {"scheduler": found["scheduler"]}))
     saves = found["scheduler"] in ("hyperband", "bohb", "pbt")
+    if found["mode"] not in ("plain", "fluid"):
+        raise SystemExit(f"compare: mode {found['mode']!r} is not simulated; it is plain or fluid")
     mode = "fluid" if found["mode"] == "fluid" else "reuse" if found["reuse"] else "plain"
     here = {"reset": cost["modes"]["reuse"]["reset"]} | cost["modes"][mode]
     alone = found.get("alone", cost["alone"])
@@ -302,7 +304,7 @@ def compare(told):
     worst = 0.0
     print("| scheduler | mode | live (s) | virtual (s) | least to most | off | epochs live, virtual |\n"
           "|---|---|---|---|---|---|---|")
-    left_out = 0
+    left_out = all_hung = 0
     for file in told.files:
         for line in file.read_text().splitlines():
             found = json.loads(line)
@@ -312,6 +314,10 @@ def compare(told):
                     runs.append(simulated(found, cost, told, seed))
                 except WorldError:  # Ray would hang, too: docs/fluid-virtual.md
                     hung += 1
+            if not runs:
+                all_hung += 1
+                print(f"no virtual run of {found['scheduler']}, {found['mode']}, {found['wall']:.1f} s, ended: {hung} hung", file=sys.stderr)
+                continue
             runs.sort(key=lambda run: run["wall"])
             run = runs[len(runs) // 2]
             off, slower = run["wall"] / found["wall"] - 1, disturbed(found, cost)
@@ -320,11 +326,11 @@ def compare(told):
                 print(f"left out: {found['scheduler']}, {found['mode']}, {found['wall']:.1f} s, whose epochs were {slower:+.0%} off", file=sys.stderr)
                 continue
             worst = max(worst, abs(off))
-            mode = found["mode"] + (", reuse" if found["reuse"] else "") + (f" ({hung} hung)" if hung else "")
+            mode = found["mode"] + (", reuse" if found["reuse"] else "") + (f" ({len(runs)} of {told.seeds} seeds, {hung} hung)" if hung else "")
             print(f"| {found['scheduler']} | {mode} | {found['wall']:.1f} | {run['wall']:.1f} | {runs[0]['wall']:.1f} to "
                   f"{runs[-1]['wall']:.1f} | {off:+.1%} | {found['epochs']}, {run['epochs']} |", flush=True)
-    print(f"worst: {worst:.1%}, {told.most:.0%} is asked for; runs left out: {left_out}")
-    return 1 if worst > told.most else 0
+    print(f"worst: {worst:.1%}, {told.most:.0%} is asked for; runs left out: {left_out}; that always hung: {all_hung}")
+    return 1 if worst > told.most or all_hung else 0
 
 
 def main():
