@@ -160,6 +160,11 @@ def test_a_study_has_no_more_of_its_devices_than_the_broker_gives_its_job(tmp_pa
                 share[0] = lent
                 while not least <= (told := float(study.stdout.readline())) <= most:
                     assert 0 < told < 1
+            share[0] = 0.0
+            while float(study.stdout.readline()) != 0.02:
+                pass
+            pid[0] = 0  # a broker that does not know the job, as after its restart
+            assert float(study.stdout.readline()) == 1.0
             out, error = study.communicate("\n", timeout=60)
             assert (out, error, study.returncode) == ("", "", 0)
         finally:

@@ -872,6 +872,17 @@ def test_a_forked_child_leaves_its_parents_folder():
     assert not folder.path.exists()
 
 
+def test_a_group_that_cannot_join_a_job_leaves_no_folder(tmp_path, monkeypatch):
+    def no_torch():
+        raise ImportError("there is no torch")
+
+    monkeypatch.setattr(carillon.tune.group._job, "join", no_torch)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(ImportError, match="no torch"):
+        TrialGroup(1)
+    assert list(tmp_path.iterdir()) == []
+
+
 LONG = """
     import carillon.tune
     from carillon.tune._starts import Starts

@@ -89,7 +89,7 @@ class Share:
         self._missed += 1
         if self._missed < _MISSES or self._told == 1.0:
             return None
-        self.__init__()  # type: ignore[misc]
+        self._last, self._smooth, self._told = None, None, 1.0
         return self._told
 
     def counted(self, attained: float, here: float) -> float | None:
