@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "carillon/base/statistics.h"
+#include "carillon/schedule/ledgered.h"
 #include "carillon/schedule/watchdog.h"
 #include "carillon/simulate/simulation.h"
 
@@ -171,7 +172,7 @@ template <typename Policy = Feeder>
 Recorder recorded(const workload::Scenario& scenario, const Faults& faults,
                   Duration hangs_after = Duration{0}) {
   Recorder recorder;
-  schedule::Watched policy(std::make_unique<Policy>(), hangs_after);
+  schedule::Ledgered policy(std::make_unique<schedule::Watched>(std::make_unique<Policy>(), hangs_after));
   Options options;
   options.faults = faults;
   options.observer = &recorder;
