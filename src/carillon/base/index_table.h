@@ -59,9 +59,10 @@ class IndexTable {
   };
   static constexpr std::uint32_t empty_ = 0xffffffffU;
 
+  // Ids come in sequence. By their low bits alone all would stand in one run, and closing a hole passes all
+  // of the run behind it.
   std::size_t home(std::uint64_t key) const {
-    // Ids come in sequence: their low bits alone spread them perfectly.
-    return static_cast<std::size_t>(key) & (entries_.size() - 1);
+    return static_cast<std::size_t>((key * 0x9e3779b97f4a7c15ULL) >> shift_);
   }
   std::size_t position(std::uint64_t key) const {  // of the key, or of the hole where it would go
     std::size_t at = home(key);
@@ -84,6 +85,7 @@ class IndexTable {
   void grow();
 
   std::vector<Entry> entries_;
+  int shift_;  // leaves as many bits as index `entries_`
   std::size_t size_ = 0;
 };
 

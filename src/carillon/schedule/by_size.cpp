@@ -11,7 +11,11 @@ namespace carillon::schedule {
 TimePoint BySize::decide(const Event& event, TimePoint now, Actions& out) {
   const std::size_t before = out.size();
   if (const auto* arrival = std::get_if<RequestArrived>(&event)) {
-    arrived(event, arrival->request, now, out);
+    const Model& model = models_[arrival->request.model.index()];
+    if (model.inner == arrival->request.model && !model.tells_apart(arrival->request))
+      ask(event, now, out);  // as it is
+    else
+      arrived(*arrival, now, out);
   } else if (const auto* change = std::get_if<ModelChanged>(&event)) {
     model_changed(*change, now, out);
   } else if (const auto* times = std::get_if<TimesChanged>(&event)) {
@@ -196,21 +200,19 @@ BySize::SizeClass& BySize::class_of(Model& model, const Effort& effort, TimePoin
   return *found;
 }
 
-void BySize::arrived(const Event& event, const Request& request, TimePoint now, Actions& out) {
+void BySize::arrived(RequestArrived arrival, TimePoint now, Actions& out) {
+  Request& request = arrival.request;
   Model& model = models_[request.model.index()];
-  const bool sized = model.sized() && request.effort.known();
-  if (!sized && model.inner == request.model) return ask(event, now, out);
-  RequestArrived inner = std::get<RequestArrived>(event);
-  inner.request.model = model.inner;
-  if (sized) {
+  request.model = model.inner;
+  if (model.tells_apart(request)) {
     SizeClass& as = class_of(model, request.effort, now, out);
     const bool unused = as.open == 0 && as.flying == 0;
     if (!as.ran && unused && as.told != model.fit.measurements()) tell(model, as, now, out);
     ++as.open;
-    inner.request.model = as.inner;
+    request.model = as.inner;
     open_.insert(request.id, {.inner = as.inner, .effort = request.effort});
   }
-  ask(inner, now, out);
+  ask(arrival, now, out);
 }
 
 void BySize::follow(Infer& infer) {

@@ -58,6 +58,7 @@ class BySize final : public Around {
     std::uint64_t version = 0;
     std::vector<std::uint64_t> times;  // by place of the batch size: how often its seed changed
     bool sized() const { return info != nullptr && !info->sizes.empty(); }
+    bool tells_apart(const Request& request) const { return sized() && request.effort.known(); }
   };
   struct Origin {  // of a model behind this
     ModelId model;
@@ -75,7 +76,7 @@ class BySize final : public Around {
     std::uint64_t version = 0, times = 0;  // of its model and its size, when it was sent
   };
 
-  void arrived(const Event& event, const Request& request, TimePoint now, Actions& out);
+  void arrived(RequestArrived arrival, TimePoint now, Actions& out);
   void model_changed(const ModelChanged& change, TimePoint now, Actions& out);
   void times_changed(const TimesChanged& change, TimePoint now, Actions& out);
   void done(const ActionDone& done);
