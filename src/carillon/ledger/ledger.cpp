@@ -42,55 +42,35 @@ void Ledger::book(const Order& order, TimePoint now) {
 
 // --- Requests
 
-const Ledger::OpenRequest* Ledger::request(RequestId id) const {
-  const auto at = request_at_.find(id.value);
-  return at ? &requests_[*at] : nullptr;
-}
-
 void Ledger::on(const RequestArrived& event, TimePoint) {
-  const std::uint32_t at = requests_.take();
-  OpenRequest& request = requests_[at];
+  OpenRequest& request = requests_.open(event.request.id);
   request.told = event.request;
   request.action = none;
   request.withdrawn = 0;
-  if (!request_at_.try_insert(event.request.id.value, at)) {
-    // A log of a program that refused it, driven by another that has not.
-    close(event.request.id);
-    request_at_.insert(event.request.id.value, at);
-  }
-  ++known(event.request.model).requests;
+  known(event.request.model);
 }
 
 void Ledger::on(const RequestCancelled& event, TimePoint) {
-  const auto at = request_at_.find(event.request.value);
-  if (!at) return;  // it has been answered or refused
-  OpenRequest& request = requests_[*at];
-  if (request.action == none) return close(event.request);
-  if (request.withdrawn > 0) return;
-  request.withdrawn = tick_;
-  --actions_[request.action].wanted;
+  OpenRequest* const request = requests_.find(event.request);
+  if (request == nullptr || request->withdrawn > 0)
+    return;  // it has been answered or refused, or told before
+  if (request->action == none) return requests_.close(event.request);
+  request->withdrawn = tick_;
+  --actions_[request->action].wanted;
 }
 
 void Ledger::on(const Refuse& order, TimePoint) {
-  close(order.request);
-}
-
-// If it is open.
-void Ledger::close(RequestId id) {
-  const auto at = request_at_.take(id.value);
-  if (!at) return;
-  --models_[requests_[*at].told.model.index()].requests;
-  requests_.give_back(*at);
+  requests_.close(order.request);
 }
 
 // The INFER has ended, or went with its device.
 void Ledger::give_back_requests(Action& action, bool answered) {
   for (const RequestId id : action.requests) {
-    const auto at = answered ? std::nullopt : request_at_.find(id.value);
-    if (at && requests_[*at].withdrawn == 0)
-      requests_[*at].action = none;
+    OpenRequest* const request = answered ? nullptr : requests_.find(id);
+    if (request != nullptr && request->withdrawn == 0)
+      request->action = none;
     else
-      close(id);
+      requests_.close(id);
   }
 }
 
@@ -169,8 +149,8 @@ void Ledger::on(const Infer& order, TimePoint now) {
   action.times = times_changes(m, order.requests.size());
   action.requests.assign(order.requests.begin(), order.requests.end());
   for (const RequestId id : order.requests)
-    if (const auto request = request_at_.find(id.value)) {
-      requests_[*request].action = at;
+    if (OpenRequest* const request = requests_.find(id)) {
+      request->action = at;
       ++action.wanted;
     }
   if (!takes_pages(m.info)) return;
@@ -375,11 +355,6 @@ std::uint32_t Ledger::times_changes(const Model& model, std::size_t rows) {
   const auto found = std::ranges::lower_bound(batches, static_cast<int>(rows), {}, &BatchProfile::batch);
   if (found == batches.end() || found->batch != static_cast<int>(rows)) return 0;
   return model.times_changes[static_cast<std::size_t>(found - batches.begin())];
-}
-
-Ledger::Model& Ledger::known(ModelId id) {
-  if (id.index() >= models_.size()) models_.resize(id.index() + 1);
-  return models_[id.index()];
 }
 
 const Ledger::Copy* Ledger::copy(DeviceId device, ModelId model) const {

@@ -14,6 +14,7 @@
 #include "carillon/base/slab.h"
 #include "carillon/base/time.h"
 #include "carillon/ledger/event.h"
+#include "carillon/ledger/id_ring.h"
 #include "carillon/ledger/order.h"
 #include "carillon/ledger/residence.h"
 #include "carillon/workload/request.h"
@@ -109,7 +110,6 @@ class Ledger {
     bool served = false;
     std::uint32_t version = 0;                 // how often it changed since it first came
     std::vector<std::uint32_t> times_changes;  // by batch size: of its seed; empty: none
-    std::uint32_t requests = 0;                // open
     std::uint32_t under_way = 0;               // actions, and of them LOADs, that a device has
     std::uint32_t loading = 0;
     std::vector<DeviceId> places;  // where it is loaded, in the order in which it came to be
@@ -124,12 +124,12 @@ class Ledger {
   std::uint64_t tick() const { return tick_; }
 
   // Null where there is none.
-  const OpenRequest* request(RequestId id) const;
+  const OpenRequest* request(RequestId id) const { return requests_.find(id); }
   const Action* action(ActionId id) const;
   // Where it is while it is under way. A place is then another's.
   std::optional<std::uint32_t> place_of(ActionId id) const { return action_at_.find(id.value); }
   const Action& at(std::uint32_t place) const { return actions_[place]; }
-  std::size_t open_requests() const { return request_at_.size(); }
+  std::size_t open_requests() const { return requests_.size(); }
   std::size_t actions_under_way() const { return action_at_.size(); }
 
   std::size_t devices() const { return devices_.size(); }
@@ -180,7 +180,6 @@ class Ledger {
   void line_up(std::vector<std::uint32_t>& lined, std::uint32_t at);
   void leaves_device(Action& action);
   void give_back_requests(Action& action, bool answered);
-  void close(RequestId id);
   void restart(DeviceId id);
   void ended_load(const ActionDone& done, const Action& load, TimePoint now);
   void ended_unload(const ActionDone& done, const Action& unload);
@@ -188,7 +187,11 @@ class Ledger {
   void reside(Device& device, DeviceId id, ModelId model, Copy& copy, Residence residence);
   Copy& copy_there(Device& device, ModelId model);
   Copy* find(Device& device, ModelId model);
-  Model& known(ModelId id);
+  Model& known(ModelId id) {
+    if (id.index() >= models_.size()) [[unlikely]]
+      models_.resize(id.index() + 1);
+    return models_[id.index()];
+  }
   Device& device_of(const Action& action) { return devices_[action.device.index()]; }
   static std::uint32_t times_changes(const Model& model, std::size_t rows);
 
@@ -197,8 +200,7 @@ class Ledger {
   std::vector<Device> devices_;
   std::size_t alive_ = 0;
   std::vector<Model> models_;
-  Slab<OpenRequest> requests_;
-  IndexTable request_at_;
+  IdRing<RequestId, OpenRequest> requests_;
   Slab<Action> actions_;
   IndexTable action_at_;
 };

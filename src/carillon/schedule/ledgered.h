@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <memory>
 
 #include "carillon/ledger/ledger.h"
@@ -20,10 +21,10 @@ class Ledgered final : public Around {
   }
   TimePoint decide(const Event& event, TimePoint now, Actions& out) override {
     if (!writes_) return policy_->decide(event, now, out);
-    const std::size_t seen = out.size();
     own_.apply(event, now);
+    const auto seen = static_cast<std::ptrdiff_t>(out.size());
     const TimePoint wake = policy_->decide(event, now, out);
-    for (std::size_t i = seen; i < out.size(); ++i) own_.book(out[i], now);
+    for (auto order = out.cbegin() + seen; order != out.cend(); ++order) own_.book(*order, now);
     return wake;
   }
 
