@@ -1,6 +1,7 @@
 #include "carillon/schedule/load_priority.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "carillon/base/assert.h"
 
@@ -36,7 +37,7 @@ void LoadPriority::removed(ModelId model, DeviceId device) {
 
 void LoadPriority::renew(ModelId id) {
   Model& m = models_[id.index()];
-  if (m.listed) wanted_.erase({-m.priority, id});
+  auto entry = m.listed ? wanted_.extract({-m.priority, id}) : decltype(wanted_)::node_type{};
   const auto demand = static_cast<double>(m.demand.count());
   double weights = 0;
   for (Share& s : m.shares) {
@@ -53,7 +54,13 @@ void LoadPriority::renew(ModelId id) {
   }
   m.priority = demand - served;
   m.listed = m.priority > 0 && m.shares.size() < alive_;
-  if (m.listed) wanted_.insert({-m.priority, id});
+  if (!m.listed) return;
+  if (entry.empty()) {
+    wanted_.emplace(-m.priority, id);
+    return;
+  }
+  entry.value() = {-m.priority, id};
+  wanted_.insert(std::move(entry));
 }
 
 void LoadPriority::set_alive(std::size_t devices) {

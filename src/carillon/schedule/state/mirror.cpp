@@ -177,12 +177,6 @@ bool Mirror::load_overdue(DeviceId id, ModelId model, TimePoint now) const {
          (d.load.overdue(now) || d.load.end_of(on->load_action, now) <= now);
 }
 
-Duration Mirror::load_estimate(DeviceId id, ModelId model) const {
-  if (!options_.by_device) return load_estimate(model);
-  const OnDevice* on = find(device(id), home(model));
-  return on == nullptr ? models_[home(model).index()].info.load : on->load.estimate();
-}
-
 void Mirror::use(Device& d, ModelId model, OnDevice& on, TimePoint now) {
   if (on.last_use == now) return;
   auto node = d.lru.extract({on.last_use, model});

@@ -176,7 +176,11 @@ class Mirror {
   std::span<const Duration> exec_estimates(DeviceId device, ModelId model) const {
     return times(device, model).all();
   }
-  Duration load_estimate(DeviceId device, ModelId model) const;
+  Duration load_estimate(DeviceId id, ModelId model) const {
+    if (!options_.by_device) return load_estimate(model);
+    const OnDevice* on = find(device(id), home(model));
+    return on == nullptr ? models_[home(model).index()].info.load : on->load.estimate();
+  }
   // The same where all devices are alike.
   Duration exec_estimate(ModelId model, int batch_index) const {
     const Model& m = models_[model.index()];
