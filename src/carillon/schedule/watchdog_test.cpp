@@ -333,6 +333,23 @@ TEST_F(WatchdogTest, ADeviceThatStartsAnewHasNothingToReport) {
   EXPECT_EQ(dog.look(at(1250ms)), std::vector<DeviceId>{{3}});
 }
 
+TEST_F(WatchdogTest, ADeviceThatStartsAnewIsGivenItsTimeAnew) {
+  send(1, at(0ms));
+  EXPECT_EQ(first_hang(at(900ms)), TimePoint::max());
+  ledger.apply(DeviceChanged{.device = {0}}, at(900ms));
+  send(2, at(900ms));
+  EXPECT_GE(first_hang(at(100s)), at(1900ms));
+}
+
+// What stands in the place of another that was overdue is not.
+TEST_F(WatchdogTest, EachActionHasATimeOfItsOwn) {
+  send(1, at(0ms), 10ms, Lane::exec, at(0ms), at(100ms));
+  EXPECT_EQ(first_hang(at(700ms)), TimePoint::max());
+  ended(1);
+  send(2, at(700ms), 10ms, Lane::exec, at(700ms), at(710ms));
+  EXPECT_GE(first_hang(at(100s)), at(1700ms));
+}
+
 TEST(Watchdog, NobodyLooksWhereThatIsTurnedOff) {
   Watchdog dog{Duration{0}};
   dog.sent(at(0ms));
