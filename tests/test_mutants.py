@@ -129,7 +129,7 @@ def test_named_faults_are_each_somewhere_once():
     named = mutants.named(ROOT, [])
     assert len({d.fault.kind for d in named}) == len(named) >= 20
     assert {mutants.part_of(d.fault.path) for d in named} == {
-        "cpu", "cuda", "device", "graph", "job", "research", "scheduler"}
+        "cpu", "cuda", "device", "graph", "job", "ledger", "research", "scheduler"}
     assert mutants.named(ROOT, ["worker"]) == []
 
 
