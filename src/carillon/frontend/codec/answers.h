@@ -10,6 +10,7 @@
 #include "carillon/base/result.h"
 #include "carillon/controller/service.h"
 #include "carillon/frontend/codec/infer_request.h"
+#include "carillon/frontend/telemetry/whole_us.h"
 #include "carillon/repository/config.h"
 
 namespace carillon::frontend {
@@ -44,10 +45,6 @@ inline constexpr const char* number_key = "carillon-request";
 inline constexpr const char* retry_key = "retry-after-ms";
 inline constexpr const char* retry_metadata = "grpc-retry-pushback-ms";
 
-// As these say it.
-inline std::int64_t whole_us(Duration d) {
-  return std::chrono::duration_cast<std::chrono::microseconds>(d).count();
-}
 inline std::int64_t retry_ms(Duration d) {
   return std::max<std::int64_t>(1, std::chrono::ceil<std::chrono::milliseconds>(d).count());
 }

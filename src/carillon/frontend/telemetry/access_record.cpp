@@ -6,16 +6,14 @@
 
 #include <nlohmann/json.hpp>
 
+#include "carillon/frontend/telemetry/whole_us.h"
+
 namespace carillon::frontend {
 namespace {
 
-std::int64_t in_us(Duration d) {
-  return std::chrono::duration_cast<std::chrono::microseconds>(d).count();
-}
-
 // RFC 3339, in UTC.
 std::string time_text(Duration since_epoch) {
-  const std::int64_t us = in_us(since_epoch);
+  const std::int64_t us = whole_us(since_epoch);
   const std::time_t seconds = us / 1'000'000;
   std::tm utc{};
   gmtime_r(&seconds, &utc);
@@ -113,15 +111,15 @@ std::string access_line(const AccessRecord& record, Duration unix_offset) {
   line["outcome"] = to_text(record.outcome);
   line["bytes_in"] = record.bytes_in;
   line["bytes_out"] = record.bytes_out;
-  line["duration_us"] = in_us(record.ended - record.began);
+  line["duration_us"] = whole_us(record.ended - record.began);
   if (record.inferred) {
     const InferFacts& facts = record.facts;
     text("model", facts.model.view());
     line["version"] = facts.version;
     text("id", facts.id.view());
-    if (facts.answered != TimePoint{}) line["service_us"] = in_us(facts.answered - facts.arrival);
-    if (facts.deadline != TimePoint::max()) line["deadline_us"] = in_us(facts.deadline - facts.arrival);
-    if (facts.would_take) line["would_take_us"] = in_us(*facts.would_take);
+    if (facts.answered != TimePoint{}) line["service_us"] = whole_us(facts.answered - facts.arrival);
+    if (facts.deadline != TimePoint::max()) line["deadline_us"] = whole_us(facts.deadline - facts.arrival);
+    if (facts.would_take) line["would_take_us"] = whole_us(*facts.would_take);
   }
   if (record.trace.there()) {
     const std::string trace = traceparent_text(record.trace);

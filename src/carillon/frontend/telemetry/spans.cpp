@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "carillon/explain/story.h"
+#include "carillon/frontend/telemetry/whole_us.h"
 #include "carillon/graph/text.h"
 
 namespace carillon::frontend {
@@ -27,10 +28,6 @@ constexpr std::uint32_t parent_known = 0x100, parent_remote = 0x200;
 
 std::string bytes_of(std::span<const std::uint8_t> id) {
   return {reinterpret_cast<const char*>(id.data()), id.size()};
-}
-
-std::int64_t whole_us(Duration d) {
-  return std::chrono::duration_cast<std::chrono::microseconds>(d).count();
 }
 
 // Protobuf's strings are UTF-8, what clients send may be anything.
