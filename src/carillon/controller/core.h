@@ -81,9 +81,10 @@ struct CoreOptions {
   std::size_t timeline = 0;                // actions that timeline() keeps
   RevivalOptions revivals;
   std::function<void(const DeviceNews&)> on_device;  // is told; may be empty
-  // Is told until when a device cannot be wanted: none where it is, before it is sent what it is wanted for.
-  // A scheduler acts when it hears of something, and of its own accord at its wake alone: an idle device is
-  // free until that wake, or until something comes. Each time that it changes; may be empty. Must not block.
+  // Is told until when a device cannot be wanted. None: the scheduler wants it, and its order is sent after
+  // this. A scheduler acts when it hears of something, and of its own accord at its wake alone: an idle
+  // device is free until that wake, or until something comes. Each time that it changes; may be empty. Must
+  // not block.
   std::function<void(DeviceId, std::optional<TimePoint> free_until)> on_leisure;
   // Hears of each INFER of several requests that a worker takes, so that whoever makes plans knows which
   // sizes the policy wants to run. May be empty. Must not block.

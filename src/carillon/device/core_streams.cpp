@@ -173,7 +173,7 @@ bool Core::in_the_way(const Stream& stream, std::uint64_t units, TimePoint now) 
   return false;
 }
 
-// What streams that go later run on these units ends before its next kernel, and is first to resume.
+// Streams of a later rank make way on these units: their runs end before the next kernel, and resume first.
 void Core::make_way(const Stream& stream, std::uint64_t units, Commands& out) {
   for (const Stream& other : streams_) {
     if (other.place.rank <= stream.place.rank || other.running == no_slot) continue;
@@ -373,8 +373,8 @@ void Core::end_early(Slot slot, Commands& out) {
   out.push_back({.kind = Command::Kind::evict, .executor = executor(slot), .slot = slot});
 }
 
-// What runs ends before its next kernel where it is to make way for what comes first now: not sooner, as the
-// stream would only resume it.
+// The stream's run ends before its next kernel if it is to make way for the first action of the queue. While
+// the run would be first itself it goes on: the stream would only resume it.
 void Core::yield_to_first(Stream& stream, Commands& out) {
   if (stream.running == no_slot || stream.queue.size() == 0) return;
   const Action& run = actions_[stream.running];

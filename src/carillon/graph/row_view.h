@@ -9,8 +9,8 @@
 
 namespace carillon::graph {
 
-// What a rule of row_rules.cpp sees of one node, and where it says how its results are laid out. What it does
-// not say is mixed. No operand is mixed, and one at least has rows.
+// One node, as a rule of row_rules.cpp sees it. The rule says here how the node's results are laid out; a
+// result that it leaves out is mixed. No operand is mixed, and one at least has rows.
 class RowView {
  public:
   RowView(const RowTrace& trace, int index);
@@ -63,8 +63,8 @@ class RowView {
   std::vector<std::optional<RowLayout>> results_;  // of each output
 };
 
-// Whether an operand that broadcasts to a result of `rank` dimensions, whose rows are laid out thus, gives
-// each row what is its own, or what is the same for all.
+// Whether rows stay apart where an operand broadcasts to a result of `rank` dimensions with this layout: each
+// row gets its own part of the operand, or all rows get the same.
 bool broadcasts_by_rows(const RowTrace& trace, ValueId operand, const RowLayout& result, std::size_t rank);
 
 }  // namespace carillon::graph
