@@ -64,7 +64,7 @@ class CheckTree(unittest.TestCase):
         self.assertEqual(len(check_tree.check_arrows(self.root)), 5)
         # Above it are its shell for training jobs, the ledger, schedule, and what includes that; below, engine.
         at = check_tree.LAYERS.index("device")
-        self.assertEqual(check_tree.LAYERS[at - 3:at + 2], ["schedule", "ledger", "share", "device", "engine"])
+        self.assertEqual(check_tree.LAYERS[at - 3:at + 2], ["wire", "ledger", "share", "device", "engine"])
 
     def test_the_broker_includes_device_and_base_only(self):
         for i, other in enumerate(["schedule", "workload", "engine", "worker"]):

@@ -17,7 +17,7 @@
 #include "carillon/cli/interference/measure.h"
 #include "carillon/cli/kernel_times.h"
 #include "carillon/cli/profile_fit.h"
-#include "carillon/controller/model_loader.h"
+#include "carillon/controller/models/model_loader.h"
 
 namespace carillon::cli {
 namespace {

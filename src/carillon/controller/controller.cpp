@@ -80,6 +80,7 @@ Controller::Controller(std::unique_ptr<schedule::Scheduler> scheduler, const Opt
       }()),
       turned_away_(options.turned_away),
       core_(std::move(scheduler), core_options_),
+      outcomes_{core_.book(), core_options_.journal.get(), core_options_.default_deadline},
       door_(options.door),
       sizes_(options.sizes, clock,
              [this](Sizes::Waiting waiting, Result<> result, std::optional<Duration> would_take) {
@@ -160,9 +161,11 @@ void Controller::add_model(ModelView view, const engine::CompiledModel& compiled
     served.info.sizes.clear();
   // Where the time depends on the input, nobody knows how little it may be.
   const bool known_least = !served.info.time_varies && served.lengths.empty();
-  Model model{
-      served.output_row_bytes, served.slo, served.cls, served.open, known_least, {}, {}, view.version};
-  if (core_options_.journal != nullptr) model.name = core_options_.journal->name(info.name);
+  Model model{.output_row_bytes = served.output_row_bytes,
+              .told = {.name = {}, .version = view.version, .slo = served.slo, .cls = served.cls},
+              .open = served.open,
+              .known_least = known_least};
+  if (core_options_.journal != nullptr) model.told.name = core_options_.journal->name(info.name);
   for (const graph::TensorSpec& output : compiled.outputs()) model.output_types.push_back(output.type);
   model.in_sequences = view.config.sequence != nullptr;
   if (view.config.queue != nullptr) model.rules = std::make_shared<QueueRules>(view.config.queue);
@@ -349,17 +352,14 @@ std::uint64_t Controller::submit(std::unique_ptr<InferCall> call, AnswerHandler 
       journal != nullptr ? journal->next_number() : next_ticket_.fetch_add(1, std::memory_order_relaxed);
   const TimePoint at = clock_.now();
   call->handed = at;
+  CARILLON_ASSERT(call->model.index() < models_there_.load(std::memory_order_acquire));
   if (!serving()) {
-    on_answer({.status = fail(ErrorCode::unavailable, "the server is not serving now"),
-               .call = std::move(call),
-               .finished = at,
-               .would_take = {}});
+    end({ticket, 0, std::move(call), std::move(on_answer)}, not_serving(), at);
     return ticket;
   }
-  CARILLON_ASSERT(call->model.index() < models_there_.load(std::memory_order_acquire));
   const Model& model = models_[call->model.index()];
   if (const auto& rules = model.rules; rules != nullptr) {
-    if (auto entered = rules->enter(*call, model.slo); !entered) {
+    if (auto entered = rules->enter(*call, model.told.slo); !entered) {
       goes({.ticket = ticket,
             .call = std::move(call),
             .handler = std::move(on_answer),
@@ -390,7 +390,8 @@ void Controller::go_on(std::uint64_t ticket, std::unique_ptr<InferCall> call, An
                            .call = std::move(call),
                            .handler = std::move(on_answer),
                            .deadline = TimePoint::max()};
-    waiting.deadline = deadline_of(*waiting.call, model.slo, model.cls, core_options_);
+    waiting.deadline =
+        deadline_of(*waiting.call, model.told.slo, model.told.cls, core_options_.default_deadline);
     if (!sizes_.submit(waiting)) return;
     call = std::move(waiting.call);
     on_answer = std::move(waiting.handler);
@@ -411,14 +412,13 @@ void Controller::goes(Sizes::Waiting waiting, Result<> result, explain::Cause re
                           : code == ErrorCode::cancelled        ? Outcome::cancelled
                           : code == ErrorCode::invalid_argument ? Outcome::invalid
                                                                 : Outcome::failed;
-  const InferCall& call = *waiting.call;
-  core_.book().answered(call.model, outcome, call.rows, std::min(call.arrival, at), at, {});
   using explain::Cause;
   const Cause cause = outcome == Outcome::cancelled             ? Cause::client_gone
                       : outcome == Outcome::invalid             ? Cause::bad_data
                       : code == ErrorCode::not_found            ? Cause::no_model
                       : code == ErrorCode::unavailable && !full ? Cause::not_serving
                                                                 : refused;
+  const InferCall& call = *waiting.call;
   // Its size is being made: then the same call waits for nothing.
   std::optional<Duration> retry_after;
   if (would_take && waiting.deadline != TimePoint::max())
@@ -427,34 +427,21 @@ void Controller::goes(Sizes::Waiting waiting, Result<> result, explain::Cause re
     retry_after = std::clamp<Duration>(expected(call.model, 1), 1ms, retry_when_full);
   else if (full)
     retry_after = retry_when_full;
-  InferAnswer answer{.status = std::move(result),
-                     .call = std::move(waiting.call),
-                     .finished = at,
-                     .would_take = would_take,
-                     .retry_after = retry_after};
-  note(waiting.ticket, outcome, cause, answer);
-  waiting.handler(std::move(answer));
+  end({waiting.ticket, 0, std::move(waiting.call), std::move(waiting.handler)},
+      {outcome, cause, std::move(result.error()), would_take, retry_after}, at);
 }
 
-// A call that ends before the thread has it. Before its handler hears of it.
-void Controller::note(std::uint64_t ticket, Outcome outcome, explain::Cause cause, InferAnswer& answer) {
-  if (core_options_.journal == nullptr) return;
-  const InferCall& call = *answer.call;
-  const Model& model = models_[call.model.index()];
-  CallRecord record = record_of(call, ticket, model.name, model.version, class_of(call, model.cls),
-                                deadline_of(call, model.slo, model.cls, core_options_));
-  if (record.deadline_from == explain::DeadlineFrom::none && record.deadline != TimePoint::max())
-    record.deadline_from = model.slo ? explain::DeadlineFrom::slo : explain::DeadlineFrom::server;
-  record.ended = answer.finished;
-  record.outcome = outcome == Outcome::refused || outcome == Outcome::shed ? explain::Outcome::refused
-                   : outcome == Outcome::cancelled                         ? explain::Outcome::cancelled
-                                                                           : explain::Outcome::failed;
-  record.cause = cause;
-  if (answer.would_take) record.would_take = *answer.would_take;
-  if (answer.retry_after) record.retry_after = *answer.retry_after;
-  if (!answer.status) say_message(record, answer.status.error().message);
-  core_options_.journal->put(record);
-  answer.number = ticket;
+Ending Controller::not_serving() {
+  return {Outcome::failed,
+          explain::Cause::not_serving,
+          {ErrorCode::unavailable, "the server is not serving now"}};
+}
+
+// A call that the thread does not have.
+void Controller::end(Submission submission, Ending ending, TimePoint at) {
+  const Model& model = models_[submission.call->model.index()];
+  outcomes_.end(submission.ticket, std::move(submission.call), std::move(submission.handler), model.told,
+                std::move(ending), at);
 }
 
 // To the door.
@@ -477,11 +464,12 @@ void Controller::enter(Submission submission, TimePoint at) {
   call.outputs.resize(model.output_row_bytes.size());
   for (std::size_t i = 0; i < call.outputs.size(); ++i)
     if (call.wants(i)) call.outputs[i].resize(size_of(i));
-  schedule::Door::Arrival arrival{.key = 0,
-                                  .model = call.model,
-                                  .cls = class_of(call, model.cls),
-                                  .rows = rows,
-                                  .deadline = deadline_of(call, model.slo, model.cls, core_options_)};
+  schedule::Door::Arrival arrival{
+      .key = 0,
+      .model = call.model,
+      .cls = class_of(call, model.told.cls),
+      .rows = rows,
+      .deadline = deadline_of(call, model.told.slo, model.told.cls, core_options_.default_deadline)};
   bool running = false;
   {
     const std::lock_guard lock(mutex_);
@@ -507,32 +495,24 @@ void Controller::enter(Submission submission, TimePoint at) {
     }
   }
   if (running) return turn_away(std::move(submission), at);
-  core_.book().answered(call.model, Outcome::failed, call.rows, std::min(call.arrival, at), at, {});
-  InferAnswer answer{.status = fail(ErrorCode::unavailable, "the server is not serving now"),
-                     .call = std::move(submission.call),
-                     .finished = at,
-                     .would_take = {}};
-  note(submission.ticket, Outcome::failed, explain::Cause::not_serving, answer);
-  submission.handler(std::move(answer));
+  end(std::move(submission), not_serving(), at);
 }
 
 void Controller::turn_away(Submission submission, TimePoint at) {
   const InferCall& call = *submission.call;
   if (submission.hurried) {
-    // Its place in the queue was not the trouble: nobody could have decided on it in time.
-    core_.book().answered(call.model, Outcome::refused, call.rows, std::min(call.arrival, at), at, {});
-    // The same call, decided on at once, would still be sent and run.
+    // Its place in the queue was not the trouble: nobody could have decided on it in time. The same call,
+    // decided on at once, would still be sent and run.
     const schedule::Environment live = schedule::live_environment();
     const Duration would_take =
         at - call.arrival + live.dispatch + live.span(expected(call.model, call.rows));
-    InferAnswer answer{
-        .status = fail(ErrorCode::deadline_exceeded,
-                       "cannot finish by its deadline, which is here or too near for a decision"),
-        .call = std::move(submission.call),
-        .finished = at,
-        .would_take = would_take};
-    note(submission.ticket, Outcome::refused, explain::Cause::too_near, answer);
-    return submission.handler(std::move(answer));
+    return end(std::move(submission),
+               {Outcome::refused,
+                explain::Cause::too_near,
+                {ErrorCode::deadline_exceeded,
+                 "cannot finish by its deadline, which is here or too near for a decision"},
+                would_take},
+               at);
   }
   if (turned_away_ != nullptr) turned_away_->fetch_add(1, std::memory_order_relaxed);
   shed(std::move(submission),
@@ -544,15 +524,7 @@ void Controller::turn_away(Submission submission, TimePoint at) {
 
 // A call that there is no room for now.
 void Controller::shed(Submission submission, Error why, TimePoint at) {
-  const InferCall& call = *submission.call;
-  core_.book().answered(call.model, Outcome::shed, call.rows, std::min(call.arrival, at), at, {});
-  InferAnswer answer{.status = std::unexpected(std::move(why)),
-                     .call = std::move(submission.call),
-                     .finished = at,
-                     .would_take = {},
-                     .retry_after = retry_when_full};
-  note(submission.ticket, Outcome::shed, explain::Cause::shed, answer);
-  submission.handler(std::move(answer));
+  end(std::move(submission), {Outcome::shed, explain::Cause::shed, std::move(why), {}, retry_when_full}, at);
 }
 
 void Controller::cancel(std::uint64_t ticket) {

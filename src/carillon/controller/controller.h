@@ -18,14 +18,15 @@
 #include "carillon/base/clock.h"
 #include "carillon/base/result.h"
 #include "carillon/base/slab.h"
-#include "carillon/controller/batch_plans.h"
+#include "carillon/controller/gates/batch_plans.h"
 #include "carillon/controller/core.h"
-#include "carillon/controller/directory.h"
-#include "carillon/controller/journal.h"
-#include "carillon/controller/queue_rules.h"
-#include "carillon/controller/sequences.h"
-#include "carillon/controller/service.h"
-#include "carillon/controller/sizes.h"
+#include "carillon/controller/gates/directory.h"
+#include "carillon/controller/calls/journal.h"
+#include "carillon/controller/calls/outcomes.h"
+#include "carillon/controller/gates/queue_rules.h"
+#include "carillon/controller/gates/sequences.h"
+#include "carillon/controller/calls/service.h"
+#include "carillon/controller/gates/sizes.h"
 #include "carillon/engine/engine.h"
 #include "carillon/schedule/door.h"
 #include "carillon/schedule/scheduler.h"
@@ -198,6 +199,8 @@ class Controller final : public Service {
   enum class State : std::uint8_t { preparing, running, stopping };
 
   bool serving() const;
+  static Ending not_serving();
+  void end(Submission submission, Ending ending, TimePoint at);
   void go_on(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerHandler on_answer, TimePoint at);
   void enter(Submission submission, TimePoint at);
   void goes(Sizes::Waiting waiting, Result<> result, explain::Cause refused,
@@ -208,7 +211,6 @@ class Controller final : public Service {
   void tell_margin();
   void turn_away(Submission submission, TimePoint at);
   void shed(Submission submission, Error why, TimePoint at);
-  void note(std::uint64_t ticket, Outcome outcome, explain::Cause cause, InferAnswer& answer);
   bool ask(Job job);
   bool used(ModelId id);
   bool let_go(ModelId id);
@@ -220,13 +222,10 @@ class Controller final : public Service {
   Directory directory_;
   struct Model {
     std::vector<RowSize> output_row_bytes;
-    std::optional<Duration> slo;
-    Class cls = Class::normal;
+    ToldModel told;
     bool open = false;
     bool known_least = false;  // what a request takes at the least: a row's time
     std::vector<graph::DataType> output_types;
-    NameNumber name;  // in the journal, where there is one
-    std::int64_t version = 1;
     bool in_sequences = false;
     std::shared_ptr<QueueRules> rules;  // null: none
   };
@@ -242,6 +241,7 @@ class Controller final : public Service {
   std::atomic<std::uint64_t> next_ticket_{1};
 
   Core core_;  // the thread's; before start() and after stop() the starter's
+  const Outcomes outcomes_;
   std::atomic<std::size_t> devices_alive_{0};
   // The thread tells the margin once after each look at the statistics: between looks that is one load a
   // turn.

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "carillon/controller/queue_rules.h"
+#include "carillon/controller/gates/queue_rules.h"
 #include "carillon/controller/testing/fakes.h"
 #include "carillon/repository/queue_policies.h"
 
@@ -910,7 +910,7 @@ TEST_F(CoreTest, TheSchedulerHearsThatTimesChange) {
   ASSERT_EQ(heard.size(), 1U);
   EXPECT_EQ(heard[0].model, ModelId{1});
   EXPECT_EQ(heard[0].batches, times);
-  EXPECT_EQ(core->model({1}).info.batches, times);
+  EXPECT_EQ(core->model({1}).batches, times);
   // It may say something to that.
   on_next<schedule::TimesChanged>({infer(1, {{0}, {1}})});
   submit(1, call_of({0}, 2, at(2ms)), at(2ms));
@@ -931,7 +931,7 @@ TEST_F(CoreTest, TheSchedulerHearsThatTimesChange) {
 }
 
 TEST_F(CoreTest, WhatRequestsAreExpectedToTakeChangesWithTheTimes) {
-  core->book().seed({0}, core->model({0}).info.batches);
+  core->book().seed({0}, core->model({0}).batches);
   on_next<RequestArrived>({infer(1, {{0}})});
   submit(1, call_of({0}, 1, at(1ms)), at(1ms));
   core->on_result(worker.end({1}, ActionStatus::success, at(4ms), 1800us), at(4ms));

@@ -9,7 +9,7 @@
 
 #include "carillon/base/result.h"
 #include "carillon/base/time.h"
-#include "carillon/controller/service.h"
+#include "carillon/controller/calls/service.h"
 #include "carillon/engine/imported_memory.h"
 #include "carillon/frontend/doors/settings.h"
 #include "carillon/frontend/grpc/grpc_keepalive.h"

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "carillon/controller/controller.h"
-#include "carillon/controller/ensembles.h"
-#include "carillon/controller/model_loader.h"
+#include "carillon/controller/gates/ensembles.h"
+#include "carillon/controller/models/model_loader.h"
 #include "carillon/controller/workloads.h"
 #include "carillon/server/device.h"
 

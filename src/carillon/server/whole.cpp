@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "carillon/base/processors.h"
-#include "carillon/controller/measure_aside.h"
+#include "carillon/controller/models/measure_aside.h"
 #include "carillon/repository/repository.h"
 #include "carillon/worker/worker.h"
 

@@ -17,6 +17,7 @@
 #include "carillon/engine/engine.h"
 #include "carillon/engine/stream.h"
 #include "carillon/schedule/action.h"
+#include "carillon/wire/report.h"
 #include "carillon/worker/row_buffers.h"
 
 namespace carillon::worker {
@@ -40,44 +41,10 @@ struct InferCommand {
   std::array<RowBuffers, max_batch> rows;
 };
 
-// Times of one action, all on the worker's clock. Unused steps are equal to the one before.
-struct ActionTimes {
-  TimePoint received;
-  TimePoint input_start, input_end;    // INPUT
-  TimePoint exec_start, exec_end;      // EXEC, or LOAD's copy, or UNLOAD
-  TimePoint output_start, output_end;  // OUTPUT
-  Duration paused{0};                  // of EXEC, while it was preempted
-  int preemptions = 0;                 // how often
-  Duration lost{0};                    // of what it ran: of kernels that were stopped inside and start again
-  Duration padded{0};                  // of what it ran, best effort: beside real-time runs
-  int threads = 0;                     // that EXEC's kernels had, of class normal; 0: not told
-  bool preempts = false;               // real-time: what goes later ran as it was received
-  Duration ran() const { return exec_end - exec_start - paused; }  // on the device
-};
-// A row of an INFER that succeeded, and yet has no result: its outputs are not written.
-struct BadRow {
-  int row = 0;  // in the command
-  // invalid_argument: its own data are bad, and what is wrong with them. deadline_exceeded: another's were,
-  // and there was no time left to run this one by itself.
-  Error error;
-};
-struct ActionResult {
-  ActionId id;
-  schedule::ActionStatus status{};
-  ActionTimes times;
-  std::string error;               // for failed: what went wrong; empty (and unallocated) otherwise
-  bool device_lost = false;        // it failed because the device did: see engine::Plan::run
-  std::uint32_t life = 0;          // of the worker, to which the action was given: see Worker::retire()
-  DeviceId device{};               // left to the sink, which knows who calls
-  std::vector<BadRow> bad_rows{};  // of a success; empty (and unallocated) otherwise
-  bool odd_time = false;  // EXEC's time says nothing of other batches: it ended early, or rows ran again
-};
-// What a probe has found: see Worker::probe().
-struct ProbeResult {
-  Result<> found;  // an error: the device does not answer as it should
-  std::uint32_t life = 0;
-  DeviceId device{};  // left to the sink
-};
+using wire::ActionTimes;
+using wire::BadRow;
+using ActionResult = wire::Report;
+using ProbeResult = wire::ProbeReport;
 
 // Takes results. Called from the worker's threads, one call an action, never with a lock held that submit(),
 // stop() or probe() take; must be quick and must not block.

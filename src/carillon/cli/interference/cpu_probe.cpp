@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "carillon/cli/interference/sensors.h"
-#include "carillon/controller/model_loader.h"
+#include "carillon/controller/models/model_loader.h"
 #include "carillon/graph/bounded.h"
 
 namespace carillon::cli {

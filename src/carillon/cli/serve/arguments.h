@@ -12,7 +12,7 @@
 #include "carillon/cli/otlp_options.h"
 #include "carillon/cli/safety_options.h"
 #include "carillon/cli/train.h"
-#include "carillon/controller/sizes.h"
+#include "carillon/controller/gates/sizes.h"
 #include "carillon/repository/repository.h"
 #include "carillon/schedule/registry.h"
 #include "carillon/server/devices.h"

@@ -30,7 +30,7 @@
 #include "carillon/cli/headroom.h"
 #include "carillon/cli/preempt_option.h"
 #include "carillon/cli/serve/doors.h"
-#include "carillon/controller/kept_times.h"
+#include "carillon/controller/models/kept_times.h"
 #include "carillon/profile/profile.h"
 #include "carillon/schedule/log/recording.h"
 #include "carillon/schedule/registry.h"

@@ -33,9 +33,10 @@ void Audit::check(const Core& core, const Ledger& ledger, schedule::testing::Fin
   // What a device did not take is not under way for the core; its ActionDone is yet to come.
   std::size_t not_taken = 0;
   visit_actions(ledger, [&](const Ledger::Action& action) { not_taken += action.taken ? 0 : 1; });
-  found.expect(not_taken == core.deferred_.size(), "core: how many were not taken",
-               [&] { return number(core.deferred_.size()) + ", in the ledger " + number(not_taken); });
-  for (const schedule::ActionDone& deferred : core.deferred_) {
+  found.expect(not_taken == core.dispatch_.not_taken().size(), "core: how many were not taken", [&] {
+    return number(core.dispatch_.not_taken().size()) + ", in the ledger " + number(not_taken);
+  });
+  for (const schedule::ActionDone& deferred : core.dispatch_.not_taken()) {
     const Ledger::Action* const action = ledger.action(deferred.id);
     found.expect(action != nullptr && !action->taken, "core: not taken",
                  [&] { return "action " + number(deferred.id.value); });
@@ -43,7 +44,8 @@ void Audit::check(const Core& core, const Ledger& ledger, schedule::testing::Fin
   visit_actions(ledger, [&](const Ledger::Action& action) {
     if (core.options_.journal == nullptr || !action.taken || action.kind == ActionKind::unload) return;
     const auto detail = [&] { return "action " + number(action.id.value); };
-    const auto noted = core.options_.journal->action(core.asides_[*ledger.place_of(action.id)].record.entry);
+    const auto noted =
+        core.options_.journal->action(core.recorder_.records_[*ledger.place_of(action.id)].entry);
     if (!noted) return;  // newer ones have its place
     found.expect(noted->kind == action.kind && noted->again == action.profiled.has_value() &&
                      noted->sent == action.sent && noted->window == action.window &&
@@ -52,9 +54,9 @@ void Audit::check(const Core& core, const Ledger& ledger, schedule::testing::Fin
     const std::size_t rows = action.profiled ? 1 : action.requests.size();
     found.expect(static_cast<std::size_t>(noted->rows) == rows, "journal: rows", detail);
   });
-  if (core.timeline_.keeps()) {
+  if (core.timeline().keeps()) {
     std::vector<TimelineAction> open;
-    core.timeline_.read_open(open);
+    core.timeline().read_open(open);
     std::size_t shown = 0;
     visit_actions(ledger, [&](const Ledger::Action& action) {
       if (!action.taken || action.kind == ActionKind::unload) return;
@@ -74,12 +76,8 @@ void Audit::check(const Core& core, const Ledger& ledger, schedule::testing::Fin
   }
   // Devices, and what is where.
   std::map<std::uint32_t, std::vector<DeviceId>> held_by;  // by the model's place in the statistics
-  for (std::size_t d = 0; d < core.devices_.size(); ++d) {
-    const Core::Device& its = core.devices_[d];
-    const auto detail = [&] { return "device " + number(d); };
-    if (d >= ledger.devices()) continue;  // the core is about to start
+  for (std::size_t d = 0; d < ledger.devices(); ++d) {
     const Ledger::Device& device = ledger.device(device_of(d));
-    found.expect(its.alive == device.alive, "core: alive", detail);
     for (const auto& [model, copy] : device.copies)
       if (copy.held) held_by[core.book_.place_of(model)].push_back(device_of(d));
   }
@@ -101,7 +99,7 @@ void Audit::check(const Core& core, const Ledger& ledger, schedule::testing::Fin
   for (std::uint32_t m = 0; m < ledger.models(); ++m) {
     const Ledger::Model& model = ledger.model({m});
     const auto detail = [&] { return "model " + number(m); };
-    found.expect(core.models_[m].gone == !model.served, "core: gone", detail);
+    found.expect(core.holder_.model({m}).gone == !model.served, "core: gone", detail);
     bool on_devices = model.under_way > 0;
     for (std::size_t d = 0; d < ledger.devices(); ++d) {
       const Ledger::Copy* const copy = ledger.copy(device_of(d), {m});
@@ -111,8 +109,8 @@ void Audit::check(const Core& core, const Ledger& ledger, schedule::testing::Fin
   }
   // Rows.
   std::size_t told = 0;
-  for (std::uint32_t i = 0; i < core.open_.size(); ++i) {
-    const Core::Open& open = core.open_[i];
+  for (std::uint32_t i = 0; i < core.holder_.open_.size(); ++i) {
+    const Holder::Open& open = core.holder_.open_[i];
     if (open.call == nullptr) continue;
     for (std::size_t r = 0; r < open.state.size(); ++r) {
       const RequestId id{open.first.value + r};
@@ -123,20 +121,20 @@ void Audit::check(const Core& core, const Ledger& ledger, schedule::testing::Fin
       const Ledger::Action* const action =
           request != nullptr && request->action != Ledger::none ? &ledger.at(request->action) : nullptr;
       switch (open.state[r]) {
-        case Core::Row::fresh:
-        case Core::Row::done:
+        case Holder::Row::fresh:
+        case Holder::Row::done:
           found.expect(request == nullptr, "core: row that the scheduler does not have", detail);
           break;
-        case Core::Row::waiting:
+        case Holder::Row::waiting:
           found.expect(request != nullptr && request->withdrawn == 0 && (action == nullptr || !action->taken),
                        "core: row that waits", detail);
           break;
-        case Core::Row::flying:
+        case Holder::Row::flying:
           found.expect(action != nullptr && action->taken, "core: row that runs", detail);
           if (action != nullptr)
             found.expect((request->withdrawn > 0) == over, "core: row whose client has gone", detail);
           break;
-        case Core::Row::gone:
+        case Holder::Row::gone:
           found.expect(request == nullptr || (request->withdrawn > 0 && action != nullptr && !action->taken),
                        "core: row that is gone", detail);
           break;

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "carillon/controller/directory.h"
+#include "carillon/controller/gates/directory.h"
 
 // Models and ensembles as views, for tests of what is made of them.
 namespace carillon::controller::testing {

@@ -12,39 +12,13 @@
 #include "carillon/base/assert.h"
 #include "carillon/controller/core.h"
 #include "carillon/schedule/scheduler.h"
+#include "carillon/schedule/testing/scripted_scheduler.h"
 #include "carillon/worker/worker.h"
 
 // Stand-ins for a scheduler and a worker, for the controller's tests: both do as the test says.
 namespace carillon::controller::testing {
 
-// Remembers what it hears, and does what `script` says.
-class ScriptedScheduler final : public schedule::Scheduler {
- public:
-  // Appends actions, and may name another wake.
-  using Script = std::function<void(const schedule::Event&, TimePoint, schedule::Actions&, TimePoint& wake)>;
-
-  std::string_view name() const override { return "scripted"; }
-  TimePoint decide(const schedule::Event& event, TimePoint now, schedule::Actions& out) override {
-    events.push_back(event);
-    times.push_back(now);
-    if (std::holds_alternative<schedule::Wake>(event)) wake = TimePoint::max();
-    if (const Script now_script = script) now_script(event, now, out, wake);  // it may replace itself
-    return wake;
-  }
-
-  template <typename E>
-  std::vector<E> heard() const {
-    std::vector<E> out;
-    for (const schedule::Event& event : events)
-      if (const auto* e = std::get_if<E>(&event)) out.push_back(*e);
-    return out;
-  }
-
-  Script script;
-  TimePoint wake = TimePoint::max();
-  std::vector<schedule::Event> events;
-  std::vector<TimePoint> times;
-};
+using schedule::testing::ScriptedScheduler;
 
 // What an INFER that succeeds does here: each output byte is the row's input byte plus one.
 inline void answer_rows(const worker::InferCommand& infer, std::size_t row_bytes) {

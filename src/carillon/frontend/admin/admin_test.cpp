@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "carillon/controller/device_timeline.h"
+#include "carillon/controller/calls/device_timeline.h"
 #include "carillon/frontend/admin/admin_page.h"
 #include "carillon/frontend/admin/admin_status.h"
 #include "carillon/frontend/admin/device_actions.h"

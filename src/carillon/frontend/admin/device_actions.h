@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "carillon/base/result.h"
-#include "carillon/controller/service.h"
+#include "carillon/controller/calls/service.h"
 #include "carillon/frontend/telemetry/watch.h"
 
 namespace carillon::frontend {

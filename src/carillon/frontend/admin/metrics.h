@@ -7,7 +7,7 @@
 #include <string>
 #include <variant>
 
-#include "carillon/controller/service.h"
+#include "carillon/controller/calls/service.h"
 #include "carillon/frontend/admin/host.h"
 #include "carillon/frontend/http/http_handler.h"
 #include "carillon/frontend/memory/memory_figures.h"

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <variant>
 
-#include "carillon/controller/service.h"
+#include "carillon/controller/calls/service.h"
 #include "carillon/frontend/doors/commons.h"
 #include "carillon/frontend/http/http_handler.h"
 #include "carillon/frontend/http/http_routes.h"

@@ -12,7 +12,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "carillon/controller/journal.h"
+#include "carillon/controller/calls/journal.h"
 #include "carillon/explain/story.h"
 #include "carillon/frontend/http/http_routes.h"
 

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "carillon/controller/service.h"
+#include "carillon/controller/calls/service.h"
 #include "carillon/frontend/http/http_handler.h"
 
 namespace carillon::frontend {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "carillon/base/result.h"
-#include "carillon/controller/service.h"
+#include "carillon/controller/calls/service.h"
 #include "carillon/frontend/access/guard.h"
 #include "carillon/frontend/http/http_handler.h"
 

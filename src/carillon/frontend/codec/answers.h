@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "carillon/base/result.h"
-#include "carillon/controller/service.h"
+#include "carillon/controller/calls/service.h"
 #include "carillon/frontend/codec/infer_request.h"
 #include "carillon/frontend/telemetry/whole_us.h"
 #include "carillon/repository/config.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "carillon/controller/service.h"
+#include "carillon/controller/calls/service.h"
 #include "carillon/frontend/codec/shared_memory.h"
 #include "carillon/frontend/memory/byte_budget.h"
 #include "carillon/frontend/memory/parse_room.h"

@@ -9,7 +9,7 @@
 
 #include "carillon/base/result.h"
 #include "carillon/base/time.h"
-#include "carillon/controller/service.h"
+#include "carillon/controller/calls/service.h"
 #include "carillon/frontend/access/keys.h"
 
 namespace carillon::frontend {

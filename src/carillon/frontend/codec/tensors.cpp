@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "carillon/base/assert.h"
-#include "carillon/controller/output_shape.h"
+#include "carillon/controller/gates/output_shape.h"
 #include "carillon/frontend/codec/text_elements.h"
 #include "carillon/graph/bounded.h"
 #include "carillon/graph/shape_inference.h"

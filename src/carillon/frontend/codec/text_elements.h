@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "carillon/base/result.h"
-#include "carillon/controller/service.h"
+#include "carillon/controller/calls/service.h"
 #include "carillon/frontend/codec/infer_request.h"
 #include "carillon/graph/known_texts.h"
 #include "carillon/repository/config.h"

@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "carillon/controller/service.h"
+#include "carillon/controller/calls/service.h"
 #include "carillon/frontend/access/guard.h"
 #include "carillon/frontend/codec/shared_memory.h"
 #include "carillon/frontend/doors/model_waits.h"

@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "carillon/base/result.h"
-#include "carillon/controller/service.h"
+#include "carillon/controller/calls/service.h"
 
 namespace google::protobuf {
 class Message;

@@ -14,7 +14,7 @@
 #include <tuple>
 #include <vector>
 
-#include "carillon/controller/service.h"
+#include "carillon/controller/calls/service.h"
 #include "carillon/frontend/doors/work_pool.h"
 
 namespace carillon::frontend {

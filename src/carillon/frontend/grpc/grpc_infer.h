@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "carillon/base/result.h"
-#include "carillon/controller/service.h"
+#include "carillon/controller/calls/service.h"
 #include "carillon/frontend/doors/commons.h"
 #include "carillon/frontend/grpc/answer_thread.h"
 #include "carillon/frontend/grpc/answer_times.h"

@@ -8,7 +8,7 @@
 #include "carillon/base/bytes.h"
 #include "carillon/base/result.h"
 #include "carillon/base/time.h"
-#include "carillon/controller/service.h"
+#include "carillon/controller/calls/service.h"
 #include "carillon/frontend/doors/commons.h"
 #include "carillon/frontend/grpc/grpc_keepalive.h"
 #include "carillon/frontend/net/address.h"

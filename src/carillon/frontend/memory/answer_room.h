@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "carillon/base/result.h"
-#include "carillon/controller/service.h"
+#include "carillon/controller/calls/service.h"
 #include "carillon/frontend/memory/byte_budget.h"
 
 namespace carillon::frontend {

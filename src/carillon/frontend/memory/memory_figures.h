@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "carillon/base/bytes.h"
-#include "carillon/controller/service.h"
+#include "carillon/controller/calls/service.h"
 
 namespace carillon::frontend {
 

@@ -10,7 +10,7 @@
 
 #include "carillon/base/time.h"
 #include "carillon/base/trace_context.h"
-#include "carillon/controller/service.h"
+#include "carillon/controller/calls/service.h"
 
 namespace carillon::frontend {
 

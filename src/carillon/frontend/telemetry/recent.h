@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "carillon/base/time.h"
-#include "carillon/controller/service.h"
+#include "carillon/controller/calls/service.h"
 
 namespace carillon::frontend {
 

@@ -14,7 +14,7 @@
 #include <pthread.h>
 
 #include "carillon/base/clock.h"
-#include "carillon/controller/journal.h"
+#include "carillon/controller/calls/journal.h"
 #include "carillon/frontend/telemetry/bounded_ring.h"
 #include "carillon/frontend/telemetry/span_outbox.h"
 #include "carillon/frontend/telemetry/spans.h"

@@ -6,7 +6,7 @@
 
 #include "carillon/base/time.h"
 #include "carillon/base/trace_context.h"
-#include "carillon/controller/journal.h"
+#include "carillon/controller/calls/journal.h"
 #include "carillon/frontend/telemetry/access_record.h"
 
 namespace carillon::frontend {

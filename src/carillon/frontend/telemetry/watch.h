@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "carillon/base/time.h"
-#include "carillon/controller/service.h"
+#include "carillon/controller/calls/service.h"
 #include "carillon/frontend/memory/memory_figures.h"
 #include "carillon/frontend/telemetry/recent.h"
 #include "carillon/frontend/telemetry/trend.h"

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "carillon/controller/journal.h"
-#include "carillon/controller/service.h"
+#include "carillon/controller/calls/journal.h"
+#include "carillon/controller/calls/service.h"
 
 namespace carillon::frontend {
 

@@ -1,6 +1,7 @@
 #include "carillon/schedule/baselines/central.h"
 
 #include <algorithm>
+#include <variant>
 
 namespace carillon::schedule::baselines {
 
@@ -50,75 +51,7 @@ int Central::fitting(ModelId model, std::size_t requests, TimePoint start, TimeP
 
 TimePoint Central::decide(const Event& event, TimePoint now, Actions& out) {
   if (fleet_.take_doubt()) margins_changed();
-  if (const auto* arrival = std::get_if<RequestArrived>(&event)) {
-    const Request& request = arrival->request;
-    if (!fleet_.served(request.model)) {
-      book_.refuse(request.id, Reason::no_model, TimePoint::max(), out);
-      return asked_wake_;
-    }
-    fleet_.arrived(request, now, out);
-    if (!fleet_.anywhere(request.model)) {
-      if (waiting_since(request.model) == TimePoint::max()) fleet_.set_waiting(request.model, {now, 1});
-      if (!fleet_.want(request.model, now, out)) {
-        tell_waiting(request.model);
-        book_.refuse(request.id, Reason::no_device, TimePoint::max(), out);
-        return asked_wake_;
-      }
-    }
-    enqueue(request, now);
-    arrived(request.model);
-    tell_waiting(request.model);
-    if (arrival->more) return asked_wake_;
-  } else if (const auto* done = std::get_if<ActionDone>(&event); done && reported_otherwise(*done, now)) {
-    // The policy's own.
-  } else if (done) {
-    auto report = fleet_.finish(*done, now, out);
-    if (report.unloadable)
-      for (const ModelId each : fleet_.family(*report.unloadable))
-        refuse_all(each, Reason::device_failed, out);
-    if (report.margins) margins_changed();
-    if (report.flight) {
-      update_device(report.flight->device, now);
-      if (!report.flight->outdated) reported(*report.flight, *done, now);
-      if (done->status != ActionStatus::success)
-        give_back(*report.flight, Book::failure_of(done->status), now, out);
-      else
-        for (const Request& request : report.flight->requests) book_.close(request.id);
-      tell_waiting(report.flight->model);
-    }
-  } else if (const auto* gone = std::get_if<RequestCancelled>(&event)) {
-    book_.close(gone->request);
-    if (!remove(gone->request, gone->model)) fleet_.forget(gone->request, gone->model);
-    tell_waiting(gone->model);
-  } else if (const auto* change = std::get_if<DeviceChanged>(&event)) {
-    auto lost = fleet_.device_changed(*change, now, out);
-    update_device(change->device, now);
-    flights_changed();
-    device_changed(change->device, now);
-    for (Fleet::Flight& flight : lost) give_back(flight, Book::Failure::lost, now, out);
-    for (std::size_t i = 0; i < fleet_.model_count(); ++i) {
-      const ModelId model{static_cast<std::uint32_t>(i)};
-      tell_waiting(model);
-      if (waiting_since(model) < TimePoint::max() && !fleet_.want(model, now, out))
-        refuse_all(model, Reason::no_device, out);
-    }
-  } else if (const auto* sample = std::get_if<RequestProfiled>(&event)) {
-    profiled(*sample, now);
-  } else if (const auto* model = std::get_if<ModelChanged>(&event)) {
-    if (model->model.index() == fleet_.model_count()) {
-      fleet_.model_changed(*model, now, out);
-      add_model(*model->info);
-      return asked_wake_;
-    }
-    model_changed(*model, now, out);
-  } else if (const auto* times = std::get_if<TimesChanged>(&event)) {
-    if (!fleet_.served(times->model)) return asked_wake_;
-    fleet_.times_changed(*times, now);
-    times_changed(times->model, now);
-    tell_waiting(times->model);
-  } else if (std::holds_alternative<Wake>(event)) {
-    asked_wake_ = TimePoint::max();
-  }
+  if (!std::visit([&](const auto& what) { return hear(what, now, out); }, event)) return asked_wake_;
   fleet_.wake(now, out);
   for (; ready_at_.top_at() <= now; ready_at_.remove(ready_at_.top()))
     ready_.insert(DeviceId{ready_at_.top()});
@@ -127,6 +60,95 @@ TimePoint Central::decide(const Event& event, TimePoint now, Actions& out) {
   const TimePoint wake = std::max(std::min(wake_at(now), fleet_.wake_at()), now + Duration{1});
   asked_wake_ = std::min(asked_wake_, wake);
   return asked_wake_;
+}
+
+bool Central::hear(const RequestArrived& arrival, TimePoint now, Actions& out) {
+  const Request& request = arrival.request;
+  if (!fleet_.served(request.model)) {
+    book_.refuse(request.id, Reason::no_model, TimePoint::max(), out);
+    return false;
+  }
+  fleet_.arrived(request, now, out);
+  if (!fleet_.anywhere(request.model)) {
+    if (waiting_since(request.model) == TimePoint::max()) fleet_.set_waiting(request.model, {now, 1});
+    if (!fleet_.want(request.model, now, out)) {
+      tell_waiting(request.model);
+      book_.refuse(request.id, Reason::no_device, TimePoint::max(), out);
+      return false;
+    }
+  }
+  enqueue(request, now);
+  arrived(request.model);
+  tell_waiting(request.model);
+  return !arrival.more;
+}
+
+bool Central::hear(const RequestCancelled& gone, TimePoint, Actions&) {
+  book_.close(gone.request);
+  if (!remove(gone.request, gone.model)) fleet_.forget(gone.request, gone.model);
+  tell_waiting(gone.model);
+  return true;
+}
+
+bool Central::hear(const ActionDone& done, TimePoint now, Actions& out) {
+  if (reported_otherwise(done, now)) return true;
+  auto report = fleet_.finish(done, now, out);
+  if (report.unloadable)
+    for (const ModelId each : fleet_.family(*report.unloadable))
+      refuse_all(each, Reason::device_failed, out);
+  if (report.margins) margins_changed();
+  if (!report.flight) return true;
+  update_device(report.flight->device, now);
+  if (!report.flight->outdated) reported(*report.flight, done, now);
+  if (done.status != ActionStatus::success)
+    give_back(*report.flight, Book::failure_of(done.status), now, out);
+  else
+    for (const Request& request : report.flight->requests) book_.close(request.id);
+  tell_waiting(report.flight->model);
+  return true;
+}
+
+bool Central::hear(const DeviceChanged& change, TimePoint now, Actions& out) {
+  auto lost = fleet_.device_changed(change, now, out);
+  update_device(change.device, now);
+  flights_changed();
+  device_changed(change.device, now);
+  for (Fleet::Flight& flight : lost) give_back(flight, Book::Failure::lost, now, out);
+  for (std::size_t i = 0; i < fleet_.model_count(); ++i) {
+    const ModelId model{static_cast<std::uint32_t>(i)};
+    tell_waiting(model);
+    if (waiting_since(model) < TimePoint::max() && !fleet_.want(model, now, out))
+      refuse_all(model, Reason::no_device, out);
+  }
+  return true;
+}
+
+bool Central::hear(const Wake&, TimePoint, Actions&) {
+  asked_wake_ = TimePoint::max();
+  return true;
+}
+
+bool Central::hear(const RequestProfiled& sample, TimePoint now, Actions&) {
+  profiled(sample, now);
+  return true;
+}
+
+bool Central::hear(const ModelChanged& change, TimePoint now, Actions& out) {
+  if (change.model.index() != fleet_.model_count()) {
+    model_changed(change, now, out);
+    return true;
+  }
+  fleet_.model_changed(change, now, out);
+  add_model(*change.info);
+  return false;
+}
+
+bool Central::hear(const TimesChanged& times, TimePoint now, Actions&) {
+  if (!fleet_.served(times.model)) return false;
+  fleet_.times_changed(times, now);
+  times_changed(times.model, now);
+  tell_waiting(times.model);
+  return true;
 }
 
 // What waits is refused where its model went, else it waits for the new version.

@@ -87,6 +87,16 @@ class Central : public Scheduler {
   Fleet fleet_;
 
  private:
+  // False: nothing else is to be done for it.
+  bool hear(const RequestArrived& arrival, TimePoint now, Actions& out);
+  bool hear(const AllArrived&, TimePoint, Actions&) { return true; }
+  bool hear(const RequestCancelled& gone, TimePoint now, Actions& out);
+  bool hear(const ActionDone& done, TimePoint now, Actions& out);
+  bool hear(const DeviceChanged& change, TimePoint now, Actions& out);
+  bool hear(const Wake& wake, TimePoint now, Actions& out);
+  bool hear(const RequestProfiled& sample, TimePoint now, Actions& out);
+  bool hear(const ModelChanged& change, TimePoint now, Actions& out);
+  bool hear(const TimesChanged& times, TimePoint now, Actions& out);
   void model_changed(const ModelChanged& change, TimePoint now, Actions& out);
   void update_device(DeviceId device, TimePoint now);
   void give_back(Fleet::Flight& flight, Book::Failure failure, TimePoint now, Actions& out);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <variant>
 
 #include "carillon/base/assert.h"
 
@@ -67,41 +68,60 @@ void Symphony::times_changed(const TimesChanged& change, TimePoint now, Actions&
 
 TimePoint Symphony::decide(const Event& event, TimePoint now, Actions& out) {
   if (fleet_.take_doubt()) margins_changed();
-  if (const auto* arrival = std::get_if<RequestArrived>(&event)) {
-    arrived(arrival->request, now, out);
-    if (arrival->more) return asked_wake_;
-  } else if (const auto* report = std::get_if<ActionDone>(&event)) {
-    done(*report, now, out);
-  } else if (const auto* gone = std::get_if<RequestCancelled>(&event)) {
-    book_.close(gone->request);
-    if (stragglers_.erase(gone->request)) return asked_wake_;
-    if (machines_[gone->model.index()].remove(gone->request))
-      update(gone->model, now, out);
-    else
-      fleet_.forget(gone->request, gone->model);
-  } else if (const auto* change = std::get_if<DeviceChanged>(&event)) {
-    auto lost = fleet_.device_changed(*change, now, out);
-    margins_changed();
-    inform_device(change->device, now);
-    for (Fleet::Flight& flight : lost) give_back(flight, Book::Failure::lost, now, out);
-    for (std::size_t i = 0; i < machines_.size(); ++i) {
-      const ModelId model{static_cast<std::uint32_t>(i)};
-      if (machines_[i].queue().empty() && stragglers_.of(model) == 0) continue;
-      if (!fleet_.want(model, now, out)) refuse_all(model, Reason::no_device, out);
-      update(model, now, out);
-    }
-  } else if (const auto* model = std::get_if<ModelChanged>(&event)) {
-    const bool comes_first = model->model.index() == machines_.size();
-    model_changed(*model, now, out);
-    if (comes_first) return asked_wake_;
-  } else if (const auto* times = std::get_if<TimesChanged>(&event)) {
-    times_changed(*times, now, out);
-  } else if (std::holds_alternative<Wake>(event)) {
-    asked_wake_ = TimePoint::max();
-  }
+  if (!std::visit([&](const auto& what) { return hear(what, now, out); }, event)) return asked_wake_;
   if (plan_.due(now)) replan(now, out);
   run_due(now, out);
   return asked_wake_;
+}
+
+bool Symphony::hear(const RequestArrived& arrival, TimePoint now, Actions& out) {
+  arrived(arrival.request, now, out);
+  return !arrival.more;
+}
+
+bool Symphony::hear(const RequestCancelled& gone, TimePoint now, Actions& out) {
+  book_.close(gone.request);
+  if (stragglers_.erase(gone.request)) return false;
+  if (machines_[gone.model.index()].remove(gone.request))
+    update(gone.model, now, out);
+  else
+    fleet_.forget(gone.request, gone.model);
+  return true;
+}
+
+bool Symphony::hear(const ActionDone& report, TimePoint now, Actions& out) {
+  done(report, now, out);
+  return true;
+}
+
+bool Symphony::hear(const DeviceChanged& change, TimePoint now, Actions& out) {
+  auto lost = fleet_.device_changed(change, now, out);
+  margins_changed();
+  inform_device(change.device, now);
+  for (Fleet::Flight& flight : lost) give_back(flight, Book::Failure::lost, now, out);
+  for (std::size_t i = 0; i < machines_.size(); ++i) {
+    const ModelId model{static_cast<std::uint32_t>(i)};
+    if (machines_[i].queue().empty() && stragglers_.of(model) == 0) continue;
+    if (!fleet_.want(model, now, out)) refuse_all(model, Reason::no_device, out);
+    update(model, now, out);
+  }
+  return true;
+}
+
+bool Symphony::hear(const Wake&, TimePoint, Actions&) {
+  asked_wake_ = TimePoint::max();
+  return true;
+}
+
+bool Symphony::hear(const ModelChanged& change, TimePoint now, Actions& out) {
+  const bool comes_first = change.model.index() == machines_.size();
+  model_changed(change, now, out);
+  return !comes_first;
+}
+
+bool Symphony::hear(const TimesChanged& times, TimePoint now, Actions& out) {
+  times_changed(times, now, out);
+  return true;
 }
 
 void Symphony::arrived(const Request& request, TimePoint now, Actions& out) {

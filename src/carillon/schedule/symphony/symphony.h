@@ -41,6 +41,16 @@ class Symphony final : public Scheduler {
   const symphony::BatchPlan& plan() const { return plan_; }
 
  private:
+  // False: nothing else is to be done for it.
+  bool hear(const RequestArrived& arrival, TimePoint now, Actions& out);
+  bool hear(const AllArrived&, TimePoint, Actions&) { return true; }
+  bool hear(const RequestCancelled& gone, TimePoint now, Actions& out);
+  bool hear(const ActionDone& report, TimePoint now, Actions& out);
+  bool hear(const DeviceChanged& change, TimePoint now, Actions& out);
+  bool hear(const Wake& wake, TimePoint now, Actions& out);
+  bool hear(const RequestProfiled&, TimePoint, Actions&) { return true; }
+  bool hear(const ModelChanged& change, TimePoint now, Actions& out);
+  bool hear(const TimesChanged& times, TimePoint now, Actions& out);
   void model_changed(const ModelChanged& change, TimePoint now, Actions& out);
   void times_changed(const TimesChanged& change, TimePoint now, Actions& out);
   void arrived(const Request& request, TimePoint now, Actions& out);

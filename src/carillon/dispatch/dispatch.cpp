@@ -1,0 +1,425 @@
+#include "carillon/dispatch/dispatch.h"
+
+#include <algorithm>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+#include "carillon/base/assert.h"
+
+namespace carillon::dispatch {
+
+using ledger::Ledger;
+using schedule::ActionKind;
+using schedule::ActionStatus;
+using wire::Taken;
+
+Dispatch::Dispatch(std::unique_ptr<schedule::Scheduler> scheduler, Options options, wire::Calls& calls,
+                   Notes& notes)
+    : scheduler_(std::move(scheduler)),
+      options_(std::move(options)),
+      calls_(calls),
+      notes_(notes),
+      revivals_(options_.revivals) {
+  CARILLON_ASSERT(scheduler_ != nullptr && options_.full_queue_pause > Duration{0});
+  orders_.reserve(256);
+  pending_.reserve(64);
+  scheduler_->reads(ledger_);
+}
+
+void Dispatch::add_device(wire::DeviceLink& link) {
+  CARILLON_ASSERT(!started_);
+  devices_.push_back({.link = &link});
+  revivals_.add_device();
+}
+
+void Dispatch::add_model(schedule::ModelInfo info) {
+  CARILLON_ASSERT(info.id.index() == models_.size() && !info.batches.empty());
+  const schedule::BatchProfile least = info.batches.front();
+  models_.push_back({.info = std::move(info), .exec = least.exec, .batch = least.batch});
+}
+
+void Dispatch::start(TimePoint now) {
+  CARILLON_ASSERT(!started_ && !stopped_);
+  started_ = true;
+  for (const Model& model : models_) feed(schedule::model_comes(model.info), now);
+  for (std::size_t i = 0; i < devices_.size(); ++i)
+    feed(schedule::DeviceChanged{DeviceId{static_cast<std::uint32_t>(i)}, true, devices_[i].link->pages(),
+                                 devices_[i].link->best_effort()},
+         now);
+}
+
+void Dispatch::come(schedule::ModelInfo info, TimePoint now) {
+  CARILLON_ASSERT(started_);
+  add_model(std::move(info));
+  if (!stopped_) feed(schedule::model_comes(models_.back().info), now);
+}
+
+void Dispatch::go(ModelId id, TimePoint now) {
+  CARILLON_ASSERT(started_ && id.index() < models_.size());
+  if (!stopped_) feed(schedule::ModelChanged{id, nullptr}, now);
+}
+
+void Dispatch::change_times(ModelId id, std::vector<schedule::BatchProfile> batches, TimePoint now) {
+  CARILLON_ASSERT(started_ && id.index() < models_.size());
+  if (stopped_) return;
+  Model& model = models_[id.index()];
+  CARILLON_ASSERT(schedule::same_sizes(model.info.batches, batches));
+  for (std::size_t i = 0; i < batches.size(); ++i)
+    if (batches[i].batch == model.batch && batches[i] != model.info.batches[i]) model.exec = batches[i].exec;
+  model.info.batches = batches;
+  feed(schedule::TimesChanged{id, std::move(batches)}, now);
+}
+
+bool Dispatch::on_devices(ModelId id) const {
+  if (id.index() < ledger_.models() && ledger_.model(id).under_way > 0) return true;
+  for (std::uint32_t i = 0; i < ledger_.devices(); ++i)
+    if (ledger_.holds({i}, id)) return true;
+  return false;
+}
+
+// --- What calls say
+
+AppId Dispatch::application(std::string_view name, const std::optional<Alike>& alike, TimePoint now) {
+  if (name.empty() && !alike) return AppId{0};
+  Application key{name, alike ? alike->model.value : 0xffffffffU, alike ? alike->length : 0};
+  if (const auto found = applications_.find(key); found != applications_.end()) return found->second;
+  // Names come from outside: beyond the cap they are not told apart, but lengths are.
+  const bool named = !name.empty();
+  if (named && named_ >= options_.max_applications) {
+    if (!alike) return AppId{0};
+    std::get<0>(key).clear();
+    if (const auto found = applications_.find(key); found != applications_.end()) return found->second;
+  } else if (named) {
+    ++named_;
+  }
+  const AppId id{static_cast<std::uint32_t>(applications_.size()) + 1};
+  applications_.emplace(std::move(key), id);
+  // What is known of a length is known from the first request on.
+  // It was measured when the server started: as good as so many samples.
+  constexpr int measured_as = 8;
+  if (!alike) return id;
+  const auto& solos = models_[alike->model.index()].info.solos;
+  if (alike->length < solos.size())
+    for (int i = 0; i < measured_as; ++i)
+      feed(schedule::RequestProfiled{alike->model, id, solos[alike->length]}, now);
+  return id;
+}
+
+void Dispatch::offer(const Request& row, bool more, TimePoint now) {
+  if (stopped_) return;
+  pending_.push_back(schedule::RequestArrived{row, more});
+  if (!deciding_) drain(now);
+}
+
+void Dispatch::all_arrived(TimePoint now) {
+  feed(schedule::AllArrived{}, now);
+}
+
+void Dispatch::withdraw(RequestId row, ModelId model) {
+  if (!stopped_) pending_.push_back(schedule::RequestCancelled{row, model});
+}
+
+// --- What devices say
+
+void Dispatch::on_report(const wire::Report& report, TimePoint now) {
+  const DeviceId from = report.device;
+  if (report.life != devices_[from.index()].life) return;  // that was over before this came
+  if (report.device_lost && !stopped_) {
+    take_out(from, report.error, now);
+    return feed(schedule::DeviceChanged{from, false, 0}, now);
+  }
+  const auto place = ledger_.place_of(report.id);
+  // A device answers an action once; what it says beyond that is counted, and changes nothing.
+  if (!place || !ledger_.at(*place).taken || ledger_.at(*place).device != from)
+    return notes_.odd_report(from);
+  const Ledger::Action& action = ledger_.at(*place);
+  notes_.ended(*place, action, report, ledger_.holds(from, action.model), now);
+  const bool success = report.status == ActionStatus::success;
+  // The scheduler hears of it before it hears what comes of it, and could give up the device. Nobody is to
+  // learn from bad data how long such batches take: they could teach whatever they like.
+  const schedule::ActionDone done{
+      .id = report.id,
+      .status = report.status,
+      .start = report.times.exec_start,
+      .end = report.times.exec_end,
+      .duration = success && report.odd_time ? action.expected : report.times.ran(),
+      .threads = success && !report.odd_time ? report.times.threads : 0};
+  if (!stopped_) pending_.push_back(done);
+  if (action.profiled && (asides_[*place].forget || !schedule::made_way(report.status)))
+    forget(*action.profiled, *place);
+  for (std::size_t i = 0; i < action.requests.size(); ++i) {
+    const auto bad = std::ranges::find(report.bad_rows, static_cast<int>(i), &wire::BadRow::row);
+    if (bad == report.bad_rows.end())
+      calls_.ended(action.requests[i], report, now);
+    else
+      calls_.turned_down(action.requests[i], bad->error);
+  }
+  if (stopped_)
+    ledger_.apply(done, now);
+  else
+    drain(now);
+}
+
+void Dispatch::on_probe(const wire::ProbeReport& report, TimePoint now) {
+  const DeviceId from = report.device;
+  Device& device = devices_[from.index()];
+  if (stopped_ || device_alive(from) || report.life != device.life) return;
+  revivals_.probed(from, report.found.has_value(), now);
+  if (!report.found) return;
+  notes_.device_back(from);
+  feed(schedule::DeviceChanged{from, true, device.link->pages(), device.link->best_effort()}, now);
+}
+
+TimePoint Dispatch::wake_at() const {
+  if (stopped_) return TimePoint::max();
+  const TimePoint at = std::min(scheduler_wake_, revivals_.wake_at());
+  return deferred_.empty() ? at : std::min(at, told_at(deferred_.front()));
+}
+
+void Dispatch::wake(TimePoint now) {
+  if (stopped_) return;
+  for (const DeviceId id : revivals_.due(now)) devices_[id.index()].link->probe();
+  // What feed() adds is due later than now: this ends.
+  while (!deferred_.empty() && told_at(deferred_.front()) <= now) {
+    const schedule::ActionDone done = deferred_.front();
+    deferred_.erase(deferred_.begin());
+    feed(done, now);
+  }
+  if (scheduler_wake_ <= now) {
+    scheduler_wake_ = TimePoint::max();
+    feed(schedule::Wake{.excuses = excuses(now)}, now);
+  }
+}
+
+void Dispatch::stop() {
+  stopped_ = true;
+  pending_.clear();
+}
+
+// Of devices that have had an action for long, and may look as if they hang.
+std::vector<schedule::Excuse> Dispatch::excuses(TimePoint now) {
+  std::vector<schedule::Excuse> out;
+  // The scheduler may be woken thousands of times a second.
+  if (saturating_add(sought_slow_, options_.slow_after / 8) > now) return out;
+  sought_slow_ = now;
+  const auto look = [&](DeviceId id, schedule::Lane lane) {
+    Device& device = devices_[id.index()];
+    TimePoint& looked = device.looked[static_cast<std::size_t>(lane)];
+    if (saturating_add(looked, options_.slow_after) > now) return;
+    looked = now;
+    schedule::Excuse excuse = device.link->slowness(lane);
+    excuse.device = id;
+    if (excuse.starved > Duration{0} || excuse.moved) out.push_back(excuse);
+  };
+  visit_taken([&](std::uint32_t place) {
+    const Ledger::Action& action = ledger_.at(place);
+    if (now - action.sent < options_.slow_after) return;
+    look(action.device, action.lane);
+    // It waits for runs, of whatever class.
+    if (action.kind == ActionKind::unload)
+      for (const auto lane : {schedule::Lane::exec, schedule::Lane::real_time, schedule::Lane::best_effort})
+        look(action.device, lane);
+  });
+  return out;
+}
+
+// --- Deciding
+
+void Dispatch::feed(schedule::Event event, TimePoint now) {
+  pending_.push_back(std::move(event));
+  drain(now);
+}
+
+// Gives the scheduler the pending events, and those that come of them, until it has nothing more to say. Only
+// then may buffers be given away: until the scheduler has heard of a withdrawal, it may still use the row.
+void Dispatch::drain(TimePoint now) {
+  CARILLON_ASSERT(!deciding_);
+  deciding_ = true;
+  for (std::size_t i = 0; i < pending_.size(); ++i) {
+    orders_.clear();
+    const schedule::Event next = pending_[i];
+    ledger_.apply(next, now);
+    scheduler_wake_ = scheduler_->decide(next, now, orders_);
+    apply(now);
+  }
+  pending_.clear();
+  deciding_ = false;
+  if (options_.on_decided) options_.on_decided();
+  if (options_.on_leisure) tell_leisure(false);
+}
+
+// What a device is wanted for is not sent before whoever has it was told; that it is free, not before all
+// that was heard of is decided.
+void Dispatch::tell_leisure(bool wanted_alone) {
+  told_leisure_.resize(std::max(told_leisure_.size(), ledger_.devices()));
+  for (std::size_t i = 0; i < told_leisure_.size(); ++i) {
+    const DeviceId device{static_cast<DeviceId::rep>(i)};
+    const auto until = ledger_.idle(device) ? std::optional(scheduler_wake_) : std::nullopt;
+    if (until == told_leisure_[i] || (wanted_alone && until)) continue;
+    told_leisure_[i] = until;
+    options_.on_leisure(device, until);
+  }
+}
+
+void Dispatch::apply(TimePoint now) {
+  // Work first, as it is urgent; refusals after it, so that a refused call's rows in this same list are seen
+  // as under way.
+  refused_.clear();
+  for (const schedule::Action& order : orders_) {
+    const bool gives_up = std::holds_alternative<schedule::GiveUp>(order);
+    const auto* const refusal = std::get_if<schedule::Refuse>(&order);
+    // Of a row that was withdrawn, and that no device has, nobody wants to hear.
+    if (const auto* open = refusal != nullptr ? ledger_.request(refusal->request) : nullptr)
+      refused_.emplace_back(*refusal, open->told.model);
+    if (!gives_up) ledger_.book(order, now);
+    if (options_.on_leisure) tell_leisure(true);
+    std::visit(
+        [&](const auto& what) {
+          using T = std::decay_t<decltype(what)>;
+          if constexpr (!std::is_same_v<T, schedule::Refuse>) send(what, now);
+        },
+        order);
+    if (gives_up) ledger_.book(order, now);  // what it has is looked up first
+  }
+  for (const auto& [refusal, model] : refused_) calls_.refused({refusal, prospect(model)}, now);
+}
+
+// The device that an order is for: one that the scheduler knows to be there.
+Dispatch::Device& Dispatch::live(DeviceId id) {
+  CARILLON_ASSERT(id.index() < devices_.size() && ledger_.device(id).alive);
+  return devices_[id.index()];
+}
+
+// An order was booked, and is about to be handed to its device. Its place.
+std::uint32_t Dispatch::begin(ActionId id) {
+  const std::uint32_t place = *ledger_.place_of(id);
+  CARILLON_ASSERT(ledger_.at(place).model.index() < models_.size());
+  if (place >= asides_.size()) asides_.resize(place + 1);
+  asides_[place] = {.forget = false, .entry = notes_.begun(place, ledger_.at(place))};
+  return place;
+}
+
+// The device has it, or the scheduler hears a little later that it has not: told at once, the scheduler could
+// try again at once, for ever.
+void Dispatch::sent(std::uint32_t place, Taken taken, TimePoint now) {
+  const Ledger::Action& action = ledger_.at(place);
+  if (taken == Taken::yes) {
+    if (action.kind != ActionKind::unload) notes_.taken(place, action);
+    return;
+  }
+  const auto status = taken == Taken::nothing ? ActionStatus::failed : ActionStatus::too_late;
+  notes_.not_taken(place, status, now);
+  deferred_.push_back({.id = action.id, .status = status, .start = now, .end = now, .duration = Duration{0}});
+  ledger_.apply(ledger::NotTaken{action.id}, now);
+}
+
+void Dispatch::send(const schedule::Stop& order, TimePoint) {
+  live(order.device).link->stop(order.id);
+}
+
+void Dispatch::send(const schedule::Preempt& order, TimePoint) {
+  live(order.device).link->preempt(order.id, order.order);
+}
+
+void Dispatch::send(const schedule::Load& order, TimePoint now) {
+  wire::DeviceLink& link = *live(order.device).link;
+  const std::uint32_t place = begin(order.id);
+  notes_.complete(place);
+  sent(place, link.send(order), now);
+}
+
+void Dispatch::send(const schedule::Unload& order, TimePoint now) {
+  wire::DeviceLink& link = *live(order.device).link;
+  const std::uint32_t place = begin(order.id);
+  sent(place, link.send(order), now);
+}
+
+void Dispatch::send(const schedule::Profile& order, TimePoint now) {
+  wire::DeviceLink& link = *live(order.device).link;
+  const std::uint32_t place = begin(order.id);
+  notes_.complete(place);
+  sent(place, link.send(order), now);
+}
+
+void Dispatch::send(const schedule::Infer& order, TimePoint now) {
+  wire::DeviceLink& link = *live(order.device).link;
+  CARILLON_ASSERT(!order.requests.empty());
+  const std::uint32_t place = begin(order.id);
+  Model& model = models_[order.model.index()];
+  if (const int batch = static_cast<int>(order.requests.size()); batch <= model.batch) {
+    model.batch = batch;
+    model.exec = order.expected;
+  }
+  for (const RequestId row : order.requests)
+    if (const std::uint64_t call = calls_.sent(row, order.model, asides_[place].entry); call != 0)
+      notes_.with(place, call);
+  notes_.complete(place);
+  const Taken taken = link.send(order);
+  if (taken != Taken::yes)
+    for (const RequestId row : order.requests) calls_.came_back(row);
+  sent(place, taken, now);
+}
+
+void Dispatch::send(const schedule::Keep& order, TimePoint) {
+  if (order.keep)
+    calls_.keep(order.request);
+  else
+    forget(order.request);
+}
+
+void Dispatch::send(const schedule::GiveUp& order, TimePoint now) {
+  take_out(order.device, "it hangs: it reports nothing any more", now);
+}
+
+// What is kept of a request that runs stays until it has ended, but for the action that ended just now, and
+// those of a device that is lost.
+void Dispatch::forget(RequestId request, std::optional<std::uint32_t> ended, std::optional<DeviceId> lost) {
+  bool runs = false;
+  visit_taken([&](std::uint32_t place) {
+    const Ledger::Action& action = ledger_.at(place);
+    if (action.profiled == request && place != ended && action.device != lost)
+      runs = asides_[place].forget = true;
+  });
+  if (!runs) calls_.forget(request);
+}
+
+// What its device had is the scheduler's to try elsewhere, once it has heard that it went.
+void Dispatch::take_out(DeviceId id, std::string_view why, TimePoint now) {
+  Device& device = live(id);
+  device.life = device.link->retire();  // nothing of it touches a row any more
+  notes_.device_lost(id);
+  std::erase_if(deferred_, [&](const auto& done) { return ledger_.action(done.id)->device == id; });
+  visit_taken([&](std::uint32_t place) {
+    const Ledger::Action& action = ledger_.at(place);
+    if (action.device != id) return;
+    notes_.lost(place, now);
+    for (const RequestId request : action.requests) calls_.lost(request, why);
+    if (action.profiled && asides_[place].forget) forget(*action.profiled, {}, id);
+  });
+  revivals_.down(id, now);
+  notes_.device_lost_over(id, why);
+}
+
+wire::Prospect Dispatch::prospect(ModelId id) const {
+  const Model& model = models_[id.index()];
+  wire::Prospect out{.exec = model.exec,
+                     .batch = model.batch,
+                     .devices = static_cast<std::uint32_t>(ledger_.alive()),
+                     .loading = ledger_.model(id).loading > 0,
+                     .device = {}};
+  for (std::uint32_t i = 0; i < ledger_.devices(); ++i) {
+    const Ledger::Device& device = ledger_.device({i});
+    if (!device.alive) continue;
+    const bool holds = model.info.pages == 0 || ledger_.holds({i}, id);
+    out.holding += holds ? 1 : 0;
+    if (out.device && (holds == out.holds ? device.busy >= out.busy : out.holds)) continue;
+    out.device = DeviceId{i};
+    out.holds = holds;
+    out.runs = device.runs;
+    out.busy = device.busy;
+  }
+  return out;
+}
+
+}  // namespace carillon::dispatch

@@ -1,0 +1,175 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "carillon/base/ids.h"
+#include "carillon/base/time.h"
+#include "carillon/dispatch/notes.h"
+#include "carillon/dispatch/revivals.h"
+#include "carillon/ledger/ledger.h"
+#include "carillon/schedule/action.h"
+#include "carillon/schedule/scheduler.h"
+#include "carillon/wire/ends.h"
+
+namespace carillon::dispatch {
+
+struct Options {
+  std::size_t max_applications = 1024;  // names (and lengths) told apart; further names count as none
+  // A device has its threads looked at as often as this while it has had something to do for as long.
+  Duration slow_after = std::chrono::milliseconds{50};
+  Duration full_queue_pause =
+      std::chrono::microseconds{100};  // before a full device is told of to the scheduler
+  RevivalOptions revivals;
+  // Is told until when a device cannot be wanted. None: the scheduler wants it, and its order is sent after
+  // this. A scheduler acts when it hears of something, and of its own accord at its wake alone: an idle
+  // device is free until that wake, or until something comes. Each time that it changes; may be empty. Must
+  // not block.
+  std::function<void(DeviceId, std::optional<TimePoint> free_until)> on_leisure;
+  std::function<void()> on_decided;  // for tests: all that was heard of is decided; may be empty
+};
+
+// Keeps the ledger, gives the scheduler what happens, with the time at which it happens, and sends its orders
+// and outcomes. Deterministic, and without a clock.
+//
+// A device that says that it is broken, or that the scheduler gives up, is taken out: its life ends, and what
+// it had under way is the scheduler's to try elsewhere or to refuse. What was on its way from that life is
+// not heeded. When a probe finds the device well, it is back, as a new one (DeviceChanged).
+//
+// Not thread-safe; `now` never goes back. Devices and notes must not call back, and calls only as
+// wire::Dispatcher says.
+class Dispatch final : public wire::Dispatcher {
+ public:
+  // `calls` and `notes` must outlive this.
+  Dispatch(std::unique_ptr<schedule::Scheduler> scheduler, Options options, wire::Calls& calls, Notes& notes);
+
+  // Before start(). Devices are numbered in order; a link must outlive this. Models come in the order of
+  // their ids, which are dense, with a batch size at least.
+  void add_device(wire::DeviceLink& link);
+  void add_model(schedule::ModelInfo info);
+  void start(TimePoint now);
+  // After start(): a model comes, with the next id; one goes, and is unloaded where it is loaded when nothing
+  // uses it any more; what its batches take changes on the devices (schedule::TimesChanged).
+  void come(schedule::ModelInfo info, TimePoint now);
+  void go(ModelId id, TimePoint now);
+  void change_times(ModelId id, std::vector<schedule::BatchProfile> batches, TimePoint now);
+
+  // wire::Dispatcher.
+  AppId application(std::string_view name, const std::optional<Alike>& alike, TimePoint now) override;
+  void offer(const Request& row, bool more, TimePoint now) override;
+  void all_arrived(TimePoint now) override;
+  void withdraw(RequestId row, ModelId model) override;
+  void hear(TimePoint now) override { drain(now); }
+
+  // What a device says.
+  void on_report(const wire::Report& report, TimePoint now);
+  void on_probe(const wire::ProbeReport& report, TimePoint now);
+  // When wake() wants to be called; max() for never.
+  TimePoint wake_at() const;
+  // Gives the scheduler its Wake, and what was not taken, and asks devices that went whether they are well
+  // again, where that is due.
+  void wake(TimePoint now);
+  // The scheduler hears nothing any more. Reports must still come in, or the devices end.
+  void stop();
+  bool stopped() const { return stopped_; }
+
+  const ledger::Ledger& ledger() const { return ledger_; }
+  const schedule::Scheduler& scheduler() const { return *scheduler_; }
+  const schedule::ModelInfo& model(ModelId id) const { return models_[id.index()].info; }
+  std::size_t devices() const { return devices_.size(); }
+  // A device is there from when it is added.
+  std::size_t devices_alive() const { return started_ ? ledger_.alive() : devices_.size(); }
+  bool device_alive(DeviceId id) const { return !started_ || ledger_.device(id).alive; }
+  // A device has its weights, or an action of it.
+  bool on_devices(ModelId id) const;
+  std::size_t actions_in_flight() const { return ledger_.actions_under_way() - deferred_.size(); }
+  // What was not taken, and the scheduler has yet to hear of.
+  const std::vector<schedule::ActionDone>& not_taken() const { return deferred_; }
+
+ private:
+  struct Device {
+    wire::DeviceLink* link = nullptr;
+    std::uint32_t life = 0;
+    std::array<TimePoint, schedule::lanes> looked{};  // when its threads were looked at, by schedule::Lane
+  };
+  // Of an action that is under way, what the ledger does not know.
+  struct Aside {
+    bool forget = false;      // what it runs again, once it has ended
+    std::uint64_t entry = 0;  // in the journal
+  };
+  // What is known of a model's runs, for those who are refused.
+  struct Model {
+    schedule::ModelInfo info;
+    Duration exec{0};  // of the smallest batch, as the scheduler expects it; at first as it was told
+    int batch = 0;
+  };
+  void feed(schedule::Event event, TimePoint now);
+  void drain(TimePoint now);
+  void apply(TimePoint now);
+  void tell_leisure(bool wanted_alone);
+  std::vector<schedule::Excuse> excuses(TimePoint now);
+  void send(const schedule::Load& order, TimePoint now);
+  void send(const schedule::Stop& order, TimePoint now);
+  void send(const schedule::Preempt& order, TimePoint now);
+  void send(const schedule::Unload& order, TimePoint now);
+  void send(const schedule::Keep& order, TimePoint now);
+  void send(const schedule::Profile& order, TimePoint now);
+  void send(const schedule::GiveUp& order, TimePoint now);
+  void send(const schedule::Infer& order, TimePoint now);
+  void sent(std::uint32_t place, wire::Taken taken, TimePoint now);
+  void forget(RequestId request, std::optional<std::uint32_t> ended = {}, std::optional<DeviceId> lost = {});
+  // When the scheduler hears of it.
+  TimePoint told_at(const schedule::ActionDone& not_taken) const {
+    return saturating_add(not_taken.start, options_.full_queue_pause);
+  }
+  // The places of all actions that devices have.
+  template <typename Visit>
+  void visit_taken(Visit&& visit) const {
+    for (std::uint32_t i = 0; i < ledger_.devices(); ++i)
+      for (const auto& lined : ledger_.device({i}).under_way)
+        for (const std::uint32_t place : lined)
+          if (ledger_.at(place).taken) visit(place);
+  }
+  Device& live(DeviceId id);
+  void take_out(DeviceId id, std::string_view why, TimePoint now);
+  std::uint32_t begin(ActionId id);
+  wire::Prospect prospect(ModelId id) const;
+
+  ledger::Ledger ledger_;
+  std::unique_ptr<schedule::Scheduler> scheduler_;  // reads the ledger
+  const Options options_;
+  wire::Calls& calls_;
+  Notes& notes_;
+  std::vector<Device> devices_;
+  std::vector<Model> models_;
+  Revivals revivals_;
+  std::vector<Aside> asides_;  // by place in the ledger
+
+  // By name, model and place of the length; for calls without length no model and 0.
+  using Application = std::tuple<std::string, std::uint32_t, std::size_t>;
+  std::map<Application, AppId> applications_;
+  std::size_t named_ = 0;  // of these
+
+  std::vector<schedule::Event> pending_;  // for the scheduler
+  bool deciding_ = false;
+  schedule::Actions orders_;
+  std::vector<std::pair<schedule::Refuse, ModelId>> refused_;  // of these
+  std::vector<schedule::ActionDone> deferred_;  // of actions that were not taken, by time
+  TimePoint scheduler_wake_ = TimePoint::max();
+  TimePoint sought_slow_ = TimePoint::min();  // when devices were last looked for that are slow to report
+  std::vector<std::optional<TimePoint>> told_leisure_;  // by device
+  bool started_ = false;
+  bool stopped_ = false;
+};
+
+}  // namespace carillon::dispatch

@@ -1,0 +1,52 @@
+#include "carillon/dispatch/revivals.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "carillon/base/assert.h"
+
+namespace carillon::dispatch {
+
+void Revivals::down(DeviceId device, TimePoint now) {
+  constexpr Duration soon = 30s;
+  constexpr int most = 20;
+  Device& d = devices_[device.index()];
+  CARILLON_ASSERT(d.up);
+  d.up = false;
+  d.relapses = d.since != TimePoint::min() && now - d.since < soon ? std::min(d.relapses + 1, most) : 0;
+  d.since = now;
+  d.probe_at =
+      now + std::min<Duration>(options_.pause * (std::int64_t{1} << d.relapses), options_.longest_pause);
+  find_first();
+}
+
+void Revivals::probed(DeviceId device, bool well, TimePoint now) {
+  Device& d = devices_[device.index()];
+  CARILLON_ASSERT(!d.up);
+  if (well) {
+    d.up = true;
+    d.since = now;
+  } else {
+    d.probe_at = now + options_.pause;
+    find_first();
+  }
+}
+
+std::vector<DeviceId> Revivals::due(TimePoint now) {
+  std::vector<DeviceId> probes;
+  if (first_ > now) return probes;
+  for (std::size_t i = 0; i < devices_.size(); ++i) {
+    if (devices_[i].probe_at > now) continue;
+    devices_[i].probe_at = TimePoint::max();
+    probes.push_back({static_cast<std::uint32_t>(i)});
+  }
+  find_first();
+  return probes;
+}
+
+void Revivals::find_first() {
+  first_ = TimePoint::max();
+  for (const Device& d : devices_) first_ = std::min(first_, d.probe_at);
+}
+
+}  // namespace carillon::dispatch
