@@ -84,7 +84,6 @@ list(TRANSFORM CARILLON_TESTED_TOGETHER REPLACE "(.+)" "carillon_\\1_test")
 # Of programs with a process for each case, by a filter as GoogleTest's: what runs beside others. These cases have threads,
 # or memory of their own to count, but judge no time, and no two of them use one file. Of engine, the pacer and what hangs
 # in the second engine judge time.
-set(carillon_agreement_test_BESIDE "*")
 set(carillon_cuda_driver_test_BESIDE "*")
 set(carillon_cuda_engine_test_BESIDE "*")
 set(carillon_device_allocation_test_BESIDE "*")

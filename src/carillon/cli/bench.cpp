@@ -42,6 +42,9 @@ nlohmann::ordered_json figures_json(const BenchArguments& arguments, const std::
   json["requests"] = m.requests;
   json["requests_per_s"] = static_cast<double>(m.requests) / m.seconds;
   json["ns_per_request"] = m.seconds * 1e9 / static_cast<double>(std::max<std::uint64_t>(1, m.requests));
+  if (m.policy_seconds > 0)
+    json["policy_ns_per_request"] =
+        m.policy_seconds * 1e9 / static_cast<double>(std::max<std::uint64_t>(1, m.requests));
   json["cpu_seconds"] = m.cpu_seconds;
   json["dropped_fraction"] =
       static_cast<double>(m.dropped) / static_cast<double>(std::max<std::uint64_t>(1, m.dropped + m.on_time));
@@ -155,9 +158,9 @@ void add_bench(CLI::App& program, int& status) {
   auto arguments = std::make_shared<BenchArguments>();
   CLI::App& bench = *program.add_subcommand("bench", "Measures parts of Carillon by themselves");
   bench.require_subcommand(1);
-  CLI::App& command = *bench.add_subcommand(
-      "scheduler",
-      "The decision core alone, in process: requests a second, and how it grows with models and devices");
+  CLI::App& command = *bench.add_subcommand("scheduler",
+                                            "Scheduler and dispatcher alone, in process: requests a second, "
+                                            "and how it grows with models and devices");
   command
       .add_option("--scheduler", arguments->schedulers,
                   "Policy; repeat for several, or 'all' of them: " + schedule::scheduler_list())
@@ -251,7 +254,8 @@ void add_bench(CLI::App& program, int& status) {
   std::string policies;
   for (const std::string_view name : device::job_policy_names())
     policies += (policies.empty() ? "" : ", ") + std::string(name);
-  jobs.add_option("--scheduler", sharing->policies, "Policy; repeat for several, or 'all' of them: " + policies)
+  jobs.add_option("--scheduler", sharing->policies,
+                  "Policy; repeat for several, or 'all' of them: " + policies)
       ->capture_default_str();
   jobs.add_option("--jobs", sharing->jobs, "Jobs that are here at a time; who ends is followed by another")
       ->check(CLI::Range(1, 1'000'000))

@@ -8,8 +8,9 @@ namespace carillon::controller {
 
 Core::Core(std::unique_ptr<schedule::Scheduler> scheduler, const CoreOptions& options)
     : options_(options),
+      scheduler_(std::move(scheduler)),
       recorder_(book_, options_.journal, options_.timeline, options_.on_device, options_.on_batch),
-      dispatch_(std::move(scheduler),
+      dispatch_(*scheduler_,
                 {.max_applications = options_.max_applications,
                  .slow_after = options_.slow_after,
                  .full_queue_pause = options_.full_queue_pause,

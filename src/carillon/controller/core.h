@@ -15,9 +15,9 @@
 #include "carillon/controller/calls/device_timeline.h"
 #include "carillon/controller/calls/holder.h"
 #include "carillon/controller/calls/journal.h"
+#include "carillon/controller/calls/service.h"
 #include "carillon/controller/local_link.h"
 #include "carillon/controller/recorder.h"
-#include "carillon/controller/calls/service.h"
 #include "carillon/dispatch/dispatch.h"
 #include "carillon/ledger/ledger.h"
 #include "carillon/schedule/scheduler.h"
@@ -52,7 +52,8 @@ struct CoreOptions {
   std::size_t timeline = 0;  // actions that timeline() keeps
   dispatch::RevivalOptions revivals;
   Recorder::OnDevice on_device;  // is told of devices that go and come back; may be empty
-  std::function<void(DeviceId, std::optional<TimePoint> free_until)> on_leisure;  // as dispatch::Options has it
+  std::function<void(DeviceId, std::optional<TimePoint> free_until)>
+      on_leisure;  // as dispatch::Options has it
   // Hears of each INFER of several requests that a worker takes, so that whoever makes plans knows which
   // sizes the policy wants to run. May be empty. Must not block.
   Recorder::OnBatch on_batch;
@@ -63,7 +64,8 @@ struct CoreOptions {
 
 // The controller without its thread, in one process: a Holder of calls, a Dispatch that decides, a LocalLink
 // to each worker, and a Recorder of what they do. What happens goes in with the time at which it happens;
-// commands go to the workers and answers to the handlers, inside the call. Deterministic, and without a clock.
+// commands go to the workers and answers to the handlers, inside the call. Deterministic, and without a
+// clock.
 //
 // Not thread-safe; `now` never goes back. Handlers and workers must not call back.
 class Core {
@@ -104,7 +106,7 @@ class Core {
   void gather(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerHandler on_answer, TimePoint now);
   void decide(TimePoint now);
   // As the scheduler tells it.
-  std::optional<schedule::Environment> environment() const { return dispatch_.scheduler().environment(); }
+  std::optional<schedule::Environment> environment() const { return scheduler_->environment(); }
   void cancel(std::uint64_t ticket, TimePoint now);
   // The result of an action that a worker took, and that of a probe.
   void on_result(const worker::ActionResult& result, TimePoint now);
@@ -134,6 +136,7 @@ class Core {
   void hold(const ServedModel& model);
 
   const CoreOptions options_;
+  const std::unique_ptr<schedule::Scheduler> scheduler_;
   Book book_;
   Recorder recorder_;
   dispatch::Dispatch dispatch_;

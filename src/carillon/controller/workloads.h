@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "carillon/base/clock.h"
-#include "carillon/controller/gates/directory.h"
 #include "carillon/controller/calls/service.h"
+#include "carillon/controller/gates/directory.h"
 #include "carillon/provision/standby.h"
 
 namespace carillon::controller {

@@ -14,23 +14,22 @@ using schedule::ActionKind;
 using schedule::ActionStatus;
 using wire::Taken;
 
-Dispatch::Dispatch(std::unique_ptr<schedule::Scheduler> scheduler, Options options, wire::Calls& calls,
-                   Notes& notes)
-    : scheduler_(std::move(scheduler)),
+Dispatch::Dispatch(schedule::Scheduler& scheduler, Options options, wire::Calls& calls, Notes& notes)
+    : scheduler_(scheduler),
       options_(std::move(options)),
       calls_(calls),
       notes_(notes),
       revivals_(options_.revivals) {
-  CARILLON_ASSERT(scheduler_ != nullptr && options_.full_queue_pause > Duration{0});
+  CARILLON_ASSERT(options_.full_queue_pause > Duration{0});
   orders_.reserve(256);
   pending_.reserve(64);
-  scheduler_->reads(ledger_);
+  scheduler_.reads(ledger_);
 }
 
-void Dispatch::add_device(wire::DeviceLink& link) {
+void Dispatch::add_device(wire::DeviceLink& link, bool there) {
   CARILLON_ASSERT(!started_);
-  devices_.push_back({.link = &link});
-  revivals_.add_device();
+  devices_.push_back({.link = &link, .at_start = there});
+  revivals_.add_device(there);
 }
 
 void Dispatch::add_model(schedule::ModelInfo info) {
@@ -43,10 +42,8 @@ void Dispatch::start(TimePoint now) {
   CARILLON_ASSERT(!started_ && !stopped_);
   started_ = true;
   for (const Model& model : models_) feed(schedule::model_comes(model.info), now);
-  for (std::size_t i = 0; i < devices_.size(); ++i)
-    feed(schedule::DeviceChanged{DeviceId{static_cast<std::uint32_t>(i)}, true, devices_[i].link->pages(),
-                                 devices_[i].link->best_effort()},
-         now);
+  for (std::uint32_t i = 0; i < devices_.size(); ++i)
+    if (devices_[i].at_start) comes(DeviceId{i}, now);
 }
 
 void Dispatch::come(schedule::ModelInfo info, TimePoint now) {
@@ -108,8 +105,10 @@ AppId Dispatch::application(std::string_view name, const std::optional<Alike>& a
 
 void Dispatch::offer(const Request& row, bool more, TimePoint now) {
   if (stopped_) return;
-  pending_.push_back(schedule::RequestArrived{row, more});
-  if (!deciding_) drain(now);
+  if (deciding_)
+    pending_.push_back(schedule::RequestArrived{row, more});
+  else
+    feed(schedule::RequestArrived{row, more}, now);
 }
 
 void Dispatch::all_arrived(TimePoint now) {
@@ -138,14 +137,15 @@ void Dispatch::on_report(const wire::Report& report, TimePoint now) {
   const bool success = report.status == ActionStatus::success;
   // The scheduler hears of it before it hears what comes of it, and could give up the device. Nobody is to
   // learn from bad data how long such batches take: they could teach whatever they like.
-  const schedule::ActionDone done{
-      .id = report.id,
-      .status = report.status,
-      .start = report.times.exec_start,
-      .end = report.times.exec_end,
-      .duration = success && report.odd_time ? action.expected : report.times.ran(),
-      .threads = success && !report.odd_time ? report.times.threads : 0};
-  if (!stopped_) pending_.push_back(done);
+  const schedule::Event done =
+      schedule::ActionDone{.id = report.id,
+                           .status = report.status,
+                           .start = report.times.exec_start,
+                           .end = report.times.exec_end,
+                           .duration = success && report.odd_time ? action.expected : report.times.ran(),
+                           .threads = success && !report.odd_time ? report.times.threads : 0};
+  const bool next = pending_.empty();
+  if (!stopped_ && !next) pending_.push_back(done);
   if (action.profiled && (asides_[*place].forget || !schedule::made_way(report.status)))
     forget(*action.profiled, *place);
   for (std::size_t i = 0; i < action.requests.size(); ++i) {
@@ -158,7 +158,7 @@ void Dispatch::on_report(const wire::Report& report, TimePoint now) {
   if (stopped_)
     ledger_.apply(done, now);
   else
-    drain(now);
+    drain(next ? &done : nullptr, now);
 }
 
 void Dispatch::on_probe(const wire::ProbeReport& report, TimePoint now) {
@@ -168,7 +168,12 @@ void Dispatch::on_probe(const wire::ProbeReport& report, TimePoint now) {
   revivals_.probed(from, report.found.has_value(), now);
   if (!report.found) return;
   notes_.device_back(from);
-  feed(schedule::DeviceChanged{from, true, device.link->pages(), device.link->best_effort()}, now);
+  comes(from, now);
+}
+
+void Dispatch::comes(DeviceId id, TimePoint now) {
+  const wire::DeviceLink& link = *devices_[id.index()].link;
+  feed(schedule::DeviceChanged{id, true, link.pages(), link.best_effort()}, now);
 }
 
 TimePoint Dispatch::wake_at() const {
@@ -226,22 +231,28 @@ std::vector<schedule::Excuse> Dispatch::excuses(TimePoint now) {
 
 // --- Deciding
 
-void Dispatch::feed(schedule::Event event, TimePoint now) {
-  pending_.push_back(std::move(event));
-  drain(now);
+void Dispatch::feed(const schedule::Event& event, TimePoint now) {
+  if (pending_.empty()) return drain(&event, now);
+  pending_.push_back(event);
+  drain(nullptr, now);
 }
 
-// Gives the scheduler the pending events, and those that come of them, until it has nothing more to say. Only
-// then may buffers be given away: until the scheduler has heard of a withdrawal, it may still use the row.
-void Dispatch::drain(TimePoint now) {
+// Gives the scheduler the first event, where there is one, the pending ones, and those that come of them,
+// until it has nothing more to say. Only then may buffers be given away: until the scheduler has heard of a
+// withdrawal, it may still use the row.
+void Dispatch::drain(const schedule::Event* first, TimePoint now) {
   CARILLON_ASSERT(!deciding_);
   deciding_ = true;
-  for (std::size_t i = 0; i < pending_.size(); ++i) {
+  const auto decide = [&](const schedule::Event& event) {
     orders_.clear();
-    const schedule::Event next = pending_[i];
-    ledger_.apply(next, now);
-    scheduler_wake_ = scheduler_->decide(next, now, orders_);
+    ledger_.apply(event, now);
+    scheduler_wake_ = scheduler_.decide(event, now, orders_);
     apply(now);
+  };
+  if (first != nullptr) decide(*first);
+  for (std::size_t i = 0; i < pending_.size(); ++i) {
+    const schedule::Event next = std::move(pending_[i]);
+    decide(next);
   }
   pending_.clear();
   deciding_ = false;

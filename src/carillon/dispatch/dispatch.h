@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -50,12 +49,13 @@ struct Options {
 // wire::Dispatcher says.
 class Dispatch final : public wire::Dispatcher {
  public:
-  // `calls` and `notes` must outlive this.
-  Dispatch(std::unique_ptr<schedule::Scheduler> scheduler, Options options, wire::Calls& calls, Notes& notes);
+  // All must outlive this; the scheduler has seen nothing yet.
+  Dispatch(schedule::Scheduler& scheduler, Options options, wire::Calls& calls, Notes& notes);
 
-  // Before start(). Devices are numbered in order; a link must outlive this. Models come in the order of
-  // their ids, which are dense, with a batch size at least.
-  void add_device(wire::DeviceLink& link);
+  // Before start(). Devices are numbered in order; a link must outlive this. One that is not `there` comes
+  // when it says that it is well. Models come in the order of their ids, which are dense, with a batch size
+  // at least.
+  void add_device(wire::DeviceLink& link, bool there = true);
   void add_model(schedule::ModelInfo info);
   void start(TimePoint now);
   // After start(): a model comes, with the next id; one goes, and is unloaded where it is loaded when nothing
@@ -69,7 +69,7 @@ class Dispatch final : public wire::Dispatcher {
   void offer(const Request& row, bool more, TimePoint now) override;
   void all_arrived(TimePoint now) override;
   void withdraw(RequestId row, ModelId model) override;
-  void hear(TimePoint now) override { drain(now); }
+  void hear(TimePoint now) override { drain(nullptr, now); }
 
   // What a device says.
   void on_report(const wire::Report& report, TimePoint now);
@@ -84,12 +84,13 @@ class Dispatch final : public wire::Dispatcher {
   bool stopped() const { return stopped_; }
 
   const ledger::Ledger& ledger() const { return ledger_; }
-  const schedule::Scheduler& scheduler() const { return *scheduler_; }
   const schedule::ModelInfo& model(ModelId id) const { return models_[id.index()].info; }
   std::size_t devices() const { return devices_.size(); }
   // A device is there from when it is added.
   std::size_t devices_alive() const { return started_ ? ledger_.alive() : devices_.size(); }
-  bool device_alive(DeviceId id) const { return !started_ || ledger_.device(id).alive; }
+  bool device_alive(DeviceId id) const {
+    return !started_ || (id.index() < ledger_.devices() && ledger_.device(id).alive);
+  }
   // A device has its weights, or an action of it.
   bool on_devices(ModelId id) const;
   std::size_t actions_in_flight() const { return ledger_.actions_under_way() - deferred_.size(); }
@@ -99,6 +100,7 @@ class Dispatch final : public wire::Dispatcher {
  private:
   struct Device {
     wire::DeviceLink* link = nullptr;
+    bool at_start = true;  // it is there
     std::uint32_t life = 0;
     std::array<TimePoint, schedule::lanes> looked{};  // when its threads were looked at, by schedule::Lane
   };
@@ -113,8 +115,8 @@ class Dispatch final : public wire::Dispatcher {
     Duration exec{0};  // of the smallest batch, as the scheduler expects it; at first as it was told
     int batch = 0;
   };
-  void feed(schedule::Event event, TimePoint now);
-  void drain(TimePoint now);
+  void feed(const schedule::Event& event, TimePoint now);
+  void drain(const schedule::Event* first, TimePoint now);
   void apply(TimePoint now);
   void tell_leisure(bool wanted_alone);
   std::vector<schedule::Excuse> excuses(TimePoint now);
@@ -141,12 +143,13 @@ class Dispatch final : public wire::Dispatcher {
           if (ledger_.at(place).taken) visit(place);
   }
   Device& live(DeviceId id);
+  void comes(DeviceId id, TimePoint now);
   void take_out(DeviceId id, std::string_view why, TimePoint now);
   std::uint32_t begin(ActionId id);
   wire::Prospect prospect(ModelId id) const;
 
   ledger::Ledger ledger_;
-  std::unique_ptr<schedule::Scheduler> scheduler_;  // reads the ledger
+  schedule::Scheduler& scheduler_;  // reads the ledger
   const Options options_;
   wire::Calls& calls_;
   Notes& notes_;
@@ -164,7 +167,7 @@ class Dispatch final : public wire::Dispatcher {
   bool deciding_ = false;
   schedule::Actions orders_;
   std::vector<std::pair<schedule::Refuse, ModelId>> refused_;  // of these
-  std::vector<schedule::ActionDone> deferred_;  // of actions that were not taken, by time
+  std::vector<schedule::ActionDone> deferred_;                 // of actions that were not taken, by time
   TimePoint scheduler_wake_ = TimePoint::max();
   TimePoint sought_slow_ = TimePoint::min();  // when devices were last looked for that are slow to report
   std::vector<std::optional<TimePoint>> told_leisure_;  // by device

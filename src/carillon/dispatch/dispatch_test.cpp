@@ -101,12 +101,9 @@ using Said = std::vector<std::string>;
 class DispatchTest : public ::testing::Test {
  protected:
   DispatchTest() {
-    auto owned = std::make_unique<ScriptedScheduler>();
-    scheduler = owned.get();
-    dispatch = std::make_unique<Dispatch>(std::move(owned), Options{}, calls, notes);
-    for (HeardLink* link : {&first, &second}) dispatch->add_device(*link);
-    dispatch->add_model(linear_model(0, 1ms, 1ms));
-    dispatch->start(at(0ms));
+    for (HeardLink* link : {&first, &second}) dispatch.add_device(*link);
+    dispatch.add_model(linear_model(0, 1ms, 1ms));
+    dispatch.start(at(0ms));
   }
 
   Request row(std::uint64_t id, Duration arrival) const {
@@ -122,10 +119,10 @@ class DispatchTest : public ::testing::Test {
   }
   // The scheduler answers the next event with these.
   void next(schedule::Actions orders) {
-    scheduler->script = [this, orders = std::move(orders)](const schedule::Event&, TimePoint,
+    scheduler.script = [this, orders = std::move(orders)](const schedule::Event&, TimePoint,
                                                           schedule::Actions& out, TimePoint&) {
       out.insert(out.end(), orders.begin(), orders.end());
-      scheduler->script = nullptr;
+      scheduler.script = nullptr;
     };
   }
   wire::Report report(std::uint64_t action, ActionStatus status, Duration end) const {
@@ -141,72 +138,74 @@ class DispatchTest : public ::testing::Test {
   HeardCalls calls{said_};
   HeardLink first{said_}, second{said_};
   HeardNotes notes{said_};
-  ScriptedScheduler* scheduler = nullptr;
-  std::unique_ptr<Dispatch> dispatch;
+  ScriptedScheduler scheduler;
+  Dispatch dispatch{scheduler, Options{}, calls, notes};
 };
 
 TEST_F(DispatchTest, ARowIsSentWithItsNumbersAndItsEndIsToldBeforeTheSchedulerHearsOfIt) {
   next({infer(7, {RequestId{3}})});
-  dispatch->offer(row(3, 1ms), false, at(1ms));
+  dispatch.offer(row(3, 1ms), false, at(1ms));
   EXPECT_EQ(said(), (Said{"sent 3 of 0 in 17", "with 103", "infer 7"}));
-  EXPECT_EQ(dispatch->actions_in_flight(), 1U);
+  EXPECT_EQ(dispatch.actions_in_flight(), 1U);
   std::size_t told = 0;
-  scheduler->script = [&](const schedule::Event&, TimePoint, schedule::Actions&, TimePoint&) {
+  scheduler.script = [&](const schedule::Event&, TimePoint, schedule::Actions&, TimePoint&) {
     told = said_.size();
   };
-  dispatch->on_report(report(7, ActionStatus::success, 4ms), at(4ms));
+  dispatch.on_report(report(7, ActionStatus::success, 4ms), at(4ms));
   EXPECT_EQ(told, 1U);
   EXPECT_EQ(said(), (Said{"ended 3 success"}));
-  EXPECT_EQ(scheduler->heard<schedule::ActionDone>().size(), 1U);
-  EXPECT_EQ(dispatch->actions_in_flight(), 0U);
-  EXPECT_EQ(dispatch->ledger().open_requests(), 0U);
+  EXPECT_EQ(scheduler.heard<schedule::ActionDone>().size(), 1U);
+  EXPECT_EQ(dispatch.actions_in_flight(), 0U);
+  EXPECT_EQ(dispatch.ledger().open_requests(), 0U);
 }
 
 TEST_F(DispatchTest, WhatAFullDeviceDoesNotTakeComesBackAtOnceAndIsToldAPauseLater) {
   first.answer = wire::Taken::full;
   next({infer(7, {RequestId{3}})});
-  dispatch->offer(row(3, 1ms), false, at(1ms));
+  dispatch.offer(row(3, 1ms), false, at(1ms));
   EXPECT_EQ(said(), (Said{"sent 3 of 0 in 17", "with 103", "infer 7", "came back 3"}));
-  EXPECT_EQ(dispatch->actions_in_flight(), 0U);
-  EXPECT_EQ(dispatch->wake_at(), at(1100us));
-  dispatch->wake(at(1099us));
-  EXPECT_TRUE(scheduler->heard<schedule::ActionDone>().empty());
-  dispatch->wake(at(1100us));
-  ASSERT_EQ(scheduler->heard<schedule::ActionDone>().size(), 1U);
-  EXPECT_EQ(scheduler->heard<schedule::ActionDone>()[0].status, ActionStatus::too_late);
+  EXPECT_EQ(dispatch.actions_in_flight(), 0U);
+  EXPECT_EQ(dispatch.wake_at(), at(1100us));
+  dispatch.wake(at(1099us));
+  EXPECT_TRUE(scheduler.heard<schedule::ActionDone>().empty());
+  dispatch.wake(at(1100us));
+  ASSERT_EQ(scheduler.heard<schedule::ActionDone>().size(), 1U);
+  EXPECT_EQ(scheduler.heard<schedule::ActionDone>()[0].status, ActionStatus::too_late);
 }
 
 TEST_F(DispatchTest, AProfileOfWhichNothingIsKeptFails) {
   first.answer = wire::Taken::nothing;
-  next({schedule::Profile{.id = {8}, .device = {0}, .model = {0}, .request = {1}, .window = {}, .expected = 1ms}});
-  dispatch->hear(at(1ms));
-  dispatch->offer(row(3, 1ms), false, at(1ms));
-  dispatch->wake(at(2ms));
-  ASSERT_EQ(scheduler->heard<schedule::ActionDone>().size(), 1U);
-  EXPECT_EQ(scheduler->heard<schedule::ActionDone>()[0].status, ActionStatus::failed);
+  next({schedule::Profile{
+      .id = {8}, .device = {0}, .model = {0}, .request = {1}, .window = {}, .expected = 1ms}});
+  dispatch.hear(at(1ms));
+  dispatch.offer(row(3, 1ms), false, at(1ms));
+  dispatch.wake(at(2ms));
+  ASSERT_EQ(scheduler.heard<schedule::ActionDone>().size(), 1U);
+  EXPECT_EQ(scheduler.heard<schedule::ActionDone>()[0].status, ActionStatus::failed);
 }
 
 TEST_F(DispatchTest, BadRowsAreTurnedDownAndOthersEnd) {
   next({infer(7, {RequestId{3}, RequestId{4}})});
-  dispatch->offer(row(3, 1ms), true, at(1ms));
-  dispatch->offer(row(4, 1ms), true, at(1ms));
+  dispatch.offer(row(3, 1ms), true, at(1ms));
+  dispatch.offer(row(4, 1ms), true, at(1ms));
   (void)said();
   wire::Report bad = report(7, ActionStatus::success, 4ms);
   bad.bad_rows.push_back({.row = 1, .error = {ErrorCode::invalid_argument, "an index is out of range"}});
-  dispatch->on_report(bad, at(4ms));
+  dispatch.on_report(bad, at(4ms));
   EXPECT_EQ(said(), (Said{"ended 3 success", "turned down 4: an index is out of range"}));
 }
 
 // Between two devices without anything to do the first is named.
 TEST_F(DispatchTest, ARefusalTellsHowThingsStood) {
-  next({schedule::Load{.id = {1}, .device = {1}, .model = {0}, .window = {at(0ms), at(50ms)}, .expected = 8ms}});
-  dispatch->offer(row(0, 1ms), false, at(1ms));
+  next({schedule::Load{
+      .id = {1}, .device = {1}, .model = {0}, .window = {at(0ms), at(50ms)}, .expected = 8ms}});
+  dispatch.offer(row(0, 1ms), false, at(1ms));
   wire::Report loaded = report(1, ActionStatus::success, 9ms);
   loaded.device = {1};
   next({infer(2, {RequestId{0}}, 1)});
-  dispatch->on_report(loaded, at(9ms));
+  dispatch.on_report(loaded, at(9ms));
   next({schedule::Refuse{{5}, schedule::Reason::cannot_finish, at(80ms)}});
-  dispatch->offer(row(5, 10ms), false, at(10ms));
+  dispatch.offer(row(5, 10ms), false, at(10ms));
   ASSERT_EQ(calls.verdicts.size(), 1U);
   const wire::Prospect& told = calls.verdicts[0].prospect;
   EXPECT_EQ(told.devices, 2U);
@@ -222,96 +221,112 @@ TEST_F(DispatchTest, ARefusalTellsHowThingsStood) {
 
 TEST_F(DispatchTest, ARowThatIsOfferedAgainInsideItsRefusalIsHeardAfterwards) {
   calls.on_refused = [this](const wire::Verdict& verdict, TimePoint now) {
-    const std::size_t heard = scheduler->events.size();
-    dispatch->offer(row(verdict.refusal.request.value, 1ms), false, now);
-    EXPECT_EQ(scheduler->events.size(), heard);
+    const std::size_t heard = scheduler.events.size();
+    dispatch.offer(row(verdict.refusal.request.value, 1ms), false, now);
+    EXPECT_EQ(scheduler.events.size(), heard);
   };
   next({schedule::Refuse{{3}, schedule::Reason::cannot_finish, TimePoint::max()}});
-  dispatch->offer(row(3, 1ms), false, at(1ms));
-  EXPECT_EQ(scheduler->heard<schedule::RequestArrived>().size(), 2U);
+  dispatch.offer(row(3, 1ms), false, at(1ms));
+  EXPECT_EQ(scheduler.heard<schedule::RequestArrived>().size(), 2U);
 }
 
 TEST_F(DispatchTest, AWithdrawalIsHeardInHearAndARefusalOfItIsNot) {
-  dispatch->offer(row(3, 1ms), false, at(1ms));
-  dispatch->withdraw({3}, {0});
-  EXPECT_TRUE(scheduler->heard<schedule::RequestCancelled>().empty());
+  dispatch.offer(row(3, 1ms), false, at(1ms));
+  dispatch.withdraw({3}, {0});
+  EXPECT_TRUE(scheduler.heard<schedule::RequestCancelled>().empty());
   next({schedule::Refuse{{3}, schedule::Reason::cannot_finish, TimePoint::max()}});
-  dispatch->hear(at(2ms));
-  EXPECT_EQ(scheduler->heard<schedule::RequestCancelled>().size(), 1U);
+  dispatch.hear(at(2ms));
+  EXPECT_EQ(scheduler.heard<schedule::RequestCancelled>().size(), 1U);
   EXPECT_TRUE(said().empty());
 }
 
 TEST_F(DispatchTest, ADeviceThatIsLostLosesItsRowsAndItsLaterReportsAreDropped) {
   next({infer(7, {RequestId{3}})});
-  dispatch->offer(row(3, 1ms), false, at(1ms));
+  dispatch.offer(row(3, 1ms), false, at(1ms));
   second.answer = wire::Taken::full;
   next({infer(8, {RequestId{4}}, 1)});
-  dispatch->offer(row(4, 1ms), false, at(1ms));
+  dispatch.offer(row(4, 1ms), false, at(1ms));
   (void)said();
   wire::Report gone = report(7, ActionStatus::failed, 3ms);
   gone.device_lost = true;
   gone.error = "out of order";
-  dispatch->on_report(gone, at(3ms));
+  dispatch.on_report(gone, at(3ms));
   EXPECT_EQ(said(), (Said{"retire", "lost 3: out of order"}));
-  EXPECT_EQ(dispatch->devices_alive(), 1U);
-  EXPECT_FALSE(dispatch->device_alive({0}));
-  EXPECT_EQ(dispatch->not_taken().size(), 1U);  // of the other device
-  dispatch->on_report(report(7, ActionStatus::success, 4ms), at(4ms));
+  EXPECT_EQ(dispatch.devices_alive(), 1U);
+  EXPECT_FALSE(dispatch.device_alive({0}));
+  EXPECT_EQ(dispatch.not_taken().size(), 1U);  // of the other device
+  dispatch.on_report(report(7, ActionStatus::success, 4ms), at(4ms));
   EXPECT_TRUE(said().empty());
   // Its next life begins once a probe finds it well.
-  dispatch->wake(at(200ms));
+  dispatch.wake(at(200ms));
   EXPECT_EQ(said(), Said{"probe"});
-  dispatch->on_probe({.found = {}, .life = 0, .device = {0}}, at(201ms));
-  EXPECT_FALSE(dispatch->device_alive({0}));
-  dispatch->on_probe({.found = {}, .life = 1, .device = {0}}, at(202ms));
-  EXPECT_TRUE(dispatch->device_alive({0}));
+  dispatch.on_probe({.found = {}, .life = 0, .device = {0}}, at(201ms));
+  EXPECT_FALSE(dispatch.device_alive({0}));
+  dispatch.on_probe({.found = {}, .life = 1, .device = {0}}, at(202ms));
+  EXPECT_TRUE(dispatch.device_alive({0}));
   EXPECT_EQ(said(), Said{"back 0"});
+}
+
+TEST_F(DispatchTest, ADeviceThatIsNotThereAtTheStartComesWhenItIsWell) {
+  ScriptedScheduler hears;
+  Dispatch later(hears, {}, calls, notes);
+  later.add_device(first);
+  later.add_device(second, false);
+  later.start(at(0ms));
+  EXPECT_EQ(hears.heard<schedule::DeviceChanged>().size(), 1U);
+  EXPECT_EQ(later.devices(), 2U);
+  EXPECT_EQ(later.devices_alive(), 1U);
+  EXPECT_FALSE(later.device_alive({1}));
+  EXPECT_EQ(later.wake_at(), TimePoint::max());
+  later.on_probe({.found = {}, .life = 0, .device = {1}}, at(3ms));
+  EXPECT_TRUE(later.device_alive({1}));
+  EXPECT_EQ(hears.heard<schedule::DeviceChanged>().back().device, DeviceId{1});
 }
 
 TEST_F(DispatchTest, ADeviceThatIsGivenUpLosesWhatItDidNotTakeToo) {
   first.answer = wire::Taken::full;
   next({infer(7, {RequestId{3}})});
-  dispatch->offer(row(3, 1ms), false, at(1ms));
-  ASSERT_EQ(dispatch->not_taken().size(), 1U);
+  dispatch.offer(row(3, 1ms), false, at(1ms));
+  ASSERT_EQ(dispatch.not_taken().size(), 1U);
   next({schedule::GiveUp{{0}}});
-  dispatch->offer(row(4, 1ms), false, at(1ms));
-  EXPECT_TRUE(dispatch->not_taken().empty());
-  EXPECT_EQ(dispatch->devices_alive(), 1U);
+  dispatch.offer(row(4, 1ms), false, at(1ms));
+  EXPECT_TRUE(dispatch.not_taken().empty());
+  EXPECT_EQ(dispatch.devices_alive(), 1U);
 }
 
 TEST_F(DispatchTest, ASecondReportOfAnActionIsOdd) {
   next({infer(7, {RequestId{3}})});
-  dispatch->offer(row(3, 1ms), false, at(1ms));
-  dispatch->on_report(report(7, ActionStatus::success, 4ms), at(4ms));
+  dispatch.offer(row(3, 1ms), false, at(1ms));
+  dispatch.on_report(report(7, ActionStatus::success, 4ms), at(4ms));
   (void)said();
-  dispatch->on_report(report(7, ActionStatus::success, 4ms), at(5ms));
+  dispatch.on_report(report(7, ActionStatus::success, 4ms), at(5ms));
   EXPECT_EQ(said(), Said{"odd 0"});
-  EXPECT_EQ(scheduler->heard<schedule::ActionDone>().size(), 1U);
+  EXPECT_EQ(scheduler.heard<schedule::ActionDone>().size(), 1U);
 }
 
 TEST_F(DispatchTest, WhatIsKeptStaysWhileItRuns) {
   const auto again = [](std::uint64_t action) {
-    return schedule::Profile{.id = {action}, .device = {0}, .model = {0}, .request = {1}, .window = {}, .expected = 1ms};
+    return schedule::Profile{
+        .id = {action}, .device = {0}, .model = {0}, .request = {1}, .window = {}, .expected = 1ms};
   };
   next({schedule::Keep{{1}, true}, again(8), schedule::Keep{{1}, false}});
-  dispatch->offer(row(3, 1ms), false, at(1ms));
+  dispatch.offer(row(3, 1ms), false, at(1ms));
   EXPECT_EQ(said(), (Said{"keep 1", "profile 8"}));
-  dispatch->on_report(report(8, ActionStatus::stopped, 4ms), at(4ms));
+  dispatch.on_report(report(8, ActionStatus::stopped, 4ms), at(4ms));
   EXPECT_EQ(said(), Said{"forget 1"});  // it had to make way, and yet nobody wants it any more
   next({schedule::Keep{{1}, true}, again(9)});
-  dispatch->offer(row(4, 5ms), false, at(5ms));
-  dispatch->on_report(report(9, ActionStatus::stopped, 6ms), at(6ms));
+  dispatch.offer(row(4, 5ms), false, at(5ms));
+  dispatch.on_report(report(9, ActionStatus::stopped, 6ms), at(6ms));
   EXPECT_EQ(said(), (Said{"keep 1", "profile 9"}));  // it may run again
   next({again(10)});
-  dispatch->offer(row(5, 7ms), false, at(7ms));
-  dispatch->on_report(report(10, ActionStatus::success, 8ms), at(8ms));
+  dispatch.offer(row(5, 7ms), false, at(7ms));
+  dispatch.on_report(report(10, ActionStatus::success, 8ms), at(8ms));
   EXPECT_EQ(said(), (Said{"profile 10", "forget 1"}));
 }
 
 TEST_F(DispatchTest, NamesBeyondTheCapCountAsNoneAndTheirLengthsStill) {
-  auto owned = std::make_unique<ScriptedScheduler>();
-  ScriptedScheduler& hears = *owned;
-  Dispatch small(std::move(owned), {.max_applications = 1}, calls, notes);
+  ScriptedScheduler hears;
+  Dispatch small(hears, {.max_applications = 1}, calls, notes);
   small.add_device(first);
   schedule::ModelInfo model = linear_model(0, 1ms, 1ms);
   model.solos = {3ms, 6ms};
@@ -335,18 +350,18 @@ TEST_F(DispatchTest, NamesBeyondTheCapCountAsNoneAndTheirLengthsStill) {
 
 TEST_F(DispatchTest, AfterAStopRowsEndAndTheSchedulerHearsNothing) {
   next({infer(7, {RequestId{3}})});
-  dispatch->offer(row(3, 1ms), false, at(1ms));
+  dispatch.offer(row(3, 1ms), false, at(1ms));
   (void)said();
-  const std::size_t heard = scheduler->events.size();
-  dispatch->stop();
-  dispatch->withdraw({3}, {0});
-  dispatch->offer(row(4, 2ms), false, at(2ms));
-  dispatch->on_report(report(7, ActionStatus::success, 4ms), at(4ms));
-  dispatch->wake(at(5ms));
+  const std::size_t heard = scheduler.events.size();
+  dispatch.stop();
+  dispatch.withdraw({3}, {0});
+  dispatch.offer(row(4, 2ms), false, at(2ms));
+  dispatch.on_report(report(7, ActionStatus::success, 4ms), at(4ms));
+  dispatch.wake(at(5ms));
   EXPECT_EQ(said(), Said{"ended 3 success"});
-  EXPECT_EQ(scheduler->events.size(), heard);
-  EXPECT_EQ(dispatch->actions_in_flight(), 0U);
-  EXPECT_EQ(dispatch->wake_at(), TimePoint::max());
+  EXPECT_EQ(scheduler.events.size(), heard);
+  EXPECT_EQ(dispatch.actions_in_flight(), 0U);
+  EXPECT_EQ(dispatch.wake_at(), TimePoint::max());
 }
 
 }  // namespace

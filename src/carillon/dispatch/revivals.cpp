@@ -26,10 +26,9 @@ void Revivals::probed(DeviceId device, bool well, TimePoint now) {
   if (well) {
     d.up = true;
     d.since = now;
-  } else {
-    d.probe_at = now + options_.pause;
-    find_first();
   }
+  d.probe_at = well ? TimePoint::max() : now + options_.pause;
+  find_first();
 }
 
 std::vector<DeviceId> Revivals::due(TimePoint now) {

@@ -14,16 +14,16 @@ struct RevivalOptions {
   Duration longest_pause = std::chrono::seconds{10};
 };
 
-// Says when devices that went are to be probed. A device is up from the start. A pure core. Not thread-safe;
+// Says when devices that went are to be probed. A pure core. Not thread-safe;
 // `now` never goes back.
 class Revivals {
  public:
   explicit Revivals(const RevivalOptions& options) : options_(options) {}
 
-  void add_device() { devices_.emplace_back(); }
+  void add_device(bool up = true) { devices_.push_back({.up = up}); }
   // The device, which was up, went.
   void down(DeviceId device, TimePoint now);
-  // Its probe has found it well, and it is up again; or not.
+  // Its probe has found it well, and it is up again; or not. It may say so before it is probed.
   void probed(DeviceId device, bool well, TimePoint now);
 
   // When due() wants to be called; max() for never.

@@ -31,6 +31,13 @@ TEST_F(RevivalsTest, ADeviceThatWentIsProbedUntilItIsWell) {
   EXPECT_EQ(revivals.wake_at(), TimePoint::max());
 }
 
+TEST_F(RevivalsTest, ADeviceThatComesBackByItselfIsNotProbed) {
+  revivals.down({0}, at(1s));
+  revivals.probed({0}, true, at(1050ms));
+  EXPECT_EQ(revivals.wake_at(), TimePoint::max());
+  EXPECT_TRUE(revivals.due(at(2s)).empty());
+}
+
 TEST_F(RevivalsTest, OneThatGoesAgainAndAgainWaitsLonger) {
   TimePoint now = at(0ms);
   std::vector<Duration> waits;

@@ -14,17 +14,20 @@ class Around : public Scheduler {
  public:
   std::string_view name() const override { return policy_->name(); }
   std::optional<Environment> environment() const override { return policy_->environment(); }
-  const Scheduler* within() const override { return policy_.get(); }
+  const Scheduler* within() const override { return policy_; }
   void reads(const ledger::Ledger& ledger) override {
     ledger_ = &ledger;
     policy_->reads(ledger);
   }
 
  protected:
-  explicit Around(std::unique_ptr<Scheduler> policy) : policy_(std::move(policy)) {}
+  explicit Around(std::unique_ptr<Scheduler> policy) : owned_(std::move(policy)), policy_(owned_.get()) {}
+  // One that is another's, and outlives this.
+  explicit Around(Scheduler& policy) : policy_(&policy) {}
 
   const ledger::Ledger* ledger_ = nullptr;  // as it was told to reads()
-  std::unique_ptr<Scheduler> policy_;
+  std::unique_ptr<Scheduler> owned_;        // null where it is another's
+  Scheduler* policy_;
 };
 
 }  // namespace carillon::schedule

@@ -48,6 +48,8 @@ struct DeviceReturns {
 struct DecisionMade {};
 struct NothingToProfile {  // it is reported
   ActionId id;
+  DeviceId device;
+  std::uint32_t life = 0;
 };
 struct ClientSends {  // of a closed loop
   ModelId model;

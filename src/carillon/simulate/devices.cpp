@@ -52,7 +52,7 @@ void Devices::start(TimePoint now) {
       devices_[i].clock =
           from_ns((2 * random_.uniform() - 1) * static_cast<double>(options_.faults.clock_offset.count()));
     power(i, true);
-    owner_.device_changed({DeviceId{i}, true, pages_});
+    owner_.comes(DeviceId{i}, 0);
   }
   if (!faulty_) return;
   const auto deal = [&](double per_s, auto step) {
@@ -123,11 +123,10 @@ void Devices::send_run(FlightIndex index, Window window, Duration time, TimePoin
   depart(index, now);
 }
 
-void Devices::send(const schedule::Infer& infer, std::vector<RequestId> requests, Duration time,
-                   TimePoint now) {
+void Devices::send(const schedule::Infer& infer, Duration time, TimePoint now) {
   const FlightIndex index = take(infer.id, ActionKind::infer, infer.device, infer.model);
   flights_[index].cls = infer.cls;
-  flights_[index].requests = std::move(requests);
+  flights_[index].requests.assign(infer.requests.begin(), infer.requests.end());
   send_run(index, infer.window, time, now);
 }
 
@@ -306,25 +305,33 @@ void Devices::deliver(FlightIndex index, bool again) {
   const Device& d = devices_[flights_[index].device.index()];
   if (flights_[index].life != d.life) return give_back(index);
   const Flight& flight = flights_[index];
-  const schedule::ActionDone done{.id = flight.id,
-                                  .status = flight.status,
-                                  .start = flight.start + d.clock,
-                                  .end = flight.end + d.clock,
-                                  .duration = flight.busy};
-  owner_.reported(flight, done, again);
+  wire::Report report{.id = flight.id,
+                      .status = flight.status,
+                      .times = {},
+                      .error = {},
+                      .life = flight.life,
+                      .device = flight.device};
+  wire::ActionTimes& times = report.times;
+  times.received = times.input_start = times.input_end = times.exec_start = flight.start + d.clock;
+  times.exec_end = times.output_start = times.output_end = flight.end + d.clock;
+  times.paused = flight.end - flight.start - flight.busy;
+  owner_.reported(flight, report, again);
   give_back(index);
 }
 
 // --- What goes wrong
 
 void Devices::on(const DeviceDies& step, TimePoint now) {
-  if (!devices_[step.device].alive) return;
+  const Device& d = devices_[step.device];
+  if (!d.alive) return;
+  const std::uint32_t life = d.life;
   dies(step.device, now);
-  owner_.device_changed({DeviceId{step.device}, false, pages_});
+  owner_.died(DeviceId{step.device}, life);
 }
 
-void Devices::give_up(DeviceId device, TimePoint now) {
-  if (devices_[device.index()].alive) dies(device.value, now);
+void Devices::retire(DeviceId device, std::uint32_t life, TimePoint now) {
+  const Device& d = devices_[device.index()];
+  if (d.alive && d.life < life) dies(device.value, now);
 }
 
 void Devices::dies(std::uint32_t index, TimePoint now) {
@@ -354,7 +361,7 @@ void Devices::on(const DeviceSlowsDown& step, TimePoint now) {
 void Devices::on(const DeviceReturns& step, TimePoint now) {
   now_ = now;
   power(step.device, true);
-  owner_.device_changed({DeviceId{step.device}, true, pages_});
+  owner_.comes(DeviceId{step.device}, devices_[step.device].life);
 }
 
 void Devices::power(std::uint32_t index, bool alive) {
@@ -379,7 +386,7 @@ void Devices::power(std::uint32_t index, bool alive) {
       give_back(flight);
     }
   }
-  ++d.life;
+  if (!alive) ++d.life;
   d.alive = alive;
   d.slow = 1;
   d.slow_until = TimePoint::min();

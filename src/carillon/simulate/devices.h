@@ -16,6 +16,7 @@
 #include "carillon/simulate/calendar.h"
 #include "carillon/simulate/simulation.h"
 #include "carillon/simulate/statistics.h"
+#include "carillon/wire/report.h"
 
 namespace carillon::simulate {
 
@@ -48,8 +49,10 @@ class Devices {
     virtual ~Owner() = default;
     virtual void plan(TimePoint at, Step step) = 0;
     // A report is heard; `again` where it comes twice. The flight is there until something else is sent.
-    virtual void reported(const Flight& flight, const schedule::ActionDone& done, bool again) = 0;
-    virtual void device_changed(const schedule::DeviceChanged& change) = 0;
+    virtual void reported(const Flight& flight, const wire::Report& report, bool again) = 0;
+    // A device died by itself, in that life; it is there, in that one.
+    virtual void died(DeviceId device, std::uint32_t life) = 0;
+    virtual void comes(DeviceId device, std::uint32_t life) = 0;
     // Reports of what ends at once wait for all that was decided with it to be on its way.
     virtual bool deciding() const = 0;
   };
@@ -60,14 +63,14 @@ class Devices {
   // All devices start; their faults are dealt out.
   void start(TimePoint now);
 
-  // An INFER of these requests, which takes `time` where nothing goes wrong.
-  void send(const schedule::Infer& infer, std::vector<RequestId> requests, Duration time, TimePoint now);
+  // An INFER that takes `time` where nothing goes wrong.
+  void send(const schedule::Infer& infer, Duration time, TimePoint now);
   // A request of `time` runs again, alone.
   void send(const schedule::Profile& profile, Duration time, TimePoint now);
   void send(const schedule::Load& load, TimePoint now);
   void send(const schedule::Unload& unload, TimePoint now);
-  // The scheduler takes it for lost, and knows. It comes back by itself.
-  void give_up(DeviceId device, TimePoint now);
+  // It dies where it has not come to that life yet. It comes back by itself.
+  void retire(DeviceId device, std::uint32_t life, TimePoint now);
   void evict(ActionId id, device::After after, TimePoint order, TimePoint now);
 
   void on(const DeviceStep& step, TimePoint now);
@@ -80,6 +83,8 @@ class Devices {
   void on(const DeviceReturns& step, TimePoint now);
 
   std::size_t count() const { return devices_.size(); }
+  std::uint64_t pages() const { return pages_; }  // of each
+  std::uint32_t life(DeviceId device) const { return devices_[device.index()].life; }
 
  private:
   struct Desk final : device::VirtualDevice::Host {
@@ -95,8 +100,8 @@ class Devices {
     std::unique_ptr<Desk> desk;
     std::unique_ptr<device::VirtualDevice> core;
     bool alive = false;
-    std::uint32_t life = 0;
-    Duration clock{0};  // what its clock shows beyond the true time
+    std::uint32_t life = 0;  // how often it died
+    Duration clock{0};       // what its clock shows beyond the true time
     TimePoint slow_until = TimePoint::min();
     double slow = 1;
   };

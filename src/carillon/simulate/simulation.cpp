@@ -2,16 +2,21 @@
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <map>
 #include <optional>
 #include <utility>
 
 #include "carillon/base/assert.h"
 #include "carillon/base/random.h"
+#include "carillon/dispatch/dispatch.h"
+#include "carillon/dispatch/notes.h"
 #include "carillon/simulate/calendar.h"
 #include "carillon/simulate/decisions.h"
 #include "carillon/simulate/devices.h"
+#include "carillon/simulate/observed.h"
 #include "carillon/simulate/statistics.h"
+#include "carillon/wire/ends.h"
 #include "carillon/workload/clients.h"
 
 namespace carillon::simulate {
@@ -89,8 +94,18 @@ bool closed_loop(const workload::Scenario& scenario, const workload::ScenarioMod
          model.arrivals.empty() && model.per_minute.empty();
 }
 
-// The run: clients, the network between them and the scheduler, and the order of all that happens.
-class Simulation final : public Devices::Owner, public Decisions::Owner {
+// What the dispatcher is run with. Devices come back by themselves, some seconds after they died, and nobody
+// asks them before that; nor how they are, as they have no threads.
+dispatch::Options dispatch_options() {
+  constexpr Duration long_after = 1h;
+  return {.slow_after = Duration::max(),
+          .revivals = {.pause = long_after, .longest_pause = long_after},
+          .on_leisure = {},
+          .on_decided = {}};
+}
+
+// The run: clients, the network between them and a dispatcher, and the order of all that happens.
+class Simulation final : public wire::Calls, public Devices::Owner, public Decisions::Owner {
  public:
   Simulation(const workload::Scenario& scenario, schedule::Scheduler& scheduler, const Options& options)
       : scenario_(scenario),
@@ -101,41 +116,94 @@ class Simulation final : public Devices::Owner, public Decisions::Owner {
         apps_(applications(scenario)),
         delay_(scenario.network_delay),
         statistics_(scenario, options),
-        decisions_(scheduler, options, statistics_.figures, *this),
+        charged_(takes_time(options)),
+        scheduler_(scheduler, options, statistics_.figures),
+        dispatch_(scheduler_, dispatch_options(), *this, notes_),
+        decisions_(options.shed_time, *this),
         devices_(scenario, infos_, options, random_, statistics_, *this) {}
 
   Figures run();
 
  private:
+  // The way to a device.
+  class Link final : public wire::DeviceLink {
+   public:
+    Link(Simulation& simulation, DeviceId device) : simulation_(simulation), device_(device) {}
+
+    wire::Taken send(const ledger::Load& order) override { return give(order); }
+    wire::Taken send(const ledger::Unload& order) override { return give(order); }
+    wire::Taken send(const ledger::Infer& order) override { return give(order); }
+    wire::Taken send(const ledger::Profile& order) override { return give(order); }
+    void stop(ActionId id) override { give(ledger::Stop{id, device_}); }
+    void preempt(ActionId id, TimePoint order) override { give(ledger::Preempt{id, device_, order}); }
+    std::uint32_t retire() override {
+      ++life_;
+      give(ledger::GiveUp{device_});
+      return life_;
+    }
+    void probe() override {}
+    ledger::Excuse slowness(ledger::Lane lane) override { return {.device = {}, .lane = lane}; }
+    std::uint64_t pages() const override { return simulation_.devices_.pages(); }
+    int best_effort() const override { return 1; }
+
+    std::uint32_t life() const { return life_; }
+
+   private:
+    template <typename Order>
+    wire::Taken give(const Order& order) {
+      simulation_.give(order);
+      return wire::Taken::yes;
+    }
+
+    Simulation& simulation_;
+    const DeviceId device_;
+    std::uint32_t life_ = 0;  // as the dispatcher knows it
+  };
+
+  struct Notes final : dispatch::Notes {
+    explicit Notes(Simulation& of) : simulation(of) {}
+    void odd_report(DeviceId device) override { simulation.scheduler_.nothing_new(device, simulation.now_); }
+    Simulation& simulation;
+  };
+
+  // Of the dispatcher. Answers come to clients beside the report, and do not wait for the thread that
+  // decides: see reported().
+  std::uint64_t sent(RequestId, ModelId, std::uint64_t) override { return 0; }
+  void came_back(RequestId) override { CARILLON_ASSERT(false); }  // links take all
+  void ended(RequestId id, const wire::Report& report, TimePoint) override {
+    CARILLON_ASSERT(report.status != schedule::ActionStatus::success || !open(id));
+  }
+  void turned_down(RequestId, const Error&) override { CARILLON_ASSERT(false); }  // no data is bad
+  void lost(RequestId, std::string_view) override {}
+  void refused(const wire::Verdict& verdict, TimePoint) override { give(verdict.refusal); }
+  void keep(RequestId id) override { give(ledger::Keep{id}); }
+  void forget(RequestId id) override { give(ledger::Keep{id, false}); }
   // Of the devices.
   void plan(TimePoint at, Step step) override { calendar_.plan(std::max(at, now_), step); }
-  void reported(const Devices::Flight& flight, const schedule::ActionDone& done, bool again) override;
-  void device_changed(const schedule::DeviceChanged& change) override { decisions_.hear(change, now_); }
+  void reported(const Devices::Flight& flight, const wire::Report& report, bool again) override;
+  void died(DeviceId device, std::uint32_t life) override;
+  void comes(DeviceId device, std::uint32_t life) override {
+    hear(wire::ProbeReport{.found = {}, .life = life, .device = device});
+  }
   bool deciding() const override { return deciding_; }
   // Of the decisions.
-  void carry_out(schedule::Actions& actions) override;
+  Duration decide(const Heard& what) override;
   void decided_at(TimePoint at) override { plan(at, DecisionMade{}); }
-  void wake_at(TimePoint at) override;
   void turned_away(RequestId id) override;
   bool open(RequestId id) const override {
     const Record* r = records_.find(id);
     return r != nullptr && r->open;
   }
 
-  void on(const DecisionMade&) { decisions_.decided(now_); }
+  void on(const DecisionMade&);
   void on(const ClientSends& step) {
     if (now_ < statistics_.end()) send(step.model);
   }
-  void on(const RequestHeard& step) { hear(step.id); }
+  void on(const RequestHeard& step) { arrived(step.id); }
   void on(const AllHeard&);
   void on(const ClientGoes& step);
   void on(const SchedulerWakes& step);
-  void on(const NothingToProfile& step) {
-    decisions_.hear(
-        schedule::ActionDone{
-            .id = step.id, .status = schedule::ActionStatus::failed, .start = now_, .end = now_},
-        now_);
-  }
+  void on(const NothingToProfile& step);
   template <typename DeviceEvent>
   void on(const DeviceEvent& step) {
     devices_.on(step, now_);
@@ -143,11 +211,51 @@ class Simulation final : public Devices::Owner, public Decisions::Owner {
 
   void start_closed_loops();
   bool show_progress();
-  void carry_out(schedule::Action& action);
   void send(ModelId model);
   Duration draw_own(ModelId model, Request& request);
-  void hear(RequestId id);
-  void profile(const schedule::Profile& action);
+  void arrived(RequestId id);
+
+  // The dispatcher hears of it, at once or in its turn.
+  template <typename What>
+  void hear(const What& what) {
+    if (charged_) return decisions_.hear(what, now_);
+    const bool outer = std::exchange(deciding_, true);
+    tell(what);
+    deciding_ = outer;
+    plan_wake();
+  }
+  void tell(const schedule::RequestArrived& what) { dispatch_.offer(what.request, what.more, now_); }
+  void tell(const schedule::AllArrived&) { dispatch_.all_arrived(now_); }
+  void tell(const schedule::RequestCancelled& what) {
+    dispatch_.withdraw(what.request, what.model);
+    dispatch_.hear(now_);
+  }
+  void tell(const schedule::Wake&) { dispatch_.wake(now_); }
+  void tell(const wire::Report& what) { dispatch_.on_report(what, now_); }
+  void tell(const wire::ProbeReport& what) { dispatch_.on_probe(what, now_); }
+  void plan_wake();
+
+  // What the dispatcher orders is carried out at once, or when the decision is made.
+  template <typename Order>
+  void give(const Order& order) {
+    if (charged_)
+      held_back_.emplace_back(order);
+    else
+      carry_out(order);
+  }
+  void carry_out(const ledger::Infer& infer);
+  void carry_out(const ledger::Profile& profile);
+  void carry_out(const ledger::Load& load) { devices_.send(load, now_); }
+  void carry_out(const ledger::Unload& unload) { devices_.send(unload, now_); }
+  void carry_out(const ledger::Stop& stop) { devices_.evict(stop.id, device::After::drop, now_, now_); }
+  void carry_out(const ledger::Preempt& preempt) {
+    devices_.evict(preempt.id, device::After::resume, preempt.order, now_);
+  }
+  void carry_out(const ledger::GiveUp& up) {
+    devices_.retire(up.device, links_[up.device.index()].life(), now_);
+  }
+  void carry_out(const ledger::Refuse& refuse) { outcome(refuse.request, Outcome::refused, now_); }
+  void carry_out(const ledger::Keep& keep);
   void outcome(RequestId id, Outcome what, TimePoint at);
 
   const workload::Scenario& scenario_;
@@ -158,8 +266,15 @@ class Simulation final : public Devices::Owner, public Decisions::Owner {
   std::vector<std::vector<AppId>> apps_;  // by model and mode
   Duration delay_;
   Statistics statistics_;
-  Decisions decisions_;
+  const bool charged_;  // decisions take time
+  Observed scheduler_;
+  Notes notes_{*this};
+  dispatch::Dispatch dispatch_;
+  Decisions decisions_;   // where they do
+  bool decided_ = false;  // something, at the last
+  ledger::Orders held_back_;
   Devices devices_;
+  std::deque<Link> links_;  // by device
 
   TimePoint now_{};
   Calendar calendar_;
@@ -176,10 +291,14 @@ class Simulation final : public Devices::Owner, public Decisions::Owner {
 Figures Simulation::run() {
   const auto started = shown_ = std::chrono::steady_clock::now();
   for (const schedule::ModelInfo& info : infos_) {
+    dispatch_.add_model(info);
     // Where the time depends on the input, nobody knows how little it may be.
     const bool varies = !scenario_.models[info.id.index()].latency.modes.empty();
-    decisions_.add_model(info, varies ? Duration{0} : info.batches.front().exec);
+    decisions_.add_model(varies ? Duration{0} : info.batches.front().exec);
   }
+  for (std::uint32_t i = 0; i < devices_.count(); ++i)
+    dispatch_.add_device(links_.emplace_back(*this, DeviceId{i}), false);
+  dispatch_.start(now_);
   devices_.start(now_);
   start_closed_loops();
   for (bool go_on = true; go_on;) {
@@ -254,7 +373,8 @@ void Simulation::send(ModelId model) {
     r.request.cls = planned.cls;
     r.request.priority = planned.priority;
     r.request.app = planned.app;
-    r.more = planned.more && !decisions_.charged();
+    // Where decisions take time they are decided one after another, as they would wait.
+    r.more = planned.more && !charged_;
   }
   r.own = draw_own(model, r.request);
   if (m.latency.sized) r.request.effort = workload::LatencyModel::effort_of(r.own);
@@ -267,24 +387,25 @@ void Simulation::send(ModelId model) {
     plan(now_ + from_seconds(random_.uniform() * 2 * to_seconds(std::min<Duration>(m.slo, 1min))),
          ClientGoes{id});
   if (delay_ == Duration{0})
-    hear(id);
+    arrived(id);
   else
     plan(now_ + delay_, RequestHeard{id});
 }
 
-void Simulation::hear(RequestId id) {
+void Simulation::arrived(RequestId id) {
   Record* r = records_.find(id);
   if (r == nullptr || !r->open) return;
   r->heard = true;
   Request request = r->request;
   request.arrival = now_;
-  decisions_.hear(schedule::RequestArrived{request, r->more}, now_);
-  if (r->more && !std::exchange(gathering_, true)) plan(now_, AllHeard{});
+  const bool more = r->more;
+  hear(schedule::RequestArrived{request, more});
+  if (more && !std::exchange(gathering_, true)) plan(now_, AllHeard{});
 }
 
 void Simulation::on(const AllHeard&) {
   gathering_ = false;
-  decisions_.hear(schedule::AllArrived{}, now_);
+  hear(schedule::AllArrived{});
 }
 
 void Simulation::on(const ClientGoes& step) {
@@ -293,7 +414,7 @@ void Simulation::on(const ClientGoes& step) {
   const bool heard = r->heard;
   const ModelId model = r->request.model;
   outcome(step.id, Outcome::cancelled, now_);
-  if (heard) decisions_.hear(schedule::RequestCancelled{step.id, model}, now_);
+  if (heard) hear(schedule::RequestCancelled{step.id, model});
 }
 
 void Simulation::turned_away(RequestId id) {
@@ -314,44 +435,29 @@ void Simulation::outcome(RequestId id, Outcome what, TimePoint at) {
     plan(at + std::max(what == Outcome::refused ? delay_ : Duration{0}, shortest_turn), ClientSends{model});
 }
 
-// --- What the scheduler decides
+// --- What the dispatcher hears, and orders
 
-void Simulation::carry_out(schedule::Actions& actions) {
-  // What comes of an action at once is reported after all of them are on their way.
-  const bool outer = std::exchange(deciding_, true);
-  for (schedule::Action& action : actions) carry_out(action);
-  deciding_ = outer;
+Duration Simulation::decide(const Heard& what) {
+  const std::uint64_t before = statistics_.figures.decisions;
+  std::visit([this](const auto& told) { tell(told); }, what);
+  decided_ = statistics_.figures.decisions > before;
+  return scheduler_.spent();
 }
 
-void Simulation::carry_out(schedule::Action& action) {
-  if (auto* infer = std::get_if<schedule::Infer>(&action)) {
-    Duration longest{0};
-    for (const RequestId id : infer->requests)
-      if (const Record* r = records_.find(id)) longest = std::max(longest, r->own);
-    const auto& latency = scenario_.models[infer->model.index()].latency;
-    const Duration time = latency.batch_time(static_cast<int>(infer->requests.size()), longest);
-    devices_.send(*infer, std::move(infer->requests), time, now_);
-  } else if (const auto* refuse = std::get_if<schedule::Refuse>(&action)) {
-    outcome(refuse->request, Outcome::refused, now_);
-  } else if (const auto* load = std::get_if<schedule::Load>(&action)) {
-    devices_.send(*load, now_);
-  } else if (const auto* unload = std::get_if<schedule::Unload>(&action)) {
-    devices_.send(*unload, now_);
-  } else if (const auto* stop = std::get_if<schedule::Stop>(&action)) {
-    devices_.evict(stop->id, device::After::drop, now_, now_);
-  } else if (const auto* preempt = std::get_if<schedule::Preempt>(&action)) {
-    devices_.evict(preempt->id, device::After::resume, preempt->order, now_);
-  } else if (const auto* keep = std::get_if<schedule::Keep>(&action)) {
-    if (Record* r = records_.find(keep->request)) r->keep = keep->keep;
-    if (!keep->keep) kept_.erase(keep->request);
-  } else if (const auto* again = std::get_if<schedule::Profile>(&action)) {
-    profile(*again);
-  } else if (const auto* up = std::get_if<schedule::GiveUp>(&action)) {
-    devices_.give_up(up->device, now_);
-  }
+void Simulation::on(const DecisionMade&) {
+  if (options_.observer != nullptr && decided_) options_.observer->on_decided(now_);
+  // What comes of an order at once is reported after all of them are on their way.
+  deciding_ = true;
+  for (const ledger::Order& order : held_back_)
+    std::visit([this](const auto& what) { carry_out(what); }, order);
+  deciding_ = false;
+  held_back_.clear();
+  plan_wake();
+  decisions_.decided(now_);
 }
 
-void Simulation::wake_at(TimePoint at) {
+void Simulation::plan_wake() {
+  const TimePoint at = charged_ ? scheduler_.asks().value_or(wake_at_) : dispatch_.wake_at();
   if (at == wake_at_) return;
   wake_at_ = at;
   ++wake_booking_;
@@ -361,31 +467,66 @@ void Simulation::wake_at(TimePoint at) {
 void Simulation::on(const SchedulerWakes& step) {
   if (step.booking != wake_booking_) return;
   wake_at_ = TimePoint::max();
-  decisions_.hear(schedule::Wake{}, now_);
+  hear(schedule::Wake{});
 }
 
-void Simulation::reported(const Devices::Flight& flight, const schedule::ActionDone& done, bool again) {
+void Simulation::carry_out(const ledger::Infer& infer) {
+  Duration longest{0};
+  for (const RequestId id : infer.requests)
+    if (const Record* r = records_.find(id)) longest = std::max(longest, r->own);
+  const auto& latency = scenario_.models[infer.model.index()].latency;
+  devices_.send(infer, latency.batch_time(static_cast<int>(infer.requests.size()), longest), now_);
+}
+
+void Simulation::carry_out(const ledger::Keep& keep) {
+  if (Record* r = records_.find(keep.request)) r->keep = keep.keep;
+  if (!keep.keep) kept_.erase(keep.request);
+}
+
+// A request that was answered runs again, alone.
+void Simulation::carry_out(const ledger::Profile& profile) {
+  if (const auto kept = kept_.find(profile.request); kept != kept_.end())
+    return devices_.send(profile, scenario_.models[profile.model.index()].latency.batch_time(1, kept->second),
+                         now_);
+  // Its client had gone when it was answered: nothing of it is there.
+  plan(now_ + delay_ + shortest_turn,
+       NothingToProfile{profile.id, profile.device, devices_.life(profile.device)});
+}
+
+void Simulation::on(const NothingToProfile& step) {
+  wire::Report report{.id = step.id,
+                      .status = schedule::ActionStatus::failed,
+                      .times = {},
+                      .error = {},
+                      .life = step.life,
+                      .device = step.device};
+  report.times.exec_start = report.times.exec_end = now_;
+  hear(report);
+}
+
+void Simulation::reported(const Devices::Flight& flight, const wire::Report& report, bool again) {
+  const bool success = report.status == schedule::ActionStatus::success;
   if (flight.profiles) {
-    statistics_.figures.profiled += done.status == schedule::ActionStatus::success ? 1U : 0U;
-    if (!schedule::made_way(done.status)) kept_.erase(flight.requests.front());
-  } else if (flight.kind == schedule::ActionKind::infer && done.status == schedule::ActionStatus::success)
+    statistics_.figures.profiled += success ? 1U : 0U;
+  } else if (flight.kind == schedule::ActionKind::infer && success)
     for (const RequestId id : flight.requests) {
       const Record* r = records_.find(id);
       if (r == nullptr || !r->open) continue;
       if (r->keep) kept_[id] = r->own;
       outcome(id, now_ <= r->request.deadline ? Outcome::on_time : Outcome::late, now_);
     }
-  decisions_.hear(done, now_);
-  if (again) decisions_.hear(done, now_);
+  hear(report);
+  if (again) hear(report);
 }
 
-// A request that was answered runs again, alone.
-void Simulation::profile(const schedule::Profile& action) {
-  if (const auto kept = kept_.find(action.request); kept != kept_.end())
-    return devices_.send(action, scenario_.models[action.model.index()].latency.batch_time(1, kept->second),
-                         now_);
-  // Its client had gone when it was answered: nothing of it is there.
-  plan(now_ + delay_ + shortest_turn, NothingToProfile{action.id});
+void Simulation::died(DeviceId device, std::uint32_t life) {
+  hear(wire::Report{.id = {},
+                    .status = schedule::ActionStatus::failed,
+                    .times = {},
+                    .error = "it died",
+                    .device_lost = true,
+                    .life = life,
+                    .device = device});
 }
 
 }  // namespace

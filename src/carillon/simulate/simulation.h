@@ -64,7 +64,7 @@ struct Figures {
   Duration profiling{0};            // of all devices, what that took, cut short or not; `busy` leaves it out
   std::uint64_t shed = 0;           // of the refused: turned away at the door (schedule::Door)
   std::uint64_t events = 0;         // that the simulation handled
-  std::uint64_t decisions = 0;      // calls of the scheduler
+  std::uint64_t decisions = 0;      // calls of the scheduler, and reports that came twice
   LatencyHistogram decision_times;  // of this machine's CPU; where Options has measured_decisions
   Duration span{0};                 // from the end of the warm-up to the end of the arrivals
   double wall_s = 0;
@@ -106,10 +106,13 @@ class Observer {
   virtual void on_sent(const Request&, Duration /*alone*/, TimePoint) {}
   // A device starts (also at the beginning) or dies. Its clock shows `clock` more than the true time.
   virtual void on_device(DeviceId, bool /*alive*/, Duration /*clock*/, TimePoint) {}
-  // `wake`: when the scheduler wants to be woken from then on; max() for never.
+  // `wake`: when the scheduler wants to be woken from then on; max() for never. Not of models: they come
+  // before all else.
   virtual void on_decision(const schedule::Event&, TimePoint, const schedule::Actions&, TimePoint /*wake*/) {}
   // Where decisions take time: the last one is made, and its actions are on their way.
   virtual void on_decided(TimePoint) {}
+  // A report came twice; the scheduler does not hear of it again.
+  virtual void on_odd_report(DeviceId, TimePoint) {}
   enum class Outcome : std::uint8_t { on_time, late, refused, cancelled, unanswered };
   virtual void on_outcome(const Request&, Outcome, TimePoint) {}
   // The device begins or ends (start == end: refused without running) an action, a Profile too.
@@ -141,8 +144,8 @@ struct Options {
 // above 128, at steps that keep within 2% of it), and the environment. Without a memory limit models take no
 // pages and are everywhere from the start.
 //
-// Where a model or a request is not of class normal, devices have streams by class (device::ClassStreams, with
-// one for best effort, all of them on all of the device), and the environment says so.
+// Where a model or a request is not of class normal, devices have streams by class (device::ClassStreams,
+// with one for best effort, all of them on all of the device), and the environment says so.
 std::vector<schedule::ModelInfo> model_infos(const workload::Scenario& scenario);
 bool has_classes(const workload::Scenario& scenario);
 schedule::Environment environment(const workload::Scenario& scenario);

@@ -548,6 +548,40 @@ TEST(Simulation, FinishedRequestsRunAgainInIdleTimeOnly) {
   EXPECT_EQ(off.profiled + deaf.profiled + fixed.profiled, 0U);
 }
 
+TEST(Simulation, OnlyWhatIsKeptRunsAgain) {
+  struct Again final : schedule::Scheduler {
+    std::string_view name() const override { return "again"; }
+    TimePoint decide(const schedule::Event& event, TimePoint now, schedule::Actions& out) override {
+      if (const auto* arrival = std::get_if<schedule::RequestArrived>(&event)) {
+        out.emplace_back(schedule::Keep{arrival->request.id});
+        out.emplace_back(schedule::Infer{
+            ActionId{0}, DeviceId{0}, ModelId{0}, {arrival->request.id}, {now, TimePoint::max()}, 6ms});
+      } else if (const auto* done = std::get_if<schedule::ActionDone>(&event)) {
+        ended.emplace_back(done->status, now);
+        if (done->id != ActionId{0}) return TimePoint::max();
+        if (forgets) out.emplace_back(schedule::Keep{RequestId{0}, false});
+        out.emplace_back(schedule::Profile{
+            ActionId{1}, DeviceId{0}, ModelId{0}, RequestId{0}, {now, TimePoint::max()}, 6ms});
+      }
+      return TimePoint::max();
+    }
+    bool forgets = false;
+    std::vector<std::pair<schedule::ActionStatus, TimePoint>> ended;
+  };
+  auto s = scenario(0, 1);
+  s.models[0].arrivals = {{.at = TimePoint{5ms}, .slo = 1s}};
+  using enum schedule::ActionStatus;
+  for (const bool forgets : {false, true}) {
+    Again again;
+    again.forgets = forgets;
+    run(s, again);
+    ASSERT_EQ(again.ended.size(), 2U);
+    EXPECT_EQ(again.ended[0], std::pair(success, TimePoint{11ms}));
+    EXPECT_EQ(again.ended[1],
+              forgets ? std::pair(failed, TimePoint{11ms + 100us}) : std::pair(success, TimePoint{17ms}));
+  }
+}
+
 TEST(Simulation, WhatRunsAgainIsLostWithItsDevice) {
   auto s = dynamic_scenario(10);
   s.duration = 100s;

@@ -40,7 +40,8 @@ class Calls {
  public:
   virtual ~Calls() = default;
   // The row is about to be sent to a device. `entry`: its action's number in the journal. Returns the number
-  // of the row's call in the journal; 0: there is no journal, or a row of that call is already in this action.
+  // of the row's call in the journal; 0: there is no journal, or a row of that call is already in this
+  // action.
   virtual std::uint64_t sent(RequestId row, ModelId model, std::uint64_t entry) = 0;
   // The device did not take it: the row waits again.
   virtual void came_back(RequestId row) = 0;

@@ -2,18 +2,23 @@
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <functional>
 #include <optional>
 #include <queue>
 #include <set>
+#include <string_view>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "carillon/base/cpu_time.h"
 #include "carillon/base/random.h"
+#include "carillon/dispatch/dispatch.h"
+#include "carillon/dispatch/notes.h"
+#include "carillon/schedule/around.h"
 #include "carillon/schedule/registry.h"
 #include "carillon/schedule/symphony/threads/symphony_threads.h"
+#include "carillon/wire/ends.h"
 
 namespace carillon::cli {
 namespace {
@@ -38,16 +43,6 @@ Duration exec_time(int batch) {
 }
 // How long LOAD takes, where memory is limited.
 constexpr Duration load_time = 8ms;
-
-// What one device does in this benchmark: nothing but pass time.
-struct DeviceEnd {
-  TimePoint at;
-  schedule::ActionDone done;
-  std::size_t requests = 0;
-  friend bool operator>(const DeviceEnd& a, const DeviceEnd& b) {
-    return a.at != b.at ? a.at > b.at : a.done.id.value > b.done.id.value;
-  }
-};
 
 Workload prepare(const SchedulerLoad& wanted) {
   Workload workload;
@@ -82,107 +77,194 @@ Workload prepare(const SchedulerLoad& wanted) {
   return workload;
 }
 
+// The devices of a run, and whoever holds its requests.
+class IdleWorld final : public wire::Calls {
+ public:
+  IdleWorld(const SchedulerLoad& wanted, SchedulerFigures& figures)
+      : load_(wanted.fit > 0 ? load_time : Duration{0}),
+        pages_(static_cast<std::uint64_t>(std::max(1.0, wanted.fit * wanted.models))),
+        figures_(figures) {
+    for (int d = 0; d < wanted.devices; ++d)
+      links_.emplace_back(*this, DeviceId{static_cast<std::uint32_t>(d)});
+  }
+
+  void join(dispatch::Dispatch& dispatch) {
+    for (Link& link : links_) dispatch.add_device(link);
+  }
+  // When the next action ends; max(): none is under way.
+  TimePoint next_at() {
+    while (!ends_.empty() && ends_.top().status == ledger::ActionStatus::success &&
+           stopped_.erase(ends_.top().id) > 0)
+      ends_.pop();
+    return ends_.empty() ? TimePoint::max() : ends_.top().at;
+  }
+  wire::Report take() {
+    const End end = ends_.top();
+    ends_.pop();
+    wire::Report report{.id = end.id, .status = end.status, .times = {}, .error = {}, .device = end.device};
+    report.times.exec_start = end.start;
+    report.times.exec_end = end.at;
+    return report;
+  }
+
+  TimePoint now{};
+  bool counted = false;  // what happens
+
+ private:
+  // Of an action.
+  struct End {
+    TimePoint at, start;
+    ActionId id;
+    DeviceId device;
+    ledger::ActionStatus status{};
+    friend bool operator>(const End& a, const End& b) { return a.at != b.at ? a.at > b.at : a.id > b.id; }
+  };
+  // A device does nothing but pass time.
+  class Link final : public wire::DeviceLink {
+   public:
+    Link(IdleWorld& world, DeviceId device) : world_(world), device_(device) {}
+    wire::Taken send(const ledger::Load& order) override {
+      return world_.ends(order.id, device_, world_.now, world_.load_);
+    }
+    wire::Taken send(const ledger::Unload& order) override {
+      return world_.ends(order.id, device_, world_.now, Duration{0});
+    }
+    wire::Taken send(const ledger::Infer& order) override {
+      const TimePoint start = std::max({free_, world_.now, order.window.earliest});
+      const Duration time = exec_time(static_cast<int>(order.requests.size()));
+      free_ = start + time;
+      if (world_.counted) {
+        ++world_.figures_.batches;
+        world_.figures_.on_time += order.requests.size();
+      }
+      return world_.ends(order.id, device_, start, time);
+    }
+    wire::Taken send(const ledger::Profile&) override { return wire::Taken::nothing; }
+    void stop(ActionId id) override {
+      if (!world_.stopped_.insert(id).second) return;
+      free_ = world_.now;
+      world_.ends(id, device_, world_.now, Duration{0}, ledger::ActionStatus::stopped);
+    }
+    void preempt(ActionId, TimePoint) override {}
+    std::uint32_t retire() override { return 0; }
+    void probe() override {}
+    ledger::Excuse slowness(ledger::Lane lane) override { return {.device = device_, .lane = lane}; }
+    std::uint64_t pages() const override { return world_.pages_; }
+    int best_effort() const override { return 1; }
+
+   private:
+    IdleWorld& world_;
+    const DeviceId device_;
+    TimePoint free_{};
+  };
+
+  wire::Taken ends(ActionId id, DeviceId device, TimePoint start, Duration time,
+                   ledger::ActionStatus status = ledger::ActionStatus::success) {
+    ends_.push({start + time, start, id, device, status});
+    return wire::Taken::yes;
+  }
+
+  std::uint64_t sent(RequestId, ModelId, std::uint64_t) override { return 0; }
+  void came_back(RequestId) override {}
+  void ended(RequestId, const wire::Report&, TimePoint) override {}
+  void turned_down(RequestId, const Error&) override {}
+  void lost(RequestId, std::string_view) override {}
+  void refused(const wire::Verdict&, TimePoint) override { figures_.dropped += counted ? 1U : 0U; }
+  void keep(RequestId) override {}
+  void forget(RequestId) override {}
+
+  const Duration load_;
+  const std::uint64_t pages_;
+  SchedulerFigures& figures_;
+  std::deque<Link> links_;  // by device
+  std::priority_queue<End, std::vector<End>, std::greater<>> ends_;
+  std::set<ActionId> stopped_;  // that have not ended yet
+};
+
+using WallClock = std::chrono::steady_clock;
+
+// Takes the time of a scheduler's decisions.
+class TimedScheduler final : public schedule::Around {
+ public:
+  explicit TimedScheduler(schedule::Scheduler& policy) : Around(policy) {
+    for (int i = 0; i < 1000; ++i) {
+      const WallClock::time_point from = WallClock::now();
+      reading_ = std::min(reading_, WallClock::now() - from);
+    }
+  }
+  TimePoint decide(const schedule::Event& event, TimePoint now, schedule::Actions& out) override {
+    const WallClock::time_point from = WallClock::now();
+    const TimePoint wake = policy_->decide(event, now, out);
+    spent += WallClock::now() - from - reading_;
+    return wake;
+  }
+  WallClock::duration spent{0};
+
+ private:
+  WallClock::duration reading_ = 1s;
+};
+
+// `policy`: takes the time of the scheduler's decisions instead of all time.
+SchedulerFigures drive_scheduler(schedule::Scheduler& scheduler, const SchedulerLoad& wanted,
+                                 const Workload& workload, bool policy) {
+  SchedulerFigures m{.models = wanted.models, .devices = wanted.devices};
+  TimedScheduler timed(scheduler);
+  IdleWorld world(wanted, m);
+  dispatch::Notes notes;
+  dispatch::Dispatch dispatch(policy ? timed : scheduler, {}, world, notes);
+  for (const schedule::ModelInfo& info : workload.models) dispatch.add_model(info);
+  world.join(dispatch);
+  dispatch.start(TimePoint{});
+  const std::size_t count = workload.requests.size(), first = count / 10;
+  // Reading the clock around each call may cost as much as the call: unless each is asked for, the whole loop
+  // is measured.
+  const Duration reading = wanted.each ? reading_takes() : Duration{0};
+  const auto at = [&](TimePoint now, auto&& tell) {
+    world.now = now;
+    if (!wanted.each) return tell();
+    const Duration from = thread_cpu_time();
+    tell();
+    if (world.counted) m.each.add(thread_cpu_time() - from - reading);
+  };
+  WallClock::time_point measured_from = WallClock::now();
+  double cpu_from = to_seconds(process_cpu_time());
+  for (std::size_t i = 0; i < count;) {
+    world.counted = i >= first;
+    if (i == first) {
+      measured_from = WallClock::now();
+      cpu_from = to_seconds(process_cpu_time());
+      timed.spent = {};
+    }
+    const TimePoint arrival = workload.requests[i].arrival;
+    const TimePoint end = world.next_at(), wake = dispatch.wake_at();
+    if (end <= arrival && end <= wake) {
+      const wire::Report report = world.take();
+      at(end, [&] { dispatch.on_report(report, end); });
+    } else if (wake < arrival) {
+      at(wake, [&] { dispatch.wake(wake); });
+    } else {
+      at(arrival, [&] { dispatch.offer(workload.requests[i], false, arrival); });
+      ++i;
+      if (world.counted) ++m.requests;
+    }
+    if (world.counted) ++m.decisions;
+  }
+  m.seconds = std::chrono::duration<double>(WallClock::now() - measured_from).count();
+  m.cpu_seconds = to_seconds(process_cpu_time()) - cpu_from;
+  m.policy_seconds = std::chrono::duration<double>(timed.spent).count();
+  return m;
+}
+
 }  // namespace
 
 Result<SchedulerFigures> measure_scheduler(const std::string& name, const SchedulerLoad& wanted) {
   const schedule::Environment ideal{.dispatch = Duration{0}, .answer = Duration{0}, .overrun = 0};
-  auto made = schedule::make_scheduler(name, ideal);
-  if (!made) return std::unexpected(std::move(made.error()));
-  schedule::Scheduler& scheduler = **made;
+  auto scheduler = schedule::make_scheduler(name, ideal);
+  if (!scheduler) return std::unexpected(std::move(scheduler.error()));
   const Workload workload = prepare(wanted);
-  const std::vector<Request>& requests = workload.requests;
-  const std::size_t count = requests.size();
-  schedule::Actions actions;
-  TimePoint wake = TimePoint::max();
-  for (const schedule::ModelInfo& info : workload.models)
-    wake = scheduler.decide(schedule::model_comes(info), TimePoint{}, actions);
-  const auto pages = static_cast<std::uint64_t>(std::max(1.0, wanted.fit * wanted.models));
-  for (int d = 0; d < wanted.devices; ++d)
-    wake = scheduler.decide(schedule::DeviceChanged{DeviceId{static_cast<std::uint32_t>(d)}, true, pages},
-                            TimePoint{}, actions);
-  std::priority_queue<DeviceEnd, std::vector<DeviceEnd>, std::greater<>> ends;
-  std::set<ActionId> stopped;  // that have not ended yet
-  std::vector<TimePoint> free(static_cast<std::size_t>(wanted.devices));
-  SchedulerFigures m{.models = wanted.models, .devices = wanted.devices};
-  const std::size_t first = count / 10;
-  using Clock = std::chrono::steady_clock;
-  // Reading the clock around each call may cost as much as the call: unless each is asked for, the whole loop
-  // is measured.
-  const Duration reading = wanted.each ? reading_takes() : Duration{0};
-  const auto decide = [&](const schedule::Event& event, TimePoint now, bool counted) {
-    if (!wanted.each) {
-      wake = scheduler.decide(event, now, actions);
-      return;
-    }
-    const Duration from = thread_cpu_time();
-    wake = scheduler.decide(event, now, actions);
-    if (counted) m.each.add(thread_cpu_time() - from - reading);
-  };
-  const auto take = [&](TimePoint now, bool counted) {
-    for (schedule::Action& action : actions) {
-      if (auto* infer = std::get_if<schedule::Infer>(&action)) {
-        TimePoint& device = free[infer->device.index()];
-        const TimePoint start = std::max({device, now, infer->window.earliest});
-        const Duration time = exec_time(static_cast<int>(infer->requests.size()));
-        device = start + time;
-        ends.push({device,
-                   {.id = infer->id,
-                    .status = schedule::ActionStatus::success,
-                    .start = start,
-                    .end = device,
-                    .duration = time},
-                   infer->requests.size()});
-        if (counted) {
-          ++m.batches;
-          m.on_time += infer->requests.size();
-        }
-      } else if (std::get_if<schedule::Refuse>(&action) != nullptr) {
-        if (counted) ++m.dropped;
-      } else if (const auto* load = std::get_if<schedule::Load>(&action)) {
-        const Duration time = wanted.fit > 0 ? load_time : Duration{0};
-        ends.push({now + time, {.id = load->id, .start = now, .end = now + time, .duration = time}, 0});
-      } else if (const auto* stop = std::get_if<schedule::Stop>(&action)) {
-        if (!stopped.insert(stop->id).second) continue;
-        free[stop->device.index()] = now;
-        ends.push(
-            {now, {.id = stop->id, .status = schedule::ActionStatus::stopped, .start = now, .end = now}, 0});
-      } else if (const auto* unload = std::get_if<schedule::Unload>(&action)) {
-        ends.push({now, {.id = unload->id, .start = now, .end = now, .duration = {}}, 0});
-      }
-    }
-    actions.clear();
-  };
-  take(TimePoint{}, false);
-  Clock::time_point measured_from = Clock::now();
-  double cpu_from = to_seconds(process_cpu_time());
-  for (std::size_t i = 0; i < count;) {
-    const bool counted = i >= first;
-    if (i == first) {
-      measured_from = Clock::now();
-      cpu_from = to_seconds(process_cpu_time());
-    }
-    const TimePoint arrival = requests[i].arrival;
-    const TimePoint end = ends.empty() ? TimePoint::max() : ends.top().at;
-    if (end <= arrival && end <= wake) {
-      const schedule::ActionDone done = ends.top().done;
-      ends.pop();
-      if (done.status == schedule::ActionStatus::success && stopped.erase(done.id) > 0) continue;
-      decide(done, end, counted);
-      take(end, counted);
-    } else if (wake < arrival) {
-      const TimePoint now = wake;
-      decide(schedule::Wake{}, now, counted);
-      take(now, counted);
-    } else {
-      decide(schedule::RequestArrived{requests[i]}, arrival, counted);
-      ++i;
-      take(arrival, counted);
-      if (counted) ++m.requests;
-    }
-    if (counted) ++m.decisions;
-  }
-  m.seconds = std::chrono::duration<double>(Clock::now() - measured_from).count();
-  m.cpu_seconds = to_seconds(process_cpu_time()) - cpu_from;
+  SchedulerFigures m = drive_scheduler(**scheduler, wanted, workload, false);
+  const auto again = *schedule::make_scheduler(name, ideal);
+  m.policy_seconds = drive_scheduler(*again, wanted, workload, true).policy_seconds;
   return m;
 }
 
@@ -199,8 +281,7 @@ SchedulerFigures measure_symphony_threads(const SchedulerLoad& wanted) {
   const TimePoint counted_from = workload.requests[first].arrival;
   const TimePoint end = workload.requests.back().arrival;
   const Duration step = from_ns(wanted.round_us * 1e3);
-  using Clock = std::chrono::steady_clock;
-  Clock::time_point measured_from, measured_to;
+  WallClock::time_point measured_from, measured_to;
   double cpu_from = 0, cpu_to = 0;
   TimePoint now{};
   bool counting = false;
@@ -208,11 +289,11 @@ SchedulerFigures measure_symphony_threads(const SchedulerLoad& wanted) {
       .next_round = [&]() -> std::optional<TimePoint> {
         if (!counting && now >= counted_from) {
           counting = true;
-          measured_from = Clock::now();
+          measured_from = WallClock::now();
           cpu_from = to_seconds(process_cpu_time());
         }
         if (now >= end) {
-          measured_to = Clock::now();
+          measured_to = WallClock::now();
           cpu_to = to_seconds(process_cpu_time());
           return std::nullopt;
         }

@@ -49,8 +49,8 @@ struct Outcomes {
 
   CallRecord record_of(const InferCall& call, std::uint64_t ticket, const ToldModel& model) const;
   // `decided`: when whoever decides heard of it; none: it came to its end before.
-  void end(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerHandler handler, const ToldModel& model,
-           Ending ending, TimePoint now, std::optional<TimePoint> decided = {}) const;
+  void end(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerHandler handler,
+           const ToldModel& model, Ending ending, TimePoint now, std::optional<TimePoint> decided = {}) const;
 };
 
 }  // namespace carillon::controller

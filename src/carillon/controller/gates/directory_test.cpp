@@ -72,8 +72,7 @@ TEST_F(DirectoryTest, WhatIsNotUsableForNowIsGivenOutAsNotReady) {
   EXPECT_EQ(given->reason, "it is started again");
   EXPECT_EQ(directory.state("bert", 9).error().message, "it is started again");
   EXPECT_EQ(directory.find("bert", "").value()->version, 2) << "the newest that is ready";
-  for (const ModelView& each : directory.all())
-    EXPECT_TRUE(each.version != 9 || !each.ready);
+  for (const ModelView& each : directory.all()) EXPECT_TRUE(each.version != 9 || !each.ready);
   EXPECT_EQ(directory.counts().ready, 3U) << "it passes, and the server is as ready as before";
   state = {};
   EXPECT_TRUE(directory.find("bert", "9").value()->ready);

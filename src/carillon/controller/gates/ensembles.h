@@ -17,8 +17,8 @@
 
 #include "carillon/base/clock.h"
 #include "carillon/controller/calls/book.h"
-#include "carillon/controller/gates/ensemble_run.h"
 #include "carillon/controller/calls/service.h"
+#include "carillon/controller/gates/ensemble_run.h"
 #include "carillon/controller/gates/steps_room.h"
 
 namespace carillon::controller {

@@ -15,9 +15,9 @@
 
 #include "carillon/base/result.h"
 #include "carillon/base/time.h"
+#include "carillon/controller/calls/service.h"
 #include "carillon/controller/controller.h"
 #include "carillon/controller/models/model_loader.h"
-#include "carillon/controller/calls/service.h"
 #include "carillon/controller/models/stamps.h"
 #include "carillon/repository/given_files.h"
 

@@ -94,8 +94,7 @@ bool Central::hear(const ActionDone& done, TimePoint now, Actions& out) {
   if (reported_otherwise(done, now)) return true;
   auto report = fleet_.finish(done, now, out);
   if (report.unloadable)
-    for (const ModelId each : fleet_.family(*report.unloadable))
-      refuse_all(each, Reason::device_failed, out);
+    for (const ModelId each : fleet_.family(*report.unloadable)) refuse_all(each, Reason::device_failed, out);
   if (report.margins) margins_changed();
   if (!report.flight) return true;
   update_device(report.flight->device, now);

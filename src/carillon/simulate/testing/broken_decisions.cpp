@@ -83,6 +83,12 @@ const Fault of_decisions[] = {
        w.options.faults.doubled_reports = 0.5;
        w.decision = heard_twice<ActionDone>();
      }},
+    {"a second report of nothing",
+     [](World& w) {
+       w.start = [](Checker& c, ActionId&, DeviceId& device, TimePoint& at) {
+         return c.on_odd_report(device, at), true;
+       };
+     }},
     {"never reported", [](World& w) { w.decision = unheard<ActionDone>(); }},
     // -- the scheduler
     {"a wake that nobody asked for", [](World& w) { w.hide_wakes = true; }},
@@ -146,7 +152,15 @@ const Fault of_decisions[] = {
          return change == nullptr || change->device == DeviceId{0};
        };
      }},
-    {"an action for a dead device", [](World& w) { w.options.faults.deaths_per_s = 20; }},
+    {"an action for a dead device",
+     [](World& w) {
+       w.options.faults.deaths_per_s = 20;
+       w.decision = [](Checker&, schedule::Event& event, TimePoint now, schedule::Actions& actions) {
+         if (const auto* change = std::get_if<DeviceChanged>(&event); change != nullptr && !change->alive)
+           actions.push_back(Load{far_id, change->device, ModelId{0}, {now, TimePoint::max()}, 5ms});
+         return true;
+       };
+     }},
     {"a window that ends before it begins",
      [](World& w) {
        w.decides = each<Infer>([](Infer& i, TimePoint) { i.window.latest = i.window.earliest - 1ns; });

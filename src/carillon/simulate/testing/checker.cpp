@@ -263,7 +263,8 @@ void Checker::heard(const schedule::DeviceChanged& event, TimePoint now) {
   if (event.device.index() >= devices_.size()) return problem("unknown device", name_of(event.device), now);
   Known& k = known_[event.device.index()];
   if (k.alive == event.alive || (!charged() && devices_[event.device.index()].alive() != event.alive) ||
-      (scenario_.memory && event.pages != scenario_.memory->count / page.count) || event.best_effort != 1)
+      (event.alive && scenario_.memory && event.pages != scenario_.memory->count / page.count) ||
+      event.best_effort != 1)
     problem("a device's change that is not so", name_of(event.device), now);
   gone(event.device);
   k.alive = event.alive;
@@ -341,11 +342,7 @@ void Checker::heard(const schedule::ActionDone& event, TimePoint now) {
                            : options_.faults.late_reports > 0 ? due + latest_report
                                                               : due;
   if (now < due || now > latest) problem("a report out of time", name, now);
-  if (action.reported) {
-    if (options_.faults.doubled_reports == 0 || action.again) problem("reported twice", name, now);
-    action.again = true;
-    return;
-  }
+  if (action.reported) return problem("reported twice", name, now);
   action.reported = true;
   if (action.lost) return;
   Known& k = known_[action.device.index()];
@@ -376,6 +373,13 @@ void Checker::heard(const schedule::ActionDone& event, TimePoint now) {
       break;
   }
   if (options_.faults.doubled_reports == 0) actions_.erase(found);
+}
+
+void Checker::on_odd_report(DeviceId device, TimePoint at) {
+  tick(at);
+  tally_.decided();
+  if (options_.faults.doubled_reports == 0) problem("a second report of nothing", name_of(device), at);
+  if (charged()) outgoing_.emplace();
 }
 
 // -- the scheduler

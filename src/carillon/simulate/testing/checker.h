@@ -32,7 +32,8 @@ namespace carillon::simulate::testing {
 //   - an executor does one thing at a time, and it takes the model's time, but for the run's faults;
 //   - weights never take more pages than there are, from the start of a LOAD to the UNLOAD;
 //   - a Stop ends what it stops when it is there; what a device had goes when it dies;
-//   - each action is reported once, one network delay after its end, with the times by the device's clock.
+//   - each action is reported once, one network delay after its end, with the times by the device's clock. A
+//   second report is not told to the scheduler.
 // Of the scheduler:
 //   - each request gets one outcome, is refused only once and while it is open, and never runs twice at once,
 //     nor after its outcome or its cancellation, nor after it was refused;
@@ -68,6 +69,7 @@ class Checker final : public Observer {
   void on_decision(const schedule::Event& event, TimePoint now, const schedule::Actions& actions,
                    TimePoint wake) override;
   void on_decided(TimePoint at) override;
+  void on_odd_report(DeviceId device, TimePoint at) override;
   void on_outcome(const Request& request, Outcome outcome, TimePoint at) override;
   void on_start(ActionId id, DeviceId device, TimePoint at) override;
   void on_end(ActionId id, DeviceId device, schedule::ActionStatus status, TimePoint at) override;
@@ -103,7 +105,7 @@ class Checker final : public Observer {
     std::optional<RequestId> profiled;  // an INFER of this again, and none of `requests`
     bool stopped = false;               // a Stop was sent
     bool lost = false;                  // the scheduler has heard that its device died
-    bool reported = false, again = false;
+    bool reported = false;
     std::optional<schedule::ActionStatus> ended;
     TimePoint start, end;
     Duration busy{0};

@@ -26,7 +26,8 @@ TimePoint Plain::decide(const schedule::Event& event, TimePoint now, schedule::A
   } else if (std::holds_alternative<schedule::Wake>(event)) {
     if (now == stop) {
       for (auto& [id, sent] : sent_)
-        if (!stopped_ && !sent.requests.empty()) out.emplace_back(schedule::Stop{*(stopped_ = id), DeviceId{0}});
+        if (!stopped_ && !sent.requests.empty())
+          out.emplace_back(schedule::Stop{*(stopped_ = id), DeviceId{0}});
       wake_ = swap;
     } else {
       loading_[1] = loaded_[1] = false;
@@ -129,6 +130,17 @@ std::map<std::string, std::string> World::problems() {
 TimePoint World::decide(const schedule::Event& event, TimePoint now, schedule::Actions& out) {
   const TimePoint wake = plain.decide(event, now, out);
   if (decides) decides(event, now, out);
+  // No id is used twice.
+  for (schedule::Action& action : out)
+    std::visit(
+        [this](auto& added) {
+          if constexpr (requires { added.id, added.model; })
+            if (added.id == far_id) added.id.value += ++added_;
+        },
+        action);
+  // Plain does not heed deaths.
+  if (const auto* change = std::get_if<schedule::DeviceChanged>(&event)) alive_ = change->alive;
+  if (!alive_) out.clear();
   return wakes ? wakes(wake, now) : wake;
 }
 

@@ -91,12 +91,15 @@ struct World final : public schedule::Scheduler, public Observer {
   void on_decision(const schedule::Event& event, TimePoint now, const schedule::Actions& actions,
                    TimePoint wake) override;
   void on_decided(TimePoint at) override;
+  void on_odd_report(DeviceId id, TimePoint at) override { checker_->on_odd_report(id, at); }
   void on_outcome(const Request& request, Outcome what, TimePoint at) override;
   void on_start(ActionId id, DeviceId on, TimePoint at) override;
   void on_end(ActionId id, DeviceId on, ActionStatus status, TimePoint at) override;
 
  private:
   Checker* checker_ = nullptr;
+  bool alive_ = true;        // the device
+  std::uint64_t added_ = 0;  // actions that were planted
 };
 
 // Worlds in which other promises count.
