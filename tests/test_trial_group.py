@@ -667,6 +667,21 @@ def test_a_folder_that_cannot_be_made_fails_its_trial_alone(tmp_path):
     assert wrong.state == "failed" and "does not start" in wrong.error and good.state == "ended"
 
 
+@pytest.mark.parametrize("work, folder", [(["true", "a\0b"], None), (["true", "\ud800"], None), (["a\0b"], None), (train, "a\0b")])
+def test_what_cannot_be_started_fails_its_trial_alone(tmp_path, work, folder):
+    with TrialGroup(1) as group:
+        wrong = group.submit(work, {"x": 1}, folder=None if folder is None else tmp_path / folder)
+        good = group.submit(train, {"x": 1})
+    assert wrong.state == "failed" and "does not start" in wrong.error and good.state == "ended"
+
+
+def test_a_command_that_removes_its_folder_fails_alone():
+    with TrialGroup(1) as group:
+        wrong = group.submit(["sh", "-c", "rm -r $CARILLON_TUNE_FOLDER; exit 3"])
+        good = group.submit(train, {"x": 1})
+    assert (wrong.state, wrong.error, wrong.traceback) == ("failed", "it ended with code 3", "") and good.state == "ended"
+
+
 def test_a_folder_that_is_used_again_has_nothing_of_the_last_study(tmp_path):
     for x in (1, 2):
         with TrialGroup(1, folder=tmp_path) as group:

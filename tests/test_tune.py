@@ -144,6 +144,82 @@ def test_a_trial_in_a_new_process_has_nothing_of_what_its_last_one_had():
         broker.close()
 
 
+def test_threads_of_a_trial_stand_still_together():
+    broker = Broker(Turns(1, quantum=1e-4))
+    ended = []
+
+    def trial(name: str) -> None:
+        client = _trial._Client(broker.path)
+        client.begin(name)
+        threads = [threading.Thread(target=lambda: [client.boundary() for _ in range(1000)], daemon=True) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(timeout=60)
+        ended.append([thread.is_alive() for thread in threads])
+        client.end()
+
+    try:
+        trials = [threading.Thread(target=trial, args=(name,), daemon=True) for name in "ab"]
+        for one in trials:
+            one.start()
+        for one in trials:
+            one.join(timeout=120)
+        assert ended == [[False] * 4] * 2
+    finally:
+        broker.close()
+
+
+def test_a_trial_that_starts_actors_takes_no_turns():
+    broker = Broker(Turns(1))
+    try:
+        first, second = _trial._Client(broker.path), _trial._Client(broker.path)
+        first.begin("a")
+        first.starts_actor()
+        second.begin("b")  # and computes
+        first.boundary()
+        first.end()
+        first.begin("a")
+        assert broker.has_actors("a") and not broker.has_actors("b") and not broker.has_actors("c")
+        second.end()
+        first.begin("c")  # the process goes on with another trial
+        first.end()
+        assert not broker.has_actors("a") and not broker.has_actors("c")
+        assert broker.counts.iterations.keys() - {"c"} == {"b"}  # the end of "c" may not be read yet
+    finally:
+        broker.close()
+
+
+FORKS = """
+import os, sys, time
+sys.path.insert(0, sys.argv[1])
+from carillon.tune import _trial
+_trial.connect(sys.argv[2])
+_trial.begin("a")
+if os.fork() == 0:
+    _trial._after_step(None, None, None)  # of an optimizer
+    print(_trial._client, os.getpid(), flush=True)
+    os.close(1)
+    time.sleep(600)
+"""
+
+
+def test_what_a_trial_forks_says_nothing_and_does_not_keep_its_connection():
+    broker = Broker(Turns(1))
+    try:
+        run = subprocess.run([sys.executable, "-c", FORKS, ROOT / "python", broker.path], stdout=subprocess.PIPE, text=True,
+                             timeout=60)
+        client, child = run.stdout.split()
+        try:
+            other = _trial._Client(broker.path)
+            other.begin("b")
+            assert client == "None" and broker.lost() == {"a"}
+        finally:
+            os.kill(int(child), signal.SIGKILL)
+    finally:
+        broker.close()
+
+
 def test_lines_that_are_none_end_a_connection_and_nothing_else():
     broker = Broker(Turns(1))
     try:
@@ -485,6 +561,9 @@ def test_budgets_are_what_schedulers_compare_by():
     assert _budgets.of(FIFOScheduler(), trial(2)) == _budgets.Wanted("", None)
     assert _budgets.of(FIFOScheduler(), trial(2, training_iteration=10)) == _budgets.Wanted("", 8)
     assert _budgets.of(MedianStoppingRule(**known), trial(2, training_iteration=2)).reports is None
+    for odd in ("two", [2], {}, object(), 1j, float("nan"), float("-inf"), 10**400, -10**400):
+        assert _budgets.of(FIFOScheduler(), trial(odd, training_iteration=9)).reports in (None, 9)
+        assert _budgets.of(asha, trial(odd)).reports is None
 
 
 # --- With Ray
@@ -530,7 +609,7 @@ def fit(trainable, scheduler, more={}, name="s", count=3, **config):
             failure_config=tune.FailureConfig(max_failures=1), checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False, checkpoint_frequency=more.get("saves", 0)))).fit()
     return results, seen, fluid
 
-ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=100 << 20)
+ray.init(num_cpus=3 if what == "train" else 2, include_dashboard=False, log_to_driver=False, object_store_memory=100 << 20)
 if what == "pauses":
     out = {}
     for trainable in (function, Class):
@@ -604,6 +683,45 @@ elif what == "faults":
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False))).fit()
     out["lost"] = {"errors": results.num_errors, "last": [r.metrics["training_iteration"] for r in results]}
     print(json.dumps(out))
+elif what == "train":
+    import ray.train
+    from ray.train.torch import TorchTrainer
+    from ray.tune.integration.ray_train import TuneReportCallback
+    def worker(config):
+        while not all(os.path.exists(os.path.join(where, name)) for name in config.get("waits_for", ())):
+            time.sleep(0.1)
+        for i in range(3):
+            ray.train.report({"score": config["x"], "process": os.getpid(), "parent": os.getppid()})
+    def trains(config):
+        TorchTrainer(worker, train_loop_config=config, scaling_config=ray.train.ScalingConfig(num_workers=config["workers"]),
+            run_config=ray.train.RunConfig(name=tune.get_context().get_trial_id(), storage_path=where, callbacks=[TuneReportCallback()])).fit()
+    def mixed(config):
+        if config["x"] == 0:
+            return trains({**config, "workers": 1, "waits_for": ["ended-1", "ended-2"]})
+        for i in range(3):
+            tune.report({"score": config["x"], "process": os.getpid(), "parent": os.getppid()})
+        open(os.path.join(where, f"ended-{config['x']}"), "w").close()
+    class StopsFirst(FIFOScheduler):
+        def on_trial_result(self, controller, trial, result):
+            return TrialScheduler.STOP if result["score"] == 0 else TrialScheduler.CONTINUE
+    def left():
+        for _ in range(120):  # Ray cleans up within a second or two
+            there = [group["state"] for group in ray.util.placement_group_table().values() if group["state"] != "REMOVED"]
+            there += [actor["ActorClassName"] for actor in ray._private.state.actors().values()
+                if actor["State"] != "DEAD" and actor["ActorClassName"] != "_AutoscalingCoordinatorActor"]  # the cluster's
+            if not there:
+                break
+            time.sleep(0.25)
+        return there
+    out = {}
+    for name, trainable, scheduler, options, count, config in (
+            ("stopped", trains, StopsFirst(), {}, 3, {"workers": 2}),
+            ("paused", trains, HyperBandScheduler(max_t=3, reduction_factor=3), {}, 3, {"workers": 1}),
+            ("beside", mixed, FIFOScheduler(), {"processors": 1, "at_once": 3}, 3, {})):
+        results, seen, fluid = fit(trainable, scheduler, more={"fluid": options}, name=name, count=count, **config)
+        out[name] = {"errors": results.num_errors, "left": left(), "reports": sorted(len(s) for s in seen.values()),
+            "held": len(fluid.held_seconds)}
+    print(json.dumps(out))
 elif what == "first":
     fit(Class, ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3), more={"kill_at": 9}, count=6, sleep=0.3)
 elif what == "again":
@@ -646,6 +764,82 @@ def test_a_silence_that_is_too_short_to_be_a_hang_is_refused():
     for wrong in (0, 2.9, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="hang_after is .*at least 3 seconds"):
             Fluid(preload=None, hang_after=wrong)
+
+
+@pytest.mark.parametrize("options, error, says", [
+    ({"scheduler": "asha"}, TypeError, "scheduler is 'asha'"), ({"scheduler": int}, TypeError, "scheduler is <class 'int'>"),
+    ({"processors": 0}, ValueError, "processors is 0"), ({"processors": 1.5}, ValueError, "processors is 1.5"),
+    ({"processors": 10_001}, ValueError, "at most 10000"), ({"at_once": "2"}, ValueError, "at_once is '2'"),
+    ({"live": -1}, ValueError, "live is -1"), ({"live": float("nan")}, ValueError, "live is nan"),
+    ({"preload": "torch"}, ValueError, "a list of names")])
+def test_options_that_cannot_be_are_named(options, error, says):
+    plan(1)
+    pytest.importorskip("ray.tune", reason="Ray is not installed: pip install 'ray[tune]'")
+    from carillon.tune import Fluid
+
+    with pytest.raises(error, match=says):
+        Fluid(**{"preload": None} | options)
+
+
+def fluid_with(scheduler):
+    """One that has a controller that does nothing."""
+    from carillon.tune import Fluid
+
+    fluid = Fluid(scheduler, preload=None)
+    fluid._controller = SimpleNamespace(has_process=lambda _: True, hold=lambda *_, **__: None)
+    fluid._broker = SimpleNamespace(has_actors=lambda _: False)
+    fluid._writes = False
+    return fluid
+
+
+def test_what_a_trial_asks_for_is_taken_from_processors_of_its_own_alone():
+    pytest.importorskip("ray.tune", reason="Ray is not installed: pip install 'ray[tune]'")
+    from ray.tune import PlacementGroupFactory
+    from ray.tune.experiment import Trial
+    from ray.tune.schedulers import FIFOScheduler
+
+    for bundles, shrinks in (([{"CPU": 2}], True), ([{"CPU": 1}, {"CPU": 1}], False), ([{}, {"CPU": 2}], False),
+                             ([{"CPU": 1, "GPU": 1}], False)):
+        trial, asked = Trial("trainable", stub=True), PlacementGroupFactory(bundles)
+        trial.placement_group_factory = asked
+        fluid = fluid_with(FIFOScheduler())
+        fluid._shrink(trial)
+        assert (trial.placement_group_factory == asked) == (not shrinks) == (not fluid._can_hold(trial)), bundles
+
+
+def test_a_trial_may_report_anything_as_its_iteration():
+    pytest.importorskip("ray.tune", reason="Ray is not installed: pip install 'ray[tune]'")
+    from ray.tune.experiment import Trial
+    from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+
+    class Pauses(FIFOScheduler):
+        def on_trial_result(self, controller, trial, result):
+            return TrialScheduler.PAUSE
+
+    fluid, trial = fluid_with(Pauses()), Trial("trainable", stub=True)
+    fluid._shrunk.add(trial.trial_id)
+    for odd in ("two", None, float("nan"), float("inf"), [1]):
+        assert fluid.on_trial_result(None, trial, {"training_iteration": odd}) == TrialScheduler.NOOP
+        assert fluid._held[trial.trial_id].iteration is odd
+
+
+def test_a_scheduler_that_raises_at_a_trials_end_has_ended_it():
+    pytest.importorskip("ray.tune", reason="Ray is not installed: pip install 'ray[tune]'")
+    from ray.tune.experiment import Trial
+    from ray.tune.schedulers import FIFOScheduler
+
+    class Raises(FIFOScheduler):
+        def on_trial_error(self, *_):
+            raise KeyError("mine")
+
+        on_trial_complete = on_trial_remove = on_trial_error
+
+    for ends, more in (("on_trial_error", ()), ("on_trial_remove", ()), ("on_trial_complete", ({},))):
+        fluid, trial = fluid_with(Raises()), Trial("trainable", stub=True)
+        fluid._held[trial.trial_id] = object()
+        with pytest.raises(KeyError, match="mine"):
+            getattr(fluid, ends)(None, trial, *more)
+        assert fluid._held == {}
 
 
 def test_a_study_has_no_more_processors_than_its_quota_keeps_busy(monkeypatch):
@@ -714,6 +908,18 @@ def test_a_trial_with_a_fault_goes_on_from_its_checkpoint_and_others_as_ever(tmp
         assert told["hung"] == (fault == "hangs")
     assert out["nan"]["errors"] == 0 and out["nan"]["last"] == [9, 9, 9] and out["nan"]["best"] == 2
     assert out["lost"] == {"errors": 0, "last": [9] * 5}
+
+
+def test_trials_that_start_ray_train_end_leave_nothing_and_let_others_compute(tmp_path):
+    pytest.importorskip("torch", reason="torch is not installed")
+    run = study(tmp_path, "train")
+    assert run.returncode == 0, run.stderr[-4000:]
+    out = json.loads(run.stdout.splitlines()[-1])
+    for told in out.values():
+        assert (told["errors"], told["left"]) == (0, [])
+    assert out["stopped"]["reports"] == [1, 3, 3]
+    assert out["paused"]["reports"][-1] >= 3 and out["paused"]["held"] == 0  # a held one would keep its workers' processors
+    assert out["beside"]["reports"] == [3, 3, 3]
 
 
 def test_rungs_are_kept_over_a_kill(tmp_path):

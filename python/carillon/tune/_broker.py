@@ -2,8 +2,9 @@
 `planned`, does.
 
 Lines of text over a Unix socket. A trial says `hello TRIAL PID`, `want`, `did WIDTH ITERATIONS SECONDS`, `rest` and `held`;
-it hears `go WIDTH` and `hold`. The end of the connection is the end of the process. Other words are the driver's own: see
-`Driver`, and `_process` for the words of a TrialGroup.
+it hears `go WIDTH` and `hold`. After `actors` it takes no turns: Ray's actors that it started compute for it. The end of the
+connection is the end of the process. Other words are the driver's own: see `Driver`, and `_process` for the words of a
+TrialGroup.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class _Peer:
     pid: int = 0
     unread: bytes = b""
     unsent: bytearray = field(default_factory=bytearray)
+    has_actors: bool = False
 
 
 class Decider(Protocol):
@@ -150,6 +152,11 @@ class Broker:
         """Has it called in the broker's thread, soon. From any thread; after `close` it is not called."""
         self._posted.append(call)
         self._wake()
+
+    def has_actors(self, trial: str) -> bool:
+        """Whether the trial has started actors of Ray's. From any thread."""
+        peer = self._peers.get(trial)
+        return peer is not None and peer.has_actors
 
     def resumes(self, trial: str) -> None:
         """Notes the time at which a paused trial was told to go on. From any thread."""
@@ -336,7 +343,7 @@ class Broker:
         if words[0] == "hello":
             if peer.trial:  # the process goes on with another trial
                 self._leave(peer)
-            peer.trial, peer.pid = name, _pid_of(peer.socket)
+            peer.trial, peer.pid, peer.has_actors = name, _pid_of(peer.socket), False
             if peer.trial in self._peers:  # of its last process the end was not read yet
                 self._leave(self._peers[peer.trial])
             self._peers[peer.trial] = peer
@@ -362,6 +369,10 @@ class Broker:
         elif words[0] == "rest":
             self._stands(peer.trial)
             self._send(self._turns.rests(peer.trial, now))
+        elif words[0] == "actors":
+            peer.has_actors = True
+            self._stands(peer.trial)
+            self._send(self._turns.gone(peer.trial, now))
         else:
             word, _, text = line.partition(" ")
             return self._driver.heard(peer.trial, word, text)

@@ -6,6 +6,7 @@ stop conditions say. Where Ray's names are others than here, nothing is known ei
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,8 +33,11 @@ def of(scheduler: TrialScheduler, trial: Trial) -> Wanted:
     except (LookupError, AttributeError, TypeError, ValueError, OverflowError):
         pass
     ends = [end for end in (until, (trial.stopping_criterion or {}).get(_REPORTS)) if end is not None]
-    left = min(ends) - done if ends else None
-    return Wanted(group, float(left) if left is not None and left > 0 else None)
+    try:
+        left = float(min(ends) - done) if ends else 0.0
+    except (TypeError, ValueError, OverflowError):  # a trial may report anything under that name
+        left = 0.0
+    return Wanted(group, left if 0 < left < math.inf else None)
 
 
 def _rung(scheduler: Any, trial: Trial, done: int) -> tuple[str, int | None]:

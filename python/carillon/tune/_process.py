@@ -14,7 +14,6 @@ import pickle
 import select
 import signal
 import sys
-import threading
 import time
 import traceback
 from pathlib import Path
@@ -69,20 +68,13 @@ class _Here(_trial._Client):
         self._reports = 0
         self._unsaved: list[str] = []  # reports since the last checkpoint
         self.restored: Any = None
-        self._one_at_a_time = threading.RLock()  # a trial's own threads may report, too
 
     def start(self) -> None:
         self.begin(self._name)
         self._heed()
         self.restored = self._restore()
 
-    def boundary(self) -> None:
-        with self._one_at_a_time:
-            self._boundary()
-
     def _boundary(self) -> None:
-        if not self._within:
-            return
         self._iterations += 1
         self._in_report += 1
         self._heard(block=False)
@@ -201,11 +193,6 @@ class _Here(_trial._Client):
         self._since += time.monotonic() - asked
         return self._answers.pop(self._asked)
 
-    def leave(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-
     def finish(self, kind: str, text: str) -> None:
         self._within = False
         self._tell()
@@ -222,14 +209,11 @@ def die_with_parent() -> None:
 
 def main(path: str, trial: str, folder: str, environment: dict[str, str], work: bytes) -> None:
     """A process's whole life. `work`: the function and its config, pickled."""
-    global _here
     os.setsid()  # so that it is killed with its own children
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver's, which ends the trials
     os.environ.update(environment)
-    _here = _Here(path, trial, Path(folder))
-    _trial.enter(_here)
-    os.register_at_fork(after_in_child=_forget)
+    _reach(path, trial, folder)
     try:
         function, config = pickle.loads(work)
         _here.start()
@@ -252,27 +236,30 @@ def _is_of_memory(error: BaseException) -> bool:
 
 def join_script() -> None:
     """A script's process: its name, and where its driver is, are in the environment."""
-    global _here
     path, trial, folder = (os.environ.pop(name, "") for name in (SOCKET, TRIAL, FOLDER))
     if _here is not None or not path:
         return
     die_with_parent()
+    here = _reach(path, trial, folder)
+    _import_hook.after_import("syne_tune.report", _watch_reporter)
+    here.start()
+
+
+def _reach(path: str, trial: str, folder: str) -> _Here:
+    global _here
     try:
         _here = _Here(path, trial, Path(folder))
     except OSError as error:
         raise SystemExit(f"carillon: no driver of trials at {path} ({error.strerror})") from None
     _trial.enter(_here)
     os.register_at_fork(after_in_child=_forget)
-    _import_hook.after_import("syne_tune.report", _watch_reporter)
-    _here.start()
+    return _here
 
 
 def _forget() -> None:
-    """A process that a trial forks, such as one that loads data, is no trial: what it said would be the trial's."""
+    """In a process that a trial forks: `_trial._forget`."""
     global _here
-    if _here is not None:
-        _here.leave()
-    _here = _trial._client = None
+    _here = None
 
 
 def _watch_reporter(module: Any) -> None:

@@ -53,7 +53,7 @@ class _Unpickler(pickle.Unpickler):
 @dataclass
 class Saved:
     known: set[str]               # ids of the trials that the scheduler had been told of
-    held: dict[str, int]          # paused trials: the iteration at which each stands
+    held: dict[str, Any]          # paused trials: the iteration at which each stands
     scheduler: bytes
     ray: str = ""
     version: int = _VERSION

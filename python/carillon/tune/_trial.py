@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 import sys
@@ -14,11 +15,12 @@ from .. import _import_hook
 TELL_EVERY = 1.0  # seconds: as a sign of life
 
 _client: _Client | None = None
+_runs: list[Any] = []  # Ray Train's controllers that this process has started
+_TO_ABORT = 10.0  # seconds
 
 
 class _Client:
-    """`begin` and `end` come from the thread that serves Ray, `boundary` from the one that trains, which may be
-    another. They are never within one another: the trial trains only between `begin` and `end`."""
+    """`begin` and `end` come from the thread that serves Ray, `boundary` from those that train, which may be others."""
 
     def __init__(self, path: str) -> None:
         self._socket: socket.socket | None = socket.socket(socket.AF_UNIX)
@@ -31,27 +33,49 @@ class _Client:
         self._iterations = 0             # since the broker was last told, and when that was
         self._since = 0.0
         self._turns = 0                  # iterations of this report
+        self._has_actors = False         # they compute where Ray puts them: the trial takes no turns
+        self._one_at_a_time = threading.RLock()  # whoever waits for an order must be the one to hear it
 
     def begin(self, trial: str) -> None:
-        if trial != self._trial:
-            self._trial = trial
-            self._say(f"hello {trial} {os.getpid()}")
-        self._say("want")
-        self._wait()
-        self._apply_width()
-        self._iterations, self._since, self._within = 0, time.monotonic(), True
-        self._turns = 0
+        with self._one_at_a_time:
+            if trial != self._trial:
+                self._trial, self._has_actors = trial, False
+                self._say(f"hello {trial} {os.getpid()}")
+            if self._has_actors:
+                return
+            self._say("want")
+            self._wait()
+            self._apply_width()
+            self._iterations, self._since, self._within = 0, time.monotonic(), True
+            self._turns = 0
 
     def end(self) -> None:
-        self._within = False
-        if not self._turns:  # no optimizer says where an iteration ends: what is reported is one
-            self._iterations = 1
-        self._tell()
-        self._say("rest")
+        with self._one_at_a_time:
+            if not self._within:
+                return
+            self._within = False
+            if not self._turns:  # no optimizer says where an iteration ends: what is reported is one
+                self._iterations = 1
+            self._tell()
+            self._say("rest")
+
+    def starts_actor(self) -> None:
+        with self._one_at_a_time:
+            if not self._has_actors:
+                self._has_actors, self._within = True, False
+                self._say("actors")
 
     def boundary(self) -> None:
-        if not self._within:
-            return
+        with self._one_at_a_time:
+            if self._within:
+                self._boundary()
+
+    def leave(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _boundary(self) -> None:
         self._iterations += 1
         self._turns += 1
         heard = self._heard(block=False)
@@ -135,27 +159,52 @@ def _watch(torch: Any) -> None:
     optimizer.register_optimizer_step_post_hook(_after_step)
 
 
+def _watch_actors(actor: Any) -> None:
+    created = actor.ActorClass._remote
+
+    @functools.wraps(created)
+    def _remote(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _client is not None:
+            _client.starts_actor()
+        handle = created(self, *args, **kwargs)
+        made = self.__ray_metadata__.modified_class
+        if (made.__module__.startswith("ray.train."), made.__name__) == (True, "TrainController"):
+            _runs.append(handle)
+        return handle
+
+    actor.ActorClass._remote = _remote
+
+
 def connect(path: str) -> None:
     """Once in a process, before the trial is set up."""
-    global _client
     if _client is not None:
         return
     # Of a process that was forked, libraries were loaded before Ray said how many threads the trial may have.
     if "torch" in sys.modules and os.environ.get("OMP_NUM_THREADS", "").isdigit():
         sys.modules["torch"].set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     try:
-        _client = _Client(path)
+        client = _Client(path)
     except OSError as error:
         print(f"carillon: no broker at {path} ({error.strerror}); the trial runs without turns", file=sys.stderr)
         return
-    _import_hook.after_import("torch", _watch)
+    enter(client)
+    _import_hook.after_import("ray.actor", _watch_actors)
 
 
 def enter(client: _Client) -> None:
     """As `connect`, with a connection that another driver made."""
     global _client
     _client = client
+    os.register_at_fork(after_in_child=_forget)
     _import_hook.after_import("torch", _watch)
+
+
+def _forget() -> None:
+    """A process that a trial forks, such as one that loads data, is no trial: what it said would be the trial's."""
+    global _client
+    if _client is not None:
+        _client.leave()
+    _client = None
 
 
 def begin(trial: str) -> None:
@@ -166,6 +215,16 @@ def begin(trial: str) -> None:
 def end() -> None:
     if _client is not None:
         _client.end()
+
+
+def abort_runs() -> None:
+    """Ends what Ray Train has begun. A controller that ends with its trial instead leaves its placement group, unless Ray's
+    dashboard runs."""
+    if _runs:
+        import ray
+
+        ray.wait([run.abort.remote() for run in _runs], num_returns=len(_runs), timeout=_TO_ABORT)
+        _runs.clear()
 
 
 # Ray sends this class by value, with copies of the globals that it names: it names functions alone.
@@ -183,6 +242,12 @@ def with_turns(trainable: type, path: str) -> type:
                 return super().train()
             finally:
                 end()
+
+        def stop(self) -> None:
+            try:
+                super().stop()
+            finally:
+                abort_runs()
 
     WithTurns.__name__, WithTurns.__qualname__ = trainable.__name__, trainable.__qualname__
     return WithTurns

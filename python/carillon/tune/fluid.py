@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from .turns import Turns
 try:
     from . import _processors
     from ._study import StudyPlan
+    from .core import MOST_DEVICES
 except ImportError:  # the planner is not compiled
     _processors = StudyPlan = None  # type: ignore[assignment, misc]
 
@@ -37,7 +39,7 @@ _PATIENCE = 10.0               # seconds until others need not wait for a trial 
 @dataclass
 class _Held:
     config: dict[str, Any]     # as it was: who changes it (PBT) means another trial
-    iteration: int
+    iteration: Any             # as reported
     since: float
 
 
@@ -72,10 +74,14 @@ class Fluid(TrialScheduler):
         super().__init__()
         if isinstance(scheduler, Fluid):
             raise ValueError("Fluid is around a scheduler of Ray Tune, not around another Fluid")
+        if scheduler is not None and not isinstance(scheduler, TrialScheduler):
+            raise TypeError(f"scheduler is {scheduler!r}; it must be a scheduler of Ray Tune, such as ASHAScheduler()")
         for name, value in (("processors", processors), ("at_once", at_once), ("live", live)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is at least 1, not {value}")
-        self._inner = scheduler or FIFOScheduler()
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise ValueError(f"{name} is {value!r}; it must be a whole number from 1 on, or None")
+        if processors is not None and StudyPlan is not None and processors > MOST_DEVICES:
+            raise ValueError(f"processors is {processors}; it must be at most {MOST_DEVICES}")
+        self._inner = FIFOScheduler() if scheduler is None else scheduler
         if isinstance(preload, str):
             raise ValueError("preload is a list of names of modules")
         self._processors, self._at_once, self._live = processors, at_once, live
@@ -135,8 +141,7 @@ class Fluid(TrialScheduler):
             assert self._controller is not None
             # PBT copies a paused trial from its checkpoint, and takes for granted that there is one.
             self._controller.hold(trial, result, save=isinstance(self._inner, PopulationBasedTraining))
-            self._held[trial.trial_id] = _Held(trial.config, int(result.get("training_iteration", 0)),
-                                               time.monotonic())
+            self._held[trial.trial_id] = _Held(trial.config, result.get("training_iteration"), time.monotonic())
             decision = TrialScheduler.NOOP
             self._tell("reported", trial)
             self._tell("paused", trial)
@@ -150,16 +155,16 @@ class Fluid(TrialScheduler):
         return decision
 
     def on_trial_complete(self, tune_controller: TuneController, trial: Trial, result: dict[str, Any]) -> None:
-        self._inner.on_trial_complete(tune_controller, trial, result)
-        self._forget(trial)
+        with self._forgotten(trial):
+            self._inner.on_trial_complete(tune_controller, trial, result)
 
     def on_trial_remove(self, tune_controller: TuneController, trial: Trial) -> None:
-        self._inner.on_trial_remove(tune_controller, trial)
-        self._forget(trial)
+        with self._forgotten(trial):
+            self._inner.on_trial_remove(tune_controller, trial)
 
     def on_trial_error(self, tune_controller: TuneController, trial: Trial) -> None:
-        self._inner.on_trial_error(tune_controller, trial)
-        self._forget(trial)
+        with self._forgotten(trial):
+            self._inner.on_trial_error(tune_controller, trial)
 
     def choose_trial_to_run(self, tune_controller: TuneController) -> Trial | None:
         if self._controller is None:
@@ -196,7 +201,8 @@ class Fluid(TrialScheduler):
 
     def _can_hold(self, trial: Trial) -> bool:
         # A held trial must not keep Ray's resources: its scheduler may be waiting for trials that need them.
-        return self._controller is not None and trial.trial_id in self._shrunk and self._controller.has_process(trial)
+        return (self._controller is not None and self._broker is not None and trial.trial_id in self._shrunk
+                and self._controller.has_process(trial) and not self._broker.has_actors(trial.trial_id))
 
     def _go_on(self, trial: Trial) -> bool:
         """Whether the trial is no more held: it runs, or its process ends."""
@@ -275,6 +281,8 @@ class Fluid(TrialScheduler):
             if _processors is not None and sum(bool(node["Alive"]) for node in ray.nodes()) == 1:
                 here = _processors.under_quota(self._processors)
                 self._processors, share = here.count, here.supply
+            if StudyPlan is not None:
+                self._processors = min(self._processors, MOST_DEVICES)
         # With `reuse_actors` a process that is there takes another trial over within a second, and to start one more so
         # that a trial can stay takes longer.
         if self._live is None and not getattr(raw, "_reuse_actors", False):
@@ -301,8 +309,10 @@ class Fluid(TrialScheduler):
             warnings.warn(f"carillon.tune cannot read its state, and begins anew: {error}", stacklevel=2)
 
     def _shrink(self, trial: Trial) -> None:
-        bundles = trial.placement_group_factory.bundles
-        if trial.status == Trial.RUNNING or len(bundles) != 1 or set(bundles[0]) - {"CPU"}:
+        asked = trial.placement_group_factory
+        # Without a head, the one bundle is for actors of the trial.
+        if (trial.status == Trial.RUNNING or asked.head_bundle_is_empty or len(asked.bundles) != 1
+                or set(asked.bundles[0]) - {"CPU"}):
             return
         trial.update_resources(PlacementGroupFactory([{"CPU": _TRIAL_CPU}]))
         self._shrunk.add(trial.trial_id)
@@ -313,11 +323,16 @@ class Fluid(TrialScheduler):
         self._groups[trial.trial_id] = _groups.current()
         self._expect(trial)
 
-    def _forget(self, trial: Trial) -> None:
-        self._held.pop(trial.trial_id, None)
-        self._tell("over", trial)
-        self._dirty = True
-        self._write()
+    @contextmanager
+    def _forgotten(self, trial: Trial) -> Iterator[None]:
+        """However the inner scheduler takes the trial's end."""
+        try:
+            yield
+        finally:
+            self._held.pop(trial.trial_id, None)
+            self._tell("over", trial)
+            self._dirty = True
+            self._write()
 
     # --- The file
 

@@ -524,7 +524,7 @@ class TrialGroup(Driver):
                     (trial.folder / left).unlink(missing_ok=True)
             trial._running = (self._start_function if isinstance(trial._work, bytes) else self._start_script)(
                 trial, environment, now)
-        except (OSError, EOFError, RuntimeError) as error:
+        except Exception as error:  # of a command's words and of how Python starts processes anything may come
             trial.error = f"its process does not start: {error}"
             self._broker.send(self._planned.ended(trial.name, time.monotonic()))
             self._over(trial, "failed")
@@ -575,8 +575,8 @@ class TrialGroup(Driver):
             if code == 0:
                 running.result = ("value", 0)
             elif code > 0:
-                tail = (trial.folder / "err.txt").read_bytes()[-2000:].decode(errors="replace")
-                running.result = ("failed", {"error": f"it ended with code {code}", "traceback": tail, "memory": False})
+                running.result = ("failed", {"error": f"it ended with code {code}", "traceback": _end_of(trial.folder / "err.txt"),
+                                             "memory": False})
         if trial._over:
             pass
         elif running.result is not None:
@@ -712,6 +712,15 @@ class TrialGroup(Driver):
             raise RuntimeError(f"the thread of this group has ended: {self._error!r}") from self._error
         if self._closed:
             raise RuntimeError("this group is closed")
+
+
+def _end_of(file: Path) -> str:
+    try:
+        with open(file, "rb") as opened:
+            opened.seek(max(0, opened.seek(0, os.SEEK_END) - 2000))
+            return opened.read().decode(errors="replace")
+    except OSError:  # the trial has removed it
+        return ""
 
 
 def _is_failure(said: Any) -> bool:

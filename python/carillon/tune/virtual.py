@@ -171,6 +171,9 @@ class _Broker:
     def lost(self) -> set[str]:
         return set()
 
+    def has_actors(self, trial: str) -> bool:
+        return False
+
     def resumes(self, trial: str) -> None:
         pass
 
