@@ -667,6 +667,57 @@ def test_a_folder_that_cannot_be_made_fails_its_trial_alone(tmp_path):
     assert wrong.state == "failed" and "does not start" in wrong.error and good.state == "ended"
 
 
+def test_many_processes_at_once_are_not_too_many_open_files(tmp_path):
+    ran = run(tmp_path, """
+        import resource
+        from carillon.tune import TrialGroup
+        def train(config):
+            return config
+        if __name__ == "__main__":
+            resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+            with TrialGroup(30) as group:
+                trials = group.map(train, range(60))
+            print([trial.value for trial in trials] == list(range(60)))
+    """)
+    assert ran.communicate(timeout=120)[0] == "True\n"
+
+
+class Untold(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+def raises_untold(config):
+    raise Untold
+
+
+def test_an_error_without_a_text_is_told_and_not_tried_again():
+    with TrialGroup(1) as group:
+        trial = group.submit(raises_untold)
+    assert (trial.state, trial.attempts, trial.error) == ("failed", 1, "Untold: its text cannot be made")
+
+
+@pytest.mark.parametrize("how, values", [(["-"], "[0]\n"), (["-c", "exec(open(0).read())"], "[0, 2.0]\n")])
+def test_what_a_program_without_a_file_submits_is_refused(tmp_path, how, values):
+    program = textwrap.dedent("""
+        import math
+        from carillon.tune import TrialGroup
+        def train(config):
+            pass
+        with TrialGroup(1) as group:
+            group.submit(["true"])
+            for work, config in ((train, 1), (print, train), (math.sqrt, 4)):
+                try:
+                    group.submit(work, config)
+                except TypeError as error:
+                    assert "no file" in str(error), error
+        print([trial.value for trial in group.trials])
+    """)
+    ran = subprocess.run([sys.executable, *how], input=program, capture_output=True, text=True, timeout=60, cwd=tmp_path,
+                         env=os.environ | {"PYTHONPATH": str(ROOT / "python")})
+    assert ran.stdout == values, ran.stderr
+
+
 @pytest.mark.parametrize("work, folder", [(["true", "a\0b"], None), (["true", "\ud800"], None), (["a\0b"], None), (train, "a\0b")])
 def test_what_cannot_be_started_fails_its_trial_alone(tmp_path, work, folder):
     with TrialGroup(1) as group:

@@ -144,30 +144,28 @@ def test_a_trial_in_a_new_process_has_nothing_of_what_its_last_one_had():
         broker.close()
 
 
-def test_threads_of_a_trial_stand_still_together():
-    broker = Broker(Turns(1, quantum=1e-4))
-    ended = []
-
-    def trial(name: str) -> None:
-        client = _trial._Client(broker.path)
-        client.begin(name)
-        threads = [threading.Thread(target=lambda: [client.boundary() for _ in range(1000)], daemon=True) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
+def test_threads_of_a_trial_stand_still_together(tmp_path):
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen()
+        client = _trial._Client(str(tmp_path / "s"))
+        broker, _ = listener.accept()
+    with broker, broker.makefile() as said:
+        broker.sendall(b"go 1\n")
+        client.begin("a")
+        assert [said.readline().split()[0] for _ in range(2)] == ["hello", "want"]
+        broker.sendall(b"hold\n")
+        first, second = (threading.Thread(target=client.boundary, daemon=True) for _ in range(2))
+        first.start()
+        while said.readline() != "held\n":
+            pass
+        second.start()
+        second.join(timeout=0.5)
+        assert first.is_alive() and second.is_alive()
+        broker.sendall(b"go 1\n")
+        for thread in (first, second):
             thread.join(timeout=60)
-        ended.append([thread.is_alive() for thread in threads])
-        client.end()
-
-    try:
-        trials = [threading.Thread(target=trial, args=(name,), daemon=True) for name in "ab"]
-        for one in trials:
-            one.start()
-        for one in trials:
-            one.join(timeout=120)
-        assert ended == [[False] * 4] * 2
-    finally:
-        broker.close()
+            assert not thread.is_alive()
 
 
 def test_a_trial_that_starts_actors_takes_no_turns():

@@ -225,9 +225,16 @@ def main(path: str, trial: str, folder: str, environment: dict[str, str], work: 
         _here.finish("stopped", "null")
     except BaseException as error:
         what = "".join(traceback.format_exception(error))
-        short = f"{type(error).__name__}: {error}"
+        short = f"{type(error).__name__}: {_text_of(error)}"
         _here.finish("failed", to_json({"error": short[:1000], "traceback": what[-20_000:],
                                         "memory": _is_of_memory(error)}))
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # it is somebody else's code
+        return "its text cannot be made"
 
 
 def _is_of_memory(error: BaseException) -> bool:

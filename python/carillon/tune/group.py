@@ -8,6 +8,7 @@ import os
 import pickle
 import queue
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -28,6 +29,7 @@ from ._folders import Folder
 from .core import MOST_DEVICES, MOST_TRIALS, Model, Trial, Tuning
 from .planned import Asked, End, Planned, Refused, Start
 
+_FILES = 1 << 16   # open ones that this process may have: a trial's process takes three
 _TO_START = 120.0  # seconds that a process may take until it says something, where `hang_after` is less
 _TO_END = 10.0     # and from its result, or the end of its connection, until it is gone
 _SITE = Path(__file__).resolve().parent.parent / "_site"
@@ -232,6 +234,7 @@ class TrialGroup(Driver):
             self._planned.device_came(number, now, memory=memory)
         self._quota = here.supply
         _job.join()
+        _allow_files()
         self._own_folder = Folder("trials") if folder is None else None
         self.folder = Path(self._own_folder.path if self._own_folder else folder).absolute()
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -714,6 +717,13 @@ class TrialGroup(Driver):
             raise RuntimeError("this group is closed")
 
 
+def _allow_files() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 def _end_of(file: Path) -> str:
     try:
         with open(file, "rb") as opened:
@@ -739,10 +749,16 @@ def _packed(work: Work, config: Any) -> bytes | list[str]:
     if not callable(work):
         raise TypeError(f"work is {work!r}; it must be a function of a config, or a list of words")
     try:
-        return bytes(ForkingPickler.dumps((work, config)))
+        packed = bytes(ForkingPickler.dumps((work, config)))
     except Exception as error:  # of what is pickled anything may come
         raise TypeError(f"work and its config go to another process, and cannot be pickled (define the function at the "
                         f"top of a module): {error}") from None
+    main = sys.modules["__main__"]
+    file = getattr(main, "__file__", None)  # "<stdin>", which Python would import for any work, or None
+    if main.__spec__ is None and (b"__main__" in packed if file is None else not os.path.isfile(file)):
+        raise TypeError("work is a function, and this program has no file that a trial's process could import (a notebook, "
+                        "standard input): define work and its config in a module, and run a file where there is no notebook")
+    return packed
 
 
 def _quiet(environment: Any) -> dict[str, str]:
