@@ -702,6 +702,14 @@ elif what == "train":
     class StopsFirst(FIFOScheduler):
         def on_trial_result(self, controller, trial, result):
             return TrialScheduler.STOP if result["score"] == 0 else TrialScheduler.CONTINUE
+    class Together(FIFOScheduler):  # nobody goes on before all have reported, as in HyperBand
+        seen = ()
+        def on_trial_result(self, controller, trial, result):
+            self.seen = {*self.seen, trial.trial_id}
+            return TrialScheduler.PAUSE if len(self.seen) < 3 else TrialScheduler.CONTINUE
+        def choose_trial_to_run(self, controller):
+            there = {trial.status: trial for trial in controller.get_trials()}
+            return there.get("PENDING") or (there.get("PAUSED") if len(self.seen) == 3 else None)
     def left():
         for _ in range(120):  # Ray cleans up within a second or two
             there = [group["state"] for group in ray.util.placement_group_table().values() if group["state"] != "REMOVED"]
@@ -713,8 +721,8 @@ elif what == "train":
         return there
     out = {}
     for name, trainable, scheduler, options, count, config in (
-            ("stopped", trains, StopsFirst(), {}, 3, {"workers": 2}),
-            ("paused", trains, HyperBandScheduler(max_t=3, reduction_factor=3), {}, 3, {"workers": 1}),
+            ("stopped", trains, StopsFirst(), {}, 3, {"workers": 1}),
+            ("paused", trains, Together(), {}, 3, {"workers": 2}),
             ("beside", mixed, FIFOScheduler(), {"processors": 1, "at_once": 3}, 3, {})):
         results, seen, fluid = fit(trainable, scheduler, more={"fluid": options}, name=name, count=count, **config)
         out[name] = {"errors": results.num_errors, "left": left(), "reports": sorted(len(s) for s in seen.values()),
@@ -821,6 +829,31 @@ def test_a_trial_may_report_anything_as_its_iteration():
         assert fluid._held[trial.trial_id].iteration is odd
 
 
+def test_the_state_is_kept_again_once_the_disk_has_room(monkeypatch):
+    pytest.importorskip("ray.tune", reason="Ray is not installed: pip install 'ray[tune]'")
+    from ray.tune.schedulers import FIFOScheduler
+
+    from carillon.tune import _state
+
+    fluid, tries = fluid_with(FIFOScheduler()), []
+    fluid._controller.storage, fluid._writes = None, True
+
+    def write(storage, saved):
+        tries.append(saved)
+        if len(tries) < 3:
+            raise OSError("no space left on device")
+
+    monkeypatch.setattr(_state, "write", write)
+    with pytest.warns(UserWarning, match="no space left") as said:
+        for _ in range(3):
+            fluid._write()
+    assert len(tries) == 3 and len(said) == 1
+    monkeypatch.setattr(_state, "state_of", lambda _: 1 / 0)  # what cannot be pickled is not tried again
+    fluid._write()
+    fluid._write()
+    assert not fluid._writes and len(tries) == 3
+
+
 def test_a_scheduler_that_raises_at_a_trials_end_has_ended_it():
     pytest.importorskip("ray.tune", reason="Ray is not installed: pip install 'ray[tune]'")
     from ray.tune.experiment import Trial
@@ -916,7 +949,8 @@ def test_trials_that_start_ray_train_end_leave_nothing_and_let_others_compute(tm
     for told in out.values():
         assert (told["errors"], told["left"]) == (0, [])
     assert out["stopped"]["reports"] == [1, 3, 3]
-    assert out["paused"]["reports"][-1] >= 3 and out["paused"]["held"] == 0  # a held one would keep its workers' processors
+    # A held one would keep its workers' processors. So two began again.
+    assert (out["paused"]["reports"], out["paused"]["held"]) == ([3, 4, 4], 0)
     assert out["beside"]["reports"] == [3, 3, 3]
 
 

@@ -310,3 +310,23 @@ def test_a_trial_that_syne_tune_pauses_goes_on_in_its_process(tmp_path):
         except ValueError as error:
             assert "no_such.py" in str(error)
     """)
+
+
+def test_why_a_trial_failed_is_in_its_stderr(tmp_path):
+    needs_syne_tune()
+    (tmp_path / "train.py").write_text("import sys; print('mine', file=sys.stderr); sys.exit(3)")
+    run(tmp_path, """
+    import time
+    import carillon.tune.syne_tune
+
+    if __name__ == "__main__":
+        for binary, says in ((None, ["mine\\n", "carillon: it ended with code 3\\n"]),
+                             ("no-such-python", ["carillon: its process does not start: there is no program 'no-such-python'\\n"])):
+            backend = carillon.tune.syne_tune.PlannedBackend("train.py", binary=binary)
+            backend.set_path(f"results-{binary}")
+            backend.start_trial({"x": 0.5})
+            while backend.busy_trial_ids():
+                time.sleep(0.02)
+            assert backend.stderr(0) == says, backend.stderr(0)
+            backend.stop_all()
+    """)

@@ -64,7 +64,8 @@ class Fluid(TrialScheduler):
 
     The scheduler's state is kept in the experiment's folder, and found again by `Tuner.restore`.
 
-    Trials that ask for more than processors (GPUs, several bundles) keep what they ask for, and Ray pauses them. With a
+    Trials that ask for more than processors (GPUs, several bundles) keep what they ask for, and Ray pauses them. Those that
+    start actors, as Ray Train does, take no turns, and Ray pauses them. With a
     version of Ray that has another controller, all is passed through, after a warning.
     """
 
@@ -97,7 +98,7 @@ class Fluid(TrialScheduler):
         self._deferred: list[Trial] = []
         self._shrunk: set[str] = set()
         self._held: dict[str, _Held] = {}
-        self._dirty, self._writes, self._saved_at = False, True, 0.0
+        self._dirty, self._writes, self._warned, self._saved_at = False, True, False, 0.0
         self.held_seconds: list[float] = []  # of each pause that ended by going on in place
         self.let_go = 0                      # pauses that ended a process
 
@@ -370,9 +371,11 @@ class Fluid(TrialScheduler):
             state = _state.state_of(self._inner)
             _state.write(self._controller.storage, _state.Saved(set(self._known), held, state, ray.__version__))
         except Exception as error:  # of what is pickled, or of the storage
-            self._writes = False
-            warnings.warn(f"carillon.tune cannot keep the state of {type(self._inner).__name__} "
-                          f"(Tuner.restore will begin it anew): {error}", stacklevel=2)
+            self._writes = isinstance(error, OSError)  # the disk may have room again
+            if not self._warned:
+                self._warned = True
+                warnings.warn(f"carillon.tune cannot keep the state of {type(self._inner).__name__} (Tuner.restore will begin "
+                              f"with the last one that was kept, or anew): {error}", stacklevel=2)
 
     def __getstate__(self) -> dict[str, Any]:
         """Ray writes schedulers down before a study begins, and after a restart."""

@@ -106,7 +106,10 @@ class PlannedBackend(LocalBackend):
         return self._lines(trial_id, "out.txt")
 
     def stderr(self, trial_id: int) -> list[str]:
-        return self._lines(trial_id, "err.txt")
+        """And why it failed, which Syne Tune shows."""
+        trial = self._trials.get(trial_id)
+        why = [f"carillon: {trial.error}\n"] if trial is not None and trial.is_over and trial.error else []
+        return self._lines(trial_id, "err.txt") + why
 
     def stop_all(self) -> None:
         super().stop_all()
