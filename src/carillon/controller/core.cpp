@@ -85,6 +85,7 @@ void Core::go(ModelId id, TimePoint now) {
 
 void Core::change_times(ModelId id, std::vector<schedule::BatchProfile> batches, TimePoint now) {
   enter(now);
+  CARILLON_ASSERT(id.index() < models_);
   if (dispatch_.stopped() || holder_.model(id).gone) return;
   book_.reseed(id, dispatch_.model(id).batches, batches);
   dispatch_.change_times(id, std::move(batches), now);

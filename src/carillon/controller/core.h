@@ -39,13 +39,12 @@ struct ServedModel {
 };
 
 struct CoreOptions {
-  // As HolderOptions has them.
+  // As HolderOptions or dispatch::Options has them.
   std::optional<Duration> default_deadline;
   Duration longest_deadline = HolderOptions{}.longest_deadline;
   std::size_t max_open = HolderOptions{}.max_open;
   std::size_t max_applications = dispatch::Options{}.max_applications;
   bool by_length = HolderOptions{}.by_length;
-  // As dispatch::Options has them.
   Duration slow_after = dispatch::Options{}.slow_after;
   Duration full_queue_pause = dispatch::Options{}.full_queue_pause;
   std::size_t largest_kept_row = HolderOptions{}.largest_kept_row;

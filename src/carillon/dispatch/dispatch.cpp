@@ -33,6 +33,11 @@ void Dispatch::add_device(wire::DeviceLink& link, bool there) {
 }
 
 void Dispatch::add_model(schedule::ModelInfo info) {
+  CARILLON_ASSERT(!started_);
+  know(std::move(info));
+}
+
+void Dispatch::know(schedule::ModelInfo info) {
   CARILLON_ASSERT(info.id.index() == models_.size() && !info.batches.empty());
   const schedule::BatchProfile least = info.batches.front();
   models_.push_back({.info = std::move(info), .exec = least.exec, .batch = least.batch});
@@ -48,7 +53,7 @@ void Dispatch::start(TimePoint now) {
 
 void Dispatch::come(schedule::ModelInfo info, TimePoint now) {
   CARILLON_ASSERT(started_);
-  add_model(std::move(info));
+  know(std::move(info));
   if (!stopped_) feed(schedule::model_comes(models_.back().info), now);
 }
 
@@ -280,7 +285,7 @@ void Dispatch::apply(TimePoint now) {
   for (const schedule::Action& order : orders_) {
     const bool gives_up = std::holds_alternative<schedule::GiveUp>(order);
     const auto* const refusal = std::get_if<schedule::Refuse>(&order);
-    // Of a row that was withdrawn, and that no device has, nobody wants to hear.
+    // The ledger does not know a row that was withdrawn and that no device has: its refusal is dropped.
     if (const auto* open = refusal != nullptr ? ledger_.request(refusal->request) : nullptr)
       refused_.emplace_back(*refusal, open->told.model);
     if (!gives_up) ledger_.book(order, now);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -30,10 +31,9 @@ struct Options {
   Duration full_queue_pause =
       std::chrono::microseconds{100};  // before a full device is told of to the scheduler
   RevivalOptions revivals;
-  // Is told until when a device cannot be wanted. None: the scheduler wants it, and its order is sent after
-  // this. A scheduler acts when it hears of something, and of its own accord at its wake alone: an idle
-  // device is free until that wake, or until something comes. Each time that it changes; may be empty. Must
-  // not block.
+  // Hears whenever a device begins or ceases to be free. A time: the scheduler cannot want the device before
+  // then, unless it hears of something first. None: the scheduler wants it, and its order is sent after this.
+  // May be empty. Must not block.
   std::function<void(DeviceId, std::optional<TimePoint> free_until)> on_leisure;
   std::function<void()> on_decided;  // for tests: all that was heard of is decided; may be empty
 };
@@ -86,10 +86,14 @@ class Dispatch final : public wire::Dispatcher {
   const ledger::Ledger& ledger() const { return ledger_; }
   const schedule::ModelInfo& model(ModelId id) const { return models_[id.index()].info; }
   std::size_t devices() const { return devices_.size(); }
-  // A device is there from when it is added.
-  std::size_t devices_alive() const { return started_ ? ledger_.alive() : devices_.size(); }
+  // Before start(): those that are there from the start.
+  std::size_t devices_alive() const {
+    return started_ ? ledger_.alive()
+                    : static_cast<std::size_t>(std::ranges::count(devices_, true, &Device::at_start));
+  }
   bool device_alive(DeviceId id) const {
-    return !started_ || (id.index() < ledger_.devices() && ledger_.device(id).alive);
+    if (!started_) return devices_[id.index()].at_start;
+    return id.index() < ledger_.devices() && ledger_.device(id).alive;
   }
   // A device has its weights, or an action of it.
   bool on_devices(ModelId id) const;
@@ -115,6 +119,7 @@ class Dispatch final : public wire::Dispatcher {
     Duration exec{0};  // of the smallest batch, as the scheduler expects it; at first as it was told
     int batch = 0;
   };
+  void know(schedule::ModelInfo info);
   void feed(const schedule::Event& event, TimePoint now);
   void drain(const schedule::Event* first, TimePoint now);
   void apply(TimePoint now);

@@ -35,7 +35,8 @@ class Notes {
   virtual void lost(std::uint32_t /*place*/, TimePoint /*now*/) {}
   // A report of an action that the device does not have, or had reported before.
   virtual void odd_report(DeviceId) {}
-  // The device is taken out, with all that it has; `over`: what it had is dealt with. Or it is back.
+  // The device is taken out, with all that it has; `over`: what it had is dealt with. Or it is back. The
+  // ledger hears of each only after this.
   virtual void device_lost(DeviceId) {}
   virtual void device_lost_over(DeviceId, std::string_view /*why*/) {}
   virtual void device_back(DeviceId) {}

@@ -70,8 +70,8 @@ class Dispatcher {
   // The number of an application, by its name, and by its requests' length where that is told. What is known
   // of a length is known from here on.
   virtual AppId application(std::string_view name, const std::optional<Alike>& alike, TimePoint now) = 0;
-  // `more`: others came with it, and all_arrived() follows. It is decided at once, but while a decision is
-  // being carried out afterwards.
+  // `more`: others came with it, and all_arrived() follows. It is decided at once; where this is called from
+  // within a Calls function, afterwards. From there only offer() and withdraw() may be called.
   virtual void offer(const Request& row, bool more, TimePoint now) = 0;
   virtual void all_arrived(TimePoint now) = 0;
   // The client has gone, or has its answer. It is heard of before anything else is decided, or in hear().

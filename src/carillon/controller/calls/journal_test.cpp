@@ -349,6 +349,7 @@ TEST_F(JournalTest, KnowsThoseThatNeverReachTheScheduler) {
     return submit(at(4ms), at(48h));
   }();
   EXPECT_EQ(story(full).request.cause, explain::Cause::full);
+  EXPECT_EQ(story(full).request.deadline_from, explain::DeadlineFrom::slo);
   EXPECT_EQ(story(bad).request.cause, explain::Cause::bad_data);
   EXPECT_EQ(answers.back().number, bad);
 }

@@ -49,7 +49,8 @@ CallRecord Outcomes::record_of(const InferCall& call, std::uint64_t ticket, cons
 void Outcomes::end(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerHandler handler,
                    const ToldModel& model, Ending ending, TimePoint now,
                    std::optional<TimePoint> decided) const {
-  book.answered(call->model, ending.outcome, call->rows, std::min(call->arrival, now), now, {});
+  call->arrival = std::min(call->arrival, now);
+  book.answered(call->model, ending.outcome, call->rows, call->arrival, now, {});
   if (journal != nullptr) {
     CallRecord record = record_of(*call, ticket, model);
     if (decided) record.decided = *decided;
