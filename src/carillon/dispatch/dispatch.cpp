@@ -117,7 +117,8 @@ void Dispatch::offer(const Request& row, bool more, TimePoint now) {
 }
 
 void Dispatch::all_arrived(TimePoint now) {
-  feed(schedule::AllArrived{}, now);
+  pending_.emplace_back(schedule::AllArrived{});
+  drain(nullptr, now);
 }
 
 void Dispatch::withdraw(RequestId row, ModelId model) {
@@ -140,8 +141,8 @@ void Dispatch::on_report(const wire::Report& report, TimePoint now) {
   const Ledger::Action& action = ledger_.at(*place);
   notes_.ended(*place, action, report, ledger_.holds(from, action.model), now);
   const bool success = report.status == ActionStatus::success;
-  // The scheduler hears of it before it hears what comes of it, and could give up the device. Nobody is to
-  // learn from bad data how long such batches take: they could teach whatever they like.
+  // The scheduler hears of the report before it hears of withdrawals that follow from it. The time of a batch
+  // with bad data is not told: such data could teach the scheduler whatever they like.
   const schedule::Event done =
       schedule::ActionDone{.id = report.id,
                            .status = report.status,
@@ -338,23 +339,12 @@ void Dispatch::send(const schedule::Preempt& order, TimePoint) {
   live(order.device).link->preempt(order.id, order.order);
 }
 
-void Dispatch::send(const schedule::Load& order, TimePoint now) {
+// Of a LOAD, an UNLOAD or a Profile: no row of a call that waits is in it.
+template <typename Order>
+void Dispatch::send(const Order& order, TimePoint now) {
   wire::DeviceLink& link = *live(order.device).link;
   const std::uint32_t place = begin(order.id);
-  notes_.complete(place);
-  sent(place, link.send(order), now);
-}
-
-void Dispatch::send(const schedule::Unload& order, TimePoint now) {
-  wire::DeviceLink& link = *live(order.device).link;
-  const std::uint32_t place = begin(order.id);
-  sent(place, link.send(order), now);
-}
-
-void Dispatch::send(const schedule::Profile& order, TimePoint now) {
-  wire::DeviceLink& link = *live(order.device).link;
-  const std::uint32_t place = begin(order.id);
-  notes_.complete(place);
+  if constexpr (!std::is_same_v<Order, schedule::Unload>) notes_.complete(place);
   sent(place, link.send(order), now);
 }
 
@@ -388,8 +378,8 @@ void Dispatch::send(const schedule::GiveUp& order, TimePoint now) {
   take_out(order.device, "it hangs: it reports nothing any more", now);
 }
 
-// What is kept of a request that runs stays until it has ended, but for the action that ended just now, and
-// those of a device that is lost.
+// A request's rows stay kept while an action runs the request again. The action that ended just now, and the
+// actions of a lost device, do not count.
 void Dispatch::forget(RequestId request, std::optional<std::uint32_t> ended, std::optional<DeviceId> lost) {
   bool runs = false;
   visit_taken([&](std::uint32_t place) {
@@ -400,7 +390,8 @@ void Dispatch::forget(RequestId request, std::optional<std::uint32_t> ended, std
   if (!runs) calls_.forget(request);
 }
 
-// What its device had is the scheduler's to try elsewhere, once it has heard that it went.
+// Requests that the device had go back to the scheduler, which hears of the loss after this and may try them
+// elsewhere.
 void Dispatch::take_out(DeviceId id, std::string_view why, TimePoint now) {
   Device& device = live(id);
   device.life = device.link->retire();  // nothing of it touches a row any more

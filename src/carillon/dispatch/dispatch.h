@@ -41,9 +41,9 @@ struct Options {
 // Keeps the ledger, gives the scheduler what happens, with the time at which it happens, and sends its orders
 // and outcomes. Deterministic, and without a clock.
 //
-// A device that says that it is broken, or that the scheduler gives up, is taken out: its life ends, and what
-// it had under way is the scheduler's to try elsewhere or to refuse. What was on its way from that life is
-// not heeded. When a probe finds the device well, it is back, as a new one (DeviceChanged).
+// A device is taken out when it reports that it is broken, or when the scheduler gives it up. Its life ends.
+// The scheduler tries the requests that the device had elsewhere, or refuses them. Reports of a life that has
+// ended are dropped. When a probe finds the device well, it is back, as a new one (DeviceChanged).
 //
 // Not thread-safe; `now` never goes back. Devices and notes must not call back, and calls only as
 // wire::Dispatcher says.
@@ -52,9 +52,9 @@ class Dispatch final : public wire::Dispatcher {
   // All must outlive this; the scheduler has seen nothing yet.
   Dispatch(schedule::Scheduler& scheduler, Options options, wire::Calls& calls, Notes& notes);
 
-  // Before start(). Devices are numbered in order; a link must outlive this. One that is not `there` comes
-  // when it says that it is well. Models come in the order of their ids, which are dense, with a batch size
-  // at least.
+  // Before start(). Devices are numbered in order; a link must outlive this. A device that is not `there`
+  // joins when its first ProbeReport finds it well. Models come in the order of their ids, which are dense,
+  // with a batch size at least.
   void add_device(wire::DeviceLink& link, bool there = true);
   void add_model(schedule::ModelInfo info);
   void start(TimePoint now);
@@ -125,12 +125,11 @@ class Dispatch final : public wire::Dispatcher {
   void apply(TimePoint now);
   void tell_leisure(bool wanted_alone);
   std::vector<schedule::Excuse> excuses(TimePoint now);
-  void send(const schedule::Load& order, TimePoint now);
+  template <typename Order>
+  void send(const Order& order, TimePoint now);
   void send(const schedule::Stop& order, TimePoint now);
   void send(const schedule::Preempt& order, TimePoint now);
-  void send(const schedule::Unload& order, TimePoint now);
   void send(const schedule::Keep& order, TimePoint now);
-  void send(const schedule::Profile& order, TimePoint now);
   void send(const schedule::GiveUp& order, TimePoint now);
   void send(const schedule::Infer& order, TimePoint now);
   void sent(std::uint32_t place, wire::Taken taken, TimePoint now);

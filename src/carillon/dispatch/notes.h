@@ -21,7 +21,7 @@ class Notes {
   virtual std::uint64_t begun(std::uint32_t /*place*/, const Action&) { return 0; }
   // A row of the call of that number in the journal is in it.
   virtual void with(std::uint32_t /*place*/, std::uint64_t /*call*/) {}
-  // All that is known of it before its device has it was told. Not of an UNLOAD.
+  // All calls that are in it have been told by with(). Not of an UNLOAD.
   virtual void complete(std::uint32_t /*place*/) {}
   // The device has it. Not of an UNLOAD.
   virtual void taken(std::uint32_t /*place*/, const Action&) {}

@@ -42,7 +42,7 @@ struct Report {
   std::string error;               // for failed: what went wrong; empty (and unallocated) otherwise
   bool device_lost = false;        // it failed because the device did: see engine::Plan::run
   std::uint32_t life = 0;          // of the device, to which the action was given: see DeviceLink::retire()
-  DeviceId device{};               // left to whoever passes it on, and knows which device speaks
+  DeviceId device{};               // filled in by whoever passes the report on
   std::vector<BadRow> bad_rows{};  // of a success; empty (and unallocated) otherwise
   bool odd_time = false;  // EXEC's time says nothing of other batches: it ended early, or rows ran again
 };

@@ -40,8 +40,8 @@ struct Ending {
   std::optional<Duration> retry_after = std::nullopt;
 };
 
-// Answers calls of which no row was offered: counts each, notes it, and only then tells its handler, so that
-// whoever has the answer finds both. Safe from any thread.
+// Answers calls of which no row was offered. A call is counted and noted before its handler is told, so that
+// a client who has the answer finds both. Safe from any thread.
 struct Outcomes {
   Book& book;
   Journal* journal = nullptr;  // null: there is none
