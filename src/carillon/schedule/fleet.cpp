@@ -96,6 +96,11 @@ std::vector<Fleet::Flight> Fleet::device_changed(const DeviceChanged& change, Ti
   return lost;
 }
 
+// Of zero pages: on all devices, of which there is one.
+bool Fleet::everywhere(ModelId model) const {
+  return pages(model) == 0 && mirror_.can_hold(mirror_.home(model));
+}
+
 Duration Fleet::span(ModelId model, int batch_index) const {
   return environment().span(exec(model, batch_index));
 }
@@ -145,11 +150,11 @@ Fleet::Report Fleet::finish(const ActionDone& done, TimePoint now, Actions& out)
                                  .batch = sent->batch,
                                  .requests = std::move(sent->members),
                                  .outdated = sent->outdated,
-                                 .other_times = sent->other_times},
+                                 .other_times = sent->other_times,
+                                 .estimates = sent->other_estimates},
                 .loaded = {},
                 .unloadable = {},
-                .margins = sent->margins,
-                .estimates = sent->other_estimates};
+                .margins = sent->margins};
   if (sent->copy_lost) left(mirror_.home(sent->model), sent->device, now);
   if (done.status == ActionStatus::success && scarce_ && !sent->outdated && !sent->other_times &&
       pages(sent->model) > 0)

@@ -45,6 +45,7 @@ class Fleet {
     std::vector<Request> requests;
     bool outdated = false;  // the model went, or came in another version, since: `batch_index` is of the last
     bool other_times = false;  // else, what a batch of its size takes has changed since
+    bool estimates = false;    // as reported: exec() of other batch sizes than its own has changed, too
   };
 
   explicit Fleet(const Environment& environment);
@@ -70,7 +71,7 @@ class Fleet {
   // The weights are there: an INFER may be sent.
   bool loaded(DeviceId device, ModelId model) const { return mirror_.loaded(device, model); }
   // Loaded, or being loaded, somewhere.
-  bool anywhere(ModelId model) const { return mirror_.places(model) > 0; }
+  bool anywhere(ModelId model) const { return mirror_.places(model) > 0 || everywhere(model); }
 
   // A device came or went: what was pending there is lost, and returned. Sends LOADs.
   std::vector<Flight> device_changed(const DeviceChanged& change, TimePoint now, Actions& out);
@@ -157,8 +158,7 @@ class Fleet {
     std::optional<std::pair<DeviceId, ModelId>> loaded;
     // A LOAD failed for good: nobody should wait for this model's family.
     std::optional<ModelId> unloadable;
-    bool margins = false;    // environment() is another now
-    bool estimates = false;  // exec() of other batch sizes of the flight's model, too
+    bool margins = false;  // environment() is another now
   };
   Report finish(const ActionDone& done, TimePoint now, Actions& out);
 
@@ -199,6 +199,7 @@ class Fleet {
   void renew_model(const ModelChanged& change, TimePoint now);
   void set_wanted(ModelId model, bool wanted);
   std::uint64_t pages(ModelId model) const { return mirror_.model(model).pages; }
+  bool everywhere(ModelId model) const;
   // What has no weights of its own is loaded with what has.
   bool has_weights(ModelId model) const { return mirror_.home(model) == model && pages(model) > 0; }
   std::uint64_t spare_pages(DeviceId id) const {  // free, or about to be, and nobody's yet

@@ -244,9 +244,10 @@ void Fleet::arrived(const Request& request, TimePoint now, Actions& out) {
   Model& m = models_[model.index()];
   if (pages(model) == 0) return;
   // Without a deadline, or with one far away, it can wait for the time over which rates are averaged.
+  const Duration one = exec(request.model, 0);
   const Duration wait =
-      std::clamp(std::min(request.deadline, saturating_add(now, rate_window)) - now - span(request.model, 0),
-                 exec(request.model, 0), std::max(exec(request.model, 0), rate_window));
+      std::clamp(std::min(request.deadline, saturating_add(now, rate_window)) - now - environment().span(one),
+                 one, std::max(one, rate_window));
   m.can_wait += m.can_wait == Duration{0} ? wait : (wait - m.can_wait) / waits_averaged;
   m.deadline =
       m.waiting_since == TimePoint::max() ? request.deadline : std::max(m.deadline, request.deadline);

@@ -23,7 +23,9 @@ void Clipper::step(TimePoint now, Actions& out) {
 }
 
 void Clipper::reported(const Fleet::Flight& flight, const ActionDone& done, TimePoint) {
-  if (done.status != ActionStatus::success || flight.other_times || flight.requests.empty()) return;
+  if (done.status != ActionStatus::success || flight.outdated || flight.other_times ||
+      flight.requests.empty())
+    return;
   double& limit = limits_[flight.model.index()];
   const int size = fleet_.batch_size(flight.model, flight.batch_index);
   const Request& head = flight.requests.front();

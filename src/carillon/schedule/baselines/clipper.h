@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "carillon/schedule/baselines/central.h"
+#include "carillon/schedule/central.h"
 
 namespace carillon::schedule::baselines {
 

@@ -340,7 +340,7 @@ TimePoint Nexus::waiting_since(ModelId model) const {
 }
 
 void Nexus::reported(const Fleet::Flight& flight, const ActionDone& done, TimePoint) {
-  if (done.status != ActionStatus::success) return;
+  if (done.status != ActionStatus::success || flight.outdated) return;
   const Duration exec = fleet_.exec(flight.model, flight.batch_index);
   auto& machine = machines_[flight.model.index()];
   if (machine.exec(flight.batch_index) == exec) return;

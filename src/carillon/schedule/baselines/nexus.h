@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "carillon/schedule/baselines/central.h"
+#include "carillon/schedule/central.h"
 #include "carillon/schedule/symphony/model_machine.h"
 
 namespace carillon::schedule::baselines {

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "carillon/schedule/baselines/central.h"
+#include "carillon/schedule/central.h"
 
 namespace carillon::schedule::baselines {
 

@@ -60,6 +60,7 @@ void Orloj::profiled(const RequestProfiled& sample, TimePoint now) {
 }
 
 void Orloj::reported(const Fleet::Flight& flight, const ActionDone& done, TimePoint now) {
+  if (flight.outdated) return;
   touched_.push_back(flight.model);
   if (done.status == ActionStatus::success)
     for (const Request& request : flight.requests) profiler_.answered(request.id);

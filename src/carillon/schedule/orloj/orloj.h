@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "carillon/schedule/baselines/central.h"
+#include "carillon/schedule/central.h"
 #include "carillon/schedule/id_map.h"
 #include "carillon/schedule/orloj/dynamic_hull.h"
 #include "carillon/schedule/orloj/estimates.h"
@@ -38,7 +38,7 @@ namespace carillon::schedule {
 //
 // A request costs O(batch sizes * log^2 waiting), a batch O(its size * batch sizes * log^2), and a decision
 // besides O(log models) and the bounds of the options; O(devices) where something waits.
-class Orloj final : public baselines::Central {
+class Orloj final : public Central {
  public:
   explicit Orloj(const Environment& environment, const OrlojOptions& options = {})
       : Central(environment), options_(options), profiler_(environment.profile_share) {}

@@ -2,9 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <variant>
-
-#include "carillon/base/assert.h"
 
 namespace carillon::schedule {
 namespace {
@@ -20,133 +17,66 @@ constexpr std::size_t stragglers_looked_at = 32, devices_looked_at = 8;
 }  // namespace
 
 Symphony::Symphony(const Environment& environment, const SymphonyOptions& options)
-    : options_(options),
-      fleet_(environment),
+    : Central(environment, options.attempts),
+      options_(options),
       rank_(environment.dispatch),
       plan_(options.rate_window, options.plan_every, options.exceeded),
-      waits_(options.exceeded, options.wait_horizon, options.known_after),
-      book_(options.attempts) {}
+      waits_(options.exceeded, options.wait_horizon, options.known_after) {
+  prepare_at_ = TimePoint::min();
+}
 
-// What waits is refused where its model went, else it waits for the new version.
-void Symphony::model_changed(const ModelChanged& change, TimePoint now, Actions& out) {
-  const ModelId model = change.model;
-  const bool comes_first = model.index() == machines_.size();
-  fleet_.model_changed(change, now, out);
-  if (comes_first) {
-    machines_.emplace_back(*change.info, fleet_.environment());
+void Symphony::add_model(const ModelInfo& model) {
+  symphony::ModelMachine machine(model, fleet_.environment());
+  if (model.id.index() == machines_.size()) {
+    machines_.push_back(std::move(machine));
     plan_.add_model();
     waits_.add_model();
     return;
   }
-  if (!change.info) {
-    refuse_all(model, Reason::no_model, out);
-  } else {
-    symphony::ModelMachine renewed(*change.info, fleet_.environment());
-    for (const Request& request : machines_[model.index()].queue()) renewed.enqueue(request);
-    for (const Request& request : stragglers_.take(model)) renewed.enqueue(request);
-    machines_[model.index()] = std::move(renewed);
-    plan_.renew_model(model);
-    prepare(model);
-    if (!machines_[model.index()].queue().empty() && !fleet_.want(model, now, out))
-      refuse_all(model, Reason::no_device, out);
-  }
-  update(model, now, out);
+  machines_[model.id.index()] = std::move(machine);
+  plan_.renew_model(model.id);
+  set_plan(model.id);
+}
+
+bool Symphony::remove(RequestId id, ModelId model) {
+  return !stragglers_.erase(id) && machines_[model.index()].remove(id);
+}
+
+void Symphony::take_all(ModelId model, std::vector<Request>& taken) {
+  auto& machine = machines_[model.index()];
+  taken.insert(taken.end(), machine.queue().begin(), machine.queue().end());
+  machine.clear();
+  for (const Request& request : stragglers_.take(model)) taken.push_back(request);
+}
+
+TimePoint Symphony::waiting_since(ModelId model) const {
+  const auto& queue = machines_[model.index()].queue();
+  return queue.empty() ? TimePoint::max() : queue.front().arrival;
+}
+
+bool Symphony::waits(ModelId model) const {
+  return !machines_[model.index()].queue().empty() || stragglers_.of(model) > 0;
 }
 
 // What was planned with the old times holds no more.
-void Symphony::times_changed(const TimesChanged& change, TimePoint now, Actions& out) {
-  const ModelId model = change.model;
-  if (!fleet_.served(model)) return;
-  fleet_.times_changed(change, now);
+void Symphony::times_changed(ModelId model, TimePoint) {
+  take_times(model);
+  for (const Request& request : stragglers_.take(model)) machines_[model.index()].enqueue(request);
+  plan_.renew_model(model);
+  set_plan(model);
+}
+
+void Symphony::take_times(ModelId model) {
   auto& machine = machines_[model.index()];
   for (int i = 0; i < machine.batch_count(); ++i) machine.set_exec(i, fleet_.exec(model, i));
-  for (const Request& request : stragglers_.take(model)) machine.enqueue(request);
-  plan_.renew_model(model);
-  prepare(model);
-  update(model, now, out);
 }
 
-TimePoint Symphony::decide(const Event& event, TimePoint now, Actions& out) {
-  if (fleet_.take_doubt()) margins_changed();
-  if (!std::visit([&](const auto& what) { return hear(what, now, out); }, event)) return asked_wake_;
-  if (plan_.due(now)) replan(now, out);
-  run_due(now, out);
-  return asked_wake_;
-}
-
-bool Symphony::hear(const RequestArrived& arrival, TimePoint now, Actions& out) {
-  arrived(arrival.request, now, out);
-  return !arrival.more;
-}
-
-bool Symphony::hear(const RequestCancelled& gone, TimePoint now, Actions& out) {
-  book_.close(gone.request);
-  if (stragglers_.erase(gone.request)) return false;
-  if (machines_[gone.model.index()].remove(gone.request))
-    update(gone.model, now, out);
-  else
-    fleet_.forget(gone.request, gone.model);
-  return true;
-}
-
-bool Symphony::hear(const ActionDone& report, TimePoint now, Actions& out) {
-  done(report, now, out);
-  return true;
-}
-
-bool Symphony::hear(const DeviceChanged& change, TimePoint now, Actions& out) {
-  auto lost = fleet_.device_changed(change, now, out);
-  margins_changed();
-  inform_device(change.device, now);
-  for (Fleet::Flight& flight : lost) give_back(flight, Book::Failure::lost, now, out);
-  for (std::size_t i = 0; i < machines_.size(); ++i) {
-    const ModelId model{static_cast<std::uint32_t>(i)};
-    if (machines_[i].queue().empty() && stragglers_.of(model) == 0) continue;
-    if (!fleet_.want(model, now, out)) refuse_all(model, Reason::no_device, out);
-    update(model, now, out);
-  }
-  return true;
-}
-
-bool Symphony::hear(const Wake&, TimePoint, Actions&) {
-  asked_wake_ = TimePoint::max();
-  return true;
-}
-
-bool Symphony::hear(const ModelChanged& change, TimePoint now, Actions& out) {
-  const bool comes_first = change.model.index() == machines_.size();
-  model_changed(change, now, out);
-  return !comes_first;
-}
-
-bool Symphony::hear(const TimesChanged& times, TimePoint now, Actions& out) {
-  times_changed(times, now, out);
-  return true;
-}
-
-void Symphony::arrived(const Request& request, TimePoint now, Actions& out) {
-  const ModelId model = request.model;
-  if (!fleet_.served(model)) {
-    book_.refuse(request.id, Reason::no_model, TimePoint::max(), out);
-    return;
-  }
+void Symphony::asked(const Request& request, TimePoint now) {
   if (request.deadline != TimePoint::max()) last_in_time_ = now;
-  fleet_.arrived(request, now, out);
-  plan_.arrived(model, std::min<Duration>(request.deadline - now, horizon));
-  auto& machine = machines_[model.index()];
-  if (!fleet_.anywhere(model)) {
-    if (machine.queue().empty()) fleet_.set_waiting(model, {now, 1});
-    if (!fleet_.want(model, now, out)) {
-      if (machine.queue().empty()) fleet_.set_waiting(model, {});
-      book_.refuse(request.id, Reason::no_device, TimePoint::max(), out);
-      return;
-    }
-  }
-  machine.enqueue(request);
-  update(model, now, out);
+  plan_.arrived(request.model, std::min<Duration>(request.deadline - now, horizon));
 }
 
-void Symphony::update(ModelId model, TimePoint now, Actions& out) {
+void Symphony::look(ModelId model, TimePoint now, Actions& out) {
   auto& machine = machines_[model.index()];
   dropped_.clear();
   auto candidate = machine.update(now, TimePoint::min(), dropped_);
@@ -220,23 +150,9 @@ bool Symphony::growing_is_useless(ModelId model, int size) const {
   return each(index) <= (1 + options_.least_gain) * each(larger);
 }
 
-void Symphony::refuse(const Request& request, TimePoint now, Actions& out) {
-  auto& machine = machines_[request.model.index()];
-  const Duration alone = fleet_.environment().dispatch + machine.span(0);
-  const TimePoint would_finish = now + alone;
-  if (would_finish > request.deadline) {
-    fleet_.doubt(request, now);
-    for (int i = 0; i < machine.batch_count(); ++i) machine.set_exec(i, fleet_.exec(request.model, i));
-  }
-  book_.refuse(request.id, Book::reason_of(request, alone), would_finish, out);
-}
-
-void Symphony::refuse_all(ModelId model, Reason reason, Actions& out) {
-  auto& machine = machines_[model.index()];
-  for (const Request& request : machine.queue()) book_.refuse(request.id, reason, TimePoint::max(), out);
-  machine.clear();
-  for (const Request& request : stragglers_.take(model))
-    book_.refuse(request.id, reason, TimePoint::max(), out);
+void Symphony::refuse_late(const Request& request, TimePoint now, Actions& out) {
+  const Duration alone = fleet_.environment().dispatch + machines_[request.model.index()].span(0);
+  if (refuse(request, alone, now, out)) take_times(request.model);
 }
 
 void Symphony::refuse_dropped(TimePoint now, Actions& out) {
@@ -244,24 +160,23 @@ void Symphony::refuse_dropped(TimePoint now, Actions& out) {
     if (const auto last_start = usually_in_time(request, now))
       stragglers_.insert({*last_start, next_sequence_++, request});
     else
-      refuse(request, now, out);
+      refuse_late(request, now, out);
   dropped_.clear();
 }
 
-void Symphony::inform_device(DeviceId device, TimePoint now) {
+void Symphony::update_device(DeviceId device, TimePoint now) {
   // What is overdue, or has a batch waiting behind the one that runs, is looked at again when it reports.
   const bool ready = fleet_.alive(device) && fleet_.pending(device) <= 1 && !fleet_.overdue(device, now);
   rank_.inform_device(device, ready ? fleet_.free_at(device, now) : TimePoint::max());
 }
 
-void Symphony::run_due(TimePoint now, Actions& out) {
-  fleet_.wake(now, out);
-  while (refresh_.top_at() <= now) update(ModelId{refresh_.top()}, now, out);
+void Symphony::step(TimePoint now, Actions& out) {
+  while (refresh_.top_at() <= now) look(ModelId{refresh_.top()}, now, out);
   while (auto grant = rank_.match(now, [this](DeviceId d, ModelId m) { return fleet_.loaded(d, m); })) {
     if (fleet_.overdue(grant->device, now)) {
       // It should be free by now and is not: nothing is known until it reports.
       rank_.inform_device(grant->device, TimePoint::max());
-      update(grant->model, now, out);
+      look(grant->model, now, out);
       continue;
     }
     auto& machine = machines_[grant->model.index()];
@@ -274,15 +189,15 @@ void Symphony::run_due(TimePoint now, Actions& out) {
       const Window window{std::max(now, batch->exec_at - fleet_.environment().dispatch), batch->latest};
       fleet_.send(grant->device, grant->model, batch->index, std::move(batch->requests), window, now, out);
     }
-    inform_device(grant->device, now);
-    update(grant->model, now, out);
+    update_device(grant->device, now);
+    look(grant->model, now, out);
   }
   if (!stragglers_.empty()) run_stragglers(now, out);
-  fleet_.load_for_waiting(now, out);
-  const TimePoint wake =
-      std::min({rank_.wake_at(), refresh_.top_at(), fleet_.wake_at(), stragglers_.next_end(),
-                stragglers_.empty() ? TimePoint::max() : rank_.next_free_at()});
-  if (wake < asked_wake_) asked_wake_ = std::max(wake, now + Duration{1});
+}
+
+TimePoint Symphony::wake_at(TimePoint) const {
+  const TimePoint wake = std::min(rank_.wake_at(), refresh_.top_at());
+  return stragglers_.empty() ? wake : std::min({wake, stragglers_.next_end(), rank_.next_free_at()});
 }
 
 // The last start with which the request is on time where all goes as usual. None where no device could start
@@ -328,7 +243,7 @@ void Symphony::run_stragglers(TimePoint now, Actions& out) {
     for (const DeviceId device : free) sent = send_stragglers(device, now, out) || sent;
     if (!sent) break;
   }
-  while (const auto late = stragglers_.expire(now)) refuse(late->request, now, out);
+  while (const auto late = stragglers_.expire(now)) refuse_late(late->request, now, out);
 }
 
 bool Symphony::send_stragglers(DeviceId device, TimePoint now, Actions& out) {
@@ -345,7 +260,7 @@ bool Symphony::send_stragglers(DeviceId device, TimePoint now, Actions& out) {
   if (!batch) return false;
   const Window window{std::max(now, start - fleet_.environment().dispatch), batch->latest};
   fleet_.send(device, batch->model, batch->index, std::move(batch->requests), window, now, out);
-  inform_device(device, now);
+  update_device(device, now);
   return true;
 }
 
@@ -398,27 +313,12 @@ bool Symphony::free_in_time(ModelId model, TimePoint latest, TimePoint now) {
   return false;
 }
 
-void Symphony::done(const ActionDone& event, TimePoint now, Actions& out) {
-  auto report = fleet_.finish(event, now, out);
-  if (report.unloadable)
-    for (const ModelId each : fleet_.family(*report.unloadable)) {
-      refuse_all(each, Reason::device_failed, out);
-      update(each, now, out);
-    }
-  if (report.margins) margins_changed();
-  if (report.loaded) inform_device(report.loaded->first, now);
-  if (!report.flight) return;
-  Fleet::Flight& flight = *report.flight;
-  if (event.status == ActionStatus::success) {
+void Symphony::reported(const Fleet::Flight& flight, const ActionDone& done, TimePoint now) {
+  if (done.status == ActionStatus::success) {
     auto& machine = machines_[flight.model.index()];
     if (!flight.outdated) machine.set_exec(flight.batch_index, fleet_.exec(flight.model, flight.batch_index));
-    if (report.estimates)
-      for (int i = 0; i < machine.batch_count(); ++i) machine.set_exec(i, fleet_.exec(flight.model, i));
-    for (const Request& request : flight.requests) book_.close(request.id);
-  } else {
-    give_back(flight, Book::failure_of(event.status), now, out);
+    if (flight.estimates) take_times(flight.model);
   }
-  inform_device(flight.device, now);
   if (leisurely()) ask_anew(now);
 }
 
@@ -440,21 +340,8 @@ void Symphony::margins_changed() {
   for (auto& machine : machines_) machine.set_environment(fleet_.environment());
 }
 
-void Symphony::give_back(Fleet::Flight& flight, Book::Failure failure, TimePoint now, Actions& out) {
-  const ModelId model = flight.model;
-  const bool possible = fleet_.anywhere(model) || fleet_.want(model, now, out);
-  for (const Request& request : flight.requests) {
-    if (possible && book_.try_again(request.id, failure))
-      machines_[model.index()].enqueue(request);
-    else
-      book_.refuse(request.id, possible ? Book::reason_of(failure) : fleet_.why_not(model), TimePoint::max(),
-                   out);
-  }
-  update(model, now, out);
-}
-
 // By the plan.
-void Symphony::prepare(ModelId model) {
+void Symphony::set_plan(ModelId model) {
   auto& machine = machines_[model.index()];
   machine.set_fills(plan_.contention() >= 1 && options_.fill > 0 && options_.weigh > 0);
   machine.set_target(static_cast<int>(std::floor(options_.hold * plan_.size(model))));
@@ -466,12 +353,13 @@ void Symphony::prepare(ModelId model) {
   if (!options_.timeout && options_.limit > 0) machine.set_limit(plan_.limit(model));
 }
 
-void Symphony::replan(TimePoint now, Actions& out) {
+void Symphony::prepare(TimePoint now, Actions& out) {
+  prepare_at_ = saturating_add(now, options_.plan_every);
   plan_.plan(now, fleet_.alive_count(), machines_);
   for (std::size_t i = 0; i < machines_.size(); ++i) {
     const ModelId model{static_cast<std::uint32_t>(i)};
-    prepare(model);
-    if (!machines_[i].queue().empty()) update(model, now, out);
+    set_plan(model);
+    if (!machines_[i].queue().empty()) look(model, now, out);
   }
 }
 

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <string_view>
 
-#include "carillon/schedule/baselines/central.h"
+#include "carillon/schedule/central.h"
 
 namespace carillon::schedule::testing {
 
 // The least that a policy can be: an idle device takes the model whose oldest request has waited longest,
 // with as many of its requests as there is a batch size for.
-class MinimalPolicy final : public baselines::Queued {
+class MinimalPolicy final : public Queued {
  public:
   explicit MinimalPolicy(const Environment& environment = {}) : Queued(environment) {}
   std::string_view name() const override { return "minimal"; }

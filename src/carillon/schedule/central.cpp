@@ -1,9 +1,9 @@
-#include "carillon/schedule/baselines/central.h"
+#include "carillon/schedule/central.h"
 
 #include <algorithm>
 #include <variant>
 
-namespace carillon::schedule::baselines {
+namespace carillon::schedule {
 
 bool Central::ready(DeviceId device, TimePoint now) const {
   return fleet_.alive(device) && fleet_.pending(device) <= 1 && !fleet_.overdue(device, now) &&
@@ -52,7 +52,8 @@ int Central::fitting(ModelId model, std::size_t requests, TimePoint start, TimeP
 TimePoint Central::decide(const Event& event, TimePoint now, Actions& out) {
   if (fleet_.take_doubt()) margins_changed();
   if (!std::visit([&](const auto& what) { return hear(what, now, out); }, event)) return asked_wake_;
-  fleet_.wake(now, out);
+  if (prepare_at_ <= now) prepare(now, out);
+  if (fleet_.wake_at() <= now) fleet_.wake(now, out);
   for (; ready_at_.top_at() <= now; ready_at_.remove(ready_at_.top()))
     ready_.insert(DeviceId{ready_at_.top()});
   step(now, out);
@@ -66,27 +67,32 @@ bool Central::hear(const RequestArrived& arrival, TimePoint now, Actions& out) {
   const Request& request = arrival.request;
   if (!fleet_.served(request.model)) {
     book_.refuse(request.id, Reason::no_model, TimePoint::max(), out);
-    return false;
+    return !arrival.more;
   }
   fleet_.arrived(request, now, out);
+  asked(request, now);
   if (!fleet_.anywhere(request.model)) {
-    if (waiting_since(request.model) == TimePoint::max()) fleet_.set_waiting(request.model, {now, 1});
+    const bool first = waiting_since(request.model) == TimePoint::max();
+    if (first) fleet_.set_waiting(request.model, {now, 1});
     if (!fleet_.want(request.model, now, out)) {
-      tell_waiting(request.model);
+      if (first) fleet_.set_waiting(request.model, {});
       book_.refuse(request.id, Reason::no_device, TimePoint::max(), out);
-      return false;
+      return !arrival.more;
     }
   }
   enqueue(request, now);
   arrived(request.model);
   tell_waiting(request.model);
+  look(request.model, now, out);
   return !arrival.more;
 }
 
-bool Central::hear(const RequestCancelled& gone, TimePoint, Actions&) {
+bool Central::hear(const RequestCancelled& gone, TimePoint now, Actions& out) {
   book_.close(gone.request);
-  if (!remove(gone.request, gone.model)) fleet_.forget(gone.request, gone.model);
+  const bool waited = remove(gone.request, gone.model);
+  if (!waited) fleet_.forget(gone.request, gone.model);
   tell_waiting(gone.model);
+  if (waited) look(gone.model, now, out);
   return true;
 }
 
@@ -94,30 +100,35 @@ bool Central::hear(const ActionDone& done, TimePoint now, Actions& out) {
   if (reported_otherwise(done, now)) return true;
   auto report = fleet_.finish(done, now, out);
   if (report.unloadable)
-    for (const ModelId each : fleet_.family(*report.unloadable)) refuse_all(each, Reason::device_failed, out);
+    for (const ModelId each : fleet_.family(*report.unloadable))
+      refuse_all(each, Reason::device_failed, now, out);
   if (report.margins) margins_changed();
+  if (report.loaded) loaded(report.loaded->first, now);
   if (!report.flight) return true;
-  update_device(report.flight->device, now);
-  if (!report.flight->outdated) reported(*report.flight, done, now);
   if (done.status != ActionStatus::success)
     give_back(*report.flight, Book::failure_of(done.status), now, out);
   else
     for (const Request& request : report.flight->requests) book_.close(request.id);
   tell_waiting(report.flight->model);
+  update_device(report.flight->device, now);
+  reported(*report.flight, done, now);
   return true;
 }
 
 bool Central::hear(const DeviceChanged& change, TimePoint now, Actions& out) {
   auto lost = fleet_.device_changed(change, now, out);
-  update_device(change.device, now);
   flights_changed();
   device_changed(change.device, now);
+  update_device(change.device, now);
   for (Fleet::Flight& flight : lost) give_back(flight, Book::Failure::lost, now, out);
   for (std::size_t i = 0; i < fleet_.model_count(); ++i) {
     const ModelId model{static_cast<std::uint32_t>(i)};
     tell_waiting(model);
-    if (waiting_since(model) < TimePoint::max() && !fleet_.want(model, now, out))
-      refuse_all(model, Reason::no_device, out);
+    if (!waits(model)) continue;
+    if (fleet_.want(model, now, out))
+      look(model, now, out);
+    else
+      refuse_all(model, Reason::no_device, now, out);
   }
   return true;
 }
@@ -142,11 +153,12 @@ bool Central::hear(const ModelChanged& change, TimePoint now, Actions& out) {
   return false;
 }
 
-bool Central::hear(const TimesChanged& times, TimePoint now, Actions&) {
-  if (!fleet_.served(times.model)) return false;
+bool Central::hear(const TimesChanged& times, TimePoint now, Actions& out) {
+  if (!fleet_.served(times.model)) return true;
   fleet_.times_changed(times, now);
   times_changed(times.model, now);
   tell_waiting(times.model);
+  look(times.model, now, out);
   return true;
 }
 
@@ -168,25 +180,28 @@ void Central::model_changed(const ModelChanged& change, TimePoint now, Actions& 
     book_.refuse(request.id, fleet_.why_not(model), TimePoint::max(), out);
   }
   tell_waiting(model);
+  look(model, now, out);
 }
 
-void Central::refuse(const Request& request, TimePoint now, Actions& out) {
-  const Duration alone = fleet_.environment().dispatch + fleet_.span(request.model, 0);
+bool Central::refuse(const Request& request, Duration alone, TimePoint now, Actions& out) {
   const TimePoint would_finish = now + alone;
-  if (would_finish > request.deadline) fleet_.doubt(request, now);
+  const bool late = would_finish > request.deadline;
+  if (late) fleet_.doubt(request, now);
   book_.refuse(request.id, Book::reason_of(request, alone), would_finish, out);
+  return late;
 }
 
-void Central::refuse_all(ModelId model, Reason reason, Actions& out) {
+void Central::refuse_all(ModelId model, Reason reason, TimePoint now, Actions& out) {
   taken_.clear();
   take_all(model, taken_);
   for (const Request& request : taken_) book_.refuse(request.id, reason, TimePoint::max(), out);
-  fleet_.set_waiting(model, {});
+  tell_waiting(model);
+  look(model, now, out);
 }
 
 void Central::give_back(Fleet::Flight& flight, Book::Failure failure, TimePoint now, Actions& out) {
   const ModelId model = flight.model;
-  fleet_.set_waiting(model, {std::min(now, waiting_since(model)), waiting_count(model)});
+  tell_waiting(model, now);
   const bool possible = fleet_.anywhere(model) || fleet_.want(model, now, out);
   for (const Request& request : flight.requests) {
     if (possible && book_.try_again(request.id, failure))
@@ -195,6 +210,7 @@ void Central::give_back(Fleet::Flight& flight, Book::Failure failure, TimePoint 
       book_.refuse(request.id, possible ? Book::reason_of(failure) : fleet_.why_not(model), TimePoint::max(),
                    out);
   }
+  look(model, now, out);
 }
 
 void Queued::list(ModelId model) {
@@ -263,4 +279,4 @@ TimePoint Queued::wake_at(TimePoint) const {
   return expiry_.empty() ? TimePoint::max() : std::min(expiry_.top_at(), next_ready_at());
 }
 
-}  // namespace carillon::schedule::baselines
+}  // namespace carillon::schedule

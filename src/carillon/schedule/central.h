@@ -11,14 +11,15 @@
 #include "carillon/schedule/state/book.h"
 #include "carillon/schedule/timer_heap.h"
 
-namespace carillon::schedule::baselines {
+namespace carillon::schedule {
 
-// What the baselines share: requests that come, go, fail and are tried again, devices that come and go,
-// models that have to be loaded, wake-ups. A policy keeps the queues and says what runs. Classes and
-// priorities are ignored.
+// The life of a request under a policy that may run any model on any device (Fleet): requests come, go, fail
+// and are tried again or refused; devices come and go; models come, change and have to be loaded; the policy
+// is woken. A policy keeps the queues and says what runs. Classes and priorities are ignored.
 class Central : public Scheduler {
  public:
-  explicit Central(const Environment& environment) : fleet_(environment) {}
+  // `attempts`: INFERs of a request that may fail before it is refused.
+  explicit Central(const Environment& environment, int attempts = 3) : fleet_(environment), book_(attempts) {}
 
   std::optional<Environment> environment() const final { return fleet_.environment(); }
   TimePoint decide(const Event& event, TimePoint now, Actions& out) final;
@@ -37,30 +38,49 @@ class Central : public Scheduler {
   virtual TimePoint waiting_since(ModelId model) const = 0;
   // How many wait that any device may serve which has the model.
   virtual std::size_t waiting_count(ModelId model) const = 0;
-  // Tells the Fleet of the two.
-  void tell_waiting(ModelId model) {
-    fleet_.set_waiting(model, {waiting_since(model), waiting_count(model)});
+  // Requests of the model wait, in whatever queue.
+  virtual bool waits(ModelId model) const { return waiting_since(model) < TimePoint::max(); }
+  // Tells the Fleet what waits: since `since` at the latest. A policy whose look() tells the Fleet overrides
+  // this to do nothing.
+  virtual void tell_waiting(ModelId model, TimePoint since) {
+    fleet_.set_waiting(model, {std::min(since, waiting_since(model)), waiting_count(model)});
   }
+  void tell_waiting(ModelId model) { tell_waiting(model, TimePoint::max()); }
+  // The requests that wait for the model, or what they wait for, have changed. Comes before step().
+  virtual void look(ModelId /*model*/, TimePoint /*now*/, Actions& /*out*/) {}
+  // Called from `prepare_at_` on, before the Fleet loads what is due.
+  virtual void prepare(TimePoint /*now*/, Actions& /*out*/) {}
   // Everything that is due now: called once for each event.
   virtual void step(TimePoint now, Actions& out) = 0;
   // When step() has something to do by the clock alone.
   virtual TimePoint wake_at(TimePoint now) const = 0;
   // What batches of a model take has changed: the fleet knows of it.
   virtual void times_changed(ModelId /*model*/, TimePoint /*now*/) {}
+  // A client asks for a model that is served; the request may be refused, as no device can hold the model.
+  virtual void asked(const Request& /*request*/, TimePoint /*now*/) {}
   // A client's request was enqueued: not one that is tried again.
   virtual void arrived(ModelId /*model*/) {}
-  // Of the model as it is: not of a version that it had before.
+  // `outdated` flights, too. Comes last: what failed waits again, or was refused.
   virtual void reported(const Fleet::Flight& /*flight*/, const ActionDone& /*done*/, TimePoint /*now*/) {}
   // Flights may have been lost, or be of a version that a model has no more: they are not reported.
   virtual void flights_changed() {}
   virtual void device_changed(DeviceId /*device*/, TimePoint /*now*/) {}
+  // A LOAD has ended there.
+  virtual void loaded(DeviceId /*device*/, TimePoint /*now*/) {}
+  // A device came, went, was sent a batch by send(), or reported one: lists the device as ready.
+  virtual void update_device(DeviceId device, TimePoint now);
   // The report of an action that the fleet did not send; false where it is none.
   virtual bool reported_otherwise(const ActionDone& /*done*/, TimePoint /*now*/) { return false; }
   // The fleet's environment is another now.
   virtual void margins_changed() {}
   virtual void profiled(const RequestProfiled& /*sample*/, TimePoint /*now*/) {}
 
-  void refuse(const Request& request, TimePoint now, Actions& out);
+  // For want of time. `alone`: what the request takes from its sending to its answer. True where the fleet's
+  // times were doubted for it.
+  bool refuse(const Request& request, Duration alone, TimePoint now, Actions& out);
+  void refuse(const Request& request, TimePoint now, Actions& out) {
+    refuse(request, fleet_.environment().dispatch + fleet_.span(request.model, 0), now, out);
+  }
   // The device may be sent a batch: idle, or with one that ends before a message could get there.
   bool ready(DeviceId device, TimePoint now) const;
   // When a busy device becomes ready, as far as is known.
@@ -85,6 +105,7 @@ class Central : public Scheduler {
   int fitting(ModelId model, std::size_t requests, TimePoint start, TimePoint deadline) const;
 
   Fleet fleet_;
+  TimePoint prepare_at_ = TimePoint::max();
 
  private:
   // False: nothing else is to be done for it.
@@ -98,9 +119,8 @@ class Central : public Scheduler {
   bool hear(const ModelChanged& change, TimePoint now, Actions& out);
   bool hear(const TimesChanged& times, TimePoint now, Actions& out);
   void model_changed(const ModelChanged& change, TimePoint now, Actions& out);
-  void update_device(DeviceId device, TimePoint now);
   void give_back(Fleet::Flight& flight, Book::Failure failure, TimePoint now, Actions& out);
-  void refuse_all(ModelId model, Reason reason, Actions& out);
+  void refuse_all(ModelId model, Reason reason, TimePoint now, Actions& out);
 
   std::set<DeviceId> ready_;
   TimerHeap ready_at_;  // the other devices, where that is known
@@ -150,4 +170,4 @@ class Queued : public Central {
   std::vector<TimePoint> since_;  // by model: as listed there; max() where not
 };
 
-}  // namespace carillon::schedule::baselines
+}  // namespace carillon::schedule
