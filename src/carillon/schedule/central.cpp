@@ -67,7 +67,7 @@ bool Central::hear(const RequestArrived& arrival, TimePoint now, Actions& out) {
   const Request& request = arrival.request;
   if (!fleet_.served(request.model)) {
     book_.refuse(request.id, Reason::no_model, TimePoint::max(), out);
-    return !arrival.more;
+    return always_steps() && !arrival.more;
   }
   fleet_.arrived(request, now, out);
   asked(request, now);
@@ -77,7 +77,7 @@ bool Central::hear(const RequestArrived& arrival, TimePoint now, Actions& out) {
     if (!fleet_.want(request.model, now, out)) {
       if (first) fleet_.set_waiting(request.model, {});
       book_.refuse(request.id, Reason::no_device, TimePoint::max(), out);
-      return !arrival.more;
+      return always_steps() && !arrival.more;
     }
   }
   enqueue(request, now);
@@ -154,7 +154,7 @@ bool Central::hear(const ModelChanged& change, TimePoint now, Actions& out) {
 }
 
 bool Central::hear(const TimesChanged& times, TimePoint now, Actions& out) {
-  if (!fleet_.served(times.model)) return true;
+  if (!fleet_.served(times.model)) return always_steps();
   fleet_.times_changed(times, now);
   times_changed(times.model, now);
   tell_waiting(times.model);

@@ -52,6 +52,8 @@ class Central : public Scheduler {
   virtual void prepare(TimePoint /*now*/, Actions& /*out*/) {}
   // Everything that is due now: called once for each event.
   virtual void step(TimePoint now, Actions& out) = 0;
+  // step() also follows what changes nothing: a refusal on arrival, new times of a model that is gone.
+  virtual bool always_steps() const { return false; }
   // When step() has something to do by the clock alone.
   virtual TimePoint wake_at(TimePoint now) const = 0;
   // What batches of a model take has changed: the fleet knows of it.

@@ -46,6 +46,7 @@ class Symphony final : public Central {
   void look(ModelId model, TimePoint now, Actions& out) override;
   void prepare(TimePoint now, Actions& out) override;
   void step(TimePoint now, Actions& out) override;
+  bool always_steps() const override { return true; }  // what waits is planned anew by the clock
   TimePoint wake_at(TimePoint now) const override;
   void times_changed(ModelId model, TimePoint now) override;
   void asked(const Request& request, TimePoint now) override;
