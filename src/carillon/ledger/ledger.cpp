@@ -40,6 +40,23 @@ void Ledger::book(const Order& order, TimePoint now) {
   std::visit([&](const auto& what) { on(what, now); }, order);
 }
 
+void Ledger::planned_by(const Environment& environment, bool by_device) {
+  by_device_ = by_device;
+  of(Class::normal) = ExecTimes(by_device);
+  margins_ = Margins(environment);
+}
+
+void Ledger::classed_by(const Environment& environment, bool tells_share) {
+  classed_ = true;
+  tells_share_ = tells_share;
+  urgent_margins_ = Margins(environment);
+}
+
+void Ledger::plan_without(DeviceId device) {
+  margins_.start(device, false);
+  if (classed_) urgent_margins_.start(device, false);
+}
+
 // --- Requests
 
 void Ledger::on(const RequestArrived& event, TimePoint) {
@@ -96,7 +113,6 @@ std::uint32_t Ledger::send(ActionId id, ActionKind kind, Lane lane, DeviceId dev
   action.model = model;
   action.incarnation = d.incarnation;
   action.version = m.version;
-  action.times = 0;
   action.place = sent_++;
   action.requests.clear();
   action.wanted = 0;
@@ -105,7 +121,7 @@ std::uint32_t Ledger::send(ActionId id, ActionKind kind, Lane lane, DeviceId dev
   action.order = window.earliest;
   action.expected = expected;
   action.sent = now;
-  action.cold = action.uses_copy = action.stopped = false;
+  action.cold = action.uses_copy = action.at_once = action.stopped = false;
   action.taken = true;
   action.preempted = 0;
   action.overtaken = 0;
@@ -146,18 +162,20 @@ void Ledger::on(const Infer& order, TimePoint now) {
   Action& action = actions_[at];
   const Model& m = models_[order.model.index()];
   action.cls = order.cls;
-  action.times = times_changes(m, order.requests.size());
   action.requests.assign(order.requests.begin(), order.requests.end());
   for (const RequestId id : order.requests)
     if (OpenRequest* const request = requests_.find(id)) {
       request->action = at;
       ++action.wanted;
     }
-  if (!takes_pages(m.info)) return;
   Device& d = devices_[order.device.index()];
+  action.run = of(order.cls).run(order.planned_as.value_or(order.model), order.requests.size());
+  action.at_once = order.window.earliest <= now && d.under_way[index_of(lane_of(order.cls))].size() == 1;
+  if (!takes_pages(m.info)) return;
   Copy& copy = copy_there(d, order.model);
   action.uses_copy = true;
   action.cold = copy.residence == Residence::loading;
+  action.at_once = action.at_once && !action.cold;
   ++copy.users[static_cast<std::size_t>(order.cls)];
   if (order.cls == Class::normal && copy.residence == Residence::loaded) copy.last_use = now;
 }
@@ -196,6 +214,7 @@ void Ledger::line_up(std::vector<std::uint32_t>& lined, std::uint32_t at) {
 
 void Ledger::on(const GiveUp& order, TimePoint) {
   restart(order.device);
+  plan_without(order.device);
 }
 
 // The device has it no more, or never had.
@@ -241,7 +260,7 @@ void Ledger::on(const ActionDone& event, TimePoint now) {
       ended_unload(event, action);
       break;
     case ActionKind::infer:
-      ended_run(event, action);
+      ended_run(event, action, now);
       give_back_requests(action, event.status == ActionStatus::success);
       break;
   }
@@ -269,9 +288,14 @@ void Ledger::ended_unload(const ActionDone& done, const Action& unload) {
   reside(d, unload.device, unload.model, copy, Residence::absent);
 }
 
-void Ledger::ended_run(const ActionDone& done, const Action& run) {
+void Ledger::ended_run(const ActionDone& done, const Action& run, TimePoint now) {
   Device& d = device_of(run);
-  if (done.status == ActionStatus::success && done.threads > 0) d.threads = done.threads;
+  const bool success = done.status == ActionStatus::success;
+  if (success && done.threads > 0) d.threads = done.threads;
+  const bool ran = success || done.status == ActionStatus::failed || done.status == ActionStatus::stopped;
+  if (run.cls == Class::real_time && ran) d.urgent.add(done.duration, now);
+  if (run.cls == Class::normal) d.urgent_share = tells_share_ ? d.urgent.at(now) : 0;
+  if (success && !run.profiled) learn(done, run, now);
   if (!run.uses_copy) return;
   Copy& copy = copy_there(d, run.model);
   --copy.users[static_cast<std::size_t>(run.cls)];
@@ -279,6 +303,55 @@ void Ledger::ended_run(const ActionDone& done, const Action& run) {
   if (done.status == ActionStatus::not_loaded && copy.residence == Residence::loaded && !run.cold &&
       run.version == models_[run.model.index()].version)
     reside(d, run.device, run.model, copy, Residence::absent);
+}
+
+// By which plan a batch ran whose times have changed since, nobody knows: it teaches neither times nor paces,
+// and no margins for lasting longer.
+void Ledger::learn(const ActionDone& done, const Action& run, TimePoint now) {
+  ExecTimes& times = of(run.cls);
+  if (!times.knows(run.run)) return;
+  Device& d = device_of(run);
+  Duration took = done.duration;
+  bool tells = times.tells(run.run), other_pace = false;
+  if (run.cls == Class::normal) {
+    if (d.urgent_share > 0) took = from_ns(static_cast<double>(took.count()) / (1 - d.urgent_share));
+    other_pace = done.threads > 0 && d.paced > 0 && done.threads != d.paced;
+    if (other_pace && tells) {
+      margins_.start(run.device, true);
+      const auto [few, many] = std::minmax(done.threads, d.paced);
+      times.begin_other_pace(run.device, run.run, took, static_cast<double>(many) / few, now);
+    }
+    if (done.threads > 0 && !(other_pace && !tells)) d.paced = done.threads;
+  }
+  const bool other_times = !tells && times.same_version(run.run);
+  if (run.cls != Class::best_effort)
+    (run.cls == Class::normal ? margins_ : urgent_margins_)
+        .observe(run.device, {.decided = run.sent,
+                              .at_once = run.at_once,
+                              .estimate = other_pace || other_times ? took : run.expected,
+                              .start = done.start,
+                              .end = done.end,
+                              .took = took,
+                              .heard = now});
+  if (tells) times.add(run.device, run.run, took, now);
+}
+
+Doubted Ledger::book(const Doubt& doubt, TimePoint now) {
+  ExecTimes& times = of(doubt.cls);
+  Doubted changed;
+  if (doubt.cls == Class::normal && by_device_) {
+    const auto idles = [&](DeviceId id) {
+      return devices_[id.index()].under_way[index_of(Lane::exec)].empty();
+    };
+    changed.times = times.doubt_row(doubt.model, margins_.least().exec_within(doubt.left), now, idles);
+    changed.margins = margins_.doubt(doubt.left, times.shortest(doubt.model), now);
+    return changed;
+  }
+  if (doubt.cls != Class::best_effort)
+    changed.margins = (doubt.cls == Class::normal ? margins_ : urgent_margins_)
+                          .doubt(doubt.left, times.of(doubt.model, 0), now);
+  changed.times = times.doubt_all(doubt.model, now);
+  return changed;
 }
 
 // --- Devices, models and what is where
@@ -290,6 +363,8 @@ void Ledger::on(const DeviceChanged& event, TimePoint) {
   d.alive = event.alive;
   d.pages = event.alive ? event.pages : 0;
   d.best_effort = event.best_effort;
+  margins_.start(event.device, event.alive);
+  if (classed_) urgent_margins_.start(event.device, event.alive);
   alive_ += event.alive ? 1 : 0;
 }
 
@@ -311,6 +386,8 @@ void Ledger::restart(DeviceId id) {
   d.wanted_for = 0;  // runs and their time left with the actions
   d.reported = {};
   d.ran = {};
+  d.urgent = {};
+  d.urgent_share = 0;
   for (auto& [model, copy] : d.copies) {
     reside(d, id, model, copy, Residence::absent);
     copy.arriving = copy.held = false;
@@ -320,12 +397,13 @@ void Ledger::restart(DeviceId id) {
 }
 
 void Ledger::on(const ModelChanged& event, TimePoint) {
+  if (classed_)
+    for (const Class cls : {Class::real_time, Class::best_effort}) of(cls).model_changed(event);
   const bool comes_first =
       event.model.index() >= models_.size() || models_[event.model.index()].info == nullptr;
   Model& m = known(event.model);
   m.served = event.info != nullptr;
   if (event.info) m.info = event.info;
-  m.times_changes.clear();
   if (comes_first) return;
   ++m.version;
   for (std::uint32_t i = 0; i < devices_.size(); ++i) {
@@ -337,24 +415,15 @@ void Ledger::on(const ModelChanged& event, TimePoint) {
   }
 }
 
-void Ledger::on(const TimesChanged& event, TimePoint) {
+void Ledger::on(const TimesChanged& event, TimePoint now) {
+  if (classed_)
+    for (const Class cls : {Class::real_time, Class::best_effort}) of(cls).times_changed(event, now);
   Model& m = known(event.model);
   if (m.info == nullptr) return;
   CARILLON_ASSERT(same_sizes(m.info->batches, event.batches));
-  m.times_changes.resize(event.batches.size());
-  for (std::size_t i = 0; i < event.batches.size(); ++i)
-    if (m.info->batches[i].exec != event.batches[i].exec) ++m.times_changes[i];
   auto info = std::make_shared<ModelInfo>(*m.info);
   info->batches = event.batches;
   m.info = std::move(info);
-}
-
-std::uint32_t Ledger::times_changes(const Model& model, std::size_t rows) {
-  if (model.times_changes.empty()) return 0;
-  const auto& batches = model.info->batches;
-  const auto found = std::ranges::lower_bound(batches, static_cast<int>(rows), {}, &BatchProfile::batch);
-  if (found == batches.end() || found->batch != static_cast<int>(rows)) return 0;
-  return model.times_changes[static_cast<std::size_t>(found - batches.begin())];
 }
 
 const Ledger::Copy* Ledger::copy(DeviceId device, ModelId model) const {

@@ -13,8 +13,12 @@
 #include "carillon/base/index_table.h"
 #include "carillon/base/slab.h"
 #include "carillon/base/time.h"
+#include "carillon/ledger/busy_share.h"
+#include "carillon/ledger/environment.h"
 #include "carillon/ledger/event.h"
+#include "carillon/ledger/exec_times.h"
 #include "carillon/ledger/id_ring.h"
+#include "carillon/ledger/margins.h"
 #include "carillon/ledger/order.h"
 #include "carillon/ledger/residence.h"
 #include "carillon/workload/request.h"
@@ -27,8 +31,9 @@ struct NotTaken {
   ActionId action;
 };
 
-// What is known of requests, orders, devices and residence, each fact written once. Events go in by apply(),
-// orders by book(), each at its moment. Nothing else changes a ledger; all others read it.
+// What is known of requests, orders, devices and residence, and what was measured of runs, each fact written
+// once. Events go in by apply(), orders by book(), each at its moment. Nothing else changes a ledger; all
+// others read it. The driver writes both, but for Doubts and plans, which are the scheduler's own.
 //
 // Models, devices and requests are those that clients and workers name: the outside of every policy and of
 // what stands around it. A policy that holds an order back has not ordered it yet.
@@ -56,8 +61,8 @@ class Ledger {
     DeviceId device;
     ModelId model;
     std::uint32_t incarnation = 0;      // of the device
-    std::uint32_t version = 0;          // of the model, and how often the seed of its batch size had changed
-    std::uint32_t times = 0;            //
+    std::uint32_t version = 0;          // of the model
+    ExecTimes::Run run;                 // INFER: whose times it tells
     std::uint64_t place = 0;            // among all orders, by time
     std::vector<RequestId> requests;    // INFER
     std::uint32_t wanted = 0;           // of them: those whose clients are there
@@ -66,10 +71,11 @@ class Ledger {
     TimePoint order;                    // its place in its lane: `window.earliest`, or as it was preempted
     Duration expected{0};
     TimePoint sent;
-    bool cold = false;            // an INFER that was sent while its model was loading
-    bool uses_copy = false;       // an INFER of a model that takes pages
-    bool stopped = false;         // a Stop was sent
-    bool taken = true;            // the device has it
+    bool cold = false;       // an INFER that was sent while its model was loading
+    bool uses_copy = false;  // an INFER of a model that takes pages
+    bool at_once = false;    // an INFER: nothing was before it in its lane, its window open, its model there
+    bool stopped = false;    // a Stop was sent
+    bool taken = true;       // the device has it
     std::uint32_t preempted = 0;  // Preempts that were sent
     std::uint64_t overtaken = 0;  // the tick when an order of its lane that came later ended; 0: none
   };
@@ -94,6 +100,10 @@ class Ledger {
     std::uint64_t freeing = 0;  // of them: of copies that are unloading
     int best_effort = 1;
     int threads = 0;  // that ran the last INFER that told
+    int paced = 0;    // the number of threads by which times(Class::normal) were measured; 0: not told
+    // Of the device's time, the share that real-time runs had when a normal run last ended.
+    BusyShare urgent;
+    double urgent_share = 0;
     // The places of its actions by Lane, in the order in which it runs them: by `order`, then by id.
     std::array<std::vector<std::uint32_t>, lanes> under_way;
     std::uint32_t wanted_for = 0;  // LOADs, INFERs and Profiles
@@ -108,9 +118,8 @@ class Ledger {
   struct Model {
     std::shared_ptr<const ModelInfo> info;  // of its last version; null before the first
     bool served = false;
-    std::uint32_t version = 0;                 // how often it changed since it first came
-    std::vector<std::uint32_t> times_changes;  // by batch size: of its seed; empty: none
-    std::uint32_t under_way = 0;               // actions, and of them LOADs, that a device has
+    std::uint32_t version = 0;    // how often it changed since it first came
+    std::uint32_t under_way = 0;  // actions, and of them LOADs, that a device has
     std::uint32_t loading = 0;
     std::vector<DeviceId> places;  // where it is loaded, in the order in which it came to be
     std::uint32_t coming = 0;      // where it is loading
@@ -119,6 +128,19 @@ class Ledger {
   void apply(const Event& event, TimePoint now);
   void apply(const NotTaken& event, TimePoint now);
   void book(const Order& order, TimePoint now);
+  Doubted book(const Doubt& doubt, TimePoint now);
+
+  // Who reads this ledger says so before the first event: what plans normal requests, by each device's times
+  // or by those of all devices alike; and what sends real-time and best-effort ones. `tells_share`: see
+  // times().
+  void planned_by(const Environment& environment, bool by_device);
+  void classed_by(const Environment& environment, bool tells_share);
+  // A model as what plans normal requests names it (Infer::planned_as), while it decides on the event.
+  void plan(const ModelChanged& change) { of(Class::normal).model_changed(change); }
+  void plan(const TimesChanged& change, TimePoint now) { of(Class::normal).times_changed(change, now); }
+  // Who decides takes the device to have gone, such as one that is given up in this decision: it counts for
+  // no margins at once.
+  void plan_without(DeviceId device);
 
   // Counts events and orders; a later one has a larger tick.
   std::uint64_t tick() const { return tick_; }
@@ -139,6 +161,15 @@ class Ledger {
   bool idle(DeviceId id) const {
     return id.index() < devices_.size() && devices_[id.index()].alive && devices_[id.index()].wanted_for == 0;
   }
+
+  // What batches take on the streams of a class. Each class has times of its own, as it meets others on the
+  // device. A run teaches what its device reported; a normal run that over the share of the device's time
+  // that real-time runs left, as they pause it: so long such a run takes from its start to its end on
+  // average. Models are named as who plans the class does.
+  const ExecTimes& times(Class cls) const { return times_[static_cast<std::size_t>(cls)]; }
+  // What is to be allowed for besides. Best-effort runs have nobody to be late for: they teach none, and
+  // those of real-time runs count for them.
+  const Margins& margins(Class cls) const { return cls == Class::normal ? margins_ : urgent_margins_; }
 
   std::size_t models() const { return models_.size(); }
   const Model& model(ModelId id) const { return models_[id.index()]; }
@@ -183,7 +214,9 @@ class Ledger {
   void restart(DeviceId id);
   void ended_load(const ActionDone& done, const Action& load, TimePoint now);
   void ended_unload(const ActionDone& done, const Action& unload);
-  void ended_run(const ActionDone& done, const Action& run);
+  void ended_run(const ActionDone& done, const Action& run, TimePoint now);
+  void learn(const ActionDone& done, const Action& run, TimePoint now);
+  ExecTimes& of(Class cls) { return times_[static_cast<std::size_t>(cls)]; }
   void reside(Device& device, DeviceId id, ModelId model, Copy& copy, Residence residence);
   Copy& copy_there(Device& device, ModelId model);
   Copy* find(Device& device, ModelId model);
@@ -193,13 +226,16 @@ class Ledger {
     return models_[id.index()];
   }
   Device& device_of(const Action& action) { return devices_[action.device.index()]; }
-  static std::uint32_t times_changes(const Model& model, std::size_t rows);
 
   std::uint64_t tick_ = 0;
   std::uint64_t sent_ = 0;
   std::vector<Device> devices_;
   std::size_t alive_ = 0;
   std::vector<Model> models_;
+  std::array<ExecTimes, 3> times_{ExecTimes(false), ExecTimes(false), ExecTimes(false)};  // by Class
+  Margins margins_{Environment{}}, urgent_margins_{Environment{}};
+  bool by_device_ = false;  // of normal runs
+  bool classed_ = false, tells_share_ = false;
   IdRing<RequestId, OpenRequest> requests_;
   Slab<Action> actions_;
   IndexTable action_at_;

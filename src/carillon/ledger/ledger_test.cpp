@@ -328,15 +328,273 @@ TEST_F(LedgerTest, ACopyWhoseLoadFailedAfterTheModelChangedIsAbsent) {
   EXPECT_EQ(ledger.device(first).taken, 0U);
 }
 
-TEST_F(LedgerTest, ChangesOfTimesAreCountedByBatchSize) {
-  infer(1, {{0}});
-  infer(2, {{1}, {2}});
+TEST_F(LedgerTest, TimesThatChangeAreThoseOfTheModel) {
   apply(TimesChanged{model, {{1, 1ms}, {2, 9ms}}});
-  EXPECT_THAT(ledger.model(model).times_changes, ElementsAre(0, 1));
   EXPECT_EQ(ledger.model(model).info->batches[1].exec, 9ms);
-  infer(3, {{1}, {2}});
-  EXPECT_EQ(ledger.action({2})->times, 0U);
-  EXPECT_EQ(ledger.action({3})->times, 1U);
+}
+
+// --- What was measured
+
+// Normal requests are planned by each device's times, or by those of all alike; the others are sent, too.
+struct MeasuredTest : LedgerTest {
+  static constexpr Environment told{.dispatch = 300us, .answer = 1ms, .overrun = 0.05, .measured = true};
+  explicit MeasuredTest(bool by_device = true) {
+    ledger = {};
+    ledger.planned_by(told, by_device);
+    ledger.classed_by(told, true);
+    for (const ModelId id : {model, other}) change(model_comes(info(id, 0)));
+    for (const DeviceId id : {first, second}) apply(DeviceChanged{id, true, 10, 2});
+  }
+  // As a driver and what plans do.
+  void change(const ModelChanged& changed) {
+    apply(changed);
+    ledger.plan(changed);
+  }
+  void change(const TimesChanged& changed) {
+    apply(changed);
+    ledger.plan(changed, now);
+  }
+  // One row that takes so long, from 100 us after it was sent on; reported 200 us after its end.
+  void run(Duration took, Class cls = Class::normal, DeviceId device = first, int threads = 0) {
+    send(device, {{next}}, cls);
+    report(took, ActionStatus::success, threads);
+  }
+  void send(DeviceId device, std::vector<RequestId> rows, Class cls = Class::normal) {
+    book(Infer{{++next}, device, model, std::move(rows), any, ledger.times(cls).of(device, model, 0), cls});
+  }
+  void report(Duration took, ActionStatus status = ActionStatus::success, int threads = 0) {
+    const TimePoint start = now + 100us;
+    now = start + took + 200us;
+    apply(ActionDone{{next}, status, start, start + took, took, threads});
+  }
+  Duration normal(DeviceId device = first, std::size_t index = 0) const {
+    return ledger.times(Class::normal).of(device, model, index);
+  }
+  Duration of(Class cls) const { return ledger.times(cls).of(model, 0); }
+  std::uint64_t next = 100;
+};
+struct AlikeTest : MeasuredTest {
+  AlikeTest() : MeasuredTest(false) {}
+};
+
+TEST_F(MeasuredTest, ARunTeachesTheTimesOfItsDeviceAndItsClass) {
+  run(2ms);
+  EXPECT_EQ(normal(), 2ms);
+  EXPECT_EQ(normal(second), 1ms) << "its seed";
+  EXPECT_EQ(of(Class::real_time), 1ms);
+  run(1500us, Class::real_time);
+  EXPECT_EQ(of(Class::real_time), 1500us);
+  EXPECT_EQ(of(Class::best_effort), 1ms);
+  run(1800us, Class::best_effort);
+  EXPECT_EQ(of(Class::best_effort), 1800us);
+  EXPECT_EQ(of(Class::real_time), 1500us);
+  EXPECT_EQ(normal(), 2ms);
+  run(1500us, Class::normal, second);
+  EXPECT_EQ(normal(second), 1500us);
+  EXPECT_EQ(normal(), 2ms);
+}
+
+TEST_F(AlikeTest, WhereDevicesAreAlikeARunTeachesTheTimesOfAll) {
+  run(2ms, Class::normal, second);
+  EXPECT_EQ(normal(first), 2ms);
+}
+
+TEST_F(MeasuredTest, OnlyARunOfThisVersionAndPlanThatSucceededTeaches) {
+  for (const ActionStatus status : {ActionStatus::failed, ActionStatus::too_late, ActionStatus::stopped}) {
+    send(first, {{1}});
+    report(2ms, status);
+  }
+  EXPECT_EQ(normal(), 1ms);
+  book(Profile{{++next}, first, model, {1}, any, 1ms});
+  report(2ms);
+  EXPECT_EQ(normal(), 1ms) << "a request that is run again";
+  send(first, {{1}});
+  change(model_comes(info(model, 0)));
+  report(2ms);
+  EXPECT_EQ(normal(), 1ms) << "of the last version";
+  send(first, {{1}});
+  change(TimesChanged{model, {{1, 1100us}, {2, 2ms}}});
+  report(2ms);
+  EXPECT_EQ(normal(), 1100us) << "by the last plan";
+  send(first, {{1}, {2}});
+  change(TimesChanged{model, {{1, 1ms}, {2, 2ms}}});
+  report(3ms);
+  EXPECT_EQ(normal(first, 1), 3ms) << "another size's plan is another";
+  run(2ms);
+  EXPECT_EQ(normal(), 2ms);
+}
+
+// To the policy, requests of one size are a model of their own.
+TEST_F(MeasuredTest, ARunTeachesTheTimesOfWhatItWasPlannedAs) {
+  const ModelId planned{7};
+  ledger.plan(model_comes(info(planned, 0)));
+  book(Infer{{++next}, first, model, {{1}}, any, 1ms, Class::normal, planned});
+  report(2ms);
+  EXPECT_EQ(ledger.times(Class::normal).of(first, planned, 0), 2ms);
+  EXPECT_EQ(normal(), 1ms);
+}
+
+TEST_F(MeasuredTest, ANormalRunTeachesItsTimeOverTheShareThatRealTimeRunsLeave) {
+  for (int i = 0; i < 200; ++i) run(1ms, Class::real_time);
+  run(1500us);
+  EXPECT_NEAR(ledger.device(first).urgent_share, 0.05, 0.01) << "of the last four seconds, the first";
+  EXPECT_EQ(normal(), from_ns(1.5e6 / (1 - ledger.device(first).urgent_share)));
+  EXPECT_EQ(of(Class::real_time), 1ms);
+  now += 10s;
+  for (int i = 0; i < 10; ++i) run(1500us);
+  EXPECT_EQ(normal(), 1500us);
+  EXPECT_EQ(ledger.device(first).urgent_share, 0) << "of late there were none";
+}
+
+TEST_F(MeasuredTest, AnotherNumberOfThreadsIsAnotherPaceOfNormalRuns) {
+  for (int i = 0; i < 10; ++i) run(1ms, Class::normal, first, 2);
+  run(1ms, Class::real_time, first, 2);
+  run(2ms, Class::normal, first, 1);
+  EXPECT_NEAR(to_ms(normal(first, 1)), 4, 0.001) << "twice its seed, as the size that ran";
+  EXPECT_NEAR(to_ms(ledger.times(Class::normal).of(first, other, 0)), 2, 0.001) << "it never ran";
+  EXPECT_GE(ledger.times(Class::normal).longest(other).front(), 1999us) << "of all devices";
+  EXPECT_EQ(normal(second, 1), 2ms);
+  EXPECT_EQ(of(Class::real_time), 1ms);
+}
+
+// The model's next version may have other seeds, and fewer of them.
+TEST_F(MeasuredTest, ARunOfAnEarlierVersionBeginsNoOtherPace) {
+  run(1ms, Class::normal, first, 2);
+  book(Infer{{++next}, first, model, {{1}, {2}}, any, 2ms});
+  ModelInfo small = info(model, 0);
+  small.batches = {{1, 1ms}};
+  change(model_comes(small));
+  report(2ms, ActionStatus::success, 1);
+  EXPECT_EQ(normal(), 1ms) << "its seed";
+  run(2ms, Class::normal, first, 1);
+  EXPECT_EQ(normal(), 2ms);
+  EXPECT_NEAR(to_ms(ledger.times(Class::normal).of(first, other, 0)), 2, 0.001) << "the next run begins it";
+}
+
+// The margins of each class are of its own runs; best-effort ones teach none.
+TEST_F(MeasuredTest, MarginsAreOfTheClass) {
+  const auto dispatch = [&](Class cls) { return ledger.margins(cls).at(first).dispatch; };
+  for (int i = 0; i < 100; ++i) run(1ms, Class::best_effort);
+  EXPECT_EQ(dispatch(Class::real_time), 300us) << "as told";
+  for (int i = 0; i < 100; ++i) run(1ms);
+  EXPECT_EQ(dispatch(Class::normal), 100us);
+  EXPECT_EQ(dispatch(Class::real_time), 300us);
+  for (int i = 0; i < 100; ++i) run(1ms, Class::real_time);
+  EXPECT_EQ(dispatch(Class::real_time), 100us);
+  EXPECT_EQ(dispatch(Class::best_effort), 100us) << "the same";
+  book(GiveUp{first});
+  apply(DeviceChanged{first, true, 10});
+  EXPECT_EQ(dispatch(Class::normal), 300us) << "it started anew";
+  EXPECT_EQ(dispatch(Class::real_time), 300us);
+}
+
+TEST_F(MeasuredTest, MarginsAreOfTheDevice) {
+  for (const Class cls : {Class::normal, Class::real_time}) {
+    for (int i = 0; i < 100; ++i) run(1ms, cls, second);
+    EXPECT_EQ(ledger.margins(cls).at(second).dispatch, 100us);
+    EXPECT_EQ(ledger.margins(cls).at(first).dispatch, 300us) << "as told";
+  }
+}
+
+TEST_F(MeasuredTest, AGivenUpDeviceCountsForNoMargins) {
+  for (const Class cls : {Class::normal, Class::real_time}) {
+    for (int i = 0; i < 100; ++i) run(1ms, cls, second);
+    EXPECT_EQ(ledger.margins(cls).worst().dispatch, 300us) << "of the first, as told";
+  }
+  book(GiveUp{first});
+  for (const Class cls : {Class::normal, Class::real_time})
+    EXPECT_EQ(ledger.margins(cls).worst().dispatch, 100us);
+  const std::uint64_t version = ledger.margins(Class::normal).version();
+  apply(DeviceChanged{first, false, 0});
+  EXPECT_EQ(ledger.margins(Class::normal).version(), version) << "it had gone already";
+}
+
+TEST_F(MeasuredTest, ARunIsAtOnceWhereNothingIsBeforeItInItsLane) {
+  book(Infer{{1}, first, model, {{1}}, {now, TimePoint::max()}, 1ms});
+  EXPECT_TRUE(ledger.action({1})->at_once);
+  book(Infer{{2}, first, model, {{2}}, {now, TimePoint::max()}, 1ms});
+  EXPECT_FALSE(ledger.action({2})->at_once);
+  book(Infer{{3}, first, model, {{3}}, any, 1ms, Class::real_time});
+  EXPECT_TRUE(ledger.action({3})->at_once) << "another lane";
+  book(Infer{{4}, second, model, {{4}}, {now + 1ns, TimePoint::max()}, 1ms});
+  EXPECT_FALSE(ledger.action({4})->at_once) << "its window is not open";
+  change(model_comes(info(other, 3)));
+  load(5, second, other);
+  done(4);
+  book(Infer{{6}, second, other, {{6}}, any, 1ms});
+  EXPECT_FALSE(ledger.action({6})->at_once) << "its model is loading";
+}
+
+// --- Doubts
+
+TEST_F(MeasuredTest, ADoubtIsHeldOfWhatWasNotMeasuredOfLate) {
+  for (int i = 0; i < 10; ++i) run(90ms);
+  send(first, {{1}});  // busy: it is given its second
+  const Doubt doubt{.model = model, .left = 20ms};
+  EXPECT_FALSE(ledger.book(doubt, now).any());
+  EXPECT_EQ(normal(), 90ms) << "measured just now";
+  EXPECT_FALSE(ledger.book(Doubt{.model = model, .left = 1ms}, now + 2s).times);
+  EXPECT_EQ(normal(), 90ms) << "the seed would be too long, too";
+  EXPECT_FALSE(ledger.book(doubt, now + 999ms).times);
+  EXPECT_TRUE(ledger.book(doubt, now + 1s).times);
+  EXPECT_EQ(normal(), 1ms) << "at once";
+  EXPECT_FALSE(ledger.book(doubt, now + 1s).any()) << "there is nothing left to doubt";
+}
+
+TEST_F(MeasuredTest, ADoubtOfAnIdleDeviceIsHeldSooner) {
+  for (int i = 0; i < 10; ++i) run(90ms);
+  const Doubt doubt{.model = model, .left = 20ms};
+  EXPECT_FALSE(ledger.book(doubt, now + 99ms).times);
+  EXPECT_TRUE(ledger.book(doubt, now + 100ms).times);
+}
+
+TEST_F(AlikeTest, ADoubtIsOfEachSizeThatWasNotMeasuredOfLate) {
+  send(first, {{1}, {2}});
+  report(40ms);
+  now += 900ms;
+  for (int i = 0; i < 10; ++i) run(10ms);  // 100 ms, and the way
+  EXPECT_FALSE(ledger.book(Doubt{.model = other, .left = 20ms}, now).times) << "it never ran";
+  ledger.book(Doubt{.model = model, .left = 20ms}, now);
+  EXPECT_EQ(normal(first, 0), 10ms);
+  EXPECT_EQ(normal(first, 1), 2ms) << "its seed";
+  EXPECT_TRUE(ledger.book(Doubt{.model = model, .left = 20ms}, now + 1s).times);
+  EXPECT_EQ(normal(first, 0), 1ms);
+}
+
+TEST_F(MeasuredTest, ADoubtIsOfItsClassAlone) {
+  run(2ms);
+  run(2ms, Class::real_time);
+  run(2ms, Class::best_effort);
+  now += 2s;
+  EXPECT_TRUE(ledger.book(Doubt{.model = model, .cls = Class::best_effort}, now).times);
+  EXPECT_EQ(of(Class::best_effort), 1ms);
+  EXPECT_EQ(of(Class::real_time), 2ms);
+  EXPECT_TRUE(ledger.book(Doubt{.model = model, .cls = Class::real_time}, now).times);
+  EXPECT_EQ(of(Class::real_time), 1ms);
+  EXPECT_GE(normal(), 2ms);
+}
+
+TEST_F(MeasuredTest, MarginsAreDoubtedWithTheTimes) {
+  for (const Class cls : {Class::normal, Class::real_time}) {
+    const auto answer = [&] { return ledger.margins(cls).at(first).answer; };
+    for (int i = 0; i < 100; ++i) run(1ms, cls);
+    send(first, {{1}}, cls);
+    now += 30ms;  // the report is late
+    report(1ms);
+    const TimePoint end = now;
+    for (int i = 0; i < 3; ++i) {
+      send(first, {{1}}, cls);
+      now += 100ms;
+      apply(ActionDone{{next}, ActionStatus::success, end, end + 1ms, 1ms});
+    }
+    ASSERT_GT(answer(), 90ms);
+    EXPECT_FALSE(ledger.book(Doubt{.model = model, .cls = cls, .left = 20ms}, now + 99ms).margins)
+        << "of late";
+    EXPECT_FALSE(ledger.book(Doubt{.model = model, .cls = cls, .left = 1ms}, now + 100ms).margins)
+        << "too little even as told";
+    EXPECT_TRUE(ledger.book(Doubt{.model = model, .cls = cls, .left = 20ms}, now + 100ms).margins);
+    EXPECT_EQ(answer(), 1ms) << "as told";
+  }
 }
 
 // --- Devices

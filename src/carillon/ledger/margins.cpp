@@ -55,7 +55,9 @@ bool TailWindow::add(double value, TimePoint now) {
 }
 
 void Margins::start(DeviceId device, bool alive) {
-  if (devices_.size() <= device.index()) devices_.resize(device.index() + 1);
+  const bool known = device.index() < devices_.size();
+  if (known && !alive && !devices_[device.index()].alive) return;  // it had gone already
+  if (!known) devices_.resize(device.index() + 1);
   devices_[device.index()] = Device{.alive = alive, .now = told_, .usual = told_};
   find_bounds();
 }
@@ -111,6 +113,7 @@ bool Margins::doubt(Duration left, Duration exec, TimePoint now) {
 }
 
 void Margins::find_bounds() {
+  ++version_;
   worst_ = least_ = told_;
   bool first = true;
   for (const Device& d : devices_) {

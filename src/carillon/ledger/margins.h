@@ -93,6 +93,8 @@ class Margins {
   const Environment& worst() const { return worst_; }
   // The smallest of each over them: what nobody can do better than.
   const Environment& least() const { return least_; }
+  // Changes whenever a device starts anew, and where observe() or doubt() says that something changed.
+  std::uint64_t version() const { return version_; }
 
  private:
   static constexpr Duration least_patience = 100ms, most_patience = 1s;
@@ -109,6 +111,7 @@ class Margins {
   Environment told_, worst_, least_;
   std::vector<Device> devices_;
   TimePoint doubt_from_;  // before it no device may be doubted
+  std::uint64_t version_ = 0;
 };
 
 }  // namespace carillon::ledger

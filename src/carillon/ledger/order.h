@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <variant>
 #include <vector>
@@ -53,7 +54,13 @@ struct Infer {
   Window window;
   Duration expected;          // of EXEC, on that device: for whoever watches it, and for prediction errors
   Class cls = Class::normal;  // whose streams run it (device::ClassStreams)
-  friend bool operator==(const Infer&, const Infer&) = default;
+  // The policy's name for the model, where requests of one size are a model of their own to it (BySize). It
+  // says whose times the run tells, is nobody else's business, and stands in no log.
+  std::optional<ModelId> planned_as = std::nullopt;
+  friend bool operator==(const Infer& a, const Infer& b) {
+    return a.id == b.id && a.device == b.device && a.model == b.model && a.requests == b.requests &&
+           a.window == b.window && a.expected == b.expected && a.cls == b.cls;
+  }
 };
 struct Refuse {
   RequestId request;
@@ -104,6 +111,21 @@ inline bool made_way(ActionStatus status) {
 struct GiveUp {
   DeviceId device;
   friend bool operator==(const GiveUp&, const GiveUp&) = default;
+};
+// A scheduler is about to refuse a request of that model and class for want of time, which had `left`.
+// Estimates decide what runs, and only what runs is measured, so what was not measured of late is not
+// believed then. A scheduler books its doubts itself while it decides, as it goes on by the new estimates at
+// once: no Order, as no device hears of it.
+struct Doubt {
+  ModelId model;  // the policy's name for it
+  Class cls = Class::normal;
+  Duration left{0};
+};
+// What changed by it.
+struct Doubted {
+  bool times = false;    // the model's estimate for one row, or on some device
+  bool margins = false;  // what is allowed for besides, by more than a twentieth
+  bool any() const { return times || margins; }
 };
 using Order = std::variant<Load, Unload, Infer, Refuse, Stop, Preempt, Keep, Profile, GiveUp>;
 using Orders = std::vector<Order>;

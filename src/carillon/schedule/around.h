@@ -15,7 +15,7 @@ class Around : public Scheduler {
   std::string_view name() const override { return policy_->name(); }
   std::optional<Environment> environment() const override { return policy_->environment(); }
   const Scheduler* within() const override { return policy_; }
-  void reads(const ledger::Ledger& ledger) override {
+  void reads(ledger::Ledger& ledger) override {
     ledger_ = &ledger;
     policy_->reads(ledger);
   }
@@ -25,8 +25,8 @@ class Around : public Scheduler {
   // One that is another's, and outlives this.
   explicit Around(Scheduler& policy) : policy_(&policy) {}
 
-  const ledger::Ledger* ledger_ = nullptr;  // as it was told to reads()
-  std::unique_ptr<Scheduler> owned_;        // null where it is another's
+  ledger::Ledger* ledger_ = nullptr;  // as it was told to reads()
+  std::unique_ptr<Scheduler> owned_;  // null where it is another's
   Scheduler* policy_;
 };
 

@@ -233,7 +233,7 @@ void BySize::follow(Infer& infer) {
     flight.times = times_of(models_[origin.model.index()], flight.run.rows);
     flights_.emplace(infer.id, std::move(flight));
   }
-  infer.model = origin.model;
+  infer.planned_as = std::exchange(infer.model, origin.model);
 }
 
 void BySize::done(const ActionDone& done) {

@@ -24,6 +24,7 @@ class Central : public Scheduler {
   std::optional<Environment> environment() const final { return fleet_.environment(); }
   TimePoint decide(const Event& event, TimePoint now, Actions& out) final;
   const Mirror* mirror() const final { return &fleet_.mirror(); }
+  void reads(ledger::Ledger& ledger) final { fleet_.reads(ledger); }
 
  protected:
   // A model comes: a new one, or another version of one of which nothing waits now. The fleet knows it.

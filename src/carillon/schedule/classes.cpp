@@ -234,9 +234,8 @@ void Classed::on(const ActionDone& event, TimePoint now, Actions& out) {
         untended_.emplace_back(flight.device, flight.model);
       // The report of its LOAD may be lost, and then the model comes to be nowhere again with its device.
       if (success && flight.handed) take_back(*flight.handed);
-      if (options_.tells_share)
-        if (const double share = d.busy.at(now); share > 0)
-          told.duration = from_ns(static_cast<double>(event.duration.count()) / (1 - share));
+      if (const double share = ledger_->device(flight.device).urgent_share; share > 0)
+        told.duration = from_ns(static_cast<double>(event.duration.count()) / (1 - share));
       break;
     }
   }
@@ -259,7 +258,7 @@ void Classed::expire(TimePoint now, Actions& out) {
     if (cold_.top_at() > now) continue;
     const std::uint32_t index = *kept_by_id_.find(models_[model.index()].cold.front().id);
     if (kept_[index].has_deadline())
-      expired(index, now + margins_.worst().dispatch + urgent_time(model), out);
+      expired(index, now + margins_->worst().dispatch + urgent_time(model), out);
     else
       refuse_waiting(index, Reason::no_device, TimePoint::max(), out);
   }
@@ -268,7 +267,7 @@ void Classed::expire(TimePoint now, Actions& out) {
     update_patient(model);
     if (patient_.top_at() > now) continue;
     const std::uint32_t index = *kept_by_id_.find(models_[model.index()].patient.front().id);
-    expired(index, now + margins_.worst().dispatch + patient_time(model), out);
+    expired(index, now + margins_->worst().dispatch + patient_time(model), out);
   }
   while (retries_.top_at() <= now) {
     const DeviceId device = device_of(retries_.top());
@@ -281,7 +280,7 @@ void Classed::expire(TimePoint now, Actions& out) {
 void Classed::on(const DeviceChanged& event, TimePoint now, Actions& out) {
   const DeviceId id = event.device;
   if (id.index() >= devices_.size()) devices_.resize(id.index() + 1);
-  margins_.start(id, event.alive);
+  if (!event.alive) ledger_->plan_without(id);
   // What it had is nowhere any more.
   std::vector<std::uint32_t> lost = lose_flights(id), waited;
   Device& d = devices_[id.index()];
@@ -349,11 +348,6 @@ void Classed::on(const TimesChanged& event, TimePoint now, Actions& out) {
   auto info = std::make_shared<ModelInfo>(*m.info);
   info->batches = event.batches;
   m.info = std::move(info);
-  m.times_changes.resize(before.size());
-  for (std::size_t i = 0; i < before.size(); ++i)
-    if (before[i].exec != event.batches[i].exec) ++m.times_changes[i];
-  m.urgent_times.change_seeds(before, event.batches, now);
-  m.patient_times.change_seeds(before, event.batches, now);
   if (before.front().exec != event.batches.front().exec)
     for (std::uint32_t i = 0; i < devices_.size(); ++i) retime_urgent(device_of(i), model);
   update_cold(model);
@@ -381,7 +375,7 @@ void Classed::place(std::uint32_t index, Reason otherwise, TimePoint now, Action
     forget(index);
     return ask(RequestArrived{request}, now, out);
   }
-  const Environment& worst = margins_.worst();
+  const Environment& worst = margins_->worst();
   if (k.has_deadline()) {
     k.due = saturating_add(k.request.deadline, -worst.answer);
     const TimePoint end = now + worst.dispatch + urgent_time(model);
@@ -404,14 +398,13 @@ void Classed::visit_devices(ModelId model, Visit&& visit) const {
 bool Classed::admit(std::uint32_t index, TimePoint now, TimePoint& would_finish) {
   Kept& k = kept_[index];
   const ModelId model = k.request.model;
-  Model& m = models_[model.index()];
   for (int attempt = 0;; ++attempt) {
     const Duration exec = urgent_time(model);
     std::optional<std::tuple<TimePoint, std::uint32_t, int, DeviceId>> best;
     would_finish = TimePoint::max();
     visit_devices(model, [&](DeviceId id) {
       const Device& d = devices_[id.index()];
-      const Duration answer = margins_.at(id).answer, time = with_overrun(id, exec);
+      const Duration answer = margins_->at(id).answer, time = with_overrun(id, exec);
       const TimePoint due = k.has_deadline() ? saturating_add(k.request.deadline, -answer) : k.due;
       const TimePoint start = free_at(id, now);
       const auto [before, latest] = d.urgent.place(due, k.request.id);
@@ -423,7 +416,7 @@ bool Classed::admit(std::uint32_t index, TimePoint now, TimePoint& would_finish)
     });
     if (best) {
       const DeviceId id = std::get<3>(*best);
-      if (k.has_deadline()) k.due = saturating_add(k.request.deadline, -margins_.at(id).answer);
+      if (k.has_deadline()) k.due = saturating_add(k.request.deadline, -margins_->at(id).answer);
       k.where = Kept::Where::urgent;
       k.device = id;
       devices_[id.index()].urgent.insert({k.due, k.request.id, with_overrun(id, exec)});
@@ -433,20 +426,20 @@ bool Classed::admit(std::uint32_t index, TimePoint now, TimePoint& would_finish)
     }
     if (attempt > 0) return false;
     // What a slow spell has taught must not keep out for ever what is not measured then.
-    const bool margins = k.has_deadline() && margins_.doubt(k.request.deadline - now, exec, now);
-    if (!m.urgent_times.all().empty()) m.urgent_times.reset_stale(*m.info, now);
-    if (!margins && urgent_time(model) == exec) return false;
+    const Duration left = k.has_deadline() ? k.request.deadline - now : Duration{0};
+    if (!ledger_->book(ledger::Doubt{.model = model, .cls = Class::real_time, .left = left}, now).any())
+      return false;
   }
 }
 
 Duration Classed::with_overrun(DeviceId device, Duration exec) const {
-  return margins_.at(device).with_overrun(exec);
+  return margins_->at(device).with_overrun(exec);
 }
 
 // When what is sent now can start.
 TimePoint Classed::free_at(DeviceId id, TimePoint now) const {
   const Device& d = devices_[id.index()];
-  const Duration dispatch = margins_.at(id).dispatch;
+  const Duration dispatch = margins_->at(id).dispatch;
   TimePoint free = now;
   for (std::size_t i = 0; i < d.flying.size(); ++i) {
     const Flight& flight = flights_[d.flying[i]];
@@ -506,7 +499,7 @@ void Classed::send_urgent(DeviceId id, TimePoint now, Actions& out) {
       unqueue(index);
       kept_[index].where = Kept::Where::sent;
     }
-    send(id, model, Class::real_time, batch, {TimePoint::min(), latest}, exec, now, out);
+    send(id, model, Class::real_time, {TimePoint::min(), latest}, exec, now, out);
   }
   update_urgent(id);
 }
@@ -544,7 +537,7 @@ void Classed::update_urgent(DeviceId id) {
   if (d.urgent.empty()) return late_.remove(id.value);
   const Kept& first = kept_[*kept_by_id_.find(d.urgent.front().id)];
   if (!first.has_deadline()) return late_.remove(id.value);
-  const Duration least = margins_.at(id).dispatch + urgent_time(first.request.model);
+  const Duration least = margins_->at(id).dispatch + urgent_time(first.request.model);
   late_.set(id.value, saturating_add(first.due, -least + 1ns));
 }
 
@@ -552,7 +545,7 @@ void Classed::update_cold(ModelId model) {
   const Model& m = models_[model.index()];
   if (m.cold.empty()) return cold_.remove(model.value);
   const Kept& first = kept_[*kept_by_id_.find(m.cold.front().id)];
-  const Duration least = margins_.worst().dispatch + urgent_time(model);
+  const Duration least = margins_->worst().dispatch + urgent_time(model);
   cold_.set(model.value, first.has_deadline() ? saturating_add(first.due, -least + 1ns) : first.due);
 }
 
@@ -565,10 +558,12 @@ void Classed::wait_patiently(std::uint32_t index, Reason otherwise, TimePoint no
   if (!m.served) return refuse(index, Reason::no_model, TimePoint::max(), out);
   if (alive_ == 0) return refuse(index, Reason::no_device, TimePoint::max(), out);
   if (k.has_deadline()) {
-    const Environment& worst = margins_.worst();
+    const Environment& worst = margins_->worst();
     const auto end = [&] { return now + worst.dispatch + patient_time(model); };
     k.due = saturating_add(k.request.deadline, -worst.answer);
-    if (end() > k.due && !m.patient_times.all().empty()) m.patient_times.reset_stale(*m.info, now);
+    if (end() > k.due)
+      ledger_->book(
+          ledger::Doubt{.model = model, .cls = Class::best_effort, .left = k.request.deadline - now}, now);
     if (end() > k.due) return refuse(index, otherwise, end() + worst.answer, out);
   }
   k.where = Kept::Where::patient;
@@ -620,7 +615,7 @@ void Classed::send_patient(DeviceId id, ModelId model, TimePoint now, Actions& o
   for (std::size_t i = 1; i < batches.size(); ++i) {
     if (static_cast<std::size_t>(batches[i].batch) > m.patient.size()) break;
     const Duration time = patient_time(model, i);
-    if (time <= longest && saturating_add(now + margins_.at(id).dispatch, time) <= due &&
+    if (time <= longest && saturating_add(now + margins_->at(id).dispatch, time) <= due &&
         time * batches[batch].batch < patient_time(model, batch) * batches[i].batch)
       batch = i;
   }
@@ -636,7 +631,7 @@ void Classed::send_patient(DeviceId id, ModelId model, TimePoint now, Actions& o
   turn_ = m.turn;
   m.turn += exec;
   update_patient(model);
-  send(id, model, Class::best_effort, batch, {now, latest}, exec, now, out);
+  send(id, model, Class::best_effort, {now, latest}, exec, now, out);
 }
 
 // Nobody has the model: the policy is to load it.
@@ -689,7 +684,7 @@ void Classed::update_patient(ModelId model) {
   turns_.set(model.value, TimePoint{m.turn});
   const TimePoint due = m.patient.front().due;
   if (due == TimePoint::max()) return patient_.remove(model.value);
-  const Duration least = margins_.worst().dispatch + patient_time(model);
+  const Duration least = margins_->worst().dispatch + patient_time(model);
   patient_.set(model.value, saturating_add(due, -least + 1ns));
 }
 
@@ -718,14 +713,12 @@ Classed::Flight& Classed::take_flight(ActionId id, ActionKind kind, DeviceId dev
 }
 
 // An INFER of the requests in batch_.
-void Classed::send(DeviceId id, ModelId model, Class cls, std::size_t batch, Window window, Duration expected,
-                   TimePoint now, Actions& out) {
+void Classed::send(DeviceId id, ModelId model, Class cls, Window window, Duration expected, TimePoint now,
+                   Actions& out) {
   Device& d = devices_[id.index()];
   const TimePoint free = free_at(id, now);
   Flight& flight = take_flight(ActionId{next_own_++}, ActionKind::infer, id, model);
   flight.cls = cls;
-  flight.batch = batch;
-  flight.times = times_changes(models_[model.index()], batch);
   flight.requests.assign(batch_.begin(), batch_.end());
   flight.expected = expected;
   flight.sent = now;
@@ -733,7 +726,6 @@ void Classed::send(DeviceId id, ModelId model, Class cls, std::size_t batch, Win
   if (cls == Class::real_time) {
     flight.takes = with_overrun(id, expected);
     flight.end = free + flight.takes;
-    flight.at_once = d.flying.empty();
     d.flying.push_back(*flights_by_id_.find(flight.id));
   } else {
     ++d.patient;
@@ -748,8 +740,6 @@ void Classed::ended(const ActionDone& done, const Flight& flight, TimePoint now,
   Device& d = devices_[id.index()];
   Model& m = models_[flight.model.index()];
   const bool success = done.status == ActionStatus::success, current = flight.version == m.version;
-  // By the plan that the size had then, or by another.
-  const bool other_times = current && flight.times != times_changes(m, flight.batch);
   const bool ran = success || done.status == ActionStatus::failed || done.status == ActionStatus::stopped;
   if (flight.cls == Class::real_time) {
     const auto found =
@@ -759,26 +749,12 @@ void Classed::ended(const ActionDone& done, const Flight& flight, TimePoint now,
     if (first && !d.flying.empty()) {
       Flight& next = flights_[d.flying.front()];
       next.end =
-          std::max(std::min(ran ? done.end : now, now), next.sent + margins_.at(id).dispatch) + next.takes;
-    }
-    if (ran) d.busy.add(done.duration, now);
-    if (success) {
-      margins_.observe(id, {.decided = flight.sent,
-                            .at_once = flight.at_once,
-                            .estimate = other_times ? done.duration : flight.expected,
-                            .start = done.start,
-                            .end = done.end,
-                            .took = done.duration,
-                            .heard = now});
-      if (current && !other_times)
-        m.urgent_times.add(*m.info, flight.batch, done.duration, now, stale_after, [](std::size_t) {});
+          std::max(std::min(ran ? done.end : now, now), next.sent + margins_->at(id).dispatch) + next.takes;
     }
   } else {
     --d.patient;
     if (ran && current) {
       m.turn += done.duration - flight.expected;
-      if (success && !other_times)
-        m.patient_times.add(*m.info, flight.batch, done.duration, now, stale_after, [](std::size_t) {});
       update_patient(flight.model);
     } else if (current) {
       give_turn_back(flight);
@@ -1147,9 +1123,6 @@ void Classed::change(const ModelChanged& change, bool may_be_pinned, TimePoint n
   ++m.version;
   m.served = change.info != nullptr;
   if (change.info) m.info = change.info;
-  m.times_changes.clear();
-  m.urgent_times = {};
-  m.patient_times = {};
   m.pinned = false;
   m.pinned = may_be_pinned && fits(m);
   m.places.clear();

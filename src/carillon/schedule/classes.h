@@ -10,13 +10,11 @@
 #include <vector>
 
 #include "carillon/base/slab.h"
+#include "carillon/ledger/ledger.h"
 #include "carillon/schedule/around.h"
-#include "carillon/schedule/busy_share.h"
 #include "carillon/schedule/edf_queue.h"
 #include "carillon/schedule/id_map.h"
 #include "carillon/schedule/state/book.h"
-#include "carillon/schedule/state/margins.h"
-#include "carillon/schedule/state/measured_times.h"
 #include "carillon/schedule/state/mirror.h"
 #include "carillon/schedule/timer_heap.h"
 
@@ -56,8 +54,8 @@ struct ClassedOptions {
 //
 // What real-time runs take of a device its policy does not see, but as runs that had to wait. Pauses are not
 // reported, and a run that met none says nothing of the next; so the policy is told that all that it ran took
-// longer, by the share of the device's time that real-time runs had of late (BusyShare): d / (1 - share),
-// which is what such a run takes from its start to its end on average.
+// longer, by the share of the device's time that real-time runs had of late: d / (1 - share), which is what
+// such a run takes from its start to its end on average. The ledger learns the same (Ledger::times()).
 //
 // Costs: O(log n) in waiting requests, models and devices, times the best-effort models passed over that a
 // device does not have; a real-time request also looks at the devices that have its model (of one that is
@@ -71,8 +69,15 @@ class Classed final : public Around {
 
   Classed(std::unique_ptr<Scheduler> policy, const Environment& environment,
           const ClassedOptions& options = {})
-      : Around(std::move(policy)), options_(options), margins_(environment) {}
+      : Around(std::move(policy)), options_(options), environment_(environment) {}
 
+  void reads(ledger::Ledger& ledger) override {
+    ledger.classed_by(environment_, options_.tells_share);
+    margins_ = &ledger.margins(Class::real_time);
+    urgent_times_ = &ledger.times(Class::real_time);
+    patient_times_ = &ledger.times(Class::best_effort);
+    Around::reads(ledger);
+  }
   TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
 
   // Of that the policy is told that it takes no pages.
@@ -117,7 +122,6 @@ class Classed final : public Around {
     int patient = 0;                    // best-effort INFERs
     bool full = false;  // an INFER of the layer found no room for its tensors, and nothing has ended since
     std::uint32_t normal = 0;            // the policy's INFERs, as far as they are followed
-    BusyShare busy;                      // by real-time runs
     std::vector<Action> held;            // the policy's, in order: see must_wait()
     std::vector<std::uint32_t> copy_of;  // by model
     std::vector<std::pair<ModelId, Copy>> copies;
@@ -127,9 +131,7 @@ class Classed final : public Around {
     bool served = false;
     bool pinned = false;
     std::uint32_t version = 0;
-    std::vector<std::uint32_t> times_changes;  // by batch index: of its seed; empty until one changed
-    std::vector<DeviceId> places;              // where it is loaded, of models that take pages
-    MeasuredTimes urgent_times, patient_times;
+    std::vector<DeviceId> places;  // where it is loaded, of models that take pages
     EdfQueue cold, patient;
     Duration turn{0};                 // device time that its best-effort runs had, and a start
     std::optional<RequestId> handed;  // best effort: the policy has it, so that the model comes to be loaded
@@ -141,14 +143,12 @@ class Classed final : public Around {
     DeviceId device;
     ModelId model;
     Class cls = Class::normal;
-    std::size_t batch = 0;                 // its index
-    std::uint32_t version = 0, times = 0;  // own INFERs: `times` of their size
-    std::vector<RequestId> requests;       // of own INFERs
-    std::optional<RequestId> handed;       // of the policy's: see Model::handed
-    Duration expected{0}, takes{0};        // EXEC; real-time: with its overrun
+    std::uint32_t version = 0;
+    std::vector<RequestId> requests;  // of own INFERs
+    std::optional<RequestId> handed;  // of the policy's: see Model::handed
+    Duration expected{0}, takes{0};   // EXEC; real-time: with its overrun
     TimePoint sent;
-    TimePoint end;  // expected
-    bool at_once = false;
+    TimePoint end;           // expected
     bool uses_copy = false;  // INFER: it counts there
   };
 
@@ -180,12 +180,7 @@ class Classed final : public Around {
   void drop_late(DeviceId device, TimePoint now, Actions& out);
   TimePoint free_at(DeviceId device, TimePoint now) const;
   Duration with_overrun(DeviceId device, Duration exec) const;
-  Duration urgent_time(ModelId model, std::size_t batch = 0) const {
-    return models_[model.index()].urgent_times.of(*models_[model.index()].info, batch);
-  }
-  static std::uint32_t times_changes(const Model& model, std::size_t batch) {
-    return model.times_changes.empty() ? 0 : model.times_changes[batch];
-  }
+  Duration urgent_time(ModelId model, std::size_t batch = 0) const { return urgent_times_->of(model, batch); }
   void retime_urgent(DeviceId device, ModelId model);
   void update_urgent(DeviceId device);
   void update_cold(ModelId model);
@@ -200,7 +195,7 @@ class Classed final : public Around {
   std::optional<RequestId> handed_in(const Infer& infer) const;
   void take_back(RequestId request);
   Duration patient_time(ModelId model, std::size_t batch = 0) const {
-    return models_[model.index()].patient_times.of(*models_[model.index()].info, batch);
+    return patient_times_->of(model, batch);
   }
   bool has_room(const Device& device) const {
     return device.alive && !device.full && device.patient < 2 * device.best_effort;
@@ -210,8 +205,8 @@ class Classed final : public Around {
   void give_turn_back(const Flight& flight);
 
   // Both.
-  void send(DeviceId device, ModelId model, Class cls, std::size_t batch, Window window, Duration expected,
-            TimePoint now, Actions& out);
+  void send(DeviceId device, ModelId model, Class cls, Window window, Duration expected, TimePoint now,
+            Actions& out);
   void ended(const ActionDone& done, const Flight& flight, TimePoint now, Actions& out);
   void give_back(std::uint32_t kept, Book::Failure failure, TimePoint now, Actions& out);
   void refuse(std::uint32_t kept, Reason reason, TimePoint would_finish, Actions& out);
@@ -265,8 +260,10 @@ class Classed final : public Around {
   IdMap<RequestId, ModelId> handed_;
   Slab<Flight> flights_;
   IdMap<ActionId, std::uint32_t> flights_by_id_;
-  Book book_{3, 10};  // what a device whose clock is off refuses at once must end some time
-  Margins margins_;
+  Book book_{3, 10};         // what a device whose clock is off refuses at once must end some time
+  Environment environment_;  // as it was told
+  const ledger::Margins* margins_ = nullptr;  // of the ledger, as these
+  const ledger::ExecTimes *urgent_times_ = nullptr, *patient_times_ = nullptr;
   std::uint64_t next_own_ = first_own;
   std::size_t held_ = 0;  // actions, of all devices
 

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "carillon/schedule/testing/actions.h"
+#include "carillon/schedule/testing/audit.h"
 #include "carillon/schedule/testing/models.h"
 
 namespace carillon::schedule {
@@ -50,6 +51,7 @@ ModelInfo model(std::uint32_t id, Class cls = Class::normal, std::uint64_t pages
 struct Driven {
   Script script;
   Classed layer;
+  testing::Shadowed driven{layer, 0};  // with a ledger
   TimePoint now{};
   TimePoint wake = never;
   Actions out;
@@ -63,7 +65,7 @@ struct Driven {
   }
   void hear(const Event& event) {
     out.clear();
-    wake = layer.decide(event, now, out);
+    wake = driven.decide(event, now, out);
   }
   void device(std::uint32_t id, bool alive, std::uint64_t pages = 10, int best_effort = 1) {
     hear(DeviceChanged{DeviceId{id}, alive, pages, best_effort});
@@ -285,18 +287,20 @@ TEST(Classed, WhoseClientHasGoneIsNotServed) {
 }
 
 TEST(Classed, MeasuredTimesAreLearnedAndForgotten) {
-  Driven d({model(0)});
-  for (int i = 0; i < 2; ++i) {
-    d.ask(Class::real_time, 0, d.now + 100ms);
-    const ActionId id = d.one<Infer>().id;
-    d.now += 7ms;
-    d.done(id, ActionStatus::success, 7ms);
+  for (const Class cls : {Class::real_time, Class::best_effort}) {
+    Driven d({model(0)});
+    for (int i = 0; i < 2; ++i) {
+      d.ask(cls, 0, d.now + 100ms);
+      const ActionId id = d.one<Infer>().id;
+      d.now += 7ms;
+      d.done(id, ActionStatus::success, 7ms);
+    }
+    d.ask(cls, 0, d.now + 5ms);
+    EXPECT_EQ(d.one<Refuse>().would_finish, d.now + 7300us);
+    d.now += 2s;
+    d.ask(cls, 0, d.now + 5ms);
+    EXPECT_EQ(d.one<Infer>().cls, cls);
   }
-  d.ask(Class::real_time, 0, d.now + 5ms);
-  EXPECT_EQ(d.one<Refuse>().would_finish, d.now + 7300us);
-  d.now += 2s;
-  d.ask(Class::real_time, 0, d.now + 5ms);
-  d.one<Infer>();
 }
 
 TEST(Classed, AReportThatComesTwiceIsHeardOnce) {
@@ -700,6 +704,14 @@ TEST(Classed, ADeviceThatComesBackIsGivenItsPinnedModelsAgain) {
   EXPECT_EQ(d.last_heard<DeviceChanged>()->pages, 7U);
 }
 
+// The watchdog tells of it within a decision, before the ledger hears that the device was given up.
+TEST(Classed, ADeviceThatIsGivenUpCountsForNoMarginsAtOnce) {
+  Driven d({model(0)}, 10, 2);
+  const std::uint64_t version = d.driven.ledger().margins(Class::real_time).version();
+  d.layer.decide(DeviceChanged{DeviceId{0}, false, 0}, d.now, d.out);
+  EXPECT_NE(d.driven.ledger().margins(Class::real_time).version(), version);
+}
+
 TEST(Classed, ASmallerDeviceHasThemUnpinned) {
   Driven d({model(0, Class::real_time, 3), model(1, Class::normal, 4)});
   EXPECT_TRUE(d.layer.pinned(ModelId{0}));
@@ -745,11 +757,12 @@ TEST(Classed, ThePolicyHearsThatTimesChange) {
 TEST(Classed, TimesThatChangeBeforeAnythingElseAreThoseOfTheModel) {
   Script script;
   Classed layer(std::make_unique<Scripted>(script), told, {});
+  testing::Shadowed driven{layer, 0};
   Actions out;
-  layer.decide(model_comes(model(0)), {}, out);
+  driven.decide(model_comes(model(0)), {}, out);
   const TimesChanged change{ModelId{0}, {{1, 3ms}, {2, 4ms}, {3, 5ms}, {4, 6ms}}};
-  layer.decide(change, {}, out);
-  layer.decide(DeviceChanged{DeviceId{0}, true, 10}, {}, out);
+  driven.decide(change, {}, out);
+  driven.decide(DeviceChanged{DeviceId{0}, true, 10}, {}, out);
   ASSERT_EQ(script.heard.size(), 2U);
   EXPECT_EQ(std::get<ModelChanged>(script.heard[0]).info->batches, change.batches);
 }
@@ -788,7 +801,7 @@ TEST(Classed, WhatWaitsAndIsTooLateByTheNewTimesIsRefused) {
 }
 
 TEST(BusyShare, GrowsAndGoesWithinFourSeconds) {
-  BusyShare share;
+  ledger::BusyShare share;
   TimePoint now{};
   for (int i = 0; i < 100; ++i) share.add(10ms, now += 20ms);
   EXPECT_NEAR(share.at(now), 0.25, 0.01) << "half of two seconds of four";
@@ -798,7 +811,7 @@ TEST(BusyShare, GrowsAndGoesWithinFourSeconds) {
   EXPECT_EQ(share.at(now + 5s), 0);
   EXPECT_EQ(share.at(now + 100s), 0);
   share.add(100s, now + 100s);
-  EXPECT_EQ(share.at(now + 100s), BusyShare::most);
+  EXPECT_EQ(share.at(now + 100s), ledger::BusyShare::most);
 }
 
 }  // namespace

@@ -164,9 +164,7 @@ Fleet::Report Fleet::finish(const ActionDone& done, TimePoint now, Actions& out)
 }
 
 void Fleet::doubt(const Request& request, TimePoint now) {
-  doubted_ |= request.deadline > request.arrival &&
-              mirror_.doubt_margins(request.deadline - request.arrival, exec(request.model, 0), now);
-  mirror_.doubt_all(request.model, now);
+  doubted_ |= mirror_.doubt(request.model, request.deadline - request.arrival, now).margins;
 }
 
 }  // namespace carillon::schedule

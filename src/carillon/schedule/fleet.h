@@ -49,6 +49,8 @@ class Fleet {
   };
 
   explicit Fleet(const Environment& environment);
+  // What runs is measured there. Before all else.
+  void reads(ledger::Ledger& ledger) { mirror_.reads(ledger); }
   // As measured so far, of the worst device; see Report::margins.
   const Environment& environment() const { return mirror_.margins().worst(); }
 
@@ -162,9 +164,7 @@ class Fleet {
   };
   Report finish(const ActionDone& done, TimePoint now, Actions& out);
 
-  // Estimates decide what runs, and only what runs is measured: call this when a request is refused because a
-  // batch of one would take too long. Where nothing was measured for a second, the seeds count again; what is
-  // allowed for besides is doubted, too (Margins::doubt).
+  // Call this when a request is refused because a batch of one would take too long: see ledger::Doubt.
   void doubt(const Request& request, TimePoint now);
   // True once after environment() changed by a doubt.
   bool take_doubt() { return std::exchange(doubted_, false); }

@@ -15,7 +15,7 @@ class Ledgered final : public Around {
  public:
   explicit Ledgered(std::unique_ptr<Scheduler> policy) : Around(std::move(policy)) { policy_->reads(own_); }
 
-  void reads(const ledger::Ledger& ledger) override {
+  void reads(ledger::Ledger& ledger) override {
     writes_ = false;
     Around::reads(ledger);
   }

@@ -38,9 +38,10 @@ class Scheduler {
   virtual const Scheduler* within() const { return nullptr; }
   virtual const Mirror* mirror() const { return nullptr; }
   // The driver keeps this ledger: it writes there each event before decide(), and each action after it, at
-  // the latest before the next event. Parts that want to know what is under way read it. Before the first
-  // decide(); the ledger must outlive the last.
-  virtual void reads(const ledger::Ledger&) {}
+  // the latest before the next event. Parts read there what is under way and what was measured. The scheduler
+  // itself writes there what it plans by, and its Doubts, and nothing else. Every driver calls it, before the
+  // first decide(); the ledger must outlive the last.
+  virtual void reads(ledger::Ledger&) {}
 
   // Appends the actions that `event` calls for at time `now`. Returns when it wants a Wake, or max() for
   // never: that replaces what it returned before. It is after `now`, unless it is what was returned before

@@ -93,7 +93,7 @@ class Watched final : public Around {
   Watched(std::unique_ptr<Scheduler> policy, Duration hangs_after)
       : Around(std::move(policy)), watchdog_(hangs_after) {}
 
-  void reads(const ledger::Ledger& ledger) override {
+  void reads(ledger::Ledger& ledger) override {
     watchdog_.reads(ledger);
     Around::reads(ledger);
   }

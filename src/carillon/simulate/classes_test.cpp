@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "carillon/schedule/clockwork/clockwork.h"
+#include "carillon/schedule/ledgered.h"
 #include "carillon/schedule/registry.h"
 #include "carillon/schedule/testing/test_name.h"
 #include "carillon/simulate/simulation.h"
@@ -65,8 +66,9 @@ TEST(Classes, ThePolicyKnowsHowMuchOfTheDeviceItHas) {
     double share[2] = {};
     std::uint64_t late[2] = {};
     for (const bool tells : {false, true}) {
-      schedule::Classed policy(std::make_unique<schedule::Clockwork>(environment(scenario)),
-                               environment(scenario), {.tells_share = tells});
+      schedule::Ledgered policy(std::make_unique<schedule::Classed>(
+          std::make_unique<schedule::Clockwork>(environment(scenario)), environment(scenario),
+          schedule::ClassedOptions{.tells_share = tells}));
       const Figures figures = run(scenario, policy);
       share[tells] = on_time_share(of(figures, Class::normal));
       late[tells] = of(figures, Class::normal).late;

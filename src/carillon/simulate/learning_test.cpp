@@ -1,8 +1,10 @@
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "carillon/schedule/ledgered.h"
 #include "carillon/schedule/orloj/orloj.h"
 #include "carillon/simulate/simulation.h"
 
@@ -33,17 +35,21 @@ workload::Scenario two_modes(Duration c0, double c1) {
 class Misled final : public schedule::Scheduler {
  public:
   Misled(const workload::Scenario& world, const workload::Scenario& told, const OrlojOptions& options)
-      : orloj_(simulate::environment(world), options), told_(model_infos(told)) {}
+      : Misled(std::make_unique<Orloj>(simulate::environment(world), options), told) {}
   std::string_view name() const override { return orloj_.name(); }
   TimePoint decide(const schedule::Event& event, TimePoint now, schedule::Actions& out) override {
     const auto* model = std::get_if<schedule::ModelChanged>(&event);
-    return orloj_.decide(model == nullptr ? event : schedule::model_comes(told_[model->model.index()]), now,
-                         out);
+    return ledgered_.decide(model == nullptr ? event : schedule::model_comes(told_[model->model.index()]),
+                            now, out);
   }
   double expected(int size) const { return to_ms(orloj_.expected_batch(ModelId{0}, AppId{2}, size)); }
 
  private:
-  Orloj orloj_;
+  Misled(std::unique_ptr<Orloj> orloj, const workload::Scenario& told)
+      : orloj_(*orloj), ledgered_(std::move(orloj)), told_(model_infos(told)) {}
+
+  const Orloj& orloj_;
+  schedule::Ledgered ledgered_;
   std::vector<schedule::ModelInfo> told_;
 };
 

@@ -164,12 +164,9 @@ void Clockwork::arrived(const RequestArrived& arrival, TimePoint now, Actions& o
     if (finish > request.deadline && !straggles) {
       // A deadline may lie anywhere on the timeline.
       const Duration left = std::min(std::max(request.deadline, now), saturating_add(now, 1h)) - now;
-      bool doubted = state_.doubt_row(request.model, state_.margins().least().exec_within(left), now);
-      if (state_.doubt_margins(left, state_.shortest_exec(request.model), now)) {
-        update_queues();
-        doubted = true;
-      }
-      if (doubted) finish = would_finish(request.model, now);
+      const ledger::Doubted doubted = state_.doubt(request.model, left, now);
+      if (doubted.margins) update_queues();
+      if (doubted.any()) finish = would_finish(request.model, now);
     }
     if (finish > request.deadline && !straggles) {
       missed(request, now, out);

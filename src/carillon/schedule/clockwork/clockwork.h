@@ -67,6 +67,7 @@ class Clockwork final : public Scheduler {
   std::optional<Environment> environment() const override { return state_.margins().worst(); }
   TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
   const Mirror* mirror() const override { return &state_; }
+  void reads(ledger::Ledger& ledger) override { state_.reads(ledger); }
 
   const Mirror& state() const { return state_; }
 

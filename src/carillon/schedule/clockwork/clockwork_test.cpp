@@ -8,6 +8,7 @@
 #include "carillon/base/random.h"
 #include "carillon/schedule/testing/actions.h"
 #include "carillon/schedule/testing/appendix_b.h"
+#include "carillon/schedule/testing/audit.h"
 #include "carillon/schedule/testing/models.h"
 #include "carillon/schedule/testing/sim_world.h"
 
@@ -28,6 +29,7 @@ constexpr Environment told{.dispatch = 0us, .answer = 250us, .overrun = 0.05};
 // A scheduler with one device, driven by hand; wakes that it asked for come with the next event.
 struct Hand {
   Clockwork scheduler;
+  testing::Shadowed driven{scheduler, 0};  // with a ledger
   Actions out;
   std::uint64_t next_request = 0;
   TimePoint wake = no_deadline;
@@ -42,9 +44,9 @@ struct Hand {
     out.clear();
     if (wake <= now) {
       wake = no_deadline;
-      scheduler.decide(Wake{}, now, out);
+      driven.decide(Wake{}, now, out);
     }
-    wake = scheduler.decide(event, now, out);
+    wake = driven.decide(event, now, out);
     return out;
   }
   RequestId arrive(std::uint32_t model, TimePoint now, TimePoint deadline, std::uint32_t priority = 0) {

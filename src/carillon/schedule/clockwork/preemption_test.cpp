@@ -7,6 +7,7 @@
 
 #include "carillon/schedule/clockwork/clockwork.h"
 #include "carillon/schedule/testing/actions.h"
+#include "carillon/schedule/testing/audit.h"
 #include "carillon/schedule/testing/models.h"
 #include "carillon/schedule/testing/sim_world.h"
 
@@ -25,6 +26,7 @@ constexpr Environment told{.dispatch = 0us, .answer = 0us, .overrun = 0, .preemp
 // request of a quick one (model 1, 2 ms alone) comes.
 struct Hand {
   Clockwork scheduler;
+  testing::Shadowed driven{scheduler, 0};  // with a ledger
   Actions out;
   std::uint64_t next_request = 0;
   ActionId slow;
@@ -44,7 +46,7 @@ struct Hand {
   }
   void decide(const Event& event, TimePoint now) {
     out.clear();
-    scheduler.decide(event, now, out);
+    driven.decide(event, now, out);
   }
   void arrive(std::uint32_t model, TimePoint now, TimePoint deadline) {
     decide(

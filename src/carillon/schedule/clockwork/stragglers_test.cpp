@@ -5,6 +5,7 @@
 
 #include "carillon/schedule/clockwork/clockwork.h"
 #include "carillon/schedule/testing/actions.h"
+#include "carillon/schedule/testing/audit.h"
 #include "carillon/schedule/testing/models.h"
 
 namespace carillon::schedule {
@@ -24,6 +25,7 @@ struct AfterAStall {
                                     .measured = true,
                                     .client = 100us};
   Clockwork scheduler{live};
+  testing::Shadowed driven{scheduler, 0};  // with a ledger
   Actions out;
   TimePoint wake = TimePoint::max();
   std::uint64_t next_request = 0;
@@ -59,9 +61,9 @@ struct AfterAStall {
     out.clear();
     if (wake <= now) {
       wake = TimePoint::max();
-      scheduler.decide(Wake{}, now, out);
+      driven.decide(Wake{}, now, out);
     }
-    wake = scheduler.decide(event, now, out);
+    wake = driven.decide(event, now, out);
     return out;
   }
   RequestId arrive(std::uint32_t model, TimePoint now, TimePoint deadline, bool more = false) {
@@ -142,7 +144,7 @@ TEST(Stragglers, AreRefusedBeforeTheirDeadline) {
     asked = hand.wake;
     ASSERT_LT(asked, hand.start + 60ms);
     hand.out.clear();
-    hand.wake = hand.scheduler.decide(Wake{}, asked, hand.out);
+    hand.wake = hand.driven.decide(Wake{}, asked, hand.out);
   }
   EXPECT_EQ(hand.sent<Refuse>().size(), 1U);
   EXPECT_GT(asked, hand.start + 57ms);

@@ -36,6 +36,7 @@ class Fcfs final : public Scheduler {
   std::string_view name() const override { return "fcfs"; }
   TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
   const Mirror* mirror() const override { return &state_; }
+  void reads(ledger::Ledger& ledger) override { state_.reads(ledger); }
 
   std::size_t open() const { return requests_.size(); }  // requests without an outcome
 

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "carillon/base/random.h"
+#include "carillon/schedule/testing/audit.h"
 
 namespace carillon::schedule {
 namespace {
@@ -83,27 +84,27 @@ ModelInfo dynamic_model() {
 
 struct Hand {
   explicit Hand(const OrlojOptions& options = {}, TimePoint start = {}) : orloj(ideal, options), now(start) {
-    orloj.decide(model_comes(dynamic_model()), now, out);
-    orloj.decide(DeviceChanged{DeviceId{0}, true, 10}, now, out);
+    driven.decide(model_comes(dynamic_model()), now, out);
+    driven.decide(DeviceChanged{DeviceId{0}, true, 10}, now, out);
   }
   RequestId arrive(int app, Duration slo) {
     const RequestId id{next++};
-    orloj.decide(RequestArrived{{.id = id,
-                                 .model = ModelId{0},
-                                 .app = AppId{static_cast<std::uint32_t>(app)},
-                                 .arrival = now,
-                                 .deadline = now + slo}},
-                 now, out);
+    driven.decide(RequestArrived{{.id = id,
+                                  .model = ModelId{0},
+                                  .app = AppId{static_cast<std::uint32_t>(app)},
+                                  .arrival = now,
+                                  .deadline = now + slo}},
+                  now, out);
     return id;
   }
   void learn(int app, double mean_ms, double deviation_ms) {
     for (int i = 0; i < 200; ++i)
-      orloj.decide(RequestProfiled{ModelId{0}, AppId{static_cast<std::uint32_t>(app)},
-                                   from_ms(std::max(0.1, mean_ms + deviation_ms * random.normal()))},
-                   now, out);
+      driven.decide(RequestProfiled{ModelId{0}, AppId{static_cast<std::uint32_t>(app)},
+                                    from_ms(std::max(0.1, mean_ms + deviation_ms * random.normal()))},
+                    now, out);
     now += 1s;  // distributions are made anew
-    orloj.decide(RequestProfiled{ModelId{0}, AppId{static_cast<std::uint32_t>(app)}, from_ms(mean_ms)}, now,
-                 out);
+    driven.decide(RequestProfiled{ModelId{0}, AppId{static_cast<std::uint32_t>(app)}, from_ms(mean_ms)}, now,
+                  out);
   }
   std::vector<Infer> infers() {
     std::vector<Infer> sent;
@@ -115,13 +116,13 @@ struct Hand {
   void done(const Infer& infer, Duration took, int threads = 0) {
     const TimePoint start = now;
     now += took;
-    orloj.decide(ActionDone{.id = infer.id,
-                            .status = ActionStatus::success,
-                            .start = start,
-                            .end = now,
-                            .duration = took,
-                            .threads = threads},
-                 now, out);
+    driven.decide(ActionDone{.id = infer.id,
+                             .status = ActionStatus::success,
+                             .start = start,
+                             .end = now,
+                             .duration = took,
+                             .threads = threads},
+                  now, out);
   }
   // One request of `app` by itself, which takes so long.
   void run(int app, Duration took, int threads) {
@@ -134,6 +135,7 @@ struct Hand {
     return to_ms(orloj.expected_batch(ModelId{0}, AppId{static_cast<std::uint32_t>(app)}, 1));
   }
   Orloj orloj;
+  testing::Shadowed driven{orloj, 0};  // with a ledger
   TimePoint now;
   Actions out;
   Random random{3};
@@ -178,16 +180,16 @@ TEST(Orloj, LargerBatchesTakeWhatTheirNewPlansTake) {
   EXPECT_NEAR(of_eight(), 82, 3);
   const Infer before = send_eight();
   ASSERT_EQ(before.requests.size(), 8U);
-  hand.orloj.decide(times_of({12, 14, 16, 20}), hand.now, hand.out);
+  hand.driven.decide(times_of({12, 14, 16, 20}), hand.now, hand.out);
   const double told = of_eight();
   EXPECT_NEAR(told, 20, 3);
   hand.done(before, 82ms);
   hand.now += 1s;
-  hand.orloj.decide(Wake{}, hand.now, hand.out);
+  hand.driven.decide(Wake{}, hand.now, hand.out);
   EXPECT_NEAR(of_eight(), told, 0.1);
   hand.done(send_eight(), 20ms);
   EXPECT_NEAR(of_eight(), 20, 3);
-  hand.orloj.decide(times_of({12, 24, 48, 96}), hand.now, hand.out);
+  hand.driven.decide(times_of({12, 24, 48, 96}), hand.now, hand.out);
   EXPECT_NEAR(of_eight(), 96, 5);
 }
 
@@ -195,9 +197,9 @@ TEST(Orloj, SoloTimesAreForgottenWhereOneAloneTakesAnotherTime) {
   Hand hand;
   hand.learn(0, 5, 0.5);
   ASSERT_NEAR(hand.expected_ms(0), 5, 1.5);
-  hand.orloj.decide(times_of({12, 14, 16, 20}), hand.now, hand.out);
+  hand.driven.decide(times_of({12, 14, 16, 20}), hand.now, hand.out);
   EXPECT_NEAR(hand.expected_ms(0), 5, 1.5) << "one alone takes what it took";
-  hand.orloj.decide(times_of({24, 28, 32, 40}), hand.now, hand.out);
+  hand.driven.decide(times_of({24, 28, 32, 40}), hand.now, hand.out);
   EXPECT_NEAR(hand.expected_ms(0), 24, 4);
 }
 
@@ -249,12 +251,12 @@ TEST(Orloj, AnotherNumberOfThreadsIsAnotherPaceOfAllModels) {
   ModelInfo other = dynamic_model();
   other.id = ModelId{1};
   other.name = "other";
-  hand.orloj.decide(model_comes(other), hand.now, hand.out);
+  hand.driven.decide(model_comes(other), hand.now, hand.out);
   for (int i = 0; i < 200; ++i)
-    hand.orloj.decide(RequestProfiled{ModelId{1}, AppId{0}, from_ms(40 + hand.random.normal())}, hand.now,
-                      hand.out);
+    hand.driven.decide(RequestProfiled{ModelId{1}, AppId{0}, from_ms(40 + hand.random.normal())}, hand.now,
+                       hand.out);
   hand.learn(0, 5, 0.2);
-  hand.orloj.decide(RequestProfiled{ModelId{1}, AppId{0}, 40ms}, hand.now, hand.out);
+  hand.driven.decide(RequestProfiled{ModelId{1}, AppId{0}, 40ms}, hand.now, hand.out);
   for (int i = 0; i < 20; ++i) hand.run(0, 5ms, 4);
   const auto expected = [&] { return to_ms(hand.orloj.expected_batch(ModelId{1}, AppId{0}, 1)); };
   const double before = expected();
@@ -322,7 +324,7 @@ TEST(Orloj, RefusesWhatIsTooLateAndForgetsWhatIsCancelled) {
   const auto running = hand.infers();
   ASSERT_EQ(running.size(), 1U);
   const RequestId gone = hand.arrive(0, 1s), late = hand.arrive(0, 30ms), last = hand.arrive(0, 1s);
-  hand.orloj.decide(RequestCancelled{gone, ModelId{0}}, hand.now, hand.out);
+  hand.driven.decide(RequestCancelled{gone, ModelId{0}}, hand.now, hand.out);
   hand.out.clear();
   hand.done(running[0], 100ms);
   bool refused = false;

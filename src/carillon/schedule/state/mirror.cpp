@@ -8,10 +8,18 @@
 namespace carillon::schedule {
 namespace {
 
-constexpr Duration idle_stale_after = 100ms;  // on a device that has nothing better to do
-constexpr unsigned bounds_hold = 256;         // reports: what it takes to find them anew is shared by so many
+// Runs that are reported: what it takes to find the shortest LOAD anew is shared by so many.
+constexpr unsigned bound_holds = 256;
 
 }  // namespace
+
+void Mirror::reads(ledger::Ledger& ledger) {
+  CARILLON_ASSERT(models_.empty() && devices_.empty());
+  ledger.planned_by(environment_, options_.by_device);
+  ledger_ = &ledger;
+  times_ = &ledger.times(Class::normal);
+  margins_ = &ledger.margins(Class::normal);
+}
 
 void Mirror::model_changed(const ModelChanged& change) {
   const std::size_t index = change.model.index();
@@ -21,10 +29,11 @@ void Mirror::model_changed(const ModelChanged& change) {
     CARILLON_ASSERT(change.info->id == change.model && !batches.empty() && batches.front().batch == 1);
     for (std::size_t i = 1; i < batches.size(); ++i) CARILLON_ASSERT(batches[i - 1].batch < batches[i].batch);
   }
+  ledger_->plan(change);
   const bool comes_first = index == models_.size();
   if (comes_first) {
-    models_.push_back(Model{
-        .info = *change.info, .load = profile::RollingWindow(change.info->load), .times = {}, .family = {}});
+    models_.push_back(
+        Model{.info = *change.info, .load = profile::RollingWindow(change.info->load), .family = {}});
     const ModelId home = change.info->weights_of.value_or(change.model);
     CARILLON_ASSERT(home.index() <= index && this->home(home) == home);
     models_[home.index()].family.push_back(change.model);
@@ -43,10 +52,8 @@ void Mirror::model_changed(const ModelChanged& change) {
       models_[each.index()].info.pages = m.info.pages;
     }
     ++m.changes;
-    m.times_changes.clear();
     m.places = 0;
     m.load = profile::RollingWindow(m.info.load);
-    m.times = {};
     for (const std::uint32_t i : m.devices) {
       Device& d = devices_[i];
       OnDevice& on = *find(d, change.model);
@@ -55,30 +62,17 @@ void Mirror::model_changed(const ModelChanged& change) {
       if (on.residence == Residence::loaded || on.residence == Residence::loading)
         on.residence = Residence::leaving;
       on.load = profile::RollingWindow(m.info.load);
-      on.times = {};
-      on.trials = 0;
       look_whether_it_leaves(DeviceId{i}, change.model, on);
     }
-    ++m.version;
   }
-  find_bounds(m);
+  find_shortest_load(m);
 }
 
 void Mirror::times_changed(const TimesChanged& change, TimePoint now) {
   Model& m = models_[change.model.index()];
-  const std::vector<BatchProfile> before = std::exchange(m.info.batches, change.batches);
-  CARILLON_ASSERT(same_sizes(before, m.info.batches));
-  m.times_changes.resize(before.size());
-  for (std::size_t i = 0; i < before.size(); ++i)
-    if (before[i].exec != m.info.batches[i].exec) ++m.times_changes[i];
-  m.times.change_seeds(before, m.info.batches, now);
-  for (const std::uint32_t device : m.devices) {
-    OnDevice& on = *find(devices_[device], change.model);
-    on.times.change_seeds(before, m.info.batches, now);
-    if (before.front().exec != m.info.batches.front().exec) on.trials = 0;
-  }
-  find_bounds(m);
-  ++m.version;
+  ledger_->plan(change, now);
+  m.info.batches = change.batches;
+  find_shortest_load(m);
 }
 
 void Mirror::look_whether_it_leaves(DeviceId id, ModelId model, const OnDevice& on) {
@@ -126,7 +120,8 @@ std::vector<SentAction> Mirror::device_changed(const DeviceChanged& change) {
   d.alive = change.alive;
   d.total_pages = d.free_pages = change.alive ? change.pages : 0;
   d.freeing_pages = 0;
-  margins_.start(change.device, change.alive);
+  if (!change.alive) ledger_->plan_without(change.device);
+  margins_seen_ = margins_->version();
   alive_ = 0;
   largest_pages_ = 0;
   for (const Device& each : devices_) {
@@ -143,7 +138,7 @@ Mirror::OnDevice& Mirror::get(Device& d, ModelId model) {
   d.slot_of[model.index()] = static_cast<std::uint32_t>(d.slots.size());
   Model& m = models_[model.index()];
   m.devices.push_back(static_cast<std::uint32_t>(&d - devices_.data()));
-  return d.slots.emplace_back(OnDevice{.load = profile::RollingWindow(m.info.load), .times = {}});
+  return d.slots.emplace_back(OnDevice{.load = profile::RollingWindow(m.info.load)});
 }
 
 TimePoint Mirror::last_use(DeviceId id, ModelId model) const {
@@ -259,7 +254,7 @@ TimePoint Mirror::usual_free_at(DeviceId id, TimePoint now) const {
   const Executor& exec = this->exec(id);
   TimePoint free = exec.free_from();
   for (const Executor::Pending& pending : exec.pending()) {
-    const TimePoint there = saturating_add(pending.order, margins_.usual(id).dispatch);
+    const TimePoint there = saturating_add(pending.order, margins_->usual(id).dispatch);
     free = std::max(saturating_add(std::max(free, there), pending.expected), now);
   }
   return std::clamp(free, now, exec.free_at(now));
@@ -270,7 +265,7 @@ std::optional<Overtaking> Mirror::overtaking(DeviceId id, std::size_t place, Tim
   if (!d.alive || place >= d.exec.pending().size()) return std::nullopt;
   const SentAction& next = *actions_.find(d.exec.pending()[place].id);
   const auto at =
-      d.exec.overtaking(place, saturating_add(now, margins_.at(id).dispatch),
+      d.exec.overtaking(place, saturating_add(now, margins_->at(id).dispatch),
                         from_ns(options_.kernel * static_cast<double>(next.expected.count())), now);
   return at && at->evicts && next.preempted >= options_.preemptions ? std::nullopt : at;
 }
@@ -306,9 +301,8 @@ ActionId Mirror::send_infer(SentAction&& infer, Window window, Duration dispatch
   }
   infer.id = next_action_;
   infer.kind = ActionKind::infer;
-  infer.at_once = d.exec.idle() && !infer.sent_cold && window.earliest <= infer.sent;
   infer.version = m.changes;
-  infer.times = times_changes(m, infer.batch_index);
+  infer.times = times_->times_changes(infer.model, static_cast<std::size_t>(infer.batch_index));
   const TimePoint due = saturating_add(window.latest, infer.expected);
   if (at != nullptr)
     d.exec.overtake(*at, infer.id, infer.model, infer.expected, due);
@@ -389,27 +383,21 @@ void Mirror::finish_infer(const ActionDone& done, SentAction& sent, TimePoint no
   Device& d = device(sent.device);
   Model& m = models_[sent.model.index()];
   const ModelId home = this->home(sent.model);
-  OnDevice* const times = options_.by_device ? &get(d, sent.model) : nullptr;
   OnDevice* const on = find(d, home);  // its copy
   const bool ran = done.status == ActionStatus::success || done.status == ActionStatus::failed ||
                    done.status == ActionStatus::stopped;
-  sent.other_times = !sent.outdated && sent.times != times_changes(m, sent.batch_index);
+  sent.other_times =
+      !sent.outdated &&
+      sent.times != times_->times_changes(sent.model, static_cast<std::size_t>(sent.batch_index));
   d.exec.remove(done.id, next_starts(d.exec, done, now), ran ? std::optional(done.start) : std::nullopt);
   if (sent.uses_copy) --on->pending_infers;
   if (done.status == ActionStatus::success) {
-    // By which plan a batch ran whose times have changed since, nobody knows: the next will tell.
-    const bool other_pace = done.threads > 0 && d.threads > 0 && done.threads != d.threads;
-    if (other_pace && !sent.other_times) begin_other_pace(sent, done, now);
-    if (done.threads > 0 && !(other_pace && sent.other_times)) d.threads = done.threads;
-    sent.margins |= margins_.observe(
-        sent.device, {.decided = sent.sent,
-                      .at_once = sent.at_once,
-                      .estimate = other_pace || sent.other_times ? done.duration : sent.expected,
-                      .start = done.start,
-                      .end = done.end,
-                      .took = done.duration,
-                      .heard = now});
-    if (!sent.outdated && !sent.other_times) measured(times, m, sent, done.duration, now);
+    // The ledger has learned from it.
+    sent.margins = std::exchange(margins_seen_, margins_->version()) != margins_->version();
+    const std::uint64_t version = times_->others_version(sent.model);
+    sent.other_estimates = std::exchange(m.estimates_seen, version) != version;
+    if (options_.by_device && !sent.outdated && !sent.other_times && ++m.reports >= bound_holds)
+      find_shortest_load(m);
   }
   if (on == nullptr) return;
   if (sent.outdated) look_whether_it_leaves(sent.device, home, *on);
@@ -421,108 +409,19 @@ void Mirror::finish_infer(const ActionDone& done, SentAction& sent, TimePoint no
   }
 }
 
-// The first that the device ran with another number of threads: nothing that was measured before tells what
-// it does from now on. The best guess is that all takes as many times its seed as this did. One run may be
-// odd, and so may what one model took before: no more than twice what the numbers of threads account for is
-// believed, of the median model's pace and of each model's own. O(models x batch sizes); widths change
-// seldom.
-void Mirror::begin_other_pace(SentAction& sent, const ActionDone& done, TimePoint now) {
-  margins_.start(sent.device, true);
-  sent.margins = sent.other_estimates = true;
-  const int before = device(sent.device).threads;
-  const double most = 2.0 * std::max(before, done.threads) / std::min(before, done.threads);
-  std::vector<double> paces;
-  for (const Model& m : models_)
-    if (m.served && !times(sent.device, m.info.id).all().empty())
-      paces.push_back(times(sent.device, m.info.id).pace(m.info));
-  double usual = 1;
-  if (!paces.empty()) {
-    const auto middle = paces.begin() + static_cast<std::ptrdiff_t>((paces.size() - 1) / 2);
-    std::ranges::nth_element(paces, middle);
-    usual = *middle;
-  }
-  const Duration seed =
-      models_[sent.model.index()].info.batches[static_cast<std::size_t>(sent.batch_index)].exec;
-  const double speed = std::clamp(MeasuredTimes::times_seed(done.duration, seed), usual / most, usual * most);
-  for (Model& m : models_) {
-    if (!m.served) continue;
-    MeasuredTimes* own = &m.times;
-    if (options_.by_device) {
-      OnDevice* const on = find(device(sent.device), m.info.id);
-      if (on == nullptr) continue;
-      own = &on->times;
-    }
-    const double pace = own->pace(m.info);
-    own->rescale(m.info, std::clamp(speed, pace / most, pace * most), now);
-    if (!options_.by_device) continue;
-    find_bounds(m);
-    ++m.version;
-  }
-}
-
-void Mirror::measured(OnDevice* on, Model& m, SentAction& sent, Duration duration, TimePoint now) {
-  const auto index = static_cast<std::size_t>(sent.batch_index);
-  if (!options_.by_device) {
-    m.times.add(m.info, index, duration, now, stale_after,
-                [&](std::size_t i) { sent.other_estimates |= i != index; });
-    return;
-  }
-  if (index == 0 && duration <= 2 * m.info.batches[0].exec) on->trials = 0;
-  on->times.add(m.info, index, duration, now, Duration{0}, [&](std::size_t i) {
-    sent.other_estimates |= i != index;
-    bound(m, i, on->times.all()[i]);
-  });
-  if (++m.reports >= bounds_hold) find_bounds(m);
-}
-
-void Mirror::bound(Model& m, std::size_t index, Duration estimate) {
-  m.longest[index] = std::max(m.longest[index], estimate);
-  if (index > 0) return;
-  m.shortest = std::min(m.shortest, estimate);
-  ++m.version;
-}
-
-// O(batch sizes x devices where it was).
-void Mirror::find_bounds(Model& m) {
-  const auto& batches = m.info.batches;
-  m.longest.clear();
-  for (const BatchProfile& b : batches) m.longest.push_back(b.exec);
-  m.shortest = batches.front().exec;
+// O(devices where it was).
+void Mirror::find_shortest_load(Model& m) {
   m.shortest_load = m.info.load;
   m.reports = 0;
-  for (const std::uint32_t device : m.devices) {
-    const OnDevice& on = *find(devices_[device], m.info.id);
-    m.shortest_load = std::min(m.shortest_load, on.load.estimate());
-    const auto estimates = on.times.all();
-    if (estimates.empty()) continue;
-    for (std::size_t i = 0; i < batches.size(); ++i) m.longest[i] = std::max(m.longest[i], estimates[i]);
-    m.shortest = std::min(m.shortest, estimates.front());
-  }
+  for (const std::uint32_t device : m.devices)
+    m.shortest_load = std::min(m.shortest_load, find(devices_[device], m.info.id)->load.estimate());
 }
 
-bool Mirror::doubt_row(ModelId id, Duration at_most, TimePoint now) {
-  Model& m = models_[id.index()];
-  const Duration seed = m.info.batches.front().exec;
-  if (seed > at_most || m.longest.front() <= at_most) return false;
-  bool any = false;
-  for (const std::uint32_t device : m.devices) {
-    Device& d = devices_[device];
-    OnDevice& on = *find(d, id);
-    if (on.times.all().empty() || on.times.all().front() <= at_most) continue;
-    const Duration pause =
-        d.exec.idle() ? std::min(stale_after, idle_stale_after * (1 << on.trials)) : stale_after;
-    const TimePoint newest = on.times.newest_at(0);
-    if (newest != TimePoint::min() && now - newest < pause) continue;
-    on.times.reset(m.info, 0, now, [&](std::size_t i) { bound(m, i, seed); });
-    on.trials = std::min(on.trials + 1, 4);
-    any = true;
-  }
-  return any;
-}
-
-void Mirror::doubt_all(ModelId id, TimePoint now) {
-  Model& m = models_[id.index()];
-  m.times.reset_stale(m.info, now);
+ledger::Doubted Mirror::doubt(ModelId model, Duration left, TimePoint now) {
+  const ledger::Doubted changed = ledger_->book(ledger::Doubt{.model = model, .left = left}, now);
+  models_[model.index()].estimates_seen = times_->others_version(model);
+  margins_seen_ = margins_->version();
+  return changed;
 }
 
 }  // namespace carillon::schedule

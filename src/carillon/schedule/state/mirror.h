@@ -9,14 +9,13 @@
 #include <vector>
 
 #include "carillon/base/assert.h"
+#include "carillon/ledger/ledger.h"
 #include "carillon/ledger/residence.h"
 #include "carillon/profile/rolling.h"
 #include "carillon/schedule/action.h"
 #include "carillon/schedule/environment.h"
 #include "carillon/schedule/id_map.h"
 #include "carillon/schedule/state/executor.h"
-#include "carillon/schedule/state/margins.h"
-#include "carillon/schedule/state/measured_times.h"
 
 namespace carillon::schedule {
 
@@ -37,7 +36,6 @@ struct SentAction {
   std::vector<RequestId> requests;
   std::vector<Request> members;
   bool sent_cold = false;     // INFER: sent while the model was still loading
-  bool at_once = false;       // INFER: nothing was before it, and its window was open
   bool uses_copy = false;     // INFER: counted where the weights are
   TimePoint sent;             // INFER
   Duration expected{0};       // INFER: of EXEC, when it was sent
@@ -68,15 +66,19 @@ struct MirrorOptions {
 };
 
 // The mirror of all devices that a scheduler decides by (Clockwork, section 5.3): memory state, pending
-// actions and when each executor is free, what actions take (MeasuredTimes) and what is to be allowed for
-// besides (Margins). It chooses nothing; a policy asks it, books what it sends, and passes on what is
-// reported. Costs O(1) but where said. Memory grows with devices x models by four bytes, by about a quarter
-// of a kilobyte for each pair that was ever loaded or run, and by as much again for each batch size that ran
-// there. Models of zero pages are loaded everywhere, without a LOAD. Not thread-safe.
+// actions and when each executor is free, and what LOADs take. What batches take, and what is to be allowed
+// for besides, it reads in the ledger (Ledger::times(), margins()), and says there by which times it plans.
+// It chooses nothing; a policy asks it, books what it sends, and passes on what is reported. Costs O(1) but
+// where said. Memory grows with devices x models by four bytes, and by about a quarter of a kilobyte for each
+// pair that was ever loaded or run. Models of zero pages are loaded everywhere, without a LOAD. Not
+// thread-safe.
 class Mirror {
  public:
   explicit Mirror(const MirrorOptions& options = {}, const Environment& environment = {})
-      : options_(options), margins_(environment) {}
+      : options_(options), environment_(environment) {}
+
+  // What runs is measured there. Before all else.
+  void reads(ledger::Ledger& ledger);
 
   // A model comes: ids ascend by one from zero, `batches` ascends and starts at 1. Or it goes, or comes in
   // another version: then copies of the last one are leaving, and what was measured of it is forgotten. O(1)
@@ -163,18 +165,18 @@ class Mirror {
 
   // Rolling estimates; the model's seed where nothing was measured (on this device).
   Duration exec_estimate(DeviceId device, ModelId model, int batch_index) const {
-    return times(device, model).of(models_[model.index()].info, static_cast<std::size_t>(batch_index));
+    return times_->of(device, model, static_cast<std::size_t>(batch_index));
   }
   // What it usually takes, which is never more: the median where exec_estimate() is the largest.
   Duration usual_exec(DeviceId device, ModelId model, int batch_index) const {
-    return times(device, model).usual(models_[model.index()].info, static_cast<std::size_t>(batch_index));
+    return times_->usual(device, model, static_cast<std::size_t>(batch_index));
   }
   // When everything that was sent to the device will have ended where it comes there as it usually does; not
   // before `now`, nor after exec().free_at(now). O(pending).
   TimePoint usual_free_at(DeviceId device, TimePoint now) const;
   // All of them by batch index; empty where the model never ran (on the device): its seeds count.
   std::span<const Duration> exec_estimates(DeviceId device, ModelId model) const {
-    return times(device, model).all();
+    return times_->all(device, model);
   }
   Duration load_estimate(DeviceId id, ModelId model) const {
     if (!options_.by_device) return load_estimate(model);
@@ -183,20 +185,19 @@ class Mirror {
   }
   // The same where all devices are alike.
   Duration exec_estimate(ModelId model, int batch_index) const {
-    const Model& m = models_[model.index()];
-    return m.times.of(m.info, static_cast<std::size_t>(batch_index));
+    return times_->of(model, static_cast<std::size_t>(batch_index));
   }
   Duration load_estimate(ModelId model) const { return models_[home(model).index()].load.estimate(); }
   // Bounds of all devices' estimates, for whoever would else ask them all: nobody's are longer (by batch
   // index), or shorter. They rise and fall with reports alone, and may for a while be further away than they
   // need.
-  std::span<const Duration> longest_execs(ModelId model) const { return models_[model.index()].longest; }
-  Duration shortest_exec(ModelId model) const { return models_[model.index()].shortest; }  // of one row
+  std::span<const Duration> longest_execs(ModelId model) const { return times_->longest(model); }
+  Duration shortest_exec(ModelId model) const { return times_->shortest(model); }  // of one row
   Duration shortest_load(ModelId model) const { return models_[home(model).index()].shortest_load; }
   // Changes whenever some device's estimate for one row does.
-  std::uint64_t exec_version(ModelId model) const { return models_[model.index()].version; }
+  std::uint64_t exec_version(ModelId model) const { return times_->row_version(model); }
 
-  const Margins& margins() const { return margins_; }
+  const ledger::Margins& margins() const { return *margins_; }
 
   // Loaded models of a device, from the least recently used on, with their last use.
   const std::set<std::pair<TimePoint, ModelId>>& lru(DeviceId id) const { return device(id).lru; }
@@ -204,8 +205,9 @@ class Mirror {
   // O(loaded models seen).
   template <typename Take>
   void visit_lru(DeviceId id, Take&& take) const {
-    for (const auto& [used, model] : device(id).lru)
-      if (pending_infers(id, model) == 0 && !take(model, used)) return;
+    const Device& d = device(id);
+    for (const auto& [used, model] : d.lru)
+      if (find(d, model)->pending_infers == 0 && !take(model, used)) return;
   }
 
   // Book what is being sent. LOAD takes its pages at once, which must be free. UNLOAD is not for a model with
@@ -237,18 +239,9 @@ class Mirror {
   // (its device went meanwhile, or it was reported before).
   std::optional<SentAction> finish(const ActionDone& done, TimePoint now);
 
-  // Estimates decide what runs, and only what runs is measured: a slow spell must not shut a model out for
-  // good. A policy calls one of these before it refuses a request for want of time.
-  //
-  // Because one row would take longer than `at_most`, where the seed says it would not: where nothing was
-  // measured for a second, the seed counts again; on a device that idles already after a tenth of that, and
-  // then after twice as long each time that the seed proves wrong. True where it does: then the refusal had
-  // better be thought over.
-  bool doubt_row(ModelId model, Duration at_most, TimePoint now);
-  // Where all devices are alike: all that was not measured for a second starts from its seed again.
-  void doubt_all(ModelId model, TimePoint now);
-  // The same of margins: see Margins::doubt().
-  bool doubt_margins(Duration left, Duration exec, TimePoint now) { return margins_.doubt(left, exec, now); }
+  // A policy calls this before it refuses a request for want of time, which had `left`: see ledger::Doubt.
+  // Where something changed, the refusal had better be thought over.
+  ledger::Doubted doubt(ModelId model, Duration left, TimePoint now);
 
  private:
   friend struct testing::Audit;
@@ -260,38 +253,29 @@ class Mirror {
     int pending_infers = 0;
     TimePoint last_use = TimePoint::min();
     profile::RollingWindow load;
-    MeasuredTimes times;
-    int trials = 0;  // of the seed for one row, since it was right
   };
   static constexpr std::uint32_t no_slot = std::numeric_limits<std::uint32_t>::max();
   struct Device {
     bool alive = false;
     std::uint64_t total_pages = 0, free_pages = 0, freeing_pages = 0;
     Executor exec, load;
-    int threads = 0;                     // that ran the last INFER that told
     std::vector<std::uint32_t> slot_of;  // by model
     std::vector<OnDevice> slots;
     std::set<std::pair<TimePoint, ModelId>> lru;  // of the loaded
   };
   struct Model {
     ModelInfo info;
-    profile::RollingWindow load;  // on all devices alike, as `times`
-    MeasuredTimes times;
+    profile::RollingWindow load;  // on all devices alike
     std::vector<ModelId> family;  // of one that has weights of its own, or of no pages
     bool served = true;
     std::uint32_t changes = 0;
-    std::vector<std::uint32_t> times_changes;  // by batch index: of its seed; empty until one changed
     std::size_t places = 0;
     std::vector<std::uint32_t> devices;  // that have a slot for it
-    std::vector<Duration> longest;
-    Duration shortest, shortest_load;
-    std::uint64_t version = 0;  // of the estimates for one row
-    unsigned reports = 0;       // since the bounds were found anew
+    Duration shortest_load;
+    unsigned reports = 0;              // since that was found anew
+    std::uint64_t estimates_seen = 0;  // ExecTimes::others_version() as of the last report
   };
 
-  static std::uint32_t times_changes(const Model& model, int batch_index) {
-    return model.times_changes.empty() ? 0 : model.times_changes[static_cast<std::size_t>(batch_index)];
-  }
   Device& device(DeviceId id) {
     CARILLON_ASSERT(id.index() < devices_.size());
     return devices_[id.index()];
@@ -308,25 +292,20 @@ class Mirror {
   void unload_left(Actions& out);
   ActionId send_infer(SentAction&& infer, Window window, Duration dispatch, const Overtaking* at = nullptr);
   OnDevice& get(Device& d, ModelId model);
-  const MeasuredTimes& times(DeviceId id, ModelId model) const {
-    if (!options_.by_device) return models_[model.index()].times;
-    const OnDevice* on = find(device(id), model);
-    return on == nullptr ? never_ran_ : on->times;
-  }
   void use(Device& d, ModelId model, OnDevice& on, TimePoint now);
   void drop(Device& d, ModelId model, OnDevice& on);
   void look_whether_it_leaves(DeviceId device, ModelId model, const OnDevice& on);
   void finish_load(const ActionDone& done, const SentAction& sent, TimePoint now);
   void finish_infer(const ActionDone& done, SentAction& sent, TimePoint now);
-  void begin_other_pace(SentAction& sent, const ActionDone& done, TimePoint now);
-  void measured(OnDevice* on, Model& model, SentAction& sent, Duration duration, TimePoint now);
-  void bound(Model& model, std::size_t index, Duration estimate);
-  void find_bounds(Model& model);
+  void find_shortest_load(Model& model);
   TimePoint next_starts(const Executor& executor, const ActionDone& done, TimePoint now) const;
 
-  static inline const MeasuredTimes never_ran_;
   MirrorOptions options_;
-  Margins margins_;
+  Environment environment_;  // as it was told
+  ledger::Ledger* ledger_ = nullptr;
+  const ledger::ExecTimes* times_ = nullptr;  // of it
+  const ledger::Margins* margins_ = nullptr;
+  std::uint64_t margins_seen_ = 0;  // Margins::version() as of the last report
   std::vector<Model> models_;
   std::vector<Device> devices_;
   std::size_t alive_ = 0;

@@ -9,6 +9,7 @@
 
 #include "carillon/schedule/registry.h"
 #include "carillon/schedule/symphony/batch_plan.h"
+#include "carillon/schedule/testing/audit.h"
 #include "carillon/schedule/testing/models.h"
 #include "carillon/schedule/testing/sim_world.h"
 
@@ -116,14 +117,15 @@ TEST(Symphony, TheFreeDeviceWithTheSmallestIdGoesFirst) {
 
 TEST(Symphony, AFullBatchDoesNotWait) {
   Symphony symphony(ideal, to_the_letter);
+  testing::Shadowed driven{symphony, 0};  // with a ledger
   ModelInfo model = model_of_3_3();
   model.batches.resize(2);
   Actions out;
-  symphony.decide(model_comes(model), TimePoint{}, out);
-  symphony.decide(DeviceChanged{DeviceId{0}, true, 10}, TimePoint{}, out);
+  driven.decide(model_comes(model), TimePoint{}, out);
+  driven.decide(DeviceChanged{DeviceId{0}, true, 10}, TimePoint{}, out);
   out.clear();
   for (std::uint64_t i = 0; i < 2; ++i)
-    symphony.decide(RequestArrived{{.id = RequestId{i}, .deadline = TimePoint{} + 1s}}, TimePoint{}, out);
+    driven.decide(RequestArrived{{.id = RequestId{i}, .deadline = TimePoint{} + 1s}}, TimePoint{}, out);
   ASSERT_FALSE(out.empty());
   const auto* infer = std::get_if<Infer>(&out.back());
   if (infer == nullptr) infer = std::get_if<Infer>(&out[out.size() - 2]);
@@ -134,16 +136,17 @@ TEST(Symphony, AFullBatchDoesNotWait) {
 TEST(Symphony, MessagesLeaveEarlyByTheNetworksDelay) {
   const Environment far{.dispatch = 2ms, .answer = 1ms, .overrun = 0};
   Symphony symphony(far, to_the_letter);
+  testing::Shadowed driven{symphony, 0};  // with a ledger
   Actions out;
-  symphony.decide(model_comes(model_of_3_3()), TimePoint{}, out);
-  symphony.decide(DeviceChanged{DeviceId{0}, true, 10}, TimePoint{}, out);
+  driven.decide(model_comes(model_of_3_3()), TimePoint{}, out);
+  driven.decide(DeviceChanged{DeviceId{0}, true, 10}, TimePoint{}, out);
   out.clear();
   const TimePoint wake =
-      symphony.decide(RequestArrived{{.id = RequestId{0}, .deadline = TimePoint{} + 20ms}}, TimePoint{}, out);
+      driven.decide(RequestArrived{{.id = RequestId{0}, .deadline = TimePoint{} + 20ms}}, TimePoint{}, out);
   // Frontrun is 20 - l(2) - 1 = 12; the message leaves at 10.
   EXPECT_TRUE(out.empty());
   EXPECT_EQ(wake, TimePoint{} + 10ms);
-  symphony.decide(Wake{}, TimePoint{} + 10ms, out);
+  driven.decide(Wake{}, TimePoint{} + 10ms, out);
   ASSERT_FALSE(out.empty());
   ASSERT_TRUE(std::holds_alternative<Infer>(out[0]));
   EXPECT_EQ(std::get<Infer>(out[0]).window.latest, TimePoint{} + 13ms);  // 20 - l(1) - 1
@@ -151,11 +154,12 @@ TEST(Symphony, MessagesLeaveEarlyByTheNetworksDelay) {
 
 TEST(Symphony, AHopelessRequestIsRefusedAtOnce) {
   Symphony symphony(ideal, to_the_letter);
+  testing::Shadowed driven{symphony, 0};  // with a ledger
   Actions out;
-  symphony.decide(model_comes(model_of_3_3()), TimePoint{}, out);
-  symphony.decide(DeviceChanged{DeviceId{0}, true, 10}, TimePoint{}, out);
+  driven.decide(model_comes(model_of_3_3()), TimePoint{}, out);
+  driven.decide(DeviceChanged{DeviceId{0}, true, 10}, TimePoint{}, out);
   out.clear();
-  symphony.decide(RequestArrived{{.id = RequestId{0}, .deadline = TimePoint{} + 5ms}}, TimePoint{}, out);
+  driven.decide(RequestArrived{{.id = RequestId{0}, .deadline = TimePoint{} + 5ms}}, TimePoint{}, out);
   ASSERT_FALSE(out.empty());
   ASSERT_TRUE(std::holds_alternative<Refuse>(out[0]));
   EXPECT_EQ(std::get<Refuse>(out[0]).reason, Reason::cannot_finish);

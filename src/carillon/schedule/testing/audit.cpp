@@ -58,14 +58,6 @@ bool same_version(const Ledger& ledger, const Ledger::Action& action) {
   return action.version == ledger.model(action.model).version;
 }
 
-std::uint32_t times_now(const Ledger::Model& model, const Ledger::Action& action) {
-  if (model.times_changes.empty()) return 0;
-  for (std::size_t i = 0; i < model.info->batches.size(); ++i)
-    if (model.info->batches[i].batch == static_cast<int>(action.requests.size()))
-      return model.times_changes[i];
-  return 0;
-}
-
 }  // namespace
 
 std::string Findings::text() const {
@@ -197,10 +189,6 @@ void Audit::check(const Ledger& ledger, const Scheduler& scheduler, std::set<Act
       found.expect(action->expected == flight.expected && action->sent == flight.sent, "classes: expected",
                    of_action(flight.id));
       found.expect(action->uses_copy == flight.uses_copy, "classes: uses a copy", of_action(flight.id));
-      if (same_version(ledger, *action))
-        found.expect((flight.times == Classed::times_changes(model, flight.batch)) ==
-                         (action->times == times_now(ledger.model(action->model), *action)),
-                     "classes: times", of_action(flight.id));
     }
     std::size_t own = 0;
     visit_actions(ledger, [&](const Ledger::Action& action) {
@@ -275,6 +263,9 @@ void Audit::check(const Ledger& ledger, const Scheduler& scheduler, std::set<Act
           found.expect(members == wanted(ledger, *action), "mirror: members", of_action(pending.id));
         }
         found.expect(sent->expected == action->expected, "mirror: expected", of_action(pending.id));
+        found.expect(action->run.model == sent->model &&
+                         action->run.index == static_cast<std::uint32_t>(sent->batch_index),
+                     "mirror: whose times", of_action(pending.id));
         // One that was held back left later than the mirror takes it to, and a Preempt in between came to
         // nothing.
         if (once_held.contains(pending.id)) continue;

@@ -22,6 +22,7 @@ SimWorld::SimWorld(Scheduler& scheduler, const Options& options, std::vector<Mod
       served_(models_.size(), true),
       random_(options.seed),
       devices_(options.pages.size()) {
+  scheduler_.reads(ledger_);
   for (const ModelInfo& model : models_) decide(model_comes(model));
   for (std::size_t i = 0; i < devices_.size(); ++i)
     device(DeviceId{static_cast<std::uint32_t>(i)}, true, TimePoint{});
@@ -185,10 +186,14 @@ void SimWorld::run(TimePoint until) {
 void SimWorld::decide(const Event& event) {
   ++decisions_;
   out_.clear();
+  ledger_.apply(event, now_);
   const TimePoint wake = scheduler_.decide(event, now_, out_);
   const Actions actions = std::move(out_);
   out_ = {};
-  for (const Action& action : actions) take(action);
+  for (const Action& action : actions) {
+    ledger_.book(action, now_);
+    take(action);
+  }
   if (std::holds_alternative<Wake>(event)) wake_at_ = TimePoint::max();
   if (wake == wake_at_) return;
   if (wake <= now_) problem("wake in the past", std::to_string(wake.time_since_epoch().count()));

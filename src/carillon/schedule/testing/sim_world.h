@@ -12,6 +12,7 @@
 #include "carillon/base/random.h"
 #include "carillon/device/class_streams.h"
 #include "carillon/device/virtual_device.h"
+#include "carillon/ledger/ledger.h"
 #include "carillon/schedule/scheduler.h"
 
 namespace carillon::schedule::testing {
@@ -150,6 +151,7 @@ class SimWorld {
   std::size_t find(ActionId id) const;  // where it is logged; actions_.size(): nowhere
 
   Scheduler& scheduler_;
+  ledger::Ledger ledger_;  // that it reads
   Options options_;
   std::vector<ModelInfo> models_;
   std::vector<std::uint32_t> versions_;  // by model: how often it changed
