@@ -76,9 +76,18 @@ Controller::Controller(std::unique_ptr<schedule::Scheduler> scheduler, const Opt
           plans_.sent(model, batch);
           if (also) also(model, batch);
         };
+        core.on_left = [this](ModelId model) { left(model); };
+        core.on_gone = [this](ModelId model) {
+          {
+            const std::lock_guard lock(leaving_mutex_);
+            gone_.push_back(model);
+          }
+          used_no_more();
+        };
         return core;
       }()),
       turned_away_(options.turned_away),
+      inside_(std::make_unique<std::atomic<std::uint32_t>[]>(worker::most_models)),
       core_(std::move(scheduler), core_options_),
       outcomes_{core_.book(), core_options_.journal.get(), core_options_.default_deadline},
       door_(options.door),
@@ -239,37 +248,53 @@ bool Controller::responds(Duration longest) {
   return processor.longest({&thread, 1}, clock_.now()) > longest / 2;
 }
 
-// Whether calls of it are anywhere, at the door and before it included.
-bool Controller::used(ModelId id) {
-  if (sizes_.waiting(id) > 0 || sequences_.waiting(id) > 0) return true;
-  if (used_elsewhere_ && used_elsewhere_(id)) return true;
-  {
-    const std::lock_guard lock(mutex_);
-    for (std::uint32_t i = 0; i < submissions_.size(); ++i)
-      if (submissions_[i].call != nullptr && submissions_[i].call->model == id) return true;
-  }
-  std::size_t calls = 0;
-  return ask([&](TimePoint) { calls = core_.uses(id).calls; }) && calls > 0;
+// A call has its answer, and its buffers are free.
+void Controller::left(ModelId id) {
+  if (inside_[id.index()].fetch_sub(1) == 1) used_no_more();
 }
 
-bool Controller::remove_model(ModelId id, Duration patience, const std::atomic<bool>& ended) {
-  constexpr auto look = std::chrono::milliseconds{20};
-  // A call that found the model's old view may be on its way here: none is seen at two looks.
-  int unused = 0;
-  for (TimePoint end = clock_.now() + patience; unused < 2 && clock_.now() < end;) {
-    if (ended || !serving()) return false;
-    unused = used(id) ? 0 : unused + 1;
-    std::this_thread::sleep_for(look);
-  }
+void Controller::used_no_more() {
+  if (!removing_) return;
+  { const std::lock_guard lock(leaving_mutex_); }  // whoever looks has begun to wait, or looks after this
+  leaving_.notify_all();
+}
+
+bool Controller::used(ModelId id) const {
+  return inside_[id.index()] > 0 || (used_elsewhere_ && used_elsewhere_(id));
+}
+
+// With leaving_mutex_.
+bool Controller::gone(ModelId id) const {
+  return std::ranges::find(gone_, id) != gone_.end() && inside_[id.index()] == 0;
+}
+
+// Until then, or the controller stops, or there is no more time.
+template <typename Until>
+void Controller::wait_leaving(TimePoint end, const std::stop_token& ended, const Until& until) {
+  removing_ = true;
+  std::unique_lock lock(leaving_mutex_);
+  const auto over = [&] { return until() || !serving(); };
+  for (TimePoint now = clock_.now(); now < end && !ended.stop_requested() && !over(); now = clock_.now())
+    // At most a minute, so that no sum of times overflows.
+    leaving_.wait_for(lock, ended, std::min<Duration>(end - now, std::chrono::minutes{1}), over);
+  removing_ = false;
+}
+
+bool Controller::remove_model(ModelId id, Duration patience, const std::stop_token& ended) {
+  // A call that found the model's old view may be on its way here.
+  constexpr auto on_its_way = std::chrono::milliseconds{20};
+  const TimePoint end = saturating_add(clock_.now(), patience);
+  do {
+    wait_leaving(end, ended, [&] { return !used(id); });
+    wait_leaving(std::min(end, clock_.now() + on_its_way), ended, [] { return false; });
+    if (ended.stop_requested() || !serving()) return false;
+  } while (used(id) && clock_.now() < end);
   if (!ask([&](TimePoint now) { core_.go(id, now); })) return false;
-  for (const TimePoint end = clock_.now() + patience;;) {
-    if (let_go(id)) return true;
-    if (!serving()) return false;
-    // Nobody knows what a device that went still does with it: that may take any time.
-    if (ended || devices_alive_ < workers_.size() || clock_.now() >= end) break;
-    std::this_thread::sleep_for(look);
-  }
-  left_.push_back(id);
+  // Nobody knows what a device that went still does with it: that may take any time.
+  wait_leaving(saturating_add(clock_.now(), patience), ended,
+               [&] { return gone(id) || devices_alive_ < workers_.size(); });
+  if (let_go(id)) return true;
+  if (serving()) left_.push_back(id);
   return false;
 }
 
@@ -280,14 +305,12 @@ std::size_t Controller::remove_left() {
 
 // Gives its memory back, where nobody has anything of it any more.
 bool Controller::let_go(ModelId id) {
-  Core::Uses uses;
-  bool all_alive = false;
-  if (!ask([&](TimePoint) {
-        uses = core_.uses(id);
-        all_alive = core_.devices_alive() == core_.devices();
-      }))
-    return false;
-  if (!all_alive || uses.calls > 0 || uses.on_devices || sizes_.waiting(id) > 0) return false;
+  if (!serving()) return false;
+  {
+    const std::lock_guard lock(leaving_mutex_);
+    if (!gone(id)) return false;
+    std::erase(gone_, id);
+  }
   sizes_.remove_model(id);
   plans_.remove_model(id);
   sequences_.remove_model(id);
@@ -328,6 +351,7 @@ void Controller::stop() {
     state_ = State::stopping;
     wake_.notify_one();
   }
+  used_no_more();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -353,6 +377,7 @@ std::uint64_t Controller::submit(std::unique_ptr<InferCall> call, AnswerHandler 
   const TimePoint at = clock_.now();
   call->handed = at;
   CARILLON_ASSERT(call->model.index() < models_there_.load(std::memory_order_acquire));
+  inside_[call->model.index()].fetch_add(1);
   if (!serving()) {
     end({ticket, 0, std::move(call), std::move(on_answer)}, not_serving(), at);
     return ticket;
@@ -439,9 +464,10 @@ Ending Controller::not_serving() {
 
 // A call that the thread does not have.
 void Controller::end(Submission submission, Ending ending, TimePoint at) {
-  const Model& model = models_[submission.call->model.index()];
-  outcomes_.end(submission.ticket, std::move(submission.call), std::move(submission.handler), model.told,
-                std::move(ending), at);
+  const ModelId id = submission.call->model;
+  outcomes_.end(submission.ticket, std::move(submission.call), std::move(submission.handler),
+                models_[id.index()].told, std::move(ending), at);
+  left(id);
 }
 
 // To the door.
@@ -619,7 +645,10 @@ void Controller::handle(Work& work) {
   core_.decide(together);
   for (const std::uint64_t ticket : work.cancels) core_.cancel(ticket, clock_.now());
   if (const TimePoint now = clock_.now(); core_.wake_at() <= now) core_.wake(now);
-  devices_alive_ = core_.devices_alive();
+  if (const std::size_t alive = core_.devices_alive(); alive != devices_alive_) {
+    devices_alive_ = alive;
+    used_no_more();
+  }
   if (margin_wanted_.load(std::memory_order_relaxed)) tell_margin();
 }
 

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -96,19 +97,21 @@ class Controller final : public Service {
   // While it runs: ends a model that no view names any more. Waits until the calls that came before have
   // their answers, up to `patience`; those that then still wait are refused. Then until no device has
   // anything of it, as long again, and gives its memory back. False where the controller stops meanwhile,
-  // `ended` says that there is no more time, or a device does not let go of it: its memory stays, until
-  // remove_left(). From the thread that adds models.
-  bool remove_model(ModelId id, Duration patience, const std::atomic<bool>& ended);
+  // `ended` is asked for, or a device does not let go of it: its memory stays, until remove_left(). From the
+  // thread that adds models.
+  bool remove_model(ModelId id, Duration patience, const std::stop_token& ended);
   // What a model's batches take has changed: `batches` are of the sizes that add_model() was told, and count
   // instead (schedule::TimesChanged). From any thread, once add_model() has returned; done on the
   // controller's thread, after what that was told before. Nothing happens of a model that has gone by then.
   void change_times(ModelId id, std::vector<schedule::BatchProfile> batches);
-  // Gives back the memory of those that remove_model() had to leave, where all devices are alive and none has
-  // anything of them. How many are left still. From that thread, at any time; it waits for nothing.
+  // Gives back the memory of those that remove_model() had to leave, where no device has had anything of them
+  // since all were alive. How many are left still. From that thread, at any time; it waits for nothing.
   std::size_t remove_left();
   // Whoever else may still send calls to a model that no view names any more: remove_model() waits for them,
-  // too. Once, before start(); from the thread that adds models.
+  // too. They call used_no_more(), from any thread, with no lock held that `used` takes, when that may have
+  // changed. Once, before start(); from the thread that adds models.
   void set_used_elsewhere(std::function<bool(ModelId)> used) { used_elsewhere_ = std::move(used); }
+  void used_no_more();
   // While models are still brought to a controller that runs: until then it is not ready, and loading().
   // Before start() and from the thread that adds models.
   void set_loading(bool loading) {
@@ -212,7 +215,11 @@ class Controller final : public Service {
   void turn_away(Submission submission, TimePoint at);
   void shed(Submission submission, Error why, TimePoint at);
   bool ask(Job job);
-  bool used(ModelId id);
+  void left(ModelId id);
+  bool used(ModelId id) const;
+  bool gone(ModelId id) const;
+  template <typename Until>
+  void wait_leaving(TimePoint end, const std::stop_token& ended, const Until& until);
   bool let_go(ModelId id);
 
   const Clock& clock_;
@@ -234,6 +241,12 @@ class Controller final : public Service {
   std::atomic<std::size_t> models_there_{0};
   std::vector<ModelId> left_;  // that remove_model() could not give back; the thread's that adds models
   std::function<bool(ModelId)> used_elsewhere_;
+  // By model: calls that submit() was given and that have no answer, or whose buffers live on.
+  const std::unique_ptr<std::atomic<std::uint32_t>[]> inside_;
+  std::atomic<bool> removing_{false};    // remove_model() waits
+  std::mutex leaving_mutex_;             // of gone_; taken before mutex_
+  std::condition_variable_any leaving_;  // told where removing_ and what remove_model() waits for may be so
+  std::vector<ModelId> gone_;            // of which the core has nothing any more, and let_go() has something
   std::function<void(std::string_view)> asked_for_;
   std::atomic<bool> loading_{false};
   std::atomic<bool> all_named_{false};

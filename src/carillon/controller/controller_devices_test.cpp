@@ -183,8 +183,7 @@ TEST_P(ControllerDevices, AModelThatWentWhileADeviceHungIsGivenBackOnceItIsBack)
   for (const auto& breaker : breakers) breaker->hang();
   EXPECT_FALSE(call(1).has_value());
   while (controller->ready()) (void)call(1);
-  static const std::atomic<bool> never{false};
-  EXPECT_FALSE(controller->remove_model({0}, 1min, never)) << "a device may still run it";
+  EXPECT_FALSE(controller->remove_model({0}, 1min, {})) << "a device may still run it";
   EXPECT_EQ(controller->remove_left(), 1U);
   for (const auto& model : models) EXPECT_FALSE(model.expired());
   for (const auto& breaker : breakers) breaker->mend();

@@ -24,7 +24,8 @@ Core::Core(std::unique_ptr<schedule::Scheduler> scheduler, const CoreOptions& op
                .longest_deadline = options_.longest_deadline,
                .max_open = options_.max_open,
                .by_length = options_.by_length,
-               .largest_kept_row = options_.largest_kept_row},
+               .largest_kept_row = options_.largest_kept_row,
+               .on_left = options_.on_left},
               book_, options_.journal.get()) {}
 
 Core::~Core() {
@@ -66,21 +67,22 @@ void Core::start(TimePoint now) {
   enter(now);
   holder_.start();
   dispatch_.start(now);
-  holder_.settle(now);
+  settle(now);
 }
 
 void Core::come(ServedModel model, TimePoint now) {
   enter(now);
   hold(model);
   dispatch_.come(std::move(model.info), now);
-  holder_.settle(now);
+  settle(now);
 }
 
 void Core::go(ModelId id, TimePoint now) {
   enter(now);
   if (dispatch_.stopped() || !holder_.go(id)) return;
+  going_.push_back(id);
   dispatch_.go(id, now);
-  holder_.settle(now);
+  settle(now);
 }
 
 void Core::change_times(ModelId id, std::vector<schedule::BatchProfile> batches, TimePoint now) {
@@ -89,7 +91,24 @@ void Core::change_times(ModelId id, std::vector<schedule::BatchProfile> batches,
   if (dispatch_.stopped() || holder_.model(id).gone) return;
   book_.reseed(id, dispatch_.model(id).batches, batches);
   dispatch_.change_times(id, std::move(batches), now);
+  settle(now);
+}
+
+// Answers what is decided, and tells of models that have gone by that.
+void Core::settle(TimePoint now) {
   holder_.settle(now);
+  tell_gone();
+}
+
+// A device that went may still do something with a model that it had. One that comes back has nothing.
+void Core::tell_gone() {
+  if (going_.empty() || devices_alive() < devices()) return;
+  std::erase_if(going_, [this](ModelId id) {
+    const auto [calls, on_devices] = uses(id);
+    const bool gone = calls == 0 && !on_devices;
+    if (gone && options_.on_gone) options_.on_gone(id);
+    return gone;
+  });
 }
 
 Core::Uses Core::uses(ModelId id) const {
@@ -105,29 +124,31 @@ void Core::gather(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerH
 void Core::decide(TimePoint now) {
   enter(now);
   holder_.offer(now);
+  tell_gone();
 }
 
 void Core::cancel(std::uint64_t ticket, TimePoint now) {
   enter(now);
   holder_.cancel(ticket, now);
+  tell_gone();
 }
 
 void Core::on_result(const worker::ActionResult& result, TimePoint now) {
   enter(now);
   dispatch_.on_report(result, now);
-  holder_.settle(now);
+  settle(now);
 }
 
 void Core::on_probe(const worker::ProbeResult& result, TimePoint now) {
   enter(now);
   dispatch_.on_probe(result, now);
-  holder_.settle(now);
+  settle(now);
 }
 
 void Core::wake(TimePoint now) {
   enter(now);
   dispatch_.wake(now);
-  holder_.settle(now);
+  settle(now);
 }
 
 void Core::stop(TimePoint now) {

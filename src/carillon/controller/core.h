@@ -57,6 +57,12 @@ struct CoreOptions {
   // sizes the policy wants to run. May be empty. Must not block.
   Recorder::OnBatch on_batch;
   std::shared_ptr<Journal> journal;  // where calls and actions are noted; null: nowhere
+  // As HolderOptions has it.
+  std::function<void(ModelId)> on_left;
+  // Hears, once, of each model that go() was told: it has no call without an answer, no call's buffers live
+  // on, no action of it is under way, and no device holds it. All devices are there then. May be empty. Must
+  // not call back.
+  std::function<void(ModelId)> on_gone;
   // For tests: called when all that was heard of is decided.
   std::function<void(const class Core&, const ledger::Ledger&)> audit;
 };
@@ -81,7 +87,7 @@ class Core {
   void start(TimePoint now);
   // After start(): a model comes, with the next id, and one goes. What waits of one that goes is refused,
   // what comes of it is answered `not_found`, and where it is loaded it is unloaded when nothing uses it any
-  // more. Book::add_model() is the caller's here.
+  // more; CoreOptions::on_gone hears of that. Book::add_model() is the caller's here.
   void come(ServedModel model, TimePoint now);
   void go(ModelId id, TimePoint now);
   // What a model's batches take has changed on the devices (schedule::TimesChanged). One that has gone is let
@@ -133,6 +139,8 @@ class Core {
   friend struct testing::Audit;
   void enter(TimePoint now);
   void hold(const ServedModel& model);
+  void settle(TimePoint now);
+  void tell_gone();
 
   const CoreOptions options_;
   const std::unique_ptr<schedule::Scheduler> scheduler_;
@@ -142,6 +150,7 @@ class Core {
   Holder holder_;
   std::deque<LocalLink> links_;  // by device
   std::size_t models_ = 0;
+  std::vector<ModelId> going_;  // and of which on_gone has yet to hear
   TimePoint last_ = TimePoint::min();
 };
 

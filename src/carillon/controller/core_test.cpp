@@ -930,6 +930,52 @@ TEST_F(CoreTest, TheSchedulerHearsThatTimesChange) {
   EXPECT_TRUE(scheduler->heard<schedule::TimesChanged>().empty()) << "nobody decides any more";
 }
 
+class CoreGoingTest : public CoreTest {
+ protected:
+  explicit CoreGoingTest()
+      : CoreTest({.on_left = [this](ModelId id) { said.push_back("left " + std::to_string(id.value)); },
+                  .on_gone = [this](ModelId id) { said.push_back("gone " + std::to_string(id.value)); }}) {}
+
+  std::vector<std::string> said;
+};
+
+TEST_F(CoreGoingTest, AModelHasGoneOnceItsLastCallAndItsLastActionHaveEnded) {
+  using Said = std::vector<std::string>;
+  arm();
+  submit(1, call_of({0}, 1, at(0ms)), at(0ms));
+  submit(2, call_of({0}, 1, at(0ms)), at(0ms));
+  say({schedule::Load{{0}, {0}, {0}, always, 1ms}}, at(0ms), at(2ms));
+  end(0, ActionStatus::success, at(1ms));
+  say({infer(1, {{0}})}, at(2ms), at(4ms));
+  core->go({0}, at(2ms));
+  core->cancel(1, at(3ms));
+  EXPECT_EQ(answers.size(), 1U);
+  EXPECT_EQ(said, Said{}) << "a device may still write into its buffers";
+  end(1, ActionStatus::success, at(3ms));
+  EXPECT_EQ(said, Said{"left 0"});
+  say({schedule::Unload{{2}, {0}, {0}}}, at(4ms), at(6ms));
+  end(2, ActionStatus::success, at(5ms));
+  EXPECT_EQ(said, Said{"left 0"}) << "a call waits";
+  say({Refuse{{1}, Reason::no_model, TimePoint::max()}}, at(6ms));
+  EXPECT_EQ(said, (Said{"left 0", "left 0", "gone 0"}));
+  submit(3, call_of({0}, 1, at(7ms)), at(7ms));
+  EXPECT_EQ(answers.back().answer.status.error().code, ErrorCode::not_found);
+  EXPECT_EQ(said, (Said{"left 0", "left 0", "gone 0", "left 0"})) << "once";
+}
+
+TEST_F(CoreGoingTest, AModelHasGoneWhileNoDeviceIsAwayAlone) {
+  using Said = std::vector<std::string>;
+  arm();
+  submit(1, call_of({1}, 1, at(0ms)), at(0ms));
+  say({schedule::GiveUp{{0}}, Refuse{{0}, Reason::no_device, TimePoint::max()}}, at(0ms));
+  EXPECT_EQ(said, Said{"left 1"});
+  core->go({1}, at(1ms));
+  core->go({1}, at(1ms));
+  EXPECT_EQ(said, Said{"left 1"}) << "nobody knows what the device does";
+  core->on_probe({.found = {}, .life = 1, .device = {0}}, at(2ms));
+  EXPECT_EQ(said, (Said{"left 1", "gone 1"}));
+}
+
 TEST_F(CoreTest, WhatRequestsAreExpectedToTakeChangesWithTheTimes) {
   core->book().seed({0}, core->model({0}).batches);
   on_next<RequestArrived>({infer(1, {{0}})});

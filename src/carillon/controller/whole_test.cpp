@@ -85,6 +85,11 @@ class World final : public VirtualWorker::World {
                                                          news.why.starts_with("it hangs") ? 1 : 0;
                                                    },
                                                .journal = std::make_shared<Journal>(256, Duration{}),
+                                               .on_gone =
+                                                   [this](ModelId model) {
+                                                     if (!told_gone_.insert(model.value).second)
+                                                       problem("told twice that a model has gone");
+                                                   },
                                                .audit = testing::audit_into(found_)});
     for (std::uint32_t d = 0; d < devices; ++d) {
       workers_.push_back(
@@ -193,6 +198,10 @@ class World final : public VirtualWorker::World {
     const bool mute = std::ranges::any_of(workers_, [](const auto& worker) { return worker->mute; });
     for (const std::uint32_t model : gone_) {
       const Core::Uses uses = core_->uses({model});
+      const bool told = told_gone_.contains(model);
+      const bool all_there = core_->devices_alive() == core_->devices();
+      EXPECT_FALSE(told && (uses.calls > 0 || uses.on_devices)) << "model " << model;
+      EXPECT_TRUE(told || uses.calls > 0 || uses.on_devices || !all_there) << "model " << model;
       EXPECT_TRUE(mute || uses.calls == 0) << "of model " << model << ", which went";
       tally_.gone += uses.on_devices ? 0 : 1;
       tally_.stuck += uses.on_devices && !hurt ? 1 : 0;
@@ -269,6 +278,7 @@ class World final : public VirtualWorker::World {
   std::map<std::uint64_t, int> answers_;
   std::set<std::string> problems_;
   std::set<std::uint32_t> gone_;
+  std::set<std::uint32_t> told_gone_;  // of these
   Tally tally_;
 };
 

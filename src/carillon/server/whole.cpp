@@ -23,7 +23,8 @@ WholeServer::WholeServer(WholeOptions options, std::unique_ptr<schedule::Schedul
           *controller_, clock,
           controller::EnsembleOptions{
               .lanes = static_cast<int>(std::max<std::size_t>(1, devices.devices.size())),
-              .default_deadline = options_.controller.core.default_deadline})) {
+              .default_deadline = options_.controller.core.default_deadline,
+              .on_let_go = [this] { controller_->used_no_more(); }})) {
   // Frontends may ask already.
   controller_->set_asked_for([this](std::string_view model) {
     if (controller::FirstLoad* const first = asked_.load()) first->want(model);

@@ -79,13 +79,6 @@ void Holder::add_model(HeldModel model) {
   models_.push_back(std::move(model));
 }
 
-std::size_t Holder::calls_of(ModelId id) const {
-  std::size_t calls = 0;
-  for (std::uint32_t i = 0; i < open_.size(); ++i)
-    if (open_[i].call != nullptr && open_[i].model == id) ++calls;
-  return calls;
-}
-
 // --- A call comes
 
 void Holder::gather(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerHandler on_answer,
@@ -96,7 +89,9 @@ void Holder::gather(std::uint64_t ticket, std::unique_ptr<InferCall> call, Answe
   // A client's clock edge cannot lie in the future of ours; the scheduler must never see one that does.
   call->arrival = std::min(call->arrival, now);
   const auto end = [&](Ending ending) {
+    const ModelId id = call->model;
     outcomes_.end(ticket, std::move(call), std::move(on_answer), model.told, std::move(ending), now, now);
+    left(id);
   };
   if (!serving_)
     return end({Outcome::failed,
@@ -173,6 +168,7 @@ void Holder::gather(std::uint64_t ticket, std::unique_ptr<InferCall> call, Answe
   open.call = std::move(call);
   next_request_.value += rows;
   open_rows_ += rows;
+  ++models_[open.model.index()].calls;
   tickets_.insert(ticket, index);
   book_.set_open_requests(tickets_.size());
   count_waiting(open, true);
@@ -297,7 +293,10 @@ std::optional<std::uint32_t> Holder::landed(RequestId row) {
   if (!open.answered) return *index;
   state_of(open, row) = Row::gone;
   requests_.erase(row.value);
-  if (open.flying == 0) release(*index);
+  if (open.flying > 0) return std::nullopt;
+  const ModelId model = open.model;
+  release(*index);
+  left(model);
   return std::nullopt;
 }
 
@@ -467,11 +466,14 @@ void Holder::settle(TimePoint now) {
                        .would_take = open.would_take,
                        .retry_after = open.retry_after,
                        .number = number_of(open)};
-    if (open.flying == 0) {
+    const ModelId model = open.model;
+    const bool free = open.flying == 0;
+    if (free) {
       answer.call = std::move(open.call);
       release(index);
     }
     handler(std::move(answer));
+    if (free) left(model);
   }
   closing_.clear();
 }
@@ -491,8 +493,10 @@ void Holder::answer_success(std::uint32_t index, TimePoint now) {
                      .finished = now,
                      .would_take = {},
                      .number = number_of(open)};
+  const ModelId model = open.model;
   release(index);
   handler(std::move(answer));
+  left(model);
 }
 
 void Holder::count_waiting(Open& open, bool waiting) {
@@ -504,6 +508,7 @@ void Holder::count_waiting(Open& open, bool waiting) {
 void Holder::release(std::uint32_t index) {
   Open& open = open_[index];
   open_rows_ -= static_cast<std::size_t>(open.rows);
+  --models_[open.model.index()].calls;
   open.call.reset();
   open.handler = nullptr;
   open_.give_back(index);

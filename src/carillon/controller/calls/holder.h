@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -48,6 +49,7 @@ struct HeldModel {
   bool open = false;                  // rows are as large as the call's buffers say
   bool tells_sizes = false;           // the scheduler tells its sizes apart (schedule::ModelInfo::sizes)
   bool gone = false;
+  std::size_t calls = 0;  // without an answer, or whose buffers live on
 };
 
 struct HolderOptions {
@@ -59,6 +61,9 @@ struct HolderOptions {
   // distributions knows what is known of each. False: by their names alone, as Orloj's paper has it.
   bool by_length = true;
   std::size_t largest_kept_row = 4 << 20;  // bytes; see KeptRows
+  // Hears of each call that gather() was given, once the call has its answer and its buffers are free. May be
+  // empty. Must not call back.
+  std::function<void(ModelId)> on_left = {};
 };
 
 // Holds clients' calls with their tensors, offers their rows to a dispatcher, and gives each call its one
@@ -99,7 +104,7 @@ class Holder final : public wire::Calls {
   std::size_t open_rows() const { return open_rows_; }        // buffers that live on after an answer included
   std::size_t open_calls() const { return tickets_.size(); }  // without an answer yet
   // Calls of the model without an answer, or whose buffers live on.
-  std::size_t calls_of(ModelId id) const;
+  std::size_t calls_of(ModelId id) const { return models_[id.index()].calls; }
 
   // For devices, between sent() and ended(): where the row's tensors are.
   worker::RowBuffers buffers(RequestId row) const;
@@ -161,6 +166,9 @@ class Holder final : public wire::Calls {
   void close(std::uint32_t index, Outcome outcome, explain::Cause cause, Error error);
   void answer_success(std::uint32_t index, TimePoint now);
   void release(std::uint32_t index);
+  void left(ModelId id) const {
+    if (options_.on_left) options_.on_left(id);
+  }
   void count_waiting(Open& open, bool waiting);
   void note_answer(Open& open, Outcome outcome, TimePoint now);
   std::uint64_t number_of(const Open& open) const { return journal_ != nullptr ? open.ticket : 0; }

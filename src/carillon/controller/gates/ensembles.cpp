@@ -402,12 +402,17 @@ void Ensembles::end(std::uint64_t ticket, Result<> status, std::optional<Duratio
   Open& open = *ended.mapped();
   open.room->close();
   for (const auto& [step, under] : open.under_way) cancel(under.ticket);
+  bool let_go = false;
   {
     const std::lock_guard lock(mutex_);
     --open_count_;
     for (const ModelId model : open.models)
-      if (const auto at = used_.find(model); --at->second == 0) used_.erase(at);
+      if (const auto at = used_.find(model); --at->second == 0) {
+        used_.erase(at);
+        let_go = true;
+      }
   }
+  if (let_go && options_.on_let_go) options_.on_let_go();
   give(open, std::move(status), would_take, retry_after);
 }
 

@@ -3,6 +3,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -31,6 +32,8 @@ struct EnsembleOptions {
   double safety = 0.05;
   Duration hop = std::chrono::microseconds{500};
   std::size_t most_open = 1 << 16;  // requests to ensembles; more are refused
+  // Hears, on the ensembles' thread, that uses() is no longer true of some model. May be empty.
+  std::function<void()> on_let_go = {};
 };
 
 // Ensembles in front of a service that knows their models: a request to an ensemble becomes requests to its

@@ -147,7 +147,8 @@ class EnsemblesTest : public ::testing::Test {
 
   ManualClock clock;
   HeldModels models{clock};
-  Ensembles ensembles{models, clock, {.safety = 0, .hop = Duration{0}}};
+  std::atomic<int> let_go{0};
+  Ensembles ensembles{models, clock, {.safety = 0, .hop = Duration{0}, .on_let_go = [this] { ++let_go; }}};
   std::promise<InferAnswer> answered;
 };
 
@@ -314,6 +315,7 @@ TEST_F(EnsemblesTest, AModelThatGoesBetweenTheStepsLosesNoRequest) {
   for (const std::uint32_t model : {0U, 1U, 2U, 3U}) EXPECT_TRUE(ensembles.uses({model})) << model;
   for (const std::uint32_t model : {0U, 1U, 2U, 3U}) models.answer(model);
   EXPECT_TRUE(answer().status.has_value());
+  EXPECT_EQ(let_go, 1) << "before the answer";
   for (const std::uint32_t model : {0U, 1U, 2U, 3U}) EXPECT_FALSE(ensembles.uses({model})) << model;
 }
 

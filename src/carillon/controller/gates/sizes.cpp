@@ -72,14 +72,6 @@ void Sizes::remove_model(ModelId id) {
     goes_(std::move(each), fail(ErrorCode::not_found, "the model is not served any more"), std::nullopt);
 }
 
-std::size_t Sizes::waiting(ModelId id) const {
-  const std::lock_guard lock(mutex_);
-  if (models_[id.index()] == nullptr) return 0;
-  std::size_t out = 0;
-  for (const auto& [extents, entry] : models_[id.index()]->entries) out += entry.waiting.size();
-  return out;
-}
-
 void Sizes::start(std::vector<worker::Worker*> workers) {
   const std::lock_guard lock(mutex_);
   workers_ = std::move(workers);

@@ -74,8 +74,6 @@ class Sizes {
     const std::lock_guard lock(mutex_);
     return id.index() < models_.size() && models_[id.index()] != nullptr;
   }
-  // Calls of it that wait here.
-  std::size_t waiting(ModelId id) const;
   // Gives the call of an open model its size where there are plans, and returns true; else false, and it
   // waits, or has been answered. From any thread.
   bool submit(Waiting& waiting);

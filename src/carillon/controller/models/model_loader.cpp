@@ -882,9 +882,8 @@ Result<> add_version(const repository::RepositoryEntry& entry, const repository:
                           .load = std::chrono::seconds{1},
                           .batches = {{1, std::chrono::seconds{1}}}},
                          false);
-    static const std::atomic<bool> never{false};
     if (options.aside) {
-      controller.remove_model(model->id, std::chrono::seconds{1}, never);
+      controller.remove_model(model->id, std::chrono::seconds{1}, {});
     } else {
       // Nobody has seen it, and what was measured is over.
       for (const LoadTarget& target : targets) target.worker->remove_model(model->id);

@@ -47,7 +47,7 @@ void RepositoryControl::stop() {
   {
     const std::lock_guard lock(mutex_);
     running_ = false;
-    ending_ = true;
+    ending_.request_stop();
     std::swap(left, orders_);
     wake_.notify_one();
   }
@@ -87,7 +87,7 @@ void RepositoryControl::give(Order order) {
                              "--model-control-mode explicit");
   } else {
     const std::lock_guard lock(mutex_);
-    if (ending_) {
+    if (ending_.stop_requested()) {
       refused = fail(ErrorCode::unavailable, "the server is not serving now");
     } else if (orders_.size() >= most_orders) {
       refused = fail(ErrorCode::resource_exhausted,
@@ -172,7 +172,7 @@ void RepositoryControl::look() {
   stamps_.skipped = {skipped.begin(), skipped.end()};
   std::set<std::string> there;
   for (const repository::RepositoryEntry& entry : *entries) {
-    if (ending_) return;
+    if (ending_.stop_requested()) return;
     there.insert(entry.name);
     const EntryStamps stamps = stamps_of(entry);
     const auto failed = stamps_.failed.find(entry.name);
@@ -279,7 +279,7 @@ Result<> RepositoryControl::try_to_load(const std::string& model, const Brought&
   Result<> result;
   if (ensemble) result = load_steps(*entry->config, replaced);
   for (const repository::ModelVersion& version : entry->versions) {
-    if (ending_) return fail(ErrorCode::unavailable, "the server is stopping");
+    if (ending_.stop_requested()) return fail(ErrorCode::unavailable, "the server is stopping");
     const std::pair served{model, version.version};
     const std::string label = label_of(model, version.version);
     // What an order brought is never the repository's.
@@ -412,7 +412,7 @@ Result<> RepositoryControl::unload_now(const std::string& model, bool dependents
 
 void RepositoryControl::end(const std::vector<ModelId>& replaced) {
   for (const ModelId id : replaced)
-    if (!controller_.remove_model(id, options_.patience, ending_) && !ending_)
+    if (!controller_.remove_model(id, options_.patience, ending_.get_token()) && !ending_.stop_requested())
       options_.warn(
           "a model that was unloaded is still in use on a device; its memory is given back once that has let "
           "go of it");

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -9,6 +8,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -103,7 +103,7 @@ class RepositoryControl final : public ModelControl {
   int depth_ = 0;         // of ensembles that are being loaded for others; likewise
   std::size_t left_ = 0;  // models that went, and that devices still have; likewise
 
-  std::atomic<bool> ending_{false};
+  std::stop_source ending_;
   std::mutex mutex_;  // of what follows
   std::condition_variable wake_;
   std::deque<Order> orders_;
