@@ -13,6 +13,8 @@
 #include "carillon/controller/controller.h"
 #include "carillon/engine/emulated/emulated_engine.h"
 #include "carillon/schedule/registry.h"
+#include "carillon/worker/fake_model.h"
+#include "carillon/worker/hanging_memory.h"
 #include "carillon/worker/worker.h"
 
 namespace carillon::controller {
@@ -59,16 +61,21 @@ class ControllerDevices : public ::testing::TestWithParam<const char*> {
            .breaker = breakers.back()},
           clock);
       const std::shared_ptr<engine::Engine> engine = std::move(made);
-      auto worker = worker::make_worker({.page_cache = page_size,
-                                         .io_cache = kib(256),
-                                         .workspace = kib(64),
-                                         .exec_threads = 1,
-                                         .queue = 64,
-                                         .max_models = 1,
-                                         .populate = false,
-                                         .spin = Duration{0},
-                                         .probe = [engine] { return engine->probe(); }},
-                                        clock, controller->results({i}));
+      worker::Options of{.page_cache = page_size,
+                         .io_cache = kib(256),
+                         .workspace = kib(64),
+                         .exec_threads = 1,
+                         .queue = 64,
+                         .max_models = 1,
+                         .populate = false,
+                         .spin = Duration{0},
+                         .probe = [engine] { return engine->probe(); }};
+      if (before_copy_out)
+        of.make_memory = [this, i](std::uint64_t pages, Bytes io, Bytes workspace) {
+          return worker::testing::HangingMemory::make(pages, io, workspace,
+                                                      [this, i] { before_copy_out(i); });
+        };
+      auto worker = worker::make_worker(of, clock, controller->results({i}));
       ASSERT_TRUE(worker.has_value()) << worker.error().message;
       compiled = engine->compile(Toy(), {.batch_sizes = {1, 2}}).value();
       ASSERT_TRUE((*worker)->add_model({0}, compiled).has_value());
@@ -104,7 +111,8 @@ class ControllerDevices : public ::testing::TestWithParam<const char*> {
     return counts[device];
   }
 
-  static inline const SteadyClock clock;  // outlives what is left behind
+  static inline const SteadyClock clock;                      // outlives what is left behind
+  std::function<void(std::uint32_t device)> before_copy_out;  // of outputs; empty: there are no copies
   std::vector<std::shared_ptr<engine::Breaker>> breakers;
   std::vector<std::weak_ptr<const engine::CompiledModel>> models;  // by device
   std::mutex mutex;
@@ -160,6 +168,28 @@ TEST_P(ControllerDevices, WithoutDevicesItIsNotReadyAndRefuses) {
   while (!controller->ready()) std::this_thread::yield();
   while (!call(1).has_value()) {
   }
+}
+
+// The controller's thread does not wait for the copy, and the request is tried elsewhere.
+TEST_P(ControllerDevices, OneThatHangsWhileOutputsAreCopiedDoesNotStopTheOthers) {
+  worker::testing::Gate gate;
+  std::atomic<int> hanging{-1};
+  before_copy_out = [&](std::uint32_t device) {
+    int nobody = -1;
+    hanging.compare_exchange_strong(nobody, static_cast<int>(device));  // the first that copies
+    if (hanging == static_cast<int>(device)) gate.pass();
+  };
+  start();
+  EXPECT_TRUE(call(1).has_value());
+  const auto bad = static_cast<std::size_t>(hanging.load());
+  EXPECT_GE(count(losses, bad), 1);
+  for (int i = 0; i < 20; ++i) EXPECT_TRUE(call(1 + i % 2).has_value());
+  EXPECT_EQ(count(backs, bad), 0);
+  gate.open();
+  wait_for(backs, bad, 1);
+  while (count(losses, bad) > count(backs, bad)) std::this_thread::yield();
+  EXPECT_TRUE(call(2).has_value());
+  controller.reset();  // its workers use what is above
 }
 
 TEST_P(ControllerDevices, OneThatHangsIsLeftBehind) {

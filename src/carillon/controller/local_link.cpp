@@ -22,4 +22,10 @@ wire::Taken LocalLink::send(const ledger::Profile& order) {
   return taken(worker_.submit(command_));
 }
 
+// The worker guards rows by itself.
+void LocalLink::retire(std::uint32_t life) {
+  const std::uint32_t next = worker_.retire();
+  CARILLON_ASSERT(next == life);
+}
+
 }  // namespace carillon::controller

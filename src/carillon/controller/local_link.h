@@ -24,7 +24,7 @@ class LocalLink final : public wire::DeviceLink {
   wire::Taken send(const ledger::Profile& order) override;
   void stop(ActionId id) override { worker_.stop(id); }
   void preempt(ActionId id, TimePoint order) override { worker_.preempt(id, order); }
-  std::uint32_t retire() override { return worker_.retire(); }
+  void retire(std::uint32_t life) override;
   void probe() override { worker_.probe(); }
   ledger::Excuse slowness(ledger::Lane lane) override { return worker_.slowness(lane); }
   std::uint64_t pages() const override { return worker_.total_pages(); }

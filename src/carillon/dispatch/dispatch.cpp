@@ -394,7 +394,7 @@ void Dispatch::forget(RequestId request, std::optional<std::uint32_t> ended, std
 // elsewhere.
 void Dispatch::take_out(DeviceId id, std::string_view why, TimePoint now) {
   Device& device = live(id);
-  device.life = device.link->retire();  // nothing of it touches a row any more
+  device.link->retire(++device.life);
   notes_.device_lost(id);
   std::erase_if(deferred_, [&](const auto& done) { return ledger_.action(done.id)->device == id; });
   visit_taken([&](std::uint32_t place) {

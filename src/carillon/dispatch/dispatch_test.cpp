@@ -64,17 +64,13 @@ class HeardLink final : public wire::DeviceLink {
   wire::Taken send(const ledger::Profile& order) override { return sends("profile", order.id); }
   void stop(ActionId id) override { said_.push_back("stop " + number(id.value)); }
   void preempt(ActionId id, TimePoint) override { said_.push_back("preempt " + number(id.value)); }
-  std::uint32_t retire() override {
-    said_.emplace_back("retire");
-    return ++life;
-  }
+  void retire(std::uint32_t life) override { said_.push_back("retire " + number(life)); }
   void probe() override { said_.emplace_back("probe"); }
   ledger::Excuse slowness(ledger::Lane lane) override { return {.device = {}, .lane = lane}; }
   std::uint64_t pages() const override { return 100; }
   int best_effort() const override { return 1; }
 
   wire::Taken answer = wire::Taken::yes;
-  std::uint32_t life = 0;
 
  private:
   wire::Taken sends(const std::string& what, ActionId id) {
@@ -251,7 +247,7 @@ TEST_F(DispatchTest, ADeviceThatIsLostLosesItsRowsAndItsLaterReportsAreDropped) 
   gone.device_lost = true;
   gone.error = "out of order";
   dispatch.on_report(gone, at(3ms));
-  EXPECT_EQ(said(), (Said{"retire", "lost 3: out of order"}));
+  EXPECT_EQ(said(), (Said{"retire 1", "lost 3: out of order"}));
   EXPECT_EQ(dispatch.devices_alive(), 1U);
   EXPECT_FALSE(dispatch.device_alive({0}));
   EXPECT_EQ(dispatch.not_taken().size(), 1U);  // of the other device

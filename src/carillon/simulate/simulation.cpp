@@ -136,10 +136,9 @@ class Simulation final : public wire::Calls, public Devices::Owner, public Decis
     wire::Taken send(const ledger::Profile& order) override { return give(order); }
     void stop(ActionId id) override { give(ledger::Stop{id, device_}); }
     void preempt(ActionId id, TimePoint order) override { give(ledger::Preempt{id, device_, order}); }
-    std::uint32_t retire() override {
-      ++life_;
+    void retire(std::uint32_t life) override {
+      life_ = life;
       give(ledger::GiveUp{device_});
-      return life_;
     }
     void probe() override {}
     ledger::Excuse slowness(ledger::Lane lane) override { return {.device = {}, .lane = lane}; }

@@ -14,7 +14,7 @@
 #include "carillon/workload/request.h"
 
 // The three ends between which messages pass. At home a message is a call of one of these functions. None of
-// them blocks but DeviceLink::retire(), and `now` never goes back.
+// them blocks, and `now` never goes back.
 namespace carillon::wire {
 
 // How things stood when a request was refused.
@@ -96,9 +96,9 @@ class DeviceLink {
   virtual Taken send(const ledger::Profile& order) = 0;
   virtual void stop(ActionId id) = 0;
   virtual void preempt(ActionId id, TimePoint order) = 0;
-  // Ends the device's life: once it returns, nothing of it touches a row. Returns the number of the next (the
-  // first was 0).
-  virtual std::uint32_t retire() = 0;
+  // Ends the device's life, and does not wait for the device, which may hang: the next has the number `life`
+  // (the first was 0). Whoever holds the rows sees to it that nothing of the life touches one from here on.
+  virtual void retire(std::uint32_t life) = 0;
   // Asks a device that was retired whether it is well. A ProbeReport follows.
   virtual void probe() = 0;
   // Whether a thread that the lane's work needs lacked a processor since the last call, and whether the work

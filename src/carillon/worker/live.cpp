@@ -272,11 +272,8 @@ std::uint32_t LiveWorker::retire() {
     std::erase_if(results_, [](const ActionResult& result) { return !Measuring::owns(result.id); });
   }
   measuring_.life_ended();
-  // What passes a row has seen the life before it ended, or never begins: one turn each, and it is done.
-  // Threads that had results while telling_ was held left them in results_.
-  input_.call([this] { tell_results(); });
-  output_.call([] {});
-  { const std::lock_guard own(own_gather_); }
+  { const std::lock_guard rows(rows_); }  // whoever has a row by now; nobody takes one of this life after it
+  input_.wake();                          // for results that others left while telling_ was held
   return next;
 }
 
@@ -304,14 +301,15 @@ void LiveWorker::probe_device(std::uint32_t life) {
   });
 }
 
-// Once the streams from that one on, and LOAD, are between two turns.
-void LiveWorker::rest_then(std::size_t stream, std::function<void()> act) {
-  if (stream == execs_.size()) {
-    load_.post(std::move(act));
-    return;
-  }
-  execs_[stream]->stream->post(
-      [this, stream, act = std::move(act)]() mutable { rest_then(stream + 1, std::move(act)); });
+// Once the threads from that place on, the streams' and then the others, are between two turns.
+void LiveWorker::rest_then(std::size_t place, std::function<void()> act) {
+  const std::array others{&load_, &input_, &output_};
+  if (place == execs_.size() + others.size()) return act();
+  auto next = [this, place, act = std::move(act)]() mutable { rest_then(place + 1, std::move(act)); };
+  if (place < execs_.size())
+    execs_[place]->stream->post(std::move(next));
+  else
+    others[place - execs_.size()]->post(std::move(next));
 }
 
 }  // namespace carillon::worker

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <shared_mutex>
 #include <span>
 #include <string>
 #include <utility>
@@ -71,7 +72,7 @@ class LiveWorker final : public Worker, private Measuring::Subject {
   }
   schedule::Excuse slowness(schedule::Lane lane) override;
   bool busy() const override {
-    return probing_.load() || load_busy_.load() ||
+    return probing_.load() || load_busy_.load() || copies_.load() > 0 ||
            std::ranges::any_of(execs_, [](const auto& exec) { return exec->stream->busy(); });
   }
   int best_effort() const override { return classes_.count() == 1 ? 1 : classes_.best_effort; }
@@ -220,7 +221,7 @@ class LiveWorker final : public Worker, private Measuring::Subject {
   void end_run(Exec& exec, InferSlot& action, int next, const Error* error);
 
   void probe_device(std::uint32_t life);
-  void rest_then(std::size_t stream, std::function<void()> act);
+  void rest_then(std::size_t place, std::function<void()> act);
 
   // Of what measures.
   std::uint32_t life() const override { return life_.load(); }
@@ -254,8 +255,11 @@ class LiveWorker final : public Worker, private Measuring::Subject {
   std::atomic<std::uint32_t> life_{0};
   RealTime real_time_;
   std::atomic<bool> load_busy_{false}, probing_{false}, ending_{false};
+  std::atomic<int> copies_{0};  // of rows between the host and the device, that are under way
 
-  std::mutex own_gather_;  // held while a stream reads rows for itself
+  // Shared by whoever reads or writes rows, for copies of the host alone: a device that hangs does not hold
+  // it. The end of a life takes it whole. Taken before mutex_.
+  std::shared_mutex rows_;
 
   // Of the sink, of telling_now_, and of the end of a life. Never taken under mutex_. Whoever held it calls
   // tell_results() afterwards, for results that others left meanwhile.

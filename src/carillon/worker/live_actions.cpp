@@ -5,6 +5,18 @@ namespace {
 
 using schedule::ActionStatus;
 
+// While it lives, one copy more is under way.
+class UnderWay {
+ public:
+  explicit UnderWay(std::atomic<int>& copies) : copies_(copies) { ++copies_; }
+  ~UnderWay() { --copies_; }
+  UnderWay(const UnderWay&) = delete;
+  UnderWay& operator=(const UnderWay&) = delete;
+
+ private:
+  std::atomic<int>& copies_;
+};
+
 }  // namespace
 
 // --- Actions come
@@ -157,10 +169,8 @@ LiveWorker::Turn LiveWorker::take_rows(Slot slot, Executor self) {
   action.times.input_start = clock_.now();
   action.host = find(action.model);
   device::Core::Gathered gathered;
-  // What reads rows on a stream retire() waits for here: it does not wait for the stream.
-  std::unique_lock own(own_gather_, std::defer_lock);
-  if (self != device::input_executor) own.lock();
-  if (own.owns_lock() && over(action.life)) {
+  std::shared_lock rows(rows_);
+  if (over(action.life)) {
     gathered.status = ActionStatus::failed;  // nobody hears of it any more
   } else if (std::string wrong = divide(action); !wrong.empty()) {
     action.error = std::move(wrong);
@@ -175,6 +185,8 @@ LiveWorker::Turn LiveWorker::take_rows(Slot slot, Executor self) {
   if (gathered.status == ActionStatus::success) {
     action.io = io_.at(action.io_offset);
     gather(action);
+    rows.unlock();
+    const UnderWay copies(copies_);
     for (const InferSlot::Part& part : action.all_parts())
       io_.in(action.io_offset + part.io, part.layout->outputs_at);
     action.times.input_end = clock_.now();
@@ -184,7 +196,7 @@ LiveWorker::Turn LiveWorker::take_rows(Slot slot, Executor self) {
       gathered.workspace = std::max(gathered.workspace, part.layout->plan->workspace().count);
     }
   }
-  if (own.owns_lock()) own.unlock();
+  if (rows.owns_lock()) rows.unlock();
   return drive(self, [&](TimePoint now) {
     core_.gathered(slot, gathered, now, out_);
     return TimePoint::max();
@@ -199,9 +211,13 @@ TimePoint LiveWorker::output_turn() {
   InferSlot& action = infer(slot);
   action.times.output_start = clock_.now();
   if (!over(action.life)) {
+    const UnderWay copies(copies_);
     for (const InferSlot::Part& part : action.all_parts())
       io_.outputs(action.io_offset + part.io, *part.layout);
-    scatter(action);
+    {
+      const std::shared_lock rows(rows_);
+      if (!over(action.life)) scatter(action);  // the device may have hung meanwhile
+    }
     // Else what lay there before would be taken for the answer.
     if (const auto healthy = memory_->health(); !healthy) {
       action.error = healthy.error().message;

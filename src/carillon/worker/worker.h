@@ -181,22 +181,22 @@ class Worker {
   // window opens at `order`. One result comes. Else as stop(); no effect on what does not run.
   virtual void preempt(ActionId id, TimePoint order) = 0;
 
-  // Ends this life: what was submitted in it is forgotten, without a result. Waits for copies of rows that
-  // are under way, never for the engine: once it returns no row is read or written any more, and the sink
+  // Ends this life: what was submitted in it is forgotten, without a result. Never waits for the device, but
+  // for copies of rows that the host does: once it returns no row is read or written any more, and the sink
   // hears nothing more of this life. Returns the number of the next (the first was 0). From one thread at a
   // time, and not while the sink is called from it. Until a probe finds the device well nothing may be
   // submitted.
   virtual std::uint32_t retire() = 0;
   // Asks Options::probe on the EXEC thread, which a run that hangs must have left first; where all is well
-  // and LOAD has come to rest, too, the weights' memory is empty. Then ResultSink::on_probe says what was
-  // found. Never blocks. After retire(), and not while another probe is under way.
+  // and all other threads have come to rest, too, the weights' memory is empty. Then ResultSink::on_probe
+  // says what was found. Never blocks. After retire(), and not while another probe is under way.
   virtual void probe() = 0;
   // For a watchdog that hears nothing of what was submitted: for how long, since the last call for this lane,
   // a thread that the lane's work needs had no processor, and whether the work got on. Nothing at the first
   // call. Takes some 10 us a thread, and no lock. From one thread at a time. The device is left to the
   // caller.
   virtual schedule::Excuse slowness(schedule::Lane lane) { return {.device = {}, .lane = lane}; }
-  // Whether EXEC or LOAD is inside the engine: the destructor would wait for it.
+  // Whether a thread is inside the engine, or the device copies rows: the destructor would wait for it.
   virtual bool busy() const = 0;
 
   virtual std::uint64_t total_pages() const = 0;

@@ -13,6 +13,7 @@
 #include "carillon/engine/cuda/memory/cuda_memory.h"
 #include "carillon/engine/made_up.h"
 #include "carillon/worker/fake_model.h"
+#include "carillon/worker/hanging_memory.h"
 
 namespace carillon::worker {
 namespace {
@@ -1137,6 +1138,40 @@ TEST_P(WorkerTest, ALifeThatEndsWhileARunHangsIsForgotten) {
   EXPECT_TRUE(batch.answered(1));
 }
 
+class HangingMemoryTest : public WorkerTest {};  // which has a memory of its own
+
+// The device hangs while it gives its outputs back. Nobody waits for it, and what it writes when it wakes up
+// lands in no buffer that was given back.
+TEST_P(HangingMemoryTest, ALifeThatEndsWhileOutputsAreCopiedTouchesNoRow) {
+  Options options = small();
+  Gate gate;
+  options.make_memory = [&](std::uint64_t pages, Bytes io, Bytes workspace) {
+    return testing::HangingMemory::make(pages, io, workspace, [&] { gate.pass(); });
+  };
+  start(options);
+  const ModelId model = add({.weights = page_size.count});
+  ASSERT_EQ(load(model).status, ActionStatus::success);
+  auto hanging = std::make_unique<Batch>(3, 2);
+  ASSERT_TRUE(worker_->submit(hanging->command({1}, model, any_time)));
+  gate.wait_reached();
+  EXPECT_EQ(worker_->retire(), 1U);
+  EXPECT_TRUE(worker_->busy()) << "OUTPUT is with the device";
+  EXPECT_TRUE(hanging->untouched());
+  hanging.reset();  // AddressSanitizer sees who writes there from here on
+  worker_->probe();
+  gate.open();
+  const ProbeResult probed = results_.wait_probe();
+  EXPECT_TRUE(probed.found.has_value());
+  EXPECT_FALSE(worker_->busy()) << "a device is well only once OUTPUT is";
+  EXPECT_EQ(worker_->free_pages(), worker_->total_pages());
+  EXPECT_EQ(results_.count(), 1U) << "that of the LOAD";
+
+  const Batch batch(3, 2);
+  EXPECT_EQ(load(model).life, 1U);
+  EXPECT_EQ(infer(batch, model).status, ActionStatus::success);
+  EXPECT_TRUE(batch.answered(1));
+}
+
 // Else nothing but its own bound ends what a model's process runs, and the device waits for it.
 TEST_P(WorkerTest, ALifeThatEndsGivesUpTheRunThatHangs) {
   start(small());
@@ -1236,6 +1271,7 @@ const auto by_memory = [](const ::testing::TestParamInfo<Whose>& info) {
   return info.param == Whose::host ? "Host" : "Cuda";
 };
 INSTANTIATE_TEST_SUITE_P(Memory, WorkerTest, ::testing::Values(Whose::host, Whose::cuda), by_memory);
+INSTANTIATE_TEST_SUITE_P(Memory, HangingMemoryTest, ::testing::Values(Whose::host), by_memory);
 INSTANTIATE_TEST_SUITE_P(Memory, BadRows, ::testing::Values(Whose::host, Whose::cuda), by_memory);
 
 }  // namespace

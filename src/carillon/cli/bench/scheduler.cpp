@@ -146,7 +146,7 @@ class IdleWorld final : public wire::Calls {
       world_.ends(id, device_, world_.now, Duration{0}, ledger::ActionStatus::stopped);
     }
     void preempt(ActionId, TimePoint) override {}
-    std::uint32_t retire() override { return 0; }
+    void retire(std::uint32_t) override {}
     void probe() override {}
     ledger::Excuse slowness(ledger::Lane lane) override { return {.device = device_, .lane = lane}; }
     std::uint64_t pages() const override { return world_.pages_; }
