@@ -92,11 +92,11 @@ class BusyWorker final : public worker::Worker {
   bool submit(const worker::UnloadCommand&) override { return false; }
   bool submit(const worker::InferCommand& command) override {
     const std::lock_guard lock(mutex_);
-    if (queue_.size() >= 32) return false;
     queue_.push_back({command.id, command.rows[0]});
     wake_.notify_one();
     return true;
   }
+  wire::Credit credit() const override { return {.infers = 32, .loads = 0}; }
   void preempt(ActionId, TimePoint) override {}
   void stop(ActionId) override {}
   std::uint32_t retire() override {

@@ -4,7 +4,7 @@
 
 namespace carillon::controller {
 
-wire::Taken LocalLink::send(const ledger::Infer& order) {
+void LocalLink::send(const ledger::Infer& order) {
   CARILLON_ASSERT(order.requests.size() <= static_cast<std::size_t>(worker::max_batch));
   command_.id = order.id;
   command_.model = order.model;
@@ -13,13 +13,20 @@ wire::Taken LocalLink::send(const ledger::Infer& order) {
   command_.cls = order.cls;
   for (std::size_t i = 0; i < order.requests.size(); ++i)
     command_.rows[i] = holder_.buffers(order.requests[i]);
-  return taken(worker_.submit(command_));
+  give(command_);
 }
 
-wire::Taken LocalLink::send(const ledger::Profile& order) {
-  if (!holder_.kept().run(order.request, order.id, order.window, command_)) return wire::Taken::nothing;
+void LocalLink::send(const ledger::Profile& order) {
+  if (!holder_.kept().run(order.request, order.id, order.window, command_)) {
+    // The worker reports that a batch of nothing has failed.
+    command_.id = order.id;
+    command_.model = order.model;
+    command_.window = order.window;
+    command_.batch = 0;
+    command_.cls = Class::normal;
+  }
   CARILLON_ASSERT(command_.model == order.model);
-  return taken(worker_.submit(command_));
+  give(command_);
 }
 
 // The worker guards rows by itself.

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "carillon/base/assert.h"
 #include "carillon/controller/calls/holder.h"
 #include "carillon/wire/ends.h"
 #include "carillon/worker/worker.h"
@@ -14,24 +15,27 @@ class LocalLink final : public wire::DeviceLink {
   // Both must outlive the link.
   LocalLink(worker::Worker& worker, Holder& holder) : worker_(worker), holder_(holder) {}
 
-  wire::Taken send(const ledger::Load& order) override {
-    return taken(worker_.submit(worker::LoadCommand{order.id, order.model, order.window}));
+  void send(const ledger::Load& order) override {
+    give(worker::LoadCommand{order.id, order.model, order.window});
   }
-  wire::Taken send(const ledger::Unload& order) override {
-    return taken(worker_.submit(worker::UnloadCommand{order.id, order.model}));
-  }
-  wire::Taken send(const ledger::Infer& order) override;
-  wire::Taken send(const ledger::Profile& order) override;
+  void send(const ledger::Unload& order) override { give(worker::UnloadCommand{order.id, order.model}); }
+  void send(const ledger::Infer& order) override;
+  void send(const ledger::Profile& order) override;
   void stop(ActionId id) override { worker_.stop(id); }
   void preempt(ActionId id, TimePoint order) override { worker_.preempt(id, order); }
   void retire(std::uint32_t life) override;
   void probe() override { worker_.probe(); }
   ledger::Excuse slowness(ledger::Lane lane) override { return worker_.slowness(lane); }
+  wire::Credit credit() const override { return worker_.credit(); }
   std::uint64_t pages() const override { return worker_.total_pages(); }
   int best_effort() const override { return worker_.best_effort(); }
 
  private:
-  static wire::Taken taken(bool yes) { return yes ? wire::Taken::yes : wire::Taken::full; }
+  template <typename Command>
+  void give(const Command& command) {
+    const bool taken = worker_.submit(command);
+    CARILLON_ASSERT(taken);  // the dispatcher counts
+  }
 
   worker::Worker& worker_;
   Holder& holder_;

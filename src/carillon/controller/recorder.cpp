@@ -64,10 +64,10 @@ void Recorder::taken(std::uint32_t place, const Action& action) {
   timeline_.begin(place, begins);
 }
 
-void Recorder::not_taken(std::uint32_t place, ActionStatus status, TimePoint now) {
+void Recorder::not_taken(std::uint32_t place, TimePoint now) {
   if (journal_ == nullptr) return;
   ActionRecord& record = records_[place];
-  record.status = static_cast<std::uint8_t>(status);
+  record.status = static_cast<std::uint8_t>(ActionStatus::too_late);
   record.ended = now;
   journal_->put(record);
 }

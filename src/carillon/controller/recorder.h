@@ -54,7 +54,7 @@ class Recorder final : public dispatch::Notes {
   void with(std::uint32_t place, std::uint64_t call) override;
   void complete(std::uint32_t place) override;
   void taken(std::uint32_t place, const Action& action) override;
-  void not_taken(std::uint32_t place, ledger::ActionStatus status, TimePoint now) override;
+  void not_taken(std::uint32_t place, TimePoint now) override;
   void ended(std::uint32_t place, const Action& action, const wire::Report& report, bool held,
              TimePoint now) override;
   void lost(std::uint32_t place, TimePoint now) override;

@@ -12,7 +12,6 @@ namespace carillon::dispatch {
 using ledger::Ledger;
 using schedule::ActionKind;
 using schedule::ActionStatus;
-using wire::Taken;
 
 Dispatch::Dispatch(schedule::Scheduler& scheduler, Options options, wire::Calls& calls, Notes& notes)
     : scheduler_(scheduler),
@@ -139,6 +138,7 @@ void Dispatch::on_report(const wire::Report& report, TimePoint now) {
   if (!place || !ledger_.at(*place).taken || ledger_.at(*place).device != from)
     return notes_.odd_report(from);
   const Ledger::Action& action = ledger_.at(*place);
+  --count(devices_[from.index()].has, action.kind);
   notes_.ended(*place, action, report, ledger_.holds(from, action.model), now);
   const bool success = report.status == ActionStatus::success;
   // The scheduler hears of the report before it hears of withdrawals that follow from it. The time of a batch
@@ -317,17 +317,23 @@ std::uint32_t Dispatch::begin(ActionId id) {
   return place;
 }
 
-// The device has it, or the scheduler hears a little later that it has not: told at once, the scheduler could
-// try again at once, for ever.
-void Dispatch::sent(std::uint32_t place, Taken taken, TimePoint now) {
+// To its device, where that has credit. Else the scheduler hears a little later that the action did not run:
+// told at once, the scheduler could try again at once, for ever.
+template <typename Order>
+void Dispatch::pass_on(std::uint32_t place, const Order& order, TimePoint now) {
   const Ledger::Action& action = ledger_.at(place);
-  if (taken == Taken::yes) {
+  Device& device = live(order.device);
+  wire::Credit credit = device.link->credit();
+  if (std::size_t& has = count(device.has, action.kind); has < count(credit, action.kind)) {
+    ++has;
+    device.link->send(order);
     if (action.kind != ActionKind::unload) notes_.taken(place, action);
     return;
   }
-  const auto status = taken == Taken::nothing ? ActionStatus::failed : ActionStatus::too_late;
-  notes_.not_taken(place, status, now);
-  deferred_.push_back({.id = action.id, .status = status, .start = now, .end = now, .duration = Duration{0}});
+  for (const RequestId row : action.requests) calls_.came_back(row);
+  notes_.not_taken(place, now);
+  deferred_.push_back(
+      {.id = action.id, .status = ActionStatus::too_late, .start = now, .end = now, .duration = Duration{0}});
   ledger_.apply(ledger::NotTaken{action.id}, now);
 }
 
@@ -342,14 +348,12 @@ void Dispatch::send(const schedule::Preempt& order, TimePoint) {
 // Of a LOAD, an UNLOAD or a Profile: no row of a call that waits is in it.
 template <typename Order>
 void Dispatch::send(const Order& order, TimePoint now) {
-  wire::DeviceLink& link = *live(order.device).link;
   const std::uint32_t place = begin(order.id);
   if constexpr (!std::is_same_v<Order, schedule::Unload>) notes_.complete(place);
-  sent(place, link.send(order), now);
+  pass_on(place, order, now);
 }
 
 void Dispatch::send(const schedule::Infer& order, TimePoint now) {
-  wire::DeviceLink& link = *live(order.device).link;
   CARILLON_ASSERT(!order.requests.empty());
   const std::uint32_t place = begin(order.id);
   Model& model = models_[order.model.index()];
@@ -361,10 +365,7 @@ void Dispatch::send(const schedule::Infer& order, TimePoint now) {
     if (const std::uint64_t call = calls_.sent(row, order.model, asides_[place].entry); call != 0)
       notes_.with(place, call);
   notes_.complete(place);
-  const Taken taken = link.send(order);
-  if (taken != Taken::yes)
-    for (const RequestId row : order.requests) calls_.came_back(row);
-  sent(place, taken, now);
+  pass_on(place, order, now);
 }
 
 void Dispatch::send(const schedule::Keep& order, TimePoint) {
@@ -395,6 +396,7 @@ void Dispatch::forget(RequestId request, std::optional<std::uint32_t> ended, std
 void Dispatch::take_out(DeviceId id, std::string_view why, TimePoint now) {
   Device& device = live(id);
   device.link->retire(++device.life);
+  device.has = {.infers = 0, .loads = 0};
   notes_.device_lost(id);
   std::erase_if(deferred_, [&](const auto& done) { return ledger_.action(done.id)->device == id; });
   visit_taken([&](std::uint32_t place) {

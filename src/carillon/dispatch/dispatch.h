@@ -28,8 +28,8 @@ struct Options {
   std::size_t max_applications = 1024;  // names (and lengths) told apart; further names count as none
   // A device has its threads looked at as often as this while it has had something to do for as long.
   Duration slow_after = std::chrono::milliseconds{50};
-  Duration full_queue_pause =
-      std::chrono::microseconds{100};  // before a full device is told of to the scheduler
+  // Before the scheduler hears that a device had no credit for an action.
+  Duration full_queue_pause = std::chrono::microseconds{100};
   RevivalOptions revivals;
   // Hears whenever a device begins or ceases to be free. A time: the scheduler cannot want the device before
   // then, unless it hears of something first. None: the scheduler wants it, and its order is sent after this.
@@ -98,7 +98,7 @@ class Dispatch final : public wire::Dispatcher {
   // A device has its weights, or an action of it.
   bool on_devices(ModelId id) const;
   std::size_t actions_in_flight() const { return ledger_.actions_under_way() - deferred_.size(); }
-  // What was not taken, and the scheduler has yet to hear of.
+  // What was not sent for want of credit, and the scheduler has yet to hear of.
   const std::vector<schedule::ActionDone>& not_taken() const { return deferred_; }
 
  private:
@@ -106,6 +106,7 @@ class Dispatch final : public wire::Dispatcher {
     wire::DeviceLink* link = nullptr;
     bool at_start = true;  // it is there
     std::uint32_t life = 0;
+    wire::Credit has{.infers = 0, .loads = 0};        // actions that were sent to it and are not reported
     std::array<TimePoint, schedule::lanes> looked{};  // when its threads were looked at, by schedule::Lane
   };
   // Of an action that is under way, what the ledger does not know.
@@ -132,7 +133,8 @@ class Dispatch final : public wire::Dispatcher {
   void send(const schedule::Keep& order, TimePoint now);
   void send(const schedule::GiveUp& order, TimePoint now);
   void send(const schedule::Infer& order, TimePoint now);
-  void sent(std::uint32_t place, wire::Taken taken, TimePoint now);
+  template <typename Order>
+  void pass_on(std::uint32_t place, const Order& order, TimePoint now);
   void forget(RequestId request, std::optional<std::uint32_t> ended = {}, std::optional<DeviceId> lost = {});
   // When the scheduler hears of it.
   TimePoint told_at(const schedule::ActionDone& not_taken) const {
@@ -147,6 +149,9 @@ class Dispatch final : public wire::Dispatcher {
           if (ledger_.at(place).taken) visit(place);
   }
   Device& live(DeviceId id);
+  static std::size_t& count(wire::Credit& actions, schedule::ActionKind kind) {
+    return kind == schedule::ActionKind::infer ? actions.infers : actions.loads;
+  }
   void comes(DeviceId id, TimePoint now);
   void take_out(DeviceId id, std::string_view why, TimePoint now);
   std::uint32_t begin(ActionId id);
@@ -171,7 +176,7 @@ class Dispatch final : public wire::Dispatcher {
   bool deciding_ = false;
   schedule::Actions orders_;
   std::vector<std::pair<schedule::Refuse, ModelId>> refused_;  // of these
-  std::vector<schedule::ActionDone> deferred_;                 // of actions that were not taken, by time
+  std::vector<schedule::ActionDone> deferred_;                 // of actions that were not sent, by time
   TimePoint scheduler_wake_ = TimePoint::max();
   TimePoint sought_slow_ = TimePoint::min();  // when devices were last looked for that are slow to report
   std::vector<std::optional<TimePoint>> told_leisure_;  // by device

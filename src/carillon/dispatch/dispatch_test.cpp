@@ -58,25 +58,23 @@ class HeardCalls final : public wire::Calls {
 class HeardLink final : public wire::DeviceLink {
  public:
   explicit HeardLink(std::vector<std::string>& said) : said_(said) {}
-  wire::Taken send(const ledger::Load& order) override { return sends("load", order.id); }
-  wire::Taken send(const ledger::Unload& order) override { return sends("unload", order.id); }
-  wire::Taken send(const ledger::Infer& order) override { return sends("infer", order.id); }
-  wire::Taken send(const ledger::Profile& order) override { return sends("profile", order.id); }
+  void send(const ledger::Load& order) override { sends("load", order.id); }
+  void send(const ledger::Unload& order) override { sends("unload", order.id); }
+  void send(const ledger::Infer& order) override { sends("infer", order.id); }
+  void send(const ledger::Profile& order) override { sends("profile", order.id); }
   void stop(ActionId id) override { said_.push_back("stop " + number(id.value)); }
   void preempt(ActionId id, TimePoint) override { said_.push_back("preempt " + number(id.value)); }
   void retire(std::uint32_t life) override { said_.push_back("retire " + number(life)); }
   void probe() override { said_.emplace_back("probe"); }
   ledger::Excuse slowness(ledger::Lane lane) override { return {.device = {}, .lane = lane}; }
+  wire::Credit credit() const override { return grants; }
   std::uint64_t pages() const override { return 100; }
   int best_effort() const override { return 1; }
 
-  wire::Taken answer = wire::Taken::yes;
+  wire::Credit grants;
 
  private:
-  wire::Taken sends(const std::string& what, ActionId id) {
-    said_.push_back(what + " " + number(id.value));
-    return answer;
-  }
+  void sends(const std::string& what, ActionId id) { said_.push_back(what + " " + number(id.value)); }
   std::vector<std::string>& said_;
 };
 
@@ -155,11 +153,11 @@ TEST_F(DispatchTest, ARowIsSentWithItsNumbersAndItsEndIsToldBeforeTheSchedulerHe
   EXPECT_EQ(dispatch.ledger().open_requests(), 0U);
 }
 
-TEST_F(DispatchTest, WhatAFullDeviceDoesNotTakeComesBackAtOnceAndIsToldAPauseLater) {
-  first.answer = wire::Taken::full;
+TEST_F(DispatchTest, WhatADeviceHasNoCreditForComesBackAtOnceAndIsToldAPauseLater) {
+  first.grants.infers = 0;
   next({infer(7, {RequestId{3}})});
   dispatch.offer(row(3, 1ms), false, at(1ms));
-  EXPECT_EQ(said(), (Said{"sent 3 of 0 in 17", "with 103", "infer 7", "came back 3"}));
+  EXPECT_EQ(said(), (Said{"sent 3 of 0 in 17", "with 103", "came back 3"})) << "and is not sent";
   EXPECT_EQ(dispatch.actions_in_flight(), 0U);
   EXPECT_EQ(dispatch.wake_at(), at(1100us));
   dispatch.wake(at(1099us));
@@ -169,15 +167,34 @@ TEST_F(DispatchTest, WhatAFullDeviceDoesNotTakeComesBackAtOnceAndIsToldAPauseLat
   EXPECT_EQ(scheduler.heard<schedule::ActionDone>()[0].status, ActionStatus::too_late);
 }
 
-TEST_F(DispatchTest, AProfileOfWhichNothingIsKeptFails) {
-  first.answer = wire::Taken::nothing;
-  next({schedule::Profile{
-      .id = {8}, .device = {0}, .model = {0}, .request = {1}, .window = {}, .expected = 1ms}});
-  dispatch.hear(at(1ms));
-  dispatch.offer(row(3, 1ms), false, at(1ms));
-  dispatch.wake(at(2ms));
-  ASSERT_EQ(scheduler.heard<schedule::ActionDone>().size(), 1U);
-  EXPECT_EQ(scheduler.heard<schedule::ActionDone>()[0].status, ActionStatus::failed);
+TEST_F(DispatchTest, CreditComesBackWithEachReportAndWithANewLife) {
+  const auto load = [](std::uint64_t action) {
+    return schedule::Load{.id = {action}, .device = {0}, .model = {0}, .window = {}, .expected = 1ms};
+  };
+  const auto unload = [](std::uint64_t action) {
+    return schedule::Unload{.id = {action}, .device = {0}, .model = {0}};
+  };
+  auto offers = [&, id = std::uint64_t{100}](schedule::Actions orders, Duration now) mutable {
+    next(std::move(orders));
+    dispatch.offer(row(id++, now), false, at(now));
+    return said();
+  };
+  first.grants = {.infers = 1, .loads = 2};
+  EXPECT_EQ(offers({load(1), infer(2, {RequestId{100}}), unload(3)}, 1ms),
+            (Said{"load 1", "sent 100 of 0 in 12", "with 200", "infer 2", "unload 3"}));
+  EXPECT_EQ(offers({unload(4)}, 1ms), Said{}) << "LOADs and UNLOADs count together";
+  EXPECT_EQ(dispatch.not_taken().size(), 1U);
+  dispatch.on_report(report(1, ActionStatus::success, 2ms), at(2ms));
+  EXPECT_EQ(offers({load(5), load(6)}, 2ms), Said{"load 5"});
+  dispatch.on_report(report(1, ActionStatus::success, 2ms), at(3ms));
+  (void)said();
+  EXPECT_EQ(offers({load(7)}, 3ms), Said{}) << "a second report of an action gives no credit";
+  wire::Report gone = report(3, ActionStatus::failed, 4ms);
+  gone.device_lost = true;
+  dispatch.on_report(gone, at(4ms));
+  dispatch.on_probe({.found = {}, .life = 1, .device = {0}}, at(5ms));
+  (void)said();
+  EXPECT_EQ(offers({load(8), load(9), load(10)}, 5ms), (Said{"load 8", "load 9"}));
 }
 
 TEST_F(DispatchTest, BadRowsAreTurnedDownAndOthersEnd) {
@@ -239,7 +256,7 @@ TEST_F(DispatchTest, AWithdrawalIsHeardInHearAndARefusalOfItIsNot) {
 TEST_F(DispatchTest, ADeviceThatIsLostLosesItsRowsAndItsLaterReportsAreDropped) {
   next({infer(7, {RequestId{3}})});
   dispatch.offer(row(3, 1ms), false, at(1ms));
-  second.answer = wire::Taken::full;
+  second.grants.infers = 0;
   next({infer(8, {RequestId{4}}, 1)});
   dispatch.offer(row(4, 1ms), false, at(1ms));
   (void)said();
@@ -279,8 +296,8 @@ TEST_F(DispatchTest, ADeviceThatIsNotThereAtTheStartComesWhenItIsWell) {
   EXPECT_EQ(hears.heard<schedule::DeviceChanged>().back().device, DeviceId{1});
 }
 
-TEST_F(DispatchTest, ADeviceThatIsGivenUpLosesWhatItDidNotTakeToo) {
-  first.answer = wire::Taken::full;
+TEST_F(DispatchTest, ADeviceThatIsGivenUpLosesWhatItHadNoCreditForToo) {
+  first.grants.infers = 0;
   next({infer(7, {RequestId{3}})});
   dispatch.offer(row(3, 1ms), false, at(1ms));
   ASSERT_EQ(dispatch.not_taken().size(), 1U);

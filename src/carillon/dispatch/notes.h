@@ -17,7 +17,8 @@ class Notes {
   using Action = ledger::Ledger::Action;
   virtual ~Notes() = default;
 
-  // It is booked, and goes to its device next. Returns its number in a journal; 0: there is none.
+  // It is booked, and goes to its device next, where that has credit for it. Returns its number in a journal;
+  // 0: there is none.
   virtual std::uint64_t begun(std::uint32_t /*place*/, const Action&) { return 0; }
   // A row of the call of that number in the journal is in it.
   virtual void with(std::uint32_t /*place*/, std::uint64_t /*call*/) {}
@@ -25,8 +26,9 @@ class Notes {
   virtual void complete(std::uint32_t /*place*/) {}
   // The device has it. Not of an UNLOAD.
   virtual void taken(std::uint32_t /*place*/, const Action&) {}
-  // The device did not take it; the scheduler hears of that later.
-  virtual void not_taken(std::uint32_t /*place*/, ledger::ActionStatus, TimePoint /*now*/) {}
+  // The device has no credit for it: it is not sent, and ends as `too_late`. The scheduler hears of that
+  // later.
+  virtual void not_taken(std::uint32_t /*place*/, TimePoint /*now*/) {}
   // Its report has come, and nobody else has heard of it. `held`: the device held the model's weights until
   // now.
   virtual void ended(std::uint32_t /*place*/, const Action&, const wire::Report&, bool /*held*/,

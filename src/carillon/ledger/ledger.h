@@ -25,8 +25,8 @@
 
 namespace carillon::ledger {
 
-// A device's queue was full, or the order named nothing to run: the device never had the action. The
-// scheduler hears of it later, as an ActionDone.
+// The device had no credit for the action, and never got it. The scheduler hears of that later, as an
+// ActionDone.
 struct NotTaken {
   ActionId action;
 };

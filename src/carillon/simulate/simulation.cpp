@@ -130,10 +130,10 @@ class Simulation final : public wire::Calls, public Devices::Owner, public Decis
    public:
     Link(Simulation& simulation, DeviceId device) : simulation_(simulation), device_(device) {}
 
-    wire::Taken send(const ledger::Load& order) override { return give(order); }
-    wire::Taken send(const ledger::Unload& order) override { return give(order); }
-    wire::Taken send(const ledger::Infer& order) override { return give(order); }
-    wire::Taken send(const ledger::Profile& order) override { return give(order); }
+    void send(const ledger::Load& order) override { give(order); }
+    void send(const ledger::Unload& order) override { give(order); }
+    void send(const ledger::Infer& order) override { give(order); }
+    void send(const ledger::Profile& order) override { give(order); }
     void stop(ActionId id) override { give(ledger::Stop{id, device_}); }
     void preempt(ActionId id, TimePoint order) override { give(ledger::Preempt{id, device_, order}); }
     void retire(std::uint32_t life) override {
@@ -142,6 +142,7 @@ class Simulation final : public wire::Calls, public Devices::Owner, public Decis
     }
     void probe() override {}
     ledger::Excuse slowness(ledger::Lane lane) override { return {.device = {}, .lane = lane}; }
+    wire::Credit credit() const override { return {}; }
     std::uint64_t pages() const override { return simulation_.devices_.pages(); }
     int best_effort() const override { return 1; }
 
@@ -149,9 +150,8 @@ class Simulation final : public wire::Calls, public Devices::Owner, public Decis
 
    private:
     template <typename Order>
-    wire::Taken give(const Order& order) {
+    void give(const Order& order) {
       simulation_.give(order);
-      return wire::Taken::yes;
     }
 
     Simulation& simulation_;
@@ -168,7 +168,7 @@ class Simulation final : public wire::Calls, public Devices::Owner, public Decis
   // Of the dispatcher. Answers come to clients beside the report, and do not wait for the thread that
   // decides: see reported().
   std::uint64_t sent(RequestId, ModelId, std::uint64_t) override { return 0; }
-  void came_back(RequestId) override { CARILLON_ASSERT(false); }  // links take all
+  void came_back(RequestId) override { CARILLON_ASSERT(false); }  // credit is endless
   void ended(RequestId id, const wire::Report& report, TimePoint) override {
     CARILLON_ASSERT(report.status != schedule::ActionStatus::success || !open(id));
   }

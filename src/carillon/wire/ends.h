@@ -43,7 +43,7 @@ class Calls {
   // of the row's call in the journal; 0: there is no journal, or a row of that call is already in this
   // action.
   virtual std::uint64_t sent(RequestId row, ModelId model, std::uint64_t entry) = 0;
-  // The device did not take it: the row waits again.
+  // The device has no credit for the action: the row waits again.
   virtual void came_back(RequestId row) = 0;
   // Its action ended, however.
   virtual void ended(RequestId row, const Report& report, TimePoint now) = 0;
@@ -79,21 +79,16 @@ class Dispatcher {
   virtual void hear(TimePoint now) = 0;
 };
 
-// Whether a device has an order.
-enum class Taken : std::uint8_t {
-  yes,
-  full,     // its queue has no room
-  nothing,  // there is nothing to run: what the request takes to run again is not kept
-};
-
 // The way to one device.
 class DeviceLink {
  public:
   virtual ~DeviceLink() = default;
-  virtual Taken send(const ledger::Load& order) = 0;
-  virtual Taken send(const ledger::Unload& order) = 0;
-  virtual Taken send(const ledger::Infer& order) = 0;
-  virtual Taken send(const ledger::Profile& order) = 0;
+  // No more than credit() says at a time. A Report of each follows; of a Profile of which nothing is kept the
+  // Report says `failed`.
+  virtual void send(const ledger::Load& order) = 0;
+  virtual void send(const ledger::Unload& order) = 0;
+  virtual void send(const ledger::Infer& order) = 0;
+  virtual void send(const ledger::Profile& order) = 0;
   virtual void stop(ActionId id) = 0;
   virtual void preempt(ActionId id, TimePoint order) = 0;
   // Ends the device's life, and does not wait for the device, which may hang: the next has the number `life`
@@ -104,6 +99,8 @@ class DeviceLink {
   // Whether a thread that the lane's work needs lacked a processor since the last call, and whether the work
   // got on. The device is left to the caller.
   virtual ledger::Excuse slowness(ledger::Lane lane) = 0;
+  // What the device has told of itself.
+  virtual Credit credit() const = 0;
   virtual std::uint64_t pages() const = 0;
   virtual int best_effort() const = 0;  // runs of that class that it does at a time
 };

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -45,6 +47,13 @@ struct Report {
   DeviceId device{};               // filled in by whoever passes the report on
   std::vector<BadRow> bad_rows{};  // of a success; empty (and unallocated) otherwise
   bool odd_time = false;  // EXEC's time says nothing of other batches: it ended early, or rows ran again
+};
+
+// How many actions a device takes at a time: those that were sent to it and are not reported. Whoever sends
+// counts them.
+struct Credit {
+  std::size_t infers = std::numeric_limits<std::size_t>::max();  // Profiles are among them
+  std::size_t loads = std::numeric_limits<std::size_t>::max();   // UNLOADs are among them
 };
 
 // What a probe has found.

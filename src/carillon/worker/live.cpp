@@ -31,6 +31,8 @@ LiveWorker::LiveWorker(const Options& options, const Clock& clock, ResultSink& s
                        std::vector<std::string> notes)
     : classes_(options.classes.value_or(device::ClassStreams{.yielding = device::Yielding::turns})),
       workspace_(workspace_of(options)),
+      // The last place is for LOADs of whoever measures.
+      credit_{.infers = options.queue, .loads = std::max<std::size_t>(1, options.queue - 1)},
       populate_(options.populate),
       places_(place_executors(usable_cores(), options.exec_threads, options.real_time, options.classes,
                               options.best_effort_idle)),

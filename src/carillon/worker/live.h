@@ -64,6 +64,7 @@ class LiveWorker final : public Worker, private Measuring::Subject {
   bool submit(const LoadCommand& command) override;
   bool submit(const UnloadCommand& command) override;
   bool submit(const InferCommand& command) override;
+  wire::Credit credit() const override { return credit_; }
   void stop(ActionId id) override { evict(id, device::After::drop, {}); }
   void preempt(ActionId id, TimePoint order) override { evict(id, device::After::resume, order); }
   std::uint32_t retire() override;
@@ -234,6 +235,7 @@ class LiveWorker final : public Worker, private Measuring::Subject {
 
   const device::ClassStreams classes_;
   const Bytes workspace_;  // of each stream
+  const wire::Credit credit_;
   const bool populate_;
   std::mutex preparing_;        // of what follows
   std::uint64_t prepared_ = 0;  // bytes of a workspace that are there

@@ -169,9 +169,11 @@ class Worker {
   virtual Result<> has_room(const engine::CompiledModel& model) const = 0;
 
   // Hands over an action. Never blocks; false where the executor's queue is full (then there is no result).
+  // It has room for what credit() says.
   virtual bool submit(const LoadCommand& command) = 0;
   virtual bool submit(const UnloadCommand& command) = 0;
   virtual bool submit(const InferCommand& command) = 0;
+  virtual wire::Credit credit() const { return {}; }
 
   // Ends an INFER early: one that runs before its next kernel (where its last has begun, its own result
   // comes), one that waits at once; it is answered `stopped`. Takes a lock for a few instructions. From any

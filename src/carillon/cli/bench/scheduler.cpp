@@ -123,13 +123,13 @@ class IdleWorld final : public wire::Calls {
   class Link final : public wire::DeviceLink {
    public:
     Link(IdleWorld& world, DeviceId device) : world_(world), device_(device) {}
-    wire::Taken send(const ledger::Load& order) override {
-      return world_.ends(order.id, device_, world_.now, world_.load_);
+    void send(const ledger::Load& order) override {
+      world_.ends(order.id, device_, world_.now, world_.load_);
     }
-    wire::Taken send(const ledger::Unload& order) override {
-      return world_.ends(order.id, device_, world_.now, Duration{0});
+    void send(const ledger::Unload& order) override {
+      world_.ends(order.id, device_, world_.now, Duration{0});
     }
-    wire::Taken send(const ledger::Infer& order) override {
+    void send(const ledger::Infer& order) override {
       const TimePoint start = std::max({free_, world_.now, order.window.earliest});
       const Duration time = exec_time(static_cast<int>(order.requests.size()));
       free_ = start + time;
@@ -137,9 +137,11 @@ class IdleWorld final : public wire::Calls {
         ++world_.figures_.batches;
         world_.figures_.on_time += order.requests.size();
       }
-      return world_.ends(order.id, device_, start, time);
+      world_.ends(order.id, device_, start, time);
     }
-    wire::Taken send(const ledger::Profile&) override { return wire::Taken::nothing; }
+    void send(const ledger::Profile& order) override {
+      world_.ends(order.id, device_, world_.now, Duration{0}, ledger::ActionStatus::failed);
+    }
     void stop(ActionId id) override {
       if (!world_.stopped_.insert(id).second) return;
       free_ = world_.now;
@@ -149,6 +151,7 @@ class IdleWorld final : public wire::Calls {
     void retire(std::uint32_t) override {}
     void probe() override {}
     ledger::Excuse slowness(ledger::Lane lane) override { return {.device = device_, .lane = lane}; }
+    wire::Credit credit() const override { return {}; }
     std::uint64_t pages() const override { return world_.pages_; }
     int best_effort() const override { return 1; }
 
@@ -158,10 +161,9 @@ class IdleWorld final : public wire::Calls {
     TimePoint free_{};
   };
 
-  wire::Taken ends(ActionId id, DeviceId device, TimePoint start, Duration time,
-                   ledger::ActionStatus status = ledger::ActionStatus::success) {
+  void ends(ActionId id, DeviceId device, TimePoint start, Duration time,
+            ledger::ActionStatus status = ledger::ActionStatus::success) {
     ends_.push({start + time, start, id, device, status});
-    return wire::Taken::yes;
   }
 
   std::uint64_t sent(RequestId, ModelId, std::uint64_t) override { return 0; }

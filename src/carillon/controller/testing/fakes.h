@@ -53,20 +53,20 @@ class HeldWorker : public worker::Worker {
   Result<> add_model(ModelId, std::shared_ptr<const engine::CompiledModel>) override { return {}; }
   Result<> has_room(const engine::CompiledModel&) const override { return {}; }
   bool submit(const worker::LoadCommand& command) override {
-    if (full) return false;
     held[command.id].kind = schedule::ActionKind::load;
     return true;
   }
   bool submit(const worker::UnloadCommand& command) override {
-    if (full) return false;
     held[command.id].kind = schedule::ActionKind::unload;
     return true;
   }
   bool submit(const worker::InferCommand& command) override {
-    if (full) return false;
     CARILLON_ASSERT(!held.contains(command.id));
     held[command.id] = {schedule::ActionKind::infer, command};
     return true;
+  }
+  wire::Credit credit() const override {
+    return full ? wire::Credit{.infers = 0, .loads = 0} : wire::Credit{};
   }
   void preempt(ActionId, TimePoint) override {}
   void stop(ActionId id) override { stopped.push_back(id); }

@@ -60,12 +60,14 @@ class VirtualWorker final : public worker::Worker, public device::VirtualDevice:
     device::Work work{
         .tag = tag, .input = 20us, .time = slow * c.batch * 1ms, .kernels = 20, .outcome = luck(0.02)};
     if (random_.uniform() < 0.02) work.outcome = schedule::ActionStatus::no_memory;
+    if (c.batch == 0) work.outcome = schedule::ActionStatus::failed;
     planned_[tag] = work.time;
     return keep(
         core_->submit(device::InferAction{.id = c.id, .model = c.model, .window = c.window, .cls = c.cls},
                       work, world_.now()),
         tag);
   }
+  wire::Credit credit() const override { return {.infers = queue, .loads = queue}; }
   void stop(ActionId id) override { core_->evict(id, device::After::drop, {}, world_.now()); }
   void preempt(ActionId id, TimePoint order) override {
     core_->evict(id, device::After::resume, order, world_.now());
@@ -122,7 +124,7 @@ class VirtualWorker final : public worker::Worker, public device::VirtualDevice:
   }
   void restart() {
     core_ = std::make_unique<device::VirtualDevice>(
-        device::Limits{.pages = pages_, .queue = 12, .reserved = 12, .gathers = 2, .scatters = 2},
+        device::Limits{.pages = pages_, .queue = queue, .reserved = queue, .gathers = 2, .scatters = 2},
         Duration{0}, *this);
     for (std::uint32_t m = 0; m < models_.size(); ++m) core_->add_model(ModelId{m}, models_[m]);
   }
@@ -157,6 +159,7 @@ class VirtualWorker final : public worker::Worker, public device::VirtualDevice:
     if (!mute) world_.result(result);
   }
 
+  static constexpr std::size_t queue = 12;
   static constexpr std::size_t row_bytes = 4;
   World& world_;
   DeviceId id_;
