@@ -480,6 +480,22 @@ void Controller::enter(Submission submission, TimePoint at) {
     return rows * (model.open ? graph::memory_of(model.output_types[output], call.size->outputs[output]).count
                               : model.output_row_bytes[output].at(call.length));
   };
+  schedule::Door::Arrival arrival{
+      .key = 0,
+      .model = call.model,
+      .cls = class_of(call, model.told.cls),
+      .rows = rows,
+      .deadline = deadline_of(call, model.told.slo, model.told.cls, core_options_.default_deadline)};
+  // Memory for outputs is only for a call that the door lets in.
+  {
+    std::unique_lock lock(mutex_);
+    if (state_ == State::running)
+      if (const auto refused = door_.knock(arrival, clock_.now())) {
+        lock.unlock();
+        submission.hurried = refused->hurried;
+        return turn_away(std::move(submission), at);
+      }
+  }
   if (call.room_for_outputs) {
     std::size_t bytes = 0;
     for (std::size_t i = 0; i < model.output_row_bytes.size(); ++i)
@@ -490,12 +506,6 @@ void Controller::enter(Submission submission, TimePoint at) {
   call.outputs.resize(model.output_row_bytes.size());
   for (std::size_t i = 0; i < call.outputs.size(); ++i)
     if (call.wants(i)) call.outputs[i].resize(size_of(i));
-  schedule::Door::Arrival arrival{
-      .key = 0,
-      .model = call.model,
-      .cls = class_of(call, model.told.cls),
-      .rows = rows,
-      .deadline = deadline_of(call, model.told.slo, model.told.cls, core_options_.default_deadline)};
   bool running = false;
   {
     const std::lock_guard lock(mutex_);
@@ -503,7 +513,7 @@ void Controller::enter(Submission submission, TimePoint at) {
     if (running) {
       const std::uint32_t slot = submissions_.take();
       arrival.key = slot;
-      const schedule::Door::Answer answer = door_.arrive(arrival, clock_.now());
+      const schedule::Door::Answer answer = door_.enter(arrival, clock_.now());
       submission.hurried = answer.hurried;
       if (answer.displaced) {
         // Its frontend may hold locks of its own: the thread answers it.

@@ -333,9 +333,16 @@ TEST(Controller, WhatWaitsAtTheDoorIsBoundedAndTheRestIsTurnedAwayAtOnce) {
   controller.start();
 
   std::vector<std::promise<ErrorCode>> codes(8);
+  int rooms = 0;
   const auto submit = [&](std::size_t i) {
-    return controller.submit(tiny_call(clock, 1), [&codes, i](const InferAnswer& answer) {
-      EXPECT_NE(answer.call, nullptr);
+    auto call = tiny_call(clock, 1);
+    call->room_for_outputs = [&rooms](std::size_t) -> Result<> {
+      ++rooms;
+      return {};
+    };
+    return controller.submit(std::move(call), [&codes, i](const InferAnswer& answer) {
+      ASSERT_NE(answer.call, nullptr);
+      EXPECT_EQ(answer.call->outputs.empty(), i >= 4) << i << ": a call that is turned away takes no memory";
       codes[i].set_value(answer.status ? ErrorCode::internal : answer.status.error().code);
     });
   };
@@ -346,6 +353,7 @@ TEST(Controller, WhatWaitsAtTheDoorIsBoundedAndTheRestIsTurnedAwayAtOnce) {
   for (std::size_t i = 4; i < codes.size(); ++i)
     EXPECT_EQ(codes[i].get_future().get(), ErrorCode::resource_exhausted) << i;
   EXPECT_EQ(turned_away->load(), 4U);
+  EXPECT_EQ(rooms, 4);
   controller.cancel(tickets[5]);  // was turned away
   controller.cancel(tickets[2]);  // waits: is decided on first, and is not open any more then
   go_on.release(8);

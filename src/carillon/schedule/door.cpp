@@ -17,25 +17,32 @@ constexpr std::int64_t decisions_averaged = 16, longest_decision = 8;
 
 }  // namespace
 
-Door::Answer Door::arrive(const Arrival& arrival, TimePoint now) {
+TimePoint Door::useful_until(const Arrival& arrival) const {
+  if (arrival.deadline == TimePoint::max()) return TimePoint::max();
+  return saturating_add(arrival.deadline, -models_[arrival.model.index()].shortest);
+}
+
+std::optional<Door::Answer> Door::knock(const Arrival& arrival, TimePoint now) {
   CARILLON_ASSERT(arrival.model.index() < models_.size() && arrival.rows >= 1);
-  const TimePoint useful_until =
-      arrival.deadline == TimePoint::max()
-          ? TimePoint::max()
-          : saturating_add(arrival.deadline, -models_[arrival.model.index()].shortest);
+  const TimePoint useful_until = this->useful_until(arrival);
   if (useful_until > now)
     observe_spare(useful_until >= saturating_add(now, options_.patience) ? options_.patience
                                                                          : useful_until - now);
   note_lag(now);
   const Duration lag = each_ * static_cast<std::int64_t>(rows_ + in_hand_);
   if (rows_ > 0 && useful_until >= now && saturating_add(now, lag) > useful_until)
-    return {.in = false, .hurried = rows_ + in_hand_ <= options_.least};
+    return Answer{.in = false, .hurried = rows_ + in_hand_ <= options_.least};
+  if (full_for(arrival) && !to_displace(arrival)) return Answer{.in = false};
+  return std::nullopt;
+}
+
+Door::Answer Door::enter(const Arrival& arrival, TimePoint now) {
   Answer answer;
-  if (rows_ + arrival.rows > (overloaded_ ? limit() : options_.most)) {
+  if (full_for(arrival)) {
     answer.displaced = displace(arrival);
     if (!answer.displaced) return {.in = false};
   }
-  queue_.push_back({arrival.key, arrival.model, arrival.cls, arrival.rows, now, useful_until});
+  queue_.push_back({arrival.key, arrival.model, arrival.cls, arrival.rows, now, useful_until(arrival)});
   add(arrival.model, arrival.cls, arrival.rows);
   return answer;
 }
@@ -95,8 +102,9 @@ void Door::note_lag(TimePoint now) {
       if (models_[m].rows[cls] > 0) list(ModelId{static_cast<std::uint32_t>(m)}, cls);
 }
 
-// Finds a place for the arrival: that of the newest of a lower class, or of a model with more rows.
-std::optional<Door::Key> Door::displace(const Arrival& arrival) {
+// A model and a class whose newest may lose its place to the arrival: a lower class, or a model with more
+// rows.
+std::optional<std::pair<ModelId, std::size_t>> Door::to_displace(const Arrival& arrival) const {
   if (!overloaded_) return std::nullopt;
   const auto own = static_cast<std::size_t>(arrival.cls);
   std::size_t cls = classes - 1;
@@ -105,6 +113,13 @@ std::optional<Door::Key> Door::displace(const Arrival& arrival) {
   const ModelId model{most_waiting_[cls].top()};
   const std::size_t has = models_[model.index()].rows[cls];
   if (cls == own && has < models_[arrival.model.index()].rows[own] + arrival.rows + 1) return std::nullopt;
+  return std::pair(model, cls);
+}
+
+std::optional<Door::Key> Door::displace(const Arrival& arrival) {
+  const auto found = to_displace(arrival);
+  if (!found) return std::nullopt;
+  const auto [model, cls] = *found;
   for (auto waiting = queue_.rbegin(); waiting != queue_.rend(); ++waiting) {
     if (waiting->rows == 0 || waiting->model != model || static_cast<std::size_t>(waiting->cls) != cls)
       continue;

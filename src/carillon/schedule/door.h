@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "carillon/schedule/timer_heap.h"
@@ -72,7 +73,15 @@ class Door {
     bool hurried = false;          // then: few others wait; it is its own deadline that is too near
     std::optional<Key> displaced;  // this one is turned away for it, and waits no longer
   };
-  [[nodiscard]] Answer arrive(const Arrival& arrival, TimePoint now);
+  [[nodiscard]] Answer arrive(const Arrival& arrival, TimePoint now) {
+    const auto refused = knock(arrival, now);
+    return refused ? *refused : enter(arrival, now);
+  }
+  // The same in two steps, for whoever needs something for an arrival that is let in. knock(): it has come;
+  // an answer where it is turned away. enter(), after a knock() without an answer: it waits, or is turned
+  // away, as others came meanwhile.
+  [[nodiscard]] std::optional<Answer> knock(const Arrival& arrival, TimePoint now);
+  [[nodiscard]] Answer enter(const Arrival& arrival, TimePoint now);
 
   struct Taken {
     Key key = 0;
@@ -115,6 +124,11 @@ class Door {
   std::size_t limit() const;
   void observe_spare(Duration spare);
   void note_lag(TimePoint now);
+  TimePoint useful_until(const Arrival& arrival) const;
+  bool full_for(const Arrival& arrival) const {
+    return rows_ + arrival.rows > (overloaded_ ? limit() : options_.most);
+  }
+  std::optional<std::pair<ModelId, std::size_t>> to_displace(const Arrival& arrival) const;
   std::optional<Key> displace(const Arrival& arrival);
   void add(ModelId model, Class cls, std::size_t rows);
   void remove(ModelId model, Class cls, std::size_t rows);

@@ -121,6 +121,29 @@ class Clerk {
   std::vector<Count> counts;  // by sender
 };
 
+// What an arrival needs is fetched between the two steps, and others come meanwhile.
+TEST(Door, AnArrivalThatKnockedMayStillBeTurnedAway) {
+  Door door({.most = 2});
+  door.add_model(1ms);
+  const auto arrival = [](Door::Key key, Duration deadline) {
+    return Door::Arrival{.key = key, .model = {0}, .deadline = at(deadline)};
+  };
+  EXPECT_FALSE(door.knock(arrival(1, 50ms), at(0ms)));
+  EXPECT_FALSE(door.knock(arrival(2, 50ms), at(0ms)));
+  EXPECT_EQ(door.waiting_rows(), 0U) << "nobody has come in";
+  EXPECT_TRUE(door.enter(arrival(2, 50ms), at(1ms)).in);
+  EXPECT_TRUE(door.arrive(arrival(3, 50ms), at(1ms)).in);
+  EXPECT_FALSE(door.enter(arrival(1, 50ms), at(2ms)).in);
+  const auto refused = door.knock(arrival(4, 50ms), at(2ms));
+  ASSERT_TRUE(refused);
+  EXPECT_FALSE(refused->in || refused->hurried);
+  std::vector<Door::Taken> taken;
+  door.take(8, at(3ms), taken);
+  ASSERT_EQ(taken.size(), 2U);
+  EXPECT_EQ(taken[0].key, 2U);
+  EXPECT_EQ(taken[1].key, 3U);
+}
+
 TEST(Door, LetsEverythingThroughInOrderWhileDecisionsKeepUp) {
   for (const double load : {0.1, 0.5, 0.8, 0.95}) {
     Clerk clerk(10us, {{{0}, load * 5e4, 15ms}, {{1}, load * 4e4, 200ms}, {{2}, load * 1e4}});

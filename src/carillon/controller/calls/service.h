@@ -89,7 +89,8 @@ struct InferCall {
   // Texts of the request's own: elements of BYTES, which handles name by their place here
   // (graph/known_texts.h).
   std::vector<std::byte> texts;
-  std::vector<std::vector<std::byte>> outputs;  // sized by submit(); filled when the answer is a success
+  std::vector<std::vector<std::byte>>
+      outputs;  // sized by submit() behind the door; filled when the answer is a success
   // By output, whether the client wants it; empty: all. The buffer of one that nobody wants stays empty.
   std::vector<bool> outputs_wanted;
   TimePoint arrival;
