@@ -76,7 +76,7 @@ def go_away(address: str, count: int):
 def record_live(program: Path, models: Path, profile: Path, policy: str, log: Path, said: Path):
     options = ["--device", f"emulated:{profile}*2", "--profile", profile, "--scheduler", policy,
                "--record", log, "--emulated-faults", "kill=0@1s+500ms,hang=1@2s+800ms", "--hang-after", "300"]
-    with serving(program, models, said, *map(str, options), page_cache="64 MiB") as server:
+    with serving(program, models, said, *map(str, options), page_cache="48 MiB") as server:
         loads = [subprocess.Popen([program, "load", f"http://{server.http}", "--model", model, "--rate", rate, "--deadline",
                                    deadline, "--duration", "4", "--seed", seed, "--json"], stdout=subprocess.DEVNULL)
                  for model, rate, deadline, seed in (("tiny_mlp", "80", "60", "1"), ("tiny_mlp", "30", "250", "2"),

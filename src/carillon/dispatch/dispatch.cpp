@@ -130,7 +130,7 @@ void Dispatch::on_report(const wire::Report& report, TimePoint now) {
   const DeviceId from = report.device;
   if (report.life != devices_[from.index()].life) return;  // that was over before this came
   if (report.device_lost && !stopped_) {
-    take_out(from, report.error, now);
+    devices_[from.index()].why = report.error;
     return feed(schedule::DeviceChanged{from, false, 0}, now);
   }
   const auto place = ledger_.place_of(report.id);
@@ -252,6 +252,9 @@ void Dispatch::drain(const schedule::Event* first, TimePoint now) {
   const auto decide = [&](const schedule::Event& event) {
     orders_.clear();
     ledger_.apply(event, now);
+    if (const auto* change = std::get_if<schedule::DeviceChanged>(&event);
+        change != nullptr && !change->alive)
+      lose(change->device, devices_[change->device.index()].why, now);
     scheduler_wake_ = scheduler_.decide(event, now, orders_);
     apply(now);
   };
@@ -282,14 +285,8 @@ void Dispatch::tell_leisure(bool wanted_alone) {
 void Dispatch::apply(TimePoint now) {
   // Work first, as it is urgent; refusals after it, so that a refused call's rows in this same list are seen
   // as under way.
-  refused_.clear();
   for (const schedule::Action& order : orders_) {
-    const bool gives_up = std::holds_alternative<schedule::GiveUp>(order);
-    const auto* const refusal = std::get_if<schedule::Refuse>(&order);
-    // The ledger does not know a row that was withdrawn and that no device has: its refusal is dropped.
-    if (const auto* open = refusal != nullptr ? ledger_.request(refusal->request) : nullptr)
-      refused_.emplace_back(*refusal, open->told.model);
-    if (!gives_up) ledger_.book(order, now);
+    ledger_.book(order, now);
     if (options_.on_leisure) tell_leisure(true);
     std::visit(
         [&](const auto& what) {
@@ -297,15 +294,16 @@ void Dispatch::apply(TimePoint now) {
           if constexpr (!std::is_same_v<T, schedule::Refuse>) send(what, now);
         },
         order);
-    if (gives_up) ledger_.book(order, now);  // what it has is looked up first
   }
-  for (const auto& [refusal, model] : refused_) calls_.refused({refusal, prospect(model)}, now);
+  // A row that was withdrawn and that no device has is not among them.
+  for (const auto& [refusal, model] : ledger_.changes().refused)
+    calls_.refused({refusal, prospect(model)}, now);
 }
 
-// The device that an order is for: one that the scheduler knows to be there.
-Dispatch::Device& Dispatch::live(DeviceId id) {
-  CARILLON_ASSERT(id.index() < devices_.size() && ledger_.device(id).alive);
-  return devices_[id.index()];
+// The device that an order is for. Null: it was given up after the order, in the same decision.
+wire::DeviceLink* Dispatch::link(DeviceId id) {
+  CARILLON_ASSERT(id.index() < ledger_.devices());
+  return ledger_.device(id).alive ? devices_[id.index()].link : nullptr;
 }
 
 // An order was booked, and is about to be handed to its device. Its place.
@@ -313,7 +311,7 @@ std::uint32_t Dispatch::begin(ActionId id) {
   const std::uint32_t place = *ledger_.place_of(id);
   CARILLON_ASSERT(ledger_.at(place).model.index() < models_.size());
   if (place >= asides_.size()) asides_.resize(place + 1);
-  asides_[place] = {.forget = false, .entry = notes_.begun(place, ledger_.at(place))};
+  asides_[place] = {.action = id, .forget = false, .entry = notes_.begun(place, ledger_.at(place))};
   return place;
 }
 
@@ -322,7 +320,7 @@ std::uint32_t Dispatch::begin(ActionId id) {
 template <typename Order>
 void Dispatch::pass_on(std::uint32_t place, const Order& order, TimePoint now) {
   const Ledger::Action& action = ledger_.at(place);
-  Device& device = live(order.device);
+  Device& device = devices_[order.device.index()];
   wire::Credit credit = device.link->credit();
   if (std::size_t& has = count(device.has, action.kind); has < count(credit, action.kind)) {
     ++has;
@@ -338,22 +336,24 @@ void Dispatch::pass_on(std::uint32_t place, const Order& order, TimePoint now) {
 }
 
 void Dispatch::send(const schedule::Stop& order, TimePoint) {
-  live(order.device).link->stop(order.id);
+  if (wire::DeviceLink* const to = link(order.device)) to->stop(order.id);
 }
 
 void Dispatch::send(const schedule::Preempt& order, TimePoint) {
-  live(order.device).link->preempt(order.id, order.order);
+  if (wire::DeviceLink* const to = link(order.device)) to->preempt(order.id, order.order);
 }
 
 // Of a LOAD, an UNLOAD or a Profile: no row of a call that waits is in it.
 template <typename Order>
 void Dispatch::send(const Order& order, TimePoint now) {
+  if (link(order.device) == nullptr) return;
   const std::uint32_t place = begin(order.id);
   if constexpr (!std::is_same_v<Order, schedule::Unload>) notes_.complete(place);
   pass_on(place, order, now);
 }
 
 void Dispatch::send(const schedule::Infer& order, TimePoint now) {
+  if (link(order.device) == nullptr) return;
   CARILLON_ASSERT(!order.requests.empty());
   const std::uint32_t place = begin(order.id);
   Model& model = models_[order.model.index()];
@@ -376,36 +376,36 @@ void Dispatch::send(const schedule::Keep& order, TimePoint) {
 }
 
 void Dispatch::send(const schedule::GiveUp& order, TimePoint now) {
-  take_out(order.device, "it hangs: it reports nothing any more", now);
+  lose(order.device, "it hangs: it reports nothing any more", now);
 }
 
-// A request's rows stay kept while an action runs the request again. The action that ended just now, and the
-// actions of a lost device, do not count.
-void Dispatch::forget(RequestId request, std::optional<std::uint32_t> ended, std::optional<DeviceId> lost) {
+// A request's rows stay kept while an action runs the request again. The action that ended just now does not
+// count.
+void Dispatch::forget(RequestId request, std::optional<std::uint32_t> ended) {
   bool runs = false;
   visit_taken([&](std::uint32_t place) {
-    const Ledger::Action& action = ledger_.at(place);
-    if (action.profiled == request && place != ended && action.device != lost)
-      runs = asides_[place].forget = true;
+    if (ledger_.at(place).profiled == request && place != ended) runs = asides_[place].forget = true;
   });
   if (!runs) calls_.forget(request);
 }
 
-// Requests that the device had go back to the scheduler, which hears of the loss after this and may try them
-// elsewhere.
-void Dispatch::take_out(DeviceId id, std::string_view why, TimePoint now) {
-  Device& device = live(id);
+// The device is gone for the ledger. Requests that the device had go back to the scheduler, which may try
+// them elsewhere.
+void Dispatch::lose(DeviceId id, std::string_view why, TimePoint now) {
+  Device& device = devices_[id.index()];
   device.link->retire(++device.life);
   device.has = {.infers = 0, .loads = 0};
   notes_.device_lost(id);
-  std::erase_if(deferred_, [&](const auto& done) { return ledger_.action(done.id)->device == id; });
-  visit_taken([&](std::uint32_t place) {
+  for (const std::uint32_t place : ledger_.changes().lost) {
     const Ledger::Action& action = ledger_.at(place);
-    if (action.device != id) return;
+    const bool begun = place < asides_.size() && asides_[place].action == action.id;
+    if (action.device != id || !begun ||
+        std::erase_if(deferred_, [&](const auto& d) { return d.id == action.id; }))
+      continue;
     notes_.lost(place, now);
     for (const RequestId request : action.requests) calls_.lost(request, why);
-    if (action.profiled && asides_[place].forget) forget(*action.profiled, {}, id);
-  });
+    if (action.profiled && asides_[place].forget) forget(*action.profiled);
+  }
   revivals_.down(id, now);
   notes_.device_lost_over(id, why);
 }

@@ -107,10 +107,12 @@ class Dispatch final : public wire::Dispatcher {
     bool at_start = true;  // it is there
     std::uint32_t life = 0;
     wire::Credit has{.infers = 0, .loads = 0};        // actions that were sent to it and are not reported
+    std::string why;                                  // it was last lost by its own report
     std::array<TimePoint, schedule::lanes> looked{};  // when its threads were looked at, by schedule::Lane
   };
   // Of an action that is under way, what the ledger does not know.
   struct Aside {
+    ActionId action;
     bool forget = false;      // what it runs again, once it has ended
     std::uint64_t entry = 0;  // in the journal
   };
@@ -135,7 +137,7 @@ class Dispatch final : public wire::Dispatcher {
   void send(const schedule::Infer& order, TimePoint now);
   template <typename Order>
   void pass_on(std::uint32_t place, const Order& order, TimePoint now);
-  void forget(RequestId request, std::optional<std::uint32_t> ended = {}, std::optional<DeviceId> lost = {});
+  void forget(RequestId request, std::optional<std::uint32_t> ended = {});
   // When the scheduler hears of it.
   TimePoint told_at(const schedule::ActionDone& not_taken) const {
     return saturating_add(not_taken.start, options_.full_queue_pause);
@@ -148,12 +150,12 @@ class Dispatch final : public wire::Dispatcher {
         for (const std::uint32_t place : lined)
           if (ledger_.at(place).taken) visit(place);
   }
-  Device& live(DeviceId id);
+  wire::DeviceLink* link(DeviceId id);
   static std::size_t& count(wire::Credit& actions, schedule::ActionKind kind) {
     return kind == schedule::ActionKind::infer ? actions.infers : actions.loads;
   }
   void comes(DeviceId id, TimePoint now);
-  void take_out(DeviceId id, std::string_view why, TimePoint now);
+  void lose(DeviceId id, std::string_view why, TimePoint now);
   std::uint32_t begin(ActionId id);
   wire::Prospect prospect(ModelId id) const;
 
@@ -175,8 +177,7 @@ class Dispatch final : public wire::Dispatcher {
   std::vector<schedule::Event> pending_;  // for the scheduler
   bool deciding_ = false;
   schedule::Actions orders_;
-  std::vector<std::pair<schedule::Refuse, ModelId>> refused_;  // of these
-  std::vector<schedule::ActionDone> deferred_;                 // of actions that were not sent, by time
+  std::vector<schedule::ActionDone> deferred_;  // of actions that were not sent, by time
   TimePoint scheduler_wake_ = TimePoint::max();
   TimePoint sought_slow_ = TimePoint::min();  // when devices were last looked for that are slow to report
   std::vector<std::optional<TimePoint>> told_leisure_;  // by device

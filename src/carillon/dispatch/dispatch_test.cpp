@@ -307,6 +307,40 @@ TEST_F(DispatchTest, ADeviceThatIsGivenUpLosesWhatItHadNoCreditForToo) {
   EXPECT_EQ(dispatch.devices_alive(), 1U);
 }
 
+TEST_F(DispatchTest, ADeviceThatIsGivenUpForAReportLosesOnlyTheOthers) {
+  next({infer(7, {RequestId{3}}), infer(8, {RequestId{4}})});
+  dispatch.offer(row(4, 1ms), true, at(1ms));
+  dispatch.offer(row(3, 1ms), false, at(1ms));
+  next({schedule::GiveUp{{0}}});
+  (void)said();
+  dispatch.on_report(report(7, ActionStatus::failed, 2ms), at(2ms));
+  EXPECT_EQ(said(), (Said{"ended 3 failed", "retire 1", "lost 4: it hangs: it reports nothing any more"}));
+}
+
+TEST_F(DispatchTest, OrdersThatTheSchedulerBookedItselfAreCarriedOutOnce) {
+  const auto booked = [this](schedule::Actions orders) {
+    scheduler.script = [this, orders = std::move(orders)](const schedule::Event&, TimePoint now,
+                                                          schedule::Actions& out, TimePoint&) {
+      for (const schedule::Action& order : orders) scheduler.ledger->book(order, now);
+      out.insert(out.end(), orders.begin(), orders.end());
+      scheduler.script = nullptr;
+    };
+  };
+  booked({infer(7, {RequestId{3}})});
+  dispatch.offer(row(3, 1ms), false, at(1ms));
+  EXPECT_EQ(said(), (Said{"sent 3 of 0 in 17", "with 103", "infer 7"}));
+  booked({schedule::Refuse{{4}, schedule::Reason::cannot_finish, at(99ms)}});
+  dispatch.offer(row(4, 2ms), false, at(2ms));
+  EXPECT_EQ(said(), Said{"refused 4"});
+  // The other device is given up after it was to get a row, so it never has that one.
+  booked({schedule::GiveUp{{0}}, infer(8, {RequestId{3}}, 1), infer(9, {RequestId{5}}, 1),
+          schedule::GiveUp{{1}}});
+  dispatch.offer(row(5, 3ms), false, at(3ms));
+  EXPECT_EQ(said(), (Said{"retire 1", "lost 3: it hangs: it reports nothing any more", "retire 1"}));
+  EXPECT_EQ(dispatch.actions_in_flight(), 0U);
+  EXPECT_EQ(dispatch.ledger().open_requests(), 2U);
+}
+
 TEST_F(DispatchTest, ASecondReportOfAnActionIsOdd) {
   next({infer(7, {RequestId{3}})});
   dispatch.offer(row(3, 1ms), false, at(1ms));

@@ -67,6 +67,18 @@ struct TimesChanged {
 // What a device does beside other things, each with threads or streams of its own.
 enum class Lane : std::uint8_t { exec, load, real_time, best_effort };
 inline constexpr std::size_t lanes = 4;
+// That of INFERs on the streams of a class.
+constexpr Lane lane_of(Class streams) {
+  switch (streams) {
+    case Class::real_time:
+      return Lane::real_time;
+    case Class::best_effort:
+      return Lane::best_effort;
+    case Class::normal:
+      break;
+  }
+  return Lane::exec;
+}
 // Why a device may have reported nothing in a lane since it was last looked at.
 struct Excuse {
   DeviceId device;

@@ -12,18 +12,6 @@ std::size_t index_of(Lane lane) {
   return static_cast<std::size_t>(lane);
 }
 
-Lane lane_of(Class cls) {
-  switch (cls) {
-    case Class::real_time:
-      return Lane::real_time;
-    case Class::best_effort:
-      return Lane::best_effort;
-    case Class::normal:
-      return Lane::exec;
-  }
-  CARILLON_ASSERT(false);
-}
-
 bool takes_pages(const std::shared_ptr<const ModelInfo>& info) {
   return info != nullptr && info->pages > 0;
 }
@@ -32,6 +20,12 @@ bool takes_pages(const std::shared_ptr<const ModelInfo>& info) {
 
 void Ledger::apply(const Event& event, TimePoint now) {
   ++tick_;
+  for (auto* over : {&changes_.ended, &changes_.lost}) {
+    for (const std::uint32_t place : *over) actions_.give_back(place);
+    over->clear();
+  }
+  changes_.back.clear();
+  changes_.refused.clear();
   std::visit([&](const auto& what) { on(what, now); }, event);
 }
 
@@ -52,11 +46,6 @@ void Ledger::classed_by(const Environment& environment, bool tells_share) {
   urgent_margins_ = Margins(environment);
 }
 
-void Ledger::plan_without(DeviceId device) {
-  margins_.start(device, false);
-  if (classed_) urgent_margins_.start(device, false);
-}
-
 // --- Requests
 
 void Ledger::on(const RequestArrived& event, TimePoint) {
@@ -64,6 +53,7 @@ void Ledger::on(const RequestArrived& event, TimePoint) {
   request.told = event.request;
   request.action = none;
   request.withdrawn = 0;
+  request.tries = {};
   known(event.request.model);
 }
 
@@ -77,17 +67,29 @@ void Ledger::on(const RequestCancelled& event, TimePoint) {
 }
 
 void Ledger::on(const Refuse& order, TimePoint) {
+  const OpenRequest* const request = requests_.find(order.request);
+  if (request == nullptr) return;
+  changes_.refused.emplace_back(order, request->told.model);
   requests_.close(order.request);
 }
 
-// The INFER has ended, or went with its device.
-void Ledger::give_back_requests(Action& action, bool answered) {
+// The INFER has ended so; none: it went with its device.
+void Ledger::give_back_requests(Action& action, std::optional<ActionStatus> status) {
+  const bool answered = status == ActionStatus::success;
   for (const RequestId id : action.requests) {
     OpenRequest* const request = answered ? nullptr : requests_.find(id);
-    if (request != nullptr && request->withdrawn == 0)
-      request->action = none;
-    else
+    if (request == nullptr || request->withdrawn > 0) {
       requests_.close(id);
+      continue;
+    }
+    request->action = none;
+    changes_.back.push_back(id);
+    if (!status)
+      ++request->tries.lost;
+    else if (*status == ActionStatus::too_late)
+      ++request->tries.late;
+    else if (*status != ActionStatus::stopped)
+      ++request->tries.failed;
   }
 }
 
@@ -138,6 +140,7 @@ std::uint32_t Ledger::send(ActionId id, ActionKind kind, Lane lane, DeviceId dev
 }
 
 void Ledger::on(const Load& order, TimePoint now) {
+  if (!books(order.id, order.device)) return;
   send(order.id, ActionKind::load, Lane::load, order.device, order.model, order.window, order.expected, now);
   Device& d = devices_[order.device.index()];
   Model& m = models_[order.model.index()];
@@ -150,6 +153,7 @@ void Ledger::on(const Load& order, TimePoint now) {
 }
 
 void Ledger::on(const Unload& order, TimePoint now) {
+  if (!books(order.id, order.device)) return;
   send(order.id, ActionKind::unload, Lane::load, order.device, order.model, {now, TimePoint::max()},
        Duration{0}, now);
   Device& d = devices_[order.device.index()];
@@ -157,6 +161,7 @@ void Ledger::on(const Unload& order, TimePoint now) {
 }
 
 void Ledger::on(const Infer& order, TimePoint now) {
+  if (!books(order.id, order.device)) return;
   const std::uint32_t at = send(order.id, ActionKind::infer, lane_of(order.cls), order.device, order.model,
                                 order.window, order.expected, now);
   Action& action = actions_[at];
@@ -181,6 +186,7 @@ void Ledger::on(const Infer& order, TimePoint now) {
 }
 
 void Ledger::on(const Profile& order, TimePoint now) {
+  if (!books(order.id, order.device)) return;
   const std::uint32_t at = send(order.id, ActionKind::infer, Lane::exec, order.device, order.model,
                                 order.window, order.expected, now);
   actions_[at].profiled = order.request;
@@ -213,8 +219,10 @@ void Ledger::line_up(std::vector<std::uint32_t>& lined, std::uint32_t at) {
 }
 
 void Ledger::on(const GiveUp& order, TimePoint) {
+  if (!devices_[order.device.index()].alive) return;
   restart(order.device);
-  plan_without(order.device);
+  margins_.start(order.device, false);
+  if (classed_) urgent_margins_.start(order.device, false);
 }
 
 // The device has it no more, or never had.
@@ -251,6 +259,7 @@ void Ledger::on(const ActionDone& event, TimePoint now) {
       actions_[other].overtaken = tick_;
   d.reported[index_of(action.lane)] = tick_;
   d.ran[index_of(action.lane)] += event.duration;
+  d.ended[index_of(action.lane)] = std::min(event.end, now);
   if (action.kind != ActionKind::unload) --d.wanted_for;
   switch (action.kind) {
     case ActionKind::load:
@@ -261,10 +270,10 @@ void Ledger::on(const ActionDone& event, TimePoint now) {
       break;
     case ActionKind::infer:
       ended_run(event, action, now);
-      give_back_requests(action, event.status == ActionStatus::success);
+      give_back_requests(action, event.status);
       break;
   }
-  actions_.give_back(*at);
+  changes_.ended.push_back(*at);
 }
 
 void Ledger::ended_load(const ActionDone& done, const Action& load, TimePoint now) {
@@ -377,15 +386,16 @@ void Ledger::restart(DeviceId id) {
     for (const std::uint32_t at : lined) {
       Action& action = actions_[at];
       leaves_device(action);
-      give_back_requests(action, false);
+      give_back_requests(action, std::nullopt);
       action_at_.erase(action.id.value);
-      actions_.give_back(at);
+      changes_.lost.push_back(at);
     }
     lined.clear();
   }
   d.wanted_for = 0;  // runs and their time left with the actions
   d.reported = {};
   d.ran = {};
+  d.ended = {};
   d.urgent = {};
   d.urgent_share = 0;
   for (auto& [model, copy] : d.copies) {

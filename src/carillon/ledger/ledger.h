@@ -46,11 +46,18 @@ class Ledger {
  public:
   static constexpr std::uint32_t none = ~std::uint32_t{0};
 
+  // INFERs of a request that did not succeed.
+  struct Tries {
+    std::uint32_t failed = 0;
+    std::uint32_t late = 0;  // came too late for their window
+    std::uint32_t lost = 0;  // went with their device
+  };
   // A request from its arrival to its outcome. One whose client has gone stays while an INFER has it.
   struct OpenRequest {
     Request told;
     std::uint32_t action = none;  // the place of the INFER that has it; none: it waits
     std::uint64_t withdrawn = 0;  // the tick when its client went; 0: it is there
+    Tries tries;
   };
   // An order that is under way, from when it was sent to its report.
   struct Action {
@@ -112,6 +119,8 @@ class Ledger {
     // By Lane, since it started: when something was last reported, and how long runs took in all.
     std::array<std::uint64_t, lanes> reported{};
     std::array<Duration, lanes> ran{};
+    std::array<TimePoint, lanes>
+        ended{};  // by Lane: when what was last reported ended; not after it was heard
     std::vector<std::pair<ModelId, Copy>> copies;  // of models that ever were there
     std::vector<std::uint32_t> copy_of;            // by model: in `copies`
   };
@@ -127,6 +136,8 @@ class Ledger {
 
   void apply(const Event& event, TimePoint now);
   void apply(const NotTaken& event, TimePoint now);
+  // An order that is booked already changes nothing, as a schedule::Policy books its own when it gives them;
+  // nor does one for a device that is not there. A Preempt, Stop or Keep is booked once, by the driver.
   void book(const Order& order, TimePoint now);
   Doubted book(const Doubt& doubt, TimePoint now);
 
@@ -138,12 +149,18 @@ class Ledger {
   // A model as what plans normal requests names it (Infer::planned_as), while it decides on the event.
   void plan(const ModelChanged& change) { of(Class::normal).model_changed(change); }
   void plan(const TimesChanged& change, TimePoint now) { of(Class::normal).times_changed(change, now); }
-  // Who decides takes the device to have gone, such as one that is given up in this decision: it counts for
-  // no margins at once.
-  void plan_without(DeviceId device);
 
   // Counts events and orders; a later one has a larger tick.
   std::uint64_t tick() const { return tick_; }
+
+  // What the last event changed, and the orders since. Good until the next event.
+  struct Changes {
+    std::vector<RequestId> back;       // wait again: their INFER did not succeed, or its device went
+    std::vector<std::uint32_t> ended;  // the places of actions that were reported
+    std::vector<std::uint32_t> lost;   // and of those that went with their device
+    std::vector<std::pair<Refuse, ModelId>> refused;  // of requests that were open
+  };
+  const Changes& changes() const { return changes_; }
 
   // Null where there is none.
   const OpenRequest* request(RequestId id) const { return requests_.find(id); }
@@ -210,7 +227,10 @@ class Ledger {
                      Duration expected, TimePoint now);
   void line_up(std::vector<std::uint32_t>& lined, std::uint32_t at);
   void leaves_device(Action& action);
-  void give_back_requests(Action& action, bool answered);
+  void give_back_requests(Action& action, std::optional<ActionStatus> status);
+  bool books(ActionId id, DeviceId device) const {
+    return devices_[device.index()].alive && !action_at_.find(id.value).has_value();
+  }
   void restart(DeviceId id);
   void ended_load(const ActionDone& done, const Action& load, TimePoint now);
   void ended_unload(const ActionDone& done, const Action& unload);
@@ -239,6 +259,7 @@ class Ledger {
   IdRing<RequestId, OpenRequest> requests_;
   Slab<Action> actions_;
   IndexTable action_at_;
+  Changes changes_;
 };
 
 }  // namespace carillon::ledger

@@ -199,6 +199,69 @@ TEST_F(LedgerTest, ADeviceThatWentIsNotIdleAndBeginsAnew) {
   }
 }
 
+TEST_F(LedgerTest, AnOrderThatIsBookedTwiceChangesNothing) {
+  arrives(0);
+  for (int i = 0; i < 2; ++i) {
+    load(1);
+    infer(2, {{0}});
+  }
+  EXPECT_EQ(ledger.actions_under_way(), 2U);
+  EXPECT_EQ(ledger.device(first).runs, 1U);
+  EXPECT_EQ(ledger.device(first).wanted_for, 2U);
+  EXPECT_EQ(ledger.model(model).loading, 1U);
+  EXPECT_EQ(ledger.action({2})->wanted, 1U);
+  for (int i = 0; i < 2; ++i) book(GiveUp{first});
+  EXPECT_EQ(ledger.device(first).incarnation, 2U) << "it came, and was given up once";
+  infer(3, {{0}});
+  EXPECT_EQ(ledger.actions_under_way(), 0U) << "nothing is booked for a device that is not there";
+  arrives(1);
+  for (int i = 0; i < 2; ++i) book(Refuse{{1}, Reason::cannot_finish, now});
+  EXPECT_EQ(ledger.changes().refused.size(), 1U);
+}
+
+TEST_F(LedgerTest, SaysWhatTheLastEventChangedAndTheOrdersSince) {
+  for (const std::uint64_t id : {0, 1, 2}) arrives(id);
+  infer(1, {{0}, {1}});
+  infer(2, {{2}});
+  apply(RequestCancelled{{1}, model});
+  done(1, ActionStatus::failed);
+  EXPECT_EQ(ledger.changes().back, (std::vector<RequestId>{{0}})) << "the client of the other has gone";
+  ASSERT_EQ(ledger.changes().ended.size(), 1U);
+  EXPECT_EQ(ledger.at(ledger.changes().ended[0]).id, ActionId{1});
+  book(Refuse{{0}, Reason::device_failed, now});
+  EXPECT_EQ(ledger.changes().refused,
+            (std::vector{std::pair(Refuse{{0}, Reason::device_failed, now}, model)}));
+  apply(Wake{});
+  EXPECT_TRUE(ledger.changes().back.empty() && ledger.changes().ended.empty() &&
+              ledger.changes().refused.empty());
+  infer(3, {{0}});
+  done(3, ActionStatus::failed);
+  book(GiveUp{first});
+  EXPECT_EQ(ledger.changes().ended.size(), 1U) << "what was reported is not lost";
+  EXPECT_EQ(ledger.changes().back, (std::vector<RequestId>{{2}}));
+  ASSERT_EQ(ledger.changes().lost.size(), 1U);
+  EXPECT_EQ(ledger.at(ledger.changes().lost[0]).id, ActionId{2});
+}
+
+TEST_F(LedgerTest, CountsWhatARequestWasTriedInVain) {
+  arrives(0);
+  std::uint64_t id = 1;
+  const auto ends = [&](ActionStatus status) {
+    infer(id, {{0}});
+    done(id++, status);
+  };
+  ends(ActionStatus::failed);
+  ends(ActionStatus::no_memory);
+  ends(ActionStatus::too_late);
+  ends(ActionStatus::stopped);
+  infer(id, {{0}});
+  book(GiveUp{first});
+  const auto& tries = ledger.request({0})->tries;
+  EXPECT_EQ(tries.failed, 2U);
+  EXPECT_EQ(tries.late, 1U);
+  EXPECT_EQ(tries.lost, 1U);
+}
+
 TEST_F(LedgerTest, WhatADeviceDidNotTakeIsNotItsWork) {
   infer(1, {});
   load(2);

@@ -280,7 +280,6 @@ void Classed::expire(TimePoint now, Actions& out) {
 void Classed::on(const DeviceChanged& event, TimePoint now, Actions& out) {
   const DeviceId id = event.device;
   if (id.index() >= devices_.size()) devices_.resize(id.index() + 1);
-  if (!event.alive) ledger_->plan_without(id);
   // What it had is nowhere any more.
   std::vector<std::uint32_t> lost = lose_flights(id), waited;
   Device& d = devices_[id.index()];

@@ -704,14 +704,6 @@ TEST(Classed, ADeviceThatComesBackIsGivenItsPinnedModelsAgain) {
   EXPECT_EQ(d.last_heard<DeviceChanged>()->pages, 7U);
 }
 
-// The watchdog tells of it within a decision, before the ledger hears that the device was given up.
-TEST(Classed, ADeviceThatIsGivenUpCountsForNoMarginsAtOnce) {
-  Driven d({model(0)}, 10, 2);
-  const std::uint64_t version = d.driven.ledger().margins(Class::real_time).version();
-  d.layer.decide(DeviceChanged{DeviceId{0}, false, 0}, d.now, d.out);
-  EXPECT_NE(d.driven.ledger().margins(Class::real_time).version(), version);
-}
-
 TEST(Classed, ASmallerDeviceHasThemUnpinned) {
   Driven d({model(0, Class::real_time, 3), model(1, Class::normal, 4)});
   EXPECT_TRUE(d.layer.pinned(ModelId{0}));

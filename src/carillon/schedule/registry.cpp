@@ -12,6 +12,7 @@
 #include "carillon/schedule/by_size.h"
 #include "carillon/schedule/classes.h"
 #include "carillon/schedule/clockwork/clockwork.h"
+#include "carillon/schedule/edf/edf.h"
 #include "carillon/schedule/fcfs/fcfs.h"
 #include "carillon/schedule/ledgered.h"
 #include "carillon/schedule/orloj/orloj.h"
@@ -22,13 +23,14 @@ namespace carillon::schedule {
 namespace {
 
 // A policy may take a value, written "name:value"; its maker gets the text behind the colon.
-struct Policy {
+struct Row {
   std::string_view name;
   Result<std::unique_ptr<Scheduler>> (*make)(std::string_view value, const Environment& environment);
   std::string_view example = {};  // a value behind its name, where it needs one
   bool preempts = false;
   bool admits = false;      // Admission may stand around it
   bool fixed_times = true;  // it plans with: sizes of requests are told apart for it (BySize)
+  bool by_class = false;    // it decides on requests of all classes: no Classed stands around it
 
   std::string full_name() const { return std::string(name).append(example); }
 };
@@ -106,7 +108,7 @@ Result<std::unique_ptr<Scheduler>> make_baseline(std::string_view value, const E
   return made;
 }
 
-constexpr Policy policies[] = {
+constexpr Row policies[] = {
     {"clockwork", make_clockwork, {}, true, true},
     {"fcfs", make_fcfs},
     {"symphony", make_symphony, {}, false, true},
@@ -118,10 +120,11 @@ constexpr Policy policies[] = {
     {"clipper", make_baseline<baselines::Clipper>},
     {"nexus", make_baseline<baselines::Nexus>},
     {"shepherd", make_baseline<baselines::Shepherd>},
+    {.name = "edf", .make = make_baseline<Edf>, .preempts = true, .fixed_times = false, .by_class = true},
 };
 
-bool is(std::string_view text, bool Policy::*what) {
-  return std::ranges::any_of(policies, [&, name = text.substr(0, text.find(':'))](const Policy& policy) {
+bool is(std::string_view text, bool Row::*what) {
+  return std::ranges::any_of(policies, [&, name = text.substr(0, text.find(':'))](const Row& policy) {
     return policy.*what && policy.name == name;
   });
 }
@@ -129,24 +132,25 @@ bool is(std::string_view text, bool Policy::*what) {
 }  // namespace
 
 bool takes_preemption(std::string_view text) {
-  return is(text, &Policy::preempts);
+  return is(text, &Row::preempts);
 }
 
 bool takes_admission(std::string_view text) {
-  return is(text, &Policy::admits);
+  return is(text, &Row::admits);
 }
 
 Result<std::unique_ptr<Scheduler>> make_scheduler(std::string_view text, const Environment& environment) {
   const auto colon = text.find(':');
   const auto name = text.substr(0, colon);
   const auto value = colon == std::string_view::npos ? std::string_view{} : text.substr(colon + 1);
-  for (const Policy& policy : policies)
+  for (const Row& policy : policies)
     if (policy.name == name) {
       auto made = policy.make(value, environment);
       if (made && policy.admits && environment.admission)
         made = std::make_unique<Admission>(std::move(*made));
       if (made && policy.fixed_times) made = std::make_unique<BySize>(std::move(*made));
-      if (made && environment.classes) made = std::make_unique<Classed>(std::move(*made), environment);
+      if (made && environment.classes && !policy.by_class)
+        made = std::make_unique<Classed>(std::move(*made), environment);
       if (made && environment.hangs_after > Duration{0})
         made = std::make_unique<Watched>(std::move(*made), environment.hangs_after);
       if (made) made = std::make_unique<EndsAbandoned>(std::move(*made));
@@ -159,7 +163,7 @@ Result<std::unique_ptr<Scheduler>> make_scheduler(std::string_view text, const E
 
 std::vector<std::string> scheduler_names() {
   std::vector<std::string> names;
-  for (const Policy& policy : policies) names.push_back(policy.full_name());
+  for (const Row& policy : policies) names.push_back(policy.full_name());
   return names;
 }
 

@@ -131,6 +131,7 @@ TimePoint Watched::decide(const Event& event, TimePoint now, Actions& out) {
   if (const auto* woken = std::get_if<Wake>(&event)) {
     for (const Excuse& excuse : woken->excuses) watchdog_.excuse(excuse);
     for (const DeviceId device : watchdog_.look(now)) {
+      ledger_->book(GiveUp{device}, now);
       out.emplace_back(GiveUp{device});
       ask(DeviceChanged{device, false, 0});
     }

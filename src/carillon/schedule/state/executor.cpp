@@ -5,12 +5,6 @@
 #include "carillon/base/assert.h"
 
 namespace carillon::schedule {
-namespace {
-
-// What goes first has its window open by the device's clock, too, however much that may be behind.
-constexpr Duration any_clock = 1s;
-
-}  // namespace
 
 void Executor::push(ActionId id, ModelId model, TimePoint earliest, Duration expected, TimePoint due,
                     std::optional<TimePoint> order) {

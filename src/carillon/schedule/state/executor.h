@@ -9,6 +9,9 @@
 
 namespace carillon::schedule {
 
+// What goes first has its window open by the device's clock, too, however much that may be behind.
+inline constexpr Duration any_clock = 1s;
+
 // How an action that is sent now may go before some that were sent already.
 struct Overtaking {
   std::size_t place = 0;  // its place among them

@@ -120,7 +120,6 @@ std::vector<SentAction> Mirror::device_changed(const DeviceChanged& change) {
   d.alive = change.alive;
   d.total_pages = d.free_pages = change.alive ? change.pages : 0;
   d.freeing_pages = 0;
-  if (!change.alive) ledger_->plan_without(change.device);
   margins_seen_ = margins_->version();
   alive_ = 0;
   largest_pages_ = 0;

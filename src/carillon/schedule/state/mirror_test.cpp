@@ -486,21 +486,6 @@ TEST(Mirror, WithoutASeedThereIsNoPace) {
   EXPECT_EQ(state.exec_estimate(device, model, 1), 4ms);
 }
 
-// The watchdog tells of it within a decision, before the ledger hears that the device was given up.
-TEST(Mirror, ADeviceThatIsGivenUpCountsForNoMarginsAtOnce) {
-  Followed state({}, {.dispatch = 300us, .measured = true});
-  state.model_changed(model_comes(linear_model(0, 1ms, 0ms, 0)));
-  const DeviceId other{1};
-  for (const DeviceId id : {device, other}) state.device_changed({id, true, 10});
-  for (TimePoint now = at(0ms); now < at(100ms); now += 1ms) {
-    const ActionId infer = state.begin_infer(other, model, 0, {RequestId{0}}, now, 500us, now);
-    state.finish({infer, ActionStatus::success, now + 100us, now + 600us, 500us}, now + 600us);
-  }
-  ASSERT_EQ(state.margins().worst().dispatch, 300us);
-  state.Mirror::device_changed({device, false, 0});
-  EXPECT_EQ(state.margins().worst().dispatch, 100us);
-}
-
 // A plan was dropped while its batch was on its way. The batch took eight times what was expected. No other
 // batch needs such a margin.
 TEST(Mirror, ABatchOfAnotherPlanTeachesNoMargins) {

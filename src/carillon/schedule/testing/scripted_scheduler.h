@@ -16,6 +16,7 @@ class ScriptedScheduler final : public Scheduler {
   using Script = std::function<void(const Event&, TimePoint, Actions&, TimePoint& wake)>;
 
   std::string_view name() const override { return "scripted"; }
+  void reads(ledger::Ledger& read) override { ledger = &read; }
   TimePoint decide(const Event& event, TimePoint now, Actions& out) override {
     events.push_back(event);
     times.push_back(now);
@@ -33,6 +34,7 @@ class ScriptedScheduler final : public Scheduler {
   }
 
   Script script;
+  ledger::Ledger* ledger = nullptr;
   TimePoint wake = TimePoint::max();
   std::vector<Event> events;
   std::vector<TimePoint> times;

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "carillon/schedule/parts/times.h"
+#include "carillon/schedule/parts/waiting.h"
+#include "carillon/schedule/policy.h"
+#include "carillon/schedule/timer_heap.h"
+
+namespace carillon::schedule::parts {
+
+// The life of a request: it comes and waits, leaves with an INFER, and waits again where that does not
+// succeed. It is refused when its model goes, when it was tried in vain too often, or when no time is left.
+// Not thread-safe.
+class Life {
+ public:
+  explicit Life(const Environment& environment) : classes_(environment.classes) {}
+
+  // What an event says of requests and models. O(log n), or O(requests that came back or are refused).
+  void hear(const Event& event, Orders& out);
+  // Refuses what would be late even if it ran now and alone, once the estimates that say so were doubted.
+  void expire(Orders& out);
+  // Refuses all that waits for the model.
+  void refuse_all(ModelId model, Reason reason, Orders& out);
+  // For an INFER that is sent: see Waiting::take().
+  std::vector<RequestId> take(ModelId model, Class cls, TimePoint from, std::size_t count);
+
+  const Waiting& waiting() const { return waiting_; }
+  // The class of streams that run requests of a class.
+  Class streams(Class cls) const { return classes_ ? cls : Class::normal; }
+  // All that devices have.
+  std::span<const Class> all_streams() const {
+    static constexpr Class all[] = {Class::real_time, Class::normal, Class::best_effort};
+    return classes_ ? std::span(all) : std::span(all).subspan(1, 1);
+  }
+  // When expire() has something to do by the clock alone. Each event has it look, too; so while much happens
+  // no decision is spent on that, and a refusal comes a millisecond late at most.
+  TimePoint wake_at(TimePoint now) const { return std::max(late_.top_at(), now + Duration{1ms}); }
+
+ private:
+  static std::uint32_t line_of(ModelId model, Class cls) {
+    return 3 * model.value + static_cast<std::uint32_t>(cls);
+  }
+  void came_back(RequestId id, Orders& out);
+  void watch(ModelId model, Class cls);
+  void refuse_late(const Waiting::Head& head, Duration alone, Orders& out);
+
+  bool classes_;
+  Waiting waiting_;
+  TimerHeap late_;  // by line: when its first request may be late
+};
+
+}  // namespace carillon::schedule::parts

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+
+#include "carillon/ledger/ledger.h"
+
+namespace carillon::schedule::parts {
+
+// One question: how long? Answers by the ledger's times and margins of one class of streams. Devices without
+// streams by class run all requests on those of normal ones. O(1) but where said.
+class Times {
+ public:
+  Times(const ledger::Ledger& ledger, Class streams)
+      : streams_(streams), info_(ledger), times_(ledger.times(streams)), margins_(ledger.margins(streams)) {}
+
+  Class streams() const { return streams_; }
+  const ledger::ModelInfo& model(ModelId id) const { return *info_.model(id).info; }
+  // From an order until EXEC can start on an idle device.
+  Duration dispatch(DeviceId device) const { return margins_.at(device).dispatch; }
+  // Of EXEC, by the place of the batch size.
+  Duration exec(DeviceId device, ModelId model, std::size_t index) const {
+    return times_.of(device, model, index);
+  }
+  // From the start of EXEC until the client has its answer, at most.
+  Duration span(DeviceId device, ModelId model, std::size_t index) const {
+    return margins_.at(device).span(exec(device, model, index));
+  }
+  // The same of one request that is ordered now, on the best device.
+  Duration alone(ModelId model) const {
+    const Duration exec = streams_ == Class::normal ? times_.shortest(model) : times_.of(model, 0);
+    return margins_.least().dispatch + margins_.least().span(exec);
+  }
+  struct Batch {
+    std::size_t rows = 0;
+    Duration exec{0}, span{0};
+  };
+  // By the place of its size.
+  Batch batch(DeviceId device, ModelId id, std::size_t index) const {
+    return {static_cast<std::size_t>(model(id).batches[index].batch), exec(device, id, index),
+            span(device, id, index)};
+  }
+  // The largest batch of at most `requests` rows that is answered by `deadline` where EXEC starts at `start`.
+  // O(batch sizes).
+  std::optional<Batch> fitting(DeviceId device, ModelId id, std::size_t requests, TimePoint start,
+                               TimePoint deadline) const {
+    for (std::size_t i = model(id).batches.size(); i-- > 0;) {
+      const Batch found = batch(device, id, i);
+      if (found.rows <= requests && saturating_add(start, found.span) <= deadline) return found;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  Class streams_;
+  const ledger::Ledger& info_;
+  const ledger::ExecTimes& times_;
+  const ledger::Margins& margins_;
+};
+
+}  // namespace carillon::schedule::parts
