@@ -290,7 +290,7 @@ bool Controller::remove_model(ModelId id, Duration patience, const std::stop_tok
     if (ended.stop_requested() || !serving()) return false;
   } while (used(id) && clock_.now() < end);
   if (!ask([&](TimePoint now) { core_.go(id, now); })) return false;
-  // Nobody knows what a device that went still does with it: that may take any time.
+  // A device that is lost may still read the model's memory, for any time. So this waits for no lost device.
   wait_leaving(saturating_add(clock_.now(), patience), ended,
                [&] { return gone(id) || devices_alive_ < workers_.size(); });
   if (let_go(id)) return true;

@@ -104,8 +104,8 @@ class Controller final : public Service {
   // instead (schedule::TimesChanged). From any thread, once add_model() has returned; done on the
   // controller's thread, after what that was told before. Nothing happens of a model that has gone by then.
   void change_times(ModelId id, std::vector<schedule::BatchProfile> batches);
-  // Gives back the memory of those that remove_model() had to leave, where no device has had anything of them
-  // since all were alive. How many are left still. From that thread, at any time; it waits for nothing.
+  // Gives back the memory of models that remove_model() had to leave, once CoreOptions::on_gone was told of
+  // them. How many are left still. From that thread, at any time; it waits for nothing.
   std::size_t remove_left();
   // Whoever else may still send calls to a model that no view names any more: remove_model() waits for them,
   // too. They call used_no_more(), from any thread, with no lock held that `used` takes, when that may have
@@ -243,10 +243,11 @@ class Controller final : public Service {
   std::function<bool(ModelId)> used_elsewhere_;
   // By model: calls that submit() was given and that have no answer, or whose buffers live on.
   const std::unique_ptr<std::atomic<std::uint32_t>[]> inside_;
-  std::atomic<bool> removing_{false};    // remove_model() waits
-  std::mutex leaving_mutex_;             // of gone_; taken before mutex_
-  std::condition_variable_any leaving_;  // told where removing_ and what remove_model() waits for may be so
-  std::vector<ModelId> gone_;            // of which the core has nothing any more, and let_go() has something
+  std::atomic<bool> removing_{false};  // remove_model() waits
+  std::mutex leaving_mutex_;           // of gone_; taken before mutex_
+  std::condition_variable_any
+      leaving_;                // notified while removing_, when what remove_model() waits for may have come
+  std::vector<ModelId> gone_;  // of which the core has nothing any more, and let_go() has something
   std::function<void(std::string_view)> asked_for_;
   std::atomic<bool> loading_{false};
   std::atomic<bool> all_named_{false};

@@ -27,7 +27,7 @@ Dispatch::Dispatch(schedule::Scheduler& scheduler, Options options, wire::Calls&
 
 void Dispatch::add_device(wire::DeviceLink& link, bool there) {
   CARILLON_ASSERT(!started_);
-  devices_.push_back({.link = &link, .at_start = there});
+  devices_.push_back({.link = &link, .there = there});
   revivals_.add_device(there);
 }
 
@@ -47,7 +47,7 @@ void Dispatch::start(TimePoint now) {
   started_ = true;
   for (const Model& model : models_) feed(schedule::model_comes(model.info), now);
   for (std::uint32_t i = 0; i < devices_.size(); ++i)
-    if (devices_[i].at_start) comes(DeviceId{i}, now);
+    if (devices_[i].there) comes(DeviceId{i}, now);
 }
 
 void Dispatch::come(schedule::ModelInfo info, TimePoint now) {
@@ -178,6 +178,7 @@ void Dispatch::on_probe(const wire::ProbeReport& report, TimePoint now) {
 }
 
 void Dispatch::comes(DeviceId id, TimePoint now) {
+  devices_[id.index()].there = true;
   const wire::DeviceLink& link = *devices_[id.index()].link;
   feed(schedule::DeviceChanged{id, true, link.pages(), link.best_effort()}, now);
 }
@@ -253,7 +254,7 @@ void Dispatch::drain(const schedule::Event* first, TimePoint now) {
     orders_.clear();
     ledger_.apply(event, now);
     if (const auto* change = std::get_if<schedule::DeviceChanged>(&event);
-        change != nullptr && !change->alive)
+        change != nullptr && !change->alive && devices_[change->device.index()].there)
       lose(change->device, devices_[change->device.index()].why, now);
     scheduler_wake_ = scheduler_.decide(event, now, orders_);
     apply(now);
@@ -376,6 +377,7 @@ void Dispatch::send(const schedule::Keep& order, TimePoint) {
 }
 
 void Dispatch::send(const schedule::GiveUp& order, TimePoint now) {
+  CARILLON_ASSERT(devices_[order.device.index()].there);
   lose(order.device, "it hangs: it reports nothing any more", now);
 }
 
@@ -393,6 +395,7 @@ void Dispatch::forget(RequestId request, std::optional<std::uint32_t> ended) {
 // them elsewhere.
 void Dispatch::lose(DeviceId id, std::string_view why, TimePoint now) {
   Device& device = devices_[id.index()];
+  device.there = false;
   device.link->retire(++device.life);
   device.has = {.infers = 0, .loads = 0};
   notes_.device_lost(id);

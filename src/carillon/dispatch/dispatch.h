@@ -89,10 +89,10 @@ class Dispatch final : public wire::Dispatcher {
   // Before start(): those that are there from the start.
   std::size_t devices_alive() const {
     return started_ ? ledger_.alive()
-                    : static_cast<std::size_t>(std::ranges::count(devices_, true, &Device::at_start));
+                    : static_cast<std::size_t>(std::ranges::count(devices_, true, &Device::there));
   }
   bool device_alive(DeviceId id) const {
-    if (!started_) return devices_[id.index()].at_start;
+    if (!started_) return devices_[id.index()].there;
     return id.index() < ledger_.devices() && ledger_.device(id).alive;
   }
   // A device has its weights, or an action of it.
@@ -104,7 +104,7 @@ class Dispatch final : public wire::Dispatcher {
  private:
   struct Device {
     wire::DeviceLink* link = nullptr;
-    bool at_start = true;  // it is there
+    bool there = true;  // from the start, or since it came, until it is lost
     std::uint32_t life = 0;
     wire::Credit has{.infers = 0, .loads = 0};        // actions that were sent to it and are not reported
     std::string why;                                  // it was last lost by its own report

@@ -17,8 +17,8 @@ class Notes {
   using Action = ledger::Ledger::Action;
   virtual ~Notes() = default;
 
-  // It is booked, and goes to its device next, where that has credit for it. Returns its number in a journal;
-  // 0: there is none.
+  // The order is booked. Next the device gets it, if the device has credit. Returns the action's number in a
+  // journal; 0: there is none.
   virtual std::uint64_t begun(std::uint32_t /*place*/, const Action&) { return 0; }
   // A row of the call of that number in the journal is in it.
   virtual void with(std::uint32_t /*place*/, std::uint64_t /*call*/) {}

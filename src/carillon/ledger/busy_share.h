@@ -19,6 +19,12 @@ class BusyShare {
   // No larger one is told: what is left of the device is never nothing.
   static constexpr double most = 0.9;
 
+  // What a run that needs so long of the device takes from its start to its end, on average, where other runs
+  // take that share: they pause it.
+  static Duration stretched(Duration needs, double share) {
+    return from_ns(static_cast<double>(needs.count()) / (1 - share));
+  }
+
   // A run of that length has ended. `now` never goes back.
   void add(Duration busy, TimePoint now) {
     pass(now);

@@ -323,7 +323,7 @@ void Ledger::learn(const ActionDone& done, const Action& run, TimePoint now) {
   Duration took = done.duration;
   bool tells = times.tells(run.run), other_pace = false;
   if (run.cls == Class::normal) {
-    if (d.urgent_share > 0) took = from_ns(static_cast<double>(took.count()) / (1 - d.urgent_share));
+    if (d.urgent_share > 0) took = BusyShare::stretched(took, d.urgent_share);
     other_pace = done.threads > 0 && d.paced > 0 && done.threads != d.paced;
     if (other_pace && tells) {
       margins_.start(run.device, true);

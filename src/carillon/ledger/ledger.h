@@ -119,8 +119,8 @@ class Ledger {
     // By Lane, since it started: when something was last reported, and how long runs took in all.
     std::array<std::uint64_t, lanes> reported{};
     std::array<Duration, lanes> ran{};
-    std::array<TimePoint, lanes>
-        ended{};  // by Lane: when what was last reported ended; not after it was heard
+    // By Lane: when the last reported action ended, but no later than it was reported.
+    std::array<TimePoint, lanes> ended{};
     std::vector<std::pair<ModelId, Copy>> copies;  // of models that ever were there
     std::vector<std::uint32_t> copy_of;            // by model: in `copies`
   };

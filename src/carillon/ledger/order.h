@@ -112,7 +112,8 @@ struct GiveUp {
   DeviceId device;
   friend bool operator==(const GiveUp&, const GiveUp&) = default;
 };
-// A scheduler is about to refuse a request of that model and class for want of time, which had `left`.
+// A scheduler is about to refuse a request of that model and class for want of time, or to pass over a device
+// for that. The request had `left`.
 // Estimates decide what runs, and only what runs is measured, so what was not measured of late is not
 // believed then. A scheduler books its doubts itself while it decides, as it goes on by the new estimates at
 // once: no Order, as no device hears of it.

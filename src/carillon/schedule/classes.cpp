@@ -235,7 +235,7 @@ void Classed::on(const ActionDone& event, TimePoint now, Actions& out) {
       // The report of its LOAD may be lost, and then the model comes to be nowhere again with its device.
       if (success && flight.handed) take_back(*flight.handed);
       if (const double share = ledger_->device(flight.device).urgent_share; share > 0)
-        told.duration = from_ns(static_cast<double>(event.duration.count()) / (1 - share));
+        told.duration = ledger::BusyShare::stretched(event.duration, share);
       break;
     }
   }

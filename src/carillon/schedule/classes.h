@@ -52,10 +52,10 @@ struct ClassedOptions {
 // the normal models would not all have). Of all others it is the policy that decides what is loaded: a
 // request whose model is nowhere is handed to it as a normal one, of best effort one at a time.
 //
-// What real-time runs take of a device its policy does not see, but as runs that had to wait. Pauses are not
-// reported, and a run that met none says nothing of the next; so the policy is told that all that it ran took
-// longer, by the share of the device's time that real-time runs had of late: d / (1 - share), which is what
-// such a run takes from its start to its end on average. The ledger learns the same (Ledger::times()).
+// The policy does not see what real-time runs take of a device. They pause its runs, and a device reports no
+// pauses. A run that was not paused says nothing of the next. So the policy is told that each of its runs
+// took longer, by the share of the device's time that real-time runs had of late (BusyShare::stretched()).
+// The ledger learns the same (Ledger::times()).
 //
 // Costs: O(log n) in waiting requests, models and devices, times the best-effort models passed over that a
 // device does not have; a real-time request also looks at the devices that have its model (of one that is

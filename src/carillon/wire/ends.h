@@ -92,7 +92,7 @@ class DeviceLink {
   virtual void stop(ActionId id) = 0;
   virtual void preempt(ActionId id, TimePoint order) = 0;
   // Ends the device's life, and does not wait for the device, which may hang: the next has the number `life`
-  // (the first was 0). Whoever holds the rows sees to it that nothing of the life touches one from here on.
+  // (the first was 0). From here on nothing of the ended life may touch a row: the holder of rows keeps that.
   virtual void retire(std::uint32_t life) = 0;
   // Asks a device that was retired whether it is well. A ProbeReport follows.
   virtual void probe() = 0;

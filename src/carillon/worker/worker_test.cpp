@@ -1140,8 +1140,8 @@ TEST_P(WorkerTest, ALifeThatEndsWhileARunHangsIsForgotten) {
 
 class HangingMemoryTest : public WorkerTest {};  // which has a memory of its own
 
-// The device hangs while it gives its outputs back. Nobody waits for it, and what it writes when it wakes up
-// lands in no buffer that was given back.
+// The device hangs while its outputs are copied. The end of its life does not wait for the device. The copy
+// ends later, and writes to no row.
 TEST_P(HangingMemoryTest, ALifeThatEndsWhileOutputsAreCopiedTouchesNoRow) {
   Options options = small();
   Gate gate;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "carillon/base/effort.h"
@@ -9,6 +10,8 @@
 namespace carillon {
 
 enum class Class : std::uint8_t { real_time, normal, best_effort };
+// The more urgent first.
+inline constexpr std::array all_classes{Class::real_time, Class::normal, Class::best_effort};
 
 // One row of work for one model, as a scheduler sees it: no tensors, only ids and times. A client's request
 // of k rows is k of these with one deadline.

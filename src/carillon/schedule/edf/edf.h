@@ -17,7 +17,8 @@ namespace carillon::schedule {
 // of that model's as are answered with it by its deadline. Real-time requests come before normal ones, and
 // these before best effort: on streams of their own, where devices have such, else in one order. With
 // Preemption::deadline a request goes before a longer run that has the time to wait. An event costs
-// O(devices x lines that wait).
+// O(devices x lines that wait), times what parts::choose() costs where no request of a line is in time, and
+// what Loads::step() costs.
 class Edf final : public Policy {
  public:
   explicit Edf(const Environment& environment)
@@ -70,7 +71,7 @@ class Edf final : public Policy {
             TimePoint earliest, Orders& out) {
     const auto [cls, deadline, id, model] = head;
     const TimePoint latest = saturating_add(choice.deadline, -choice.batch.span);
-    out.infer(device, model, life_.take(model, cls, choice.from, choice.batch.rows),
+    out.infer(device, model, life_.take(model, cls, choice.deadline, choice.batch.rows),
               {earliest, std::max(out.time(), latest)}, choice.batch.exec, life_.streams(cls));
   }
   // The most urgent request that would be late behind what runs goes before it, alone, where that may wait.
@@ -83,7 +84,7 @@ class Edf final : public Policy {
           parts::overtaking(out.ledger(), device, alone.exec, times.dispatch(device), out.time());
       if (!over || saturating_add(over->behind, alone.span) <= head.deadline) return;
       if (saturating_add(over->start, alone.span) > head.deadline) continue;
-      send(device, head, {alone, head.deadline, head.deadline}, over->order, out);
+      send(device, head, {alone, head.deadline}, over->order, out);
       return out.preempt(out.ledger().at(over->run), over->order + Duration{1});
     }
   }

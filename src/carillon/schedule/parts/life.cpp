@@ -25,7 +25,7 @@ void Life::hear(const Event& event, Orders& out) {
     watch(request.model, request.cls);
   } else if (const auto* gone = std::get_if<RequestCancelled>(&event)) {
     if (!waiting_.remove(gone->request)) return;
-    for (const Class cls : {Class::real_time, Class::normal, Class::best_effort}) watch(gone->model, cls);
+    for (const Class cls : all_classes) watch(gone->model, cls);
   } else if (const auto* change = std::get_if<ModelChanged>(&event)) {
     if (!change->info) refuse_all(change->model, Reason::no_model, out);
   }
@@ -56,7 +56,7 @@ void Life::refuse_all(ModelId model, Reason reason, Orders& out) {
     waiting_.remove(id);
     out.refuse(id, reason);
   }
-  for (const Class cls : {Class::real_time, Class::normal, Class::best_effort}) watch(model, cls);
+  for (const Class cls : all_classes) watch(model, cls);
 }
 
 // expire() finds out when the line's first is late.
@@ -70,8 +70,7 @@ void Life::watch(ModelId model, Class cls) {
 
 void Life::expire(Orders& out) {
   while (late_.top_at() <= out.time()) {
-    const ModelId model{late_.top() / 3};
-    const Class cls = static_cast<Class>(late_.top() % 3);
+    const auto [model, cls] = Waiting::of_line(late_.top());
     const Waiting::Head& head = *waiting_.head(model, cls);
     const Times times(out.ledger(), streams(cls));
     const auto latest = [&] { return saturating_add(head.deadline, -times.alone(model)); };

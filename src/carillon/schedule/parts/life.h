@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -34,8 +35,8 @@ class Life {
   Class streams(Class cls) const { return classes_ ? cls : Class::normal; }
   // All that devices have.
   std::span<const Class> all_streams() const {
-    static constexpr Class all[] = {Class::real_time, Class::normal, Class::best_effort};
-    return classes_ ? std::span(all) : std::span(all).subspan(1, 1);
+    static constexpr std::array normal{Class::normal};
+    return classes_ ? std::span<const Class>(all_classes) : std::span<const Class>(normal);
   }
   // When expire() has something to do by the clock alone. Each event has it look, too; so while much happens
   // no decision is spent on that, and a refusal comes a millisecond late at most.
@@ -43,7 +44,7 @@ class Life {
 
  private:
   static std::uint32_t line_of(ModelId model, Class cls) {
-    return 3 * model.value + static_cast<std::uint32_t>(cls);
+    return static_cast<std::uint32_t>(Waiting::line_of(model, cls));
   }
   void came_back(RequestId id, Orders& out);
   void watch(ModelId model, Class cls);

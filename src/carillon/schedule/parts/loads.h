@@ -18,11 +18,12 @@ namespace carillon::schedule::parts {
 class Loads {
  public:
   // What an event says of devices, models and LOADs: unloads what left, and refuses whatever waits for a
-  // model that no device can hold, or whose LOADs fail everywhere. O(devices) where it is a DeviceChanged, a
-  // ModelChanged or a LOAD that failed, and the models' number beside for a DeviceChanged.
+  // model that no device can hold, or whose LOADs fail everywhere. O(devices) where it is a RequestArrived, a
+  // ModelChanged or a LOAD that failed, and for each request that came back. O(devices x models) where it is
+  // a DeviceChanged.
   void hear(const Event& event, Life& life, Orders& out);
-  // Sends LOADs, and UNLOADs that make room for them. O(devices x lines that wait), and O(models) for a
-  // device that has free memory.
+  // Sends LOADs, and UNLOADs that make room for them. O(lines that wait x devices), times c log c for each
+  // device without free memory, where c models were ever loaded; and O(models) for a device with free memory.
   void step(const Waiting& waiting, Orders& out);
   // When step() has something to do by the clock alone.
   TimePoint wake_at() const { return wake_; }

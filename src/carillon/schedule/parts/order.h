@@ -13,8 +13,7 @@ namespace carillon::schedule::parts {
 // What a device runs of a line.
 struct Choice {
   Times::Batch batch;
-  TimePoint from;      // its requests are the first that have this deadline or a later one
-  TimePoint deadline;  // of the first
+  TimePoint deadline;  // of its first request; it takes the first that have this deadline or a later one
 };
 
 // The line's first requests, in the largest batch that is in time for the first of all. But once a line is
@@ -38,13 +37,14 @@ inline std::optional<Choice> choose(const Waiting::Line& line, const Times& time
     if (first && std::next(line.begin(), static_cast<std::ptrdiff_t>(first->rows))->first >=
                      saturating_add(start, first->exec + batch.span))
       break;
-    return Choice{batch, from->first, from->first};
+    return Choice{batch, from->first};
   }
   if (!first) return std::nullopt;
-  return Choice{*first, TimePoint::min(), deadline};
+  return Choice{*first, deadline};
 }
 
-// The same of the head's line. What would not be in time by the device's estimates has them doubted first.
+// The same of the head's line. Where no request would be in time on the device, its estimates are
+// doubted first: else a device whose estimates are too long gets nothing that could mend them.
 inline std::optional<Choice> choose(const Waiting& waiting, const Waiting::Head& head, const Times& times,
                                     DeviceId device, TimePoint start, Orders& out) {
   const Waiting::Line& line = waiting.line(head.model, head.cls);

@@ -7,7 +7,7 @@ namespace carillon::schedule::parts {
 void Waiting::put(const Request& request) {
   const std::size_t at = line_of(request.model, request.cls);
   if (at >= lines_.size()) {
-    lines_.resize(classes * (request.model.index() + 1));
+    lines_.resize(all_classes.size() * (request.model.index() + 1));
     listed_.resize(lines_.size(), heads_.end());
   }
   lines_[at].emplace(request.deadline, request.id);
@@ -38,20 +38,20 @@ std::vector<RequestId> Waiting::take(ModelId model, Class cls, TimePoint from, s
 
 std::size_t Waiting::size(ModelId model) const {
   std::size_t all = 0;
-  for (const Class cls : {Class::real_time, Class::normal, Class::best_effort}) all += size(model, cls);
+  for (const Class cls : all_classes) all += size(model, cls);
   return all;
 }
 
 std::vector<RequestId> Waiting::all(ModelId model) const {
   std::vector<RequestId> found;
-  for (const Class cls : {Class::real_time, Class::normal, Class::best_effort})
+  for (const Class cls : all_classes)
     if (size(model, cls) > 0)
       for (const auto& [deadline, id] : lines_[line_of(model, cls)]) found.push_back(id);
   return found;
 }
 
 const Waiting::Head* Waiting::head(ModelId model) const {
-  for (const Class cls : {Class::real_time, Class::normal, Class::best_effort})
+  for (const Class cls : all_classes)
     if (const Head* const found = head(model, cls)) return found;
   return nullptr;
 }

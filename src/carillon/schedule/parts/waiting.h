@@ -28,6 +28,14 @@ class Waiting {
   };
 
   using Line = std::set<std::pair<TimePoint, RequestId>>;
+  // Lines have dense numbers: of a model and a class, and back.
+  static std::size_t line_of(ModelId model, Class cls) {
+    return all_classes.size() * model.index() + static_cast<std::size_t>(cls);
+  }
+  static std::pair<ModelId, Class> of_line(std::size_t line) {
+    return {ModelId{static_cast<std::uint32_t>(line / all_classes.size())},
+            all_classes[line % all_classes.size()]};
+  }
 
   void put(const Request& request);
   bool has(RequestId id) const { return places_.find(id) != nullptr; }
@@ -60,10 +68,6 @@ class Waiting {
     Class cls{};
     TimePoint deadline;
   };
-  static constexpr std::size_t classes = 3;
-  static std::size_t line_of(ModelId model, Class cls) {
-    return classes * model.index() + static_cast<std::size_t>(cls);
-  }
   void list(ModelId model, Class cls);
 
   std::vector<Line> lines_;

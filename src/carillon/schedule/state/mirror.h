@@ -68,9 +68,9 @@ struct MirrorOptions {
 // The mirror of all devices that a scheduler decides by (Clockwork, section 5.3): memory state, pending
 // actions and when each executor is free, and what LOADs take. What batches take, and what is to be allowed
 // for besides, it reads in the ledger (Ledger::times(), margins()), and says there by which times it plans.
-// It chooses nothing; a policy asks it, books what it sends, and passes on what is reported. Costs O(1) but
-// where said. Memory grows with devices x models by four bytes, and by about a quarter of a kilobyte for each
-// pair that was ever loaded or run. Models of zero pages are loaded everywhere, without a LOAD. Not
+// The mirror chooses nothing. A policy asks it, books each order there, and passes each report on. Costs O(1)
+// but where said. Memory grows with devices x models by four bytes, and by about a quarter of a kilobyte for
+// each pair that was ever loaded or run. Models of zero pages are loaded everywhere, without a LOAD. Not
 // thread-safe.
 class Mirror {
  public:

@@ -73,7 +73,7 @@ TEST(Executor, ResultsCorrectTheForecast) {
   EXPECT_EQ(executor.free_at(at(13ms)), at(13ms));
 }
 
-// A mirror with the ledger that it reads, to which all is told that the mirror is.
+// A mirror, and the ledger that the mirror reads. The ledger hears of every event and order, too.
 struct Followed : Mirror {
   explicit Followed(const MirrorOptions& options = {}, const Environment& environment = {})
       : Mirror(options, environment) {
