@@ -643,13 +643,14 @@ TEST_F(CoreTest, AFullWorkerIsToldOfAfterAPause) {
   EXPECT_EQ(answers.size(), 1U);
 }
 
-TEST_F(CoreTest, LoadsAndUnloadsOfAFullWorkerAreToldToo) {
+// An UNLOAD waits until the worker has room.
+TEST_F(CoreTest, LoadsOfAFullWorkerAreToldToo) {
   arm();
   submit(1, call_of({0}, 1, at(0ms)), at(0ms));
   worker.full = true;
   say({schedule::Load{{0}, {0}, {0}, always, 1ms}, schedule::Unload{{1}, {0}, {1}}}, at(0ms));
   core->wake(at(1ms));
-  EXPECT_EQ(scheduler->heard<ActionDone>().size(), 2U);
+  EXPECT_EQ(scheduler->heard<ActionDone>().size(), 1U);
 }
 
 TEST_F(CoreTest, ALateResultIsDeliveredAndCountedLate) {

@@ -20,8 +20,6 @@ Dispatch::Dispatch(schedule::Scheduler& scheduler, Options options, wire::Calls&
       notes_(notes),
       revivals_(options_.revivals) {
   CARILLON_ASSERT(options_.full_queue_pause > Duration{0});
-  orders_.reserve(256);
-  pending_.reserve(64);
   scheduler_.reads(ledger_);
 }
 
@@ -73,10 +71,13 @@ void Dispatch::change_times(ModelId id, std::vector<schedule::BatchProfile> batc
 }
 
 bool Dispatch::on_devices(ModelId id) const {
-  if (id.index() < ledger_.models() && ledger_.model(id).under_way > 0) return true;
-  for (std::uint32_t i = 0; i < ledger_.devices(); ++i)
-    if (ledger_.holds({i}, id)) return true;
-  return false;
+  return id.index() < ledger_.models() && (ledger_.model(id).under_way > 0 || ledger_.model(id).held > 0);
+}
+
+std::size_t Dispatch::actions_in_flight() const {
+  std::size_t unsent = deferred_.size();
+  for (const Device& device : devices_) unsent += device.unloads.size();
+  return ledger_.actions_under_way() - unsent;
 }
 
 // --- What calls say
@@ -131,14 +132,20 @@ void Dispatch::on_report(const wire::Report& report, TimePoint now) {
   if (report.life != devices_[from.index()].life) return;  // that was over before this came
   if (report.device_lost && !stopped_) {
     devices_[from.index()].why = report.error;
-    return feed(schedule::DeviceChanged{from, false, 0}, now);
+    return feed(schedule::DeviceChanged{from, false}, now);
   }
   const auto place = ledger_.place_of(report.id);
   // A device answers an action once; what it says beyond that is counted, and changes nothing.
   if (!place || !ledger_.at(*place).taken || ledger_.at(*place).device != from)
     return notes_.odd_report(from);
   const Ledger::Action& action = ledger_.at(*place);
-  --count(devices_[from.index()].has, action.kind);
+  Device& device = devices_[from.index()];
+  if (std::ranges::count(device.unloads, report.id, &schedule::Unload::id) > 0)
+    return notes_.odd_report(from);
+  --count(device.has, action.kind);
+  while (!stopped_ && !device.unloads.empty() &&
+         pass_on(*ledger_.place_of(device.unloads.front().id), device.unloads.front()))
+    device.unloads.erase(device.unloads.begin());
   notes_.ended(*place, action, report, ledger_.holds(from, action.model), now);
   const bool success = report.status == ActionStatus::success;
   // The scheduler hears of the report before it hears of withdrawals that follow from it. The time of a batch
@@ -316,19 +323,24 @@ std::uint32_t Dispatch::begin(ActionId id) {
   return place;
 }
 
-// To its device, where that has credit. Else the scheduler hears a little later that the action did not run:
-// told at once, the scheduler could try again at once, for ever.
+// To its device. False: the device has no credit for it.
 template <typename Order>
-void Dispatch::pass_on(std::uint32_t place, const Order& order, TimePoint now) {
+bool Dispatch::pass_on(std::uint32_t place, const Order& order) {
   const Ledger::Action& action = ledger_.at(place);
   Device& device = devices_[order.device.index()];
   wire::Credit credit = device.link->credit();
-  if (std::size_t& has = count(device.has, action.kind); has < count(credit, action.kind)) {
-    ++has;
-    device.link->send(order);
-    if (action.kind != ActionKind::unload) notes_.taken(place, action);
-    return;
-  }
+  std::size_t& has = count(device.has, action.kind);
+  if (has >= count(credit, action.kind)) return false;
+  ++has;
+  device.link->send(order);
+  if (action.kind != ActionKind::unload) notes_.taken(place, action);
+  return true;
+}
+
+// The scheduler hears a little later that the action did not run: told at once, the scheduler could try again
+// at once, for ever.
+void Dispatch::not_taken(std::uint32_t place, TimePoint now) {
+  const Ledger::Action& action = ledger_.at(place);
   for (const RequestId row : action.requests) calls_.came_back(row);
   notes_.not_taken(place, now);
   deferred_.push_back(
@@ -344,13 +356,20 @@ void Dispatch::send(const schedule::Preempt& order, TimePoint) {
   if (wire::DeviceLink* const to = link(order.device)) to->preempt(order.id, order.order);
 }
 
-// Of a LOAD, an UNLOAD or a Profile: no row of a call that waits is in it.
+// Of a LOAD or a Profile: no row of a call that waits is in it.
 template <typename Order>
 void Dispatch::send(const Order& order, TimePoint now) {
   if (link(order.device) == nullptr) return;
   const std::uint32_t place = begin(order.id);
-  if constexpr (!std::is_same_v<Order, schedule::Unload>) notes_.complete(place);
-  pass_on(place, order, now);
+  notes_.complete(place);
+  if (!pass_on(place, order)) not_taken(place, now);
+}
+
+// An UNLOAD waits for credit: the memory that it frees is missed until then, and the scheduler has nothing
+// better to ask.
+void Dispatch::send(const schedule::Unload& order, TimePoint) {
+  if (link(order.device) == nullptr) return;
+  if (!pass_on(begin(order.id), order)) devices_[order.device.index()].unloads.push_back(order);
 }
 
 void Dispatch::send(const schedule::Infer& order, TimePoint now) {
@@ -366,7 +385,7 @@ void Dispatch::send(const schedule::Infer& order, TimePoint now) {
     if (const std::uint64_t call = calls_.sent(row, order.model, asides_[place].entry); call != 0)
       notes_.with(place, call);
   notes_.complete(place);
-  pass_on(place, order, now);
+  if (!pass_on(place, order)) not_taken(place, now);
 }
 
 void Dispatch::send(const schedule::Keep& order, TimePoint) {
@@ -398,6 +417,7 @@ void Dispatch::lose(DeviceId id, std::string_view why, TimePoint now) {
   device.there = false;
   device.link->retire(++device.life);
   device.has = {.infers = 0, .loads = 0};
+  device.unloads.clear();
   notes_.device_lost(id);
   for (const std::uint32_t place : ledger_.changes().lost) {
     const Ledger::Action& action = ledger_.at(place);

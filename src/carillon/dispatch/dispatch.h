@@ -97,7 +97,7 @@ class Dispatch final : public wire::Dispatcher {
   }
   // A device has its weights, or an action of it.
   bool on_devices(ModelId id) const;
-  std::size_t actions_in_flight() const { return ledger_.actions_under_way() - deferred_.size(); }
+  std::size_t actions_in_flight() const;
   // What was not sent for want of credit, and the scheduler has yet to hear of.
   const std::vector<schedule::ActionDone>& not_taken() const { return deferred_; }
 
@@ -107,6 +107,7 @@ class Dispatch final : public wire::Dispatcher {
     bool there = true;  // from the start, or since it came, until it is lost
     std::uint32_t life = 0;
     wire::Credit has{.infers = 0, .loads = 0};        // actions that were sent to it and are not reported
+    std::vector<schedule::Unload> unloads;            // that wait for credit, in order
     std::string why;                                  // it was last lost by its own report
     std::array<TimePoint, schedule::lanes> looked{};  // when its threads were looked at, by schedule::Lane
   };
@@ -119,8 +120,8 @@ class Dispatch final : public wire::Dispatcher {
   // What is known of a model's runs, for those who are refused.
   struct Model {
     schedule::ModelInfo info;
-    Duration exec{0};  // of the smallest batch, as the scheduler expects it; at first as it was told
-    int batch = 0;
+    Duration exec;  // of the smallest batch, as the scheduler expects it; at first as it was told
+    int batch;
   };
   void know(schedule::ModelInfo info);
   void feed(const schedule::Event& event, TimePoint now);
@@ -130,13 +131,15 @@ class Dispatch final : public wire::Dispatcher {
   std::vector<schedule::Excuse> excuses(TimePoint now);
   template <typename Order>
   void send(const Order& order, TimePoint now);
+  void send(const schedule::Unload& order, TimePoint now);
   void send(const schedule::Stop& order, TimePoint now);
   void send(const schedule::Preempt& order, TimePoint now);
   void send(const schedule::Keep& order, TimePoint now);
   void send(const schedule::GiveUp& order, TimePoint now);
   void send(const schedule::Infer& order, TimePoint now);
   template <typename Order>
-  void pass_on(std::uint32_t place, const Order& order, TimePoint now);
+  bool pass_on(std::uint32_t place, const Order& order);
+  void not_taken(std::uint32_t place, TimePoint now);
   void forget(RequestId request, std::optional<std::uint32_t> ended = {});
   // When the scheduler hears of it.
   TimePoint told_at(const schedule::ActionDone& not_taken) const {

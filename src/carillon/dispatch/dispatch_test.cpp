@@ -182,7 +182,7 @@ TEST_F(DispatchTest, CreditComesBackWithEachReportAndWithANewLife) {
   first.grants = {.infers = 1, .loads = 2};
   EXPECT_EQ(offers({load(1), infer(2, {RequestId{100}}), unload(3)}, 1ms),
             (Said{"load 1", "sent 100 of 0 in 12", "with 200", "infer 2", "unload 3"}));
-  EXPECT_EQ(offers({unload(4)}, 1ms), Said{}) << "LOADs and UNLOADs count together";
+  EXPECT_EQ(offers({load(4)}, 1ms), Said{}) << "LOADs and UNLOADs count together";
   EXPECT_EQ(dispatch.not_taken().size(), 1U);
   dispatch.on_report(report(1, ActionStatus::success, 2ms), at(2ms));
   EXPECT_EQ(offers({load(5), load(6)}, 2ms), Said{"load 5"});
@@ -195,6 +195,62 @@ TEST_F(DispatchTest, CreditComesBackWithEachReportAndWithANewLife) {
   dispatch.on_probe({.found = {}, .life = 1, .device = {0}}, at(5ms));
   (void)said();
   EXPECT_EQ(offers({load(8), load(9), load(10)}, 5ms), (Said{"load 8", "load 9"}));
+}
+
+// The device holds its memory until it is sent.
+TEST_F(DispatchTest, AnUnloadWaitsForCreditAndGoesBeforeLaterLoads) {
+  const auto load = [](std::uint64_t action) {
+    return schedule::Load{.id = {action}, .device = {0}, .model = {0}, .window = {}, .expected = 1ms};
+  };
+  const auto unload = [](std::uint64_t action) {
+    return schedule::Unload{.id = {action}, .device = {0}, .model = {0}};
+  };
+  first.grants.loads = 1;
+  next({load(1), unload(2), unload(3)});
+  dispatch.offer(row(100, 1ms), false, at(1ms));
+  EXPECT_EQ(said(), Said{"load 1"});
+  EXPECT_EQ(dispatch.actions_in_flight(), 1U);
+  EXPECT_TRUE(dispatch.not_taken().empty());
+  dispatch.on_report(report(3, ActionStatus::success, 2ms), at(2ms));
+  EXPECT_EQ(said(), Said{"odd 0"}) << "the device does not have it yet";
+  next({load(4)});
+  dispatch.on_report(report(1, ActionStatus::success, 2ms), at(2ms));
+  EXPECT_EQ(said(), Said{"unload 2"});
+  EXPECT_EQ(dispatch.not_taken().size(), 1U);
+  EXPECT_TRUE(dispatch.on_devices({0}));
+  dispatch.on_report(report(2, ActionStatus::success, 3ms), at(3ms));
+  EXPECT_EQ(said(), Said{"unload 3"});
+  dispatch.on_report(report(3, ActionStatus::success, 4ms), at(4ms));
+  dispatch.wake(at(4ms));
+  EXPECT_EQ(dispatch.actions_in_flight(), 0U);
+  EXPECT_FALSE(dispatch.on_devices({0}));
+}
+
+TEST_F(DispatchTest, AnUnloadThatWaitsGoesWithItsDeviceAndIsNotSentOnceStopped) {
+  const auto unload = [](std::uint64_t action, std::uint32_t device) {
+    return schedule::Unload{.id = {action}, .device = {device}, .model = {0}};
+  };
+  first.grants.loads = second.grants.loads = 1;
+  next({unload(1, 0), unload(2, 0), unload(3, 1), unload(4, 1)});
+  dispatch.offer(row(100, 1ms), false, at(1ms));
+  EXPECT_EQ(said(), (Said{"unload 1", "unload 3"}));
+  wire::Report gone = report(1, ActionStatus::failed, 2ms);
+  gone.device_lost = true;
+  dispatch.on_report(gone, at(2ms));
+  dispatch.on_probe({.found = {}, .life = 1, .device = {0}}, at(3ms));
+  next({unload(5, 0)});
+  dispatch.offer(row(101, 4ms), false, at(4ms));
+  EXPECT_EQ(said(), (Said{"retire 1", "back 0", "unload 5"}));
+  wire::Report done = report(5, ActionStatus::success, 5ms);
+  done.life = 1;
+  dispatch.on_report(done, at(5ms));
+  EXPECT_EQ(said(), Said{});
+  dispatch.stop();
+  wire::Report late = report(3, ActionStatus::success, 6ms);
+  late.device = {1};
+  dispatch.on_report(late, at(6ms));
+  EXPECT_EQ(said(), Said{});
+  EXPECT_EQ(dispatch.actions_in_flight(), 0U);
 }
 
 TEST_F(DispatchTest, BadRowsAreTurnedDownAndOthersEnd) {
@@ -405,6 +461,9 @@ TEST_F(DispatchTest, AfterAStopRowsEndAndTheSchedulerHearsNothing) {
   dispatch.offer(row(4, 2ms), false, at(2ms));
   dispatch.on_report(report(7, ActionStatus::success, 4ms), at(4ms));
   dispatch.wake(at(5ms));
+  dispatch.come(linear_model(1, 1ms, 1ms), at(5ms));
+  dispatch.change_times({0}, dispatch.model({0}).batches, at(5ms));
+  dispatch.go({0}, at(5ms));
   EXPECT_EQ(said(), Said{"ended 3 success"});
   EXPECT_EQ(scheduler.events.size(), heard);
   EXPECT_EQ(dispatch.actions_in_flight(), 0U);

@@ -14,7 +14,6 @@ void Revivals::down(DeviceId device, TimePoint now) {
   CARILLON_ASSERT(d.up);
   d.up = false;
   d.relapses = d.since != TimePoint::min() && now - d.since < soon ? std::min(d.relapses + 1, most) : 0;
-  d.since = now;
   d.probe_at =
       now + std::min<Duration>(options_.pause * (std::int64_t{1} << d.relapses), options_.longest_pause);
   find_first();

@@ -34,7 +34,7 @@ class Revivals {
  private:
   struct Device {
     bool up = true;
-    TimePoint since = TimePoint::min();  // up or down
+    TimePoint since = TimePoint::min();  // when it came back
     TimePoint probe_at = TimePoint::max();
     int relapses = 0;
   };

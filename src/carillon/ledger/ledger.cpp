@@ -281,7 +281,7 @@ void Ledger::ended_load(const ActionDone& done, const Action& load, TimePoint no
   const bool success = done.status == ActionStatus::success;
   Copy& copy = copy_there(d, load.model);
   copy.arriving = false;
-  copy.held = copy.held || success;
+  if (success) hold(load.model, copy, true);
   copy.failures = success ? 0 : copy.failures + 1;
   if (!success) return reside(d, load.device, load.model, copy, Residence::absent);
   if (copy.residence == Residence::leaving) return;
@@ -293,7 +293,7 @@ void Ledger::ended_load(const ActionDone& done, const Action& load, TimePoint no
 void Ledger::ended_unload(const ActionDone& done, const Action& unload) {
   Device& d = device_of(unload);
   Copy& copy = copy_there(d, unload.model);
-  if (done.status == ActionStatus::success) copy.held = false;
+  if (done.status == ActionStatus::success) hold(unload.model, copy, false);
   reside(d, unload.device, unload.model, copy, Residence::absent);
 }
 
@@ -400,7 +400,8 @@ void Ledger::restart(DeviceId id) {
   d.urgent_share = 0;
   for (auto& [model, copy] : d.copies) {
     reside(d, id, model, copy, Residence::absent);
-    copy.arriving = copy.held = false;
+    hold(model, copy, false);
+    copy.arriving = false;
     copy.failures = 0;
     copy.users = {};
   }
@@ -452,6 +453,12 @@ Ledger::Copy& Ledger::copy_there(Device& device, ModelId model) {
   if (model.index() >= device.copy_of.size()) device.copy_of.resize(models_.size(), none);
   device.copy_of[model.index()] = static_cast<std::uint32_t>(device.copies.size());
   return device.copies.emplace_back(model, Copy{}).second;
+}
+
+void Ledger::hold(ModelId model, Copy& copy, bool held) {
+  if (std::exchange(copy.held, held) == held) return;
+  std::uint32_t& count = models_[model.index()].held;
+  held ? ++count : --count;
 }
 
 void Ledger::reside(Device& device, DeviceId id, ModelId model, Copy& copy, Residence residence) {

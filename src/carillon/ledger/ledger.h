@@ -132,6 +132,7 @@ class Ledger {
     std::uint32_t loading = 0;
     std::vector<DeviceId> places;  // where it is loaded, in the order in which it came to be
     std::uint32_t coming = 0;      // where it is loading
+    std::uint32_t held = 0;        // copies that devices hold
   };
 
   void apply(const Event& event, TimePoint now);
@@ -237,6 +238,7 @@ class Ledger {
   void ended_run(const ActionDone& done, const Action& run, TimePoint now);
   void learn(const ActionDone& done, const Action& run, TimePoint now);
   ExecTimes& of(Class cls) { return times_[static_cast<std::size_t>(cls)]; }
+  void hold(ModelId model, Copy& copy, bool held);
   void reside(Device& device, DeviceId id, ModelId model, Copy& copy, Residence residence);
   Copy& copy_there(Device& device, ModelId model);
   Copy* find(Device& device, ModelId model);
