@@ -13,7 +13,7 @@ Core::Core(const Limits& limits)
       pages_(limits.pages, limits.page_group),
       io_(limits.io),
       infers_by_id_(std::min(limits.queue, limits.reserved)),
-      load_(limits.queue, limits.reserved),
+      load_(limits.queue + limits.loads_beside, limits.reserved),
       input_(limits.queue, limits.reserved),
       output_(limits.queue, limits.reserved) {
   CARILLON_ASSERT(limits.streams >= 1 && limits.streams <= 64);
@@ -57,8 +57,9 @@ bool Core::loaded(ModelId id) const {
 // --- Slots
 
 Slot Core::take_slot(ActionKind kind, ActionId id, ModelId model) {
-  std::size_t& open = kind == ActionKind::infer ? infers_open_ : loads_open_;
-  if (open == limits_.queue) return no_slot;
+  const bool infer = kind == ActionKind::infer;
+  std::size_t& open = infer ? infers_open_ : loads_open_;
+  if (open == limits_.queue + (infer ? 0 : limits_.loads_beside)) return no_slot;
   ++open;
   std::vector<Slot>& free = free_of(kind);
   if (free.empty()) {

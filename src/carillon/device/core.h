@@ -50,6 +50,7 @@ struct Limits {
   Bytes io;                           // I/O cache
   Bytes workspace;                    // of each stream: for its run, and for those that wait to resume
   std::size_t queue = 1024;           // LOADs and UNLOADs that may be open, and as many INFERs
+  std::size_t loads_beside = 0;       // LOADs and UNLOADs beyond these
   std::size_t reserved = 1024;        // of these, so many need no allocation
   std::uint8_t streams = 1;           // 1 to 64
   std::vector<StreamPlace> places{};  // of the streams; of those without, the default

@@ -31,8 +31,7 @@ LiveWorker::LiveWorker(const Options& options, const Clock& clock, ResultSink& s
                        std::vector<std::string> notes)
     : classes_(options.classes.value_or(device::ClassStreams{.yielding = device::Yielding::turns})),
       workspace_(workspace_of(options)),
-      // The last place is for LOADs of whoever measures.
-      credit_{.infers = options.queue, .loads = std::max<std::size_t>(1, options.queue - 1)},
+      credit_{.infers = options.queue, .loads = options.queue},
       populate_(options.populate),
       places_(place_executors(usable_cores(), options.exec_threads, options.real_time, options.classes,
                               options.best_effort_idle)),
@@ -50,11 +49,12 @@ LiveWorker::LiveWorker(const Options& options, const Clock& clock, ResultSink& s
              .io = memory_->io_size(),
              .workspace = workspace_,
              .queue = options.queue,
+             .loads_beside = Measuring::loads_at_a_time,
              .reserved = options.queue,
              .streams = classes_.count(),
              .places = places_of(classes_, options.make_stream != nullptr, options.classes.has_value())}),
-      infers_(std::make_unique<InferSlot[]>(options.queue)),
-      loads_(std::make_unique<LoadSlot[]>(options.queue)),
+      infers_(std::make_unique<InferSlot[]>(options.queue + Measuring::loads_at_a_time)),
+      loads_(std::make_unique<LoadSlot[]>(options.queue + Measuring::loads_at_a_time)),
       measuring_(*this, *this, clock, options.share),
       load_(
           clock, [this] { return load_turn(); }, options.spin),

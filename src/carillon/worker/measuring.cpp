@@ -23,6 +23,7 @@ std::string pages_lack(const HostModel& host, std::uint64_t free) {
 
 template <typename Command>
 std::optional<ActionResult> Measuring::perform(Command command) {
+  const std::lock_guard one(one_load_);
   const std::uint32_t life = subject_.life();
   std::unique_lock lock(mutex_);
   command.id = {first_own + count_++};

@@ -25,6 +25,9 @@ namespace carillon::worker {
 // and runs between the stream's.
 class Measuring {
  public:
+  // LOADs and UNLOADs of its own that are open, beside what credit() grants to others.
+  static constexpr std::size_t loads_at_a_time = 1;
+
   // What it takes of a worker beside what all may have of it.
   class Subject {
    public:
@@ -66,7 +69,8 @@ class Measuring {
   Subject& subject_;
   const Clock& clock_;
   const double share_;
-  std::mutex mutex_;  // of what follows
+  std::mutex one_load_;  // taken before the other: see loads_at_a_time
+  std::mutex mutex_;     // of what follows
   std::condition_variable told_;
   std::uint64_t count_ = 0;
   std::map<ActionId, std::optional<ActionResult>>
