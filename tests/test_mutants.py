@@ -76,6 +76,8 @@ def test_statements(code, expected):
      [("a + 1, h<int, char>(b)", "h<int, char>(b), a + 1"), ("h<int, char>(b), a", "a, h<int, char>(b)")]),
     ("return Window{a, b};", [("a, b", "b, a")]),
     ("return std::max(a, b) + g(a, a);", []),
+    ("return std::min<Duration>(a, b) + g<int>(a, a);", []),
+    ("return g<int>(a, b);", [("a, b", "b, a")]),
     ("return g({.x = a, .y = b});", []),
     ("if (a) {\n  return 0;\n}", []),
 ])
