@@ -45,7 +45,9 @@ TEST(TraceContext, OthersFlagsAndLaterVersionsAreReadAsFarAsTheyAreKnown) {
   for (const auto& [text, good, is_sampled] : rows) {
     const auto trace = parse_traceparent(text);
     EXPECT_EQ(trace.has_value(), good) << text;
-    if (trace && good) EXPECT_EQ(trace->sampled(), is_sampled) << text;
+    if (trace && good) {
+      EXPECT_EQ(trace->sampled(), is_sampled) << text;
+    }
   }
 }
 

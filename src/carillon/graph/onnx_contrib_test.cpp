@@ -38,7 +38,9 @@ void expect_whole(const onnx::GraphProto& graph) {
   std::set<std::string> made;
   for (const auto& node : graph.node()) {
     for (const auto& input : node.input())
-      if (input.find('/') != std::string::npos) EXPECT_TRUE(made.contains(input)) << input;
+      if (input.find('/') != std::string::npos) {
+        EXPECT_TRUE(made.contains(input)) << input;
+      }
     for (const auto& output : node.output()) EXPECT_TRUE(made.insert(output).second) << output;
   }
   EXPECT_TRUE(made.contains("y"));

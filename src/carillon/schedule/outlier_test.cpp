@@ -203,7 +203,9 @@ TEST(Policies, TellWhatTheyAllowFor) {
     const auto scheduler = *make_scheduler(name, told);
     const auto environment = scheduler->environment();
     ASSERT_EQ(environment.has_value(), name != "fcfs") << name << ": that one allows for nothing";
-    if (environment) EXPECT_EQ(environment->dispatch, 700us) << name;
+    if (environment) {
+      EXPECT_EQ(environment->dispatch, 700us) << name;
+    }
   }
 }
 

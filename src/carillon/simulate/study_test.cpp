@@ -254,7 +254,9 @@ TEST(StudyRun, RefusesIterationsThatTakeLessThanANanosecond) {
   const auto says = [](const Study& study) {
     const auto tuning = tune::make_tuning("best", tune_options(study));
     const auto figures = run_study(study, **tuning, {});
-    if (!figures) EXPECT_EQ(figures.error().code, ErrorCode::invalid_argument);
+    if (!figures) {
+      EXPECT_EQ(figures.error().code, ErrorCode::invalid_argument);
+    }
     return figures ? "nothing" : figures.error().message;
   };
   Study study = on(2);

@@ -109,8 +109,10 @@ class Serving {
     // No attention is measured when models are compiled, which no device disturbs then.
     auto engine = on.engine({.longest_segment = static_cast<int>(random.below(4)),
                              .bound = std::chrono::microseconds{1 + random.below(40)},
-                             .longest_kernel = std::chrono::seconds{1},  // copies are slow in some
+                             // Copies are slow in some, and so is a machine that others use.
+                             .longest_kernel = std::chrono::hours{1},
                              .flag = random.below(2) == 0,
+                             .longest_wait = Duration{0},
                              .attention = random.below(2) == 0 ? engine::cuda::AttentionWay::calls
                                                                : engine::cuda::AttentionWay::kernel},
                             device);
@@ -317,8 +319,10 @@ Beside beside(std::uint64_t seed, bool room) {
   Beside out;
   OnEmulated on({.memory = gib(1).count});
   {
-    const auto engine =
-        on.engine({.bound = std::chrono::microseconds{4 + random.below(20)}, .flag = random.below(2) == 0});
+    const auto engine = on.engine({.bound = std::chrono::microseconds{4 + random.below(20)},
+                                   .longest_kernel = std::chrono::hours{1},
+                                   .flag = random.below(2) == 0,
+                                   .longest_wait = Duration{0}});
     SteadyClock clock;
     Results results;
     auto worker = make_worker(
@@ -393,7 +397,9 @@ TEST(CudaServing, RealTimeRunsLeaveRoomForBestEffort) {
     }
     // With room nobody makes way, and goes on beside.
     EXPECT_EQ(all.preempted > 0, !room) << all.preempted;
-    if (room) EXPECT_GT(all.padded, 20);
+    if (room) {
+      EXPECT_GT(all.padded, 20);
+    }
   }
 }
 

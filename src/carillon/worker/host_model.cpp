@@ -155,10 +155,10 @@ std::shared_ptr<SizedPlans> HostModel::larger() const {
 }
 
 bool HostModel::sweep() {
-  std::vector<std::shared_ptr<SizedPlans>> gone;  // end without the lock
+  std::vector<std::shared_ptr<SizedPlans>> unused;  // end without the lock
   const std::lock_guard lock(sizes_mutex);
   for (auto& each : leaving)
-    if (each.use_count() == 1) gone.push_back(std::move(each));
+    if (each.use_count() == 1) unused.push_back(std::move(each));
   std::erase(leaving, nullptr);
   return leaving.empty();
 }

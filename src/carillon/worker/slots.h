@@ -51,7 +51,7 @@ struct InferSlot : OpenAction {
 
   // It has ended.
   void let_go() {
-    for (Part& part : std::span(parts).first(static_cast<std::size_t>(part_count))) part.holds.reset();
+    for (Part& each : std::span(parts).first(static_cast<std::size_t>(part_count))) each.holds.reset();
   }
 
   // Of its run, which is the stream's thread's. `launch`: set where the core says so, under the lock.

@@ -82,7 +82,9 @@ class SequencesTest : public ::testing::Test {
              said.push_back(answer.status.error().message);
            else
              said.push_back(std::to_string(static_cast<int>(number<float>(answer.call->outputs.at(0)))));
-           if (answer.status) EXPECT_EQ(answer.call->outputs.size(), 1U);
+           if (answer.status) {
+             EXPECT_EQ(answer.call->outputs.size(), 1U);
+           }
          }},
         now);
   }

@@ -42,7 +42,7 @@ struct CudaOptions {
   // best effort more of its speed than real-time runs gain (docs/cuda.md).
   bool flag = false;
   // A run that compiling measures has ended by then, or the model is refused and the device keeps what the
-  // run has (unavailable, with the kernel's name).
+  // run has (unavailable, with the kernel's name). 0: as long as it takes.
   Duration longest_wait = std::chrono::seconds{10};
   // The device is divided (Splits), so that real-time runs leave room for others. Where it cannot be,
   // `notice` says why.
