@@ -26,6 +26,7 @@ void Ledger::apply(const Event& event, TimePoint now) {
   }
   changes_.back.clear();
   changes_.refused.clear();
+  sent_before_ = sent_;
   std::visit([&](const auto& what) { on(what, now); }, event);
 }
 
@@ -85,7 +86,7 @@ void Ledger::give_back_requests(Action& action, std::optional<ActionStatus> stat
     request->action = none;
     changes_.back.push_back(id);
     if (!status)
-      ++request->tries.lost;
+      request->tries.lost += action.place < sent_before_ ? 1 : 0;
     else if (*status == ActionStatus::too_late)
       ++request->tries.late;
     else if (*status != ActionStatus::stopped)

@@ -50,7 +50,7 @@ class Ledger {
   struct Tries {
     std::uint32_t failed = 0;
     std::uint32_t late = 0;  // came too late for their window
-    std::uint32_t lost = 0;  // went with their device
+    std::uint32_t lost = 0;  // went with their device, which had them
   };
   // A request from its arrival to its outcome. One whose client has gone stays while an INFER has it.
   struct OpenRequest {
@@ -251,6 +251,7 @@ class Ledger {
 
   std::uint64_t tick_ = 0;
   std::uint64_t sent_ = 0;
+  std::uint64_t sent_before_ = 0;  // the last event; later orders are sent once it is decided on
   std::vector<Device> devices_;
   std::size_t alive_ = 0;
   std::vector<Model> models_;
