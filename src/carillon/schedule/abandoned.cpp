@@ -1,5 +1,6 @@
 #include "carillon/schedule/abandoned.h"
 
+#include <cstdint>
 #include <variant>
 
 #include "carillon/ledger/ledger.h"
@@ -7,6 +8,7 @@
 namespace carillon::schedule {
 
 TimePoint EndsAbandoned::decide(const Event& event, TimePoint now, Actions& out) {
+  const std::uint64_t heard = ledger_->tick();
   const TimePoint wake = policy_->decide(event, now, out);
   const auto* const gone = std::get_if<RequestCancelled>(&event);
   if (gone == nullptr) return wake;
@@ -14,7 +16,7 @@ TimePoint EndsAbandoned::decide(const Event& event, TimePoint now, Actions& out)
   if (request == nullptr || request->action == ledger::Ledger::none) return wake;
   // A client goes once: what was told before changes nothing.
   const auto& run = ledger_->at(request->action);
-  if (request->withdrawn == ledger_->tick() && run.wanted == 0) out.emplace_back(Stop{run.id, run.device});
+  if (request->withdrawn == heard && run.wanted == 0) out.emplace_back(Stop{run.id, run.device});
   return wake;
 }
 

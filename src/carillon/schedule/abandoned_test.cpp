@@ -11,16 +11,19 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// Sends what it is told to with the next event.
+// Sends what it is told to with the next event, and books it itself as a schedule::Policy does.
 class Sends final : public Scheduler {
  public:
   std::string_view name() const override { return "sends"; }
-  TimePoint decide(const Event&, TimePoint, Actions& out) override {
+  void reads(ledger::Ledger& read) override { ledger = &read; }
+  TimePoint decide(const Event&, TimePoint now, Actions& out) override {
+    for (const Action& order : next) ledger->book(order, now);
     out.insert(out.end(), next.begin(), next.end());
     next.clear();
     return TimePoint::max();
   }
   Actions next;
+  ledger::Ledger* ledger = nullptr;
 };
 
 // Requests 1 to 4 have arrived.
@@ -49,6 +52,11 @@ struct AbandonedTest : ::testing::Test {
   Sends* policy = new Sends;
   Ledgered ends{std::make_unique<EndsAbandoned>(std::unique_ptr<Scheduler>(policy))};
 };
+
+TEST_F(AbandonedTest, AlsoWhereThePolicyOrdersSomethingElseThen) {
+  EXPECT_THAT(stopped(Wake{}, {infer(7, {{1}})}), IsEmpty());
+  EXPECT_THAT(stopped(leaves(1), {infer(8, {{2}})}), ElementsAre(7));
+}
 
 TEST_F(AbandonedTest, OnceTheLastClientHasGoneAndOnlyOnce) {
   EXPECT_THAT(stopped(Wake{}, {infer(7, {{1}, {2}}), infer(8, {{3}})}), IsEmpty());
