@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "carillon/base/assert.h"
+#include "carillon/schedule/parts/tries.h"
 
 namespace carillon::schedule {
 namespace {
@@ -22,7 +23,8 @@ ModelId model_of(std::uint32_t place) {
 
 }  // namespace
 
-TimePoint Classed::decide(const Event& event, TimePoint now, Actions& out) {
+TimePoint Classed::decide(const Event& event, TimePoint now, Actions& actions) {
+  Orders out(*ledger_, next_own_, now, actions);
   if (!begun_) {
     if (const auto* change = std::get_if<ModelChanged>(&event)) {
       before_.push_back(*change);
@@ -38,11 +40,11 @@ TimePoint Classed::decide(const Event& event, TimePoint now, Actions& out) {
       }
       return TimePoint::max();
     }
-    begin(event, now, out);
+    begin(event, out);
   }
-  std::visit([&](const auto& what) { on(what, now, out); }, event);
+  std::visit([&](const auto& what) { on(what, out); }, event);
   if (const auto* arrival = std::get_if<RequestArrived>(&event); arrival && arrival->more) return asked_;
-  settle(now, out);
+  settle(out);
   if (std::holds_alternative<Wake>(event)) asked_ = TimePoint::max();
   // A Wake that was asked for and is late has yet to come.
   const TimePoint wake = std::min(policy_wake_, wakes_at());
@@ -50,7 +52,7 @@ TimePoint Classed::decide(const Event& event, TimePoint now, Actions& out) {
 }
 
 // The models that came before anything else, with what is pinned of them.
-void Classed::begin(const Event& event, TimePoint now, Actions& out) {
+void Classed::begin(const Event& event, Orders& out) {
   begun_ = true;
   for (const ModelChanged& each : before_) {
     if (each.model.index() >= models_.size()) models_.resize(each.model.index() + 1);
@@ -65,23 +67,18 @@ void Classed::begin(const Event& event, TimePoint now, Actions& out) {
   for (const ModelChanged& each : before_) {
     const Model& m = models_[each.model.index()];
     if (m.pinned && each.info == m.info)
-      tell(each.model, now, out);
+      tell(each.model, out);
     else
-      ask(each, now, out);
+      ask(each, out);
   }
   before_.clear();
 }
 
-void Classed::ask(const Event& event, TimePoint now, Actions& out) {
-  const std::size_t seen = out.size();
-  policy_wake_ = policy_->decide(event, now, out);
-  std::size_t kept = seen;
-  for (std::size_t i = seen; i < out.size(); ++i) {
-    if (!heed(out[i], now)) continue;
-    if (kept != i) out[kept] = std::move(out[i]);
-    ++kept;
-  }
-  out.erase(out.begin() + static_cast<std::ptrdiff_t>(kept), out.end());
+void Classed::ask(const Event& event, Orders& out) {
+  said_.clear();
+  policy_wake_ = policy_->decide(event, out.time(), said_);
+  for (Action& each : said_)
+    if (heed(each, out.time())) out.give(std::move(each));
 }
 
 // What the policy wants; false where it is held back, or has come to nothing.
@@ -138,7 +135,7 @@ bool Classed::heed(const Action& action, TimePoint now) {
 }
 
 // What came of it all, until nothing more does.
-void Classed::settle(TimePoint now, Actions& out) {
+void Classed::settle(Orders& out) {
   const auto take = [](auto& from) {
     auto taken = from.back();
     from.pop_back();
@@ -147,17 +144,17 @@ void Classed::settle(TimePoint now, Actions& out) {
   while (true) {
     if (!untended_.empty()) {
       const auto [device, model] = take(untended_);
-      tend(device, model, now, out);
+      tend(device, model, out);
     } else if (!returned_.empty()) {
-      ask(take(returned_), now, out);
+      ask(take(returned_), out);
     } else if (!unfilled_.empty()) {
       const DeviceId device = take(unfilled_);
-      send_urgent(device, now, out);
-      send_patient(device, now, out);
+      send_urgent(device, out);
+      send_patient(device, out);
     } else if (!unhanded_.empty()) {
-      hand_over(take(unhanded_), now, out);
-    } else if (wakes_at() <= now) {
-      expire(now, out);
+      hand_over(take(unhanded_), out);
+    } else if (wakes_at() <= out.time()) {
+      expire(out);
     } else {
       return;
     }
@@ -166,19 +163,19 @@ void Classed::settle(TimePoint now, Actions& out) {
 
 // --- What happens
 
-void Classed::on(const RequestArrived& event, TimePoint now, Actions& out) {
+void Classed::on(const RequestArrived& event, Orders& out) {
   const Request& request = event.request;
-  if (request.cls == Class::normal) return ask(event, now, out);
+  if (request.cls == Class::normal) return ask(event, out);
   const std::uint32_t index = kept_.take();
   kept_[index] = {.request = request, .due = request.deadline, .device = {}};
   kept_by_id_.insert(request.id, index);
-  if (request.cls == Class::best_effort) return wait_patiently(index, Reason::cannot_finish, now, out);
+  if (request.cls == Class::best_effort) return wait_patiently(index, Reason::cannot_finish, out);
   follows_ = true;
-  if (!kept_[index].has_deadline()) kept_[index].due = saturating_add(now, options_.longest_wait);
-  place(index, Reason::cannot_finish, now, out);
+  if (!kept_[index].has_deadline()) kept_[index].due = saturating_add(out.time(), options_.longest_wait);
+  place(index, Reason::cannot_finish, out);
 }
 
-void Classed::on(const RequestCancelled& event, TimePoint now, Actions& out) {
+void Classed::on(const RequestCancelled& event, Orders& out) {
   if (const std::uint32_t* found = kept_by_id_.find(event.request)) {
     const std::uint32_t index = *found;
     if (kept_[index].where == Kept::Where::sent) {
@@ -190,16 +187,16 @@ void Classed::on(const RequestCancelled& event, TimePoint now, Actions& out) {
   }
   take_back(event.request);
   if (held_ > 0)
-    return_held(event.model, now, [&](const Infer* infer) {
+    return_held(event.model, out.time(), [&](const Infer* infer) {
       return infer != nullptr && std::ranges::find(infer->requests, event.request) != infer->requests.end();
     });
-  ask(event, now, out);
+  ask(event, out);
 }
 
-void Classed::on(const ActionDone& event, TimePoint now, Actions& out) {
+void Classed::on(const ActionDone& event, Orders& out) {
   const auto index = flights_by_id_.erase(event.id);
   if (!index) {
-    if (!owns(event.id)) ask(event, now, out);  // else it comes twice
+    if (!owns(event.id)) ask(event, out);  // else it comes twice
     return;
   }
   const Flight flight = std::move(flights_[*index]);
@@ -211,7 +208,8 @@ void Classed::on(const ActionDone& event, TimePoint now, Actions& out) {
       loaded(flight.device, flight, success);
       if (own && !success) {
         Copy& c = copy(flight.device, flight.model);
-        c.retry = saturating_add(now, std::min(last_retry, first_retry * (1 << std::min(c.failures, 7U))));
+        c.retry =
+            saturating_add(out.time(), std::min(last_retry, first_retry * (1 << std::min(c.failures, 7U))));
         ++c.failures;
       }
       break;
@@ -220,7 +218,7 @@ void Classed::on(const ActionDone& event, TimePoint now, Actions& out) {
       break;
     case ActionKind::infer: {
       if (own) {
-        ended(event, flight, now, out);
+        ended(event, flight, out);
         break;
       }
       Device& d = devices_[flight.device.index()];
@@ -239,37 +237,37 @@ void Classed::on(const ActionDone& event, TimePoint now, Actions& out) {
       break;
     }
   }
-  if (!own) ask(told, now, out);
+  if (!own) ask(told, out);
 }
 
-void Classed::on(const Wake& event, TimePoint now, Actions& out) {
-  if (policy_wake_ <= now) ask(event, now, out);
+void Classed::on(const Wake& event, Orders& out) {
+  if (policy_wake_ <= out.time()) ask(event, out);
 }
 
-void Classed::expire(TimePoint now, Actions& out) {
-  while (late_.top_at() <= now) {
+void Classed::expire(Orders& out) {
+  while (late_.top_at() <= out.time()) {
     const DeviceId device = device_of(late_.top());
-    drop_late(device, now, out);
+    drop_late(device, out);
     update_urgent(device);
   }
-  while (cold_.top_at() <= now) {
+  while (cold_.top_at() <= out.time()) {
     const ModelId model = model_of(cold_.top());
     update_cold(model);  // margins and estimates may be others by now
-    if (cold_.top_at() > now) continue;
+    if (cold_.top_at() > out.time()) continue;
     const std::uint32_t index = *kept_by_id_.find(models_[model.index()].cold.front().id);
     if (kept_[index].has_deadline())
-      expired(index, now + margins_->worst().dispatch + urgent_time(model), out);
+      expired(index, out.time() + margins_->worst().dispatch + urgent_time(model), out);
     else
       refuse_waiting(index, Reason::no_device, TimePoint::max(), out);
   }
-  while (patient_.top_at() <= now) {
+  while (patient_.top_at() <= out.time()) {
     const ModelId model = model_of(patient_.top());
     update_patient(model);
-    if (patient_.top_at() > now) continue;
+    if (patient_.top_at() > out.time()) continue;
     const std::uint32_t index = *kept_by_id_.find(models_[model.index()].patient.front().id);
-    expired(index, now + margins_->worst().dispatch + patient_time(model), out);
+    expired(index, out.time() + margins_->worst().dispatch + patient_time(model), out);
   }
-  while (retries_.top_at() <= now) {
+  while (retries_.top_at() <= out.time()) {
     const DeviceId device = device_of(retries_.top());
     retries_.remove(device.value);
     for (const auto& [model, c] : devices_[device.index()].copies)
@@ -277,7 +275,7 @@ void Classed::expire(TimePoint now, Actions& out) {
   }
 }
 
-void Classed::on(const DeviceChanged& event, TimePoint now, Actions& out) {
+void Classed::on(const DeviceChanged& event, Orders& out) {
   const DeviceId id = event.device;
   if (id.index() >= devices_.size()) devices_.resize(id.index() + 1);
   // What it had is nowhere any more.
@@ -303,28 +301,28 @@ void Classed::on(const DeviceChanged& event, TimePoint now, Actions& out) {
     if (!std::exchange(chosen_, true)) {
       const std::vector<ModelId> pins = choose_pins(event.pages);
       for (const ModelId model : pins) d.reserved += models_[model.index()].info->pages;
-      for (const ModelId model : pins) change({model, models_[model.index()].info}, true, now, out);
+      for (const ModelId model : pins) change({model, models_[model.index()].info}, true, out);
     } else {
       // A smaller device than those before: the last that were pinned are no more.
       const std::vector<ModelId> fitting = choose_pins(event.pages);
       for (std::uint32_t m = 0; m < models_.size(); ++m)
         if (models_[m].pinned && std::ranges::find(fitting, model_of(m)) == fitting.end())
-          change({model_of(m), models_[m].info}, false, now, out);
+          change({model_of(m), models_[m].info}, false, out);
     }
     devices_[id.index()].reserved = pinned_pages();
   }
   DeviceChanged told = event;
   if (event.alive) told.pages -= devices_[id.index()].reserved;
-  ask(told, now, out);
+  ask(told, out);
   // The last that is put there is loaded first.
   for (const Class cls : {Class::best_effort, Class::real_time})
     for (std::size_t m = models_.size(); event.alive && m-- > 0;)
       if (models_[m].pinned && models_[m].info->cls == cls)
         untended_.emplace_back(id, model_of(static_cast<std::uint32_t>(m)));
   for (std::uint32_t m = 0; event.alive && m < models_.size(); ++m)
-    if (models_[m].served && models_[m].info->pages == 0) requeue(model_of(m), now, out);
-  for (const std::uint32_t index : lost) give_back(index, Book::Failure::lost, now, out);
-  for (const std::uint32_t index : waited) place(index, Reason::device_failed, now, out);
+    if (models_[m].served && models_[m].info->pages == 0) requeue(model_of(m), out);
+  for (const std::uint32_t index : lost) give_back(index, Reason::device_failed, out);
+  for (const std::uint32_t index : waited) place(index, Reason::device_failed, out);
   if (alive_ > 0) {
     unfilled_.push_back(id);
     return;
@@ -335,11 +333,11 @@ void Classed::on(const DeviceChanged& event, TimePoint now, Actions& out) {
         refuse_waiting(index, Reason::no_device, TimePoint::max(), out);
 }
 
-void Classed::on(const ModelChanged& event, TimePoint now, Actions& out) {
-  change(event, true, now, out);
+void Classed::on(const ModelChanged& event, Orders& out) {
+  change(event, true, out);
 }
 
-void Classed::on(const TimesChanged& event, TimePoint now, Actions& out) {
+void Classed::on(const TimesChanged& event, Orders& out) {
   const ModelId model = event.model;
   Model& m = models_[model.index()];
   const std::vector<BatchProfile> before = m.info->batches;
@@ -351,20 +349,20 @@ void Classed::on(const TimesChanged& event, TimePoint now, Actions& out) {
     for (std::uint32_t i = 0; i < devices_.size(); ++i) retime_urgent(device_of(i), model);
   update_cold(model);
   update_patient(model);
-  ask(event, now, out);
+  ask(event, out);
 }
 
 // --- Real-time requests
 
 // It comes, or comes again from where it cannot be: to a device that can have it in time, or it is refused.
-void Classed::place(std::uint32_t index, Reason otherwise, TimePoint now, Actions& out) {
+void Classed::place(std::uint32_t index, Reason otherwise, Orders& out) {
   const ModelId model = kept_[index].request.model;
   Model& m = models_[model.index()];
   if (!m.served) return refuse(index, Reason::no_model, TimePoint::max(), out);
   if (alive_ == 0) return refuse(index, Reason::no_device, TimePoint::max(), out);
   if (somewhere(m)) {
     TimePoint would_finish = TimePoint::max();
-    if (!admit(index, now, would_finish)) refuse(index, otherwise, would_finish, out);
+    if (!admit(index, would_finish, out)) refuse(index, otherwise, would_finish, out);
     return;
   }
   Kept& k = kept_[index];
@@ -372,12 +370,12 @@ void Classed::place(std::uint32_t index, Reason otherwise, TimePoint now, Action
     Request request = k.request;
     request.cls = Class::normal;
     forget(index);
-    return ask(RequestArrived{request}, now, out);
+    return ask(RequestArrived{request}, out);
   }
   const Environment& worst = margins_->worst();
   if (k.has_deadline()) {
     k.due = saturating_add(k.request.deadline, -worst.answer);
-    const TimePoint end = now + worst.dispatch + urgent_time(model);
+    const TimePoint end = out.time() + worst.dispatch + urgent_time(model);
     if (end > k.due) return refuse(index, otherwise, end + worst.answer, out);
   }
   k.where = Kept::Where::cold;
@@ -394,7 +392,7 @@ void Classed::visit_devices(ModelId model, Visit&& visit) const {
     for (const DeviceId device : m.places) visit(device);
 }
 
-bool Classed::admit(std::uint32_t index, TimePoint now, TimePoint& would_finish) {
+bool Classed::admit(std::uint32_t index, TimePoint& would_finish, Orders& out) {
   Kept& k = kept_[index];
   const ModelId model = k.request.model;
   for (int attempt = 0;; ++attempt) {
@@ -405,7 +403,7 @@ bool Classed::admit(std::uint32_t index, TimePoint now, TimePoint& would_finish)
       const Device& d = devices_[id.index()];
       const Duration answer = margins_->at(id).answer, time = with_overrun(id, exec);
       const TimePoint due = k.has_deadline() ? saturating_add(k.request.deadline, -answer) : k.due;
-      const TimePoint start = free_at(id, now);
+      const TimePoint start = free_at(id, out.time());
       const auto [before, latest] = d.urgent.place(due, k.request.id);
       const TimePoint end = start + before + time;
       would_finish = std::min(would_finish, start + d.urgent.total() + time + answer);
@@ -425,9 +423,8 @@ bool Classed::admit(std::uint32_t index, TimePoint now, TimePoint& would_finish)
     }
     if (attempt > 0) return false;
     // What a slow spell has taught must not keep out for ever what is not measured then.
-    const Duration left = k.has_deadline() ? k.request.deadline - now : Duration{0};
-    if (!ledger_->book(ledger::Doubt{.model = model, .cls = Class::real_time, .left = left}, now).any())
-      return false;
+    const Duration left = k.has_deadline() ? k.request.deadline - out.time() : Duration{0};
+    if (!out.doubt(model, Class::real_time, left)) return false;
   }
 }
 
@@ -447,27 +444,27 @@ TimePoint Classed::free_at(DeviceId id, TimePoint now) const {
   return std::max(free, now + dispatch);
 }
 
-void Classed::drop_late(DeviceId id, TimePoint now, Actions& out) {
+void Classed::drop_late(DeviceId id, Orders& out) {
   Device& d = devices_[id.index()];
   while (!d.urgent.empty()) {
     const std::uint32_t index = *kept_by_id_.find(d.urgent.front().id);
     const Kept& k = kept_[index];
-    const TimePoint end = free_at(id, now) + urgent_time(k.request.model);
+    const TimePoint end = free_at(id, out.time()) + urgent_time(k.request.model);
     if (!k.has_deadline() || end <= k.due) return;
     expired(index, end, out);
   }
 }
 
-void Classed::send_urgent(DeviceId id, TimePoint now, Actions& out) {
+void Classed::send_urgent(DeviceId id, Orders& out) {
   while (devices_[id.index()].alive) {
-    drop_late(id, now, out);
+    drop_late(id, out);
     Device& d = devices_[id.index()];
     if (d.urgent.empty() || d.full || d.flying.size() >= options_.in_flight) break;
     const std::uint32_t first = *kept_by_id_.find(d.urgent.front().id);
     const ModelId model = kept_[first].request.model;
     if (!usable(d, model)) {
       unqueue(first);
-      place(first, Reason::deadline_passed, now, out);
+      place(first, Reason::deadline_passed, out);
       continue;
     }
     // Those of its model that follow it may go with it, where that ends it in time and the others no later.
@@ -480,7 +477,7 @@ void Classed::send_urgent(DeviceId id, TimePoint now, Actions& out) {
       gathered_.push_back(item.id);
       return true;
     });
-    const TimePoint start = free_at(id, now), due = d.urgent.front().due;
+    const TimePoint start = free_at(id, out.time()), due = d.urgent.front().due;
     const Duration alone = with_overrun(id, urgent_time(model));
     std::size_t batch = 0;
     for (std::size_t i = 1; i < batches.size(); ++i) {
@@ -498,7 +495,7 @@ void Classed::send_urgent(DeviceId id, TimePoint now, Actions& out) {
       unqueue(index);
       kept_[index].where = Kept::Where::sent;
     }
-    send(id, model, Class::real_time, {TimePoint::min(), latest}, exec, now, out);
+    send(id, model, Class::real_time, {TimePoint::min(), latest}, exec, out);
   }
   update_urgent(id);
 }
@@ -550,7 +547,7 @@ void Classed::update_cold(ModelId model) {
 
 // --- Best effort
 
-void Classed::wait_patiently(std::uint32_t index, Reason otherwise, TimePoint now, Actions& out) {
+void Classed::wait_patiently(std::uint32_t index, Reason otherwise, Orders& out) {
   Kept& k = kept_[index];
   const ModelId model = k.request.model;
   Model& m = models_[model.index()];
@@ -558,11 +555,9 @@ void Classed::wait_patiently(std::uint32_t index, Reason otherwise, TimePoint no
   if (alive_ == 0) return refuse(index, Reason::no_device, TimePoint::max(), out);
   if (k.has_deadline()) {
     const Environment& worst = margins_->worst();
-    const auto end = [&] { return now + worst.dispatch + patient_time(model); };
+    const auto end = [&] { return out.time() + worst.dispatch + patient_time(model); };
     k.due = saturating_add(k.request.deadline, -worst.answer);
-    if (end() > k.due)
-      ledger_->book(
-          ledger::Doubt{.model = model, .cls = Class::best_effort, .left = k.request.deadline - now}, now);
+    if (end() > k.due) out.doubt(model, Class::best_effort, k.request.deadline - out.time());
     if (end() > k.due) return refuse(index, otherwise, end() + worst.answer, out);
   }
   k.where = Kept::Where::patient;
@@ -589,7 +584,7 @@ void Classed::offer(ModelId model) {
   if (best) unfilled_.push_back(*best);
 }
 
-void Classed::send_patient(DeviceId id, TimePoint now, Actions& out) {
+void Classed::send_patient(DeviceId id, Orders& out) {
   while (has_room(devices_[id.index()]) && !turns_.empty()) {
     // Mostly one of the first is there.
     std::optional<ModelId> next;
@@ -600,11 +595,11 @@ void Classed::send_patient(DeviceId id, TimePoint now, Actions& out) {
       if (most >= turns_.size()) break;
     }
     if (!next) return;
-    send_patient(id, *next, now, out);
+    send_patient(id, *next, out);
   }
 }
 
-void Classed::send_patient(DeviceId id, ModelId model, TimePoint now, Actions& out) {
+void Classed::send_patient(DeviceId id, ModelId model, Orders& out) {
   Model& m = models_[model.index()];
   const auto& batches = m.info->batches;
   const TimePoint due = m.patient.front().due;
@@ -614,7 +609,7 @@ void Classed::send_patient(DeviceId id, ModelId model, TimePoint now, Actions& o
   for (std::size_t i = 1; i < batches.size(); ++i) {
     if (static_cast<std::size_t>(batches[i].batch) > m.patient.size()) break;
     const Duration time = patient_time(model, i);
-    if (time <= longest && saturating_add(now + margins_->at(id).dispatch, time) <= due &&
+    if (time <= longest && saturating_add(out.time() + margins_->at(id).dispatch, time) <= due &&
         time * batches[batch].batch < patient_time(model, batch) * batches[i].batch)
       batch = i;
   }
@@ -626,15 +621,15 @@ void Classed::send_patient(DeviceId id, ModelId model, TimePoint now, Actions& o
     unqueue(index);
     kept_[index].where = Kept::Where::sent;
   }
-  const TimePoint latest = due == TimePoint::max() ? due : std::max(now, saturating_add(due, -exec));
+  const TimePoint latest = due == TimePoint::max() ? due : std::max(out.time(), saturating_add(due, -exec));
   turn_ = m.turn;
   m.turn += exec;
   update_patient(model);
-  send(id, model, Class::best_effort, {now, latest}, exec, now, out);
+  send(id, model, Class::best_effort, {out.time(), latest}, exec, out);
 }
 
 // Nobody has the model: the policy is to load it.
-void Classed::hand_over(ModelId model, TimePoint now, Actions& out) {
+void Classed::hand_over(ModelId model, Orders& out) {
   Model& m = models_[model.index()];
   if (m.patient.empty() || m.handed || !m.served || m.pinned || alive_ == 0 || somewhere(m)) return;
   const std::uint32_t index = *kept_by_id_.find(m.patient.front().id);
@@ -644,7 +639,7 @@ void Classed::hand_over(ModelId model, TimePoint now, Actions& out) {
   forget(index);
   m.handed = request.id;
   handed_.insert(request.id, model);
-  ask(RequestArrived{request}, now, out);
+  ask(RequestArrived{request}, out);
 }
 
 // The model is somewhere: what was handed over is a request as any.
@@ -712,15 +707,14 @@ Classed::Flight& Classed::take_flight(ActionId id, ActionKind kind, DeviceId dev
 }
 
 // An INFER of the requests in batch_.
-void Classed::send(DeviceId id, ModelId model, Class cls, Window window, Duration expected, TimePoint now,
-                   Actions& out) {
+void Classed::send(DeviceId id, ModelId model, Class cls, Window window, Duration expected, Orders& out) {
   Device& d = devices_[id.index()];
-  const TimePoint free = free_at(id, now);
+  const TimePoint free = free_at(id, out.time());
   Flight& flight = take_flight(ActionId{next_own_++}, ActionKind::infer, id, model);
   flight.cls = cls;
   flight.requests.assign(batch_.begin(), batch_.end());
   flight.expected = expected;
-  flight.sent = now;
+  flight.sent = out.time();
   if (flight.uses_copy) ++copy(id, model).own;
   if (cls == Class::real_time) {
     flight.takes = with_overrun(id, expected);
@@ -730,11 +724,11 @@ void Classed::send(DeviceId id, ModelId model, Class cls, Window window, Duratio
     ++d.patient;
     update_room(id);
   }
-  out.emplace_back(Infer{flight.id, id, model, batch_, window, expected, cls});
+  out.give(Infer{flight.id, id, model, batch_, window, expected, cls});
 }
 
 // One of our own INFERs, which is under way no more.
-void Classed::ended(const ActionDone& done, const Flight& flight, TimePoint now, Actions& out) {
+void Classed::ended(const ActionDone& done, const Flight& flight, Orders& out) {
   const DeviceId id = flight.device;
   Device& d = devices_[id.index()];
   Model& m = models_[flight.model.index()];
@@ -748,7 +742,8 @@ void Classed::ended(const ActionDone& done, const Flight& flight, TimePoint now,
     if (first && !d.flying.empty()) {
       Flight& next = flights_[d.flying.front()];
       next.end =
-          std::max(std::min(ran ? done.end : now, now), next.sent + margins_->at(id).dispatch) + next.takes;
+          std::max(std::min(ran ? done.end : out.time(), out.time()), next.sent + margins_->at(id).dispatch) +
+          next.takes;
     }
   } else {
     --d.patient;
@@ -764,54 +759,55 @@ void Classed::ended(const ActionDone& done, const Flight& flight, TimePoint now,
     if (--c.own == 0) untended_.emplace_back(id, flight.model);
     if (done.status == ActionStatus::not_loaded && current && c.residence == Residence::loaded) {
       // The device knows better.
-      c.retry = saturating_add(now, first_retry);
+      c.retry = saturating_add(out.time(), first_retry);
       reside(id, flight.model, Residence::absent);
     }
   }
   // What is under way gives room when it has ended; where nothing is, there will never be any.
   d.full = done.status == ActionStatus::no_memory && (d.patient > 0 || d.normal > 0 || !d.flying.empty());
   update_room(id);
-  const auto failure = d.full ? Book::Failure::no_room : Book::failure_of(done.status);
+  const Reason reason = done.status == ActionStatus::too_late ? Reason::rejected_late : Reason::device_failed;
   for (const RequestId request : flight.requests) {
     const std::uint32_t index = *kept_by_id_.find(request);
+    kept_[index].without_room += d.full ? 1 : 0;
     if (success || kept_[index].gone)
       forget(index);
     else
-      give_back(index, failure, now, out);
+      give_back(index, reason, out);
   }
   unfilled_.push_back(id);
 }
 
 // It ran in vain, or not at all.
-void Classed::give_back(std::uint32_t index, Book::Failure failure, TimePoint now, Actions& out) {
+void Classed::give_back(std::uint32_t index, Reason reason, Orders& out) {
   const Kept& k = kept_[index];
   if (k.gone) return forget(index);
-  const Reason reason = Book::reason_of(failure);
-  if (!book_.try_again(k.request.id, failure)) return refuse(index, reason, TimePoint::max(), out);
+  ledger::Ledger::Tries tries = ledger_->request(k.request.id)->tries;
+  tries.failed -= k.without_room;
+  if (parts::tried_enough(tries)) return refuse(index, reason, TimePoint::max(), out);
   if (k.request.cls == Class::real_time)
-    place(index, reason, now, out);
+    place(index, reason, out);
   else
-    wait_patiently(index, reason, now, out);
+    wait_patiently(index, reason, out);
 }
 
-void Classed::refuse(std::uint32_t index, Reason reason, TimePoint would_finish, Actions& out) {
-  out.emplace_back(Refuse{kept_[index].request.id, reason, would_finish});
+void Classed::refuse(std::uint32_t index, Reason reason, TimePoint would_finish, Orders& out) {
+  out.give(Refuse{kept_[index].request.id, reason, would_finish});
   forget(index);
 }
 
-void Classed::refuse_waiting(std::uint32_t index, Reason reason, TimePoint would_finish, Actions& out) {
+void Classed::refuse_waiting(std::uint32_t index, Reason reason, TimePoint would_finish, Orders& out) {
   unqueue(index);
   refuse(index, reason, would_finish, out);
 }
 
 // One that waits and whose run would end at `end`, which is too late.
-void Classed::expired(std::uint32_t index, TimePoint end, Actions& out) {
+void Classed::expired(std::uint32_t index, TimePoint end, Orders& out) {
   const Kept& k = kept_[index];
   refuse_waiting(index, Reason::deadline_passed, end + (k.request.deadline - k.due), out);
 }
 
 void Classed::forget(std::uint32_t index) {
-  book_.close(kept_[index].request.id);
   kept_by_id_.erase(kept_[index].request.id);
   kept_.give_back(index);
 }
@@ -850,10 +846,10 @@ std::vector<std::uint32_t> Classed::waiting(Kept::Where where, ModelId model) co
 }
 
 // The model has come to be somewhere: those that waited for that.
-void Classed::requeue(ModelId model, TimePoint now, Actions& out) {
+void Classed::requeue(ModelId model, Orders& out) {
   for (const std::uint32_t index : waiting(Kept::Where::cold, model)) {
     unqueue(index);
-    place(index, Reason::deadline_passed, now, out);
+    place(index, Reason::deadline_passed, out);
   }
   offer(model);
 }
@@ -918,7 +914,7 @@ void Classed::loaded(DeviceId id, const Flight& load, bool success) {
 }
 
 // Loads or unloads where the layer is to, and lets go what has waited for that.
-void Classed::tend(DeviceId id, ModelId model, TimePoint now, Actions& out) {
+void Classed::tend(DeviceId id, ModelId model, Orders& out) {
   Device& d = devices_[id.index()];
   if (!d.alive) return;
   const Model& m = models_[model.index()];
@@ -929,9 +925,9 @@ void Classed::tend(DeviceId id, ModelId model, TimePoint now, Actions& out) {
       c.residence = Residence::unloading;
       const ActionId action{next_own_++};
       take_flight(action, ActionKind::unload, id, model);
-      out.emplace_back(Unload{action, id, model});
+      out.give(Unload{action, id, model});
     } else if (m.pinned && c.residence == Residence::absent && d.taken + pages <= d.reserved) {
-      if (now < c.retry) {
+      if (out.time() < c.retry) {
         if (!retries_.contains(id.value) || c.retry < retries_.at(id.value)) retries_.set(id.value, c.retry);
       } else {
         c.pin = true;
@@ -940,13 +936,13 @@ void Classed::tend(DeviceId id, ModelId model, TimePoint now, Actions& out) {
         c.residence = Residence::loading;
         const ActionId action{next_own_++};
         take_flight(action, ActionKind::load, id, model);
-        out.emplace_back(Load{action, id, model, {now, TimePoint::max()}, m.info->load});
+        out.give(Load{action, id, model, {out.time(), TimePoint::max()}, m.info->load});
       }
     } else if (c.residence == Residence::loaded) {
-      requeue(model, now, out);
+      requeue(model, out);
     }
   }
-  if (held_ > 0) release(id, now, out);
+  if (held_ > 0) release(id, out);
 }
 
 // What the policy sends to a device is held back where that would make nonsense: an INFER of a pinned model
@@ -993,7 +989,7 @@ void Classed::refused(ActionId action, ActionStatus status, TimePoint now) {
   returned_.push_back({.id = action, .status = status, .start = now, .end = now, .duration = {}});
 }
 
-void Classed::release(DeviceId id, TimePoint now, Actions& out) {
+void Classed::release(DeviceId id, Orders& out) {
   Device& d = devices_[id.index()];
   std::size_t kept = 0;
   for (std::size_t i = 0; i < d.held.size(); ++i) {
@@ -1004,11 +1000,11 @@ void Classed::release(DeviceId id, TimePoint now, Actions& out) {
     }
     --held_;
     if (const auto* infer = std::get_if<Infer>(&d.held[i]); infer != nullptr && in_vain(*infer)) {
-      refused(infer->id, ActionStatus::not_loaded, now);
+      refused(infer->id, ActionStatus::not_loaded, out.time());
       continue;
     }
     follow(d.held[i]);
-    out.push_back(std::move(d.held[i]));
+    out.give(std::move(d.held[i]));
   }
   d.held.erase(d.held.begin() + static_cast<std::ptrdiff_t>(kept), d.held.end());
 }
@@ -1102,7 +1098,7 @@ std::vector<ModelId> Classed::choose_pins(std::uint64_t pages) const {
   return chosen;
 }
 
-void Classed::tell(ModelId model, TimePoint now, Actions& out) {
+void Classed::tell(ModelId model, Orders& out) {
   const Model& m = models_[model.index()];
   ModelChanged told{model, m.served ? m.info : nullptr};
   if (m.pinned) {
@@ -1111,11 +1107,11 @@ void Classed::tell(ModelId model, TimePoint now, Actions& out) {
     info.load = Duration{0};
     told.info = std::make_shared<const ModelInfo>(std::move(info));
   }
-  ask(told, now, out);
+  ask(told, out);
 }
 
 // O(devices, and where it goes also requests).
-void Classed::change(const ModelChanged& change, bool may_be_pinned, TimePoint now, Actions& out) {
+void Classed::change(const ModelChanged& change, bool may_be_pinned, Orders& out) {
   const ModelId model = change.model;
   if (model.index() >= models_.size()) models_.resize(model.index() + 1);
   Model& m = models_[model.index()];
@@ -1133,8 +1129,8 @@ void Classed::change(const ModelChanged& change, bool may_be_pinned, TimePoint n
     untended_.emplace_back(device_of(i), model);
     unfilled_.push_back(device_of(i));
   }
-  return_held(model, now, [](const Infer*) { return true; });
-  tell(model, now, out);
+  return_held(model, out.time(), [](const Infer*) { return true; });
+  tell(model, out);
   if (!m.served) {
     std::vector<std::uint32_t> refused;
     for (std::uint32_t i = 0; i < kept_.size(); ++i) {
@@ -1151,7 +1147,7 @@ void Classed::change(const ModelChanged& change, bool may_be_pinned, TimePoint n
   // What waits waits for this version.
   update_cold(model);
   update_patient(model);
-  if (somewhere(m) || !m.pinned) requeue(model, now, out);
+  if (somewhere(m) || !m.pinned) requeue(model, out);
 }
 
 }  // namespace carillon::schedule

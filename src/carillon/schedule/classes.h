@@ -14,7 +14,7 @@
 #include "carillon/schedule/around.h"
 #include "carillon/schedule/edf_queue.h"
 #include "carillon/schedule/id_map.h"
-#include "carillon/schedule/state/book.h"
+#include "carillon/schedule/policy.h"
 #include "carillon/schedule/state/mirror.h"
 #include "carillon/schedule/timer_heap.h"
 
@@ -98,7 +98,8 @@ class Classed final : public Around {
       sent
     } where{};
     DeviceId device;
-    bool gone = false;  // sent, and its client has gone
+    bool gone = false;               // sent, and its client has gone
+    std::uint32_t without_room = 0;  // of its failed INFERs: other INFERs' tensors were in the way of theirs
 
     bool has_deadline() const { return request.deadline != TimePoint::max(); }
   };
@@ -153,31 +154,31 @@ class Classed final : public Around {
   };
 
   // What happens.
-  void on(const RequestArrived& event, TimePoint now, Actions& out);
-  void on(const RequestCancelled& event, TimePoint now, Actions& out);
-  void on(const ActionDone& event, TimePoint now, Actions& out);
-  void on(const DeviceChanged& event, TimePoint now, Actions& out);
-  void on(const ModelChanged& event, TimePoint now, Actions& out);
-  void on(const TimesChanged& event, TimePoint now, Actions& out);
-  void on(const RequestProfiled& event, TimePoint now, Actions& out) { ask(event, now, out); }
-  void on(const Wake& event, TimePoint now, Actions& out);
-  void on(const AllArrived& event, TimePoint now, Actions& out) { ask(event, now, out); }
-  void begin(const Event& event, TimePoint now, Actions& out);
-  void ask(const Event& event, TimePoint now, Actions& out);
+  void on(const RequestArrived& event, Orders& out);
+  void on(const RequestCancelled& event, Orders& out);
+  void on(const ActionDone& event, Orders& out);
+  void on(const DeviceChanged& event, Orders& out);
+  void on(const ModelChanged& event, Orders& out);
+  void on(const TimesChanged& event, Orders& out);
+  void on(const RequestProfiled& event, Orders& out) { ask(event, out); }
+  void on(const Wake& event, Orders& out);
+  void on(const AllArrived& event, Orders& out) { ask(event, out); }
+  void begin(const Event& event, Orders& out);
+  void ask(const Event& event, Orders& out);
   bool heed(const Action& action, TimePoint now);
-  void settle(TimePoint now, Actions& out);
+  void settle(Orders& out);
   TimePoint wakes_at() const {
     return std::min({late_.top_at(), cold_.top_at(), patient_.top_at(), retries_.top_at()});
   }
-  void expire(TimePoint now, Actions& out);
+  void expire(Orders& out);
 
   // Real-time requests.
-  void place(std::uint32_t kept, Reason otherwise, TimePoint now, Actions& out);
-  bool admit(std::uint32_t kept, TimePoint now, TimePoint& would_finish);
+  void place(std::uint32_t kept, Reason otherwise, Orders& out);
+  bool admit(std::uint32_t kept, TimePoint& would_finish, Orders& out);
   template <typename Visit>
   void visit_devices(ModelId model, Visit&& visit) const;
-  void send_urgent(DeviceId device, TimePoint now, Actions& out);
-  void drop_late(DeviceId device, TimePoint now, Actions& out);
+  void send_urgent(DeviceId device, Orders& out);
+  void drop_late(DeviceId device, Orders& out);
   TimePoint free_at(DeviceId device, TimePoint now) const;
   Duration with_overrun(DeviceId device, Duration exec) const;
   Duration urgent_time(ModelId model, std::size_t batch = 0) const { return urgent_times_->of(model, batch); }
@@ -186,11 +187,11 @@ class Classed final : public Around {
   void update_cold(ModelId model);
 
   // Best effort.
-  void wait_patiently(std::uint32_t kept, Reason otherwise, TimePoint now, Actions& out);
-  void send_patient(DeviceId device, TimePoint now, Actions& out);
-  void send_patient(DeviceId device, ModelId model, TimePoint now, Actions& out);
+  void wait_patiently(std::uint32_t kept, Reason otherwise, Orders& out);
+  void send_patient(DeviceId device, Orders& out);
+  void send_patient(DeviceId device, ModelId model, Orders& out);
   void offer(ModelId model);
-  void hand_over(ModelId model, TimePoint now, Actions& out);
+  void hand_over(ModelId model, Orders& out);
   void unhand(Model& model);
   std::optional<RequestId> handed_in(const Infer& infer) const;
   void take_back(RequestId request);
@@ -205,16 +206,15 @@ class Classed final : public Around {
   void give_turn_back(const Flight& flight);
 
   // Both.
-  void send(DeviceId device, ModelId model, Class cls, Window window, Duration expected, TimePoint now,
-            Actions& out);
-  void ended(const ActionDone& done, const Flight& flight, TimePoint now, Actions& out);
-  void give_back(std::uint32_t kept, Book::Failure failure, TimePoint now, Actions& out);
-  void refuse(std::uint32_t kept, Reason reason, TimePoint would_finish, Actions& out);
-  void refuse_waiting(std::uint32_t kept, Reason reason, TimePoint would_finish, Actions& out);
-  void expired(std::uint32_t kept, TimePoint end, Actions& out);
+  void send(DeviceId device, ModelId model, Class cls, Window window, Duration expected, Orders& out);
+  void ended(const ActionDone& done, const Flight& flight, Orders& out);
+  void give_back(std::uint32_t kept, Reason reason, Orders& out);
+  void refuse(std::uint32_t kept, Reason reason, TimePoint would_finish, Orders& out);
+  void refuse_waiting(std::uint32_t kept, Reason reason, TimePoint would_finish, Orders& out);
+  void expired(std::uint32_t kept, TimePoint end, Orders& out);
   void forget(std::uint32_t kept);
   void unqueue(std::uint32_t kept);
-  void requeue(ModelId model, TimePoint now, Actions& out);
+  void requeue(ModelId model, Orders& out);
   std::vector<std::uint32_t> waiting(Kept::Where where, ModelId model) const;
 
   // Residence.
@@ -232,13 +232,13 @@ class Classed final : public Around {
   std::uint64_t pinned_pages() const;
   bool fits(const Model& model) const;
   std::vector<ModelId> choose_pins(std::uint64_t pages) const;
-  void change(const ModelChanged& change, bool may_be_pinned, TimePoint now, Actions& out);
-  void tell(ModelId model, TimePoint now, Actions& out);
-  void tend(DeviceId device, ModelId model, TimePoint now, Actions& out);
+  void change(const ModelChanged& change, bool may_be_pinned, Orders& out);
+  void tell(ModelId model, Orders& out);
+  void tend(DeviceId device, ModelId model, Orders& out);
   bool must_wait(const Action& action, std::span<const Action> before) const;
   bool in_vain(const Infer& infer) const;
   void refused(ActionId action, ActionStatus status, TimePoint now);
-  void release(DeviceId device, TimePoint now, Actions& out);
+  void release(DeviceId device, Orders& out);
   template <typename Which>
   void return_held(ModelId model, TimePoint now, Which&& which);
   void follow(const Action& action);
@@ -260,8 +260,7 @@ class Classed final : public Around {
   IdMap<RequestId, ModelId> handed_;
   Slab<Flight> flights_;
   IdMap<ActionId, std::uint32_t> flights_by_id_;
-  Book book_{3, 10};         // what a device whose clock is off refuses at once must end some time
-  Environment environment_;  // as it was told
+  Environment environment_;                   // as it was told
   const ledger::Margins* margins_ = nullptr;  // of the ledger, as these
   const ledger::ExecTimes *urgent_times_ = nullptr, *patient_times_ = nullptr;
   std::uint64_t next_own_ = first_own;
@@ -280,6 +279,7 @@ class Classed final : public Around {
   std::vector<DeviceId> unfilled_;
   std::vector<ModelId> unhanded_;
   std::vector<ActionDone> returned_;  // of what was held back and will not be sent
+  Actions said_;                      // scratch: by the policy
   std::vector<RequestId> batch_;      // scratch: of the INFER that is sent
   std::vector<RequestId> gathered_;   // scratch
 };

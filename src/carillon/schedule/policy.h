@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "carillon/ledger/ledger.h"
@@ -20,31 +21,34 @@ class Orders {
   TimePoint time() const { return now_; }
 
   void load(DeviceId device, ModelId model, Duration expected) {
-    put(Load{next(), device, model, {now_, TimePoint::max()}, expected});
+    give(Load{next(), device, model, {now_, TimePoint::max()}, expected});
   }
-  void unload(DeviceId device, ModelId model) { put(Unload{next(), device, model}); }
+  void unload(DeviceId device, ModelId model) { give(Unload{next(), device, model}); }
   void infer(DeviceId device, ModelId model, std::vector<RequestId> requests, Window window,
              Duration expected, Class streams) {
-    put(Infer{next(), device, model, std::move(requests), window, expected, streams});
+    give(Infer{next(), device, model, std::move(requests), window, expected, streams});
   }
-  // The driver books it.
   void preempt(const ledger::Ledger::Action& run, TimePoint order) {
-    out_.emplace_back(Preempt{run.id, run.device, order});
+    give(Preempt{run.id, run.device, order});
   }
   void refuse(RequestId request, Reason reason, TimePoint would_finish = TimePoint::max()) {
-    put(Refuse{request, reason, would_finish});
+    give(Refuse{request, reason, would_finish});
   }
   // See ledger::Doubt. True where some estimate changed.
   bool doubt(ModelId model, Class streams, Duration left) {
     return ledger_.book(ledger::Doubt{.model = model, .cls = streams, .left = left}, now_).any();
   }
 
- private:
-  ActionId next() { return ActionId{next_action_++}; }
-  void put(Action order) {
-    ledger_.book(order, now_);
+  // An order with an id of its own. A Preempt, Stop or Keep is booked by the driver alone.
+  void give(Action order) {
+    const bool drivers = std::holds_alternative<Preempt>(order) || std::holds_alternative<Stop>(order) ||
+                         std::holds_alternative<Keep>(order);
+    if (!drivers) ledger_.book(order, now_);
     out_.push_back(std::move(order));
   }
+
+ private:
+  ActionId next() { return ActionId{next_action_++}; }
 
   ledger::Ledger& ledger_;
   std::uint64_t& next_action_;

@@ -2,21 +2,10 @@
 
 #include <variant>
 
+#include "carillon/schedule/parts/tries.h"
 #include "carillon/schedule/state/book.h"
 
 namespace carillon::schedule::parts {
-namespace {
-
-// INFERs of a request that may fail, come too late, or be lost with their device: perhaps it is what breaks
-// devices. A device whose clock is off refuses at once, so this has to end some time.
-constexpr std::uint32_t most_failures = 3, most_late = 10, most_lost = 3;
-
-bool tried_enough(const ledger::Ledger::Tries& tries) {
-  return tries.failed >= most_failures || tries.late >= most_late || tries.lost >= most_lost;
-}
-
-}  // namespace
-
 void Life::hear(const Event& event, Orders& out) {
   if (const auto* arrival = std::get_if<RequestArrived>(&event)) {
     const Request& request = arrival->request;
