@@ -78,7 +78,7 @@ void Classed::ask(const Event& event, Orders& out) {
   said_.clear();
   policy_wake_ = policy_->decide(event, out.time(), said_);
   for (Action& each : said_)
-    if (heed(each, out.time())) out.give(std::move(each));
+    if (heed(each, out.time())) pass(std::move(each), out);
 }
 
 // What the policy wants; false where it is held back, or has come to nothing.
@@ -91,22 +91,20 @@ bool Classed::heed(const Action& action, TimePoint now) {
     return true;
   };
   if (const auto* infer = std::get_if<Infer>(&action)) {
-    if (!follows_ && !handed_in(*infer)) return true;
+    if (!follows_) follows_from_ = infer->id.value + 1;
+    if (!follows_ && held_ == 0) return true;
     if (held_back(infer->device)) return false;
     if (in_vain(*infer)) {
       refused(infer->id, ActionStatus::not_loaded, now);
       return false;
     }
-    follow(action);
   } else if (const auto* load = std::get_if<Load>(&action)) {
     if (held_back(load->device)) return false;
-    follow(action);
   } else if (const auto* unload = std::get_if<Unload>(&action)) {
     if (held_back(unload->device)) {
       reside(unload->device, unload->model, Residence::leaving);
       return false;
     }
-    follow(action);
   } else if (const auto* refusal = std::get_if<Refuse>(&action)) {
     take_back(refusal->request);
   } else if (held_ > 0) {
@@ -178,10 +176,7 @@ void Classed::on(const RequestArrived& event, Orders& out) {
 void Classed::on(const RequestCancelled& event, Orders& out) {
   if (const std::uint32_t* found = kept_by_id_.find(event.request)) {
     const std::uint32_t index = *found;
-    if (kept_[index].where == Kept::Where::sent) {
-      kept_[index].gone = true;
-      return;
-    }
+    if (ledger_->request(event.request) != nullptr) return;  // a device has it
     unqueue(index);
     return forget(index);
   }
@@ -194,47 +189,48 @@ void Classed::on(const RequestCancelled& event, Orders& out) {
 }
 
 void Classed::on(const ActionDone& event, Orders& out) {
-  const auto index = flights_by_id_.erase(event.id);
-  if (!index) {
-    if (!owns(event.id)) ask(event, out);  // else it comes twice
-    return;
-  }
-  const Flight flight = std::move(flights_[*index]);
-  flights_.give_back(*index);
   const bool own = owns(event.id), success = event.status == ActionStatus::success;
   ActionDone told = event;
-  switch (flight.kind) {
-    case ActionKind::load:
-      loaded(flight.device, flight, success);
-      if (own && !success) {
-        Copy& c = copy(flight.device, flight.model);
-        c.retry =
-            saturating_add(out.time(), std::min(last_retry, first_retry * (1 << std::min(c.failures, 7U))));
-        ++c.failures;
-      }
-      break;
-    case ActionKind::unload:
-      reside(flight.device, flight.model, Residence::absent);
-      break;
-    case ActionKind::infer: {
-      if (own) {
-        ended(event, flight, out);
+  // Else it comes twice, or its device has gone.
+  for (const std::uint32_t at : ledger_->changes().ended) {
+    const auto& action = ledger_->at(at);
+    const DeviceId id = action.device;
+    switch (action.kind) {
+      case ActionKind::load:
+        loaded(action, success);
+        if (own && !success) {
+          Copy& c = copy(id, action.model);
+          c.retry =
+              saturating_add(out.time(), std::min(last_retry, first_retry * (1 << std::min(c.failures, 7U))));
+          ++c.failures;
+        }
+        break;
+      case ActionKind::unload:
+        reside(id, action.model, Residence::absent);
+        break;
+      case ActionKind::infer: {
+        if (own) {
+          ended(event, at, out);
+          break;
+        }
+        if (action.profiled) break;
+        Device& d = devices_[id.index()];
+        // The report of its LOAD may be lost, and then the model comes to be nowhere again with its device.
+        if (success)
+          for (const RequestId request : action.requests) take_back(request);
+        if (!follows(action.id)) break;
+        --d.normal;
+        if (std::exchange(d.full, false)) {
+          update_room(id);
+          unfilled_.push_back(id);
+        }
+        update_urgent(id);
+        if (action.uses_copy && users(id, action.model, Class::normal) == 0)
+          untended_.emplace_back(id, action.model);
+        if (const double share = ledger_->device(id).urgent_share; share > 0)
+          told.duration = ledger::BusyShare::stretched(event.duration, share);
         break;
       }
-      Device& d = devices_[flight.device.index()];
-      --d.normal;
-      if (std::exchange(d.full, false)) {
-        update_room(flight.device);
-        unfilled_.push_back(flight.device);
-      }
-      update_urgent(flight.device);
-      if (flight.uses_copy && --copy(flight.device, flight.model).policys == 0)
-        untended_.emplace_back(flight.device, flight.model);
-      // The report of its LOAD may be lost, and then the model comes to be nowhere again with its device.
-      if (success && flight.handed) take_back(*flight.handed);
-      if (const double share = ledger_->device(flight.device).urgent_share; share > 0)
-        told.duration = ledger::BusyShare::stretched(event.duration, share);
-      break;
     }
   }
   if (!own) ask(told, out);
@@ -279,7 +275,7 @@ void Classed::on(const DeviceChanged& event, Orders& out) {
   const DeviceId id = event.device;
   if (id.index() >= devices_.size()) devices_.resize(id.index() + 1);
   // What it had is nowhere any more.
-  std::vector<std::uint32_t> lost = lose_flights(id), waited;
+  std::vector<std::uint32_t> lost = lost_with(id), waited;
   Device& d = devices_[id.index()];
   d.urgent.visit([&](const EdfQueue::Item& item) {
     waited.push_back(*kept_by_id_.find(item.id));
@@ -397,7 +393,7 @@ bool Classed::admit(std::uint32_t index, TimePoint& would_finish, Orders& out) {
   const ModelId model = k.request.model;
   for (int attempt = 0;; ++attempt) {
     const Duration exec = urgent_time(model);
-    std::optional<std::tuple<TimePoint, std::uint32_t, int, DeviceId>> best;
+    std::optional<std::tuple<TimePoint, int, int, DeviceId>> best;
     would_finish = TimePoint::max();
     visit_devices(model, [&](DeviceId id) {
       const Device& d = devices_[id.index()];
@@ -408,7 +404,7 @@ bool Classed::admit(std::uint32_t index, TimePoint& would_finish, Orders& out) {
       const TimePoint end = start + before + time;
       would_finish = std::min(would_finish, start + d.urgent.total() + time + answer);
       if (end > due || saturating_add(latest, -(before + time)) < start) return;
-      const auto found = std::tuple(end, d.normal, d.patient, id);
+      const auto found = std::tuple(end, d.normal, runs(id, Class::best_effort), id);
       best = best ? std::min(*best, found) : found;
     });
     if (best) {
@@ -437,10 +433,10 @@ TimePoint Classed::free_at(DeviceId id, TimePoint now) const {
   const Device& d = devices_[id.index()];
   const Duration dispatch = margins_->at(id).dispatch;
   TimePoint free = now;
-  for (std::size_t i = 0; i < d.flying.size(); ++i) {
-    const Flight& flight = flights_[d.flying[i]];
-    free = i == 0 ? std::max(free, flight.end) : std::max(free, flight.sent + dispatch) + flight.takes;
-  }
+  const auto& sent = under_way(id, Class::real_time);
+  for (std::size_t i = 0; i < d.urgent_runs.size(); ++i)
+    free = i == 0 ? std::max(free, d.urgent_runs[i].end)
+                  : std::max(free, ledger_->at(sent[i]).sent + dispatch) + d.urgent_runs[i].takes;
   return std::max(free, now + dispatch);
 }
 
@@ -459,7 +455,7 @@ void Classed::send_urgent(DeviceId id, Orders& out) {
   while (devices_[id.index()].alive) {
     drop_late(id, out);
     Device& d = devices_[id.index()];
-    if (d.urgent.empty() || d.full || d.flying.size() >= options_.in_flight) break;
+    if (d.urgent.empty() || d.full || d.urgent_runs.size() >= options_.in_flight) break;
     const std::uint32_t first = *kept_by_id_.find(d.urgent.front().id);
     const ModelId model = kept_[first].request.model;
     if (!usable(d, model)) {
@@ -493,7 +489,6 @@ void Classed::send_urgent(DeviceId id, Orders& out) {
       const std::uint32_t index = *kept_by_id_.find(request);
       if (kept_[index].has_deadline()) latest = std::min(latest, saturating_add(kept_[index].due, -exec));
       unqueue(index);
-      kept_[index].where = Kept::Where::sent;
     }
     send(id, model, Class::real_time, {TimePoint::min(), latest}, exec, out);
   }
@@ -526,9 +521,9 @@ void Classed::update_urgent(DeviceId id) {
     return;
   }
   // Of those that have none of it, first those that run nothing else either.
-  const TimePoint end = !d.flying.empty()  ? flights_[d.flying.back()].end
-                        : d.urgent.empty() ? TimePoint::min() + Duration{d.normal}
-                                           : TimePoint{};
+  const TimePoint end = !d.urgent_runs.empty() ? d.urgent_runs.back().end
+                        : d.urgent.empty()     ? TimePoint::min() + Duration{d.normal}
+                                               : TimePoint{};
   loads_.set(id.value, saturating_add(end, d.urgent.total()));
   if (d.urgent.empty()) return late_.remove(id.value);
   const Kept& first = kept_[*kept_by_id_.find(d.urgent.front().id)];
@@ -578,14 +573,13 @@ void Classed::offer(ModelId model) {
   }
   std::optional<DeviceId> best;
   for (const DeviceId id : m.places) {
-    const Device& d = devices_[id.index()];
-    if (has_room(d) && (!best || d.patient < devices_[best->index()].patient)) best = id;
+    if (has_room(id) && (!best || runs(id, Class::best_effort) < runs(*best, Class::best_effort))) best = id;
   }
   if (best) unfilled_.push_back(*best);
 }
 
 void Classed::send_patient(DeviceId id, Orders& out) {
-  while (has_room(devices_[id.index()]) && !turns_.empty()) {
+  while (has_room(id) && !turns_.empty()) {
     // Mostly one of the first is there.
     std::optional<ModelId> next;
     for (std::size_t most = 4; !next; most = turns_.size()) {
@@ -619,7 +613,6 @@ void Classed::send_patient(DeviceId id, ModelId model, Orders& out) {
     const std::uint32_t index = *kept_by_id_.find(m.patient.front().id);
     batch_.push_back(kept_[index].request.id);
     unqueue(index);
-    kept_[index].where = Kept::Where::sent;
   }
   const TimePoint latest = due == TimePoint::max() ? due : std::max(out.time(), saturating_add(due, -exec));
   turn_ = m.turn;
@@ -647,11 +640,6 @@ void Classed::unhand(Model& m) {
   if (m.handed) handed_.erase(*std::exchange(m.handed, std::nullopt));
 }
 
-std::optional<RequestId> Classed::handed_in(const Infer& infer) const {
-  const auto& handed = models_[infer.model.index()].handed;
-  return handed && std::ranges::find(infer.requests, *handed) != infer.requests.end() ? handed : std::nullopt;
-}
-
 // What was handed over has come to its outcome: the next of its model may be, where it was.
 void Classed::take_back(RequestId request) {
   if (handed_.size() == 0) return;
@@ -662,9 +650,8 @@ void Classed::take_back(RequestId request) {
 }
 
 void Classed::update_room(DeviceId id) {
-  const Device& d = devices_[id.index()];
-  if (has_room(d))
-    rooms_.set(id.value, TimePoint{Duration{d.patient}});
+  if (has_room(id))
+    rooms_.set(id.value, TimePoint{Duration{runs(id, Class::best_effort)}});
   else
     rooms_.remove(id.value);
 }
@@ -682,107 +669,82 @@ void Classed::update_patient(ModelId model) {
   patient_.set(model.value, saturating_add(due, -least + 1ns));
 }
 
-// A flight that did not run: its model is owed the time that it was to have.
-void Classed::give_turn_back(const Flight& flight) {
-  models_[flight.model.index()].turn -= flight.expected;
-  update_patient(flight.model);
+// A run came to nothing: its model is owed the time that it was to have.
+void Classed::give_turn_back(ModelId model, Duration expected) {
+  models_[model.index()].turn -= expected;
+  update_patient(model);
 }
 
 // --- Both
 
-Classed::Flight& Classed::take_flight(ActionId id, ActionKind kind, DeviceId device, ModelId model) {
-  const std::uint32_t index = flights_.take();
-  flights_by_id_.insert(id, index);
-  Flight& flight = flights_[index];
-  flight.id = id;
-  flight.kind = kind;
-  flight.device = device;
-  flight.model = model;
-  flight.cls = Class::normal;
-  flight.version = models_[model.index()].version;
-  flight.requests.clear();
-  flight.handed.reset();
-  flight.uses_copy = kind == ActionKind::infer && models_[model.index()].info->pages > 0;
-  return flight;
-}
-
 // An INFER of the requests in batch_.
 void Classed::send(DeviceId id, ModelId model, Class cls, Window window, Duration expected, Orders& out) {
-  Device& d = devices_[id.index()];
   const TimePoint free = free_at(id, out.time());
-  Flight& flight = take_flight(ActionId{next_own_++}, ActionKind::infer, id, model);
-  flight.cls = cls;
-  flight.requests.assign(batch_.begin(), batch_.end());
-  flight.expected = expected;
-  flight.sent = out.time();
-  if (flight.uses_copy) ++copy(id, model).own;
+  const ActionId action{next_own_++};
+  out.give(Infer{action, id, model, batch_, window, expected, cls});
   if (cls == Class::real_time) {
-    flight.takes = with_overrun(id, expected);
-    flight.end = free + flight.takes;
-    d.flying.push_back(*flights_by_id_.find(flight.id));
+    const Duration takes = with_overrun(id, expected);
+    devices_[id.index()].urgent_runs.push_back({action, takes, free + takes});
   } else {
-    ++d.patient;
     update_room(id);
   }
-  out.give(Infer{flight.id, id, model, batch_, window, expected, cls});
 }
 
 // One of our own INFERs, which is under way no more.
-void Classed::ended(const ActionDone& done, const Flight& flight, Orders& out) {
-  const DeviceId id = flight.device;
+void Classed::ended(const ActionDone& done, std::uint32_t at, Orders& out) {
+  const auto& run = ledger_->at(at);
+  const DeviceId id = run.device;
+  const ModelId model = run.model;
   Device& d = devices_[id.index()];
-  Model& m = models_[flight.model.index()];
-  const bool success = done.status == ActionStatus::success, current = flight.version == m.version;
-  const bool ran = success || done.status == ActionStatus::failed || done.status == ActionStatus::stopped;
-  if (flight.cls == Class::real_time) {
-    const auto found =
-        std::ranges::find_if(d.flying, [&](std::uint32_t each) { return flights_[each].id == flight.id; });
-    const bool first = found == d.flying.begin();
-    d.flying.erase(found);
-    if (first && !d.flying.empty()) {
-      Flight& next = flights_[d.flying.front()];
-      next.end =
-          std::max(std::min(ran ? done.end : out.time(), out.time()), next.sent + margins_->at(id).dispatch) +
-          next.takes;
+  Model& m = models_[model.index()];
+  const bool is_current = current(run);
+  const bool ran = done.status == ActionStatus::success || done.status == ActionStatus::failed ||
+                   done.status == ActionStatus::stopped;
+  if (run.cls == Class::real_time) {
+    const auto found = std::ranges::find(d.urgent_runs, run.id, &Run::id);
+    const bool first = found == d.urgent_runs.begin();
+    d.urgent_runs.erase(found);
+    if (first && !d.urgent_runs.empty()) {
+      const TimePoint sent = ledger_->at(under_way(id, Class::real_time).front()).sent;
+      const TimePoint free = std::min(ran ? done.end : out.time(), out.time());
+      d.urgent_runs.front().end =
+          std::max(free, sent + margins_->at(id).dispatch) + d.urgent_runs.front().takes;
     }
-  } else {
-    --d.patient;
-    if (ran && current) {
-      m.turn += done.duration - flight.expected;
-      update_patient(flight.model);
-    } else if (current) {
-      give_turn_back(flight);
-    }
+  } else if (is_current && ran) {
+    m.turn += done.duration - run.expected;
+    update_patient(model);
+  } else if (is_current) {
+    give_turn_back(model, run.expected);
   }
-  if (flight.uses_copy) {
-    Copy& c = copy(id, flight.model);
-    if (--c.own == 0) untended_.emplace_back(id, flight.model);
-    if (done.status == ActionStatus::not_loaded && current && c.residence == Residence::loaded) {
+  if (run.uses_copy) {
+    Copy& c = copy(id, model);
+    if (own_users(id, model) == 0) untended_.emplace_back(id, model);
+    if (done.status == ActionStatus::not_loaded && is_current && c.residence == Residence::loaded) {
       // The device knows better.
       c.retry = saturating_add(out.time(), first_retry);
-      reside(id, flight.model, Residence::absent);
+      reside(id, model, Residence::absent);
     }
   }
   // What is under way gives room when it has ended; where nothing is, there will never be any.
-  d.full = done.status == ActionStatus::no_memory && (d.patient > 0 || d.normal > 0 || !d.flying.empty());
+  d.full = done.status == ActionStatus::no_memory &&
+
+           (d.normal > 0 || runs(id, Class::best_effort) > 0 || !d.urgent_runs.empty());
   update_room(id);
   const Reason reason = done.status == ActionStatus::too_late ? Reason::rejected_late : Reason::device_failed;
-  for (const RequestId request : flight.requests) {
-    const std::uint32_t index = *kept_by_id_.find(request);
+  for (std::size_t i = 0; i < ledger_->at(at).requests.size(); ++i) {
+    const std::uint32_t index = *kept_by_id_.find(ledger_->at(at).requests[i]);
     kept_[index].without_room += d.full ? 1 : 0;
-    if (success || kept_[index].gone)
-      forget(index);
-    else
-      give_back(index, reason, out);
+    give_back(index, reason, out);
   }
   unfilled_.push_back(id);
 }
 
-// It ran in vain, or not at all.
+// Its INFER is over.
 void Classed::give_back(std::uint32_t index, Reason reason, Orders& out) {
   const Kept& k = kept_[index];
-  if (k.gone) return forget(index);
-  ledger::Ledger::Tries tries = ledger_->request(k.request.id)->tries;
+  const auto* const open = ledger_->request(k.request.id);
+  if (open == nullptr) return forget(index);  // it was answered, or its client has gone
+  ledger::Ledger::Tries tries = open->tries;
   tries.failed -= k.without_room;
   if (parts::tried_enough(tries)) return refuse(index, reason, TimePoint::max(), out);
   if (k.request.cls == Class::real_time)
@@ -828,8 +790,6 @@ void Classed::unqueue(std::uint32_t index) {
     case Kept::Where::patient:
       models_[model.index()].patient.erase(k.due, k.request.id);
       update_patient(model);
-      break;
-    case Kept::Where::sent:
       break;
   }
 }
@@ -907,10 +867,12 @@ void Classed::reside(DeviceId id, ModelId model, Residence residence) {
 }
 
 // A LOAD has ended.
-void Classed::loaded(DeviceId id, const Flight& load, bool success) {
-  const Model& m = models_[load.model.index()];
-  const bool current = load.version == m.version && m.served;
-  reside(id, load.model, !success ? Residence::absent : current ? Residence::loaded : Residence::leaving);
+void Classed::loaded(const ledger::Ledger::Action& load, bool success) {
+  const bool keeps = current(load) && models_[load.model.index()].served;
+  reside(load.device, load.model,
+         !success ? Residence::absent
+         : keeps  ? Residence::loaded
+                  : Residence::leaving);
 }
 
 // Loads or unloads where the layer is to, and lets go what has waited for that.
@@ -921,10 +883,10 @@ void Classed::tend(DeviceId id, ModelId model, Orders& out) {
   if (m.info->pages > 0 || find(d, model) != nullptr) {
     Copy& c = copy(id, model);
     const std::uint64_t pages = m.info->pages;
-    if (c.pin && c.residence == Residence::leaving && c.own == 0 && c.policys == 0) {
+    if (c.pin && c.residence == Residence::leaving && own_users(id, model) == 0 &&
+        users(id, model, Class::normal) == 0) {
       c.residence = Residence::unloading;
       const ActionId action{next_own_++};
-      take_flight(action, ActionKind::unload, id, model);
       out.give(Unload{action, id, model});
     } else if (m.pinned && c.residence == Residence::absent && d.taken + pages <= d.reserved) {
       if (out.time() < c.retry) {
@@ -935,7 +897,6 @@ void Classed::tend(DeviceId id, ModelId model, Orders& out) {
         d.taken += pages;
         c.residence = Residence::loading;
         const ActionId action{next_own_++};
-        take_flight(action, ActionKind::load, id, model);
         out.give(Load{action, id, model, {out.time(), TimePoint::max()}, m.info->load});
       }
     } else if (c.residence == Residence::loaded) {
@@ -970,8 +931,7 @@ bool Classed::must_wait(const Action& action, std::span<const Action> before) co
     return held(load->model) || (c != nullptr && c->residence != Residence::absent);
   }
   if (const auto* unload = std::get_if<Unload>(&action)) {
-    const Copy* c = find(devices_[unload->device.index()], unload->model);
-    return held(unload->model) || (c != nullptr && c->own > 0);
+    return held(unload->model) || own_users(unload->device, unload->model) > 0;
   }
   return false;
 }
@@ -1003,8 +963,7 @@ void Classed::release(DeviceId id, Orders& out) {
       refused(infer->id, ActionStatus::not_loaded, out.time());
       continue;
     }
-    follow(d.held[i]);
-    out.give(std::move(d.held[i]));
+    pass(std::move(d.held[i]), out);
   }
   d.held.erase(d.held.begin() + static_cast<std::ptrdiff_t>(kept), d.held.end());
 }
@@ -1024,36 +983,32 @@ void Classed::return_held(ModelId model, TimePoint now, Which&& which) {
     });
 }
 
-// The policy's action is on its way.
-void Classed::follow(const Action& action) {
-  if (const auto* infer = std::get_if<Infer>(&action)) {
-    Flight& flight = take_flight(infer->id, ActionKind::infer, infer->device, infer->model);
-    flight.handed = handed_in(*infer);
+// The policy's order is on its way.
+void Classed::pass(Action order, Orders& out) {
+  const Action& given = out.give(std::move(order));
+  if (const auto* infer = std::get_if<Infer>(&given); infer != nullptr && follows(infer->id)) {
     ++devices_[infer->device.index()].normal;
-    if (flight.uses_copy) ++copy(infer->device, infer->model).policys;
     update_urgent(infer->device);
-  } else if (const auto* load = std::get_if<Load>(&action)) {
-    take_flight(load->id, ActionKind::load, load->device, load->model);
+  } else if (const auto* load = std::get_if<Load>(&given))
     reside(load->device, load->model, Residence::loading);
-  } else if (const auto* unload = std::get_if<Unload>(&action)) {
-    take_flight(unload->id, ActionKind::unload, unload->device, unload->model);
+  else if (const auto* unload = std::get_if<Unload>(&given))
     reside(unload->device, unload->model, Residence::unloading);
-  }
 }
 
-// What was under way on a device that went; the requests of our own INFERs, by their ids.
-std::vector<std::uint32_t> Classed::lose_flights(DeviceId device) {
+bool Classed::current(const ledger::Ledger::Action& action) const {
+  const Copy* c = find(devices_[action.device.index()], action.model);
+  return action.version == ledger_->model(action.model).version &&
+         (c == nullptr || !c->pin || models_[action.model.index()].pinned);
+}
+
+// The requests of our own INFERs that went with a device, by their ids.
+std::vector<std::uint32_t> Classed::lost_with(DeviceId device) {
   std::vector<std::uint32_t> lost;
-  for (std::uint32_t i = 0; i < flights_.size(); ++i) {
-    const Flight& flight = flights_[i];
-    const std::uint32_t* found = flights_by_id_.find(flight.id);
-    if (flight.device != device || found == nullptr || *found != i) continue;
-    for (const RequestId request : flight.requests) lost.push_back(*kept_by_id_.find(request));
-    if (flight.cls == Class::best_effort && flight.kind == ActionKind::infer &&
-        flight.version == models_[flight.model.index()].version)
-      give_turn_back(flight);
-    flights_by_id_.erase(flight.id);
-    flights_.give_back(i);
+  for (const std::uint32_t at : ledger_->changes().lost) {
+    const auto& run = ledger_->at(at);
+    if (run.device != device || !owns(run.id)) continue;
+    for (const RequestId request : run.requests) lost.push_back(*kept_by_id_.find(request));
+    if (run.cls == Class::best_effort && current(run)) give_turn_back(run.model, run.expected);
   }
   std::ranges::sort(lost, {}, [&](std::uint32_t index) { return kept_[index].request.id; });
   return lost;
@@ -1136,7 +1091,8 @@ void Classed::change(const ModelChanged& change, bool may_be_pinned, Orders& out
     for (std::uint32_t i = 0; i < kept_.size(); ++i) {
       const Kept& k = kept_[i];
       const std::uint32_t* found = kept_by_id_.find(k.request.id);
-      if (found != nullptr && *found == i && k.request.model == model && k.where != Kept::Where::sent)
+      if (found != nullptr && *found == i && k.request.model == model &&
+          ledger_->request(k.request.id)->action == ledger::Ledger::none)
         refused.push_back(i);
     }
     std::ranges::sort(refused, {}, [&](std::uint32_t index) { return kept_[index].request.id; });

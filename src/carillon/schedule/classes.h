@@ -92,13 +92,11 @@ class Classed final : public Around {
     Request request;
     TimePoint due;  // when its run has to have ended
     enum class Where : std::uint8_t {
-      urgent,   // waits for `device`
-      cold,     // real-time: waits until its model, which is pinned, is somewhere
-      patient,  // best effort: waits in its model's queue
-      sent
+      urgent,  // waits for `device`
+      cold,    // real-time: waits until its model, which is pinned, is somewhere
+      patient  // best effort: waits in its model's queue
     } where{};
     DeviceId device;
-    bool gone = false;               // sent, and its client has gone
     std::uint32_t without_room = 0;  // of its failed INFERs: other INFERs' tensors were in the way of theirs
 
     bool has_deadline() const { return request.deadline != TimePoint::max(); }
@@ -107,10 +105,13 @@ class Classed final : public Around {
     Residence residence = Residence::absent;
     bool pin = false;            // the layer's
     std::uint64_t pages = 0;     // of it
-    std::uint32_t own = 0;       // INFERs of the layer that are under way
-    std::uint32_t policys = 0;   // and of the policy, as far as they are followed
     std::uint32_t failures = 0;  // of the layer's LOADs in a row
     TimePoint retry;             // the next one not before
+  };
+  struct Run {
+    ActionId id;
+    Duration takes{0};  // with its overrun
+    TimePoint end;
   };
   struct Device {
     bool alive = false;
@@ -119,10 +120,9 @@ class Classed final : public Around {
     std::uint64_t taken = 0;     // of these
     int best_effort = 1;
     EdfQueue urgent;
-    std::vector<std::uint32_t> flying;  // real-time INFERs, in the order of sending
-    int patient = 0;                    // best-effort INFERs
+    std::vector<Run> urgent_runs;  // real-time INFERs that it has, in their order: what is expected of them
     bool full = false;  // an INFER of the layer found no room for its tensors, and nothing has ended since
-    std::uint32_t normal = 0;            // the policy's INFERs, as far as they are followed
+    int normal = 0;     // the policy's INFERs under way, as far as they are followed
     std::vector<Action> held;            // the policy's, in order: see must_wait()
     std::vector<std::uint32_t> copy_of;  // by model
     std::vector<std::pair<ModelId, Copy>> copies;
@@ -137,22 +137,6 @@ class Classed final : public Around {
     Duration turn{0};                 // device time that its best-effort runs had, and a start
     std::optional<RequestId> handed;  // best effort: the policy has it, so that the model comes to be loaded
   };
-  // What is under way: own actions, and those of the policy that are followed.
-  struct Flight {
-    ActionId id;
-    ActionKind kind{};
-    DeviceId device;
-    ModelId model;
-    Class cls = Class::normal;
-    std::uint32_t version = 0;
-    std::vector<RequestId> requests;  // of own INFERs
-    std::optional<RequestId> handed;  // of the policy's: see Model::handed
-    Duration expected{0}, takes{0};   // EXEC; real-time: with its overrun
-    TimePoint sent;
-    TimePoint end;           // expected
-    bool uses_copy = false;  // INFER: it counts there
-  };
-
   // What happens.
   void on(const RequestArrived& event, Orders& out);
   void on(const RequestCancelled& event, Orders& out);
@@ -193,21 +177,21 @@ class Classed final : public Around {
   void offer(ModelId model);
   void hand_over(ModelId model, Orders& out);
   void unhand(Model& model);
-  std::optional<RequestId> handed_in(const Infer& infer) const;
   void take_back(RequestId request);
   Duration patient_time(ModelId model, std::size_t batch = 0) const {
     return patient_times_->of(model, batch);
   }
-  bool has_room(const Device& device) const {
-    return device.alive && !device.full && device.patient < 2 * device.best_effort;
+  bool has_room(DeviceId id) const {
+    const Device& d = devices_[id.index()];
+    return d.alive && !d.full && runs(id, Class::best_effort) < 2 * d.best_effort;
   }
   void update_room(DeviceId device);
   void update_patient(ModelId model);
-  void give_turn_back(const Flight& flight);
+  void give_turn_back(ModelId model, Duration expected);
 
   // Both.
   void send(DeviceId device, ModelId model, Class cls, Window window, Duration expected, Orders& out);
-  void ended(const ActionDone& done, const Flight& flight, Orders& out);
+  void ended(const ActionDone& done, std::uint32_t at, Orders& out);
   void give_back(std::uint32_t kept, Reason reason, Orders& out);
   void refuse(std::uint32_t kept, Reason reason, TimePoint would_finish, Orders& out);
   void refuse_waiting(std::uint32_t kept, Reason reason, TimePoint would_finish, Orders& out);
@@ -224,8 +208,15 @@ class Classed final : public Around {
   bool usable(const Device& device, ModelId model) const;
   const Copy* find(const Device& device, ModelId model) const;
   Copy& copy(DeviceId device, ModelId model);
+  std::uint32_t users(DeviceId device, ModelId model, Class cls) const {
+    const auto* copy = ledger_->copy(device, model);
+    return copy != nullptr ? copy->users[static_cast<std::size_t>(cls)] : 0;
+  }
+  std::uint32_t own_users(DeviceId device, ModelId model) const {
+    return users(device, model, Class::real_time) + users(device, model, Class::best_effort);
+  }
   void reside(DeviceId device, ModelId model, Residence residence);
-  void loaded(DeviceId device, const Flight& load, bool success);
+  void loaded(const ledger::Ledger::Action& load, bool success);
   bool pinnable(const Model& model) const {
     return model.served && model.info->cls != Class::normal && model.info->pages > 0;
   }
@@ -241,9 +232,16 @@ class Classed final : public Around {
   void release(DeviceId device, Orders& out);
   template <typename Which>
   void return_held(ModelId model, TimePoint now, Which&& which);
-  void follow(const Action& action);
-  Flight& take_flight(ActionId id, ActionKind kind, DeviceId device, ModelId model);
-  std::vector<std::uint32_t> lose_flights(DeviceId device);
+  void pass(Action order, Orders& out);
+  bool follows(ActionId infer) const { return follows_ && infer.value >= follows_from_; }
+  // Neither its model has changed since it was sent, nor is the model pinned no more.
+  bool current(const ledger::Ledger::Action& action) const;
+  std::vector<std::uint32_t> lost_with(DeviceId device);
+  // INFERs that the device has on the streams of a class.
+  const std::vector<std::uint32_t>& under_way(DeviceId device, Class cls) const {
+    return ledger_->device(device).under_way[static_cast<std::size_t>(ledger::lane_of(cls))];
+  }
+  int runs(DeviceId device, Class cls) const { return static_cast<int>(under_way(device, cls).size()); }
 
   ClassedOptions options_;
   TimePoint policy_wake_ = TimePoint::max();
@@ -251,6 +249,7 @@ class Classed final : public Around {
   std::vector<ModelChanged> before_;    // any other event: models are told when it is known what is pinned
   bool begun_ = false, chosen_ = false;
   bool follows_ = false;  // the policy's INFERs: there is a pinned model, or was a real-time request
+  std::uint64_t follows_from_ = 0;  // the id of the first that is followed
 
   std::vector<Model> models_;
   std::vector<Device> devices_;
@@ -258,8 +257,6 @@ class Classed final : public Around {
   Slab<Kept> kept_;
   IdMap<RequestId, std::uint32_t> kept_by_id_;
   IdMap<RequestId, ModelId> handed_;
-  Slab<Flight> flights_;
-  IdMap<ActionId, std::uint32_t> flights_by_id_;
   Environment environment_;                   // as it was told
   const ledger::Margins* margins_ = nullptr;  // of the ledger, as these
   const ledger::ExecTimes *urgent_times_ = nullptr, *patient_times_ = nullptr;

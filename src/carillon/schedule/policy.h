@@ -40,11 +40,11 @@ class Orders {
   }
 
   // An order with an id of its own. A Preempt, Stop or Keep is booked by the driver alone.
-  void give(Action order) {
+  const Action& give(Action order) {
     const bool drivers = std::holds_alternative<Preempt>(order) || std::holds_alternative<Stop>(order) ||
                          std::holds_alternative<Keep>(order);
     if (!drivers) ledger_.book(order, now_);
-    out_.push_back(std::move(order));
+    return out_.emplace_back(std::move(order));
   }
 
  private:
