@@ -287,9 +287,7 @@ void Classed::on(const DeviceChanged& event, Orders& out) {
     unhanded_.push_back(model);
   }
   held_ -= d.held.size();
-  alive_ -= d.alive ? 1 : 0;
   d = Device{.alive = event.alive, .pages = event.pages, .best_effort = event.best_effort};
-  alive_ += d.alive ? 1 : 0;
   retries_.remove(id.value);
   update_room(id);
   update_urgent(id);
@@ -319,7 +317,7 @@ void Classed::on(const DeviceChanged& event, Orders& out) {
     if (models_[m].served && models_[m].info->pages == 0) requeue(model_of(m), out);
   for (const std::uint32_t index : lost) give_back(index, Reason::device_failed, out);
   for (const std::uint32_t index : waited) place(index, Reason::device_failed, out);
-  if (alive_ > 0) {
+  if (ledger_->alive() > 0) {
     unfilled_.push_back(id);
     return;
   }
@@ -355,7 +353,7 @@ void Classed::place(std::uint32_t index, Reason otherwise, Orders& out) {
   const ModelId model = kept_[index].request.model;
   Model& m = models_[model.index()];
   if (!m.served) return refuse(index, Reason::no_model, TimePoint::max(), out);
-  if (alive_ == 0) return refuse(index, Reason::no_device, TimePoint::max(), out);
+  if (ledger_->alive() == 0) return refuse(index, Reason::no_device, TimePoint::max(), out);
   if (somewhere(m)) {
     TimePoint would_finish = TimePoint::max();
     if (!admit(index, would_finish, out)) refuse(index, otherwise, would_finish, out);
@@ -547,7 +545,7 @@ void Classed::wait_patiently(std::uint32_t index, Reason otherwise, Orders& out)
   const ModelId model = k.request.model;
   Model& m = models_[model.index()];
   if (!m.served) return refuse(index, Reason::no_model, TimePoint::max(), out);
-  if (alive_ == 0) return refuse(index, Reason::no_device, TimePoint::max(), out);
+  if (ledger_->alive() == 0) return refuse(index, Reason::no_device, TimePoint::max(), out);
   if (k.has_deadline()) {
     const Environment& worst = margins_->worst();
     const auto end = [&] { return out.time() + worst.dispatch + patient_time(model); };
@@ -624,7 +622,7 @@ void Classed::send_patient(DeviceId id, ModelId model, Orders& out) {
 // Nobody has the model: the policy is to load it.
 void Classed::hand_over(ModelId model, Orders& out) {
   Model& m = models_[model.index()];
-  if (m.patient.empty() || m.handed || !m.served || m.pinned || alive_ == 0 || somewhere(m)) return;
+  if (m.patient.empty() || m.handed || !m.served || m.pinned || ledger_->alive() == 0 || somewhere(m)) return;
   const std::uint32_t index = *kept_by_id_.find(m.patient.front().id);
   Request request = kept_[index].request;
   request.cls = Class::normal;

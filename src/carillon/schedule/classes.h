@@ -203,7 +203,7 @@ class Classed final : public Around {
 
   // Residence.
   bool somewhere(const Model& model) const {
-    return model.info->pages == 0 ? alive_ > 0 : !model.places.empty();
+    return model.info->pages == 0 ? ledger_->alive() > 0 : !model.places.empty();
   }
   bool usable(const Device& device, ModelId model) const;
   const Copy* find(const Device& device, ModelId model) const;
@@ -253,7 +253,6 @@ class Classed final : public Around {
 
   std::vector<Model> models_;
   std::vector<Device> devices_;
-  std::size_t alive_ = 0;
   Slab<Kept> kept_;
   IdMap<RequestId, std::uint32_t> kept_by_id_;
   IdMap<RequestId, ModelId> handed_;
