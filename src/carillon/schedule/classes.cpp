@@ -725,7 +725,6 @@ void Classed::ended(const ActionDone& done, std::uint32_t at, Orders& out) {
   }
   // What is under way gives room when it has ended; where nothing is, there will never be any.
   d.full = done.status == ActionStatus::no_memory &&
-
            (d.normal > 0 || runs(id, Class::best_effort) > 0 || !d.urgent_runs.empty());
   update_room(id);
   const Reason reason = done.status == ActionStatus::too_late ? Reason::rejected_late : Reason::device_failed;
