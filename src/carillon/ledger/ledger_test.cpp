@@ -254,8 +254,12 @@ TEST_F(LedgerTest, CountsWhatARequestWasTriedInVain) {
   ends(ActionStatus::no_memory);
   ends(ActionStatus::too_late);
   ends(ActionStatus::stopped);
-  infer(id, {{0}});
+  infer(id++, {{0}});
+  apply(Wake{});
   book(GiveUp{first});
+  // Given while the same event is decided on: that device never has it.
+  book(Infer{{id}, second, model, {{0}}, any, 1ms, Class::normal});
+  book(GiveUp{second});
   const auto& tries = ledger.request({0})->tries;
   EXPECT_EQ(tries.failed, 2U);
   EXPECT_EQ(tries.late, 1U);
@@ -324,6 +328,20 @@ TEST_F(LedgerTest, PagesAreFreeWhenTheUnloadIsReported) {
   EXPECT_EQ(residence(), Residence::absent);
   EXPECT_EQ(ledger.device(first).taken, 0U);
   EXPECT_EQ(ledger.device(first).freeing, 0U);
+}
+
+TEST_F(LedgerTest, CopiesThatDevicesHoldAreCountedUntilTheyGo) {
+  for (const std::uint64_t i : {1, 2}) load(i, i == 1 ? first : second);
+  EXPECT_EQ(ledger.model(model).held, 0U);
+  for (const std::uint64_t i : {1, 2}) done(i);
+  done(2);
+  EXPECT_EQ(ledger.model(model).held, 2U);
+  book(Unload{{3}, first, model});
+  EXPECT_EQ(ledger.model(model).held, 2U);
+  done(3);
+  EXPECT_EQ(ledger.model(model).held, 1U);
+  book(GiveUp{second});
+  EXPECT_EQ(ledger.model(model).held, 0U);
 }
 
 // What the device holds and what it may be sent differ where an UNLOAD came to nothing.
