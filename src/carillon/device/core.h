@@ -20,7 +20,7 @@ namespace carillon::device {
 
 // Where an action lies while the core has it. Whoever drives the core may keep what else belongs to it in a
 // table of his own, by slot; a slot is used anew once its action was reported. Even ones are INFERs', odd
-// ones LOADs' and UNLOADs', each below twice the number that may be open.
+// ones LOADs' and UNLOADs', each below twice the number of LOADs and UNLOADs that may be open.
 using Slot = std::uint32_t;
 inline constexpr Slot no_slot = 0xffffffffU;
 

@@ -365,8 +365,7 @@ void Dispatch::send(const Order& order, TimePoint now) {
   if (!pass_on(place, order)) not_taken(place, now);
 }
 
-// An UNLOAD waits for credit: the memory that it frees is missed until then, and the scheduler has nothing
-// better to ask.
+// An UNLOAD waits for credit: the device holds the weights until then, and nobody would ask again.
 void Dispatch::send(const schedule::Unload& order, TimePoint) {
   if (link(order.device) == nullptr) return;
   if (!pass_on(begin(order.id), order)) devices_[order.device.index()].unloads.push_back(order);

@@ -145,7 +145,7 @@ class Dispatch final : public wire::Dispatcher {
   TimePoint told_at(const schedule::ActionDone& not_taken) const {
     return saturating_add(not_taken.start, options_.full_queue_pause);
   }
-  // The places of all actions that devices have.
+  // The places of all actions that devices have, and of UNLOADs that wait for credit.
   template <typename Visit>
   void visit_taken(Visit&& visit) const {
     for (std::uint32_t i = 0; i < ledger_.devices(); ++i)

@@ -74,8 +74,8 @@ void Ledger::on(const Refuse& order, TimePoint) {
   requests_.close(order.request);
 }
 
-// The INFER has ended so; none: it went with its device.
-void Ledger::give_back_requests(Action& action, std::optional<ActionStatus> status) {
+// The INFER has ended so; none: it went with its device, which `had` it.
+void Ledger::give_back_requests(Action& action, std::optional<ActionStatus> status, bool had) {
   const bool answered = status == ActionStatus::success;
   for (const RequestId id : action.requests) {
     OpenRequest* const request = answered ? nullptr : requests_.find(id);
@@ -86,7 +86,7 @@ void Ledger::give_back_requests(Action& action, std::optional<ActionStatus> stat
     request->action = none;
     changes_.back.push_back(id);
     if (!status)
-      request->tries.lost += action.place < sent_before_ ? 1 : 0;
+      request->tries.lost += had ? 1 : 0;
     else if (*status == ActionStatus::too_late)
       ++request->tries.late;
     else if (*status != ActionStatus::stopped)
@@ -226,16 +226,18 @@ void Ledger::on(const GiveUp& order, TimePoint) {
   if (classed_) urgent_margins_.start(order.device, false);
 }
 
-// The device has it no more, or never had.
-void Ledger::leaves_device(Action& action) {
-  if (!std::exchange(action.taken, false)) return;
+// The device has it no more. False: it never had.
+bool Ledger::leaves_device(Action& action) {
+  if (!std::exchange(action.taken, false)) return false;
   Model& m = models_[action.model.index()];
   --m.under_way;
   if (action.kind == ActionKind::load) --m.loading;
-  if (action.kind != ActionKind::infer) return;
-  Device& d = device_of(action);
-  --d.runs;
-  d.busy -= action.expected;
+  if (action.kind == ActionKind::infer) {
+    Device& d = device_of(action);
+    --d.runs;
+    d.busy -= action.expected;
+  }
+  return true;
 }
 
 void Ledger::apply(const NotTaken& event, TimePoint) {
@@ -250,17 +252,20 @@ void Ledger::on(const ActionDone& event, TimePoint now) {
   if (!at) return;  // it went with its device, or is reported twice
   Action& action = actions_[*at];
   Device& d = device_of(action);
-  leaves_device(action);
+  const bool had = leaves_device(action);
   action_at_.erase(event.id.value);
   std::vector<std::uint32_t>& lined = d.under_way[index_of(action.lane)];
   lined.erase(std::ranges::find(lined, *at));
+  // Of a device that never had it the end says nothing.
   for (const std::uint32_t other : lined)
-    if (actions_[other].overtaken == 0 && actions_[other].place < action.place &&
+    if (had && actions_[other].overtaken == 0 && actions_[other].place < action.place &&
         actions_[other].window.earliest <= action.window.earliest)
       actions_[other].overtaken = tick_;
-  d.reported[index_of(action.lane)] = tick_;
-  d.ran[index_of(action.lane)] += event.duration;
-  d.ended[index_of(action.lane)] = std::min(event.end, now);
+  if (had) {
+    d.reported[index_of(action.lane)] = tick_;
+    d.ran[index_of(action.lane)] += event.duration;
+    d.ended[index_of(action.lane)] = std::min(event.end, now);
+  }
   if (action.kind != ActionKind::unload) --d.wanted_for;
   switch (action.kind) {
     case ActionKind::load:
@@ -386,8 +391,8 @@ void Ledger::restart(DeviceId id) {
   for (std::vector<std::uint32_t>& lined : d.under_way) {
     for (const std::uint32_t at : lined) {
       Action& action = actions_[at];
-      leaves_device(action);
-      give_back_requests(action, std::nullopt);
+      const bool had = leaves_device(action) && action.place < sent_before_;
+      give_back_requests(action, std::nullopt, had);
       action_at_.erase(action.id.value);
       changes_.lost.push_back(at);
     }

@@ -33,7 +33,8 @@ struct NotTaken {
 
 // What is known of requests, orders, devices and residence, and what was measured of runs, each fact written
 // once. Events go in by apply(), orders by book(), each at its moment. Nothing else changes a ledger; all
-// others read it. The driver writes both, but for Doubts and plans, which are the scheduler's own.
+// others read it. The driver writes both. A scheduler writes its Doubts and plans, and may book its orders
+// as it gives them.
 //
 // Models, devices and requests are those that clients and workers name: the outside of every policy and of
 // what stands around it. A policy that holds an order back has not ordered it yet.
@@ -82,7 +83,7 @@ class Ledger {
     bool uses_copy = false;  // an INFER of a model that takes pages
     bool at_once = false;    // an INFER: nothing was before it in its lane, its window open, its model there
     bool stopped = false;    // a Stop was sent
-    bool taken = true;       // the device has it
+    bool taken = true;       // the device has it; or an UNLOAD that waits until it has credit for it
     std::uint32_t preempted = 0;  // Preempts that were sent
     std::uint64_t overtaken = 0;  // the tick when an order of its lane that came later ended; 0: none
   };
@@ -137,7 +138,7 @@ class Ledger {
 
   void apply(const Event& event, TimePoint now);
   void apply(const NotTaken& event, TimePoint now);
-  // An order that is booked already changes nothing, as a schedule::Policy books its own when it gives them;
+  // An order that is booked already changes nothing, as a scheduler may book its own when it gives them;
   // nor does one for a device that is not there. A Preempt, Stop or Keep is booked once, by the driver.
   void book(const Order& order, TimePoint now);
   Doubted book(const Doubt& doubt, TimePoint now);
@@ -227,8 +228,8 @@ class Ledger {
   std::uint32_t send(ActionId id, ActionKind kind, Lane lane, DeviceId device, ModelId model, Window window,
                      Duration expected, TimePoint now);
   void line_up(std::vector<std::uint32_t>& lined, std::uint32_t at);
-  void leaves_device(Action& action);
-  void give_back_requests(Action& action, std::optional<ActionStatus> status);
+  bool leaves_device(Action& action);
+  void give_back_requests(Action& action, std::optional<ActionStatus> status, bool had = true);
   bool books(ActionId id, DeviceId device) const {
     return devices_[device.index()].alive && !action_at_.find(id.value).has_value();
   }
@@ -251,7 +252,7 @@ class Ledger {
 
   std::uint64_t tick_ = 0;
   std::uint64_t sent_ = 0;
-  std::uint64_t sent_before_ = 0;  // the last event; later orders are sent once it is decided on
+  std::uint64_t sent_before_ = 0;  // orders before the last event; later ones have not left yet
   std::vector<Device> devices_;
   std::size_t alive_ = 0;
   std::vector<Model> models_;

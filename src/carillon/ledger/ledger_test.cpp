@@ -282,6 +282,22 @@ TEST_F(LedgerTest, WhatADeviceDidNotTakeIsNotItsWork) {
   EXPECT_EQ(ledger.model(model).under_way, 0U);
 }
 
+TEST_F(LedgerTest, TheEndOfWhatADeviceNeverHadSaysNothingOfIt) {
+  load(1);
+  load(2, first, other);
+  ledger.apply(NotTaken{{2}}, now);
+  done(2, ActionStatus::too_late);
+  EXPECT_EQ(ledger.action({1})->overtaken, 0U);
+  EXPECT_EQ(ledger.device(first).reported[static_cast<std::size_t>(Lane::load)], 0U);
+  EXPECT_EQ(ledger.device(first).ran[static_cast<std::size_t>(Lane::load)], Duration{0});
+  arrives(0);
+  infer(3, {{0}});
+  ledger.apply(NotTaken{{3}}, now);
+  apply(Wake{});
+  book(GiveUp{first});
+  EXPECT_EQ(ledger.request({0})->tries.lost, 0U);
+}
+
 TEST_F(LedgerTest, RunsOfALaneAreCounted) {
   infer(1, {}, Class::real_time);
   infer(2, {});

@@ -883,8 +883,7 @@ void Classed::tend(DeviceId id, ModelId model, Orders& out) {
     if (c.pin && c.residence == Residence::leaving && own_users(id, model) == 0 &&
         users(id, model, Class::normal) == 0) {
       c.residence = Residence::unloading;
-      const ActionId action{next_own_++};
-      out.give(Unload{action, id, model});
+      out.unload(id, model);
     } else if (m.pinned && c.residence == Residence::absent && d.taken + pages <= d.reserved) {
       if (out.time() < c.retry) {
         if (!retries_.contains(id.value) || c.retry < retries_.at(id.value)) retries_.set(id.value, c.retry);
@@ -893,8 +892,7 @@ void Classed::tend(DeviceId id, ModelId model, Orders& out) {
         c.pages = pages;
         d.taken += pages;
         c.residence = Residence::loading;
-        const ActionId action{next_own_++};
-        out.give(Load{action, id, model, {out.time(), TimePoint::max()}, m.info->load});
+        out.load(id, model, m.info->load);
       }
     } else if (c.residence == Residence::loaded) {
       requeue(model, out);
@@ -1067,7 +1065,6 @@ void Classed::change(const ModelChanged& change, bool may_be_pinned, Orders& out
   const ModelId model = change.model;
   if (model.index() >= models_.size()) models_.resize(model.index() + 1);
   Model& m = models_[model.index()];
-  ++m.version;
   m.served = change.info != nullptr;
   if (change.info) m.info = change.info;
   m.pinned = false;

@@ -131,7 +131,6 @@ class Classed final : public Around {
     std::shared_ptr<const ModelInfo> info;  // of its last version
     bool served = false;
     bool pinned = false;
-    std::uint32_t version = 0;
     std::vector<DeviceId> places;  // where it is loaded, of models that take pages
     EdfQueue cold, patient;
     Duration turn{0};                 // device time that its best-effort runs had, and a start

@@ -39,7 +39,7 @@ class Orders {
     return ledger_.book(ledger::Doubt{.model = model, .cls = streams, .left = left}, now_).any();
   }
 
-  // An order with an id of its own. A Preempt, Stop or Keep is booked by the driver alone.
+  // As it is. A Preempt, Stop or Keep is booked by the driver alone.
   const Action& give(Action order) {
     const bool drivers = std::holds_alternative<Preempt>(order) || std::holds_alternative<Stop>(order) ||
                          std::holds_alternative<Keep>(order);

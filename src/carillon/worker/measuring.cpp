@@ -23,8 +23,9 @@ std::string pages_lack(const HostModel& host, std::uint64_t free) {
 
 template <typename Command>
 std::optional<ActionResult> Measuring::perform(Command command) {
-  const std::lock_guard one(one_load_);
   const std::uint32_t life = subject_.life();
+  const std::lock_guard one(one_load_);
+  if (subject_.life() != life) return std::nullopt;  // it ended while another waited
   std::unique_lock lock(mutex_);
   command.id = {first_own + count_++};
   awaited_.emplace(command.id, std::nullopt);

@@ -7,6 +7,7 @@
 #include "carillon/engine/host/host_memory.h"
 #include "carillon/engine/host/memory.h"
 #include "carillon/worker/live.h"
+#include "carillon/worker/measuring.h"
 
 namespace carillon::worker {
 namespace {
@@ -45,7 +46,7 @@ Result<> check(const Options& options) {
                    ": it must be 0 (all cores) to 4096");
   const auto available = engine::available_memory();
   if (!available) return std::unexpected(available.error());
-  const Bytes slots{options.queue * (sizeof(InferSlot) + sizeof(LoadSlot)) +
+  const Bytes slots{(options.queue + Measuring::loads_at_a_time) * (sizeof(InferSlot) + sizeof(LoadSlot)) +
                     options.max_models * sizeof(HostModel)};
   const bool by_class = options.classes && options.classes->count() > 1;
   // Of a device's own memory the host has the inputs and outputs only.

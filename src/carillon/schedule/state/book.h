@@ -36,7 +36,6 @@ class Book {
     late,     // it came too late for its window
     lost,     // it went with its device
     stopped,  // by the policy: does not count
-    no_room,  // other INFERs' tensors were in the way of its own: likewise
   };
   static Failure failure_of(ActionStatus status) {
     switch (status) {

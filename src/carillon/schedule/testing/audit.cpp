@@ -43,13 +43,6 @@ std::vector<RequestId> wanted(const Ledger& ledger, const Ledger::Action& action
   return out;
 }
 
-template <typename Visit>
-void visit_actions(const Ledger& ledger, Visit&& visit) {
-  for (std::size_t d = 0; d < ledger.devices(); ++d)
-    for (const auto& lined : ledger.device(device_of(d)).under_way)
-      for (const std::uint32_t place : lined) visit(ledger.at(place));
-}
-
 std::span<const std::uint32_t> lane(const Ledger::Device& device, Lane which) {
   return device.under_way[static_cast<std::size_t>(which)];
 }
@@ -159,6 +152,9 @@ void Audit::check(const Ledger& ledger, const Scheduler& scheduler, std::set<Act
         found.expect(ledger.request(*its.handed) != nullptr, "classes: handed over",
                      [&] { return "request " + number(its.handed->value); });
     }
+    std::size_t waiting = 0, queued = 0;
+    for (const Classed::Model& its : classed.models_) queued += its.cold.size() + its.patient.size();
+    for (const Classed::Device& its : classed.devices_) queued += its.urgent.size();
     for (std::uint32_t i = 0; i < classed.kept_.size(); ++i) {
       const Classed::Kept& kept = classed.kept_[i];
       const std::uint32_t* const place = classed.kept_by_id_.find(kept.request.id);
@@ -168,7 +164,10 @@ void Audit::check(const Ledger& ledger, const Scheduler& scheduler, std::set<Act
       found.expect(request != nullptr, "classes: open", detail);
       if (request == nullptr) continue;
       found.expect(request->told == kept.request, "classes: request", detail);
+      waiting += request->action == Ledger::none ? 1 : 0;
     }
+    found.expect(waiting == queued, "classes: what waits",
+                 [&] { return number(waiting) + " wait, " + number(queued) + " in queues"; });
   }
 
   if (parts.by_size != nullptr) {
@@ -185,7 +184,7 @@ void Audit::check(const Ledger& ledger, const Scheduler& scheduler, std::set<Act
         if (const auto* open = ledger.request(request); open != nullptr) effort += open->told.effort;
       found.expect(effort == flight.run.effort, "sizes: effort", of_action(id));
       const BySize::Model& model = by_size.models_[action->model.index()];
-      if (model.info == nullptr || model.info->cls == Class::normal)  // as in `classes: version`
+      if (model.info == nullptr || model.info->cls == Class::normal)
         found.expect((flight.version == model.version) == same_version(ledger, *action), "sizes: version",
                      of_action(id));
     }
