@@ -26,7 +26,7 @@ import sys
 import tempfile
 
 # From the top of the house to its foundation: a layer may include itself and those after it.
-LAYERS = ["cli", "server", "frontend", "research", "simulate", "controller", "repository", "worker", "tune", "provision", "explain",
+LAYERS = ["cli", "server", "frontend", "research", "simulate", "controller", "repository", "worker", "tune", "cluster", "provision", "explain",
           "dispatch", "schedule", "wire", "ledger", "share", "device", "engine", "graph", "workload", "profile", "base"]
 
 # Rooms that may include less than what lies below them.
@@ -48,7 +48,7 @@ GUESTS = [("share/client/cuda/", ("share/client/", "share/protocol.h", "share/cu
 GUEST_ROOM = "share/client/"
 
 # Rooms that only decide: events and times in, actions out.
-PURE = ["research", "dispatch", "schedule", "wire", "ledger", "explain", "provision", "tune", "device"]
+PURE = ["research", "dispatch", "schedule", "wire", "ledger", "explain", "cluster", "provision", "tune", "device"]
 # Folders within them that are shells around a core all the same; no core may include these.
 SHELLS = ["schedule/symphony/threads"]
 # Single files elsewhere that are decision cores, too.
