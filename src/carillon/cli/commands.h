@@ -17,6 +17,7 @@ void add_simulate(CLI::App& program, int& status);
 void add_goodput(CLI::App& program, int& status);
 void add_disb(CLI::App& program, int& status);
 void add_plan(CLI::App& program, int& status);
+void add_partition(CLI::App& program, int& status);
 void add_replay(CLI::App& program, int& status);
 void add_explain(CLI::App& program, int& status);
 void add_key(CLI::App& program, int& status);

@@ -151,6 +151,7 @@ int main(int argc, char** argv) {
   add_goodput(program, status);
   add_disb(program, status);
   add_plan(program, status);
+  add_partition(program, status);
   add_replay(program, status);
   add_explain(program, status);
   add_key(program, status);

@@ -89,7 +89,7 @@ fs::path installed_package(const std::string& python) {
   writes.close();
   std::string said;
   char part[4096];
-  for (ssize_t got = 0; (got = read(reads.number(), part, sizeof part)) > 0 && said.size() < std::size_t{64} * 1024;)
+  for (ssize_t got = 0; (got = ::read(reads.number(), part, sizeof part)) > 0 && said.size() < std::size_t{64} * 1024;)
     said.append(part, static_cast<std::size_t>(got));
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {}

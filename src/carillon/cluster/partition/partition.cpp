@@ -1,0 +1,71 @@
+#include "carillon/cluster/partition/partition.h"
+
+#include <algorithm>
+#include <vector>
+
+#include <spdlog/fmt/fmt.h>
+
+namespace carillon::cluster {
+namespace {
+
+// Groups are alike where nothing is in force.
+void number_by_first_models(const Problem& problem, Division& division) {
+  std::vector<int> number(static_cast<std::size_t>(problem.groups), no_group);
+  int next = 0;
+  for (int& group : division) {
+    int& known = number[static_cast<std::size_t>(group)];
+    if (known == no_group) known = next++;
+    group = known;
+  }
+}
+
+// Why a problem whose sums are well has no division that is known.
+Error none_found(const Problem& problem, const Figures& closest, const PartitionOptions& options) {
+  if (problem.max_move) {
+    Problem unbounded = problem;
+    unbounded.max_move.reset();
+    const Figures other = measure(unbounded, search(unbounded, options.search));
+    if (other.feasible)
+      return {ErrorCode::invalid_argument,
+              fmt::format("--max-move {} is too small: no division was found that keeps memory_bytes and "
+                          "max_rate_rps and moves so little; one that costs {} does",
+                          *problem.max_move, other.move_cost)};
+  }
+  for (std::size_t g = 0; g < closest.groups.size(); ++g) {
+    const Group& group = closest.groups[g];
+    if (group.peak_bytes > problem.memory_bytes)
+      return {
+          ErrorCode::invalid_argument,
+          fmt::format("no division was found: in the closest one the {} models of group {} take {} bytes, "
+                      "static_bytes and the largest dynamic_bytes, but memory_bytes is {}; give more groups "
+                      "or memory",
+                      group.models.size(), g, group.peak_bytes, problem.memory_bytes)};
+    if (problem.max_micro_rps && group.micro_rps > *problem.max_micro_rps)
+      return {
+          ErrorCode::invalid_argument,
+          fmt::format("no division was found: in the closest one the {} models of group {} have a rate of {} "
+                      "requests per second, but max_rate_rps is {}; give more groups or a larger bound",
+                      group.models.size(), g,
+                      static_cast<double>(group.micro_rps) / static_cast<double>(micro_per_unit),
+                      static_cast<double>(*problem.max_micro_rps) / static_cast<double>(micro_per_unit))};
+  }
+  return {ErrorCode::internal, "no division was found"};
+}
+
+}  // namespace
+
+Result<Partition> partition(const Problem& problem, const PartitionOptions& options) {
+  if (const auto possible = check_sums(problem); !possible) return std::unexpected(possible.error());
+  Partition found{.division = search(problem, options.search)};
+  found.figures = measure(problem, found.division);
+  if (!found.figures.feasible) return std::unexpected(none_found(problem, found.figures, options));
+  if (problem.current.empty()) {
+    number_by_first_models(problem, found.division);
+    found.figures = measure(problem, found.division);
+  }
+  found.bound = std::min(objective_bound(problem), found.figures.objective);
+  found.proved = found.figures.objective <= found.bound + tolerance;
+  return found;
+}
+
+}  // namespace carillon::cluster
