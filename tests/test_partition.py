@@ -55,28 +55,46 @@ def placed(told):
 def test_groups_are_balanced(program, tmp_path):
     document = models(1, 200, 5)
     file = write(tmp_path / "models.json", document)
-    first = run(program, file, "--groups", 5, "--json")
+    first = run(program, file, "--groups", 5, "--time-limit", 0, "--json")
     told = json.loads(first.stdout)
     check(document, 5, told)
     assert told["load_imbalance"] < 0.002 and told["memory_imbalance"] < 0.002
     assert told["move_cost"] == 0 and "changes" not in told
     assert first.stderr == ""
-    table = run(program, file, "--groups", 5).stdout
+    table = run(program, file, "--groups", 5, "--time-limit", 0).stdout
     assert len(table.splitlines()) == 1 + 5 + 3 and "imbalance" in table
+
+
+def test_small_divisions_are_proved(program, tmp_path):
+    document = models(5, 10, 3)
+    file = write(tmp_path / "models.json", document)
+    done = run(program, file, "--groups", 3, "--time-limit", 60, "--json")
+    told = json.loads(done.stdout)  # and nothing else: CBC prints to standard output by itself
+    check(document, 3, told)
+    assert told["proved"] and told["objective"] == pytest.approx(told["bound"], abs=1e-6)
+    assert told["bound"] > 0
+    assert done.stderr == ""
+    assert ": proved to be the best" in run(program, file, "--groups", 3, "--time-limit", 60).stdout
+    # Five models of three bytes do not fit two groups of eight, though 15 is less than 16.
+    write(file, {"memory_bytes": 8, "models": [{"name": f"m{i}", "rate_rps": 1, "static_bytes": 3} for i in range(5)]})
+    assert "no division can exist: in the closest one" in run(program, file, "--groups", 2, status=2).stderr
+    assert "no division was found: in the closest one" in run(program, file, "--groups", 2, "--time-limit", 0,
+                                                              status=2).stderr
 
 
 def test_the_same_input_gives_the_same_bytes(program, tmp_path):
     file = write(tmp_path / "models.json", models(2, 90, 7))
-    arguments = (file, "--groups", 7, "--json", "--seed", 3)
+    arguments = (file, "--groups", 7, "--json", "--seed", 3, "--time-limit", 0)
     assert run(program, *arguments).stdout == run(program, *arguments).stdout
 
 
 def test_a_division_in_force_changes_within_the_bound(program, tmp_path):
     document = models(3, 100, 4)
+    alone = ("--time-limit", 0)
     file = write(tmp_path / "models.json", document)
-    now = json.loads(run(program, file, "--groups", 4, "--json").stdout)
+    now = json.loads(run(program, file, "--groups", 4, *alone, "--json").stdout)
     current = write(tmp_path / "current.json", now)
-    kept = json.loads(run(program, file, "--groups", 4, "--current", current, "--max-move", 0, "--json").stdout)
+    kept = json.loads(run(program, file, "--groups", 4, *alone, "--current", current, "--max-move", 0, "--json").stdout)
     assert placed(kept) == placed(now)
     assert kept["changes"] == {"moved": 0, "added": 0, "removed": 0}
 
@@ -86,14 +104,14 @@ def test_a_division_in_force_changes_within_the_bound(program, tmp_path):
         m["move_cost"] = 2
     document["models"][0]["name"] = "new"
     write(file, document)
-    told = json.loads(run(program, file, "--groups", 4, "--current", current, "--max-move", 24, "--json").stdout)
+    told = json.loads(run(program, file, "--groups", 4, *alone, "--current", current, "--max-move", 24, "--json").stdout)
     check(document, 4, told)
     was, is_ = placed(now), placed(told)
     moved = sum(was[name] != group for name, group in is_.items() if name in was)
     assert told["changes"] == {"moved": moved, "added": 1, "removed": 1}
     assert told["move_cost"] == 2 * moved <= 24
     assert told["load_imbalance"] < 0.01
-    table = run(program, file, "--groups", 4, "--current", current, "--max-move", 24).stdout
+    table = run(program, file, "--groups", 4, *alone, "--current", current, "--max-move", 24).stdout
     assert f"moved {moved} models at a cost of {2 * moved}; 1 are new, 1 are gone" in table
 
     # A group that ends: its models have to move.
@@ -101,9 +119,9 @@ def test_a_division_in_force_changes_within_the_bound(program, tmp_path):
     document["memory_bytes"] *= 2
     document["max_rate_rps"] *= 2
     write(file, document)
-    told = json.loads(run(program, file, "--groups", 3, "--current", current, "--max-move", ends, "--json").stdout)
+    told = json.loads(run(program, file, "--groups", 3, *alone, "--current", current, "--max-move", ends, "--json").stdout)
     assert told["move_cost"] == ends
-    wrong = run(program, file, "--groups", 3, "--current", current, "--max-move", ends - 1, status=2).stderr
+    wrong = run(program, file, "--groups", 3, *alone, "--current", current, "--max-move", ends - 1, status=2).stderr
     assert f"--max-move {ends - 1} is too small" in wrong and f"costs {ends}" in wrong
 
 
@@ -126,7 +144,7 @@ SMALL = {"memory_bytes": 10, "models": [{"name": "a", "rate_rps": 1, "static_byt
     ({**SMALL, "max_rate_rps": 1.5}, ["--groups", 2], "model 'b' fits no group: its rate_rps is 2"),
     (SMALL, ["--groups", 2, "--max-move", 1], "--max-move goes with --current alone"),
     (SMALL, ["--groups", 2, "--current", "CURRENT", "--max-move", 5],
-     "--max-move 5 is too small: no division was found that keeps"),
+     "--max-move 5 is too small: no division exists that keeps"),
     (SMALL, ["--groups", 2, "--current", "STRANGE"], "name none of the models to divide"),
     (SMALL, ["--groups", 2, "--current", "MISSING"], "no such file"),
     (SMALL, ["--groups", 2, "--current", "CURRENT", "--max-move", -1], "--max-move"),

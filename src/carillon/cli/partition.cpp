@@ -20,6 +20,7 @@ struct PartitionArguments {
   std::int64_t groups = 0;
   std::string current;
   std::optional<std::int64_t> max_move;
+  double time_limit_s = 3;
   std::uint64_t seed = 1;
   bool json = false;
 };
@@ -41,7 +42,8 @@ int run_partition(const PartitionArguments& arguments) {
     changes = *read;
     problem->max_move = arguments.max_move;
   }
-  const auto found = cluster::partition(*problem, {.search = {.seed = arguments.seed}});
+  const auto found = cluster::partition(
+      *problem, {.search = {.seed = arguments.seed}, .proof_seconds = arguments.time_limit_s});
   if (!found) return fail_partition(found.error());
   if (arguments.json)
     fmt::print("{}\n", cluster::to_json(*problem, *found, changes));
@@ -69,6 +71,13 @@ void add_partition(CLI::App& program, int& status) {
                   "With --current: the most that the models that change group may cost together, by their "
                   "move_cost")
       ->check(CLI::Range(std::int64_t{0}, std::int64_t{1'000'000'000'000'000'000}));
+  command
+      .add_option(
+          "--time-limit", arguments->time_limit_s,
+          "Seconds that COIN-OR's CBC may take after the search, to improve the division or prove that "
+          "none is better; 0: the search alone")
+      ->check(CLI::Range(0.0, 1e7))
+      ->capture_default_str();
   command.add_option("--seed", arguments->seed, "Of the search")->check(check_seed)->capture_default_str();
   command.footer(
       "MODELS is {\"memory_bytes\": 16e9, \"max_rate_rps\": 5000, \"models\": [{\"name\": \"resnet50\", "
@@ -84,7 +93,8 @@ void add_partition(CLI::App& program, int& status) {
       "static_bytes,\n"
       "                 as a move takes the time of loading the weights\n"
       "With --current, a model that is new costs nothing to place, and one that is gone is left out.\n"
-      "The same input and seed give the same division. docs/provisioning.md tells more.\n"
+      "The same input and seed give the same division, unless CBC finds a better one within the time limit.\n"
+      "docs/provisioning.md tells more.\n"
       "Examples:\n"
       "  carillon partition models.json --groups 4 --json > now.json\n"
       "  carillon partition models.json --groups 4 --current now.json --max-move 2000000000");

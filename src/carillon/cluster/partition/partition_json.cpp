@@ -45,7 +45,7 @@ std::size_t moved(const Problem& problem, const Division& division) {
 }  // namespace
 
 Result<Problem> parse_problem(std::string_view text, std::string_view where, std::int64_t groups) {
-  const auto document = profile::parse_json_strictly(text, where);
+  const auto document = profile::parse_json(text, where);
   if (!document) return std::unexpected(document.error());
   JsonFields fields(where);
   Problem problem;
@@ -105,7 +105,7 @@ Result<Problem> read_problem(const std::filesystem::path& file, std::int64_t gro
 }
 
 Result<Changes> parse_current(std::string_view text, std::string_view where, Problem& problem) {
-  const auto document = profile::parse_json_strictly(text, where);
+  const auto document = profile::parse_json(text, where);
   if (!document) return std::unexpected(document.error());
   JsonFields fields(where);
   const json& list = fields.array(*document, "document", "groups", true);

@@ -71,7 +71,6 @@ TEST(ParseProblem, SaysWhatIsWrong) {
        "f: models[0]: has \"dynamic\""},
       {of(R"({"name": "a", "rate_rps": 1, "static_bytes": 1}, {"name": "a", "rate_rps": 1, "static_bytes": 1})"),
        1, "f: models[1].name: is 'a' like that of models[0]"},
-      {of(R"({"name": "a", "rate_rps": 1, "rate_rps": 1, "static_bytes": 1})"), 1, "twice in one object"},
       {of(R"({"name": "a", "rate_rps": 1, "static_bytes": 1}, {"name": "b", "rate_rps": 1, "static_bytes": 1, "move_cost": 1})"),
        1, "f: models[1]: has a \"move_cost\", but earlier models have none"},
       {of(R"({"name": "a", "rate_rps": 1, "static_bytes": 1, "move_cost": 1}, {"name": "b", "rate_rps": 1, "static_bytes": 1})"),

@@ -50,6 +50,49 @@ TEST(Partition, KeepsItsPromises) {
   EXPECT_GT(proved, 20);
 }
 
+// Twelve models in three groups: the most that all divisions of can be tried.
+TEST(Partition, ProvesTheBest) {
+  int searched = 0;
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    const Problem problem = testing::zoo_problem(seed, 12, 3);
+    const auto best = testing::best_of_all(problem);
+    ASSERT_TRUE(best);
+    const auto found =
+        partition(problem, {.search = {.effort = 1'000'000}, .proof_seconds = testing::long_enough});
+    ASSERT_TRUE(found) << found.error().message;
+    check(problem, *found);
+    EXPECT_TRUE(found->proved) << "seed " << seed;
+    EXPECT_NEAR(found->figures.objective, *best, tolerance) << "seed " << seed;
+    EXPECT_NEAR(found->bound, *best, tolerance) << "seed " << seed;
+    searched += measure(problem, search(problem, {.effort = 1'000'000})).objective < *best + tolerance;
+  }
+  EXPECT_GE(searched, 15);
+}
+
+TEST(Partition, ProvesTheBestWithinBounds) {
+  int found_some = 0;
+  int none = 0;
+  for (std::uint64_t seed = 2000; seed < 2080; ++seed) {
+    const Problem problem = testing::small_problem(seed, 9, 3);
+    const auto best = testing::best_of_all(problem);
+    const auto found =
+        partition(problem, {.search = {.effort = 20'000}, .proof_seconds = testing::long_enough});
+    ASSERT_EQ(found.has_value(), best.has_value()) << "seed " << seed;
+    if (found) {
+      SCOPED_TRACE(seed);
+      check(problem, *found);
+      EXPECT_TRUE(found->proved);
+      EXPECT_NEAR(found->figures.objective, *best, tolerance);
+      ++found_some;
+    } else {
+      EXPECT_THAT(found.error().message, ::testing::Not(HasSubstr("was found"))) << "seed " << seed;
+      ++none;
+    }
+  }
+  EXPECT_GT(found_some, 30);
+  EXPECT_GT(none, 10);
+}
+
 TEST(Partition, SaysThatTheBoundOfMovesIsTooSmall) {
   const Problem problem{.models = {sized(5), sized(5), sized(5)},
                         .groups = 2,

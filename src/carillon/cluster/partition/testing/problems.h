@@ -13,6 +13,9 @@
 
 namespace carillon::cluster::testing {
 
+// Seconds, for proofs that take less than one.
+inline constexpr double long_enough = 60;
+
 // The weights of the 64 models of profiles/v100_clockwork_table1.csv (their fourth column, in MB).
 inline std::vector<std::int64_t> zoo_bytes() {
   std::ifstream file(CARILLON_SOURCE_DIR "/profiles/v100_clockwork_table1.csv");
