@@ -1,5 +1,8 @@
+#include <algorithm>
+
 #include "fuzz.h"
 
+#include "carillon/cluster/partition/partition_json.h"
 #include "carillon/profile/interference.h"
 #include "carillon/profile/interference_measurements.h"
 #include "carillon/profile/kernel_table.h"
@@ -14,7 +17,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace carillon;
   if (size == 0) return 0;
   const auto text = fuzz::text_of(data + 1, size - 1);
-  switch (data[0] % 8) {
+  switch (data[0] % 9) {
     case 0:
       if (const auto read = profile::parse_profile(text, "input"); fuzz::taken(read))
         (void)fuzz::taken(profile::parse_profile(profile::to_json(*read), "written"));
@@ -43,6 +46,21 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     case 6:
       (void)fuzz::taken(provision::parse_metrics(text, "input"));
       return 0;
+    case 8: {
+      // Models in a line, and the division in force.
+      const auto line = std::min(text.find('\n'), text.size());
+      auto problem = cluster::parse_problem(text.substr(0, line), "input", 2);
+      if (!fuzz::taken(problem)) return 0;
+      (void)fuzz::taken(cluster::parse_current(text.substr(line), "input", *problem));
+      const auto found = cluster::partition(*problem, {.search = {.effort = 10'000}});
+      if (!fuzz::taken(found)) return 0;
+      fuzz::must(found->figures.feasible, "a division keeps its bounds");
+      fuzz::must(found->bound <= found->figures.objective, "no division is below the bound");
+      fuzz::must(
+          cluster::parse_current(cluster::to_json(*problem, *found, {}), "written", *problem).has_value(),
+          "what is written can be read");
+      return 0;
+    }
     default:
       (void)fuzz::taken(workload::parse_disb(text, "input"));
       return 0;

@@ -172,6 +172,12 @@ def files() -> None:
         "series": [{"workloads": 2, "power_W": 120, "scheduling_delay_per_kernel_ms": 0.01}],
         "checks": [{"models": ["a", "a"], "batches": [1, 2], "r_pct": [50, 50], "latency_ms": [4.5, 6.5]}],
         "not_measured": ["cache: no counters"]}))
+    write_for(8, "partition", json.dumps({
+        "memory_bytes": 1e3, "max_rate_rps": 50, "models": [
+            {"name": "a", "rate_rps": 30.5, "static_bytes": 400, "dynamic_bytes": 10, "move_cost": 3},
+            {"name": "b", "rate_rps": 20, "static_bytes": 300, "move_cost": 2},
+            {"name": "c", "rate_rps": 10, "static_bytes": 200, "move_cost": 1}]}) + "\n" +
+        json.dumps({"groups": [{"models": ["a", "c"]}, {"models": ["b", "gone"]}]}))
     write_for(5, "served_plan", json.dumps({"devices": [{"device": 1, "type": "cpu", "workloads": [
         {"id": "W1", "model": "m", "share_pct": 40, "batch": 4, "half_slo_ms": 50}]}]}))
     write_for(7, "disb", (ROOT / "scenarios/disb/B.json").read_bytes())
