@@ -74,17 +74,20 @@ class Search {
 
   Division run() {
     bound_ = objective_bound(problem_);
-    Division best = start(Order::largest);
+    start(Order::largest);
     improve();
-    best = group_of_;
-    if (penalty() > 0 && problem_.current.empty()) {
+    Division best = group_of_;
+    double least = penalty();
+    if (least > 0 && problem_.current.empty()) {
       // Bounds are tight: pack closely, models of like dynamic memory together.
       for (const Order order : {Order::dynamic, Order::bytes}) {
-        const double before = penalty();
         start(order);
         improve();
-        if (penalty() < before) best = group_of_;
-        if (penalty() == 0) break;
+        if (const double broken = penalty(); broken < least) {
+          least = broken;
+          best = group_of_;
+        }
+        if (least == 0) break;
       }
       take(best);
     }
@@ -179,7 +182,7 @@ class Search {
   }
 
   // The division in force, and the other models where they fit best, one after the other.
-  Division start(Order order) {
+  void start(Order order) {
     groups_.assign(static_cast<std::size_t>(problem_.groups), {});
     group_of_.assign(problem_.models.size(), no_group);
     cost_ = 0;
@@ -233,7 +236,6 @@ class Search {
       fullness.emplace(full(best), best);
       left_ -= static_cast<std::int64_t>(tried);
     }
-    return group_of_;
   }
 
   // The bundles of a group, the empty one included: all up to a number of models, where they are few, else
