@@ -74,6 +74,23 @@ TEST(Search, KeepsTheDivisionInForceWhereNothingMayMove) {
   EXPECT_EQ(search(problem, {.effort = 1'000'000}), problem.current);
 }
 
+TEST(Search, CountsTheMovesOfGroupsThatEnd) {
+  Problem problem = zoo_problem(5, 60, 4);
+  std::int64_t forced = 0;
+  for (std::size_t i = 0; i < 60; ++i) {
+    problem.current.push_back(static_cast<int>(i % 5));
+    if (i % 5 == 4) forced += problem.models[i].move_cost;
+  }
+  problem.max_move = forced;
+  const Figures least = measure(problem, search(problem, {.effort = 1'000'000}));
+  EXPECT_TRUE(least.feasible);
+  EXPECT_EQ(least.move_cost, forced);
+  problem.max_move = forced * 3 / 2;
+  const Figures more = measure(problem, search(problem, {.effort = 1'000'000}));
+  EXPECT_TRUE(more.feasible);
+  EXPECT_LT(more.objective, least.objective);
+}
+
 TEST(Search, KeepsTightBounds) {
   // A tenth of memory is free, and the largest dynamic sizes are as large.
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {

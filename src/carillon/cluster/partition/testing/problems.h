@@ -11,6 +11,10 @@
 #include "carillon/base/random.h"
 #include "carillon/cluster/partition/problem.h"
 
+#ifndef CARILLON_SOURCE_DIR  // the build sets it for tests; headers are also compiled alone
+#define CARILLON_SOURCE_DIR "."
+#endif
+
 namespace carillon::cluster::testing {
 
 // Seconds, for proofs that take less than one.
