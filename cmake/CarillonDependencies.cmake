@@ -60,20 +60,6 @@ find_package(prometheus-cpp REQUIRED)
 find_package(ONNX REQUIRED)
 find_package(ZLIB REQUIRED)
 find_package(OpenSSL 3.0 REQUIRED)
-# COIN-OR's solver of integer programs, by its interface for C.
-find_path(CARILLON_CBC_HEADERS Cbc_C_Interface.h PATH_SUFFIXES coin)
-find_library(CARILLON_CBC_LIBRARY Cbc)
-find_library(CARILLON_CBC_SOLVER_LIBRARY CbcSolver)
-if(NOT CARILLON_CBC_HEADERS OR NOT CARILLON_CBC_LIBRARY OR NOT CARILLON_CBC_SOLVER_LIBRARY)
-  message(FATAL_ERROR "COIN-OR CBC was not found: its header (Cbc_C_Interface.h: ${CARILLON_CBC_HEADERS}) and its "
-    "libraries (${CARILLON_CBC_LIBRARY}, ${CARILLON_CBC_SOLVER_LIBRARY}) are in Debian's coinor-libcbc-dev. "
-    "tools/setup installs it.")
-endif()
-add_library(COIN-OR::Cbc SHARED IMPORTED GLOBAL)
-set_target_properties(COIN-OR::Cbc PROPERTIES
-  IMPORTED_LOCATION ${CARILLON_CBC_SOLVER_LIBRARY}
-  INTERFACE_INCLUDE_DIRECTORIES ${CARILLON_CBC_HEADERS}
-  INTERFACE_LINK_LIBRARIES ${CARILLON_CBC_LIBRARY})
 find_path(CARILLON_XXHASH_HEADERS xxhash.h REQUIRED)  # libxxhash-dev; inlined
 if(CARILLON_BUILD_TESTS)
   find_package(GTest REQUIRED)

@@ -10,6 +10,7 @@
 
 #include "carillon/cli/commands.h"
 #include "carillon/cli/seed_option.h"
+#include "carillon/cluster/partition/cbc.h"
 #include "carillon/cluster/partition/partition_json.h"
 
 namespace carillon::cli {
@@ -45,6 +46,10 @@ int run_partition(const PartitionArguments& arguments) {
   const auto found = cluster::partition(
       *problem, {.search = {.seed = arguments.seed}, .proof_seconds = arguments.time_limit_s});
   if (!found) return fail_partition(found.error());
+  if (!found->proved && arguments.time_limit_s > 0 && cluster::Cbc::find() == nullptr)
+    fmt::print(stderr,
+               "carillon partition: COIN-OR's CBC (libCbcSolver.so.3) is not on this machine, so the search "
+               "alone decided, and nothing was proved. It is in Debian's coinor-libcbc3.\n");
   if (arguments.json)
     fmt::print("{}\n", cluster::to_json(*problem, *found, changes));
   else

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <Cbc_C_Interface.h>
+#include "carillon/cluster/partition/cbc.h"
 
 namespace carillon::cluster {
 namespace {
@@ -16,12 +16,13 @@ constexpr double scale = 1000;
 
 class Program {
  public:
-  explicit Program(const Problem& problem)
-      : problem_(problem),
+  Program(const Cbc& cbc, const Problem& problem)
+      : cbc_(cbc),
+        problem_(problem),
         models_(problem.models.size()),
         groups_(static_cast<std::size_t>(problem.groups)),
-        cbc_(Cbc_newModel(), &Cbc_deleteModel) {
-    Cbc_setLogLevel(cbc_.get(), 0);
+        model_(cbc.newModel(), cbc.deleteModel) {
+    cbc_.setLogLevel(model_.get(), 0);
     std::int64_t rate = 0;
     std::int64_t bytes = 0;
     std::int64_t dynamic = 0;
@@ -40,7 +41,7 @@ class Program {
   }
 
   Proof solve(const std::optional<Division>& from, double seconds) {
-    Cbc_Model* const cbc = cbc_.get();
+    Cbc_Model* const model = model_.get();
     std::vector<int> columns;
     if (from) {
       // Under the names that the largest models give their groups.
@@ -52,16 +53,16 @@ class Program {
         columns.push_back(cell(i, static_cast<std::size_t>(known)));
       }
       const std::vector<double> ones(columns.size(), 1);
-      Cbc_setMIPStartI(cbc, static_cast<int>(columns.size()), columns.data(), ones.data());
+      cbc_.setMIPStartI(model, static_cast<int>(columns.size()), columns.data(), ones.data());
     }
-    Cbc_setParameter(cbc, "log", "0");
-    Cbc_setParameter(cbc, "timeMode", "elapsed");
-    Cbc_setParameter(cbc, "ratioGap", "0");
-    Cbc_setParameter(cbc, "integerTolerance", "1e-9");
-    Cbc_setMaximumSeconds(cbc, seconds);
-    Cbc_solve(cbc);
-    Proof proof{.infeasible = !from && Cbc_isProvenInfeasible(cbc) != 0};
-    const double* const best = Cbc_bestSolution(cbc);
+    cbc_.setParameter(model, "log", "0");
+    cbc_.setParameter(model, "timeMode", "elapsed");
+    cbc_.setParameter(model, "ratioGap", "0");
+    cbc_.setParameter(model, "integerTolerance", "1e-9");
+    cbc_.setMaximumSeconds(model, seconds);
+    cbc_.solve(model);
+    Proof proof{.infeasible = !from && cbc_.isProvenInfeasible(model) != 0};
+    const double* const best = cbc_.bestSolution(model);
     if (best != nullptr) {
       Division division(models_);
       for (std::size_t i = 0; i < models_; ++i) {
@@ -71,8 +72,9 @@ class Program {
       // CBC keeps bounds but for its tolerance.
       if (measure(problem_, division).feasible) proof.division = std::move(division);
     }
-    const double bound = Cbc_isProvenOptimal(cbc) != 0 && best != nullptr ? Cbc_getObjValue(cbc)
-                                                                          : Cbc_getBestPossibleObjValue(cbc);
+    const double bound = cbc_.isProvenOptimal(model) != 0 && best != nullptr
+                             ? cbc_.getObjValue(model)
+                             : cbc_.getBestPossibleObjValue(model);
     // Without any it is some large negative number, and without a solution some large one.
     if (bound > 0 && bound < 1e9) proof.bound = bound / scale;
     return proof;
@@ -101,7 +103,7 @@ class Program {
   }
   void add_column(double most, double cost, bool whole) {
     const std::string name = "c" + std::to_string(columns_++);
-    Cbc_addCol(cbc_.get(), name.c_str(), 0, most, cost, whole ? 1 : 0, 0, nullptr, nullptr);
+    cbc_.addCol(model_.get(), name.c_str(), 0, most, cost, whole ? 1 : 0, 0, nullptr, nullptr);
   }
 
   void begin() {
@@ -114,8 +116,8 @@ class Program {
     factors_.push_back(factor);
   }
   void end(char sense, double right) {
-    Cbc_addRow(cbc_.get(), "r", static_cast<int>(columns_of_row_.size()), columns_of_row_.data(),
-               factors_.data(), sense, right);
+    cbc_.addRow(model_.get(), "r", static_cast<int>(columns_of_row_.size()), columns_of_row_.data(),
+                factors_.data(), sense, right);
   }
   void terms_of_group(std::size_t g, std::int64_t Model::*quantity, double unit) {
     for (std::size_t i = 0; i < models_; ++i)
@@ -186,10 +188,11 @@ class Program {
     end('L', right);
   }
 
+  const Cbc& cbc_;
   const Problem& problem_;
   std::size_t models_;
   std::size_t groups_;
-  std::unique_ptr<Cbc_Model, decltype(&Cbc_deleteModel)> cbc_;
+  std::unique_ptr<Cbc_Model, void (*)(Cbc_Model*)> model_;
   int columns_ = 0;
   std::vector<std::size_t> order_;  // models, the largest first
   std::vector<int> columns_of_row_;
@@ -201,8 +204,10 @@ class Program {
 Proof prove(const Problem& problem, const std::optional<Division>& from, double seconds) {
   if (seconds <= 0 || problem.models.size() * static_cast<std::size_t>(problem.groups) > most_cells)
     return {};
+  const Cbc* const cbc = Cbc::find();
+  if (cbc == nullptr) return {};
   try {
-    return Program(problem).solve(from, seconds);
+    return Program(*cbc, problem).solve(from, seconds);
   } catch (...) {
     return {};  // COIN-OR's errors are no std::exception
   }

@@ -5,7 +5,7 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
-#include "carillon/engine/cuda/driver/symbols.h"
+#include "carillon/base/symbols.h"
 
 namespace carillon::engine::cuda {
 

@@ -8,7 +8,7 @@
 #include <dlfcn.h>
 #include <fmt/core.h>
 
-#include "carillon/engine/cuda/driver/symbols.h"
+#include "carillon/base/symbols.h"
 
 namespace carillon::engine::cuda {
 namespace {

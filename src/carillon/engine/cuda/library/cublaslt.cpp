@@ -9,7 +9,7 @@
 
 #include <fmt/format.h>
 
-#include "carillon/engine/cuda/driver/symbols.h"
+#include "carillon/base/symbols.h"
 
 namespace carillon::engine::cuda {
 

@@ -14,7 +14,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "carillon/engine/cuda/driver/symbols.h"
+#include "carillon/base/symbols.h"
 #include "carillon/engine/cuda/library/cudnn_api.h"
 
 namespace carillon::engine::cuda {

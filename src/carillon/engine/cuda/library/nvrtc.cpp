@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "carillon/engine/cuda/driver/symbols.h"
+#include "carillon/base/symbols.h"
 #include "carillon/engine/cuda/kernels/chain_source.h"
 
 namespace carillon::engine::cuda {

@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-namespace carillon::engine::cuda {
+namespace carillon {
 
 // Fills a table with a library's functions by their names.
 template <typename Find>  // void*(const char* name); nullptr: there is none
@@ -26,4 +26,4 @@ class Symbols {
   std::string missing_;
 };
 
-}  // namespace carillon::engine::cuda
+}  // namespace carillon
