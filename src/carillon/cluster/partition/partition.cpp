@@ -52,9 +52,7 @@ Error none(const Problem& problem, const Figures& closest, bool proved, const Pa
               fmt::format(
                   "{}: in the closest one the {} models of group {} have a rate of {} requests per second, "
                   "but max_rate_rps is {}; give more groups or a larger bound",
-                  none, group.models.size(), g,
-                  static_cast<double>(group.micro_rps) / static_cast<double>(micro_per_unit),
-                  static_cast<double>(*problem.max_micro_rps) / static_cast<double>(micro_per_unit))};
+                  none, group.models.size(), g, in_rps(group.micro_rps), in_rps(*problem.max_micro_rps))};
   }
   return {ErrorCode::internal, std::string(none)};
 }

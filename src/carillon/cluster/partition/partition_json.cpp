@@ -14,10 +14,6 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 using profile::JsonFields;
 
-double in_rps(std::int64_t micro) {
-  return static_cast<double>(micro) / static_cast<double>(micro_per_unit);
-}
-
 // A whole number in [least, most], which may be written like 8e9. Doubles hold all whole numbers up to 2^53.
 std::int64_t whole(JsonFields& fields, const json& object, const std::string& place, const std::string& name,
                    std::int64_t least, std::int64_t most, const std::string& meaning,

@@ -12,10 +12,6 @@
 namespace carillon::cluster {
 namespace {
 
-double rps(std::int64_t micro) {
-  return static_cast<double>(micro) / static_cast<double>(micro_per_unit);
-}
-
 // Of one quantity over the groups: the largest deviation, and max - min, both in means.
 struct Spread {
   double deviation = 0;
@@ -120,7 +116,7 @@ Result<> check_sums(const Problem& problem) {
                       model.static_bytes + model.dynamic_bytes, problem.memory_bytes));
     if (problem.max_micro_rps && model.micro_rps > *problem.max_micro_rps)
       return invalid(fmt::format("model '{}' fits no group: its rate_rps is {}, but max_rate_rps is {}",
-                                 model.name, rps(model.micro_rps), rps(*problem.max_micro_rps)));
+                                 model.name, in_rps(model.micro_rps), in_rps(*problem.max_micro_rps)));
     rate += model.micro_rps;
     bytes += model.static_bytes;
     dynamic = std::max(dynamic, model.dynamic_bytes);
@@ -132,36 +128,31 @@ Result<> check_sums(const Problem& problem) {
       static_cast<double>(rate) > groups * static_cast<double>(*problem.max_micro_rps))
     return invalid(fmt::format(
         "no division can exist: the models' rate_rps are {} together, but {} groups of max_rate_rps {} bear "
-        "{}; "
-        "at least {:.0f} groups are needed",
-        rps(rate), problem.groups, rps(*problem.max_micro_rps), groups * rps(*problem.max_micro_rps),
+        "{}; at least {:.0f} groups are needed",
+        in_rps(rate), problem.groups, in_rps(*problem.max_micro_rps), groups * in_rps(*problem.max_micro_rps),
         std::ceil(static_cast<double>(rate) / static_cast<double>(*problem.max_micro_rps))));
   if (static_cast<double>(bytes) + static_cast<double>(dynamic) >
       groups * static_cast<double>(problem.memory_bytes))
     return invalid(fmt::format(
         "no division can exist: the models' static_bytes and the largest dynamic_bytes are {} together, but "
-        "{} "
-        "groups of memory_bytes {} hold {:.0f}; at least {:.0f} groups are needed",
+        "{} groups of memory_bytes {} hold {:.0f}; at least {:.0f} groups are needed",
         bytes + dynamic, problem.groups, problem.memory_bytes,
         groups * static_cast<double>(problem.memory_bytes),
         std::ceil(static_cast<double>(bytes + dynamic) / static_cast<double>(problem.memory_bytes))));
   if (too_many_large(problem, &Model::static_bytes, problem.memory_bytes))
     return invalid(
         fmt::format("no division can exist: more than {} models have static_bytes above half of memory_bytes "
-                    "{}, and no two of "
-                    "them fit one group",
+                    "{}, and no two of them fit one group",
                     problem.groups, problem.memory_bytes));
   if (problem.max_micro_rps && too_many_large(problem, &Model::micro_rps, *problem.max_micro_rps))
     return invalid(
         fmt::format("no division can exist: more than {} models have a rate_rps above half of max_rate_rps "
-                    "{}, and no two of "
-                    "them fit one group",
-                    problem.groups, rps(*problem.max_micro_rps)));
+                    "{}, and no two of them fit one group",
+                    problem.groups, in_rps(*problem.max_micro_rps)));
   if (problem.max_move && forced > *problem.max_move)
     return invalid(
         fmt::format("--max-move {} is too small: the models of groups that end have to move, which costs {}; "
-                    "give at least "
-                    "that",
+                    "give at least that",
                     *problem.max_move, forced));
   return {};
 }

@@ -19,6 +19,9 @@ struct Model {
 };
 
 inline constexpr std::int64_t micro_per_unit = 1'000'000;
+inline double in_rps(std::int64_t micro_rps) {
+  return static_cast<double>(micro_rps) / static_cast<double>(micro_per_unit);
+}
 
 // The most that a problem may have. Sums of a problem within these limits fit 63 bits.
 inline constexpr std::size_t most_models = 100'000;
