@@ -74,7 +74,7 @@ void Ledger::on(const Refuse& order, TimePoint) {
   requests_.close(order.request);
 }
 
-// The INFER has ended so; none: it went with its device, which `had` it.
+// The INFER has ended with `status`. None: its device went, and `had` received the INFER.
 void Ledger::give_back_requests(Action& action, std::optional<ActionStatus> status, bool had) {
   const bool answered = status == ActionStatus::success;
   for (const RequestId id : action.requests) {

@@ -39,8 +39,8 @@ class Scheduler {
   virtual const Mirror* mirror() const { return nullptr; }
   // The driver keeps this ledger: it writes there each event before decide(), and each action after it, at
   // the latest before the next event. Parts read there what is under way and what was measured. The scheduler
-  // itself writes there what it plans by, its Doubts, and orders as soon as it gives them. Every driver calls
-  // it, before the first decide(); the ledger must outlive the last.
+  // writes there what it plans by, and its Doubts. It may book its orders as it gives them. Every driver
+  // calls this before the first decide(); the ledger must outlive the last.
   virtual void reads(ledger::Ledger&) {}
 
   // Appends the actions that `event` calls for at time `now`. Returns when it wants a Wake, or max() for

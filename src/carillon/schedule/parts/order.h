@@ -13,7 +13,7 @@ namespace carillon::schedule::parts {
 // What a device runs of a line.
 struct Choice {
   Times::Batch batch;
-  TimePoint deadline;  // of its first request; it takes the first that have this deadline or a later one
+  TimePoint deadline;  // of the batch's first request: the batch takes requests from there on
 };
 
 // The line's first requests, in the largest batch that is in time for the first of all. But once a line is
