@@ -110,6 +110,19 @@ def ended(job: subprocess.Popen | Script) -> dict:
     return json.loads(out.splitlines()[-1])
 
 
+def beside_each_other(broker: Broker, folder: Path, jobs: list, *options: str, holds: int) -> list[dict]:
+    """What the jobs counted, each a (seed, iterations) that starts when the others do. They start anew where one of them
+    was held fewer times than `holds` says: on a busy machine a job can be over before another gets a processor."""
+    for attempt in range(5):
+        meet = folder / f"meet{attempt}"
+        running = [broker.start(SCRIPT, folder / f"out{seed}", seed, n, *options, MEET=str(meet)) for seed, n in jobs]
+        counts = [ended(job) for job in running]
+        if all(counted["holds"] >= holds for counted in counts):
+            break
+    assert all(counted["holds"] >= holds for counted in counts), counts
+    return counts
+
+
 def same(a: list, b: list) -> bool:
     return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
@@ -117,10 +130,8 @@ def same(a: list, b: list) -> bool:
 @pytest.mark.parametrize("policy", ["fair", "best"])
 def test_two_jobs_share_a_device_and_learn_what_they_learn_alone(share, alone, tmp_path, policy):
     jobs = [(7, 60), (8, 60)]
-    with share("--policy", policy) as broker:
-        running = [broker.start(SCRIPT, tmp_path / f"out{seed}", seed, n, MEET=str(tmp_path / "meet"))
-                   for seed, n in jobs]
-        counts = [ended(job) for job in running]
+    with share("--policy", policy) as broker:  # by fair there is one lane for both
+        counts = beside_each_other(broker, tmp_path, jobs, holds=6 if policy == "fair" else 0)
     assert f"of cuda by {policy}" in broker.log
     for (seed, n), counted in zip(jobs, counts):
         assert counted["violations"] == "", counted
@@ -128,18 +139,14 @@ def test_two_jobs_share_a_device_and_learn_what_they_learn_alone(share, alone, t
         assert counted["lane_blocks"] == 0, counted  # the host's memory is in no lane
         assert counted["switched"] == [False], counted
         assert same(torch.load(tmp_path / f"out{seed}"), alone(seed, n)), seed
-    if policy == "fair":  # one lane for both; else nothing was tried
-        assert all(counted["holds"] > 5 for counted in counts), counts
+    if policy == "fair":
         assert any(counted["cuda_replaced"] > 0 for counted in counts), counts
 
 
 def test_what_lives_on_and_is_not_kept_is_found(share, alone, tmp_path):
     """The test above can fail."""
     with share() as broker:
-        running = [broker.start(SCRIPT, tmp_path / f"out{seed}", seed, 60, "forgets", MEET=str(tmp_path / "meet"))
-                   for seed in (7, 8)]
-        for job in running:
-            ended(job)
+        beside_each_other(broker, tmp_path, [(7, 60), (8, 60)], "forgets", holds=6)
     assert not all(same(torch.load(tmp_path / f"out{seed}"), alone(seed, 60)) for seed in (7, 8))
 
 
@@ -168,11 +175,9 @@ def test_what_an_iteration_needs_beyond_its_lane_it_asks_for(share, alone, tmp_p
 def test_graphs_that_another_thread_captures_are_left_alone(share, alone, tmp_path):
     jobs = [(7, 60), (8, 60)]
     with share() as broker:
-        running = [broker.start(SCRIPT, tmp_path / f"out{seed}", seed, n, "beside", MEET=str(tmp_path / "meet"))
-                   for seed, n in jobs]
-        counts = [ended(job) for job in running]
+        counts = beside_each_other(broker, tmp_path, jobs, "beside", holds=3)
     for (seed, n), counted in zip(jobs, counts):
-        assert counted["violations"] == "" and counted["captured"] > 5 and counted["holds"] > 2, counted
+        assert counted["violations"] == "" and counted["captured"] > 5, counted
         assert same(torch.load(tmp_path / f"out{seed}"), alone(seed, n)), seed
 
 
