@@ -178,34 +178,6 @@ class Running:
             self.process.wait()
 
 
-STALLS = """
-import time
-worst, count, last = 0.0, 0, time.monotonic()
-try:
-    while True:
-        time.sleep(0.001)
-        now = time.monotonic()
-        late, last = now - last - 0.001, now
-        if late > 0.005:
-            worst, count = max(worst, late), count + 1
-except KeyboardInterrupt:
-    print(count, worst)
-"""
-
-
-class Stalls:
-    """How often the machine stood still, by a process that only sleeps."""
-
-    def __enter__(self):
-        self.process = subprocess.Popen([sys.executable, "-c", STALLS], stdout=subprocess.PIPE, text=True)
-        return self
-
-    def __exit__(self, *_):
-        self.process.send_signal(signal.SIGINT)
-        count, worst = self.process.communicate()[0].split()
-        self.count, self.worst_ms = int(count), 1e3 * float(worst)
-
-
 STORE = HERE.parent / "build/bench/box_store"
 
 
@@ -377,7 +349,7 @@ def main():
                 runs = {}
                 for load in map(float, args.loads.split(",")):
                     try:
-                        with Stalls() as stalls:
+                        with harness.Stalls() as stalls:
                             told = offer(server, shares, deadlines, load * measured, args.seconds)
                     except SystemExit:
                         if server.process.poll() is None:

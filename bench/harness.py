@@ -189,6 +189,37 @@ def save(name, result):
     return file
 
 
+STALLS = """
+import time
+try:
+    worst, count = 0.0, 0
+    print(flush=True)
+    last = time.monotonic()
+    while True:
+        time.sleep(0.001)
+        now = time.monotonic()
+        late, last = now - last - 0.001, now
+        if late > 0.005:
+            worst, count = max(worst, late), count + 1
+except KeyboardInterrupt:
+    print(count, worst)
+"""
+
+
+class Stalls:
+    """How often the machine stood still, by a process that only sleeps."""
+
+    def __enter__(self):
+        self.process = subprocess.Popen([sys.executable, "-c", STALLS], stdout=subprocess.PIPE, text=True)
+        self.process.stdout.readline()  # it watches
+        return self
+
+    def __exit__(self, *_):
+        self.process.send_signal(signal.SIGINT)
+        count, worst = self.process.communicate()[0].split()
+        self.count, self.worst_ms = int(count), 1e3 * float(worst)
+
+
 def write_between(page, begin, end, text):
     """Puts `text` between two lines of a file, in place of what stands there; ends the program where they are missing."""
     whole = page.read_text()

@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 """Two programs side by side: what a change costs. In each round old, new and old again take turns, so that a noisy
-machine is the same for all three; shown are medians over the rounds of new / old, and beside them of old / old.
+machine is the same for all three; shown are medians over the rounds of new / old with quartiles, and beside them of
+old / old.
 
 Measured: a tiny model alone over HTTP and gRPC (p50, and the difference in microseconds), with 64 requests in flight
-(requests a second), and the simulator (events a second, three scenarios).
+(requests a second), and the simulator (runs a second, three scenarios). The three servers stand beside each other. A
+turn of theirs with a stall of the machine above 5 ms is left out of all three, and counted.
 
-    python bench/pairs.py OLD NEW [--rounds 10] [--seconds 2]
+    python bench/pairs.py OLD NEW [--rounds 10] [--seconds 1] [--without-simulator]
 """
 import argparse
+import contextlib
 import json
 import statistics
 import subprocess
@@ -17,15 +20,17 @@ import harness
 SCENARIOS = [("robust/mixed_slos.toml", "symphony"), ("robust/many_on_few.toml", "clockwork"), ("robust/skewed_zoo.toml", "eager")]
 
 
-def live(program, models, seconds):
+def live(servers, seconds):
+    """What each server does, by what was measured; None: there was a stall."""
     found = {}
-    with harness.Server(models, program=program) as server:
-        for protocol, url in (("http", server.http_url), ("grpc", server.grpc_url)):
-            harness.load(url, ["tiny_mlp"], "--process", "closed:1", "--duration", 0.5)
-            result = harness.load(url, ["tiny_mlp"], "--process", "closed:1", "--duration", seconds)
-            found[f"{protocol}, p50 us"] = 1000 * result["p50_ms"]
-            result = harness.load(url, ["tiny_mlp"], "--process", "closed:64", "--duration", seconds)
-            found[f"{protocol}, 64 in flight, requests/s"] = result["goodput_rps"]
+    for protocol in ("http", "grpc"):
+        for clients, figure, factor, name in ((1, "p50_ms", 1000, "p50 us"),
+                                              (64, "goodput_rps", 1, "64 in flight, requests/s")):
+            with harness.Stalls() as stalls:
+                values = [factor * harness.load(getattr(server, f"{protocol}_url"), ["tiny_mlp"], "--process",
+                                                f"closed:{clients}", "--duration", seconds, "--warmup", 0.2)[figure]
+                          for server in servers]
+            found[f"{protocol}, {name}"] = None if stalls.count else values
     return found
 
 
@@ -44,24 +49,35 @@ def main():
     parser.add_argument("old")
     parser.add_argument("new")
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--seconds", type=float, default=2, help="of each load (default: 2)")
+    parser.add_argument("--seconds", type=float, default=1, help="of each load (default: 1)")
+    parser.add_argument("--without-simulator", action="store_true")
     args = parser.parse_args()
     repository = harness.samples(str(harness.ROOT / "build/samples"), "tiny_mlp")
+    programs = (args.old, args.new, args.old)
     rounds = []
-    with harness.only(repository, "tiny_mlp") as models:
+    with contextlib.ExitStack() as stack:
+        models = stack.enter_context(harness.only(repository, "tiny_mlp"))
+        servers = [stack.enter_context(harness.Server(models, program=program)) for program in programs]
         for number in range(args.rounds):
-            rounds.append([{**live(program, models, args.seconds), **simulated(program)}
-                           for program in (args.old, args.new, args.old)])
+            found = live(servers, args.seconds)
+            if not args.without_simulator:
+                each = [simulated(program) for program in programs]
+                found |= {name: [one[name] for one in each] for name in each[0]}
+            rounds.append(found)
             harness.say(f"round {number + 1} of {args.rounds}")
     rows = []
-    for name in rounds[0][0]:
-        middle = lambda values: statistics.median(list(values))
-        old, new = (middle(r[i][name] for r in rounds) for i in (0, 1))
-        row = [name, f"{old:.1f}", f"{new:.1f}", f"{middle(r[1][name] / r[0][name] for r in rounds):.3f}",
-               f"{middle(r[2][name] / r[0][name] for r in rounds):.3f}",
-               f"{middle(r[1][name] - r[0][name] for r in rounds):+.1f}"]
-        rows.append(row)
-    harness.table(rows, ["", "old", "new", "new / old", "old / old", "new - old"])
+    for name in rounds[0]:
+        values = [found[name] for found in rounds if found[name]]
+        if len(values) < 2:
+            rows.append([name, "", "", "", "", "", len(rounds) - len(values)])
+            continue
+        old, new = (statistics.median(v[i] for v in values) for i in (0, 1))
+        ratios = [new / old for old, new, _ in values]
+        low, middle, high = statistics.quantiles(ratios, n=4)
+        rows.append([name, f"{old:.1f}", f"{new:.1f}", f"{middle:.3f} ({low:.3f} to {high:.3f})",
+                     f"{statistics.median(again / old for old, _, again in values):.3f}",
+                     f"{statistics.median(new - old for old, new, _ in values):+.1f}", len(rounds) - len(values)])
+    harness.table(rows, ["", "old", "new", "new / old", "old / old", "new - old", "left out"])
     harness.save("pairs", {"old": args.old, "new": args.new, "rounds": rounds})
 
 
