@@ -1,0 +1,563 @@
+#include "carillon/transport/codec.h"
+
+#include <array>
+#include <limits>
+#include <utility>
+
+#include "hosts.pb.h"
+#include <fmt/format.h>
+#include <google/protobuf/arena.h>
+
+namespace carillon::transport {
+namespace {
+
+std::int64_t ns(TimePoint t) {
+  return t.time_since_epoch().count();
+}
+TimePoint time(std::int64_t ns) {
+  return TimePoint{Duration{ns}};
+}
+
+// Times of a report may be any, as a leader passes on what a worker told.
+std::int64_t later_by(TimePoint at, TimePoint before) {
+  std::int64_t difference = 0;
+  if (__builtin_sub_overflow(ns(at), ns(before), &difference))
+    return at < before ? std::numeric_limits<std::int64_t>::min() : std::numeric_limits<std::int64_t>::max();
+  return difference;
+}
+
+hosts::Class as_class(Class cls) {
+  switch (cls) {
+    case Class::real_time:
+      return hosts::CLASS_REAL_TIME;
+    case Class::best_effort:
+      return hosts::CLASS_BEST_EFFORT;
+    case Class::normal:
+      break;
+  }
+  return hosts::CLASS_NORMAL;
+}
+
+hosts::Role as_role(Role role) {
+  switch (role) {
+    case Role::frontend:
+      return hosts::ROLE_FRONTEND;
+    case Role::scheduler:
+      return hosts::ROLE_SCHEDULER;
+    case Role::worker:
+      break;
+  }
+  return hosts::ROLE_WORKER;
+}
+
+// Writes messages.
+struct Writer {
+  hosts::Message& to;
+  const FrameLimits& limits;
+
+  std::string cut(std::string_view text) const { return std::string(text.substr(0, limits.text)); }
+  template <typename Out>
+  static void rows(const std::vector<RequestId>& rows, Out& out) {
+    for (const RequestId row : rows) out.add_rows(row.value);
+  }
+  template <typename Out>
+  static void order(const auto& from, Out& out) {
+    out.set_action(from.id.value);
+    out.set_device(from.device.value);
+  }
+  template <typename Out>
+  static void timed(const auto& from, Out& out) {
+    order(from, out);
+    out.set_model(from.model.value);
+    if (from.window.earliest != TimePoint::min())
+      out.mutable_window()->set_earliest(ns(from.window.earliest));
+    if (from.window.latest != TimePoint::max()) out.mutable_window()->set_latest(ns(from.window.latest));
+    out.set_expected_ns(from.expected.count());
+  }
+  static void reference(const RowReference& from, hosts::RowReference& out) {
+    out.set_row(from.row.value);
+    out.set_frontend(from.frontend);
+    out.set_key(from.key);
+  }
+  void error(const Error& from, hosts::Error& out) const {
+    out.set_code(static_cast<std::uint32_t>(from.code));
+    out.set_message(cut(from.message));
+  }
+  void report(const wire::Report& from, hosts::Report& out) const {
+    order(from, out);
+    out.set_life(from.life);
+    out.set_status(static_cast<std::uint32_t>(from.status));
+    const wire::ActionTimes& t = from.times;
+    out.set_received(ns(t.received));
+    TimePoint before = t.received;
+    for (const TimePoint at :
+         {t.input_start, t.input_end, t.exec_start, t.exec_end, t.output_start, t.output_end}) {
+      out.add_later_ns(later_by(at, before));
+      before = at;
+    }
+    out.set_paused_ns(t.paused.count());
+    out.set_preemptions(t.preemptions);
+    out.set_lost_ns(t.lost.count());
+    out.set_padded_ns(t.padded.count());
+    out.set_threads(t.threads);
+    out.set_preempts(t.preempts);
+    if (!from.error.empty()) out.set_error(cut(from.error));
+    out.set_device_lost(from.device_lost);
+    out.set_odd_time(from.odd_time);
+    for (const wire::BadRow& bad : from.bad_rows) {
+      hosts::BadRow& row = *out.add_bad_rows();
+      row.set_row(bad.row);
+      error(bad.error, *row.mutable_error());
+    }
+  }
+
+  void operator()(const Application& m) const {
+    hosts::Application& out = *to.mutable_application();
+    out.set_app(m.app.value);
+    out.set_name(cut(m.name));
+    if (!m.alike) return;
+    out.set_model(m.alike->model.value);
+    out.set_length(m.alike->length);
+  }
+  void operator()(const Offer& m) const {
+    hosts::Offer& out = *to.mutable_offer();
+    out.set_row(m.row.id.value);
+    out.set_model(m.row.model.value);
+    out.set_app(m.row.app.value);
+    out.set_class_(as_class(m.row.cls));
+    out.set_priority(m.row.priority);
+    out.set_arrival(ns(m.row.arrival));
+    if (m.row.deadline != TimePoint::max()) out.set_deadline(ns(m.row.deadline));
+    out.set_operations(m.row.effort.operations);
+    out.set_bytes(m.row.effort.bytes);
+    out.set_more(m.more);
+    out.set_key(m.key);
+    out.set_tensor_bytes(m.tensor_bytes);
+  }
+  void operator()(const Withdraw& m) const {
+    to.mutable_withdraw()->set_row(m.row.value);
+    to.mutable_withdraw()->set_model(m.model.value);
+  }
+  void operator()(const Sent& m) const {
+    rows(m.rows, *to.mutable_sent());
+    to.mutable_sent()->set_device(m.device.value);
+  }
+  void operator()(const CameBack& m) const { rows(m.rows, *to.mutable_came_back()); }
+  void operator()(const Ended& m) const {
+    rows(m.rows, *to.mutable_ended());
+    report(m.report, *to.mutable_ended()->mutable_report());
+  }
+  void operator()(const TurnedDown& m) const {
+    to.mutable_turned_down()->set_row(m.row.value);
+    error(m.error, *to.mutable_turned_down()->mutable_error());
+  }
+  void operator()(const Lost& m) const {
+    rows(m.rows, *to.mutable_lost());
+    to.mutable_lost()->set_why(cut(m.why));
+  }
+  void operator()(const wire::Verdict& m) const {
+    hosts::Refused& out = *to.mutable_refused();
+    out.set_row(m.refusal.request.value);
+    out.set_reason(static_cast<std::uint32_t>(m.refusal.reason));
+    if (m.refusal.would_finish != TimePoint::max()) out.set_would_finish(ns(m.refusal.would_finish));
+    hosts::Prospect& prospect = *out.mutable_prospect();
+    prospect.set_exec_ns(m.prospect.exec.count());
+    prospect.set_batch(m.prospect.batch);
+    prospect.set_devices(m.prospect.devices);
+    prospect.set_holding(m.prospect.holding);
+    prospect.set_loading(m.prospect.loading);
+    if (m.prospect.device) prospect.set_device(m.prospect.device->value);
+    prospect.set_holds(m.prospect.holds);
+    prospect.set_runs(m.prospect.runs);
+    prospect.set_busy_ns(m.prospect.busy.count());
+  }
+  void operator()(const Keep& m) const { rows(m.rows, *to.mutable_keep()); }
+  void operator()(const Forget& m) const { rows(m.rows, *to.mutable_forget()); }
+  void operator()(const ledger::Load& m) const { timed(m, *to.mutable_load()); }
+  void operator()(const ledger::Unload& m) const {
+    order(m, *to.mutable_unload());
+    to.mutable_unload()->set_model(m.model.value);
+  }
+  void operator()(const Infer& m) const {
+    hosts::Infer& out = *to.mutable_infer();
+    timed(m.order, out);
+    out.set_class_(as_class(m.order.cls));
+    for (const RowReference& row : m.rows) reference(row, *out.add_rows());
+  }
+  void operator()(const Profile& m) const {
+    timed(m.order, *to.mutable_profile());
+    reference(m.row, *to.mutable_profile()->mutable_row());
+  }
+  void operator()(const ledger::Stop& m) const { order(m, *to.mutable_stop()); }
+  void operator()(const ledger::Preempt& m) const {
+    order(m, *to.mutable_preempt());
+    to.mutable_preempt()->set_order(ns(m.order));
+  }
+  void operator()(const Retire& m) const {
+    to.mutable_retire()->set_device(m.device.value);
+    to.mutable_retire()->set_life(m.life);
+  }
+  void operator()(const Probe& m) const { to.mutable_probe()->set_device(m.device.value); }
+  void operator()(const wire::Report& m) const { report(m, *to.mutable_report()); }
+  void operator()(const wire::ProbeReport& m) const {
+    hosts::ProbeReport& out = *to.mutable_probe_report();
+    out.set_device(m.device.value);
+    out.set_life(m.life);
+    if (!m.found) error(m.found.error(), *out.mutable_error());
+  }
+  void operator()(const DeviceState& m) const {
+    hosts::DeviceState& out = *to.mutable_device_state();
+    out.set_device(m.device.value);
+    out.set_pages(m.pages);
+    out.set_best_effort(m.best_effort);
+    out.set_infers(m.credit.infers);
+    out.set_loads(m.credit.loads);
+  }
+  void operator()(const ledger::Excuse& m) const {
+    hosts::Slowness& out = *to.mutable_slowness();
+    out.set_device(m.device.value);
+    out.set_lane(static_cast<std::uint32_t>(m.lane));
+    out.set_starved_ns(m.starved.count());
+    out.set_moved(m.moved);
+  }
+};
+
+// Reads one message. The first thing that is wrong is kept.
+class Reader {
+ public:
+  explicit Reader(const FrameLimits& limits) : limits_(limits) {}
+
+  // None: of a kind that is not known here, or something is wrong.
+  std::optional<Message> read(const hosts::Message& from);
+  const std::string& wrong() const { return wrong_; }
+
+ private:
+  template <typename... Args>
+  void says(fmt::format_string<Args...> text, Args&&... args) {
+    if (wrong_.empty()) wrong_ = fmt::format(text, std::forward<Args>(args)...);
+  }
+  template <typename Enum>
+  Enum one_of(std::string_view field, std::uint32_t value, Enum last) {
+    if (value <= static_cast<std::uint32_t>(last)) return static_cast<Enum>(value);
+    says("{}: {} is none of 0 to {}", field, value, static_cast<std::uint32_t>(last));
+    return {};
+  }
+  std::string text(std::string_view field, const std::string& value) {
+    if (value.size() > limits_.text)
+      says("{}: {} bytes of text, at most {}", field, value.size(), limits_.text);
+    return value;
+  }
+  Duration duration(std::string_view field, std::int64_t ns) {
+    if (ns < 0) says("{}: {} ns, at least 0", field, ns);
+    return Duration{ns};
+  }
+  int count(std::string_view field, std::int32_t value) {
+    if (value < 0) says("{}: {}, at least 0", field, value);
+    return value;
+  }
+  std::size_t rows(int n) {
+    if (n == 0) says("rows: none, at least 1");
+    if (static_cast<std::size_t>(n) > limits_.rows) says("rows: {}, at most {}", n, limits_.rows);
+    return wrong_.empty() ? static_cast<std::size_t>(n) : 0;
+  }
+  template <typename From>
+  std::vector<RequestId> row_list(const From& from) {
+    std::vector<RequestId> list;
+    list.reserve(rows(from.rows_size()));
+    if (wrong_.empty())
+      for (const std::uint64_t row : from.rows()) list.push_back(RequestId{row});
+    return list;
+  }
+  Class class_of(hosts::Class cls) {
+    switch (cls) {
+      case hosts::CLASS_NORMAL:
+        return Class::normal;
+      case hosts::CLASS_REAL_TIME:
+        return Class::real_time;
+      case hosts::CLASS_BEST_EFFORT:
+        return Class::best_effort;
+      default:
+        says("class: {} is none of 0 to 2", static_cast<int>(cls));
+        return Class::normal;
+    }
+  }
+  static Window window(const hosts::Window& from) {
+    return {from.has_earliest() ? time(from.earliest()) : TimePoint::min(),
+            from.has_latest() ? time(from.latest()) : TimePoint::max()};
+  }
+  static RowReference reference(const hosts::RowReference& from) {
+    return {RequestId{from.row()}, from.frontend(), from.key()};
+  }
+  template <typename Order>
+  static Order order(const auto& from) {
+    Order order;
+    order.id = ActionId{from.action()};
+    order.device = DeviceId{from.device()};
+    return order;
+  }
+  template <typename Order>
+  Order timed(const auto& from) {
+    auto timed = order<Order>(from);
+    timed.model = ModelId{from.model()};
+    timed.window = window(from.window());
+    timed.expected = duration("expected_ns", from.expected_ns());
+    return timed;
+  }
+  Error error(const hosts::Error& from) {
+    return {one_of("error.code", from.code(), ErrorCode::internal), text("error.message", from.message())};
+  }
+  wire::Report report(const hosts::Report& from);
+  wire::Prospect prospect(const hosts::Prospect& from);
+
+  const FrameLimits& limits_;
+  std::string wrong_;
+};
+
+wire::Report Reader::report(const hosts::Report& from) {
+  auto report = order<wire::Report>(from);
+  report.life = from.life();
+  report.status = one_of("status", from.status(), ledger::ActionStatus::stopped);
+  wire::ActionTimes& t = report.times;
+  const std::array<TimePoint*, 6> later{&t.input_start, &t.input_end,    &t.exec_start,
+                                        &t.exec_end,    &t.output_start, &t.output_end};
+  t.received = time(from.received());
+  if (from.later_ns_size() != static_cast<int>(later.size()))
+    says("later_ns: {} times, not {}", from.later_ns_size(), later.size());
+  TimePoint at = t.received;
+  for (std::size_t i = 0; wrong_.empty() && i < later.size(); ++i)
+    *later[i] = at = saturating_add(at, Duration{from.later_ns(static_cast<int>(i))});
+  t.paused = duration("paused_ns", from.paused_ns());
+  t.preemptions = count("preemptions", from.preemptions());
+  t.lost = duration("lost_ns", from.lost_ns());
+  t.padded = duration("padded_ns", from.padded_ns());
+  t.threads = count("threads", from.threads());
+  t.preempts = from.preempts();
+  report.error = text("error", from.error());
+  report.device_lost = from.device_lost();
+  report.odd_time = from.odd_time();
+  if (static_cast<std::size_t>(from.bad_rows_size()) > limits_.rows)
+    says("bad_rows: {}, at most {}", from.bad_rows_size(), limits_.rows);
+  for (int i = 0; wrong_.empty() && i < from.bad_rows_size(); ++i)
+    report.bad_rows.push_back(
+        {count("bad_rows.row", from.bad_rows(i).row()), error(from.bad_rows(i).error())});
+  return report;
+}
+
+wire::Prospect Reader::prospect(const hosts::Prospect& from) {
+  wire::Prospect prospect{.exec = duration("prospect.exec_ns", from.exec_ns()),
+                          .batch = count("prospect.batch", from.batch()),
+                          .devices = from.devices(),
+                          .holding = from.holding(),
+                          .loading = from.loading(),
+                          .holds = from.holds(),
+                          .runs = from.runs(),
+                          .busy = duration("prospect.busy_ns", from.busy_ns())};
+  if (from.has_device()) prospect.device = DeviceId{from.device()};
+  return prospect;
+}
+
+std::optional<Message> Reader::read(const hosts::Message& from) {
+  std::optional<Message> message;
+  switch (from.what_case()) {
+    case hosts::Message::kApplication: {
+      const hosts::Application& m = from.application();
+      Application app{.app = AppId{m.app()}, .name = text("application.name", m.name())};
+      if (m.has_model()) app.alike = {ModelId{m.model()}, m.length()};
+      message = std::move(app);
+      break;
+    }
+    case hosts::Message::kOffer: {
+      const hosts::Offer& m = from.offer();
+      message = Offer{.row = {.id = RequestId{m.row()},
+                              .model = ModelId{m.model()},
+                              .app = AppId{m.app()},
+                              .cls = class_of(m.class_()),
+                              .priority = m.priority(),
+                              .arrival = time(m.arrival()),
+                              .deadline = m.has_deadline() ? time(m.deadline()) : TimePoint::max(),
+                              .effort = {m.operations(), m.bytes()}},
+                      .more = m.more(),
+                      .key = m.key(),
+                      .tensor_bytes = m.tensor_bytes()};
+      break;
+    }
+    case hosts::Message::kWithdraw:
+      message = Withdraw{RequestId{from.withdraw().row()}, ModelId{from.withdraw().model()}};
+      break;
+    case hosts::Message::kSent:
+      message = Sent{row_list(from.sent()), DeviceId{from.sent().device()}};
+      break;
+    case hosts::Message::kCameBack:
+      message = CameBack{row_list(from.came_back())};
+      break;
+    case hosts::Message::kEnded:
+      message = Ended{row_list(from.ended()), report(from.ended().report())};
+      break;
+    case hosts::Message::kTurnedDown:
+      message = TurnedDown{RequestId{from.turned_down().row()}, error(from.turned_down().error())};
+      break;
+    case hosts::Message::kLost:
+      message = Lost{row_list(from.lost()), text("lost.why", from.lost().why())};
+      break;
+    case hosts::Message::kRefused: {
+      const hosts::Refused& m = from.refused();
+      message = wire::Verdict{{RequestId{m.row()}, one_of("refused.reason", m.reason(), ledger::last_reason),
+                               m.has_would_finish() ? time(m.would_finish()) : TimePoint::max()},
+                              prospect(m.prospect())};
+      break;
+    }
+    case hosts::Message::kKeep:
+      message = Keep{row_list(from.keep())};
+      break;
+    case hosts::Message::kForget:
+      message = Forget{row_list(from.forget())};
+      break;
+    case hosts::Message::kLoad:
+      message = timed<ledger::Load>(from.load());
+      break;
+    case hosts::Message::kUnload: {
+      auto unload = order<ledger::Unload>(from.unload());
+      unload.model = ModelId{from.unload().model()};
+      message = unload;
+      break;
+    }
+    case hosts::Message::kInfer: {
+      const hosts::Infer& m = from.infer();
+      Infer infer{.order = timed<ledger::Infer>(m), .rows = {}};
+      infer.order.cls = class_of(m.class_());
+      infer.rows.reserve(rows(m.rows_size()));
+      for (int i = 0; wrong_.empty() && i < m.rows_size(); ++i) {
+        infer.rows.push_back(reference(m.rows(i)));
+        infer.order.requests.push_back(infer.rows.back().row);
+      }
+      message = std::move(infer);
+      break;
+    }
+    case hosts::Message::kProfile: {
+      Profile profile{.order = timed<ledger::Profile>(from.profile()),
+                      .row = reference(from.profile().row())};
+      profile.order.request = profile.row.row;
+      message = profile;
+      break;
+    }
+    case hosts::Message::kStop:
+      message = order<ledger::Stop>(from.stop());
+      break;
+    case hosts::Message::kPreempt: {
+      auto preempt = order<ledger::Preempt>(from.preempt());
+      preempt.order = time(from.preempt().order());
+      message = preempt;
+      break;
+    }
+    case hosts::Message::kRetire:
+      message = Retire{DeviceId{from.retire().device()}, from.retire().life()};
+      break;
+    case hosts::Message::kProbe:
+      message = Probe{DeviceId{from.probe().device()}};
+      break;
+    case hosts::Message::kReport:
+      message = report(from.report());
+      break;
+    case hosts::Message::kProbeReport: {
+      const hosts::ProbeReport& m = from.probe_report();
+      wire::ProbeReport probed{.found = {}, .life = m.life(), .device = DeviceId{m.device()}};
+      if (m.has_error()) probed.found = std::unexpected(error(m.error()));
+      message = std::move(probed);
+      break;
+    }
+    case hosts::Message::kDeviceState: {
+      const hosts::DeviceState& m = from.device_state();
+      message = DeviceState{.device = DeviceId{m.device()},
+                            .pages = m.pages(),
+                            .best_effort = count("device_state.best_effort", m.best_effort()),
+                            .credit = {m.infers(), m.loads()}};
+      break;
+    }
+    case hosts::Message::kSlowness: {
+      const hosts::Slowness& m = from.slowness();
+      message = ledger::Excuse{.device = DeviceId{m.device()},
+                               .lane = one_of("slowness.lane", m.lane(), ledger::Lane::best_effort),
+                               .starved = duration("slowness.starved_ns", m.starved_ns()),
+                               .moved = m.moved()};
+      break;
+    }
+    case hosts::Message::WHAT_NOT_SET:
+      break;
+  }
+  if (!wrong_.empty()) message.reset();
+  return message;
+}
+
+bool is_name(std::string_view text) {
+  constexpr std::string_view allowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+  return !text.empty() && text.size() <= longest_name && text.find_first_not_of(allowed) == text.npos;
+}
+
+Result<Hello> read_hello(const hosts::Hello& from) {
+  if (!is_name(from.cluster()) || !is_name(from.id()))
+    return invalid(
+        fmt::format("hello: {} has other characters than letters, digits, '.', '_' and '-', or not 1 to {}",
+                    is_name(from.cluster()) ? "the host's id" : "the cluster's name", longest_name));
+  Hello hello{.cluster = from.cluster(), .id = from.id(), .incarnation = from.incarnation()};
+  switch (from.role()) {
+    case hosts::ROLE_FRONTEND:
+      hello.role = Role::frontend;
+      return hello;
+    case hosts::ROLE_SCHEDULER:
+      hello.role = Role::scheduler;
+      return hello;
+    case hosts::ROLE_WORKER:
+      hello.role = Role::worker;
+      return hello;
+    default:
+      return invalid(fmt::format("hello: role {} is none of 1 to 3", static_cast<int>(from.role())));
+  }
+}
+
+}  // namespace
+
+void encode(const Frame& frame, std::string& out, const FrameLimits& limits) {
+  google::protobuf::Arena arena;
+  auto& to = *google::protobuf::Arena::CreateMessage<hosts::Frame>(&arena);
+  to.set_protocol(protocol);
+  to.set_epoch(frame.epoch);
+  if (frame.hello) {
+    hosts::Hello& hello = *to.mutable_hello();
+    hello.set_cluster(frame.hello->cluster);
+    hello.set_id(frame.hello->id);
+    hello.set_role(as_role(frame.hello->role));
+    hello.set_incarnation(frame.hello->incarnation);
+  }
+  to.mutable_messages()->Reserve(static_cast<int>(frame.messages.size()));
+  for (const Message& message : frame.messages) std::visit(Writer{*to.add_messages(), limits}, message);
+  to.AppendToString(&out);
+}
+
+Result<Frame> decode(std::string_view bytes, const FrameLimits& limits) {
+  if (bytes.size() > limits.bytes)
+    return invalid(fmt::format("a frame of {} bytes, at most {}", bytes.size(), limits.bytes));
+  google::protobuf::Arena arena;
+  auto& from = *google::protobuf::Arena::CreateMessage<hosts::Frame>(&arena);
+  if (!from.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())))
+    return invalid("what is no frame of hosts.proto");
+  if (from.protocol() != protocol)
+    return invalid(fmt::format("a frame of protocol {}; this version speaks {}", from.protocol(), protocol));
+  if (static_cast<std::size_t>(from.messages_size()) > limits.messages)
+    return invalid(fmt::format("a frame of {} messages, at most {}", from.messages_size(), limits.messages));
+  Frame frame{.epoch = from.epoch()};
+  if (from.has_hello()) {
+    auto hello = read_hello(from.hello());
+    if (!hello) return std::unexpected(std::move(hello.error()));
+    frame.hello = std::move(*hello);
+  }
+  frame.messages.reserve(static_cast<std::size_t>(from.messages_size()));
+  for (int i = 0; i < from.messages_size(); ++i) {
+    Reader reader(limits);
+    auto message = reader.read(from.messages(i));
+    if (!reader.wrong().empty()) return invalid(fmt::format("messages[{}]: {}", i, reader.wrong()));
+    if (message) frame.messages.push_back(std::move(*message));
+  }
+  return frame;
+}
+
+}  // namespace carillon::transport

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "carillon/base/result.h"
+#include "carillon/transport/messages.h"
+
+namespace carillon::transport {
+
+// The most that is taken from a peer.
+struct FrameLimits {
+  std::size_t bytes = std::size_t{4} << 20;
+  std::size_t messages = 1U << 16;
+  std::size_t rows = 4096;  // of one message: the largest batch that a model may ask for
+  std::size_t text = 4096;  // bytes of one name or error
+};
+
+// Appends the frame as proto/hosts.proto has it. Texts above `limits.text` are cut. O(bytes).
+void encode(const Frame& frame, std::string& out, const FrameLimits& limits = {});
+
+// What a peer sent. Errors (invalid_argument) say which message is wrong and what would be right. Nothing
+// that is decoded is larger than the limits; numbers of models, devices and rows may be any. A message of a
+// kind that this version does not know is left out.
+Result<Frame> decode(std::string_view bytes, const FrameLimits& limits = {});
+
+}  // namespace carillon::transport

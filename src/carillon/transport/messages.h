@@ -1,0 +1,126 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "carillon/base/ids.h"
+#include "carillon/base/result.h"
+#include "carillon/base/time.h"
+#include "carillon/ledger/event.h"
+#include "carillon/ledger/order.h"
+#include "carillon/wire/ends.h"
+#include "carillon/wire/report.h"
+#include "carillon/workload/request.h"
+
+// What frontends, schedulers and workers tell each other: the calls of wire/ends.h as values. Times are on
+// the sender's clock until whoever hears a message has converted them (times.h).
+namespace carillon::transport {
+
+// Of the format in proto/hosts.proto.
+inline constexpr std::uint32_t protocol = 1;
+
+enum class Role : std::uint8_t { frontend, scheduler, worker };
+
+// Of a cluster or a host: letters, digits, '.', '_' and '-'.
+inline constexpr std::size_t longest_name = 64;
+
+// Who speaks: the first thing that a stream carries.
+struct Hello {
+  std::string cluster;
+  std::string id;
+  Role role{};
+  std::uint64_t incarnation = 0;  // of the process
+  friend bool operator==(const Hello&, const Hello&) = default;
+};
+
+// A frontend to the leader: see wire::Dispatcher. The frontend gives numbers to applications itself.
+struct Application {
+  AppId app;
+  std::string name;
+  std::optional<wire::Dispatcher::Alike> alike = std::nullopt;
+};
+struct Offer {
+  Request row;
+  bool more = false;
+  std::uint64_t key = 0;  // whoever has it may pull the row, once
+  std::uint64_t tensor_bytes = 0;
+};
+struct Withdraw {
+  RequestId row;
+  ModelId model;
+};
+
+// The leader to a frontend: see wire::Calls. All rows are of that frontend.
+struct Sent {
+  std::vector<RequestId> rows;
+  DeviceId device;
+};
+struct CameBack {
+  std::vector<RequestId> rows;
+};
+struct Ended {
+  std::vector<RequestId> rows;
+  wire::Report report;
+};
+struct TurnedDown {
+  RequestId row;
+  Error error;
+};
+struct Lost {
+  std::vector<RequestId> rows;
+  std::string why;
+};
+struct Keep {
+  std::vector<RequestId> rows;
+};
+struct Forget {
+  std::vector<RequestId> rows;
+};
+
+// The leader to a worker: see wire::DeviceLink. `device` is the worker's own number.
+struct RowReference {
+  RequestId row;
+  std::uint32_t frontend = 0;
+  std::uint64_t key = 0;
+  friend bool operator==(const RowReference&, const RowReference&) = default;
+};
+struct Infer {
+  ledger::Infer order;
+  std::vector<RowReference> rows;  // of order.requests, in their order
+};
+struct Profile {
+  ledger::Profile order;
+  RowReference row;
+};
+struct Retire {
+  DeviceId device;
+  std::uint32_t life = 0;  // of the next
+};
+struct Probe {
+  DeviceId device;
+};
+
+// A worker to the leader. What it tells of a device, again whenever that changes.
+struct DeviceState {
+  DeviceId device;
+  std::uint64_t pages = 0;
+  int best_effort = 1;
+  wire::Credit credit{};
+};
+
+using Message = std::variant<Application, Offer, Withdraw,                                          //
+                             Sent, CameBack, Ended, TurnedDown, Lost, wire::Verdict, Keep, Forget,  //
+                             ledger::Load, ledger::Unload, Infer, Profile, ledger::Stop, ledger::Preempt,
+                             Retire, Probe, wire::Report, wire::ProbeReport, DeviceState, ledger::Excuse>;
+
+struct Frame {
+  std::uint64_t epoch = 0;  // that the sender obeys
+  std::optional<Hello> hello = std::nullopt;
+  std::vector<Message> messages{};
+};
+
+}  // namespace carillon::transport

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "carillon/transport/messages.h"
+
+namespace carillon::transport::testing {
+
+inline TimePoint at(std::int64_t ns) {
+  return TimePoint{Duration{ns}};
+}
+
+inline wire::Report sample_report() {
+  wire::Report report{.id = ActionId{0x1122334455667788},
+                      .status = ledger::ActionStatus::failed,
+                      .error = "kernel \xff failed",  // no UTF-8
+                      .device_lost = true,
+                      .life = 3,
+                      .device = DeviceId{5},
+                      .bad_rows = {{2, {ErrorCode::invalid_argument, "index 7 is outside"}},
+                                   {4, {ErrorCode::deadline_exceeded, ""}}},
+                      .odd_time = true};
+  report.times = {.received = at(1000),
+                  .input_start = at(1100),
+                  .input_end = at(1300),
+                  .exec_start = at(1600),
+                  .exec_end = at(2000),
+                  .output_start = at(1900),  // a clock may go on in another thread
+                  .output_end = at(2600),
+                  .paused = 7ns,
+                  .preemptions = 2,
+                  .lost = 5ns,
+                  .padded = 4ns,
+                  .threads = 8,
+                  .preempts = true};
+  return report;
+}
+
+// One of each kind, by its name, no field as it is by default.
+inline std::vector<std::pair<std::string, Message>> samples() {
+  const Request row{.id = RequestId{0xfedcba9876543210},
+                    .model = ModelId{17},
+                    .app = AppId{4},
+                    .cls = Class::real_time,
+                    .priority = 2,
+                    .arrival = at(-50),
+                    .deadline = at(9'000'000'000),
+                    .effort = {1'000'000'007, 4096}};
+  const std::vector<RequestId> rows{RequestId{1}, RequestId{0xffffffffffffffff}};
+  const Window window{at(10), at(20)};
+  const RowReference reference{RequestId{9}, 2, 0x8899aabbccddeeff};
+  const wire::Prospect prospect{.exec = 3ms,
+                                .batch = 4,
+                                .devices = 5,
+                                .holding = 2,
+                                .loading = true,
+                                .device = DeviceId{0},
+                                .holds = true,
+                                .runs = 6,
+                                .busy = 11ms};
+  return {
+      {"application", Application{AppId{4}, "camera \xfe", wire::Dispatcher::Alike{ModelId{0}, 128}}},
+      {"offer", Offer{row, true, 0x0102030405060708, 602'112}},
+      {"withdraw", Withdraw{RequestId{3}, ModelId{17}}},
+      {"sent", Sent{rows, DeviceId{6}}},
+      {"came_back", CameBack{rows}},
+      {"ended", Ended{rows, sample_report()}},
+      {"turned_down", TurnedDown{RequestId{8}, {ErrorCode::unavailable, "why"}}},
+      {"lost", Lost{rows, "its device went"}},
+      {"refused", wire::Verdict{{RequestId{8}, ledger::Reason::rejected_late, at(77)}, prospect}},
+      {"keep", Keep{rows}},
+      {"forget", Forget{rows}},
+      {"load", ledger::Load{ActionId{12}, DeviceId{1}, ModelId{3}, window, 8ms}},
+      {"unload", ledger::Unload{ActionId{13}, DeviceId{1}, ModelId{3}}},
+      {"infer", Infer{{.id = ActionId{14},
+                       .device = DeviceId{1},
+                       .model = ModelId{3},
+                       .requests = {RequestId{9}, RequestId{9}},
+                       .window = window,
+                       .expected = 6ms,
+                       .cls = Class::best_effort},
+                      {reference, reference}}},
+      {"profile", Profile{{ActionId{15}, DeviceId{1}, ModelId{3}, RequestId{9}, window, 6ms}, reference}},
+      {"stop", ledger::Stop{ActionId{14}, DeviceId{1}}},
+      {"preempt", ledger::Preempt{ActionId{14}, DeviceId{1}, at(30)}},
+      {"retire", Retire{DeviceId{1}, 4}},
+      {"probe", Probe{DeviceId{1}}},
+      {"report", sample_report()},
+      {"probe_report", wire::ProbeReport{fail(ErrorCode::internal, "no answer"), 4, DeviceId{1}}},
+      {"device_state", DeviceState{DeviceId{1}, 1 << 20, 3, {40, 2}}},
+      {"slowness", ledger::Excuse{DeviceId{1}, ledger::Lane::load, 12ms, true}},
+  };
+}
+
+}  // namespace carillon::transport::testing
