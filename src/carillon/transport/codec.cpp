@@ -516,21 +516,35 @@ Result<Hello> read_hello(const hosts::Hello& from) {
 
 }  // namespace
 
-void encode(const Frame& frame, std::string& out, const FrameLimits& limits) {
-  google::protobuf::Arena arena;
-  auto& to = *google::protobuf::Arena::CreateMessage<hosts::Frame>(&arena);
-  to.set_protocol(protocol);
-  to.set_epoch(frame.epoch);
-  if (frame.hello) {
-    hosts::Hello& hello = *to.mutable_hello();
-    hello.set_cluster(frame.hello->cluster);
-    hello.set_id(frame.hello->id);
-    hello.set_role(as_role(frame.hello->role));
-    hello.set_incarnation(frame.hello->incarnation);
+Encoder::Encoder(const FrameLimits& limits)
+    : limits_(limits), head_(std::make_unique<hosts::Frame>()), one_(std::make_unique<hosts::Frame>()) {}
+Encoder::~Encoder() = default;
+
+void Encoder::begin(std::uint64_t epoch, const std::optional<Hello>& hello, std::string& out) {
+  head_->Clear();
+  head_->set_protocol(protocol);
+  head_->set_epoch(epoch);
+  if (hello) {
+    hosts::Hello& to = *head_->mutable_hello();
+    to.set_cluster(hello->cluster);
+    to.set_id(hello->id);
+    to.set_role(as_role(hello->role));
+    to.set_incarnation(hello->incarnation);
   }
-  to.mutable_messages()->Reserve(static_cast<int>(frame.messages.size()));
-  for (const Message& message : frame.messages) std::visit(Writer{*to.add_messages(), limits}, message);
-  to.AppendToString(&out);
+  head_->AppendToString(&out);
+}
+
+// Frames one after the other are one frame with the messages of all: protobuf reads them as merged.
+void Encoder::add(const Message& message, std::string& out) {
+  one_->Clear();
+  std::visit(Writer{*one_->add_messages(), limits_}, message);
+  one_->AppendToString(&out);
+}
+
+void encode(const Frame& frame, std::string& out, const FrameLimits& limits) {
+  Encoder encoder(limits);
+  encoder.begin(frame.epoch, frame.hello, out);
+  for (const Message& message : frame.messages) encoder.add(message, out);
 }
 
 Result<Frame> decode(std::string_view bytes, const FrameLimits& limits) {

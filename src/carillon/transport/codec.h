@@ -1,11 +1,18 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "carillon/base/result.h"
 #include "carillon/transport/messages.h"
+
+namespace carillon::hosts {
+class Frame;
+}
 
 namespace carillon::transport {
 
@@ -17,7 +24,25 @@ struct FrameLimits {
   std::size_t text = 4096;  // bytes of one name or error
 };
 
-// Appends the frame as proto/hosts.proto has it. Texts above `limits.text` are cut. O(bytes).
+// Writes frames as proto/hosts.proto has them. Texts above `limits.text` are cut. Allocates nothing but the
+// output's bytes once it has written all kinds of messages. Not thread-safe.
+class Encoder {
+ public:
+  explicit Encoder(const FrameLimits& limits = {});
+  ~Encoder();
+  Encoder(const Encoder&) = delete;
+  Encoder& operator=(const Encoder&) = delete;
+
+  // Begins a frame at the end of `out`, to which add() appends its messages.
+  void begin(std::uint64_t epoch, const std::optional<Hello>& hello, std::string& out);
+  void add(const Message& message, std::string& out);
+
+ private:
+  const FrameLimits limits_;
+  std::unique_ptr<hosts::Frame> head_, one_;  // scratch
+};
+
+// The whole of it at once.
 void encode(const Frame& frame, std::string& out, const FrameLimits& limits = {});
 
 // What a peer sent. Errors (invalid_argument) say which message is wrong and what would be right. Nothing

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include <grpcpp/security/credentials.h>
+#include <grpcpp/security/server_credentials.h>
+
+#include "carillon/base/result.h"
+#include "carillon/base/time.h"
+#include "carillon/transport/codec.h"
+#include "carillon/transport/messages.h"
+
+namespace carillon::transport {
+
+struct StreamLimits {
+  FrameLimits frame{};
+  // Messages that wait for a peer. One that lets more wait is given up.
+  std::size_t waiting = 1U << 16;
+  // How long a frame that is being written has, once the stream is to end. The peer is told why after it.
+  Duration linger = std::chrono::milliseconds{200};
+};
+
+// This host's end of a stream with another host. Thread-safe.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  virtual const Hello& peer() const = 0;
+  // Never waits. Messages arrive in order. What is sent while a frame is under way goes with the next. False:
+  // the stream is over, or is now, as too many messages wait. The message is lost then.
+  virtual bool send(Message message) = 0;
+  // Ends it. StreamOwner::ended() follows. A peer that opened the stream is told why.
+  virtual void close(const Error& why) = 0;
+  struct Counts {
+    std::uint64_t frames_sent = 0, messages_sent = 0, frames_heard = 0;
+  };
+  virtual Counts counts() const = 0;
+};
+
+// Whoever has streams. All functions are called from gRPC's threads; those of one stream one at a time, in
+// the order below. They may send, and must not wait.
+class StreamOwner {
+ public:
+  virtual ~StreamOwner() = default;
+  // The epoch that this host obeys, which every frame carries.
+  virtual std::uint64_t epoch() const = 0;
+  // A peer has said who it is. An error refuses it, and is told to it.
+  virtual Result<> greets(const Hello& peer) = 0;
+  virtual void opened(const std::shared_ptr<Stream>& stream) = 0;
+  virtual void heard(Stream& stream, Frame frame) = 0;
+  // `why` names the peer, as far as it is known. The stream takes nothing more.
+  virtual void ended(Stream& stream, const Error& why) = 0;
+};
+
+// Takes the streams that others open.
+class StreamListener {
+ public:
+  // `address` as gRPC has it, such as 127.0.0.1:0; errors name it. `owner` must outlive the listener.
+  static Result<std::unique_ptr<StreamListener>> open(const std::string& address,
+                                                      std::shared_ptr<grpc::ServerCredentials> credentials,
+                                                      Hello self, StreamOwner& owner,
+                                                      const StreamLimits& limits = {});
+  // Ends all streams, and returns when their owner has heard of it.
+  virtual ~StreamListener() = default;
+  virtual int port() const = 0;
+};
+
+// Keeps a stream to one address: opens it, and opens it anew when it has ended, at first at once, and later
+// after pauses that grow up to `longest_pause`.
+class StreamDialer {
+ public:
+  struct Options {
+    Duration first_pause = std::chrono::milliseconds{5};
+    Duration longest_pause = std::chrono::seconds{1};
+    StreamLimits limits{};
+  };
+  // `owner` must outlive the dialer.
+  static std::unique_ptr<StreamDialer> open(const std::string& address,
+                                            std::shared_ptr<grpc::ChannelCredentials> credentials, Hello self,
+                                            StreamOwner& owner, const Options& options);
+  // Ends the stream, and returns when its owner has heard of it.
+  virtual ~StreamDialer() = default;
+  // Why the last try to open the stream, or the last stream, ended. Empty: it has not.
+  virtual std::string last_error() const = 0;
+};
+
+}  // namespace carillon::transport
