@@ -83,8 +83,11 @@ class HeardNotes final : public Notes {
   explicit HeardNotes(std::vector<std::string>& said) : said_(said) {}
   std::uint64_t begun(std::uint32_t, const Action& action) override { return 10 + action.id.value; }
   void with(std::uint32_t, std::uint64_t call) override { said_.push_back("with " + number(call)); }
+  void complete(std::uint32_t) override { ++completed; }
   void odd_report(DeviceId device) override { said_.push_back("odd " + number(device.value)); }
   void device_back(DeviceId device) override { said_.push_back("back " + number(device.value)); }
+
+  int completed = 0;
 
  private:
   std::vector<std::string>& said_;
@@ -288,6 +291,32 @@ TEST_F(DispatchTest, ARefusalTellsHowThingsStood) {
   EXPECT_EQ(told.exec, 2ms);  // as its INFER of one row was expected to take
 }
 
+TEST_F(DispatchTest, ARefusalNamesNoDeviceThatHasGone) {
+  next({schedule::GiveUp{{0}}});
+  dispatch.offer(row(3, 1ms), false, at(1ms));
+  next({schedule::Refuse{{5}, schedule::Reason::cannot_finish, at(80ms)}});
+  dispatch.offer(row(5, 10ms), false, at(10ms));
+  ASSERT_EQ(calls.verdicts.size(), 1U);
+  EXPECT_EQ(calls.verdicts[0].prospect.devices, 1U);
+  EXPECT_EQ(calls.verdicts[0].prospect.device, DeviceId{1});
+}
+
+TEST_F(DispatchTest, AllButUnloadsAreToldToBeComplete) {
+  auto completed_by = [this, id = std::uint64_t{10}](ledger::Order order) mutable {
+    const int before = notes.completed;
+    next(schedule::Actions{order});
+    dispatch.offer(row(id++, 1ms), false, at(1ms));
+    return notes.completed - before;
+  };
+  EXPECT_EQ(
+      completed_by(schedule::Load{.id = {1}, .device = {0}, .model = {0}, .window = {}, .expected = 1ms}), 1);
+  EXPECT_EQ(completed_by(schedule::Profile{
+                .id = {2}, .device = {0}, .model = {0}, .request = {10}, .window = {}, .expected = 1ms}),
+            1);
+  EXPECT_EQ(completed_by(infer(3, {RequestId{10}, RequestId{11}})), 1);
+  EXPECT_EQ(completed_by(schedule::Unload{.id = {4}, .device = {0}, .model = {0}}), 0);
+}
+
 TEST_F(DispatchTest, ARowThatIsOfferedAgainInsideItsRefusalIsHeardAfterwards) {
   calls.on_refused = [this](const wire::Verdict& verdict, TimePoint now) {
     const std::size_t heard = scheduler.events.size();
@@ -454,13 +483,19 @@ TEST_F(DispatchTest, NamesBeyondTheCapCountAsNoneAndTheirLengthsStill) {
 TEST_F(DispatchTest, AfterAStopRowsEndAndTheSchedulerHearsNothing) {
   next({infer(7, {RequestId{3}})});
   dispatch.offer(row(3, 1ms), false, at(1ms));
+  scheduler.script = [](const schedule::Event&, TimePoint, schedule::Actions& out, TimePoint& wake) {
+    out.push_back(schedule::GiveUp{{1}});
+    wake = at(2ms);
+  };
+  dispatch.offer(row(5, 1ms), false, at(1ms));
+  scheduler.script = nullptr;
   (void)said();
   const std::size_t heard = scheduler.events.size();
   dispatch.stop();
   dispatch.withdraw({3}, {0});
   dispatch.offer(row(4, 2ms), false, at(2ms));
   dispatch.on_report(report(7, ActionStatus::success, 4ms), at(4ms));
-  dispatch.wake(at(5ms));
+  dispatch.wake(at(1s));
   dispatch.come(linear_model(1, 1ms, 1ms), at(5ms));
   dispatch.change_times({0}, dispatch.model({0}).batches, at(5ms));
   dispatch.go({0}, at(5ms));

@@ -2,6 +2,7 @@
 
 #include <condition_variable>
 #include <mutex>
+#include <thread>
 
 #include "hosts.pb.h"
 #include <fmt/format.h>
