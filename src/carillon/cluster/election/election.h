@@ -1,0 +1,156 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "carillon/base/result.h"
+#include "carillon/base/time.h"
+#include "carillon/cluster/election/messages.h"
+#include "carillon/cluster/election/witness.h"
+
+namespace carillon::cluster {
+
+struct ElectionOptions {
+  WitnessOptions witness;
+  // With ticks every 2 ms, beats leave every 3 to 5 ms.
+  Duration beat_every = 3ms;
+  // A spare suspects the leader after so long without beats: five beats and more. Shorter, and short stalls
+  // of the leader's host would end its epoch; longer, and requests with 50 ms are lost for longer.
+  Duration silence = 25ms;
+  // The same for a leader of whom no beat was ever heard. Two halves of a cluster that hear only themselves,
+  // and both reach the coordinator, take the lead from each other no more often than this.
+  Duration first_beat = 200ms;
+  // Spares suspect one after the other, so that the first one's claim is heard before the next one asks.
+  Duration rank_step = 5ms;
+  // Members that are alive answer a question in a millisecond or two.
+  Duration answers_within = 5ms;
+  // Between two questions that brought no election.
+  Duration ask_again = 10ms;
+  // A compare-and-set takes etcd 1 ms, and a slow disk some 10 ms. After this long its outcome is unknown.
+  Duration coordinator_within = 100ms;
+  // From one request to the coordinator to the next: 50 a second at most while it is gone.
+  Duration request_every = 20ms;
+  // A handover takes the spare one compare-and-set; meanwhile nobody decides.
+  Duration handover_within = 100ms;
+};
+
+struct ElectionCounters {
+  std::uint64_t suspicions = 0;  // silences that were long enough to ask the members
+  std::uint64_t withdrawn = 0;   // suspicions that a beat ended
+  std::uint64_t confirmed = 0;   // questions after which the spare claimed
+  std::uint64_t denied = 0;      // questions after which it did not: others hear the leader
+  std::uint64_t unanswered = 0;  // questions that nobody answered: the spare is cut off itself
+  std::uint64_t claims = 0;      // compare-and-sets sent
+  std::uint64_t unknown = 0;     // requests whose outcome the coordinator did not tell
+  std::uint64_t won = 0;         // epochs that this scheduler came to lead
+  std::uint64_t stopped = 0;     // epochs that it led until a higher one was told
+  std::uint64_t handovers = 0;   // that it began
+  std::uint64_t kept = 0;        // handovers whose spare did not claim in time
+};
+
+// A scheduler in the election of the leader: leads, or is a spare that claims the lead once the leader is
+// silent. No consensus: the coordinator lets one scheduler have each epoch, and every member obeys the
+// highest epoch that it knows. Whatever the clocks, links and stalls are, no two schedulers lead one epoch.
+// Time only decides how soon somebody leads.
+//
+// A spare that hears no beat for `silence` asks all other members. It claims the next epoch if most of those
+// that answer do not hear the leader either. If none answers, the spare is cut off itself and does not claim.
+// In a cluster of two schedulers and no other members there is nobody to ask: the spare claims on its own
+// silence. Then nobody serves requests either, and whom the coordinator hears last leads.
+//
+// A claim may be carried out though its answer is lost, or long after it was sent. So its outcome is only
+// ever read off the coordinator's value: if that names this member and this process, the process leads.
+// Sending the claim again is harmless, as it says the same. An earlier process of this member has another
+// incarnation.
+//
+// The driver, for ever: waits for messages, at most `tick_every`; calls tick(); while that returns false,
+// passes on all that waits and ticks again; passes on all that waits; carries out the output. It passes on
+// every change of the coordinator's value that it is told of, and carries out one request at a time. It acts
+// as the leader of epoch() only while leads(); it sends that epoch with all that it sends.
+//
+// The coordinator must not forget its value: epochs that begin again from 0 would be refused by all members.
+//
+// Each call costs O(members). Output is appended. Not thread-safe.
+class Election {
+ public:
+  // `incarnation` is drawn at random at the start of the process.
+  Election(MemberId self, Incarnation incarnation, const ElectionOptions& options = {})
+      : self_(self), incarnation_(incarnation), options_(options), witness_(options.witness) {}
+
+  // All members that there are now, in any order; this one may be among them.
+  void set_members(std::vector<Member> members);
+
+  // `now` is not before an earlier tick's. False after a stall of this process: nothing is decided before all
+  // that waits was passed on, and another tick.
+  bool tick(TimePoint now, Output& out);
+  void heard(MemberId from, const Message& message, Output& out);
+  // The coordinator's value, as an answer or because it changed. Old values do no harm.
+  void coordinator_said(const Leadership& value, Output& out);
+  // The last request has failed, or has no answer: whether it was carried out is unknown.
+  void coordinator_failed();
+
+  // Ends this leader's epoch in favour of `to`, a scheduler. It stops deciding at once; `to` claims without
+  // any silence. If nobody has claimed after `handover_within`, this one goes on. A message of a handover
+  // that comes later is obeyed all the same. Fails if this scheduler does not lead, hands over already, or
+  // `to` is none.
+  Result<> hand_over(MemberId to, Output& out);
+
+  // Whether this scheduler may act as the leader of epoch() now.
+  bool leads() const { return holds_ && awake_ && !handing_; }
+  Epoch epoch() const { return witness_.epoch(); }
+  // Of that epoch, as far as it is known.
+  std::optional<MemberId> leader() const { return witness_.leader(); }
+  const Witness& witness() const { return witness_; }
+  const ElectionCounters& counters() const { return counters_; }
+
+ private:
+  using Kind = Message::Kind;
+  struct Asked {
+    MemberId id;
+    std::optional<bool> hears{};
+  };
+  struct Question {
+    TimePoint at;
+    std::vector<Asked> asked;
+  };
+  struct Handing {
+    MemberId to;
+    TimePoint since;
+  };
+  void send(MemberId to, Kind kind, std::uint64_t number, Output& out) const;
+  void send_beats(Output& out);
+  void begin_epoch();
+  void advance(Output& out);
+  void ask(Output& out);
+  void judge(Output& out);
+  void claim(Output& out);
+  void request(const Request& request, Output& out);
+  Duration patience() const;
+
+  MemberId self_;
+  Incarnation incarnation_;
+  ElectionOptions options_;
+  Witness witness_;
+  std::vector<Member> others_;  // by id
+  TimePoint now_;               // of the last tick
+  bool awake_ = false;          // the last tick was no late one
+
+  bool holds_ = false;  // epoch() is this process's
+  TimePoint beat_at_;
+  std::uint64_t beats_ = 0;  // sent in this epoch
+  std::optional<Handing> handing_;
+
+  bool suspects_ = false;
+  std::optional<Question> question_;
+  std::uint64_t questions_ = 0;
+  TimePoint ask_from_ = TimePoint::min();
+  TimePoint handed_until_ = TimePoint::min();  // the leader wants this spare to claim
+
+  bool informed_ = false;                  // of the coordinator's value, since the last request that failed
+  std::optional<TimePoint> requested_at_;  // a request that has no answer yet
+  TimePoint request_from_ = TimePoint::min();
+  ElectionCounters counters_;
+};
+
+}  // namespace carillon::cluster
