@@ -17,7 +17,8 @@ void Election::set_members(std::vector<Member> members) {
 bool Election::tick(TimePoint now, Output& out) {
   now_ = now;
   awake_ = witness_.tick(now);
-  if (requested_at_ && now - *requested_at_ >= options_.coordinator_within) coordinator_failed();
+  // After a stall the answer may wait.
+  if (awake_ && requested_at_ && now - *requested_at_ >= options_.coordinator_within) coordinator_failed();
   // Answers that waited during a stall are of a leader who may be back.
   if (!awake_) question_.reset();
   // Beats go out after a stall, too: they decide nothing, and the spares' patience may be at its end.
@@ -43,7 +44,7 @@ void Election::heard(MemberId from, const Message& message, Output& out) {
           if (one.id == from) one.hears = message.kind == Kind::hears;
       break;
     case Kind::handover:
-      if (!holds_) handed_until_ = now_ + options_.handover_within;
+      handed_until_ = now_ + options_.handover_within;
       break;
     case Kind::beat:
     case Kind::told:
@@ -106,7 +107,6 @@ void Election::send_beats(Output& out) {
 void Election::begin_epoch() {
   counters_.stopped += holds_ ? 1 : 0;
   holds_ = suspects_ = false;
-  beats_ = 0;
   handing_.reset();
   question_.reset();
   handed_until_ = ask_from_ = TimePoint::min();

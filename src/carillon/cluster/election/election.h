@@ -76,7 +76,11 @@ class Election {
  public:
   // `incarnation` is drawn at random at the start of the process.
   Election(MemberId self, Incarnation incarnation, const ElectionOptions& options = {})
-      : self_(self), incarnation_(incarnation), options_(options), witness_(options.witness) {}
+      : self_(self),
+        incarnation_(incarnation),
+        options_(options),
+        witness_(options.witness),
+        questions_(incarnation.value) {}
 
   // All members that there are now, in any order; this one may be among them.
   void set_members(std::vector<Member> members);
@@ -138,12 +142,12 @@ class Election {
 
   bool holds_ = false;  // epoch() is this process's
   TimePoint beat_at_;
-  std::uint64_t beats_ = 0;  // sent in this epoch
+  std::uint64_t beats_ = 0;  // sent
   std::optional<Handing> handing_;
 
   bool suspects_ = false;
   std::optional<Question> question_;
-  std::uint64_t questions_ = 0;
+  std::uint64_t questions_;  // the number of the last one; not that of an earlier process's
   TimePoint ask_from_ = TimePoint::min();
   TimePoint handed_until_ = TimePoint::min();  // the leader wants this spare to claim
 

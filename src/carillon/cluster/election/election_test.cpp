@@ -83,7 +83,9 @@ TEST(Election, WhereNobodyHasLedItClaimsTheFirstEpoch) {
   s.pass(20ms);
   EXPECT_TRUE(s.claimed(1));
   s.election.coordinator_said({Epoch{1}, host_1, mine}, s.out);
+  s.election.coordinator_said({Epoch{1}, host_1, mine}, s.out);  // as an answer, and as a change
   EXPECT_TRUE(s.election.leads());
+  EXPECT_EQ(s.election.counters().won, 1U);
   EXPECT_EQ(s.sent(Kind::beat), (Ids{host_0, worker, other_worker, third_worker}));
 }
 
@@ -226,7 +228,7 @@ TEST(Election, ABeatWithdrawsTheSuspicion) {
 
 TEST(Election, ItsOwnStallIsNoSilence) {
   Scheduler s = Scheduler::spare();
-  s.pass(24ms);
+  s.pass(26ms);
   EXPECT_FALSE(s.election.tick(s.now += 10s, s.out));
   EXPECT_TRUE(s.out.messages.empty());
   s.beat();  // that waited
@@ -242,6 +244,7 @@ TEST(Election, AnswersThatWaitedDuringAStallDoNotCount) {
   const std::uint64_t number = s.asked_number();
   EXPECT_FALSE(s.election.tick(s.now += 1s, s.out));
   for (const MemberId id : {worker, other_worker, third_worker}) s.heard(id, Kind::silent, 1, number);
+  s.election.tick(s.now, s.out);
   EXPECT_FALSE(s.out.request);
 }
 
@@ -388,6 +391,18 @@ TEST(Election, ASpareGivesUpAHandoverThatItCannotClaim) {
     s.pass(2ms);
   }
   EXPECT_LE(s.election.counters().claims, 6U);
+}
+
+TEST(Election, AHandoverEndsWithItsEpoch) {
+  Scheduler s = Scheduler::spare();
+  s.election.coordinator_failed();
+  s.heard(host_0, Kind::handover, 1);
+  EXPECT_TRUE(s.claimed(2));
+  s.election.coordinator_said({Epoch{2}, host_2, {}}, s.out);
+  s.out = {};
+  s.pass(40ms);
+  s.heard(host_0, Kind::handover, 1);  // late
+  EXPECT_FALSE(s.out.request);
 }
 
 TEST(Election, AHandoverNeedsALeaderAndAScheduler) {

@@ -39,7 +39,7 @@ struct Message {
   };
   Kind kind = Kind::beat;
   Epoch epoch;               // the highest that the sender knows
-  std::uint64_t number = 0;  // of a beat, from 1 in each epoch; of a question, repeated by its answers
+  std::uint64_t number = 0;  // of a beat, 1 or more and growing; of a question, repeated by its answers
   friend bool operator==(const Message&, const Message&) = default;
 };
 

@@ -126,6 +126,10 @@ class ElectionWorld {
         run_until(TimePoint{300ms});
         stall_all();
         break;
+      case Faults::handover:
+        run_until(TimePoint{300ms + part(100ms)});
+        hand_over();
+        break;
     }
     figures_.epochs = value_.epoch.value;
     for (const Host& h : hosts_) count(h);
@@ -585,11 +589,24 @@ class ElectionWorld {
     const auto old = leader();
     if (!old) return broken("nobody leads after the start");
     crash(*old);
-    const TimePoint crashed = now_;
-    while (!figures_.broken && !leader() && now_ - crashed < 2s) run_until(now_ + 100us);
-    figures_.gap = now_ - crashed;
+    await_leader();
+  }
+  void hand_over() {
+    const auto old = leader();
+    if (!old) return broken("nobody leads after the start");
+    const std::size_t to = (*old + 1 + random_.below(schedulers_ - 1)) % schedulers_;
+    if (!hosts_[*old].election->hand_over(MemberId{to}, out_)) return broken("no handover");
+    hosts_[*old].handed = value_.epoch;
+    after(*old);
+    await_leader();
+    if (leader() != to || value_.epoch != Epoch{2}) broken("another than the spare that was named leads");
+  }
+  void await_leader() {
+    const TimePoint from = now_;
+    while (!figures_.broken && !leader() && now_ - from < 2s) run_until(now_ + 100us);
+    figures_.gap = now_ - from;
     run_until(now_ + 100ms);
-    if (!leader()) broken("nobody leads after a crash");
+    if (!leader()) broken("nobody leads");
   }
   void trouble_spare() {
     const auto leading = leader();
@@ -625,6 +642,8 @@ class ElectionWorld {
         one.until += part(3ms);
         if (fault.one != *leading) add_fault(one, at);
       }
+      const TimePoint later = now_ + n * 400ms + 370ms;
+      add_fault({.what = Fault::What::pause, .until = later + part(15ms), .one = *leading}, later);
     }
     run_until(now_ + 1300ms);
     check_kept(*leading);

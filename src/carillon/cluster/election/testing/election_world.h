@@ -9,10 +9,11 @@
 namespace carillon::cluster::testing {
 
 enum class Faults : std::uint8_t {
-  all,     // of everything: links, members, coordinator
-  leader,  // the leader crashes once in a world that is well otherwise
-  spare,   // one spare alone, or the link between it and the leader
-  stalls,  // all members but the leader stand still at once, again and again
+  all,       // of everything: links, members, coordinator
+  leader,    // the leader crashes once in a world that is well otherwise
+  spare,     // one spare alone, or the link between it and the leader
+  stalls,    // all members but the leader stand still at once, again and again, and the leader for 15 ms
+  handover,  // none; the leader hands over to a spare
 };
 
 // Mistakes that the world can make on behalf of the code under test.
@@ -32,7 +33,7 @@ struct ElectionWorldFigures {
   std::optional<std::string> broken;  // a promise
   std::uint64_t events = 0, epochs = 0, orders = 0, refused = 0, handed_over = 0, claims = 0, won = 0,
                 withdrawn = 0, denied = 0, unanswered = 0, stalls = 0, unknown = 0;
-  Duration gap{0};   // Faults::leader: from the crash to the next leader
+  Duration gap{0};   // Faults::leader and handover: nobody leads
   Duration rest{0};  // Faults::all: from the end of the faults until the last leader leads
 };
 
@@ -49,7 +50,8 @@ inline constexpr Duration rest_within = 600ms;
 // - no member obeys a lower epoch than it ever obeyed, in this process or an earlier one;
 // - the coordinator's epoch never falls;
 // - Faults::all: from `rest_within` after the faults on, one leads, all obey, and the epoch stays;
-// - Faults::spare and stalls: there is one election, at the start.
+// - Faults::spare and stalls: there is one election, at the start;
+// - Faults::handover: the spare that was named leads the next epoch.
 ElectionWorldFigures run_election_world(std::uint64_t seed, Faults faults, Plant plant = Plant::none);
 
 }  // namespace carillon::cluster::testing
