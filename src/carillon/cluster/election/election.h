@@ -15,11 +15,11 @@ struct ElectionOptions {
   WitnessOptions witness;
   // With ticks every 2 ms, beats leave every 3 to 5 ms.
   Duration beat_every = 3ms;
-  // A spare suspects the leader after so long without beats: five beats and more. Shorter, and short stalls
-  // of the leader's host would end its epoch; longer, and requests with 50 ms are lost for longer.
+  // A spare suspects the leader after so long without beats: at least five were due. A shorter time would let
+  // short stalls of the leader's host end its epoch. A longer one would cost more requests after a crash.
   Duration silence = 25ms;
-  // The same for a leader of whom no beat was ever heard. Two halves of a cluster that hear only themselves,
-  // and both reach the coordinator, take the lead from each other no more often than this.
+  // The same for a leader of whom no beat was ever heard. If a cluster is cut in halves that both reach the
+  // coordinator, each half takes the lead from the other, but no more often than this.
   Duration first_beat = 200ms;
   // Spares suspect one after the other, so that the first one's claim is heard before the next one asks.
   Duration rank_step = 5ms;
@@ -57,19 +57,24 @@ struct ElectionCounters {
 // A spare that hears no beat for `silence` asks all other members. It claims the next epoch if most of those
 // that answer do not hear the leader either. If none answers, the spare is cut off itself and does not claim.
 // In a cluster of two schedulers and no other members there is nobody to ask: the spare claims on its own
-// silence. Then nobody serves requests either, and whom the coordinator hears last leads.
+// silence. Such a cluster serves no requests, so a needless change of the leader costs nothing.
 //
-// A claim may be carried out though its answer is lost, or long after it was sent. So its outcome is only
-// ever read off the coordinator's value: if that names this member and this process, the process leads.
-// Sending the claim again is harmless, as it says the same. An earlier process of this member has another
-// incarnation.
+// The coordinator may carry out a claim whose answer is lost, or long after the claim was sent. So only the
+// coordinator's value tells the outcome: this process leads if the value names its member and incarnation.
+// Sending a claim again is harmless, as the second one says the same. An earlier process of this member has
+// another incarnation.
 //
-// The driver, for ever: waits for messages, at most `tick_every`; calls tick(); while that returns false,
-// passes on all that waits and ticks again; passes on all that waits; carries out the output. It passes on
-// every change of the coordinator's value that it is told of, and carries out one request at a time. It acts
-// as the leader of epoch() only while leads(); it sends that epoch with all that it sends.
+// What the driver does:
 //
-// The coordinator must not forget its value: epochs that begin again from 0 would be refused by all members.
+//   for (;;) {
+//     wait_for_messages(options.witness.tick_every);  // at most so long
+//     while (!election.tick(now(), out)) pass_on_all_that_waits();
+//     pass_on_all_that_waits();  // heard(); coordinator_said() with answers and with changes of the value
+//     carry_out(out);            // one request at a time
+//     if (election.leads()) decide(election.epoch());  // and send the epoch with every order
+//   }
+//
+// The coordinator must not forget its value: members refuse epochs that begin again from 0.
 //
 // Each call costs O(members). Output is appended. Not thread-safe.
 class Election {
@@ -82,22 +87,23 @@ class Election {
         witness_(options.witness),
         questions_(incarnation.value) {}
 
-  // All members that there are now, in any order; this one may be among them.
+  // All members that are registered now, in any order; this one may be among them. Members that are gone
+  // should leave the list: if no other member is alive, a spare cannot tell this from being cut off.
   void set_members(std::vector<Member> members);
 
   // `now` is not before an earlier tick's. False after a stall of this process: nothing is decided before all
   // that waits was passed on, and another tick.
   bool tick(TimePoint now, Output& out);
   void heard(MemberId from, const Message& message, Output& out);
-  // The coordinator's value, as an answer or because it changed. Old values do no harm.
+  // The coordinator's value, as an answer or because it changed. Values may come in any order.
   void coordinator_said(const Leadership& value, Output& out);
   // The last request has failed, or has no answer: whether it was carried out is unknown.
   void coordinator_failed();
 
-  // Ends this leader's epoch in favour of `to`, a scheduler. It stops deciding at once; `to` claims without
-  // any silence. If nobody has claimed after `handover_within`, this one goes on. A message of a handover
-  // that comes later is obeyed all the same. Fails if this scheduler does not lead, hands over already, or
-  // `to` is none.
+  // Ends this leader's epoch in favour of the scheduler `to`. This one stops deciding at once, and `to`
+  // claims without any silence. If nobody has claimed after `handover_within`, this one goes on. A handover
+  // message that comes later still takes effect. Fails if this scheduler does not lead or hands over already,
+  // or if `to` is no other scheduler.
   Result<> hand_over(MemberId to, Output& out);
 
   // Whether this scheduler may act as the leader of epoch() now.

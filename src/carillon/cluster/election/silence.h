@@ -9,8 +9,8 @@
 namespace carillon::cluster {
 
 // For how long nothing was heard, without the listener's own stalls. The listener ticks every few
-// milliseconds. Where a tick comes late, the listener itself stood still: what came meanwhile waits in its
-// socket, and may be much. Of such time one usual tick counts.
+// milliseconds. If a tick comes late, the listener itself stood still, and beats may wait in its socket. Such
+// time counts as one usual tick.
 //
 // Time is counted at ticks. The time between two ticks counts as nothing where something was heard between
 // them, so silence is understated by up to a tick. O(1). Not thread-safe.

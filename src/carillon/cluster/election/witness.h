@@ -49,7 +49,7 @@ class Witness {
   bool obeys(Epoch epoch);
   // A message, and what is to be sent back to its sender.
   std::optional<Message> heard(MemberId from, const Message& message);
-  // A value that the coordinator has, or had: old ones do no harm.
+  // A value that the coordinator has, or has had since this process began. Values may come in any order.
   void coordinator_said(const Leadership& value);
   // False after a stall of this member. Then the driver passes on all that waits, and ticks again at once.
   bool tick(TimePoint now) { return silence_.tick(now); }

@@ -156,7 +156,7 @@ class ElectionWorld {
   }
   void add(Happening h) {
     h.order = happenings_++;
-    queue_.push(std::move(h));
+    queue_.push(h);
   }
   TimePoint clock(const Host& h) const {
     const Duration t = now_ - TimePoint{};
