@@ -5,6 +5,8 @@
 namespace carillon::cluster {
 namespace {
 
+__extension__ typedef __int128 Wide;  // no overflow of a product of times
+
 // Differences and times from outside stay so far from the ends that sums of a few do not overflow: 36 years.
 constexpr std::int64_t farthest = std::int64_t{1} << 60;
 constexpr Duration anchor_every = std::chrono::seconds{5};
@@ -57,9 +59,9 @@ void PeerClock::begin(TimePoint sent) {
 
 // By how much the clocks may have come to differ since `base_`; less than nothing before it.
 std::int64_t PeerClock::drifted(TimePoint ours) const {
-  const __int128 since = __int128{ours.time_since_epoch().count()} - base_.time_since_epoch().count();
-  return static_cast<std::int64_t>(std::clamp<__int128>(since * options_.max_drift_ppm / 1'000'000,
-                                                        -__int128{farthest}, __int128{farthest}));
+  const Wide since = Wide{ours.time_since_epoch().count()} - base_.time_since_epoch().count();
+  return static_cast<std::int64_t>(
+      std::clamp<Wide>(since * options_.max_drift_ppm / 1'000'000, -Wide{farthest}, Wide{farthest}));
 }
 
 // Two nanoseconds on each side are for rounding. Before the last sample the lines are not looked back upon.
