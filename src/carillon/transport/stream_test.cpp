@@ -254,9 +254,9 @@ class Rude final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBu
       : frames_(std::move(frames)),
         stub_(grpc::CreateChannel(fmt::format("127.0.0.1:{}", port), grpc::InsecureChannelCredentials())) {
     stub_.PrepareBidiStreamingCall(&context_, method, {}, this);
-    StartCall();
-    StartRead(&heard_);
+    StartRead(&heard_);  // before StartCall(), after which the stream may end at once
     OnWriteDone(true);
+    StartCall();
   }
   void OnReadDone(bool ok) override {
     if (ok) StartRead(&heard_);
