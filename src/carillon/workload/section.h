@@ -17,8 +17,8 @@
 #include "carillon/base/time.h"
 #include "carillon/workload/scenario_files.h"
 
-// How the TOML files of this folder are read: for their sources alone. Whatever is wrong is thrown as a
-// Problem that names file, line, key and what would be right.
+// How the TOML files of this folder and of a static cluster are read: for their sources alone. Whatever is
+// wrong is thrown as a Problem that names file, line, key and what would be right.
 namespace carillon::workload {
 
 inline std::string place_of(const std::filesystem::path& file, const toml::source_region& where) {

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "carillon/base/result.h"
+
+namespace carillon::cluster {
+
+inline constexpr std::size_t most_endpoints = 16;
+
+// Where the members of a cluster find each other: `etcd://HOST:PORT,HOST:PORT/NAME`, `etcds://` with TLS, or
+// `static:FILE`.
+struct CoordinatorAddress {
+  bool tls = false;
+  std::vector<std::string> endpoints;  // "HOST:PORT", IPv6 hosts in brackets; empty: a static file
+  std::string name;                    // of the cluster; a static file has its own
+  std::filesystem::path file;
+};
+
+// Error (invalid_argument): what is wrong with `text`, and what would be right.
+Result<CoordinatorAddress> parse_coordinator_address(std::string_view text);
+
+// Names of clusters, ids of members and keys of small values: 1 to 64 letters, digits, '.', '_' and '-'.
+bool is_name(std::string_view text);
+inline constexpr std::string_view name_rule = "1 to 64 letters, digits, '.', '_' and '-'";
+
+// Whether `text` is HOST:PORT with a port from 1 to 65535. Else what is wrong.
+Result<> check_endpoint(std::string_view text);
+
+}  // namespace carillon::cluster

@@ -1,0 +1,105 @@
+#include "carillon/cluster/coordinator/member.h"
+
+#include <array>
+#include <limits>
+#include <utility>
+
+#include "carillon/cluster/coordinator/address.h"
+#include "carillon/profile/json_fields.h"
+
+namespace carillon::cluster {
+namespace {
+
+using nlohmann::json;
+using profile::JsonFields;
+
+constexpr std::array<std::pair<Role, std::string_view>, 3> role_names{
+    {{Role::frontend, "frontend"}, {Role::scheduler, "scheduler"}, {Role::worker, "worker"}}};
+
+// Any number of 64 bits, which JsonFields' are not.
+std::uint64_t bits(JsonFields& fields, const json& object, const std::string& place,
+                   const std::string& name) {
+  const json* value = fields.field(object, place, name, true);
+  if (value == nullptr) return 0;
+  if (value->is_number_unsigned()) return value->get<std::uint64_t>();
+  fields.wrong(JsonFields::at(place, name),
+               "is " + JsonFields::shown(*value) + ", but should be a whole number of 64 bits");
+  return 0;
+}
+
+std::string id(JsonFields& fields, const json& object, const std::string& place, const std::string& name) {
+  const std::string text = fields.text(object, place, name, true);
+  if (!fields.failed() && !is_name(text))
+    fields.wrong(JsonFields::at(place, name),
+                 "is " + JsonFields::shown(text) + ", but should be " + std::string(name_rule));
+  return text;
+}
+
+Result<json> document(std::string_view text, std::string_view what) {
+  if (text.size() > longest_member)
+    return invalid(std::string(what) + ": has " + std::to_string(text.size()) + " bytes, but at most " +
+                   std::to_string(longest_member) + " are taken");
+  return profile::parse_json_strictly(text, what, {.depth = 4, .values = 100});
+}
+
+}  // namespace
+
+std::string_view name_of(Role role) {
+  for (const auto& [each, name] : role_names)
+    if (each == role) return name;
+  return "unknown";
+}
+
+std::optional<Role> role_of(std::string_view name) {
+  for (const auto& [role, each] : role_names)
+    if (each == name) return role;
+  return std::nullopt;
+}
+
+std::string to_json(const Member& member) {
+  return nlohmann::ordered_json{{"id", member.id},
+                                {"role", name_of(member.role)},
+                                {"address", member.address},
+                                {"incarnation", member.incarnation},
+                                {"protocol", member.protocol}}
+      .dump();
+}
+
+Result<Member> member_of(std::string_view text) {
+  const auto read = document(text, "stored member");
+  if (!read) return std::unexpected(read.error());
+  JsonFields fields("stored member");
+  Member member;
+  member.id = id(fields, *read, "", "id");
+  const std::string role = fields.text(*read, "", "role", true);
+  if (const auto known = role_of(role))
+    member.role = *known;
+  else
+    fields.wrong("role", "is " + JsonFields::shown(role) + ", but should be frontend, scheduler or worker");
+  member.address = fields.text(*read, "", "address", true);
+  if (const auto checked = check_endpoint(member.address); !checked)
+    fields.wrong("address", checked.error().message);
+  member.incarnation = bits(fields, *read, "", "incarnation");
+  member.protocol = static_cast<std::int32_t>(
+      fields.integer(*read, "", "protocol", 1, std::numeric_limits<std::int32_t>::max()));
+  if (fields.failed()) return fields.error();
+  return member;
+}
+
+std::string to_json(const Epoch& epoch) {
+  return nlohmann::ordered_json{{"epoch", epoch.number}, {"leader", epoch.leader}, {"nonce", epoch.nonce}}
+      .dump();
+}
+
+Result<Epoch> epoch_of(std::string_view text) {
+  const auto read = document(text, "stored epoch");
+  if (!read) return std::unexpected(read.error());
+  JsonFields fields("stored epoch");
+  Epoch epoch{.number = bits(fields, *read, "", "epoch"),
+              .leader = id(fields, *read, "", "leader"),
+              .nonce = bits(fields, *read, "", "nonce")};
+  if (fields.failed()) return fields.error();
+  return epoch;
+}
+
+}  // namespace carillon::cluster

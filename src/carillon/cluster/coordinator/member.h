@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "carillon/base/result.h"
+
+namespace carillon::cluster {
+
+enum class Role : std::uint8_t { frontend, scheduler, worker };
+std::string_view name_of(Role role);
+std::optional<Role> role_of(std::string_view name);
+
+// A process of a cluster.
+struct Member {
+  std::string id;  // is_name()
+  Role role = Role::worker;
+  std::string address;            // HOST:PORT where other members reach it
+  std::uint64_t incarnation = 0;  // differs with every start of the process
+  std::int32_t protocol = 0;      // of the messages that it speaks; at least 1
+
+  friend bool operator==(const Member&, const Member&) = default;
+};
+
+inline constexpr std::size_t longest_member = 1024;  // bytes of JSON
+
+// What is stored of a member, and back. The text comes from outside: whatever is wrong with it is an error
+// that names the field. Fields of later versions are passed over.
+std::string to_json(const Member& member);
+Result<Member> member_of(std::string_view json);
+
+// The one value by which a leader is elected.
+struct Epoch {
+  std::uint64_t number = 0;
+  std::string leader;  // a member's id
+  std::uint64_t nonce = 0;
+
+  friend bool operator==(const Epoch&, const Epoch&) = default;
+};
+
+std::string to_json(const Epoch& epoch);
+Result<Epoch> epoch_of(std::string_view json);
+
+}  // namespace carillon::cluster

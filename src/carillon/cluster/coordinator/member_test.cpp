@@ -1,0 +1,82 @@
+#include "carillon/cluster/coordinator/member.h"
+
+#include <limits>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace carillon::cluster {
+namespace {
+
+using ::testing::HasSubstr;
+
+const Member worker{.id = "host-1",
+                    .role = Role::worker,
+                    .address = "[::1]:8100",
+                    .incarnation = std::numeric_limits<std::uint64_t>::max(),
+                    .protocol = 1};
+
+TEST(StoredMember, IsReadAsItWasWritten) {
+  for (const Role role : {Role::frontend, Role::scheduler, Role::worker}) {
+    Member member = worker;
+    member.role = role;
+    const auto read = member_of(to_json(member));
+    ASSERT_TRUE(read) << read.error().message;
+    EXPECT_EQ(*read, member);
+  }
+}
+
+TEST(StoredMember, MayHaveFieldsOfLaterVersions) {
+  std::string text = to_json(worker);
+  text.insert(1, R"("zone":{"rack":4},)");
+  const auto read = member_of(text);
+  ASSERT_TRUE(read) << read.error().message;
+  EXPECT_EQ(*read, worker);
+}
+
+TEST(StoredMember, IsNotTrusted) {
+  const struct {
+    std::string from, to, why;
+  } rows[] = {
+      {R"("id":"host-1")", R"("id":"../x")", "id"},
+      {R"("id":"host-1")", R"("id":7)", "id"},
+      {R"("id":"host-1",)", "", "has no \"id\""},
+      {R"("role":"worker")", R"("role":"king")", "frontend, scheduler or worker"},
+      {R"([::1]:8100)", "[::1]", "has no port"},
+      {R"(18446744073709551615)", "18446744073709551616", "64 bits"},
+      {R"(18446744073709551615)", "-1", "64 bits"},
+      {R"("protocol":1)", R"("protocol":0)", "protocol"},
+      {R"("protocol":1)", R"("protocol":1.5)", "protocol"},
+      {R"("protocol":1)", R"("protocol":1,"protocol":1)", "twice"},
+      {R"("protocol":1})", R"("protocol":1)", "not a JSON document"},
+      {R"({)", "[", "not a JSON document"},
+      {R"("protocol":1)", R"("protocol":1,"x":")" + std::string(1024, 'x') + "\"", "at most 1024"},
+      {R"("protocol":1)", R"("protocol":1,"x":[[[[[]]]]])", "deep"},
+  };
+  for (const auto& [from, to, why] : rows) {
+    std::string text = to_json(worker);
+    const auto place = text.find(from);
+    ASSERT_NE(place, std::string::npos) << from;
+    text.replace(place, from.size(), to);
+    const auto read = member_of(text);
+    ASSERT_FALSE(read) << text;
+    EXPECT_THAT(read.error().message, HasSubstr(why)) << text;
+  }
+  EXPECT_FALSE(member_of(""));
+  EXPECT_FALSE(member_of("null"));
+  EXPECT_FALSE(member_of(std::string("\0\xff", 2)));
+}
+
+TEST(StoredEpoch, IsReadAsItWasWritten) {
+  const Epoch epoch{.number = 7, .leader = "a", .nonce = std::numeric_limits<std::uint64_t>::max()};
+  const auto read = epoch_of(to_json(epoch));
+  ASSERT_TRUE(read) << read.error().message;
+  EXPECT_EQ(*read, epoch);
+  for (const char* text : {"", "7", "{}", R"({"epoch":-1,"leader":"a","nonce":1})",
+                           R"({"epoch":1,"leader":"","nonce":1})", R"({"epoch":1,"leader":"a"})"})
+    EXPECT_FALSE(epoch_of(text)) << text;
+}
+
+}  // namespace
+}  // namespace carillon::cluster
