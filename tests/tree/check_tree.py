@@ -26,8 +26,8 @@ import sys
 import tempfile
 
 # From the top of the house to its foundation: a layer may include itself and those after it.
-LAYERS = ["cli", "server", "frontend", "research", "simulate", "controller", "repository", "worker", "transport", "tune", "cluster", "provision", "explain",
-          "dispatch", "schedule", "wire", "ledger", "share", "device", "engine", "graph", "workload", "profile", "base"]
+LAYERS = ["cli", "server", "frontend", "research", "simulate", "controller", "repository", "worker", "tune", "transport", "coordinator", "cluster",
+          "provision", "explain", "dispatch", "schedule", "wire", "ledger", "share", "device", "engine", "graph", "workload", "profile", "base"]
 
 # Rooms that may include less than what lies below them.
 ONLY = {"research": ["research", "simulate", "workload", "profile", "base"],
