@@ -76,8 +76,14 @@ class Etcd:
         except (urllib.error.URLError, OSError):
             return None
 
+    def must(self, method: str, **body) -> dict:
+        """Asks until it is done: while there is no leader etcd writes nothing."""
+        answers = []
+        wait_for(lambda: answers.append(self.ask(method, **body)) or answers[-1] is not None, f"{method} {body}")
+        return answers[-1]
+
     def put(self, key: str, value: str) -> int:
-        return int(self.ask("kv/put", key=key, value=value)["header"]["revision"])
+        return int(self.must("kv/put", key=key, value=value)["header"]["revision"])
 
 
 class Probe:
@@ -234,12 +240,24 @@ def test_a_killed_member_is_gone_with_its_lease(etcd, probe):
     a.wait("member", id="b", incarnation=2)
 
 
+def test_a_member_that_stood_still_comes_back(etcd, probe):
+    a, b = probe(etcd, *member("a")), probe(etcd, *member("b"))
+    a.wait("member", id="b")
+    place = a.place()
+    b.process.send_signal(signal.SIGSTOP)
+    a.wait("gone", place, id="b")
+    b.process.send_signal(signal.SIGCONT)
+    a.wait("member", place, id="b", incarnation=1)
+    b.wait("unregistered")
+    b.wait_copy(members={"a": 1, "b": 1}, up=True)
+
+
 def test_a_lease_that_etcd_forgot_is_taken_anew(etcd, probe):
     a = probe(etcd, *member("a"))
     a.wait("registered")
     place = a.place()
-    for lease in etcd.ask("lease/leases")["leases"]:
-        etcd.ask("lease/revoke", ID=lease["ID"])
+    for lease in etcd.must("lease/leases")["leases"]:
+        etcd.must("lease/revoke", ID=lease["ID"])
     a.wait("unregistered", place)
     a.wait("registered", place)
     a.wait_copy(members={"a": 1})
@@ -350,8 +368,8 @@ def test_a_compaction_during_a_break_is_read_over(three, probe):
     three[0].kill()
     three[1].put("/carillon/box/values/kept", "2")
     three[1].put("/carillon/box/values/new", "1")
-    three[1].ask("kv/deleterange", key="/carillon/box/values/gone")
-    three[1].ask("kv/compaction", revision=three[1].put("elsewhere", "x"), physical=True)
+    three[1].must("kv/deleterange", key="/carillon/box/values/gone")
+    three[1].must("kv/compaction", revision=three[1].put("elsewhere", "x"), physical=True)
     three[0].start().ready()
     a.wait_copy(values={"kept": "2", "new": "1"}, up=True)
     told = [(each["key"], each["value"]) for each in a.told[place:] if each["news"] == "value"]
@@ -377,7 +395,7 @@ def test_where_etcd_has_no_space_reads_go_on(start, tmp_path, probe):
     late.wait_copy(members={"a": 1}, up=True)
     # The quota is only of writes: the lease is renewed, and what is deleted is seen.
     place = a.place()
-    etcd.ask("kv/deleterange", key="/carillon/box/members/a")
+    etcd.must("kv/deleterange", key="/carillon/box/members/a")
     b.wait("gone", id="a")
     a.wait("unregistered", place)
     assert not [each for each in a.told + b.told if each["news"] == "lost"]

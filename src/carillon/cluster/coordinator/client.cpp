@@ -86,6 +86,7 @@ bool CoordinatorClient::believes(const etcd::Header& header, const Pending& pend
     disconnect("it belongs to another cluster of etcd than the one first spoken to", now);
   } else if (header.revision < pending.seen && pending.kind != Kind::read && !watch) {
     whole_ = true;
+    if (registration_) registration_->set_back();
     disconnect("it has lost what it had; all is read anew", now);
   } else {
     cluster_id_ = header.cluster_id;

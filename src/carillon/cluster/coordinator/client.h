@@ -38,7 +38,7 @@ struct MemberSeen {         // new, or changed
 struct MemberGone {
   std::string id;
 };
-struct EpochSeen {
+struct EpochSeen {  // of a higher revision than before, unless etcd lost what it had
   EpochRecord record;
 };
 struct ValueSeen {
@@ -57,7 +57,7 @@ struct WriteDone {
   EpochRecord current;  // of compare_and_set(), unless unknown
   std::string why;      // where unknown
 };
-// Something that an operator should know; not repeated while it lasts.
+// Something that an operator should know; not told twice in a row.
 struct Trouble {
   std::string what;
 };

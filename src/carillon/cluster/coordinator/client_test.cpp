@@ -32,7 +32,8 @@ Member member_named(const std::string& id, std::uint64_t incarnation) {
 class World {
  public:
   struct Endpoint {
-    bool answers = true;  // else requests to it fail when their time is over, and watches tell nothing
+    bool answers = true;   // else requests to it fail when their time is over, and watches tell nothing
+    bool refuses = false;  // they fail at once
   };
   struct Watch {
     std::uint64_t id = 0;
@@ -104,6 +105,7 @@ class World {
                                       now))
       return std::nullopt;
     site.sets.insert(nonce);
+    expected_[nonce] = revision;
     pump(site);
     return nonce;
   }
@@ -166,11 +168,12 @@ class World {
       std::erase_if(site.watches, [&](const Watch& watch) { return watch.id == request.id; });
       return;
     }
-    const TimePoint over = now + request.timeout;
+    const TimePoint over = now + (endpoints_[request.endpoint].refuses ? 1ms : request.timeout);
     if (const auto* range = std::get_if<etcd::Range>(&request.body);
         range != nullptr && !range->range_end.empty())
       ++site.whole_reads;
     if (const auto* create = std::get_if<etcd::WatchCreate>(&request.body)) {
+      EXPECT_TRUE(create->key == "/carillon/box/" && create->range_end == "/carillon/box0");
       site.watches.push_back(
           {request.id, request.endpoint, create->key, create->range_end, create->start_revision});
       at(now + delay(), [this, &site, id = request.id] { tell_watch(site, id); });
@@ -187,7 +190,7 @@ class World {
       pump(site);
     };
     at(over, [answer] { answer(etcd::Failure{etcd::Failure::Kind::unreachable, "Deadline Exceeded"}); });
-    if (drawn(faults.lost)) return;
+    if (drawn(faults.lost) || endpoints_[request.endpoint].refuses) return;
     const bool lost = drawn(faults.answer_lost), refused = drawn(faults.refused);
     const bool writes = !std::holds_alternative<etcd::Range>(request.body);
     if (refused && writes && drawn(500)) {
@@ -196,11 +199,16 @@ class World {
     }
     at(now + delay(), [this, lost, refused = refused && writes, answer, request = std::move(request)] {
       if (!endpoints_[request.endpoint].answers) return;
+      const auto epoch = model.store.find("/carillon/box/epoch");
+      const std::int64_t before = epoch == model.store.end() ? 0 : epoch->second.mod_revision;
       const auto what = model.carry_out(request.body, now);
-      if (const auto* txn = std::get_if<etcd::Txn>(&request.body);
-          txn != nullptr && txn->key.ends_with("/epoch") && std::get_if<etcd::Answer>(&what) != nullptr &&
-          std::get<etcd::TxnAnswer>(std::get<etcd::Answer>(what)).succeeded)
-        done_nonces.insert(epoch_of(*txn->value)->nonce);
+      const auto* txn = std::get_if<etcd::Txn>(&request.body);
+      if (txn != nullptr && txn->key == "/carillon/box/epoch" &&
+          model.store[txn->key].mod_revision != before) {
+        const std::uint64_t nonce = epoch_of(*txn->value)->nonce;
+        done_nonces.insert(nonce);
+        EXPECT_EQ(expected_[nonce], before);
+      }
       tell_watches();
       if (lost) return;
       // etcd says so of the write that filled its space, too.
@@ -288,6 +296,7 @@ class World {
   std::vector<Endpoint> endpoints_;
   std::vector<std::unique_ptr<Site>> sites_;
   std::map<std::pair<TimePoint, std::uint64_t>, std::function<void()>> events_;
+  std::map<std::uint64_t, std::int64_t> expected_;  // the revisions that epochs follow, by nonce
   std::uint64_t last_event_ = 0;
   std::size_t steps_ = 0;
 };
@@ -433,15 +442,24 @@ TEST(CoordinatorClient, AnotherEtcdIsNotBelieved) {
 
 TEST(CoordinatorClient, AnEtcdThatWasSetBackIsReadAnew) {
   World world(9, 1);
-  auto& a = world.add(std::nullopt);
-  const EtcdModel before = world.model;
+  auto& a = world.add(member_named("a", 1));
+  world.run(100ms);
+  EtcdModel before = world.model;
+  before.store.clear();
+  before.history.clear();
+  before.revision = 1;
   world.model.put("/carillon/box/values/x", "1");
+  world.tell_watches();
   world.run(1s);
-  ASSERT_TRUE(a.client->values().contains("x"));
+  ASSERT_TRUE(a.client->values().contains("x") && a.registered);
   world.model = before;
-  world.run(3s);
+  world.run(2s);
   EXPECT_TRUE(a.client->values().empty());
   EXPECT_EQ(a.whole_reads, 2U);
+  // Its lease is as it was, its key is not.
+  EXPECT_EQ(world.model.leases.size(), 1U);
+  EXPECT_TRUE(world.model.store.contains("/carillon/box/members/a"));
+  world.expect_true_copy(a, "after etcd was set back");
 }
 
 TEST(CoordinatorClient, TakesAMemberOrValueThatIsWrongForNone) {
@@ -464,6 +482,20 @@ TEST(CoordinatorClient, TakesAMemberOrValueThatIsWrongForNone) {
   world.tell_watches();
   world.run(1s);
   EXPECT_TRUE(a.client->members().empty());
+}
+
+TEST(CoordinatorClient, PassesOverWhatItDidNotAskFor) {
+  CoordinatorClient client({.name = "box", .endpoints = {"e:1"}}, TimePoint{});
+  client.tick(TimePoint{});
+  const auto requests = client.take_requests();
+  ASSERT_EQ(requests.size(), 1U);
+  etcd::RangeAnswer answer{.header = {7, 5}, .kvs = {}, .more = false};
+  for (const char* prefix : {"/carillon/box2/", "/other/carillon/box/", "/carillon/box/old-"})
+    answer.kvs.push_back({.key = std::string(prefix) + "members/a",
+                          .value = to_json(member_named("a", 1)),
+                          .mod_revision = 2});
+  client.answered(requests[0].id, answer, TimePoint{});
+  EXPECT_TRUE(client.members().empty());
 }
 
 TEST(CoordinatorClient, KeepsSoManyMembersAtMost) {
@@ -497,6 +529,37 @@ TEST(CoordinatorClient, RefusesWhatCannotBeWritten) {
   world.run(1s);
   world.expect_true_copy(a, "at rest");
   EXPECT_EQ(a.client->values().size(), 1U);
+}
+
+TEST(CoordinatorClient, GoesToAnEndpointThatAnswers) {
+  World world(14);
+  world.endpoints()[0].answers = false;
+  world.endpoints()[1].refuses = true;
+  auto& a = world.add(member_named("a", 1));
+  world.run(2s);
+  EXPECT_TRUE(a.registered);
+  world.endpoints()[0].answers = true;
+  world.endpoints()[2].answers = false;
+  world.run(3s);
+  world.expect_true_copy(a, "with another endpoint");
+  EXPECT_THAT(a.told, ElementsAre());
+}
+
+TEST(CoordinatorClient, WaitsLongerBetweenTries) {
+  World world(15);
+  for (auto& endpoint : world.endpoints()) endpoint.refuses = true;
+  auto& a = world.add(std::nullopt);
+  world.run(3100ms);
+  EXPECT_EQ(a.up, false);
+  world.run(10s);
+  const std::size_t before = world.count_requests;
+  world.run(100s);
+  // Waits of 1 to 2 s.
+  EXPECT_GE(world.count_requests - before, 50U);
+  EXPECT_LE(world.count_requests - before, 101U);
+  world.endpoints()[1].refuses = false;
+  world.run(7s);
+  EXPECT_EQ(a.up, true);
 }
 
 TEST(CoordinatorClient, WritesMayFailWhereReadsGoOn) {

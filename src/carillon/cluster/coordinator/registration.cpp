@@ -73,6 +73,11 @@ void Registration::forgotten() {
   if (std::exchange(out_, Out::none) == Out::renew) renew_at_ = TimePoint::min();
 }
 
+void Registration::set_back() {
+  if (registered()) registered_at_ = -1;
+  gone_at_ = over_ = 0;
+}
+
 void Registration::seen(std::int64_t revision, const etcd::KeyValue* kv, TimePoint now) {
   if (kv == nullptr) {
     gone_at_ = revision;

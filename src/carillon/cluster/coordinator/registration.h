@@ -48,6 +48,9 @@ class Registration {
   // What became of the key, as the copy of all keys has it; `kv` has its value, or none.
   void seen(std::int64_t revision, const etcd::KeyValue* kv, TimePoint now);
 
+  // etcd has lost what it had: its revisions count from before.
+  void set_back();
+
   // Gives the lease back, and ends; Unregistered tells when.
   void leave() { leaving_ = true; }
 
