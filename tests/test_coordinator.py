@@ -243,6 +243,7 @@ def test_a_killed_member_is_gone_with_its_lease(etcd, probe):
 def test_a_member_that_stood_still_comes_back(etcd, probe):
     a, b = probe(etcd, *member("a")), probe(etcd, *member("b"))
     a.wait("member", id="b")
+    b.wait("registered")
     place = a.place()
     b.process.send_signal(signal.SIGSTOP)
     a.wait("gone", place, id="b")
