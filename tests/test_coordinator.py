@@ -209,6 +209,10 @@ def probe(start, program):
     return begin
 
 
+# Where a write must be answered, however slow the machine is.
+PATIENT = ("--timeout", str(LIMIT))
+
+
 def member(id: str, incarnation: int = 1, ttl: int = 2) -> list[str]:
     return ["--id", id, "--incarnation", str(incarnation), "--ttl", str(ttl)]
 
@@ -265,7 +269,7 @@ def test_a_lease_that_etcd_forgot_is_taken_anew(etcd, probe):
 
 
 def test_of_two_one_sets_the_epoch(etcd, probe):
-    a, b = probe(etcd), probe(etcd)
+    a, b = probe(etcd, *PATIENT), probe(etcd, *PATIENT)
     a.wait("back")
     b.wait("back")
     revision = 0
@@ -281,7 +285,7 @@ def test_of_two_one_sets_the_epoch(etcd, probe):
 
 
 def test_values_come_change_and_go(etcd, probe):
-    a, b = probe(etcd), probe(etcd)
+    a, b = probe(etcd, *PATIENT), probe(etcd)
     a.wait("back")
     b.wait("back")
     for value in ("4", "five", None):
@@ -399,22 +403,7 @@ def test_where_etcd_has_no_space_reads_go_on(start, tmp_path, probe):
     etcd.must("kv/deleterange", key="/carillon/box/members/a")
     b.wait("gone", id="a")
     a.wait("unregistered", place)
-    assert not [each for each in a.told + b.told if each["news"] == "lost"]
-
-
-def test_the_write_that_fills_etcd_is_done_and_is_not_told_as_failed(start, tmp_path, probe):
-    etcd = start(Etcd(tmp_path, options=("--quota-backend-bytes", str(2 << 20)))).ready()
-    a = probe(etcd)
-    a.wait("back")
-    values, told = {}, "done"
-    for i in range(2000):
-        if told != "done":
-            break
-        values[f"v{i % 500}"] = str(i) * (4000 // len(str(i)))
-        a.order("set", token=i, key=f"v{i % 500}", value=values[f"v{i % 500}"])
-        told = a.wait("write", max(0, a.place() - 10), token=i)["outcome"]
-    assert told == "unknown"
-    a.wait_copy(up=True)
+    b.wait_copy(members={}, up=True)
 
 
 @pytest.mark.parametrize("kind", ["http", "silent", "closed"])

@@ -27,8 +27,9 @@ CoordinatorClient::CoordinatorClient(CoordinatorOptions options, TimePoint now)
       next_at_(now),
       heard_(now) {
   CARILLON_ASSERT(!options_.endpoints.empty() && is_name(options_.name));
-  if (options_.self)
-    registration_.emplace(members_prefix_ + options_.self->id, *options_.self, options_.registration);
+  if (!options_.self) return;
+  CARILLON_ASSERT(member_of(to_json(*options_.self)) == *options_.self);
+  registration_.emplace(members_prefix_ + options_.self->id, *options_.self, options_.registration);
 }
 
 std::uint64_t CoordinatorClient::send(Pending pending, etcd::Body body) {

@@ -67,7 +67,7 @@ using CoordinatorNews = std::variant<CoordinatorLost, CoordinatorBack, MemberSee
 struct CoordinatorOptions {
   std::string name;                    // of the cluster
   std::vector<std::string> endpoints;  // at least one; for errors
-  std::optional<Member> self;          // who is registered, if anybody
+  std::optional<Member> self;          // who is registered, if anybody; with all that member_of() asks for
   RegistrationOptions registration;
   Duration request_timeout = std::chrono::seconds{1};
   Duration probe_every = std::chrono::seconds{1};  // how often a quiet etcd is asked something

@@ -1,10 +1,12 @@
 // One member of a cluster by command, for tests/test_coordinator.py:
 //
-//   carillon_coordinator_probe ADDRESS [--id ID --incarnation N] [--ttl S] [--ca FILE] [--certificate FILE]
+//   carillon_coordinator_probe ADDRESS [--id ID --incarnation N] [--ttl S] [--timeout S] [--ca FILE]
+//   [--certificate FILE]
 //   [--key FILE]
 //
 // Reads orders from standard input and writes news to standard output, one JSON object a line. Ends when its
 // input does. Exit status 2: the options are wrong, and standard error says why.
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <iostream>
@@ -116,6 +118,8 @@ int main(int argc, char** argv) {
                                   .incarnation = std::stoull(options["--incarnation"]),
                                   .protocol = 1};
   if (const std::string& ttl = options["--ttl"]; !ttl.empty()) client.registration.ttl_s = std::stol(ttl);
+  if (const std::string& timeout = options["--timeout"]; !timeout.empty())
+    client.request_timeout = std::chrono::seconds{std::stol(timeout)};
   const coordinator::EtcdTls tls{options["--ca"], options["--certificate"], options["--key"]};
   auto etcd = coordinator::Etcd::open(
       *address, tls, std::move(client),
