@@ -9,6 +9,7 @@ import base64
 import collections
 import contextlib
 import json
+import re
 import shutil
 import signal
 import socket
@@ -75,6 +76,11 @@ class Etcd:
                 return json.load(response)
         except (urllib.error.URLError, OSError):
             return None
+
+    def watches(self) -> int:
+        with urllib.request.urlopen(f"http://{self.client}/metrics", timeout=LIMIT) as response:
+            found = re.search(r"^etcd_debugging_mvcc_watcher_total (\d+)$", response.read().decode(), re.M)
+        return int(found.group(1))
 
     def must(self, method: str, **body) -> dict:
         """Asks until it is done: while there is no leader etcd writes nothing."""
@@ -320,14 +326,18 @@ def test_a_stopped_etcd_is_lost_and_comes_back(etcd, probe):
     a, b = probe(etcd, *member("a")), probe(etcd, *member("b"))
     for each in (a, b):
         each.wait_copy(members={"a": 1, "b": 1}, up=True)
+    c = probe(etcd)
+    c.wait("back")
+    wait_for(lambda: etcd.watches() == 3, "three watches")
     place = a.place()
     etcd.signal(signal.SIGSTOP)
+    assert c.end() == 0  # whose watch is open
     a.compare_and_set(0, 1, "a", 7)
     assert a.wait("write", token=7)["outcome"] == "unknown"
     a.wait("lost", place)
     assert a.copy()["members"] == {"a": 1, "b": 1}
     b.wait("lost")
-    assert b.end() == 0  # without a word of etcd
+    assert b.end() == 0
     etcd.signal(signal.SIGCONT)
     a.wait("back", place)
     a.wait("gone", place, id="b")
@@ -335,6 +345,7 @@ def test_a_stopped_etcd_is_lost_and_comes_back(etcd, probe):
     record = a.wait_copy(members={"a": 1}, up=True)["record"]
     a.compare_and_set(record["revision"], 2, "a", 8)
     assert a.wait("write", token=8)["outcome"] in ("done", "differs")
+    wait_for(lambda: etcd.watches() == 1, "one watch, and none of before")
 
 
 def test_of_three_etcds_one_may_die(three, probe):
