@@ -8,6 +8,8 @@
 #include <fmt/format.h>
 #include <google/protobuf/arena.h>
 
+#include "carillon/cluster/coordinator/address.h"
+
 namespace carillon::transport {
 namespace {
 
@@ -488,16 +490,11 @@ std::optional<Message> Reader::read(const hosts::Message& from) {
   return message;
 }
 
-bool is_name(std::string_view text) {
-  constexpr std::string_view allowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
-  return !text.empty() && text.size() <= longest_name && text.find_first_not_of(allowed) == text.npos;
-}
-
 Result<Hello> read_hello(const hosts::Hello& from) {
-  if (!is_name(from.cluster()) || !is_name(from.id()))
-    return invalid(
-        fmt::format("hello: {} has other characters than letters, digits, '.', '_' and '-', or not 1 to {}",
-                    is_name(from.cluster()) ? "the host's id" : "the cluster's name", longest_name));
+  if (!cluster::is_name(from.cluster()))
+    return invalid(fmt::format("hello: the cluster's name is not {}", cluster::name_rule));
+  if (!cluster::is_name(from.id()))
+    return invalid(fmt::format("hello: the host's id is not {}", cluster::name_rule));
   Hello hello{.cluster = from.cluster(), .id = from.id(), .incarnation = from.incarnation()};
   switch (from.role()) {
     case hosts::ROLE_FRONTEND:

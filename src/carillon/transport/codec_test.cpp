@@ -210,13 +210,13 @@ TEST(Codec, FramesOfOthersAreRefused) {
   EXPECT_EQ(decode("\x07garbage").error().message, "what is no frame of hosts.proto");
   hosts::Frame nobody = frame_of();
   nobody.mutable_hello()->set_cluster("box");
-  EXPECT_THAT(why_not(nobody), HasSubstr("hello: the host's id has other characters"));
+  EXPECT_THAT(why_not(nobody), HasSubstr("hello: the host's id is not 1 to 64 letters"));
   nobody.mutable_hello()->set_id("a");
   EXPECT_EQ(why_not(nobody), "hello: role 0 is none of 1 to 3");
   for (const std::string& name :
        {std::string(65, 'a'), std::string("a b"), std::string("a\xff"), std::string()}) {
     nobody.mutable_hello()->set_cluster(name);
-    EXPECT_THAT(why_not(nobody), HasSubstr("hello: the cluster's name has other characters")) << name;
+    EXPECT_THAT(why_not(nobody), HasSubstr("hello: the cluster's name is not 1 to 64 letters")) << name;
   }
 }
 

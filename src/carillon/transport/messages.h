@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -10,6 +9,7 @@
 #include "carillon/base/ids.h"
 #include "carillon/base/result.h"
 #include "carillon/base/time.h"
+#include "carillon/cluster/coordinator/member.h"
 #include "carillon/ledger/event.h"
 #include "carillon/ledger/order.h"
 #include "carillon/wire/ends.h"
@@ -23,14 +23,11 @@ namespace carillon::transport {
 // Of the format in proto/hosts.proto.
 inline constexpr std::uint32_t protocol = 1;
 
-enum class Role : std::uint8_t { frontend, scheduler, worker };
-
-// Of a cluster or a host: letters, digits, '.', '_' and '-'.
-inline constexpr std::size_t longest_name = 64;
+using cluster::Role;
 
 // Who speaks: the first thing that a stream carries.
 struct Hello {
-  std::string cluster;
+  std::string cluster;  // cluster::is_name(), as `id`
   std::string id;
   Role role{};
   std::uint64_t incarnation = 0;  // of the process

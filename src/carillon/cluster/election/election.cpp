@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-namespace carillon::cluster {
+namespace carillon::cluster::election {
 
 void Election::set_members(std::vector<Member> members) {
   std::erase_if(members, [&](const Member& m) { return m.id == self_; });
@@ -187,4 +187,4 @@ Duration Election::patience() const {
   return (witness_.heard_leader() ? options_.silence : options_.first_beat) + before * options_.rank_step;
 }
 
-}  // namespace carillon::cluster
+}  // namespace carillon::cluster::election

@@ -9,7 +9,7 @@
 #include "carillon/cluster/election/messages.h"
 #include "carillon/cluster/election/witness.h"
 
-namespace carillon::cluster {
+namespace carillon::cluster::election {
 
 struct ElectionOptions {
   WitnessOptions witness;
@@ -163,4 +163,4 @@ class Election {
   ElectionCounters counters_;
 };
 
-}  // namespace carillon::cluster
+}  // namespace carillon::cluster::election

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace carillon::cluster {
+namespace carillon::cluster::election {
 namespace {
 
 using Kind = Message::Kind;
@@ -420,4 +420,4 @@ TEST(Election, AHandoverNeedsALeaderAndAScheduler) {
 }
 
 }  // namespace
-}  // namespace carillon::cluster
+}  // namespace carillon::cluster::election

@@ -4,7 +4,7 @@
 
 #include "carillon/cluster/election/messages.h"
 
-namespace carillon::cluster {
+namespace carillon::cluster::election {
 
 // The highest epoch that a member knows. The member obeys nothing of a lower one: the safety of an election
 // rests on this and on the coordinator's compare-and-set, and never on time. O(1). Not thread-safe.
@@ -34,4 +34,4 @@ class Fence {
   std::uint64_t refused_ = 0;
 };
 
-}  // namespace carillon::cluster
+}  // namespace carillon::cluster::election

@@ -6,7 +6,7 @@
 
 #include "carillon/base/ids.h"
 
-namespace carillon::cluster {
+namespace carillon::cluster::election {
 
 // The time that one scheduler leads. Epochs only grow; 0: nobody has led yet.
 using Epoch = Id<struct EpochTag, std::uint64_t>;
@@ -71,4 +71,4 @@ struct Output {
   std::optional<Request> request;
 };
 
-}  // namespace carillon::cluster
+}  // namespace carillon::cluster::election

@@ -6,7 +6,7 @@
 
 #include "carillon/base/time.h"
 
-namespace carillon::cluster {
+namespace carillon::cluster::election {
 
 // For how long nothing was heard, without the listener's own stalls. The listener ticks every few
 // milliseconds. If a tick comes late, the listener itself stood still, and beats may wait in its socket. Such
@@ -44,4 +44,4 @@ class Silence {
   std::uint64_t stalls_ = 0;
 };
 
-}  // namespace carillon::cluster
+}  // namespace carillon::cluster::election

@@ -1,6 +1,6 @@
 #include "carillon/cluster/election/witness.h"
 
-namespace carillon::cluster {
+namespace carillon::cluster::election {
 
 bool Witness::pass(Epoch epoch) {
   switch (fence_.pass(epoch)) {
@@ -72,4 +72,4 @@ WitnessCounters Witness::counters() const {
   return counters;
 }
 
-}  // namespace carillon::cluster
+}  // namespace carillon::cluster::election

@@ -8,7 +8,7 @@
 #include "carillon/cluster/election/messages.h"
 #include "carillon/cluster/election/silence.h"
 
-namespace carillon::cluster {
+namespace carillon::cluster::election {
 
 struct WitnessOptions {
   // How often the driver ticks at least. Short beside `silent`, and still only 500 wake-ups a second.
@@ -75,4 +75,4 @@ class Witness {
   WitnessCounters counters_;
 };
 
-}  // namespace carillon::cluster
+}  // namespace carillon::cluster::election

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace carillon::cluster {
+namespace carillon::cluster::election {
 namespace {
 
 constexpr MemberId leading{1}, asking{2};
@@ -172,4 +172,4 @@ TEST(Witness, AHigherEpochBeginsAnew) {
 }
 
 }  // namespace
-}  // namespace carillon::cluster
+}  // namespace carillon::cluster::election

@@ -8,7 +8,7 @@
 #include "carillon/base/testing/seeds.h"
 #include "carillon/cluster/election/testing/election_world.h"
 
-namespace carillon::cluster::testing {
+namespace carillon::cluster::election::testing {
 namespace {
 
 // CARILLON_ELECTION_SEEDS=FIRST..LAST asks for other seeds.
@@ -134,4 +134,4 @@ TEST(ElectionWorlds, PlantedMistakesAreFound) {
 }
 
 }  // namespace
-}  // namespace carillon::cluster::testing
+}  // namespace carillon::cluster::election::testing

@@ -11,7 +11,7 @@
 #include "carillon/cluster/election/election.h"
 #include "carillon/cluster/election/witness.h"
 
-namespace carillon::cluster::testing {
+namespace carillon::cluster::election::testing {
 namespace {
 
 using Kind = Message::Kind;
@@ -689,4 +689,4 @@ ElectionWorldFigures run_election_world(std::uint64_t seed, Faults faults, Plant
   return ElectionWorld(seed, faults, plant).run();
 }
 
-}  // namespace carillon::cluster::testing
+}  // namespace carillon::cluster::election::testing

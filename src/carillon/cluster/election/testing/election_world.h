@@ -6,7 +6,7 @@
 
 #include "carillon/base/time.h"
 
-namespace carillon::cluster::testing {
+namespace carillon::cluster::election::testing {
 
 enum class Faults : std::uint8_t {
   all,       // of everything: links, members, coordinator
@@ -54,4 +54,4 @@ inline constexpr Duration rest_within = 600ms;
 // - Faults::handover: the spare that was named leads the next epoch.
 ElectionWorldFigures run_election_world(std::uint64_t seed, Faults faults, Plant plant = Plant::none);
 
-}  // namespace carillon::cluster::testing
+}  // namespace carillon::cluster::election::testing
