@@ -89,6 +89,11 @@ class End : public Stream {
     lock.unlock();
     close({ErrorCode::unavailable, ""}, Pending::leave);
   }
+  void started() {
+    std::unique_lock lock(mutex_);
+    --starting_;
+    if (over_) settle(std::move(lock));
+  }
   // What becomes of a frame that is being written when the stream is to end.
   enum class Pending : std::uint8_t {
     cancel,
@@ -123,6 +128,8 @@ class End : public Stream {
     if (opened_) owner_.ended(*this, why);
     return why;
   }
+
+  int starting_ = 0;  // with mutex_
 
  private:
   virtual void start_read(grpc::ByteBuffer* to) = 0;
@@ -171,11 +178,6 @@ class End : public Stream {
     started();
   }
 
-  void started() {
-    std::unique_lock lock(mutex_);
-    --starting_;
-    if (over_) settle(std::move(lock));
-  }
   void settle(std::unique_lock<std::mutex> lock) {
     if (starting_ > 0 || writing_ || finished_) return;
     finished_ = true;
@@ -229,7 +231,6 @@ class End : public Stream {
   std::vector<Message> waiting_;
   bool greets_ = false;  // is to send its hello
   bool writing_ = false;
-  int starting_ = 0;
   bool over_ = false, finished_ = false;
   std::optional<Error> why_;
   Counts counts_;
@@ -356,14 +357,17 @@ class Calling final : public End,
                       public std::enable_shared_from_this<Calling> {
  public:
   Calling(Dialer& dialer, Hello self, StreamOwner& owner, const StreamLimits& limits)
-      : End(std::move(self), owner, limits), dialer_(dialer) {}
+      : End(std::move(self), owner, limits), dialer_(dialer) {
+    starting_ = 1;  // nothing is finished before begin() is done
+  }
   void begin(grpc::GenericStub& stub, std::shared_ptr<Calling> self) {
     alive_ = std::move(self);
-    stub.PrepareBidiStreamingCall(&context_, method, {}, this);
+    stub.PrepareBidiStreamingCall(context_.get(), method, {}, this);
     AddHold();  // until finish(): operations begin from any thread
     StartCall();
     greet();
     read();
+    started();
   }
   void OnReadDone(bool ok) override { on_read(ok); }
   void OnWriteDone(bool ok) override { on_written(ok); }
@@ -374,15 +378,15 @@ class Calling final : public End,
   void start_write(const grpc::ByteBuffer* from) override { StartWrite(from); }
   void finish(const Error& why) override {
     // Where the peer has ended it, its own words come by themselves.
-    if (!why.message.empty()) context_.TryCancel();
+    if (!why.message.empty()) context_->TryCancel();
     RemoveHold();
   }
-  void cancel() override { context_.TryCancel(); }
+  void cancel() override { context_->TryCancel(); }
   bool calls() const override { return true; }
   std::shared_ptr<End> shared() override { return shared_from_this(); }
 
   Dialer& dialer_;
-  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientContext> context_ = std::make_unique<grpc::ClientContext>();
   std::shared_ptr<Calling> alive_;  // until OnDone()
 };
 
@@ -467,10 +471,14 @@ class Dialer final : public StreamDialer {
   std::thread thread_;  // last: it uses all of the above
 };
 
+// The context keeps the channel, which must not end on a thread of its own: gRPC would wait there for itself.
+// So it goes before the dialer hears of the end, whoever keeps the stream.
 void Calling::OnDone(const grpc::Status& status) {
   const Error why = on_done(status.error_message());
-  const auto last = std::move(alive_);
-  dialer_.ended(why);
+  context_.reset();
+  Dialer& dialer = dialer_;
+  { const auto last = std::move(alive_); }
+  dialer.ended(why);
 }
 
 }  // namespace
