@@ -217,8 +217,8 @@ struct Stubs {
 
 class Etcd::Loop {
  public:
-  Loop(cluster::CoordinatorOptions options, const std::shared_ptr<grpc::ChannelCredentials>& credentials,
-       Tell tell)
+  Loop(const cluster::CoordinatorOptions& options,
+       const std::shared_ptr<grpc::ChannelCredentials>& credentials, Tell tell)
       : tell_(std::move(tell)), client_(options, clock_.now()) {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);  // what is sent twice may be done twice
@@ -420,8 +420,7 @@ Result<std::unique_ptr<Etcd>> Etcd::open(const cluster::CoordinatorAddress& addr
   if (!credentials) return std::unexpected(credentials.error());
   options.name = address.name;
   options.endpoints = address.endpoints;
-  return std::unique_ptr<Etcd>(
-      new Etcd(std::make_unique<Loop>(std::move(options), *credentials, std::move(tell))));
+  return std::unique_ptr<Etcd>(new Etcd(std::make_unique<Loop>(options, *credentials, std::move(tell))));
 }
 
 Etcd::Etcd(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
