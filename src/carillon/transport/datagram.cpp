@@ -1,0 +1,146 @@
+#include "carillon/transport/datagram.h"
+
+#include <concepts>
+#include <cstring>
+
+#include <fmt/format.h>
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+
+#include "carillon/base/assert.h"
+#include "carillon/cluster/coordinator/address.h"
+#include "carillon/transport/messages.h"
+
+namespace carillon::transport {
+namespace {
+
+using Kind = cluster::election::Message::Kind;
+constexpr auto last_kind = Kind::handover;
+
+// "CRLN", the protocol, which of the two parts are there, the sender, the parts, the MAC. Numbers are little
+// endian.
+constexpr std::string_view magic = "CRLN";
+enum Parts : std::uint8_t { has_message = 1, has_echo = 2 };
+
+template <std::unsigned_integral Number>
+void put(std::string& out, Number value) {
+  for (std::size_t i = 0; i < sizeof(Number); ++i) out.push_back(static_cast<char>(value >> (8 * i)));
+}
+void put(std::string& out, TimePoint time) {
+  put(out, static_cast<std::uint64_t>(time.time_since_epoch().count()));
+}
+
+// Takes numbers from the front. What is not there is 0, and makes it fail.
+class Taker {
+ public:
+  explicit Taker(std::string_view bytes) : left_(bytes) {}
+  template <std::unsigned_integral Number>
+  Number number() {
+    Number value = 0;
+    const std::string_view bytes = text(sizeof(Number));
+    for (std::size_t i = 0; i < bytes.size(); ++i)
+      value |= static_cast<Number>(static_cast<Number>(static_cast<unsigned char>(bytes[i])) << (8 * i));
+    return value;
+  }
+  TimePoint time() { return TimePoint{Duration{static_cast<std::int64_t>(number<std::uint64_t>())}}; }
+  std::string_view text(std::size_t size) {
+    failed_ = failed_ || size > left_.size();
+    if (failed_) return {};
+    const std::string_view taken = left_.substr(0, size);
+    left_.remove_prefix(size);
+    return taken;
+  }
+  bool whole() const { return !failed_ && left_.empty(); }
+
+ private:
+  std::string_view left_;
+  bool failed_ = false;
+};
+
+}  // namespace
+
+std::optional<cluster::PeerClock::Sample> sample_of(const Datagram& datagram, TimePoint heard) {
+  if (!datagram.echo) return std::nullopt;
+  return cluster::PeerClock::Sample{.sent = datagram.echo->sent,
+                                    .received = datagram.echo->received,
+                                    .replied = datagram.sent,
+                                    .heard = heard};
+}
+
+DatagramCodec::Mac DatagramCodec::mac_of(std::string_view bytes) const {
+  // The name has no zero byte, so that name and bytes cannot be told to be others.
+  std::string whole = cluster_;
+  whole.push_back('\0');
+  whole.append(bytes);
+  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
+  const auto* const done =
+      HMAC(EVP_sha256(), key_.data(), static_cast<int>(key_.size()),
+           reinterpret_cast<const unsigned char*>(whole.data()), whole.size(), digest.data(), nullptr);
+  CARILLON_ASSERT(done != nullptr);
+  Mac mac{};
+  std::memcpy(mac.data(), digest.data(), mac.size());
+  return mac;
+}
+
+std::string DatagramCodec::encode(const Datagram& datagram) const {
+  std::string out(magic);
+  put(out, static_cast<std::uint8_t>(protocol));
+  put(out, static_cast<std::uint8_t>((datagram.message ? has_message : 0) | (datagram.echo ? has_echo : 0)));
+  put(out, static_cast<std::uint8_t>(datagram.from.size()));
+  out.append(datagram.from);
+  put(out, datagram.incarnation);
+  put(out, datagram.sent);
+  if (datagram.message) {
+    put(out, static_cast<std::uint8_t>(datagram.message->kind));
+    put(out, datagram.message->epoch.value);
+    put(out, datagram.message->number);
+  }
+  if (datagram.echo) {
+    put(out, datagram.echo->sent);
+    put(out, datagram.echo->received);
+  }
+  const Mac mac = mac_of(out);
+  out.append(reinterpret_cast<const char*>(mac.data()), mac.size());
+  return out;
+}
+
+Result<Datagram> DatagramCodec::decode(std::string_view bytes) const {
+  Mac mac{};
+  if (bytes.size() < magic.size() + 1 + mac.size() || bytes.size() > longest_datagram)
+    return invalid(fmt::format("a datagram of {} bytes, not {} to {}", bytes.size(),
+                               magic.size() + 1 + mac.size(), longest_datagram));
+  if (!bytes.starts_with(magic)) return invalid("a datagram of something else than Carillon");
+  const auto spoken = static_cast<unsigned char>(bytes[magic.size()]);
+  if (spoken != protocol)
+    return invalid(fmt::format("a datagram of protocol {}; this version speaks {}", spoken, protocol));
+  std::memcpy(mac.data(), bytes.data() + bytes.size() - mac.size(), mac.size());
+  bytes.remove_suffix(mac.size());
+  const Mac right = mac_of(bytes);
+  if (CRYPTO_memcmp(mac.data(), right.data(), mac.size()) != 0)
+    return invalid("a datagram of another cluster, or with another key");
+  // Its sender has the key. It may have faults of its own all the same.
+  Taker take(bytes.substr(magic.size() + 1));
+  const auto parts = take.number<std::uint8_t>();
+  Datagram datagram{.from = std::string(take.text(take.number<std::uint8_t>())),
+                    .incarnation = take.number<std::uint64_t>(),
+                    .sent = take.time()};
+  if ((parts & has_message) != 0) {
+    const auto kind = take.number<std::uint8_t>();
+    if (kind > static_cast<std::uint8_t>(last_kind))
+      return invalid(
+          fmt::format("a datagram with a message of kind {}, at most {}", kind, static_cast<int>(last_kind)));
+    const cluster::election::Epoch epoch{take.number<std::uint64_t>()};
+    datagram.message = {static_cast<Kind>(kind), epoch, take.number<std::uint64_t>()};
+  }
+  if ((parts & has_echo) != 0) {
+    const TimePoint sent = take.time();
+    datagram.echo = {sent, take.time()};
+  }
+  if (!take.whole()) return invalid("a datagram that ends too soon, or too late");
+  if (!cluster::is_name(datagram.from))
+    return invalid(fmt::format("a datagram whose sender's id is not {}", cluster::name_rule));
+  return datagram;
+}
+
+}  // namespace carillon::transport

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "carillon/base/result.h"
+#include "carillon/base/time.h"
+#include "carillon/cluster/clock/peer_clock.h"
+#include "carillon/cluster/election/messages.h"
+
+namespace carillon::transport {
+
+inline constexpr std::size_t longest_datagram = 256;  // bytes: far below what any network splits
+
+// What hosts send each other by UDP every few milliseconds: that they are alive, what the election has to
+// say, and four times of which the receiver makes a sample of the two clocks.
+struct Datagram {
+  std::string from;  // the host's id, cluster::is_name()
+  std::uint64_t incarnation = 0;
+  std::optional<cluster::election::Message> message = std::nullopt;
+  TimePoint sent;  // as all times of it but echo->sent, by the sender's clock
+  // The last datagram that the sender has had of the receiver.
+  struct Echo {
+    TimePoint sent;  // by the receiver's clock
+    TimePoint received;
+    friend bool operator==(const Echo&, const Echo&) = default;
+  };
+  std::optional<Echo> echo = std::nullopt;
+  friend bool operator==(const Datagram&, const Datagram&) = default;
+};
+
+// The sample that a datagram makes which is heard at `heard`. None without an echo.
+std::optional<cluster::PeerClock::Sample> sample_of(const Datagram& datagram, TimePoint heard);
+
+// Writes and reads the datagrams of one cluster. Each carries HMAC-SHA256, cut to 16 bytes, by the cluster's
+// key and name: whoever lacks the key can neither make nor change one. One that is sent again is harmless:
+// its election message is old, and its sample only bounds the clocks' difference less tightly. Safe from any
+// thread.
+class DatagramCodec {
+ public:
+  // Requires a name of the cluster (cluster::is_name()). `key`: any bytes.
+  DatagramCodec(std::string cluster, std::string key) : cluster_(std::move(cluster)), key_(std::move(key)) {}
+
+  std::string encode(const Datagram& datagram) const;
+  // Errors (invalid_argument): too short or long, of another protocol, of another cluster or with another
+  // key, or with a field that is wrong.
+  Result<Datagram> decode(std::string_view bytes) const;
+
+ private:
+  using Mac = std::array<unsigned char, 16>;
+  Mac mac_of(std::string_view bytes) const;
+
+  const std::string cluster_, key_;
+};
+
+}  // namespace carillon::transport
