@@ -70,7 +70,7 @@ TEST(Datagram, MakesASampleOfItsFourTimes) {
   EXPECT_FALSE(sample_of(datagram, at(9)).has_value());
 }
 
-std::string why_not(std::string_view bytes, const DatagramCodec& reader = of_box) {
+std::string refusal_of(std::string_view bytes, const DatagramCodec& reader = of_box) {
   const auto read = reader.decode(bytes);
   if (read) return "it was read";
   EXPECT_EQ(read.error().code, ErrorCode::invalid_argument);
@@ -80,24 +80,24 @@ std::string why_not(std::string_view bytes, const DatagramCodec& reader = of_box
 TEST(Datagram, OfAnotherClusterOrKeyIsRefused) {
   const std::string bytes = of_box.encode(full());
   constexpr const char* other = "a datagram of another cluster, or with another key";
-  EXPECT_EQ(why_not(bytes, {"bag", std::string("a key\0of any bytes", 18)}), other);
-  EXPECT_EQ(why_not(bytes, {"box", "a key"}), other);  // the key does not end at a zero byte
-  EXPECT_EQ(why_not(bytes, {"box", ""}), other);
+  EXPECT_EQ(refusal_of(bytes, {"bag", std::string("a key\0of any bytes", 18)}), other);
+  EXPECT_EQ(refusal_of(bytes, {"box", "a key"}), other);  // the key does not end at a zero byte
+  EXPECT_EQ(refusal_of(bytes, {"box", ""}), other);
 }
 
 TEST(Datagram, WhatIsWrongIsNamed) {
-  EXPECT_EQ(why_not(""), "a datagram of 0 bytes, not 21 to 256");
-  EXPECT_EQ(why_not(std::string(257, 'x')), "a datagram of 257 bytes, not 21 to 256");
-  EXPECT_EQ(why_not(std::string(40, 'x')), "a datagram of something else than Carillon");
+  EXPECT_EQ(refusal_of(""), "a datagram of 0 bytes, not 21 to 256");
+  EXPECT_EQ(refusal_of(std::string(257, 'x')), "a datagram of 257 bytes, not 21 to 256");
+  EXPECT_EQ(refusal_of(std::string(40, 'x')), "a datagram of something else than Carillon");
   std::string later = of_box.encode(full());
   later[4] = 9;
-  EXPECT_EQ(why_not(later), "a datagram of protocol 9; this version speaks 1");
+  EXPECT_EQ(refusal_of(later), "a datagram of protocol 9; this version speaks 1");
   Datagram nobody = full();
   nobody.from = "a b";
-  EXPECT_THAT(why_not(of_box.encode(nobody)), HasSubstr("a datagram whose sender's id is not 1 to 64"));
+  EXPECT_THAT(refusal_of(of_box.encode(nobody)), HasSubstr("a datagram whose sender's id is not 1 to 64"));
   Datagram odd = full();
   odd.message->kind = static_cast<Said::Kind>(6);
-  EXPECT_EQ(why_not(of_box.encode(odd)), "a datagram with a message of kind 6, at most 5");
+  EXPECT_EQ(refusal_of(of_box.encode(odd)), "a datagram with a message of kind 6, at most 5");
 }
 
 TEST(Datagram, OfWhichOneBitWasChangedIsRefused) {
