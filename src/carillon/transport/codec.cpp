@@ -57,7 +57,7 @@ struct Writer {
   hosts::Message& to;
   const FrameLimits& limits;
 
-  std::string cut(std::string_view text) const { return std::string(text.substr(0, limits.text)); }
+  std::string cut(std::string_view text, std::size_t most) const { return std::string(text.substr(0, most)); }
   template <typename Out>
   static void rows(const std::vector<RequestId>& rows, Out& out) {
     for (const RequestId row : rows) out.add_rows(row.value);
@@ -81,9 +81,9 @@ struct Writer {
     out.set_frontend(from.frontend);
     out.set_key(from.key);
   }
-  void error(const Error& from, hosts::Error& out) const {
+  void error(const Error& from, hosts::Error& out, std::size_t most) const {
     out.set_code(static_cast<std::uint32_t>(from.code));
-    out.set_message(cut(from.message));
+    out.set_message(cut(from.message, most));
   }
   void report(const wire::Report& from, hosts::Report& out) const {
     order(from, out);
@@ -103,20 +103,20 @@ struct Writer {
     out.set_padded_ns(t.padded.count());
     out.set_threads(t.threads);
     out.set_preempts(t.preempts);
-    if (!from.error.empty()) out.set_error(cut(from.error));
+    if (!from.error.empty()) out.set_error(cut(from.error, limits.text));
     out.set_device_lost(from.device_lost);
     out.set_odd_time(from.odd_time);
     for (const wire::BadRow& bad : from.bad_rows) {
       hosts::BadRow& row = *out.add_bad_rows();
       row.set_row(bad.row);
-      error(bad.error, *row.mutable_error());
+      error(bad.error, *row.mutable_error(), limits.text / 16);  // there may be many
     }
   }
 
   void operator()(const Application& m) const {
     hosts::Application& out = *to.mutable_application();
     out.set_app(m.app.value);
-    out.set_name(cut(m.name));
+    out.set_name(cut(m.name, limits.text));
     if (!m.alike) return;
     out.set_model(m.alike->model.value);
     out.set_length(m.alike->length);
@@ -151,11 +151,11 @@ struct Writer {
   }
   void operator()(const TurnedDown& m) const {
     to.mutable_turned_down()->set_row(m.row.value);
-    error(m.error, *to.mutable_turned_down()->mutable_error());
+    error(m.error, *to.mutable_turned_down()->mutable_error(), limits.text);
   }
   void operator()(const Lost& m) const {
     rows(m.rows, *to.mutable_lost());
-    to.mutable_lost()->set_why(cut(m.why));
+    to.mutable_lost()->set_why(cut(m.why, limits.text));
   }
   void operator()(const wire::Verdict& m) const {
     hosts::Refused& out = *to.mutable_refused();
@@ -205,7 +205,7 @@ struct Writer {
     hosts::ProbeReport& out = *to.mutable_probe_report();
     out.set_device(m.device.value);
     out.set_life(m.life);
-    if (!m.found) error(m.found.error(), *out.mutable_error());
+    if (!m.found) error(m.found.error(), *out.mutable_error(), limits.text);
   }
   void operator()(const DeviceState& m) const {
     hosts::DeviceState& out = *to.mutable_device_state();

@@ -155,6 +155,22 @@ TEST(Codec, TextsAreCutWhereTheyAreWritten) {
   EXPECT_EQ(std::get<TurnedDown>(frame->messages.at(0)).error.message, std::string(FrameLimits{}.text, 'x'));
 }
 
+TEST(Codec, TheLargestMessageIsLessThanHalfAFrame) {
+  wire::Report report = testing::sample_report();
+  report.error = std::string(100'000, 'x');
+  report.bad_rows.clear();
+  for (std::size_t i = 0; i < FrameLimits{}.rows; ++i)
+    report.bad_rows.push_back(
+        {static_cast<int>(i), {ErrorCode::invalid_argument, std::string(100'000, 'y')}});
+  Ended ended{std::vector<RequestId>(FrameLimits{}.rows), report};
+  const std::string bytes = encoded({.messages = {ended}});
+  EXPECT_LT(bytes.size(), FrameLimits{}.bytes / 2);
+  const auto read = decode(bytes);
+  ASSERT_TRUE(read.has_value()) << read.error().message;
+  EXPECT_EQ(std::get<Ended>(read->messages.at(0)).report.bad_rows.back().error.message,
+            std::string(256, 'y'));
+}
+
 std::string why_not(const hosts::Frame& frame, const FrameLimits& limits = {}) {
   const auto read = decode(frame.SerializeAsString(), limits);
   if (read) return "it was read";
