@@ -1,0 +1,196 @@
+#include "carillon/hosts/member_core.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace carillon::hosts {
+namespace election = cluster::election;
+
+MemberCore::MemberCore(MemberOptions options)
+    : options_(std::move(options)),
+      codec_(options_.cluster, options_.key),
+      witness_(options_.election.witness) {
+  const election::MemberId self = number_of(options_.self.id);
+  names_[self.value] = options_.self.id;
+  if (options_.self.role == cluster::Role::scheduler)
+    election_.emplace(self, election::Incarnation{options_.self.incarnation}, options_.election);
+}
+
+bool MemberCore::tick(TimePoint now, Output& out) {
+  now_ = now;
+  election::Output said;
+  const bool awake = election_ ? election_->tick(now, said) : witness_.tick(now);
+  for (auto& [id, known] : known_) known.silence.tick(now);
+  pass_on(said, out);
+  for (auto& [id, known] : known_)
+    if (saturating_add(known.spoken_at, options_.speak_every) <= now) say(known, std::nullopt, out);
+  return awake;
+}
+
+void MemberCore::heard(std::string_view bytes, TimePoint now, Output& out) {
+  now_ = std::max(now_, now);
+  auto datagram = codec_.decode(bytes);
+  if (!datagram) {
+    ++counters_.refused;
+    return;
+  }
+  const auto found = known_.find(datagram->from);
+  if (found == known_.end() || found->second.member.incarnation != datagram->incarnation) {
+    ++counters_.unknown;
+    return;
+  }
+  Known& from = found->second;
+  ++counters_.heard;
+  from.heard = true;
+  from.silence.heard();
+  // One that was overtaken has an older time, and would make a worse sample of the next answer.
+  if (!from.last || from.last->sent < datagram->sent) from.last = {.sent = datagram->sent, .received = now};
+  if (const auto sample = transport::sample_of(*datagram, now);
+      sample && from.clock.add(*sample) == cluster::PeerClock::Verdict::jumped)
+    ++counters_.clock_jumps;
+  if (!datagram->message) return;
+  const election::MemberId id = number_of(datagram->from);
+  if (election_) {
+    election::Output said;
+    election_->heard(id, *datagram->message, said);
+    pass_on(said, out);
+  } else if (const auto reply = witness_.heard(id, *datagram->message)) {
+    say(from, reply, out);
+  }
+}
+
+void MemberCore::coordinator_said(const cluster::CoordinatorNews& news, Output& out) {
+  if (std::get_if<cluster::CoordinatorBack>(&news) != nullptr) {
+    up_ = true;
+    return epoch_is(record_, out);
+  }
+  if (std::get_if<cluster::CoordinatorLost>(&news) != nullptr) {
+    up_ = false;
+  } else if (const auto* seen = std::get_if<cluster::MemberSeen>(&news)) {
+    if (seen->member.id == options_.self.id) return;
+    const auto found = known_.find(seen->member.id);
+    // Of another process nothing is known any more.
+    if (found != known_.end() && found->second.member.incarnation == seen->member.incarnation) {
+      found->second.member = seen->member;
+    } else {
+      const election::WitnessOptions& usual = options_.election.witness;
+      known_.insert_or_assign(seen->member.id,
+                              Known{.member = seen->member,
+                                    .clock = cluster::PeerClock(options_.clock),
+                                    .silence = election::Silence(usual.tick_every, usual.stall)});
+      names_[number_of(seen->member.id).value] = seen->member.id;
+    }
+    members_changed();
+  } else if (const auto* gone = std::get_if<cluster::MemberGone>(&news)) {
+    if (leader() != gone->id) names_.erase(number_of(gone->id).value);
+    known_.erase(gone->id);
+    members_changed();
+  } else if (const auto* epoch = std::get_if<cluster::EpochSeen>(&news)) {
+    record_ = epoch->record;  // also where etcd has lost what it had
+    epoch_is(record_, out);
+  } else if (const auto* done = std::get_if<cluster::WriteDone>(&news)) {
+    if (done->token != token_) return;
+    if (done->outcome == cluster::WriteDone::Outcome::unknown)
+      claim_failed();
+    else
+      epoch_is(done->current, out);
+  }
+}
+
+void MemberCore::claim_failed() {
+  if (election_) election_->coordinator_failed();
+}
+
+std::optional<std::string> MemberCore::leader() const {
+  const auto id = witness().leader();
+  if (!id) return std::nullopt;
+  const auto found = names_.find(id->value);
+  return found == names_.end() ? std::nullopt : std::optional(found->second);
+}
+
+bool MemberCore::obeys(std::uint64_t epoch) {
+  return !election_ && witness_.obeys(election::Epoch{epoch});
+}
+
+Result<> MemberCore::hand_over(const std::string& to, Output& out) {
+  if (!election_)
+    return fail(ErrorCode::unavailable, options_.self.id + " is no scheduler, and leads nothing");
+  if (!known_.contains(to)) return invalid("cannot hand over to " + to + ": no such member is registered");
+  election::Output said;
+  auto done = election_->hand_over(number_of(to), said);
+  pass_on(said, out);
+  return done;
+}
+
+std::vector<MemberCore::Peer> MemberCore::peers(TimePoint now) const {
+  std::vector<Peer> all;
+  for (const auto& [id, known] : known_) {
+    Peer peer{.member = known.member,
+              .there = known.heard && known.silence.lasted() < options_.gone_after,
+              .clock = std::nullopt};
+    if (known.clock.settled()) peer.clock = known.clock.at(now);
+    all.push_back(std::move(peer));
+  }
+  return all;
+}
+
+MemberCore::Known* MemberCore::find(election::MemberId id) {
+  const auto name = names_.find(id.value);
+  if (name == names_.end()) return nullptr;
+  const auto found = known_.find(name->second);
+  return found == known_.end() ? nullptr : &found->second;
+}
+
+void MemberCore::say(Known& to, const std::optional<election::Message>& message, Output& out) {
+  to.spoken_at = now_;
+  out.datagrams.push_back({to.member.address, codec_.encode({.from = options_.self.id,
+                                                             .incarnation = options_.self.incarnation,
+                                                             .message = message,
+                                                             .sent = now_,
+                                                             .echo = to.last})});
+}
+
+void MemberCore::pass_on(election::Output& from, Output& out) {
+  for (const auto& [to, message] : from.messages)
+    if (Known* const known = find(to)) say(*known, message, out);
+  if (!from.request) return;
+  if (!up_) return election_->coordinator_failed();
+  if (from.request->kind == election::Request::Kind::read) return epoch_is(record_, out);
+  const election::Leadership& claim = from.request->claim;
+  // The compare-and-set is over a revision: so the value that it is over must be the one before.
+  const std::uint64_t known = record_.epoch ? record_.epoch->number : 0;
+  if (known + 1 != claim.epoch.value) return epoch_is(record_, out);
+  ++token_;
+  out.claim = cluster::Epoch{claim.epoch.value, options_.self.id, options_.self.incarnation};
+  out.claim_over = record_.revision;
+}
+
+void MemberCore::members_changed() {
+  if (!election_) return;
+  std::vector<election::Member> members;
+  for (const auto& [id, known] : known_)
+    members.push_back({number_of(id), known.member.role == cluster::Role::scheduler});
+  election_->set_members(std::move(members));
+}
+
+void MemberCore::epoch_is(const cluster::EpochRecord& record, Output& out) {
+  if (record.revision >= record_.revision) record_ = record;
+  if (!up_) return;  // the copy is not whole yet
+  const cluster::Epoch value = record_.epoch.value_or(cluster::Epoch{});
+  if (!value.leader.empty()) names_[number_of(value.leader).value] = value.leader;
+  const election::Leadership leadership{election::Epoch{value.number}, number_of(value.leader),
+                                        election::Incarnation{value.nonce}};
+  if (!election_) return witness_.coordinator_said(leadership);
+  election::Output said;
+  election_->coordinator_said(leadership, said);
+  pass_on(said, out);
+}
+
+election::MemberId number_of(std::string_view id) {
+  // FNV-1a.
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : id) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return election::MemberId{hash};
+}
+
+}  // namespace carillon::hosts

@@ -1,0 +1,124 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "carillon/base/result.h"
+#include "carillon/base/time.h"
+#include "carillon/cluster/clock/peer_clock.h"
+#include "carillon/cluster/coordinator/client.h"
+#include "carillon/cluster/coordinator/member.h"
+#include "carillon/cluster/election/election.h"
+#include "carillon/cluster/election/silence.h"
+#include "carillon/transport/datagram.h"
+
+namespace carillon::hosts {
+
+struct MemberOptions {
+  std::string cluster;  // its name, and the key of its datagrams
+  std::string key;
+  cluster::Member self;  // with an incarnation drawn at random
+  cluster::election::ElectionOptions election{};
+  cluster::PeerClockOptions clock{};
+  // Another host of whom nothing was heard for so long, without stalls of one's own, is not there.
+  Duration gone_after = std::chrono::milliseconds{30};
+  // How often a host speaks to each other host at least.
+  Duration speak_every = std::chrono::milliseconds{5};
+};
+
+struct MemberCounters {
+  std::uint64_t heard = 0;    // datagrams of members
+  std::uint64_t refused = 0;  // with another key, or broken
+  std::uint64_t unknown = 0;  // of hosts that are not registered, or of other incarnations of them
+  std::uint64_t clock_jumps = 0;
+};
+
+// One process as a member of a cluster: who leads, who is there, and how other hosts' clocks run. Datagrams,
+// the coordinator's news and times go in; datagrams and a wish to the coordinator come out. The caller ticks
+// every 2 ms at most (election::WitnessOptions::tick_every), and before it passes on what waits in its
+// socket.
+//
+// All hosts speak to all others: as a leader's beats need, and so that each knows who is there and has
+// samples of each clock. Not thread-safe. Each call costs O(members).
+class MemberCore {
+ public:
+  explicit MemberCore(MemberOptions options);
+
+  struct Datagram {
+    std::string address;  // HOST:PORT of the member
+    std::string bytes;
+  };
+  // What is to be done next. `claim`: sets the coordinator's epoch if it is still that of `claim_over`; its
+  // WriteDone has the token of the last claim (claim_token()).
+  struct Output {
+    std::vector<Datagram> datagrams;
+    std::optional<cluster::Epoch> claim;
+    std::int64_t claim_over = 0;  // a revision
+  };
+
+  // False after a stall of this process: the caller passes on all that waits, and ticks again at once.
+  bool tick(TimePoint now, Output& out);
+  void heard(std::string_view bytes, TimePoint now, Output& out);
+  void coordinator_said(const cluster::CoordinatorNews& news, Output& out);
+  // The claim could not be sent.
+  void claim_failed();
+  std::uint64_t claim_token() const { return token_; }
+
+  // Whether this process may act as the leader of epoch().
+  bool leads() const { return election_ && election_->leads(); }
+  std::uint64_t epoch() const { return witness().epoch().value; }
+  // Its id, as far as it is known.
+  std::optional<std::string> leader() const;
+  // Whether what a leader of that epoch has ordered is to be done.
+  bool obeys(std::uint64_t epoch);
+  // See Election::hand_over().
+  Result<> hand_over(const std::string& to, Output& out);
+
+  struct Peer {
+    cluster::Member member;
+    bool there = false;
+    std::optional<cluster::PeerClock::Difference> clock;  // its time less ours; none: not settled
+  };
+  std::vector<Peer> peers(TimePoint now) const;  // by id, without this process
+  const MemberCounters& counters() const { return counters_; }
+  const cluster::election::Election* election() const { return election_ ? &*election_ : nullptr; }
+
+ private:
+  struct Known {
+    cluster::Member member;
+    cluster::PeerClock clock;
+    cluster::election::Silence silence;
+    std::optional<transport::Datagram::Echo> last;  // of it
+    bool heard = false;                             // ever
+    TimePoint spoken_at = TimePoint::min();
+  };
+  const cluster::election::Witness& witness() const { return election_ ? election_->witness() : witness_; }
+  Known* find(cluster::election::MemberId id);
+  void say(Known& to, const std::optional<cluster::election::Message>& message, Output& out);
+  void pass_on(cluster::election::Output& from, Output& out);
+  void members_changed();
+  void epoch_is(const cluster::EpochRecord& record, Output& out);
+
+  const MemberOptions options_;
+  const transport::DatagramCodec codec_;
+  std::map<std::string, Known> known_;
+  std::map<std::uint64_t, std::string> names_;           // by MemberId, also of members that went
+  std::optional<cluster::election::Election> election_;  // of a scheduler
+  cluster::election::Witness witness_;                   // of others
+  cluster::EpochRecord record_;                          // the coordinator's, as last heard
+  bool up_ = false;                                      // the coordinator
+  std::uint64_t token_ = 0;
+  TimePoint now_;
+  MemberCounters counters_;
+};
+
+// The same for all hosts: the number by which the election knows a member.
+cluster::election::MemberId number_of(std::string_view id);
+
+}  // namespace carillon::hosts

@@ -1,0 +1,422 @@
+#include "carillon/hosts/member_core.h"
+
+#include <algorithm>
+#include <deque>
+#include <memory>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "carillon/base/random.h"
+
+namespace carillon::hosts {
+namespace {
+
+using cluster::Role;
+using ::testing::HasSubstr;
+
+// Hosts on one network, each with a clock of its own, and a coordinator that answers after a millisecond.
+// Time goes on by a quarter of a millisecond.
+class Network {
+ public:
+  struct Host {
+    cluster::Member member;
+    std::unique_ptr<MemberCore> core;
+    Duration zero{0};  // of its clock
+    bool stopped = false;
+    TimePoint ticked = TimePoint::min();
+    std::deque<std::pair<TimePoint, std::string>> waiting;  // in its socket
+  };
+
+  explicit Network(std::uint64_t seed = 1) : random_(seed) {}
+
+  void start(const std::string& id, Role role, Duration zero = Duration{0},
+             const std::string& key = "secret") {
+    Host& host = hosts_[id];
+    host.member = {id, role, id + ":8100", ++incarnations_, 1};
+    host.core =
+        std::make_unique<MemberCore>(MemberOptions{.cluster = "box", .key = key, .self = host.member});
+    host.zero = zero;
+    host.stopped = false;
+    host.waiting.clear();
+    registered_[id] = host.member;
+    // A new process reads all that is registered, and the others hear of it.
+    for (const auto& [other, member] : registered_) say(host, cluster::MemberSeen{member});
+    say(host, cluster::EpochSeen{record_});
+    say(host, cluster::CoordinatorBack{});
+    for (auto& [other, running] : hosts_)
+      if (other != id) say(running, cluster::MemberSeen{host.member});
+  }
+  void kill(const std::string& id) { hosts_.at(id).stopped = true; }
+  void forget(const std::string& id) {  // its lease is over
+    registered_.erase(id);
+    for (auto& [other, host] : hosts_) say(host, cluster::MemberGone{id});
+  }
+  MemberCore& operator[](const std::string& id) { return *hosts_.at(id).core; }
+  TimePoint clock_of(const std::string& id) const { return TimePoint{now_ + hosts_.at(id).zero}; }
+  Host& host(const std::string& id) { return hosts_.at(id); }
+
+  void run(Duration time) {
+    for (const Duration end = now_ + time; now_ < end; now_ += 250us) {
+      for (auto& [id, host] : hosts_) {
+        if (host.stopped) continue;
+        const TimePoint now = clock_of(id);
+        MemberCore::Output out;
+        if (host.ticked == TimePoint::min() || now - host.ticked >= 2ms) {
+          host.ticked = now;
+          if (!host.core->tick(now, out)) {
+            pass_on(host, now, out);
+            host.core->tick(now, out);
+          }
+        }
+        pass_on(host, now, out);
+        carry_out(host, out);
+      }
+      for (; !claims_.empty() && claims_.front().at <= now_; claims_.pop_front()) settle(claims_.front());
+      std::erase_if(flying_, [&](Flight& flight) {
+        if (flight.at > now_) return false;
+        for (auto& [id, host] : hosts_)
+          if (host.member.address == flight.to)
+            host.waiting.emplace_back(TimePoint{}, std::move(flight.bytes));
+        return true;
+      });
+    }
+  }
+  // Until one host leads, and all that run obey it. Returns how long it took.
+  Duration until_led(Duration most = 5s) {
+    const Duration from = now_;
+    while (now_ - from < most && !led()) run(250us);
+    EXPECT_TRUE(led());
+    return now_ - from;
+  }
+  std::vector<std::string> leaders() const {
+    std::vector<std::string> all;
+    for (const auto& [id, host] : hosts_)
+      if (!host.stopped && host.core->leads()) all.push_back(id);
+    return all;
+  }
+  bool led() const {
+    const auto all = leaders();
+    return all.size() == 1 && std::ranges::all_of(hosts_, [&](const auto& one) {
+             return one.second.stopped || one.second.core->leader() == all[0];
+           });
+  }
+  std::uint64_t epoch() const { return record_.epoch ? record_.epoch->number : 0; }
+  void say(Host& host, const cluster::CoordinatorNews& news) {
+    if (host.stopped) return;
+    MemberCore::Output out;
+    host.core->coordinator_said(news, out);
+    carry_out(host, out);
+  }
+  void deliver(const std::string& to, std::string bytes) {
+    hosts_.at(to).waiting.emplace_back(TimePoint{}, std::move(bytes));
+  }
+
+  bool coordinator_there = true;
+  double lost = 0;  // of the datagrams
+  int claims = 0;
+
+ private:
+  struct Flight {
+    Duration at{0};
+    std::string to, bytes;
+  };
+  struct Claim {
+    Duration at{0};
+    std::string host;
+    std::uint64_t token = 0;
+    cluster::Epoch epoch;
+    std::int64_t over = 0;
+  };
+  void pass_on(Host& host, TimePoint now, MemberCore::Output& out) {
+    for (const auto& [at, bytes] : std::exchange(host.waiting, {})) host.core->heard(bytes, now, out);
+  }
+  void carry_out(const Host& host, MemberCore::Output& out) {
+    for (auto& [address, bytes] : out.datagrams)
+      if (random_.uniform() >= lost)
+        flying_.push_back({now_ + 100us + from_ns(random_.uniform() * 9e5), address, std::move(bytes)});
+    if (!out.claim) return;
+    ++claims;
+    if (coordinator_there)
+      claims_.push_back({now_ + 1ms, host.member.id, host.core->claim_token(), *out.claim, out.claim_over});
+    else
+      hosts_.at(host.member.id).core->claim_failed();
+  }
+  void settle(const Claim& claim) {
+    using Outcome = cluster::WriteDone::Outcome;
+    const bool done = record_.revision == claim.over;
+    if (done) {
+      record_ = {claim.epoch, record_.revision + 1};
+      for (auto& [id, host] : hosts_) say(host, cluster::EpochSeen{record_});
+    }
+    say(hosts_.at(claim.host), cluster::WriteDone{.token = claim.token,
+                                                  .outcome = done ? Outcome::done : Outcome::differs,
+                                                  .current = record_,
+                                                  .why = {}});
+  }
+
+  Random random_;
+  Duration now_{1s};
+  std::map<std::string, Host> hosts_;
+  std::map<std::string, cluster::Member> registered_;
+  cluster::EpochRecord record_;
+  std::uint64_t incarnations_ = 0;
+  std::vector<Flight> flying_;
+  std::deque<Claim> claims_;
+};
+
+class MemberCoreTest : public ::testing::Test {
+ protected:
+  void start() {
+    net.start("s1", Role::scheduler);
+    net.start("s2", Role::scheduler, 1000s);
+    net.start("w1", Role::worker, -500s);
+    net.start("f1", Role::frontend, 77s);
+    net.until_led();
+  }
+  Network net;
+};
+
+TEST_F(MemberCoreTest, OneSchedulerLeadsAndAllKnowWho) {
+  start();
+  const std::string leader = net.leaders().at(0);
+  EXPECT_EQ(net.epoch(), 1U);
+  for (const char* id : {"s1", "s2", "w1", "f1"}) {
+    EXPECT_EQ(net[id].leader(), leader) << id;
+    EXPECT_EQ(net[id].epoch(), 1U) << id;
+  }
+  EXPECT_TRUE(net["w1"].obeys(1));
+  net.run(1s);
+  EXPECT_EQ(net.leaders(), std::vector{leader});
+  EXPECT_EQ(net.epoch(), 1U) << "nobody was elected for nothing";
+}
+
+TEST_F(MemberCoreTest, ASpareLeadsSoonAfterItsLeaderDied) {
+  start();
+  net.run(200ms);
+  const std::string leader = net.leaders().at(0), spare = leader == "s1" ? "s2" : "s1";
+  net.kill(leader);
+  EXPECT_LT(net.until_led(), 60ms);
+  EXPECT_EQ(net.leaders(), std::vector{spare});
+  EXPECT_EQ(net.epoch(), 2U);
+  EXPECT_FALSE(net["w1"].obeys(1)) << "what the dead leader sent comes too late";
+  EXPECT_TRUE(net["w1"].obeys(2));
+}
+
+TEST_F(MemberCoreTest, ALeaderThatWasStoppedAndGoesOnDoesNotLead) {
+  start();
+  net.run(200ms);
+  const std::string leader = net.leaders().at(0);
+  net.kill(leader);
+  net.until_led();
+  net.host(leader).stopped = false;  // SIGCONT: it knows nothing of what came meanwhile
+  net.run(2ms);
+  EXPECT_FALSE(net[leader].leads());
+  net.run(100ms);
+  EXPECT_EQ(net[leader].epoch(), 2U);
+  EXPECT_EQ(net.leaders().size(), 1U);
+}
+
+TEST_F(MemberCoreTest, AnIncarnationOfBeforeIsNotHeard) {
+  start();
+  net.run(50ms);
+  const std::uint64_t before = net["s1"].counters().unknown;
+  const transport::DatagramCodec codec("box", "secret");
+  net.deliver("s1", codec.encode({.from = "w1", .incarnation = 999}));
+  net.deliver("s1", codec.encode({.from = "nobody", .incarnation = 1}));
+  net.run(5ms);
+  EXPECT_EQ(net["s1"].counters().unknown, before + 2);
+  net.deliver("s1", "garbage that is long enough for one");
+  net.run(5ms);
+  EXPECT_EQ(net["s1"].counters().refused, 1U);
+}
+
+TEST_F(MemberCoreTest, WhoHasAnotherKeyIsHeardByNobody) {
+  start();
+  net.start("w2", Role::worker, Duration{0}, "another secret");
+  net.run(200ms);
+  const auto peers = net["s1"].peers(net.clock_of("s1"));
+  const auto w2 = std::ranges::find(peers, "w2", [](const auto& peer) { return peer.member.id; });
+  ASSERT_NE(w2, peers.end());
+  EXPECT_FALSE(w2->there);
+  EXPECT_GT(net["s1"].counters().refused, 0U);
+  EXPECT_EQ(net["w2"].counters().heard, 0U);
+}
+
+TEST_F(MemberCoreTest, AMemberThatDiesIsMissedSoonAndFoundAgain) {
+  start();
+  net.run(200ms);
+  const auto there = [&](const std::string& id) {
+    const auto peers = net[net.leaders().at(0)].peers(net.clock_of(net.leaders().at(0)));
+    return std::ranges::find(peers, id, [](const auto& peer) { return peer.member.id; })->there;
+  };
+  EXPECT_TRUE(there("w1"));
+  net.kill("w1");
+  net.run(50ms);
+  EXPECT_FALSE(there("w1"));
+  EXPECT_TRUE(there("f1"));
+  net.start("w1", Role::worker, 3s);
+  EXPECT_FALSE(there("w1")) << "of the new process nothing was heard";
+  net.run(50ms);
+  EXPECT_TRUE(there("w1"));
+  EXPECT_EQ(net.epoch(), 1U);
+}
+
+TEST_F(MemberCoreTest, ClocksAreKnownWithinTheirBounds) {
+  start();
+  net.run(5s);
+  int settled = 0;
+  for (const char* id : {"s1", "s2", "w1", "f1"})
+    for (const auto& peer : net[id].peers(net.clock_of(id))) {
+      ASSERT_TRUE(peer.clock.has_value()) << id << " of " << peer.member.id;
+      const Duration right = net.host(peer.member.id).zero - net.host(id).zero;
+      EXPECT_LE(std::chrono::abs(peer.clock->offset - right), peer.clock->bound)
+          << id << " of " << peer.member.id;
+      EXPECT_LT(peer.clock->bound, 2ms);
+      ++settled;
+    }
+  EXPECT_EQ(settled, 12);
+}
+
+TEST_F(MemberCoreTest, OfANewProcessNothingIsKnownOfTheOneBefore) {
+  start();
+  net.run(200ms);
+  net.start("w1", Role::worker, 3s);
+  for (const auto& peer : net["s1"].peers(net.clock_of("s1")))
+    if (peer.member.id == "w1") {
+      EXPECT_FALSE(peer.there);
+      EXPECT_FALSE(peer.clock.has_value());
+    }
+  net.run(200ms);
+  for (const auto& peer : net["s1"].peers(net.clock_of("s1")))
+    if (peer.member.id == "w1") {
+      EXPECT_TRUE(peer.there);
+      ASSERT_TRUE(peer.clock.has_value());
+      EXPECT_LE(std::chrono::abs(peer.clock->offset - 3s), peer.clock->bound);
+    }
+  EXPECT_EQ(net["s1"].counters().clock_jumps, 0U);
+}
+
+TEST_F(MemberCoreTest, WithoutTheCoordinatorTheLeaderLeadsOnAndNobodyIsElected) {
+  start();
+  net.run(100ms);
+  const std::string leader = net.leaders().at(0);
+  net.coordinator_there = false;
+  for (const char* id : {"s1", "s2", "w1", "f1"}) net.say(net.host(id), cluster::CoordinatorLost{"gone"});
+  net.run(2s);
+  EXPECT_EQ(net.leaders(), std::vector{leader});
+  net.kill(leader);
+  const int claims = net.claims;
+  net.run(1s);
+  EXPECT_TRUE(net.leaders().empty());
+  EXPECT_EQ(net.claims, claims) << "nothing is asked of a coordinator that is known to be gone";
+  net.coordinator_there = true;
+  for (const char* id : {"s1", "s2", "w1", "f1"}) net.say(net.host(id), cluster::CoordinatorBack{});
+  EXPECT_LT(net.until_led(), 100ms);
+}
+
+TEST_F(MemberCoreTest, AHandoverTakesMillisecondsAndOnlyASchedulerLeads) {
+  start();
+  net.run(100ms);
+  const std::string leader = net.leaders().at(0), spare = leader == "s1" ? "s2" : "s1";
+  MemberCore::Output out;
+  EXPECT_EQ(net[leader].hand_over("nobody", out).error().message,
+            "cannot hand over to nobody: no such member is registered");
+  EXPECT_THAT(net[leader].hand_over("w1", out).error().message, HasSubstr("no other scheduler"));
+  EXPECT_EQ(net["w1"].hand_over(spare, out).error().message, "w1 is no scheduler, and leads nothing");
+  ASSERT_TRUE(net[leader].hand_over(spare, out).has_value());
+  EXPECT_FALSE(net[leader].leads());
+  EXPECT_LT(net.until_led(), 15ms);  // the message itself goes with the next beat here
+  EXPECT_EQ(net.leaders(), std::vector{spare});
+}
+
+TEST_F(MemberCoreTest, OnePacketInTenLostChangesNothing) {
+  start();
+  net.lost = 0.1;
+  net.run(3s);
+  EXPECT_EQ(net.epoch(), 1U);
+  EXPECT_TRUE(net.led());
+}
+
+TEST_F(MemberCoreTest, AMemberWhoseLeaseIsOverIsForgotten) {
+  start();
+  net.run(50ms);
+  net.kill("w1");
+  net.forget("w1");
+  net.run(50ms);
+  EXPECT_EQ(net["s1"].peers(net.clock_of("s1")).size(), 2U);
+}
+
+// One process by hand.
+class AloneTest : public ::testing::Test {
+ protected:
+  static cluster::Member member(const std::string& id, Role role) { return {id, role, id + ":1", 1, 1}; }
+  static MemberCore core(const std::string& id, Role role) {
+    return MemberCore({.cluster = "box", .key = "secret", .self = member(id, role)});
+  }
+  static cluster::EpochRecord record(std::uint64_t epoch, std::int64_t revision) {
+    return {cluster::Epoch{epoch, "s1", 1}, revision};
+  }
+  // Ticks for so long; returns the claims.
+  std::vector<cluster::Epoch> tick(MemberCore& core, Duration time) {
+    std::vector<cluster::Epoch> claims;
+    for (const TimePoint end = now + time; now < end; now += 2ms) {
+      MemberCore::Output said;
+      core.tick(now, said);
+      if (said.claim) claims.push_back(*said.claim);
+    }
+    return claims;
+  }
+  TimePoint now{1s};
+  MemberCore::Output out;
+};
+
+TEST_F(AloneTest, NothingIsObeyedBeforeTheCoordinatorsCopyIsWhole) {
+  MemberCore worker = core("w1", Role::worker);
+  worker.coordinator_said(cluster::EpochSeen{record(1, 10)}, out);
+  EXPECT_FALSE(worker.obeys(1));
+  worker.coordinator_said(cluster::CoordinatorBack{}, out);
+  EXPECT_TRUE(worker.obeys(1));
+  EXPECT_FALSE(worker.obeys(0));
+}
+
+TEST_F(AloneTest, AnAnswerToAnEarlierClaimIsNotTakenForTheLast) {
+  MemberCore scheduler = core("s2", Role::scheduler);
+  scheduler.coordinator_said(cluster::CoordinatorBack{}, out);
+  ASSERT_EQ(tick(scheduler, 10ms), (std::vector<cluster::Epoch>{{1, "s2", 1}}));
+  const std::uint64_t token = scheduler.claim_token();
+  using Outcome = cluster::WriteDone::Outcome;
+  scheduler.coordinator_said(cluster::WriteDone{.token = token - 1, .outcome = Outcome::unknown}, out);
+  EXPECT_EQ(scheduler.election()->counters().unknown, 0U);
+  scheduler.coordinator_said(cluster::WriteDone{.token = token, .outcome = Outcome::unknown}, out);
+  EXPECT_EQ(scheduler.election()->counters().unknown, 1U);
+  EXPECT_FALSE(scheduler.leads());
+}
+
+// An epoch number could be given twice else, where the coordinator has lost what it had.
+TEST_F(AloneTest, ASpareThatKnowsAHigherEpochThanTheCoordinatorClaimsNothing) {
+  MemberCore spare = core("s2", Role::scheduler);
+  spare.coordinator_said(cluster::MemberSeen{member("s1", Role::scheduler)}, out);
+  spare.coordinator_said(cluster::EpochSeen{record(1, 10)}, out);
+  spare.coordinator_said(cluster::CoordinatorBack{}, out);
+  tick(spare, 4ms);
+  const transport::DatagramCodec codec("box", "secret");
+  const auto beat = [&](std::uint64_t epoch) {
+    using cluster::election::Message;
+    spare.heard(codec.encode({.from = "s1",
+                              .incarnation = 1,
+                              .message = Message{Message::Kind::beat, cluster::election::Epoch{epoch}, 1},
+                              .sent = now}),
+                now, out);
+  };
+  beat(5);
+  EXPECT_EQ(spare.epoch(), 5U);
+  EXPECT_TRUE(tick(spare, 1s).empty());
+  // The coordinator knows it, too: now the leader's silence counts.
+  spare.coordinator_said(cluster::EpochSeen{record(5, 20)}, out);
+  EXPECT_EQ(tick(spare, 50ms).at(0), (cluster::Epoch{6, "s2", 1}));
+}
+
+}  // namespace
+}  // namespace carillon::hosts
