@@ -5,124 +5,25 @@ carillon_coordinator_probe is one member by command. etcd's HTTP gateway is the 
 
 from __future__ import annotations
 
-import base64
-import collections
 import contextlib
-import json
-import re
-import shutil
 import signal
 import socket
 import subprocess
 import threading
-import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import pytest
 
 from certificates import Authority
+from cluster_processes import LIMIT, Etcd, Told, processes, wait_for
 from loopback import free_addresses
 
-ETCD = shutil.which("etcd")
-LIMIT = 60  # seconds within which something that must happen has happened, on the slowest machine
 
-
-@pytest.fixture(autouse=True)
-def needs_etcd():
-    if ETCD is None:
-        pytest.fail("no etcd: tools/setup installs Debian's etcd-server", pytrace=False)
-
-
-class Etcd:
-    """One etcd process, with a folder and ports of its own."""
-
-    def __init__(self, folder: Path, name: str = "solo", peers: dict[str, str] | None = None, options=(), client: str | None = None,
-                 scheme: str = "http"):
-        self.client = client or free_addresses(1)[0]
-        peers = peers or {name: free_addresses(1)[0]}
-        self.log = folder / f"{name}.log"
-        self.command = [
-            ETCD, "--name", name, "--data-dir", str(folder / f"{name}.etcd"),
-            "--listen-client-urls", f"{scheme}://{self.client}", "--advertise-client-urls", f"{scheme}://{self.client}",
-            "--listen-peer-urls", f"http://{peers[name]}", "--initial-advertise-peer-urls", f"http://{peers[name]}",
-            "--initial-cluster", ",".join(f"{each}=http://{address}" for each, address in peers.items()), *options]
-        self.process = None
-
-    def start(self) -> Etcd:
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        return self
-
-    def ready(self) -> Etcd:
-        wait_for(lambda: self.ask("kv/range", key="x") is not None, f"etcd at {self.client}: {self.log}")
-        return self
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def signal(self, number: int) -> None:
-        self.process.send_signal(number)
-
-    def ask(self, method: str, **body):
-        """The gateway's answer; none where etcd gives none."""
-        coded = {name: base64.b64encode(value.encode()).decode() if name in ("key", "value", "range_end") else value
-                 for name, value in body.items()}
-        request = urllib.request.Request(f"http://{self.client}/v3/{method}", json.dumps(coded).encode())
-        try:
-            with urllib.request.urlopen(request, timeout=5) as response:
-                return json.load(response)
-        except (urllib.error.URLError, OSError):
-            return None
-
-    def watches(self) -> int:
-        with urllib.request.urlopen(f"http://{self.client}/metrics", timeout=LIMIT) as response:
-            found = re.search(r"^etcd_debugging_mvcc_watcher_total (\d+)$", response.read().decode(), re.M)
-        return int(found.group(1))
-
-    def must(self, method: str, **body) -> dict:
-        """Asks until it is done: while there is no leader etcd writes nothing."""
-        answers = []
-        wait_for(lambda: answers.append(self.ask(method, **body)) or answers[-1] is not None, f"{method} {body}")
-        return answers[-1]
-
-    def put(self, key: str, value: str) -> int:
-        return int(self.must("kv/put", key=key, value=value)["header"]["revision"])
-
-
-class Probe:
-    """A member's process, and all it told."""
+class Probe(Told):
+    """One member by command."""
 
     def __init__(self, program: Path, address: str, *options: str):
-        self.process = subprocess.Popen([program.parent / "carillon_coordinator_probe", address, *options],
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        self.told: list[dict] = []
-        self.errors = collections.deque(maxlen=50)  # gRPC's log, too
-        self.changed = threading.Condition()
-        self.threads = [threading.Thread(target=self.hear), threading.Thread(target=lambda: self.errors.extend(self.process.stderr))]
-        for thread in self.threads:
-            thread.start()
-
-    def hear(self) -> None:
-        for line in self.process.stdout:
-            with self.changed:
-                self.told.append(json.loads(line))
-                self.changed.notify_all()
-
-    def wait(self, news: str, after: int = 0, **more) -> dict:
-        """The first such news from the place `after` on."""
-        def found():
-            return next((each for each in self.told[after:] if each["news"] == news and all(each[k] == v for k, v in more.items())), None)
-
-        with self.changed:
-            assert self.changed.wait_for(found, LIMIT), f"no {news} {more} in {self.told[after:]}; {list(self.errors)}"
-            return found()
-
-    def order(self, what: str, **more) -> None:
-        self.process.stdin.write(json.dumps({"do": what, **more}) + "\n")
-        self.process.stdin.flush()
+        super().__init__(program.parent / "carillon_coordinator_probe", address, *options)
 
     def copy(self) -> dict:
         place = len(self.told)
@@ -143,50 +44,10 @@ class Probe:
     def compare_and_set(self, revision: int, epoch: int, leader: str, nonce: int) -> None:
         self.order("compare_and_set", token=nonce, revision=revision, epoch=epoch, leader=leader, nonce=nonce)
 
-    def place(self) -> int:
-        return len(self.told)
-
-    def end(self) -> int:
-        if self.process.poll() is None:
-            with contextlib.suppress(BrokenPipeError):
-                self.process.stdin.close()
-            self.process.wait(LIMIT)
-        for thread in self.threads:
-            thread.join()
-        return self.process.returncode
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-
-def wait_for(condition, what: str) -> None:
-    limit = time.monotonic() + LIMIT
-    while not condition():
-        assert time.monotonic() < limit, f"never came: {what}"
-        time.sleep(0.02)
-
 
 @pytest.fixture
-def start(program):
-    """Starts probes and etcds, and ends what is left of them."""
-    with contextlib.ExitStack() as stack:
-        def begin(what):
-            process = what.start().process if isinstance(what, Etcd) else what.process
-
-            def end():
-                etcd_or_probe = what.process
-                if etcd_or_probe.poll() is None:
-                    etcd_or_probe.send_signal(signal.SIGCONT)
-                    etcd_or_probe.kill()
-                    etcd_or_probe.wait()
-                if isinstance(what, Probe):
-                    what.end()
-
-            assert process is not None
-            stack.callback(end)
-            return what
-
+def start():
+    with processes() as begin:
         yield begin
 
 

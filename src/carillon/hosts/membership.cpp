@@ -1,0 +1,259 @@
+#include "carillon/hosts/membership.h"
+
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/udp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <fmt/format.h>
+
+#include "carillon/base/clock.h"
+
+namespace carillon::hosts {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::udp;
+
+// Of HOST:PORT. May wait for a name server.
+Result<udp::endpoint> resolve(const std::string& address) {
+  const std::size_t colon = address.rfind(':');
+  std::string host = address.substr(0, colon);
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  asio::io_context context;
+  boost::system::error_code error;
+  const auto found =
+      udp::resolver(context).resolve(host, colon == address.npos ? "" : address.substr(colon + 1), error);
+  if (error || found.empty()) return invalid(fmt::format("{}: {}", address, error.message()));
+  return found.begin()->endpoint();
+}
+
+// Datagrams that are read before others get their turn.
+constexpr int most_at_once = 4096;
+
+}  // namespace
+
+class Membership::Loop {
+ public:
+  Loop(MemberOptions options, Changed changed)
+      : tick_every_(options.election.witness.tick_every),
+        core_(std::move(options)),
+        changed_(std::move(changed)) {}
+
+  Result<> open(const std::string& address) {
+    const auto self = resolve(address);
+    if (!self) return std::unexpected(self.error());
+    boost::system::error_code error;
+    socket_.open(self->protocol(), error);
+    if (!error) socket_.non_blocking(true, error);
+    if (!error) socket_.bind(*self, error);
+    if (error)
+      return fail(ErrorCode::unavailable, fmt::format("cannot use {} for UDP: {}", address, error.message()));
+    return {};
+  }
+  void start(std::unique_ptr<coordinator::Etcd> etcd) {
+    etcd_ = std::move(etcd);
+    thread_ = std::thread([this] {
+      {
+        const std::lock_guard lock(mutex_);
+        step(clock_.now());
+      }
+      await();
+      arm();
+      context_.run();
+    });
+  }
+  ~Loop() {
+    etcd_.reset();  // tells nothing more
+    context_.stop();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  // On etcd's thread.
+  void tell(const cluster::CoordinatorNews& news) {
+    std::optional<std::pair<std::string, udp::endpoint>> found;
+    std::string trouble;
+    if (const auto* seen = std::get_if<cluster::MemberSeen>(&news)) {
+      if (auto endpoint = resolve(seen->member.address))
+        found.emplace(seen->member.address, *endpoint);
+      else
+        trouble = fmt::format("member {}: {}", seen->member.id, endpoint.error().message);
+    } else if (const auto* lost = std::get_if<cluster::CoordinatorLost>(&news)) {
+      trouble = lost->why;
+    } else if (const auto* taken = std::get_if<cluster::IdTaken>(&news)) {
+      trouble = taken->why;
+    } else if (const auto* other = std::get_if<cluster::Trouble>(&news)) {
+      trouble = other->what;
+    }
+    asio::post(context_, [this, news, found = std::move(found), trouble = std::move(trouble)] {
+      const std::lock_guard lock(mutex_);
+      if (found) endpoints_.insert_or_assign(found->first, found->second);
+      if (!trouble.empty()) trouble_ = trouble;
+      MemberCore::Output out;
+      core_.coordinator_said(news, out);
+      carry_out(out);
+      publish();
+    });
+  }
+
+  State state() const {
+    const std::lock_guard lock(mutex_);
+    return {.leads = core_.leads(),
+            .epoch = core_.epoch(),
+            .leader = core_.leader(),
+            .peers = core_.peers(clock_.now()),
+            .counters = core_.counters(),
+            .trouble = trouble_};
+  }
+  bool obeys(std::uint64_t epoch) {
+    const std::lock_guard lock(mutex_);
+    return core_.obeys(epoch);
+  }
+  Result<> hand_over(const std::string& to) {
+    const std::lock_guard lock(mutex_);
+    MemberCore::Output out;
+    auto done = core_.hand_over(to, out);
+    carry_out(out);
+    return done;
+  }
+  void leave() { etcd_->leave(); }
+
+ private:
+  void arm() {
+    timer_.expires_after(tick_every_);
+    timer_.async_wait([this](const boost::system::error_code& error) {
+      if (error) return;
+      {
+        const std::lock_guard lock(mutex_);
+        step(clock_.now());
+      }
+      arm();
+    });
+  }
+  void await() {
+    socket_.async_wait(udp::socket::wait_read, [this](const boost::system::error_code& error) {
+      if (error) return;
+      {
+        const std::lock_guard lock(mutex_);
+        step(clock_.now());
+      }
+      await();
+    });
+  }
+
+  // All below with the mutex.
+  void step(TimePoint now) {
+    MemberCore::Output out;
+    // After a stall nothing is decided before all that waits was heard.
+    while (!core_.tick(now, out)) {
+      read(out);
+      now = clock_.now();
+    }
+    read(out);
+    carry_out(out);
+    publish();
+  }
+  void read(MemberCore::Output& out) {
+    std::array<char, transport::longest_datagram + 1> bytes{};
+    for (int i = 0; i < most_at_once; ++i) {
+      udp::endpoint from;
+      boost::system::error_code error;
+      const std::size_t size = socket_.receive_from(asio::buffer(bytes), from, 0, error);
+      if (error == asio::error::would_block || error == asio::error::try_again) return;
+      // A port where nobody listens makes an error of an earlier datagram of ours.
+      if (!error) core_.heard({bytes.data(), size}, clock_.now(), out);
+    }
+  }
+  void carry_out(MemberCore::Output& out) {
+    for (const auto& [address, bytes] : out.datagrams) {
+      const auto to = endpoints_.find(address);
+      if (to == endpoints_.end()) continue;
+      boost::system::error_code error;  // it may be lost anyway
+      socket_.send_to(asio::buffer(bytes), to->second, 0, error);
+    }
+    if (!out.claim) return;
+    if (!etcd_->compare_and_set(core_.claim_token(), out.claim_over, *out.claim)) core_.claim_failed();
+  }
+  // What `changed_` is called for.
+  struct Shown {
+    bool leads = false;
+    std::uint64_t epoch = 0;
+    std::optional<std::string> leader;
+    std::vector<std::string> there;
+    friend bool operator==(const Shown&, const Shown&) = default;
+  };
+  void publish() {
+    if (!changed_) return;
+    const TimePoint now = clock_.now();
+    Shown shown{core_.leads(), core_.epoch(), core_.leader(), {}};
+    auto peers = core_.peers(now);
+    for (const MemberCore::Peer& peer : peers)
+      if (peer.there) shown.there.push_back(peer.member.id);
+    if (shown == shown_) return;
+    shown_ = shown;
+    changed_({.leads = shown.leads,
+              .epoch = shown.epoch,
+              .leader = shown.leader,
+              .peers = std::move(peers),
+              .counters = core_.counters(),
+              .trouble = trouble_});
+  }
+
+  const Duration tick_every_;
+  const SteadyClock clock_;
+  mutable std::mutex mutex_;
+  MemberCore core_;
+  const Changed changed_;
+  Shown shown_;
+  std::string trouble_;
+  std::map<std::string, udp::endpoint> endpoints_;  // by the address as it is registered
+  asio::io_context context_{1};
+  udp::socket socket_{context_};
+  asio::steady_timer timer_{context_};
+  std::unique_ptr<coordinator::Etcd> etcd_;
+  std::thread thread_;
+};
+
+Membership::Membership(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
+Membership::~Membership() = default;
+
+Result<std::unique_ptr<Membership>> Membership::open(MemberOptions options,
+                                                     const cluster::CoordinatorAddress& coordinator,
+                                                     const coordinator::EtcdTls& tls, Changed changed) {
+  if (coordinator.endpoints.empty())
+    return fail(ErrorCode::unsupported, "a static cluster elects nobody: its one scheduler leads");
+  const cluster::Member self = options.self;
+  cluster::CoordinatorOptions client;
+  client.self = self;
+  client.seed = self.incarnation;
+  auto loop = std::make_unique<Loop>(std::move(options), std::move(changed));
+  if (auto opened = loop->open(self.address); !opened) return std::unexpected(std::move(opened.error()));
+  Loop& told = *loop;
+  auto etcd = coordinator::Etcd::open(coordinator, tls, std::move(client),
+                                      [&told](const cluster::CoordinatorNews& news) { told.tell(news); });
+  if (!etcd) return std::unexpected(std::move(etcd.error()));
+  loop->start(std::move(*etcd));
+  return std::unique_ptr<Membership>(new Membership(std::move(loop)));
+}
+
+Membership::State Membership::state() const {
+  return loop_->state();
+}
+bool Membership::obeys(std::uint64_t epoch) {
+  return loop_->obeys(epoch);
+}
+Result<> Membership::hand_over(const std::string& to) {
+  return loop_->hand_over(to);
+}
+void Membership::leave() {
+  loop_->leave();
+}
+
+}  // namespace carillon::hosts
