@@ -78,7 +78,7 @@ endfunction()
 
 # Layers whose tests only decide or compute: CTest runs a process for each suite, and runs them beside each other.
 # Programs with threads or waits have a process for each case, which runs by itself.
-set(CARILLON_TESTED_TOGETHER cluster cuda_kernels device explain figures graph ledger profile provision repository research schedule simulate transport tune)
+set(CARILLON_TESTED_TOGETHER cluster cuda_kernels device explain figures graph ledger profile provision repository research schedule simulate tune)
 list(TRANSFORM CARILLON_TESTED_TOGETHER REPLACE "(.+)" "carillon_\\1_test")
 
 # Of programs with a process for each case, by a filter as GoogleTest's: what runs beside others. These cases have threads,
@@ -90,6 +90,7 @@ set(carillon_device_allocation_test_BESIDE "*")
 set(carillon_engine_test_BESIDE "-Apart.*:HangLimit.*:Pacer.*:Restarts.*:RunBounds.*")
 set(carillon_research_allocation_test_BESIDE "*")
 set(carillon_share_client_test_BESIDE "*")
+set(carillon_transport_test_BESIDE "-Stream.*")
 set(carillon_worker_test_BESIDE "CudaServing.*")
 
 # carillon_suites(<program>): its suites known to ctest, a process each.

@@ -550,7 +550,7 @@ Result<Frame> decode(std::string_view bytes, const FrameLimits& limits) {
   google::protobuf::Arena arena;
   auto& from = *google::protobuf::Arena::CreateMessage<hosts::Frame>(&arena);
   if (!from.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())))
-    return invalid("what is no frame of hosts.proto");
+    return invalid("not a frame of hosts.proto");
   if (from.protocol() != protocol)
     return invalid(fmt::format("a frame of protocol {}; this version speaks {}", from.protocol(), protocol));
   if (static_cast<std::size_t>(from.messages_size()) > limits.messages)

@@ -24,9 +24,9 @@ struct FrameLimits {
   std::size_t text = 4096;  // bytes of one name or error
 };
 
-// Writes frames as proto/hosts.proto has them. Texts are cut at `limits.text`, those of bad rows at a sixteenth
-// of it: so no message takes half of a frame. Allocates nothing but the output's bytes once it has written all
-// kinds of messages. Not thread-safe.
+// Writes frames as proto/hosts.proto has them. Texts are cut at `limits.text`, those of bad rows at a
+// sixteenth of it: so no message takes half of a frame. Allocates nothing but the output's bytes once it has
+// written all kinds of messages. Not thread-safe.
 class Encoder {
  public:
   explicit Encoder(const FrameLimits& limits = {});

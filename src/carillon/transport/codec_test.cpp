@@ -223,7 +223,7 @@ TEST(Codec, FramesOfOthersAreRefused) {
   EXPECT_EQ(why_not(older), "a frame of protocol 0; this version speaks 1");
   EXPECT_EQ(why_not(frame_of(3), {.messages = 2}), "a frame of 3 messages, at most 2");
   EXPECT_THAT(why_not(frame_of(30), {.bytes = 20}), HasSubstr("bytes, at most 20"));
-  EXPECT_EQ(decode("\x07garbage").error().message, "what is no frame of hosts.proto");
+  EXPECT_EQ(decode("\x07garbage").error().message, "not a frame of hosts.proto");
   hosts::Frame nobody = frame_of();
   nobody.mutable_hello()->set_cluster("box");
   EXPECT_THAT(why_not(nobody), HasSubstr("hello: the host's id is not 1 to 64 letters"));

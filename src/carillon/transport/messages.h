@@ -115,7 +115,7 @@ using Message = std::variant<Application, Offer, Withdraw,                      
                              Retire, Probe, wire::Report, wire::ProbeReport, DeviceState, ledger::Excuse>;
 
 struct Frame {
-  std::uint64_t epoch = 0;  // that the sender obeys
+  std::uint64_t epoch = 0;  // in which the messages were decided
   std::optional<Hello> hello = std::nullopt;
   std::vector<Message> messages{};
 };

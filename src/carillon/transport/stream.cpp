@@ -21,12 +21,20 @@ namespace {
 
 constexpr const char* method = "/carillon.hosts.Hosts/Speak";
 
+// A host that died or stands still is noticed within two seconds, as it answers no ping. (Members that do not
+// beat are missed far sooner; but whoever waits for a stream must not wait for good.)
+constexpr std::pair<const char*, int> keepalive[] = {{GRPC_ARG_KEEPALIVE_TIME_MS, 1000},
+                                                     {GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 1000},
+                                                     {GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1},
+                                                     {GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0},
+                                                     {GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0}};
+
 grpc::ByteBuffer buffer_of(std::string_view bytes) {
   const grpc::Slice slice(bytes.data(), bytes.size());
   return {&slice, 1};
 }
 
-// One stream, whichever side opened it. What only one side has is told by the functions below `private`.
+// One stream, whichever side opened it. The virtual functions differ by side.
 //
 // gRPC forbids that an operation begins once the stream was finished. So whoever begins one counts itself in
 // `starting_` under the mutex and begins it without the mutex, as its end may be heard within the call.
@@ -39,20 +47,24 @@ class End : public Stream {
   const Hello& peer() const final { return *peer_; }
   bool opened() const { return opened_; }  // for whoever has heard that all is over
 
-  bool send(Message message) final {
+  bool send(std::uint64_t epoch, Message message) final {
     std::unique_lock lock(mutex_);
-    if (over_) return false;
-    if (waiting_.size() >= limits_.waiting) {
+    if (over_ || broken_) return false;
+    if (unsent_ >= limits_.waiting) {
       lock.unlock();
       close({ErrorCode::unavailable, fmt::format("takes nothing: {} messages wait", limits_.waiting)});
       return false;
     }
-    waiting_.push_back(std::move(message));
+    ++unsent_;
+    waiting_.push_back({epoch, std::move(message)});
     write_next(std::move(lock));
     return true;
   }
 
-  void close(const Error& why) final { close(why, calls() ? Pending::cancel : Pending::linger); }
+  void close(const Error& why) final {
+    close({why.code, why.message.empty() ? "no reason was given" : why.message},
+          is_caller() ? Pending::cancel : Pending::linger, true);
+  }
 
   Counts counts() const final {
     const std::lock_guard lock(mutex_);
@@ -77,17 +89,18 @@ class End : public Stream {
 
   // A frame has come; not ok: none will, as the peer or gRPC has ended the stream.
   void on_read(bool ok) {
-    if (!ok) return close({ErrorCode::unavailable, ""}, calls() ? Pending::leave : Pending::cancel);
+    if (!ok) return close({}, is_caller() ? Pending::leave : Pending::cancel, false);
     if (const auto heard = take(); !heard) return close(heard.error());
     read();
   }
   void on_written(bool ok) {
     std::unique_lock lock(mutex_);
     writing_ = false;
+    // What fails to be written says that the call is over. What has come must still be read: before that gRPC
+    // does not tell a caller how it ended.
+    broken_ = broken_ || !ok;
     if (over_) return settle(std::move(lock));
-    if (ok) return write_next(std::move(lock));
-    lock.unlock();
-    close({ErrorCode::unavailable, ""}, Pending::leave);
+    write_next(std::move(lock));
   }
   void started() {
     std::unique_lock lock(mutex_);
@@ -100,11 +113,14 @@ class End : public Stream {
     linger,  // it has time to arrive, so that the peer is told why
     leave,   // gRPC ends it
   };
-  void close(const Error& why, Pending pending) {
+  // `ours`: this side ends it; else gRPC or the peer did.
+  void close(const Error& why, Pending pending, bool ours) {
     std::unique_lock lock(mutex_);
     if (over_) return;
     over_ = true;
+    ours_ = ours;
     why_ = why;
+    waiting_ = {};
     const bool writing = writing_;
     settle(std::move(lock));
     if (!writing || pending == Pending::leave) return;
@@ -121,22 +137,28 @@ class End : public Stream {
     {
       const std::lock_guard lock(mutex_);
       over_ = true;
-      why = why_.value_or(Error{ErrorCode::unavailable, ""});
+      why = ours_ ? why_ : Error{ErrorCode::unavailable, said.empty() ? "it has ended the stream" : said};
     }
-    if (why.message.empty()) why = {ErrorCode::unavailable, said.empty() ? "it has ended the stream" : said};
     if (peer_) why.message = fmt::format("host {}: {}", peer_->id, why.message);
     if (opened_) owner_.ended(*this, why);
     return why;
   }
 
-  int starting_ = 0;  // with mutex_
+  // With mutex_, until over_ is set.
+  int starting_ = 0;
+  bool ours_ = false;  // this side has ended it, for this reason
+  Error why_;
 
  private:
+  struct Waiting {
+    std::uint64_t epoch = 0;
+    Message message;
+  };
   virtual void start_read(grpc::ByteBuffer* to) = 0;
   virtual void start_write(const grpc::ByteBuffer* from) = 0;
-  virtual void finish(const Error& why) = 0;
+  virtual void finish() = 0;
   virtual void cancel() = 0;
-  virtual bool calls() const = 0;
+  virtual bool is_caller() const = 0;
   virtual std::shared_ptr<End> shared() = 0;
 
   void cancel_now() {
@@ -148,29 +170,34 @@ class End : public Stream {
     started();
   }
 
-  // Where nothing is being written and something waits.
+  // Where nothing is being written and something waits: the next frame, of messages of one epoch.
   void write_next(std::unique_lock<std::mutex> lock) {
-    if (over_ || writing_ || (waiting_.empty() && !greets_)) return;
+    if (over_ || broken_ || writing_ || (unsent_ == 0 && !greets_)) return;
     writing_ = true;
     ++starting_;
     const bool greets = std::exchange(greets_, false);
-    std::swap(waiting_, sending_);
+    if (next_ == sending_.size()) {
+      sending_.clear();
+      next_ = 0;
+      std::swap(waiting_, sending_);
+    }
     lock.unlock();
     bytes_.clear();
-    encoder_.begin(owner_.epoch(), greets ? std::optional(self_) : std::nullopt, bytes_);
     std::size_t sent = 0;
-    // A message takes far less than half of a frame.
-    for (; sent < sending_.size() && bytes_.size() < limits_.frame.bytes / 2 && sent < limits_.frame.messages;
-         ++sent)
-      encoder_.add(sending_[sent], bytes_);
+    if (greets) {
+      encoder_.begin(0, self_, bytes_);
+    } else {
+      const std::uint64_t epoch = sending_[next_].epoch;
+      encoder_.begin(epoch, std::nullopt, bytes_);
+      // No message takes half of a frame.
+      for (; next_ < sending_.size() && sending_[next_].epoch == epoch &&
+             bytes_.size() < limits_.frame.bytes / 2 && sent < limits_.frame.messages;
+           ++next_, ++sent)
+        encoder_.add(sending_[next_].message, bytes_);
+    }
     writes_ = buffer_of(bytes_);
-    sending_.erase(sending_.begin(), sending_.begin() + static_cast<std::ptrdiff_t>(sent));
     lock.lock();
-    // Those that had no room go before what came meanwhile.
-    if (!sending_.empty())
-      waiting_.insert(waiting_.begin(), std::make_move_iterator(sending_.begin()),
-                      std::make_move_iterator(sending_.end()));
-    sending_.clear();
+    unsent_ -= sent;
     ++counts_.frames_sent;
     counts_.messages_sent += sent;
     lock.unlock();
@@ -181,9 +208,8 @@ class End : public Stream {
   void settle(std::unique_lock<std::mutex> lock) {
     if (starting_ > 0 || writing_ || finished_) return;
     finished_ = true;
-    const Error why = why_.value_or(Error{});
     lock.unlock();
-    finish(why);
+    finish();
   }
 
   Result<> take() {
@@ -204,7 +230,7 @@ class End : public Stream {
       peer_ = std::move(frame->hello);
       frame->hello.reset();
       if (auto welcome = owner_.greets(*peer_); !welcome) return welcome;
-      if (!calls()) greet();
+      if (!is_caller()) greet();
       opened_ = true;
       owner_.opened(shared());
       if (frame->messages.empty()) return {};
@@ -224,15 +250,16 @@ class End : public Stream {
   // Of whoever has set writing_.
   Encoder encoder_;
   std::string bytes_;
-  std::vector<Message> sending_;
+  std::vector<Waiting> sending_;
+  std::size_t next_ = 0;  // of them
   grpc::ByteBuffer writes_;
 
   mutable std::mutex mutex_;
-  std::vector<Message> waiting_;
-  bool greets_ = false;  // is to send its hello
-  bool writing_ = false;
+  std::vector<Waiting> waiting_;  // behind those in sending_
+  std::size_t unsent_ = 0;        // in both
+  bool greets_ = false;           // is to send its hello
+  bool writing_ = false, broken_ = false;
   bool over_ = false, finished_ = false;
-  std::optional<Error> why_;
   Counts counts_;
   grpc::Alarm lingers_;
 };
@@ -276,7 +303,7 @@ class Answering final : public End,
   }
   void OnReadDone(bool ok) override { on_read(ok); }
   void OnWriteDone(bool ok) override { on_written(ok); }
-  void OnCancel() override { close({ErrorCode::unavailable, ""}, Pending::leave); }
+  void OnCancel() override { close({}, Pending::leave, false); }
   void OnDone() override {
     on_done("");
     Census& census = census_;
@@ -287,12 +314,11 @@ class Answering final : public End,
  private:
   void start_read(grpc::ByteBuffer* to) override { StartRead(to); }
   void start_write(const grpc::ByteBuffer* from) override { StartWrite(from); }
-  void finish(const Error& why) override {
-    Finish(why.message.empty() ? grpc::Status::OK
-                               : grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, why.message));
+  void finish() override {
+    Finish(ours_ ? grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, why_.message) : grpc::Status::OK);
   }
   void cancel() override { context_.TryCancel(); }
-  bool calls() const override { return false; }
+  bool is_caller() const override { return false; }
   std::shared_ptr<End> shared() override { return shared_from_this(); }
 
   grpc::GenericCallbackServerContext& context_;
@@ -321,6 +347,8 @@ class Listener final : public StreamListener, grpc::CallbackGenericService {
     builder.RegisterCallbackGenericService(this);
     builder.SetMaxReceiveMessageSize(static_cast<int>(limits_.frame.bytes));
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 16);  // of a connection; a host opens one
+    for (const auto& [name, value] : keepalive) builder.AddChannelArgument(name, value);
     server_ = builder.BuildAndStart();
     return server_ != nullptr && port_ != 0;
   }
@@ -376,13 +404,12 @@ class Calling final : public End,
  private:
   void start_read(grpc::ByteBuffer* to) override { StartRead(to); }
   void start_write(const grpc::ByteBuffer* from) override { StartWrite(from); }
-  void finish(const Error& why) override {
-    // Where the peer has ended it, its own words come by themselves.
-    if (!why.message.empty()) context_->TryCancel();
+  void finish() override {
+    if (ours_) context_->TryCancel();  // else the peer's own words come by themselves
     RemoveHold();
   }
   void cancel() override { context_->TryCancel(); }
-  bool calls() const override { return true; }
+  bool is_caller() const override { return true; }
   std::shared_ptr<End> shared() override { return shared_from_this(); }
 
   Dialer& dialer_;
@@ -400,6 +427,7 @@ grpc::ChannelArguments arguments_of(const StreamDialer::Options& options) {
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, ms(options.longest_pause));
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, ms(options.longest_pause));
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  for (const auto& [name, value] : keepalive) arguments.SetInt(name, value);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetMaxReceiveMessageSize(static_cast<int>(options.limits.frame.bytes));
   return arguments;

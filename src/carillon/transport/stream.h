@@ -19,7 +19,8 @@ struct StreamLimits {
   FrameLimits frame{};
   // Messages that wait for a peer. One that lets more wait is given up.
   std::size_t waiting = 1U << 16;
-  // How long a frame that is being written has, once the stream is to end. The peer is told why after it.
+  // How long a frame to a peer that opened the stream has, once the stream is to end. Then the peer is told
+  // why.
   Duration linger = std::chrono::milliseconds{200};
 };
 
@@ -28,10 +29,11 @@ class Stream {
  public:
   virtual ~Stream() = default;
   virtual const Hello& peer() const = 0;
-  // Never waits. Messages arrive in order. What is sent while a frame is under way goes with the next. False:
-  // the stream is over, or is now, as too many messages wait. The message is lost then.
-  virtual bool send(Message message) = 0;
-  // Ends it. StreamOwner::ended() follows. A peer that opened the stream is told why.
+  // Never waits. Messages arrive in order. What is sent while a frame is under way goes with the next.
+  // `epoch`: in which the message was decided. It arrives with the message, whatever epoch this host obeys by
+  // then. False: the message is lost, as the stream is over, or was ended because too many messages wait.
+  virtual bool send(std::uint64_t epoch, Message message) = 0;
+  // Ends it. StreamOwner::ended() follows. A peer that opened the stream is told why. What waits is lost.
   virtual void close(const Error& why) = 0;
   struct Counts {
     std::uint64_t frames_sent = 0, messages_sent = 0, frames_heard = 0;
@@ -44,8 +46,6 @@ class Stream {
 class StreamOwner {
  public:
   virtual ~StreamOwner() = default;
-  // The epoch that this host obeys, which every frame carries.
-  virtual std::uint64_t epoch() const = 0;
   // A peer has said who it is. An error refuses it, and is told to it.
   virtual Result<> greets(const Hello& peer) = 0;
   virtual void opened(const std::shared_ptr<Stream>& stream) = 0;
@@ -68,7 +68,7 @@ class StreamListener {
 };
 
 // Keeps a stream to one address: opens it, and opens it anew when it has ended, at first at once, and later
-// after pauses that grow up to `longest_pause`.
+// after pauses that grow up to `longest_pause`. (gRPC itself waits for 100 ms at least where nobody listens.)
 class StreamDialer {
  public:
   struct Options {

@@ -21,10 +21,10 @@ using ::testing::HasSubstr;
 // Keeps what it hears.
 class Ears final : public StreamOwner {
  public:
-  std::uint64_t epoch() const override { return obeyed; }
   Result<> greets(const Hello& peer) override {
     const std::lock_guard lock(mutex_);
     greeted.push_back(peer);
+    changed_.notify_all();
     if (refuse.empty()) return {};
     return fail(ErrorCode::unavailable, refuse);
   }
@@ -38,8 +38,10 @@ class Ears final : public StreamOwner {
   void heard(Stream&, Frame frame) override {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return !deaf; });
-    epochs.push_back(frame.epoch);
-    for (Message& message : frame.messages) messages.push_back(std::move(message));
+    for (Message& message : frame.messages) {
+      epochs.push_back(frame.epoch);
+      messages.push_back(std::move(message));
+    }
     changed_.notify_all();
   }
   void ended(Stream&, const Error& why) override {
@@ -68,12 +70,11 @@ class Ears final : public StreamOwner {
     changed_.notify_all();
   }
 
-  std::uint64_t obeyed = 7;
   std::string refuse;
   bool deaf = false;
   std::vector<Hello> greeted;
   std::vector<std::shared_ptr<Stream>> streams;
-  std::vector<std::uint64_t> epochs;
+  std::vector<std::uint64_t> epochs;  // of the messages
   std::vector<Message> messages;
   std::vector<std::string> ends;
 
@@ -89,7 +90,7 @@ std::unique_ptr<StreamListener> listen(StreamOwner& owner, const StreamLimits& l
   auto listener = StreamListener::open(fmt::format("127.0.0.1:{}", port), grpc::InsecureServerCredentials(),
                                        self, owner, limits);
   EXPECT_TRUE(listener.has_value()) << listener.error().message;
-  return std::move(*listener);
+  return std::move(listener.value());
 }
 std::unique_ptr<StreamDialer> dial(int port, StreamOwner& owner, const StreamDialer::Options& options = {},
                                    const Hello& self = worker) {
@@ -119,24 +120,38 @@ TEST(Stream, BothSidesSayWhoTheyAre) {
   EXPECT_EQ(here.greeted, std::vector{worker});
 }
 
-TEST(Stream, MessagesComeInOrderEitherWayAndCarryTheEpoch) {
+TEST(Stream, MessagesComeInOrderEitherWay) {
   Ears here, there;
-  there.obeyed = 9;
   const auto listener = listen(here);
   const auto dialer = dial(listener->port(), there);
   const auto to_worker = here.stream(), to_leader = there.stream();
   constexpr std::uint64_t count = 20'000;
   for (std::uint64_t i = 0; i < count; ++i) {
-    ASSERT_TRUE(to_worker->send(number(i)));
-    ASSERT_TRUE(to_leader->send(number(i)));
+    ASSERT_TRUE(to_worker->send(7, number(i)));
+    ASSERT_TRUE(to_leader->send(7, number(i)));
   }
   ASSERT_TRUE(here.wait([&] { return here.messages.size() == count; }));
   ASSERT_TRUE(there.wait([&] { return there.messages.size() == count; }));
   EXPECT_EQ(numbers(here.messages), up_to(count));
   EXPECT_EQ(numbers(there.messages), up_to(count));
-  EXPECT_THAT(here.epochs, ::testing::Each(9));
-  EXPECT_THAT(there.epochs, ::testing::Each(7));
   EXPECT_EQ(to_worker->counts().messages_sent, count);
+}
+
+// What a leader decided before it heard of a higher epoch must not come with that.
+TEST(Stream, AMessageKeepsTheEpochInWhichItWasSent) {
+  Ears here, there;
+  there.deaf = true;
+  const auto listener = listen(here);
+  const auto dialer = dial(listener->port(), there);
+  const auto stream = here.stream();
+  there.stream();
+  constexpr std::uint64_t count = 30'000;
+  for (std::uint64_t i = 0; i < count; ++i) ASSERT_TRUE(stream->send(i / 1000, number(i)));
+  there.hears(true);
+  ASSERT_TRUE(there.wait([&] { return there.messages.size() == count; }));
+  EXPECT_EQ(numbers(there.messages), up_to(count));
+  ASSERT_EQ(there.epochs.size(), count);
+  for (std::uint64_t i = 0; i < count; ++i) ASSERT_EQ(there.epochs[i], i / 1000) << i;
 }
 
 TEST(Stream, WhatIsSentWhileAFrameIsUnderWayGoesTogether) {
@@ -148,7 +163,7 @@ TEST(Stream, WhatIsSentWhileAFrameIsUnderWayGoesTogether) {
   there.stream();
   // Its reader hangs; so gRPC takes no more at some point, and frames gather messages.
   constexpr std::uint64_t count = 60'000;
-  for (std::uint64_t i = 0; i < count; ++i) ASSERT_TRUE(stream->send(number(i)));
+  for (std::uint64_t i = 0; i < count; ++i) ASSERT_TRUE(stream->send(7, number(i)));
   there.hears(true);
   ASSERT_TRUE(there.wait([&] { return there.messages.size() == count; }));
   EXPECT_EQ(numbers(there.messages), up_to(count));
@@ -165,8 +180,8 @@ TEST(Stream, AFrameHasNoMoreThanItsBound) {
   there.stream();
   const std::string text(4000, 'x');
   for (std::uint64_t i = 0; i < 500; ++i) {
-    ASSERT_TRUE(stream->send(TurnedDown{RequestId{i}, {ErrorCode::internal, text}}));
-    for (int k = 0; k < 4; ++k) ASSERT_TRUE(stream->send(number(i)));
+    ASSERT_TRUE(stream->send(7, TurnedDown{RequestId{i}, {ErrorCode::internal, text}}));
+    for (int k = 0; k < 4; ++k) ASSERT_TRUE(stream->send(7, number(i)));
   }
   there.hears(true);
   ASSERT_TRUE(there.wait([&] { return there.messages.size() == 2500 || !there.ends.empty(); }));
@@ -182,9 +197,9 @@ TEST(Stream, APeerThatTakesNothingIsGivenUp) {
   const auto stream = here.stream();
   there.stream();
   std::uint64_t sent = 0;
-  while (sent < 10'000'000 && stream->send(number(sent))) ++sent;
+  while (sent < 10'000'000 && stream->send(7, number(sent))) ++sent;
   EXPECT_LT(sent, 10'000'000U);
-  EXPECT_FALSE(stream->send(number(0)));
+  EXPECT_FALSE(stream->send(7, number(0)));
   ASSERT_TRUE(here.wait([&] { return !here.ends.empty(); }));
   EXPECT_EQ(here.ends, std::vector<std::string>{"host worker: takes nothing: 1000 messages wait"});
   there.hears(true);
@@ -202,8 +217,25 @@ TEST(Stream, OneThatWasEndedIsOpenedAnew) {
   ASSERT_TRUE(there.wait([&] { return there.ends.size() == 2 && there.streams.size() == 3; }));
   EXPECT_EQ(there.ends[1], "host leader: goes, too");
   ASSERT_TRUE(here.wait([&] { return here.streams.size() == 3; }));
-  EXPECT_TRUE(here.stream(2)->send(number(0)));
+  EXPECT_TRUE(here.stream(2)->send(7, number(0)));
   EXPECT_TRUE(there.wait([&] { return there.messages.size() == 1; }));
+}
+
+TEST(Stream, ItsEndNeedsNoReason) {
+  Ears here, there;
+  const auto listener = listen(here);
+  {
+    const auto dialer = dial(listener->port(), there);
+    there.stream()->close({});
+    ASSERT_TRUE(there.wait([&] { return there.ends.size() == 1 && there.streams.size() == 2; }));
+    EXPECT_EQ(there.ends[0], "host leader: no reason was given");
+    here.stream(1)->close({});
+    ASSERT_TRUE(there.wait([&] { return there.ends.size() == 2; }));
+    EXPECT_EQ(there.ends[1], "host leader: no reason was given");
+  }
+  here.refuse = " ";
+  const auto refused = dial(listener->port(), there);
+  ASSERT_TRUE(here.wait([&] { return here.greeted.size() >= 4; }));
 }
 
 TEST(Stream, AHostThatComesBackIsFoundAgain) {
@@ -308,7 +340,7 @@ TEST(Stream, WhatIsWrongIsToldToWhoeverSaidIt) {
     return Rude(listener->port(), std::move(frames)).answer();
   };
   const std::string hello = frame({.hello = worker});
-  EXPECT_EQ(said({"garbage"}), "what is no frame of hosts.proto");
+  EXPECT_EQ(said({"garbage"}), "not a frame of hosts.proto");
   EXPECT_EQ(said({frame({.messages = {number(1)}})}), "the first frame has no hello");
   EXPECT_EQ(said({hello, hello}), "a second hello");
   hosts::Frame old;
@@ -333,35 +365,37 @@ TEST(Stream, AListenerThatGoesEndsItsStreams) {
   const auto stream = here.stream();
   listener.reset();
   EXPECT_EQ(here.ends.size(), 1U);  // before the listener is gone
-  EXPECT_FALSE(stream->send(number(1)));
+  EXPECT_FALSE(stream->send(7, number(1)));
 }
 
 // Streams come and go while both sides send, from several threads.
 TEST(Stream, ManyEndsAtAnyMoment) {
-  Ears here, there;
-  auto listener = listen(here);
-  const int port = listener->port();
   for (int round = 0; round < 30; ++round) {
-    auto dialer = dial(port, there);
-    const auto a = there.stream(static_cast<std::size_t>(round)),
-               b = here.stream(static_cast<std::size_t>(round));
+    Ears here, there;
+    auto listener = listen(here);
+    auto dialer = dial(listener->port(), there);
+    const auto a = there.stream(), b = here.stream();
     std::vector<std::jthread> senders;
     for (const auto& stream : {a, b})
-      for (int t = 0; t < 2; ++t)
-        senders.emplace_back([stream] {
-          for (std::uint64_t i = 0; i < 3000 && stream->send(number(i)); ++i) {
+      for (std::uint64_t t = 0; t < 2; ++t)
+        senders.emplace_back([stream, t] {
+          for (std::uint64_t i = 0; i < 3000 && stream->send(t, number(i)); ++i) {
           }
         });
-    if (round % 3 == 0) a->close({ErrorCode::unavailable, "one side"});
-    if (round % 3 == 1) b->close({ErrorCode::unavailable, "the other"});
-    if (round % 3 == 2) dialer.reset();
+    if (round % 4 == 0) a->close({ErrorCode::unavailable, "one side"});
+    if (round % 4 == 1) b->close({ErrorCode::unavailable, "the other"});
+    if (round % 4 == 2) dialer.reset();
+    if (round % 4 == 3) listener.reset();
     senders.clear();
     dialer.reset();
-    ASSERT_TRUE(here.wait([&] { return here.ends.size() == here.streams.size(); }));
-    // What was opened anew meanwhile is not counted twice.
-    there.streams.resize(static_cast<std::size_t>(round) + 1);
-    here.streams.resize(static_cast<std::size_t>(round) + 1);
-    here.ends.resize(here.streams.size());
+    listener.reset();
+    for (Ears* ears : {&here, &there}) {
+      EXPECT_EQ(ears->ends.size(), ears->streams.size()) << round;
+      // Of each sender's messages the first ones have come, in order.
+      std::uint64_t next[2] = {0, 0};
+      for (std::size_t i = 0; i < ears->messages.size(); ++i)
+        ASSERT_EQ(std::get<Withdraw>(ears->messages[i]).row.value, next[ears->epochs[i]]++) << round;
+    }
   }
 }
 

@@ -44,7 +44,7 @@ class Converter {
 
 bool to_our_time(Message& message, const cluster::PeerClock& clock, TimePoint now) {
   const auto difference = clock.at(now);
-  if (!difference) return false;
+  if (!difference || !clock.settled()) return false;
   std::visit(Converter(clock, difference->offset), message);
   return true;
 }
