@@ -29,7 +29,7 @@ bool MemberCore::tick(TimePoint now, Output& out) {
 
 void MemberCore::heard(std::string_view bytes, TimePoint now, Output& out) {
   now_ = std::max(now_, now);
-  auto datagram = codec_.decode(bytes);
+  auto datagram = codec_.decode(bytes, {options_.self.id, options_.self.incarnation});
   if (!datagram) {
     ++counters_.refused;
     return;
@@ -143,11 +143,13 @@ MemberCore::Known* MemberCore::find(election::MemberId id) {
 
 void MemberCore::say(Known& to, const std::optional<election::Message>& message, Output& out) {
   to.spoken_at = now_;
-  out.datagrams.push_back({to.member.address, codec_.encode({.from = options_.self.id,
-                                                             .incarnation = options_.self.incarnation,
-                                                             .message = message,
-                                                             .sent = now_,
-                                                             .echo = to.last})});
+  const transport::Datagram datagram{.from = options_.self.id,
+                                     .incarnation = options_.self.incarnation,
+                                     .message = message,
+                                     .sent = now_,
+                                     .echo = to.last};
+  out.datagrams.push_back(
+      {to.member.address, codec_.encode(datagram, {to.member.id, to.member.incarnation})});
 }
 
 void MemberCore::pass_on(election::Output& from, Output& out) {

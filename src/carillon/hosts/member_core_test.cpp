@@ -223,8 +223,9 @@ TEST_F(MemberCoreTest, AnIncarnationOfBeforeIsNotHeard) {
   net.run(50ms);
   const std::uint64_t before = net["s1"].counters().unknown;
   const transport::DatagramCodec codec("box", "secret");
-  net.deliver("s1", codec.encode({.from = "w1", .incarnation = 999}));
-  net.deliver("s1", codec.encode({.from = "nobody", .incarnation = 1}));
+  const transport::DatagramCodec::Process s1{"s1", net.host("s1").member.incarnation};
+  net.deliver("s1", codec.encode({.from = "w1", .incarnation = 999}, s1));
+  net.deliver("s1", codec.encode({.from = "nobody", .incarnation = 1}, s1));
   net.run(5ms);
   EXPECT_EQ(net["s1"].counters().unknown, before + 2);
   net.deliver("s1", "garbage that is long enough for one");
@@ -407,7 +408,8 @@ TEST_F(AloneTest, ASpareThatKnowsAHigherEpochThanTheCoordinatorClaimsNothing) {
     spare.heard(codec.encode({.from = "s1",
                               .incarnation = 1,
                               .message = Message{Message::Kind::beat, cluster::election::Epoch{epoch}, 1},
-                              .sent = now}),
+                              .sent = now},
+                             {"s2", 1}),
                 now, out);
   };
   beat(5);

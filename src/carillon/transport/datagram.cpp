@@ -68,10 +68,13 @@ std::optional<cluster::PeerClock::Sample> sample_of(const Datagram& datagram, Ti
                                     .heard = heard};
 }
 
-DatagramCodec::Mac DatagramCodec::mac_of(std::string_view bytes) const {
-  // The name has no zero byte, so that name and bytes cannot be told to be others.
+DatagramCodec::Mac DatagramCodec::mac_of(std::string_view bytes, const Process& to) const {
+  // Names have no zero byte, so that the parts cannot be taken for others.
   std::string whole = cluster_;
   whole.push_back('\0');
+  whole.append(to.id);
+  whole.push_back('\0');
+  put(whole, to.incarnation);
   whole.append(bytes);
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
   const auto* const done =
@@ -83,7 +86,7 @@ DatagramCodec::Mac DatagramCodec::mac_of(std::string_view bytes) const {
   return mac;
 }
 
-std::string DatagramCodec::encode(const Datagram& datagram) const {
+std::string DatagramCodec::encode(const Datagram& datagram, const Process& to) const {
   std::string out(magic);
   put(out, static_cast<std::uint8_t>(protocol));
   put(out, static_cast<std::uint8_t>((datagram.message ? has_message : 0) | (datagram.echo ? has_echo : 0)));
@@ -100,12 +103,12 @@ std::string DatagramCodec::encode(const Datagram& datagram) const {
     put(out, datagram.echo->sent);
     put(out, datagram.echo->received);
   }
-  const Mac mac = mac_of(out);
+  const Mac mac = mac_of(out, to);
   out.append(reinterpret_cast<const char*>(mac.data()), mac.size());
   return out;
 }
 
-Result<Datagram> DatagramCodec::decode(std::string_view bytes) const {
+Result<Datagram> DatagramCodec::decode(std::string_view bytes, const Process& self) const {
   Mac mac{};
   if (bytes.size() < magic.size() + 1 + mac.size() || bytes.size() > longest_datagram)
     return invalid(fmt::format("a datagram of {} bytes, not {} to {}", bytes.size(),
@@ -116,9 +119,9 @@ Result<Datagram> DatagramCodec::decode(std::string_view bytes) const {
     return invalid(fmt::format("a datagram of protocol {}; this version speaks {}", spoken, protocol));
   std::memcpy(mac.data(), bytes.data() + bytes.size() - mac.size(), mac.size());
   bytes.remove_suffix(mac.size());
-  const Mac right = mac_of(bytes);
+  const Mac right = mac_of(bytes, self);
   if (CRYPTO_memcmp(mac.data(), right.data(), mac.size()) != 0)
-    return invalid("a datagram of another cluster, or with another key");
+    return invalid("a datagram for another process or cluster, or with another key");
   // Its sender has the key. It may have faults of its own all the same.
   Taker take(bytes.substr(magic.size() + 1));
   const auto parts = take.number<std::uint8_t>();
@@ -137,7 +140,7 @@ Result<Datagram> DatagramCodec::decode(std::string_view bytes) const {
     const TimePoint sent = take.time();
     datagram.echo = {sent, take.time()};
   }
-  if (!take.whole()) return invalid("a datagram that ends too soon, or too late");
+  if (!take.whole()) return invalid("a datagram with too few bytes, or too many");
   if (!cluster::is_name(datagram.from))
     return invalid(fmt::format("a datagram whose sender's id is not {}", cluster::name_rule));
   return datagram;

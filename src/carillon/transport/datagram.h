@@ -23,11 +23,11 @@ struct Datagram {
   std::string from;  // the host's id, cluster::is_name()
   std::uint64_t incarnation = 0;
   std::optional<cluster::election::Message> message = std::nullopt;
-  TimePoint sent;  // as all times of it but echo->sent, by the sender's clock
+  TimePoint sent;  // by the sender's clock
   // The last datagram that the sender has had of the receiver.
   struct Echo {
-    TimePoint sent;  // by the receiver's clock
-    TimePoint received;
+    TimePoint sent;      // by the receiver's clock
+    TimePoint received;  // by the sender's
     friend bool operator==(const Echo&, const Echo&) = default;
   };
   std::optional<Echo> echo = std::nullopt;
@@ -38,22 +38,28 @@ struct Datagram {
 std::optional<cluster::PeerClock::Sample> sample_of(const Datagram& datagram, TimePoint heard);
 
 // Writes and reads the datagrams of one cluster. Each carries HMAC-SHA256, cut to 16 bytes, by the cluster's
-// key and name: whoever lacks the key can neither make nor change one. One that is sent again is harmless:
-// its election message is old, and its sample only bounds the clocks' difference less tightly. Safe from any
-// thread.
+// key, over the cluster's name and the process that it is for. So whoever lacks the key can neither make one,
+// nor change one, nor send one on to another host or to a later process. One that comes again to the same
+// process is old: its election message has a number that was passed, and its sample only bounds the clocks'
+// difference less tightly. Safe from any thread.
 class DatagramCodec {
  public:
   // Requires a name of the cluster (cluster::is_name()). `key`: any bytes.
   DatagramCodec(std::string cluster, std::string key) : cluster_(std::move(cluster)), key_(std::move(key)) {}
 
-  std::string encode(const Datagram& datagram) const;
-  // Errors (invalid_argument): too short or long, of another protocol, of another cluster or with another
-  // key, or with a field that is wrong.
-  Result<Datagram> decode(std::string_view bytes) const;
+  // A process of a host.
+  struct Process {
+    std::string_view id;
+    std::uint64_t incarnation = 0;
+  };
+  std::string encode(const Datagram& datagram, const Process& to) const;
+  // As the process `self`. Errors (invalid_argument): too short or long, of another protocol, for another
+  // process or cluster, with another key, or with a field that is wrong.
+  Result<Datagram> decode(std::string_view bytes, const Process& self) const;
 
  private:
   using Mac = std::array<unsigned char, 16>;
-  Mac mac_of(std::string_view bytes) const;
+  Mac mac_of(std::string_view bytes, const Process& to) const;
 
   const std::string cluster_, key_;
 };

@@ -17,6 +17,7 @@ using testing::at;
 using ::testing::HasSubstr;
 using Said = cluster::election::Message;
 
+const DatagramCodec::Process to{"host-2", 5};
 const DatagramCodec of_box("box", std::string("a key\0of any bytes", 18));
 
 Datagram full() {
@@ -33,7 +34,7 @@ TEST(Datagram, ComesThroughWholeWithAnyOfItsParts) {
       Datagram datagram = full();
       if (!message) datagram.message.reset();
       if (!echo) datagram.echo.reset();
-      const auto read = of_box.decode(of_box.encode(datagram));
+      const auto read = of_box.decode(of_box.encode(datagram, to), to);
       ASSERT_TRUE(read.has_value()) << read.error().message;
       EXPECT_EQ(*read, datagram);
     }
@@ -44,16 +45,16 @@ TEST(Datagram, EachKindOfMessageComesThrough) {
                           Said::Kind::silent, Said::Kind::handover}) {
     Datagram datagram = full();
     datagram.message->kind = kind;
-    EXPECT_EQ(of_box.decode(of_box.encode(datagram)).value().message->kind, kind);
+    EXPECT_EQ(of_box.decode(of_box.encode(datagram, to), to).value().message->kind, kind);
   }
 }
 
 TEST(Datagram, TheLargestIsNoLongerThanItsBound) {
   Datagram datagram = full();
   datagram.from = std::string(64, 'x');
-  const std::string bytes = of_box.encode(datagram);
+  const std::string bytes = of_box.encode(datagram, to);
   EXPECT_LE(bytes.size(), longest_datagram);
-  EXPECT_TRUE(of_box.decode(bytes).has_value());
+  EXPECT_TRUE(of_box.decode(bytes, to).has_value());
 }
 
 TEST(Datagram, MakesASampleOfItsFourTimes) {
@@ -71,45 +72,54 @@ TEST(Datagram, MakesASampleOfItsFourTimes) {
 }
 
 std::string refusal_of(std::string_view bytes, const DatagramCodec& reader = of_box) {
-  const auto read = reader.decode(bytes);
+  const auto read = reader.decode(bytes, to);
   if (read) return "it was read";
   EXPECT_EQ(read.error().code, ErrorCode::invalid_argument);
   return read.error().message;
 }
 
 TEST(Datagram, OfAnotherClusterOrKeyIsRefused) {
-  const std::string bytes = of_box.encode(full());
-  constexpr const char* other = "a datagram of another cluster, or with another key";
+  const std::string bytes = of_box.encode(full(), to);
+  constexpr const char* other = "a datagram for another process or cluster, or with another key";
   EXPECT_EQ(refusal_of(bytes, {"bag", std::string("a key\0of any bytes", 18)}), other);
   EXPECT_EQ(refusal_of(bytes, {"box", "a key"}), other);  // the key does not end at a zero byte
   EXPECT_EQ(refusal_of(bytes, {"box", ""}), other);
+}
+
+TEST(Datagram, ForAnotherProcessIsRefused) {
+  const std::string bytes = of_box.encode(full(), to);
+  EXPECT_FALSE(of_box.decode(bytes, {"host-3", 5}).has_value());
+  EXPECT_FALSE(of_box.decode(bytes, {"host-2", 6}).has_value())
+      << "a later process of the host has other times";
+  EXPECT_TRUE(of_box.decode(bytes, to).has_value());
 }
 
 TEST(Datagram, WhatIsWrongIsNamed) {
   EXPECT_EQ(refusal_of(""), "a datagram of 0 bytes, not 21 to 256");
   EXPECT_EQ(refusal_of(std::string(257, 'x')), "a datagram of 257 bytes, not 21 to 256");
   EXPECT_EQ(refusal_of(std::string(40, 'x')), "a datagram of something else than Carillon");
-  std::string later = of_box.encode(full());
+  std::string later = of_box.encode(full(), to);
   later[4] = 9;
   EXPECT_EQ(refusal_of(later), "a datagram of protocol 9; this version speaks 1");
   Datagram nobody = full();
   nobody.from = "a b";
-  EXPECT_THAT(refusal_of(of_box.encode(nobody)), HasSubstr("a datagram whose sender's id is not 1 to 64"));
+  EXPECT_THAT(refusal_of(of_box.encode(nobody, to)),
+              HasSubstr("a datagram whose sender's id is not 1 to 64"));
   Datagram odd = full();
   odd.message->kind = static_cast<Said::Kind>(6);
-  EXPECT_EQ(refusal_of(of_box.encode(odd)), "a datagram with a message of kind 6, at most 5");
+  EXPECT_EQ(refusal_of(of_box.encode(odd, to)), "a datagram with a message of kind 6, at most 5");
 }
 
 TEST(Datagram, OfWhichOneBitWasChangedIsRefused) {
-  const std::string whole = of_box.encode(full());
+  const std::string whole = of_box.encode(full(), to);
   for (std::size_t i = 0; i < 8 * whole.size(); ++i) {
     std::string bytes = whole;
     bytes[i / 8] = static_cast<char>(bytes[i / 8] ^ (1 << (i % 8)));
-    EXPECT_FALSE(of_box.decode(bytes).has_value()) << "bit " << i;
+    EXPECT_FALSE(of_box.decode(bytes, to).has_value()) << "bit " << i;
   }
   for (std::size_t size = 0; size < whole.size(); ++size)
-    EXPECT_FALSE(of_box.decode(std::string_view(whole).substr(0, size)).has_value()) << size << " bytes";
-  EXPECT_FALSE(of_box.decode(whole + "x").has_value());
+    EXPECT_FALSE(of_box.decode(std::string_view(whole).substr(0, size), to).has_value()) << size << " bytes";
+  EXPECT_FALSE(of_box.decode(whole + "x", to).has_value());
 }
 
 // Whoever has the key may still send what is wrong.
@@ -121,7 +131,7 @@ TEST(Datagram, OfOnesOwnThatIsCutOrLongerIsRefused) {
     Datagram datagram = full();
     datagram.from.assign(random.below(100), random.below(50) == 0 ? ' ' : 'x');
     const bool right = !datagram.from.empty() && datagram.from.size() <= 64 && datagram.from[0] == 'x';
-    const auto read = open.decode(open.encode(datagram));
+    const auto read = open.decode(open.encode(datagram, to), to);
     EXPECT_EQ(read.has_value(), right);
     refused += right ? 0 : 1;
   }

@@ -44,6 +44,7 @@ void Election::heard(MemberId from, const Message& message, Output& out) {
           if (one.id == from) one.hears = message.kind == Kind::hears;
       break;
     case Kind::handover:
+      if (message.number < witness_.last_beat()) break;  // it was overtaken, or comes again
       handed_until_ = now_ + options_.handover_within;
       break;
     case Kind::beat:
@@ -88,7 +89,7 @@ Result<> Election::hand_over(MemberId to, Output& out) {
     return invalid("cannot hand over to " + name + ": it is no other scheduler of the cluster");
   ++counters_.handovers;
   handing_ = {to, now_};
-  send(to, Kind::handover, 0, out);
+  send(to, Kind::handover, beats_, out);
   return {};
 }
 
@@ -100,7 +101,7 @@ void Election::send_beats(Output& out) {
   beat_at_ = now_;
   ++beats_;
   for (const Member& member : others_) send(member.id, Kind::beat, beats_, out);
-  if (handing_) send(handing_->to, Kind::handover, 0, out);  // the first one may be lost
+  if (handing_) send(handing_->to, Kind::handover, beats_, out);  // the first one may be lost
 }
 
 // A higher epoch became known: what belonged to the last one is over.

@@ -366,7 +366,17 @@ TEST(Election, HandsOverToASpareThatClaimsWithoutSilence) {
   EXPECT_FALSE(l.election.leads());
 
   Scheduler s = Scheduler::spare();
-  s.heard(host_0, Kind::handover, 1);
+  s.heard(host_0, Kind::handover, 1, 1'000);
+  EXPECT_TRUE(s.claimed(2));
+}
+
+TEST(Election, AHandoverThatBeatsOvertookIsNoneAnyMore) {
+  Scheduler s = Scheduler::spare();
+  s.heard(host_0, Kind::beat, 1, 1'000);
+  s.heard(host_0, Kind::handover, 1, 999);
+  EXPECT_FALSE(s.out.request);
+  s.heard(host_0, Kind::beat, 1, 1'001);
+  s.heard(host_0, Kind::handover, 1, 1'001);
   EXPECT_TRUE(s.claimed(2));
 }
 
@@ -383,7 +393,7 @@ TEST(Election, TheLeaderGoesOnWhereTheSpareDoesNotClaim) {
 
 TEST(Election, ASpareGivesUpAHandoverThatItCannotClaim) {
   Scheduler s = Scheduler::spare();
-  s.heard(host_0, Kind::handover, 1);
+  s.heard(host_0, Kind::handover, 1, 1'000);
   for (int i = 0; i < 500; ++i) {
     s.beat();
     s.election.coordinator_failed();
@@ -396,12 +406,12 @@ TEST(Election, ASpareGivesUpAHandoverThatItCannotClaim) {
 TEST(Election, AHandoverEndsWithItsEpoch) {
   Scheduler s = Scheduler::spare();
   s.election.coordinator_failed();
-  s.heard(host_0, Kind::handover, 1);
+  s.heard(host_0, Kind::handover, 1, 1'000);
   EXPECT_TRUE(s.claimed(2));
   s.election.coordinator_said({Epoch{2}, host_2, {}}, s.out);
   s.out = {};
   s.pass(40ms);
-  s.heard(host_0, Kind::handover, 1);  // late
+  s.heard(host_0, Kind::handover, 1, 1'000);  // late
   EXPECT_FALSE(s.out.request);
 }
 

@@ -38,8 +38,9 @@ struct Message {
     handover,  // the leader of `epoch` wants the receiver to claim the next one
   };
   Kind kind = Kind::beat;
-  Epoch epoch;               // the highest that the sender knows
-  std::uint64_t number = 0;  // of a beat, 1 or more and growing; of a question, repeated by its answers
+  Epoch epoch;  // the highest that the sender knows
+  // Of a beat, 1 or more and growing; of a handover, the last beat's; of a question, repeated by its answers.
+  std::uint64_t number = 0;
   friend bool operator==(const Message&, const Message&) = default;
 };
 

@@ -60,6 +60,7 @@ class Witness {
   // For how long no beat of the epoch came, from when it became known; `heard_leader`: any has come.
   Duration silence() const { return silence_.lasted(); }
   bool heard_leader() const { return last_beat_ > 0; }
+  std::uint64_t last_beat() const { return last_beat_; }  // its number
   Message told() const { return {.kind = Message::Kind::told, .epoch = epoch()}; }
   WitnessCounters counters() const;
 
