@@ -90,12 +90,11 @@ def test_members_see_each_other_and_who_leaves(etcd, probe):
     a.wait("member", id="b")
     b.wait("member", id="a")
     other = probe(etcd, *member("c"), name="box2")
-    other.wait("registered")
-    assert other.copy()["members"] == {"c": 1}
+    other.wait_copy(members={"c": 1})
     b.order("leave")
     b.wait("unregistered")
     a.wait("gone", id="b")
-    assert a.copy()["members"] == {"a": 1}
+    a.wait_copy(members={"a": 1})
     assert a.end() == b.end() == other.end() == 0
 
 
@@ -103,9 +102,9 @@ def test_a_killed_member_is_gone_with_its_lease(etcd, probe):
     a = probe(etcd, *member("a"))
     b = probe(etcd, *member("b", 1))
     a.wait("member", id="b")
-    b.kill()
     again = probe(etcd, *member("b", 2))
     assert "in use by another process, at 127.0.0.1:8100 (incarnation 1)" in again.wait("taken")["why"]
+    b.kill()
     a.wait("gone", id="b")
     again.wait("registered")
     a.wait("member", id="b", incarnation=2)
@@ -192,8 +191,8 @@ def test_a_stopped_etcd_is_lost_and_comes_back(etcd, probe):
     wait_for(lambda: etcd.watches() == 3, "three watches")
     place = a.place()
     etcd.signal(signal.SIGSTOP)
-    assert c.end() == 0  # whose watch is open
     a.compare_and_set(0, 1, "a", 7)
+    assert c.end() == 0  # whose watch is open
     assert a.wait("write", token=7)["outcome"] == "unknown"
     a.wait("lost", place)
     assert a.copy()["members"] == {"a": 1, "b": 1}
