@@ -11,8 +11,9 @@ std::optional<etcd::Body> Registration::next(TimePoint now) {
       if (!std::exchange(left_, true)) lose("it left", now);
       return std::nullopt;
     }
+    if (now < retry_at_) return std::nullopt;
     out_ = Out::revoke;
-    return etcd::LeaseRevoke{.id = std::exchange(lease_, 0)};
+    return etcd::LeaseRevoke{.id = lease_};
   }
   if (lease_ != 0 && now >= renew_at_) {
     out_ = Out::renew;
@@ -30,7 +31,7 @@ std::optional<etcd::Body> Registration::next(TimePoint now) {
 
 TimePoint Registration::due() const {
   if (out_ != Out::none) return TimePoint::max();
-  if (leaving_) return left_ ? TimePoint::max() : TimePoint::min();
+  if (leaving_) return left_ ? TimePoint::max() : lease_ == 0 ? TimePoint::min() : retry_at_;
   return std::min(lease_ == 0 ? TimePoint::max() : renew_at_, registered() ? TimePoint::max() : retry_at_);
 }
 
@@ -53,7 +54,10 @@ void Registration::answered(const etcd::TxnAnswer& answer, TimePoint now) {
 }
 
 void Registration::answered(const etcd::LeaseAnswer& answer, TimePoint now) {
-  if (std::exchange(out_, Out::none) == Out::revoke) return;
+  if (std::exchange(out_, Out::none) == Out::revoke) {
+    lease_ = 0;
+    return;
+  }
   if (answer.ttl_s <= 0 || answer.id <= 0) {
     lease_lost("etcd does not know its lease any more", now);
   } else {
@@ -65,7 +69,11 @@ void Registration::answered(const etcd::LeaseAnswer& answer, TimePoint now) {
 
 void Registration::failed(const etcd::Failure& failure, TimePoint now) {
   const Out what = std::exchange(out_, Out::none);
-  if (failure.kind == etcd::Failure::Kind::not_found) return lease_lost(failure.text, now);
+  if (failure.kind == etcd::Failure::Kind::not_found) {
+    if (what != Out::revoke) return lease_lost(failure.text, now);
+    lease_ = 0;  // it is over already
+    return;
+  }
   (what == Out::renew ? renew_at_ : retry_at_) = now + options_.retry;
 }
 

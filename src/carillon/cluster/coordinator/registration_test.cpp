@@ -64,5 +64,29 @@ TEST(Registration, SaysThatAKeyWithoutLeaseNeedsAHand) {
   EXPECT_EQ(std::get<etcd::Txn>(*registration.next(start + 500ms)).mod_revision, 0);
 }
 
+TEST(Registration, HasLeftOnceEtcdSaysSo) {
+  for (const auto kind : {etcd::Failure::Kind::unreachable, etcd::Failure::Kind::not_found}) {
+    Registration registration = with_put_out();
+    registration.answered(etcd::TxnAnswer{.header = {7, 5}, .succeeded = true}, start);
+    EXPECT_TRUE(std::holds_alternative<Registered>(registration.take_news().at(0)));
+    registration.leave();
+    EXPECT_LE(registration.due(), start);
+    EXPECT_EQ(std::get<etcd::LeaseRevoke>(*registration.next(start)).id, 9);
+    registration.failed({kind, "why"}, start);
+    if (kind == etcd::Failure::Kind::unreachable) {  // the key may still be there: asked again
+      EXPECT_FALSE(registration.next(start));
+      EXPECT_TRUE(registration.take_news().empty());
+      EXPECT_EQ(registration.due(), start + 500ms);
+      EXPECT_EQ(std::get<etcd::LeaseRevoke>(*registration.next(start + 500ms)).id, 9);
+      registration.answered(etcd::LeaseAnswer{.header = {7, 6}}, start + 500ms);
+    }
+    EXPECT_FALSE(registration.next(start + 500ms));
+    const auto news = registration.take_news();
+    ASSERT_EQ(news.size(), 1U);
+    EXPECT_EQ(std::get<Unregistered>(news[0]).why, "it left");
+    EXPECT_EQ(registration.due(), TimePoint::max());
+  }
+}
+
 }  // namespace
 }  // namespace carillon::cluster
