@@ -16,6 +16,8 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/server_builder.h>
 
+#include "carillon/base/clock.h"
+
 namespace carillon::transport {
 namespace {
 
@@ -478,18 +480,21 @@ class Dialer final : public StreamDialer {
       current_ = end;
       ended_ = false;
       lock.unlock();
+      const TimePoint begun = clock_.now();
       end->begin(stub_, end);
       lock.lock();
       changed_.wait(lock, [this] { return ended_; });
       current_.reset();
-      pause = end->opened() ? options_.first_pause
-                            : std::clamp(2 * pause, options_.first_pause, options_.longest_pause);
+      const bool lasted = end->opened() && clock_.now() - begun > options_.longest_pause;
+      pause =
+          lasted ? options_.first_pause : std::clamp(2 * pause, options_.first_pause, options_.longest_pause);
     }
   }
 
   const Hello self_;
   StreamOwner& owner_;
   const Options options_;
+  const SteadyClock clock_;
   grpc::GenericStub stub_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;

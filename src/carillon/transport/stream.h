@@ -67,8 +67,9 @@ class StreamListener {
   virtual int port() const = 0;
 };
 
-// Keeps a stream to one address: opens it, and opens it anew when it has ended, at first at once, and later
-// after pauses that grow up to `longest_pause`. (gRPC itself waits for 100 ms at least where nobody listens.)
+// Keeps a stream to one address: opens it, and opens it anew when it has ended. Pauses before that grow, up
+// to `longest_pause`; after a stream that lasted longer than this they begin anew. (gRPC itself waits for 100
+// ms at least where nobody listens.)
 class StreamDialer {
  public:
   struct Options {
