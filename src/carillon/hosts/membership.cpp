@@ -71,9 +71,9 @@ class Membership::Loop {
     });
   }
   ~Loop() {
-    etcd_.reset();  // tells nothing more
     context_.stop();
     if (thread_.joinable()) thread_.join();
+    etcd_.reset();  // which the thread used; until here it may tell, and nobody hears it
   }
 
   // On etcd's thread.
