@@ -108,7 +108,7 @@ class MemberCore {
   const MemberOptions options_;
   const transport::DatagramCodec codec_;
   std::map<std::string, Known> known_;
-  std::map<std::uint64_t, std::string> names_;           // by MemberId, also of members that went
+  std::map<std::uint64_t, std::string> names_;           // by MemberId; the leader's, too, when it went
   std::optional<cluster::election::Election> election_;  // of a scheduler
   cluster::election::Witness witness_;                   // of others
   cluster::EpochRecord record_;                          // the coordinator's, as last heard
