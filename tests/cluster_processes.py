@@ -160,3 +160,14 @@ def processes():
             return what
 
         yield begin
+
+
+@pytest.fixture
+def start():
+    with processes() as begin:
+        yield begin
+
+
+@pytest.fixture
+def etcd(start, tmp_path) -> Etcd:
+    return start(Etcd(tmp_path)).ready()

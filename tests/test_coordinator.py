@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from certificates import Authority
-from cluster_processes import LIMIT, Etcd, Told, processes, wait_for
+from cluster_processes import LIMIT, Etcd, Told, etcd, start, wait_for  # noqa: F401 (fixtures)
 from loopback import free_addresses
 
 
@@ -43,17 +43,6 @@ class Probe(Told):
 
     def compare_and_set(self, revision: int, epoch: int, leader: str, nonce: int) -> None:
         self.order("compare_and_set", token=nonce, revision=revision, epoch=epoch, leader=leader, nonce=nonce)
-
-
-@pytest.fixture
-def start():
-    with processes() as begin:
-        yield begin
-
-
-@pytest.fixture
-def etcd(start, tmp_path) -> Etcd:
-    return start(Etcd(tmp_path)).ready()
 
 
 @pytest.fixture

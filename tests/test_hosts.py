@@ -10,19 +10,8 @@ import signal
 
 import pytest
 
-from cluster_processes import Etcd, Told, processes, wait_for
+from cluster_processes import Etcd, Told, etcd, start, wait_for  # noqa: F401 (fixtures)
 from loopback import free_addresses
-
-
-@pytest.fixture
-def start():
-    with processes() as begin:
-        yield begin
-
-
-@pytest.fixture
-def etcd(start, tmp_path) -> Etcd:
-    return start(Etcd(tmp_path)).ready()
 
 
 class Host(Told):
@@ -91,7 +80,7 @@ def test_a_leader_that_stood_still_leads_no_more(box):
     after = led_by_one(left)
     place = leader.place()
     leader.process.send_signal(signal.SIGCONT)
-    # Of what it tells from here on nothing says that it leads the new epoch, nor that it leads once it knows of that.
+    # It never says that it leads the new epoch, or a later one.
     assert led_by_one(box) is after
     assert not any(news["leads"] for news in leader.told[place:] if news.get("epoch", 0) >= after.state()["epoch"])
 

@@ -60,41 +60,48 @@ void MemberCore::heard(std::string_view bytes, TimePoint now, Output& out) {
 }
 
 void MemberCore::coordinator_said(const cluster::CoordinatorNews& news, Output& out) {
-  if (std::get_if<cluster::CoordinatorBack>(&news) != nullptr) {
-    up_ = true;
-    return epoch_is(record_, out);
+  std::visit([&](const auto& each) { on(each, out); }, news);
+}
+
+void MemberCore::on(const cluster::CoordinatorBack&, Output& out) {
+  up_ = true;
+  epoch_is(record_, out);
+}
+
+void MemberCore::on(const cluster::MemberSeen& seen, Output&) {
+  if (seen.member.id == options_.self.id) return;
+  const auto found = known_.find(seen.member.id);
+  // Of another process nothing is known any more.
+  if (found != known_.end() && found->second.member.incarnation == seen.member.incarnation) {
+    found->second.member = seen.member;
+  } else {
+    const election::WitnessOptions& usual = options_.election.witness;
+    known_.insert_or_assign(seen.member.id,
+                            Known{.member = seen.member,
+                                  .clock = cluster::PeerClock(options_.clock),
+                                  .silence = election::Silence(usual.tick_every, usual.stall)});
+    names_[number_of(seen.member.id).value] = seen.member.id;
   }
-  if (std::get_if<cluster::CoordinatorLost>(&news) != nullptr) {
-    up_ = false;
-  } else if (const auto* seen = std::get_if<cluster::MemberSeen>(&news)) {
-    if (seen->member.id == options_.self.id) return;
-    const auto found = known_.find(seen->member.id);
-    // Of another process nothing is known any more.
-    if (found != known_.end() && found->second.member.incarnation == seen->member.incarnation) {
-      found->second.member = seen->member;
-    } else {
-      const election::WitnessOptions& usual = options_.election.witness;
-      known_.insert_or_assign(seen->member.id,
-                              Known{.member = seen->member,
-                                    .clock = cluster::PeerClock(options_.clock),
-                                    .silence = election::Silence(usual.tick_every, usual.stall)});
-      names_[number_of(seen->member.id).value] = seen->member.id;
-    }
-    members_changed();
-  } else if (const auto* gone = std::get_if<cluster::MemberGone>(&news)) {
-    if (leader() != gone->id) names_.erase(number_of(gone->id).value);
-    known_.erase(gone->id);
-    members_changed();
-  } else if (const auto* epoch = std::get_if<cluster::EpochSeen>(&news)) {
-    record_ = epoch->record;  // also where etcd has lost what it had
-    epoch_is(record_, out);
-  } else if (const auto* done = std::get_if<cluster::WriteDone>(&news)) {
-    if (done->token != token_) return;
-    if (done->outcome == cluster::WriteDone::Outcome::unknown)
-      claim_failed();
-    else
-      epoch_is(done->current, out);
-  }
+  members_changed();
+}
+
+void MemberCore::on(const cluster::MemberGone& gone, Output&) {
+  if (leader() != gone.id) names_.erase(number_of(gone.id).value);
+  known_.erase(gone.id);
+  members_changed();
+}
+
+void MemberCore::on(const cluster::EpochSeen& seen, Output& out) {
+  record_ = seen.record;  // also where etcd has lost what it had
+  epoch_is(record_, out);
+}
+
+void MemberCore::on(const cluster::WriteDone& done, Output& out) {
+  if (done.token != token_) return;
+  if (done.outcome == cluster::WriteDone::Outcome::unknown)
+    claim_failed();
+  else
+    epoch_is(done.current, out);
 }
 
 void MemberCore::claim_failed() {

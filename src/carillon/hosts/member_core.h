@@ -99,6 +99,18 @@ class MemberCore {
     TimePoint spoken_at = TimePoint::min();
   };
   const cluster::election::Witness& witness() const { return election_ ? election_->witness() : witness_; }
+  void on(const cluster::CoordinatorBack&, Output& out);
+  void on(const cluster::CoordinatorLost&, Output&) { up_ = false; }
+  void on(const cluster::MemberSeen& seen, Output&);
+  void on(const cluster::MemberGone& gone, Output&);
+  void on(const cluster::EpochSeen& seen, Output& out);
+  void on(const cluster::WriteDone& done, Output& out);
+  // For people, and values that others use.
+  void on(const cluster::ValueSeen&, Output&) {}
+  void on(const cluster::Trouble&, Output&) {}
+  void on(const cluster::Registered&, Output&) {}
+  void on(const cluster::Unregistered&, Output&) {}
+  void on(const cluster::IdTaken&, Output&) {}
   Known* find(cluster::election::MemberId id);
   void say(Known& to, const std::optional<cluster::election::Message>& message, Output& out);
   void pass_on(cluster::election::Output& from, Output& out);

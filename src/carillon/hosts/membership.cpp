@@ -61,12 +61,8 @@ class Membership::Loop {
   void start(std::unique_ptr<coordinator::Etcd> etcd) {
     etcd_ = std::move(etcd);
     thread_ = std::thread([this] {
-      {
-        const std::lock_guard lock(mutex_);
-        step(clock_.now());
-      }
       await();
-      arm();
+      arm(Duration{0});
       context_.run();
     });
   }
@@ -105,12 +101,7 @@ class Membership::Loop {
 
   State state() const {
     const std::lock_guard lock(mutex_);
-    return {.leads = core_.leads(),
-            .epoch = core_.epoch(),
-            .leader = core_.leader(),
-            .peers = core_.peers(clock_.now()),
-            .counters = core_.counters(),
-            .trouble = trouble_};
+    return state_now();
   }
   bool obeys(std::uint64_t epoch) {
     const std::lock_guard lock(mutex_);
@@ -126,40 +117,32 @@ class Membership::Loop {
   void leave() { etcd_->leave(); }
 
  private:
-  void arm() {
-    timer_.expires_after(tick_every_);
+  void arm(Duration pause) {
+    timer_.expires_after(pause);
     timer_.async_wait([this](const boost::system::error_code& error) {
       if (error) return;
-      {
-        const std::lock_guard lock(mutex_);
-        step(clock_.now());
-      }
-      arm();
+      step();
+      arm(tick_every_);
     });
   }
   void await() {
     socket_.async_wait(udp::socket::wait_read, [this](const boost::system::error_code& error) {
       if (error) return;
-      {
-        const std::lock_guard lock(mutex_);
-        step(clock_.now());
-      }
+      step();
       await();
     });
   }
-
-  // All below with the mutex.
-  void step(TimePoint now) {
+  void step() {
+    const std::lock_guard lock(mutex_);
     MemberCore::Output out;
     // After a stall nothing is decided before all that waits was heard.
-    while (!core_.tick(now, out)) {
-      read(out);
-      now = clock_.now();
-    }
+    while (!core_.tick(clock_.now(), out)) read(out);
     read(out);
     carry_out(out);
     publish();
   }
+
+  // All below with the mutex.
   void read(MemberCore::Output& out) {
     std::array<char, transport::longest_datagram + 1> bytes{};
     for (int i = 0; i < most_at_once; ++i) {
@@ -181,6 +164,14 @@ class Membership::Loop {
     if (!out.claim) return;
     if (!etcd_->compare_and_set(core_.claim_token(), out.claim_over, *out.claim)) core_.claim_failed();
   }
+  State state_now() const {
+    return {.leads = core_.leads(),
+            .epoch = core_.epoch(),
+            .leader = core_.leader(),
+            .peers = core_.peers(clock_.now()),
+            .counters = core_.counters(),
+            .trouble = trouble_};
+  }
   // What `changed_` is called for.
   struct Shown {
     bool leads = false;
@@ -191,19 +182,13 @@ class Membership::Loop {
   };
   void publish() {
     if (!changed_) return;
-    const TimePoint now = clock_.now();
-    Shown shown{core_.leads(), core_.epoch(), core_.leader(), {}};
-    auto peers = core_.peers(now);
-    for (const MemberCore::Peer& peer : peers)
+    const State state = state_now();
+    Shown shown{state.leads, state.epoch, state.leader, {}};
+    for (const MemberCore::Peer& peer : state.peers)
       if (peer.there) shown.there.push_back(peer.member.id);
     if (shown == shown_) return;
-    shown_ = shown;
-    changed_({.leads = shown.leads,
-              .epoch = shown.epoch,
-              .leader = shown.leader,
-              .peers = std::move(peers),
-              .counters = core_.counters(),
-              .trouble = trouble_});
+    shown_ = std::move(shown);
+    changed_(state);
   }
 
   const Duration tick_every_;

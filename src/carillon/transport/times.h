@@ -6,10 +6,10 @@
 
 namespace carillon::transport {
 
-// Converts the times of a message that a peer sent to our clock, at our time `now`. A window becomes what is
-// certain to be inside of the peer's; one of which nothing is certain ends before all times, so that its
-// order is too late. A deadline is as early as the clocks' bound allows. Other times are off by the bound at
-// most. False where the peer's clock is not settled: the message is as it was.
+// Converts the times of a peer's message to our clock, at our time `now`. A window shrinks to the part that
+// is certainly inside the peer's. If no part is certain, the window ends before all times, and its order is
+// too late. A deadline is as early as the clocks' bound allows. Other times are off by the bound at most.
+// False where the peer's clock is not settled: the message is as it was.
 bool to_our_time(Message& message, const cluster::PeerClock& clock, TimePoint now);
 
 }  // namespace carillon::transport

@@ -60,7 +60,7 @@ void CoordinatorClient::disconnect(const std::string& why, TimePoint now) {
   if (watch_ != 0)
     requests_.push_back({.id = watch_, .endpoint = endpoint_, .timeout = {}, .body = etcd::WatchCancel{}});
   watch_ = 0;
-  // What was written stays pending: whoever wanted it is told what became of it, or that this is unknown.
+  // Writes stay pending. Their callers are told of the outcome, or that the outcome is unknown.
   std::erase_if(pending_, [](const auto& each) {
     return each.second.kind != Kind::compare_and_set && each.second.kind != Kind::set;
   });

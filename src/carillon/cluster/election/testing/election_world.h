@@ -45,7 +45,8 @@ inline constexpr Duration rest_within = 600ms;
 // Two or three schedulers and three to eight other members in virtual time, drawn by the seed. After every
 // event the promises are worked out from what the world saw alone:
 // - one process at most ever leads an epoch, and the coordinator gave it to that process;
-// - a leader that was told of a higher epoch does not lead, nor one that stalled before it read what waits;
+// - a leader that was told of a higher epoch does not lead;
+// - a leader that stalled does not lead before it has read what waits;
 // - who is told that the epoch is its own leads;
 // - no member obeys a lower epoch than it ever obeyed, in this process or an earlier one;
 // - the coordinator's epoch never falls;
