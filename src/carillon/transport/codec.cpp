@@ -222,6 +222,55 @@ struct Writer {
     out.set_starved_ns(m.starved.count());
     out.set_moved(m.moved);
   }
+  void operator()(const RowsAt& m) const { to.mutable_rows_at()->set_address(cut(m.address, limits.text)); }
+  void operator()(const DeviceCount& m) const {
+    to.mutable_device_count()->set_alive(m.alive);
+    to.mutable_device_count()->set_known(m.known);
+  }
+  void operator()(const FrontendAt& m) const {
+    to.mutable_frontend_at()->set_frontend(m.frontend);
+    to.mutable_frontend_at()->set_address(cut(m.address, limits.text));
+  }
+  void operator()(const Leads&) const { (void)to.mutable_leads(); }
+  template <typename Out>
+  static void batches(const std::vector<ledger::BatchProfile>& from, Out& out) {
+    for (const ledger::BatchProfile& each : from) {
+      hosts::Batch& batch = *out.add_batches();
+      batch.set_batch(each.batch);
+      batch.set_exec_ns(each.exec.count());
+    }
+  }
+  void tensor(const graph::TensorSpec& from, hosts::Tensor& out) const {
+    out.set_name(cut(from.name, limits.text));
+    out.set_type(static_cast<std::uint32_t>(from.type));
+    for (const std::int64_t extent : from.shape) out.add_shape(extent);
+  }
+  void operator()(const ModelComes& m) const {
+    hosts::ModelComes& out = *to.mutable_model_comes();
+    const ledger::ModelInfo& info = m.model.info;
+    out.set_model(info.id.value);
+    out.set_name(cut(info.name, limits.text));
+    out.set_version(m.model.version);
+    out.set_hash(m.model.hash);
+    out.set_config(cut(m.model.config, limits.config));
+    for (const graph::TensorSpec& each : m.model.inputs) tensor(each, *out.add_inputs());
+    for (const graph::TensorSpec& each : m.model.outputs) tensor(each, *out.add_outputs());
+    for (const std::int64_t length : m.model.lengths) out.add_lengths(length);
+    out.set_pages(info.pages);
+    out.set_load_ns(info.load.count());
+    batches(info.batches, out);
+    for (const Duration solo : info.solos) out.add_solos_ns(solo.count());
+    out.set_time_varies(info.time_varies);
+    out.set_class_(as_class(info.cls));
+    if (!info.cost) return;
+    out.mutable_cost()->set_c0_ns(info.cost->c0.count());
+    out.mutable_cost()->set_c1(info.cost->c1);
+  }
+  void operator()(const ModelGoes& m) const { to.mutable_model_goes()->set_model(m.model.value); }
+  void operator()(const ModelTimes& m) const {
+    to.mutable_model_times()->set_model(m.model.value);
+    batches(m.batches, *to.mutable_model_times());
+  }
 };
 
 // Reads one message. The first thing that is wrong is kept.
@@ -310,6 +359,25 @@ class Reader {
   }
   wire::Report report(const hosts::Report& from);
   wire::Prospect prospect(const hosts::Prospect& from);
+  wire::Model model(const hosts::ModelComes& from);
+  graph::TensorSpec tensor(const hosts::Tensor& from);
+  // At least one, ascending, as schedulers expect them.
+  template <typename From>
+  std::vector<ledger::BatchProfile> batches(const From& from) {
+    std::vector<ledger::BatchProfile> out;
+    if (from.batches_size() == 0) says("batches: none, at least 1");
+    out.reserve(bounded("batches", from.batches_size()));
+    for (int i = 0; wrong_.empty() && i < from.batches_size(); ++i) {
+      out.push_back({from.batches(i).batch(), duration("batches.exec_ns", from.batches(i).exec_ns())});
+      if (const int least = i == 0 ? 1 : out[out.size() - 2].batch + 1; out.back().batch < least)
+        says("batches: {}, at least {}", out.back().batch, least);
+    }
+    return out;
+  }
+  std::size_t bounded(std::string_view field, int n) {
+    if (static_cast<std::size_t>(n) > limits_.rows) says("{}: {}, at most {}", field, n, limits_.rows);
+    return wrong_.empty() ? static_cast<std::size_t>(n) : 0;
+  }
 
   const FrameLimits& limits_;
   std::string wrong_;
@@ -356,6 +424,63 @@ wire::Prospect Reader::prospect(const hosts::Prospect& from) {
                           .busy = duration("prospect.busy_ns", from.busy_ns())};
   if (from.has_device()) prospect.device = DeviceId{from.device()};
   return prospect;
+}
+
+graph::TensorSpec Reader::tensor(const hosts::Tensor& from) {
+  graph::TensorSpec spec{.name = text("tensor.name", from.name()),
+                         .type = one_of("tensor.type", from.type(), graph::DataType::string),
+                         .shape = {}};
+  spec.shape.reserve(bounded("tensor.shape", from.shape_size()));
+  for (int i = 0; wrong_.empty() && i < from.shape_size(); ++i) {
+    const std::int64_t extent = from.shape(i);
+    if (extent < 0 && extent != graph::batch_dimension && extent != graph::length_dimension)
+      says("tensor.shape: extent {}, at least 0, or -1 or -2", extent);
+    spec.shape.push_back(extent);
+  }
+  return spec;
+}
+
+wire::Model Reader::model(const hosts::ModelComes& from) {
+  wire::Model model{.info = {.id = ModelId{from.model()},
+                             .name = text("model.name", from.name()),
+                             .pages = from.pages(),
+                             .load = duration("model.load_ns", from.load_ns()),
+                             .batches = batches(from),
+                             .time_varies = from.time_varies(),
+                             .cls = class_of(from.class_())},
+                    .version = from.version(),
+                    .hash = from.hash(),
+                    .config = from.config(),
+                    .inputs = {},
+                    .outputs = {},
+                    .lengths = {}};
+  if (model.info.name.empty()) says("model.name: empty");
+  if (model.version < 1) says("model.version: {}, at least 1", model.version);
+  if (from.config().size() > limits_.config)
+    says("model.config: {} bytes, at most {}", from.config().size(), limits_.config);
+  model.inputs.reserve(bounded("model.inputs", from.inputs_size()));
+  for (int i = 0; wrong_.empty() && i < from.inputs_size(); ++i)
+    model.inputs.push_back(tensor(from.inputs(i)));
+  model.outputs.reserve(bounded("model.outputs", from.outputs_size()));
+  for (int i = 0; wrong_.empty() && i < from.outputs_size(); ++i)
+    model.outputs.push_back(tensor(from.outputs(i)));
+  model.lengths.reserve(bounded("model.lengths", from.lengths_size()));
+  for (int i = 0; wrong_.empty() && i < from.lengths_size(); ++i) {
+    const std::int64_t least = i == 0 ? 1 : model.lengths.back() + 1;
+    if (from.lengths(i) < least) says("model.lengths: {}, at least {}", from.lengths(i), least);
+    model.lengths.push_back(from.lengths(i));
+  }
+  model.info.solos.reserve(bounded("model.solos_ns", from.solos_ns_size()));
+  for (int i = 0; wrong_.empty() && i < from.solos_ns_size(); ++i) {
+    if (from.solos_ns(i) <= 0) says("model.solos_ns: {}, above 0", from.solos_ns(i));
+    model.info.solos.emplace_back(from.solos_ns(i));
+  }
+  if (from.has_cost()) {
+    model.info.cost = {duration("model.cost.c0_ns", from.cost().c0_ns()), from.cost().c1()};
+    if (!(model.info.cost->c1 >= 0 && model.info.cost->c1 <= 1e6))
+      says("model.cost.c1: {}, 0 to 1e6", model.info.cost->c1);
+  }
+  return model;
 }
 
 std::optional<Message> Reader::read(const hosts::Message& from) {
@@ -483,6 +608,28 @@ std::optional<Message> Reader::read(const hosts::Message& from) {
                                .moved = m.moved()};
       break;
     }
+    case hosts::Message::kRowsAt:
+      message = RowsAt{text("rows_at.address", from.rows_at().address())};
+      break;
+    case hosts::Message::kDeviceCount:
+      message = DeviceCount{from.device_count().alive(), from.device_count().known()};
+      break;
+    case hosts::Message::kFrontendAt:
+      message = FrontendAt{from.frontend_at().frontend(),
+                           text("frontend_at.address", from.frontend_at().address())};
+      break;
+    case hosts::Message::kLeads:
+      message = Leads{};
+      break;
+    case hosts::Message::kModelComes:
+      message = ModelComes{model(from.model_comes())};
+      break;
+    case hosts::Message::kModelGoes:
+      message = ModelGoes{ModelId{from.model_goes().model()}};
+      break;
+    case hosts::Message::kModelTimes:
+      message = ModelTimes{ModelId{from.model_times().model()}, batches(from.model_times())};
+      break;
     case hosts::Message::WHAT_NOT_SET:
       break;
   }

@@ -20,8 +20,9 @@ namespace carillon::transport {
 struct FrameLimits {
   std::size_t bytes = std::size_t{4} << 20;
   std::size_t messages = 1U << 16;
-  std::size_t rows = 4096;  // of one message: the largest batch that a model may ask for
-  std::size_t text = 4096;  // bytes of one name or error
+  std::size_t rows = 4096;                    // of one message: the largest batch that a model may ask for
+  std::size_t text = 4096;                    // bytes of one name or error
+  std::size_t config = std::size_t{1} << 20;  // bytes of a model's config
 };
 
 // Writes frames as proto/hosts.proto has them. Texts are cut at `limits.text`, those of bad rows at a

@@ -1,5 +1,6 @@
 #include "carillon/transport/codec.h"
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -83,6 +84,32 @@ auto fields(const wire::Report& m) {
 }
 auto fields(const Ended& m) {
   return std::tuple(m.rows, fields(m.report));
+}
+auto fields(const RowsAt& m) {
+  return m.address;
+}
+auto fields(const DeviceCount& m) {
+  return std::tuple(m.alive, m.known);
+}
+auto fields(const FrontendAt& m) {
+  return std::tuple(m.frontend, m.address);
+}
+auto fields(const Leads&) {
+  return 0;
+}
+auto fields(const ModelComes& m) {
+  const ledger::ModelInfo& info = m.model.info;
+  return std::tuple(
+      std::tuple(info.id, info.name, info.pages, info.load, info.batches, info.solos, info.time_varies,
+                 info.cls, info.cost ? std::optional(std::pair(info.cost->c0, info.cost->c1)) : std::nullopt),
+      std::tuple(m.model.version, m.model.hash, m.model.config, m.model.inputs, m.model.outputs,
+                 m.model.lengths));
+}
+auto fields(const ModelGoes& m) {
+  return m.model;
+}
+auto fields(const ModelTimes& m) {
+  return std::tuple(m.model, m.batches);
 }
 const auto& fields(const auto& order) {
   return order;
@@ -215,6 +242,42 @@ TEST(Codec, WhatIsWrongIsNamed) {
             "messages[1]: application.name: 4097 bytes of text, at most 4096");
   EXPECT_EQ(says([](auto& m) { m.mutable_device_state()->set_best_effort(-1); }),
             "messages[1]: device_state.best_effort: -1, at least 0");
+}
+
+TEST(Codec, WhatIsWrongWithAModelIsNamed) {
+  const auto says = [](auto change) {
+    std::string bytes = encoded({.messages = {ModelComes{{.info = {.name = "m", .batches = {{1, 1ms}}}}}}});
+    hosts::Frame frame;
+    EXPECT_TRUE(frame.ParseFromString(bytes));
+    change(*frame.mutable_messages(0)->mutable_model_comes());
+    return why_not(frame, {.rows = 4, .config = 8});
+  };
+  EXPECT_EQ(says([](auto&) {}), "it was read");
+  EXPECT_EQ(says([](auto& m) { m.clear_name(); }), "messages[0]: model.name: empty");
+  EXPECT_EQ(says([](auto& m) { m.set_version(0); }), "messages[0]: model.version: 0, at least 1");
+  EXPECT_EQ(says([](auto& m) { m.set_config("123456789"); }),
+            "messages[0]: model.config: 9 bytes, at most 8");
+  EXPECT_EQ(says([](auto& m) { m.clear_batches(); }), "messages[0]: batches: none, at least 1");
+  EXPECT_EQ(says([](auto& m) { m.mutable_batches(0)->set_batch(0); }), "messages[0]: batches: 0, at least 1");
+  EXPECT_EQ(says([](auto& m) { m.add_batches()->set_batch(1); }), "messages[0]: batches: 1, at least 2");
+  EXPECT_EQ(says([](auto& m) { m.mutable_batches(0)->set_exec_ns(-1); }),
+            "messages[0]: batches.exec_ns: -1 ns, at least 0");
+  EXPECT_EQ(says([](auto& m) {
+              for (int i = 0; i < 5; ++i) m.add_inputs();
+            }),
+            "messages[0]: model.inputs: 5, at most 4");
+  EXPECT_EQ(says([](auto& m) { m.add_inputs()->set_type(14); }),
+            "messages[0]: tensor.type: 14 is none of 0 to 13");
+  EXPECT_EQ(says([](auto& m) { m.add_outputs()->add_shape(-3); }),
+            "messages[0]: tensor.shape: extent -3, at least 0, or -1 or -2");
+  EXPECT_EQ(says([](auto& m) {
+              m.add_lengths(4);
+              m.add_lengths(4);
+            }),
+            "messages[0]: model.lengths: 4, at least 5");
+  EXPECT_EQ(says([](auto& m) { m.add_solos_ns(0); }), "messages[0]: model.solos_ns: 0, above 0");
+  EXPECT_EQ(says([](auto& m) { m.mutable_cost()->set_c1(std::nan("")); }),
+            "messages[0]: model.cost.c1: nan, 0 to 1e6");
 }
 
 TEST(Codec, FramesOfOthersAreRefused) {

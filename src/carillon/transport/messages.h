@@ -13,6 +13,7 @@
 #include "carillon/ledger/event.h"
 #include "carillon/ledger/order.h"
 #include "carillon/wire/ends.h"
+#include "carillon/wire/model.h"
 #include "carillon/wire/report.h"
 #include "carillon/workload/request.h"
 
@@ -43,12 +44,16 @@ struct Application {
 struct Offer {
   Request row;
   bool more = false;
-  std::uint64_t key = 0;  // whoever has it may pull the row, once
+  std::uint64_t key = 0;  // whoever has it may pull the row, while it is open
   std::uint64_t tensor_bytes = 0;
 };
 struct Withdraw {
   RequestId row;
   ModelId model;
+};
+// Where the frontend's rows are pulled from.
+struct RowsAt {
+  std::string address;  // HOST:PORT
 };
 
 // The leader to a frontend: see wire::Calls. All rows are of that frontend.
@@ -77,6 +82,11 @@ struct Keep {
 struct Forget {
   std::vector<RequestId> rows;
 };
+// How many devices the leader decides for.
+struct DeviceCount {
+  std::uint32_t alive = 0;
+  std::uint32_t known = 0;
+};
 
 // The leader to a worker: see wire::DeviceLink. `device` is the worker's own number.
 struct RowReference {
@@ -100,6 +110,27 @@ struct Retire {
 struct Probe {
   DeviceId device;
 };
+// Where the rows of that frontend are pulled from. Before any order that has rows of it.
+struct FrontendAt {
+  std::uint32_t frontend = 0;
+  std::string address;
+};
+
+// A scheduler to all others: it leads, in the frame's epoch. Whatever an earlier leader was told is to be
+// told again.
+struct Leads {};
+
+// A worker to the leader, and the leader to frontends: see wire::Model. Numbers of models are the sender's.
+struct ModelComes {
+  wire::Model model;
+};
+struct ModelGoes {
+  ModelId model;
+};
+struct ModelTimes {
+  ModelId model;
+  std::vector<ledger::BatchProfile> batches;  // of the sizes that it came with
+};
 
 // A worker to the leader. What it tells of a device, again whenever that changes.
 struct DeviceState {
@@ -112,7 +143,8 @@ struct DeviceState {
 using Message = std::variant<Application, Offer, Withdraw,                                          //
                              Sent, CameBack, Ended, TurnedDown, Lost, wire::Verdict, Keep, Forget,  //
                              ledger::Load, ledger::Unload, Infer, Profile, ledger::Stop, ledger::Preempt,
-                             Retire, Probe, wire::Report, wire::ProbeReport, DeviceState, ledger::Excuse>;
+                             Retire, Probe, wire::Report, wire::ProbeReport, DeviceState, ledger::Excuse,  //
+                             RowsAt, DeviceCount, FrontendAt, Leads, ModelComes, ModelGoes, ModelTimes>;
 
 struct Frame {
   std::uint64_t epoch = 0;  // in which the messages were decided
