@@ -31,7 +31,7 @@ LAYERS = ["cli", "server", "frontend", "research", "simulate", "controller", "re
 
 # Rooms that may include less than what lies below them.
 ONLY = {"research": ["research", "simulate", "workload", "profile", "base"],
-        "device": ["device", "workload", "base"], "share": ["share", "device", "base"], "wire": ["wire", "ledger", "device", "workload", "base"],
+        "device": ["device", "workload", "base"], "share": ["share", "device", "base"], "wire": ["wire", "ledger", "device", "graph", "workload", "base"],
         "dispatch": ["dispatch", "schedule", "wire", "ledger", "device", "workload", "profile", "base"]}
 
 # A layer's rooms, from top to bottom: a room may include itself and those after it. Files outside of rooms, and tests,

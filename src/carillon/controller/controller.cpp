@@ -32,6 +32,13 @@ Class class_of(const std::string& name) {
   return Class::normal;
 }
 
+// What ties a model to the host that it is on.
+std::string apart(const repository::ModelConfig& config) {
+  if (config.sequence != nullptr) return "its requests belong to sequences";
+  if (config.whole_rows > 0) return "its rows run together or not at all";
+  return {};
+}
+
 // What was measured of an open model at its reference is a size as any other.
 void add_reference_times(const engine::CompiledModel& compiled, schedule::ModelInfo& info) {
   const engine::Plan* const one = compiled.plan(compiled.batch_sizes().front());
@@ -68,6 +75,16 @@ void Controller::Work::clear() {
 
 Controller::Controller(std::unique_ptr<schedule::Scheduler> scheduler, const Options& options,
                        const Clock& clock)
+    : Controller(options, clock, [&scheduler](const CoreOptions& core) {
+        return std::make_unique<Core>(std::move(scheduler), core);
+      }) {}
+
+Controller::Controller(const MakeDecider& decider, RowLookup* rows, const Options& options,
+                       const Clock& clock)
+    : Controller(options, clock,
+                 [&](const CoreOptions& core) { return std::make_unique<Core>(decider, rows, core); }) {}
+
+Controller::Controller(const Options& options, const Clock& clock, const MakeCore& make_core)
     : clock_(clock),
       patience_(options.patience),
       core_options_([&] {
@@ -88,7 +105,7 @@ Controller::Controller(std::unique_ptr<schedule::Scheduler> scheduler, const Opt
       }()),
       turned_away_(options.turned_away),
       inside_(std::make_unique<std::atomic<std::uint32_t>[]>(worker::most_models)),
-      core_(std::move(scheduler), core_options_),
+      made_core_(make_core(core_options_)),
       outcomes_{core_.book(), core_options_.journal.get(), core_options_.default_deadline},
       door_(options.door),
       sizes_(options.sizes, clock,
@@ -161,7 +178,12 @@ void Controller::add_model(ModelView view, const engine::CompiledModel& compiled
                      .lengths = {compiled.lengths().begin(), compiled.lengths().end()},
                      .slo = view.config.slo,
                      .cls = class_of(view.config.model_class),
-                     .open = compiled.open()};
+                     .open = compiled.open(),
+                     .hash = view.hash,
+                     .config = view.config.serialized,
+                     .inputs = compiled.inputs(),
+                     .outputs = compiled.outputs(),
+                     .apart = apart(view.config)};
   served.info.time_varies = compiled.time_varies();
   served.info.cls = served.cls;
   if (compiled.open() && core_options_.by_length)
@@ -212,6 +234,13 @@ void Controller::change_times(ModelId id, std::vector<schedule::BatchProfile> ba
   jobs_.push_back([this, id, batches = std::move(batches)](TimePoint now) mutable {
     core_.change_times(id, std::move(batches), now);
   });
+  if (asleep_) wake_.notify_one();
+}
+
+void Controller::react(std::function<void(TimePoint now)> what) {
+  const std::lock_guard lock(mutex_);
+  if (state_ != State::running) return;
+  jobs_.push_back([this, what = std::move(what)](TimePoint now) { core_.react(what, now); });
   if (asleep_) wake_.notify_one();
 }
 
@@ -331,7 +360,7 @@ void Controller::tell_anew(ModelView view) {
 void Controller::start() {
   {
     const std::lock_guard lock(mutex_);
-    CARILLON_ASSERT(state_ == State::preparing && !workers_.empty());
+    CARILLON_ASSERT(state_ == State::preparing);
     state_ = State::running;
     std::vector<worker::Worker*> workers;
     for (const auto& worker : workers_) workers.push_back(worker.get());

@@ -67,6 +67,8 @@ class Controller final : public Service {
  public:
   // `clock` is also the workers' clock, and outlives the controller, and the workers that it leaves behind.
   Controller(std::unique_ptr<schedule::Scheduler> scheduler, const Options& options, const Clock& clock);
+  // Another host decides: see Core.
+  Controller(const MakeDecider& decider, RowLookup* rows, const Options& options, const Clock& clock);
   ~Controller() override;  // stops; then ends the workers (see end_workers()), and only then lets buffers go
   Controller(const Controller&) = delete;
   Controller& operator=(const Controller&) = delete;
@@ -151,6 +153,10 @@ class Controller final : public Service {
     return found;
   }
   TimePoint now() const override { return clock_.now(); }
+  // Another host's word for the decider: see Core::react(). Done on the controller's thread, in the order of
+  // the calls; not before start() nor after stop(). From any thread.
+  void react(std::function<void(TimePoint now)> what);
+
   std::uint64_t submit(std::unique_ptr<InferCall> call, AnswerHandler on_answer) override;
   void cancel(std::uint64_t ticket) override;
   ServerStatistics statistics() const override;
@@ -167,6 +173,8 @@ class Controller final : public Service {
  private:
   // What is to be done on the controller's thread.
   using Job = std::move_only_function<void(TimePoint now)>;
+  using MakeCore = std::function<std::unique_ptr<Core>(const CoreOptions&)>;
+  Controller(const Options& options, const Clock& clock, const MakeCore& make_core);
   struct Submission {
     std::uint64_t ticket = 0;
     std::uint64_t place = 0;  // among all calls, in the order in which they came
@@ -254,7 +262,8 @@ class Controller final : public Service {
   std::atomic<ModelControl*> control_{nullptr};
   std::atomic<std::uint64_t> next_ticket_{1};
 
-  Core core_;  // the thread's; before start() and after stop() the starter's
+  const std::unique_ptr<Core> made_core_;
+  Core& core_ = *made_core_;  // the thread's; before start() and after stop() the starter's
   const Outcomes outcomes_;
   std::atomic<std::size_t> devices_alive_{0};
   // The thread tells the margin once after each look at the statistics: between looks that is one load a

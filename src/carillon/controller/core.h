@@ -18,6 +18,7 @@
 #include "carillon/controller/calls/service.h"
 #include "carillon/controller/local_link.h"
 #include "carillon/controller/recorder.h"
+#include "carillon/dispatch/decider.h"
 #include "carillon/dispatch/dispatch.h"
 #include "carillon/ledger/ledger.h"
 #include "carillon/schedule/scheduler.h"
@@ -36,6 +37,11 @@ struct ServedModel {
   std::optional<Duration> slo;
   Class cls = Class::normal;
   bool open = false;  // rows are as large as the call's buffers say
+  // For other hosts: wire::Model.
+  std::uint64_t hash = 0;
+  std::string config;
+  std::vector<graph::TensorSpec> inputs, outputs;
+  std::string apart;
 };
 
 struct CoreOptions {
@@ -67,8 +73,11 @@ struct CoreOptions {
   std::function<void(const class Core&, const ledger::Ledger&)> audit;
 };
 
-// The controller without its thread, in one process: a Holder of calls, a Dispatch that decides, a LocalLink
-// to each worker, and a Recorder of what they do. What happens goes in with the time at which it happens;
+// Makes whoever decides on calls; both arguments outlive it.
+using MakeDecider = std::function<std::unique_ptr<dispatch::Decider>(Holder&, dispatch::Notes&)>;
+
+// The controller without its thread: a Holder of calls, a Decider (in one process a Dispatch), a LocalLink to
+// each worker, and a Recorder of what they do. What happens goes in with the time at which it happens;
 // commands go to the workers and answers to the handlers, inside the call. Deterministic, and without a
 // clock.
 //
@@ -76,6 +85,8 @@ struct CoreOptions {
 class Core {
  public:
   Core(std::unique_ptr<schedule::Scheduler> scheduler, const CoreOptions& options);
+  // Another host decides. Rows of orders are found by `rows`, which outlives this; null: by the holder.
+  Core(const MakeDecider& decider, RowLookup* rows, const CoreOptions& options);
   ~Core();  // answers what is open with `unavailable`; by then no worker may have an action any more
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
@@ -111,43 +122,52 @@ class Core {
   void gather(std::uint64_t ticket, std::unique_ptr<InferCall> call, AnswerHandler on_answer, TimePoint now);
   void decide(TimePoint now);
   // As the scheduler tells it.
-  std::optional<schedule::Environment> environment() const { return scheduler_->environment(); }
+  std::optional<schedule::Environment> environment() const {
+    return scheduler_ != nullptr ? scheduler_->environment() : std::nullopt;
+  }
   void cancel(std::uint64_t ticket, TimePoint now);
   // The result of an action that a worker took, and that of a probe.
   void on_result(const worker::ActionResult& result, TimePoint now);
   void on_probe(const worker::ProbeResult& result, TimePoint now);
   // See Dispatch.
-  TimePoint wake_at() const { return dispatch_.wake_at(); }
+  TimePoint wake_at() const { return decider_->wake_at(); }
   void wake(TimePoint now);
+  // Lets another host's word in: `what` may speak to the decider. Then what follows is answered.
+  void react(const std::function<void(TimePoint)>& what, TimePoint now);
   // Answers all that is open, and all that comes, with `unavailable`; the scheduler hears nothing any more.
   // Results must still come in (or the workers end) before the core goes.
   void stop(TimePoint now);
 
-  const schedule::ModelInfo& model(ModelId id) const { return dispatch_.model(id); }
+  const schedule::ModelInfo& model(ModelId id) const { return decider_->model(id); }
   std::size_t models() const { return models_; }
   std::size_t open_rows() const { return holder_.open_rows(); }
   std::size_t open_calls() const { return holder_.open_calls(); }
-  std::size_t devices() const { return dispatch_.devices(); }
-  std::size_t devices_alive() const { return dispatch_.devices_alive(); }
-  bool device_alive(DeviceId id) const { return dispatch_.device_alive(id); }
-  std::size_t actions_in_flight() const { return dispatch_.actions_in_flight(); }
+  std::size_t devices() const { return decider_->devices(); }
+  std::size_t devices_alive() const { return decider_->devices_alive(); }
+  bool device_alive(DeviceId id) const { return decider_->device_alive(id); }
+  std::size_t actions_in_flight() const { return decider_->actions_in_flight(); }
   Book& book() { return book_; }
   const Book& book() const { return book_; }
   const DeviceTimeline& timeline() const { return recorder_.timeline(); }  // readable by any thread
 
  private:
   friend struct testing::Audit;
+  Core(const CoreOptions& options, std::unique_ptr<schedule::Scheduler> scheduler, const MakeDecider& decider,
+       RowLookup* rows);
+  MakeDecider dispatch();
   void enter(TimePoint now);
   void hold(const ServedModel& model);
   void settle(TimePoint now);
   void tell_gone();
 
   const CoreOptions options_;
-  const std::unique_ptr<schedule::Scheduler> scheduler_;
+  const std::unique_ptr<schedule::Scheduler> scheduler_;  // null: it decides elsewhere
   Book book_;
   Recorder recorder_;
-  dispatch::Dispatch dispatch_;
+  dispatch::Dispatch* local_ = nullptr;  // decider_, in one process
+  const std::unique_ptr<dispatch::Decider> decider_;
   Holder holder_;
+  RowLookup& rows_;
   std::deque<LocalLink> links_;  // by device
   std::size_t models_ = 0;
   std::vector<ModelId> going_;  // and of which on_gone has yet to hear

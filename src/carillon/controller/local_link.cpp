@@ -11,13 +11,12 @@ void LocalLink::send(const ledger::Infer& order) {
   command_.window = order.window;
   command_.batch = static_cast<int>(order.requests.size());
   command_.cls = order.cls;
-  for (std::size_t i = 0; i < order.requests.size(); ++i)
-    command_.rows[i] = holder_.buffers(order.requests[i]);
+  for (std::size_t i = 0; i < order.requests.size(); ++i) command_.rows[i] = rows_.buffers(order.requests[i]);
   give(command_);
 }
 
 void LocalLink::send(const ledger::Profile& order) {
-  if (!holder_.kept().run(order.request, order.id, order.window, command_)) {
+  if (!rows_.run_again(order, command_)) {
     // The worker reports that a batch of nothing has failed.
     command_.id = order.id;
     command_.model = order.model;

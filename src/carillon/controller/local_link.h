@@ -3,17 +3,17 @@
 #include <cstdint>
 
 #include "carillon/base/assert.h"
-#include "carillon/controller/calls/holder.h"
+#include "carillon/controller/calls/row_lookup.h"
 #include "carillon/wire/ends.h"
 #include "carillon/worker/worker.h"
 
 namespace carillon::controller {
 
-// The way to a worker in this process, which reads and writes rows where the holder has them.
+// The way to a worker in this process, which reads and writes rows where they are.
 class LocalLink final : public wire::DeviceLink {
  public:
   // Both must outlive the link.
-  LocalLink(worker::Worker& worker, Holder& holder) : worker_(worker), holder_(holder) {}
+  LocalLink(worker::Worker& worker, RowLookup& rows) : worker_(worker), rows_(rows) {}
 
   void send(const ledger::Load& order) override {
     give(worker::LoadCommand{order.id, order.model, order.window});
@@ -38,7 +38,7 @@ class LocalLink final : public wire::DeviceLink {
   }
 
   worker::Worker& worker_;
-  Holder& holder_;
+  RowLookup& rows_;
   worker::InferCommand command_{};  // large: made once
 };
 

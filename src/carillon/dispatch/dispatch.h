@@ -15,6 +15,7 @@
 
 #include "carillon/base/ids.h"
 #include "carillon/base/time.h"
+#include "carillon/dispatch/decider.h"
 #include "carillon/dispatch/notes.h"
 #include "carillon/dispatch/revivals.h"
 #include "carillon/ledger/ledger.h"
@@ -47,22 +48,22 @@ struct Options {
 //
 // Not thread-safe; `now` never goes back. Devices and notes must not call back, and calls only as
 // wire::Dispatcher says.
-class Dispatch final : public wire::Dispatcher {
+class Dispatch final : public Decider {
  public:
   // All must outlive this; the scheduler has seen nothing yet.
   Dispatch(schedule::Scheduler& scheduler, Options options, wire::Calls& calls, Notes& notes);
 
-  // Before start(). Devices are numbered in order; a link must outlive this. A device that is not `there`
-  // joins when its first ProbeReport finds it well. Models come in the order of their ids, which are dense,
-  // with a batch size at least.
-  void add_device(wire::DeviceLink& link, bool there = true);
+  // Decider, which says what these are. A device that is not `there` joins when its first ProbeReport finds
+  // it well.
+  void add_device(wire::DeviceLink& link) override { add_device(link, true); }
+  void add_device(wire::DeviceLink& link, bool there);
+  void add_model(wire::Model model) override { add_model(std::move(model.info)); }
   void add_model(schedule::ModelInfo info);
-  void start(TimePoint now);
-  // After start(): a model comes, with the next id; one goes, and is unloaded where it is loaded when nothing
-  // uses it any more; what its batches take changes on the devices (schedule::TimesChanged).
+  void start(TimePoint now) override;
+  void come(wire::Model model, TimePoint now) override { come(std::move(model.info), now); }
   void come(schedule::ModelInfo info, TimePoint now);
-  void go(ModelId id, TimePoint now);
-  void change_times(ModelId id, std::vector<schedule::BatchProfile> batches, TimePoint now);
+  void go(ModelId id, TimePoint now) override;
+  void change_times(ModelId id, std::vector<schedule::BatchProfile> batches, TimePoint now) override;
 
   // wire::Dispatcher.
   AppId application(std::string_view name, const std::optional<Alike>& alike, TimePoint now) override;
@@ -71,33 +72,30 @@ class Dispatch final : public wire::Dispatcher {
   void withdraw(RequestId row, ModelId model) override;
   void hear(TimePoint now) override { drain(nullptr, now); }
 
-  // What a device says.
-  void on_report(const wire::Report& report, TimePoint now);
-  void on_probe(const wire::ProbeReport& report, TimePoint now);
-  // When wake() wants to be called; max() for never.
-  TimePoint wake_at() const;
+  // Decider.
+  void on_report(const wire::Report& report, TimePoint now) override;
+  void on_probe(const wire::ProbeReport& report, TimePoint now) override;
+  TimePoint wake_at() const override;
   // Gives the scheduler its Wake, and what was not taken, and asks devices that went whether they are well
   // again, where that is due.
-  void wake(TimePoint now);
-  // The scheduler hears nothing any more. Reports must still come in, or the devices end.
-  void stop();
-  bool stopped() const { return stopped_; }
+  void wake(TimePoint now) override;
+  // The scheduler hears nothing any more.
+  void stop() override;
+  bool stopped() const override { return stopped_; }
 
   const ledger::Ledger& ledger() const { return ledger_; }
-  const schedule::ModelInfo& model(ModelId id) const { return models_[id.index()].info; }
-  std::size_t devices() const { return devices_.size(); }
-  // Before start(): those that are there from the start.
-  std::size_t devices_alive() const {
+  const schedule::ModelInfo& model(ModelId id) const override { return models_[id.index()].info; }
+  std::size_t devices() const override { return devices_.size(); }
+  std::size_t devices_alive() const override {
     return started_ ? ledger_.alive()
                     : static_cast<std::size_t>(std::ranges::count(devices_, true, &Device::there));
   }
-  bool device_alive(DeviceId id) const {
+  bool device_alive(DeviceId id) const override {
     if (!started_) return devices_[id.index()].there;
     return id.index() < ledger_.devices() && ledger_.device(id).alive;
   }
-  // A device has its weights, or an action of it.
-  bool on_devices(ModelId id) const;
-  std::size_t actions_in_flight() const;
+  bool on_devices(ModelId id) const override;
+  std::size_t actions_in_flight() const override;
   // What was not sent for want of credit, and the scheduler has yet to hear of.
   const std::vector<schedule::ActionDone>& not_taken() const { return deferred_; }
 

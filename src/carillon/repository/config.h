@@ -130,4 +130,10 @@ Result<ModelConfig> without_fixed_inputs(ModelConfig config, const std::vector<g
 // inputs or outputs out. An error where the two disagree: says what the file has and what the config says.
 Result<ModelConfig> complete_config(ModelConfig config, const graph::Model& model);
 
+// A config that another host completed, from its `serialized`, with the tensors that complete_config() had
+// from the model. Its files (labels, warm-ups) stay there. Errors: as parse_config().
+Result<ModelConfig> completed_config(std::string_view serialized, std::string_view folder,
+                                     std::vector<graph::TensorSpec> inputs,
+                                     std::vector<graph::TensorSpec> outputs);
+
 }  // namespace carillon::repository

@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <utility>
 
+#include <google/protobuf/text_format.h>
+
 #include "carillon/base/assert.h"
 #include "carillon/graph/bounded.h"
 #include "carillon/repository/config.h"
@@ -263,6 +265,26 @@ Result<ModelConfig> complete_config(ModelConfig config, const Model& model) {
     for (const int size : config.batch_sizes) preferred.Add(size);
   }
   config.serialized = bytes_of(message);
+  return config;
+}
+
+Result<ModelConfig> completed_config(std::string_view serialized, std::string_view folder,
+                                     std::vector<TensorSpec> inputs, std::vector<TensorSpec> outputs) {
+  inference::ModelConfig message;
+  if (!message.ParseFromArray(serialized.data(), static_cast<int>(serialized.size())))
+    return invalid("it is no inference.ModelConfig");
+  std::string text;
+  if (!google::protobuf::TextFormat::PrintToString(message, &text))
+    return invalid("it cannot be written as text");
+  auto read = parse_config(text, folder);
+  if (!read) return std::unexpected(read.error());
+  ModelConfig config = std::move(read->config);
+  config.inputs = std::move(inputs);
+  config.outputs = std::move(outputs);
+  config.batch_from_file = false;
+  config.label_files.clear();
+  config.warmup = nullptr;
+  config.serialized = serialized;
   return config;
 }
 

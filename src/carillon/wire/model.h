@@ -18,6 +18,7 @@ struct Model {
   std::string config;      // the inference.ModelConfig message, complete
   std::vector<graph::TensorSpec> inputs, outputs;  // as engine::CompiledModel has them
   std::vector<std::int64_t> lengths;               // likewise
+  std::string apart;  // why other hosts cannot give it rows; empty: they can. Is told to nobody
 };
 
 }  // namespace carillon::wire

@@ -416,7 +416,7 @@ void Holder::weigh(Open& open, const wire::Verdict& verdict, TimePoint now) {
   record.loading = prospect.loading;
   record.devices = static_cast<std::uint16_t>(prospect.devices);
   record.holding = static_cast<std::uint16_t>(prospect.holding);
-  if (!prospect.device) return;
+  if (!prospect.device || prospect.device->index() >= devices_.size()) return;  // none of this host
   record.device = devices_[prospect.device->index()];
   record.device_actions = static_cast<std::int32_t>(prospect.runs);
   record.busy = prospect.busy;

@@ -20,6 +20,7 @@
 #include "carillon/controller/calls/journal.h"
 #include "carillon/controller/calls/kept_rows.h"
 #include "carillon/controller/calls/outcomes.h"
+#include "carillon/controller/calls/row_lookup.h"
 #include "carillon/controller/calls/service.h"
 #include "carillon/wire/ends.h"
 #include "carillon/worker/row_buffers.h"
@@ -78,7 +79,7 @@ struct HolderOptions {
 //
 // Not thread-safe; `now` never goes back. Handlers must not call back. A call that fails is answered in
 // settle(), which comes once the dispatcher has heard of all its rows.
-class Holder final : public wire::Calls {
+class Holder final : public wire::Calls, public RowLookup {
  public:
   // All must outlive the holder; `journal` may be null.
   Holder(wire::Dispatcher& dispatcher, const HolderOptions& options, Book& book, Journal* journal);
@@ -106,9 +107,11 @@ class Holder final : public wire::Calls {
   // Calls of the model without an answer, or whose buffers live on.
   std::size_t calls_of(ModelId id) const { return models_[id.index()].calls; }
 
-  // For devices, between sent() and ended(): where the row's tensors are.
-  worker::RowBuffers buffers(RequestId row) const;
-  KeptRows& kept() { return kept_; }
+  // RowLookup, between sent() and ended().
+  worker::RowBuffers buffers(RequestId row) const override;
+  bool run_again(const ledger::Profile& order, worker::InferCommand& command) override {
+    return kept_.run(order.request, order.id, order.window, command);
+  }
 
   // wire::Calls.
   std::uint64_t sent(RequestId row, ModelId model, std::uint64_t entry) override;

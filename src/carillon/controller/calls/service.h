@@ -46,6 +46,7 @@ struct ModelView {
   // Asked whenever a view that is ready is given out: its error is why it is not ready for now, or any more.
   // Quick; from any thread. Empty: it is ready.
   std::function<Result<>()> usable;
+  std::uint64_t hash = 0;  // of its file and config: equal on hosts that serve the same
 };
 
 // How many models (versions each by itself) can be served, and how many were wanted and cannot.

@@ -892,6 +892,7 @@ Result<> add_version(const repository::RepositoryEntry& entry, const repository:
   }
   view.load_time = controller.now() - began;
   view.usable = usable_of(model->compiled);
+  view.hash = digest_of_text((model->file ? to_text(*model->file) : "") + model->config.serialized).first;
   controller.add_model(std::move(view), *model->compiled.front(), *info);
   return {};
 }

@@ -33,10 +33,10 @@ void Audit::check(const Core& core, const Ledger& ledger, schedule::testing::Fin
   // What a device did not take is not under way for the core; its ActionDone is yet to come.
   std::size_t not_taken = 0;
   visit_actions(ledger, [&](const Ledger::Action& action) { not_taken += action.taken ? 0 : 1; });
-  found.expect(not_taken == core.dispatch_.not_taken().size(), "core: how many were not taken", [&] {
-    return number(core.dispatch_.not_taken().size()) + ", in the ledger " + number(not_taken);
+  found.expect(not_taken == core.local_->not_taken().size(), "core: how many were not taken", [&] {
+    return number(core.local_->not_taken().size()) + ", in the ledger " + number(not_taken);
   });
-  for (const schedule::ActionDone& deferred : core.dispatch_.not_taken()) {
+  for (const schedule::ActionDone& deferred : core.local_->not_taken()) {
     const Ledger::Action* const action = ledger.action(deferred.id);
     found.expect(action != nullptr && !action->taken, "core: not taken",
                  [&] { return "action " + number(deferred.id.value); });
