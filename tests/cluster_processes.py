@@ -132,6 +132,19 @@ class Told:
         self.process.wait()
 
 
+class Host(Told):
+    """One process of a cluster: carillon_hosts_probe."""
+
+    def __init__(self, program, cluster: str, id: str, role: str, address: str, *key: str):
+        self.id, self.role, self.address = id, role, address
+        super().__init__(program.parent / "carillon_hosts_probe", cluster, id, role, address, *key)
+
+    def state(self) -> dict:
+        place = self.place()
+        self.order("state")
+        return self.wait("state", place)
+
+
 def wait_for(condition, what: str) -> None:
     limit = time.monotonic() + LIMIT
     while not condition():

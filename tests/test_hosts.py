@@ -1,4 +1,4 @@
-"""Hosts of a cluster at a real etcd: who leads, who is there, and what becomes of it when processes die or stand still.
+"""Hosts of a cluster, at a real etcd or by a static file: who leads, who is there, and what becomes of it when processes die or stand still.
 
 carillon_hosts_probe is one process by command. No test judges how long something takes: the seeded worlds of
 cluster/election do.
@@ -10,24 +10,13 @@ import signal
 
 import pytest
 
-from cluster_processes import Etcd, Told, etcd, start, wait_for  # noqa: F401 (fixtures)
+from cluster_processes import Host, Told, etcd, start, wait_for  # noqa: F401 (fixtures)
 from loopback import free_addresses
-
-
-class Host(Told):
-    def __init__(self, program, etcd: Etcd, id: str, role: str, *key: str):
-        self.id = id
-        super().__init__(program.parent / "carillon_hosts_probe", f"etcd://{etcd.client}/box", id, role, free_addresses(1)[0], *key)
-
-    def state(self) -> dict:
-        place = self.place()
-        self.order("state")
-        return self.wait("state", place)
 
 
 @pytest.fixture
 def host(start, program, etcd):
-    return lambda id, role, *key: start(Host(program, etcd, id, role, *key))
+    return lambda id, role, *key: start(Host(program, f"etcd://{etcd.client}/box", id, role, free_addresses(1)[0], *key))
 
 
 def led_by_one(hosts: list[Host]) -> Host:
@@ -120,6 +109,50 @@ def test_who_has_another_key_is_heard_by_nobody(box, host):
 
 def test_what_cannot_be_opened_is_named(program, etcd, start):
     for arguments, says in (((f"etcd://{etcd.client}/box", "a", "worker", "192.0.2.1:8100"), "cannot use 192.0.2.1:8100 for UDP"),
-                            (("static:file", "a", "worker", "127.0.0.1:8100"), "a static cluster elects nobody")):
+                            (("static:/no/box.toml", "a", "worker", "127.0.0.1:8100"), "/no/box.toml")):
         probe = start(Told(program.parent / "carillon_hosts_probe", *arguments))
+        assert probe.end() == 2 and says in "".join(probe.errors)
+
+
+MEMBERS = {"s1": "scheduler", "w1": "worker", "f1": "frontend"}
+
+
+@pytest.fixture
+def static(program, start, tmp_path):
+    """Starts members of a static file, again after a kill."""
+    places = dict(zip(MEMBERS, free_addresses(len(MEMBERS))))
+    file = tmp_path / "box.toml"
+    file.write_text('name = "box"\n' + "".join(
+        f'[[member]]\nid = "{id}"\nrole = "{role}"\naddress = "{places[id]}"\n' for id, role in MEMBERS.items()))
+
+    def begin(id, role="", address=""):
+        return start(Host(program, f"static:{file}", id, role or MEMBERS.get(id, "worker"), address or places.get(id, "127.0.0.1:1")))
+
+    return begin
+
+
+def test_the_scheduler_of_a_static_file_leads_whenever_it_runs(static):
+    hosts = {id: static(id) for id in MEMBERS}
+    assert led_by_one(list(hosts.values())) is hosts["s1"] and hosts["s1"].state()["epoch"] == 1
+
+    hosts["w1"].kill()
+    wait_for(lambda: hosts["s1"].state()["there"] == ["f1"], "the worker is missed")
+    hosts["w1"] = static("w1")
+    assert led_by_one(list(hosts.values())) is hosts["s1"]
+
+    hosts["s1"].kill()
+    left = [hosts["w1"], hosts["f1"]]
+    wait_for(lambda: all("s1" not in host.state()["there"] for host in left), "the leader is missed")
+    assert not any(host.state()["leads"] for host in left)
+    hosts["s1"] = static("s1")
+    assert led_by_one(list(hosts.values())) is hosts["s1"] and hosts["s1"].state()["epoch"] == 1
+    hosts["s1"].order("hand_over", to="w1")
+    assert "no other scheduler" in hosts["s1"].wait("handover")["why"]
+
+
+def test_who_is_not_as_the_static_file_says_is_told_so(static):
+    for arguments, says in (({"id": "w9"}, 'box.toml: no member has this process\'s id, "w9"'),
+                            ({"id": "w1", "role": "scheduler"}, 'box.toml: the role of member "w1" is "worker"'),
+                            ({"id": "w1", "address": "127.0.0.1:9"}, 'box.toml: the address of member "w1" is')):
+        probe = static(**arguments)
         assert probe.end() == 2 and says in "".join(probe.errors)

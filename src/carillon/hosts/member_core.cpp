@@ -18,12 +18,18 @@ MemberCore::MemberCore(MemberOptions options)
 
 bool MemberCore::tick(TimePoint now, Output& out) {
   now_ = now;
+  bool changed = false;
+  for (auto& [id, known] : known_) {
+    known.silence.tick(now);
+    changed = judge(known) || changed;
+  }
+  if (changed) members_changed();
   election::Output said;
   const bool awake = election_ ? election_->tick(now, said) : witness_.tick(now);
-  for (auto& [id, known] : known_) known.silence.tick(now);
   pass_on(said, out);
   for (auto& [id, known] : known_)
     if (saturating_add(known.spoken_at, options_.speak_every) <= now) say(known, std::nullopt, out);
+  look();
   return awake;
 }
 
@@ -41,13 +47,17 @@ void MemberCore::heard(std::string_view bytes, TimePoint now, Output& out) {
   }
   Known& from = found->second;
   ++counters_.heard;
+  // One that was overtaken has an older time, and would make a worse sample of the next answer. After a
+  // silence it may be of a host that was started anew, whose clock is earlier.
+  if (!from.last || from.last->sent < datagram->sent || !from.there)
+    from.last = {.sent = datagram->sent, .received = now};
   from.heard = true;
   from.silence.heard();
-  // One that was overtaken has an older time, and would make a worse sample of the next answer.
-  if (!from.last || from.last->sent < datagram->sent) from.last = {.sent = datagram->sent, .received = now};
-  if (const auto sample = transport::sample_of(*datagram, now);
-      sample && from.clock.add(*sample) == cluster::PeerClock::Verdict::jumped)
-    ++counters_.clock_jumps;
+  if (judge(from)) members_changed();
+  if (const auto sample = transport::sample_of(*datagram, now)) {
+    counters_.clock_jumps += from.clock.add(*sample) == cluster::PeerClock::Verdict::jumped ? 1 : 0;
+    out.clocks.push_back(datagram->from);
+  }
   if (!datagram->message) return;
   const election::MemberId id = number_of(datagram->from);
   if (election_) {
@@ -57,10 +67,12 @@ void MemberCore::heard(std::string_view bytes, TimePoint now, Output& out) {
   } else if (const auto reply = witness_.heard(id, *datagram->message)) {
     say(from, reply, out);
   }
+  look();
 }
 
 void MemberCore::coordinator_said(const cluster::CoordinatorNews& news, Output& out) {
   std::visit([&](const auto& each) { on(each, out); }, news);
+  look();
 }
 
 void MemberCore::on(const cluster::CoordinatorBack&, Output& out) {
@@ -68,13 +80,15 @@ void MemberCore::on(const cluster::CoordinatorBack&, Output& out) {
   epoch_is(record_, out);
 }
 
-void MemberCore::on(const cluster::MemberSeen& seen, Output&) {
+void MemberCore::on(const cluster::MemberSeen& seen, Output& out) {
   if (seen.member.id == options_.self.id) return;
   const auto found = known_.find(seen.member.id);
   // Of another process nothing is known any more.
   if (found != known_.end() && found->second.member.incarnation == seen.member.incarnation) {
     found->second.member = seen.member;
   } else {
+    version_ += found != known_.end() && found->second.there ? 1 : 0;
+    out.clocks.push_back(seen.member.id);
     const election::WitnessOptions& usual = options_.election.witness;
     known_.insert_or_assign(seen.member.id,
                             Known{.member = seen.member,
@@ -85,9 +99,13 @@ void MemberCore::on(const cluster::MemberSeen& seen, Output&) {
   members_changed();
 }
 
-void MemberCore::on(const cluster::MemberGone& gone, Output&) {
+void MemberCore::on(const cluster::MemberGone& gone, Output& out) {
   if (leader() != gone.id) names_.erase(number_of(gone.id).value);
-  known_.erase(gone.id);
+  const auto found = known_.find(gone.id);
+  if (found == known_.end()) return;
+  version_ += found->second.there ? 1 : 0;
+  out.clocks.push_back(gone.id);
+  known_.erase(found);
   members_changed();
 }
 
@@ -122,19 +140,52 @@ bool MemberCore::obeys(std::uint64_t epoch) {
 Result<> MemberCore::hand_over(const std::string& to, Output& out) {
   if (!election_)
     return fail(ErrorCode::unavailable, options_.self.id + " is no scheduler, and leads nothing");
-  if (!known_.contains(to)) return invalid("cannot hand over to " + to + ": no such member is registered");
+  if (!election_->leads())
+    return fail(ErrorCode::unavailable, options_.self.id + " does not lead, or hands over already");
+  if (to.empty()) {
+    const auto spare = std::ranges::find_if(known_, [](const auto& one) {
+      return one.second.there && one.second.member.role == cluster::Role::scheduler;
+    });
+    if (spare == known_.end()) return fail(ErrorCode::unavailable, "no other scheduler is there");
+    return hand_over(std::string(spare->first), out);
+  }
+  const auto next = known_.find(to);
+  if (next == known_.end()) return invalid("cannot hand over to " + to + ": no such member is registered");
+  if (next->second.member.role != cluster::Role::scheduler)
+    return invalid("cannot hand over to " + to + ": it is no other scheduler of the cluster");
   election::Output said;
   auto done = election_->hand_over(number_of(to), said);
   pass_on(said, out);
+  look();
   return done;
+}
+
+// Whether `known` has come or gone.
+bool MemberCore::judge(Known& known) {
+  const bool there = known.heard && known.silence.lasted() < options_.gone_after;
+  if (there == known.there) return false;
+  known.there = there;
+  ++version_;
+  return true;
+}
+
+// Whether somebody else leads.
+void MemberCore::look() {
+  Lead lead{leads(), epoch(), leader()};
+  if (lead == lead_) return;
+  lead_ = std::move(lead);
+  ++version_;
+}
+
+std::optional<cluster::PeerClock> MemberCore::clock_of(std::string_view id) const {
+  const auto found = known_.find(id);
+  return found == known_.end() ? std::nullopt : std::optional(found->second.clock);
 }
 
 std::vector<MemberCore::Peer> MemberCore::peers(TimePoint now) const {
   std::vector<Peer> all;
   for (const auto& [id, known] : known_) {
-    Peer peer{.member = known.member,
-              .there = known.heard && known.silence.lasted() < options_.gone_after,
-              .clock = std::nullopt};
+    Peer peer{.member = known.member, .there = known.there, .clock = std::nullopt};
     if (known.clock.settled()) peer.clock = known.clock.at(now);
     all.push_back(std::move(peer));
   }
@@ -178,7 +229,9 @@ void MemberCore::members_changed() {
   if (!election_) return;
   std::vector<election::Member> members;
   for (const auto& [id, known] : known_)
-    members.push_back({number_of(id), known.member.role == cluster::Role::scheduler});
+    members.push_back({.id = number_of(id),
+                       .scheduler = known.member.role == cluster::Role::scheduler,
+                       .there = known.there});
   election_->set_members(std::move(members));
 }
 

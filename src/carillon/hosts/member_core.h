@@ -59,7 +59,8 @@ class MemberCore {
   struct Output {
     std::vector<Datagram> datagrams;
     std::optional<cluster::Epoch> claim;
-    std::int64_t claim_over = 0;  // a revision
+    std::int64_t claim_over = 0;      // a revision
+    std::vector<std::string> clocks;  // members whose clock_of() has changed
   };
 
   // False after a stall of this process: the caller passes on all that waits, and ticks again at once.
@@ -77,7 +78,7 @@ class MemberCore {
   std::optional<std::string> leader() const;
   // Whether what a leader of that epoch has ordered is to be done.
   bool obeys(std::uint64_t epoch);
-  // See Election::hand_over().
+  // See Election::hand_over(). `to` empty: the first other scheduler, by id, that is there.
   Result<> hand_over(const std::string& to, Output& out);
 
   struct Peer {
@@ -86,6 +87,10 @@ class MemberCore {
     std::optional<cluster::PeerClock::Difference> clock;  // its time less ours; none: not settled
   };
   std::vector<Peer> peers(TimePoint now) const;  // by id, without this process
+  // Goes up when leads(), epoch(), leader() or who is there has changed.
+  std::uint64_t version() const { return version_; }
+  // None of a member that is not known. It may not be settled.
+  std::optional<cluster::PeerClock> clock_of(std::string_view id) const;
   const MemberCounters& counters() const { return counters_; }
   const cluster::election::Election* election() const { return election_ ? &*election_ : nullptr; }
 
@@ -96,13 +101,14 @@ class MemberCore {
     cluster::election::Silence silence;
     std::optional<transport::Datagram::Echo> last;  // of it
     bool heard = false;                             // ever
+    bool there = false;
     TimePoint spoken_at = TimePoint::min();
   };
   const cluster::election::Witness& witness() const { return election_ ? election_->witness() : witness_; }
   void on(const cluster::CoordinatorBack&, Output& out);
   void on(const cluster::CoordinatorLost&, Output&) { up_ = false; }
-  void on(const cluster::MemberSeen& seen, Output&);
-  void on(const cluster::MemberGone& gone, Output&);
+  void on(const cluster::MemberSeen& seen, Output& out);
+  void on(const cluster::MemberGone& gone, Output& out);
   void on(const cluster::EpochSeen& seen, Output& out);
   void on(const cluster::WriteDone& done, Output& out);
   // For people, and values that others use.
@@ -111,6 +117,8 @@ class MemberCore {
   void on(const cluster::Registered&, Output&) {}
   void on(const cluster::Unregistered&, Output&) {}
   void on(const cluster::IdTaken&, Output&) {}
+  bool judge(Known& known);
+  void look();
   Known* find(cluster::election::MemberId id);
   void say(Known& to, const std::optional<cluster::election::Message>& message, Output& out);
   void pass_on(cluster::election::Output& from, Output& out);
@@ -119,7 +127,7 @@ class MemberCore {
 
   const MemberOptions options_;
   const transport::DatagramCodec codec_;
-  std::map<std::string, Known> known_;
+  std::map<std::string, Known, std::less<>> known_;
   std::map<std::uint64_t, std::string> names_;           // by MemberId; the leader's, too, when it went
   std::optional<cluster::election::Election> election_;  // of a scheduler
   cluster::election::Witness witness_;                   // of others
@@ -127,6 +135,14 @@ class MemberCore {
   bool up_ = false;                                      // the coordinator
   std::uint64_t token_ = 0;
   TimePoint now_;
+  struct Lead {
+    bool leads = false;
+    std::uint64_t epoch = 0;
+    std::optional<std::string> leader;
+    friend bool operator==(const Lead&, const Lead&) = default;
+  };
+  Lead lead_;  // as version_ counts it
+  std::uint64_t version_ = 0;
   MemberCounters counters_;
 };
 

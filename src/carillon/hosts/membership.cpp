@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <array>
-#include <deque>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -15,25 +15,15 @@
 #include <fmt/format.h>
 
 #include "carillon/base/clock.h"
+#include "carillon/cluster/coordinator/static_file.h"
+#include "carillon/hosts/static_news.h"
+#include "carillon/transport/resolve.h"
 
 namespace carillon::hosts {
 namespace {
 
 namespace asio = boost::asio;
 using asio::ip::udp;
-
-// Of HOST:PORT. May wait for a name server.
-Result<udp::endpoint> resolve(const std::string& address) {
-  const std::size_t colon = address.rfind(':');
-  std::string host = address.substr(0, colon);
-  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
-  asio::io_context context;
-  boost::system::error_code error;
-  const auto found =
-      udp::resolver(context).resolve(host, colon == address.npos ? "" : address.substr(colon + 1), error);
-  if (error || found.empty()) return invalid(fmt::format("{}: {}", address, error.message()));
-  return found.begin()->endpoint();
-}
 
 // Datagrams that are read before others get their turn.
 constexpr int most_at_once = 4096;
@@ -43,21 +33,25 @@ constexpr int most_at_once = 4096;
 class Membership::Loop {
  public:
   Loop(MemberOptions options, Changed changed)
-      : tick_every_(options.election.witness.tick_every),
+      : cluster(options.cluster),
+        self(options.self),
+        tick_every_(options.election.witness.tick_every),
         core_(std::move(options)),
         changed_(std::move(changed)) {}
 
-  Result<> open(const std::string& address) {
-    const auto self = resolve(address);
-    if (!self) return std::unexpected(self.error());
+  Result<> open() {
+    const auto endpoint = transport::resolve<udp>(self.address);
+    if (!endpoint) return std::unexpected(endpoint.error());
     boost::system::error_code error;
-    socket_.open(self->protocol(), error);
+    socket_.open(endpoint->protocol(), error);
     if (!error) socket_.non_blocking(true, error);
-    if (!error) socket_.bind(*self, error);
+    if (!error) socket_.bind(*endpoint, error);
     if (error)
-      return fail(ErrorCode::unavailable, fmt::format("cannot use {} for UDP: {}", address, error.message()));
+      return fail(ErrorCode::unavailable,
+                  fmt::format("cannot use {} for UDP: {}", self.address, error.message()));
     return {};
   }
+  // Without etcd in a static cluster.
   void start(std::unique_ptr<coordinator::Etcd> etcd) {
     etcd_ = std::move(etcd);
     thread_ = std::thread([this] {
@@ -72,12 +66,12 @@ class Membership::Loop {
     etcd_.reset();  // which the thread used; until here it may tell, and nobody hears it
   }
 
-  // On etcd's thread.
+  // On etcd's thread, or before the start.
   void tell(const cluster::CoordinatorNews& news) {
     std::optional<std::pair<std::string, udp::endpoint>> found;
     std::string trouble;
     if (const auto* seen = std::get_if<cluster::MemberSeen>(&news)) {
-      if (auto endpoint = resolve(seen->member.address))
+      if (auto endpoint = transport::resolve<udp>(seen->member.address))
         found.emplace(seen->member.address, *endpoint);
       else
         trouble = fmt::format("member {}: {}", seen->member.id, endpoint.error().message);
@@ -103,6 +97,11 @@ class Membership::Loop {
     const std::lock_guard lock(mutex_);
     return state_now();
   }
+  std::optional<cluster::PeerClock> clock_of(std::string_view id) const {
+    const std::lock_guard lock(clocks_mutex_);
+    const auto found = clocks_.find(id);
+    return found == clocks_.end() ? std::nullopt : std::optional(found->second);
+  }
   bool obeys(std::uint64_t epoch) {
     const std::lock_guard lock(mutex_);
     return core_.obeys(epoch);
@@ -114,7 +113,12 @@ class Membership::Loop {
     carry_out(out);
     return done;
   }
-  void leave() { etcd_->leave(); }
+  void leave() {
+    if (etcd_) etcd_->leave();
+  }
+
+  const std::string cluster;
+  const cluster::Member self;
 
  private:
   void arm(Duration pause) {
@@ -161,8 +165,17 @@ class Membership::Loop {
       boost::system::error_code error;  // it may be lost anyway
       socket_.send_to(asio::buffer(bytes), to->second, 0, error);
     }
+    for (const std::string& id : out.clocks) {
+      const auto clock = core_.clock_of(id);
+      const std::lock_guard lock(clocks_mutex_);
+      if (clock)
+        clocks_.insert_or_assign(id, *clock);
+      else
+        clocks_.erase(id);
+    }
     if (!out.claim) return;
-    if (!etcd_->compare_and_set(core_.claim_token(), out.claim_over, *out.claim)) core_.claim_failed();
+    if (!etcd_ || !etcd_->compare_and_set(core_.claim_token(), out.claim_over, *out.claim))
+      core_.claim_failed();
   }
   State state_now() const {
     return {.leads = core_.leads(),
@@ -172,23 +185,10 @@ class Membership::Loop {
             .counters = core_.counters(),
             .trouble = trouble_};
   }
-  // What `changed_` is called for.
-  struct Shown {
-    bool leads = false;
-    std::uint64_t epoch = 0;
-    std::optional<std::string> leader;
-    std::vector<std::string> there;
-    friend bool operator==(const Shown&, const Shown&) = default;
-  };
   void publish() {
-    if (!changed_) return;
-    const State state = state_now();
-    Shown shown{state.leads, state.epoch, state.leader, {}};
-    for (const MemberCore::Peer& peer : state.peers)
-      if (peer.there) shown.there.push_back(peer.member.id);
-    if (shown == shown_) return;
-    shown_ = std::move(shown);
-    changed_(state);
+    if (core_.version() == published_) return;
+    published_ = core_.version();
+    if (changed_) changed_(state_now());
   }
 
   const Duration tick_every_;
@@ -196,9 +196,12 @@ class Membership::Loop {
   mutable std::mutex mutex_;
   MemberCore core_;
   const Changed changed_;
-  Shown shown_;
+  std::uint64_t published_ = 0;  // the core's version
   std::string trouble_;
   std::map<std::string, udp::endpoint> endpoints_;  // by the address as it is registered
+  // Readers of a clock wait for no step.
+  mutable std::mutex clocks_mutex_;
+  std::map<std::string, cluster::PeerClock, std::less<>> clocks_;
   asio::io_context context_{1};
   udp::socket socket_{context_};
   asio::steady_timer timer_{context_};
@@ -212,17 +215,30 @@ Membership::~Membership() = default;
 Result<std::unique_ptr<Membership>> Membership::open(MemberOptions options,
                                                      const cluster::CoordinatorAddress& coordinator,
                                                      const coordinator::EtcdTls& tls, Changed changed) {
-  if (coordinator.endpoints.empty())
-    return fail(ErrorCode::unsupported, "a static cluster elects nobody: its one scheduler leads");
-  const cluster::Member self = options.self;
-  cluster::CoordinatorOptions client;
-  client.self = self;
-  client.seed = self.incarnation;
+  const bool is_static = coordinator.endpoints.empty();
+  std::vector<cluster::CoordinatorNews> news;
+  if (is_static) {
+    const auto read = cluster::read_static_cluster(coordinator.file);
+    if (!read) return std::unexpected(read.error());
+    if (auto checked = cluster::check_self(*read, options.self, coordinator.file); !checked)
+      return std::unexpected(std::move(checked.error()));
+    options.cluster = read->name;
+    options.self.incarnation = cluster::static_incarnation;
+    news = news_of(*read);
+  }
   auto loop = std::make_unique<Loop>(std::move(options), std::move(changed));
-  if (auto opened = loop->open(self.address); !opened) return std::unexpected(std::move(opened.error()));
+  if (auto opened = loop->open(); !opened) return std::unexpected(std::move(opened.error()));
+  for (const cluster::CoordinatorNews& each : news) loop->tell(each);
+  if (is_static) {
+    loop->start(nullptr);
+    return std::unique_ptr<Membership>(new Membership(std::move(loop)));
+  }
+  cluster::CoordinatorOptions client;
+  client.self = loop->self;
+  client.seed = loop->self.incarnation;
   Loop& told = *loop;
   auto etcd = coordinator::Etcd::open(coordinator, tls, std::move(client),
-                                      [&told](const cluster::CoordinatorNews& news) { told.tell(news); });
+                                      [&told](const cluster::CoordinatorNews& each) { told.tell(each); });
   if (!etcd) return std::unexpected(std::move(etcd.error()));
   loop->start(std::move(*etcd));
   return std::unique_ptr<Membership>(new Membership(std::move(loop)));
@@ -231,8 +247,17 @@ Result<std::unique_ptr<Membership>> Membership::open(MemberOptions options,
 Membership::State Membership::state() const {
   return loop_->state();
 }
+std::optional<cluster::PeerClock> Membership::clock_of(std::string_view id) const {
+  return loop_->clock_of(id);
+}
 bool Membership::obeys(std::uint64_t epoch) {
   return loop_->obeys(epoch);
+}
+const std::string& Membership::cluster() const {
+  return loop_->cluster;
+}
+const cluster::Member& Membership::self() const {
+  return loop_->self;
 }
 Result<> Membership::hand_over(const std::string& to) {
   return loop_->hand_over(to);

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "carillon/base/result.h"
@@ -14,8 +15,8 @@
 
 namespace carillon::hosts {
 
-// This process as a member of a cluster, live: a MemberCore with a UDP socket, a thread and etcd. Safe from
-// any thread.
+// This process as a member of a cluster, live: a MemberCore with a UDP socket, a thread, and etcd or a static
+// file. Safe from any thread.
 class Membership {
  public:
   struct State {
@@ -32,7 +33,10 @@ class Membership {
 
   // The address of `options.self` is where others reach this process, by UDP here: an IP address and a port.
   // Does not wait for etcd. Errors name what was wrong: the address cannot be bound, the TLS
-  // files, or `coordinator` is a static file (unsupported).
+  // files, or the static file.
+  //
+  // In a cluster of a static file nobody is elected: its scheduler leads epoch 1 whenever it runs. The name
+  // of the cluster is the file's then, and the incarnation is cluster::static_incarnation.
   static Result<std::unique_ptr<Membership>> open(MemberOptions options,
                                                   const cluster::CoordinatorAddress& coordinator,
                                                   const coordinator::EtcdTls& tls, Changed changed);
@@ -42,9 +46,16 @@ class Membership {
   Membership& operator=(const Membership&) = delete;
 
   State state() const;
+  // To convert the times of a member's frames by (transport/times.h): the clock as it was at the last step,
+  // which waits for no step. See MemberCore::clock_of().
+  std::optional<cluster::PeerClock> clock_of(std::string_view id) const;
   // See MemberCore::obeys().
   bool obeys(std::uint64_t epoch);
-  // Begins a handover to another scheduler; `changed` tells of the new leader.
+  // Of the cluster, and this process: of a static file what the file says.
+  const std::string& cluster() const;
+  const cluster::Member& self() const;
+  // Begins a handover to another scheduler, or where `to` is empty to any that is there; `changed` tells of
+  // the new leader.
   Result<> hand_over(const std::string& to);
   // Registers no more.
   void leave();

@@ -336,10 +336,40 @@ class Refusal final : public grpc::ServerGenericBidiReactor {
   void OnDone() override { delete this; }
 };
 
+// A question of people. It is answered at once.
+class Asked final : public grpc::ServerGenericBidiReactor {
+ public:
+  Asked(DeskCall call, Desk& desk, std::string_view cluster, Census& census)
+      : call_(call), desk_(desk), cluster_(cluster), census_(census) {
+    census_.born();
+    StartRead(&request_);
+  }
+  void OnReadDone(bool ok) override {
+    grpc::Slice slice;
+    if (!ok || !request_.DumpToSingleSlice(&slice).ok())
+      return Finish({grpc::StatusCode::INVALID_ARGUMENT, "there is no request"});
+    reply_ = buffer_of(
+        reply_to(call_, {reinterpret_cast<const char*>(slice.begin()), slice.size()}, desk_, cluster_));
+    StartWriteAndFinish(&reply_, {}, grpc::Status::OK);
+  }
+  void OnDone() override {
+    Census& census = census_;
+    delete this;
+    census.gone();
+  }
+
+ private:
+  const DeskCall call_;
+  Desk& desk_;
+  const std::string cluster_;
+  Census& census_;
+  grpc::ByteBuffer request_, reply_;
+};
+
 class Listener final : public StreamListener, grpc::CallbackGenericService {
  public:
-  Listener(Hello self, StreamOwner& owner, const StreamLimits& limits)
-      : self_(std::move(self)), owner_(owner), limits_(limits) {}
+  Listener(Hello self, StreamOwner& owner, const StreamLimits& limits, Desk* desk)
+      : self_(std::move(self)), owner_(owner), limits_(limits), desk_(desk) {}
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
@@ -364,6 +394,8 @@ class Listener final : public StreamListener, grpc::CallbackGenericService {
 
  private:
   grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext* context) override {
+    if (const auto call = desk_call_of(context->method()); call && desk_ != nullptr)
+      return new Asked(*call, *desk_, self_.cluster, census_);
     if (context->method() != method) return new Refusal(context->method());
     const auto end = std::make_shared<Answering>(*context, self_, owner_, limits_, census_);
     end->begin(end);
@@ -373,6 +405,7 @@ class Listener final : public StreamListener, grpc::CallbackGenericService {
   const Hello self_;
   StreamOwner& owner_;
   const StreamLimits limits_;
+  Desk* const desk_;
   Census census_;
   std::unique_ptr<grpc::Server> server_;
   int port_ = 0;
@@ -518,8 +551,8 @@ void Calling::OnDone(const grpc::Status& status) {
 
 Result<std::unique_ptr<StreamListener>> StreamListener::open(
     const std::string& address, std::shared_ptr<grpc::ServerCredentials> credentials, Hello self,
-    StreamOwner& owner, const StreamLimits& limits) {
-  auto listener = std::make_unique<Listener>(std::move(self), owner, limits);
+    StreamOwner& owner, const StreamLimits& limits, Desk* desk) {
+  auto listener = std::make_unique<Listener>(std::move(self), owner, limits, desk);
   if (!listener->start(address, std::move(credentials)))
     return fail(ErrorCode::unavailable, fmt::format("cannot listen at {}", address));
   return listener;

@@ -11,6 +11,7 @@
 #include "carillon/base/result.h"
 #include "carillon/base/time.h"
 #include "carillon/transport/codec.h"
+#include "carillon/transport/desk.h"
 #include "carillon/transport/messages.h"
 
 namespace carillon::transport {
@@ -57,11 +58,12 @@ class StreamOwner {
 // Takes the streams that others open.
 class StreamListener {
  public:
-  // `address` as gRPC has it, such as 127.0.0.1:0; errors name it. `owner` must outlive the listener.
+  // `address` as gRPC has it, such as 127.0.0.1:0; errors name it. `owner` and `desk` must outlive the
+  // listener. Without a desk people who ask are told that this is not served here.
   static Result<std::unique_ptr<StreamListener>> open(const std::string& address,
                                                       std::shared_ptr<grpc::ServerCredentials> credentials,
                                                       Hello self, StreamOwner& owner,
-                                                      const StreamLimits& limits = {});
+                                                      const StreamLimits& limits = {}, Desk* desk = nullptr);
   // Ends all streams, and returns when their owner has heard of it.
   virtual ~StreamListener() = default;
   virtual int port() const = 0;

@@ -1,5 +1,6 @@
 #include "carillon/cluster/coordinator/static_file.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -9,6 +10,7 @@
 
 #include <toml++/toml.h>
 
+#include "carillon/base/files.h"
 #include "carillon/cluster/coordinator/address.h"
 #include "carillon/workload/section.h"
 
@@ -30,6 +32,7 @@ Member read_member(Section& section) {
   if (const auto checked = check_endpoint(member.address); !checked)
     section.wrong(section.find("address"), "a member needs an address: " + checked.error().message);
   section.done();
+  member.incarnation = static_incarnation;
   return member;
 }
 
@@ -79,6 +82,25 @@ Result<StaticCluster> parse_static_cluster(std::string_view text, const std::fil
   } catch (const workload::Problem& problem) {
     return invalid(problem.message);
   }
+}
+
+Result<StaticCluster> read_static_cluster(const std::filesystem::path& file) {
+  const auto text = read_file("the file of the cluster", file);
+  if (!text) return std::unexpected(text.error());
+  return parse_static_cluster(*text, file);
+}
+
+Result<> check_self(const StaticCluster& cluster, const Member& self, const std::filesystem::path& file) {
+  const auto found = std::ranges::find(cluster.members, self.id, &Member::id);
+  if (found == cluster.members.end())
+    return invalid(file.string() + ": no member has this process's id, \"" + self.id + "\"");
+  const auto differs = [&](std::string_view field, std::string_view there, std::string_view here) {
+    return invalid(file.string() + ": the " + std::string(field) + " of member \"" + self.id + "\" is \"" +
+                   std::string(there) + "\", and this process has \"" + std::string(here) + "\"");
+  };
+  if (found->role != self.role) return differs("role", name_of(found->role), name_of(self.role));
+  if (found->address != self.address) return differs("address", found->address, self.address);
+  return {};
 }
 
 }  // namespace carillon::cluster

@@ -146,7 +146,7 @@ void Election::ask(Output& out) {
   question_ = Question{now_, {}};
   for (const Member& member : others_)
     if (member.id != leader()) {
-      question_->asked.push_back({member.id});
+      question_->asked.push_back({.id = member.id, .there = member.there});
       send(member.id, Kind::question, questions_, out);
     }
   judge(out);
@@ -154,10 +154,15 @@ void Election::ask(Output& out) {
 
 void Election::judge(Output& out) {
   const std::size_t all = question_->asked.size();
-  std::size_t hear = 0, silent = 0;
-  for (const Asked& one : question_->asked)
-    if (one.hears) ++(*one.hears ? hear : silent);
-  const bool ended = hear + silent == all || now_ - question_->at >= options_.answers_within;
+  std::size_t hear = 0, silent = 0, awaited = 0;
+  for (const Asked& one : question_->asked) {
+    if (one.hears)
+      ++(*one.hears ? hear : silent);
+    else
+      awaited += one.there ? 1 : 0;
+  }
+  // Of those who were not heard of late no answer is awaited, unless nobody has answered.
+  const bool ended = (awaited == 0 && hear + silent > 0) || now_ - question_->at >= options_.answers_within;
   if (2 * silent > all || all == 0 || (ended && silent > hear)) {
     ++counters_.confirmed;
     question_.reset();
@@ -180,10 +185,10 @@ void Election::request(const Request& request, Output& out) {
   out.request = request;
 }
 
-// How long a silence must be. The first of the spares, by number, has the least.
+// How long a silence must be. The first of the spares that are there, by number, has the least.
 Duration Election::patience() const {
   const auto before = std::ranges::count_if(others_, [&](const Member& member) {
-    return member.scheduler && member.id < self_ && member.id != leader();
+    return member.scheduler && member.there && member.id < self_ && member.id != leader();
   });
   return (witness_.heard_leader() ? options_.silence : options_.first_beat) + before * options_.rank_step;
 }

@@ -21,7 +21,8 @@ struct ElectionOptions {
   // The same for a leader of whom no beat was ever heard. If a cluster is cut in halves that both reach the
   // coordinator, each half takes the lead from the other, but no more often than this.
   Duration first_beat = 200ms;
-  // Spares suspect one after the other, so that the first one's claim is heard before the next one asks.
+  // Spares that are there suspect one after the other, so that the first one's claim is heard before the next
+  // one asks.
   Duration rank_step = 5ms;
   // Members that are alive answer a question in a millisecond or two.
   Duration answers_within = 5ms;
@@ -87,8 +88,9 @@ class Election {
         witness_(options.witness),
         questions_(incarnation.value) {}
 
-  // All members that are registered now, in any order; this one may be among them. Members that are gone
-  // should leave the list: if no other member is alive, a spare cannot tell this from being cut off.
+  // All members that are registered now, in any order; this one may be among them. Called whenever the list,
+  // or who is there, changes. Members that are gone should leave the list: if no other member is alive, a
+  // spare cannot tell this from being cut off.
   void set_members(std::vector<Member> members);
 
   // `now` is not before an earlier tick's. False after a stall of this process: nothing is decided before all
@@ -118,6 +120,7 @@ class Election {
   using Kind = Message::Kind;
   struct Asked {
     MemberId id;
+    bool there = true;  // when it was asked
     std::optional<bool> hears{};
   };
   struct Question {

@@ -24,6 +24,8 @@ using Incarnation = Id<struct IncarnationTag, std::uint64_t>;
 struct Member {
   MemberId id;
   bool scheduler = false;  // may lead
+  // Was heard of late. No promise rests on it: spares do not wait for the ranks, or the answers, of others.
+  bool there = true;
 };
 
 // What members tell each other of the election. Whoever carries a message knows its sender. Messages may be

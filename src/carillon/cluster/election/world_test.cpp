@@ -51,11 +51,11 @@ TEST(ElectionWorlds, PromisesHoldUnderAllFaults) {
 struct Gaps {
   Duration p50, p99;
 };
-Gaps measure_gaps(Faults faults) {
+Gaps measure_gaps(Faults faults, Plant plant = Plant::none) {
   const auto [first, last] = election_seeds();
   std::vector<Duration> gaps;
   for (std::uint64_t seed = first; seed <= last; ++seed) {
-    const auto figures = run_election_world(seed, faults);
+    const auto figures = run_election_world(seed, faults, plant);
     EXPECT_FALSE(figures.broken) << "seed " << seed << ": " << *figures.broken;
     gaps.push_back(figures.gap);
   }
@@ -69,6 +69,15 @@ TEST(ElectionWorlds, ACrashOfTheLeaderIsMendedSoon) {
   const auto [p50, p99] = measure_gaps(Faults::leader);
   EXPECT_LE(p50, 60ms);
   EXPECT_LE(p99, 150ms);
+}
+
+TEST(ElectionWorlds, TheRanksOfTheDeadAreNotWaitedFor) {
+  const auto missed = measure_gaps(Faults::dead_spares);
+  EXPECT_LE(missed.p50, 60ms);
+  EXPECT_LE(missed.p99, 150ms);
+  const auto waited_for = measure_gaps(Faults::dead_spares, Plant::none_missed);
+  EXPECT_LT(missed.p50, waited_for.p50);
+  EXPECT_LT(missed.p99, waited_for.p99);
 }
 
 TEST(ElectionWorlds, AHandoverTakesAMoment) {

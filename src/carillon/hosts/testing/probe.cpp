@@ -4,17 +4,21 @@
 //
 // Writes what it knows to standard output whenever that changes, one JSON object a line, with the time by
 // CLOCK_MONOTONIC; reads orders {"do": "state"} and {"do": "hand_over", "to": ID} from standard input, and
-// ends when its input does. Exit status 2: standard error says what is wrong.
+// ends when its input does. Answers people at the same address by TCP (transport/desk.h): each worker has two
+// devices, and a drain is only told. Exit status 2: standard error says what is wrong.
 #include <cstdio>
 #include <iostream>
 #include <mutex>
 #include <random>
 #include <string>
 
+#include <grpcpp/security/server_credentials.h>
 #include <nlohmann/json.hpp>
 
 #include "carillon/base/clock.h"
+#include "carillon/hosts/look.h"
 #include "carillon/hosts/membership.h"
+#include "carillon/transport/stream.h"
 
 namespace {
 
@@ -49,6 +53,41 @@ void show(const hosts::Membership::State& state) {
          {"trouble", state.trouble}});
 }
 
+class Desk final : public transport::Desk {
+ public:
+  explicit Desk(hosts::Membership& membership) : membership_(membership) {}
+  transport::Look look() override {
+    transport::Look look = hosts::look_of(membership_.state(), membership_.self());
+    for (transport::Look::Member& member : look.members)
+      if (member.role == cluster::Role::worker) member.devices = 2;
+    return look;
+  }
+  Result<> hand_over(const std::string& to) override { return membership_.hand_over(to); }
+  Result<> drain(const std::string& id) override {
+    const transport::Look known = look();
+    if (!known.leads) return fail(ErrorCode::unavailable, known.id + " does not lead");
+    for (const transport::Look::Member& member : known.members)
+      if (member.id == id && member.role == cluster::Role::worker) {
+        print({{"news", "drain"}, {"id", id}});
+        return {};
+      }
+    return invalid(id + " is no worker of the cluster");
+  }
+
+ private:
+  hosts::Membership& membership_;
+};
+
+class NoStreams final : public transport::StreamOwner {
+ public:
+  Result<> greets(const transport::Hello&) override {
+    return fail(ErrorCode::unsupported, "the probe has no streams");
+  }
+  void opened(const std::shared_ptr<transport::Stream>&) override {}
+  void heard(transport::Stream&, transport::Frame) override {}
+  void ended(transport::Stream&, const Error&) override {}
+};
+
 int wrong(const std::string& what) {
   std::fprintf(stderr, "carillon_hosts_probe: %s\n", what.c_str());
   return 2;
@@ -72,6 +111,13 @@ int main(int argc, char** argv) {
                                                       .protocol = 1}},
                                             *address, {}, show);
   if (!membership) return wrong(membership.error().message);
+  Desk desk(**membership);
+  NoStreams owner;
+  const cluster::Member& self = (*membership)->self();
+  auto listener = transport::StreamListener::open(
+      self.address, grpc::InsecureServerCredentials(),
+      {(*membership)->cluster(), self.id, self.role, self.incarnation}, owner, {}, &desk);
+  if (!listener) return wrong(listener.error().message);
   std::string line;
   while (std::getline(std::cin, line)) {
     const json order = json::parse(line);
@@ -81,6 +127,7 @@ int main(int argc, char** argv) {
       print({{"news", "handover"}, {"why", done ? "" : done.error().message}});
     }
   }
+  listener->reset();
   membership->reset();
   print({{"news", "ended"}});
   return 0;

@@ -78,8 +78,9 @@ struct Host {
 class ElectionWorld {
  public:
   ElectionWorld(std::uint64_t seed, Faults faults, Plant plant)
-      : random_(seed), faults_(faults), plant_(plant) {
+      : random_(seed), views_(~seed), faults_(faults), plant_(plant) {
     schedulers_ = 2 + random_.below(2);
+    if (faults == Faults::dead_spares) schedulers_ += 1 + random_.below(4);
     hosts_.resize(schedulers_ + 3 + random_.below(6));
     cut_.assign(hosts_.size() * hosts_.size(), 0);
     const bool wild = faults == Faults::all;
@@ -116,6 +117,11 @@ class ElectionWorld {
         break;
       case Faults::leader:
         run_until(TimePoint{300ms + part(100ms)});
+        crash_leader();
+        break;
+      case Faults::dead_spares:
+        run_until(TimePoint{300ms + part(100ms)});
+        crash_spares();
         crash_leader();
         break;
       case Faults::spare:
@@ -210,6 +216,10 @@ class ElectionWorld {
     // A stall that a process must notice, with what clocks differ by.
     h.unread = h.unread || (h.awake && now_ - h.ticked > WitnessOptions{}.stall + 10us && !h.waiting.empty());
     h.ticked = now_;
+    if (faults_ == Faults::all && h.election && views_.below(20) == 0) {
+      for (Member& member : members_) member.there = views_.below(2) == 0;
+      h.election->set_members(members_);
+    }
     h.awake = h.election ? h.election->tick(clock(h), out_) : h.witness->tick(clock(h));
     after(i);
   }
@@ -591,6 +601,20 @@ class ElectionWorld {
     crash(*old);
     await_leader();
   }
+  // All but the leader and another one, which miss the dead by when the next fault comes.
+  void crash_spares() {
+    const auto leading = leader();
+    if (!leading) return broken("nobody leads after the start");
+    const std::size_t left = (*leading + 1 + random_.below(schedulers_ - 1)) % schedulers_;
+    for (std::size_t i = 0; i < schedulers_; ++i)
+      if (i != *leading && i != left) {
+        crash(i);
+        members_[i].there = plant_ == Plant::none_missed;
+      }
+    run_until(now_ + 40ms + part(100ms));
+    for (Host& h : hosts_)
+      if (h.election) h.election->set_members(members_);
+  }
   void hand_over() {
     const auto old = leader();
     if (!old) return broken("nobody leads after the start");
@@ -655,6 +679,7 @@ class ElectionWorld {
   }
 
   Random random_;
+  Random views_;  // whom members take for there
   Faults faults_;
   Plant plant_;
   ElectionOptions options_;

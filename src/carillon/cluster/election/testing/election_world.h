@@ -9,11 +9,12 @@
 namespace carillon::cluster::election::testing {
 
 enum class Faults : std::uint8_t {
-  all,       // of everything: links, members, coordinator
-  leader,    // the leader crashes once in a world that is well otherwise
-  spare,     // one spare alone, or the link between it and the leader
-  stalls,    // all members but the leader stand still at once, again and again, and the leader for 15 ms
-  handover,  // none; the leader hands over to a spare
+  all,          // of everything: links, members, coordinator
+  leader,       // the leader crashes once in a world that is well otherwise
+  spare,        // one spare alone, or the link between it and the leader
+  stalls,       // all members but the leader stand still at once, again and again, and the leader for 15 ms
+  dead_spares,  // as leader, after all spares but one have crashed, and while they are still registered
+  handover,     // none; the leader hands over to a spare
 };
 
 // Mistakes that the world can make on behalf of the code under test.
@@ -27,6 +28,7 @@ enum class Plant : std::uint8_t {
   no_stop,         // a leader ignores higher epochs
   no_incarnation,  // all processes of a member are taken for one
   claims_cut_off,  // a spare that nobody answers claims
+  none_missed,     // members that crashed are taken for there; costs time alone
 };
 
 struct ElectionWorldFigures {
@@ -52,6 +54,7 @@ inline constexpr Duration rest_within = 600ms;
 // - the coordinator's epoch never falls;
 // - Faults::all: from `rest_within` after the faults on, one leads, all obey, and the epoch stays;
 // - Faults::spare and stalls: there is one election, at the start;
+// - what members take each other for, there or not, changes none of this: Faults::all draws it at random;
 // - Faults::handover: the spare that was named leads the next epoch.
 ElectionWorldFigures run_election_world(std::uint64_t seed, Faults faults, Plant plant = Plant::none);
 

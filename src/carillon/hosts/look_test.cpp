@@ -1,0 +1,35 @@
+#include "carillon/hosts/look.h"
+
+#include <gtest/gtest.h>
+
+namespace carillon::hosts {
+namespace {
+
+TEST(Look, HasAllMembersByIdAndItself) {
+  const Membership::State state{
+      .leads = false,
+      .epoch = 3,
+      .leader = "s1",
+      .peers = {{{"s1", cluster::Role::scheduler, "a:1", 5, 1}, true, {{-2us, 1us}}},
+                {{"w2", cluster::Role::worker, "a:3", 5, 1}, false, {}}},
+      .counters = {},
+      .trouble = {}};
+  const auto look = look_of(state, {"w1", cluster::Role::worker, "a:2", 5, 1});
+  EXPECT_EQ(look.id, "w1");
+  EXPECT_EQ(look.leader, "s1");
+  EXPECT_EQ(look.epoch, 3U);
+  EXPECT_FALSE(look.leads);
+  ASSERT_EQ(look.members.size(), 3U);
+  EXPECT_EQ(look.members[0].id, "s1");
+  EXPECT_TRUE(look.members[0].alive);
+  EXPECT_EQ(look.members[0].clock->offset, -2us);
+  EXPECT_EQ(look.members[1].id, "w1");
+  EXPECT_TRUE(look.members[1].alive);
+  EXPECT_EQ(look.members[1].clock->bound, 0us);
+  EXPECT_EQ(look.members[2].address, "a:3");
+  EXPECT_FALSE(look.members[2].alive);
+  EXPECT_FALSE(look.members[2].clock);
+}
+
+}  // namespace
+}  // namespace carillon::hosts

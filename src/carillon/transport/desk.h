@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include <grpcpp/security/credentials.h>
+
+#include "carillon/base/result.h"
+#include "carillon/base/time.h"
+#include "carillon/cluster/clock/peer_clock.h"
+#include "carillon/cluster/coordinator/member.h"
+
+namespace carillon::transport {
+
+// What a member of a cluster knows of all, for people.
+struct Look {
+  struct Member {
+    std::string id;
+    cluster::Role role = cluster::Role::worker;
+    std::string address;
+    bool alive = false;
+    std::uint32_t devices = 0;                            // 0: none, or not told
+    std::optional<cluster::PeerClock::Difference> clock;  // its time less the answering member's
+  };
+  std::string id;  // who answers
+  bool leads = false;
+  std::uint64_t epoch = 0;
+  std::string leader;  // of that epoch; empty: not known
+  std::vector<Member> members;
+};
+
+// What people want a leader to do.
+struct HandOver {
+  std::string to;  // a member's id; empty: any other scheduler
+};
+struct Drain {
+  std::string id;
+};
+using DeskOrder = std::variant<HandOver, Drain>;
+
+// Who answers people, at the address where a host's streams are opened (stream.h). Called from gRPC's
+// threads, several at a time; must not wait.
+class Desk {
+ public:
+  virtual ~Desk() = default;
+  virtual Look look() = 0;
+  // Begins it. Errors are told to whoever asked.
+  virtual Result<> hand_over(const std::string& to) = 0;
+  virtual Result<> drain(const std::string& id) = 0;
+};
+
+// ---- whoever asks
+
+// Asks all of the addresses at once, and waits for `within` at most. The answers are in the addresses' order.
+// Errors say why a member gave none: unavailable, deadline_exceeded, unsupported (it has no desk), or what it
+// said itself. An answer comes from outside, and is checked.
+std::vector<Result<Look>> look(const std::vector<std::string>& addresses,
+                               const std::shared_ptr<grpc::ChannelCredentials>& credentials,
+                               const std::string& cluster, Duration within);
+// An error other than unavailable and deadline_exceeded: nothing is done.
+Result<> order(const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials,
+               const std::string& cluster, const DeskOrder& what, Duration within);
+
+// ---- whoever serves, as the listener of streams does
+
+enum class DeskCall : std::uint8_t { look, order };
+// By gRPC's name of the method. None: it is no desk's.
+std::optional<DeskCall> desk_call_of(std::string_view method);
+// The reply to a request: bytes of a LookReply or OrderReply. Whatever the request holds.
+std::string reply_to(DeskCall call, std::string_view request, Desk& desk, std::string_view cluster);
+
+}  // namespace carillon::transport

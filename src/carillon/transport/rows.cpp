@@ -1,0 +1,469 @@
+#include "carillon/transport/rows.h"
+
+#include <array>
+#include <map>
+#include <optional>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <fmt/format.h>
+#include <openssl/rand.h>
+#include <pthread.h>
+
+#include "carillon/base/assert.h"
+#include "carillon/transport/resolve.h"
+#include "carillon/transport/row_frames.h"
+
+namespace carillon::transport {
+
+struct RowStore::Row {
+  std::mutex guard;  // of all below
+  bool closed = false;
+  bool taken = false;  // a push was
+  const RequestId id;
+  const RowTensors tensors;
+  Row(RequestId row, RowTensors with) : id(row), tensors(std::move(with)) {}
+};
+
+RowStore::RowStore() {
+  rows_.reserve(1U << 16);  // so that no open() moves all of them
+}
+RowStore::~RowStore() = default;
+
+std::uint64_t RowStore::draw() {
+  if (drawn_.empty()) {
+    drawn_.resize(512);
+    const auto bytes = std::as_writable_bytes(std::span(drawn_));
+    const int done =
+        RAND_bytes(reinterpret_cast<unsigned char*>(bytes.data()), static_cast<int>(bytes.size()));
+    CARILLON_ASSERT(done == 1);
+  }
+  const std::uint64_t key = drawn_.back();
+  drawn_.pop_back();
+  return key;
+}
+
+std::uint64_t RowStore::open(RequestId row, RowTensors tensors) {
+  CARILLON_ASSERT(tensors.inputs.size() <= rows::most_tensors &&
+                  tensors.outputs.size() <= rows::most_tensors);
+  auto opened = std::make_shared<Row>(row, std::move(tensors));
+  const std::lock_guard lock(mutex_);
+  for (;;) {
+    const std::uint64_t key = draw();
+    if (key != 0 && rows_.try_emplace(key, std::move(opened)).second) return key;
+  }
+}
+
+void RowStore::close(std::uint64_t key) {
+  std::unique_lock lock(mutex_);
+  const auto node = rows_.extract(key);
+  lock.unlock();
+  if (node.empty()) return;
+  const std::lock_guard guard(node.mapped()->guard);
+  node.mapped()->closed = true;
+}
+
+std::shared_ptr<RowStore::Row> RowStore::find(std::uint64_t key) {
+  const std::lock_guard lock(mutex_);
+  const auto found = rows_.find(key);
+  return found == rows_.end() ? nullptr : found->second;
+}
+
+namespace rows {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+
+// What connections share; on the server's thread.
+class Serving {
+ public:
+  Serving(RowServer::Options options, RowStore& store, RowServer::OnOutputs told)
+      : hello(hello_of(options.cluster)),
+        limits(options.limits),
+        on_outputs(std::move(told)),
+        store_(store) {}
+
+  using Row = RowStore::Row;
+  // Calls `use` with the row under its guard. False: it is gone.
+  template <typename Use>
+  bool with(std::uint64_t key, Use use) {
+    const std::shared_ptr<Row> row = store_.find(key);
+    if (row == nullptr) return false;
+    const std::lock_guard guard(row->guard);
+    if (row->closed) return false;
+    use(*row);
+    return true;
+  }
+
+  const Hello hello;
+  const RowLimits limits;
+  const RowServer::OnOutputs on_outputs;
+  std::uint64_t push_bytes = 0;  // of pushes that have not come whole
+
+ private:
+  RowStore& store_;
+};
+
+namespace {
+
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(tcp::socket socket, Serving& serving)
+      : socket_(std::move(socket)), timer_(socket_.get_executor()), serving_(serving) {
+    prepare(socket_);
+  }
+  void start() {
+    await_end();
+    await_read();
+  }
+  void refuse(const Error& why) { drop(why); }
+  bool over() const { return !socket_.is_open(); }
+
+  // For Reader.
+  Result<> greeted(const Hello& hello) {
+    if (hello.magic != serving_.hello.magic) return invalid("this is no worker of Carillon");
+    if (hello.protocol != serving_.hello.protocol)
+      return invalid(fmt::format("a worker that speaks protocol {} of rows; this version speaks {}",
+                                 hello.protocol, serving_.hello.protocol));
+    if (hello != serving_.hello) return invalid("a worker of another cluster");
+    greeted_ = true;
+    timer_.cancel();
+    return {};
+  }
+  Result<> heard(const Header& header, std::span<const std::byte> body) {
+    switch (header.kind) {
+      case Kind::pull:
+        return pull(header.tag, body);
+      case Kind::push:
+        return push(header.tag, body);
+      case Kind::cancel:
+        if (!body.empty()) return invalid("a cancel with a body");
+        std::erase_if(pulls_, [&](const auto& pull) { return pull.second.tag == header.tag; });
+        forget(header.tag);
+        return {};
+      case Kind::data:
+      case Kind::sizes:
+      case Kind::gone:
+      case Kind::taken:
+      case Kind::refused:
+        break;
+    }
+    return invalid("a frame that only frontends send");
+  }
+  Result<> begins(const Header& header) {
+    const auto push = pushes_.find(header.tag);  // none: it was answered already
+    if (push == pushes_.end() || header.size <= push->second.place.left()) return {};
+    return invalid("a push with more bytes than it said");
+  }
+  Cursor<std::byte>* place_of(std::uint64_t tag) {
+    const auto push = pushes_.find(tag);
+    return push == pushes_.end() ? nullptr : &push->second.place;
+  }
+  Result<> ended(std::uint64_t tag) {
+    const auto push = pushes_.find(tag);
+    if (push == pushes_.end() || push->second.place.left() > 0) return {};
+    const Push whole = std::move(push->second);
+    forget(push);
+    finish(tag, whole.key, whole.epoch, whole.report, {whole.bytes.get(), whole.size});
+    return {};
+  }
+
+ private:
+  struct Pull {
+    std::uint64_t tag = 0, key = 0;
+    std::optional<Cursor<const std::byte>> left;  // none: nothing was sent yet
+  };
+  struct Push {
+    std::uint64_t key = 0, epoch = 0;
+    std::string report;
+    std::uint64_t size = 0;
+    std::unique_ptr<std::byte[]> bytes;
+    Cursor<std::byte> place;
+  };
+  using Pushes = std::map<std::uint64_t, Push>;
+
+  Result<> may_wait() const {
+    if (pulls_.size() + pushes_.size() < serving_.limits.waiting) return {};
+    return fail(ErrorCode::resource_exhausted,
+                fmt::format("more than {} requests wait", serving_.limits.waiting));
+  }
+  Result<> pull(std::uint64_t tag, std::span<const std::byte> body) {
+    if (body.size() != sizeof(PullBody)) return invalid("a pull of a wrong size");
+    if (auto may = may_wait(); !may) return may;
+    const auto asked = take<PullBody>(body);
+    pulls_.emplace(std::pair(asked.urgency, ++asked_), Pull{.tag = tag, .key = asked.key, .left = {}});
+    return {};
+  }
+  Result<> push(std::uint64_t tag, std::span<const std::byte> body) {
+    if (body.size() < sizeof(PushBody)) return invalid("a push of a wrong size");
+    const auto said = take<PushBody>(body);
+    if (said.outputs > most_tensors || said.report > longest_report ||
+        body.size() < sizeof(std::uint64_t) * said.outputs + said.report)
+      return invalid("a push of a wrong size");
+    const auto sizes = take_sizes(body, said.outputs);
+    if (!sizes) return std::unexpected(sizes.error());
+    const auto report = take(body, said.report);
+    std::uint64_t sum = 0;
+    for (const std::uint64_t size : *sizes) sum += size;
+    if (!body.empty() && body.size() != sum) return invalid("a push of a wrong size");
+    if (pushes_.contains(tag)) return invalid("two pushes of one tag");
+
+    bool taken = false, fits = false;
+    const bool there = serving_.with(said.key, [&](const Serving::Row& row) {
+      taken = row.taken;
+      fits =
+          std::ranges::equal(*sizes, row.tensors.outputs, {}, {}, [](auto output) { return output.size(); });
+    });
+    if (!there || taken) {
+      answer(Kind::gone, tag);
+    } else if (!fits) {
+      refuse(tag, {ErrorCode::invalid_argument, "the outputs of the row have other sizes"});
+    } else if (body.size() == sum) {
+      finish(tag, said.key, said.epoch, text_of(report), body);
+    } else if (push_bytes_ + sum > serving_.limits.push_bytes ||
+               serving_.push_bytes + sum > serving_.limits.all_push_bytes) {
+      refuse(tag, {ErrorCode::resource_exhausted, "no memory for outputs: too many are under way"});
+    } else {
+      if (auto may = may_wait(); !may) return may;
+      push_bytes_ += sum;
+      serving_.push_bytes += sum;
+      Push begun{.key = said.key,
+                 .epoch = said.epoch,
+                 .report = text_of(report),
+                 .size = sum,
+                 .bytes = std::make_unique_for_overwrite<std::byte[]>(sum),
+                 .place = {}};
+      begun.place = Cursor<std::byte>({{begun.bytes.get(), sum}});
+      pushes_.emplace(tag, std::move(begun));
+    }
+    return {};
+  }
+  void finish(std::uint64_t tag, std::uint64_t key, std::uint64_t epoch, std::string report,
+              std::span<const std::byte> bytes) {
+    std::optional<RequestId> taken;
+    serving_.with(key, [&](Serving::Row& row) {
+      if (std::exchange(row.taken, true)) return;
+      taken = row.id;
+      for (const std::span<std::byte> output : row.tensors.outputs)
+        if (!output.empty()) std::memcpy(output.data(), take(bytes, output.size()).data(), output.size());
+    });
+    if (taken) serving_.on_outputs(*taken, epoch, std::move(report));
+    answer(taken ? Kind::taken : Kind::gone, tag);
+  }
+  void forget(Pushes::iterator push) {
+    push_bytes_ -= push->second.size;
+    serving_.push_bytes -= push->second.size;
+    pushes_.erase(push);
+  }
+  void forget(std::uint64_t tag) {
+    if (const auto push = pushes_.find(tag); push != pushes_.end()) forget(push);
+  }
+
+  void answer(Kind kind, std::uint64_t tag, std::string_view body = {}) {
+    put(out_, Header{kind, static_cast<std::uint32_t>(body.size()), tag});
+    out_.append(body);
+  }
+  void refuse(std::uint64_t tag, const Error& why) {
+    std::string body;
+    put(body, static_cast<std::uint32_t>(why.code));
+    answer(Kind::refused, tag, body + why.message);
+  }
+  // The next chunk of the most urgent pull.
+  void answer_next() {
+    const auto next = pulls_.begin();
+    Pull& pull = next->second;
+    const bool there = serving_.with(pull.key, [&](const Serving::Row& row) {
+      if (!pull.left) {
+        std::string body;
+        put(body, SizesBody{row.tensors.length, row.tensors.inputs.size()});
+        for (const auto& input : row.tensors.inputs) put(body, std::uint64_t{input.size()});
+        answer(Kind::sizes, pull.tag, body);
+        pull.left.emplace(row.tensors.inputs);
+      }
+      const std::size_t size = std::min<std::uint64_t>(pull.left->left(), longest_body);
+      if (size == 0) return;
+      put(out_, Header{Kind::data, static_cast<std::uint32_t>(size), pull.tag});
+      pull.left->peek(size, [&](std::span<const std::byte> part) {
+        out_.append(reinterpret_cast<const char*>(part.data()), part.size());
+      });
+      pull.left->skip(size);
+    });
+    if (!there) answer(Kind::gone, pull.tag);
+    if (!there || pull.left->left() == 0) pulls_.erase(next);
+  }
+
+  // All is told to the peer, if it still listens.
+  void drop(const Error& why) {
+    if (std::exchange(ending_, true)) return;
+    pulls_.clear();
+    while (!pushes_.empty()) forget(pushes_.begin());
+    refuse(0, why);
+    await_end();
+    step();
+  }
+  void end() {
+    boost::system::error_code error;
+    socket_.close(error);
+    timer_.cancel();
+    pulls_.clear();
+    while (!pushes_.empty()) forget(pushes_.begin());
+  }
+  void await_end() {
+    timer_.expires_after(serving_.limits.greeting);
+    timer_.async_wait([self = shared_from_this()](const boost::system::error_code& error) {
+      if (error || self->over()) return;
+      if (self->ending_) return self->end();
+      if (!self->greeted_) self->drop({ErrorCode::deadline_exceeded, "nothing was said in time"});
+    });
+  }
+  void await_read() {
+    if (reading_ || over() || out_.size() > most_unsent) return;
+    reading_ = true;
+    socket_.async_wait(tcp::socket::wait_read,
+                       [self = shared_from_this()](const boost::system::error_code& error) {
+                         self->reading_ = false;
+                         if (!error && !self->over()) self->step();
+                       });
+  }
+  void await_write() {
+    if (std::exchange(writing_, true)) return;
+    socket_.async_wait(tcp::socket::wait_write,
+                       [self = shared_from_this()](const boost::system::error_code& error) {
+                         self->writing_ = false;
+                         if (!error && !self->over()) self->step();
+                       });
+  }
+  // Reads and writes some; others have their turn after that.
+  void step() {
+    if (!ending_ && out_.size() <= most_unsent) {
+      if (auto read = reader_.read(socket_, *this); !read) {
+        if (read.error().code == ErrorCode::unavailable) return end();
+        return drop(read.error());
+      }
+    }
+    if (ending_ && !drain()) return end();
+    for (int chunks = 0; !over();) {
+      if (out_.empty() && chunks++ == 4) {  // a read comes in between
+        asio::post(socket_.get_executor(), [self = shared_from_this()] {
+          if (!self->over()) self->step();
+        });
+        return;
+      }
+      if (out_.empty())
+        while (!pulls_.empty() && out_.size() < 2 * longest_body) answer_next();
+      if (out_.empty()) break;
+      boost::system::error_code error;
+      sent_ += socket_.write_some(asio::buffer(out_.data() + sent_, out_.size() - sent_), error);
+      if (would_block(error)) {
+        await_write();
+        break;
+      }
+      if (error) return end();
+      if (sent_ == out_.size()) out_.clear(), sent_ = 0;
+    }
+    if (ending_ && out_.empty()) {
+      boost::system::error_code error;
+      socket_.shutdown(tcp::socket::shutdown_send, error);
+    }
+    await_read();
+  }
+  // A peer that is refused is read until it hangs up, as else the refusal would be lost. False: it has.
+  bool drain() {
+    std::array<std::byte, 4096> bytes;
+    boost::system::error_code error;
+    socket_.read_some(asio::buffer(bytes), error);
+    return !error || would_block(error);
+  }
+
+  static constexpr std::size_t most_unsent = 4 * longest_body;
+
+  tcp::socket socket_;
+  asio::steady_timer timer_;
+  Serving& serving_;
+  Reader reader_{true};
+  bool greeted_ = false;
+  bool ending_ = false;  // the peer is told why
+  bool reading_ = false, writing_ = false;
+  std::map<std::pair<std::int64_t, std::uint64_t>, Pull> pulls_;  // by urgency, then as they were asked
+  std::uint64_t asked_ = 0;
+  Pushes pushes_;  // that have not come whole, by tag
+  std::uint64_t push_bytes_ = 0;
+  std::string out_;  // what is to be sent, `sent_` bytes of it are
+  std::size_t sent_ = 0;
+};
+
+class Server final : public RowServer {
+ public:
+  Server(Options options, RowStore& store, OnOutputs on_outputs)
+      : serving_(std::move(options), store, std::move(on_outputs)) {}
+  ~Server() override {
+    context_.stop();
+    if (thread_.joinable()) thread_.join();
+  }
+  int port() const override { return port_; }
+
+  Result<> open(const std::string& address) {
+    const auto self = resolve<tcp>(address);
+    if (!self) return std::unexpected(self.error());
+    boost::system::error_code error;
+    acceptor_.open(self->protocol(), error);
+    if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
+    if (!error) acceptor_.bind(*self, error);
+    if (!error) acceptor_.listen(tcp::acceptor::max_listen_connections, error);
+    if (!error) port_ = acceptor_.local_endpoint(error).port();
+    if (error)
+      return fail(ErrorCode::unavailable, fmt::format("cannot listen at {}: {}", address, error.message()));
+    accept();
+    thread_ = std::thread([this] {
+      pthread_setname_np(pthread_self(), "carillon-rows");
+      context_.run();
+    });
+    return {};
+  }
+
+ private:
+  void accept() {
+    acceptor_.async_accept([this](const boost::system::error_code& error, tcp::socket socket) {
+      std::erase_if(connections_, [](const auto& connection) { return connection.expired(); });
+      if (!error) {
+        const auto connection = std::make_shared<Connection>(std::move(socket), serving_);
+        if (connections_.size() < serving_.limits.connections) {
+          connections_.push_back(connection);
+          connection->start();
+        } else {
+          connection->refuse({ErrorCode::resource_exhausted, "too many connections"});
+        }
+        return accept();
+      }
+      timer_.expires_after(std::chrono::milliseconds{50});  // no descriptor is left, perhaps
+      timer_.async_wait([this](const boost::system::error_code& stopped) {
+        if (!stopped) accept();
+      });
+    });
+  }
+
+  Serving serving_;
+  asio::io_context context_{1};
+  tcp::acceptor acceptor_{context_};
+  asio::steady_timer timer_{context_};
+  std::vector<std::weak_ptr<Connection>> connections_;
+  int port_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace
+}  // namespace rows
+
+Result<std::unique_ptr<RowServer>> RowServer::open(const std::string& address, Options options,
+                                                   RowStore& store, OnOutputs on_outputs) {
+  auto server = std::make_unique<rows::Server>(std::move(options), store, std::move(on_outputs));
+  if (auto opened = server->open(address); !opened) return std::unexpected(std::move(opened.error()));
+  return server;
+}
+
+}  // namespace carillon::transport

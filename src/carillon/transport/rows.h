@@ -1,0 +1,81 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "carillon/base/ids.h"
+#include "carillon/base/result.h"
+#include "carillon/base/time.h"
+
+// The frontend's end of the data plane: workers pull the inputs of rows from here and push outputs back. The
+// worker's end is row_client.h.
+namespace carillon::transport {
+namespace rows {
+class Serving;
+}
+
+// The memory of a row, until RowStore::close(). An output that nobody wants is empty.
+struct RowTensors {
+  std::vector<std::span<const std::byte>> inputs;
+  std::vector<std::span<std::byte>> outputs;
+  std::int64_t length = 0;
+};
+
+// Rows that may be pulled, each by a key that nobody can guess. Thread-safe.
+class RowStore {
+ public:
+  RowStore();
+  ~RowStore();
+
+  // The key is never 0. At most 1024 inputs and as many outputs.
+  std::uint64_t open(RequestId row, RowTensors tensors);
+  // Once it returns, no byte of the tensors is read or written any more. It waits while a chunk of the inputs
+  // is copied, or the outputs of a push, and never for a peer. Closing a key again does nothing.
+  void close(std::uint64_t key);
+
+ private:
+  friend class rows::Serving;
+  struct Row;
+  std::shared_ptr<Row> find(std::uint64_t key);
+  std::uint64_t draw();
+
+  std::mutex mutex_;
+  std::unordered_map<std::uint64_t, std::shared_ptr<Row>> rows_;  // with mutex_
+  std::vector<std::uint64_t> drawn_;                              // likewise
+};
+
+struct RowLimits {
+  std::size_t connections = 1024;
+  std::size_t waiting = 4096;  // requests of a connection. A peer that asks for more is disconnected
+  // Of pushes that have not come whole. A push beyond either is refused. Small ones need no memory.
+  std::uint64_t push_bytes = 64UL << 20;        // of a connection
+  std::uint64_t all_push_bytes = 256UL << 20;   // of all
+  Duration greeting = std::chrono::seconds{3};  // how long a peer may take to say who it is, or to hang up
+};
+
+class RowServer {
+ public:
+  struct Options {
+    std::string cluster;  // its name; peers of another are refused
+    RowLimits limits{};
+  };
+  // The outputs of `row` are written. From the server's thread, before the worker is told. The row may have
+  // been closed since. It must not wait, and may use the store.
+  using OnOutputs = std::function<void(RequestId row, std::uint64_t epoch, std::string report)>;
+
+  // `address`: HOST:PORT; port 0 is any. Errors name it. `store` must outlive the server.
+  static Result<std::unique_ptr<RowServer>> open(const std::string& address, Options options, RowStore& store,
+                                                 OnOutputs on_outputs);
+  // Ends all connections. Afterwards the store's rows are not used and nobody is called.
+  virtual ~RowServer() = default;
+  virtual int port() const = 0;
+};
+
+}  // namespace carillon::transport
