@@ -26,7 +26,7 @@ import sys
 import tempfile
 
 # From the top of the house to its foundation: a layer may include itself and those after it.
-LAYERS = ["cli", "server", "frontend", "research", "simulate", "controller", "repository", "worker", "tune", "hosts", "transport", "coordinator", "cluster",
+LAYERS = ["cli", "roles", "server", "frontend", "research", "simulate", "controller", "repository", "worker", "tune", "hosts", "transport", "coordinator", "cluster",
           "provision", "explain", "dispatch", "schedule", "wire", "ledger", "share", "device", "engine", "graph", "workload", "profile", "base"]
 
 # Rooms that may include less than what lies below them.
@@ -52,7 +52,7 @@ PURE = ["research", "dispatch", "schedule", "wire", "ledger", "explain", "cluste
 # Folders within them that are shells around a core all the same; no core may include these.
 SHELLS = ["schedule/symphony/threads"]
 # Single files elsewhere that are decision cores, too.
-PURE_FILES = ["engine/memory_planner", "hosts/member_core", "controller/core", "controller/calls/holder"]
+PURE_FILES = ["engine/memory_planner", "hosts/member_core", "controller/core", "controller/calls/holder", "roles/agent", "roles/leader", "roles/offering"]
 IMPURE = [
     (re.compile(r"\bnow\s*\(\s*\)"), "reads a clock; take the time as an argument"),
     (re.compile(r"carillon/base/clock\.h"), "includes a clock; take the time as an argument"),

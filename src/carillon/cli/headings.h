@@ -6,6 +6,7 @@
 // heading is named where the option is defined. Other commands that share the option show the same heading.
 namespace carillon::cli::heading {
 
+inline constexpr const char* cluster = "Cluster";
 inline constexpr const char* models = "Models";
 inline constexpr const char* addresses = "Addresses";
 inline constexpr const char* memory = "Memory";

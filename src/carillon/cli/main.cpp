@@ -98,13 +98,14 @@ std::string mistyped(const CLI::App& program, int argc, char** argv) {
   return {};
 }
 
-// The words for the parser, which takes '--' before the program of 'carillon run' for the beginning of arguments that
-// there are none of.
+// The words for the parser, which takes '--' before the program of 'carillon run' for the beginning of
+// arguments that there are none of.
 std::vector<std::string> words_of(const CLI::App& program, int argc, char** argv) {
   std::vector<std::string> words(argv + 1, argv + argc);
   if (words.empty() || words.front() != "run") return words;
   const CLI::App& run = *program.get_subcommand("run");
-  for (std::size_t i = 1; i < words.size() && (words[i].starts_with('-') || is_value_of(run, words[i - 1])); ++i)
+  for (std::size_t i = 1; i < words.size() && (words[i].starts_with('-') || is_value_of(run, words[i - 1]));
+       ++i)
     if (words[i] == "--") {
       words.erase(words.begin() + static_cast<std::ptrdiff_t>(i));
       break;
@@ -145,6 +146,9 @@ int main(int argc, char** argv) {
 
   int status = exit_success;
   add_serve(program, status);
+  add_frontend(program, status);
+  add_scheduler(program, status);
+  add_worker(program, status);
   add_profile(program, status);
   add_load(program, status);
   add_simulate(program, status);
@@ -152,6 +156,7 @@ int main(int argc, char** argv) {
   add_disb(program, status);
   add_plan(program, status);
   add_partition(program, status);
+  add_cluster(program, status);
   add_replay(program, status);
   add_explain(program, status);
   add_key(program, status);

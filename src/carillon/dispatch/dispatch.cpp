@@ -24,7 +24,7 @@ Dispatch::Dispatch(schedule::Scheduler& scheduler, Options options, wire::Calls&
 }
 
 void Dispatch::add_device(wire::DeviceLink& link, bool there) {
-  CARILLON_ASSERT(!started_);
+  CARILLON_ASSERT(!started_ || !there);
   devices_.push_back({.link = &link, .there = there});
   revivals_.add_device(there);
 }
@@ -185,6 +185,9 @@ void Dispatch::on_probe(const wire::ProbeReport& report, TimePoint now) {
 }
 
 void Dispatch::comes(DeviceId id, TimePoint now) {
+  // Schedulers hear of devices in order: those before it that never came are not there.
+  for (auto i = static_cast<std::uint32_t>(ledger_.devices()); i < id.value; ++i)
+    feed(schedule::DeviceChanged{DeviceId{i}, false}, now);
   devices_[id.index()].there = true;
   const wire::DeviceLink& link = *devices_[id.index()].link;
   feed(schedule::DeviceChanged{id, true, link.pages(), link.best_effort()}, now);

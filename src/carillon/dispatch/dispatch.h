@@ -54,7 +54,7 @@ class Dispatch final : public Decider {
   Dispatch(schedule::Scheduler& scheduler, Options options, wire::Calls& calls, Notes& notes);
 
   // Decider, which says what these are. A device that is not `there` joins when its first ProbeReport finds
-  // it well.
+  // it well, and may be added after start().
   void add_device(wire::DeviceLink& link) override { add_device(link, true); }
   void add_device(wire::DeviceLink& link, bool there);
   void add_model(wire::Model model) override { add_model(std::move(model.info)); }
@@ -94,6 +94,8 @@ class Dispatch final : public Decider {
     if (!started_) return devices_[id.index()].there;
     return id.index() < ledger_.devices() && ledger_.device(id).alive;
   }
+  // The number of the device's life, as its link last heard in retire(); the first is 0.
+  std::uint32_t life(DeviceId id) const { return devices_[id.index()].life; }
   bool on_devices(ModelId id) const override;
   std::size_t actions_in_flight() const override;
   // What was not sent for want of credit, and the scheduler has yet to hear of.

@@ -139,6 +139,27 @@ class DispatchTest : public ::testing::Test {
   Dispatch dispatch{scheduler, Options{}, calls, notes};
 };
 
+// The scheduler hears of devices in order, also where a later one comes first.
+TEST_F(DispatchTest, ADeviceMayBeAddedWhileItIsNotThereYet) {
+  HeardLink third{said_}, fourth{said_};
+  dispatch.add_device(third, false);
+  dispatch.add_device(fourth, false);
+  EXPECT_EQ(dispatch.devices(), 4U);
+  EXPECT_EQ(dispatch.devices_alive(), 2U);
+  EXPECT_FALSE(dispatch.device_alive({3}));
+  dispatch.on_probe({.found = {}, .life = 0, .device = {3}}, at(1ms));
+  EXPECT_TRUE(dispatch.device_alive({3}));
+  EXPECT_FALSE(dispatch.device_alive({2}));
+  const auto changes = scheduler.heard<schedule::DeviceChanged>();
+  ASSERT_EQ(changes.size(), 4U);
+  EXPECT_EQ(changes[2].device, DeviceId{2});
+  EXPECT_FALSE(changes[2].alive);
+  EXPECT_EQ(changes[3].device, DeviceId{3});
+  EXPECT_TRUE(changes[3].alive);
+  dispatch.on_probe({.found = {}, .life = 0, .device = {2}}, at(2ms));
+  EXPECT_EQ(dispatch.devices_alive(), 4U);
+}
+
 TEST_F(DispatchTest, ARowIsSentWithItsNumbersAndItsEndIsToldBeforeTheSchedulerHearsOfIt) {
   next({infer(7, {RequestId{3}})});
   dispatch.offer(row(3, 1ms), false, at(1ms));

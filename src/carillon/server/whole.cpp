@@ -17,8 +17,10 @@ WholeServer::WholeServer(WholeOptions options, std::unique_ptr<schedule::Schedul
     : options_(std::move(options)),
       devices_(devices),
       clock_(clock),
-      controller_(
-          std::make_unique<controller::Controller>(std::move(scheduler), controller_options(devices), clock)),
+      controller_(options_.decider ? std::make_unique<controller::Controller>(
+                                         options_.decider, options_.rows, controller_options(devices), clock)
+                                   : std::make_unique<controller::Controller>(
+                                         std::move(scheduler), controller_options(devices), clock)),
       ensembles_(std::make_unique<controller::Ensembles>(
           *controller_, clock,
           controller::EnsembleOptions{

@@ -52,6 +52,10 @@ struct WholeOptions {
   std::function<void(const std::string&)> tell_step;
   std::function<void(const std::string&)> warn;
   std::function<void()> before_serving{};  // called once, by start(), before it serves
+  // Of a worker of a cluster: who decides in place of a scheduler, and where rows of orders are. See
+  // controller::Core.
+  controller::MakeDecider decider{};
+  controller::RowLookup* rows = nullptr;
 };
 
 // All models of a repository on all devices, under one scheduler: one controller, a worker for each device.
@@ -74,6 +78,8 @@ class WholeServer {
   void end_load();
   // Already before start(): it is not ready then, and says so of every model that is not there yet.
   controller::Service& service() { return *ensembles_; }
+  // For whoever decides from elsewhere.
+  controller::Controller& controller() { return *controller_; }
   std::size_t ready() const { return ready_; }    // models
   std::size_t models() const { return models_; }  // that could not be loaded included
   // After load(). The devices that hang to the end, left behind with their workers' threads, which are in the

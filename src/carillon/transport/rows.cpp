@@ -216,8 +216,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
     bool taken = false, fits = false;
     const bool there = serving_.with(said.key, [&](const Serving::Row& row) {
       taken = row.taken;
-      fits =
-          std::ranges::equal(*sizes, row.tensors.outputs, {}, {}, [](auto output) { return output.size(); });
+      fits = sizes->size() == row.tensors.outputs.size();
+      for (std::size_t i = 0; fits && i < sizes->size(); ++i)
+        fits = (*sizes)[i] == row.tensors.output_bytes(i);
     });
     if (!there || taken) {
       answer(Kind::gone, tag);
@@ -249,8 +250,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
     serving_.with(key, [&](Serving::Row& row) {
       if (std::exchange(row.taken, true)) return;
       taken = row.id;
-      for (const std::span<std::byte> output : row.tensors.outputs)
-        if (!output.empty()) std::memcpy(output.data(), take(bytes, output.size()).data(), output.size());
+      for (std::size_t i = 0; i < row.tensors.outputs.size(); ++i) {
+        const auto from = take(bytes, row.tensors.output_bytes(i));
+        if (const auto to = row.tensors.outputs[i]; !to.empty())
+          std::memcpy(to.data(), from.data(), to.size());
+      }
     });
     if (taken) serving_.on_outputs(*taken, epoch, std::move(report));
     answer(taken ? Kind::taken : Kind::gone, tag);

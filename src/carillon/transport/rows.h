@@ -21,11 +21,18 @@ namespace rows {
 class Serving;
 }
 
-// The memory of a row, until RowStore::close(). An output that nobody wants is empty.
+// The memory of a row, until RowStore::close().
 struct RowTensors {
   std::vector<std::span<const std::byte>> inputs;
   std::vector<std::span<std::byte>> outputs;
   std::int64_t length = 0;
+  // By output: the bytes of one that nobody wants, whose span is empty. They are taken, and dropped. May be
+  // shorter than `outputs`.
+  std::vector<std::size_t> unwanted = {};
+
+  std::size_t output_bytes(std::size_t i) const {
+    return outputs[i].empty() && i < unwanted.size() ? unwanted[i] : outputs[i].size();
+  }
 };
 
 // Rows that may be pulled, each by a key that nobody can guess. Thread-safe.

@@ -216,6 +216,22 @@ TEST(Rows, WithoutBytesGoThereAndBack) {
   EXPECT_EQ(worker.push(frontend.address(), key, none).get(), true);
 }
 
+TEST(Rows, AnOutputThatNobodyWantsIsTakenAndDropped) {
+  Frontend frontend;
+  Worker worker;
+  for (const std::size_t size : {3UL, 300'000UL}) {
+    OneRow row{.outputs = {Bytes(5), Bytes(), Bytes(7)}};
+    RowTensors tensors = row.tensors();
+    tensors.unwanted = {0, size};
+    const auto key = frontend.store.open(RequestId{1}, std::move(tensors));
+    EXPECT_FALSE(worker.push(frontend.address(), key, {bytes_of(5, 1), {}, bytes_of(7, 3)}).get()) << size;
+    EXPECT_EQ(worker.push(frontend.address(), key, {bytes_of(5, 1), bytes_of(size, 2), bytes_of(7, 3)}).get(),
+              true);
+    EXPECT_EQ(row.outputs, (std::vector<Bytes>{bytes_of(5, 1), {}, bytes_of(7, 3)}));
+    frontend.store.close(key);
+  }
+}
+
 TEST(Rows, AreTakenFromOneWorkerAlone) {
   Frontend frontend;
   Worker first, second;

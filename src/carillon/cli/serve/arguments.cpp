@@ -1,11 +1,18 @@
 #include "carillon/cli/serve/arguments.h"
 
 #include <algorithm>
+#include <array>
+#include <fstream>
+#include <iterator>
 
 #include <spdlog/fmt/fmt.h>
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
 
 #include "carillon/cli/admission_option.h"
 #include "carillon/cli/preempt_option.h"
+#include "carillon/cluster/coordinator/static_file.h"
 
 namespace carillon::cli::serving {
 
@@ -29,9 +36,75 @@ std::optional<DeviceId> cpu_of(const Arguments& arguments) {
   return DeviceId{static_cast<DeviceId::rep>(cpu - listed->begin())};
 }
 
+controller::Options controller_options(const Arguments& arguments, const Clock& clock) {
+  controller::Options options;
+  options.turned_away = std::make_shared<std::atomic<std::uint64_t>>(0);
+  options.core.max_open = arguments.max_open;
+  // Twice for each look of a watchdog, which has eight until a device hangs.
+  options.core.slow_after = std::clamp<Duration>(from_ms(arguments.hang_after_ms) / 16, 5ms, 100ms);
+  options.core.journal = controller::make_journal(arguments.journal, clock);
+  options.core.by_length = !arguments.length_blind;
+  options.core.timeline = 8192;  // a megabyte: some seconds of a busy server
+  options.core.on_device = [](const controller::DeviceNews& news) {
+    if (news.alive)
+      spdlog::warn("device {} is back, with empty memory", news.device.value);
+    else
+      spdlog::warn("device {} is taken out: {}", news.device.value, news.why);
+  };
+  if (arguments.default_deadline_ms > 0)
+    options.core.default_deadline = from_ms(arguments.default_deadline_ms);
+  options.sizes.most = arguments.sizes;
+  return options;
+}
+
+Result<roles::MemberArguments> member_of(const ClusterArguments& arguments, cluster::Role role) {
+  auto coordinator = cluster::parse_coordinator_address(arguments.cluster);
+  if (!coordinator) return in_context("--cluster", coordinator.error());
+  roles::MemberArguments out{.coordinator = *std::move(coordinator),
+                             .role = role,
+                             .id = arguments.id,
+                             .listen = arguments.listen,
+                             .key = {}};
+  if (out.id.empty()) {
+    std::array<char, 256> name{};
+    if (::gethostname(name.data(), name.size() - 1) != 0)
+      return invalid("--id is needed: the host has no name");
+    out.id = name.data();
+  }
+  if (out.coordinator.endpoints.empty()) {
+    const auto file = cluster::read_static_cluster(out.coordinator.file);
+    if (!file) return in_context("--cluster", file.error());
+    out.coordinator.name = file->name;
+    const auto self = std::ranges::find(file->members, out.id, &cluster::Member::id);
+    if (out.listen.empty() && self != file->members.end()) out.listen = self->address;
+  }
+  if (out.listen.empty())
+    return invalid("--listen is needed: IP:PORT where the other members reach this process");
+  if (auto can_be = roles::member_options(out); !can_be) return std::unexpected(can_be.error());
+  if (arguments.key_file.empty()) {
+    out.key = "carillon cluster " + out.coordinator.name;
+    return out;
+  }
+  std::ifstream in(arguments.key_file, std::ios::binary);
+  out.key.assign(std::istreambuf_iterator<char>(in), {});
+  if (!in) return invalid("--cluster-key: cannot read '" + arguments.key_file + "'");
+  while (!out.key.empty() && (out.key.back() == '\n' || out.key.back() == '\r')) out.key.pop_back();
+  constexpr std::size_t least = 16, most = 4096;
+  if (out.key.size() < least || out.key.size() > most)
+    return invalid(fmt::format("--cluster-key: '{}' has {} bytes, {} to {}", arguments.key_file,
+                               out.key.size(), least, most));
+  return out;
+}
+
 int complain(int status, const Error& error) {
-  fmt::print(stderr, "carillon serve: {}\n", error.message);
+  fmt::print(stderr, "carillon {}: {}\n", command_name, error.message);
   return status;
+}
+
+void begin_log(const Arguments& arguments) {
+  spdlog::set_default_logger(spdlog::stderr_color_mt("carillon"));
+  spdlog::set_pattern("%H:%M:%S.%e %^%l%$ %v");
+  spdlog::set_level(spdlog::level::from_str(arguments.log_level));
 }
 
 }  // namespace carillon::cli::serving

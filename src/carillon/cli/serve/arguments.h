@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "carillon/base/clock.h"
 #include "carillon/base/ids.h"
 #include "carillon/base/result.h"
 #include "carillon/base/time.h"
@@ -12,8 +13,10 @@
 #include "carillon/cli/otlp_options.h"
 #include "carillon/cli/safety_options.h"
 #include "carillon/cli/train.h"
+#include "carillon/controller/controller.h"
 #include "carillon/controller/gates/sizes.h"
 #include "carillon/repository/repository.h"
+#include "carillon/roles/follower.h"
 #include "carillon/schedule/registry.h"
 #include "carillon/server/devices.h"
 #include "carillon/server/store.h"
@@ -21,8 +24,17 @@
 
 namespace carillon::cli::serving {
 
-// What `carillon serve` was told.
+// How a process joins a cluster.
+struct ClusterArguments {
+  std::string cluster;  // empty: the process serves by itself
+  std::string id;       // empty: the host's name
+  std::string listen;
+  std::string key_file;
+};
+
+// What `carillon serve`, or a role of a cluster, was told.
 struct Arguments {
+  ClusterArguments cluster;
   std::string models;
   std::vector<std::string> model;
   std::vector<repository::ModelFile> files;  // that `model` names
@@ -69,10 +81,22 @@ struct Arguments {
 
 schedule::Environment environment_of(const Arguments& arguments);
 
+// As far as the command line says.
+controller::Options controller_options(const Arguments& arguments, const Clock& clock);
+
 // The CPU's number among the devices, where it is one.
 std::optional<DeviceId> cpu_of(const Arguments& arguments);
 
+// Errors: an address, an id or a file that cannot be.
+Result<roles::MemberArguments> member_of(const ClusterArguments& arguments, cluster::Role role);
+
+// What the process was started as.
+inline std::string command_name = "serve";
+
 // Says why the server does not start, or ends; returns `status`.
 int complain(int status, const Error& error);
+
+// Progress and logs go to standard error: standard output stays free for what is asked for.
+void begin_log(const Arguments& arguments);
 
 }  // namespace carillon::cli::serving

@@ -57,7 +57,8 @@ std::expected<Memory, std::pair<int, Error>> plan_memory_of(const Arguments& arg
   }
   Memory out{.bound = *std::move(bound), .plan = {}, .account = {}, .host_pages = {}};
   // The workloads of a plan have caches of their own, out of what models have.
-  if (arguments.plan.empty()) {
+  // A cluster's frontend has no devices.
+  if (arguments.plan.empty() && !(arguments.models.empty() && arguments.files.empty())) {
     const auto devices = server::list_devices(arguments.devices);
     if (!devices) return usage(devices.error());
     for (const server::DeviceArguments& device : *devices) {

@@ -19,7 +19,6 @@
 #include <vector>
 
 #include <pthread.h>
-#include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
@@ -32,6 +31,7 @@
 #include "carillon/cli/serve/doors.h"
 #include "carillon/controller/models/kept_times.h"
 #include "carillon/profile/profile.h"
+#include "carillon/roles/worker_host.h"
 #include "carillon/schedule/log/recording.h"
 #include "carillon/schedule/registry.h"
 
@@ -123,28 +123,6 @@ Result<> find_models(Arguments& arguments) {
   return {};
 }
 
-// As far as the command line says.
-controller::Options controller_options(const Arguments& arguments, const Clock& clock) {
-  controller::Options options;
-  options.turned_away = std::make_shared<std::atomic<std::uint64_t>>(0);
-  options.core.max_open = arguments.max_open;
-  // Twice for each look of a watchdog, which has eight until a device hangs.
-  options.core.slow_after = std::clamp<Duration>(from_ms(arguments.hang_after_ms) / 16, 5ms, 100ms);
-  options.core.journal = controller::make_journal(arguments.journal, clock);
-  options.core.by_length = !arguments.length_blind;
-  options.core.timeline = 8192;  // a megabyte: some seconds of a busy server
-  options.core.on_device = [](const controller::DeviceNews& news) {
-    if (news.alive)
-      spdlog::warn("device {} is back, with empty memory", news.device.value);
-    else
-      spdlog::warn("device {} is taken out: {}", news.device.value, news.why);
-  };
-  if (arguments.default_deadline_ms > 0)
-    options.core.default_deadline = from_ms(arguments.default_deadline_ms);
-  options.sizes.most = arguments.sizes;
-  return options;
-}
-
 // To the doors: GPUs have metrics, and memory that clients lend.
 void show_gpus(const server::DeviceGroup& group, frontend::Options& doors) {
   std::vector<std::pair<std::string, std::shared_ptr<const engine::cuda::Nvml>>> gpus;
@@ -173,10 +151,13 @@ Bytes caches_of(const server::DeviceGroup& group) {
 
 int run(Arguments& arguments) {
   if (auto found = find_models(arguments); !found) return complain(exit_usage, found.error());
-  // Progress and logs go to standard error: standard output stays free for what is asked for.
-  spdlog::set_default_logger(spdlog::stderr_color_mt("carillon"));
-  spdlog::set_pattern("%H:%M:%S.%e %^%l%$ %v");
-  spdlog::set_level(spdlog::level::from_str(arguments.log_level));
+  begin_log(arguments);
+  std::optional<roles::MemberArguments> member;
+  if (!arguments.cluster.cluster.empty()) {
+    auto read = member_of(arguments.cluster, cluster::Role::worker);
+    if (!read) return complain(exit_usage, read.error());
+    member = *std::move(read);
+  }
 
   arguments.devices.each.hangs_after = from_ms(arguments.hang_after_ms);
   arguments.devices.each.warn = [](const std::string& text) { spdlog::warn("{}", text); };
@@ -268,6 +249,7 @@ int run(Arguments& arguments) {
     if (!scheduler) return complain(exit_failure, in_context("--record", scheduler.error()).error());
   }
   BegunRecord begun(arguments.record);  // before what writes it: it ends after that
+  roles::WorkerHost host([](const std::string& text) { spdlog::warn("{}", text); });
   auto whole = std::make_unique<server::WholeServer>(
       server::WholeOptions{.models = arguments.models,
                            .reading = {.follow_links = arguments.follow_links, .files = arguments.files},
@@ -291,7 +273,9 @@ int run(Arguments& arguments) {
                                  manager.progress(text);
                                },
                            .warn = [](const std::string& text) { spdlog::warn("{}", text); },
-                           .before_serving = [&signals] { signals.hold(); }},
+                           .before_serving = [&signals] { signals.hold(); },
+                           .decider = member ? host.decider() : controller::MakeDecider{},
+                           .rows = member ? &host.rows() : nullptr},
       std::move(*scheduler), *group, clock);
   auto watched = supervised->watch(whole->service());
   Result<> loaded;
@@ -310,6 +294,8 @@ int run(Arguments& arguments) {
       if (!loaded) return signals.end();
       const std::size_t devices = group->devices.size();
       server::start_faults(*group, clock.now());
+      if (member)
+        if (loaded = host.join(*member, whole->controller()); !loaded) return signals.end();
       if (whole->models() == 0 && arguments.control == server::ModelControlMode::none)
         spdlog::warn("there are no models in {}: a model is a folder there, such as {}", arguments.models,
                      (std::filesystem::path(arguments.models) / "NAME" / "1" / "model.onnx").string());
@@ -329,6 +315,7 @@ int run(Arguments& arguments) {
       _exit(exit_success);
     }
   }
+  host.leave();
   stop_trimming_heap();  // models go one by one
   const std::vector<DeviceId> left = whole->stop();
   for (const DeviceId device : left)

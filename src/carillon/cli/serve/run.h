@@ -10,8 +10,11 @@
 
 namespace carillon::cli::serving {
 
-// Serves until it is told to stop; returns the program's status.
+// Serves until it is told to stop; returns the program's status. With a cluster: as a worker of it.
 int run(Arguments& arguments);
+// The other roles of a cluster.
+int run_frontend(Arguments& arguments);
+int run_scheduler(const Arguments& arguments);
 
 // The same with --plan, once all else is ready.
 int run_planned(const Arguments& arguments, const controller::Options& options,

@@ -1,0 +1,299 @@
+#include <algorithm>
+#include <condition_variable>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <grpcpp/security/credentials.h>
+#include <nlohmann/json.hpp>
+#include <spdlog/fmt/fmt.h>
+
+#include "carillon/base/clock.h"
+#include "carillon/base/time.h"
+#include "carillon/cli/commands.h"
+#include "carillon/cluster/coordinator/address.h"
+#include "carillon/cluster/coordinator/static_file.h"
+#include "carillon/coordinator/etcd.h"
+#include "carillon/transport/desk.h"
+
+namespace carillon::cli {
+namespace {
+
+constexpr Duration answers_within = 500ms;
+constexpr Duration leads_within = 2s;  // after a handover began
+
+struct ClusterArguments {
+  std::string cluster, who;
+  bool json = false;
+};
+
+int fail_cluster(std::string_view command, const Error& error) {
+  fmt::print(stderr, "carillon cluster {}: {}\n", command, error.message);
+  return error.code == ErrorCode::invalid_argument ? exit_usage : exit_failure;
+}
+
+// What stands in etcd or in the static file.
+struct RegisteredCluster {
+  std::string name;
+  std::vector<cluster::Member> members;  // by id
+  std::optional<cluster::Epoch> epoch;
+};
+
+Result<RegisteredCluster> read_etcd(const cluster::CoordinatorAddress& address) {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::optional<Result<>> done;
+  cluster::CoordinatorOptions options;
+  options.lost_after = 2s;
+  const auto etcd =
+      coordinator::Etcd::open(address, {}, std::move(options), [&](const cluster::CoordinatorNews& news) {
+        const std::lock_guard lock(mutex);
+        if (done) return;
+        if (const auto* lost = std::get_if<cluster::CoordinatorLost>(&news))
+          done = fail(ErrorCode::unavailable, lost->why);
+        else if (std::holds_alternative<cluster::CoordinatorBack>(news))
+          done.emplace();
+        changed.notify_all();
+      });
+  if (!etcd) return std::unexpected(etcd.error());
+  {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return done.has_value(); });
+    if (!*done) return std::unexpected(done->error());
+  }
+  RegisteredCluster found{address.name, {}, (*etcd)->epoch().epoch};
+  for (auto& [id, member] : (*etcd)->members()) found.members.push_back(member);
+  if (found.members.empty() && !found.epoch)
+    return fail(
+        ErrorCode::not_found,
+        fmt::format("etcd knows no cluster {}: no member is registered, and nobody ever led", address.name));
+  return found;
+}
+
+Result<RegisteredCluster> read_static(const std::filesystem::path& file) {
+  auto read = cluster::read_static_cluster(file);
+  if (!read) return std::unexpected(std::move(read.error()));
+  std::ranges::sort(read->members, {}, &cluster::Member::id);
+  const auto leader = std::ranges::find(read->members, cluster::Role::scheduler, &cluster::Member::role);
+  return RegisteredCluster{read->name, read->members,
+                           cluster::Epoch{1, leader->id, cluster::static_incarnation}};
+}
+
+Result<RegisteredCluster> read_registered(const std::string& text) {
+  const auto address = cluster::parse_coordinator_address(text);
+  if (!address) return std::unexpected(address.error());
+  return address->endpoints.empty() ? read_static(address->file) : read_etcd(*address);
+}
+
+// The cluster as far as anybody tells.
+struct ClusterState {
+  struct Member {
+    transport::Look::Member of;
+    bool told = false;  // by the member that answered
+  };
+  std::string name;
+  std::optional<std::uint64_t> epoch;
+  std::string leader;  // of that epoch; empty: nobody, or not known
+  bool answered = false;
+  std::vector<Member> members;       // by id
+  std::vector<std::string> reasons;  // why members that were asked gave no answer
+};
+
+ClusterState see(const RegisteredCluster& registered) {
+  ClusterState seen{.name = registered.name};
+  std::map<std::string, ClusterState::Member> members;
+  for (const cluster::Member& member : registered.members)
+    members[member.id].of = {member.id, member.role, member.address, false, 0, std::nullopt};
+  if (registered.epoch) {
+    seen.epoch = registered.epoch->number;
+    seen.leader = registered.epoch->leader;
+  }
+  std::optional<transport::Look> best;
+  const auto ask = [&](bool leader) {
+    std::vector<const cluster::Member*> asked;
+    std::vector<std::string> addresses;
+    for (const cluster::Member& member : registered.members)
+      if ((member.id == seen.leader) == leader) {
+        asked.push_back(&member);
+        addresses.push_back(member.address);
+      }
+    auto looks =
+        transport::look(addresses, grpc::InsecureChannelCredentials(), registered.name, answers_within);
+    for (std::size_t i = 0; i < looks.size(); ++i)
+      if (!looks[i])
+        seen.reasons.push_back(
+            fmt::format("{} at {}: {}", asked[i]->id, asked[i]->address, looks[i].error().message));
+      else if (!best || looks[i]->epoch > best->epoch)
+        best = std::move(*looks[i]);
+  };
+  ask(true);
+  if (!best) ask(false);
+  if (best) {
+    seen.answered = true;
+    if (best->epoch >= seen.epoch.value_or(0)) {
+      seen.epoch = best->epoch;
+      seen.leader = best->leader;
+    }
+    for (const transport::Look::Member& member : best->members) members[member.id] = {member, true};
+  }
+  for (auto& [id, member] : members) seen.members.push_back(std::move(member));
+  return seen;
+}
+
+double micros(Duration time) {
+  return static_cast<double>(time.count()) / 1e3;
+}
+
+std::string to_json(const ClusterState& seen) {
+  using nlohmann::ordered_json;
+  const ordered_json null;
+  ordered_json members = ordered_json::array();
+  for (const auto& [of, told] : seen.members)
+    members.push_back({{"id", of.id},
+                       {"role", cluster::name_of(of.role)},
+                       {"address", of.address},
+                       {"alive", told ? ordered_json(of.alive) : null},
+                       {"devices", of.devices},
+                       {"offset_us", of.clock ? ordered_json(micros(of.clock->offset)) : null},
+                       {"bound_us", of.clock ? ordered_json(micros(of.clock->bound)) : null}});
+  return ordered_json{{"name", seen.name},
+                      {"epoch", seen.epoch ? ordered_json(*seen.epoch) : null},
+                      {"leader", seen.leader.empty() ? null : ordered_json(seen.leader)},
+                      {"members", members}}
+      .dump(2);
+}
+
+std::string to_text(const ClusterState& seen) {
+  std::string out = fmt::format("cluster {}: ", seen.name);
+  if (!seen.epoch || seen.leader.empty())
+    out += "nobody is known to lead\n";
+  else
+    out += fmt::format("epoch {} is of {}\n", *seen.epoch, seen.leader);
+  constexpr auto row = "{:<20} {:<10} {:<24} {:<6} {:>7} {:>12} {:>10}\n";
+  out += fmt::format(row, "member", "role", "address", "alive", "devices", "offset us", "bound us");
+  for (const auto& [of, told] : seen.members)
+    out += fmt::format(row, of.id, cluster::name_of(of.role), of.address,
+                       !told      ? "?"
+                       : of.alive ? "yes"
+                                  : "no",
+                       of.devices, of.clock ? fmt::format("{:.1f}", micros(of.clock->offset)) : "-",
+                       of.clock ? fmt::format("{:.1f}", micros(of.clock->bound)) : "-");
+  return out;
+}
+
+Error nobody_answers(const ClusterState& seen) {
+  std::string why = "nobody answers";
+  if (seen.members.empty()) why += ", as no member is registered";
+  for (const std::string& reason : seen.reasons) why += "\n  " + reason;
+  return {ErrorCode::unavailable, why};
+}
+
+int run_status(const ClusterArguments& arguments) {
+  const auto registered = read_registered(arguments.cluster);
+  if (!registered) return fail_cluster("status", registered.error());
+  const ClusterState seen = see(*registered);
+  fmt::print("{}{}", arguments.json ? to_json(seen) : to_text(seen), arguments.json ? "\n" : "");
+  return seen.answered ? exit_success : fail_cluster("status", nobody_answers(seen));
+}
+
+// Tells the leader, and returns its address.
+Result<std::string> tell_leader(const ClusterState& seen, const transport::DeskOrder& what) {
+  if (!seen.answered) return std::unexpected(nobody_answers(seen));
+  const auto leader = std::ranges::find(seen.members, seen.leader,
+                                        [](const ClusterState::Member& member) { return member.of.id; });
+  if (seen.leader.empty() || leader == seen.members.end())
+    return fail(ErrorCode::unavailable, "nobody leads whom an order could be given to");
+  auto done = transport::order(leader->of.address, grpc::InsecureChannelCredentials(), seen.name, what,
+                               answers_within);
+  if (!done) return in_context("the leader " + seen.leader, std::move(done.error()));
+  return leader->of.address;
+}
+
+int run_handover(const ClusterArguments& arguments) {
+  const auto registered = read_registered(arguments.cluster);
+  if (!registered) return fail_cluster("handover", registered.error());
+  const ClusterState seen = see(*registered);
+  const auto address = tell_leader(seen, transport::HandOver{arguments.who});
+  if (!address) return fail_cluster("handover", address.error());
+  // The one that led hears of the next epoch, too.
+  const SteadyClock clock;
+  for (const TimePoint end = clock.now() + leads_within; clock.now() < end;) {
+    const auto look =
+        transport::look({*address}, grpc::InsecureChannelCredentials(), seen.name, answers_within).front();
+    if (look && look->epoch > *seen.epoch && !look->leader.empty()) {
+      if (arguments.json)
+        fmt::print(
+            "{}\n",
+            nlohmann::ordered_json{{"name", seen.name}, {"epoch", look->epoch}, {"leader", look->leader}}
+                .dump(2));
+      else
+        fmt::print("{} leads epoch {}\n", look->leader, look->epoch);
+      return exit_success;
+    }
+    std::this_thread::sleep_for(20ms);
+  }
+  return fail_cluster("handover",
+                      {ErrorCode::deadline_exceeded,
+                       fmt::format("nobody has taken over from {} within {} s", seen.leader,
+                                   std::chrono::duration_cast<std::chrono::seconds>(leads_within).count())});
+}
+
+int run_drain(const ClusterArguments& arguments) {
+  const auto registered = read_registered(arguments.cluster);
+  if (!registered) return fail_cluster("drain", registered.error());
+  const ClusterState seen = see(*registered);
+  if (const auto told = tell_leader(seen, transport::Drain{arguments.who}); !told)
+    return fail_cluster("drain", told.error());
+  if (arguments.json)
+    fmt::print("{}\n", nlohmann::ordered_json{{"name", seen.name}, {"drains", arguments.who}}.dump(2));
+  else
+    fmt::print("{} drains\n", arguments.who);
+  return exit_success;
+}
+
+}  // namespace
+
+void add_cluster(CLI::App& program, int& status) {
+  auto* const command =
+      program.add_subcommand("cluster", "Ask a cluster of hosts how it is, or tell it what to do");
+  command->require_subcommand(1);
+  const auto add = [&](const char* name, const char* what, int (*run)(const ClusterArguments&)) {
+    auto* const made = command->add_subcommand(name, what);
+    const auto arguments = std::make_shared<ClusterArguments>();
+    made->add_option("--cluster", arguments->cluster,
+                     "The cluster: etcd://HOST:PORT,HOST:PORT/NAME, etcds:// with TLS, or static:FILE")
+        ->required();
+    made->add_flag("--json", arguments->json, "Print one JSON object");
+    made->callback([arguments, run, &status] { status = run(*arguments); });
+    return std::pair{made, arguments};
+  };
+  add("status", "Who leads, who is there, and how the clocks differ", run_status)
+      .first->footer(
+          "The leader is asked first. If it does not answer, all other members are. If nobody answers, the\n"
+          "registered members are printed, nobody is known to be alive, and the exit status is 1.\n"
+          "--json prints name, epoch, leader, and of each of the members:\n"
+          "  id, role, address\n"
+          "  alive                whether the member that answers hears it; null: not known\n"
+          "  devices              0: none, or not told\n"
+          "  offset_us, bound_us  its clock less that of the member that answers, and the most by which that "
+          "is\n"
+          "                       wrong; null: not known\n"
+          "epoch and leader are null if nobody has led.\n"
+          "Example:\n"
+          "  carillon cluster status --cluster etcd://10.0.0.1:2379/box --json");
+  const auto handover = add("handover", "Let another scheduler lead", run_handover);
+  handover.first->add_option("TO", handover.second->who,
+                             "The scheduler that shall lead; without it any that is there");
+  const auto drain = add("drain", "Give a worker nothing new to do", run_drain);
+  drain.first->add_option("ID", drain.second->who, "The worker")->required();
+}
+
+}  // namespace carillon::cli

@@ -1,0 +1,96 @@
+#include <csignal>
+#include <cstdlib>
+#include <utility>
+
+#include <spdlog/spdlog.h>
+
+#include "carillon/base/processors.h"
+#include "carillon/cli/admission_option.h"
+#include "carillon/cli/commands.h"
+#include "carillon/cli/headroom.h"
+#include "carillon/cli/preempt_option.h"
+#include "carillon/cli/serve/doors.h"
+#include "carillon/cli/serve/run.h"
+#include "carillon/roles/frontend_host.h"
+#include "carillon/roles/scheduler_host.h"
+#include "carillon/schedule/registry.h"
+
+namespace carillon::cli::serving {
+namespace {
+
+void warn(const std::string& text) {
+  spdlog::warn("{}", text);
+}
+
+}  // namespace
+
+int run_frontend(Arguments& arguments) {
+  begin_log(arguments);
+  const auto member = member_of(arguments.cluster, cluster::Role::frontend);
+  if (!member) return complain(exit_usage, member.error());
+  arguments.devices.each.processors = std::make_shared<UsableProcessors>();
+  std::signal(SIGPIPE, SIG_IGN);
+  const auto supervised = find_supervisor();
+  if (!supervised) return complain(exit_failure, supervised.error());
+  SignalWait signals([](const std::string& text) { spdlog::info("{}", text); });
+  static const SteadyClock clock;
+  auto doors = doors_of(arguments);
+  if (!doors) return complain(exit_usage, doors.error());
+  signals.on_hangup([doors = *doors, manager = supervised->manager.get()] {
+    manager->reload(clock.now(),
+                    [&] { reload(doors, [](const std::string& text) { spdlog::info("{}", text); }); });
+  });
+  if (const auto free = frontend::check_addresses(*doors); !free) return complain(exit_failure, free.error());
+  const auto memory = plan_memory_of(arguments, false);
+  if (!memory) return complain(memory.error().first, memory.error().second);
+  const controller::Options options = controller_options(arguments, clock);
+  auto host = roles::FrontendHost::open(*member, options, clock, warn);
+  if (!host) return complain(exit_failure, host.error());
+  {
+    const auto watched = supervised->watch((*host)->service());
+    signals.hold();
+    auto frontend = open_doors((*host)->service(), arguments, *doors, *memory);
+    if (!frontend) return complain(exit_failure, frontend.error());
+    tell_ready(**frontend, arguments, *supervised->manager, "frontend '" + member->id + "'");
+    serve(**frontend, arguments, signals, options, *supervised->manager, *memory, nullptr);
+  }
+  (*host)->stop();
+  spdlog::info("stopped");
+  return exit_success;
+}
+
+int run_scheduler(const Arguments& arguments) {
+  begin_log(arguments);
+  const auto member = member_of(arguments.cluster, cluster::Role::scheduler);
+  if (!member) return complain(exit_usage, member.error());
+  std::signal(SIGPIPE, SIG_IGN);
+  const auto supervised = find_supervisor();
+  if (!supervised) return complain(exit_failure, supervised.error());
+  SignalWait signals([](const std::string& text) { spdlog::info("{}", text); });
+  static const SteadyClock clock;
+  if (auto preempts = check_preempt(arguments.preempt, arguments.scheduler); !preempts)
+    return complain(exit_usage, preempts.error());
+  if (auto admits = check_admission(arguments.admission, arguments.scheduler); !admits)
+    return complain(exit_usage, admits.error());
+  schedule::Environment environment = environment_of(arguments);
+  environment.profile_share = 0;  // no row is kept
+  if (auto made = schedule::make_scheduler(arguments.scheduler, environment); !made)
+    return complain(exit_usage, made.error());
+  auto host = roles::SchedulerHost::open(
+      *member,
+      {.make_scheduler = [&] { return schedule::make_scheduler(arguments.scheduler, environment).value(); },
+       .leader = {},
+       .warn = warn},
+      clock);
+  if (!host) return complain(exit_failure, host.error());
+  signals.hold();
+  spdlog::info("ready: scheduler '{}', policy {}; Ctrl-C stops", member->id, arguments.scheduler);
+  supervised->manager->ready("ready");
+  signals.wait();
+  supervised->manager->stopping("stopping", std::chrono::seconds{5});
+  host->reset();
+  spdlog::info("stopped");
+  return exit_success;
+}
+
+}  // namespace carillon::cli::serving

@@ -1,0 +1,550 @@
+#include "carillon/roles/agent.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <variant>
+
+#include <fmt/format.h>
+
+#include "carillon/base/assert.h"
+#include "carillon/graph/bounded.h"
+
+namespace carillon::roles {
+
+using ledger::ActionStatus;
+using schedule::ActionKind;
+namespace {
+
+// Ids of a worker's own actions; those of schedulers are far below.
+constexpr std::uint64_t own_action = std::uint64_t{1} << 62;
+// How often threads of a device that has something to do are looked at, and for how long it must have had.
+constexpr Duration slow_after = std::chrono::milliseconds{50};
+// A batch's buffers begin on cache lines.
+constexpr std::size_t alignment = 64;
+
+std::size_t aligned(std::size_t bytes) {
+  return (bytes + alignment - 1) / alignment * alignment;
+}
+
+PulledRow::Tensor row_of(const graph::TensorSpec& spec) {
+  return {.bytes = graph::memory_of(spec.type, spec.shape_at(1, 1)).count, .varies = spec.varies()};
+}
+
+// Why other hosts cannot give a model rows; empty: they can.
+std::string unfit(const wire::Model& model) {
+  if (!model.apart.empty()) return model.apart;
+  for (const auto* tensors : {&model.inputs, &model.outputs})
+    for (const graph::TensorSpec& spec : *tensors) {
+      if (spec.type == graph::DataType::string) return "tensor '" + spec.name + "' is of type BYTES";
+      for (const std::int64_t extent : spec.shape)
+        if (extent < 0 && extent != graph::batch_dimension && extent != graph::length_dimension)
+          return "tensor '" + spec.name + "' has a dimension of any size";
+    }
+  return {};
+}
+
+}  // namespace
+
+// --- A row
+
+void PulledRow::take(std::int64_t length) {
+  length_ = length;
+  std::size_t total = alignment;
+  for (const auto* tensors : {&shape_->inputs, &shape_->outputs})
+    for (const Tensor& tensor : *tensors) total += aligned(size(tensor, length));
+  memory_ = std::make_unique_for_overwrite<std::byte[]>(total);
+  const auto first = reinterpret_cast<std::uintptr_t>(memory_.get());
+  std::byte* at = memory_.get() + (aligned(first) - first);
+  inputs_.clear();
+  outputs_.clear();
+  for (const Tensor& tensor : shape_->inputs) {
+    inputs_.push_back(at);
+    at += aligned(size(tensor, length));
+  }
+  for (const Tensor& tensor : shape_->outputs) {
+    outputs_.push_back(at);
+    at += aligned(size(tensor, length));
+  }
+}
+
+Result<std::vector<std::span<std::byte>>> PulledRow::make(std::int64_t length,
+                                                          std::span<const std::uint64_t> bytes) {
+  const auto& lengths = shape_->lengths;
+  if (lengths.empty() ? length != 0 : length < 1 || length > lengths.back())
+    return invalid(fmt::format(
+        "a row of length {}; the model takes {}", length,
+        lengths.empty() ? std::string("rows without one") : fmt::format("1 to {}", lengths.back())));
+  if (bytes.size() != shape_->inputs.size())
+    return invalid(fmt::format("a row of {} inputs; the model has {}", bytes.size(), shape_->inputs.size()));
+  for (std::size_t i = 0; i < bytes.size(); ++i)
+    if (const std::size_t right = size(shape_->inputs[i], length); bytes[i] != right)
+      return invalid(fmt::format("input {} of a row has {} bytes, not {}", i, bytes[i], right));
+  take(length);
+  std::vector<std::span<std::byte>> out;
+  for (std::size_t i = 0; i < bytes.size(); ++i)
+    out.emplace_back(const_cast<std::byte*>(inputs_[i]), static_cast<std::size_t>(bytes[i]));
+  return out;
+}
+
+void PulledRow::make_zeros() {
+  take(shape_->lengths.empty() ? 0 : shape_->lengths.front());
+  for (std::size_t i = 0; i < inputs_.size(); ++i)
+    std::memset(const_cast<std::byte*>(inputs_[i]), 0, size(shape_->inputs[i], length_));
+}
+
+std::vector<std::span<const std::byte>> PulledRow::outputs() const {
+  std::vector<std::span<const std::byte>> out;
+  for (std::size_t i = 0; i < outputs_.size(); ++i)
+    out.emplace_back(outputs_[i], size(shape_->outputs[i], length_));
+  return out;
+}
+
+// --- Models and devices
+
+void Agent::add_device(wire::DeviceLink& link) {
+  CARILLON_ASSERT(!started_);
+  devices_.push_back({.link = &link, .held = {}});
+}
+
+void Agent::add_model(wire::Model model) {
+  CARILLON_ASSERT(model.info.id.index() == models_.size());
+  auto shape = std::make_shared<PulledRow::Shape>();
+  const std::string why = unfit(model);
+  if (why.empty()) {
+    for (const graph::TensorSpec& spec : model.inputs) shape->inputs.push_back(row_of(spec));
+    for (const graph::TensorSpec& spec : model.outputs) shape->outputs.push_back(row_of(spec));
+    shape->lengths = model.lengths;
+  } else {
+    out_.warn("model '" + model.info.name + "' is not served in a cluster: " + why);
+  }
+  models_.push_back({.model = std::move(model), .shape = std::move(shape), .gone = !why.empty()});
+}
+
+void Agent::start(TimePoint) {
+  started_ = true;
+  for (Device& device : devices_) device.alive = true;
+}
+
+void Agent::come(wire::Model model, TimePoint) {
+  add_model(std::move(model));
+  announce(models_.back());
+}
+
+void Agent::announce(const Model& model) {
+  if (led_ && !model.gone) out_.send(transport::ModelComes{model.model});
+}
+
+void Agent::announce(DeviceId id) {
+  const wire::DeviceLink& link = *devices_[id.index()].link;
+  if (led_)
+    out_.send(transport::DeviceState{
+        .device = id, .pages = link.pages(), .best_effort = link.best_effort(), .credit = link.credit()});
+}
+
+void Agent::change_times(ModelId id, std::vector<ledger::BatchProfile> batches, TimePoint) {
+  Model& model = models_[id.index()];
+  model.model.info.batches = batches;
+  if (led_ && !model.gone) out_.send(transport::ModelTimes{id, std::move(batches)});
+}
+
+void Agent::go(ModelId id, TimePoint now) {
+  Model& model = models_[id.index()];
+  if (!std::exchange(model.gone, true) && led_) out_.send(transport::ModelGoes{id});
+  unload_gone(now);
+}
+
+// A leader that still has the model elsewhere does not unload it here.
+void Agent::unload_gone(TimePoint) {
+  for (std::uint32_t i = 0; i < devices_.size(); ++i) {
+    Device& device = devices_[i];
+    if (!device.alive || stopped_) continue;
+    for (const ModelId id : device.held) {
+      if (!models_[id.index()].gone) continue;
+      const bool used = std::ranges::any_of(actions_, [&](const auto& each) {
+        return each.second.device == DeviceId{i} && each.second.model == id;
+      });
+      if (used || device.has.loads >= device.link->credit().loads) continue;
+      const ActionId action{own_action + own_actions_++};
+      actions_[action] = {.device = DeviceId{i},
+                          .model = id,
+                          .kind = ActionKind::unload,
+                          .sent = true,
+                          .own = true,
+                          .order = {},
+                          .rows = {},
+                          .report = {}};
+      ++device.has.loads;
+      device.link->send(ledger::Unload{.id = action, .device = DeviceId{i}, .model = id});
+    }
+  }
+}
+
+std::size_t Agent::devices_alive() const {
+  return static_cast<std::size_t>(std::ranges::count(devices_, true, &Device::alive)) +
+         (started_ ? 0 : devices_.size());
+}
+
+bool Agent::on_devices(ModelId id) const {
+  return std::ranges::any_of(devices_, [&](const Device& device) { return device.held.contains(id); }) ||
+         std::ranges::any_of(actions_, [&](const auto& each) { return each.second.model == id; });
+}
+
+void Agent::offer(const Request&, bool, TimePoint) {
+  CARILLON_ASSERT(false);  // a worker has no door
+}
+
+// --- The leader
+
+void Agent::leads(TimePoint now) {
+  leader_left(now);
+  led_ = true;
+  frontends_.clear();
+  for (std::uint32_t i = 0; i < devices_.size(); ++i) {
+    retire(DeviceId{i});
+    devices_[i].leaders = 0;
+  }
+  for (const Model& model : models_) announce(model);
+  for (std::uint32_t i = 0; i < devices_.size(); ++i) announce(DeviceId{i});
+}
+
+// What runs may still give a frontend its answer.
+void Agent::leader_left(TimePoint) {
+  led_ = false;
+}
+
+void Agent::heard(transport::Message message, TimePoint now) {
+  if (stopped_ || !led_) return;
+  std::visit([&](auto& what) { on(what, now); }, message);
+}
+
+Agent::Device* Agent::find(DeviceId id) {
+  if (id.index() < devices_.size()) return &devices_[id.index()];
+  ++counters_.strays;
+  return nullptr;
+}
+
+void Agent::on(transport::FrontendAt& message, TimePoint) {
+  constexpr std::size_t most = 4096;
+  if (frontends_.size() >= most && !frontends_.contains(message.frontend)) {
+    ++counters_.strays;
+    return;
+  }
+  frontends_.insert_or_assign(message.frontend, std::move(message.address));
+}
+
+void Agent::on(transport::Retire& order, TimePoint) {
+  Device* const device = find(order.device);
+  if (device == nullptr) return;
+  if (!device->retired) retire(order.device);
+  device->leaders = order.life;
+}
+
+void Agent::on(transport::Probe& order, TimePoint) {
+  if (Device* const device = find(order.device); device != nullptr && device->retired) probe(order.device);
+}
+
+// Ends the device's life, and all actions of it.
+void Agent::retire(DeviceId id) {
+  Device& device = devices_[id.index()];
+  device.alive = false;
+  device.retired = true;
+  device.held.clear();
+  device.has = {.infers = 0, .loads = 0};
+  device.busy_since = TimePoint::max();
+  device.link->retire(++device.life);
+  std::erase_if(actions_, [&](const auto& each) {
+    const Action& action = each.second;
+    if (action.device != id) return false;
+    ++counters_.stale;
+    for (const Row& row : action.rows) {
+      if (row.ticket == 0) continue;
+      tickets_.erase(row.ticket);
+      // What has run may be what its client waits for.
+      if (!action.report) out_.cancel(row.ticket);
+    }
+    return true;
+  });
+}
+
+void Agent::probe(DeviceId id) {
+  Device& device = devices_[id.index()];
+  if (device.probing) {
+    device.probe_wanted = true;
+    return;
+  }
+  device.probing = true;
+  device.link->probe();
+}
+
+void Agent::on_probe(const wire::ProbeReport& report, TimePoint) {
+  Device& device = devices_[report.device.index()];
+  device.probing = false;
+  if (report.life != device.life) {
+    if (std::exchange(device.probe_wanted, false)) probe(report.device);
+    return;
+  }
+  device.probe_wanted = false;
+  if (report.found) {
+    device.alive = true;
+    device.retired = false;
+  }
+  if (!led_) return;
+  if (report.found) announce(report.device);
+  wire::ProbeReport told = report;
+  told.life = device.leaders;
+  out_.send(std::move(told));
+}
+
+// --- Orders
+
+void Agent::fail_order(ActionId id, DeviceId device, ActionStatus status, std::string why, TimePoint now) {
+  const wire::ActionTimes at{.received = now,
+                             .input_start = now,
+                             .input_end = now,
+                             .exec_start = now,
+                             .exec_end = now,
+                             .output_start = now,
+                             .output_end = now};
+  out_.send(wire::Report{.id = id,
+                         .status = status,
+                         .times = at,
+                         .error = std::move(why),
+                         .life = devices_[device.index()].leaders,
+                         .device = device});
+}
+
+Agent::Action* Agent::take(ActionId id, DeviceId device, ModelId model, ActionKind kind, TimePoint now) {
+  Device* const on = find(device);
+  if (on == nullptr) return nullptr;
+  if (actions_.contains(id) || id.value >= own_action) {
+    ++counters_.strays;
+    return nullptr;
+  }
+  const auto no = [&](ActionStatus status, std::string why) {
+    fail_order(id, device, status, std::move(why), now);
+    return nullptr;
+  };
+  if (!on->alive) return no(ActionStatus::failed, "the device is not there");
+  // What is held of a model that goes is unloaded all the same.
+  const bool gone =
+      model.index() >= models_.size() ||
+      (models_[model.index()].gone && !(kind == ActionKind::unload && on->held.contains(model)));
+  if (gone && kind == ActionKind::unload) return no(ActionStatus::success, {});
+  if (gone) return no(ActionStatus::failed, "this worker does not have the model");
+  const wire::Credit credit = on->link->credit();
+  if (on->has.infers + on->has.loads == 0) on->busy_since = now;
+  std::size_t& has = count(on->has, kind);
+  if (has >= (kind == ActionKind::infer ? credit.infers : credit.loads))
+    return no(ActionStatus::too_late, {});
+  ++has;
+  return &(
+      actions_[id] = {.device = device, .model = model, .kind = kind, .order = {}, .rows = {}, .report = {}});
+}
+
+void Agent::on(ledger::Load& order, TimePoint now) {
+  Action* const action = take(order.id, order.device, order.model, ActionKind::load, now);
+  if (action == nullptr) return;
+  action->sent = true;
+  devices_[order.device.index()].link->send(order);
+}
+
+void Agent::on(ledger::Unload& order, TimePoint now) {
+  Action* const action = take(order.id, order.device, order.model, ActionKind::unload, now);
+  if (action == nullptr) return;
+  action->sent = true;
+  devices_[order.device.index()].link->send(order);
+}
+
+void Agent::on(transport::Profile& order, TimePoint now) {
+  if (find(order.order.device) != nullptr)
+    fail_order(order.order.id, order.order.device, ActionStatus::failed, "no row is kept in a cluster", now);
+}
+
+void Agent::on(transport::Infer& order, TimePoint now) {
+  const ledger::Infer& infer = order.order;
+  const auto no = [&](std::string why) {
+    if (find(infer.device) != nullptr)
+      fail_order(infer.id, infer.device, ActionStatus::failed, std::move(why), now);
+  };
+  if (order.rows.empty() || order.rows.size() > static_cast<std::size_t>(worker::max_batch) ||
+      order.rows.size() != infer.requests.size())
+    return no(fmt::format("a batch of {} rows, 1 to {}", order.rows.size(), worker::max_batch));
+  for (const transport::RowReference& row : order.rows)
+    if (!frontends_.contains(row.frontend))
+      return no(fmt::format("nobody told where frontend {} is", row.frontend));
+  Action* const action = take(infer.id, infer.device, infer.model, ActionKind::infer, now);
+  if (action == nullptr) return;
+  action->order = infer;
+  // For the device a row is its place: numbers are its frontend's own.
+  for (std::size_t i = 0; i < order.rows.size(); ++i) action->order.requests[i] = RequestId{i};
+  action->waits = order.rows.size();
+  action->rows.reserve(order.rows.size());
+  for (const transport::RowReference& reference : order.rows) {
+    Row row{.reference = reference,
+            .pulled = std::make_shared<PulledRow>(models_[infer.model.index()].shape)};
+    row.ticket = out_.pull(frontends_[reference.frontend], reference.key, infer.window.latest, row.pulled);
+    tickets_.emplace(row.ticket, std::pair(infer.id, action->rows.size()));
+    action->rows.push_back(std::move(row));
+  }
+}
+
+void Agent::pulled(std::uint64_t ticket, const Result<>& result, TimePoint now) {
+  const auto found = tickets_.find(ticket);
+  if (found == tickets_.end() || stopped_) return;
+  const auto [id, place] = found->second;
+  tickets_.erase(found);
+  Action& action = actions_.at(id);
+  Row& row = action.rows[place];
+  row.ticket = 0;
+  if (!result) {
+    // The others run. For the scheduler the row ran, too: either its client has gone, or its frontend offers
+    // it again.
+    ++(result.error().code == ErrorCode::not_found ? counters_.rows_gone : counters_.unreached);
+    if (result.error().code == ErrorCode::invalid_argument) out_.warn(result.error().message);
+    row.wanted = false;
+    row.pulled->make_zeros();
+  }
+  if (--action.waits == 0) ready(id, action, now);
+}
+
+void Agent::ready(ActionId id, Action& action, TimePoint now) {
+  if (std::ranges::none_of(action.rows, &Row::wanted)) {
+    fail_order(id, action.device, ActionStatus::stopped, {}, now);
+    return end(id);
+  }
+  action.sent = true;
+  sending_ = &action;
+  devices_[action.device.index()].link->send(action.order);
+  sending_ = nullptr;
+}
+
+worker::RowBuffers Agent::buffers(RequestId place) const {
+  CARILLON_ASSERT(sending_ != nullptr && place.value < sending_->rows.size());
+  return sending_->rows[place.value].pulled->buffers(TimePoint::max());
+}
+
+void Agent::on(ledger::Stop& order, TimePoint now) {
+  const auto found = actions_.find(order.id);
+  if (found == actions_.end()) return;  // it was over
+  if (!found->second.sent) return end_early(order.id, found->second, now);
+  devices_[found->second.device.index()].link->stop(order.id);
+}
+
+void Agent::on(ledger::Preempt& order, TimePoint now) {
+  const auto found = actions_.find(order.id);
+  if (found == actions_.end()) return;
+  if (!found->second.sent) return end_early(order.id, found->second, now);
+  devices_[found->second.device.index()].link->preempt(order.id, order.order);
+}
+
+// Its rows are still on their way.
+void Agent::end_early(ActionId id, Action& action, TimePoint now) {
+  for (Row& row : action.rows)
+    if (row.ticket != 0) {
+      tickets_.erase(row.ticket);
+      out_.cancel(row.ticket);
+    }
+  fail_order(id, action.device, ActionStatus::stopped, {}, now);
+  end(id);
+}
+
+void Agent::on_report(const wire::Report& report, TimePoint now) {
+  Device& device = devices_[report.device.index()];
+  if (report.life != device.life) return;  // of a life that was over
+  if (report.device_lost) {
+    wire::Report told = report;
+    told.life = device.leaders;
+    retire(report.device);
+    if (led_)
+      out_.send(std::move(told));
+    else
+      probe(report.device);
+    return;
+  }
+  const auto found = actions_.find(report.id);
+  if (found == actions_.end() || found->second.report) {
+    ++counters_.strays;
+    return;
+  }
+  Action& action = found->second;
+  const bool success = report.status == ActionStatus::success;
+  if (success && action.kind == ActionKind::load) device.held.insert(action.model);
+  if (success && action.kind == ActionKind::unload) device.held.erase(action.model);
+  action.report = report;
+  action.report->life = device.leaders;
+  action.waits = 0;
+  if (success)
+    for (std::size_t i = 0; i < action.rows.size(); ++i) {
+      Row& row = action.rows[i];
+      const bool bad = std::ranges::count(report.bad_rows, static_cast<int>(i), &wire::BadRow::row) > 0;
+      if (!row.wanted || bad) continue;
+      row.ticket =
+          out_.push(frontends_[row.reference.frontend], row.reference.key, row.pulled, *action.report);
+      tickets_.emplace(row.ticket, std::pair(report.id, i));
+      ++action.waits;
+    }
+  if (action.waits == 0) tell(report.id, action);
+  unload_gone(now);
+}
+
+void Agent::pushed(std::uint64_t ticket, const Result<bool>& taken, TimePoint now) {
+  const auto found = tickets_.find(ticket);
+  if (found == tickets_.end()) return;
+  const auto [id, place] = found->second;
+  tickets_.erase(found);
+  if (!taken)
+    ++counters_.unreached;
+  else if (!*taken)
+    ++counters_.unwanted;
+  Action& action = actions_.at(id);
+  action.rows[place].ticket = 0;
+  if (--action.waits > 0) return;
+  tell(id, action);
+  unload_gone(now);
+}
+
+void Agent::tell(ActionId id, Action& action) {
+  if (led_ && !action.own) out_.send(std::move(*action.report));
+  end(id);
+}
+
+void Agent::end(ActionId id) {
+  const auto found = actions_.find(id);
+  Device& device = devices_[found->second.device.index()];
+  --count(device.has, found->second.kind);
+  if (device.has.infers + device.has.loads == 0) device.busy_since = TimePoint::max();
+  actions_.erase(found);
+}
+
+// --- Slowness
+
+TimePoint Agent::wake_at() const {
+  TimePoint at = TimePoint::max();
+  for (const Device& device : devices_)
+    if (device.alive && device.busy_since != TimePoint::max())
+      at = std::min(
+          at, std::max(saturating_add(device.busy_since, slow_after), saturating_add(looked_, slow_after)));
+  return stopped_ ? TimePoint::max() : at;
+}
+
+// Of devices that have had something to do for long, and may look to the leader as if they hang.
+void Agent::wake(TimePoint now) {
+  if (stopped_ || wake_at() > now) return;
+  looked_ = now;
+  for (std::uint32_t i = 0; i < devices_.size(); ++i) {
+    const Device& device = devices_[i];
+    if (!device.alive || saturating_add(device.busy_since, slow_after) > now) continue;
+    for (std::size_t lane = 0; lane < schedule::lanes; ++lane) {
+      ledger::Excuse excuse = device.link->slowness(static_cast<ledger::Lane>(lane));
+      excuse.device = DeviceId{i};
+      if (led_ && (excuse.starved > Duration{0} || excuse.moved)) out_.send(excuse);
+    }
+  }
+}
+
+void Agent::stop() {
+  stopped_ = true;
+}
+
+}  // namespace carillon::roles

@@ -1,0 +1,212 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "carillon/base/ids.h"
+#include "carillon/base/result.h"
+#include "carillon/base/time.h"
+#include "carillon/controller/calls/row_lookup.h"
+#include "carillon/dispatch/decider.h"
+#include "carillon/transport/messages.h"
+
+namespace carillon::roles {
+
+// A row's tensors while a worker has the row. Its buffers are taken once the row's length is known.
+class PulledRow {
+ public:
+  struct Tensor {
+    std::size_t bytes = 0;
+    bool varies = false;  // then for each unit of the row's length
+  };
+  struct Shape {
+    std::vector<Tensor> inputs, outputs;
+    std::vector<std::int64_t> lengths;  // ascending; empty where nothing varies
+  };
+  explicit PulledRow(std::shared_ptr<const Shape> shape) : shape_(std::move(shape)) {}
+  PulledRow(const PulledRow&) = delete;
+  PulledRow& operator=(const PulledRow&) = delete;
+
+  // Takes memory. Returns where the inputs are to be written. Errors: the model has no such length, or its
+  // inputs are of other sizes; the text says which.
+  Result<std::vector<std::span<std::byte>>> make(std::int64_t length, std::span<const std::uint64_t> bytes);
+  // Zeros, of the least length: for a row that nobody wants any more, whose batch runs.
+  void make_zeros();
+  worker::RowBuffers buffers(TimePoint deadline) const { return {inputs_, outputs_, length_, deadline}; }
+  std::vector<std::span<const std::byte>> outputs() const;
+
+ private:
+  void take(std::int64_t length);
+  std::size_t size(const Tensor& tensor, std::int64_t length) const {
+    return tensor.varies ? tensor.bytes * static_cast<std::size_t>(length) : tensor.bytes;
+  }
+  const std::shared_ptr<const Shape> shape_;
+  std::unique_ptr<std::byte[]> memory_;
+  std::vector<const std::byte*> inputs_;
+  std::vector<std::byte*> outputs_;
+  std::int64_t length_ = 0;
+};
+
+// What a worker's agent asks of its process. None may call back.
+class AgentOut {
+ public:
+  virtual ~AgentOut() = default;
+  // To the leader that was last told by leads().
+  virtual void send(transport::Message message) = 0;
+  // Brings the row's inputs; Agent::pulled() follows, with this ticket.
+  virtual std::uint64_t pull(const std::string& address, std::uint64_t key, TimePoint urgency,
+                             std::shared_ptr<PulledRow> row) = 0;
+  // Gives its outputs back with the action's report; Agent::pushed() follows.
+  virtual std::uint64_t push(const std::string& address, std::uint64_t key, std::shared_ptr<PulledRow> row,
+                             const wire::Report& report) = 0;
+  virtual void cancel(std::uint64_t ticket) = 0;
+  virtual void warn(const std::string& text) = 0;
+};
+
+// Does on a worker's devices what the leader of its cluster orders: pulls the rows of a batch from their
+// frontends, has the device run it, gives back the outputs, and only then reports to the leader.
+//
+// A new leader finds all devices as if they had just begun: what an earlier one ordered and is not done is
+// forgotten, and the weights are gone from the devices.
+//
+// Not thread-safe; `now` never goes back. What peers say is not trusted: whatever does not fit is counted as
+// a stray, or answered by a report `failed`.
+class Agent final : public dispatch::Decider, public controller::RowLookup {
+ public:
+  struct Counters {
+    std::uint64_t strays = 0;  // messages that did not fit
+    std::uint64_t stale = 0;  // orders that were forgotten as another leader came, or the leader retired them
+    std::uint64_t rows_gone = 0;  // rows that nobody wanted any more when they were to be pulled
+    std::uint64_t unwanted = 0;   // rows whose outputs nobody wanted any more
+    std::uint64_t unreached = 0;  // rows whose frontend could not be reached
+  };
+  explicit Agent(AgentOut& out) : out_(out) {}
+
+  // Within controller::Controller::react(). Times of messages are on our clock.
+  void leads(TimePoint now);
+  void leader_left(TimePoint now);
+  void heard(transport::Message message, TimePoint now);
+  void pulled(std::uint64_t ticket, const Result<>& result, TimePoint now);
+  // `taken`: the outputs are the row's; false: nobody wanted them.
+  void pushed(std::uint64_t ticket, const Result<bool>& taken, TimePoint now);
+  const Counters& counters() const { return counters_; }
+
+  // controller::RowLookup, for the order that is just given to a device.
+  worker::RowBuffers buffers(RequestId row) const override;
+  bool run_again(const ledger::Profile&, worker::InferCommand&) override { return false; }
+
+  // dispatch::Decider. A worker takes no calls: what is offered is refused.
+  void add_device(wire::DeviceLink& link) override;
+  void add_model(wire::Model model) override;
+  void start(TimePoint now) override;
+  void come(wire::Model model, TimePoint now) override;
+  void go(ModelId id, TimePoint now) override;
+  void change_times(ModelId id, std::vector<ledger::BatchProfile> batches, TimePoint now) override;
+  const ledger::ModelInfo& model(ModelId id) const override { return models_[id.index()].model.info; }
+  void on_report(const wire::Report& report, TimePoint now) override;
+  void on_probe(const wire::ProbeReport& report, TimePoint now) override;
+  TimePoint wake_at() const override;
+  void wake(TimePoint now) override;
+  void stop() override;
+  bool stopped() const override { return stopped_; }
+  std::size_t devices() const override { return devices_.size(); }
+  std::size_t devices_alive() const override;
+  bool device_alive(DeviceId id) const override { return devices_[id.index()].alive; }
+  bool on_devices(ModelId id) const override;
+  std::size_t actions_in_flight() const override { return actions_.size(); }
+  AppId application(std::string_view, const std::optional<Alike>&, TimePoint) override { return AppId{0}; }
+  void offer(const Request& row, bool more, TimePoint now) override;
+  void all_arrived(TimePoint) override {}
+  void withdraw(RequestId, ModelId) override {}
+  void hear(TimePoint) override {}
+
+ private:
+  struct Device {
+    wire::DeviceLink* link = nullptr;
+    bool alive = false;
+    bool retired = false;  // and not probed since
+    bool probing = false;
+    bool probe_wanted = false;  // once the probe of an earlier life has been answered
+    std::uint32_t life = 0;     // as the device counts
+    std::uint32_t leaders = 0;  // as the leader does
+    wire::Credit has{.infers = 0, .loads = 0};
+    std::set<ModelId> held;
+    TimePoint busy_since = TimePoint::max();
+  };
+  struct Model {
+    wire::Model model;
+    std::shared_ptr<const PulledRow::Shape> shape;
+    bool gone = false;
+  };
+  struct Row {
+    transport::RowReference reference;
+    std::shared_ptr<PulledRow> pulled;
+    std::uint64_t ticket = 0;  // of what is under way; 0: nothing is
+    bool wanted = true;
+  };
+  struct Action {
+    DeviceId device;
+    ModelId model;
+    schedule::ActionKind kind{};
+    bool sent = false;      // to the device
+    bool own = false;       // not the leader's: an UNLOAD of a model that goes
+    std::size_t waits = 0;  // for so many rows
+    ledger::Infer order;
+    std::vector<Row> rows;  // of order.requests, which are their places
+    std::optional<wire::Report> report;
+  };
+
+  void on(ledger::Load& order, TimePoint now);
+  void on(ledger::Unload& order, TimePoint now);
+  void on(transport::Infer& order, TimePoint now);
+  void on(transport::Profile& order, TimePoint now);
+  void on(ledger::Stop& order, TimePoint now);
+  void on(ledger::Preempt& order, TimePoint now);
+  void on(transport::Retire& order, TimePoint now);
+  void on(transport::Probe& order, TimePoint now);
+  void on(transport::FrontendAt& message, TimePoint now);
+  void on(transport::Leads&, TimePoint) {}
+  template <typename Other>
+  void on(Other&, TimePoint) {  // not for a worker
+    ++counters_.strays;
+  }
+  Device* find(DeviceId id);
+  void announce(const Model& model);
+  void announce(DeviceId id);
+  void retire(DeviceId id);
+  void probe(DeviceId id);
+  // Whether the order can be done: else it is answered.
+  Action* take(ActionId id, DeviceId device, ModelId model, schedule::ActionKind kind, TimePoint now);
+  void fail_order(ActionId id, DeviceId device, ledger::ActionStatus status, std::string why, TimePoint now);
+  void ready(ActionId id, Action& action, TimePoint now);
+  void end_early(ActionId id, Action& action, TimePoint now);
+  void tell(ActionId id, Action& action);
+  void end(ActionId id);
+  void unload_gone(TimePoint now);
+  static std::size_t& count(wire::Credit& credit, schedule::ActionKind kind) {
+    return kind == schedule::ActionKind::infer ? credit.infers : credit.loads;
+  }
+
+  AgentOut& out_;
+  std::vector<Device> devices_;
+  std::vector<Model> models_;
+  std::map<std::uint32_t, std::string> frontends_;  // addresses, by number
+  std::map<ActionId, Action> actions_;
+  std::map<std::uint64_t, std::pair<ActionId, std::size_t>> tickets_;  // to the action, and the row's place
+  const Action* sending_ = nullptr;
+  std::uint64_t own_actions_ = 0;
+  bool led_ = false;
+  bool started_ = false;
+  bool stopped_ = false;
+  TimePoint looked_ = TimePoint::min();
+  Counters counters_;
+};
+
+}  // namespace carillon::roles

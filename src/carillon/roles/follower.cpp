@@ -1,0 +1,148 @@
+#include "carillon/roles/follower.h"
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+#include <grpcpp/security/credentials.h>
+#include <pthread.h>
+#include <spdlog/spdlog.h>
+
+#include "carillon/base/clock.h"
+#include "carillon/transport/times.h"
+
+namespace carillon::roles {
+
+Result<hosts::MemberOptions> member_options(const MemberArguments& arguments) {
+  if (!cluster::is_name(arguments.id))
+    return invalid("--id '" + arguments.id + "': an id is " + std::string(cluster::name_rule));
+  if (auto there = cluster::check_endpoint(arguments.listen); !there)
+    return in_context("--listen", there.error());
+  std::random_device dice;
+  return hosts::MemberOptions{.cluster = arguments.coordinator.name,
+                              .key = arguments.key,
+                              .self = {.id = arguments.id,
+                                       .role = arguments.role,
+                                       .address = arguments.listen,
+                                       .incarnation = (std::uint64_t{dice()} << 32U) | dice(),
+                                       .protocol = transport::protocol}};
+}
+
+Follower::Follower(transport::Hello self, FollowerHandlers& handlers)
+    : self_(std::move(self)), handlers_(handlers) {}
+
+Result<std::unique_ptr<Follower>> Follower::open(const MemberArguments& arguments,
+                                                 FollowerHandlers& handlers) {
+  auto options = member_options(arguments);
+  if (!options) return std::unexpected(options.error());
+  std::unique_ptr<Follower> made(new Follower({.cluster = options->cluster,
+                                               .id = options->self.id,
+                                               .role = options->self.role,
+                                               .incarnation = options->self.incarnation},
+                                              handlers));
+  auto membership = hosts::Membership::open(*std::move(options), arguments.coordinator, {},
+                                            [to = made.get()](const auto& state) { to->changed(state); });
+  if (!membership) return std::unexpected(membership.error());
+  made->membership_ = std::move(*membership);
+  made->changed(made->membership_->state());
+  made->thread_ = std::thread([to = made.get()] { to->dial(); });
+  return made;
+}
+
+Follower::~Follower() {
+  {
+    const std::lock_guard lock(dialing_);
+    ending_ = true;
+    wake_.notify_one();
+  }
+  if (thread_.joinable()) thread_.join();  // and with it all streams
+  membership_.reset();
+}
+
+// --- Streams to all schedulers that are registered
+
+void Follower::changed(const hosts::Membership::State& state) {
+  std::vector<std::string> wanted;
+  for (const auto& peer : state.peers)
+    if (peer.member.role == cluster::Role::scheduler) wanted.push_back(peer.member.address);
+  std::ranges::sort(wanted);
+  const std::lock_guard lock(dialing_);
+  if (wanted == wanted_) return;
+  wanted_ = std::move(wanted);
+  wake_.notify_one();
+}
+
+void Follower::dial() {
+  pthread_setname_np(pthread_self(), "carillon-dial");
+  std::unique_lock lock(dialing_);
+  std::vector<std::string> had;
+  while (true) {
+    wake_.wait(lock, [&] { return ending_ || had != wanted_; });
+    had = ending_ ? std::vector<std::string>{} : wanted_;
+    const bool over = ending_;
+    lock.unlock();
+    std::erase_if(dialers_, [&](const auto& each) { return std::ranges::count(had, each.first) == 0; });
+    for (const std::string& address : had)
+      if (!dialers_.contains(address))
+        dialers_.emplace(
+            address, transport::StreamDialer::open(address, grpc::InsecureChannelCredentials(), self_, *this,
+                                                   {.longest_pause = std::chrono::milliseconds{200}}));
+    if (over) return;
+    lock.lock();
+  }
+}
+
+Result<> Follower::greets(const transport::Hello& peer) {
+  if (peer.cluster != self_.cluster)
+    return invalid("it is of cluster '" + peer.cluster + "', not of '" + self_.cluster + "'");
+  if (peer.role != cluster::Role::scheduler) return invalid("it is no scheduler");
+  return {};
+}
+
+void Follower::opened(const std::shared_ptr<transport::Stream>& stream) {
+  const std::lock_guard lock(mutex_);
+  streams_.emplace(stream.get(), stream);
+}
+
+void Follower::ended(transport::Stream& stream, const Error& why) {
+  const std::lock_guard lock(mutex_);
+  streams_.erase(&stream);
+  if (leader_ != &stream) return;
+  leader_ = nullptr;
+  spdlog::warn("the leader has gone: {}", why.message);
+  handlers_.leader_left();
+}
+
+bool Follower::to_our_time(const std::string& id, transport::Message& message) {
+  const auto clock = membership_->clock_of(id);
+  return clock && transport::to_our_time(message, *clock, SteadyClock().now());
+}
+
+void Follower::heard(transport::Stream& stream, transport::Frame frame) {
+  const std::lock_guard lock(mutex_);
+  const auto known = streams_.find(&stream);
+  if (known == streams_.end() || frame.messages.empty()) return;
+  if (!membership_->obeys(frame.epoch)) {
+    ++stale_;
+    return;
+  }
+  const bool leads = std::holds_alternative<transport::Leads>(frame.messages.front());
+  if (!leads && (leader_ != &stream || frame.epoch != epoch_)) {
+    ++stale_;
+    return;
+  }
+  const auto clock = membership_->clock_of(stream.peer().id);
+  const TimePoint now = SteadyClock().now();
+  for (transport::Message& message : frame.messages)
+    if (!clock || !transport::to_our_time(message, *clock, now))
+      return stream.close({ErrorCode::unavailable, "the difference of the clocks is not known"});
+  if (leads) {
+    leader_ = &stream;
+    epoch_ = frame.epoch;
+    spdlog::info("'{}' leads, epoch {}", stream.peer().id, frame.epoch);
+    handlers_.leads(known->second, frame.epoch);
+  }
+  handlers_.heard(std::move(frame.messages));
+}
+
+}  // namespace carillon::roles

@@ -1,0 +1,209 @@
+#include "carillon/roles/frontend_host.h"
+
+#include <utility>
+
+#include <pthread.h>
+#include <spdlog/spdlog.h>
+
+#include "carillon/base/assert.h"
+#include "carillon/engine/engine.h"
+#include "carillon/repository/config.h"
+#include "carillon/transport/codec.h"
+
+namespace carillon::roles {
+namespace {
+
+// A model that runs elsewhere: its tensors and batch sizes, and no plans.
+class ElsewhereModel final : public engine::CompiledModel {
+ public:
+  explicit ElsewhereModel(const wire::Model& model)
+      : inputs_(model.inputs), outputs_(model.outputs), lengths_(model.lengths) {
+    for (const ledger::BatchProfile& each : model.info.batches) batches_.push_back(each.batch);
+  }
+  const std::vector<graph::TensorSpec>& inputs() const override { return inputs_; }
+  const std::vector<graph::TensorSpec>& outputs() const override { return outputs_; }
+  Bytes weights() const override { return {}; }
+  Result<> write_weights(std::uint64_t, std::span<std::byte>) const override {
+    return fail(ErrorCode::unsupported, "its weights are on other hosts");
+  }
+  std::span<const int> batch_sizes() const override { return batches_; }
+  std::span<const std::int64_t> lengths() const override { return lengths_; }
+  const engine::Plan* plan(int, std::int64_t) const override { return nullptr; }
+
+ private:
+  std::vector<graph::TensorSpec> inputs_, outputs_;
+  std::vector<std::int64_t> lengths_;
+  std::vector<int> batches_;
+};
+
+constexpr Duration patience_of_models = std::chrono::seconds{10};
+
+}  // namespace
+
+FrontendHost::FrontendHost(const controller::Options& options, const Clock& clock,
+                           std::function<void(const std::string&)> warn, std::string rows_at)
+    : clock_(clock), warn_(std::move(warn)) {
+  controller_ = std::make_unique<controller::Controller>(
+      [&](controller::Holder& holder, dispatch::Notes&) {
+        auto offering =
+            std::make_unique<Offering>(holder, static_cast<OfferingOut&>(*this), std::move(rows_at));
+        offering_ = offering.get();
+        return offering;
+      },
+      nullptr, options, clock);
+}
+
+Result<std::unique_ptr<FrontendHost>> FrontendHost::open(const MemberArguments& arguments,
+                                                         const controller::Options& options,
+                                                         const Clock& clock,
+                                                         std::function<void(const std::string&)> warn) {
+  std::unique_ptr<FrontendHost> made(new FrontendHost(options, clock, std::move(warn), arguments.listen));
+  auto rows =
+      transport::RowServer::open(arguments.listen, {.cluster = arguments.coordinator.name}, made->store_,
+                                 [to = made.get()](RequestId row, std::uint64_t, const std::string& report) {
+                                   to->outputs(row, report);
+                                 });
+  if (!rows) return in_context("--listen", rows.error());
+  made->rows_ = std::move(*rows);
+  made->controller_->start();
+  made->controller_->set_all_named();
+  made->models_ = std::jthread([to = made.get()](const std::stop_token& ended) { to->follow_models(ended); });
+  auto follower = Follower::open(arguments, *made);
+  if (!follower) return std::unexpected(follower.error());
+  made->follower_ = std::move(*follower);
+  return made;
+}
+
+FrontendHost::~FrontendHost() {
+  stop();
+}
+
+void FrontendHost::stop() {
+  follower_.reset();
+  models_.request_stop();
+  wake_.notify_all();
+  if (models_.joinable()) models_.join();
+  rows_.reset();
+  controller_->stop();
+}
+
+// --- The leader
+
+void FrontendHost::leads(std::shared_ptr<transport::Stream> stream, std::uint64_t epoch) {
+  controller_->react([this, stream = std::move(stream), epoch](TimePoint now) {
+    leader_ = stream;
+    epoch_ = epoch;
+    offering_->leads(now);
+  });
+}
+
+void FrontendHost::leader_left() {
+  controller_->react([this](TimePoint now) {
+    leader_.reset();
+    offering_->leader_left(now);
+  });
+}
+
+void FrontendHost::heard(std::vector<transport::Message> messages) {
+  controller_->react([this, messages = std::move(messages)](TimePoint now) mutable {
+    for (transport::Message& message : messages) offering_->heard(std::move(message), now);
+  });
+}
+
+void FrontendHost::send(transport::Message message) {
+  if (leader_ != nullptr) (void)leader_->send(epoch_, std::move(message));
+}
+
+// --- Rows
+
+std::uint64_t FrontendHost::open(RequestId row, transport::RowTensors tensors) {
+  return store_.open(row, std::move(tensors));
+}
+
+void FrontendHost::close(std::uint64_t key) {
+  store_.close(key);
+}
+
+// A worker's report comes as the one message of a frame whose hello says who it is.
+void FrontendHost::outputs(RequestId row, const std::string& report) {
+  auto frame = transport::decode(report);
+  wire::Report told;
+  if (frame && frame->hello && frame->messages.size() == 1 &&
+      std::holds_alternative<wire::Report>(frame->messages.front()) && follower_ != nullptr &&
+      follower_->to_our_time(frame->hello->id, frame->messages.front())) {
+    told = std::get<wire::Report>(std::move(frame->messages.front()));
+  } else {
+    // The outputs are here: without the times the row is answered all the same.
+    const TimePoint now = clock_.now();
+    told.times = {.received = now,
+                  .input_start = now,
+                  .input_end = now,
+                  .exec_start = now,
+                  .exec_end = now,
+                  .output_start = now,
+                  .output_end = now};
+  }
+  told.status = ledger::ActionStatus::success;
+  controller_->react(
+      [this, row, told = std::move(told)](TimePoint now) { offering_->outputs(row, told, now); });
+}
+
+// --- Models
+
+void FrontendHost::model_comes(const wire::Model& model) {
+  const std::lock_guard lock(mutex_);
+  news_.emplace_back(Comes{model});
+  wake_.notify_all();
+}
+
+void FrontendHost::model_goes(ModelId id) {
+  const std::lock_guard lock(mutex_);
+  news_.emplace_back(Goes{id});
+  wake_.notify_all();
+}
+
+void FrontendHost::follow_models(const std::stop_token& ended) {
+  pthread_setname_np(pthread_self(), "carillon-models");
+  std::unique_lock lock(mutex_);
+  while (wake_.wait(lock, ended, [&] { return !news_.empty(); })) {
+    const auto news = std::move(news_.front());
+    news_.pop_front();
+    lock.unlock();
+    if (const auto* comes = std::get_if<Comes>(&news)) add(comes->model, ended);
+    if (const auto* goes = std::get_if<Goes>(&news))
+      for (controller::ModelView view : controller_->models())
+        if (view.ready && view.id == goes->id) {
+          view.reason = "no worker has it";
+          view.left_out = true;
+          controller_->add_unready(std::move(view));
+          (void)controller_->remove_model(goes->id, patience_of_models, ended);
+        }
+    lock.lock();
+  }
+}
+
+void FrontendHost::add(const wire::Model& model, const std::stop_token& ended) {
+  const std::string named = "model '" + model.info.name + "' version " + std::to_string(model.version);
+  if (controller_->next_model().value >= worker::most_models)
+    return warn_(named + " is not served: no more than " + std::to_string(worker::most_models) +
+                 " models can come while a frontend runs");
+  auto config = repository::completed_config(model.config, model.info.name, model.inputs, model.outputs);
+  if (!config)
+    return warn_(named + " is not served: its config, as its worker tells: " + config.error().message);
+  controller::ModelView view{.name = model.info.name,
+                             .version = model.version,
+                             .config = *std::move(config),
+                             .usable = {},
+                             .hash = model.hash};
+  // What is served of it now: the new takes its place.
+  std::optional<ModelId> before;
+  if (const auto old = controller_->find(view.name, std::to_string(view.version)); old && (*old)->ready)
+    before = (*old)->id;
+  wire::Model here = model;
+  here.info.id = controller_->next_model();
+  controller_->add_model(std::move(view), ElsewhereModel(here), here.info);
+  spdlog::info("{} is served", named);
+  if (before) (void)controller_->remove_model(*before, patience_of_models, ended);
+}
+
+}  // namespace carillon::roles

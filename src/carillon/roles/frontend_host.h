@@ -1,0 +1,77 @@
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <stop_token>
+#include <string>
+#include <thread>
+#include <variant>
+
+#include "carillon/base/clock.h"
+#include "carillon/base/result.h"
+#include "carillon/controller/controller.h"
+#include "carillon/roles/follower.h"
+#include "carillon/roles/offering.h"
+#include "carillon/transport/rows.h"
+
+namespace carillon::roles {
+
+// A frontend of a cluster, live: a controller whose calls the leader decides on, rows that workers pull, and
+// the models that the leader tells of. Needs no repository.
+class FrontendHost final : FollowerHandlers, OfferingOut {
+ public:
+  // Errors: an address that cannot be bound, and as hosts::Membership::open(). `clock` outlives this.
+  static Result<std::unique_ptr<FrontendHost>> open(const MemberArguments& arguments,
+                                                    const controller::Options& options, const Clock& clock,
+                                                    std::function<void(const std::string&)> warn);
+  ~FrontendHost() override;
+
+  controller::Service& service() { return *controller_; }
+  // Answers all that is open; ends.
+  void stop();
+
+ private:
+  struct Comes {
+    wire::Model model;
+  };
+  struct Goes {
+    ModelId id;
+  };
+  FrontendHost(const controller::Options& options, const Clock& clock,
+               std::function<void(const std::string&)> warn, std::string rows_at);
+
+  // FollowerHandlers.
+  void leads(std::shared_ptr<transport::Stream> stream, std::uint64_t epoch) override;
+  void leader_left() override;
+  void heard(std::vector<transport::Message> messages) override;
+  // OfferingOut, on the controller's thread.
+  void send(transport::Message message) override;
+  std::uint64_t open(RequestId row, transport::RowTensors tensors) override;
+  void close(std::uint64_t key) override;
+  void model_comes(const wire::Model& model) override;
+  void model_goes(ModelId id) override;
+
+  void outputs(RequestId row, const std::string& report);
+  void follow_models(const std::stop_token& ended);
+  void add(const wire::Model& model, const std::stop_token& ended);
+
+  const Clock& clock_;
+  const std::function<void(const std::string&)> warn_;
+  transport::RowStore store_;
+  Offering* offering_ = nullptr;  // the controller's
+  std::unique_ptr<controller::Controller> controller_;
+  std::shared_ptr<transport::Stream> leader_;  // the controller's thread's, as epoch_
+  std::uint64_t epoch_ = 0;
+  std::unique_ptr<transport::RowServer> rows_;
+  std::unique_ptr<Follower> follower_;
+
+  std::mutex mutex_;  // of what follows
+  std::condition_variable_any wake_;
+  std::deque<std::variant<Comes, Goes>> news_;
+  std::jthread models_;
+};
+
+}  // namespace carillon::roles

@@ -1,0 +1,757 @@
+#include "carillon/roles/leader.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <type_traits>
+#include <variant>
+
+#include "carillon/base/assert.h"
+
+namespace carillon::roles {
+
+using transport::Message;
+using transport::Role;
+
+namespace {
+
+constexpr Duration longest = std::chrono::hours{1};  // that anything takes which a peer tells of
+
+bool sound(const std::vector<ledger::BatchProfile>& batches) {
+  if (batches.empty() || batches.front().batch != 1) return false;
+  for (std::size_t i = 0; i < batches.size(); ++i)
+    if (batches[i].exec <= Duration{0} || batches[i].exec > longest ||
+        (i > 0 && batches[i].batch <= batches[i - 1].batch))
+      return false;
+  return true;
+}
+
+bool sound(const wire::Model& model) {
+  const ledger::ModelInfo& info = model.info;
+  const auto fits = [](Duration d) { return Duration{0} < d && d <= longest; };
+  return !info.name.empty() && sound(info.batches) && info.load >= Duration{0} && info.load <= longest &&
+         info.cls <= Class::best_effort && std::ranges::all_of(info.solos, fits) &&
+         (!info.cost || (info.cost->c0 >= Duration{0} && info.cost->c0 <= longest &&
+                         std::isfinite(info.cost->c1) && info.cost->c1 > 0 && info.cost->c1 <= 1e6));
+}
+
+std::string named(const wire::Model& model) {
+  return "model '" + model.info.name + "' version " + std::to_string(model.version);
+}
+
+std::string sizes_of(const wire::Model& model) {
+  std::string out;
+  for (const auto& batch : model.info.batches) out += (out.empty() ? "" : ", ") + std::to_string(batch.batch);
+  return out;
+}
+
+// What a scheduler may learn from: an end that is not to come, and a time that passed.
+void make_sound(wire::Report& report, TimePoint now) {
+  wire::ActionTimes& times = report.times;
+  const TimePoint oldest = saturating_add(now, -longest), latest = saturating_add(now, longest);
+  const bool odd = times.exec_start < oldest || times.exec_start > times.exec_end ||
+                   times.exec_end > latest || times.paused < Duration{0} ||
+                   times.paused > times.exec_end - times.exec_start;
+  if (odd) {
+    times = {now, now, now, now, now, now, now};
+    report.odd_time = true;
+  } else if (times.exec_end > now) {  // by the other clock
+    times.exec_start -= times.exec_end - now;
+    times.exec_end = now;
+  }
+  times.threads = std::clamp(times.threads, 0, 4096);
+  if (report.status != ledger::ActionStatus::success) report.bad_rows.clear();
+}
+
+template <typename What, typename... Kinds>
+constexpr bool one_of = (std::is_same_v<What, Kinds> || ...);
+template <typename What>
+constexpr bool of_frontends =
+    one_of<What, transport::Application, transport::Offer, transport::Withdraw, transport::RowsAt>;
+template <typename What>
+constexpr bool of_workers = one_of<What, transport::ModelComes, transport::ModelGoes, transport::ModelTimes,
+                                   transport::DeviceState, wire::Report, wire::ProbeReport, ledger::Excuse>;
+
+}  // namespace
+
+// The way to a device of a worker that may not be there.
+class Leader::Link final : public wire::DeviceLink {
+ public:
+  Link(Leader& leader, DeviceId ours, std::string worker, DeviceId theirs)
+      : leader_(leader), ours_(ours), theirs_(theirs), worker_(std::move(worker)) {}
+
+  void send(const ledger::Load& order) override { translate(order, true); }
+  void send(const ledger::Unload& order) override { translate(order, false); }
+  void send(const ledger::Infer& order) override {
+    transport::Infer out{.order = order, .rows = {}};
+    for (const RequestId id : order.requests) {
+      const Row* const row = leader_.row(id);
+      if (row == nullptr) return leader_.fail(ours_, order.id, "a row of it is gone");
+      out.rows.push_back(reference(*row));
+    }
+    pass(out.order, true, [&] { return Message{std::move(out)}; });
+  }
+  void send(const ledger::Profile& order) override {
+    const Row* const row = leader_.row(order.request);
+    if (row == nullptr) return leader_.fail(ours_, order.id, "its row is gone");
+    transport::Profile out{.order = order, .row = reference(*row)};
+    pass(out.order, true, [&] { return Message{std::move(out)}; });
+  }
+  void stop(ActionId id) override { say(ledger::Stop{id, theirs_}); }
+  void preempt(ActionId id, TimePoint order) override { say(ledger::Preempt{id, theirs_, order}); }
+  void retire(std::uint32_t life) override { say(transport::Retire{theirs_, life}); }
+  void probe() override { say(transport::Probe{theirs_}); }
+  ledger::Excuse slowness(ledger::Lane lane) override {
+    ledger::Excuse& told = excuses_[static_cast<std::size_t>(lane)];
+    return std::exchange(told, {.device = {}, .lane = lane});
+  }
+  // A worker that has gone takes nothing, also while its devices are lost one by one.
+  wire::Credit credit() const override {
+    return peer_ ? state_.credit : wire::Credit{.infers = 0, .loads = 0};
+  }
+  std::uint64_t pages() const override { return state_.pages; }
+  int best_effort() const override { return state_.best_effort; }
+
+  void attach(std::optional<PeerId> peer) { peer_ = peer; }
+  void tell(const transport::DeviceState& state) {
+    state_ = state;
+    state_.best_effort = std::clamp(state.best_effort, 1, 64);
+  }
+  void tell(const ledger::Excuse& excuse) {
+    ledger::Excuse& told = excuses_[static_cast<std::size_t>(excuse.lane)];
+    told.lane = excuse.lane;
+    told.starved = std::min(longest, told.starved + std::clamp(excuse.starved, Duration{0}, longest));
+    told.moved = told.moved || excuse.moved;
+  }
+  const std::string& worker() const { return worker_; }
+  DeviceId theirs() const { return theirs_; }
+
+ private:
+  static transport::RowReference reference(const Row& row) { return {row.theirs, row.number, row.key}; }
+  void say(Message message) {
+    if (peer_) leader_.post(*peer_, std::move(message));
+  }
+  template <typename Order>
+  void translate(Order order, bool serves) {
+    pass(order, serves, [&] { return Message{order}; });
+  }
+  // In the worker's numbers. `serves`: only while the worker serves the model.
+  template <typename Order, typename Make>
+  void pass(Order& order, bool serves, Make&& make) {
+    const auto peer = peer_ ? leader_.peers_.find(*peer_) : leader_.peers_.end();
+    if (peer == leader_.peers_.end()) return;  // the device is lost next
+    const auto number = peer->second.numbers.find(order.model);
+    if (number == peer->second.numbers.end() || (serves && peer->second.models.at(number->second).goes))
+      return leader_.fail(
+          ours_, order.id,
+          "worker " + worker_ + " does not have " + named(leader_.models_[order.model.index()].told));
+    order.device = theirs_;
+    order.model = ModelId{number->second};
+    say(make());
+  }
+
+  Leader& leader_;
+  const DeviceId ours_, theirs_;
+  const std::string worker_;
+  std::optional<PeerId> peer_;
+  transport::DeviceState state_;
+  std::array<ledger::Excuse, ledger::lanes> excuses_{};
+};
+
+Leader::Leader(std::unique_ptr<schedule::Scheduler> scheduler, LeaderOptions options, Out& out)
+    : options_(std::move(options)),
+      out_(out),
+      scheduler_(std::move(scheduler)),
+      dispatch_(*scheduler_, options_.dispatch, *this, *this) {}
+
+Leader::~Leader() = default;
+
+void Leader::start(TimePoint now) {
+  CARILLON_ASSERT(!started_);
+  started_ = true;
+  now_ = now;
+  dispatch_.start(now);
+}
+
+// --- Who is there
+
+void Leader::joined(PeerId id, const transport::Hello& hello, TimePoint now) {
+  CARILLON_ASSERT(started_);
+  now_ = now;
+  if (peers_.contains(id) || hello.role == Role::scheduler) {
+    ++strays_.peers;
+    return;
+  }
+  const std::pair key{hello.role, hello.id};
+  if (const auto before = present_.find(key); before != present_.end())
+    leave(before->second, "it has come anew", now);
+  present_[key] = id;
+  Peer& peer = peers_[id];
+  peer.hello = hello;
+  post(id, transport::Leads{});
+  if (hello.role == Role::frontend) {
+    peer.number = numbered_++;
+    for (const auto& [name, model] : served_) post(id, transport::ModelComes{models_[model.index()].told});
+    post(id, counted_);
+  } else {
+    for (const auto& [other, each] : peers_)
+      if (!each.address.empty()) post(id, transport::FrontendAt{each.number, each.address});
+  }
+  settle(now);
+}
+
+void Leader::left(PeerId peer, std::string_view why, TimePoint now) {
+  now_ = now;
+  leave(peer, why, now);
+  settle(now);
+}
+
+void Leader::leave(PeerId id, std::string_view why, TimePoint now) {
+  auto gone = peers_.extract(id);
+  if (gone.empty()) {
+    ++strays_.peers;
+    return;
+  }
+  Peer& peer = gone.mapped();
+  present_.erase({peer.hello.role, peer.hello.id});
+  std::erase_if(outbox_, [&](const auto& message) { return message.first == id; });
+  for (auto& [other, each] : peers_) each.last.reset();
+  peer.hello.role == Role::frontend ? leave_frontend(id, now) : leave_worker(peer, why, now);
+}
+
+void Leader::leave_frontend(PeerId id, TimePoint) {
+  for (std::uint32_t place = 0; place < rows_.size(); ++place) {
+    Row& row = rows_[place];
+    if (!row.used || row.frontend != id) continue;
+    if (row.open)
+      withdraw(row);
+    else if (row.kept)
+      free(row);
+  }
+}
+
+void Leader::leave_worker(Peer& peer, std::string_view why, TimePoint now) {
+  for (const auto& [number, device] : peer.devices) links_[device.index()]->attach({});
+  for (const auto& [number, device] : peer.devices)
+    if (dispatch_.device_alive(device))
+      dispatch_.on_report({.id = {},
+                           .status = ledger::ActionStatus::failed,
+                           .times = {},
+                           .error = "its worker " + peer.hello.id + " has gone: " + std::string(why),
+                           .device_lost = true,
+                           .life = dispatch_.life(device),
+                           .device = device},
+                          now);
+  for (auto& [number, model] : peer.models)
+    if (!model.goes) let_go(model, false, now);
+}
+
+// --- What they say
+
+void Leader::heard(PeerId peer, Message message, TimePoint now) {
+  std::vector<Message> messages;
+  messages.push_back(std::move(message));
+  heard(peer, std::move(messages), now);
+}
+
+void Leader::heard(PeerId from, std::vector<Message> messages, TimePoint now) {
+  now_ = now;
+  const auto found = peers_.find(from);
+  if (found == peers_.end()) {
+    strays_.peers += messages.size();
+    return;
+  }
+  Peer& peer = found->second;
+  for (Message& message : messages)
+    std::visit(
+        [&](auto& what) {
+          using What = std::decay_t<decltype(what)>;
+          if constexpr (of_frontends<What>) {
+            if (peer.hello.role == Role::frontend) return on(from, peer, what, now);
+          } else if constexpr (of_workers<What>) {
+            if (peer.hello.role == Role::worker) return on(from, peer, what, now);
+          }
+          ++strays_.peers;
+        },
+        message);
+  settle(now);
+}
+
+void Leader::on(PeerId, Peer& peer, transport::Application& what, TimePoint now) {
+  constexpr std::size_t orders_of_magnitude = 64;
+  if (const auto& alike = what.alike) {
+    const Model* const model =
+        alike->model.index() < models_.size() ? &models_[alike->model.index()] : nullptr;
+    if (model == nullptr || alike->length >= std::max({orders_of_magnitude, model->told.info.solos.size(),
+                                                       model->told.lengths.size()})) {
+      ++strays_.models;
+      return;
+    }
+  }
+  const bool known = peer.apps.contains(what.app.value);
+  if (what.app == AppId{} || (!known && peer.apps.size() >= options_.max_frontend_apps)) {
+    ++strays_.beyond;
+    return;
+  }
+  AppId app{};
+  if (apps_ < options_.max_applications)
+    app = dispatch_.application(what.name, what.alike, now);
+  else
+    ++strays_.beyond;
+  apps_ = std::max(apps_, app.value);
+  peer.apps[what.app.value] = app;
+}
+
+void Leader::on(PeerId from, Peer& peer, transport::Offer& what, TimePoint now) {
+  Request request = what.row;
+  if (peer.rows.find(request.id.value)) {
+    ++strays_.rows;
+    return;
+  }
+  if (request.model.index() >= models_.size() || !models_[request.model.index()].served)
+    return refuse(from, request.id, ledger::Reason::no_model);
+  const auto app = peer.apps.find(request.app.value);
+  if ((request.app != AppId{} && app == peer.apps.end()) || request.cls > Class::best_effort ||
+      peer.address.empty()) {
+    ++strays_.rows;
+    return refuse(from, request.id, ledger::Reason::no_device);
+  }
+  if (rows_.used() >= options_.max_open) {
+    ++strays_.beyond;
+    return refuse(from, request.id, ledger::Reason::no_device);
+  }
+  request.id = RequestId{offered_++};
+  request.app = app == peer.apps.end() ? AppId{} : app->second;
+  request.arrival = std::clamp(request.arrival, saturating_add(now, -longest), now);
+  request.deadline = std::max(request.deadline, request.arrival);
+  const std::uint32_t place = rows_.take();
+  rows_[place] = {.id = request.id,
+                  .frontend = from,
+                  .number = peer.number,
+                  .theirs = what.row.id,
+                  .model = request.model,
+                  .key = what.key,
+                  .used = true,
+                  .open = true};
+  by_id_.insert(request.id.value, place);
+  peer.rows.insert(what.row.id.value, place);
+  all_owed_ = all_owed_ || what.more;
+  dispatch_.offer(request, what.more, now);
+}
+
+void Leader::on(PeerId, Peer& peer, transport::Withdraw& what, TimePoint) {
+  // A withdrawal may cross the row's end.
+  if (const auto place = peer.rows.find(what.row.value)) withdraw(rows_[*place]);
+}
+
+void Leader::on(PeerId, Peer& peer, transport::RowsAt& what, TimePoint) {
+  if (what.address.empty()) {
+    ++strays_.rows;
+    return;
+  }
+  peer.address = what.address;
+  post_all(Role::worker, transport::FrontendAt{peer.number, peer.address});
+}
+
+// --- Rows
+
+Leader::Row* Leader::row(RequestId id) {
+  const auto place = by_id_.find(id.value);
+  return place ? &rows_[*place] : nullptr;
+}
+
+// The frontend is told nothing of it any more.
+void Leader::close(Row& row) {
+  if (!std::exchange(row.open, false)) return;
+  if (const auto peer = peers_.find(row.frontend); peer != peers_.end())
+    peer->second.rows.erase(row.theirs.value);
+}
+
+void Leader::free(Row& row) {
+  close(row);
+  row.used = row.kept = false;
+  rows_.give_back(*by_id_.take(row.id.value));
+}
+
+// Until the scheduler has heard of it, the row may still be sent.
+void Leader::withdraw(Row& row) {
+  close(row);
+  row.kept = false;
+  dispatch_.withdraw(row.id, row.model);
+  withdrawn_.push_back(row.id);
+}
+
+void Leader::refuse(PeerId to, RequestId row, ledger::Reason reason) {
+  wire::Verdict verdict{.refusal = {row, reason, TimePoint::max()}, .prospect = {}};
+  verdict.prospect.devices = static_cast<std::uint32_t>(dispatch_.devices_alive());
+  post(to, std::move(verdict));
+}
+
+std::uint64_t Leader::begun(std::uint32_t, const Action& action) {
+  sending_ = action.device;
+  return 0;
+}
+
+std::uint64_t Leader::sent(RequestId id, ModelId, std::uint64_t) {
+  post_row(row(id), transport::Sent{.rows = {}, .device = sending_},
+           [&](const transport::Sent& last) { return last.device == sending_; });
+  return 0;
+}
+
+void Leader::came_back(RequestId id) {
+  post_row(row(id), transport::CameBack{}, [](const auto&) { return true; });
+}
+
+void Leader::ended(RequestId id, const wire::Report& report, TimePoint) {
+  Row* const ended = row(id);
+  transport::Ended message{.rows = {}, .report = report};
+  message.report.bad_rows.clear();  // their rows are turned down
+  post_row(ended, std::move(message),
+           [&](const transport::Ended& last) { return last.report.id == report.id; });
+  // A row that was withdrawn is freed once the scheduler has heard of that.
+  if (ended == nullptr || !ended->open || report.status != ledger::ActionStatus::success) return;
+  close(*ended);
+  if (!ended->kept) free(*ended);
+}
+
+void Leader::turned_down(RequestId id, const Error& error) {
+  Row* const down = row(id);
+  if (down == nullptr || !down->open) return;
+  post(down->frontend, transport::TurnedDown{down->theirs, error});
+  withdraw(*down);
+}
+
+void Leader::lost(RequestId id, std::string_view why) {
+  post_row(row(id), transport::Lost{.rows = {}, .why = std::string(why)},
+           [&](const transport::Lost& last) { return last.why == why; });
+}
+
+void Leader::refused(const wire::Verdict& verdict, TimePoint) {
+  Row* const over = row(verdict.refusal.request);
+  if (over == nullptr || !over->open) return;
+  wire::Verdict told = verdict;
+  told.refusal.request = over->theirs;
+  post(over->frontend, std::move(told));
+  free(*over);
+}
+
+void Leader::keep(RequestId id) {
+  Row* const kept = row(id);
+  if (kept == nullptr || !kept->open) return;
+  kept->kept = true;
+  post_row(kept, transport::Keep{}, [](const auto&) { return true; });
+}
+
+void Leader::forget(RequestId id) {
+  Row* const kept = row(id);
+  if (kept == nullptr || !std::exchange(kept->kept, false)) return;
+  const bool open = std::exchange(kept->open, true);  // the frontend keeps it also once it has ended
+  post_row(kept, transport::Forget{}, [](const auto&) { return true; });
+  kept->open = open;
+  if (!open) free(*kept);
+}
+
+// --- Models
+
+void Leader::on(PeerId, Peer& peer, transport::ModelComes& what, TimePoint now) {
+  wire::Model& model = what.model;
+  const std::uint32_t number = model.info.id.value;
+  if (!sound(model)) {
+    ++strays_.models;
+    return out_.warn("worker " + peer.hello.id + ": " + named(model) +
+                     " is not used, as what it tells of times or batch sizes is not possible");
+  }
+  model.info.sizes.clear();
+  model.info.weights_of.reset();
+  if (const auto found = peer.models.find(number); found != peer.models.end()) {
+    const wire::Model& told = found->second.told;
+    if (!found->second.goes && told.info.name == model.info.name && told.version == model.version &&
+        told.hash == model.hash && same_sizes(told.info.batches, model.info.batches)) {
+      ++strays_.models;
+      return;
+    }
+    if (!found->second.goes) let_go(found->second, true, now);
+    std::erase_if(peer.numbers, [&](const auto& each) { return each.second == number; });
+    peer.models.erase(number);
+  } else if (peer.models.size() >= options_.max_models) {
+    ++strays_.beyond;
+    return;
+  }
+  peer.models[number].told = std::move(model);
+  take_up(peer, number, now);
+}
+
+// A worker's model is served with those of others, if it is the same.
+void Leader::take_up(Peer& peer, std::uint32_t number, TimePoint now) {
+  WorkerModel& mine = peer.models.at(number);
+  const ModelKey key{mine.told.info.name, mine.told.version};
+  const auto same = [&](const wire::Model& other) {
+    return other.hash == mine.told.hash && same_sizes(other.info.batches, mine.told.info.batches);
+  };
+  auto found = served_.find(key);
+  if (found != served_.end() && models_[found->second.index()].holders == 0 &&
+      !same(models_[found->second.index()].told)) {
+    end_model(found->second, now);  // which may have taken up this one
+    if (mine.ours) return;
+    found = served_.find(key);
+  }
+  ModelId id{static_cast<std::uint32_t>(models_.size())};
+  if (found != served_.end()) {
+    id = found->second;
+    const wire::Model& other = models_[id.index()].told;
+    if (!same(other))
+      return out_.warn("worker " + peer.hello.id + ": " + named(mine.told) + " is not used: " +
+                       (other.hash != mine.told.hash
+                            ? "its file or config has the hash " + std::to_string(mine.told.hash) +
+                                  ", and must have " + std::to_string(other.hash) + " as on other workers"
+                            : "its batch sizes are " + sizes_of(mine.told) + ", and must be " +
+                                  sizes_of(other) + " as on other workers"));
+    if (serving(peer, id) != nullptr) {  // by another number
+      ++strays_.models;
+      return out_.warn("worker " + peer.hello.id + ": " + named(mine.told) +
+                       " is told twice, and must be told once");
+    }
+  } else if (models_.size() >= options_.max_models) {
+    ++strays_.beyond;
+    return out_.warn("worker " + peer.hello.id + ": " + named(mine.told) + " is not used: " +
+                     std::to_string(options_.max_models) + " models came, the most that may come");
+  } else {
+    served_.emplace(key, id);
+    Model& model = models_.emplace_back(Model{.told = mine.told, .served = true});
+    model.told.info.id = id;
+    post_all(Role::frontend, transport::ModelComes{model.told});
+    dispatch_.come(model.told.info, now);
+  }
+  mine.ours = id;
+  peer.numbers[id] = number;
+  Model& model = models_[id.index()];
+  ++model.holders;
+  graces_.erase({std::exchange(model.ends, TimePoint::max()), id});
+}
+
+void Leader::on(PeerId, Peer& peer, transport::ModelGoes& what, TimePoint now) {
+  const auto found = peer.models.find(what.model.value);
+  if (found == peer.models.end() || found->second.goes) {
+    ++strays_.models;
+    return;
+  }
+  // Its number stays, as devices may be told to unload it.
+  found->second.goes = true;
+  let_go(found->second, true, now);
+  if (!found->second.ours) peer.models.erase(found);
+}
+
+void Leader::let_go(WorkerModel& model, bool at_once, TimePoint now) {
+  if (!model.ours) return;
+  Model& ours = models_[model.ours->index()];
+  if (--ours.holders > 0) return;
+  if (at_once) return end_model(*model.ours, now);
+  ours.ends = saturating_add(now, options_.model_grace);
+  graces_.emplace(ours.ends, *model.ours);
+}
+
+void Leader::end_model(ModelId id, TimePoint now) {
+  Model& model = models_[id.index()];
+  const ModelKey key{model.told.info.name, model.told.version};
+  model.served = false;
+  graces_.erase({std::exchange(model.ends, TimePoint::max()), id});
+  served_.erase(key);
+  post_all(Role::frontend, transport::ModelGoes{id});
+  dispatch_.go(id, now);
+  // Those that differed from it.
+  for (auto& [other, peer] : peers_)
+    for (auto& [number, mine] : peer.models)
+      if (!mine.ours && !mine.goes && mine.told.info.name == key.first && mine.told.version == key.second)
+        take_up(peer, number, now);
+}
+
+Leader::WorkerModel* Leader::serving(Peer& peer, ModelId ours) {
+  const auto number = peer.numbers.find(ours);
+  if (number == peer.numbers.end()) return nullptr;
+  WorkerModel& model = peer.models.at(number->second);
+  return model.goes ? nullptr : &model;
+}
+
+void Leader::on(PeerId, Peer& peer, transport::ModelTimes& what, TimePoint now) {
+  const auto found = peer.models.find(what.model.value);
+  if (found == peer.models.end() || found->second.goes || !sound(what.batches) ||
+      !same_sizes(found->second.told.info.batches, what.batches)) {
+    ++strays_.models;
+    return;
+  }
+  found->second.told.info.batches = std::move(what.batches);
+  if (found->second.ours) change_times(*found->second.ours, now);
+}
+
+// To the slowest worker's, by size.
+void Leader::change_times(ModelId id, TimePoint now) {
+  std::vector<ledger::BatchProfile> slowest;
+  for (auto& [other, peer] : peers_) {
+    const WorkerModel* const mine = serving(peer, id);
+    if (mine == nullptr) continue;
+    const auto& batches = mine->told.info.batches;
+    if (slowest.empty()) slowest = batches;
+    for (std::size_t i = 0; i < batches.size(); ++i)
+      slowest[i].exec = std::max(slowest[i].exec, batches[i].exec);
+  }
+  auto& told = models_[id.index()].told.info.batches;
+  if (told == slowest) return;
+  told = slowest;
+  post_all(Role::frontend, transport::ModelTimes{id, slowest});
+  dispatch_.change_times(id, std::move(slowest), now);
+}
+
+// --- Devices
+
+std::optional<DeviceId> Leader::device_of(const Peer& peer, DeviceId theirs) {
+  const auto found = peer.devices.find(theirs.value);
+  if (found != peer.devices.end()) return found->second;
+  ++strays_.devices;
+  return std::nullopt;
+}
+
+void Leader::on(PeerId from, Peer& peer, transport::DeviceState& what, TimePoint) {
+  const std::pair key{peer.hello.id, what.device.value};
+  auto known = known_.find(key);
+  if (known == known_.end()) {
+    if (links_.size() >= options_.max_devices) {
+      ++strays_.beyond;
+      return;
+    }
+    const DeviceId id{static_cast<std::uint32_t>(links_.size())};
+    links_.push_back(std::make_unique<Link>(*this, id, peer.hello.id, what.device));
+    dispatch_.add_device(*links_.back(), false);
+    known = known_.emplace(key, id).first;
+  }
+  Link& link = *links_[known->second.index()];
+  link.tell(what);
+  if (!peer.devices.emplace(what.device.value, known->second).second) return;
+  link.attach(from);
+  link.retire(dispatch_.life(known->second));
+  link.probe();
+}
+
+void Leader::on(PeerId, Peer& peer, wire::Report& what, TimePoint now) {
+  const auto device = device_of(peer, what.device);
+  if (!device) return;
+  if (what.life != dispatch_.life(*device) || what.status > ledger::ActionStatus::stopped ||
+      !dispatch_.device_alive(*device)) {
+    ++strays_.reports;
+    return;
+  }
+  what.device = *device;
+  make_sound(what, now);
+  dispatch_.on_report(what, now);
+}
+
+void Leader::on(PeerId, Peer& peer, wire::ProbeReport& what, TimePoint now) {
+  const auto device = device_of(peer, what.device);
+  if (!device) return;
+  if (what.life != dispatch_.life(*device) || dispatch_.device_alive(*device)) {
+    ++strays_.devices;
+    return;
+  }
+  what.device = *device;
+  dispatch_.on_probe(what, now);
+}
+
+void Leader::on(PeerId, Peer& peer, ledger::Excuse& what, TimePoint) {
+  const auto device = device_of(peer, what.device);
+  if (!device) return;
+  if (static_cast<std::size_t>(what.lane) >= ledger::lanes) {
+    ++strays_.devices;
+    return;
+  }
+  links_[device->index()]->tell(what);
+}
+
+// The device is to hear nothing of it, and whoever ordered it hears of that in the next step.
+void Leader::fail(DeviceId device, ActionId action, std::string why) {
+  wire::Report report{.id = action,
+                      .status = ledger::ActionStatus::failed,
+                      .times = {now_, now_, now_, now_, now_, now_, now_},
+                      .error = std::move(why),
+                      .life = dispatch_.life(device),
+                      .device = device};
+  failed_.push_back(std::move(report));
+}
+
+// --- Steps
+
+TimePoint Leader::wake_at() const {
+  if (!failed_.empty()) return now_;
+  const TimePoint at = dispatch_.wake_at();
+  return graces_.empty() ? at : std::min(at, graces_.begin()->first);
+}
+
+void Leader::wake(TimePoint now) {
+  now_ = now;
+  // What fails anew meanwhile is for the next step.
+  for (const wire::Report& report : std::exchange(failed_, {})) dispatch_.on_report(report, now);
+  while (!graces_.empty() && graces_.begin()->first <= now) end_model(graces_.begin()->second, now);
+  dispatch_.wake(now);
+  settle(now);
+}
+
+// All that was heard is decided, and what comes of it is sent.
+void Leader::settle(TimePoint now) {
+  if (std::exchange(all_owed_, false)) dispatch_.all_arrived(now);
+  if (!withdrawn_.empty()) dispatch_.hear(now);
+  for (const RequestId id : std::exchange(withdrawn_, {}))
+    if (Row* const gone = row(id)) free(*gone);
+  const transport::DeviceCount count{.alive = static_cast<std::uint32_t>(dispatch_.devices_alive()),
+                                     .known = static_cast<std::uint32_t>(dispatch_.devices())};
+  if (count.alive != counted_.alive || count.known != counted_.known) {
+    counted_ = count;
+    post_all(Role::frontend, count);
+  }
+  for (auto& [to, message] : outbox_) {
+    if (const auto peer = peers_.find(to); peer != peers_.end()) peer->second.last.reset();
+    out_.send(to, std::move(message));
+  }
+  outbox_.clear();
+}
+
+void Leader::post(PeerId to, Message message) {
+  const auto peer = peers_.find(to);
+  if (peer == peers_.end()) return;
+  peer->second.last = outbox_.size();
+  outbox_.emplace_back(to, std::move(message));
+}
+
+void Leader::post_all(Role role, const Message& message) {
+  for (const auto& [id, peer] : peers_)
+    if (peer.hello.role == role) post(id, message);
+}
+
+// With the message before it to the same frontend, where that is of the same kind and `same`.
+template <typename Rows, typename Same>
+void Leader::post_row(const Row* row, Rows message, Same same) {
+  if (row == nullptr || !row->open) return;
+  const auto peer = peers_.find(row->frontend);
+  if (peer == peers_.end()) return;
+  if (peer->second.last)
+    if (auto* const last = std::get_if<Rows>(&outbox_[*peer->second.last].second);
+        last != nullptr && same(*last)) {
+      last->rows.push_back(row->theirs);
+      return;
+    }
+  message.rows.push_back(row->theirs);
+  post(row->frontend, std::move(message));
+}
+
+// --- For others to look at
+
+std::size_t Leader::count(Role role) const {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(peers_, [&](const auto& each) { return each.second.hello.role == role; }));
+}
+
+std::vector<Leader::DeviceView> Leader::devices() const {
+  std::vector<DeviceView> out;
+  for (const auto& [key, id] : known_)
+    out.push_back({id, key.first, DeviceId{key.second}, dispatch_.device_alive(id)});
+  return out;
+}
+
+}  // namespace carillon::roles

@@ -1,0 +1,212 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "carillon/base/ids.h"
+#include "carillon/base/index_table.h"
+#include "carillon/base/slab.h"
+#include "carillon/base/time.h"
+#include "carillon/dispatch/dispatch.h"
+#include "carillon/dispatch/notes.h"
+#include "carillon/schedule/scheduler.h"
+#include "carillon/transport/messages.h"
+#include "carillon/wire/ends.h"
+
+namespace carillon::roles {
+
+// A stream with a host, by a number that its owner never uses again.
+using PeerId = std::uint64_t;
+
+// Where a leader's messages go. Must not call back.
+class Out {
+ public:
+  virtual ~Out() = default;
+  virtual void send(PeerId to, transport::Message message) = 0;
+  virtual void warn(std::string text) = 0;
+};
+
+struct LeaderOptions {
+  dispatch::Options dispatch{};
+  std::size_t max_open = 65'536;          // rows of all frontends; those beyond it are refused
+  std::size_t max_devices = 4096;         // that ever came; others are passed over
+  std::size_t max_models = 65'536;        // likewise
+  std::size_t max_applications = 16'384;  // likewise; rows of others count as of none
+  std::size_t max_frontend_apps = 4096;   // numbers of applications of a frontend; rows of others are refused
+  Duration model_grace = std::chrono::seconds{10};  // a model stays so long once its last worker left
+};
+
+// Decides, in one epoch, for the rows of frontends and the devices of workers on other hosts. Keeps each
+// peer's numbers of rows, models and devices apart from its own. Pure: messages and times go in, messages
+// come out. What a peer says may be wrong, doubled or late: that is refused or counted.
+//
+// Not thread-safe; `now` never goes back.
+class Leader final : private wire::Calls, private dispatch::Notes {
+ public:
+  Leader(std::unique_ptr<schedule::Scheduler> scheduler, LeaderOptions options, Out& out);
+  ~Leader() override;
+  Leader(const Leader&) = delete;
+  Leader& operator=(const Leader&) = delete;
+
+  // Before all else.
+  void start(TimePoint now);
+  // A frontend or a worker has a stream. An earlier stream of the same id ends.
+  void joined(PeerId peer, const transport::Hello& hello, TimePoint now);
+  void left(PeerId peer, std::string_view why, TimePoint now);
+  // A frame's messages, with times on our clock. Its Offers that say `more` are decided on together.
+  void heard(PeerId peer, std::vector<transport::Message> messages, TimePoint now);
+  void heard(PeerId peer, transport::Message message, TimePoint now);
+  // When wake() wants to be called; max() for never.
+  TimePoint wake_at() const;
+  void wake(TimePoint now);
+
+  // What was heard and changed nothing, by kind.
+  struct Strays {
+    std::uint64_t peers = 0;    // messages of a peer that is not there, or whose role does not say them
+    std::uint64_t rows = 0;     // Offers that are refused unheard, or of a row that is open
+    std::uint64_t models = 0;   // of models, and of applications
+    std::uint64_t devices = 0;  // of devices
+    std::uint64_t reports = 0;  // reports of actions that the device does not have
+    std::uint64_t beyond = 0;   // beyond the options' bounds
+  };
+  const Strays& strays() const { return strays_; }
+  std::size_t rows_open() const { return rows_.used(); }
+  std::size_t frontends() const { return count(transport::Role::frontend); }
+  std::size_t workers() const { return count(transport::Role::worker); }
+  std::size_t models() const { return served_.size(); }  // that are served
+  struct DeviceView {
+    DeviceId id;
+    std::string worker;
+    DeviceId number;  // the worker's own
+    bool alive = false;
+  };
+  std::vector<DeviceView> devices() const;
+  const dispatch::Dispatch& dispatch() const { return dispatch_; }
+
+ private:
+  using ModelKey = std::pair<std::string, std::int64_t>;  // name and version
+  struct Row {
+    RequestId id;  // ours
+    PeerId frontend = 0;
+    std::uint32_t number = 0;  // of the frontend
+    RequestId theirs;
+    ModelId model;
+    std::uint64_t key = 0;
+    bool used = false;
+    bool open = false;  // the frontend is told of it
+    bool kept = false;  // see ledger::Keep
+  };
+  struct WorkerModel {
+    wire::Model told;             // its batches: as the worker told them last
+    std::optional<ModelId> ours;  // none: it differs from the model that is served
+    bool goes = false;            // the worker serves it no more; it may still be unloaded
+  };
+  struct Peer {
+    transport::Hello hello;
+    std::optional<std::size_t> last;  // of the messages to it in outbox_
+    // A frontend's.
+    std::uint32_t number = 0;
+    std::string address;
+    IndexTable rows;  // by its own numbers: those that are open
+    std::map<std::uint32_t, AppId> apps;
+    // A worker's.
+    std::map<std::uint32_t, WorkerModel> models;  // by its own numbers
+    std::map<ModelId, std::uint32_t> numbers;     // from ours
+    std::map<std::uint32_t, DeviceId> devices;    // that it told of since it joined
+  };
+  struct Model {
+    wire::Model told;
+    bool served = false;
+    std::uint32_t holders = 0;          // workers that serve it
+    TimePoint ends = TimePoint::max();  // without a holder
+  };
+  class Link;
+
+  using dispatch::Notes::ended, dispatch::Notes::lost;
+  // wire::Calls, for rows of all frontends.
+  std::uint64_t sent(RequestId row, ModelId model, std::uint64_t entry) override;
+  void came_back(RequestId row) override;
+  void ended(RequestId row, const wire::Report& report, TimePoint now) override;
+  void turned_down(RequestId row, const Error& error) override;
+  void lost(RequestId row, std::string_view why) override;
+  void refused(const wire::Verdict& verdict, TimePoint now) override;
+  void keep(RequestId row) override;
+  void forget(RequestId row) override;
+  // dispatch::Notes.
+  std::uint64_t begun(std::uint32_t place, const Action& action) override;
+  void odd_report(DeviceId) override { ++strays_.reports; }
+
+  void on(PeerId from, Peer& peer, transport::Application& what, TimePoint now);
+  void on(PeerId from, Peer& peer, transport::Offer& what, TimePoint now);
+  void on(PeerId from, Peer& peer, transport::Withdraw& what, TimePoint now);
+  void on(PeerId from, Peer& peer, transport::RowsAt& what, TimePoint now);
+  void on(PeerId from, Peer& peer, transport::ModelComes& what, TimePoint now);
+  void on(PeerId from, Peer& peer, transport::ModelGoes& what, TimePoint now);
+  void on(PeerId from, Peer& peer, transport::ModelTimes& what, TimePoint now);
+  void on(PeerId from, Peer& peer, transport::DeviceState& what, TimePoint now);
+  void on(PeerId from, Peer& peer, wire::Report& what, TimePoint now);
+  void on(PeerId from, Peer& peer, wire::ProbeReport& what, TimePoint now);
+  void on(PeerId from, Peer& peer, ledger::Excuse& what, TimePoint now);
+
+  void leave(PeerId peer, std::string_view why, TimePoint now);
+  void leave_frontend(PeerId id, TimePoint now);
+  void leave_worker(Peer& peer, std::string_view why, TimePoint now);
+  std::size_t count(transport::Role role) const;
+  void settle(TimePoint now);
+  void refuse(PeerId to, RequestId row, ledger::Reason reason);
+  Row* row(RequestId id);
+  void close(Row& row);
+  void free(Row& row);
+  void withdraw(Row& row);
+  void take_up(Peer& peer, std::uint32_t number, TimePoint now);
+  void let_go(WorkerModel& model, bool at_once, TimePoint now);
+  void end_model(ModelId id, TimePoint now);
+  void change_times(ModelId id, TimePoint now);
+  void fail(DeviceId device, ActionId action, std::string why);
+  std::optional<DeviceId> device_of(const Peer& peer, DeviceId theirs);
+  WorkerModel* serving(Peer& peer, ModelId ours);
+  void post(PeerId to, transport::Message message);
+  void post_all(transport::Role role, const transport::Message& message);
+  template <typename Rows, typename Same>
+  void post_row(const Row* row, Rows message, Same same);
+
+  const LeaderOptions options_;
+  Out& out_;
+  std::unique_ptr<schedule::Scheduler> scheduler_;
+  dispatch::Dispatch dispatch_;
+  bool started_ = false;
+
+  std::map<PeerId, Peer> peers_;
+  std::map<std::pair<transport::Role, std::string>, PeerId> present_;  // by role and id
+  std::uint32_t numbered_ = 0;                                         // frontends
+
+  std::uint64_t offered_ = 0;  // rows
+  Slab<Row> rows_;
+  IndexTable by_id_;                  // from our numbers to places in rows_
+  std::vector<RequestId> withdrawn_;  // the scheduler has yet to hear of it
+  DeviceId sending_{};                // what the order that is being sent is for
+  bool all_owed_ = false;             // rows that say `more` wait for all_arrived()
+  std::uint32_t apps_ = 0;            // the highest AppId
+
+  std::vector<Model> models_;                                        // by ModelId
+  std::map<ModelKey, ModelId> served_;                               // also without a holder, for a while
+  std::vector<std::unique_ptr<Link>> links_;                         // by DeviceId
+  std::map<std::pair<std::string, std::uint32_t>, DeviceId> known_;  // by worker and its number
+  std::set<std::pair<TimePoint, ModelId>> graces_;                   // of models without a holder
+  std::vector<wire::Report> failed_;                                 // of orders that could not be sent
+  transport::DeviceCount counted_{};                                 // as frontends were told
+
+  std::vector<std::pair<PeerId, transport::Message>> outbox_;  // of this step
+  Strays strays_;
+  TimePoint now_{};
+};
+
+}  // namespace carillon::roles

@@ -1,0 +1,748 @@
+#include "carillon/roles/leader.h"
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "carillon/base/random.h"
+#include "carillon/schedule/registry.h"
+#include "carillon/schedule/testing/models.h"
+#include "carillon/schedule/testing/scripted_scheduler.h"
+
+namespace carillon::roles {
+namespace {
+
+using ledger::ActionStatus;
+using schedule::testing::linear_model;
+using schedule::testing::ScriptedScheduler;
+using transport::Message;
+using transport::Role;
+
+constexpr TimePoint at(Duration d) {
+  return TimePoint{d};
+}
+
+// What peers are told.
+class Recorder final : public Out {
+ public:
+  void send(PeerId to, Message message) override { sent.emplace_back(to, std::move(message)); }
+  void warn(std::string text) override { warned.push_back(std::move(text)); }
+  // Those of a kind to a peer, since the last look at them.
+  template <typename What>
+  std::vector<What> take(PeerId to) {
+    std::vector<What> out;
+    std::erase_if(sent, [&](const auto& each) {
+      const auto* what = each.first == to ? std::get_if<What>(&each.second) : nullptr;
+      if (what != nullptr) out.push_back(*what);
+      return what != nullptr;
+    });
+    return out;
+  }
+  std::vector<std::pair<PeerId, Message>> sent;
+  std::vector<std::string> warned;
+};
+
+wire::Model model(std::uint32_t number, std::uint64_t hash = 7, std::string name = "m") {
+  wire::Model out{.info = linear_model(number, 1ms, 1ms), .hash = hash};
+  out.info.name = std::move(name);
+  return out;
+}
+
+// Peers 1 and 2 are frontends; 11 and 12 workers, whose models and devices have numbers of their own.
+class LeaderTest : public ::testing::Test {
+ protected:
+  explicit LeaderTest(LeaderOptions options = {}) {
+    auto own = std::make_unique<ScriptedScheduler>();
+    scheduler = own.get();
+    leader = std::make_unique<Leader>(std::move(own), std::move(options), out);
+    leader->start(at(0ms));
+  }
+  void frontend(PeerId peer) {
+    join(peer, Role::frontend, "f" + std::to_string(peer));
+    hear(peer, transport::RowsAt{"host:" + std::to_string(peer)});
+  }
+  void worker(PeerId peer, std::uint32_t device = 5, std::uint32_t number = 9) {
+    join(peer, Role::worker, "w" + std::to_string(peer));
+    hear(peer, transport::ModelComes{model(number)});
+    device_comes(peer, device);
+  }
+  void device_comes(PeerId peer, std::uint32_t device, wire::Credit credit = {}) {
+    hear(peer, transport::DeviceState{DeviceId{device}, 100, 1, credit});
+    const auto retired = out.take<transport::Retire>(peer);
+    ASSERT_EQ(retired.size(), 1U);
+    EXPECT_EQ(retired[0].device, DeviceId{device});
+    ASSERT_EQ(out.take<transport::Probe>(peer).size(), 1U);
+    hear(peer, wire::ProbeReport{{}, retired[0].life, DeviceId{device}});
+  }
+  void join(PeerId peer, Role role, std::string id) {
+    leader->joined(peer, {.cluster = "c", .id = std::move(id), .role = role}, now);
+  }
+  template <typename What>
+  void hear(PeerId peer, What what) {
+    leader->heard(peer, Message{std::move(what)}, now);
+  }
+  transport::Offer offer(std::uint64_t row, bool more = false, std::uint32_t of = 0) const {
+    return {.row = {.id = {row}, .model = {of}, .app = {}, .arrival = now, .deadline = now + 50ms},
+            .more = more,
+            .key = 1000 + row};
+  }
+  schedule::Infer infer(std::uint64_t action, std::vector<RequestId> rows, std::uint32_t device = 0) const {
+    return {.id = {action},
+            .device = {device},
+            .model = {0},
+            .requests = std::move(rows),
+            .window = {at(0ms), at(50ms)},
+            .expected = 2ms};
+  }
+  // The scheduler answers the next event of kind E with these.
+  template <typename E>
+  void on_next(schedule::Actions orders) {
+    scheduler->script = [this, orders = std::move(orders)](const schedule::Event& event, TimePoint,
+                                                           schedule::Actions& actions, TimePoint&) {
+      if (!std::holds_alternative<E>(event)) return;
+      actions.insert(actions.end(), orders.begin(), orders.end());
+      scheduler->script = nullptr;
+    };
+  }
+  wire::Report report(std::uint64_t action, ActionStatus status, std::uint32_t device = 5,
+                      std::uint32_t life = 0) const {
+    wire::Report told{.id = {action}, .status = status, .life = life, .device = DeviceId{device}};
+    told.times.exec_start = now - 1ms;
+    told.times.exec_end = now;
+    return told;
+  }
+
+  Recorder out;
+  ScriptedScheduler* scheduler = nullptr;
+  std::unique_ptr<Leader> leader;
+  TimePoint now = at(1s);
+};
+
+using Rows = std::vector<RequestId>;
+
+TEST_F(LeaderTest, ABatchHasRowsOfTwoFrontendsInEachOnesNumbers) {
+  worker(11);
+  frontend(1);
+  frontend(2);
+  ASSERT_EQ(out.take<transport::ModelComes>(1).size(), 1U);
+  const auto addresses = out.take<transport::FrontendAt>(11);
+  ASSERT_EQ(addresses.size(), 2U);
+  EXPECT_EQ(addresses[1].address, "host:2");
+  leader->heard(1, {offer(70, true), offer(71, true)}, now);
+  EXPECT_EQ(scheduler->heard<schedule::AllArrived>().size(), 1U);
+  on_next<schedule::RequestArrived>({infer(4, {{0}, {1}, {2}})});
+  hear(2, offer(70));
+
+  const auto first = out.take<transport::Sent>(1), second = out.take<transport::Sent>(2);
+  ASSERT_EQ(first.size(), 1U);
+  EXPECT_EQ(first[0].rows, (Rows{{70}, {71}}));
+  ASSERT_EQ(second.size(), 1U);
+  EXPECT_EQ(second[0].rows, (Rows{{70}}));
+  const auto orders = out.take<transport::Infer>(11);
+  ASSERT_EQ(orders.size(), 1U);
+  EXPECT_EQ(orders[0].order.device, DeviceId{5});
+  EXPECT_EQ(orders[0].order.model, ModelId{9});
+  ASSERT_EQ(orders[0].rows.size(), 3U);
+  EXPECT_EQ(orders[0].rows[0], (transport::RowReference{{70}, addresses[0].frontend, 1070}));
+  EXPECT_EQ(orders[0].rows[2], (transport::RowReference{{70}, addresses[1].frontend, 1070}));
+
+  now += 3ms;
+  hear(11, report(4, ActionStatus::success));
+  const auto ended = out.take<transport::Ended>(1);
+  ASSERT_EQ(ended.size(), 1U);
+  EXPECT_EQ(ended[0].rows, (Rows{{70}, {71}}));
+  EXPECT_EQ(ended[0].report.device, DeviceId{0});
+  EXPECT_EQ(out.take<transport::Ended>(2).size(), 1U);
+  EXPECT_EQ(leader->rows_open(), 0U);
+}
+
+TEST_F(LeaderTest, ARefusalIsInTheFrontendsNumberAndWithAProspect) {
+  worker(11);
+  frontend(1);
+  on_next<schedule::RequestArrived>({schedule::Refuse{{0}, ledger::Reason::cannot_finish, at(2s)}});
+  hear(1, offer(33));
+  const auto verdicts = out.take<wire::Verdict>(1);
+  ASSERT_EQ(verdicts.size(), 1U);
+  EXPECT_EQ(verdicts[0].refusal.request, RequestId{33});
+  EXPECT_EQ(verdicts[0].prospect.devices, 1U);
+  EXPECT_EQ(leader->rows_open(), 0U);
+}
+
+TEST_F(LeaderTest, WhatCannotBeTakenIsRefused) {
+  worker(11);
+  frontend(1);
+  hear(1, offer(1, false, 8));
+  hear(1, offer(2));
+  hear(1, offer(2));  // open already
+  auto unknown_app = offer(3);
+  unknown_app.row.app = AppId{4};
+  hear(1, unknown_app);
+  const auto verdicts = out.take<wire::Verdict>(1);
+  ASSERT_EQ(verdicts.size(), 2U);
+  EXPECT_EQ(verdicts[0].refusal.request, RequestId{1});
+  EXPECT_EQ(verdicts[0].refusal.reason, ledger::Reason::no_model);
+  EXPECT_EQ(verdicts[1].refusal.request, RequestId{3});
+  EXPECT_EQ(leader->strays().rows, 2U);
+  EXPECT_EQ(leader->rows_open(), 1U);
+}
+
+TEST_F(LeaderTest, AFrontendThatLeavesHasItsRowsWithdrawn) {
+  worker(11);
+  frontend(1);
+  on_next<schedule::RequestArrived>({infer(4, {{0}})});
+  leader->heard(1, {offer(70), offer(71)}, now);
+  leader->left(1, "gone", now);
+  EXPECT_EQ(scheduler->heard<schedule::RequestCancelled>().size(), 2U);
+  EXPECT_EQ(leader->rows_open(), 0U);
+  hear(11, report(4, ActionStatus::success));
+  EXPECT_EQ(leader->dispatch().ledger().open_requests(), 0U);
+  EXPECT_TRUE(out.take<transport::Ended>(1).empty());
+}
+
+TEST_F(LeaderTest, AWorkersRowsAreLostWithItAndItsDeviceKeepsItsNumber) {
+  worker(11);
+  frontend(1);
+  worker(12);
+  on_next<schedule::RequestArrived>({infer(4, {{0}})});
+  hear(1, offer(70));
+  on_next<schedule::DeviceChanged>({infer(5, {{0}}, 1)});
+  leader->left(11, "its stream ended", now);
+  const auto lost = out.take<transport::Lost>(1);
+  ASSERT_EQ(lost.size(), 1U);
+  EXPECT_EQ(lost[0].rows, (Rows{{70}}));
+  EXPECT_EQ(lost[0].why, "its worker w11 has gone: its stream ended");
+  EXPECT_EQ(out.take<transport::Infer>(12).size(), 1U);
+  EXPECT_EQ(leader->dispatch().devices_alive(), 1U);
+
+  join(13, Role::worker, "w11");
+  hear(13, transport::DeviceState{DeviceId{5}, 100, 1, {}});
+  const auto retired = out.take<transport::Retire>(13);
+  ASSERT_EQ(retired.size(), 1U);
+  EXPECT_EQ(retired[0].life, 1U);
+  hear(13, wire::ProbeReport{{}, 1, DeviceId{5}});
+  EXPECT_EQ(leader->dispatch().devices_alive(), 2U);
+  EXPECT_EQ(leader->dispatch().devices(), 2U);
+  hear(12, report(5, ActionStatus::success));
+  EXPECT_EQ(leader->rows_open(), 0U);
+}
+
+TEST_F(LeaderTest, AModelThatDiffersIsNotUsedUntilTheOtherGoes) {
+  worker(11);
+  frontend(1);
+  join(12, Role::worker, "w12");
+  hear(12, transport::ModelComes{model(0, 8)});
+  ASSERT_EQ(out.warned.size(), 1U);
+  EXPECT_EQ(out.warned[0],
+            "worker w12: model 'm' version 1 is not used: its file or config has the hash 8, and must have 7 "
+            "as on other workers");
+  out.take<transport::ModelComes>(1);
+  hear(11, transport::ModelGoes{ModelId{9}});
+  EXPECT_EQ(out.take<transport::ModelGoes>(1).size(), 1U);
+  const auto come = out.take<transport::ModelComes>(1);
+  ASSERT_EQ(come.size(), 1U);
+  EXPECT_EQ(come[0].model.hash, 8U);
+  EXPECT_EQ(come[0].model.info.id, ModelId{1});
+}
+
+TEST_F(LeaderTest, AModelStaysForAWhileOnceItsLastWorkerLeft) {
+  worker(11);
+  frontend(1);
+  leader->left(11, "gone", now);
+  EXPECT_EQ(leader->models(), 1U);
+  now += 9s;
+  leader->wake(now);
+  EXPECT_EQ(leader->models(), 1U);
+  now += 1s;
+  leader->wake(now);
+  EXPECT_EQ(leader->models(), 0U);
+  EXPECT_EQ(out.take<transport::ModelGoes>(1).size(), 1U);
+}
+
+TEST_F(LeaderTest, AnOrderForAModelThatTheWorkerLacksFailsInTheNextStep) {
+  worker(11);
+  frontend(1);
+  join(12, Role::worker, "w12");
+  device_comes(12, 0);
+  on_next<schedule::RequestArrived>({infer(4, {{0}}, 1)});
+  hear(1, offer(70));
+  EXPECT_TRUE(out.take<transport::Infer>(12).empty());
+  EXPECT_EQ(leader->wake_at(), now);
+  leader->wake(now);
+  const auto ended = out.take<transport::Ended>(1);
+  ASSERT_EQ(ended.size(), 1U);
+  EXPECT_EQ(ended[0].report.error, "worker w12 does not have model 'm' version 1");
+  EXPECT_EQ(leader->rows_open(), 1U);
+}
+
+TEST_F(LeaderTest, WithoutCreditARowComesBack) {
+  join(11, Role::worker, "w11");
+  hear(11, transport::ModelComes{model(9)});
+  device_comes(11, 5, {.infers = 0, .loads = 1});
+  frontend(1);
+  on_next<schedule::RequestArrived>({infer(4, {{0}})});
+  hear(1, offer(70));
+  EXPECT_EQ(out.take<transport::Sent>(1).size(), 1U);
+  EXPECT_EQ(out.take<transport::CameBack>(1).size(), 1U);
+  EXPECT_TRUE(out.take<transport::Infer>(11).empty());
+}
+
+TEST_F(LeaderTest, ALoadIsInTheWorkersNumbersAndComesFirst) {
+  worker(11);
+  frontend(1);
+  const Window window{at(0ms), at(2s)};
+  on_next<schedule::RequestArrived>({schedule::Load{{3}, {0}, {0}, window, 8ms}, infer(4, {{0}})});
+  hear(1, offer(70));
+  ASSERT_GE(out.sent.size(), 2U);
+  const auto* load = std::get_if<ledger::Load>(&out.sent[out.sent.size() - 3].second);
+  ASSERT_NE(load, nullptr);
+  EXPECT_EQ(*load, (ledger::Load{{3}, DeviceId{5}, ModelId{9}, window, 8ms}));
+  EXPECT_TRUE(std::holds_alternative<transport::Infer>(out.sent.back().second));
+  hear(11, report(3, ActionStatus::success));
+  EXPECT_TRUE(leader->dispatch().ledger().holds({0}, {0}));
+}
+
+TEST_F(LeaderTest, AWithdrawnRowIsHeardOfNoMore) {
+  worker(11);
+  frontend(1);
+  on_next<schedule::RequestArrived>({infer(4, {{0}})});
+  leader->heard(1, {offer(70), offer(71)}, now);
+  out.sent.clear();
+  leader->heard(1, {transport::Withdraw{{70}, {}}, transport::Withdraw{{71}, {}}}, now);
+  EXPECT_EQ(scheduler->heard<schedule::RequestCancelled>().size(), 2U);
+  EXPECT_EQ(leader->rows_open(), 0U);
+  hear(11, report(4, ActionStatus::success));
+  EXPECT_TRUE(out.sent.empty());
+}
+
+TEST_F(LeaderTest, ABadRowIsTurnedDownAndTheOthersEnd) {
+  worker(11);
+  frontend(1);
+  on_next<schedule::AllArrived>({infer(4, {{0}, {1}})});
+  leader->heard(1, {offer(70, true), offer(71, true)}, now);
+  wire::Report told = report(4, ActionStatus::success);
+  told.bad_rows = {{.row = 1, .error = {ErrorCode::invalid_argument, "bad"}}};
+  hear(11, told);
+  const auto down = out.take<transport::TurnedDown>(1);
+  ASSERT_EQ(down.size(), 1U);
+  EXPECT_EQ(down[0].row, RequestId{71});
+  const auto ended = out.take<transport::Ended>(1);
+  ASSERT_EQ(ended.size(), 1U);
+  EXPECT_EQ(ended[0].rows, (Rows{{70}}));
+  EXPECT_EQ(leader->rows_open(), 0U);
+}
+
+TEST_F(LeaderTest, AKeptRowStaysUntilItIsForgotten) {
+  worker(11);
+  frontend(1);
+  on_next<schedule::RequestArrived>({schedule::Keep{{0}}, infer(4, {{0}})});
+  hear(1, offer(70));
+  EXPECT_EQ(out.take<transport::Keep>(1).size(), 1U);
+  on_next<schedule::ActionDone>({schedule::Profile{{5}, {0}, {0}, {0}, {at(0ms), at(2s)}, 2ms}});
+  hear(11, report(4, ActionStatus::success));
+  EXPECT_EQ(leader->rows_open(), 1U);
+  const auto orders = out.take<transport::Profile>(11);
+  ASSERT_EQ(orders.size(), 1U);
+  EXPECT_EQ(orders[0].row, (transport::RowReference{{70}, 0, 1070}));
+  hear(11, report(5, ActionStatus::success));
+  const auto forgotten = out.take<transport::Forget>(1);
+  ASSERT_EQ(forgotten.size(), 1U);
+  EXPECT_EQ(forgotten[0].rows, (Rows{{70}}));
+  EXPECT_EQ(leader->rows_open(), 0U);
+}
+
+TEST_F(LeaderTest, ModelsAndDevicesThatComeLaterAreToldToFrontends) {
+  frontend(1);
+  EXPECT_TRUE(out.take<transport::ModelComes>(1).empty());
+  out.take<transport::DeviceCount>(1);
+  worker(11);
+  EXPECT_EQ(out.take<transport::ModelComes>(1).size(), 1U);
+  const auto counts = out.take<transport::DeviceCount>(1);
+  ASSERT_FALSE(counts.empty());
+  EXPECT_EQ(counts.back().alive, 1U);
+  EXPECT_EQ(counts.back().known, 1U);
+}
+
+TEST_F(LeaderTest, TheSlowestWorkersTimesCountOnceTheyChange) {
+  worker(11);
+  worker(12);
+  frontend(1);
+  auto batches = model(9).info.batches;
+  batches[0].exec = 1ms;  // faster than the other's
+  hear(12, transport::ModelTimes{{9}, batches});
+  EXPECT_TRUE(scheduler->heard<schedule::TimesChanged>().empty());
+  batches[0].exec = 7ms;
+  hear(12, transport::ModelTimes{{9}, batches});
+  const auto changes = scheduler->heard<schedule::TimesChanged>();
+  ASSERT_EQ(changes.size(), 1U);
+  EXPECT_EQ(changes[0].batches[0].exec, Duration{7ms});
+  EXPECT_EQ(out.take<transport::ModelTimes>(1).size(), 1U);
+}
+
+TEST_F(LeaderTest, ExcusesAddUpUntilTheSchedulerIsWoken) {
+  worker(11);
+  frontend(1);
+  on_next<schedule::RequestArrived>({infer(4, {{0}})});
+  scheduler->wake = at(2s);
+  hear(1, offer(70));
+  hear(11, ledger::Excuse{{5}, ledger::Lane::exec, 3ms, false});
+  hear(11, ledger::Excuse{{5}, ledger::Lane::exec, 4ms, true});
+  now = at(2s);
+  leader->wake(now);
+  const auto wakes = scheduler->heard<schedule::Wake>();
+  ASSERT_EQ(wakes.size(), 1U);
+  ASSERT_EQ(wakes[0].excuses.size(), 1U);
+  EXPECT_EQ(wakes[0].excuses[0], (ledger::Excuse{DeviceId{0}, ledger::Lane::exec, 7ms, true}));
+}
+
+// Frontends and workers in virtual time. A worker runs what it is sent, one action of a device at a time, and
+// reports it; some runs fail. Every offered row must have one end.
+class World final : public Out {
+ public:
+  World(const std::string& policy, std::uint64_t seed) : random_(seed) {
+    leader_ = std::make_unique<Leader>(*schedule::make_scheduler(policy), LeaderOptions{}, *this);
+    leader_->start(now_);
+  }
+  void send(PeerId to, Message message) override { inbox_.emplace_back(to, std::move(message)); }
+  void warn(std::string text) override { ADD_FAILURE() << text; }
+
+  void frontend(const std::string& id) {
+    const PeerId peer = ++last_peer_;
+    leader_->joined(peer, {.cluster = "c", .id = id, .role = Role::frontend}, now_);
+    leader_->heard(peer, transport::RowsAt{id + ":1"}, now_);
+    frontends_.push_back(peer);
+  }
+  void worker(const std::string& id) {
+    const PeerId peer = ++last_peer_;
+    leader_->joined(peer, {.cluster = "c", .id = id, .role = Role::worker}, now_);
+    workers_[id] = peer;
+    for (std::uint32_t m = 0; m < models; ++m)
+      leader_->heard(peer, transport::ModelComes{model(first_number(id) + m, 7, "m" + std::to_string(m))},
+                     now_);
+    for (std::uint32_t d = 0; d < 2; ++d)
+      leader_->heard(peer, transport::DeviceState{DeviceId{d}, 2, 1, {.infers = 4, .loads = 2}}, now_);
+    carry();
+  }
+  void leaves(const std::string& id) {
+    const PeerId peer = workers_.at(id);
+    workers_.erase(id);
+    std::erase_if(runs_, [&](const auto& run) { return run.second.peer == peer; });
+    std::erase_if(free_, [&](const auto& each) { return each.first.first == peer; });
+    leader_->left(peer, "test", now_);
+    carry();
+  }
+  void offer() {
+    const PeerId from = frontends_[random_.below(frontends_.size())];
+    std::vector<Message> frame;
+    for (std::uint64_t rows = 1 + random_.below(4); rows > 0; --rows) {
+      const RequestId id{++offered_};
+      open_[id] = from;
+      frame.push_back(transport::Offer{
+          .row = {.id = id,
+                  .model = {static_cast<std::uint32_t>(random_.below(models))},
+                  .app = {},
+                  .arrival = now_,
+                  .deadline = now_ + Duration{static_cast<std::int64_t>(random_.below(200'000'000))}},
+          .more = true});
+    }
+    leader_->heard(from, std::move(frame), now_);
+    carry();
+    if (random_.below(20) == 0 && !open_.empty()) {
+      const auto [row, owner] = *open_.begin();
+      open_.erase(row);
+      ++withdrawn;
+      leader_->heard(owner, transport::Withdraw{row, {}}, now_);
+      carry();
+    }
+  }
+  // All that happens until then.
+  void run(TimePoint until) {
+    while (true) {
+      const TimePoint wake = std::max(now_, leader_->wake_at());
+      const TimePoint report = runs_.empty() ? TimePoint::max() : runs_.begin()->first.first;
+      const TimePoint next = std::min(wake, report);
+      if (next > until || next == TimePoint::max()) break;
+      ASSERT_LT(++steps_, 2'000'000) << "it does not end";
+      now_ = next;
+      if (report <= wake) {
+        const Run run = runs_.begin()->second;
+        runs_.erase(runs_.begin());
+        leader_->heard(run.peer, run.report, now_);
+      } else {
+        leader_->wake(now_);
+      }
+      carry();
+    }
+    now_ = std::max(now_, until);
+  }
+  TimePoint time() const { return now_; }
+  const Leader& leader() const { return *leader_; }
+  std::size_t open() const { return open_.size(); }
+  std::uint64_t offered() const { return offered_; }
+
+  std::uint64_t served = 0, refused = 0, withdrawn = 0, lost = 0;
+
+ private:
+  static constexpr std::uint32_t models = 3;
+  struct Run {
+    PeerId peer = 0;
+    wire::Report report;
+  };
+  static std::uint32_t first_number(const std::string& id) { return 10 * static_cast<std::uint32_t>(id[1]); }
+  void over(PeerId frontend, RequestId row, std::uint64_t& count) {
+    const auto found = open_.find(row);
+    if (found == open_.end()) return;  // withdrawn
+    EXPECT_EQ(found->second, frontend);
+    open_.erase(found);
+    ++count;
+  }
+  void start(PeerId peer, DeviceId device, ActionId action, Window window, Duration takes, bool may_fail) {
+    TimePoint& free = free_[{peer, device.value}];
+    const TimePoint begin = std::max({now_, window.earliest, free});
+    wire::Report report{.id = action, .life = lives_[{peer, device.value}], .device = device};
+    const bool late = begin > window.latest;
+    report.status = late                                 ? ActionStatus::too_late
+                    : may_fail && random_.below(50) == 0 ? ActionStatus::failed
+                                                         : ActionStatus::success;
+    report.times.exec_start = begin;
+    report.times.exec_end = late ? begin : begin + takes;
+    if (!late) free = report.times.exec_end;
+    runs_.insert({{late ? now_ + 10us : report.times.exec_end, ++planned_}, {peer, report}});
+  }
+  void carry() {
+    while (!inbox_.empty()) {
+      auto all = std::exchange(inbox_, {});
+      for (auto& [to, message] : all)
+        std::visit([&, peer = to](const auto& what) { on(peer, what); }, message);
+    }
+  }
+  template <typename What>
+  void on(PeerId, const What&) {}
+  void on(PeerId peer, const transport::Ended& what) {
+    if (what.report.status != ActionStatus::success) return;
+    for (const RequestId row : what.rows) over(peer, row, served);
+  }
+  void on(PeerId peer, const wire::Verdict& what) { over(peer, what.refusal.request, refused); }
+  void on(PeerId, const transport::Lost& what) { lost += what.rows.size(); }
+  void on(PeerId peer, const transport::Infer& what) {
+    EXPECT_EQ(what.rows.size(), what.order.requests.size());
+    start(peer, what.order.device, what.order.id, what.order.window, what.order.expected, true);
+  }
+  void on(PeerId peer, const ledger::Load& what) {
+    start(peer, what.device, what.id, what.window, what.expected, false);
+  }
+  void on(PeerId peer, const ledger::Unload& what) {
+    start(peer, what.device, what.id, {now_, TimePoint::max()}, 1us, false);
+  }
+  void on(PeerId peer, const transport::Retire& what) {
+    lives_[{peer, what.device.value}] = what.life;
+    free_.erase({peer, what.device.value});
+    std::erase_if(runs_, [&](const auto& run) {
+      return run.second.peer == peer && run.second.report.device == what.device;
+    });
+  }
+  void on(PeerId peer, const transport::Probe& what) {
+    leader_->heard(peer, wire::ProbeReport{{}, lives_[{peer, what.device.value}], what.device}, now_);
+  }
+
+  Random random_;
+  std::unique_ptr<Leader> leader_;
+  TimePoint now_ = at(1s);
+  PeerId last_peer_ = 0;
+  std::vector<PeerId> frontends_;
+  std::map<std::string, PeerId> workers_;
+  std::vector<std::pair<PeerId, Message>> inbox_;
+  std::map<RequestId, PeerId> open_;
+  std::map<std::pair<TimePoint, std::uint64_t>, Run> runs_;
+  std::map<std::pair<PeerId, std::uint32_t>, TimePoint> free_;
+  std::map<std::pair<PeerId, std::uint32_t>, std::uint32_t> lives_;
+  std::uint64_t offered_ = 0, planned_ = 0, steps_ = 0;
+};
+
+class LeaderWorldTest : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(All, LeaderWorldTest, ::testing::Values("clockwork", "symphony"));
+
+TEST_P(LeaderWorldTest, EveryRowHasOneEndAndNothingIsLeft) {
+  std::uint64_t lost = 0;
+  for (std::uint64_t seed = 1; seed <= 10; ++seed) {
+    SCOPED_TRACE(seed);
+    World world(GetParam(), seed);
+    for (const char* id : {"f1", "f2"}) world.frontend(id);
+    for (const char* id : {"w1", "w2", "w3"}) world.worker(id);
+    for (int i = 0; i < 1000; ++i) {
+      world.offer();
+      world.run(world.time() + 2ms);
+      if (i % 200 == 100) world.leaves("w2");
+      if (i % 200 == 150) world.worker("w2");
+    }
+    world.run(world.time() + 20s);
+    EXPECT_EQ(world.open(), 0U);
+    EXPECT_EQ(world.served + world.refused + world.withdrawn, world.offered());
+    EXPECT_GT(world.served, world.offered() / 4);
+    lost += world.lost;
+    EXPECT_EQ(world.leader().rows_open(), 0U);
+    EXPECT_EQ(world.leader().dispatch().ledger().open_requests(), 0U);
+    EXPECT_EQ(world.leader().dispatch().actions_in_flight(), 0U);
+    EXPECT_EQ(world.leader().strays().reports, 0U);
+    EXPECT_EQ(world.leader().dispatch().devices_alive(), 6U);
+  }
+  EXPECT_GT(lost, 0U);
+}
+
+// Whatever peers say, nothing is asserted, and a row that was offered has one end at most.
+TEST_P(LeaderWorldTest, RandomMessagesOfManyPeersDoNoHarm) {
+  std::uint64_t ran = 0;
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    Recorder out;
+    Leader leader(*schedule::make_scheduler(GetParam()), LeaderOptions{.max_open = 50}, out);
+    TimePoint now = at(1s);
+    leader.start(now);
+    const auto small = [&] { return static_cast<std::uint32_t>(random.below(4)); };
+    const auto any_time = [&] { return now + Duration{static_cast<std::int64_t>(random.bits() >> 30)} - 8s; };
+    PeerId last = 0;
+    std::set<PeerId> peers;
+    std::set<std::pair<PeerId, std::uint64_t>> open;
+    std::map<PeerId, wire::Report> ordered;  // what the last order to a worker calls for
+    std::map<std::pair<PeerId, DeviceId>, std::uint32_t> lives;
+    const auto message = [&](PeerId from) -> Message {
+      const auto device = DeviceId{small()};
+      switch (random.below(14)) {
+        case 0:
+        case 1:
+        case 2:
+          return transport::Offer{.row = {.id = {random.below(40)},
+                                          .model = {small()},
+                                          .app = {small()},
+                                          .cls = static_cast<Class>(random.below(4)),
+                                          .arrival = any_time(),
+                                          .deadline = any_time()},
+                                  .more = random.below(2) == 0};
+        case 3: {
+          const std::uint64_t row = random.below(40);
+          open.erase({from, row});
+          return transport::Withdraw{{row}, {small()}};
+        }
+        case 4:
+          return transport::Application{
+              {small()},
+              std::to_string(small()),
+              random.below(2) == 0 ? std::optional(wire::Dispatcher::Alike{{small()}, random.below(70)})
+                                   : std::nullopt};
+        case 5: {
+          wire::Model told = model(small(), random.below(2), "m" + std::to_string(small()));
+          if (random.below(8) == 0) told.info.batches.pop_back();
+          if (random.below(8) == 0) told.info.batches.clear();
+          if (random.below(8) == 0) told.info.batches.front().exec = Duration{-5};
+          return transport::ModelComes{std::move(told)};
+        }
+        case 6:
+          return transport::ModelGoes{{small()}};
+        case 7: {
+          auto batches = model(0).info.batches;
+          batches.back().exec = Duration{static_cast<std::int64_t>(random.below(50'000'000))};
+          return transport::ModelTimes{{small()}, std::move(batches)};
+        }
+        case 8:
+          return transport::DeviceState{device,
+                                        random.below(5),
+                                        static_cast<int>(random.below(5)) - 2,
+                                        {.infers = random.below(4), .loads = random.below(3)}};
+        case 9:
+          return wire::ProbeReport{{}, random.below(2) == 0 ? lives[{from, device}] : small(), device};
+        case 10:
+          return ledger::Excuse{device, static_cast<ledger::Lane>(random.below(6)), any_time() - now,
+                                random.below(2) == 0};
+        case 11:
+          return transport::Leads{};
+        default: {
+          if (const auto last_order = ordered.find(from);
+              last_order != ordered.end() && random.below(2) == 0) {
+            last_order->second.status = random.below(4) == 0 ? ActionStatus::failed : ActionStatus::success;
+            return last_order->second;
+          }
+          wire::Report report{.id = {random.below(60)},
+                              .status = static_cast<ActionStatus>(random.below(8)),
+                              .device_lost = random.below(10) == 0,
+                              .life = small(),
+                              .device = device,
+                              .bad_rows = {{.row = static_cast<int>(small()) - 1, .error = {}}}};
+          report.times.exec_start = any_time();
+          report.times.exec_end = any_time();
+          report.times.threads = static_cast<int>(small()) - 1;
+          return report;
+        }
+      }
+    };
+    const auto look = [&] {
+      for (const auto& [to, what] : std::exchange(out.sent, {})) {
+        const auto end = [&, peer = to](RequestId row) {
+          EXPECT_TRUE(open.erase({peer, row.value}) == 1) << "row " << row.value << " of " << peer;
+        };
+        const auto order = [&, peer = to](ActionId id, DeviceId device) {
+          ordered[peer] = {.id = id, .life = lives[{peer, device}], .device = device};
+        };
+        if (const auto* retire = std::get_if<transport::Retire>(&what))
+          lives[{to, retire->device}] = retire->life;
+        if (const auto* load = std::get_if<ledger::Load>(&what)) order(load->id, load->device);
+        if (const auto* infer = std::get_if<transport::Infer>(&what))
+          order(infer->order.id, infer->order.device);
+        if (const auto* refused = std::get_if<wire::Verdict>(&what)) end(refused->refusal.request);
+        if (const auto* down = std::get_if<transport::TurnedDown>(&what)) end(down->row);
+        if (const auto* ended = std::get_if<transport::Ended>(&what))
+          if (ended->report.status == ActionStatus::success)
+            for (const RequestId row : ended->rows) {
+              end(row);
+              ++ran;
+            }
+      }
+    };
+    for (int step = 0; step < 5000; ++step) {
+      now += Duration{static_cast<std::int64_t>(random.below(2'000'000))};
+      if (peers.size() < 5) {
+        leader.joined(++last,
+                      {.cluster = "c",
+                       .id = std::to_string(random.below(3)),
+                       .role = random.below(2) == 0 ? Role::frontend : Role::worker},
+                      now);
+        peers.insert(last);
+        leader.heard(last, transport::RowsAt{"h:1"}, now);
+      }
+      auto it = peers.begin();
+      std::advance(it, static_cast<std::ptrdiff_t>(random.below(peers.size())));
+      const PeerId from = *it;
+      if (random.below(100) == 0) {
+        leader.left(from, "test", now);
+        peers.erase(it);
+      } else {
+        Message said = message(from);
+        if (const auto* offer = std::get_if<transport::Offer>(&said))
+          open.insert({from, offer->row.id.value});
+        leader.heard(from, std::move(said), now);
+      }
+      look();
+      if (leader.wake_at() <= now) leader.wake(now);
+      look();
+    }
+    for (const PeerId peer : peers) leader.left(peer, "the end", now);
+    for (int i = 0; i < 1000 && leader.wake_at() != TimePoint::max(); ++i) {
+      now = std::max(now, leader.wake_at());
+      leader.wake(now);
+    }
+    EXPECT_EQ(leader.rows_open(), 0U);
+    EXPECT_EQ(leader.models(), 0U);
+    EXPECT_EQ(leader.dispatch().ledger().open_requests(), 0U);
+    EXPECT_EQ(leader.dispatch().devices_alive(), 0U);
+    EXPECT_GT(leader.strays().rows + leader.strays().devices + leader.strays().reports, 0U);
+  }
+  EXPECT_GT(ran, 0U);
+}
+
+}  // namespace
+}  // namespace carillon::roles

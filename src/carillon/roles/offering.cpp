@@ -1,0 +1,347 @@
+#include "carillon/roles/offering.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "carillon/base/assert.h"
+
+namespace carillon::roles {
+
+using ledger::ActionStatus;
+using ledger::Reason;
+
+Offering::Offering(controller::Holder& holder, OfferingOut& out, std::string rows_at)
+    : holder_(holder), out_(out), rows_at_(std::move(rows_at)) {}
+
+void Offering::add_device(wire::DeviceLink&) {
+  CARILLON_ASSERT(false);  // a frontend has none
+}
+
+// --- Models
+
+void Offering::add_model(wire::Model model) {
+  CARILLON_ASSERT(model.info.id.index() == models_.size() && !model.info.batches.empty());
+  known_.insert_or_assign(known_as(model), model.info.id);
+  models_.push_back({.model = std::move(model), .theirs = {}});
+}
+
+void Offering::come(wire::Model model, TimePoint) {
+  const ModelId id = model.info.id;
+  const Known known = known_as(model);
+  add_model(std::move(model));
+  for (const auto& [theirs, told] : leaders_models_)
+    if (told == known) models_[id.index()].theirs = ModelId{theirs};
+}
+
+void Offering::go(ModelId id, TimePoint now) {
+  Model& model = models_[id.index()];
+  if (const auto known = known_.find(known_as(model.model)); known != known_.end() && known->second == id)
+    known_.erase(known);
+  for (const RequestId row : rows_of(id))
+    if (!find(row)->flying) refuse(row, Reason::no_model, now);
+  model.theirs.reset();
+}
+
+void Offering::change_times(ModelId id, std::vector<ledger::BatchProfile> batches, TimePoint) {
+  models_[id.index()].model.info.batches = std::move(batches);
+}
+
+// --- What calls say
+
+AppId Offering::application(std::string_view name, const std::optional<Alike>& alike, TimePoint) {
+  if (name.empty() && !alike) return AppId{0};
+  const std::tuple key(std::string(name), alike ? alike->model.value : 0xffffffffU,
+                       alike ? alike->length : std::size_t{0});
+  if (const auto found = numbers_.find(key); found != numbers_.end()) return found->second;
+  if (applications_.size() >= most_applications) return AppId{0};  // names come from outside
+  applications_.push_back({.name = std::string(name), .alike = alike});
+  return numbers_.emplace(key, AppId{static_cast<AppId::rep>(applications_.size())}).first->second;
+}
+
+void Offering::offer(const Request& request, bool more, TimePoint now) {
+  if (stopped_) return;
+  const worker::RowBuffers buffers = holder_.buffers(request.id);
+  const controller::HeldModel& model = holder_.model(request.model);
+  transport::RowTensors tensors{.inputs = {}, .outputs = {}, .length = buffers.length};
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < buffers.inputs.size(); ++i) {
+    tensors.inputs.emplace_back(buffers.inputs[i], model.input_row_bytes[i].at(buffers.length));
+    bytes += tensors.inputs.back().size();
+  }
+  for (std::size_t i = 0; i < buffers.outputs.size(); ++i) {
+    const std::size_t size = model.output_row_bytes[i].at(buffers.length);
+    const bool wanted = buffers.outputs[i] != nullptr;
+    tensors.outputs.push_back(wanted ? std::span(buffers.outputs[i], size) : std::span<std::byte>{});
+    tensors.unwanted.push_back(wanted ? 0 : size);
+  }
+  const std::uint32_t place = slab_.take();
+  slab_[place] = {.request = request, .key = out_.open(request.id, std::move(tensors)), .bytes = bytes};
+  rows_.insert(request.id.value, place);
+  unoffered_.emplace(request.deadline, request.id);
+  together_.push_back(request.id);
+  if (!more) all_arrived(now);
+}
+
+void Offering::all_arrived(TimePoint) {
+  offer_to_leader(std::exchange(together_, {}));
+}
+
+void Offering::withdraw(RequestId id, ModelId) {
+  Row* const row = find(id);
+  if (row == nullptr) return;
+  out_.close(row->key);
+  if (row->offered)
+    if (const auto theirs = models_[row->request.model.index()].theirs)
+      out_.send(transport::Withdraw{id, *theirs});
+  if (!row->flying) return erase(id);
+  row->over = true;
+  lost_.push_back(id);
+}
+
+// The holder keeps the buffers of a row that flies until it is told that nobody uses them any more.
+void Offering::tell_lost(TimePoint) {
+  for (const RequestId id : std::exchange(lost_, {})) {
+    if (find(id) == nullptr) continue;
+    erase(id);
+    holder_.lost(id, "withdrawn");
+  }
+}
+
+// --- The leader
+
+void Offering::leads(TimePoint now) {
+  leader_left(now);
+  led_ = true;
+  out_.send(transport::RowsAt{rows_at_});
+}
+
+void Offering::leader_left(TimePoint) {
+  if (std::exchange(led_, false)) alive_ = 0;
+  leaders_models_.clear();
+  for (Model& model : models_) model.theirs.reset();
+  for (Application& application : applications_) application.told = false;
+  // What flies may still come to its end: its worker has it.
+  for (const RequestId id : rows_of({})) take_back(*find(id));
+}
+
+void Offering::heard(transport::Message message, TimePoint now) {
+  if (stopped_) return;
+  std::visit([&](auto& what) { on(what, now); }, message);
+  tell_lost(now);
+}
+
+void Offering::on(transport::DeviceCount& message, TimePoint) {
+  alive_ = message.alive;
+}
+
+void Offering::on(transport::ModelComes& message, TimePoint) {
+  const ModelId theirs = message.model.info.id;
+  const Known known = known_as(message.model);
+  leaders_models_.insert_or_assign(theirs.value, known);
+  const auto ours = known_.find(known);
+  if (ours == known_.end()) return out_.model_comes(message.model);
+  models_[ours->second.index()].theirs = theirs;
+  offer_to_leader(rows_of(ours->second));
+}
+
+void Offering::on(transport::ModelGoes& message, TimePoint) {
+  const auto told = leaders_models_.find(message.model.value);
+  if (told == leaders_models_.end()) {
+    ++counters_.strays;
+    return;
+  }
+  const auto ours = known_.find(told->second);
+  leaders_models_.erase(told);
+  if (ours == known_.end()) return;
+  models_[ours->second.index()].theirs.reset();
+  out_.model_goes(ours->second);
+}
+
+void Offering::on(transport::Sent& message, TimePoint) {
+  for (const RequestId id : message.rows) {
+    Row* const row = find(id);
+    if (row == nullptr) {
+      over(id);
+      continue;
+    }
+    if (row->flying || !row->offered) {
+      ++counters_.strays;
+      continue;
+    }
+    row->flying = true;
+    (void)holder_.sent(id, row->request.model, 0);
+  }
+}
+
+void Offering::on(transport::CameBack& message, TimePoint) {
+  for (const RequestId id : message.rows)
+    if (Row* const row = find_flying(id)) {
+      row->flying = false;
+      holder_.came_back(id);
+    }
+}
+
+void Offering::on(transport::Lost& message, TimePoint) {
+  for (const RequestId id : message.rows)
+    if (Row* const row = find_flying(id)) {
+      row->flying = false;
+      holder_.lost(id, message.why);
+    }
+}
+
+void Offering::on(transport::Ended& message, TimePoint now) {
+  for (const RequestId id : message.rows) {
+    // Outputs come before this word, and end the row.
+    if (message.report.status == ActionStatus::success && find(id) == nullptr) continue;
+    Row* const row = find_flying(id);
+    if (row == nullptr) continue;
+    row->flying = false;
+    if (message.report.status != ActionStatus::success) {
+      holder_.ended(id, message.report, now);
+      continue;
+    }
+    // It ran, and its outputs did not find their way here.
+    holder_.came_back(id);
+    take_back(*row);
+    ++counters_.reoffered;
+    offer_to_leader({id});
+  }
+}
+
+void Offering::on(transport::TurnedDown& message, TimePoint) {
+  if (find(message.row) == nullptr || find_flying(message.row) == nullptr) return;
+  erase(message.row);
+  holder_.turned_down(message.row, message.error);
+}
+
+void Offering::on(wire::Verdict& message, TimePoint now) {
+  const RequestId id = message.refusal.request;
+  Row* const row = find(id);
+  if (row == nullptr || !row->offered) {
+    ++counters_.strays;
+    return;
+  }
+  lands(id, *row);
+  erase(id);
+  holder_.refused(message, now);
+}
+
+void Offering::outputs(RequestId id, const wire::Report& report, TimePoint now) {
+  Row* const row = find(id);
+  if (row == nullptr || row->over || stopped_) return;
+  if (!row->flying) {
+    // An order of an earlier leader, or the leader's word comes later.
+    ++counters_.late_wins;
+    (void)holder_.sent(id, row->request.model, 0);
+    if (row->offered)
+      if (const auto theirs = models_[row->request.model.index()].theirs)
+        out_.send(transport::Withdraw{id, *theirs});
+  }
+  erase(id);
+  holder_.ended(id, report, now);
+  tell_lost(now);
+}
+
+// --- Rows
+
+Offering::Row* Offering::find(RequestId id) {
+  const auto place = rows_.find(id.value);
+  return place ? &slab_[*place] : nullptr;
+}
+
+Offering::Row* Offering::find_flying(RequestId id) {
+  Row* const row = find(id);
+  if (row != nullptr && row->flying && !row->over) return row;
+  if (row == nullptr)
+    over(id);
+  else
+    ++counters_.strays;
+  return nullptr;
+}
+
+// Its outputs came, and the leader never heard the worker's report: it would run the row once more.
+void Offering::over(RequestId id) {
+  out_.send(transport::Withdraw{id, {}});
+}
+
+std::vector<RequestId> Offering::rows_of(std::optional<ModelId> model) const {
+  std::vector<RequestId> out;
+  for (std::uint32_t i = 0; i < slab_.size(); ++i)
+    if (const Row& row = slab_[i];
+        rows_.find(row.request.id.value) == i && (!model || row.request.model == model))
+      out.push_back(row.request.id);
+  std::ranges::sort(out);
+  return out;
+}
+
+void Offering::erase(RequestId id) {
+  const auto place = rows_.take(id.value);
+  CARILLON_ASSERT(place.has_value());
+  Row& row = slab_[*place];
+  out_.close(row.key);
+  unoffered_.erase({row.request.deadline, id});
+  slab_.give_back(*place);
+}
+
+void Offering::lands(RequestId id, Row& row) {
+  if (!std::exchange(row.flying, false)) return;
+  holder_.came_back(id);
+}
+
+void Offering::take_back(Row& row) {
+  if (row.over) return;
+  lands(row.request.id, row);
+  if (std::exchange(row.offered, false)) unoffered_.emplace(row.request.deadline, row.request.id);
+}
+
+void Offering::offer_to_leader(const std::vector<RequestId>& rows) {
+  if (!led_ || stopped_) return;
+  std::vector<transport::Offer> offers;
+  for (const RequestId id : rows) {
+    Row* const row = find(id);
+    if (row == nullptr || row->offered || row->over) continue;
+    const auto theirs = models_[row->request.model.index()].theirs;
+    if (!theirs) continue;
+    if (const AppId app = row->request.app; app.value > 0)
+      if (Application& told = applications_[app.value - 1]; !std::exchange(told.told, true)) {
+        transport::Application message{.app = app, .name = told.name, .alike = told.alike};
+        if (message.alike) message.alike->model = *theirs;  // it is of the row's model
+        out_.send(std::move(message));
+      }
+    row->offered = true;
+    unoffered_.erase({row->request.deadline, id});
+    ++counters_.offered;
+    offers.push_back({.row = row->request, .more = true, .key = row->key, .tensor_bytes = row->bytes});
+    offers.back().row.model = *theirs;
+  }
+  if (!offers.empty()) offers.back().more = false;
+  for (transport::Offer& offer : offers) out_.send(std::move(offer));
+}
+
+void Offering::refuse(RequestId id, Reason reason, TimePoint now) {
+  Row& row = *find(id);
+  if (row.offered)
+    if (const auto theirs = models_[row.request.model.index()].theirs)
+      out_.send(transport::Withdraw{id, *theirs});
+  erase(id);
+  holder_.refused({.refusal = {.request = id, .reason = reason, .would_finish = TimePoint::max()},
+                   .prospect = {.devices = alive_, .device = {}}},
+                  now);
+}
+
+TimePoint Offering::wake_at() const {
+  return unoffered_.empty() || stopped_ ? TimePoint::max() : unoffered_.begin()->first;
+}
+
+void Offering::wake(TimePoint now) {
+  while (!stopped_ && !unoffered_.empty() && unoffered_.begin()->first <= now)
+    refuse(unoffered_.begin()->second, Reason::deadline_passed, now);
+}
+
+void Offering::stop() {
+  stopped_ = true;
+  for (const RequestId id : rows_of({})) out_.close(find(id)->key);
+}
+
+}  // namespace carillon::roles

@@ -1,0 +1,197 @@
+#include "carillon/roles/scheduler_host.h"
+
+#include <utility>
+
+#include <grpcpp/security/server_credentials.h>
+#include <pthread.h>
+#include <spdlog/spdlog.h>
+
+#include "carillon/hosts/look.h"
+#include "carillon/transport/times.h"
+
+namespace carillon::roles {
+
+SchedulerHost::SchedulerHost(transport::Hello self, Options options, const Clock& clock)
+    : self_(std::move(self)), options_(std::move(options)), clock_(clock) {}
+
+Result<std::unique_ptr<SchedulerHost>> SchedulerHost::open(const MemberArguments& arguments, Options options,
+                                                           const Clock& clock) {
+  auto member = member_options(arguments);
+  if (!member) return std::unexpected(member.error());
+  std::unique_ptr<SchedulerHost> made(new SchedulerHost({.cluster = member->cluster,
+                                                         .id = member->self.id,
+                                                         .role = cluster::Role::scheduler,
+                                                         .incarnation = member->self.incarnation},
+                                                        std::move(options), clock));
+  // Streams come only to a scheduler that knows its peers' clocks.
+  auto membership = hosts::Membership::open(*std::move(member), arguments.coordinator, {},
+                                            [to = made.get()](const hosts::Membership::State& state) {
+                                              to->tell(Changed{state.leads, state.epoch});
+                                            });
+  if (!membership) return std::unexpected(membership.error());
+  made->membership_ = std::move(*membership);
+  auto listener = transport::StreamListener::open(arguments.listen, grpc::InsecureServerCredentials(),
+                                                  made->self_, *made, {}, made.get());
+  if (!listener) return in_context("--listen", listener.error());
+  made->listener_ = std::move(*listener);
+  made->thread_ = std::thread([to = made.get()] { to->run(); });
+  return made;
+}
+
+SchedulerHost::~SchedulerHost() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+    wake_.notify_one();
+  }
+  if (thread_.joinable()) thread_.join();
+  listener_.reset();
+  membership_.reset();
+}
+
+// --- Threads of streams and of the membership
+
+void SchedulerHost::tell(News news) {
+  const std::lock_guard lock(mutex_);
+  news_.push_back(std::move(news));
+  wake_.notify_one();
+}
+
+Result<> SchedulerHost::greets(const transport::Hello& peer) {
+  if (peer.cluster != self_.cluster)
+    return invalid("this is cluster '" + self_.cluster + "', not '" + peer.cluster + "'");
+  if (peer.role == cluster::Role::scheduler) return invalid("schedulers have no streams to each other");
+  return {};
+}
+
+void SchedulerHost::opened(const std::shared_ptr<transport::Stream>& stream) {
+  const std::lock_guard lock(mutex_);
+  const PeerId peer = next_peer_++;
+  peers_.emplace(stream.get(), peer);
+  news_.push_back(Opened{peer, stream});
+  wake_.notify_one();
+}
+
+void SchedulerHost::heard(transport::Stream& stream, transport::Frame frame) {
+  const std::lock_guard lock(mutex_);
+  if (const auto found = peers_.find(&stream); found != peers_.end()) {
+    news_.push_back(Heard{found->second, std::move(frame)});
+    wake_.notify_one();
+  }
+}
+
+void SchedulerHost::ended(transport::Stream& stream, const Error& why) {
+  const std::lock_guard lock(mutex_);
+  const auto found = peers_.find(&stream);
+  if (found == peers_.end()) return;
+  news_.push_back(Ended{found->second, why.message});
+  peers_.erase(found);
+  wake_.notify_one();
+}
+
+transport::Look SchedulerHost::look() {
+  transport::Look out = hosts::look_of(membership_->state(), membership_->self());
+  const std::lock_guard lock(mutex_);
+  for (transport::Look::Member& member : out.members)
+    if (const auto found = devices_.find(member.id); found != devices_.end()) member.devices = found->second;
+  return out;
+}
+
+Result<> SchedulerHost::drain(const std::string&) {
+  return fail(ErrorCode::unsupported,
+              "this version cannot drain a worker: stop it, and its requests run elsewhere");
+}
+
+// --- The thread that decides
+
+void SchedulerHost::count_devices() {
+  const std::size_t alive = leader_ != nullptr ? leader_->dispatch().devices_alive() : 0;
+  if (alive == counted_) return;
+  counted_ = alive;
+  std::map<std::string, std::uint32_t> devices;
+  if (leader_ != nullptr)
+    for (const Leader::DeviceView& device : leader_->devices())
+      devices[device.worker] += device.alive ? 1 : 0;
+  const std::lock_guard lock(mutex_);
+  devices_ = std::move(devices);
+}
+
+void SchedulerHost::run() {
+  pthread_setname_np(pthread_self(), "carillon-lead");
+  std::vector<News> news;
+  std::unique_lock lock(mutex_);
+  while (!ending_) {
+    if (news_.empty()) {
+      const TimePoint at = leader_ != nullptr ? leader_->wake_at() : TimePoint::max();
+      const TimePoint now = clock_.now();
+      if (at > now) {
+        // At most a minute, so that no sum of times overflows.
+        wake_.wait_for(lock, std::min<Duration>(at == TimePoint::max() ? Duration::max() : at - now,
+                                                std::chrono::minutes{1}));
+        continue;
+      }
+    }
+    std::swap(news, news_);
+    lock.unlock();
+    for (News& each : news) std::visit([this](auto& what) { on(what); }, each);
+    news.clear();
+    if (leader_ != nullptr)
+      if (const TimePoint now = clock_.now(); leader_->wake_at() <= now) leader_->wake(now);
+    count_devices();
+    lock.lock();
+  }
+  lock.unlock();
+  leader_.reset();
+  streams_.clear();
+}
+
+void SchedulerHost::on(Changed& news) {
+  const bool leads = news.leads;
+  if (leader_ != nullptr && (!leads || news.epoch != epoch_)) {
+    spdlog::warn("leads no more, since epoch {}", news.epoch);
+    leader_.reset();
+  }
+  if (!leads || leader_ != nullptr) return;
+  epoch_ = news.epoch;
+  spdlog::info("leads, epoch {}", epoch_);
+  leader_ = std::make_unique<Leader>(options_.make_scheduler(), options_.leader, static_cast<Out&>(*this));
+  leader_->start(clock_.now());
+  const auto streams = streams_;  // joining may end one
+  for (const auto& [peer, stream] : streams) join(peer, stream);
+}
+
+void SchedulerHost::on(Opened& news) {
+  streams_.emplace(news.peer, news.stream);
+  if (leader_ != nullptr) join(news.peer, news.stream);
+}
+
+// What it says could not be understood before its clock is known: it comes again.
+void SchedulerHost::join(PeerId peer, const std::shared_ptr<transport::Stream>& stream) {
+  const auto clock = membership_->clock_of(stream->peer().id);
+  if (!clock || !clock->settled())
+    return stream->close({ErrorCode::unavailable, "the difference of the clocks is not known yet"});
+  leader_->joined(peer, stream->peer(), clock_.now());
+}
+
+void SchedulerHost::on(Ended& news) {
+  if (streams_.erase(news.peer) == 0 || leader_ == nullptr) return;
+  leader_->left(news.peer, news.why, clock_.now());
+}
+
+void SchedulerHost::on(Heard& news) {
+  const auto stream = streams_.find(news.peer);
+  if (leader_ == nullptr || stream == streams_.end() || news.frame.epoch != epoch_) return;
+  const auto clock = membership_->clock_of(stream->second->peer().id);
+  const TimePoint now = clock_.now();
+  for (transport::Message& message : news.frame.messages)
+    if (!clock || !transport::to_our_time(message, *clock, now))
+      return stream->second->close({ErrorCode::unavailable, "its clock has jumped"});
+  leader_->heard(news.peer, std::move(news.frame.messages), now);
+}
+
+void SchedulerHost::send(PeerId peer, transport::Message message) {
+  if (const auto stream = streams_.find(peer); stream != streams_.end())
+    (void)stream->second->send(epoch_, std::move(message));
+}
+
+}  // namespace carillon::roles

@@ -1,0 +1,104 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "carillon/base/clock.h"
+#include "carillon/base/result.h"
+#include "carillon/dispatch/dispatch.h"
+#include "carillon/hosts/membership.h"
+#include "carillon/roles/follower.h"
+#include "carillon/roles/leader.h"
+#include "carillon/transport/desk.h"
+#include "carillon/transport/stream.h"
+
+namespace carillon::roles {
+
+// A scheduler of a cluster, live: takes streams of frontends and workers, and decides while it leads. Its
+// thread has a Leader of its own for each epoch.
+class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
+ public:
+  struct Options {
+    std::function<std::unique_ptr<schedule::Scheduler>()> make_scheduler;
+    LeaderOptions leader;
+    std::function<void(const std::string&)> warn;
+  };
+  // Errors: an address that cannot be bound, and as hosts::Membership::open(). `clock` outlives this.
+  static Result<std::unique_ptr<SchedulerHost>> open(const MemberArguments& arguments, Options options,
+                                                     const Clock& clock);
+  ~SchedulerHost() override;
+
+  hosts::Membership& membership() { return *membership_; }
+
+ private:
+  struct Opened {
+    PeerId peer = 0;
+    std::shared_ptr<transport::Stream> stream;
+  };
+  struct Ended {
+    PeerId peer = 0;
+    std::string why;
+  };
+  struct Heard {
+    PeerId peer = 0;
+    transport::Frame frame;
+  };
+  struct Changed {
+    bool leads = false;
+    std::uint64_t epoch = 0;
+  };
+  using News = std::variant<Opened, Ended, Heard, Changed>;
+
+  SchedulerHost(transport::Hello self, Options options, const Clock& clock);
+  Result<> greets(const transport::Hello& peer) override;
+  void opened(const std::shared_ptr<transport::Stream>& stream) override;
+  void heard(transport::Stream& stream, transport::Frame frame) override;
+  void ended(transport::Stream& stream, const Error& why) override;
+  // transport::Desk.
+  transport::Look look() override;
+  Result<> hand_over(const std::string& to) override { return membership_->hand_over(to); }
+  Result<> drain(const std::string& id) override;
+  // Out, on the thread.
+  void send(PeerId peer, transport::Message message) override;
+  void warn(std::string text) override { options_.warn(text); }
+
+  void tell(News news);
+  void run();
+  void on(Opened& news);
+  void on(Ended& news);
+  void on(Heard& news);
+  void on(Changed& news);
+  void count_devices();
+  void join(PeerId peer, const std::shared_ptr<transport::Stream>& stream);
+
+  const transport::Hello self_;
+  const Options options_;
+  const Clock& clock_;
+  std::unique_ptr<hosts::Membership> membership_;
+  std::unique_ptr<transport::StreamListener> listener_;
+
+  std::mutex mutex_;  // of what follows
+  std::condition_variable wake_;
+  std::vector<News> news_;
+  std::map<const transport::Stream*, PeerId> peers_;
+  PeerId next_peer_ = 1;
+  std::map<std::string, std::uint32_t> devices_;  // alive ones, by worker
+  bool ending_ = false;
+
+  // The thread's.
+  std::map<PeerId, std::shared_ptr<transport::Stream>> streams_;
+  std::unique_ptr<Leader> leader_;
+  std::uint64_t epoch_ = 0;  // the leader's
+  std::size_t counted_ = 0;  // devices_, all together
+  std::thread thread_;
+};
+
+}  // namespace carillon::roles

@@ -1,0 +1,111 @@
+#include "carillon/roles/worker_host.h"
+
+#include <utility>
+
+#include "carillon/transport/codec.h"
+
+namespace carillon::roles {
+
+WorkerHost::WorkerHost(std::function<void(const std::string&)> warn) : warn_(std::move(warn)) {}
+
+WorkerHost::~WorkerHost() {
+  leave();
+}
+
+controller::MakeDecider WorkerHost::decider() {
+  return [this](controller::Holder&, dispatch::Notes&) {
+    auto agent = std::make_unique<Agent>(static_cast<AgentOut&>(*this));
+    lookup_.agent = agent.get();
+    return agent;
+  };
+}
+
+Result<> WorkerHost::join(const MemberArguments& arguments, controller::Controller& controller) {
+  controller_ = &controller;
+  client_ = transport::RowClient::make({.cluster = arguments.coordinator.name});
+  auto follower = Follower::open(arguments, *this);
+  if (!follower) return std::unexpected(follower.error());
+  follower_ = std::move(*follower);
+  return {};
+}
+
+void WorkerHost::leave() {
+  follower_.reset();
+  client_.reset();
+}
+
+// --- The leader
+
+void WorkerHost::leads(std::shared_ptr<transport::Stream> stream, std::uint64_t epoch) {
+  controller_->react([this, stream = std::move(stream), epoch](TimePoint now) {
+    leader_ = stream;
+    epoch_ = epoch;
+    lookup_.agent->leads(now);
+  });
+}
+
+void WorkerHost::leader_left() {
+  controller_->react([this](TimePoint now) {
+    leader_.reset();
+    lookup_.agent->leader_left(now);
+  });
+}
+
+void WorkerHost::heard(std::vector<transport::Message> messages) {
+  controller_->react([this, messages = std::move(messages)](TimePoint now) mutable {
+    for (transport::Message& message : messages) lookup_.agent->heard(std::move(message), now);
+  });
+}
+
+void WorkerHost::send(transport::Message message) {
+  if (leader_ != nullptr) (void)leader_->send(epoch_, std::move(message));
+}
+
+// --- Rows
+
+std::uint64_t WorkerHost::pull(const std::string& address, std::uint64_t key, TimePoint urgency,
+                               std::shared_ptr<PulledRow> row) {
+  const std::uint64_t ticket = next_ticket_++;
+  transport::RowClient::Pull pull{.address = address,
+                                  .key = key,
+                                  .urgency = urgency,
+                                  .room = [row](std::int64_t length, std::span<const std::uint64_t> bytes) {
+                                    return row->make(length, bytes);
+                                  }};
+  tickets_[ticket] = client_->pull(std::move(pull), [this, ticket](Result<std::int64_t> length) {
+    Result<> result;
+    if (!length) result = std::unexpected(length.error());
+    controller_->react([this, ticket, result = std::move(result)](TimePoint now) {
+      tickets_.erase(ticket);
+      lookup_.agent->pulled(ticket, result, now);
+    });
+  });
+  return ticket;
+}
+
+std::uint64_t WorkerHost::push(const std::string& address, std::uint64_t key, std::shared_ptr<PulledRow> row,
+                               const wire::Report& report) {
+  const std::uint64_t ticket = next_ticket_++;
+  transport::RowClient::Push push{
+      .address = address, .key = key, .epoch = epoch_, .report = {}, .outputs = row->outputs()};
+  transport::encode({.epoch = epoch_,
+                     .hello = transport::Hello{.cluster = follower_->cluster(),
+                                               .id = follower_->id(),
+                                               .role = cluster::Role::worker,
+                                               .incarnation = follower_->incarnation()},
+                     .messages = {report}},
+                    push.report, {.text = 256});
+  tickets_[ticket] = client_->push(std::move(push), [this, ticket, row](Result<bool> taken) {
+    controller_->react([this, ticket, taken = std::move(taken)](TimePoint now) {
+      tickets_.erase(ticket);
+      lookup_.agent->pushed(ticket, taken, now);
+    });
+  });
+  return ticket;
+}
+
+void WorkerHost::cancel(std::uint64_t ticket) {
+  if (const auto found = tickets_.find(ticket); found != tickets_.end()) client_->cancel(found->second);
+}
+
+}  // namespace carillon::roles

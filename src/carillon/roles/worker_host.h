@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "carillon/base/result.h"
+#include "carillon/controller/controller.h"
+#include "carillon/roles/agent.h"
+#include "carillon/roles/follower.h"
+#include "carillon/transport/row_client.h"
+
+namespace carillon::roles {
+
+// A worker of a cluster, live: what its process's controller asks in place of a scheduler, and its streams to
+// the schedulers.
+class WorkerHost final : FollowerHandlers, AgentOut {
+ public:
+  explicit WorkerHost(std::function<void(const std::string&)> warn);
+  ~WorkerHost() override;
+
+  // For the controller, which this must outlive until leave() has returned.
+  controller::MakeDecider decider();
+  controller::RowLookup& rows() { return lookup_; }
+  // Once the controller runs, and has its models. Errors: as hosts::Membership::open().
+  Result<> join(const MemberArguments& arguments, controller::Controller& controller);
+  // Hears and says nothing any more. Before the controller stops. Again: nothing.
+  void leave();
+
+ private:
+  // The agent's, which the controller owns.
+  struct Lookup final : controller::RowLookup {
+    worker::RowBuffers buffers(RequestId row) const override { return agent->buffers(row); }
+    bool run_again(const ledger::Profile& order, worker::InferCommand& command) override {
+      return agent->run_again(order, command);
+    }
+    Agent* agent = nullptr;
+  };
+  // FollowerHandlers.
+  void leads(std::shared_ptr<transport::Stream> stream, std::uint64_t epoch) override;
+  void leader_left() override;
+  void heard(std::vector<transport::Message> messages) override;
+  // AgentOut, on the controller's thread.
+  void send(transport::Message message) override;
+  std::uint64_t pull(const std::string& address, std::uint64_t key, TimePoint urgency,
+                     std::shared_ptr<PulledRow> row) override;
+  std::uint64_t push(const std::string& address, std::uint64_t key, std::shared_ptr<PulledRow> row,
+                     const wire::Report& report) override;
+  void cancel(std::uint64_t ticket) override;
+  void warn(const std::string& text) override { warn_(text); }
+
+  const std::function<void(const std::string&)> warn_;
+  Lookup lookup_;
+  controller::Controller* controller_ = nullptr;
+  std::shared_ptr<transport::Stream> leader_;  // the controller's thread's, as all that follows
+  std::uint64_t epoch_ = 0;
+  std::uint64_t next_ticket_ = 1;
+  std::map<std::uint64_t, std::uint64_t> tickets_;  // ours to the client's
+  std::unique_ptr<transport::RowClient> client_;
+  std::unique_ptr<Follower> follower_;
+};
+
+}  // namespace carillon::roles

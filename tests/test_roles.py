@@ -1,0 +1,239 @@
+"""Frontends, schedulers and workers of one cluster, as a user starts them, and what their clients see when one is killed."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+from cluster_processes import LIMIT, etcd, start, wait_for  # noqa: F401 (fixtures)
+from loopback import free_addresses
+
+
+class Role:
+    """One process of a cluster."""
+
+    def __init__(self, program, folder, role: str, id: str, cluster: str, *options: str, listen: str | None = None):
+        self.id, self.role, self.listen = id, role, listen or free_addresses(1)[0]
+        self.log = folder / f"{id}.log"
+        self.command = [str(program), role, "--cluster", cluster, "--id", id, "--listen", self.listen, *options]
+        self.start()
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def end(self) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.terminate()
+        return self.process.wait(LIMIT)
+
+
+class Frontend(Role):
+    def __init__(self, program, folder, id: str, cluster: str):
+        self.http, grpc = free_addresses(2)
+        super().__init__(program, folder, "frontend", id, cluster, "--http", self.http, "--grpc", grpc, "--metrics", "")
+
+    def get(self, path: str) -> int:
+        try:
+            with urllib.request.urlopen(f"http://{self.http}{path}", timeout=LIMIT) as response:
+                return response.status
+        except urllib.error.HTTPError as error:
+            return error.code
+        except OSError:
+            return 0
+
+    def infer(self, value: float, timeout_ms: float = 20_000, model: str = "tiny_mlp", **more) -> tuple[int, dict]:
+        """The status and the answer. 0: the connection broke."""
+        body = {"parameters": {"timeout": int(timeout_ms * 1000)},
+                "inputs": [{"name": "input", "datatype": "FP32", "shape": [1, 64], "data": [value] * 64}], **more}
+        request = urllib.request.Request(f"http://{self.http}/v2/models/{model}/infer", json.dumps(body).encode())
+        try:
+            with urllib.request.urlopen(request, timeout=LIMIT) as response:
+                return response.status, json.load(response)
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error)
+        except OSError as error:
+            return 0, {"error": str(error)}
+
+
+@pytest.fixture
+def cluster(etcd) -> str:
+    return f"etcd://{etcd.client}/box"
+
+
+@pytest.fixture
+def roles(program, tiny_models, tmp_path, cluster):
+    """Starts processes of the cluster by role and id; ends all."""
+    started: list[Role] = []
+
+    def start(role: str, id: str, *options: str, of: str = cluster, listen: str | None = None) -> Role:
+        if role == "frontend":
+            started.append(Frontend(program, tmp_path, id, of))
+        else:
+            if role == "worker":
+                options = ("--models", str(tiny_models), "--memory", "1GiB", "--no-store", *options)
+            started.append(Role(program, tmp_path, role, id, of, *options, listen=listen))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.end()
+
+
+def ready(frontend: Frontend) -> None:
+    wait_for(lambda: frontend.get("/v2/models/tiny_mlp/ready") == 200 and frontend.get("/v2/health/ready") == 200,
+             f"{frontend.id} to be ready: {frontend.text()}")
+
+
+@pytest.fixture
+def box(roles):
+    """Two schedulers, a worker and a frontend, that serve."""
+    found = {id: roles(role, id) for id, role in {"s1": "scheduler", "s2": "scheduler", "w1": "worker", "f1": "frontend"}.items()}
+    ready(found["f1"])
+    return found
+
+
+def leader_of(program, cluster: str) -> str:
+    done = subprocess.run([str(program), "cluster", "status", "--cluster", cluster, "--json"], capture_output=True, text=True, timeout=LIMIT)
+    return json.loads(done.stdout)["leader"] if done.returncode == 0 else ""
+
+
+def answers(frontend: Frontend, count: int, every: float = 0.0, meanwhile=lambda: None) -> list[tuple[int, dict]]:
+    """Of requests that overlap; `meanwhile` happens once a third of them is sent."""
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        sent = []
+        for i in range(count):
+            if i == count // 3:
+                meanwhile()
+            sent.append(pool.submit(frontend.infer, float(i)))
+            time.sleep(every)
+        return [each.result() for each in sent]
+
+
+def right(frontend: Frontend) -> dict[int, list[float]]:
+    status, answer = frontend.infer(1.0)
+    assert status == 200, answer
+    return answer["outputs"][0]["data"]
+
+
+def test_a_frontend_answers_with_what_a_worker_computed(box, program, cluster):
+    one, two = (box["f1"].infer(value)[1]["outputs"][0]["data"] for value in (1.0, 2.0))
+    assert len(one) == 10 and one != two
+    assert right(box["f1"]) == one
+    said = json.loads(subprocess.run([str(program), "cluster", "status", "--cluster", cluster, "--json"],
+                                     capture_output=True, text=True, check=True, timeout=LIMIT).stdout)
+    assert {m["id"]: (m["alive"], m["devices"]) for m in said["members"]} == {
+        "f1": (True, 0), "s1": (True, 0), "s2": (True, 0), "w1": (True, 1)}
+
+
+def test_errors_are_those_of_one_process(box):
+    status, answer = box["f1"].infer(1.0, model="nothing")
+    assert status == 404 and "'nothing' is not in the repository" in answer["error"]
+    status, answer = box["f1"].infer(1.0, timeout_ms=0.001)
+    assert status == 504 and "deadline" in answer["error"]
+    status, answer = box["f1"].infer(1.0, inputs=[{"name": "input", "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]}])
+    assert status == 400 and "shape" in answer["error"]
+
+
+def test_no_request_is_lost_when_the_leader_is_killed(box, program, cluster):
+    want = right(box["f1"])
+    leader = leader_of(program, cluster)
+    got = answers(box["f1"], 60, 0.02, box[leader].kill)
+    assert [status for status, _ in got] == [200] * 60, [answer for status, answer in got if status != 200][:3]
+    assert right(box["f1"]) == want
+    other = ({"s1", "s2"} - {leader}).pop()
+    assert "leads, epoch" in box[other].text()
+
+
+def test_a_leader_that_was_stopped_is_not_obeyed_when_it_goes_on(box, program, cluster):
+    leader = leader_of(program, cluster)
+    other = ({"s1", "s2"} - {leader}).pop()
+    box[leader].signal(signal.SIGSTOP)
+    got = answers(box["f1"], 20, 0.02)
+    assert [status for status, _ in got] == [200] * 20
+    box[leader].signal(signal.SIGCONT)
+    wait_for(lambda: "leads no more" in box[leader].text(), f"{leader} to hear of the other: {box[leader].text()}")
+    assert [status for status, _ in answers(box["f1"], 20)] == [200] * 20
+    assert leader_of(program, cluster) == other
+
+
+def test_no_request_is_lost_when_a_worker_is_killed(box, roles):
+    roles("worker", "w2")
+    wait_for(lambda: "leads, epoch" in box["f1"].text(), "a leader")
+    got = answers(box["f1"], 60, 0.03, box["w1"].kill)
+    assert [status for status, _ in got] == [200] * 60, [answer for status, answer in got if status != 200][:3]
+
+
+def test_without_a_worker_requests_are_refused_and_with_one_again_answered(box):
+    box["w1"].kill()
+    wait_for(lambda: box["f1"].get("/v2/health/ready") == 503, "the frontend to be not ready")
+    status, answer = box["f1"].infer(1.0, timeout_ms=300)
+    assert status in (503, 504), answer
+    box["w1"].start()
+    ready(box["f1"])
+    assert box["f1"].infer(1.0)[0] == 200
+
+
+def test_without_a_leader_a_request_has_its_time_and_then_an_answer(box):
+    for id in ("s1", "s2"):
+        box[id].kill()
+    began = time.monotonic()
+    status, answer = box["f1"].infer(1.0, timeout_ms=500)
+    assert status == 504 and "deadline" in answer["error"], answer
+    assert time.monotonic() - began >= 0.4
+    box["s1"].start()
+    wait_for(lambda: box["f1"].infer(1.0)[0] == 200, "an answer")
+
+
+def test_a_static_cluster_serves(program, roles, tmp_path):
+    addresses = free_addresses(3)
+    file = tmp_path / "box.toml"
+    file.write_text('name = "box"\n' + "".join(
+        f'[[member]]\nid = "{id}"\nrole = "{role}"\naddress = "{address}"\n'
+        for (id, role), address in zip((("s1", "scheduler"), ("w1", "worker"), ("f1", "frontend")), addresses, strict=True)))
+    of = f"static:{file}"
+    roles("scheduler", "s1", of=of, listen=addresses[0])
+    roles("worker", "w1", of=of, listen=addresses[1])
+    http, grpc = free_addresses(2)
+    frontend = Frontend.__new__(Frontend)
+    frontend.http = http
+    Role.__init__(frontend, program, tmp_path, "frontend", "f1", of, "--http", http, "--grpc", grpc, "--metrics", "", listen=addresses[2])
+    try:
+        ready(frontend)
+        assert frontend.infer(1.0)[0] == 200
+    finally:
+        assert frontend.end() == 0
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    (["frontend"], "--cluster is required"),
+    (["frontend", "--cluster", "box"], "--cluster"),
+    (["worker", "--cluster", "etcd://127.0.0.1:1/box", "--listen", "127.0.0.1:7000"], "--models"),
+    (["scheduler", "--cluster", "etcd://127.0.0.1:1/box", "--listen", "nowhere"], "--listen"),
+    (["scheduler", "--cluster", "etcd://127.0.0.1:1/box", "--listen", "127.0.0.1:7000", "--id", "a b"], "an id is 1 to 64 letters"),
+    (["scheduler", "--cluster", "etcd://127.0.0.1:1/box"], "--listen is needed"),
+    (["scheduler", "--cluster", "static:/nothing.toml", "--id", "a"], "/nothing.toml"),
+    (["scheduler", "--cluster", "etcd://127.0.0.1:1/box", "--listen", "127.0.0.1:7000", "--cluster-key", "/nothing"], "cannot read '/nothing'"),
+    (["scheduler", "--cluster", "etcd://127.0.0.1:1/box", "--listen", "127.0.0.1:7000", "--scheduler", "lottery"], "lottery"),
+])
+def test_what_is_wrong_is_named(program, options, words):
+    done = subprocess.run([str(program), *options], capture_output=True, text=True, timeout=LIMIT)
+    assert done.returncode == 2 and words in done.stderr, done.stderr
