@@ -221,6 +221,10 @@ class Cluster final : public Out {
     leader = std::make_unique<Leader>(*schedule::make_scheduler(policy_, {.hangs_after = 50ms}),
                                       LeaderOptions{.model_grace = 50ms}, static_cast<Out&>(*this));
     leader->start(now_);
+    std::set<std::string> there;
+    for (const auto& each : workers)
+      if (!each->dead) there.insert(each->id);
+    leader->await_workers(std::move(there), now_ + 20ms);
     for (const auto& frontend : frontends) join(*frontend);
     for (const auto& each : workers)
       if (!each->dead) join(*each);

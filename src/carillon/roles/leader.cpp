@@ -191,8 +191,10 @@ void Leader::joined(PeerId id, const transport::Hello& hello, TimePoint now) {
   post(id, transport::Leads{});
   if (hello.role == Role::frontend) {
     peer.number = numbered_++;
-    for (const auto& [name, model] : served_) post(id, transport::ModelComes{models_[model.index()].told});
-    post(id, counted_);
+    if (wait_until_ == TimePoint::min()) {
+      for (const auto& [name, model] : served_) post(id, transport::ModelComes{models_[model.index()].told});
+      post(id, counted_);
+    }
   } else {
     for (const auto& [other, each] : peers_)
       if (!each.address.empty()) post(id, transport::FrontendAt{each.number, each.address});
@@ -519,7 +521,7 @@ void Leader::take_up(Peer& peer, std::uint32_t number, TimePoint now) {
     served_.emplace(key, id);
     Model& model = models_.emplace_back(Model{.told = mine.told, .served = true});
     model.told.info.id = id;
-    post_all(Role::frontend, transport::ModelComes{model.told});
+    tell_frontends(transport::ModelComes{model.told});
     dispatch_.come(model.told.info, now);
   }
   mine.ours = id;
@@ -556,7 +558,7 @@ void Leader::end_model(ModelId id, TimePoint now) {
   model.served = false;
   graces_.erase({std::exchange(model.ends, TimePoint::max()), id});
   served_.erase(key);
-  post_all(Role::frontend, transport::ModelGoes{id});
+  tell_frontends(transport::ModelGoes{id});
   dispatch_.go(id, now);
   // Those that differed from it.
   for (auto& [other, peer] : peers_)
@@ -597,7 +599,7 @@ void Leader::change_times(ModelId id, TimePoint now) {
   auto& told = models_[id.index()].told.info.batches;
   if (told == slowest) return;
   told = slowest;
-  post_all(Role::frontend, transport::ModelTimes{id, slowest});
+  tell_frontends(transport::ModelTimes{id, slowest});
   dispatch_.change_times(id, std::move(slowest), now);
 }
 
@@ -678,9 +680,34 @@ void Leader::fail(DeviceId device, ActionId action, std::string why) {
 
 // --- Steps
 
+void Leader::await_workers(std::set<std::string> ids, TimePoint until) {
+  CARILLON_ASSERT(started_ && peers_.empty());
+  if (ids.empty()) return;
+  awaited_ = std::move(ids);
+  wait_until_ = until;
+}
+
+// What was held back until then is told at once.
+void Leader::tell_frontends(const Message& message) {
+  if (wait_until_ == TimePoint::min()) post_all(Role::frontend, message);
+}
+
+void Leader::end_waiting(TimePoint now) {
+  if (wait_until_ == TimePoint::min()) return;
+  for (const DeviceView& device : devices())
+    if (device.alive) awaited_.erase(device.worker);
+  if (!awaited_.empty() && now < wait_until_) return;
+  awaited_.clear();
+  wait_until_ = TimePoint::min();
+  for (const auto& [name, model] : served_)
+    tell_frontends(transport::ModelComes{models_[model.index()].told});
+  tell_frontends(counted_);
+}
+
 TimePoint Leader::wake_at() const {
   if (!failed_.empty()) return now_;
-  const TimePoint at = dispatch_.wake_at();
+  TimePoint at = dispatch_.wake_at();
+  if (wait_until_ != TimePoint::min()) at = std::min(at, wait_until_);
   return graces_.empty() ? at : std::min(at, graces_.begin()->first);
 }
 
@@ -703,8 +730,9 @@ void Leader::settle(TimePoint now) {
                                      .known = static_cast<std::uint32_t>(dispatch_.devices())};
   if (count.alive != counted_.alive || count.known != counted_.known) {
     counted_ = count;
-    post_all(Role::frontend, count);
+    tell_frontends(count);
   }
+  end_waiting(now);
   for (auto& [to, message] : outbox_) {
     if (const auto peer = peers_.find(to); peer != peers_.end()) peer->second.last.reset();
     out_.send(to, std::move(message));

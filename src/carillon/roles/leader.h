@@ -58,6 +58,10 @@ class Leader final : private wire::Calls, private dispatch::Notes {
 
   // Before all else.
   void start(TimePoint now);
+  // After start(): frontends hear of no model, and so offer nothing, before each of these workers has a
+  // device that is alive, at `until` at the latest. Else a new leader would refuse rows for want of devices
+  // that are about to come.
+  void await_workers(std::set<std::string> ids, TimePoint until);
   // A frontend or a worker has a stream. An earlier stream of the same id ends.
   void joined(PeerId peer, const transport::Hello& hello, TimePoint now);
   void left(PeerId peer, std::string_view why, TimePoint now);
@@ -161,6 +165,8 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   void leave_worker(Peer& peer, std::string_view why, TimePoint now);
   std::size_t count(transport::Role role) const;
   void settle(TimePoint now);
+  void tell_frontends(const transport::Message& message);
+  void end_waiting(TimePoint now);
   void refuse(PeerId to, RequestId row, ledger::Reason reason);
   Row* row(RequestId id);
   void close(Row& row);
@@ -203,6 +209,8 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   std::set<std::pair<TimePoint, ModelId>> graces_;                   // of models without a holder
   std::vector<wire::Report> failed_;                                 // of orders that could not be sent
   transport::DeviceCount counted_{};                                 // as frontends were told
+  std::set<std::string> awaited_;                                    // workers; see await_workers()
+  TimePoint wait_until_ = TimePoint::min();                          // min(): nobody is awaited
 
   std::vector<std::pair<PeerId, transport::Message>> outbox_;  // of this step
   Strays strays_;

@@ -384,6 +384,32 @@ TEST_F(LeaderTest, TheSlowestWorkersTimesCountOnceTheyChange) {
   EXPECT_EQ(out.take<transport::ModelTimes>(1).size(), 1U);
 }
 
+TEST_F(LeaderTest, FrontendsHearOfModelsOnceTheAwaitedWorkersHaveDevices) {
+  leader->await_workers({"w11", "w12"}, at(1100ms));
+  frontend(1);
+  worker(11);
+  EXPECT_TRUE(out.take<transport::ModelComes>(1).empty());
+  EXPECT_TRUE(out.take<transport::DeviceCount>(1).empty());
+  EXPECT_EQ(leader->wake_at(), at(1100ms));
+  worker(12);
+  EXPECT_EQ(out.take<transport::ModelComes>(1).size(), 1U);
+  const auto counts = out.take<transport::DeviceCount>(1);
+  ASSERT_EQ(counts.size(), 1U);
+  EXPECT_EQ(counts[0].alive, 2U);
+}
+
+TEST_F(LeaderTest, AWorkerThatDoesNotComeIsAwaitedForAWhile) {
+  leader->await_workers({"w11", "w12"}, at(1100ms));
+  frontend(1);
+  worker(11);
+  leader->wake(at(1099ms));
+  EXPECT_TRUE(out.take<transport::ModelComes>(1).empty());
+  leader->wake(at(1100ms));
+  EXPECT_EQ(out.take<transport::ModelComes>(1).size(), 1U);
+  frontend(2);
+  EXPECT_EQ(out.take<transport::ModelComes>(2).size(), 1U);
+}
+
 TEST_F(LeaderTest, ExcusesAddUpUntilTheSchedulerIsWoken) {
   worker(11);
   frontend(1);

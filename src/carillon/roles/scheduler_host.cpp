@@ -1,5 +1,6 @@
 #include "carillon/roles/scheduler_host.h"
 
+#include <set>
 #include <utility>
 
 #include <grpcpp/security/server_credentials.h>
@@ -10,6 +11,13 @@
 #include "carillon/transport/times.h"
 
 namespace carillon::roles {
+namespace {
+
+// How long a new leader waits for the workers that are there. They end what they run, and a kernel may take
+// some milliseconds.
+constexpr Duration wait_for_workers = std::chrono::milliseconds{100};
+
+}  // namespace
 
 SchedulerHost::SchedulerHost(transport::Hello self, Options options, const Clock& clock)
     : self_(std::move(self)), options_(std::move(options)), clock_(clock) {}
@@ -156,6 +164,10 @@ void SchedulerHost::on(Changed& news) {
   spdlog::info("leads, epoch {}", epoch_);
   leader_ = std::make_unique<Leader>(options_.make_scheduler(), options_.leader, static_cast<Out&>(*this));
   leader_->start(clock_.now());
+  std::set<std::string> workers;
+  for (const auto& peer : membership_->state().peers)
+    if (peer.there && peer.member.role == cluster::Role::worker) workers.insert(peer.member.id);
+  leader_->await_workers(std::move(workers), clock_.now() + wait_for_workers);
   const auto streams = streams_;  // joining may end one
   for (const auto& [peer, stream] : streams) join(peer, stream);
 }
