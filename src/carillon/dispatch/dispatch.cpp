@@ -36,8 +36,8 @@ void Dispatch::add_model(schedule::ModelInfo info) {
 
 void Dispatch::know(schedule::ModelInfo info) {
   CARILLON_ASSERT(info.id.index() == models_.size() && !info.batches.empty());
-  const schedule::BatchProfile least = info.batches.front();
-  models_.push_back({.info = std::move(info), .exec = least.exec, .batch = least.batch});
+  const Duration exec = info.batches.front().exec;
+  models_.push_back({.info = std::move(info), .exec = exec});
 }
 
 void Dispatch::start(TimePoint now) {
@@ -64,8 +64,7 @@ void Dispatch::change_times(ModelId id, std::vector<schedule::BatchProfile> batc
   if (stopped_) return;
   Model& model = models_[id.index()];
   CARILLON_ASSERT(schedule::same_sizes(model.info.batches, batches));
-  for (std::size_t i = 0; i < batches.size(); ++i)
-    if (batches[i].batch == model.batch && batches[i] != model.info.batches[i]) model.exec = batches[i].exec;
+  if (batches.front() != model.info.batches.front()) model.exec = batches.front().exec;
   model.info.batches = batches;
   feed(schedule::TimesChanged{id, std::move(batches)}, now);
 }
@@ -84,13 +83,13 @@ std::size_t Dispatch::actions_in_flight() const {
 
 AppId Dispatch::application(std::string_view name, const std::optional<Alike>& alike, TimePoint now) {
   if (name.empty() && !alike) return AppId{0};
-  Application key{name, alike ? alike->model.value : 0xffffffffU, alike ? alike->length : 0};
+  Application key{name, alike};
   if (const auto found = applications_.find(key); found != applications_.end()) return found->second;
   // Names come from outside: beyond the cap they are not told apart, but lengths are.
   const bool named = !name.empty();
   if (named && named_ >= options_.max_applications) {
     if (!alike) return AppId{0};
-    std::get<0>(key).clear();
+    key.first.clear();
     if (const auto found = applications_.find(key); found != applications_.end()) return found->second;
   } else if (named) {
     ++named_;
@@ -284,11 +283,11 @@ void Dispatch::drain(const schedule::Event* first, TimePoint now) {
 // that was heard of is decided.
 void Dispatch::tell_leisure(bool wanted_alone) {
   told_leisure_.resize(std::max(told_leisure_.size(), ledger_.devices()));
-  for (std::size_t i = 0; i < told_leisure_.size(); ++i) {
-    const DeviceId device{static_cast<DeviceId::rep>(i)};
+  for (std::uint32_t i = 0; std::optional<TimePoint> & told : told_leisure_) {
+    const DeviceId device{i++};
     const auto until = ledger_.idle(device) ? std::optional(scheduler_wake_) : std::nullopt;
-    if (until == told_leisure_[i] || (wanted_alone && until)) continue;
-    told_leisure_[i] = until;
+    if (until == told || (wanted_alone && until)) continue;
+    told = until;
     options_.on_leisure(device, until);
   }
 }
@@ -379,10 +378,8 @@ void Dispatch::send(const schedule::Infer& order, TimePoint now) {
   CARILLON_ASSERT(!order.requests.empty());
   const std::uint32_t place = begin(order.id);
   Model& model = models_[order.model.index()];
-  if (const int batch = static_cast<int>(order.requests.size()); batch <= model.batch) {
-    model.batch = batch;
+  if (order.requests.size() == static_cast<std::size_t>(model.info.batches.front().batch))
     model.exec = order.expected;
-  }
   for (const RequestId row : order.requests)
     if (const std::uint64_t call = calls_.sent(row, order.model, asides_[place].entry); call != 0)
       notes_.with(place, call);
@@ -438,17 +435,17 @@ void Dispatch::lose(DeviceId id, std::string_view why, TimePoint now) {
 wire::Prospect Dispatch::prospect(ModelId id) const {
   const Model& model = models_[id.index()];
   wire::Prospect out{.exec = model.exec,
-                     .batch = model.batch,
+                     .batch = model.info.batches.front().batch,
                      .devices = static_cast<std::uint32_t>(ledger_.alive()),
                      .loading = ledger_.model(id).loading > 0,
                      .device = {}};
-  for (std::uint32_t i = 0; i < ledger_.devices(); ++i) {
-    const Ledger::Device& device = ledger_.device({i});
+  for (std::uint32_t i = 0; const Ledger::Device& device : ledger_.all_devices()) {
+    const DeviceId at{i++};
     if (!device.alive) continue;
-    const bool holds = model.info.pages == 0 || ledger_.holds({i}, id);
+    const bool holds = model.info.pages == 0 || ledger_.holds(at, id);
     out.holding += holds ? 1 : 0;
     if (out.device && (holds == out.holds ? device.busy >= out.busy : out.holds)) continue;
-    out.device = DeviceId{i};
+    out.device = at;
     out.holds = holds;
     out.runs = device.runs;
     out.busy = device.busy;

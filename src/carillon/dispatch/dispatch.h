@@ -9,7 +9,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -121,7 +120,6 @@ class Dispatch final : public Decider {
   struct Model {
     schedule::ModelInfo info;
     Duration exec;  // of the smallest batch, as the scheduler expects it; at first as it was told
-    int batch;
   };
   void know(schedule::ModelInfo info);
   void feed(const schedule::Event& event, TimePoint now);
@@ -148,8 +146,8 @@ class Dispatch final : public Decider {
   // The places of all actions that devices have, and of UNLOADs that wait for credit.
   template <typename Visit>
   void visit_taken(Visit&& visit) const {
-    for (std::uint32_t i = 0; i < ledger_.devices(); ++i)
-      for (const auto& lined : ledger_.device({i}).under_way)
+    for (const ledger::Ledger::Device& device : ledger_.all_devices())
+      for (const auto& lined : device.under_way)
         for (const std::uint32_t place : lined)
           if (ledger_.at(place).taken) visit(place);
   }
@@ -172,8 +170,7 @@ class Dispatch final : public Decider {
   Revivals revivals_;
   std::vector<Aside> asides_;  // by place in the ledger
 
-  // By name, model and place of the length; for calls without length no model and 0.
-  using Application = std::tuple<std::string, std::uint32_t, std::size_t>;
+  using Application = std::pair<std::string, std::optional<Alike>>;
   std::map<Application, AppId> applications_;
   std::size_t named_ = 0;  // of these
 

@@ -219,6 +219,10 @@ TEST_F(DispatchTest, CreditComesBackWithEachReportAndWithANewLife) {
   dispatch.on_probe({.found = {}, .life = 1, .device = {0}}, at(5ms));
   (void)said();
   EXPECT_EQ(offers({load(8), load(9), load(10)}, 5ms), (Said{"load 8", "load 9"}));
+  EXPECT_EQ(offers({infer(11, {RequestId{105}})}, 6ms),
+            (Said{"sent 105 of 0 in 21", "with 205", "infer 11"}));
+  EXPECT_EQ(offers({infer(12, {RequestId{106}})}, 6ms),
+            (Said{"sent 106 of 0 in 22", "with 206", "came back 106"}));
 }
 
 // The device holds its memory until it is sent.
@@ -312,6 +316,44 @@ TEST_F(DispatchTest, ARefusalTellsHowThingsStood) {
   EXPECT_EQ(told.exec, 2ms);  // as its INFER of one row was expected to take
 }
 
+TEST_F(DispatchTest, ARefusalTellsWhatTheSmallestBatchTakes) {
+  const ModelId id{1};
+  schedule::ModelInfo model = linear_model(id.value, 1ms, 1ms, 0, 0ms, {2, 4});
+  dispatch.come(model, at(0ms));
+  auto told = [&, row = std::uint64_t{10}]() mutable {
+    next({schedule::Refuse{{row}, schedule::Reason::cannot_finish, at(80ms)}});
+    dispatch.offer({.id = {row++}, .model = id, .app = {}, .arrival = at(1ms), .deadline = at(50ms)}, false,
+                   at(1ms));
+    return calls.verdicts.back().prospect;
+  };
+  EXPECT_EQ(told().batch, 2);
+  EXPECT_EQ(told().exec, 3ms) << "as it came";
+  EXPECT_EQ(told().holding, 2U) << "no device needs to load it";
+  EXPECT_TRUE(told().holds);
+  const auto sends = [&](std::uint64_t action, std::vector<RequestId> rows, Duration expected) {
+    schedule::Infer order = infer(action, std::move(rows));
+    order.model = id;
+    order.expected = expected;
+    next({order});
+    dispatch.hear(at(1ms));
+    dispatch.all_arrived(at(1ms));
+  };
+  for (std::uint64_t row = 0; row < 8; ++row)
+    dispatch.offer({.id = {row}, .model = id, .app = {}, .arrival = at(1ms), .deadline = at(50ms)}, true,
+                   at(1ms));
+  sends(1, {{0}, {1}}, 7ms);
+  EXPECT_EQ(told().exec, 7ms) << "as it was last expected to take";
+  sends(2, {{2}, {3}, {4}, {5}}, 9ms);
+  EXPECT_EQ(told().exec, 7ms) << "of the smallest batch";
+  model.batches[1].exec = 6ms;
+  dispatch.change_times(id, model.batches, at(2ms));
+  EXPECT_EQ(told().exec, 7ms);
+  model.batches[0].exec = 4ms;
+  dispatch.change_times(id, model.batches, at(2ms));
+  EXPECT_EQ(told().exec, 4ms);
+  EXPECT_EQ(told().batch, 2);
+}
+
 TEST_F(DispatchTest, ARefusalNamesNoDeviceThatHasGone) {
   next({schedule::GiveUp{{0}}});
   dispatch.offer(row(3, 1ms), false, at(1ms));
@@ -357,6 +399,23 @@ TEST_F(DispatchTest, AWithdrawalIsHeardInHearAndARefusalOfItIsNot) {
   dispatch.hear(at(2ms));
   EXPECT_EQ(scheduler.heard<schedule::RequestCancelled>().size(), 1U);
   EXPECT_TRUE(said().empty());
+}
+
+TEST_F(DispatchTest, AWithdrawalIsHeardBeforeWhateverHappensNext) {
+  scheduler.wake = at(5ms);
+  dispatch.offer(row(3, 1ms), false, at(1ms));
+  dispatch.offer(row(4, 1ms), false, at(1ms));
+  const std::size_t heard = scheduler.events.size();
+  dispatch.withdraw({3}, {0});
+  dispatch.wake(at(5ms));
+  ASSERT_EQ(scheduler.events.size(), heard + 2);
+  EXPECT_TRUE(std::holds_alternative<schedule::RequestCancelled>(scheduler.events[heard]));
+  EXPECT_TRUE(std::holds_alternative<schedule::Wake>(scheduler.events[heard + 1]));
+  dispatch.withdraw({4}, {0});
+  dispatch.go({0}, at(6ms));
+  ASSERT_EQ(scheduler.events.size(), heard + 4);
+  EXPECT_TRUE(std::holds_alternative<schedule::RequestCancelled>(scheduler.events[heard + 2]));
+  EXPECT_TRUE(std::holds_alternative<schedule::ModelChanged>(scheduler.events[heard + 3]));
 }
 
 TEST_F(DispatchTest, ADeviceThatIsLostLosesItsRowsAndItsLaterReportsAreDropped) {

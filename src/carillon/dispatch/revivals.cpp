@@ -8,23 +8,21 @@
 namespace carillon::dispatch {
 
 void Revivals::down(DeviceId device, TimePoint now) {
-  constexpr Duration soon = 30s;
-  constexpr int most = 20;
   Device& d = devices_[device.index()];
   CARILLON_ASSERT(d.up);
   d.up = false;
-  d.relapses = d.since != TimePoint::min() && now - d.since < soon ? std::min(d.relapses + 1, most) : 0;
-  d.probe_at =
-      now + std::min<Duration>(options_.pause * (std::int64_t{1} << d.relapses), options_.longest_pause);
+  d.pause = std::min(now < d.soon_until ? 2 * d.pause : options_.pause, options_.longest_pause);
+  d.probe_at = now + d.pause;
   find_first();
 }
 
 void Revivals::probed(DeviceId device, bool well, TimePoint now) {
+  constexpr Duration soon = 30s;
   Device& d = devices_[device.index()];
   CARILLON_ASSERT(!d.up);
   if (well) {
     d.up = true;
-    d.since = now;
+    d.soon_until = now + soon;
   }
   d.probe_at = well ? TimePoint::max() : now + options_.pause;
   find_first();

@@ -9,7 +9,7 @@ namespace carillon::dispatch {
 
 struct RevivalOptions {
   // A device that went is asked again and again whether it answers; first after `pause`, which doubles, up to
-  // `longest_pause`, with every time that it went soon after it had come back.
+  // `longest_pause`, with every time that it went less than 30 s after it had come back.
   Duration pause = std::chrono::milliseconds{100};
   Duration longest_pause = std::chrono::seconds{10};
 };
@@ -20,7 +20,7 @@ class Revivals {
  public:
   explicit Revivals(const RevivalOptions& options) : options_(options) {}
 
-  void add_device(bool up = true) { devices_.push_back({.up = up}); }
+  void add_device(bool up = true) { devices_.push_back({.up = up, .pause = options_.pause}); }
   // The device, which was up, went.
   void down(DeviceId device, TimePoint now);
   // Its probe has found it well, and it is up again; or not. It may say so before it is probed.
@@ -34,9 +34,9 @@ class Revivals {
  private:
   struct Device {
     bool up = true;
-    TimePoint since = TimePoint::min();  // when it came back
+    Duration pause;                           // before its first probe, when it last went
+    TimePoint soon_until = TimePoint::min();  // a device that goes before this went soon after it came back
     TimePoint probe_at = TimePoint::max();
-    int relapses = 0;
   };
   void find_first();
 

@@ -56,6 +56,24 @@ TEST_F(RevivalsTest, OneThatGoesAgainAndAgainWaitsLonger) {
   EXPECT_EQ(revivals.wake_at(), now + 100ms);
 }
 
+TEST_F(RevivalsTest, ADeviceThatStaysFor30SecondsBeginsAnew) {
+  for (const DeviceId device : {DeviceId{0}, DeviceId{1}}) {
+    revivals.down(device, at(1s));
+    revivals.probed(device, true, at(2s));
+  }
+  revivals.down({0}, at(32s) - 1ns);
+  EXPECT_EQ(revivals.wake_at(), at(32200ms) - 1ns);
+  revivals.down({1}, at(32s));
+  EXPECT_EQ(revivals.wake_at(), at(32100ms));
+}
+
+TEST_F(RevivalsTest, ADeviceThatWasNotThereAtFirstComesBackLikeAnyOther) {
+  revivals.add_device(false);
+  revivals.probed({2}, true, at(1s));
+  revivals.down({2}, at(2s));
+  EXPECT_EQ(revivals.wake_at(), at(2200ms));
+}
+
 TEST_F(RevivalsTest, EachIsNamedWhenItsOwnTimeHasCome) {
   revivals.down({1}, at(0ms));
   revivals.down({0}, at(50ms));

@@ -174,6 +174,7 @@ class Ledger {
   std::size_t actions_under_way() const { return action_at_.size(); }
 
   std::size_t devices() const { return devices_.size(); }
+  std::span<const Device> all_devices() const { return devices_; }  // by id
   const Device& device(DeviceId id) const { return devices_[id.index()]; }
   std::size_t alive() const { return alive_; }
   // Alive, with no LOAD, INFER or Profile under way: nobody wants it before the scheduler acts.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -65,6 +66,7 @@ class Dispatcher {
   struct Alike {
     ModelId model;
     std::size_t length = 0;  // the place of the length among the model's, or the row's order of magnitude
+    friend auto operator<=>(const Alike&, const Alike&) = default;
   };
   virtual ~Dispatcher() = default;
   // The number of an application, by its name, and by its requests' length where that is told. What is known
