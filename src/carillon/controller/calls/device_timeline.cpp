@@ -7,7 +7,7 @@ namespace carillon::controller {
 
 void DeviceTimeline::read(std::uint64_t from, std::uint64_t to, std::vector<TimelineAction>& out) const {
   const std::uint64_t count = this->count();
-  if (count > ended_.size()) from = std::max(from, count - ended_.size());
+  from = std::max(from, count - std::min<std::uint64_t>(count, ended_.size()));
   for (std::uint64_t number = from; number < std::min(to, count); ++number) {
     // One that was overwritten meanwhile has another's number.
     const auto action = ended_[number % ended_.size()].get();
@@ -20,9 +20,8 @@ void DeviceTimeline::read_open(std::vector<TimelineAction>& out) const {
   for (const auto& slot : open_)
     if (const auto action = slot.get(); action && action->open != 0) out.push_back(*action);
   // As devices take them: by window, then by age.
-  std::sort(out.begin() + first, out.end(), [](const TimelineAction& a, const TimelineAction& b) {
-    return std::tie(a.device, a.exec_begin, a.id) < std::tie(b.device, b.exec_begin, b.id);
-  });
+  std::ranges::sort(out.begin() + first, out.end(), {},
+                    [](const TimelineAction& a) { return std::tie(a.device, a.exec_begin, a.id); });
 }
 
 }  // namespace carillon::controller

@@ -15,6 +15,8 @@ using ledger::ActionStatus;
 using ledger::Reason;
 namespace {
 
+// Room for so many rows is taken at the start, for others when they come.
+constexpr std::size_t at_once = 65536;
 // Nobody is to come back at once.
 constexpr Duration least_retry = std::chrono::milliseconds{1};
 
@@ -66,8 +68,8 @@ Holder::Holder(wire::Dispatcher& dispatcher, const HolderOptions& options, Book&
       book_(book),
       journal_(journal),
       outcomes_{book, journal, options.default_deadline},
-      tickets_(std::min<std::size_t>(options.max_open, 1 << 16)),
-      requests_(std::min<std::size_t>(options.max_open, 1 << 16)),
+      tickets_(std::min(options.max_open, at_once)),
+      requests_(std::min(options.max_open, at_once)),
       kept_(options.largest_kept_row) {
   CARILLON_ASSERT(options_.max_open > 0);
   open_.reserve(std::min<std::size_t>(options.max_open, 1024));
@@ -139,20 +141,19 @@ void Holder::gather(std::uint64_t ticket, std::unique_ptr<InferCall> call, Answe
   open.closing = open.answered = open.waiting = false;
   open.would_take.reset();
   open.retry_after.reset();
-  open.steps = {};
   open.worker_error.clear();
   open.state.assign(rows, Row::fresh);
   open.inputs.clear();
   open.outputs.clear();
-  CARILLON_ASSERT(call->inputs.size() == model.input_row_bytes.size());
-  CARILLON_ASSERT(call->outputs.size() == model.output_row_bytes.size());
   CARILLON_ASSERT(call->outputs_wanted.empty() || call->outputs_wanted.size() == call->outputs.size());
-  const auto check = [&](const std::vector<std::byte>& buffer, const RowSize& size) {
-    CARILLON_ASSERT(model.open ? buffer.size() % rows == 0 : buffer.size() == rows * size.at(call->length));
+  const auto fits = [&](const std::vector<std::byte>& buffer, const RowSize& size) {
+    return model.open ? buffer.size() % rows == 0 : buffer.size() == rows * size.at(call->length);
   };
-  for (std::size_t i = 0; i < call->inputs.size(); ++i) check(call->inputs[i], model.input_row_bytes[i]);
-  for (std::size_t i = 0; i < call->outputs.size(); ++i)
-    if (call->wants(i)) check(call->outputs[i], model.output_row_bytes[i]);
+  CARILLON_ASSERT(std::ranges::equal(call->inputs, model.input_row_bytes, fits));
+  CARILLON_ASSERT(
+      std::ranges::equal(call->outputs, model.output_row_bytes, [&](const auto& buffer, const RowSize& size) {
+        return !call->wants(static_cast<std::size_t>(&buffer - call->outputs.data())) || fits(buffer, size);
+      }));
   for (std::size_t r = 0; r < rows; ++r) {
     for (const auto& input : call->inputs) open.inputs.push_back(input.data() + input.size() / rows * r);
     for (std::size_t i = 0; i < call->outputs.size(); ++i) {
@@ -220,7 +221,8 @@ Request Holder::request_of(const Open& open, RequestId id) const {
 
 namespace {
 
-// Of a row of an open model: there are few, and what takes about as long has the same.
+// Of a row of an open model: there are few, four for each doubling of the row's bytes, and what takes about
+// as long has the same.
 std::size_t magnitude(const InferCall& call) {
   std::size_t bytes = 1;
   for (const auto& input : call.inputs) bytes += input.size() / static_cast<std::size_t>(call.rows);
@@ -510,7 +512,6 @@ void Holder::release(std::uint32_t index) {
   open_rows_ -= static_cast<std::size_t>(open.rows);
   --models_[open.model.index()].calls;
   open.call.reset();
-  open.handler = nullptr;
   open_.give_back(index);
 }
 
@@ -528,7 +529,7 @@ void Holder::note_answer(Open& open, Outcome outcome, TimePoint now) {
 void Holder::stop(TimePoint now) {
   serving_ = false;
   for (std::uint32_t i = 0; i < open_.size(); ++i)
-    if (tickets_.find(open_[i].ticket) == i && !open_[i].answered)
+    if (tickets_.find(open_[i].ticket) == i)
       close(i, Outcome::failed, explain::Cause::not_serving,
             {ErrorCode::unavailable, "the server is stopping"});
   settle(now);

@@ -170,8 +170,7 @@ explain::ActionFacts Journal::facts(const ActionRecord& action) const {
   }
   out.paused = action.paused;
   out.preemptions = action.preemptions;
-  out.requests.assign(action.requests.begin(),
-                      action.requests.begin() + std::min<std::size_t>(action.count, action.requests.size()));
+  out.requests.assign(action.requests.begin(), action.requests.begin() + action.count);
   return out;
 }
 
@@ -179,7 +178,7 @@ template <typename Record>
 void Journal::each(const RecordRing<Record>& ring, std::uint64_t newest,
                    const std::function<bool(const Record&)>& look) {
   Record record;
-  const std::uint64_t oldest = newest > ring.capacity() ? newest - ring.capacity() : 0;
+  const std::uint64_t oldest = newest - std::min<std::uint64_t>(newest, ring.capacity());
   for (std::uint64_t number = newest; number > oldest; --number)
     if (ring.get(number, record) && !look(record)) return;
 }
@@ -200,7 +199,7 @@ explain::Story Journal::story(const CallRecord& call, TimePoint now) const {
   std::vector<explain::ActionFacts> own, others;
   each<ActionRecord>(actions_, last_entry_.load(std::memory_order_relaxed), [&](const ActionRecord& action) {
     if (action.sent + reach < call.arrival) return false;
-    const auto last = action.requests.begin() + std::min<std::size_t>(action.count, action.requests.size());
+    const auto last = action.requests.begin() + action.count;
     const bool its = std::ranges::find(entries, action.entry) != entries.end() ||
                      std::find(action.requests.begin(), last, call.number) != last;
     if (!its && (action.sent > until || (action.ended != explain::never && action.ended < call.arrival)))
@@ -246,7 +245,7 @@ std::optional<explain::Story> Journal::find_id(std::string_view id, TimePoint no
 
 std::optional<KeptCall> Journal::call(std::uint64_t number) const {
   CallRecord record;
-  if (number == 0 || !calls_.get(number, record)) return std::nullopt;
+  if (!calls_.get(number, record)) return std::nullopt;
   KeptCall out{.request = facts(record), .own = {}, .device_name = {}};
   for (const std::uint64_t entry : entries_of(record))
     if (auto found = action(entry)) out.own.push_back(*std::move(found));
@@ -256,7 +255,7 @@ std::optional<KeptCall> Journal::call(std::uint64_t number) const {
 
 std::vector<std::uint64_t> Journal::loads_since(std::uint64_t& seen) const {
   const std::uint64_t newest = last_entry_.load(std::memory_order_relaxed);
-  const std::uint64_t oldest = newest > actions_.capacity() ? newest - actions_.capacity() : 0;
+  const std::uint64_t oldest = newest - std::min<std::uint64_t>(newest, actions_.capacity());
   std::vector<std::uint64_t> out;
   ActionRecord record;
   for (std::uint64_t entry = std::max(seen, oldest) + 1; entry <= newest; ++entry)
@@ -267,7 +266,7 @@ std::vector<std::uint64_t> Journal::loads_since(std::uint64_t& seen) const {
 
 std::optional<explain::ActionFacts> Journal::action(std::uint64_t entry) const {
   ActionRecord record;
-  if (entry == 0 || !actions_.get(entry, record)) return std::nullopt;
+  if (!actions_.get(entry, record)) return std::nullopt;
   return facts(record);
 }
 

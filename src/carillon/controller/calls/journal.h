@@ -25,9 +25,7 @@
 namespace carillon::controller {
 
 // A name that the journal knows.
-struct NameNumber {
-  std::uint32_t value = 0;
-};
+using NameNumber = Id<struct NameTag, std::uint32_t>;
 
 // What is kept of a call: fixed in size, its texts cut off where they are long.
 struct CallRecord {
@@ -102,7 +100,7 @@ struct ActionRecord {
   TimePoint input_start, input_end, exec_start, exec_end, output_start, output_end;
   Duration paused{0};
   std::int32_t preemptions = 0;
-  std::uint32_t count = 0;  // of what follows
+  std::uint32_t count = 0;  // of what follows: most_requests at most
   std::array<std::uint64_t, most_requests> requests{};
 
   std::size_t used() const;

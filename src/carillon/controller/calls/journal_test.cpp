@@ -58,6 +58,11 @@ TEST(RecordRing, KeepsTheNewest) {
   ASSERT_TRUE(ring.get(9, words));
   EXPECT_EQ(words.all[1], 77U);
   EXPECT_EQ(words.all[2], 9U);
+  words.all.fill(55);
+  ring.put(9, words, 17);
+  ASSERT_TRUE(ring.get(9, words));
+  EXPECT_EQ(words.all[2], 55U) << "a word of which a byte means something is written";
+  EXPECT_EQ(words.all[3], 9U);
 }
 
 // Readers see whole records or none, whatever is written meanwhile, and by however many.
@@ -145,6 +150,312 @@ TEST(CallRecord, CutsTextsOffBetweenCharacters) {
   EXPECT_EQ(record.used(), sizeof(CallRecord));
   EXPECT_EQ(record.read(record.id), std::string(63, 'x'));
   EXPECT_EQ(record.read(record.application), "");
+}
+
+// Each field has a value of its own.
+CallRecord filled_call() {
+  CallRecord record;
+  record.number = 7;
+  record.log_request = 3;
+  record.arrival = at(10ms);
+  record.deadline = at(90ms);
+  record.handed = at(11ms);
+  record.at_door = at(12ms);
+  record.decided = at(13ms);
+  record.ended = at(80ms);
+  record.would_take = 0ms;
+  record.retry_after = 0ms;
+  record.version = 4;
+  record.rows = 5;
+  record.priority = 6;
+  record.cls = Class::best_effort;
+  record.deadline_from = explain::DeadlineFrom::grpc;
+  record.outcome = explain::Outcome::refused;
+  record.cause = explain::Cause::cannot_finish;
+  record.has_expected = true;
+  record.loading = true;
+  record.exec_batch = 8;
+  record.devices = 9;
+  record.holding = 10;
+  record.device = 11;
+  record.device_actions = 12;
+  record.exec = 14ms;
+  record.busy = 15ms;
+  record.tries = 2;
+  record.say(record.id, "id", 64);
+  record.say(record.application, "application", 64);
+  record.say(record.key, "key", 64);
+  record.say(record.trace, "trace", 64);
+  record.say(record.message, "message", 64);
+  return record;
+}
+
+TEST(Journal, ACallIsReadAsItWasPut) {
+  Journal journal(4, 1000s);
+  CallRecord record = filled_call();
+  journal.put(record);
+  EXPECT_EQ(journal.call(7)->request.model, "") << "a name that it does not know";
+  EXPECT_NE(journal.name("first"), journal.name("second"));
+  EXPECT_EQ(journal.name("second"), journal.name("second"));
+  record.model = journal.name("second");
+  journal.put(record);
+  const explain::RequestFacts read = journal.call(7)->request;
+  EXPECT_EQ(read.number, 7U);
+  EXPECT_EQ(read.id, "id");
+  EXPECT_EQ(read.application, "application");
+  EXPECT_EQ(read.key, "key");
+  EXPECT_EQ(read.trace, "trace");
+  EXPECT_EQ(read.text, "message");
+  EXPECT_EQ(read.model, "second");
+  EXPECT_EQ(read.version, 4);
+  EXPECT_EQ(read.cls, Class::best_effort);
+  EXPECT_EQ(read.priority, 6U);
+  EXPECT_EQ(read.rows, 5);
+  EXPECT_EQ(read.log_request, 3U);
+  EXPECT_EQ(read.arrived_unix_us, 1'000'010'000);
+  EXPECT_EQ(read.arrival, at(10ms));
+  EXPECT_EQ(read.deadline, at(90ms));
+  EXPECT_EQ(read.deadline_from, explain::DeadlineFrom::grpc);
+  EXPECT_EQ(read.handed, at(11ms));
+  EXPECT_EQ(read.at_door, at(12ms));
+  EXPECT_EQ(read.decided, at(13ms));
+  EXPECT_EQ(read.ended, at(80ms));
+  EXPECT_EQ(read.outcome, explain::Outcome::refused);
+  EXPECT_EQ(read.cause, explain::Cause::cannot_finish);
+  EXPECT_EQ(read.would_take, 0ms);
+  EXPECT_EQ(read.retry_after, 0ms);
+  ASSERT_TRUE(read.expected.has_value());
+  EXPECT_EQ(read.expected->exec, 14ms);
+  EXPECT_EQ(read.expected->batch, 8);
+  EXPECT_EQ(read.expected->devices, 9);
+  EXPECT_EQ(read.expected->holding, 10);
+  EXPECT_EQ(read.expected->device, 11U);
+  EXPECT_EQ(read.expected->busy, 15ms);
+  EXPECT_EQ(read.expected->actions, 12);
+  EXPECT_TRUE(read.expected->loading);
+  EXPECT_EQ(read.tries, 2);
+}
+
+TEST(Journal, OfACallOfWhichNothingIsKnownNothingIsSaid) {
+  Journal journal(4, 0s);
+  journal.put(CallRecord{.number = 1});
+  const auto kept = journal.call(1);
+  ASSERT_TRUE(kept.has_value());
+  const explain::RequestFacts& read = kept->request;
+  for (const std::string& text :
+       {read.id, read.application, read.key, read.trace, read.text, kept->device_name})
+    EXPECT_EQ(text, "");
+  EXPECT_EQ(read.deadline, TimePoint::max());
+  for (const TimePoint time : {read.handed, read.at_door, read.decided, read.ended})
+    EXPECT_EQ(time, explain::never);
+  EXPECT_EQ(read.log_request, 0U);
+  EXPECT_EQ(read.version, 1);
+  EXPECT_EQ(read.rows, 1);
+  EXPECT_EQ(read.priority, 0U);
+  EXPECT_EQ(read.outcome, explain::Outcome::open);
+  EXPECT_EQ(read.would_take, std::nullopt);
+  EXPECT_EQ(read.retry_after, std::nullopt);
+  EXPECT_FALSE(read.expected.has_value());
+  EXPECT_EQ(read.tries, 0);
+  EXPECT_TRUE(kept->own.empty());
+}
+
+TEST(Journal, AnActionIsReadAsItWasPut) {
+  Journal journal(4, 0s);
+  ActionRecord record;
+  record.entry = 9;
+  record.kind = schedule::ActionKind::infer;
+  record.again = true;
+  record.device = 3;
+  record.model = journal.name("model");
+  record.rows = 2;
+  record.sent = at(1ms);
+  record.window = {at(2ms), at(30ms)};
+  record.predicted = 4ms;
+  record.input_start = at(5ms);
+  record.input_end = at(6ms);
+  record.exec_start = at(7ms);
+  record.exec_end = at(8ms);
+  record.output_start = record.output_end = at(9ms);
+  record.paused = 100us;
+  record.preemptions = 5;
+  record.count = 2;
+  record.requests = {20, 21, 22};
+  journal.put(record);
+  explain::ActionFacts read = *journal.action(9);
+  EXPECT_EQ(read.entry, 9U);
+  EXPECT_EQ(read.kind, schedule::ActionKind::infer);
+  EXPECT_TRUE(read.again);
+  EXPECT_EQ(read.device, 3U);
+  EXPECT_EQ(read.model, "model");
+  EXPECT_EQ(read.rows, 2);
+  EXPECT_EQ(read.sent, at(1ms));
+  EXPECT_EQ(read.window, (Window{at(2ms), at(30ms)}));
+  EXPECT_EQ(read.predicted, 4ms);
+  EXPECT_FALSE(read.lost);
+  EXPECT_EQ(read.paused, 100us);
+  EXPECT_EQ(read.preemptions, 5);
+  EXPECT_THAT(read.requests, ElementsAre(20, 21));
+  EXPECT_FALSE(read.status.has_value()) << "it is under way";
+  EXPECT_EQ(read.ended, explain::never);
+  EXPECT_EQ(read.exec_start, explain::never);
+
+  record.status = static_cast<std::uint8_t>(schedule::ActionStatus::failed);
+  record.ended = at(10ms);
+  record.lost = true;
+  journal.put(record);
+  read = *journal.action(9);
+  EXPECT_EQ(read.status, schedule::ActionStatus::failed);
+  EXPECT_EQ(read.ended, at(10ms));
+  EXPECT_TRUE(read.lost);
+  EXPECT_EQ(read.input_start, at(5ms));
+  EXPECT_EQ(read.input_end, at(6ms));
+  EXPECT_EQ(read.exec_start, at(7ms));
+  EXPECT_EQ(read.exec_end, at(8ms));
+  EXPECT_EQ(read.output_start, explain::never) << "a step that took no time was not done";
+  EXPECT_EQ(read.output_end, explain::never);
+  record.output_end = at(11ms);
+  journal.put(record);
+  EXPECT_EQ(journal.action(9)->output_start, at(9ms));
+  EXPECT_EQ(journal.action(9)->output_end, at(11ms));
+}
+
+TEST(Journal, TellsOfACallsLastSixActions) {
+  Journal journal(20, 0s);
+  journal.add_device("first");
+  journal.add_device("second");
+  CallRecord call{.number = 1};
+  ASSERT_EQ(call.actions.size(), 6U);
+  const auto own = [&] {
+    const auto kept = journal.call(1);
+    std::vector<std::uint64_t> entries;
+    for (const explain::ActionFacts& action : kept->own) entries.push_back(action.entry);
+    return entries;
+  };
+  for (std::uint64_t entry = 11; entry <= 18; ++entry) {
+    journal.put(ActionRecord{.entry = entry, .device = entry == 18 ? 1U : 0U});
+    call.actions[static_cast<std::size_t>(call.tries++) % 6] = entry;
+    journal.put(call);
+    if (entry == 16) {
+      EXPECT_THAT(own(), ElementsAre(11, 12, 13, 14, 15, 16));
+    }
+  }
+  EXPECT_THAT(own(), ElementsAre(13, 14, 15, 16, 17, 18));
+  EXPECT_EQ(journal.call(1)->device_name, "second") << "of the last";
+}
+
+TEST(CallRecord, HasWhatIsKnownOfACallWhenItComes) {
+  InferCall call;
+  call.arrival = at(10ms);
+  call.handed = at(11ms);
+  call.at_door = at(12ms);
+  call.rows = 3;
+  call.priority = 4;
+  call.deadline_from = explain::DeadlineFrom::timeout;
+  call.id = std::string(70, 'i');
+  call.application = std::string(70, 'a');
+  call.key = std::string(70, 'k');
+  call.trace.trace_id.fill(0xab);
+  call.trace.span_id.fill(0x12);
+  CallRecord record = record_of(call, 5, NameNumber{6}, 7, Class::best_effort, at(90ms));
+  say_message(record, std::string(200, 'm'));
+  EXPECT_EQ(record.number, 5U);
+  EXPECT_EQ(record.arrival, at(10ms));
+  EXPECT_EQ(record.deadline, at(90ms));
+  EXPECT_EQ(record.handed, at(11ms));
+  EXPECT_EQ(record.at_door, at(12ms));
+  EXPECT_EQ(record.version, 7);
+  EXPECT_EQ(record.model, NameNumber{6});
+  EXPECT_EQ(record.rows, 3);
+  EXPECT_EQ(record.priority, 4U);
+  EXPECT_EQ(record.cls, Class::best_effort);
+  EXPECT_EQ(record.deadline_from, explain::DeadlineFrom::timeout);
+  EXPECT_EQ(record.read(record.id), std::string(64, 'i'));
+  EXPECT_EQ(record.read(record.application), std::string(64, 'a'));
+  EXPECT_EQ(record.read(record.key), std::string(64, 'k'));
+  std::string trace;
+  for (int i = 0; i < 16; ++i) trace += "ab";
+  EXPECT_EQ(record.read(record.trace), trace);
+  EXPECT_EQ(record.read(record.message), std::string(168, 'm')) << "all that there is room for";
+  EXPECT_EQ(record.used(), sizeof(CallRecord));
+  EXPECT_EQ(record_of(InferCall{}, 5, {}, 7, Class::normal, at(0ms)).said, 0U);
+}
+
+// Its calls come at 10 s. An action of another model is before its own on the device.
+struct StoryTest : ::testing::Test {
+  StoryTest() {
+    journal.name("model");
+    call.arrival = call.decided = at(10s);
+    call.tries = 1;
+    ActionRecord own{.entry = 0, .kind = schedule::ActionKind::infer, .rows = 3};
+    own.sent = at(10s + 1ms);
+    own.status = static_cast<std::uint8_t>(schedule::ActionStatus::success);
+    own.exec_start = at(10s + 5ms);
+    own.exec_end = own.ended = at(10s + 8ms);
+    last = own;
+    other = {.entry = journal.next_entry(), .kind = schedule::ActionKind::infer, .rows = 1};
+    other.model = journal.name("other");
+    other.sent = at(0ms);
+    other.status = own.status;
+    other.exec_start = at(9s);
+    other.exec_end = other.ended = at(10s + 4ms);
+  }
+  // What the call's story says of the other.
+  std::vector<explain::Step> busy() {
+    last.entry = journal.next_entry();
+    call.number = journal.next_number();
+    call.actions[0] = last.entry;
+    call.ended = last.ended;
+    journal.put(call);
+    journal.put(last);
+    journal.put(other);
+    story = journal.find(call.number, at(20s), all).value();
+    std::vector<explain::Step> out;
+    for (const explain::Step& step : story.steps)
+      if (step.what == explain::Step::What::busy) out.push_back(step);
+    return out;
+  }
+  Journal journal{8, 0s};
+  explain::Story story;
+  CallRecord call;
+  ActionRecord last, other;
+};
+
+TEST_F(StoryTest, TellsWhatTheDeviceRanBefore) {
+  const std::vector<explain::Step> steps = busy();
+  ASSERT_EQ(steps.size(), 1U);
+  EXPECT_EQ(steps[0].other, "other");
+  EXPECT_EQ(steps[0].end, 4ms);
+  other.ended = explain::never;
+  other.status = ActionRecord::under_way;
+  EXPECT_TRUE(busy().empty()) << "of what has not ended the times are not known";
+}
+
+// What was sent more than ten seconds before the call came is not looked at.
+TEST_F(StoryTest, LooksBackForTenSeconds) {
+  other.sent = at(-1ns);
+  EXPECT_TRUE(busy().empty());
+  other.sent = at(0ns);
+  EXPECT_EQ(busy().size(), 1U);
+}
+
+TEST_F(StoryTest, TellsHowManyOfItsBatchCameLater) {
+  const auto put = [&](std::uint64_t number, TimePoint arrival, int rows) {
+    journal.put(CallRecord{.number = number, .arrival = arrival, .rows = rows});
+  };
+  put(1, at(10s - 1ms), 1);
+  put(2, at(10s + 1ms), 5);
+  put(3, at(10s), 1);
+  for (int i = 0; i < 3; ++i) journal.next_number();
+  other.exec_end = other.ended = at(9500ms);
+  last.sent = at(10s + 4ms);
+  last.rows = 8;
+  last.count = 4;
+  last.requests = {1, 2, 3, 4};
+  (void)busy();
+  std::string notes;
+  for (const explain::Step& step : story.steps) notes += step.note + ";";
+  EXPECT_THAT(notes, HasSubstr("until 5 of its batch's 7 had come"));
 }
 
 // One device, a scheduler that does as it is told, and a journal.
