@@ -66,12 +66,15 @@ class HeardLink final : public wire::DeviceLink {
   void preempt(ActionId id, TimePoint) override { said_.push_back("preempt " + number(id.value)); }
   void retire(std::uint32_t life) override { said_.push_back("retire " + number(life)); }
   void probe() override { said_.emplace_back("probe"); }
-  ledger::Excuse slowness(ledger::Lane lane) override { return {.device = {}, .lane = lane}; }
+  ledger::Excuse slowness(ledger::Lane lane) override {
+    return {.device = {}, .lane = lane, .starved = starved};
+  }
   wire::Credit credit() const override { return grants; }
   std::uint64_t pages() const override { return 100; }
   int best_effort() const override { return 1; }
 
   wire::Credit grants;
+  Duration starved{0};
 
  private:
   void sends(const std::string& what, ActionId id) { said_.push_back(what + " " + number(id.value)); }
@@ -558,6 +561,32 @@ TEST_F(DispatchTest, NamesBeyondTheCapCountAsNoneAndTheirLengthsStill) {
   ASSERT_EQ(told.size(), 8U);
   EXPECT_EQ(told[0].app, unnamed);
   EXPECT_EQ(told[0].solo, 6ms);
+}
+
+TEST_F(DispatchTest, TellsApart1024NamesUnlessToldOtherwise) {
+  for (std::uint32_t i = 1; i <= 1024; ++i) EXPECT_EQ(dispatch.application(number(i), {}, at(0ms)), AppId{i});
+  EXPECT_EQ(dispatch.application("one more", {}, at(0ms)), AppId{0});
+  EXPECT_EQ(dispatch.application(number(1024), {}, at(0ms)), AppId{1024});
+}
+
+// 50 ms after its order, and so long after each look.
+TEST_F(DispatchTest, AWakeTellsOfADeviceThatIsSlowToReport) {
+  first.starved = 3ms;
+  next({infer(7, {RequestId{3}})});
+  dispatch.offer(row(3, 1ms), false, at(1ms));
+  auto told_at = [this, id = std::uint64_t{100}](TimePoint now) mutable {
+    scheduler.wake = now;
+    dispatch.offer(row(id++, 1ms), false, now);
+    dispatch.wake(now);
+    return scheduler.heard<schedule::Wake>().back().excuses;
+  };
+  const std::vector<schedule::Excuse> excuse{
+      {.device = {0}, .lane = schedule::Lane::exec, .starved = 3ms, .moved = false}};
+  EXPECT_TRUE(told_at(at(51ms) - 1ns).empty());
+  EXPECT_TRUE(told_at(at(51ms)).empty()) << "an eighth of that has not passed since the last look at all";
+  EXPECT_EQ(told_at(at(58ms)), excuse);
+  EXPECT_TRUE(told_at(at(108ms) - 1ns).empty());
+  EXPECT_EQ(told_at(at(115ms)), excuse);
 }
 
 TEST_F(DispatchTest, AfterAStopRowsEndAndTheSchedulerHearsNothing) {

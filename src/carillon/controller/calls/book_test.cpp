@@ -79,6 +79,10 @@ TEST_F(BookTest, BeginsWithNothing) {
                                     none.prediction_error.count(),
                                     none.preemption_latency.count()})
     EXPECT_EQ(count, 0U);
+  for (const Duration none_yet : {none.load_time, none.preemption_lost, none.padded, all.devices[0].exec_busy,
+                                  all.devices[0].load_busy})
+    EXPECT_EQ(none_yet, 0ms);
+  EXPECT_EQ(none.share_pct, 0);
   for (const StepStatistics* step : {&none.success, &none.fail, &none.queue, &none.compute_input,
                                      &none.compute_infer, &none.compute_output})
     EXPECT_TRUE(counts(*step, 0, 0ms));
@@ -87,7 +91,10 @@ TEST_F(BookTest, BeginsWithNothing) {
   EXPECT_EQ(all.devices[0].name, "first");
   EXPECT_TRUE(all.devices[0].alive);
   for (const std::uint64_t count :
-       {all.devices[0].lost, all.devices[0].odd_reports, all.devices[0].executions, all.devices[0].models})
+       {all.devices[0].lost, all.devices[0].odd_reports, all.devices[0].executions, all.devices[0].models,
+        all.devices[0].pages_total, all.devices[0].pages_free, all.pages_total, all.pages_free, all.sizes,
+        all.waiting_for_size, all.sizes_made, all.sizes_bytes, all.later_models, all.later_complete,
+        all.later_made, all.later_dropped, all.later_bytes})
     EXPECT_EQ(count, 0U);
 }
 
@@ -115,6 +122,12 @@ TEST_F(BookTest, AResultCountsItsRowsItsLatencyAndItsSteps) {
 
 // Where time or rows are less than nothing, they count as nothing.
 TEST_F(BookTest, WhatCannotBeCountsAsNothing) {
+  book.answered({1}, Outcome::on_time, 1, at(1ms), at(2ms) - 1ns, {});
+  EXPECT_TRUE(counts(model(1).queue, 1, 0ms));
+  EXPECT_TRUE(counts(model(1).compute_input, 1, 0ms));
+  EXPECT_TRUE(counts(model(1).compute_infer, 1, 0ms));
+  EXPECT_TRUE(counts(model(1).compute_output, 1, 0ms));
+  EXPECT_EQ(model(1).last_inference_ms, 1U);
   book.answered({0}, Outcome::refused, -1, at(10ms), at(9ms), {});
   EXPECT_EQ(model().rows, 0U);
   EXPECT_TRUE(counts(model().fail, 1, 0ms));

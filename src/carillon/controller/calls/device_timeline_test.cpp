@@ -62,6 +62,15 @@ TEST(DeviceTimeline, TellsWhatIsUnderWayInTheOrderOfItsWindows) {
   EXPECT_EQ(timeline.count(), 1U);
 }
 
+TEST(DeviceTimeline, ShowsTheFirst512PlacesThatAreUnderWay) {
+  DeviceTimeline timeline(1);
+  for (std::uint64_t place = 0; place < 600; ++place) timeline.begin(place, action(place));
+  std::vector<TimelineAction> got;
+  timeline.read_open(got);
+  ASSERT_EQ(got.size(), 512U);
+  EXPECT_EQ(got.back().id, ActionId{511});
+}
+
 TEST(DeviceTimeline, OfNoSizeKeepsNothing) {
   DeviceTimeline timeline(0);
   timeline.begin(0, action(1));

@@ -114,6 +114,8 @@ TEST_F(HolderTest, HasRoomFor65536RowsUnlessToldOtherwise) {
   submit(call_of({0}, 1, at(1ms)), at(1ms));
   ASSERT_EQ(answers.size(), 1U);
   EXPECT_EQ(answers[0].status.error().message, "the server is full: 65536 rows are open, of at most 65536");
+  EXPECT_EQ(answers[0].retry_after, Duration{1s});
+  EXPECT_EQ(holder->buffers({7}).length, 0) << "nothing varies";
 }
 
 TEST_F(HolderTest, RowsThatComeTogetherAreToldTogether) {
@@ -202,6 +204,7 @@ TEST_F(HolderTest, ARefusalIsNotedAsThingsStood) {
   ASSERT_TRUE(noted(elsewhere).expected.has_value());
   EXPECT_EQ(noted(elsewhere).expected->device, 0U) << "a device of another host is not named";
   EXPECT_EQ(noted(elsewhere).expected->busy, 0ms);
+  EXPECT_EQ(noted(elsewhere).expected->actions, 0);
 }
 
 // Where waiting helps: when what is left until the request's end is no more than it has.

@@ -260,6 +260,19 @@ TEST(Journal, OfACallOfWhichNothingIsKnownNothingIsSaid) {
   EXPECT_TRUE(kept->own.empty());
 }
 
+TEST(Journal, OfAnActionOfWhichNothingIsKnownNothingIsSaid) {
+  Journal journal(4, 0s);
+  journal.put(ActionRecord{.entry = 1});
+  const auto read = journal.action(1);
+  ASSERT_TRUE(read.has_value());
+  EXPECT_EQ(read->device, 0U);
+  EXPECT_EQ(read->rows, 0);
+  EXPECT_EQ(read->preemptions, 0);
+  EXPECT_EQ(read->ended, explain::never);
+  EXPECT_FALSE(read->again || read->lost || read->status.has_value());
+  EXPECT_TRUE(read->requests.empty());
+}
+
 TEST(Journal, AnActionIsReadAsItWasPut) {
   Journal journal(4, 0s);
   ActionRecord record;
@@ -378,7 +391,10 @@ TEST(CallRecord, HasWhatIsKnownOfACallWhenItComes) {
   EXPECT_EQ(record.read(record.trace), trace);
   EXPECT_EQ(record.read(record.message), std::string(168, 'm')) << "all that there is room for";
   EXPECT_EQ(record.used(), sizeof(CallRecord));
-  EXPECT_EQ(record_of(InferCall{}, 5, {}, 7, Class::normal, at(0ms)).said, 0U);
+  record = record_of(InferCall{}, 5, {}, 7, Class::normal, at(0ms));
+  EXPECT_EQ(record.said, 0U) << "a client need not say anything";
+  EXPECT_EQ(record.rows, 1);
+  EXPECT_EQ(record.priority, 0U);
 }
 
 // Its calls come at 10 s. An action of another model is before its own on the device.
@@ -675,6 +691,17 @@ TEST_F(JournalTest, CountsAnActionOfSeveralRowsOnce) {
   ASSERT_TRUE(told.last.has_value());
   EXPECT_EQ(told.last->rows, 4);
   EXPECT_THAT(told.last->requests, ElementsAre(1, 2));
+}
+
+TEST_F(JournalTest, NamesSeventeenCallsOfAnAction) {
+  std::vector<RequestId> rows;
+  for (std::uint64_t row = 0; row < 18; ++row) rows.push_back({row});
+  for (int i = 0; i < 17; ++i) submit(at(1ms));
+  const std::uint64_t last = submit(at(1ms), TimePoint::max(), {infer(1, rows)});
+  end(1, schedule::ActionStatus::success, at(9ms));
+  EXPECT_EQ(story(1).last->rows, 18);
+  EXPECT_EQ(story(1).last->requests.size(), 17U);
+  EXPECT_EQ(story(last).last->rows, 18) << "which it was in, too";
 }
 
 TEST_F(JournalTest, ForgetsTheOldest) {

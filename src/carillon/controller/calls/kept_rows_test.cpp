@@ -70,6 +70,9 @@ TEST_F(KeptRowsTest, KeepsNoMoreThanThereIsRoomFor) {
   EXPECT_EQ(rows.size(), 2U);
   rows.answered({1}, call_of(4, 3), 2);
   EXPECT_TRUE(rows.run({1}, {1}, window, command));
+  KeptRows many(8);
+  for (std::uint64_t id = 1; id < 2000; ++id) many.want({id});
+  EXPECT_EQ(many.size(), 1024U);
 }
 
 }  // namespace
