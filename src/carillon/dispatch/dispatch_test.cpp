@@ -71,7 +71,7 @@ class HeardLink final : public wire::DeviceLink {
   }
   wire::Credit credit() const override { return grants; }
   std::uint64_t pages() const override { return 100; }
-  int best_effort() const override { return 1; }
+  int best_effort() const override { return 3; }
 
   wire::Credit grants;
   Duration starved{0};
@@ -333,6 +333,7 @@ TEST_F(DispatchTest, ARefusalTellsWhatTheSmallestBatchTakes) {
   EXPECT_EQ(told().exec, 3ms) << "as it came";
   EXPECT_EQ(told().holding, 2U) << "no device needs to load it";
   EXPECT_TRUE(told().holds);
+  EXPECT_EQ(told().device, DeviceId{0}) << "the first of two with nothing to do";
   const auto sends = [&](std::uint64_t action, std::vector<RequestId> rows, Duration expected) {
     schedule::Infer order = infer(action, std::move(rows));
     order.model = id;
@@ -346,6 +347,7 @@ TEST_F(DispatchTest, ARefusalTellsWhatTheSmallestBatchTakes) {
                    at(1ms));
   sends(1, {{0}, {1}}, 7ms);
   EXPECT_EQ(told().exec, 7ms) << "as it was last expected to take";
+  EXPECT_EQ(told().device, DeviceId{1}) << "which has less to do";
   sends(2, {{2}, {3}, {4}, {5}}, 9ms);
   EXPECT_EQ(told().exec, 7ms) << "of the smallest batch";
   model.batches[1].exec = 6ms;
@@ -419,6 +421,13 @@ TEST_F(DispatchTest, AWithdrawalIsHeardBeforeWhateverHappensNext) {
   ASSERT_EQ(scheduler.events.size(), heard + 4);
   EXPECT_TRUE(std::holds_alternative<schedule::RequestCancelled>(scheduler.events[heard + 2]));
   EXPECT_TRUE(std::holds_alternative<schedule::ModelChanged>(scheduler.events[heard + 3]));
+  next({infer(7, {RequestId{5}})});
+  dispatch.offer(row(5, 6ms), false, at(6ms));
+  dispatch.withdraw({5}, {0});
+  dispatch.on_report(report(7, ActionStatus::success, 7ms), at(7ms));
+  ASSERT_EQ(scheduler.events.size(), heard + 7);
+  EXPECT_TRUE(std::holds_alternative<schedule::RequestCancelled>(scheduler.events[heard + 5]));
+  EXPECT_TRUE(std::holds_alternative<schedule::ActionDone>(scheduler.events[heard + 6]));
 }
 
 TEST_F(DispatchTest, ADeviceThatIsLostLosesItsRowsAndItsLaterReportsAreDropped) {
@@ -461,7 +470,11 @@ TEST_F(DispatchTest, ADeviceThatIsNotThereAtTheStartComesWhenItIsWell) {
   EXPECT_EQ(later.wake_at(), TimePoint::max());
   later.on_probe({.found = {}, .life = 0, .device = {1}}, at(3ms));
   EXPECT_TRUE(later.device_alive({1}));
-  EXPECT_EQ(hears.heard<schedule::DeviceChanged>().back().device, DeviceId{1});
+  const schedule::DeviceChanged came = hears.heard<schedule::DeviceChanged>().back();
+  EXPECT_EQ(came.device, DeviceId{1});
+  EXPECT_TRUE(came.alive);
+  EXPECT_EQ(came.pages, 100U);
+  EXPECT_EQ(came.best_effort, 3);
 }
 
 TEST_F(DispatchTest, ADeviceThatIsGivenUpLosesWhatItHadNoCreditForToo) {
