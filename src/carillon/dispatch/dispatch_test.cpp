@@ -284,6 +284,44 @@ TEST_F(DispatchTest, AnUnloadThatWaitsGoesWithItsDeviceAndIsNotSentOnceStopped) 
   EXPECT_EQ(dispatch.actions_in_flight(), 0U);
 }
 
+// An odd run is told as it was expected. Threads are told of usual successes alone.
+TEST_F(DispatchTest, AReportTellsTheSchedulerWhatARunTook) {
+  auto told = [this, row_id = std::uint64_t{1}](ActionStatus status, bool odd) mutable {
+    next({infer(row_id, {RequestId{row_id}})});
+    dispatch.offer(row(row_id, 1ms), false, at(1ms));
+    wire::Report ended = report(row_id++, status, 5ms);
+    ended.times.paused = 300us;
+    ended.times.threads = 4;
+    ended.odd_time = odd;
+    dispatch.on_report(ended, at(6ms));
+    return scheduler.heard<schedule::ActionDone>().back();
+  };
+  const schedule::ActionDone done = told(ActionStatus::success, false);
+  EXPECT_EQ(done.start, at(4ms));
+  EXPECT_EQ(done.end, at(5ms));
+  EXPECT_EQ(done.duration, 700us) << "without the time that it was paused";
+  EXPECT_EQ(done.threads, 4);
+  EXPECT_EQ(told(ActionStatus::success, true).duration, 2ms) << "as expected";
+  EXPECT_EQ(told(ActionStatus::success, true).threads, 0);
+  EXPECT_EQ(told(ActionStatus::failed, true).duration, 700us);
+  EXPECT_EQ(told(ActionStatus::failed, false).threads, 0);
+}
+
+TEST_F(DispatchTest, AModelIsOnDevicesThatHoldItOrHaveAnActionOfIt) {
+  EXPECT_FALSE(dispatch.on_devices({0}));
+  EXPECT_FALSE(dispatch.on_devices({1})) << "nobody has heard of it";
+  next({schedule::Load{.id = {1}, .device = {0}, .model = {0}, .window = {}, .expected = 1ms}});
+  dispatch.offer(row(100, 1ms), false, at(1ms));
+  EXPECT_TRUE(dispatch.on_devices({0})) << "it is loaded";
+  dispatch.on_report(report(1, ActionStatus::success, 2ms), at(2ms));
+  EXPECT_TRUE(dispatch.on_devices({0})) << "it is held";
+  next({schedule::Unload{.id = {2}, .device = {0}, .model = {0}}});
+  dispatch.offer(row(101, 3ms), false, at(3ms));
+  EXPECT_TRUE(dispatch.on_devices({0})) << "it is unloaded";
+  dispatch.on_report(report(2, ActionStatus::success, 4ms), at(4ms));
+  EXPECT_FALSE(dispatch.on_devices({0}));
+}
+
 TEST_F(DispatchTest, BadRowsAreTurnedDownAndOthersEnd) {
   next({infer(7, {RequestId{3}, RequestId{4}})});
   dispatch.offer(row(3, 1ms), true, at(1ms));
@@ -411,6 +449,8 @@ TEST_F(DispatchTest, AWithdrawalIsHeardBeforeWhateverHappensNext) {
   dispatch.offer(row(3, 1ms), false, at(1ms));
   dispatch.offer(row(4, 1ms), false, at(1ms));
   const std::size_t heard = scheduler.events.size();
+  dispatch.wake(at(5ms) - 1ns);
+  EXPECT_EQ(scheduler.events.size(), heard) << "it is not time";
   dispatch.withdraw({3}, {0});
   dispatch.wake(at(5ms));
   ASSERT_EQ(scheduler.events.size(), heard + 2);
@@ -574,6 +614,8 @@ TEST_F(DispatchTest, NamesBeyondTheCapCountAsNoneAndTheirLengthsStill) {
   ASSERT_EQ(told.size(), 8U);
   EXPECT_EQ(told[0].app, unnamed);
   EXPECT_EQ(told[0].solo, 6ms);
+  EXPECT_NE(small.application("", Alike{{0}, 2}, at(0ms)), unnamed);
+  EXPECT_EQ(hears.heard<schedule::RequestProfiled>().size(), 8U) << "nothing is known of that length";
 }
 
 TEST_F(DispatchTest, TellsApart1024NamesUnlessToldOtherwise) {
@@ -595,11 +637,18 @@ TEST_F(DispatchTest, AWakeTellsOfADeviceThatIsSlowToReport) {
   };
   const std::vector<schedule::Excuse> excuse{
       {.device = {0}, .lane = schedule::Lane::exec, .starved = 3ms, .moved = false}};
-  EXPECT_TRUE(told_at(at(51ms) - 1ns).empty());
-  EXPECT_TRUE(told_at(at(51ms)).empty()) << "an eighth of that has not passed since the last look at all";
-  EXPECT_EQ(told_at(at(58ms)), excuse);
-  EXPECT_TRUE(told_at(at(108ms) - 1ns).empty());
-  EXPECT_EQ(told_at(at(115ms)), excuse);
+  EXPECT_TRUE(told_at(at(44750us)).empty());
+  EXPECT_EQ(told_at(at(51ms)), excuse);
+  EXPECT_TRUE(told_at(at(94750us)).empty());
+  EXPECT_EQ(told_at(at(101ms)), excuse);
+  EXPECT_TRUE(told_at(at(145ms)).empty());
+  EXPECT_TRUE(told_at(at(151ms)).empty()) << "an eighth of that has not passed since it was looked at all";
+  EXPECT_EQ(told_at(at(152ms)), excuse);
+  dispatch.on_report(report(7, ActionStatus::success, 160ms), at(160ms));
+  next({infer(8, {RequestId{4}})});
+  dispatch.offer(row(4, 160ms), false, at(160ms));
+  EXPECT_TRUE(told_at(at(203ms)).empty()) << "it has had this order for 43 ms";
+  EXPECT_EQ(told_at(at(210ms)), excuse);
 }
 
 TEST_F(DispatchTest, AfterAStopRowsEndAndTheSchedulerHearsNothing) {
