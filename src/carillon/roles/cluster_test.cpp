@@ -70,6 +70,7 @@ class Frontend final : public OfferingOut {
   void close(std::uint64_t key) override;
   void model_comes(const wire::Model& model) override;
   void model_goes(ModelId) override {}
+  void models_told() override {}
 
   Cluster& cluster;
   const std::string id;

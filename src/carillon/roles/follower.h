@@ -52,9 +52,6 @@ class Follower final : transport::StreamOwner {
   Follower& operator=(const Follower&) = delete;
 
   hosts::Membership& membership() { return *membership_; }
-  const std::string& id() const { return self_.id; }
-  const std::string& cluster() const { return self_.cluster; }
-  std::uint64_t incarnation() const { return self_.incarnation; }
   std::uint64_t stale() const { return stale_; }  // frames of schedulers that do not lead
   // A time that the member `id` told, on our clock. False: their difference is not known.
   bool to_our_time(const std::string& id, transport::Message& message);

@@ -65,8 +65,8 @@ Result<std::unique_ptr<FrontendHost>> FrontendHost::open(const MemberArguments& 
                                  });
   if (!rows) return in_context("--listen", rows.error());
   made->rows_ = std::move(*rows);
+  made->controller_->set_loading(true);  // until a leader has told of its models
   made->controller_->start();
-  made->controller_->set_all_named();
   made->models_ = std::jthread([to = made.get()](const std::stop_token& ended) { to->follow_models(ended); });
   auto follower = Follower::open(arguments, *made);
   if (!follower) return std::unexpected(follower.error());
@@ -79,11 +79,11 @@ FrontendHost::~FrontendHost() {
 }
 
 void FrontendHost::stop() {
+  rows_.reset();  // its thread asks the follower for clocks
   follower_.reset();
   models_.request_stop();
   wake_.notify_all();
   if (models_.joinable()) models_.join();
-  rows_.reset();
   controller_->stop();
 }
 
@@ -162,6 +162,13 @@ void FrontendHost::model_goes(ModelId id) {
   wake_.notify_all();
 }
 
+void FrontendHost::models_told() {
+  const std::lock_guard lock(mutex_);
+  if (std::exchange(told_, true)) return;
+  news_.emplace_back(Told{});
+  wake_.notify_all();
+}
+
 void FrontendHost::follow_models(const std::stop_token& ended) {
   pthread_setname_np(pthread_self(), "carillon-models");
   std::unique_lock lock(mutex_);
@@ -169,6 +176,10 @@ void FrontendHost::follow_models(const std::stop_token& ended) {
     const auto news = std::move(news_.front());
     news_.pop_front();
     lock.unlock();
+    if (std::holds_alternative<Told>(news)) {
+      controller_->set_all_named();
+      controller_->set_loading(false);
+    }
     if (const auto* comes = std::get_if<Comes>(&news)) add(comes->model, ended);
     if (const auto* goes = std::get_if<Goes>(&news))
       for (controller::ModelView view : controller_->models())

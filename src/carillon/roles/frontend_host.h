@@ -40,6 +40,7 @@ class FrontendHost final : FollowerHandlers, OfferingOut {
   struct Goes {
     ModelId id;
   };
+  struct Told {};  // all that a leader knew
   FrontendHost(const controller::Options& options, const Clock& clock,
                std::function<void(const std::string&)> warn, std::string rows_at);
 
@@ -53,6 +54,7 @@ class FrontendHost final : FollowerHandlers, OfferingOut {
   void close(std::uint64_t key) override;
   void model_comes(const wire::Model& model) override;
   void model_goes(ModelId id) override;
+  void models_told() override;
 
   void outputs(RequestId row, const std::string& report);
   void follow_models(const std::stop_token& ended);
@@ -70,7 +72,8 @@ class FrontendHost final : FollowerHandlers, OfferingOut {
 
   std::mutex mutex_;  // of what follows
   std::condition_variable_any wake_;
-  std::deque<std::variant<Comes, Goes>> news_;
+  std::deque<std::variant<Comes, Goes, Told>> news_;
+  bool told_ = false;  // Told is, or was, among them
   std::jthread models_;
 };
 

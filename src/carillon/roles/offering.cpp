@@ -113,11 +113,13 @@ void Offering::tell_lost(TimePoint) {
 void Offering::leads(TimePoint now) {
   leader_left(now);
   led_ = true;
+  forget_at_ = saturating_add(now, model_grace);
   out_.send(transport::RowsAt{rows_at_});
 }
 
 void Offering::leader_left(TimePoint) {
   if (std::exchange(led_, false)) alive_ = 0;
+  forget_at_ = TimePoint::max();
   leaders_models_.clear();
   for (Model& model : models_) model.theirs.reset();
   for (Application& application : applications_) application.told = false;
@@ -133,6 +135,7 @@ void Offering::heard(transport::Message message, TimePoint now) {
 
 void Offering::on(transport::DeviceCount& message, TimePoint) {
   alive_ = message.alive;
+  out_.models_told();
 }
 
 void Offering::on(transport::ModelComes& message, TimePoint) {
@@ -331,12 +334,17 @@ void Offering::refuse(RequestId id, Reason reason, TimePoint now) {
 }
 
 TimePoint Offering::wake_at() const {
-  return unoffered_.empty() || stopped_ ? TimePoint::max() : unoffered_.begin()->first;
+  if (stopped_) return TimePoint::max();
+  return unoffered_.empty() ? forget_at_ : std::min(forget_at_, unoffered_.begin()->first);
 }
 
 void Offering::wake(TimePoint now) {
   while (!stopped_ && !unoffered_.empty() && unoffered_.begin()->first <= now)
     refuse(unoffered_.begin()->second, Reason::deadline_passed, now);
+  if (stopped_ || forget_at_ > now) return;
+  forget_at_ = TimePoint::max();
+  for (const auto& [known, id] : known_)
+    if (!models_[id.index()].theirs) out_.model_goes(id);
 }
 
 void Offering::stop() {

@@ -36,6 +36,8 @@ class OfferingOut {
   virtual void model_comes(const wire::Model& model) = 0;
   // It does not serve that model any more. Decider::go() follows.
   virtual void model_goes(ModelId id) = 0;
+  // A leader has told all models that it knew. Again with each leader, and whenever its devices change.
+  virtual void models_told() = 0;
 };
 
 // Decides on a frontend's calls by asking the leader of its cluster. Rows are offered to whoever leads, and
@@ -55,6 +57,8 @@ class Offering final : public dispatch::Decider {
     std::uint64_t late_wins = 0;  // rows whose outputs came of an order that their leader had not told of
   };
   static constexpr std::size_t most_applications = 4096;
+  // How long a model is served on that a new leader does not tell of: its worker may be on its way.
+  static constexpr Duration model_grace = std::chrono::seconds{10};
 
   // Both outlive this. `rows_at`: where rows are pulled from.
   Offering(controller::Holder& holder, OfferingOut& out, std::string rows_at);
@@ -107,7 +111,6 @@ class Offering final : public dispatch::Decider {
   struct Model {
     wire::Model model;
     std::optional<ModelId> theirs;  // the leader's number
-    bool gone = false;
   };
   struct Application {
     std::string name;
@@ -161,6 +164,7 @@ class Offering final : public dispatch::Decider {
   std::vector<RequestId> together_;                      // offered with more, until all_arrived()
   std::vector<RequestId> lost_;                          // that fly and were withdrawn
   std::uint32_t alive_ = 0;                              // devices of the cluster
+  TimePoint forget_at_ = TimePoint::max();               // models that no leader told of since
   bool led_ = false;
   bool stopped_ = false;
   Counters counters_;

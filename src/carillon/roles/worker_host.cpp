@@ -10,6 +10,7 @@ WorkerHost::WorkerHost(std::function<void(const std::string&)> warn) : warn_(std
 
 WorkerHost::~WorkerHost() {
   leave();
+  end();
 }
 
 controller::MakeDecider WorkerHost::decider() {
@@ -23,6 +24,7 @@ controller::MakeDecider WorkerHost::decider() {
 Result<> WorkerHost::join(const MemberArguments& arguments, controller::Controller& controller) {
   controller_ = &controller;
   client_ = transport::RowClient::make({.cluster = arguments.coordinator.name});
+  self_ = {.cluster = arguments.coordinator.name, .id = arguments.id, .role = cluster::Role::worker};
   auto follower = Follower::open(arguments, *this);
   if (!follower) return std::unexpected(follower.error());
   follower_ = std::move(*follower);
@@ -31,6 +33,9 @@ Result<> WorkerHost::join(const MemberArguments& arguments, controller::Controll
 
 void WorkerHost::leave() {
   follower_.reset();
+}
+
+void WorkerHost::end() {
   client_.reset();
 }
 
@@ -88,13 +93,7 @@ std::uint64_t WorkerHost::push(const std::string& address, std::uint64_t key, st
   const std::uint64_t ticket = next_ticket_++;
   transport::RowClient::Push push{
       .address = address, .key = key, .epoch = epoch_, .report = {}, .outputs = row->outputs()};
-  transport::encode({.epoch = epoch_,
-                     .hello = transport::Hello{.cluster = follower_->cluster(),
-                                               .id = follower_->id(),
-                                               .role = cluster::Role::worker,
-                                               .incarnation = follower_->incarnation()},
-                     .messages = {report}},
-                    push.report, {.text = 256});
+  transport::encode({.epoch = epoch_, .hello = self_, .messages = {report}}, push.report, {.text = 256});
   tickets_[ticket] = client_->push(std::move(push), [this, ticket, row](Result<bool> taken) {
     controller_->react([this, ticket, taken = std::move(taken)](TimePoint now) {
       tickets_.erase(ticket);

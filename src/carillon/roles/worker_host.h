@@ -22,13 +22,15 @@ class WorkerHost final : FollowerHandlers, AgentOut {
   explicit WorkerHost(std::function<void(const std::string&)> warn);
   ~WorkerHost() override;
 
-  // For the controller, which this must outlive until leave() has returned.
+  // For the controller, which must live until end() has returned.
   controller::MakeDecider decider();
   controller::RowLookup& rows() { return lookup_; }
   // Once the controller runs, and has its models. Errors: as hosts::Membership::open().
   Result<> join(const MemberArguments& arguments, controller::Controller& controller);
   // Hears and says nothing any more. Before the controller stops. Again: nothing.
   void leave();
+  // Pulls and pushes nothing any more. Once the controller has stopped, and before it goes. Again: nothing.
+  void end();
 
  private:
   // The agent's, which the controller owns.
@@ -59,6 +61,7 @@ class WorkerHost final : FollowerHandlers, AgentOut {
   std::uint64_t epoch_ = 0;
   std::uint64_t next_ticket_ = 1;
   std::map<std::uint64_t, std::uint64_t> tickets_;  // ours to the client's
+  transport::Hello self_;                           // for whoever gets outputs
   std::unique_ptr<transport::RowClient> client_;
   std::unique_ptr<Follower> follower_;
 };

@@ -318,6 +318,7 @@ int run(Arguments& arguments) {
   host.leave();
   stop_trimming_heap();  // models go one by one
   const std::vector<DeviceId> left = whole->stop();
+  host.end();
   for (const DeviceId device : left)
     spdlog::warn("device {} does not come back from what it runs: it is left behind", device.value);
   if (!loaded && loaded.error().code != ErrorCode::cancelled) return complain(exit_failure, loaded.error());

@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+"""What a cluster costs beside one process, and what its clients see when its leader is killed.
+
+Processes on this machine: `carillon serve`, and a cluster of an etcd, schedulers, one worker and one frontend. Both stand
+beside each other. In each round they take turns with the same load over HTTP, so that a noisy machine is the same for both.
+Shown are medians over the rounds. A round in which the machine stood still for more than 5 ms is left out, and counted.
+
+With --kills, requests with a deadline of 250 ms come at a rate while the leader is killed (kill -9), once a turn. A new
+scheduler of its name joins, and the next turn begins when it is there. Counted are requests by what became of them.
+
+    python bench/cluster.py [--rounds 20] [--seconds 2] [--models tiny_mlp resnet50]
+    python bench/cluster.py --kills 20 [--rate 200]
+"""
+import argparse
+import contextlib
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+
+import harness
+
+sys.path.append(str(harness.ROOT / "tests"))
+from cluster_processes import Etcd, processes  # noqa: E402
+from loopback import free_addresses  # noqa: E402
+
+
+class Cluster:
+    """Its processes, by id, each ended by its own process id."""
+
+    def __init__(self, stack, folder, models, schedulers=2):
+        self.stack, self.folder = stack, pathlib.Path(folder)
+        self.etcd = stack.enter_context(processes())(Etcd(self.folder)).ready()
+        self.address = f"etcd://{self.etcd.client}/box"
+        self.processes, self.listens = {}, {}
+        for i in range(schedulers):
+            self.start(f"s{i + 1}", "scheduler")
+        self.start("w1", "worker", "--models", models, "--metrics", "")
+        self.http, grpc = free_addresses(2)
+        self.start("f1", "frontend", "--http", self.http, "--grpc", grpc, "--metrics", "")
+        self.until(self.ready)
+
+    def start(self, id, role, *options):
+        self.listens.setdefault(id, free_addresses(1)[0])
+        log = self.stack.enter_context((self.folder / f"{id}.log").open("ab"))
+        command = [harness.CARILLON, role, "--cluster", self.address, "--id", id, "--listen", self.listens[id], *options]
+        process = subprocess.Popen([str(each) for each in command], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        self.processes[id] = process
+        self.stack.callback(self.end, process)
+
+    @staticmethod
+    def end(process):
+        if process.poll() is None:
+            process.terminate()
+            process.wait(60)
+
+    @staticmethod
+    def until(condition, limit_s=120):
+        end = time.monotonic() + limit_s
+        while not condition():
+            if time.monotonic() > end:
+                raise SystemExit("the cluster does not come up")
+            time.sleep(0.05)
+
+    @property
+    def url(self):
+        return f"http://{self.http}"
+
+    def ready(self):
+        try:
+            return urllib.request.urlopen(f"{self.url}/v2/health/ready", timeout=5).status == 200
+        except (OSError, urllib.error.URLError):
+            return False
+
+    def status(self):
+        done = subprocess.run([str(harness.CARILLON), "cluster", "status", "--cluster", self.address, "--json"],
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=60)
+        return json.loads(done.stdout) if done.returncode == 0 else None
+
+    def whole(self):
+        """Whether all are there, and a device."""
+        said = self.status()
+        return said is not None and len(said["members"]) == len(self.processes) and \
+            all(m["alive"] and m["offset_us"] is not None for m in said["members"]) and sum(m["devices"] or 0 for m in said["members"]) > 0
+
+
+def costs(args, stack, folder):
+    repository = harness.samples(str(harness.ROOT / "build/samples"), *args.models)
+    models = stack.enter_context(harness.only(repository, *args.models))
+    serve = stack.enter_context(harness.Server(models))
+    cluster = Cluster(stack, folder, models, schedulers=1)
+    rows = []
+    for model in args.models:
+        rounds, left_out = [], 0
+        while len(rounds) < args.rounds:
+            with harness.Stalls() as stalls:
+                turn = [harness.load(url, [model], "--process", "closed:1", "--duration", args.seconds, "--warmup", 0.3)
+                        for url in (serve.http_url, cluster.url)]
+            if stalls.count:
+                left_out += 1
+                if left_out > 10 * args.rounds:
+                    raise SystemExit("the machine stands still too often")
+                continue
+            rounds.append(turn)
+        for figure in ("p50_ms", "p99_ms"):
+            one, many = (statistics.median(turn[i][figure] for turn in rounds) for i in (0, 1))
+            added = statistics.median(turn[1][figure] - turn[0][figure] for turn in rounds)
+            rows.append([model, figure.removesuffix("_ms"), f"{one:.3f}", f"{many:.3f}", f"{added:.3f}", str(left_out)])
+    print(harness.table(rows, ["model", "", "serve, ms", "cluster, ms", "added, ms", "rounds left out"]))
+
+
+def kills(args, stack, folder):
+    repository = harness.samples(str(harness.ROOT / "build/samples"), "tiny_mlp")
+    cluster = Cluster(stack, folder, stack.enter_context(harness.only(repository, "tiny_mlp")))
+    sums, left_out, done = {}, 0, 0
+    while done < args.kills:
+        cluster.until(cluster.whole)
+        leader = cluster.status()["leader"]
+        with harness.Stalls() as stalls:
+            command = [str(harness.CARILLON), "load", cluster.url, "--model", "tiny_mlp", "--rate", str(args.rate), "--deadline", "250",
+                       "--duration", "2", "--json"]
+            client = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            time.sleep(1)
+            cluster.processes[leader].kill()
+            told = json.loads(client.communicate(timeout=60)[0])
+        cluster.processes.pop(leader).wait()
+        cluster.start(leader, "scheduler")
+        if stalls.count:
+            left_out += 1
+            continue
+        done += 1
+        for name, value in told.items():
+            if isinstance(value, int):
+                sums[name] = sums.get(name, 0) + value
+        sums["most_p99_ms"] = max(sums.get("most_p99_ms", 0), told["p99_ms"])
+    print(json.dumps({"kills": done, "left_out": left_out, **sums}, indent=1))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=2)
+    parser.add_argument("--models", nargs="+", default=["tiny_mlp", "resnet50"])
+    parser.add_argument("--kills", type=int, default=0)
+    parser.add_argument("--rate", type=float, default=200)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        (kills if args.kills else costs)(args, stack, folder)
+    print(harness.machine())
+
+
+if __name__ == "__main__":
+    main()
