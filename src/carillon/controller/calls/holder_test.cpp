@@ -1,5 +1,6 @@
 #include "carillon/controller/calls/holder.h"
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -283,6 +284,34 @@ TEST_F(HolderTest, BuffersThatLiveOnGoWithTheirAction) {
   EXPECT_EQ(left, 1);
   EXPECT_EQ(holder->open_rows(), 0U);
   EXPECT_EQ(holder->calls_of({0}), 0U);
+}
+
+// Whichever way its rows come back.
+TEST_F(HolderTest, ACallWaitsWhileNoneOfItsRowsRuns) {
+  const std::function<void(RequestId)> ways[] = {
+      [&](RequestId row) { holder->came_back(row); },
+      [&](RequestId row) { holder->lost(row, "no power"); },
+      [&](RequestId row) { end(row.value, ActionStatus::stopped, at(2ms)); },
+  };
+  for (const auto& comes_back : ways) {
+    make();
+    submit(call_of({0}, 2, at(1ms)), at(1ms));
+    EXPECT_EQ(stats().waiting, 1U);
+    for (const std::uint64_t row : {0, 1}) holder->sent({row}, {0}, 1);
+    EXPECT_EQ(stats().waiting, 0U);
+    comes_back({0});
+    EXPECT_EQ(stats().waiting, 0U) << "the other runs";
+    comes_back({1});
+    EXPECT_EQ(stats().waiting, 1U);
+    holder->sent({0}, {0}, 2);
+    EXPECT_EQ(stats().waiting, 0U);
+    end(0, ActionStatus::success, at(3ms));
+    EXPECT_EQ(stats().waiting, 1U) << "the other does not run yet";
+    holder->sent({1}, {0}, 3);
+    end(1, ActionStatus::success, at(4ms));
+    EXPECT_EQ(stats().waiting, 0U);
+    EXPECT_EQ(answers.size(), 1U);
+  }
 }
 
 // Rows of an action that belong to one call are noted once.

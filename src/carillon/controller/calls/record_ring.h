@@ -41,14 +41,11 @@ class RecordRing {
       return;
     if (place.number.load(std::memory_order_relaxed) <= number) {
       const std::size_t words = std::min(words_of_record, (bytes + word - 1) / word);
-      const auto* const from = reinterpret_cast<const std::byte*>(&record);
+      std::array<std::uint64_t, words_of_record> copy;
+      std::memcpy(copy.data(), &record, words * word);
       // Each of them releases the odd version: who reads a new word finds out that it was written.
       place.number.store(number, std::memory_order_release);
-      for (std::size_t i = 0; i < words; ++i) {
-        std::uint64_t value = 0;
-        std::memcpy(&value, from + i * word, word);
-        place.words[i].store(value, std::memory_order_release);
-      }
+      for (std::size_t i = 0; i < words; ++i) place.words[i].store(copy[i], std::memory_order_release);
     }
     place.version.store(version + 2, std::memory_order_release);
   }
