@@ -395,6 +395,9 @@ TEST_F(DispatchTest, ARefusalTellsWhatTheSmallestBatchTakes) {
   dispatch.change_times(id, model.batches, at(2ms));
   EXPECT_EQ(told().exec, 4ms);
   EXPECT_EQ(told().batch, 2);
+  EXPECT_EQ(dispatch.model(id).batches, model.batches);
+  EXPECT_EQ(scheduler.heard<schedule::TimesChanged>().size(), 2U);
+  EXPECT_EQ(scheduler.heard<schedule::ModelChanged>().size(), 2U) << "of each model, when it came";
 }
 
 TEST_F(DispatchTest, ARefusalNamesNoDeviceThatHasGone) {
