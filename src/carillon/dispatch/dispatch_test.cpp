@@ -87,10 +87,12 @@ class HeardNotes final : public Notes {
   std::uint64_t begun(std::uint32_t, const Action& action) override { return 10 + action.id.value; }
   void with(std::uint32_t, std::uint64_t call) override { said_.push_back("with " + number(call)); }
   void complete(std::uint32_t) override { ++completed; }
+  void not_taken(std::uint32_t, TimePoint now) override { untaken.push_back(now); }
   void odd_report(DeviceId device) override { said_.push_back("odd " + number(device.value)); }
   void device_back(DeviceId device) override { said_.push_back("back " + number(device.value)); }
 
   int completed = 0;
+  std::vector<TimePoint> untaken;
 
  private:
   std::vector<std::string>& said_;
@@ -185,6 +187,7 @@ TEST_F(DispatchTest, WhatADeviceHasNoCreditForComesBackAtOnceAndIsToldAPauseLate
   next({infer(7, {RequestId{3}})});
   dispatch.offer(row(3, 1ms), false, at(1ms));
   EXPECT_EQ(said(), (Said{"sent 3 of 0 in 17", "with 103", "came back 3"})) << "and is not sent";
+  EXPECT_EQ(notes.untaken, std::vector<TimePoint>{at(1ms)});
   EXPECT_EQ(dispatch.actions_in_flight(), 0U);
   EXPECT_EQ(dispatch.wake_at(), at(1100us));
   dispatch.wake(at(1099us));
