@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import json
+import shutil
 import signal
 import subprocess
 import time
@@ -201,6 +202,22 @@ def test_without_a_leader_a_request_has_its_time_and_then_an_answer(box):
     assert time.monotonic() - began >= 0.4
     box["s1"].start()
     wait_for(lambda: box["f1"].infer(1.0)[0] == 200, "an answer")
+
+
+@pytest.mark.parametrize("kind", ["best_effort", "real_time"])
+def test_a_model_of_another_class_is_served(program, roles, tiny_models, tmp_path, cluster, kind):
+    models = tmp_path / "models"
+    shutil.copytree(tiny_models / "tiny_mlp", models / "tiny_mlp")
+    with (models / "tiny_mlp" / "config.pbtxt").open("a") as config:
+        config.write(f'parameters {{ key: "class" value {{ string_value: "{kind}" }} }}\n')
+    roles("scheduler", "s1")
+    worker = Role(program, tmp_path, "worker", "w1", cluster, "--models", str(models), "--memory", "1GiB", "--no-store")
+    try:
+        frontend = roles("frontend", "f1")
+        ready(frontend)
+        assert [frontend.infer(value)[0] for value in (1.0, 2.0, 3.0)] == [200] * 3
+    finally:
+        assert worker.end() == 0
 
 
 def test_a_static_cluster_serves(program, roles, tmp_path):

@@ -16,8 +16,8 @@ using ledger::ActionStatus;
 using schedule::ActionKind;
 namespace {
 
-// Ids of a worker's own actions; those of schedulers are far below.
-constexpr std::uint64_t own_action = std::uint64_t{1} << 62;
+// Ids of a worker's own actions: above those of schedule::Classed, below those of worker::Measuring.
+constexpr std::uint64_t own_action = std::uint64_t{3} << 61;
 // How often threads of a device that has something to do are looked at, and for how long it must have had.
 constexpr Duration slow_after = std::chrono::milliseconds{50};
 // A batch's buffers begin on cache lines.
