@@ -220,6 +220,17 @@ def test_a_model_of_another_class_is_served(program, roles, tiny_models, tmp_pat
         assert worker.end() == 0
 
 
+def test_who_takes_the_id_of_a_member_that_runs_harms_nobody(box, roles, program, tmp_path, cluster):
+    second = Role(program, tmp_path, "worker", "w1", cluster, *box["w1"].command[7:])
+    try:
+        wait_for(lambda: second.process.poll() is not None or "ready: " in second.text(), "the second worker")
+        time.sleep(1)
+        assert [status for status, _ in answers(box["f1"], 20, 0.02)] == [200] * 20
+    finally:
+        second.end()
+    assert [status for status, _ in answers(box["f1"], 20, 0.02)] == [200] * 20
+
+
 def test_a_static_cluster_serves(program, roles, tmp_path):
     addresses = free_addresses(3)
     file = tmp_path / "box.toml"
@@ -247,6 +258,7 @@ def test_a_static_cluster_serves(program, roles, tmp_path):
     (["scheduler", "--cluster", "etcd://127.0.0.1:1/box", "--listen", "nowhere"], "--listen"),
     (["scheduler", "--cluster", "etcd://127.0.0.1:1/box", "--listen", "127.0.0.1:7000", "--id", "a b"], "an id is 1 to 64 letters"),
     (["scheduler", "--cluster", "etcd://127.0.0.1:1/box"], "--listen is needed"),
+    (["scheduler", "--cluster", "etcd://127.0.0.1:1/box", "--listen", "0.0.0.0:7000"], "one at which they reach this host"),
     (["scheduler", "--cluster", "static:/nothing.toml", "--id", "a"], "/nothing.toml"),
     (["scheduler", "--cluster", "etcd://127.0.0.1:1/box", "--listen", "127.0.0.1:7000", "--cluster-key", "/nothing"], "cannot read '/nothing'"),
     (["scheduler", "--cluster", "etcd://127.0.0.1:1/box", "--listen", "127.0.0.1:7000", "--scheduler", "lottery"], "lottery"),

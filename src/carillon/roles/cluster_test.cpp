@@ -215,6 +215,7 @@ class Cluster final : public Out {
       if (line->open) hear(std::move(told));
     });
   }
+  void end(PeerId, std::string) override {}
   void warn(std::string text) override { problems.insert("warning: " + text); }
 
   void lead() {
@@ -319,6 +320,10 @@ class Cluster final : public Out {
     const TimePoint deadline = now_ + 2ms + Duration{static_cast<std::int64_t>(random.below(80'000'000))};
     auto call = controller::testing::call_of(name->second, count, now_, deadline,
                                              static_cast<unsigned>(random.below(200)));
+    if (const std::uint64_t other = random.below(8); other < 2) {
+      call->cls = other == 0 ? Class::real_time : Class::best_effort;
+      call->class_given = true;
+    }
     const std::uint64_t ticket = ++tickets_;
     ++tally.calls;
     frontend.core->submit(

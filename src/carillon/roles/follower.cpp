@@ -9,6 +9,7 @@
 #include <spdlog/spdlog.h>
 
 #include "carillon/base/clock.h"
+#include "carillon/transport/resolve.h"
 #include "carillon/transport/times.h"
 
 namespace carillon::roles {
@@ -18,6 +19,10 @@ Result<hosts::MemberOptions> member_options(const MemberArguments& arguments) {
     return invalid("--id '" + arguments.id + "': an id is " + std::string(cluster::name_rule));
   if (auto there = cluster::check_endpoint(arguments.listen); !there)
     return in_context("--listen", there.error());
+  const auto [host, port] = transport::split(arguments.listen);
+  if (host == "0.0.0.0" || host == "::")
+    return invalid("--listen '" + arguments.listen +
+                   "': the others are told this address, so it must be one at which they reach this host");
   std::random_device dice;
   return hosts::MemberOptions{.cluster = arguments.coordinator.name,
                               .key = arguments.key,
@@ -26,6 +31,12 @@ Result<hosts::MemberOptions> member_options(const MemberArguments& arguments) {
                                        .address = arguments.listen,
                                        .incarnation = (std::uint64_t{dice()} << 32U) | dice(),
                                        .protocol = transport::protocol}};
+}
+
+void Troubles::look(const hosts::Membership::State& state) {
+  if (state.trouble == told_) return;
+  told_ = state.trouble;
+  if (!told_.empty()) spdlog::warn("cluster: {}", told_);
 }
 
 Follower::Follower(transport::Hello self, FollowerHandlers& handlers)
@@ -44,7 +55,7 @@ Result<std::unique_ptr<Follower>> Follower::open(const MemberArguments& argument
                                             [to = made.get()](const auto& state) { to->changed(state); });
   if (!membership) return std::unexpected(membership.error());
   made->membership_ = std::move(*membership);
-  made->changed(made->membership_->state());
+  made->self_.incarnation = made->membership_->self().incarnation;
   made->thread_ = std::thread([to = made.get()] { to->dial(); });
   return made;
 }
@@ -62,6 +73,7 @@ Follower::~Follower() {
 // --- Streams to all schedulers that are registered
 
 void Follower::changed(const hosts::Membership::State& state) {
+  troubles_.look(state);
   std::vector<std::string> wanted;
   for (const auto& peer : state.peers)
     if (peer.member.role == cluster::Role::scheduler) wanted.push_back(peer.member.address);

@@ -28,6 +28,15 @@ struct MemberArguments {
 // With an incarnation drawn at random. Errors: an id or an address that cannot be; the text names it.
 Result<hosts::MemberOptions> member_options(const MemberArguments& arguments);
 
+// Warns of what the coordinator has trouble with, once.
+class Troubles {
+ public:
+  void look(const hosts::Membership::State& state);
+
+ private:
+  std::string told_;
+};
+
 // What was heard of a leader. Called from threads of streams, one at a time. Must not wait.
 class FollowerHandlers {
  public:
@@ -65,7 +74,7 @@ class Follower final : transport::StreamOwner {
   void changed(const hosts::Membership::State& state);
   void dial();
 
-  const transport::Hello self_;
+  transport::Hello self_;  // as it is registered
   FollowerHandlers& handlers_;
   std::unique_ptr<hosts::Membership> membership_;
   std::atomic<std::uint64_t> stale_{0};
@@ -75,6 +84,7 @@ class Follower final : transport::StreamOwner {
   const transport::Stream* leader_ = nullptr;
   std::uint64_t epoch_ = 0;
 
+  Troubles troubles_;   // the membership's thread's
   std::mutex dialing_;  // of what follows
   std::condition_variable wake_;
   std::vector<std::string> wanted_;  // addresses of schedulers

@@ -183,8 +183,11 @@ void Leader::joined(PeerId id, const transport::Hello& hello, TimePoint now) {
     return;
   }
   const std::pair key{hello.role, hello.id};
-  if (const auto before = present_.find(key); before != present_.end())
-    leave(before->second, "it has come anew", now);
+  if (const auto before = present_.find(key); before != present_.end()) {
+    const PeerId earlier = before->second;
+    leave(earlier, "it has come anew", now);
+    out_.end(earlier, "another process has the id '" + hello.id + "', or this one has a new stream");
+  }
   present_[key] = id;
   Peer& peer = peers_[id];
   peer.hello = hello;

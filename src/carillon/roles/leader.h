@@ -31,6 +31,8 @@ class Out {
  public:
   virtual ~Out() = default;
   virtual void send(PeerId to, transport::Message message) = 0;
+  // The peer is not heard any more. Its stream is to end.
+  virtual void end(PeerId peer, std::string why) = 0;
   virtual void warn(std::string text) = 0;
 };
 

@@ -32,6 +32,7 @@ constexpr TimePoint at(Duration d) {
 class Recorder final : public Out {
  public:
   void send(PeerId to, Message message) override { sent.emplace_back(to, std::move(message)); }
+  void end(PeerId peer, std::string) override { ended.push_back(peer); }
   void warn(std::string text) override { warned.push_back(std::move(text)); }
   // Those of a kind to a peer, since the last look at them.
   template <typename What>
@@ -46,6 +47,7 @@ class Recorder final : public Out {
   }
   std::vector<std::pair<PeerId, Message>> sent;
   std::vector<std::string> warned;
+  std::vector<PeerId> ended;
 };
 
 wire::Model model(std::uint32_t number, std::uint64_t hash = 7, std::string name = "m") {
@@ -410,6 +412,14 @@ TEST_F(LeaderTest, AWorkerThatDoesNotComeIsAwaitedForAWhile) {
   EXPECT_EQ(out.take<transport::ModelComes>(2).size(), 1U);
 }
 
+TEST_F(LeaderTest, AnEarlierStreamOfAnIdIsEndedSoThatItBeginsAnew) {
+  worker(11);
+  join(12, Role::worker, "w11");
+  EXPECT_EQ(out.ended, std::vector<PeerId>{11});
+  leader->left(11, "ended", now);  // nothing more comes of it
+  EXPECT_EQ(leader->workers(), 1U);
+}
+
 TEST_F(LeaderTest, ExcusesAddUpUntilTheSchedulerIsWoken) {
   worker(11);
   frontend(1);
@@ -435,6 +445,7 @@ class World final : public Out {
     leader_->start(now_);
   }
   void send(PeerId to, Message message) override { inbox_.emplace_back(to, std::move(message)); }
+  void end(PeerId, std::string) override {}
   void warn(std::string text) override { ADD_FAILURE() << text; }
 
   void frontend(const std::string& id) {

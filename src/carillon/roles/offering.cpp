@@ -157,8 +157,14 @@ void Offering::on(transport::ModelGoes& message, TimePoint) {
   const auto ours = known_.find(told->second);
   leaders_models_.erase(told);
   if (ours == known_.end()) return;
-  models_[ours->second.index()].theirs.reset();
-  out_.model_goes(ours->second);
+  forget(ours->second);
+}
+
+// Its going takes a while. The same model may come anew before that is done.
+void Offering::forget(ModelId id) {
+  models_[id.index()].theirs.reset();
+  known_.erase(known_as(models_[id.index()].model));
+  out_.model_goes(id);
 }
 
 void Offering::on(transport::Sent& message, TimePoint) {
@@ -340,11 +346,13 @@ TimePoint Offering::wake_at() const {
 
 void Offering::wake(TimePoint now) {
   while (!stopped_ && !unoffered_.empty() && unoffered_.begin()->first <= now)
-    refuse(unoffered_.begin()->second, Reason::deadline_passed, now);
+    refuse(unoffered_.begin()->second, Reason::cannot_finish, now);
   if (stopped_ || forget_at_ > now) return;
   forget_at_ = TimePoint::max();
+  std::vector<ModelId> untold;
   for (const auto& [known, id] : known_)
-    if (!models_[id.index()].theirs) out_.model_goes(id);
+    if (!models_[id.index()].theirs) untold.push_back(id);
+  for (const ModelId id : untold) forget(id);
 }
 
 void Offering::stop() {

@@ -142,6 +142,7 @@ class Offering final : public dispatch::Decider {
   Row* find_flying(RequestId id);
   std::vector<RequestId> rows_of(std::optional<ModelId> model) const;  // ascending
   void erase(RequestId id);
+  void forget(ModelId id);
   void over(RequestId id);
   void lands(RequestId id, Row& row);
   // Those of them that can be, together.

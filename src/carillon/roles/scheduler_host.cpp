@@ -1,5 +1,6 @@
 #include "carillon/roles/scheduler_host.h"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -34,6 +35,7 @@ Result<std::unique_ptr<SchedulerHost>> SchedulerHost::open(const MemberArguments
   // Streams come only to a scheduler that knows its peers' clocks.
   auto membership = hosts::Membership::open(*std::move(member), arguments.coordinator, {},
                                             [to = made.get()](const hosts::Membership::State& state) {
+                                              to->troubles_.look(state);
                                               to->tell(Changed{state.leads, state.epoch});
                                             });
   if (!membership) return std::unexpected(membership.error());
@@ -68,6 +70,14 @@ void SchedulerHost::tell(News news) {
 Result<> SchedulerHost::greets(const transport::Hello& peer) {
   if (peer.cluster != self_.cluster)
     return invalid("this is cluster '" + self_.cluster + "', not '" + peer.cluster + "'");
+  // Whoever has the id of a member that runs is not registered.
+  const auto members = membership_->state().peers;
+  const auto known = std::ranges::find(members, peer.id, [](const auto& each) { return each.member.id; });
+  if (known == members.end() || known->member.incarnation != peer.incarnation ||
+      known->member.role != peer.role)
+    return fail(ErrorCode::unavailable, "'" + peer.id +
+                                            "' is not registered so, or not yet: a member that runs may "
+                                            "have this --id");
   if (peer.role == cluster::Role::scheduler) return invalid("schedulers have no streams to each other");
   return {};
 }
@@ -204,6 +214,11 @@ void SchedulerHost::on(Heard& news) {
 void SchedulerHost::send(PeerId peer, transport::Message message) {
   if (const auto stream = streams_.find(peer); stream != streams_.end())
     (void)stream->second->send(epoch_, std::move(message));
+}
+
+void SchedulerHost::end(PeerId peer, std::string why) {
+  if (const auto stream = streams_.find(peer); stream != streams_.end())
+    stream->second->close({ErrorCode::unavailable, std::move(why)});
 }
 
 }  // namespace carillon::roles

@@ -68,6 +68,7 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
   Result<> drain(const std::string& id) override;
   // Out, on the thread.
   void send(PeerId peer, transport::Message message) override;
+  void end(PeerId peer, std::string why) override;
   void warn(std::string text) override { options_.warn(text); }
 
   void tell(News news);
@@ -85,7 +86,8 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
   std::unique_ptr<hosts::Membership> membership_;
   std::unique_ptr<transport::StreamListener> listener_;
 
-  std::mutex mutex_;  // of what follows
+  Troubles troubles_;  // the membership's thread's
+  std::mutex mutex_;   // of what follows
   std::condition_variable wake_;
   std::vector<News> news_;
   std::map<const transport::Stream*, PeerId> peers_;

@@ -83,7 +83,10 @@ Result<Supervised> find_supervisor() {
 
 void tell_ready(const frontend::Frontend& frontend, const Arguments& arguments, ServiceManager& manager,
                 const std::string& what) {
-  spdlog::info("ready: {}; scheduler {}; {}; Ctrl-C stops", what, arguments.scheduler, ports_text(frontend));
+  // In a cluster its schedulers have the policy.
+  const std::string policy =
+      arguments.cluster.cluster.empty() ? "; scheduler " + arguments.scheduler : std::string();
+  spdlog::info("ready: {}{}; {}; Ctrl-C stops", what, policy, ports_text(frontend));
   manager.ready("ready: " + what);
 }
 
