@@ -220,15 +220,20 @@ def test_a_model_of_another_class_is_served(program, roles, tiny_models, tmp_pat
         assert worker.end() == 0
 
 
-def test_who_takes_the_id_of_a_member_that_runs_harms_nobody(box, roles, program, tmp_path, cluster):
-    second = Role(program, tmp_path, "worker", "w1", cluster, *box["w1"].command[7:])
+@pytest.mark.parametrize("id", ["w1", "s1", "s2"])
+def test_who_takes_the_id_of_a_member_that_runs_harms_nobody(box, program, tmp_path, cluster, id):
+    said = subprocess.run([str(program), "cluster", "status", "--cluster", cluster, "--json"], capture_output=True, text=True, timeout=LIMIT)
+    before = json.loads(said.stdout)["epoch"]
+    second = Role(program, tmp_path, box[id].role, id, cluster, *box[id].command[8:])
     try:
-        wait_for(lambda: second.process.poll() is not None or "ready: " in second.text(), "the second worker")
+        wait_for(lambda: second.text().count("ready: ") == 2, "the second process")
         time.sleep(1)
         assert [status for status, _ in answers(box["f1"], 20, 0.02)] == [200] * 20
     finally:
         second.end()
     assert [status for status, _ in answers(box["f1"], 20, 0.02)] == [200] * 20
+    said = subprocess.run([str(program), "cluster", "status", "--cluster", cluster, "--json"], capture_output=True, text=True, timeout=LIMIT)
+    assert json.loads(said.stdout)["epoch"] == before
 
 
 def test_a_static_cluster_serves(program, roles, tmp_path):

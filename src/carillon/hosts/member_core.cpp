@@ -214,7 +214,7 @@ void MemberCore::pass_on(election::Output& from, Output& out) {
   for (const auto& [to, message] : from.messages)
     if (Known* const known = find(to)) say(*known, message, out);
   if (!from.request) return;
-  if (!up_) return election_->coordinator_failed();
+  if (!up_ || id_taken_) return election_->coordinator_failed();
   if (from.request->kind == election::Request::Kind::read) return epoch_is(record_, out);
   const election::Leadership& claim = from.request->claim;
   // The compare-and-set is over a revision: so the value that it is over must be the one before.

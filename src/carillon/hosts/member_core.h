@@ -114,9 +114,9 @@ class MemberCore {
   // For people, and values that others use.
   void on(const cluster::ValueSeen&, Output&) {}
   void on(const cluster::Trouble&, Output&) {}
-  void on(const cluster::Registered&, Output&) {}
+  void on(const cluster::Registered&, Output&) { id_taken_ = false; }
   void on(const cluster::Unregistered&, Output&) {}
-  void on(const cluster::IdTaken&, Output&) {}
+  void on(const cluster::IdTaken&, Output&) { id_taken_ = true; }
   bool judge(Known& known);
   void look();
   Known* find(cluster::election::MemberId id);
@@ -133,6 +133,7 @@ class MemberCore {
   cluster::election::Witness witness_;                   // of others
   cluster::EpochRecord record_;                          // the coordinator's, as last heard
   bool up_ = false;                                      // the coordinator
+  bool id_taken_ = false;  // by another process: this one must not lead in the other's name
   std::uint64_t token_ = 0;
   TimePoint now_;
   struct Lead {

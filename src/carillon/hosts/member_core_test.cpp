@@ -221,6 +221,26 @@ TEST_F(MemberCoreTest, SparesThatDiedBeforeAreNotWaitedFor) {
   EXPECT_EQ(net.leaders(), std::vector{spares.back()});
 }
 
+TEST_F(MemberCoreTest, WhoseIdIsTakenClaimsNothing) {
+  const auto claims = [](bool taken) {
+    MemberCore core({.cluster = "box", .key = "secret", .self = {"s1", Role::scheduler, "h:1", 7, 1}});
+    MemberCore::Output out;
+    core.coordinator_said(cluster::EpochSeen{}, out);
+    core.coordinator_said(cluster::CoordinatorBack{}, out);
+    if (taken) core.coordinator_said(cluster::IdTaken{}, out);
+    int count = 0;
+    for (TimePoint now{1s}; now < TimePoint{3s}; now += 1ms) {
+      out = {};
+      (void)core.tick(now, out);
+      count += out.claim ? 1 : 0;
+      if (out.claim) core.claim_failed();
+    }
+    return count;
+  };
+  EXPECT_GT(claims(false), 0);
+  EXPECT_EQ(claims(true), 0);
+}
+
 TEST_F(MemberCoreTest, TheVersionGoesUpWithWhatOthersAreTold) {
   start();
   net.run(100ms);
