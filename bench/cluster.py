@@ -111,7 +111,7 @@ def costs(args, stack, folder):
             one, many = (statistics.median(turn[i][figure] for turn in rounds) for i in (0, 1))
             added = statistics.median(turn[1][figure] - turn[0][figure] for turn in rounds)
             rows.append([model, figure.removesuffix("_ms"), f"{one:.3f}", f"{many:.3f}", f"{added:.3f}", str(left_out)])
-    print(harness.table(rows, ["model", "", "serve, ms", "cluster, ms", "added, ms", "rounds left out"]))
+    harness.table(rows, ["model", "", "serve, ms", "cluster, ms", "added, ms", "rounds left out"])
 
 
 def kills(args, stack, folder):
