@@ -220,6 +220,17 @@ def test_a_model_of_another_class_is_served(program, roles, tiny_models, tmp_pat
         assert worker.end() == 0
 
 
+def test_a_member_that_waits_says_for_what(roles, program, tmp_path, cluster):
+    first = roles("scheduler", "s1")
+    wait_for(lambda: "leads, epoch" in first.text(), "a leader")
+    for id, of, words in (("s1", cluster, "id 's1' is in use by another process"), ("s9", f"etcd://{free_addresses(1)[0]}/box", "failed to connect")):
+        second = Role(program, tmp_path, "scheduler", id, of)
+        try:
+            wait_for(lambda said=second, words=words: words in said.text(), f"the words: {words}")
+        finally:
+            assert second.end() == 0
+
+
 @pytest.mark.parametrize("id", ["w1", "s1", "s2"])
 def test_who_takes_the_id_of_a_member_that_runs_harms_nobody(box, program, tmp_path, cluster, id):
     said = subprocess.run([str(program), "cluster", "status", "--cluster", cluster, "--json"], capture_output=True, text=True, timeout=LIMIT)

@@ -186,8 +186,9 @@ class Membership::Loop {
             .trouble = trouble_};
   }
   void publish() {
-    if (core_.version() == published_) return;
+    if (core_.version() == published_ && trouble_ == published_trouble_) return;
     published_ = core_.version();
+    published_trouble_ = trouble_;
     if (changed_) changed_(state_now());
   }
 
@@ -197,7 +198,7 @@ class Membership::Loop {
   MemberCore core_;
   const Changed changed_;
   std::uint64_t published_ = 0;  // the core's version
-  std::string trouble_;
+  std::string trouble_, published_trouble_;
   std::map<std::string, udp::endpoint> endpoints_;  // by the address as it is registered
   // Readers of a clock wait for no step.
   mutable std::mutex clocks_mutex_;

@@ -27,8 +27,8 @@ class Membership {
     MemberCounters counters;
     std::string trouble;  // the last that the coordinator told; empty: none
   };
-  // Called from the thread whenever `leads`, `epoch`, `leader`, or who is there has changed. Must not wait,
-  // nor call this object.
+  // Called from the thread whenever `leads`, `epoch`, `leader`, `trouble`, or who is there has changed. Must
+  // not wait, nor call this object.
   using Changed = std::function<void(const State&)>;
 
   // The address of `options.self` is where others reach this process, by UDP here: an IP address and a port.
