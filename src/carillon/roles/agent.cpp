@@ -27,7 +27,7 @@ std::size_t aligned(std::size_t bytes) {
   return (bytes + alignment - 1) / alignment * alignment;
 }
 
-PulledRow::Tensor row_of(const graph::TensorSpec& spec) {
+controller::RowSize row_of(const graph::TensorSpec& spec) {
   return {.bytes = graph::memory_of(spec.type, spec.shape_at(1, 1)).count, .varies = spec.varies()};
 }
 
@@ -52,19 +52,19 @@ void PulledRow::take(std::int64_t length) {
   length_ = length;
   std::size_t total = alignment;
   for (const auto* tensors : {&shape_->inputs, &shape_->outputs})
-    for (const Tensor& tensor : *tensors) total += aligned(size(tensor, length));
+    for (const controller::RowSize& tensor : *tensors) total += aligned(tensor.at(length));
   memory_ = std::make_unique_for_overwrite<std::byte[]>(total);
   const auto first = reinterpret_cast<std::uintptr_t>(memory_.get());
   std::byte* at = memory_.get() + (aligned(first) - first);
   inputs_.clear();
   outputs_.clear();
-  for (const Tensor& tensor : shape_->inputs) {
+  for (const controller::RowSize& tensor : shape_->inputs) {
     inputs_.push_back(at);
-    at += aligned(size(tensor, length));
+    at += aligned(tensor.at(length));
   }
-  for (const Tensor& tensor : shape_->outputs) {
+  for (const controller::RowSize& tensor : shape_->outputs) {
     outputs_.push_back(at);
-    at += aligned(size(tensor, length));
+    at += aligned(tensor.at(length));
   }
 }
 
@@ -78,7 +78,7 @@ Result<std::vector<std::span<std::byte>>> PulledRow::make(std::int64_t length,
   if (bytes.size() != shape_->inputs.size())
     return invalid(fmt::format("a row of {} inputs; the model has {}", bytes.size(), shape_->inputs.size()));
   for (std::size_t i = 0; i < bytes.size(); ++i)
-    if (const std::size_t right = size(shape_->inputs[i], length); bytes[i] != right)
+    if (const std::size_t right = shape_->inputs[i].at(length); bytes[i] != right)
       return invalid(fmt::format("input {} of a row has {} bytes, not {}", i, bytes[i], right));
   take(length);
   std::vector<std::span<std::byte>> out;
@@ -90,13 +90,13 @@ Result<std::vector<std::span<std::byte>>> PulledRow::make(std::int64_t length,
 void PulledRow::make_zeros() {
   take(shape_->lengths.empty() ? 0 : shape_->lengths.front());
   for (std::size_t i = 0; i < inputs_.size(); ++i)
-    std::memset(const_cast<std::byte*>(inputs_[i]), 0, size(shape_->inputs[i], length_));
+    std::memset(const_cast<std::byte*>(inputs_[i]), 0, shape_->inputs[i].at(length_));
 }
 
 std::vector<std::span<const std::byte>> PulledRow::outputs() const {
   std::vector<std::span<const std::byte>> out;
   for (std::size_t i = 0; i < outputs_.size(); ++i)
-    out.emplace_back(outputs_[i], size(shape_->outputs[i], length_));
+    out.emplace_back(outputs_[i], shape_->outputs[i].at(length_));
   return out;
 }
 

@@ -13,6 +13,7 @@
 #include "carillon/base/ids.h"
 #include "carillon/base/result.h"
 #include "carillon/base/time.h"
+#include "carillon/controller/calls/holder.h"
 #include "carillon/controller/calls/row_lookup.h"
 #include "carillon/dispatch/decider.h"
 #include "carillon/transport/messages.h"
@@ -22,12 +23,8 @@ namespace carillon::roles {
 // A row's tensors while a worker has the row. Its buffers are taken once the row's length is known.
 class PulledRow {
  public:
-  struct Tensor {
-    std::size_t bytes = 0;
-    bool varies = false;  // then for each unit of the row's length
-  };
   struct Shape {
-    std::vector<Tensor> inputs, outputs;
+    std::vector<controller::RowSize> inputs, outputs;
     std::vector<std::int64_t> lengths;  // ascending; empty where nothing varies
   };
   explicit PulledRow(std::shared_ptr<const Shape> shape) : shape_(std::move(shape)) {}
@@ -44,9 +41,6 @@ class PulledRow {
 
  private:
   void take(std::int64_t length);
-  std::size_t size(const Tensor& tensor, std::int64_t length) const {
-    return tensor.varies ? tensor.bytes * static_cast<std::size_t>(length) : tensor.bytes;
-  }
   const std::shared_ptr<const Shape> shape_;
   std::unique_ptr<std::byte[]> memory_;
   std::vector<const std::byte*> inputs_;

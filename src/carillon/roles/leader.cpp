@@ -755,7 +755,7 @@ void Leader::post_all(Role role, const Message& message) {
     if (peer.hello.role == role) post(id, message);
 }
 
-// With the message before it to the same frontend, where that is of the same kind and `same`.
+// Adds the row to the last message to its frontend, if that message is of this kind and `same` says so.
 template <typename Rows, typename Same>
 void Leader::post_row(const Row* row, Rows message, Same same) {
   if (row == nullptr || !row->open) return;

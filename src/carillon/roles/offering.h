@@ -138,7 +138,7 @@ class Offering final : public dispatch::Decider {
     ++counters_.strays;
   }
   Row* find(RequestId id);
-  // Likewise, one that flies for its holder; others are strays.
+  // A row that the holder holds for sent. Null: it is not, and the message that names it is a stray.
   Row* find_flying(RequestId id);
   std::vector<RequestId> rows_of(std::optional<ModelId> model) const;  // ascending
   void erase(RequestId id);

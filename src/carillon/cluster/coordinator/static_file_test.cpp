@@ -90,7 +90,7 @@ TEST(StaticFile, AFileThatIsNotThereIsNamed) {
   EXPECT_THAT(read.error().message, HasSubstr("/no/box.toml"));
 }
 
-// Whatever a file holds, it is refused with its name, or its members are what a cluster needs.
+// Any file is either refused, with its name, or its members make up a cluster.
 TEST(StaticFile, AnyTextIsReadOrRefused) {
   const std::string pieces[] = {"\"",
                                 "[[member]]",

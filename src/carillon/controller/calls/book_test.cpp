@@ -269,7 +269,7 @@ TEST_F(BookTest, KnowsWhatIsOpenAndWhatWaits) {
   EXPECT_EQ(model(0).waiting, 0U);
 }
 
-// One that comes again, of the same name and version, goes on where it was.
+// A model that comes again with its name and version goes on counting where it was.
 TEST_F(BookTest, AModelThatComesAgainGoesOn) {
   book.add_model("a", 2);
   book.add_model("b", 2, 70ms);

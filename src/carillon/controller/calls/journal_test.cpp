@@ -139,7 +139,7 @@ TEST(RecordRing, ReadersSeeNothingHalfWritten) {
   EXPECT_EQ(torn, 0U);
 }
 
-// Of two that write one place at the same time one gives way, and the place stays good.
+// When two threads write one place at the same time, one of them gives way, and the place stays whole.
 TEST(RecordRing, WritersOfOnePlaceDoNotMix) {
   RecordRing<Words> ring(1);
   std::vector<std::thread> writers;
