@@ -24,6 +24,14 @@ ETCD = shutil.which("etcd")
 LIMIT = 60  # seconds within which something that must happen has happened, on the slowest machine
 
 
+def stand_still(process: subprocess.Popen) -> None:
+    """SIGSTOP. A thread on another processor may run on for a moment: returns when none does."""
+    process.send_signal(signal.SIGSTOP)
+    tasks = Path(f"/proc/{process.pid}/task")
+    wait_for(lambda: all((task / "stat").read_text().rpartition(")")[2].split()[0] == "T" for task in tasks.iterdir()),
+             f"process {process.pid} to stand still")
+
+
 class Etcd:
     """One etcd process, with a folder and ports of its own."""
 

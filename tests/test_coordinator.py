@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from certificates import Authority
-from cluster_processes import LIMIT, Etcd, Told, etcd, start, wait_for  # noqa: F401 (fixtures)
+from cluster_processes import LIMIT, Etcd, Told, etcd, stand_still, start, wait_for  # noqa: F401 (fixtures)
 from loopback import free_addresses
 
 
@@ -104,7 +104,7 @@ def test_a_member_that_stood_still_comes_back(etcd, probe):
     a.wait("member", id="b")
     b.wait("registered")
     place = a.place()
-    b.process.send_signal(signal.SIGSTOP)
+    stand_still(b.process)
     a.wait("gone", place, id="b")
     b.process.send_signal(signal.SIGCONT)
     a.wait("member", place, id="b", incarnation=1)
@@ -179,7 +179,7 @@ def test_a_stopped_etcd_is_lost_and_comes_back(etcd, probe):
     c.wait("back")
     wait_for(lambda: etcd.watches() == 3, "three watches")
     place = a.place()
-    etcd.signal(signal.SIGSTOP)
+    stand_still(etcd.process)
     a.compare_and_set(0, 1, "a", 7)
     assert c.end() == 0  # whose watch is open
     assert a.wait("write", token=7)["outcome"] == "unknown"

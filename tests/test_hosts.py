@@ -10,7 +10,7 @@ import signal
 
 import pytest
 
-from cluster_processes import Host, Told, etcd, start, wait_for  # noqa: F401 (fixtures)
+from cluster_processes import Host, Told, etcd, stand_still, start, wait_for  # noqa: F401 (fixtures)
 from loopback import free_addresses
 
 
@@ -64,7 +64,7 @@ def test_a_spare_leads_when_the_leader_is_killed(box, host):
 
 def test_a_leader_that_stood_still_leads_no_more(box):
     leader = led_by_one(box)
-    leader.process.send_signal(signal.SIGSTOP)
+    stand_still(leader.process)
     left = [each for each in box if each is not leader]
     after = led_by_one(left)
     place = leader.place()

@@ -13,7 +13,7 @@ import urllib.request
 
 import pytest
 
-from cluster_processes import LIMIT, etcd, start, wait_for  # noqa: F401 (fixtures)
+from cluster_processes import LIMIT, etcd, stand_still, start, wait_for  # noqa: F401 (fixtures)
 from loopback import free_addresses
 
 
@@ -167,7 +167,7 @@ def test_no_request_is_lost_when_the_leader_is_killed(box, program, cluster):
 def test_a_leader_that_was_stopped_is_not_obeyed_when_it_goes_on(box, program, cluster):
     leader = leader_of(program, cluster)
     other = ({"s1", "s2"} - {leader}).pop()
-    box[leader].signal(signal.SIGSTOP)
+    stand_still(box[leader].process)
     got = answers(box["f1"], 20, 0.02)
     assert [status for status, _ in got] == [200] * 20
     box[leader].signal(signal.SIGCONT)

@@ -72,15 +72,18 @@ etcd::Answer answer_of(const pb::WatchResponse& reply) {
   return answer;
 }
 
+void compare(pb::TxnRequest& message, const std::string& key, std::int64_t mod_revision) {
+  pb::Compare& compare = *message.add_compare();
+  compare.set_result(pb::Compare::EQUAL);
+  compare.set_target(pb::Compare::MOD);
+  compare.set_key(key);
+  compare.set_mod_revision(mod_revision);
+}
+
 pb::TxnRequest message_of(const etcd::Txn& txn) {
   pb::TxnRequest message;
-  if (txn.mod_revision) {
-    pb::Compare& compare = *message.add_compare();
-    compare.set_result(pb::Compare::EQUAL);
-    compare.set_target(pb::Compare::MOD);
-    compare.set_key(txn.key);
-    compare.set_mod_revision(*txn.mod_revision);
-  }
+  if (txn.mod_revision) compare(message, txn.key, *txn.mod_revision);
+  if (txn.also) compare(message, txn.also->key, txn.also->mod_revision);
   pb::RequestOp& write = *message.add_success();
   if (txn.value) {
     write.mutable_request_put()->set_key(txn.key);
@@ -429,6 +432,9 @@ Etcd::~Etcd() = default;
 Result<> Etcd::compare_and_set(std::uint64_t token, std::int64_t revision, const cluster::Epoch& epoch) {
   return loop_->with_client(
       [&](auto& client, TimePoint now) { return client.compare_and_set(token, revision, epoch, now); });
+}
+Result<> Etcd::read_epoch(std::uint64_t token) {
+  return loop_->with_client([&](auto& client, TimePoint now) { return client.read_epoch(token, now); });
 }
 Result<> Etcd::set(std::uint64_t token, const std::string& key, std::optional<std::string> value) {
   return loop_->with_client(

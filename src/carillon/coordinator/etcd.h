@@ -36,8 +36,9 @@ class Etcd {
   Etcd(const Etcd&) = delete;
   Etcd& operator=(const Etcd&) = delete;
 
-  // As CoordinatorClient's, from any thread. The WriteDone may be told before these return.
+  // As CoordinatorClient's, from any thread. The outcome may be told before these return.
   Result<> compare_and_set(std::uint64_t token, std::int64_t revision, const cluster::Epoch& epoch);
+  Result<> read_epoch(std::uint64_t token);
   Result<> set(std::uint64_t token, const std::string& key, std::optional<std::string> value);
   void leave();
 

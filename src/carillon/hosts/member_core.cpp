@@ -117,12 +117,28 @@ void MemberCore::on(const cluster::EpochSeen& seen, Output& out) {
 void MemberCore::on(const cluster::WriteDone& done, Output& out) {
   if (done.token != token_) return;
   if (done.outcome == cluster::WriteDone::Outcome::unknown)
-    claim_failed();
+    request_failed();
   else
     epoch_is(done.current, out);
 }
 
-void MemberCore::claim_failed() {
+void MemberCore::on(const cluster::EpochRead& read, Output& out) {
+  if (read.token != token_) return;
+  if (read.record)
+    epoch_is(*read.record, out);
+  else
+    request_failed();
+}
+
+void MemberCore::on(const cluster::Registered&, Output&) {
+  id_taken_ = false;
+  if (election_)
+    election_->registered();
+  else
+    witness_.listen_anew();
+}
+
+void MemberCore::request_failed() {
   if (election_) election_->coordinator_failed();
 }
 
@@ -215,12 +231,15 @@ void MemberCore::pass_on(election::Output& from, Output& out) {
     if (Known* const known = find(to)) say(*known, message, out);
   if (!from.request) return;
   if (!up_ || id_taken_) return election_->coordinator_failed();
-  if (from.request->kind == election::Request::Kind::read) return epoch_is(record_, out);
+  ++token_;
   const election::Leadership& claim = from.request->claim;
   // The compare-and-set is over a revision: so the value that it is over must be the one before.
   const std::uint64_t known = record_.epoch ? record_.epoch->number : 0;
-  if (known + 1 != claim.epoch.value) return epoch_is(record_, out);
-  ++token_;
+  out.read = from.request->kind == election::Request::Kind::read || known + 1 != claim.epoch.value;
+  if (out.read) {
+    out.claim.reset();
+    return;
+  }
   out.claim = cluster::Epoch{claim.epoch.value, options_.self.id, options_.self.incarnation};
   out.claim_over = record_.revision;
 }

@@ -54,12 +54,13 @@ class MemberCore {
     std::string address;  // HOST:PORT of the member
     std::string bytes;
   };
-  // What is to be done next. `claim`: sets the coordinator's epoch if it is still that of `claim_over`; its
-  // WriteDone has the token of the last claim (claim_token()).
+  // What is to be done next. `claim`: sets the coordinator's epoch if it is still that of `claim_over`.
+  // `read`: asks the coordinator for its epoch. At most one of both; the answer has request_token().
   struct Output {
     std::vector<Datagram> datagrams;
     std::optional<cluster::Epoch> claim;
-    std::int64_t claim_over = 0;      // a revision
+    std::int64_t claim_over = 0;  // a revision
+    bool read = false;
     std::vector<std::string> clocks;  // members whose clock_of() has changed
   };
 
@@ -67,9 +68,9 @@ class MemberCore {
   bool tick(TimePoint now, Output& out);
   void heard(std::string_view bytes, TimePoint now, Output& out);
   void coordinator_said(const cluster::CoordinatorNews& news, Output& out);
-  // The claim could not be sent.
-  void claim_failed();
-  std::uint64_t claim_token() const { return token_; }
+  // The request to the coordinator could not be sent.
+  void request_failed();
+  std::uint64_t request_token() const { return token_; }
 
   // Whether this process may act as the leader of epoch().
   bool leads() const { return election_ && election_->leads(); }
@@ -111,10 +112,11 @@ class MemberCore {
   void on(const cluster::MemberGone& gone, Output& out);
   void on(const cluster::EpochSeen& seen, Output& out);
   void on(const cluster::WriteDone& done, Output& out);
+  void on(const cluster::EpochRead& read, Output& out);
   // For people, and values that others use.
   void on(const cluster::ValueSeen&, Output&) {}
   void on(const cluster::Trouble&, Output&) {}
-  void on(const cluster::Registered&, Output&) { id_taken_ = false; }
+  void on(const cluster::Registered&, Output&);
   void on(const cluster::Unregistered&, Output&) {}
   void on(const cluster::IdTaken&, Output&) { id_taken_ = true; }
   bool judge(Known& known);

@@ -127,7 +127,7 @@ class Network {
     Duration at{0};
     std::string host;
     std::uint64_t token = 0;
-    cluster::Epoch epoch;
+    std::optional<cluster::Epoch> epoch;  // none: a read
     std::int64_t over = 0;
   };
   void pass_on(Host& host, TimePoint now, MemberCore::Output& out) {
@@ -137,14 +137,15 @@ class Network {
     for (auto& [address, bytes] : out.datagrams)
       if (random_.uniform() >= lost)
         flying_.push_back({now_ + 100us + from_ns(random_.uniform() * 9e5), address, std::move(bytes)});
-    if (!out.claim) return;
-    ++claims;
+    if (!out.claim && !out.read) return;
+    claims += out.claim ? 1 : 0;
     if (coordinator_there)
-      claims_.push_back({now_ + 1ms, host.member.id, host.core->claim_token(), *out.claim, out.claim_over});
+      claims_.push_back({now_ + 1ms, host.member.id, host.core->request_token(), out.claim, out.claim_over});
     else
-      hosts_.at(host.member.id).core->claim_failed();
+      hosts_.at(host.member.id).core->request_failed();
   }
   void settle(const Claim& claim) {
+    if (!claim.epoch) return say(hosts_.at(claim.host), cluster::EpochRead{claim.token, record_, {}});
     using Outcome = cluster::WriteDone::Outcome;
     const bool done = record_.revision == claim.over;
     if (done) {
@@ -233,7 +234,7 @@ TEST_F(MemberCoreTest, WhoseIdIsTakenClaimsNothing) {
       out = {};
       (void)core.tick(now, out);
       count += out.claim ? 1 : 0;
-      if (out.claim) core.claim_failed();
+      if (out.claim) core.request_failed();
     }
     return count;
   };
@@ -431,11 +432,13 @@ class AloneTest : public ::testing::Test {
       MemberCore::Output said;
       core.tick(now, said);
       if (said.claim) claims.push_back(*said.claim);
+      if (said.read) core.coordinator_said(cluster::EpochRead{core.request_token(), known, {}}, said);
     }
     return claims;
   }
   TimePoint now{1s};
   MemberCore::Output out;
+  cluster::EpochRecord known;  // what the coordinator answers
 };
 
 TEST_F(AloneTest, NothingIsObeyedBeforeTheCoordinatorsCopyIsWhole) {
@@ -451,7 +454,7 @@ TEST_F(AloneTest, AnAnswerToAnEarlierClaimIsNotTakenForTheLast) {
   MemberCore scheduler = core("s2", Role::scheduler);
   scheduler.coordinator_said(cluster::CoordinatorBack{}, out);
   ASSERT_EQ(tick(scheduler, 10ms), (std::vector<cluster::Epoch>{{1, "s2", 1}}));
-  const std::uint64_t token = scheduler.claim_token();
+  const std::uint64_t token = scheduler.request_token();
   using Outcome = cluster::WriteDone::Outcome;
   scheduler.coordinator_said(cluster::WriteDone{.token = token - 1, .outcome = Outcome::unknown}, out);
   EXPECT_EQ(scheduler.election()->counters().unknown, 0U);
@@ -460,11 +463,47 @@ TEST_F(AloneTest, AnAnswerToAnEarlierClaimIsNotTakenForTheLast) {
   EXPECT_FALSE(scheduler.leads());
 }
 
+// The leader sent it no beats while nobody knew it, and members beside it were in the same case.
+TEST_F(AloneTest, AMemberThatIsRegisteredAnewDoesNotSayThatTheLeaderIsSilent) {
+  using cluster::election::Message;
+  const transport::DatagramCodec codec("box", "secret");
+  for (const Role role : {Role::worker, Role::scheduler}) {
+    MemberCore m = core("m", role);
+    m.coordinator_said(cluster::MemberSeen{member("s1", Role::scheduler)}, out);
+    m.coordinator_said(cluster::MemberSeen{member("s2", Role::scheduler)}, out);
+    known = record(1, 10);
+    m.coordinator_said(cluster::EpochSeen{known}, out);
+    m.coordinator_said(cluster::CoordinatorBack{}, out);
+    const auto hears = [&](const char* from, Message message) {
+      m.heard(codec.encode({.from = from, .incarnation = 1, .message = message, .sent = now}, {"m", 1}), now,
+              out);
+    };
+    const auto answers = [&] {
+      out = {};
+      hears("s2", {Message::Kind::question, cluster::election::Epoch{1}, 7});
+      for (const auto& [address, bytes] : out.datagrams) {
+        const auto said = codec.decode(bytes, {"s2", 1});
+        if (said && said->message && said->message->number == 7) return said->message->kind;
+      }
+      return Message::Kind::told;  // none
+    };
+    hears("s1", {Message::Kind::beat, cluster::election::Epoch{1}, 1});
+    tick(m, 4ms);
+    EXPECT_EQ(answers(), Message::Kind::hears);
+    tick(m, 50ms);
+    EXPECT_EQ(answers(), Message::Kind::silent);
+    m.coordinator_said(cluster::Registered{}, out);
+    tick(m, 4ms);
+    EXPECT_EQ(answers(), Message::Kind::told);
+  }
+}
+
 // An epoch number could be given twice else, where the coordinator has lost what it had.
 TEST_F(AloneTest, ASpareThatKnowsAHigherEpochThanTheCoordinatorClaimsNothing) {
   MemberCore spare = core("s2", Role::scheduler);
   spare.coordinator_said(cluster::MemberSeen{member("s1", Role::scheduler)}, out);
-  spare.coordinator_said(cluster::EpochSeen{record(1, 10)}, out);
+  known = record(1, 10);
+  spare.coordinator_said(cluster::EpochSeen{known}, out);
   spare.coordinator_said(cluster::CoordinatorBack{}, out);
   tick(spare, 4ms);
   const transport::DatagramCodec codec("box", "secret");
@@ -481,7 +520,8 @@ TEST_F(AloneTest, ASpareThatKnowsAHigherEpochThanTheCoordinatorClaimsNothing) {
   EXPECT_EQ(spare.epoch(), 5U);
   EXPECT_TRUE(tick(spare, 1s).empty());
   // The coordinator knows it, too: now the leader's silence counts.
-  spare.coordinator_said(cluster::EpochSeen{record(5, 20)}, out);
+  known = record(5, 20);
+  spare.coordinator_said(cluster::EpochSeen{known}, out);
   EXPECT_EQ(tick(spare, 50ms).at(0), (cluster::Epoch{6, "s2", 1}));
 }
 

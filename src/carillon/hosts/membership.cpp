@@ -173,9 +173,11 @@ class Membership::Loop {
       else
         clocks_.erase(id);
     }
-    if (!out.claim) return;
-    if (!etcd_ || !etcd_->compare_and_set(core_.claim_token(), out.claim_over, *out.claim))
-      core_.claim_failed();
+    if (!out.claim && !out.read) return;
+    const std::uint64_t token = core_.request_token();
+    if (!etcd_ ||
+        !(out.read ? etcd_->read_epoch(token) : etcd_->compare_and_set(token, out.claim_over, *out.claim)))
+      core_.request_failed();
   }
   State state_now() const {
     return {.leads = core_.leads(),

@@ -60,10 +60,8 @@ void CoordinatorClient::disconnect(const std::string& why, TimePoint now) {
   if (watch_ != 0)
     requests_.push_back({.id = watch_, .endpoint = endpoint_, .timeout = {}, .body = etcd::WatchCancel{}});
   watch_ = 0;
-  // Writes stay pending. Their callers are told of the outcome, or that the outcome is unknown.
-  std::erase_if(pending_, [](const auto& each) {
-    return each.second.kind != Kind::compare_and_set && each.second.kind != Kind::set;
-  });
+  // The callers' requests stay pending: each is told of the outcome, or that the outcome is unknown.
+  std::erase_if(pending_, [](const auto& each) { return !is_callers(each.second.kind); });
   if (registration_) registration_->forgotten();
   link_ = Link::waiting;
   endpoint_ = (endpoint_ + 1) % options_.endpoints.size();
@@ -76,6 +74,10 @@ void CoordinatorClient::disconnect(const std::string& why, TimePoint now) {
                                                           static_cast<std::uint64_t>(wait.count() / 2 + 1))};
   }
   next_at_ = now + wait;
+}
+
+bool CoordinatorClient::is_callers(Kind kind) {
+  return kind == Kind::compare_and_set || kind == Kind::read_epoch || kind == Kind::set;
 }
 
 // Whether an answer is of the etcd that we know, and not older than what it said before.
@@ -102,8 +104,8 @@ void CoordinatorClient::answered(std::uint64_t id, const etcd::Answer& answer, T
   if (found == pending_.end()) return;  // of a link that was given up
   const Pending pending = found->second;
   if (pending.kind != Kind::watch) pending_.erase(found);
-  const bool written = pending.kind == Kind::compare_and_set || pending.kind == Kind::set;
-  if (written) --writes_;
+  const bool callers = is_callers(pending.kind);
+  if (callers) --calls_;
   const etcd::Header& header = std::visit(
       [](const auto& each) -> const auto& { return each.header; }, answer);
   const auto* const txn = std::get_if<etcd::TxnAnswer>(&answer);
@@ -111,9 +113,12 @@ void CoordinatorClient::answered(std::uint64_t id, const etcd::Answer& answer, T
   const auto* const range = std::get_if<etcd::RangeAnswer>(&answer);
   const auto* const watch = std::get_if<etcd::WatchAnswer>(&answer);
   if (!believes(header, pending, now)) {
-    if (written) news_.emplace_back(WriteDone{.token = pending.token, .why = why_});
-  } else if (written && txn != nullptr) {
+    if (callers) call_failed(pending, why_);
+  } else if (callers && txn != nullptr) {
     settle(pending, *txn);
+  } else if (callers && range != nullptr) {
+    news_.emplace_back(
+        EpochRead{pending.token, range->kvs.empty() ? EpochRecord{} : record_of(range->kvs.front()), {}});
   } else if (pending.kind == Kind::registration && txn != nullptr) {
     registration_->answered(*txn, now);
   } else if (pending.kind == Kind::registration && lease != nullptr) {
@@ -142,9 +147,9 @@ void CoordinatorClient::failed(std::uint64_t id, const etcd::Failure& failure, T
   pending_.erase(found);
   if (id == watch_) watch_ = 0;
   const bool ours = kind == Kind::registration;
-  if (kind == Kind::compare_and_set || kind == Kind::set) {
-    --writes_;
-    news_.emplace_back(WriteDone{.token = pending.token, .why = at(pending.endpoint) + ": " + failure.text});
+  if (is_callers(kind)) {
+    --calls_;
+    call_failed(pending, at(pending.endpoint) + ": " + failure.text);
   } else if (ours) {
     registration_->failed(failure, now);
   }
@@ -249,15 +254,7 @@ void CoordinatorClient::apply(std::int64_t revision, const std::string& key, con
                               TimePoint now) {
   if (kv == nullptr && left_out_) whole_ = true;
   if (key == epoch_key_) {
-    EpochRecord record;
-    if (kv != nullptr) {
-      record.revision = kv->mod_revision;
-      auto epoch = epoch_of(kv->value);
-      if (epoch)
-        record.epoch = std::move(*epoch);
-      else
-        trouble("key '" + key + "' of etcd: " + epoch.error().message);
-    }
+    EpochRecord record = kv == nullptr ? EpochRecord{} : record_of(*kv);
     if (record == epoch_) return;
     epoch_ = record;
     news_.emplace_back(EpochSeen{std::move(record)});
@@ -268,6 +265,15 @@ void CoordinatorClient::apply(std::int64_t revision, const std::string& key, con
   } else if (key.starts_with(values_prefix_)) {
     apply_value(key.substr(values_prefix_.size()), kv);
   }
+}
+
+EpochRecord CoordinatorClient::record_of(const etcd::KeyValue& kv) {
+  EpochRecord record{.epoch = {}, .revision = kv.mod_revision};
+  if (auto epoch = epoch_of(kv.value))
+    record.epoch = std::move(*epoch);
+  else
+    trouble("key '" + epoch_key_ + "' of etcd: " + epoch.error().message);
+  return record;
 }
 
 // A member that cannot be read is none.
@@ -316,15 +322,15 @@ void CoordinatorClient::apply_value(const std::string& key, const etcd::KeyValue
   news_.emplace_back(ValueSeen{key, std::nullopt});
 }
 
-Result<> CoordinatorClient::write(Pending pending, etcd::Txn txn, TimePoint now) {
+Result<> CoordinatorClient::call(Pending pending, etcd::Body body, TimePoint now) {
   if (link_ != Link::open)
     return fail(ErrorCode::unavailable,
                 "no coordinator: " + (why_.empty() ? at(endpoint_) + ": no answer yet" : why_));
-  if (writes_ == options_.most_writes)
+  if (calls_ == options_.most_calls)
     return fail(ErrorCode::resource_exhausted,
-                "the coordinator has not yet answered " + std::to_string(options_.most_writes) + " writes");
-  ++writes_;
-  send(std::move(pending), std::move(txn));
+                "the coordinator has not yet answered " + std::to_string(options_.most_calls) + " requests");
+  ++calls_;
+  send(std::move(pending), std::move(body));
   go_on(now);
   return {};
 }
@@ -332,8 +338,16 @@ Result<> CoordinatorClient::write(Pending pending, etcd::Txn txn, TimePoint now)
 Result<> CoordinatorClient::compare_and_set(std::uint64_t token, std::int64_t revision, const Epoch& epoch,
                                             TimePoint now) {
   CARILLON_ASSERT(is_name(epoch.leader));
-  return write({.kind = Kind::compare_and_set, .token = token, .epoch = epoch},
-               {.key = epoch_key_, .mod_revision = revision, .value = to_json(epoch), .lease = 0}, now);
+  if (registration_ && !registration_->registered())
+    return fail(ErrorCode::unavailable, "member '" + options_.self->id + "' is not registered");
+  etcd::Txn txn{.key = epoch_key_, .mod_revision = revision, .value = to_json(epoch), .lease = 0};
+  if (registration_) txn.also = registration_->held();
+  return call({.kind = Kind::compare_and_set, .token = token, .epoch = epoch}, std::move(txn), now);
+}
+
+Result<> CoordinatorClient::read_epoch(std::uint64_t token, TimePoint now) {
+  return call({.kind = Kind::read_epoch, .token = token},
+              etcd::Range{.key = epoch_key_, .range_end = "", .limit = 1}, now);
 }
 
 Result<> CoordinatorClient::set(std::uint64_t token, const std::string& key, std::optional<std::string> value,
@@ -343,8 +357,9 @@ Result<> CoordinatorClient::set(std::uint64_t token, const std::string& key, std
   if (value && value->size() > options_.longest_value)
     return invalid("value '" + key + "' has " + std::to_string(value->size()) + " bytes, but at most " +
                    std::to_string(options_.longest_value) + " are kept");
-  return write({.kind = Kind::set, .token = token},
-               {.key = values_prefix_ + key, .mod_revision = {}, .value = std::move(value), .lease = 0}, now);
+  return call(
+      {.kind = Kind::set, .token = token},
+      etcd::Txn{.key = values_prefix_ + key, .mod_revision = {}, .value = std::move(value), .lease = 0}, now);
 }
 
 void CoordinatorClient::settle(const Pending& pending, const etcd::TxnAnswer& answer) {
@@ -354,12 +369,17 @@ void CoordinatorClient::settle(const Pending& pending, const etcd::TxnAnswer& an
     if (pending.kind == Kind::compare_and_set) done.current = {pending.epoch, answer.header.revision};
   } else {
     done.outcome = WriteDone::Outcome::differs;
-    if (!answer.kvs.empty()) {
-      done.current.revision = answer.kvs.front().mod_revision;
-      if (auto epoch = epoch_of(answer.kvs.front().value)) done.current.epoch = std::move(*epoch);
-    }
+    if (!answer.kvs.empty()) done.current = record_of(answer.kvs.front());
   }
   news_.emplace_back(std::move(done));
+}
+
+// Nothing is known of what became of it.
+void CoordinatorClient::call_failed(const Pending& pending, const std::string& why) {
+  if (pending.kind == Kind::read_epoch)
+    news_.emplace_back(EpochRead{pending.token, std::nullopt, why});
+  else
+    news_.emplace_back(WriteDone{.token = pending.token, .why = why});
 }
 
 void CoordinatorClient::leave(TimePoint now) {

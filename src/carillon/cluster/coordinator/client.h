@@ -57,12 +57,19 @@ struct WriteDone {
   EpochRecord current;  // of compare_and_set(), unless unknown
   std::string why;      // where unknown
 };
+// The answer to read_epoch(): what etcd had after it was asked.
+struct EpochRead {
+  std::uint64_t token = 0;
+  std::optional<EpochRecord> record;  // none: etcd did not answer
+  std::string why;                    // then
+};
 // Something that an operator should know; not told twice in a row.
 struct Trouble {
   std::string what;
 };
-using CoordinatorNews = std::variant<CoordinatorLost, CoordinatorBack, MemberSeen, MemberGone, EpochSeen,
-                                     ValueSeen, WriteDone, Trouble, Registered, Unregistered, IdTaken>;
+using CoordinatorNews =
+    std::variant<CoordinatorLost, CoordinatorBack, MemberSeen, MemberGone, EpochSeen, ValueSeen, WriteDone,
+                 EpochRead, Trouble, Registered, Unregistered, IdTaken>;
 
 struct CoordinatorOptions {
   std::string name;                    // of the cluster
@@ -74,7 +81,7 @@ struct CoordinatorOptions {
   Duration lost_after = std::chrono::seconds{3};   // after the last answer; it is tried without end
   Duration first_wait = std::chrono::milliseconds{50}, longest_wait = std::chrono::seconds{2};
   std::uint64_t seed = 0;  // members that draw different waits do not all come at once
-  std::size_t most_members = 4096, most_values = 1024, longest_value = 4096, most_writes = 16;
+  std::size_t most_members = 4096, most_values = 1024, longest_value = 4096, most_calls = 16;
 };
 
 // The client of etcd, without sockets: answers, failures and times go in, requests and news come out. It
@@ -94,9 +101,14 @@ class CoordinatorClient {
   std::vector<etcd::Request> take_requests() { return std::exchange(requests_, {}); }
   std::vector<CoordinatorNews> take_news() { return std::exchange(news_, {}); }
 
-  // Sets the epoch if it is still that of `revision` (EpochRecord). A WriteDone with this `token` tells what
-  // became of it. Error (unavailable, resource_exhausted): nothing was or will be sent.
+  // Sets the epoch if it is still that of `revision` (EpochRecord), and this client's own member, if it has
+  // one, is still registered. So a claim that etcd gets late, from a member that was cut off, changes
+  // nothing. A WriteDone with this `token` tells what became of it. Error (unavailable, resource_exhausted):
+  // nothing was or will be sent.
   Result<> compare_and_set(std::uint64_t token, std::int64_t revision, const Epoch& epoch, TimePoint now);
+  // Reads the epoch from etcd, not from the copy. An EpochRead with this `token` is the answer. Errors as
+  // above.
+  Result<> read_epoch(std::uint64_t token, TimePoint now);
   // Sets a small value, or deletes it. As above; error invalid_argument, too.
   Result<> set(std::uint64_t token, const std::string& key, std::optional<std::string> value, TimePoint now);
   // Registers no more, and gives the id free; Unregistered tells when.
@@ -110,17 +122,20 @@ class CoordinatorClient {
 
  private:
   enum class Link : std::uint8_t { waiting, reading, opening, open };
-  enum class Kind : std::uint8_t { read, probe, watch, registration, compare_and_set, set };
+  enum class Kind : std::uint8_t { read, probe, watch, registration, compare_and_set, read_epoch, set };
   struct Pending {
     Kind kind = Kind::read;
     std::size_t endpoint = 0;
     std::int64_t seen = 0;    // the revision that we had when it was sent
-    std::uint64_t token = 0;  // of writes
+    std::uint64_t token = 0;  // of the caller's requests
     Epoch epoch;              // of compare_and_set
   };
 
   std::uint64_t send(Pending pending, etcd::Body body);
-  Result<> write(Pending pending, etcd::Txn txn, TimePoint now);
+  static bool is_callers(Kind kind);
+  Result<> call(Pending pending, etcd::Body body, TimePoint now);
+  void call_failed(const Pending& pending, const std::string& why);
+  EpochRecord record_of(const etcd::KeyValue& kv);
   void connect();
   void disconnect(const std::string& why, TimePoint now);
   bool believes(const etcd::Header& header, const Pending& pending, TimePoint now);
@@ -157,7 +172,7 @@ class CoordinatorClient {
 
   std::uint64_t last_id_ = 0, watch_ = 0;  // 0: no watch
   std::map<std::uint64_t, Pending> pending_;
-  std::size_t writes_ = 0;  // of them
+  std::size_t calls_ = 0;  // of them, the caller's
   std::vector<etcd::Request> requests_;
   std::vector<CoordinatorNews> news_;
 };

@@ -52,6 +52,8 @@ class World {
     std::map<std::string, std::string> values;
     EpochRecord epoch;
     std::set<std::uint64_t> sets;  // nonces, which are the tokens, of the epoch, while not answered
+    std::map<std::uint64_t, std::optional<EpochRecord>> reads;  // by token, once answered
+    std::size_t unread = 0;                                     // not answered yet
     std::optional<bool> up;
     bool registered = false;
     std::vector<std::string> told;  // troubles, losses and taken ids
@@ -108,6 +110,13 @@ class World {
     expected_[nonce] = revision;
     pump(site);
     return nonce;
+  }
+
+  bool read_epoch(Site& site, std::uint64_t token) {
+    if (!site.client->read_epoch(token, now)) return false;
+    ++site.unread;
+    pump(site);
+    return true;
   }
 
   // Whether it was done, by the history of the store.
@@ -276,6 +285,10 @@ class World {
       if (done->current.epoch) {
         EXPECT_EQ(done->current.epoch->nonce == done->token, done->outcome == Outcome::done);
       }
+    } else if (const auto* read = std::get_if<EpochRead>(&news)) {
+      ASSERT_GT(site.unread--, 0U);
+      EXPECT_EQ(read->record.has_value(), read->why.empty());
+      site.reads[read->token] = read->record;
     } else if (const auto* lost = std::get_if<CoordinatorLost>(&news)) {
       EXPECT_NE(std::exchange(site.up, false), false);
       site.told.push_back("lost: " + lost->why);
@@ -360,6 +373,48 @@ TEST(CoordinatorClient, AnUnansweredWriteIsUnknown) {
   world.faults.answer_lost = 0;
   world.run(5s);
   EXPECT_EQ(a.client->epoch().epoch->nonce, *nonce);
+}
+
+// It was cut off, and what it sent reached etcd when its lease was over.
+TEST(CoordinatorClient, AClaimOfAMemberThatIsGoneChangesNothing) {
+  World world(3);
+  auto& a = world.add(member_named("a", 1));
+  auto& b = world.add(member_named("b", 2));
+  EXPECT_EQ(a.client->compare_and_set(1, 0, {1, "a", 1}, world.now).error().code, ErrorCode::unavailable);
+  world.run(1s);
+  EXPECT_TRUE(world.compare_and_set(b, 0, 1));
+  world.run(1s);
+  const EpochRecord before = a.client->epoch();
+  const auto late = world.compare_and_set(a, before.revision, 2);
+  world.model.end_lease(world.model.store.at("/carillon/box/members/a").lease);
+  world.run(500us);
+  world.run(1s);
+  EXPECT_EQ(world.outcomes.at(*late), Outcome::differs);
+  EXPECT_EQ(b.client->epoch(), before);
+  world.run(2s);  // it is registered anew
+  const auto next = world.compare_and_set(a, before.revision, 2);
+  ASSERT_TRUE(next);
+  world.run(1s);
+  EXPECT_EQ(world.outcomes.at(*next), Outcome::done);
+}
+
+TEST(CoordinatorClient, AReadOfTheEpochAsksEtcd) {
+  World world(3, 1);
+  auto& a = world.add(std::nullopt);
+  EXPECT_FALSE(world.read_epoch(a, 1)) << "there is no link yet";
+  world.run(1s);
+  ASSERT_TRUE(world.read_epoch(a, 2));
+  world.run(100ms);
+  EXPECT_EQ(a.reads.at(2), EpochRecord{});
+  world.model.put("/carillon/box/epoch", to_json(Epoch{4, "b", 5}));  // the watch tells of it later
+  const EpochRecord record{Epoch{4, "b", 5}, world.model.revision};
+  ASSERT_TRUE(world.read_epoch(a, 3));
+  world.run(10ms);
+  EXPECT_EQ(a.reads.at(3), record);
+  world.endpoints()[0].answers = false;
+  ASSERT_TRUE(world.read_epoch(a, 4));
+  world.run(2s);
+  EXPECT_EQ(a.reads.at(4), std::nullopt);
 }
 
 TEST(CoordinatorClient, ALostLeaseIsNoticed) {
@@ -460,6 +515,10 @@ TEST(CoordinatorClient, AnEtcdThatWasSetBackIsReadAnew) {
   EXPECT_EQ(world.model.leases.size(), 1U);
   EXPECT_TRUE(world.model.store.contains("/carillon/box/members/a"));
   world.expect_true_copy(a, "after etcd was set back");
+  const auto nonce = world.compare_and_set(a, 0, 1);
+  ASSERT_TRUE(nonce);
+  world.run(1s);
+  EXPECT_EQ(world.outcomes.at(*nonce), Outcome::done);
 }
 
 TEST(CoordinatorClient, TakesAMemberOrValueThatIsWrongForNone) {
@@ -515,7 +574,7 @@ TEST(CoordinatorClient, KeepsSoManyMembersAtMost) {
 
 TEST(CoordinatorClient, RefusesWhatCannotBeWritten) {
   World world(12, 1);
-  auto& a = world.add(std::nullopt, {.most_writes = 2});
+  auto& a = world.add(std::nullopt, {.most_calls = 2});
   EXPECT_EQ(a.client->set(0, "x", "1", world.now).error().code, ErrorCode::unavailable);
   world.run(1s);
   EXPECT_EQ(a.client->set(0, "a/b", "1", world.now).error().code, ErrorCode::invalid_argument);
@@ -599,7 +658,7 @@ void run_world(std::uint64_t seed) {
     auto& site = *world.sites()[world.sites().size() - 3 + i];
     auto& endpoint = world.endpoints()[draw.below(world.endpoints().size())];
     const std::string key = std::string(1, static_cast<char>('p' + draw.below(4)));
-    switch (draw.below(12)) {
+    switch (draw.below(13)) {
       case 0:
       case 1:
       case 2:
@@ -628,6 +687,9 @@ void run_world(std::uint64_t seed) {
         world.model.erase({"/carillon/box/members/a"});
         break;
       case 11:
+        world.read_epoch(site, 1);
+        break;
+      case 12:
         if (draw.below(4) == 0) {  // all three are killed, and others start in their places
           for (auto& each : world.sites()) World::kill(*each);
           for (std::size_t each = 0; each < 3; ++each) start(each);
@@ -645,6 +707,7 @@ void run_world(std::uint64_t seed) {
     world.expect_true_copy(site, where);
     EXPECT_TRUE(site.registered && site.client->registered()) << where;
     EXPECT_TRUE(site.sets.empty()) << where << ": a write was never answered";
+    EXPECT_EQ(site.unread, 0U) << where << ": a read was never answered";
   }
   EXPECT_EQ(world.sites().back()->client->members().size(), 3U) << where;
   for (const auto& [nonce, outcome] : world.outcomes) {

@@ -24,12 +24,18 @@ struct Range {
   std::string range_end;   // exclusive; empty: the one key
   std::int64_t limit = 0;  // 0: none
 };
-// Writes the key if its mod_revision is as said (0: there is no such key) or nothing is said; else reads it.
+struct KeyAt {
+  std::string key;
+  std::int64_t mod_revision = 0;  // 0: there is no such key
+};
+// Writes the key if its mod_revision is as said (0: there is no such key) or nothing is said, and `also` is
+// as said; else reads the key.
 struct Txn {
   std::string key;
   std::optional<std::int64_t> mod_revision;
   std::optional<std::string> value;  // none: deletes
   std::int64_t lease = 0;
+  std::optional<KeyAt> also = std::nullopt;
 };
 struct LeaseGrant {
   std::int64_t ttl_s = 0;

@@ -92,7 +92,11 @@ void Registration::seen(std::int64_t revision, const etcd::KeyValue* kv, TimePoi
     over_ = 0;
     if (registered() && registered_at_ < revision) return lose("its key in etcd is gone", now);
     if (!registered()) retry_at_ = now;
-  } else if (registered() && registered_at_ < revision && !is_ours(*kv)) {
+  } else if (registered() && registered_at_ < revision) {
+    if (is_ours(*kv)) {
+      registered_at_ = kv->mod_revision;  // etcd's count may have begun anew
+      return;
+    }
     lose("another member has taken its key in etcd", now);
     taken_by(*kv, now);
   }

@@ -55,6 +55,8 @@ class Registration {
   void leave() { leaving_ = true; }
 
   bool registered() const { return registered_at_ != 0; }
+  // What etcd has while this member is registered.
+  etcd::KeyAt held() const { return {key_, registered_at_}; }
   std::vector<RegistrationNews> take_news() { return std::exchange(news_, {}); }
 
  private:

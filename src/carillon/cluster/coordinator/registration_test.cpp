@@ -37,6 +37,18 @@ TEST(Registration, OutlivesTheEndOfAFormerKey) {
   EXPECT_FALSE(registration.registered());
 }
 
+TEST(Registration, KnowsTheRevisionOfItsKeyAfterEtcdWasSetBack) {
+  Registration registration = with_put_out();
+  registration.answered(etcd::TxnAnswer{.header = {7, 20}, .succeeded = true}, start);
+  EXPECT_EQ(registration.held().mod_revision, 20);
+  registration.set_back();
+  const etcd::KeyValue ours{
+      .key = "/carillon/box/members/a", .value = to_json(self), .mod_revision = 3, .lease = 9};
+  registration.seen(9, &ours, start);
+  EXPECT_TRUE(registration.registered());
+  EXPECT_EQ(registration.held().mod_revision, 3);
+}
+
 TEST(Registration, WritesOverAKeyOfItsOwn) {
   Registration registration = with_put_out();
   const etcd::KeyValue ours{

@@ -58,6 +58,7 @@ void Election::heard(MemberId from, const Message& message, Output& out) {
 void Election::coordinator_said(const Leadership& value, Output& out) {
   const Epoch before = epoch();
   informed_ = true;
+  spoke_at_ = now_;
   requested_at_.reset();
   witness_.coordinator_said(value);
   if (epoch() != before) begin_epoch();
@@ -149,24 +150,38 @@ void Election::ask(Output& out) {
       question_->asked.push_back({.id = member.id, .there = member.there});
       send(member.id, Kind::question, questions_, out);
     }
+  if (!coordinator_reached()) request({.kind = Request::Kind::read}, out);
   judge(out);
 }
 
 void Election::judge(Output& out) {
   const std::size_t all = question_->asked.size();
-  std::size_t hear = 0, silent = 0, awaited = 0;
+  std::size_t hear = 0, silent = 0, awaited = 0, there = 0;
   for (const Asked& one : question_->asked) {
     if (one.hears)
       ++(*one.hears ? hear : silent);
     else
       awaited += one.there ? 1 : 0;
+    there += one.there ? 1 : 0;
   }
-  // Of those who were not heard of late no answer is awaited, unless nobody has answered.
-  const bool ended = (awaited == 0 && hear + silent > 0) || now_ - question_->at >= options_.answers_within;
+  // Of those who were not heard of late no answer is awaited, unless nobody has answered. If most were not
+  // heard, this host's link may be at fault, and just be back.
+  const bool all_answered = awaited == 0 && hear + silent > 0 && 2 * there >= all;
+  const Duration age = now_ - question_->at;
+  const bool ended = all_answered || age >= options_.answers_within;
   if (2 * silent > all || all == 0 || (ended && silent > hear)) {
-    ++counters_.confirmed;
-    question_.reset();
-    claim(out);
+    if (!coordinator_reached()) {
+      if (age < options_.coordinator_within) return;
+      ++counters_.unreached;
+      question_.reset();
+      ask_from_ = now_ + options_.ask_again;
+    } else if (age > options_.answers_hold) {
+      ask(out);
+    } else {
+      ++counters_.confirmed;
+      question_.reset();
+      claim(out);
+    }
   } else if (ended) {
     ++(hear + silent == 0 ? counters_.unanswered : counters_.denied);
     question_.reset();
@@ -183,6 +198,11 @@ void Election::request(const Request& request, Output& out) {
   requested_at_ = now_;
   request_from_ = now_ + options_.request_every;
   out.request = request;
+}
+
+// Whether the coordinator has spoken since the silence began.
+bool Election::coordinator_reached() const {
+  return spoke_at_ && *spoke_at_ > now_ - witness_.silence();
 }
 
 // How long a silence must be. The first of the spares that are there, by number, has the least.

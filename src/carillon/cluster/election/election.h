@@ -30,6 +30,9 @@ struct ElectionOptions {
   Duration ask_again = 10ms;
   // A compare-and-set takes etcd 1 ms, and a slow disk some 10 ms. After this long its outcome is unknown.
   Duration coordinator_within = 100ms;
+  // Answers to a question are too old to claim by if the coordinator speaks so much later. A member's answer
+  // and the coordinator's usually come within one answers_within.
+  Duration answers_hold = 10ms;
   // From one request to the coordinator to the next: 50 a second at most while it is gone.
   Duration request_every = 20ms;
   // A handover takes the spare one compare-and-set; meanwhile nobody decides.
@@ -42,6 +45,7 @@ struct ElectionCounters {
   std::uint64_t confirmed = 0;   // questions after which the spare claimed
   std::uint64_t denied = 0;      // questions after which it did not: others hear the leader
   std::uint64_t unanswered = 0;  // questions that nobody answered: the spare is cut off itself
+  std::uint64_t unreached = 0;   // confirmed, but the coordinator did not speak: the spare may be cut off
   std::uint64_t claims = 0;      // compare-and-sets sent
   std::uint64_t unknown = 0;     // requests whose outcome the coordinator did not tell
   std::uint64_t won = 0;         // epochs that this scheduler came to lead
@@ -59,6 +63,10 @@ struct ElectionCounters {
 // that answer do not hear the leader either. If none answers, the spare is cut off itself and does not claim.
 // In a cluster of two schedulers and no other members there is nobody to ask: the spare claims on its own
 // silence. Such a cluster serves no requests, so a needless change of the leader costs nothing.
+//
+// A spare whose host is cut off may have members beside it that confirm the silence. Its claim would wait in
+// the network, and end the epoch of a healthy leader once the link is back. So a spare claims only if the
+// coordinator has spoken since the silence began: it reads the value while it asks the members.
 //
 // The coordinator may carry out a claim whose answer is lost, or long after the claim was sent. So only the
 // coordinator's value tells the outcome: this process leads if the value names its member and incarnation.
@@ -99,6 +107,8 @@ class Election {
   void heard(MemberId from, const Message& message, Output& out);
   // The coordinator's value, as an answer or because it changed. Values may come in any order.
   void coordinator_said(const Leadership& value, Output& out);
+  // This member is registered, for the first time or anew. While it was not, nobody sent it beats.
+  void registered() { witness_.listen_anew(); }
   // The last request has failed, or has no answer: whether it was carried out is unknown.
   void coordinator_failed();
 
@@ -140,6 +150,7 @@ class Election {
   void claim(Output& out);
   void request(const Request& request, Output& out);
   Duration patience() const;
+  bool coordinator_reached() const;
 
   MemberId self_;
   Incarnation incarnation_;
@@ -161,6 +172,7 @@ class Election {
   TimePoint handed_until_ = TimePoint::min();  // the leader wants this spare to claim
 
   bool informed_ = false;                  // of the coordinator's value, since the last request that failed
+  std::optional<TimePoint> spoke_at_;      // the coordinator, last
   std::optional<TimePoint> requested_at_;  // a request that has no answer yet
   TimePoint request_from_ = TimePoint::min();
   ElectionCounters counters_;

@@ -24,7 +24,7 @@ struct Scheduler {
   // Has been told that `host_0` leads epoch 1, and hears it.
   static Scheduler spare(MemberId id = host_1) {
     Scheduler s(id);
-    s.election.coordinator_said({Epoch{1}, host_0, Incarnation{5}}, s.out);
+    s.coordinator_speaks();
     s.pass(20ms);  // the next request may follow the first
     s.beat();
     s.out = {};
@@ -43,16 +43,24 @@ struct Scheduler {
     election.heard(from, {.kind = kind, .epoch = Epoch{epoch}, .number = number}, out);
   }
   void beat() { heard(host_0, Kind::beat, 1, ++beats); }
+  void coordinator_speaks() { election.coordinator_said({Epoch{1}, host_0, Incarnation{5}}, out); }
+  // No beat for so long that it asks. The number of the question.
+  std::uint64_t suspects() {
+    pass(28ms);
+    coordinator_speaks();
+    return asked_number();
+  }
   std::vector<MemberId> sent(Kind kind) const {
     std::vector<MemberId> to;
     for (const auto& [id, message] : out.messages)
       if (message.kind == kind) to.push_back(id);
     return to;
   }
-  std::uint64_t asked_number() const {
+  std::uint64_t asked_number() const {  // the last
+    std::uint64_t number = 0;
     for (const auto& [id, message] : out.messages)
-      if (message.kind == Kind::question) return message.number;
-    return 0;
+      if (message.kind == Kind::question) number = message.number;
+    return number;
   }
   bool claimed(std::uint64_t epoch) const {
     return out.request && out.request->kind == Request::Kind::claim &&
@@ -173,7 +181,7 @@ TEST(Election, ASpareAsksAllButTheLeaderOnceItIsSilent) {
   EXPECT_TRUE(s.out.messages.empty());
   s.pass(2ms);
   EXPECT_EQ(s.sent(Kind::question), (Ids{worker, other_worker, third_worker}));
-  EXPECT_FALSE(s.out.request);
+  EXPECT_TRUE(s.read()) << "whether the coordinator can be reached";
 }
 
 // What the three workers answer: '+' hears, '-' is silent, ' ' nothing.
@@ -189,8 +197,7 @@ TEST(Election, ClaimsWhereMostOfThoseThatAnswerDoNotHearTheLeader) {
   for (const auto& [answers, at_once, later] : rows) {
     SCOPED_TRACE(answers);
     Scheduler s = Scheduler::spare();
-    s.pass(28ms);
-    const std::uint64_t number = s.asked_number();
+    const std::uint64_t number = s.suspects();
     const MemberId workers[] = {worker, other_worker, third_worker};
     for (std::size_t i = 0; i < 3; ++i)
       if (answers[i] != ' ') s.heard(workers[i], answers[i] == '+' ? Kind::hears : Kind::silent, 1, number);
@@ -204,25 +211,23 @@ TEST(Election, ClaimsWhereMostOfThoseThatAnswerDoNotHearTheLeader) {
 
 TEST(Election, OnlyAnswersToTheLastQuestionCountAndOfEachMemberOne) {
   Scheduler s = Scheduler::spare();
-  s.pass(28ms);
-  const std::uint64_t number = s.asked_number();
+  const std::uint64_t number = s.suspects();
   for (int i = 0; i < 3; ++i) s.heard(worker, Kind::silent, 1, number);
   s.heard(other_worker, Kind::silent, 1, number + 1);
   s.heard(other_worker, Kind::silent, 1, number - 1);
   s.heard(MemberId{99}, Kind::silent, 1, number);
-  EXPECT_FALSE(s.out.request);
+  EXPECT_FALSE(s.claimed(2));
   s.heard(other_worker, Kind::silent, 1, number);
   EXPECT_TRUE(s.claimed(2));
 }
 
 TEST(Election, ABeatWithdrawsTheSuspicion) {
   Scheduler s = Scheduler::spare();
-  s.pass(28ms);
-  const std::uint64_t number = s.asked_number();
+  const std::uint64_t number = s.suspects();
   s.beat();
   for (const MemberId id : {worker, other_worker, third_worker}) s.heard(id, Kind::silent, 1, number);
   s.pass(10ms);
-  EXPECT_FALSE(s.out.request);
+  EXPECT_FALSE(s.claimed(2));
   EXPECT_EQ(s.election.counters().withdrawn, 1U);
 }
 
@@ -240,17 +245,17 @@ TEST(Election, ItsOwnStallIsNoSilence) {
 
 TEST(Election, AnswersThatWaitedDuringAStallDoNotCount) {
   Scheduler s = Scheduler::spare();
-  s.pass(28ms);
-  const std::uint64_t number = s.asked_number();
+  const std::uint64_t number = s.suspects();
   EXPECT_FALSE(s.election.tick(s.now += 1s, s.out));
   for (const MemberId id : {worker, other_worker, third_worker}) s.heard(id, Kind::silent, 1, number);
   s.election.tick(s.now, s.out);
-  EXPECT_FALSE(s.out.request);
+  EXPECT_FALSE(s.claimed(2));
 }
 
 TEST(Election, AsksAgainAndAgainButNotBusily) {
   Scheduler s = Scheduler::spare();
-  s.pass(1s);
+  s.suspects();
+  s.pass(972ms);
   const auto questions = s.sent(Kind::question).size();
   EXPECT_GT(questions, 3 * 50U);
   EXPECT_LT(questions, 3 * 80U);
@@ -279,7 +284,7 @@ TEST(Election, ALeaderThatWasNeverHeardGetsMoreTime) {
 TEST(Election, OfTwoSchedulersAloneTheSpareClaimsOnItsOwnSilence) {
   Scheduler s = Scheduler::spare();
   s.election.set_members({{host_0, true}, {host_1, true}});
-  s.pass(28ms);
+  s.suspects();
   EXPECT_TRUE(s.claimed(2));
 }
 
@@ -294,12 +299,81 @@ TEST(Election, ASpareAnswersAnother) {
 // A spare that has claimed epoch 2.
 Scheduler claimer() {
   Scheduler s = Scheduler::spare();
-  s.pass(28ms);
-  const std::uint64_t number = s.asked_number();
+  const std::uint64_t number = s.suspects();
   for (const MemberId id : {worker, other_worker, third_worker}) s.heard(id, Kind::silent, 1, number);
   EXPECT_TRUE(s.claimed(2));
   s.out = {};
   return s;
+}
+
+// Members on its own host confirm the silence, but its link may be the one that is cut.
+TEST(Election, ASpareClaimsNothingUntilTheCoordinatorHasSpoken) {
+  Scheduler s = Scheduler::spare();
+  s.pass(28ms);
+  const std::uint64_t number = s.asked_number();
+  for (const MemberId id : {worker, other_worker, third_worker}) s.heard(id, Kind::silent, 1, number);
+  EXPECT_TRUE(s.read());
+  s.pass(8ms);
+  EXPECT_TRUE(s.read());
+  s.coordinator_speaks();
+  EXPECT_TRUE(s.claimed(2));
+}
+
+TEST(Election, AnswersThatCameLongBeforeTheCoordinatorSpokeAreAskedForAnew) {
+  Scheduler s = Scheduler::spare();
+  s.pass(28ms);
+  const std::uint64_t number = s.asked_number();
+  for (const MemberId id : {worker, other_worker, third_worker}) s.heard(id, Kind::silent, 1, number);
+  s.pass(12ms);
+  s.out = {};
+  s.coordinator_speaks();
+  EXPECT_FALSE(s.out.request);
+  EXPECT_EQ(s.sent(Kind::question), (Ids{worker, other_worker, third_worker}));
+  for (const MemberId id : {worker, other_worker}) s.heard(id, Kind::silent, 1, s.asked_number());
+  EXPECT_TRUE(s.claimed(2));
+}
+
+TEST(Election, ASpareThatWasCutOffHasClaimedNothingWhenItsLinkIsBack) {
+  Scheduler s = Scheduler::spare();
+  for (int i = 0; i < 2'000; ++i) {
+    s.pass(2ms);
+    s.heard(worker, Kind::silent, 1, s.asked_number());  // on the same host
+    if (i % 10 == 0) s.election.coordinator_failed();
+    ASSERT_FALSE(s.claimed(2));
+  }
+  EXPECT_GT(s.election.counters().unreached + s.election.counters().unknown, 20U);
+  s.beat();
+  s.coordinator_speaks();
+  s.heard(worker, Kind::silent, 1, s.asked_number());
+  s.pass(10ms);
+  EXPECT_FALSE(s.claimed(2));
+  EXPECT_EQ(s.election.counters().claims, 0U);
+}
+
+// The link is back, the coordinator is heard before the leader, and the member beside it answers first.
+TEST(Election, WhereMostMembersWereNotHeardTheirAnswersAreAwaited) {
+  Scheduler s = Scheduler::spare();
+  s.election.set_members({{host_0, true, false},
+                          {host_1, true},
+                          {worker},
+                          {other_worker, false, false},
+                          {third_worker, false, false}});
+  s.heard(worker, Kind::silent, 1, s.suspects());
+  EXPECT_FALSE(s.claimed(2));
+  s.beat();
+  s.pass(10ms);
+  EXPECT_EQ(s.election.counters().claims, 0U);
+}
+
+// While it was not, the leader sent it nothing.
+TEST(Election, AMemberThatIsRegisteredAnewListensAnew) {
+  Scheduler s = Scheduler::spare();
+  s.pass(24ms);
+  s.election.registered();
+  s.pass(198ms);
+  EXPECT_TRUE(s.sent(Kind::question).empty());
+  s.pass(4ms);
+  EXPECT_FALSE(s.sent(Kind::question).empty());
 }
 
 TEST(Election, AClaimWhoseAnswerIsLostIsReadOffTheValue) {

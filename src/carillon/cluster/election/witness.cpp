@@ -10,11 +10,15 @@ bool Witness::pass(Epoch epoch) {
       return true;
     case Fence::Verdict::higher:
       leader_.reset();
-      last_beat_ = 0;
-      silence_.heard();  // its leader has yet to be heard
+      listen_anew();  // its leader has yet to be heard
       return true;
   }
   return false;
+}
+
+void Witness::listen_anew() {
+  last_beat_ = 0;
+  silence_.heard();
 }
 
 bool Witness::obeys(Epoch epoch) {

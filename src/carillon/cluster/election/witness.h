@@ -51,6 +51,8 @@ class Witness {
   std::optional<Message> heard(MemberId from, const Message& message);
   // A value that the coordinator has, or has had since this process began. Values may come in any order.
   void coordinator_said(const Leadership& value);
+  // Nobody knew this member, or sent it beats, until now. What it has not heard says nothing.
+  void listen_anew();
   // False after a stall of this member. Then the driver passes on all that waits, and ticks again at once.
   bool tick(TimePoint now) { return silence_.tick(now); }
 

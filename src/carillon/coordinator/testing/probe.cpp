@@ -64,6 +64,11 @@ struct Teller {
             {"record", json_of(news.current)},
             {"why", news.why}};
   }
+  json operator()(const cluster::EpochRead& news) const {
+    json told{{"news", "read"}, {"token", news.token}, {"why", news.why}};
+    if (news.record) told["record"] = json_of(*news.record);
+    return told;
+  }
   json operator()(const cluster::Trouble& news) const { return {{"news", "trouble"}, {"what", news.what}}; }
   json operator()(const cluster::Registered&) const { return {{"news", "registered"}}; }
   json operator()(const cluster::Unregistered& news) const {
@@ -89,6 +94,8 @@ void obey(coordinator::Etcd& etcd, const json& order) {
     const json& value = order.at("value");
     sent = etcd.set(token, order.at("key"),
                     value.is_null() ? std::nullopt : std::optional(value.get<std::string>()));
+  } else if (what == "read_epoch") {
+    sent = etcd.read_epoch(token);
   } else if (what == "leave") {
     etcd.leave();
   } else {
