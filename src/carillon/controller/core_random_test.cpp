@@ -183,11 +183,16 @@ Tally run(std::uint64_t seed) {
     return std::ranges::any_of(workers, [&](const HeldWorker& worker) { return worker.uses(call); });
   };
   schedule::testing::Findings found;
-  Core core(std::make_unique<WhimsicalScheduler>(random.split()),
-            {.max_open = 64,
-             .timeline = 16,
-             .journal = std::make_shared<Journal>(64, Duration{}),
-             .audit = seed % 16 == 0 ? testing::audit_into(found) : nullptr});
+  std::size_t audits = 0;
+  decltype(CoreOptions::audit) audit;
+  if (seed % 16 == 0)
+    audit = [&audits, into = testing::audit_into(found)](const auto&... what) {
+      ++audits;
+      into(what...);
+    };
+  Core core(
+      std::make_unique<WhimsicalScheduler>(random.split()),
+      {.max_open = 64, .timeline = 16, .journal = std::make_shared<Journal>(64, Duration{}), .audit = audit});
   for (std::uint32_t i = 0; i < devices; ++i) {
     workers[i].device = {i};
     core.add_device(workers[i]);
@@ -290,6 +295,7 @@ Tally run(std::uint64_t seed) {
     EXPECT_LE(core.open_rows(), 64U);
   }
   EXPECT_TRUE(found.all().empty()) << found.text();
+  EXPECT_EQ(audits > 0, seed % 16 == 0);
   core.stop(now);
   submit();
   for (const auto& [ticket, count] : answers) EXPECT_EQ(count, 1) << "ticket " << ticket;
