@@ -115,6 +115,7 @@ def test_where_nobody_answers_the_members_are_shown_and_the_reasons(hosts, clust
     etcd.kill()
     gone = ask("status", "--cluster", cluster)
     assert gone.returncode == 1 and f"carillon cluster status: etcd at {etcd.client}: " in gone.stderr
+    assert "last error" not in gone.stderr and "give --cluster static:FILE" in gone.stderr
 
 
 def test_what_is_no_cluster_is_named(etcd, ask, tmp_path):

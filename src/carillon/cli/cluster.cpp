@@ -58,7 +58,11 @@ Result<RegisteredCluster> read_etcd(const cluster::CoordinatorAddress& address) 
         const std::lock_guard lock(mutex);
         if (done) return;
         if (const auto* lost = std::get_if<cluster::CoordinatorLost>(&news))
-          done = fail(ErrorCode::unavailable, lost->why);
+          done =
+              fail(ErrorCode::unavailable,
+                   lost->why +
+                       "\n  Members serve without etcd. To ask them themselves, give --cluster "
+                       "static:FILE, a file of the cluster's name and a scheduler's id, role and address.");
         else if (std::holds_alternative<cluster::CoordinatorBack>(news))
           done.emplace();
         changed.notify_all();

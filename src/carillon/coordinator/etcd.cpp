@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <mutex>
+#include <string>
+#include <string_view>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -96,9 +98,17 @@ pb::TxnRequest message_of(const etcd::Txn& txn) {
   return message;
 }
 
+// gRPC puts its own words before the last error of a connection.
+std::string text_of(const grpc::Status& status) {
+  const std::string_view text = status.error_message();
+  constexpr std::string_view before = "last error: UNKNOWN: ";
+  const std::size_t found = text.find(before);
+  return std::string(found == std::string_view::npos ? text : text.substr(found + before.size()))
+      .substr(0, 400);
+}
+
 etcd::Failure failure_of(const grpc::Status& status) {
-  etcd::Failure failure{.kind = etcd::Failure::Kind::unreachable,
-                        .text = status.error_message().substr(0, 400)};
+  etcd::Failure failure{.kind = etcd::Failure::Kind::unreachable, .text = text_of(status)};
   if (failure.text.empty()) failure.text = "gRPC status " + std::to_string(status.error_code());
   switch (status.error_code()) {
     case grpc::StatusCode::UNAVAILABLE:
