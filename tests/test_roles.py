@@ -112,9 +112,19 @@ def box(roles):
     return found
 
 
-def leader_of(program, cluster: str) -> str:
+def status_of(program, cluster: str) -> dict | None:
     done = subprocess.run([str(program), "cluster", "status", "--cluster", cluster, "--json"], capture_output=True, text=True, timeout=LIMIT)
-    return json.loads(done.stdout)["leader"] if done.returncode == 0 else ""
+    return json.loads(done.stdout) if done.returncode == 0 else None
+
+
+def leader_of(program, cluster: str) -> str:
+    said = status_of(program, cluster)
+    return said["leader"] if said else ""
+
+
+def devices_of(program, cluster: str) -> dict[str, int]:
+    said = status_of(program, cluster)
+    return {member["id"]: member["devices"] for member in said["members"] if member["role"] == "worker"} if said else {}
 
 
 def answers(frontend: Frontend, count: int, every: float = 0.0, meanwhile=lambda: None) -> list[tuple[int, dict]]:
@@ -139,8 +149,7 @@ def test_a_frontend_answers_with_what_a_worker_computed(box, program, cluster):
     one, two = (box["f1"].infer(value)[1]["outputs"][0]["data"] for value in (1.0, 2.0))
     assert len(one) == 10 and one != two
     assert right(box["f1"]) == one
-    said = json.loads(subprocess.run([str(program), "cluster", "status", "--cluster", cluster, "--json"],
-                                     capture_output=True, text=True, check=True, timeout=LIMIT).stdout)
+    said = status_of(program, cluster)
     assert {m["id"]: (m["alive"], m["devices"]) for m in said["members"]} == {
         "f1": (True, 0), "s1": (True, 0), "s2": (True, 0), "w1": (True, 1)}
 
@@ -183,6 +192,19 @@ def test_no_request_is_lost_when_a_worker_is_killed(box, roles):
     assert [status for status, _ in got] == [200] * 60, [answer for status, answer in got if status != 200][:3]
 
 
+# Its stream stays open: the leader misses its beats.
+def test_no_request_waits_for_a_worker_that_stands_still(box, roles, program, cluster):
+    w2 = roles("worker", "w2")
+    wait_for(lambda: "leads, epoch" in w2.text(), "a leader")
+    got = answers(box["f1"], 60, 0.03, lambda: stand_still(box["w1"].process))
+    assert [status for status, _ in got] == [200] * 60, [answer for status, answer in got if status != 200][:3]
+    box["w1"].signal(signal.SIGCONT)
+    wait_for(lambda: devices_of(program, cluster) == {"w1": 1, "w2": 1}, "w1 to be back")
+    stand_still(w2.process)
+    got = answers(box["f1"], 20, 0.03)
+    assert [status for status, _ in got] == [200] * 20, [answer for status, answer in got if status != 200][:3]
+
+
 def test_without_a_worker_requests_are_refused_and_with_one_again_answered(box):
     box["w1"].kill()
     wait_for(lambda: box["f1"].get("/v2/health/ready") == 503, "the frontend to be not ready")
@@ -223,7 +245,7 @@ def test_a_model_of_another_class_is_served(program, roles, tiny_models, tmp_pat
 def test_a_member_that_waits_says_for_what(roles, program, tmp_path, cluster):
     first = roles("scheduler", "s1")
     wait_for(lambda: "leads, epoch" in first.text(), "a leader")
-    for id, of, words in (("s1", cluster, "id 's1' is in use by another process"), ("s9", f"etcd://{free_addresses(1)[0]}/box", "failed to connect")):
+    for id, of, words in (("s1", cluster, "id 's1' is in use by another process"), ("s9", f"etcd://{free_addresses(1)[0]}/box", "Failed to connect")):
         second = Role(program, tmp_path, "scheduler", id, of)
         try:
             wait_for(lambda said=second, words=words: words in said.text(), f"the words: {words}")
@@ -233,8 +255,7 @@ def test_a_member_that_waits_says_for_what(roles, program, tmp_path, cluster):
 
 @pytest.mark.parametrize("id", ["w1", "s1", "s2"])
 def test_who_takes_the_id_of_a_member_that_runs_harms_nobody(box, program, tmp_path, cluster, id):
-    said = subprocess.run([str(program), "cluster", "status", "--cluster", cluster, "--json"], capture_output=True, text=True, timeout=LIMIT)
-    before = json.loads(said.stdout)["epoch"]
+    before = status_of(program, cluster)["epoch"]
     second = Role(program, tmp_path, box[id].role, id, cluster, *box[id].command[8:])
     try:
         wait_for(lambda: second.text().count("ready: ") == 2, "the second process")
@@ -243,8 +264,7 @@ def test_who_takes_the_id_of_a_member_that_runs_harms_nobody(box, program, tmp_p
     finally:
         second.end()
     assert [status for status, _ in answers(box["f1"], 20, 0.02)] == [200] * 20
-    said = subprocess.run([str(program), "cluster", "status", "--cluster", cluster, "--json"], capture_output=True, text=True, timeout=LIMIT)
-    assert json.loads(said.stdout)["epoch"] == before
+    assert status_of(program, cluster)["epoch"] == before
 
 
 def test_a_static_cluster_serves(program, roles, tmp_path):

@@ -18,6 +18,14 @@ namespace {
 // some milliseconds.
 constexpr Duration wait_for_workers = std::chrono::milliseconds{100};
 
+// Those that are there.
+std::set<std::string> workers_of(const std::vector<hosts::MemberCore::Peer>& peers) {
+  std::set<std::string> workers;
+  for (const auto& peer : peers)
+    if (peer.there && peer.member.role == cluster::Role::worker) workers.insert(peer.member.id);
+  return workers;
+}
+
 }  // namespace
 
 SchedulerHost::SchedulerHost(transport::Hello self, Options options, const Clock& clock)
@@ -33,11 +41,12 @@ Result<std::unique_ptr<SchedulerHost>> SchedulerHost::open(const MemberArguments
                                                          .incarnation = member->self.incarnation},
                                                         std::move(options), clock));
   // Streams come only to a scheduler that knows its peers' clocks.
-  auto membership = hosts::Membership::open(*std::move(member), arguments.coordinator, {},
-                                            [to = made.get()](const hosts::Membership::State& state) {
-                                              to->troubles_.look(state);
-                                              to->tell(Changed{state.leads, state.epoch});
-                                            });
+  auto membership =
+      hosts::Membership::open(*std::move(member), arguments.coordinator, {},
+                              [to = made.get()](const hosts::Membership::State& state) {
+                                to->troubles_.look(state);
+                                to->tell(Changed{state.leads, state.epoch, workers_of(state.peers)});
+                              });
   if (!membership) return std::unexpected(membership.error());
   made->membership_ = std::move(*membership);
   auto listener = transport::StreamListener::open(arguments.listen, grpc::InsecureServerCredentials(),
@@ -165,6 +174,7 @@ void SchedulerHost::run() {
 
 void SchedulerHost::on(Changed& news) {
   const bool leads = news.leads;
+  leave_missing(news.workers);
   if (leader_ != nullptr && (!leads || news.epoch != epoch_)) {
     spdlog::warn("leads no more, since epoch {}", news.epoch);
     leader_.reset();
@@ -174,12 +184,27 @@ void SchedulerHost::on(Changed& news) {
   spdlog::info("leads, epoch {}", epoch_);
   leader_ = std::make_unique<Leader>(options_.make_scheduler(), options_.leader, static_cast<Out&>(*this));
   leader_->start(clock_.now());
-  std::set<std::string> workers;
-  for (const auto& peer : membership_->state().peers)
-    if (peer.there && peer.member.role == cluster::Role::worker) workers.insert(peer.member.id);
-  leader_->await_workers(std::move(workers), clock_.now() + wait_for_workers);
+  leader_->await_workers(workers_of(membership_->state().peers), clock_.now() + wait_for_workers);
   const auto streams = streams_;  // joining may end one
   for (const auto& [peer, stream] : streams) join(peer, stream);
+}
+
+// A worker of which nothing is heard any more is dead, or cut off. Its stream may take seconds to end. What
+// it had runs elsewhere, if another worker has a device; else that worker is waited for.
+void SchedulerHost::leave_missing(const std::set<std::string>& there) {
+  seen_.insert(there.begin(), there.end());
+  const auto serves = [&](const Leader::DeviceView& device) {
+    return device.alive && there.contains(device.worker);
+  };
+  if (leader_ == nullptr || std::ranges::none_of(leader_->devices(), serves)) return;
+  const auto streams = streams_;  // leaving may end one
+  for (const auto& [peer, stream] : streams) {
+    const std::string& id = stream->peer().id;
+    if (stream->peer().role != cluster::Role::worker || there.contains(id) || seen_.erase(id) == 0) continue;
+    Ended ended{peer, "nothing was heard of it for a while"};
+    stream->close({ErrorCode::unavailable, ended.why});
+    on(ended);
+  }
 }
 
 void SchedulerHost::on(Opened& news) {

@@ -54,6 +54,7 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
   struct Changed {
     bool leads = false;
     std::uint64_t epoch = 0;
+    std::set<std::string> workers;  // that are there
   };
   using News = std::variant<Opened, Ended, Heard, Changed>;
 
@@ -77,6 +78,7 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
   void on(Ended& news);
   void on(Heard& news);
   void on(Changed& news);
+  void leave_missing(const std::set<std::string>& there);
   void count_devices();
   void join(PeerId peer, const std::shared_ptr<transport::Stream>& stream);
 
@@ -98,8 +100,9 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
   // The thread's.
   std::map<PeerId, std::shared_ptr<transport::Stream>> streams_;
   std::unique_ptr<Leader> leader_;
-  std::uint64_t epoch_ = 0;  // the leader's
-  std::size_t counted_ = 0;  // devices_, all together
+  std::uint64_t epoch_ = 0;     // the leader's
+  std::set<std::string> seen_;  // workers that were there, and were not missed since
+  std::size_t counted_ = 0;     // devices_, all together
   std::thread thread_;
 };
 
