@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <spdlog/fmt/fmt.h>
 
+#include "carillon/cli/bench/cluster.h"
 #include "carillon/cli/bench/device.h"
 #include "carillon/cli/bench/jobs.h"
 #include "carillon/cli/bench/scheduler.h"
@@ -267,9 +268,10 @@ void add_bench(CLI::App& program, int& status) {
   jobs.add_flag("--json", sharing->json, "Print one JSON object");
   jobs.footer("Examples:\n  carillon bench jobs\n  carillon bench jobs --scheduler best --jobs 10000 --json");
   jobs.callback([sharing, &status] { status = bench_jobs(*sharing); });
+  add_bench_cluster(bench, status);
   bench.footer(
       "Examples:\n  carillon bench scheduler --sweep\n  carillon bench queue\n  carillon bench door\n"
-      "  carillon bench device\n  carillon bench jobs");
+      "  carillon bench device\n  carillon bench jobs\n  carillon bench cluster");
 }
 
 }  // namespace carillon::cli
