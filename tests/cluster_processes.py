@@ -1,4 +1,4 @@
-"""Processes that tests of clusters start: etcd, and programs that tell what happens as lines of JSON."""
+"""Processes that tests of clusters start: etcd, carillon's roles, and programs that tell what happens as lines of JSON."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -153,11 +154,76 @@ class Host(Told):
         return self.wait("state", place)
 
 
-def wait_for(condition, what: str) -> None:
+def wait_for(condition, what: str, why=lambda: "") -> None:
     limit = time.monotonic() + LIMIT
     while not condition():
-        assert time.monotonic() < limit, f"never came: {what}"
+        assert time.monotonic() < limit, f"never came: {what}; {why()}"
         time.sleep(0.02)
+
+
+class Role:
+    """One process of a cluster, by carillon's own command. `on`: what the command is run by, if not by this process."""
+
+    def __init__(self, program, folder, role: str, id: str, cluster: str, *options: str, listen: str | None = None, on: Sequence[str] = ()):
+        self.id, self.role, self.listen = id, role, listen or free_addresses(1)[0]
+        self.log = folder / f"{id}.log"
+        self.command = [*on, str(program), role, "--cluster", cluster, "--id", id, "--listen", self.listen, *options]
+        self.start()
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def end(self) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.terminate()
+        return self.process.wait(LIMIT)
+
+
+class Frontend(Role):
+    def __init__(self, program, folder, id: str, cluster: str, *options: str, listen: str | None = None, http: str | None = None,
+                 on: Sequence[str] = ()):
+        self.http = http or free_addresses(1)[0]
+        super().__init__(program, folder, "frontend", id, cluster, "--http", self.http, "--grpc", "", "--metrics", "", *options,
+                         listen=listen, on=on)
+
+    def get(self, path: str) -> int:
+        try:
+            with urllib.request.urlopen(f"http://{self.http}{path}", timeout=LIMIT) as response:
+                return response.status
+        except urllib.error.HTTPError as error:
+            return error.code
+        except OSError:
+            return 0
+
+    def infer(self, value: float, timeout_ms: float = 20_000, model: str = "tiny_mlp", **more) -> tuple[int, dict]:
+        """The status and the answer. 0: the connection broke."""
+        body = {"parameters": {"timeout": int(timeout_ms * 1000)},
+                "inputs": [{"name": "input", "datatype": "FP32", "shape": [1, 64], "data": [value] * 64}], **more}
+        request = urllib.request.Request(f"http://{self.http}/v2/models/{model}/infer", json.dumps(body).encode())
+        try:
+            with urllib.request.urlopen(request, timeout=LIMIT) as response:
+                return response.status, json.load(response)
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error)
+        except OSError as error:
+            return 0, {"error": str(error)}
+
+
+def ready(frontend: Frontend) -> None:
+    wait_for(lambda: frontend.get("/v2/models/tiny_mlp/ready") == 200 and frontend.get("/v2/health/ready") == 200,
+             f"{frontend.id} to be ready: {frontend.text()}")
 
 
 @contextlib.contextmanager

@@ -8,71 +8,11 @@ import shutil
 import signal
 import subprocess
 import time
-import urllib.error
-import urllib.request
 
 import pytest
 
-from cluster_processes import LIMIT, etcd, stand_still, start, wait_for  # noqa: F401 (fixtures)
+from cluster_processes import LIMIT, Frontend, Role, etcd, ready, stand_still, start, wait_for  # noqa: F401 (fixtures)
 from loopback import free_addresses
-
-
-class Role:
-    """One process of a cluster."""
-
-    def __init__(self, program, folder, role: str, id: str, cluster: str, *options: str, listen: str | None = None):
-        self.id, self.role, self.listen = id, role, listen or free_addresses(1)[0]
-        self.log = folder / f"{id}.log"
-        self.command = [str(program), role, "--cluster", cluster, "--id", id, "--listen", self.listen, *options]
-        self.start()
-
-    def start(self) -> None:
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-
-    def text(self) -> str:
-        return self.log.read_text(errors="replace")
-
-    def signal(self, number: int) -> None:
-        self.process.send_signal(number)
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def end(self) -> int:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGCONT)
-            self.process.terminate()
-        return self.process.wait(LIMIT)
-
-
-class Frontend(Role):
-    def __init__(self, program, folder, id: str, cluster: str):
-        self.http, grpc = free_addresses(2)
-        super().__init__(program, folder, "frontend", id, cluster, "--http", self.http, "--grpc", grpc, "--metrics", "")
-
-    def get(self, path: str) -> int:
-        try:
-            with urllib.request.urlopen(f"http://{self.http}{path}", timeout=LIMIT) as response:
-                return response.status
-        except urllib.error.HTTPError as error:
-            return error.code
-        except OSError:
-            return 0
-
-    def infer(self, value: float, timeout_ms: float = 20_000, model: str = "tiny_mlp", **more) -> tuple[int, dict]:
-        """The status and the answer. 0: the connection broke."""
-        body = {"parameters": {"timeout": int(timeout_ms * 1000)},
-                "inputs": [{"name": "input", "datatype": "FP32", "shape": [1, 64], "data": [value] * 64}], **more}
-        request = urllib.request.Request(f"http://{self.http}/v2/models/{model}/infer", json.dumps(body).encode())
-        try:
-            with urllib.request.urlopen(request, timeout=LIMIT) as response:
-                return response.status, json.load(response)
-        except urllib.error.HTTPError as error:
-            return error.code, json.load(error)
-        except OSError as error:
-            return 0, {"error": str(error)}
 
 
 @pytest.fixture
@@ -97,11 +37,6 @@ def roles(program, tiny_models, tmp_path, cluster):
     yield start
     for each in started:
         each.end()
-
-
-def ready(frontend: Frontend) -> None:
-    wait_for(lambda: frontend.get("/v2/models/tiny_mlp/ready") == 200 and frontend.get("/v2/health/ready") == 200,
-             f"{frontend.id} to be ready: {frontend.text()}")
 
 
 @pytest.fixture
@@ -276,10 +211,7 @@ def test_a_static_cluster_serves(program, roles, tmp_path):
     of = f"static:{file}"
     roles("scheduler", "s1", of=of, listen=addresses[0])
     roles("worker", "w1", of=of, listen=addresses[1])
-    http, grpc = free_addresses(2)
-    frontend = Frontend.__new__(Frontend)
-    frontend.http = http
-    Role.__init__(frontend, program, tmp_path, "frontend", "f1", of, "--http", http, "--grpc", grpc, "--metrics", "", listen=addresses[2])
+    frontend = Frontend(program, tmp_path, "f1", of, listen=addresses[2])
     try:
         ready(frontend)
         assert frontend.infer(1.0)[0] == 200

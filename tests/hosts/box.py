@@ -1,0 +1,141 @@
+"""A cluster over hosts in namespaces: who runs where, who leads, and its processes by id."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from cluster_processes import LIMIT, Etcd, Frontend, Role, ready, wait_for
+
+from .network import Host, Hosts
+from .tap import Tap, missed_by_others, shown
+
+ETCD_PORT, PEER_PORT, HTTP_PORT = 2379, 2380, 8000
+ROLES = {"s": "scheduler", "w": "worker", "f": "frontend"}  # by the first letter of an id
+
+
+class Box:
+    """Etcd members (e1, ...), schedulers (s1, ...), workers (w1, ...) and frontends (f1, ...).
+
+    `begin` starts a process, and ends it with the test (cluster_processes.processes). The first scheduler leads.
+    """
+
+    def __init__(self, net: Hosts, begin, program: Path, models: Path, folder: Path, options: tuple[str, ...] = ()):
+        self.net, self.begin, self.program, self.models, self.folder, self.options = net, begin, program, models, folder, options
+        self.etcds: dict[str, Etcd] = {}
+        self.roles: dict[str, Role] = {}
+        self.host_of: dict[str, Host] = {}
+        self.ports: dict[str, int] = {}  # of each host, the last that a process listens at
+
+    @property
+    def cluster(self) -> str:
+        return "etcd://" + ",".join(each.client for each in self.etcds.values()) + "/box"
+
+    def start_etcd(self, hosts: Mapping[str, Host]) -> None:
+        peers = {id: host.at(PEER_PORT) for id, host in hosts.items()}
+        for id, host in hosts.items():
+            self.host_of[id] = host
+            self.etcds[id] = Etcd(self.folder, id, peers, client=host.at(ETCD_PORT))
+            self.etcds[id].command = host.on(*self.etcds[id].command)
+        for each in self.etcds.values():
+            self.begin(each)
+        for each in self.etcds.values():
+            each.ready()
+
+    def start(self, id: str, host: Host, *options: str, cluster: str | None = None) -> Role:
+        """A process that is none of the cluster's yet, or again."""
+        self.host_of[id] = host
+        self.ports[host.name] = self.ports.get(host.name, 6999) + 1
+        return self.begin(self.make(id, host, host.at(self.ports[host.name]), *options, cluster=cluster))
+
+    def make(self, id: str, host: Host, listen: str, *options: str, cluster: str | None = None) -> Role:
+        role, of, options = ROLES[id[0]], cluster or self.cluster, (*self.options, *options)
+        if role == "frontend":
+            made = Frontend(self.program, self.folder, id, of, *options, listen=listen, http=host.at(HTTP_PORT), on=host.on())
+        else:
+            if role == "worker":
+                options = ("--models", str(self.models), "--memory", "1GiB", "--no-store", *options)
+            made = Role(self.program, self.folder, role, id, of, *options, listen=listen, on=host.on())
+        self.roles[id] = made
+        return made
+
+    def start_all(self, places: Mapping[str, Host]) -> None:
+        """All of a cluster that serves, with the first scheduler as its leader."""
+        self.start_etcd({id: host for id, host in places.items() if id.startswith("e")})
+        for id, host in places.items():
+            if not id.startswith("e"):
+                self.start(id, host)
+                if id == "s1":
+                    wait_for(lambda: "leads, epoch" in self.roles["s1"].text(), "a leader")
+        for each in self.frontends():
+            ready(each)
+        self.whole()
+
+    def http(self, id: str) -> str:
+        return self.host_of[id].at(HTTP_PORT)
+
+    def frontends(self) -> list[Frontend]:
+        return [each for each in self.roles.values() if isinstance(each, Frontend)]
+
+    def ask(self, *arguments: str) -> subprocess.CompletedProcess:
+        return subprocess.run([str(self.program), "cluster", *arguments, "--cluster", self.cluster, "--json"],
+                              capture_output=True, text=True, timeout=LIMIT)
+
+    def status(self) -> dict:
+        """What the leader, or who answers for it, says; empty: nobody does."""
+        done = self.ask("status")
+        return json.loads(done.stdout) if done.returncode == 0 else {}
+
+    def lead(self) -> tuple[str, int]:
+        """Who leads, and the epoch, once somebody does."""
+        said: dict = {}
+        wait_for(lambda: said.update(self.status()) or said.get("leader"), "a leader", self.logs)
+        return said["leader"], said["epoch"]
+
+    def alive(self) -> dict[str, bool]:
+        return {each["id"]: each["alive"] for each in self.status().get("members", [])}
+
+    def whole(self, *but: str) -> dict:
+        """The status, once all processes but these are members that are there, with clocks that are known."""
+        said: dict = {}
+
+        def are_there() -> bool:
+            said.clear()
+            said.update(self.status())
+            there = {each["id"] for each in said.get("members", []) if each["alive"] and each["offset_us"] is not None}
+            return bool(said.get("leader")) and there == set(self.roles) - set(but)
+
+        wait_for(are_there, f"all of {sorted(set(self.roles) - set(but))}", lambda: f"the status is {said}; {self.logs()}")
+        return said
+
+    def led(self) -> list[tuple[str, int]]:
+        """Who led which epoch, by the schedulers' logs."""
+        return sorted(((id, int(line.rsplit(" ", 1)[1])) for id, role in self.roles.items() if role.role == "scheduler"
+                       for line in role.text().splitlines() if "leads, epoch" in line), key=lambda each: each[1])
+
+    @contextlib.contextmanager
+    def led_by(self, leader: str, tapped: Host):
+        """The leader and its epoch must be the same at the end. `tapped`: the host of a spare that might claim.
+
+        On a busy machine the leader may stand still for so long that others miss it, too. Such a change of the leader is right.
+        """
+        before = self.lead()
+        assert before[0] == leader
+        tap = Tap(tapped)
+        try:
+            yield
+        finally:
+            heard = tap.end()
+        after = self.lead()
+        if after != before:
+            if missed_by_others(heard, before[1]):
+                pytest.skip("the machine is busy: the leader stood still, and members of other hosts missed it")
+            pytest.fail(f"epoch {after[1]} is of {after[0]}, without need\n{self.logs()}\n{shown(heard[-400:])}", pytrace=False)
+
+    def logs(self) -> str:
+        return "\n".join(f"--- {id}\n{role.text()[-1500:]}" for id, role in self.roles.items())

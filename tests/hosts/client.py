@@ -1,0 +1,135 @@
+"""A client that goes on sending requests while things happen, and the ledger of what became of each."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import http.client
+import json
+import queue
+import threading
+import time
+from dataclasses import dataclass
+
+VALUES = 8  # requests have one of so many inputs, each with an answer of its own
+PATIENCE_S = 10  # for an answer; a request is worth nothing long before
+
+
+@dataclass(frozen=True)
+class Entry:
+    number: int
+    sent_s: float  # after the first
+    took_s: float
+    status: int  # 0: the connection broke; -1: no answer came
+    why: str
+
+
+class Client:
+    """Sends requests to frontends in turn, at a rate, on connections that are kept. Use as a context.
+
+    Each request has an id and one of VALUES inputs. The answer must have this id, and must be what was computed for this
+    input before. So an answer that comes twice, or to another request, is found: the next one on its connection differs.
+    """
+
+    def __init__(self, *frontends: str, rate: float = 60, deadline_ms: float = 250, model: str = "tiny_mlp"):
+        self.frontends, self.rate, self.deadline_ms, self.model = frontends, rate, deadline_ms, model
+        self.right = [self._right(value) for value in range(VALUES)]
+        assert len({tuple(each) for each in self.right}) == VALUES
+        self.ledger: list[Entry] = []
+        self.sent = 0
+        self._left: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._stop = threading.Event()
+        # As many as requests can be open at once, and some.
+        self._threads = [threading.Thread(target=self._send) for _ in range(int(rate * deadline_ms / 1000) + 8)]
+        self._clock = threading.Thread(target=self._pace)
+
+    def __enter__(self) -> Client:
+        self._begin = time.monotonic()
+        for thread in (*self._threads, self._clock):
+            thread.start()
+        return self
+
+    def __exit__(self, *raised) -> None:
+        self._stop.set()
+        self._clock.join()
+        for _ in self._threads:
+            self._left.put(None)
+        for thread in self._threads:
+            thread.join()
+        if raised[0] is None:
+            numbers = sorted(entry.number for entry in self.ledger)
+            assert numbers == list(range(self.sent)), "each request has one entry"
+
+    def _pace(self) -> None:
+        while not self._stop.wait(max(0.0, self._begin + self.sent / self.rate - time.monotonic())):
+            self._left.put(self.sent)
+            self.sent += 1
+
+    def _send(self) -> None:
+        connections: dict[str, http.client.HTTPConnection] = {}
+        while (number := self._left.get()) is not None:
+            begin = time.monotonic()
+            status, why = self._one(number, connections)
+            self.ledger.append(Entry(number, begin - self._begin, time.monotonic() - begin, status, why))
+        for connection in connections.values():
+            connection.close()
+
+    def _one(self, number: int, connections: dict[str, http.client.HTTPConnection]) -> tuple[int, str]:
+        at = self.frontends[number % len(self.frontends)]
+        connection = connections.setdefault(at, http.client.HTTPConnection(at, timeout=PATIENCE_S))
+        try:
+            status, answer = self._ask(connection, number, self.deadline_ms)
+        except TimeoutError:
+            connections.pop(at).close()
+            return -1, "no answer"
+        except (OSError, http.client.HTTPException) as error:
+            connections.pop(at).close()
+            return 0, repr(error)
+        if status != 200:
+            return status, str(answer.get("error"))
+        if answer.get("id") != str(number) or answer["outputs"][0]["data"] != self.right[number % VALUES]:
+            return -2, f"the answer to request {answer.get('id')}, not {number}: {answer}"
+        return 200, ""
+
+    def _ask(self, connection: http.client.HTTPConnection, number: int, deadline_ms: float) -> tuple[int, dict]:
+        body = {"id": str(number), "parameters": {"timeout": int(deadline_ms * 1000)},
+                "inputs": [{"name": "input", "datatype": "FP32", "shape": [1, 64], "data": [float(number % VALUES)] * 64}]}
+        connection.request("POST", f"/v2/models/{self.model}/infer", json.dumps(body))
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+
+    def _right(self, value: int) -> list[float]:
+        connection = http.client.HTTPConnection(self.frontends[0], timeout=PATIENCE_S)
+        with contextlib.closing(connection):
+            status, answer = self._ask(connection, value, PATIENCE_S * 1000)
+        assert status == 200, answer
+        return answer["outputs"][0]["data"]
+
+    def so_far(self) -> int:
+        """How many requests were answered."""
+        return len(self.ledger)
+
+    def wait_for_more(self, count: int) -> None:
+        """Until so many more requests were answered, however."""
+        limit, goal = time.monotonic() + PATIENCE_S + count / self.rate, self.so_far() + count
+        while self.so_far() < goal:
+            assert time.monotonic() < limit, f"{self.so_far()} requests were answered, not {goal}: {self.counts()}"
+            time.sleep(0.02)
+
+    def counts(self) -> dict[int, int]:
+        return dict(collections.Counter(entry.status for entry in list(self.ledger)))
+
+    def others(self, *allowed: int) -> list[Entry]:
+        """Requests whose answer is neither 200 nor one of these."""
+        return [entry for entry in self.ledger if entry.status not in (200, *allowed)]
+
+
+@contextlib.contextmanager
+def sending(*frontends: str, allowed: tuple[int, ...] = (), **more):
+    """A client, all of whose requests must be answered by 200 or what is allowed. It sends for a while before and after."""
+    with Client(*frontends, **more) as client:
+        client.wait_for_more(20)
+        yield client
+        client.wait_for_more(30)
+    wrong = client.others(*allowed)
+    assert not wrong, f"{client.counts()}; {wrong[:20]}"
