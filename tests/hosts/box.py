@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import subprocess
+import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from cluster_processes import LIMIT, Etcd, Frontend, Role, ready, wait_for
 from .network import Host, Hosts
 from .tap import Tap, missed_by_others, shown
 
-ETCD_PORT, PEER_PORT, HTTP_PORT = 2379, 2380, 8000
+ETCD_PORT, PEER_PORT, HTTP_PORT, METRICS_PORT = 2379, 2380, 8000, 8002
 ROLES = {"s": "scheduler", "w": "worker", "f": "frontend"}  # by the first letter of an id
 
 
@@ -59,7 +61,7 @@ class Box:
             made = Frontend(self.program, self.folder, id, of, *options, listen=listen, http=host.at(HTTP_PORT), on=host.on())
         else:
             if role == "worker":
-                options = ("--models", str(self.models), "--memory", "1GiB", "--no-store", *options)
+                options = ("--models", str(self.models), "--memory", "1GiB", "--no-store", "--metrics", host.at(METRICS_PORT), *options)
             made = Role(self.program, self.folder, role, id, of, *options, listen=listen, on=host.on())
         self.roles[id] = made
         return made
@@ -74,7 +76,13 @@ class Box:
                     wait_for(lambda: "leads, epoch" in self.roles["s1"].text(), "a leader")
         for each in self.frontends():
             ready(each)
-        self.whole()
+        if self.whole()["leader"] != "s1":  # it stood still, as happens on a busy machine
+            assert self.ask("handover", "s1").returncode == 0
+            self.whole()
+
+    def apart(self, *ids: str) -> None:
+        """Likewise, with a host for each process, which is called as the process is."""
+        self.start_all({id: self.net.host(id) for id in ids})
 
     def http(self, id: str) -> str:
         return self.host_of[id].at(HTTP_PORT)
@@ -90,6 +98,17 @@ class Box:
         """What the leader, or who answers for it, says; empty: nobody does."""
         done = self.ask("status")
         return json.loads(done.stdout) if done.returncode == 0 else {}
+
+    def executions(self, id: str) -> int:
+        """How many batches the devices of a worker have run."""
+        with urllib.request.urlopen(f"http://{self.host_of[id].at(METRICS_PORT)}/metrics", timeout=LIMIT) as response:
+            found = re.findall(r"^carillon_device_executions_total{[^}]*} (\d+)$", response.read().decode(), re.M)
+        assert found
+        return sum(map(int, found))
+
+    def busiest(self) -> str:
+        """The worker that has run most."""
+        return max((id for id, each in self.roles.items() if each.role == "worker"), key=self.executions)
 
     def lead(self) -> tuple[str, int]:
         """Who leads, and the epoch, once somebody does."""
@@ -136,6 +155,14 @@ class Box:
             if missed_by_others(heard, before[1]):
                 pytest.skip("the machine is busy: the leader stood still, and members of other hosts missed it")
             pytest.fail(f"epoch {after[1]} is of {after[0]}, without need\n{self.logs()}\n{shown(heard[-400:])}", pytrace=False)
+
+    def wait_for_leader(self, id: str) -> None:
+        wait_for(lambda: self.lead()[0] == id, f"{id} leads", self.logs)
+
+    def must_be_led_by_one(self) -> None:
+        """Each epoch is one scheduler's."""
+        epochs = [epoch for _, epoch in self.led()]
+        assert len(epochs) == len(set(epochs)), self.led()
 
     def logs(self) -> str:
         return "\n".join(f"--- {id}\n{role.text()[-1500:]}" for id, role in self.roles.items())

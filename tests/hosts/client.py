@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 VALUES = 8  # requests have one of so many inputs, each with an answer of its own
 PATIENCE_S = 10  # for an answer; a request is worth nothing long before
+GIVEN_UP = (500, 504)  # requests that run on a worker that is cut off, once the worker is given up
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,9 @@ import time
 
 import pytest
 
-from .client import sending
+from .client import GIVEN_UP, sending
 from .long import only_in_all
 
-GIVEN_UP = (500, 504)  # requests that run on a worker whose link is cut, once the worker is given up
 DEPOSES = pytest.mark.xfail(strict=False, reason="the member beside a spare confirms the silence alone; the claim waits in the network until the link is back")
 
 

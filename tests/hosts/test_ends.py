@@ -1,0 +1,57 @@
+"""A process of each role is killed, or stands still for a while; clients go on."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+
+import pytest
+
+from .client import sending
+
+LEADER, SPARE, WORKER, FRONTEND = "s1", "s2", "w1", "f2"
+HANGS = pytest.mark.xfail(strict=False, reason="a worker that stands still is sent requests until --hang-after, and they fail a second late")
+
+
+@pytest.fixture
+def apart(box):
+    box.apart("e1", LEADER, SPARE, WORKER, "w2", "f1", FRONTEND)
+    yield box
+    box.must_be_led_by_one()
+
+
+@contextlib.contextmanager
+def served(box, victim: str, of_victim: tuple[int, ...]):
+    """Clients of the first frontend are answered by 200; those of a frontend that is the victim get `of_victim`, too.
+
+    At the end the spare leads where the victim led, else the leader still does.
+    """
+    kept = contextlib.nullcontext() if victim == LEADER else box.led_by(LEADER, tapped=box.host_of[SPARE])
+    also = sending(box.http(FRONTEND), allowed=of_victim) if victim == FRONTEND else contextlib.nullcontext()
+    with kept, also, sending(box.http("f1")) as client:
+        # Of the workers, the one that has most to do.
+        yield client, box.roles[box.busiest() if victim == WORKER else victim]
+        if victim == LEADER:
+            box.wait_for_leader(SPARE)
+
+
+@pytest.mark.parametrize("victim", [LEADER, SPARE, WORKER, FRONTEND])
+def test_nothing_is_lost_when_one_is_killed_and_starts_again(apart, victim):
+    # Its connections break, nobody listens, and then it is not ready while it is still registered as it was before.
+    with served(apart, victim, of_victim=(0, 503)) as (client, process):
+        process.kill()
+        client.wait_for_more(60)
+        process.start()
+        apart.whole()
+        client.wait_for_more(30)
+
+
+@pytest.mark.parametrize("victim", [LEADER, SPARE, pytest.param(WORKER, marks=HANGS), FRONTEND])
+def test_nothing_is_lost_when_one_stands_still_and_goes_on(apart, victim):
+    with served(apart, victim, of_victim=(504,)) as (client, process):
+        process.signal(signal.SIGSTOP)
+        time.sleep(2)
+        process.signal(signal.SIGCONT)
+        apart.whole()
+        client.wait_for_more(60)
