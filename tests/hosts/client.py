@@ -11,6 +11,8 @@ import threading
 import time
 from dataclasses import dataclass
 
+from cluster_processes import LIMIT
+
 VALUES = 8  # requests have one of so many inputs, each with an answer of its own
 PATIENCE_S = 10  # for an answer; a request is worth nothing long before
 GIVEN_UP = (500, 504)  # requests that run on a worker that is cut off, once the worker is given up
@@ -116,6 +118,13 @@ class Client:
         while self.so_far() < goal:
             assert time.monotonic() < limit, f"{self.so_far()} requests were answered, not {goal}: {self.counts()}"
             time.sleep(0.02)
+
+    def wait_until_served(self) -> None:
+        """Until requests are answered by 200 again."""
+        limit = time.monotonic() + LIMIT
+        while not all(entry.status == 200 for entry in self.ledger[-20:]):
+            assert time.monotonic() < limit, f"never served again: {self.counts()}; {self.ledger[-3:]}"
+            time.sleep(0.1)
 
     def counts(self) -> dict[int, int]:
         return dict(collections.Counter(entry.status for entry in list(self.ledger)))
