@@ -29,6 +29,7 @@ class Box:
 
     def __init__(self, net: Hosts, begin, program: Path, models: Path, folder: Path, options: tuple[str, ...] = ()):
         self.net, self.begin, self.program, self.models, self.folder, self.options = net, begin, program, models, folder, options
+        self.worker_options: tuple[str, ...] = ()
         self.etcds: dict[str, Etcd] = {}
         self.roles: dict[str, Role] = {}
         self.host_of: dict[str, Host] = {}
@@ -50,7 +51,7 @@ class Box:
             each.ready()
 
     def start(self, id: str, host: Host, *options: str, cluster: str | None = None) -> Role:
-        """A process that is none of the cluster's yet, or again."""
+        """A process that is new. With another cluster than this one it is none of `roles`."""
         self.host_of[id] = host
         self.ports[host.name] = self.ports.get(host.name, 6999) + 1
         return self.begin(self.make(id, host, host.at(self.ports[host.name]), *options, cluster=cluster))
@@ -61,9 +62,10 @@ class Box:
             made = Frontend(self.program, self.folder, id, of, *options, listen=listen, http=host.at(HTTP_PORT), on=host.on())
         else:
             if role == "worker":
-                options = ("--models", str(self.models), "--memory", "1GiB", "--no-store", "--metrics", host.at(METRICS_PORT), *options)
+                options = ("--models", str(self.models), "--memory", "1GiB", "--no-store", "--metrics", host.at(METRICS_PORT), *self.worker_options, *options)
             made = Role(self.program, self.folder, role, id, of, *options, listen=listen, on=host.on())
-        self.roles[id] = made
+        if cluster is None:
+            self.roles[id] = made
         return made
 
     def start_all(self, places: Mapping[str, Host]) -> None:
@@ -73,7 +75,7 @@ class Box:
             if not id.startswith("e"):
                 self.start(id, host)
                 if id == "s1":
-                    wait_for(lambda: "leads, epoch" in self.roles["s1"].text(), "a leader")
+                    self.wait_for_words(self.roles["s1"], "leads, epoch")
         for each in self.frontends():
             ready(each)
         if self.whole()["leader"] != "s1":  # it stood still, as happens on a busy machine
@@ -99,16 +101,23 @@ class Box:
         done = self.ask("status")
         return json.loads(done.stdout) if done.returncode == 0 else {}
 
-    def executions(self, id: str) -> int:
-        """How many batches the devices of a worker have run."""
+    def pages_taken(self, id: str) -> int:
+        """By the weights of models that a leader had a worker load."""
         with urllib.request.urlopen(f"http://{self.host_of[id].at(METRICS_PORT)}/metrics", timeout=LIMIT) as response:
-            found = re.findall(r"^carillon_device_executions_total{[^}]*} (\d+)$", response.read().decode(), re.M)
-        assert found
-        return sum(map(int, found))
+            text = response.read().decode()
+        there, free = (re.search(rf"^carillon_page_cache_pages{which} (\d+)$", text, re.M).group(1) for which in ("", "_free"))
+        return int(there) - int(free)
 
-    def busiest(self) -> str:
-        """The worker that has run most."""
-        return max((id for id, each in self.roles.items() if each.role == "worker"), key=self.executions)
+    def busiest(self, during) -> str:
+        """The worker that runs most while `during` goes on."""
+        workers = [id for id, each in self.roles.items() if each.role == "worker"]
+
+        def ran(id: str) -> int:
+            return int(Path(f"/proc/{self.roles[id].process.pid}/schedstat").read_text(encoding="ascii").split()[0])
+
+        before = {id: ran(id) for id in workers}
+        during()
+        return max(workers, key=lambda id: ran(id) - before[id])
 
     def lead(self) -> tuple[str, int]:
         """Who leads, and the epoch, once somebody does."""
@@ -154,6 +163,11 @@ class Box:
             if missed_by_others(heard, before[-1][1]):
                 pytest.skip("the machine is busy: the leader stood still, and members of other hosts missed it")
             pytest.fail(f"{self.led()}: the last one without need\n{self.logs()}\n{shown(heard[-400:])}", pytrace=False)
+
+    def wait_for_words(self, role: Role, words: str) -> None:
+        """Until the process has them in its log."""
+        wait_for(lambda: words in role.text() or role.process.poll() is not None, f"{role.id}: {words}", self.logs)
+        assert words in role.text(), f"{role.id} ended with {role.process.poll()}: {role.text()}"
 
     def wait_for_leader(self, id: str) -> None:
         wait_for(lambda: self.lead()[0] == id, f"{id} leads", self.logs)

@@ -5,6 +5,7 @@ A datagram is read as src/carillon/transport/datagram.cpp writes it. Beats, and 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import socket
@@ -16,7 +17,7 @@ import time
 from .network import Host
 
 KINDS = ("beat", "told", "question", "hears", "silent", "handover")
-SO_ATTACH_FILTER, OUTGOING = 26, 4
+SO_ATTACH_FILTER, ALL_PROTOCOLS, OUTGOING = 26, 3, 4
 LOAD_WORD, LOAD_BYTE, LOAD_AT_X, A_TO_X, EQUAL, HAS_BIT, RETURN = 0x20, 0x30, 0x50, 0x07, 0x15, 0x45, 0x06
 # Of an IP packet without options: UDP, "CRLN", with a message, whose kind stands behind the sender's id and two numbers.
 FILTER = [(LOAD_BYTE, 0, 0, 9), (EQUAL, 0, 8, 17), (LOAD_WORD, 0, 0, 28), (EQUAL, 0, 6, 0x43524C4E), (LOAD_BYTE, 0, 0, 33), (HAS_BIT, 0, 4, 1),
@@ -27,8 +28,11 @@ def listen() -> None:
     """Writes what this host hears, and what it sends over its link, as lines of JSON."""
     code = b"".join(struct.pack("HBBI", *each) for each in FILTER)
     buffer = ctypes.create_string_buffer(code)
-    tap = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x0003))
+    tap = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ALL_PROTOCOLS))
     tap.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HL", len(FILTER), ctypes.addressof(buffer)))
+    with contextlib.suppress(BlockingIOError):  # what came before the filter was there
+        while True:
+            tap.recv(1, socket.MSG_DONTWAIT)
     print("{}", flush=True)
     while True:
         packet, (device, _, kind_of, *_) = tap.recvfrom(2048)

@@ -31,7 +31,7 @@ def served(box, victim: str, of_victim: tuple[int, ...]):
     also = sending(box.http(FRONTEND), allowed=of_victim) if victim == FRONTEND else contextlib.nullcontext()
     with kept, also, sending(box.http("f1")) as client:
         # Of the workers, the one that has most to do.
-        yield client, box.roles[box.busiest() if victim == WORKER else victim]
+        yield client, box.roles[box.busiest(lambda: client.wait_for_more(60)) if victim == WORKER else victim]
         if victim == LEADER:
             box.wait_for_leader(SPARE)
 
