@@ -7,6 +7,7 @@ import contextlib
 import http.client
 import json
 import queue
+import select
 import threading
 import time
 from dataclasses import dataclass
@@ -23,15 +24,24 @@ class Entry:
     number: int
     sent_s: float  # after the first
     took_s: float
-    status: int  # 0: the connection broke; -1: no answer came
+    status: int  # 0: the connection broke; -1: no answer came; -2: a wrong answer, or one too many
     why: str
+
+
+def left_in(connection: http.client.HTTPConnection) -> bytes | None:
+    """What came on an idle connection, of which nothing should; empty if the other side has ended it; None: it can be used."""
+    if connection.sock is None or not select.select([connection.sock], [], [], 0)[0]:
+        return None
+    with contextlib.suppress(OSError):
+        return connection.sock.recv(1000)
+    return b""
 
 
 class Client:
     """Sends requests to frontends in turn, at a rate, on connections that are kept. Use as a context.
 
     Each request has an id and one of VALUES inputs. The answer must have this id, and must be what was computed for this
-    input before. So an answer that comes twice, or to another request, is found: the next one on its connection differs.
+    input before. Nothing else may come on its connection. So an answer that comes twice, or to another request, is found.
     """
 
     def __init__(self, *frontends: str, rate: float = 60, deadline_ms: float = 250, model: str = "tiny_mlp"):
@@ -43,8 +53,8 @@ class Client:
         self.allowed: tuple[int, ...] = ()  # statuses beside 200
         self._left: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self._stop = threading.Event()
-        # As many as requests can be open at once, and some.
-        self._threads = [threading.Thread(target=self._send) for _ in range(int(rate * deadline_ms / 1000) + 8)]
+        # So many requests can be open at once: those of three seconds.
+        self._threads = [threading.Thread(target=self._send) for _ in range(int(3 * rate))]
         self._clock = threading.Thread(target=self._pace)
 
     def __enter__(self) -> Client:
@@ -80,6 +90,10 @@ class Client:
 
     def _one(self, number: int, connections: dict[str, http.client.HTTPConnection]) -> tuple[int, str]:
         at = self.frontends[number % len(self.frontends)]
+        if at in connections and (left := left_in(connections[at])) is not None:
+            connections.pop(at).close()
+            if left:
+                return -2, f"behind the last answer: {left!r}"
         connection = connections.setdefault(at, http.client.HTTPConnection(at, timeout=PATIENCE_S))
         try:
             status, answer = self._ask(connection, number, self.deadline_ms)

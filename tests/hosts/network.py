@@ -3,7 +3,7 @@
 Namespaces have no names here. A process that waits holds each, so they go with the test's process, however that ends. The
 test itself stands on one more host, `desk`: its thread, and all threads and processes that it starts, see this network.
 
-Root is needed, or a user namespace: `unshare --user --map-root-user python -m pytest tests/hosts`.
+Root is needed, or a user namespace: `unshare --user --map-root-user --net python -m pytest tests/hosts`.
 """
 
 from __future__ import annotations
@@ -14,23 +14,25 @@ import os
 import shutil
 import subprocess
 
-PROGRAMS = ("unshare", "nsenter", "setpriv", "nice", "ip", "tc")
+PROGRAMS = ("unshare", "nsenter", "setpriv", "nice", "hostname", "ip", "tc")
 LIMIT = 20  # seconds for a command that changes the network
 NOWHERE = "02:00:00:00:00:01"  # no host has it: the switch passes such frames on to all, and all drop them
 CLONE_NEWNET = 0x40000000
-TRIAL = "ip link add port type veth peer name eth0 && ip link add switch type bridge && tc qdisc add dev port root tbf rate 1mbit burst 32kb latency 50ms"
+TRIAL = "hostname trial && ip link add port type veth peer name eth0 && ip link add switch type bridge && tc qdisc add dev port root tbf rate 1mbit burst 32kb latency 50ms"
 
 
 def missing() -> str:
     """Why this machine can have no such network; empty if it can."""
     lacks = [each for each in PROGRAMS if shutil.which(each) is None]
     if lacks:
-        return f"hosts in namespaces need {', '.join(lacks)} (Debian: util-linux, iproute2)"
+        return f"hosts in namespaces need {', '.join(lacks)} (Debian: util-linux, coreutils, hostname, iproute2)"
     tried = subprocess.run(["unshare", "--net", "--uts", "--time", "--monotonic", "1", "--fork", "sh", "-c", TRIAL],
                            capture_output=True, text=True, timeout=LIMIT)
     if tried.returncode != 0:
         return f"this process may make no hosts in namespaces (CAP_NET_ADMIN, CAP_SYS_ADMIN, CAP_SYS_TIME; veth, bridge, tbf): {tried.stderr.strip()}"
-    return ""
+    # The test's thread goes to another network, and must be able to come back.
+    tried = subprocess.run(["nsenter", "--net=/proc/self/ns/net", "true"], capture_output=True, text=True, timeout=LIMIT)
+    return "" if tried.returncode == 0 else f"this process may not come back to its network (unshare --net): {tried.stderr.strip()}"
 
 
 class Namespace:
@@ -41,7 +43,7 @@ class Namespace:
         # `cat` ends with the test's process, as its input does. It writes a line once it is there.
         self.holder = subprocess.Popen(
             ["unshare", "--net", "--uts", "--time", "--monotonic", str(ahead_s), "--fork", "--kill-child",
-             "sh", "-c", 'echo "$1" >/proc/sys/kernel/hostname && echo $$ && exec cat', "sh", name],
+             "sh", "-c", 'hostname "$1" && echo $$ && exec cat', "sh", name],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         said = self.holder.stdout.readline()
         if not said:
