@@ -98,6 +98,7 @@ class BusyWorker final : public worker::Worker {
   }
   wire::Credit credit() const override { return {.infers = 32, .loads = 0}; }
   void preempt(ActionId, TimePoint) override {}
+  bool cancel(ActionId) override { return false; }
   void stop(ActionId) override {}
   std::uint32_t retire() override {
     std::unique_lock lock(mutex_);

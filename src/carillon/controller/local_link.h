@@ -23,6 +23,7 @@ class LocalLink final : public wire::DeviceLink {
   void send(const ledger::Profile& order) override;
   void stop(ActionId id) override { worker_.stop(id); }
   void preempt(ActionId id, TimePoint order) override { worker_.preempt(id, order); }
+  bool cancel(ActionId id) override { return worker_.cancel(id); }
   void retire(std::uint32_t life) override;
   void probe() override { worker_.probe(); }
   ledger::Excuse slowness(ledger::Lane lane) override { return worker_.slowness(lane); }

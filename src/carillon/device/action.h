@@ -20,7 +20,7 @@ enum class ActionStatus : std::uint8_t {
   no_memory,   // LOAD: not enough free pages; INFER: not enough I/O cache
   not_loaded,  // INFER: the weights are not there
   failed,      // ran and failed
-  stopped,     // INFER: ended early, as it was told
+  stopped,     // ended early, as it was told
 };
 std::string_view name_of(ActionStatus status);
 

@@ -175,6 +175,27 @@ void Core::empty_queues() {
   for (Model& model : models_) model.first_parked = model.last_parked = no_slot;
 }
 
+bool Core::cancel(ActionId id, TimePoint now, Commands& out) {
+  if (const auto infer = infers_by_id_.find(id.value)) {
+    if (actions_[*infer].begun) return false;
+    evict(id, After::drop, now, now, out);
+    return true;
+  }
+  for (Slot slot = 1; slot < actions_.size(); slot += 2) {
+    const Action& action = actions_[slot];
+    if (action.id != id || action.kind != ActionKind::load) continue;
+    if (action.state == State::load_queued)
+      load_.remove(slot);
+    else if (action.state == State::parked)
+      unpark(slot);
+    else
+      continue;
+    report(slot, ActionStatus::stopped, out);
+    return true;
+  }
+  return false;
+}
+
 void Core::abandon(Commands& out) {
   empty_queues();
   for (Slot slot = 0; slot < actions_.size(); ++slot) switch (actions_[slot].state) {

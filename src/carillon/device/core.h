@@ -111,8 +111,8 @@ using Commands = std::vector<Command>;
 // runs have no room beside each other, one that waits to resume goes first.
 //
 // Not thread-safe; `now` never goes back. Appends to `out`. No call allocates, but add_model() and where
-// Limits::reserved is exceeded; each costs O(log queue), save evict() of what waits and the end of
-// a wait for a LOAD, each O(queue).
+// Limits::reserved is exceeded; each costs O(log queue), save evict() and cancel() of what waits and
+// the end of a wait for a LOAD, each O(queue).
 class Core {
  public:
   explicit Core(const Limits& limits);
@@ -136,6 +136,9 @@ class Core {
   // as any. `drop` overrules `resume`. `order` is the place of one that resumes from then on: that of an
   // action whose window opens then (it may start at any time). No effect on an id that is not open.
   void evict(ActionId id, After after, TimePoint order, TimePoint now, Commands& out);
+  // An INFER or LOAD that has not begun will not: it is reported as stopped. False: it has begun, or is not
+  // open, or is an UNLOAD, and nothing changes.
+  bool cancel(ActionId id, TimePoint now, Commands& out);
 
   // The turn of an executor: begins what may begin, refuses what is hopeless. Returns when it wants its next
   // turn, unless a wake comes before; max() for never.
@@ -324,6 +327,7 @@ class Core {
   void release_pages(Model& model);
   void drop_memory(Action& action);
   void park(Slot slot);
+  void unpark(Slot slot);
   void count_out(Action& load);
   bool load_comes(const Action& infer) const;
   bool wait_for_load(Stream& stream, Slot slot);

@@ -42,6 +42,14 @@ void Core::park(Slot slot) {
   model.last_parked = slot;
 }
 
+void Core::unpark(Slot slot) {
+  Model& model = models_[actions_[slot].model.index()];
+  Slot before = no_slot;
+  for (Slot at = model.first_parked; at != slot; at = actions_[at].next_parked) before = at;
+  (before == no_slot ? model.first_parked : actions_[before].next_parked) = actions_[slot].next_parked;
+  if (model.last_parked == slot) model.last_parked = before;
+}
+
 // Carries out what is parked, as far as the model's pages allow.
 void Core::settle(Model& model, Commands& out) {
   while (model.first_parked != no_slot) {

@@ -132,10 +132,22 @@ class World {
           std::uint64_t id = next_ - std::min(next_, random_.below(10));
           if (!in_hand_.empty() && random_.below(4) > 0)  // perhaps one that runs
             id = in_hand_[random_.below(in_hand_.size())].id;
+          const auto found = told_.find(id);
+          Told* const told = found != told_.end() && found->second.life == life_ ? &found->second : nullptr;
+          if (random_.below(3) == 0) {
+            const bool may_begin = told != nullptr && told->kind != ActionKind::unload && !told->done &&
+                                   !told->begun && !in_hand(Kind::copy, id);
+            if (may_begin) told->dropped = true;
+            EXPECT_EQ(core_.cancel({id}, now_, out_), may_begin) << "seed " << seed_;
+            handle();
+            if (may_begin && told->kind == ActionKind::load) {
+              EXPECT_TRUE(told->done) << "seed " << seed_;
+            }
+            break;
+          }
           const After after = random_.below(2) == 0 ? After::drop : After::resume;
           core_.evict({id}, after, now_ - 1us + Duration(random_.below(6000)), now_, out_);
-          if (const auto found = told_.find(id); found != told_.end() && found->second.life == life_)
-            found->second.dropped |= after == After::drop;
+          if (told != nullptr) told->dropped |= after == After::drop;
         }
         break;
       case 7:

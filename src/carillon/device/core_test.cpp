@@ -78,6 +78,10 @@ class Driven {
     core.evict({id}, after, order, now, out);
     settle(0);
   }
+  void cancel(std::uint64_t id) {
+    core.cancel({id}, now, out);
+    settle(0);
+  }
   // A model from nothing to loaded.
   void bring(std::uint64_t id, std::uint32_t model) {
     const Slot slot = load(id, model);
@@ -490,6 +494,49 @@ TEST(DeviceCore, AStopEndsWhatHasNotRunOrDropsIt) {
   d.scattered(last);
   EXPECT_EQ(d.reported(5), "success");
   EXPECT_EQ(d.core.free_io(), kib(64));
+}
+
+TEST(DeviceCore, ACancelEndsWhatHasNotBegunAndNothingElse) {
+  Driven d(limits());
+  d.bring(0, 0);
+  const Slot running = d.ready(1, 0);
+  ASSERT_TRUE(d.take(Kind::launch, 1));
+  d.ready(2, 0);
+  const Slot copying = d.load(3, 1);
+  ASSERT_TRUE(d.take(Kind::copy, 3));
+  d.load(4, 2);
+  d.unload(5, 0);  // waits for the run
+  d.load(6, 0);    // and this waits for the UNLOAD
+  d.ready(7, 1);   // and this for its LOAD
+  for (std::uint64_t id = 1; id <= 8; ++id) d.cancel(id);
+  for (const std::uint64_t id : {1, 3, 5}) EXPECT_EQ(d.reported(id), "") << id;
+  for (const std::uint64_t id : {2, 4, 6, 7}) EXPECT_EQ(d.reported(id), "stopped") << id;
+  d.copied(copying);
+  EXPECT_EQ(d.reported(3), "success");
+  d.ended(running);
+  ASSERT_TRUE(d.take(Kind::scatter, 1));
+  ASSERT_TRUE(d.take(Kind::unmap, 5));
+  d.unmapped(d.last.slot);
+  EXPECT_TRUE(d.todo.empty());
+}
+
+// Whether it is at the LOAD executor or behind the UNLOAD: what follows keeps its place.
+TEST(DeviceCore, ACancelledLoadLeavesTheOthersInTheirOrder) {
+  Driven d(limits());
+  d.bring(0, 0);
+  const Slot running = d.ready(1, 0);
+  d.unload(2, 0);
+  for (std::uint64_t id = 3; id <= 6; ++id) id == 4 ? d.unload(id, 0) : d.load(id, 0);
+  d.tick(at(1ms));
+  for (const std::uint64_t id : {3, 6}) {
+    d.cancel(id);
+    EXPECT_EQ(d.reported(id), "stopped") << id;
+  }
+  d.ended(running);
+  ASSERT_TRUE(d.take(Kind::unmap, 2));
+  d.unmapped(d.last.slot);
+  EXPECT_EQ(d.reported(4), "success") << "there is nothing any more";
+  ASSERT_TRUE(d.take(Kind::copy, 5));
 }
 
 TEST(DeviceCore, AnEvictedRunResumesAtItsKernelAndIsReportedOnce) {

@@ -56,6 +56,12 @@ void VirtualDevice::evict(ActionId id, After after, TimePoint order, TimePoint n
   run(now);
 }
 
+bool VirtualDevice::cancel(ActionId id, TimePoint now) {
+  const bool cancelled = core_.cancel(id, shown(now), commands_);
+  run(now);
+  return cancelled;
+}
+
 void VirtualDevice::event(std::uint64_t what, TimePoint now) {
   const auto detail = static_cast<std::uint32_t>(what);
   const auto stamp = static_cast<std::uint32_t>(what >> 32) & 0xffffffU;

@@ -51,8 +51,8 @@ class VirtualDevice {
   };
 
   // `clock`: what the device's clock shows beyond the true time. Windows go by it; all times here are true.
-  // `stops_within`: a run that is to end early does so after that time, inside a kernel, which runs again when
-  // the run resumes; none: before its next kernel.
+  // `stops_within`: a run that is to end early does so after that time, inside a kernel, which runs again
+  // when the run resumes; none: before its next kernel.
   VirtualDevice(const Limits& limits, Duration clock, Host& host,
                 std::optional<Duration> stops_within = std::nullopt);
 
@@ -63,6 +63,7 @@ class VirtualDevice {
   bool submit(const UnloadAction& action, std::uint64_t tag, TimePoint now);
   bool submit(const InferAction& action, const Work& work, TimePoint now);
   void evict(ActionId id, After after, TimePoint order, TimePoint now);
+  bool cancel(ActionId id, TimePoint now);
   // What was planned for now.
   void event(std::uint64_t what, TimePoint now);
   // What the executor runs (a stream, or LOAD) takes so much longer.

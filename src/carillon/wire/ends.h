@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "carillon/base/ids.h"
 #include "carillon/base/result.h"
@@ -93,6 +94,9 @@ class DeviceLink {
   virtual void send(const ledger::Profile& order) = 0;
   virtual void stop(ActionId id) = 0;
   virtual void preempt(ActionId id, TimePoint order) = 0;
+  // An INFER or LOAD that has not begun will not, and is reported as `stopped`. False: it has begun, and goes
+  // on. Not for a device on another host.
+  virtual bool cancel(ActionId) { return false; }
   // Ends the device's life, and does not wait for the device, which may hang: the next has the number `life`
   // (the first was 0). From here on nothing of the ended life may touch a row: the holder of rows keeps that.
   virtual void retire(std::uint32_t life) = 0;
@@ -105,6 +109,8 @@ class DeviceLink {
   virtual Credit credit() const = 0;
   virtual std::uint64_t pages() const = 0;
   virtual int best_effort() const = 0;  // runs of that class that it does at a time
+  // Models whose weights the device has as it comes: see ledger::DeviceChanged.
+  virtual std::vector<ModelId> held() const { return {}; }
 };
 
 }  // namespace carillon::wire

@@ -67,6 +67,7 @@ class LiveWorker final : public Worker, private Measuring::Subject {
   wire::Credit credit() const override { return credit_; }
   void stop(ActionId id) override { evict(id, device::After::drop, {}); }
   void preempt(ActionId id, TimePoint order) override { evict(id, device::After::resume, order); }
+  bool cancel(ActionId id) override;
   std::uint32_t retire() override;
   void probe() override {
     first().post([this, life = life_.load()] { probe_device(life); });

@@ -90,6 +90,15 @@ void LiveWorker::evict(ActionId id, device::After after, TimePoint order) {
   });
 }
 
+bool LiveWorker::cancel(ActionId id) {
+  bool cancelled = false;
+  drive(nobody, [&](TimePoint now) {
+    cancelled = core_.cancel(id, now, out_);
+    return TimePoint::max();
+  });
+  return cancelled;
+}
+
 // --- LOAD
 
 TimePoint LiveWorker::load_turn() {

@@ -182,6 +182,9 @@ class Worker {
   // Ends one that runs before its next kernel, from where it goes on later, in the order of an action whose
   // window opens at `order`. One result comes. Else as stop(); no effect on what does not run.
   virtual void preempt(ActionId id, TimePoint order) = 0;
+  // An INFER or LOAD that has not begun will not: it is answered `stopped`. False: it has begun, and goes on,
+  // or is not known. Else as stop().
+  virtual bool cancel(ActionId id) = 0;
 
   // Ends this life: what was submitted in it is forgotten, without a result. Never waits for the device, but
   // for copies of rows that the host does: once it returns no row is read or written any more, and the sink

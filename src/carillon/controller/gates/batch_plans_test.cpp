@@ -116,6 +116,7 @@ class PlanHolder final : public worker::Worker {
   bool submit(const worker::InferCommand&) override { return false; }
   void stop(ActionId) override {}
   void preempt(ActionId, TimePoint) override {}
+  bool cancel(ActionId) override { return false; }
   std::uint32_t retire() override { return 0; }
   void probe() override {}
   bool busy() const override { return false; }

@@ -69,6 +69,7 @@ class HeldWorker : public worker::Worker {
     return full ? wire::Credit{.infers = 0, .loads = 0} : wire::Credit{};
   }
   void preempt(ActionId, TimePoint) override {}
+  bool cancel(ActionId) override { return false; }
   void stop(ActionId id) override { stopped.push_back(id); }
   std::uint32_t retire() override {
     held.clear();

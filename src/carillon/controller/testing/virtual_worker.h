@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -28,6 +29,8 @@ class VirtualWorker final : public worker::Worker, public device::VirtualDevice:
     virtual void plan(TimePoint at, std::function<void()> what) = 0;
     virtual void result(const worker::ActionResult& result) = 0;
     virtual void problem(const std::string& what) = 0;
+    // An EXEC or a LOAD begins.
+    virtual void begins(ActionId) {}
   };
 
   VirtualWorker(World& world, DeviceId id, std::uint64_t pages, Random random)
@@ -56,10 +59,10 @@ class VirtualWorker final : public worker::Worker, public device::VirtualDevice:
     const std::uint64_t tag = take(c.id, schedule::ActionKind::infer);
     open_[tag].infer = c;
     // Some take longer than anybody expects, so that more than one is there at a time.
-    const int slow = random_.below(8) == 0 ? 4 : 1;
+    const int slow = random_.below(8) == 0 && mishaps > 0 ? 4 : pace;
     device::Work work{
         .tag = tag, .input = 20us, .time = slow * c.batch * 1ms, .kernels = 20, .outcome = luck(0.02)};
-    if (random_.uniform() < 0.02) work.outcome = schedule::ActionStatus::no_memory;
+    if (random_.uniform() < 0.02 * mishaps) work.outcome = schedule::ActionStatus::no_memory;
     if (c.batch == 0) work.outcome = schedule::ActionStatus::failed;
     planned_[tag] = work.time;
     return keep(
@@ -72,6 +75,7 @@ class VirtualWorker final : public worker::Worker, public device::VirtualDevice:
   void preempt(ActionId id, TimePoint order) override {
     core_->evict(id, device::After::resume, order, world_.now());
   }
+  bool cancel(ActionId id) override { return core_->cancel(id, world_.now()); }
   std::uint32_t retire() override {
     open_.clear();
     planned_.clear();
@@ -90,6 +94,7 @@ class VirtualWorker final : public worker::Worker, public device::VirtualDevice:
   Result<std::vector<Duration>> measure_load(ModelId, int) override { return std::vector<Duration>{}; }
   const std::vector<std::string>& notes() const override { return notes_; }
 
+  bool loaded(ModelId id) const { return core_->core().loaded(id); }
   bool uses(const InferCall& call) const {
     for (const auto& [tag, action] : open_) {
       if (action.kind == schedule::ActionKind::infer && touches(action.infer, call)) return true;
@@ -102,6 +107,9 @@ class VirtualWorker final : public worker::Worker, public device::VirtualDevice:
   bool mute = false;  // it hangs: nothing is reported until it is retired
   int probes = 0;
   int resumed = 0;
+  double mishaps = 1;         // how often actions fail and runs take long: times as often as they do here
+  int pace = 1;               // how many milliseconds a row takes
+  std::uint64_t next_id = 0;  // above those of all actions so far
 
  private:
   struct Open {
@@ -112,6 +120,7 @@ class VirtualWorker final : public worker::Worker, public device::VirtualDevice:
 
   std::uint64_t take(ActionId id, schedule::ActionKind kind) {
     open_[next_].id = id;
+    next_id = std::max(next_id, id.value + 1);
     open_[next_].kind = kind;
     return next_++;
   }
@@ -120,7 +129,8 @@ class VirtualWorker final : public worker::Worker, public device::VirtualDevice:
     return taken;
   }
   schedule::ActionStatus luck(double failures) {
-    return random_.uniform() < failures ? schedule::ActionStatus::failed : schedule::ActionStatus::success;
+    return random_.uniform() < failures * mishaps ? schedule::ActionStatus::failed
+                                                  : schedule::ActionStatus::success;
   }
   void restart() {
     core_ = std::make_unique<device::VirtualDevice>(
@@ -134,8 +144,9 @@ class VirtualWorker final : public worker::Worker, public device::VirtualDevice:
       if (mine == life) core_->event(what, world_.now());
     });
   }
-  Duration begins(std::uint64_t, Duration planned, bool resumes) override {
+  Duration begins(std::uint64_t tag, Duration planned, bool resumes) override {
     resumed += resumes ? 1 : 0;
+    if (!resumes) world_.begins(open_.at(tag).id);
     return planned;
   }
   void ends(std::uint64_t, device::ActionStatus) override {}
