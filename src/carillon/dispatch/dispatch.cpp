@@ -189,7 +189,7 @@ void Dispatch::comes(DeviceId id, TimePoint now) {
     feed(schedule::DeviceChanged{DeviceId{i}, false}, now);
   devices_[id.index()].there = true;
   const wire::DeviceLink& link = *devices_[id.index()].link;
-  feed(schedule::DeviceChanged{id, true, link.pages(), link.best_effort()}, now);
+  feed(schedule::DeviceChanged{id, true, link.pages(), link.best_effort(), link.held()}, now);
 }
 
 TimePoint Dispatch::wake_at() const {

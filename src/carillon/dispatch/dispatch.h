@@ -82,6 +82,8 @@ class Dispatch final : public Decider {
   void stop() override;
   bool stopped() const override { return stopped_; }
 
+  // See ledger::Ledger.
+  void recall(DeviceId device, const ledger::Ledger::Earlier& run) { ledger_.recall(device, run); }
   const ledger::Ledger& ledger() const { return ledger_; }
   const schedule::ModelInfo& model(ModelId id) const override { return models_[id.index()].info; }
   std::size_t devices() const override { return devices_.size(); }

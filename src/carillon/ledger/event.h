@@ -40,12 +40,13 @@ struct ActionDone {
   int threads = 0;
 };
 // A device appears (also at the start), or changes. Loaded models and pending actions of a device that went
-// are gone.
+// are gone. A device that worked for another scheduler may come with weights.
 struct DeviceChanged {
   DeviceId device;
   bool alive = true;
-  std::uint64_t pages = 0;  // size of its page cache
-  int best_effort = 1;      // runs of that class that it does at a time
+  std::uint64_t pages = 0;      // size of its page cache
+  int best_effort = 1;          // runs of that class that it does at a time
+  std::vector<ModelId> held{};  // models, served and with pages, whose weights it has; all have room
 };
 // A model appears (also at the start), changes or goes; ids are dense: the first time, one is the number of
 // those that came before. A new version may come while the last one serves: what waits is for the new one.

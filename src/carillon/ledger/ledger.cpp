@@ -147,6 +147,7 @@ void Ledger::on(const Load& order, TimePoint now) {
   Model& m = models_[order.model.index()];
   Copy& copy = copy_there(d, order.model);
   copy.load = order.id;
+  copy.brought = false;
   copy.version = m.version;
   copy.pages = m.info != nullptr ? m.info->pages : 0;
   copy.last_use = now;
@@ -351,6 +352,15 @@ void Ledger::learn(const ActionDone& done, const Action& run, TimePoint now) {
   if (tells) times.add(run.device, run.run, took, now);
 }
 
+void Ledger::recall(DeviceId device, const Earlier& run) {
+  ExecTimes& times = of(run.cls);
+  const ExecTimes::Run which = times.run(run.model, run.rows);
+  if (!times.knows(which)) return;
+  times.add(device, which, run.took, run.end);
+  if (run.cls != Class::best_effort)
+    (run.cls == Class::normal ? margins_ : urgent_margins_).recall(device, run.took, run.expected, run.end);
+}
+
 Doubted Ledger::book(const Doubt& doubt, TimePoint now) {
   ExecTimes& times = of(doubt.cls);
   Doubted changed;
@@ -371,7 +381,7 @@ Doubted Ledger::book(const Doubt& doubt, TimePoint now) {
 
 // --- Devices, models and what is where
 
-void Ledger::on(const DeviceChanged& event, TimePoint) {
+void Ledger::on(const DeviceChanged& event, TimePoint now) {
   if (event.device.index() >= devices_.size()) devices_.resize(event.device.index() + 1);
   restart(event.device);
   Device& d = devices_[event.device.index()];
@@ -381,6 +391,20 @@ void Ledger::on(const DeviceChanged& event, TimePoint) {
   margins_.start(event.device, event.alive);
   if (classed_) urgent_margins_.start(event.device, event.alive);
   alive_ += event.alive ? 1 : 0;
+  for (const ModelId model : event.held) bring(event.device, model, now);
+}
+
+void Ledger::bring(DeviceId id, ModelId model, TimePoint now) {
+  Device& d = devices_[id.index()];
+  const Model& m = models_[model.index()];
+  CARILLON_ASSERT(d.alive && m.served && m.info->pages > 0 && d.taken + m.info->pages <= d.pages);
+  Copy& copy = copy_there(d, model);
+  copy.brought = true;
+  copy.version = m.version;
+  copy.pages = m.info->pages;
+  copy.last_use = now;
+  reside(d, id, model, copy, Residence::loaded);
+  hold(model, copy, true);
 }
 
 // What was there and under way is lost.
@@ -407,7 +431,7 @@ void Ledger::restart(DeviceId id) {
   for (auto& [model, copy] : d.copies) {
     reside(d, id, model, copy, Residence::absent);
     hold(model, copy, false);
-    copy.arriving = false;
+    copy.arriving = copy.brought = false;
     copy.failures = 0;
     copy.users = {};
   }

@@ -92,6 +92,7 @@ class Ledger {
     Residence residence = Residence::absent;
     bool arriving = false;                  // leaving, but its LOAD is yet to be reported
     bool held = false;                      // the device reported that it has it, and not that it let it go
+    bool brought = false;                   // the device came with it: no LOAD did it
     std::uint32_t version = 0;              // of the model
     std::uint32_t failures = 0;             // LOADs in a row
     std::uint64_t pages = 0;                // that it takes, or would
@@ -142,6 +143,17 @@ class Ledger {
   // nor does one for a device that is not there. A Preempt, Stop or Keep is booked once, by the driver.
   void book(const Order& order, TimePoint now);
   Doubted book(const Doubt& doubt, TimePoint now);
+
+  // What a device ran before it came, for another scheduler: it teaches what a batch takes, and by how much
+  // it outlasts what was expected. After the device has come; of each device in the order of their ends.
+  struct Earlier {
+    ModelId model;
+    Class cls{};
+    std::size_t rows = 0;
+    Duration took{0}, expected{0};
+    TimePoint end;
+  };
+  void recall(DeviceId device, const Earlier& run);
 
   // Who reads this ledger says so before the first event: what plans normal requests, by each device's times
   // or by those of all devices alike; and what sends real-time and best-effort ones. `tells_share`: see
@@ -235,6 +247,7 @@ class Ledger {
     return devices_[device.index()].alive && !action_at_.find(id.value).has_value();
   }
   void restart(DeviceId id);
+  void bring(DeviceId id, ModelId model, TimePoint now);
   void ended_load(const ActionDone& done, const Action& load, TimePoint now);
   void ended_unload(const ActionDone& done, const Action& unload);
   void ended_run(const ActionDone& done, const Action& run, TimePoint now);

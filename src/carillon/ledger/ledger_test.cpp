@@ -396,6 +396,24 @@ TEST_F(LedgerTest, ADeviceKnowsBetterWhetherACopyIsThere) {
   EXPECT_EQ(ledger.device(first).taken, 0U);
 }
 
+TEST_F(LedgerTest, ADeviceMayComeWithWeights) {
+  apply(DeviceChanged{first, true, 10, 2, {model, other}});
+  EXPECT_EQ(residence(), Residence::loaded);
+  EXPECT_TRUE(ledger.holds(first, other));
+  EXPECT_EQ(ledger.device(first).taken, 6U);
+  EXPECT_THAT(ledger.model(model).places, ElementsAre(first));
+  EXPECT_EQ(ledger.copy(first, model)->last_use, now);
+  book(Unload{{1}, first, model});
+  done(1);
+  EXPECT_EQ(residence(), Residence::absent);
+  EXPECT_EQ(ledger.device(first).taken, 3U);
+  infer(2, {}, Class::normal);
+  done(2, ActionStatus::not_loaded);
+  apply(DeviceChanged{first, true, 10, 2});
+  EXPECT_EQ(ledger.device(first).taken, 0U);
+  EXPECT_EQ(ledger.model(other).held, 0U);
+}
+
 TEST_F(LedgerTest, CopiesOfAnEarlierVersionLeave) {
   loaded();
   load(2, second);
@@ -494,6 +512,24 @@ TEST_F(MeasuredTest, ARunTeachesTheTimesOfItsDeviceAndItsClass) {
 TEST_F(AlikeTest, WhereDevicesAreAlikeARunTeachesTheTimesOfAll) {
   run(2ms, Class::normal, second);
   EXPECT_EQ(normal(first), 2ms);
+}
+
+TEST_F(MeasuredTest, ARunForAnotherSchedulerTeachesTimesAndOverrunsAlone) {
+  const auto recall = [&](std::size_t rows, Duration took, Class cls = Class::normal, ModelId of = model) {
+    now += 40ms;
+    ledger.recall(first, {.model = of, .cls = cls, .rows = rows, .took = took, .expected = 20ms, .end = now});
+  };
+  for (std::size_t i = 0; i < TailWindow::enough; ++i) recall(1, 30ms);
+  recall(2, 4ms, Class::real_time);
+  recall(3, 9ms);  // there is no such size
+  recall(1, 9ms, Class::normal, ModelId{7});
+  EXPECT_EQ(normal(), 30ms);
+  EXPECT_EQ(normal(second), 1ms);
+  EXPECT_EQ(ledger.times(Class::real_time).of(model, 1), 4ms);
+  const Environment& margins = ledger.margins(Class::normal).at(first);
+  EXPECT_DOUBLE_EQ(margins.overrun, 0.5);
+  EXPECT_EQ(margins.dispatch, told.dispatch);
+  EXPECT_EQ(margins.answer, told.answer);
 }
 
 TEST_F(MeasuredTest, OnlyARunOfThisVersionAndPlanThatSucceededTeaches) {

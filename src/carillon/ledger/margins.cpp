@@ -70,14 +70,32 @@ bool Margins::observe(DeviceId id, const Execution& e) {
   d.longest = std::max(e.took, d.longest / 2);
   bool found = d.answer.add(ns(e.heard - e.end), e.heard);
   if (e.at_once) found |= d.dispatch.add(ns(e.start - e.decided), e.heard);
-  if (e.estimate > Duration{0})
-    found |= d.overrun.add(ns(e.took - e.estimate) / ns(std::max(e.estimate, told_.shortest)), e.heard);
+  found |= add_overrun(d, e.took, e.estimate, e.heard);
   if (d.answer.known()) d.patience = least_patience;
   // A doubt leaves what is usual as it was until there are some values again.
   if (d.dispatch.some()) d.usual.dispatch = from_ns(d.dispatch.usual());
   if (d.answer.some()) d.usual.answer = told_.client + from_ns(d.answer.usual());
+  return found && look_again(d);
+}
+
+void Margins::recall(DeviceId id, Duration took, Duration estimate, TimePoint at) {
+  if (!told_.measured) return;
+  Device& d = devices_[id.index()];
+  if (add_overrun(d, took, estimate, at)) look_again(d);
+}
+
+// True where the tail may have changed.
+bool Margins::add_overrun(Device& d, Duration took, Duration estimate, TimePoint at) {
+  if (estimate <= Duration{0}) return false;
+  const auto over = static_cast<double>(std::max(took - estimate, Duration{0}).count());
+  const bool found =
+      d.overrun.add(over / static_cast<double>(std::max(estimate, told_.shortest).count()), at);
   if (d.overrun.some()) d.usual.overrun = d.overrun.usual();
-  if (!found) return false;
+  return found;
+}
+
+// True where something changed by more than a twentieth.
+bool Margins::look_again(Device& d) {
   const Environment before = d.now;
   const auto measured = [&](const TailWindow& window, Duration told) {
     const Duration tail = from_ns(window.tail());

@@ -78,6 +78,10 @@ class Margins {
   // keeps numbers that were made of them has to make them anew.
   bool observe(DeviceId device, const Execution& execution);
 
+  // A run of the device for an earlier scheduler, which came another way: by how much it outlasted its
+  // estimate.
+  void recall(DeviceId device, Duration took, Duration estimate, TimePoint at);
+
   // A request is to be refused that has `left`, on models that take `exec`. Where it could be on time with
   // what was told, the devices of which nothing was heard of late start anew, as what is refused is not
   // measured: a stall would be believed for ever. Of late is a tenth of a second (longer where EXEC
@@ -106,6 +110,8 @@ class Margins {
     Duration longest{0};                 // EXEC of late: while one such runs, nothing is heard
     TailWindow dispatch{promised / 2}, answer{promised / 2}, overrun{promised / 2};
   };
+  bool add_overrun(Device& device, Duration took, Duration estimate, TimePoint at);
+  bool look_again(Device& device);
   void find_bounds();
 
   Environment told_, worst_, least_;

@@ -86,6 +86,7 @@ void Admission::heard(const Event& event, TimePoint now) {
     device = {.alive = change->alive};
     alive_ = std::ranges::count(devices_, true, &Device::alive);
     for (Model& model : models_) std::erase(model.loaded, change->device);
+    for (const ModelId model : change->held) models_[model.index()].loaded.push_back(change->device);
   } else if (const auto* comes = std::get_if<ModelChanged>(&event)) {
     if (comes->model.index() >= models_.size()) models_.resize(comes->model.index() + 1);
     Model& model = models_[comes->model.index()];

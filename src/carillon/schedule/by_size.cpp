@@ -30,9 +30,13 @@ TimePoint BySize::decide(const Event& event, TimePoint now, Actions& out) {
     RequestProfiled inner = *sample;
     inner.model = models_[sample->model.index()].inner;
     ask(inner, now, out);
+  } else if (const auto* device = std::get_if<DeviceChanged>(&event)) {
+    device_changed(device->device);
+    DeviceChanged inner = *device;
+    for (ModelId& model : inner.held) model = models_[model.index()].inner;
+    ask(inner, now, out);
   } else {
     if (const auto* report = std::get_if<ActionDone>(&event)) done(*report);
-    if (const auto* device = std::get_if<DeviceChanged>(&event)) device_changed(device->device);
     ask(event, now, out);
   }
   for (std::size_t i = before; i < out.size(); ++i) {

@@ -218,6 +218,9 @@ void Classed::on(const ActionDone& event, Orders& out) {
         // The report of its LOAD may be lost, and then the model comes to be nowhere again with its device.
         if (success)
           for (const RequestId request : action.requests) take_back(request);
+        if (event.status == ActionStatus::not_loaded &&
+            ledger_->residence(id, action.model) == Residence::absent)
+          lacks(id, action.model, out.time());
         if (!follows(action.id)) break;
         --d.normal;
         if (std::exchange(d.full, false)) {
@@ -307,6 +310,7 @@ void Classed::on(const DeviceChanged& event, Orders& out) {
   }
   DeviceChanged told = event;
   if (event.alive) told.pages -= devices_[id.index()].reserved;
+  bring(told);
   ask(told, out);
   // The last that is put there is loaded first.
   for (const Class cls : {Class::best_effort, Class::real_time})
@@ -715,13 +719,8 @@ void Classed::ended(const ActionDone& done, std::uint32_t at, Orders& out) {
     give_turn_back(model, run.expected);
   }
   if (run.uses_copy) {
-    Copy& c = copy(id, model);
     if (own_users(id, model) == 0) untended_.emplace_back(id, model);
-    if (done.status == ActionStatus::not_loaded && is_current && c.residence == Residence::loaded) {
-      // The device knows better.
-      c.retry = saturating_add(out.time(), first_retry);
-      reside(id, model, Residence::absent);
-    }
+    if (done.status == ActionStatus::not_loaded && is_current) lacks(id, model, out.time());
   }
   // What is under way gives room when it has ended; where nothing is, there will never be any.
   d.full = done.status == ActionStatus::no_memory &&
@@ -863,6 +862,36 @@ void Classed::reside(DeviceId id, ModelId model, Residence residence) {
   unfilled_.push_back(id);
 }
 
+// What the device comes with. The policy is told of what it may have loaded there itself; what has no room
+// beside that, or beside what is pinned, leaves.
+void Classed::bring(DeviceChanged& told) {
+  Device& d = devices_[told.device.index()];
+  std::uint64_t room = told.pages;
+  std::erase_if(told.held, [&](ModelId model) {
+    const std::uint64_t pages = models_[model.index()].info->pages;
+    const bool pinned = models_[model.index()].pinned;
+    const bool policys = !pinned && pages <= room;
+    if (policys) {
+      room -= pages;
+    } else {
+      Copy& c = copy(told.device, model);
+      c.pin = true;
+      c.pages = pages;
+      d.taken += pages;
+    }
+    reside(told.device, model, pinned || policys ? Residence::loaded : Residence::leaving);
+    return !policys;
+  });
+}
+
+// The device knows better.
+void Classed::lacks(DeviceId id, ModelId model, TimePoint now) {
+  Copy& c = copy(id, model);
+  if (c.residence != Residence::loaded) return;
+  c.retry = saturating_add(now, first_retry);
+  reside(id, model, Residence::absent);
+}
+
 // A LOAD has ended.
 void Classed::loaded(const ledger::Ledger::Action& load, bool success) {
   const bool keeps = current(load) && models_[load.model.index()].served;
@@ -903,7 +932,8 @@ void Classed::tend(DeviceId id, ModelId model, Orders& out) {
 
 // What the policy sends to a device is held back where that would make nonsense: an INFER of a pinned model
 // that is not there yet, as at a device's start (the policy takes it to be); an UNLOAD of what requests kept
-// from the policy use; a LOAD while a copy is there that was pinned; and what follows such a LOAD. Where the
+// from the policy use; a LOAD while a copy is there that was pinned, or while what a device came with and
+// has no room for leaves; and what follows such a LOAD. Where the
 // LOADs of a pinned model fail, its INFERs are not held back for ever, but refused: see in_vain().
 bool Classed::must_wait(const Action& action, std::span<const Action> before) const {
   const auto held = [&](ModelId model) {
@@ -922,8 +952,9 @@ bool Classed::must_wait(const Action& action, std::span<const Action> before) co
     return c == nullptr || (c->residence != Residence::loaded && c->failures < patience);
   }
   if (const auto* load = std::get_if<Load>(&action)) {
-    const Copy* c = find(devices_[load->device.index()], load->model);
-    return held(load->model) || (c != nullptr && c->residence != Residence::absent);
+    const Device& d = devices_[load->device.index()];
+    const Copy* c = find(d, load->model);
+    return d.taken > d.reserved || held(load->model) || (c != nullptr && c->residence != Residence::absent);
   }
   if (const auto* unload = std::get_if<Unload>(&action)) {
     return held(unload->model) || own_users(unload->device, unload->model) > 0;

@@ -216,6 +216,8 @@ class Classed final : public Around {
   }
   void reside(DeviceId device, ModelId model, Residence residence);
   void loaded(const ledger::Ledger::Action& load, bool success);
+  void bring(DeviceChanged& told);
+  void lacks(DeviceId device, ModelId model, TimePoint now);
   bool pinnable(const Model& model) const {
     return model.served && model.info->cls != Class::normal && model.info->pages > 0;
   }

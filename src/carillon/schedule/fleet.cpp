@@ -78,7 +78,7 @@ std::vector<Fleet::Flight> Fleet::device_changed(const DeviceChanged& change, Ti
       copies.push_back(ModelId{i});
   }
   std::vector<Flight> lost;
-  for (SentAction& infer : mirror_.device_changed(change))
+  for (SentAction& infer : mirror_.device_changed(change, now))
     lost.push_back({.id = infer.id,
                     .device = id,
                     .model = infer.model,
@@ -91,7 +91,10 @@ std::vector<Fleet::Flight> Fleet::device_changed(const DeviceChanged& change, Ti
   for (const ModelId m : d.coming) models_[m.index()].room_on = nowhere;
   pressing_.set_alive(alive_count());
   d = Device{};
+  const bool known = scarce_;  // else what is there is told where placement begins
   find_scarce();
+  for (const ModelId model : change.held)
+    if (known && scarce_) placed(model, id, now);
   if (alive(id)) fill(id, now, out);
   return lost;
 }

@@ -299,9 +299,10 @@ void Clockwork::changed(const DeviceChanged& event, TimePoint now, Actions& out)
     ports_.emplace_back();
     needed_.add_device();
   }
-  const std::vector<SentAction> lost = state_.device_changed(event);
+  const std::vector<SentAction> lost = state_.device_changed(event, now);
   for (std::size_t i = 0; i < models_.size(); ++i)
     displace(ModelId{static_cast<std::uint32_t>(i)}, event.device, now);
+  for (const ModelId model : event.held) place(model, event.device);
   for (Model& m : models_) m.shortest_version = unknown_version;
   const std::size_t alive = state_.alive_count();
   needed_.set_alive(alive);

@@ -145,10 +145,11 @@ void Fcfs::changed(const DeviceChanged& event, TimePoint now, Actions& out) {
     ready_.emplace_back();
     listed_room_.emplace_back();
   }
-  const auto lost = state_.device_changed(event);
+  const auto lost = state_.device_changed(event, now);
   update_room(event.device);
   for (std::size_t i = 0; i < models_.size(); ++i)
     displace(ModelId{static_cast<std::uint32_t>(i)}, event.device);
+  for (const ModelId model : event.held) place(model, event.device);
   for (const SentAction& infer : lost) give_back(infer, Book::Failure::lost, out);
   for (std::size_t i = 0; i < models_.size(); ++i) {
     const ModelId model{static_cast<std::uint32_t>(i)};

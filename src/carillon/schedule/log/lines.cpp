@@ -111,6 +111,7 @@ void append(std::string& out, const Event& event) {
   } else if (const auto* change = std::get_if<DeviceChanged>(&event)) {
     fmt::format_to(to, "device {} {} {} {}", change->device.value, change->alive ? 1 : 0, change->pages,
                    change->best_effort);
+    for (const ModelId held : change->held) fmt::format_to(to, " {}", held.value);
   } else if (const auto* sample = std::get_if<RequestProfiled>(&event)) {
     fmt::format_to(to, "profiled {} {} {}", sample->model.value, sample->app.value, sample->solo.count());
   } else if (const auto* model = std::get_if<ModelChanged>(&event)) {
@@ -257,6 +258,10 @@ Event read_event(std::string_view kind, Words& words, std::size_t models) {
     change.pages = words.number<std::uint64_t>();
     if (!words.done()) change.best_effort = words.number<int>();  // since version 4
     if (change.best_effort < 1 || change.best_effort > 64) words.fail();
+    while (words.good() && !words.done()) {
+      words.id(change.held.emplace_back());
+      known(change.held.back());
+    }
     if (change.device.value > 100'000) words.fail();
     return change;
   }

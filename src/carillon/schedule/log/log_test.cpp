@@ -171,6 +171,7 @@ TEST_F(DecisionLog, EveryActionAndEventIsReadAsItWasWritten) {
                           ActionDone{{1}, ActionStatus::success, TimePoint{1ms}, TimePoint{2ms}, 1ms, 3},
                           DeviceChanged{{1}, false, 3},
                           DeviceChanged{{1}, true, 3, 7},
+                          DeviceChanged{{1}, true, 3, 7, {{0}}},
                           Wake{},
                           Wake{{{{1}, Lane::load, 2ms, false}, {{3}, Lane::best_effort, 0ms, true}}},
                           RequestProfiled{{0}, {1}, 2ms},

@@ -89,7 +89,7 @@ void Mirror::unload_left(Actions& out) {
   leaving_.clear();
 }
 
-std::vector<SentAction> Mirror::device_changed(const DeviceChanged& change) {
+std::vector<SentAction> Mirror::device_changed(const DeviceChanged& change, TimePoint now) {
   CARILLON_ASSERT(change.device.index() <= devices_.size());
   if (change.device.index() == devices_.size()) devices_.emplace_back();
   Device& d = devices_[change.device.index()];
@@ -120,6 +120,17 @@ std::vector<SentAction> Mirror::device_changed(const DeviceChanged& change) {
   d.alive = change.alive;
   d.total_pages = d.free_pages = change.alive ? change.pages : 0;
   d.freeing_pages = 0;
+  for (const ModelId model : change.held) {
+    Model& m = models_[model.index()];
+    CARILLON_ASSERT(home(model) == model && m.info.pages <= d.free_pages);
+    OnDevice& on = get(d, model);
+    on.residence = Residence::loaded;
+    on.pages = m.info.pages;
+    on.last_use = now;
+    d.free_pages -= on.pages;
+    d.lru.insert({now, model});
+    ++m.places;
+  }
   margins_seen_ = margins_->version();
   alive_ = 0;
   largest_pages_ = 0;

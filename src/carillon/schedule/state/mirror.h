@@ -101,9 +101,10 @@ class Mirror {
     if (!leaving_.empty()) unload_left(out);
   }
 
-  // A device came, went or started anew: what was loaded and pending there is gone. Returns the pending
-  // INFERs, in the order of their ids. Ids are dense; a device that was never announced is not alive.
-  std::vector<SentAction> device_changed(const DeviceChanged& change);
+  // A device came, went or started anew: what was loaded and pending there is gone, and what it brings is
+  // loaded. Returns the pending INFERs, in the order of their ids. Ids are dense; a device that was never
+  // announced is not alive.
+  std::vector<SentAction> device_changed(const DeviceChanged& change, TimePoint now);
   std::size_t device_count() const { return devices_.size(); }
   bool alive(DeviceId id) const { return id.index() < devices_.size() && devices_[id.index()].alive; }
   std::uint64_t total_pages(DeviceId id) const { return device(id).total_pages; }

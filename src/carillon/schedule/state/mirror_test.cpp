@@ -87,9 +87,9 @@ struct Followed : Mirror {
     ledger.apply(change, now);
     Mirror::times_changed(change, now);
   }
-  std::vector<SentAction> device_changed(const DeviceChanged& change) {
-    ledger.apply(change, {});
-    return Mirror::device_changed(change);
+  std::vector<SentAction> device_changed(const DeviceChanged& change, TimePoint now = {}) {
+    ledger.apply(change, now);
+    return Mirror::device_changed(change, now);
   }
   ActionId begin_load(DeviceId where, ModelId what, TimePoint earliest, Duration expected, TimePoint now) {
     const ActionId id = Mirror::begin_load(where, what, earliest, expected, now);

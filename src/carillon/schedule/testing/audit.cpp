@@ -129,7 +129,7 @@ void Audit::check(const Ledger& ledger, const Scheduler& scheduler, std::set<Act
                               ", in the ledger " + number(static_cast<std::uint64_t>(residence));
                      });
         if (residence == Residence::absent) continue;
-        found.expect(c.pin == Classed::owns(copy.load), "classes: pin", of_copy(id, model));
+        found.expect(copy.brought || c.pin == Classed::owns(copy.load), "classes: pin", of_copy(id, model));
         found.expect(!c.pin || c.pages == copy.pages, "classes: pages", of_copy(id, model));
       }
     }
@@ -196,6 +196,12 @@ void Audit::check(const Ledger& ledger, const Scheduler& scheduler, std::set<Act
       return parts.by_size != nullptr ? parts.by_size->origins_[inner.index()].model : inner;
     };
     const auto own = [&](ActionId id) { return parts.classed != nullptr && Classed::owns(id); };
+    const auto layers = [&](DeviceId id, ModelId model, const Ledger::Copy& copy) {
+      if (!copy.brought) return own(copy.load);
+      return parts.classed != nullptr &&
+             (parts.classed->pinned(model) ||
+              parts.classed->find(parts.classed->devices_[id.index()], model)->pin);
+    };
     for (std::size_t i = 0; i < mirror.devices_.size(); ++i) {
       const DeviceId id = device_of(i);
       const Mirror::Device& its = mirror.devices_[i];
@@ -230,9 +236,8 @@ void Audit::check(const Ledger& ledger, const Scheduler& scheduler, std::set<Act
         found.expect(action->order == pending.order, "mirror: place in the order", of_action(pending.id));
         found.expect(static_cast<std::uint32_t>(sent->preempted) == action->preempted, "mirror: preempted",
                      of_action(pending.id));
-        const bool pinned = own(
-            ledger.copy(id, action->model) != nullptr ? ledger.copy(id, action->model)->load : ActionId{});
-        if (parts.classed == nullptr || !pinned) {
+        const Ledger::Copy* const copy = ledger.copy(id, action->model);
+        if (copy == nullptr || !layers(id, action->model, *copy)) {
           found.expect(sent->sent == action->sent, "mirror: sent", of_action(pending.id));
           found.expect(sent->sent_cold == action->cold, "mirror: cold", of_action(pending.id));
           found.expect(sent->uses_copy == action->uses_copy, "mirror: uses a copy", of_action(pending.id));
@@ -271,7 +276,7 @@ void Audit::check(const Ledger& ledger, const Scheduler& scheduler, std::set<Act
       std::uint64_t pages = device.taken, freeing = device.freeing;
       bool all = device.alive;
       for (const auto& [model, copy] : device.copies) {
-        if (!own(copy.load)) continue;
+        if (!layers(id, model, copy)) continue;
         if (copy.residence != Residence::absent) pages -= copy.pages;
         if (copy.residence == Residence::unloading) freeing -= copy.pages;
       }
@@ -288,7 +293,8 @@ void Audit::check(const Ledger& ledger, const Scheduler& scheduler, std::set<Act
         static const Ledger::Copy nowhere;
         const Ledger::Copy* const there = ledger.copy(id, model);
         const Ledger::Copy& copy = there != nullptr ? *there : nowhere;
-        if (held_there.contains({id, model}) || (copy.residence != Residence::absent && own(copy.load)))
+        if (held_there.contains({id, model}) ||
+            (copy.residence != Residence::absent && layers(id, model, copy)))
           continue;
         found.expect(on.residence == copy.residence, "mirror: residence", [&] {
           return of_copy(id, model)() + ": " + number(static_cast<std::uint64_t>(on.residence)) +

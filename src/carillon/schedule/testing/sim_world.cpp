@@ -8,6 +8,8 @@
 namespace carillon::schedule::testing {
 namespace {
 
+constexpr std::uint64_t first_brought = std::uint64_t{1} << 63;  // ids that no scheduler gives
+
 device::ClassStreams streams_of(const SimWorld::Options& options) {
   return {.units = options.best_effort, .best_effort = options.best_effort};
 }
@@ -67,6 +69,35 @@ void SimWorld::times(ModelId id, Retime change, TimePoint at) {
   retimes_.emplace_back(id, std::move(change));
 }
 
+// The device's LOADs of an earlier life, as it were, which take no time.
+void SimWorld::bring(SimDevice& d) {
+  std::uint64_t room = d.core->core().free_pages();
+  for (std::uint32_t m = 0; m < models_.size(); ++m) {
+    const ModelInfo& model = models_[m];
+    if (!served_[m] || model.pages == 0 || model.pages > room || random_.uniform() >= options_.keeps)
+      continue;
+    room -= model.pages;
+    d.held.push_back(model.id);
+    if (random_.uniform() < options_.keeps_not) continue;
+    actions_.push_back({.id = ActionId{first_brought + brought_++},
+                        .kind = ActionKind::load,
+                        .device = DeviceId{static_cast<std::uint32_t>(d.index)},
+                        .model = model.id,
+                        .window = {TimePoint::min(), TimePoint::max()},
+                        .version = versions_[m],
+                        .pages = model.pages,
+                        .life = d.life,
+                        .reported = true,
+                        .brought = true});
+    receive(actions_.size() - 1);
+  }
+}
+
+void SimWorld::tell(const SimDevice& d) {
+  decide(DeviceChanged{DeviceId{static_cast<std::uint32_t>(d.index)}, d.alive, options_.pages[d.index],
+                       options_.best_effort, d.held});
+}
+
 // Whoever waits for a model that goes is refused at once.
 void SimWorld::change(const ModelChanged& change) {
   const std::size_t model = change.model.index();
@@ -124,6 +155,7 @@ void SimWorld::run(TimePoint until) {
         d.index = entry.what;
         d.alive = entry.stamp == 1;
         d.versions.clear();
+        d.held.clear();
         d.core.reset();
         if (d.alive) {
           device::Limits limits{.pages = options_.pages[entry.what],
@@ -138,11 +170,22 @@ void SimWorld::run(TimePoint until) {
           }
           d.core = std::make_unique<device::VirtualDevice>(limits, Duration{0}, d);
           for (const ModelInfo& model : models_) d.core->add_model(model.id, model.pages);
+          if (options_.keeps > 0) bring(d);
         }
-        decide(DeviceChanged{DeviceId{static_cast<std::uint32_t>(entry.what)}, d.alive,
-                             options_.pages[entry.what], options_.best_effort});
+        if (options_.keeps > 0)
+          plan(now_, Step::there, entry.what, d.life);
+        else
+          tell(d);
         break;
       }
+      case Step::there:
+        if (const SimDevice& d = devices_[entry.what]; d.life == entry.stamp) {
+          if ((d.core != nullptr && d.core->core().open() > 0) || entry.what > ledger_.devices())
+            plan(now_, Step::there, entry.what, entry.stamp);
+          else
+            tell(d);
+        }
+        break;
       case Step::receive:
         receive(entry.what);
         break;
@@ -309,7 +352,7 @@ void SimWorld::take(const Action& action) {
     ++infers_;
   }
   // Where there are classes, some of a policy's own are held back, and the others' lie apart.
-  if (!options_.classes && id != actions_.size()) problem("action ids", "not ascending by one");
+  if (!options_.classes && id != actions_.size() - brought_) problem("action ids", "not ascending by one");
   if (!logged_.emplace(ActionId{id}, actions_.size()).second) problem("action ids", "one comes twice");
   log.id = ActionId{id};
   if (!devices_[log.device.index()].alive) problem("action for a dead device", std::to_string(id));
@@ -395,6 +438,7 @@ void SimWorld::SimDevice::done(const device::Done& done) {
   a.start = done.start;
   a.end = done.end;
   a.busy = done.busy;
+  if (a.brought) return;
   if (done.status == ActionStatus::too_late) ++world->too_late_;
   if (done.status == ActionStatus::not_loaded) ++world->not_loaded_;
   if (a.kind == ActionKind::load && done.status == ActionStatus::no_memory)

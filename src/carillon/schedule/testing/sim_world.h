@@ -40,6 +40,9 @@ class SimWorld {
     double infer_failures = 0, load_failures = 0;  // share that runs and fails
     double not_started = 0;                        // share of INFERs that ends as no_memory
     double speed = 1;                              // true times over the profile's
+    // Share of models, as far as there is room, whose weights a device has when it comes back; and share of
+    // these of which that is not so.
+    double keeps = 0, keeps_not = 0;
     bool classes = false;  // devices have streams by class, and so many for best effort:
     int best_effort = 1;
   };
@@ -93,7 +96,7 @@ class SimWorld {
   void (*on_action)(const Action&, TimePoint) = nullptr;
 
  private:
-  enum class Step { arrive, cancel, device, model, times, receive, run, evict, report, wake };
+  enum class Step { arrive, cancel, device, there, model, times, receive, run, evict, report, wake };
   struct Entry {
     TimePoint at;
     std::uint64_t order = 0;
@@ -122,6 +125,7 @@ class SimWorld {
     Duration busy{0};
     std::uint64_t life = 0;  // of its device
     bool reported = false;
+    bool brought = false;  // by its device: nobody ordered it
   };
   struct SimDevice final : device::VirtualDevice::Host {
     void plan(TimePoint at, std::uint64_t what) override;
@@ -135,12 +139,15 @@ class SimWorld {
     std::uint64_t life = 0;
     std::unique_ptr<device::VirtualDevice> core;
     std::map<ModelId, std::uint32_t> versions;  // of the copies that are there
+    std::vector<ModelId> held;                  // as it says when it is there
   };
 
   void problem(const std::string& kind, const std::string& detail);
   void plan(TimePoint at, Step step, std::uint64_t what, std::uint64_t stamp = 0, std::uint64_t detail = 0);
   void decide(const Event& event);
   void change(const ModelChanged& change);
+  void bring(SimDevice& device);
+  void tell(const SimDevice& device);
   void take(const Action& action);
   void receive(std::uint64_t id);
   void report_later(std::uint64_t id, ActionStatus status, TimePoint at);
@@ -165,6 +172,7 @@ class SimWorld {
   std::uint64_t next_order_ = 0;
   std::vector<RequestLog> requests_;
   std::vector<ActionLog> actions_;
+  std::uint64_t brought_ = 0;  // of them
   std::map<ActionId, std::size_t> logged_;
   std::vector<SimDevice> devices_;
   std::uint64_t wake_stamp_ = 0;
