@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <utility>
 #include <variant>
 
@@ -9,6 +10,8 @@
 
 #include "carillon/base/assert.h"
 #include "carillon/graph/bounded.h"
+#include "carillon/profile/rolling.h"
+#include "carillon/transport/codec.h"
 
 namespace carillon::roles {
 
@@ -16,10 +19,12 @@ using ledger::ActionStatus;
 using schedule::ActionKind;
 namespace {
 
-// Ids of a worker's own actions: above those of schedule::Classed, below those of worker::Measuring.
-constexpr std::uint64_t own_action = std::uint64_t{3} << 61;
 // How often threads of a device that has something to do are looked at, and for how long it must have had.
 constexpr Duration slow_after = std::chrono::milliseconds{50};
+// Runs of a kind that a leader is told of: as many as count for it (profile::RollingWindow).
+constexpr std::size_t latest_runs = profile::RollingWindow::capacity;
+// Of whatever a device is told to have left.
+constexpr std::size_t most_left = transport::FrameLimits{}.rows;
 // A batch's buffers begin on cache lines.
 constexpr std::size_t alignment = 64;
 
@@ -135,16 +140,50 @@ void Agent::announce(const Model& model) {
   if (led_ && !model.gone) out_.send(transport::ModelComes{model.model});
 }
 
-void Agent::announce(DeviceId id) {
-  const wire::DeviceLink& link = *devices_[id.index()].link;
-  if (led_)
-    out_.send(transport::DeviceState{
-        .device = id, .pages = link.pages(), .best_effort = link.best_effort(), .credit = link.credit()});
+void Agent::announce(DeviceId id, TimePoint now) {
+  if (!led_) return;
+  const Device& device = devices_[id.index()];
+  transport::DeviceState told{.device = id,
+                              .pages = device.link->pages(),
+                              .best_effort = device.link->best_effort(),
+                              .credit = device.link->credit()};
+  if (device.alive) told.left = left(device, id, now);
+  if (told.left && told.left->held.size() > most_left) told.left.reset();
+  out_.send(std::move(told));
+}
+
+transport::DeviceState::Left Agent::left(const Device& device, DeviceId id, TimePoint now) const {
+  transport::DeviceState::Left left;
+  std::set<ModelId> held = device.held;
+  for (const auto& [number, action] : actions_) {
+    if (action.device != id) continue;
+    if (action.kind == ActionKind::load && action.sent && !action.stops) held.insert(action.model);
+    if (action.kind == ActionKind::unload) held.erase(action.model);
+  }
+  for (const ModelId model : held)
+    if (!models_[model.index()].gone) left.held.push_back(model);
+  for (const auto& [kind, runs] : device.runs) {
+    const auto& [model, cls, rows] = kind;
+    if (models_[model.index()].gone) continue;
+    for (const Run& run : runs)
+      left.runs.push_back({.model = model,
+                           .cls = cls,
+                           .rows = rows,
+                           .took = run.took,
+                           .expected = run.expected,
+                           .ago = std::max(Duration{0}, now - run.end)});
+  }
+  std::ranges::stable_sort(left.runs, std::greater{}, &transport::DeviceState::Run::ago);
+  if (left.runs.size() > most_left)
+    left.runs.erase(left.runs.begin(), left.runs.end() - static_cast<std::ptrdiff_t>(most_left));
+  return left;
 }
 
 void Agent::change_times(ModelId id, std::vector<ledger::BatchProfile> batches, TimePoint) {
   Model& model = models_[id.index()];
   model.model.info.batches = batches;
+  for (Device& device : devices_)  // these were of other plans
+    std::erase_if(device.runs, [&](const auto& each) { return std::get<ModelId>(each.first) == id; });
   if (led_ && !model.gone) out_.send(transport::ModelTimes{id, std::move(batches)});
 }
 
@@ -165,12 +204,13 @@ void Agent::unload_gone(TimePoint) {
         return each.second.device == DeviceId{i} && each.second.model == id;
       });
       if (used || device.has.loads >= device.link->credit().loads) continue;
-      const ActionId action{own_action + own_actions_++};
+      const ActionId action{numbered_++};
       actions_[action] = {.device = DeviceId{i},
                           .model = id,
                           .kind = ActionKind::unload,
                           .sent = true,
                           .own = true,
+                          .theirs = {},
                           .order = {},
                           .rows = {},
                           .report = {}};
@@ -200,12 +240,27 @@ void Agent::leads(TimePoint now) {
   leader_left(now);
   led_ = true;
   frontends_.clear();
-  for (std::uint32_t i = 0; i < devices_.size(); ++i) {
-    retire(DeviceId{i});
-    devices_[i].leaders = 0;
-  }
+  disown();
+  for (Device& device : devices_) device.leaders = 0;
   for (const Model& model : models_) announce(model);
-  for (std::uint32_t i = 0; i < devices_.size(); ++i) announce(DeviceId{i});
+  for (std::uint32_t i = 0; i < devices_.size(); ++i) announce(DeviceId{i}, now);
+}
+
+// Nothing that an earlier leader ordered begins from here on, and nobody hears of what has.
+void Agent::disown() {
+  ordered_.clear();
+  for (auto next = actions_.begin(); next != actions_.end();) {
+    const ActionId id = next->first;
+    Action& action = (next++)->second;
+    if (std::exchange(action.own, true)) continue;
+    ++counters_.stale;
+    if (action.sent) {
+      action.stops = devices_[action.device.index()].link->cancel(id);
+    } else {
+      drop_rows(action);
+      end(id);
+    }
+  }
 }
 
 // What runs may still give a frontend its answer.
@@ -240,6 +295,10 @@ void Agent::on(transport::Retire& order, TimePoint) {
   device->leaders = order.life;
 }
 
+void Agent::on(transport::Adopt& order, TimePoint) {
+  if (Device* const device = find(order.device)) device->leaders = order.life;
+}
+
 void Agent::on(transport::Probe& order, TimePoint) {
   if (Device* const device = find(order.device); device != nullptr && device->retired) probe(order.device);
 }
@@ -250,13 +309,15 @@ void Agent::retire(DeviceId id) {
   device.alive = false;
   device.retired = true;
   device.held.clear();
+  device.runs.clear();
   device.has = {.infers = 0, .loads = 0};
   device.busy_since = TimePoint::max();
   device.link->retire(++device.life);
   std::erase_if(actions_, [&](const auto& each) {
     const Action& action = each.second;
     if (action.device != id) return false;
-    ++counters_.stale;
+    counters_.stale += action.own ? 0 : 1;
+    if (!action.own) ordered_.erase(action.theirs);
     for (const Row& row : action.rows) {
       if (row.ticket == 0) continue;
       tickets_.erase(row.ticket);
@@ -277,7 +338,7 @@ void Agent::probe(DeviceId id) {
   device.link->probe();
 }
 
-void Agent::on_probe(const wire::ProbeReport& report, TimePoint) {
+void Agent::on_probe(const wire::ProbeReport& report, TimePoint now) {
   Device& device = devices_[report.device.index()];
   device.probing = false;
   if (report.life != device.life) {
@@ -290,7 +351,7 @@ void Agent::on_probe(const wire::ProbeReport& report, TimePoint) {
     device.retired = false;
   }
   if (!led_) return;
-  if (report.found) announce(report.device);
+  if (report.found) announce(report.device, now);
   wire::ProbeReport told = report;
   told.life = device.leaders;
   out_.send(std::move(told));
@@ -314,16 +375,17 @@ void Agent::fail_order(ActionId id, DeviceId device, ActionStatus status, std::s
                          .device = device});
 }
 
-Agent::Action* Agent::take(ActionId id, DeviceId device, ModelId model, ActionKind kind, TimePoint now) {
+std::optional<ActionId> Agent::take(ActionId theirs, DeviceId device, ModelId model, ActionKind kind,
+                                    TimePoint now) {
   Device* const on = find(device);
-  if (on == nullptr) return nullptr;
-  if (actions_.contains(id) || id.value >= own_action) {
+  if (on == nullptr) return std::nullopt;
+  if (ordered_.contains(theirs)) {
     ++counters_.strays;
-    return nullptr;
+    return std::nullopt;
   }
   const auto no = [&](ActionStatus status, std::string why) {
-    fail_order(id, device, status, std::move(why), now);
-    return nullptr;
+    fail_order(theirs, device, status, std::move(why), now);
+    return std::nullopt;
   };
   if (!on->alive) return no(ActionStatus::failed, "the device is not there");
   // What is held of a model that goes is unloaded all the same.
@@ -332,28 +394,47 @@ Agent::Action* Agent::take(ActionId id, DeviceId device, ModelId model, ActionKi
       (models_[model.index()].gone && !(kind == ActionKind::unload && on->held.contains(model)));
   if (gone && kind == ActionKind::unload) return no(ActionStatus::success, {});
   if (gone) return no(ActionStatus::failed, "this worker does not have the model");
+  // The leader was wrong, and knows better now.
+  const auto leaves = [&](const auto& each) {
+    const Action& action = each.second;
+    return action.kind == ActionKind::unload && action.device == device && action.model == model;
+  };
+  if (kind == ActionKind::load && on->held.contains(model) && std::ranges::none_of(actions_, leaves))
+    return no(ActionStatus::success, {});
   const wire::Credit credit = on->link->credit();
   if (on->has.infers + on->has.loads == 0) on->busy_since = now;
   std::size_t& has = count(on->has, kind);
   if (has >= (kind == ActionKind::infer ? credit.infers : credit.loads))
     return no(ActionStatus::too_late, {});
   ++has;
-  return &(
-      actions_[id] = {.device = device, .model = model, .kind = kind, .order = {}, .rows = {}, .report = {}});
+  const ActionId id{numbered_++};
+  ordered_.emplace(theirs, id);
+  actions_[id] = {.device = device,
+                  .model = model,
+                  .kind = kind,
+                  .theirs = theirs,
+                  .order = {},
+                  .rows = {},
+                  .report = {}};
+  return id;
+}
+
+// A LOAD or an UNLOAD.
+template <typename Order>
+void Agent::pass(Order& order, ActionKind kind, TimePoint now) {
+  const auto id = take(order.id, order.device, order.model, kind, now);
+  if (!id) return;
+  actions_.at(*id).sent = true;
+  order.id = *id;
+  devices_[order.device.index()].link->send(order);
 }
 
 void Agent::on(ledger::Load& order, TimePoint now) {
-  Action* const action = take(order.id, order.device, order.model, ActionKind::load, now);
-  if (action == nullptr) return;
-  action->sent = true;
-  devices_[order.device.index()].link->send(order);
+  pass(order, ActionKind::load, now);
 }
 
 void Agent::on(ledger::Unload& order, TimePoint now) {
-  Action* const action = take(order.id, order.device, order.model, ActionKind::unload, now);
-  if (action == nullptr) return;
-  action->sent = true;
-  devices_[order.device.index()].link->send(order);
+  pass(order, ActionKind::unload, now);
 }
 
 void Agent::on(transport::Profile& order, TimePoint now) {
@@ -373,19 +454,22 @@ void Agent::on(transport::Infer& order, TimePoint now) {
   for (const transport::RowReference& row : order.rows)
     if (!frontends_.contains(row.frontend))
       return no(fmt::format("nobody told where frontend {} is", row.frontend));
-  Action* const action = take(infer.id, infer.device, infer.model, ActionKind::infer, now);
-  if (action == nullptr) return;
-  action->order = infer;
+  const auto id = take(infer.id, infer.device, infer.model, ActionKind::infer, now);
+  if (!id) return;
+  Action& action = actions_.at(*id);
+  action.order = infer;
+  action.order.id = *id;
   // For the device a row is its place: numbers are its frontend's own.
-  for (std::size_t i = 0; i < order.rows.size(); ++i) action->order.requests[i] = RequestId{i};
-  action->waits = order.rows.size();
-  action->rows.reserve(order.rows.size());
+  for (std::size_t i = 0; i < order.rows.size(); ++i) action.order.requests[i] = RequestId{i};
+  action.waits = order.rows.size();
+  action.rows.reserve(order.rows.size());
   for (const transport::RowReference& reference : order.rows) {
-    Row row{.reference = reference,
+    Row row{.address = frontends_[reference.frontend],
+            .key = reference.key,
             .pulled = std::make_shared<PulledRow>(models_[infer.model.index()].shape)};
-    row.ticket = out_.pull(frontends_[reference.frontend], reference.key, infer.window.latest, row.pulled);
-    tickets_.emplace(row.ticket, std::pair(infer.id, action->rows.size()));
-    action->rows.push_back(std::move(row));
+    row.ticket = out_.pull(row.address, row.key, infer.window.latest, row.pulled);
+    tickets_.emplace(row.ticket, std::pair(*id, action.rows.size()));
+    action.rows.push_back(std::move(row));
   }
 }
 
@@ -410,7 +494,7 @@ void Agent::pulled(std::uint64_t ticket, const Result<>& result, TimePoint now) 
 
 void Agent::ready(ActionId id, Action& action, TimePoint now) {
   if (std::ranges::none_of(action.rows, &Row::wanted)) {
-    fail_order(id, action.device, ActionStatus::stopped, {}, now);
+    fail_order(action.theirs, action.device, ActionStatus::stopped, {}, now);
     return end(id);
   }
   action.sent = true;
@@ -425,28 +509,34 @@ worker::RowBuffers Agent::buffers(RequestId place) const {
 }
 
 void Agent::on(ledger::Stop& order, TimePoint now) {
-  const auto found = actions_.find(order.id);
-  if (found == actions_.end()) return;  // it was over
-  if (!found->second.sent) return end_early(order.id, found->second, now);
-  devices_[found->second.device.index()].link->stop(order.id);
+  if (const auto found = running(order.id, now)) found->second->stop(found->first);
 }
 
 void Agent::on(ledger::Preempt& order, TimePoint now) {
-  const auto found = actions_.find(order.id);
-  if (found == actions_.end()) return;
-  if (!found->second.sent) return end_early(order.id, found->second, now);
-  devices_[found->second.device.index()].link->preempt(order.id, order.order);
+  if (const auto found = running(order.id, now)) found->second->preempt(found->first, order.order);
 }
 
-// Its rows are still on their way.
-void Agent::end_early(ActionId id, Action& action, TimePoint now) {
+// Where that is to end early: its number there, and the way to its device. None: the device does not have it
+// any more, or does not have it yet, and now will not.
+std::optional<std::pair<ActionId, wire::DeviceLink*>> Agent::running(ActionId theirs, TimePoint now) {
+  const auto found = ordered_.find(theirs);
+  if (found == ordered_.end()) return std::nullopt;
+  const ActionId id = found->second;
+  Action& action = actions_.at(id);
+  if (action.sent) return std::pair(id, devices_[action.device.index()].link);
+  drop_rows(action);
+  fail_order(theirs, action.device, ActionStatus::stopped, {}, now);
+  end(id);
+  return std::nullopt;
+}
+
+// That are still on their way.
+void Agent::drop_rows(Action& action) {
   for (Row& row : action.rows)
     if (row.ticket != 0) {
       tickets_.erase(row.ticket);
-      out_.cancel(row.ticket);
+      out_.cancel(std::exchange(row.ticket, 0));
     }
-  fail_order(id, action.device, ActionStatus::stopped, {}, now);
-  end(id);
 }
 
 void Agent::on_report(const wire::Report& report, TimePoint now) {
@@ -471,7 +561,9 @@ void Agent::on_report(const wire::Report& report, TimePoint now) {
   const bool success = report.status == ActionStatus::success;
   if (success && action.kind == ActionKind::load) device.held.insert(action.model);
   if (success && action.kind == ActionKind::unload) device.held.erase(action.model);
+  if (success && action.kind == ActionKind::infer) learn(device, action, report);
   action.report = report;
+  action.report->id = action.theirs;
   action.report->life = device.leaders;
   action.waits = 0;
   if (success)
@@ -479,13 +571,23 @@ void Agent::on_report(const wire::Report& report, TimePoint now) {
       Row& row = action.rows[i];
       const bool bad = std::ranges::count(report.bad_rows, static_cast<int>(i), &wire::BadRow::row) > 0;
       if (!row.wanted || bad) continue;
-      row.ticket =
-          out_.push(frontends_[row.reference.frontend], row.reference.key, row.pulled, *action.report);
+      row.ticket = out_.push(row.address, row.key, row.pulled, *action.report);
       tickets_.emplace(row.ticket, std::pair(report.id, i));
       ++action.waits;
     }
   if (action.waits == 0) tell(report.id, action);
   unload_gone(now);
+}
+
+// What a leader learns of it, which the next one does not hear of otherwise. Times by another number of
+// threads say nothing of those to come.
+void Agent::learn(Device& device, const Action& action, const wire::Report& report) {
+  const int threads = report.times.threads;
+  if (threads > 0 && std::exchange(device.threads, threads) != threads) device.runs.clear();
+  if (report.odd_time) return;
+  auto& runs = device.runs[Kind{action.model, action.order.cls, action.order.requests.size()}];
+  runs.push_back({report.times.ran(), action.order.expected, report.times.exec_end});
+  if (runs.size() > latest_runs) runs.pop_front();
 }
 
 void Agent::pushed(std::uint64_t ticket, const Result<bool>& taken, TimePoint now) {
@@ -513,6 +615,7 @@ void Agent::end(ActionId id) {
   const auto found = actions_.find(id);
   Device& device = devices_[found->second.device.index()];
   --count(device.has, found->second.kind);
+  if (!found->second.own) ordered_.erase(found->second.theirs);
   if (device.has.infers + device.has.loads == 0) device.busy_since = TimePoint::max();
   actions_.erase(found);
 }

@@ -2,12 +2,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "carillon/base/ids.h"
@@ -67,8 +69,9 @@ class AgentOut {
 // Does on a worker's devices what the leader of its cluster orders: pulls the rows of a batch from their
 // frontends, has the device run it, gives back the outputs, and only then reports to the leader.
 //
-// A new leader finds all devices as if they had just begun: what an earlier one ordered and is not done is
-// forgotten, and the weights are gone from the devices.
+// A new leader finds the devices as they are, and hears which weights are there and what runs took. Of what
+// an earlier one ordered, nothing begins any more. What runs goes on to its end, and may give a frontend its
+// answer; nobody hears its report.
 //
 // Not thread-safe; `now` never goes back. What peers say is not trusted: whatever does not fit is counted as
 // a stray, or answered by a report `failed`.
@@ -76,7 +79,8 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
  public:
   struct Counters {
     std::uint64_t strays = 0;  // messages that did not fit
-    std::uint64_t stale = 0;  // orders that were forgotten as another leader came, or the leader retired them
+    std::uint64_t stale =
+        0;  // orders that were nobody's any more as another leader came, or that the leader retired
     std::uint64_t rows_gone = 0;  // rows that nobody wanted any more when they were to be pulled
     std::uint64_t unwanted = 0;   // rows whose outputs nobody wanted any more
     std::uint64_t unreached = 0;  // rows whose frontend could not be reached
@@ -122,6 +126,11 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
   void hear(TimePoint) override {}
 
  private:
+  using Kind = std::tuple<ModelId, Class, std::uint32_t>;  // and how many rows
+  struct Run {
+    Duration took{0}, expected{0};
+    TimePoint end;
+  };
   struct Device {
     wire::DeviceLink* link = nullptr;
     bool alive = false;
@@ -132,6 +141,8 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
     std::uint32_t leaders = 0;  // as the leader does
     wire::Credit has{.infers = 0, .loads = 0};
     std::set<ModelId> held;
+    std::map<Kind, std::deque<Run>> runs;  // that succeeded, the latest of each kind
+    int threads = 0;                       // that the last of them had
     TimePoint busy_since = TimePoint::max();
   };
   struct Model {
@@ -140,7 +151,8 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
     bool gone = false;
   };
   struct Row {
-    transport::RowReference reference;
+    std::string address;  // of its frontend
+    std::uint64_t key = 0;
     std::shared_ptr<PulledRow> pulled;
     std::uint64_t ticket = 0;  // of what is under way; 0: nothing is
     bool wanted = true;
@@ -150,7 +162,9 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
     ModelId model;
     schedule::ActionKind kind{};
     bool sent = false;      // to the device
-    bool own = false;       // not the leader's: an UNLOAD of a model that goes
+    bool own = false;       // not the leader's: an UNLOAD of a model that goes, or of an earlier leader's
+    bool stops = false;     // it has not begun, and will not
+    ActionId theirs;        // as the leader numbers it
     std::size_t waits = 0;  // for so many rows
     ledger::Infer order;
     std::vector<Row> rows;  // of order.requests, which are their places
@@ -165,6 +179,7 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
   void on(ledger::Preempt& order, TimePoint now);
   void on(transport::Retire& order, TimePoint now);
   void on(transport::Probe& order, TimePoint now);
+  void on(transport::Adopt& order, TimePoint now);
   void on(transport::FrontendAt& message, TimePoint now);
   void on(transport::Leads&, TimePoint) {}
   template <typename Other>
@@ -173,14 +188,21 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
   }
   Device* find(DeviceId id);
   void announce(const Model& model);
-  void announce(DeviceId id);
+  void announce(DeviceId id, TimePoint now);
+  void disown();
+  transport::DeviceState::Left left(const Device& device, DeviceId id, TimePoint now) const;
+  void learn(Device& device, const Action& action, const wire::Report& report);
   void retire(DeviceId id);
   void probe(DeviceId id);
   // Whether the order can be done: else it is answered.
-  Action* take(ActionId id, DeviceId device, ModelId model, schedule::ActionKind kind, TimePoint now);
+  std::optional<ActionId> take(ActionId theirs, DeviceId device, ModelId model, schedule::ActionKind kind,
+                               TimePoint now);
   void fail_order(ActionId id, DeviceId device, ledger::ActionStatus status, std::string why, TimePoint now);
   void ready(ActionId id, Action& action, TimePoint now);
-  void end_early(ActionId id, Action& action, TimePoint now);
+  template <typename Order>
+  void pass(Order& order, schedule::ActionKind kind, TimePoint now);
+  std::optional<std::pair<ActionId, wire::DeviceLink*>> running(ActionId theirs, TimePoint now);
+  void drop_rows(Action& action);
   void tell(ActionId id, Action& action);
   void end(ActionId id);
   void unload_gone(TimePoint now);
@@ -192,10 +214,11 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
   std::vector<Device> devices_;
   std::vector<Model> models_;
   std::map<std::uint32_t, std::string> frontends_;  // addresses, by number
-  std::map<ActionId, Action> actions_;
+  std::map<ActionId, Action> actions_;              // by our own numbers, which the devices have
+  std::map<ActionId, ActionId> ordered_;            // to these, from the leader's
   std::map<std::uint64_t, std::pair<ActionId, std::size_t>> tickets_;  // to the action, and the row's place
   const Action* sending_ = nullptr;
-  std::uint64_t own_actions_ = 0;
+  std::uint64_t numbered_ = 0;  // actions
   bool led_ = false;
   bool started_ = false;
   bool stopped_ = false;

@@ -111,10 +111,13 @@ class Leader::Link final : public wire::DeviceLink {
   }
   std::uint64_t pages() const override { return state_.pages; }
   int best_effort() const override { return state_.best_effort; }
+  std::vector<ModelId> held() const override { return held_; }
 
   void attach(std::optional<PeerId> peer) { peer_ = peer; }
+  // As the device comes, and no longer.
+  void bring(std::vector<ModelId> held) { held_ = std::move(held); }
   void tell(const transport::DeviceState& state) {
-    state_ = state;
+    state_ = {.device = state.device, .pages = state.pages, .credit = state.credit};
     state_.best_effort = std::clamp(state.best_effort, 1, 64);
   }
   void tell(const ledger::Excuse& excuse) {
@@ -155,6 +158,7 @@ class Leader::Link final : public wire::DeviceLink {
   const std::string worker_;
   std::optional<PeerId> peer_;
   transport::DeviceState state_;
+  std::vector<ModelId> held_;
   std::array<ledger::Excuse, ledger::lanes> excuses_{};
 };
 
@@ -615,7 +619,7 @@ std::optional<DeviceId> Leader::device_of(const Peer& peer, DeviceId theirs) {
   return std::nullopt;
 }
 
-void Leader::on(PeerId from, Peer& peer, transport::DeviceState& what, TimePoint) {
+void Leader::on(PeerId from, Peer& peer, transport::DeviceState& what, TimePoint now) {
   const std::pair key{peer.hello.id, what.device.value};
   auto known = known_.find(key);
   if (known == known_.end()) {
@@ -632,8 +636,59 @@ void Leader::on(PeerId from, Peer& peer, transport::DeviceState& what, TimePoint
   link.tell(what);
   if (!peer.devices.emplace(what.device.value, known->second).second) return;
   link.attach(from);
-  link.retire(dispatch_.life(known->second));
-  link.probe();
+  const DeviceId device = known->second;
+  auto held = this->held(peer, what);
+  if (!held) {
+    link.retire(dispatch_.life(device));
+    link.probe();
+    return;
+  }
+  post(from, transport::Adopt{what.device, dispatch_.life(device)});
+  link.bring(*std::move(held));
+  dispatch_.on_probe({.found = {}, .life = dispatch_.life(device), .device = device}, now);
+  link.bring({});
+  recall(peer, device, *what.left, now);
+}
+
+// In our numbers, what the device has of an earlier leader's time. None: it is to begin anew, as something of
+// it is nothing that we know or count alike.
+std::optional<std::vector<ModelId>> Leader::held(const Peer& peer, const transport::DeviceState& what) const {
+  if (!what.left) return std::nullopt;
+  std::vector<ModelId> out;
+  std::uint64_t room = what.pages;
+  for (const ModelId theirs : what.left->held) {
+    const auto model = peer.models.find(theirs.value);
+    if (model == peer.models.end() || !model->second.ours || model->second.goes) return std::nullopt;
+    const std::uint64_t pages = models_[model->second.ours->index()].told.info.pages;
+    if (pages == 0) continue;
+    if (pages > room || std::ranges::count(out, *model->second.ours) > 0) return std::nullopt;
+    room -= pages;
+    out.push_back(*model->second.ours);
+  }
+  return out;
+}
+
+// What the device's runs took teaches as if it had been reported to us.
+void Leader::recall(const Peer& peer, DeviceId device, const transport::DeviceState::Left& left,
+                    TimePoint now) {
+  TimePoint last = TimePoint::min();
+  for (const transport::DeviceState::Run& run : left.runs) {
+    const auto model = peer.models.find(run.model.value);
+    const TimePoint end = saturating_add(now, -run.ago);
+    const auto possible = [](Duration d) { return Duration{0} <= d && d <= longest; };
+    if (model == peer.models.end() || !model->second.ours || run.cls > Class::best_effort ||
+        !possible(run.took) || !possible(run.expected) || !possible(run.ago) || end < last) {
+      ++strays_.reports;
+      continue;
+    }
+    last = end;
+    dispatch_.recall(device, {.model = *model->second.ours,
+                              .cls = run.cls,
+                              .rows = run.rows,
+                              .took = run.took,
+                              .expected = run.expected,
+                              .end = end});
+  }
 }
 
 void Leader::on(PeerId, Peer& peer, wire::Report& what, TimePoint now) {

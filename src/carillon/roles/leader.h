@@ -180,6 +180,8 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   void change_times(ModelId id, TimePoint now);
   void fail(DeviceId device, ActionId action, std::string why);
   std::optional<DeviceId> device_of(const Peer& peer, DeviceId theirs);
+  std::optional<std::vector<ModelId>> held(const Peer& peer, const transport::DeviceState& what) const;
+  void recall(const Peer& peer, DeviceId device, const transport::DeviceState::Left& left, TimePoint now);
   WorkerModel* serving(Peer& peer, ModelId ours);
   void post(PeerId to, transport::Message message);
   void post_all(transport::Role role, const transport::Message& message);

@@ -436,6 +436,81 @@ TEST_F(LeaderTest, ExcusesAddUpUntilTheSchedulerIsWoken) {
   EXPECT_EQ(wakes[0].excuses[0], (ledger::Excuse{DeviceId{0}, ledger::Lane::exec, 7ms, true}));
 }
 
+// What a worker's device has of an earlier leader's time is taken over, and what its runs took.
+TEST_F(LeaderTest, ADeviceIsTakenAsItWasLeft) {
+  join(11, Role::worker, "w11");
+  hear(11, transport::ModelComes{model(9)});
+  hear(11, transport::ModelComes{model(8, 7, "other")});
+  hear(11, transport::DeviceState{{5}, 100, 1, {}, transport::DeviceState::Left{{{9}, {8}}, {}}});
+  EXPECT_TRUE(out.take<transport::Retire>(11).empty());
+  EXPECT_TRUE(out.take<transport::Probe>(11).empty());
+  ASSERT_EQ(out.take<transport::Adopt>(11).size(), 1U);
+  const auto changes = scheduler->heard<schedule::DeviceChanged>();
+  ASSERT_EQ(changes.size(), 1U);
+  EXPECT_TRUE(changes[0].alive);
+  EXPECT_EQ(changes[0].held, (std::vector<ModelId>{{0}, {1}}));
+  EXPECT_TRUE(leader->dispatch().ledger().holds({0}, {1}));
+
+  // Once it was lost it comes with nothing, though the worker has the same to say.
+  auto lost = report(0, ActionStatus::failed);
+  lost.device_lost = true;
+  hear(11, lost);
+  const auto retired = out.take<transport::Retire>(11);
+  ASSERT_EQ(retired.size(), 1U);
+  hear(11, wire::ProbeReport{{}, retired[0].life, {5}});
+  EXPECT_TRUE(scheduler->heard<schedule::DeviceChanged>().back().held.empty());
+  EXPECT_FALSE(leader->dispatch().ledger().holds({0}, {1}));
+  // On another stream its life is the one that the leader has come to.
+  join(12, Role::worker, "w11");
+  hear(12, transport::ModelComes{model(9)});
+  hear(12, transport::DeviceState{{5}, 100, 1, {}, transport::DeviceState::Left{{{9}}, {}}});
+  const auto adopted = out.take<transport::Adopt>(12);
+  ASSERT_EQ(adopted.size(), 1U);
+  EXPECT_EQ(adopted[0].life, leader->dispatch().life({0}));
+  EXPECT_EQ(scheduler->heard<schedule::DeviceChanged>().back().held, (std::vector<ModelId>{{0}}));
+}
+
+TEST_F(LeaderTest, ADeviceThatHasWhatNobodyServesBeginsAnew) {
+  std::uint32_t device = 0;
+  join(11, Role::worker, "w11");
+  hear(11, transport::ModelComes{model(9)});
+  hear(11, transport::ModelComes{model(8, 7, "other")});
+  hear(11, transport::ModelGoes{{8}});
+  for (const auto& held : std::vector<std::vector<ModelId>>{{{7}}, {{8}}, {{9}, {9}}}) {
+    hear(11, transport::DeviceState{{device}, 100, 1, {}, transport::DeviceState::Left{held, {}}});
+    EXPECT_EQ(out.take<transport::Retire>(11).size(), 1U);
+    EXPECT_EQ(out.take<transport::Probe>(11).size(), 1U);
+    EXPECT_TRUE(out.take<transport::Adopt>(11).empty());
+    ++device;
+  }
+  hear(11, transport::DeviceState{{device}, 0, 1, {}, transport::DeviceState::Left{{{9}}, {}}});
+  EXPECT_EQ(out.take<transport::Retire>(11).size(), 1U) << "it has no room for that";
+}
+
+TEST_F(LeaderTest, RunsForAnEarlierLeaderTeach) {
+  ledger::Environment told{.measured = true};
+  Leader led(*schedule::make_scheduler("clockwork", told), {}, out);
+  led.start(now);
+  led.joined(11, {.cluster = "c", .id = "w", .role = Role::worker}, now);
+  led.heard(11, Message{transport::ModelComes{model(9)}}, now);
+  transport::DeviceState state{{5}, 100, 1, {}, transport::DeviceState::Left{}};
+  const auto ran = [&](std::uint32_t rows, Duration took, Duration ago) {
+    state.left->runs.push_back({{9}, Class::normal, rows, took, 4ms, ago});
+  };
+  for (int i = 0; i < 70; ++i) ran(1, 6ms, 900ms - i * 1ms);
+  ran(2, 5ms, 5ms);
+  ran(2, 70ms, 20ms);  // not by its end
+  ran(3'000'000'000, 7ms, 3ms);
+  state.left->runs.push_back({{3}, Class::normal, 1, 7ms, 4ms, 3ms});  // of no model
+  led.heard(11, Message{state}, now);
+  const auto& ledger = led.dispatch().ledger();
+  EXPECT_EQ(ledger.times(Class::normal).of(DeviceId{0}, ModelId{0}, 0), 6ms);
+  EXPECT_EQ(ledger.times(Class::normal).of(DeviceId{0}, ModelId{0}, 1), 5ms);
+  EXPECT_NEAR(ledger.margins(Class::normal).at({0}).overrun, 0.5, 0.3) << "2 ms of 4";
+  EXPECT_EQ(ledger.margins(Class::normal).at({0}).dispatch, told.dispatch) << "this way is another";
+  EXPECT_EQ(led.strays().reports, 2U);
+}
+
 // Frontends and workers in virtual time. A worker runs what it is sent, one action of a device at a time, and
 // reports it; some runs fail. Every offered row must have one end.
 class World final : public Out {
@@ -633,8 +708,8 @@ TEST_P(LeaderWorldTest, EveryRowHasOneEndAndNothingIsLeft) {
 
 // Whatever peers say, nothing is asserted, and a row that was offered has one end at most.
 TEST_P(LeaderWorldTest, RandomMessagesOfManyPeersDoNoHarm) {
-  std::uint64_t ran = 0;
-  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+  std::uint64_t ran = 0, adopted = 0;
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
     Recorder out;
@@ -686,11 +761,24 @@ TEST_P(LeaderWorldTest, RandomMessagesOfManyPeersDoNoHarm) {
           batches.back().exec = Duration{static_cast<std::int64_t>(random.below(50'000'000))};
           return transport::ModelTimes{{small()}, std::move(batches)};
         }
-        case 8:
-          return transport::DeviceState{device,
-                                        random.below(5),
-                                        static_cast<int>(random.below(5)) - 2,
-                                        {.infers = random.below(4), .loads = random.below(3)}};
+        case 8: {
+          transport::DeviceState state{device,
+                                       random.below(5),
+                                       static_cast<int>(random.below(5)) - 2,
+                                       {.infers = random.below(4), .loads = random.below(3)}};
+          if (random.below(2) == 0) {
+            state.left.emplace();
+            for (std::uint64_t n = random.below(3); n > 0; --n) state.left->held.push_back({small()});
+            for (std::uint64_t n = random.below(4); n > 0; --n)
+              state.left->runs.push_back({.model = {small()},
+                                          .cls = static_cast<Class>(random.below(4)),
+                                          .rows = small(),
+                                          .took = any_time() - now,
+                                          .expected = any_time() - now,
+                                          .ago = any_time() - now});
+          }
+          return state;
+        }
         case 9:
           return wire::ProbeReport{{}, random.below(2) == 0 ? lives[{from, device}] : small(), device};
         case 10:
@@ -727,6 +815,10 @@ TEST_P(LeaderWorldTest, RandomMessagesOfManyPeersDoNoHarm) {
         };
         if (const auto* retire = std::get_if<transport::Retire>(&what))
           lives[{to, retire->device}] = retire->life;
+        if (const auto* adopt = std::get_if<transport::Adopt>(&what)) {
+          lives[{to, adopt->device}] = adopt->life;
+          ++adopted;
+        }
         if (const auto* load = std::get_if<ledger::Load>(&what)) order(load->id, load->device);
         if (const auto* infer = std::get_if<transport::Infer>(&what))
           order(infer->order.id, infer->order.device);
@@ -779,6 +871,7 @@ TEST_P(LeaderWorldTest, RandomMessagesOfManyPeersDoNoHarm) {
     EXPECT_GT(leader.strays().rows + leader.strays().devices + leader.strays().reports, 0U);
   }
   EXPECT_GT(ran, 0U);
+  EXPECT_GT(adopted, 100U);
 }
 
 }  // namespace

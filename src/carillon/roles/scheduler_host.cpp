@@ -14,8 +14,8 @@
 namespace carillon::roles {
 namespace {
 
-// How long a new leader waits for the workers that are there. They end what they run, and a kernel may take
-// some milliseconds.
+// How long a new leader waits for the workers that are there to tell of their devices. A device that begins
+// anew ends its run before, and a kernel may take some milliseconds.
 constexpr Duration wait_for_workers = std::chrono::milliseconds{100};
 
 // Those that are there.

@@ -200,6 +200,10 @@ struct Writer {
     to.mutable_retire()->set_life(m.life);
   }
   void operator()(const Probe& m) const { to.mutable_probe()->set_device(m.device.value); }
+  void operator()(const Adopt& m) const {
+    to.mutable_adopt()->set_device(m.device.value);
+    to.mutable_adopt()->set_life(m.life);
+  }
   void operator()(const wire::Report& m) const { report(m, *to.mutable_report()); }
   void operator()(const wire::ProbeReport& m) const {
     hosts::ProbeReport& out = *to.mutable_probe_report();
@@ -214,6 +218,18 @@ struct Writer {
     out.set_best_effort(m.best_effort);
     out.set_infers(m.credit.infers);
     out.set_loads(m.credit.loads);
+    if (!m.left) return;
+    hosts::Left& left = *out.mutable_left();
+    for (const ModelId model : m.left->held) left.add_held(model.value);
+    for (const DeviceState::Run& run : m.left->runs) {
+      hosts::EarlierRun& earlier = *left.add_runs();
+      earlier.set_model(run.model.value);
+      earlier.set_class_(as_class(run.cls));
+      earlier.set_rows(run.rows);
+      earlier.set_took_ns(run.took.count());
+      earlier.set_expected_ns(run.expected.count());
+      earlier.set_ago_ns(run.ago.count());
+    }
   }
   void operator()(const ledger::Excuse& m) const {
     hosts::Slowness& out = *to.mutable_slowness();
@@ -359,6 +375,7 @@ class Reader {
   }
   wire::Report report(const hosts::Report& from);
   wire::Prospect prospect(const hosts::Prospect& from);
+  DeviceState::Left left(const hosts::Left& from);
   wire::Model model(const hosts::ModelComes& from);
   graph::TensorSpec tensor(const hosts::Tensor& from);
   // At least one, ascending, as schedulers expect them.
@@ -424,6 +441,23 @@ wire::Prospect Reader::prospect(const hosts::Prospect& from) {
                           .busy = duration("prospect.busy_ns", from.busy_ns())};
   if (from.has_device()) prospect.device = DeviceId{from.device()};
   return prospect;
+}
+
+DeviceState::Left Reader::left(const hosts::Left& from) {
+  DeviceState::Left left;
+  left.held.reserve(bounded("left.held", from.held_size()));
+  for (int i = 0; wrong_.empty() && i < from.held_size(); ++i) left.held.push_back(ModelId{from.held(i)});
+  left.runs.reserve(bounded("left.runs", from.runs_size()));
+  for (int i = 0; wrong_.empty() && i < from.runs_size(); ++i) {
+    const hosts::EarlierRun& run = from.runs(i);
+    left.runs.push_back({.model = ModelId{run.model()},
+                         .cls = class_of(run.class_()),
+                         .rows = run.rows(),
+                         .took = duration("left.took_ns", run.took_ns()),
+                         .expected = duration("left.expected_ns", run.expected_ns()),
+                         .ago = duration("left.ago_ns", run.ago_ns())});
+  }
+  return left;
 }
 
 graph::TensorSpec Reader::tensor(const hosts::Tensor& from) {
@@ -582,6 +616,9 @@ std::optional<Message> Reader::read(const hosts::Message& from) {
     case hosts::Message::kProbe:
       message = Probe{DeviceId{from.probe().device()}};
       break;
+    case hosts::Message::kAdopt:
+      message = Adopt{DeviceId{from.adopt().device()}, from.adopt().life()};
+      break;
     case hosts::Message::kReport:
       message = report(from.report());
       break;
@@ -594,10 +631,12 @@ std::optional<Message> Reader::read(const hosts::Message& from) {
     }
     case hosts::Message::kDeviceState: {
       const hosts::DeviceState& m = from.device_state();
-      message = DeviceState{.device = DeviceId{m.device()},
-                            .pages = m.pages(),
-                            .best_effort = count("device_state.best_effort", m.best_effort()),
-                            .credit = {m.infers(), m.loads()}};
+      DeviceState state{.device = DeviceId{m.device()},
+                        .pages = m.pages(),
+                        .best_effort = count("device_state.best_effort", m.best_effort()),
+                        .credit = {m.infers(), m.loads()}};
+      if (m.has_left()) state.left = left(m.left());
+      message = std::move(state);
       break;
     }
     case hosts::Message::kSlowness: {

@@ -68,7 +68,10 @@ auto fields(const Probe& m) {
   return m.device;
 }
 auto fields(const DeviceState& m) {
-  return std::tuple(m.device, m.pages, m.best_effort, m.credit.infers, m.credit.loads);
+  return std::tuple(m.device, m.pages, m.best_effort, m.credit.infers, m.credit.loads, m.left);
+}
+auto fields(const Adopt& m) {
+  return std::tuple(m.device, m.life);
 }
 auto fields(const wire::ProbeReport& m) {
   return std::tuple(m.found.has_value() ? Error{} : m.found.error(), m.found.has_value(), m.life, m.device);
@@ -242,6 +245,12 @@ TEST(Codec, WhatIsWrongIsNamed) {
             "messages[1]: application.name: 4097 bytes of text, at most 4096");
   EXPECT_EQ(says([](auto& m) { m.mutable_device_state()->set_best_effort(-1); }),
             "messages[1]: device_state.best_effort: -1, at least 0");
+  EXPECT_EQ(says([](auto& m) { m.mutable_device_state()->mutable_left()->add_runs()->set_ago_ns(-1); }),
+            "messages[1]: left.ago_ns: -1 ns, at least 0");
+  EXPECT_EQ(says([](auto& m) {
+              for (int i = 0; i < 4097; ++i) m.mutable_device_state()->mutable_left()->add_held(1);
+            }),
+            "messages[1]: left.held: 4097, at most 4096");
 }
 
 TEST(Codec, WhatIsWrongWithAModelIsNamed) {

@@ -110,6 +110,11 @@ struct Retire {
 struct Probe {
   DeviceId device;
 };
+// The device is taken as it says it is, without the end of a life. `life`: the number of its present one.
+struct Adopt {
+  DeviceId device;
+  std::uint32_t life = 0;
+};
 // Where the rows of that frontend are pulled from. Before any order that has rows of it.
 struct FrontendAt {
   std::uint32_t frontend = 0;
@@ -134,17 +139,34 @@ struct ModelTimes {
 
 // A worker to the leader. What it tells of a device, again whenever that changes.
 struct DeviceState {
+  // What an earlier leader's orders have left there. Models have the worker's numbers.
+  struct Run {
+    ModelId model;
+    Class cls{};
+    std::uint32_t rows = 0;
+    Duration took{0}, expected{0};
+    Duration ago{0};  // it ended
+    friend bool operator==(const Run&, const Run&) = default;
+  };
+  struct Left {
+    std::vector<ModelId> held;  // whose weights are there, or being copied
+    std::vector<Run> runs;      // the latest of each model and batch size, by their ends
+    friend bool operator==(const Left&, const Left&) = default;
+  };
   DeviceId device;
   std::uint64_t pages = 0;
   int best_effort = 1;
   wire::Credit credit{};
+  // None: it is to be retired before it works for another leader.
+  std::optional<Left> left = std::nullopt;
 };
 
-using Message = std::variant<Application, Offer, Withdraw,                                          //
-                             Sent, CameBack, Ended, TurnedDown, Lost, wire::Verdict, Keep, Forget,  //
-                             ledger::Load, ledger::Unload, Infer, Profile, ledger::Stop, ledger::Preempt,
-                             Retire, Probe, wire::Report, wire::ProbeReport, DeviceState, ledger::Excuse,  //
-                             RowsAt, DeviceCount, FrontendAt, Leads, ModelComes, ModelGoes, ModelTimes>;
+using Message =
+    std::variant<Application, Offer, Withdraw,                                          //
+                 Sent, CameBack, Ended, TurnedDown, Lost, wire::Verdict, Keep, Forget,  //
+                 ledger::Load, ledger::Unload, Infer, Profile, ledger::Stop, ledger::Preempt, Retire, Probe,
+                 Adopt, wire::Report, wire::ProbeReport, DeviceState, ledger::Excuse,  //
+                 RowsAt, DeviceCount, FrontendAt, Leads, ModelComes, ModelGoes, ModelTimes>;
 
 struct Frame {
   std::uint64_t epoch = 0;  // in which the messages were decided
