@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""What a cluster costs beside one process, and what its clients see when its leader is killed.
+"""What a cluster costs beside one process, and what its clients see when its leader or a worker is killed.
 
 Processes on this machine: `carillon serve`, and a cluster of an etcd, schedulers, one worker and one frontend. Both stand
 beside each other. In each round they take turns with the same load over HTTP, so that a noisy machine is the same for both.
 Shown are medians over the rounds. A round in which the machine stood still for more than 5 ms is left out, and counted.
 
-With --kills, requests with a deadline of 250 ms come at a rate while the leader is killed (kill -9), once a turn. A new
-scheduler of its name joins, and the next turn begins when it is there. Counted are requests by what became of them.
+With --kills, requests with a deadline come at a rate while the leader, or the first of several workers, is killed
+(kill -9), once a turn. A new process of its name joins, and the next turn begins when it is there. Counted are requests by
+what became of them.
 
     python bench/cluster.py [--rounds 20] [--seconds 2] [--models tiny_mlp resnet50]
-    python bench/cluster.py --kills 20 [--rate 200]
+    python bench/cluster.py --kills 20 [--rate 200] [--deadline 250]
+    python bench/cluster.py --kills 20 --who worker --workers 4 [--rate 200]
 """
 import argparse
 import contextlib
@@ -33,19 +35,23 @@ from loopback import free_addresses  # noqa: E402
 class Cluster:
     """Its processes, by id, each ended by its own process id."""
 
-    def __init__(self, stack, folder, models, schedulers=2):
+    def __init__(self, stack, folder, models, schedulers=2, workers=1):
         self.stack, self.folder = stack, pathlib.Path(folder)
         self.etcd = stack.enter_context(processes())(Etcd(self.folder)).ready()
         self.address = f"etcd://{self.etcd.client}/box"
         self.processes, self.listens = {}, {}
         for i in range(schedulers):
             self.start(f"s{i + 1}", "scheduler")
-        self.start("w1", "worker", "--models", models, "--metrics", "")
+        self.models = models
+        for i in range(workers):
+            self.start(f"w{i + 1}", "worker")
         self.http, grpc = free_addresses(2)
         self.start("f1", "frontend", "--http", self.http, "--grpc", grpc, "--metrics", "")
         self.until(self.ready)
 
     def start(self, id, role, *options):
+        if role == "worker":
+            options = ("--models", self.models, "--metrics", "")
         self.listens.setdefault(id, free_addresses(1)[0])
         log = self.stack.enter_context((self.folder / f"{id}.log").open("ab"))
         command = [harness.CARILLON, role, "--cluster", self.address, "--id", id, "--listen", self.listens[id], *options]
@@ -83,10 +89,11 @@ class Cluster:
         return json.loads(done.stdout) if done.returncode == 0 else None
 
     def whole(self):
-        """Whether all are there, and a device."""
+        """Whether all are there, and all devices."""
         said = self.status()
         return said is not None and len(said["members"]) == len(self.processes) and \
-            all(m["alive"] and m["offset_us"] is not None for m in said["members"]) and sum(m["devices"] or 0 for m in said["members"]) > 0
+            all(m["alive"] and m["offset_us"] is not None for m in said["members"]) and \
+            all(m["devices"] for m in said["members"] if m["role"] == "worker")
 
 
 def costs(args, stack, folder):
@@ -116,20 +123,20 @@ def costs(args, stack, folder):
 
 def kills(args, stack, folder):
     repository = harness.samples(str(harness.ROOT / "build/samples"), "tiny_mlp")
-    cluster = Cluster(stack, folder, stack.enter_context(harness.only(repository, "tiny_mlp")))
+    cluster = Cluster(stack, folder, stack.enter_context(harness.only(repository, "tiny_mlp")), workers=args.workers)
     sums, left_out, done = {}, 0, 0
     while done < args.kills:
         cluster.until(cluster.whole)
-        leader = cluster.status()["leader"]
+        who, role = (cluster.status()["leader"], "scheduler") if args.who == "leader" else ("w1", "worker")
         with harness.Stalls() as stalls:
-            command = [str(harness.CARILLON), "load", cluster.url, "--model", "tiny_mlp", "--rate", str(args.rate), "--deadline", "250",
+            command = [str(harness.CARILLON), "load", cluster.url, "--model", "tiny_mlp", "--rate", str(args.rate), "--deadline", str(args.deadline),
                        "--duration", "2", "--json"]
             client = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
             time.sleep(1)
-            cluster.processes[leader].kill()
+            cluster.processes[who].kill()
             told = json.loads(client.communicate(timeout=60)[0])
-        cluster.processes.pop(leader).wait()
-        cluster.start(leader, "scheduler")
+        cluster.processes.pop(who).wait()
+        cluster.start(who, role)
         if stalls.count:
             left_out += 1
             continue
@@ -147,7 +154,10 @@ def main():
     parser.add_argument("--seconds", type=float, default=2)
     parser.add_argument("--models", nargs="+", default=["tiny_mlp", "resnet50"])
     parser.add_argument("--kills", type=int, default=0)
+    parser.add_argument("--who", choices=["leader", "worker"], default="leader")
+    parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--rate", type=float, default=200)
+    parser.add_argument("--deadline", type=float, default=250, help="ms")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         (kills if args.kills else costs)(args, stack, folder)

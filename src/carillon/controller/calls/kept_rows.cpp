@@ -17,7 +17,6 @@ void KeptRows::answered(RequestId request, const InferCall& call, std::size_t ro
   kept.kept = true;
   kept.model = call.model;
   kept.length = call.length;
-  kept.size = call.size;
   for (const auto& input : call.inputs) {
     const auto size = static_cast<std::ptrdiff_t>(input.size() / rows);
     const auto begin = input.begin() + static_cast<std::ptrdiff_t>(row) * size;

@@ -43,7 +43,6 @@ class KeptRows {
     bool kept = false;
     ModelId model;
     std::int64_t length = 0;
-    std::shared_ptr<const Size> size;
     std::vector<std::vector<std::byte>> inputs, outputs;
     std::vector<const std::byte*> from;
     std::vector<std::byte*> to;
