@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -106,6 +107,31 @@ def test_no_request_is_lost_when_the_leader_is_killed(box, program, cluster):
     assert right(box["f1"]) == want
     other = ({"s1", "s2"} - {leader}).pop()
     assert "leads, epoch" in box[other].text()
+
+
+def test_weights_stay_when_the_leader_is_killed(roles, program, cluster):
+    metrics = free_addresses(1)[0]
+    box = {id: roles(role, id, *options) for id, role, *options in (
+        ("s1", "scheduler"), ("s2", "scheduler"), ("w1", "worker", "--metrics", metrics), ("f1", "frontend"))}
+    ready(box["f1"])
+    right(box["f1"])
+
+    def free_pages() -> tuple[float, float]:
+        with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=LIMIT) as response:
+            text = response.read().decode()
+        found = {name: float(value) for name, value in re.findall(r"^(carillon_device_pages\w*)\{.*\} (\S+)$", text, re.MULTILINE)}
+        return found["carillon_device_pages_free"], found["carillon_device_pages"]
+
+    before = free_pages()
+    assert before[0] < before[1]
+    leader = leader_of(program, cluster)
+    other = box[({"s1", "s2"} - {leader}).pop()]
+    box[leader].kill()
+    wait_for(lambda: "leads, epoch" in other.text() and devices_of(program, cluster) == {"w1": 1}, f"the next leader: {other.text()}")
+    # Whoever loads weights again has given them back first.
+    assert free_pages() == before
+    right(box["f1"])
+    assert free_pages() == before
 
 
 def test_a_leader_that_was_stopped_is_not_obeyed_when_it_goes_on(box, program, cluster):
