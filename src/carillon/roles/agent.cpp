@@ -164,7 +164,6 @@ transport::DeviceState::Left Agent::left(const Device& device, DeviceId id, Time
     if (!models_[model.index()].gone) left.held.push_back(model);
   for (const auto& [kind, runs] : device.runs) {
     const auto& [model, cls, rows] = kind;
-    if (models_[model.index()].gone) continue;
     for (const Run& run : runs)
       left.runs.push_back({.model = model,
                            .cls = cls,
@@ -182,14 +181,14 @@ transport::DeviceState::Left Agent::left(const Device& device, DeviceId id, Time
 void Agent::change_times(ModelId id, std::vector<ledger::BatchProfile> batches, TimePoint) {
   Model& model = models_[id.index()];
   model.model.info.batches = batches;
-  for (Device& device : devices_)  // these were of other plans
-    std::erase_if(device.runs, [&](const auto& each) { return std::get<ModelId>(each.first) == id; });
+  forget_runs(id);  // these were of other plans
   if (led_ && !model.gone) out_.send(transport::ModelTimes{id, std::move(batches)});
 }
 
 void Agent::go(ModelId id, TimePoint now) {
   Model& model = models_[id.index()];
   if (!std::exchange(model.gone, true) && led_) out_.send(transport::ModelGoes{id});
+  forget_runs(id);
   unload_gone(now);
 }
 
@@ -584,10 +583,15 @@ void Agent::on_report(const wire::Report& report, TimePoint now) {
 void Agent::learn(Device& device, const Action& action, const wire::Report& report) {
   const int threads = report.times.threads;
   if (threads > 0 && std::exchange(device.threads, threads) != threads) device.runs.clear();
-  if (report.odd_time) return;
+  if (report.odd_time || models_[action.model.index()].gone) return;
   auto& runs = device.runs[Kind{action.model, action.order.cls, action.order.requests.size()}];
   runs.push_back({report.times.ran(), action.order.expected, report.times.exec_end});
   if (runs.size() > latest_runs) runs.pop_front();
+}
+
+void Agent::forget_runs(ModelId model) {
+  for (Device& device : devices_)
+    std::erase_if(device.runs, [&](const auto& each) { return std::get<ModelId>(each.first) == model; });
 }
 
 void Agent::pushed(std::uint64_t ticket, const Result<bool>& taken, TimePoint now) {

@@ -192,6 +192,7 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
   void disown();
   transport::DeviceState::Left left(const Device& device, DeviceId id, TimePoint now) const;
   void learn(Device& device, const Action& action, const wire::Report& report);
+  void forget_runs(ModelId model);
   void retire(DeviceId id);
   void probe(DeviceId id);
   // Whether the order can be done: else it is answered.

@@ -135,7 +135,14 @@ struct Options {
 class Cluster final : public Out {
  public:
   Cluster(std::string policy, std::uint64_t seed, Options options)
-      : random(seed), policy_(std::move(policy)), options_(options), asks_(seed) {
+      : random(seed),
+        policy_(std::move(policy)),
+        environment_{.measured = seed % 2 == 0,
+                     .hangs_after = 50ms,
+                     .classes = seed % 2 == 0,
+                     .admission = seed % 2 == 0},
+        options_(options),
+        asks_(seed) {
     models = options_.steady ? 5 : static_cast<std::uint32_t>(1 + random.below(5));
     for (int f = 0; f < 2; ++f) frontends.push_back(std::make_unique<Frontend>(*this, f));
     for (const auto& frontend : frontends) frontend->core->start(now_);
@@ -259,7 +266,7 @@ class Cluster final : public Out {
 
   void lead() {
     ++tally.leaders;
-    leader = std::make_unique<Leader>(*schedule::make_scheduler(policy_, {.hangs_after = 50ms}),
+    leader = std::make_unique<Leader>(*schedule::make_scheduler(policy_, environment_),
                                       LeaderOptions{.model_grace = 50ms}, static_cast<Out&>(*this));
     leader->start(now_);
     std::set<std::string> there;
@@ -421,6 +428,7 @@ class Cluster final : public Out {
 
  private:
   const std::string policy_;
+  const schedule::Environment environment_;  // that of a server, in every other world
   const Options options_;
   static constexpr Duration change_at = 1s;
   Random asks_;                          // of what clients ask
