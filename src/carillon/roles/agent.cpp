@@ -295,7 +295,18 @@ void Agent::on(transport::Retire& order, TimePoint) {
 }
 
 void Agent::on(transport::Adopt& order, TimePoint) {
-  if (Device* const device = find(order.device)) device->leaders = order.life;
+  Device* const device = find(order.device);
+  if (device == nullptr) return;
+  device->leaders = order.life;
+  // It was lost while this was on its way, and what was told of that may have named another life.
+  if (device->retired)
+    out_.send(wire::Report{.id = {},
+                           .status = ActionStatus::failed,
+                           .times = {},
+                           .error = "the device was lost before the leader took it",
+                           .device_lost = true,
+                           .life = order.life,
+                           .device = order.device});
 }
 
 void Agent::on(transport::Probe& order, TimePoint) {

@@ -78,9 +78,8 @@ class AgentOut {
 class Agent final : public dispatch::Decider, public controller::RowLookup {
  public:
   struct Counters {
-    std::uint64_t strays = 0;  // messages that did not fit
-    std::uint64_t stale =
-        0;  // orders that were nobody's any more as another leader came, or that the leader retired
+    std::uint64_t strays = 0;     // messages that did not fit
+    std::uint64_t stale = 0;      // orders of an earlier leader, or of a life that the leader ended
     std::uint64_t rows_gone = 0;  // rows that nobody wanted any more when they were to be pulled
     std::uint64_t unwanted = 0;   // rows whose outputs nobody wanted any more
     std::uint64_t unreached = 0;  // rows whose frontend could not be reached

@@ -164,6 +164,7 @@ class Cluster final : public Out {
     for (std::uint64_t n = random.below(4); n > 0; --n) plan(some_time(), [this] { kill_leader(); });
     for (std::uint64_t n = random.below(4); n > 0; --n) plan(some_time(), [this] { kill_worker(); });
     for (std::uint64_t n = random.below(3); n > 0; --n) plan(some_time(), [this] { cut_a_line(); });
+    for (std::uint64_t n = random.below(3); n > 0; --n) plan(some_time(), [this] { break_a_device(); });
   }
 
   void be_steady() {
@@ -230,6 +231,11 @@ class Cluster final : public Out {
     }
     EXPECT_TRUE(rows.empty()) << "a row that can still be pulled";
     EXPECT_TRUE(!leader || leader->rows_open() == 0);
+    for (const auto& each : workers)
+      for (const auto& device : leader ? leader->devices() : std::vector<Leader::DeviceView>{})
+        if (device.worker == each->id && device.alive && !each->dead) {
+          EXPECT_TRUE(each->agent->device_alive(device.number)) << "the leader does not know better";
+        }
     for (const auto& [ticket, count] : answers_) EXPECT_EQ(count, 1) << "ticket " << ticket;
     EXPECT_EQ(static_cast<int>(answers_.size()), tally.calls);
     EXPECT_TRUE(problems.empty()) << *problems.begin();
@@ -353,6 +359,29 @@ class Cluster final : public Out {
       buried.push_back(std::move(workers[which]));
       workers[which] = std::make_unique<Worker>(*this, static_cast<int>(which), ++lives_);
       join(*workers[which]);
+    });
+  }
+  // Often while its worker has just told of it.
+  void break_a_device() {
+    Worker& worker = *workers[random.below(workers.size())];
+    if (worker.dead) return;
+    if (random.below(2) == 0 && leader && worker.line != nullptr && worker.line->open) {
+      const PeerId number = worker.line->peer;
+      cut(worker);
+      leader->left(number, "cut", now_);
+      join(worker);
+    }
+    const auto d = static_cast<std::uint32_t>(random.below(worker.devices.size()));
+    plan(now_ + 2 * delay(), [&worker, d] {
+      if (worker.dead) return;
+      worker.core->on_result({.id = {},
+                              .status = ledger::ActionStatus::failed,
+                              .times = {},
+                              .error = "it broke",
+                              .device_lost = true,
+                              .life = worker.devices[d]->life,
+                              .device = DeviceId{d}},
+                             worker.cluster.now());
     });
   }
   // A stream breaks, and begins anew.
