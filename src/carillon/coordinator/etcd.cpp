@@ -100,11 +100,10 @@ pb::TxnRequest message_of(const etcd::Txn& txn) {
 
 // gRPC puts its own words before the last error of a connection.
 std::string text_of(const grpc::Status& status) {
-  const std::string_view text = status.error_message();
+  const std::string text = status.error_message();
   constexpr std::string_view before = "last error: UNKNOWN: ";
   const std::size_t found = text.find(before);
-  return std::string(found == std::string_view::npos ? text : text.substr(found + before.size()))
-      .substr(0, 400);
+  return text.substr(found == std::string::npos ? 0 : found + before.size(), 400);
 }
 
 etcd::Failure failure_of(const grpc::Status& status) {

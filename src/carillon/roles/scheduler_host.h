@@ -78,7 +78,7 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
   void on(Ended& news);
   void on(Heard& news);
   void on(Changed& news);
-  void leave_missing(const std::set<std::string>& there);
+  void leave_missing(TimePoint now);
   void count_devices();
   void join(PeerId peer, const std::shared_ptr<transport::Stream>& stream);
 
@@ -100,9 +100,12 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
   // The thread's.
   std::map<PeerId, std::shared_ptr<transport::Stream>> streams_;
   std::unique_ptr<Leader> leader_;
-  std::uint64_t epoch_ = 0;     // the leader's
-  std::set<std::string> seen_;  // workers that were there, and were not missed since
-  std::size_t counted_ = 0;     // devices_, all together
+  std::uint64_t epoch_ = 0;  // the leader's
+  // Workers: that are there; that were, and were not left since; of these, who is missing since when.
+  std::set<std::string> there_, seen_;
+  std::map<std::string, TimePoint> missing_;
+  TimePoint look_for_missing_ = TimePoint::max();
+  std::size_t counted_ = 0;  // devices_, all together
   std::thread thread_;
 };
 

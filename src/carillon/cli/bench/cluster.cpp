@@ -87,7 +87,7 @@ struct Shared {
     std::atomic<bool> ready;           // a frontend: knows all models and devices
     std::atomic<std::uint64_t> sent, on_time, refused, late, failed, open;  // a frontend, of a step
     std::atomic<std::int64_t> p50_ns, p99_ns;                               // likewise
-    std::atomic<std::uint64_t> batches;                                     // a worker, of a step
+    std::atomic<std::uint64_t> batches, rows;                               // a worker, of all steps
   };
   std::atomic<std::uint32_t> turn;  // goes up with each phase
   std::atomic<Phase> phase;
@@ -185,6 +185,7 @@ class EmulatedWorker final : roles::FollowerHandlers {
       return end(what.order.device, what.order.id, now, now, ledger::ActionStatus::too_late);
     device->free = start + exec_time(what.rows.size());
     figures_.batches.fetch_add(1, std::memory_order_relaxed);
+    figures_.rows.fetch_add(what.rows.size(), std::memory_order_relaxed);
     end(what.order.device, what.order.id, start, device->free);
   }
   template <typename Other>
@@ -251,9 +252,10 @@ class EmulatedFrontend final : roles::FollowerHandlers {
 
   // Until the end. Requests that are due leave together, every quarter of a millisecond.
   void run() {
+    Phase phase = Phase::gather;
     while (true) {
       const bool changed = turned(shared_, figures_);
-      const Phase phase = shared_.phase;
+      if (changed) phase = shared_.phase;
       if (changed && phase == Phase::warm) begin_step();
       if (changed && phase == Phase::measure) counted_from_ = next_;
       if (changed && phase == Phase::drain) counted_to_ = next_;
@@ -347,8 +349,9 @@ class EmulatedFrontend final : roles::FollowerHandlers {
       due_ += from_ns(random_.exponential(mean));
     }
     const auto stream = stream_;
+    const std::uint64_t epoch = epoch_;
     lock.unlock();
-    for (transport::Message& offer : offers) (void)stream->send(epoch_, std::move(offer));
+    for (transport::Message& offer : offers) (void)stream->send(epoch, std::move(offer));
   }
   void tell_figures() {
     const std::lock_guard lock(mutex_);
@@ -555,7 +558,8 @@ class Processes {
 struct StepFigures {
   double rate = 0;     // asked for
   double seconds = 0;  // measured
-  std::uint64_t sent = 0, on_time = 0, refused = 0, late = 0, failed = 0, unanswered = 0, batches = 0;
+  std::uint64_t sent = 0, on_time = 0, refused = 0, late = 0, failed = 0, unanswered = 0, batches = 0,
+                rows = 0;
   Duration p50{}, p99{};                  // of answers, the worst frontend's
   std::map<cluster::Role, double> cpu_s;  // of all processes of a role
   double bad() const { return sent == 0 ? 1 : 1 - static_cast<double>(on_time) / static_cast<double>(sent); }
@@ -573,10 +577,11 @@ Result<StepFigures> run_step(Processes& processes, const ClusterLoad& load, doub
   if (auto done = processes.turn(Phase::measure); !done) return std::unexpected(done.error());
   const TimePoint from = clock.now();
   std::vector<std::int64_t> cpu(members.size());
-  std::vector<std::uint64_t> batches(members.size());
+  std::vector<std::uint64_t> batches(members.size()), rows(members.size());
   for (std::size_t i = 0; i < members.size(); ++i) {
     cpu[i] = shared.processes[i].cpu_ns;
     batches[i] = shared.processes[i].batches;
+    rows[i] = shared.processes[i].rows;
   }
   nap(from_seconds(load.seconds));
   if (auto done = processes.turn(Phase::drain); !done) return std::unexpected(done.error());
@@ -584,6 +589,7 @@ Result<StepFigures> run_step(Processes& processes, const ClusterLoad& load, doub
   for (std::size_t i = 0; i < members.size(); ++i) {
     figures.cpu_s[members[i].role] += static_cast<double>(shared.processes[i].cpu_ns - cpu[i]) / 1e9;
     figures.batches += shared.processes[i].batches - batches[i];
+    figures.rows += shared.processes[i].rows - rows[i];
   }
   nap(from_ms(load.slo_ms) + answered_within);
   for (std::size_t i = 0; i < members.size(); ++i) {
@@ -618,7 +624,7 @@ nlohmann::ordered_json json_of(const StepFigures& step) {
           {"unanswered", step.unanswered},
           {"p50_ms", to_ms(step.p50)},
           {"p99_ms", to_ms(step.p99)},
-          {"mean_batch", each(static_cast<double>(step.sent), step.batches)},
+          {"mean_batch", each(static_cast<double>(step.rows), step.batches)},
           {"cpu_us_per_request", cpu}};
 }
 

@@ -22,7 +22,7 @@ bool Election::tick(TimePoint now, Output& out) {
   // Answers that waited during a stall are of a leader who may be back.
   if (!awake_) question_.reset();
   // Beats go out after a stall, too: they decide nothing, and the spares' patience may be at its end.
-  if (holds_ && now - beat_at_ >= options_.beat_every) send_beats(out);
+  if (holds_ && now - beat_at_ >= options_.beat_every && !deaf()) send_beats(out);
   advance(out);
   return awake_;
 }
@@ -144,13 +144,13 @@ void Election::ask(Output& out) {
   counters_.suspicions += suspects_ ? 0 : 1;
   suspects_ = true;
   ++questions_;
-  question_ = Question{now_, {}};
+  question_ = Question{.at = now_, .asked = {}, .reached = coordinator_reached()};
   for (const Member& member : others_)
     if (member.id != leader()) {
       question_->asked.push_back({.id = member.id, .there = member.there});
       send(member.id, Kind::question, questions_, out);
     }
-  if (!coordinator_reached()) request({.kind = Request::Kind::read}, out);
+  if (!question_->reached) request({.kind = Request::Kind::read}, out);
   judge(out);
 }
 
@@ -166,7 +166,8 @@ void Election::judge(Output& out) {
   }
   // Of those who were not heard of late no answer is awaited, unless nobody has answered. If most were not
   // heard, this host's link may be at fault, and just be back.
-  const bool all_answered = awaited == 0 && hear + silent > 0 && 2 * there >= all;
+  const bool most_there = 2 * there >= all;
+  const bool all_answered = awaited == 0 && hear + silent > 0 && most_there;
   const Duration age = now_ - question_->at;
   const bool ended = all_answered || age >= options_.answers_within;
   if (2 * silent > all || all == 0 || (ended && silent > hear)) {
@@ -175,7 +176,7 @@ void Election::judge(Output& out) {
       ++counters_.unreached;
       question_.reset();
       ask_from_ = now_ + options_.ask_again;
-    } else if (age > options_.answers_hold) {
+    } else if (age > options_.answers_hold || !(question_->reached || most_there)) {
       ask(out);
     } else {
       ++counters_.confirmed;
@@ -198,6 +199,10 @@ void Election::request(const Request& request, Output& out) {
   requested_at_ = now_;
   request_from_ = now_ + options_.request_every;
   out.request = request;
+}
+
+bool Election::deaf() const {
+  return !others_.empty() && std::ranges::none_of(others_, &Member::there);
 }
 
 // Whether the coordinator has spoken since the silence began.

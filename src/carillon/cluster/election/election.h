@@ -85,6 +85,8 @@ struct ElectionCounters {
 //
 // The coordinator must not forget its value: members refuse epochs that begin again from 0.
 //
+// A leader that hears no member sends no beats: its host may be cut off one way, and whoever leads must hear.
+//
 // Each call costs O(members). Output is appended. Not thread-safe.
 class Election {
  public:
@@ -136,6 +138,7 @@ class Election {
   struct Question {
     TimePoint at;
     std::vector<Asked> asked;
+    bool reached = false;  // coordinator_reached(), when it was asked
   };
   struct Handing {
     MemberId to;
@@ -144,6 +147,7 @@ class Election {
   void send(MemberId to, Kind kind, std::uint64_t number, Output& out) const;
   void send_beats(Output& out);
   void begin_epoch();
+  bool deaf() const;
   void advance(Output& out);
   void ask(Output& out);
   void judge(Output& out);

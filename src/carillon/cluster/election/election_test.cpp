@@ -165,6 +165,16 @@ TEST(Election, ALeaderThatStalledDoesNotActBeforeItHasReadWhatWaits) {
   EXPECT_FALSE(s.election.leads());
 }
 
+TEST(Election, ALeaderThatHearsNobodySendsNoBeats) {
+  Scheduler s = Scheduler::leader();
+  s.election.set_members({{host_0, true, false}, {host_1, true}, {worker, false, false}});
+  s.pass(40ms);
+  EXPECT_TRUE(s.sent(Kind::beat).empty());
+  s.election.set_members({{host_0, true, false}, {host_1, true}, {worker}});
+  s.pass(4ms);
+  EXPECT_EQ(s.sent(Kind::beat), (Ids{host_0, worker}));
+}
+
 TEST(Election, ALeaderHearsItself) {
   Scheduler s = Scheduler::leader();
   s.pass(100ms);
@@ -362,6 +372,22 @@ TEST(Election, WhereMostMembersWereNotHeardTheirAnswersAreAwaited) {
   EXPECT_FALSE(s.claimed(2));
   s.beat();
   s.pass(10ms);
+  EXPECT_EQ(s.election.counters().claims, 0U);
+}
+
+TEST(Election, WhatAMemberBesideItSaidDuringTheCutIsAskedAnew) {
+  Scheduler s = Scheduler::spare();
+  s.election.set_members({{host_0, true, false},
+                          {host_1, true},
+                          {worker},
+                          {other_worker, false, false},
+                          {third_worker, false, false}});
+  s.pass(28ms);
+  s.heard(worker, Kind::silent, 1, s.asked_number());
+  s.pass(6ms);
+  s.out = {};
+  s.coordinator_speaks();  // the link is back
+  EXPECT_EQ(s.sent(Kind::question), (Ids{worker, other_worker, third_worker}));
   EXPECT_EQ(s.election.counters().claims, 0U);
 }
 
