@@ -9,9 +9,12 @@ import pytest
 ALL = os.environ.get("CARILLON_HOSTS") == "all"
 
 
-def only_in_all(*values, marks=()):
-    """A case that takes its time."""
-    return pytest.param(*values, marks=[*marks, pytest.mark.skipif(not ALL, reason="one of many cases; CARILLON_HOSTS=all tries it")])
+IN_ALL = pytest.mark.skipif(not ALL, reason="one of many cases; CARILLON_HOSTS=all tries it")
+
+
+def only_in_all(*values):
+    """A case of a test, likewise."""
+    return pytest.param(*values, marks=IN_ALL)
 
 
 def seconds(few: float, many: float, name: str) -> float:

@@ -7,12 +7,11 @@ import time
 
 import pytest
 
-from .client import GIVEN_UP, sending
+from .client import sending
+from .long import IN_ALL
 
 LEADER, SPARE = "s1", "s2"
 MEMBERS = ("w1", "w2", "f1")
-
-
 SERVES_NOBODY = pytest.mark.xfail(raises=AssertionError, strict=False, reason="a leader that hears nobody goes on sending beats, so no spare suspects it")
 
 
@@ -37,8 +36,7 @@ def leader_cut(box, *others: str, cut=None):
 
 
 def test_a_leader_that_half_of_the_members_hear_goes_on(apart):
-    # Requests that run on the worker that is cut fail once it is given up.
-    with apart.led_by(LEADER, tapped=apart.host_of[SPARE]), sending(apart.http("f1"), allowed=GIVEN_UP) as client:
+    with apart.led_by(LEADER, tapped=apart.host_of[SPARE]), sending(apart.http("f1")) as client:
         with leader_cut(apart, SPARE, "w1"):
             time.sleep(2)
         client.wait_for_more(60)
@@ -64,6 +62,13 @@ def test_a_leader_that_is_cut_from_etcd_alone_goes_on(apart):
     with apart.led_by(LEADER, tapped=apart.host_of[SPARE]), sending(apart.http("f1")) as client:
         with leader_cut(apart, "e1"):
             time.sleep(2)
+        client.wait_for_more(60)
+
+
+@IN_ALL
+def test_a_leader_that_is_cut_from_etcd_until_its_lease_ends_is_followed_by_the_spare(apart):
+    with sending(apart.http("f1")) as client, leader_cut(apart, "e1"):
+        apart.wait_for_leader(SPARE)
         client.wait_for_more(60)
 
 
