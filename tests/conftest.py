@@ -18,7 +18,7 @@ from loopback import ROOT, make_samples, serving
 # Files that take longest, begun first (with --no-loadscope-reorder, where several run at a time): none is left to run
 # alone at the end.
 LONGEST = ("test_share_client", "test_random_graphs", "test_devices", "test_train", "test_classes", "test_security",
-           "test_samples", "test_disb", "test_soak", "test_share_cuda")
+           "test_samples", "test_disb", "test_soak", "test_share_cuda", "test_ends", "test_etcd")
 
 
 @pytest.hookimpl(trylast=True)

@@ -27,8 +27,9 @@ class Box:
     `begin` starts a process, and ends it with the test (cluster_processes.processes). The first scheduler leads.
     """
 
-    def __init__(self, net: Hosts, begin, program: Path, models: Path, folder: Path, options: tuple[str, ...] = ()):
-        self.net, self.begin, self.program, self.models, self.folder, self.options = net, begin, program, models, folder, options
+    def __init__(self, net: Hosts, begin, program: Path, models: Path, folder: Path):
+        self.net, self.begin, self.program, self.models, self.folder = net, begin, program, models, folder
+        self.options: tuple[str, ...] = ()  # of all roles
         self.worker_options: tuple[str, ...] = ()
         self.etcds: dict[str, Etcd] = {}
         self.roles: dict[str, Role] = {}
@@ -128,17 +129,17 @@ class Box:
     def alive(self) -> dict[str, bool]:
         return {each["id"]: each["alive"] for each in self.status().get("members", [])}
 
-    def whole(self, *but: str) -> dict:
-        """The status, once all processes but these are members that are there, with clocks that are known."""
+    def whole(self) -> dict:
+        """The status, once all processes are members that are there, with clocks that are known."""
         said: dict = {}
 
         def are_there() -> bool:
             said.clear()
             said.update(self.status())
             there = {each["id"] for each in said.get("members", []) if each["alive"] and each["offset_us"] is not None}
-            return bool(said.get("leader")) and there == set(self.roles) - set(but)
+            return bool(said.get("leader")) and there == set(self.roles)
 
-        wait_for(are_there, f"all of {sorted(set(self.roles) - set(but))}", lambda: f"the status is {said}; {self.logs()}")
+        wait_for(are_there, f"all of {sorted(self.roles)}", lambda: f"the status is {said}; {self.logs()}")
         return said
 
     def led(self) -> list[tuple[str, int]]:

@@ -19,7 +19,6 @@ from cluster_processes import LIMIT
 VALUES = 8  # requests have one of so many inputs, each with an answer of its own
 PATIENCE_S = 10  # for an answer; a request is worth nothing long before
 
-
 # Writes when this machine stood still: from when to when, by CLOCK_MONOTONIC.
 WATCH = """
 import time
@@ -34,8 +33,7 @@ while True:
 
 
 class Stalls:
-    """Times at which the machine stood still for longer than leaders and devices can bear, as busy machines do. A process of the
-    hosts' niceness watches."""
+    """Times at which the machine stood still for longer than leaders and devices can bear. A process of the hosts' niceness watches."""
 
     def __init__(self):
         self.times: list[tuple[float, float]] = []

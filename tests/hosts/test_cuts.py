@@ -39,7 +39,7 @@ def test_a_leader_that_half_of_the_members_hear_goes_on(apart):
     with apart.led_by(LEADER, tapped=apart.host_of[SPARE]), sending(apart.http("f1")) as client:
         with leader_cut(apart, SPARE, "w1"):
             time.sleep(2)
-        client.wait_for_more(60)
+        client.wait_for_more(30)
 
 
 def test_a_leader_that_most_members_miss_is_followed_by_the_spare(apart):
@@ -47,7 +47,7 @@ def test_a_leader_that_most_members_miss_is_followed_by_the_spare(apart):
         with leader_cut(apart, SPARE, "w1", "f1"):
             apart.wait_for_leader(SPARE)
             client.wait_for_more(60)
-        client.wait_for_more(60)
+        client.wait_for_more(30)
 
 
 def test_a_leader_that_is_cut_from_all_is_followed_by_the_spare(apart):
@@ -55,21 +55,21 @@ def test_a_leader_that_is_cut_from_all_is_followed_by_the_spare(apart):
         with leader_cut(apart, "e1", SPARE, *MEMBERS):
             apart.wait_for_leader(SPARE)
             client.wait_for_more(60)
-        client.wait_for_more(60)
+        client.wait_for_more(30)
 
 
 def test_a_leader_that_is_cut_from_etcd_alone_goes_on(apart):
     with apart.led_by(LEADER, tapped=apart.host_of[SPARE]), sending(apart.http("f1")) as client:
         with leader_cut(apart, "e1"):
             time.sleep(2)
-        client.wait_for_more(60)
+        client.wait_for_more(30)
 
 
 @IN_ALL
 def test_a_leader_that_is_cut_from_etcd_until_its_lease_ends_is_followed_by_the_spare(apart):
     with sending(apart.http("f1")) as client, leader_cut(apart, "e1"):
         apart.wait_for_leader(SPARE)
-        client.wait_for_more(60)
+        client.wait_for_more(30)
 
 
 def test_a_leader_that_cannot_send_is_followed_by_the_spare(apart, net):
@@ -77,7 +77,7 @@ def test_a_leader_that_cannot_send_is_followed_by_the_spare(apart, net):
         with leader_cut(apart, SPARE, *MEMBERS, cut=net.cut_one_way):
             apart.wait_for_leader(SPARE)
             client.wait_for_more(60)
-        client.wait_for_more(60)
+        client.wait_for_more(30)
 
 
 @SERVES_NOBODY

@@ -45,4 +45,4 @@ def test_nothing_changes_while_etcd_is_gone(box):
             assert not client.others(), client.counts()
         box.begin(box.etcds["e1"]).ready()
         box.whole()
-        client.wait_for_more(60)
+        client.wait_for_more(30)

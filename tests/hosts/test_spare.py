@@ -22,4 +22,4 @@ def test_a_spare_whose_link_was_down_leaves_the_leader_its_epoch(box, net, besid
         time.sleep(down_s)
         net.link_up(spare)
         box.whole()
-        client.wait_for_more(60)
+        client.wait_for_more(30)

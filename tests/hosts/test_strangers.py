@@ -24,7 +24,7 @@ def served(box, tmp_path):
     box.apart("e1", LEADER, SPARE, "w1", "f1")
     with box.led_by(LEADER, tapped=box.host_of[SPARE]), sending(box.http("f1")) as client:
         yield client
-        client.wait_for_more(60)
+        client.wait_for_more(30)
 
 
 def test_members_of_another_cluster(box, tmp_path):
@@ -33,7 +33,7 @@ def test_members_of_another_cluster(box, tmp_path):
         host = box.net.host("other")
         for id, words in (("s9", "leads, epoch 1"), ("w9", "'s9' leads, epoch 1")):
             box.wait_for_words(box.start(id, host, cluster=other), words)
-        client.wait_for_more(60)
+        client.wait_for_more(30)
         assert set(box.alive()) == {"s1", "s2", "w1", "f1"}
         assert box.pages_taken("w9") == 0
 
@@ -59,7 +59,7 @@ def test_a_worker_whose_id_is_taken_waits_until_the_first_is_gone(box, tmp_path)
         assert box.pages_taken("w1") > 0
         first = box.roles["w1"]
         box.wait_for_words(box.start("w1", box.net.host("second")), "id 'w1' is in use by another process")
-        client.wait_for_more(60)
+        client.wait_for_more(30)
         assert not client.others() and box.pages_taken("w1") == 0
         client.allowed = (503, 504)  # there is no worker for a while
         first.end()
