@@ -95,7 +95,7 @@ class Box:
 
     def ask(self, *arguments: str) -> subprocess.CompletedProcess:
         return subprocess.run([str(self.program), "cluster", *arguments, "--cluster", self.cluster, "--json"],
-                              capture_output=True, text=True, timeout=LIMIT)
+                              capture_output=True, text=True, errors="replace", timeout=LIMIT)
 
     def status(self) -> dict:
         """What the leader, or who answers for it, says; empty: nobody does."""

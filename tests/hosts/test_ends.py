@@ -53,7 +53,8 @@ def test_nothing_is_lost_when_one_is_killed_and_starts_again(apart, victim):
 
 @pytest.mark.parametrize("victim", [LEADER, SPARE, WORKER, FRONTEND])
 def test_nothing_is_lost_when_one_stands_still_and_goes_on(apart, victim):
-    with served(apart, victim, of_victim=(504,)) as (client, process):
+    # A frontend's own requests may fail: a worker could not give it their outputs.
+    with served(apart, victim, of_victim=(500, 504)) as (client, process):
         stand_still(process.process)
         time.sleep(2)
         process.signal(signal.SIGCONT)
