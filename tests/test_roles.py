@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
+import urllib.request
 
 import pytest
 

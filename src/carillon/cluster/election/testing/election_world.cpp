@@ -218,6 +218,8 @@ class ElectionWorld {
     h.ticked = now_;
     if (faults_ == Faults::all && h.election && views_.below(20) == 0) {
       for (Member& member : members_) member.there = views_.below(2) == 0;
+      // At rest a leader hears somebody.
+      if (now_ >= TimePoint{faults_end}) members_[(i + 1) % members_.size()].there = true;
       h.election->set_members(members_);
     }
     h.awake = h.election ? h.election->tick(clock(h), out_) : h.witness->tick(clock(h));
