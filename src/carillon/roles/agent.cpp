@@ -240,7 +240,7 @@ void Agent::leads(TimePoint now) {
   led_ = true;
   frontends_.clear();
   disown();
-  for (Device& device : devices_) device.leaders = 0;
+  for (Device& device : devices_) device.leaders.reset();
   for (const Model& model : models_) announce(model);
   for (std::uint32_t i = 0; i < devices_.size(); ++i) announce(DeviceId{i}, now);
 }
@@ -278,6 +278,14 @@ Agent::Device* Agent::find(DeviceId id) {
   return nullptr;
 }
 
+// That the leader has taken or retired, and so may order.
+Agent::Device* Agent::taken(DeviceId id) {
+  Device* const device = find(id);
+  if (device == nullptr || device->leaders) return device;
+  ++counters_.strays;
+  return nullptr;
+}
+
 void Agent::on(transport::FrontendAt& message, TimePoint) {
   constexpr std::size_t most = 4096;
   if (frontends_.size() >= most && !frontends_.contains(message.frontend)) {
@@ -298,7 +306,7 @@ void Agent::on(transport::Adopt& order, TimePoint) {
   Device* const device = find(order.device);
   if (device == nullptr) return;
   device->leaders = order.life;
-  // It was lost while this was on its way, and what was told of that may have named another life.
+  // It was lost while this was on its way.
   if (device->retired)
     out_.send(wire::Report{.id = {},
                            .status = ActionStatus::failed,
@@ -310,7 +318,7 @@ void Agent::on(transport::Adopt& order, TimePoint) {
 }
 
 void Agent::on(transport::Probe& order, TimePoint) {
-  if (Device* const device = find(order.device); device != nullptr && device->retired) probe(order.device);
+  if (Device* const device = taken(order.device); device != nullptr && device->retired) probe(order.device);
 }
 
 // Ends the device's life, and all actions of it.
@@ -360,10 +368,11 @@ void Agent::on_probe(const wire::ProbeReport& report, TimePoint now) {
     device.alive = true;
     device.retired = false;
   }
-  if (!led_) return;
+  // A leader that has not spoken of the device yet lets it be probed itself.
+  if (!led_ || !device.leaders) return;
   if (report.found) announce(report.device, now);
   wire::ProbeReport told = report;
-  told.life = device.leaders;
+  told.life = *device.leaders;
   out_.send(std::move(told));
 }
 
@@ -381,13 +390,13 @@ void Agent::fail_order(ActionId id, DeviceId device, ActionStatus status, std::s
                          .status = status,
                          .times = at,
                          .error = std::move(why),
-                         .life = devices_[device.index()].leaders,
+                         .life = *devices_[device.index()].leaders,
                          .device = device});
 }
 
 std::optional<ActionId> Agent::take(ActionId theirs, DeviceId device, ModelId model, ActionKind kind,
                                     TimePoint now) {
-  Device* const on = find(device);
+  Device* const on = taken(device);
   if (on == nullptr) return std::nullopt;
   if (ordered_.contains(theirs)) {
     ++counters_.strays;
@@ -448,14 +457,14 @@ void Agent::on(ledger::Unload& order, TimePoint now) {
 }
 
 void Agent::on(transport::Profile& order, TimePoint now) {
-  if (find(order.order.device) != nullptr)
+  if (taken(order.order.device) != nullptr)
     fail_order(order.order.id, order.order.device, ActionStatus::failed, "no row is kept in a cluster", now);
 }
 
 void Agent::on(transport::Infer& order, TimePoint now) {
   const ledger::Infer& infer = order.order;
   const auto no = [&](std::string why) {
-    if (find(infer.device) != nullptr)
+    if (taken(infer.device) != nullptr)
       fail_order(infer.id, infer.device, ActionStatus::failed, std::move(why), now);
   };
   if (order.rows.empty() || order.rows.size() > static_cast<std::size_t>(worker::max_batch) ||
@@ -553,13 +562,12 @@ void Agent::on_report(const wire::Report& report, TimePoint now) {
   Device& device = devices_[report.device.index()];
   if (report.life != device.life) return;  // of a life that was over
   if (report.device_lost) {
-    wire::Report told = report;
-    told.life = device.leaders;
     retire(report.device);
-    if (led_)
-      out_.send(std::move(told));
-    else
-      probe(report.device);
+    if (!led_) return probe(report.device);
+    if (!device.leaders) return;  // the leader hears of it once it takes the device
+    wire::Report told = report;
+    told.life = *device.leaders;
+    out_.send(std::move(told));
     return;
   }
   const auto found = actions_.find(report.id);
@@ -574,7 +582,7 @@ void Agent::on_report(const wire::Report& report, TimePoint now) {
   if (success && action.kind == ActionKind::infer) learn(device, action, report);
   action.report = report;
   action.report->id = action.theirs;
-  action.report->life = device.leaders;
+  action.report->life = device.leaders.value_or(0);  // of an own one nobody hears
   action.waits = 0;
   if (success)
     for (std::size_t i = 0; i < action.rows.size(); ++i) {

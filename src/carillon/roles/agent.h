@@ -137,7 +137,8 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
     bool probing = false;
     bool probe_wanted = false;  // once the probe of an earlier life has been answered
     std::uint32_t life = 0;     // as the device counts
-    std::uint32_t leaders = 0;  // as the leader does
+    // As the leader does. None: it has not said yet, and hears nothing of the device until then.
+    std::optional<std::uint32_t> leaders;
     wire::Credit has{.infers = 0, .loads = 0};
     std::set<ModelId> held;
     std::map<Kind, std::deque<Run>> runs;  // that succeeded, the latest of each kind
@@ -186,6 +187,7 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
     ++counters_.strays;
   }
   Device* find(DeviceId id);
+  Device* taken(DeviceId id);
   void announce(const Model& model);
   void announce(DeviceId id, TimePoint now);
   void disown();

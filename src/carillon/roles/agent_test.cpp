@@ -1,0 +1,154 @@
+#include "carillon/roles/agent.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace carillon::roles {
+namespace {
+
+// Of a device that does nothing by itself.
+class IdleLink final : public wire::DeviceLink {
+ public:
+  void send(const ledger::Load& order) override { loads.push_back(order.id); }
+  void send(const ledger::Unload&) override {}
+  void send(const ledger::Infer& order) override { infers.push_back(order.id); }
+  void send(const ledger::Profile&) override {}
+  void stop(ActionId) override {}
+  void preempt(ActionId, TimePoint) override {}
+  void retire(std::uint32_t next) override { life = next; }
+  void probe() override { ++probes; }
+  ledger::Excuse slowness(ledger::Lane) override { return {}; }
+  wire::Credit credit() const override { return {.infers = 4, .loads = 4}; }
+  std::uint64_t pages() const override { return 10; }
+  int best_effort() const override { return 1; }
+
+  std::uint32_t life = 0;
+  int probes = 0;
+  std::vector<ActionId> loads, infers;
+};
+
+// A worker with one device, and with one model, that a leader with lives of its own orders.
+class AgentTest : public ::testing::Test, protected AgentOut {
+ protected:
+  AgentTest() {
+    agent.add_device(link);
+    agent.add_model({.info = {.id = {0}, .name = "m", .pages = 1, .batches = {{1, 1ms}}}});
+    agent.start(now);
+  }
+  void send(transport::Message message) override { sent.push_back(std::move(message)); }
+  std::uint64_t pull(const std::string&, std::uint64_t, TimePoint, std::shared_ptr<PulledRow> row) override {
+    EXPECT_TRUE(row->make(0, {}));
+    return ++tickets;
+  }
+  std::uint64_t push(const std::string&, std::uint64_t, std::shared_ptr<PulledRow>,
+                     const wire::Report&) override {
+    return ++tickets;
+  }
+  void cancel(std::uint64_t) override {}
+  void warn(const std::string& text) override { ADD_FAILURE() << text; }
+
+  template <typename What>
+  void hear(What what) {
+    agent.heard(transport::Message{std::move(what)}, now);
+  }
+  // What the leader was told of a kind, since the last look at it.
+  template <typename What>
+  std::vector<What> take() {
+    std::vector<What> out;
+    std::erase_if(sent, [&](const transport::Message& message) {
+      const auto* what = std::get_if<What>(&message);
+      if (what != nullptr) out.push_back(*what);
+      return what != nullptr;
+    });
+    return out;
+  }
+  void lose() {
+    agent.on_report({.id = {},
+                     .status = ledger::ActionStatus::failed,
+                     .times = {},
+                     .error = "it broke",
+                     .device_lost = true,
+                     .life = link.life,
+                     .device = device},
+                    now);
+  }
+  void probed() { agent.on_probe({.found = {}, .life = link.life, .device = device}, now); }
+
+  static constexpr DeviceId device{0};
+  IdleLink link;
+  Agent agent{*this};
+  TimePoint now{1s};
+  std::vector<transport::Message> sent;
+  std::uint64_t tickets = 0;
+};
+
+// Only a leader that has named its life of the device believes what it hears of it.
+TEST_F(AgentTest, ADeviceThatIsLostBeforeItIsTakenIsToldOfInTheLeadersLife) {
+  for (const std::uint32_t life : {0U, 3U}) {
+    agent.leads(now);
+    const auto states = take<transport::DeviceState>();
+    ASSERT_EQ(states.size(), 1U);
+    EXPECT_TRUE(states[0].left);
+    lose();
+    EXPECT_TRUE(take<wire::Report>().empty());
+    hear(transport::Adopt{device, life});
+    const auto lost = take<wire::Report>();
+    ASSERT_EQ(lost.size(), 1U);
+    EXPECT_TRUE(lost[0].device_lost);
+    EXPECT_EQ(lost[0].life, life);
+    hear(transport::Retire{device, life + 1});
+    hear(transport::Probe{device});
+    probed();
+    const auto probes = take<wire::ProbeReport>();
+    ASSERT_EQ(probes.size(), 1U);
+    EXPECT_EQ(probes[0].life, life + 1);
+    EXPECT_TRUE(agent.device_alive(device));
+    agent.leader_left(now);
+    sent.clear();
+  }
+}
+
+TEST_F(AgentTest, AProbeOfBeforeTheLeaderDoesNotAnswerTheLeaders) {
+  for (const bool early : {true, false}) {
+    lose();  // while nobody leads
+    EXPECT_EQ(std::exchange(link.probes, 0), 1);
+    agent.leads(now);
+    const auto states = take<transport::DeviceState>();
+    ASSERT_EQ(states.size(), 1U);
+    EXPECT_FALSE(states[0].left);
+    if (early) {
+      probed();
+      EXPECT_TRUE(take<wire::ProbeReport>().empty());
+      EXPECT_TRUE(take<transport::DeviceState>().empty());
+    }
+    hear(transport::Retire{device, 0});
+    hear(transport::Probe{device});
+    EXPECT_EQ(std::exchange(link.probes, 0), early ? 1 : 0);
+    EXPECT_TRUE(take<wire::ProbeReport>().empty());
+    probed();
+    EXPECT_EQ(take<wire::ProbeReport>().size(), 1U);
+    EXPECT_TRUE(agent.device_alive(device));
+    agent.leader_left(now);
+    sent.clear();
+  }
+}
+
+TEST_F(AgentTest, OrdersForADeviceThatTheLeaderHasNotTakenAreStrays) {
+  agent.leads(now);
+  hear(ledger::Load{.id = {1}, .device = device, .model = {0}});
+  hear(transport::Profile{.order = {.id = {2}, .device = device, .model = {0}}, .row = {}});
+  EXPECT_TRUE(take<wire::Report>().empty());
+  EXPECT_TRUE(link.loads.empty());
+  EXPECT_EQ(agent.counters().strays, 2U);
+  hear(transport::Adopt{device, 0});
+  hear(ledger::Load{.id = {1}, .device = device, .model = {0}});
+  EXPECT_EQ(link.loads.size(), 1U);
+}
+
+}  // namespace
+}  // namespace carillon::roles
