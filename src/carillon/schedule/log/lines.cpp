@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
 #include <type_traits>
 #include <variant>
 
@@ -294,6 +295,24 @@ Event read_event(std::string_view kind, Words& words, std::size_t models) {
     wake.excuses.push_back(excuse);
   }
   return wake;
+}
+
+std::string wrong_held(const DeviceChanged& change, std::span<const std::optional<std::uint64_t>> served) {
+  const std::string device = fmt::format("device {}", change.device.value);
+  if (!change.alive && !change.held.empty()) return device + " is gone, and holds models";
+  std::uint64_t room = change.pages;
+  std::set<ModelId> held;
+  for (const ModelId model : change.held) {
+    const std::string holds = fmt::format("{} holds model {}", device, model.value);
+    const auto& pages = served[model.index()];
+    if (!pages) return holds + ", which is gone";
+    if (*pages == 0) return holds + ", which needs no pages";
+    if (!held.insert(model).second) return holds + " twice";
+    if (*pages > room)
+      return fmt::format("{} has {} pages, and the models that it holds need more", device, change.pages);
+    room -= *pages;
+  }
+  return {};
 }
 
 std::string_view read_model(Words& words, std::size_t models, int of_version, ModelInfo& model) {

@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -74,6 +75,9 @@ Action read_action(Words& words, int version);
 // What stands behind "e NOW ", all but the events that tell of models and their times; `models`: how many
 // have come.
 Event read_event(std::string_view kind, Words& words, std::size_t models);
+// What is wrong with the models that a device comes with, or nothing. `served`: pages of the models that have
+// come, by id; none of one that is gone.
+std::string wrong_held(const DeviceChanged& change, std::span<const std::optional<std::uint64_t>> served);
 // A model's id, pages, load time, batch sizes with their times, and name; with what a log of `version` knows
 // of it besides. The id is one of `models` that have come, or the next. Says what is wrong, or nothing.
 std::string_view read_model(Words& words, std::size_t models, int version, ModelInfo& model);

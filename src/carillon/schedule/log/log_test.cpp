@@ -364,5 +364,40 @@ TEST_F(DecisionLog, TimesThatChangeAreReadAsTheyWereWritten) {
   }
 }
 
+TEST_F(DecisionLog, WhatADeviceComesWithIsServedAndHasRoom) {
+  const std::string head =
+      "carillon-log 9\nscheduler fcfs\n"
+      "e 0 model 0 4 0 1 1 5 0 0 0 1 0 a\ne 0 model 1 0 0 1 1 5 0 0 0 1 0 b\n"
+      "e 0 model 2 3 0 1 1 5 0 0 0 1 0 c\ne 0 model_gone 2\n";
+  const auto replay = [&](const std::string& device) -> Result<int> {
+    write(head + "e 5 " + device + "\nend 5\n");
+    auto reader = LogReader::open(file);
+    if (!reader) return std::unexpected(reader.error());
+    const auto policy = *make_scheduler(reader->scheduler(), reader->environment());
+    for (int n = 0;; ++n) {
+      const auto decision = reader->next();
+      if (!decision) return std::unexpected(decision.error());
+      if (!*decision) return n;
+      Actions out;
+      policy->decide((*decision)->event, (*decision)->now, out);
+    }
+  };
+  EXPECT_EQ(replay("device 0 1 4 1 0"), 5);
+  EXPECT_EQ(replay("device 0 0 4 1"), 5);
+  const std::pair<const char*, const char*> wrong[] = {
+      {"device 0 0 4 1 0", "device 0 is gone, and holds models"},
+      {"device 0 1 3 1 0", "device 0 has 3 pages, and the models that it holds need more"},
+      {"device 0 1 9 1 0 0", "device 0 holds model 0 twice"},
+      {"device 0 1 9 1 1", "device 0 holds model 1, which needs no pages"},
+      {"device 0 1 9 1 0 2", "device 0 holds model 2, which is gone"},
+      {"device 0 1 9 1 3", "is not an event"}};
+  for (const auto& [what, says] : wrong) {
+    const auto all = replay(what);
+    ASSERT_FALSE(all) << what;
+    EXPECT_THAT(all.error().message, HasSubstr(file.string() + ":7: ")) << what;
+    EXPECT_THAT(all.error().message, HasSubstr(says)) << what;
+  }
+}
+
 }  // namespace
 }  // namespace carillon::schedule::log

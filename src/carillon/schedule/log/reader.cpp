@@ -1,6 +1,7 @@
 #include "carillon/schedule/log/reader.h"
 
 #include <utility>
+#include <variant>
 
 #include "carillon/base/files.h"
 #include "carillon/schedule/log/lines.h"
@@ -96,7 +97,11 @@ Result<> LogReader::read_head() {
 }
 
 void LogReader::came(const ModelInfo& model) {
-  if (model.id.index() == sizes_.size()) sizes_.emplace_back();
+  if (model.id.index() == sizes_.size()) {
+    sizes_.emplace_back();
+    served_.emplace_back();
+  }
+  served_[model.id.index()] = model.pages;
   std::vector<int>& sizes = sizes_[model.id.index()];
   sizes.clear();
   for (const BatchProfile& b : model.batches) sizes.push_back(b.batch);
@@ -135,6 +140,9 @@ Result<std::optional<LoggedDecision>> LogReader::next() {
   } else {
     decision.event = read_event(kind, words, sizes_.size());
     if (!words.good() || !words.done()) return wrong("'" + line_.substr(0, 60) + "' is not an event");
+    if (const auto* gone = std::get_if<ModelChanged>(&decision.event)) served_[gone->model.index()].reset();
+    if (const auto* device = std::get_if<DeviceChanged>(&decision.event))
+      if (const auto what = wrong_held(*device, served_); !what.empty()) return wrong(what);
   }
   while (read_line()) {
     Words said(line_);

@@ -53,8 +53,9 @@ class LogReader {
   Environment environment_;
   void came(const ModelInfo& model);
 
-  std::vector<std::vector<int>> sizes_;  // of batches, by model that has come
-  std::deque<ModelInfo> before_;         // of version 1, not yet told
+  std::vector<std::vector<int>> sizes_;               // of batches, by model that has come
+  std::vector<std::optional<std::uint64_t>> served_;  // pages, by model that has come; none: it is gone
+  std::deque<ModelInfo> before_;                      // of version 1, not yet told
   TimePoint wake_ = TimePoint::max();
 };
 
