@@ -328,6 +328,7 @@ void Agent::retire(DeviceId id) {
   device.retired = true;
   device.held.clear();
   device.runs.clear();
+  device.urgent = {};
   device.has = {.infers = 0, .loads = 0};
   device.busy_since = TimePoint::max();
   device.link->retire(++device.life);
@@ -579,7 +580,7 @@ void Agent::on_report(const wire::Report& report, TimePoint now) {
   const bool success = report.status == ActionStatus::success;
   if (success && action.kind == ActionKind::load) device.held.insert(action.model);
   if (success && action.kind == ActionKind::unload) device.held.erase(action.model);
-  if (success && action.kind == ActionKind::infer) learn(device, action, report);
+  if (action.kind == ActionKind::infer) learn(device, action, report, now);
   action.report = report;
   action.report->id = action.theirs;
   action.report->life = device.leaders.value_or(0);  // of an own one nobody hears
@@ -599,12 +600,20 @@ void Agent::on_report(const wire::Report& report, TimePoint now) {
 
 // What a leader learns of it, which the next one does not hear of otherwise. Times by another number of
 // threads say nothing of those to come.
-void Agent::learn(Device& device, const Action& action, const wire::Report& report) {
+void Agent::learn(Device& device, const Action& action, const wire::Report& report, TimePoint now) {
+  const Class cls = action.order.cls;
+  const bool success = report.status == ActionStatus::success;
+  if (cls == Class::real_time &&
+      (success || report.status == ActionStatus::failed || report.status == ActionStatus::stopped))
+    device.urgent.add(report.times.ran(), now);
+  if (!success) return;
   const int threads = report.times.threads;
   if (threads > 0 && std::exchange(device.threads, threads) != threads) device.runs.clear();
   if (report.odd_time || models_[action.model.index()].gone) return;
-  auto& runs = device.runs[Kind{action.model, action.order.cls, action.order.requests.size()}];
-  runs.push_back({report.times.ran(), action.order.expected, report.times.exec_end});
+  Duration took = report.times.ran();
+  if (cls == Class::normal) took = ledger::BusyShare::stretched(took, device.urgent.at(now));
+  auto& runs = device.runs[Kind{action.model, cls, action.order.requests.size()}];
+  runs.push_back({took, action.order.expected, report.times.exec_end});
   if (runs.size() > latest_runs) runs.pop_front();
 }
 

@@ -18,6 +18,7 @@
 #include "carillon/controller/calls/holder.h"
 #include "carillon/controller/calls/row_lookup.h"
 #include "carillon/dispatch/decider.h"
+#include "carillon/ledger/busy_share.h"
 #include "carillon/transport/messages.h"
 
 namespace carillon::roles {
@@ -143,6 +144,7 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
     std::set<ModelId> held;
     std::map<Kind, std::deque<Run>> runs;  // that succeeded, the latest of each kind
     int threads = 0;                       // that the last of them had
+    ledger::BusyShare urgent;              // of real-time runs, as a leader's ledger has it
     TimePoint busy_since = TimePoint::max();
   };
   struct Model {
@@ -192,7 +194,7 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
   void announce(DeviceId id, TimePoint now);
   void disown();
   transport::DeviceState::Left left(const Device& device, DeviceId id, TimePoint now) const;
-  void learn(Device& device, const Action& action, const wire::Report& report);
+  void learn(Device& device, const Action& action, const wire::Report& report, TimePoint now);
   void forget_runs(ModelId model);
   void retire(DeviceId id);
   void probe(DeviceId id);

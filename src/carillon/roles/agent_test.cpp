@@ -77,6 +77,33 @@ class AgentTest : public ::testing::Test, protected AgentOut {
                      .device = device},
                     now);
   }
+  // One row for a leader that has taken the device. The run ends now.
+  void order(Class cls = Class::normal) {
+    hear(transport::FrontendAt{0, "host:1"});
+    const ledger::Infer infer{
+        .id = {++ordered}, .device = device, .model = {0}, .requests = {{0}}, .expected = 1ms, .cls = cls};
+    hear(transport::Infer{.order = infer, .rows = {{.row = {0}, .frontend = 0, .key = 1}}});
+    agent.pulled(tickets, {}, now);
+  }
+  void ended(Duration took) {
+    wire::Report report{.id = link.infers.back(),
+                        .status = ledger::ActionStatus::success,
+                        .life = link.life,
+                        .device = device};
+    report.times.exec_start = now - took;
+    report.times.exec_end = now;
+    agent.on_report(report, now);
+    agent.pushed(tickets, true, now);
+  }
+  // What the next leader is told of the runs of a class.
+  std::vector<Duration> told(Class cls) {
+    agent.leads(now);
+    std::vector<Duration> out;
+    for (const auto& state : take<transport::DeviceState>())
+      for (const auto& run : state.left->runs)
+        if (run.cls == cls) out.push_back(run.took);
+    return out;
+  }
   void probed() { agent.on_probe({.found = {}, .life = link.life, .device = device}, now); }
 
   static constexpr DeviceId device{0};
@@ -84,7 +111,7 @@ class AgentTest : public ::testing::Test, protected AgentOut {
   Agent agent{*this};
   TimePoint now{1s};
   std::vector<transport::Message> sent;
-  std::uint64_t tickets = 0;
+  std::uint64_t tickets = 0, ordered = 0;
 };
 
 // Only a leader that has named its life of the device believes what it hears of it.
@@ -148,6 +175,23 @@ TEST_F(AgentTest, OrdersForADeviceThatTheLeaderHasNotTakenAreStrays) {
   hear(transport::Adopt{device, 0});
   hear(ledger::Load{.id = {1}, .device = device, .model = {0}});
   EXPECT_EQ(link.loads.size(), 1U);
+}
+
+// As the leader has learned them: a normal run lasts longer where real-time runs pause it.
+TEST_F(AgentTest, TheNextLeaderIsToldOfNormalRunsWithTheTimeOfRealTimeRuns) {
+  now = TimePoint{10s};
+  agent.leads(now);
+  hear(transport::Adopt{device, 0});
+  order();
+  ended(30ms);
+  for (int i = 0; i < 10; ++i) {
+    order(Class::real_time);
+    ended(100ms);
+  }
+  order();
+  ended(30ms);  // a second of the last four was real-time
+  EXPECT_EQ(told(Class::normal), (std::vector<Duration>{30ms, 40ms}));
+  EXPECT_EQ(told(Class::real_time), std::vector<Duration>(10, 100ms));
 }
 
 }  // namespace

@@ -144,8 +144,8 @@ struct DeviceState {
     ModelId model;
     Class cls{};
     std::uint32_t rows = 0;
-    Duration took{0}, expected{0};
-    Duration ago{0};  // it ended
+    Duration took{0}, expected{0};  // as ledger::Ledger::times() counts
+    Duration ago{0};                // it ended
     friend bool operator==(const Run&, const Run&) = default;
   };
   struct Left {
