@@ -181,6 +181,7 @@ transport::DeviceState::Left Agent::left(const Device& device, DeviceId id, Time
 void Agent::change_times(ModelId id, std::vector<ledger::BatchProfile> batches, TimePoint) {
   Model& model = models_[id.index()];
   model.model.info.batches = batches;
+  ++model.changes;
   forget_runs(id);  // these were of other plans
   if (led_ && !model.gone) out_.send(transport::ModelTimes{id, std::move(batches)});
 }
@@ -432,6 +433,7 @@ std::optional<ActionId> Agent::take(ActionId theirs, DeviceId device, ModelId mo
   actions_[id] = {.device = device,
                   .model = model,
                   .kind = kind,
+                  .changes = models_[model.index()].changes,
                   .theirs = theirs,
                   .order = {},
                   .rows = {},
@@ -599,7 +601,7 @@ void Agent::on_report(const wire::Report& report, TimePoint now) {
 }
 
 // What a leader learns of it, which the next one does not hear of otherwise. Times by another number of
-// threads say nothing of those to come.
+// threads, or by other plans, say nothing of those to come.
 void Agent::learn(Device& device, const Action& action, const wire::Report& report, TimePoint now) {
   const Class cls = action.order.cls;
   const bool success = report.status == ActionStatus::success;
@@ -609,7 +611,8 @@ void Agent::learn(Device& device, const Action& action, const wire::Report& repo
   if (!success) return;
   const int threads = report.times.threads;
   if (threads > 0 && std::exchange(device.threads, threads) != threads) device.runs.clear();
-  if (report.odd_time || models_[action.model.index()].gone) return;
+  const Model& model = models_[action.model.index()];
+  if (report.odd_time || model.gone || action.changes != model.changes) return;
   Duration took = report.times.ran();
   if (cls == Class::normal) took = ledger::BusyShare::stretched(took, device.urgent.at(now));
   auto& runs = device.runs[Kind{action.model, cls, action.order.requests.size()}];

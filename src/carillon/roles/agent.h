@@ -151,6 +151,7 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
     wire::Model model;
     std::shared_ptr<const PulledRow::Shape> shape;
     bool gone = false;
+    std::uint32_t changes = 0;  // of its times
   };
   struct Row {
     std::string address;  // of its frontend
@@ -163,11 +164,12 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
     DeviceId device;
     ModelId model;
     schedule::ActionKind kind{};
-    bool sent = false;      // to the device
-    bool own = false;       // not the leader's: an UNLOAD of a model that goes, or of an earlier leader's
-    bool stops = false;     // it has not begun, and will not
-    ActionId theirs;        // as the leader numbers it
-    std::size_t waits = 0;  // for so many rows
+    bool sent = false;          // to the device
+    bool own = false;           // not the leader's: an UNLOAD of a model that goes, or of an earlier leader's
+    bool stops = false;         // it has not begun, and will not
+    std::uint32_t changes = 0;  // of its model's times, before it
+    ActionId theirs;            // as the leader numbers it
+    std::size_t waits = 0;      // for so many rows
     ledger::Infer order;
     std::vector<Row> rows;  // of order.requests, which are their places
     std::optional<wire::Report> report;

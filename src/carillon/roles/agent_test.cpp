@@ -194,5 +194,16 @@ TEST_F(AgentTest, TheNextLeaderIsToldOfNormalRunsWithTheTimeOfRealTimeRuns) {
   EXPECT_EQ(told(Class::real_time), std::vector<Duration>(10, 100ms));
 }
 
+TEST_F(AgentTest, TheNextLeaderIsToldOfNoRunThatBeganByOtherPlans) {
+  agent.leads(now);
+  hear(transport::Adopt{device, 0});
+  order();
+  agent.change_times({0}, {{1, 2ms}}, now);
+  ended(1ms);
+  order();
+  ended(2ms);
+  EXPECT_EQ(told(Class::normal), std::vector<Duration>{2ms});
+}
+
 }  // namespace
 }  // namespace carillon::roles
