@@ -930,11 +930,13 @@ void Classed::tend(DeviceId id, ModelId model, Orders& out) {
   if (held_ > 0) release(id, out);
 }
 
-// What the policy sends to a device is held back where that would make nonsense: an INFER of a pinned model
-// that is not there yet, as at a device's start (the policy takes it to be); an UNLOAD of what requests kept
-// from the policy use; a LOAD while a copy is there that was pinned, or while what a device came with and
-// has no room for leaves; and what follows such a LOAD. Where the
-// LOADs of a pinned model fail, its INFERs are not held back for ever, but refused: see in_vain().
+// What the policy sends to a device is held back where that would make nonsense:
+// - an INFER of a pinned model that is not there yet, as at a device's start: the policy takes it to be;
+// - an UNLOAD of a model that requests use which are kept from the policy;
+// - a LOAD of a model while a copy is there that was pinned;
+// - a LOAD while a copy leaves that a device came with and has no room for;
+// - what follows a LOAD or UNLOAD of its model that is held back.
+// Where the LOADs of a pinned model fail, its INFERs are not held back for ever, but refused: see in_vain().
 bool Classed::must_wait(const Action& action, std::span<const Action> before) const {
   const auto held = [&](ModelId model) {
     return std::ranges::any_of(before, [&](const Action& each) {
