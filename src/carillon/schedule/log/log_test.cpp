@@ -364,9 +364,9 @@ TEST_F(DecisionLog, TimesThatChangeAreReadAsTheyWereWritten) {
   }
 }
 
-TEST_F(DecisionLog, WhatADeviceComesWithIsServedAndHasRoom) {
+TEST_F(DecisionLog, ADeviceComesInTurnWithWhatIsServedAndHasRoom) {
   const std::string head =
-      "carillon-log 9\nscheduler fcfs\n"
+      "carillon-log 9\nscheduler clockwork\n"
       "e 0 model 0 4 0 1 1 5 0 0 0 1 0 a\ne 0 model 1 0 0 1 1 5 0 0 0 1 0 b\n"
       "e 0 model 2 3 0 1 1 5 0 0 0 1 0 c\ne 0 model_gone 2\n";
   const auto replay = [&](const std::string& device) -> Result<int> {
@@ -390,7 +390,8 @@ TEST_F(DecisionLog, WhatADeviceComesWithIsServedAndHasRoom) {
       {"device 0 1 9 1 0 0", "device 0 holds model 0 twice"},
       {"device 0 1 9 1 1", "device 0 holds model 1, which needs no pages"},
       {"device 0 1 9 1 0 2", "device 0 holds model 2, which is gone"},
-      {"device 0 1 9 1 3", "is not an event"}};
+      {"device 0 1 9 1 3", "is not an event"},
+      {"device 1 1 9 1", "device 1 comes before device 0"}};
   for (const auto& [what, says] : wrong) {
     const auto all = replay(what);
     ASSERT_FALSE(all) << what;

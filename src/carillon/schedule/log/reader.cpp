@@ -1,5 +1,6 @@
 #include "carillon/schedule/log/reader.h"
 
+#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -141,8 +142,13 @@ Result<std::optional<LoggedDecision>> LogReader::next() {
     decision.event = read_event(kind, words, sizes_.size());
     if (!words.good() || !words.done()) return wrong("'" + line_.substr(0, 60) + "' is not an event");
     if (const auto* gone = std::get_if<ModelChanged>(&decision.event)) served_[gone->model.index()].reset();
-    if (const auto* device = std::get_if<DeviceChanged>(&decision.event))
-      if (const auto what = wrong_held(*device, served_); !what.empty()) return wrong(what);
+    if (const auto* change = std::get_if<DeviceChanged>(&decision.event)) {
+      const std::uint32_t device = change->device.value;
+      if (device > devices_)
+        return wrong("device " + std::to_string(device) + " comes before device " + std::to_string(devices_));
+      devices_ = std::max(devices_, device + 1);
+      if (const auto what = wrong_held(*change, served_); !what.empty()) return wrong(what);
+    }
   }
   while (read_line()) {
     Words said(line_);

@@ -55,6 +55,7 @@ class LogReader {
 
   std::vector<std::vector<int>> sizes_;               // of batches, by model that has come
   std::vector<std::optional<std::uint64_t>> served_;  // pages, by model that has come; none: it is gone
+  std::uint32_t devices_ = 0;                         // that have come
   std::deque<ModelInfo> before_;                      // of version 1, not yet told
   TimePoint wake_ = TimePoint::max();
 };
