@@ -12,7 +12,6 @@ from .long import IN_ALL
 
 LEADER, SPARE = "s1", "s2"
 MEMBERS = ("w1", "w2", "f1")
-SERVES_NOBODY = pytest.mark.xfail(raises=AssertionError, strict=False, reason="a leader that hears nobody goes on sending beats, so no spare suspects it")
 
 
 @pytest.fixture
@@ -29,9 +28,11 @@ def leader_cut(box, *others: str, cut=None):
     leader = box.host_of[LEADER]
     for other in others:
         cut(leader, box.host_of[other])
-    yield
-    for other in others:
-        box.net.mend(leader, box.host_of[other])
+    try:
+        yield
+    finally:
+        for other in others:
+            box.net.mend(leader, box.host_of[other])
     box.whole()
 
 
@@ -80,7 +81,6 @@ def test_a_leader_that_cannot_send_is_followed_by_the_spare(apart, net):
         client.wait_for_more(30)
 
 
-@SERVES_NOBODY
 def test_a_leader_that_cannot_hear_is_followed_by_the_spare(apart, net):
     with sending(apart.http("f1"), allowed=(504,)) as client:
         with leader_cut(apart, SPARE, *MEMBERS, cut=lambda leader, other: net.cut_one_way(other, leader)):
