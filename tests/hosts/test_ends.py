@@ -40,8 +40,8 @@ def served(box, victim: str, of_victim: tuple[int, ...]):
 
 @pytest.mark.parametrize("victim", [LEADER, SPARE, WORKER, FRONTEND])
 def test_nothing_is_lost_when_one_is_killed_and_starts_again(apart, victim):
-    # Its connections break, nobody listens, and then it is not ready while it is still registered as it was before. When it is, a
-    # request may have waited for too long.
+    # A killed frontend breaks its connections. While it starts it refuses connections, and then requests, until the lease of
+    # the process before is over. Then a request may have waited for too long.
     with served(apart, victim, of_victim=(0, 503, 504)) as (client, process):
         process.kill()
         client.wait_for_more(30)

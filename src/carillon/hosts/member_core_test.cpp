@@ -473,7 +473,7 @@ TEST_F(AloneTest, ALateAnswerToAReadIsHeard) {
   EXPECT_EQ(spare.leader(), "s1");
 }
 
-// The leader sent it no beats while nobody knew it, and members beside it were in the same case.
+// While nobody knew the member, the leader sent it no beats. So what it missed says nothing.
 TEST_F(AloneTest, AMemberThatIsRegisteredAnewDoesNotSayThatTheLeaderIsSilent) {
   using cluster::election::Message;
   const transport::DatagramCodec codec("box", "secret");

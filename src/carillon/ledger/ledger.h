@@ -144,8 +144,8 @@ class Ledger {
   void book(const Order& order, TimePoint now);
   Doubted book(const Doubt& doubt, TimePoint now);
 
-  // What a device ran before it came, for another scheduler: it teaches what a batch takes, and by how much
-  // it outlasts what was expected. After the device has come; of each device in the order of their ends.
+  // A run that the device did for another scheduler before it came. It teaches what a batch takes, and by how
+  // much a batch outlasts its estimate. To be told after the device has come, and in the order of the ends.
   struct Earlier {
     ModelId model;
     Class cls{};

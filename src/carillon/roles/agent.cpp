@@ -600,8 +600,8 @@ void Agent::on_report(const wire::Report& report, TimePoint now) {
   unload_gone(now);
 }
 
-// What a leader learns of it, which the next one does not hear of otherwise. Times by another number of
-// threads, or by other plans, say nothing of those to come.
+// Keeps what the run took, for the next leader. The present leader learns it from the report. Times by
+// another number of threads, or by other plans, say nothing of those to come.
 void Agent::learn(Device& device, const Action& action, const wire::Report& report, TimePoint now) {
   const Class cls = action.order.cls;
   const bool success = report.status == ActionStatus::success;

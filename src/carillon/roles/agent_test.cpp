@@ -32,7 +32,7 @@ class IdleLink final : public wire::DeviceLink {
   std::vector<ActionId> loads, infers;
 };
 
-// A worker with one device, and with one model, that a leader with lives of its own orders.
+// A worker with one device and one model. Its leader numbers the device's lives itself.
 class AgentTest : public ::testing::Test, protected AgentOut {
  protected:
   AgentTest() {
@@ -114,7 +114,7 @@ class AgentTest : public ::testing::Test, protected AgentOut {
   std::uint64_t tickets = 0, ordered = 0;
 };
 
-// Only a leader that has named its life of the device believes what it hears of it.
+// A leader drops reports of a life of the device that it has not named.
 TEST_F(AgentTest, ADeviceThatIsLostBeforeItIsTakenIsToldOfInTheLeadersLife) {
   for (const std::uint32_t life : {0U, 3U}) {
     agent.leads(now);

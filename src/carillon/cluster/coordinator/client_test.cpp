@@ -375,7 +375,7 @@ TEST(CoordinatorClient, AnUnansweredWriteIsUnknown) {
   EXPECT_EQ(a.client->epoch().epoch->nonce, *nonce);
 }
 
-// It was cut off, and what it sent reached etcd when its lease was over.
+// The member was cut off. Its claim reaches etcd after the end of its lease.
 TEST(CoordinatorClient, AClaimOfAMemberThatIsGoneChangesNothing) {
   World world(3);
   auto& a = world.add(member_named("a", 1));

@@ -42,6 +42,14 @@ struct Scheduler {
   void heard(MemberId from, Kind kind, std::uint64_t epoch, std::uint64_t number = 0) {
     election.heard(from, {.kind = kind, .epoch = Epoch{epoch}, .number = number}, out);
   }
+  // As a spare whose host is cut off, with a worker on it.
+  void hears_one_worker() {
+    election.set_members({{host_0, true, false},
+                          {host_1, true},
+                          {worker},
+                          {other_worker, false, false},
+                          {third_worker, false, false}});
+  }
   void beat() { heard(host_0, Kind::beat, 1, ++beats); }
   void coordinator_speaks() { election.coordinator_said({Epoch{1}, host_0, Incarnation{5}}, out); }
   // No beat for so long that it asks. The number of the question.
@@ -316,7 +324,7 @@ Scheduler claimer() {
   return s;
 }
 
-// Members on its own host confirm the silence, but its link may be the one that is cut.
+// The spare's own link may be cut, and members on its host confirm the silence.
 TEST(Election, ASpareClaimsNothingUntilTheCoordinatorHasSpoken) {
   Scheduler s = Scheduler::spare();
   s.pass(28ms);
@@ -363,11 +371,7 @@ TEST(Election, ASpareThatWasCutOffHasClaimedNothingWhenItsLinkIsBack) {
 // The link is back, the coordinator is heard before the leader, and the member beside it answers first.
 TEST(Election, WhereMostMembersWereNotHeardTheirAnswersAreAwaited) {
   Scheduler s = Scheduler::spare();
-  s.election.set_members({{host_0, true, false},
-                          {host_1, true},
-                          {worker},
-                          {other_worker, false, false},
-                          {third_worker, false, false}});
+  s.hears_one_worker();
   s.heard(worker, Kind::silent, 1, s.suspects());
   EXPECT_FALSE(s.claimed(2));
   s.beat();
@@ -377,11 +381,7 @@ TEST(Election, WhereMostMembersWereNotHeardTheirAnswersAreAwaited) {
 
 TEST(Election, WhatAMemberBesideItSaidDuringTheCutIsAskedAnew) {
   Scheduler s = Scheduler::spare();
-  s.election.set_members({{host_0, true, false},
-                          {host_1, true},
-                          {worker},
-                          {other_worker, false, false},
-                          {third_worker, false, false}});
+  s.hears_one_worker();
   s.pass(28ms);
   s.heard(worker, Kind::silent, 1, s.asked_number());
   s.pass(6ms);

@@ -102,11 +102,12 @@ class EtcdModel {
 
  private:
   std::variant<etcd::Answer, etcd::Failure> carry_out(const etcd::Txn& txn) {
-    const auto found = store.find(txn.key);
-    const std::int64_t mod_revision = found == store.end() ? 0 : found->second.mod_revision;
-    const auto also = txn.also ? store.find(txn.also->key) : store.end();
-    if ((txn.mod_revision && *txn.mod_revision != mod_revision) ||
-        (txn.also && txn.also->mod_revision != (also == store.end() ? 0 : also->second.mod_revision)))
+    const auto is_at = [&](const std::string& key, std::int64_t mod_revision) {
+      const auto found = store.find(key);
+      return mod_revision == (found == store.end() ? 0 : found->second.mod_revision);
+    };
+    if ((txn.mod_revision && !is_at(txn.key, *txn.mod_revision)) ||
+        (txn.also && !is_at(txn.also->key, txn.also->mod_revision)))
       return etcd::Answer{
           etcd::TxnAnswer{header(), false, read({.key = txn.key, .range_end = "", .limit = 0}).kvs}};
     if (txn.lease != 0 && !leases.contains(txn.lease))
