@@ -76,9 +76,12 @@ void Offering::offer(const Request& request, bool more, TimePoint now) {
     tensors.unwanted.push_back(wanted ? 0 : size);
   }
   const std::uint32_t place = slab_.take();
-  slab_[place] = {.request = request, .key = out_.open(request.id, std::move(tensors)), .bytes = bytes};
+  slab_[place] = {.request = request,
+                  .key = out_.open(request.id, std::move(tensors)),
+                  .bytes = bytes,
+                  .ends = request.deadline};
   rows_.insert(request.id.value, place);
-  unoffered_.emplace(request.deadline, request.id);
+  ends_.emplace(request.deadline, request.id);
   together_.push_back(request.id);
   if (!more) all_arrived(now);
 }
@@ -179,6 +182,7 @@ void Offering::on(transport::Sent& message, TimePoint) {
       continue;
     }
     row->flying = true;
+    set_end(*row);
     (void)holder_.sent(id, row->request.model, 0);
   }
 }
@@ -187,6 +191,7 @@ void Offering::on(transport::CameBack& message, TimePoint) {
   for (const RequestId id : message.rows)
     if (Row* const row = find_flying(id)) {
       row->flying = false;
+      set_end(*row);
       holder_.came_back(id);
     }
 }
@@ -195,6 +200,7 @@ void Offering::on(transport::Lost& message, TimePoint) {
   for (const RequestId id : message.rows)
     if (Row* const row = find_flying(id)) {
       row->flying = false;
+      set_end(*row);
       holder_.lost(id, message.why);
     }
 }
@@ -206,6 +212,7 @@ void Offering::on(transport::Ended& message, TimePoint now) {
     Row* const row = find_flying(id);
     if (row == nullptr) continue;
     row->flying = false;
+    set_end(*row);
     if (message.report.status != ActionStatus::success) {
       holder_.ended(id, message.report, now);
       continue;
@@ -289,19 +296,38 @@ void Offering::erase(RequestId id) {
   CARILLON_ASSERT(place.has_value());
   Row& row = slab_[*place];
   out_.close(row.key);
-  unoffered_.erase({row.request.deadline, id});
+  ends_.erase({row.ends, id});
   slab_.give_back(*place);
 }
 
 void Offering::lands(RequestId id, Row& row) {
   if (!std::exchange(row.flying, false)) return;
+  set_end(row);
   holder_.came_back(id);
 }
 
 void Offering::take_back(Row& row) {
   if (row.over) return;
   lands(row.request.id, row);
-  if (std::exchange(row.offered, false)) unoffered_.emplace(row.request.deadline, row.request.id);
+  row.offered = false;
+  set_end(row);
+}
+
+void Offering::set_end(Row& row) {
+  const TimePoint deadline = row.request.deadline;
+  const TimePoint ends = row.flying    ? TimePoint::max()
+                         : row.offered ? saturating_add(deadline, word_grace)
+                                       : deadline;
+  if (ends == row.ends) return;
+  auto place = ends_.extract({row.ends, row.request.id});
+  row.ends = ends;
+  if (ends == TimePoint::max()) return;
+  if (place.empty()) {
+    ends_.emplace(ends, row.request.id);
+  } else {
+    place.value().first = ends;
+    ends_.insert(std::move(place));
+  }
 }
 
 void Offering::offer_to_leader(const std::vector<RequestId>& rows) {
@@ -319,7 +345,7 @@ void Offering::offer_to_leader(const std::vector<RequestId>& rows) {
         out_.send(std::move(message));
       }
     row->offered = true;
-    unoffered_.erase({row->request.deadline, id});
+    set_end(*row);
     ++counters_.offered;
     offers.push_back({.row = row->request, .more = true, .key = row->key, .tensor_bytes = row->bytes});
     offers.back().row.model = *theirs;
@@ -341,12 +367,12 @@ void Offering::refuse(RequestId id, Reason reason, TimePoint now) {
 
 TimePoint Offering::wake_at() const {
   if (stopped_) return TimePoint::max();
-  return unoffered_.empty() ? forget_at_ : std::min(forget_at_, unoffered_.begin()->first);
+  return ends_.empty() ? forget_at_ : std::min(forget_at_, ends_.begin()->first);
 }
 
 void Offering::wake(TimePoint now) {
-  while (!stopped_ && !unoffered_.empty() && unoffered_.begin()->first <= now)
-    refuse(unoffered_.begin()->second, Reason::cannot_finish, now);
+  while (!stopped_ && !ends_.empty() && ends_.begin()->first <= now)
+    refuse(ends_.begin()->second, Reason::cannot_finish, now);
   if (stopped_ || forget_at_ > now) return;
   forget_at_ = TimePoint::max();
   std::vector<ModelId> untold;

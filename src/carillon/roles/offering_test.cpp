@@ -98,6 +98,61 @@ TEST_F(OfferingTest, ARowOfWhichTheLeaderSpeaksAfterItsEndIsWithdrawn) {
   EXPECT_EQ(count<transport::Withdraw>(), 1U);
 }
 
+// A leader that is not heard, as its host is cut off one way or stands still.
+TEST_F(OfferingTest, ARowOfWhichTheLeaderSaysNothingIsRefusedSoonAfterItsDeadline) {
+  core.react([&](TimePoint t) { offering->leads(t); }, time_of(0ms));
+  hear(transport::ModelComes{told(7)});
+  come();
+  const TimePoint deadline = time_of(100ms), end = deadline + Offering::word_grace;
+  std::vector<ErrorCode> refused;
+  int answered = 0;
+  for (std::uint64_t ticket = 1; ticket <= 4; ++ticket)
+    core.submit(
+        ticket, controller::testing::call_of(ModelId{0}, 1, time_of(1ms), deadline),
+        [&](controller::InferAnswer answer) {
+          ++answered;
+          if (!answer.status) refused.push_back(answer.status.error().code);
+        },
+        time_of(1ms));
+  EXPECT_EQ(core.wake_at(), end);
+  // A worker has rows 1 and 2. Row 2 comes back, and row 3 gets its outputs in time.
+  hear(transport::Sent{.rows = {RequestId{1}, RequestId{2}}, .device = {}}, time_of(2ms));
+  hear(transport::CameBack{{RequestId{2}}}, time_of(3ms));
+  core.wake(deadline);
+  EXPECT_EQ(answered, 0);
+  const wire::Report report{.status = ledger::ActionStatus::success};
+  core.react([&](TimePoint t) { offering->outputs(RequestId{3}, report, t); }, end - 1ms);
+  EXPECT_EQ(answered, 1);
+  EXPECT_TRUE(refused.empty());
+  ASSERT_EQ(core.wake_at(), end);
+  core.wake(end);
+  EXPECT_EQ(refused, std::vector<ErrorCode>(2, ErrorCode::deadline_exceeded));
+  EXPECT_EQ(count<transport::Withdraw>(), 3U);
+  EXPECT_EQ(core.wake_at(), TimePoint::max()) << "row 1 runs";
+  // What the leader says of a refused row comes too late.
+  hear(transport::Sent{.rows = {RequestId{0}}, .device = {}}, end + 1ms);
+  EXPECT_EQ(answered, 3);
+  core.react([&](TimePoint t) { offering->outputs(RequestId{1}, report, t); }, end + 1s);
+  EXPECT_EQ(answered, 4);
+  EXPECT_EQ(refused.size(), 2U);
+  EXPECT_EQ(offering->open_rows(), 0U);
+}
+
+TEST_F(OfferingTest, ARowWithoutALeaderIsRefusedAtItsDeadline) {
+  core.react([&](TimePoint t) { offering->leads(t); }, time_of(0ms));
+  hear(transport::ModelComes{told(7)});
+  come();
+  int refused = 0;
+  core.submit(
+      1, controller::testing::call_of(ModelId{0}, 1, time_of(1ms), time_of(100ms)),
+      [&](controller::InferAnswer answer) { refused += answer.status ? 0 : 1; }, time_of(1ms));
+  hear(transport::Sent{.rows = {RequestId{0}}, .device = {}}, time_of(2ms));
+  core.react([&](TimePoint t) { offering->leader_left(t); }, time_of(3ms));
+  EXPECT_EQ(core.wake_at(), time_of(100ms));
+  core.wake(time_of(100ms));
+  EXPECT_EQ(refused, 1);
+}
+
 TEST_F(OfferingTest, OutputsThatComeOfAnOrderNobodyToldOfAnswerTheCall) {
   core.react([&](TimePoint t) { offering->leads(t); }, time_of(0ms));
   hear(transport::ModelComes{told(7)});
