@@ -135,6 +135,34 @@ def test_weights_stay_when_the_leader_is_killed(roles, program, cluster):
     assert free_pages() == before
 
 
+def test_the_worker_and_the_frontend_count_what_they_do(roles, tiny_models):
+    """The worker counts executions and loads. The frontend counts requests, with the times of the worker's reports."""
+    metrics = free_addresses(1)[0]
+    box = {id: roles(role, id, *options) for id, role, *options in (
+        ("s1", "scheduler"), ("w1", "worker", "--metrics", metrics), ("f1", "frontend"))}
+    ready(box["f1"])
+    for value in range(5):
+        assert box["f1"].infer(float(value))[0] == 200
+    assert box["f1"].infer(1.0, timeout_ms=0.001)[0] == 504
+
+    def counted() -> dict[str, float]:
+        with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=LIMIT) as response:
+            text = response.read().decode()
+        found = re.findall(r'^(\w+)(?:\{[^}]*model="tiny_mlp"[^}]*\})? (\S+)$', text, re.MULTILINE)
+        return {name: float(value) for name, value in found}
+
+    wait_for(lambda: counted().get("nv_inference_exec_count") == 5, f"five executions: {counted()}")  # a report follows its outputs
+    now = counted()
+    assert now["carillon_model_loads_total"] == 1 and now["carillon_exec_busy_seconds_total"] > 0, now
+    with urllib.request.urlopen(f"http://{box['f1'].http}/v2/models/tiny_mlp/stats", timeout=LIMIT) as response:
+        told = json.load(response)["model_stats"][0]
+    steps = told["inference_stats"]
+    assert (told["inference_count"], steps["success"]["count"], steps["fail"]["count"]) == (5, 5, 1), told
+    for step in ("queue", "compute_input", "compute_infer", "compute_output"):
+        assert steps[step]["count"] == 5, told
+    assert 0 < steps["compute_infer"]["ns"] < steps["success"]["ns"], told
+
+
 def test_a_leader_that_was_stopped_is_not_obeyed_when_it_goes_on(box, program, cluster):
     leader = leader_of(program, cluster)
     other = ({"s1", "s2"} - {leader}).pop()

@@ -9,15 +9,18 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
 #include "carillon/base/ids.h"
 #include "carillon/base/result.h"
+#include "carillon/base/slab.h"
 #include "carillon/base/time.h"
 #include "carillon/controller/calls/holder.h"
 #include "carillon/controller/calls/row_lookup.h"
 #include "carillon/dispatch/decider.h"
+#include "carillon/dispatch/notes.h"
 #include "carillon/ledger/busy_share.h"
 #include "carillon/transport/messages.h"
 
@@ -85,7 +88,8 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
     std::uint64_t unwanted = 0;   // rows whose outputs nobody wanted any more
     std::uint64_t unreached = 0;  // rows whose frontend could not be reached
   };
-  explicit Agent(AgentOut& out) : out_(out) {}
+  // Both outlive this. `notes` hears of what the devices do, whoever ordered it.
+  Agent(AgentOut& out, dispatch::Notes& notes) : out_(out), notes_(notes) {}
 
   // Within controller::Controller::react(). Times of messages are on our clock.
   void leads(TimePoint now);
@@ -173,6 +177,7 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
     ledger::Infer order;
     std::vector<Row> rows;  // of order.requests, which are their places
     std::optional<wire::Report> report;
+    std::optional<std::uint32_t> noted;  // in noted_, while the device has it
   };
 
   void on(ledger::Load& order, TimePoint now);
@@ -198,13 +203,16 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
   transport::DeviceState::Left left(const Device& device, DeviceId id, TimePoint now) const;
   void learn(Device& device, const Action& action, const wire::Report& report, TimePoint now);
   void forget_runs(ModelId model);
-  void retire(DeviceId id);
+  void retire(DeviceId id, std::string_view why, TimePoint now);
   void probe(DeviceId id);
   // Whether the order can be done: else it is answered.
   std::optional<ActionId> take(ActionId theirs, DeviceId device, ModelId model, schedule::ActionKind kind,
                                TimePoint now);
   void fail_order(ActionId id, DeviceId device, ledger::ActionStatus status, std::string why, TimePoint now);
   void ready(ActionId id, Action& action, TimePoint now);
+  // To its device.
+  template <typename Order>
+  void hand_over(Action& action, const Order& order, TimePoint now);
   template <typename Order>
   void pass(Order& order, schedule::ActionKind kind, TimePoint now);
   std::optional<std::pair<ActionId, wire::DeviceLink*>> running(ActionId theirs, TimePoint now);
@@ -217,6 +225,8 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
   }
 
   AgentOut& out_;
+  dispatch::Notes& notes_;
+  Slab<dispatch::Notes::Action> noted_;
   std::vector<Device> devices_;
   std::vector<Model> models_;
   std::map<std::uint32_t, std::string> frontends_;  // addresses, by number

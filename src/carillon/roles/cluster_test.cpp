@@ -508,8 +508,8 @@ void Frontend::model_comes(const wire::Model& model) {
 
 Worker::Worker(Cluster& of, int number, int life) : cluster(of), id("worker" + std::to_string(number)) {
   core = std::make_unique<controller::Core>(
-      [this](controller::Holder&, dispatch::Notes&) {
-        auto made = std::make_unique<Agent>(static_cast<AgentOut&>(*this));
+      [this](controller::Holder&, dispatch::Notes& notes) {
+        auto made = std::make_unique<Agent>(static_cast<AgentOut&>(*this), notes);
         agent = lookup.agent = made.get();
         return made;
       },

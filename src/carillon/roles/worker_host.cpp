@@ -14,8 +14,8 @@ WorkerHost::~WorkerHost() {
 }
 
 controller::MakeDecider WorkerHost::decider() {
-  return [this](controller::Holder&, dispatch::Notes&) {
-    auto agent = std::make_unique<Agent>(static_cast<AgentOut&>(*this));
+  return [this](controller::Holder&, dispatch::Notes& notes) {
+    auto agent = std::make_unique<Agent>(static_cast<AgentOut&>(*this), notes);
     lookup_.agent = agent.get();
     return agent;
   };
