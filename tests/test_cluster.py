@@ -46,9 +46,10 @@ def test_the_status_is_the_leaders(hosts, cluster, ask):
     assert said["name"] == "box" and said["epoch"] >= 1 and hosts[said["leader"]].state()["leads"]
     assert [member["id"] for member in said["members"]] == sorted(ROLES)
     for member in said["members"]:
-        assert list(member) == ["id", "role", "address", "alive", "devices", "offset_us", "bound_us"]
+        assert list(member) == ["id", "role", "address", "alive", "devices", "offset_us", "bound_us", "same_key"]
         assert member["role"] == ROLES[member["id"]] and member["address"] == hosts[member["id"]].address
         assert member["alive"] is True and member["devices"] == (2 if member["role"] == "worker" else 0)
+        assert member["same_key"] is True
         assert abs(member["offset_us"]) <= member["bound_us"]  # one machine has one clock
     text = ask("status", "--cluster", cluster)
     assert text.returncode == 0
@@ -86,6 +87,16 @@ def test_a_handover_ends_when_the_other_leads(hosts, cluster, ask):
     for to, says in (("w1", "cannot hand over to w1: it is no other scheduler"), ("s9", "cannot hand over to s9: no such member")):
         wrong = ask("handover", to, "--cluster", cluster)
         assert wrong.returncode == 2 and f"carillon cluster handover: the leader {before['leader']}: {says}" in wrong.stderr
+
+
+def test_who_has_another_key_is_named(hosts, program, start, cluster, ask):
+    start(Host(program, cluster, "w9", "worker", free_addresses(1)[0], "another secret"))
+    before = json.loads(ask("status", "--cluster", cluster, "--json").stdout)
+    wait_for(lambda: "w9 has another --cluster-key than " in ask("status", "--cluster", cluster).stdout, "w9 is named")
+    said = json.loads(ask("status", "--cluster", cluster, "--json").stdout)
+    assert {m["id"]: (m["alive"], m["same_key"]) for m in said["members"]} == {
+        "s1": (True, True), "s2": (True, True), "w1": (True, True), "w9": (False, False)}
+    assert said["epoch"] == before["epoch"]
 
 
 def test_a_drain_is_told_to_the_leader(hosts, cluster, ask):

@@ -101,7 +101,8 @@ Result<RegisteredCluster> read_registered(const std::string& text) {
 struct ClusterState {
   struct Member {
     transport::Look::Member of;
-    bool told = false;  // by the member that answered
+    bool told = false;     // by the member that answered
+    bool same_key = true;  // as the last leader, as far as is known
   };
   std::string name;
   std::optional<std::uint64_t> epoch;
@@ -115,7 +116,10 @@ ClusterState see(const RegisteredCluster& registered) {
   ClusterState seen{.name = registered.name};
   std::map<std::string, ClusterState::Member> members;
   for (const cluster::Member& member : registered.members)
-    members[member.id].of = {member.id, member.role, member.address, false, 0, std::nullopt};
+    members[member.id] = {.of = {member.id, member.role, member.address, false, 0, std::nullopt},
+                          .same_key = !registered.epoch || registered.epoch->key.empty() ||
+                                      member.keys.empty() ||
+                                      std::ranges::count(member.keys, registered.epoch->key) > 0};
   if (registered.epoch) {
     seen.epoch = registered.epoch->number;
     seen.leader = registered.epoch->leader;
@@ -146,7 +150,11 @@ ClusterState see(const RegisteredCluster& registered) {
       seen.epoch = best->epoch;
       seen.leader = best->leader;
     }
-    for (const transport::Look::Member& member : best->members) members[member.id] = {member, true};
+    for (transport::Look::Member& member : best->members) {
+      ClusterState::Member& seen_member = members[member.id];
+      seen_member.of = std::move(member);
+      seen_member.told = true;
+    }
   }
   for (auto& [id, member] : members) seen.members.push_back(std::move(member));
   return seen;
@@ -160,14 +168,15 @@ std::string to_json(const ClusterState& seen) {
   using nlohmann::ordered_json;
   const ordered_json null;
   ordered_json members = ordered_json::array();
-  for (const auto& [of, told] : seen.members)
+  for (const auto& [of, told, same_key] : seen.members)
     members.push_back({{"id", of.id},
                        {"role", cluster::name_of(of.role)},
                        {"address", of.address},
                        {"alive", told ? ordered_json(of.alive) : null},
                        {"devices", of.devices},
                        {"offset_us", of.clock ? ordered_json(micros(of.clock->offset)) : null},
-                       {"bound_us", of.clock ? ordered_json(micros(of.clock->bound)) : null}});
+                       {"bound_us", of.clock ? ordered_json(micros(of.clock->bound)) : null},
+                       {"same_key", same_key}});
   return ordered_json{{"name", seen.name},
                       {"epoch", seen.epoch ? ordered_json(*seen.epoch) : null},
                       {"leader", seen.leader.empty() ? null : ordered_json(seen.leader)},
@@ -183,13 +192,15 @@ std::string to_text(const ClusterState& seen) {
     out += fmt::format("epoch {} is of {}\n", *seen.epoch, seen.leader);
   constexpr auto row = "{:<20} {:<10} {:<24} {:<6} {:>7} {:>12} {:>10}\n";
   out += fmt::format(row, "member", "role", "address", "alive", "devices", "offset us", "bound us");
-  for (const auto& [of, told] : seen.members)
+  for (const auto& [of, told, same_key] : seen.members)
     out += fmt::format(row, of.id, cluster::name_of(of.role), of.address,
                        !told      ? "?"
                        : of.alive ? "yes"
                                   : "no",
                        of.devices, of.clock ? fmt::format("{:.1f}", micros(of.clock->offset)) : "-",
                        of.clock ? fmt::format("{:.1f}", micros(of.clock->bound)) : "-");
+  for (const auto& [of, told, same_key] : seen.members)
+    if (!same_key) out += fmt::format("{} has another --cluster-key than {}, and is not heard\n", of.id, seen.leader);
   return out;
 }
 
@@ -290,6 +301,7 @@ void add_cluster(CLI::App& program, int& status) {
           "  offset_us, bound_us  its clock less that of the member that answers, and the most by which that "
           "is\n"
           "                       wrong; null: not known\n"
+          "  same_key             false: its --cluster-key is another than the leader's, and nobody hears it\n"
           "epoch and leader are null if nobody has led.\n"
           "Example:\n"
           "  carillon cluster status --cluster etcd://10.0.0.1:2379/box --json");

@@ -88,6 +88,10 @@ class Membership::Loop {
       if (!trouble.empty()) trouble_ = trouble;
       MemberCore::Output out;
       core_.coordinator_said(news, out);
+      if (std::string wrong = core_.key_trouble(); wrong != key_trouble_) {
+        key_trouble_ = std::move(wrong);
+        if (!key_trouble_.empty()) trouble_ = key_trouble_;
+      }
       carry_out(out);
       publish();
     });
@@ -200,7 +204,7 @@ class Membership::Loop {
   MemberCore core_;
   const Changed changed_;
   std::uint64_t published_ = 0;  // the core's version
-  std::string trouble_, published_trouble_;
+  std::string key_trouble_, trouble_, published_trouble_;
   std::map<std::string, udp::endpoint> endpoints_;  // by the address as it is registered
   // Readers of a clock wait for no step.
   mutable std::mutex clocks_mutex_;
@@ -228,6 +232,8 @@ Result<std::unique_ptr<Membership>> Membership::open(MemberOptions options,
     options.cluster = read->name;
     options.self.incarnation = cluster::static_incarnation;
     news = news_of(*read);
+  } else {
+    options.self.keys = fingerprints_of(options);
   }
   auto loop = std::make_unique<Loop>(std::move(options), std::move(changed));
   if (auto opened = loop->open(); !opened) return std::unexpected(std::move(opened.error()));

@@ -26,6 +26,7 @@ Result<hosts::MemberOptions> member_options(const MemberArguments& arguments) {
   std::random_device dice;
   return hosts::MemberOptions{.cluster = arguments.coordinator.name,
                               .key = arguments.key,
+                              .other_key = arguments.other_key,
                               .self = {.id = arguments.id,
                                        .role = arguments.role,
                                        .address = arguments.listen,

@@ -58,6 +58,18 @@ class Taker {
   bool failed_ = false;
 };
 
+using Digest = std::array<unsigned char, EVP_MAX_MD_SIZE>;
+
+// HMAC-SHA256: its first 32 bytes.
+Digest hmac(std::string_view key, std::string_view text) {
+  Digest digest{};
+  const auto* const done =
+      HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
+           reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest.data(), nullptr);
+  CARILLON_ASSERT(done != nullptr);
+  return digest;
+}
+
 }  // namespace
 
 std::optional<cluster::PeerClock::Sample> sample_of(const Datagram& datagram, TimePoint heard) {
@@ -68,7 +80,17 @@ std::optional<cluster::PeerClock::Sample> sample_of(const Datagram& datagram, Ti
                                     .heard = heard};
 }
 
-DatagramCodec::Mac DatagramCodec::mac_of(std::string_view bytes, const Process& to) const {
+std::string fingerprint_of(std::string_view cluster, std::string_view key) {
+  // What a datagram signs begins otherwise: with the cluster's name and a zero byte.
+  const std::string whole = "fingerprint of the key of cluster " + std::string(cluster);
+  const auto digest = hmac(key, whole);
+  std::string out;
+  for (std::size_t i = 0; i < 8; ++i) out += fmt::format("{:02x}", digest[i]);
+  return out;
+}
+
+DatagramCodec::Mac DatagramCodec::mac_of(std::string_view key, std::string_view bytes,
+                                         const Process& to) const {
   // Names have no zero byte, so that the parts cannot be taken for others.
   std::string whole = cluster_;
   whole.push_back('\0');
@@ -76,11 +98,7 @@ DatagramCodec::Mac DatagramCodec::mac_of(std::string_view bytes, const Process& 
   whole.push_back('\0');
   put(whole, to.incarnation);
   whole.append(bytes);
-  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
-  const auto* const done =
-      HMAC(EVP_sha256(), key_.data(), static_cast<int>(key_.size()),
-           reinterpret_cast<const unsigned char*>(whole.data()), whole.size(), digest.data(), nullptr);
-  CARILLON_ASSERT(done != nullptr);
+  const auto digest = hmac(key, whole);
   Mac mac{};
   std::memcpy(mac.data(), digest.data(), mac.size());
   return mac;
@@ -103,7 +121,7 @@ std::string DatagramCodec::encode(const Datagram& datagram, const Process& to) c
     put(out, datagram.echo->sent);
     put(out, datagram.echo->received);
   }
-  const Mac mac = mac_of(out, to);
+  const Mac mac = mac_of(key_, out, to);
   out.append(reinterpret_cast<const char*>(mac.data()), mac.size());
   return out;
 }
@@ -119,8 +137,11 @@ Result<Datagram> DatagramCodec::decode(std::string_view bytes, const Process& se
     return invalid(fmt::format("a datagram of protocol {}; this version speaks {}", spoken, protocol));
   std::memcpy(mac.data(), bytes.data() + bytes.size() - mac.size(), mac.size());
   bytes.remove_suffix(mac.size());
-  const Mac right = mac_of(bytes, self);
-  if (CRYPTO_memcmp(mac.data(), right.data(), mac.size()) != 0)
+  const auto signs = [&](const std::string& key) {
+    const Mac right = mac_of(key, bytes, self);
+    return CRYPTO_memcmp(mac.data(), right.data(), mac.size()) == 0;
+  };
+  if (!signs(key_) && !(other_key_ && signs(*other_key_)))
     return invalid("a datagram for another process or cluster, or with another key");
   // Its sender has the key. It may have faults of its own all the same.
   Taker take(bytes.substr(magic.size() + 1));

@@ -37,6 +37,9 @@ struct Datagram {
 // The sample that a datagram makes which is heard at `heard`. None without an echo.
 std::optional<cluster::PeerClock::Sample> sample_of(const Datagram& datagram, TimePoint heard);
 
+// Of a cluster's key: 16 hexadecimal digits that say whether two keys are the same, and not what they are.
+std::string fingerprint_of(std::string_view cluster, std::string_view key);
+
 // Writes and reads the datagrams of one cluster. Each carries HMAC-SHA256, cut to 16 bytes, by the cluster's
 // key, over the cluster's name and the process that it is for. So whoever lacks the key can neither make one,
 // nor change one, nor send one on to another host or to a later process. One that comes again to the same
@@ -44,8 +47,10 @@ std::optional<cluster::PeerClock::Sample> sample_of(const Datagram& datagram, Ti
 // difference less tightly. Safe from any thread.
 class DatagramCodec {
  public:
-  // Requires a name of the cluster (cluster::is_name()). `key`: any bytes.
-  DatagramCodec(std::string cluster, std::string key) : cluster_(std::move(cluster)), key_(std::move(key)) {}
+  // Requires a name of the cluster (cluster::is_name()). `key`: any bytes. `other_key`: what it signs is read,
+  // too, while a cluster changes its key.
+  DatagramCodec(std::string cluster, std::string key, std::optional<std::string> other_key = std::nullopt)
+      : cluster_(std::move(cluster)), key_(std::move(key)), other_key_(std::move(other_key)) {}
 
   // A process of a host.
   struct Process {
@@ -59,9 +64,10 @@ class DatagramCodec {
 
  private:
   using Mac = std::array<unsigned char, 16>;
-  Mac mac_of(std::string_view bytes, const Process& to) const;
+  Mac mac_of(std::string_view key, std::string_view bytes, const Process& to) const;
 
   const std::string cluster_, key_;
+  const std::optional<std::string> other_key_;
 };
 
 }  // namespace carillon::transport

@@ -29,7 +29,7 @@ struct ClusterArguments {
   std::string cluster;  // empty: the process serves by itself
   std::string id;       // empty: the host's name
   std::string listen;
-  std::string key_file;
+  std::string key_file, other_key_file;
 };
 
 // What `carillon serve`, or a role of a cluster, was told.
