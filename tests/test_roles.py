@@ -195,6 +195,54 @@ def test_no_request_waits_for_a_worker_that_stands_still(box, roles, program, cl
     assert [status for status, _ in got] == [200] * 20, [answer for status, answer in got if status != 200][:3]
 
 
+def drained(program, cluster: str, id: str, *options: str) -> subprocess.CompletedProcess:
+    return subprocess.run([str(program), "cluster", "drain", id, "--cluster", cluster, *options], capture_output=True, text=True, timeout=2 * LIMIT)
+
+
+def test_no_request_is_lost_when_a_drained_worker_is_killed(box, roles, program, cluster):
+    only = drained(program, cluster, "w1")
+    assert only.returncode == 1 and "no other worker has a device" in only.stderr, only.stderr
+    roles("worker", "w2")
+    wait_for(lambda: devices_of(program, cluster) == {"w1": 1, "w2": 1}, "both workers")
+
+    def stop_first():
+        done = drained(program, cluster, "w1")
+        assert (done.returncode, done.stdout) == (0, "w1 is drained\n"), done.stderr
+        said = {each["id"]: (each["drain"], each["devices"]) for each in status_of(program, cluster)["members"]}
+        assert said == {"w1": ("drained", 0), "w2": ("no", 1), "s1": ("no", 0), "s2": ("no", 0), "f1": ("no", 0)}
+        box["w1"].kill()
+
+    got = answers(box["f1"], 90, 0.01, stop_first)
+    assert [status for status, _ in got] == [200] * 90, [answer for status, answer in got if status != 200][:3]
+
+
+def test_a_worker_stays_drained_under_another_leader_until_that_is_undone(box, roles, program, cluster):
+    roles("worker", "w2")
+    wait_for(lambda: devices_of(program, cluster) == {"w1": 1, "w2": 1}, "both workers")
+    assert drained(program, cluster, "w1").returncode == 0
+    leader = leader_of(program, cluster)
+    box[leader].kill()
+
+    def told() -> dict[str, tuple[str, int]]:
+        said = status_of(program, cluster)
+        return {m["id"]: (m["drain"], m["devices"]) for m in said["members"] if m["role"] == "worker"} if said and said["leader"] != leader else {}
+
+    wait_for(lambda: told() == {"w1": ("drained", 0), "w2": ("no", 1)}, "the next leader knows")
+    undone = drained(program, cluster, "w1", "--undo", "--json")
+    assert json.loads(undone.stdout) == {"name": "box", "id": "w1", "drain": "no"}, undone.stderr
+    wait_for(lambda: told() == {"w1": ("no", 1), "w2": ("no", 1)}, "w1 serves again")
+    assert drained(program, cluster, "w2").returncode == 0  # w1 can do without
+    assert box["f1"].infer(1.0)[0] == 200
+
+
+def test_a_drained_frontend_is_not_ready_and_answers(box, program, cluster):
+    assert drained(program, cluster, "f1").stdout == "f1 is drained\n"
+    wait_for(lambda: box["f1"].get("/v2/health/ready") == 503, "f1 to be not ready")
+    assert box["f1"].infer(1.0)[0] == 200
+    assert drained(program, cluster, "f1", "--undo").stdout == "f1 drains no more\n"
+    ready(box["f1"])
+
+
 def test_without_a_worker_requests_are_refused_and_with_one_again_answered(box):
     box["w1"].kill()
     wait_for(lambda: box["f1"].get("/v2/health/ready") == 503, "the frontend to be not ready")

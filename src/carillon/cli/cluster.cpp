@@ -28,11 +28,12 @@ namespace carillon::cli {
 namespace {
 
 constexpr Duration answers_within = 500ms;
-constexpr Duration leads_within = 2s;  // after a handover began
+constexpr Duration leads_within = 2s;     // after a handover began, or a scheduler's drain
+constexpr Duration drained_within = 60s;  // after a drain began
 
 struct ClusterArguments {
   std::string cluster, who;
-  bool json = false;
+  bool json = false, undo = false;
 };
 
 int fail_cluster(std::string_view command, const Error& error) {
@@ -160,6 +161,18 @@ ClusterState see(const RegisteredCluster& registered) {
   return seen;
 }
 
+std::string_view name_of(transport::Look::Drain drain) {
+  switch (drain) {
+    case transport::Look::Drain::none:
+      return "no";
+    case transport::Look::Drain::drains:
+      return "drains";
+    case transport::Look::Drain::drained:
+      return "drained";
+  }
+  return "no";
+}
+
 double micros(Duration time) {
   return static_cast<double>(time.count()) / 1e3;
 }
@@ -176,7 +189,8 @@ std::string to_json(const ClusterState& seen) {
                        {"devices", of.devices},
                        {"offset_us", of.clock ? ordered_json(micros(of.clock->offset)) : null},
                        {"bound_us", of.clock ? ordered_json(micros(of.clock->bound)) : null},
-                       {"same_key", same_key}});
+                       {"same_key", same_key},
+                       {"drain", told ? ordered_json(name_of(of.drain)) : null}});
   return ordered_json{{"name", seen.name},
                       {"epoch", seen.epoch ? ordered_json(*seen.epoch) : null},
                       {"leader", seen.leader.empty() ? null : ordered_json(seen.leader)},
@@ -200,7 +214,12 @@ std::string to_text(const ClusterState& seen) {
                        of.devices, of.clock ? fmt::format("{:.1f}", micros(of.clock->offset)) : "-",
                        of.clock ? fmt::format("{:.1f}", micros(of.clock->bound)) : "-");
   for (const auto& [of, told, same_key] : seen.members)
-    if (!same_key) out += fmt::format("{} has another --cluster-key than {}, and is not heard\n", of.id, seen.leader);
+    if (!same_key)
+      out += fmt::format("{} has another --cluster-key than {}, and is not heard\n", of.id, seen.leader);
+  for (const auto& [of, told, same_key] : seen.members)
+    if (told && of.drain != transport::Look::Drain::none)
+      out += fmt::format("{} {}\n", of.id,
+                         of.drain == transport::Look::Drain::drains ? "drains" : "is drained");
   return out;
 }
 
@@ -261,17 +280,65 @@ int run_handover(const ClusterArguments& arguments) {
                                    std::chrono::duration_cast<std::chrono::seconds>(leads_within).count())});
 }
 
+// A scheduler is told itself, all others by way of the leader. Returns the address of who was told.
+Result<std::string> tell_drain(const ClusterState& seen, const ClusterState::Member* member,
+                               const transport::DrainMember& order) {
+  if (seen.answered && member == nullptr)
+    return invalid(fmt::format("'{}' is no member of the cluster", order.id));
+  if (!seen.answered || member->of.role != cluster::Role::scheduler) return tell_leader(seen, order);
+  auto done = transport::order(member->of.address, grpc::InsecureChannelCredentials(), seen.name, order,
+                               answers_within);
+  if (!done) return in_context("scheduler " + order.id, std::move(done.error()));
+  return member->of.address;
+}
+
 int run_drain(const ClusterArguments& arguments) {
+  using Drain = transport::Look::Drain;
   const auto registered = read_registered(arguments.cluster);
   if (!registered) return fail_cluster("drain", registered.error());
   const ClusterState seen = see(*registered);
-  if (const auto told = tell_leader(seen, transport::Drain{arguments.who}); !told)
-    return fail_cluster("drain", told.error());
-  if (arguments.json)
-    fmt::print("{}\n", nlohmann::ordered_json{{"name", seen.name}, {"drains", arguments.who}}.dump(2));
-  else
-    fmt::print("{} drains\n", arguments.who);
-  return exit_success;
+  const auto found = std::ranges::find(seen.members, arguments.who,
+                                       [](const ClusterState::Member& each) { return each.of.id; });
+  const ClusterState::Member* const who = found == seen.members.end() ? nullptr : &*found;
+  const auto address = tell_drain(seen, who, {arguments.who, arguments.undo});
+  if (!address) return fail_cluster("drain", address.error());
+  const bool leads = !arguments.undo && who->of.role == cluster::Role::scheduler;
+  const Duration within = leads ? leads_within : drained_within;
+  const Drain wanted = arguments.undo ? Drain::none : Drain::drained;
+  const SteadyClock clock;
+  std::string why = "nothing was heard of it since";
+  for (const TimePoint end = clock.now() + within; clock.now() < end;) {
+    const auto look =
+        transport::look({*address}, grpc::InsecureChannelCredentials(), seen.name, answers_within).front();
+    if (!look) {
+      why = look.error().message;
+    } else if (const auto member = std::ranges::find(look->members, arguments.who, &transport::Look::Member::id);
+               member == look->members.end()) {
+      return fail_cluster("drain", {ErrorCode::unavailable, arguments.who + " is a member no more"});
+    } else if (member->drain == wanted) {
+      if (arguments.json)
+        fmt::print("{}\n", nlohmann::ordered_json{{"name", seen.name},
+                                                  {"id", arguments.who},
+                                                  {"drain", name_of(member->drain)}}
+                               .dump(2));
+      else
+        fmt::print("{} {}\n", arguments.who, arguments.undo ? "drains no more" : "is drained");
+      return exit_success;
+    } else {
+      why = fmt::format("its drain is: {}", name_of(member->drain));
+    }
+    std::this_thread::sleep_for(20ms);
+  }
+  if (leads) {
+    // Else nobody would be left who may lead.
+    (void)tell_drain(seen, who, {arguments.who, true});
+    why += "; no other scheduler took over, so that it may lead as before";
+  }
+  return fail_cluster("drain", {ErrorCode::deadline_exceeded,
+                                fmt::format("{} is not {} within {} s: {}", arguments.who,
+                                            arguments.undo ? "as before" : "drained",
+                                            std::chrono::duration_cast<std::chrono::seconds>(within).count(),
+                                            why)});
 }
 
 }  // namespace
@@ -302,14 +369,21 @@ void add_cluster(CLI::App& program, int& status) {
           "is\n"
           "                       wrong; null: not known\n"
           "  same_key             false: its --cluster-key is another than the leader's, and nobody hears it\n"
+          "  drain                no, drains or drained (carillon cluster drain); of a scheduler that does not\n"
+          "                       answer itself always no; null: not known\n"
           "epoch and leader are null if nobody has led.\n"
           "Example:\n"
           "  carillon cluster status --cluster etcd://10.0.0.1:2379/box --json");
   const auto handover = add("handover", "Let another scheduler lead", run_handover);
   handover.first->add_option("TO", handover.second->who,
                              "The scheduler that shall lead; without it any that is there");
-  const auto drain = add("drain", "Give a worker nothing new to do", run_drain);
-  drain.first->add_option("ID", drain.second->who, "The worker")->required();
+  const auto drain = add("drain", "Make a member ready to be stopped, and wait until it is", run_drain);
+  drain.first->add_option("ID", drain.second->who, "The member")->required();
+  drain.first->add_flag("--undo", drain.second->undo, "All is as before; a new start of the member does it, too");
+  drain.first->footer(
+      "A worker gets nothing new to do, and ends what it has. Another worker must have a device, and each of\n"
+      "its models. A frontend is not ready any more, so that load balancers leave it, and answers on. A\n"
+      "scheduler hands the lead over, and claims it no more. --json prints name, id and drain.");
 }
 
 }  // namespace carillon::cli

@@ -193,6 +193,21 @@ Result<> MemberCore::hand_over(const std::string& to, Output& out) {
   return done;
 }
 
+Result<> MemberCore::drain(bool undo, Output& out) {
+  if (!election_)
+    return fail(ErrorCode::unavailable, options_.self.id + " is no scheduler, and leads nothing");
+  if (!undo && election_->leads())
+    if (auto handed = hand_over("", out); !handed) return handed;
+  drains_ = !undo;
+  ++version_;
+  let_claim();
+  return {};
+}
+
+void MemberCore::let_claim() {
+  election_->let_claim(!drains_ && !is_stranger());
+}
+
 bool MemberCore::is_stranger() const {
   const auto& epoch = record_.epoch;
   return epoch && !epoch->key.empty() && !any_of(keys_, {epoch->key});
@@ -301,7 +316,7 @@ void MemberCore::epoch_is(const cluster::EpochRecord& record, Output& out) {
   const election::Leadership leadership{election::Epoch{value.number}, number_of(value.leader),
                                         election::Incarnation{value.nonce}};
   if (!election_) return witness_.coordinator_said(leadership);
-  election_->let_claim(!is_stranger());
+  let_claim();
   election::Output said;
   election_->coordinator_said(leadership, said);
   pass_on(said, out);

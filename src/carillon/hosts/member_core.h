@@ -91,6 +91,11 @@ class MemberCore {
   // See Election::hand_over(). `to` empty: the first other scheduler, by id, that is there.
   Result<> hand_over(const std::string& to, Output& out);
 
+  // This scheduler claims no epoch any more, and hands over one that it leads. `undo`: it may lead again.
+  // Errors: as hand_over(), and nothing is changed then.
+  Result<> drain(bool undo, Output& out);
+  bool drains() const { return drains_; }
+
   struct Peer {
     cluster::Member member;
     bool there = false;
@@ -130,6 +135,7 @@ class MemberCore {
   void on(const cluster::Registered&, Output&);
   void on(const cluster::Unregistered&, Output&) {}
   void on(const cluster::IdTaken&, Output&) { id_taken_ = true; }
+  void let_claim();
   // The last leader had none of this process's keys.
   bool is_stranger() const;
   bool is_stranger(const cluster::Member& member) const;
@@ -150,6 +156,7 @@ class MemberCore {
   cluster::election::Witness witness_;                   // of others
   cluster::EpochRecord record_;                          // the coordinator's, as last heard
   bool up_ = false;                                      // the coordinator
+  bool drains_ = false;
   bool id_taken_ = false;  // by another process: this one must not lead in the other's name
   std::uint64_t token_ = 0;
   TimePoint now_;

@@ -42,6 +42,7 @@ class Network {
     host.core = std::make_unique<MemberCore>(std::move(options));
     host.zero = zero;
     host.stopped = false;
+    host.ticked = TimePoint::min();
     host.waiting.clear();
     registered_[id] = host.member;
     // A new process reads all that is registered, and the others hear of it.

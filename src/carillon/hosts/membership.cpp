@@ -117,6 +117,13 @@ class Membership::Loop {
     carry_out(out);
     return done;
   }
+  Result<> drain(bool undo) {
+    const std::lock_guard lock(mutex_);
+    MemberCore::Output out;
+    auto done = core_.drain(undo, out);
+    carry_out(out);
+    return done;
+  }
   void leave() {
     if (etcd_) etcd_->leave();
   }
@@ -189,7 +196,8 @@ class Membership::Loop {
             .leader = core_.leader(),
             .peers = core_.peers(clock_.now()),
             .counters = core_.counters(),
-            .trouble = trouble_};
+            .trouble = trouble_,
+            .drains = core_.drains()};
   }
   void publish() {
     if (core_.version() == published_ && trouble_ == published_trouble_) return;
@@ -270,6 +278,9 @@ const cluster::Member& Membership::self() const {
 }
 Result<> Membership::hand_over(const std::string& to) {
   return loop_->hand_over(to);
+}
+Result<> Membership::drain(bool undo) {
+  return loop_->drain(undo);
 }
 void Membership::leave() {
   loop_->leave();

@@ -137,11 +137,11 @@ void Agent::come(wire::Model model, TimePoint) {
 }
 
 void Agent::announce(const Model& model) {
-  if (led_ && !model.gone) out_.send(transport::ModelComes{model.model});
+  if (tells() && !model.gone) out_.send(transport::ModelComes{model.model});
 }
 
 void Agent::announce(DeviceId id, TimePoint now) {
-  if (!led_) return;
+  if (!tells()) return;
   const Device& device = devices_[id.index()];
   transport::DeviceState told{.device = id,
                               .pages = device.link->pages(),
@@ -183,12 +183,12 @@ void Agent::change_times(ModelId id, std::vector<ledger::BatchProfile> batches, 
   model.model.info.batches = batches;
   ++model.changes;
   forget_runs(id);  // these were of other plans
-  if (led_ && !model.gone) out_.send(transport::ModelTimes{id, std::move(batches)});
+  if (tells() && !model.gone) out_.send(transport::ModelTimes{id, std::move(batches)});
 }
 
 void Agent::go(ModelId id, TimePoint now) {
   Model& model = models_[id.index()];
-  if (!std::exchange(model.gone, true) && led_) out_.send(transport::ModelGoes{id});
+  if (!std::exchange(model.gone, true) && tells()) out_.send(transport::ModelGoes{id});
   forget_runs(id);
   unload_gone(now);
 }
@@ -243,8 +243,24 @@ void Agent::leads(TimePoint now) {
   frontends_.clear();
   disown();
   for (Device& device : devices_) device.leaders.reset();
+  announce_all(now);
+}
+
+void Agent::announce_all(TimePoint now) {
+  if (draining_) return tell_drain();
   for (const Model& model : models_) announce(model);
   for (std::uint32_t i = 0; i < devices_.size(); ++i) announce(DeviceId{i}, now);
+}
+
+void Agent::on(transport::Drain& order, TimePoint now) {
+  const bool before = std::exchange(draining_, !order.undo);
+  if (!draining_ && !before) return;
+  if (!draining_) out_.send(transport::Drain{.undo = true});
+  announce_all(now);
+}
+
+void Agent::tell_drain() {
+  if (led_) out_.send(transport::Drains{static_cast<std::uint32_t>(actions_.size())});
 }
 
 // Nothing that an earlier leader ordered begins from here on, and nobody hears of what has.
@@ -353,6 +369,7 @@ void Agent::retire(DeviceId id, std::string_view why, TimePoint now) {
     return true;
   });
   notes_.device_lost_over(id, why);
+  if (draining_ && actions_.empty()) tell_drain();
 }
 
 void Agent::probe(DeviceId id) {
@@ -379,7 +396,7 @@ void Agent::on_probe(const wire::ProbeReport& report, TimePoint now) {
     device.retired = false;
   }
   // A leader that has not spoken of the device yet lets it be probed itself.
-  if (!led_ || !device.leaders) return;
+  if (!tells() || !device.leaders) return;
   if (report.found) announce(report.device, now);
   wire::ProbeReport told = report;
   told.life = *device.leaders;
@@ -693,6 +710,7 @@ void Agent::end(ActionId id) {
   if (!found->second.own) ordered_.erase(found->second.theirs);
   if (device.has.infers + device.has.loads == 0) device.busy_since = TimePoint::max();
   actions_.erase(found);
+  if (draining_ && actions_.empty()) tell_drain();
 }
 
 // --- Slowness

@@ -77,6 +77,9 @@ class AgentOut {
 // an earlier one ordered, nothing begins any more. What runs goes on to its end, and may give a frontend its
 // answer; nobody hears its report.
 //
+// An agent that drains tells leaders of no model and no device, so that nothing new is ordered. It ends what
+// it has, and reports it.
+//
 // Not thread-safe; `now` never goes back. What peers say is not trusted: whatever does not fit is counted as
 // a stray, or answered by a report `failed`.
 class Agent final : public dispatch::Decider, public controller::RowLookup {
@@ -191,14 +194,19 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
   void on(transport::Adopt& order, TimePoint now);
   void on(transport::FrontendAt& message, TimePoint now);
   void on(transport::Leads&, TimePoint) {}
+  void on(transport::Drain& order, TimePoint now);
   template <typename Other>
   void on(Other&, TimePoint) {  // not for a worker
     ++counters_.strays;
   }
   Device* find(DeviceId id);
   Device* taken(DeviceId id);
+  void announce_all(TimePoint now);
   void announce(const Model& model);
   void announce(DeviceId id, TimePoint now);
+  // Whether a leader hears of models and devices.
+  bool tells() const { return led_ && !draining_; }
+  void tell_drain();
   void disown();
   transport::DeviceState::Left left(const Device& device, DeviceId id, TimePoint now) const;
   void learn(Device& device, const Action& action, const wire::Report& report, TimePoint now);
@@ -236,6 +244,7 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
   const Action* sending_ = nullptr;
   std::uint64_t numbered_ = 0;  // actions
   bool led_ = false;
+  bool draining_ = false;
   bool started_ = false;
   bool stopped_ = false;
   TimePoint looked_ = TimePoint::min();

@@ -290,5 +290,35 @@ TEST_F(AgentTest, TheNextLeaderIsToldOfNoRunThatBeganByOtherPlans) {
   EXPECT_EQ(told(Class::normal), std::vector<Duration>{2ms});
 }
 
+TEST_F(AgentTest, WhoDrainsEndsWhatItHasAndTellsNoLeaderOfItsDevice) {
+  const auto left = [&] {
+    std::vector<std::uint32_t> out;
+    for (const auto& told : take<transport::Drains>()) out.push_back(told.actions);
+    return out;
+  };
+  using Left = std::vector<std::uint32_t>;
+  agent.leads(now);
+  hear(transport::Adopt{device, 0});
+  order();
+  hear(transport::Drain{});
+  EXPECT_EQ(left(), Left{1});
+  take<wire::Report>();
+  ended(1ms);
+  EXPECT_EQ(take<wire::Report>().size(), 1U);
+  EXPECT_EQ(left(), Left{0});
+  agent.leader_left(now);
+  sent.clear();
+  agent.leads(now);
+  agent.change_times({0}, {{1, 2ms}}, now);
+  EXPECT_EQ(left(), Left{0});
+  EXPECT_TRUE(sent.empty()) << "of models and devices nothing is told";
+  hear(transport::Drain{.undo = true});
+  EXPECT_EQ(take<transport::Drain>().size(), 1U);
+  EXPECT_EQ(take<transport::ModelComes>().size(), 1U);
+  EXPECT_EQ(take<transport::DeviceState>().size(), 1U);
+  hear(transport::Drain{.undo = true});
+  EXPECT_TRUE(sent.empty());
+}
+
 }  // namespace
 }  // namespace carillon::roles

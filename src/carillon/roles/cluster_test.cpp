@@ -134,6 +134,8 @@ struct Options {
   bool steady = false;
   // Instead of that change the leader is not heard for a second, while it hears all others.
   bool mute = false;
+  // Likewise: a worker drains, and is stopped as soon as it is drained.
+  bool drain = false;
 };
 
 class Cluster final : public Out {
@@ -177,12 +179,25 @@ class Cluster final : public Out {
     change_ = now_ + change_at;
     if (options_.mute) {
       plan(change_, [this] { mute_until_ = now_ + 1s; });
+    } else if (options_.drain) {
+      plan(change_, [this] {
+        EXPECT_TRUE(leader->drain(workers[0]->id, false, now_));
+        stop_once_drained();
+      });
     } else if (options_.kills) {
       plan(change_, [this] {
         tally.expected_before = expected();
         kill_leader(30ms);
       });
     }
+  }
+  void stop_once_drained() {
+    if (leader->drains().at(workers[0]->id) > 0)
+      return plan(now_ + 100us, [this] { stop_once_drained(); });
+    workers[0]->dead = true;
+    workers[0]->line->open = false;
+    leader->left(workers[0]->line->peer, "stopped", now_);
+    ++tally.worker_losses;
   }
   // What a row of each model takes, as the leader expects it of its slowest device.
   std::vector<Duration> expected() const {
@@ -683,6 +698,17 @@ TEST_P(Clusters, ALeaderThatIsNotHeardKeepsNoClientWaiting) {
     const Tally tally = Cluster(GetParam(), seed, {.kills = false, .steady = true, .mute = true}).run();
     EXPECT_GT(tally.while_mute, 200);
     EXPECT_EQ(tally.latest_after, Offering::word_grace);
+    EXPECT_EQ(tally.wrong, 0);
+  }
+}
+
+TEST_P(Clusters, AWorkerThatIsStoppedOnceItIsDrainedLosesNothing) {
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const Tally tally = Cluster(GetParam(), seed, {.kills = false, .steady = true, .drain = true}).run();
+    EXPECT_EQ(tally.worker_losses, 1);
+    EXPECT_GT(tally.second, 300);
+    EXPECT_EQ(tally.second_on_time, tally.second);
     EXPECT_EQ(tally.wrong, 0);
   }
 }

@@ -56,6 +56,7 @@ class FrontendHost final : FollowerHandlers, OfferingOut {
   void model_goes(ModelId id) override;
   void models_told() override;
 
+  void drain(bool undo);
   void outputs(RequestId row, const std::string& report);
   void follow_models(const std::stop_token& ended);
   void add(const wire::Model& model, const std::stop_token& ended);
@@ -73,7 +74,8 @@ class FrontendHost final : FollowerHandlers, OfferingOut {
   std::mutex mutex_;  // of what follows
   std::condition_variable_any wake_;
   std::deque<std::variant<Comes, Goes, Told>> news_;
-  bool told_ = false;  // Told is, or was, among them
+  bool told_ = false;    // Told is, or was, among them
+  bool drains_ = false;  // and so it is not ready
   std::jthread models_;
 };
 

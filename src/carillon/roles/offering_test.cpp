@@ -128,7 +128,7 @@ TEST_F(OfferingTest, ARowOfWhichTheLeaderSaysNothingIsRefusedSoonAfterItsDeadlin
   core.wake(end);
   EXPECT_EQ(refused, std::vector<ErrorCode>(2, ErrorCode::deadline_exceeded));
   EXPECT_EQ(count<transport::Withdraw>(), 3U);
-  EXPECT_EQ(core.wake_at(), TimePoint::max()) << "row 1 runs";
+  EXPECT_GT(core.wake_at(), end + 1s) << "row 1 runs";
   // What the leader says of a refused row comes too late.
   hear(transport::Sent{.rows = {RequestId{0}}, .device = {}}, end + 1ms);
   EXPECT_EQ(answered, 3);

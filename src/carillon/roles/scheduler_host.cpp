@@ -22,6 +22,9 @@ constexpr Duration wait_for_workers = std::chrono::milliseconds{100};
 // every 5 ms, and this one looks every 2.) Nobody is left before the others would be missed, too.
 constexpr Duration others_follow = std::chrono::milliseconds{15};
 
+// Whoever asks for a drain waits so long for the thread that decides.
+constexpr Duration answers_within = std::chrono::milliseconds{300};
+
 // Those that are there.
 std::set<std::string> workers_of(const std::vector<hosts::MemberCore::Peer>& peers) {
   std::set<std::string> workers;
@@ -125,12 +128,20 @@ transport::Look SchedulerHost::look() {
   const std::lock_guard lock(mutex_);
   for (transport::Look::Member& member : out.members)
     if (const auto found = devices_.find(member.id); found != devices_.end()) member.devices = found->second;
+  for (transport::Look::Member& member : out.members)
+    if (const auto found = drains_.find(member.id); found != drains_.end())
+      member.drain = found->second > 0 ? transport::Look::Drain::drains : transport::Look::Drain::drained;
   return out;
 }
 
-Result<> SchedulerHost::drain(const std::string&) {
-  return fail(ErrorCode::unsupported,
-              "this version cannot drain a worker: stop it, and its requests run elsewhere");
+Result<> SchedulerHost::drain(const std::string& id, bool undo) {
+  if (id == self_.id) return membership_->drain(undo);
+  const auto answer = std::make_shared<std::promise<Result<>>>();
+  auto answered = answer->get_future();
+  tell(DrainOrder{id, undo, answer});
+  if (answered.wait_for(answers_within) != std::future_status::ready)
+    return fail(ErrorCode::unavailable, self_.id + " has no time to answer: it may drain '" + id + "' yet");
+  return answered.get();
 }
 
 // --- The thread that decides
@@ -146,6 +157,15 @@ void SchedulerHost::count_devices() {
       devices[device.worker] += device.alive ? 1 : 0;
   const std::lock_guard lock(mutex_);
   devices_ = std::move(devices);
+}
+
+void SchedulerHost::show_drains() {
+  const std::pair now = leader_ != nullptr ? std::pair(epoch_, leader_->drains_version()) : std::pair{0UL, 0UL};
+  if (now == shown_) return;
+  shown_ = now;
+  auto drains = leader_ != nullptr ? leader_->drains() : std::map<std::string, std::uint32_t>{};
+  const std::lock_guard lock(mutex_);
+  drains_ = std::move(drains);
 }
 
 void SchedulerHost::run() {
@@ -172,9 +192,14 @@ void SchedulerHost::run() {
       if (const TimePoint now = clock_.now(); leader_->wake_at() <= now) leader_->wake(now);
     if (look_for_missing_ != TimePoint::max()) leave_missing(clock_.now());
     count_devices();
+    show_drains();
     lock.lock();
   }
+  news.swap(news_);
   lock.unlock();
+  for (News& each : news)
+    if (auto* order = std::get_if<DrainOrder>(&each))
+      order->answer->set_value(fail(ErrorCode::unavailable, self_.id + " ends"));
   leader_.reset();
   streams_.clear();
 }
@@ -224,6 +249,11 @@ void SchedulerHost::leave_missing(TimePoint now) {
     stream->close({ErrorCode::unavailable, ended.why});
     on(ended);
   }
+}
+
+void SchedulerHost::on(DrainOrder& news) {
+  news.answer->set_value(leader_ != nullptr ? leader_->drain(news.id, news.undo, clock_.now())
+                                            : fail(ErrorCode::unavailable, self_.id + " does not lead"));
 }
 
 void SchedulerHost::on(Opened& news) {

@@ -3,11 +3,13 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -56,7 +58,12 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
     std::uint64_t epoch = 0;
     std::set<std::string> workers;  // that are there
   };
-  using News = std::variant<Opened, Ended, Heard, Changed>;
+  struct DrainOrder {
+    std::string id;
+    bool undo = false;
+    std::shared_ptr<std::promise<Result<>>> answer;
+  };
+  using News = std::variant<Opened, Ended, Heard, Changed, DrainOrder>;
 
   SchedulerHost(transport::Hello self, Options options, const Clock& clock);
   Result<> greets(const transport::Hello& peer) override;
@@ -66,7 +73,7 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
   // transport::Desk.
   transport::Look look() override;
   Result<> hand_over(const std::string& to) override { return membership_->hand_over(to); }
-  Result<> drain(const std::string& id) override;
+  Result<> drain(const std::string& id, bool undo) override;
   // Out, on the thread.
   void send(PeerId peer, transport::Message message) override;
   void end(PeerId peer, std::string why) override;
@@ -78,8 +85,10 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
   void on(Ended& news);
   void on(Heard& news);
   void on(Changed& news);
+  void on(DrainOrder& news);
   void leave_missing(TimePoint now);
   void count_devices();
+  void show_drains();
   void join(PeerId peer, const std::shared_ptr<transport::Stream>& stream);
 
   const transport::Hello self_;
@@ -95,6 +104,7 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
   std::map<const transport::Stream*, PeerId> peers_;
   PeerId next_peer_ = 1;
   std::map<std::string, std::uint32_t> devices_;  // alive ones, by worker
+  std::map<std::string, std::uint32_t> drains_;   // Leader::drains()
   bool ending_ = false;
 
   // The thread's.
@@ -106,6 +116,7 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
   std::map<std::string, TimePoint> missing_;
   TimePoint look_for_missing_ = TimePoint::max();
   std::size_t counted_ = 0;  // devices_, all together
+  std::pair<std::uint64_t, std::uint64_t> shown_;  // of drains_: the leader's epoch, and drains_version()
   std::thread thread_;
 };
 

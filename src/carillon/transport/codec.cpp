@@ -248,6 +248,8 @@ struct Writer {
     to.mutable_frontend_at()->set_address(cut(m.address, limits.text));
   }
   void operator()(const Leads&) const { (void)to.mutable_leads(); }
+  void operator()(const Drain& m) const { to.mutable_drain()->set_undo(m.undo); }
+  void operator()(const Drains& m) const { to.mutable_drains()->set_actions(m.actions); }
   template <typename Out>
   static void batches(const std::vector<ledger::BatchProfile>& from, Out& out) {
     for (const ledger::BatchProfile& each : from) {
@@ -659,6 +661,12 @@ std::optional<Message> Reader::read(const hosts::Message& from) {
       break;
     case hosts::Message::kLeads:
       message = Leads{};
+      break;
+    case hosts::Message::kDrain:
+      message = Drain{from.drain().undo()};
+      break;
+    case hosts::Message::kDrains:
+      message = Drains{from.drains().actions()};
       break;
     case hosts::Message::kModelComes:
       message = ModelComes{model(from.model_comes())};

@@ -100,6 +100,12 @@ auto fields(const FrontendAt& m) {
 auto fields(const Leads&) {
   return 0;
 }
+auto fields(const Drain& m) {
+  return m.undo;
+}
+auto fields(const Drains& m) {
+  return m.actions;
+}
 auto fields(const ModelComes& m) {
   const ledger::ModelInfo& info = m.model.info;
   return std::tuple(

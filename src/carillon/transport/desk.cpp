@@ -58,6 +58,7 @@ hosts::LookReply reply_of(const Look& look) {
     seen.set_address(member.address);
     seen.set_alive(member.alive);
     seen.set_devices(member.devices);
+    seen.set_drain(static_cast<std::uint32_t>(member.drain));
     if (!member.clock) continue;
     seen.set_offset_ns(member.clock->offset.count());
     seen.set_bound_ns(member.clock->bound.count());
@@ -79,7 +80,9 @@ Result<Look> look_heard(const hosts::LookReply& reply) {
     if (!role) return wrong("members.role");
     if (!cluster::check_endpoint(seen.address())) return wrong("members.address");
     if (seen.bound_ns() < 0) return wrong("members.bound_ns");
+    if (seen.drain() > static_cast<std::uint32_t>(Look::Drain::drained)) return wrong("members.drain");
     Look::Member member{seen.id(), *role, seen.address(), seen.alive(), seen.devices(), std::nullopt};
+    member.drain = static_cast<Look::Drain>(seen.drain());
     if (seen.has_offset_ns())
       member.clock = {.offset = Duration{seen.offset_ns()}, .bound = Duration{seen.bound_ns()}};
     look.members.push_back(std::move(member));
@@ -95,7 +98,10 @@ Result<> carry_out(const hosts::OrderRequest& request, Desk& desk) {
       return desk.hand_over(request.hand_over_to());
     case hosts::OrderRequest::kDrain:
       if (!cluster::is_name(request.drain())) return invalid("drain is no id of a member");
-      return desk.drain(request.drain());
+      return desk.drain(request.drain(), false);
+    case hosts::OrderRequest::kUndoDrain:
+      if (!cluster::is_name(request.undo_drain())) return invalid("undo_drain is no id of a member");
+      return desk.drain(request.undo_drain(), true);
     case hosts::OrderRequest::WHAT_NOT_SET:
       break;
   }
@@ -170,8 +176,10 @@ Result<> order(const std::string& address, const std::shared_ptr<grpc::ChannelCr
   call.request.set_cluster(cluster);
   if (const auto* handover = std::get_if<HandOver>(&what))
     call.request.set_hand_over_to(handover->to);
+  else if (const auto& drain = std::get<DrainMember>(what); drain.undo)
+    call.request.set_undo_drain(drain.id);
   else
-    call.request.set_drain(std::get<Drain>(what).id);
+    call.request.set_drain(drain.id);
   const grpc::Status status = call.stub->Order(&call.context, call.request, &call.reply);
   if (!status.ok()) return std::unexpected(error_of(status, within));
   if (call.reply.has_error()) return std::unexpected(error_heard(call.reply.error()));

@@ -19,6 +19,7 @@ namespace carillon::transport {
 
 // What a member of a cluster knows of all, for people.
 struct Look {
+  enum class Drain : std::uint8_t { none, drains, drained };
   struct Member {
     std::string id;
     cluster::Role role = cluster::Role::worker;
@@ -26,6 +27,8 @@ struct Look {
     bool alive = false;
     std::uint32_t devices = 0;                            // 0: none, or not told
     std::optional<cluster::PeerClock::Difference> clock;  // its time less the answering member's
+    // Of frontends and workers as the leader knows, and of a scheduler as it knows itself.
+    Drain drain = Drain::none;
   };
   std::string id;  // who answers
   bool leads = false;
@@ -34,14 +37,15 @@ struct Look {
   std::vector<Member> members;
 };
 
-// What people want a leader to do.
+// What people want a member to do.
 struct HandOver {
   std::string to;  // a member's id; empty: any other scheduler
 };
-struct Drain {
+struct DrainMember {
   std::string id;
+  bool undo = false;
 };
-using DeskOrder = std::variant<HandOver, Drain>;
+using DeskOrder = std::variant<HandOver, DrainMember>;
 
 // Who answers people, at the address where a host's streams are opened (stream.h). Called from gRPC's
 // threads, several at a time; must not wait.
@@ -51,7 +55,8 @@ class Desk {
   virtual Look look() = 0;
   // Begins it. Errors are told to whoever asked.
   virtual Result<> hand_over(const std::string& to) = 0;
-  virtual Result<> drain(const std::string& id) = 0;
+  // Likewise; see DrainMember. A leader is asked for frontends and workers, a scheduler for itself.
+  virtual Result<> drain(const std::string& id, bool undo) = 0;
 };
 
 // ---- whoever asks

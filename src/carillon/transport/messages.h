@@ -125,6 +125,16 @@ struct FrontendAt {
 // told again.
 struct Leads {};
 
+// The leader to a worker or a frontend: it has been given its last order, or is not to be ready. `undo`: all
+// is as before. A worker answers an undo with the same, and tells all of its models and devices once more.
+struct Drain {
+  bool undo = false;
+};
+// A worker or a frontend that drains to the leader, and to each new one. A worker also when it has ended all.
+struct Drains {
+  std::uint32_t actions = 0;  // that a worker has yet to end
+};
+
 // A worker to the leader, and the leader to frontends: see wire::Model. Numbers of models are the sender's.
 struct ModelComes {
   wire::Model model;
@@ -166,7 +176,7 @@ using Message =
                  Sent, CameBack, Ended, TurnedDown, Lost, wire::Verdict, Keep, Forget,  //
                  ledger::Load, ledger::Unload, Infer, Profile, ledger::Stop, ledger::Preempt, Retire, Probe,
                  Adopt, wire::Report, wire::ProbeReport, DeviceState, ledger::Excuse,  //
-                 RowsAt, DeviceCount, FrontendAt, Leads, ModelComes, ModelGoes, ModelTimes>;
+                 RowsAt, DeviceCount, FrontendAt, Leads, ModelComes, ModelGoes, ModelTimes, Drain, Drains>;
 
 struct Frame {
   std::uint64_t epoch = 0;  // in which the messages were decided

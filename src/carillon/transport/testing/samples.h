@@ -122,6 +122,8 @@ inline std::vector<std::pair<std::string, Message>> samples() {
             .lengths = {16, 128}}}},
       {"model_goes", ModelGoes{ModelId{17}}},
       {"model_times", ModelTimes{ModelId{17}, {{1, 2ms}, {4, 5ms}}}},
+      {"drain", Drain{true}},
+      {"drains", Drains{3}},
   };
 }
 
