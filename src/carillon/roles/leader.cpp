@@ -589,7 +589,8 @@ void Leader::end_model(ModelId id, TimePoint now) {
   // Those that differed from it.
   for (auto& [other, peer] : peers_)
     for (auto& [number, mine] : peer.models)
-      if (!mine.ours && !mine.goes && mine.told.info.name == key.first && mine.told.version == key.second)
+      if (!peer.drains && !mine.ours && !mine.goes && mine.told.info.name == key.first &&
+          mine.told.version == key.second)
         take_up(peer, number, now);
 }
 
