@@ -67,6 +67,8 @@ class AgentOut {
   virtual std::uint64_t push(const std::string& address, std::uint64_t key, std::shared_ptr<PulledRow> row,
                              const wire::Report& report) = 0;
   virtual void cancel(std::uint64_t ticket) = 0;
+  // Nothing more follows at once: all of it can go.
+  virtual void flush() {}
   virtual void warn(const std::string& text) = 0;
 };
 
@@ -120,6 +122,7 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
   TimePoint wake_at() const override;
   void wake(TimePoint now) override;
   void stop() override;
+  void flush() override { out_.flush(); }
   bool stopped() const override { return stopped_; }
   std::size_t devices() const override { return devices_.size(); }
   std::size_t devices_alive() const override;

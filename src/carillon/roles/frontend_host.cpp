@@ -125,7 +125,11 @@ void FrontendHost::drain(bool undo) {
 }
 
 void FrontendHost::send(transport::Message message) {
-  if (leader_ != nullptr) (void)leader_->send(epoch_, std::move(message));
+  if (leader_ != nullptr) (void)leader_->queue(epoch_, std::move(message));
+}
+
+void FrontendHost::flush() {
+  if (leader_ != nullptr) leader_->flush();
 }
 
 // --- Rows

@@ -48,13 +48,14 @@ class FrontendHost final : FollowerHandlers, OfferingOut {
   void leads(std::shared_ptr<transport::Stream> stream, std::uint64_t epoch) override;
   void leader_left() override;
   void heard(std::vector<transport::Message> messages) override;
-  // OfferingOut, on the controller's thread.
+  // OfferingOut, in the controller's turns.
   void send(transport::Message message) override;
   std::uint64_t open(RequestId row, transport::RowTensors tensors) override;
   void close(std::uint64_t key) override;
   void model_comes(const wire::Model& model) override;
   void model_goes(ModelId id) override;
   void models_told() override;
+  void flush() override;
 
   void drain(bool undo);
   void outputs(RequestId row, const std::string& report);
@@ -66,7 +67,7 @@ class FrontendHost final : FollowerHandlers, OfferingOut {
   transport::RowStore store_;
   Offering* offering_ = nullptr;  // the controller's
   std::unique_ptr<controller::Controller> controller_;
-  std::shared_ptr<transport::Stream> leader_;  // the controller's thread's, as epoch_
+  std::shared_ptr<transport::Stream> leader_;  // of the controller's turns, as epoch_
   std::uint64_t epoch_ = 0;
   std::unique_ptr<transport::RowServer> rows_;
   std::unique_ptr<Follower> follower_;

@@ -38,6 +38,8 @@ class OfferingOut {
   virtual void model_goes(ModelId id) = 0;
   // A leader has told all models that it knew. Again with each leader, and whenever its devices change.
   virtual void models_told() = 0;
+  // Nothing more follows at once: what was sent can go.
+  virtual void flush() {}
 };
 
 // Decides on a frontend's calls by asking the leader of its cluster. Rows are offered to whoever leads, and
@@ -91,6 +93,7 @@ class Offering final : public dispatch::Decider {
   TimePoint wake_at() const override;
   void wake(TimePoint now) override;
   void stop() override;
+  void flush() override { out_.flush(); }
   bool stopped() const override { return stopped_; }
   std::size_t devices() const override { return alive_; }
   std::size_t devices_alive() const override { return alive_; }

@@ -36,7 +36,7 @@ std::set<std::string> workers_of(const std::vector<hosts::MemberCore::Peer>& pee
 }  // namespace
 
 SchedulerHost::SchedulerHost(transport::Hello self, Options options, const Clock& clock)
-    : self_(std::move(self)), options_(std::move(options)), clock_(clock) {}
+    : self_(std::move(self)), options_(std::move(options)), clock_(clock), turns_(clock) {}
 
 Result<std::unique_ptr<SchedulerHost>> SchedulerHost::open(const MemberArguments& arguments, Options options,
                                                            const Clock& clock) {
@@ -68,7 +68,7 @@ SchedulerHost::~SchedulerHost() {
   {
     const std::lock_guard lock(mutex_);
     ending_ = true;
-    wake_.notify_one();
+    turns_.nudge();
   }
   if (thread_.joinable()) thread_.join();
   listener_.reset();
@@ -80,7 +80,7 @@ SchedulerHost::~SchedulerHost() {
 void SchedulerHost::tell(News news) {
   const std::lock_guard lock(mutex_);
   news_.push_back(std::move(news));
-  wake_.notify_one();
+  turns_.nudge();
 }
 
 Result<> SchedulerHost::greets(const transport::Hello& peer) {
@@ -103,15 +103,15 @@ void SchedulerHost::opened(const std::shared_ptr<transport::Stream>& stream) {
   const PeerId peer = next_peer_++;
   peers_.emplace(stream.get(), peer);
   news_.push_back(Opened{peer, stream});
-  wake_.notify_one();
+  turns_.nudge();
 }
 
 void SchedulerHost::heard(transport::Stream& stream, transport::Frame frame) {
-  const std::lock_guard lock(mutex_);
-  if (const auto found = peers_.find(&stream); found != peers_.end()) {
-    news_.push_back(Heard{found->second, std::move(frame)});
-    wake_.notify_one();
-  }
+  std::unique_lock lock(mutex_);
+  const auto found = peers_.find(&stream);
+  if (found == peers_.end() || ending_) return;
+  news_.push_back(Heard{found->second, std::move(frame)});
+  if (turns_.take()) take_turn(lock);
 }
 
 void SchedulerHost::ended(transport::Stream& stream, const Error& why) {
@@ -120,7 +120,7 @@ void SchedulerHost::ended(transport::Stream& stream, const Error& why) {
   if (found == peers_.end()) return;
   news_.push_back(Ended{found->second, why.message});
   peers_.erase(found);
-  wake_.notify_one();
+  turns_.nudge();
 }
 
 transport::Look SchedulerHost::look() {
@@ -144,7 +144,7 @@ Result<> SchedulerHost::drain(const std::string& id, bool undo) {
   return answered.get();
 }
 
-// --- The thread that decides
+// --- Turns
 
 void SchedulerHost::count_devices() {
   const std::size_t alive = leader_ != nullptr ? leader_->dispatch().devices_alive() : 0;
@@ -170,38 +170,47 @@ void SchedulerHost::show_drains() {
 
 void SchedulerHost::run() {
   pthread_setname_np(pthread_self(), "carillon-lead");
-  std::vector<News> news;
   std::unique_lock lock(mutex_);
   while (!ending_) {
-    if (news_.empty()) {
-      const TimePoint at =
-          std::min(look_for_missing_, leader_ != nullptr ? leader_->wake_at() : TimePoint::max());
-      const TimePoint now = clock_.now();
-      if (at > now) {
-        // At most a minute, so that no sum of times overflows.
-        wake_.wait_for(lock, std::min<Duration>(at == TimePoint::max() ? Duration::max() : at - now,
-                                                std::chrono::minutes{1}));
-        continue;
-      }
+    if (!turns_.take()) {
+      turns_.sleep(lock);
+    } else if (const TimePoint at = wake_at(); news_.empty() && at > clock_.now()) {
+      turns_.give_back();
+      turns_.sleep(lock, at);
+    } else {
+      take_turn(lock);
     }
-    std::swap(news, news_);
-    lock.unlock();
-    for (News& each : news) std::visit([this](auto& what) { on(what); }, each);
-    news.clear();
-    if (leader_ != nullptr)
-      if (const TimePoint now = clock_.now(); leader_->wake_at() <= now) leader_->wake(now);
-    if (look_for_missing_ != TimePoint::max()) leave_missing(clock_.now());
-    count_devices();
-    show_drains();
-    lock.lock();
   }
-  news.swap(news_);
+  while (!turns_.take()) turns_.sleep(lock);
+  const std::vector<News> news = std::move(news_);
   lock.unlock();
-  for (News& each : news)
-    if (auto* order = std::get_if<DrainOrder>(&each))
+  for (const News& each : news)
+    if (const auto* order = std::get_if<DrainOrder>(&each))
       order->answer->set_value(fail(ErrorCode::unavailable, self_.id + " ends"));
   leader_.reset();
   streams_.clear();
+}
+
+// With the turn and the lock.
+void SchedulerHost::take_turn(std::unique_lock<std::mutex>& lock) {
+  std::swap(taken_, news_);
+  lock.unlock();
+  for (News& each : taken_) std::visit([this](auto& what) { on(what); }, each);
+  taken_.clear();
+  if (leader_ != nullptr)
+    if (const TimePoint now = clock_.now(); leader_->wake_at() <= now) leader_->wake(now);
+  if (look_for_missing_ != TimePoint::max()) leave_missing(clock_.now());
+  count_devices();
+  show_drains();
+  for (const auto& stream : said_) stream->flush();
+  said_.clear();
+  const TimePoint next = wake_at();
+  lock.lock();
+  turns_.give_back(ending_ || !news_.empty(), next);
+}
+
+TimePoint SchedulerHost::wake_at() const {
+  return std::min(look_for_missing_, leader_ != nullptr ? leader_->wake_at() : TimePoint::max());
 }
 
 void SchedulerHost::on(Changed& news) {
@@ -286,13 +295,16 @@ void SchedulerHost::on(Heard& news) {
 }
 
 void SchedulerHost::send(PeerId peer, transport::Message message) {
-  if (const auto stream = streams_.find(peer); stream != streams_.end())
-    (void)stream->second->send(epoch_, std::move(message));
+  const auto stream = streams_.find(peer);
+  if (stream == streams_.end() || !stream->second->queue(epoch_, std::move(message))) return;
+  if (std::ranges::find(said_, stream->second) == said_.end()) said_.push_back(stream->second);
 }
 
 void SchedulerHost::end(PeerId peer, std::string why) {
-  if (const auto stream = streams_.find(peer); stream != streams_.end())
-    stream->second->close({ErrorCode::unavailable, std::move(why)});
+  const auto stream = streams_.find(peer);
+  if (stream == streams_.end()) return;
+  stream->second->flush();
+  stream->second->close({ErrorCode::unavailable, std::move(why)});
 }
 
 }  // namespace carillon::roles

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <future>
@@ -15,6 +14,7 @@
 
 #include "carillon/base/clock.h"
 #include "carillon/base/result.h"
+#include "carillon/base/turns.h"
 #include "carillon/dispatch/dispatch.h"
 #include "carillon/hosts/membership.h"
 #include "carillon/roles/follower.h"
@@ -24,8 +24,9 @@
 
 namespace carillon::roles {
 
-// A scheduler of a cluster, live: takes streams of frontends and workers, and decides while it leads. Its
-// thread has a Leader of its own for each epoch.
+// A scheduler of a cluster, live: takes streams of frontends and workers, and decides while it leads, with a
+// Leader of its own for each epoch. The thread that reads a peer's frame decides on it, if nobody decides at
+// that moment; the rest is its own thread's.
 class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
  public:
   struct Options {
@@ -74,13 +75,15 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
   transport::Look look() override;
   Result<> hand_over(const std::string& to) override { return membership_->hand_over(to); }
   Result<> drain(const std::string& id, bool undo) override;
-  // Out, on the thread.
+  // Out, in a turn.
   void send(PeerId peer, transport::Message message) override;
   void end(PeerId peer, std::string why) override;
   void warn(std::string text) override { options_.warn(text); }
 
   void tell(News news);
   void run();
+  void take_turn(std::unique_lock<std::mutex>& lock);
+  TimePoint wake_at() const;
   void on(Opened& news);
   void on(Ended& news);
   void on(Heard& news);
@@ -99,7 +102,7 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
 
   Troubles troubles_;  // the membership's thread's
   std::mutex mutex_;   // of what follows
-  std::condition_variable wake_;
+  Turns turns_;
   std::vector<News> news_;
   std::map<const transport::Stream*, PeerId> peers_;
   PeerId next_peer_ = 1;
@@ -107,7 +110,9 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
   std::map<std::string, std::uint32_t> drains_;   // Leader::drains()
   bool ending_ = false;
 
-  // The thread's.
+  // Of whoever has the turn.
+  std::vector<News> taken_;
+  std::vector<std::shared_ptr<transport::Stream>> said_;  // streams with messages that have not been flushed
   std::map<PeerId, std::shared_ptr<transport::Stream>> streams_;
   std::unique_ptr<Leader> leader_;
   std::uint64_t epoch_ = 0;  // the leader's

@@ -63,7 +63,12 @@ void WorkerHost::heard(std::vector<transport::Message> messages) {
 }
 
 void WorkerHost::send(transport::Message message) {
-  if (leader_ != nullptr) (void)leader_->send(epoch_, std::move(message));
+  if (leader_ != nullptr) (void)leader_->queue(epoch_, std::move(message));
+}
+
+void WorkerHost::flush() {
+  if (client_ != nullptr) client_->flush();
+  if (leader_ != nullptr) leader_->flush();
 }
 
 // --- Rows

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <condition_variable>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -34,6 +35,17 @@ using asio::ip::tcp;
 
 class Peer;
 
+// Pushes of so many bytes at most are copied, so that many go at once.
+constexpr std::size_t small_push = 4096;
+
+// Connections are the business of one thread at a time: the client's, or whoever flushes.
+class Turn {
+ public:
+  virtual ~Turn() = default;
+  virtual void await() = 0;
+  virtual void end() = 0;
+};
+
 struct PullJob {
   RowClient::Pull asked;
   RowClient::Pulled done;
@@ -57,11 +69,12 @@ struct Job {
 };
 using Jobs = std::unordered_map<std::uint64_t, Job>;  // by ticket, which is the tag, too
 
-// The connection with a frontend. On the client's thread.
+// The connection with a frontend. All of it in a turn.
 class Peer {
  public:
-  Peer(asio::io_context& context, std::string address, const RowClient::Options& options, Jobs& jobs)
-      : context_(context), address_(std::move(address)), options_(options), jobs_(jobs) {}
+  Peer(asio::io_context& context, std::string address, const RowClient::Options& options, Jobs& jobs,
+       Turn& turn)
+      : context_(context), address_(std::move(address)), options_(options), jobs_(jobs), turn_(turn) {}
 
   // `job` was added to the jobs. flush() must follow.
   void begin(std::uint64_t ticket, Job& job) {
@@ -77,8 +90,9 @@ class Peer {
   void cancelled(std::uint64_t ticket) {
     if (state_ == State::there) put(out_, Header{Kind::cancel, 0, ticket});
   }
-  // Sends what waits, as far as the kernel takes it.
-  void flush() {
+  // Sends what waits, as far as the kernel takes it, in so many chunks at most. The rest is the client's
+  // thread's.
+  void flush(int most_chunks = 16) {
     for (int chunks = 0; state_ == State::there;) {
       std::size_t count = 0;
       boost::system::error_code error;
@@ -86,11 +100,11 @@ class Peer {
         count = socket_.write_some(asio::buffer(out_.data() + sent_, out_.size() - sent_), error);
         sent_ += count;
         if (sent_ == out_.size()) out_.clear(), sent_ = 0;
-      } else if (++chunks > 16) {
+      } else if (++chunks > most_chunks) {
         return await_write();  // others have their turn
       } else if (!next_chunk()) {
         return;
-      } else {
+      } else if (!chunk_.empty()) {
         count = socket_.write_some(chunk_, error);
         // The rest is copied, as a caller's memory is not used once its handler was called.
         for (const asio::const_buffer& part : chunk_) {
@@ -209,7 +223,7 @@ class Peer {
       pushing_.push_back(ticket);
     }
   }
-  // Puts the next part of the first push into `chunk_`. False: there is none.
+  // Puts small pushes into `out_`, or the next part of the first push into `chunk_`. False: there is none.
   bool next_chunk() {
     chunk_.clear();
     while (!pushing_.empty()) {
@@ -220,36 +234,57 @@ class Peer {
         pushing_.pop_front();  // all is sent, or it has been answered or cancelled
         continue;
       }
-      const RowClient::Push& asked = push->asked;
-      head_.clear();
+      const bool begins = !push->left;
+      if (begins) push->left.emplace(push->asked.outputs);
+      const std::uint64_t left = push->left->left();
+      const std::size_t fields = begins
+                                     ? sizeof(PushBody) + push->asked.outputs.size() * sizeof(std::uint64_t) +
+                                           push->asked.report.size()
+                                     : 0;
       std::size_t size = 0;  // of data in this frame
-      if (!push->left) {
-        push->left.emplace(asked.outputs);
-        const std::size_t fields = sizeof(PushBody) + asked.outputs.size() * sizeof(std::uint64_t);
-        if (fields + asked.report.size() + push->left->left() <= longest_body) size = push->left->left();
-        put(head_,
-            Header{Kind::push, static_cast<std::uint32_t>(fields + asked.report.size() + size), ticket});
-        put(head_, PushBody{asked.key, asked.epoch, static_cast<std::uint32_t>(asked.outputs.size()),
-                            static_cast<std::uint32_t>(asked.report.size())});
-        for (const auto& output : asked.outputs) put(head_, std::uint64_t{output.size()});
-        head_.append(asked.report);
-      } else {
-        size = std::min<std::uint64_t>(push->left->left(), longest_body);
-        put(head_, Header{Kind::data, static_cast<std::uint32_t>(size), ticket});
+      if (!begins)
+        size = std::min<std::uint64_t>(left, longest_body);
+      else if (fields + left <= longest_body)
+        size = left;
+      head_.clear();
+      put(head_, Header{begins ? Kind::push : Kind::data, static_cast<std::uint32_t>(fields + size), ticket});
+      if (begins) put_fields(push->asked);
+      const auto each_part = [&](auto use) {
+        push->left->peek(size, [&](auto part) { use(part.data(), part.size()); });
+        push->left->skip(size);
+      };
+      if (begins && size == left && head_.size() + size <= small_push) {
+        out_.append(head_);
+        each_part([&](const auto* data, std::size_t bytes) {
+          out_.append(reinterpret_cast<const char*>(data), bytes);
+        });
+        if (out_.size() < longest_body) continue;
+        return true;
+      }
+      if (!out_.empty()) {  // small ones go first
+        if (begins) push->left.reset();
+        return true;
       }
       chunk_.emplace_back(head_.data(), head_.size());
-      push->left->peek(size, [&](auto part) { chunk_.emplace_back(part.data(), part.size()); });
-      push->left->skip(size);
+      each_part([&](const auto* data, std::size_t bytes) { chunk_.emplace_back(data, bytes); });
       return true;
     }
-    return false;
+    return !out_.empty();
+  }
+  void put_fields(const RowClient::Push& asked) {
+    put(head_, PushBody{asked.key, asked.epoch, static_cast<std::uint32_t>(asked.outputs.size()),
+                        static_cast<std::uint32_t>(asked.report.size())});
+    for (const auto& output : asked.outputs) put(head_, std::uint64_t{output.size()});
+    head_.append(asked.report);
   }
 
-  // A handler that does nothing once the connection is another.
+  // A handler, on the client's thread, that does nothing once the connection is another.
   template <typename Then>
   auto guarded(Then then) {
-    return [this, life = life_, then](const boost::system::error_code& error) {
-      if (life == life_) then(error);
+    return [this, life = life_, then](const boost::system::error_code& error, const auto&... found) {
+      turn_.await();
+      if (life == life_) then(error, found...);
+      turn_.end();
     };
   }
   void connect() {
@@ -264,19 +299,19 @@ class Peer {
     boost::system::error_code error;
     if (const auto found = resolver_.resolve(host, port, numeric, error); !error) return connect_to(found);
     resolver_.async_resolve(host, port,
-                            [this, life = life_](const boost::system::error_code& failed, auto found) {
-                              if (life != life_ || state_ != State::connecting) return;
+                            guarded([this](const boost::system::error_code& failed, const auto& found) {
+                              if (state_ != State::connecting) return;
                               if (failed) return broke({ErrorCode::unavailable, failed.message()});
                               connect_to(found);
-                            });
+                            }));
   }
   void connect_to(const tcp::resolver::results_type& found) {
     asio::async_connect(socket_, found,
-                        [this, life = life_](const boost::system::error_code& error, const tcp::endpoint&) {
-                          if (life != life_ || state_ != State::connecting) return;
+                        guarded([this](const boost::system::error_code& error, const tcp::endpoint&) {
+                          if (state_ != State::connecting) return;
                           if (error) return broke({ErrorCode::unavailable, error.message()});
                           connected();
-                        });
+                        }));
   }
   void connected() {
     state_ = State::there;
@@ -340,6 +375,7 @@ class Peer {
   const std::string address_;
   const RowClient::Options& options_;
   Jobs& jobs_;
+  Turn& turn_;
   const SteadyClock clock_;
   tcp::socket socket_{context_};
   tcp::resolver resolver_{context_};
@@ -359,7 +395,7 @@ class Peer {
   std::vector<asio::const_buffer> chunk_;
 };
 
-class Client final : public RowClient {
+class Client final : public RowClient, Turn {
  public:
   explicit Client(Options options) : options_(std::move(options)) {
     thread_ = std::thread([this] {
@@ -369,13 +405,14 @@ class Client final : public RowClient {
   }
   ~Client() override {
     asio::post(context_, [this] {
+      await();
       const Error why{ErrorCode::cancelled, "the client ends"};
       work();
       while (!jobs_.empty()) {
         for (Jobs all = std::exchange(jobs_, {}); auto& [ticket, job] : all) job.fail(why);
         work();
       }
-      context_.stop();
+      context_.stop();  // the turn is not given back
     });
     thread_.join();
   }
@@ -389,7 +426,14 @@ class Client final : public RowClient {
   }
   void cancel(std::uint64_t ticket) override {
     const std::lock_guard lock(mutex_);
-    tell({ticket, std::nullopt});
+    wishes_.emplace_back(ticket, std::nullopt);
+  }
+  void flush() override {
+    {
+      const std::lock_guard lock(mutex_);
+      if (wishes_.empty() || std::exchange(taken_, true)) return;
+    }
+    end();
   }
 
  private:
@@ -397,13 +441,28 @@ class Client final : public RowClient {
 
   std::uint64_t add(Job job) {
     const std::lock_guard lock(mutex_);
-    tell({++tickets_, std::move(job)});
+    wishes_.emplace_back(++tickets_, std::move(job));
     return tickets_;
   }
-  void tell(Wish wish) {  // with the mutex
-    wishes_.push_back(std::move(wish));
-    if (wishes_.size() == 1) asio::post(context_, [this] { work(); });
+
+  // Turn.
+  void await() override {
+    std::unique_lock lock(mutex_);
+    free_.wait(lock, [&] { return !taken_; });
+    taken_ = true;
   }
+  // What was asked for meanwhile has nobody else who begins it.
+  void end() override {
+    std::unique_lock lock(mutex_);
+    while (!wishes_.empty()) {
+      lock.unlock();
+      work();
+      lock.lock();
+    }
+    taken_ = false;
+    free_.notify_one();
+  }
+
   void work() {
     {
       const std::lock_guard lock(mutex_);
@@ -414,7 +473,8 @@ class Client final : public RowClient {
       Peer* peer = nullptr;
       if (job) {
         auto& kept = peers_[job->address()];
-        if (kept == nullptr) kept = std::make_unique<Peer>(context_, job->address(), options_, jobs_);
+        if (kept == nullptr)
+          kept = std::make_unique<Peer>(context_, job->address(), options_, jobs_, static_cast<Turn&>(*this));
         peer = kept.get();
         peer->begin(ticket, jobs_.emplace(ticket, std::move(*job)).first->second);
       } else if (auto node = jobs_.extract(ticket); !node.empty()) {
@@ -425,14 +485,19 @@ class Client final : public RowClient {
       if (peer != nullptr && std::ranges::find(touched, peer) == touched.end()) touched.push_back(peer);
     }
     working_.clear();
-    for (Peer* peer : touched) peer->flush();
+    // Whoever flushes has other things to do than to send much.
+    const bool ours = std::this_thread::get_id() == thread_.get_id();
+    for (Peer* peer : touched) peer->flush(ours ? 16 : 1);
   }
 
   const Options options_;
   std::mutex mutex_;
-  std::vector<Wish> wishes_;   // with mutex_
-  std::uint64_t tickets_ = 0;  // likewise
-  std::vector<Wish> working_;  // of the thread, as all below
+  std::condition_variable free_;
+  bool taken_ = false;        // somebody has the turn
+  std::vector<Wish> wishes_;  // with mutex_, as these three
+  std::uint64_t tickets_ = 0;
+  // Of whoever has the turn, as all below.
+  std::vector<Wish> working_;
   asio::io_context context_{1};
   const asio::executor_work_guard<asio::io_context::executor_type> works_{context_.get_executor()};
   Jobs jobs_;

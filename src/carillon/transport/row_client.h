@@ -29,8 +29,8 @@ class RowClient {
   // nothing more then.
   virtual ~RowClient() = default;
 
-  // Where a row's inputs go, once its length and each input's bytes are known. Called from the client's
-  // thread, once at most. The spans must be as long as `bytes` says, else the pull fails. An error is the
+  // Where a row's inputs go, once its length and each input's bytes are known. Called as handlers are, once
+  // at most. The spans must be as long as `bytes` says, else the pull fails. An error is the
   // pull's.
   using Room = std::function<Result<std::vector<std::span<std::byte>>>(std::int64_t length,
                                                                        std::span<const std::uint64_t> bytes)>;
@@ -43,7 +43,8 @@ class RowClient {
     TimePoint urgency;  // the earliest first, of those of this client at that frontend
     Room room;
   };
-  // From the client's thread, exactly once. After it nothing is written. `not_found`: the row is closed.
+  // Called exactly once, by the client's thread or within a flush(), by one thread at a time. After it
+  // nothing is written. `not_found`: the row is closed.
   using Pulled = std::move_only_function<void(Result<std::int64_t> length)>;
 
   struct Push {
@@ -56,11 +57,14 @@ class RowClient {
   // Likewise. False: nobody wants the outputs any more, as the row is closed or has outputs.
   using Pushed = std::move_only_function<void(Result<bool> taken)>;
 
-  // Neither blocks. Both return a ticket for cancel(). Handlers may call all three.
+  // Neither blocks, and nothing happens before flush(). Both return a ticket for cancel(). Handlers may call
+  // all four.
   virtual std::uint64_t pull(Pull pull, Pulled pulled) = 0;
   virtual std::uint64_t push(Push push, Pushed pushed) = 0;
   // The handler soon hears `cancelled`, if it has not been called. A push may have been taken all the same.
   virtual void cancel(std::uint64_t ticket) = 0;
+  // Begins what was asked for. The calling thread does it, unless another one is at it.
+  virtual void flush() = 0;
 };
 
 }  // namespace carillon::transport

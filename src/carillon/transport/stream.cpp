@@ -49,7 +49,7 @@ class End : public Stream {
   const Hello& peer() const final { return *peer_; }
   bool opened() const { return opened_; }  // for whoever has heard that all is over
 
-  bool send(std::uint64_t epoch, Message message) final {
+  bool queue(std::uint64_t epoch, Message message) final {
     std::unique_lock lock(mutex_);
     if (over_ || broken_) return false;
     if (unsent_ >= limits_.waiting) {
@@ -59,9 +59,10 @@ class End : public Stream {
     }
     ++unsent_;
     waiting_.push_back({epoch, std::move(message)});
-    write_next(std::move(lock));
     return true;
   }
+
+  void flush() final { write_next(std::unique_lock(mutex_)); }
 
   void close(const Error& why) final {
     close({why.code, why.message.empty() ? "no reason was given" : why.message},

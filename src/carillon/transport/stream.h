@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/security/server_credentials.h>
@@ -33,7 +34,15 @@ class Stream {
   // Never waits. Messages arrive in order. What is sent while a frame is under way goes with the next.
   // `epoch`: in which the message was decided. It arrives with the message, whatever epoch this host obeys by
   // then. False: the message is lost, as the stream is over, or was ended because too many messages wait.
-  virtual bool send(std::uint64_t epoch, Message message) = 0;
+  bool send(std::uint64_t epoch, Message message) {
+    if (!queue(epoch, std::move(message))) return false;
+    flush();
+    return true;
+  }
+  // send() in two steps, for several messages that go in one frame. What is queued may also go before
+  // flush(), with what others send.
+  virtual bool queue(std::uint64_t epoch, Message message) = 0;
+  virtual void flush() = 0;
   // Ends it. StreamOwner::ended() follows. A peer that opened the stream is told why. What waits is lost.
   virtual void close(const Error& why) = 0;
   struct Counts {

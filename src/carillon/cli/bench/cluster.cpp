@@ -151,6 +151,7 @@ class EmulatedWorker final : roles::FollowerHandlers {
     }
     for (std::uint32_t d = 0; d < devices_.size(); ++d)
       say(transport::DeviceState{.device = DeviceId{d}, .pages = 1'000'000});
+    flush();
   }
   void leader_left() override {
     const std::lock_guard lock(mutex_);
@@ -159,12 +160,16 @@ class EmulatedWorker final : roles::FollowerHandlers {
   void heard(std::vector<transport::Message> messages) override {
     const std::lock_guard lock(mutex_);
     for (transport::Message& message : messages) std::visit([this](auto& what) { on(what); }, message);
+    flush();
     wake_.notify_one();
   }
 
   // All below with the mutex.
   void say(transport::Message message) {
-    if (stream_) (void)stream_->send(epoch_, std::move(message));
+    if (stream_) (void)stream_->queue(epoch_, std::move(message));
+  }
+  void flush() {
+    if (stream_) stream_->flush();
   }
   Device* find(DeviceId id) { return id.index() < devices_.size() ? &devices_[id.index()] : nullptr; }
   void on(transport::Retire& what) {
@@ -218,6 +223,7 @@ class EmulatedWorker final : roles::FollowerHandlers {
         if (report.life == devices_[report.device.index()].life) say(report);
         ends_.pop();
       }
+      flush();
       const Duration pause = ends_.empty() ? Duration{100ms} : ends_.top().at - now;
       wake_.wait_for(lock, std::min<Duration>(pause, 100ms));
     }
@@ -351,7 +357,8 @@ class EmulatedFrontend final : roles::FollowerHandlers {
     const auto stream = stream_;
     const std::uint64_t epoch = epoch_;
     lock.unlock();
-    for (transport::Message& offer : offers) (void)stream->send(epoch, std::move(offer));
+    for (transport::Message& offer : offers) (void)stream->queue(epoch, std::move(offer));
+    stream->flush();
   }
   void tell_figures() {
     const std::lock_guard lock(mutex_);
