@@ -66,9 +66,8 @@ class SaidNotes final : public dispatch::Notes {
   static std::string name(const Action& action) {
     constexpr const char* kinds[] = {"load", "unload", "infer of "};
     const auto kind = static_cast<std::size_t>(action.kind);
-    return action.kind == schedule::ActionKind::infer
-               ? kinds[kind] + std::to_string(action.requests.size())
-               : kinds[kind];
+    return action.kind == schedule::ActionKind::infer ? kinds[kind] + std::to_string(action.requests.size())
+                                                      : kinds[kind];
   }
   std::vector<std::string> said;
 };
@@ -127,10 +126,7 @@ class AgentTest : public ::testing::Test, protected AgentOut {
     agent.pulled(tickets, {}, now);
   }
   void ended(Duration took, ledger::ActionStatus status = ledger::ActionStatus::success) {
-    wire::Report report{.id = link.infers.back(),
-                        .status = status,
-                        .life = link.life,
-                        .device = device};
+    wire::Report report{.id = link.infers.back(), .status = status, .life = link.life, .device = device};
     report.times.exec_start = now - took;
     report.times.exec_end = now;
     agent.on_report(report, now);
@@ -251,8 +247,9 @@ TEST_F(AgentTest, StatisticsHearOfAllThatItsDeviceDoes) {
   ended(1ms);
   order();
   ended(1ms, failed);
-  EXPECT_EQ(notes.take(), (Lines{"begun infer of 1", "taken infer of 1", "ended infer of 1, held",
-                                 "begun infer of 1", "taken infer of 1", "ended infer of 1, not well, held"}));
+  EXPECT_EQ(notes.take(),
+            (Lines{"begun infer of 1", "taken infer of 1", "ended infer of 1, held", "begun infer of 1",
+                   "taken infer of 1", "ended infer of 1, not well, held"}));
   reported(link.infers.back(), success);
   EXPECT_EQ(notes.take(), Lines{"odd"});
   // Its leader goes, and it runs on.

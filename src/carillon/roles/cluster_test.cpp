@@ -192,8 +192,7 @@ class Cluster final : public Out {
     }
   }
   void stop_once_drained() {
-    if (leader->drains().at(workers[0]->id) > 0)
-      return plan(now_ + 100us, [this] { stop_once_drained(); });
+    if (leader->drains().at(workers[0]->id) > 0) return plan(now_ + 100us, [this] { stop_once_drained(); });
     workers[0]->dead = true;
     workers[0]->line->open = false;
     leader->left(workers[0]->line->peer, "stopped", now_);

@@ -25,7 +25,8 @@ struct MemberArguments {
   std::string id;      // cluster::is_name()
   std::string listen;  // IP:PORT where others reach this process; its beats go there, too
   std::string key;     // that beats are signed with; the same for all members
-  std::optional<std::string> other_key = std::nullopt;  // while it is being changed: beats of this one are read
+  std::optional<std::string> other_key =
+      std::nullopt;  // while it is being changed: beats of this one are read
 };
 // With an incarnation drawn at random. Errors: an id or an address that cannot be; the text names it.
 Result<hosts::MemberOptions> member_options(const MemberArguments& arguments);

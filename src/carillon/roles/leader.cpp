@@ -69,9 +69,9 @@ template <typename What>
 constexpr bool of_frontends = one_of<What, transport::Application, transport::Offer, transport::Withdraw,
                                      transport::RowsAt, transport::Drains>;
 template <typename What>
-constexpr bool of_workers = one_of<What, transport::ModelComes, transport::ModelGoes, transport::ModelTimes,
-                                   transport::DeviceState, wire::Report, wire::ProbeReport, ledger::Excuse,
-                                   transport::Drain, transport::Drains>;
+constexpr bool of_workers =
+    one_of<What, transport::ModelComes, transport::ModelGoes, transport::ModelTimes, transport::DeviceState,
+           wire::Report, wire::ProbeReport, ledger::Excuse, transport::Drain, transport::Drains>;
 // A worker that drains has said the others before it heard of that.
 template <typename What>
 constexpr bool of_drained = one_of<What, wire::Report, transport::Drain, transport::Drains>;
@@ -202,6 +202,7 @@ void Leader::joined(PeerId id, const transport::Hello& hello, TimePoint now) {
   post(id, transport::Leads{});
   if (hello.role == Role::frontend) {
     peer.number = numbered_++;
+    give_credit(id, peer);
     if (wait_until_ == TimePoint::min()) {
       for (const auto& [name, model] : served_) post(id, transport::ModelComes{models_[model.index()].told});
       post(id, counted_);
@@ -296,7 +297,13 @@ void Leader::heard(PeerId from, std::vector<Message> messages, TimePoint now) {
           ++strays_.peers;
         },
         message);
+  if (peer.taken > 0) give_credit(from, peer);
   settle(now);
+}
+
+void Leader::give_credit(PeerId id, Peer& peer) {
+  const std::size_t most = std::max(options_.least_offers, options_.offers_under_way / frontends());
+  post(id, transport::OfferCredit{std::exchange(peer.taken, 0), static_cast<std::uint32_t>(most)});
 }
 
 void Leader::on(PeerId, Peer& peer, transport::Application& what, TimePoint now) {
@@ -325,6 +332,7 @@ void Leader::on(PeerId, Peer& peer, transport::Application& what, TimePoint now)
 }
 
 void Leader::on(PeerId from, Peer& peer, transport::Offer& what, TimePoint now) {
+  ++peer.taken;
   Request request = what.row;
   if (peer.rows.find(request.id.value)) {
     ++strays_.rows;
@@ -772,11 +780,12 @@ Result<> Leader::can_drain(const Peer& peer) const {
     return dispatch_.device_alive(each.second) && each.first.first != peer.hello.id;
   };
   if (std::ranges::none_of(known_, serves))
-    return carillon::fail(ErrorCode::unavailable, "no other worker has a device: " + peer.hello.id + " cannot drain");
+    return carillon::fail(ErrorCode::unavailable,
+                          "no other worker has a device: " + peer.hello.id + " cannot drain");
   for (const auto& [number, model] : peer.models)
     if (model.ours && !model.goes && models_[model.ours->index()].holders == 1)
-      return carillon::fail(ErrorCode::unavailable,
-                  "no other worker has " + named(model.told) + ": " + peer.hello.id + " cannot drain");
+      return carillon::fail(ErrorCode::unavailable, "no other worker has " + named(model.told) + ": " +
+                                                        peer.hello.id + " cannot drain");
   return {};
 }
 
@@ -785,7 +794,8 @@ Result<> Leader::drain(const std::string& id, bool undo, TimePoint now) {
   auto found = present_.find({Role::worker, id});
   if (found == present_.end()) found = present_.find({Role::frontend, id});
   if (found == present_.end())
-    return carillon::fail(ErrorCode::not_found, "no worker or frontend '" + id + "' has a stream to this leader");
+    return carillon::fail(ErrorCode::not_found,
+                          "no worker or frontend '" + id + "' has a stream to this leader");
   const PeerId to = found->second;
   Peer& peer = peers_.at(to);
   const bool works = peer.hello.role == Role::worker;

@@ -44,6 +44,10 @@ struct LeaderOptions {
   std::size_t max_models = 65'536;        // likewise
   std::size_t max_applications = 16'384;  // likewise; rows of others count as of none
   std::size_t max_frontend_apps = 4096;   // numbers of applications of a frontend; rows of others are refused
+  // Rows that frontends may have offered to it and that wait for it, all together, as far as each may have
+  // `least_offers`. They bound how long its word of anything else is waited for: 10 ms, at 5 us a row.
+  std::size_t offers_under_way = 2048;
+  std::size_t least_offers = 32;
   Duration model_grace = std::chrono::seconds{10};  // a model stays so long once its last worker left
 };
 
@@ -116,8 +120,8 @@ class Leader final : private wire::Calls, private dispatch::Notes {
     ModelId model;
     std::uint64_t key = 0;
     bool used = false;
-    bool open = false;  // the frontend is told of it
-    bool kept = false;  // see ledger::Keep
+    bool open = false;                       // the frontend is told of it
+    bool kept = false;                       // see ledger::Keep
     std::uint32_t landing = 0;               // runs of workers that drain have it
     std::optional<wire::Verdict> verdict{};  // meanwhile the scheduler refused it
   };
@@ -132,7 +136,8 @@ class Leader final : private wire::Calls, private dispatch::Notes {
     // A frontend's.
     std::uint32_t number = 0;
     std::string address;
-    IndexTable rows;  // by its own numbers: those that are open
+    std::uint32_t taken = 0;  // of its rows, since it was told
+    IndexTable rows;          // by its own numbers: those that are open
     std::map<std::uint32_t, AppId> apps;
     // A worker's.
     std::map<std::uint32_t, WorkerModel> models;  // by its own numbers
@@ -188,6 +193,7 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   std::size_t count(transport::Role role) const;
   void settle(TimePoint now);
   void tell_frontends(const transport::Message& message);
+  void give_credit(PeerId id, Peer& peer);
   void end_waiting(TimePoint now);
   void refuse(PeerId to, RequestId row, ledger::Reason reason);
   Row* row(RequestId id);
@@ -233,9 +239,9 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   std::set<std::pair<TimePoint, ModelId>> graces_;                   // of models without a holder
   std::vector<wire::Report> failed_;                                 // of orders that could not be sent
   std::uint64_t drains_version_ = 0;
-  transport::DeviceCount counted_{};                                 // as frontends were told
-  std::set<std::string> awaited_;                                    // workers; see await_workers()
-  TimePoint wait_until_ = TimePoint::min();                          // min(): nobody is awaited
+  transport::DeviceCount counted_{};         // as frontends were told
+  std::set<std::string> awaited_;            // workers; see await_workers()
+  TimePoint wait_until_ = TimePoint::min();  // min(): nobody is awaited
 
   std::vector<std::pair<PeerId, transport::Message>> outbox_;  // of this step
   Strays strays_;

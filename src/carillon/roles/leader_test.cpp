@@ -164,6 +164,25 @@ TEST_F(LeaderTest, ABatchHasRowsOfTwoFrontendsInEachOnesNumbers) {
   EXPECT_EQ(leader->rows_open(), 0U);
 }
 
+TEST_F(LeaderTest, FrontendsShareTheCredit) {
+  worker(11);
+  frontend(1);
+  const auto alone = out.take<transport::OfferCredit>(1);
+  ASSERT_EQ(alone.size(), 1U);
+  EXPECT_EQ(alone[0].taken, 0U);
+  EXPECT_EQ(alone[0].most, LeaderOptions{}.offers_under_way);
+  frontend(2);
+  EXPECT_EQ(out.take<transport::OfferCredit>(2).at(0).most, LeaderOptions{}.offers_under_way / 2);
+  // One that is refused, and one that is open already, are taken up as any other.
+  leader->heard(1, {offer(70, true), offer(71, true, 99), offer(70)}, now);
+  const auto shared = out.take<transport::OfferCredit>(1);
+  ASSERT_EQ(shared.size(), 1U);
+  EXPECT_EQ(shared[0].taken, 3U);
+  EXPECT_EQ(shared[0].most, LeaderOptions{}.offers_under_way / 2);
+  hear(1, transport::Withdraw{{70}, {}});
+  EXPECT_TRUE(out.take<transport::OfferCredit>(1).empty());
+}
+
 TEST_F(LeaderTest, ARefusalIsInTheFrontendsNumberAndWithAProspect) {
   worker(11);
   frontend(1);

@@ -16,6 +16,7 @@
 #include "carillon/base/time.h"
 #include "carillon/controller/calls/holder.h"
 #include "carillon/dispatch/decider.h"
+#include "carillon/roles/offer_queue.h"
 #include "carillon/transport/messages.h"
 #include "carillon/transport/rows.h"
 
@@ -111,6 +112,7 @@ class Offering final : public dispatch::Decider {
     Request request;
     std::uint64_t key = 0;
     std::uint64_t bytes = 0;
+    bool queued = false;   // in queue_
     bool offered = false;  // to the leader of now
     bool flying = false;   // the holder was told that it was sent
     bool over = false;     // it flies, and nobody wants it any more
@@ -135,6 +137,7 @@ class Offering final : public dispatch::Decider {
   void on(transport::Lost& message, TimePoint now);
   void on(wire::Verdict& message, TimePoint now);
   void on(transport::DeviceCount& message, TimePoint now);
+  void on(transport::OfferCredit& message, TimePoint now);
   void on(transport::ModelComes& message, TimePoint now);
   void on(transport::ModelGoes& message, TimePoint now);
   void on(transport::ModelTimes&, TimePoint) {}  // a frontend promises nothing by itself
@@ -153,8 +156,12 @@ class Offering final : public dispatch::Decider {
   void forget(ModelId id);
   void over(RequestId id);
   void lands(RequestId id, Row& row);
-  // Those of them that can be, together.
-  void offer_to_leader(const std::vector<RequestId>& rows);
+  // Those of them that can be, together, as far as the leader's credit goes. The others wait, or are turned
+  // away.
+  void offer_to_leader(const std::vector<RequestId>& rows, TimePoint now);
+  void offer_waiting(TimePoint now);
+  void send(const std::vector<RequestId>& offers);
+  void turn_away(RequestId id, bool hurried, TimePoint now);
   void take_back(Row& row);
   // After a change of what the row waits for.
   void set_end(Row& row);
@@ -172,10 +179,11 @@ class Offering final : public dispatch::Decider {
   Slab<Row> slab_;
   IndexTable rows_;                                 // to slab_
   std::set<std::pair<TimePoint, RequestId>> ends_;  // when each is refused; not of those that fly
-  std::vector<RequestId> together_;                 // offered with more, until all_arrived()
-  std::vector<RequestId> lost_;                     // that fly and were withdrawn
-  std::uint32_t alive_ = 0;                         // devices of the cluster
-  TimePoint forget_at_ = TimePoint::max();          // models that no leader told of since
+  OfferQueue queue_;
+  std::vector<RequestId> together_;         // offered with more, until all_arrived()
+  std::vector<RequestId> lost_;             // that fly and were withdrawn
+  std::uint32_t alive_ = 0;                 // devices of the cluster
+  TimePoint forget_at_ = TimePoint::max();  // models that no leader told of since
   bool led_ = false;
   bool stopped_ = false;
   Counters counters_;

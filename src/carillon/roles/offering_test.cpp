@@ -1,5 +1,6 @@
 #include "carillon/roles/offering.h"
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,10 @@ class OfferingTest : public ::testing::Test, protected OfferingOut {
   void hear(What what, TimePoint now = time_of(1ms)) {
     core.react([&](TimePoint t) { offering->heard(transport::Message{std::move(what)}, t); }, now);
   }
+  void lead(TimePoint now = time_of(0ms), std::uint32_t credit = 100) {
+    core.react([&](TimePoint t) { offering->leads(t); }, now);
+    hear(transport::OfferCredit{0, credit}, now);
+  }
   template <typename What>
   std::size_t count() const {
     return static_cast<std::size_t>(std::ranges::count_if(
@@ -65,7 +70,7 @@ class OfferingTest : public ::testing::Test, protected OfferingOut {
 };
 
 TEST_F(OfferingTest, AModelThatComesAnewWhileItGoesIsAskedForAgain) {
-  core.react([&](TimePoint t) { offering->leads(t); }, time_of(0ms));
+  lead();
   hear(transport::ModelComes{told(7)});
   EXPECT_EQ(came.size(), 1U);
   come();
@@ -82,10 +87,10 @@ TEST_F(OfferingTest, AModelThatComesAnewWhileItGoesIsAskedForAgain) {
 }
 
 TEST_F(OfferingTest, AModelThatANewLeaderDoesNotTellOfGoesAfterAWhile) {
-  core.react([&](TimePoint t) { offering->leads(t); }, time_of(0ms));
+  lead();
   hear(transport::ModelComes{told(7)});
   come();
-  core.react([&](TimePoint t) { offering->leads(t); }, time_of(1s));
+  lead(time_of(1s));
   EXPECT_EQ(core.wake_at(), time_of(1s) + Offering::model_grace);
   core.wake(core.wake_at());
   EXPECT_EQ(went, std::vector<ModelId>{ModelId{0}});
@@ -93,7 +98,7 @@ TEST_F(OfferingTest, AModelThatANewLeaderDoesNotTellOfGoesAfterAWhile) {
 }
 
 TEST_F(OfferingTest, ARowOfWhichTheLeaderSpeaksAfterItsEndIsWithdrawn) {
-  core.react([&](TimePoint t) { offering->leads(t); }, time_of(0ms));
+  lead();
   hear(transport::Lost{{RequestId{77}}, "its worker went"});
   EXPECT_EQ(count<transport::Withdraw>(), 1U);
 }
@@ -154,7 +159,7 @@ TEST_F(OfferingTest, ARowWithoutALeaderIsRefusedAtItsDeadline) {
 }
 
 TEST_F(OfferingTest, OutputsThatComeOfAnOrderNobodyToldOfAnswerTheCall) {
-  core.react([&](TimePoint t) { offering->leads(t); }, time_of(0ms));
+  lead();
   hear(transport::ModelComes{told(7)});
   come();
   int answers = 0;
@@ -173,6 +178,69 @@ TEST_F(OfferingTest, OutputsThatComeOfAnOrderNobodyToldOfAnswerTheCall) {
   EXPECT_EQ(offering->counters().late_wins, 1U);
   EXPECT_EQ(closed, std::vector<std::uint64_t>{1});
   EXPECT_EQ(offering->open_rows(), 0U);
+}
+
+// Rows beyond the leader's credit wait until it takes others. Their clients may go, or their time may end.
+TEST_F(OfferingTest, RowsWaitForCredit) {
+  lead(time_of(0ms), 2);
+  hear(transport::ModelComes{told(7)});
+  come();
+  std::vector<bool> on_time;
+  for (std::uint64_t ticket = 1; ticket <= 5; ++ticket)
+    core.submit(
+        ticket, controller::testing::call_of(ModelId{0}, 1, time_of(1ms), time_of(ticket == 4 ? 50ms : 1s)),
+        [&](const controller::InferAnswer& answer) { on_time.push_back(answer.status.has_value()); },
+        time_of(1ms));
+  EXPECT_EQ(count<transport::Offer>(), 2U);
+  hear(transport::OfferCredit{1, 2}, time_of(2ms));
+  EXPECT_EQ(count<transport::Offer>(), 3U);
+  EXPECT_EQ(core.wake_at(), time_of(50ms)) << "a row that waits has its deadline";
+  core.wake(time_of(50ms));
+  EXPECT_EQ(on_time, std::vector<bool>{false});
+  hear(transport::OfferCredit{1, 2}, time_of(51ms));
+  EXPECT_EQ(count<transport::Offer>(), 4U) << "the credit of the one that is gone is the next one's";
+}
+
+TEST_F(OfferingTest, AnotherLeaderIsOfferedWhatWaited) {
+  lead(time_of(0ms), 1);
+  hear(transport::ModelComes{told(7)});
+  come();
+  for (std::uint64_t ticket = 1; ticket <= 3; ++ticket)
+    core.submit(
+        ticket, controller::testing::call_of(ModelId{0}, 1, time_of(1ms), time_of(1s)),
+        [](const controller::InferAnswer&) {}, time_of(1ms));
+  EXPECT_EQ(count<transport::Offer>(), 1U);
+  sent.clear();
+  lead(time_of(2ms), 2);
+  hear(transport::ModelComes{told(9)}, time_of(2ms));
+  EXPECT_EQ(count<transport::Offer>(), 2U);
+  hear(transport::OfferCredit{2, 2}, time_of(3ms));
+  EXPECT_EQ(count<transport::Offer>(), 3U);
+}
+
+// A leader that takes one row a millisecond, of the ten that come in it.
+TEST_F(OfferingTest, WhereTheLeaderIsTooSlowCallsAreTurnedAway) {
+  lead(time_of(0ms), 4);
+  hear(transport::ModelComes{told(7)});
+  come();
+  std::map<ErrorCode, int> refused;
+  std::uint64_t ticket = 0;
+  for (int step = 1; step <= 2000; ++step) {
+    const TimePoint now = time_of(step * 1ms);
+    for (int i = 0; i < 10; ++i)
+      core.submit(
+          ++ticket,
+          controller::testing::call_of(ModelId{0}, 1 + static_cast<int>(ticket % 2), now, now + 100ms),
+          [&](const controller::InferAnswer& answer) {
+            if (!answer.status) ++refused[answer.status.error().code];
+          },
+          now);
+    hear(transport::OfferCredit{1, 4}, now);
+    if (core.wake_at() <= now) core.wake(now);
+  }
+  EXPECT_GT(refused[ErrorCode::resource_exhausted], 10'000);
+  EXPECT_LT(refused[ErrorCode::deadline_exceeded], 2'000);
+  EXPECT_EQ(refused.size(), 2U);
 }
 
 }  // namespace

@@ -25,6 +25,10 @@ constexpr Duration others_follow = std::chrono::milliseconds{15};
 // Whoever asks for a drain waits so long for the thread that decides.
 constexpr Duration answers_within = std::chrono::milliseconds{300};
 
+// Messages of all peers that wait to be decided on. Frontends have credit for far fewer, and workers report
+// what they were ordered.
+constexpr std::size_t most_waiting = 1U << 18;
+
 // Those that are there.
 std::set<std::string> workers_of(const std::vector<hosts::MemberCore::Peer>& peers) {
   std::set<std::string> workers;
@@ -110,7 +114,16 @@ void SchedulerHost::heard(transport::Stream& stream, transport::Frame frame) {
   std::unique_lock lock(mutex_);
   const auto found = peers_.find(&stream);
   if (found == peers_.end() || ending_) return;
-  news_.push_back(Heard{found->second, std::move(frame)});
+  if (waiting_messages_ + frame.messages.size() > most_waiting) {
+    lock.unlock();
+    return stream.close({ErrorCode::resource_exhausted, "says more than the scheduler can take"});
+  }
+  waiting_messages_ += frame.messages.size();
+  Heard heard{found->second, std::move(frame)};
+  if (stream.peer().role == cluster::Role::frontend)
+    offers_.push_back(std::move(heard));
+  else
+    news_.emplace_back(std::move(heard));
   if (turns_.take()) take_turn(lock);
 }
 
@@ -160,7 +173,8 @@ void SchedulerHost::count_devices() {
 }
 
 void SchedulerHost::show_drains() {
-  const std::pair now = leader_ != nullptr ? std::pair(epoch_, leader_->drains_version()) : std::pair{0UL, 0UL};
+  const std::pair now =
+      leader_ != nullptr ? std::pair(epoch_, leader_->drains_version()) : std::pair{0UL, 0UL};
   if (now == shown_) return;
   shown_ = now;
   auto drains = leader_ != nullptr ? leader_->drains() : std::map<std::string, std::uint32_t>{};
@@ -174,7 +188,7 @@ void SchedulerHost::run() {
   while (!ending_) {
     if (!turns_.take()) {
       turns_.sleep(lock);
-    } else if (const TimePoint at = wake_at(); news_.empty() && at > clock_.now()) {
+    } else if (const TimePoint at = wake_at(); news_.empty() && offers_.empty() && at > clock_.now()) {
       turns_.give_back();
       turns_.sleep(lock, at);
     } else {
@@ -194,6 +208,13 @@ void SchedulerHost::run() {
 // With the turn and the lock.
 void SchedulerHost::take_turn(std::unique_lock<std::mutex>& lock) {
   std::swap(taken_, news_);
+  if (!offers_.empty()) {
+    taken_.emplace_back(std::move(offers_.front()));
+    offers_.pop_front();
+  }
+  for (const News& each : taken_)
+    if (const auto* const heard = std::get_if<Heard>(&each))
+      waiting_messages_ -= heard->frame.messages.size();
   lock.unlock();
   for (News& each : taken_) std::visit([this](auto& what) { on(what); }, each);
   taken_.clear();
@@ -206,7 +227,7 @@ void SchedulerHost::take_turn(std::unique_lock<std::mutex>& lock) {
   said_.clear();
   const TimePoint next = wake_at();
   lock.lock();
-  turns_.give_back(ending_ || !news_.empty(), next);
+  turns_.give_back(ending_ || !news_.empty() || !offers_.empty(), next);
 }
 
 TimePoint SchedulerHost::wake_at() const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <future>
 #include <map>
@@ -104,6 +105,8 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
   std::mutex mutex_;   // of what follows
   Turns turns_;
   std::vector<News> news_;
+  std::deque<Heard> offers_;          // frames of frontends; all else goes first
+  std::size_t waiting_messages_ = 0;  // of frames in both
   std::map<const transport::Stream*, PeerId> peers_;
   PeerId next_peer_ = 1;
   std::map<std::string, std::uint32_t> devices_;  // alive ones, by worker
@@ -120,7 +123,7 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
   std::set<std::string> there_, seen_;
   std::map<std::string, TimePoint> missing_;
   TimePoint look_for_missing_ = TimePoint::max();
-  std::size_t counted_ = 0;  // devices_, all together
+  std::size_t counted_ = 0;                        // devices_, all together
   std::pair<std::uint64_t, std::uint64_t> shown_;  // of drains_: the leader's epoch, and drains_version()
   std::thread thread_;
 };

@@ -243,6 +243,10 @@ struct Writer {
     to.mutable_device_count()->set_alive(m.alive);
     to.mutable_device_count()->set_known(m.known);
   }
+  void operator()(const OfferCredit& m) const {
+    to.mutable_offer_credit()->set_taken(m.taken);
+    to.mutable_offer_credit()->set_most(m.most);
+  }
   void operator()(const FrontendAt& m) const {
     to.mutable_frontend_at()->set_frontend(m.frontend);
     to.mutable_frontend_at()->set_address(cut(m.address, limits.text));
@@ -654,6 +658,9 @@ std::optional<Message> Reader::read(const hosts::Message& from) {
       break;
     case hosts::Message::kDeviceCount:
       message = DeviceCount{from.device_count().alive(), from.device_count().known()};
+      break;
+    case hosts::Message::kOfferCredit:
+      message = OfferCredit{from.offer_credit().taken(), from.offer_credit().most()};
       break;
     case hosts::Message::kFrontendAt:
       message = FrontendAt{from.frontend_at().frontend(),

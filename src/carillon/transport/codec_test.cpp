@@ -94,6 +94,9 @@ auto fields(const RowsAt& m) {
 auto fields(const DeviceCount& m) {
   return std::tuple(m.alive, m.known);
 }
+auto fields(const OfferCredit& m) {
+  return std::tuple(m.taken, m.most);
+}
 auto fields(const FrontendAt& m) {
   return std::tuple(m.frontend, m.address);
 }

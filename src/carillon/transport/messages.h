@@ -88,6 +88,13 @@ struct DeviceCount {
   std::uint32_t known = 0;
 };
 
+// Of the rows that the frontend has offered, the leader has taken up so many more. At most `most` may be
+// offered and not taken up.
+struct OfferCredit {
+  std::uint32_t taken = 0;
+  std::uint32_t most = 0;
+};
+
 // The leader to a worker: see wire::DeviceLink. `device` is the worker's own number.
 struct RowReference {
   RequestId row;
@@ -176,7 +183,8 @@ using Message =
                  Sent, CameBack, Ended, TurnedDown, Lost, wire::Verdict, Keep, Forget,  //
                  ledger::Load, ledger::Unload, Infer, Profile, ledger::Stop, ledger::Preempt, Retire, Probe,
                  Adopt, wire::Report, wire::ProbeReport, DeviceState, ledger::Excuse,  //
-                 RowsAt, DeviceCount, FrontendAt, Leads, ModelComes, ModelGoes, ModelTimes, Drain, Drains>;
+                 RowsAt, DeviceCount, OfferCredit, FrontendAt, Leads, ModelComes, ModelGoes, ModelTimes,
+                 Drain, Drains>;
 
 struct Frame {
   std::uint64_t epoch = 0;  // in which the messages were decided
