@@ -319,6 +319,7 @@ TEST_F(LeaderTest, ALoadIsInTheWorkersNumbersAndComesFirst) {
   const Window window{at(0ms), at(2s)};
   on_next<schedule::RequestArrived>({schedule::Load{{3}, {0}, {0}, window, 8ms}, infer(4, {{0}})});
   hear(1, offer(70));
+  (void)out.take<transport::OfferCredit>(1);
   ASSERT_GE(out.sent.size(), 2U);
   const auto* load = std::get_if<ledger::Load>(&out.sent[out.sent.size() - 3].second);
   ASSERT_NE(load, nullptr);

@@ -7,7 +7,7 @@
 namespace carillon::roles {
 namespace {
 
-constexpr TimePoint at(Duration d) {
+constexpr TimePoint instant(Duration d) {
   return TimePoint{1s + d};
 }
 
@@ -33,60 +33,60 @@ class OfferQueueTest : public ::testing::Test {
 };
 
 TEST_F(OfferQueueTest, NothingGoesBeforeTheFirstCredit) {
-  const auto answer = queue.arrive(row_of(0, at(0ms)), at(0ms));
+  const auto answer = queue.arrive(row_of(0, instant(0ms)), instant(0ms));
   EXPECT_FALSE(answer.goes);
   EXPECT_TRUE(answer.in);
-  EXPECT_TRUE(next(at(0ms)).empty());
+  EXPECT_TRUE(next(instant(0ms)).empty());
   queue.credit({.taken = 0, .most = 2});
-  EXPECT_EQ(next(at(1ms)), std::vector<std::uint64_t>{0});
+  EXPECT_EQ(next(instant(1ms)), std::vector<std::uint64_t>{0});
 }
 
 TEST_F(OfferQueueTest, NoMoreThanTheCreditIsUnderWay) {
   queue.credit({.taken = 0, .most = 2});
   for (std::uint64_t id = 0; id < 5; ++id)
-    EXPECT_EQ(queue.arrive(row_of(id, at(0ms)), at(0ms)).goes, id < 2) << id;
+    EXPECT_EQ(queue.arrive(row_of(id, instant(0ms)), instant(0ms)).goes, id < 2) << id;
   EXPECT_EQ(queue.under_way(), 2U);
   EXPECT_EQ(queue.waiting(), 3U);
   queue.credit({.taken = 1, .most = 2});
-  EXPECT_EQ(next(at(1ms)), std::vector<std::uint64_t>{2});
+  EXPECT_EQ(next(instant(1ms)), std::vector<std::uint64_t>{2});
   queue.credit({.taken = 2, .most = 3});
-  EXPECT_EQ(next(at(1ms)), (std::vector<std::uint64_t>{3, 4}));
-  EXPECT_TRUE(queue.arrive(row_of(5, at(1ms)), at(1ms)).goes);
-  EXPECT_FALSE(queue.arrive(row_of(6, at(1ms)), at(1ms)).goes);
+  EXPECT_EQ(next(instant(1ms)), (std::vector<std::uint64_t>{3, 4}));
+  EXPECT_TRUE(queue.arrive(row_of(5, instant(1ms)), instant(1ms)).goes);
+  EXPECT_FALSE(queue.arrive(row_of(6, instant(1ms)), instant(1ms)).goes);
 }
 
 TEST_F(OfferQueueTest, WhoeverComesLaterDoesNotOvertake) {
   queue.credit({.taken = 0, .most = 1});
-  EXPECT_TRUE(queue.arrive(row_of(0, at(0ms)), at(0ms)).goes);
-  EXPECT_FALSE(queue.arrive(row_of(1, at(0ms)), at(0ms)).goes);
+  EXPECT_TRUE(queue.arrive(row_of(0, instant(0ms)), instant(0ms)).goes);
+  EXPECT_FALSE(queue.arrive(row_of(1, instant(0ms)), instant(0ms)).goes);
   queue.credit({.taken = 1, .most = 1});
-  EXPECT_FALSE(queue.arrive(row_of(2, at(0ms)), at(0ms)).goes);
-  EXPECT_EQ(next(at(0ms)), std::vector<std::uint64_t>{1});
+  EXPECT_FALSE(queue.arrive(row_of(2, instant(0ms)), instant(0ms)).goes);
+  EXPECT_EQ(next(instant(0ms)), std::vector<std::uint64_t>{1});
 }
 
 TEST_F(OfferQueueTest, ARowThatIsGoneGivesItsCreditBack) {
   queue.credit({.taken = 0, .most = 1});
-  for (std::uint64_t id = 0; id < 3; ++id) (void)queue.arrive(row_of(id, at(0ms)), at(0ms));
+  for (std::uint64_t id = 0; id < 3; ++id) (void)queue.arrive(row_of(id, instant(0ms)), instant(0ms));
   queue.credit({.taken = 1, .most = 1});
-  EXPECT_EQ(next(at(0ms)), std::vector<std::uint64_t>{1});
+  EXPECT_EQ(next(instant(0ms)), std::vector<std::uint64_t>{1});
   queue.give_back();
-  EXPECT_EQ(next(at(0ms)), std::vector<std::uint64_t>{2});
+  EXPECT_EQ(next(instant(0ms)), std::vector<std::uint64_t>{2});
 }
 
 TEST_F(OfferQueueTest, ALeaderThatTakesMoreThanWasOfferedGivesNoMoreCredit) {
   queue.credit({.taken = 77, .most = 1});
-  EXPECT_TRUE(queue.arrive(row_of(0, at(0ms)), at(0ms)).goes);
-  EXPECT_FALSE(queue.arrive(row_of(1, at(0ms)), at(0ms)).goes);
+  EXPECT_TRUE(queue.arrive(row_of(0, instant(0ms)), instant(0ms)).goes);
+  EXPECT_FALSE(queue.arrive(row_of(1, instant(0ms)), instant(0ms)).goes);
 }
 
 TEST_F(OfferQueueTest, AnotherLeaderBeginsWithoutRows) {
   queue.credit({.taken = 0, .most = 1});
-  for (std::uint64_t id = 0; id < 3; ++id) (void)queue.arrive(row_of(id, at(0ms)), at(0ms));
+  for (std::uint64_t id = 0; id < 3; ++id) (void)queue.arrive(row_of(id, instant(0ms)), instant(0ms));
   queue.begin();
   EXPECT_EQ(queue.waiting(), 0U);
   EXPECT_EQ(queue.under_way(), 0U);
   queue.credit({.taken = 0, .most = 1});
-  EXPECT_TRUE(queue.arrive(row_of(0, at(0ms)), at(0ms)).goes);
+  EXPECT_TRUE(queue.arrive(row_of(0, instant(0ms)), instant(0ms)).goes);
 }
 
 // Ten rows come where one can be decided on. Those that are offered leave in time for their deadlines, and
@@ -103,7 +103,7 @@ TEST_F(OfferQueueTest, WhereTheLeaderIsTooSlowRowsAreTurnedAwayAndNobodyWaitsFor
     longest = std::max<Duration>(longest, now - came[row]);
   };
   for (int step = 0; step < steps; ++step) {
-    const TimePoint now = at(step * 100us);
+    const TimePoint now = instant(step * 100us);
     for (int i = 0; i < 10; ++i) {
       came.push_back(now);
       const auto answer = queue.arrive(row_of(id++, now), now);

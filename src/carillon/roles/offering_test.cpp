@@ -227,14 +227,17 @@ TEST_F(OfferingTest, WhereTheLeaderIsTooSlowCallsAreTurnedAway) {
   std::uint64_t ticket = 0;
   for (int step = 1; step <= 2000; ++step) {
     const TimePoint now = time_of(step * 1ms);
-    for (int i = 0; i < 10; ++i)
+    for (int i = 0; i < 10; ++i) {
+      ++ticket;
+      auto call =
+          controller::testing::call_of(ModelId{0}, 1 + static_cast<int>(ticket % 2), now, now + 100ms);
       core.submit(
-          ++ticket,
-          controller::testing::call_of(ModelId{0}, 1 + static_cast<int>(ticket % 2), now, now + 100ms),
+          ticket, std::move(call),
           [&](const controller::InferAnswer& answer) {
             if (!answer.status) ++refused[answer.status.error().code];
           },
           now);
+    }
     hear(transport::OfferCredit{1, 4}, now);
     if (core.wake_at() <= now) core.wake(now);
   }

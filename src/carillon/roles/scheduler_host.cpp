@@ -1,6 +1,7 @@
 #include "carillon/roles/scheduler_host.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -208,9 +209,11 @@ void SchedulerHost::run() {
 // With the turn and the lock.
 void SchedulerHost::take_turn(std::unique_lock<std::mutex>& lock) {
   std::swap(taken_, news_);
+  std::optional<Heard> offers;
   if (!offers_.empty()) {
-    taken_.emplace_back(std::move(offers_.front()));
+    offers = std::move(offers_.front());
     offers_.pop_front();
+    waiting_messages_ -= offers->frame.messages.size();
   }
   for (const News& each : taken_)
     if (const auto* const heard = std::get_if<Heard>(&each))
@@ -218,6 +221,7 @@ void SchedulerHost::take_turn(std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   for (News& each : taken_) std::visit([this](auto& what) { on(what); }, each);
   taken_.clear();
+  if (offers) on(*offers);
   if (leader_ != nullptr)
     if (const TimePoint now = clock_.now(); leader_->wake_at() <= now) leader_->wake(now);
   if (look_for_missing_ != TimePoint::max()) leave_missing(clock_.now());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <concepts>
 #include <condition_variable>
 #include <deque>
 #include <map>
@@ -281,7 +282,9 @@ class Peer {
   // A handler, on the client's thread, that does nothing once the connection is another.
   template <typename Then>
   auto guarded(Then then) {
-    return [this, life = life_, then](const boost::system::error_code& error, const auto&... found) {
+    return [this, life = life_, then](const boost::system::error_code& error, const auto&... found)
+             requires std::invocable<const Then&, decltype(error), decltype(found)...>
+    {
       turn_.await();
       if (life == life_) then(error, found...);
       turn_.end();
