@@ -11,6 +11,7 @@
 #include <grpcpp/create_channel.h>
 
 #include "carillon/cluster/coordinator/address.h"
+#include "carillon/transport/tls.h"
 
 namespace carillon::transport {
 namespace {
@@ -117,7 +118,7 @@ Error error_of(const grpc::Status& status, Duration within) {
     case grpc::StatusCode::UNIMPLEMENTED:
       return {ErrorCode::unsupported, status.error_message()};
     default:
-      return {ErrorCode::unavailable, status.error_message()};
+      return {ErrorCode::unavailable, explained(status.error_message())};
   }
 }
 
@@ -192,13 +193,22 @@ std::optional<DeskCall> desk_call_of(std::string_view method) {
   return std::nullopt;
 }
 
-std::string reply_to(DeskCall call, std::string_view request, Desk& desk, std::string_view cluster) {
+std::string reply_to(DeskCall call, std::string_view request, Desk& desk, std::string_view cluster,
+                     const std::optional<Identity>& asker) {
   const auto refused = [&](bool parsed, const std::string& of) -> std::optional<Error> {
     if (!parsed) return Error{ErrorCode::invalid_argument, "the request is broken"};
     if (of != cluster)
       return Error{ErrorCode::invalid_argument,
                    fmt::format("this member is of cluster {}, and not of {}", cluster,
                                cluster::is_name(of) ? of : "what was asked for")};
+    if (asker && asker->cluster != cluster)
+      return Error{ErrorCode::invalid_argument,
+                   fmt::format("the certificate is that of {}, and this member is of cluster {}",
+                               to_text(*asker), cluster)};
+    if (asker && call == DeskCall::order && asker->role && *asker->role != cluster::Role::scheduler)
+      return Error{ErrorCode::invalid_argument,
+                   fmt::format("the certificate is that of {}, and only schedulers and admins may order",
+                               to_text(*asker))};
     return std::nullopt;
   };
   const auto size = static_cast<int>(request.size());

@@ -14,6 +14,7 @@
 #include "carillon/base/time.h"
 #include "carillon/cluster/clock/peer_clock.h"
 #include "carillon/cluster/coordinator/member.h"
+#include "carillon/transport/identity.h"
 
 namespace carillon::transport {
 
@@ -76,7 +77,9 @@ Result<> order(const std::string& address, const std::shared_ptr<grpc::ChannelCr
 enum class DeskCall : std::uint8_t { look, order };
 // By gRPC's name of the method. None: it is no desk's.
 std::optional<DeskCall> desk_call_of(std::string_view method);
-// The reply to a request: bytes of a LookReply or OrderReply. Whatever the request holds.
-std::string reply_to(DeskCall call, std::string_view request, Desk& desk, std::string_view cluster);
+// The reply to a request: bytes of a LookReply or OrderReply. Whatever the request holds. `asker`: by the
+// certificate; none: the connection has no TLS. With a certificate only schedulers and admins may order.
+std::string reply_to(DeskCall call, std::string_view request, Desk& desk, std::string_view cluster,
+                     const std::optional<Identity>& asker);
 
 }  // namespace carillon::transport

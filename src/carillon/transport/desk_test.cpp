@@ -129,8 +129,8 @@ TEST_F(DeskTest, AnyRequestHasAReply) {
                                       : std::string();
     for (std::uint64_t n = random.below(6); n > 0; --n)
       bytes.insert(random.below(bytes.size() + 1), 1, static_cast<char>(random.below(256)));
-    EXPECT_FALSE(reply_to(DeskCall::look, bytes, desk, "box").empty());
-    reply_to(DeskCall::order, bytes, desk, "box");
+    EXPECT_FALSE(reply_to(DeskCall::look, bytes, desk, "box", std::nullopt).empty());
+    reply_to(DeskCall::order, bytes, desk, "box", std::nullopt);
   }
   for (const std::string& what : desk.ordered)
     EXPECT_THAT(what, ::testing::MatchesRegex("(drain|undo drain|hand over to) [a-zA-Z0-9._-]*"));

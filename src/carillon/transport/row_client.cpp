@@ -26,6 +26,8 @@
 #include "carillon/base/clock.h"
 #include "carillon/transport/resolve.h"
 #include "carillon/transport/row_frames.h"
+#include "carillon/transport/row_wire.h"
+#include "carillon/transport/tls.h"
 
 namespace carillon::transport {
 namespace rows {
@@ -98,7 +100,8 @@ class Peer {
       std::size_t count = 0;
       boost::system::error_code error;
       if (!out_.empty()) {
-        count = socket_.write_some(asio::buffer(out_.data() + sent_, out_.size() - sent_), error);
+        const asio::const_buffer rest(out_.data() + sent_, out_.size() - sent_);
+        count = wire_.write_some({&rest, 1}, error);
         sent_ += count;
         if (sent_ == out_.size()) out_.clear(), sent_ = 0;
       } else if (++chunks > most_chunks) {
@@ -106,7 +109,7 @@ class Peer {
       } else if (!next_chunk()) {
         return;
       } else if (!chunk_.empty()) {
-        count = socket_.write_some(chunk_, error);
+        count = wire_.write_some(chunk_, error);
         // The rest is copied, as a caller's memory is not used once its handler was called.
         for (const asio::const_buffer& part : chunk_) {
           const std::size_t skipped = std::min(count, part.size());
@@ -115,7 +118,7 @@ class Peer {
         }
       }
       if (would_block(error)) return await_write();
-      if (error) return broke({ErrorCode::unavailable, error.message()});
+      if (error) return broke(error_of(error));
     }
   }
 
@@ -282,9 +285,9 @@ class Peer {
   // A handler, on the client's thread, that does nothing once the connection is another.
   template <typename Then>
   auto guarded(Then then) {
-    return [this, life = life_, then](const boost::system::error_code& error, const auto&... found)
-             requires std::invocable<const Then&, decltype(error), decltype(found)...>
-    {
+    return [ this, life = life_, then ](
+        const boost::system::error_code& error,
+        const auto&... found) requires std::invocable<const Then&, decltype(error), decltype(found)...> {
       turn_.await();
       if (life == life_) then(error, found...);
       turn_.end();
@@ -309,17 +312,28 @@ class Peer {
                             }));
   }
   void connect_to(const tcp::resolver::results_type& found) {
-    asio::async_connect(socket_, found,
-                        guarded([this](const boost::system::error_code& error, const tcp::endpoint&) {
-                          if (state_ != State::connecting) return;
-                          if (error) return broke({ErrorCode::unavailable, error.message()});
-                          connected();
-                        }));
+    asio::async_connect(
+        wire_.socket(), found, guarded([this](const boost::system::error_code& error, const tcp::endpoint&) {
+          if (state_ != State::connecting) return;
+          if (error) return broke({ErrorCode::unavailable, error.message()});
+          prepare(wire_.socket());
+          if (options_.tls == nullptr) return connected();
+          wire_.greet(options_.tls->context(), false, [this, life = life_](const Result<Identity>& peer) {
+            turn_.await();
+            if (life == life_) greeted_by(peer);
+            turn_.end();
+          });
+        }));
+  }
+  void greeted_by(const Result<Identity>& peer) {
+    if (!peer) return broke(peer.error());
+    const auto frontend = check_role(*peer, options_.cluster, cluster::Role::frontend);
+    if (!frontend) return broke(frontend.error());
+    connected();
   }
   void connected() {
     state_ = State::there;
     timer_.cancel();
-    prepare(socket_);
     reader_.emplace(false);
     put(out_, hello_of(options_.cluster));
     std::vector<std::uint64_t> mine;
@@ -333,8 +347,7 @@ class Peer {
   // The connection is over, or none was to be had.
   void broke(Error why) {
     ++life_;
-    boost::system::error_code error;
-    socket_.close(error);
+    wire_.close();
     resolver_.cancel();
     timer_.cancel();
     state_ = State::none;
@@ -353,13 +366,13 @@ class Peer {
   }
 
   void await_read() {
-    socket_.async_wait(tcp::socket::wait_read, guarded([this](const boost::system::error_code& error) {
-                         if (!error) read();
-                       }));
+    wire_.wait_read(guarded([this](const boost::system::error_code& error) {
+      if (!error) read();
+    }));
   }
   void read() {
     for (int turn = 0; turn < 16; ++turn) {
-      const auto more = reader_->read(socket_, *this);
+      const auto more = reader_->read(wire_, *this);
       if (!more) return broke(more.error());
       if (!*more) break;
     }
@@ -368,10 +381,10 @@ class Peer {
   }
   void await_write() {
     if (std::exchange(writing_, life_) == life_) return;
-    socket_.async_wait(tcp::socket::wait_write, guarded([this](const boost::system::error_code& error) {
-                         writing_ = 0;
-                         if (!error) flush();
-                       }));
+    wire_.wait_write(guarded([this](const boost::system::error_code& error) {
+      writing_ = 0;
+      if (!error) flush();
+    }));
   }
 
   asio::io_context& context_;
@@ -380,7 +393,7 @@ class Peer {
   Jobs& jobs_;
   Turn& turn_;
   const SteadyClock clock_;
-  tcp::socket socket_{context_};
+  Wire wire_{tcp::socket(context_)};
   tcp::resolver resolver_{context_};
   asio::steady_timer timer_{context_};
   State state_ = State::none;

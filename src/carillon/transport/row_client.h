@@ -13,6 +13,8 @@
 
 namespace carillon::transport {
 
+class Tls;
+
 // The worker's end of the data plane (rows.h): pulls rows from frontends and pushes their outputs. Each
 // frontend has one connection, opened when it is first needed and, once broken, when it is next needed. Tries
 // that fail are followed by a pause, in which all requests to that frontend fail at once. Thread-safe.
@@ -23,6 +25,7 @@ class RowClient {
     Duration connect_within = std::chrono::milliseconds{200};  // requests that wait for longer fail
     Duration first_pause = std::chrono::milliseconds{5};       // doubled by each try that fails
     Duration longest_pause = std::chrono::seconds{1};
+    std::shared_ptr<Tls> tls = {};  // null: none. Else only frontends of the cluster are believed
   };
   static std::unique_ptr<RowClient> make(Options options);
   // Not from a handler. Handlers that are still due hear `cancelled` before it returns. They must ask for

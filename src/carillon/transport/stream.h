@@ -64,7 +64,8 @@ class StreamOwner {
   virtual void ended(Stream& stream, const Error& why) = 0;
 };
 
-// Takes the streams that others open.
+// Takes the streams that others open. Where the credentials are of TLS (tls.h), a peer's hello must be that
+// of its certificate. So it is with a dialer's.
 class StreamListener {
  public:
   // `address` as gRPC has it, such as 127.0.0.1:0; errors name it. `owner` and `desk` must outlive the
@@ -96,6 +97,8 @@ class StreamDialer {
   virtual ~StreamDialer() = default;
   // Why the last try to open the stream, or the last stream, ended. Empty: it has not.
   virtual std::string last_error() const = 0;
+  // Whether the peer has said who it is, and the stream stands.
+  virtual bool is_open() const = 0;
 };
 
 }  // namespace carillon::transport
