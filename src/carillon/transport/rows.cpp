@@ -136,7 +136,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
       self->await_read();
     });
   }
-  void refuse(const Error& why) { drop(why); }
+  // Before start().
+  void refuse(const Error& why) {
+    if (serving_.tls != nullptr) return end();  // words would cost a handshake
+    drop(why);
+  }
   bool over() { return !wire_.socket().is_open(); }
 
   // For Reader.
