@@ -13,6 +13,7 @@ import urllib.request
 
 import pytest
 
+from certificates import Authority
 from cluster_processes import LIMIT, Frontend, Role, etcd, ready, stand_still, start, wait_for  # noqa: F401 (fixtures)
 from loopback import free_addresses
 
@@ -29,7 +30,7 @@ def roles(program, tiny_models, tmp_path, cluster):
 
     def start(role: str, id: str, *options: str, of: str = cluster, listen: str | None = None) -> Role:
         if role == "frontend":
-            started.append(Frontend(program, tmp_path, id, of))
+            started.append(Frontend(program, tmp_path, id, of, *options))
         else:
             if role == "worker":
                 options = ("--models", str(tiny_models), "--memory", "1GiB", "--no-store", *options)
@@ -49,13 +50,14 @@ def box(roles):
     return found
 
 
-def status_of(program, cluster: str) -> dict | None:
-    done = subprocess.run([str(program), "cluster", "status", "--cluster", cluster, "--json"], capture_output=True, text=True, timeout=LIMIT)
+def status_of(program, cluster: str, *options: str) -> dict | None:
+    done = subprocess.run([str(program), "cluster", "status", "--cluster", cluster, "--json", *options],
+                          capture_output=True, text=True, timeout=LIMIT)
     return json.loads(done.stdout) if done.returncode == 0 else None
 
 
-def leader_of(program, cluster: str) -> str:
-    said = status_of(program, cluster)
+def leader_of(program, cluster: str, *options: str) -> str:
+    said = status_of(program, cluster, *options)
     return said["leader"] if said else ""
 
 
@@ -320,6 +322,64 @@ def test_a_static_cluster_serves(program, roles, tmp_path):
         assert frontend.infer(1.0)[0] == 200
     finally:
         assert frontend.end() == 0
+
+
+@pytest.fixture
+def authority(tmp_path) -> Authority:
+    folder = tmp_path / "ca"
+    folder.mkdir()
+    return Authority(folder)
+
+
+def test_a_cluster_with_tls_serves_and_loses_no_request_when_the_leader_is_killed(roles, program, cluster, authority):
+    box = {id: roles(role, id, *authority.member("box", role, id)) for id, role in {
+        "s1": "scheduler", "s2": "scheduler", "w1": "worker", "f1": "frontend"}.items()}
+    ready(box["f1"])
+    want = right(box["f1"])
+    admin, worker = authority.member("box", "admin", "anna"), authority.member("box", "worker", "w1")
+    leader = leader_of(program, cluster, *admin)
+    assert leader in ("s1", "s2")
+    got = answers(box["f1"], 60, 0.02, box[leader].kill)
+    assert [status for status, _ in got] == [200] * 60, [answer for status, answer in got if status != 200][:3]
+    assert right(box["f1"]) == want
+    other = ({"s1", "s2"} - {leader}).pop()
+    assert leader_of(program, cluster, *admin) == other
+
+    def handover(*options: str) -> subprocess.CompletedProcess:
+        return subprocess.run([str(program), "cluster", "handover", "--cluster", cluster, *options], capture_output=True, text=True, timeout=LIMIT)
+
+    assert "carillon://box/worker/w1, and only schedulers and admins may order" in handover(*worker).stderr
+    done = handover()
+    assert done.returncode == 1 and "nobody answers" in done.stderr, done.stderr
+    # The next of that name, with a certificate that was renewed meanwhile.
+    roles("scheduler", leader, *authority.member("box", "scheduler", leader))
+    wait_for(lambda: all(m["alive"] for m in status_of(program, cluster, *admin)["members"]), "the other scheduler")
+    done = handover(*admin)
+    assert done.returncode == 0 and f"{leader} leads" in done.stdout, done.stderr
+    assert right(box["f1"]) == want
+
+
+def test_who_is_not_of_the_cluster_is_named_in_the_log(roles, cluster, authority):
+    roles("scheduler", "s1", *authority.member("box", "scheduler", "s1"))
+    plain = roles("worker", "w1")
+    wait_for(lambda: "no stream to the scheduler at" in plain.text(), f"a word on the scheduler: {plain.text()}")
+    stranger = roles("worker", "w2", *Authority(authority.folder, "other").member("box", "worker", "w2"))
+    wait_for(lambda: "certificate verify failed" in stranger.text(), f"a word on the certificate: {stranger.text()}")
+
+
+def test_certificates_that_cannot_be_used_are_named(program, authority, tiny_models):
+    def tried(*options: str, id: str = "w1") -> str:
+        done = subprocess.run([str(program), "worker", "--cluster", "etcd://127.0.0.1:1/box", "--listen", "127.0.0.1:7000", "--id", id,
+                               "--models", str(tiny_models), *options], capture_output=True, text=True, timeout=LIMIT)
+        assert done.returncode == 2, done.stderr
+        return done.stderr
+
+    expired = authority.member("box", "worker", "w1", days=-1)
+    assert f"--cluster-cert {expired[1]}: the certificate expired at" in tried(*expired)
+    good = authority.member("box", "worker", "w1")
+    assert "the certificate is that of carillon://box/worker/w1, and not of carillon://box/worker/w2" in tried(*good, id="w2")
+    assert "give all" in tried(*good[:4])
+    assert "--cluster-ca /nothing: No such file" in tried(*good[:5], "/nothing")
 
 
 @pytest.mark.parametrize(("options", "words"), [

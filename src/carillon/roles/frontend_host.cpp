@@ -58,11 +58,11 @@ Result<std::unique_ptr<FrontendHost>> FrontendHost::open(const MemberArguments& 
                                                          const Clock& clock,
                                                          std::function<void(const std::string&)> warn) {
   std::unique_ptr<FrontendHost> made(new FrontendHost(options, clock, std::move(warn), arguments.listen));
-  auto rows =
-      transport::RowServer::open(arguments.listen, {.cluster = arguments.coordinator.name}, made->store_,
-                                 [to = made.get()](RequestId row, std::uint64_t, const std::string& report) {
-                                   to->outputs(row, report);
-                                 });
+  auto rows = transport::RowServer::open(
+      arguments.listen, {.cluster = arguments.coordinator.name, .tls = arguments.tls}, made->store_,
+      [to = made.get()](RequestId row, std::uint64_t, const std::string& report) {
+        to->outputs(row, report);
+      });
   if (!rows) return in_context("--listen", rows.error());
   made->rows_ = std::move(*rows);
   made->controller_->set_loading(true);  // until a leader has told of its models

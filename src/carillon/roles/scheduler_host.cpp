@@ -61,8 +61,10 @@ Result<std::unique_ptr<SchedulerHost>> SchedulerHost::open(const MemberArguments
                               });
   if (!membership) return std::unexpected(membership.error());
   made->membership_ = std::move(*membership);
-  auto listener = transport::StreamListener::open(arguments.listen, grpc::InsecureServerCredentials(),
-                                                  made->self_, *made, {}, made.get());
+  auto listener = transport::StreamListener::open(
+      arguments.listen,
+      arguments.tls != nullptr ? arguments.tls->server() : grpc::InsecureServerCredentials(), made->self_,
+      *made, {}, made.get());
   if (!listener) return in_context("--listen", listener.error());
   made->listener_ = std::move(*listener);
   made->thread_ = std::thread([to = made.get()] { to->run(); });

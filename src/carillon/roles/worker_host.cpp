@@ -23,7 +23,7 @@ controller::MakeDecider WorkerHost::decider() {
 
 Result<> WorkerHost::join(const MemberArguments& arguments, controller::Controller& controller) {
   controller_ = &controller;
-  client_ = transport::RowClient::make({.cluster = arguments.coordinator.name});
+  client_ = transport::RowClient::make({.cluster = arguments.coordinator.name, .tls = arguments.tls});
   self_ = {.cluster = arguments.coordinator.name, .id = arguments.id, .role = cluster::Role::worker};
   auto follower = Follower::open(arguments, *this);
   if (!follower) return std::unexpected(follower.error());

@@ -12,6 +12,7 @@
 
 #include "carillon/cli/admission_option.h"
 #include "carillon/cli/preempt_option.h"
+#include "carillon/cli/tls_options.h"
 #include "carillon/cluster/coordinator/static_file.h"
 
 namespace carillon::cli::serving {
@@ -96,6 +97,16 @@ Result<roles::MemberArguments> member_of(const ClusterArguments& arguments, clus
   if (out.listen.empty())
     return invalid("--listen is needed: IP:PORT where the other members reach this process");
   if (auto can_be = roles::member_options(out); !can_be) return std::unexpected(can_be.error());
+  auto tls = open_tls(arguments.tls);
+  if (!tls) return std::unexpected(tls.error());
+  out.tls = *std::move(tls);
+  if (out.tls != nullptr) {
+    if (auto named = transport::check_member(out.tls->identity(), out.coordinator.name, role, out.id); !named)
+      return in_context("--cluster-cert " + arguments.tls.certificate, named.error());
+    spdlog::info("cluster: TLS as {}, until {}", transport::to_text(out.tls->identity()), out.tls->expires());
+    if (arguments.key_file.empty())
+      spdlog::warn("cluster: TLS does not cover beats: without --cluster-key anybody can forge them");
+  }
   out.key = "carillon cluster " + out.coordinator.name;
   if (!arguments.key_file.empty()) {
     auto key = read_key("--cluster-key", arguments.key_file);
