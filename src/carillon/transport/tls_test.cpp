@@ -331,7 +331,7 @@ class SilentDesk final : public Desk {
     ++orders;
     return {};
   }
-  Result<> drain(const std::string&) override {
+  Result<> drain(const std::string&, bool) override {
     ++orders;
     return {};
   }
@@ -353,7 +353,7 @@ TEST_F(TlsStreamTest, OnlySchedulersAndAdminsOrder) {
   }
   EXPECT_EQ(desk.orders, 0);
   EXPECT_TRUE(order(address(), asks("box/admin/anna"), "box", HandOver{"s2"}, 60s));
-  EXPECT_TRUE(order(address(), asks("box/scheduler/s2"), "box", Drain{"w1"}, 60s));
+  EXPECT_TRUE(order(address(), asks("box/scheduler/s2"), "box", DrainMember{"w1"}, 60s));
   EXPECT_EQ(desk.orders, 2);
   const auto foreign = look({address()}, asks("other/admin/anna"), "box", 60s).front();
   ASSERT_FALSE(foreign);
