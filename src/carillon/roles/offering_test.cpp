@@ -105,7 +105,7 @@ TEST_F(OfferingTest, ARowOfWhichTheLeaderSpeaksAfterItsEndIsWithdrawn) {
 
 // A leader that is not heard, as its host is cut off one way or stands still.
 TEST_F(OfferingTest, ARowOfWhichTheLeaderSaysNothingIsRefusedSoonAfterItsDeadline) {
-  core.react([&](TimePoint t) { offering->leads(t); }, time_of(0ms));
+  lead();
   hear(transport::ModelComes{told(7)});
   come();
   const TimePoint deadline = time_of(100ms), end = deadline + Offering::word_grace;
@@ -140,11 +140,12 @@ TEST_F(OfferingTest, ARowOfWhichTheLeaderSaysNothingIsRefusedSoonAfterItsDeadlin
   core.react([&](TimePoint t) { offering->outputs(RequestId{1}, report, t); }, end + 1s);
   EXPECT_EQ(answered, 4);
   EXPECT_EQ(refused.size(), 2U);
+  core.stop(time_of(3s));
   EXPECT_EQ(offering->open_rows(), 0U);
 }
 
 TEST_F(OfferingTest, ARowWithoutALeaderIsRefusedAtItsDeadline) {
-  core.react([&](TimePoint t) { offering->leads(t); }, time_of(0ms));
+  lead();
   hear(transport::ModelComes{told(7)});
   come();
   int refused = 0;
@@ -199,6 +200,7 @@ TEST_F(OfferingTest, RowsWaitForCredit) {
   EXPECT_EQ(on_time, std::vector<bool>{false});
   hear(transport::OfferCredit{1, 2}, time_of(51ms));
   EXPECT_EQ(count<transport::Offer>(), 4U) << "the credit of the one that is gone is the next one's";
+  core.stop(time_of(52ms));
 }
 
 TEST_F(OfferingTest, AnotherLeaderIsOfferedWhatWaited) {
@@ -244,6 +246,7 @@ TEST_F(OfferingTest, WhereTheLeaderIsTooSlowCallsAreTurnedAway) {
   EXPECT_GT(refused[ErrorCode::resource_exhausted], 10'000);
   EXPECT_LT(refused[ErrorCode::deadline_exceeded], 2'000);
   EXPECT_EQ(refused.size(), 2U);
+  core.stop(time_of(3s));
 }
 
 }  // namespace

@@ -510,7 +510,7 @@ class Client final : public RowClient, Turn {
   std::mutex mutex_;
   std::condition_variable free_;
   bool taken_ = false;        // somebody has the turn
-  std::vector<Wish> wishes_;  // with mutex_, as these three
+  std::vector<Wish> wishes_;  // with mutex_, as these five
   std::uint64_t tickets_ = 0;
   // Of whoever has the turn, as all below.
   std::vector<Wish> working_;

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string_view>
@@ -12,10 +15,12 @@
 
 #include <fmt/format.h>
 #include <grpcpp/alarm.h>
+#include <grpcpp/completion_queue.h>
 #include <grpcpp/create_channel.h>
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/server_builder.h>
+#include <pthread.h>
 
 #include "carillon/base/clock.h"
 #include "carillon/transport/tls.h"
@@ -38,15 +43,60 @@ grpc::ByteBuffer buffer_of(std::string_view bytes) {
   return {&slice, 1};
 }
 
+// An operation of gRPC, of which whoever waits at its queue hears the end.
+struct Operation {
+  std::function<void(bool ok)> ended;
+};
+
+// A thread that waits at a queue. (gRPC has threads of its own for this, of which two take turns at each
+// queue. A frame then wakes several of them.)
+class Poller {
+ public:
+  explicit Poller(std::unique_ptr<grpc::CompletionQueue> queue)
+      : queue_(std::move(queue)), thread_([this] {
+          pthread_setname_np(pthread_self(), "carillon-hear");
+          void* operation = nullptr;
+          bool ok = false;
+          while (queue_->Next(&operation, &ok)) static_cast<Operation*>(operation)->ended(ok);
+        }) {}
+  Poller(const Poller&) = delete;
+  Poller& operator=(const Poller&) = delete;
+  // Nothing may begin any more. Not from its thread.
+  ~Poller() {
+    queue_->Shutdown();
+    thread_.join();
+  }
+  grpc::CompletionQueue& queue() { return *queue_; }
+
+ private:
+  const std::unique_ptr<grpc::CompletionQueue> queue_;
+  std::thread thread_;
+};
+
 // One stream, whichever side opened it. The virtual functions differ by side.
 //
 // gRPC forbids that an operation begins once the stream was finished. So whoever begins one counts itself in
-// `starting_` under the mutex and begins it without the mutex, as its end may be heard within the call.
-// finish() is called once, when nobody begins an operation any more and no frame is being written.
+// `starting_` under the mutex, and begins it without the mutex. finish() is called once, when nobody begins
+// an operation any more, no frame is being written, and a caller does not read. over() follows when all
+// operations have ended.
 class End : public Stream {
  public:
-  End(Hello self, StreamOwner& owner, const StreamLimits& limits)
-      : self_(std::move(self)), owner_(owner), limits_(limits), encoder_(limits.frame) {}
+  End(Hello self, StreamOwner& owner, const StreamLimits& limits, grpc::CompletionQueue& queue)
+      : self_(std::move(self)),
+        owner_(owner),
+        limits_(limits),
+        queue_(queue),
+        encoder_(limits.frame),
+        read_{[this](bool ok) { on_read(ok), ended(); }},
+        written_{[this](bool ok) { on_written(ok), ended(); }},
+        lingered_{[this](bool) { cancel_now(), ended(); }},
+        finish_{[this](bool) {
+          {
+            const std::lock_guard lock(mutex_);
+            all_said_ = true;
+          }
+          ended();
+        }} {}
 
   const Hello& peer() const final { return *peer_; }
   bool opened() const { return opened_; }
@@ -87,13 +137,20 @@ class End : public Stream {
     std::unique_lock lock(mutex_);
     if (over_) return;
     ++starting_;
+    ++running_;
+    reading_ = true;
     lock.unlock();
-    start_read(&heard_);
+    start_read(&heard_, &read_);
     started();
   }
 
   // A frame has come; not ok: none will, as the peer or gRPC has ended the stream.
   void on_read(bool ok) {
+    {
+      std::unique_lock lock(mutex_);
+      reading_ = false;
+      if (over_) return settle(std::move(lock));
+    }
     if (!ok) return close({}, is_caller() ? Pending::leave : Pending::cancel, false);
     if (const auto heard = take(); !heard) return close(heard.error());
     read();
@@ -126,15 +183,24 @@ class End : public Stream {
     ours_ = ours;
     why_ = why;
     waiting_ = {};
-    const bool writing = writing_;
+    const bool waits = writing_ || (is_caller() && reading_);
+    if (waits && pending == Pending::linger) {
+      ++running_;
+      lingers_ = std::make_unique<grpc::Alarm>();
+      lingers_->Set(&queue_,
+                    std::chrono::system_clock::now() +
+                        std::chrono::duration_cast<std::chrono::system_clock::duration>(limits_.linger),
+                    &lingered_);
+    }
     settle(std::move(lock));
-    if (!writing || pending == Pending::leave) return;
-    if (pending == Pending::cancel) return cancel_now();
-    lingers_.Set(std::chrono::system_clock::now() +
-                     std::chrono::duration_cast<std::chrono::system_clock::duration>(limits_.linger),
-                 [weak = std::weak_ptr<End>(shared())](bool) {
-                   if (const auto end = weak.lock()) end->cancel_now();
-                 });
+    if (pending == Pending::cancel) cancel_now();
+  }
+  // Of an operation that was counted as running: its end has been heard, and all that followed is done.
+  void ended() {
+    std::unique_lock lock(mutex_);
+    if (--running_ > 0 || !all_said_) return;
+    lock.unlock();
+    over();
   }
   // Everything is over. `said`: by the peer or gRPC.
   Error on_done(const std::string& said) {
@@ -152,6 +218,7 @@ class End : public Stream {
 
   // With mutex_, until over_ is set.
   int starting_ = 0;
+  int running_ = 0;    // operations; always with mutex_
   bool ours_ = false;  // this side has ended it, for this reason
   Error why_;
 
@@ -160,9 +227,10 @@ class End : public Stream {
     std::uint64_t epoch = 0;
     Message message;
   };
-  virtual void start_read(grpc::ByteBuffer* to) = 0;
-  virtual void start_write(const grpc::ByteBuffer* from) = 0;
-  virtual void finish() = 0;
+  virtual void start_read(grpc::ByteBuffer* to, Operation* operation) = 0;
+  virtual void start_write(const grpc::ByteBuffer& from, Operation* operation) = 0;
+  virtual void finish(Operation* operation) = 0;
+  virtual void over() = 0;
   virtual void cancel() = 0;
   virtual bool is_caller() const = 0;
   virtual std::shared_ptr<const grpc::AuthContext> security() const = 0;
@@ -182,6 +250,7 @@ class End : public Stream {
     if (over_ || broken_ || writing_ || (unsent_ == 0 && !greets_)) return;
     writing_ = true;
     ++starting_;
+    ++running_;
     const bool greets = std::exchange(greets_, false);
     if (next_ == sending_.size()) {
       sending_.clear();
@@ -208,15 +277,17 @@ class End : public Stream {
     ++counts_.frames_sent;
     counts_.messages_sent += sent;
     lock.unlock();
-    start_write(&writes_);
+    start_write(writes_, &written_);
     started();
   }
 
   void settle(std::unique_lock<std::mutex> lock) {
-    if (starting_ > 0 || writing_ || finished_) return;
+    if (starting_ > 0 || writing_ || (is_caller() && reading_) || finished_) return;
     finished_ = true;
+    ++running_;
+    if (lingers_) lingers_->Cancel();
     lock.unlock();
-    finish();
+    finish(&finish_);
   }
 
   Result<> take() {
@@ -256,6 +327,7 @@ class End : public Stream {
   const Hello self_;
   StreamOwner& owner_;
   const StreamLimits limits_;
+  grpc::CompletionQueue& queue_;
   // Of the thread that reads.
   std::optional<Hello> peer_;
   std::atomic<bool> opened_ = false;
@@ -271,10 +343,12 @@ class End : public Stream {
   std::vector<Waiting> waiting_;  // behind those in sending_
   std::size_t unsent_ = 0;        // in both
   bool greets_ = false;           // is to send its hello
-  bool writing_ = false, broken_ = false;
+  bool reading_ = false, writing_ = false, broken_ = false;
   bool over_ = false, finished_ = false;
+  bool all_said_ = false;  // finish() has ended
   Counts counts_;
-  grpc::Alarm lingers_;
+  std::unique_ptr<grpc::Alarm> lingers_;
+  Operation read_, written_, lingered_, finish_;
 };
 
 // How many ends there are, for those who wait until there is none.
@@ -301,87 +375,140 @@ class Census {
 
 // ---- the side that was called
 
-class Answering final : public End,
-                        public grpc::ServerGenericBidiReactor,
-                        public std::enable_shared_from_this<Answering> {
+// A call as gRPC has it.
+struct Called {
+  grpc::GenericServerContext context;
+  grpc::GenericServerAsyncReaderWriter stream{&context};
+  Operation accepted, ended;  // `ended`: the peer has cancelled it, or it was finished
+};
+
+class Answering final : public End, public std::enable_shared_from_this<Answering> {
  public:
-  Answering(grpc::GenericCallbackServerContext& context, Hello self, StreamOwner& owner,
+  Answering(std::unique_ptr<Called> call, grpc::CompletionQueue& queue, Hello self, StreamOwner& owner,
             const StreamLimits& limits, Census& census)
-      : End(std::move(self), owner, limits), context_(context), census_(census) {
+      : End(std::move(self), owner, limits, queue), call_(std::move(call)), census_(census) {
     census_.born();
+    running_ = 1;
+    call_->ended.ended = [this](bool) { close({}, Pending::leave, false), ended(); };
   }
   void begin(std::shared_ptr<Answering> self) {
     alive_ = std::move(self);
     read();
   }
-  void OnReadDone(bool ok) override { on_read(ok); }
-  void OnWriteDone(bool ok) override { on_written(ok); }
-  void OnCancel() override { close({}, Pending::leave, false); }
-  void OnDone() override {
+
+ private:
+  void start_read(grpc::ByteBuffer* to, Operation* operation) override { call_->stream.Read(to, operation); }
+  void start_write(const grpc::ByteBuffer& from, Operation* operation) override {
+    call_->stream.Write(from, operation);
+  }
+  void finish(Operation* operation) override {
+    call_->stream.Finish(
+        ours_ ? grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, why_.message) : grpc::Status::OK,
+        operation);
+  }
+  void over() override {
     on_done("");
     Census& census = census_;
     { const auto last = std::move(alive_); }
     census.gone();
   }
-
- private:
-  void start_read(grpc::ByteBuffer* to) override { StartRead(to); }
-  void start_write(const grpc::ByteBuffer* from) override { StartWrite(from); }
-  void finish() override {
-    Finish(ours_ ? grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, why_.message) : grpc::Status::OK);
-  }
-  void cancel() override { context_.TryCancel(); }
+  void cancel() override { call_->context.TryCancel(); }
   bool is_caller() const override { return false; }
-  std::shared_ptr<const grpc::AuthContext> security() const override { return context_.auth_context(); }
+  std::shared_ptr<const grpc::AuthContext> security() const override { return call_->context.auth_context(); }
   std::shared_ptr<End> shared() override { return shared_from_this(); }
 
-  grpc::GenericCallbackServerContext& context_;
+  const std::unique_ptr<Called> call_;
   Census& census_;
-  std::shared_ptr<Answering> alive_;  // until OnDone()
+  std::shared_ptr<Answering> alive_;  // until over()
 };
 
-class Refusal final : public grpc::ServerGenericBidiReactor {
+// A call that gets one answer at most. Deletes itself.
+class Brief {
  public:
-  explicit Refusal(const std::string& name) {
-    Finish({grpc::StatusCode::UNIMPLEMENTED, fmt::format("{} is not served here, but {}", name, method)});
-  }
-  void OnDone() override { delete this; }
-};
-
-// A question of people. It is answered at once.
-class Asked final : public grpc::ServerGenericBidiReactor {
- public:
-  Asked(DeskCall call, Desk& desk, std::string_view cluster, Census& census,
-        Result<std::optional<Identity>> asker)
-      : call_(call), desk_(desk), cluster_(cluster), census_(census), asker_(std::move(asker)) {
+  Brief(std::unique_ptr<Called> call, Census& census) : call_(std::move(call)), census_(census) {
     census_.born();
-    StartRead(&request_);
+    call_->ended.ended = [this](bool) { ended(); };
   }
-  void OnReadDone(bool ok) override {
-    grpc::Slice slice;
-    if (!ok || !request_.DumpToSingleSlice(&slice).ok())
-      return Finish({grpc::StatusCode::INVALID_ARGUMENT, "there is no request"});
-    if (!asker_) return Finish({grpc::StatusCode::UNAUTHENTICATED, asker_.error().message});
-    reply_ = buffer_of(reply_to(call_, {reinterpret_cast<const char*>(slice.begin()), slice.size()}, desk_,
-                                cluster_, *asker_));
-    StartWriteAndFinish(&reply_, {}, grpc::Status::OK);
+  Brief(const Brief&) = delete;
+  Brief& operator=(const Brief&) = delete;
+
+  void refuse(const grpc::Status& status) {
+    answered_.ended = [this](bool) { ended(); };
+    call_->stream.Finish(status, &answered_);
   }
-  void OnDone() override {
+  // Reads what is asked. `then` answers or refuses.
+  void ask(std::function<void(const grpc::Slice&)> then) {
+    asked_.ended = [this, then = std::move(then)](bool ok) {
+      grpc::Slice slice;
+      if (!ok || !request_.DumpToSingleSlice(&slice).ok())
+        return refuse({grpc::StatusCode::INVALID_ARGUMENT, "there is no request"});
+      then(slice);
+    };
+    call_->stream.Read(&request_, &asked_);
+  }
+  void answer(std::string_view bytes) {
+    reply_ = buffer_of(bytes);
+    answered_.ended = [this](bool) { ended(); };
+    call_->stream.WriteAndFinish(reply_, {}, grpc::Status::OK, &answered_);
+  }
+  const grpc::GenericServerContext& context() const { return call_->context; }
+
+ private:
+  ~Brief() = default;
+  // The call is over when gRPC says so, and the answer is out.
+  void ended() {
+    if (--waits_ > 0) return;
     Census& census = census_;
     delete this;
     census.gone();
   }
 
- private:
-  const DeskCall call_;
-  Desk& desk_;
-  const std::string cluster_;
+  const std::unique_ptr<Called> call_;
   Census& census_;
-  const Result<std::optional<Identity>> asker_;
+  int waits_ = 2;  // of the queue's thread
+  Operation asked_, answered_;
   grpc::ByteBuffer request_, reply_;
 };
 
-class Listener final : public StreamListener, grpc::CallbackGenericService {
+// Does what may take a while, in order.
+class Clerk {
+ public:
+  ~Clerk() {
+    {
+      const std::lock_guard lock(mutex_);
+      closing_ = true;
+    }
+    wake_.notify_one();
+    thread_.join();
+  }
+  void tell(std::function<void()> what) {
+    const std::lock_guard lock(mutex_);
+    todo_.push_back(std::move(what));
+    wake_.notify_one();
+  }
+
+ private:
+  void run() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      wake_.wait(lock, [this] { return closing_ || !todo_.empty(); });
+      if (todo_.empty()) return;
+      const auto what = std::move(todo_.front());
+      todo_.pop_front();
+      lock.unlock();
+      what();
+      lock.lock();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<std::function<void()>> todo_;
+  bool closing_ = false;
+  std::thread thread_{[this] { run(); }};
+};
+
+class Listener final : public StreamListener {
  public:
   Listener(Hello self, StreamOwner& owner, const StreamLimits& limits, Desk* desk)
       : self_(std::move(self)), owner_(owner), limits_(limits), desk_(desk) {}
@@ -391,13 +518,18 @@ class Listener final : public StreamListener, grpc::CallbackGenericService {
   bool start(const std::string& address, std::shared_ptr<grpc::ServerCredentials> credentials) {
     grpc::ServerBuilder builder;
     builder.AddListeningPort(address, std::move(credentials), &port_);
-    builder.RegisterCallbackGenericService(this);
+    builder.RegisterAsyncGenericService(&service_);
     builder.SetMaxReceiveMessageSize(static_cast<int>(limits_.frame.bytes));
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 16);  // of a connection; a host opens one
     for (const auto& [name, value] : keepalive) builder.AddChannelArgument(name, value);
+    auto queue = builder.AddCompletionQueue();
+    queue_ = queue.get();
     server_ = builder.BuildAndStart();
-    return server_ != nullptr && port_ != 0;
+    if (server_ == nullptr || port_ == 0) return false;
+    poller_ = std::make_unique<Poller>(std::move(queue));
+    accept();
+    return true;
   }
   ~Listener() override {
     if (!server_) return;
@@ -408,13 +540,42 @@ class Listener final : public StreamListener, grpc::CallbackGenericService {
   int port() const override { return port_; }
 
  private:
-  grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext* context) override {
-    if (const auto call = desk_call_of(context->method()); call && desk_ != nullptr)
-      return new Asked(*call, *desk_, self_.cluster, census_, identity_of(*context->auth_context()));
-    if (context->method() != method) return new Refusal(context->method());
-    const auto end = std::make_shared<Answering>(*context, self_, owner_, limits_, census_);
+  void accept() {
+    auto call = std::make_unique<Called>();
+    Called& waits = *call;
+    waits.context.AsyncNotifyWhenDone(&waits.ended);
+    waits.accepted.ended = [this, call = call.release()](bool ok) {
+      std::unique_ptr<Called> came(call);
+      if (!ok) return came_to_nothing(std::move(came));
+      accept();
+      begin(std::move(came));
+    };
+    service_.RequestCall(&waits.context, &waits.stream, queue_, queue_, &waits.accepted);
+  }
+  // The server ends. The function that is called now goes with the call.
+  static void came_to_nothing(std::unique_ptr<Called>) {}
+
+  void begin(std::unique_ptr<Called> call) {
+    const std::string name = call->context.method();
+    if (const auto asks = desk_call_of(name); asks && desk_ != nullptr) {
+      auto* const brief = new Brief(std::move(call), census_);
+      return brief->ask([this, brief, asks = *asks](const grpc::Slice& slice) {
+        clerk_.tell([this, brief, asks, slice] { reply(*brief, asks, slice); });
+      });
+    }
+    if (name != method)
+      return (new Brief(std::move(call), census_))
+          ->refuse(
+              {grpc::StatusCode::UNIMPLEMENTED, fmt::format("{} is not served here, but {}", name, method)});
+    const auto end = std::make_shared<Answering>(std::move(call), *queue_, self_, owner_, limits_, census_);
     end->begin(end);
-    return end.get();
+  }
+  // A question of people.
+  void reply(Brief& brief, DeskCall asks, const grpc::Slice& slice) {
+    const auto asker = identity_of(*brief.context().auth_context());
+    if (!asker) return brief.refuse({grpc::StatusCode::UNAUTHENTICATED, asker.error().message});
+    brief.answer(reply_to(asks, {reinterpret_cast<const char*>(slice.begin()), slice.size()}, *desk_,
+                          self_.cluster, *asker));
   }
 
   const Hello self_;
@@ -422,7 +583,11 @@ class Listener final : public StreamListener, grpc::CallbackGenericService {
   const StreamLimits limits_;
   Desk* const desk_;
   Census census_;
+  grpc::AsyncGenericService service_;
+  grpc::ServerCompletionQueue* queue_ = nullptr;  // the poller's
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<Poller> poller_;  // ends before the server goes
+  Clerk clerk_;
   int port_ = 0;
 };
 
@@ -430,34 +595,39 @@ class Listener final : public StreamListener, grpc::CallbackGenericService {
 
 class Dialer;
 
-class Calling final : public End,
-                      public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
-                      public std::enable_shared_from_this<Calling> {
+class Calling final : public End, public std::enable_shared_from_this<Calling> {
  public:
-  Calling(Dialer& dialer, Hello self, StreamOwner& owner, const StreamLimits& limits)
-      : End(std::move(self), owner, limits), dialer_(dialer) {
-    starting_ = 1;  // nothing is finished before begin() is done
+  Calling(Dialer& dialer, grpc::CompletionQueue& queue, Hello self, StreamOwner& owner,
+          const StreamLimits& limits)
+      : End(std::move(self), owner, limits, queue), dialer_(dialer) {
+    starting_ = running_ = 1;  // nothing is finished before the call has begun
+    begun_.ended = [this](bool ok) {
+      if (ok) {
+        greet();
+        read();
+      } else {
+        close({}, Pending::leave, false);
+      }
+      started();
+      ended();
+    };
   }
-  void begin(grpc::GenericStub& stub, std::shared_ptr<Calling> self) {
+  void begin(grpc::GenericStub& stub, grpc::CompletionQueue& queue, std::shared_ptr<Calling> self) {
     alive_ = std::move(self);
-    stub.PrepareBidiStreamingCall(context_.get(), method, {}, this);
-    AddHold();  // until finish(): operations begin from any thread
-    StartCall();
-    greet();
-    read();
-    started();
+    call_ = stub.PrepareCall(context_.get(), method, &queue);
+    call_->StartCall(&begun_);
   }
-  void OnReadDone(bool ok) override { on_read(ok); }
-  void OnWriteDone(bool ok) override { on_written(ok); }
-  void OnDone(const grpc::Status& status) override;
 
  private:
-  void start_read(grpc::ByteBuffer* to) override { StartRead(to); }
-  void start_write(const grpc::ByteBuffer* from) override { StartWrite(from); }
-  void finish() override {
-    if (ours_) context_->TryCancel();  // else the peer's own words come by themselves
-    RemoveHold();
+  void start_read(grpc::ByteBuffer* to, Operation* operation) override { call_->Read(to, operation); }
+  void start_write(const grpc::ByteBuffer& from, Operation* operation) override {
+    call_->Write(from, operation);
   }
+  void finish(Operation* operation) override {
+    if (ours_) context_->TryCancel();  // else the peer's own words come by themselves
+    call_->Finish(&status_, operation);
+  }
+  void over() override;
   void cancel() override { context_->TryCancel(); }
   bool is_caller() const override { return true; }
   std::shared_ptr<const grpc::AuthContext> security() const override { return context_->auth_context(); }
@@ -465,7 +635,10 @@ class Calling final : public End,
 
   Dialer& dialer_;
   std::unique_ptr<grpc::ClientContext> context_ = std::make_unique<grpc::ClientContext>();
-  std::shared_ptr<Calling> alive_;  // until OnDone()
+  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
+  Operation begun_;
+  grpc::Status status_;
+  std::shared_ptr<Calling> alive_;  // until over()
 };
 
 grpc::ChannelArguments arguments_of(const StreamDialer::Options& options) {
@@ -529,12 +702,12 @@ class Dialer final : public StreamDialer {
     Duration pause{0};
     std::unique_lock lock(mutex_);
     while (!changed_.wait_for(lock, pause, [this] { return closing_; })) {
-      const auto end = std::make_shared<Calling>(*this, self_, owner_, options_.limits);
+      const auto end = std::make_shared<Calling>(*this, poller_.queue(), self_, owner_, options_.limits);
       current_ = end;
       ended_ = false;
       lock.unlock();
       const TimePoint begun = clock_.now();
-      end->begin(stub_, end);
+      end->begin(stub_, poller_.queue(), end);
       lock.lock();
       changed_.wait(lock, [this] { return ended_; });
       current_.reset();
@@ -554,13 +727,14 @@ class Dialer final : public StreamDialer {
   std::shared_ptr<Calling> current_;
   std::string last_error_;
   bool ended_ = false, closing_ = false;
+  Poller poller_{std::make_unique<grpc::CompletionQueue>()};
   std::thread thread_;  // last: it uses all of the above
 };
 
-// The context keeps the channel, which must not end on a thread of its own: gRPC would wait there for itself.
-// So it goes before the dialer hears of the end, whoever keeps the stream.
-void Calling::OnDone(const grpc::Status& status) {
-  const Error why = on_done(status.error_message());
+// The context keeps the channel. So it goes before the dialer hears of the end, whoever keeps the stream.
+void Calling::over() {
+  const Error why = on_done(status_.error_message());
+  call_.reset();
   context_.reset();
   Dialer& dialer = dialer_;
   { const auto last = std::move(alive_); }

@@ -398,6 +398,7 @@ class TlsRowsTest : public TlsTest {
                  .urgency = {},
                  .room = RowClient::room_of({into.begin(), into.end()})},
                 [promise](Result<std::int64_t> length) { promise->set_value(std::move(length)); });
+    client.flush();
     return promise->get_future();
   }
   static std::future<Result<bool>> push(RowClient& client, int port, std::uint64_t key,
@@ -409,6 +410,7 @@ class TlsRowsTest : public TlsTest {
                  .report = "done",
                  .outputs = {outputs.begin(), outputs.end()}},
                 [promise](Result<bool> taken) { promise->set_value(std::move(taken)); });
+    client.flush();
     return promise->get_future();
   }
   // Why a row of one byte cannot be pulled.
