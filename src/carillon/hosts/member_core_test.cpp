@@ -452,6 +452,25 @@ TEST_F(MemberCoreTest, AHandoverTakesMillisecondsAndOnlyASchedulerLeads) {
   EXPECT_EQ(net.leaders(), std::vector{spare});
 }
 
+TEST_F(MemberCoreTest, ASchedulerThatDrainsHandsOverAndClaimsNothing) {
+  start();
+  net.run(100ms);
+  const std::string leader = net.leaders().at(0), spare = leader == "s1" ? "s2" : "s1";
+  MemberCore::Output out;
+  EXPECT_EQ(net["w1"].drain(false, out).error().message, "w1 is no scheduler, and leads nothing");
+  ASSERT_TRUE(net[leader].drain(false, out));
+  EXPECT_LT(net.until_led(), 15ms);
+  EXPECT_EQ(net.leaders(), std::vector{spare});
+  net.kill(spare);
+  net.run(1s);
+  EXPECT_TRUE(net.leaders().empty()) << "it was told to claim nothing";
+  ASSERT_TRUE(net[leader].drain(true, out));
+  EXPECT_LT(net.until_led(), 60ms);
+  EXPECT_EQ(net[leader].drain(false, out).error().message, "no other scheduler is there");
+  EXPECT_FALSE(net[leader].drains());
+  EXPECT_EQ(net.leaders(), std::vector{leader});
+}
+
 TEST_F(MemberCoreTest, OnePacketInTenLostChangesNothing) {
   start();
   net.lost = 0.1;

@@ -44,19 +44,20 @@ struct HandOver {
 };
 struct DrainMember {
   std::string id;
-  bool undo = false;
+  bool undo = false;  // it is to serve again
 };
 using DeskOrder = std::variant<HandOver, DrainMember>;
 
 // Who answers people, at the address where a host's streams are opened (stream.h). Called from gRPC's
-// threads, several at a time; must not wait.
+// threads, several at a time; must not wait, but for drain() half a second at most.
 class Desk {
  public:
   virtual ~Desk() = default;
   virtual Look look() = 0;
   // Begins it. Errors are told to whoever asked.
   virtual Result<> hand_over(const std::string& to) = 0;
-  // Likewise; see DrainMember. A leader is asked for frontends and workers, a scheduler for itself.
+  // Likewise. A leader is asked for frontends and workers, a scheduler for itself. look() tells when the
+  // member is drained. `undo`: the member is to serve again.
   virtual Result<> drain(const std::string& id, bool undo) = 0;
 };
 
