@@ -122,7 +122,10 @@ namespace {
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(tcp::socket socket, Serving& serving)
-      : timer_(socket.get_executor()), serving_(serving), wire_(std::move(socket)) {
+      : timer_(socket.get_executor()),
+        push_timer_(socket.get_executor()),
+        serving_(serving),
+        wire_(std::move(socket)) {
     prepare(wire_.socket());
   }
   void start() {
@@ -263,8 +266,27 @@ class Connection : public std::enable_shared_from_this<Connection> {
                  .place = {}};
       begun.place = Cursor<std::byte>({{begun.bytes.get(), sum}});
       pushes_.emplace(tag, std::move(begun));
+      ++pushes_begun_;
+      if (!std::exchange(pushes_watched_, true)) watch_pushes();
     }
     return {};
+  }
+  void watch_pushes() {
+    push_timer_.expires_after(serving_.limits.push_pause);
+    push_timer_.async_wait([self = shared_from_this(), before = pushes_so_far()](const auto& error) {
+      if (error || self->over() || self->ending_) return;
+      self->pushes_watched_ = !self->pushes_.empty();
+      if (!self->pushes_watched_) return;
+      if (self->pushes_so_far() == before)
+        return self->drop({ErrorCode::deadline_exceeded, "the rest of a row's outputs has not come in time"});
+      self->watch_pushes();
+    });
+  }
+  // Changes with whatever comes of a push.
+  std::pair<std::uint64_t, std::uint64_t> pushes_so_far() const {
+    std::uint64_t left = 0;
+    for (const auto& [tag, push] : pushes_) left += push.place.left();
+    return {pushes_begun_, left};
   }
   void finish(std::uint64_t tag, std::uint64_t key, std::uint64_t epoch, std::string report,
               std::span<const std::byte> bytes) {
@@ -335,6 +357,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void end() {
     wire_.close();
     timer_.cancel();
+    push_timer_.cancel();
     pulls_.clear();
     while (!pushes_.empty()) forget(pushes_.begin());
   }
@@ -404,7 +427,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   static constexpr std::size_t most_unsent = 4 * longest_body;
 
-  asio::steady_timer timer_;
+  asio::steady_timer timer_, push_timer_;
   Serving& serving_;
   Wire wire_;
   Reader reader_{true};
@@ -414,7 +437,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::map<std::pair<std::int64_t, std::uint64_t>, Pull> pulls_;  // by urgency, then as they were asked
   std::uint64_t asked_ = 0;
   Pushes pushes_;  // that have not come whole, by tag
-  std::uint64_t push_bytes_ = 0;
+  std::uint64_t push_bytes_ = 0, pushes_begun_ = 0;
+  bool pushes_watched_ = false;
   std::string out_;  // what is to be sent, `sent_` bytes of it are
   std::size_t sent_ = 0;
 };

@@ -63,8 +63,11 @@ struct RowLimits {
   std::size_t connections = 1024;
   std::size_t waiting = 4096;  // requests of a connection. A peer that asks for more is disconnected
   // Of pushes that have not come whole. A push beyond either is refused. Small ones need no memory.
-  std::uint64_t push_bytes = 64UL << 20;        // of a connection
-  std::uint64_t all_push_bytes = 256UL << 20;   // of all
+  std::uint64_t push_bytes = 64UL << 20;       // of a connection
+  std::uint64_t all_push_bytes = 256UL << 20;  // of all
+  // A connection with such pushes on which nothing of them comes for so long, twice at most, is ended: a
+  // worker that hangs, or is cut off, would hold the memory of others.
+  Duration push_pause = std::chrono::seconds{3};
   Duration greeting = std::chrono::seconds{3};  // how long a peer may take to say who it is, or to hang up
 };
 

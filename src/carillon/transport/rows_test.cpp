@@ -635,6 +635,20 @@ TEST(Rows, PushesHaveBoundedMemory) {
   }
 }
 
+TEST(Rows, APushThatHangsHoldsNoMemory) {
+  Frontend frontend({.push_bytes = 100'000, .all_push_bytes = 100'000, .push_pause = 200ms});
+  OneRow row{.outputs = {Bytes(100'000)}};
+  const auto key = frontend.store.open(RequestId{1}, row.tensors());
+  Raw hanging(frontend);
+  hanging.send(push_frame(1, key, {100'000}) + data_frame(1, 60'000));
+  EXPECT_EQ(hanging.why(), "the rest of a row's outputs has not come in time");
+  Raw other(frontend);
+  other.send(push_frame(1, key, {100'000}) + data_frame(1, 60'000) + data_frame(1, 40'000));
+  const auto heard = other.hear();
+  ASSERT_TRUE(heard);
+  EXPECT_EQ(heard->header.kind, Kind::taken);
+}
+
 TEST(Rows, ManyAtOnce) {
   Frontend frontends[2];
   constexpr int threads = 4, rounds = 150;
