@@ -917,10 +917,10 @@ class DrainTest : public LeaderTest {
         {schedule::Refuse{RequestId{0}, ledger::Reason::device_failed, TimePoint::max()}});
   }
   std::vector<std::string> alive() const {
-    std::vector<std::string> out;
+    std::vector<std::string> workers;
     for (const Leader::DeviceView& device : leader->devices())
-      if (device.alive) out.push_back(device.worker);
-    return out;
+      if (device.alive) workers.push_back(device.worker);
+    return workers;
   }
 };
 

@@ -109,7 +109,7 @@ void SchedulerHost::opened(const std::shared_ptr<transport::Stream>& stream) {
   const std::lock_guard lock(mutex_);
   const PeerId peer = next_peer_++;
   peers_.emplace(stream.get(), peer);
-  news_.push_back(Opened{peer, stream});
+  news_.emplace_back(Opened{peer, stream});
   turns_.nudge();
 }
 
@@ -134,7 +134,7 @@ void SchedulerHost::ended(transport::Stream& stream, const Error& why) {
   const std::lock_guard lock(mutex_);
   const auto found = peers_.find(&stream);
   if (found == peers_.end()) return;
-  news_.push_back(Ended{found->second, why.message});
+  news_.emplace_back(Ended{found->second, why.message});
   peers_.erase(found);
   turns_.nudge();
 }

@@ -41,7 +41,8 @@ class Peer;
 // Pushes of so many bytes at most are copied, so that many go at once.
 constexpr std::size_t small_push = 4096;
 
-// Connections are the business of one thread at a time: the client's, or whoever flushes.
+// Connections are the business of one thread at a time: the client's, or whoever flushes. A thread that has
+// the turn may take it once more.
 class Turn {
  public:
   virtual ~Turn() = default;
@@ -448,6 +449,7 @@ class Client final : public RowClient, Turn {
     {
       const std::lock_guard lock(mutex_);
       if (wishes_.empty() || std::exchange(taken_, true)) return;
+      holder_ = std::this_thread::get_id();
     }
     end();
   }
@@ -464,12 +466,21 @@ class Client final : public RowClient, Turn {
   // Turn.
   void await() override {
     std::unique_lock lock(mutex_);
+    if (taken_ && holder_ == std::this_thread::get_id()) {
+      ++again_;
+      return;
+    }
     free_.wait(lock, [&] { return !taken_; });
     taken_ = true;
+    holder_ = std::this_thread::get_id();
   }
   // What was asked for meanwhile has nobody else who begins it.
   void end() override {
     std::unique_lock lock(mutex_);
+    if (again_ > 0) {
+      --again_;
+      return;
+    }
     while (!wishes_.empty()) {
       lock.unlock();
       work();
@@ -510,6 +521,8 @@ class Client final : public RowClient, Turn {
   std::mutex mutex_;
   std::condition_variable free_;
   bool taken_ = false;        // somebody has the turn
+  std::thread::id holder_;    // who has it
+  int again_ = 0;             // times that it was taken once more
   std::vector<Wish> wishes_;  // with mutex_, as these five
   std::uint64_t tickets_ = 0;
   // Of whoever has the turn, as all below.
