@@ -721,9 +721,10 @@ void Leader::recall(const Peer& peer, DeviceId device, const transport::DeviceSt
 
 void Leader::on(PeerId, Peer& peer, wire::Report& what, TimePoint now) {
   if (peer.drains) {
-    if (what.device_lost) return land_all(peer);
+    if (const auto lost = what.device_lost ? device_of(peer, what.device) : std::nullopt)
+      return land_all(peer, lost);
     if (auto ended = peer.landing.extract(what.id); !ended.empty())
-      land(ended.mapped());
+      land(ended.mapped().second);
     else
       ++strays_.reports;
     return;
@@ -820,7 +821,9 @@ Result<> Leader::drain(const std::string& id, bool undo, TimePoint now) {
           for (const RequestId each : action.requests)
             if (Row* const its = row(each); its != nullptr && its->open) {
               ++its->landing;
-              peer.landing[action.id].push_back(each);
+              auto& [on, rows] = peer.landing[action.id];
+              on = device;
+              rows.push_back(each);
             }
         }
     }
@@ -864,8 +867,14 @@ void Leader::land(const std::vector<RequestId>& rows) {
   }
 }
 
-void Leader::land_all(Peer& peer) {
-  for (const auto& [action, rows] : std::exchange(peer.landing, {})) land(rows);
+// Of a device, or of all.
+void Leader::land_all(Peer& peer, std::optional<DeviceId> device) {
+  std::erase_if(peer.landing, [&](const auto& each) {
+    const auto& [on, rows] = each.second;
+    if (device && on != *device) return false;
+    land(rows);
+    return true;
+  });
 }
 
 std::map<std::string, std::uint32_t> Leader::drains() const {

@@ -143,9 +143,10 @@ class Leader final : private wire::Calls, private dispatch::Notes {
     std::map<std::uint32_t, WorkerModel> models;  // by its own numbers
     std::map<ModelId, std::uint32_t> numbers;     // from ours
     std::map<std::uint32_t, DeviceId> devices;    // that it told of since it joined
-    // While it drains: how many actions it has, and the rows of those that this leader ordered.
+    // While it drains: how many actions it has, and, of those that this leader ordered, the device and the
+    // rows.
     std::optional<std::uint32_t> drains;
-    std::map<ActionId, std::vector<RequestId>> landing;
+    std::map<ActionId, std::pair<DeviceId, std::vector<RequestId>>> landing;
   };
   struct Model {
     wire::Model told;
@@ -186,7 +187,7 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   Result<> can_drain(const Peer& peer) const;
   void lose_devices(Peer& peer, const std::string& why, TimePoint now);
   void land(const std::vector<RequestId>& rows);
-  void land_all(Peer& peer);
+  void land_all(Peer& peer, std::optional<DeviceId> device = std::nullopt);
   void leave(PeerId peer, std::string_view why, TimePoint now);
   void leave_frontend(PeerId id, TimePoint now);
   void leave_worker(Peer& peer, std::string_view why, TimePoint now);

@@ -909,6 +909,7 @@ class DrainTest : public LeaderTest {
   DrainTest() {
     worker(11);
     worker(12);
+    device_comes(11, 6);
     frontend(1);
     on_next<schedule::RequestArrived>({infer(1, {RequestId{0}})});
     hear(1, offer(70));
@@ -934,7 +935,7 @@ TEST_F(DrainTest, AWorkerEndsWhatItHasAndGetsNothingNew) {
   EXPECT_TRUE(out.take<wire::Verdict>(1).empty()) << "the run may still succeed";
   // What it said before it heard of the drain.
   const auto strays = leader->strays().peers;
-  hear(11, transport::DeviceState{DeviceId{6}, 100, 1, {}});
+  hear(11, transport::DeviceState{DeviceId{7}, 100, 1, {}});
   hear(11, transport::ModelComes{model(10, 7, "other")});
   EXPECT_EQ(leader->strays().peers, strays + 2);
   hear(11, report(1, ActionStatus::success));
@@ -958,6 +959,10 @@ TEST_F(DrainTest, ARowIsRefusedIfItsWorkerDiesOrLosesTheDeviceMeanwhile) {
   ASSERT_TRUE(leader->drain("w11", false, now));
   wire::Report lost = report(0, ActionStatus::failed);
   lost.device_lost = true;
+  lost.device = DeviceId{6};
+  hear(11, lost);
+  EXPECT_TRUE(out.take<wire::Verdict>(1).empty()) << "another device of its";
+  lost.device = DeviceId{5};
   hear(11, lost);
   EXPECT_EQ(out.take<wire::Verdict>(1).size(), 1U);
   EXPECT_EQ(leader->rows_open(), 0U);
@@ -983,7 +988,7 @@ TEST_F(DrainTest, WhatIsUndoneServesAgain) {
   hear(11, transport::ModelComes{model(9)});
   hear(11, transport::DeviceState{DeviceId{5}, 100, 1, {}, transport::DeviceState::Left{}});
   EXPECT_EQ(out.take<transport::Adopt>(11).size(), 1U);
-  EXPECT_EQ(alive(), (std::vector<std::string>{"w11", "w12"}));
+  EXPECT_EQ(alive(), (std::vector<std::string>{"w11", "w12"})) << "device 6 has not come again";
   EXPECT_TRUE(out.warned.empty());
   on_next<schedule::RequestArrived>({infer(2, {RequestId{1}})});
   hear(1, offer(71));
