@@ -12,6 +12,9 @@ what became of them.
     python bench/cluster.py [--rounds 20] [--seconds 2] [--models tiny_mlp resnet50]
     python bench/cluster.py --kills 20 [--rate 200] [--deadline 250]
     python bench/cluster.py --kills 20 --who worker --workers 4 [--rate 200]
+
+With --tls the cluster's members speak TLS, with certificates that the openssl command makes. With --beside-plain a third,
+a cluster without TLS, stands beside both, and what TLS adds is shown.
 """
 import argparse
 import contextlib
@@ -28,6 +31,7 @@ import urllib.request
 import harness
 
 sys.path.append(str(harness.ROOT / "tests"))
+from certificates import Authority  # noqa: E402
 from cluster_processes import Etcd, processes  # noqa: E402
 from loopback import free_addresses  # noqa: E402
 
@@ -35,8 +39,10 @@ from loopback import free_addresses  # noqa: E402
 class Cluster:
     """Its processes, by id, each ended by its own process id."""
 
-    def __init__(self, stack, folder, models, schedulers=2, workers=1):
+    def __init__(self, stack, folder, models, schedulers=2, workers=1, tls=False):
         self.stack, self.folder = stack, pathlib.Path(folder)
+        self.folder.mkdir(exist_ok=True)
+        self.authority, self.shown = Authority(self.folder) if tls else None, {}
         self.etcd = stack.enter_context(processes())(Etcd(self.folder)).ready()
         self.address = f"etcd://{self.etcd.client}/box"
         self.processes, self.listens = {}, {}
@@ -52,12 +58,18 @@ class Cluster:
     def start(self, id, role, *options):
         if role == "worker":
             options = ("--models", self.models, "--metrics", "")
+        options = (*options, *self.shows(role, id))
         self.listens.setdefault(id, free_addresses(1)[0])
         log = self.stack.enter_context((self.folder / f"{id}.log").open("ab"))
         command = [harness.CARILLON, role, "--cluster", self.address, "--id", id, "--listen", self.listens[id], *options]
         process = subprocess.Popen([str(each) for each in command], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self.processes[id] = process
         self.stack.callback(self.end, process)
+
+    def shows(self, role, id):
+        if self.authority and id not in self.shown:
+            self.shown[id] = self.authority.member("box", role, id)
+        return self.shown.get(id, ())
 
     @staticmethod
     def end(process):
@@ -84,7 +96,7 @@ class Cluster:
             return False
 
     def status(self):
-        done = subprocess.run([str(harness.CARILLON), "cluster", "status", "--cluster", self.address, "--json"],
+        done = subprocess.run([str(harness.CARILLON), "cluster", "status", "--cluster", self.address, "--json", *self.shows("admin", "bench")],
                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=60)
         return json.loads(done.stdout) if done.returncode == 0 else None
 
@@ -100,14 +112,17 @@ def costs(args, stack, folder):
     repository = harness.samples(str(harness.ROOT / "build/samples"), *args.models)
     models = stack.enter_context(harness.only(repository, *args.models))
     serve = stack.enter_context(harness.Server(models))
-    cluster = Cluster(stack, folder, models, schedulers=1)
+    cluster = Cluster(stack, f"{folder}/box", models, schedulers=1, tls=args.tls)
+    urls = [serve.http_url, cluster.url]
+    if args.beside_plain:
+        urls.append(Cluster(stack, f"{folder}/plain", models, schedulers=1).url)
     rows = []
     for model in args.models:
         rounds, left_out = [], 0
         while len(rounds) < args.rounds:
             with harness.Stalls() as stalls:
                 turn = [harness.load(url, [model], "--process", "closed:1", "--duration", args.seconds, "--warmup", 0.3)
-                        for url in (serve.http_url, cluster.url)]
+                        for url in urls]
             if stalls.count:
                 left_out += 1
                 if left_out > 10 * args.rounds:
@@ -117,13 +132,16 @@ def costs(args, stack, folder):
         for figure in ("p50_ms", "p99_ms"):
             one, many = (statistics.median(turn[i][figure] for turn in rounds) for i in (0, 1))
             added = statistics.median(turn[1][figure] - turn[0][figure] for turn in rounds)
-            rows.append([model, figure.removesuffix("_ms"), f"{one:.3f}", f"{many:.3f}", f"{added:.3f}", str(left_out)])
-    harness.table(rows, ["model", "", "serve, ms", "cluster, ms", "added, ms", "rounds left out"])
+            row = [model, figure.removesuffix("_ms"), f"{one:.3f}", f"{many:.3f}", f"{added:.3f}"]
+            if args.beside_plain:
+                row.append(f"{statistics.median(turn[1][figure] - turn[2][figure] for turn in rounds):.3f}")
+            rows.append([*row, str(left_out)])
+    harness.table(rows, ["model", "", "serve, ms", "cluster, ms", "added, ms", *(["by TLS, ms"] if args.beside_plain else []), "rounds left out"])
 
 
 def kills(args, stack, folder):
     repository = harness.samples(str(harness.ROOT / "build/samples"), "tiny_mlp")
-    cluster = Cluster(stack, folder, stack.enter_context(harness.only(repository, "tiny_mlp")), workers=args.workers)
+    cluster = Cluster(stack, folder, stack.enter_context(harness.only(repository, "tiny_mlp")), workers=args.workers, tls=args.tls)
     sums, left_out, done = {}, 0, 0
     while done < args.kills:
         cluster.until(cluster.whole)
@@ -158,6 +176,8 @@ def main():
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--rate", type=float, default=200)
     parser.add_argument("--deadline", type=float, default=250, help="ms")
+    parser.add_argument("--tls", action="store_true")
+    parser.add_argument("--beside-plain", action="store_true")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         (kills if args.kills else costs)(args, stack, folder)
