@@ -30,6 +30,7 @@
 #include "carillon/transport/desk.h"
 #include "carillon/transport/row_client.h"
 #include "carillon/transport/row_frames.h"
+#include "carillon/transport/row_wire.h"
 #include "carillon/transport/rows.h"
 #include "carillon/transport/stream.h"
 
@@ -569,6 +570,62 @@ TEST_F(TlsRowsTest, WhatComesWithTheHandshakeIsHeard) {
   rows::Header heard;
   while (SSL_read(ssl.get(), &heard, sizeof(heard)) != sizeof(heard)) receive();
   EXPECT_EQ(heard.kind, rows::Kind::sizes);
+}
+
+// TLS takes more from the socket than whoever reads wants, and then the socket has nothing to wait for.
+TEST_F(TlsRowsTest, AWireDoesNotWaitForWhatItHolds) {
+  using boost::asio::ip::tcp;
+  boost::asio::io_context io;
+  tcp::acceptor acceptor(io, {boost::asio::ip::make_address("127.0.0.1"), 0});
+  tcp::socket near(io);
+  near.connect(acceptor.local_endpoint());
+  rows::Wire near_end(std::move(near)), far_end(acceptor.accept());
+  for (rows::Wire* each : {&near_end, &far_end}) rows::prepare(each->socket());
+  std::vector<std::string> peers;
+  const auto known = [&](const Result<Identity>& peer) {
+    peers.push_back(peer ? to_text(*peer) : peer.error().message);
+  };
+  near_end.greet(of("box/worker/w1")->context(), false, known);
+  far_end.greet(of("box/frontend/f1")->context(), true, known);
+  const auto run_until = [&](const auto& condition) {
+    while (!condition()) {
+      io.restart();
+      ASSERT_EQ(io.run_one_for(60s), 1U);
+    }
+  };
+  run_until([&] { return peers.size() == 2; });
+  EXPECT_THAT(peers,
+              ::testing::UnorderedElementsAre("carillon://box/worker/w1", "carillon://box/frontend/f1"));
+
+  const Blob sent = random_blob(100, 1);
+  Blob got(100);
+  boost::system::error_code error;
+  const auto read_half = [&](std::size_t at) {
+    const boost::asio::mutable_buffer half(got.data() + at, 50);
+    return far_end.read_some({&half, 1}, error);
+  };
+  EXPECT_EQ(read_half(0), 0U);
+  EXPECT_TRUE(rows::would_block(error));
+  const boost::asio::const_buffer all(sent.data(), sent.size());
+  EXPECT_EQ(near_end.write_some({&all, 1}, error), 100U);
+  int told = 0;
+  const auto tell = [&](const boost::system::error_code& failed) { told += failed ? 100 : 1; };
+  far_end.wait_read(tell);
+  run_until([&] { return told == 1; });
+  EXPECT_EQ(read_half(0), 50U);
+  far_end.wait_read(tell);
+  io.restart();
+  io.poll();
+  ASSERT_EQ(told, 2);
+  EXPECT_EQ(read_half(50), 50U);
+  EXPECT_EQ(got, sent);
+
+  near_end.shutdown();
+  far_end.wait_read(tell);
+  run_until([&] { return told == 3; });
+  while (read_half(0) == 0 && rows::would_block(error)) {
+  }
+  EXPECT_EQ(error, boost::asio::error::eof);
 }
 
 TEST_F(TlsRowsTest, FilesAreReadAgainAndConnectionsStay) {
