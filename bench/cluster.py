@@ -13,12 +13,16 @@ what became of them.
     python bench/cluster.py --kills 20 [--rate 200] [--deadline 250]
     python bench/cluster.py --kills 20 --who worker --workers 4 [--rate 200]
 
-With --tls the cluster's members speak TLS, with certificates that the openssl command makes. With --beside-plain a third,
-a cluster without TLS, stands beside both, and what TLS adds is shown.
+With --tls the cluster's members speak TLS, with certificates that the openssl command makes. With --tls-adds two clusters
+stand beside each other, one of them with TLS, and take turns with the same rate of requests. Shown is what TLS adds to the
+latency, and to the processor time that each process takes for a request: medians of the rounds' differences.
+
+    python bench/cluster.py --tls-adds [--rounds 20] [--seconds 2] [--models tiny_mlp] [--rate 200]
 """
 import argparse
 import contextlib
 import json
+import os
 import pathlib
 import statistics
 import subprocess
@@ -113,16 +117,13 @@ def costs(args, stack, folder):
     models = stack.enter_context(harness.only(repository, *args.models))
     serve = stack.enter_context(harness.Server(models))
     cluster = Cluster(stack, f"{folder}/box", models, schedulers=1, tls=args.tls)
-    urls = [serve.http_url, cluster.url]
-    if args.beside_plain:
-        urls.append(Cluster(stack, f"{folder}/plain", models, schedulers=1).url)
     rows = []
     for model in args.models:
         rounds, left_out = [], 0
         while len(rounds) < args.rounds:
             with harness.Stalls() as stalls:
                 turn = [harness.load(url, [model], "--process", "closed:1", "--duration", args.seconds, "--warmup", 0.3)
-                        for url in urls]
+                        for url in (serve.http_url, cluster.url)]
             if stalls.count:
                 left_out += 1
                 if left_out > 10 * args.rounds:
@@ -132,11 +133,36 @@ def costs(args, stack, folder):
         for figure in ("p50_ms", "p99_ms"):
             one, many = (statistics.median(turn[i][figure] for turn in rounds) for i in (0, 1))
             added = statistics.median(turn[1][figure] - turn[0][figure] for turn in rounds)
-            row = [model, figure.removesuffix("_ms"), f"{one:.3f}", f"{many:.3f}", f"{added:.3f}"]
-            if args.beside_plain:
-                row.append(f"{statistics.median(turn[1][figure] - turn[2][figure] for turn in rounds):.3f}")
-            rows.append([*row, str(left_out)])
-    harness.table(rows, ["model", "", "serve, ms", "cluster, ms", "added, ms", *(["by TLS, ms"] if args.beside_plain else []), "rounds left out"])
+            rows.append([model, figure.removesuffix("_ms"), f"{one:.3f}", f"{many:.3f}", f"{added:.3f}", str(left_out)])
+    harness.table(rows, ["model", "", "serve, ms", "cluster, ms", "added, ms", "rounds left out"])
+
+
+def processor_s(process):
+    fields = pathlib.Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def tls_adds(args, stack, folder):
+    repository = harness.samples(str(harness.ROOT / "build/samples"), *args.models)
+    models = stack.enter_context(harness.only(repository, *args.models))
+    clusters = [Cluster(stack, f"{folder}/{name}", models, schedulers=1, tls=name == "tls") for name in ("plain", "tls")]
+    rows = []
+    for model in args.models:
+        rounds = []
+        for number in range(args.rounds):
+            turn = {}
+            for cluster in clusters if number % 2 else reversed(clusters):
+                before = {id: processor_s(process) for id, process in cluster.processes.items()}
+                told = harness.load(cluster.url, [model], "--rate", args.rate, "--deadline", 5000, "--duration", args.seconds)
+                took = {f"{id}, us": (processor_s(process) - before[id]) / told["sent"] * 1e6
+                        for id, process in cluster.processes.items()}
+                turn[cluster] = {"p50, ms": told["p50_ms"], "p99, ms": told["p99_ms"], **took}
+            rounds.append([turn[cluster] for cluster in clusters])
+        for figure in rounds[0][0]:
+            plain, tls = (statistics.median(turn[i][figure] for turn in rounds) for i in (0, 1))
+            added = statistics.median(turn[1][figure] - turn[0][figure] for turn in rounds)
+            rows.append([model, figure, f"{plain:.3f}", f"{tls:.3f}", f"{added:.3f}"])
+    harness.table(rows, ["model", "", "plain", "TLS", "added"])
 
 
 def kills(args, stack, folder):
@@ -177,10 +203,10 @@ def main():
     parser.add_argument("--rate", type=float, default=200)
     parser.add_argument("--deadline", type=float, default=250, help="ms")
     parser.add_argument("--tls", action="store_true")
-    parser.add_argument("--beside-plain", action="store_true")
+    parser.add_argument("--tls-adds", action="store_true")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        (kills if args.kills else costs)(args, stack, folder)
+        (kills if args.kills else tls_adds if args.tls_adds else costs)(args, stack, folder)
     print(harness.machine())
 
 
