@@ -169,8 +169,11 @@ error_code Wire::error_after(int result, Socket::wait_type& wants) {
 }
 
 std::size_t Wire::read_some(std::span<const asio::mutable_buffer> into, error_code& error) {
-  const std::lock_guard lock(mutex_);
-  if (ssl_ == nullptr) return socket_.read_some(BufferSequence<asio::mutable_buffer>{into}, error);
+  std::unique_lock lock(mutex_);
+  if (ssl_ == nullptr) {
+    lock.unlock();
+    return socket_.read_some(BufferSequence<asio::mutable_buffer>{into}, error);
+  }
   error = broken_;
   if (error) return 0;
   std::size_t sum = 0;
@@ -196,8 +199,11 @@ std::size_t Wire::read_some(std::span<const asio::mutable_buffer> into, error_co
 }
 
 std::size_t Wire::write_some(std::span<const asio::const_buffer> from, error_code& error) {
-  const std::lock_guard lock(mutex_);
-  if (ssl_ == nullptr) return socket_.write_some(BufferSequence<asio::const_buffer>{from}, error);
+  std::unique_lock lock(mutex_);
+  if (ssl_ == nullptr) {
+    lock.unlock();
+    return socket_.write_some(BufferSequence<asio::const_buffer>{from}, error);
+  }
   error = {};
   std::size_t sum = 0;
   for (std::size_t i = 0, at = 0; i < from.size();) {
