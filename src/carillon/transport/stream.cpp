@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <cstdlib>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -742,6 +743,10 @@ void Calling::over() {
 }
 
 }  // namespace
+
+void wait_at_own_sockets() {
+  ::setenv("GRPC_POLL_STRATEGY", "poll", 0);
+}
 
 Result<std::unique_ptr<StreamListener>> StreamListener::open(
     const std::string& address, std::shared_ptr<grpc::ServerCredentials> credentials, Hello self,

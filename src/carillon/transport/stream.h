@@ -64,6 +64,13 @@ class StreamOwner {
   virtual void ended(Stream& stream, const Error& why) = 0;
 };
 
+// Has each thread wait at the sockets of its own streams. Else gRPC has one thread of the process wait at
+// all sockets and wake the right thread, which costs most frames a second wake. The price is a look at each
+// socket of the thread for each frame. A frontend with many hundreds of gRPC clients may be better off
+// without: GRPC_POLL_STRATEGY=epoll1 in the environment has its way. Once, before anything else of gRPC and
+// before other threads.
+void wait_at_own_sockets();
+
 // Takes the streams that others open. Where the credentials are of TLS (tls.h), a peer's hello must be that
 // of its certificate. So it is with a dialer's.
 class StreamListener {

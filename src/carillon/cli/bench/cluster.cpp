@@ -523,6 +523,7 @@ class Processes {
                           cluster::name_of(member.role), member.address);
     file.close();
     if (!file) return fail(ErrorCode::unavailable, "cannot write " + (folder_ / "bench.toml").string());
+    transport::wait_at_own_sockets();
     const pid_t parent = getpid();
     for (std::size_t i = 0; i < members_.size(); ++i) {
       const pid_t pid = fork();

@@ -14,6 +14,7 @@
 #include "carillon/roles/frontend_host.h"
 #include "carillon/roles/scheduler_host.h"
 #include "carillon/schedule/registry.h"
+#include "carillon/transport/stream.h"
 
 namespace carillon::cli::serving {
 namespace {
@@ -26,6 +27,7 @@ void warn(const std::string& text) {
 
 int run_frontend(Arguments& arguments) {
   begin_log(arguments);
+  transport::wait_at_own_sockets();
   const auto member = member_of(arguments.cluster, cluster::Role::frontend);
   if (!member) return complain(exit_usage, member.error());
   arguments.devices.each.processors = std::make_shared<UsableProcessors>();
@@ -61,6 +63,7 @@ int run_frontend(Arguments& arguments) {
 
 int run_scheduler(const Arguments& arguments) {
   begin_log(arguments);
+  transport::wait_at_own_sockets();
   const auto member = member_of(arguments.cluster, cluster::Role::scheduler);
   if (!member) return complain(exit_usage, member.error());
   std::signal(SIGPIPE, SIG_IGN);

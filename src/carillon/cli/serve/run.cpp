@@ -34,6 +34,7 @@
 #include "carillon/roles/worker_host.h"
 #include "carillon/schedule/log/recording.h"
 #include "carillon/schedule/registry.h"
+#include "carillon/transport/stream.h"
 
 namespace carillon::cli::serving {
 namespace {
@@ -154,6 +155,7 @@ int run(Arguments& arguments) {
   begin_log(arguments);
   std::optional<roles::MemberArguments> member;
   if (!arguments.cluster.cluster.empty()) {
+    transport::wait_at_own_sockets();
     auto read = member_of(arguments.cluster, cluster::Role::worker);
     if (!read) return complain(exit_usage, read.error());
     member = *std::move(read);
