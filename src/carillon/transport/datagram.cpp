@@ -4,9 +4,10 @@
 #include <cstring>
 
 #include <fmt/format.h>
+#include <openssl/core_names.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
-#include <openssl/hmac.h>
+#include <openssl/params.h>
 
 #include "carillon/base/assert.h"
 #include "carillon/cluster/coordinator/address.h"
@@ -68,6 +69,29 @@ std::optional<cluster::PeerClock::Sample> sample_of(const Datagram& datagram, Ti
                                     .heard = heard};
 }
 
+struct DatagramCodec::Keyed {
+  struct Free {
+    void operator()(EVP_MAC* mac) const { EVP_MAC_free(mac); }
+    void operator()(EVP_MAC_CTX* context) const { EVP_MAC_CTX_free(context); }
+  };
+  explicit Keyed(const std::string& key)
+      : mac(EVP_MAC_fetch(nullptr, "HMAC", nullptr)), context(EVP_MAC_CTX_new(mac.get())) {
+    char digest[] = "SHA256";
+    const std::array parameters{OSSL_PARAM_construct_utf8_string(OSSL_MAC_PARAM_DIGEST, digest, 0),
+                                OSSL_PARAM_construct_end()};
+    // A key of no bytes is one, too, and must not be null.
+    const bool done = EVP_MAC_init(context.get(), reinterpret_cast<const unsigned char*>(key.c_str()),
+                                   key.size(), parameters.data()) == 1;
+    CARILLON_ASSERT(done);
+  }
+  const std::unique_ptr<EVP_MAC, Free> mac;
+  const std::unique_ptr<EVP_MAC_CTX, Free> context;
+};
+
+DatagramCodec::DatagramCodec(std::string cluster, std::string key)
+    : cluster_(std::move(cluster)), keyed_(std::make_unique<Keyed>(key)) {}
+DatagramCodec::~DatagramCodec() = default;
+
 DatagramCodec::Mac DatagramCodec::mac_of(std::string_view bytes, const Process& to) const {
   // Names have no zero byte, so that the parts cannot be taken for others.
   std::string whole = cluster_;
@@ -77,10 +101,16 @@ DatagramCodec::Mac DatagramCodec::mac_of(std::string_view bytes, const Process& 
   put(whole, to.incarnation);
   whole.append(bytes);
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
-  const auto* const done =
-      HMAC(EVP_sha256(), key_.data(), static_cast<int>(key_.size()),
-           reinterpret_cast<const unsigned char*>(whole.data()), whole.size(), digest.data(), nullptr);
-  CARILLON_ASSERT(done != nullptr);
+  std::size_t size = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    EVP_MAC_CTX* const context = keyed_->context.get();
+    const bool done =
+        EVP_MAC_init(context, nullptr, 0, nullptr) == 1 &&
+        EVP_MAC_update(context, reinterpret_cast<const unsigned char*>(whole.data()), whole.size()) == 1 &&
+        EVP_MAC_final(context, digest.data(), &size, digest.size()) == 1;
+    CARILLON_ASSERT(done);
+  }
   Mac mac{};
   std::memcpy(mac.data(), digest.data(), mac.size());
   return mac;

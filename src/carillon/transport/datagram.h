@@ -3,6 +3,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -45,7 +47,10 @@ std::optional<cluster::PeerClock::Sample> sample_of(const Datagram& datagram, Ti
 class DatagramCodec {
  public:
   // Requires a name of the cluster (cluster::is_name()). `key`: any bytes.
-  DatagramCodec(std::string cluster, std::string key) : cluster_(std::move(cluster)), key_(std::move(key)) {}
+  DatagramCodec(std::string cluster, std::string key);
+  ~DatagramCodec();
+  DatagramCodec(const DatagramCodec&) = delete;
+  DatagramCodec& operator=(const DatagramCodec&) = delete;
 
   // A process of a host.
   struct Process {
@@ -61,7 +66,11 @@ class DatagramCodec {
   using Mac = std::array<unsigned char, 16>;
   Mac mac_of(std::string_view bytes, const Process& to) const;
 
-  const std::string cluster_, key_;
+  const std::string cluster_;
+  // Has taken in the key, which costs more than a datagram.
+  struct Keyed;
+  mutable std::mutex mutex_;  // of it
+  std::unique_ptr<Keyed> keyed_;
 };
 
 }  // namespace carillon::transport
