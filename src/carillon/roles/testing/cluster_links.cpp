@@ -74,15 +74,15 @@ void World::check_clock(const Host& here, const Host& of, std::uint32_t life,
                        here.id, of.id, said->offset.count(), said->bound.count(), right.count()));
 }
 
-bool World::clock_known(const Host& here, const std::string& id) const {
-  const auto clock = here.member->clock_of(id);
+bool World::clock_known(const Host& here, const Host& of, std::uint32_t life) const {
+  const auto clock = here.member->clock_of(of.id, incarnation_of(of, life));
   return clock && clock->settled();
 }
 
 // A message of the host `of`, by our clock.
 bool World::convert(const Host& here, const Host& of, std::uint32_t life, Message& message) {
   if (options.one_clock) return true;
-  const auto clock = here.member->clock_of(of.id);
+  const auto clock = here.member->clock_of(of.id, incarnation_of(of, life));
   if (!clock) return false;
   const TimePoint ours = now(here);
   const auto window_of = [](Message& m) -> Window* {
@@ -258,7 +258,7 @@ void World::hello(Host& h, std::uint32_t id) {
   const auto peers = h.member->peers(now(h));
   const auto known = std::ranges::find(peers, f.id, [](const auto& each) { return each.member.id; });
   if (s.follower_over || known == peers.end() ||
-      known->member.incarnation != (std::uint64_t{f.index} + 1) * 1000 + s.follower_life) {
+      known->member.incarnation != incarnation_of(f, s.follower_life)) {
     trace("{} refuses stream {} of {}", h.id, id, f.id);
     s.scheduler_over = true;
     return send_end(id, true);
@@ -396,7 +396,7 @@ void World::ask_row(Host& w, RowCall call) {
   const std::uint16_t f = call.frontend;
   row_calls[place] = std::move(call);
   // Some are still on their way when another leader comes.
-  const int slow = options.faults && !calm_ && random.below(64) == 0 ? 100 : 1;
+  const int slow = options.faults && !calm_ && random.below(64) == 0 ? 10 : 1;
   carry(w.index, f, now_ + way(w.index, f) * slow, {.detail = place, .host = f, .what = What::row_ask});
 }
 

@@ -71,7 +71,7 @@ void SchedulerPart::leave_missing(TimePoint now) {
 
 void SchedulerPart::join(PeerId peer, std::uint32_t stream, TimePoint now) {
   const Host& other = world.host(world.stream(stream).follower);
-  if (!world.clock_known(host, other.id)) {
+  if (!world.clock_known(host, other, world.stream(stream).follower_life)) {
     world.trace("{} closes stream {}: the clock of {} is not known", host.id, stream, other.id);
     return world.close(stream, false);
   }

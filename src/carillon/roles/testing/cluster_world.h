@@ -384,7 +384,10 @@ class World {
   void close(std::uint32_t stream, bool by_follower);
   void ask_row(Host& worker, RowCall call);
   bool convert(const Host& here, const Host& of, std::uint32_t life, Message& message);
-  bool clock_known(const Host& here, const std::string& id) const;
+  bool clock_known(const Host& here, const Host& of, std::uint32_t life) const;
+  static std::uint64_t incarnation_of(const Host& host, std::uint32_t life) {
+    return (std::uint64_t{host.index} + 1) * 1000 + life;
+  }
   void leads(const Host& host, std::uint64_t epoch);
   void begins(Host& host, const Ordered& order);
   Host& host_at(const std::string& address) {

@@ -92,8 +92,7 @@ void World::start(Host& h) {
   trace("{} starts", h.id);
   h.up = true;
   h.paused = h.frozen = false;
-  const std::uint64_t incarnation = (std::uint64_t{h.index} + 1) * 1000 + h.life;
-  const cluster::Member self{h.id, h.role, h.address, incarnation, 1};
+  const cluster::Member self{h.id, h.role, h.address, incarnation_of(h, h.life), 1};
   h.member =
       std::make_unique<hosts::MemberCore>(hosts::MemberOptions{.cluster = "box", .key = "k", .self = self});
   h.published = 0;
