@@ -135,7 +135,6 @@ void World::crash(Host& h, bool silent) {
   const std::uint32_t life = h.life++;
   trace("{} dies{}", h.id, silent ? " silently" : "");
   h.clocks.push_back(silent && !options.one_clock ? any_clock() : h.clock());
-  if (silent) h.stepped_at = TimePoint::min();
   h.up = false;
   h.paused = h.frozen = false;
   for (const Event& event : std::exchange(h.waiting, {})) release(event);
