@@ -394,7 +394,7 @@ void World::resume(Host& h) {
   h.paused = false;
   std::vector<Event> waited = std::exchange(h.waiting, {});
   if (std::exchange(h.frozen, false)) {
-    h.clocks.back().step(-stood);
+    h.clocks.back().step(h.clock().shows(h.paused_at) - h.clock().shows(now_));
     ++figures.steps;
     h.stepped_at = now_;
     // Its devices stood still, too.
