@@ -46,9 +46,10 @@ def test_the_status_is_the_leaders(hosts, cluster, ask):
     assert said["name"] == "box" and said["epoch"] >= 1 and hosts[said["leader"]].state()["leads"]
     assert [member["id"] for member in said["members"]] == sorted(ROLES)
     for member in said["members"]:
-        assert list(member) == ["id", "role", "address", "alive", "devices", "offset_us", "bound_us"]
+        assert list(member) == ["id", "role", "address", "alive", "devices", "offset_us", "bound_us", "same_key", "drain"]
         assert member["role"] == ROLES[member["id"]] and member["address"] == hosts[member["id"]].address
         assert member["alive"] is True and member["devices"] == (2 if member["role"] == "worker" else 0)
+        assert member["same_key"] is True and member["drain"] == "no"
         assert abs(member["offset_us"]) <= member["bound_us"]  # one machine has one clock
     text = ask("status", "--cluster", cluster)
     assert text.returncode == 0
@@ -88,13 +89,39 @@ def test_a_handover_ends_when_the_other_leads(hosts, cluster, ask):
         assert wrong.returncode == 2 and f"carillon cluster handover: the leader {before['leader']}: {says}" in wrong.stderr
 
 
+def test_who_has_another_key_is_named(hosts, program, start, cluster, ask):
+    start(Host(program, cluster, "w9", "worker", free_addresses(1)[0], "another secret"))
+    before = json.loads(ask("status", "--cluster", cluster, "--json").stdout)
+    wait_for(lambda: "w9 has another --cluster-key than " in ask("status", "--cluster", cluster).stdout, "w9 is named")
+    said = json.loads(ask("status", "--cluster", cluster, "--json").stdout)
+    assert {m["id"]: (m["alive"], m["same_key"]) for m in said["members"]} == {
+        "s1": (True, True), "s2": (True, True), "w1": (True, True), "w9": (False, False)}
+    assert said["epoch"] == before["epoch"]
+
+
 def test_a_drain_is_told_to_the_leader(hosts, cluster, ask):
     leader = hosts[json.loads(ask("status", "--cluster", cluster, "--json").stdout)["leader"]]
-    assert ask("drain", "w1", "--cluster", cluster).stdout == "w1 drains\n"
+    assert ask("drain", "w1", "--cluster", cluster).stdout == "w1 is drained\n"
     assert leader.wait("drain")["id"] == "w1"
-    assert json.loads(ask("drain", "w1", "--cluster", cluster, "--json").stdout) == {"name": "box", "drains": "w1"}
+    assert ask("status", "--cluster", cluster).stdout.endswith("\nw1 is drained\n")
+    assert json.loads(ask("drain", "w1", "--undo", "--cluster", cluster, "--json").stdout) == {"name": "box", "id": "w1", "drain": "no"}
     wrong = ask("drain", "w9", "--cluster", cluster)
-    assert wrong.returncode == 2 and "w9 is no worker of the cluster" in wrong.stderr
+    assert wrong.returncode == 2 and "'w9' is no member of the cluster" in wrong.stderr
+
+
+def test_a_scheduler_that_is_drained_leads_no_more(hosts, cluster, ask):
+    def leader():
+        return json.loads(ask("status", "--cluster", cluster, "--json").stdout)["leader"]
+
+    first = leader()
+    other = ({"s1", "s2"} - {first}).pop()
+    assert ask("drain", first, "--cluster", cluster).stdout == f"{first} is drained\n"
+    assert leader() == other
+    last = ask("drain", other, "--cluster", cluster)
+    assert last.returncode == 1 and f"{other} is not drained" in last.stderr and "no other scheduler took over" in last.stderr
+    assert leader() == other
+    assert ask("drain", first, "--undo", "--cluster", cluster).stdout == f"{first} drains no more\n"
+    assert ask("handover", "--cluster", cluster).returncode == 0 and leader() == first
 
 
 def test_where_nobody_answers_the_members_are_shown_and_the_reasons(hosts, cluster, etcd, ask):

@@ -13,6 +13,7 @@ import urllib.request
 
 import pytest
 
+from certificates import Authority
 from cluster_processes import LIMIT, Frontend, Role, etcd, ready, stand_still, start, wait_for  # noqa: F401 (fixtures)
 from loopback import free_addresses
 
@@ -29,7 +30,7 @@ def roles(program, tiny_models, tmp_path, cluster):
 
     def start(role: str, id: str, *options: str, of: str = cluster, listen: str | None = None) -> Role:
         if role == "frontend":
-            started.append(Frontend(program, tmp_path, id, of))
+            started.append(Frontend(program, tmp_path, id, of, *options))
         else:
             if role == "worker":
                 options = ("--models", str(tiny_models), "--memory", "1GiB", "--no-store", *options)
@@ -49,13 +50,14 @@ def box(roles):
     return found
 
 
-def status_of(program, cluster: str) -> dict | None:
-    done = subprocess.run([str(program), "cluster", "status", "--cluster", cluster, "--json"], capture_output=True, text=True, timeout=LIMIT)
+def status_of(program, cluster: str, *options: str) -> dict | None:
+    done = subprocess.run([str(program), "cluster", "status", "--cluster", cluster, "--json", *options],
+                          capture_output=True, text=True, timeout=LIMIT)
     return json.loads(done.stdout) if done.returncode == 0 else None
 
 
-def leader_of(program, cluster: str) -> str:
-    said = status_of(program, cluster)
+def leader_of(program, cluster: str, *options: str) -> str:
+    said = status_of(program, cluster, *options)
     return said["leader"] if said else ""
 
 
@@ -135,6 +137,34 @@ def test_weights_stay_when_the_leader_is_killed(roles, program, cluster):
     assert free_pages() == before
 
 
+def test_the_worker_and_the_frontend_count_what_they_do(roles, tiny_models):
+    """The worker counts executions and loads. The frontend counts requests, with the times of the worker's reports."""
+    metrics = free_addresses(1)[0]
+    box = {id: roles(role, id, *options) for id, role, *options in (
+        ("s1", "scheduler"), ("w1", "worker", "--metrics", metrics), ("f1", "frontend"))}
+    ready(box["f1"])
+    for value in range(5):
+        assert box["f1"].infer(float(value))[0] == 200
+    assert box["f1"].infer(1.0, timeout_ms=0.001)[0] == 504
+
+    def counted() -> dict[str, float]:
+        with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=LIMIT) as response:
+            text = response.read().decode()
+        found = re.findall(r'^(\w+)(?:\{[^}]*model="tiny_mlp"[^}]*\})? (\S+)$', text, re.MULTILINE)
+        return {name: float(value) for name, value in found}
+
+    wait_for(lambda: counted().get("nv_inference_exec_count") == 5, f"five executions: {counted()}")  # a report follows its outputs
+    now = counted()
+    assert now["carillon_model_loads_total"] == 1 and now["carillon_exec_busy_seconds_total"] > 0, now
+    with urllib.request.urlopen(f"http://{box['f1'].http}/v2/models/tiny_mlp/stats", timeout=LIMIT) as response:
+        told = json.load(response)["model_stats"][0]
+    steps = told["inference_stats"]
+    assert (told["inference_count"], steps["success"]["count"], steps["fail"]["count"]) == (5, 5, 1), told
+    for step in ("queue", "compute_input", "compute_infer", "compute_output"):
+        assert steps[step]["count"] == 5, told
+    assert 0 < steps["compute_infer"]["ns"] < steps["success"]["ns"], told
+
+
 def test_a_leader_that_was_stopped_is_not_obeyed_when_it_goes_on(box, program, cluster):
     leader = leader_of(program, cluster)
     other = ({"s1", "s2"} - {leader}).pop()
@@ -165,6 +195,54 @@ def test_no_request_waits_for_a_worker_that_stands_still(box, roles, program, cl
     stand_still(w2.process)
     got = answers(box["f1"], 20, 0.03)
     assert [status for status, _ in got] == [200] * 20, [answer for status, answer in got if status != 200][:3]
+
+
+def drained(program, cluster: str, id: str, *options: str) -> subprocess.CompletedProcess:
+    return subprocess.run([str(program), "cluster", "drain", id, "--cluster", cluster, *options], capture_output=True, text=True, timeout=2 * LIMIT)
+
+
+def test_no_request_is_lost_when_a_drained_worker_is_killed(box, roles, program, cluster):
+    only = drained(program, cluster, "w1")
+    assert only.returncode == 1 and "no other worker has a device" in only.stderr, only.stderr
+    roles("worker", "w2")
+    wait_for(lambda: devices_of(program, cluster) == {"w1": 1, "w2": 1}, "both workers")
+
+    def stop_first():
+        done = drained(program, cluster, "w1")
+        assert (done.returncode, done.stdout) == (0, "w1 is drained\n"), done.stderr
+        said = {each["id"]: (each["drain"], each["devices"]) for each in status_of(program, cluster)["members"]}
+        assert said == {"w1": ("drained", 0), "w2": ("no", 1), "s1": ("no", 0), "s2": ("no", 0), "f1": ("no", 0)}
+        box["w1"].kill()
+
+    got = answers(box["f1"], 90, 0.01, stop_first)
+    assert [status for status, _ in got] == [200] * 90, [answer for status, answer in got if status != 200][:3]
+
+
+def test_a_worker_stays_drained_under_another_leader_until_that_is_undone(box, roles, program, cluster):
+    roles("worker", "w2")
+    wait_for(lambda: devices_of(program, cluster) == {"w1": 1, "w2": 1}, "both workers")
+    assert drained(program, cluster, "w1").returncode == 0
+    leader = leader_of(program, cluster)
+    box[leader].kill()
+
+    def told() -> dict[str, tuple[str, int]]:
+        said = status_of(program, cluster)
+        return {m["id"]: (m["drain"], m["devices"]) for m in said["members"] if m["role"] == "worker"} if said and said["leader"] != leader else {}
+
+    wait_for(lambda: told() == {"w1": ("drained", 0), "w2": ("no", 1)}, "the next leader knows")
+    undone = drained(program, cluster, "w1", "--undo", "--json")
+    assert json.loads(undone.stdout) == {"name": "box", "id": "w1", "drain": "no"}, undone.stderr
+    wait_for(lambda: told() == {"w1": ("no", 1), "w2": ("no", 1)}, "w1 serves again")
+    assert drained(program, cluster, "w2").returncode == 0  # w1 can do without
+    assert box["f1"].infer(1.0)[0] == 200
+
+
+def test_a_drained_frontend_is_not_ready_and_answers(box, program, cluster):
+    assert drained(program, cluster, "f1").stdout == "f1 is drained\n"
+    wait_for(lambda: box["f1"].get("/v2/health/ready") == 503, "f1 to be not ready")
+    assert box["f1"].infer(1.0)[0] == 200
+    assert drained(program, cluster, "f1", "--undo").stdout == "f1 drains no more\n"
+    ready(box["f1"])
 
 
 def test_without_a_worker_requests_are_refused_and_with_one_again_answered(box):
@@ -244,6 +322,64 @@ def test_a_static_cluster_serves(program, roles, tmp_path):
         assert frontend.infer(1.0)[0] == 200
     finally:
         assert frontend.end() == 0
+
+
+@pytest.fixture
+def authority(tmp_path) -> Authority:
+    folder = tmp_path / "ca"
+    folder.mkdir()
+    return Authority(folder)
+
+
+def test_a_cluster_with_tls_serves_and_loses_no_request_when_the_leader_is_killed(roles, program, cluster, authority):
+    box = {id: roles(role, id, *authority.member("box", role, id)) for id, role in {
+        "s1": "scheduler", "s2": "scheduler", "w1": "worker", "f1": "frontend"}.items()}
+    ready(box["f1"])
+    want = right(box["f1"])
+    admin, worker = authority.member("box", "admin", "anna"), authority.member("box", "worker", "w1")
+    leader = leader_of(program, cluster, *admin)
+    assert leader in ("s1", "s2")
+    got = answers(box["f1"], 60, 0.02, box[leader].kill)
+    assert [status for status, _ in got] == [200] * 60, [answer for status, answer in got if status != 200][:3]
+    assert right(box["f1"]) == want
+    other = ({"s1", "s2"} - {leader}).pop()
+    assert leader_of(program, cluster, *admin) == other
+
+    def handover(*options: str) -> subprocess.CompletedProcess:
+        return subprocess.run([str(program), "cluster", "handover", "--cluster", cluster, *options], capture_output=True, text=True, timeout=LIMIT)
+
+    assert "carillon://box/worker/w1, and only schedulers and admins may order" in handover(*worker).stderr
+    done = handover()
+    assert done.returncode == 1 and "nobody answers" in done.stderr, done.stderr
+    # The next of that name, with a certificate that was renewed meanwhile.
+    roles("scheduler", leader, *authority.member("box", "scheduler", leader))
+    wait_for(lambda: all(m["alive"] for m in status_of(program, cluster, *admin)["members"]), "the other scheduler")
+    done = handover(*admin)
+    assert done.returncode == 0 and f"{leader} leads" in done.stdout, done.stderr
+    assert right(box["f1"]) == want
+
+
+def test_who_is_not_of_the_cluster_is_named_in_the_log(roles, cluster, authority):
+    roles("scheduler", "s1", *authority.member("box", "scheduler", "s1"))
+    plain = roles("worker", "w1")
+    wait_for(lambda: "no stream to the scheduler at" in plain.text(), f"a word on the scheduler: {plain.text()}")
+    stranger = roles("worker", "w2", *Authority(authority.folder, "other").member("box", "worker", "w2"))
+    wait_for(lambda: "certificate verify failed" in stranger.text(), f"a word on the certificate: {stranger.text()}")
+
+
+def test_certificates_that_cannot_be_used_are_named(program, authority, tiny_models):
+    def tried(*options: str, id: str = "w1") -> str:
+        done = subprocess.run([str(program), "worker", "--cluster", "etcd://127.0.0.1:1/box", "--listen", "127.0.0.1:7000", "--id", id,
+                               "--models", str(tiny_models), *options], capture_output=True, text=True, timeout=LIMIT)
+        assert done.returncode == 2, done.stderr
+        return done.stderr
+
+    expired = authority.member("box", "worker", "w1", days=-1)
+    assert f"--cluster-cert {expired[1]}: the certificate expired at" in tried(*expired)
+    good = authority.member("box", "worker", "w1")
+    assert "the certificate is that of carillon://box/worker/w1, and not of carillon://box/worker/w2" in tried(*good, id="w2")
+    assert "give all" in tried(*good[:4])
+    assert "--cluster-ca /nothing: No such file" in tried(*good[:5], "/nothing")
 
 
 @pytest.mark.parametrize(("options", "words"), [

@@ -7,6 +7,8 @@ import time
 
 import pytest
 
+from cluster_processes import wait_for
+
 from .client import sending
 from .long import IN_ALL
 
@@ -88,3 +90,15 @@ def test_a_leader_that_cannot_hear_is_followed_by_the_spare(apart, net):
             before = client.counts()
             client.wait_for_more(30)
             assert client.counts()[200] == before[200] + 30, client.counts()
+
+
+def test_a_frontend_that_does_not_hear_the_leader_keeps_no_client_waiting(apart, net):
+    """The others hear the leader, so that nobody takes its place. What the frontend offers reaches the leader, or does not."""
+    with apart.led_by(LEADER, tapped=apart.host_of[SPARE]), sending(apart.http("f1"), allowed=(503, 504)) as client:
+        text = apart.roles["f1"].text
+        for cut in (net.cut, lambda leader, other: net.cut_one_way(other, leader)):
+            refused, gone = client.counts().get(504, 0), text().count("the leader has gone")
+            with leader_cut(apart, "f1", cut=cut):
+                wait_for(lambda refused=refused: client.counts().get(504, 0) > refused, "requests are refused", apart.logs)
+                assert text().count("the leader has gone") == gone, "they were refused only as the stream had ended"
+            client.wait_until_served()

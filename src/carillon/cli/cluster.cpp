@@ -19,6 +19,7 @@
 #include "carillon/base/clock.h"
 #include "carillon/base/time.h"
 #include "carillon/cli/commands.h"
+#include "carillon/cli/tls_options.h"
 #include "carillon/cluster/coordinator/address.h"
 #include "carillon/cluster/coordinator/static_file.h"
 #include "carillon/coordinator/etcd.h"
@@ -28,11 +29,13 @@ namespace carillon::cli {
 namespace {
 
 constexpr Duration answers_within = 500ms;
-constexpr Duration leads_within = 2s;  // after a handover began
+constexpr Duration leads_within = 2s;     // after a handover began, or a scheduler's drain
+constexpr Duration drained_within = 60s;  // after a drain began
 
 struct ClusterArguments {
   std::string cluster, who;
-  bool json = false;
+  bool json = false, undo = false;
+  transport::TlsFiles tls;
 };
 
 int fail_cluster(std::string_view command, const Error& error) {
@@ -101,7 +104,8 @@ Result<RegisteredCluster> read_registered(const std::string& text) {
 struct ClusterState {
   struct Member {
     transport::Look::Member of;
-    bool told = false;  // by the member that answered
+    bool told = false;     // by the member that answered
+    bool same_key = true;  // as the last leader, as far as is known
   };
   std::string name;
   std::optional<std::uint64_t> epoch;
@@ -111,11 +115,23 @@ struct ClusterState {
   std::vector<std::string> reasons;  // why members that were asked gave no answer
 };
 
-ClusterState see(const RegisteredCluster& registered) {
+using Credentials = std::shared_ptr<grpc::ChannelCredentials>;
+
+// What all members are asked with.
+Result<Credentials> credentials_for(const ClusterArguments& arguments, const std::string& cluster) {
+  const auto tls = open_tls(arguments.tls);
+  if (!tls) return std::unexpected(tls.error());
+  return *tls != nullptr ? (*tls)->channel(cluster) : grpc::InsecureChannelCredentials();
+}
+
+ClusterState see(const RegisteredCluster& registered, const Credentials& credentials) {
   ClusterState seen{.name = registered.name};
   std::map<std::string, ClusterState::Member> members;
   for (const cluster::Member& member : registered.members)
-    members[member.id].of = {member.id, member.role, member.address, false, 0, std::nullopt};
+    members[member.id] = {.of = {member.id, member.role, member.address, false, 0, std::nullopt},
+                          .same_key = !registered.epoch || registered.epoch->key.empty() ||
+                                      member.keys.empty() ||
+                                      std::ranges::count(member.keys, registered.epoch->key) > 0};
   if (registered.epoch) {
     seen.epoch = registered.epoch->number;
     seen.leader = registered.epoch->leader;
@@ -129,8 +145,7 @@ ClusterState see(const RegisteredCluster& registered) {
         asked.push_back(&member);
         addresses.push_back(member.address);
       }
-    auto looks =
-        transport::look(addresses, grpc::InsecureChannelCredentials(), registered.name, answers_within);
+    auto looks = transport::look(addresses, credentials, registered.name, answers_within);
     for (std::size_t i = 0; i < looks.size(); ++i)
       if (!looks[i])
         seen.reasons.push_back(
@@ -146,10 +161,26 @@ ClusterState see(const RegisteredCluster& registered) {
       seen.epoch = best->epoch;
       seen.leader = best->leader;
     }
-    for (const transport::Look::Member& member : best->members) members[member.id] = {member, true};
+    for (transport::Look::Member& member : best->members) {
+      ClusterState::Member& seen_member = members[member.id];
+      seen_member.of = std::move(member);
+      seen_member.told = true;
+    }
   }
   for (auto& [id, member] : members) seen.members.push_back(std::move(member));
   return seen;
+}
+
+std::string_view name_of(transport::Look::Drain drain) {
+  switch (drain) {
+    case transport::Look::Drain::none:
+      return "no";
+    case transport::Look::Drain::drains:
+      return "drains";
+    case transport::Look::Drain::drained:
+      return "drained";
+  }
+  return "no";
 }
 
 double micros(Duration time) {
@@ -160,14 +191,16 @@ std::string to_json(const ClusterState& seen) {
   using nlohmann::ordered_json;
   const ordered_json null;
   ordered_json members = ordered_json::array();
-  for (const auto& [of, told] : seen.members)
+  for (const auto& [of, told, same_key] : seen.members)
     members.push_back({{"id", of.id},
                        {"role", cluster::name_of(of.role)},
                        {"address", of.address},
                        {"alive", told ? ordered_json(of.alive) : null},
                        {"devices", of.devices},
                        {"offset_us", of.clock ? ordered_json(micros(of.clock->offset)) : null},
-                       {"bound_us", of.clock ? ordered_json(micros(of.clock->bound)) : null}});
+                       {"bound_us", of.clock ? ordered_json(micros(of.clock->bound)) : null},
+                       {"same_key", same_key},
+                       {"drain", told ? ordered_json(name_of(of.drain)) : null}});
   return ordered_json{{"name", seen.name},
                       {"epoch", seen.epoch ? ordered_json(*seen.epoch) : null},
                       {"leader", seen.leader.empty() ? null : ordered_json(seen.leader)},
@@ -183,13 +216,20 @@ std::string to_text(const ClusterState& seen) {
     out += fmt::format("epoch {} is of {}\n", *seen.epoch, seen.leader);
   constexpr auto row = "{:<20} {:<10} {:<24} {:<6} {:>7} {:>12} {:>10}\n";
   out += fmt::format(row, "member", "role", "address", "alive", "devices", "offset us", "bound us");
-  for (const auto& [of, told] : seen.members)
+  for (const auto& [of, told, same_key] : seen.members)
     out += fmt::format(row, of.id, cluster::name_of(of.role), of.address,
                        !told      ? "?"
                        : of.alive ? "yes"
                                   : "no",
                        of.devices, of.clock ? fmt::format("{:.1f}", micros(of.clock->offset)) : "-",
                        of.clock ? fmt::format("{:.1f}", micros(of.clock->bound)) : "-");
+  for (const auto& [of, told, same_key] : seen.members)
+    if (!same_key)
+      out += fmt::format("{} has another --cluster-key than {}, and is not heard\n", of.id, seen.leader);
+  for (const auto& [of, told, same_key] : seen.members)
+    if (told && of.drain != transport::Look::Drain::none)
+      out +=
+          fmt::format("{} {}\n", of.id, of.drain == transport::Look::Drain::drains ? "drains" : "is drained");
   return out;
 }
 
@@ -203,20 +243,22 @@ Error nobody_answers(const ClusterState& seen) {
 int run_status(const ClusterArguments& arguments) {
   const auto registered = read_registered(arguments.cluster);
   if (!registered) return fail_cluster("status", registered.error());
-  const ClusterState seen = see(*registered);
+  const auto credentials = credentials_for(arguments, registered->name);
+  if (!credentials) return fail_cluster("status", credentials.error());
+  const ClusterState seen = see(*registered, *credentials);
   fmt::print("{}{}", arguments.json ? to_json(seen) : to_text(seen), arguments.json ? "\n" : "");
   return seen.answered ? exit_success : fail_cluster("status", nobody_answers(seen));
 }
 
 // Tells the leader, and returns its address.
-Result<std::string> tell_leader(const ClusterState& seen, const transport::DeskOrder& what) {
+Result<std::string> tell_leader(const ClusterState& seen, const Credentials& credentials,
+                                const transport::DeskOrder& what) {
   if (!seen.answered) return std::unexpected(nobody_answers(seen));
   const auto leader = std::ranges::find(seen.members, seen.leader,
                                         [](const ClusterState::Member& member) { return member.of.id; });
   if (seen.leader.empty() || leader == seen.members.end())
     return fail(ErrorCode::unavailable, "nobody leads whom an order could be given to");
-  auto done = transport::order(leader->of.address, grpc::InsecureChannelCredentials(), seen.name, what,
-                               answers_within);
+  auto done = transport::order(leader->of.address, credentials, seen.name, what, answers_within);
   if (!done) return in_context("the leader " + seen.leader, std::move(done.error()));
   return leader->of.address;
 }
@@ -224,14 +266,15 @@ Result<std::string> tell_leader(const ClusterState& seen, const transport::DeskO
 int run_handover(const ClusterArguments& arguments) {
   const auto registered = read_registered(arguments.cluster);
   if (!registered) return fail_cluster("handover", registered.error());
-  const ClusterState seen = see(*registered);
-  const auto address = tell_leader(seen, transport::HandOver{arguments.who});
+  const auto credentials = credentials_for(arguments, registered->name);
+  if (!credentials) return fail_cluster("handover", credentials.error());
+  const ClusterState seen = see(*registered, *credentials);
+  const auto address = tell_leader(seen, *credentials, transport::HandOver{arguments.who});
   if (!address) return fail_cluster("handover", address.error());
   // The one that led hears of the next epoch, too.
   const SteadyClock clock;
   for (const TimePoint end = clock.now() + leads_within; clock.now() < end;) {
-    const auto look =
-        transport::look({*address}, grpc::InsecureChannelCredentials(), seen.name, answers_within).front();
+    const auto look = transport::look({*address}, *credentials, seen.name, answers_within).front();
     if (look && look->epoch > *seen.epoch && !look->leader.empty()) {
       if (arguments.json)
         fmt::print(
@@ -250,17 +293,67 @@ int run_handover(const ClusterArguments& arguments) {
                                    std::chrono::duration_cast<std::chrono::seconds>(leads_within).count())});
 }
 
+// A scheduler is told itself, all others by way of the leader. Returns the address of who was told.
+Result<std::string> tell_drain(const ClusterState& seen, const Credentials& credentials,
+                               const ClusterState::Member* member, const transport::DrainMember& order) {
+  if (seen.answered && member == nullptr)
+    return invalid(fmt::format("'{}' is no member of the cluster", order.id));
+  if (!seen.answered || member->of.role != cluster::Role::scheduler)
+    return tell_leader(seen, credentials, order);
+  auto done = transport::order(member->of.address, credentials, seen.name, order, answers_within);
+  if (!done) return in_context("scheduler " + order.id, std::move(done.error()));
+  return member->of.address;
+}
+
 int run_drain(const ClusterArguments& arguments) {
+  using Drain = transport::Look::Drain;
   const auto registered = read_registered(arguments.cluster);
   if (!registered) return fail_cluster("drain", registered.error());
-  const ClusterState seen = see(*registered);
-  if (const auto told = tell_leader(seen, transport::Drain{arguments.who}); !told)
-    return fail_cluster("drain", told.error());
-  if (arguments.json)
-    fmt::print("{}\n", nlohmann::ordered_json{{"name", seen.name}, {"drains", arguments.who}}.dump(2));
-  else
-    fmt::print("{} drains\n", arguments.who);
-  return exit_success;
+  const auto credentials = credentials_for(arguments, registered->name);
+  if (!credentials) return fail_cluster("drain", credentials.error());
+  const ClusterState seen = see(*registered, *credentials);
+  const auto found = std::ranges::find(seen.members, arguments.who,
+                                       [](const ClusterState::Member& each) { return each.of.id; });
+  const ClusterState::Member* const who = found == seen.members.end() ? nullptr : &*found;
+  const auto address = tell_drain(seen, *credentials, who, {arguments.who, arguments.undo});
+  if (!address) return fail_cluster("drain", address.error());
+  const bool leads = !arguments.undo && who->of.role == cluster::Role::scheduler;
+  const Duration within = leads ? leads_within : drained_within;
+  const Drain wanted = arguments.undo ? Drain::none : Drain::drained;
+  const SteadyClock clock;
+  std::string why = "nothing was heard of it since";
+  for (const TimePoint end = clock.now() + within; clock.now() < end;) {
+    const auto look = transport::look({*address}, *credentials, seen.name, answers_within).front();
+    if (!look) {
+      why = look.error().message;
+    } else if (const auto member =
+                   std::ranges::find(look->members, arguments.who, &transport::Look::Member::id);
+               member == look->members.end()) {
+      return fail_cluster("drain", {ErrorCode::unavailable, arguments.who + " is a member no more"});
+    } else if (member->drain == wanted) {
+      if (arguments.json)
+        fmt::print("{}\n",
+                   nlohmann::ordered_json{
+                       {"name", seen.name}, {"id", arguments.who}, {"drain", name_of(member->drain)}}
+                       .dump(2));
+      else
+        fmt::print("{} {}\n", arguments.who, arguments.undo ? "drains no more" : "is drained");
+      return exit_success;
+    } else {
+      why = fmt::format("its drain is: {}", name_of(member->drain));
+    }
+    std::this_thread::sleep_for(20ms);
+  }
+  if (leads) {
+    // Else nobody would be left who may lead.
+    (void)tell_drain(seen, *credentials, who, {arguments.who, true});
+    why += "; no other scheduler took over, so that it may lead as before";
+  }
+  return fail_cluster(
+      "drain",
+      {ErrorCode::deadline_exceeded,
+       fmt::format("{} is not {} within {} s: {}", arguments.who, arguments.undo ? "as before" : "drained",
+                   std::chrono::duration_cast<std::chrono::seconds>(within).count(), why)});
 }
 
 }  // namespace
@@ -275,6 +368,7 @@ void add_cluster(CLI::App& program, int& status) {
     made->add_option("--cluster", arguments->cluster,
                      "The cluster: etcd://HOST:PORT,HOST:PORT/NAME, etcds:// with TLS, or static:FILE")
         ->required();
+    add_tls_options(*made, arguments->tls);
     made->add_flag("--json", arguments->json, "Print one JSON object");
     made->callback([arguments, run, &status] { status = run(*arguments); });
     return std::pair{made, arguments};
@@ -290,14 +384,26 @@ void add_cluster(CLI::App& program, int& status) {
           "  offset_us, bound_us  its clock less that of the member that answers, and the most by which that "
           "is\n"
           "                       wrong; null: not known\n"
+          "  same_key             false: its --cluster-key is another than the leader's, and nobody hears "
+          "it\n"
+          "  drain                no, drains or drained (carillon cluster drain); of a scheduler that does "
+          "not\n"
+          "                       answer itself always no; null: not known\n"
           "epoch and leader are null if nobody has led.\n"
           "Example:\n"
           "  carillon cluster status --cluster etcd://10.0.0.1:2379/box --json");
   const auto handover = add("handover", "Let another scheduler lead", run_handover);
   handover.first->add_option("TO", handover.second->who,
                              "The scheduler that shall lead; without it any that is there");
-  const auto drain = add("drain", "Give a worker nothing new to do", run_drain);
-  drain.first->add_option("ID", drain.second->who, "The worker")->required();
+  const auto drain = add("drain", "Make a member ready to be stopped, and wait until it is", run_drain);
+  drain.first->add_option("ID", drain.second->who, "The member")->required();
+  drain.first->add_flag("--undo", drain.second->undo,
+                        "All is as before; a new start of the member does it, too");
+  drain.first->footer(
+      "A worker gets nothing new to do, and ends what it has. Another worker must have a device, and each "
+      "of\n"
+      "its models. A frontend is not ready any more, so that load balancers leave it, and answers on. A\n"
+      "scheduler hands the lead over, and claims it no more. --json prints name, id and drain.");
 }
 
 }  // namespace carillon::cli

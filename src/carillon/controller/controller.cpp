@@ -107,6 +107,7 @@ Controller::Controller(const Options& options, const Clock& clock, const MakeCor
       inside_(std::make_unique<std::atomic<std::uint32_t>[]>(worker::most_models)),
       made_core_(make_core(core_options_)),
       outcomes_{core_.book(), core_options_.journal.get(), core_options_.default_deadline},
+      turns_(clock),
       door_(options.door),
       sizes_(options.sizes, clock,
              [this](Sizes::Waiting waiting, Result<> result, std::optional<Duration> would_take) {
@@ -215,7 +216,7 @@ void Controller::add_model(ModelView view, const engine::CompiledModel& compiled
       // Calls of it come after its view, so the thread sees this first.
       jobs_.push_back(
           [this, served = std::move(served)](TimePoint now) mutable { core_.come(std::move(served), now); });
-      if (asleep_) wake_.notify_one();
+      turns_.nudge();
     }
     core_.book().seed(info.id, info.batches);
   }
@@ -234,14 +235,14 @@ void Controller::change_times(ModelId id, std::vector<schedule::BatchProfile> ba
   jobs_.push_back([this, id, batches = std::move(batches)](TimePoint now) mutable {
     core_.change_times(id, std::move(batches), now);
   });
-  if (asleep_) wake_.notify_one();
+  turns_.nudge();
 }
 
 void Controller::react(std::function<void(TimePoint now)> what) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   if (state_ != State::running) return;
   jobs_.push_back([this, what = std::move(what)](TimePoint now) { core_.react(what, now); });
-  if (asleep_) wake_.notify_one();
+  if (turns_.take()) take_turn(lock);
 }
 
 // Does it on the thread, and waits for that. False where the controller does not run.
@@ -254,7 +255,7 @@ bool Controller::ask(Job job) {
       job(now);
       done.set_value();
     });
-    if (asleep_) wake_.notify_one();
+    turns_.nudge();
   }
   done.get_future().wait();
   return true;
@@ -270,7 +271,7 @@ bool Controller::responds(Duration longest) {
     const std::lock_guard lock(mutex_);
     if (state_ != State::running) return true;
     jobs_.push_back([done](TimePoint) { done->set_value(); });
-    if (asleep_) wake_.notify_one();
+    turns_.nudge();
   }
   if (done->get_future().wait_for(longest) == std::future_status::ready || !serving()) return true;
   // A thread that had no processor is late, and has not come to a stop.
@@ -365,6 +366,7 @@ void Controller::start() {
     std::vector<worker::Worker*> workers;
     for (const auto& worker : workers_) workers.push_back(worker.get());
     sizes_.start(std::move(workers));
+    CARILLON_ASSERT(turns_.take());  // the thread's, until the core has started
     thread_ = std::thread([this] { run(); });
     directory_.open();
   }
@@ -378,7 +380,7 @@ void Controller::stop() {
   {
     const std::lock_guard lock(mutex_);
     state_ = State::stopping;
-    wake_.notify_one();
+    turns_.nudge();
   }
   used_no_more();
   if (thread_.joinable()) thread_.join();
@@ -553,7 +555,7 @@ void Controller::enter(Submission submission, TimePoint at) {
       if (answer.in) {
         submission.place = next_place_++;
         submissions_[slot] = std::move(submission);
-        if (asleep_) wake_.notify_one();
+        turns_.nudge();
         return;
       }
       submissions_.give_back(slot);
@@ -598,7 +600,7 @@ void Controller::cancel(std::uint64_t ticket) {
   const std::lock_guard lock(mutex_);
   if (state_ != State::running) return;
   cancels_.push_back({ticket, next_place_});
-  if (asleep_) wake_.notify_one();
+  turns_.nudge();
 }
 
 void Controller::Port::on_result(const worker::ActionResult& result) {
@@ -607,7 +609,7 @@ void Controller::Port::on_result(const worker::ActionResult& result) {
     return;  // all calls are answered then, and their buffers stay to the end
   owner.results_.push_back(result);
   owner.results_.back().device = device;
-  if (owner.asleep_) owner.wake_.notify_one();
+  owner.turns_.nudge();
 }
 
 void Controller::Port::on_probe(const worker::ProbeResult& result) {
@@ -615,40 +617,47 @@ void Controller::Port::on_probe(const worker::ProbeResult& result) {
   if (owner.state_ != State::running) return;
   owner.probe_results_.push_back(result);
   owner.probe_results_.back().device = device;
-  if (owner.asleep_) owner.wake_.notify_one();
+  owner.turns_.nudge();
 }
 
 void Controller::run() {
   pthread_setname_np(pthread_self(), "carillon-ctl");
   thread_number_ = ::gettid();
   core_.start(clock_.now());
-  Work work;
   std::unique_lock lock(mutex_);
+  turns_.give_back();
   while (state_ == State::running) {
-    gather(calls_at_a_time, work);
-    if (work.empty()) {
-      const TimePoint at = core_.wake_at();
-      const TimePoint now = clock_.now();
-      if (at > now) {
-        asleep_ = true;
-        // At most a minute, so that no sum of times overflows.
-        if (at == TimePoint::max())
-          wake_.wait(lock);
-        else
-          wake_.wait_for(lock, std::min<Duration>(at - now, std::chrono::minutes{1}));
-        asleep_ = false;
-        continue;
-      }
+    if (!turns_.take()) {
+      turns_.sleep(lock);
+    } else if (const TimePoint at = core_.wake_at(); !work_waits() && at > clock_.now()) {
+      turns_.give_back();
+      turns_.sleep(lock, at);
+    } else {
+      take_turn(lock);
     }
-    lock.unlock();
-    handle(work);
-    work.clear();
-    lock.lock();
   }
-  gather(submissions_.used(), work);
+  while (!turns_.take()) turns_.sleep(lock);
+  gather(submissions_.used(), work_);
   lock.unlock();
   core_.stop(clock_.now());
-  handle(work);  // calls that came before the stop are answered like those that were open
+  handle(work_);  // calls that came before the stop are answered like those that were open
+}
+
+// With the turn and the lock.
+void Controller::take_turn(std::unique_lock<std::mutex>& lock) {
+  gather(calls_at_a_time, work_);
+  lock.unlock();
+  handle(work_);
+  work_.clear();
+  const TimePoint next = core_.wake_at();
+  lock.lock();
+  turns_.give_back(state_ != State::running || work_waits(), next);
+}
+
+// With the lock.
+bool Controller::work_waits() const {
+  return !jobs_.empty() || !results_.empty() || !probe_results_.empty() || !displaced_.empty() ||
+         !door_.empty() || !cancels_.empty();
 }
 
 // All results, the oldest calls, and cancellations of calls that no longer wait. With the lock.
@@ -688,6 +697,7 @@ void Controller::handle(Work& work) {
     devices_alive_ = alive;
     used_no_more();
   }
+  core_.flush();
   if (margin_wanted_.load(std::memory_order_relaxed)) tell_margin();
 }
 

@@ -19,6 +19,7 @@
 #include "carillon/base/clock.h"
 #include "carillon/base/result.h"
 #include "carillon/base/slab.h"
+#include "carillon/base/turns.h"
 #include "carillon/controller/calls/journal.h"
 #include "carillon/controller/calls/outcomes.h"
 #include "carillon/controller/calls/service.h"
@@ -55,8 +56,9 @@ std::shared_ptr<Journal> make_journal(std::size_t capacity, const Clock& clock);
 //
 // Frontends and workers leave what happens in the inbox under a short lock; the thread swaps it out in one
 // go (of calls so many, so that results do not wait for long behind them), and decides and answers with no
-// lock held. Handlers are called on that thread; only where a call is turned away at the door, or the
-// controller does not run, does submit() call the handler itself: that costs the thread nothing.
+// lock held. Handlers are called on that thread, and on threads that call react(). Where a call is turned
+// away at the door, or the controller does not run, submit() calls the handler itself: that costs the thread
+// nothing.
 //
 //   Controller controller(make_scheduler("clockwork").value(), options, clock);
 //   auto worker = worker::make_worker(worker_options, clock, controller.results(DeviceId{0}));
@@ -153,8 +155,10 @@ class Controller final : public Service {
     return found;
   }
   TimePoint now() const override { return clock_.now(); }
-  // Another host's word for the decider: see Core::react(). Done on the controller's thread, in the order of
-  // the calls; not before start() nor after stop(). From any thread.
+  // Another host's word for the decider: see Core::react(). Done in the order of the calls; not before
+  // start() nor after stop(). Where the controller's thread sleeps, the caller does it, and whatever else
+  // waits: handlers are called on its thread. From any thread that has no lock that handlers, devices or the
+  // decider take.
   void react(std::function<void(TimePoint now)> what);
 
   std::uint64_t submit(std::unique_ptr<InferCall> call, AnswerHandler on_answer) override;
@@ -194,10 +198,6 @@ class Controller final : public Service {
     std::vector<worker::ActionResult> results;
     std::vector<worker::ProbeResult> probes;
     void clear();
-    bool empty() const {
-      return jobs.empty() && calls.empty() && turned_away.empty() && cancels.empty() && results.empty() &&
-             probes.empty();
-    }
   };
   // A device's way to the controller's thread.
   struct Port final : worker::ResultSink {
@@ -217,6 +217,8 @@ class Controller final : public Service {
   void goes(Sizes::Waiting waiting, Result<> result, explain::Cause refused,
             std::optional<Duration> would_take = {});
   void run();
+  void take_turn(std::unique_lock<std::mutex>& lock);
+  bool work_waits() const;
   void gather(std::size_t calls, Work& work);
   void handle(Work& work);
   void tell_margin();
@@ -277,7 +279,7 @@ class Controller final : public Service {
   mutable std::mutex advice_mutex_;
   mutable provision::AutoscaleWindow advice_;
   mutable std::mutex mutex_;  // of what follows
-  std::condition_variable wake_;
+  Turns turns_;
   schedule::Door door_;           // its keys are places in submissions_
   Slab<Submission> submissions_;  // that wait at the door
   std::vector<Submission> displaced_;
@@ -287,8 +289,8 @@ class Controller final : public Service {
   std::vector<worker::ProbeResult> probe_results_;
   std::uint64_t next_place_ = 0;
   std::vector<schedule::Door::Taken> taken_;  // scratch
-  bool asleep_ = false;
   State state_ = State::preparing;
+  Work work_;                            // of whoever has the turn
   std::atomic<pid_t> thread_number_{0};  // the system's
   std::thread thread_;
   Sizes sizes_;

@@ -134,6 +134,8 @@ class Core {
   void wake(TimePoint now);
   // Lets another host's word in: `what` may speak to the decider. Then what follows is answered.
   void react(const std::function<void(TimePoint)>& what, TimePoint now);
+  // See Decider.
+  void flush() { decider_->flush(); }
   // Answers all that is open, and all that comes, with `unavailable`; the scheduler hears nothing any more.
   // Results must still come in (or the workers end) before the core goes.
   void stop(TimePoint now);

@@ -39,6 +39,8 @@ class Decider : public wire::Dispatcher {
   virtual void wake(TimePoint now) = 0;
   // Nothing is decided any more. Reports must still come in, or the devices end.
   virtual void stop() = 0;
+  // Nothing more follows at once: what was said to other hosts can go.
+  virtual void flush() {}
   virtual bool stopped() const = 0;
 
   virtual std::size_t devices() const = 0;

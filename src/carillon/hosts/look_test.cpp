@@ -31,5 +31,16 @@ TEST(Look, HasAllMembersByIdAndItself) {
   EXPECT_FALSE(look.members[2].clock);
 }
 
+TEST(Look, ASchedulerThatDrainsIsDrainedOnceAnotherLeads) {
+  using Drain = transport::Look::Drain;
+  Membership::State state{.leads = true, .epoch = 3, .leader = "s1", .peers = {}, .counters = {}, .trouble = {}};
+  const cluster::Member self{"s1", cluster::Role::scheduler, "a:1", 5, 1};
+  EXPECT_EQ(look_of(state, self).members[0].drain, Drain::none);
+  state.drains = true;
+  EXPECT_EQ(look_of(state, self).members[0].drain, Drain::drains);
+  state.leader = "s2";
+  EXPECT_EQ(look_of(state, self).members[0].drain, Drain::drained);
+}
+
 }  // namespace
 }  // namespace carillon::hosts

@@ -6,9 +6,24 @@
 namespace carillon::hosts {
 namespace election = cluster::election;
 
+namespace {
+
+bool any_of(const std::vector<std::string>& keys, const std::vector<std::string>& others) {
+  return std::ranges::any_of(keys, [&](const auto& key) { return std::ranges::count(others, key) > 0; });
+}
+
+}  // namespace
+
+std::vector<std::string> fingerprints_of(const MemberOptions& options) {
+  std::vector<std::string> keys{transport::fingerprint_of(options.cluster, options.key)};
+  if (options.other_key) keys.push_back(transport::fingerprint_of(options.cluster, *options.other_key));
+  return keys;
+}
+
 MemberCore::MemberCore(MemberOptions options)
     : options_(std::move(options)),
-      codec_(options_.cluster, options_.key),
+      codec_(options_.cluster, options_.key, options_.other_key),
+      keys_(fingerprints_of(options_)),
       witness_(options_.election.witness) {
   const election::MemberId self = number_of(options_.self.id);
   names_[self.value] = options_.self.id;
@@ -169,11 +184,48 @@ Result<> MemberCore::hand_over(const std::string& to, Output& out) {
   if (next == known_.end()) return invalid("cannot hand over to " + to + ": no such member is registered");
   if (next->second.member.role != cluster::Role::scheduler)
     return invalid("cannot hand over to " + to + ": it is no other scheduler of the cluster");
+  if (is_stranger(next->second.member))
+    return invalid("cannot hand over to " + to + ": it has another --cluster-key than " + options_.self.id);
   election::Output said;
   auto done = election_->hand_over(number_of(to), said);
   pass_on(said, out);
   look();
   return done;
+}
+
+Result<> MemberCore::drain(bool undo, Output& out) {
+  if (!election_)
+    return fail(ErrorCode::unavailable, options_.self.id + " is no scheduler, and leads nothing");
+  if (!undo && election_->leads())
+    if (auto handed = hand_over("", out); !handed) return handed;
+  drains_ = !undo;
+  ++version_;
+  let_claim();
+  return {};
+}
+
+void MemberCore::let_claim() {
+  election_->let_claim(!drains_ && !is_stranger());
+}
+
+bool MemberCore::is_stranger() const {
+  const auto& epoch = record_.epoch;
+  return epoch && !epoch->key.empty() && !any_of(keys_, {epoch->key});
+}
+
+bool MemberCore::is_stranger(const cluster::Member& member) const {
+  return !member.keys.empty() && !any_of(keys_, member.keys);
+}
+
+std::string MemberCore::key_trouble() const {
+  if (is_stranger())
+    return "this process has another --cluster-key than '" + record_.epoch->leader + "', the leader of epoch " +
+           std::to_string(record_.epoch->number) +
+           ": it neither hears the others nor leads. Give it the cluster's key";
+  for (const auto& [id, known] : known_)
+    if (is_stranger(known.member))
+      return "member '" + id + "' has another --cluster-key than this process, and is not heard";
+  return {};
 }
 
 // Whether `known` has come or gone.
@@ -249,7 +301,8 @@ void MemberCore::pass_on(election::Output& from, Output& out) {
     out.claim.reset();
     return;
   }
-  out.claim = cluster::Epoch{claim.epoch.value, options_.self.id, options_.self.incarnation};
+  out.claim =
+      cluster::Epoch{claim.epoch.value, options_.self.id, options_.self.incarnation, keys_.front()};
   out.claim_over = record_.revision;
 }
 
@@ -257,7 +310,8 @@ void MemberCore::members_changed() {
   if (!election_) return;
   std::vector<election::Member> members;
   for (const auto& [id, known] : known_)
-    members.push_back({.id = number_of(id),
+    if (!is_stranger(known.member))
+      members.push_back({.id = number_of(id),
                        .scheduler = known.member.role == cluster::Role::scheduler,
                        .there = known.there});
   election_->set_members(std::move(members));
@@ -271,6 +325,7 @@ void MemberCore::epoch_is(const cluster::EpochRecord& record, Output& out) {
   const election::Leadership leadership{election::Epoch{value.number}, number_of(value.leader),
                                         election::Incarnation{value.nonce}};
   if (!election_) return witness_.coordinator_said(leadership);
+  let_claim();
   election::Output said;
   election_->coordinator_said(leadership, said);
   pass_on(said, out);

@@ -23,7 +23,8 @@ namespace carillon::hosts {
 struct MemberOptions {
   std::string cluster;  // its name, and the key of its datagrams
   std::string key;
-  cluster::Member self;  // with an incarnation drawn at random
+  std::optional<std::string> other_key = std::nullopt;  // that is read, too
+  cluster::Member self;                                 // with an incarnation drawn at random
   cluster::election::ElectionOptions election{};
   cluster::PeerClockOptions clock{};
   // Another host of whom nothing was heard for so long, without stalls of one's own, is not there.
@@ -31,6 +32,9 @@ struct MemberOptions {
   // How often a host speaks to each other host at least.
   Duration speak_every = std::chrono::milliseconds{5};
 };
+
+// Of the keys that a process with these options reads; see cluster::Member::keys.
+std::vector<std::string> fingerprints_of(const MemberOptions& options);
 
 struct MemberCounters {
   std::uint64_t heard = 0;    // datagrams of members
@@ -43,6 +47,11 @@ struct MemberCounters {
 // the coordinator's news and times go in; datagrams and a wish to the coordinator come out. The caller ticks
 // every 2 ms at most (election::WitnessOptions::tick_every), and before it passes on what waits in its
 // socket.
+//
+// A scheduler that has not the key of the last leader claims no epoch: else schedulers of two keys, which do
+// not hear each other, would take the lead from each other for ever. The key's fingerprint stands beside the
+// epoch, and a claim is over the revision at which it was read. Members with another key are no part of the
+// election.
 //
 // All hosts speak to all others: as a leader's beats need, and so that each knows who is there and has
 // samples of each clock. Not thread-safe. Each call costs O(members).
@@ -82,6 +91,11 @@ class MemberCore {
   // See Election::hand_over(). `to` empty: the first other scheduler, by id, that is there.
   Result<> hand_over(const std::string& to, Output& out);
 
+  // This scheduler claims no epoch any more, and hands over one that it leads. `undo`: it may lead again.
+  // Errors: as hand_over(), and nothing is changed then.
+  Result<> drain(bool undo, Output& out);
+  bool drains() const { return drains_; }
+
   struct Peer {
     cluster::Member member;
     bool there = false;
@@ -97,6 +111,8 @@ class MemberCore {
   std::optional<cluster::PeerClock> clock_of(std::string_view id, std::uint64_t incarnation) const;
   // Of the process that clock_of() is about.
   std::optional<std::uint64_t> incarnation_of(std::string_view id) const;
+  // What is wrong with members' keys, this process's first; empty: nothing.
+  std::string key_trouble() const;
   const MemberCounters& counters() const { return counters_; }
   const cluster::election::Election* election() const { return election_ ? &*election_ : nullptr; }
 
@@ -124,6 +140,10 @@ class MemberCore {
   void on(const cluster::Registered&, Output&);
   void on(const cluster::Unregistered&, Output&) {}
   void on(const cluster::IdTaken&, Output&) { id_taken_ = true; }
+  void let_claim();
+  // The last leader had none of this process's keys.
+  bool is_stranger() const;
+  bool is_stranger(const cluster::Member& member) const;
   bool judge(Known& known);
   void look();
   Known* find(cluster::election::MemberId id);
@@ -134,12 +154,14 @@ class MemberCore {
 
   const MemberOptions options_;
   const transport::DatagramCodec codec_;
+  const std::vector<std::string> keys_;  // fingerprints
   std::map<std::string, Known, std::less<>> known_;
   std::map<std::uint64_t, std::string> names_;           // by MemberId; the leader's, too, when it went
   std::optional<cluster::election::Election> election_;  // of a scheduler
   cluster::election::Witness witness_;                   // of others
   cluster::EpochRecord record_;                          // the coordinator's, as last heard
   bool up_ = false;                                      // the coordinator
+  bool drains_ = false;
   bool id_taken_ = false;  // by another process: this one must not lead in the other's name
   std::uint64_t token_ = 0;
   TimePoint now_;

@@ -33,13 +33,16 @@ class Network {
   explicit Network(std::uint64_t seed = 1) : random_(seed) {}
 
   void start(const std::string& id, Role role, Duration zero = Duration{0},
-             const std::string& key = "secret") {
+             const std::string& key = "secret", std::optional<std::string> other_key = std::nullopt) {
     Host& host = hosts_[id];
     host.member = {id, role, id + ":8100", ++incarnations_, 1};
-    host.core =
-        std::make_unique<MemberCore>(MemberOptions{.cluster = "box", .key = key, .self = host.member});
+    MemberOptions options{
+        .cluster = "box", .key = key, .other_key = std::move(other_key), .self = host.member};
+    options.self.keys = host.member.keys = fingerprints_of(options);
+    host.core = std::make_unique<MemberCore>(std::move(options));
     host.zero = zero;
     host.stopped = false;
+    host.ticked = TimePoint::min();
     host.waiting.clear();
     registered_[id] = host.member;
     // A new process reads all that is registered, and the others hear of it.
@@ -316,6 +319,56 @@ TEST_F(MemberCoreTest, WhoHasAnotherKeyIsHeardByNobody) {
   EXPECT_EQ(net["w2"].counters().heard, 0U);
 }
 
+// Also where they are as many as the others. The election does not wait for their answers either.
+TEST_F(MemberCoreTest, WhoHasAnotherKeyTakesTheLeadFromNobody) {
+  start();
+  net.start("s8", Role::scheduler, Duration{0}, "another secret");
+  net.start("s9", Role::scheduler, Duration{0}, "another secret");
+  net.start("w9", Role::worker, Duration{0}, "another secret");
+  net.start("f9", Role::frontend, Duration{0}, "another secret");
+  const std::string leader = net.leaders().at(0), spare = leader == "s1" ? "s2" : "s1";
+  const int claims = net.claims;
+  net.run(3s);
+  EXPECT_EQ(net.leaders(), std::vector{leader});
+  EXPECT_EQ(net.epoch(), 1U);
+  EXPECT_EQ(net.claims, claims) << "nothing is asked of the coordinator again and again either";
+  for (const char* id : {"s8", "s9", "w9", "f9"})
+    EXPECT_EQ(net[id].key_trouble(), "this process has another --cluster-key than '" + leader +
+                                         "', the leader of epoch 1: it neither hears the others nor leads. "
+                                         "Give it the cluster's key");
+  EXPECT_EQ(net["w1"].key_trouble(),
+            "member 'f9' has another --cluster-key than this process, and is not heard");
+  MemberCore::Output out;
+  EXPECT_EQ(net[leader].hand_over("s9", out).error().message,
+            "cannot hand over to s9: it has another --cluster-key than " + leader);
+  net.kill(leader);
+  EXPECT_LT(net.until_led(), 60ms);
+  EXPECT_EQ(net.leaders(), std::vector{spare});
+  net.kill(spare);
+  net.run(1s);
+  EXPECT_TRUE(net.leaders().empty()) << "not even where nobody else is there";
+}
+
+TEST_F(MemberCoreTest, TheKeyIsChangedOneMemberAfterTheOther) {
+  start();
+  const struct {
+    const char *key, *other;
+  } steps[] = {{"secret", "new secret"}, {"new secret", "secret"}, {"new secret", nullptr}};
+  for (const auto& [key, other] : steps)
+    for (const auto& [id, role] : {std::pair{"w1", Role::worker}, std::pair{"f1", Role::frontend},
+                                   std::pair{"s1", Role::scheduler}, std::pair{"s2", Role::scheduler}}) {
+      net.start(id, role, Duration{0}, key, other ? std::optional<std::string>(other) : std::nullopt);
+      EXPECT_LT(net.until_led(), 500ms) << id << " with " << key;
+      net.run(300ms);
+      EXPECT_TRUE(net.led());
+      for (const char* each : {"s1", "s2", "w1", "f1"}) EXPECT_EQ(net[each].key_trouble(), "") << each;
+    }
+  net.start("s3", Role::scheduler, Duration{0}, "secret");
+  net.run(1s);
+  EXPECT_NE(net["s3"].key_trouble(), "");
+  EXPECT_TRUE(net.led());
+}
+
 TEST_F(MemberCoreTest, AMemberThatDiesIsMissedSoonAndFoundAgain) {
   start();
   net.run(200ms);
@@ -458,7 +511,8 @@ TEST_F(AloneTest, NothingIsObeyedBeforeTheCoordinatorsCopyIsWhole) {
 TEST_F(AloneTest, AnAnswerToAnEarlierClaimIsNotTakenForTheLast) {
   MemberCore scheduler = core("s2", Role::scheduler);
   scheduler.coordinator_said(cluster::CoordinatorBack{}, out);
-  ASSERT_EQ(tick(scheduler, 10ms), (std::vector<cluster::Epoch>{{1, "s2", 1}}));
+  const std::string key = transport::fingerprint_of("box", "secret");
+  ASSERT_EQ(tick(scheduler, 10ms), (std::vector<cluster::Epoch>{{1, "s2", 1, key}}));
   const std::uint64_t token = scheduler.request_token();
   using Outcome = cluster::WriteDone::Outcome;
   scheduler.coordinator_said(cluster::WriteDone{.token = token - 1, .outcome = Outcome::unknown}, out);
@@ -536,7 +590,7 @@ TEST_F(AloneTest, ASpareThatKnowsAHigherEpochThanTheCoordinatorClaimsNothing) {
   // The coordinator knows it, too: now the leader's silence counts.
   known = record(5, 20);
   spare.coordinator_said(cluster::EpochSeen{known}, out);
-  EXPECT_EQ(tick(spare, 50ms).at(0), (cluster::Epoch{6, "s2", 1}));
+  EXPECT_EQ(tick(spare, 50ms).at(0), (cluster::Epoch{6, "s2", 1, transport::fingerprint_of("box", "secret")}));
 }
 
 }  // namespace

@@ -88,6 +88,10 @@ class Membership::Loop {
       if (!trouble.empty()) trouble_ = trouble;
       MemberCore::Output out;
       core_.coordinator_said(news, out);
+      if (std::string wrong = core_.key_trouble(); wrong != key_trouble_) {
+        key_trouble_ = std::move(wrong);
+        if (!key_trouble_.empty()) trouble_ = key_trouble_;
+      }
       carry_out(out);
       publish();
     });
@@ -111,6 +115,13 @@ class Membership::Loop {
     const std::lock_guard lock(mutex_);
     MemberCore::Output out;
     auto done = core_.hand_over(to, out);
+    carry_out(out);
+    return done;
+  }
+  Result<> drain(bool undo) {
+    const std::lock_guard lock(mutex_);
+    MemberCore::Output out;
+    auto done = core_.drain(undo, out);
     carry_out(out);
     return done;
   }
@@ -186,7 +197,8 @@ class Membership::Loop {
             .leader = core_.leader(),
             .peers = core_.peers(clock_.now()),
             .counters = core_.counters(),
-            .trouble = trouble_};
+            .trouble = trouble_,
+            .drains = core_.drains()};
   }
   void publish() {
     if (core_.version() == published_ && trouble_ == published_trouble_) return;
@@ -201,7 +213,7 @@ class Membership::Loop {
   MemberCore core_;
   const Changed changed_;
   std::uint64_t published_ = 0;  // the core's version
-  std::string trouble_, published_trouble_;
+  std::string key_trouble_, trouble_, published_trouble_;
   std::map<std::string, udp::endpoint> endpoints_;  // by the address as it is registered
   // Readers of a clock wait for no step.
   mutable std::mutex clocks_mutex_;
@@ -229,6 +241,8 @@ Result<std::unique_ptr<Membership>> Membership::open(MemberOptions options,
     options.cluster = read->name;
     options.self.incarnation = cluster::static_incarnation;
     news = news_of(*read);
+  } else {
+    options.self.keys = fingerprints_of(options);
   }
   auto loop = std::make_unique<Loop>(std::move(options), std::move(changed));
   if (auto opened = loop->open(); !opened) return std::unexpected(std::move(opened.error()));
@@ -265,6 +279,9 @@ const cluster::Member& Membership::self() const {
 }
 Result<> Membership::hand_over(const std::string& to) {
   return loop_->hand_over(to);
+}
+Result<> Membership::drain(bool undo) {
+  return loop_->drain(undo);
 }
 void Membership::leave() {
   loop_->leave();

@@ -25,7 +25,8 @@ class Membership {
     std::optional<std::string> leader;
     std::vector<MemberCore::Peer> peers;
     MemberCounters counters;
-    std::string trouble;  // the last that the coordinator told; empty: none
+    std::string trouble;  // the last that the coordinator told, or of keys; empty: none
+    bool drains = false;  // this scheduler: MemberCore::drain()
   };
   // Called from the thread whenever `leads`, `epoch`, `leader`, `trouble`, or who is there has changed. Must
   // not wait, nor call this object.
@@ -57,6 +58,8 @@ class Membership {
   // Begins a handover to another scheduler, or where `to` is empty to any that is there; `changed` tells of
   // the new leader.
   Result<> hand_over(const std::string& to);
+  // See MemberCore::drain().
+  Result<> drain(bool undo);
   // Registers no more.
   void leave();
 

@@ -137,11 +137,11 @@ void Agent::come(wire::Model model, TimePoint) {
 }
 
 void Agent::announce(const Model& model) {
-  if (led_ && !model.gone) out_.send(transport::ModelComes{model.model});
+  if (tells() && !model.gone) out_.send(transport::ModelComes{model.model});
 }
 
 void Agent::announce(DeviceId id, TimePoint now) {
-  if (!led_) return;
+  if (!tells()) return;
   const Device& device = devices_[id.index()];
   transport::DeviceState told{.device = id,
                               .pages = device.link->pages(),
@@ -183,18 +183,18 @@ void Agent::change_times(ModelId id, std::vector<ledger::BatchProfile> batches, 
   model.model.info.batches = batches;
   ++model.changes;
   forget_runs(id);  // these were of other plans
-  if (led_ && !model.gone) out_.send(transport::ModelTimes{id, std::move(batches)});
+  if (tells() && !model.gone) out_.send(transport::ModelTimes{id, std::move(batches)});
 }
 
 void Agent::go(ModelId id, TimePoint now) {
   Model& model = models_[id.index()];
-  if (!std::exchange(model.gone, true) && led_) out_.send(transport::ModelGoes{id});
+  if (!std::exchange(model.gone, true) && tells()) out_.send(transport::ModelGoes{id});
   forget_runs(id);
   unload_gone(now);
 }
 
 // A leader that still has the model elsewhere does not unload it here.
-void Agent::unload_gone(TimePoint) {
+void Agent::unload_gone(TimePoint now) {
   for (std::uint32_t i = 0; i < devices_.size(); ++i) {
     Device& device = devices_[i];
     if (!device.alive || stopped_) continue;
@@ -205,17 +205,18 @@ void Agent::unload_gone(TimePoint) {
       });
       if (used || device.has.loads >= device.link->credit().loads) continue;
       const ActionId action{numbered_++};
-      actions_[action] = {.device = DeviceId{i},
-                          .model = id,
-                          .kind = ActionKind::unload,
-                          .sent = true,
-                          .own = true,
-                          .theirs = {},
-                          .order = {},
-                          .rows = {},
-                          .report = {}};
+      Action& unload = actions_[action];
+      unload = {.device = DeviceId{i},
+                .model = id,
+                .kind = ActionKind::unload,
+                .own = true,
+                .theirs = {},
+                .order = {},
+                .rows = {},
+                .report = {},
+                .noted = {}};
       ++device.has.loads;
-      device.link->send(ledger::Unload{.id = action, .device = DeviceId{i}, .model = id});
+      hand_over(unload, ledger::Unload{.id = action, .device = DeviceId{i}, .model = id}, now);
     }
   }
 }
@@ -242,8 +243,24 @@ void Agent::leads(TimePoint now) {
   frontends_.clear();
   disown();
   for (Device& device : devices_) device.leaders.reset();
+  announce_all(now);
+}
+
+void Agent::announce_all(TimePoint now) {
+  if (draining_) return tell_drain();
   for (const Model& model : models_) announce(model);
   for (std::uint32_t i = 0; i < devices_.size(); ++i) announce(DeviceId{i}, now);
+}
+
+void Agent::on(transport::Drain& order, TimePoint now) {
+  const bool before = std::exchange(draining_, !order.undo);
+  if (!draining_ && !before) return;
+  if (!draining_) out_.send(transport::Drain{.undo = true});
+  announce_all(now);
+}
+
+void Agent::tell_drain() {
+  if (led_) out_.send(transport::Drains{static_cast<std::uint32_t>(actions_.size())});
 }
 
 // Nothing that an earlier leader ordered begins from here on, and nobody hears of what has.
@@ -296,10 +313,10 @@ void Agent::on(transport::FrontendAt& message, TimePoint) {
   frontends_.insert_or_assign(message.frontend, std::move(message.address));
 }
 
-void Agent::on(transport::Retire& order, TimePoint) {
+void Agent::on(transport::Retire& order, TimePoint now) {
   Device* const device = find(order.device);
   if (device == nullptr) return;
-  if (!device->retired) retire(order.device);
+  if (!device->retired) retire(order.device, "the leader has it begin anew", now);
   device->leaders = order.life;
 }
 
@@ -323,8 +340,9 @@ void Agent::on(transport::Probe& order, TimePoint) {
 }
 
 // Ends the device's life, and all actions of it.
-void Agent::retire(DeviceId id) {
+void Agent::retire(DeviceId id, std::string_view why, TimePoint now) {
   Device& device = devices_[id.index()];
+  notes_.device_lost(id);
   device.alive = false;
   device.retired = true;
   device.held.clear();
@@ -336,6 +354,10 @@ void Agent::retire(DeviceId id) {
   std::erase_if(actions_, [&](const auto& each) {
     const Action& action = each.second;
     if (action.device != id) return false;
+    if (action.noted) {
+      notes_.lost(*action.noted, now);
+      noted_.give_back(*action.noted);
+    }
     counters_.stale += action.own ? 0 : 1;
     if (!action.own) ordered_.erase(action.theirs);
     for (const Row& row : action.rows) {
@@ -346,6 +368,8 @@ void Agent::retire(DeviceId id) {
     }
     return true;
   });
+  notes_.device_lost_over(id, why);
+  if (draining_ && actions_.empty()) tell_drain();
 }
 
 void Agent::probe(DeviceId id) {
@@ -367,11 +391,12 @@ void Agent::on_probe(const wire::ProbeReport& report, TimePoint now) {
   }
   device.probe_wanted = false;
   if (report.found) {
+    if (!device.alive) notes_.device_back(report.device);
     device.alive = true;
     device.retired = false;
   }
   // A leader that has not spoken of the device yet lets it be probed itself.
-  if (!led_ || !device.leaders) return;
+  if (!tells() || !device.leaders) return;
   if (report.found) announce(report.device, now);
   wire::ProbeReport told = report;
   told.life = *device.leaders;
@@ -437,7 +462,8 @@ std::optional<ActionId> Agent::take(ActionId theirs, DeviceId device, ModelId mo
                   .theirs = theirs,
                   .order = {},
                   .rows = {},
-                  .report = {}};
+                  .report = {},
+                  .noted = {}};
   return id;
 }
 
@@ -446,9 +472,37 @@ template <typename Order>
 void Agent::pass(Order& order, ActionKind kind, TimePoint now) {
   const auto id = take(order.id, order.device, order.model, kind, now);
   if (!id) return;
-  actions_.at(*id).sent = true;
   order.id = *id;
+  hand_over(actions_.at(*id), order, now);
+}
+
+template <typename Order>
+void Agent::hand_over(Action& action, const Order& order, TimePoint now) {
+  action.sent = true;
+  action.noted = noted_.take();
+  dispatch::Notes::Action& noted = noted_[*action.noted];
+  // What notes may ask for: the rest is a leader's.
+  noted = {.id = order.id,
+           .kind = action.kind,
+           .lane = action.kind == ActionKind::infer ? ledger::lane_of(action.order.cls) : ledger::Lane::load,
+           .cls = action.order.cls,
+           .device = order.device,
+           .model = order.model,
+           .run = {},
+           .requests = action.order.requests,
+           .wanted = static_cast<std::uint32_t>(action.order.requests.size()),
+           .profiled = {},
+           .window = {TimePoint::min(), TimePoint::max()},
+           .order = now,
+           .sent = now};
+  if constexpr (requires { order.window; }) {
+    noted.window = order.window;
+    noted.expected = order.expected;
+  }
+  notes_.begun(*action.noted, noted);
+  if (action.kind != ActionKind::unload) notes_.complete(*action.noted);
   devices_[order.device.index()].link->send(order);
+  if (action.kind != ActionKind::unload) notes_.taken(*action.noted, noted_[*action.noted]);
 }
 
 void Agent::on(ledger::Load& order, TimePoint now) {
@@ -519,9 +573,8 @@ void Agent::ready(ActionId id, Action& action, TimePoint now) {
     fail_order(action.theirs, action.device, ActionStatus::stopped, {}, now);
     return end(id);
   }
-  action.sent = true;
   sending_ = &action;
-  devices_[action.device.index()].link->send(action.order);
+  hand_over(action, action.order, now);
   sending_ = nullptr;
 }
 
@@ -565,7 +618,7 @@ void Agent::on_report(const wire::Report& report, TimePoint now) {
   Device& device = devices_[report.device.index()];
   if (report.life != device.life) return;  // of a life that was over
   if (report.device_lost) {
-    retire(report.device);
+    retire(report.device, report.error, now);
     if (!led_) return probe(report.device);
     if (!device.leaders) return;  // the leader hears of it once it takes the device
     wire::Report told = report;
@@ -576,9 +629,13 @@ void Agent::on_report(const wire::Report& report, TimePoint now) {
   const auto found = actions_.find(report.id);
   if (found == actions_.end() || found->second.report) {
     ++counters_.strays;
-    return;
+    return notes_.odd_report(report.device);
   }
   Action& action = found->second;
+  if (const auto place = std::exchange(action.noted, std::nullopt)) {
+    notes_.ended(*place, noted_[*place], report, device.held.contains(action.model), now);
+    noted_.give_back(*place);
+  }
   const bool success = report.status == ActionStatus::success;
   if (success && action.kind == ActionKind::load) device.held.insert(action.model);
   if (success && action.kind == ActionKind::unload) device.held.erase(action.model);
@@ -653,6 +710,7 @@ void Agent::end(ActionId id) {
   if (!found->second.own) ordered_.erase(found->second.theirs);
   if (device.has.infers + device.has.loads == 0) device.busy_since = TimePoint::max();
   actions_.erase(found);
+  if (draining_ && actions_.empty()) tell_drain();
 }
 
 // --- Slowness

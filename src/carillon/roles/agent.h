@@ -9,15 +9,18 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
 #include "carillon/base/ids.h"
 #include "carillon/base/result.h"
+#include "carillon/base/slab.h"
 #include "carillon/base/time.h"
 #include "carillon/controller/calls/holder.h"
 #include "carillon/controller/calls/row_lookup.h"
 #include "carillon/dispatch/decider.h"
+#include "carillon/dispatch/notes.h"
 #include "carillon/ledger/busy_share.h"
 #include "carillon/transport/messages.h"
 
@@ -64,6 +67,8 @@ class AgentOut {
   virtual std::uint64_t push(const std::string& address, std::uint64_t key, std::shared_ptr<PulledRow> row,
                              const wire::Report& report) = 0;
   virtual void cancel(std::uint64_t ticket) = 0;
+  // Nothing more follows at once: all of it can go.
+  virtual void flush() {}
   virtual void warn(const std::string& text) = 0;
 };
 
@@ -73,6 +78,9 @@ class AgentOut {
 // A new leader finds the devices as they are, and hears which weights are there and what runs took. Of what
 // an earlier one ordered, nothing begins any more. What runs goes on to its end, and may give a frontend its
 // answer; nobody hears its report.
+//
+// An agent that drains tells leaders of no model and no device, so that nothing new is ordered. It ends what
+// it has, and reports it.
 //
 // Not thread-safe; `now` never goes back. What peers say is not trusted: whatever does not fit is counted as
 // a stray, or answered by a report `failed`.
@@ -85,7 +93,8 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
     std::uint64_t unwanted = 0;   // rows whose outputs nobody wanted any more
     std::uint64_t unreached = 0;  // rows whose frontend could not be reached
   };
-  explicit Agent(AgentOut& out) : out_(out) {}
+  // Both outlive this. `notes` hears of what the devices do, whoever ordered it.
+  Agent(AgentOut& out, dispatch::Notes& notes) : out_(out), notes_(notes) {}
 
   // Within controller::Controller::react(). Times of messages are on our clock.
   void leads(TimePoint now);
@@ -113,6 +122,7 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
   TimePoint wake_at() const override;
   void wake(TimePoint now) override;
   void stop() override;
+  void flush() override { out_.flush(); }
   bool stopped() const override { return stopped_; }
   std::size_t devices() const override { return devices_.size(); }
   std::size_t devices_alive() const override;
@@ -173,6 +183,7 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
     ledger::Infer order;
     std::vector<Row> rows;  // of order.requests, which are their places
     std::optional<wire::Report> report;
+    std::optional<std::uint32_t> noted;  // in noted_, while the device has it
   };
 
   void on(ledger::Load& order, TimePoint now);
@@ -186,25 +197,33 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
   void on(transport::Adopt& order, TimePoint now);
   void on(transport::FrontendAt& message, TimePoint now);
   void on(transport::Leads&, TimePoint) {}
+  void on(transport::Drain& order, TimePoint now);
   template <typename Other>
   void on(Other&, TimePoint) {  // not for a worker
     ++counters_.strays;
   }
   Device* find(DeviceId id);
   Device* taken(DeviceId id);
+  void announce_all(TimePoint now);
   void announce(const Model& model);
   void announce(DeviceId id, TimePoint now);
+  // Whether a leader hears of models and devices.
+  bool tells() const { return led_ && !draining_; }
+  void tell_drain();
   void disown();
   transport::DeviceState::Left left(const Device& device, DeviceId id, TimePoint now) const;
   void learn(Device& device, const Action& action, const wire::Report& report, TimePoint now);
   void forget_runs(ModelId model);
-  void retire(DeviceId id);
+  void retire(DeviceId id, std::string_view why, TimePoint now);
   void probe(DeviceId id);
   // Whether the order can be done: else it is answered.
   std::optional<ActionId> take(ActionId theirs, DeviceId device, ModelId model, schedule::ActionKind kind,
                                TimePoint now);
   void fail_order(ActionId id, DeviceId device, ledger::ActionStatus status, std::string why, TimePoint now);
   void ready(ActionId id, Action& action, TimePoint now);
+  // To its device.
+  template <typename Order>
+  void hand_over(Action& action, const Order& order, TimePoint now);
   template <typename Order>
   void pass(Order& order, schedule::ActionKind kind, TimePoint now);
   std::optional<std::pair<ActionId, wire::DeviceLink*>> running(ActionId theirs, TimePoint now);
@@ -217,6 +236,8 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
   }
 
   AgentOut& out_;
+  dispatch::Notes& notes_;
+  Slab<dispatch::Notes::Action> noted_;
   std::vector<Device> devices_;
   std::vector<Model> models_;
   std::map<std::uint32_t, std::string> frontends_;  // addresses, by number
@@ -226,6 +247,7 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
   const Action* sending_ = nullptr;
   std::uint64_t numbered_ = 0;  // actions
   bool led_ = false;
+  bool draining_ = false;
   bool started_ = false;
   bool stopped_ = false;
   TimePoint looked_ = TimePoint::min();

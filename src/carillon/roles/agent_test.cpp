@@ -1,7 +1,9 @@
 #include "carillon/roles/agent.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -15,7 +17,7 @@ namespace {
 class IdleLink final : public wire::DeviceLink {
  public:
   void send(const ledger::Load& order) override { loads.push_back(order.id); }
-  void send(const ledger::Unload&) override {}
+  void send(const ledger::Unload& order) override { unloads.push_back(order.id); }
   void send(const ledger::Infer& order) override { infers.push_back(order.id); }
   void send(const ledger::Profile&) override {}
   void stop(ActionId) override {}
@@ -29,7 +31,45 @@ class IdleLink final : public wire::DeviceLink {
 
   std::uint32_t life = 0;
   int probes = 0;
-  std::vector<ActionId> loads, infers;
+  std::vector<ActionId> loads, unloads, infers;
+};
+
+// What was said, a line each.
+class SaidNotes final : public dispatch::Notes {
+ public:
+  std::uint64_t begun(std::uint32_t place, const Action& action) override {
+    EXPECT_TRUE(places.insert(place).second) << "a place that another action has";
+    say("begun " + name(action));
+    return 0;
+  }
+  void taken(std::uint32_t, const Action& action) override { say("taken " + name(action)); }
+  void ended(std::uint32_t place, const Action& action, const wire::Report& report, bool held,
+             TimePoint) override {
+    EXPECT_EQ(places.erase(place), 1U);
+    say("ended " + name(action) + (report.status == ledger::ActionStatus::success ? "" : ", not well") +
+        (held ? ", held" : ""));
+  }
+  void lost(std::uint32_t place, TimePoint) override {
+    EXPECT_EQ(places.erase(place), 1U);
+    say("lost");
+  }
+  void odd_report(DeviceId) override { say("odd"); }
+  void device_lost(DeviceId) override { say("device lost"); }
+  void device_lost_over(DeviceId, std::string_view why) override { say(std::string(why)); }
+  void device_back(DeviceId) override { say("device back"); }
+  std::vector<std::string> take() { return std::exchange(said, {}); }
+
+  std::set<std::uint32_t> places;
+
+ private:
+  void say(std::string text) { said.push_back(std::move(text)); }
+  static std::string name(const Action& action) {
+    constexpr const char* kinds[] = {"load", "unload", "infer of "};
+    const auto kind = static_cast<std::size_t>(action.kind);
+    return action.kind == schedule::ActionKind::infer ? kinds[kind] + std::to_string(action.requests.size())
+                                                      : kinds[kind];
+  }
+  std::vector<std::string> said;
 };
 
 // A worker with one device and one model. Its leader numbers the device's lives itself.
@@ -85,11 +125,8 @@ class AgentTest : public ::testing::Test, protected AgentOut {
     hear(transport::Infer{.order = infer, .rows = {{.row = {0}, .frontend = 0, .key = 1}}});
     agent.pulled(tickets, {}, now);
   }
-  void ended(Duration took) {
-    wire::Report report{.id = link.infers.back(),
-                        .status = ledger::ActionStatus::success,
-                        .life = link.life,
-                        .device = device};
+  void ended(Duration took, ledger::ActionStatus status = ledger::ActionStatus::success) {
+    wire::Report report{.id = link.infers.back(), .status = status, .life = link.life, .device = device};
     report.times.exec_start = now - took;
     report.times.exec_end = now;
     agent.on_report(report, now);
@@ -108,7 +145,8 @@ class AgentTest : public ::testing::Test, protected AgentOut {
 
   static constexpr DeviceId device{0};
   IdleLink link;
-  Agent agent{*this};
+  SaidNotes notes;
+  Agent agent{*this, notes};
   TimePoint now{1s};
   std::vector<transport::Message> sent;
   std::uint64_t tickets = 0, ordered = 0;
@@ -194,6 +232,50 @@ TEST_F(AgentTest, TheNextLeaderIsToldOfNormalRunsWithTheTimeOfRealTimeRuns) {
   EXPECT_EQ(told(Class::real_time), std::vector<Duration>(10, 100ms));
 }
 
+TEST_F(AgentTest, StatisticsHearOfAllThatItsDeviceDoes) {
+  using Lines = std::vector<std::string>;
+  const auto reported = [&](ActionId id, ledger::ActionStatus status) {
+    agent.on_report({.id = id, .status = status, .times = {}, .life = link.life, .device = device}, now);
+  };
+  using enum ledger::ActionStatus;
+  agent.leads(now);
+  hear(transport::Adopt{device, 0});
+  hear(ledger::Load{.id = {100}, .device = device, .model = {0}});
+  reported(link.loads.back(), success);
+  EXPECT_EQ(notes.take(), (Lines{"begun load", "taken load", "ended load"}));
+  order();
+  ended(1ms);
+  order();
+  ended(1ms, failed);
+  EXPECT_EQ(notes.take(),
+            (Lines{"begun infer of 1", "taken infer of 1", "ended infer of 1, held", "begun infer of 1",
+                   "taken infer of 1", "ended infer of 1, not well, held"}));
+  reported(link.infers.back(), success);
+  EXPECT_EQ(notes.take(), Lines{"odd"});
+  // Its leader goes, and it runs on.
+  order();
+  agent.leader_left(now);
+  agent.leads(now);
+  hear(transport::Adopt{device, 0});
+  ended(1ms);
+  order();
+  notes.take();
+  lose();
+  EXPECT_EQ(notes.take(), (Lines{"device lost", "lost", "it broke"}));
+  hear(transport::Retire{device, 1});
+  hear(transport::Probe{device});
+  probed();
+  EXPECT_EQ(notes.take(), Lines{"device back"});
+  hear(ledger::Load{.id = {101}, .device = device, .model = {0}});
+  reported(link.loads.back(), success);
+  notes.take();
+  agent.go({0}, now);
+  EXPECT_EQ(notes.take(), Lines{"begun unload"});
+  reported(link.unloads.back(), success);
+  EXPECT_EQ(notes.take(), Lines{"ended unload, held"});
+  EXPECT_TRUE(notes.places.empty());
+}
+
 TEST_F(AgentTest, TheNextLeaderIsToldOfNoRunThatBeganByOtherPlans) {
   agent.leads(now);
   hear(transport::Adopt{device, 0});
@@ -203,6 +285,36 @@ TEST_F(AgentTest, TheNextLeaderIsToldOfNoRunThatBeganByOtherPlans) {
   order();
   ended(2ms);
   EXPECT_EQ(told(Class::normal), std::vector<Duration>{2ms});
+}
+
+TEST_F(AgentTest, WhoDrainsEndsWhatItHasAndTellsNoLeaderOfItsDevice) {
+  const auto left = [&] {
+    std::vector<std::uint32_t> out;
+    for (const auto& told : take<transport::Drains>()) out.push_back(told.actions);
+    return out;
+  };
+  using Left = std::vector<std::uint32_t>;
+  agent.leads(now);
+  hear(transport::Adopt{device, 0});
+  order();
+  hear(transport::Drain{});
+  EXPECT_EQ(left(), Left{1});
+  take<wire::Report>();
+  ended(1ms);
+  EXPECT_EQ(take<wire::Report>().size(), 1U);
+  EXPECT_EQ(left(), Left{0});
+  agent.leader_left(now);
+  sent.clear();
+  agent.leads(now);
+  agent.change_times({0}, {{1, 2ms}}, now);
+  EXPECT_EQ(left(), Left{0});
+  EXPECT_TRUE(sent.empty()) << "of models and devices nothing is told";
+  hear(transport::Drain{.undo = true});
+  EXPECT_EQ(take<transport::Drain>().size(), 1U);
+  EXPECT_EQ(take<transport::ModelComes>().size(), 1U);
+  EXPECT_EQ(take<transport::DeviceState>().size(), 1U);
+  hear(transport::Drain{.undo = true});
+  EXPECT_TRUE(sent.empty());
 }
 
 }  // namespace

@@ -35,6 +35,8 @@ struct Tally {
   // what one row of each model was expected to take just before and just after.
   int second = 0, second_on_time = 0, second_loads = 0;
   std::vector<Duration> expected_before, expected_after;
+  int while_mute = 0;        // calls that were answered while the leader was not heard
+  Duration latest_after{0};  // the longest from a deadline to an answer without outputs
 };
 
 constexpr std::size_t row_bytes = 4;
@@ -130,6 +132,10 @@ struct Options {
   // Devices take three times as long as models tell, and do nothing else amiss. There is room for all models,
   // less to do than there is time for, and one change of the leader at most.
   bool steady = false;
+  // Instead of that change the leader is not heard for a second, while it hears all others.
+  bool mute = false;
+  // Likewise: a worker drains, and is stopped as soon as it is drained.
+  bool drain = false;
 };
 
 class Cluster final : public Out {
@@ -171,11 +177,26 @@ class Cluster final : public Out {
     for (Duration at{0}; at < change_at + 1s; at += from_ns(asks_.exponential(2.5e6)))
       plan(now_ + 5ms + at, [this] { arrive(); });
     change_ = now_ + change_at;
-    if (options_.kills)
+    if (options_.mute) {
+      plan(change_, [this] { mute_until_ = now_ + 1s; });
+    } else if (options_.drain) {
+      plan(change_, [this] {
+        EXPECT_TRUE(leader->drain(workers[0]->id, false, now_));
+        stop_once_drained();
+      });
+    } else if (options_.kills) {
       plan(change_, [this] {
         tally.expected_before = expected();
         kill_leader(30ms);
       });
+    }
+  }
+  void stop_once_drained() {
+    if (leader->drains().at(workers[0]->id) > 0) return plan(now_ + 100us, [this] { stop_once_drained(); });
+    workers[0]->dead = true;
+    workers[0]->line->open = false;
+    leader->left(workers[0]->line->peer, "stopped", now_);
+    ++tally.worker_losses;
   }
   // What a row of each model takes, as the leader expects it of its slowest device.
   std::vector<Duration> expected() const {
@@ -263,6 +284,7 @@ class Cluster final : public Out {
     if (std::holds_alternative<ledger::Load>(message) && now_ >= change_) ++tally.second_loads;
     const auto [line, hear] = peers_.at(peer);
     line->to_peer = std::max(line->to_peer, now_ + delay());
+    if (mute_until_ > now_) line->to_peer = std::max(line->to_peer, mute_until_);
     plan(line->to_peer, [line, hear, told = std::move(message)]() mutable {
       if (line->open) hear(std::move(told));
     });
@@ -424,9 +446,11 @@ class Cluster final : public Out {
     tally.second += second ? 1 : 0;
     frontend.core->submit(
         ticket, std::move(call),
-        [this, ticket, second](InferAnswer answer) {
+        [this, ticket, second, deadline](InferAnswer answer) {
           ++answers_[ticket];
           ++tally.answers;
+          tally.while_mute += mute_until_ > now_ ? 1 : 0;
+          if (!answer.status) tally.latest_after = std::max(tally.latest_after, now_ - deadline);
           if (!answer.status) return;
           ++tally.on_time;
           tally.second_on_time += second ? 1 : 0;
@@ -462,6 +486,7 @@ class Cluster final : public Out {
   static constexpr Duration change_at = 1s;
   Random asks_;                          // of what clients ask
   TimePoint change_ = TimePoint::max();  // of the leader, where the world is steady
+  TimePoint mute_until_ = TimePoint::min();
   TimePoint now_{1s};
   std::map<std::pair<TimePoint, std::uint64_t>, std::function<void()>> calendar_;
   std::uint64_t order_ = 0;
@@ -497,8 +522,8 @@ void Frontend::model_comes(const wire::Model& model) {
 
 Worker::Worker(Cluster& of, int number, int life) : cluster(of), id("worker" + std::to_string(number)) {
   core = std::make_unique<controller::Core>(
-      [this](controller::Holder&, dispatch::Notes&) {
-        auto made = std::make_unique<Agent>(static_cast<AgentOut&>(*this));
+      [this](controller::Holder&, dispatch::Notes& notes) {
+        auto made = std::make_unique<Agent>(static_cast<AgentOut&>(*this), notes);
         agent = lookup.agent = made.get();
         return made;
       },
@@ -662,6 +687,28 @@ TEST_P(Clusters, AChangeOfTheLeaderLosesNothing) {
     EXPECT_EQ(with.wrong, 0);
     EXPECT_EQ(with.expected_before, std::vector<Duration>(5, 3ms));
     EXPECT_EQ(with.expected_after, with.expected_before);
+  }
+}
+
+// Also where most rows are refused, as workers do not hear the leader either.
+TEST_P(Clusters, ALeaderThatIsNotHeardKeepsNoClientWaiting) {
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const Tally tally = Cluster(GetParam(), seed, {.kills = false, .steady = true, .mute = true}).run();
+    EXPECT_GT(tally.while_mute, 200);
+    EXPECT_EQ(tally.latest_after, Offering::word_grace);
+    EXPECT_EQ(tally.wrong, 0);
+  }
+}
+
+TEST_P(Clusters, AWorkerThatIsStoppedOnceItIsDrainedLosesNothing) {
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const Tally tally = Cluster(GetParam(), seed, {.kills = false, .steady = true, .drain = true}).run();
+    EXPECT_EQ(tally.worker_losses, 1);
+    EXPECT_GT(tally.second, 300);
+    EXPECT_EQ(tally.second_on_time, tally.second);
+    EXPECT_EQ(tally.wrong, 0);
   }
 }
 

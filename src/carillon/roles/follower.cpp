@@ -13,6 +13,11 @@
 #include "carillon/transport/times.h"
 
 namespace carillon::roles {
+namespace {
+
+constexpr Duration look_for_troubles = std::chrono::seconds{1};
+
+}  // namespace
 
 Result<hosts::MemberOptions> member_options(const MemberArguments& arguments) {
   if (!cluster::is_name(arguments.id))
@@ -26,6 +31,7 @@ Result<hosts::MemberOptions> member_options(const MemberArguments& arguments) {
   std::random_device dice;
   return hosts::MemberOptions{.cluster = arguments.coordinator.name,
                               .key = arguments.key,
+                              .other_key = arguments.other_key,
                               .self = {.id = arguments.id,
                                        .role = arguments.role,
                                        .address = arguments.listen,
@@ -55,6 +61,8 @@ Result<std::unique_ptr<Follower>> Follower::open(const MemberArguments& argument
                                             [to = made.get()](const auto& state) { to->changed(state); });
   if (!membership) return std::unexpected(membership.error());
   made->membership_ = std::move(*membership);
+  made->credentials_ = arguments.tls != nullptr ? arguments.tls->channel(made->membership_->cluster())
+                                                : grpc::InsecureChannelCredentials();
   made->self_.incarnation = made->membership_->self().incarnation;
   made->thread_ = std::thread([to = made.get()] { to->dial(); });
   return made;
@@ -89,19 +97,38 @@ void Follower::dial() {
   std::unique_lock lock(dialing_);
   std::vector<std::string> had;
   while (true) {
-    wake_.wait(lock, [&] { return ending_ || had != wanted_; });
+    if (!wake_.wait_for(lock, look_for_troubles, [&] { return ending_ || had != wanted_; })) {
+      lock.unlock();
+      tell_troubles();
+      lock.lock();
+      continue;
+    }
     had = ending_ ? std::vector<std::string>{} : wanted_;
     const bool over = ending_;
     lock.unlock();
     std::erase_if(dialers_, [&](const auto& each) { return std::ranges::count(had, each.first) == 0; });
     for (const std::string& address : had)
       if (!dialers_.contains(address))
-        dialers_.emplace(
-            address, transport::StreamDialer::open(address, grpc::InsecureChannelCredentials(), self_, *this,
-                                                   {.longest_pause = std::chrono::milliseconds{200}}));
+        dialers_.emplace(address,
+                         transport::StreamDialer::open(address, credentials_, self_, *this,
+                                                       {.longest_pause = std::chrono::milliseconds{200}}));
     if (over) return;
     lock.lock();
   }
+}
+
+// Of schedulers that cannot be reached for longer than it takes to look twice: each reason once.
+void Follower::tell_troubles() {
+  std::map<std::string, Trouble> now;
+  for (const auto& [address, dialer] : dialers_) {
+    if (dialer->is_open()) continue;
+    const Trouble before = dialing_troubles_[address];
+    Trouble& trouble = now[address] = {.seen = dialer->last_error(), .told = before.told};
+    if (trouble.seen.empty() || trouble.seen != before.seen || trouble.seen == trouble.told) continue;
+    trouble.told = trouble.seen;
+    spdlog::warn("no stream to the scheduler at {}: {}", address, trouble.seen);
+  }
+  dialing_troubles_ = std::move(now);
 }
 
 Result<> Follower::greets(const transport::Hello& peer) {

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "carillon/base/result.h"
 #include "carillon/hosts/membership.h"
 #include "carillon/transport/stream.h"
+#include "carillon/transport/tls.h"
 
 namespace carillon::roles {
 
@@ -24,6 +26,9 @@ struct MemberArguments {
   std::string id;      // cluster::is_name()
   std::string listen;  // IP:PORT where others reach this process; its beats go there, too
   std::string key;     // that beats are signed with; the same for all members
+  std::optional<std::string> other_key =
+      std::nullopt;                          // while it is being changed: beats of this one are read
+  std::shared_ptr<transport::Tls> tls = {};  // of streams and rows; null: none, all is in the clear
 };
 // With an incarnation drawn at random. Errors: an id or an address that cannot be; the text names it.
 Result<hosts::MemberOptions> member_options(const MemberArguments& arguments);
@@ -75,6 +80,7 @@ class Follower final : transport::StreamOwner {
   void ended(transport::Stream& stream, const Error& why) override;
   void changed(const hosts::Membership::State& state);
   void dial();
+  void tell_troubles();
 
   transport::Hello self_;  // as it is registered
   FollowerHandlers& handlers_;
@@ -90,8 +96,13 @@ class Follower final : transport::StreamOwner {
   std::mutex dialing_;  // of what follows
   std::condition_variable wake_;
   std::vector<std::string> wanted_;  // addresses of schedulers
+  std::shared_ptr<grpc::ChannelCredentials> credentials_;
   bool ending_ = false;
-  std::map<std::string, std::unique_ptr<transport::StreamDialer>> dialers_;  // the thread's
+  std::map<std::string, std::unique_ptr<transport::StreamDialer>> dialers_;  // the thread's, as what follows
+  struct Trouble {
+    std::string seen, told;
+  };
+  std::map<std::string, Trouble> dialing_troubles_;  // by address
   std::thread thread_;
 };
 

@@ -58,11 +58,11 @@ Result<std::unique_ptr<FrontendHost>> FrontendHost::open(const MemberArguments& 
                                                          const Clock& clock,
                                                          std::function<void(const std::string&)> warn) {
   std::unique_ptr<FrontendHost> made(new FrontendHost(options, clock, std::move(warn), arguments.listen));
-  auto rows =
-      transport::RowServer::open(arguments.listen, {.cluster = arguments.coordinator.name}, made->store_,
-                                 [to = made.get()](RequestId row, std::uint64_t, const std::string& report) {
-                                   to->outputs(row, report);
-                                 });
+  auto rows = transport::RowServer::open(
+      arguments.listen, {.cluster = arguments.coordinator.name, .tls = arguments.tls}, made->store_,
+      [to = made.get()](RequestId row, std::uint64_t, const std::string& report) {
+        to->outputs(row, report);
+      });
   if (!rows) return in_context("--listen", rows.error());
   made->rows_ = std::move(*rows);
   made->controller_->set_loading(true);  // until a leader has told of its models
@@ -95,6 +95,8 @@ void FrontendHost::leads(std::shared_ptr<transport::Stream> stream, std::uint64_
     leader_ = stream;
     epoch_ = epoch;
     offering_->leads(now);
+    const std::lock_guard lock(mutex_);
+    if (drains_) send(transport::Drains{});
   });
 }
 
@@ -107,12 +109,28 @@ void FrontendHost::leader_left() {
 
 void FrontendHost::heard(std::vector<transport::Message> messages) {
   controller_->react([this, messages = std::move(messages)](TimePoint now) mutable {
-    for (transport::Message& message : messages) offering_->heard(std::move(message), now);
+    for (transport::Message& message : messages)
+      if (const auto* order = std::get_if<transport::Drain>(&message))
+        drain(order->undo);
+      else
+        offering_->heard(std::move(message), now);
   });
 }
 
+// It answers on. Whoever asks whether it is ready, such as a load balancer, hears that it is not.
+void FrontendHost::drain(bool undo) {
+  const std::lock_guard lock(mutex_);
+  drains_ = !undo;
+  controller_->set_loading(drains_ || !told_);
+  spdlog::info(drains_ ? "drains: it answers on, and is not ready" : "drains no more");
+}
+
 void FrontendHost::send(transport::Message message) {
-  if (leader_ != nullptr) (void)leader_->send(epoch_, std::move(message));
+  if (leader_ != nullptr) (void)leader_->queue(epoch_, std::move(message));
+}
+
+void FrontendHost::flush() {
+  if (leader_ != nullptr) leader_->flush();
 }
 
 // --- Rows
@@ -179,7 +197,8 @@ void FrontendHost::follow_models(const std::stop_token& ended) {
     lock.unlock();
     if (std::holds_alternative<Told>(news)) {
       controller_->set_all_named();
-      controller_->set_loading(false);
+      const std::lock_guard again(mutex_);
+      controller_->set_loading(drains_);
     }
     if (const auto* comes = std::get_if<Comes>(&news)) add(comes->model, ended);
     if (const auto* goes = std::get_if<Goes>(&news))

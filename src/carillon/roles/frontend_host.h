@@ -49,14 +49,16 @@ class FrontendHost final : FollowerHandlers, OfferingOut {
              const transport::Hello& self) override;
   void leader_left() override;
   void heard(std::vector<transport::Message> messages) override;
-  // OfferingOut, on the controller's thread.
+  // OfferingOut, in the controller's turns.
   void send(transport::Message message) override;
   std::uint64_t open(RequestId row, transport::RowTensors tensors) override;
   void close(std::uint64_t key) override;
   void model_comes(const wire::Model& model) override;
   void model_goes(ModelId id) override;
   void models_told() override;
+  void flush() override;
 
+  void drain(bool undo);
   void outputs(RequestId row, const std::string& report);
   void follow_models(const std::stop_token& ended);
   void add(const wire::Model& model, const std::stop_token& ended);
@@ -66,7 +68,7 @@ class FrontendHost final : FollowerHandlers, OfferingOut {
   transport::RowStore store_;
   Offering* offering_ = nullptr;  // the controller's
   std::unique_ptr<controller::Controller> controller_;
-  std::shared_ptr<transport::Stream> leader_;  // the controller's thread's, as epoch_
+  std::shared_ptr<transport::Stream> leader_;  // of the controller's turns, as epoch_
   std::uint64_t epoch_ = 0;
   std::unique_ptr<transport::RowServer> rows_;
   std::unique_ptr<Follower> follower_;
@@ -74,7 +76,8 @@ class FrontendHost final : FollowerHandlers, OfferingOut {
   std::mutex mutex_;  // of what follows
   std::condition_variable_any wake_;
   std::deque<std::variant<Comes, Goes, Told>> news_;
-  bool told_ = false;  // Told is, or was, among them
+  bool told_ = false;    // Told is, or was, among them
+  bool drains_ = false;  // and so it is not ready
   std::jthread models_;
 };
 

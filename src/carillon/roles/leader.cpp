@@ -66,11 +66,15 @@ void make_sound(wire::Report& report, TimePoint now) {
 template <typename What, typename... Kinds>
 constexpr bool one_of = (std::is_same_v<What, Kinds> || ...);
 template <typename What>
-constexpr bool of_frontends =
-    one_of<What, transport::Application, transport::Offer, transport::Withdraw, transport::RowsAt>;
+constexpr bool of_frontends = one_of<What, transport::Application, transport::Offer, transport::Withdraw,
+                                     transport::RowsAt, transport::Drains>;
 template <typename What>
-constexpr bool of_workers = one_of<What, transport::ModelComes, transport::ModelGoes, transport::ModelTimes,
-                                   transport::DeviceState, wire::Report, wire::ProbeReport, ledger::Excuse>;
+constexpr bool of_workers =
+    one_of<What, transport::ModelComes, transport::ModelGoes, transport::ModelTimes, transport::DeviceState,
+           wire::Report, wire::ProbeReport, ledger::Excuse, transport::Drain, transport::Drains>;
+// A worker that drains has said the others before it heard of that.
+template <typename What>
+constexpr bool of_drained = one_of<What, wire::Report, transport::Drain, transport::Drains>;
 
 }  // namespace
 
@@ -198,6 +202,7 @@ void Leader::joined(PeerId id, const transport::Hello& hello, TimePoint now) {
   post(id, transport::Leads{});
   if (hello.role == Role::frontend) {
     peer.number = numbered_++;
+    give_credit(id, peer);
     if (wait_until_ == TimePoint::min()) {
       for (const auto& [name, model] : served_) post(id, transport::ModelComes{models_[model.index()].told});
       post(id, counted_);
@@ -240,13 +245,20 @@ void Leader::leave_frontend(PeerId id, TimePoint) {
 }
 
 void Leader::leave_worker(Peer& peer, std::string_view why, TimePoint now) {
+  drains_version_ += peer.drains ? 1 : 0;
+  if (peer.drains) return land_all(peer);
+  lose_devices(peer, "its worker " + peer.hello.id + " has gone: " + std::string(why), now);
+}
+
+// And its models.
+void Leader::lose_devices(Peer& peer, const std::string& why, TimePoint now) {
   for (const auto& [number, device] : peer.devices) links_[device.index()]->attach({});
   for (const auto& [number, device] : peer.devices)
     if (dispatch_.device_alive(device))
       dispatch_.on_report({.id = {},
                            .status = ledger::ActionStatus::failed,
                            .times = {},
-                           .error = "its worker " + peer.hello.id + " has gone: " + std::string(why),
+                           .error = why,
                            .device_lost = true,
                            .life = dispatch_.life(device),
                            .device = device},
@@ -277,13 +289,21 @@ void Leader::heard(PeerId from, std::vector<Message> messages, TimePoint now) {
           using What = std::decay_t<decltype(what)>;
           if constexpr (of_frontends<What>) {
             if (peer.hello.role == Role::frontend) return on(from, peer, what, now);
-          } else if constexpr (of_workers<What>) {
-            if (peer.hello.role == Role::worker) return on(from, peer, what, now);
+          }
+          if constexpr (of_workers<What>) {
+            if (peer.hello.role == Role::worker && (of_drained<What> || !peer.drains))
+              return on(from, peer, what, now);
           }
           ++strays_.peers;
         },
         message);
+  if (peer.taken > 0) give_credit(from, peer);
   settle(now);
+}
+
+void Leader::give_credit(PeerId id, Peer& peer) {
+  const std::size_t most = std::max(options_.least_offers, options_.offers_under_way / frontends());
+  post(id, transport::OfferCredit{std::exchange(peer.taken, 0), static_cast<std::uint32_t>(most)});
 }
 
 void Leader::on(PeerId, Peer& peer, transport::Application& what, TimePoint now) {
@@ -312,6 +332,7 @@ void Leader::on(PeerId, Peer& peer, transport::Application& what, TimePoint now)
 }
 
 void Leader::on(PeerId from, Peer& peer, transport::Offer& what, TimePoint now) {
+  ++peer.taken;
   Request request = what.row;
   if (peer.rows.find(request.id.value)) {
     ++strays_.rows;
@@ -379,11 +400,13 @@ void Leader::close(Row& row) {
 void Leader::free(Row& row) {
   close(row);
   row.used = row.kept = false;
+  row.verdict.reset();
   rows_.give_back(*by_id_.take(row.id.value));
 }
 
 // Until the scheduler has heard of it, the row may still be sent.
 void Leader::withdraw(Row& row) {
+  if (row.verdict) return free(row);  // the scheduler has forgotten it
   close(row);
   row.kept = false;
   dispatch_.withdraw(row.id, row.model);
@@ -438,6 +461,10 @@ void Leader::lost(RequestId id, std::string_view why) {
 void Leader::refused(const wire::Verdict& verdict, TimePoint) {
   Row* const over = row(verdict.refusal.request);
   if (over == nullptr || !over->open) return;
+  if (over->landing > 0) {
+    over->verdict = verdict;
+    return;
+  }
   wire::Verdict told = verdict;
   told.refusal.request = over->theirs;
   post(over->frontend, std::move(told));
@@ -570,7 +597,8 @@ void Leader::end_model(ModelId id, TimePoint now) {
   // Those that differed from it.
   for (auto& [other, peer] : peers_)
     for (auto& [number, mine] : peer.models)
-      if (!mine.ours && !mine.goes && mine.told.info.name == key.first && mine.told.version == key.second)
+      if (!peer.drains && !mine.ours && !mine.goes && mine.told.info.name == key.first &&
+          mine.told.version == key.second)
         take_up(peer, number, now);
 }
 
@@ -692,6 +720,14 @@ void Leader::recall(const Peer& peer, DeviceId device, const transport::DeviceSt
 }
 
 void Leader::on(PeerId, Peer& peer, wire::Report& what, TimePoint now) {
+  if (peer.drains) {
+    if (what.device_lost) return land_all(peer);
+    if (auto ended = peer.landing.extract(what.id); !ended.empty())
+      land(ended.mapped());
+    else
+      ++strays_.reports;
+    return;
+  }
   const auto device = device_of(peer, what.device);
   if (!device) return;
   if (what.life != dispatch_.life(*device) || what.status > ledger::ActionStatus::stopped ||
@@ -734,6 +770,109 @@ void Leader::fail(DeviceId device, ActionId action, std::string why) {
                       .life = dispatch_.life(device),
                       .device = device};
   failed_.push_back(std::move(report));
+}
+
+// --- Draining
+
+// Whether the others can do all that this worker does.
+Result<> Leader::can_drain(const Peer& peer) const {
+  const auto serves = [&](const auto& each) {
+    return dispatch_.device_alive(each.second) && each.first.first != peer.hello.id;
+  };
+  if (std::ranges::none_of(known_, serves))
+    return carillon::fail(ErrorCode::unavailable,
+                          "no other worker has a device: " + peer.hello.id + " cannot drain");
+  for (const auto& [number, model] : peer.models)
+    if (model.ours && !model.goes && models_[model.ours->index()].holders == 1)
+      return carillon::fail(ErrorCode::unavailable, "no other worker has " + named(model.told) + ": " +
+                                                        peer.hello.id + " cannot drain");
+  return {};
+}
+
+Result<> Leader::drain(const std::string& id, bool undo, TimePoint now) {
+  now_ = now;
+  auto found = present_.find({Role::worker, id});
+  if (found == present_.end()) found = present_.find({Role::frontend, id});
+  if (found == present_.end())
+    return carillon::fail(ErrorCode::not_found,
+                          "no worker or frontend '" + id + "' has a stream to this leader");
+  const PeerId to = found->second;
+  Peer& peer = peers_.at(to);
+  const bool works = peer.hello.role == Role::worker;
+  if (!undo && works && !peer.drains)
+    if (auto can = can_drain(peer); !can) return can;
+  post(to, transport::Drain{undo});
+  if (!works) {
+    ++drains_version_;
+    peer.drains.reset();
+    if (!undo) peer.drains = 0;
+  } else if (!undo && !peer.drains) {
+    ++drains_version_;
+    const ledger::Ledger& ledger = dispatch_.ledger();
+    peer.drains = 0;
+    for (const auto& [number, device] : peer.devices) {
+      if (device.index() >= ledger.devices()) continue;
+      for (const auto& lane : ledger.device(device).under_way)
+        for (const std::uint32_t place : lane) {
+          const ledger::Ledger::Action& action = ledger.at(place);
+          if (!action.taken) continue;
+          ++*peer.drains;
+          for (const RequestId each : action.requests)
+            if (Row* const its = row(each); its != nullptr && its->open) {
+              ++its->landing;
+              peer.landing[action.id].push_back(each);
+            }
+        }
+    }
+    lose_devices(peer, "its worker " + id + " drains", now);
+  }
+  settle(now);
+  return {};
+}
+
+void Leader::on(PeerId, Peer& peer, transport::Drains& what, TimePoint now) {
+  ++drains_version_;
+  // Of an earlier leader's order. What it has told before, if anything, is of before it drained.
+  if (!peer.drains && peer.hello.role == Role::worker)
+    lose_devices(peer, "its worker " + peer.hello.id + " drains", now);
+  peer.drains = what.actions;
+  if (what.actions == 0) land_all(peer);
+  awaited_.erase(peer.hello.id);
+}
+
+// The worker drains no more. It tells all that it has once more.
+void Leader::on(PeerId, Peer& peer, transport::Drain& what, TimePoint) {
+  if (!peer.drains || !what.undo) {
+    ++strays_.peers;
+    return;
+  }
+  ++drains_version_;
+  land_all(peer);
+  peer.drains.reset();
+  peer.devices.clear();
+  peer.models.clear();
+  peer.numbers.clear();
+}
+
+// A run of a worker that drains has ended. If it was a success, the outputs came before this.
+void Leader::land(const std::vector<RequestId>& rows) {
+  for (const RequestId id : rows) {
+    Row* const landed = row(id);
+    if (landed == nullptr || --landed->landing > 0 || !landed->verdict) continue;
+    const wire::Verdict verdict = *std::exchange(landed->verdict, std::nullopt);
+    refused(verdict, now_);
+  }
+}
+
+void Leader::land_all(Peer& peer) {
+  for (const auto& [action, rows] : std::exchange(peer.landing, {})) land(rows);
+}
+
+std::map<std::string, std::uint32_t> Leader::drains() const {
+  std::map<std::string, std::uint32_t> out;
+  for (const auto& [id, peer] : peers_)
+    if (peer.drains) out.emplace(peer.hello.id, *peer.drains);
+  return out;
 }
 
 // --- Steps

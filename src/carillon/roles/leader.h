@@ -13,6 +13,7 @@
 
 #include "carillon/base/ids.h"
 #include "carillon/base/index_table.h"
+#include "carillon/base/result.h"
 #include "carillon/base/slab.h"
 #include "carillon/base/time.h"
 #include "carillon/dispatch/dispatch.h"
@@ -43,6 +44,10 @@ struct LeaderOptions {
   std::size_t max_models = 65'536;        // likewise
   std::size_t max_applications = 16'384;  // likewise; rows of others count as of none
   std::size_t max_frontend_apps = 4096;   // numbers of applications of a frontend; rows of others are refused
+  // Rows that frontends may have offered to it and that wait for it, all together, as far as each may have
+  // `least_offers`. They bound how long its word of anything else is waited for: 10 ms, at 5 us a row.
+  std::size_t offers_under_way = 2048;
+  std::size_t least_offers = 32;
   Duration model_grace = std::chrono::seconds{10};  // a model stays so long once its last worker left
 };
 
@@ -70,6 +75,14 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   // A frame's messages, with times on our clock. Its Offers that say `more` are decided on together.
   void heard(PeerId peer, std::vector<transport::Message> messages, TimePoint now);
   void heard(PeerId peer, transport::Message message, TimePoint now);
+  // A worker gets nothing new to do, and its models and devices are gone for the scheduler. What it has runs
+  // to its end: rows of it may run elsewhere, too, and are not refused before. A frontend is not to be ready.
+  // Errors: no such member is there (not_found), or no other worker has a device or one of its models
+  // (unavailable). `undo`: all is as before; also by itself once the process is another.
+  Result<> drain(const std::string& id, bool undo, TimePoint now);
+  // By id, of those that drain: what they have yet to end.
+  std::map<std::string, std::uint32_t> drains() const;
+  std::uint64_t drains_version() const { return drains_version_; }  // goes up when they change
   // When wake() wants to be called; max() for never.
   TimePoint wake_at() const;
   void wake(TimePoint now);
@@ -107,8 +120,10 @@ class Leader final : private wire::Calls, private dispatch::Notes {
     ModelId model;
     std::uint64_t key = 0;
     bool used = false;
-    bool open = false;  // the frontend is told of it
-    bool kept = false;  // see ledger::Keep
+    bool open = false;                       // the frontend is told of it
+    bool kept = false;                       // see ledger::Keep
+    std::uint32_t landing = 0;               // runs of workers that drain have it
+    std::optional<wire::Verdict> verdict{};  // meanwhile the scheduler refused it
   };
   struct WorkerModel {
     wire::Model told;             // its batches: as the worker told them last
@@ -121,12 +136,16 @@ class Leader final : private wire::Calls, private dispatch::Notes {
     // A frontend's.
     std::uint32_t number = 0;
     std::string address;
-    IndexTable rows;  // by its own numbers: those that are open
+    std::uint32_t taken = 0;  // of its rows, since it was told
+    IndexTable rows;          // by its own numbers: those that are open
     std::map<std::uint32_t, AppId> apps;
     // A worker's.
     std::map<std::uint32_t, WorkerModel> models;  // by its own numbers
     std::map<ModelId, std::uint32_t> numbers;     // from ours
     std::map<std::uint32_t, DeviceId> devices;    // that it told of since it joined
+    // While it drains: how many actions it has, and the rows of those that this leader ordered.
+    std::optional<std::uint32_t> drains;
+    std::map<ActionId, std::vector<RequestId>> landing;
   };
   struct Model {
     wire::Model told;
@@ -161,13 +180,20 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   void on(PeerId from, Peer& peer, wire::Report& what, TimePoint now);
   void on(PeerId from, Peer& peer, wire::ProbeReport& what, TimePoint now);
   void on(PeerId from, Peer& peer, ledger::Excuse& what, TimePoint now);
+  void on(PeerId from, Peer& peer, transport::Drains& what, TimePoint now);
+  void on(PeerId from, Peer& peer, transport::Drain& what, TimePoint now);
 
+  Result<> can_drain(const Peer& peer) const;
+  void lose_devices(Peer& peer, const std::string& why, TimePoint now);
+  void land(const std::vector<RequestId>& rows);
+  void land_all(Peer& peer);
   void leave(PeerId peer, std::string_view why, TimePoint now);
   void leave_frontend(PeerId id, TimePoint now);
   void leave_worker(Peer& peer, std::string_view why, TimePoint now);
   std::size_t count(transport::Role role) const;
   void settle(TimePoint now);
   void tell_frontends(const transport::Message& message);
+  void give_credit(PeerId id, Peer& peer);
   void end_waiting(TimePoint now);
   void refuse(PeerId to, RequestId row, ledger::Reason reason);
   Row* row(RequestId id);
@@ -212,9 +238,10 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   std::map<std::pair<std::string, std::uint32_t>, DeviceId> known_;  // by worker and its number
   std::set<std::pair<TimePoint, ModelId>> graces_;                   // of models without a holder
   std::vector<wire::Report> failed_;                                 // of orders that could not be sent
-  transport::DeviceCount counted_{};                                 // as frontends were told
-  std::set<std::string> awaited_;                                    // workers; see await_workers()
-  TimePoint wait_until_ = TimePoint::min();                          // min(): nobody is awaited
+  std::uint64_t drains_version_ = 0;
+  transport::DeviceCount counted_{};         // as frontends were told
+  std::set<std::string> awaited_;            // workers; see await_workers()
+  TimePoint wait_until_ = TimePoint::min();  // min(): nobody is awaited
 
   std::vector<std::pair<PeerId, transport::Message>> outbox_;  // of this step
   Strays strays_;

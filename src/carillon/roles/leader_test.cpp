@@ -164,6 +164,25 @@ TEST_F(LeaderTest, ABatchHasRowsOfTwoFrontendsInEachOnesNumbers) {
   EXPECT_EQ(leader->rows_open(), 0U);
 }
 
+TEST_F(LeaderTest, FrontendsShareTheCredit) {
+  worker(11);
+  frontend(1);
+  const auto alone = out.take<transport::OfferCredit>(1);
+  ASSERT_EQ(alone.size(), 1U);
+  EXPECT_EQ(alone[0].taken, 0U);
+  EXPECT_EQ(alone[0].most, LeaderOptions{}.offers_under_way);
+  frontend(2);
+  EXPECT_EQ(out.take<transport::OfferCredit>(2).at(0).most, LeaderOptions{}.offers_under_way / 2);
+  // One that is refused, and one that is open already, are taken up as any other.
+  leader->heard(1, {offer(70, true), offer(71, true, 99), offer(70)}, now);
+  const auto shared = out.take<transport::OfferCredit>(1);
+  ASSERT_EQ(shared.size(), 1U);
+  EXPECT_EQ(shared[0].taken, 3U);
+  EXPECT_EQ(shared[0].most, LeaderOptions{}.offers_under_way / 2);
+  hear(1, transport::Withdraw{{70}, {}});
+  EXPECT_TRUE(out.take<transport::OfferCredit>(1).empty());
+}
+
 TEST_F(LeaderTest, ARefusalIsInTheFrontendsNumberAndWithAProspect) {
   worker(11);
   frontend(1);
@@ -300,6 +319,7 @@ TEST_F(LeaderTest, ALoadIsInTheWorkersNumbersAndComesFirst) {
   const Window window{at(0ms), at(2s)};
   on_next<schedule::RequestArrived>({schedule::Load{{3}, {0}, {0}, window, 8ms}, infer(4, {{0}})});
   hear(1, offer(70));
+  (void)out.take<transport::OfferCredit>(1);
   ASSERT_GE(out.sent.size(), 2U);
   const auto* load = std::get_if<ledger::Load>(&out.sent[out.sent.size() - 3].second);
   ASSERT_NE(load, nullptr);
@@ -708,7 +728,7 @@ TEST_P(LeaderWorldTest, EveryRowHasOneEndAndNothingIsLeft) {
 
 // Whatever peers say, nothing is asserted, and a row that was offered has one end at most.
 TEST_P(LeaderWorldTest, RandomMessagesOfManyPeersDoNoHarm) {
-  std::uint64_t ran = 0, adopted = 0;
+  std::uint64_t ran = 0, adopted = 0, drained = 0;
   for (std::uint64_t seed = 1; seed <= 100; ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
@@ -725,7 +745,7 @@ TEST_P(LeaderWorldTest, RandomMessagesOfManyPeersDoNoHarm) {
     std::map<std::pair<PeerId, DeviceId>, std::uint32_t> lives;
     const auto message = [&](PeerId from) -> Message {
       const auto device = DeviceId{small()};
-      switch (random.below(14)) {
+      switch (random.below(15)) {
         case 0:
         case 1:
         case 2:
@@ -786,6 +806,9 @@ TEST_P(LeaderWorldTest, RandomMessagesOfManyPeersDoNoHarm) {
                                 random.below(2) == 0};
         case 11:
           return transport::Leads{};
+        case 12:
+          if (random.below(4) > 0) return transport::Drain{true};
+          return transport::Drains{small()};
         default: {
           if (const auto last_order = ordered.find(from);
               last_order != ordered.end() && random.below(2) == 0) {
@@ -855,11 +878,14 @@ TEST_P(LeaderWorldTest, RandomMessagesOfManyPeersDoNoHarm) {
           open.insert({from, offer->row.id.value});
         leader.heard(from, std::move(said), now);
       }
+      if (random.below(200) == 0)
+        drained += leader.drain(std::to_string(random.below(3)), random.below(4) == 0, now) ? 1 : 0;
       look();
       if (leader.wake_at() <= now) leader.wake(now);
       look();
     }
     for (const PeerId peer : peers) leader.left(peer, "the end", now);
+    EXPECT_TRUE(leader.drains().empty());
     for (int i = 0; i < 1000 && leader.wake_at() != TimePoint::max(); ++i) {
       now = std::max(now, leader.wake_at());
       leader.wake(now);
@@ -872,6 +898,130 @@ TEST_P(LeaderWorldTest, RandomMessagesOfManyPeersDoNoHarm) {
   }
   EXPECT_GT(ran, 0U);
   EXPECT_GT(adopted, 100U);
+  EXPECT_GT(drained, 100U);
+}
+
+using Drains = std::map<std::string, std::uint32_t>;
+
+class DrainTest : public LeaderTest {
+ protected:
+  // Worker 11 runs action 1 with row 70 of frontend 1. When it drains, the scheduler refuses the row.
+  DrainTest() {
+    worker(11);
+    worker(12);
+    frontend(1);
+    on_next<schedule::RequestArrived>({infer(1, {RequestId{0}})});
+    hear(1, offer(70));
+    EXPECT_EQ(out.take<transport::Infer>(11).size(), 1U);
+    on_next<schedule::DeviceChanged>(
+        {schedule::Refuse{RequestId{0}, ledger::Reason::device_failed, TimePoint::max()}});
+  }
+  std::vector<std::string> alive() const {
+    std::vector<std::string> out;
+    for (const Leader::DeviceView& device : leader->devices())
+      if (device.alive) out.push_back(device.worker);
+    return out;
+  }
+};
+
+TEST_F(DrainTest, AWorkerEndsWhatItHasAndGetsNothingNew) {
+  ASSERT_TRUE(leader->drain("w11", false, now));
+  EXPECT_EQ(alive(), std::vector<std::string>{"w12"});
+  EXPECT_EQ(out.take<transport::Drain>(11).size(), 1U);
+  EXPECT_TRUE(out.take<transport::Retire>(11).empty()) << "what runs is not stopped";
+  EXPECT_EQ(leader->drains(), (Drains{{"w11", 1}}));
+  hear(11, transport::Drains{1});
+  EXPECT_TRUE(out.take<wire::Verdict>(1).empty()) << "the run may still succeed";
+  // What it said before it heard of the drain.
+  const auto strays = leader->strays().peers;
+  hear(11, transport::DeviceState{DeviceId{6}, 100, 1, {}});
+  hear(11, transport::ModelComes{model(10, 7, "other")});
+  EXPECT_EQ(leader->strays().peers, strays + 2);
+  hear(11, report(1, ActionStatus::success));
+  EXPECT_EQ(out.take<wire::Verdict>(1).size(), 1U) << "its outputs did not come before this";
+  EXPECT_EQ(leader->rows_open(), 0U);
+  hear(11, transport::Drains{0});
+  EXPECT_EQ(leader->drains(), (Drains{{"w11", 0}}));
+  leader->left(11, "stopped", now);
+  EXPECT_TRUE(leader->drains().empty());
+}
+
+TEST_F(DrainTest, ARowWhoseOutputsCameIsOver) {
+  ASSERT_TRUE(leader->drain("w11", false, now));
+  hear(1, transport::Withdraw{RequestId{70}, ModelId{0}});
+  EXPECT_EQ(leader->rows_open(), 0U);
+  hear(11, report(1, ActionStatus::success));
+  EXPECT_TRUE(out.take<wire::Verdict>(1).empty());
+}
+
+TEST_F(DrainTest, ARowIsRefusedIfItsWorkerDiesOrLosesTheDeviceMeanwhile) {
+  ASSERT_TRUE(leader->drain("w11", false, now));
+  wire::Report lost = report(0, ActionStatus::failed);
+  lost.device_lost = true;
+  hear(11, lost);
+  EXPECT_EQ(out.take<wire::Verdict>(1).size(), 1U);
+  EXPECT_EQ(leader->rows_open(), 0U);
+}
+
+TEST_F(DrainTest, ARowIsRefusedIfItsWorkerGoes) {
+  ASSERT_TRUE(leader->drain("w11", false, now));
+  leader->left(11, "killed", now);
+  EXPECT_EQ(out.take<wire::Verdict>(1).size(), 1U);
+  EXPECT_EQ(leader->rows_open(), 0U);
+}
+
+TEST_F(DrainTest, WhatIsUndoneServesAgain) {
+  ASSERT_TRUE(leader->drain("w11", false, now));
+  ASSERT_TRUE(leader->drain("w11", true, now));
+  const auto told = out.take<transport::Drain>(11);
+  ASSERT_EQ(told.size(), 2U);
+  EXPECT_TRUE(told[1].undo);
+  hear(11, transport::Drains{0});  // of before
+  EXPECT_EQ(alive(), std::vector<std::string>{"w12"});
+  hear(11, transport::Drain{true});
+  EXPECT_TRUE(leader->drains().empty());
+  hear(11, transport::ModelComes{model(9)});
+  hear(11, transport::DeviceState{DeviceId{5}, 100, 1, {}, transport::DeviceState::Left{}});
+  EXPECT_EQ(out.take<transport::Adopt>(11).size(), 1U);
+  EXPECT_EQ(alive(), (std::vector<std::string>{"w11", "w12"}));
+  EXPECT_TRUE(out.warned.empty());
+  on_next<schedule::RequestArrived>({infer(2, {RequestId{1}})});
+  hear(1, offer(71));
+  EXPECT_EQ(out.take<transport::Infer>(11).size(), 1U);
+}
+
+TEST_F(DrainTest, WhatOthersCannotDoIsRefused) {
+  EXPECT_EQ(leader->drain("w13", false, now).error().code, ErrorCode::not_found);
+  hear(11, transport::ModelComes{model(10, 7, "only here")});
+  EXPECT_EQ(leader->drain("w11", false, now).error().message,
+            "no other worker has model 'only here' version 1: w11 cannot drain");
+  ASSERT_TRUE(leader->drain("w12", false, now));
+  EXPECT_EQ(leader->drain("w11", false, now).error().message,
+            "no other worker has a device: w11 cannot drain");
+}
+
+TEST_F(DrainTest, AFrontendIsToldAndServesOn) {
+  ASSERT_TRUE(leader->drain("f1", false, now));
+  EXPECT_EQ(out.take<transport::Drain>(1).size(), 1U);
+  EXPECT_EQ(leader->drains(), (Drains{{"f1", 0}}));
+  on_next<schedule::RequestArrived>({infer(2, {RequestId{1}})});
+  hear(1, offer(71));
+  EXPECT_EQ(out.take<transport::Infer>(11).size(), 1U);
+  ASSERT_TRUE(leader->drain("f1", true, now));
+  EXPECT_TRUE(leader->drains().empty());
+}
+
+// A new leader hears of neither models nor devices.
+TEST_F(DrainTest, AWorkerThatDrainsSinceAnEarlierLeaderIsNotWaitedFor) {
+  Leader next(std::make_unique<ScriptedScheduler>(), {}, out);
+  next.start(now);
+  next.await_workers({"w11"}, now + 100ms);
+  next.joined(1, {.cluster = "c", .id = "f1", .role = Role::frontend}, now);
+  out.sent.clear();
+  next.joined(11, {.cluster = "c", .id = "w11", .role = Role::worker}, now);
+  next.heard(11, Message{transport::Drains{0}}, now);
+  EXPECT_EQ(next.drains(), (Drains{{"w11", 0}}));
+  EXPECT_EQ(out.take<transport::DeviceCount>(1).size(), 1U) << "frontends hear that all are there";
 }
 
 }  // namespace

@@ -10,6 +10,15 @@ namespace carillon::roles {
 
 using ledger::ActionStatus;
 using ledger::Reason;
+namespace {
+
+// What a request takes at the least. Where its time depends on the input, nobody knows how little it may be.
+Duration shortest_of(const wire::Model& model) {
+  const bool varies = model.info.time_varies || !model.lengths.empty();
+  return varies ? Duration{0} : model.info.batches.front().exec;
+}
+
+}  // namespace
 
 Offering::Offering(controller::Holder& holder, OfferingOut& out, std::string rows_at)
     : holder_(holder), out_(out), rows_at_(std::move(rows_at)) {}
@@ -23,6 +32,7 @@ void Offering::add_device(wire::DeviceLink&) {
 void Offering::add_model(wire::Model model) {
   CARILLON_ASSERT(model.info.id.index() == models_.size() && !model.info.batches.empty());
   known_.insert_or_assign(known_as(model), model.info.id);
+  queue_.add_model(shortest_of(model));
   models_.push_back({.model = std::move(model), .theirs = {}});
 }
 
@@ -45,6 +55,7 @@ void Offering::go(ModelId id, TimePoint now) {
 
 void Offering::change_times(ModelId id, std::vector<ledger::BatchProfile> batches, TimePoint) {
   models_[id.index()].model.info.batches = std::move(batches);
+  queue_.set_shortest(id, shortest_of(models_[id.index()].model));
 }
 
 // --- What calls say
@@ -76,15 +87,18 @@ void Offering::offer(const Request& request, bool more, TimePoint now) {
     tensors.unwanted.push_back(wanted ? 0 : size);
   }
   const std::uint32_t place = slab_.take();
-  slab_[place] = {.request = request, .key = out_.open(request.id, std::move(tensors)), .bytes = bytes};
+  slab_[place] = {.request = request,
+                  .key = out_.open(request.id, std::move(tensors)),
+                  .bytes = bytes,
+                  .ends = request.deadline};
   rows_.insert(request.id.value, place);
-  unoffered_.emplace(request.deadline, request.id);
+  ends_.emplace(request.deadline, request.id);
   together_.push_back(request.id);
   if (!more) all_arrived(now);
 }
 
-void Offering::all_arrived(TimePoint) {
-  offer_to_leader(std::exchange(together_, {}));
+void Offering::all_arrived(TimePoint now) {
+  offer_to_leader(std::exchange(together_, {}), now);
 }
 
 void Offering::withdraw(RequestId id, ModelId) {
@@ -123,6 +137,7 @@ void Offering::leader_left(TimePoint) {
   leaders_models_.clear();
   for (Model& model : models_) model.theirs.reset();
   for (Application& application : applications_) application.told = false;
+  queue_.begin();
   // What flies may still come to its end: its worker has it.
   for (const RequestId id : rows_of({})) take_back(*find(id));
 }
@@ -138,14 +153,20 @@ void Offering::on(transport::DeviceCount& message, TimePoint) {
   out_.models_told();
 }
 
-void Offering::on(transport::ModelComes& message, TimePoint) {
+void Offering::on(transport::OfferCredit& message, TimePoint now) {
+  if (!led_) return;
+  queue_.credit(message);
+  offer_waiting(now);
+}
+
+void Offering::on(transport::ModelComes& message, TimePoint now) {
   const ModelId theirs = message.model.info.id;
   const Known known = known_as(message.model);
   leaders_models_.insert_or_assign(theirs.value, known);
   const auto ours = known_.find(known);
   if (ours == known_.end()) return out_.model_comes(message.model);
   models_[ours->second.index()].theirs = theirs;
-  offer_to_leader(rows_of(ours->second));
+  offer_to_leader(rows_of(ours->second), now);
 }
 
 void Offering::on(transport::ModelGoes& message, TimePoint) {
@@ -179,6 +200,7 @@ void Offering::on(transport::Sent& message, TimePoint) {
       continue;
     }
     row->flying = true;
+    set_end(*row);
     (void)holder_.sent(id, row->request.model, 0);
   }
 }
@@ -187,6 +209,7 @@ void Offering::on(transport::CameBack& message, TimePoint) {
   for (const RequestId id : message.rows)
     if (Row* const row = find_flying(id)) {
       row->flying = false;
+      set_end(*row);
       holder_.came_back(id);
     }
 }
@@ -195,6 +218,7 @@ void Offering::on(transport::Lost& message, TimePoint) {
   for (const RequestId id : message.rows)
     if (Row* const row = find_flying(id)) {
       row->flying = false;
+      set_end(*row);
       holder_.lost(id, message.why);
     }
 }
@@ -206,6 +230,7 @@ void Offering::on(transport::Ended& message, TimePoint now) {
     Row* const row = find_flying(id);
     if (row == nullptr) continue;
     row->flying = false;
+    set_end(*row);
     if (message.report.status != ActionStatus::success) {
       holder_.ended(id, message.report, now);
       continue;
@@ -214,7 +239,7 @@ void Offering::on(transport::Ended& message, TimePoint now) {
     holder_.came_back(id);
     take_back(*row);
     ++counters_.reoffered;
-    offer_to_leader({id});
+    offer_to_leader({id}, now);
   }
 }
 
@@ -289,43 +314,113 @@ void Offering::erase(RequestId id) {
   CARILLON_ASSERT(place.has_value());
   Row& row = slab_[*place];
   out_.close(row.key);
-  unoffered_.erase({row.request.deadline, id});
+  ends_.erase({row.ends, id});
   slab_.give_back(*place);
 }
 
 void Offering::lands(RequestId id, Row& row) {
   if (!std::exchange(row.flying, false)) return;
+  set_end(row);
   holder_.came_back(id);
 }
 
 void Offering::take_back(Row& row) {
+  row.queued = false;
   if (row.over) return;
   lands(row.request.id, row);
-  if (std::exchange(row.offered, false)) unoffered_.emplace(row.request.deadline, row.request.id);
+  row.offered = false;
+  set_end(row);
 }
 
-void Offering::offer_to_leader(const std::vector<RequestId>& rows) {
+void Offering::set_end(Row& row) {
+  const TimePoint deadline = row.request.deadline;
+  const TimePoint ends = row.flying    ? TimePoint::max()
+                         : row.offered ? saturating_add(deadline, word_grace)
+                                       : deadline;
+  if (ends == row.ends) return;
+  auto place = ends_.extract({row.ends, row.request.id});
+  row.ends = ends;
+  if (ends == TimePoint::max()) return;
+  if (place.empty()) {
+    ends_.emplace(ends, row.request.id);
+  } else {
+    place.value().first = ends;
+    ends_.insert(std::move(place));
+  }
+}
+
+void Offering::offer_to_leader(const std::vector<RequestId>& rows, TimePoint now) {
   if (!led_ || stopped_) return;
-  std::vector<transport::Offer> offers;
+  std::vector<RequestId> offers, displaced;
   for (const RequestId id : rows) {
     Row* const row = find(id);
-    if (row == nullptr || row->offered || row->over) continue;
-    const auto theirs = models_[row->request.model.index()].theirs;
-    if (!theirs) continue;
-    if (const AppId app = row->request.app; app.value > 0)
+    if (row == nullptr || row->queued || row->offered || row->over ||
+        !models_[row->request.model.index()].theirs)
+      continue;
+    const OfferQueue::Answer answer = queue_.arrive(row->request, now);
+    if (answer.goes)
+      offers.push_back(id);
+    else if (answer.in)
+      row->queued = true;
+    else
+      turn_away(id, answer.hurried, now);
+    if (answer.displaced) displaced.push_back(*answer.displaced);
+  }
+  send(offers);
+  for (const RequestId id : displaced)
+    if (const Row* const row = find(id); row != nullptr && row->queued) turn_away(id, false, now);
+}
+
+void Offering::offer_waiting(TimePoint now) {
+  std::vector<RequestId> offers;
+  for (auto next = queue_.next(now); !next.empty(); next = queue_.next(now))
+    for (const auto& [id, turned_away, hurried] : next) {
+      Row* const row = find(id);
+      if (row == nullptr || !std::exchange(row->queued, false) ||
+          !models_[row->request.model.index()].theirs) {
+        if (!turned_away) queue_.give_back();
+      } else if (turned_away) {
+        turn_away(id, hurried, now);
+      } else {
+        offers.push_back(id);
+      }
+    }
+  send(offers);
+}
+
+void Offering::send(const std::vector<RequestId>& offers) {
+  for (const RequestId id : offers) {
+    if (find(id) == nullptr) {  // another row of its call was turned away
+      queue_.give_back();
+      continue;
+    }
+    Row& row = *find(id);
+    const ModelId theirs = *models_[row.request.model.index()].theirs;
+    if (const AppId app = row.request.app; app.value > 0)
       if (Application& told = applications_[app.value - 1]; !std::exchange(told.told, true)) {
         transport::Application message{.app = app, .name = told.name, .alike = told.alike};
-        if (message.alike) message.alike->model = *theirs;  // it is of the row's model
+        if (message.alike) message.alike->model = theirs;  // it is of the row's model
         out_.send(std::move(message));
       }
-    row->offered = true;
-    unoffered_.erase({row->request.deadline, id});
+    row.offered = true;
+    set_end(row);
     ++counters_.offered;
-    offers.push_back({.row = row->request, .more = true, .key = row->key, .tensor_bytes = row->bytes});
-    offers.back().row.model = *theirs;
+    transport::Offer offer{
+        .row = row.request, .more = id != offers.back(), .key = row.key, .tensor_bytes = row.bytes};
+    offer.row.model = theirs;
+    out_.send(std::move(offer));
   }
-  if (!offers.empty()) offers.back().more = false;
-  for (transport::Offer& offer : offers) out_.send(std::move(offer));
+}
+
+// The leader cannot decide on it in time.
+void Offering::turn_away(RequestId id, bool hurried, TimePoint now) {
+  if (hurried) return refuse(id, Reason::cannot_finish, now);
+  const ModelId model = find(id)->request.model;
+  erase(id);
+  (void)holder_.sent(id, model, 0);
+  holder_.turned_down(id, {ErrorCode::resource_exhausted,
+                           "the cluster is overloaded: requests come faster than the leader can decide on "
+                           "them; try again later"});
 }
 
 void Offering::refuse(RequestId id, Reason reason, TimePoint now) {
@@ -341,12 +436,12 @@ void Offering::refuse(RequestId id, Reason reason, TimePoint now) {
 
 TimePoint Offering::wake_at() const {
   if (stopped_) return TimePoint::max();
-  return unoffered_.empty() ? forget_at_ : std::min(forget_at_, unoffered_.begin()->first);
+  return ends_.empty() ? forget_at_ : std::min(forget_at_, ends_.begin()->first);
 }
 
 void Offering::wake(TimePoint now) {
-  while (!stopped_ && !unoffered_.empty() && unoffered_.begin()->first <= now)
-    refuse(unoffered_.begin()->second, Reason::cannot_finish, now);
+  while (!stopped_ && !ends_.empty() && ends_.begin()->first <= now)
+    refuse(ends_.begin()->second, Reason::cannot_finish, now);
   if (stopped_ || forget_at_ > now) return;
   forget_at_ = TimePoint::max();
   std::vector<ModelId> untold;

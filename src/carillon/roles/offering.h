@@ -16,6 +16,7 @@
 #include "carillon/base/time.h"
 #include "carillon/controller/calls/holder.h"
 #include "carillon/dispatch/decider.h"
+#include "carillon/roles/offer_queue.h"
 #include "carillon/transport/messages.h"
 #include "carillon/transport/rows.h"
 
@@ -38,13 +39,17 @@ class OfferingOut {
   virtual void model_goes(ModelId id) = 0;
   // A leader has told all models that it knew. Again with each leader, and whenever its devices change.
   virtual void models_told() = 0;
+  // Nothing more follows at once: what was sent can go.
+  virtual void flush() {}
 };
 
 // Decides on a frontend's calls by asking the leader of its cluster. Rows are offered to whoever leads, and
 // once more to the next leader. Workers pull them, and give back their outputs, by keys.
 //
 // A row without a leader, or of a model that the leader does not know yet, waits. It is refused when its
-// deadline passes.
+// deadline passes. A row that the leader has is refused `word_grace` after its deadline, whatever the policy
+// does with late rows, unless the leader has told that a worker has it. So a leader that is not heard keeps
+// no client waiting.
 //
 // Not thread-safe; `now` never goes back. What peers say is not trusted: whatever does not fit is counted as
 // a stray, and changes nothing.
@@ -59,6 +64,8 @@ class Offering final : public dispatch::Decider {
   static constexpr std::size_t most_applications = 4096;
   // How long a model is served on that a new leader does not tell of: its worker may be on its way.
   static constexpr Duration model_grace = std::chrono::seconds{10};
+  // How long after a row's deadline its outputs, or what the leader says of it, are waited for.
+  static constexpr Duration word_grace = std::chrono::milliseconds{50};
 
   // Both outlive this. `rows_at`: where rows are pulled from.
   Offering(controller::Holder& holder, OfferingOut& out, std::string rows_at);
@@ -87,6 +94,7 @@ class Offering final : public dispatch::Decider {
   TimePoint wake_at() const override;
   void wake(TimePoint now) override;
   void stop() override;
+  void flush() override { out_.flush(); }
   bool stopped() const override { return stopped_; }
   std::size_t devices() const override { return alive_; }
   std::size_t devices_alive() const override { return alive_; }
@@ -104,9 +112,11 @@ class Offering final : public dispatch::Decider {
     Request request;
     std::uint64_t key = 0;
     std::uint64_t bytes = 0;
+    bool queued = false;   // in queue_
     bool offered = false;  // to the leader of now
     bool flying = false;   // the holder was told that it was sent
     bool over = false;     // it flies, and nobody wants it any more
+    TimePoint ends;        // as in ends_
   };
   struct Model {
     wire::Model model;
@@ -127,6 +137,7 @@ class Offering final : public dispatch::Decider {
   void on(transport::Lost& message, TimePoint now);
   void on(wire::Verdict& message, TimePoint now);
   void on(transport::DeviceCount& message, TimePoint now);
+  void on(transport::OfferCredit& message, TimePoint now);
   void on(transport::ModelComes& message, TimePoint now);
   void on(transport::ModelGoes& message, TimePoint now);
   void on(transport::ModelTimes&, TimePoint) {}  // a frontend promises nothing by itself
@@ -145,9 +156,15 @@ class Offering final : public dispatch::Decider {
   void forget(ModelId id);
   void over(RequestId id);
   void lands(RequestId id, Row& row);
-  // Those of them that can be, together.
-  void offer_to_leader(const std::vector<RequestId>& rows);
+  // Those of them that can be, together, as far as the leader's credit goes. The others wait, or are turned
+  // away.
+  void offer_to_leader(const std::vector<RequestId>& rows, TimePoint now);
+  void offer_waiting(TimePoint now);
+  void send(const std::vector<RequestId>& offers);
+  void turn_away(RequestId id, bool hurried, TimePoint now);
   void take_back(Row& row);
+  // After a change of what the row waits for.
+  void set_end(Row& row);
   void refuse(RequestId id, ledger::Reason reason, TimePoint now);
   void tell_lost(TimePoint now);
 
@@ -160,12 +177,13 @@ class Offering final : public dispatch::Decider {
   std::vector<Application> applications_;          // by AppId, which begin at 1
   std::map<std::tuple<std::string, std::uint32_t, std::size_t>, AppId> numbers_;
   Slab<Row> slab_;
-  IndexTable rows_;                                      // to slab_
-  std::set<std::pair<TimePoint, RequestId>> unoffered_;  // by deadline
-  std::vector<RequestId> together_;                      // offered with more, until all_arrived()
-  std::vector<RequestId> lost_;                          // that fly and were withdrawn
-  std::uint32_t alive_ = 0;                              // devices of the cluster
-  TimePoint forget_at_ = TimePoint::max();               // models that no leader told of since
+  IndexTable rows_;                                 // to slab_
+  std::set<std::pair<TimePoint, RequestId>> ends_;  // when each is refused; not of those that fly
+  OfferQueue queue_;
+  std::vector<RequestId> together_;         // offered with more, until all_arrived()
+  std::vector<RequestId> lost_;             // that fly and were withdrawn
+  std::uint32_t alive_ = 0;                 // devices of the cluster
+  TimePoint forget_at_ = TimePoint::max();  // models that no leader told of since
   bool led_ = false;
   bool stopped_ = false;
   Counters counters_;

@@ -1,5 +1,6 @@
 #include "carillon/roles/offering.h"
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,10 @@ class OfferingTest : public ::testing::Test, protected OfferingOut {
   void hear(What what, TimePoint now = time_of(1ms)) {
     core.react([&](TimePoint t) { offering->heard(transport::Message{std::move(what)}, t); }, now);
   }
+  void lead(TimePoint now = time_of(0ms), std::uint32_t credit = 100) {
+    core.react([&](TimePoint t) { offering->leads(t); }, now);
+    hear(transport::OfferCredit{0, credit}, now);
+  }
   template <typename What>
   std::size_t count() const {
     return static_cast<std::size_t>(std::ranges::count_if(
@@ -65,7 +70,7 @@ class OfferingTest : public ::testing::Test, protected OfferingOut {
 };
 
 TEST_F(OfferingTest, AModelThatComesAnewWhileItGoesIsAskedForAgain) {
-  core.react([&](TimePoint t) { offering->leads(t); }, time_of(0ms));
+  lead();
   hear(transport::ModelComes{told(7)});
   EXPECT_EQ(came.size(), 1U);
   come();
@@ -82,10 +87,10 @@ TEST_F(OfferingTest, AModelThatComesAnewWhileItGoesIsAskedForAgain) {
 }
 
 TEST_F(OfferingTest, AModelThatANewLeaderDoesNotTellOfGoesAfterAWhile) {
-  core.react([&](TimePoint t) { offering->leads(t); }, time_of(0ms));
+  lead();
   hear(transport::ModelComes{told(7)});
   come();
-  core.react([&](TimePoint t) { offering->leads(t); }, time_of(1s));
+  lead(time_of(1s));
   EXPECT_EQ(core.wake_at(), time_of(1s) + Offering::model_grace);
   core.wake(core.wake_at());
   EXPECT_EQ(went, std::vector<ModelId>{ModelId{0}});
@@ -93,13 +98,68 @@ TEST_F(OfferingTest, AModelThatANewLeaderDoesNotTellOfGoesAfterAWhile) {
 }
 
 TEST_F(OfferingTest, ARowOfWhichTheLeaderSpeaksAfterItsEndIsWithdrawn) {
-  core.react([&](TimePoint t) { offering->leads(t); }, time_of(0ms));
+  lead();
   hear(transport::Lost{{RequestId{77}}, "its worker went"});
   EXPECT_EQ(count<transport::Withdraw>(), 1U);
 }
 
-TEST_F(OfferingTest, OutputsThatComeOfAnOrderNobodyToldOfAnswerTheCall) {
+// A leader that is not heard, as its host is cut off one way or stands still.
+TEST_F(OfferingTest, ARowOfWhichTheLeaderSaysNothingIsRefusedSoonAfterItsDeadline) {
   core.react([&](TimePoint t) { offering->leads(t); }, time_of(0ms));
+  hear(transport::ModelComes{told(7)});
+  come();
+  const TimePoint deadline = time_of(100ms), end = deadline + Offering::word_grace;
+  std::vector<ErrorCode> refused;
+  int answered = 0;
+  for (std::uint64_t ticket = 1; ticket <= 4; ++ticket)
+    core.submit(
+        ticket, controller::testing::call_of(ModelId{0}, 1, time_of(1ms), deadline),
+        [&](controller::InferAnswer answer) {
+          ++answered;
+          if (!answer.status) refused.push_back(answer.status.error().code);
+        },
+        time_of(1ms));
+  EXPECT_EQ(core.wake_at(), end);
+  // A worker has rows 1 and 2. Row 2 comes back, and row 3 gets its outputs in time.
+  hear(transport::Sent{.rows = {RequestId{1}, RequestId{2}}, .device = {}}, time_of(2ms));
+  hear(transport::CameBack{{RequestId{2}}}, time_of(3ms));
+  core.wake(deadline);
+  EXPECT_EQ(answered, 0);
+  const wire::Report report{.status = ledger::ActionStatus::success};
+  core.react([&](TimePoint t) { offering->outputs(RequestId{3}, report, t); }, end - 1ms);
+  EXPECT_EQ(answered, 1);
+  EXPECT_TRUE(refused.empty());
+  ASSERT_EQ(core.wake_at(), end);
+  core.wake(end);
+  EXPECT_EQ(refused, std::vector<ErrorCode>(2, ErrorCode::deadline_exceeded));
+  EXPECT_EQ(count<transport::Withdraw>(), 3U);
+  EXPECT_GT(core.wake_at(), end + 1s) << "row 1 runs";
+  // What the leader says of a refused row comes too late.
+  hear(transport::Sent{.rows = {RequestId{0}}, .device = {}}, end + 1ms);
+  EXPECT_EQ(answered, 3);
+  core.react([&](TimePoint t) { offering->outputs(RequestId{1}, report, t); }, end + 1s);
+  EXPECT_EQ(answered, 4);
+  EXPECT_EQ(refused.size(), 2U);
+  EXPECT_EQ(offering->open_rows(), 0U);
+}
+
+TEST_F(OfferingTest, ARowWithoutALeaderIsRefusedAtItsDeadline) {
+  core.react([&](TimePoint t) { offering->leads(t); }, time_of(0ms));
+  hear(transport::ModelComes{told(7)});
+  come();
+  int refused = 0;
+  core.submit(
+      1, controller::testing::call_of(ModelId{0}, 1, time_of(1ms), time_of(100ms)),
+      [&](controller::InferAnswer answer) { refused += answer.status ? 0 : 1; }, time_of(1ms));
+  hear(transport::Sent{.rows = {RequestId{0}}, .device = {}}, time_of(2ms));
+  core.react([&](TimePoint t) { offering->leader_left(t); }, time_of(3ms));
+  EXPECT_EQ(core.wake_at(), time_of(100ms));
+  core.wake(time_of(100ms));
+  EXPECT_EQ(refused, 1);
+}
+
+TEST_F(OfferingTest, OutputsThatComeOfAnOrderNobodyToldOfAnswerTheCall) {
+  lead();
   hear(transport::ModelComes{told(7)});
   come();
   int answers = 0;
@@ -118,6 +178,72 @@ TEST_F(OfferingTest, OutputsThatComeOfAnOrderNobodyToldOfAnswerTheCall) {
   EXPECT_EQ(offering->counters().late_wins, 1U);
   EXPECT_EQ(closed, std::vector<std::uint64_t>{1});
   EXPECT_EQ(offering->open_rows(), 0U);
+}
+
+// Rows beyond the leader's credit wait until it takes others. Their clients may go, or their time may end.
+TEST_F(OfferingTest, RowsWaitForCredit) {
+  lead(time_of(0ms), 2);
+  hear(transport::ModelComes{told(7)});
+  come();
+  std::vector<bool> on_time;
+  for (std::uint64_t ticket = 1; ticket <= 5; ++ticket)
+    core.submit(
+        ticket, controller::testing::call_of(ModelId{0}, 1, time_of(1ms), time_of(ticket == 4 ? 50ms : 1s)),
+        [&](const controller::InferAnswer& answer) { on_time.push_back(answer.status.has_value()); },
+        time_of(1ms));
+  EXPECT_EQ(count<transport::Offer>(), 2U);
+  hear(transport::OfferCredit{1, 2}, time_of(2ms));
+  EXPECT_EQ(count<transport::Offer>(), 3U);
+  EXPECT_EQ(core.wake_at(), time_of(50ms)) << "a row that waits has its deadline";
+  core.wake(time_of(50ms));
+  EXPECT_EQ(on_time, std::vector<bool>{false});
+  hear(transport::OfferCredit{1, 2}, time_of(51ms));
+  EXPECT_EQ(count<transport::Offer>(), 4U) << "the credit of the one that is gone is the next one's";
+}
+
+TEST_F(OfferingTest, AnotherLeaderIsOfferedWhatWaited) {
+  lead(time_of(0ms), 1);
+  hear(transport::ModelComes{told(7)});
+  come();
+  for (std::uint64_t ticket = 1; ticket <= 3; ++ticket)
+    core.submit(
+        ticket, controller::testing::call_of(ModelId{0}, 1, time_of(1ms), time_of(1s)),
+        [](const controller::InferAnswer&) {}, time_of(1ms));
+  EXPECT_EQ(count<transport::Offer>(), 1U);
+  sent.clear();
+  lead(time_of(2ms), 2);
+  hear(transport::ModelComes{told(9)}, time_of(2ms));
+  EXPECT_EQ(count<transport::Offer>(), 2U);
+  hear(transport::OfferCredit{2, 2}, time_of(3ms));
+  EXPECT_EQ(count<transport::Offer>(), 3U);
+}
+
+// A leader that takes one row a millisecond, of the ten that come in it.
+TEST_F(OfferingTest, WhereTheLeaderIsTooSlowCallsAreTurnedAway) {
+  lead(time_of(0ms), 4);
+  hear(transport::ModelComes{told(7)});
+  come();
+  std::map<ErrorCode, int> refused;
+  std::uint64_t ticket = 0;
+  for (int step = 1; step <= 2000; ++step) {
+    const TimePoint now = time_of(step * 1ms);
+    for (int i = 0; i < 10; ++i) {
+      ++ticket;
+      auto call =
+          controller::testing::call_of(ModelId{0}, 1 + static_cast<int>(ticket % 2), now, now + 100ms);
+      core.submit(
+          ticket, std::move(call),
+          [&](const controller::InferAnswer& answer) {
+            if (!answer.status) ++refused[answer.status.error().code];
+          },
+          now);
+    }
+    hear(transport::OfferCredit{1, 4}, now);
+    if (core.wake_at() <= now) core.wake(now);
+  }
+  EXPECT_GT(refused[ErrorCode::resource_exhausted], 10'000);
+  EXPECT_LT(refused[ErrorCode::deadline_exceeded], 2'000);
+  EXPECT_EQ(refused.size(), 2U);
 }
 
 }  // namespace

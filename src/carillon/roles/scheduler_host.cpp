@@ -1,6 +1,7 @@
 #include "carillon/roles/scheduler_host.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -22,6 +23,13 @@ constexpr Duration wait_for_workers = std::chrono::milliseconds{100};
 // every 5 ms, and this one looks every 2.) Nobody is left before the others would be missed, too.
 constexpr Duration others_follow = std::chrono::milliseconds{15};
 
+// Whoever asks for a drain waits so long for the thread that decides.
+constexpr Duration answers_within = std::chrono::milliseconds{300};
+
+// Messages of all peers that wait to be decided on. Frontends have credit for far fewer, and workers report
+// what they were ordered.
+constexpr std::size_t most_waiting = 1U << 18;
+
 // Those that are there.
 std::set<std::string> workers_of(const std::vector<hosts::MemberCore::Peer>& peers) {
   std::set<std::string> workers;
@@ -33,7 +41,7 @@ std::set<std::string> workers_of(const std::vector<hosts::MemberCore::Peer>& pee
 }  // namespace
 
 SchedulerHost::SchedulerHost(transport::Hello self, Options options, const Clock& clock)
-    : self_(std::move(self)), options_(std::move(options)), clock_(clock) {}
+    : self_(std::move(self)), options_(std::move(options)), clock_(clock), turns_(clock) {}
 
 Result<std::unique_ptr<SchedulerHost>> SchedulerHost::open(const MemberArguments& arguments, Options options,
                                                            const Clock& clock) {
@@ -53,8 +61,10 @@ Result<std::unique_ptr<SchedulerHost>> SchedulerHost::open(const MemberArguments
                               });
   if (!membership) return std::unexpected(membership.error());
   made->membership_ = std::move(*membership);
-  auto listener = transport::StreamListener::open(arguments.listen, grpc::InsecureServerCredentials(),
-                                                  made->self_, *made, {}, made.get());
+  auto listener = transport::StreamListener::open(
+      arguments.listen,
+      arguments.tls != nullptr ? arguments.tls->server() : grpc::InsecureServerCredentials(), made->self_,
+      *made, {}, made.get());
   if (!listener) return in_context("--listen", listener.error());
   made->listener_ = std::move(*listener);
   made->thread_ = std::thread([to = made.get()] { to->run(); });
@@ -65,7 +75,7 @@ SchedulerHost::~SchedulerHost() {
   {
     const std::lock_guard lock(mutex_);
     ending_ = true;
-    wake_.notify_one();
+    turns_.nudge();
   }
   if (thread_.joinable()) thread_.join();
   listener_.reset();
@@ -77,7 +87,7 @@ SchedulerHost::~SchedulerHost() {
 void SchedulerHost::tell(News news) {
   const std::lock_guard lock(mutex_);
   news_.push_back(std::move(news));
-  wake_.notify_one();
+  turns_.nudge();
 }
 
 Result<> SchedulerHost::greets(const transport::Hello& peer) {
@@ -100,15 +110,24 @@ void SchedulerHost::opened(const std::shared_ptr<transport::Stream>& stream) {
   const PeerId peer = next_peer_++;
   peers_.emplace(stream.get(), peer);
   news_.push_back(Opened{peer, stream});
-  wake_.notify_one();
+  turns_.nudge();
 }
 
 void SchedulerHost::heard(transport::Stream& stream, transport::Frame frame) {
-  const std::lock_guard lock(mutex_);
-  if (const auto found = peers_.find(&stream); found != peers_.end()) {
-    news_.push_back(Heard{found->second, std::move(frame)});
-    wake_.notify_one();
+  std::unique_lock lock(mutex_);
+  const auto found = peers_.find(&stream);
+  if (found == peers_.end() || ending_) return;
+  if (waiting_messages_ + frame.messages.size() > most_waiting) {
+    lock.unlock();
+    return stream.close({ErrorCode::resource_exhausted, "says more than the scheduler can take"});
   }
+  waiting_messages_ += frame.messages.size();
+  Heard heard{found->second, std::move(frame)};
+  if (stream.peer().role == cluster::Role::frontend)
+    offers_.push_back(std::move(heard));
+  else
+    news_.emplace_back(std::move(heard));
+  if (turns_.take()) take_turn(lock);
 }
 
 void SchedulerHost::ended(transport::Stream& stream, const Error& why) {
@@ -117,7 +136,7 @@ void SchedulerHost::ended(transport::Stream& stream, const Error& why) {
   if (found == peers_.end()) return;
   news_.push_back(Ended{found->second, why.message});
   peers_.erase(found);
-  wake_.notify_one();
+  turns_.nudge();
 }
 
 transport::Look SchedulerHost::look() {
@@ -125,15 +144,23 @@ transport::Look SchedulerHost::look() {
   const std::lock_guard lock(mutex_);
   for (transport::Look::Member& member : out.members)
     if (const auto found = devices_.find(member.id); found != devices_.end()) member.devices = found->second;
+  for (transport::Look::Member& member : out.members)
+    if (const auto found = drains_.find(member.id); found != drains_.end())
+      member.drain = found->second > 0 ? transport::Look::Drain::drains : transport::Look::Drain::drained;
   return out;
 }
 
-Result<> SchedulerHost::drain(const std::string&) {
-  return fail(ErrorCode::unsupported,
-              "this version cannot drain a worker: stop it, and its requests run elsewhere");
+Result<> SchedulerHost::drain(const std::string& id, bool undo) {
+  if (id == self_.id) return membership_->drain(undo);
+  const auto answer = std::make_shared<std::promise<Result<>>>();
+  auto answered = answer->get_future();
+  tell(DrainOrder{id, undo, answer});
+  if (answered.wait_for(answers_within) != std::future_status::ready)
+    return fail(ErrorCode::unavailable, self_.id + " has no time to answer: it may drain '" + id + "' yet");
+  return answered.get();
 }
 
-// --- The thread that decides
+// --- Turns
 
 void SchedulerHost::count_devices() {
   const std::size_t alive = leader_ != nullptr ? leader_->dispatch().devices_alive() : 0;
@@ -148,35 +175,69 @@ void SchedulerHost::count_devices() {
   devices_ = std::move(devices);
 }
 
+void SchedulerHost::show_drains() {
+  const std::pair now =
+      leader_ != nullptr ? std::pair(epoch_, leader_->drains_version()) : std::pair{0UL, 0UL};
+  if (now == shown_) return;
+  shown_ = now;
+  auto drains = leader_ != nullptr ? leader_->drains() : std::map<std::string, std::uint32_t>{};
+  const std::lock_guard lock(mutex_);
+  drains_ = std::move(drains);
+}
+
 void SchedulerHost::run() {
   pthread_setname_np(pthread_self(), "carillon-lead");
-  std::vector<News> news;
   std::unique_lock lock(mutex_);
   while (!ending_) {
-    if (news_.empty()) {
-      const TimePoint at =
-          std::min(look_for_missing_, leader_ != nullptr ? leader_->wake_at() : TimePoint::max());
-      const TimePoint now = clock_.now();
-      if (at > now) {
-        // At most a minute, so that no sum of times overflows.
-        wake_.wait_for(lock, std::min<Duration>(at == TimePoint::max() ? Duration::max() : at - now,
-                                                std::chrono::minutes{1}));
-        continue;
-      }
+    if (!turns_.take()) {
+      turns_.sleep(lock);
+    } else if (const TimePoint at = wake_at(); news_.empty() && offers_.empty() && at > clock_.now()) {
+      turns_.give_back();
+      turns_.sleep(lock, at);
+    } else {
+      take_turn(lock);
     }
-    std::swap(news, news_);
-    lock.unlock();
-    for (News& each : news) std::visit([this](auto& what) { on(what); }, each);
-    news.clear();
-    if (leader_ != nullptr)
-      if (const TimePoint now = clock_.now(); leader_->wake_at() <= now) leader_->wake(now);
-    if (look_for_missing_ != TimePoint::max()) leave_missing(clock_.now());
-    count_devices();
-    lock.lock();
   }
+  while (!turns_.take()) turns_.sleep(lock);
+  const std::vector<News> news = std::move(news_);
   lock.unlock();
+  for (const News& each : news)
+    if (const auto* order = std::get_if<DrainOrder>(&each))
+      order->answer->set_value(fail(ErrorCode::unavailable, self_.id + " ends"));
   leader_.reset();
   streams_.clear();
+}
+
+// With the turn and the lock.
+void SchedulerHost::take_turn(std::unique_lock<std::mutex>& lock) {
+  std::swap(taken_, news_);
+  std::optional<Heard> offers;
+  if (!offers_.empty()) {
+    offers = std::move(offers_.front());
+    offers_.pop_front();
+    waiting_messages_ -= offers->frame.messages.size();
+  }
+  for (const News& each : taken_)
+    if (const auto* const heard = std::get_if<Heard>(&each))
+      waiting_messages_ -= heard->frame.messages.size();
+  lock.unlock();
+  for (News& each : taken_) std::visit([this](auto& what) { on(what); }, each);
+  taken_.clear();
+  if (offers) on(*offers);
+  if (leader_ != nullptr)
+    if (const TimePoint now = clock_.now(); leader_->wake_at() <= now) leader_->wake(now);
+  if (look_for_missing_ != TimePoint::max()) leave_missing(clock_.now());
+  count_devices();
+  show_drains();
+  for (const auto& stream : said_) stream->flush();
+  said_.clear();
+  const TimePoint next = wake_at();
+  lock.lock();
+  turns_.give_back(ending_ || !news_.empty() || !offers_.empty(), next);
+}
+
+TimePoint SchedulerHost::wake_at() const {
+  return std::min(look_for_missing_, leader_ != nullptr ? leader_->wake_at() : TimePoint::max());
 }
 
 void SchedulerHost::on(Changed& news) {
@@ -226,6 +287,11 @@ void SchedulerHost::leave_missing(TimePoint now) {
   }
 }
 
+void SchedulerHost::on(DrainOrder& news) {
+  news.answer->set_value(leader_ != nullptr ? leader_->drain(news.id, news.undo, clock_.now())
+                                            : fail(ErrorCode::unavailable, self_.id + " does not lead"));
+}
+
 void SchedulerHost::on(Opened& news) {
   streams_.emplace(news.peer, news.stream);
   if (leader_ != nullptr) join(news.peer, news.stream);
@@ -257,13 +323,16 @@ void SchedulerHost::on(Heard& news) {
 }
 
 void SchedulerHost::send(PeerId peer, transport::Message message) {
-  if (const auto stream = streams_.find(peer); stream != streams_.end())
-    (void)stream->second->send(epoch_, std::move(message));
+  const auto stream = streams_.find(peer);
+  if (stream == streams_.end() || !stream->second->queue(epoch_, std::move(message))) return;
+  if (std::ranges::find(said_, stream->second) == said_.end()) said_.push_back(stream->second);
 }
 
 void SchedulerHost::end(PeerId peer, std::string why) {
-  if (const auto stream = streams_.find(peer); stream != streams_.end())
-    stream->second->close({ErrorCode::unavailable, std::move(why)});
+  const auto stream = streams_.find(peer);
+  if (stream == streams_.end()) return;
+  stream->second->flush();
+  stream->second->close({ErrorCode::unavailable, std::move(why)});
 }
 
 }  // namespace carillon::roles

@@ -1,18 +1,21 @@
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "carillon/base/clock.h"
 #include "carillon/base/result.h"
+#include "carillon/base/turns.h"
 #include "carillon/dispatch/dispatch.h"
 #include "carillon/hosts/membership.h"
 #include "carillon/roles/follower.h"
@@ -22,8 +25,9 @@
 
 namespace carillon::roles {
 
-// A scheduler of a cluster, live: takes streams of frontends and workers, and decides while it leads. Its
-// thread has a Leader of its own for each epoch.
+// A scheduler of a cluster, live: takes streams of frontends and workers, and decides while it leads, with a
+// Leader of its own for each epoch. The thread that reads a peer's frame decides on it, if nobody decides at
+// that moment; the rest is its own thread's.
 class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
  public:
   struct Options {
@@ -56,7 +60,12 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
     std::uint64_t epoch = 0;
     std::set<std::string> workers;  // that are there
   };
-  using News = std::variant<Opened, Ended, Heard, Changed>;
+  struct DrainOrder {
+    std::string id;
+    bool undo = false;
+    std::shared_ptr<std::promise<Result<>>> answer;
+  };
+  using News = std::variant<Opened, Ended, Heard, Changed, DrainOrder>;
 
   SchedulerHost(transport::Hello self, Options options, const Clock& clock);
   Result<> greets(const transport::Hello& peer) override;
@@ -66,20 +75,24 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
   // transport::Desk.
   transport::Look look() override;
   Result<> hand_over(const std::string& to) override { return membership_->hand_over(to); }
-  Result<> drain(const std::string& id) override;
-  // Out, on the thread.
+  Result<> drain(const std::string& id, bool undo) override;
+  // Out, in a turn.
   void send(PeerId peer, transport::Message message) override;
   void end(PeerId peer, std::string why) override;
   void warn(std::string text) override { options_.warn(text); }
 
   void tell(News news);
   void run();
+  void take_turn(std::unique_lock<std::mutex>& lock);
+  TimePoint wake_at() const;
   void on(Opened& news);
   void on(Ended& news);
   void on(Heard& news);
   void on(Changed& news);
+  void on(DrainOrder& news);
   void leave_missing(TimePoint now);
   void count_devices();
+  void show_drains();
   void join(PeerId peer, const std::shared_ptr<transport::Stream>& stream);
 
   const transport::Hello self_;
@@ -90,14 +103,19 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
 
   Troubles troubles_;  // the membership's thread's
   std::mutex mutex_;   // of what follows
-  std::condition_variable wake_;
+  Turns turns_;
   std::vector<News> news_;
+  std::deque<Heard> offers_;          // frames of frontends; all else goes first
+  std::size_t waiting_messages_ = 0;  // of frames in both
   std::map<const transport::Stream*, PeerId> peers_;
   PeerId next_peer_ = 1;
   std::map<std::string, std::uint32_t> devices_;  // alive ones, by worker
+  std::map<std::string, std::uint32_t> drains_;   // Leader::drains()
   bool ending_ = false;
 
-  // The thread's.
+  // Of whoever has the turn.
+  std::vector<News> taken_;
+  std::vector<std::shared_ptr<transport::Stream>> said_;  // streams with messages that have not been flushed
   std::map<PeerId, std::shared_ptr<transport::Stream>> streams_;
   std::unique_ptr<Leader> leader_;
   std::uint64_t epoch_ = 0;  // the leader's
@@ -105,7 +123,8 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
   std::set<std::string> there_, seen_;
   std::map<std::string, TimePoint> missing_;
   TimePoint look_for_missing_ = TimePoint::max();
-  std::size_t counted_ = 0;  // devices_, all together
+  std::size_t counted_ = 0;                        // devices_, all together
+  std::pair<std::uint64_t, std::uint64_t> shown_;  // of drains_: the leader's epoch, and drains_version()
   std::thread thread_;
 };
 

@@ -14,8 +14,8 @@ WorkerHost::~WorkerHost() {
 }
 
 controller::MakeDecider WorkerHost::decider() {
-  return [this](controller::Holder&, dispatch::Notes&) {
-    auto agent = std::make_unique<Agent>(static_cast<AgentOut&>(*this));
+  return [this](controller::Holder&, dispatch::Notes& notes) {
+    auto agent = std::make_unique<Agent>(static_cast<AgentOut&>(*this), notes);
     lookup_.agent = agent.get();
     return agent;
   };
@@ -23,7 +23,7 @@ controller::MakeDecider WorkerHost::decider() {
 
 Result<> WorkerHost::join(const MemberArguments& arguments, controller::Controller& controller) {
   controller_ = &controller;
-  client_ = transport::RowClient::make({.cluster = arguments.coordinator.name});
+  client_ = transport::RowClient::make({.cluster = arguments.coordinator.name, .tls = arguments.tls});
   auto follower = Follower::open(arguments, *this);
   if (!follower) return std::unexpected(follower.error());
   follower_ = std::move(*follower);
@@ -64,7 +64,12 @@ void WorkerHost::heard(std::vector<transport::Message> messages) {
 }
 
 void WorkerHost::send(transport::Message message) {
-  if (leader_ != nullptr) (void)leader_->send(epoch_, std::move(message));
+  if (leader_ != nullptr) (void)leader_->queue(epoch_, std::move(message));
+}
+
+void WorkerHost::flush() {
+  if (client_ != nullptr) client_->flush();
+  if (leader_ != nullptr) leader_->flush();
 }
 
 // --- Rows

@@ -46,19 +46,20 @@ class WorkerHost final : FollowerHandlers, AgentOut {
              const transport::Hello& self) override;
   void leader_left() override;
   void heard(std::vector<transport::Message> messages) override;
-  // AgentOut, on the controller's thread.
+  // AgentOut, in the controller's turns.
   void send(transport::Message message) override;
   std::uint64_t pull(const std::string& address, std::uint64_t key, TimePoint urgency,
                      std::shared_ptr<PulledRow> row) override;
   std::uint64_t push(const std::string& address, std::uint64_t key, std::shared_ptr<PulledRow> row,
                      const wire::Report& report) override;
   void cancel(std::uint64_t ticket) override;
+  void flush() override;
   void warn(const std::string& text) override { warn_(text); }
 
   const std::function<void(const std::string&)> warn_;
   Lookup lookup_;
   controller::Controller* controller_ = nullptr;
-  std::shared_ptr<transport::Stream> leader_;  // the controller's thread's, as all that follows
+  std::shared_ptr<transport::Stream> leader_;  // of the controller's turns, as all that follows
   std::uint64_t epoch_ = 0;
   std::uint64_t next_ticket_ = 1;
   std::map<std::uint64_t, std::uint64_t> tickets_;  // ours to the client's

@@ -243,11 +243,17 @@ struct Writer {
     to.mutable_device_count()->set_alive(m.alive);
     to.mutable_device_count()->set_known(m.known);
   }
+  void operator()(const OfferCredit& m) const {
+    to.mutable_offer_credit()->set_taken(m.taken);
+    to.mutable_offer_credit()->set_most(m.most);
+  }
   void operator()(const FrontendAt& m) const {
     to.mutable_frontend_at()->set_frontend(m.frontend);
     to.mutable_frontend_at()->set_address(cut(m.address, limits.text));
   }
   void operator()(const Leads&) const { (void)to.mutable_leads(); }
+  void operator()(const Drain& m) const { to.mutable_drain()->set_undo(m.undo); }
+  void operator()(const Drains& m) const { to.mutable_drains()->set_actions(m.actions); }
   template <typename Out>
   static void batches(const std::vector<ledger::BatchProfile>& from, Out& out) {
     for (const ledger::BatchProfile& each : from) {
@@ -653,12 +659,21 @@ std::optional<Message> Reader::read(const hosts::Message& from) {
     case hosts::Message::kDeviceCount:
       message = DeviceCount{from.device_count().alive(), from.device_count().known()};
       break;
+    case hosts::Message::kOfferCredit:
+      message = OfferCredit{from.offer_credit().taken(), from.offer_credit().most()};
+      break;
     case hosts::Message::kFrontendAt:
       message = FrontendAt{from.frontend_at().frontend(),
                            text("frontend_at.address", from.frontend_at().address())};
       break;
     case hosts::Message::kLeads:
       message = Leads{};
+      break;
+    case hosts::Message::kDrain:
+      message = Drain{from.drain().undo()};
+      break;
+    case hosts::Message::kDrains:
+      message = Drains{from.drains().actions()};
       break;
     case hosts::Message::kModelComes:
       message = ModelComes{model(from.model_comes())};

@@ -94,11 +94,20 @@ auto fields(const RowsAt& m) {
 auto fields(const DeviceCount& m) {
   return std::tuple(m.alive, m.known);
 }
+auto fields(const OfferCredit& m) {
+  return std::tuple(m.taken, m.most);
+}
 auto fields(const FrontendAt& m) {
   return std::tuple(m.frontend, m.address);
 }
 auto fields(const Leads&) {
   return 0;
+}
+auto fields(const Drain& m) {
+  return m.undo;
+}
+auto fields(const Drains& m) {
+  return m.actions;
 }
 auto fields(const ModelComes& m) {
   const ledger::ModelInfo& info = m.model.info;

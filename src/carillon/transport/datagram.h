@@ -39,6 +39,12 @@ struct Datagram {
 // The sample that a datagram makes which is heard at `heard`. None without an echo.
 std::optional<cluster::PeerClock::Sample> sample_of(const Datagram& datagram, TimePoint heard);
 
+// Has taken in a key, which costs more than a datagram.
+class MacKey;
+
+// Of a cluster's key: 16 hexadecimal digits that say whether two keys are the same, and not what they are.
+std::string fingerprint_of(std::string_view cluster, std::string_view key);
+
 // Writes and reads the datagrams of one cluster. Each carries HMAC-SHA256, cut to 16 bytes, by the cluster's
 // key, over the cluster's name and the process that it is for. So whoever lacks the key can neither make one,
 // nor change one, nor send one on to another host or to a later process. One that comes again to the same
@@ -46,8 +52,10 @@ std::optional<cluster::PeerClock::Sample> sample_of(const Datagram& datagram, Ti
 // difference less tightly. Safe from any thread.
 class DatagramCodec {
  public:
-  // Requires a name of the cluster (cluster::is_name()). `key`: any bytes.
-  DatagramCodec(std::string cluster, std::string key);
+  // Requires a name of the cluster (cluster::is_name()). `key`: any bytes. `other_key`: what it signs is
+  // read, too, while a cluster changes its key.
+  DatagramCodec(std::string cluster, const std::string& key,
+                const std::optional<std::string>& other_key = std::nullopt);
   ~DatagramCodec();
   DatagramCodec(const DatagramCodec&) = delete;
   DatagramCodec& operator=(const DatagramCodec&) = delete;
@@ -64,13 +72,11 @@ class DatagramCodec {
 
  private:
   using Mac = std::array<unsigned char, 16>;
-  Mac mac_of(std::string_view bytes, const Process& to) const;
+  Mac mac_of(MacKey& key, std::string_view bytes, const Process& to) const;
 
   const std::string cluster_;
-  // Has taken in the key, which costs more than a datagram.
-  struct Keyed;
-  mutable std::mutex mutex_;  // of it
-  std::unique_ptr<Keyed> keyed_;
+  mutable std::mutex mutex_;  // of both
+  const std::unique_ptr<MacKey> key_, other_key_;
 };
 
 }  // namespace carillon::transport

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "carillon/base/random.h"
+#include "carillon/cluster/coordinator/member.h"
 #include "carillon/transport/messages.h"
 #include "carillon/transport/testing/samples.h"
 
@@ -84,6 +85,25 @@ TEST(Datagram, OfAnotherClusterOrKeyIsRefused) {
   EXPECT_EQ(refusal_of(bytes, {"bag", std::string("a key\0of any bytes", 18)}), other);
   EXPECT_EQ(refusal_of(bytes, {"box", "a key"}), other);  // the key does not end at a zero byte
   EXPECT_EQ(refusal_of(bytes, {"box", ""}), other);
+}
+
+TEST(Datagram, WhileAKeyIsChangedBothAreRead) {
+  const DatagramCodec before("box", "the first key"), change("box", "the second key", "the first key"),
+      after("box", "the second key");
+  EXPECT_TRUE(change.decode(before.encode(full(), to), to));
+  EXPECT_TRUE(change.decode(after.encode(full(), to), to));
+  EXPECT_TRUE(after.decode(change.encode(full(), to), to)) << "signed with the first of both";
+  EXPECT_FALSE(before.decode(change.encode(full(), to), to));
+  EXPECT_FALSE(change.decode(DatagramCodec("box", "a third").encode(full(), to), to));
+}
+
+TEST(Datagram, AFingerprintTellsKeysApart) {
+  EXPECT_EQ(fingerprint_of("box", "a key"), fingerprint_of("box", "a key"));
+  EXPECT_NE(fingerprint_of("box", "a key"), fingerprint_of("box", "another"));
+  EXPECT_NE(fingerprint_of("box", "a key"), fingerprint_of("bag", "a key"));
+  EXPECT_NE(fingerprint_of("box", ""), fingerprint_of("box", "a key"));
+  for (const char* key : {"", "a key"})
+    EXPECT_TRUE(cluster::is_fingerprint(fingerprint_of("box", key))) << fingerprint_of("box", key);
 }
 
 TEST(Datagram, ForAnotherProcessIsRefused) {

@@ -11,6 +11,7 @@
 #include <grpcpp/create_channel.h>
 
 #include "carillon/cluster/coordinator/address.h"
+#include "carillon/transport/tls.h"
 
 namespace carillon::transport {
 namespace {
@@ -58,6 +59,7 @@ hosts::LookReply reply_of(const Look& look) {
     seen.set_address(member.address);
     seen.set_alive(member.alive);
     seen.set_devices(member.devices);
+    seen.set_drain(static_cast<std::uint32_t>(member.drain));
     if (!member.clock) continue;
     seen.set_offset_ns(member.clock->offset.count());
     seen.set_bound_ns(member.clock->bound.count());
@@ -79,7 +81,9 @@ Result<Look> look_heard(const hosts::LookReply& reply) {
     if (!role) return wrong("members.role");
     if (!cluster::check_endpoint(seen.address())) return wrong("members.address");
     if (seen.bound_ns() < 0) return wrong("members.bound_ns");
+    if (seen.drain() > static_cast<std::uint32_t>(Look::Drain::drained)) return wrong("members.drain");
     Look::Member member{seen.id(), *role, seen.address(), seen.alive(), seen.devices(), std::nullopt};
+    member.drain = static_cast<Look::Drain>(seen.drain());
     if (seen.has_offset_ns())
       member.clock = {.offset = Duration{seen.offset_ns()}, .bound = Duration{seen.bound_ns()}};
     look.members.push_back(std::move(member));
@@ -95,7 +99,10 @@ Result<> carry_out(const hosts::OrderRequest& request, Desk& desk) {
       return desk.hand_over(request.hand_over_to());
     case hosts::OrderRequest::kDrain:
       if (!cluster::is_name(request.drain())) return invalid("drain is no id of a member");
-      return desk.drain(request.drain());
+      return desk.drain(request.drain(), false);
+    case hosts::OrderRequest::kUndoDrain:
+      if (!cluster::is_name(request.undo_drain())) return invalid("undo_drain is no id of a member");
+      return desk.drain(request.undo_drain(), true);
     case hosts::OrderRequest::WHAT_NOT_SET:
       break;
   }
@@ -111,7 +118,7 @@ Error error_of(const grpc::Status& status, Duration within) {
     case grpc::StatusCode::UNIMPLEMENTED:
       return {ErrorCode::unsupported, status.error_message()};
     default:
-      return {ErrorCode::unavailable, status.error_message()};
+      return {ErrorCode::unavailable, explained(status.error_message())};
   }
 }
 
@@ -170,8 +177,10 @@ Result<> order(const std::string& address, const std::shared_ptr<grpc::ChannelCr
   call.request.set_cluster(cluster);
   if (const auto* handover = std::get_if<HandOver>(&what))
     call.request.set_hand_over_to(handover->to);
+  else if (const auto& drain = std::get<DrainMember>(what); drain.undo)
+    call.request.set_undo_drain(drain.id);
   else
-    call.request.set_drain(std::get<Drain>(what).id);
+    call.request.set_drain(drain.id);
   const grpc::Status status = call.stub->Order(&call.context, call.request, &call.reply);
   if (!status.ok()) return std::unexpected(error_of(status, within));
   if (call.reply.has_error()) return std::unexpected(error_heard(call.reply.error()));
@@ -184,13 +193,22 @@ std::optional<DeskCall> desk_call_of(std::string_view method) {
   return std::nullopt;
 }
 
-std::string reply_to(DeskCall call, std::string_view request, Desk& desk, std::string_view cluster) {
+std::string reply_to(DeskCall call, std::string_view request, Desk& desk, std::string_view cluster,
+                     const std::optional<Identity>& asker) {
   const auto refused = [&](bool parsed, const std::string& of) -> std::optional<Error> {
     if (!parsed) return Error{ErrorCode::invalid_argument, "the request is broken"};
     if (of != cluster)
       return Error{ErrorCode::invalid_argument,
                    fmt::format("this member is of cluster {}, and not of {}", cluster,
                                cluster::is_name(of) ? of : "what was asked for")};
+    if (asker && asker->cluster != cluster)
+      return Error{ErrorCode::invalid_argument,
+                   fmt::format("the certificate is that of {}, and this member is of cluster {}",
+                               to_text(*asker), cluster)};
+    if (asker && call == DeskCall::order && asker->role && *asker->role != cluster::Role::scheduler)
+      return Error{ErrorCode::invalid_argument,
+                   fmt::format("the certificate is that of {}, and only schedulers and admins may order",
+                               to_text(*asker))};
     return std::nullopt;
   };
   const auto size = static_cast<int>(request.size());

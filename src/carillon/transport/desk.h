@@ -14,11 +14,13 @@
 #include "carillon/base/time.h"
 #include "carillon/cluster/clock/peer_clock.h"
 #include "carillon/cluster/coordinator/member.h"
+#include "carillon/transport/identity.h"
 
 namespace carillon::transport {
 
 // What a member of a cluster knows of all, for people.
 struct Look {
+  enum class Drain : std::uint8_t { none, drains, drained };
   struct Member {
     std::string id;
     cluster::Role role = cluster::Role::worker;
@@ -26,6 +28,8 @@ struct Look {
     bool alive = false;
     std::uint32_t devices = 0;                            // 0: none, or not told
     std::optional<cluster::PeerClock::Difference> clock;  // its time less the answering member's
+    // Of frontends and workers as the leader knows, and of a scheduler as it knows itself.
+    Drain drain = Drain::none;
   };
   std::string id;  // who answers
   bool leads = false;
@@ -34,14 +38,15 @@ struct Look {
   std::vector<Member> members;
 };
 
-// What people want a leader to do.
+// What people want a member to do.
 struct HandOver {
   std::string to;  // a member's id; empty: any other scheduler
 };
-struct Drain {
+struct DrainMember {
   std::string id;
+  bool undo = false;
 };
-using DeskOrder = std::variant<HandOver, Drain>;
+using DeskOrder = std::variant<HandOver, DrainMember>;
 
 // Who answers people, at the address where a host's streams are opened (stream.h). Called from gRPC's
 // threads, several at a time; must not wait.
@@ -51,7 +56,8 @@ class Desk {
   virtual Look look() = 0;
   // Begins it. Errors are told to whoever asked.
   virtual Result<> hand_over(const std::string& to) = 0;
-  virtual Result<> drain(const std::string& id) = 0;
+  // Likewise; see DrainMember. A leader is asked for frontends and workers, a scheduler for itself.
+  virtual Result<> drain(const std::string& id, bool undo) = 0;
 };
 
 // ---- whoever asks
@@ -71,7 +77,9 @@ Result<> order(const std::string& address, const std::shared_ptr<grpc::ChannelCr
 enum class DeskCall : std::uint8_t { look, order };
 // By gRPC's name of the method. None: it is no desk's.
 std::optional<DeskCall> desk_call_of(std::string_view method);
-// The reply to a request: bytes of a LookReply or OrderReply. Whatever the request holds.
-std::string reply_to(DeskCall call, std::string_view request, Desk& desk, std::string_view cluster);
+// The reply to a request: bytes of a LookReply or OrderReply. Whatever the request holds. `asker`: by the
+// certificate; none: the connection has no TLS. With a certificate only schedulers and admins may order.
+std::string reply_to(DeskCall call, std::string_view request, Desk& desk, std::string_view cluster,
+                     const std::optional<Identity>& asker);
 
 }  // namespace carillon::transport

@@ -21,8 +21,8 @@ class FakeDesk final : public Desk {
     ordered.push_back("hand over to " + next);
     return result;
   }
-  Result<> drain(const std::string& id) override {
-    ordered.push_back("drain " + id);
+  Result<> drain(const std::string& id, bool undo) override {
+    ordered.push_back((undo ? "undo drain " : "drain ") + id);
     return result;
   }
   Look shown{"s1",
@@ -93,13 +93,15 @@ TEST_F(DeskTest, OrdersComeToTheDeskAndItsErrorsGoBack) {
   const auto listener = serve(&desk);
   EXPECT_TRUE(send(*listener, HandOver{"s2"}));
   EXPECT_TRUE(send(*listener, HandOver{}));
-  EXPECT_TRUE(send(*listener, Drain{"w1"}));
+  EXPECT_TRUE(send(*listener, DrainMember{"w1"}));
   EXPECT_EQ(desk.ordered, (std::vector<std::string>{"hand over to s2", "hand over to ", "drain w1"}));
+  EXPECT_TRUE(send(*listener, DrainMember{"w1", true}));
+  EXPECT_EQ(desk.ordered.back(), "undo drain w1");
   desk.result = fail(ErrorCode::not_found, "no such member");
-  EXPECT_EQ(send(*listener, Drain{"w2"}).error(), (Error{ErrorCode::not_found, "no such member"}));
+  EXPECT_EQ(send(*listener, DrainMember{"w2"}).error(), (Error{ErrorCode::not_found, "no such member"}));
   desk.ordered.clear();
-  EXPECT_EQ(send(*listener, Drain{"a b"}).error().code, ErrorCode::invalid_argument);
-  EXPECT_EQ(send(*listener, Drain{"w1"}, "other").error().message,
+  EXPECT_EQ(send(*listener, DrainMember{"a b"}).error().code, ErrorCode::invalid_argument);
+  EXPECT_EQ(send(*listener, DrainMember{"w1"}, "other").error().message,
             "this member is of cluster box, and not of other");
   EXPECT_TRUE(desk.ordered.empty());
 }
@@ -127,11 +129,11 @@ TEST_F(DeskTest, AnyRequestHasAReply) {
                                       : std::string();
     for (std::uint64_t n = random.below(6); n > 0; --n)
       bytes.insert(random.below(bytes.size() + 1), 1, static_cast<char>(random.below(256)));
-    EXPECT_FALSE(reply_to(DeskCall::look, bytes, desk, "box").empty());
-    reply_to(DeskCall::order, bytes, desk, "box");
+    EXPECT_FALSE(reply_to(DeskCall::look, bytes, desk, "box", std::nullopt).empty());
+    reply_to(DeskCall::order, bytes, desk, "box", std::nullopt);
   }
   for (const std::string& what : desk.ordered)
-    EXPECT_THAT(what, ::testing::MatchesRegex("(drain|hand over to) [a-zA-Z0-9._-]*"));
+    EXPECT_THAT(what, ::testing::MatchesRegex("(drain|undo drain|hand over to) [a-zA-Z0-9._-]*"));
   EXPECT_THAT(desk.ordered, ::testing::Contains("drain w1"));
 }
 

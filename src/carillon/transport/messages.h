@@ -88,6 +88,13 @@ struct DeviceCount {
   std::uint32_t known = 0;
 };
 
+// Of the rows that the frontend has offered, the leader has taken up so many more. At most `most` may be
+// offered and not taken up.
+struct OfferCredit {
+  std::uint32_t taken = 0;
+  std::uint32_t most = 0;
+};
+
 // The leader to a worker: see wire::DeviceLink. `device` is the worker's own number.
 struct RowReference {
   RequestId row;
@@ -124,6 +131,16 @@ struct FrontendAt {
 // A scheduler to all others: it leads, in the frame's epoch. Whatever an earlier leader was told is to be
 // told again.
 struct Leads {};
+
+// The leader to a worker or a frontend: it has been given its last order, or is not to be ready. `undo`: all
+// is as before. A worker answers an undo with the same, and tells all of its models and devices once more.
+struct Drain {
+  bool undo = false;
+};
+// A worker or a frontend that drains to the leader, and to each new one. A worker also when it has ended all.
+struct Drains {
+  std::uint32_t actions = 0;  // that a worker has yet to end
+};
 
 // A worker to the leader, and the leader to frontends: see wire::Model. Numbers of models are the sender's.
 struct ModelComes {
@@ -166,7 +183,8 @@ using Message =
                  Sent, CameBack, Ended, TurnedDown, Lost, wire::Verdict, Keep, Forget,  //
                  ledger::Load, ledger::Unload, Infer, Profile, ledger::Stop, ledger::Preempt, Retire, Probe,
                  Adopt, wire::Report, wire::ProbeReport, DeviceState, ledger::Excuse,  //
-                 RowsAt, DeviceCount, FrontendAt, Leads, ModelComes, ModelGoes, ModelTimes>;
+                 RowsAt, DeviceCount, OfferCredit, FrontendAt, Leads, ModelComes, ModelGoes, ModelTimes,
+                 Drain, Drains>;
 
 struct Frame {
   std::uint64_t epoch = 0;  // in which the messages were decided

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <concepts>
+#include <condition_variable>
 #include <deque>
 #include <map>
 #include <mutex>
@@ -24,6 +26,8 @@
 #include "carillon/base/clock.h"
 #include "carillon/transport/resolve.h"
 #include "carillon/transport/row_frames.h"
+#include "carillon/transport/row_wire.h"
+#include "carillon/transport/tls.h"
 
 namespace carillon::transport {
 namespace rows {
@@ -33,6 +37,17 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 
 class Peer;
+
+// Pushes of so many bytes at most are copied, so that many go at once.
+constexpr std::size_t small_push = 4096;
+
+// Connections are the business of one thread at a time: the client's, or whoever flushes.
+class Turn {
+ public:
+  virtual ~Turn() = default;
+  virtual void await() = 0;
+  virtual void end() = 0;
+};
 
 struct PullJob {
   RowClient::Pull asked;
@@ -57,11 +72,12 @@ struct Job {
 };
 using Jobs = std::unordered_map<std::uint64_t, Job>;  // by ticket, which is the tag, too
 
-// The connection with a frontend. On the client's thread.
+// The connection with a frontend. All of it in a turn.
 class Peer {
  public:
-  Peer(asio::io_context& context, std::string address, const RowClient::Options& options, Jobs& jobs)
-      : context_(context), address_(std::move(address)), options_(options), jobs_(jobs) {}
+  Peer(asio::io_context& context, std::string address, const RowClient::Options& options, Jobs& jobs,
+       Turn& turn)
+      : context_(context), address_(std::move(address)), options_(options), jobs_(jobs), turn_(turn) {}
 
   // `job` was added to the jobs. flush() must follow.
   void begin(std::uint64_t ticket, Job& job) {
@@ -77,21 +93,23 @@ class Peer {
   void cancelled(std::uint64_t ticket) {
     if (state_ == State::there) put(out_, Header{Kind::cancel, 0, ticket});
   }
-  // Sends what waits, as far as the kernel takes it.
-  void flush() {
+  // Sends what waits, as far as the kernel takes it, in so many chunks at most. The rest is the client's
+  // thread's.
+  void flush(int most_chunks = 16) {
     for (int chunks = 0; state_ == State::there;) {
       std::size_t count = 0;
       boost::system::error_code error;
       if (!out_.empty()) {
-        count = socket_.write_some(asio::buffer(out_.data() + sent_, out_.size() - sent_), error);
+        const asio::const_buffer rest(out_.data() + sent_, out_.size() - sent_);
+        count = wire_.write_some({&rest, 1}, error);
         sent_ += count;
         if (sent_ == out_.size()) out_.clear(), sent_ = 0;
-      } else if (++chunks > 16) {
+      } else if (++chunks > most_chunks) {
         return await_write();  // others have their turn
       } else if (!next_chunk()) {
         return;
-      } else {
-        count = socket_.write_some(chunk_, error);
+      } else if (!chunk_.empty()) {
+        count = wire_.write_some(chunk_, error);
         // The rest is copied, as a caller's memory is not used once its handler was called.
         for (const asio::const_buffer& part : chunk_) {
           const std::size_t skipped = std::min(count, part.size());
@@ -100,7 +118,7 @@ class Peer {
         }
       }
       if (would_block(error)) return await_write();
-      if (error) return broke({ErrorCode::unavailable, error.message()});
+      if (error) return broke(error_of(error));
     }
   }
 
@@ -209,7 +227,7 @@ class Peer {
       pushing_.push_back(ticket);
     }
   }
-  // Puts the next part of the first push into `chunk_`. False: there is none.
+  // Puts small pushes into `out_`, or the next part of the first push into `chunk_`. False: there is none.
   bool next_chunk() {
     chunk_.clear();
     while (!pushing_.empty()) {
@@ -220,36 +238,59 @@ class Peer {
         pushing_.pop_front();  // all is sent, or it has been answered or cancelled
         continue;
       }
-      const RowClient::Push& asked = push->asked;
-      head_.clear();
+      const bool begins = !push->left;
+      if (begins) push->left.emplace(push->asked.outputs);
+      const std::uint64_t left = push->left->left();
+      const std::size_t fields = begins
+                                     ? sizeof(PushBody) + push->asked.outputs.size() * sizeof(std::uint64_t) +
+                                           push->asked.report.size()
+                                     : 0;
       std::size_t size = 0;  // of data in this frame
-      if (!push->left) {
-        push->left.emplace(asked.outputs);
-        const std::size_t fields = sizeof(PushBody) + asked.outputs.size() * sizeof(std::uint64_t);
-        if (fields + asked.report.size() + push->left->left() <= longest_body) size = push->left->left();
-        put(head_,
-            Header{Kind::push, static_cast<std::uint32_t>(fields + asked.report.size() + size), ticket});
-        put(head_, PushBody{asked.key, asked.epoch, static_cast<std::uint32_t>(asked.outputs.size()),
-                            static_cast<std::uint32_t>(asked.report.size())});
-        for (const auto& output : asked.outputs) put(head_, std::uint64_t{output.size()});
-        head_.append(asked.report);
-      } else {
-        size = std::min<std::uint64_t>(push->left->left(), longest_body);
-        put(head_, Header{Kind::data, static_cast<std::uint32_t>(size), ticket});
+      if (!begins)
+        size = std::min<std::uint64_t>(left, longest_body);
+      else if (fields + left <= longest_body)
+        size = left;
+      head_.clear();
+      put(head_, Header{begins ? Kind::push : Kind::data, static_cast<std::uint32_t>(fields + size), ticket});
+      if (begins) put_fields(push->asked);
+      const auto each_part = [&](auto use) {
+        push->left->peek(size, [&](auto part) { use(part.data(), part.size()); });
+        push->left->skip(size);
+      };
+      if (begins && size == left && head_.size() + size <= small_push) {
+        out_.append(head_);
+        each_part([&](const auto* data, std::size_t bytes) {
+          out_.append(reinterpret_cast<const char*>(data), bytes);
+        });
+        if (out_.size() < longest_body) continue;
+        return true;
+      }
+      if (!out_.empty()) {  // small ones go first
+        if (begins) push->left.reset();
+        return true;
       }
       chunk_.emplace_back(head_.data(), head_.size());
-      push->left->peek(size, [&](auto part) { chunk_.emplace_back(part.data(), part.size()); });
-      push->left->skip(size);
+      each_part([&](const auto* data, std::size_t bytes) { chunk_.emplace_back(data, bytes); });
       return true;
     }
-    return false;
+    return !out_.empty();
+  }
+  void put_fields(const RowClient::Push& asked) {
+    put(head_, PushBody{asked.key, asked.epoch, static_cast<std::uint32_t>(asked.outputs.size()),
+                        static_cast<std::uint32_t>(asked.report.size())});
+    for (const auto& output : asked.outputs) put(head_, std::uint64_t{output.size()});
+    head_.append(asked.report);
   }
 
-  // A handler that does nothing once the connection is another.
+  // A handler, on the client's thread, that does nothing once the connection is another.
   template <typename Then>
   auto guarded(Then then) {
-    return [this, life = life_, then](const boost::system::error_code& error) {
-      if (life == life_) then(error);
+    return [ this, life = life_, then ](
+        const boost::system::error_code& error,
+        const auto&... found) requires std::invocable<const Then&, decltype(error), decltype(found)...> {
+      turn_.await();
+      if (life == life_) then(error, found...);
+      turn_.end();
     };
   }
   void connect() {
@@ -264,24 +305,35 @@ class Peer {
     boost::system::error_code error;
     if (const auto found = resolver_.resolve(host, port, numeric, error); !error) return connect_to(found);
     resolver_.async_resolve(host, port,
-                            [this, life = life_](const boost::system::error_code& failed, auto found) {
-                              if (life != life_ || state_ != State::connecting) return;
+                            guarded([this](const boost::system::error_code& failed, const auto& found) {
+                              if (state_ != State::connecting) return;
                               if (failed) return broke({ErrorCode::unavailable, failed.message()});
                               connect_to(found);
-                            });
+                            }));
   }
   void connect_to(const tcp::resolver::results_type& found) {
-    asio::async_connect(socket_, found,
-                        [this, life = life_](const boost::system::error_code& error, const tcp::endpoint&) {
-                          if (life != life_ || state_ != State::connecting) return;
-                          if (error) return broke({ErrorCode::unavailable, error.message()});
-                          connected();
-                        });
+    asio::async_connect(
+        wire_.socket(), found, guarded([this](const boost::system::error_code& error, const tcp::endpoint&) {
+          if (state_ != State::connecting) return;
+          if (error) return broke({ErrorCode::unavailable, error.message()});
+          prepare(wire_.socket());
+          if (options_.tls == nullptr) return connected();
+          wire_.greet(options_.tls->context(), false, [this, life = life_](const Result<Identity>& peer) {
+            turn_.await();
+            if (life == life_) greeted_by(peer);
+            turn_.end();
+          });
+        }));
+  }
+  void greeted_by(const Result<Identity>& peer) {
+    if (!peer) return broke(peer.error());
+    const auto frontend = check_role(*peer, options_.cluster, cluster::Role::frontend);
+    if (!frontend) return broke(frontend.error());
+    connected();
   }
   void connected() {
     state_ = State::there;
     timer_.cancel();
-    prepare(socket_);
     reader_.emplace(false);
     put(out_, hello_of(options_.cluster));
     std::vector<std::uint64_t> mine;
@@ -295,8 +347,7 @@ class Peer {
   // The connection is over, or none was to be had.
   void broke(Error why) {
     ++life_;
-    boost::system::error_code error;
-    socket_.close(error);
+    wire_.close();
     resolver_.cancel();
     timer_.cancel();
     state_ = State::none;
@@ -315,13 +366,13 @@ class Peer {
   }
 
   void await_read() {
-    socket_.async_wait(tcp::socket::wait_read, guarded([this](const boost::system::error_code& error) {
-                         if (!error) read();
-                       }));
+    wire_.wait_read(guarded([this](const boost::system::error_code& error) {
+      if (!error) read();
+    }));
   }
   void read() {
     for (int turn = 0; turn < 16; ++turn) {
-      const auto more = reader_->read(socket_, *this);
+      const auto more = reader_->read(wire_, *this);
       if (!more) return broke(more.error());
       if (!*more) break;
     }
@@ -330,18 +381,19 @@ class Peer {
   }
   void await_write() {
     if (std::exchange(writing_, life_) == life_) return;
-    socket_.async_wait(tcp::socket::wait_write, guarded([this](const boost::system::error_code& error) {
-                         writing_ = 0;
-                         if (!error) flush();
-                       }));
+    wire_.wait_write(guarded([this](const boost::system::error_code& error) {
+      writing_ = 0;
+      if (!error) flush();
+    }));
   }
 
   asio::io_context& context_;
   const std::string address_;
   const RowClient::Options& options_;
   Jobs& jobs_;
+  Turn& turn_;
   const SteadyClock clock_;
-  tcp::socket socket_{context_};
+  Wire wire_{tcp::socket(context_)};
   tcp::resolver resolver_{context_};
   asio::steady_timer timer_{context_};
   State state_ = State::none;
@@ -359,7 +411,7 @@ class Peer {
   std::vector<asio::const_buffer> chunk_;
 };
 
-class Client final : public RowClient {
+class Client final : public RowClient, Turn {
  public:
   explicit Client(Options options) : options_(std::move(options)) {
     thread_ = std::thread([this] {
@@ -369,13 +421,14 @@ class Client final : public RowClient {
   }
   ~Client() override {
     asio::post(context_, [this] {
+      await();
       const Error why{ErrorCode::cancelled, "the client ends"};
       work();
       while (!jobs_.empty()) {
         for (Jobs all = std::exchange(jobs_, {}); auto& [ticket, job] : all) job.fail(why);
         work();
       }
-      context_.stop();
+      context_.stop();  // the turn is not given back
     });
     thread_.join();
   }
@@ -389,7 +442,14 @@ class Client final : public RowClient {
   }
   void cancel(std::uint64_t ticket) override {
     const std::lock_guard lock(mutex_);
-    tell({ticket, std::nullopt});
+    wishes_.emplace_back(ticket, std::nullopt);
+  }
+  void flush() override {
+    {
+      const std::lock_guard lock(mutex_);
+      if (wishes_.empty() || std::exchange(taken_, true)) return;
+    }
+    end();
   }
 
  private:
@@ -397,13 +457,28 @@ class Client final : public RowClient {
 
   std::uint64_t add(Job job) {
     const std::lock_guard lock(mutex_);
-    tell({++tickets_, std::move(job)});
+    wishes_.emplace_back(++tickets_, std::move(job));
     return tickets_;
   }
-  void tell(Wish wish) {  // with the mutex
-    wishes_.push_back(std::move(wish));
-    if (wishes_.size() == 1) asio::post(context_, [this] { work(); });
+
+  // Turn.
+  void await() override {
+    std::unique_lock lock(mutex_);
+    free_.wait(lock, [&] { return !taken_; });
+    taken_ = true;
   }
+  // What was asked for meanwhile has nobody else who begins it.
+  void end() override {
+    std::unique_lock lock(mutex_);
+    while (!wishes_.empty()) {
+      lock.unlock();
+      work();
+      lock.lock();
+    }
+    taken_ = false;
+    free_.notify_one();
+  }
+
   void work() {
     {
       const std::lock_guard lock(mutex_);
@@ -414,7 +489,8 @@ class Client final : public RowClient {
       Peer* peer = nullptr;
       if (job) {
         auto& kept = peers_[job->address()];
-        if (kept == nullptr) kept = std::make_unique<Peer>(context_, job->address(), options_, jobs_);
+        if (kept == nullptr)
+          kept = std::make_unique<Peer>(context_, job->address(), options_, jobs_, static_cast<Turn&>(*this));
         peer = kept.get();
         peer->begin(ticket, jobs_.emplace(ticket, std::move(*job)).first->second);
       } else if (auto node = jobs_.extract(ticket); !node.empty()) {
@@ -425,14 +501,19 @@ class Client final : public RowClient {
       if (peer != nullptr && std::ranges::find(touched, peer) == touched.end()) touched.push_back(peer);
     }
     working_.clear();
-    for (Peer* peer : touched) peer->flush();
+    // Whoever flushes has other things to do than to send much.
+    const bool ours = std::this_thread::get_id() == thread_.get_id();
+    for (Peer* peer : touched) peer->flush(ours ? 16 : 1);
   }
 
   const Options options_;
   std::mutex mutex_;
-  std::vector<Wish> wishes_;   // with mutex_
-  std::uint64_t tickets_ = 0;  // likewise
-  std::vector<Wish> working_;  // of the thread, as all below
+  std::condition_variable free_;
+  bool taken_ = false;        // somebody has the turn
+  std::vector<Wish> wishes_;  // with mutex_, as these three
+  std::uint64_t tickets_ = 0;
+  // Of whoever has the turn, as all below.
+  std::vector<Wish> working_;
   asio::io_context context_{1};
   const asio::executor_work_guard<asio::io_context::executor_type> works_{context_.get_executor()};
   Jobs jobs_;

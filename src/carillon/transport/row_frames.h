@@ -18,6 +18,7 @@
 #include <fmt/format.h>
 
 #include "carillon/base/result.h"
+#include "carillon/transport/row_wire.h"
 
 // What the two ends of the rows' connections (rows.h, row_client.h) say. Numbers are little endian. A client
 // begins with a hello; then both ends send frames: a header, and a body of `longest_body` bytes at most.
@@ -126,11 +127,7 @@ class Cursor {
 // No waiting for others' acknowledgements; a peer whose host died is noticed. `socket` does not block.
 void prepare(boost::asio::ip::tcp::socket& socket);
 
-inline bool would_block(const boost::system::error_code& error) {
-  return error == boost::asio::error::would_block || error == boost::asio::error::try_again;
-}
-
-// Takes frames from a socket that does not block. `Ear` hears of them:
+// Takes frames from a wire. `Ear` hears of them:
 //   Result<> greeted(const Hello&);
 //   Result<> heard(const Header&, std::span<const std::byte> body);  // of all kinds but data
 //   Result<> begins(const Header&);                // data: whether they may come
@@ -143,7 +140,7 @@ class Reader {
 
   // Reads once. True: there may be more.
   template <typename Ear>
-  Result<bool> read(boost::asio::ip::tcp::socket& socket, Ear& ear) {
+  Result<bool> read(Wire& wire, Ear& ear) {
     namespace asio = boost::asio;
     Cursor<std::byte>* place = data_left_ > 0 ? ear.place_of(tag_) : nullptr;
     // With a place, the buffer is empty and takes the next header. Nothing happens between here and the read.
@@ -160,10 +157,9 @@ class Reader {
     const std::size_t room = place != nullptr ? sizeof(Header) : capacity - end_;
     into.emplace_back(buffer_.get() + end_, room);
     boost::system::error_code error;
-    const std::size_t count = socket.read_some(into, error);
+    const std::size_t count = wire.read_some(into, error);
     if (would_block(error)) return false;
-    if (error)
-      return fail(ErrorCode::unavailable, error == asio::error::eof ? "closed by the peer" : error.message());
+    if (error) return std::unexpected(error_of(error));
     const std::size_t placed = std::min(direct, count);
     if (place != nullptr) place->skip(placed);
     data_left_ -= placed;

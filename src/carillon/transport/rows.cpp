@@ -18,6 +18,8 @@
 #include "carillon/base/assert.h"
 #include "carillon/transport/resolve.h"
 #include "carillon/transport/row_frames.h"
+#include "carillon/transport/row_wire.h"
+#include "carillon/transport/tls.h"
 
 namespace carillon::transport {
 
@@ -79,12 +81,16 @@ namespace rows {
 namespace asio = boost::asio;
 using asio::ip::tcp;
 
+constexpr char tls_handshake = 22;  // the first byte of whoever speaks TLS
+
 // What connections share; on the server's thread.
 class Serving {
  public:
   Serving(RowServer::Options options, RowStore& store, RowServer::OnOutputs told)
-      : hello(hello_of(options.cluster)),
+      : cluster(options.cluster),
+        hello(hello_of(options.cluster)),
         limits(options.limits),
+        tls(std::move(options.tls)),
         on_outputs(std::move(told)),
         store_(store) {}
 
@@ -100,8 +106,10 @@ class Serving {
     return true;
   }
 
+  const std::string cluster;
   const Hello hello;
   const RowLimits limits;
+  const std::shared_ptr<Tls> tls;
   const RowServer::OnOutputs on_outputs;
   std::uint64_t push_bytes = 0;  // of pushes that have not come whole
 
@@ -114,18 +122,32 @@ namespace {
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(tcp::socket socket, Serving& serving)
-      : socket_(std::move(socket)), timer_(socket_.get_executor()), serving_(serving) {
-    prepare(socket_);
+      : timer_(socket.get_executor()), serving_(serving), wire_(std::move(socket)) {
+    prepare(wire_.socket());
   }
   void start() {
     await_end();
-    await_read();
+    if (serving_.tls == nullptr) return await_read();
+    wire_.greet(serving_.tls->context(), true, [self = shared_from_this()](const Result<Identity>& peer) {
+      if (self->over()) return;
+      if (!peer) return self->drop(peer.error());
+      const auto worker = check_role(*peer, self->serving_.cluster, cluster::Role::worker);
+      if (!worker) return self->drop(worker.error());
+      self->await_read();
+    });
   }
-  void refuse(const Error& why) { drop(why); }
-  bool over() const { return !socket_.is_open(); }
+  // Before start().
+  void refuse(const Error& why) {
+    if (serving_.tls != nullptr) return end();  // words would cost a handshake
+    drop(why);
+  }
+  bool over() { return !wire_.socket().is_open(); }
 
   // For Reader.
   Result<> greeted(const Hello& hello) {
+    if (hello.magic[0] == tls_handshake)
+      return invalid(
+          "it speaks TLS, and this frontend does not: start all members with --cluster-cert, or none");
     if (hello.magic != serving_.hello.magic) return invalid("this is no worker of Carillon");
     if (hello.protocol != serving_.hello.protocol)
       return invalid(fmt::format("a worker that speaks protocol {} of rows; this version speaks {}",
@@ -311,8 +333,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     step();
   }
   void end() {
-    boost::system::error_code error;
-    socket_.close(error);
+    wire_.close();
     timer_.cancel();
     pulls_.clear();
     while (!pushes_.empty()) forget(pushes_.begin());
@@ -328,24 +349,22 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void await_read() {
     if (reading_ || over() || out_.size() > most_unsent) return;
     reading_ = true;
-    socket_.async_wait(tcp::socket::wait_read,
-                       [self = shared_from_this()](const boost::system::error_code& error) {
-                         self->reading_ = false;
-                         if (!error && !self->over()) self->step();
-                       });
+    wire_.wait_read([self = shared_from_this()](const boost::system::error_code& error) {
+      self->reading_ = false;
+      if (!error && !self->over()) self->step();
+    });
   }
   void await_write() {
     if (std::exchange(writing_, true)) return;
-    socket_.async_wait(tcp::socket::wait_write,
-                       [self = shared_from_this()](const boost::system::error_code& error) {
-                         self->writing_ = false;
-                         if (!error && !self->over()) self->step();
-                       });
+    wire_.wait_write([self = shared_from_this()](const boost::system::error_code& error) {
+      self->writing_ = false;
+      if (!error && !self->over()) self->step();
+    });
   }
   // Reads and writes some; others have their turn after that.
   void step() {
     if (!ending_ && out_.size() <= most_unsent) {
-      if (auto read = reader_.read(socket_, *this); !read) {
+      if (auto read = reader_.read(wire_, *this); !read) {
         if (read.error().code == ErrorCode::unavailable) return end();
         return drop(read.error());
       }
@@ -353,7 +372,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (ending_ && !drain()) return end();
     for (int chunks = 0; !over();) {
       if (out_.empty() && chunks++ == 4) {  // a read comes in between
-        asio::post(socket_.get_executor(), [self = shared_from_this()] {
+        asio::post(wire_.socket().get_executor(), [self = shared_from_this()] {
           if (!self->over()) self->step();
         });
         return;
@@ -362,7 +381,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
         while (!pulls_.empty() && out_.size() < 2 * longest_body) answer_next();
       if (out_.empty()) break;
       boost::system::error_code error;
-      sent_ += socket_.write_some(asio::buffer(out_.data() + sent_, out_.size() - sent_), error);
+      const asio::const_buffer rest(out_.data() + sent_, out_.size() - sent_);
+      sent_ += wire_.write_some({&rest, 1}, error);
       if (would_block(error)) {
         await_write();
         break;
@@ -370,25 +390,23 @@ class Connection : public std::enable_shared_from_this<Connection> {
       if (error) return end();
       if (sent_ == out_.size()) out_.clear(), sent_ = 0;
     }
-    if (ending_ && out_.empty()) {
-      boost::system::error_code error;
-      socket_.shutdown(tcp::socket::shutdown_send, error);
-    }
+    if (ending_ && out_.empty()) wire_.shutdown();
     await_read();
   }
   // A peer that is refused is read until it hangs up, as else the refusal would be lost. False: it has.
   bool drain() {
     std::array<std::byte, 4096> bytes;
     boost::system::error_code error;
-    socket_.read_some(asio::buffer(bytes), error);
+    const asio::mutable_buffer into(bytes.data(), bytes.size());
+    wire_.read_some({&into, 1}, error);
     return !error || would_block(error);
   }
 
   static constexpr std::size_t most_unsent = 4 * longest_body;
 
-  tcp::socket socket_;
   asio::steady_timer timer_;
   Serving& serving_;
+  Wire wire_;
   Reader reader_{true};
   bool greeted_ = false;
   bool ending_ = false;  // the peer is told why

@@ -20,6 +20,7 @@ namespace carillon::transport {
 namespace rows {
 class Serving;
 }
+class Tls;
 
 // The memory of a row, until RowStore::close().
 struct RowTensors {
@@ -72,6 +73,8 @@ class RowServer {
   struct Options {
     std::string cluster;  // its name; peers of another are refused
     RowLimits limits{};
+    std::shared_ptr<Tls> tls =
+        {};  // null: none, and all in the clear. Else only workers of the cluster are served
   };
   // The outputs of `row` are written. From the server's thread, before the worker is told. The row may have
   // been closed since. It must not wait, and may use the store.

@@ -97,6 +97,7 @@ struct Worker {
                                       .room = RowClient::room_of({into.begin(), into.end()})},
                                      promised(answer));
     if (ticket != nullptr) *ticket = number;
+    client->flush();
     return answer;
   }
   std::future<Result<bool>> push(const std::string& address, std::uint64_t key,
@@ -110,6 +111,7 @@ struct Worker {
                                       .outputs = {outputs.begin(), outputs.end()}},
                                      promised(answer));
     if (ticket != nullptr) *ticket = number;
+    client->flush();
     return answer;
   }
 };
@@ -387,6 +389,7 @@ TEST(Rows, ACallerMayAskForRoomWhenItKnowsTheSizes) {
          return std::vector<std::span<std::byte>>{got.begin(), got.end()};
        }},
       Worker::promised(answer));
+  worker.client->flush();
   EXPECT_EQ(answer.get(), 12);
   EXPECT_EQ(got, row.inputs);
   worker.client->pull(
@@ -397,6 +400,7 @@ TEST(Rows, ACallerMayAskForRoomWhenItKnowsTheSizes) {
          return fail(ErrorCode::resource_exhausted, "no slot");
        }},
       Worker::promised(answer));
+  worker.client->flush();
   const auto refused = answer.get();
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::resource_exhausted);
@@ -442,12 +446,15 @@ TEST(Rows, ACancelledPullWritesNothingMore) {
            return std::vector<std::span<std::byte>>{*into};
          }},
         Worker::promised(answer));
+    worker.client->flush();
     if (i % 2 == 1) sized.get_future().wait();  // the bytes are on their way
     worker.client->cancel(ticket);
+    worker.client->flush();
     const auto ended = answer.get();
     EXPECT_TRUE(ended || ended.error().code == ErrorCode::cancelled);
     into.reset();  // AddressSanitizer sees who writes
     worker.client->cancel(ticket);
+    worker.client->flush();
   }
   const std::vector<Bytes> results{bytes_of(8, 1)};
   EXPECT_EQ(worker.push(frontend.address(), key, results).get(), true) << "the connection goes on";
@@ -463,6 +470,7 @@ TEST(Rows, ACancelledPushWritesAllOrNothing) {
     std::uint64_t ticket = 0;
     auto answer = worker.push(frontend.address(), key, results, 1, "", &ticket);
     worker.client->cancel(ticket);
+    worker.client->flush();
     const auto ended = answer.get();
     EXPECT_TRUE(ended || ended.error().code == ErrorCode::cancelled);
     results.clear();
@@ -488,8 +496,10 @@ TEST(Rows, HandlersMayAskForMore) {
         const auto ticket = worker.client->pull({frontend.address(), key ^ 1, {}, RowClient::room_of({})},
                                                 [](const Result<std::int64_t>& gone) { EXPECT_FALSE(gone); });
         worker.client->cancel(ticket);
+        worker.client->flush();
         worker.client->push({frontend.address(), key, 1, "", {got.begin(), got.end()}}, std::move(tell));
       });
+  worker.client->flush();
   EXPECT_EQ(pushed.get(), true);
   EXPECT_EQ(row.outputs, row.inputs);
 }
@@ -515,6 +525,7 @@ TEST(Rows, OfAnotherClusterOrProtocolAreRefused) {
   auto stranger = RowClient::make({.cluster = "other"});
   std::future<Result<std::int64_t>> answer;
   stranger->pull({frontend.address(), 1, {}, RowClient::room_of({})}, Worker::promised(answer));
+  stranger->flush();
   const auto refused = answer.get();
   ASSERT_FALSE(refused);
   EXPECT_THAT(refused.error().message, HasSubstr("a worker of another cluster"));
@@ -704,6 +715,7 @@ TEST(Rows, AFrontendThatIsBackIsFoundAgain) {
     std::vector<Bytes> got{Bytes(3000)};
     std::future<Result<std::int64_t>> answer;
     client->pull({address, key, {}, RowClient::room_of({got.begin(), got.end()})}, Worker::promised(answer));
+    client->flush();
     auto pulled = answer.get();
     EXPECT_TRUE(!pulled || got == row.inputs);
     return pulled;

@@ -1,6 +1,7 @@
 #include "carillon/transport/stream.h"
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
@@ -17,6 +18,7 @@
 #include <grpcpp/server_builder.h>
 
 #include "carillon/base/clock.h"
+#include "carillon/transport/tls.h"
 
 namespace carillon::transport {
 namespace {
@@ -47,9 +49,9 @@ class End : public Stream {
       : self_(std::move(self)), owner_(owner), limits_(limits), encoder_(limits.frame) {}
 
   const Hello& peer() const final { return *peer_; }
-  bool opened() const { return opened_; }  // for whoever has heard that all is over
+  bool opened() const { return opened_; }
 
-  bool send(std::uint64_t epoch, Message message) final {
+  bool queue(std::uint64_t epoch, Message message) final {
     std::unique_lock lock(mutex_);
     if (over_ || broken_) return false;
     if (unsent_ >= limits_.waiting) {
@@ -59,9 +61,10 @@ class End : public Stream {
     }
     ++unsent_;
     waiting_.push_back({epoch, std::move(message)});
-    write_next(std::move(lock));
     return true;
   }
+
+  void flush() final { write_next(std::unique_lock(mutex_)); }
 
   void close(const Error& why) final {
     close({why.code, why.message.empty() ? "no reason was given" : why.message},
@@ -139,7 +142,8 @@ class End : public Stream {
     {
       const std::lock_guard lock(mutex_);
       over_ = true;
-      why = ours_ ? why_ : Error{ErrorCode::unavailable, said.empty() ? "it has ended the stream" : said};
+      why = ours_ ? why_
+                  : Error{ErrorCode::unavailable, said.empty() ? "it has ended the stream" : explained(said)};
     }
     if (peer_) why.message = fmt::format("host {}: {}", peer_->id, why.message);
     if (opened_) owner_.ended(*this, why);
@@ -161,6 +165,7 @@ class End : public Stream {
   virtual void finish() = 0;
   virtual void cancel() = 0;
   virtual bool is_caller() const = 0;
+  virtual std::shared_ptr<const grpc::AuthContext> security() const = 0;
   virtual std::shared_ptr<End> shared() = 0;
 
   void cancel_now() {
@@ -229,6 +234,12 @@ class End : public Stream {
       if (frame->hello->cluster != self_.cluster)
         return invalid(
             fmt::format("it is of cluster {}, and this is {}", frame->hello->cluster, self_.cluster));
+      const auto certified = identity_of(*security());
+      if (!certified) return std::unexpected(certified.error());
+      if (*certified) {
+        const Hello& said = *frame->hello;
+        if (auto same = check_member(**certified, said.cluster, said.role, said.id); !same) return same;
+      }
       peer_ = std::move(frame->hello);
       frame->hello.reset();
       if (auto welcome = owner_.greets(*peer_); !welcome) return welcome;
@@ -247,7 +258,7 @@ class End : public Stream {
   const StreamLimits limits_;
   // Of the thread that reads.
   std::optional<Hello> peer_;
-  bool opened_ = false;
+  std::atomic<bool> opened_ = false;
   grpc::ByteBuffer heard_;
   // Of whoever has set writing_.
   Encoder encoder_;
@@ -321,6 +332,7 @@ class Answering final : public End,
   }
   void cancel() override { context_.TryCancel(); }
   bool is_caller() const override { return false; }
+  std::shared_ptr<const grpc::AuthContext> security() const override { return context_.auth_context(); }
   std::shared_ptr<End> shared() override { return shared_from_this(); }
 
   grpc::GenericCallbackServerContext& context_;
@@ -339,8 +351,9 @@ class Refusal final : public grpc::ServerGenericBidiReactor {
 // A question of people. It is answered at once.
 class Asked final : public grpc::ServerGenericBidiReactor {
  public:
-  Asked(DeskCall call, Desk& desk, std::string_view cluster, Census& census)
-      : call_(call), desk_(desk), cluster_(cluster), census_(census) {
+  Asked(DeskCall call, Desk& desk, std::string_view cluster, Census& census,
+        Result<std::optional<Identity>> asker)
+      : call_(call), desk_(desk), cluster_(cluster), census_(census), asker_(std::move(asker)) {
     census_.born();
     StartRead(&request_);
   }
@@ -348,8 +361,9 @@ class Asked final : public grpc::ServerGenericBidiReactor {
     grpc::Slice slice;
     if (!ok || !request_.DumpToSingleSlice(&slice).ok())
       return Finish({grpc::StatusCode::INVALID_ARGUMENT, "there is no request"});
-    reply_ = buffer_of(
-        reply_to(call_, {reinterpret_cast<const char*>(slice.begin()), slice.size()}, desk_, cluster_));
+    if (!asker_) return Finish({grpc::StatusCode::UNAUTHENTICATED, asker_.error().message});
+    reply_ = buffer_of(reply_to(call_, {reinterpret_cast<const char*>(slice.begin()), slice.size()}, desk_,
+                                cluster_, *asker_));
     StartWriteAndFinish(&reply_, {}, grpc::Status::OK);
   }
   void OnDone() override {
@@ -363,6 +377,7 @@ class Asked final : public grpc::ServerGenericBidiReactor {
   Desk& desk_;
   const std::string cluster_;
   Census& census_;
+  const Result<std::optional<Identity>> asker_;
   grpc::ByteBuffer request_, reply_;
 };
 
@@ -395,7 +410,7 @@ class Listener final : public StreamListener, grpc::CallbackGenericService {
  private:
   grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext* context) override {
     if (const auto call = desk_call_of(context->method()); call && desk_ != nullptr)
-      return new Asked(*call, *desk_, self_.cluster, census_);
+      return new Asked(*call, *desk_, self_.cluster, census_, identity_of(*context->auth_context()));
     if (context->method() != method) return new Refusal(context->method());
     const auto end = std::make_shared<Answering>(*context, self_, owner_, limits_, census_);
     end->begin(end);
@@ -445,6 +460,7 @@ class Calling final : public End,
   }
   void cancel() override { context_->TryCancel(); }
   bool is_caller() const override { return true; }
+  std::shared_ptr<const grpc::AuthContext> security() const override { return context_->auth_context(); }
   std::shared_ptr<End> shared() override { return shared_from_this(); }
 
   Dialer& dialer_;
@@ -502,6 +518,10 @@ class Dialer final : public StreamDialer {
   std::string last_error() const override {
     const std::lock_guard lock(mutex_);
     return last_error_;
+  }
+  bool is_open() const override {
+    const std::lock_guard lock(mutex_);
+    return current_ != nullptr && !ended_ && current_->opened();
   }
 
  private:

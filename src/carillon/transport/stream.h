@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/security/server_credentials.h>
@@ -33,7 +34,15 @@ class Stream {
   // Never waits. Messages arrive in order. What is sent while a frame is under way goes with the next.
   // `epoch`: in which the message was decided. It arrives with the message, whatever epoch this host obeys by
   // then. False: the message is lost, as the stream is over, or was ended because too many messages wait.
-  virtual bool send(std::uint64_t epoch, Message message) = 0;
+  bool send(std::uint64_t epoch, Message message) {
+    if (!queue(epoch, std::move(message))) return false;
+    flush();
+    return true;
+  }
+  // send() in two steps, for several messages that go in one frame. What is queued may also go before
+  // flush(), with what others send.
+  virtual bool queue(std::uint64_t epoch, Message message) = 0;
+  virtual void flush() = 0;
   // Ends it. StreamOwner::ended() follows. A peer that opened the stream is told why. What waits is lost.
   virtual void close(const Error& why) = 0;
   struct Counts {
@@ -55,7 +64,8 @@ class StreamOwner {
   virtual void ended(Stream& stream, const Error& why) = 0;
 };
 
-// Takes the streams that others open.
+// Takes the streams that others open. Where the credentials are of TLS (tls.h), a peer's hello must be that
+// of its certificate. So it is with a dialer's.
 class StreamListener {
  public:
   // `address` as gRPC has it, such as 127.0.0.1:0; errors name it. `owner` and `desk` must outlive the
@@ -87,6 +97,8 @@ class StreamDialer {
   virtual ~StreamDialer() = default;
   // Why the last try to open the stream, or the last stream, ended. Empty: it has not.
   virtual std::string last_error() const = 0;
+  // Whether the peer has said who it is, and the stream stands.
+  virtual bool is_open() const = 0;
 };
 
 }  // namespace carillon::transport

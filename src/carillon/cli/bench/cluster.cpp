@@ -42,6 +42,7 @@
 #include "carillon/cli/commands.h"
 #include "carillon/cluster/coordinator/address.h"
 #include "carillon/roles/follower.h"
+#include "carillon/roles/offer_queue.h"
 #include "carillon/roles/scheduler_host.h"
 #include "carillon/schedule/registry.h"
 
@@ -151,6 +152,7 @@ class EmulatedWorker final : roles::FollowerHandlers {
     }
     for (std::uint32_t d = 0; d < devices_.size(); ++d)
       say(transport::DeviceState{.device = DeviceId{d}, .pages = 1'000'000});
+    flush();
   }
   void leader_left() override {
     const std::lock_guard lock(mutex_);
@@ -159,12 +161,16 @@ class EmulatedWorker final : roles::FollowerHandlers {
   void heard(std::vector<transport::Message> messages) override {
     const std::lock_guard lock(mutex_);
     for (transport::Message& message : messages) std::visit([this](auto& what) { on(what); }, message);
+    flush();
     wake_.notify_one();
   }
 
   // All below with the mutex.
   void say(transport::Message message) {
-    if (stream_) (void)stream_->send(epoch_, std::move(message));
+    if (stream_) (void)stream_->queue(epoch_, std::move(message));
+  }
+  void flush() {
+    if (stream_) stream_->flush();
   }
   Device* find(DeviceId id) { return id.index() < devices_.size() ? &devices_[id.index()] : nullptr; }
   void on(transport::Retire& what) {
@@ -218,6 +224,7 @@ class EmulatedWorker final : roles::FollowerHandlers {
         if (report.life == devices_[report.device.index()].life) say(report);
         ends_.pop();
       }
+      flush();
       const Duration pause = ends_.empty() ? Duration{100ms} : ends_.top().at - now;
       wake_.wait_for(lock, std::min<Duration>(pause, 100ms));
     }
@@ -241,7 +248,9 @@ class EmulatedWorker final : roles::FollowerHandlers {
 class EmulatedFrontend final : roles::FollowerHandlers {
  public:
   EmulatedFrontend(const ClusterLoad& load, std::uint64_t seed, Shared& shared, Shared::Process& figures)
-      : load_(load), random_(seed), shared_(shared), figures_(figures) {}
+      : load_(load), random_(seed), shared_(shared), figures_(figures) {
+    for (int m = 0; m < load.models; ++m) queue_.add_model(exec_time(1));
+  }
   Result<> join(const roles::MemberArguments& arguments) {
     address_ = arguments.listen;
     auto follower = roles::Follower::open(arguments, *this);
@@ -269,6 +278,7 @@ class EmulatedFrontend final : roles::FollowerHandlers {
  private:
   enum class Fate : std::uint8_t { open, on_time, late, refused, failed };
   struct Row {
+    ModelId model;
     TimePoint arrival, deadline, answered;
     Fate fate = Fate::open;
   };
@@ -278,6 +288,7 @@ class EmulatedFrontend final : roles::FollowerHandlers {
     stream_ = std::move(stream);
     epoch_ = epoch;
     models_ = 0;
+    queue_.begin();
     (void)stream_->send(epoch_, transport::RowsAt{address_});
   }
   void leader_left() override {
@@ -287,7 +298,9 @@ class EmulatedFrontend final : roles::FollowerHandlers {
   void heard(std::vector<transport::Message> messages) override {
     const std::lock_guard lock(mutex_);
     for (transport::Message& message : messages) std::visit([this](auto& what) { on(what); }, message);
+    offer_waiting();
   }
+  void on(transport::OfferCredit& what) { queue_.credit(what); }
   void on(transport::ModelComes&) { look(++models_, alive_); }
   void on(transport::DeviceCount& what) { look(models_, what.alive); }
   void on(transport::Ended& what) {
@@ -332,26 +345,45 @@ class EmulatedFrontend final : roles::FollowerHandlers {
   void offer_due() {
     const TimePoint now = clock_.now();
     const double mean = 1e9 / shared_.rate;
-    std::vector<transport::Message> offers;
-    std::unique_lock lock(mutex_);
+    const std::lock_guard lock(mutex_);
     if (!stream_) return;
     while (due_ <= now) {
-      const std::size_t place = next_++;
-      rows_.push_back({.arrival = due_, .deadline = due_ + from_ms(load_.slo_ms), .answered = {}});
-      transport::Offer offer;
-      offer.row.id = RequestId{base_ + place};
-      offer.row.model =
-          ModelId{static_cast<std::uint32_t>(random_.below(static_cast<std::uint64_t>(load_.models)))};
-      offer.row.arrival = rows_.back().arrival;
-      offer.row.deadline = rows_.back().deadline;
-      offer.key = offer.row.id.value;
-      offers.emplace_back(offer);
+      const RequestId id{base_ + next_++};
+      const auto model = static_cast<std::uint32_t>(random_.below(static_cast<std::uint64_t>(load_.models)));
+      rows_.push_back({.model = ModelId{model},
+                       .arrival = due_,
+                       .deadline = due_ + from_ms(load_.slo_ms),
+                       .answered = {}});
+      const auto answer = queue_.arrive(request_of(id), now);
+      if (answer.goes) offer(id);
+      if (!answer.in) close(rows_.back(), Fate::refused, now);
+      if (answer.displaced)
+        if (Row* const row = open_row(*answer.displaced)) close(*row, Fate::refused, now);
       due_ += from_ns(random_.exponential(mean));
     }
-    const auto stream = stream_;
-    const std::uint64_t epoch = epoch_;
-    lock.unlock();
-    for (transport::Message& offer : offers) (void)stream->send(epoch, std::move(offer));
+    stream_->flush();
+  }
+  void offer_waiting() {
+    if (!stream_) return;
+    const TimePoint now = clock_.now();
+    for (auto next = queue_.next(now); !next.empty(); next = queue_.next(now))
+      for (const auto& each : next) {
+        Row* const row = open_row(each.row);
+        if (row != nullptr && each.turned_away)
+          close(*row, Fate::refused, now);
+        else if (row != nullptr)
+          offer(each.row);
+        else if (!each.turned_away)
+          queue_.give_back();
+      }
+    stream_->flush();
+  }
+  Request request_of(RequestId id) const {
+    const Row& row = rows_[id.value - base_];
+    return {.id = id, .model = row.model, .arrival = row.arrival, .deadline = row.deadline};
+  }
+  void offer(RequestId id) {
+    (void)stream_->queue(epoch_, transport::Offer{.row = request_of(id), .key = id.value});
   }
   void tell_figures() {
     const std::lock_guard lock(mutex_);
@@ -385,6 +417,7 @@ class EmulatedFrontend final : roles::FollowerHandlers {
   std::uint32_t alive_ = 0;
   std::uint64_t base_ = 0;  // the id of the step's first row
   std::vector<Row> rows_;   // of the step
+  roles::OfferQueue queue_;
   std::size_t next_ = 0, counted_from_ = 0, counted_to_ = 0;
   TimePoint due_;
   std::unique_ptr<roles::Follower> follower_;

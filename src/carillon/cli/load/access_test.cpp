@@ -10,6 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "carillon/base/testing/test_certificates.h"
 #include "carillon/cli/load/client.h"
 #include "carillon/cli/load/http_get.h"
 #include "carillon/frontend/access/tls.h"
@@ -18,13 +19,10 @@
 #include "carillon/frontend/grpc/grpc_server.h"
 #include "carillon/frontend/http/http_server.h"
 #include "carillon/frontend/testing/fake_service.h"
-#include "carillon/frontend/testing/test_certificates.h"
 
 namespace carillon::cli {
 namespace {
 
-using frontend::TestCertificates;
-using frontend::TestIdentity;
 using ::testing::HasSubstr;
 using ::testing::Not;
 

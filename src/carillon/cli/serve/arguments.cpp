@@ -12,6 +12,7 @@
 
 #include "carillon/cli/admission_option.h"
 #include "carillon/cli/preempt_option.h"
+#include "carillon/cli/tls_options.h"
 #include "carillon/cluster/coordinator/static_file.h"
 
 namespace carillon::cli::serving {
@@ -57,6 +58,21 @@ controller::Options controller_options(const Arguments& arguments, const Clock& 
   return options;
 }
 
+namespace {
+
+Result<std::string> read_key(std::string_view option, const std::string& file) {
+  std::ifstream in(file, std::ios::binary);
+  std::string key(std::istreambuf_iterator<char>(in), {});
+  if (!in) return invalid(fmt::format("{}: cannot read '{}'", option, file));
+  while (!key.empty() && (key.back() == '\n' || key.back() == '\r')) key.pop_back();
+  constexpr std::size_t least = 16, most = 4096;
+  if (key.size() < least || key.size() > most)
+    return invalid(fmt::format("{}: '{}' has {} bytes, {} to {}", option, file, key.size(), least, most));
+  return key;
+}
+
+}  // namespace
+
 Result<roles::MemberArguments> member_of(const ClusterArguments& arguments, cluster::Role role) {
   auto coordinator = cluster::parse_coordinator_address(arguments.cluster);
   if (!coordinator) return in_context("--cluster", coordinator.error());
@@ -81,18 +97,27 @@ Result<roles::MemberArguments> member_of(const ClusterArguments& arguments, clus
   if (out.listen.empty())
     return invalid("--listen is needed: IP:PORT where the other members reach this process");
   if (auto can_be = roles::member_options(out); !can_be) return std::unexpected(can_be.error());
-  if (arguments.key_file.empty()) {
-    out.key = "carillon cluster " + out.coordinator.name;
-    return out;
+  auto tls = open_tls(arguments.tls);
+  if (!tls) return std::unexpected(tls.error());
+  out.tls = *std::move(tls);
+  if (out.tls != nullptr) {
+    if (auto named = transport::check_member(out.tls->identity(), out.coordinator.name, role, out.id); !named)
+      return in_context("--cluster-cert " + arguments.tls.certificate, named.error());
+    spdlog::info("cluster: TLS as {}, until {}", transport::to_text(out.tls->identity()), out.tls->expires());
+    if (arguments.key_file.empty())
+      spdlog::warn("cluster: TLS does not cover beats: without --cluster-key anybody can forge them");
   }
-  std::ifstream in(arguments.key_file, std::ios::binary);
-  out.key.assign(std::istreambuf_iterator<char>(in), {});
-  if (!in) return invalid("--cluster-key: cannot read '" + arguments.key_file + "'");
-  while (!out.key.empty() && (out.key.back() == '\n' || out.key.back() == '\r')) out.key.pop_back();
-  constexpr std::size_t least = 16, most = 4096;
-  if (out.key.size() < least || out.key.size() > most)
-    return invalid(fmt::format("--cluster-key: '{}' has {} bytes, {} to {}", arguments.key_file,
-                               out.key.size(), least, most));
+  out.key = "carillon cluster " + out.coordinator.name;
+  if (!arguments.key_file.empty()) {
+    auto key = read_key("--cluster-key", arguments.key_file);
+    if (!key) return std::unexpected(key.error());
+    out.key = *std::move(key);
+  }
+  if (!arguments.other_key_file.empty()) {
+    auto key = read_key("--other-cluster-key", arguments.other_key_file);
+    if (!key) return std::unexpected(key.error());
+    out.other_key = *std::move(key);
+  }
   return out;
 }
 

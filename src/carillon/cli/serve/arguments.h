@@ -21,6 +21,7 @@
 #include "carillon/server/devices.h"
 #include "carillon/server/store.h"
 #include "carillon/server/whole.h"
+#include "carillon/transport/tls.h"
 
 namespace carillon::cli::serving {
 
@@ -29,7 +30,8 @@ struct ClusterArguments {
   std::string cluster;  // empty: the process serves by itself
   std::string id;       // empty: the host's name
   std::string listen;
-  std::string key_file;
+  std::string key_file, other_key_file;
+  transport::TlsFiles tls;  // none is given, or all
 };
 
 // What `carillon serve`, or a role of a cluster, was told.

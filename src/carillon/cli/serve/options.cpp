@@ -11,6 +11,7 @@
 #include "carillon/cli/headings.h"
 #include "carillon/cli/preempt_option.h"
 #include "carillon/cli/serve/run.h"
+#include "carillon/cli/tls_options.h"
 
 namespace carillon::cli {
 namespace serving {
@@ -276,6 +277,11 @@ void add_cluster(CLI::App& command, ClusterArguments& arguments) {
   command.add_option("--cluster-key", arguments.key_file,
                      "File with a secret of the cluster's, the same for all members, by which they know each "
                      "other's beats. Without it any process that reaches their ports can pretend to be one");
+  command.add_option(
+      "--other-cluster-key", arguments.other_key_file,
+      "File with a second key, whose beats are heard, too: to change the key of a cluster that "
+      "runs (docs/cluster.md)");
+  add_tls_options(command, arguments.tls);
 }
 
 void check_models(const Arguments& arguments) {

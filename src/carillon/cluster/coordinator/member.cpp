@@ -35,6 +35,12 @@ std::string id(JsonFields& fields, const json& object, const std::string& place,
   return text;
 }
 
+std::string fingerprint(JsonFields& fields, const json& value, const std::string& place) {
+  if (value.is_string() && is_fingerprint(value.get<std::string>())) return value.get<std::string>();
+  fields.wrong(place, "is " + JsonFields::shown(value) + ", but should be 16 hexadecimal digits");
+  return {};
+}
+
 Result<json> document(std::string_view text, std::string_view what) {
   if (text.size() > longest_member)
     return invalid(std::string(what) + ": has " + std::to_string(text.size()) + " bytes, but at most " +
@@ -56,13 +62,18 @@ std::optional<Role> role_of(std::string_view name) {
   return std::nullopt;
 }
 
+bool is_fingerprint(std::string_view text) {
+  return text.size() == 16 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
 std::string to_json(const Member& member) {
-  return nlohmann::ordered_json{{"id", member.id},
-                                {"role", name_of(member.role)},
-                                {"address", member.address},
-                                {"incarnation", member.incarnation},
-                                {"protocol", member.protocol}}
-      .dump();
+  nlohmann::ordered_json out{{"id", member.id},
+                             {"role", name_of(member.role)},
+                             {"address", member.address},
+                             {"incarnation", member.incarnation},
+                             {"protocol", member.protocol}};
+  if (!member.keys.empty()) out["keys"] = member.keys;
+  return out.dump();
 }
 
 Result<Member> member_of(std::string_view text) {
@@ -82,13 +93,21 @@ Result<Member> member_of(std::string_view text) {
   member.incarnation = bits(fields, *read, "", "incarnation");
   member.protocol = static_cast<std::int32_t>(
       fields.integer(*read, "", "protocol", 1, std::numeric_limits<std::int32_t>::max()));
+  const json& keys = fields.array(*read, "", "keys", false);
+  if (keys.size() > most_keys)
+    fields.wrong("keys", "has " + std::to_string(keys.size()) + " of them, but at most " +
+                             std::to_string(most_keys) + " are taken");
+  for (const json& key : keys)
+    if (!fields.failed()) member.keys.push_back(fingerprint(fields, key, "keys"));
   if (fields.failed()) return fields.error();
   return member;
 }
 
 std::string to_json(const Epoch& epoch) {
-  return nlohmann::ordered_json{{"epoch", epoch.number}, {"leader", epoch.leader}, {"nonce", epoch.nonce}}
-      .dump();
+  nlohmann::ordered_json out{
+      {"epoch", epoch.number}, {"leader", epoch.leader}, {"nonce", epoch.nonce}};
+  if (!epoch.key.empty()) out["key"] = epoch.key;
+  return out.dump();
 }
 
 Result<Epoch> epoch_of(std::string_view text) {
@@ -98,6 +117,8 @@ Result<Epoch> epoch_of(std::string_view text) {
   Epoch epoch{.number = bits(fields, *read, "", "epoch"),
               .leader = id(fields, *read, "", "leader"),
               .nonce = bits(fields, *read, "", "nonce")};
+  if (const json* key = fields.field(*read, "", "key", false))
+    epoch.key = fingerprint(fields, *key, "key");
   if (fields.failed()) return fields.error();
   return epoch;
 }

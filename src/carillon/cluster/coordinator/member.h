@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "carillon/base/result.h"
 
@@ -21,9 +22,15 @@ struct Member {
   std::string address;            // HOST:PORT where other members reach it
   std::uint64_t incarnation = 0;  // differs with every start of the process
   std::int32_t protocol = 0;      // of the messages that it speaks; at least 1
+  // Fingerprints of the keys that it reads, the one that it signs with first. None: of an earlier version.
+  std::vector<std::string> keys = {};
 
   friend bool operator==(const Member&, const Member&) = default;
 };
+
+// Of a cluster's key (transport::fingerprint_of()): 16 hexadecimal digits.
+bool is_fingerprint(std::string_view text);
+inline constexpr std::size_t most_keys = 2;  // of a member: while a cluster changes its key
 
 inline constexpr std::size_t longest_member = 1024;  // bytes of JSON
 
@@ -37,6 +44,7 @@ struct Epoch {
   std::uint64_t number = 0;
   std::string leader;  // a member's id
   std::uint64_t nonce = 0;
+  std::string key = {};  // the fingerprint of the leader's; empty: of an earlier version
 
   friend bool operator==(const Epoch&, const Epoch&) = default;
 };

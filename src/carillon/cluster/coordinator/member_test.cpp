@@ -15,7 +15,8 @@ const Member worker{.id = "host-1",
                     .role = Role::worker,
                     .address = "[::1]:8100",
                     .incarnation = std::numeric_limits<std::uint64_t>::max(),
-                    .protocol = 1};
+                    .protocol = 1,
+                    .keys = {"0123456789abcdef", "fedcba9876543210"}};
 
 TEST(StoredMember, IsReadAsItWasWritten) {
   for (const Role role : {Role::frontend, Role::scheduler, Role::worker}) {
@@ -25,6 +26,12 @@ TEST(StoredMember, IsReadAsItWasWritten) {
     ASSERT_TRUE(read) << read.error().message;
     EXPECT_EQ(*read, member);
   }
+}
+
+TEST(StoredMember, OfAnEarlierVersionHasNoKeys) {
+  Member member = worker;
+  member.keys.clear();
+  EXPECT_EQ(member_of(to_json(member)).value(), member);
 }
 
 TEST(StoredMember, MayHaveFieldsOfLaterVersions) {
@@ -49,7 +56,10 @@ TEST(StoredMember, IsNotTrusted) {
       {R"("protocol":1)", R"("protocol":0)", "protocol"},
       {R"("protocol":1)", R"("protocol":1.5)", "protocol"},
       {R"("protocol":1)", R"("protocol":1,"protocol":1)", "twice"},
-      {R"("protocol":1})", R"("protocol":1)", "not a JSON document"},
+      {R"("0123456789abcdef")", R"("0123456789ABCDEF")", "16 hexadecimal digits"},
+      {R"("0123456789abcdef")", "7", "16 hexadecimal digits"},
+      {R"(["0123456789abcdef",)", R"(["0123456789abcdef","0123456789abcdef",)", "at most 2"},
+      {R"("]})", R"("])", "not a JSON document"},
       {R"({)", "[", "not a JSON document"},
       {R"("protocol":1)", R"("protocol":1,"x":")" + std::string(1024, 'x') + "\"", "at most 1024"},
       {R"("protocol":1)", R"("protocol":1,"x":[[[[[]]]]])", "deep"},
@@ -73,8 +83,12 @@ TEST(StoredEpoch, IsReadAsItWasWritten) {
   const auto read = epoch_of(to_json(epoch));
   ASSERT_TRUE(read) << read.error().message;
   EXPECT_EQ(*read, epoch);
+  Epoch keyed = epoch;
+  keyed.key = "0123456789abcdef";
+  EXPECT_EQ(epoch_of(to_json(keyed)).value(), keyed);
   for (const char* text : {"", "7", "{}", R"({"epoch":-1,"leader":"a","nonce":1})",
-                           R"({"epoch":1,"leader":"","nonce":1})", R"({"epoch":1,"leader":"a"})"})
+                           R"({"epoch":1,"leader":"","nonce":1})", R"({"epoch":1,"leader":"a"})",
+                           R"({"epoch":1,"leader":"a","nonce":1,"key":"x"})"})
     EXPECT_FALSE(epoch_of(text)) << text;
 }
 

@@ -78,6 +78,13 @@ void Election::coordinator_failed() {
   informed_ = false;
 }
 
+void Election::let_claim(bool may) {
+  may_claim_ = may;
+  if (may) return;
+  suspects_ = false;
+  question_.reset();
+}
+
 Result<> Election::hand_over(MemberId to, Output& out) {
   const std::string name = "member " + std::to_string(to.value);
   if (!holds_)
@@ -133,6 +140,8 @@ void Election::advance(Output& out) {
   if (requested_at_ || now_ < request_from_) return;
   if (!informed_) {
     request({.kind = Request::Kind::read}, out);
+  } else if (!may_claim_) {
+    return;
   } else if (epoch() == Epoch{0} || now_ < handed_until_) {
     claim(out);
   } else if (witness_.silence() >= patience() && now_ >= ask_from_) {

@@ -111,6 +111,8 @@ class Election {
   void coordinator_said(const Leadership& value, Output& out);
   // This member is registered, for the first time or anew. While it was not, nobody sent it beats.
   void registered() { witness_.listen_anew(); }
+  // Whether this scheduler may claim epochs. At first it may. One that leads goes on.
+  void let_claim(bool may);
   // The last request has failed, or has no answer: whether it was carried out is unknown.
   void coordinator_failed();
 
@@ -169,6 +171,7 @@ class Election {
   std::uint64_t beats_ = 0;  // sent
   std::optional<Handing> handing_;
 
+  bool may_claim_ = true;
   bool suspects_ = false;
   std::optional<Question> question_;
   std::uint64_t questions_;  // the number of the last one; not that of an earlier process's

@@ -515,6 +515,18 @@ TEST(Election, AHandoverEndsWithItsEpoch) {
   EXPECT_FALSE(s.out.request);
 }
 
+TEST(Election, WhoMayNotClaimAsksAndClaimsNothing) {
+  Scheduler s = Scheduler::spare();
+  s.election.let_claim(false);
+  s.heard(host_0, Kind::handover, 1, s.beats);
+  s.pass(1s);
+  EXPECT_FALSE(s.out.request);
+  EXPECT_TRUE(s.sent(Kind::question).empty());
+  s.election.let_claim(true);
+  s.pass(2ms);
+  EXPECT_FALSE(s.sent(Kind::question).empty());
+}
+
 TEST(Election, AHandoverNeedsALeaderAndAScheduler) {
   Scheduler s = Scheduler::spare();
   EXPECT_EQ(s.election.hand_over(host_0, s.out).error().message,

@@ -333,12 +333,16 @@ void Holder::turned_down(RequestId row, const Error& error) {
   state_of(open, row) = Row::gone;
   std::string where = "model '" + models_[open.model.index()].name + "'";
   if (open.rows > 1) where += ": row " + std::to_string(place_of(open, row));
+  const bool full = error.code == ErrorCode::resource_exhausted;
   const Outcome outcome = error.code == ErrorCode::invalid_argument    ? Outcome::invalid
                           : error.code == ErrorCode::deadline_exceeded ? Outcome::refused
+                          : full                                       ? Outcome::shed
                                                                        : Outcome::failed;
   const explain::Cause cause = error.code == ErrorCode::invalid_argument    ? explain::Cause::bad_data
                                : error.code == ErrorCode::deadline_exceeded ? explain::Cause::deadline_passed
+                               : full                                       ? explain::Cause::shed
                                                                             : explain::Cause::error;
+  if (full) open.retry_after = retry_when_full;
   close(*index, outcome, cause, in_context(where, error).error());
 }
 

@@ -11,9 +11,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "carillon/base/testing/test_certificates.h"
 #include "carillon/frontend/access/tls.h"
 #include "carillon/frontend/testing/http_server_fixture.h"
-#include "carillon/frontend/testing/test_certificates.h"
 
 namespace carillon::frontend {
 namespace {

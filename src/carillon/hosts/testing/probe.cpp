@@ -5,11 +5,12 @@
 // Writes what it knows to standard output whenever that changes, one JSON object a line, with the time by
 // CLOCK_MONOTONIC; reads orders {"do": "state"} and {"do": "hand_over", "to": ID} from standard input, and
 // ends when its input does. Answers people at the same address by TCP (transport/desk.h): each worker has two
-// devices, and a drain is only told. Exit status 2: standard error says what is wrong.
+// devices, and a worker's drain is only told. Exit status 2: standard error says what is wrong.
 #include <cstdio>
 #include <iostream>
 #include <mutex>
 #include <random>
+#include <set>
 #include <string>
 
 #include <grpcpp/security/server_credentials.h>
@@ -59,16 +60,26 @@ class Desk final : public transport::Desk {
   transport::Look look() override {
     transport::Look look = hosts::look_of(membership_.state(), membership_.self());
     for (transport::Look::Member& member : look.members)
-      if (member.role == cluster::Role::worker) member.devices = 2;
+      if (member.role == cluster::Role::worker) {
+        member.devices = 2;
+        const std::lock_guard lock(mutex_);
+        if (drained_.contains(member.id)) member.drain = transport::Look::Drain::drained;
+      }
     return look;
   }
   Result<> hand_over(const std::string& to) override { return membership_.hand_over(to); }
-  Result<> drain(const std::string& id) override {
+  Result<> drain(const std::string& id, bool undo) override {
+    if (id == membership_.self().id) return membership_.drain(undo);
     const transport::Look known = look();
     if (!known.leads) return fail(ErrorCode::unavailable, known.id + " does not lead");
     for (const transport::Look::Member& member : known.members)
       if (member.id == id && member.role == cluster::Role::worker) {
-        print({{"news", "drain"}, {"id", id}});
+        print({{"news", "drain"}, {"id", id}, {"undo", undo}});
+        const std::lock_guard lock(mutex_);
+        if (undo)
+          drained_.erase(id);
+        else
+          drained_.insert(id);
         return {};
       }
     return invalid(id + " is no worker of the cluster");
@@ -76,6 +87,8 @@ class Desk final : public transport::Desk {
 
  private:
   hosts::Membership& membership_;
+  std::mutex mutex_;
+  std::set<std::string> drained_;
 };
 
 class NoStreams final : public transport::StreamOwner {

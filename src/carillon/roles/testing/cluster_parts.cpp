@@ -147,8 +147,8 @@ void FrontendPart::model_comes(const wire::Model& model) {
 
 WorkerPart::WorkerPart(inside::World& w, Host& h) : world(w), host(h) {
   core = std::make_unique<controller::Core>(
-      [this](controller::Holder&, dispatch::Notes&) {
-        auto made = std::make_unique<Agent>(static_cast<AgentOut&>(*this));
+      [this](controller::Holder&, dispatch::Notes& notes) {
+        auto made = std::make_unique<Agent>(static_cast<AgentOut&>(*this), notes);
         agent = lookup.agent = made.get();
         return made;
       },

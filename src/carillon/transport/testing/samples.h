@@ -100,6 +100,7 @@ inline std::vector<std::pair<std::string, Message>> samples() {
       {"slowness", ledger::Excuse{DeviceId{1}, ledger::Lane::load, 12ms, true}},
       {"rows_at", RowsAt{"10.0.0.7:7002"}},
       {"device_count", DeviceCount{3, 4}},
+      {"offer_credit", OfferCredit{40, 1024}},
       {"frontend_at", FrontendAt{2, "10.0.0.7:7002"}},
       {"leads", Leads{}},
       {"model_comes",
@@ -122,6 +123,8 @@ inline std::vector<std::pair<std::string, Message>> samples() {
             .lengths = {16, 128}}}},
       {"model_goes", ModelGoes{ModelId{17}}},
       {"model_times", ModelTimes{ModelId{17}, {{1, 2ms}, {4, 5ms}}}},
+      {"drain", Drain{true}},
+      {"drains", Drains{3}},
   };
 }
 

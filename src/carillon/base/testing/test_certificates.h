@@ -16,7 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-namespace carillon::frontend {
+namespace carillon {
 
 struct TestIdentity {
   std::shared_ptr<EVP_PKEY> key;
@@ -35,8 +35,10 @@ class TestCertificates {
   }
   ~TestCertificates() { std::filesystem::remove_all(folder_); }
 
-  // Signed by `issuer`, or by itself; valid from an hour ago for `hours`.
-  TestIdentity make(const std::string& name, const TestIdentity* issuer = nullptr, int hours = 24) {
+  // Signed by `issuer`, or by itself; valid from two days ago for `hours` from now, which may be negative.
+  // `alternative`: the subject alternative names, as OpenSSL writes them. Empty: none.
+  TestIdentity make(const std::string& name, const TestIdentity* issuer = nullptr, int hours = 24,
+                    const std::string& alternative = "DNS:localhost,IP:127.0.0.1") {
     TestIdentity made;
     made.key.reset(EVP_EC_gen("P-256"), EVP_PKEY_free);
     made.certificate.reset(X509_new(), X509_free);
@@ -54,7 +56,8 @@ class TestCertificates {
     X509V3_set_ctx_nodb(&context);
     X509V3_set_ctx(&context, by, x, nullptr, nullptr, 0);
     extend(x, context, NID_basic_constraints, issuer != nullptr ? "CA:FALSE" : "critical,CA:TRUE");
-    if (issuer != nullptr) extend(x, context, NID_subject_alt_name, "DNS:localhost,IP:127.0.0.1");
+    if (issuer != nullptr && !alternative.empty())
+      extend(x, context, NID_subject_alt_name, alternative.c_str());
     X509_sign(x, (issuer != nullptr ? issuer->key : made.key).get(), EVP_sha256());
     made.certificate_file = write(name + ".pem", pem([&](BIO* out) { PEM_write_bio_X509(out, x); }));
     made.key_file =
@@ -64,10 +67,12 @@ class TestCertificates {
     return made;
   }
 
+  // The file appears whole, also in place of an earlier one.
   std::string write(const std::string& name, const std::string& text) {
-    const std::string file = folder_ / name;
-    std::ofstream(file) << text;
-    chmod(file.c_str(), 0600);
+    const std::string file = folder_ / name, part = file + ".part";
+    std::ofstream(part) << text;
+    chmod(part.c_str(), 0600);
+    std::filesystem::rename(part, file);
     return file;
   }
 
@@ -90,4 +95,4 @@ class TestCertificates {
   long serial_ = 0;
 };
 
-}  // namespace carillon::frontend
+}  // namespace carillon

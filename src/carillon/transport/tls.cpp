@@ -1,0 +1,265 @@
+#include "carillon/transport/tls.h"
+
+#include <array>
+#include <cerrno>
+#include <system_error>
+#include <vector>
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/ssl/context.hpp>
+#include <fmt/format.h>
+#include <grpcpp/security/tls_credentials_options.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <openssl/x509v3.h>
+#include <sys/stat.h>
+
+#include "carillon/base/files.h"
+
+namespace carillon::transport {
+namespace {
+
+namespace ssl = boost::asio::ssl;
+namespace tls = grpc::experimental;
+using boost::system::error_code;
+
+constexpr unsigned int seconds_between_looks = 1;
+constexpr off_t longest_file = off_t{1} << 20;
+
+Result<std::string> read_pem(const char* option, const std::string& file) {
+  const std::string where = fmt::format("{} {}", option, file);
+  struct stat status {};
+  if (::stat(file.c_str(), &status) != 0)
+    return fail(errno == ENOENT ? ErrorCode::not_found : ErrorCode::invalid_argument,
+                fmt::format("{}: {}", where, std::generic_category().message(errno)));
+  if (!S_ISREG(status.st_mode)) return invalid(where + ": this is not a file");
+  if (status.st_size > longest_file)
+    return invalid(
+        fmt::format("{}: the file has {} bytes; {} are the most", where, status.st_size, longest_file));
+  auto text = read_file(option, file);
+  if (!text) return std::unexpected(text.error());
+  return text;
+}
+
+// Of the files' state: what changes when one of them does.
+std::string stamp_of(const TlsFiles& files) {
+  std::string stamp;
+  for (const std::string* file : {&files.certificate, &files.key, &files.ca}) {
+    struct stat status {};
+    if (::stat(file->c_str(), &status) == 0)
+      stamp += fmt::format("{}.{}.{}.{} ", status.st_ino, status.st_size, status.st_mtim.tv_sec,
+                           status.st_mtim.tv_nsec);
+    else
+      stamp += "- ";
+  }
+  return stamp;
+}
+
+std::string text_of_time(const ASN1_TIME* time) {
+  const std::unique_ptr<BIO, decltype(&BIO_free)> out(BIO_new(BIO_s_mem()), BIO_free);
+  char* text = nullptr;
+  if (ASN1_TIME_print(out.get(), time) != 1) return "a time that cannot be read";
+  const long size = BIO_get_mem_data(out.get(), &text);
+  return {text, static_cast<std::size_t>(size)};
+}
+
+// Whether others who believe the context's CAs will believe its certificate, as a server's and a client's.
+Result<> check_chain(SSL_CTX* context, const TlsFiles& files) {
+  X509* const own = SSL_CTX_get0_certificate(context);
+  const std::string where = "--cluster-cert " + files.certificate;
+  if (X509_cmp_current_time(X509_get0_notAfter(own)) < 0)
+    return invalid(
+        fmt::format("{}: the certificate expired at {}", where, text_of_time(X509_get0_notAfter(own))));
+  if (X509_cmp_current_time(X509_get0_notBefore(own)) > 0)
+    return invalid(fmt::format("{}: the certificate is not valid before {}", where,
+                               text_of_time(X509_get0_notBefore(own))));
+  STACK_OF(X509)* between = nullptr;
+  SSL_CTX_get0_chain_certs(context, &between);
+  for (const int purpose : {X509_PURPOSE_SSL_SERVER, X509_PURPOSE_SSL_CLIENT}) {
+    const std::unique_ptr<X509_STORE_CTX, decltype(&X509_STORE_CTX_free)> checked(X509_STORE_CTX_new(),
+                                                                                  X509_STORE_CTX_free);
+    X509_STORE_CTX_init(checked.get(), SSL_CTX_get_cert_store(context), own, between);
+    X509_STORE_CTX_set_purpose(checked.get(), purpose);
+    if (X509_verify_cert(checked.get()) == 1) continue;
+    const std::string why = X509_verify_cert_error_string(X509_STORE_CTX_get_error(checked.get()));
+    ERR_clear_error();
+    return invalid(fmt::format("{}: not valid as a {}'s certificate with --cluster-ca {}: {}", where,
+                               purpose == X509_PURPOSE_SSL_SERVER ? "server" : "client", files.ca, why));
+  }
+  return {};
+}
+
+// Believes schedulers of one cluster. On gRPC's threads.
+class SchedulerVerifier final : public tls::ExternalCertificateVerifier {
+ public:
+  explicit SchedulerVerifier(std::string cluster) : cluster_(std::move(cluster)) {}
+  ~SchedulerVerifier() override = default;
+
+  bool Verify(tls::TlsCustomVerificationCheckRequest* request, std::function<void(grpc::Status)>,
+              grpc::Status* status) override {
+    std::vector<std::string> uris;
+    for (const auto& uri : request->uri_names()) uris.emplace_back(uri.data(), uri.size());
+    const auto peer = identity_among(uris);
+    const auto checked = peer ? check_role(*peer, cluster_, cluster::Role::scheduler)
+                              : Result<>(std::unexpected(peer.error()));
+    if (!checked) *status = {grpc::StatusCode::UNAUTHENTICATED, checked.error().message};
+    return true;
+  }
+  void Cancel(tls::TlsCustomVerificationCheckRequest*) override {}
+
+ private:
+  const std::string cluster_;
+};
+
+}  // namespace
+
+struct Tls::State {
+  std::shared_ptr<SSL_CTX> context;
+  Identity identity;
+  std::string expires;
+  std::string stamp;
+};
+
+Result<Tls::State> Tls::read(const TlsFiles& files) {
+  State state;
+  state.stamp = stamp_of(files);  // before: a change while they are read is seen next time
+  const std::array<std::pair<const char*, const std::string*>, 3> named{
+      {{"--cluster-cert", &files.certificate},
+       {"--cluster-cert-key", &files.key},
+       {"--cluster-ca", &files.ca}}};
+  std::array<std::string, 3> texts;
+  for (std::size_t i = 0; i < named.size(); ++i) {
+    auto text = read_pem(named[i].first, *named[i].second);
+    if (!text) return std::unexpected(std::move(text.error()));
+    texts[i] = std::move(*text);
+  }
+  const auto wrong = [&](std::size_t i, const std::string& why) {
+    ERR_clear_error();
+    return invalid(fmt::format("{} {}: {}", named[i].first, *named[i].second, why));
+  };
+  ssl::context context(ssl::context::tls);
+  SSL_CTX* const native = context.native_handle();
+  error_code error;
+  (void)context.add_certificate_authority(boost::asio::buffer(texts[2]), error);
+  if (error || sk_X509_OBJECT_num(X509_STORE_get0_objects(SSL_CTX_get_cert_store(native))) == 0)
+    return wrong(2, "there is no certificate in PEM in this file");
+  (void)context.use_certificate_chain(boost::asio::buffer(texts[0]), error);
+  if (error) return wrong(0, "there is no certificate in PEM in this file: " + error.message());
+  // Else OpenSSL would ask for a passphrase at the terminal.
+  (void)context.set_password_callback([](auto...) { return std::string(); }, error);
+  (void)context.use_private_key(boost::asio::buffer(texts[1]), ssl::context::pem, error);
+  if (error && ERR_GET_REASON(static_cast<unsigned long>(error.value())) == X509_R_KEY_VALUES_MISMATCH)
+    return wrong(1, "the key is not that of the certificate in --cluster-cert " + files.certificate);
+  if (error)
+    return wrong(1, "there is no private key in PEM, without a passphrase, in this file: " + error.message());
+  if (auto checked = check_chain(native, files); !checked) return std::unexpected(checked.error());
+  auto identity = identity_of(*SSL_CTX_get0_certificate(native));
+  if (!identity) return wrong(0, identity.error().message);
+  state.identity = std::move(*identity);
+  state.expires = text_of_time(X509_get0_notAfter(SSL_CTX_get0_certificate(native)));
+
+  SSL_CTX_set_min_proto_version(native, TLS1_3_VERSION);
+  SSL_CTX_set_verify(native, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
+  SSL_CTX_set_session_cache_mode(native, SSL_SESS_CACHE_OFF);
+  SSL_CTX_set_options(native, SSL_OP_NO_TICKET);
+  SSL_CTX_set_num_tickets(native, 0);
+  // A write takes what the socket takes, and goes on from wherever the rest lies by then.
+  SSL_CTX_set_mode(native, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+  SSL_CTX_up_ref(native);
+  state.context = {native, SSL_CTX_free};
+  return state;
+}
+
+Tls::Tls(TlsFiles files, std::function<void(const std::string&)> warn, State state)
+    : files_(std::move(files)),
+      warn_(std::move(warn)),
+      identity_(std::move(state.identity)),
+      expires_(std::move(state.expires)),
+      context_(std::move(state.context)),
+      stamp_(std::move(state.stamp)) {}
+
+Result<std::shared_ptr<Tls>> Tls::open(TlsFiles files, std::function<void(const std::string&)> warn) {
+  auto state = read(files);
+  if (!state) return std::unexpected(std::move(state.error()));
+  return std::shared_ptr<Tls>(new Tls(std::move(files), std::move(warn), *std::move(state)));
+}
+
+std::shared_ptr<SSL_CTX> Tls::context() {
+  const std::lock_guard lock(mutex_);
+  std::string stamp = stamp_of(files_);
+  if (stamp == stamp_) return context_;
+  stamp_ = std::move(stamp);
+  auto state = read(files_);
+  if (state && state->identity != identity_)
+    state = invalid(fmt::format("--cluster-cert {}: the certificate is now that of {}, and was that of {}",
+                                files_.certificate, to_text(state->identity), to_text(identity_)));
+  if (!state) {
+    if (warn_) warn_(state.error().message + "; the earlier files are used");
+    return context_;
+  }
+  context_ = std::move(state->context);
+  stamp_ = std::move(state->stamp);
+  return context_;
+}
+
+std::shared_ptr<grpc::ServerCredentials> Tls::server() const {
+  tls::TlsServerCredentialsOptions options(std::make_shared<tls::FileWatcherCertificateProvider>(
+      files_.key, files_.certificate, files_.ca, seconds_between_looks));
+  options.watch_root_certs();
+  options.watch_identity_key_cert_pairs();
+  options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  return tls::TlsServerCredentials(options);
+}
+
+std::shared_ptr<grpc::ChannelCredentials> Tls::channel(const std::string& cluster) const {
+  tls::TlsChannelCredentialsOptions options;
+  options.set_certificate_provider(std::make_shared<tls::FileWatcherCertificateProvider>(
+      files_.key, files_.certificate, files_.ca, seconds_between_looks));
+  options.watch_root_certs();
+  options.watch_identity_key_cert_pairs();
+  options.set_certificate_verifier(tls::ExternalCertificateVerifier::Create<SchedulerVerifier>(cluster));
+  options.set_check_call_host(false);
+  return tls::TlsCredentials(options);
+}
+
+std::string explained(const std::string& error) {
+  const auto has = [&](std::string_view text) { return error.find(text) != error.npos; };
+  if (!has("failed to connect")) return error;
+  if (has("wrong version number"))
+    return error + " (it does not speak TLS: start all members with --cluster-cert, or none)";
+  if (has("certificate verify failed"))
+    return error + " (its certificate has expired, or --cluster-ca did not sign it)";
+  if (has("Socket closed") || has("Connection reset by peer"))
+    return error +
+           " (it hung up at once: it may want TLS, see --cluster-cert, or not believe this "
+           "process's certificate)";
+  return error;
+}
+
+Result<std::optional<Identity>> identity_of(const grpc::AuthContext& connection) {
+  const auto kind = connection.FindPropertyValues(GRPC_TRANSPORT_SECURITY_TYPE_PROPERTY_NAME);
+  if (kind.empty() || kind.front() == "insecure") return std::nullopt;
+  std::vector<std::string> uris;
+  for (const auto& uri : connection.FindPropertyValues(GRPC_PEER_URI_PROPERTY_NAME))
+    uris.emplace_back(uri.data(), uri.size());
+  auto identity = identity_among(uris);
+  if (!identity) return std::unexpected(std::move(identity.error()));
+  return *std::move(identity);
+}
+
+Result<Identity> identity_of(const X509& certificate) {
+  const std::unique_ptr<GENERAL_NAMES, decltype(&GENERAL_NAMES_free)> names(
+      static_cast<GENERAL_NAMES*>(X509_get_ext_d2i(&certificate, NID_subject_alt_name, nullptr, nullptr)),
+      GENERAL_NAMES_free);
+  std::vector<std::string> uris;
+  for (int i = 0; names != nullptr && i < sk_GENERAL_NAME_num(names.get()); ++i) {
+    const GENERAL_NAME* const name = sk_GENERAL_NAME_value(names.get(), i);
+    if (name->type != GEN_URI) continue;
+    const ASN1_IA5STRING* const text = name->d.uniformResourceIdentifier;
+    uris.emplace_back(reinterpret_cast<const char*>(ASN1_STRING_get0_data(text)),
+                      static_cast<std::size_t>(ASN1_STRING_length(text)));
+  }
+  return identity_among(uris);
+}
+
+}  // namespace carillon::transport
