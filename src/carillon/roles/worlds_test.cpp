@@ -109,7 +109,6 @@ TEST(ClusterWorlds, PlantedMistakesAreFound) {
       {ClusterPlant::no_compare, "no_compare", 1},
       {ClusterPlant::second_output, "second_output", 2},
       {ClusterPlant::no_bound, "no_bound", 1},
-      {ClusterPlant::old_clock, "old_clock", 1},
   };
   for (const auto& [plant, name, first] : rows) {
     std::uint64_t seed = first;
