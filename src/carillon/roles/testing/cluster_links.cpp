@@ -82,7 +82,9 @@ bool World::clock_known(const Host& here, const Host& of, std::uint32_t life) co
 // A message of the host `of`, by our clock.
 bool World::convert(const Host& here, const Host& of, std::uint32_t life, Message& message) {
   if (options.one_clock) return true;
-  const auto clock = here.member->clock_of(of.id, incarnation_of(of, life));
+  const auto clock = options.plant == ClusterPlant::old_clock
+                         ? here.member->clock_of(of.id)
+                         : here.member->clock_of(of.id, incarnation_of(of, life));
   if (!clock) return false;
   const TimePoint ours = now(here);
   const auto window_of = [](Message& m) -> Window* {

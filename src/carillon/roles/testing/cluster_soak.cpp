@@ -21,7 +21,8 @@ constexpr const char* usage =
     "usage: carillon_cluster_soak --seeds FIRST..LAST [--policy NAME|all] [--plant NAME] [--quiet] "
     "[--one-clock] [--until-broken] [--trace] [--json]\n"
     "  --policy       clockwork, symphony, fcfs, edf, orloj, ...; symphony if it is not given\n"
-    "  --plant        no_fence, no_compare, second_output or no_bound: a mistake that is to be found\n"
+    "  --plant        no_fence, no_compare, second_output, no_bound or old_clock: a mistake that is to be\n"
+    "                 found\n"
     "  --quiet        no faults; --one-clock: all hosts have one clock\n"
     "  --until-broken ends with the first promise that is broken\n";
 
@@ -47,7 +48,8 @@ bool read_plant(std::string_view name, ClusterPlant& out) {
   const std::pair<std::string_view, ClusterPlant> all[] = {{"no_fence", ClusterPlant::no_fence},
                                                            {"no_compare", ClusterPlant::no_compare},
                                                            {"second_output", ClusterPlant::second_output},
-                                                           {"no_bound", ClusterPlant::no_bound}};
+                                                           {"no_bound", ClusterPlant::no_bound},
+                                                           {"old_clock", ClusterPlant::old_clock}};
   for (const auto& [known, plant] : all)
     if (name == known) {
       out = plant;

@@ -15,6 +15,7 @@ enum class ClusterPlant : std::uint8_t {
   no_compare,     // etcd sets the epoch without a look at the one before
   second_output,  // a frontend accepts outputs of a row that has had its outputs
   no_bound,       // times of other hosts are converted as if the clocks' difference were known exactly
+  old_clock,      // times of a process are converted by the clock of its member's process before, too
 };
 
 struct ClusterOptions {
