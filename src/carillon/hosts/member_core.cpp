@@ -250,6 +250,15 @@ std::optional<cluster::PeerClock> MemberCore::clock_of(std::string_view id) cons
   return found == known_.end() ? std::nullopt : std::optional(found->second.clock);
 }
 
+std::optional<cluster::PeerClock> MemberCore::clock_of(std::string_view id, std::uint64_t incarnation) const {
+  return incarnation_of(id) == incarnation ? clock_of(id) : std::nullopt;
+}
+
+std::optional<std::uint64_t> MemberCore::incarnation_of(std::string_view id) const {
+  const auto found = known_.find(id);
+  return found == known_.end() ? std::nullopt : std::optional(found->second.member.incarnation);
+}
+
 std::vector<MemberCore::Peer> MemberCore::peers(TimePoint now) const {
   std::vector<Peer> all;
   for (const auto& [id, known] : known_) {

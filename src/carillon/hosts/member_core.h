@@ -106,6 +106,11 @@ class MemberCore {
   std::uint64_t version() const { return version_; }
   // None of a member that is not known. It may not be settled.
   std::optional<cluster::PeerClock> clock_of(std::string_view id) const;
+  // The same of that process of the member alone: a later one may be on a host that was started anew, with
+  // another clock, and be heard over a stream before the coordinator tells of it.
+  std::optional<cluster::PeerClock> clock_of(std::string_view id, std::uint64_t incarnation) const;
+  // Of the process that clock_of() is about.
+  std::optional<std::uint64_t> incarnation_of(std::string_view id) const;
   // What is wrong with members' keys, this process's first; empty: nothing.
   std::string key_trouble() const;
   const MemberCounters& counters() const { return counters_; }

@@ -270,6 +270,10 @@ TEST_F(MemberCoreTest, AClockIsKnownWithItsMember) {
   ASSERT_TRUE(clock && clock->settled());
   EXPECT_EQ(clock->at(net.clock_of("w1"))->offset, net["w1"].peers(net.clock_of("w1"))[0].clock->offset);
   EXPECT_FALSE(net["w1"].clock_of("w1"));
+  const std::uint64_t process = net.host("f1").member.incarnation;
+  EXPECT_TRUE(net["w1"].clock_of("f1", process));
+  EXPECT_FALSE(net["w1"].clock_of("f1", process + 1)) << "its host may have been started anew";
+  EXPECT_FALSE(net["w1"].clock_of("f2", process));
   net.forget("f1");
   EXPECT_FALSE(net["w1"].clock_of("f1"));
 }

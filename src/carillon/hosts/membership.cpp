@@ -101,10 +101,11 @@ class Membership::Loop {
     const std::lock_guard lock(mutex_);
     return state_now();
   }
-  std::optional<cluster::PeerClock> clock_of(std::string_view id) const {
+  std::optional<cluster::PeerClock> clock_of(std::string_view id, std::uint64_t incarnation) const {
     const std::lock_guard lock(clocks_mutex_);
     const auto found = clocks_.find(id);
-    return found == clocks_.end() ? std::nullopt : std::optional(found->second);
+    if (found == clocks_.end() || found->second.first != incarnation) return std::nullopt;
+    return found->second.second;
   }
   bool obeys(std::uint64_t epoch) {
     const std::lock_guard lock(mutex_);
@@ -180,7 +181,7 @@ class Membership::Loop {
       const auto clock = core_.clock_of(id);
       const std::lock_guard lock(clocks_mutex_);
       if (clock)
-        clocks_.insert_or_assign(id, *clock);
+        clocks_.insert_or_assign(id, std::pair(*core_.incarnation_of(id), *clock));
       else
         clocks_.erase(id);
     }
@@ -216,7 +217,7 @@ class Membership::Loop {
   std::map<std::string, udp::endpoint> endpoints_;  // by the address as it is registered
   // Readers of a clock wait for no step.
   mutable std::mutex clocks_mutex_;
-  std::map<std::string, cluster::PeerClock, std::less<>> clocks_;
+  std::map<std::string, std::pair<std::uint64_t, cluster::PeerClock>, std::less<>> clocks_;
   asio::io_context context_{1};
   udp::socket socket_{context_};
   asio::steady_timer timer_{context_};
@@ -264,8 +265,8 @@ Result<std::unique_ptr<Membership>> Membership::open(MemberOptions options,
 Membership::State Membership::state() const {
   return loop_->state();
 }
-std::optional<cluster::PeerClock> Membership::clock_of(std::string_view id) const {
-  return loop_->clock_of(id);
+std::optional<cluster::PeerClock> Membership::clock_of(std::string_view id, std::uint64_t incarnation) const {
+  return loop_->clock_of(id, incarnation);
 }
 bool Membership::obeys(std::uint64_t epoch) {
   return loop_->obeys(epoch);

@@ -49,7 +49,7 @@ class Membership {
   State state() const;
   // To convert the times of a member's frames by (transport/times.h): the clock as it was at the last step,
   // which waits for no step. See MemberCore::clock_of().
-  std::optional<cluster::PeerClock> clock_of(std::string_view id) const;
+  std::optional<cluster::PeerClock> clock_of(std::string_view id, std::uint64_t incarnation) const;
   // See MemberCore::obeys().
   bool obeys(std::uint64_t epoch);
   // Of the cluster, and this process: of a static file what the file says.

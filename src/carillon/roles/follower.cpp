@@ -152,8 +152,8 @@ void Follower::ended(transport::Stream& stream, const Error& why) {
   handlers_.leader_left();
 }
 
-bool Follower::to_our_time(const std::string& id, transport::Message& message) {
-  const auto clock = membership_->clock_of(id);
+bool Follower::to_our_time(const transport::Hello& from, transport::Message& message) {
+  const auto clock = membership_->clock_of(from.id, from.incarnation);
   return clock && transport::to_our_time(message, *clock, SteadyClock().now());
 }
 
@@ -170,7 +170,7 @@ void Follower::heard(transport::Stream& stream, transport::Frame frame) {
     ++stale_;
     return;
   }
-  const auto clock = membership_->clock_of(stream.peer().id);
+  const auto clock = membership_->clock_of(stream.peer().id, stream.peer().incarnation);
   const TimePoint now = SteadyClock().now();
   for (transport::Message& message : frame.messages)
     if (!clock || !transport::to_our_time(message, *clock, now))
@@ -179,7 +179,7 @@ void Follower::heard(transport::Stream& stream, transport::Frame frame) {
     leader_ = &stream;
     epoch_ = frame.epoch;
     spdlog::info("'{}' leads, epoch {}", stream.peer().id, frame.epoch);
-    handlers_.leads(known->second, frame.epoch);
+    handlers_.leads(known->second, frame.epoch, self_);
   }
   handlers_.heard(std::move(frame.messages));
 }

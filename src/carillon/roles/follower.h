@@ -46,8 +46,10 @@ class Troubles {
 class FollowerHandlers {
  public:
   virtual ~FollowerHandlers() = default;
-  // That scheduler leads, and is to be told all that a leader must know, over this stream.
-  virtual void leads(std::shared_ptr<transport::Stream> stream, std::uint64_t epoch) = 0;
+  // That scheduler leads, and is to be told all that a leader must know, over this stream. `self`: this
+  // process, as it is registered.
+  virtual void leads(std::shared_ptr<transport::Stream> stream, std::uint64_t epoch,
+                     const transport::Hello& self) = 0;
   virtual void leader_left() = 0;
   // Of the leader of now. Times are on our clock.
   virtual void heard(std::vector<transport::Message> messages) = 0;
@@ -67,8 +69,8 @@ class Follower final : transport::StreamOwner {
 
   hosts::Membership& membership() { return *membership_; }
   std::uint64_t stale() const { return stale_; }  // frames of schedulers that do not lead
-  // A time that the member `id` told, on our clock. False: their difference is not known.
-  bool to_our_time(const std::string& id, transport::Message& message);
+  // A message of the process `from`, on our clock. False: their difference is not known.
+  bool to_our_time(const transport::Hello& from, transport::Message& message);
 
  private:
   explicit Follower(transport::Hello self, FollowerHandlers& handlers);

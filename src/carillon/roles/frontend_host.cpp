@@ -89,7 +89,8 @@ void FrontendHost::stop() {
 
 // --- The leader
 
-void FrontendHost::leads(std::shared_ptr<transport::Stream> stream, std::uint64_t epoch) {
+void FrontendHost::leads(std::shared_ptr<transport::Stream> stream, std::uint64_t epoch,
+                         const transport::Hello&) {
   controller_->react([this, stream = std::move(stream), epoch](TimePoint now) {
     leader_ = stream;
     epoch_ = epoch;
@@ -148,7 +149,7 @@ void FrontendHost::outputs(RequestId row, const std::string& report) {
   wire::Report told;
   if (frame && frame->hello && frame->messages.size() == 1 &&
       std::holds_alternative<wire::Report>(frame->messages.front()) && follower_ != nullptr &&
-      follower_->to_our_time(frame->hello->id, frame->messages.front())) {
+      follower_->to_our_time(*frame->hello, frame->messages.front())) {
     told = std::get<wire::Report>(std::move(frame->messages.front()));
   } else {
     // The outputs are here: without the times the row is answered all the same.

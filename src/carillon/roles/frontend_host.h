@@ -45,7 +45,8 @@ class FrontendHost final : FollowerHandlers, OfferingOut {
                std::function<void(const std::string&)> warn, std::string rows_at);
 
   // FollowerHandlers.
-  void leads(std::shared_ptr<transport::Stream> stream, std::uint64_t epoch) override;
+  void leads(std::shared_ptr<transport::Stream> stream, std::uint64_t epoch,
+             const transport::Hello& self) override;
   void leader_left() override;
   void heard(std::vector<transport::Message> messages) override;
   // OfferingOut, in the controller's turns.

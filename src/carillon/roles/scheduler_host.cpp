@@ -299,7 +299,7 @@ void SchedulerHost::on(Opened& news) {
 
 // What it says could not be understood before its clock is known: it comes again.
 void SchedulerHost::join(PeerId peer, const std::shared_ptr<transport::Stream>& stream) {
-  const auto clock = membership_->clock_of(stream->peer().id);
+  const auto clock = membership_->clock_of(stream->peer().id, stream->peer().incarnation);
   if (!clock || !clock->settled())
     return stream->close({ErrorCode::unavailable, "the difference of the clocks is not known yet"});
   leader_->joined(peer, stream->peer(), clock_.now());
@@ -313,7 +313,8 @@ void SchedulerHost::on(Ended& news) {
 void SchedulerHost::on(Heard& news) {
   const auto stream = streams_.find(news.peer);
   if (leader_ == nullptr || stream == streams_.end() || news.frame.epoch != epoch_) return;
-  const auto clock = membership_->clock_of(stream->second->peer().id);
+  const transport::Hello& peer = stream->second->peer();
+  const auto clock = membership_->clock_of(peer.id, peer.incarnation);
   const TimePoint now = clock_.now();
   for (transport::Message& message : news.frame.messages)
     if (!clock || !transport::to_our_time(message, *clock, now))

@@ -24,7 +24,6 @@ controller::MakeDecider WorkerHost::decider() {
 Result<> WorkerHost::join(const MemberArguments& arguments, controller::Controller& controller) {
   controller_ = &controller;
   client_ = transport::RowClient::make({.cluster = arguments.coordinator.name, .tls = arguments.tls});
-  self_ = {.cluster = arguments.coordinator.name, .id = arguments.id, .role = cluster::Role::worker};
   auto follower = Follower::open(arguments, *this);
   if (!follower) return std::unexpected(follower.error());
   follower_ = std::move(*follower);
@@ -41,9 +40,11 @@ void WorkerHost::end() {
 
 // --- The leader
 
-void WorkerHost::leads(std::shared_ptr<transport::Stream> stream, std::uint64_t epoch) {
-  controller_->react([this, stream = std::move(stream), epoch](TimePoint now) {
+void WorkerHost::leads(std::shared_ptr<transport::Stream> stream, std::uint64_t epoch,
+                       const transport::Hello& self) {
+  controller_->react([this, stream = std::move(stream), epoch, self](TimePoint now) {
     leader_ = stream;
+    self_ = self;
     epoch_ = epoch;
     lookup_.agent->leads(now);
   });

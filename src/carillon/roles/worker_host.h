@@ -42,7 +42,8 @@ class WorkerHost final : FollowerHandlers, AgentOut {
     Agent* agent = nullptr;
   };
   // FollowerHandlers.
-  void leads(std::shared_ptr<transport::Stream> stream, std::uint64_t epoch) override;
+  void leads(std::shared_ptr<transport::Stream> stream, std::uint64_t epoch,
+             const transport::Hello& self) override;
   void leader_left() override;
   void heard(std::vector<transport::Message> messages) override;
   // AgentOut, in the controller's turns.

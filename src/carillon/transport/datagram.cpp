@@ -4,9 +4,10 @@
 #include <cstring>
 
 #include <fmt/format.h>
+#include <openssl/core_names.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
-#include <openssl/hmac.h>
+#include <openssl/params.h>
 
 #include "carillon/base/assert.h"
 #include "carillon/cluster/coordinator/address.h"
@@ -60,16 +61,6 @@ class Taker {
 
 using Digest = std::array<unsigned char, EVP_MAX_MD_SIZE>;
 
-// HMAC-SHA256: its first 32 bytes.
-Digest hmac(std::string_view key, std::string_view text) {
-  Digest digest{};
-  const auto* const done =
-      HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
-           reinterpret_cast<const unsigned char*>(text.data()), text.size(), digest.data(), nullptr);
-  CARILLON_ASSERT(done != nullptr);
-  return digest;
-}
-
 }  // namespace
 
 std::optional<cluster::PeerClock::Sample> sample_of(const Datagram& datagram, TimePoint heard) {
@@ -80,17 +71,57 @@ std::optional<cluster::PeerClock::Sample> sample_of(const Datagram& datagram, Ti
                                     .heard = heard};
 }
 
+class MacKey {
+ public:
+  explicit MacKey(std::string_view key)
+      : mac_(EVP_MAC_fetch(nullptr, "HMAC", nullptr)), context_(EVP_MAC_CTX_new(mac_.get())) {
+    char digest[] = "SHA256";
+    const std::array parameters{OSSL_PARAM_construct_utf8_string(OSSL_MAC_PARAM_DIGEST, digest, 0),
+                                OSSL_PARAM_construct_end()};
+    // A key of no bytes is one, too, and must not be null.
+    const std::string bytes(key);
+    const bool done = EVP_MAC_init(context_.get(), reinterpret_cast<const unsigned char*>(bytes.c_str()),
+                                   bytes.size(), parameters.data()) == 1;
+    CARILLON_ASSERT(done);
+  }
+  // HMAC-SHA256: its first 32 bytes.
+  Digest sign(std::string_view text) {
+    Digest digest{};
+    std::size_t size = 0;
+    const bool done = EVP_MAC_init(context_.get(), nullptr, 0, nullptr) == 1 &&
+                      EVP_MAC_update(context_.get(), reinterpret_cast<const unsigned char*>(text.data()),
+                                     text.size()) == 1 &&
+                      EVP_MAC_final(context_.get(), digest.data(), &size, digest.size()) == 1;
+    CARILLON_ASSERT(done);
+    return digest;
+  }
+
+ private:
+  struct Free {
+    void operator()(EVP_MAC* mac) const { EVP_MAC_free(mac); }
+    void operator()(EVP_MAC_CTX* context) const { EVP_MAC_CTX_free(context); }
+  };
+  const std::unique_ptr<EVP_MAC, Free> mac_;
+  const std::unique_ptr<EVP_MAC_CTX, Free> context_;
+};
+
+DatagramCodec::DatagramCodec(std::string cluster, const std::string& key,
+                             const std::optional<std::string>& other_key)
+    : cluster_(std::move(cluster)),
+      key_(std::make_unique<MacKey>(key)),
+      other_key_(other_key ? std::make_unique<MacKey>(*other_key) : nullptr) {}
+DatagramCodec::~DatagramCodec() = default;
+
 std::string fingerprint_of(std::string_view cluster, std::string_view key) {
   // What a datagram signs begins otherwise: with the cluster's name and a zero byte.
   const std::string whole = "fingerprint of the key of cluster " + std::string(cluster);
-  const auto digest = hmac(key, whole);
+  const auto digest = MacKey(key).sign(whole);
   std::string out;
   for (std::size_t i = 0; i < 8; ++i) out += fmt::format("{:02x}", digest[i]);
   return out;
 }
 
-DatagramCodec::Mac DatagramCodec::mac_of(std::string_view key, std::string_view bytes,
-                                         const Process& to) const {
+DatagramCodec::Mac DatagramCodec::mac_of(MacKey& key, std::string_view bytes, const Process& to) const {
   // Names have no zero byte, so that the parts cannot be taken for others.
   std::string whole = cluster_;
   whole.push_back('\0');
@@ -98,7 +129,8 @@ DatagramCodec::Mac DatagramCodec::mac_of(std::string_view key, std::string_view 
   whole.push_back('\0');
   put(whole, to.incarnation);
   whole.append(bytes);
-  const auto digest = hmac(key, whole);
+  const std::lock_guard lock(mutex_);
+  const auto digest = key.sign(whole);
   Mac mac{};
   std::memcpy(mac.data(), digest.data(), mac.size());
   return mac;
@@ -121,7 +153,7 @@ std::string DatagramCodec::encode(const Datagram& datagram, const Process& to) c
     put(out, datagram.echo->sent);
     put(out, datagram.echo->received);
   }
-  const Mac mac = mac_of(key_, out, to);
+  const Mac mac = mac_of(*key_, out, to);
   out.append(reinterpret_cast<const char*>(mac.data()), mac.size());
   return out;
 }
@@ -137,11 +169,11 @@ Result<Datagram> DatagramCodec::decode(std::string_view bytes, const Process& se
     return invalid(fmt::format("a datagram of protocol {}; this version speaks {}", spoken, protocol));
   std::memcpy(mac.data(), bytes.data() + bytes.size() - mac.size(), mac.size());
   bytes.remove_suffix(mac.size());
-  const auto signs = [&](const std::string& key) {
+  const auto signs = [&](MacKey& key) {
     const Mac right = mac_of(key, bytes, self);
     return CRYPTO_memcmp(mac.data(), right.data(), mac.size()) == 0;
   };
-  if (!signs(key_) && !(other_key_ && signs(*other_key_)))
+  if (!signs(*key_) && !(other_key_ != nullptr && signs(*other_key_)))
     return invalid("a datagram for another process or cluster, or with another key");
   // Its sender has the key. It may have faults of its own all the same.
   Taker take(bytes.substr(magic.size() + 1));

@@ -3,6 +3,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -37,6 +39,9 @@ struct Datagram {
 // The sample that a datagram makes which is heard at `heard`. None without an echo.
 std::optional<cluster::PeerClock::Sample> sample_of(const Datagram& datagram, TimePoint heard);
 
+// Has taken in a key, which costs more than a datagram.
+class MacKey;
+
 // Of a cluster's key: 16 hexadecimal digits that say whether two keys are the same, and not what they are.
 std::string fingerprint_of(std::string_view cluster, std::string_view key);
 
@@ -47,10 +52,13 @@ std::string fingerprint_of(std::string_view cluster, std::string_view key);
 // difference less tightly. Safe from any thread.
 class DatagramCodec {
  public:
-  // Requires a name of the cluster (cluster::is_name()). `key`: any bytes. `other_key`: what it signs is read,
-  // too, while a cluster changes its key.
-  DatagramCodec(std::string cluster, std::string key, std::optional<std::string> other_key = std::nullopt)
-      : cluster_(std::move(cluster)), key_(std::move(key)), other_key_(std::move(other_key)) {}
+  // Requires a name of the cluster (cluster::is_name()). `key`: any bytes. `other_key`: what it signs is
+  // read, too, while a cluster changes its key.
+  DatagramCodec(std::string cluster, const std::string& key,
+                const std::optional<std::string>& other_key = std::nullopt);
+  ~DatagramCodec();
+  DatagramCodec(const DatagramCodec&) = delete;
+  DatagramCodec& operator=(const DatagramCodec&) = delete;
 
   // A process of a host.
   struct Process {
@@ -64,10 +72,11 @@ class DatagramCodec {
 
  private:
   using Mac = std::array<unsigned char, 16>;
-  Mac mac_of(std::string_view key, std::string_view bytes, const Process& to) const;
+  Mac mac_of(MacKey& key, std::string_view bytes, const Process& to) const;
 
-  const std::string cluster_, key_;
-  const std::optional<std::string> other_key_;
+  const std::string cluster_;
+  mutable std::mutex mutex_;  // of both
+  const std::unique_ptr<MacKey> key_, other_key_;
 };
 
 }  // namespace carillon::transport
