@@ -61,6 +61,7 @@ Result<std::unique_ptr<SchedulerHost>> SchedulerHost::open(const MemberArguments
                               });
   if (!membership) return std::unexpected(membership.error());
   made->membership_ = std::move(*membership);
+  made->self_.incarnation = made->membership_->self().incarnation;
   auto listener = transport::StreamListener::open(
       arguments.listen,
       arguments.tls != nullptr ? arguments.tls->server() : grpc::InsecureServerCredentials(), made->self_,

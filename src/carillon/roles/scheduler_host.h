@@ -95,7 +95,7 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
   void show_drains();
   void join(PeerId peer, const std::shared_ptr<transport::Stream>& stream);
 
-  const transport::Hello self_;
+  transport::Hello self_;  // as it is registered
   const Options options_;
   const Clock& clock_;
   std::unique_ptr<hosts::Membership> membership_;
