@@ -645,6 +645,8 @@ void Controller::run() {
 
 // With the turn and the lock.
 void Controller::take_turn(std::unique_lock<std::mutex>& lock) {
+  static thread_local const pid_t own = ::gettid();
+  thread_number_ = own;  // whoever asks whether this responds must know who is at work
   gather(calls_at_a_time, work_);
   lock.unlock();
   handle(work_);

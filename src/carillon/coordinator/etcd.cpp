@@ -98,16 +98,9 @@ pb::TxnRequest message_of(const etcd::Txn& txn) {
   return message;
 }
 
-// gRPC puts its own words before the last error of a connection.
-std::string text_of(const grpc::Status& status) {
-  const std::string text = status.error_message();
-  constexpr std::string_view before = "last error: UNKNOWN: ";
-  const std::size_t found = text.find(before);
-  return text.substr(found == std::string::npos ? 0 : found + before.size(), 400);
-}
-
 etcd::Failure failure_of(const grpc::Status& status) {
-  etcd::Failure failure{.kind = etcd::Failure::Kind::unreachable, .text = text_of(status)};
+  etcd::Failure failure{.kind = etcd::Failure::Kind::unreachable,
+                        .text = cluster::words_of_connection(status.error_message()).substr(0, 400)};
   if (failure.text.empty()) failure.text = "gRPC status " + std::to_string(status.error_code());
   switch (status.error_code()) {
     case grpc::StatusCode::UNAVAILABLE:

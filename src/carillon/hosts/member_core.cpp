@@ -174,10 +174,14 @@ Result<> MemberCore::hand_over(const std::string& to, Output& out) {
   if (!election_->leads())
     return fail(ErrorCode::unavailable, options_.self.id + " does not lead, or hands over already");
   if (to.empty()) {
-    const auto spare = std::ranges::find_if(known_, [](const auto& one) {
+    // Another one each time: a spare that drains does not take the lead.
+    const auto is_spare = [](const auto& one) {
       return one.second.there && one.second.member.role == cluster::Role::scheduler;
-    });
+    };
+    auto spare = std::find_if(known_.upper_bound(last_heir_), known_.end(), is_spare);
+    if (spare == known_.end()) spare = std::ranges::find_if(known_, is_spare);
     if (spare == known_.end()) return fail(ErrorCode::unavailable, "no other scheduler is there");
+    last_heir_ = spare->first;
     return hand_over(std::string(spare->first), out);
   }
   const auto next = known_.find(to);
@@ -219,9 +223,12 @@ bool MemberCore::is_stranger(const cluster::Member& member) const {
 
 std::string MemberCore::key_trouble() const {
   if (is_stranger())
-    return "this process has another --cluster-key than '" + record_.epoch->leader + "', the leader of epoch " +
-           std::to_string(record_.epoch->number) +
-           ": it neither hears the others nor leads. Give it the cluster's key";
+    return "this process has another --cluster-key than '" + record_.epoch->leader +
+           "', the leader of epoch " + std::to_string(record_.epoch->number) +
+           ": it neither hears the others nor leads. Give it the cluster's key. If the cluster has another "
+           "key now, "
+           "and nobody leads, delete " +
+           "/carillon/" + options_.cluster + "/epoch in etcd";
   for (const auto& [id, known] : known_)
     if (is_stranger(known.member))
       return "member '" + id + "' has another --cluster-key than this process, and is not heard";
@@ -301,8 +308,7 @@ void MemberCore::pass_on(election::Output& from, Output& out) {
     out.claim.reset();
     return;
   }
-  out.claim =
-      cluster::Epoch{claim.epoch.value, options_.self.id, options_.self.incarnation, keys_.front()};
+  out.claim = cluster::Epoch{claim.epoch.value, options_.self.id, options_.self.incarnation, keys_.front()};
   out.claim_over = record_.revision;
 }
 
@@ -312,8 +318,8 @@ void MemberCore::members_changed() {
   for (const auto& [id, known] : known_)
     if (!is_stranger(known.member))
       members.push_back({.id = number_of(id),
-                       .scheduler = known.member.role == cluster::Role::scheduler,
-                       .there = known.there});
+                         .scheduler = known.member.role == cluster::Role::scheduler,
+                         .there = known.there});
   election_->set_members(std::move(members));
 }
 

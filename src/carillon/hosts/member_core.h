@@ -156,7 +156,8 @@ class MemberCore {
   const transport::DatagramCodec codec_;
   const std::vector<std::string> keys_;  // fingerprints
   std::map<std::string, Known, std::less<>> known_;
-  std::map<std::uint64_t, std::string> names_;           // by MemberId; the leader's, too, when it went
+  std::string last_heir_;                       // to whom the lead was handed over last, by nobody's choice
+  std::map<std::uint64_t, std::string> names_;  // by MemberId; the leader's, too, when it went
   std::optional<cluster::election::Election> election_;  // of a scheduler
   cluster::election::Witness witness_;                   // of others
   cluster::EpochRecord record_;                          // the coordinator's, as last heard

@@ -95,8 +95,7 @@ void FrontendHost::leads(std::shared_ptr<transport::Stream> stream, std::uint64_
     leader_ = stream;
     epoch_ = epoch;
     offering_->leads(now);
-    const std::lock_guard lock(mutex_);
-    if (drains_) send(transport::Drains{});
+    told_open_.reset();
   });
 }
 
@@ -125,11 +124,22 @@ void FrontendHost::drain(bool undo) {
   spdlog::info(drains_ ? "drains: it answers on, and is not ready" : "drains no more");
 }
 
+// In a turn. The leader hears whether calls are open.
+void FrontendHost::tell_drain() {
+  const std::lock_guard lock(mutex_);
+  if (!drains_) return told_open_.reset();
+  const std::size_t open = offering_->open_rows();
+  if (leader_ == nullptr || (told_open_ && (*told_open_ == 0) == (open == 0))) return;
+  told_open_ = open;
+  send(transport::Drains{static_cast<std::uint32_t>(open)});
+}
+
 void FrontendHost::send(transport::Message message) {
   if (leader_ != nullptr) (void)leader_->queue(epoch_, std::move(message));
 }
 
 void FrontendHost::flush() {
+  tell_drain();
   if (leader_ != nullptr) leader_->flush();
 }
 

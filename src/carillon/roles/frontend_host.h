@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <thread>
@@ -59,6 +60,7 @@ class FrontendHost final : FollowerHandlers, OfferingOut {
   void flush() override;
 
   void drain(bool undo);
+  void tell_drain();
   void outputs(RequestId row, const std::string& report);
   void follow_models(const std::stop_token& ended);
   void add(const wire::Model& model, const std::stop_token& ended);
@@ -70,6 +72,7 @@ class FrontendHost final : FollowerHandlers, OfferingOut {
   std::unique_ptr<controller::Controller> controller_;
   std::shared_ptr<transport::Stream> leader_;  // of the controller's turns, as epoch_
   std::uint64_t epoch_ = 0;
+  std::optional<std::size_t> told_open_;  // rows, as the leader was told while this drains; likewise
   std::unique_ptr<transport::RowServer> rows_;
   std::unique_ptr<Follower> follower_;
 

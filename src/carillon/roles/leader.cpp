@@ -230,6 +230,7 @@ void Leader::leave(PeerId id, std::string_view why, TimePoint now) {
   present_.erase({peer.hello.role, peer.hello.id});
   std::erase_if(outbox_, [&](const auto& message) { return message.first == id; });
   for (auto& [other, each] : peers_) each.last.reset();
+  drains_version_ += peer.drains ? 1 : 0;
   peer.hello.role == Role::frontend ? leave_frontend(id, now) : leave_worker(peer, why, now);
 }
 
@@ -245,7 +246,6 @@ void Leader::leave_frontend(PeerId id, TimePoint) {
 }
 
 void Leader::leave_worker(Peer& peer, std::string_view why, TimePoint now) {
-  drains_version_ += peer.drains ? 1 : 0;
   if (peer.drains) return land_all(peer);
   lose_devices(peer, "its worker " + peer.hello.id + " has gone: " + std::string(why), now);
 }
@@ -783,8 +783,16 @@ Result<> Leader::can_drain(const Peer& peer) const {
   if (std::ranges::none_of(known_, serves))
     return carillon::fail(ErrorCode::unavailable,
                           "no other worker has a device: " + peer.hello.id + " cannot drain");
+  const auto elsewhere = [&](ModelId ours) {
+    return std::ranges::any_of(peers_, [&](const auto& each) {
+      const Peer& other = each.second;
+      return &other != &peer && !other.drains && other.numbers.contains(ours) &&
+             std::ranges::any_of(other.devices,
+                                 [&](const auto& device) { return dispatch_.device_alive(device.second); });
+    });
+  };
   for (const auto& [number, model] : peer.models)
-    if (model.ours && !model.goes && models_[model.ours->index()].holders == 1)
+    if (model.ours && !model.goes && !elsewhere(*model.ours))
       return carillon::fail(ErrorCode::unavailable, "no other worker has " + named(model.told) + ": " +
                                                         peer.hello.id + " cannot drain");
   return {};
@@ -806,7 +814,7 @@ Result<> Leader::drain(const std::string& id, bool undo, TimePoint now) {
   if (!works) {
     ++drains_version_;
     peer.drains.reset();
-    if (!undo) peer.drains = 0;
+    if (!undo) peer.drains = 1;  // until it says what it has
   } else if (!undo && !peer.drains) {
     ++drains_version_;
     const ledger::Ledger& ledger = dispatch_.ledger();
@@ -827,6 +835,7 @@ Result<> Leader::drain(const std::string& id, bool undo, TimePoint now) {
             }
         }
     }
+    peer.drains = std::max(*peer.drains, 1U);  // until it says what it has
     lose_devices(peer, "its worker " + id + " drains", now);
   }
   settle(now);

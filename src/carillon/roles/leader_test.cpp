@@ -1008,6 +1008,8 @@ TEST_F(DrainTest, WhatOthersCannotDoIsRefused) {
 TEST_F(DrainTest, AFrontendIsToldAndServesOn) {
   ASSERT_TRUE(leader->drain("f1", false, now));
   EXPECT_EQ(out.take<transport::Drain>(1).size(), 1U);
+  EXPECT_EQ(leader->drains(), (Drains{{"f1", 1}})) << "it has not said so";
+  hear(1, transport::Drains{0});
   EXPECT_EQ(leader->drains(), (Drains{{"f1", 0}}));
   on_next<schedule::RequestArrived>({infer(2, {RequestId{1}})});
   hear(1, offer(71));

@@ -48,8 +48,9 @@ void Offering::go(ModelId id, TimePoint now) {
   Model& model = models_[id.index()];
   if (const auto known = known_.find(known_as(model.model)); known != known_.end() && known->second == id)
     known_.erase(known);
+  // A row that is refused takes others of its call with it.
   for (const RequestId row : rows_of(id))
-    if (!find(row)->flying) refuse(row, Reason::no_model, now);
+    if (const Row* const its = find(row); its != nullptr && !its->flying) refuse(row, Reason::no_model, now);
   model.theirs.reset();
 }
 
@@ -366,32 +367,39 @@ void Offering::offer_to_leader(const std::vector<RequestId>& rows, TimePoint now
       turn_away(id, answer.hurried, now);
     if (answer.displaced) displaced.push_back(*answer.displaced);
   }
-  send(offers);
+  const bool given_back = !send(offers);
   for (const RequestId id : displaced)
     if (const Row* const row = find(id); row != nullptr && row->queued) turn_away(id, false, now);
+  if (given_back) offer_waiting(now);
 }
 
 void Offering::offer_waiting(TimePoint now) {
-  std::vector<RequestId> offers;
-  for (auto next = queue_.next(now); !next.empty(); next = queue_.next(now))
-    for (const auto& [id, turned_away, hurried] : next) {
+  for (bool all_gone = false; !all_gone;) {
+    all_gone = true;
+    std::vector<RequestId> offers;
+    for (const auto& [id, turned_away, hurried] : queue_.next(now)) {
       Row* const row = find(id);
       if (row == nullptr || !std::exchange(row->queued, false) ||
           !models_[row->request.model.index()].theirs) {
-        if (!turned_away) queue_.give_back();
+        if (turned_away) continue;
+        queue_.give_back();
+        all_gone = false;
       } else if (turned_away) {
         turn_away(id, hurried, now);
       } else {
         offers.push_back(id);
       }
     }
-  send(offers);
+    all_gone = send(offers) && all_gone;
+  }
 }
 
-void Offering::send(const std::vector<RequestId>& offers) {
+bool Offering::send(const std::vector<RequestId>& offers) {
+  bool all = true;
   for (const RequestId id : offers) {
     if (find(id) == nullptr) {  // another row of its call was turned away
       queue_.give_back();
+      all = false;
       continue;
     }
     Row& row = *find(id);
@@ -410,6 +418,7 @@ void Offering::send(const std::vector<RequestId>& offers) {
     offer.row.model = theirs;
     out_.send(std::move(offer));
   }
+  return all;
 }
 
 // The leader cannot decide on it in time.

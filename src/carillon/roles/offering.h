@@ -160,7 +160,8 @@ class Offering final : public dispatch::Decider {
   // away.
   void offer_to_leader(const std::vector<RequestId>& rows, TimePoint now);
   void offer_waiting(TimePoint now);
-  void send(const std::vector<RequestId>& offers);
+  // False: some of them are gone, and their credit is free for rows that wait.
+  bool send(const std::vector<RequestId>& offers);
   void turn_away(RequestId id, bool hurried, TimePoint now);
   void take_back(Row& row);
   // After a change of what the row waits for.

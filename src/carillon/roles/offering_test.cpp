@@ -220,6 +220,43 @@ TEST_F(OfferingTest, AnotherLeaderIsOfferedWhatWaited) {
   EXPECT_EQ(count<transport::Offer>(), 3U);
 }
 
+// The first row that is refused takes the second one with it.
+TEST_F(OfferingTest, ACallOfTwoRowsWhoseModelGoesIsAnsweredOnce) {
+  lead();
+  hear(transport::ModelComes{told(7)});
+  come();
+  int answers = 0;
+  core.submit(
+      1, controller::testing::call_of(ModelId{0}, 2, time_of(1ms), time_of(1s)),
+      [&](const controller::InferAnswer&) { ++answers; }, time_of(1ms));
+  core.go(ModelId{0}, time_of(2ms));
+  EXPECT_EQ(answers, 1);
+  EXPECT_EQ(offering->open_rows(), 0U);
+}
+
+// What a call gives back is there for the next.
+TEST_F(OfferingTest, ACallOfMoreRowsThanTheCreditIsTurnedAwayAndTheNextIsServed) {
+  lead(time_of(0ms), 4);
+  hear(transport::ModelComes{told(7)});
+  come();
+  const auto ignore = [](const controller::InferAnswer&) {};
+  TimePoint now = time_of(1ms);
+  // The leader is slow. So the queue knows how long a row takes, and some row of a large call is turned away.
+  for (std::uint64_t ticket = 1; ticket <= 200; ++ticket, now += 5ms) {
+    core.submit(ticket, controller::testing::call_of(ModelId{0}, 9, now, now + 30ms), ignore, now);
+    hear(transport::OfferCredit{2, 4}, now);
+    if (core.wake_at() <= now) core.wake(now);
+  }
+  now += 1s;
+  core.wake(now);
+  hear(transport::OfferCredit{4, 4}, now);
+  EXPECT_EQ(offering->open_rows(), 0U);
+  const std::size_t before = count<transport::Offer>();
+  core.submit(1000, controller::testing::call_of(ModelId{0}, 1, now, now + 1s), ignore, now);
+  EXPECT_EQ(count<transport::Offer>(), before + 1) << "credit was lost";
+  core.stop(now);
+}
+
 // A leader that takes one row a millisecond, of the ten that come in it.
 TEST_F(OfferingTest, WhereTheLeaderIsTooSlowCallsAreTurnedAway) {
   lead(time_of(0ms), 4);

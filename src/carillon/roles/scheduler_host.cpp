@@ -26,9 +26,9 @@ constexpr Duration others_follow = std::chrono::milliseconds{15};
 // Whoever asks for a drain waits so long for the thread that decides.
 constexpr Duration answers_within = std::chrono::milliseconds{300};
 
-// Messages of all peers that wait to be decided on. Frontends have credit for far fewer, and workers report
-// what they were ordered.
-constexpr std::size_t most_waiting = 1U << 18;
+// Messages of a peer that wait to be decided on. Frontends have credit for far fewer, and workers report what
+// they were ordered.
+constexpr std::size_t most_waiting = 1U << 16;
 
 // Those that are there.
 std::set<std::string> workers_of(const std::vector<hosts::MemberCore::Peer>& peers) {
@@ -109,7 +109,7 @@ Result<> SchedulerHost::greets(const transport::Hello& peer) {
 void SchedulerHost::opened(const std::shared_ptr<transport::Stream>& stream) {
   const std::lock_guard lock(mutex_);
   const PeerId peer = next_peer_++;
-  peers_.emplace(stream.get(), peer);
+  peers_.emplace(stream.get(), Speaker{.id = peer});
   news_.emplace_back(Opened{peer, stream});
   turns_.nudge();
 }
@@ -118,12 +118,13 @@ void SchedulerHost::heard(transport::Stream& stream, transport::Frame frame) {
   std::unique_lock lock(mutex_);
   const auto found = peers_.find(&stream);
   if (found == peers_.end() || ending_) return;
-  if (waiting_messages_ + frame.messages.size() > most_waiting) {
+  std::size_t& waiting = found->second.waiting;
+  waiting += frame.messages.size();
+  if (waiting > most_waiting) {
     lock.unlock();
     return stream.close({ErrorCode::resource_exhausted, "says more than the scheduler can take"});
   }
-  waiting_messages_ += frame.messages.size();
-  Heard heard{found->second, std::move(frame)};
+  Heard heard{found->second.id, &stream, std::move(frame)};
   if (stream.peer().role == cluster::Role::frontend)
     offers_.push_back(std::move(heard));
   else
@@ -135,7 +136,7 @@ void SchedulerHost::ended(transport::Stream& stream, const Error& why) {
   const std::lock_guard lock(mutex_);
   const auto found = peers_.find(&stream);
   if (found == peers_.end()) return;
-  news_.emplace_back(Ended{found->second, why.message});
+  news_.emplace_back(Ended{found->second.id, why.message});
   peers_.erase(found);
   turns_.nudge();
 }
@@ -235,6 +236,11 @@ void SchedulerHost::take_turn(std::unique_lock<std::mutex>& lock) {
   const TimePoint next = wake_at();
   lock.lock();
   turns_.give_back(ending_ || !news_.empty() || !offers_.empty(), next);
+}
+
+void SchedulerHost::taken(const Heard& heard) {
+  if (const auto from = peers_.find(heard.from); from != peers_.end() && from->second.id == heard.peer)
+    from->second.waiting -= heard.frame.messages.size();
 }
 
 TimePoint SchedulerHost::wake_at() const {

@@ -53,6 +53,7 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
   };
   struct Heard {
     PeerId peer = 0;
+    const transport::Stream* from = nullptr;  // it may be gone
     transport::Frame frame;
   };
   struct Changed {
@@ -84,6 +85,7 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
   void tell(News news);
   void run();
   void take_turn(std::unique_lock<std::mutex>& lock);
+  void taken(const Heard& heard);
   TimePoint wake_at() const;
   void on(Opened& news);
   void on(Ended& news);
@@ -105,9 +107,12 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
   std::mutex mutex_;   // of what follows
   Turns turns_;
   std::vector<News> news_;
-  std::deque<Heard> offers_;          // frames of frontends; all else goes first
-  std::size_t waiting_messages_ = 0;  // of frames in both
-  std::map<const transport::Stream*, PeerId> peers_;
+  std::deque<Heard> offers_;  // frames of frontends; all else goes first
+  struct Speaker {
+    PeerId id = 0;
+    std::size_t waiting = 0;  // messages that wait for a turn
+  };
+  std::map<const transport::Stream*, Speaker> peers_;
   PeerId next_peer_ = 1;
   std::map<std::string, std::uint32_t> devices_;  // alive ones, by worker
   std::map<std::string, std::uint32_t> drains_;   // Leader::drains()

@@ -23,7 +23,8 @@ controller::MakeDecider WorkerHost::decider() {
 
 Result<> WorkerHost::join(const MemberArguments& arguments, controller::Controller& controller) {
   controller_ = &controller;
-  client_ = transport::RowClient::make({.cluster = arguments.coordinator.name, .tls = arguments.tls});
+  const transport::RowClient::Options options{.cluster = arguments.coordinator.name, .tls = arguments.tls};
+  controller.react([this, options](TimePoint) { client_ = transport::RowClient::make(options); });
   auto follower = Follower::open(arguments, *this);
   if (!follower) return std::unexpected(follower.error());
   follower_ = std::move(*follower);

@@ -137,9 +137,9 @@ struct Leads {};
 struct Drain {
   bool undo = false;
 };
-// A worker or a frontend that drains to the leader, and to each new one. A worker also when it has ended all.
+// A worker or a frontend that drains to the leader, and to each new one; again when it has ended all.
 struct Drains {
-  std::uint32_t actions = 0;  // that a worker has yet to end
+  std::uint32_t actions = 0;  // that a worker has yet to end, or rows that a frontend has
 };
 
 // A worker to the leader, and the leader to frontends: see wire::Model. Numbers of models are the sender's.

@@ -22,7 +22,7 @@ class RowClient {
  public:
   struct Options {
     std::string cluster;                                       // its name
-    Duration connect_within = std::chrono::milliseconds{200};  // requests that wait for longer fail
+    Duration connect_within = std::chrono::seconds{1};  // requests that wait for longer fail
     Duration first_pause = std::chrono::milliseconds{5};       // doubled by each try that fails
     Duration longest_pause = std::chrono::seconds{1};
     std::shared_ptr<Tls> tls = {};  // null: none. Else only frontends of the cluster are believed

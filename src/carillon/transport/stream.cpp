@@ -269,8 +269,11 @@ class End : public Stream {
       // No message takes half of a frame.
       for (; next_ < sending_.size() && sending_[next_].epoch == epoch &&
              bytes_.size() < limits_.frame.bytes / 2 && sent < limits_.frame.messages;
-           ++next_, ++sent)
+           ++next_, ++sent) {
+        // A leader is heard from the beginning of a frame.
+        if (sent > 0 && std::holds_alternative<Leads>(sending_[next_].message)) break;
         encoder_.add(sending_[next_].message, bytes_);
+      }
     }
     writes_ = buffer_of(bytes_);
     lock.lock();
@@ -542,20 +545,24 @@ class Listener final : public StreamListener {
 
  private:
   void accept() {
+    census_.born();  // one that waits for a call is one, too
     auto call = std::make_unique<Called>();
     Called& waits = *call;
     waits.context.AsyncNotifyWhenDone(&waits.ended);
     waits.accepted.ended = [this, call = call.release()](bool ok) {
-      std::unique_ptr<Called> came(call);
-      if (!ok) return came_to_nothing(std::move(came));
-      accept();
-      begin(std::move(came));
+      accepted(std::unique_ptr<Called>(call), ok);
     };
     service_.RequestCall(&waits.context, &waits.stream, queue_, queue_, &waits.accepted);
   }
-  // The server ends. The function that is called now goes with the call.
-  static void came_to_nothing(std::unique_ptr<Called>) {}
-
+  // Not ok: the server ends.
+  void accepted(std::unique_ptr<Called> call, bool ok) {
+    if (ok) {
+      accept();
+      begin(std::move(call));
+    }
+    call.reset();
+    census_.gone();
+  }
   void begin(std::unique_ptr<Called> call) {
     const std::string name = call->context.method();
     if (const auto asks = desk_call_of(name); asks && desk_ != nullptr) {
@@ -649,7 +656,8 @@ grpc::ChannelArguments arguments_of(const StreamDialer::Options& options) {
         std::max<std::int64_t>(1, std::chrono::duration_cast<std::chrono::milliseconds>(pause).count()));
   };
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, ms(options.first_pause));
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, ms(options.longest_pause));
+  // So long has a connection to come about. With TLS, on a busy host, that is no matter of milliseconds.
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, ms(options.longest_pause));
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   for (const auto& [name, value] : keepalive) arguments.SetInt(name, value);

@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 
 #include "carillon/base/files.h"
+#include "carillon/cluster/coordinator/address.h"
 
 namespace carillon::transport {
 namespace {
@@ -225,15 +226,16 @@ std::shared_ptr<grpc::ChannelCredentials> Tls::channel(const std::string& cluste
 std::string explained(const std::string& error) {
   const auto has = [&](std::string_view text) { return error.find(text) != error.npos; };
   if (!has("failed to connect")) return error;
+  const std::string words = cluster::words_of_connection(error);
   if (has("wrong version number"))
-    return error + " (it does not speak TLS: start all members with --cluster-cert, or none)";
+    return words + " (it does not speak TLS: start all members with --cluster-cert, or none)";
   if (has("certificate verify failed"))
-    return error + " (its certificate has expired, or --cluster-ca did not sign it)";
+    return words + " (its certificate has expired, or --cluster-ca did not sign it)";
   if (has("Socket closed") || has("Connection reset by peer"))
-    return error +
+    return words +
            " (it hung up at once: it may want TLS, see --cluster-cert, or not believe this "
            "process's certificate)";
-  return error;
+  return words;
 }
 
 Result<std::optional<Identity>> identity_of(const grpc::AuthContext& connection) {

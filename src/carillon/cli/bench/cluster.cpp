@@ -141,7 +141,8 @@ class EmulatedWorker final : roles::FollowerHandlers {
     }
   };
 
-  void leads(std::shared_ptr<transport::Stream> stream, std::uint64_t epoch) override {
+  void leads(std::shared_ptr<transport::Stream> stream, std::uint64_t epoch,
+             const transport::Hello&) override {
     const std::lock_guard lock(mutex_);
     stream_ = std::move(stream);
     epoch_ = epoch;
@@ -283,7 +284,8 @@ class EmulatedFrontend final : roles::FollowerHandlers {
     Fate fate = Fate::open;
   };
 
-  void leads(std::shared_ptr<transport::Stream> stream, std::uint64_t epoch) override {
+  void leads(std::shared_ptr<transport::Stream> stream, std::uint64_t epoch,
+             const transport::Hello&) override {
     const std::lock_guard lock(mutex_);
     stream_ = std::move(stream);
     epoch_ = epoch;

@@ -89,4 +89,14 @@ Result<CoordinatorAddress> parse_coordinator_address(std::string_view text) {
   }
 }
 
+std::string words_of_connection(std::string_view text) {
+  constexpr std::string_view before = "last error: UNKNOWN: ", shut = "tcp handshaker shutdown";
+  if (const std::size_t found = text.find(before); found != std::string_view::npos)
+    text.remove_prefix(found + before.size());
+  std::string out(text);
+  if (const std::size_t found = out.find(shut); found != std::string::npos)
+    out.replace(found, shut.size(), "Failed to connect: nobody listens there, or the host does not answer");
+  return out;
+}
+
 }  // namespace carillon::cluster

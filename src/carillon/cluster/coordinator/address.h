@@ -28,6 +28,10 @@ Result<CoordinatorAddress> parse_coordinator_address(std::string_view text);
 bool is_name(std::string_view text);
 inline constexpr std::string_view name_rule = "1 to 64 letters, digits, '.', '_' and '-'";
 
+// What gRPC says of a connection that did not come about, without its own preface. It has no word for a port
+// where nobody listens.
+std::string words_of_connection(std::string_view text);
+
 // Whether `text` is HOST:PORT with a port from 1 to 65535. Else what is wrong.
 Result<> check_endpoint(std::string_view text);
 

@@ -70,5 +70,13 @@ TEST(CoordinatorAddress, SaysWhatIsWrong) {
   }
 }
 
+TEST(CoordinatorAddress, GrpcsWordsOfAConnectionSayWhatIsWrong) {
+  EXPECT_EQ(
+      words_of_connection("failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: tcp "
+                          "handshaker shutdown"),
+      "ipv4:127.0.0.1:1: Failed to connect: nobody listens there, or the host does not answer");
+  EXPECT_EQ(words_of_connection("host s1: it has ended the stream"), "host s1: it has ended the stream");
+}
+
 }  // namespace
 }  // namespace carillon::cluster
