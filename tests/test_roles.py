@@ -307,6 +307,12 @@ def test_who_takes_the_id_of_a_member_that_runs_harms_nobody(box, program, tmp_p
     assert status_of(program, cluster)["epoch"] == before
 
 
+def test_a_member_that_is_stopped_leaves_its_id_to_another_process(box, program, cluster):
+    for id in ("f1", "w1", "s2"):
+        box[id].end()
+        assert id not in {member["id"] for member in status_of(program, cluster)["members"]}
+
+
 def test_a_static_cluster_serves(program, roles, tmp_path):
     addresses = free_addresses(3)
     file = tmp_path / "box.toml"

@@ -125,8 +125,17 @@ class Membership::Loop {
     carry_out(out);
     return done;
   }
-  void leave() {
-    if (etcd_) etcd_->leave();
+  void leave(Duration within) {
+    if (!etcd_) return;
+    etcd_->leave();
+    const SteadyClock clock;
+    const auto registered = [&] {
+      const auto members = etcd_->members();
+      const auto found = members.find(self.id);
+      return found != members.end() && found->second.incarnation == self.incarnation;
+    };
+    for (const TimePoint end = clock.now() + within; etcd_->up() && registered() && clock.now() < end;)
+      std::this_thread::sleep_for(std::chrono::milliseconds{2});
   }
 
   const std::string cluster;
@@ -283,8 +292,8 @@ Result<> Membership::hand_over(const std::string& to) {
 Result<> Membership::drain(bool undo) {
   return loop_->drain(undo);
 }
-void Membership::leave() {
-  loop_->leave();
+void Membership::leave(Duration within) {
+  loop_->leave(within);
 }
 
 }  // namespace carillon::hosts

@@ -60,8 +60,8 @@ class Membership {
   Result<> hand_over(const std::string& to);
   // See MemberCore::drain().
   Result<> drain(bool undo);
-  // Registers no more.
-  void leave();
+  // Registers no more, and waits until etcd knows, `within` at most: then another process may have the id.
+  void leave(Duration within);
 
  private:
   class Loop;

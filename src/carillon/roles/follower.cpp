@@ -75,6 +75,7 @@ Follower::~Follower() {
     wake_.notify_one();
   }
   if (thread_.joinable()) thread_.join();  // and with it all streams
+  if (membership_ != nullptr) membership_->leave(leaves_within);
   membership_.reset();
 }
 

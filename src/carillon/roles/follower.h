@@ -33,6 +33,9 @@ struct MemberArguments {
 // With an incarnation drawn at random. Errors: an id or an address that cannot be; the text names it.
 Result<hosts::MemberOptions> member_options(const MemberArguments& arguments);
 
+// A process that ends waits so long for etcd to hear of it.
+constexpr Duration leaves_within = std::chrono::milliseconds{300};
+
 // Warns of what the coordinator has trouble with, once.
 class Troubles {
  public:

@@ -73,6 +73,7 @@ Result<std::unique_ptr<SchedulerHost>> SchedulerHost::open(const MemberArguments
 }
 
 SchedulerHost::~SchedulerHost() {
+  if (membership_ != nullptr) membership_->leave(leaves_within);  // it leads until then
   {
     const std::lock_guard lock(mutex_);
     ending_ = true;
