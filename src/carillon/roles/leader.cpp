@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "carillon/base/assert.h"
+#include "carillon/transport/codec.h"
 
 namespace carillon::roles {
 
@@ -975,7 +976,7 @@ void Leader::post_row(const Row* row, Rows message, Same same) {
   if (peer == peers_.end()) return;
   if (peer->second.last)
     if (auto* const last = std::get_if<Rows>(&outbox_[*peer->second.last].second);
-        last != nullptr && same(*last)) {
+        last != nullptr && last->rows.size() < transport::FrameLimits{}.rows && same(*last)) {
       last->rows.push_back(row->theirs);
       return;
     }

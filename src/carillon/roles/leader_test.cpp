@@ -14,6 +14,7 @@
 #include "carillon/schedule/registry.h"
 #include "carillon/schedule/testing/models.h"
 #include "carillon/schedule/testing/scripted_scheduler.h"
+#include "carillon/transport/codec.h"
 
 namespace carillon::roles {
 namespace {
@@ -162,6 +163,25 @@ TEST_F(LeaderTest, ABatchHasRowsOfTwoFrontendsInEachOnesNumbers) {
   EXPECT_EQ(ended[0].report.device, DeviceId{0});
   EXPECT_EQ(out.take<transport::Ended>(2).size(), 1U);
   EXPECT_EQ(leader->rows_open(), 0U);
+}
+
+// A frontend would end the stream at a message of more rows than a frame may have.
+TEST_F(LeaderTest, NoMessageHasMoreRowsThanAFrameMayHave) {
+  worker(11);
+  frontend(1);
+  constexpr std::size_t most = transport::FrameLimits{}.rows, count = most + 10;
+  std::vector<RequestId> all;
+  std::vector<Message> offers;
+  for (std::size_t i = 0; i < count; ++i) {
+    all.push_back({i});
+    offers.emplace_back(offer(i, true));
+  }
+  on_next<schedule::AllArrived>({infer(4, all)});
+  leader->heard(1, std::move(offers), now);
+  const auto sent = out.take<transport::Sent>(1);
+  ASSERT_EQ(sent.size(), 2U);
+  EXPECT_EQ(sent[0].rows.size(), most);
+  EXPECT_EQ(sent[1].rows.size(), count - most);
 }
 
 TEST_F(LeaderTest, FrontendsShareTheCredit) {
