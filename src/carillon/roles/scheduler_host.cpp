@@ -218,11 +218,10 @@ void SchedulerHost::take_turn(std::unique_lock<std::mutex>& lock) {
   if (!offers_.empty()) {
     offers = std::move(offers_.front());
     offers_.pop_front();
-    waiting_messages_ -= offers->frame.messages.size();
+    taken(*offers);
   }
   for (const News& each : taken_)
-    if (const auto* const heard = std::get_if<Heard>(&each))
-      waiting_messages_ -= heard->frame.messages.size();
+    if (const auto* const heard = std::get_if<Heard>(&each)) taken(*heard);
   lock.unlock();
   for (News& each : taken_) std::visit([this](auto& what) { on(what); }, each);
   taken_.clear();
