@@ -374,23 +374,25 @@ void Offering::offer_to_leader(const std::vector<RequestId>& rows, TimePoint now
 }
 
 void Offering::offer_waiting(TimePoint now) {
-  for (bool all_gone = false; !all_gone;) {
-    all_gone = true;
+  // What one row does not use is the next one's.
+  for (bool again = true; again;) {
+    again = false;
     std::vector<RequestId> offers;
     for (const auto& [id, turned_away, hurried] : queue_.next(now)) {
       Row* const row = find(id);
-      if (row == nullptr || !std::exchange(row->queued, false) ||
-          !models_[row->request.model.index()].theirs) {
-        if (turned_away) continue;
-        queue_.give_back();
-        all_gone = false;
-      } else if (turned_away) {
-        turn_away(id, hurried, now);
-      } else {
+      const bool waits = row != nullptr && std::exchange(row->queued, false) &&
+                         models_[row->request.model.index()].theirs.has_value();
+      if (waits && !turned_away) {
         offers.push_back(id);
+        continue;
       }
+      again = true;
+      if (!turned_away)
+        queue_.give_back();
+      else if (waits)
+        turn_away(id, hurried, now);
     }
-    all_gone = send(offers) && all_gone;
+    again = !send(offers) || again;
   }
 }
 
