@@ -43,8 +43,10 @@ from loopback import free_addresses  # noqa: E402
 class Cluster:
     """Its processes, by id, each ended by its own process id."""
 
-    def __init__(self, stack, folder, models, schedulers=2, workers=1, tls=False):
+    def __init__(self, stack, folder, models, schedulers=2, workers=1, frontends=1, tls=False, worker_options=(), scheduler_options=()):
         self.stack, self.folder = stack, pathlib.Path(folder)
+        no_metrics = () if "--metrics" in worker_options else ("--metrics", "")
+        self.options = {"worker": ("--models", models, *no_metrics, *worker_options), "scheduler": scheduler_options}
         self.folder.mkdir(exist_ok=True)
         self.authority, self.shown = Authority(self.folder) if tls else None, {}
         self.etcd = stack.enter_context(processes())(Etcd(self.folder)).ready()
@@ -52,17 +54,20 @@ class Cluster:
         self.processes, self.listens = {}, {}
         for i in range(schedulers):
             self.start(f"s{i + 1}", "scheduler")
-        self.models = models
         for i in range(workers):
             self.start(f"w{i + 1}", "worker")
-        self.http, grpc = free_addresses(2)
-        self.start("f1", "frontend", "--http", self.http, "--grpc", grpc, "--metrics", "")
+        self.doors = {}
+        for i in range(frontends):
+            self.start_frontend(f"f{i + 1}")
+        self.http = self.doors["f1"]
         self.until(self.ready)
 
+    def start_frontend(self, id):
+        self.doors[id], grpc = free_addresses(2)
+        self.start(id, "frontend", "--http", self.doors[id], "--grpc", grpc, "--metrics", "")
+
     def start(self, id, role, *options):
-        if role == "worker":
-            options = ("--models", self.models, "--metrics", "")
-        options = (*options, *self.shows(role, id))
+        options = (*options, *self.options.get(role, ()), *self.shows(role, id))
         self.listens.setdefault(id, free_addresses(1)[0])
         log = self.stack.enter_context((self.folder / f"{id}.log").open("ab"))
         command = [harness.CARILLON, role, "--cluster", self.address, "--id", id, "--listen", self.listens[id], *options]
@@ -95,7 +100,7 @@ class Cluster:
 
     def ready(self):
         try:
-            return urllib.request.urlopen(f"{self.url}/v2/health/ready", timeout=5).status == 200
+            return all(urllib.request.urlopen(f"http://{door}/v2/health/ready", timeout=5).status == 200 for door in self.doors.values())
         except (OSError, urllib.error.URLError):
             return False
 
@@ -104,12 +109,14 @@ class Cluster:
                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=60)
         return json.loads(done.stdout) if done.returncode == 0 else None
 
-    def whole(self):
-        """Whether all are there, and all devices."""
+    def whole(self, but_the_dead=False):
+        """Whether all are there, and all devices; members that were killed may still be registered where `but_the_dead`."""
         said = self.status()
-        return said is not None and len(said["members"]) == len(self.processes) and \
-            all(m["alive"] and m["offset_us"] is not None for m in said["members"]) and \
-            all(m["devices"] for m in said["members"] if m["role"] == "worker")
+        if said is None or said["leader"] not in self.processes:
+            return False
+        members = [m for m in said["members"] if m["id"] in self.processes] if but_the_dead else said["members"]
+        return len(members) == len(self.processes) and all(m["alive"] and m["offset_us"] is not None for m in members) and \
+            all(m["devices"] for m in members if m["role"] == "worker")
 
 
 def costs(args, stack, folder):
