@@ -52,6 +52,10 @@ rate = 500
     return file
 
 
+class Busy(Exception):
+    """The machine stands still too often for a measurement."""
+
+
 class Side:
     """One side's search. `rate` is the next to try; `found` is the highest that was good once the search is over."""
 
@@ -78,7 +82,7 @@ class Side:
         if stalled and not self.args.keep_stalled:
             self.left_out += 1
             if self.left_out > self.args.most_left_out:
-                raise SystemExit(f"{self.name}: the machine stands still too often at {rate:.0f}/s: {self.runs[-3:]}")
+                raise Busy(f"{self.name}: the machine stands still too often at {rate:.0f}/s: {self.runs[-3:]}")
             return None
         return total["on_time_rate"]
 
@@ -137,7 +141,12 @@ def main():
     parser.add_argument("--most-left-out", type=int, default=60, help="of a side's search")
     parser.add_argument("--keep-stalled", action="store_true", help="leaves nothing out; for trials")
     args = parser.parse_args()
-    runs = [measure(name, args) for name in args.workloads]
+    runs = []
+    for name in args.workloads:
+        try:
+            runs.append(measure(name, args))
+        except Busy as why:
+            print(f"{name}: {why}")
     harness.table([[r["workload"], r["devices"], f"{r['simulated_rps']:.0f}", f"{r['serve_rps']:.0f}", f"{r['cluster_rps']:.0f}",
                     f"{r['cluster_rps'] / r['serve_rps']:.3f}", r["left_out"]] for r in runs],
                   ["workload", "devices", "simulated, 1/s", "serve, 1/s", "cluster, 1/s", "ratio", "runs left out"])

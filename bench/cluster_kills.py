@@ -99,7 +99,9 @@ def kills(args, stack, folder):
     left_out = 0
     with Ledger(doors, MODEL, rate, args.deadline, args.seed) as ledger:
         began = time.monotonic()
-        for number in range(args.kills * 3):
+        for number in range(args.kills * 10):
+            if time.monotonic() > began + args.limit_s:
+                break
             cluster.until(lambda: cluster.whole(but_the_dead=True))
             time.sleep(0.3 + 0.2 * draw.random())
             when, mend = disturb(cluster, args, number)
@@ -115,6 +117,8 @@ def kills(args, stack, folder):
     late_sent = [e[1] for e in ledger.entries if e[2] - e[1] > 0.005]
     kept = [k for k in at if args.keep_stalled or not any(k - BEFORE_S < each < k + BEHIND_S for each in late_sent)]
     left_out += len(at) - len(kept)
+    if not kept:
+        raise SystemExit(f"the machine stood still at all {left_out} kills")
     shortest_s = (args.alpha + args.beta) / 1000
     gaps, seconds, counted = [], [], collections.Counter()
     for k in kept:
@@ -188,6 +192,7 @@ def main():
     parser.add_argument("--scheduler", default="clockwork")
     parser.add_argument("--rows-s", type=float, default=2, help="with --who frontend: seconds of work that wait")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--limit-s", type=float, default=1200, help="seconds after which no more are killed")
     parser.add_argument("--keep-stalled", action="store_true", help="leaves nothing out; for trials")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:

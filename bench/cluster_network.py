@@ -11,6 +11,8 @@ same requests at --load of it. The simulator knows a delay, the same for control
 beside a simulation without. A worker fetches inputs, which takes two delays; in the simulator they come one delay after the
 order. A run in which the machine or the load generator stood still for more than 5 ms is left out, counted and repeated.
 
+A TCP connection waits 200 ms or more for the loss of a packet that nothing follows. --route rto_min 5ms shortens that.
+
     python bench/cluster_network.py [--delays 0.1 1 3] [--losses 0 0.001 0.01] [--slos 20 25 50 100] [--seconds 8]
 """
 import argparse
@@ -153,6 +155,7 @@ def main():
     parser.add_argument("--load", type=float, default=0.9, help="share of the simulated goodput")
     parser.add_argument("--most", type=float, default=800, help="requests a second that this machine's processors carry")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--route", nargs="+", default=(), help="of the hosts' routes, such as 'rto_min 5ms quickack 1' (ip-route(8))")
     parser.add_argument("--most-left-out", type=int, default=30, help="of a row of the table")
     parser.add_argument("--keep-stalled", action="store_true", help="leaves nothing out; for trials")
     args = parser.parse_args()
@@ -171,7 +174,7 @@ def main():
             for loss in args.losses:
                 for devices in sorted({DEVICES[slo] for slo in args.slos}):
                     with contextlib.ExitStack() as stack:
-                        net = WiredHosts(("lead", "spare", "first", "second", "front"), delay, loss, args.seed)
+                        net = WiredHosts(("lead", "spare", "first", "second", "front"), delay, loss, args.seed, args.route)
                         stack.enter_context(net)
                         cluster = Cluster(stack, net, folder / f"{delay}-{loss}-{devices}", models, profile, devices)
                         bound = cluster.bounds()

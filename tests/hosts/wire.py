@@ -38,10 +38,13 @@ class WiredHost(Namespace):
 
 
 class WiredHosts:
-    """Hosts by name, and the wire between them. Use as a context. `told` has the wire's counts once it has ended."""
+    """Hosts by name, and the wire between them. Use as a context. `told` has the wire's counts once it has ended.
 
-    def __init__(self, names, delay_ms: float, loss: float = 0, seed: int = 1):
-        self.names, self.delay_ms, self.loss, self.seed = names, delay_ms, loss, seed
+    `route`: what `ip route` says of the way to the others, such as ("rto_min", "5ms").
+    """
+
+    def __init__(self, names, delay_ms: float, loss: float = 0, seed: int = 1, route=()):
+        self.names, self.delay_ms, self.loss, self.seed, self.route = names, delay_ms, loss, seed, route
         self.hosts: dict[str, WiredHost] = {}
         self.stack = contextlib.ExitStack()
         self.told: dict = {}
@@ -63,6 +66,8 @@ class WiredHosts:
             for each in self.hosts.values():
                 each.run("ip", "address", "add", f"{each.address}/24", "dev", "wire")
                 each.run("ip", "link", "set", "wire", "mtu", str(MTU), "txqueuelen", "10000", "up")
+                if self.route:
+                    each.run("ip", "route", "change", "10.1.0.0/24", "dev", "wire", "src", each.address, *self.route)
             undo.pop_all()
         return self
 
