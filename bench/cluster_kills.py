@@ -47,7 +47,7 @@ def percentile(values, q):
 def goodput(cluster, args):
     """By bisection to a twentieth, each rate for some seconds. A bad run in which the machine stood still is repeated."""
     def good(rate):
-        for _ in range(10):
+        for _ in range(3):
             with emulated.Watch() as watch:
                 told = harness.load(cluster.url, [MODEL], "--rate", rate, "--deadline", args.deadline, "--duration", args.search_s, "--warmup", 0.5)
             if told["on_time_rate"] >= 0.99:
@@ -129,7 +129,7 @@ def kills(args, stack, folder):
         seconds.append(window["on time"] / max(1, window.total()))
     everything = collections.Counter(ledger.outcome(e) for e in ledger.entries)
     out = {"who": args.who, "pause_s": args.pause, "deadline_ms": args.deadline, "goodput_rps": best, "rate_rps": rate,
-           "kills": len(kept), "left_out": left_out, "seconds": ended - began, "all": everything, "doubled": ledger.doubled,
+           "kills": len(kept), "left_out": left_out, "seconds": ended - began, "all": everything, "doubled": ledger.doubled, "failures": ledger.failures,
            "in_seconds_after": counted, "no_decision_ms": gaps, "second_after": seconds}
     what = ["on time", "late", "refused", "failed", "lost", "broken", "wrong"]
     harness.table([["all", len(ledger.entries), *(everything[w] for w in what), ledger.doubled],
@@ -137,6 +137,8 @@ def kills(args, stack, folder):
     harness.table([[len(kept), left_out, f"{best:.0f}", f"{rate:.0f}", f"{percentile(gaps, .5):.0f}", f"{percentile(gaps, .99):.0f}", f"{max(gaps):.0f}",
                     f"{100 * sum(seconds) / len(seconds):.2f}", f"{100 * percentile(seconds, .01):.2f}"]],
                   ["pauses" if args.pause else "kills", "left out", "goodput/s", "rate/s", "no decision p50 ms", "p99", "most", "second after, % on time", "p1 of kills"])
+    if ledger.failures:
+        print("failed:", *ledger.failures[:5], sep="\n  ")
     harness.save(f"cluster_kills-{args.who}{'-pause' if args.pause else ''}-{args.deadline:.0f}", out)
 
 

@@ -38,6 +38,7 @@ class Client:
         self.poll = select.epoll()
         self.entries = []  # [door, planned, sent, answered, status]: status 0: broken, -1: none came, -2: another's
         self.doubled = 0
+        self.failures = []  # [status, when, what it said] of the first
 
     def send(self, number, planned):
         door = self.doors[number % len(self.doors)]
@@ -87,6 +88,8 @@ class Client:
         if status == 200 and f'"id":"{number}"'.encode() not in body.replace(b" ", b""):
             status = -2
         self.entries[number][3:] = [now, status]
+        if status not in (200, 429, 503, 504) and len(self.failures) < 20:
+            self.failures.append([status, now, body[:300].decode(errors="replace")])
         self.idle[connection.address].append(connection)
 
     def run(self):
@@ -117,7 +120,7 @@ def main():
     client = Client(**told)
     client.run()
     with open(file, "w", encoding="ascii") as out:
-        json.dump({"entries": client.entries, "doubled": client.doubled}, out)
+        json.dump({"entries": client.entries, "doubled": client.doubled, "failures": client.failures}, out)
 
 
 class Ledger:
@@ -139,7 +142,7 @@ class Ledger:
         self.process.wait(60)
         if raised[0] is None:
             told = json.load(open(self.file.name, encoding="ascii"))
-            self.entries, self.doubled = told["entries"], told["doubled"]
+            self.entries, self.doubled, self.failures = told["entries"], told["doubled"], told["failures"]
         self.file.close()
 
     def outcome(self, entry):
