@@ -169,7 +169,7 @@ def main():
                                     stdout=subprocess.PIPE, text=True)
         listener.stdout.readline()
         apart = time.time() - time.monotonic()
-        answers = collections.Counter()
+        answers, ran = collections.Counter(), collections.Counter()
         for _ in range(args.rounds):
             before = executions(metrics)
             begin = time.monotonic()
@@ -179,7 +179,9 @@ def main():
             time.sleep(0.03)
             end = time.monotonic()
             answers.update(statuses)
-            rounds.append((begin, end, executions(metrics) - before == 1 and set(statuses) == {200}))
+            batches = executions(metrics) - before
+            ran[batches] += 1
+            rounds.append((begin, end, batches == 1 and set(statuses) == {200}))
         listener.send_signal(signal.SIGINT)
         told = json.loads(listener.communicate(timeout=60)[0])
     took, worst, left_out = [], [], collections.Counter()
@@ -194,7 +196,7 @@ def main():
         else:
             took += [1000 * each for each in these]
             worst.append(1000 * max(these))
-    print(f"answers {dict(answers)}; left out {dict(left_out)} of {len(rounds)} rounds; the tap lost {told['lost']} packets")
+    print(f"answers {dict(answers)}; batches of a round {dict(ran)}; left out {dict(left_out)} of {len(rounds)} rounds; the tap lost {told['lost']} packets")
     if not took:
         raise SystemExit("no round counts")
     harness.table([["a row", len(took), *(f"{percentile(took, q):.2f}" for q in (.5, .99, .9999)), f"{max(took):.2f}"],
