@@ -60,7 +60,8 @@ class Cluster:
         end = time.monotonic() + 60
         while not self.whole():
             if time.monotonic() > end:
-                raise SystemExit(f"the cluster does not come up: {self.status()}")
+                logs = "\n".join(f"--- {id}\n{(folder / f'{id}.log').read_text(errors='replace')[-1500:]}" for id in self.PLACES)
+                raise SystemExit(f"the cluster does not come up: {self.status()}\n{logs}")
             time.sleep(0.3)
         time.sleep(1)  # models are there, and ways are known
 
