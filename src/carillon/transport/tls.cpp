@@ -2,17 +2,23 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
+#include <ctime>
 #include <system_error>
 #include <vector>
 
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/ssl/context.hpp>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <grpcpp/security/tls_credentials_options.h>
 #include <openssl/err.h>
+#include <openssl/pem.h>
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "carillon/base/files.h"
 #include "carillon/cluster/coordinator/address.h"
@@ -24,7 +30,7 @@ namespace ssl = boost::asio::ssl;
 namespace tls = grpc::experimental;
 using boost::system::error_code;
 
-constexpr unsigned int seconds_between_looks = 1;
+constexpr std::chrono::seconds between_looks{1};
 constexpr off_t longest_file = off_t{1} << 20;
 
 Result<std::string> read_pem(const char* option, const std::string& file) {
@@ -90,10 +96,75 @@ Result<> check_chain(SSL_CTX* context, const TlsFiles& files) {
   return {};
 }
 
-// Believes schedulers of one cluster. On gRPC's threads.
-class SchedulerVerifier final : public tls::ExternalCertificateVerifier {
+// The context's private key, and then its certificates.
+std::string pair_of(SSL_CTX* context) {
+  const std::unique_ptr<BIO, decltype(&BIO_free)> out(BIO_new(BIO_s_mem()), BIO_free);
+  PEM_write_bio_PrivateKey(out.get(), SSL_CTX_get0_privatekey(context), nullptr, nullptr, 0, nullptr,
+                           nullptr);
+  PEM_write_bio_X509(out.get(), SSL_CTX_get0_certificate(context));
+  STACK_OF(X509)* between = nullptr;
+  SSL_CTX_get0_chain_certs(context, &between);
+  for (int i = 0; i < sk_X509_num(between); ++i) PEM_write_bio_X509(out.get(), sk_X509_value(between, i));
+  char* text = nullptr;
+  const long size = BIO_get_mem_data(out.get(), &text);
+  return {text, static_cast<std::size_t>(size)};
+}
+
+std::string path_of(const Descriptor& file) {
+  return fmt::format("/proc/self/fd/{}", file.number());
+}
+
+// A file in memory. `changed`: when it changed last, in seconds since 1970.
+Result<Descriptor> memory_file(const std::string& text, std::time_t changed) {
+  const auto failed = [](const std::string& what) {
+    return fail(ErrorCode::internal, fmt::format("TLS needs a file in memory: {}: {}", what,
+                                                 std::generic_category().message(errno)));
+  };
+  Descriptor file(memfd_create("carillon-tls", MFD_CLOEXEC));
+  if (!file.open()) return failed("memfd_create");
+  if (::write(file.number(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
+    return failed("write");
+  const std::timespec times[2]{{changed, 0}, {changed, 0}};
+  if (::futimens(file.number(), times) != 0) return failed("futimens");
+  if (::access(path_of(file).c_str(), R_OK) != 0) return failed(path_of(file));
+  return file;
+}
+
+// Whoever opens the path of `place` opens `file` from now on.
+Result<> put_at(Descriptor& place, Descriptor file) {
+  if (!place.open()) {
+    place = std::move(file);
+    return {};
+  }
+  while (::dup3(file.number(), place.number(), O_CLOEXEC) < 0) {
+    if (errno == EBUSY || errno == EINTR) continue;
+    return fail(ErrorCode::internal, "TLS: dup3: " + std::generic_category().message(errno));
+  }
+  return {};
+}
+
+// Believes everybody whose certificate the CA signed. On gRPC's threads. gRPC keeps it as long as it may need
+// the files that `tls` has for it.
+class MemberVerifier : public tls::ExternalCertificateVerifier {
  public:
-  explicit SchedulerVerifier(std::string cluster) : cluster_(std::move(cluster)) {}
+  explicit MemberVerifier(std::shared_ptr<const void> tls) : tls_(std::move(tls)) {}
+  ~MemberVerifier() override = default;
+
+  bool Verify(tls::TlsCustomVerificationCheckRequest*, std::function<void(grpc::Status)>,
+              grpc::Status*) override {
+    return true;
+  }
+  void Cancel(tls::TlsCustomVerificationCheckRequest*) override {}
+
+ private:
+  const std::shared_ptr<const void> tls_;
+};
+
+// Believes schedulers of one cluster.
+class SchedulerVerifier final : public MemberVerifier {
+ public:
+  SchedulerVerifier(std::shared_ptr<const void> tls, std::string cluster)
+      : MemberVerifier(std::move(tls)), cluster_(std::move(cluster)) {}
   ~SchedulerVerifier() override = default;
 
   bool Verify(tls::TlsCustomVerificationCheckRequest* request, std::function<void(grpc::Status)>,
@@ -106,7 +177,6 @@ class SchedulerVerifier final : public tls::ExternalCertificateVerifier {
     if (!checked) *status = {grpc::StatusCode::UNAUTHENTICATED, checked.error().message};
     return true;
   }
-  void Cancel(tls::TlsCustomVerificationCheckRequest*) override {}
 
  private:
   const std::string cluster_;
@@ -119,6 +189,7 @@ struct Tls::State {
   Identity identity;
   std::string expires;
   std::string stamp;
+  std::string pair, ca;  // the same in PEM
 };
 
 Result<Tls::State> Tls::read(const TlsFiles& files) {
@@ -168,57 +239,102 @@ Result<Tls::State> Tls::read(const TlsFiles& files) {
   SSL_CTX_set_mode(native, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
   SSL_CTX_up_ref(native);
   state.context = {native, SSL_CTX_free};
+  state.pair = pair_of(native);
+  state.ca = std::move(texts[2]);
   return state;
 }
 
-Tls::Tls(TlsFiles files, std::function<void(const std::string&)> warn, State state)
+// gRPC reads the pair as a key and as a certificate, and again if the file's time in seconds changed
+// meanwhile: each pair has another.
+Result<> Tls::Copies::hold(const State& state) {
+  ++changes_;
+  auto ca = memory_file(state.ca, changes_);
+  if (!ca) return std::unexpected(std::move(ca.error()));
+  auto pair = memory_file(state.pair, changes_);
+  if (!pair) return std::unexpected(std::move(pair.error()));
+  if (auto done = put_at(ca_, *std::move(ca)); !done) return done;
+  return put_at(pair_, *std::move(pair));
+}
+
+std::shared_ptr<grpc::experimental::CertificateProviderInterface> Tls::Copies::watched() const {
+  return std::make_shared<tls::FileWatcherCertificateProvider>(
+      path_of(pair_), path_of(pair_), path_of(ca_), static_cast<unsigned int>(between_looks.count()));
+}
+
+Tls::Tls(TlsFiles files, std::function<void(const std::string&)> warn, State state, Copies copies)
     : files_(std::move(files)),
       warn_(std::move(warn)),
       identity_(std::move(state.identity)),
       expires_(std::move(state.expires)),
       context_(std::move(state.context)),
-      stamp_(std::move(state.stamp)) {}
+      stamp_(std::move(state.stamp)),
+      copies_(std::move(copies)) {}
 
 Result<std::shared_ptr<Tls>> Tls::open(TlsFiles files, std::function<void(const std::string&)> warn) {
   auto state = read(files);
   if (!state) return std::unexpected(std::move(state.error()));
-  return std::shared_ptr<Tls>(new Tls(std::move(files), std::move(warn), *std::move(state)));
+  Copies copies;
+  if (auto held = copies.hold(*state); !held) return std::unexpected(std::move(held.error()));
+  return std::shared_ptr<Tls>(
+      new Tls(std::move(files), std::move(warn), *std::move(state), std::move(copies)));
 }
 
 std::shared_ptr<SSL_CTX> Tls::context() {
   const std::lock_guard lock(mutex_);
+  if (stamp_of(files_) != stamp_) look();
+  return context_;
+}
+
+void Tls::look() {
   std::string stamp = stamp_of(files_);
-  if (stamp == stamp_) return context_;
-  stamp_ = std::move(stamp);
   auto state = read(files_);
   if (state && state->identity != identity_)
     state = invalid(fmt::format("--cluster-cert {}: the certificate is now that of {}, and was that of {}",
                                 files_.certificate, to_text(state->identity), to_text(identity_)));
-  if (!state) {
-    if (warn_) warn_(state.error().message + "; the earlier files are used");
-    return context_;
+  if (state) {
+    if (auto held = copies_.hold(*state); !held) state = std::unexpected(std::move(held.error()));
   }
+  if (!state) {
+    stamp_ = std::move(stamp);
+    if (state.error().message == trouble_) return;
+    trouble_ = std::move(state.error().message);
+    if (warn_) warn_(trouble_ + "; the earlier files are used");
+    return;
+  }
+  trouble_.clear();
   context_ = std::move(state->context);
   stamp_ = std::move(state->stamp);
-  return context_;
 }
 
-std::shared_ptr<grpc::ServerCredentials> Tls::server() const {
-  tls::TlsServerCredentialsOptions options(std::make_shared<tls::FileWatcherCertificateProvider>(
-      files_.key, files_.certificate, files_.ca, seconds_between_looks));
+void Tls::keep_looking() {
+  const std::lock_guard lock(mutex_);
+  if (looks_.joinable()) return;
+  looks_ = std::jthread([this](const std::stop_token& ended) {
+    std::unique_lock held(mutex_);
+    while (!wake_.wait_for(held, ended, between_looks, [&] { return ended.stop_requested(); }))
+      if (!trouble_.empty() || stamp_of(files_) != stamp_) look();
+  });
+}
+
+std::shared_ptr<grpc::ServerCredentials> Tls::server() {
+  keep_looking();
+  tls::TlsServerCredentialsOptions options(copies_.watched());
   options.watch_root_certs();
   options.watch_identity_key_cert_pairs();
   options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  options.set_certificate_verifier(
+      tls::ExternalCertificateVerifier::Create<MemberVerifier>(shared_from_this()));
   return tls::TlsServerCredentials(options);
 }
 
-std::shared_ptr<grpc::ChannelCredentials> Tls::channel(const std::string& cluster) const {
+std::shared_ptr<grpc::ChannelCredentials> Tls::channel(const std::string& cluster) {
+  keep_looking();
   tls::TlsChannelCredentialsOptions options;
-  options.set_certificate_provider(std::make_shared<tls::FileWatcherCertificateProvider>(
-      files_.key, files_.certificate, files_.ca, seconds_between_looks));
+  options.set_certificate_provider(copies_.watched());
   options.watch_root_certs();
   options.watch_identity_key_cert_pairs();
-  options.set_certificate_verifier(tls::ExternalCertificateVerifier::Create<SchedulerVerifier>(cluster));
+  options.set_certificate_verifier(
+      tls::ExternalCertificateVerifier::Create<SchedulerVerifier>(shared_from_this(), cluster));
   options.set_check_call_host(false);
   return tls::TlsCredentials(options);
 }

@@ -2,6 +2,7 @@
 
 #include "carillon/transport/tls.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <condition_variable>
@@ -47,6 +48,17 @@ std::string pem_of(const std::string& file) {
 
 class TlsTest : public ::testing::Test {
  protected:
+  struct Warnings {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::vector<std::string> texts;
+
+    std::vector<std::string> all(std::size_t at_least = 0) {
+      std::unique_lock lock(mutex);
+      EXPECT_TRUE(changed.wait_for(lock, 60s, [&] { return texts.size() >= at_least; }));
+      return texts;
+    }
+  };
   TlsFiles files_of(const TestIdentity& own, const TestIdentity& by) const {
     return {.certificate = own.certificate_file, .key = own.key_file, .ca = by.certificate_file};
   }
@@ -56,9 +68,10 @@ class TlsTest : public ::testing::Test {
     return certificates.make(name, &ca, 24, "URI:carillon://" + uri);
   }
   std::shared_ptr<Tls> opened(const TlsFiles& files) {
-    auto tls = Tls::open(files, [this](const std::string& text) {
-      const std::lock_guard lock(mutex);
-      warnings.push_back(text);
+    auto tls = Tls::open(files, [into = warned](const std::string& text) {
+      const std::lock_guard lock(into->mutex);
+      into->texts.push_back(text);
+      into->changed.notify_all();
     });
     EXPECT_TRUE(tls) << tls.error().message;
     return tls ? *tls : nullptr;
@@ -71,8 +84,8 @@ class TlsTest : public ::testing::Test {
 
   TestCertificates certificates;
   const TestIdentity ca = certificates.make("ca"), other_ca = certificates.make("other");
-  std::mutex mutex;
-  std::vector<std::string> warnings;
+  // gRPC lets go of credentials when it likes.
+  const std::shared_ptr<Warnings> warned = std::make_shared<Warnings>();
 
  private:
   std::map<std::string, std::shared_ptr<Tls>> kept_;
@@ -131,20 +144,53 @@ TEST_F(TlsTest, ChangedFilesThatCannotBeUsedChangeNothing) {
   certificates.write("own.pem", "no PEM");
   EXPECT_EQ(tls->context(), before);
   EXPECT_EQ(tls->context(), before);
-  ASSERT_EQ(warnings.size(), 1U);
-  EXPECT_THAT(warnings[0], HasSubstr("own.pem: there is no certificate in PEM"));
+  ASSERT_EQ(warned->all().size(), 1U);
+  EXPECT_THAT(warned->all()[0], HasSubstr("own.pem: there is no certificate in PEM"));
   for (const char* part : {".pem", ".key"}) {
     certificates.write(std::string("own") + part,
                        pem_of(next.certificate_file.substr(0, next.certificate_file.size() - 4) + part));
   }
   EXPECT_EQ(tls->context(), before);
-  EXPECT_THAT(warnings.back(), HasSubstr("now that of carillon://box/worker/w2, and was that of "
-                                         "carillon://box/worker/w1"));
+  EXPECT_THAT(warned->all().back(), HasSubstr("now that of carillon://box/worker/w2, and was that of "
+                                              "carillon://box/worker/w1"));
   made("own", "box/worker/w1");
   EXPECT_NE(tls->context(), before);
 }
 
 // --- Streams
+
+// What a peer says that Tls::open() would refuse to be.
+class RawTls {
+ public:
+  RawTls(int port, const TestIdentity& own) : context_(SSL_CTX_new(TLS_client_method()), SSL_CTX_free) {
+    SSL_CTX_use_certificate_file(context_.get(), own.certificate_file.c_str(), SSL_FILETYPE_PEM);
+    SSL_CTX_use_PrivateKey_file(context_.get(), own.key_file.c_str(), SSL_FILETYPE_PEM);
+    socket_.connect({boost::asio::ip::make_address("127.0.0.1"), static_cast<std::uint16_t>(port)});
+    ssl_.reset(SSL_new(context_.get()), SSL_free);
+    SSL_set_fd(ssl_.get(), socket_.native_handle());
+  }
+  // Of the first read.
+  std::string reason() {
+    if (SSL_connect(ssl_.get()) == 1) {
+      char byte = 0;
+      if (SSL_read(ssl_.get(), &byte, 1) == 1) return "bytes";
+    }
+    const char* const reason = ERR_reason_error_string(ERR_peek_last_error());
+    return reason != nullptr ? reason : "closed";
+  }
+  // Whether the peer shows this certificate.
+  bool sees(const TestIdentity& peer) {
+    if (SSL_connect(ssl_.get()) != 1) return false;
+    const std::unique_ptr<X509, decltype(&X509_free)> shown(SSL_get1_peer_certificate(ssl_.get()), X509_free);
+    return X509_cmp(shown.get(), peer.certificate.get()) == 0;
+  }
+
+ private:
+  std::shared_ptr<SSL_CTX> context_;
+  boost::asio::io_context io_;
+  boost::asio::ip::tcp::socket socket_{io_};
+  std::shared_ptr<SSL> ssl_;
+};
 
 class Heard final : public StreamOwner {
  public:
@@ -215,6 +261,15 @@ class TlsStreamTest : public TlsTest {
     }
     EXPECT_EQ(there.opens(), 0);
     return why;
+  }
+
+  // The listener to new connections, within a minute.
+  bool comes_to_show(const TestIdentity& renewed, const TestIdentity& peer) const {
+    for (int i = 0; i < 3000; ++i) {
+      if (RawTls(listener->port(), peer).sees(renewed)) return true;
+      std::this_thread::sleep_for(20ms);
+    }
+    return false;
   }
 
   Heard here, there;
@@ -321,6 +376,74 @@ TEST_F(TlsStreamTest, FilesAreReadAgainAndStreamsStay) {
   EXPECT_EQ(there.ends(), 0);
   EXPECT_TRUE(there.stream()->send(1, Withdraw{RequestId{1}, ModelId{0}}));
   EXPECT_TRUE(here.hears(1));
+}
+
+// As `cp` and a full disk leave them. gRPC would end the process.
+TEST_F(TlsStreamTest, FilesThatAreEmptyOrGarbageEndNothing) {
+  const TestIdentity own = made("server", "box/scheduler/s1"), mine = made("mine", "box/worker/*");
+  const auto tls = opened(files_of(own)), ours = opened(files_of(mine));
+  listen(tls->server());
+  const auto credentials = ours->channel("box");
+  const auto dialer = dial(credentials);
+  ASSERT_NE(there.stream(), nullptr) << dialer->last_error();
+
+  const auto shows = [](Tls& by, const TestIdentity& what) {
+    return X509_cmp(SSL_CTX_get0_certificate(by.context().get()), what.certificate.get()) == 0;
+  };
+  const auto key = std::pair(pem_of(own.key_file), pem_of(mine.key_file)),
+             certificate = std::pair(pem_of(own.certificate_file), pem_of(mine.certificate_file));
+  const auto write = [&](const std::string& part, const std::pair<std::string, std::string>& texts) {
+    certificates.write("server" + part, texts.first);
+    certificates.write("mine" + part, texts.second);
+  };
+  const std::pair<std::string, std::string> empty;
+  const std::string garbage = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
+  std::size_t faults = 0;
+  const auto goes_on = [&](const std::string& why) {
+    faults += 2;
+    auto texts = warned->all(faults);
+    EXPECT_THAT(texts, ::testing::SizeIs(faults));
+    texts.erase(texts.begin(), texts.end() - 2);
+    EXPECT_THAT(texts, ::testing::UnorderedElementsAre(HasSubstr("server" + why), HasSubstr("mine" + why)));
+    EXPECT_TRUE(there.stream()->send(1, Withdraw{RequestId{1}, ModelId{0}}));
+    EXPECT_TRUE(here.hears(faults / 2));
+    Heard others;
+    // Other credentials, or gRPC would use the connection that stands.
+    const auto next = StreamDialer::open(address(), ours->channel("box"), {"box", "w9", Role::worker, 3},
+                                         others, {.longest_pause = 20ms});
+    EXPECT_NE(others.stream(), nullptr) << next->last_error();
+    EXPECT_TRUE(shows(*tls, own) && shows(*ours, mine));
+  };
+  write(".key", empty);
+  goes_on(".key: there is no private key");
+  write(".key", key);
+  write(".pem", empty);
+  goes_on(".pem: there is no certificate");
+  write(".pem", certificate);
+  write(".key", {garbage, garbage});
+  goes_on(".key: there is no private key");
+  std::this_thread::sleep_for(2500ms);  // further looks, which have nothing new to tell
+  EXPECT_THAT(warned->all(), ::testing::SizeIs(faults));
+  EXPECT_EQ(there.ends(), 0);
+
+  const TestIdentity renewed = made("server", "box/scheduler/s1"),
+                     mine_renewed = made("mine", "box/worker/*");
+  EXPECT_TRUE(comes_to_show(renewed, mine));
+  EXPECT_TRUE(shows(*tls, renewed) && shows(*ours, mine_renewed));
+  EXPECT_THAT(warned->all(), ::testing::SizeIs(faults));
+  Heard others;
+  const auto next = StreamDialer::open(address(), ours->channel("box"), {"box", "w9", Role::worker, 3},
+                                       others, {.longest_pause = 20ms});
+  EXPECT_NE(others.stream(), nullptr) << next->last_error();
+  EXPECT_EQ(there.ends(), 0);
+}
+
+// gRPC keeps what it needs of a process's certificate.
+TEST_F(TlsStreamTest, CredentialsOutliveTheirMaker) {
+  const TestIdentity own = made("server", "box/scheduler/s1");
+  listen(opened(files_of(own))->server());
+  const TestIdentity renewed = made("server", "box/scheduler/s1");
+  EXPECT_TRUE(comes_to_show(renewed, own));
 }
 
 // --- The desk
@@ -501,33 +624,6 @@ TEST_F(TlsRowsTest, OneSideWithoutTlsIsTold) {
   EXPECT_THAT(refused(of("box/worker/w1"), nullptr), HasSubstr("it does not speak TLS"));
 }
 
-// What a peer says that Tls::open() would refuse to be.
-class RawTls {
- public:
-  RawTls(int port, const TestIdentity& own) : context_(SSL_CTX_new(TLS_client_method()), SSL_CTX_free) {
-    SSL_CTX_use_certificate_file(context_.get(), own.certificate_file.c_str(), SSL_FILETYPE_PEM);
-    SSL_CTX_use_PrivateKey_file(context_.get(), own.key_file.c_str(), SSL_FILETYPE_PEM);
-    socket_.connect({boost::asio::ip::make_address("127.0.0.1"), static_cast<std::uint16_t>(port)});
-    ssl_.reset(SSL_new(context_.get()), SSL_free);
-    SSL_set_fd(ssl_.get(), socket_.native_handle());
-  }
-  // Of the first read.
-  std::string reason() {
-    if (SSL_connect(ssl_.get()) == 1) {
-      char byte = 0;
-      if (SSL_read(ssl_.get(), &byte, 1) == 1) return "bytes";
-    }
-    const char* const reason = ERR_reason_error_string(ERR_peek_last_error());
-    return reason != nullptr ? reason : "closed";
-  }
-
- private:
-  std::shared_ptr<SSL_CTX> context_;
-  boost::asio::io_context io_;
-  boost::asio::ip::tcp::socket socket_{io_};
-  std::shared_ptr<SSL> ssl_;
-};
-
 TEST_F(TlsRowsTest, AnExpiredCertificateIsRefused) {
   const auto server = serve(of("box/frontend/f1"));
   RawTls expired(server->port(), certificates.make("old", &ca, -1, "URI:carillon://box/worker/w1"));
@@ -645,6 +741,25 @@ TEST_F(TlsRowsTest, FilesAreReadAgainAndConnectionsStay) {
   const auto again = pull(*client, server->port(), key, into).get();
   EXPECT_TRUE(again) << again.error().message;
   EXPECT_EQ(into, inputs);
+}
+
+TEST_F(TlsRowsTest, FilesThatAreEmptyEndNothing) {
+  const TestIdentity front = made("front", "box/frontend/f1");
+  const auto server = serve(opened(files_of(front)));
+  const auto client = client_of(of("box/worker/w1"));
+  std::vector<Blob> inputs{random_blob(1000, 1)}, outputs{Blob(1)}, into{Blob(1000)};
+  const auto key = open(inputs, outputs);
+  ASSERT_TRUE(pull(*client, server->port(), key, into).get());
+  for (const char* file : {"front.key", "front.pem"}) {
+    certificates.write(file, "");
+    const auto other = client_of(of("box/worker/w2"));
+    for (RowClient* each : {client.get(), other.get()}) {
+      const auto pulled = pull(*each, server->port(), key, into).get();
+      EXPECT_TRUE(pulled) << pulled.error().message;
+    }
+  }
+  const TestIdentity renewed = made("front", "box/frontend/f1");
+  EXPECT_TRUE(RawTls(server->port(), renewed).sees(renewed));
 }
 
 }  // namespace
