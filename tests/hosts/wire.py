@@ -72,7 +72,7 @@ class WiredHosts:
         return self
 
     def _end_wire(self) -> None:
-        self.process.send_signal(signal.SIGINT)
+        self.process.send_signal(signal.SIGTERM)
         said, _ = self.process.communicate(timeout=LIMIT)
         if said:
             self.told = json.loads(said)
@@ -82,7 +82,7 @@ class WiredHosts:
 
 
 def carry(pids: list[int], delay_ms: float, loss: float, seed: int) -> None:
-    """The wire's process: until SIGINT. Then it prints how many packets came, were lost, and how late they were passed on."""
+    """The wire's process: until SIGTERM. Then it prints how many packets came, were lost, and how late they were passed on."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
     devices = {}
@@ -93,6 +93,7 @@ def carry(pids: list[int], delay_ms: float, loss: float, seed: int) -> None:
         os.close(there)
         devices[number] = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
         fcntl.ioctl(devices[number], TUNSETIFF, struct.pack("16sH22x", b"wire", TUN | NO_INFORMATION))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     print("there", flush=True)
     gc.disable()
     draw, delay = random.Random(seed).random, delay_ms / 1000
