@@ -1,3 +1,5 @@
+#include <utility>
+
 #include "carillon/controller/testing/fakes.h"
 #include "carillon/roles/testing/cluster_world.h"
 
@@ -236,11 +238,10 @@ void World::set_cut(std::size_t from, std::size_t to, bool is) {
 }
 
 void World::release_held(std::size_t from, std::size_t to) {
-  std::vector<Held> kept;
   TimePoint last = now_;
-  for (Held& held : held_) {
+  for (Held& held : std::exchange(held_, {})) {  // what is released may be held anew, on its way back
     if (held.from != from || held.to != to) {
-      kept.push_back(held);
+      held_.push_back(held);
       continue;
     }
     // In their order, as streams want it.
@@ -259,7 +260,6 @@ void World::release_held(std::size_t from, std::size_t to) {
     held.event.order = order_++;
     calendar_.add(held.event);
   }
-  held_ = std::move(kept);
 }
 
 // --- rest
