@@ -116,7 +116,7 @@ void FrontendHost::heard(std::vector<transport::Message> messages) {
   });
 }
 
-// It answers on. Whoever asks whether it is ready, such as a load balancer, hears that it is not.
+// The frontend goes on answering. It tells load balancers that it is not ready.
 void FrontendHost::drain(bool undo) {
   const std::lock_guard lock(mutex_);
   drains_ = !undo;

@@ -193,7 +193,7 @@ TEST_F(LeaderTest, FrontendsShareTheCredit) {
   EXPECT_EQ(alone[0].most, LeaderOptions{}.offers_under_way);
   frontend(2);
   EXPECT_EQ(out.take<transport::OfferCredit>(2).at(0).most, LeaderOptions{}.offers_under_way / 2);
-  // One that is refused, and one that is open already, are taken up as any other.
+  // Refused rows count as taken up. So do rows that are open already.
   leader->heard(1, {offer(70, true), offer(71, true, 99), offer(70)}, now);
   const auto shared = out.take<transport::OfferCredit>(1);
   ASSERT_EQ(shared.size(), 1U);

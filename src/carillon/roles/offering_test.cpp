@@ -257,7 +257,7 @@ TEST_F(OfferingTest, ACallOfMoreRowsThanTheCreditIsTurnedAwayAndTheNextIsServed)
   core.stop(now);
 }
 
-// A leader that takes one row a millisecond, of the ten that come in it.
+// Ten rows come in each millisecond. The leader takes one of them.
 TEST_F(OfferingTest, WhereTheLeaderIsTooSlowCallsAreTurnedAway) {
   lead(time_of(0ms), 4);
   hear(transport::ModelComes{told(7)});

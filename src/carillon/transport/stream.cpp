@@ -217,6 +217,8 @@ class End : public Stream {
     return why;
   }
 
+  grpc::CompletionQueue& queue() const { return queue_; }
+
   // With mutex_, until over_ is set.
   int starting_ = 0;
   int running_ = 0;    // operations; always with mutex_
@@ -487,7 +489,7 @@ class Clerk {
   }
   void tell(std::function<void()> what) {
     const std::lock_guard lock(mutex_);
-    todo_.push_back(std::move(what));
+    questions_.push_back(std::move(what));
     wake_.notify_one();
   }
 
@@ -495,10 +497,10 @@ class Clerk {
   void run() {
     std::unique_lock lock(mutex_);
     while (true) {
-      wake_.wait(lock, [this] { return closing_ || !todo_.empty(); });
-      if (todo_.empty()) return;
-      const auto what = std::move(todo_.front());
-      todo_.pop_front();
+      wake_.wait(lock, [this] { return closing_ || !questions_.empty(); });
+      if (questions_.empty()) return;
+      const auto what = std::move(questions_.front());
+      questions_.pop_front();
       lock.unlock();
       what();
       lock.lock();
@@ -507,7 +509,7 @@ class Clerk {
 
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::deque<std::function<void()>> todo_;
+  std::deque<std::function<void()>> questions_;
   bool closing_ = false;
   std::thread thread_{[this] { run(); }};
 };
@@ -620,9 +622,9 @@ class Calling final : public End, public std::enable_shared_from_this<Calling> {
       ended();
     };
   }
-  void begin(grpc::GenericStub& stub, grpc::CompletionQueue& queue, std::shared_ptr<Calling> self) {
+  void begin(grpc::GenericStub& stub, std::shared_ptr<Calling> self) {
     alive_ = std::move(self);
-    call_ = stub.PrepareCall(context_.get(), method, &queue);
+    call_ = stub.PrepareCall(context_.get(), method, &queue());
     call_->StartCall(&begun_);
   }
 
@@ -716,7 +718,7 @@ class Dialer final : public StreamDialer {
       ended_ = false;
       lock.unlock();
       const TimePoint begun = clock_.now();
-      end->begin(stub_, poller_.queue(), end);
+      end->begin(stub_, end);
       lock.lock();
       changed_.wait(lock, [this] { return ended_; });
       current_.reset();

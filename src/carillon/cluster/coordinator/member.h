@@ -22,7 +22,8 @@ struct Member {
   std::string address;            // HOST:PORT where other members reach it
   std::uint64_t incarnation = 0;  // differs with every start of the process
   std::int32_t protocol = 0;      // of the messages that it speaks; at least 1
-  // Fingerprints of the keys that it reads, the one that it signs with first. None: of an earlier version.
+  // Fingerprints of the keys whose beats the member hears. The first is the key that it signs with. Empty: a
+  // member of an earlier version.
   std::vector<std::string> keys = {};
 
   friend bool operator==(const Member&, const Member&) = default;
