@@ -18,7 +18,7 @@ from .long import seconds
 IDS = ("e1", "e2", "e3", "s1", "s2", "f1", "f2", "w1", "w2", "w3")
 LASTS_S = seconds(20, 180, "CARILLON_HOSTS_CHAOS_S")
 SEED = int(os.environ.get("CARILLON_HOSTS_CHAOS_SEED", "1"))
-# A connection that breaks, a request that ran on a worker that went, no worker or no leader yet, a deadline that passed.
+# A connection that breaks, a worker that could not reach the frontend, no worker or no leader yet, a deadline that passed.
 ALLOWED = (0, 500, 503, 504)
 LONGEST_S = {"kill": 3.0, "stop": 2.0, "cut": 3.0, "cut one way": 3.0, "link down": 3.0}
 

@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "carillon/base/assert.h"
+#include "carillon/schedule/parts/tries.h"
 #include "carillon/transport/codec.h"
 
 namespace carillon::roles {
@@ -131,6 +132,7 @@ class Leader::Link final : public wire::DeviceLink {
     told.starved = std::min(longest, told.starved + std::clamp(excuse.starved, Duration{0}, longest));
     told.moved = told.moved || excuse.moved;
   }
+  bool attached() const { return peer_.has_value(); }
   const std::string& worker() const { return worker_; }
   DeviceId theirs() const { return theirs_; }
 
@@ -454,19 +456,43 @@ void Leader::turned_down(RequestId id, const Error& error) {
   withdraw(*down);
 }
 
+void Leader::device_lost(DeviceId device) {
+  const Link& link = *links_[device.index()];
+  worker_went_ = !link.attached() || unheard_.contains(link.worker());
+}
+
 void Leader::lost(RequestId id, std::string_view why) {
+  if (Row* const gone = row(id)) ++gone->losses;
   post_row(row(id), transport::Lost{.rows = {}, .why = std::string(why)},
            [&](const transport::Lost& last) { return last.why == why; });
+}
+
+// Whether a device is there for it.
+bool Leader::can_run(ModelId model) {
+  return std::ranges::any_of(peers_, [&](auto& each) {
+    return serving(each.second, model) != nullptr &&
+           std::ranges::any_of(each.second.devices, [&](const auto& device) {
+             return links_[device.second.index()]->attached() && dispatch_.device_alive(device.second);
+           });
+  });
 }
 
 void Leader::refused(const wire::Verdict& verdict, TimePoint) {
   Row* const over = row(verdict.refusal.request);
   if (over == nullptr || !over->open) return;
+  wire::Verdict told = verdict;
+  // A worker that went says nothing against the row: its client may come again. A row that was lost too often
+  // may be what ends workers.
+  if (worker_went_ && told.refusal.reason == ledger::Reason::device_failed &&
+      over->losses < schedule::parts::most_lost) {
+    const bool somewhere = can_run(over->model);
+    told.refusal.reason = somewhere ? ledger::Reason::deadline_passed : ledger::Reason::no_device;
+    if (!somewhere) told.prospect.devices = 0;
+  }
   if (over->landing > 0) {
-    over->verdict = verdict;
+    over->verdict = told;
     return;
   }
-  wire::Verdict told = verdict;
   told.refusal.request = over->theirs;
   post(over->frontend, std::move(told));
   free(*over);
@@ -954,6 +980,7 @@ void Leader::settle(TimePoint now) {
     out_.send(to, std::move(message));
   }
   outbox_.clear();
+  worker_went_ = false;
 }
 
 void Leader::post(PeerId to, Message message) {

@@ -83,6 +83,8 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   // By id, of those that drain: what they have yet to end.
   std::map<std::string, std::uint32_t> drains() const;
   std::uint64_t drains_version() const { return drains_version_; }  // goes up when they change
+  // Nothing is heard of these workers, whose streams stand. Replaces what was said before.
+  void unheard(std::set<std::string> workers) { unheard_ = std::move(workers); }
   // When wake() wants to be called; max() for never.
   TimePoint wake_at() const;
   void wake(TimePoint now);
@@ -123,6 +125,7 @@ class Leader final : private wire::Calls, private dispatch::Notes {
     bool open = false;                       // the frontend is told of it
     bool kept = false;                       // see ledger::Keep
     std::uint32_t landing = 0;               // runs of workers that drain have it
+    std::uint32_t losses = 0;                // of its runs, with their devices
     std::optional<wire::Verdict> verdict{};  // meanwhile the scheduler refused it
   };
   struct WorkerModel {
@@ -168,6 +171,7 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   void forget(RequestId row) override;
   // dispatch::Notes.
   std::uint64_t begun(std::uint32_t place, const Action& action) override;
+  void device_lost(DeviceId device) override;
   void odd_report(DeviceId) override { ++strays_.reports; }
 
   void on(PeerId from, Peer& peer, transport::Application& what, TimePoint now);
@@ -197,6 +201,7 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   void give_credit(PeerId id, Peer& peer);
   void end_waiting(TimePoint now);
   void refuse(PeerId to, RequestId row, ledger::Reason reason);
+  bool can_run(ModelId model);
   Row* row(RequestId id);
   void close(Row& row);
   void free(Row& row);
@@ -240,6 +245,8 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   std::set<std::pair<TimePoint, ModelId>> graces_;                   // of models without a holder
   std::vector<wire::Report> failed_;                                 // of orders that could not be sent
   std::uint64_t drains_version_ = 0;
+  std::set<std::string> unheard_;            // workers
+  bool worker_went_ = false;                 // in this step, and a device with it
   transport::DeviceCount counted_{};         // as frontends were told
   std::set<std::string> awaited_;            // workers; see await_workers()
   TimePoint wait_until_ = TimePoint::min();  // min(): nobody is awaited

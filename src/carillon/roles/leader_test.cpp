@@ -1,5 +1,6 @@
 #include "carillon/roles/leader.h"
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -60,7 +61,9 @@ wire::Model model(std::uint32_t number, std::uint64_t hash = 7, std::string name
 // Peers 1 and 2 are frontends; 11 and 12 workers, whose models and devices have numbers of their own.
 class LeaderTest : public ::testing::Test {
  protected:
-  explicit LeaderTest(LeaderOptions options = {}) {
+  explicit LeaderTest(LeaderOptions options = {}) { make(std::move(options)); }
+  void make(LeaderOptions options = {}) {
+    out = {};
     auto own = std::make_unique<ScriptedScheduler>();
     scheduler = own.get();
     leader = std::make_unique<Leader>(std::move(own), std::move(options), out);
@@ -271,6 +274,72 @@ TEST_F(LeaderTest, AWorkersRowsAreLostWithItAndItsDeviceKeepsItsNumber) {
   EXPECT_EQ(leader->dispatch().devices(), 2U);
   hear(12, report(5, ActionStatus::success));
   EXPECT_EQ(leader->rows_open(), 0U);
+}
+
+// A client is to know whether it may come again: what a worker's end says of a row differs from what a
+// device's failure says.
+TEST_F(LeaderTest, AWorkerThatGoesIsNotToBlameOnItsRows) {
+  using ledger::Reason;
+  const schedule::Refuse refusal{RequestId{0}, Reason::device_failed, TimePoint::max()};
+  wire::Report broken = report(0, ActionStatus::failed);
+  broken.device_lost = true;
+  const struct {
+    const char* what;
+    bool other;  // worker is there
+    std::function<void()> ends;
+    Reason reason;
+    std::uint32_t devices;
+  } rows[] = {
+      {"the worker goes", true, [&] { leader->left(11, "killed", now); }, Reason::deadline_passed, 1},
+      {"the last goes", false, [&] { leader->left(11, "killed", now); }, Reason::no_device, 0},
+      {"it has come anew", true, [&] { join(13, Role::worker, "w11"); }, Reason::deadline_passed, 1},
+      {"the device breaks", true, [&] { hear(11, broken); }, Reason::device_failed, 1},
+      {"the last device breaks", false, [&] { hear(11, broken); }, Reason::device_failed, 0},
+      {"the device hangs", true, [&] { hear(1, offer(71)); }, Reason::device_failed, 1},
+      {"its worker is not heard, and another is not either", true,
+       [&] {
+         leader->unheard({"w11", "w12"});
+         hear(1, offer(71));
+       },
+       Reason::deadline_passed, 1},
+  };
+  for (const auto& row : rows) {
+    SCOPED_TRACE(row.what);
+    make();
+    worker(11);
+    if (row.other) worker(12);
+    frontend(1);
+    on_next<schedule::RequestArrived>({infer(4, {{0}})});
+    hear(1, offer(70));
+    scheduler->script = [&](const schedule::Event& event, TimePoint, schedule::Actions& actions, TimePoint&) {
+      if (std::holds_alternative<schedule::RequestArrived>(event))
+        actions.emplace_back(schedule::GiveUp{DeviceId{0}});
+      actions.emplace_back(refusal);
+      scheduler->script = nullptr;
+    };
+    row.ends();
+    const auto verdicts = out.take<wire::Verdict>(1);
+    ASSERT_EQ(verdicts.size(), 1U);
+    EXPECT_EQ(verdicts[0].refusal.reason, row.reason);
+    EXPECT_EQ(verdicts[0].prospect.devices, row.devices);
+  }
+}
+
+TEST_F(LeaderTest, ARowThatIsLostWithThreeWorkersMayBeWhatEndsThem) {
+  frontend(1);
+  for (PeerId peer = 11; peer < 15; ++peer) worker(peer);
+  on_next<schedule::RequestArrived>({infer(4, {{0}})});
+  hear(1, offer(70));
+  on_next<schedule::DeviceChanged>({infer(5, {{0}}, 1)});
+  leader->left(11, "killed", now);
+  on_next<schedule::DeviceChanged>({infer(6, {{0}}, 2)});
+  leader->left(12, "killed", now);
+  on_next<schedule::DeviceChanged>(
+      {schedule::Refuse{RequestId{0}, ledger::Reason::device_failed, TimePoint::max()}});
+  leader->left(13, "killed", now);
+  const auto verdicts = out.take<wire::Verdict>(1);
+  ASSERT_EQ(verdicts.size(), 1U);
+  EXPECT_EQ(verdicts[0].refusal.reason, ledger::Reason::device_failed);
 }
 
 TEST_F(LeaderTest, AModelThatDiffersIsNotUsedUntilTheOtherGoes) {

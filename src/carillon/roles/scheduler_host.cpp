@@ -256,6 +256,7 @@ void SchedulerHost::on(Changed& news) {
   for (const std::string& id : seen_)
     if (!there_.contains(id)) missing_.try_emplace(id, now);
   leave_missing(now);
+  tell_unheard();
   if (leader_ != nullptr && (!leads || news.epoch != epoch_)) {
     spdlog::warn("leads no more, since epoch {}", news.epoch);
     leader_.reset();
@@ -268,6 +269,13 @@ void SchedulerHost::on(Changed& news) {
   leader_->await_workers(workers_of(membership_->state().peers), clock_.now() + wait_for_workers);
   const auto streams = streams_;  // joining may end one
   for (const auto& [peer, stream] : streams) join(peer, stream);
+}
+
+void SchedulerHost::tell_unheard() {
+  if (leader_ == nullptr) return;
+  std::set<std::string> workers;
+  for (const auto& [id, since] : missing_) workers.insert(id);
+  leader_->unheard(std::move(workers));
 }
 
 // A worker of which nothing is heard any more is dead, or cut off. Its stream may take seconds to end. What

@@ -93,6 +93,7 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
   void on(Changed& news);
   void on(DrainOrder& news);
   void leave_missing(TimePoint now);
+  void tell_unheard();
   void count_devices();
   void show_drains();
   void join(PeerId peer, const std::shared_ptr<transport::Stream>& stream);

@@ -383,10 +383,15 @@ void Holder::refused(const wire::Verdict& verdict, TimePoint now) {
   // Real-time work without a deadline waits no longer than the scheduler lets it.
   const bool full = refusal.reason == Reason::cannot_finish && open.deadline == TimePoint::max() &&
                     open.cls == Class::real_time;
+  const bool after_failure =
+      !open.worker_error.empty() &&
+      (nowhere || refusal.reason == Reason::device_failed || refusal.reason == Reason::deadline_passed);
   text += nowhere ? "no device answers"
           : full  ? "more real-time work waits than may wait for requests without a deadline"
-                  : words_of(refusal.reason);
-  if (refusal.reason == Reason::device_failed && !open.worker_error.empty()) text += ": " + open.worker_error;
+          : after_failure && refusal.reason == Reason::deadline_passed
+              ? "can no longer finish by its deadline"
+              : words_of(refusal.reason);
+  if (after_failure) text += ": " + open.worker_error;
   if (refusal.would_finish != TimePoint::max()) {
     open.would_take = std::max(Duration{0}, refusal.would_finish - open.arrival);
     if (refusal.reason != Reason::device_failed) {
@@ -400,7 +405,7 @@ void Holder::refused(const wire::Verdict& verdict, TimePoint now) {
                          : full  ? ErrorCode::resource_exhausted
                                  : code_of(refusal.reason);
   weigh(open, verdict, now);
-  if (full) open.retry_after = retry_when_full;
+  if (full || nowhere) open.retry_after = retry_when_full;
   close(*index, code == ErrorCode::deadline_exceeded || full ? Outcome::refused : Outcome::failed,
         full ? explain::Cause::full : explain::cause_of(refusal.reason), {code, std::move(text)});
 }

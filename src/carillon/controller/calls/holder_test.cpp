@@ -247,6 +247,36 @@ TEST_F(HolderTest, ARefusalSaysWhenToComeAgain) {
   }
 }
 
+TEST_F(HolderTest, ARefusalAfterALossNamesTheLoss) {
+  wire::Prospect none;
+  const struct {
+    Reason reason;
+    const wire::Prospect& prospect;
+    ErrorCode code;
+    const char* text;
+    std::optional<Duration> retry;
+  } rows[] = {
+      {Reason::deadline_passed, busy, ErrorCode::deadline_exceeded,
+       "model 'model': can no longer finish by its deadline: its device went: w1 has gone; it would have "
+       "finished 11.000 ms after its arrival, 4.000 ms after its deadline",
+       Duration{2ms}},
+      {Reason::no_device, none, ErrorCode::unavailable,
+       "model 'model': no device answers: its device went: w1 has gone", retry_when_full},
+      {Reason::device_failed, busy, ErrorCode::internal,
+       "model 'model': its execution failed: its device went: w1 has gone", std::nullopt},
+  };
+  std::uint64_t id = 0;
+  for (const auto& row : rows) {
+    submit(call_of({0}, 1, at(1ms), at(8ms)), at(1ms));
+    holder->sent({id}, {0}, 1);
+    holder->lost({id}, "w1 has gone");
+    refuse(id++, row.reason, row.reason == Reason::deadline_passed ? at(12ms) : TimePoint::max(), at(3ms),
+           row.prospect);
+    EXPECT_EQ(answers.back().status.error(), (Error{row.code, row.text}));
+    EXPECT_EQ(answers.back().retry_after, row.retry);
+  }
+}
+
 // Calls come one after another, so that each has the place of the one before.
 TEST_F(HolderTest, ACallHasNothingOfTheOneBefore) {
   submit(call_of({0}, 1, at(1ms), at(9ms)), at(1ms));

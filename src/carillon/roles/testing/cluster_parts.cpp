@@ -25,6 +25,11 @@ void SchedulerPart::changed(TimePoint now) {
   for (const std::string& id : seen)
     if (!there.contains(id)) missing.try_emplace(id, now);
   leave_missing(now);
+  if (leader != nullptr) {
+    std::set<std::string> unheard;
+    for (const auto& [id, since] : missing) unheard.insert(id);
+    leader->unheard(std::move(unheard));
+  }
   if (leader != nullptr && (!change.leads || change.epoch != epoch)) {
     world.trace("{} leads no more, since epoch {}", host.id, change.epoch);
     leader.reset();
