@@ -66,6 +66,15 @@ INSTANTIATE_TEST_SUITE_P(Policies, ClusterWorlds,
                          ::testing::Values("clockwork", "symphony", "fcfs", "edf", "orloj"),
                          [](const auto& each) { return std::string(each.param); });
 
+// The leader stands still for 126 ms, and nobody takes its place. It plans with reports that come as late,
+// and refuses a request at rest that has 120 ms.
+TEST(ClusterWorlds, ALeaderThatStoodStillMayRefuseForAWhile) {
+  const ClusterFigures figures = run_virtual_cluster(20'016, {.policy = "symphony"});
+  EXPECT_FALSE(figures.broken) << *figures.broken;
+  EXPECT_EQ(figures.epochs, 1U);
+  EXPECT_EQ(figures.pauses, 1U);
+}
+
 TEST(ClusterWorlds, SameSeedSameWorld) {
   for (std::uint64_t seed = 1; seed <= 3; ++seed) {
     const ClusterFigures once = run_virtual_cluster(seed, {}), again = run_virtual_cluster(seed, {});

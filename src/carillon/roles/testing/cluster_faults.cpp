@@ -4,6 +4,11 @@
 #include "carillon/roles/testing/cluster_world.h"
 
 namespace carillon::roles::testing::inside {
+namespace {
+
+constexpr Duration rest_patience = 120ms;  // of a call at rest
+
+}  // namespace
 
 // --- clients
 
@@ -21,7 +26,7 @@ void World::arrive() {
   auto name = h.frontend->names.begin();
   std::advance(name, static_cast<std::ptrdiff_t>(which % h.frontend->names.size()));
   const bool rest = now_ >= rest_at_;
-  const Duration within = rest ? Duration{120ms} : patience;
+  const Duration within = rest ? rest_patience : patience;
   const TimePoint here = now(h);
   auto call =
       controller::testing::call_of(name->second, count, here, here + within, static_cast<unsigned>(fill));
@@ -40,8 +45,11 @@ void World::arrive() {
         if (++of.answers > 1) broken(fmt::format("call {} is answered twice", ticket));
         figures.latest = std::max(figures.latest, now_ - of.deadline);
         if (!answer.status) {
-          // A leader whose clock stepped has seen its messages take as long, and plans with that for a while.
-          if (of.rest && figures.steps == 0)
+          // A leader that stood still, or whose clock stepped, has seen its messages take as long. It plans
+          // with that for a while.
+          const Host* const leader = leading();
+          const bool plans_anew = leader != nullptr && leader->scheduler->deaf < rest_patience / 2;
+          if (of.rest && figures.steps == 0 && plans_anew)
             broken(fmt::format("call {} at rest has no answer in time: {}", ticket,
                                answer.status.error().message));
           return;
@@ -186,14 +194,20 @@ void World::mend(const Fault& fault) {
   using Kind = Fault::What;
   Host& h = *hosts_[fault.one];
   trace("mended: fault of {}", h.id);
+  const auto was_deaf = [&](Duration lasted) {
+    if (h.scheduler && h.scheduler->leader != nullptr)
+      h.scheduler->deaf = std::max(h.scheduler->deaf, lasted);
+  };
   switch (fault.what) {
     case Kind::pause:
     case Kind::freeze:
-      if (h.up && h.paused) resume(h);
-      return;
+      if (!h.up || !h.paused) return;
+      was_deaf(now_ - h.paused_at);
+      return resume(h);
     case Kind::cut:
       return set_cut(fault.one, fault.other, false);
     case Kind::alone:
+      if (fault.in) was_deaf(fault.lasts);
       for (std::size_t i = 0; i < hosts_.size(); ++i) {
         if (i == fault.one) continue;
         if (fault.out) set_cut(fault.one, i, false);

@@ -36,6 +36,7 @@ void SchedulerPart::changed(TimePoint now) {
   }
   if (!change.leads || leader != nullptr) return;
   epoch = change.epoch;
+  deaf = Duration{0};
   world.leads(host, epoch);
   // A device that goes again and again is back within the time that a world has to come to rest.
   LeaderOptions options;

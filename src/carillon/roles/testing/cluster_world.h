@@ -242,6 +242,7 @@ struct SchedulerPart final : Out {
   std::map<std::string, TimePoint> missing;
   TimePoint look_for_missing = TimePoint::max();
   std::size_t counted = 0;
+  Duration deaf{0};  // the longest time in which the leader that is there heard nothing
 };
 
 // As roles::FrontendHost.

@@ -61,6 +61,9 @@ struct ClusterFigures {
 // - a second after the faults: one leader, whom all obey; it has all devices; all requests are on time; then
 //   no row is open anywhere.
 //
+// Where a clock stepped, or the leader of the end stood still or heard nobody for 60 ms or longer, requests
+// may be late: the leader plans with such a stall for a while.
+//
 // For `stepped` after a clock steps, its bounds and the windows that rest on them are not held: nobody can
 // know of the step before.
 ClusterFigures run_virtual_cluster(std::uint64_t seed, const ClusterOptions& options);
