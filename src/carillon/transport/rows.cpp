@@ -2,6 +2,7 @@
 
 #include <array>
 #include <map>
+#include <new>
 #include <optional>
 #include <set>
 #include <thread>
@@ -26,7 +27,8 @@ namespace carillon::transport {
 struct RowStore::Row {
   std::mutex guard;  // of all below
   bool closed = false;
-  bool taken = false;  // a push was
+  bool taken = false;   // a push was
+  bool beyond = false;  // a push of it is under way that is beyond the bounds
   const RequestId id;
   const RowTensors tensors;
   Row(RequestId row, RowTensors with) : id(row), tensors(std::move(with)) {}
@@ -207,6 +209,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     std::uint64_t key = 0, epoch = 0;
     std::string report;
     std::uint64_t size = 0;
+    bool beyond = false;  // the bounds of such memory
     std::unique_ptr<std::byte[]> bytes;
     Cursor<std::byte> place;
   };
@@ -238,31 +241,37 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (!body.empty() && body.size() != sum) return invalid("a push of a wrong size");
     if (pushes_.contains(tag)) return invalid("two pushes of one tag");
 
-    bool taken = false, fits = false;
+    bool taken = false, fits = false, room = false;
+    const bool whole = body.size() == sum;
+    const bool beyond = !whole && (push_bytes_ + sum > serving_.limits.push_bytes ||
+                                   serving_.push_bytes + sum > serving_.limits.all_push_bytes);
     const bool there = serving_.with(said.key, [&](const Serving::Row& row) {
       taken = row.taken;
       fits = sizes->size() == row.tensors.outputs.size();
       for (std::size_t i = 0; fits && i < sizes->size(); ++i)
         fits = (*sizes)[i] == row.tensors.output_bytes(i);
+      room = !beyond || (pushes_.empty() && !row.beyond);
     });
     if (!there || taken) {
       answer(Kind::gone, tag);
     } else if (!fits) {
       refuse(tag, {ErrorCode::invalid_argument, "the outputs of the row have other sizes"});
-    } else if (body.size() == sum) {
+    } else if (whole) {
       finish(tag, said.key, said.epoch, text_of(report), body);
-    } else if (push_bytes_ + sum > serving_.limits.push_bytes ||
-               serving_.push_bytes + sum > serving_.limits.all_push_bytes) {
+    } else if (std::unique_ptr<std::byte[]> bytes(room ? new (std::nothrow) std::byte[sum] : nullptr);
+               bytes == nullptr) {
       refuse(tag, {ErrorCode::resource_exhausted, "no memory for outputs: too many are under way"});
     } else {
       if (auto may = may_wait(); !may) return may;
+      if (beyond) serving_.with(said.key, [](Serving::Row& row) { row.beyond = true; });
       push_bytes_ += sum;
       serving_.push_bytes += sum;
       Push begun{.key = said.key,
                  .epoch = said.epoch,
                  .report = text_of(report),
                  .size = sum,
-                 .bytes = std::make_unique_for_overwrite<std::byte[]>(sum),
+                 .beyond = beyond,
+                 .bytes = std::move(bytes),
                  .place = {}};
       begun.place = Cursor<std::byte>({{begun.bytes.get(), sum}});
       pushes_.emplace(tag, std::move(begun));
@@ -306,6 +315,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void forget(Pushes::iterator push) {
     push_bytes_ -= push->second.size;
     serving_.push_bytes -= push->second.size;
+    if (push->second.beyond) serving_.with(push->second.key, [](Serving::Row& row) { row.beyond = false; });
     pushes_.erase(push);
   }
   void forget(std::uint64_t tag) {

@@ -62,7 +62,9 @@ class RowStore {
 struct RowLimits {
   std::size_t connections = 1024;
   std::size_t waiting = 4096;  // requests of a connection. A peer that asks for more is disconnected
-  // Of pushes that have not come whole. A push beyond either is refused. Small ones need no memory.
+  // Of pushes that have not come whole. Small ones need no memory. A push beyond either is refused, unless
+  // the connection has no other under way and its row has none beyond them. So a row of any size can be
+  // pushed, and the memory beyond `all_push_bytes` is no more than open rows have for their outputs.
   std::uint64_t push_bytes = 64UL << 20;       // of a connection
   std::uint64_t all_push_bytes = 256UL << 20;  // of all
   // A connection with such pushes on which nothing of them comes for so long, twice at most, is ended: a

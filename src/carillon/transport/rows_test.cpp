@@ -609,8 +609,9 @@ TEST(Rows, APeerThatReadsNothingBlocksNobody) {
 
 TEST(Rows, PushesHaveBoundedMemory) {
   Frontend frontend({.push_bytes = 250'000, .all_push_bytes = 450'000});
-  OneRow row{.outputs = {Bytes(100'000)}};
+  OneRow row{.outputs = {Bytes(100'000)}}, other{.outputs = {Bytes(100'000)}};
   const auto key = frontend.store.open(RequestId{1}, row.tensors());
+  const auto others = frontend.store.open(RequestId{2}, other.tensors());
   const std::string push[] = {push_frame(1, key, {100'000}), push_frame(2, key, {100'000}),
                               push_frame(3, key, {100'000})};
   const auto refused = [](Raw& raw, std::uint64_t tag) {
@@ -623,16 +624,38 @@ TEST(Rows, PushesHaveBoundedMemory) {
   Raw second(frontend);
   second.send(push[0] + push[1] + push[2]);
   refused(second, 3);
-  Raw third(frontend);
-  third.send(push[0]);
-  refused(third, 1);
-  first.reset();  // its memory is free once the server has seen that
+  auto third = std::make_unique<Raw>(frontend);
+  third->send(push[0] + push[1] + pull_frame(7, key));
+  refused(*third, 2);  // the first is beyond the bounds, and the only one of the connection
+  ASSERT_EQ(third->hear().value_or(Raw::Heard{}).header.kind, Kind::sizes);
+  Raw fourth(frontend);
+  fourth.send(push[0]);
+  refused(fourth, 1);  // the row has one beyond the bounds
+  fourth.send(push_frame(1, others, {100'000}) + data_frame(1, 60'000) + data_frame(1, 40'000));
+  ASSERT_EQ(fourth.hear().value_or(Raw::Heard{}).header.kind, Kind::taken);
+  third.reset();  // its memory is free once the server has seen that
   for (bool taken = false; !taken;) {
-    third.send(push[0] + data_frame(1, 60'000) + data_frame(1, 40'000));
-    const auto heard = third.hear();
+    fourth.send(push[0] + data_frame(1, 60'000) + data_frame(1, 40'000));
+    const auto heard = fourth.hear();
     ASSERT_TRUE(heard);
     taken = heard->header.kind == Kind::taken;
   }
+}
+
+// However large they are, and however many a worker has to give.
+TEST(Rows, BeyondTheMemoryOfPushesGoOneAfterAnother) {
+  Frontend frontend({.push_bytes = 100'000, .all_push_bytes = 100'000});
+  constexpr std::size_t size = 3'000'000;
+  std::vector<OneRow> rows(8, {.outputs = {Bytes(size)}});
+  std::vector<std::uint64_t> keys;
+  for (OneRow& row : rows) keys.push_back(frontend.store.open(RequestId{keys.size()}, row.tensors()));
+  const std::vector<Bytes> results{bytes_of(size, 1)};
+  Worker workers[2];
+  std::vector<std::future<Result<bool>>> answers;
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    answers.push_back(workers[i % 2].push(frontend.address(), keys[i], results));
+  for (auto& answer : answers) EXPECT_EQ(answer.get(), true);
+  for (const OneRow& row : rows) EXPECT_EQ(row.outputs, results);
 }
 
 TEST(Rows, APushThatHangsHoldsNoMemory) {
