@@ -136,6 +136,8 @@ struct Options {
   bool mute = false;
   // Likewise: a worker drains, and is stopped as soon as it is drained.
   bool drain = false;
+  // Likewise: all streams break, and frontends are back before workers are.
+  bool cut_all = false;
 };
 
 class Cluster final : public Out {
@@ -179,6 +181,8 @@ class Cluster final : public Out {
     change_ = now_ + change_at;
     if (options_.mute) {
       plan(change_, [this] { mute_until_ = now_ + 1s; });
+    } else if (options_.cut_all) {
+      plan(change_, [this] { cut_all(); });
     } else if (options_.drain) {
       plan(change_, [this] {
         EXPECT_TRUE(leader->drain(workers[0]->id, false, now_));
@@ -190,6 +194,16 @@ class Cluster final : public Out {
         kill_leader(30ms);
       });
     }
+  }
+  void cut_all() {
+    const auto again = [&](auto& peer, Duration after) {
+      const PeerId number = peer.line->peer;
+      cut(peer);
+      leader->left(number, "cut", now_);
+      plan(now_ + after, [this, &peer] { join(peer); });
+    };
+    for (const auto& each : workers) again(*each, 20ms);
+    for (const auto& frontend : frontends) again(*frontend, 1ms);
   }
   void stop_once_drained() {
     if (leader->drains().at(workers[0]->id) > 0) return plan(now_ + 100us, [this] { stop_once_drained(); });
@@ -706,6 +720,17 @@ TEST_P(Clusters, AWorkerThatIsStoppedOnceItIsDrainedLosesNothing) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const Tally tally = Cluster(GetParam(), seed, {.kills = false, .steady = true, .drain = true}).run();
     EXPECT_EQ(tally.worker_losses, 1);
+    EXPECT_GT(tally.second, 300);
+    EXPECT_EQ(tally.second_on_time, tally.second);
+    EXPECT_EQ(tally.wrong, 0);
+  }
+}
+
+TEST_P(Clusters, AFrontendThatIsBackBeforeTheWorkersLosesNothing) {
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const Tally tally = Cluster(GetParam(), seed, {.kills = false, .steady = true, .cut_all = true}).run();
+    EXPECT_EQ(tally.leaders, 1);
     EXPECT_GT(tally.second, 300);
     EXPECT_EQ(tally.second_on_time, tally.second);
     EXPECT_EQ(tally.wrong, 0);

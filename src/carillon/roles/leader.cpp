@@ -199,6 +199,7 @@ void Leader::joined(PeerId id, const transport::Hello& hello, TimePoint now) {
     leave(earlier, "it has come anew", now);
     out_.end(earlier, "another process has the id '" + hello.id + "', or this one has a new stream");
   }
+  if (dispatch_.devices_alive() == 0) await_return(now);  // it may be one of the first that are back
   present_[key] = id;
   Peer& peer = peers_[id];
   peer.hello = hello;
@@ -250,6 +251,14 @@ void Leader::leave_frontend(PeerId id, TimePoint) {
 
 void Leader::leave_worker(Peer& peer, std::string_view why, TimePoint now) {
   if (peer.drains) return land_all(peer);
+  for (const auto& [number, device] : peer.devices) links_[device.index()]->attach({});
+  // A stream that breaks before it tells of a model says nothing of those that the worker told before.
+  Gone& gone = gone_[peer.hello.id];
+  gone.at = now;
+  for (const auto& [ours, number] : peer.numbers)
+    if (!peer.models.at(number).goes && std::ranges::count(gone.models, ours) == 0)
+      gone.models.push_back(ours);
+  await_return(now);
   lose_devices(peer, "its worker " + peer.hello.id + " has gone: " + std::string(why), now);
 }
 
@@ -365,7 +374,8 @@ void Leader::on(PeerId from, Peer& peer, transport::Offer& what, TimePoint now) 
                   .model = request.model,
                   .key = what.key,
                   .used = true,
-                  .open = true};
+                  .open = true,
+                  .request = request};
   by_id_.insert(request.id.value, place);
   peer.rows.insert(what.row.id.value, place);
   all_owed_ = all_owed_ || what.more;
@@ -477,6 +487,45 @@ bool Leader::can_run(ModelId model) {
   });
 }
 
+bool Leader::awaits_return(ModelId model) const {
+  return now_ < return_until_ && std::ranges::any_of(gone_, [&](const auto& each) {
+           return std::ranges::count(each.second.models, model) > 0;
+         });
+}
+
+void Leader::forget_returned() {
+  for (const DeviceView& device : devices())
+    if (device.alive && links_[device.id.index()]->attached()) gone_.erase(device.worker);
+}
+
+void Leader::await_return(TimePoint now) {
+  forget_returned();
+  std::erase_if(
+      gone_, [&](const auto& each) { return saturating_add(each.second.at, options_.model_grace) <= now; });
+  if (!gone_.empty()) return_until_ = saturating_add(now, options_.worker_return);
+}
+
+// The scheduler has forgotten them. Where a device is back, they are offered to it once more.
+void Leader::offer_held(TimePoint now) {
+  forget_returned();
+  bool offered = false;
+  for (const RequestId id : std::exchange(held_, {})) {
+    Row* const held = row(id);
+    if (held == nullptr || !held->verdict) continue;
+    if (can_run(held->model)) {
+      held->verdict.reset();
+      held->id = held->request.id = RequestId{offered_++};
+      by_id_.insert(held->id.value, *by_id_.take(id.value));
+      offered = true;
+      dispatch_.offer(held->request, true, now);
+    } else {
+      const wire::Verdict verdict = *std::exchange(held->verdict, std::nullopt);
+      refused(verdict, now);
+    }
+  }
+  if (offered) dispatch_.all_arrived(now);
+}
+
 void Leader::refused(const wire::Verdict& verdict, TimePoint) {
   Row* const over = row(verdict.refusal.request);
   if (over == nullptr || !over->open) return;
@@ -485,12 +534,18 @@ void Leader::refused(const wire::Verdict& verdict, TimePoint) {
   // may be what ends workers.
   if (worker_went_ && told.refusal.reason == ledger::Reason::device_failed &&
       over->losses < schedule::parts::most_lost) {
-    const bool somewhere = can_run(over->model);
-    told.refusal.reason = somewhere ? ledger::Reason::deadline_passed : ledger::Reason::no_device;
+    const bool somewhere = can_run(over->model), timed = over->request.deadline != TimePoint::max();
+    told.refusal.reason = somewhere && timed ? ledger::Reason::deadline_passed : ledger::Reason::no_device;
     if (!somewhere) told.prospect.devices = 0;
   }
   if (over->landing > 0) {
     over->verdict = told;
+    return;
+  }
+  if (told.refusal.reason == ledger::Reason::no_device && awaits_return(over->model) &&
+      !can_run(over->model)) {
+    over->verdict = told;
+    held_.push_back(over->id);
     return;
   }
   told.refusal.request = over->theirs;
@@ -585,6 +640,7 @@ void Leader::take_up(Peer& peer, std::uint32_t number, TimePoint now) {
     tell_frontends(transport::ModelComes{model.told});
     dispatch_.come(model.told.info, now);
   }
+  may_run_ = true;
   mine.ours = id;
   peer.numbers[id] = number;
   Model& model = models_[id.index()];
@@ -675,6 +731,7 @@ std::optional<DeviceId> Leader::device_of(const Peer& peer, DeviceId theirs) {
 }
 
 void Leader::on(PeerId from, Peer& peer, transport::DeviceState& what, TimePoint now) {
+  may_run_ = true;
   const std::pair key{peer.hello.id, what.device.value};
   auto known = known_.find(key);
   if (known == known_.end()) {
@@ -775,6 +832,7 @@ void Leader::on(PeerId, Peer& peer, wire::ProbeReport& what, TimePoint now) {
     ++strays_.devices;
     return;
   }
+  may_run_ = true;
   what.device = *device;
   dispatch_.on_probe(what, now);
 }
@@ -949,6 +1007,7 @@ void Leader::end_waiting(TimePoint now) {
 TimePoint Leader::wake_at() const {
   if (!failed_.empty()) return now_;
   TimePoint at = dispatch_.wake_at();
+  if (!held_.empty()) at = std::min(at, return_until_);
   if (wait_until_ != TimePoint::min()) at = std::min(at, wait_until_);
   return graces_.empty() ? at : std::min(at, graces_.begin()->first);
 }
@@ -965,6 +1024,8 @@ void Leader::wake(TimePoint now) {
 // All that was heard is decided, and what comes of it is sent.
 void Leader::settle(TimePoint now) {
   if (std::exchange(all_owed_, false)) dispatch_.all_arrived(now);
+  if (!held_.empty() && (now >= return_until_ || may_run_)) offer_held(now);
+  may_run_ = false;
   if (!withdrawn_.empty()) dispatch_.hear(now);
   for (const RequestId id : std::exchange(withdrawn_, {}))
     if (Row* const gone = row(id)) free(*gone);

@@ -49,6 +49,9 @@ struct LeaderOptions {
   std::size_t offers_under_way = 2048;
   std::size_t least_offers = 32;
   Duration model_grace = std::chrono::seconds{10};  // a model stays so long once its last worker left
+  // A worker whose stream broke is waited for so long before rows are refused for want of its devices. It
+  // dials again after 200 ms at the latest.
+  Duration worker_return = std::chrono::milliseconds{500};
 };
 
 // Decides, in one epoch, for the rows of frontends and the devices of workers on other hosts. Keeps each
@@ -126,7 +129,8 @@ class Leader final : private wire::Calls, private dispatch::Notes {
     bool kept = false;                       // see ledger::Keep
     std::uint32_t landing = 0;               // runs of workers that drain have it
     std::uint32_t losses = 0;                // of its runs, with their devices
-    std::optional<wire::Verdict> verdict{};  // meanwhile the scheduler refused it
+    std::optional<wire::Verdict> verdict{};  // meanwhile, or until a worker is back, the scheduler refused it
+    Request request{};                       // as it was offered to the scheduler
   };
   struct WorkerModel {
     wire::Model told;             // its batches: as the worker told them last
@@ -150,6 +154,11 @@ class Leader final : private wire::Calls, private dispatch::Notes {
     // rows.
     std::optional<std::uint32_t> drains;
     std::map<ActionId, std::pair<DeviceId, std::vector<RequestId>>> landing;
+  };
+  // A worker whose stream broke.
+  struct Gone {
+    TimePoint at;
+    std::vector<ModelId> models;  // that it served
   };
   struct Model {
     wire::Model told;
@@ -202,6 +211,10 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   void end_waiting(TimePoint now);
   void refuse(PeerId to, RequestId row, ledger::Reason reason);
   bool can_run(ModelId model);
+  bool awaits_return(ModelId model) const;
+  void await_return(TimePoint now);
+  void forget_returned();
+  void offer_held(TimePoint now);
   Row* row(RequestId id);
   void close(Row& row);
   void free(Row& row);
@@ -245,6 +258,10 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   std::set<std::pair<TimePoint, ModelId>> graces_;                   // of models without a holder
   std::vector<wire::Report> failed_;                                 // of orders that could not be sent
   std::uint64_t drains_version_ = 0;
+  std::map<std::string, Gone> gone_;  // by worker: of late, and not back with a device
+  TimePoint return_until_ = TimePoint::min();
+  std::vector<RequestId> held_;              // refused for want of devices that may come back
+  bool may_run_ = false;                     // in this step a device or a model may have come
   std::set<std::string> unheard_;            // workers
   bool worker_went_ = false;                 // in this step, and a device with it
   transport::DeviceCount counted_{};         // as frontends were told

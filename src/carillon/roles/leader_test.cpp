@@ -291,7 +291,15 @@ TEST_F(LeaderTest, AWorkerThatGoesIsNotToBlameOnItsRows) {
     std::uint32_t devices;
   } rows[] = {
       {"the worker goes", true, [&] { leader->left(11, "killed", now); }, Reason::deadline_passed, 1},
-      {"the last goes", false, [&] { leader->left(11, "killed", now); }, Reason::no_device, 0},
+      {"the last goes, and is not back in time", false,
+       [&] {
+         leader->left(11, "killed", now);
+         EXPECT_TRUE(out.take<wire::Verdict>(1).empty());
+         leader->wake(now += 500ms - 1ns);
+         EXPECT_TRUE(out.take<wire::Verdict>(1).empty());
+         leader->wake(now += 1ns);
+       },
+       Reason::no_device, 0},
       {"it has come anew", true, [&] { join(13, Role::worker, "w11"); }, Reason::deadline_passed, 1},
       {"the device breaks", true, [&] { hear(11, broken); }, Reason::device_failed, 1},
       {"the last device breaks", false, [&] { hear(11, broken); }, Reason::device_failed, 0},
@@ -340,6 +348,79 @@ TEST_F(LeaderTest, ARowThatIsLostWithThreeWorkersMayBeWhatEndsThem) {
   const auto verdicts = out.take<wire::Verdict>(1);
   ASSERT_EQ(verdicts.size(), 1U);
   EXPECT_EQ(verdicts[0].refusal.reason, ledger::Reason::device_failed);
+}
+
+// As after a stop of the leader's host: all streams broke, and the frontend is the first that is back.
+TEST_F(LeaderTest, RowsWaitForAWorkerWhoseStreamBroke) {
+  const auto refuse_what_comes = [&] {
+    scheduler->script = [&](const schedule::Event& event, TimePoint, schedule::Actions& actions, TimePoint&) {
+      const auto* const arrival = std::get_if<schedule::RequestArrived>(&event);
+      if (arrival == nullptr || leader->dispatch().devices_alive() > 0) return;
+      actions.emplace_back(
+          schedule::Refuse{arrival->request.id, ledger::Reason::no_device, TimePoint::max()});
+    };
+  };
+  worker(11);
+  frontend(1);
+  leader->left(1, "cut", now);
+  leader->left(11, "cut", now);
+  now += 5s;
+  join(20, Role::worker, "w11");  // and breaks off at once
+  leader->left(20, "cut", now);
+  join(21, Role::worker, "w21");
+  now += 1s;
+  frontend(2);
+  refuse_what_comes();
+  leader->heard(2, {offer(70, true), offer(71)}, now);
+  EXPECT_TRUE(out.take<wire::Verdict>(2).empty());
+  hear(2, transport::Withdraw{RequestId{71}, ModelId{0}});
+  EXPECT_EQ(leader->rows_open(), 1U);
+  now += 100ms;
+  join(12, Role::worker, "w11");
+  hear(12, transport::ModelComes{model(9)});
+  EXPECT_TRUE(out.take<wire::Verdict>(2).empty());
+  device_comes(12, 5);
+  const auto again = scheduler->heard<schedule::RequestArrived>();
+  ASSERT_EQ(again.size(), 3U);
+  EXPECT_EQ(again[2].request.arrival, now - 100ms);
+  on_next<schedule::RequestArrived>({infer(4, {again[2].request.id, {again[2].request.id.value + 1}})});
+  hear(2, offer(72));
+  const auto orders = out.take<transport::Infer>(12);
+  ASSERT_EQ(orders.size(), 1U);
+  EXPECT_EQ(orders[0].rows[0].row, RequestId{70});
+  now += 3ms;
+  hear(12, report(4, ActionStatus::success, 5, 1));
+  EXPECT_EQ(leader->rows_open(), 0U);
+  EXPECT_TRUE(out.take<wire::Verdict>(2).empty());
+}
+
+TEST_F(LeaderTest, RowsThatNoReturnHelpsAreRefusedAtOnce) {
+  worker(11);
+  join(12, Role::worker, "w12");
+  hear(12, transport::ModelComes{model(3, 7, "other")});
+  device_comes(12, 0);
+  frontend(1);
+  leader->left(12, "cut", now);
+  const auto refuse = [&](std::uint64_t id) {
+    on_next<schedule::RequestArrived>(
+        {schedule::Refuse{RequestId{id}, ledger::Reason::no_device, TimePoint::max()}});
+  };
+  refuse(0);
+  hear(1, offer(70));
+  EXPECT_EQ(out.take<wire::Verdict>(1).size(), 1U) << "a worker that is there has it";
+  leader->left(11, "cut", now);
+  now += 500ms;
+  refuse(1);
+  hear(1, offer(71, false, 1));
+  EXPECT_EQ(out.take<wire::Verdict>(1).size(), 1U) << "too late";
+  leader->left(1, "cut", now);
+  frontend(2);
+  refuse(2);
+  hear(2, offer(72, false, 1));
+  EXPECT_TRUE(out.take<wire::Verdict>(2).empty()) << "the first that is back";
+  EXPECT_EQ(leader->rows_open(), 1U);
+  leader->left(2, "cut", now);
+  EXPECT_EQ(leader->rows_open(), 0U);
 }
 
 TEST_F(LeaderTest, AModelThatDiffersIsNotUsedUntilTheOtherGoes) {
