@@ -561,11 +561,24 @@ void Agent::pulled(std::uint64_t ticket, const Result<>& result, TimePoint now) 
     // The others run. For the scheduler the row ran, too: either its client has gone, or its frontend offers
     // it again.
     ++(result.error().code == ErrorCode::not_found ? counters_.rows_gone : counters_.unreached);
-    if (result.error().code == ErrorCode::invalid_argument) out_.warn(result.error().message);
+    if (result.error().code == ErrorCode::invalid_argument) warn_of_pull(result.error().message, now);
     row.wanted = false;
     row.pulled->make_zeros();
   }
   if (--action.waits == 0) ready(id, action, now);
+}
+
+// The leader may order the rows again at once, for as long as they wait.
+void Agent::warn_of_pull(const std::string& why, TimePoint now) {
+  if (saturating_add(pull_warned_, warn_every) > now) {
+    ++pulls_unsaid_;
+    return;
+  }
+  pull_warned_ = now;
+  const std::uint64_t unsaid = std::exchange(pulls_unsaid_, 0);
+  out_.warn(unsaid == 0
+                ? why
+                : why + "; " + std::to_string(unsaid) + " more pulls have failed since this was last said");
 }
 
 void Agent::ready(ActionId id, Action& action, TimePoint now) {

@@ -220,6 +220,7 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
   std::optional<ActionId> take(ActionId theirs, DeviceId device, ModelId model, schedule::ActionKind kind,
                                TimePoint now);
   void fail_order(ActionId id, DeviceId device, ledger::ActionStatus status, std::string why, TimePoint now);
+  void warn_of_pull(const std::string& why, TimePoint now);
   void ready(ActionId id, Action& action, TimePoint now);
   // To its device.
   template <typename Order>
@@ -251,6 +252,9 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
   bool started_ = false;
   bool stopped_ = false;
   TimePoint looked_ = TimePoint::min();
+  static constexpr Duration warn_every = std::chrono::seconds{1};
+  TimePoint pull_warned_ = TimePoint::min();
+  std::uint64_t pulls_unsaid_ = 0;  // that failed since
   Counters counters_;
 };
 

@@ -90,7 +90,10 @@ class AgentTest : public ::testing::Test, protected AgentOut {
     return ++tickets;
   }
   void cancel(std::uint64_t) override {}
-  void warn(const std::string& text) override { ADD_FAILURE() << text; }
+  void warn(const std::string& text) override {
+    warned.push_back(text);
+    EXPECT_TRUE(may_warn) << text;
+  }
 
   template <typename What>
   void hear(What what) {
@@ -149,6 +152,8 @@ class AgentTest : public ::testing::Test, protected AgentOut {
   Agent agent{*this, notes};
   TimePoint now{1s};
   std::vector<transport::Message> sent;
+  std::vector<std::string> warned;
+  bool may_warn = false;
   std::uint64_t tickets = 0, ordered = 0;
 };
 
@@ -315,6 +320,33 @@ TEST_F(AgentTest, WhoDrainsEndsWhatItHasAndTellsNoLeaderOfItsDevice) {
   EXPECT_EQ(take<transport::DeviceState>().size(), 1U);
   hear(transport::Drain{.undo = true});
   EXPECT_TRUE(sent.empty());
+}
+
+// A leader that orders the rows again at once does not fill the log.
+TEST_F(AgentTest, PullsThatFailAreWarnedOfOnceASecond) {
+  agent.leads(now);
+  hear(transport::Adopt{device, 0});
+  hear(transport::FrontendAt{0, "host:1"});
+  may_warn = true;
+  const auto fail_one = [&] {
+    const ledger::Infer infer{
+        .id = {++ordered}, .device = device, .model = {0}, .requests = {{0}}, .expected = 1ms};
+    hear(transport::Infer{.order = infer, .rows = {{.row = {0}, .frontend = 0, .key = 1}}});
+    agent.pulled(tickets, invalid("no worker of its"), now);
+  };
+  for (int i = 0; i < 1000; ++i) fail_one();
+  now += 1s - 1ns;
+  fail_one();
+  EXPECT_EQ(warned, (std::vector<std::string>{"no worker of its"}));
+  now += 1ns;
+  fail_one();
+  now += 1s;
+  fail_one();
+  EXPECT_EQ(warned,
+            (std::vector<std::string>{
+                "no worker of its", "no worker of its; 1000 more pulls have failed since this was last said",
+                "no worker of its"}));
+  EXPECT_TRUE(link.infers.empty());
 }
 
 }  // namespace
