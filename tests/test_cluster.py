@@ -42,7 +42,8 @@ def hosts(program, start, cluster, ask) -> dict[str, Host]:
 
 def test_the_status_is_the_leaders(hosts, cluster, ask):
     said = json.loads(ask("status", "--cluster", cluster, "--json").stdout)
-    assert list(said) == ["name", "epoch", "leader", "members"]
+    assert list(said) == ["name", "epoch", "leader", "leader_answers", "members"]
+    assert said["leader_answers"] is True
     assert said["name"] == "box" and said["epoch"] >= 1 and hosts[said["leader"]].state()["leads"]
     assert [member["id"] for member in said["members"]] == sorted(ROLES)
     for member in said["members"]:
@@ -131,6 +132,7 @@ def test_where_nobody_answers_the_members_are_shown_and_the_reasons(hosts, clust
     done = ask("status", "--cluster", cluster, "--json")
     said = json.loads(done.stdout)
     assert done.returncode == 1 and said["epoch"] == before["epoch"] and said["leader"] == before["leader"]
+    assert said["leader_answers"] is False
     assert [member["id"] for member in said["members"]] == sorted(ROLES)
     assert all(member["alive"] is None and member["offset_us"] is None for member in said["members"])
     assert "carillon cluster status: nobody answers\n" in done.stderr
@@ -171,7 +173,8 @@ def test_a_static_cluster_is_asked_by_its_file(program, start, ask, tmp_path):
     start(Host(program, cluster, "w1", "worker", places["w1"]))
     wait_for(lambda: ask("status", "--cluster", cluster).returncode == 0, "the worker answers")
     said = json.loads(ask("status", "--cluster", cluster, "--json").stdout)
-    assert [member["alive"] for member in said["members"]] == [False, True]
+    assert [member["alive"] for member in said["members"]] == [False, True] and said["leader_answers"] is False
+    assert ask("status", "--cluster", cluster).stdout.startswith("cluster box: epoch 1 is of s1, who does not answer\n")
     wrong = ask("drain", "w1", "--cluster", cluster)
     assert wrong.returncode == 1 and "the leader s1: " in wrong.stderr
     start(Host(program, cluster, "s1", "scheduler", places["s1"]))

@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -111,6 +112,7 @@ struct ClusterState {
   std::optional<std::uint64_t> epoch;
   std::string leader;  // of that epoch; empty: nobody, or not known
   bool answered = false;
+  bool leader_answers = false;
   std::vector<Member> members;       // by id
   std::vector<std::string> reasons;  // why members that were asked gave no answer
 };
@@ -137,6 +139,7 @@ ClusterState see(const RegisteredCluster& registered, const Credentials& credent
     seen.leader = registered.epoch->leader;
   }
   std::optional<transport::Look> best;
+  std::set<std::string> answered;
   const auto ask = [&](bool leader) {
     std::vector<const cluster::Member*> asked;
     std::vector<std::string> addresses;
@@ -146,12 +149,15 @@ ClusterState see(const RegisteredCluster& registered, const Credentials& credent
         addresses.push_back(member.address);
       }
     auto looks = transport::look(addresses, credentials, registered.name, answers_within);
-    for (std::size_t i = 0; i < looks.size(); ++i)
-      if (!looks[i])
+    for (std::size_t i = 0; i < looks.size(); ++i) {
+      if (!looks[i]) {
         seen.reasons.push_back(
             fmt::format("{} at {}: {}", asked[i]->id, asked[i]->address, looks[i].error().message));
-      else if (!best || looks[i]->epoch > best->epoch)
-        best = std::move(*looks[i]);
+        continue;
+      }
+      answered.insert(asked[i]->id);
+      if (!best || looks[i]->epoch > best->epoch) best = std::move(*looks[i]);
+    }
   };
   ask(true);
   if (!best) ask(false);
@@ -167,6 +173,7 @@ ClusterState see(const RegisteredCluster& registered, const Credentials& credent
       seen_member.told = true;
     }
   }
+  seen.leader_answers = answered.contains(seen.leader);
   for (auto& [id, member] : members) seen.members.push_back(std::move(member));
   return seen;
 }
@@ -204,6 +211,7 @@ std::string to_json(const ClusterState& seen) {
   return ordered_json{{"name", seen.name},
                       {"epoch", seen.epoch ? ordered_json(*seen.epoch) : null},
                       {"leader", seen.leader.empty() ? null : ordered_json(seen.leader)},
+                      {"leader_answers", seen.leader.empty() ? null : ordered_json(seen.leader_answers)},
                       {"members", members}}
       .dump(2);
 }
@@ -213,7 +221,8 @@ std::string to_text(const ClusterState& seen) {
   if (!seen.epoch || seen.leader.empty())
     out += "nobody is known to lead\n";
   else
-    out += fmt::format("epoch {} is of {}\n", *seen.epoch, seen.leader);
+    out += fmt::format("epoch {} is of {}{}\n", *seen.epoch, seen.leader,
+                       seen.leader_answers ? "" : ", who does not answer");
   constexpr auto row = "{:<20} {:<10} {:<24} {:<6} {:>7} {:>12} {:>10}\n";
   out += fmt::format(row, "member", "role", "address", "alive", "devices", "offset us", "bound us");
   for (const auto& [of, told, same_key] : seen.members)
@@ -377,7 +386,7 @@ void add_cluster(CLI::App& program, int& status) {
       .first->footer(
           "The leader is asked first. If it does not answer, all other members are. If nobody answers, the\n"
           "registered members are printed, nobody is known to be alive, and the exit status is 1.\n"
-          "--json prints name, epoch, leader, and of each of the members:\n"
+          "--json prints name, epoch, leader, leader_answers, and of each of the members:\n"
           "  id, role, address\n"
           "  alive                whether the member that answers hears it; null: not known\n"
           "  devices              0: none, or not told\n"
@@ -389,7 +398,7 @@ void add_cluster(CLI::App& program, int& status) {
           "  drain                no, drains or drained (carillon cluster drain); of a scheduler that does "
           "not\n"
           "                       answer itself always no; null: not known\n"
-          "epoch and leader are null if nobody has led.\n"
+          "epoch, leader and leader_answers are null if nobody has led.\n"
           "Example:\n"
           "  carillon cluster status --cluster etcd://10.0.0.1:2379/box --json");
   const auto handover = add("handover", "Let another scheduler lead", run_handover);
