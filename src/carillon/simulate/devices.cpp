@@ -38,6 +38,7 @@ Devices::Devices(const workload::Scenario& scenario, const std::vector<schedule:
       statistics_(statistics),
       owner_(owner),
       delay_(scenario.network_delay),
+      fetch_(scenario.fetch_time()),
       duration_(scenario.duration),
       pages_(scenario.memory ? scenario.memory->count / page_size.count : no_limit),
       streams_(has_classes(scenario) ? std::optional(device::ClassStreams{}) : std::nullopt),
@@ -111,7 +112,7 @@ void Devices::depart(FlightIndex index, TimePoint now) {
 void Devices::send_run(FlightIndex index, Window window, Duration time, TimePoint now) {
   Flight& flight = flights_[index];
   flight.window = window;
-  flight.work.input = delay_;
+  flight.work.input = fetch_;
   flight.work.time = time;
   if (faulty_) {
     const double luck = random_.uniform();

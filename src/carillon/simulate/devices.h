@@ -122,7 +122,7 @@ class Devices {
   Random& random_;
   Statistics& statistics_;
   Owner& owner_;
-  Duration delay_;
+  Duration delay_, fetch_;
   Duration duration_;  // of the scenario
   std::uint64_t pages_;
   std::optional<device::ClassStreams> streams_;  // by class

@@ -574,7 +574,7 @@ bool has_classes(const workload::Scenario& scenario) {
 
 schedule::Environment environment(const workload::Scenario& scenario) {
   const schedule::Environment live = schedule::live_environment();
-  schedule::Environment told{.dispatch = 2 * scenario.network_delay,
+  schedule::Environment told{.dispatch = scenario.network_delay + scenario.fetch_time(),
                              .answer = scenario.network_delay,
                              .overrun = 0,
                              .hangs_after = live.hangs_after,

@@ -287,7 +287,7 @@ Scenario build(const toml::table& root, const std::filesystem::path& file, const
 
   top.knows({"name", "seed", "duration_s", "warmup_s", "scheduler", "cluster", "load", "models"});
   Section cluster = top.section("cluster");
-  cluster.knows({"devices", "memory", "pcie", "network_delay_us", "allowance"});
+  cluster.knows({"devices", "memory", "pcie", "network_delay_us", "fetch_us", "allowance"});
   s.devices = static_cast<int>(cluster.whole("devices", 1, 1, 100000));
   s.memory = cluster.bytes("memory");
   if (const auto pcie = cluster.bytes("pcie", "/s")) {
@@ -295,6 +295,7 @@ Scenario build(const toml::table& root, const std::filesystem::path& file, const
     s.pcie_bytes_per_s = static_cast<double>(pcie->count);
   }
   s.network_delay = from_ns(cluster.number("network_delay_us", 0, 0, 1e9) * 1e3);
+  if (cluster.has("fetch_us")) s.fetch = from_ns(cluster.number("fetch_us", 0, 0, 1e9) * 1e3);
   if (cluster.has("allowance")) {
     Section allowance = cluster.section("allowance");
     s.allowance = Allowance{.dispatch = from_ns(allowance.number("dispatch_us", 0, 0, 1e9) * 1e3),

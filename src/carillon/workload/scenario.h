@@ -71,7 +71,10 @@ struct Scenario {
   std::optional<Bytes> memory;  // of each device; none: no limit, and every model is loaded
   double pcie_bytes_per_s = 12.5e9;
   Duration network_delay{0};           // one way, control and data
-  std::optional<Allowance> allowance;  // none: twice the network delay, the delay, and 0
+  // From an order's coming to the device until its inputs are there; none: network_delay.
+  std::optional<Duration> fetch;
+  Duration fetch_time() const { return fetch.value_or(network_delay); }
+  std::optional<Allowance> allowance;  // none: network_delay and fetch_time(), network_delay, and 0
 
   // Requests a second over all models without a rate of their own; of a trace: its mean, 0 as it is.
   double rate = 0;

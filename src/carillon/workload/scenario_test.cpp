@@ -33,6 +33,7 @@ devices = 8
 memory = "16 GB"
 pcie = "12.5 GB/s"
 network_delay_us = 20
+fetch_us = 45
 [load]
 rate = 5000
 process = "gamma:0.1"
@@ -61,6 +62,7 @@ latency = { table_ms = { 1 = 2.61, 4 = 5.61, 2 = 3.78 } }
   EXPECT_EQ(s->memory->count, 16'000'000'000U);
   EXPECT_EQ(s->pcie_bytes_per_s, 12.5e9);
   EXPECT_EQ(s->network_delay, 20us);
+  EXPECT_EQ(s->fetch_time(), 45us);
   EXPECT_EQ(s->process.kind, ArrivalKind::gamma);
   EXPECT_EQ(s->popularity, Popularity::zipf);
   ASSERT_EQ(s->models.size(), 3U);

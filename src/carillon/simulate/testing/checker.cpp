@@ -596,7 +596,7 @@ void Checker::send(const schedule::Actions& actions, TimePoint at) {
                          .model = infer->model,
                          .window = infer->window,
                          .heard = at + delay,
-                         .ready = at + 2 * delay,
+                         .ready = at + delay + scenario_.fetch_time(),
                          .time = scenario_.models[infer->model.index()].latency.batch_time(
                              static_cast<int>(infer->requests.size()), longest),
                          .pages = pages_of(infer->model),
@@ -610,7 +610,7 @@ void Checker::send(const schedule::Actions& actions, TimePoint at) {
           .model = profile->model,
           .window = profile->window,
           .heard = at + delay,
-          .ready = at + 2 * delay,
+          .ready = at + delay + scenario_.fetch_time(),
           .time = scenario_.models[profile->model.index()].latency.batch_time(1, asked->alone),
           .pages = pages_of(profile->model)});
     } else if (const auto* load = std::get_if<schedule::Load>(&action)) {

@@ -93,6 +93,7 @@ TEST(Checker, FindsNothingWhereNothingIsWrong) {
       [](World& w) { w.plain.batch = 2; },
       [](World& w) { w.scenario.rate = 900; },
       [](World& w) { w.scenario.network_delay = Duration{0}; },
+      [](World& w) { w.scenario.fetch = 3 * delay; },
       [](World& w) { w.scenario.memory.reset(); },
       [](World& w) { w.options.faults.clock_offset = 1ms; },
       [](World& w) { w.options.faults.speed = 0.7; },

@@ -17,6 +17,7 @@ FaultCase fault_case(std::uint64_t seed) {
   s.duration = 2s;
   s.devices = static_cast<int>(1 + random.below(4));
   s.network_delay = Duration{static_cast<std::int64_t>(random.below(3) * 200'000)};
+  if (seed % 4 == 0) s.fetch = 2 * s.network_delay;
   const auto models = static_cast<int>(1 + random.below(8));
   if (random.below(2) == 0) s.memory = mib(16 * (4 + random.below(12)));
   double capacity = 0;
