@@ -361,6 +361,16 @@ void Ledger::recall(DeviceId device, const Earlier& run) {
     (run.cls == Class::normal ? margins_ : urgent_margins_).recall(device, run.took, run.expected, run.end);
 }
 
+void Ledger::arrived(DeviceId device, Duration after_order, TimePoint now) {
+  margins_.arrived(device, after_order, now);
+  urgent_margins_.arrived(device, after_order, now);
+}
+
+void Ledger::delivered(DeviceId device, Duration after_end, TimePoint now) {
+  margins_.delivered(device, after_end, now);
+  urgent_margins_.delivered(device, after_end, now);
+}
+
 Doubted Ledger::book(const Doubt& doubt, TimePoint now) {
   ExecTimes& times = of(doubt.cls);
   Doubted changed;

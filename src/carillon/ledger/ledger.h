@@ -201,6 +201,10 @@ class Ledger {
   const ExecTimes& times(Class cls) const { return times_[static_cast<std::size_t>(cls)]; }
   // What is to be allowed for besides. Best-effort runs have nobody to be late for: they teach none, and
   // those of real-time runs count for them.
+  // An order has come to that device with its inputs, and the outputs of a run where they are wanted: see
+  // Margins.
+  void arrived(DeviceId device, Duration after_order, TimePoint now);
+  void delivered(DeviceId device, Duration after_end, TimePoint now);
   const Margins& margins(Class cls) const { return cls == Class::normal ? margins_ : urgent_margins_; }
 
   std::size_t models() const { return models_.size(); }

@@ -707,6 +707,23 @@ TEST_F(MeasuredTest, ADoubtIsOfItsClassAlone) {
   EXPECT_GE(normal(), 2ms);
 }
 
+// Devices of other hosts: each order and each delivery is told by itself.
+TEST_F(MeasuredTest, MarginsCountTheWayToAnotherHostAndBack) {
+  const auto margins = [&]() -> const Environment& { return ledger.margins(Class::normal).at(first); };
+  for (std::size_t i = 0; i < 100; ++i) run(1ms);
+  const Duration dispatch = margins().dispatch;
+  EXPECT_LT(dispatch, 200us);
+  for (std::size_t i = 0; i < 100; ++i) ledger.arrived(first, 3ms, now);
+  EXPECT_EQ(margins().dispatch, told.dispatch + 3ms);
+  EXPECT_EQ(ledger.margins(Class::normal).usual(first).dispatch, told.dispatch + 3ms);
+  EXPECT_LT(margins().answer, 1ms);
+  ledger.delivered(first, 2ms, now);
+  EXPECT_EQ(margins().answer, told.client + 2ms) << "later than the run was reported";
+  run(1ms);
+  EXPECT_EQ(margins().answer, told.client + 2ms);
+  EXPECT_EQ(ledger.margins(Class::real_time).at(first).answer, told.client + 2ms);
+}
+
 TEST_F(MeasuredTest, MarginsAreDoubtedWithTheTimes) {
   for (const Class cls : {Class::normal, Class::real_time}) {
     const auto answer = [&] { return ledger.margins(cls).at(first).answer; };

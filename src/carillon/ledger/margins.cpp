@@ -73,9 +73,34 @@ bool Margins::observe(DeviceId id, const Execution& e) {
   found |= add_overrun(d, e.took, e.estimate, e.heard);
   if (d.answer.known()) d.patience = least_patience;
   // A doubt leaves what is usual as it was until there are some values again.
-  if (d.dispatch.some()) d.usual.dispatch = from_ns(d.dispatch.usual());
-  if (d.answer.some()) d.usual.answer = told_.client + from_ns(d.answer.usual());
+  find_usual(d);
   return found && look_again(d);
+}
+
+void Margins::arrived(DeviceId id, Duration after_order, TimePoint now) {
+  if (!told_.measured) return;
+  Device& d = devices_[id.index()];
+  const bool found = d.arrival.add(static_cast<double>(std::max(after_order, Duration{0}).count()), now);
+  find_usual(d);
+  if (found) look_again(d);
+}
+
+void Margins::delivered(DeviceId id, Duration after_end, TimePoint now) {
+  if (!told_.measured) return;
+  Device& d = devices_[id.index()];
+  const bool found = d.delivery.add(static_cast<double>(std::max(after_end, Duration{0}).count()), now);
+  find_usual(d);
+  if (found) look_again(d);
+}
+
+void Margins::find_usual(Device& d) {
+  if (d.arrival.some())
+    d.usual.dispatch = told_.dispatch + from_ns(d.arrival.usual());
+  else if (d.dispatch.some())
+    d.usual.dispatch = from_ns(d.dispatch.usual());
+  if (!d.answer.some()) return;
+  const double delivery = d.delivery.some() ? d.delivery.usual() : 0;
+  d.usual.answer = told_.client + from_ns(std::max(d.answer.usual(), delivery));
 }
 
 void Margins::recall(DeviceId id, Duration took, Duration estimate, TimePoint at) {
@@ -101,8 +126,10 @@ bool Margins::look_again(Device& d) {
     const Duration tail = from_ns(window.tail());
     return window.known() ? tail : std::max(tail, told);
   };
-  d.now.dispatch = measured(d.dispatch, told_.dispatch);
-  d.now.answer = told_.client + measured(d.answer, told_.answer - told_.client);
+  d.now.dispatch =
+      d.arrival.known() ? told_.dispatch + from_ns(d.arrival.tail()) : measured(d.dispatch, told_.dispatch);
+  d.now.answer =
+      told_.client + std::max(measured(d.answer, told_.answer - told_.client), from_ns(d.delivery.tail()));
   d.now.overrun = d.overrun.known() ? d.overrun.tail() : std::max(d.overrun.tail(), told_.overrun);
   // Small steps are saved up, so that what is made of the margins is not made anew at every report.
   const bool changed = differs(d.now, before);

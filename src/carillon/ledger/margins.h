@@ -49,10 +49,10 @@ class TailWindow {
 
 // What a policy allows for besides execution times, measured while serving, by device: how long after a
 // decision EXEC starts where nothing is in its way, by how much a batch outlasts its estimate, and how long
-// after its end that is heard. Each at the quantile that is promised, over the last 512 executions of ten
-// seconds; where these are fewer than 64, what was told at the start counts where it is larger. What comes
-// after a report is heard (Environment::client) cannot be seen from here and is taken as told. Where the
-// environment is not to be measured, what was told stays.
+// after its end that is heard, or its outputs are where they are wanted. Each at the quantile that is
+// promised, over the last 512 executions of ten seconds; where these are fewer than 64, what was told at the
+// start counts where it is larger. What comes after a report is heard (Environment::client) cannot be seen
+// from here and is taken as told. Where the environment is not to be measured, what was told stays.
 //
 // A pure object: all of it comes from actions and their reports, so that a simulated run, a live one and its
 // replay measure alike. Not thread-safe.
@@ -77,6 +77,13 @@ class Margins {
   // An INFER succeeded. True where at(), worst() or least() changed by more than a twentieth: then whoever
   // keeps numbers that were made of them has to make them anew.
   bool observe(DeviceId device, const Execution& execution);
+
+  // An order has come to the device with its inputs, so long after it was sent. Devices of other hosts tell
+  // so by itself, of each order and not of those alone that begin at once.
+  void arrived(DeviceId device, Duration after_order, TimePoint now);
+  // The outputs of a run have come to where they are wanted, so long after its end. Devices of other hosts
+  // tell so by itself; at the device's own host they are there when the run is reported.
+  void delivered(DeviceId device, Duration after_end, TimePoint now);
 
   // A run of the device for an earlier scheduler, which came another way: by how much it outlasted its
   // estimate.
@@ -108,10 +115,12 @@ class Margins {
     TimePoint heard;                     // of anything; or when it started anew
     Duration patience = least_patience;  // from then until it may be doubted
     Duration longest{0};                 // EXEC of late: while one such runs, nothing is heard
-    TailWindow dispatch{promised / 2}, answer{promised / 2}, overrun{promised / 2};
+    TailWindow dispatch{promised / 2}, arrival{promised / 2}, answer{promised / 2}, delivery{promised / 2},
+        overrun{promised / 2};
   };
   bool add_overrun(Device& device, Duration took, Duration estimate, TimePoint at);
   bool look_again(Device& device);
+  void find_usual(Device& device);
   void find_bounds();
 
   Environment told_, worst_, least_;

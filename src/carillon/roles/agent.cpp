@@ -27,6 +27,9 @@ constexpr std::size_t latest_runs = profile::RollingWindow::capacity;
 constexpr std::size_t most_left = transport::FrameLimits{}.rows;
 // A batch's buffers begin on cache lines.
 constexpr std::size_t alignment = 64;
+// Of a device, actions whose outputs are on their way. Each keeps its rows' tensors here, so those beyond are
+// reported only once they are delivered, and the leader orders no more meanwhile.
+constexpr std::size_t most_deliveries = 16;
 
 std::size_t aligned(std::size_t bytes) {
   return (bytes + alignment - 1) / alignment * alignment;
@@ -310,6 +313,7 @@ void Agent::on(transport::FrontendAt& message, TimePoint) {
     ++counters_.strays;
     return;
   }
+  out_.connect(message.address);
   frontends_.insert_or_assign(message.frontend, std::move(message.address));
 }
 
@@ -353,7 +357,7 @@ void Agent::retire(DeviceId id, std::string_view why, TimePoint now) {
   device.link->retire(++device.life);
   std::erase_if(actions_, [&](const auto& each) {
     const Action& action = each.second;
-    if (action.device != id) return false;
+    if (action.device != id || action.delivers) return false;
     if (action.noted) {
       notes_.lost(*action.noted, now);
       noted_.give_back(*action.noted);
@@ -666,7 +670,15 @@ void Agent::on_report(const wire::Report& report, TimePoint now) {
       tickets_.emplace(row.ticket, std::pair(report.id, i));
       ++action.waits;
     }
-  if (action.waits == 0) tell(report.id, action);
+  if (action.waits == 0) {
+    tell(action);
+    end(report.id);
+  } else if (device.delivers < most_deliveries) {
+    ++device.delivers;
+    action.delivers = action.report->delivers = true;
+    tell(action);
+    give_back(device, action.kind);
+  }
   unload_gone(now);
 }
 
@@ -707,21 +719,35 @@ void Agent::pushed(std::uint64_t ticket, const Result<bool>& taken, TimePoint no
   Action& action = actions_.at(id);
   action.rows[place].ticket = 0;
   if (--action.waits > 0) return;
-  tell(id, action);
+  if (action.delivers)
+    delivered(action, now);
+  else
+    tell(action);
+  end(id);
   unload_gone(now);
 }
 
-void Agent::tell(ActionId id, Action& action) {
-  if (led_ && !action.own) out_.send(std::move(*action.report));
-  end(id);
+void Agent::tell(const Action& action) {
+  if (led_ && !action.own) out_.send(*action.report);
+}
+
+void Agent::delivered(const Action& action, TimePoint now) {
+  --devices_[action.device.index()].delivers;
+  const Duration took = std::max(Duration{0}, now - action.report->times.exec_end);
+  if (led_ && !action.own) out_.send(transport::Delivered{action.theirs, took});
+}
+
+// The device has room for another.
+void Agent::give_back(Device& device, ActionKind kind) {
+  --count(device.has, kind);
+  if (device.has.infers + device.has.loads == 0) device.busy_since = TimePoint::max();
 }
 
 void Agent::end(ActionId id) {
   const auto found = actions_.find(id);
-  Device& device = devices_[found->second.device.index()];
-  --count(device.has, found->second.kind);
-  if (!found->second.own) ordered_.erase(found->second.theirs);
-  if (device.has.infers + device.has.loads == 0) device.busy_since = TimePoint::max();
+  const Action& action = found->second;
+  if (!action.delivers) give_back(devices_[action.device.index()], action.kind);
+  if (!action.own) ordered_.erase(action.theirs);
   actions_.erase(found);
   if (draining_ && actions_.empty()) tell_drain();
 }

@@ -63,6 +63,8 @@ class AgentOut {
   // Brings the row's inputs; Agent::pulled() follows, with this ticket.
   virtual std::uint64_t pull(const std::string& address, std::uint64_t key, TimePoint urgency,
                              std::shared_ptr<PulledRow> row) = 0;
+  // Rows will be pulled from there.
+  virtual void connect(const std::string&) {}
   // Gives its outputs back with the action's report; Agent::pushed() follows.
   virtual std::uint64_t push(const std::string& address, std::uint64_t key, std::shared_ptr<PulledRow> row,
                              const wire::Report& report) = 0;
@@ -73,7 +75,8 @@ class AgentOut {
 };
 
 // Does on a worker's devices what the leader of its cluster orders: pulls the rows of a batch from their
-// frontends, has the device run it, gives back the outputs, and only then reports to the leader.
+// frontends, has the device run it, reports to the leader, gives back the outputs, and tells the leader that
+// they are delivered.
 //
 // A new leader finds the devices as they are, and hears which weights are there and what runs took. Of what
 // an earlier one ordered, nothing begins any more. What runs goes on to its end, and may give a frontend its
@@ -151,6 +154,7 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
     // As the leader does. None: it has not said yet, and hears nothing of the device until then.
     std::optional<std::uint32_t> leaders;
     wire::Credit has{.infers = 0, .loads = 0};
+    std::size_t delivers = 0;  // actions that do
     std::set<ModelId> held;
     std::map<Kind, std::deque<Run>> runs;  // that succeeded, the latest of each kind
     int threads = 0;                       // that the last of them had
@@ -177,6 +181,7 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
     bool sent = false;          // to the device
     bool own = false;           // not the leader's: an UNLOAD of a model that goes, or of an earlier leader's
     bool stops = false;         // it has not begun, and will not
+    bool delivers = false;      // it is reported, and its outputs are on their way
     std::uint32_t changes = 0;  // of its model's times, before it
     ActionId theirs;            // as the leader numbers it
     std::size_t waits = 0;      // for so many rows
@@ -229,8 +234,10 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
   void pass(Order& order, schedule::ActionKind kind, TimePoint now);
   std::optional<std::pair<ActionId, wire::DeviceLink*>> running(ActionId theirs, TimePoint now);
   void drop_rows(Action& action);
-  void tell(ActionId id, Action& action);
+  void tell(const Action& action);
+  static void give_back(Device& device, schedule::ActionKind kind);
   void end(ActionId id);
+  void delivered(const Action& action, TimePoint now);
   void unload_gone(TimePoint now);
   static std::size_t& count(wire::Credit& credit, schedule::ActionKind kind) {
     return kind == schedule::ActionKind::infer ? credit.infers : credit.loads;

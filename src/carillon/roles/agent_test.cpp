@@ -90,6 +90,7 @@ class AgentTest : public ::testing::Test, protected AgentOut {
     return ++tickets;
   }
   void cancel(std::uint64_t) override {}
+  void connect(const std::string& address) override { connected.push_back(address); }
   void warn(const std::string& text) override {
     warned.push_back(text);
     EXPECT_TRUE(may_warn) << text;
@@ -129,11 +130,15 @@ class AgentTest : public ::testing::Test, protected AgentOut {
     agent.pulled(tickets, {}, now);
   }
   void ended(Duration took, ledger::ActionStatus status = ledger::ActionStatus::success) {
+    ran(took, status);
+    agent.pushed(tickets, true, now);
+  }
+  // Its outputs are on their way.
+  void ran(Duration took, ledger::ActionStatus status = ledger::ActionStatus::success) {
     wire::Report report{.id = link.infers.back(), .status = status, .life = link.life, .device = device};
     report.times.exec_start = now - took;
     report.times.exec_end = now;
     agent.on_report(report, now);
-    agent.pushed(tickets, true, now);
   }
   // What the next leader is told of the runs of a class.
   std::vector<Duration> told(Class cls) {
@@ -155,6 +160,7 @@ class AgentTest : public ::testing::Test, protected AgentOut {
   std::vector<std::string> warned;
   bool may_warn = false;
   std::uint64_t tickets = 0, ordered = 0;
+  std::vector<std::string> connected;
 };
 
 // A leader drops reports of a life of the device that it has not named.
@@ -290,6 +296,84 @@ TEST_F(AgentTest, TheNextLeaderIsToldOfNoRunThatBeganByOtherPlans) {
   order();
   ended(2ms);
   EXPECT_EQ(told(Class::normal), std::vector<Duration>{2ms});
+}
+
+TEST_F(AgentTest, ARunIsReportedBeforeItsOutputsAreDelivered) {
+  agent.leads(now);
+  hear(transport::Adopt{device, 0});
+  order();
+  EXPECT_EQ(connected, std::vector<std::string>{"host:1"}) << "before the first pull";
+  ran(1ms);
+  const auto reports = take<wire::Report>();
+  ASSERT_EQ(reports.size(), 1U);
+  EXPECT_TRUE(reports[0].delivers);
+  EXPECT_EQ(reports[0].id, ActionId{ordered});
+  EXPECT_TRUE(take<transport::Delivered>().empty());
+  now += 3ms;
+  agent.pushed(tickets, true, now);
+  EXPECT_TRUE(take<wire::Report>().empty());
+  const auto delivered = take<transport::Delivered>();
+  ASSERT_EQ(delivered.size(), 1U);
+  EXPECT_EQ(delivered[0].action, ActionId{ordered});
+  EXPECT_EQ(delivered[0].took, 3ms);
+  EXPECT_EQ(agent.actions_in_flight(), 0U);
+  // Whoever runs nothing to an end delivers nothing.
+  order();
+  ended(1ms, ledger::ActionStatus::failed);
+  EXPECT_FALSE(take<wire::Report>().at(0).delivers);
+  EXPECT_TRUE(take<transport::Delivered>().empty());
+}
+
+// Tensors that nobody takes would fill its memory.
+TEST_F(AgentTest, WithManyOutputsOnTheirWayARunIsReportedOnceItIsDelivered) {
+  agent.leads(now);
+  hear(transport::Adopt{device, 0});
+  std::vector<std::uint64_t> under_way;
+  for (std::size_t i = 0; i < 16; ++i) {
+    order();
+    ran(1ms);
+    under_way.push_back(tickets);
+  }
+  EXPECT_EQ(take<wire::Report>().size(), 16U);
+  order();
+  ran(1ms);
+  EXPECT_TRUE(take<wire::Report>().empty());
+  agent.pushed(tickets, true, now);
+  const auto late = take<wire::Report>();
+  ASSERT_EQ(late.size(), 1U);
+  EXPECT_FALSE(late[0].delivers);
+  EXPECT_TRUE(take<transport::Delivered>().empty());
+  for (const std::uint64_t ticket : under_way) agent.pushed(ticket, false, now);
+  EXPECT_EQ(take<transport::Delivered>().size(), 16U) << "also where nobody wants them";
+  order();
+  ran(1ms);
+  EXPECT_TRUE(take<wire::Report>().at(0).delivers);
+}
+
+TEST_F(AgentTest, OutputsAreDeliveredAlsoOfADeviceThatIsLost) {
+  agent.leads(now);
+  hear(transport::Adopt{device, 0});
+  order();
+  ran(1ms);
+  take<wire::Report>();
+  lose();
+  EXPECT_EQ(agent.actions_in_flight(), 1U);
+  agent.pushed(tickets, true, now);
+  EXPECT_EQ(take<transport::Delivered>().size(), 1U);
+  EXPECT_EQ(agent.actions_in_flight(), 0U);
+}
+
+TEST_F(AgentTest, TheNextLeaderHearsOfNoEarlierDelivery) {
+  agent.leads(now);
+  hear(transport::Adopt{device, 0});
+  order();
+  ran(1ms);
+  agent.leader_left(now);
+  agent.leads(now);
+  sent.clear();
+  agent.pushed(tickets, true, now);
+  EXPECT_TRUE(sent.empty());
+  EXPECT_EQ(agent.actions_in_flight(), 0U);
 }
 
 TEST_F(AgentTest, WhoDrainsEndsWhatItHasAndTellsNoLeaderOfItsDevice) {

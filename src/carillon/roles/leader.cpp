@@ -71,12 +71,13 @@ template <typename What>
 constexpr bool of_frontends = one_of<What, transport::Application, transport::Offer, transport::Withdraw,
                                      transport::RowsAt, transport::Drains>;
 template <typename What>
-constexpr bool of_workers =
-    one_of<What, transport::ModelComes, transport::ModelGoes, transport::ModelTimes, transport::DeviceState,
-           wire::Report, wire::ProbeReport, ledger::Excuse, transport::Drain, transport::Drains>;
+constexpr bool of_workers = one_of<What, transport::ModelComes, transport::ModelGoes, transport::ModelTimes,
+                                   transport::DeviceState, wire::Report, transport::Delivered,
+                                   wire::ProbeReport, ledger::Excuse, transport::Drain, transport::Drains>;
 // A worker that drains has said the others before it heard of that.
 template <typename What>
-constexpr bool of_drained = one_of<What, wire::Report, transport::Drain, transport::Drains>;
+constexpr bool of_drained =
+    one_of<What, wire::Report, transport::Delivered, transport::Drain, transport::Drains>;
 
 }  // namespace
 
@@ -132,7 +133,7 @@ class Leader::Link final : public wire::DeviceLink {
     told.starved = std::min(longest, told.starved + std::clamp(excuse.starved, Duration{0}, longest));
     told.moved = told.moved || excuse.moved;
   }
-  bool attached() const { return peer_.has_value(); }
+  std::optional<PeerId> peer() const { return peer_; }
   const std::string& worker() const { return worker_; }
   DeviceId theirs() const { return theirs_; }
 
@@ -250,16 +251,21 @@ void Leader::leave_frontend(PeerId id, TimePoint) {
 }
 
 void Leader::leave_worker(Peer& peer, std::string_view why, TimePoint now) {
-  if (peer.drains) return land_all(peer);
-  for (const auto& [number, device] : peer.devices) links_[device.index()]->attach({});
-  // A stream that breaks before it tells of a model says nothing of those that the worker told before.
-  Gone& gone = gone_[peer.hello.id];
-  gone.at = now;
-  for (const auto& [ours, number] : peer.numbers)
-    if (!peer.models.at(number).goes && std::ranges::count(gone.models, ours) == 0)
-      gone.models.push_back(ours);
-  await_return(now);
-  lose_devices(peer, "its worker " + peer.hello.id + " has gone: " + std::string(why), now);
+  const std::string went = "its worker " + peer.hello.id + " has gone: " + std::string(why);
+  if (peer.drains) {
+    land_all(peer);
+  } else {
+    for (const auto& [number, device] : peer.devices) links_[device.index()]->attach({});
+    // A stream that breaks before it tells of a model says nothing of those that the worker told before.
+    Gone& gone = gone_[peer.hello.id];
+    gone.at = now;
+    for (const auto& [ours, number] : peer.numbers)
+      if (!peer.models.at(number).goes && std::ranges::count(gone.models, ours) == 0)
+        gone.models.push_back(ours);
+    await_return(now);
+    lose_devices(peer, went, now);
+  }
+  offer_anew(peer, went, now);
 }
 
 // And its models.
@@ -367,15 +373,13 @@ void Leader::on(PeerId from, Peer& peer, transport::Offer& what, TimePoint now) 
   request.arrival = std::clamp(request.arrival, saturating_add(now, -longest), now);
   request.deadline = std::max(request.deadline, request.arrival);
   const std::uint32_t place = rows_.take();
-  rows_[place] = {.id = request.id,
+  rows_[place] = {.request = request,
                   .frontend = from,
                   .number = peer.number,
                   .theirs = what.row.id,
-                  .model = request.model,
                   .key = what.key,
                   .used = true,
-                  .open = true,
-                  .request = request};
+                  .open = true};
   by_id_.insert(request.id.value, place);
   peer.rows.insert(what.row.id.value, place);
   all_owed_ = all_owed_ || what.more;
@@ -412,18 +416,18 @@ void Leader::close(Row& row) {
 
 void Leader::free(Row& row) {
   close(row);
-  row.used = row.kept = false;
+  row.used = row.kept = row.delivers = false;
   row.verdict.reset();
-  rows_.give_back(*by_id_.take(row.id.value));
+  rows_.give_back(*by_id_.take(row.request.id.value));
 }
 
 // Until the scheduler has heard of it, the row may still be sent.
 void Leader::withdraw(Row& row) {
-  if (row.verdict) return free(row);  // the scheduler has forgotten it
+  if (row.verdict || row.delivers) return free(row);  // the scheduler has forgotten it
   close(row);
   row.kept = false;
-  dispatch_.withdraw(row.id, row.model);
-  withdrawn_.push_back(row.id);
+  dispatch_.withdraw(row.request.id, row.request.model);
+  withdrawn_.push_back(row.request.id);
 }
 
 void Leader::refuse(PeerId to, RequestId row, ledger::Reason reason) {
@@ -449,6 +453,16 @@ void Leader::came_back(RequestId id) {
 
 void Leader::ended(RequestId id, const wire::Report& report, TimePoint) {
   Row* const ended = row(id);
+  const bool delivers = report.delivers && report.status == ledger::ActionStatus::success;
+  if (!delivers || ended == nullptr || !ended->open) return end(ended, report);
+  Delivery& delivery = peers_.at(*links_[report.device.index()]->peer()).deliveries[report.id];
+  delivery.report = report;
+  delivery.rows.push_back(id);
+  ended->delivers = true;
+}
+
+// The frontend has had its outputs, if the row ran.
+void Leader::end(Row* ended, const wire::Report& report) {
   transport::Ended message{.rows = {}, .report = report};
   message.report.bad_rows.clear();  // their rows are turned down
   post_row(ended, std::move(message),
@@ -457,6 +471,36 @@ void Leader::ended(RequestId id, const wire::Report& report, TimePoint) {
   if (ended == nullptr || !ended->open || report.status != ledger::ActionStatus::success) return;
   close(*ended);
   if (!ended->kept) free(*ended);
+}
+
+void Leader::on(PeerId, Peer& peer, transport::Delivered& what, TimePoint now) {
+  if (auto landed = peer.landing.extract(what.action); !landed.empty()) land(landed.mapped().second);
+  const auto delivery = peer.deliveries.extract(what.action);
+  if (delivery.empty()) return;  // nobody waits for it any more
+  const auto& [report, rows] = delivery.mapped();
+  dispatch_.delivered(report.device, std::clamp(what.took, Duration{0}, longest), now);
+  for (const RequestId id : rows) end(row(id), report);
+}
+
+// Their worker has gone, perhaps before they had their outputs.
+void Leader::offer_anew(const Peer& worker, std::string_view why, TimePoint now) {
+  for (const auto& [action, delivery] : worker.deliveries)
+    for (const RequestId id : delivery.rows) {
+      Row* const again = row(id);
+      if (again == nullptr || !again->open) continue;
+      lost(id, why);
+      offer_again(*again, false, now);
+    }
+}
+
+// A row that the scheduler has forgotten. It is another one to it.
+void Leader::offer_again(Row& row, bool more, TimePoint now) {
+  const std::uint32_t place = *by_id_.take(row.request.id.value);
+  row.request.id = RequestId{offered_++};
+  by_id_.insert(row.request.id.value, place);
+  row.delivers = row.kept = false;
+  row.verdict.reset();
+  dispatch_.offer(row.request, more, now);
 }
 
 void Leader::turned_down(RequestId id, const Error& error) {
@@ -468,7 +512,7 @@ void Leader::turned_down(RequestId id, const Error& error) {
 
 void Leader::device_lost(DeviceId device) {
   const Link& link = *links_[device.index()];
-  worker_went_ = !link.attached() || unheard_.contains(link.worker());
+  worker_went_ = !link.peer().has_value() || unheard_.contains(link.worker());
 }
 
 void Leader::lost(RequestId id, std::string_view why) {
@@ -482,7 +526,8 @@ bool Leader::can_run(ModelId model) {
   return std::ranges::any_of(peers_, [&](auto& each) {
     return serving(each.second, model) != nullptr &&
            std::ranges::any_of(each.second.devices, [&](const auto& device) {
-             return links_[device.second.index()]->attached() && dispatch_.device_alive(device.second);
+             return links_[device.second.index()]->peer().has_value() &&
+                    dispatch_.device_alive(device.second);
            });
   });
 }
@@ -495,7 +540,7 @@ bool Leader::awaits_return(ModelId model) const {
 
 void Leader::forget_returned() {
   for (const DeviceView& device : devices())
-    if (device.alive && links_[device.id.index()]->attached()) gone_.erase(device.worker);
+    if (device.alive && links_[device.id.index()]->peer().has_value()) gone_.erase(device.worker);
 }
 
 void Leader::await_return(TimePoint now) {
@@ -512,12 +557,9 @@ void Leader::offer_held(TimePoint now) {
   for (const RequestId id : std::exchange(held_, {})) {
     Row* const held = row(id);
     if (held == nullptr || !held->verdict) continue;
-    if (can_run(held->model)) {
-      held->verdict.reset();
-      held->id = held->request.id = RequestId{offered_++};
-      by_id_.insert(held->id.value, *by_id_.take(id.value));
+    if (can_run(held->request.model)) {
       offered = true;
-      dispatch_.offer(held->request, true, now);
+      offer_again(*held, true, now);
     } else {
       const wire::Verdict verdict = *std::exchange(held->verdict, std::nullopt);
       refused(verdict, now);
@@ -534,7 +576,7 @@ void Leader::refused(const wire::Verdict& verdict, TimePoint) {
   // may be what ends workers.
   if (worker_went_ && told.refusal.reason == ledger::Reason::device_failed &&
       over->losses < schedule::parts::most_lost) {
-    const bool somewhere = can_run(over->model), timed = over->request.deadline != TimePoint::max();
+    const bool somewhere = can_run(over->request.model), timed = over->request.deadline != TimePoint::max();
     told.refusal.reason = somewhere && timed ? ledger::Reason::deadline_passed : ledger::Reason::no_device;
     if (!somewhere) told.prospect.devices = 0;
   }
@@ -542,10 +584,10 @@ void Leader::refused(const wire::Verdict& verdict, TimePoint) {
     over->verdict = told;
     return;
   }
-  if (told.refusal.reason == ledger::Reason::no_device && awaits_return(over->model) &&
-      !can_run(over->model)) {
+  if (told.refusal.reason == ledger::Reason::no_device && awaits_return(over->request.model) &&
+      !can_run(over->request.model)) {
     over->verdict = told;
-    held_.push_back(over->id);
+    held_.push_back(over->request.id);
     return;
   }
   told.refusal.request = over->theirs;
@@ -807,6 +849,7 @@ void Leader::on(PeerId, Peer& peer, wire::Report& what, TimePoint now) {
   if (peer.drains) {
     if (const auto lost = what.device_lost ? device_of(peer, what.device) : std::nullopt)
       return land_all(peer, lost);
+    if (what.delivers && peer.landing.contains(what.id)) return;
     if (auto ended = peer.landing.extract(what.id); !ended.empty())
       land(ended.mapped().second);
     else
@@ -822,6 +865,10 @@ void Leader::on(PeerId, Peer& peer, wire::Report& what, TimePoint now) {
   }
   what.device = *device;
   make_sound(what, now);
+  const ledger::Ledger::Action* const order = dispatch_.ledger().action(what.id);
+  if (order != nullptr && order->kind == schedule::ActionKind::infer &&
+      what.status == ledger::ActionStatus::success && !what.odd_time)
+    dispatch_.arrived(*device, what.times.received - order->sent, now);
   dispatch_.on_report(what, now);
 }
 

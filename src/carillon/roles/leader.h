@@ -118,19 +118,23 @@ class Leader final : private wire::Calls, private dispatch::Notes {
  private:
   using ModelKey = std::pair<std::string, std::int64_t>;  // name and version
   struct Row {
-    RequestId id;  // ours
+    Request request;  // with our numbers
     PeerId frontend = 0;
     std::uint32_t number = 0;  // of the frontend
     RequestId theirs;
-    ModelId model;
     std::uint64_t key = 0;
     bool used = false;
     bool open = false;                       // the frontend is told of it
     bool kept = false;                       // see ledger::Keep
+    bool delivers = false;                   // over for the scheduler; its outputs are on their way
     std::uint32_t landing = 0;               // runs of workers that drain have it
     std::uint32_t losses = 0;                // of its runs, with their devices
     std::optional<wire::Verdict> verdict{};  // meanwhile, or until a worker is back, the scheduler refused it
-    Request request{};                       // as it was offered to the scheduler
+  };
+  // An action that is reported, and whose outputs are on their way to these rows.
+  struct Delivery {
+    wire::Report report;
+    std::vector<RequestId> rows;
   };
   struct WorkerModel {
     wire::Model told;             // its batches: as the worker told them last
@@ -150,6 +154,7 @@ class Leader final : private wire::Calls, private dispatch::Notes {
     std::map<std::uint32_t, WorkerModel> models;  // by its own numbers
     std::map<ModelId, std::uint32_t> numbers;     // from ours
     std::map<std::uint32_t, DeviceId> devices;    // that it told of since it joined
+    std::map<ActionId, Delivery> deliveries;
     // While it drains: how many actions it has, and, of those that this leader ordered, the device and the
     // rows.
     std::optional<std::uint32_t> drains;
@@ -192,6 +197,7 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   void on(PeerId from, Peer& peer, transport::ModelTimes& what, TimePoint now);
   void on(PeerId from, Peer& peer, transport::DeviceState& what, TimePoint now);
   void on(PeerId from, Peer& peer, wire::Report& what, TimePoint now);
+  void on(PeerId from, Peer& peer, transport::Delivered& what, TimePoint now);
   void on(PeerId from, Peer& peer, wire::ProbeReport& what, TimePoint now);
   void on(PeerId from, Peer& peer, ledger::Excuse& what, TimePoint now);
   void on(PeerId from, Peer& peer, transport::Drains& what, TimePoint now);
@@ -216,6 +222,9 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   void forget_returned();
   void offer_held(TimePoint now);
   Row* row(RequestId id);
+  void end(Row* ended, const wire::Report& report);
+  void offer_again(Row& row, bool more, TimePoint now);
+  void offer_anew(const Peer& worker, std::string_view why, TimePoint now);
   void close(Row& row);
   void free(Row& row);
   void withdraw(Row& row);

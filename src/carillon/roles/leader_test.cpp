@@ -529,6 +529,63 @@ TEST_F(LeaderTest, ABadRowIsTurnedDownAndTheOthersEnd) {
   EXPECT_EQ(leader->rows_open(), 0U);
 }
 
+class DeliveryTest : public LeaderTest {
+ protected:
+  // Worker 11 has run action 4 with rows 70 and 71 of frontend 1, whose outputs are on their way.
+  DeliveryTest() {
+    worker(11);
+    worker(12);
+    frontend(1);
+    on_next<schedule::AllArrived>({infer(4, {{0}, {1}})});
+    leader->heard(1, {offer(70, true), offer(71, true)}, now);
+    wire::Report told = report(4, ActionStatus::success);
+    told.delivers = true;
+    hear(11, told);
+    out.take<transport::Sent>(1);
+  }
+};
+
+TEST_F(DeliveryTest, ADeviceIsFreeAtOnceAndItsRowsAreOverOnceTheyAreDelivered) {
+  EXPECT_EQ(scheduler->heard<schedule::ActionDone>().size(), 1U);
+  EXPECT_TRUE(out.take<transport::Ended>(1).empty());
+  EXPECT_EQ(leader->rows_open(), 2U);
+  hear(11, transport::Delivered{ActionId{4}, 3ms});
+  const auto ended = out.take<transport::Ended>(1);
+  ASSERT_EQ(ended.size(), 1U);
+  EXPECT_EQ(ended[0].rows, (Rows{{70}, {71}}));
+  EXPECT_EQ(leader->rows_open(), 0U);
+  out.sent.clear();
+  hear(11, transport::Delivered{ActionId{4}, 3ms});
+  EXPECT_TRUE(out.sent.empty());
+}
+
+TEST_F(DeliveryTest, ARowMayBeWithdrawnMeanwhile) {
+  hear(1, transport::Withdraw{{70}, {}});
+  EXPECT_EQ(leader->rows_open(), 1U);
+  EXPECT_TRUE(scheduler->heard<schedule::RequestCancelled>().empty()) << "for the scheduler it is over";
+  leader->left(1, "gone", now);
+  EXPECT_EQ(leader->rows_open(), 0U);
+  hear(11, transport::Delivered{ActionId{4}, 3ms});
+  EXPECT_EQ(leader->rows_open(), 0U);
+}
+
+TEST_F(DeliveryTest, RowsWhoseWorkerGoesBeforeAreOfferedOnceMore) {
+  hear(1, transport::Withdraw{{71}, {}});
+  on_next<schedule::RequestArrived>({infer(5, {{2}}, 1)});
+  leader->left(11, "killed", now);
+  const auto lost = out.take<transport::Lost>(1);
+  ASSERT_EQ(lost.size(), 1U);
+  EXPECT_EQ(lost[0].rows, Rows{{70}});
+  const auto arrived = scheduler->heard<schedule::RequestArrived>();
+  ASSERT_EQ(arrived.size(), 3U);
+  EXPECT_EQ(arrived[2].request.deadline, arrived[0].request.deadline);
+  EXPECT_EQ(out.take<transport::Sent>(1).at(0).rows, Rows{{70}});
+  EXPECT_EQ(out.take<transport::Infer>(12).at(0).rows.at(0).row, RequestId{70});
+  hear(12, report(5, ActionStatus::success));
+  EXPECT_EQ(out.take<transport::Ended>(1).at(0).rows, Rows{{70}});
+  EXPECT_EQ(leader->rows_open(), 0U);
+}
+
 TEST_F(LeaderTest, AKeptRowStaysUntilItIsForgotten) {
   worker(11);
   frontend(1);
@@ -982,7 +1039,9 @@ TEST_P(LeaderWorldTest, RandomMessagesOfManyPeersDoNoHarm) {
         default: {
           if (const auto last_order = ordered.find(from);
               last_order != ordered.end() && random.below(2) == 0) {
+            if (random.below(4) == 0) return transport::Delivered{last_order->second.id, any_time() - now};
             last_order->second.status = random.below(4) == 0 ? ActionStatus::failed : ActionStatus::success;
+            last_order->second.delivers = random.below(2) == 0;
             return last_order->second;
           }
           wire::Report report{.id = {random.below(60)},
@@ -1115,6 +1174,17 @@ TEST_F(DrainTest, AWorkerEndsWhatItHasAndGetsNothingNew) {
   EXPECT_EQ(leader->drains(), (Drains{{"w11", 0}}));
   leader->left(11, "stopped", now);
   EXPECT_TRUE(leader->drains().empty());
+}
+
+TEST_F(DrainTest, ARowIsNotRefusedWhileItsOutputsAreOnTheirWay) {
+  ASSERT_TRUE(leader->drain("w11", false, now));
+  wire::Report told = report(1, ActionStatus::success);
+  told.delivers = true;
+  hear(11, told);
+  EXPECT_TRUE(out.take<wire::Verdict>(1).empty());
+  hear(11, transport::Delivered{ActionId{1}, 3ms});
+  EXPECT_EQ(out.take<wire::Verdict>(1).size(), 1U) << "its outputs did not come before this";
+  EXPECT_EQ(leader->rows_open(), 0U);
 }
 
 TEST_F(DrainTest, ARowWhoseOutputsCameIsOver) {

@@ -75,6 +75,10 @@ void WorkerHost::flush() {
 
 // --- Rows
 
+void WorkerHost::connect(const std::string& address) {
+  if (client_ != nullptr) client_->connect(address);
+}
+
 std::uint64_t WorkerHost::pull(const std::string& address, std::uint64_t key, TimePoint urgency,
                                std::shared_ptr<PulledRow> row) {
   const std::uint64_t ticket = next_ticket_++;

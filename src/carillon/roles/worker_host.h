@@ -48,6 +48,7 @@ class WorkerHost final : FollowerHandlers, AgentOut {
   void heard(std::vector<transport::Message> messages) override;
   // AgentOut, in the controller's turns.
   void send(transport::Message message) override;
+  void connect(const std::string& address) override;
   std::uint64_t pull(const std::string& address, std::uint64_t key, TimePoint urgency,
                      std::shared_ptr<PulledRow> row) override;
   std::uint64_t push(const std::string& address, std::uint64_t key, std::shared_ptr<PulledRow> row,

@@ -106,6 +106,7 @@ struct Writer {
     if (!from.error.empty()) out.set_error(cut(from.error, limits.text));
     out.set_device_lost(from.device_lost);
     out.set_odd_time(from.odd_time);
+    out.set_delivers(from.delivers);
     for (const wire::BadRow& bad : from.bad_rows) {
       hosts::BadRow& row = *out.add_bad_rows();
       row.set_row(bad.row);
@@ -237,6 +238,10 @@ struct Writer {
     out.set_lane(static_cast<std::uint32_t>(m.lane));
     out.set_starved_ns(m.starved.count());
     out.set_moved(m.moved);
+  }
+  void operator()(const Delivered& m) const {
+    to.mutable_delivered()->set_action(m.action.value);
+    to.mutable_delivered()->set_took_ns(m.took.count());
   }
   void operator()(const RowsAt& m) const { to.mutable_rows_at()->set_address(cut(m.address, limits.text)); }
   void operator()(const DeviceCount& m) const {
@@ -428,6 +433,7 @@ wire::Report Reader::report(const hosts::Report& from) {
   report.error = text("error", from.error());
   report.device_lost = from.device_lost();
   report.odd_time = from.odd_time();
+  report.delivers = from.delivers();
   if (static_cast<std::size_t>(from.bad_rows_size()) > limits_.rows)
     says("bad_rows: {}, at most {}", from.bad_rows_size(), limits_.rows);
   for (int i = 0; wrong_.empty() && i < from.bad_rows_size(); ++i)
@@ -653,6 +659,10 @@ std::optional<Message> Reader::read(const hosts::Message& from) {
                                .moved = m.moved()};
       break;
     }
+    case hosts::Message::kDelivered:
+      message = Delivered{ActionId{from.delivered().action()},
+                          duration("delivered.took_ns", from.delivered().took_ns())};
+      break;
     case hosts::Message::kRowsAt:
       message = RowsAt{text("rows_at.address", from.rows_at().address())};
       break;

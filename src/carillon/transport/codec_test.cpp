@@ -80,13 +80,17 @@ auto fields(const wire::Report& m) {
   const wire::ActionTimes& t = m.times;
   std::vector<std::pair<int, Error>> bad;
   for (const wire::BadRow& row : m.bad_rows) bad.emplace_back(row.row, row.error);
-  return std::tuple(std::tuple(m.id, m.status, m.error, m.device_lost, m.life, m.device, bad, m.odd_time),
-                    std::tuple(t.received, t.input_start, t.input_end, t.exec_start, t.exec_end,
-                               t.output_start, t.output_end),
-                    std::tuple(t.paused, t.preemptions, t.lost, t.padded, t.threads, t.preempts));
+  return std::tuple(
+      std::tuple(m.id, m.status, m.error, m.device_lost, m.life, m.device, bad, m.odd_time, m.delivers),
+      std::tuple(t.received, t.input_start, t.input_end, t.exec_start, t.exec_end, t.output_start,
+                 t.output_end),
+      std::tuple(t.paused, t.preemptions, t.lost, t.padded, t.threads, t.preempts));
 }
 auto fields(const Ended& m) {
   return std::tuple(m.rows, fields(m.report));
+}
+auto fields(const Delivered& m) {
+  return std::tuple(m.action, m.took);
 }
 auto fields(const RowsAt& m) {
   return m.address;

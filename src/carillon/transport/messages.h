@@ -178,13 +178,20 @@ struct DeviceState {
   std::optional<Left> left = std::nullopt;
 };
 
+// A worker to the leader, after a Report that `delivers`: every row of the action has its outputs at its
+// frontend, or nobody wants them.
+struct Delivered {
+  ActionId action;
+  Duration took{0};  // from the end of EXEC
+};
+
 using Message =
     std::variant<Application, Offer, Withdraw,                                          //
                  Sent, CameBack, Ended, TurnedDown, Lost, wire::Verdict, Keep, Forget,  //
                  ledger::Load, ledger::Unload, Infer, Profile, ledger::Stop, ledger::Preempt, Retire, Probe,
                  Adopt, wire::Report, wire::ProbeReport, DeviceState, ledger::Excuse,  //
-                 RowsAt, DeviceCount, OfferCredit, FrontendAt, Leads, ModelComes, ModelGoes, ModelTimes,
-                 Drain, Drains>;
+                 Delivered, RowsAt, DeviceCount, OfferCredit, FrontendAt, Leads, ModelComes, ModelGoes,
+                 ModelTimes, Drain, Drains>;
 
 struct Frame {
   std::uint64_t epoch = 0;  // in which the messages were decided

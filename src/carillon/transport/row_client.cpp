@@ -80,6 +80,10 @@ class Peer {
        Turn& turn)
       : context_(context), address_(std::move(address)), options_(options), jobs_(jobs), turn_(turn) {}
 
+  // Ahead of need.
+  void open() {
+    if (state_ == State::none && clock_.now() >= not_before_) connect();
+  }
   // `job` was added to the jobs. flush() must follow.
   void begin(std::uint64_t ticket, Job& job) {
     if (state_ == State::none) {
@@ -441,6 +445,10 @@ class Client final : public RowClient, Turn {
     CARILLON_ASSERT(push.report.size() <= longest_report && push.outputs.size() <= most_tensors);
     return add({.what = PushJob{std::move(push), std::move(pushed), {}}});
   }
+  void connect(const std::string& address) override {
+    const std::lock_guard lock(mutex_);
+    openings_.push_back(address);
+  }
   void cancel(std::uint64_t ticket) override {
     const std::lock_guard lock(mutex_);
     wishes_.emplace_back(ticket, std::nullopt);
@@ -448,7 +456,7 @@ class Client final : public RowClient, Turn {
   void flush() override {
     {
       const std::lock_guard lock(mutex_);
-      if (wishes_.empty() || std::exchange(taken_, true)) return;
+      if (!wanted() || std::exchange(taken_, true)) return;
       holder_ = std::this_thread::get_id();
     }
     end();
@@ -457,6 +465,7 @@ class Client final : public RowClient, Turn {
  private:
   using Wish = std::pair<std::uint64_t, std::optional<Job>>;  // no job: it is cancelled
 
+  bool wanted() const { return !wishes_.empty() || !openings_.empty(); }
   std::uint64_t add(Job job) {
     const std::lock_guard lock(mutex_);
     wishes_.emplace_back(++tickets_, std::move(job));
@@ -481,7 +490,7 @@ class Client final : public RowClient, Turn {
       --again_;
       return;
     }
-    while (!wishes_.empty()) {
+    while (wanted()) {
       lock.unlock();
       work();
       lock.lock();
@@ -490,19 +499,25 @@ class Client final : public RowClient, Turn {
     free_.notify_one();
   }
 
+  Peer& at(const std::string& address) {
+    auto& kept = peers_[address];
+    if (kept == nullptr)
+      kept = std::make_unique<Peer>(context_, address, options_, jobs_, static_cast<Turn&>(*this));
+    return *kept;
+  }
   void work() {
+    std::vector<std::string> openings;
     {
       const std::lock_guard lock(mutex_);
       wishes_.swap(working_);
+      openings.swap(openings_);
     }
+    for (const std::string& address : openings) at(address).open();
     std::vector<Peer*> touched;
     for (auto& [ticket, job] : working_) {
       Peer* peer = nullptr;
       if (job) {
-        auto& kept = peers_[job->address()];
-        if (kept == nullptr)
-          kept = std::make_unique<Peer>(context_, job->address(), options_, jobs_, static_cast<Turn&>(*this));
-        peer = kept.get();
+        peer = &at(job->address());
         peer->begin(ticket, jobs_.emplace(ticket, std::move(*job)).first->second);
       } else if (auto node = jobs_.extract(ticket); !node.empty()) {
         peer = node.mapped().peer;
@@ -523,7 +538,8 @@ class Client final : public RowClient, Turn {
   bool taken_ = false;        // somebody has the turn
   std::thread::id holder_;    // who has it
   int again_ = 0;             // times that it was taken once more
-  std::vector<Wish> wishes_;  // with mutex_, as these five
+  std::vector<Wish> wishes_;  // with mutex_, as these six
+  std::vector<std::string> openings_;
   std::uint64_t tickets_ = 0;
   // Of whoever has the turn, as all below.
   std::vector<Wish> working_;

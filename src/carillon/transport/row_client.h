@@ -16,14 +16,15 @@ namespace carillon::transport {
 class Tls;
 
 // The worker's end of the data plane (rows.h): pulls rows from frontends and pushes their outputs. Each
-// frontend has one connection, opened when it is first needed and, once broken, when it is next needed. Tries
-// that fail are followed by a pause, in which all requests to that frontend fail at once. Thread-safe.
+// frontend has one connection, opened by connect() or when it is first needed and, once broken, when it is
+// next needed. Tries that fail are followed by a pause, in which all requests to that frontend fail at once.
+// Thread-safe.
 class RowClient {
  public:
   struct Options {
-    std::string cluster;                                       // its name
-    Duration connect_within = std::chrono::seconds{1};  // requests that wait for longer fail
-    Duration first_pause = std::chrono::milliseconds{5};       // doubled by each try that fails
+    std::string cluster;                                  // its name
+    Duration connect_within = std::chrono::seconds{1};    // requests that wait for longer fail
+    Duration first_pause = std::chrono::milliseconds{5};  // doubled by each try that fails
     Duration longest_pause = std::chrono::seconds{1};
     std::shared_ptr<Tls> tls = {};  // null: none. Else only frontends of the cluster are believed
   };
@@ -60,6 +61,9 @@ class RowClient {
   // Likewise. False: nobody wants the outputs any more, as the row is closed or has outputs.
   using Pushed = std::move_only_function<void(Result<bool> taken)>;
 
+  // Opens a connection ahead of what will be asked for, so that the first to ask need not wait for it. As the
+  // two below: it does not block, and happens at flush().
+  virtual void connect(const std::string& address) = 0;
   // Neither blocks, and nothing happens before flush(). Both return a ticket for cancel(). Handlers may call
   // all four.
   virtual std::uint64_t pull(Pull pull, Pulled pulled) = 0;

@@ -742,6 +742,27 @@ TEST(Rows, CloseMayComeAtAnyTime) {
   }
 }
 
+TEST(Rows, AConnectionMayBeOpenedAheadOfNeed) {
+  Frontend first;
+  OneRow row{{bytes_of(9, 1)}, {}};
+  const auto key = first.store.open(RequestId{1}, row.tensors());
+  boost::asio::io_context context;
+  tcp::acceptor acceptor(context, {boost::asio::ip::make_address("127.0.0.1"), 0});
+  Worker worker;
+  worker.client->connect(fmt::format("127.0.0.1:{}", acceptor.local_endpoint().port()));
+  worker.client->connect(first.address());
+  worker.client->flush();
+  tcp::socket socket = acceptor.accept();
+  std::string hello;
+  put(hello, hello_of("box"));
+  std::string heard(hello.size(), 0);
+  boost::asio::read(socket, boost::asio::buffer(heard));
+  EXPECT_EQ(heard, hello);
+  std::vector<Bytes> into{Bytes(9)};
+  EXPECT_TRUE(worker.pull(first.address(), key, into).get());
+  EXPECT_EQ(into, row.inputs);
+}
+
 TEST(Rows, AFrontendThatIsBackIsFoundAgain) {
   auto frontend = std::make_unique<Frontend>();
   const int port = frontend->server->port();

@@ -47,6 +47,7 @@ struct Report {
   DeviceId device{};               // filled in by whoever passes the report on
   std::vector<BadRow> bad_rows{};  // of a success; empty (and unallocated) otherwise
   bool odd_time = false;  // EXEC's time says nothing of other batches: it ended early, or rows ran again
+  bool delivers = false;  // of another host's: its outputs are on their way, and transport::Delivered follows
 };
 
 // How many actions a device takes at a time: those that were sent to it and are not reported. Whoever sends

@@ -21,7 +21,8 @@ inline wire::Report sample_report() {
                       .device = DeviceId{5},
                       .bad_rows = {{2, {ErrorCode::invalid_argument, "index 7 is outside"}},
                                    {4, {ErrorCode::deadline_exceeded, ""}}},
-                      .odd_time = true};
+                      .odd_time = true,
+                      .delivers = true};
   report.times = {.received = at(1000),
                   .input_start = at(1100),
                   .input_end = at(1300),
@@ -98,6 +99,7 @@ inline std::vector<std::pair<std::string, Message>> samples() {
                                                      {{ModelId{17}, Class::real_time, 4, 5ms, 6ms, 70ms},
                                                       {ModelId{3}, Class::best_effort, 1, 2ms, 1ms, 9ms}}}}},
       {"slowness", ledger::Excuse{DeviceId{1}, ledger::Lane::load, 12ms, true}},
+      {"delivered", Delivered{ActionId{14}, 3ms}},
       {"rows_at", RowsAt{"10.0.0.7:7002"}},
       {"device_count", DeviceCount{3, 4}},
       {"offer_credit", OfferCredit{40, 1024}},
