@@ -35,12 +35,17 @@ struct ReportArrives {  // at the scheduler
 };
 struct DeviceDies {
   std::uint32_t device = 0;
+  std::optional<Duration> length = std::nullopt;  // until it is back; none: some time. max(): never
 };
 struct DeviceStalls {
   std::uint32_t device = 0;
+  std::optional<Duration> length =
+      std::nullopt;  // of all that runs or begins; none: what runs, some time each
 };
 struct DeviceSlowsDown {
   std::uint32_t device = 0;
+  std::optional<Duration> length = std::nullopt;  // none: for some time, by some factor
+  double factor = 1;
 };
 struct DeviceReturns {
   std::uint32_t device = 0;

@@ -12,6 +12,7 @@ namespace {
 using schedule::ActionKind;
 using schedule::ActionStatus;
 
+constexpr Duration longest_hang = std::chrono::hours{1000};
 constexpr std::uint64_t no_limit = std::uint64_t{1} << 40;  // pages
 
 // Messages and inputs share no executor here, but the network's time.
@@ -56,6 +57,21 @@ void Devices::start(TimePoint now) {
     owner_.comes(DeviceId{i}, 0);
   }
   if (!faulty_) return;
+  for (const workload::DeviceFault& fault : options_.faults.planned) {
+    const auto device = static_cast<std::uint32_t>(fault.device);
+    const TimePoint at = TimePoint{} + fault.at;
+    switch (fault.kind) {
+      case workload::DeviceFault::Kind::dies:
+        owner_.plan(at, DeviceDies{device, fault.length});
+        break;
+      case workload::DeviceFault::Kind::hangs:
+        owner_.plan(at, DeviceStalls{device, std::min(fault.length, longest_hang)});
+        break;
+      case workload::DeviceFault::Kind::slow:
+        owner_.plan(at, DeviceSlowsDown{device, fault.length, fault.factor});
+        break;
+    }
+  }
   const auto deal = [&](double per_s, auto step) {
     if (per_s <= 0) return;
     for (std::uint32_t i = 0; i < devices_.size(); ++i)
@@ -214,15 +230,25 @@ void Devices::Desk::plan(TimePoint at, std::uint64_t what) {
   devices.owner_.plan(at, DeviceStep{index, devices.devices_[index].life, what});
 }
 
-Duration Devices::true_time(const Device& device, Duration planned) {
+Duration Devices::true_time(const Flight& flight, Duration planned, bool resumes) {
   if (!faulty_) return planned;
+  const Device& device = devices_[flight.device.index()];
+  const Faults& faults = options_.faults;
   double factor = options_.faults.speed * (1 + options_.faults.noise * std::abs(random_.normal()));
   if (options_.faults.hiccups > 0 && random_.uniform() < options_.faults.hiccups) factor *= 10;
   if (now_ < device.slow_until) factor *= device.slow;
+  if (flight.kind == ActionKind::infer) {
+    if (!faults.speeds.empty()) factor /= faults.speeds[flight.device.index()];
+    if (!faults.outliers.empty() && !resumes)
+      if (const auto& [share, longer] = faults.outliers[flight.model.index()];
+          share > 0 && random_.uniform() < share)
+        factor *= longer;
+  }
   for (const SlowSpell& spell : options_.faults.spells)
     if (now_ - TimePoint{} >= spell.from && now_ - TimePoint{} < spell.from + spell.length)
       factor *= spell.factor;
-  return from_ns(static_cast<double>(planned.count()) * factor);
+  const Duration hangs = device.hangs_until > now_ ? device.hangs_until - now_ : Duration{0};
+  return hangs + from_ns(static_cast<double>(planned.count()) * factor);
 }
 
 Duration Devices::Desk::begins(std::uint64_t tag, Duration planned, bool resumes) {
@@ -230,7 +256,7 @@ Duration Devices::Desk::begins(std::uint64_t tag, Duration planned, bool resumes
   flight.begun = true;
   if (Observer* const observer = devices.options_.observer; observer != nullptr && !resumes)
     observer->on_start(flight.id, flight.device, devices.now_);
-  return devices.true_time(devices.devices_[index], planned);
+  return devices.true_time(flight, planned, resumes);
 }
 
 void Devices::Desk::ends(std::uint64_t tag, ActionStatus status) {
@@ -326,18 +352,19 @@ void Devices::on(const DeviceDies& step, TimePoint now) {
   const Device& d = devices_[step.device];
   if (!d.alive) return;
   const std::uint32_t life = d.life;
-  dies(step.device, now);
+  dies(step.device, step.length, now);
   owner_.died(DeviceId{step.device}, life);
 }
 
 void Devices::retire(DeviceId device, std::uint32_t life, TimePoint now) {
   const Device& d = devices_[device.index()];
-  if (d.alive && d.life < life) dies(device.value, now);
+  if (d.alive && d.life < life) dies(device.value, std::nullopt, now);
 }
 
-void Devices::dies(std::uint32_t index, TimePoint now) {
+void Devices::dies(std::uint32_t index, std::optional<Duration> length, TimePoint now) {
   now_ = now;
-  owner_.plan(now + from_seconds(0.001 + 2 * random_.uniform()), DeviceReturns{index});
+  const Duration away = length ? *length : from_seconds(0.001 + 2 * random_.uniform());
+  if (away != Duration::max()) owner_.plan(now + away, DeviceReturns{index});
   power(index, false);
 }
 
@@ -349,14 +376,16 @@ void Devices::on(const DeviceStalls& step, TimePoint now) {
   for (int stream = 1; streams_ && stream < streams_->count(); ++stream)
     executors.push_back(static_cast<device::Executor>(device::first_stream + stream));
   for (const device::Executor executor : executors)
-    if (!d.core->core().at_rest(executor)) d.core->stall(executor, from_ms(200 * random_.uniform()));
+    if (!d.core->core().at_rest(executor))
+      d.core->stall(executor, step.length ? *step.length : from_ms(200 * random_.uniform()));
+  if (step.length) d.hangs_until = std::max(d.hangs_until, saturating_add(now, *step.length));
 }
 
 void Devices::on(const DeviceSlowsDown& step, TimePoint now) {
   Device& d = devices_[step.device];
   if (!d.alive) return;
-  d.slow = 1 + 3 * random_.uniform();
-  d.slow_until = now + from_seconds(random_.uniform());
+  d.slow = step.length ? step.factor : 1 + 3 * random_.uniform();
+  d.slow_until = step.length ? saturating_add(now, *step.length) : now + from_seconds(random_.uniform());
 }
 
 void Devices::on(const DeviceReturns& step, TimePoint now) {
@@ -390,7 +419,7 @@ void Devices::power(std::uint32_t index, bool alive) {
   if (!alive) ++d.life;
   d.alive = alive;
   d.slow = 1;
-  d.slow_until = TimePoint::min();
+  d.slow_until = d.hangs_until = TimePoint::min();
   d.core.reset();
   if (alive) {
     d.core = std::make_unique<device::VirtualDevice>(

@@ -102,7 +102,7 @@ class Devices {
     bool alive = false;
     std::uint32_t life = 0;  // how often it died
     Duration clock{0};       // what its clock shows beyond the true time
-    TimePoint slow_until = TimePoint::min();
+    TimePoint slow_until = TimePoint::min(), hangs_until = TimePoint::min();
     double slow = 1;
   };
 
@@ -111,10 +111,10 @@ class Devices {
   void send_run(FlightIndex index, Window window, Duration time, TimePoint now);
   void depart(FlightIndex index, TimePoint now);
   void arrive(FlightIndex index, TimePoint now);
-  Duration true_time(const Device& device, Duration planned);
+  Duration true_time(const Flight& flight, Duration planned, bool resumes);
   void ended(FlightIndex index, const device::Done& done);
   void deliver(FlightIndex index, bool again);
-  void dies(std::uint32_t index, TimePoint now);
+  void dies(std::uint32_t index, std::optional<Duration> length, TimePoint now);
   void power(std::uint32_t index, bool alive);
 
   const std::vector<schedule::ModelInfo>& infos_;

@@ -138,7 +138,18 @@ Case shrink(Case c, const std::string& scheduler) {
       [](Case& x) {
         for (auto& m : x.scenario.models) m.process.reset();
       },
-      [](Case& x) { x.scenario.devices = std::max(1, x.scenario.devices - 1); },
+      [](Case& x) { x.scenario.faults.clear(); },
+      [](Case& x) { x.scenario.speeds.clear(); },
+      [](Case& x) {
+        for (auto& model : x.scenario.models) model.outliers = {};
+      },
+      [](Case& x) { x.scenario.fetch.reset(); },
+      [](Case& x) {
+        x.scenario.devices = std::max(1, x.scenario.devices - 1);
+        if (!x.scenario.speeds.empty())
+          x.scenario.speeds.resize(static_cast<std::size_t>(x.scenario.devices));
+        std::erase_if(x.scenario.faults, [&](const auto& each) { return each.device >= x.scenario.devices; });
+      },
       [](Case& x) {
         if (x.scenario.models.size() > 1) x.scenario.models.pop_back();
       },
@@ -156,7 +167,10 @@ Case shrink(Case c, const std::string& scheduler) {
           less.scenario.memory == c.scenario.memory && less.scenario.process == c.scenario.process &&
           std::ranges::equal(less.scenario.models, c.scenario.models, {}, &workload::ScenarioModel::process,
                              &workload::ScenarioModel::process) &&
-          less.scenario.devices == c.scenario.devices &&
+          less.scenario.devices == c.scenario.devices && less.scenario.speeds == c.scenario.speeds &&
+          less.scenario.faults == c.scenario.faults && less.scenario.fetch == c.scenario.fetch &&
+          std::ranges::equal(less.scenario.models, c.scenario.models, {}, &workload::ScenarioModel::outliers,
+                             &workload::ScenarioModel::outliers) &&
           less.scenario.models.size() == c.scenario.models.size() &&
           less.scenario.duration == c.scenario.duration && less.scenario.rate == c.scenario.rate;
       if (same || less.scenario.duration < 1ms || less.scenario.rate < 1) continue;
@@ -181,7 +195,7 @@ std::string describe(const Case& c) {
       << " lost " << f.lost_reports << " cancels " << f.cancels << " deaths " << f.deaths_per_s << " stalls "
       << f.stalls_per_s << " slowdowns " << f.slowdowns_per_s << " offset " << to_us(f.clock_offset)
       << " us; decisions take " << to_us(c.decision_time) << " us, warm-up " << to_ms(c.scenario.warmup)
-      << " ms";
+      << " ms, " << c.scenario.speeds.size() << " speeds, " << c.scenario.faults.size() << " planned faults";
   return out.str();
 }
 

@@ -104,23 +104,28 @@ dispatch::Options dispatch_options() {
           .on_decided = {}};
 }
 
+Options with_scenario(Options options, const workload::Scenario& scenario) {
+  options.faults = simulate::with_scenario(std::move(options.faults), scenario);
+  return options;
+}
+
 // The run: clients, the network between them and a dispatcher, and the order of all that happens.
 class Simulation final : public wire::Calls, public Devices::Owner, public Decisions::Owner {
  public:
   Simulation(const workload::Scenario& scenario, schedule::Scheduler& scheduler, const Options& options)
       : scenario_(scenario),
-        options_(options),
+        options_(with_scenario(options, scenario)),
         infos_(model_infos(scenario)),
         clients_(scenario),
         random_(scenario.seed ^ 0x5bd1e9955bd1e995ULL),
         apps_(applications(scenario)),
         delay_(scenario.network_delay),
-        statistics_(scenario, options),
-        charged_(takes_time(options)),
-        scheduler_(scheduler, options, statistics_.figures),
+        statistics_(scenario, options_),
+        charged_(takes_time(options_)),
+        scheduler_(scheduler, options_, statistics_.figures),
         dispatch_(scheduler_, dispatch_options(), *this, notes_),
-        decisions_(options.shed_time, *this),
-        devices_(scenario, infos_, options, random_, statistics_, *this) {}
+        decisions_(options_.shed_time, *this),
+        devices_(scenario, infos_, options_, random_, statistics_, *this) {}
 
   Figures run();
 
@@ -258,7 +263,7 @@ class Simulation final : public wire::Calls, public Devices::Owner, public Decis
   void outcome(RequestId id, Outcome what, TimePoint at);
 
   const workload::Scenario& scenario_;
-  const Options& options_;
+  const Options options_;
   std::vector<schedule::ModelInfo> infos_;
   workload::Clients clients_;
   Random random_;
@@ -570,6 +575,37 @@ bool has_classes(const workload::Scenario& scenario) {
     return model.cls != Class::normal ||
            std::ranges::any_of(model.arrivals, [](const auto& each) { return each.cls != Class::normal; });
   });
+}
+
+Faults with_scenario(Faults faults, const workload::Scenario& scenario) {
+  faults.speeds = scenario.speeds;
+  faults.planned = scenario.faults;
+  const auto usual = [](const workload::ScenarioModel& model) { return model.outliers.share == 0; };
+  if (!std::ranges::all_of(scenario.models, usual))
+    for (const workload::ScenarioModel& model : scenario.models) faults.outliers.push_back(model.outliers);
+  return faults;
+}
+
+double Faults::least_factor() const {
+  double factor = 1;
+  for (const double each : speeds) factor = std::min(factor, 1 / each);
+  double slow = 1, odd = 1;
+  for (const workload::DeviceFault& each : planned) slow = std::min(slow, each.factor);
+  for (const workload::Outliers& each : outliers) odd = std::min(odd, each.factor);
+  return factor * slow * odd;
+}
+
+double Faults::most_factor() const {
+  double factor = 1;
+  for (const double each : speeds) factor = std::max(factor, 1 / each);
+  double slow = 1, odd = 1;
+  for (const workload::DeviceFault& each : planned) slow = std::max(slow, each.factor);
+  for (const workload::Outliers& each : outliers) odd = std::max(odd, each.factor);
+  return factor * slow * odd;
+}
+
+bool Faults::any_hangs() const {
+  return std::ranges::count(planned, workload::DeviceFault::Kind::hangs, &workload::DeviceFault::kind) > 0;
 }
 
 schedule::Environment environment(const workload::Scenario& scenario) {

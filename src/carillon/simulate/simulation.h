@@ -94,8 +94,19 @@ struct Faults {
   double slowdowns_per_s = 0;  // of each device: up to four times slower for up to 1 s
   std::vector<SlowSpell> spells;
   Duration clock_offset{0};  // devices' clocks are off by up to this, either way
+  // As the scenario has them (with_scenario), by device, in time, and by model; empty: none.
+  std::vector<double> speeds;
+  std::vector<workload::DeviceFault> planned;
+  std::vector<workload::Outliers> outliers;
+  // What these three make of a time, on any device and at any time.
+  double least_factor() const;
+  double most_factor() const;
+  bool any_hangs() const;
   friend bool operator==(const Faults&, const Faults&) = default;
 };
+
+// And what the scenario says goes wrong.
+Faults with_scenario(Faults faults, const workload::Scenario& scenario);
 
 // Sees everything in its order, in virtual time: a recorder, a checker. Requests are as the clients sent
 // them.

@@ -186,6 +186,66 @@ TEST(Simulation, RequestsOfOneModelMayHaveSeveralSlos) {
   EXPECT_NEAR(make_report(s, "symphony", f).finish_rate, 2.0 / 3, 0.05);
 }
 
+// When runs began and how long they took, by device.
+class Runs final : public Observer {
+ public:
+  void on_start(ActionId id, DeviceId, TimePoint at) override { begun_[id] = at; }
+  void on_end(ActionId id, DeviceId device, schedule::ActionStatus status, TimePoint at) override {
+    if (status == schedule::ActionStatus::success)
+      took[device].emplace_back(begun_[id] - TimePoint{}, at - begun_[id]);
+  }
+  std::map<DeviceId, std::vector<std::pair<Duration, Duration>>> took;
+
+ private:
+  std::map<ActionId, TimePoint> begun_;
+};
+
+TEST(Simulation, DevicesDifferInSpeedAndFailAsPlanned) {
+  auto s = scenario(300, 3);
+  s.models[0].slo = 100ms;
+  s.models[0].max_batch = 1;
+  s.speeds = {1, 2, 1};
+  using Kind = workload::DeviceFault::Kind;
+  s.faults = {{Kind::slow, 0, 2s, 1s, 3}, {Kind::hangs, 1, 4s, 200ms, 1}, {Kind::dies, 2, 5s, 1s, 1}};
+  Runs runs;
+  const Figures figures = simulated(s, "fcfs", {.observer = &runs});
+  for (const auto& [begun, took] : runs.took[DeviceId{0}])
+    ASSERT_EQ(took, 2s <= begun && begun < 3s ? 18ms : 6ms);
+  int hung = 0;
+  for (const auto& [begun, took] : runs.took[DeviceId{1}]) {
+    hung += took > 3ms ? 1 : 0;
+    ASSERT_TRUE(took == 3ms || (took == 203ms && begun > 3990ms && begun < 4s) ||
+                (begun >= 4s && begun + took == 4203ms))
+        << to_ms(begun) << " " << to_ms(took);
+  }
+  EXPECT_EQ(hung, 1);
+  bool back = false;
+  for (const auto& [begun, took] : runs.took[DeviceId{2}]) {
+    ASSERT_TRUE(begun + took <= 5s || begun >= 6s);
+    back = back || begun >= 6s;
+  }
+  EXPECT_TRUE(back);
+  EXPECT_GT(figures.models[0].on_time, figures.models[0].offered / 2);
+}
+
+TEST(Simulation, AShareOfAModelsBatchesMayBeOutliers) {
+  auto s = scenario(40, 1, 2);
+  s.duration = 100s;
+  s.models[1].outliers = {.share = 0.1, .factor = 5};
+  for (auto& model : s.models) {
+    model.slo = 200ms;
+    model.max_batch = 1;
+  }
+  Runs runs;
+  simulated(s, "fcfs", {.observer = &runs});
+  double odd = 0;
+  for (const auto& [begun, took] : runs.took[DeviceId{0}]) {
+    ASSERT_TRUE(took == 6ms || took == 30ms);
+    odd += took == 30ms ? 1 : 0;
+  }
+  EXPECT_NEAR(odd / static_cast<double>(runs.took[DeviceId{0}].size()), 0.05, 0.01);
+}
+
 TEST(Simulation, TheNetworksDelayIsPaidOnTheWayThereAndBack) {
   auto s = scenario(1, 1);
   s.network_delay = 1ms;

@@ -138,10 +138,71 @@ std::vector<RateStep> rates_of_copy(double all, std::int64_t c, std::int64_t cop
   return steps;
 }
 
+Outliers read_outliers(Section& model) {
+  if (!model.has("outliers")) return {};
+  Section section = model.section("outliers");
+  section.knows({"share", "factor"});
+  const Outliers outliers{.share = section.number("share", 0, 0, 1),
+                          .factor = section.number("factor", 1, 1e-3, 1e6)};
+  for (const char* key : {"share", "factor"})
+    if (!section.has(key)) section.wrong(nullptr, "outliers = { share, factor } needs " + std::string(key));
+  section.done();
+  return outliers;
+}
+
+std::vector<double> read_speeds(Section& cluster, int devices) {
+  std::vector<double> speeds;
+  const toml::node* node = cluster.find("speeds");
+  if (node == nullptr) return speeds;
+  if (node->is_array())
+    for (const toml::node& each : *node->as_array())
+      if (const auto speed = each.value<double>();
+          each.is_number() && speed && *speed >= 1e-3 && *speed <= 1e3)
+        speeds.push_back(*speed);
+  if (!node->is_array() || speeds.size() != node->as_array()->size() ||
+      speeds.size() != static_cast<std::size_t>(devices))
+    cluster.wrong(node, "cluster.speeds must be a list of one number for each of " + std::to_string(devices) +
+                            " devices, from 0.001 to 1000");
+  return speeds;
+}
+
+std::vector<DeviceFault> read_faults(Section& top, int devices) {
+  std::vector<DeviceFault> faults;
+  const toml::node* node = top.find("faults");
+  if (node == nullptr) return faults;
+  if (!node->is_array_of_tables()) top.wrong(node, "faults must be tables, written [[faults]]");
+  for (const toml::node& each : *node->as_array()) {
+    Section section(*each.as_table(), "faults", top.file());
+    section.knows({"device", "at_s", "kind", "for_s", "factor"});
+    for (const char* key : {"device", "at_s", "kind"})
+      if (!section.has(key)) section.wrong(&each, "[[faults]] needs " + std::string(key));
+    DeviceFault fault{.device = static_cast<int>(section.whole("device", 0, 0, devices - 1)),
+                      .at = from_seconds(section.number("at_s", 0, 0, 1e9)),
+                      .length = Duration::max()};
+    const std::string kind = section.text("kind", "");
+    if (kind == "hang")
+      fault.kind = DeviceFault::Kind::hangs;
+    else if (kind == "slow")
+      fault.kind = DeviceFault::Kind::slow;
+    else if (kind != "die")
+      section.wrong(section.find("kind"), "faults.kind must be \"die\", \"hang\" or \"slow\"");
+    const bool slow = fault.kind == DeviceFault::Kind::slow;
+    if (section.has("for_s")) fault.length = from_seconds(section.number("for_s", 0, 1e-6, 1e9));
+    if (slow != section.has("factor"))
+      section.wrong(&each, "[[faults]] of kind \"slow\", and no other, need factor");
+    if (slow) fault.factor = section.number("factor", 1, 1e-3, 1e6);
+    section.done();
+    faults.push_back(fault);
+  }
+  std::ranges::stable_sort(faults, {}, &DeviceFault::at);
+  return faults;
+}
+
 void read_models(Section model, const Overrides& overrides, Scenario& scenario) {
-  model.knows({"name", "copies", "slo_ms", "slo_p99", "class", "max_batch", "batch_sizes", "weights",
-               "load_ms", "latency", "csv", "min_ratio", "max_ratio", "process", "rate", "start_s", "end_s",
-               "activate_every_s", "steps"});
+  model.knows({"name",      "copies",      "slo_ms",    "slo_p99",          "class",
+               "max_batch", "batch_sizes", "weights",   "load_ms",          "latency",
+               "outliers",  "csv",         "min_ratio", "max_ratio",        "process",
+               "rate",      "start_s",     "end_s",     "activate_every_s", "steps"});
   ScenarioModel base;
   const bool many = model.has("csv");
   for (const char* key : {"rate", "start_s", "end_s", "activate_every_s"})
@@ -191,6 +252,7 @@ void read_models(Section model, const Overrides& overrides, Scenario& scenario) 
     base.cls = Class::best_effort;
   else if (cls != "normal")
     model.wrong(model.find("class"), "class must be \"real-time\", \"normal\" or \"best-effort\"");
+  base.outliers = read_outliers(model);
   const double every = model.number("activate_every_s", 0, 1e-6, 1e9);
   base.max_batch = static_cast<int>(model.whole("max_batch", 64, 1, 100000));
   if (const toml::node* sizes = model.find("batch_sizes")) {
@@ -285,9 +347,9 @@ Scenario build(const toml::table& root, const std::filesystem::path& file, const
   if (s.warmup >= s.duration) top.wrong(root.get("warmup_s"), "warmup_s must be shorter than duration_s");
   s.scheduler = top.text("scheduler", "symphony");
 
-  top.knows({"name", "seed", "duration_s", "warmup_s", "scheduler", "cluster", "load", "models"});
+  top.knows({"name", "seed", "duration_s", "warmup_s", "scheduler", "cluster", "faults", "load", "models"});
   Section cluster = top.section("cluster");
-  cluster.knows({"devices", "memory", "pcie", "network_delay_us", "fetch_us", "allowance"});
+  cluster.knows({"devices", "memory", "pcie", "network_delay_us", "fetch_us", "speeds", "allowance"});
   s.devices = static_cast<int>(cluster.whole("devices", 1, 1, 100000));
   s.memory = cluster.bytes("memory");
   if (const auto pcie = cluster.bytes("pcie", "/s")) {
@@ -303,7 +365,9 @@ Scenario build(const toml::table& root, const std::filesystem::path& file, const
                             .overrun = allowance.number("overrun", 0, 0, 100)};
     allowance.done();
   }
+  s.speeds = read_speeds(cluster, s.devices);
   cluster.done();
+  s.faults = read_faults(top, s.devices);
 
   Section load = top.section("load");
   load.knows({"rate", "process", "popularity", "popular_last", "functions_per_model", "spread_hottest",

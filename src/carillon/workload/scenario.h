@@ -39,6 +39,22 @@ struct Allowance {
   double overrun = 0;
 };
 
+// A device that dies, hangs or is slow from a time on. One that died comes back empty.
+struct DeviceFault {
+  enum class Kind : std::uint8_t { dies, hangs, slow };
+  Kind kind{};
+  int device = 0;
+  Duration at{0}, length{0};  // max(): for ever
+  double factor = 1;          // slow: what begins meanwhile takes so many times as long
+  friend bool operator==(const DeviceFault&, const DeviceFault&) = default;
+};
+
+// A share of a model's batches takes `factor` times as long.
+struct Outliers {
+  double share = 0, factor = 1;
+  friend bool operator==(const Outliers&, const Outliers&) = default;
+};
+
 struct ScenarioModel {
   std::string name;  // unique: copies are named name-0, name-1, ...
   Duration slo;      // max(): its requests have no deadline
@@ -50,6 +66,7 @@ struct ScenarioModel {
   Bytes weights{};               // 0: takes no memory
   std::optional<Duration> load;  // else weights / pcie
   LatencyModel latency;
+  Outliers outliers;
   std::optional<ArrivalSpec> process;    // else the scenario's
   std::vector<RateStep> rate;            // its own, ascending by `at`; empty: its part of the load's rate
   std::vector<PlannedRequest> arrivals;  // planned one by one, ascending; where given there is no process
@@ -70,7 +87,9 @@ struct Scenario {
   int devices = 1;
   std::optional<Bytes> memory;  // of each device; none: no limit, and every model is loaded
   double pcie_bytes_per_s = 12.5e9;
-  Duration network_delay{0};           // one way, control and data
+  std::vector<double> speeds;       // by device: runs take 1/speed of what models say; empty: all 1
+  std::vector<DeviceFault> faults;  // ascending by `at`
+  Duration network_delay{0};        // one way, control and data
   // From an order's coming to the device until its inputs are there; none: network_delay.
   std::optional<Duration> fetch;
   Duration fetch_time() const { return fetch.value_or(network_delay); }

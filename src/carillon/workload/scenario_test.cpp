@@ -54,6 +54,8 @@ load_ms = 8
 latency = { table_ms = { 1 = 2.61, 4 = 5.61, 2 = 3.78 } }
 )");
   ASSERT_TRUE(s) << s.error().message;
+  EXPECT_TRUE(s->speeds.empty());
+  EXPECT_TRUE(s->faults.empty());
   EXPECT_EQ(s->name, "one-resnet50");
   EXPECT_EQ(s->seed, 7U);
   EXPECT_EQ(s->scheduler, "clockwork");
@@ -176,6 +178,58 @@ latency = { alpha_ms = 1 }
   EXPECT_NEAR(rates[2], 2 * rates[0], 1e-9);
   EXPECT_NEAR(rates[0] + rates[2], s->rate, 1e-9);
   EXPECT_EQ(rates[1], 7);
+}
+
+TEST(Scenario, DevicesMayDifferAndFail) {
+  const std::string models = std::string(head) + R"(
+[[models]]
+name = "a"
+slo_ms = 10
+latency = { alpha_ms = 1 }
+outliers = { share = 0.02, factor = 10 }
+)";
+  const std::string cluster = R"(
+[cluster]
+devices = 3
+speeds = [1, 2.5, 4]
+[[faults]]
+device = 2
+at_s = 7
+kind = "slow"
+for_s = 1.5
+factor = 4
+[[faults]]
+device = 0
+at_s = 3
+kind = "die"
+[[faults]]
+device = 1
+at_s = 5
+kind = "hang"
+for_s = 2
+)";
+  const auto s = parse(models + cluster);
+  ASSERT_TRUE(s) << s.error().message;
+  EXPECT_EQ(s->speeds, (std::vector<double>{1, 2.5, 4}));
+  EXPECT_EQ(s->models[0].outliers, (Outliers{0.02, 10}));
+  using Kind = DeviceFault::Kind;
+  EXPECT_EQ(s->faults, (std::vector<DeviceFault>{{Kind::dies, 0, 3s, Duration::max(), 1},
+                                                 {Kind::hangs, 1, 5s, 2s, 1},
+                                                 {Kind::slow, 2, 7s, 1500ms, 4}}));
+  const auto wrong = [&](const std::string& file) {
+    const auto bad = parse(models + file);
+    return bad ? "read" : bad.error().message;
+  };
+  EXPECT_THAT(wrong("[cluster]\ndevices = 2\nspeeds = [1]\n"),
+              HasSubstr("cluster.speeds must be a list of one number for each of 2 devices"));
+  EXPECT_THAT(wrong("[cluster]\nspeeds = [0]\n"), HasSubstr("from 0.001 to 1000"));
+  EXPECT_THAT(wrong("[faults]\n"), HasSubstr("written [[faults]]"));
+  const auto fault = [&](const std::string& keys) { return wrong("[[faults]]\n" + keys); };
+  EXPECT_THAT(fault("at_s = 1\nkind = \"die\"\n"), HasSubstr("needs device"));
+  EXPECT_THAT(fault("device = 1\nat_s = 1\nkind = \"die\"\n"), HasSubstr("from 0 to 0"));
+  EXPECT_THAT(fault("device = 0\nat_s = 1\nkind = \"dies\"\n"), HasSubstr("\"die\", \"hang\" or \"slow\""));
+  EXPECT_THAT(fault("device = 0\nat_s = 1\nkind = \"slow\"\n"), HasSubstr("need factor"));
+  EXPECT_THAT(fault("device = 0\nat_s = 1\nkind = \"hang\"\nfactor = 2\n"), HasSubstr("need factor"));
 }
 
 TEST(Scenario, EveryFileInTheTreeCanBeRead) {

@@ -36,10 +36,23 @@ Name name_of(DeviceId id) {
   return {"device", id.value};
 }
 
+Options with_scenario(Options options, const workload::Scenario& scenario) {
+  options.faults = simulate::with_scenario(std::move(options.faults), scenario);
+  return options;
+}
+
+bool some_die(const Faults& faults) {
+  return faults.deaths_per_s > 0 || std::ranges::count(faults.planned, workload::DeviceFault::Kind::dies,
+                                                       &workload::DeviceFault::kind) > 0;
+}
+
 }  // namespace
 
 Checker::Checker(const workload::Scenario& scenario, const Options& options)
-    : scenario_(scenario), options_(options), clients_(scenario), tally_(scenario, options) {
+    : scenario_(scenario),
+      options_(with_scenario(options, scenario)),
+      clients_(scenario),
+      tally_(scenario, options) {
   sent_.resize(scenario.models.size());
   due_.resize(scenario.models.size());
   for (std::size_t i = 0; i < scenario.models.size(); ++i) {
@@ -53,7 +66,7 @@ Checker::Checker(const workload::Scenario& scenario, const Options& options)
   classes_ = has_classes(scenario);
   devices_.reserve(static_cast<std::size_t>(scenario.devices));
   for (int i = 0; i < scenario.devices; ++i)
-    devices_.emplace_back(DeviceId{static_cast<std::uint32_t>(i)}, options.faults, problems_,
+    devices_.emplace_back(DeviceId{static_cast<std::uint32_t>(i)}, options_.faults, problems_,
                           classes_ ? std::optional(options.stop_latency) : std::nullopt);
   known_.resize(devices_.size());
 }
@@ -240,7 +253,7 @@ void Checker::on_device(DeviceId id, bool alive, Duration clock, TimePoint at) {
   DeviceAccount& device = devices_[id.index()];
   const bool first = !seen_.contains(id);
   const Faults& f = options_.faults;
-  if (device.alive() == alive || (!first && f.deaths_per_s == 0 && !given_up_.contains(id)) ||
+  if (device.alive() == alive || (!first && !some_die(f) && !given_up_.contains(id)) ||
       (first && at != TimePoint{}))
     problem("a device that came or went by itself", name_of(id), at);
   if ((first ? std::chrono::abs(clock) > f.clock_offset : clock != device.clock()))
@@ -519,7 +532,7 @@ void Checker::decided(const schedule::Refuse& refuse, TimePoint now) {
   if (runs(*asked)) problem("refused what runs", name, now);
   const Faults& f = options_.faults;
   if (refuse.reason == schedule::Reason::device_failed && given_up_.empty() && f.infer_failures == 0 &&
-      f.load_failures == 0 && f.lost_inputs == 0 && f.deaths_per_s == 0)
+      f.load_failures == 0 && f.lost_inputs == 0 && !some_die(f))
     problem("called a failure what none was", name, now);
   asked->refused = charged() ? TimePoint::max() : now;  // when it is said
 }

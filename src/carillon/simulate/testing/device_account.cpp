@@ -250,14 +250,15 @@ void DeviceAccount::started(ActionId id, TimePoint at) {
 
 Duration DeviceAccount::least(Duration time) const {
   if (faults_ == Faults{}) return time;
-  return from_ns(static_cast<double>(time.count()) * faults_.speed) - Duration{1};
+  return from_ns(static_cast<double>(time.count()) * faults_.speed * faults_.least_factor()) - Duration{1};
 }
 
 // None where a stall may come on top.
 std::optional<Duration> DeviceAccount::most(Duration time) const {
   if (faults_ == Faults{}) return time;
-  if (faults_.stalls_per_s > 0) return std::nullopt;
-  double factor = faults_.speed * (1 + 8 * faults_.noise);  // nobody draws a normal number beyond 8
+  if (faults_.stalls_per_s > 0 || faults_.any_hangs()) return std::nullopt;
+  double factor = faults_.speed * faults_.most_factor() *
+                  (1 + 8 * faults_.noise);  // nobody draws a normal number beyond 8
   if (faults_.hiccups > 0) factor *= 10;
   if (faults_.slowdowns_per_s > 0) factor *= 4;
   for (const SlowSpell& spell : faults_.spells) factor *= std::max(1.0, spell.factor);

@@ -1,5 +1,6 @@
 #include "carillon/simulate/testing/fault_case.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -18,6 +19,18 @@ FaultCase fault_case(std::uint64_t seed) {
   s.devices = static_cast<int>(1 + random.below(4));
   s.network_delay = Duration{static_cast<std::int64_t>(random.below(3) * 200'000)};
   if (seed % 4 == 0) s.fetch = 2 * s.network_delay;
+  if (seed % 5 == 0) {  // what scenarios plan
+    using Kind = workload::DeviceFault::Kind;
+    for (int i = 0; i < s.devices; ++i) s.speeds.push_back(0.5 + 2 * random.uniform());
+    for (const Kind kind : {Kind::dies, Kind::hangs, Kind::slow})
+      if (random.below(2) == 0)
+        s.faults.push_back({.kind = kind,
+                            .device = static_cast<int>(random.below(static_cast<std::uint64_t>(s.devices))),
+                            .at = from_ms(1500 * random.uniform()),
+                            .length = from_ms(500 * random.uniform()),
+                            .factor = kind == Kind::slow ? 1 + 3 * random.uniform() : 1});
+    std::ranges::stable_sort(s.faults, {}, &workload::DeviceFault::at);
+  }
   const auto models = static_cast<int>(1 + random.below(8));
   if (random.below(2) == 0) s.memory = mib(16 * (4 + random.below(12)));
   double capacity = 0;
@@ -26,6 +39,7 @@ FaultCase fault_case(std::uint64_t seed) {
     m.latency.linear = true;
     m.latency.alpha = from_ms(0.1 + 3 * random.uniform());
     m.latency.beta = from_ms(0.1 + 10 * random.uniform());
+    if (seed % 5 == 0 && random.below(2) == 0) m.outliers = {.share = 0.02, .factor = 10};
     m.slo = from_ms(to_ms(m.latency.batch_time(1)) * (1 + 20 * random.uniform()) + 2);
     m.max_batch = static_cast<int>(1 + random.below(16));
     if (s.memory) m.weights = mib(16 * (1 + random.below(3)));
