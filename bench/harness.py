@@ -230,12 +230,17 @@ def write_between(page, begin, end, text):
     say(f"wrote {page}")
 
 
-def table(rows, header):
-    """A Markdown table on standard output."""
+def markdown(rows, header):
+    """A Markdown table."""
     text = [[str(c) for c in row] for row in [header, *rows]]
     widths = [max(len(row[i]) for row in text) for i in range(len(header))]
-    line = lambda row: "| " + " | ".join(c.ljust(w) for c, w in zip(row, widths)) + " |"
-    print(line(text[0]))
-    print("|" + "|".join("-" * (w + 2) for w in widths) + "|")
-    for row in text[1:]:
-        print(line(row))
+
+    def line(row):
+        return "| " + " | ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)) + " |"
+
+    return "\n".join([line(text[0]), "|" + "|".join("-" * (w + 2) for w in widths) + "|", *map(line, text[1:])])
+
+
+def table(rows, header):
+    """The same on standard output."""
+    print(markdown(rows, header))
