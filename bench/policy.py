@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs every policy over scenarios/policy in the simulator: what is on time, of the worst model, and late, beside a bound.
 
-    python bench/policy.py                             the open half, ten seeds; writes bench/measured/policy.md
+    python bench/policy.py                             the open half, ten seeds; writes its tables into bench/measured
     python bench/policy.py --only 'abuse*' --seeds 3 --schedulers symphony,edf     a table on the terminal
     python bench/policy.py --held                      the held-back half: only once a policy's constants are fixed
 

@@ -166,7 +166,7 @@ std::vector<double> read_speeds(Section& cluster, int devices) {
   return speeds;
 }
 
-std::vector<DeviceFault> read_faults(Section& top, int devices) {
+std::vector<DeviceFault> read_device_faults(Section& top, int devices) {
   std::vector<DeviceFault> faults;
   const toml::node* node = top.find("faults");
   if (node == nullptr) return faults;
@@ -367,7 +367,7 @@ Scenario build(const toml::table& root, const std::filesystem::path& file, const
   }
   s.speeds = read_speeds(cluster, s.devices);
   cluster.done();
-  s.faults = read_faults(top, s.devices);
+  s.faults = read_device_faults(top, s.devices);
 
   Section load = top.section("load");
   load.knows({"rate", "process", "popularity", "popular_last", "functions_per_model", "spread_hottest",
