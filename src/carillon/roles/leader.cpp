@@ -265,7 +265,10 @@ void Leader::leave_worker(Peer& peer, std::string_view why, TimePoint now) {
     await_return(now);
     lose_devices(peer, went, now);
   }
-  offer_anew(peer, went, now);
+  std::vector<RequestId> rows;
+  for (const auto& [action, delivery] : peer.deliveries)
+    rows.insert(rows.end(), delivery.rows.begin(), delivery.rows.end());
+  offer_anew(rows, went, now);
 }
 
 // And its models.
@@ -482,15 +485,23 @@ void Leader::on(PeerId, Peer& peer, transport::Delivered& what, TimePoint now) {
   for (const RequestId id : rows) end(row(id), report);
 }
 
-// Their worker has gone, perhaps before they had their outputs.
-void Leader::offer_anew(const Peer& worker, std::string_view why, TimePoint now) {
-  for (const auto& [action, delivery] : worker.deliveries)
-    for (const RequestId id : delivery.rows) {
-      Row* const again = row(id);
-      if (again == nullptr || !again->open) continue;
-      lost(id, why);
-      offer_again(*again, false, now);
+// They ran, and perhaps had no outputs. The scheduler counts no tries of before.
+void Leader::offer_anew(const std::vector<RequestId>& rows, std::string_view why, TimePoint now) {
+  bool offered = false;
+  for (const RequestId id : rows) {
+    Row* const again = row(id);
+    if (again == nullptr || !again->open) continue;
+    lost(id, why);
+    if (again->losses >= schedule::parts::most_lost) {
+      wire::Verdict verdict{.refusal = {id, ledger::Reason::device_failed, TimePoint::max()}, .prospect = {}};
+      verdict.prospect.devices = static_cast<std::uint32_t>(dispatch_.devices_alive());
+      refused(verdict, now);
+      continue;
     }
+    offered = true;
+    offer_again(*again, true, now);
+  }
+  if (offered) dispatch_.all_arrived(now);
 }
 
 // A row that the scheduler has forgotten. It is another one to it.
@@ -573,9 +584,11 @@ void Leader::refused(const wire::Verdict& verdict, TimePoint) {
   if (over == nullptr || !over->open) return;
   wire::Verdict told = verdict;
   // A worker that went says nothing against the row: its client may come again. A row that was lost too often
-  // may be what ends workers.
-  if (worker_went_ && told.refusal.reason == ledger::Reason::device_failed &&
-      over->losses < schedule::parts::most_lost) {
+  // may be what ends workers, whatever the scheduler knows of it.
+  const bool ends_workers = over->losses >= schedule::parts::most_lost;
+  if (ends_workers) {
+    told.refusal.reason = ledger::Reason::device_failed;
+  } else if (worker_went_ && told.refusal.reason == ledger::Reason::device_failed) {
     const bool somewhere = can_run(over->request.model), timed = over->request.deadline != TimePoint::max();
     told.refusal.reason = somewhere && timed ? ledger::Reason::deadline_passed : ledger::Reason::no_device;
     if (!somewhere) told.prospect.devices = 0;

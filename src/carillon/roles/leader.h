@@ -224,7 +224,7 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   Row* row(RequestId id);
   void end(Row* ended, const wire::Report& report);
   void offer_again(Row& row, bool more, TimePoint now);
-  void offer_anew(const Peer& worker, std::string_view why, TimePoint now);
+  void offer_anew(const std::vector<RequestId>& rows, std::string_view why, TimePoint now);
   void close(Row& row);
   void free(Row& row);
   void withdraw(Row& row);

@@ -350,6 +350,30 @@ TEST_F(LeaderTest, ARowThatIsLostWithThreeWorkersMayBeWhatEndsThem) {
   EXPECT_EQ(verdicts[0].refusal.reason, ledger::Reason::device_failed);
 }
 
+// It is the only worker, and comes back each time.
+TEST_F(LeaderTest, ARowThatEndsItsWorkerThreeTimesWaitsForItNoMore) {
+  worker(11);
+  frontend(1);
+  on_next<schedule::RequestArrived>({infer(0, {{0}})});
+  hear(1, offer(70));
+  for (std::uint32_t times = 1; times <= 3; ++times) {
+    on_next<schedule::DeviceChanged>(
+        {schedule::Refuse{RequestId{times - 1}, ledger::Reason::no_device, TimePoint::max()}});
+    leader->left(10 + times, "killed", now);
+    if (times == 3) break;
+    EXPECT_TRUE(out.take<wire::Verdict>(1).empty());
+    join(11 + times, Role::worker, "w11");
+    hear(11 + times, transport::ModelComes{model(9)});
+    on_next<schedule::AllArrived>({infer(times, {{times}})});
+    device_comes(11 + times, 5);
+    EXPECT_EQ(out.take<transport::Infer>(11 + times).size(), 1U);
+  }
+  const auto verdicts = out.take<wire::Verdict>(1);
+  ASSERT_EQ(verdicts.size(), 1U);
+  EXPECT_EQ(verdicts[0].refusal.reason, ledger::Reason::device_failed);
+  EXPECT_EQ(leader->rows_open(), 0U);
+}
+
 // As after a stop of the leader's host: all streams broke, and the frontend is the first that is back.
 TEST_F(LeaderTest, RowsWaitForAWorkerWhoseStreamBroke) {
   const auto refuse_what_comes = [&] {
@@ -571,7 +595,7 @@ TEST_F(DeliveryTest, ARowMayBeWithdrawnMeanwhile) {
 
 TEST_F(DeliveryTest, RowsWhoseWorkerGoesBeforeAreOfferedOnceMore) {
   hear(1, transport::Withdraw{{71}, {}});
-  on_next<schedule::RequestArrived>({infer(5, {{2}}, 1)});
+  on_next<schedule::AllArrived>({infer(5, {{2}}, 1)});
   leader->left(11, "killed", now);
   const auto lost = out.take<transport::Lost>(1);
   ASSERT_EQ(lost.size(), 1U);
@@ -583,6 +607,38 @@ TEST_F(DeliveryTest, RowsWhoseWorkerGoesBeforeAreOfferedOnceMore) {
   EXPECT_EQ(out.take<transport::Infer>(12).at(0).rows.at(0).row, RequestId{70});
   hear(12, report(5, ActionStatus::success));
   EXPECT_EQ(out.take<transport::Ended>(1).at(0).rows, Rows{{70}});
+  EXPECT_EQ(leader->rows_open(), 0U);
+}
+
+// The scheduler decides on a batch as one.
+TEST_F(DeliveryTest, RowsOfOneBatchAreOfferedTogether) {
+  on_next<schedule::AllArrived>({infer(5, {{2}, {3}}, 1)});
+  leader->left(11, "killed", now);
+  const auto arrived = scheduler->heard<schedule::RequestArrived>();
+  ASSERT_EQ(arrived.size(), 4U);
+  EXPECT_TRUE(arrived[2].more && arrived[3].more);
+  EXPECT_EQ(out.take<transport::Infer>(12).at(0).rows.size(), 2U);
+}
+
+// Each time the scheduler knows the row as another one.
+TEST_F(DeliveryTest, ARowWhoseOutputsAreLostWithThreeWorkersIsNotOfferedAgain) {
+  hear(1, transport::Withdraw{{71}, {}});
+  worker(13);
+  for (std::uint32_t worker = 11; worker < 13; ++worker) {
+    on_next<schedule::AllArrived>({infer(worker, {{worker - 9U}}, worker - 10)});
+    leader->left(worker, "killed", now);
+    wire::Report told = report(worker, ActionStatus::success);
+    told.delivers = true;
+    hear(worker + 1, told);
+  }
+  EXPECT_EQ(scheduler->heard<schedule::RequestArrived>().size(), 4U);
+  EXPECT_TRUE(out.take<wire::Verdict>(1).empty());
+  leader->left(13, "killed", now);
+  EXPECT_EQ(scheduler->heard<schedule::RequestArrived>().size(), 4U);
+  const auto verdicts = out.take<wire::Verdict>(1);
+  ASSERT_EQ(verdicts.size(), 1U);
+  EXPECT_EQ(verdicts[0].refusal.request, RequestId{70});
+  EXPECT_EQ(verdicts[0].refusal.reason, ledger::Reason::device_failed);
   EXPECT_EQ(leader->rows_open(), 0U);
 }
 
