@@ -445,7 +445,9 @@ std::uint64_t Leader::begun(std::uint32_t, const Action& action) {
 }
 
 std::uint64_t Leader::sent(RequestId id, ModelId, std::uint64_t) {
-  post_row(row(id), transport::Sent{.rows = {}, .device = sending_},
+  Row* const sent = row(id);
+  if (sent != nullptr) sent->worker_went.reset();
+  post_row(sent, transport::Sent{.rows = {}, .device = sending_},
            [&](const transport::Sent& last) { return last.device == sending_; });
   return 0;
 }
@@ -491,6 +493,7 @@ void Leader::offer_anew(const std::vector<RequestId>& rows, std::string_view why
   for (const RequestId id : rows) {
     Row* const again = row(id);
     if (again == nullptr || !again->open) continue;
+    worker_went_ = true;
     lost(id, why);
     if (again->losses >= schedule::parts::most_lost) {
       wire::Verdict verdict{.refusal = {id, ledger::Reason::device_failed, TimePoint::max()}, .prospect = {}};
@@ -527,7 +530,10 @@ void Leader::device_lost(DeviceId device) {
 }
 
 void Leader::lost(RequestId id, std::string_view why) {
-  if (Row* const gone = row(id)) ++gone->losses;
+  if (Row* const gone = row(id)) {
+    ++gone->losses;
+    gone->worker_went = worker_went_;
+  }
   post_row(row(id), transport::Lost{.rows = {}, .why = std::string(why)},
            [&](const transport::Lost& last) { return last.why == why; });
 }
@@ -588,7 +594,7 @@ void Leader::refused(const wire::Verdict& verdict, TimePoint) {
   const bool ends_workers = over->losses >= schedule::parts::most_lost;
   if (ends_workers) {
     told.refusal.reason = ledger::Reason::device_failed;
-  } else if (worker_went_ && told.refusal.reason == ledger::Reason::device_failed) {
+  } else if (over->worker_went.value_or(worker_went_) && told.refusal.reason == ledger::Reason::device_failed) {
     const bool somewhere = can_run(over->request.model), timed = over->request.deadline != TimePoint::max();
     told.refusal.reason = somewhere && timed ? ledger::Reason::deadline_passed : ledger::Reason::no_device;
     if (!somewhere) told.prospect.devices = 0;

@@ -129,6 +129,7 @@ class Leader final : private wire::Calls, private dispatch::Notes {
     bool delivers = false;                   // over for the scheduler; its outputs are on their way
     std::uint32_t landing = 0;               // runs of workers that drain have it
     std::uint32_t losses = 0;                // of its runs, with their devices
+    std::optional<bool> worker_went{};       // with the last of them; none: it was not lost, or sent since
     std::optional<wire::Verdict> verdict{};  // meanwhile, or until a worker is back, the scheduler refused it
   };
   // An action that is reported, and whose outputs are on their way to these rows.
@@ -272,7 +273,7 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   std::vector<RequestId> held_;              // refused for want of devices that may come back
   bool may_run_ = false;                     // in this step a device or a model may have come
   std::set<std::string> unheard_;            // workers
-  bool worker_went_ = false;                 // in this step, and a device with it
+  bool worker_went_ = false;                 // in this step, with the device that was lost last
   transport::DeviceCount counted_{};         // as frontends were told
   std::set<std::string> awaited_;            // workers; see await_workers()
   TimePoint wait_until_ = TimePoint::min();  // min(): nobody is awaited

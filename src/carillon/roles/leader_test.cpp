@@ -333,6 +333,25 @@ TEST_F(LeaderTest, AWorkerThatGoesIsNotToBlameOnItsRows) {
   }
 }
 
+// Of two devices that are lost in one step, one breaks and the worker of the other goes.
+TEST_F(LeaderTest, EachRowIsToldOfItsOwnLoss) {
+  worker(11);
+  worker(12);
+  worker(13);
+  frontend(1);
+  on_next<schedule::AllArrived>({infer(4, {{0}}), infer(5, {{1}}, 1)});
+  leader->heard(1, {offer(70, true), offer(71, true)}, now);
+  on_next<schedule::DeviceChanged>(
+      {schedule::GiveUp{DeviceId{1}},
+       schedule::Refuse{RequestId{0}, ledger::Reason::device_failed, TimePoint::max()},
+       schedule::Refuse{RequestId{1}, ledger::Reason::device_failed, TimePoint::max()}});
+  leader->left(11, "killed", now);
+  const auto verdicts = out.take<wire::Verdict>(1);
+  ASSERT_EQ(verdicts.size(), 2U);
+  EXPECT_EQ(verdicts[0].refusal.reason, ledger::Reason::deadline_passed);
+  EXPECT_EQ(verdicts[1].refusal.reason, ledger::Reason::device_failed);
+}
+
 TEST_F(LeaderTest, ARowThatIsLostWithThreeWorkersMayBeWhatEndsThem) {
   frontend(1);
   for (PeerId peer = 11; peer < 15; ++peer) worker(peer);
