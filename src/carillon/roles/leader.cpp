@@ -377,6 +377,7 @@ void Leader::on(PeerId from, Peer& peer, transport::Offer& what, TimePoint now) 
   request.deadline = std::max(request.deadline, request.arrival);
   const std::uint32_t place = rows_.take();
   rows_[place] = {.request = request,
+                  .first = request.id,
                   .frontend = from,
                   .number = peer.number,
                   .theirs = what.row.id,
@@ -982,7 +983,7 @@ Result<> Leader::drain(const std::string& id, bool undo, TimePoint now) {
               ++its->landing;
               auto& [on, rows] = peer.landing[action.id];
               on = device;
-              rows.push_back(each);
+              rows.push_back({*by_id_.find(each.value), its->first});
             }
         }
     }
@@ -1017,12 +1018,12 @@ void Leader::on(PeerId, Peer& peer, transport::Drain& what, TimePoint) {
   peer.numbers.clear();
 }
 
-// A run of a worker that drains has ended. If it was a success, the outputs came before this.
-void Leader::land(const std::vector<RequestId>& rows) {
-  for (const RequestId id : rows) {
-    Row* const landed = row(id);
-    if (landed == nullptr || --landed->landing > 0 || !landed->verdict) continue;
-    const wire::Verdict verdict = *std::exchange(landed->verdict, std::nullopt);
+// A run of a worker that drains is over. If it was a success, the outputs were delivered before this.
+void Leader::land(const std::vector<Place>& rows) {
+  for (const auto& [place, first] : rows) {
+    Row& landed = rows_[place];
+    if (!landed.used || landed.first != first || --landed.landing > 0 || !landed.verdict) continue;
+    const wire::Verdict verdict = *std::exchange(landed.verdict, std::nullopt);
     refused(verdict, now_);
   }
 }

@@ -119,6 +119,7 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   using ModelKey = std::pair<std::string, std::int64_t>;  // name and version
   struct Row {
     Request request;  // with our numbers
+    RequestId first;  // its number until it was offered once more, if it was
     PeerId frontend = 0;
     std::uint32_t number = 0;  // of the frontend
     RequestId theirs;
@@ -131,6 +132,11 @@ class Leader final : private wire::Calls, private dispatch::Notes {
     std::uint32_t losses = 0;                // of its runs, with their devices
     std::optional<bool> worker_went{};       // with the last of them; none: it was not lost, or sent since
     std::optional<wire::Verdict> verdict{};  // meanwhile, or until a worker is back, the scheduler refused it
+  };
+  // Of a row, whatever its number is by now.
+  struct Place {
+    std::uint32_t place = 0;  // in rows_
+    RequestId first;          // another row's: it is gone
   };
   // An action that is reported, and whose outputs are on their way to these rows.
   struct Delivery {
@@ -159,7 +165,7 @@ class Leader final : private wire::Calls, private dispatch::Notes {
     // While it drains: how many actions it has, and, of those that this leader ordered, the device and the
     // rows.
     std::optional<std::uint32_t> drains;
-    std::map<ActionId, std::pair<DeviceId, std::vector<RequestId>>> landing;
+    std::map<ActionId, std::pair<DeviceId, std::vector<Place>>> landing;
   };
   // A worker whose stream broke.
   struct Gone {
@@ -206,7 +212,7 @@ class Leader final : private wire::Calls, private dispatch::Notes {
 
   Result<> can_drain(const Peer& peer) const;
   void lose_devices(Peer& peer, const std::string& why, TimePoint now);
-  void land(const std::vector<RequestId>& rows);
+  void land(const std::vector<Place>& rows);
   void land_all(Peer& peer, std::optional<DeviceId> device = std::nullopt);
   void leave(PeerId peer, std::string_view why, TimePoint now);
   void leave_frontend(PeerId id, TimePoint now);

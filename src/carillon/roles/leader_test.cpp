@@ -1262,6 +1262,24 @@ TEST_F(DrainTest, ARowIsNotRefusedWhileItsOutputsAreOnTheirWay) {
   EXPECT_EQ(leader->rows_open(), 0U);
 }
 
+// The scheduler runs the row elsewhere, too, and that worker goes before it has delivered the outputs.
+TEST_F(DrainTest, ARowThatIsOfferedOnceMoreIsRefusedOnceItsRunHasEnded) {
+  on_next<schedule::DeviceChanged>({infer(2, {RequestId{0}}, 1)});
+  ASSERT_TRUE(leader->drain("w11", false, now));
+  EXPECT_EQ(out.take<transport::Infer>(12).size(), 1U);
+  wire::Report told = report(2, ActionStatus::success);
+  told.delivers = true;
+  hear(12, told);
+  on_next<schedule::AllArrived>(
+      {schedule::Refuse{RequestId{1}, ledger::Reason::no_device, TimePoint::max()}});
+  leader->left(12, "killed", now);
+  EXPECT_TRUE(out.take<wire::Verdict>(1).empty()) << "the run of w11 may still succeed";
+  hear(11, report(1, ActionStatus::failed));
+  leader->wake(now += 1s);
+  EXPECT_EQ(out.take<wire::Verdict>(1).size(), 1U);
+  EXPECT_EQ(leader->rows_open(), 0U);
+}
+
 TEST_F(DrainTest, ARowWhoseOutputsCameIsOver) {
   ASSERT_TRUE(leader->drain("w11", false, now));
   hear(1, transport::Withdraw{RequestId{70}, ModelId{0}});
