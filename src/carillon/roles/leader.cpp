@@ -200,7 +200,7 @@ void Leader::joined(PeerId id, const transport::Hello& hello, TimePoint now) {
     leave(earlier, "it has come anew", now);
     out_.end(earlier, "another process has the id '" + hello.id + "', or this one has a new stream");
   }
-  if (dispatch_.devices_alive() == 0) await_return(now);  // it may be one of the first that are back
+  if (dispatch_.devices_alive() == 0) await_all(now);  // it may be one of the first that are back
   present_[key] = id;
   Peer& peer = peers_[id];
   peer.hello = hello;
@@ -259,10 +259,10 @@ void Leader::leave_worker(Peer& peer, std::string_view why, TimePoint now) {
     // A stream that breaks before it tells of a model says nothing of those that the worker told before.
     Gone& gone = gone_[peer.hello.id];
     gone.at = now;
+    gone.until = saturating_add(now, options_.worker_return);
     for (const auto& [ours, number] : peer.numbers)
       if (!peer.models.at(number).goes && std::ranges::count(gone.models, ours) == 0)
         gone.models.push_back(ours);
-    await_return(now);
     lose_devices(peer, went, now);
   }
   std::vector<RequestId> rows;
@@ -420,6 +420,7 @@ void Leader::close(Row& row) {
 
 void Leader::free(Row& row) {
   close(row);
+  if (row.verdict && row.waits_until) held_.erase({*row.waits_until, row.request.id});
   row.used = row.kept = row.delivers = false;
   row.verdict.reset();
   rows_.give_back(*by_id_.take(row.request.id.value));
@@ -550,10 +551,12 @@ bool Leader::can_run(ModelId model) {
   });
 }
 
-bool Leader::awaits_return(ModelId model) const {
-  return now_ < return_until_ && std::ranges::any_of(gone_, [&](const auto& each) {
-           return std::ranges::count(each.second.models, model) > 0;
-         });
+// min(): no worker that had the model may come back.
+TimePoint Leader::return_until(ModelId model) const {
+  TimePoint until = TimePoint::min();
+  for (const auto& [id, gone] : gone_)
+    if (std::ranges::count(gone.models, model) > 0) until = std::max(until, gone.until);
+  return until;
 }
 
 void Leader::forget_returned() {
@@ -561,25 +564,32 @@ void Leader::forget_returned() {
     if (device.alive && links_[device.id.index()]->peer().has_value()) gone_.erase(device.worker);
 }
 
-void Leader::await_return(TimePoint now) {
+void Leader::await_all(TimePoint now) {
   forget_returned();
   std::erase_if(
       gone_, [&](const auto& each) { return saturating_add(each.second.at, options_.model_grace) <= now; });
-  if (!gone_.empty()) return_until_ = saturating_add(now, options_.worker_return);
+  for (auto& [id, gone] : gone_)
+    if (gone.until <= now) gone.until = saturating_add(now, options_.worker_return);
 }
 
 // The scheduler has forgotten them. Where a device is back, they are offered to it once more.
 void Leader::offer_held(TimePoint now) {
   forget_returned();
+  const auto end = may_run_ ? held_.end() : held_.upper_bound({now, RequestId{~std::uint64_t{0}}});
+  std::map<ModelId, bool> can;
   bool offered = false;
-  for (const RequestId id : std::exchange(held_, {})) {
-    Row* const held = row(id);
-    if (held == nullptr || !held->verdict) continue;
-    if (can_run(held->request.model)) {
+  for (const auto& each : std::vector(held_.begin(), end)) {
+    const auto& [until, id] = each;
+    Row& held = *row(id);
+    const ModelId model = held.request.model;
+    const bool runs = can.try_emplace(model, can_run(model)).first->second;
+    if (!runs && until > now) continue;
+    held_.erase(each);
+    if (runs) {
       offered = true;
-      offer_again(*held, true, now);
+      offer_again(held, true, now);
     } else {
-      const wire::Verdict verdict = *std::exchange(held->verdict, std::nullopt);
+      const wire::Verdict verdict = *std::exchange(held.verdict, std::nullopt);
       refused(verdict, now);
     }
   }
@@ -604,11 +614,14 @@ void Leader::refused(const wire::Verdict& verdict, TimePoint) {
     over->verdict = told;
     return;
   }
-  if (told.refusal.reason == ledger::Reason::no_device && awaits_return(over->request.model) &&
-      !can_run(over->request.model)) {
-    over->verdict = told;
-    held_.push_back(over->request.id);
-    return;
+  if (told.refusal.reason == ledger::Reason::no_device && !can_run(over->request.model)) {
+    const TimePoint until = return_until(over->request.model);
+    if (!over->waits_until && until > now_) over->waits_until = until;
+    if (until > now_ && *over->waits_until > now_) {
+      over->verdict = told;
+      held_.emplace(*over->waits_until, over->request.id);
+      return;
+    }
   }
   told.refusal.request = over->theirs;
   post(over->frontend, std::move(told));
@@ -1074,7 +1087,7 @@ void Leader::end_waiting(TimePoint now) {
 TimePoint Leader::wake_at() const {
   if (!failed_.empty()) return now_;
   TimePoint at = dispatch_.wake_at();
-  if (!held_.empty()) at = std::min(at, return_until_);
+  if (!held_.empty()) at = std::min(at, held_.begin()->first);
   if (wait_until_ != TimePoint::min()) at = std::min(at, wait_until_);
   return graces_.empty() ? at : std::min(at, graces_.begin()->first);
 }
@@ -1091,7 +1104,7 @@ void Leader::wake(TimePoint now) {
 // All that was heard is decided, and what comes of it is sent.
 void Leader::settle(TimePoint now) {
   if (std::exchange(all_owed_, false)) dispatch_.all_arrived(now);
-  if (!held_.empty() && (now >= return_until_ || may_run_)) offer_held(now);
+  if (!held_.empty() && (may_run_ || held_.begin()->first <= now)) offer_held(now);
   may_run_ = false;
   if (!withdrawn_.empty()) dispatch_.hear(now);
   for (const RequestId id : std::exchange(withdrawn_, {}))

@@ -49,8 +49,8 @@ struct LeaderOptions {
   std::size_t offers_under_way = 2048;
   std::size_t least_offers = 32;
   Duration model_grace = std::chrono::seconds{10};  // a model stays so long once its last worker left
-  // A worker whose stream broke is waited for so long before rows are refused for want of its devices. It
-  // dials again after 200 ms at the latest.
+  // A worker whose stream broke is waited for so long before rows are refused for want of its devices: a row
+  // so long in all, however often workers come and go. Such a worker dials again after 200 ms at the latest.
   Duration worker_return = std::chrono::milliseconds{500};
 };
 
@@ -132,6 +132,8 @@ class Leader final : private wire::Calls, private dispatch::Notes {
     std::uint32_t losses = 0;                // of its runs, with their devices
     std::optional<bool> worker_went{};       // with the last of them; none: it was not lost, or sent since
     std::optional<wire::Verdict> verdict{};  // meanwhile, or until a worker is back, the scheduler refused it
+    // For such a worker, once it was first refused for want of a device. Does not change after that.
+    std::optional<TimePoint> waits_until{};
   };
   // Of a row, whatever its number is by now.
   struct Place {
@@ -170,6 +172,7 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   // A worker whose stream broke.
   struct Gone {
     TimePoint at;
+    TimePoint until;              // rows may begin to wait for it
     std::vector<ModelId> models;  // that it served
   };
   struct Model {
@@ -224,8 +227,8 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   void end_waiting(TimePoint now);
   void refuse(PeerId to, RequestId row, ledger::Reason reason);
   bool can_run(ModelId model);
-  bool awaits_return(ModelId model) const;
-  void await_return(TimePoint now);
+  TimePoint return_until(ModelId model) const;
+  void await_all(TimePoint now);
   void forget_returned();
   void offer_held(TimePoint now);
   Row* row(RequestId id);
@@ -275,8 +278,8 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   std::vector<wire::Report> failed_;                                 // of orders that could not be sent
   std::uint64_t drains_version_ = 0;
   std::map<std::string, Gone> gone_;  // by worker: of late, and not back with a device
-  TimePoint return_until_ = TimePoint::min();
-  std::vector<RequestId> held_;              // refused for want of devices that may come back
+  // Refused for want of devices that may come back, by Row::waits_until.
+  std::set<std::pair<TimePoint, RequestId>> held_;
   bool may_run_ = false;                     // in this step a device or a model may have come
   std::set<std::string> unheard_;            // workers
   bool worker_went_ = false;                 // in this step, with the device that was lost last

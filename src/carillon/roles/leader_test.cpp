@@ -437,6 +437,68 @@ TEST_F(LeaderTest, RowsWaitForAWorkerWhoseStreamBroke) {
   EXPECT_TRUE(out.take<wire::Verdict>(2).empty());
 }
 
+// Others come and go meanwhile, and so does its own worker.
+TEST_F(LeaderTest, ARowWaitsForItsWorkerHalfASecondAtMost) {
+  make({.dispatch = {.revivals = {.pause = 10s}}});
+  scheduler->script = [&](const schedule::Event& event, TimePoint, schedule::Actions& actions, TimePoint&) {
+    if (const auto* const arrival = std::get_if<schedule::RequestArrived>(&event))
+      actions.emplace_back(
+          schedule::Refuse{arrival->request.id, ledger::Reason::no_device, TimePoint::max()});
+  };
+  worker(11);
+  frontend(1);
+  leader->left(11, "cut", now);
+  leader->heard(1, {offer(70, true), offer(71)}, now);
+  hear(1, transport::Withdraw{RequestId{71}, ModelId{0}});
+  const TimePoint until = now + 500ms;
+  EXPECT_EQ(leader->wake_at(), until);
+  for (PeerId peer = 12; peer < 20; ++peer) {
+    now += 60ms;
+    join(peer, Role::worker, peer % 2 == 0 ? "w12" : "w11");
+    hear(peer, transport::ModelComes{model(9)});
+    leader->left(peer, "cut", now);
+    EXPECT_TRUE(out.take<wire::Verdict>(1).empty());
+    EXPECT_EQ(leader->wake_at(), until);
+  }
+  leader->wake(now = until);
+  EXPECT_EQ(out.take<wire::Verdict>(1).size(), 1U);
+  EXPECT_EQ(leader->rows_open(), 0U);
+  // One that nobody wants any more is waited for no longer.
+  hear(1, offer(72));
+  EXPECT_EQ(leader->wake_at(), now + 480ms) << "the last has left 20 ms ago";
+  hear(1, transport::Withdraw{RequestId{72}, ModelId{0}});
+  EXPECT_GT(leader->wake_at(), now + 480ms);
+  EXPECT_EQ(leader->rows_open(), 0U);
+}
+
+// It comes back with its device each time, and goes.
+TEST_F(LeaderTest, ARowThatWaitedForItsWorkerDoesSoInAllOnce) {
+  make({.dispatch = {.revivals = {.pause = 10s}}});
+  worker(11);
+  frontend(1);
+  scheduler->script = [&](const schedule::Event& event, TimePoint, schedule::Actions& actions, TimePoint&) {
+    if (const auto* const arrival = std::get_if<schedule::RequestArrived>(&event))
+      if (leader->dispatch().devices_alive() == 0)
+        actions.emplace_back(
+            schedule::Refuse{arrival->request.id, ledger::Reason::no_device, TimePoint::max()});
+    if (const auto* const change = std::get_if<schedule::DeviceChanged>(&event); change && !change->alive)
+      actions.emplace_back(schedule::Refuse{RequestId{1}, ledger::Reason::no_device, TimePoint::max()});
+  };
+  leader->left(11, "cut", now);
+  hear(1, offer(70));
+  now += 400ms;
+  join(12, Role::worker, "w11");
+  hear(12, transport::ModelComes{model(9)});
+  device_comes(12, 5);
+  EXPECT_EQ(scheduler->heard<schedule::RequestArrived>().size(), 2U);
+  leader->left(12, "cut", now);
+  EXPECT_TRUE(out.take<wire::Verdict>(1).empty());
+  EXPECT_EQ(leader->wake_at(), now + 100ms);
+  leader->wake(now += 100ms);
+  EXPECT_EQ(out.take<wire::Verdict>(1).size(), 1U);
+  EXPECT_EQ(leader->rows_open(), 0U);
+}
+
 TEST_F(LeaderTest, RowsThatNoReturnHelpsAreRefusedAtOnce) {
   worker(11);
   join(12, Role::worker, "w12");
