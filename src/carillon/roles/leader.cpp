@@ -65,6 +65,10 @@ void make_sound(wire::Report& report, TimePoint now) {
   if (report.status != ledger::ActionStatus::success) report.bad_rows.clear();
 }
 
+TimePoint hangs_at(const Request& row, TimePoint reported, Duration grace) {
+  return saturating_add(std::max(row.deadline, reported), grace);
+}
+
 template <typename What, typename... Kinds>
 constexpr bool one_of = (std::is_same_v<What, Kinds> || ...);
 template <typename What>
@@ -458,14 +462,16 @@ void Leader::came_back(RequestId id) {
   post_row(row(id), transport::CameBack{}, [](const auto&) { return true; });
 }
 
-void Leader::ended(RequestId id, const wire::Report& report, TimePoint) {
+void Leader::ended(RequestId id, const wire::Report& report, TimePoint now) {
   Row* const ended = row(id);
   const bool delivers = report.delivers && report.status == ledger::ActionStatus::success;
   if (!delivers || ended == nullptr || !ended->open) return end(ended, report);
   Delivery& delivery = peers_.at(*links_[report.device.index()]->peer()).deliveries[report.id];
   delivery.report = report;
+  delivery.at = now;
   delivery.rows.push_back(id);
   ended->delivers = true;
+  hung_at_ = std::min(hung_at_, hangs_at(ended->request, now, options_.delivery_grace));
 }
 
 // The frontend has had its outputs, if the row ran.
@@ -484,9 +490,28 @@ void Leader::on(PeerId, Peer& peer, transport::Delivered& what, TimePoint now) {
   if (auto landed = peer.landing.extract(what.action); !landed.empty()) land(landed.mapped().second);
   const auto delivery = peer.deliveries.extract(what.action);
   if (delivery.empty()) return;  // nobody waits for it any more
-  const auto& [report, rows] = delivery.mapped();
+  const auto& [report, reported, rows] = delivery.mapped();
   dispatch_.delivered(report.device, std::clamp(what.took, Duration{0}, longest), now);
   for (const RequestId id : rows) end(row(id), report);
+}
+
+// The way from the worker to the frontend may be cut, and all others stand.
+void Leader::end_hung(TimePoint now) {
+  if (now < hung_at_) return;
+  hung_at_ = TimePoint::max();
+  std::vector<RequestId> hung;
+  for (const auto& [peer, each] : peers_)
+    for (const auto& [action, delivery] : each.deliveries)
+      for (const RequestId id : delivery.rows) {
+        const Row* const its = row(id);
+        if (its == nullptr || !its->delivers) continue;
+        const TimePoint at = hangs_at(its->request, delivery.at, options_.delivery_grace);
+        if (at <= now)
+          hung.push_back(id);
+        else
+          hung_at_ = std::min(hung_at_, at);
+      }
+  offer_anew(hung, "its outputs have not come to its frontend", now);
 }
 
 // They ran, and perhaps had no outputs. The scheduler counts no tries of before.
@@ -1089,6 +1114,7 @@ TimePoint Leader::wake_at() const {
   TimePoint at = dispatch_.wake_at();
   if (!held_.empty()) at = std::min(at, held_.begin()->first);
   if (wait_until_ != TimePoint::min()) at = std::min(at, wait_until_);
+  at = std::min(at, hung_at_);
   return graces_.empty() ? at : std::min(at, graces_.begin()->first);
 }
 
@@ -1097,6 +1123,7 @@ void Leader::wake(TimePoint now) {
   // What fails anew meanwhile is for the next step.
   for (const wire::Report& report : std::exchange(failed_, {})) dispatch_.on_report(report, now);
   while (!graces_.empty() && graces_.begin()->first <= now) end_model(graces_.begin()->second, now);
+  end_hung(now);
   dispatch_.wake(now);
   settle(now);
 }

@@ -52,6 +52,10 @@ struct LeaderOptions {
   // A worker whose stream broke is waited for so long before rows are refused for want of its devices: a row
   // so long in all, however often workers come and go. Such a worker dials again after 200 ms at the latest.
   Duration worker_return = std::chrono::milliseconds{500};
+  // Outputs of a run that is reported are waited for until so long after the row's deadline, or after the
+  // report if that came later. Before the deadline large outputs on a slow link need their time, and whoever
+  // pushes them finds a broken connection by itself. After it nobody is served by them.
+  Duration delivery_grace = std::chrono::seconds{1};
 };
 
 // Decides, in one epoch, for the rows of frontends and the devices of workers on other hosts. Keeps each
@@ -143,6 +147,7 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   // An action that is reported, and whose outputs are on their way to these rows.
   struct Delivery {
     wire::Report report;
+    TimePoint at;  // of the report
     std::vector<RequestId> rows;
   };
   struct WorkerModel {
@@ -234,6 +239,7 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   Row* row(RequestId id);
   void end(Row* ended, const wire::Report& report);
   void offer_again(Row& row, bool more, TimePoint now);
+  void end_hung(TimePoint now);
   void offer_anew(const std::vector<RequestId>& rows, std::string_view why, TimePoint now);
   void close(Row& row);
   void free(Row& row);
@@ -275,6 +281,7 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   std::vector<std::unique_ptr<Link>> links_;                         // by DeviceId
   std::map<std::pair<std::string, std::uint32_t>, DeviceId> known_;  // by worker and its number
   std::set<std::pair<TimePoint, ModelId>> graces_;                   // of models without a holder
+  TimePoint hung_at_ = TimePoint::max();  // no row's outputs are waited for too long before
   std::vector<wire::Report> failed_;                                 // of orders that could not be sent
   std::uint64_t drains_version_ = 0;
   std::map<std::string, Gone> gone_;  // by worker: of late, and not back with a device

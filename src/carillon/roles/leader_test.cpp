@@ -691,6 +691,55 @@ TEST_F(DeliveryTest, RowsWhoseWorkerGoesBeforeAreOfferedOnceMore) {
   EXPECT_EQ(leader->rows_open(), 0U);
 }
 
+// Their worker and their frontend are there, and do not reach each other.
+TEST_F(DeliveryTest, RowsWhoseOutputsHangAreOfferedOnceMoreASecondAfterTheirDeadline) {
+  const TimePoint deadline = now + 50ms;
+  hear(1, transport::Withdraw{{71}, {}});
+  EXPECT_EQ(leader->wake_at(), deadline + 1s);
+  leader->wake(deadline + 1s - 1ns);
+  EXPECT_TRUE(out.take<transport::Lost>(1).empty());
+  on_next<schedule::AllArrived>(
+      {schedule::Refuse{RequestId{2}, ledger::Reason::cannot_finish, TimePoint::max()}});
+  leader->wake(now = deadline + 1s);
+  const auto lost = out.take<transport::Lost>(1);
+  ASSERT_EQ(lost.size(), 1U);
+  EXPECT_EQ(lost[0].rows, Rows{{70}});
+  const auto verdicts = out.take<wire::Verdict>(1);
+  ASSERT_EQ(verdicts.size(), 1U);
+  EXPECT_EQ(verdicts[0].refusal.request, RequestId{70});
+  EXPECT_EQ(leader->rows_open(), 0U);
+  EXPECT_EQ(leader->wake_at(), TimePoint::max());
+  out.sent.clear();
+  hear(11, transport::Delivered{ActionId{4}, 3ms});
+  EXPECT_TRUE(out.sent.empty());
+}
+
+TEST_F(DeliveryTest, OutputsOfALateRunAreWaitedForASecondAfterItsReport) {
+  now += 300ms;  // 250 ms after the deadline
+  auto late = offer(72);
+  late.row.deadline = now - 250ms;
+  on_next<schedule::RequestArrived>({infer(5, {{2}}, 1)});
+  hear(1, late);
+  wire::Report told = report(5, ActionStatus::success);
+  told.delivers = true;
+  hear(12, told);
+  hear(11, transport::Delivered{ActionId{4}, 3ms});
+  leader->wake(now + 1s - 1ns);
+  EXPECT_TRUE(out.take<transport::Lost>(1).empty());
+  leader->wake(now += 1s);
+  EXPECT_EQ(out.take<transport::Lost>(1).size(), 1U);
+  // Without a deadline there is no end to it but the connection's.
+  now += 1s;
+  auto endless = offer(73);
+  endless.row.deadline = TimePoint::max();
+  on_next<schedule::RequestArrived>({infer(6, {{4}}, 1)});
+  hear(1, endless);
+  told = report(6, ActionStatus::success);
+  told.delivers = true;
+  hear(12, told);
+  EXPECT_EQ(leader->wake_at(), TimePoint::max());
+}
+
 // The scheduler decides on a batch as one.
 TEST_F(DeliveryTest, RowsOfOneBatchAreOfferedTogether) {
   on_next<schedule::AllArrived>({infer(5, {{2}, {3}}, 1)});
