@@ -39,6 +39,8 @@ void prepare(boost::asio::ip::tcp::socket& socket) {
                                      {TCP_KEEPIDLE, 1},
                                      {TCP_KEEPINTVL, 1},
                                      {TCP_KEEPCNT, 3},
+                                     // While something waits to be sent, keepalive asks nothing.
+                                     {TCP_USER_TIMEOUT, 3000},
                                      // What waits in the kernel cannot be overtaken by what is more urgent.
                                      {TCP_NOTSENT_LOWAT, 2 * static_cast<int>(longest_body)}};
   for (const auto& [name, value] : tcp)

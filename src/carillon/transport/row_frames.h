@@ -124,7 +124,8 @@ class Cursor {
   std::uint64_t left_ = 0;
 };
 
-// No waiting for others' acknowledgements; a peer whose host died is noticed. `socket` does not block.
+// No waiting for others' acknowledgements; a peer whose host died, or that the way to is cut, is noticed
+// within 4 s. `socket` does not block.
 void prepare(boost::asio::ip::tcp::socket& socket);
 
 // Takes frames from a wire. `Ear` hears of them:

@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <thread>
+#include <unordered_map>
 #include <utility>
 
 #include <boost/asio/io_context.hpp>
@@ -17,6 +18,7 @@
 #include <pthread.h>
 
 #include "carillon/base/assert.h"
+#include "carillon/base/clock.h"
 #include "carillon/transport/resolve.h"
 #include "carillon/transport/row_frames.h"
 #include "carillon/transport/row_wire.h"
@@ -27,8 +29,7 @@ namespace carillon::transport {
 struct RowStore::Row {
   std::mutex guard;  // of all below
   bool closed = false;
-  bool taken = false;   // a push was
-  bool beyond = false;  // a push of it is under way that is beyond the bounds
+  bool taken = false;  // a push was
   const RequestId id;
   const RowTensors tensors;
   Row(RequestId row, RowTensors with) : id(row), tensors(std::move(with)) {}
@@ -83,6 +84,14 @@ namespace rows {
 namespace asio = boost::asio;
 using asio::ip::tcp;
 
+// Who has pushes beyond the bounds under way.
+class Pusher {
+ public:
+  virtual ~Pusher() = default;
+  // Ends the push if it stalls, and says whether.
+  virtual bool makes_way(std::uint64_t tag) = 0;
+};
+
 constexpr char tls_handshake = 22;  // the first byte of whoever speaks TLS
 
 // What connections share; on the server's thread.
@@ -113,7 +122,10 @@ class Serving {
   const RowLimits limits;
   const std::shared_ptr<Tls> tls;
   const RowServer::OnOutputs on_outputs;
-  std::uint64_t push_bytes = 0;  // of pushes that have not come whole
+  const SteadyClock clock;
+  std::uint64_t push_bytes = 0;    // of pushes that have not come whole
+  std::uint64_t beyond_bytes = 0;  // of those beyond the bounds
+  std::unordered_map<std::uint64_t, std::pair<Pusher*, std::uint64_t>> beyond;  // these, with their tags, by key
 
  private:
   RowStore& store_;
@@ -121,7 +133,7 @@ class Serving {
 
 namespace {
 
-class Connection : public std::enable_shared_from_this<Connection> {
+class Connection final : public std::enable_shared_from_this<Connection>, Pusher {
  public:
   Connection(tcp::socket socket, Serving& serving)
       : timer_(socket.get_executor()),
@@ -184,12 +196,18 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
   Result<> begins(const Header& header) {
     const auto push = pushes_.find(header.tag);  // none: it was answered already
-    if (push == pushes_.end() || header.size <= push->second.place.left()) return {};
-    return invalid("a push with more bytes than it said");
+    if (push == pushes_.end()) return {};
+    if (header.size > push->second.place.left()) return invalid("a push with more bytes than it said");
+    if (!drop_closed(push)) push->second.heard = serving_.clock.now();
+    return {};
   }
   Cursor<std::byte>* place_of(std::uint64_t tag) {
-    const auto push = pushes_.find(tag);
-    return push == pushes_.end() ? nullptr : &push->second.place;
+    const auto found = pushes_.find(tag);
+    if (found == pushes_.end()) return nullptr;
+    Push& push = found->second;
+    if (push.beyond && std::exchange(push.left, push.place.left()) != push.place.left())
+      push.heard = serving_.clock.now();
+    return &push.place;
   }
   Result<> ended(std::uint64_t tag) {
     const auto push = pushes_.find(tag);
@@ -212,6 +230,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     bool beyond = false;  // the bounds of such memory
     std::unique_ptr<std::byte[]> bytes;
     Cursor<std::byte> place;
+    TimePoint heard;         // of it, last
+    std::uint64_t left = 0;  // of `place` then
   };
   using Pushes = std::map<std::uint64_t, Push>;
 
@@ -241,7 +261,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (!body.empty() && body.size() != sum) return invalid("a push of a wrong size");
     if (pushes_.contains(tag)) return invalid("two pushes of one tag");
 
-    bool taken = false, fits = false, room = false;
+    bool taken = false, fits = false;
     const bool whole = body.size() == sum;
     const bool beyond = !whole && (push_bytes_ + sum > serving_.limits.push_bytes ||
                                    serving_.push_bytes + sum > serving_.limits.all_push_bytes);
@@ -250,7 +270,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
       fits = sizes->size() == row.tensors.outputs.size();
       for (std::size_t i = 0; fits && i < sizes->size(); ++i)
         fits = (*sizes)[i] == row.tensors.output_bytes(i);
-      room = !beyond || (pushes_.empty() && !row.beyond);
     });
     if (!there || taken) {
       answer(Kind::gone, tag);
@@ -258,12 +277,16 @@ class Connection : public std::enable_shared_from_this<Connection> {
       refuse(tag, {ErrorCode::invalid_argument, "the outputs of the row have other sizes"});
     } else if (whole) {
       finish(tag, said.key, said.epoch, text_of(report), body);
-    } else if (std::unique_ptr<std::byte[]> bytes(room ? new (std::nothrow) std::byte[sum] : nullptr);
-               bytes == nullptr) {
-      refuse(tag, {ErrorCode::resource_exhausted, "no memory for outputs: too many are under way"});
+    } else if (auto room = beyond ? may_go_beyond(said.key, sum) : Result<>{}; !room) {
+      refuse(tag, room.error());
+    } else if (std::unique_ptr<std::byte[]> bytes(new (std::nothrow) std::byte[sum]); bytes == nullptr) {
+      refuse(tag, {ErrorCode::resource_exhausted, fmt::format("no memory for outputs of {} bytes", sum)});
     } else {
       if (auto may = may_wait(); !may) return may;
-      if (beyond) serving_.with(said.key, [](Serving::Row& row) { row.beyond = true; });
+      if (beyond) {
+        serving_.beyond.emplace(said.key, std::pair(static_cast<Pusher*>(this), tag));
+        serving_.beyond_bytes += sum;
+      }
       push_bytes_ += sum;
       serving_.push_bytes += sum;
       Push begun{.key = said.key,
@@ -272,7 +295,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
                  .size = sum,
                  .beyond = beyond,
                  .bytes = std::move(bytes),
-                 .place = {}};
+                 .place = {},
+                 .heard = serving_.clock.now(),
+                 .left = sum};
       begun.place = Cursor<std::byte>({{begun.bytes.get(), sum}});
       pushes_.emplace(tag, std::move(begun));
       ++pushes_begun_;
@@ -280,13 +305,49 @@ class Connection : public std::enable_shared_from_this<Connection> {
     }
     return {};
   }
+  // Beyond the bounds of memory.
+  Result<> may_go_beyond(std::uint64_t key, std::uint64_t bytes) {
+    const auto no = [](std::string why) {
+      return fail(ErrorCode::resource_exhausted, "no memory for outputs: " + std::move(why));
+    };
+    if (!pushes_.empty()) return no("too many are under way");
+    if (const auto other = serving_.beyond.find(key); other != serving_.beyond.end()) {
+      const auto [pusher, tag] = other->second;
+      if (!pusher->makes_way(tag)) return no("others of the row are under way");
+    }
+    const std::uint64_t most = serving_.limits.beyond_bytes;
+    if (serving_.beyond_bytes > 0 && serving_.beyond_bytes + bytes > most)
+      return no(fmt::format("{} bytes are under way beyond the bounds, and these have {}; at most {} may be",
+                            serving_.beyond_bytes, bytes, most));
+    return {};
+  }
+  bool makes_way(std::uint64_t tag) override {
+    const auto push = pushes_.find(tag);
+    if (serving_.clock.now() < saturating_add(push->second.heard, serving_.limits.push_stalls)) return false;
+    forget(push);
+    refuse(tag, {ErrorCode::unavailable, "the outputs stalled, and others of the row came"});
+    step_later();
+    return true;
+  }
+  // True where nobody wants the push any more.
+  bool drop_closed(Pushes::iterator push) {
+    bool wanted = false;
+    serving_.with(push->second.key, [&](const Serving::Row& row) { wanted = !row.taken; });
+    if (wanted) return false;
+    answer(Kind::gone, push->first);
+    forget(push);
+    return true;
+  }
   void watch_pushes() {
     push_timer_.expires_after(serving_.limits.push_pause);
     push_timer_.async_wait([self = shared_from_this(), before = pushes_so_far()](const auto& error) {
       if (error || self->over() || self->ending_) return;
+      const bool stalls = self->pushes_so_far() == before;
+      for (auto push = self->pushes_.begin(); push != self->pushes_.end();) self->drop_closed(push++);
+      if (!self->out_.empty()) self->step_later();
       self->pushes_watched_ = !self->pushes_.empty();
       if (!self->pushes_watched_) return;
-      if (self->pushes_so_far() == before)
+      if (stalls)
         return self->drop({ErrorCode::deadline_exceeded, "the rest of a row's outputs has not come in time"});
       self->watch_pushes();
     });
@@ -315,7 +376,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void forget(Pushes::iterator push) {
     push_bytes_ -= push->second.size;
     serving_.push_bytes -= push->second.size;
-    if (push->second.beyond) serving_.with(push->second.key, [](Serving::Row& row) { row.beyond = false; });
+    if (push->second.beyond) {
+      serving_.beyond_bytes -= push->second.size;
+      serving_.beyond.erase(push->second.key);
+    }
     pushes_.erase(push);
   }
   void forget(std::uint64_t tag) {
@@ -394,6 +458,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
       if (!error && !self->over()) self->step();
     });
   }
+  void step_later() {
+    asio::post(wire_.socket().get_executor(), [self = shared_from_this()] {
+      if (!self->over()) self->step();
+    });
+  }
   // Reads and writes some; others have their turn after that.
   void step() {
     if (!ending_ && out_.size() <= most_unsent) {
@@ -405,9 +474,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (ending_ && !drain()) return end();
     for (int chunks = 0; !over();) {
       if (out_.empty() && chunks++ == 4) {  // a read comes in between
-        asio::post(wire_.socket().get_executor(), [self = shared_from_this()] {
-          if (!self->over()) self->step();
-        });
+        step_later();
         return;
       }
       if (out_.empty())

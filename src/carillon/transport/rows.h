@@ -63,13 +63,17 @@ struct RowLimits {
   std::size_t connections = 1024;
   std::size_t waiting = 4096;  // requests of a connection. A peer that asks for more is disconnected
   // Of pushes that have not come whole. Small ones need no memory. A push beyond either is refused, unless
-  // the connection has no other under way and its row has none beyond them. So a row of any size can be
-  // pushed, and the memory beyond `all_push_bytes` is no more than open rows have for their outputs.
+  // the connection has no other under way, its row has none beyond them, and those beyond them have no more
+  // than `beyond_bytes` together. A single one may have more, so that a row of any size can be pushed. Once
+  // its row is closed, a push has its memory until more of it comes, or for `push_pause`.
   std::uint64_t push_bytes = 64UL << 20;       // of a connection
   std::uint64_t all_push_bytes = 256UL << 20;  // of all
+  std::uint64_t beyond_bytes = 1UL << 30;      // of all that are beyond either
   // A connection with such pushes on which nothing of them comes for so long, twice at most, is ended: a
   // worker that hangs, or is cut off, would hold the memory of others.
   Duration push_pause = std::chrono::seconds{3};
+  // A push beyond the bounds of which nothing has come for so long makes way for another of its row.
+  Duration push_stalls = std::chrono::milliseconds{100};
   Duration greeting = std::chrono::seconds{3};  // how long a peer may take to say who it is, or to hang up
 };
 

@@ -15,6 +15,9 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
 
 #include "carillon/base/random.h"
 #include "carillon/transport/row_client.h"
@@ -608,7 +611,7 @@ TEST(Rows, APeerThatReadsNothingBlocksNobody) {
 }
 
 TEST(Rows, PushesHaveBoundedMemory) {
-  Frontend frontend({.push_bytes = 250'000, .all_push_bytes = 450'000});
+  Frontend frontend({.push_bytes = 250'000, .all_push_bytes = 450'000, .push_stalls = 60s});
   OneRow row{.outputs = {Bytes(100'000)}}, other{.outputs = {Bytes(100'000)}};
   const auto key = frontend.store.open(RequestId{1}, row.tensors());
   const auto others = frontend.store.open(RequestId{2}, other.tensors());
@@ -670,6 +673,97 @@ TEST(Rows, APushThatHangsHoldsNoMemory) {
   const auto heard = other.hear();
   ASSERT_TRUE(heard);
   EXPECT_EQ(heard->header.kind, Kind::taken);
+}
+
+// It would have its memory until all of it has come.
+TEST(Rows, APushOfAClosedRowEnds) {
+  Frontend frontend({.push_pause = 200ms});
+  OneRow row{.outputs = {Bytes(100'000)}};
+  for (const bool goes_on : {true, false}) {
+    const auto key = frontend.store.open(RequestId{1}, row.tensors());
+    Raw raw(frontend);
+    raw.send(push_frame(1, key, {100'000}) + data_frame(1, 60'000) + pull_frame(2, key));
+    ASSERT_EQ(raw.hear().value_or(Raw::Heard{}).header.kind, Kind::sizes);
+    frontend.store.close(key);
+    if (goes_on) raw.send(data_frame(1, 10'000) + pull_frame(3, key));
+    const auto heard = raw.hear();
+    ASSERT_TRUE(heard);
+    EXPECT_EQ(heard->header.kind, Kind::gone);
+    EXPECT_EQ(heard->header.tag, 1U);
+    raw.send(pull_frame(4, key));  // the connection goes on
+    if (goes_on) {
+      EXPECT_EQ(raw.hear().value_or(Raw::Heard{}).header.tag, 3U);
+    }
+    EXPECT_EQ(raw.hear().value_or(Raw::Heard{}).header.tag, 4U);
+  }
+  EXPECT_TRUE(all(row.outputs[0], std::byte{0}));
+}
+
+TEST(Rows, AllThatAreBeyondTheMemoryOfPushesHaveBoundedMemory) {
+  Frontend frontend({.push_bytes = 50'000, .all_push_bytes = 50'000, .beyond_bytes = 250'000});
+  std::vector<OneRow> rows(3, {.outputs = {Bytes(100'000)}});
+  OneRow large{.outputs = {Bytes(1'000'000)}};
+  std::vector<std::uint64_t> keys;
+  for (OneRow& row : rows) keys.push_back(frontend.store.open(RequestId{keys.size()}, row.tensors()));
+  {
+    Raw raws[] = {Raw(frontend), Raw(frontend), Raw(frontend)};
+    for (std::size_t i = 0; i < 3; ++i) {
+      raws[i].send(push_frame(1, keys[i], {100'000}) + pull_frame(2, keys[i]));
+      const auto heard = raws[i].hear();
+      ASSERT_TRUE(heard);
+      if (i < 2) {
+        EXPECT_EQ(heard->header.kind, Kind::sizes);
+        continue;
+      }
+      ASSERT_EQ(heard->header.kind, Kind::refused);
+      EXPECT_EQ(heard->body.substr(4),
+                "no memory for outputs: 200000 bytes are under way beyond the bounds, and these have 100000; at "
+                "most 250000 may be");
+    }
+  }
+  // A single one may have more, once those have gone.
+  const auto key = frontend.store.open(RequestId{9}, large.tensors());
+  Worker worker;
+  const std::vector<Bytes> results{bytes_of(1'000'000, 1)};
+  while (worker.push(frontend.address(), key, results).get() != true) std::this_thread::yield();
+  EXPECT_EQ(large.outputs, results);
+}
+
+// A worker is cut off within its push, and the row has run elsewhere.
+TEST(Rows, APushThatStallsMakesWayForAnotherOfItsRow) {
+  Frontend frontend({.push_bytes = 50'000, .all_push_bytes = 50'000, .push_pause = 60s, .push_stalls = 20ms});
+  OneRow row{.outputs = {Bytes(100'000)}};
+  const auto key = frontend.store.open(RequestId{1}, row.tensors());
+  Raw first(frontend);
+  first.send(push_frame(1, key, {100'000}) + data_frame(1, 60'000) + pull_frame(2, key));
+  ASSERT_EQ(first.hear().value_or(Raw::Heard{}).header.kind, Kind::sizes);
+  Worker second;
+  const std::vector<Bytes> results{bytes_of(100'000, 1)};
+  Result<bool> taken = false;
+  while (taken != true) {
+    taken = second.push(frontend.address(), key, results).get();
+    if (!taken) {
+      EXPECT_THAT(taken.error().message, HasSubstr("others of the row are under way"));
+    }
+  }
+  EXPECT_EQ(row.outputs, results);
+  const auto heard = first.hear();
+  ASSERT_TRUE(heard);
+  EXPECT_EQ(heard->header.kind, Kind::refused);
+  EXPECT_EQ(heard->header.tag, 1U);
+  EXPECT_THAT(heard->body, HasSubstr("the outputs stalled"));
+}
+
+// Keepalive says nothing while a push waits for its acknowledgement.
+TEST(Rows, AConnectionThatIsCutWithinAPushEnds) {
+  boost::asio::io_context context;
+  tcp::socket socket(context, tcp::v4());
+  prepare(socket);
+  int wait = 0;
+  socklen_t size = sizeof(wait);
+  ASSERT_EQ(getsockopt(socket.native_handle(), IPPROTO_TCP, TCP_USER_TIMEOUT, &wait, &size), 0);
+  EXPECT_GE(wait, 1000);
+  EXPECT_LE(wait, 5000);
 }
 
 TEST(Rows, ManyAtOnce) {
