@@ -84,11 +84,11 @@ class Dispatch final : public Decider {
 
   // See ledger::Ledger.
   void recall(DeviceId device, const ledger::Ledger::Earlier& run) { ledger_.recall(device, run); }
-  void arrived(DeviceId device, Duration after_order, TimePoint now) {
-    ledger_.arrived(device, after_order, now);
+  void arrived(DeviceId device, Class cls, Duration after_order, TimePoint now) {
+    ledger_.arrived(device, cls, after_order, now);
   }
-  void delivered(DeviceId device, Duration after_end, TimePoint now) {
-    ledger_.delivered(device, after_end, now);
+  void delivered(DeviceId device, Class cls, Duration after_end, TimePoint now) {
+    ledger_.delivered(device, cls, after_end, now);
   }
   const ledger::Ledger& ledger() const { return ledger_; }
   const schedule::ModelInfo& model(ModelId id) const override { return models_[id.index()].info; }

@@ -341,7 +341,7 @@ void Ledger::learn(const ActionDone& done, const Action& run, TimePoint now) {
   }
   const bool other_times = !tells && times.same_version(run.run);
   if (run.cls != Class::best_effort)
-    (run.cls == Class::normal ? margins_ : urgent_margins_)
+    taught(run.cls)
         .observe(run.device, {.decided = run.sent,
                               .at_once = run.at_once,
                               .estimate = other_pace || other_times ? took : run.expected,
@@ -358,17 +358,15 @@ void Ledger::recall(DeviceId device, const Earlier& run) {
   if (!times.knows(which)) return;
   times.add(device, which, run.took, run.end);
   if (run.cls != Class::best_effort)
-    (run.cls == Class::normal ? margins_ : urgent_margins_).recall(device, run.took, run.expected, run.end);
+    taught(run.cls).recall(device, run.took, run.expected, run.end);
 }
 
-void Ledger::arrived(DeviceId device, Duration after_order, TimePoint now) {
-  margins_.arrived(device, after_order, now);
-  urgent_margins_.arrived(device, after_order, now);
+void Ledger::arrived(DeviceId device, Class cls, Duration after_order, TimePoint now) {
+  if (cls != Class::best_effort) taught(cls).arrived(device, after_order, now);
 }
 
-void Ledger::delivered(DeviceId device, Duration after_end, TimePoint now) {
-  margins_.delivered(device, after_end, now);
-  urgent_margins_.delivered(device, after_end, now);
+void Ledger::delivered(DeviceId device, Class cls, Duration after_end, TimePoint now) {
+  if (cls != Class::best_effort) taught(cls).delivered(device, after_end, now);
 }
 
 Doubted Ledger::book(const Doubt& doubt, TimePoint now) {

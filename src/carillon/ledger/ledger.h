@@ -154,6 +154,11 @@ class Ledger {
     TimePoint end;
   };
   void recall(DeviceId device, const Earlier& run);
+  // A device of another host has taken an order of that class with its inputs, so long after the order was
+  // sent; the outputs of a run have come to where they are wanted. Each teaches the margins of its class
+  // (Margins). The device is known, and alive.
+  void arrived(DeviceId device, Class cls, Duration after_order, TimePoint now);
+  void delivered(DeviceId device, Class cls, Duration after_end, TimePoint now);
 
   // Who reads this ledger says so before the first event: what plans normal requests, by each device's times
   // or by those of all devices alike; and what sends real-time and best-effort ones. `tells_share`: see
@@ -201,10 +206,6 @@ class Ledger {
   const ExecTimes& times(Class cls) const { return times_[static_cast<std::size_t>(cls)]; }
   // What is to be allowed for besides. Best-effort runs have nobody to be late for: they teach none, and
   // those of real-time runs count for them.
-  // An order has come to that device with its inputs, and the outputs of a run where they are wanted: see
-  // Margins.
-  void arrived(DeviceId device, Duration after_order, TimePoint now);
-  void delivered(DeviceId device, Duration after_end, TimePoint now);
   const Margins& margins(Class cls) const { return cls == Class::normal ? margins_ : urgent_margins_; }
 
   std::size_t models() const { return models_.size(); }
@@ -256,6 +257,7 @@ class Ledger {
   void ended_unload(const ActionDone& done, const Action& unload);
   void ended_run(const ActionDone& done, const Action& run, TimePoint now);
   void learn(const ActionDone& done, const Action& run, TimePoint now);
+  Margins& taught(Class cls) { return cls == Class::normal ? margins_ : urgent_margins_; }
   ExecTimes& of(Class cls) { return times_[static_cast<std::size_t>(cls)]; }
   void hold(ModelId model, Copy& copy, bool held);
   void reside(Device& device, DeviceId id, ModelId model, Copy& copy, Residence residence);

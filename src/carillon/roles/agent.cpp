@@ -718,9 +718,10 @@ void Agent::pushed(std::uint64_t ticket, const Result<bool>& taken, TimePoint no
     ++counters_.unwanted;
   Action& action = actions_.at(id);
   action.rows[place].ticket = 0;
+  if (taken && *taken) action.taken = now;
   if (--action.waits > 0) return;
   if (action.delivers)
-    delivered(action, now);
+    delivered(action);
   else
     tell(action);
   end(id);
@@ -731,9 +732,10 @@ void Agent::tell(const Action& action) {
   if (led_ && !action.own) out_.send(*action.report);
 }
 
-void Agent::delivered(const Action& action, TimePoint now) {
+void Agent::delivered(const Action& action) {
   --devices_[action.device.index()].delivers;
-  const Duration took = std::max(Duration{0}, now - action.report->times.exec_end);
+  Duration took{0};
+  if (action.taken != TimePoint::min()) took = std::max(Duration{1}, action.taken - action.report->times.exec_end);
   if (led_ && !action.own) out_.send(transport::Delivered{action.theirs, took});
 }
 

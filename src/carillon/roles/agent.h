@@ -188,6 +188,7 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
     ledger::Infer order;
     std::vector<Row> rows;  // of order.requests, which are their places
     std::optional<wire::Report> report;
+    TimePoint taken = TimePoint::min();  // the last of its outputs that were
     std::optional<std::uint32_t> noted;  // in noted_, while the device has it
   };
 
@@ -237,7 +238,7 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
   void tell(const Action& action);
   static void give_back(Device& device, schedule::ActionKind kind);
   void end(ActionId id);
-  void delivered(const Action& action, TimePoint now);
+  void delivered(const Action& action);
   void unload_gone(TimePoint now);
   static std::size_t& count(wire::Credit& credit, schedule::ActionKind kind) {
     return kind == schedule::ActionKind::infer ? credit.infers : credit.loads;

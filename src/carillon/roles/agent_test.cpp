@@ -350,6 +350,36 @@ TEST_F(AgentTest, WithManyOutputsOnTheirWayARunIsReportedOnceItIsDelivered) {
   EXPECT_TRUE(take<wire::Report>().at(0).delivers);
 }
 
+// A connection that breaks, or a client that has gone, says nothing of how long the way is.
+TEST_F(AgentTest, HowLongOutputsTookIsToldOfThoseThatWereTaken) {
+  agent.leads(now);
+  hear(transport::Adopt{device, 0});
+  hear(transport::FrontendAt{0, "host:1"});
+  const auto delivery = [&](const std::vector<Result<bool>>& answers) {
+    ledger::Infer infer{.id = {++ordered}, .device = device, .model = {0}, .requests = {}, .expected = 1ms};
+    std::vector<transport::RowReference> rows;
+    for (std::size_t i = 0; i < answers.size(); ++i) {
+      infer.requests.push_back({i});
+      rows.push_back({.row = {i}, .frontend = 0, .key = 1});
+    }
+    hear(transport::Infer{.order = infer, .rows = rows});
+    for (std::size_t i = 0; i < answers.size(); ++i) agent.pulled(tickets - i, {}, now);
+    ran(1ms);
+    const std::uint64_t last = tickets;
+    for (std::size_t i = 0; i < answers.size(); ++i) {
+      now += 3ms;
+      agent.pushed(last - i, answers[i], now);
+    }
+    return take<transport::Delivered>().at(0).took;
+  };
+  const Result<bool> broken = fail(ErrorCode::unavailable, "it broke");
+  EXPECT_EQ(delivery({true, true}), 6ms);
+  EXPECT_EQ(delivery({true, broken}), 3ms);
+  EXPECT_EQ(delivery({true, false}), 3ms);
+  EXPECT_EQ(delivery({broken}), 0ms);
+  EXPECT_EQ(delivery({false, broken}), 0ms);
+}
+
 TEST_F(AgentTest, OutputsAreDeliveredAlsoOfADeviceThatIsLost) {
   agent.leads(now);
   hear(transport::Adopt{device, 0});

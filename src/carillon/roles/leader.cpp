@@ -469,6 +469,7 @@ void Leader::ended(RequestId id, const wire::Report& report, TimePoint now) {
   Delivery& delivery = peers_.at(*links_[report.device.index()]->peer()).deliveries[report.id];
   delivery.report = report;
   delivery.at = now;
+  delivery.cls = dispatch_.ledger().action(report.id)->cls;
   delivery.rows.push_back(id);
   ended->delivers = true;
   hung_at_ = std::min(hung_at_, hangs_at(ended->request, now, options_.delivery_grace));
@@ -490,9 +491,12 @@ void Leader::on(PeerId, Peer& peer, transport::Delivered& what, TimePoint now) {
   if (auto landed = peer.landing.extract(what.action); !landed.empty()) land(landed.mapped().second);
   const auto delivery = peer.deliveries.extract(what.action);
   if (delivery.empty()) return;  // nobody waits for it any more
-  const auto& [report, reported, rows] = delivery.mapped();
-  dispatch_.delivered(report.device, std::clamp(what.took, Duration{0}, longest), now);
-  for (const RequestId id : rows) end(row(id), report);
+  const Delivery& done = delivery.mapped();
+  // A device that has begun anew since is measured anew.
+  const DeviceId device = done.report.device;
+  if (what.took > Duration{0} && done.report.life == dispatch_.life(device) && dispatch_.device_alive(device))
+    dispatch_.delivered(device, done.cls, std::min(what.took, longest), now);
+  for (const RequestId id : done.rows) end(row(id), done.report);
 }
 
 // The way from the worker to the frontend may be cut, and all others stand.
@@ -924,9 +928,9 @@ void Leader::on(PeerId, Peer& peer, wire::Report& what, TimePoint now) {
   what.device = *device;
   make_sound(what, now);
   const ledger::Ledger::Action* const order = dispatch_.ledger().action(what.id);
-  if (order != nullptr && order->kind == schedule::ActionKind::infer &&
+  if (order != nullptr && order->device == *device && order->kind == schedule::ActionKind::infer &&
       what.status == ledger::ActionStatus::success && !what.odd_time)
-    dispatch_.arrived(*device, what.times.received - order->sent, now);
+    dispatch_.arrived(*device, order->cls, what.times.received - order->sent, now);
   dispatch_.on_report(what, now);
 }
 

@@ -147,6 +147,7 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   // An action that is reported, and whose outputs are on their way to these rows.
   struct Delivery {
     wire::Report report;
+    Class cls{};
     TimePoint at;  // of the report
     std::vector<RequestId> rows;
   };

@@ -740,6 +740,72 @@ TEST_F(DeliveryTest, OutputsOfALateRunAreWaitedForASecondAfterItsReport) {
   EXPECT_EQ(leader->wake_at(), TimePoint::max());
 }
 
+// How long the way is, the margins of the run's class learn, from what is known to have gone it.
+class WayTest : public LeaderTest {
+ protected:
+  static constexpr schedule::Environment told{.measured = true};
+  WayTest() {
+    scheduler->ledger->planned_by(told, true);
+    scheduler->ledger->classed_by(told, true);
+    worker(11);
+    worker(12);
+    frontend(1);
+  }
+  // A run of worker 11's device, whose report says that its order took so long. Its outputs are on their way.
+  void run(Class cls, Duration order_took = 20ms, PeerId reporter = 11) {
+    schedule::Infer order = infer(++action, {{rows}});
+    order.cls = cls;
+    on_next<schedule::RequestArrived>({order});
+    auto row = offer(100 + rows++);
+    row.row.cls = cls;
+    hear(1, row);
+    wire::Report done = report(action, ActionStatus::success);
+    done.times.received = now + order_took;
+    done.delivers = true;
+    hear(reporter, done);
+  }
+  // They came, after so long.
+  void come(Duration took) { hear(11, transport::Delivered{ActionId{action}, took}); }
+  const ledger::Environment& margins(Class cls, std::uint32_t device = 0) const {
+    return leader->dispatch().ledger().margins(cls).at(DeviceId{device});
+  }
+  std::uint64_t action = 0, rows = 0;
+};
+
+TEST_F(WayTest, EachClassLearnsItsOwn) {
+  for (int i = 0; i < 70; ++i) {
+    run(Class::best_effort);
+    come(30ms);
+    run(Class::real_time, 1ms);
+    come(2ms);
+  }
+  EXPECT_LT(margins(Class::real_time).dispatch, 10ms);
+  EXPECT_GE(margins(Class::real_time).answer, 2ms);
+  EXPECT_LT(margins(Class::real_time).answer, 10ms);
+  EXPECT_EQ(margins(Class::normal).answer, told.answer);
+  run(Class::normal);
+  come(30ms);
+  EXPECT_GE(margins(Class::normal).answer, 30ms);
+  EXPECT_LT(margins(Class::real_time).answer, 10ms);
+}
+
+TEST_F(WayTest, WhatWasNotTakenOrIsOfAnEarlierLifeTeachesNothing) {
+  run(Class::normal);
+  come(0ms);
+  EXPECT_EQ(margins(Class::normal).answer, told.answer);
+  run(Class::normal);
+  wire::Report broken = report(0, ActionStatus::failed);
+  broken.device_lost = true;
+  hear(11, broken);
+  hear(11, wire::ProbeReport{{}, 1, DeviceId{5}});
+  ASSERT_TRUE(leader->dispatch().device_alive(DeviceId{0}));
+  come(30ms);
+  EXPECT_EQ(margins(Class::normal).answer, told.answer);
+  // Another device's order.
+  for (int i = 0; i < 70; ++i) run(Class::normal, 20ms, 12);
+  EXPECT_EQ(margins(Class::normal, 1).dispatch, told.dispatch);
+}
+
 // The scheduler decides on a batch as one.
 TEST_F(DeliveryTest, RowsOfOneBatchAreOfferedTogether) {
   on_next<schedule::AllArrived>({infer(5, {{2}, {3}}, 1)});

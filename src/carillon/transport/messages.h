@@ -182,7 +182,7 @@ struct DeviceState {
 // frontend, or nobody wants them.
 struct Delivered {
   ActionId action;
-  Duration took{0};  // from the end of EXEC
+  Duration took{0};  // from the end of EXEC to the last outputs that were taken; 0: not told, as none were
 };
 
 using Message =
