@@ -54,8 +54,9 @@ class TailWindow {
 // start counts where it is larger. What comes after a report is heard (Environment::client) cannot be seen
 // from here and is taken as told. Where the environment is not to be measured, what was told stays.
 //
-// A pure object: all of it comes from actions and their reports, so that a simulated run, a live one and its
-// replay measure alike. Not thread-safe.
+// A pure object: what it measures of devices of its own host comes from actions and their reports, so that a
+// simulated run, a live one and its replay measure alike. What other hosts tell besides, by arrived() and
+// delivered(), is in no log. Not thread-safe.
 class Margins {
  public:
   // Answers that may be late. Half of them for lasting longer, half for being heard of later.
@@ -79,10 +80,11 @@ class Margins {
   bool observe(DeviceId device, const Execution& execution);
 
   // An order has come to the device with its inputs, so long after it was sent. Devices of other hosts tell
-  // so by itself, of each order and not of those alone that begin at once.
+  // so by itself, of each order and not of those alone that begin at once. Fewer than 64 count for nothing.
   void arrived(DeviceId device, Duration after_order, TimePoint now);
   // The outputs of a run have come to where they are wanted, so long after its end. Devices of other hosts
-  // tell so by itself; at the device's own host they are there when the run is reported.
+  // tell so by itself; at the device's own host they are there when the run is reported. Each counts at once,
+  // where it is larger than what else is known: a client waits for it.
   void delivered(DeviceId device, Duration after_end, TimePoint now);
 
   // A run of the device for an earlier scheduler, which came another way: by how much it outlasted its
