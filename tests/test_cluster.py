@@ -90,6 +90,16 @@ def test_a_handover_ends_when_the_other_leads(hosts, cluster, ask):
         assert wrong.returncode == 2 and f"carillon cluster handover: the leader {before['leader']}: {says}" in wrong.stderr
 
 
+def test_whether_a_leader_answers_that_is_not_registered_is_not_known(hosts, cluster, ask, tmp_path):
+    leader = json.loads(ask("status", "--cluster", cluster, "--json").stdout)["leader"]
+    other = ({"s1", "s2"} - {leader}).pop()
+    file = tmp_path / "box.toml"
+    file.write_text(f'name = "box"\n[[member]]\nid = "{other}"\nrole = "scheduler"\naddress = "{hosts[other].address}"\n')
+    said = json.loads(ask("status", "--cluster", f"static:{file}", "--json").stdout)
+    assert (said["leader"], said["leader_answers"]) == (leader, None)
+    assert "does not answer" not in ask("status", "--cluster", f"static:{file}").stdout
+
+
 def test_who_has_another_key_is_named(hosts, program, start, cluster, ask):
     start(Host(program, cluster, "w9", "worker", free_addresses(1)[0], "another secret"))
     before = json.loads(ask("status", "--cluster", cluster, "--json").stdout)

@@ -112,7 +112,7 @@ struct ClusterState {
   std::optional<std::uint64_t> epoch;
   std::string leader;  // of that epoch; empty: nobody, or not known
   bool answered = false;
-  bool leader_answers = false;
+  std::optional<bool> leader_answers;  // none: it was not asked
   std::vector<Member> members;       // by id
   std::vector<std::string> reasons;  // why members that were asked gave no answer
 };
@@ -139,28 +139,33 @@ ClusterState see(const RegisteredCluster& registered, const Credentials& credent
     seen.leader = registered.epoch->leader;
   }
   std::optional<transport::Look> best;
-  std::set<std::string> answered;
-  const auto ask = [&](bool leader) {
+  std::map<std::string, bool> answered;  // of those that were asked
+  const auto ask = [&](const auto& whom) {
     std::vector<const cluster::Member*> asked;
     std::vector<std::string> addresses;
     for (const cluster::Member& member : registered.members)
-      if ((member.id == seen.leader) == leader) {
+      if (whom(member.id)) {
         asked.push_back(&member);
         addresses.push_back(member.address);
       }
     auto looks = transport::look(addresses, credentials, registered.name, answers_within);
     for (std::size_t i = 0; i < looks.size(); ++i) {
+      answered[asked[i]->id] = looks[i].has_value();
       if (!looks[i]) {
         seen.reasons.push_back(
             fmt::format("{} at {}: {}", asked[i]->id, asked[i]->address, looks[i].error().message));
         continue;
       }
-      answered.insert(asked[i]->id);
-      if (!best || looks[i]->epoch > best->epoch) best = std::move(*looks[i]);
+      const bool leads = looks[i]->leader == asked[i]->id;
+      if (!best || looks[i]->epoch > best->epoch || (leads && looks[i]->epoch == best->epoch)) best = std::move(*looks[i]);
     }
   };
-  ask(true);
-  if (!best) ask(false);
+  const std::string registered_leader = seen.leader;
+  ask([&](const std::string& id) { return id == registered_leader; });
+  if (!best)
+    ask([&](const std::string& id) { return id != registered_leader; });
+  else if (const std::string since = best->leader; since != registered_leader)
+    ask([&](const std::string& id) { return id == since; });
   if (best) {
     seen.answered = true;
     if (best->epoch >= seen.epoch.value_or(0)) {
@@ -173,7 +178,8 @@ ClusterState see(const RegisteredCluster& registered, const Credentials& credent
       seen_member.told = true;
     }
   }
-  seen.leader_answers = answered.contains(seen.leader);
+  if (const auto found = answered.find(seen.leader); found != answered.end())
+    seen.leader_answers = found->second;
   for (auto& [id, member] : members) seen.members.push_back(std::move(member));
   return seen;
 }
@@ -211,7 +217,7 @@ std::string to_json(const ClusterState& seen) {
   return ordered_json{{"name", seen.name},
                       {"epoch", seen.epoch ? ordered_json(*seen.epoch) : null},
                       {"leader", seen.leader.empty() ? null : ordered_json(seen.leader)},
-                      {"leader_answers", seen.leader.empty() ? null : ordered_json(seen.leader_answers)},
+                      {"leader_answers", seen.leader_answers ? ordered_json(*seen.leader_answers) : null},
                       {"members", members}}
       .dump(2);
 }
@@ -222,7 +228,7 @@ std::string to_text(const ClusterState& seen) {
     out += "nobody is known to lead\n";
   else
     out += fmt::format("epoch {} is of {}{}\n", *seen.epoch, seen.leader,
-                       seen.leader_answers ? "" : ", who does not answer");
+                       seen.leader_answers.value_or(true) ? "" : ", who does not answer");
   constexpr auto row = "{:<20} {:<10} {:<24} {:<6} {:>7} {:>12} {:>10}\n";
   out += fmt::format(row, "member", "role", "address", "alive", "devices", "offset us", "bound us");
   for (const auto& [of, told, same_key] : seen.members)
@@ -398,7 +404,8 @@ void add_cluster(CLI::App& program, int& status) {
           "  drain                no, drains or drained (carillon cluster drain); of a scheduler that does "
           "not\n"
           "                       answer itself always no; null: not known\n"
-          "epoch, leader and leader_answers are null if nobody has led.\n"
+          "epoch, leader and leader_answers are null if nobody has led, leader_answers also if the leader is not\n"
+          "registered.\n"
           "Example:\n"
           "  carillon cluster status --cluster etcd://10.0.0.1:2379/box --json");
   const auto handover = add("handover", "Let another scheduler lead", run_handover);
