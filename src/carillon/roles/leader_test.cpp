@@ -789,10 +789,19 @@ TEST_F(WayTest, EachClassLearnsItsOwn) {
   EXPECT_LT(margins(Class::real_time).answer, 10ms);
 }
 
-TEST_F(WayTest, WhatWasNotTakenOrIsOfAnEarlierLifeTeachesNothing) {
+TEST_F(WayTest, OutputsThatNobodyTookTeachNothing) {
   run(Class::normal);
-  come(0ms);
-  EXPECT_EQ(margins(Class::normal).answer, told.answer);
+  come(30ms);
+  const Duration answer = margins(Class::normal).answer;
+  EXPECT_GE(answer, 30ms);
+  for (int i = 0; i < 600; ++i) {
+    run(Class::normal);
+    come(0ms);
+  }
+  EXPECT_EQ(margins(Class::normal).answer, answer);
+}
+
+TEST_F(WayTest, WhatIsOfAnEarlierLifeOrAnotherDeviceTeachesNothing) {
   run(Class::normal);
   wire::Report broken = report(0, ActionStatus::failed);
   broken.device_lost = true;

@@ -59,6 +59,9 @@ TEST_P(ClusterWorlds, PromisesHoldUnderAllFaults) {
     const ClusterFigures figures = run_virtual_cluster(seed, {.policy = GetParam()});
     ASSERT_FALSE(figures.broken) << "CARILLON_CLUSTER_SEEDS=" << seed << ".." << seed << ": "
                                  << *figures.broken;
+    if (figures.pauses + figures.cuts + figures.steps == 0) {
+      EXPECT_EQ(figures.excused, 0U) << seed;
+    }
   }
 }
 
@@ -66,13 +69,23 @@ INSTANTIATE_TEST_SUITE_P(Policies, ClusterWorlds,
                          ::testing::Values("clockwork", "symphony", "fcfs", "edf", "orloj"),
                          [](const auto& each) { return std::string(each.param); });
 
-// The leader stands still for 126 ms, and nobody takes its place. It plans with reports that come as late,
-// and refuses a request at rest that has 120 ms.
-TEST(ClusterWorlds, ALeaderThatStoodStillMayRefuseForAWhile) {
-  const ClusterFigures figures = run_virtual_cluster(20'016, {.policy = "symphony"});
+// The leader stands still for 126 ms, and nobody takes its place. At rest it plans with that no more.
+TEST(ClusterWorlds, AStallOfTheLeaderIsForgottenAtRest) {
+  const ClusterFigures figures =
+      run_virtual_cluster(20'016, {.policy = "symphony", .rest_patience = std::chrono::milliseconds{20}});
   EXPECT_FALSE(figures.broken) << *figures.broken;
   EXPECT_EQ(figures.epochs, 1U);
   EXPECT_EQ(figures.pauses, 1U);
+  EXPECT_EQ(figures.excused, 0U);
+}
+
+// Two clocks step.
+TEST(ClusterWorlds, WhatIsExcusedAtRestIsCounted) {
+  const ClusterFigures figures =
+      run_virtual_cluster(4, {.policy = "symphony", .rest_patience = std::chrono::milliseconds{30}});
+  EXPECT_FALSE(figures.broken) << *figures.broken;
+  EXPECT_EQ(figures.steps, 2U);
+  EXPECT_GT(figures.excused, 0U);
 }
 
 TEST(ClusterWorlds, SameSeedSameWorld) {
@@ -95,6 +108,7 @@ TEST(ClusterWorlds, SkewCostsLittleGoodput) {
           run_virtual_cluster(seed, {.policy = policy, .faults = false, .one_clock = true});
       ASSERT_FALSE(with.broken) << *with.broken;
       ASSERT_FALSE(without.broken) << *without.broken;
+      EXPECT_EQ(with.excused + without.excused, 0U) << "nothing stood still";
       ASSERT_EQ(with.calls, without.calls);
       skewed += with.on_time;
       one += without.on_time;

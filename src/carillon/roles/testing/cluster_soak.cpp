@@ -102,6 +102,7 @@ nlohmann::json told(const ClusterFigures& f) {
           {"actions", f.actions},
           {"epochs", f.epochs},
           {"stale_frames", f.stale},
+          {"excused", f.excused},
           {"clock_bounds", f.bounds},
           {"late_wins", f.late_wins},
           {"second_outputs", f.second_outputs},
@@ -121,7 +122,7 @@ void add(ClusterFigures& sum, const ClusterFigures& f) {
   using Count = std::uint64_t ClusterFigures::*;
   for (const Count count :
        {&ClusterFigures::events, &ClusterFigures::calls, &ClusterFigures::on_time, &ClusterFigures::orphans,
-        &ClusterFigures::actions, &ClusterFigures::epochs, &ClusterFigures::stale, &ClusterFigures::bounds,
+        &ClusterFigures::actions, &ClusterFigures::epochs, &ClusterFigures::stale, &ClusterFigures::bounds, &ClusterFigures::excused,
         &ClusterFigures::late_wins, &ClusterFigures::second_outputs, &ClusterFigures::crashes,
         &ClusterFigures::pauses, &ClusterFigures::steps, &ClusterFigures::cuts, &ClusterFigures::coordinator,
         &ClusterFigures::devices, &ClusterFigures::breaks, &ClusterFigures::handovers})

@@ -25,7 +25,8 @@ struct ClusterOptions {
   bool faults = true;
   // All hosts have the same clock, and times cross between them as they are.
   bool one_clock = false;
-  bool trace = false;  // to stderr: faults, leaders and streams
+  Duration rest_patience = std::chrono::milliseconds{120};  // of calls at rest
+  bool trace = false;                                       // to stderr: faults, leaders and streams
 };
 
 struct ClusterFigures {
@@ -37,6 +38,7 @@ struct ClusterFigures {
   std::uint64_t bounds = 0;                           // of clocks that were held against the truth
   std::uint64_t crashes = 0, pauses = 0, steps = 0, cuts = 0, coordinator = 0, devices = 0, breaks = 0,
                 handovers = 0;
+  std::uint64_t excused = 0;  // calls at rest without an answer in time, after a stall or a clock's step
   std::uint64_t late_wins = 0, second_outputs = 0;  // outputs of earlier orders; outputs that came second
   Duration latest{0};                               // an answer, after its call's deadline
 };
@@ -61,8 +63,8 @@ struct ClusterFigures {
 // - a second after the faults: one leader, whom all obey; it has all devices; all requests are on time; then
 //   no row is open anywhere.
 //
-// Where a clock stepped, or the leader of the end stood still or heard nobody for 60 ms or longer, requests
-// may be late: the leader plans with such a stall for a while.
+// Where a clock stepped, or the leader of the end stood still or heard nobody for half of `rest_patience` or
+// longer, requests may be late: the leader plans with such a stall for a while (ClusterFigures::excused).
 //
 // For `stepped` after a clock steps, its bounds and the windows that rest on them are not held: nobody can
 // know of the step before.
