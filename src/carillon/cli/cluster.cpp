@@ -113,8 +113,8 @@ struct ClusterState {
   std::string leader;  // of that epoch; empty: nobody, or not known
   bool answered = false;
   std::optional<bool> leader_answers;  // none: it was not asked
-  std::vector<Member> members;       // by id
-  std::vector<std::string> reasons;  // why members that were asked gave no answer
+  std::vector<Member> members;         // by id
+  std::vector<std::string> reasons;    // why members that were asked gave no answer
 };
 
 using Credentials = std::shared_ptr<grpc::ChannelCredentials>;
@@ -157,7 +157,8 @@ ClusterState see(const RegisteredCluster& registered, const Credentials& credent
         continue;
       }
       const bool leads = looks[i]->leader == asked[i]->id;
-      if (!best || looks[i]->epoch > best->epoch || (leads && looks[i]->epoch == best->epoch)) best = std::move(*looks[i]);
+      if (!best || looks[i]->epoch > best->epoch || (leads && looks[i]->epoch == best->epoch))
+        best = std::move(*looks[i]);
     }
   };
   const std::string registered_leader = seen.leader;
@@ -404,7 +405,8 @@ void add_cluster(CLI::App& program, int& status) {
           "  drain                no, drains or drained (carillon cluster drain); of a scheduler that does "
           "not\n"
           "                       answer itself always no; null: not known\n"
-          "epoch, leader and leader_answers are null if nobody has led, leader_answers also if the leader is not\n"
+          "epoch, leader and leader_answers are null if nobody has led, leader_answers also if the leader is "
+          "not\n"
           "registered.\n"
           "Example:\n"
           "  carillon cluster status --cluster etcd://10.0.0.1:2379/box --json");

@@ -341,14 +341,13 @@ void Ledger::learn(const ActionDone& done, const Action& run, TimePoint now) {
   }
   const bool other_times = !tells && times.same_version(run.run);
   if (run.cls != Class::best_effort)
-    taught(run.cls)
-        .observe(run.device, {.decided = run.sent,
-                              .at_once = run.at_once,
-                              .estimate = other_pace || other_times ? took : run.expected,
-                              .start = done.start,
-                              .end = done.end,
-                              .took = took,
-                              .heard = now});
+    taught(run.cls).observe(run.device, {.decided = run.sent,
+                                         .at_once = run.at_once,
+                                         .estimate = other_pace || other_times ? took : run.expected,
+                                         .start = done.start,
+                                         .end = done.end,
+                                         .took = took,
+                                         .heard = now});
   if (tells) times.add(run.device, run.run, took, now);
 }
 
@@ -357,8 +356,7 @@ void Ledger::recall(DeviceId device, const Earlier& run) {
   const ExecTimes::Run which = times.run(run.model, run.rows);
   if (!times.knows(which)) return;
   times.add(device, which, run.took, run.end);
-  if (run.cls != Class::best_effort)
-    taught(run.cls).recall(device, run.took, run.expected, run.end);
+  if (run.cls != Class::best_effort) taught(run.cls).recall(device, run.took, run.expected, run.end);
 }
 
 void Ledger::arrived(DeviceId device, Class cls, Duration after_order, TimePoint now) {

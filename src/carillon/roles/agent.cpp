@@ -735,7 +735,8 @@ void Agent::tell(const Action& action) {
 void Agent::delivered(const Action& action) {
   --devices_[action.device.index()].delivers;
   Duration took{0};
-  if (action.taken != TimePoint::min()) took = std::max(Duration{1}, action.taken - action.report->times.exec_end);
+  if (action.taken != TimePoint::min())
+    took = std::max(Duration{1}, action.taken - action.report->times.exec_end);
   if (led_ && !action.own) out_.send(transport::Delivered{action.theirs, took});
 }
 

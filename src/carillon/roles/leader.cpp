@@ -634,7 +634,8 @@ void Leader::refused(const wire::Verdict& verdict, TimePoint) {
   const bool ends_workers = over->losses >= schedule::parts::most_lost;
   if (ends_workers) {
     told.refusal.reason = ledger::Reason::device_failed;
-  } else if (over->worker_went.value_or(worker_went_) && told.refusal.reason == ledger::Reason::device_failed) {
+  } else if (over->worker_went.value_or(worker_went_) &&
+             told.refusal.reason == ledger::Reason::device_failed) {
     const bool somewhere = can_run(over->request.model), timed = over->request.deadline != TimePoint::max();
     told.refusal.reason = somewhere && timed ? ledger::Reason::deadline_passed : ledger::Reason::no_device;
     if (!somewhere) told.prospect.devices = 0;

@@ -283,7 +283,7 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   std::map<std::pair<std::string, std::uint32_t>, DeviceId> known_;  // by worker and its number
   std::set<std::pair<TimePoint, ModelId>> graces_;                   // of models without a holder
   TimePoint hung_at_ = TimePoint::max();  // no row's outputs are waited for too long before
-  std::vector<wire::Report> failed_;                                 // of orders that could not be sent
+  std::vector<wire::Report> failed_;      // of orders that could not be sent
   std::uint64_t drains_version_ = 0;
   std::map<std::string, Gone> gone_;  // by worker: of late, and not back with a device
   // Refused for want of devices that may come back, by Row::waits_until.

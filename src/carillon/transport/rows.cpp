@@ -125,7 +125,8 @@ class Serving {
   const SteadyClock clock;
   std::uint64_t push_bytes = 0;    // of pushes that have not come whole
   std::uint64_t beyond_bytes = 0;  // of those beyond the bounds
-  std::unordered_map<std::uint64_t, std::pair<Pusher*, std::uint64_t>> beyond;  // these, with their tags, by key
+  std::unordered_map<std::uint64_t, std::pair<Pusher*, std::uint64_t>>
+      beyond;  // these, with their tags, by key
 
  private:
   RowStore& store_;

@@ -716,9 +716,10 @@ TEST(Rows, AllThatAreBeyondTheMemoryOfPushesHaveBoundedMemory) {
         continue;
       }
       ASSERT_EQ(heard->header.kind, Kind::refused);
-      EXPECT_EQ(heard->body.substr(4),
-                "no memory for outputs: 200000 bytes are under way beyond the bounds, and these have 100000; at "
-                "most 250000 may be");
+      EXPECT_EQ(
+          heard->body.substr(4),
+          "no memory for outputs: 200000 bytes are under way beyond the bounds, and these have 100000; at "
+          "most 250000 may be");
     }
   }
   // A single one may have more, once those have gone.

@@ -122,10 +122,11 @@ void add(ClusterFigures& sum, const ClusterFigures& f) {
   using Count = std::uint64_t ClusterFigures::*;
   for (const Count count :
        {&ClusterFigures::events, &ClusterFigures::calls, &ClusterFigures::on_time, &ClusterFigures::orphans,
-        &ClusterFigures::actions, &ClusterFigures::epochs, &ClusterFigures::stale, &ClusterFigures::bounds, &ClusterFigures::excused,
-        &ClusterFigures::late_wins, &ClusterFigures::second_outputs, &ClusterFigures::crashes,
-        &ClusterFigures::pauses, &ClusterFigures::steps, &ClusterFigures::cuts, &ClusterFigures::coordinator,
-        &ClusterFigures::devices, &ClusterFigures::breaks, &ClusterFigures::handovers})
+        &ClusterFigures::actions, &ClusterFigures::epochs, &ClusterFigures::stale, &ClusterFigures::bounds,
+        &ClusterFigures::excused, &ClusterFigures::late_wins, &ClusterFigures::second_outputs,
+        &ClusterFigures::crashes, &ClusterFigures::pauses, &ClusterFigures::steps, &ClusterFigures::cuts,
+        &ClusterFigures::coordinator, &ClusterFigures::devices, &ClusterFigures::breaks,
+        &ClusterFigures::handovers})
     sum.*count += f.*count;
   sum.latest = std::max(sum.latest, f.latest);
 }
