@@ -1,4 +1,4 @@
-"""What a frontend had asked for is not computed once the frontend is dead."""
+"""Rows whose frontend is dead, or cut off from the worker that runs them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ import re
 import shutil
 import time
 
+import pytest
+
 from cluster_processes import wait_for
 
 ROWS = 20
 TAKES_MS = 400  # each, one after the other
 
 
-def test_the_rows_of_a_frontend_that_died_are_gone(box, tiny_models, tmp_path):
+@pytest.fixture
+def slow(box, tiny_models, tmp_path):
+    """Whose workers run one row after the other."""
     profile = tmp_path / "profile.json"
     profile.write_text(json.dumps({"device": "a test's", "models": [
         {"name": "tiny_mlp", "weights_bytes": 1_000_000, "load_ms": {"p50": 5, "p99": 5},
@@ -24,16 +28,41 @@ def test_the_rows_of_a_frontend_that_died_are_gone(box, tiny_models, tmp_path):
     config = box.models / "tiny_mlp" / "config.pbtxt"
     config.write_text(re.sub(r"max_batch_size: \d+", "max_batch_size: 1", config.read_text()))
     box.worker_options = ("--device", f"emulated:{profile}", "--profile", str(profile))
-    box.apart("e1", "s1", "w1", "f1", "f2")
+    return box
+
+
+def test_the_rows_of_a_frontend_that_died_are_gone(slow):
+    slow.apart("e1", "s1", "w1", "f1", "f2")
     with concurrent.futures.ThreadPoolExecutor(ROWS) as pool:
-        sent = [pool.submit(box.roles["f2"].infer, 1.0, 2 * ROWS * TAKES_MS) for _ in range(ROWS)]
-        wait_for(lambda: any(each.done() for each in sent), "the worker runs", box.logs)
-        box.roles["f2"].kill()
+        sent = [pool.submit(slow.roles["f2"].infer, 1.0, 2 * ROWS * TAKES_MS) for _ in range(ROWS)]
+        wait_for(lambda: any(each.done() for each in sent), "the worker runs", slow.logs)
+        slow.roles["f2"].kill()
         began = time.monotonic()
-        status, answer = box.roles["f1"].infer(2.0, 10 * ROWS * TAKES_MS)  # its deadline lies behind theirs
+        status, answer = slow.roles["f1"].infer(2.0, 10 * ROWS * TAKES_MS)  # its deadline lies behind theirs
         took_ms = (time.monotonic() - began) * 1000
         assert status == 200, answer
         statuses = [each.result()[0] for each in sent]
         assert set(statuses) == {0, 200} and statuses.count(0) > ROWS / 2, statuses
         # One or two were with the device as their frontend died.
         assert took_ms < ROWS * TAKES_MS / 2, "it waited until the others' had been run for nobody"
+
+
+def test_a_client_whose_outputs_hang_is_answered_a_second_after_its_deadline(slow, net):
+    """The worker has pulled the row, and runs it as the way to the frontend is cut. The leader is heard by both."""
+    slow.apart("e1", "s1", "w1", "f1")
+    worker, frontend = slow.host_of["w1"], slow.host_of["f1"]
+    assert slow.roles["f1"].infer(1.0, 10 * TAKES_MS)[0] == 200  # the model is there, and the connection
+    deadline_ms = 2 * TAKES_MS
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        began = time.monotonic()
+        sent = pool.submit(slow.roles["f1"].infer, 1.0, deadline_ms)
+        time.sleep(TAKES_MS / 2 / 1000)
+        net.cut_one_way(worker, frontend)
+        status, answer = sent.result()
+        took_ms = (time.monotonic() - began) * 1000
+        net.mend(worker, frontend)
+    assert status == 504, answer
+    # The connection is given up 3 s after the run's end.
+    assert deadline_ms + 500 < took_ms < deadline_ms + 1900, took_ms
+    slow.whole()
+    assert slow.roles["f1"].infer(1.0, 10 * TAKES_MS)[0] == 200
