@@ -5,8 +5,8 @@
     python bench/policy.py --only 'abuse*' --seeds 3 --schedulers symphony,edf     a table on the terminal
     python bench/policy.py --held                      the held-back half: only once a policy's constants are fixed
 
-One run at a time for each seed, so that the numbers are the same everywhere. "Lost" is the mean over a scenario's seeds of
-the best policy's share on time less the policy's own, in points.
+A run uses one core, so that the numbers are the same everywhere. "Lost" is the best policy's share on time, a mean over the
+seeds, less the policy's own, in points.
 """
 import argparse
 import concurrent.futures

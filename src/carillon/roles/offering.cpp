@@ -151,7 +151,7 @@ void Offering::heard(transport::Message message, TimePoint now) {
 
 void Offering::on(transport::DeviceCount& message, TimePoint) {
   alive_ = message.alive;
-  out_.models_told();
+  if (alive_ > 0) out_.models_told();
 }
 
 void Offering::on(transport::OfferCredit& message, TimePoint now) {

@@ -33,7 +33,7 @@ class OfferingTest : public ::testing::Test, protected OfferingOut {
   void close(std::uint64_t key) override { closed.push_back(key); }
   void model_comes(const wire::Model& model) override { came.push_back(model.info.id); }
   void model_goes(ModelId id) override { went.push_back(id); }
-  void models_told() override {}
+  void models_told() override { ++models_told_of; }
 
   wire::Model told(std::uint32_t theirs) const {
     wire::Model model{.info = controller::testing::served(theirs).info, .hash = 5};
@@ -63,6 +63,7 @@ class OfferingTest : public ::testing::Test, protected OfferingOut {
 
   std::vector<transport::Message> sent;
   std::uint64_t opened = 0;
+  int models_told_of = 0;
   std::vector<std::uint64_t> closed;
   std::vector<ModelId> came, went;
   Offering* offering = nullptr;
@@ -95,6 +96,16 @@ TEST_F(OfferingTest, AModelThatANewLeaderDoesNotTellOfGoesAfterAWhile) {
   core.wake(core.wake_at());
   EXPECT_EQ(went, std::vector<ModelId>{ModelId{0}});
   EXPECT_EQ(core.wake_at(), TimePoint::max());
+}
+
+// Clients of a frontend that has just started would hear that there is no such model.
+TEST_F(OfferingTest, ALeaderWithoutDevicesHasNotToldOfAllModels) {
+  lead();
+  hear(transport::DeviceCount{0, 2});
+  EXPECT_EQ(models_told_of, 0);
+  hear(transport::ModelComes{told(7)});
+  hear(transport::DeviceCount{1, 2});
+  EXPECT_EQ(models_told_of, 1);
 }
 
 TEST_F(OfferingTest, ARowOfWhichTheLeaderSpeaksAfterItsEndIsWithdrawn) {

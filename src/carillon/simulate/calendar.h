@@ -44,8 +44,6 @@ struct DeviceStalls {
 };
 struct DeviceSlowsDown {
   std::uint32_t device = 0;
-  std::optional<Duration> length = std::nullopt;  // none: for some time, by some factor
-  double factor = 1;
 };
 struct DeviceReturns {
   std::uint32_t device = 0;

@@ -29,6 +29,13 @@ device::Limits limits(std::uint64_t pages, const std::optional<device::ClassStre
   return all;
 }
 
+Faults beside_the_scenarios(Faults faults) {
+  faults.speeds.clear();
+  faults.planned.clear();
+  faults.outliers.clear();
+  return faults;
+}
+
 }  // namespace
 
 Devices::Devices(const workload::Scenario& scenario, const std::vector<schedule::ModelInfo>& infos,
@@ -43,7 +50,8 @@ Devices::Devices(const workload::Scenario& scenario, const std::vector<schedule:
       duration_(scenario.duration),
       pages_(scenario.memory ? scenario.memory->count / page_size.count : no_limit),
       streams_(has_classes(scenario) ? std::optional(device::ClassStreams{}) : std::nullopt),
-      faulty_(options.faults != Faults{}),
+      faulty_(beside_the_scenarios(options.faults) != Faults{}),
+      own_(scenario.seed ^ 0x9e3779b97f4a7c15ULL),
       devices_(static_cast<std::size_t>(scenario.devices)) {}
 
 void Devices::start(TimePoint now) {
@@ -56,7 +64,6 @@ void Devices::start(TimePoint now) {
     power(i, true);
     owner_.comes(DeviceId{i}, 0);
   }
-  if (!faulty_) return;
   for (const workload::DeviceFault& fault : options_.faults.planned) {
     const auto device = static_cast<std::uint32_t>(fault.device);
     const TimePoint at = TimePoint{} + fault.at;
@@ -67,11 +74,11 @@ void Devices::start(TimePoint now) {
       case workload::DeviceFault::Kind::hangs:
         owner_.plan(at, DeviceStalls{device, std::min(fault.length, longest_hang)});
         break;
-      case workload::DeviceFault::Kind::slow:
-        owner_.plan(at, DeviceSlowsDown{device, fault.length, fault.factor});
+      case workload::DeviceFault::Kind::slow:  // see true_time()
         break;
     }
   }
+  if (!faulty_) return;
   const auto deal = [&](double per_s, auto step) {
     if (per_s <= 0) return;
     for (std::uint32_t i = 0; i < devices_.size(); ++i)
@@ -98,6 +105,7 @@ FlightIndex Devices::take(ActionId id, ActionKind kind, DeviceId device, ModelId
     free_.pop_back();
   }
   Flight& flight = flights_[index];
+  flight.outlies = 1;
   flight.id = id;
   flight.kind = kind;
   flight.device = device;
@@ -230,25 +238,43 @@ void Devices::Desk::plan(TimePoint at, std::uint64_t what) {
   devices.owner_.plan(at, DeviceStep{index, devices.devices_[index].life, what});
 }
 
-Duration Devices::true_time(const Flight& flight, Duration planned, bool resumes) {
-  if (!faulty_) return planned;
+// As planned hangs say; min(): it does not hang.
+TimePoint Devices::hangs_until(std::uint32_t device) const {
+  TimePoint until = TimePoint::min();
+  for (const workload::DeviceFault& fault : options_.faults.planned)
+    if (fault.kind == workload::DeviceFault::Kind::hangs && fault.device == static_cast<int>(device) &&
+        now_ >= TimePoint{} + fault.at)
+      until = std::max(until, saturating_add(TimePoint{} + fault.at, fault.length));
+  return until;
+}
+
+Duration Devices::true_time(Flight& flight, Duration planned, bool resumes) {
   const Device& device = devices_[flight.device.index()];
   const Faults& faults = options_.faults;
-  double factor = options_.faults.speed * (1 + options_.faults.noise * std::abs(random_.normal()));
-  if (options_.faults.hiccups > 0 && random_.uniform() < options_.faults.hiccups) factor *= 10;
-  if (now_ < device.slow_until) factor *= device.slow;
+  double factor = 1;
+  if (faulty_) {
+    factor = faults.speed * (1 + faults.noise * std::abs(random_.normal()));
+    if (faults.hiccups > 0 && random_.uniform() < faults.hiccups) factor *= 10;
+    if (now_ < device.slow_until) factor *= device.slow;
+    for (const SlowSpell& spell : faults.spells)
+      if (now_ - TimePoint{} >= spell.from && now_ - TimePoint{} < spell.from + spell.length)
+        factor *= spell.factor;
+  }
+  for (const workload::DeviceFault& fault : faults.planned)
+    if (fault.device == static_cast<int>(flight.device.value) && now_ >= TimePoint{} + fault.at &&
+        now_ < saturating_add(TimePoint{} + fault.at, fault.length))
+      factor *= fault.factor;
   if (flight.kind == ActionKind::infer) {
     if (!faults.speeds.empty()) factor /= faults.speeds[flight.device.index()];
-    if (!faults.outliers.empty() && !resumes)
-      if (const auto& [share, longer] = faults.outliers[flight.model.index()];
-          share > 0 && random_.uniform() < share)
-        factor *= longer;
+    if (!faults.outliers.empty() && !resumes) {
+      const auto& [share, longer] = faults.outliers[flight.model.index()];
+      flight.outlies = share > 0 && own_.uniform() < share ? longer : 1;
+    }
+    factor *= flight.outlies;
   }
-  for (const SlowSpell& spell : options_.faults.spells)
-    if (now_ - TimePoint{} >= spell.from && now_ - TimePoint{} < spell.from + spell.length)
-      factor *= spell.factor;
-  const Duration hangs = device.hangs_until > now_ ? device.hangs_until - now_ : Duration{0};
-  return hangs + from_ns(static_cast<double>(planned.count()) * factor);
+  const TimePoint hangs = std::min(hangs_until(flight.device.value), now_ + longest_hang);
+  return std::max(Duration{0}, hangs > now_ ? hangs - now_ : Duration{0}) +
+         (factor == 1 ? planned : from_ns(static_cast<double>(planned.count()) * factor));
 }
 
 Duration Devices::Desk::begins(std::uint64_t tag, Duration planned, bool resumes) {
@@ -349,8 +375,11 @@ void Devices::deliver(FlightIndex index, bool again) {
 // --- What goes wrong
 
 void Devices::on(const DeviceDies& step, TimePoint now) {
-  const Device& d = devices_[step.device];
-  if (!d.alive) return;
+  Device& d = devices_[step.device];
+  if (!d.alive) {
+    if (step.length) stays_away(step.device, *step.length, now);
+    return;
+  }
   const std::uint32_t life = d.life;
   dies(step.device, step.length, now);
   owner_.died(DeviceId{step.device}, life);
@@ -363,9 +392,20 @@ void Devices::retire(DeviceId device, std::uint32_t life, TimePoint now) {
 
 void Devices::dies(std::uint32_t index, std::optional<Duration> length, TimePoint now) {
   now_ = now;
-  const Duration away = length ? *length : from_seconds(0.001 + 2 * random_.uniform());
-  if (away != Duration::max()) owner_.plan(now + away, DeviceReturns{index});
+  Duration away = length ? *length : from_seconds(0.001 + 2 * (faulty_ ? random_ : own_).uniform());
+  if (const TimePoint hangs = hangs_until(index); hangs > now)
+    away = hangs == TimePoint::max() ? Duration::max() : std::max(away, hangs - now);
+  stays_away(index, away, now);
   power(index, false);
+}
+
+// From now on for so long at least.
+void Devices::stays_away(std::uint32_t index, Duration length, TimePoint now) {
+  Device& d = devices_[index];
+  const TimePoint back = saturating_add(now, length);
+  if (back <= d.back_at) return;
+  d.back_at = back;
+  if (back != TimePoint::max()) owner_.plan(back, DeviceReturns{index});
 }
 
 void Devices::on(const DeviceStalls& step, TimePoint now) {
@@ -378,18 +418,20 @@ void Devices::on(const DeviceStalls& step, TimePoint now) {
   for (const device::Executor executor : executors)
     if (!d.core->core().at_rest(executor))
       d.core->stall(executor, step.length ? *step.length : from_ms(200 * random_.uniform()));
-  if (step.length) d.hangs_until = std::max(d.hangs_until, saturating_add(now, *step.length));
 }
 
 void Devices::on(const DeviceSlowsDown& step, TimePoint now) {
   Device& d = devices_[step.device];
   if (!d.alive) return;
-  d.slow = step.length ? step.factor : 1 + 3 * random_.uniform();
-  d.slow_until = step.length ? saturating_add(now, *step.length) : now + from_seconds(random_.uniform());
+  d.slow = 1 + 3 * random_.uniform();
+  d.slow_until = now + from_seconds(random_.uniform());
 }
 
 void Devices::on(const DeviceReturns& step, TimePoint now) {
   now_ = now;
+  Device& d = devices_[step.device];
+  if (now < d.back_at) return;  // it stays away for longer
+  d.back_at = TimePoint::min();
   power(step.device, true);
   owner_.comes(DeviceId{step.device}, devices_[step.device].life);
 }
@@ -419,7 +461,7 @@ void Devices::power(std::uint32_t index, bool alive) {
   if (!alive) ++d.life;
   d.alive = alive;
   d.slow = 1;
-  d.slow_until = d.hangs_until = TimePoint::min();
+  d.slow_until = TimePoint::min();
   d.core.reset();
   if (alive) {
     d.core = std::make_unique<device::VirtualDevice>(

@@ -21,8 +21,8 @@
 namespace carillon::simulate {
 
 // The simulated devices at the other end of the network, with what goes wrong there: each is the device core
-// that a live worker runs, in virtual time. Actions and evictions take one delay to their device, inputs one
-// more, reports one back.
+// that a live worker runs, in virtual time. Actions and evictions take one delay to their device, inputs
+// Scenario::fetch_time() more, reports one delay back.
 class Devices {
  public:
   // What was sent, until its report was heard.
@@ -42,6 +42,7 @@ class Devices {
     schedule::ActionStatus status{};
     TimePoint start, end;
     Duration busy{0};
+    double outlies = 1;  // by this factor
   };
 
   class Owner {
@@ -102,7 +103,8 @@ class Devices {
     bool alive = false;
     std::uint32_t life = 0;  // how often it died
     Duration clock{0};       // what its clock shows beyond the true time
-    TimePoint slow_until = TimePoint::min(), hangs_until = TimePoint::min();
+    TimePoint slow_until = TimePoint::min();
+    TimePoint back_at = TimePoint::min();  // while it is away; max(): it stays away
     double slow = 1;
   };
 
@@ -111,10 +113,12 @@ class Devices {
   void send_run(FlightIndex index, Window window, Duration time, TimePoint now);
   void depart(FlightIndex index, TimePoint now);
   void arrive(FlightIndex index, TimePoint now);
-  Duration true_time(const Flight& flight, Duration planned, bool resumes);
+  Duration true_time(Flight& flight, Duration planned, bool resumes);
+  TimePoint hangs_until(std::uint32_t device) const;
   void ended(FlightIndex index, const device::Done& done);
   void deliver(FlightIndex index, bool again);
   void dies(std::uint32_t index, std::optional<Duration> length, TimePoint now);
+  void stays_away(std::uint32_t index, Duration length, TimePoint now);
   void power(std::uint32_t index, bool alive);
 
   const std::vector<schedule::ModelInfo>& infos_;
@@ -126,7 +130,8 @@ class Devices {
   Duration duration_;  // of the scenario
   std::uint64_t pages_;
   std::optional<device::ClassStreams> streams_;  // by class
-  bool faulty_;
+  bool faulty_;                                  // beside what the scenario says
+  Random own_;                                   // for that, so that clients draw the same without it
   TimePoint now_{};
   std::vector<Device> devices_;
   std::vector<Flight> flights_;

@@ -104,17 +104,12 @@ dispatch::Options dispatch_options() {
           .on_decided = {}};
 }
 
-Options with_scenario(Options options, const workload::Scenario& scenario) {
-  options.faults = simulate::with_scenario(std::move(options.faults), scenario);
-  return options;
-}
-
 // The run: clients, the network between them and a dispatcher, and the order of all that happens.
 class Simulation final : public wire::Calls, public Devices::Owner, public Decisions::Owner {
  public:
   Simulation(const workload::Scenario& scenario, schedule::Scheduler& scheduler, const Options& options)
       : scenario_(scenario),
-        options_(with_scenario(options, scenario)),
+        options_(options.with(scenario)),
         infos_(model_infos(scenario)),
         clients_(scenario),
         random_(scenario.seed ^ 0x5bd1e9955bd1e995ULL),
@@ -577,13 +572,16 @@ bool has_classes(const workload::Scenario& scenario) {
   });
 }
 
-Faults with_scenario(Faults faults, const workload::Scenario& scenario) {
-  faults.speeds = scenario.speeds;
-  faults.planned = scenario.faults;
+Options Options::with(const workload::Scenario& scenario) const {
+  Options options = *this;
+  Faults& all = options.faults;
+  const auto is_one = [](double speed) { return speed == 1; };
+  if (!std::ranges::all_of(scenario.speeds, is_one)) all.speeds = scenario.speeds;
+  all.planned = scenario.faults;
   const auto usual = [](const workload::ScenarioModel& model) { return model.outliers.share == 0; };
   if (!std::ranges::all_of(scenario.models, usual))
-    for (const workload::ScenarioModel& model : scenario.models) faults.outliers.push_back(model.outliers);
-  return faults;
+    for (const workload::ScenarioModel& model : scenario.models) all.outliers.push_back(model.outliers);
+  return options;
 }
 
 double Faults::least_factor() const {

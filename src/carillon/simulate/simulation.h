@@ -94,7 +94,7 @@ struct Faults {
   double slowdowns_per_s = 0;  // of each device: up to four times slower for up to 1 s
   std::vector<SlowSpell> spells;
   Duration clock_offset{0};  // devices' clocks are off by up to this, either way
-  // As the scenario has them (with_scenario), by device, in time, and by model; empty: none.
+  // As the scenario has them (Options::with), by device, in time, and by model; empty: none.
   std::vector<double> speeds;
   std::vector<workload::DeviceFault> planned;
   std::vector<workload::Outliers> outliers;
@@ -104,9 +104,6 @@ struct Faults {
   bool any_hangs() const;
   friend bool operator==(const Faults&, const Faults&) = default;
 };
-
-// And what the scenario says goes wrong.
-Faults with_scenario(Faults faults, const workload::Scenario& scenario);
 
 // Sees everything in its order, in virtual time: a recorder, a checker. Requests are as the clients sent
 // them.
@@ -133,6 +130,8 @@ class Observer {
 
 struct Options {
   Faults faults;
+  // With what the scenario says goes wrong.
+  Options with(const workload::Scenario& scenario) const;
   // What a decision takes of virtual time, as on a controller's thread: the scheduler hears one event after
   // another, and what it decides is on its way so much later. With measured_decisions it is what each took of
   // this machine's CPU, so that equal runs differ. Arrivals wait at a schedule::Door, as they do live; one

@@ -36,11 +36,6 @@ Name name_of(DeviceId id) {
   return {"device", id.value};
 }
 
-Options with_scenario(Options options, const workload::Scenario& scenario) {
-  options.faults = simulate::with_scenario(std::move(options.faults), scenario);
-  return options;
-}
-
 bool some_die(const Faults& faults) {
   return faults.deaths_per_s > 0 || std::ranges::count(faults.planned, workload::DeviceFault::Kind::dies,
                                                        &workload::DeviceFault::kind) > 0;
@@ -49,10 +44,7 @@ bool some_die(const Faults& faults) {
 }  // namespace
 
 Checker::Checker(const workload::Scenario& scenario, const Options& options)
-    : scenario_(scenario),
-      options_(with_scenario(options, scenario)),
-      clients_(scenario),
-      tally_(scenario, options) {
+    : scenario_(scenario), options_(options.with(scenario)), clients_(scenario), tally_(scenario, options) {
   sent_.resize(scenario.models.size());
   due_.resize(scenario.models.size());
   for (std::size_t i = 0; i < scenario.models.size(); ++i) {
