@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
+import urllib.error
 import urllib.request
 
 import pytest
@@ -403,3 +404,42 @@ def test_certificates_that_cannot_be_used_are_named(program, authority, tiny_mod
 def test_what_is_wrong_is_named(program, options, words):
     done = subprocess.run([str(program), *options], capture_output=True, text=True, timeout=LIMIT)
     assert done.returncode == 2 and words in done.stderr, done.stderr
+
+
+def ordered(frontend: Frontend, model: str, what: str, **parameters: str) -> tuple[int, str]:
+    """The answer to an order to load or unload."""
+    request = urllib.request.Request(f"http://{frontend.http}/v2/repository/models/{model}/{what}",
+                                     json.dumps({"parameters": parameters}).encode())
+    try:
+        with urllib.request.urlopen(request, timeout=LIMIT) as response:
+            return response.status, ""
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)["error"]
+
+
+def test_an_order_to_load_at_a_frontend_holds_for_all_workers(roles, program, cluster):
+    explicit = ("--model-control-mode", "explicit")
+    roles("scheduler", "s1")
+    frontend = roles("frontend", "f1", *explicit)
+    first = [roles("worker", id, *explicit) for id in ("w1", "w2")]
+    wait_for(lambda: frontend.get("/v2/health/ready") == 200 and devices_of(program, cluster) == {"w1": 1, "w2": 1},
+             f"two workers without a model: {frontend.text()}")
+    assert frontend.infer(1)[0] == 404
+    status, why = ordered(frontend, "no_such_model", "load")
+    assert status == 404 and "worker w" in why and "no_such_model" in why
+    status, why = ordered(frontend, "tiny_mlp", "load", config="{}")
+    assert status != 200 and "brings no config and no files" in why
+    assert ordered(frontend, "tiny_mlp", "load") == (200, "")
+    assert frontend.infer(1)[0] == 200, "at once"
+    # Who comes later has it, too.
+    roles("worker", "w3", *explicit)
+    wait_for(lambda: devices_of(program, cluster).get("w3") == 1, "the third worker")
+    for worker in first:
+        worker.end()
+    wait_for(lambda: frontend.infer(2, timeout_ms=2_000)[0] == 200, f"the third worker to serve: {frontend.text()}")
+    assert ordered(frontend, "tiny_mlp", "unload") == (200, "")
+    assert frontend.infer(3)[0] in (404, 503)
+    plain = roles("frontend", "f2")
+    wait_for(lambda: plain.get("/v2/health/live") == 200, "a second frontend")
+    wait_for(lambda: "start it with --model-control-mode" in ordered(plain, "tiny_mlp", "load")[1], "a frontend that takes no orders",
+             lambda: str(ordered(plain, "tiny_mlp", "load")))

@@ -37,6 +37,7 @@ class ElsewhereModel final : public engine::CompiledModel {
 };
 
 constexpr Duration patience_of_models = std::chrono::seconds{10};
+constexpr Duration patience_of_unloads = std::chrono::seconds{5};
 
 }  // namespace
 
@@ -56,7 +57,8 @@ FrontendHost::FrontendHost(const controller::Options& options, const Clock& cloc
 Result<std::unique_ptr<FrontendHost>> FrontendHost::open(const MemberArguments& arguments,
                                                          const controller::Options& options,
                                                          const Clock& clock,
-                                                         std::function<void(const std::string&)> warn) {
+                                                         std::function<void(const std::string&)> warn,
+                                                         bool takes_orders) {
   std::unique_ptr<FrontendHost> made(new FrontendHost(options, clock, std::move(warn), arguments.listen));
   auto rows = transport::RowServer::open(
       arguments.listen, {.cluster = arguments.coordinator.name, .tls = arguments.tls}, made->store_,
@@ -65,6 +67,7 @@ Result<std::unique_ptr<FrontendHost>> FrontendHost::open(const MemberArguments& 
       });
   if (!rows) return in_context("--listen", rows.error());
   made->rows_ = std::move(*rows);
+  if (takes_orders) made->controller_->set_control(made.get());
   made->controller_->set_loading(true);  // until a leader has told of its models
   made->controller_->start();
   made->models_ = std::jthread([to = made.get()](const std::stop_token& ended) { to->follow_models(ended); });
@@ -85,6 +88,10 @@ void FrontendHost::stop() {
   wake_.notify_all();
   if (models_.joinable()) models_.join();
   controller_->stop();
+  const Error ends{ErrorCode::unavailable, "the server is not serving now"};
+  for (auto& [number, order] : std::exchange(under_way_, {})) order.done(std::unexpected(ends), false);
+  for (auto& news : std::exchange(news_, {}))
+    if (auto* ordered = std::get_if<Ordered>(&news)) ordered->order.done(std::move(ordered->result), false);
 }
 
 // --- The leader
@@ -103,16 +110,25 @@ void FrontendHost::leader_left() {
   controller_->react([this](TimePoint now) {
     leader_.reset();
     offering_->leader_left(now);
+    for (auto& [number, order] : std::exchange(under_way_, {}))
+      ordered(std::move(order),
+              fail(ErrorCode::unavailable,
+                   "the scheduler that led has gone, and may have carried out the order; give it "
+                   "once more"));
   });
 }
 
 void FrontendHost::heard(std::vector<transport::Message> messages) {
   controller_->react([this, messages = std::move(messages)](TimePoint now) mutable {
     for (transport::Message& message : messages)
-      if (const auto* order = std::get_if<transport::Drain>(&message))
-        drain(order->undo);
-      else
+      if (const auto* drains = std::get_if<transport::Drain>(&message)) {
+        drain(drains->undo);
+      } else if (auto* told = std::get_if<transport::ModelOrdered>(&message)) {
+        if (auto order = under_way_.extract(told->order); !order.empty())
+          ordered(std::move(order.mapped()), std::move(told->result));
+      } else {
         offering_->heard(std::move(message), now);
+      }
   });
 }
 
@@ -179,6 +195,47 @@ void FrontendHost::outputs(RequestId row, const std::string& report) {
 
 // --- Models
 
+void FrontendHost::load(std::string model, Brought brought, Done done) {
+  if (brought.config || !brought.files.empty())
+    return done(
+        fail(ErrorCode::unsupported,
+             "an order to a cluster brings no config and no files: put them into the repositories of its "
+             "workers, and give the order without them"),
+        false);
+  order({.model = std::move(model)}, std::move(done));
+}
+
+void FrontendHost::unload(std::string model, bool dependents, Done done) {
+  order({.model = std::move(model), .unload = true, .dependents = dependents}, std::move(done));
+}
+
+void FrontendHost::order(transport::ModelOrder order, Done done) {
+  controller_->react(
+      [this, order = std::move(order), done = std::make_shared<Done>(std::move(done))](TimePoint) mutable {
+        Order given{std::move(*done), order.unload ? order.model : std::string()};
+        if (leader_ == nullptr)
+          return ordered(std::move(given),
+                         fail(ErrorCode::unavailable, "no scheduler leads now; try again later"));
+        order.order = ++orders_;
+        under_way_.emplace(order.order, std::move(given));
+        send(std::move(order));
+      });
+}
+
+// Once the models that came and went before are known here.
+void FrontendHost::ordered(Order order, Result<> result) {
+  const std::lock_guard lock(mutex_);
+  news_.emplace_back(Ordered{std::move(order), std::move(result), clock_.now() + patience_of_unloads});
+  wake_.notify_all();
+}
+
+// A worker says that it goes once it has ended what it runs.
+bool FrontendHost::still_serves(const Ordered& ordered) const {
+  if (ordered.order.unloads.empty() || !ordered.result || clock_.now() >= ordered.until) return false;
+  const auto model = controller_->find(ordered.order.unloads, "");
+  return model && (*model)->ready;
+}
+
 void FrontendHost::model_comes(const wire::Model& model) {
   const std::lock_guard lock(mutex_);
   news_.emplace_back(Comes{model});
@@ -202,7 +259,7 @@ void FrontendHost::follow_models(const std::stop_token& ended) {
   pthread_setname_np(pthread_self(), "carillon-models");
   std::unique_lock lock(mutex_);
   while (wake_.wait(lock, ended, [&] { return !news_.empty(); })) {
-    const auto news = std::move(news_.front());
+    auto news = std::move(news_.front());
     news_.pop_front();
     lock.unlock();
     if (std::holds_alternative<Told>(news)) {
@@ -211,6 +268,16 @@ void FrontendHost::follow_models(const std::stop_token& ended) {
       controller_->set_loading(drains_);
     }
     if (const auto* comes = std::get_if<Comes>(&news)) add(comes->model, ended);
+    if (auto* ordered = std::get_if<Ordered>(&news); ordered != nullptr && still_serves(*ordered)) {
+      lock.lock();
+      wake_.wait_for(lock, ended, std::chrono::milliseconds{10}, [] { return false; });
+      news_.push_back(std::move(news));
+      continue;
+    }
+    if (auto* ordered = std::get_if<Ordered>(&news)) {
+      const bool full = !ordered->result && ordered->result.error().code == ErrorCode::resource_exhausted;
+      ordered->order.done(std::move(ordered->result), full);
+    }
     if (const auto* goes = std::get_if<Goes>(&news))
       for (controller::ModelView view : controller_->models())
         if (view.ready && view.id == goes->id) {

@@ -3,6 +3,7 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -21,13 +22,16 @@
 namespace carillon::roles {
 
 // A frontend of a cluster, live: a controller whose calls the leader decides on, rows that workers pull, and
-// the models that the leader tells of. Needs no repository.
-class FrontendHost final : FollowerHandlers, OfferingOut {
+// the models that the leader tells of. Needs no repository. Orders to load and unload models go to all
+// workers.
+class FrontendHost final : FollowerHandlers, OfferingOut, controller::ModelControl {
  public:
   // Errors: an address that cannot be bound, and as hosts::Membership::open(). `clock` outlives this.
+  // `takes_orders`: to load and unload models.
   static Result<std::unique_ptr<FrontendHost>> open(const MemberArguments& arguments,
                                                     const controller::Options& options, const Clock& clock,
-                                                    std::function<void(const std::string&)> warn);
+                                                    std::function<void(const std::string&)> warn,
+                                                    bool takes_orders);
   ~FrontendHost() override;
 
   controller::Service& service() { return *controller_; }
@@ -42,6 +46,15 @@ class FrontendHost final : FollowerHandlers, OfferingOut {
     ModelId id;
   };
   struct Told {};  // all that a leader knew
+  struct Order {
+    Done done;
+    std::string unloads;  // this model; empty: it loads one
+  };
+  struct Ordered {
+    Order order;
+    Result<> result;
+    TimePoint until{};  // an unloaded model is waited for to go
+  };
   FrontendHost(const controller::Options& options, const Clock& clock,
                std::function<void(const std::string&)> warn, std::string rows_at);
 
@@ -58,7 +71,13 @@ class FrontendHost final : FollowerHandlers, OfferingOut {
   void model_goes(ModelId id) override;
   void models_told() override;
   void flush() override;
+  // ModelControl.
+  void load(std::string model, Brought brought, Done done) override;
+  void unload(std::string model, bool dependents, Done done) override;
 
+  void order(transport::ModelOrder order, Done done);
+  void ordered(Order order, Result<> result);
+  bool still_serves(const Ordered& ordered) const;
   void drain(bool undo);
   void tell_drain();
   void outputs(RequestId row, const std::string& report);
@@ -72,13 +91,15 @@ class FrontendHost final : FollowerHandlers, OfferingOut {
   std::unique_ptr<controller::Controller> controller_;
   std::shared_ptr<transport::Stream> leader_;  // of the controller's turns, as epoch_
   std::uint64_t epoch_ = 0;
-  std::optional<std::size_t> told_open_;  // rows, as the leader was told while this drains; likewise
+  std::uint64_t orders_ = 0;                  // of models; likewise
+  std::map<std::uint64_t, Order> under_way_;  // of these, by number; likewise
+  std::optional<std::size_t> told_open_;      // rows, as the leader was told while this drains; likewise
   std::unique_ptr<transport::RowServer> rows_;
   std::unique_ptr<Follower> follower_;
 
   std::mutex mutex_;  // of what follows
   std::condition_variable_any wake_;
-  std::deque<std::variant<Comes, Goes, Told>> news_;
+  std::deque<std::variant<Comes, Goes, Told, Ordered>> news_;
   bool told_ = false;    // Told is, or was, among them
   bool drains_ = false;  // and so it is not ready
   std::jthread models_;

@@ -73,15 +73,16 @@ template <typename What, typename... Kinds>
 constexpr bool one_of = (std::is_same_v<What, Kinds> || ...);
 template <typename What>
 constexpr bool of_frontends = one_of<What, transport::Application, transport::Offer, transport::Withdraw,
-                                     transport::RowsAt, transport::Drains>;
+                                     transport::RowsAt, transport::Drains, transport::ModelOrder>;
 template <typename What>
-constexpr bool of_workers = one_of<What, transport::ModelComes, transport::ModelGoes, transport::ModelTimes,
-                                   transport::DeviceState, wire::Report, transport::Delivered,
-                                   wire::ProbeReport, ledger::Excuse, transport::Drain, transport::Drains>;
+constexpr bool of_workers =
+    one_of<What, transport::ModelComes, transport::ModelGoes, transport::ModelTimes, transport::DeviceState,
+           wire::Report, transport::Delivered, wire::ProbeReport, ledger::Excuse, transport::Drain,
+           transport::Drains, transport::ModelOrdered>;
 // A worker that drains has said the others before it heard of that.
 template <typename What>
-constexpr bool of_drained =
-    one_of<What, wire::Report, transport::Delivered, transport::Drain, transport::Drains>;
+constexpr bool of_drained = one_of<What, wire::Report, transport::Delivered, transport::Drain,
+                                   transport::Drains, transport::ModelOrdered>;
 
 }  // namespace
 
@@ -219,6 +220,9 @@ void Leader::joined(PeerId id, const transport::Hello& hello, TimePoint now) {
   } else {
     for (const auto& [other, each] : peers_)
       if (!each.address.empty()) post(id, transport::FrontendAt{each.number, each.address});
+    ModelOrders::Outbox orders;
+    model_orders_.joined(id, hello.id, orders);
+    post(std::move(orders));
   }
   settle(now);
 }
@@ -240,6 +244,9 @@ void Leader::leave(PeerId id, std::string_view why, TimePoint now) {
   std::erase_if(outbox_, [&](const auto& message) { return message.first == id; });
   for (auto& [other, each] : peers_) each.last.reset();
   drains_version_ += peer.drains ? 1 : 0;
+  ModelOrders::Outbox orders;
+  model_orders_.left(id, orders);
+  post(std::move(orders));
   peer.hello.role == Role::frontend ? leave_frontend(id, now) : leave_worker(peer, why, now);
 }
 
@@ -826,6 +833,22 @@ void Leader::change_times(ModelId id, TimePoint now) {
   dispatch_.change_times(id, std::move(slowest), now);
 }
 
+void Leader::on(PeerId from, Peer&, transport::ModelOrder& what, TimePoint) {
+  std::map<PeerId, std::string> workers;
+  for (const auto& [id, peer] : peers_)
+    if (peer.hello.role == Role::worker) workers.emplace(id, peer.hello.id);
+  ModelOrders::Outbox out;
+  model_orders_.ask(from, what, workers, out);
+  post(std::move(out));
+}
+
+void Leader::on(PeerId from, Peer& peer, transport::ModelOrdered& what, TimePoint) {
+  ModelOrders::Outbox out;
+  if (!what.result) out_.warn("worker " + peer.hello.id + ": " + what.result.error().message);
+  if (!model_orders_.answered(from, what, out)) ++strays_.models;
+  post(std::move(out));
+}
+
 // --- Devices
 
 std::optional<DeviceId> Leader::device_of(const Peer& peer, DeviceId theirs) {
@@ -1161,6 +1184,10 @@ void Leader::post(PeerId to, Message message) {
   if (peer == peers_.end()) return;
   peer->second.last = outbox_.size();
   outbox_.emplace_back(to, std::move(message));
+}
+
+void Leader::post(ModelOrders::Outbox messages) {
+  for (auto& [to, message] : messages) post(to, std::move(message));
 }
 
 void Leader::post_all(Role role, const Message& message) {

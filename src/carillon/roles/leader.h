@@ -18,14 +18,12 @@
 #include "carillon/base/time.h"
 #include "carillon/dispatch/dispatch.h"
 #include "carillon/dispatch/notes.h"
+#include "carillon/roles/model_orders.h"
 #include "carillon/schedule/scheduler.h"
 #include "carillon/transport/messages.h"
 #include "carillon/wire/ends.h"
 
 namespace carillon::roles {
-
-// A stream with a host, by a number that its owner never uses again.
-using PeerId = std::uint64_t;
 
 // Where a leader's messages go. Must not call back.
 class Out {
@@ -208,6 +206,8 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   void on(PeerId from, Peer& peer, transport::Offer& what, TimePoint now);
   void on(PeerId from, Peer& peer, transport::Withdraw& what, TimePoint now);
   void on(PeerId from, Peer& peer, transport::RowsAt& what, TimePoint now);
+  void on(PeerId from, Peer& peer, transport::ModelOrder& what, TimePoint now);
+  void on(PeerId from, Peer& peer, transport::ModelOrdered& what, TimePoint now);
   void on(PeerId from, Peer& peer, transport::ModelComes& what, TimePoint now);
   void on(PeerId from, Peer& peer, transport::ModelGoes& what, TimePoint now);
   void on(PeerId from, Peer& peer, transport::ModelTimes& what, TimePoint now);
@@ -255,6 +255,7 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   void recall(const Peer& peer, DeviceId device, const transport::DeviceState::Left& left, TimePoint now);
   WorkerModel* serving(Peer& peer, ModelId ours);
   void post(PeerId to, transport::Message message);
+  void post(ModelOrders::Outbox messages);
   void post_all(transport::Role role, const transport::Message& message);
   template <typename Rows, typename Same>
   void post_row(const Row* row, Rows message, Same same);
@@ -283,7 +284,8 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   std::map<std::pair<std::string, std::uint32_t>, DeviceId> known_;  // by worker and its number
   std::set<std::pair<TimePoint, ModelId>> graces_;                   // of models without a holder
   TimePoint hung_at_ = TimePoint::max();  // no row's outputs are waited for too long before
-  std::vector<wire::Report> failed_;      // of orders that could not be sent
+  ModelOrders model_orders_;
+  std::vector<wire::Report> failed_;  // of orders that could not be sent
   std::uint64_t drains_version_ = 0;
   std::map<std::string, Gone> gone_;  // by worker: of late, and not back with a device
   // Refused for want of devices that may come back, by Row::waits_until.

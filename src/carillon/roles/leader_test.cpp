@@ -634,6 +634,27 @@ TEST_F(LeaderTest, ABadRowIsTurnedDownAndTheOthersEnd) {
   EXPECT_EQ(leader->rows_open(), 0U);
 }
 
+TEST_F(LeaderTest, AnOrderToLoadGoesToAllWorkersAlsoToThoseThatComeLater) {
+  worker(11);
+  frontend(1);
+  hear(1, transport::ModelOrder{.order = 7, .model = "m"});
+  worker(12);
+  hear(12, transport::ModelOrdered{.order = out.take<transport::ModelOrder>(12).at(0).order});
+  const auto told = out.take<transport::ModelOrder>(11);
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_EQ(told[0].model, "m");
+  hear(11, transport::ModelOrdered{.order = told[0].order});
+  const auto done = out.take<transport::ModelOrdered>(1);
+  ASSERT_EQ(done.size(), 1U);
+  EXPECT_EQ(done[0].order, 7U);
+  EXPECT_TRUE(done[0].result);
+  worker(13);
+  EXPECT_EQ(out.take<transport::ModelOrder>(13).size(), 1U);
+  hear(1, transport::ModelOrder{.order = 8, .model = "m", .unload = true});
+  for (const PeerId peer : {11, 12, 13}) leader->left(peer, "killed", now);
+  EXPECT_EQ(out.take<transport::ModelOrdered>(1).at(0).result.error().message, "worker w11 has gone");
+}
+
 class DeliveryTest : public LeaderTest {
  protected:
   // Worker 11 has run action 4 with rows 70 and 71 of frontend 1, whose outputs are on their way.

@@ -37,8 +37,8 @@ class OfferingOut {
   virtual void model_comes(const wire::Model& model) = 0;
   // It does not serve that model any more. Decider::go() follows.
   virtual void model_goes(ModelId id) = 0;
-  // A leader that has a device has told all models that it knew. Again with each leader, and whenever its devices
-  // change. Without a device it may know of no model, as its workers are yet to come.
+  // A leader that has a device has told all models that it knew. Again with each leader, and whenever its
+  // devices change. Without a device it may know of no model, as its workers are yet to come.
   virtual void models_told() = 0;
   // Nothing more follows at once: what was sent can go.
   virtual void flush() {}

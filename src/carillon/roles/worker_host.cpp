@@ -73,6 +73,24 @@ void WorkerHost::flush() {
   if (leader_ != nullptr) leader_->flush();
 }
 
+// A leader hears of the orders of its own time alone.
+void WorkerHost::order(const transport::ModelOrder& order) {
+  controller::ModelControl::Done done = [this, epoch = epoch_, number = order.order](Result<> result, bool) {
+    controller_->react([this, epoch, told = transport::ModelOrdered{number, std::move(result)}](TimePoint) {
+      if (epoch == epoch_) send(told);
+    });
+  };
+  controller::ModelControl* const control = controller_->control();
+  if (control == nullptr)
+    done(fail(ErrorCode::unavailable,
+              "it takes no orders to load and unload; start it with --model-control-mode explicit"),
+         false);
+  else if (order.unload)
+    control->unload(order.model, order.dependents, std::move(done));
+  else
+    control->load(order.model, {}, std::move(done));
+}
+
 // --- Rows
 
 void WorkerHost::connect(const std::string& address) {

@@ -258,6 +258,18 @@ struct Writer {
   }
   void operator()(const Leads&) const { (void)to.mutable_leads(); }
   void operator()(const Drain& m) const { to.mutable_drain()->set_undo(m.undo); }
+  void operator()(const ModelOrder& m) const {
+    hosts::ModelOrder& out = *to.mutable_model_order();
+    out.set_order(m.order);
+    out.set_model(cut(m.model, limits.text));
+    out.set_unload(m.unload);
+    out.set_dependents(m.dependents);
+  }
+  void operator()(const ModelOrdered& m) const {
+    hosts::ModelOrdered& out = *to.mutable_model_ordered();
+    out.set_order(m.order);
+    if (!m.result) error(m.result.error(), *out.mutable_error(), limits.text);
+  }
   void operator()(const Drains& m) const { to.mutable_drains()->set_actions(m.actions); }
   template <typename Out>
   static void batches(const std::vector<ledger::BatchProfile>& from, Out& out) {
@@ -685,6 +697,18 @@ std::optional<Message> Reader::read(const hosts::Message& from) {
     case hosts::Message::kDrains:
       message = Drains{from.drains().actions()};
       break;
+    case hosts::Message::kModelOrder: {
+      const hosts::ModelOrder& m = from.model_order();
+      message = ModelOrder{m.order(), text("model_order.model", m.model()), m.unload(), m.dependents()};
+      break;
+    }
+    case hosts::Message::kModelOrdered: {
+      const hosts::ModelOrdered& m = from.model_ordered();
+      ModelOrdered ordered{.order = m.order()};
+      if (m.has_error()) ordered.result = std::unexpected(error(m.error()));
+      message = std::move(ordered);
+      break;
+    }
     case hosts::Message::kModelComes:
       message = ModelComes{model(from.model_comes())};
       break;

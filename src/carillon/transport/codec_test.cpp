@@ -110,6 +110,12 @@ auto fields(const Leads&) {
 auto fields(const Drain& m) {
   return m.undo;
 }
+auto fields(const ModelOrder& m) {
+  return std::tuple(m.order, m.model, m.unload, m.dependents);
+}
+auto fields(const ModelOrdered& m) {
+  return std::tuple(m.order, m.result.has_value(), m.result ? Error{} : m.result.error());
+}
 auto fields(const Drains& m) {
   return m.actions;
 }

@@ -142,6 +142,19 @@ struct Drains {
   std::uint32_t actions = 0;  // that a worker has yet to end, or rows that a frontend has
 };
 
+// A client's order to load or unload a model: see controller::ModelControl. A frontend to the leader, and the
+// leader to workers; they answer by ModelOrdered. `order`: as the sender numbers them.
+struct ModelOrder {
+  std::uint64_t order = 0;
+  std::string model;
+  bool unload = false;
+  bool dependents = false;
+};
+struct ModelOrdered {
+  std::uint64_t order = 0;
+  Result<> result{};
+};
+
 // A worker to the leader, and the leader to frontends: see wire::Model. Numbers of models are the sender's.
 struct ModelComes {
   wire::Model model;
@@ -191,7 +204,7 @@ using Message =
                  ledger::Load, ledger::Unload, Infer, Profile, ledger::Stop, ledger::Preempt, Retire, Probe,
                  Adopt, wire::Report, wire::ProbeReport, DeviceState, ledger::Excuse,  //
                  Delivered, RowsAt, DeviceCount, OfferCredit, FrontendAt, Leads, ModelComes, ModelGoes,
-                 ModelTimes, Drain, Drains>;
+                 ModelTimes, Drain, Drains, ModelOrder, ModelOrdered>;
 
 struct Frame {
   std::uint64_t epoch = 0;  // in which the messages were decided

@@ -46,7 +46,8 @@ int run_frontend(Arguments& arguments) {
   const auto memory = plan_memory_of(arguments, false);
   if (!memory) return complain(memory.error().first, memory.error().second);
   const controller::Options options = controller_options(arguments, clock);
-  auto host = roles::FrontendHost::open(*member, options, clock, warn);
+  auto host = roles::FrontendHost::open(*member, options, clock, warn,
+                                        arguments.control == server::ModelControlMode::explicit_orders);
   if (!host) return complain(exit_failure, host.error());
   {
     const auto watched = supervised->watch((*host)->service());

@@ -360,6 +360,14 @@ void add_frontend(CLI::App& program, int& status) {
   add_memory_bound(command, *arguments);
   add_deadline(command, *arguments);
   add_limits(command, *arguments);
+  static const std::map<std::string, server::ModelControlMode> modes{
+      {"none", server::ModelControlMode::none}, {"explicit", server::ModelControlMode::explicit_orders}};
+  command
+      .add_option("--model-control-mode", arguments->control,
+                  "explicit: clients load and unload models, on all workers, which need this option, too; "
+                  "none: they do not")
+      ->transform(one_of(modes))
+      ->default_str("none");
   add_log_level(command, *arguments);
   add_access_log(command, *arguments);
   command.footer(
