@@ -229,7 +229,7 @@ void FrontendHost::ordered(Order order, Result<> result) {
   wake_.notify_all();
 }
 
-// A worker says that it goes once it has ended what it runs.
+// A worker answers an unload first. Its word that the model goes comes when its runs have ended.
 bool FrontendHost::still_serves(const Ordered& ordered) const {
   if (ordered.order.unloads.empty() || !ordered.result || clock_.now() >= ordered.until) return false;
   const auto model = controller_->find(ordered.order.unloads, "");

@@ -267,7 +267,7 @@ void Leader::leave_worker(Peer& peer, std::string_view why, TimePoint now) {
     land_all(peer);
   } else {
     for (const auto& [number, device] : peer.devices) links_[device.index()]->attach({});
-    // A stream that breaks before it tells of a model says nothing of those that the worker told before.
+    // A stream may break before the worker has told of all its models again: those of before are kept.
     Gone& gone = gone_[peer.hello.id];
     gone.at = now;
     gone.until = saturating_add(now, options_.worker_return);
@@ -637,7 +637,7 @@ void Leader::refused(const wire::Verdict& verdict, TimePoint) {
   if (over == nullptr || !over->open) return;
   wire::Verdict told = verdict;
   // A worker that went says nothing against the row: its client may come again. A row that was lost too often
-  // may be what ends workers, whatever the scheduler knows of it.
+  // may itself end workers. The scheduler may not know: the row is another one to it each time.
   const bool ends_workers = over->losses >= schedule::parts::most_lost;
   if (ends_workers) {
     told.refusal.reason = ledger::Reason::device_failed;

@@ -273,7 +273,7 @@ Duration Devices::true_time(Flight& flight, Duration planned, bool resumes) {
     factor *= flight.outlies;
   }
   const TimePoint hangs = std::min(hangs_until(flight.device.value), now_ + longest_hang);
-  return std::max(Duration{0}, hangs > now_ ? hangs - now_ : Duration{0}) +
+  return (hangs > now_ ? hangs - now_ : Duration{0}) +
          (factor == 1 ? planned : from_ns(static_cast<double>(planned.count()) * factor));
 }
 
