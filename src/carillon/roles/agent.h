@@ -70,7 +70,7 @@ class AgentOut {
                              const wire::Report& report) = 0;
   virtual void cancel(std::uint64_t ticket) = 0;
   // A model is to be loaded or unloaded; ModelOrdered answers.
-  virtual void order(const transport::ModelOrder&) {}
+  virtual void order_model(const transport::ModelOrder&) {}
   // Nothing more follows at once: all of it can go.
   virtual void flush() {}
   virtual void warn(const std::string& text) = 0;
@@ -206,7 +206,7 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
   void on(transport::FrontendAt& message, TimePoint now);
   void on(transport::Leads&, TimePoint) {}
   void on(transport::Drain& order, TimePoint now);
-  void on(transport::ModelOrder& order, TimePoint) { out_.order(order); }
+  void on(transport::ModelOrder& order, TimePoint) { out_.order_model(order); }
   template <typename Other>
   void on(Other&, TimePoint) {  // not for a worker
     ++counters_.strays;

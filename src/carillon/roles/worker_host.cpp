@@ -74,7 +74,7 @@ void WorkerHost::flush() {
 }
 
 // A leader hears of the orders of its own time alone.
-void WorkerHost::order(const transport::ModelOrder& order) {
+void WorkerHost::order_model(const transport::ModelOrder& order) {
   controller::ModelControl::Done done = [this, epoch = epoch_, number = order.order](Result<> result, bool) {
     controller_->react([this, epoch, told = transport::ModelOrdered{number, std::move(result)}](TimePoint) {
       if (epoch == epoch_) send(told);

@@ -54,7 +54,7 @@ class WorkerHost final : FollowerHandlers, AgentOut {
   std::uint64_t push(const std::string& address, std::uint64_t key, std::shared_ptr<PulledRow> row,
                      const wire::Report& report) override;
   void cancel(std::uint64_t ticket) override;
-  void order(const transport::ModelOrder& order) override;
+  void order_model(const transport::ModelOrder& order) override;
   void flush() override;
   void warn(const std::string& text) override { warn_(text); }
 
