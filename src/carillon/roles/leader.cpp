@@ -221,7 +221,7 @@ void Leader::joined(PeerId id, const transport::Hello& hello, TimePoint now) {
     for (const auto& [other, each] : peers_)
       if (!each.address.empty()) post(id, transport::FrontendAt{each.number, each.address});
     ModelOrders::Outbox orders;
-    model_orders_.joined(id, hello.id, orders);
+    model_orders_.joined(id, hello, orders);
     post(std::move(orders));
   }
   settle(now);
@@ -834,18 +834,17 @@ void Leader::change_times(ModelId id, TimePoint now) {
 }
 
 void Leader::on(PeerId from, Peer&, transport::ModelOrder& what, TimePoint) {
-  std::map<PeerId, std::string> workers;
-  for (const auto& [id, peer] : peers_)
-    if (peer.hello.role == Role::worker) workers.emplace(id, peer.hello.id);
   ModelOrders::Outbox out;
-  model_orders_.ask(from, what, workers, out);
+  model_orders_.ask(from, what, out);
   post(std::move(out));
 }
 
 void Leader::on(PeerId from, Peer& peer, transport::ModelOrdered& what, TimePoint) {
   ModelOrders::Outbox out;
-  if (!what.result) out_.warn("worker " + peer.hello.id + ": " + what.result.error().message);
-  if (!model_orders_.answered(from, what, out)) ++strays_.models;
+  if (!model_orders_.answered(from, what, out))
+    ++strays_.models;
+  else if (!what.result)
+    out_.warn("worker " + peer.hello.id + ": " + what.result.error().message);
   post(std::move(out));
 }
 

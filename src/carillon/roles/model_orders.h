@@ -18,39 +18,60 @@ namespace carillon::roles {
 using PeerId = std::uint64_t;
 
 // Orders of clients to load and unload models, which come by a frontend and hold for all workers of a
-// cluster. An order is carried out if one worker did so, and is then given to workers that come later, too.
-// It fails if all workers failed, with the word of one. What workers say is not trusted: an answer that
-// nobody waits for changes nothing.
+// cluster. An order is carried out if one worker did so. It fails if all workers failed, with the word of
+// one. The last order of each model that was carried out is kept, and is given to workers that come later.
 //
-// Pure, and not thread-safe. What is to be sent is appended to `out`.
+// A worker is told one order at a time, as it carries out one at a time and has room for few. Orders that
+// clients wait for go first. A kept order waits while a client orders something else of its model.
+//
+// What workers say is not trusted: an answer that nobody waits for changes nothing. Pure, and not
+// thread-safe. What is to be sent is appended to `out`.
 class ModelOrders {
  public:
   using Outbox = std::vector<std::pair<PeerId, transport::Message>>;
   static constexpr std::size_t most_under_way = 256;  // of all frontends; more are refused
-  static constexpr std::size_t most_kept = 65'536;    // models whose last order is remembered
+  static constexpr std::size_t most_kept = 65'536;    // orders; those of more models are not kept
+  static constexpr std::size_t most_away = 1024;      // workers that went; with more all are forgotten
 
-  // A frontend asks. `workers`: those that are there, by id.
-  void ask(PeerId frontend, const transport::ModelOrder& order, const std::map<PeerId, std::string>& workers,
-           Outbox& out);
+  // A frontend asks.
+  void ask(PeerId frontend, const transport::ModelOrder& order, Outbox& out);
   // False: nobody waits for it.
   bool answered(PeerId worker, const transport::ModelOrdered& answer, Outbox& out);
-  void joined(PeerId worker, const std::string& id, Outbox& out);
+  // A process whose stream broke is told only what it has not answered.
+  void joined(PeerId worker, const transport::Hello& self, Outbox& out);
   void left(PeerId worker, Outbox& out);
   std::size_t under_way() const { return orders_.size(); }
 
  private:
   struct Order {
-    std::optional<PeerId> frontend;  // none: a worker that came later is told of it
+    PeerId frontend = 0;
     std::uint64_t theirs = 0;
     transport::ModelOrder what;
-    std::map<PeerId, std::string> waits;  // for these workers
+    std::size_t waits = 0;  // for so many workers
     bool carried_out = false;
     std::optional<Error> failed;
   };
+  struct Worker {
+    std::string id;
+    std::uint64_t incarnation = 0;
+    std::set<std::uint64_t> open;  // orders that it is yet to answer; some may hold no more
+    std::optional<std::uint64_t> told;
+  };
+  struct Away {
+    std::uint64_t incarnation = 0;
+    std::set<std::uint64_t> open;
+    std::uint64_t numbered = 0;  // orders there were as it went
+  };
+  void fails(Order& order, ErrorCode code, const std::string& worker, const std::string& why);
+  void next(PeerId id, Worker& worker, Outbox& out);
+  void next(Outbox& out);
   void end(std::uint64_t number, Outbox& out);
 
-  std::map<std::uint64_t, Order> orders_;
-  std::map<std::string, transport::ModelOrder> kept_;  // the last that was carried out, by model
+  std::map<std::uint64_t, Order> orders_;                // under way, by our number; they end in this order
+  std::map<std::uint64_t, transport::ModelOrder> kept_;  // likewise by number
+  std::map<std::string, std::uint64_t> last_;            // of kept_, by model
+  std::map<PeerId, Worker> workers_;
+  std::map<std::string, Away> away_;  // by id
   std::uint64_t numbered_ = 0;
 };
 

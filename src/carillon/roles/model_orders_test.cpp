@@ -8,11 +8,17 @@ namespace {
 using transport::ModelOrder;
 using transport::ModelOrdered;
 
+// Peer 1 is a frontend; 11 and 12 are workers.
 class ModelOrdersTest : public ::testing::Test {
  protected:
-  const std::map<PeerId, std::string> workers{{11, "w1"}, {12, "w2"}};
-
-  void ask(const ModelOrder& order) { orders.ask(1, order, workers, out); }
+  ModelOrdersTest() {
+    join(11, "w1");
+    join(12, "w2");
+  }
+  void join(PeerId worker, std::string id, std::uint64_t incarnation = 0) {
+    orders.joined(worker, {.cluster = "c", .id = std::move(id), .incarnation = incarnation}, out);
+  }
+  void ask(const ModelOrder& order) { orders.ask(1, order, out); }
   // Those of a kind to a peer, since the last look at them.
   template <typename What>
   std::vector<What> take(PeerId to) {
@@ -24,11 +30,18 @@ class ModelOrdersTest : public ::testing::Test {
     });
     return found;
   }
-  // What a worker was told last, it answers so.
-  void answer(PeerId worker, Result<> result) {
+  // What a worker was told last, it answers so. Returns of which model that was, "-" before one to unload.
+  std::string answer(PeerId worker, Result<> result = {}) {
     const auto told = take<ModelOrder>(worker);
-    ASSERT_EQ(told.size(), 1U);
+    if (told.size() != 1) return std::to_string(told.size()) + " orders";
     EXPECT_TRUE(orders.answered(worker, {told[0].order, std::move(result)}, out));
+    return (told[0].unload ? "-" : "") + told[0].model;
+  }
+  // All workers of before carry it out.
+  void carry_out(const ModelOrder& order) {
+    ask(order);
+    for (const PeerId worker : {11, 12}) answer(worker);
+    EXPECT_TRUE(take<ModelOrdered>(1).at(0).result);
   }
 
   ModelOrders orders;
@@ -39,7 +52,7 @@ TEST_F(ModelOrdersTest, AnOrderIsCarriedOutOnceAllHaveAnsweredAndOneDid) {
   ask({.order = 7, .model = "m"});
   answer(11, fail(ErrorCode::not_found, "there is no such model"));
   EXPECT_TRUE(take<ModelOrdered>(1).empty());
-  answer(12, {});
+  answer(12);
   const auto done = take<ModelOrdered>(1);
   ASSERT_EQ(done.size(), 1U);
   EXPECT_EQ(done[0].order, 7U);
@@ -56,23 +69,19 @@ TEST_F(ModelOrdersTest, AnOrderThatNobodyCarriesOutFailsWithTheWordOfOne) {
   EXPECT_EQ(done[0].result.error().code, ErrorCode::not_found);
   EXPECT_EQ(done[0].result.error().message, "worker w2: there is no such model");
   ask({.order = 8, .model = "m"});
-  orders.left(11, out);
   orders.left(12, out);
-  EXPECT_EQ(take<ModelOrdered>(1).at(0).result.error().message, "worker w1 has gone");
+  EXPECT_EQ(take<ModelOrdered>(1).at(0).result.error().message,
+            "worker w2 has gone, and may have carried out the order");
 }
 
 TEST_F(ModelOrdersTest, AWorkerThatComesLaterIsToldOfWhatHolds) {
-  ask({.order = 1, .model = "a"});
-  answer(11, {});
-  answer(12, {});
+  carry_out({.order = 1, .model = "a"});
   ask({.order = 2, .model = "b"});
   answer(11, fail(ErrorCode::internal, "bad"));
   answer(12, fail(ErrorCode::internal, "bad"));
-  ask({.order = 3, .model = "a", .unload = true, .dependents = true});
-  answer(11, {});
-  answer(12, {});
   take<ModelOrdered>(1);
-  orders.joined(13, "w3", out);
+  carry_out({.order = 3, .model = "a", .unload = true, .dependents = true});
+  join(13, "w3");
   const auto told = take<ModelOrder>(13);
   ASSERT_EQ(told.size(), 1U);
   EXPECT_EQ(told[0].model, "a");
@@ -84,27 +93,104 @@ TEST_F(ModelOrdersTest, AWorkerThatComesLaterIsToldOfWhatHolds) {
 
 TEST_F(ModelOrdersTest, AnOrderThatIsUnderWayWaitsForAWorkerThatComes) {
   ask({.order = 7, .model = "m"});
-  orders.joined(13, "w3", out);
-  answer(11, {});
-  answer(12, {});
+  join(13, "w3");
+  answer(11);
+  answer(12);
   EXPECT_TRUE(take<ModelOrdered>(1).empty());
-  answer(13, {});
+  answer(13);
   EXPECT_EQ(take<ModelOrdered>(1).size(), 1U);
+}
+
+// Workers refuse orders beyond those that they have room for.
+TEST_F(ModelOrdersTest, AWorkerIsToldOneOrderAtATimeAndClientsOrdersFirst) {
+  for (const char* model : {"a", "b", "c"}) carry_out({.order = 1, .model = model});
+  join(13, "w3");
+  ask({.order = 2, .model = "d"});
+  ask({.order = 3, .model = "e"});
+  EXPECT_EQ(answer(13), "a");
+  EXPECT_EQ(answer(13), "d");
+  EXPECT_EQ(answer(13), "e");
+  EXPECT_EQ(answer(13), "b");
+  EXPECT_EQ(answer(13), "c");
+  EXPECT_EQ(answer(13), "0 orders");
+}
+
+// Else a client's order would be refused while a worker is told of many models.
+TEST_F(ModelOrdersTest, WhatHoldsTakesNoRoomOfClients) {
+  for (std::size_t i = 0; i <= ModelOrders::most_under_way; ++i)
+    carry_out({.order = i, .model = "m" + std::to_string(i)});
+  join(13, "w3");
+  ask({.order = 1000, .model = "m"});
+  EXPECT_TRUE(take<ModelOrdered>(1).empty());
+  EXPECT_EQ(orders.under_way(), 1U);
+}
+
+// Whatever the worker answers first, and to which.
+TEST_F(ModelOrdersTest, TheLastOrderOfAModelHoldsForAWorkerThatIsYetToBeToldOfTheOneBefore) {
+  carry_out({.order = 1, .model = "a"});
+  carry_out({.order = 2, .model = "b"});
+  join(13, "w3");
+  join(14, "w4");
+  ask({.order = 3, .model = "b", .unload = true});
+  for (const PeerId late : {13, 14}) EXPECT_EQ(answer(late), "a");
+  EXPECT_EQ(answer(13, fail(ErrorCode::not_found, "it is not known")), "-b");
+  EXPECT_EQ(answer(13), "0 orders") << "b is being unloaded";
+  EXPECT_EQ(answer(14), "-b");
+  for (const PeerId worker : {11, 12}) answer(worker);
+  EXPECT_TRUE(take<ModelOrdered>(1).at(0).result);
+  for (const PeerId late : {13, 14}) EXPECT_EQ(answer(late), "0 orders");
+  join(15, "w5");
+  EXPECT_EQ(answer(15), "a");
+  EXPECT_EQ(answer(15), "-b");
+  // Where the last order fails, the one before holds.
+  join(16, "w6");
+  ask({.order = 4, .model = "a", .unload = true});
+  EXPECT_EQ(answer(16), "a");
+  for (const PeerId worker : {11, 12, 13, 14, 15, 16}) answer(worker, fail(ErrorCode::internal, "bad"));
+  EXPECT_FALSE(take<ModelOrdered>(1).at(0).result);
+  join(17, "w7");
+  EXPECT_EQ(answer(17), "a");
+}
+
+// A load by an order may bring other files than those that the worker serves.
+TEST_F(ModelOrdersTest, AProcessWhoseStreamBrokeIsToldOnlyWhatItHasNotAnswered) {
+  for (const char* model : {"a", "b"}) carry_out({.order = 1, .model = model});
+  join(13, "w3", 5);
+  EXPECT_EQ(answer(13), "a");
+  orders.left(13, out);
+  take<ModelOrder>(13);
+  carry_out({.order = 2, .model = "c"});
+  join(14, "w3", 5);
+  EXPECT_EQ(answer(14), "b");
+  EXPECT_EQ(answer(14), "c");
+  EXPECT_EQ(answer(14), "0 orders");
+  // An order of a client, which ends while the worker is away.
+  ask({.order = 3, .model = "d"});
+  orders.left(14, out);
+  take<ModelOrder>(14);
+  for (const PeerId worker : {11, 12}) answer(worker);
+  join(15, "w3", 5);
+  EXPECT_EQ(answer(15), "d");
+  EXPECT_EQ(answer(15), "0 orders");
+  // Another process of that name has nothing of it.
+  orders.left(15, out);
+  join(16, "w3", 6);
+  for (const char* model : {"a", "b", "c", "d"}) EXPECT_EQ(answer(16), model);
 }
 
 TEST_F(ModelOrdersTest, WhatDoesNotFitChangesNothing) {
   EXPECT_FALSE(orders.answered(11, {1, {}}, out));
   ask({.order = 7, .model = "m"});
+  ask({.order = 8, .model = "n"});
   const std::uint64_t number = take<ModelOrder>(11).at(0).order;
-  EXPECT_FALSE(orders.answered(13, {number, {}}, out)) << "it was not asked";
+  EXPECT_FALSE(orders.answered(13, {number, {}}, out)) << "it is not there";
+  EXPECT_FALSE(orders.answered(11, {number + 1, {}}, out)) << "it was not told of that yet";
   EXPECT_TRUE(orders.answered(11, {number, {}}, out));
   EXPECT_FALSE(orders.answered(11, {number, {}}, out)) << "twice";
-  EXPECT_EQ(orders.under_way(), 1U);
+  EXPECT_EQ(orders.under_way(), 2U);
 }
 
 TEST_F(ModelOrdersTest, TooManyAndThoseWithoutAWorkerAreRefused) {
-  orders.ask(1, {.order = 7, .model = "m"}, {}, out);
-  EXPECT_EQ(take<ModelOrdered>(1).at(0).result.error().code, ErrorCode::unavailable);
   for (std::size_t i = 0; i < ModelOrders::most_under_way; ++i) ask({.order = i, .model = "m"});
   EXPECT_TRUE(take<ModelOrdered>(1).empty());
   ask({.order = 1000, .model = "m"});
@@ -112,6 +198,10 @@ TEST_F(ModelOrdersTest, TooManyAndThoseWithoutAWorkerAreRefused) {
   ASSERT_EQ(refused.size(), 1U);
   EXPECT_EQ(refused[0].order, 1000U);
   EXPECT_EQ(refused[0].result.error().code, ErrorCode::resource_exhausted);
+  for (const PeerId worker : {11, 12}) orders.left(worker, out);
+  EXPECT_EQ(take<ModelOrdered>(1).size(), ModelOrders::most_under_way);
+  ask({.order = 7, .model = "m"});
+  EXPECT_EQ(take<ModelOrdered>(1).at(0).result.error().code, ErrorCode::unavailable);
 }
 
 }  // namespace
