@@ -443,3 +443,23 @@ def test_an_order_to_load_at_a_frontend_holds_for_all_workers(roles, program, cl
     wait_for(lambda: plain.get("/v2/health/live") == 200, "a second frontend")
     wait_for(lambda: "start it with --model-control-mode" in ordered(plain, "tiny_mlp", "load")[1], "a frontend that takes no orders",
              lambda: str(ordered(plain, "tiny_mlp", "load")))
+
+
+def test_an_order_that_is_under_way_has_an_answer_when_another_scheduler_leads(roles, program, cluster):
+    """The old leader goes on, and so do the streams to it."""
+    explicit = ("--model-control-mode", "explicit")
+    for scheduler in ("s1", "s2"):
+        roles("scheduler", scheduler)
+    frontend, worker = roles("frontend", "f1", *explicit), roles("worker", "w1", *explicit)
+    wait_for(lambda: frontend.get("/v2/health/ready") == 200, f"a worker without a model: {frontend.text()}")
+    stand_still(worker.process)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        order = pool.submit(ordered, frontend, "tiny_mlp", "load")
+        leader = leader_of(program, cluster)
+        subprocess.run([str(program), "cluster", "handover", "--cluster", cluster], check=True, timeout=LIMIT)
+        status, why = order.result()
+    assert status == 503 and "leads no more" in why, why
+    assert leader_of(program, cluster) != leader
+    worker.signal(signal.SIGCONT)
+    wait_for(lambda: ordered(frontend, "tiny_mlp", "load") == (200, ""), f"the next leader: {frontend.text()}")
+    assert frontend.infer(1)[0] == 200

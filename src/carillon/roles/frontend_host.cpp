@@ -99,6 +99,7 @@ void FrontendHost::stop() {
 void FrontendHost::leads(std::shared_ptr<transport::Stream> stream, std::uint64_t epoch,
                          const transport::Hello&) {
   controller_->react([this, stream = std::move(stream), epoch](TimePoint now) {
+    lose_orders();  // another may lead while the stream to the leader of before stands
     leader_ = stream;
     epoch_ = epoch;
     offering_->leads(now);
@@ -110,11 +111,7 @@ void FrontendHost::leader_left() {
   controller_->react([this](TimePoint now) {
     leader_.reset();
     offering_->leader_left(now);
-    for (auto& [number, order] : std::exchange(under_way_, {}))
-      ordered(std::move(order),
-              fail(ErrorCode::unavailable,
-                   "the scheduler that led has gone, and may have carried out the order; give it "
-                   "once more"));
+    lose_orders();
   });
 }
 
@@ -222,6 +219,15 @@ void FrontendHost::order(transport::ModelOrder order, Done done) {
       });
 }
 
+// The next leader knows nothing of them.
+void FrontendHost::lose_orders() {
+  for (auto& [number, order] : std::exchange(under_way_, {}))
+    ordered(std::move(order),
+            fail(ErrorCode::unavailable,
+                 "the scheduler that led leads no more, and may have carried out the order; "
+                 "give it once more"));
+}
+
 // Once the models that came and went before are known here.
 void FrontendHost::ordered(Order order, Result<> result) {
   const std::lock_guard lock(mutex_);
@@ -258,7 +264,7 @@ void FrontendHost::models_told() {
 void FrontendHost::follow_models(const std::stop_token& ended) {
   pthread_setname_np(pthread_self(), "carillon-models");
   std::unique_lock lock(mutex_);
-  while (wake_.wait(lock, ended, [&] { return !news_.empty(); })) {
+  while (wake_.wait(lock, ended, [&] { return !news_.empty(); }) && !ended.stop_requested()) {
     auto news = std::move(news_.front());
     news_.pop_front();
     lock.unlock();

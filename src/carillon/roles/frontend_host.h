@@ -76,6 +76,7 @@ class FrontendHost final : FollowerHandlers, OfferingOut, controller::ModelContr
   void unload(std::string model, bool dependents, Done done) override;
 
   void order(transport::ModelOrder order, Done done);
+  void lose_orders();
   void ordered(Order order, Result<> result);
   bool still_serves(const Ordered& ordered) const;
   void drain(bool undo);
