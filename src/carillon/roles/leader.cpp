@@ -268,6 +268,7 @@ void Leader::leave_worker(Peer& peer, std::string_view why, TimePoint now) {
   } else {
     for (const auto& [number, device] : peer.devices) links_[device.index()]->attach({});
     // A stream may break before the worker has told of all its models again: those of before are kept.
+    forget_gone(now);
     Gone& gone = gone_[peer.hello.id];
     gone.at = now;
     gone.until = saturating_add(now, options_.worker_return);
@@ -600,10 +601,15 @@ void Leader::forget_returned() {
     if (device.alive && links_[device.id.index()]->peer().has_value()) gone_.erase(device.worker);
 }
 
-void Leader::await_all(TimePoint now) {
-  forget_returned();
+// Workers that have gone for good, each perhaps with an id of its own.
+void Leader::forget_gone(TimePoint now) {
   std::erase_if(
       gone_, [&](const auto& each) { return saturating_add(each.second.at, options_.model_grace) <= now; });
+}
+
+void Leader::await_all(TimePoint now) {
+  forget_returned();
+  forget_gone(now);
   for (auto& [id, gone] : gone_)
     if (gone.until <= now) gone.until = saturating_add(now, options_.worker_return);
 }

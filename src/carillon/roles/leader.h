@@ -236,6 +236,7 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   TimePoint return_until(ModelId model) const;
   void await_all(TimePoint now);
   void forget_returned();
+  void forget_gone(TimePoint now);
   void offer_held(TimePoint now);
   Row* row(RequestId id);
   void end(Row* ended, const wire::Report& report);
