@@ -406,7 +406,7 @@ def test_what_is_wrong_is_named(program, options, words):
     assert done.returncode == 2 and words in done.stderr, done.stderr
 
 
-def ordered(frontend: Frontend, model: str, what: str, **parameters: str) -> tuple[int, str]:
+def ordered(frontend: Frontend, model: str, what: str, **parameters: str | bool) -> tuple[int, str]:
     """The answer to an order to load or unload."""
     request = urllib.request.Request(f"http://{frontend.http}/v2/repository/models/{model}/{what}",
                                      json.dumps({"parameters": parameters}).encode())
@@ -429,6 +429,8 @@ def test_an_order_to_load_at_a_frontend_holds_for_all_workers(roles, program, cl
     assert status == 404 and "worker w" in why and "no_such_model" in why
     status, why = ordered(frontend, "tiny_mlp", "load", config="{}")
     assert status != 200 and "brings no config and no files" in why
+    status, why = ordered(frontend, "tiny_mlp", "unload", unload_dependents=True)
+    assert status != 200 and "leave out unload_dependents" in why
     assert ordered(frontend, "tiny_mlp", "load") == (200, "")
     assert frontend.infer(1)[0] == 200, "at once"
     # Who comes later has it, too.

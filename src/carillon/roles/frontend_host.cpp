@@ -203,7 +203,13 @@ void FrontendHost::load(std::string model, Brought brought, Done done) {
 }
 
 void FrontendHost::unload(std::string model, bool dependents, Done done) {
-  order({.model = std::move(model), .unload = true, .dependents = dependents}, std::move(done));
+  // Which models would go only the workers know, and so nobody could say whether the client's key has them.
+  if (dependents)
+    return done(fail(ErrorCode::unsupported,
+                     "an order to a cluster unloads one model: leave out unload_dependents, and unload the "
+                     "others by their names"),
+                false);
+  order({.model = std::move(model), .unload = true}, std::move(done));
 }
 
 void FrontendHost::order(transport::ModelOrder order, Done done) {

@@ -80,12 +80,12 @@ TEST_F(ModelOrdersTest, AWorkerThatComesLaterIsToldOfWhatHolds) {
   answer(11, fail(ErrorCode::internal, "bad"));
   answer(12, fail(ErrorCode::internal, "bad"));
   take<ModelOrdered>(1);
-  carry_out({.order = 3, .model = "a", .unload = true, .dependents = true});
+  carry_out({.order = 3, .model = "a", .unload = true});
   join(13, "w3");
   const auto told = take<ModelOrder>(13);
   ASSERT_EQ(told.size(), 1U);
   EXPECT_EQ(told[0].model, "a");
-  EXPECT_TRUE(told[0].unload && told[0].dependents);
+  EXPECT_TRUE(told[0].unload);
   EXPECT_TRUE(orders.answered(13, {told[0].order, {}}, out));
   EXPECT_TRUE(out.empty());
   EXPECT_EQ(orders.under_way(), 0U);

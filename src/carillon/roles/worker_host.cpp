@@ -86,7 +86,7 @@ void WorkerHost::order_model(const transport::ModelOrder& order) {
               "it takes no orders to load and unload; start it with --model-control-mode explicit"),
          false);
   else if (order.unload)
-    control->unload(order.model, order.dependents, std::move(done));
+    control->unload(order.model, false, std::move(done));
   else
     control->load(order.model, {}, std::move(done));
 }

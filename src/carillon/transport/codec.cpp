@@ -263,7 +263,6 @@ struct Writer {
     out.set_order(m.order);
     out.set_model(cut(m.model, limits.text));
     out.set_unload(m.unload);
-    out.set_dependents(m.dependents);
   }
   void operator()(const ModelOrdered& m) const {
     hosts::ModelOrdered& out = *to.mutable_model_ordered();
@@ -699,7 +698,7 @@ std::optional<Message> Reader::read(const hosts::Message& from) {
       break;
     case hosts::Message::kModelOrder: {
       const hosts::ModelOrder& m = from.model_order();
-      message = ModelOrder{m.order(), text("model_order.model", m.model()), m.unload(), m.dependents()};
+      message = ModelOrder{m.order(), text("model_order.model", m.model()), m.unload()};
       break;
     }
     case hosts::Message::kModelOrdered: {

@@ -111,7 +111,7 @@ auto fields(const Drain& m) {
   return m.undo;
 }
 auto fields(const ModelOrder& m) {
-  return std::tuple(m.order, m.model, m.unload, m.dependents);
+  return std::tuple(m.order, m.model, m.unload);
 }
 auto fields(const ModelOrdered& m) {
   return std::tuple(m.order, m.result.has_value(), m.result ? Error{} : m.result.error());

@@ -148,7 +148,6 @@ struct ModelOrder {
   std::uint64_t order = 0;
   std::string model;
   bool unload = false;
-  bool dependents = false;
 };
 struct ModelOrdered {
   std::uint64_t order = 0;

@@ -127,7 +127,7 @@ inline std::vector<std::pair<std::string, Message>> samples() {
       {"model_times", ModelTimes{ModelId{17}, {{1, 2ms}, {4, 5ms}}}},
       {"drain", Drain{true}},
       {"drains", Drains{3}},
-      {"model_order", ModelOrder{5, "words", true, true}},
+      {"model_order", ModelOrder{5, "words", true}},
       {"model_ordered", ModelOrdered{5, fail(ErrorCode::not_found, "no such model")}},
   };
 }
