@@ -190,7 +190,7 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
     ledger::Infer order;
     std::vector<Row> rows;  // of order.requests, which are their places
     std::optional<wire::Report> report;
-    TimePoint taken = TimePoint::min();  // the last of its outputs that were
+    TimePoint taken = TimePoint::min();  // when its last outputs were; min(): none were
     std::optional<std::uint32_t> noted;  // in noted_, while the device has it
   };
 

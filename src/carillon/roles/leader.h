@@ -121,7 +121,7 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   using ModelKey = std::pair<std::string, std::int64_t>;  // name and version
   struct Row {
     Request request;  // with our numbers
-    RequestId first;  // its number until it was offered once more, if it was
+    RequestId first;  // the number it was first offered with; it keeps this one
     PeerId frontend = 0;
     std::uint32_t number = 0;  // of the frontend
     RequestId theirs;
@@ -132,7 +132,7 @@ class Leader final : private wire::Calls, private dispatch::Notes {
     bool delivers = false;                   // over for the scheduler; its outputs are on their way
     std::uint32_t landing = 0;               // runs of workers that drain have it
     std::uint32_t losses = 0;                // of its runs, with their devices
-    std::optional<bool> worker_went{};       // with the last of them; none: it was not lost, or sent since
+    std::optional<bool> worker_went{};       // with its last loss; none: no loss since it was sent
     std::optional<wire::Verdict> verdict{};  // meanwhile, or until a worker is back, the scheduler refused it
     // For such a worker, once it was first refused for want of a device. Does not change after that.
     std::optional<TimePoint> waits_until{};
@@ -140,7 +140,7 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   // Of a row, whatever its number is by now.
   struct Place {
     std::uint32_t place = 0;  // in rows_
-    RequestId first;          // another row's: it is gone
+    RequestId first;          // Row::first; if the place has another, the row is gone
   };
   // An action that is reported, and whose outputs are on their way to these rows.
   struct Delivery {
@@ -284,7 +284,7 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   std::vector<std::unique_ptr<Link>> links_;                         // by DeviceId
   std::map<std::pair<std::string, std::uint32_t>, DeviceId> known_;  // by worker and its number
   std::set<std::pair<TimePoint, ModelId>> graces_;                   // of models without a holder
-  TimePoint hung_at_ = TimePoint::max();  // no row's outputs are waited for too long before
+  TimePoint hung_at_ = TimePoint::max();                             // before this no outputs are given up
   ModelOrders model_orders_;
   std::vector<wire::Report> failed_;  // of orders that could not be sent
   std::uint64_t drains_version_ = 0;
