@@ -793,14 +793,14 @@ void Leader::end_model(ModelId id, TimePoint now) {
   model.served = false;
   graces_.erase({std::exchange(model.ends, TimePoint::max()), id});
   served_.erase(key);
-  tell_frontends(transport::ModelGoes{id});
-  dispatch_.go(id, now);
-  // Those that differed from it.
+  // Those that differed from it. Frontends hear of the next first, so that it takes the place of this one.
   for (auto& [other, peer] : peers_)
     for (auto& [number, mine] : peer.models)
       if (!peer.drains && !mine.ours && !mine.goes && mine.told.info.name == key.first &&
           mine.told.version == key.second)
         take_up(peer, number, now);
+  tell_frontends(transport::ModelGoes{id});
+  dispatch_.go(id, now);
 }
 
 Leader::WorkerModel* Leader::serving(Peer& peer, ModelId ours) {
