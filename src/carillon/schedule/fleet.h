@@ -172,8 +172,7 @@ class Fleet {
  private:
   static constexpr DeviceId nowhere{std::numeric_limits<std::uint32_t>::max()};
   struct Model {
-    int load_failures = 0;
-    TimePoint load_not_before = TimePoint::min();
+    bool load_failed = false;                    // the last one
     bool wanted = false;                         // somebody waits for it, and it is nowhere
     std::uint64_t asked = 0;                     // how often, since it was wanted
     DeviceId room_on = nowhere;                  // where room is made for it
@@ -187,7 +186,8 @@ class Fleet {
     std::uint64_t coming_pages = 0;
     Duration patience{0};  // what its models can wait, as of the last look
     TimePoint patience_until = TimePoint::min();
-    bool scarce = false;  // it cannot hold all models
+    TimePoint fill_at = TimePoint::max();  // LOADs that failed may be tried again
+    bool scarce = false;                   // it cannot hold all models
   };
 
   // A LOAD that makes room for one of these costs the requests of its victims so much: see make_room().
@@ -207,6 +207,9 @@ class Fleet {
   }
   std::size_t loads(DeviceId id) const { return mirror_.load(id).pending().size(); }
   bool absent(DeviceId id, ModelId model) const { return mirror_.absent(id, model); }
+  bool may_load(DeviceId id, ModelId model, TimePoint now) const {
+    return absent(id, model) && mirror_.load_not_before(id, model) <= now;
+  }
   bool room_for_another_load(DeviceId id) const;
   void placed(ModelId model, DeviceId device, TimePoint now);
   void removed(ModelId model, DeviceId device, TimePoint now);
@@ -223,6 +226,7 @@ class Fleet {
   bool room(DeviceId id, ModelId model, TimePoint now, Room& room) const;
   void make_room(DeviceId id, ModelId model, const Room& room, TimePoint now, Actions& out);
   void load_next(DeviceId id, TimePoint now, Actions& out);
+  void fill_again(TimePoint now, Actions& out);
   Report moved(const SentAction& move, const ActionDone& done, TimePoint now, Actions& out);
 
   Mirror mirror_;

@@ -86,7 +86,7 @@ void Fleet::fill(DeviceId id, TimePoint now, Actions& out) {
     for (std::uint32_t m = 0; m < models_.size(); ++m) {
       const ModelId model{m};
       if (served(model) && has_weights(model) && pages(model) <= mirror_.free_pages(id) &&
-          absent(id, model) &&
+          may_load(id, model, now) &&
           models_[m].room_on != id)  // else it comes when room has been made, as that was begun
         load(id, model, now, out);
     }
@@ -100,7 +100,7 @@ void Fleet::fill(DeviceId id, TimePoint now, Actions& out) {
       const std::uint64_t needs = pages(model);
       if (!served(model) || !has_weights(model) || needs > mirror_.free_pages(id) || needs > spare_pages(id))
         continue;
-      if (!absent(id, model) || now < models_[i].load_not_before) continue;
+      if (!may_load(id, model, now)) continue;
       const auto places = static_cast<double>(mirror_.places(model));
       const double by_copy = placement_.rate(model, now) / (places + 1);
       if (!best || by_copy > best_rate ||
@@ -149,10 +149,11 @@ bool Fleet::want(ModelId wanted, TimePoint now, Actions& out) {
     set_wanted(model, false);
     return true;
   }
-  if (m.load_failures >= give_up_after && now < m.load_not_before) {
-    wake_ = std::min(wake_, m.load_not_before);
-    return false;
-  }
+  if (m.load_failed && mirror_.loads_fail_everywhere(model, give_up_after))
+    if (const TimePoint next = mirror_.next_load_try(model); now < next) {
+      wake_ = std::min(wake_, next);
+      return false;
+    }
   set_wanted(model, true);
   ++m.asked;
   load_wanted(model, now, out);
@@ -164,16 +165,16 @@ bool Fleet::load_wanted(ModelId model, TimePoint now, Actions& out) {
   Model& m = models_[model.index()];
   if (m.room_on != nowhere) return true;
   if (!served(model)) return false;
-  if (now < m.load_not_before) {
-    wake_ = std::min(wake_, m.load_not_before);
-    return false;
-  }
   std::optional<DeviceId> best;
   Room best_room, room_there;
   int tried = 0;
   const auto consider = [&](DeviceId id) {
     if (!alive(id) || mirror_.total_pages(id) < pages(model) || !room_for_another_load(id)) return;
     if (!absent(id, model)) return;
+    if (const TimePoint due = mirror_.load_not_before(id, model); now < due) {
+      wake_ = std::min(wake_, due);
+      return;
+    }
     ++tried;
     if (!room(id, model, now, room_there)) return;
     if (best && best_room.cost <= room_there.cost) return;
@@ -260,10 +261,10 @@ void Fleet::arrived(const Request& request, TimePoint now, Actions& out) {
 // without one.
 void Fleet::load_copy(ModelId model, TimePoint now, Actions& out) {
   const Model& m = models_[model.index()];
-  if (m.room_on != nowhere || now < m.load_not_before || mirror_.places(model) == alive_count()) return;
+  if (m.room_on != nowhere || mirror_.places(model) == alive_count()) return;
   for (const auto& [load, id] : placement_.by_load()) {
     if (!alive(id) || mirror_.total_pages(id) < pages(model) || loads(id) > 0 ||
-        !devices_[id.index()].coming.empty() || !absent(id, model))
+        !devices_[id.index()].coming.empty() || !may_load(id, model, now))
       continue;
     const double gain = placement_.gain_of_copy(model, id);
     Room there;
@@ -351,8 +352,8 @@ void Fleet::load_pressing(TimePoint now, Actions& out) {
       if (++tried > wanted_tried) break;
       const Model& m = models_[model.index()];
       const std::uint64_t needs = pages(model);
-      if (needs >= too_large || needs > total_pages || m.room_on != nowhere || now < m.load_not_before ||
-          !absent(id, model) || !served(model))
+      if (needs >= too_large || needs > total_pages || m.room_on != nowhere || !may_load(id, model, now) ||
+          !served(model))
         continue;
       const Duration takes = exec(model, 0);
       if (takes / 2 > others_wait ||
@@ -375,6 +376,7 @@ void Fleet::load_for_waiting(TimePoint now, Actions& out) {
 void Fleet::wake(TimePoint now, Actions& out) {
   if (now < wake_) return;
   wake_ = TimePoint::max();
+  fill_again(now, out);
   std::vector<ModelId> order = wanted_;
   // What was asked for most first, as in Clockwork.
   const auto last = order.begin() + static_cast<std::ptrdiff_t>(std::min(order.size(), wanted_tried));
@@ -385,6 +387,24 @@ void Fleet::wake(TimePoint now, Actions& out) {
   if (order.size() < wanted_.size()) wake_ = saturating_add(now, load_pause);
   for (const ModelId model : order)
     if (models_[model.index()].wanted) load_wanted(model, now, out);
+}
+
+// Devices where memory is not scarce hold all models: those whose LOADs failed are tried again.
+void Fleet::fill_again(TimePoint now, Actions& out) {
+  for (std::uint32_t i = 0; i < devices_.size(); ++i) {
+    TimePoint& due = devices_[i].fill_at;
+    if (due <= now) {
+      due = TimePoint::max();
+      if (const DeviceId id{i}; alive(id) && !devices_[i].scarce) {
+        fill(id, now, out);
+        for (std::uint32_t m = 0; m < models_.size(); ++m)
+          if (const ModelId model{m}; served(model) && has_weights(model) && absent(id, model))
+            if (const TimePoint next = mirror_.load_not_before(id, model); next > now)
+              due = std::min(due, next);
+      }
+    }
+    wake_ = std::min(wake_, due);
+  }
 }
 
 // A device may have room for another LOAD.
@@ -413,15 +433,17 @@ Fleet::Report Fleet::moved(const SentAction& move, const ActionDone& done, TimeP
   Model& m = models_[move.model.index()];
   const bool load_ended = move.kind == ActionKind::load && !move.outdated;
   if (load_ended && done.status == ActionStatus::success) {
-    m.load_failures = 0;
+    m.load_failed = false;
     d.patience_until = TimePoint::min();
     report.loaded = {move.device, move.model};
   } else if (load_ended) {
-    m.load_failures = std::min(m.load_failures + 1, 2 * give_up_after);
-    m.load_not_before = saturating_add(now, load_pause * (1 << (m.load_failures - 1)));
+    m.load_failed = true;
+    mirror_.load_failed(move.device, move.model, load_pause, 2 * give_up_after, now);
     left(move.model, move.device, now);
-    wake_ = std::min(wake_, m.load_not_before);
-    if (!anywhere(move.model) && m.load_failures >= give_up_after) report.unloadable = move.model;
+    d.fill_at = std::min(d.fill_at, mirror_.load_not_before(move.device, move.model));
+    wake_ = std::min(wake_, d.fill_at);
+    if (!anywhere(move.model) && mirror_.loads_fail_everywhere(move.model, give_up_after))
+      report.unloadable = move.model;
   }
   load_next(move.device, now, out);
   // Where memory is not scarce nothing is unloaded but what left, and its new version comes in its place.

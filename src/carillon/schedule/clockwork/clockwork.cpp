@@ -51,8 +51,6 @@ void Clockwork::renew_model(const ModelChanged& event, TimePoint now, Actions& o
   }
   set_missed(model, TimePoint::max());
   m.room_on = no_device;
-  m.load_failures = 0;
-  m.load_not_before = TimePoint::min();
   m.shortest_version = unknown_version;
   state_.model_changed(event);
   set_wide(model, everywhere(model));
@@ -242,17 +240,14 @@ void Clockwork::done(const ActionDone& event, TimePoint now, Actions& out) {
     case ActionKind::load:
       m.load_late = event.status == ActionStatus::too_late;
       if (finished->outdated) break;
-      if (event.status == ActionStatus::success) {
-        m.load_failures = 0;
-      } else {
+      if (event.status != ActionStatus::success) {
         displace(model, finished->device, now);
         if (event.status == ActionStatus::too_late) {
           // Sent again at once, it would come too late again where the device's clock is ahead.
-          m.load_not_before = saturating_add(now, options_.load_pause / 10);
+          state_.put_off_load(finished->device, model, saturating_add(now, options_.load_pause / 10));
         } else {
-          m.load_failures = std::min(m.load_failures + 1, options_.load_attempts);
-          m.load_not_before = saturating_add(now, options_.load_pause * (1 << (m.load_failures - 1)));
-          if (m.load_failures >= options_.load_attempts && m.places.empty())
+          state_.load_failed(finished->device, model, options_.load_pause, options_.load_attempts, now);
+          if (m.places.empty() && state_.loads_fail_everywhere(model, options_.load_attempts))
             for (const ModelId each : state_.family(model)) refuse_all(each, Reason::device_failed, now, out);
         }
       }

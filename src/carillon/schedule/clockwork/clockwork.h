@@ -107,9 +107,7 @@ class Clockwork final : public Scheduler {
     TimePoint missed_since = TimePoint::max();   // as listed in missed_
     TimePoint missed_at = TimePoint::min();      // the last time
     DeviceId room_on = no_device;                // where room was made for it last
-    int load_failures = 0;
-    bool load_late = false;  // its last LOAD came too late for its window
-    TimePoint load_not_before = TimePoint::min();
+    bool load_late = false;                      // its last LOAD came too late for its window
   };
   struct Port {  // the policy's own view of a device
     Ready ready;

@@ -130,9 +130,8 @@ TimePoint Clockwork::would_finish_on(DeviceId device, ModelId model, TimePoint n
     return TimePoint::max();
   TimePoint ready = state_.ready_at(device, model, now);
   if (ready == TimePoint::max())
-    ready = saturating_add(
-        std::max(state_.load(device).free_at(now), models_[state_.home(model).index()].load_not_before),
-        state_.load_estimate(device, model));
+    ready = saturating_add(std::max(state_.load(device).free_at(now), state_.load_not_before(device, model)),
+                           state_.load_estimate(device, model));
   return saturating_add(std::max(ready, soonest_start(device, now)), span_of_one(device, model));
 }
 

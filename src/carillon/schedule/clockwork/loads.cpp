@@ -80,7 +80,7 @@ void Clockwork::load_for_missed(const Request& request, TimePoint now, Actions& 
   const ModelId home = state_.home(request.model);
   Model& m = models_[home.index()];
   const ModelInfo& info = state_.model(request.model);
-  if (everywhere(request.model) || m.load_not_before > now) return;
+  if (everywhere(request.model)) return;
   const TimePoint latest =
       saturating_add(request.deadline, -state_.margins().least().span(info.batches.front().exec));
   if (request.arrival > latest) return;
@@ -95,7 +95,8 @@ void Clockwork::load_for_missed(const Request& request, TimePoint now, Actions& 
   for (std::size_t i = 0; i < ports_.size(); ++i) {
     const DeviceId device{static_cast<std::uint32_t>(i)};
     if (!state_.alive(device) || state_.residence(device, request.model) != Residence::absent ||
-        state_.free_pages(device) < info.pages || state_.load(device).free_at(now) > now ||
+        state_.load_not_before(device, request.model) > now || state_.free_pages(device) < info.pages ||
+        state_.load(device).free_at(now) > now ||
         state_.exec(device).free_at(now) - now > latest - request.arrival)
       continue;
     if (!least || needed_.device_load(device) < needed_.device_load(*least)) least = device;
@@ -155,13 +156,12 @@ void Clockwork::set_missed(ModelId model, TimePoint since) {
 // that long, and nothing that anybody waits for.
 Clockwork::LoadAttempt Clockwork::try_load(DeviceId device, ModelId model, TimePoint latest, TimePoint now,
                                            Actions& out, std::optional<Duration> unused_for) {
-  const Model& m = models_[model.index()];
   const std::uint64_t pages = state_.model(model).pages;
   if (state_.residence(device, model) != Residence::absent || pages > state_.total_pages(device) ||
       !state_.served(model))
     return LoadAttempt::impossible;
-  if (m.load_not_before > now) {
-    load_wake_ = std::min(load_wake_, m.load_not_before);
+  if (const TimePoint due = state_.load_not_before(device, model); due > now) {
+    load_wake_ = std::min(load_wake_, due);
     return LoadAttempt::impossible;
   }
   // The paper takes requests that a LOAD cannot help any more out of the demand; here such a LOAD is skipped.

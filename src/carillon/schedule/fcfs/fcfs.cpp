@@ -71,8 +71,6 @@ void Fcfs::model_changed(const ModelChanged& event, TimePoint now, Actions& out)
       unlist(each);
       models_[each.index()].places.clear();
     }
-  m.load_failures = 0;
-  m.load_not_before = TimePoint::min();
   state_.model_changed(event);
   if (at_home)
     for (const ModelId each : state_.family(event.model))
@@ -104,14 +102,10 @@ void Fcfs::done(const ActionDone& event, TimePoint now, Actions& out) {
       break;
     case ActionKind::load:
       if (finished->outdated) break;
-      if (event.status == ActionStatus::success) {
-        m.load_failures = 0;
-        break;
-      }
+      if (event.status == ActionStatus::success) break;
       displace(model, finished->device);
-      m.load_failures = std::min(m.load_failures + 1, options_.load_attempts);
-      m.load_not_before = saturating_add(now, options_.load_pause * (1 << (m.load_failures - 1)));
-      if (m.load_failures >= options_.load_attempts && m.places.empty())
+      state_.load_failed(finished->device, model, options_.load_pause, options_.load_attempts, now);
+      if (m.places.empty() && state_.loads_fail_everywhere(model, options_.load_attempts))
         for (const ModelId each : state_.family(model)) refuse_all(each, Reason::device_failed, out);
       break;
     case ActionKind::unload:
@@ -293,10 +287,9 @@ void Fcfs::run_loads(TimePoint now, Actions& out) {
 // True where a LOAD was sent, or will be as soon as evictions are reported.
 bool Fcfs::try_load(DeviceId device, ModelId model, bool may_evict, TimePoint now, Actions& out) {
   const std::uint64_t pages = state_.model(model).pages;
-  Model& m = models_[model.index()];
   if (pages > state_.total_pages(device) || !state_.served(model)) return false;
-  if (m.load_not_before > now) {
-    wake_ = std::min(wake_, m.load_not_before);
+  if (const TimePoint due = state_.load_not_before(device, model); due > now) {
+    wake_ = std::min(wake_, due);
     return false;
   }
   if (state_.free_pages(device) < pages) {

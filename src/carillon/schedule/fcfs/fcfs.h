@@ -46,8 +46,6 @@ class Fcfs final : public Scheduler {
     std::set<std::pair<Sequence, RequestId>> waiting;
     std::vector<DeviceId> places;   // loading or loaded
     Sequence listed = no_sequence;  // of its oldest request, as listed in the sets below
-    int load_failures = 0;
-    TimePoint load_not_before = TimePoint::min();
   };
   static constexpr Sequence no_sequence = ~Sequence{0};
   using Order = std::set<std::pair<Sequence, ModelId>>;

@@ -62,6 +62,8 @@ void Mirror::model_changed(const ModelChanged& change) {
       if (on.residence == Residence::loaded || on.residence == Residence::loading)
         on.residence = Residence::leaving;
       on.load = profile::RollingWindow(m.info.load);
+      on.failed_loads = 0;
+      on.load_not_before = TimePoint::min();
       look_whether_it_leaves(DeviceId{i}, change.model, on);
     }
   }
@@ -113,6 +115,8 @@ std::vector<SentAction> Mirror::device_changed(const DeviceChanged& change, Time
     on.residence = Residence::absent;  // what was measured there stays known
     on.arriving = false;
     on.pending_infers = 0;
+    on.failed_loads = 0;
+    on.load_not_before = TimePoint::min();
   }
   d.exec = {};
   d.load = {};
@@ -377,6 +381,8 @@ void Mirror::finish_load(const ActionDone& done, const SentAction& sent, TimePoi
     look_whether_it_leaves(sent.device, sent.model, on);
   } else if (done.status == ActionStatus::success) {
     on.residence = Residence::loaded;
+    on.failed_loads = 0;
+    on.load_not_before = TimePoint::min();
     profile::RollingWindow& load = options_.by_device ? on.load : m.load;
     load.add(done.duration, now);
     m.shortest_load = std::min(m.shortest_load, load.estimate());
@@ -387,6 +393,34 @@ void Mirror::finish_load(const ActionDone& done, const SentAction& sent, TimePoi
     d.free_pages += on.pages;
     --m.places;
   }
+}
+
+void Mirror::load_failed(DeviceId id, ModelId model, Duration pause, int most, TimePoint now) {
+  OnDevice& on = get(device(id), home(model));
+  on.failed_loads = std::min(on.failed_loads + 1, most);
+  on.load_not_before = saturating_add(now, pause * (1 << (on.failed_loads - 1)));
+}
+
+void Mirror::put_off_load(DeviceId id, ModelId model, TimePoint until) {
+  get(device(id), home(model)).load_not_before = until;
+}
+
+bool Mirror::loads_fail_everywhere(ModelId model, int times) const {
+  bool possible = false;
+  for (std::uint32_t i = 0; i < devices_.size(); ++i) {
+    if (!devices_[i].alive || devices_[i].total_pages < models_[model.index()].info.pages) continue;
+    if (failed_loads(DeviceId{i}, model) < times) return false;
+    possible = true;
+  }
+  return possible;
+}
+
+TimePoint Mirror::next_load_try(ModelId model) const {
+  TimePoint next = TimePoint::max();
+  for (std::uint32_t i = 0; i < devices_.size(); ++i)
+    if (devices_[i].alive && devices_[i].total_pages >= models_[model.index()].info.pages)
+      next = std::min(next, load_not_before(DeviceId{i}, model));
+  return next;
 }
 
 void Mirror::finish_infer(const ActionDone& done, SentAction& sent, TimePoint now) {

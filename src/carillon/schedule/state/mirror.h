@@ -158,6 +158,20 @@ class Mirror {
     const OnDevice* on = find(device(id), home(model));
     return on == nullptr ? 0 : on->pending_infers;
   }
+  // LOADs of it there that failed in a row, until the device or the model changes, and before when no other
+  // is to be sent. Another device may do what this one cannot: its worker may lack the model.
+  int failed_loads(DeviceId id, ModelId model) const {
+    const OnDevice* on = find(device(id), home(model));
+    return on == nullptr ? 0 : on->failed_loads;
+  }
+  TimePoint load_not_before(DeviceId id, ModelId model) const {
+    const OnDevice* on = find(device(id), home(model));
+    return on == nullptr ? TimePoint::min() : on->load_not_before;
+  }
+  // All devices that could hold it have failed so often; false where none could. O(devices).
+  bool loads_fail_everywhere(ModelId model, int times) const;
+  // When one of these devices may try again; max() where there is none. O(devices).
+  TimePoint next_load_try(ModelId model) const;
   // When the weights will be there, seen at `now`: `now` where loaded, the expected end of the LOAD where
   // loading, max() otherwise.
   TimePoint ready_at(DeviceId device, ModelId model, TimePoint now) const;
@@ -211,6 +225,10 @@ class Mirror {
       if (find(d, model)->pending_infers == 0 && !take(model, used)) return;
   }
 
+  // A LOAD that was reported did not succeed. The next waits for `pause`, twice as long each time, `most`
+  // times.
+  void load_failed(DeviceId device, ModelId model, Duration pause, int most, TimePoint now);
+  void put_off_load(DeviceId device, ModelId model, TimePoint until);
   // Book what is being sent. LOAD takes its pages at once, which must be free. UNLOAD is not for a model with
   // pending actions; its pages are free when it is reported.
   ActionId begin_load(DeviceId device, ModelId model, TimePoint earliest, Duration expected, TimePoint now);
@@ -252,6 +270,8 @@ class Mirror {
     std::uint64_t pages = 0;  // that it takes
     ActionId load_action;
     int pending_infers = 0;
+    int failed_loads = 0;  // in a row
+    TimePoint load_not_before = TimePoint::min();
     TimePoint last_use = TimePoint::min();
     profile::RollingWindow load;
   };

@@ -2,6 +2,7 @@
 // step is checked by SimWorld; here, what must hold of the outcomes.
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -408,6 +409,36 @@ TEST_P(Policies, MoreIsServedOnceLargerBatchesHavePlans) {
   ASSERT_TRUE(world.problems().empty()) << world.problems_text();
   EXPECT_LT(world.count(TimePoint{1s}, TimePoint{2s}).on_time, 120);
   EXPECT_GT(world.count(TimePoint{4s}, TimePoint{5s}).on_time, 180);
+}
+
+// As where another host does not have the model.
+TEST_P(Policies, WhatOneDeviceCannotLoadRunsOnAnother) {
+  const auto scheduler = make(GetParam(), false, false);
+  const std::vector<ModelInfo> models{testing::linear_model(0, 1ms, 1ms), testing::linear_model(1, 1ms, 1ms)};
+  SimWorld world(*scheduler, {.pages = {20, 20, 20}, .lacks = {{{0}, {0}}, {{1}, {0}}}}, models);
+  for (int i = 0; i < 200; ++i) {
+    const TimePoint came{i * 10ms};
+    world.arrive({.deadline = i % 3 == 0 ? TimePoint::max() : came + 100ms}, came);
+    world.arrive({.model = ModelId{1}, .deadline = came + 100ms}, came);
+  }
+  world.run(TimePoint{4s});
+  ASSERT_TRUE(world.problems().empty()) << world.problems_text();
+  const auto counts = world.count();
+  EXPECT_EQ(std::tuple(counts.on_time, counts.late, counts.refused, counts.open), std::tuple(400, 0, 0, 0));
+}
+
+// It may have the model a little later.
+TEST_P(Policies, ADeviceThatFailedToLoadIsTriedAgain) {
+  const auto scheduler = make(GetParam(), false, false);
+  SimWorld world(*scheduler, {.pages = {20, 20}, .lacks = {{{0}, {0}}}, .lacks_until = TimePoint{1s}},
+                 {testing::linear_model(0, 1ms, 0ms, 1, 8ms, {1})});
+  for (int i = 0; i < 4500; ++i) {  // one device can do 1,000 a second
+    const TimePoint came{i * 667us};
+    world.arrive({.deadline = came + 50ms}, came);
+  }
+  world.run(TimePoint{4s});
+  ASSERT_TRUE(world.problems().empty()) << world.problems_text();
+  EXPECT_GT(world.count(TimePoint{2500ms}).on_time, 700);
 }
 
 TEST_P(Policies, RepeatARunExactly) {

@@ -300,6 +300,10 @@ void SimWorld::take(const Action& action) {
     log.duration = noisy(models_[load->model.index()].load);
     if (!served_[load->model.index()]) problem("load of a model that went", "action " + std::to_string(id));
     if (random_.uniform() < options_.load_failures) log.planned = ActionStatus::failed;
+    if (options_.lacks.contains({load->device, load->model}) && now_ < options_.lacks_until) {
+      log.planned = ActionStatus::failed;
+      log.duration = Duration{1};
+    }
     ++loads_;
   } else if (const auto* unload = std::get_if<Unload>(&action)) {
     id = unload->id.value;

@@ -32,14 +32,16 @@ class SimWorld {
  public:
   struct Options {
     std::uint64_t seed = 1;
-    std::vector<std::uint64_t> pages{1000};        // of each device
-    Duration latency{0};                           // one way, between scheduler and devices
-    Duration io = 50us;                            // from the end of EXEC to the answer
-    double noise = 0;                              // EXEC and LOAD take 1 + noise * |normal| of the profile
-    double hiccups = 0;                            // share of actions that take ten times as long
-    double infer_failures = 0, load_failures = 0;  // share that runs and fails
-    double not_started = 0;                        // share of INFERs that ends as no_memory
-    double speed = 1;                              // true times over the profile's
+    std::vector<std::uint64_t> pages{1000};          // of each device
+    Duration latency{0};                             // one way, between scheduler and devices
+    Duration io = 50us;                              // from the end of EXEC to the answer
+    double noise = 0;                                // EXEC and LOAD take 1 + noise * |normal| of the profile
+    double hiccups = 0;                              // share of actions that take ten times as long
+    double infer_failures = 0, load_failures = 0;    // share that runs and fails
+    std::set<std::pair<DeviceId, ModelId>> lacks{};  // LOADs of such a model there fail at once
+    TimePoint lacks_until = TimePoint::max();
+    double not_started = 0;  // share of INFERs that ends as no_memory
+    double speed = 1;        // true times over the profile's
     // Share of models, as far as there is room, whose weights a device has when it comes back; and share of
     // these of which that is not so.
     double keeps = 0, keeps_not = 0;
