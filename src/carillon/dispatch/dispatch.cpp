@@ -54,6 +54,14 @@ void Dispatch::come(schedule::ModelInfo info, TimePoint now) {
   if (!stopped_) feed(schedule::model_comes(models_.back().info), now);
 }
 
+void Dispatch::renew(schedule::ModelInfo info, TimePoint now) {
+  CARILLON_ASSERT(started_ && info.id.index() < models_.size());
+  Model& model = models_[info.id.index()];
+  CARILLON_ASSERT(schedule::same_sizes(model.info.batches, info.batches));
+  model.info = std::move(info);
+  if (!stopped_) feed(schedule::model_comes(model.info), now);
+}
+
 void Dispatch::go(ModelId id, TimePoint now) {
   CARILLON_ASSERT(started_ && id.index() < models_.size());
   if (!stopped_) feed(schedule::ModelChanged{id, nullptr}, now);

@@ -61,6 +61,8 @@ class Dispatch final : public Decider {
   void start(TimePoint now) override;
   void come(wire::Model model, TimePoint now) override { come(std::move(model.info), now); }
   void come(schedule::ModelInfo info, TimePoint now);
+  // The model is to be known anew so, as a new version of the same batch sizes.
+  void renew(schedule::ModelInfo info, TimePoint now);
   void go(ModelId id, TimePoint now) override;
   void change_times(ModelId id, std::vector<schedule::BatchProfile> batches, TimePoint now) override;
 

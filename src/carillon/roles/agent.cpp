@@ -443,7 +443,9 @@ std::optional<ActionId> Agent::take(ActionId theirs, DeviceId device, ModelId mo
       model.index() >= models_.size() ||
       (models_[model.index()].gone && !(kind == ActionKind::unload && on->held.contains(model)));
   if (gone && kind == ActionKind::unload) return no(ActionStatus::success, {});
-  if (gone) return no(ActionStatus::failed, "this worker does not have the model");
+  if (gone)
+    return no(kind == ActionKind::infer ? ActionStatus::not_loaded : ActionStatus::failed,
+              "this worker does not have the model");
   // The leader was wrong, and knows better now.
   const auto leaves = [&](const auto& each) {
     const Action& action = each.second;

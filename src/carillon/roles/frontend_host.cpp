@@ -260,6 +260,11 @@ void FrontendHost::model_goes(ModelId id) {
   wake_.notify_all();
 }
 
+void FrontendHost::model_held(ModelId id, bool held) {
+  const std::lock_guard lock(mutex_);
+  if (const auto found = held_.find(id); found != held_.end()) *found->second = held;
+}
+
 void FrontendHost::models_told() {
   const std::lock_guard lock(mutex_);
   if (std::exchange(told_, true)) return;
@@ -290,14 +295,18 @@ void FrontendHost::follow_models(const std::stop_token& ended) {
       const bool full = !ordered->result && ordered->result.error().code == ErrorCode::resource_exhausted;
       ordered->order.done(std::move(ordered->result), full);
     }
-    if (const auto* goes = std::get_if<Goes>(&news))
+    if (const auto* goes = std::get_if<Goes>(&news)) {
       for (controller::ModelView view : controller_->models())
-        if (view.ready && view.id == goes->id) {
+        if (!view.left_out && view.id == goes->id) {
           view.reason = "no worker has it";
           view.left_out = true;
+          view.usable = {};
           controller_->add_unready(std::move(view));
           (void)controller_->remove_model(goes->id, patience_of_models, ended);
         }
+      const std::lock_guard again(mutex_);
+      held_.erase(goes->id);
+    }
     lock.lock();
   }
 }
@@ -317,10 +326,19 @@ void FrontendHost::add(const wire::Model& model, const std::stop_token& ended) {
                              .hash = model.hash};
   // What is served of it now: the new takes its place.
   std::optional<ModelId> before;
-  if (const auto old = controller_->find(view.name, std::to_string(view.version)); old && (*old)->ready)
+  if (const auto old = controller_->find(view.name, std::to_string(view.version)); old && !(*old)->left_out)
     before = (*old)->id;
   wire::Model here = model;
   here.info.id = controller_->next_model();
+  const auto held = std::make_shared<std::atomic<bool>>(true);
+  view.usable = [held]() -> Result<> {
+    return *held ? Result<>{} : fail(ErrorCode::unavailable, "no worker has it now; try again later");
+  };
+  view.returns = true;
+  {
+    const std::lock_guard lock(mutex_);
+    held_[here.info.id] = held;
+  }
   controller_->add_model(std::move(view), ElsewhereModel(here), here.info);
   spdlog::info("{} is served", named);
   if (before) (void)controller_->remove_model(*before, patience_of_models, ended);

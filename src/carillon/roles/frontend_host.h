@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -69,6 +70,7 @@ class FrontendHost final : FollowerHandlers, OfferingOut, controller::ModelContr
   void close(std::uint64_t key) override;
   void model_comes(const wire::Model& model) override;
   void model_goes(ModelId id) override;
+  void model_held(ModelId id, bool held) override;
   void models_told() override;
   void flush() override;
   // ModelControl.
@@ -101,8 +103,9 @@ class FrontendHost final : FollowerHandlers, OfferingOut, controller::ModelContr
   std::mutex mutex_;  // of what follows
   std::condition_variable_any wake_;
   std::deque<std::variant<Comes, Goes, Told, Ordered>> news_;
-  bool told_ = false;    // Told is, or was, among them
-  bool drains_ = false;  // and so it is not ready
+  std::map<ModelId, std::shared_ptr<std::atomic<bool>>> held_;  // whether a worker has it
+  bool told_ = false;                                           // Told is, or was, among them
+  bool drains_ = false;                                         // and so it is not ready
   std::jthread models_;
 };
 

@@ -37,6 +37,9 @@ bool sound(const wire::Model& model) {
                          std::isfinite(info.cost->c1) && info.cost->c1 > 0 && info.cost->c1 <= 1e6));
 }
 
+// The scheduler counts in parts of pages: beside whole pages there is room for a part of each model.
+constexpr std::uint64_t page_parts = 1U << 17, most_pages = 1ULL << 40;
+
 std::string named(const wire::Model& model) {
   return "model '" + model.info.name + "' version " + std::to_string(model.version);
 }
@@ -92,20 +95,24 @@ class Leader::Link final : public wire::DeviceLink {
   Link(Leader& leader, DeviceId ours, std::string worker, DeviceId theirs)
       : leader_(leader), ours_(ours), theirs_(theirs), worker_(std::move(worker)) {}
 
-  void send(const ledger::Load& order) override { translate(order, true); }
-  void send(const ledger::Unload& order) override { translate(order, false); }
+  void send(const ledger::Load& order) override {
+    if (!weightless(order)) translate(order, true);
+  }
+  void send(const ledger::Unload& order) override {
+    if (!weightless(order)) translate(order, false);
+  }
   void send(const ledger::Infer& order) override {
     transport::Infer out{.order = order, .rows = {}};
     for (const RequestId id : order.requests) {
       const Row* const row = leader_.row(id);
-      if (row == nullptr) return leader_.fail(ours_, order.id, "a row of it is gone");
+      if (row == nullptr) return leader_.answer(ours_, order.id, "a row of it is gone");
       out.rows.push_back(reference(*row));
     }
     pass(out.order, true, [&] { return Message{std::move(out)}; });
   }
   void send(const ledger::Profile& order) override {
     const Row* const row = leader_.row(order.request);
-    if (row == nullptr) return leader_.fail(ours_, order.id, "its row is gone");
+    if (row == nullptr) return leader_.answer(ours_, order.id, "its row is gone");
     transport::Profile out{.order = order, .row = reference(*row)};
     pass(out.order, true, [&] { return Message{std::move(out)}; });
   }
@@ -121,7 +128,9 @@ class Leader::Link final : public wire::DeviceLink {
   wire::Credit credit() const override {
     return peer_ ? state_.credit : wire::Credit{.infers = 0, .loads = 0};
   }
-  std::uint64_t pages() const override { return state_.pages; }
+  std::uint64_t pages() const override {
+    return std::min(state_.pages, most_pages) * page_parts + page_parts - 1;
+  }
   int best_effort() const override { return state_.best_effort; }
   std::vector<ModelId> held() const override { return held_; }
 
@@ -147,6 +156,15 @@ class Leader::Link final : public wire::DeviceLink {
   void say(Message message) {
     if (peer_) leader_.post(*peer_, std::move(message));
   }
+  // A worker that has a model without weights has nothing to load: the order is carried out.
+  template <typename Order>
+  bool weightless(const Order& order) {
+    if (leader_.models_[order.model.index()].told.info.pages > 0) return false;
+    const auto peer = peer_ ? leader_.peers_.find(*peer_) : leader_.peers_.end();
+    if (peer == leader_.peers_.end() || leader_.serving(peer->second, order.model) == nullptr) return false;
+    leader_.answer(ours_, order.id, {}, ledger::ActionStatus::success);
+    return true;
+  }
   template <typename Order>
   void translate(Order order, bool serves) {
     pass(order, serves, [&] { return Message{order}; });
@@ -157,10 +175,15 @@ class Leader::Link final : public wire::DeviceLink {
     const auto peer = peer_ ? leader_.peers_.find(*peer_) : leader_.peers_.end();
     if (peer == leader_.peers_.end()) return;  // the device is lost next
     const auto number = peer->second.numbers.find(order.model);
+    // The scheduler then loads the model elsewhere.
+    constexpr auto lacks = requires {
+      order.requests;
+    }
+    ? ledger::ActionStatus::not_loaded : ledger::ActionStatus::failed;
     if (number == peer->second.numbers.end() || (serves && peer->second.models.at(number->second).goes))
-      return leader_.fail(
+      return leader_.answer(
           ours_, order.id,
-          "worker " + worker_ + " does not have " + named(leader_.models_[order.model.index()].told));
+          "worker " + worker_ + " does not have " + named(leader_.models_[order.model.index()].told), lacks);
     order.device = theirs_;
     order.model = ModelId{number->second};
     say(make());
@@ -214,7 +237,7 @@ void Leader::joined(PeerId id, const transport::Hello& hello, TimePoint now) {
     peer.number = numbered_++;
     give_credit(id, peer);
     if (wait_until_ == TimePoint::min()) {
-      for (const auto& [name, model] : served_) post(id, transport::ModelComes{models_[model.index()].told});
+      tell_of_models([&](Message message) { post(id, std::move(message)); });
       post(id, counted_);
     }
   } else {
@@ -247,7 +270,9 @@ void Leader::leave(PeerId id, std::string_view why, TimePoint now) {
   ModelOrders::Outbox orders;
   model_orders_.left(id, orders);
   post(std::move(orders));
-  peer.hello.role == Role::frontend ? leave_frontend(id, now) : leave_worker(peer, why, now);
+  if (peer.hello.role == Role::frontend) return leave_frontend(id, now);
+  leave_worker(peer, why, now);
+  place_weightless(now);
 }
 
 void Leader::leave_frontend(PeerId id, TimePoint) {
@@ -398,6 +423,12 @@ void Leader::on(PeerId from, Peer& peer, transport::Offer& what, TimePoint now) 
                   .open = true};
   by_id_.insert(request.id.value, place);
   peer.rows.insert(what.row.id.value, place);
+  // Devices of other workers would fail to load it.
+  if (models_[request.model.index()].holders == 0 && dispatch_.devices_alive() > 0) {
+    wire::Verdict nobody{.refusal = {request.id, ledger::Reason::no_device, TimePoint::max()},
+                         .prospect = {}};
+    return refused(nobody, now);
+  }
   all_owed_ = all_owed_ || what.more;
   dispatch_.offer(request, what.more, now);
 }
@@ -647,8 +678,9 @@ void Leader::refused(const wire::Verdict& verdict, TimePoint) {
   const bool ends_workers = over->losses >= schedule::parts::most_lost;
   if (ends_workers) {
     told.refusal.reason = ledger::Reason::device_failed;
-  } else if (over->worker_went.value_or(worker_went_) &&
-             told.refusal.reason == ledger::Reason::device_failed) {
+  } else if (told.refusal.reason == ledger::Reason::device_failed &&
+             (over->worker_went.value_or(worker_went_) ||
+              (over->losses == 0 && !can_run(over->request.model)))) {
     const bool somewhere = can_run(over->request.model), timed = over->request.deadline != TimePoint::max();
     told.refusal.reason = somewhere && timed ? ledger::Reason::deadline_passed : ledger::Reason::no_device;
     if (!somewhere) told.prospect.devices = 0;
@@ -755,8 +787,9 @@ void Leader::take_up(Peer& peer, std::uint32_t number, TimePoint now) {
     served_.emplace(key, id);
     Model& model = models_.emplace_back(Model{.told = mine.told, .served = true});
     model.told.info.id = id;
+    if (model.told.info.pages == 0) weightless_.insert(id);
     tell_frontends(transport::ModelComes{model.told});
-    dispatch_.come(model.told.info, now);
+    dispatch_.come(counted(model), now);
   }
   may_run_ = true;
   mine.ours = id;
@@ -764,6 +797,29 @@ void Leader::take_up(Peer& peer, std::uint32_t number, TimePoint now) {
   Model& model = models_[id.index()];
   ++model.holders;
   graces_.erase({std::exchange(model.ends, TimePoint::max()), id});
+  going_away_.erase({std::exchange(model.away_at, TimePoint::max()), id});
+  if (std::exchange(model.away, false)) tell_frontends(transport::ModelComes{model.told});
+  place_weightless(now);
+}
+
+// As the scheduler is told. A model without weights needs no LOAD, unless LOADs are to tell who has it.
+ledger::ModelInfo Leader::counted(const Model& model) {
+  ledger::ModelInfo info = model.told.info;
+  const std::uint64_t parts = model.everywhere ? 0 : 1;
+  info.pages = info.pages == 0 ? parts : std::min(info.pages, most_pages) * page_parts;
+  return info;
+}
+
+// To be called before a device comes whose worker may lack such a model.
+void Leader::place_weightless(TimePoint now) {
+  for (const ModelId id : weightless_) {
+    Model& model = models_[id.index()];
+    const bool everywhere = std::ranges::all_of(peers_, [&](auto& each) {
+      Peer& peer = each.second;
+      return peer.devices.empty() || peer.drains || serving(peer, id) != nullptr;
+    });
+    if (std::exchange(model.everywhere, everywhere) != everywhere) dispatch_.renew(counted(model), now);
+  }
 }
 
 void Leader::on(PeerId, Peer& peer, transport::ModelGoes& what, TimePoint now) {
@@ -776,6 +832,7 @@ void Leader::on(PeerId, Peer& peer, transport::ModelGoes& what, TimePoint now) {
   found->second.goes = true;
   let_go(found->second, true, now);
   if (!found->second.ours) peer.models.erase(found);
+  place_weightless(now);
 }
 
 void Leader::let_go(WorkerModel& model, bool at_once, TimePoint now) {
@@ -785,6 +842,15 @@ void Leader::let_go(WorkerModel& model, bool at_once, TimePoint now) {
   if (at_once) return end_model(*model.ours, now);
   ours.ends = saturating_add(now, options_.model_grace);
   graces_.emplace(ours.ends, *model.ours);
+  ours.away_at = saturating_add(now, options_.worker_return);
+  going_away_.emplace(ours.away_at, *model.ours);
+}
+
+void Leader::tell_of_models(const auto& say) {
+  for (const auto& [name, id] : served_) {
+    say(transport::ModelComes{models_[id.index()].told});
+    if (models_[id.index()].away) say(transport::ModelGoes{id, true});
+  }
 }
 
 void Leader::end_model(ModelId id, TimePoint now) {
@@ -792,7 +858,9 @@ void Leader::end_model(ModelId id, TimePoint now) {
   const ModelKey key{model.told.info.name, model.told.version};
   model.served = false;
   graces_.erase({std::exchange(model.ends, TimePoint::max()), id});
+  going_away_.erase({std::exchange(model.away_at, TimePoint::max()), id});
   served_.erase(key);
+  weightless_.erase(id);
   // Those that differed from it. Frontends hear of the next first, so that it takes the place of this one.
   for (auto& [other, peer] : peers_)
     for (auto& [number, mine] : peer.models)
@@ -880,6 +948,7 @@ void Leader::on(PeerId from, Peer& peer, transport::DeviceState& what, TimePoint
   Link& link = *links_[known->second.index()];
   link.tell(what);
   if (!peer.devices.emplace(what.device.value, known->second).second) return;
+  place_weightless(now);
   link.attach(from);
   const DeviceId device = known->second;
   auto held = this->held(peer, what);
@@ -986,9 +1055,9 @@ void Leader::on(PeerId, Peer& peer, ledger::Excuse& what, TimePoint) {
 }
 
 // The device is to hear nothing of it, and whoever ordered it hears of that in the next step.
-void Leader::fail(DeviceId device, ActionId action, std::string why) {
+void Leader::answer(DeviceId device, ActionId action, std::string why, ledger::ActionStatus status) {
   wire::Report report{.id = action,
-                      .status = ledger::ActionStatus::failed,
+                      .status = status,
                       .times = {now_, now_, now_, now_, now_, now_, now_},
                       .error = std::move(why),
                       .life = dispatch_.life(device),
@@ -1137,8 +1206,7 @@ void Leader::end_waiting(TimePoint now) {
   if (!awaited_.empty() && now < wait_until_) return;
   awaited_.clear();
   wait_until_ = TimePoint::min();
-  for (const auto& [name, model] : served_)
-    tell_frontends(transport::ModelComes{models_[model.index()].told});
+  tell_of_models([&](const Message& message) { tell_frontends(message); });
   tell_frontends(counted_);
 }
 
@@ -1148,6 +1216,7 @@ TimePoint Leader::wake_at() const {
   if (!held_.empty()) at = std::min(at, held_.begin()->first);
   if (wait_until_ != TimePoint::min()) at = std::min(at, wait_until_);
   at = std::min(at, hung_at_);
+  if (!going_away_.empty()) at = std::min(at, going_away_.begin()->first);
   return graces_.empty() ? at : std::min(at, graces_.begin()->first);
 }
 
@@ -1156,6 +1225,12 @@ void Leader::wake(TimePoint now) {
   // What fails anew meanwhile is for the next step.
   for (const wire::Report& report : std::exchange(failed_, {})) dispatch_.on_report(report, now);
   while (!graces_.empty() && graces_.begin()->first <= now) end_model(graces_.begin()->second, now);
+  while (!going_away_.empty() && going_away_.begin()->first <= now) {
+    const ModelId id = going_away_.extract(going_away_.begin()).value().second;
+    models_[id.index()].away_at = TimePoint::max();
+    models_[id.index()].away = true;
+    tell_frontends(transport::ModelGoes{id, true});
+  }
   end_hung(now);
   dispatch_.wake(now);
   settle(now);

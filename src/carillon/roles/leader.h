@@ -182,8 +182,11 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   struct Model {
     wire::Model told;
     bool served = false;
-    std::uint32_t holders = 0;          // workers that serve it
-    TimePoint ends = TimePoint::max();  // without a holder
+    bool everywhere = true;                // without weights: all workers have it
+    std::uint32_t holders = 0;             // workers that serve it
+    TimePoint ends = TimePoint::max();     // without a holder
+    TimePoint away_at = TimePoint::max();  // without a holder: frontends are told, unless one is back by then
+    bool away = false;                     // they were
   };
   class Link;
 
@@ -248,9 +251,13 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   void withdraw(Row& row);
   void take_up(Peer& peer, std::uint32_t number, TimePoint now);
   void let_go(WorkerModel& model, bool at_once, TimePoint now);
+  void tell_of_models(const auto& say);
+  static ledger::ModelInfo counted(const Model& model);
+  void place_weightless(TimePoint now);
   void end_model(ModelId id, TimePoint now);
   void change_times(ModelId id, TimePoint now);
-  void fail(DeviceId device, ActionId action, std::string why);
+  void answer(DeviceId device, ActionId action, std::string why,
+              ledger::ActionStatus status = ledger::ActionStatus::failed);
   std::optional<DeviceId> device_of(const Peer& peer, DeviceId theirs);
   std::optional<std::vector<ModelId>> held(const Peer& peer, const transport::DeviceState& what) const;
   void recall(const Peer& peer, DeviceId device, const transport::DeviceState::Left& left, TimePoint now);
@@ -281,12 +288,14 @@ class Leader final : private wire::Calls, private dispatch::Notes {
 
   std::vector<Model> models_;                                        // by ModelId
   std::map<ModelKey, ModelId> served_;                               // also without a holder, for a while
+  std::set<ModelId> weightless_;                                     // of these, those without weights
   std::vector<std::unique_ptr<Link>> links_;                         // by DeviceId
   std::map<std::pair<std::string, std::uint32_t>, DeviceId> known_;  // by worker and its number
   std::set<std::pair<TimePoint, ModelId>> graces_;                   // of models without a holder
+  std::set<std::pair<TimePoint, ModelId>> going_away_;               // likewise, by Model::away_at
   TimePoint hung_at_ = TimePoint::max();                             // before this no outputs are given up
   ModelOrders model_orders_;
-  std::vector<wire::Report> failed_;  // of orders that could not be sent
+  std::vector<wire::Report> failed_;  // of orders that were not sent
   std::uint64_t drains_version_ = 0;
   std::map<std::string, Gone> gone_;  // by worker: of late, and not back with a device
   // Refused for want of devices that may come back, by Row::waits_until.

@@ -467,8 +467,9 @@ TEST_F(LeaderTest, ARowWaitsForItsWorkerHalfASecondAtMost) {
   hear(1, offer(72));
   EXPECT_EQ(leader->wake_at(), now + 480ms) << "the last has left 20 ms ago";
   hear(1, transport::Withdraw{RequestId{72}, ModelId{0}});
-  EXPECT_GT(leader->wake_at(), now + 480ms);
   EXPECT_EQ(leader->rows_open(), 0U);
+  leader->wake(now += 480ms);
+  EXPECT_TRUE(out.take<wire::Verdict>(1).empty());
 }
 
 // It comes back with its device each time, and goes.
@@ -556,6 +557,7 @@ TEST_F(LeaderTest, AModelStaysForAWhileOnceItsLastWorkerLeft) {
   now += 9s;
   leader->wake(now);
   EXPECT_EQ(leader->models(), 1U);
+  out.take<transport::ModelGoes>(1);
   now += 1s;
   leader->wake(now);
   EXPECT_EQ(leader->models(), 0U);
@@ -574,8 +576,97 @@ TEST_F(LeaderTest, AnOrderForAModelThatTheWorkerLacksFailsInTheNextStep) {
   leader->wake(now);
   const auto ended = out.take<transport::Ended>(1);
   ASSERT_EQ(ended.size(), 1U);
+  EXPECT_EQ(ended[0].report.status, ActionStatus::not_loaded) << "the scheduler loads it elsewhere";
   EXPECT_EQ(ended[0].report.error, "worker w12 does not have model 'm' version 1");
   EXPECT_EQ(leader->rows_open(), 1U);
+}
+
+// Workers' models may differ, and a model that needs no LOAD would be on all of their devices.
+TEST_F(LeaderTest, AModelWithoutWeightsIsWhereItsWorkersAre) {
+  const auto told = [&] { return scheduler->heard<schedule::ModelChanged>().back().info->pages; };
+  join(11, Role::worker, "w11");
+  hear(11, transport::ModelComes{model(9)});
+  const std::uint64_t page = told();
+  auto without = model(4, 7, "without");
+  without.info.pages = 0;
+  hear(11, transport::ModelComes{without});
+  device_comes(11, 5);
+  frontend(1);
+  EXPECT_EQ(told(), 0U) << "all workers have it";
+  const std::uint64_t pages = scheduler->heard<schedule::DeviceChanged>().back().pages;
+  EXPECT_EQ(pages / page, 100U);
+  EXPECT_GE(pages % page, LeaderOptions{}.max_models) << "a part of a page for each";
+  join(12, Role::worker, "w12");
+  EXPECT_EQ(told(), 0U);
+  device_comes(12, 0);
+  EXPECT_EQ(told(), 1U);
+  // Its LOAD is no work, and tells who has it.
+  const Window window{at(0ms), at(2s)};
+  on_next<schedule::RequestArrived>(
+      {schedule::Load{{3}, {0}, {1}, window, 8ms}, schedule::Load{{4}, {1}, {1}, window, 8ms}});
+  hear(1, offer(70));
+  leader->wake(now);
+  EXPECT_TRUE(out.take<ledger::Load>(11).empty() && out.take<ledger::Load>(12).empty());
+  const auto done = scheduler->heard<schedule::ActionDone>();
+  ASSERT_EQ(done.size(), 2U);
+  EXPECT_EQ(done[0].status, ActionStatus::success);
+  EXPECT_EQ(done[1].status, ActionStatus::failed);
+  hear(12, transport::ModelComes{without});
+  EXPECT_EQ(told(), 0U);
+  hear(12, transport::ModelGoes{ModelId{4}});
+  EXPECT_EQ(told(), 1U);
+  leader->left(12, "gone", now);
+  EXPECT_EQ(told(), 0U);
+}
+
+TEST_F(LeaderTest, WhatNoWorkerHasIsRefusedAsTheFaultOfNoDevice) {
+  worker(11);
+  frontend(1);
+  join(12, Role::worker, "w12");
+  device_comes(12, 0);
+  // Its worker has a device no more, and the scheduler tries the other.
+  hear(11,
+       wire::Report{.id = {}, .status = ActionStatus::failed, .device_lost = true, .device = DeviceId{5}});
+  on_next<schedule::RequestArrived>({schedule::Refuse{{0}, ledger::Reason::device_failed, TimePoint::max()}});
+  hear(1, offer(70));
+  auto verdicts = out.take<wire::Verdict>(1);
+  ASSERT_EQ(verdicts.size(), 1U);
+  EXPECT_EQ(verdicts[0].refusal.reason, ledger::Reason::no_device);
+  // Its worker is gone: no device is tried.
+  leader->left(11, "gone", now);
+  now += 600ms;
+  const std::size_t heard = scheduler->heard<schedule::RequestArrived>().size();
+  hear(1, offer(71));
+  verdicts = out.take<wire::Verdict>(1);
+  ASSERT_EQ(verdicts.size(), 1U);
+  EXPECT_EQ(verdicts[0].refusal.reason, ledger::Reason::no_device);
+  EXPECT_EQ(scheduler->heard<schedule::RequestArrived>().size(), heard);
+  EXPECT_EQ(leader->rows_open(), 0U);
+}
+
+TEST_F(LeaderTest, FrontendsHearOfModelsThatNoWorkerHasForNow) {
+  make({.dispatch = {.revivals = {.pause = 10s}}});
+  worker(11);
+  frontend(1);
+  leader->left(11, "its stream broke", now);
+  EXPECT_EQ(leader->wake_at(), now + 500ms) << "it may be back at once";
+  leader->wake(now += 500ms);
+  auto went = out.take<transport::ModelGoes>(1);
+  ASSERT_EQ(went.size(), 1U);
+  EXPECT_TRUE(went[0].for_now);
+  frontend(2);
+  EXPECT_EQ(out.take<transport::ModelComes>(2).size(), 1U);
+  ASSERT_EQ((went = out.take<transport::ModelGoes>(2)).size(), 1U);
+  EXPECT_TRUE(went[0].for_now);
+  out.take<transport::ModelComes>(1);
+  worker(12);
+  EXPECT_EQ(out.take<transport::ModelComes>(1).size(), 1U);
+  leader->wake(now += 20s);
+  EXPECT_TRUE(out.take<transport::ModelGoes>(1).empty());
+  leader->left(12, "its stream broke", now);
+  worker(13);
+  leader->wake(now += 500ms);
+  EXPECT_TRUE(out.take<transport::ModelGoes>(1).empty()) << "another has it";
 }
 
 TEST_F(LeaderTest, WithoutCreditARowComesBack) {

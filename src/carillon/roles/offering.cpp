@@ -41,7 +41,10 @@ void Offering::come(wire::Model model, TimePoint) {
   const Known known = known_as(model);
   add_model(std::move(model));
   for (const auto& [theirs, told] : leaders_models_)
-    if (told == known) models_[id.index()].theirs = ModelId{theirs};
+    if (told == known) {
+      models_[id.index()].theirs = ModelId{theirs};
+      if (away_.contains(theirs)) out_.model_held(id, false);
+    }
 }
 
 void Offering::go(ModelId id, TimePoint now) {
@@ -136,6 +139,7 @@ void Offering::leader_left(TimePoint) {
   if (std::exchange(led_, false)) alive_ = 0;
   forget_at_ = TimePoint::max();
   leaders_models_.clear();
+  away_.clear();
   for (Model& model : models_) model.theirs.reset();
   for (Application& application : applications_) application.told = false;
   queue_.begin();
@@ -151,7 +155,10 @@ void Offering::heard(transport::Message message, TimePoint now) {
 
 void Offering::on(transport::DeviceCount& message, TimePoint) {
   alive_ = message.alive;
-  if (alive_ > 0) out_.models_told();
+  if (alive_ == 0) return;
+  out_.models_told();
+  for (const auto& [known, id] : known_)
+    if (!models_[id.index()].theirs) out_.model_held(id, false);
 }
 
 void Offering::on(transport::OfferCredit& message, TimePoint now) {
@@ -164,8 +171,10 @@ void Offering::on(transport::ModelComes& message, TimePoint now) {
   const ModelId theirs = message.model.info.id;
   const Known known = known_as(message.model);
   leaders_models_.insert_or_assign(theirs.value, known);
+  away_.erase(theirs.value);
   const auto ours = known_.find(known);
   if (ours == known_.end()) return out_.model_comes(message.model);
+  out_.model_held(ours->second, true);
   models_[ours->second.index()].theirs = theirs;
   offer_to_leader(rows_of(ours->second), now);
 }
@@ -177,6 +186,12 @@ void Offering::on(transport::ModelGoes& message, TimePoint) {
     return;
   }
   const auto ours = known_.find(told->second);
+  if (message.for_now) {
+    away_.insert(message.model.value);
+    if (ours != known_.end()) out_.model_held(ours->second, false);
+    return;
+  }
+  away_.erase(message.model.value);
   leaders_models_.erase(told);
   if (ours == known_.end()) return;
   forget(ours->second);

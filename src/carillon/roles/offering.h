@@ -37,6 +37,8 @@ class OfferingOut {
   virtual void model_comes(const wire::Model& model) = 0;
   // It does not serve that model any more. Decider::go() follows.
   virtual void model_goes(ModelId id) = 0;
+  // Whether a worker has it, as far as is known. Without a worker it is served no more if none comes in time.
+  virtual void model_held(ModelId, bool) {}
   // A leader that has a device has told all models that it knew. Again with each leader, and whenever its
   // devices change. Without a device it may know of no model, as its workers are yet to come.
   virtual void models_told() = 0;
@@ -176,6 +178,7 @@ class Offering final : public dispatch::Decider {
   std::vector<Model> models_;
   std::map<Known, ModelId> known_;                 // of these, what has not gone
   std::map<std::uint32_t, Known> leaders_models_;  // by the number that the leader of now gave
+  std::set<std::uint32_t> away_;                   // of these: no worker has them
   std::vector<Application> applications_;          // by AppId, which begin at 1
   std::map<std::tuple<std::string, std::uint32_t, std::size_t>, AppId> numbers_;
   Slab<Row> slab_;

@@ -33,6 +33,7 @@ class OfferingTest : public ::testing::Test, protected OfferingOut {
   void close(std::uint64_t key) override { closed.push_back(key); }
   void model_comes(const wire::Model& model) override { came.push_back(model.info.id); }
   void model_goes(ModelId id) override { went.push_back(id); }
+  void model_held(ModelId id, bool by_a_worker) override { held[id] = by_a_worker; }
   void models_told() override { ++models_told_of; }
 
   wire::Model told(std::uint32_t theirs) const {
@@ -66,6 +67,8 @@ class OfferingTest : public ::testing::Test, protected OfferingOut {
   int models_told_of = 0;
   std::vector<std::uint64_t> closed;
   std::vector<ModelId> came, went;
+  using Held = std::map<ModelId, bool>;
+  Held held;
   Offering* offering = nullptr;
   controller::Core core;
 };
@@ -87,11 +90,31 @@ TEST_F(OfferingTest, AModelThatComesAnewWhileItGoesIsAskedForAgain) {
   EXPECT_EQ(count<transport::Offer>(), 1U);
 }
 
+TEST_F(OfferingTest, AModelMayBeAwayForNow) {
+  lead();
+  hear(transport::ModelComes{told(7)});
+  hear(transport::ModelGoes{ModelId{7}, true});
+  EXPECT_TRUE(held.empty()) << "it is not known yet";
+  come();
+  EXPECT_EQ(held, (Held{{{0}, false}}));
+  hear(transport::ModelComes{told(7)});
+  EXPECT_EQ(held, (Held{{{0}, true}}));
+  hear(transport::ModelGoes{ModelId{7}, true});
+  EXPECT_EQ(held, (Held{{{0}, false}}));
+  EXPECT_TRUE(went.empty());
+  EXPECT_EQ(came.size(), 1U);
+  hear(transport::ModelGoes{ModelId{7}});
+  EXPECT_EQ(went.size(), 1U);
+}
+
 TEST_F(OfferingTest, AModelThatANewLeaderDoesNotTellOfGoesAfterAWhile) {
   lead();
   hear(transport::ModelComes{told(7)});
   come();
   lead(time_of(1s));
+  EXPECT_TRUE(held.empty()) << "the leader may not have told yet";
+  hear(transport::DeviceCount{1, 1}, time_of(1s));
+  EXPECT_EQ(held, (Held{{{0}, false}}));
   EXPECT_EQ(core.wake_at(), time_of(1s) + Offering::model_grace);
   core.wake(core.wake_at());
   EXPECT_EQ(went, std::vector<ModelId>{ModelId{0}});

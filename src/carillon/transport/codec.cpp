@@ -304,7 +304,11 @@ struct Writer {
     out.mutable_cost()->set_c0_ns(info.cost->c0.count());
     out.mutable_cost()->set_c1(info.cost->c1);
   }
-  void operator()(const ModelGoes& m) const { to.mutable_model_goes()->set_model(m.model.value); }
+  void operator()(const ModelGoes& m) const {
+    hosts::ModelGoes& out = *to.mutable_model_goes();
+    out.set_model(m.model.value);
+    out.set_for_now(m.for_now);
+  }
   void operator()(const ModelTimes& m) const {
     to.mutable_model_times()->set_model(m.model.value);
     batches(m.batches, *to.mutable_model_times());
@@ -712,7 +716,7 @@ std::optional<Message> Reader::read(const hosts::Message& from) {
       message = ModelComes{model(from.model_comes())};
       break;
     case hosts::Message::kModelGoes:
-      message = ModelGoes{ModelId{from.model_goes().model()}};
+      message = ModelGoes{ModelId{from.model_goes().model()}, from.model_goes().for_now()};
       break;
     case hosts::Message::kModelTimes:
       message = ModelTimes{ModelId{from.model_times().model()}, batches(from.model_times())};

@@ -128,7 +128,7 @@ auto fields(const ModelComes& m) {
                  m.model.lengths));
 }
 auto fields(const ModelGoes& m) {
-  return m.model;
+  return std::tuple(m.model, m.for_now);
 }
 auto fields(const ModelTimes& m) {
   return std::tuple(m.model, m.batches);

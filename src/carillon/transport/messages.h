@@ -160,6 +160,7 @@ struct ModelComes {
 };
 struct ModelGoes {
   ModelId model;
+  bool for_now = false;  // to frontends: no worker has it, and one may come back, which ModelComes tells
 };
 struct ModelTimes {
   ModelId model;

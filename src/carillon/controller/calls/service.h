@@ -39,6 +39,7 @@ struct ModelView {
   std::string reason;  // why it is not ready; where it is, what is to be known: that another engine runs it
   bool left_out = false;  // not ready because it is not wanted (here): nothing is wrong with it
   bool coming = false;    // not ready yet: while Service::loading() it may be soon
+  bool returns = false;   // where it is not ready it may be again by itself: clients may ask once more
   ModelId id;             // meaningful where ready
   Duration load_time{0};  // that it took to read, compile and measure it, the last time
   repository::ModelConfig config;

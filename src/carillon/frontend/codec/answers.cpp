@@ -12,9 +12,9 @@ Result<std::shared_ptr<const controller::ModelView>> ready_model(const controlle
   auto view = service.find(model, version);
   if (!view) return view;
   if (!(*view)->ready)
-    return fail(ErrorCode::unavailable, "model '" + (*view)->name + "' version " +
-                                            std::to_string((*view)->version) + " is not ready" +
-                                            ((*view)->reason.empty() ? "" : ": " + (*view)->reason));
+    return fail((*view)->returns ? ErrorCode::resource_exhausted : ErrorCode::unavailable,
+                "model '" + (*view)->name + "' version " + std::to_string((*view)->version) +
+                    " is not ready" + ((*view)->reason.empty() ? "" : ": " + (*view)->reason));
   return view;
 }
 
