@@ -915,6 +915,14 @@ void Leader::on(PeerId from, Peer&, transport::ModelOrder& what, TimePoint) {
 
 void Leader::on(PeerId from, Peer& peer, transport::ModelOrdered& what, TimePoint) {
   ModelOrders::Outbox out;
+  if (const std::string* const model = model_orders_.unloads(what.order); model != nullptr && !what.result) {
+    // A worker that takes no orders says so of any model.
+    const auto serves = [&](const auto& each) {
+      return !each.second.goes && each.second.told.info.name == *model;
+    };
+    if (std::ranges::none_of(peer.models, serves))
+      what.result = carillon::fail(ErrorCode::not_found, "it does not serve '" + *model + "'");
+  }
   if (!model_orders_.answered(from, what, out))
     ++strays_.models;
   else if (!what.result)

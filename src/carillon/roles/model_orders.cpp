@@ -42,6 +42,11 @@ bool ModelOrders::answered(PeerId id, const ModelOrdered& answer, Outbox& out) {
   return true;
 }
 
+const std::string* ModelOrders::unloads(std::uint64_t order) const {
+  const auto found = orders_.find(order);
+  return found != orders_.end() && found->second.what.unload ? &found->second.what.model : nullptr;
+}
+
 void ModelOrders::joined(PeerId id, const transport::Hello& self, Outbox& out) {
   Worker& worker = workers_[id];
   worker = {.id = self.id, .incarnation = self.incarnation, .open = {}, .told = {}};
@@ -75,7 +80,8 @@ void ModelOrders::left(PeerId id, Outbox& out) {
 }
 
 void ModelOrders::fails(Order& order, ErrorCode code, const std::string& worker, const std::string& why) {
-  if (!order.failed) order.failed = Error{code, "worker " + worker + why};
+  if (!order.failed || order.failed->code == ErrorCode::not_found)
+    order.failed = Error{code, "worker " + worker + why};
 }
 
 void ModelOrders::next(PeerId id, Worker& worker, Outbox& out) {
@@ -112,7 +118,8 @@ void ModelOrders::end(std::uint64_t number, Outbox& out) {
     kept_.emplace(last = number, order.what);
   }
   Result<> result;
-  if (!order.carried_out) result = std::unexpected(*order.failed);
+  const bool serves_on = order.what.unload && order.failed && order.failed->code != ErrorCode::not_found;
+  if (!order.carried_out || serves_on) result = std::unexpected(*order.failed);
   out.emplace_back(order.frontend, ModelOrdered{order.theirs, std::move(result)});
 }
 

@@ -19,7 +19,8 @@ using PeerId = std::uint64_t;
 
 // Orders of clients to load and unload models, which come by a frontend and hold for all workers of a
 // cluster. An order is carried out if one worker did so. It fails if all workers failed, with the word of
-// one. The last order of each model that was carried out is kept, and is given to workers that come later.
+// one. An order to unload fails if any worker failed but those that do not have the model (not_found). The
+// last order of each model that was carried out is kept, and is given to workers that come later.
 //
 // A worker is told one order at a time, as it carries out one at a time and has room for few. Orders that
 // clients wait for go first. A kept order waits while a client orders something else of its model.
@@ -41,6 +42,8 @@ class ModelOrders {
   void joined(PeerId worker, const transport::Hello& self, Outbox& out);
   void left(PeerId worker, Outbox& out);
   std::size_t under_way() const { return orders_.size(); }
+  // The model that is to be unloaded by that order; null: none is.
+  const std::string* unloads(std::uint64_t order) const;
 
  private:
   struct Order {

@@ -63,15 +63,37 @@ TEST_F(ModelOrdersTest, AnOrderIsCarriedOutOnceAllHaveAnsweredAndOneDid) {
 TEST_F(ModelOrdersTest, AnOrderThatNobodyCarriesOutFailsWithTheWordOfOne) {
   ask({.order = 7, .model = "m"});
   answer(12, fail(ErrorCode::not_found, "there is no such model"));
-  orders.left(11, out);
+  answer(11, fail(ErrorCode::not_found, "there is no such model"));
   const auto done = take<ModelOrdered>(1);
   ASSERT_EQ(done.size(), 1U);
   EXPECT_EQ(done[0].result.error().code, ErrorCode::not_found);
-  EXPECT_EQ(done[0].result.error().message, "worker w2: there is no such model");
+  EXPECT_EQ(done[0].result.error().message, "worker w1: there is no such model");
+  // A worker that may have it says more than one that does not.
   ask({.order = 8, .model = "m"});
+  answer(12, fail(ErrorCode::not_found, "there is no such model"));
+  orders.left(11, out);
+  EXPECT_EQ(take<ModelOrdered>(1).at(0).result.error().message,
+            "worker w1 has gone, and may have carried out the order");
+  ask({.order = 9, .model = "m"});
   orders.left(12, out);
   EXPECT_EQ(take<ModelOrdered>(1).at(0).result.error().message,
             "worker w2 has gone, and may have carried out the order");
+}
+
+TEST_F(ModelOrdersTest, AnUnloadFailsWhileAWorkerServesTheModel) {
+  ask({.order = 7, .model = "m", .unload = true});
+  answer(11);
+  answer(12, fail(ErrorCode::not_found, "it does not serve 'm'"));
+  EXPECT_TRUE(take<ModelOrdered>(1).at(0).result);
+  join(13, "w3");
+  EXPECT_EQ(answer(13), "-m");
+  ask({.order = 8, .model = "m", .unload = true});
+  answer(11, fail(ErrorCode::not_found, "it does not serve 'm'"));
+  answer(12, fail(ErrorCode::unavailable, "it takes no orders"));
+  answer(13);
+  const auto done = take<ModelOrdered>(1);
+  ASSERT_EQ(done.size(), 1U);
+  EXPECT_EQ(done[0].result.error().message, "worker w2: it takes no orders");
 }
 
 TEST_F(ModelOrdersTest, AWorkerThatComesLaterIsToldOfWhatHolds) {
