@@ -132,7 +132,8 @@ void FrontendHost::heard(std::vector<transport::Message> messages) {
 // The frontend goes on answering. It tells load balancers that it is not ready.
 void FrontendHost::drain(bool undo) {
   const std::lock_guard lock(mutex_);
-  drains_ = !undo;
+  told_open_.reset();  // the leader asks anew
+  if (std::exchange(drains_, !undo) == !undo) return;
   controller_->set_loading(drains_ || !told_);
   spdlog::info(drains_ ? "drains: it answers on, and is not ready" : "drains no more");
 }

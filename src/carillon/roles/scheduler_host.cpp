@@ -154,7 +154,12 @@ transport::Look SchedulerHost::look() {
 }
 
 Result<> SchedulerHost::drain(const std::string& id, bool undo) {
-  if (id == self_.id) return membership_->drain(undo);
+  if (id == self_.id) {
+    auto drained = membership_->drain(undo);
+    if (drained)
+      spdlog::info(undo ? "drains no more: it may lead" : "drains: it does not claim the lead any more");
+    return drained;
+  }
   const auto answer = std::make_shared<std::promise<Result<>>>();
   auto answered = answer->get_future();
   tell(DrainOrder{id, undo, answer});

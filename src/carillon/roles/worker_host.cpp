@@ -1,6 +1,9 @@
 #include "carillon/roles/worker_host.h"
 
 #include <utility>
+#include <variant>
+
+#include <spdlog/spdlog.h>
 
 #include "carillon/transport/codec.h"
 
@@ -60,7 +63,12 @@ void WorkerHost::leader_left() {
 
 void WorkerHost::heard(std::vector<transport::Message> messages) {
   controller_->react([this, messages = std::move(messages)](TimePoint now) mutable {
-    for (transport::Message& message : messages) lookup_.agent->heard(std::move(message), now);
+    for (transport::Message& message : messages) {
+      if (const auto* drain = std::get_if<transport::Drain>(&message);
+          drain != nullptr && std::exchange(drains_, !drain->undo) == drain->undo)
+        spdlog::info(drains_ ? "drains: it gets nothing new to do, and ends what it has" : "drains no more");
+      lookup_.agent->heard(std::move(message), now);
+    }
   });
 }
 

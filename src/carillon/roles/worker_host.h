@@ -63,6 +63,7 @@ class WorkerHost final : FollowerHandlers, AgentOut {
   controller::Controller* controller_ = nullptr;
   std::shared_ptr<transport::Stream> leader_;  // of the controller's turns, as all that follows
   std::uint64_t epoch_ = 0;
+  bool drains_ = false;
   std::uint64_t next_ticket_ = 1;
   std::map<std::uint64_t, std::uint64_t> tickets_;  // ours to the client's
   transport::Hello self_;                           // for whoever gets outputs
