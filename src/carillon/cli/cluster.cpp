@@ -35,12 +35,17 @@ constexpr Duration drained_within = 60s;  // after a drain began
 
 struct ClusterArguments {
   std::string cluster, who;
-  bool json = false, undo = false;
+  bool json = false, undo = false, force = false;
   transport::TlsFiles tls;
 };
 
-int fail_cluster(std::string_view command, const Error& error) {
+// With --json, standard output has one object in any case.
+int fail_cluster(std::string_view command, const ClusterArguments& arguments, const Error& error,
+                 bool printed = false) {
   fmt::print(stderr, "carillon cluster {}: {}\n", command, error.message);
+  if (arguments.json && !printed)
+    fmt::print("{}\n", nlohmann::ordered_json{{"error", error.message}}.dump(
+                           2, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
   return error.code == ErrorCode::invalid_argument ? exit_usage : exit_failure;
 }
 
@@ -124,6 +129,27 @@ Result<Credentials> credentials_for(const ClusterArguments& arguments, const std
   const auto tls = open_tls(arguments.tls);
   if (!tls) return std::unexpected(tls.error());
   return *tls != nullptr ? (*tls)->channel(cluster) : grpc::InsecureChannelCredentials();
+}
+
+// Each scheduler knows of its own drain alone. Returns those that do not lead, and answer.
+std::set<std::string> ask_schedulers(ClusterState& seen, const Credentials& credentials) {
+  std::vector<ClusterState::Member*> asked;
+  std::vector<std::string> addresses;
+  for (ClusterState::Member& member : seen.members)
+    if (member.of.role == cluster::Role::scheduler && member.of.id != seen.leader &&
+        (!member.told || member.of.alive)) {
+      asked.push_back(&member);
+      addresses.push_back(member.of.address);
+    }
+  const auto looks = transport::look(addresses, credentials, seen.name, answers_within);
+  std::set<std::string> answer;
+  for (std::size_t i = 0; i < looks.size(); ++i) {
+    if (!looks[i]) continue;
+    answer.insert(asked[i]->of.id);
+    const auto self = std::ranges::find(looks[i]->members, asked[i]->of.id, &transport::Look::Member::id);
+    if (self != looks[i]->members.end()) asked[i]->of.drain = self->drain;
+  }
+  return answer;
 }
 
 ClusterState see(const RegisteredCluster& registered, const Credentials& credentials) {
@@ -258,12 +284,14 @@ Error nobody_answers(const ClusterState& seen) {
 
 int run_status(const ClusterArguments& arguments) {
   const auto registered = read_registered(arguments.cluster);
-  if (!registered) return fail_cluster("status", registered.error());
+  if (!registered) return fail_cluster("status", arguments, registered.error());
   const auto credentials = credentials_for(arguments, registered->name);
-  if (!credentials) return fail_cluster("status", credentials.error());
-  const ClusterState seen = see(*registered, *credentials);
+  if (!credentials) return fail_cluster("status", arguments, credentials.error());
+  ClusterState seen = see(*registered, *credentials);
+  if (seen.answered) (void)ask_schedulers(seen, *credentials);
   fmt::print("{}{}", arguments.json ? to_json(seen) : to_text(seen), arguments.json ? "\n" : "");
-  return seen.answered ? exit_success : fail_cluster("status", nobody_answers(seen));
+  return seen.answered ? exit_success
+                       : fail_cluster("status", arguments, nobody_answers(seen), arguments.json);
 }
 
 // Tells the leader, and returns its address.
@@ -281,12 +309,12 @@ Result<std::string> tell_leader(const ClusterState& seen, const Credentials& cre
 
 int run_handover(const ClusterArguments& arguments) {
   const auto registered = read_registered(arguments.cluster);
-  if (!registered) return fail_cluster("handover", registered.error());
+  if (!registered) return fail_cluster("handover", arguments, registered.error());
   const auto credentials = credentials_for(arguments, registered->name);
-  if (!credentials) return fail_cluster("handover", credentials.error());
+  if (!credentials) return fail_cluster("handover", arguments, credentials.error());
   const ClusterState seen = see(*registered, *credentials);
   const auto address = tell_leader(seen, *credentials, transport::HandOver{arguments.who});
-  if (!address) return fail_cluster("handover", address.error());
+  if (!address) return fail_cluster("handover", arguments, address.error());
   // The one that led hears of the next epoch, too.
   const SteadyClock clock;
   for (const TimePoint end = clock.now() + leads_within; clock.now() < end;) {
@@ -303,10 +331,23 @@ int run_handover(const ClusterArguments& arguments) {
     }
     std::this_thread::sleep_for(20ms);
   }
-  return fail_cluster("handover",
+  return fail_cluster("handover", arguments,
                       {ErrorCode::deadline_exceeded,
                        fmt::format("nobody has taken over from {} within {} s", seen.leader,
                                    std::chrono::duration_cast<std::chrono::seconds>(leads_within).count())});
+}
+
+// Whether another scheduler could take the lead if the leader went.
+Result<> can_drain(const ClusterState& seen, const std::set<std::string>& spares,
+                   const ClusterState::Member& spare) {
+  const auto takes_over = [&](const ClusterState::Member& member) {
+    return member.of.id != spare.of.id && spares.contains(member.of.id) &&
+           member.of.drain == transport::Look::Drain::none;
+  };
+  if (std::ranges::any_of(seen.members, takes_over)) return {};
+  return fail(ErrorCode::unavailable, spare.of.id + " is the last spare: if it drains, nobody leads when " +
+                                          (seen.leader.empty() ? "the leader" : seen.leader) +
+                                          " goes. --force drains it all the same");
 }
 
 // A scheduler is told itself, all others by way of the leader. Returns the address of who was told.
@@ -324,15 +365,22 @@ Result<std::string> tell_drain(const ClusterState& seen, const Credentials& cred
 int run_drain(const ClusterArguments& arguments) {
   using Drain = transport::Look::Drain;
   const auto registered = read_registered(arguments.cluster);
-  if (!registered) return fail_cluster("drain", registered.error());
+  if (!registered) return fail_cluster("drain", arguments, registered.error());
   const auto credentials = credentials_for(arguments, registered->name);
-  if (!credentials) return fail_cluster("drain", credentials.error());
-  const ClusterState seen = see(*registered, *credentials);
+  if (!credentials) return fail_cluster("drain", arguments, credentials.error());
+  ClusterState seen = see(*registered, *credentials);
   const auto found = std::ranges::find(seen.members, arguments.who,
                                        [](const ClusterState::Member& each) { return each.of.id; });
   const ClusterState::Member* const who = found == seen.members.end() ? nullptr : &*found;
+  if (who != nullptr && seen.answered && who->of.role == cluster::Role::scheduler &&
+      who->of.id != seen.leader && !arguments.undo && !arguments.force) {
+    const std::set<std::string> spares = ask_schedulers(seen, *credentials);
+    if (who->of.drain == Drain::none)
+      if (auto can = can_drain(seen, spares, *who); !can)
+        return fail_cluster("drain", arguments, can.error());
+  }
   const auto address = tell_drain(seen, *credentials, who, {arguments.who, arguments.undo});
-  if (!address) return fail_cluster("drain", address.error());
+  if (!address) return fail_cluster("drain", arguments, address.error());
   const bool leads = !arguments.undo && who->of.role == cluster::Role::scheduler;
   const Duration within = leads ? leads_within : drained_within;
   const Drain wanted = arguments.undo ? Drain::none : Drain::drained;
@@ -345,7 +393,8 @@ int run_drain(const ClusterArguments& arguments) {
     } else if (const auto member =
                    std::ranges::find(look->members, arguments.who, &transport::Look::Member::id);
                member == look->members.end()) {
-      return fail_cluster("drain", {ErrorCode::unavailable, arguments.who + " is a member no more"});
+      return fail_cluster("drain", arguments,
+                          {ErrorCode::unavailable, arguments.who + " is a member no more"});
     } else if (member->drain == wanted) {
       if (arguments.json)
         fmt::print("{}\n",
@@ -366,7 +415,7 @@ int run_drain(const ClusterArguments& arguments) {
     why += "; no other scheduler took over, so that it may lead as before";
   }
   return fail_cluster(
-      "drain",
+      "drain", arguments,
       {ErrorCode::deadline_exceeded,
        fmt::format("{} is not {} within {} s: {}", arguments.who, arguments.undo ? "as before" : "drained",
                    std::chrono::duration_cast<std::chrono::seconds>(within).count(), why)});
@@ -402,9 +451,9 @@ void add_cluster(CLI::App& program, int& status) {
           "                       wrong; null: not known\n"
           "  same_key             false: its --cluster-key is another than the leader's, and nobody hears "
           "it\n"
-          "  drain                no, drains or drained (carillon cluster drain); of a scheduler that does "
-          "not\n"
-          "                       answer itself always no; null: not known\n"
+          "  drain                no, drains or drained (carillon cluster drain); of a scheduler that gives "
+          "no\n"
+          "                       answer no; null: not known\n"
           "epoch, leader and leader_answers are null if nobody has led, leader_answers also if the leader is "
           "not\n"
           "registered.\n"
@@ -417,11 +466,14 @@ void add_cluster(CLI::App& program, int& status) {
   drain.first->add_option("ID", drain.second->who, "The member")->required();
   drain.first->add_flag("--undo", drain.second->undo,
                         "All is as before; a new start of the member does it, too");
+  drain.first->add_flag("--force", drain.second->force, "Drain the last spare scheduler, too");
   drain.first->footer(
       "A worker gets nothing new to do, and ends what it has. Another worker must have a device, and each "
       "of\n"
       "its models. A frontend is not ready any more, so that load balancers leave it, and answers on. A\n"
-      "scheduler hands the lead over, and claims it no more. --json prints name, id and drain.");
+      "scheduler hands the lead over, and claims it no more. The last spare is not drained without --force. "
+      "--json\n"
+      "prints name, id and drain, or error.");
 }
 
 }  // namespace carillon::cli

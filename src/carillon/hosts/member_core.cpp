@@ -184,6 +184,7 @@ Result<> MemberCore::hand_over(const std::string& to, Output& out) {
     last_heir_ = spare->first;
     return hand_over(std::string(spare->first), out);
   }
+  if (to == options_.self.id) return invalid(to + " leads already");
   const auto next = known_.find(to);
   if (next == known_.end()) return invalid("cannot hand over to " + to + ": no such member is registered");
   if (next->second.member.role != cluster::Role::scheduler)

@@ -450,6 +450,7 @@ TEST_F(MemberCoreTest, AHandoverTakesMillisecondsAndOnlyASchedulerLeads) {
   MemberCore::Output out;
   EXPECT_EQ(net[leader].hand_over("nobody", out).error().message,
             "cannot hand over to nobody: no such member is registered");
+  EXPECT_EQ(net[leader].hand_over(leader, out).error().message, leader + " leads already");
   EXPECT_THAT(net[leader].hand_over("w1", out).error().message, HasSubstr("no other scheduler"));
   EXPECT_EQ(net["w1"].hand_over(spare, out).error().message, "w1 is no scheduler, and leads nothing");
   ASSERT_TRUE(net[leader].hand_over("", out).has_value()) << "to any that is there";
