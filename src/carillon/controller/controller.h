@@ -122,6 +122,15 @@ class Controller final : public Service {
     loading_ = loading;
     plans_.set_loading(loading);
   }
+  // What why_not_ready() is. From any thread.
+  void set_why_not_ready(std::string why) {
+    const std::lock_guard lock(why_mutex_);
+    why_ = std::move(why);
+  }
+  std::string why_not_ready() const override {
+    const std::lock_guard lock(why_mutex_);
+    return why_;
+  }
   // All models of the repository have a view, ready or not: who asks for another does not wait for it. From
   // any thread.
   void set_all_named() { all_named_ = true; }
@@ -151,7 +160,7 @@ class Controller final : public Service {
     if (found ? (*found)->ready : found.error().code != ErrorCode::not_found) return found;
     if (!loading()) return found;
     if (asked_for_) asked_for_(model);
-    if (!found && !all_named_) return std::unexpected(still_loading());
+    if (!found && !all_named_) return std::unexpected(still_loading(why_not_ready()));
     return found;
   }
   TimePoint now() const override { return clock_.now(); }
@@ -261,6 +270,8 @@ class Controller final : public Service {
   std::function<void(std::string_view)> asked_for_;
   std::atomic<bool> loading_{false};
   std::atomic<bool> all_named_{false};
+  mutable std::mutex why_mutex_;
+  std::string why_;
   std::atomic<ModelControl*> control_{nullptr};
   std::atomic<std::uint64_t> next_ticket_{1};
 

@@ -42,8 +42,9 @@ constexpr Duration patience_of_unloads = std::chrono::seconds{5};
 }  // namespace
 
 FrontendHost::FrontendHost(const controller::Options& options, const Clock& clock,
-                           std::function<void(const std::string&)> warn, std::string rows_at)
-    : clock_(clock), warn_(std::move(warn)) {
+                           std::function<void(const std::string&)> warn, std::string rows_at,
+                           std::string cluster)
+    : clock_(clock), warn_(std::move(warn)), cluster_(std::move(cluster)) {
   controller_ = std::make_unique<controller::Controller>(
       [&](controller::Holder& holder, dispatch::Notes&) {
         auto offering =
@@ -59,7 +60,8 @@ Result<std::unique_ptr<FrontendHost>> FrontendHost::open(const MemberArguments& 
                                                          const Clock& clock,
                                                          std::function<void(const std::string&)> warn,
                                                          bool takes_orders) {
-  std::unique_ptr<FrontendHost> made(new FrontendHost(options, clock, std::move(warn), arguments.listen));
+  std::unique_ptr<FrontendHost> made(
+      new FrontendHost(options, clock, std::move(warn), arguments.listen, arguments.coordinator.name));
   auto rows = transport::RowServer::open(
       arguments.listen, {.cluster = arguments.coordinator.name, .tls = arguments.tls}, made->store_,
       [to = made.get()](RequestId row, std::uint64_t, const std::string& report) {
@@ -69,6 +71,8 @@ Result<std::unique_ptr<FrontendHost>> FrontendHost::open(const MemberArguments& 
   made->rows_ = std::move(*rows);
   if (takes_orders) made->controller_->set_control(made.get());
   made->controller_->set_loading(true);  // until a leader has told of its models
+  made->why_ = Why::no_leader;
+  made->controller_->set_why_not_ready("no scheduler leads cluster '" + made->cluster_ + "'");
   made->controller_->start();
   made->models_ = std::jthread([to = made.get()](const std::stop_token& ended) { to->follow_models(ended); });
   auto follower = Follower::open(arguments, *made);
@@ -152,8 +156,33 @@ void FrontendHost::send(transport::Message message) {
   if (leader_ != nullptr) (void)leader_->queue(epoch_, std::move(message));
 }
 
+// In a turn.
+void FrontendHost::tell_why() {
+  bool drains = false;
+  {
+    const std::lock_guard lock(mutex_);
+    drains = drains_;
+  }
+  const Why now = drains                            ? Why::drains
+                  : leader_ == nullptr              ? Why::no_leader
+                  : offering_->devices_alive() == 0 ? Why::no_worker
+                                                    : Why::serves;
+  if (std::exchange(why_, now) == now) return;
+  switch (now) {
+    case Why::serves:
+      return controller_->set_why_not_ready({});
+    case Why::drains:
+      return controller_->set_why_not_ready("this frontend drains: 'carillon cluster drain' ordered so");
+    case Why::no_leader:
+      return controller_->set_why_not_ready("no scheduler leads cluster '" + cluster_ + "'");
+    case Why::no_worker:
+      return controller_->set_why_not_ready("no worker of cluster '" + cluster_ + "' has a device");
+  }
+}
+
 void FrontendHost::flush() {
   tell_drain();
+  tell_why();
   if (leader_ != nullptr) leader_->flush();
 }
 

@@ -57,7 +57,7 @@ class FrontendHost final : FollowerHandlers, OfferingOut, controller::ModelContr
     TimePoint until{};  // an unloaded model is waited for to go
   };
   FrontendHost(const controller::Options& options, const Clock& clock,
-               std::function<void(const std::string&)> warn, std::string rows_at);
+               std::function<void(const std::string&)> warn, std::string rows_at, std::string cluster);
 
   // FollowerHandlers.
   void leads(std::shared_ptr<transport::Stream> stream, std::uint64_t epoch,
@@ -83,6 +83,7 @@ class FrontendHost final : FollowerHandlers, OfferingOut, controller::ModelContr
   bool still_serves(const Ordered& ordered) const;
   void drain(bool undo);
   void tell_drain();
+  void tell_why();
   void outputs(RequestId row, const std::string& report);
   void follow_models(const std::stop_token& ended);
   void add(const wire::Model& model, const std::stop_token& ended);
@@ -96,7 +97,10 @@ class FrontendHost final : FollowerHandlers, OfferingOut, controller::ModelContr
   std::uint64_t epoch_ = 0;
   std::uint64_t orders_ = 0;                  // of models; likewise
   std::map<std::uint64_t, Order> under_way_;  // of these, by number; likewise
-  std::optional<std::size_t> told_open_;      // rows, as the leader was told while this drains; likewise
+  enum class Why : std::uint8_t { serves, drains, no_leader, no_worker };
+  Why why_ = Why::serves;  // it is not ready; likewise
+  const std::string cluster_;
+  std::optional<std::size_t> told_open_;  // rows, as the leader was told while this drains; likewise
   std::unique_ptr<transport::RowServer> rows_;
   std::unique_ptr<Follower> follower_;
 

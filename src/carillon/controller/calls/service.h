@@ -259,8 +259,8 @@ class ModelControl {
 };
 
 // What becomes of requests until Service::loading() has ended.
-inline Error still_loading() {
-  return {ErrorCode::unavailable, "the server is still loading its models"};
+inline Error still_loading(const std::string& why = {}) {
+  return {ErrorCode::unavailable, why.empty() ? "the server is still loading its models" : why};
 }
 
 // What the frontends ask of the rest. Every method is safe from any thread.
@@ -271,6 +271,8 @@ class Service {
   virtual bool ready() const = 0;
   // Before it is ready for the first time. What find() does not know then may be there soon: `unavailable`.
   virtual bool loading() const { return false; }
+  // Why it is loading() or not ready(), for people; empty: those words say all.
+  virtual std::string why_not_ready() const { return {}; }
   virtual std::vector<ModelView> models()
       const = 0;  // every entry of the repository, ready or not, in name order
   virtual ModelCounts model_counts() const = 0;

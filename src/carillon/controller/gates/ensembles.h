@@ -64,6 +64,7 @@ class Ensembles final : public Service {
 
   bool ready() const override { return inner_.ready(); }
   bool loading() const override { return inner_.loading(); }
+  std::string why_not_ready() const override { return inner_.why_not_ready(); }
   std::vector<ModelView> models() const override { return inner_.models(); }
   ModelCounts model_counts() const override { return inner_.model_counts(); }
   Result<std::shared_ptr<const ModelView>> find(std::string_view model,

@@ -41,8 +41,9 @@ Error too_many_copies() {
 
 Result<> server_ready(const controller::Service& service, const Commons& commons) {
   if (commons.draining) return fail(ErrorCode::unavailable, "the server is going away");
-  if (service.loading()) return std::unexpected(controller::still_loading());
-  if (!service.ready()) return fail(ErrorCode::unavailable, "the server is not ready");
+  const std::string why = service.why_not_ready();
+  if (service.loading()) return std::unexpected(controller::still_loading(why));
+  if (!service.ready()) return fail(ErrorCode::unavailable, why.empty() ? "the server is not ready" : why);
   if (!commons.options.strict_readiness) return {};
   const controller::ModelCounts models = service.model_counts();
   if (models.broken > 0)
