@@ -151,7 +151,7 @@ def test_the_scheduler_of_a_static_file_leads_whenever_it_runs(static):
 
 
 def test_who_is_not_as_the_static_file_says_is_told_so(static):
-    for arguments, says in (({"id": "w9"}, 'box.toml: no member has this process\'s id, "w9"'),
+    for arguments, says in (({"id": "w9"}, "box.toml has no member 'w9'; it has "),
                             ({"id": "w1", "role": "scheduler"}, 'box.toml: the role of member "w1" is "worker"'),
                             ({"id": "w1", "address": "127.0.0.1:9"}, 'box.toml: the address of member "w1" is')):
         probe = static(**arguments)

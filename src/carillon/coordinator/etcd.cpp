@@ -98,9 +98,11 @@ pb::TxnRequest message_of(const etcd::Txn& txn) {
   return message;
 }
 
-etcd::Failure failure_of(const grpc::Status& status) {
+etcd::Failure failure_of(const grpc::Status& status, bool tls) {
   etcd::Failure failure{.kind = etcd::Failure::Kind::unreachable,
                         .text = cluster::words_of_connection(status.error_message()).substr(0, 400)};
+  if (tls && failure.text.find("Socket closed") != std::string::npos)
+    failure.text += ": does etcd speak TLS? Without it the address begins with etcd://";
   if (failure.text.empty()) failure.text = "gRPC status " + std::to_string(status.error_code());
   switch (status.error_code()) {
     case grpc::StatusCode::UNAVAILABLE:
@@ -222,9 +224,9 @@ struct Stubs {
 
 class Etcd::Loop {
  public:
-  Loop(const cluster::CoordinatorOptions& options,
+  Loop(const cluster::CoordinatorOptions& options, bool tls,
        const std::shared_ptr<grpc::ChannelCredentials>& credentials, Tell tell)
-      : tell_(std::move(tell)), client_(options, clock_.now()) {
+      : tls_(tls), tell_(std::move(tell)), client_(options, clock_.now()) {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);  // what is sent twice may be done twice
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
@@ -244,7 +246,7 @@ class Etcd::Loop {
     };
     hearer_.failed = [this](std::uint64_t id, const grpc::Status& status) {
       const std::lock_guard lock(mutex_);
-      client_.failed(id, failure_of(status), clock_.now());
+      client_.failed(id, failure_of(status, tls_), clock_.now());
     };
     thread_ = std::thread([this] { run(); });
   }
@@ -378,6 +380,7 @@ class Etcd::Loop {
   }
 
   const SteadyClock clock_;
+  const bool tls_;
   const Tell tell_;
   Hearer hearer_;
   std::vector<std::unique_ptr<Stubs>> stubs_;
@@ -425,7 +428,8 @@ Result<std::unique_ptr<Etcd>> Etcd::open(const cluster::CoordinatorAddress& addr
   if (!credentials) return std::unexpected(credentials.error());
   options.name = address.name;
   options.endpoints = address.endpoints;
-  return std::unique_ptr<Etcd>(new Etcd(std::make_unique<Loop>(options, *credentials, std::move(tell))));
+  return std::unique_ptr<Etcd>(
+      new Etcd(std::make_unique<Loop>(options, address.tls, *credentials, std::move(tell))));
 }
 
 Etcd::Etcd(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}

@@ -16,6 +16,7 @@ namespace carillon::roles {
 namespace {
 
 constexpr Duration look_for_troubles = std::chrono::seconds{1};
+constexpr int looks_without_leader = 2;
 
 }  // namespace
 
@@ -101,6 +102,7 @@ void Follower::dial() {
     if (!wake_.wait_for(lock, look_for_troubles, [&] { return ending_ || had != wanted_; })) {
       lock.unlock();
       tell_troubles();
+      tell_without_leader();
       lock.lock();
       continue;
     }
@@ -130,6 +132,27 @@ void Follower::tell_troubles() {
     spdlog::warn("no stream to the scheduler at {}: {}", address, trouble.seen);
   }
   dialing_troubles_ = std::move(now);
+}
+
+// Perhaps the name of the cluster is wrong.
+void Follower::tell_without_leader() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (leader_ != nullptr) {
+      without_leader_ = 0;
+      return;
+    }
+  }
+  const hosts::Membership::State state = membership_->state();
+  if (without_leader_ >= looks_without_leader || !state.trouble.empty() ||
+      ++without_leader_ < looks_without_leader)
+    return;
+  std::string schedulers;
+  for (const auto& peer : state.peers)
+    if (peer.member.role == cluster::Role::scheduler)
+      schedulers += (schedulers.empty() ? "" : ", ") + peer.member.id;
+  spdlog::warn("no scheduler leads cluster '{}'; {}", membership_->cluster(),
+               schedulers.empty() ? "none is registered" : "registered: " + schedulers);
 }
 
 Result<> Follower::greets(const transport::Hello& peer) {

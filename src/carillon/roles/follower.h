@@ -84,6 +84,7 @@ class Follower final : transport::StreamOwner {
   void changed(const hosts::Membership::State& state);
   void dial();
   void tell_troubles();
+  void tell_without_leader();
 
   transport::Hello self_;  // as it is registered
   FollowerHandlers& handlers_;
@@ -106,6 +107,7 @@ class Follower final : transport::StreamOwner {
     std::string seen, told;
   };
   std::map<std::string, Trouble> dialing_troubles_;  // by address
+  int without_leader_ = 0;  // looks in a row; no more than those after which it is told
   std::thread thread_;
 };
 

@@ -53,12 +53,12 @@ Result<std::unique_ptr<SchedulerHost>> SchedulerHost::open(const MemberArguments
                                                          .incarnation = member->self.incarnation},
                                                         std::move(options), clock));
   // Streams come only to a scheduler that knows its peers' clocks.
-  auto membership =
-      hosts::Membership::open(*std::move(member), arguments.coordinator, {},
-                              [to = made.get()](const hosts::Membership::State& state) {
-                                to->troubles_.look(state);
-                                to->tell(Changed{state.leads, state.epoch, workers_of(state.peers)});
-                              });
+  auto membership = hosts::Membership::open(
+      *std::move(member), arguments.coordinator, {},
+      [to = made.get()](const hosts::Membership::State& state) {
+        to->troubles_.look(state);
+        to->tell(Changed{state.leads, state.epoch, workers_of(state.peers), state.leader.value_or("")});
+      });
   if (!membership) return std::unexpected(membership.error());
   made->membership_ = std::move(*membership);
   made->self_.incarnation = made->membership_->self().incarnation;
@@ -266,6 +266,8 @@ void SchedulerHost::on(Changed& news) {
     spdlog::warn("leads no more, since epoch {}", news.epoch);
     leader_.reset();
   }
+  if (!leads && !news.leader.empty() && std::exchange(told_epoch_, news.epoch) != news.epoch)
+    spdlog::info("'{}' leads, epoch {}", news.leader, news.epoch);
   if (!leads || leader_ != nullptr) return;
   epoch_ = news.epoch;
   spdlog::info("leads, epoch {}", epoch_);

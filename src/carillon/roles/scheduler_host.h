@@ -60,6 +60,7 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
     bool leads = false;
     std::uint64_t epoch = 0;
     std::set<std::string> workers;  // that are there
+    std::string leader;             // empty: not known
   };
   struct DrainOrder {
     std::string id;
@@ -124,7 +125,8 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
   std::vector<std::shared_ptr<transport::Stream>> said_;  // streams with messages that have not been flushed
   std::map<PeerId, std::shared_ptr<transport::Stream>> streams_;
   std::unique_ptr<Leader> leader_;
-  std::uint64_t epoch_ = 0;  // the leader's
+  std::uint64_t epoch_ = 0;       // the leader's
+  std::uint64_t told_epoch_ = 0;  // in the log, of another's lead
   // Workers: that are there; that were, and were not left since; of these, who is missing since when.
   std::set<std::string> there_, seen_;
   std::map<std::string, TimePoint> missing_;

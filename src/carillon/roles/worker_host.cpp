@@ -83,7 +83,11 @@ void WorkerHost::flush() {
 
 // A leader hears of the orders of its own time alone.
 void WorkerHost::order_model(const transport::ModelOrder& order) {
-  controller::ModelControl::Done done = [this, epoch = epoch_, number = order.order](Result<> result, bool) {
+  controller::ModelControl::Done done = [this, epoch = epoch_, number = order.order](Result<> result,
+                                                                                     bool full) {
+    // A model that does not fit is no fault that passes.
+    if (!result && !full && result.error().code == ErrorCode::resource_exhausted)
+      result.error().code = ErrorCode::invalid_argument;
     controller_->react([this, epoch, told = transport::ModelOrdered{number, std::move(result)}](TimePoint) {
       if (epoch == epoch_) send(told);
     });

@@ -71,6 +71,11 @@ Result<std::string> read_key(std::string_view option, const std::string& file) {
   return key;
 }
 
+// IP:PORT or HOST:PORT.
+bool is_loopback(const std::string& address) {
+  return address.starts_with("127.") || address.starts_with("[::1]:") || address.starts_with("localhost:");
+}
+
 }  // namespace
 
 Result<roles::MemberArguments> member_of(const ClusterArguments& arguments, cluster::Role role) {
@@ -92,11 +97,21 @@ Result<roles::MemberArguments> member_of(const ClusterArguments& arguments, clus
     if (!file) return in_context("--cluster", file.error());
     out.coordinator.name = file->name;
     const auto self = std::ranges::find(file->members, out.id, &cluster::Member::id);
-    if (out.listen.empty() && self != file->members.end()) out.listen = self->address;
+    if (self == file->members.end())
+      return in_context("--cluster", cluster::check_self(*file, {.id = out.id, .role = role, .address = {}},
+                                                         out.coordinator.file)
+                                         .error());
+    if (out.listen.empty()) out.listen = self->address;
   }
   if (out.listen.empty())
     return invalid("--listen is needed: IP:PORT where the other members reach this process");
   if (auto can_be = roles::member_options(out); !can_be) return std::unexpected(can_be.error());
+  if (is_loopback(out.listen) && !out.coordinator.endpoints.empty() &&
+      std::ranges::none_of(out.coordinator.endpoints, is_loopback))
+    spdlog::warn(
+        "--listen {}: only this host can reach that address, and etcd is on another: members there "
+        "cannot. Give an address of this host that they reach",
+        out.listen);
   auto tls = open_tls(arguments.tls);
   if (!tls) return std::unexpected(tls.error());
   out.tls = *std::move(tls);

@@ -19,19 +19,22 @@ namespace {
 
 using workload::Section;
 
+constexpr std::size_t most_named = 16;  // members, in an error
+
 Member read_member(Section& section) {
   Member member;
   member.id = section.text("id", "");
+  const std::string role_text = section.text("role", "");
+  member.address = section.text("address", "");
+  section.done();  // "adress" is what is wrong, and not that there is no address
   if (!is_name(member.id))
     section.wrong(section.find("id"), "a member needs an id: " + std::string(name_rule));
-  const auto role = role_of(section.text("role", ""));
+  const auto role = role_of(role_text);
   if (!role)
     section.wrong(section.find("role"), "a member needs a role: \"frontend\", \"scheduler\" or \"worker\"");
   member.role = *role;
-  member.address = section.text("address", "");
   if (const auto checked = check_endpoint(member.address); !checked)
     section.wrong(section.find("address"), "a member needs an address: " + checked.error().message);
-  section.done();
   member.incarnation = static_incarnation;
   return member;
 }
@@ -92,8 +95,13 @@ Result<StaticCluster> read_static_cluster(const std::filesystem::path& file) {
 
 Result<> check_self(const StaticCluster& cluster, const Member& self, const std::filesystem::path& file) {
   const auto found = std::ranges::find(cluster.members, self.id, &Member::id);
-  if (found == cluster.members.end())
-    return invalid(file.string() + ": no member has this process's id, \"" + self.id + "\"");
+  if (found == cluster.members.end()) {
+    std::string ids;
+    for (std::size_t i = 0; i < std::min(cluster.members.size(), most_named); ++i)
+      ids += (i == 0 ? "" : ", ") + cluster.members[i].id;
+    if (cluster.members.size() > most_named) ids += ", ...";
+    return invalid(file.string() + " has no member '" + self.id + "'; it has " + ids);
+  }
   const auto differs = [&](std::string_view field, std::string_view there, std::string_view here) {
     return invalid(file.string() + ": the " + std::string(field) + " of member \"" + self.id + "\" is \"" +
                    std::string(there) + "\", and this process has \"" + std::string(here) + "\"");

@@ -52,6 +52,7 @@ TEST(StaticFile, SaysWhatIsWrongAndWhere) {
       {"role = \"worker\"\n", "", "box.toml:6", "needs a role"},
       {"10.0.0.2:8100", "10.0.0.2", "box.toml:9", "has no port"},
       {"id = \"b\"", "id = \"b\"\nzone = 1", "box.toml:8", "no key 'zone'"},
+      {"address", "adress", "box.toml:5", "no key 'adress'"},
       {"\"a\"", "\"a", "box.toml:3", ""},
       {box.substr(box.find("[[")), "", "box.toml:1", "[[member]]"},
       {box.substr(box.find("[[")), "member = []", "box.toml:2", "[[member]]"},
@@ -75,7 +76,7 @@ TEST(StaticFile, AProcessMustBeAsTheFileHasIt) {
     return checked ? "" : checked.error().message;
   };
   EXPECT_EQ(check("b", Role::worker, "10.0.0.2:8100"), "");
-  EXPECT_EQ(check("c", Role::worker, "10.0.0.2:8100"), "box.toml: no member has this process's id, \"c\"");
+  EXPECT_EQ(check("c", Role::worker, "10.0.0.2:8100"), "box.toml has no member 'c'; it has a, b");
   EXPECT_EQ(check("b", Role::scheduler, "10.0.0.2:8100"),
             "box.toml: the role of member \"b\" is \"worker\", and this process has \"scheduler\"");
   EXPECT_EQ(check("b", Role::worker, "10.0.0.2:8101"),
