@@ -93,6 +93,7 @@ TEST_F(ModelOrdersTest, AnUnloadFailsWhileAWorkerServesTheModel) {
   answer(13);
   const auto done = take<ModelOrdered>(1);
   ASSERT_EQ(done.size(), 1U);
+  ASSERT_FALSE(done[0].result);
   EXPECT_EQ(done[0].result.error().message, "worker w2: it takes no orders");
 }
 
