@@ -123,7 +123,7 @@ inline std::vector<std::pair<std::string, Message>> samples() {
                        {"weights", graph::DataType::f32, {graph::batch_dimension, 3}}},
             .outputs = {{"sums", graph::DataType::f16, {graph::batch_dimension, 0}}},
             .lengths = {16, 128}}}},
-      {"model_goes", ModelGoes{ModelId{17}}},
+      {"model_goes", ModelGoes{ModelId{17}, true}},
       {"model_times", ModelTimes{ModelId{17}, {{1, 2ms}, {4, 5ms}}}},
       {"drain", Drain{true}},
       {"drains", Drains{3}},
