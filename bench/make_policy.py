@@ -252,7 +252,7 @@ def two_slos(draw):
 
 
 def elephant(draw):
-    file = File(draw, 8, [Model(draw, "elephant"), *zoo(draw, 60, 6)], draw.uniform(0.7, 1.1))
+    file = File(draw, 8, [Model(draw, "elephant"), *zoo(draw, 60, 6)], draw.uniform(1.0, 1.5))
     file.shares = {"elephant": draw.uniform(0.7, 0.9)}
     return file, f"One model has {100 * file.shares['elephant']:.0f}% of the work, 60 others the rest."
 
@@ -287,13 +287,13 @@ def pareto(draw):
 
 
 def unlike_speeds(draw):
-    file = File(draw, 6, zoo(draw, 12, 5), draw.uniform(0.6, 0.9))
+    file = File(draw, 6, zoo(draw, 12, 5), draw.uniform(0.9, 1.3))
     file.speeds = [log_uniform(draw, 0.4, 4) for _ in range(6)]
     return file, "Devices of unlike speed."
 
 
 def slow_spells(draw):
-    file = File(draw, 6, zoo(draw, 12, 5), draw.uniform(0.4, 0.7))
+    file = File(draw, 6, zoo(draw, 12, 5), draw.uniform(0.6, 0.9))
     file.duration = 40
     file.faults = [{"device": i, "at_s": round(draw.uniform(5, 30), 2), "kind": '"slow"', "for_s": round(draw.uniform(2, 6), 2),
                     "factor": round(draw.uniform(2, 6), 2)} for i in draw.sample(range(6), 3)]
@@ -308,7 +308,7 @@ def outliers(draw):
 
 
 def deaths(draw):
-    file = File(draw, 6, zoo(draw, 12, 5), draw.uniform(0.4, 0.7))
+    file = File(draw, 6, zoo(draw, 12, 5), draw.uniform(0.6, 0.9))
     file.duration = 40
     file.faults = [{"device": i, "at_s": round(draw.uniform(5, 30), 2), "kind": draw.choice(['"die"', '"hang"']),
                     "for_s": round(draw.uniform(1, 6), 2)} for i in draw.sample(range(6), 3)]
@@ -321,7 +321,7 @@ def flood(draw):
     best = Model(draw, "best", copies=2, one=(5, 30), slo=(50, 100))
     best.extra |= {"class": '"best-effort"', "slo_ms": "inf"}
     file = File(draw, 4, [urgent, *zoo(draw, 6, 3, slo=(6, 12)), best], draw.uniform(1.2, 2.5))
-    rest = draw.uniform(0.3, 0.5) / file.load
+    rest = draw.uniform(0.5, 0.85) / file.load
     file.shares = {"urgent": 0.15 / file.load, "best": 1 - rest - 0.15 / file.load}
     file.process = "poisson"
     return file, "Real-time and normal requests beside a flood of best effort."
