@@ -20,7 +20,7 @@ import harness
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "scenarios/policy"
-POLICIES = ["clockwork", "symphony", "orloj", "edf", "eager", "eager-drop", "timeout:0.3", "timeout-drop:0.3", "nexus", "clipper",
+POLICIES = ["carillon", "clockwork", "symphony", "orloj", "edf", "eager", "eager-drop", "timeout:0.3", "timeout-drop:0.3", "nexus", "clipper",
             "shepherd", "fcfs"]
 
 

@@ -77,6 +77,10 @@ class ExecTimes {
   Duration usual(DeviceId device, ModelId model, std::size_t index) const {
     return times(device, model).usual(*models_[model.index()].info, index);
   }
+  // A batch of that size ran (on this device) since its seed last counted.
+  bool ran(DeviceId device, ModelId model, std::size_t index) const {
+    return times(device, model).ran(index);
+  }
   // All estimates by batch index; empty where the model never ran (on the device): its seeds count.
   std::span<const Duration> all(DeviceId device, ModelId model) const { return times(device, model).all(); }
   // The same where all devices are alike.

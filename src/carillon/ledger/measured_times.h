@@ -62,6 +62,11 @@ class MeasuredTimes {
     const auto found = const_cast<MeasuredTimes*>(this)->at(index);
     return found == windows_.end() || found->first != index ? of(model, index) : found->second.usual();
   }
+  // A batch of that size ran since its seed last counted.
+  bool ran(std::size_t index) const {
+    const auto found = const_cast<MeasuredTimes*>(this)->at(index);
+    return found != windows_.end() && found->first == index && found->second.measured();
+  }
   // When a batch size was measured last, TimePoint::min() where it never was; and its seed counts again.
   TimePoint newest_at(std::size_t index) const {
     const auto found = const_cast<MeasuredTimes*>(this)->at(index);

@@ -37,6 +37,8 @@ class RollingWindow {
     return *middle;
   }
 
+  // Something was measured since it began from its seed.
+  bool measured() const { return count_ > 1; }
   // When the newest measurement was added; TimePoint::min() before the first.
   TimePoint newest_at() const { return newest_at_; }
 

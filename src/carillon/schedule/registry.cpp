@@ -10,6 +10,7 @@
 #include "carillon/schedule/baselines/nexus.h"
 #include "carillon/schedule/baselines/shepherd.h"
 #include "carillon/schedule/by_size.h"
+#include "carillon/schedule/carillon/carillon.h"
 #include "carillon/schedule/classes.h"
 #include "carillon/schedule/clockwork/clockwork.h"
 #include "carillon/schedule/edf/edf.h"
@@ -55,6 +56,12 @@ Result<std::unique_ptr<Scheduler>> make_symphony(std::string_view value, const E
   auto options = symphony_options(value);
   if (!options) return std::unexpected(std::move(options.error()));
   return std::make_unique<Symphony>(environment, *options);
+}
+
+Result<std::unique_ptr<Scheduler>> make_carillon(std::string_view value, const Environment& environment) {
+  auto options = carillon_options(value);
+  if (!options) return std::unexpected(std::move(options.error()));
+  return std::make_unique<Carillon>(environment, *options);
 }
 
 Result<std::unique_ptr<Scheduler>> make_orloj(std::string_view value, const Environment& environment) {
@@ -120,6 +127,7 @@ constexpr Row policies[] = {
     {"clipper", make_baseline<baselines::Clipper>},
     {"nexus", make_baseline<baselines::Nexus>},
     {"shepherd", make_baseline<baselines::Shepherd>},
+    {.name = "carillon", .make = make_carillon, .preempts = true, .fixed_times = false, .by_class = true},
     {.name = "edf", .make = make_baseline<Edf>, .preempts = true, .fixed_times = false, .by_class = true},
 };
 

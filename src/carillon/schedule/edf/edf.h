@@ -9,6 +9,7 @@
 #include "carillon/schedule/parts/life.h"
 #include "carillon/schedule/parts/loads.h"
 #include "carillon/schedule/parts/order.h"
+#include "carillon/schedule/parts/overtake.h"
 #include "carillon/schedule/policy.h"
 
 namespace carillon::schedule {
@@ -38,7 +39,7 @@ class Edf final : public Policy {
       for (const Class streams : life_.all_streams())
         while (send_next(device, streams, out)) {
         }
-      if (overtakes_) overtake(device, out);
+      if (overtakes_) parts::overtake(life_, device, parts::Times(out.ledger(), Class::normal), out);
     }
     loads_.step(life_.waiting(), out);
     wake_ =
@@ -61,34 +62,12 @@ class Edf final : public Policy {
         return false;
       }
       if (const auto choice = parts::choose(life_.waiting(), head, times, device, next.start, out)) {
-        send(device, head, *choice, out.time(), out);
+        parts::send(life_, device, head, *choice, out.time(), out);
         return true;
       }
     }
     return false;
   }
-  void send(DeviceId device, const parts::Waiting::Head& head, const parts::Choice& choice,
-            TimePoint earliest, Orders& out) {
-    const auto [cls, deadline, id, model] = head;
-    const TimePoint latest = saturating_add(choice.deadline, -choice.batch.span);
-    out.infer(device, model, life_.take(model, cls, choice.deadline, choice.batch.rows),
-              {earliest, std::max(out.time(), latest)}, choice.batch.exec, life_.streams(cls));
-  }
-  // The most urgent request that would be late behind what runs goes before it, alone, where that may wait.
-  void overtake(DeviceId device, Orders& out) {
-    const parts::Times times(out.ledger(), Class::normal);
-    for (const parts::Waiting::Head& head : life_.waiting().heads()) {
-      if (!runs_there(out, device, head, Class::normal)) continue;
-      const auto alone = times.batch(device, head.model, 0);
-      const auto over =
-          parts::overtaking(out.ledger(), device, alone.exec, times.dispatch(device), out.time());
-      if (!over || saturating_add(over->behind, alone.span) <= head.deadline) return;
-      if (saturating_add(over->start, alone.span) > head.deadline) continue;
-      send(device, head, {alone, head.deadline}, over->order, out);
-      return out.preempt(out.ledger().at(over->run), over->order + Duration{1});
-    }
-  }
-
   parts::Life life_;
   parts::Loads loads_;
   const bool overtakes_;

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "carillon/ledger/ledger.h"
+#include "carillon/schedule/parts/paces.h"
 
 namespace carillon::schedule::parts {
 
@@ -12,8 +13,14 @@ namespace carillon::schedule::parts {
 // streams by class run all requests on those of normal ones. O(1) but where said.
 class Times {
  public:
-  Times(const ledger::Ledger& ledger, Class streams)
-      : streams_(streams), info_(ledger), times_(ledger.times(streams)), margins_(ledger.margins(streams)) {}
+  // `paces`: what never ran on a device is expected to be as far from its seed there as what did of late.
+  Times(const ledger::Ledger& ledger, Class streams, const Paces* paces = nullptr, TimePoint now = {})
+      : streams_(streams),
+        info_(ledger),
+        times_(ledger.times(streams)),
+        margins_(ledger.margins(streams)),
+        paces_(paces),
+        now_(now) {}
 
   Class streams() const { return streams_; }
   const ledger::ModelInfo& model(ModelId id) const { return *info_.model(id).info; }
@@ -21,7 +28,13 @@ class Times {
   Duration dispatch(DeviceId device) const { return margins_.at(device).dispatch; }
   // Of EXEC, by the place of the batch size.
   Duration exec(DeviceId device, ModelId model, std::size_t index) const {
-    return times_.of(device, model, index);
+    const Duration estimate = times_.of(device, model, index);
+    if (paces_ == nullptr) return estimate;
+    const double prior = paces_->prior(device, model, now_);
+    // A seed counts as the first of ten measurements, of which the longest is believed.
+    const bool seeds = estimate == this->model(model).batches[index].exec &&
+                       (prior < 1 || !times_.ran(device, model, index));
+    return seeds ? from_ns(static_cast<double>(estimate.count()) * prior) : estimate;
   }
   // From the start of EXEC until the client has its answer, at most.
   Duration span(DeviceId device, ModelId model, std::size_t index) const {
@@ -41,13 +54,27 @@ class Times {
     return {static_cast<std::size_t>(model(id).batches[index].batch), exec(device, id, index),
             span(device, id, index)};
   }
+  // The place of the largest batch size of at most `requests` rows, which is at least the smallest; and one
+  // more.
+  std::size_t end_of_sizes(ModelId id, std::size_t requests) const {
+    const auto& batches = model(id).batches;
+    const std::size_t most = std::min(requests, batches.size());
+    // Often every size up to the largest has a plan.
+    if (most > 0 && static_cast<std::size_t>(batches[most - 1].batch) == most &&
+        (most == requests || most == batches.size()))
+      return most;
+    return static_cast<std::size_t>(
+        std::ranges::partition_point(
+            batches, [&](const auto& b) { return static_cast<std::size_t>(b.batch) <= requests; }) -
+        batches.begin());
+  }
   // The largest batch of at most `requests` rows that is answered by `deadline` where EXEC starts at `start`.
   // O(batch sizes).
   std::optional<Batch> fitting(DeviceId device, ModelId id, std::size_t requests, TimePoint start,
                                TimePoint deadline) const {
-    for (std::size_t i = model(id).batches.size(); i-- > 0;) {
+    for (std::size_t i = end_of_sizes(id, requests); i-- > 0;) {
       const Batch found = batch(device, id, i);
-      if (found.rows <= requests && saturating_add(start, found.span) <= deadline) return found;
+      if (saturating_add(start, found.span) <= deadline) return found;
     }
     return std::nullopt;
   }
@@ -57,6 +84,8 @@ class Times {
   const ledger::Ledger& info_;
   const ledger::ExecTimes& times_;
   const ledger::Margins& margins_;
+  const Paces* paces_;
+  TimePoint now_;
 };
 
 }  // namespace carillon::schedule::parts

@@ -12,7 +12,8 @@ constexpr int halvings = 12;
 constexpr int rounds = 8;
 constexpr double worth_a_round = 1.001;
 
-// Erlang's C formula: the chance that all devices are busy when they are offered work for `offered` of them.
+}  // namespace
+
 double chance_to_wait(double offered, std::size_t devices) {
   const auto n = static_cast<double>(devices);
   if (offered >= n) return 1;
@@ -22,15 +23,13 @@ double chance_to_wait(double offered, std::size_t devices) {
   return blocked / (1 - offered / n * (1 - blocked));
 }
 
-}  // namespace
-
 // The place of the largest batch size that can be gathered at `rate` and still run in time. Rates change
 // little between plans, so the search starts at the last answer and widens by doubling.
-int BatchPlan::largest(const ModelMachine& machine, double rate, Duration slo, int guess) {
+int BatchPlan::largest(const BatchTimes& times, double rate, Duration slo, int guess) {
   const auto fits = [&](int index) {
-    return (machine.batch_size(index) - 1) / rate + to_seconds(machine.span(index)) <= to_seconds(slo);
+    return (times.batch_size(index) - 1) / rate + to_seconds(times.span(index)) <= to_seconds(slo);
   };
-  const int count = machine.batch_count();
+  const int count = times.batch_count();
   int low = std::clamp(guess, 0, count - 1), high = low;  // low fits (or is 0), high does not (or is count)
   if (fits(low)) {
     for (int step = 1;; step *= 2) {
@@ -52,7 +51,7 @@ int BatchPlan::largest(const ModelMachine& machine, double rate, Duration slo, i
   return low;
 }
 
-double BatchPlan::needed(double scale, const std::vector<ModelMachine>& machines) {
+double BatchPlan::needed(double scale, const AllTimes& times) {
   double total = 0;
   for (std::size_t i = 0; i < models_.size(); ++i) {
     Model& m = models_[i];
@@ -61,15 +60,15 @@ double BatchPlan::needed(double scale, const std::vector<ModelMachine>& machines
       m.size = 0;
       continue;
     }
-    const int index = largest(machines[i], rate, m.slo, m.index);
+    const int index = largest(*times[i], rate, m.slo, m.index);
     m.index = index;
-    m.size = machines[i].batch_size(index);
-    total += rate * to_seconds(machines[i].exec(index)) / m.size;
+    m.size = times[i]->batch_size(index);
+    total += rate * to_seconds(times[i]->exec(index)) / m.size;
   }
   return total;
 }
 
-void BatchPlan::plan(TimePoint now, std::size_t devices, const std::vector<ModelMachine>& machines) {
+void BatchPlan::plan(TimePoint now, std::size_t devices, const AllTimes& times) {
   for (Model& m : models_) {
     if (m.arrived > 0) m.slo = from_seconds(m.slos / static_cast<double>(m.arrived));
     m.slos = 0;
@@ -90,11 +89,11 @@ void BatchPlan::plan(TimePoint now, std::size_t devices, const std::vector<Model
   last_ = now;
   const auto room = static_cast<double>(devices);
   for (Model& m : models_) m.limit = 0;
-  const double all = needed(1, machines);
+  const double all = needed(1, times);
   demand_ = devices == 0 ? 0 : all / room;
   contention_ = chance_to_wait(all, devices);
   double eager = 0;
-  for (std::size_t i = 0; i < models_.size(); ++i) eager += models_[i].rate * to_seconds(machines[i].exec(0));
+  for (std::size_t i = 0; i < models_.size(); ++i) eager += models_[i].rate * to_seconds(times[i]->exec(0));
   eager_contention_ = known ? chance_to_wait(eager, devices) : 1;
   wait_ = Duration{0};
   if (devices == 0) return;
@@ -102,18 +101,18 @@ void BatchPlan::plan(TimePoint now, std::size_t devices, const std::vector<Model
     double low = 0, high = 1;
     for (int i = 0; i < halvings; ++i) {
       const double middle = (low + high) / 2;
-      (needed(middle, machines) <= room ? low : high) = middle;
+      (needed(middle, times) <= room ? low : high) = middle;
     }
-    needed(high, machines);
+    needed(high, times);
   } else {
-    limit_for_others(devices, machines);
+    limit_for_others(devices, times);
   }
   double rates = 0, time = 0;
   for (std::size_t i = 0; i < models_.size(); ++i) {
     const Model& m = models_[i];
     if (m.size == 0) continue;
     rates += m.rate;
-    time += m.rate * to_seconds(machines[i].exec(m.index)) / m.size;
+    time += m.rate * to_seconds(times[i]->exec(m.index)) / m.size;
   }
   each_ = rates > 0 ? time / rates : 0;
   if (contention_ <= exceeded_) return;
@@ -123,15 +122,15 @@ void BatchPlan::plan(TimePoint now, std::size_t devices, const std::vector<Model
   }
   Duration longest{0};
   for (std::size_t i = 0; i < models_.size(); ++i)
-    if (models_[i].size > 0) longest = std::max(longest, machines[i].exec(models_[i].index));
+    if (models_[i].size > 0) longest = std::max(longest, times[i]->exec(models_[i].index));
   wait_ = from_ns(std::min(1e18, static_cast<double>(longest.count()) * std::log(contention_ / exceeded_) /
                                      (room * (1 - demand_))));
 }
 
 // How many devices the rates need if no batch but those of `spared` takes longer than `cap`, and those no
 // longer than `spared_cap`. With `keep`, the limits stay.
-double BatchPlan::needed_within(Duration cap, Duration spared_cap, ModelId spared,
-                                const std::vector<ModelMachine>& machines, bool keep) {
+double BatchPlan::needed_within(Duration cap, Duration spared_cap, ModelId spared, const AllTimes& times,
+                                bool keep) {
   double total = 0;
   for (std::size_t i = 0; i < models_.size(); ++i) {
     Model& m = models_[i];
@@ -140,24 +139,24 @@ double BatchPlan::needed_within(Duration cap, Duration spared_cap, ModelId spare
     int index = 0, above = m.index + 1;  // exec grows with the batch
     while (above - index > 1) {
       const int middle = (index + above) / 2;
-      (machines[i].exec(middle) <= own ? index : above) = middle;
+      (times[i]->exec(middle) <= own ? index : above) = middle;
     }
     if (keep && index < m.index) {
       m.index = index;
-      m.size = m.limit = machines[i].batch_size(index);
+      m.size = m.limit = times[i]->batch_size(index);
     }
-    total += m.rate * to_seconds(machines[i].exec(index)) / machines[i].batch_size(index);
+    total += m.rate * to_seconds(times[i]->exec(index)) / times[i]->batch_size(index);
   }
   return total;
 }
 
-void BatchPlan::limit_for_others(std::size_t devices, const std::vector<ModelMachine>& machines) {
+void BatchPlan::limit_for_others(std::size_t devices, const AllTimes& times) {
   // What the two models in the greatest hurry can wait; the first is limited by the second alone.
   Duration first = Duration::max(), second = Duration::max();
   ModelId tightest{};
   for (std::size_t i = 0; i < models_.size(); ++i) {
     if (models_[i].size == 0) continue;
-    const Duration spare = models_[i].slo - machines[i].span(0);
+    const Duration spare = models_[i].slo - times[i]->span(0);
     if (spare <= Duration{0}) continue;  // nothing helps it
     if (spare < first) {
       second = first;
@@ -170,7 +169,7 @@ void BatchPlan::limit_for_others(std::size_t devices, const std::vector<ModelMac
   if (second == Duration::max()) return;  // one model alone
   const auto room = static_cast<double>(devices);
   double all = demand_ * room, before = 0;
-  for (int round = 0; round < rounds && all < room; ++round) {
+  for (int round = 0; round < rounds && all < room * most_load_; ++round) {
     const double busy = chance_to_wait(all, devices);
     if (busy <= exceeded_) return;  // some device is always free
     const double share = 1 - std::pow(exceeded_ / busy, 1 / room);
@@ -178,10 +177,10 @@ void BatchPlan::limit_for_others(std::size_t devices, const std::vector<ModelMac
       return from_ns(std::min(1e18, static_cast<double>(spare.count()) / share));
     };
     before = all;
-    all = needed_within(cap(first), cap(second), tightest, machines, false);
-    if (all >= room || (all > before * worth_a_round && round + 1 < rounds))
+    all = needed_within(cap(first), cap(second), tightest, times, false);
+    if (all >= room * most_load_ || (all > before * worth_a_round && round + 1 < rounds))
       continue;  // shorter batches need more devices
-    needed_within(cap(first), cap(second), tightest, machines, true);
+    needed_within(cap(first), cap(second), tightest, times, true);
     return;
   }
 }

@@ -4,10 +4,17 @@
 #include <cstdint>
 #include <vector>
 
+#include "carillon/base/ids.h"
 #include "carillon/base/time.h"
-#include "carillon/schedule/symphony/model_machine.h"
+#include "carillon/schedule/symphony/batch_times.h"
 
 namespace carillon::schedule::symphony {
+
+// Of all models, in their order.
+using AllTimes = std::vector<const BatchTimes*>;
+
+// Erlang's C formula: the chance that all devices are busy when they are offered work for `offered` of them.
+double chance_to_wait(double offered, std::size_t devices);
 
 // How large the batches of each model can be while all share the devices. A batch of b whose requests come at
 // rate r is gathered for b/r, then runs l(b): b/r + l(b) <= SLO. Where the rates together need more device
@@ -21,9 +28,10 @@ namespace carillon::schedule::symphony {
 // the devices can serve all rates with such batches. Not thread-safe.
 class BatchPlan {
  public:
-  // `exceeded` in (0, 1]; the times are positive.
-  BatchPlan(Duration rate_window, Duration every, double exceeded)
-      : window_(rate_window), every_(every), exceeded_(exceeded) {}
+  // `exceeded` in (0, 1]; the times are positive. Batches are limited only where the devices are then asked
+  // for at most this share of their time.
+  BatchPlan(Duration rate_window, Duration every, double exceeded, double most_load = 1)
+      : window_(rate_window), every_(every), exceeded_(exceeded), most_load_(most_load) {}
 
   void add_model() { models_.emplace_back(); }
   // It comes in another version: no batch size is planned until the next plan.
@@ -38,12 +46,14 @@ class BatchPlan {
     m.slos += to_seconds(slo);
   }
   bool due(TimePoint now) const { return last_ == TimePoint::min() || now - last_ >= every_; }
-  // Plans anew; `machines` in the order of the models. Sizes hold until the next call.
-  void plan(TimePoint now, std::size_t devices, const std::vector<ModelMachine>& machines);
+  // Plans anew; `times` in the order of the models. Sizes hold until the next call.
+  void plan(TimePoint now, std::size_t devices, const AllTimes& times);
   // 0 where nothing is known of the model's rate yet.
   int size(ModelId model) const { return models_[model.index()].size; }
   // No batch should be larger, for the sake of the other models; 0 for no limit.
   int limit(ModelId model) const { return models_[model.index()].limit; }
+  // How long its requests have, on average.
+  Duration slo(ModelId model) const { return models_[model.index()].slo; }
   double rate(ModelId model) const { return models_[model.index()].rate; }
   // The chance that a batch finds all devices busy, if the planned batches came at random: Erlang's C
   // formula. 1 where the rates need more device time than there is.
@@ -69,14 +79,13 @@ class BatchPlan {
     int index = 0;  // of that size
     int limit = 0;
   };
-  static int largest(const ModelMachine& machine, double rate, Duration slo, int guess);
-  double needed(double scale, const std::vector<ModelMachine>& machines);
-  void limit_for_others(std::size_t devices, const std::vector<ModelMachine>& machines);
-  double needed_within(Duration cap, Duration spared_cap, ModelId spared,
-                       const std::vector<ModelMachine>& machines, bool keep);
+  static int largest(const BatchTimes& times, double rate, Duration slo, int guess);
+  double needed(double scale, const AllTimes& times);
+  void limit_for_others(std::size_t devices, const AllTimes& times);
+  double needed_within(Duration cap, Duration spared_cap, ModelId spared, const AllTimes& times, bool keep);
 
   Duration window_, every_;
-  double exceeded_;
+  double exceeded_, most_load_;
   TimePoint last_ = TimePoint::min();
   std::vector<Model> models_;
   double demand_ = 0;

@@ -6,6 +6,7 @@
 
 #include "carillon/schedule/request_queue.h"
 #include "carillon/schedule/scheduler.h"
+#include "carillon/schedule/symphony/batch_times.h"
 #include "carillon/schedule/symphony/options.h"
 
 namespace carillon::schedule::symphony {
@@ -32,21 +33,9 @@ struct Batch {
 // what happens and when, and what it says is passed on to the RankMachine by whoever drives it. Costs O(log
 // batch sizes) a call, where heads are passed over O(batch sizes), and O(1) for each request that enters or
 // leaves, O(those passed over) where some are. Not thread-safe.
-class ModelMachine {
+class ModelMachine : public BatchTimes {
  public:
   ModelMachine(const ModelInfo& info, const Environment& environment);
-
-  // Time of EXEC by place in the list of batch sizes.
-  void set_exec(int index, Duration exec);
-  // What is allowed for besides EXEC is another now. O(batch sizes).
-  void set_environment(const Environment& environment);
-  Duration exec(int index) const { return exec_[static_cast<std::size_t>(index)]; }
-  int batch_size(int index) const { return sizes_[static_cast<std::size_t>(index)]; }
-  int batch_count() const { return static_cast<int>(sizes_.size()); }
-  // The place of the largest batch size <= requests, which is at least 1.
-  int index_for(std::size_t requests) const;
-  // From the start of EXEC until the client has its answer.
-  Duration span(int index) const { return span_[static_cast<std::size_t>(index)]; }
 
   // With an outlook: passes over heads, where more is served without them, for the largest batch that can be
   // filled; heads are then dropped only when nothing can save them.
@@ -95,7 +84,6 @@ class ModelMachine {
   std::optional<Batch> granted(TimePoint now, TimePoint free_at, std::vector<Request>& dropped, int most = 0);
 
  private:
-  void find_span(std::size_t index);
   // The place of the largest batch size of at most `requests` that ends by `deadline` if it starts at
   // `start`; -1 for none.
   int fitting(std::size_t requests, TimePoint start, TimePoint deadline) const;
@@ -106,10 +94,6 @@ class ModelMachine {
   bool serves_more_without_head(int index, int wanted, TimePoint start, TimePoint now) const;
 
   ModelId id_;
-  Environment environment_;
-  bool dense_ = true;  // batch sizes are 1, 2, 3, ...
-  std::vector<int> sizes_;
-  std::vector<Duration> exec_, span_;
   RequestQueue queue_;
   int target_ = 0;
   bool fills_ = false;
@@ -117,5 +101,13 @@ class ModelMachine {
   int limit_ = 0;
   std::optional<Candidate> candidate_;
 };
+
+// What a BatchPlan plans by.
+inline std::vector<const BatchTimes*> all_times(const std::vector<ModelMachine>& machines) {
+  std::vector<const BatchTimes*> all;
+  all.reserve(machines.size());
+  for (const ModelMachine& machine : machines) all.push_back(&machine);
+  return all;
+}
 
 }  // namespace carillon::schedule::symphony

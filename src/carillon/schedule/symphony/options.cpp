@@ -1,17 +1,11 @@
 #include "carillon/schedule/symphony/options.h"
 
-#include <charconv>
-#include <cstdio>
+#include "carillon/schedule/numbers.h"
 
 namespace carillon::schedule {
 namespace {
 
-struct Setting {
-  std::string_view name;
-  double SymphonyOptions::*value;
-  double low, high;
-};
-constexpr Setting settings[] = {
+constexpr Number<SymphonyOptions> symphony_numbers[] = {
     {"hold", &SymphonyOptions::hold, 0, 1},
     {"least_gain", &SymphonyOptions::least_gain, 0, 10},
     {"leisure", &SymphonyOptions::leisure, 0, 1},
@@ -29,35 +23,9 @@ constexpr Setting settings[] = {
 
 Result<SymphonyOptions> symphony_options(std::string_view text) {
   SymphonyOptions options;
-  const auto complain = [&] {
-    std::string known;
-    for (const Setting& s : settings) {
-      char range[48];
-      std::snprintf(range, sizeof range, " (%g to %g)", s.low, s.high);
-      known += (known.empty() ? "" : ", ") + std::string(s.name) + range;
-    }
-    return invalid("scheduler 'symphony:" + std::string(text) +
-                   "': write symphony or symphony:NAME=NUMBER,..., where the names are " + known);
-  };
-  if (text.empty()) return options;
-  options.name += ":" + std::string(text);
-  for (std::string_view left = text; !left.empty();) {
-    const std::string_view one = left.substr(0, left.find(','));
-    left.remove_prefix(std::min(left.size(), one.size() + 1));
-    const auto equals = one.find('=');
-    if (equals == std::string_view::npos) return complain();
-    const std::string_view number = one.substr(equals + 1);
-    const Setting* found = nullptr;
-    for (const Setting& s : settings)
-      if (s.name == one.substr(0, equals)) found = &s;
-    if (found == nullptr) return complain();
-    double value = 0;
-    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
-    if (error != std::errc{} || end != number.data() + number.size() ||
-        !(value >= found->low && value <= found->high))
-      return complain();
-    options.*found->value = value;
-  }
+  if (!text.empty()) options.name += ":" + std::string(text);
+  if (auto set = set_numbers<SymphonyOptions>("symphony", text, symphony_numbers, options); !set)
+    return std::unexpected(std::move(set.error()));
   return options;
 }
 

@@ -355,7 +355,7 @@ void Symphony::set_plan(ModelId model) {
 
 void Symphony::prepare(TimePoint now, Actions& out) {
   prepare_at_ = saturating_add(now, options_.plan_every);
-  plan_.plan(now, fleet_.alive_count(), machines_);
+  plan_.plan(now, fleet_.alive_count(), symphony::all_times(machines_));
   for (std::size_t i = 0; i < machines_.size(); ++i) {
     const ModelId model{static_cast<std::uint32_t>(i)};
     set_plan(model);

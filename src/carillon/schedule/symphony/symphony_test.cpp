@@ -203,9 +203,9 @@ TEST(BatchPlan, OneModelAloneGetsTheStaggeredOptimum) {
     const std::vector<symphony::ModelMachine> machines{symphony::ModelMachine(info, ideal)};
     symphony::BatchPlan plan(2s, 250ms, 0.005);
     plan.add_model();
-    plan.plan(TimePoint{}, 8, machines);
+    plan.plan(TimePoint{}, 8, all_times(machines));
     for (int i = 0; i < 10000; ++i) plan.arrived(ModelId{0}, from_ms(c.slo));  // far above capacity
-    plan.plan(TimePoint{} + 1s, 8, machines);
+    plan.plan(TimePoint{} + 1s, 8, all_times(machines));
     EXPECT_NEAR(plan.size(ModelId{0}), c.size, 1);
     EXPECT_GT(plan.demand(), 1);
   }
@@ -225,13 +225,13 @@ symphony::BatchPlan slow_beside_quick(int slow_rate, std::size_t devices,
     machines.emplace_back(info, ideal);
     plan.add_model();
   }
-  plan.plan(TimePoint{}, devices, machines);
+  plan.plan(TimePoint{}, devices, all_times(machines));
   std::size_t quick = 0;
   for (std::uint32_t m = 0; m <= quick_slos.size(); ++m) {
     const Duration slo = m == slow_id ? 200ms : quick_slos[quick++];
     for (int i = 0; i < (m == slow_id ? slow_rate : 100); ++i) plan.arrived(ModelId{m}, slo);
   }
-  plan.plan(TimePoint{} + 1s, devices, machines);
+  plan.plan(TimePoint{} + 1s, devices, all_times(machines));
   return plan;
 }
 

@@ -155,7 +155,7 @@ class ModelThread {
   }
 
   void replan(TimePoint now) {
-    plan_.plan(now, devices_, machines_);
+    plan_.plan(now, devices_, symphony::all_times(machines_));
     for (std::uint32_t local = 0; local < machines_.size(); ++local) {
       machines_[local].set_target(
           static_cast<int>(std::floor(options_.symphony.hold * plan_.size(ModelId{local}))));

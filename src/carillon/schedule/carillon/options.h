@@ -1,0 +1,37 @@
+#pragma once
+
+#include <string_view>
+
+#include "carillon/base/result.h"
+
+namespace carillon::schedule {
+
+struct CarillonOptions {
+  // With 0 a batch starts as soon as a device is free.
+  double defer = 1;
+  // A batch is deferred only while a request in a larger one would take less device time by more than this
+  // share: where batching gains nothing, waiting only makes answers later.
+  double least_gain = 0.005;
+  // Nothing is deferred while a smaller share of requests than this would find all devices busy if each ran
+  // by itself: nobody needs the device time that larger batches would save.
+  double leisure = 0.5;
+  // What the time of an idle device is worth beside that of a busy one while devices are short. 0: nothing,
+  // so that batches wait as long as their deadlines allow.
+  double price = 1;
+  // With 0 batches are as large as their deadlines allow, whatever waits behind them.
+  double limit = 1;
+  // With 0 long runs may have all devices.
+  double keep_off = 1;
+  // With 0 only the mean rates tell that devices are short, not what waits.
+  double backlog = 1;
+  // While devices are short, a batch is put back by so many times the device time that it takes beyond what
+  // as many requests take on average. 0: the most urgent goes first.
+  double value = 1;
+  // Likewise by so many times what it takes beyond the same requests in batches of the planned size.
+  double waste = 2;
+};
+
+// "value=0.5,keep_off=0": the defaults but for these. The error lists the names.
+Result<CarillonOptions> carillon_options(std::string_view text);
+
+}  // namespace carillon::schedule

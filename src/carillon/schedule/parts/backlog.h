@@ -1,0 +1,53 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <vector>
+
+#include "carillon/base/time.h"
+
+namespace carillon::schedule::parts {
+
+// Whether more work waits than the devices can do in the time that it has. Rates tell of a burst too late.
+// O(1). Not thread-safe.
+class Backlog {
+ public:
+  // A line has so many requests, which take `work` seconds of a device in all; `deadline` is the first's. One
+  // further away than `horizon` counts for nothing.
+  void set(std::size_t line, std::size_t rows, double work, TimePoint deadline, TimePoint now) {
+    if (line >= lines_.size()) lines_.resize(line + 1);
+    take(line, -1);
+    lines_[line] = {};
+    if (rows > 0 && deadline < saturating_add(now, horizon)) {
+      if (rows_ == 0) base_ = now;
+      lines_[line] = {static_cast<double>(rows), work, to_seconds(deadline - base_)};
+    }
+    take(line, 1);
+  }
+  bool pressed(std::size_t devices, TimePoint now) const {
+    if (rows_ <= 0) return false;
+    const double left = due_ / rows_ - to_seconds(now - base_);  // the mean time that they have
+    return work_ > static_cast<double>(devices) * left;
+  }
+  // Device time of a request that waits, seconds on average.
+  double each() const { return rows_ > 0 ? work_ / rows_ : 0; }
+
+ private:
+  static constexpr Duration horizon = 60s;
+  struct Line {
+    double rows = 0, work = 0, due = 0;  // seconds after `base_`
+  };
+  void take(std::size_t line, double sign) {
+    const Line& l = lines_[line];
+    rows_ += sign * l.rows;
+    work_ += sign * l.work;
+    due_ += sign * l.rows * l.due;
+    if (rows_ <= 0) rows_ = work_ = due_ = 0;  // nothing waits: no rounding stays
+  }
+
+  std::vector<Line> lines_;
+  TimePoint base_{};
+  double rows_ = 0, work_ = 0, due_ = 0;
+};
+
+}  // namespace carillon::schedule::parts

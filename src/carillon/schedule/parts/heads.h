@@ -1,0 +1,92 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+#include <optional>
+
+#include "carillon/schedule/parts/order.h"
+
+namespace carillon::schedule::parts {
+
+// What is to be expected of a line, for weighing whether its first requests are worth a small batch.
+struct Outlook {
+  Duration next_after{0};   // from the start of one batch until the next can start
+  double rate = 0;          // of arrivals, requests a second
+  std::size_t planned = 1;  // the planned batch size, at least 1
+  double contention = 1;    // the chance that a batch finds all devices busy
+};
+
+// The line's first requests, in the largest batch of at most `limit` rows (0: of any size) that is in time
+// for the first of all. Where later ones would fill a larger batch, the first are passed over if that serves
+// more: two batches in a row are compared, with the first requests and without. What the
+// second way serves more would have been late only where device time is short, so that it counts by the
+// chance of that, and what it passes over by the chance that there would have been time for it. None: no
+// request is in time on that device from `start` on. O(batch sizes + rows of three batches + log line).
+class Heads {
+ public:
+  Heads(const Waiting::Line& line, const Times& times, DeviceId device, ModelId model, const Outlook& outlook)
+      : line_(line), times_(times), device_(device), model_(model), outlook_(outlook) {}
+
+  std::optional<Choice> choose(TimePoint start, std::size_t limit, TimePoint now) const {
+    const auto head =
+        line_.lower_bound({saturating_add(start, times_.span(device_, model_, 0)), RequestId{0}});
+    if (head == line_.end()) return std::nullopt;
+    const auto largest = static_cast<std::size_t>(times_.model(model_).batches.back().batch);
+    const std::size_t most = rows_from(head, limit > 0 ? std::min(limit, largest) : largest);
+    const auto small = times_.fitting(device_, model_, most, start, head->first);
+    if (!small) return std::nullopt;  // fewer rows than the smallest batch
+    if (small->rows == most) return Choice{*small, head->first};
+    for (std::size_t i = times_.end_of_sizes(model_, most); i-- > 0;) {
+      const Times::Batch large = times_.batch(device_, model_, i);
+      if (large.rows <= small->rows) break;
+      const auto first = line_.lower_bound({saturating_add(start, large.span), RequestId{0}});
+      if (rows_from(first, large.rows) < large.rows) continue;
+      const TimePoint next = start + outlook_.next_after;
+      const double more = static_cast<double>(large.rows + servable(after(first, large.rows), next, now)) -
+                          static_cast<double>(small->rows + servable(after(head, small->rows), next, now));
+      const auto lost = static_cast<double>(passed(first) - passed(head));
+      if (outlook_.contention * more > (1 - outlook_.contention) * lost) return Choice{large, first->first};
+      break;
+    }
+    return Choice{*small, head->first};
+  }
+
+ private:
+  using Place = Waiting::Line::const_iterator;
+  // Further requests before a place count as so many.
+  static constexpr std::size_t most_counted = 256;
+
+  std::size_t passed(Place to) const {
+    std::size_t count = 0;
+    for (auto i = line_.begin(); i != to && count < most_counted; ++i) ++count;
+    return count;
+  }
+  // So many at most.
+  std::size_t rows_from(Place from, std::size_t most) const {
+    std::size_t count = 0;
+    for (; count < most && from != line_.end(); ++from) ++count;
+    return count;
+  }
+  Place after(Place from, std::size_t rows) const {
+    for (; rows > 0 && from != line_.end(); ++from) --rows;
+    return from;
+  }
+  // Rows of a batch that starts then, of what is left from that place on and of what will have come.
+  std::size_t servable(Place from, TimePoint start, TimePoint now) const {
+    const std::size_t here = rows_from(from, outlook_.planned);
+    const auto come = static_cast<std::size_t>(std::min(1e6, outlook_.rate * to_seconds(start - now)));
+    const std::size_t most = std::min(here + come, outlook_.planned);
+    if (here == 0) return most;
+    const auto batch = times_.fitting(device_, model_, most, start, from->first);
+    return batch ? batch->rows : 0;
+  }
+
+  const Waiting::Line& line_;
+  const Times& times_;
+  DeviceId device_;
+  ModelId model_;
+  const Outlook& outlook_;
+};
+
+}  // namespace carillon::schedule::parts

@@ -1,0 +1,144 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "carillon/schedule/load_priority.h"
+#include "carillon/schedule/parts/life.h"
+#include "carillon/schedule/parts/rates.h"
+#include "carillon/schedule/placement.h"
+#include "carillon/schedule/timer_heap.h"
+
+namespace carillon::schedule::parts {
+
+// What is loaded where, by what copies are worth: the requests a second that would be lost without them. A
+// model that is nowhere is loaded where its requests that wait can still be in time, or where it is asked for
+// more often than what makes room for it. A model that its devices have not the time for gets another copy:
+// by the rates, or because more waits than they can do in time, as rates tell of a burst too late. No other
+// copy goes beside models that could not wait for half a run of it.
+// Free memory is filled while nothing else is to be loaded. Copies of a version that is served no more are
+// unloaded. Not thread-safe.
+class Placing {
+ public:
+  Placing() : work_(work_window), pressing_(device_time) {}
+
+  // What an event says of requests, devices, models and LOADs: unloads what left, and refuses whatever waits
+  // for a model that no device can hold, or whose LOADs fail everywhere. O(log models + devices with the
+  // model) where it is a RequestArrived; O(devices) where it is a ModelChanged or a LOAD that failed.
+  // O(devices x models) where it is a DeviceChanged.
+  void hear(const Event& event, Life& life, Orders& out);
+  // Who waits for the model has changed: requests came, went or were sent. O(devices with the model).
+  void waits(ModelId model, const Waiting& waiting, const Orders& out);
+  // Sends LOADs, and UNLOADs that make room for them. For each of a few models O(log models + copies on a few
+  // devices); O(models) for a LOAD into free memory.
+  void step(const Waiting& waiting, Orders& out);
+  // When step() has something to do by the clock alone.
+  TimePoint wake_at() const { return wake_; }
+
+  // Some device has not the memory for all models.
+  bool scarce() const { return short_; }
+
+  const Rates& rates() const { return rates_; }
+
+ private:
+  static constexpr Duration work_window = 2s;
+  // Demand for a device's whole time, in the unit of LoadPriority.
+  static constexpr Duration device_time = 1s;
+  using Ledger = ledger::Ledger;
+  struct Failed {
+    std::uint32_t times = 0;  // in a row
+    TimePoint retry;
+  };
+  struct Model {
+    std::optional<double> listed;        // its key in wanted_
+    bool blocked = false;                // it is in blocked_
+    TimePoint since = TimePoint::max();  // it is nowhere, and in patient_: requests wait for it
+    bool pressed = false;          // it was loaded for requests that waited for long, and they are yet to run
+    std::optional<DeviceId> room;  // a device makes room for it
+    Duration slack{0};             // that its requests come with, of late
+    std::uint64_t pages = 0;       // of its last version, while it is served
+  };
+  struct Held {
+    ModelId model;
+    TimePoint since;  // when it was loaded; max(): it is loading
+  };
+  struct Device {
+    std::vector<Held> copies;  // loaded or loading
+    std::optional<ModelId> coming;
+    TimePoint pressed{};  // until then no other LOAD takes the place of what is worth more
+    double bus = 0;       // LOADs' share of the time of late, as of `bus_seen`
+    TimePoint bus_seen{};
+    double bus_at(TimePoint now) const;
+    Duration patience{};  // of the models there, until then
+    TimePoint patience_until = TimePoint::min();
+    bool filled = false;  // nothing more fits, until something there or a model changes
+  };
+  // Of a LOAD: it serves requests to come; some that wait, too; some that wait for busy devices; or what has
+  // waited for too long.
+  enum class Need : std::uint8_t { asked, helps, relieves, presses };
+  struct Room {
+    std::vector<ModelId> victims;
+    double cost = 0;  // requests a second
+  };
+  Model& model_of(ModelId id);
+  Device& device_of(DeviceId id);
+  void asked(const Request& request, const Orders& out);
+  void ended(const Ledger::Action& action, const ActionDone* done, Life& life, Orders& out);
+  void unload_if_left(DeviceId device, ModelId model, Orders& out);
+  void give_up(ModelId model, Life& life, Orders& out);
+  void sync(DeviceId device, ModelId model, const Orders& out);
+  void find_scarce(const Ledger& ledger);
+  void know(ModelId model, const Orders& out);
+  void list(ModelId model, const Waiting& waiting, const Orders& out);
+  void unlist(ModelId model);
+  std::size_t rescued(ModelId model, TimePoint loaded, const Waiting& waiting, const Orders& out) const;
+  double score(ModelId model, const Waiting& waiting, const Orders& out) const;
+  bool open(const Ledger& ledger, DeviceId device) const;
+  void find_open(DeviceId device, const Orders& out);
+  bool may_load(const Ledger& ledger, DeviceId device, ModelId model, TimePoint now);
+  bool easy_to_load(ModelId model, const Orders& out) const;
+  static double counts_for(ModelId model, const Orders& out);
+  double cost(DeviceId device, ModelId model, TimePoint now) const;
+  std::optional<Room> room(DeviceId device, ModelId model, double worth, Need need, const Waiting& waiting,
+                           const Orders& out);
+  bool load_somewhere(ModelId model, bool presses, const Waiting& waiting, Orders& out);
+  TimePoint waits_since(ModelId model, const Waiting& waiting, const Orders& out) const;
+  void be_patient(ModelId model, bool waits, TimePoint now);
+  void press(const Waiting& waiting, Orders& out);
+  void retry(const Waiting& waiting, Orders& out);
+  void relieve(const Waiting& waiting, Orders& out);
+  Duration others_wait(DeviceId device, const Orders& out);
+  bool others_can_wait(DeviceId device, ModelId model, const Orders& out);
+  void relieve_on(DeviceId device, const Waiting& waiting, Orders& out);
+  void another_copy(ModelId model, const Waiting& waiting, Orders& out);
+  void make_room(DeviceId device, ModelId model, const Room& room, const Waiting& waiting, Orders& out);
+  void load(DeviceId device, ModelId model, Orders& out);
+  void unload(DeviceId device, ModelId model, Orders& out);
+  void go_on(DeviceId device, const Waiting& waiting, Orders& out);
+  bool fill(DeviceId device, Orders& out);
+
+  Rates rates_;
+  Placement work_;         // by rates
+  LoadPriority pressing_;  // by what waits
+  std::uint64_t all_pages_ = 0;
+  bool short_ = false;  // some device has not the memory for all models
+  std::map<std::pair<DeviceId, ModelId>, Failed> failed_;
+  std::vector<Model> models_;
+  std::vector<Device> devices_;
+  std::set<DeviceId> open_;                      // devices that are to be told of another LOAD
+  std::set<std::pair<double, ModelId>> wanted_;  // what is nowhere, by -score()
+  std::vector<ModelId> blocked_;                 // no room until something ends
+  std::vector<ModelId> scarce_;                  // perhaps they need another copy
+  std::set<std::pair<TimePoint, ModelId>> patient_;
+  TimerHeap retry_;       // by model: when a device may be tried again whose LOAD failed
+  bool stirred_ = false;  // relieve() may find what it did not find before
+  bool busy_ = false;     // what has to make room for a model is in use, or waited for
+  TimePoint wake_ = TimePoint::max();
+};
+
+}  // namespace carillon::schedule::parts

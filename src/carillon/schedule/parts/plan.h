@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "carillon/schedule/parts/paces.h"
+#include "carillon/schedule/policy.h"
+#include "carillon/schedule/symphony/batch_plan.h"
+
+namespace carillon::schedule::parts {
+
+// What all models ask for, and how large their batches should be: planned four times a second from the rates
+// of arrival and from what batches take on average (symphony/batch_plan.h). Best-effort requests are not
+// planned for. Not thread-safe.
+class Plan {
+ public:
+  explicit Plan(const Environment& environment)
+      : environment_(environment), batches_(rate_window, every, exceeded, most_load) {}
+
+  // O(1), or O(batch sizes) where it is a ModelChanged.
+  void hear(const Event& event, const Orders& out);
+  // True: it planned anew. O(models x (batch sizes + devices)) four times a second.
+  bool step(const Orders& out);
+
+  std::size_t models() const { return times_.size(); }
+  // What its batches take on average, on a device of the mean speed.
+  const symphony::BatchTimes& times(ModelId model) const { return times_[model.index()]; }
+  const Paces& paces() const { return paces_; }
+  // See BatchPlan.
+  std::size_t limit(ModelId model) const { return static_cast<std::size_t>(batches_.limit(model)); }
+  double rate(ModelId model) const { return batches_.rate(model); }
+  Duration slo(ModelId model) const { return batches_.slo(model); }
+  bool known(ModelId model) const { return batches_.size(model) > 0; }
+  // The place of the planned batch size. Of a model that is known.
+  int planned(ModelId model) const {
+    return times(model).index_for(static_cast<std::size_t>(batches_.size(model)));
+  }
+  // Devices that the model's requests need, in planned batches. Of a model that is known.
+  double demand(ModelId model) const { return rate(model) * times(model).each(planned(model)); }
+  double contention() const { return batches_.contention(); }
+  double eager_contention() const { return batches_.eager_contention(); }
+  Duration wait() const { return batches_.wait(); }
+  double each() const { return batches_.each(); }
+
+  // The share of requests whose batch may have to wait for a device for longer than is planned for: half of
+  // what a goodput at the 99th percentile allows to be lost.
+  static constexpr double exceeded = 0.005;
+
+ private:
+  static constexpr Duration rate_window = 2s, every = 250ms;
+  // A request whose deadline is further away has none that anybody plans by.
+  static constexpr Duration horizon = 60s;
+  // Smaller batches for the sake of others take more time in all; beyond this share they cost more answers
+  // than they save.
+  static constexpr double most_load = 0.85;
+
+  Environment environment_;
+  symphony::BatchPlan batches_;
+  Paces paces_;
+  std::vector<symphony::BatchTimes> times_;
+};
+
+}  // namespace carillon::schedule::parts

@@ -1,0 +1,171 @@
+// What each part of the policy carillon is for: a workload that loses without the part. docs/policy.md tells
+// of the parts, and bench/policy.py measures them on larger workloads.
+#include <stdexcept>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "carillon/schedule/registry.h"
+#include "carillon/simulate/simulation.h"
+
+namespace carillon::simulate {
+namespace {
+
+// The share of requests that are on time.
+double share_on_time(const std::string& scenario, const std::string& policy) {
+  const auto read = workload::parse_scenario(scenario, "here");
+  if (!read) throw std::runtime_error(read.error().message);
+  const auto made = schedule::make_scheduler(policy, environment(*read));
+  if (!made) throw std::runtime_error(made.error().message);
+  const Figures figures = run(*read, **made, {});
+  double offered = 0, good = 0;
+  for (const auto& model : figures.models) {
+    offered += static_cast<double>(model.offered);
+    good += static_cast<double>(model.on_time);
+  }
+  return good / offered;
+}
+
+TEST(CarillonPolicy, LongRunsKeepOffADeviceThatQuickOnesNeed) {
+  const std::string scenario = R"(name = "two_devices"
+seed = 1
+duration_s = 30
+warmup_s = 2
+[cluster]
+devices = 2
+[[models]]
+name = "quick"
+slo_ms = 12
+max_batch = 16
+latency = { alpha_ms = 1, beta_ms = 1 }
+rate = 250
+[[models]]
+name = "long"
+slo_ms = 500
+max_batch = 4
+latency = { alpha_ms = 30, beta_ms = 20 }
+rate = 15
+)";
+  EXPECT_GT(share_on_time(scenario, "carillon"), 0.98);
+  EXPECT_LT(share_on_time(scenario, "carillon:keep_off=0"), 0.9);
+}
+
+TEST(CarillonPolicy, ABurstIsAnsweredByWhatCostsLeast) {
+  const std::string scenario = R"(name = "burst"
+seed = 1
+duration_s = 20
+warmup_s = 0
+[cluster]
+devices = 2
+[[models]]
+name = "dear"
+slo_ms = 100
+max_batch = 4
+latency = { alpha_ms = 18, beta_ms = 2 }
+steps = [[0, 10], [5, 200], [5.2, 10], [10, 200], [10.2, 10], [15, 200], [15.2, 10]]
+[[models]]
+name = "cheap"
+slo_ms = 100
+max_batch = 16
+latency = { alpha_ms = 1, beta_ms = 3 }
+steps = [[0, 10], [5, 900], [5.2, 10], [10, 900], [10.2, 10], [15, 900], [15.2, 10]]
+)";
+  EXPECT_GT(share_on_time(scenario, "carillon"), share_on_time(scenario, "carillon:backlog=0") + 0.02);
+  EXPECT_GT(share_on_time(scenario, "carillon"), share_on_time(scenario, "edf") + 0.02);
+}
+
+constexpr const char* one_model = R"(name = "one_model"
+seed = 1
+duration_s = 20
+warmup_s = 2
+[cluster]
+devices = 8
+[[models]]
+name = "m"
+slo_ms = 70
+max_batch = 16
+latency = { alpha_ms = 5, beta_ms = 18 }
+rate = 970
+)";
+
+TEST(CarillonPolicy, BatchesWaitForMoreRequestsWhereThatSavesTime) {
+  EXPECT_GT(share_on_time(one_model, "carillon"), 0.99);
+  EXPECT_LT(share_on_time(one_model, "carillon:defer=0"), 0.99);
+}
+
+TEST(CarillonPolicy, NoDeviceIdlesForLessThanItSaves) {
+  const std::string scenario = R"(name = "two_slos"
+seed = 1
+duration_s = 60
+warmup_s = 2
+[cluster]
+devices = 2
+[[models]]
+name = "m"
+slo_ms = [20, 150]
+max_batch = 16
+latency = { alpha_ms = 6, beta_ms = 2 }
+rate = 320
+)";
+  EXPECT_GT(share_on_time(scenario, "carillon"), share_on_time(scenario, "carillon:price=0") + 0.02);
+}
+
+TEST(CarillonPolicy, UnderOverloadWhatCostsMostComesLast) {
+  const std::string scenario = R"(name = "overload"
+seed = 1
+duration_s = 20
+warmup_s = 2
+[cluster]
+devices = 2
+[[models]]
+name = "dear"
+slo_ms = 200
+max_batch = 8
+latency = { alpha_ms = 20, beta_ms = 5 }
+rate = 100
+[[models]]
+name = "cheap"
+slo_ms = 200
+max_batch = 16
+latency = { alpha_ms = 2, beta_ms = 5 }
+rate = 300
+)";
+  EXPECT_GT(share_on_time(scenario, "carillon"), share_on_time(scenario, "carillon:value=0") + 0.05);
+}
+
+TEST(CarillonPolicy, SlowDevicesGetNothingThatTheyCannotDo) {
+  const std::string scenario = R"(name = "speeds"
+seed = 1
+duration_s = 20
+warmup_s = 2
+[cluster]
+devices = 4
+speeds = [0.5, 3, 0.6, 1]
+[[models]]
+name = "tight"
+copies = 4
+slo_ms = 14
+max_batch = 8
+latency = { alpha_ms = 2, beta_ms = 6 }
+rate = 60
+[[models]]
+name = "patient"
+copies = 4
+slo_ms = 100
+max_batch = 8
+latency = { alpha_ms = 2, beta_ms = 6 }
+rate = 40
+)";
+  EXPECT_GT(share_on_time(scenario, "carillon"), 0.98);
+  EXPECT_GT(share_on_time(scenario, "carillon"), share_on_time(scenario, "symphony"));
+}
+
+TEST(CarillonPolicy, NumbersThatItDoesNotTakeAreNamed) {
+  const auto made = schedule::make_scheduler("carillon:leisure=2", schedule::Environment{});
+  ASSERT_FALSE(made);
+  EXPECT_NE(made.error().message.find("leisure (0 to 1)"), std::string::npos) << made.error().message;
+  EXPECT_TRUE(schedule::make_scheduler("carillon:leisure=0.7,keep_off=0", schedule::Environment{}));
+}
+
+}  // namespace
+}  // namespace carillon::simulate
