@@ -143,9 +143,10 @@ class Box:
         return said
 
     def led(self) -> list[tuple[str, int]]:
-        """Who led which epoch, by the schedulers' logs."""
-        return sorted(((id, int(line.rsplit(" ", 1)[1])) for id, role in self.roles.items() if role.role == "scheduler"
-                       for line in role.text().splitlines() if "leads, epoch" in line), key=lambda each: each[1])
+        """Who led which epoch, by the schedulers' own logs: a spare's names another."""
+        own = [(id, line) for id, role in self.roles.items() if role.role == "scheduler"
+               for line in role.text().splitlines() if "leads, epoch" in line and "' leads" not in line]
+        return sorted(((id, int(line.rsplit(" ", 1)[1])) for id, line in own), key=lambda each: each[1])
 
     @contextlib.contextmanager
     def led_by(self, leader: str, tapped: Host):
