@@ -68,7 +68,7 @@ TEST_F(ModelOrdersTest, AnOrderThatNobodyCarriesOutFailsWithTheWordOfOne) {
   ASSERT_EQ(done.size(), 1U);
   EXPECT_EQ(done[0].result.error().code, ErrorCode::not_found);
   EXPECT_EQ(done[0].result.error().message, "worker w1: there is no such model");
-  // A worker that may have it says more than one that does not.
+  // w1 may have carried the order out. The client hears of that, not that w2 lacks the model.
   ask({.order = 8, .model = "m"});
   answer(12, fail(ErrorCode::not_found, "there is no such model"));
   orders.left(11, out);

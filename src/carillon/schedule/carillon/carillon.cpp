@@ -129,10 +129,9 @@ void Carillon::look(std::uint32_t line, Orders& out) {
     return ready_.put({cls, head->deadline, line}, out.ledger(), model);  // perhaps another device can
   const TimePoint ready = ready_at(*head, *choice, times, out);
   waits_.asks(model, std::max(ready, out.time()), out.time());
-  const TimePoint latest = saturating_add(choice->deadline, -choice->batch.span);
   if (ready <= out.time()) {
     ready_.put({cls, key(model, *choice), line}, out.ledger(), model);
-    looks_.set(line, std::max(saturating_add(latest, Duration{1}), out.time() + Duration{1}));
+    looks_.set(line, std::max(saturating_add(choice->latest(), Duration{1}), out.time() + Duration{1}));
   } else {
     looks_.set(line, ready);
   }
@@ -154,16 +153,14 @@ TimePoint Carillon::ready_at(const Waiting::Head& head, const Choice& choice, co
     return now;
   // What a larger batch saves is worth less than the device that idles until it is there.
   const double more = average.batch_size(larger) - average.batch_size(index);
-  const double saved =
-      (average.batch_size(index) + more) * average.each(index) - to_seconds(average.exec(larger));
+  const double saved = average.batch_size(larger) * average.each(index) - to_seconds(average.exec(larger));
   const double price = options_.price * (pressed_ ? 1 : std::min(1.0, plan_.contention()));
   if (plan_.rate(head.model) > 0 && saved * plan_.rate(head.model) <= price * more) return now;
 
   const DeviceId fastest = by_speed_.front();
   const TimePoint larger_fits =
       saturating_add(choice.deadline, -times.span(fastest, head.model, static_cast<std::size_t>(larger)));
-  const TimePoint latest = saturating_add(choice.deadline, -choice.batch.span);
-  const TimePoint finds_device = saturating_add(latest, -waits_.lead(head.model, plan_.wait(), now));
+  const TimePoint finds_device = saturating_add(choice.latest(), -waits_.lead(head.model, plan_.wait(), now));
   const TimePoint patience = saturating_add(out.ledger().request(head.id)->told.arrival, longest_wait);
   return std::min({larger_fits, finds_device, patience}) - times.dispatch(fastest);
 }
@@ -175,14 +172,13 @@ void Carillon::find_pressure(const Orders& out) {
 
 // The latest start; while devices are short, later for what costs others more.
 TimePoint Carillon::key(ModelId model, const Choice& choice) const {
-  const TimePoint latest = saturating_add(choice.deadline, -choice.batch.span);
-  if (!pressed_) return latest;
+  if (!pressed_) return choice.latest();
   const double takes = to_seconds(choice.batch.exec), rows = static_cast<double>(choice.batch.rows);
   const double usual = plan_.contention() >= 1 ? plan_.each() : backlog_.each();
   double back = options_.value * (takes - rows * usual);
   if (plan_.known(model))
     back += options_.waste * std::max(0.0, takes - rows * plan_.times(model).each(plan_.planned(model)));
-  return saturating_add(latest, from_seconds(back));
+  return saturating_add(choice.latest(), from_seconds(back));
 }
 
 // Sends the first of what may start on these streams, where they have room. False: nothing was sent.

@@ -25,12 +25,11 @@ namespace carillon::schedule {
 //
 // - What waits, and until when (Life); what is loaded where (Placing).
 // - What models ask for, how large their batches should be, and how short devices are (Plan, Backlog).
-// - From when on a line may start its batch: a batch waits for more requests while the device time that this
-//   saves is worth more than that of the device that idles for it, and only as long as it will find a device
-//   in time (DeviceWaits, as in Symphony).
+// - When a line may start its batch. The batch waits for more requests while this saves more device time than
+//   the idle device loses, and while it can expect to find a device in time (DeviceWaits, as in Symphony).
 // - Which line goes first (Ready): the one that has to start first; while devices are short, those come later
 //   that take more device time for an answer than others.
-// - Where: the fastest device that is free, from which long runs keep off where quick ones need it (KeepOff).
+// - Where: on the fastest free device. Long runs keep off where quick ones need it (KeepOff).
 //
 // An event costs O(devices + log lines), but for what Placing costs; planning costs what Plan and KeepOff
 // say.

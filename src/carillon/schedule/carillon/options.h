@@ -27,7 +27,7 @@ struct CarillonOptions {
   // While devices are short, a batch is put back by so many times the device time that it takes beyond what
   // as many requests take on average. 0: the most urgent goes first.
   double value = 1;
-  // Likewise by so many times what it takes beyond the same requests in batches of the planned size.
+  // Likewise, by so many times the device time that batches of the planned size would save.
   double waste = 2;
 };
 

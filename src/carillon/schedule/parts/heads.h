@@ -19,10 +19,10 @@ struct Outlook {
 
 // The line's first requests, in the largest batch of at most `limit` rows (0: of any size) that is in time
 // for the first of all. Where later ones would fill a larger batch, the first are passed over if that serves
-// more: two batches in a row are compared, with the first requests and without. What the
-// second way serves more would have been late only where device time is short, so that it counts by the
-// chance of that, and what it passes over by the chance that there would have been time for it. None: no
-// request is in time on that device from `start` on. O(batch sizes + rows of three batches + log line).
+// more. Two batches in a row are compared, with the first requests and without. Requests that only the second
+// way serves are a gain where device time is short: they count by the chance of that. Requests that it passes
+// over are a loss where there would have been time: they count by the chance of that. None: no request is in
+// time on that device from `start` on. O(batch sizes + rows of three batches + log line).
 class Heads {
  public:
   Heads(const Waiting::Line& line, const Times& times, DeviceId device, ModelId model, const Outlook& outlook)

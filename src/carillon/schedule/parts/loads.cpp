@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <variant>
 
+#include "carillon/schedule/parts/memory.h"
+
 namespace carillon::schedule::parts {
 namespace {
 
@@ -13,9 +15,6 @@ using ledger::Residence;
 // LOADs that a device has to do at a time: one runs, one waits, so that none has to wait for the way there
 // and what becomes urgent does not wait behind many.
 constexpr std::size_t loads_ahead = 2;
-// LOADs of a model on one device that fail in a row before nobody should wait for another.
-constexpr std::uint32_t most_failed_loads = 5;
-constexpr Duration first_retry = 10ms;  // twice as long each time
 // What was used within so many times the time that a LOAD of it takes is kept from models that are elsewhere.
 constexpr int loads_unused = 10;
 
@@ -27,12 +26,6 @@ std::size_t loads(const Ledger& ledger, DeviceId device) {
 }
 bool nothing_to_run(const Ledger& ledger, DeviceId device) {
   return ledger.device(device).runs == 0;
-}
-std::uint64_t free_pages(const Ledger& ledger, DeviceId device) {
-  return ledger.device(device).pages - ledger.device(device).taken;
-}
-bool holds_ever(const Ledger& ledger, DeviceId device, const ledger::ModelInfo& model) {
-  return ledger.device(device).alive && model.pages <= ledger.device(device).pages;
 }
 
 }  // namespace
@@ -68,12 +61,6 @@ void Loads::ended(const Ledger::Action& action, Life& life, Orders& out) {
   }
   filled_[action.device.index()] = false;
   unload_if_left(action.device, action.model, out);
-}
-
-void Loads::unload_if_left(DeviceId device, ModelId model, Orders& out) {
-  const Ledger::Copy* const copy = out.ledger().copy(device, model);
-  if (copy != nullptr && copy->residence == Residence::leaving && !copy->arriving && copy->using_it() == 0)
-    out.unload(device, model);
 }
 
 // Where nobody should wait for the model any more: refuses all who do.

@@ -41,7 +41,6 @@ class Loads {
     auto cost() const { return std::tuple(waited_for, loads, victims.size()); }
   };
   void ended(const Ledger::Action& action, Life& life, Orders& out);
-  void unload_if_left(DeviceId device, ModelId model, Orders& out);
   void give_up(ModelId model, Life& life, Orders& out);
   bool may_load(const Ledger& ledger, DeviceId device, ModelId model, TimePoint now);
   std::optional<Room> room(const Ledger& ledger, DeviceId device, const Waiting::Head& head,

@@ -14,6 +14,8 @@ namespace carillon::schedule::parts {
 struct Choice {
   Times::Batch batch;
   TimePoint deadline;  // of the batch's first request: the batch takes requests from there on
+  // When it has to start at the latest.
+  TimePoint latest() const { return saturating_add(deadline, -batch.span); }
 };
 
 // The line's first requests, in the largest batch that is in time for the first of all. But once a line is

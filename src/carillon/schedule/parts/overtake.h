@@ -14,9 +14,8 @@ namespace carillon::schedule::parts {
 inline void send(Life& life, DeviceId device, const Waiting::Head& head, const Choice& choice,
                  TimePoint earliest, Orders& out) {
   const auto [cls, deadline, id, model] = head;
-  const TimePoint latest = saturating_add(choice.deadline, -choice.batch.span);
   out.infer(device, model, life.take(model, cls, choice.deadline, choice.batch.rows),
-            {earliest, std::max(out.time(), latest)}, choice.batch.exec, life.streams(cls));
+            {earliest, std::max(out.time(), choice.latest())}, choice.batch.exec, life.streams(cls));
 }
 
 // Preemption by deadline: the most urgent request that would be late behind what the device runs goes before

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <variant>
 
+#include "carillon/schedule/parts/memory.h"
+
 namespace carillon::schedule::parts {
 namespace {
 
@@ -37,9 +39,6 @@ constexpr int loads_unused = 10;
 constexpr Duration patience_renewed = 100ms;
 // LOADs that a device has to do at a time. What becomes urgent waits for no second one.
 constexpr std::size_t loads_ahead = 1;
-// LOADs of a model on one device that fail in a row before nobody should wait for another.
-constexpr std::uint32_t most_failed_loads = 5;
-constexpr Duration first_retry = 10ms;  // twice as long each time
 // A request that can wait longer than that counts as if it could not.
 constexpr Duration longest_slack = 10s;
 // Over about so many requests the time that they can wait is averaged: SLOs may differ.
@@ -66,12 +65,6 @@ TimePoint loads_end(const Ledger& ledger, DeviceId device, TimePoint now) {
     end = saturating_add(std::max(end, action.sent), action.expected);
   }
   return end;
-}
-std::uint64_t free_pages(const Ledger& ledger, DeviceId device) {
-  return ledger.device(device).pages - ledger.device(device).taken;
-}
-bool holds_ever(const Ledger& ledger, DeviceId device, const ledger::ModelInfo& model) {
-  return ledger.device(device).alive && model.pages <= ledger.device(device).pages;
 }
 bool nowhere(const Ledger::Model& model) {
   return model.places.empty() && model.coming == 0;
@@ -185,12 +178,6 @@ void Placing::ended(const Ledger::Action& action, const ActionDone* done, Life& 
   if (life.waiting().size(action.model) > 0) list(action.model, life.waiting(), out);
 }
 
-void Placing::unload_if_left(DeviceId device, ModelId model, Orders& out) {
-  const Ledger::Copy* const copy = out.ledger().copy(device, model);
-  if (copy != nullptr && copy->residence == Residence::leaving && !copy->arriving && copy->using_it() == 0)
-    out.unload(device, model);
-}
-
 // Where nobody should wait for the model any more: refuses all who do.
 void Placing::give_up(ModelId id, Life& life, Orders& out) {
   const Ledger& ledger = out.ledger();
@@ -225,7 +212,7 @@ void Placing::find_scarce(const Ledger& ledger) {
                                [&](const auto& device) { return device.alive && device.pages < all_pages_; });
 }
 
-// A request that waits asks for its device time over the time that it has.
+// A waiting request demands the share of a device that its run takes of the time it has left.
 void Placing::waits(ModelId model, const Waiting& waiting, const Orders& out) {
   if (!takes_pages(out.ledger().model(model))) return;
   const Duration alone = Times(out.ledger(), Class::normal).alone(model);

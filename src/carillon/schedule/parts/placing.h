@@ -17,12 +17,11 @@
 namespace carillon::schedule::parts {
 
 // What is loaded where, by what copies are worth: the requests a second that would be lost without them. A
-// model that is nowhere is loaded where its requests that wait can still be in time, or where it is asked for
-// more often than what makes room for it. A model that its devices have not the time for gets another copy:
-// by the rates, or because more waits than they can do in time, as rates tell of a burst too late. No other
-// copy goes beside models that could not wait for half a run of it.
-// Free memory is filled while nothing else is to be loaded. Copies of a version that is served no more are
-// unloaded. Not thread-safe.
+// model without a copy is loaded where waiting requests can still be in time. It is also loaded where it is
+// asked for more often than the models that make room for it. A model gets another copy if its devices have
+// not the time for it. Rates show that; so does what waits, as rates tell of a burst too late. No further
+// copy goes beside models that could not wait for half a run of it. Free memory is filled while nothing else
+// is to be loaded. Copies of a version that is served no more are unloaded. Not thread-safe.
 class Placing {
  public:
   Placing() : work_(work_window), pressing_(device_time) {}
@@ -89,7 +88,6 @@ class Placing {
   Device& device_of(DeviceId id);
   void asked(const Request& request, const Orders& out);
   void ended(const Ledger::Action& action, const ActionDone* done, Life& life, Orders& out);
-  void unload_if_left(DeviceId device, ModelId model, Orders& out);
   void give_up(ModelId model, Life& life, Orders& out);
   void sync(DeviceId device, ModelId model, const Orders& out);
   void find_scarce(const Ledger& ledger);

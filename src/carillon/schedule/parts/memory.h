@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+
+#include "carillon/schedule/policy.h"
+
+// What parts that place models ask of devices' memory.
+namespace carillon::schedule::parts {
+
+// LOADs of a model on one device that fail in a row before nobody should wait for another.
+inline constexpr std::uint32_t most_failed_loads = 5;
+inline constexpr Duration first_retry = 10ms;  // of a LOAD that failed; twice as long each time
+
+inline std::uint64_t free_pages(const ledger::Ledger& ledger, DeviceId device) {
+  return ledger.device(device).pages - ledger.device(device).taken;
+}
+inline bool holds_ever(const ledger::Ledger& ledger, DeviceId device, const ledger::ModelInfo& model) {
+  return ledger.device(device).alive && model.pages <= ledger.device(device).pages;
+}
+// Unloads the copy of a version that is served no more, once nothing uses it.
+inline void unload_if_left(DeviceId device, ModelId model, Orders& out) {
+  const ledger::Ledger::Copy* const copy = out.ledger().copy(device, model);
+  if (copy != nullptr && copy->residence == ledger::Residence::leaving && !copy->arriving &&
+      copy->using_it() == 0)
+    out.unload(device, model);
+}
+
+}  // namespace carillon::schedule::parts
