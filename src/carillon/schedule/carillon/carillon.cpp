@@ -57,8 +57,7 @@ TimePoint Carillon::act(const Event& event, Orders& out) {
     for (const DeviceId device : by_speed_)
       for (const Class streams : life_.all_streams()) sent = send_next(device, streams, out) || sent;
   }
-  if (overtakes_)
-    for (const DeviceId device : by_speed_) overtake(device, out);
+  if (overtakes_) overtake(out);
   placing_.step(life_.waiting(), out);
   wake_ = std::max(std::min({wake_, looks_.top_at(), life_.wake_at(out.time()), placing_.wake_at()}),
                    out.time() + Duration{1});
@@ -215,9 +214,9 @@ bool Carillon::keeps_off(DeviceId device, ModelId model, const Orders& out) cons
   return !placing_.scarce() && !keep_off_.may_run(out.ledger(), device, model);
 }
 
-void Carillon::overtake(DeviceId device, Orders& out) {
+void Carillon::overtake(Orders& out) {
   const Times times(out.ledger(), Class::normal, &plan_.paces(), out.time());
-  if (const auto taken = parts::overtake(life_, device, times, out))
+  if (const auto taken = parts::overtake(life_, by_speed_, times, out))
     look(line_of(taken->model, taken->cls), out);
 }
 

@@ -57,7 +57,7 @@ class Carillon final : public Policy {
                                            DeviceId device, TimePoint start, TimePoint now) const;
   bool send_next(DeviceId device, Class streams, Orders& out);
   bool keeps_off(DeviceId device, ModelId model, const Orders& out) const;
-  void overtake(DeviceId device, Orders& out);
+  void overtake(Orders& out);
 
   const CarillonOptions options_;
   parts::Life life_;

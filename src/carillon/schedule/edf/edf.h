@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include "carillon/schedule/parts/lanes.h"
 #include "carillon/schedule/parts/life.h"
@@ -33,14 +34,16 @@ class Edf final : public Policy {
     if (const auto* arrival = std::get_if<RequestArrived>(&event); arrival && arrival->more) return wake_;
     life_.expire(out);
     wake_ = TimePoint::max();
+    alive_.clear();
     for (std::uint32_t i = 0; i < out.ledger().devices(); ++i) {
       const DeviceId device{i};
       if (!out.ledger().device(device).alive) continue;
       for (const Class streams : life_.all_streams())
         while (send_next(device, streams, out)) {
         }
-      if (overtakes_) parts::overtake(life_, device, parts::Times(out.ledger(), Class::normal), out);
+      alive_.push_back(device);
     }
+    if (overtakes_) parts::overtake(life_, alive_, parts::Times(out.ledger(), Class::normal), out);
     loads_.step(life_.waiting(), out);
     wake_ =
         std::max(std::min({wake_, life_.wake_at(out.time()), loads_.wake_at()}), out.time() + Duration{1});
@@ -71,6 +74,7 @@ class Edf final : public Policy {
   parts::Life life_;
   parts::Loads loads_;
   const bool overtakes_;
+  std::vector<DeviceId> alive_;
   TimePoint wake_ = TimePoint::max();
 };
 

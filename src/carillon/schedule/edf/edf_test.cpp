@@ -257,6 +257,41 @@ TEST_F(EdfTest, ALongerRunMakesWayForWhatWouldBeLateBehindIt) {
   }
 }
 
+TEST_F(EdfTest, NothingMakesWayWhereAnotherDeviceIsFreeInTime) {
+  for (const bool soon : {true, false}) {
+    make({.preemption = Preemption::deadline});
+    model(linear_model(0, 0ms, 100ms, 1, 8ms, {1}));
+    model(linear_model(1, 0ms, 10ms, 1, 8ms, {1}));
+    model(linear_model(2, 0ms, soon ? 20ms : 60ms, 1, 8ms, {1}));
+    device(0, 3, 0ms);
+    device(1, 3, 0ms);
+    ASSERT_EQ(of_kind<Infer>(arrives(0, 0, 0ms, at(900ms))).size(), 1U);
+    ASSERT_EQ(of_kind<Infer>(arrives(1, 2, 0ms, at(900ms))).size(), 1U);
+    const auto orders = arrives(2, 1, 5ms, at(50ms));
+    EXPECT_EQ(of_kind<Preempt>(orders).size(), soon ? 0U : 1U);
+    EXPECT_EQ(of_kind<Infer>(orders).size(), soon ? 0U : 1U);
+  }
+}
+
+TEST_F(EdfTest, AsManyAsTheLongRunHasTimeForOvertakeIt) {
+  struct Case {
+    TimePoint runs_until;
+    std::size_t rows;
+  };
+  for (const auto& [runs_until, rows] : {Case{at(900ms), 2}, Case{at(125ms), 1}}) {
+    make({.preemption = Preemption::deadline});
+    model(linear_model(0, 0ms, 100ms, 1, 8ms, {1}));
+    model(linear_model(1, 10ms, 10ms, 2, 8ms, {1, 2}));
+    device(0, 3, 0ms);
+    ASSERT_EQ(of_kind<Infer>(arrives(0, 0, 0ms, runs_until)).size(), 1U);
+    arrives(1, 1, 10ms, at(60ms), Class::normal, true);
+    arrives(2, 1, 10ms, at(60ms), Class::normal, true);
+    const auto sent = of_kind<Infer>(tell(AllArrived{}, 10ms));
+    ASSERT_EQ(sent.size(), 1U);
+    EXPECT_EQ(sent[0].requests.size(), rows);
+  }
+}
+
 TEST_F(EdfTest, WhatDidNotSucceedIsTriedAgainThreeTimes) {
   make();
   model(linear_model(0, 0ms, 10ms, 1, 8ms, {1}));
@@ -282,8 +317,8 @@ TEST_F(EdfTest, WhatADeviceLosesGoesToAnother) {
   EXPECT_EQ(requests(sent[0]), Ids{0});
 }
 
-// The ledger goes on saying that the request of the first came back. What another that is given up was to have
-// never got there: the request is lost once.
+// The ledger goes on saying that the request of the first came back. What another that is given up was to
+// have never got there: the request is lost once.
 TEST(Edf, WhereOneEventGivesUpManyDevicesARequestIsSentWhereOneIsWell) {
   Edf edf({.dispatch = {}, .answer = {}, .overrun = 0});
   ledger::Ledger ledger;
