@@ -120,7 +120,7 @@ def test_status_and_timeline_tell_what_the_server_does(open_server):
         time.sleep(0.1)
     told = status()
     assert told["server"]["state"] == "ready" and told["server"]["model_control"] == "explicit"
-    assert told["server"]["policy"] == "clockwork" and told["server"]["uptime_s"] > 0
+    assert told["server"]["policy"] == "carillon" and told["server"]["uptime_s"] > 0
     assert [d["alive"] for d in told["devices"]] == [True, True]
     assert any(d["pages_used"] > 0 for d in told["devices"])
     assert {m["name"]: m["state"] for m in told["models"]} == {"steady": "ready", "spare": "left_out", HOSTILE: "ready"}

@@ -92,7 +92,7 @@ def test_preemption_is_recorded_and_replayed(program, tmp_path):
     replay = json.loads(run(program, "replay", log, "--json").stdout)
     assert replay["complete"] and replay["differing_events"] == 0
     said = run(program, "simulate", overload, "--scheduler", "symphony", "--preempt", "deadline", status=2).stderr
-    assert "'symphony' does not preempt so; clockwork does" in said
+    assert "'symphony' does not preempt so; carillon, clockwork and edf do" in said
 
 
 def test_goodput_stops_at_its_precision(program, scenario):

@@ -17,10 +17,10 @@ inline void add_admission_option(CLI::App& command, std::string& admission) {
           .add_option(
               "--admission", admission,
               "arrival: a request is refused as it comes, where those that wait leave it no time (under "
-              "clockwork and symphony); policy: it waits, and the policy refuses it later")
+              "carillon, clockwork and symphony); policy: it waits, and the policy refuses it later")
           ->check(CLI::IsMember({"arrival", "policy"}));
   if (admission.empty())
-    option->default_str("arrival under clockwork and symphony");
+    option->default_str("arrival under carillon, clockwork and symphony");
   else
     option->capture_default_str();
 }
@@ -29,7 +29,7 @@ inline void add_admission_option(CLI::App& command, std::string& admission) {
 inline Result<> check_admission(const std::string& admission, const std::string& scheduler) {
   if (admission != "arrival" || schedule::takes_admission(scheduler)) return {};
   return invalid("--admission arrival: the scheduler '" + scheduler +
-                 "' decides by itself; clockwork and symphony take it");
+                 "' decides by itself; carillon, clockwork and symphony take it");
 }
 
 inline bool admits_on_arrival(const std::string& admission, const std::string& scheduler) {

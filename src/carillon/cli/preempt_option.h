@@ -18,11 +18,12 @@ inline void add_preempt_option(CLI::App& command, std::string& preempt) {
           .add_option(
               "--preempt", preempt,
               "deadline: a request that would be late behind a longer run goes first where that makes "
-              "nothing late, and the run resumes (under clockwork); none: what runs ends first")
+              "nothing late, and the run resumes (under carillon, clockwork and edf); none: what runs ends "
+              "first")
           ->check(CLI::IsMember({std::string(schedule::name_of(schedule::Preemption::none)),
                                  std::string(schedule::name_of(schedule::Preemption::deadline))}));
   if (preempt.empty())
-    option->default_str("deadline under clockwork");
+    option->default_str("deadline under carillon, clockwork and edf");
   else
     option->capture_default_str();
 }
@@ -32,7 +33,7 @@ inline Result<> check_preempt(const std::string& preempt, const std::string& sch
   if (preempt != schedule::name_of(schedule::Preemption::deadline) || schedule::takes_preemption(scheduler))
     return {};
   return invalid("--preempt " + preempt + ": the scheduler '" + scheduler +
-                 "' does not preempt so; clockwork does");
+                 "' does not preempt so; carillon, clockwork and edf do");
 }
 
 inline schedule::Preemption preemption_of(const std::string& preempt, const std::string& scheduler) {

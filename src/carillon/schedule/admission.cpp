@@ -17,7 +17,7 @@ void Allowance::came_late(double room, TimePoint now) {
 }
 
 void Allowance::turned_away(TimePoint now) {
-  set(at(now) * (1 - rise * promised / (1 - promised)), now);
+  set(at(now) * (1 - rise * late_ / (1 - late_)), now);
 }
 
 void Allowance::set(double level, TimePoint now) {
@@ -46,7 +46,8 @@ TimePoint Admission::decide(const Event& event, TimePoint now, Actions& out) {
 // The refusal; none where the request is admitted, or left to the policy.
 std::optional<Refuse> Admission::admit(const Request& request, TimePoint now) {
   const Model& model = models_[request.model.index()];
-  if (!model.info || alive_ == 0 || !loaded(request.model)) return std::nullopt;
+  if (request.cls != Class::normal || !model.info || alive_ == 0 || !loaded(request.model))
+    return std::nullopt;
   const Duration alone = model.times.of(*model.info, 0);
   // By then its run would have to end, if it took no longer than expected.
   TimePoint due = request.deadline;
@@ -124,6 +125,7 @@ void Admission::done(const ActionDone& event, TimePoint now) {
 void Admission::said(const Action& action, TimePoint now) {
   if (const auto* infer = std::get_if<Infer>(&action)) {
     for (const RequestId id : infer->requests) take(id, now);
+    if (infer->cls != Class::normal) return;  // the policy has them take turns
     const auto& info = models_[infer->model.index()].info;
     std::size_t batch = 0;
     while (info && batch < info->batches.size() &&

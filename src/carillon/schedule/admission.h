@@ -17,10 +17,13 @@ namespace carillon::schedule {
 
 // A factor on the work that waits: how many times as long as charged it is taken to last. It is learnt. A
 // request that was admitted and refused later raises it; each refusal on arrival lowers it a little, so that
-// it rests where `promised` of the refusals come late. Not thread-safe.
+// it rests where the share `late` of the refusals comes late. Not thread-safe.
 class Allowance {
  public:
   static constexpr double promised = 0.0025;
+
+  // `late` in (0, 1).
+  explicit Allowance(double late = promised) : late_(late) {}
 
   double at(TimePoint now) const;
   // A request that was admitted with so much room (DueWork::room) was refused later. The factor rises no
@@ -38,13 +41,14 @@ class Allowance {
 
   void set(double level, TimePoint now);
 
+  double late_;
   double level_ = 0;  // its logarithm, at:
   TimePoint since_;
 };
 
-// Around Clockwork and Symphony, live: refuses a request on arrival if the waiting requests leave it no time.
-// By themselves these policies take a request in if it could be on time behind what devices were sent, and
-// find out later whom they serve; under overload most refusals then come when the deadline is near.
+// Around Clockwork, Symphony and Carillon, live: refuses a request on arrival if the waiting requests leave
+// it no time. By themselves these policies take a request in if it could be on time behind what devices were
+// sent, and find out later whom they serve; under overload most refusals then come when the deadline is near.
 //
 // All that wait for EXEC are taken to run in the order of deadlines. A request is refused if it would be late
 // behind those before it, or would make one behind it late. Each is charged for the time by
@@ -53,15 +57,17 @@ class Allowance {
 // than the average of late needs less room, down to a quarter: under overload, cheap requests give the most
 // answers.
 //
-// The policy decides on all others: requests without a deadline, those of two seconds and more, those that
-// nobody's work is in the way of, and those whose model is not loaded, for which LOADs count and not EXEC.
-// Of requests that are refused here it does not hear.
+// The policy decides on all others: requests of other classes than normal, those without a deadline, those of
+// two seconds and more, those that nobody's work is in the way of, and those whose model is not loaded, for
+// which LOADs count and not EXEC. Of requests that are refused here it does not hear.
 //
 // Stands within BySize, to which sizes are models of their own. A request costs O(DueWork::steps), an action
 // a look-up. Not thread-safe.
 class Admission final : public Around {
  public:
-  explicit Admission(std::unique_ptr<Scheduler> policy) : Around(std::move(policy)) {}
+  // `late`: the share of refusals that may come late (Allowance).
+  explicit Admission(std::unique_ptr<Scheduler> policy, double late = Allowance::promised)
+      : Around(std::move(policy)), allowance_(late) {}
 
   TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
 

@@ -29,7 +29,8 @@ struct Row {
   Result<std::unique_ptr<Scheduler>> (*make)(std::string_view value, const Environment& environment);
   std::string_view example = {};  // a value behind its name, where it needs one
   bool preempts = false;
-  bool admits = false;      // Admission may stand around it
+  // Admission may stand around it, and lets so large a share of the refusals come later. 0: it may not.
+  double admits = 0;
   bool fixed_times = true;  // it plans with: sizes of requests are told apart for it (BySize)
   bool by_class = false;    // it decides on requests of all classes: no Classed stands around it
 
@@ -116,10 +117,10 @@ Result<std::unique_ptr<Scheduler>> make_baseline(std::string_view value, const E
 }
 
 constexpr Row policies[] = {
-    {"clockwork", make_clockwork, {}, true, true},
+    {"clockwork", make_clockwork, {}, true, Allowance::promised},
     {"fcfs", make_fcfs},
-    {"symphony", make_symphony, {}, false, true},
-    {"orloj", make_orloj, {}, false, false, false},
+    {"symphony", make_symphony, {}, false, Allowance::promised},
+    {"orloj", make_orloj, {}, false, 0, false},
     {"eager", make_eager<false>},
     {"eager-drop", make_eager<true>},
     {"timeout", make_timeout<false>, ":0.3"},
@@ -127,24 +128,31 @@ constexpr Row policies[] = {
     {"clipper", make_baseline<baselines::Clipper>},
     {"nexus", make_baseline<baselines::Nexus>},
     {"shepherd", make_baseline<baselines::Shepherd>},
-    {.name = "carillon", .make = make_carillon, .preempts = true, .fixed_times = false, .by_class = true},
+    // It prefers requests that take less device time, which Admission cannot foresee: with 0.25% of late
+    // refusals it costs 1.6 points of the requests on time under overload, with a tenth 1.0.
+    {.name = "carillon",
+     .make = make_carillon,
+     .preempts = true,
+     .admits = 0.1,
+     .fixed_times = false,
+     .by_class = true},
     {.name = "edf", .make = make_baseline<Edf>, .preempts = true, .fixed_times = false, .by_class = true},
 };
 
-bool is(std::string_view text, bool Row::*what) {
+bool any(std::string_view text, auto&& is) {
   return std::ranges::any_of(policies, [&, name = text.substr(0, text.find(':'))](const Row& policy) {
-    return policy.*what && policy.name == name;
+    return is(policy) && policy.name == name;
   });
 }
 
 }  // namespace
 
 bool takes_preemption(std::string_view text) {
-  return is(text, &Row::preempts);
+  return any(text, [](const Row& policy) { return policy.preempts; });
 }
 
 bool takes_admission(std::string_view text) {
-  return is(text, &Row::admits);
+  return any(text, [](const Row& policy) { return policy.admits > 0; });
 }
 
 Result<std::unique_ptr<Scheduler>> make_scheduler(std::string_view text, const Environment& environment) {
@@ -154,8 +162,8 @@ Result<std::unique_ptr<Scheduler>> make_scheduler(std::string_view text, const E
   for (const Row& policy : policies)
     if (policy.name == name) {
       auto made = policy.make(value, environment);
-      if (made && policy.admits && environment.admission)
-        made = std::make_unique<Admission>(std::move(*made));
+      if (made && policy.admits > 0 && environment.admission)
+        made = std::make_unique<Admission>(std::move(*made), policy.admits);
       if (made && policy.fixed_times) made = std::make_unique<BySize>(std::move(*made));
       if (made && environment.classes && !policy.by_class)
         made = std::make_unique<Classed>(std::move(*made), environment);

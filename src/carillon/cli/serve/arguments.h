@@ -44,7 +44,7 @@ struct Arguments {
   server::ModelControlMode control = server::ModelControlMode::none;
   double poll_s = 15;
   std::vector<std::string> load;
-  std::string scheduler = "clockwork";
+  std::string scheduler = "carillon";
   std::string record;
   std::string http = "0.0.0.0:8000";
   std::string grpc = "0.0.0.0:8001";

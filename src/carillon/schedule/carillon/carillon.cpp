@@ -18,6 +18,8 @@ constexpr Duration wait_horizon = 10s;
 // For how many requests beyond a tail there has to be room before it is believed: its share is then known to
 // a half.
 constexpr double known_after = 4;
+// With more devices than that one will be free soon, and asking them all would take long.
+constexpr std::size_t few_devices = 8;
 // Lines that a device looks at before it idles: bounds the work.
 constexpr std::size_t lines_looked_at = 64;
 
@@ -33,7 +35,8 @@ Carillon::Carillon(const Environment& environment, const CarillonOptions& option
       life_(environment),
       overtakes_(environment.preemption == Preemption::deadline),
       plan_(environment),
-      waits_(parts::Plan::exceeded, wait_horizon, known_after) {}
+      waits_(parts::Plan::exceeded, wait_horizon, known_after),
+      punctual_(environment) {}
 
 TimePoint Carillon::act(const Event& event, Orders& out) {
   life_.hear(event, out);
@@ -50,7 +53,10 @@ TimePoint Carillon::act(const Event& event, Orders& out) {
   if (planned)
     for (std::uint32_t m = 0; m < plan_.models(); ++m) look_at_all(ModelId{m}, out);
   find_pressure(out);
-  while (looks_.top_at() <= out.time()) look(looks_.top(), out);
+  while (looks_.top_at() <= out.time()) {
+    punctual_.looked(looks_.top_at(), out.time());
+    look(looks_.top(), out);
+  }
   wake_ = TimePoint::max();
   for (bool sent = true; sent && ready_.any();) {
     sent = false;
@@ -108,6 +114,7 @@ void Carillon::look(std::uint32_t line, Orders& out) {
   const auto [model, cls] = Waiting::of_line(line);
   looks_.remove(line);
   ready_.remove(line);
+  refuse_too_late(model, cls, out);
   const Waiting::Head* const head = life_.waiting().head(model, cls);
   const std::size_t rows = head == nullptr ? 0 : life_.waiting().size(model, cls);
   if (cls != Class::best_effort && options_.backlog > 0) {
@@ -136,6 +143,36 @@ void Carillon::look(std::uint32_t line, Orders& out) {
   }
 }
 
+// What no device will be free for in time, nor make way for, is told so at once.
+void Carillon::refuse_too_late(ModelId model, Class cls, Orders& out) {
+  if (cls != Class::normal || by_speed_.empty() || by_speed_.size() > few_devices) return;
+  const Times times(out.ledger(), life_.streams(cls), &plan_.paces(), out.time());
+  while (const Waiting::Head* const head = life_.waiting().head(model, cls)) {
+    const auto ends = too_late(*head, times, out);
+    if (!ends) return;
+    life_.refuse(head->id, Reason::cannot_finish, *ends, out);
+  }
+}
+
+// When such a request would end. None where a device may be free in time.
+std::optional<TimePoint> Carillon::too_late(const Waiting::Head& head, const Times& times,
+                                            const Orders& out) const {
+  if (head.deadline == TimePoint::max()) return std::nullopt;
+  TimePoint ends = TimePoint::max();
+  for (const DeviceId device : by_speed_) {
+    if (!parts::runs_there(out.ledger(), device, head.model)) return std::nullopt;
+    const Duration dispatch = times.dispatch(device);
+    const auto alone = times.batch(device, head.model, 0);
+    const TimePoint free = parts::free_at(out.ledger(), device, ledger::Lane::exec, dispatch, out.time());
+    ends = std::min(ends, saturating_add(free, alone.span));
+    if (free <= out.time() || ends <= head.deadline) return std::nullopt;
+    // What runs may yet make way for what is much shorter.
+    const Duration way = from_ns((1 + parts::kernel) * static_cast<double>(alone.exec.count()));
+    if (overtakes_ && dispatch + way < free - out.time()) return std::nullopt;
+  }
+  return ends;
+}
+
 TimePoint Carillon::ready_at(const Waiting::Head& head, const Choice& choice, const Times& times,
                              const Orders& out) {
   const TimePoint now = out.time();
@@ -150,16 +187,19 @@ TimePoint Carillon::ready_at(const Waiting::Head& head, const Choice& choice, co
       average.each(index) <=
           (1 + options_.least_gain) * average.each(std::max(larger, plan_.planned(head.model))))
     return now;
-  // What a larger batch saves is worth less than the device that idles until it is there.
+  // What a larger batch saves is worth less than the device that idles until it is there. A model that is not
+  // known to be asked for gets no larger one, unless a burst has just begun.
   const double more = average.batch_size(larger) - average.batch_size(index);
   const double saved = average.batch_size(larger) * average.each(index) - to_seconds(average.exec(larger));
   const double price = options_.price * (pressed_ ? 1 : std::min(1.0, plan_.contention()));
-  if (plan_.rate(head.model) > 0 && saved * plan_.rate(head.model) <= price * more) return now;
+  const double rate = plan_.rate(head.model);
+  if ((rate > 0 || !pressed_) && saved * rate <= price * more) return now;
 
   const DeviceId fastest = by_speed_.front();
   const TimePoint larger_fits =
       saturating_add(choice.deadline, -times.span(fastest, head.model, static_cast<std::size_t>(larger)));
-  const TimePoint finds_device = saturating_add(choice.latest(), -waits_.lead(head.model, plan_.wait(), now));
+  const TimePoint finds_device =
+      saturating_add(choice.latest(), -waits_.lead(head.model, plan_.wait(), now) - punctual_.late());
   const TimePoint patience = saturating_add(out.ledger().request(head.id)->told.arrival, longest_wait);
   return std::min({larger_fits, finds_device, patience}) - times.dispatch(fastest);
 }

@@ -15,6 +15,7 @@
 #include "carillon/schedule/parts/overtake.h"
 #include "carillon/schedule/parts/placing.h"
 #include "carillon/schedule/parts/plan.h"
+#include "carillon/schedule/parts/punctual.h"
 #include "carillon/schedule/parts/ready.h"
 #include "carillon/schedule/policy.h"
 #include "carillon/schedule/symphony/device_waits.h"
@@ -46,6 +47,9 @@ class Carillon final : public Policy {
   void order_devices(const Orders& out);
   void look_at_all(ModelId model, Orders& out);
   void look(std::uint32_t line, Orders& out);
+  void refuse_too_late(ModelId model, Class cls, Orders& out);
+  std::optional<TimePoint> too_late(const parts::Waiting::Head& head, const parts::Times& times,
+                                    const Orders& out) const;
   TimePoint ready_at(const parts::Waiting::Head& head, const parts::Choice& choice, const parts::Times& times,
                      const Orders& out);
   TimePoint key(ModelId model, const parts::Choice& choice) const;
@@ -67,6 +71,7 @@ class Carillon final : public Policy {
   parts::KeepOff keep_off_;
   parts::Backlog backlog_;
   symphony::DeviceWaits waits_;
+  parts::Punctual punctual_;
   parts::Ready ready_;
   TimerHeap looks_;                 // lines by when they are to be looked at again
   std::vector<DeviceId> by_speed_;  // that are alive, the fastest first

@@ -73,10 +73,15 @@ void Life::expire(Orders& out) {
 
 void Life::refuse_late(const Waiting::Head& head, Duration alone, Orders& out) {
   const Request& request = out.ledger().request(head.id)->told;
-  const Reason reason = Book::reason_of(request, alone);
-  waiting_.remove(request.id);
-  watch(request.model, request.cls);
-  out.refuse(request.id, reason, out.time() + alone);
+  refuse(request.id, Book::reason_of(request, alone), out.time() + alone, out);
+}
+
+void Life::refuse(RequestId id, Reason reason, TimePoint ends, Orders& out) {
+  const auto& told = out.ledger().request(id)->told;
+  const auto [model, cls] = std::pair(told.model, told.cls);
+  waiting_.remove(id);
+  watch(model, cls);
+  out.refuse(id, reason, ends);
 }
 
 }  // namespace carillon::schedule::parts

@@ -25,6 +25,8 @@ class Life {
   void hear(const Event& event, Orders& out);
   // Refuses what would be late even if it ran now and alone, once the estimates that say so were doubted.
   void expire(Orders& out);
+  // Refuses a request that waits; `ends`: when it would have been answered. O(log n).
+  void refuse(RequestId id, Reason reason, TimePoint ends, Orders& out);
   // Refuses all that waits for the model.
   void refuse_all(ModelId model, Reason reason, Orders& out);
   // For an INFER that is sent: see Waiting::take().

@@ -24,7 +24,7 @@ void Plan::hear(const Event& event, const Orders& out) {
 }
 
 bool Plan::step(const Orders& out) {
-  if (!batches_.due(out.time())) return false;
+  if (out.ledger().alive() == 0 || !batches_.due(out.time())) return false;
   const ledger::Ledger& ledger = out.ledger();
   symphony::AllTimes all;
   for (std::uint32_t m = 0; m < times_.size(); ++m) {
