@@ -250,6 +250,86 @@ Result<std::vector<simulate::Fate>> fates_of(const ExplainArguments& arguments, 
   return out;
 }
 
+// What the recorded policy went by when the request came, and when it was sent or refused: of the policy as
+// the log's events leave it, so its decisions must be those of the log.
+struct Thoughts {
+  struct At {
+    const char* when;
+    TimePoint now;
+    schedule::Terms terms;
+  };
+  std::vector<At> told;
+  bool differs = false;  // this build decides otherwise than the one that wrote the log
+};
+
+bool names(const schedule::Action& action, RequestId id) {
+  if (const auto* infer = std::get_if<schedule::Infer>(&action))
+    return std::ranges::find(infer->requests, id) != infer->requests.end();
+  const auto* refuse = std::get_if<schedule::Refuse>(&action);
+  return refuse != nullptr && refuse->request == id;
+}
+
+Result<Thoughts> thoughts_of(const std::string& file, std::uint64_t number) {
+  auto reader = schedule::log::LogReader::open(file);
+  if (!reader) return std::unexpected(reader.error());
+  auto core = schedule::make_scheduler(reader->scheduler(), reader->environment());
+  if (!core) return in_context("the log's scheduler", core.error());
+  Thoughts out;
+  const RequestId id{number};
+  std::optional<Request> request;
+  while (!out.differs) {
+    auto next = reader->next();
+    if (!next) return std::unexpected(next.error());
+    if (!*next || !(*next)->whole) break;
+    const schedule::log::LoggedDecision& decision = **next;
+    const auto* arrival = std::get_if<schedule::RequestArrived>(&decision.event);
+    const bool comes = arrival != nullptr && arrival->request.id == id;
+    if (comes) request = arrival->request;
+    const auto decided = std::ranges::find_if(
+        decision.actions, [&](const schedule::Action& action) { return request && names(action, id); });
+    if (decided != decision.actions.end()) {
+      const bool sent = std::holds_alternative<schedule::Infer>(*decided);
+      out.told.push_back(
+          {comes ? (sent ? "before it came, and was sent at once" : "before it came, and was refused")
+                 : (sent ? "before it was sent" : "before it was refused"),
+           decision.now, (*core)->terms(request->model, request->cls, decision.now)});
+    }
+    schedule::Actions actions;
+    (*core)->decide(decision.event, decision.now, actions);
+    out.differs = actions != decision.actions;
+    if (decided != decision.actions.end()) break;
+    if (comes)
+      out.told.push_back(
+          {"when it had come", decision.now, (*core)->terms(request->model, request->cls, decision.now)});
+  }
+  std::erase_if(out.told, [](const Thoughts::At& at) { return at.terms.empty(); });
+  return out;
+}
+
+Json thoughts_json(const Thoughts& thoughts, TimePoint arrival) {
+  Json out = Json::array();
+  for (const Thoughts::At& at : thoughts.told) {
+    Json terms;
+    for (const auto& [name, value] : at.terms) terms[name] = value;
+    out.push_back(
+        {{"when", at.when}, {"at_us", (at.now - arrival) / std::chrono::microseconds{1}}, {"terms", terms}});
+  }
+  return out;
+}
+
+void print_thoughts(const Json& told, const std::string& policy, bool differs) {
+  for (const Json& at : told) {
+    fmt::print("\nWhat {} went by {} ({:.3f} ms after the arrival):\n", policy, at["when"].get<std::string>(),
+               at["at_us"].get<double>() / 1000);
+    for (const auto& [name, value] : at["terms"].items())
+      fmt::print("  {:<42}{}\n", name, value.get<std::string>());
+  }
+  if (differs)
+    fmt::print(
+        "\nThis build decides otherwise than the one that wrote the log, so what its policy went by "
+        "is told only until then.\n");
+}
+
 constexpr const char* caveats =
     "Simulated, not replayed: each policy meets the log's arrivals from its beginning until this request was "
     "over, and\n"
@@ -356,16 +436,21 @@ int explain_log(const ExplainArguments& arguments) {
   const auto fates = fates_of(arguments, **log, *request);
   if (!fates) return fail_explain(fates.error());
   Json told = Json::array();
+  const auto thoughts = thoughts_of(arguments.target, request->number);
+  if (!thoughts) return fail_explain(thoughts.error());
+  const Json went_by = thoughts_json(*thoughts, request->arrival);
   for (const simulate::Fate& fate : *fates) told.push_back(fate_json(fate, fate.policy == (*log)->scheduler));
   if (arguments.json) {
     fmt::print("{}\n", Json{{"log", arguments.target},
                             {"scheduler", (*log)->scheduler},
                             {"request", explain::to_json(story)},
+                            {"went_by", went_by},
                             {"policies", told},
                             {"note", caveats}}
                            .dump(2));
   } else {
     fmt::print("{}", explain::to_text(story));
+    print_thoughts(went_by, (*log)->scheduler, thoughts->differs);
     print_fates(told);
   }
   return exit_success;

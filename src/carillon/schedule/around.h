@@ -15,6 +15,9 @@ class Around : public Scheduler {
   std::string_view name() const override { return policy_->name(); }
   std::optional<Environment> environment() const override { return policy_->environment(); }
   const Scheduler* within() const override { return policy_; }
+  Terms terms(ModelId model, Class cls, TimePoint now) const override {
+    return policy_->terms(model, cls, now);
+  }
   void reads(ledger::Ledger& ledger) override {
     ledger_ = &ledger;
     policy_->reads(ledger);

@@ -79,6 +79,8 @@ class Policy : public Scheduler {
   }
 
  protected:
+  // Of the ledger that the driver keeps; null before reads().
+  const ledger::Ledger* ledger() const { return ledger_; }
   // Gives the orders that `event` calls for. The ledger has the event already, and says what came back and
   // what ended by it (changes()). Returns when it wants a Wake: see Scheduler::decide().
   virtual TimePoint act(const Event& event, Orders& out) = 0;

@@ -1,7 +1,10 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "carillon/schedule/action.h"
 #include "carillon/schedule/environment.h"
@@ -14,6 +17,8 @@ class Ledger;
 namespace carillon::schedule {
 
 class Mirror;
+// What a policy goes by, in its own terms: names and values, for people who read them in that order.
+using Terms = std::vector<std::pair<std::string, std::string>>;
 namespace testing {
 struct Audit;  // reads what the parts of a scheduler keep
 }
@@ -42,6 +47,10 @@ class Scheduler {
   // writes there what it plans by, and its Doubts. It may book its orders as it gives them. Every driver
   // calls this before the first decide(); the ledger must outlive the last.
   virtual void reads(ledger::Ledger&) {}
+
+  // What it goes by when it decides on requests of that model and class at `now`, which is not before its
+  // last decision: for people who ask why. Empty: it does not tell. O(devices + lines that go before).
+  virtual Terms terms(ModelId, Class, TimePoint) const { return {}; }
 
   // Appends the actions that `event` calls for at time `now`. Returns when it wants a Wake, or max() for
   // never: that replaces what it returned before. It is after `now`, unless it is what was returned before

@@ -38,11 +38,14 @@ class Carillon final : public Policy {
  public:
   explicit Carillon(const Environment& environment, const CarillonOptions& options = {});
   std::string_view name() const override { return "carillon"; }
+  Terms terms(ModelId model, Class cls, TimePoint now) const override;
 
  protected:
   TimePoint act(const Event& event, Orders& out) override;
 
  private:
+  static constexpr std::size_t lines_told = 8;  // of those that go before another
+
   void hear(const Event& event, Orders& out);
   void order_devices(const Orders& out);
   void look_at_all(ModelId model, Orders& out);

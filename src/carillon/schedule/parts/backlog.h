@@ -26,9 +26,12 @@ class Backlog {
   }
   bool pressed(std::size_t devices, TimePoint now) const {
     if (rows_ <= 0) return false;
-    const double left = due_ / rows_ - to_seconds(now - base_);  // the mean time that they have
-    return work_ > static_cast<double>(devices) * left;
+    return work_ > static_cast<double>(devices) * left(now);
   }
+  // Device time that waits, seconds.
+  double work() const { return work_; }
+  // The time that it has left on average, seconds.
+  double left(TimePoint now) const { return rows_ > 0 ? due_ / rows_ - to_seconds(now - base_) : 0; }
   // Device time of a request that waits, seconds on average.
   double each() const { return rows_ > 0 ? work_ / rows_ : 0; }
 

@@ -14,6 +14,10 @@ class KeepOff {
  public:
   // O(models^2), and O(devices^2) for each model that keeps off.
   void plan(const Plan& plan, std::size_t devices);
+  // On so many devices its long runs do not begin while they run on others.
+  std::size_t devices(ModelId model) const {
+    return model.index() < models_.size() ? models_[model.index()].devices : 0;
+  }
   // A run of the model may begin on that device. O(1), or O(devices) for a model that keeps off.
   bool may_run(const ledger::Ledger& ledger, DeviceId device, ModelId model) const;
 

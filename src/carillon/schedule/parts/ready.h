@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -50,6 +51,10 @@ class Ready {
     listed.places.clear();
   }
   bool any() const { return count_ > 0; }
+  // The key of a line that is listed.
+  std::optional<Key> key(std::uint32_t line) const {
+    return line < listed_.size() && listed_[line].is ? std::optional(listed_[line].key) : std::nullopt;
+  }
   // Calls look(line) for what may start on the device, by key, until it returns true or `most` were looked
   // at.
   template <typename Look>

@@ -1,0 +1,98 @@
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "carillon/schedule/carillon/carillon.h"
+
+namespace carillon::schedule {
+namespace {
+
+std::string percent(double share) {
+  return fmt::format("{:.1f}%", 100 * share);
+}
+std::string ms(double seconds) {
+  return fmt::format("{:.3f} ms", 1e3 * seconds);
+}
+// From now on; what was due is due at once.
+std::string in(TimePoint at, TimePoint now) {
+  if (at == TimePoint::max()) return "at any time";
+  return at <= now ? "now" : "in " + ms(to_seconds(at - now));
+}
+
+}  // namespace
+
+Terms Carillon::terms(ModelId model, Class cls, TimePoint now) const {
+  if (ledger() == nullptr || model.index() >= plan_.models() || !ledger()->model(model).info) return {};
+  const ledger::Ledger& ledger = *this->ledger();
+  Terms out;
+  const std::size_t alive = ledger.alive();
+
+  std::string short_of = "no";
+  if (plan_.contention() >= 1)
+    short_of = "yes: by the rates, requests ask for more than all devices have";
+  else if (pressed_)
+    short_of = fmt::format("yes: {} of work waits for {} devices, which have {} on average for it",
+                           ms(backlog_.work()), alive, ms(backlog_.left(now)));
+  out.emplace_back("devices are short", std::move(short_of));
+  out.emplace_back("a batch finds all devices busy", percent(plan_.contention()));
+  out.emplace_back("device time of a request, on average",
+                   ms(plan_.contention() >= 1 || !pressed_ ? plan_.each() : backlog_.each()));
+
+  const auto& times = plan_.times(model);
+  if (!plan_.known(model)) {
+    out.emplace_back("its model is asked for", "not of late");
+  } else {
+    const int planned = plan_.planned(model);
+    out.emplace_back("its model is asked for",
+                     fmt::format("{:.1f} requests a second, with {} to go", plan_.rate(model),
+                                 ms(to_seconds(plan_.slo(model)))));
+    out.emplace_back("planned batch", fmt::format("{} ({} of a device for each)", times.batch_size(planned),
+                                                  ms(times.each(planned))));
+    if (limit(model) > 0) out.emplace_back("largest batch, for others' sake", std::to_string(limit(model)));
+  }
+  const std::size_t off = keep_off_.devices(model);
+  if (off > 0 && !placing_.scarce())
+    out.emplace_back("its long runs keep off",
+                     fmt::format("{} of {} devices, for quicker models", off, alive));
+  if (ledger.model(model).info->pages > 0)
+    out.emplace_back("its weights are on",
+                     fmt::format("{} of {} devices{}", ledger.model(model).places.size(), alive,
+                                 placing_.scarce() ? "; memory is short" : ""));
+
+  const auto line = static_cast<std::uint32_t>(parts::Waiting::line_of(model, cls));
+  const parts::Waiting::Head* const head = life_.waiting().head(model, cls);
+  out.emplace_back("of its model there wait", fmt::format("{} requests", life_.waiting().size(model, cls)));
+  if (head == nullptr || by_speed_.empty()) return out;
+  out.emplace_back("deadline of the first", in(head->deadline, now));
+  const auto key = ready_.key(line);
+  if (!key) {
+    if (looks_.contains(line))
+      out.emplace_back("its batch waits for more", "until " + in(looks_.at(line), now));
+    return out;
+  }
+  const parts::Times expected(ledger, life_.streams(cls), &plan_.paces(), now);
+  const auto choice =
+      first_batch(*head, expected, by_speed_.front(), now + expected.dispatch(by_speed_.front()), now);
+  if (!choice) {
+    out.emplace_back("its batch", "none is in time on the fastest device");
+    return out;
+  }
+  out.emplace_back("its batch",
+                   fmt::format("{} requests, {}", choice->batch.rows, ms(to_seconds(choice->batch.exec))));
+  out.emplace_back("has to start", in(choice->latest(), now));
+  const Duration back = key->at - choice->latest();
+  if (back != Duration{0}) out.emplace_back("comes later, as it costs others more, by", ms(to_seconds(back)));
+  std::vector<std::string> before;
+  ready_.visit(by_speed_.front(), lines_told, [&](std::uint32_t other) {
+    if (other == line) return true;
+    before.push_back(ledger.model(parts::Waiting::of_line(other).first).info->name);
+    return false;
+  });
+  out.emplace_back("goes before it", before.empty() ? "nothing" : fmt::format("{}", fmt::join(before, ", ")));
+  return out;
+}
+
+}  // namespace carillon::schedule
