@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "carillon/base/assert.h"
 
@@ -12,6 +13,8 @@ namespace {
 constexpr double renew_every = 0.05;
 // Differences within so many standard deviations are taken for chance.
 constexpr double deviations = 2;
+// More devices than that are looked at a few times instead of sorted.
+constexpr std::size_t sorted_at_most = 16;
 
 }  // namespace
 
@@ -63,6 +66,22 @@ void Placement::set_load(DeviceId device, double load) {
 }
 
 double Placement::level_of(double work, std::vector<double>& floors) {
+  if (floors.size() > sorted_at_most) {
+    // Down from the level at which all are filled: some of them are higher than that.
+    double level = std::numeric_limits<double>::max();
+    for (std::size_t below = floors.size() + 1;;) {
+      double sum = 0;
+      std::size_t count = 0;
+      for (const double floor : floors)
+        if (floor < level) {
+          sum += floor;
+          ++count;
+        }
+      if (count == 0 || count >= below) return level;
+      below = count;
+      level = (work + sum) / static_cast<double>(count);
+    }
+  }
   std::sort(floors.begin(), floors.end());
   double sum = 0;
   for (std::size_t i = 0; i < floors.size(); ++i) {
@@ -140,13 +159,12 @@ double Placement::cost_of_removal(ModelId model, DeviceId device, TimePoint now)
   const Model& m = models_[model.index()];
   if (m.shares.size() <= 1) return rate(model, now);
   double own = 0;
+  for (const Share& s : m.shares)
+    if (s.device == device) own = s.work;
+  if (own == 0) return 0;
   floors_.clear();
-  for (const Share& s : m.shares) {
-    if (s.device == device)
-      own = s.work;
-    else
-      floors_.push_back(load_[s.device.index()] - s.work);
-  }
+  for (const Share& s : m.shares)
+    if (s.device != device) floors_.push_back(load_[s.device.index()] - s.work);
   const double level = level_of(m.work, floors_);
   const double worse = level - (load_[device.index()] - own);
   return own / each(m) * std::clamp(worse, 0.0, 1.0);

@@ -1,6 +1,7 @@
 #include "carillon/schedule/carillon/carillon.h"
 
 #include <algorithm>
+#include <utility>
 #include <variant>
 
 namespace carillon::schedule {
@@ -22,6 +23,15 @@ constexpr double known_after = 4;
 constexpr std::size_t few_devices = 8;
 // Lines that a device looks at before it idles: bounds the work.
 constexpr std::size_t lines_looked_at = 64;
+// Likewise devices, for a line that may start: those are not free, or too slow for it.
+constexpr std::size_t devices_looked_at = 64;
+// Models of which a plan, or a device, may change what they can do: so many are looked at in an event; and
+// after that time, where nothing else happens.
+constexpr std::size_t models_looked_at = 64;
+constexpr Duration planned_after = 100us;
+// A line that may start but is late on all devices that are free is looked at again after that time, as they
+// may be doubted then.
+constexpr Duration doubted_after = 25ms;
 
 std::uint32_t line_of(ModelId model, Class cls) {
   return static_cast<std::uint32_t>(Waiting::line_of(model, cls));
@@ -32,91 +42,140 @@ std::uint32_t line_of(ModelId model, Class cls) {
 Carillon::Carillon(const Environment& environment, const CarillonOptions& options)
     : Policy(environment),
       options_(options),
-      life_(environment),
+      life_(environment, environment.preemption == Preemption::deadline),
       overtakes_(environment.preemption == Preemption::deadline),
       plan_(environment),
       waits_(parts::Plan::exceeded, wait_horizon, known_after),
       punctual_(environment) {}
 
 TimePoint Carillon::act(const Event& event, Orders& out) {
+  const auto* const arrival = std::get_if<RequestArrived>(&event);
   life_.hear(event, out);
-  placing_.hear(event, life_, out);
+  if (arrival == nullptr || placing_.any() || out.ledger().alive() == 0) placing_.hear(event, life_, out);
   plan_.hear(event, out);
   hear(event, out);
-  if (const auto* arrival = std::get_if<RequestArrived>(&event); arrival && arrival->more) return wake_;
-  const bool planned = plan_.step(out);
-  if (planned) {
-    order_devices(out);
-    if (options_.keep_off > 0) keep_off_.plan(plan_, out.ledger().alive());
-  }
+  if (arrival != nullptr && arrival->more) return wake_;
+  if (plan_.due(out.time()) || keep_off_.planning()) go_on(out);
   life_.expire(out);
-  if (planned)
-    for (std::uint32_t m = 0; m < plan_.models(); ++m) look_at_all(ModelId{m}, out);
+  if (changed_ > 0) look_at_changed();
   find_pressure(out);
   while (looks_.top_at() <= out.time()) {
     punctual_.looked(looks_.top_at(), out.time());
     look(looks_.top(), out);
   }
-  wake_ = TimePoint::max();
-  for (bool sent = true; sent && ready_.any();) {
-    sent = false;
-    for (const DeviceId device : by_speed_)
-      for (const Class streams : life_.all_streams()) sent = send_next(device, streams, out) || sent;
+  for (const std::uint32_t line : due_) {
+    due_now_[line] = false;
+    look(line, out);
   }
+  due_.clear();
+  for (const std::uint32_t line : come_) comes(line, out);
+  come_.clear();
+  match(out);
   if (overtakes_) overtake(out);
-  placing_.step(life_.waiting(), out);
-  wake_ = std::max(std::min({wake_, looks_.top_at(), life_.wake_at(out.time()), placing_.wake_at()}),
-                   out.time() + Duration{1});
-  return wake_;
+  placing_.step(life_, out);
+  life_.settle(out);
+  wake_ = std::min({looks_.top_at(), life_.wake_at(out.time()), placing_.wake_at()});
+  if (ready_.any())
+    for (const Class streams : life_.all_streams()) wake_ = std::min(wake_, free_.next_at(streams));
+  if (plan_.busy() || keep_off_.planning() || changed_ > 0 || relieved_ > 0)
+    wake_ = std::min(wake_, out.time() + planned_after);
+  return wake_ = std::max(wake_, out.time() + Duration{1});
 }
 
-// Which lines are to be looked at again.
+void Carillon::look_at_changed() {
+  for (std::size_t i = std::min(changed_, models_looked_at); i > 0; --i, --changed_) {
+    if (next_changed_ >= plan_.models()) next_changed_ = 0;
+    look_at_all(ModelId{static_cast<std::uint32_t>(next_changed_++)});
+    ++looked_at_;
+  }
+}
+
+// Plans, now and then. Of many models some are looked at in an event, the others in the next.
+void Carillon::go_on(Orders& out) {
+  if (plan_.step(out)) {
+    for (const DeviceId device : plan_.paces().take_stepped()) know(device, out);
+    if (options_.keep_off > 0) keep_off_.begin(plan_);
+    changed_ = plan_.models();
+    ++plans_;
+  }
+  if (keep_off_.planning() && keep_off_.go_on(plan_, out.ledger())) relieved_ = kept_.size();
+}
+
+// Which lines and devices are to be looked at again.
 void Carillon::hear(const Event& event, Orders& out) {
-  if (const auto* change = std::get_if<ModelChanged>(&event)) {
+  if (const auto* arrival = std::get_if<RequestArrived>(&event)) {
+    come_.push_back(line_of(arrival->request.model, arrival->request.cls));
+    if (out.ledger().changes().back.empty()) return;
+  } else if (const auto* change = std::get_if<ModelChanged>(&event)) {
     while (models_ < plan_.models()) {
       waits_.add_model();
       ++models_;
     }
-    look_at_all(change->model, out);
+    look_at_all(change->model);
   } else if (const auto* times = std::get_if<TimesChanged>(&event)) {
-    look_at_all(times->model, out);
-  } else if (const auto* arrival = std::get_if<RequestArrived>(&event)) {
-    looks_.set(line_of(arrival->request.model, arrival->request.cls), out.time());
+    look_at_all(times->model);
   } else if (const auto* gone = std::get_if<RequestCancelled>(&event)) {
-    look_at_all(gone->model, out);
-  } else if (std::holds_alternative<DeviceChanged>(event)) {
-    order_devices(out);  // it may have come with weights
-    for (std::uint32_t m = 0; m < plan_.models(); ++m) look_at_all(ModelId{m}, out);
+    look_at_all(gone->model);
+  } else if (const auto* changed = std::get_if<DeviceChanged>(&event)) {
+    know(changed->device, out);
+    look_at(changed->device, out);  // it may have come with weights
+    changed_ = plan_.models();
+    relieved_ = kept_.size();
   }
   for (const RequestId id : out.ledger().changes().back)
     if (const auto* request = out.ledger().request(id))
-      looks_.set(line_of(request->told.model, request->told.cls), out.time());
-  for (const std::uint32_t place : out.ledger().changes().ended)
-    if (out.ledger().at(place).kind != ActionKind::infer) look_at_all(out.ledger().at(place).model, out);
-}
-
-void Carillon::order_devices(const Orders& out) {
-  by_speed_.clear();
-  for (std::uint32_t i = 0; i < out.ledger().devices(); ++i)
-    if (out.ledger().device(DeviceId{i}).alive) by_speed_.push_back(DeviceId{i});
-  std::ranges::stable_sort(by_speed_, {}, [&](DeviceId device) { return plan_.paces().step(device); });
-}
-
-void Carillon::look_at_all(ModelId model, Orders& out) {
-  for (const Class cls : all_classes) {
-    const std::uint32_t line = line_of(model, cls);
-    if (life_.waiting().head(model, cls) != nullptr || looks_.contains(line)) looks_.set(line, out.time());
+      look_soon(line_of(request->told.model, request->told.cls));
+  for (const std::uint32_t place : out.ledger().changes().ended) {
+    const auto& ended = out.ledger().at(place);
+    if (ended.kind != ActionKind::infer)
+      look_at_all(ended.model);
+    else
+      look_at(ended.device, out);
   }
 }
 
-// Finds the line's batch, as the fastest device could run it now, and from when on it may start.
-void Carillon::look(std::uint32_t line, Orders& out) {
+// Whether the device is alive, and how fast.
+void Carillon::know(DeviceId device, const Orders& out) {
+  const bool alive = out.ledger().device(device).alive;
+  free_.know(device, alive ? std::optional(plan_.paces().step(device)) : std::nullopt);
+  fastest_ = free_.fastest();
+}
+
+// What runs there has changed.
+void Carillon::look_at(DeviceId device, const Orders& out) {
+  for (const Class streams : life_.all_streams())
+    free_.look(device, streams, out.ledger(), out.ledger().margins(streams).at(device).dispatch, out.time());
+  if (keep_off_.hear(out.ledger(), device)) relieved_ = kept_.size();
+}
+
+// What long runs kept from devices may go there now: some lines in this event, the others in the next.
+void Carillon::freshen_kept() {
+  for (std::size_t i = std::min(relieved_, lines_looked_at); i > 0; --i, --relieved_) {
+    const std::uint32_t line = kept_.front();
+    kept_.pop_front();
+    kept_now_[line] = false;
+    ready_.freshen(line);
+    ++looked_at_;
+  }
+}
+
+void Carillon::look_soon(std::uint32_t line) {
+  if (line >= due_now_.size()) due_now_.resize(line + 1);
+  if (due_now_[line]) return;
+  due_now_[line] = true;
+  due_.push_back(line);
+}
+
+void Carillon::look_at_all(ModelId model) {
+  for (const Class cls : all_classes) {
+    const std::uint32_t line = line_of(model, cls);
+    if (life_.waiting().head(model, cls) != nullptr || looks_.contains(line)) look_soon(line);
+  }
+}
+
+// So much of the line waits.
+void Carillon::count(std::uint32_t line, const Waiting::Head* head, std::size_t rows, Orders& out) {
   const auto [model, cls] = Waiting::of_line(line);
-  looks_.remove(line);
-  ready_.remove(line);
-  refuse_too_late(model, cls, out);
-  const Waiting::Head* const head = life_.waiting().head(model, cls);
-  const std::size_t rows = head == nullptr ? 0 : life_.waiting().size(model, cls);
   if (cls != Class::best_effort && options_.backlog > 0) {
     const auto& times = plan_.times(model);
     const int index = plan_.known(model)
@@ -125,27 +184,68 @@ void Carillon::look(std::uint32_t line, Orders& out) {
     backlog_.set(line, rows, static_cast<double>(rows) * times.each(index),
                  head == nullptr ? TimePoint::max() : head->deadline, out.time());
   }
-  placing_.waits(model, life_.waiting(), out);
-  if (head == nullptr || by_speed_.empty()) return waits_.lost(model, out.time(), out.time());
-  const DeviceId fastest = by_speed_.front();
+  if (placing_.any()) placing_.waits(model, life_.waiting(), out);
+}
+
+// A request came. Mostly nothing follows from it but that one more waits.
+void Carillon::comes(std::uint32_t line, Orders& out) {
+  if (line >= deferred_.size()) return look(line, out);
+  const auto [model, cls] = Waiting::of_line(line);
+  const Waiting::Head* const head = life_.waiting().head(model, cls);
+  const Deferred& d = deferred_[line];
+  if (d.until <= out.time() || d.pressed != pressed_ || head == nullptr || head->id != d.head)
+    return look(line, out);
+  const std::size_t rows = life_.waiting().size(model, cls);
+  if (rows >= d.rows) return look(line, out);
+  count(line, head, rows, out);
+}
+
+// Finds the line's batch, as the fastest device could run it now, and from when on it may start.
+void Carillon::look(std::uint32_t line, Orders& out) {
+  ++looked_at_;
+  const auto [model, cls] = Waiting::of_line(line);
+  ready_.remove(line);
+  if (line >= deferred_.size()) deferred_.resize(line + 1);
+  deferred_[line].until = TimePoint::min();
+  refuse_too_late(model, cls, out);
+  const Waiting::Head* const head = life_.waiting().head(model, cls);
+  count(line, head, head == nullptr ? 0 : life_.waiting().size(model, cls), out);
+  if (head == nullptr || !fastest_) {
+    looks_.remove(line);
+    return waits_.lost(model, out.time(), out.time());
+  }
+  const DeviceId fastest = *fastest_;
   const Times times(out.ledger(), life_.streams(cls), &plan_.paces(), out.time());
   const TimePoint start = out.time() + times.dispatch(fastest);
   const auto choice = first_batch(*head, times, fastest, start, out.time());
-  if (!choice)
-    return ready_.put({cls, head->deadline, line}, out.ledger(), model);  // perhaps another device can
-  const TimePoint ready = ready_at(*head, *choice, times, out);
-  waits_.asks(model, std::max(ready, out.time()), out.time());
-  if (ready <= out.time()) {
-    ready_.put({cls, key(model, *choice), line}, out.ledger(), model);
-    looks_.set(line, std::max(saturating_add(choice->latest(), Duration{1}), out.time() + Duration{1}));
-  } else {
-    looks_.set(line, ready);
+  if (!choice) {
+    looks_.remove(line);
+    return ready_.put({cls, head->deadline, line});  // perhaps another device can
   }
+  const int index = plan_.times(model).index_for(choice->batch.rows);
+  TimePoint ready = out.time();
+  if (!starts_at_once(model, index)) {
+    // Further requests bring that forward, but not to before it would be with `last` of them.
+    const int last = waits_with(model, index);
+    Choice most = *choice;
+    most.batch = times.batch(fastest, model, static_cast<std::size_t>(last));
+    const TimePoint soonest = ready_at(*head, most, last, times, out);
+    if (soonest > out.time()) {
+      const auto rows = static_cast<std::size_t>(plan_.times(model).batch_size(last + 1));
+      deferred_[line] = {.until = soonest, .rows = rows, .head = head->id, .pressed = pressed_};
+      return looks_.set(line, soonest);
+    }
+    ready = ready_at(*head, *choice, index, times, out);
+  }
+  waits_.asks(model, std::max(ready, out.time()), out.time());
+  if (ready > out.time()) return looks_.set(line, ready);
+  ready_.put({cls, key(model, *choice), line});
+  looks_.set(line, std::max(saturating_add(choice->latest(), Duration{1}), out.time() + Duration{1}));
 }
 
 // What no device will be free for in time, nor make way for, is told so at once.
 void Carillon::refuse_too_late(ModelId model, Class cls, Orders& out) {
-  if (cls != Class::normal || by_speed_.empty() || by_speed_.size() > few_devices) return;
+  if (cls != Class::normal || !fastest_ || out.ledger().alive() > few_devices) return;
   const Times times(out.ledger(), life_.streams(cls), &plan_.paces(), out.time());
   while (const Waiting::Head* const head = life_.waiting().head(model, cls)) {
     const auto ends = too_late(*head, times, out);
@@ -159,47 +259,64 @@ std::optional<TimePoint> Carillon::too_late(const Waiting::Head& head, const Tim
                                             const Orders& out) const {
   if (head.deadline == TimePoint::max()) return std::nullopt;
   TimePoint ends = TimePoint::max();
-  for (const DeviceId device : by_speed_) {
-    if (!parts::runs_there(out.ledger(), device, head.model)) return std::nullopt;
+  const bool may_be = free_.visit_alive([&](DeviceId device) {
+    if (!parts::runs_there(out.ledger(), device, head.model)) return true;
     const Duration dispatch = times.dispatch(device);
     const auto alone = times.batch(device, head.model, 0);
     const TimePoint free = parts::free_at(out.ledger(), device, ledger::Lane::exec, dispatch, out.time());
     ends = std::min(ends, saturating_add(free, alone.span));
-    if (free <= out.time() || ends <= head.deadline) return std::nullopt;
+    if (free <= out.time() || ends <= head.deadline) return true;
     // What runs may yet make way for what is much shorter.
     const Duration way = from_ns((1 + parts::kernel) * static_cast<double>(alone.exec.count()));
-    if (overtakes_ && dispatch + way < free - out.time()) return std::nullopt;
-  }
-  return ends;
+    return overtakes_ && dispatch + way < free - out.time();
+  });
+  return may_be ? std::nullopt : std::optional(ends);
 }
 
-TimePoint Carillon::ready_at(const Waiting::Head& head, const Choice& choice, const Times& times,
-                             const Orders& out) {
-  const TimePoint now = out.time();
-  if (options_.defer <= 0 || plan_.eager_contention() < options_.leisure) return now;
-  const auto& average = plan_.times(head.model);
-  const int index = average.index_for(choice.batch.rows), larger = index + 1;
-  if (larger == average.batch_count()) return now;
+// A batch of `index`, which waits for a larger one, would do so with as many more requests, too: up to the
+// planned size, or a quarter more. The place of that size.
+int Carillon::waits_with(ModelId model, int index) {
+  if (model.index() >= waiting_.size()) waiting_.resize(model.index() + 1);
+  WaitsWith& w = waiting_[model.index()];
+  const int most = std::max(plan_.known(model) ? plan_.planned(model) : 0, index + index / 4 + 1);
+  if (w.plan != plans_ || w.pressed != pressed_ || index < w.from || index > w.last)
+    w = {.plan = plans_, .pressed = pressed_, .from = index, .last = index};
+  while (w.last < most && !w.stops) {
+    w.stops = starts_at_once(model, w.last + 1);
+    w.last += w.stops ? 0 : 1;
+  }
+  return std::min(w.last, most);
+}
+
+// A batch of that place in the model's sizes does not wait for a larger one.
+bool Carillon::starts_at_once(ModelId model, int index) const {
+  if (options_.defer <= 0 || plan_.eager_contention() < options_.leisure) return true;
+  const auto& average = plan_.times(model);
+  const int larger = index + 1;
+  if (larger == average.batch_count()) return true;
   const auto size = static_cast<std::size_t>(average.batch_size(larger));
-  if (limit(head.model) > 0 && size > limit(head.model)) return now;
+  if (limit(model) > 0 && size > limit(model)) return true;
   // Batching gains next to nothing.
-  if (plan_.known(head.model) &&
-      average.each(index) <=
-          (1 + options_.least_gain) * average.each(std::max(larger, plan_.planned(head.model))))
-    return now;
+  if (plan_.known(model) &&
+      average.each(index) <= (1 + options_.least_gain) * average.each(std::max(larger, plan_.planned(model))))
+    return true;
   // What a larger batch saves is worth less than the device that idles until it is there. A model that is not
   // known to be asked for gets no larger one, unless a burst has just begun.
   const double more = average.batch_size(larger) - average.batch_size(index);
   const double saved = average.batch_size(larger) * average.each(index) - to_seconds(average.exec(larger));
   const double price = options_.price * (pressed_ ? 1 : std::min(1.0, plan_.contention()));
-  const double rate = plan_.rate(head.model);
-  if ((rate > 0 || !pressed_) && saved * rate <= price * more) return now;
+  const double rate = plan_.rate(model);
+  return (rate > 0 || !pressed_) && saved * rate <= price * more;
+}
 
-  const DeviceId fastest = by_speed_.front();
-  const TimePoint larger_fits =
-      saturating_add(choice.deadline, -times.span(fastest, head.model, static_cast<std::size_t>(larger)));
+// Until when the batch, of that place, waits for a larger one.
+TimePoint Carillon::ready_at(const Waiting::Head& head, const Choice& choice, int index, const Times& times,
+                             const Orders& out) {
+  const DeviceId fastest = *fastest_;
+  const auto larger = static_cast<std::size_t>(index) + 1;
+  const TimePoint larger_fits = saturating_add(choice.deadline, -times.span(fastest, head.model, larger));
   const TimePoint finds_device =
-      saturating_add(choice.latest(), -waits_.lead(head.model, plan_.wait(), now) - punctual_.late());
+      saturating_add(choice.latest(), -waits_.lead(head.model, plan_.wait(), out.time()) - punctual_.late());
   const TimePoint patience = saturating_add(out.ledger().request(head.id)->told.arrival, longest_wait);
   return std::min({larger_fits, finds_device, patience}) - times.dispatch(fastest);
 }
@@ -220,32 +337,102 @@ TimePoint Carillon::key(ModelId model, const Choice& choice) const {
   return saturating_add(choice.latest(), from_seconds(back));
 }
 
-// Sends the first of what may start on these streams, where they have room. False: nothing was sent.
+// Brings lines and devices together: those of which either is another than when they were last tried.
+void Carillon::match(Orders& out) {
+  for (const Class streams : life_.all_streams())
+    while (const auto device = free_.due(streams, out.time()))
+      free_.look(*device, streams, out.ledger(), out.ledger().margins(streams).at(*device).dispatch,
+                 out.time());
+  if (!untried_.empty())
+    for (const auto& untried : std::exchange(untried_, {}))
+      if (out.ledger().device(untried.device).alive) free_.stir(untried.device, untried.streams);
+  if (relieved_ > 0) freshen_kept();
+  while (ready_.any()) {
+    if (const auto stirred = free_.take_stirred()) {
+      ready_.list_fresh(out.ledger(), [](std::uint32_t line) { return Waiting::of_line(line).first; });
+      while (send_next(stirred->device, stirred->streams, out)) {
+      }
+    } else if (const auto line = ready_.take_fresh()) {
+      send_somewhere(*line, out);
+    } else {
+      return;
+    }
+  }
+  free_.calm();
+}
+
+// Sends the first of what may start on these streams of the device, where they have room; what is fresh goes
+// to the fastest device, perhaps another. False: nothing was sent, or the device has what was.
 bool Carillon::send_next(DeviceId device, Class streams, Orders& out) {
-  if (!ready_.any()) return false;
   const Times times(out.ledger(), streams, &plan_.paces(), out.time());
   const auto next = parts::next_run(out.ledger(), device, streams, times.dispatch(device), out.time());
-  if (next.at > out.time()) {
-    wake_ = std::min(wake_, next.at);
-    return false;
-  }
-  std::optional<Waiting::Head> found;
+  if (next.at > out.time() || !out.ledger().device(device).alive) return false;
+  std::optional<std::uint32_t> found;
   std::optional<Choice> choice;
-  ready_.visit(device, lines_looked_at, [&](std::uint32_t line) {
+  const bool all = ready_.visit(device, lines_looked_at, [&](std::uint32_t line) {
+    ++looked_at_;
     const auto [model, cls] = Waiting::of_line(line);
-    const Waiting::Head* const head = life_.waiting().head(model, cls);
-    if (head == nullptr || life_.streams(cls) != streams || !parts::runs_there(out.ledger(), device, model) ||
-        keeps_off(device, model, out))
-      return false;
-    choice = choose(*head, times, device, next.start, out);
-    if (choice) found = *head;
+    if (life_.streams(cls) != streams || !parts::runs_there(out.ledger(), device, model)) return false;
+    choice = may_start(line, device, times, next.start, out);
+    if (choice) found = line;
     return choice.has_value();
   });
+  if (!all) untried_.push_back({.device = device, .streams = streams});
   if (!found) return false;
-  waits_.answered(found->model, static_cast<int>(choice->batch.rows), out.time());
-  parts::send(life_, device, *found, *choice, out.time(), out);
-  look(line_of(found->model, found->cls), out);
-  return true;
+  if (ready_.fresh(*found) && send_somewhere(*found, out)) return true;
+  send(*found, device, *choice, out);
+  return false;
+}
+
+// Sends what the line may start to the fastest device that can. False: there is none.
+bool Carillon::send_somewhere(std::uint32_t line, Orders& out) {
+  const auto [model, cls] = Waiting::of_line(line);
+  const Class streams = life_.streams(cls);
+  const bool everywhere = out.ledger().model(model).info->pages == 0;
+  const Times times(out.ledger(), streams, &plan_.paces(), out.time());
+  std::size_t tried = 0;
+  const bool sent =
+      free_.visit(streams, everywhere ? nullptr : &placing_.loaded(model), [&](DeviceId device) {
+        ++looked_at_;
+        const auto next = parts::next_run(out.ledger(), device, streams, times.dispatch(device), out.time());
+        if (next.at > out.time() || !out.ledger().device(device).alive) {
+          free_.take_out(device, streams);
+          return false;
+        }
+        if (++tried > devices_looked_at) return true;
+        const auto choice = may_start(line, device, times, next.start, out);
+        if (choice) send(line, device, *choice, out);
+        return choice.has_value();
+      });
+  if (sent && tried <= devices_looked_at) return true;
+  ready_.list(line, out.ledger(), model);
+  // Estimates that say so are doubted in a while.
+  if (tried > 0)
+    looks_.set(line, std::min(looks_.contains(line) ? looks_.at(line) : TimePoint::max(),
+                              out.time() + doubted_after));
+  return false;
+}
+
+// What may start on the device, which has the model.
+std::optional<Choice> Carillon::may_start(std::uint32_t line, DeviceId device, const Times& times,
+                                          TimePoint start, Orders& out) {
+  const auto [model, cls] = Waiting::of_line(line);
+  const Waiting::Head* const head = life_.waiting().head(model, cls);
+  if (head == nullptr) return std::nullopt;
+  if (!keeps_off(device, model, out)) return choose(*head, times, device, start, out);
+  if (line >= kept_now_.size()) kept_now_.resize(line + 1);
+  if (!kept_now_[line]) kept_.push_back(line);
+  kept_now_[line] = true;
+  return std::nullopt;
+}
+
+void Carillon::send(std::uint32_t line, DeviceId device, const Choice& choice, Orders& out) {
+  const auto [model, cls] = Waiting::of_line(line);
+  const Waiting::Head head = *life_.waiting().head(model, cls);
+  waits_.answered(model, static_cast<int>(choice.batch.rows), out.time());
+  parts::send(life_, device, head, choice, out.time(), out);
+  look_at(device, out);
+  look(line, out);
 }
 
 // KeepOff takes every device for as good as any other. Where memory is scarce a device that a long run keeps
@@ -254,10 +441,28 @@ bool Carillon::keeps_off(DeviceId device, ModelId model, const Orders& out) cons
   return !placing_.scarce() && !keep_off_.may_run(out.ledger(), device, model);
 }
 
+// Of more devices than are looked at in an event, the next ones come in the next.
 void Carillon::overtake(Orders& out) {
+  if (life_.waiting().heads().empty()) return;
+  may_make_way_.clear();
+  const std::size_t devices = out.ledger().devices();
+  if (devices <= devices_looked_at) {
+    free_.visit_alive([&](DeviceId device) {
+      may_make_way_.push_back(device);
+      return false;
+    });
+  } else {
+    for (std::size_t i = 0; i < devices_looked_at; ++i) {
+      overtaking_ = (overtaking_ + 1) % devices;
+      const DeviceId device{static_cast<std::uint32_t>(overtaking_)};
+      if (out.ledger().device(device).alive) may_make_way_.push_back(device);
+    }
+  }
   const Times times(out.ledger(), Class::normal, &plan_.paces(), out.time());
-  if (const auto taken = parts::overtake(life_, by_speed_, times, out))
-    look(line_of(taken->model, taken->cls), out);
+  if (const auto overtaken = parts::overtake(life_, may_make_way_, times, out)) {
+    look_at(overtaken->device, out);
+    look(line_of(overtaken->head.model, overtaken->head.cls), out);
+  }
 }
 
 // What the device can run of the line. Its estimates are doubted where it would be in time at the pace of its

@@ -2,12 +2,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <string_view>
 #include <vector>
 
 #include "carillon/schedule/carillon/options.h"
 #include "carillon/schedule/parts/backlog.h"
+#include "carillon/schedule/parts/free.h"
 #include "carillon/schedule/parts/heads.h"
 #include "carillon/schedule/parts/keep_off.h"
 #include "carillon/schedule/parts/lanes.h"
@@ -32,13 +34,17 @@ namespace carillon::schedule {
 //   that take more device time for an answer than others.
 // - Where: on the fastest free device. Long runs keep off where quick ones need it (KeepOff).
 //
-// An event costs O(devices + log lines), but for what Placing costs; planning costs what Plan and KeepOff
-// say.
+// An event looks at a bounded number of lines and devices, by what changed: the line to which a request came,
+// and the device whose run ended. Each costs O(log lines + devices / 4096), but for what Placing costs.
+// Planning, four times a second, is spread over events.
 class Carillon final : public Policy {
  public:
   explicit Carillon(const Environment& environment, const CarillonOptions& options = {});
   std::string_view name() const override { return "carillon"; }
   Terms terms(ModelId model, Class cls, TimePoint now) const override;
+  // Lines, devices, copies and models that were looked at so far, in whatever order: what bounds the work of
+  // an event. Without those that make a plan.
+  std::uint64_t looked_at() const { return looked_at_ + placing_.looked_at(); }
 
  protected:
   TimePoint act(const Event& event, Orders& out) override;
@@ -47,14 +53,23 @@ class Carillon final : public Policy {
   static constexpr std::size_t lines_told = 8;  // of those that go before another
 
   void hear(const Event& event, Orders& out);
-  void order_devices(const Orders& out);
-  void look_at_all(ModelId model, Orders& out);
+  void go_on(Orders& out);
+  void know(DeviceId device, const Orders& out);
+  void look_at(DeviceId device, const Orders& out);
+  void freshen_kept();
+  void look_soon(std::uint32_t line);
+  void look_at_all(ModelId model);
+  void look_at_changed();
   void look(std::uint32_t line, Orders& out);
+  void count(std::uint32_t line, const parts::Waiting::Head* head, std::size_t rows, Orders& out);
+  void comes(std::uint32_t line, Orders& out);
   void refuse_too_late(ModelId model, Class cls, Orders& out);
   std::optional<TimePoint> too_late(const parts::Waiting::Head& head, const parts::Times& times,
                                     const Orders& out) const;
-  TimePoint ready_at(const parts::Waiting::Head& head, const parts::Choice& choice, const parts::Times& times,
-                     const Orders& out);
+  bool starts_at_once(ModelId model, int index) const;
+  int waits_with(ModelId model, int index);
+  TimePoint ready_at(const parts::Waiting::Head& head, const parts::Choice& choice, int index,
+                     const parts::Times& times, const Orders& out);
   TimePoint key(ModelId model, const parts::Choice& choice) const;
   void find_pressure(const Orders& out);
   std::size_t limit(ModelId model) const { return options_.limit > 0 ? plan_.limit(model) : 0; }
@@ -62,7 +77,12 @@ class Carillon final : public Policy {
                                       DeviceId device, TimePoint start, Orders& out);
   std::optional<parts::Choice> first_batch(const parts::Waiting::Head& head, const parts::Times& times,
                                            DeviceId device, TimePoint start, TimePoint now) const;
+  void match(Orders& out);
   bool send_next(DeviceId device, Class streams, Orders& out);
+  bool send_somewhere(std::uint32_t line, Orders& out);
+  std::optional<parts::Choice> may_start(std::uint32_t line, DeviceId device, const parts::Times& times,
+                                         TimePoint start, Orders& out);
+  void send(std::uint32_t line, DeviceId device, const parts::Choice& choice, Orders& out);
   bool keeps_off(DeviceId device, ModelId model, const Orders& out) const;
   void overtake(Orders& out);
 
@@ -76,10 +96,39 @@ class Carillon final : public Policy {
   symphony::DeviceWaits waits_;
   parts::Punctual punctual_;
   parts::Ready ready_;
-  TimerHeap looks_;                 // lines by when they are to be looked at again
-  std::vector<DeviceId> by_speed_;  // that are alive, the fastest first
-  std::size_t models_ = 0;          // that waits_ knows
-  bool pressed_ = false;            // devices are short
+  parts::Free free_;
+  std::optional<DeviceId> fastest_;  // of all that are alive
+  TimerHeap looks_;                  // lines by when they are to be looked at again
+  // Nothing starts of a line before then, unless it has so many requests, or another first one.
+  struct Deferred {
+    TimePoint until = TimePoint::min();
+    std::size_t rows = 0;
+    RequestId head;
+    bool pressed = false;  // devices were short
+  };
+  std::vector<Deferred> deferred_;  // by line
+  // Batches from one place in a model's sizes to another, which wait for larger ones.
+  struct WaitsWith {
+    std::uint64_t plan = 0;
+    bool pressed = false;
+    bool stops = false;  // there, as the next does not
+    int from = 0, last = -1;
+  };
+  std::vector<WaitsWith> waiting_;   // by model
+  std::uint64_t plans_ = 1;          // that were made
+  std::vector<std::uint32_t> come_;  // lines to which requests came
+  std::vector<std::uint32_t> due_;   // lines that are to be looked at now
+  std::vector<bool> due_now_;        // by line: it is in due_
+  std::deque<std::uint32_t> kept_;   // lines that long runs kept off a device
+  std::vector<bool> kept_now_;       // by line: it is in kept_
+  std::size_t relieved_ = 0;         // of kept_, the first: they may go there now
+  std::uint64_t looked_at_ = 0;
+  std::vector<parts::Free::Stirred> untried_;   // devices that have more lines than were looked at
+  std::size_t next_changed_ = 0, changed_ = 0;  // models that may do other things: from there on, so many
+  std::vector<DeviceId> may_make_way_;          // of overtake()
+  std::size_t overtaking_ = 0;                  // the last device that was looked at for that
+  std::size_t models_ = 0;                      // that waits_ knows
+  bool pressed_ = false;                        // devices are short
   TimePoint wake_ = TimePoint::max();
 };
 

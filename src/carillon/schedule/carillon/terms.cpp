@@ -65,7 +65,7 @@ Terms Carillon::terms(ModelId model, Class cls, TimePoint now) const {
   const auto line = static_cast<std::uint32_t>(parts::Waiting::line_of(model, cls));
   const parts::Waiting::Head* const head = life_.waiting().head(model, cls);
   out.emplace_back("of its model there wait", fmt::format("{} requests", life_.waiting().size(model, cls)));
-  if (head == nullptr || by_speed_.empty()) return out;
+  if (head == nullptr || !fastest_) return out;
   out.emplace_back("deadline of the first", in(head->deadline, now));
   const auto key = ready_.key(line);
   if (!key) {
@@ -74,8 +74,7 @@ Terms Carillon::terms(ModelId model, Class cls, TimePoint now) const {
     return out;
   }
   const parts::Times expected(ledger, life_.streams(cls), &plan_.paces(), now);
-  const auto choice =
-      first_batch(*head, expected, by_speed_.front(), now + expected.dispatch(by_speed_.front()), now);
+  const auto choice = first_batch(*head, expected, *fastest_, now + expected.dispatch(*fastest_), now);
   if (!choice) {
     out.emplace_back("its batch", "none is in time on the fastest device");
     return out;
@@ -86,7 +85,7 @@ Terms Carillon::terms(ModelId model, Class cls, TimePoint now) const {
   const Duration back = key->at - choice->latest();
   if (back != Duration{0}) out.emplace_back("comes later, as it costs others more, by", ms(to_seconds(back)));
   std::vector<std::string> before;
-  ready_.visit(by_speed_.front(), lines_told, [&](std::uint32_t other) {
+  ready_.visit(*fastest_, lines_told, [&](std::uint32_t other) {
     if (other == line) return true;
     before.push_back(ledger.model(parts::Waiting::of_line(other).first).info->name);
     return false;

@@ -16,13 +16,23 @@ class Backlog {
   // further away than `horizon` counts for nothing.
   void set(std::size_t line, std::size_t rows, double work, TimePoint deadline, TimePoint now) {
     if (line >= lines_.size()) lines_.resize(line + 1);
-    take(line, -1);
-    lines_[line] = {};
-    if (rows > 0 && deadline < saturating_add(now, horizon)) {
-      if (rows_ == 0) base_ = now;
-      lines_[line] = {static_cast<double>(rows), work, to_seconds(deadline - base_)};
+    Line& l = lines_[line];
+    rows_ -= l.rows;
+    if (rows_ > 0) {
+      work_ -= l.work;
+      due_ -= l.rows * l.due;
+    } else {
+      rows_ = work_ = due_ = 0;  // nothing waits: no rounding stays
+      base_ = now;
     }
-    take(line, 1);
+    if (rows == 0 || deadline >= saturating_add(now, horizon)) {
+      l = {};
+      return;
+    }
+    l = {static_cast<double>(rows), work, to_seconds(deadline - base_)};
+    rows_ += l.rows;
+    work_ += l.work;
+    due_ += l.rows * l.due;
   }
   bool pressed(std::size_t devices, TimePoint now) const {
     if (rows_ <= 0) return false;
@@ -40,14 +50,6 @@ class Backlog {
   struct Line {
     double rows = 0, work = 0, due = 0;  // seconds after `base_`
   };
-  void take(std::size_t line, double sign) {
-    const Line& l = lines_[line];
-    rows_ += sign * l.rows;
-    work_ += sign * l.work;
-    due_ += sign * l.rows * l.due;
-    if (rows_ <= 0) rows_ = work_ = due_ = 0;  // nothing waits: no rounding stays
-  }
-
   std::vector<Line> lines_;
   TimePoint base_{};
   double rows_ = 0, work_ = 0, due_ = 0;

@@ -63,15 +63,8 @@ class Heads {
     return count;
   }
   // So many at most.
-  std::size_t rows_from(Place from, std::size_t most) const {
-    std::size_t count = 0;
-    for (; count < most && from != line_.end(); ++from) ++count;
-    return count;
-  }
-  Place after(Place from, std::size_t rows) const {
-    for (; rows > 0 && from != line_.end(); ++from) --rows;
-    return from;
-  }
+  std::size_t rows_from(Place from, std::size_t most) const { return line_.count_from(from, most); }
+  Place after(Place from, std::size_t rows) const { return line_.after(from, rows); }
   // Rows of a batch that starts then, of what is left from that place on and of what will have come.
   std::size_t servable(Place from, TimePoint start, TimePoint now) const {
     const std::size_t here = rows_from(from, outlook_.planned);

@@ -10,12 +10,12 @@ void Life::hear(const Event& event, Orders& out) {
   if (const auto* arrival = std::get_if<RequestArrived>(&event)) {
     const Request& request = arrival->request;
     if (!out.ledger().model(request.model).served) return out.refuse(request.id, Reason::no_model);
-    waiting_.put(request);
-    watch(request.model, request.cls);
+    if (waiting_.put(request)) watch(request.model, request.cls);
   } else if (const auto* gone = std::get_if<RequestCancelled>(&event)) {
     if (!waiting_.remove(gone->request)) return;
     for (const Class cls : all_classes) watch(gone->model, cls);
   } else if (const auto* change = std::get_if<ModelChanged>(&event)) {
+    waiting_.know(change->model);
     if (!change->info) refuse_all(change->model, Reason::no_model, out);
   }
   for (const RequestId id : out.ledger().changes().back) came_back(id, out);
@@ -50,25 +50,49 @@ void Life::refuse_all(ModelId model, Reason reason, Orders& out) {
 
 // expire() finds out when the line's first is late.
 void Life::watch(ModelId model, Class cls) {
-  const Waiting::Head* const head = waiting_.head(model, cls);
-  if (head == nullptr || head->deadline == TimePoint::max())
+  if (waiting_.size(model, cls) == 0)
     late_.remove(line_of(model, cls));
   else
-    late_.set(line_of(model, cls), TimePoint::min());
+    changed_.push_back(line_of(model, cls));
 }
 
-void Life::expire(Orders& out) {
+void Life::expire_now(Orders& out) {
+  // A line whose first is refused is changed again.
+  for (std::size_t i = 0; i < changed_.size(); ++i) look(changed_[i], out);
+  changed_.clear();
   while (late_.top_at() <= out.time()) {
-    const auto [model, cls] = Waiting::of_line(late_.top());
-    const Waiting::Head& head = *waiting_.head(model, cls);
-    const Times times(out.ledger(), streams(cls));
-    const auto latest = [&] { return saturating_add(head.deadline, -times.alone(model)); };
-    if (latest() < out.time()) out.doubt(model, streams(cls), head.deadline - out.time());
-    if (latest() >= out.time())
-      late_.set(late_.top(), saturating_add(latest(), Duration{1}));
-    else
-      refuse_late(head, times.alone(model), out);
+    look(late_.top(), out);
+    for (std::size_t i = 0; i < changed_.size(); ++i) look(changed_[i], out);
+    changed_.clear();
   }
+}
+
+void Life::settle_now(const Orders& out) {
+  std::erase_if(changed_, [&](std::uint32_t line) {
+    const auto [model, cls] = Waiting::of_line(line);
+    const Waiting::Head* const head = waiting_.head(model, cls);
+    if (head == nullptr || head->deadline == TimePoint::max()) {
+      late_.remove(line);
+      return true;
+    }
+    const Duration alone = Times(out.ledger(), streams(cls)).alone(model);
+    const TimePoint latest = saturating_add(head->deadline, -alone);
+    if (latest >= out.time()) late_.set(line, saturating_add(latest, Duration{1}));
+    return latest >= out.time();
+  });
+}
+
+void Life::look(std::uint32_t line, Orders& out) {
+  const auto [model, cls] = Waiting::of_line(line);
+  const Waiting::Head* const head = waiting_.head(model, cls);
+  if (head == nullptr || head->deadline == TimePoint::max()) return late_.remove(line);
+  const Times times(out.ledger(), streams(cls));
+  const auto latest = [&] { return saturating_add(head->deadline, -times.alone(model)); };
+  if (latest() < out.time()) out.doubt(model, streams(cls), head->deadline - out.time());
+  if (latest() >= out.time())
+    late_.set(line, saturating_add(latest(), Duration{1}));
+  else
+    refuse_late(*head, times.alone(model), out);
 }
 
 void Life::refuse_late(const Waiting::Head& head, Duration alone, Orders& out) {

@@ -19,12 +19,16 @@ namespace carillon::schedule::parts {
 // Not thread-safe.
 class Life {
  public:
-  explicit Life(const Environment& environment) : classes_(environment.classes) {}
+  // `ordered`: waiting().heads() is asked.
+  explicit Life(const Environment& environment, bool ordered = true)
+      : classes_(environment.classes), waiting_(ordered) {}
 
   // What an event says of requests and models. O(log n), or O(requests that came back or are refused).
   void hear(const Event& event, Orders& out);
   // Refuses what would be late even if it ran now and alone, once the estimates that say so were doubted.
-  void expire(Orders& out);
+  void expire(Orders& out) {
+    if (!changed_.empty() || late_.top_at() <= out.time()) expire_now(out);
+  }
   // Refuses a request that waits; `ends`: when it would have been answered. O(log n).
   void refuse(RequestId id, Reason reason, TimePoint ends, Orders& out);
   // Refuses all that waits for the model.
@@ -42,19 +46,29 @@ class Life {
   }
   // When expire() has something to do by the clock alone. Each event has it look, too; so while much happens
   // no decision is spent on that, and a refusal comes a millisecond late at most.
-  TimePoint wake_at(TimePoint now) const { return std::max(late_.top_at(), now + Duration{1ms}); }
+  TimePoint wake_at(TimePoint now) const {
+    return std::max(changed_.empty() ? late_.top_at() : TimePoint::min(), now + Duration{1ms});
+  }
+  // Looks at lines from which something was taken since expire(), so that wake_at() need not be as early.
+  void settle(const Orders& out) {
+    if (!changed_.empty()) settle_now(out);
+  }
 
  private:
   static std::uint32_t line_of(ModelId model, Class cls) {
     return static_cast<std::uint32_t>(Waiting::line_of(model, cls));
   }
   void came_back(RequestId id, Orders& out);
+  void expire_now(Orders& out);
+  void settle_now(const Orders& out);
   void watch(ModelId model, Class cls);
+  void look(std::uint32_t line, Orders& out);
   void refuse_late(const Waiting::Head& head, Duration alone, Orders& out);
 
   bool classes_;
   Waiting waiting_;
-  TimerHeap late_;  // by line: when its first request may be late
+  TimerHeap late_;                      // by line: when its first request may be late
+  std::vector<std::uint32_t> changed_;  // lines whose first is another since expire() looked at it
 };
 
 }  // namespace carillon::schedule::parts

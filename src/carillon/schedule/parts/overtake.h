@@ -20,12 +20,17 @@ inline void send(Life& life, DeviceId device, const Waiting::Head& head, const C
             {earliest, std::max(out.time(), choice.latest())}, choice.batch.exec, life.streams(cls));
 }
 
+struct Overtaken {
+  DeviceId device;
+  Waiting::Head head;
+};
+
 // Preemption by deadline: the most urgent request that would be late behind what all of the devices run goes
 // before the first such run that may wait. It takes as many of its model's requests with it as that run's
-// own deadline allows. Returns whose it was. What a device will be free for counts for every request, so this
-// looks at `most_looked_at` lines and devices at most: O(those), but mostly O(devices).
-inline std::optional<Waiting::Head> overtake(Life& life, std::span<const DeviceId> devices,
-                                             const Times& times, Orders& out) {
+// own deadline allows. Returns where, and whose it was. What a device will be free for counts for every
+// request, so this looks at `most_looked_at` lines and devices at most: O(those), but mostly O(devices).
+inline std::optional<Overtaken> overtake(Life& life, std::span<const DeviceId> devices, const Times& times,
+                                         Orders& out) {
   constexpr std::size_t most_looked_at = 64;
   const ledger::Ledger& ledger = out.ledger();
   struct Found {
@@ -63,7 +68,7 @@ inline std::optional<Waiting::Head> overtake(Life& life, std::span<const DeviceI
     const Waiting::Head taken = head;
     send(life, found->device, taken, found->choice, found->over.order, out);
     out.preempt(ledger.at(found->over.run), found->over.order + Duration{1});
-    return taken;
+    return Overtaken{found->device, taken};
   }
   return std::nullopt;
 }

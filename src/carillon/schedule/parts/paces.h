@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -11,14 +12,25 @@
 namespace carillon::schedule::parts {
 
 // How many times its seed a batch takes on a device, on average over the last runs: what devices have to do.
-// Times tells instead what a batch takes at most, so that it is in time. O(1). Not thread-safe.
+// Times tells instead what a batch takes at most, so that it is in time. O(1) but where said. Not
+// thread-safe.
 class Paces {
  public:
-  // What a report says of a run, or an event of a model. O(runs that ended).
+  // What a report says of a run. O(runs that ended), O(devices) for a ModelChanged, and O(models that ran
+  // there) for a DeviceChanged.
   void hear(const ledger::Event& event, const ledger::Ledger& ledger, TimePoint now) {
     if (const auto* change = std::get_if<ledger::ModelChanged>(&event)) {
       for (auto& device : devices_)
         if (change->model.index() < device.models.size()) device.models[change->model.index()] = {};
+      if (change->model.index() < speeds_.size()) speeds_[change->model.index()] = 0;
+      return;
+    }
+    if (const auto* change = std::get_if<ledger::DeviceChanged>(&event)) {
+      if (change->device.index() >= devices_.size()) devices_.resize(change->device.index() + 1);
+      Device& device = devices_[change->device.index()];
+      if (std::exchange(device.alive, change->alive) == change->alive) return;
+      for (std::size_t m = 0; m < device.models.size(); ++m)
+        if (device.models[m].runs > 0) speeds_[m] += (change->alive ? 1 : -1) * device.models[m].speed();
       return;
     }
     const auto* done = std::get_if<ledger::ActionDone>(&event);
@@ -32,16 +44,28 @@ class Paces {
       if (run.device.index() >= devices_.size()) devices_.resize(run.device.index() + 1);
       Device& device = devices_[run.device.index()];
       if (run.model.index() >= device.models.size()) device.models.resize(run.model.index() + 1);
-      device.models[run.model.index()].add(times);
+      if (run.model.index() >= speeds_.size()) speeds_.resize(run.model.index() + 1);
+      Mean& model = device.models[run.model.index()];
+      if (device.alive) speeds_[run.model.index()] -= model.speed();
+      model.add(times);
+      if (device.alive) speeds_[run.model.index()] += model.speed();
       device.all.add(times);
       device.seen = now;
-      device.step = static_cast<int>(std::lround(std::log(std::max(1e-9, device.all.usual)) / step_of));
+      const int step = static_cast<int>(std::lround(std::log(std::max(1e-9, device.all.usual)) / step_of));
+      if (std::exchange(device.step, step) != step) stepped_.push_back(run.device);
     }
   }
   double of(DeviceId device, ModelId model) const {
     if (device.index() >= devices_.size()) return 1;
     const auto& models = devices_[device.index()].models;
     return model.index() < models.size() ? models[model.index()].mean : 1;
+  }
+  // Over the devices that are alive, of which there are so many: one that takes twice as long does half as
+  // much.
+  double mean(ModelId model, std::size_t alive) const {
+    if (alive == 0 || model.index() >= speeds_.size()) return 1;
+    const auto devices = static_cast<double>(alive);
+    return devices / std::max(1e-9 * devices, devices + speeds_[model.index()]);
   }
   // Over all models, and as if none took more than twice as long as the others: one odd run tells nothing.
   double of(DeviceId device, TimePoint now) const {
@@ -59,6 +83,8 @@ class Paces {
   int step(DeviceId device) const {
     return device.index() < devices_.size() ? devices_[device.index()].step : 0;
   }
+  // Devices whose step() has changed since they were taken; some may be there twice.
+  std::vector<DeviceId> take_stepped() { return std::exchange(stepped_, {}); }
 
  private:
   bool fresh(DeviceId device, TimePoint now) const {
@@ -73,6 +99,8 @@ class Paces {
   static constexpr double step_of = 0.1;
   struct Mean {
     double mean = 1, usual = 1, runs = 0;
+    // That of its seed is 0.
+    double speed() const { return 1 / std::max(1e-9, mean) - 1; }
     void add(double value) {
       ++runs;
       mean += (value - mean) / std::min(runs + seeds, mean_over);
@@ -80,12 +108,15 @@ class Paces {
     }
   };
   struct Device {
+    bool alive = false;
     Mean all;
     int step = 0;
     TimePoint seen{};  // when something last ran
     std::vector<Mean> models;
   };
   std::vector<Device> devices_;
+  std::vector<double> speeds_;  // by model: the sum of Mean::speed() over devices that are alive
+  std::vector<DeviceId> stepped_;
 };
 
 }  // namespace carillon::schedule::parts

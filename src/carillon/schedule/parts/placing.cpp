@@ -33,6 +33,15 @@ constexpr double relieves = 2;
 constexpr std::size_t devices_tried = 8, models_tried = 4;
 // For what waits for busy devices: devices, and models at each, for so many of which room is looked for.
 constexpr std::size_t relieving_tried = 4, relieved_tried = 16, rooms_tried = 4;
+// Of more copies on a device than that some are looked at, others the next time; and a search for what to
+// load ends after about so many copies. Devices with little to do that are looked at for one that is open.
+constexpr std::size_t copies_tried = 64, looks_at_most = 512, devices_seen = 64;
+// At an event: models that are tried for free memory, and models that are looked at because devices changed.
+constexpr std::size_t fills_tried = 256, models_renewed = 64;
+// Likewise models that found no room before something ended: those that have waited for longest.
+constexpr std::size_t models_unblocked = 8;
+// For so long a model's rate counts as known, unless requests come.
+constexpr Duration rate_renewed = 1ms;
 // What was used within so many times the time that a LOAD of it takes does not go for what waits elsewhere.
 constexpr int loads_unused = 10;
 // For so long what a device's models can wait counts as known.
@@ -98,33 +107,49 @@ void Placing::hear(const Event& event, Life& life, Orders& out) {
   const Waiting& waiting = life.waiting();
   if (const auto* arrival = std::get_if<RequestArrived>(&event)) {
     const ModelId id = arrival->request.model;
-    if (takes_pages(ledger.model(id))) asked(arrival->request, out);
-    give_up(id, life, out);
-    list(id, waiting, out);
+    const bool pages = takes_pages(ledger.model(id));
+    if (pages) asked(arrival->request, out);
+    if (pages || ledger.alive() == 0) give_up(id, life, out);
+    if (pages) list(id, waiting, out);
+    if (ledger.changes().back.empty()) return;
   } else if (const auto* change = std::get_if<ModelChanged>(&event)) {
     know(change->model, out);
-    find_scarce(ledger);
-    std::erase_if(failed_, [&](const auto& each) { return each.first.second == change->model; });
-    for (std::size_t i = 0; i < ledger.devices(); ++i) {
-      device_of(device_at(i)).filled = false;
+    find_scarce();
+    Model& m = models_[change->model.index()];
+    m.hopeless = TimePoint::min();
+    failed_.erase(failed_.lower_bound({change->model, DeviceId{0}}),
+                  failed_.lower_bound({ModelId{change->model.value + 1}, DeviceId{0}}));
+    if (m.room) going_on_.push_back(*m.room);
+    unfilled_.fill(devices_.size());
+    for (Device& each : devices_) each.fill_from.reset();
+    const Bits there = m.there;
+    there.visit(nullptr, [&](std::size_t i) {
       sync(device_at(i), change->model, out);
       unload_if_left(device_at(i), change->model, out);
-    }
+      return false;
+    });
     give_up(change->model, life, out);
     list(change->model, waiting, out);
   } else if (const auto* device = std::get_if<DeviceChanged>(&event)) {
     Device& d = device_of(device->device);
-    std::erase_if(failed_, [&](const auto& each) { return each.first.first == device->device; });
+    if (!failed_.empty())
+      std::erase_if(failed_, [&](const auto& each) { return each.first.second == device->device; });
     if (d.coming) model_of(*std::exchange(d.coming, std::nullopt)).room.reset();
-    for (Device& each : devices_) each.filled = false;
+    if (d.pages > 0) sizes_.erase(sizes_.find(d.pages));
+    d.pages = ledger.device(device->device).alive ? ledger.device(device->device).pages : 0;
+    if (d.pages > 0) sizes_.insert(d.pages);
+    ++devices_changed_;
+    unfilled_.fill(devices_.size());
+    for (Device& each : devices_) each.fill_from.reset();
     find_open(device->device, out);
     pressing_.set_alive(ledger.alive());
-    find_scarce(ledger);
-    for (std::uint32_t m = 0; m < ledger.models(); ++m) {
-      sync(device->device, ModelId{m}, out);
-      give_up(ModelId{m}, life, out);
-      list(ModelId{m}, waiting, out);
+    find_scarce();
+    for (const auto& [model, copy] : ledger.device(device->device).copies) {
+      sync(device->device, model, out);
+      list(model, waiting, out);
     }
+    renew_ = ledger.models();
+    renew(life, out);
   }
   for (const RequestId id : ledger.changes().back)
     if (const auto* const request = ledger.request(id)) {
@@ -135,22 +160,39 @@ void Placing::hear(const Event& event, Life& life, Orders& out) {
   for (const std::uint32_t place : ledger.changes().ended) ended(ledger.at(place), done, life, out);
   // Whatever ended or came, something may be free.
   if (!ledger.changes().ended.empty() || std::holds_alternative<DeviceChanged>(event))
-    for (const ModelId id : std::exchange(blocked_, {})) {
+    for (std::size_t i = std::min(blocked_.size(), models_unblocked); i > 0; --i) {
+      const ModelId id = blocked_.front();
+      blocked_.pop_front();
       models_[id.index()].blocked = false;
+      ++looked_at_;
       if (waiting.size(id) > 0) list(id, waiting, out);
     }
+}
+
+// Models that may have no device any more, or have one again.
+void Placing::renew(Life& life, Orders& out) {
+  const std::size_t models = out.ledger().models();
+  for (std::size_t i = std::min(renew_, models_renewed); i > 0; --i, --renew_) {
+    if (renew_from_ >= models) renew_from_ = 0;
+    const ModelId model{static_cast<std::uint32_t>(renew_from_++)};
+    give_up(model, life, out);
+    list(model, life.waiting(), out);
+    ++looked_at_;
+  }
 }
 
 void Placing::asked(const Request& request, const Orders& out) {
   Model& m = model_of(request.model);
   rates_.arrived(request.model, out.time());
+  m.rate_at = TimePoint::min();
   m.slack += (std::min<Duration>(request.deadline - out.time(), longest_slack) - m.slack) / slacks_averaged;
-  if (work_.arrived(request.model, out.time()) && !nowhere(out.ledger().model(request.model)))
-    scarce_.push_back(request.model);
+  if (!work_.arrived(request.model, out.time())) return;
+  list_spread(request.model, out);
+  if (!nowhere(out.ledger().model(request.model))) scarce_.push_back(request.model);
 }
 
 void Placing::ended(const Ledger::Action& action, const ActionDone* done, Life& life, Orders& out) {
-  const auto where = std::pair(action.device, action.model);
+  const auto where = std::pair(action.model, action.device);
   const bool success = done != nullptr && done->status == ActionStatus::success;
   if (action.kind == ActionKind::infer) models_[action.model.index()].pressed = false;
   if (action.kind == ActionKind::infer && success && action.uses_copy && !action.requests.empty())
@@ -166,7 +208,14 @@ void Placing::ended(const Ledger::Action& action, const ActionDone* done, Life& 
     give_up(action.model, life, out);
   }
   Device& d = device_of(action.device);
-  d.filled = false;
+  if (action.kind == ActionKind::infer && !takes_pages(out.ledger().model(action.model)) && !action.uses_copy)
+    return;
+  if (action.kind != ActionKind::infer || !success) {
+    unfilled_.set(action.device.index());
+    d.fill_from.reset();
+    models_[action.model.index()].hopeless = TimePoint::min();
+  }
+  if (d.coming) going_on_.push_back(action.device);
   stirred_ = stirred_ || action.kind != ActionKind::infer;
   if (action.kind == ActionKind::load && done != nullptr) {
     d.bus = d.bus_at(out.time()) + to_seconds(done->duration) / bus_window;
@@ -182,16 +231,32 @@ void Placing::ended(const Ledger::Action& action, const ActionDone* done, Life& 
 void Placing::give_up(ModelId id, Life& life, Orders& out) {
   const Ledger& ledger = out.ledger();
   const auto& model = ledger.model(id);
+  if (model.info != nullptr && model.info->pages == 0 && ledger.alive() > 0) return;
   if (life.waiting().size(id) == 0 || !nowhere(model)) return;
-  bool possible = false, held = false;
-  for (std::size_t i = 0; i < ledger.devices() && !possible; ++i) {
-    if (!holds_ever(ledger, device_at(i), *model.info)) continue;
-    held = true;
-    const auto failed = failed_.find({device_at(i), id});
-    possible = failed == failed_.end() || failed->second.times < most_failed_loads ||
-               failed->second.retry <= out.time();
+  Model& m = model_of(id);
+  const auto possible = [&](DeviceId device) {
+    if (!holds_ever(ledger, device, *model.info)) return false;
+    const auto failed = failed_.find({id, device});
+    return failed == failed_.end() || failed->second.times < most_failed_loads ||
+           failed->second.retry <= out.time();
+  };
+  const bool held = !sizes_.empty() && model.info->pages <= *sizes_.rbegin();
+  if (held && m.host.index() < ledger.devices() && possible(m.host)) return;
+  const bool known = m.hopeless > out.time() && m.hopeless_of == devices_changed_;
+  if (held && !known) {
+    m.hopeless = TimePoint::max();
+    m.hopeless_of = devices_changed_;
+    for (std::size_t i = 0; i < ledger.devices(); ++i) {
+      ++looked_at_;
+      if (possible(m.host = device_at(i))) {
+        m.hopeless = TimePoint::min();
+        return;
+      }
+      if (const auto failed = failed_.find({id, device_at(i)}); failed != failed_.end())
+        m.hopeless = std::min(m.hopeless, failed->second.retry);
+    }
   }
-  if (!possible) life.refuse_all(id, held ? Reason::device_failed : Reason::no_device, out);
+  life.refuse_all(id, held ? Reason::device_failed : Reason::no_device, out);
 }
 
 void Placing::know(ModelId id, const Orders& out) {
@@ -205,11 +270,22 @@ void Placing::know(ModelId id, const Orders& out) {
   }
   const std::uint64_t pages = model.served ? model.info->pages : 0;
   all_pages_ += pages - std::exchange(models_[id.index()].pages, pages);
+  list_spread(id, out);
 }
 
-void Placing::find_scarce(const Ledger& ledger) {
-  short_ = std::ranges::any_of(ledger.all_devices(),
-                               [&](const auto& device) { return device.alive && device.pages < all_pages_; });
+void Placing::find_scarce() {
+  short_ = !sizes_.empty() && *sizes_.begin() < all_pages_;
+}
+
+void Placing::list_spread(ModelId id, const Orders& out) {
+  Model& m = model_of(id);
+  const auto& model = out.ledger().model(id);
+  std::optional<Spread> spread;
+  if (takes_pages(model)) spread = {model.places.size() + model.coming, -rates_.rate(id, out.time()), id};
+  if (m.spread == spread) return;
+  if (m.spread) by_copies_.erase(*m.spread);
+  if (spread) by_copies_.insert(*spread);
+  m.spread = spread;
 }
 
 // A waiting request demands the share of a device that its run takes of the time it has left.
@@ -227,20 +303,34 @@ void Placing::waits(ModelId model, const Waiting& waiting, const Orders& out) {
 void Placing::sync(DeviceId device, ModelId model, const Orders& out) {
   const Residence residence = out.ledger().residence(device, model);
   const bool there = residence == Residence::loaded || residence == Residence::loading;
-  std::vector<Held>& copies = device_of(device).copies;
-  const auto found = std::ranges::find(copies, model, &Held::model);
-  if (found != copies.end() && found->since == TimePoint::max() && residence == Residence::loaded)
-    found->since = out.time();
-  if ((found != copies.end()) == there) return;
+  const auto& known = out.ledger().device(device);
+  const std::uint32_t place =
+      model.index() < known.copy_of.size() ? known.copy_of[model.index()] : Ledger::none;
+  if (place == Ledger::none) return;  // it never was there
+  Model& m = model_of(model);
+  residence == Residence::loaded ? m.loaded.set(device.index()) : m.loaded.clear(device.index());
+  Device& d = device_of(device);
+  if (place >= d.held_at.size()) d.held_at.resize(known.copies.size(), Ledger::none);
+  const std::uint32_t at = d.held_at[place];
+  if (at != Ledger::none && d.copies[at].since == TimePoint::max() && residence == Residence::loaded)
+    d.copies[at].since = out.time();
+  if ((at != Ledger::none) == there) return;
   if (there) {
-    copies.push_back({model, residence == Residence::loaded ? out.time() : TimePoint::max()});
+    m.there.set(device.index());
+    d.held_at[place] = static_cast<std::uint32_t>(d.copies.size());
+    d.copies.push_back({model, residence == Residence::loaded ? out.time() : TimePoint::max(), place});
     work_.placed(model, device, out.time());
     pressing_.placed(model, device);
   } else {
-    copies.erase(found);
+    m.there.clear(device.index());
+    d.held_at[d.copies.back().place] = at;
+    d.copies[at] = d.copies.back();
+    d.copies.pop_back();
+    d.held_at[place] = Ledger::none;
     work_.removed(model, device, out.time());
     pressing_.removed(model, device);
   }
+  list_spread(model, out);
 }
 
 void Placing::unlist(ModelId model) {
@@ -268,7 +358,7 @@ TimePoint Placing::waits_since(ModelId model, const Waiting& waiting, const Orde
   for (const Class cls : all_classes) {
     if (waiting.size(model, cls) == 0) continue;
     const Waiting::Line& line = waiting.line(model, cls);
-    for (const RequestId id : {line.begin()->second, line.rbegin()->second})
+    for (const RequestId id : {line.begin()->second, line.back().second})
       since = std::min(since, out.ledger().request(id)->told.arrival);
   }
   return since;
@@ -324,14 +414,24 @@ bool Placing::may_load(const Ledger& ledger, DeviceId device, ModelId model, Tim
   if (!holds_ever(ledger, device, *ledger.model(model).info) ||
       ledger.residence(device, model) != Residence::absent)
     return false;
-  const auto failed = failed_.find({device, model});
+  if (failed_.empty()) return true;
+  const auto failed = failed_.find({model, device});
   return failed == failed_.end() || failed->second.retry <= now;
 }
 
 // Of the copy's end, in requests a second.
-double Placing::cost(DeviceId device, ModelId model, TimePoint now) const {
+double Placing::cost(DeviceId device, ModelId model, TimePoint now) {
   if (work_.places(model) > 1) return work_.cost_of_removal(model, device, now);
-  return rates_.rate(model, now);
+  return rate(model, now);
+}
+
+double Placing::rate(ModelId model, TimePoint now) {
+  Model& m = models_[model.index()];
+  if (m.rate_at == TimePoint::min() || now - m.rate_at >= rate_renewed) {
+    m.rate = rates_.rate(model, now);
+    m.rate_at = now;
+  }
+  return m.rate;
 }
 
 // A request that finds the model nowhere can wait for a LOAD of it.
@@ -343,6 +443,19 @@ bool Placing::easy_to_load(ModelId model, const Orders& out) const {
 // A request that is served now counts as much as so many seconds of what makes room for it.
 double Placing::counts_for(ModelId model, const Orders& out) {
   return std::max(1e-6, missed_for * to_seconds(out.ledger().model(model).info->load));
+}
+
+// Calls see(copy) for each copy on the device, or for some where they are many: others the next time. It may
+// return true: these are enough, where there are many.
+template <typename See>
+void Placing::some_copies(Device& d, See&& see) {
+  const std::size_t all = d.copies.size(), some = std::min(all, copies_tried);
+  if (d.next >= all || some == all) d.next = 0;
+  for (std::size_t i = 0; i < some; ++i) {
+    ++looked_at_;
+    if (see(d.copies[d.next]) && all > some) return;
+    if (++d.next >= all) d.next = 0;
+  }
 }
 
 // What has to go for the model: of least worth by page, and of less worth than the model all together.
@@ -364,26 +477,30 @@ std::optional<Placing::Room> Placing::room(DeviceId device, ModelId model, doubl
   const double request_for = counts_for(model, out);
   const double price = std::clamp(devices_[device.index()].bus_at(now), least_price, 1.0);
   std::uint64_t later = freed;
-  for (const auto& [each, since] : devices_[device.index()].copies) {
-    const Ledger::Copy& copy = *ledger.copy(device, each);
+  std::uint64_t worthless = freed;  // pages
+  some_copies(devices_[device.index()], [&](const Held& held) {
+    const auto [each, since, place] = held;
+    const Ledger::Copy& copy = ledger.device(device).copies[place].second;
     const bool only = ledger.model(each).places.size() <= 1;
     double costs = cost(device, each, now) * (easy_to_load(each, out) ? price : 1);
     if (costs * margin < worth) later += copy.pages;
-    if (copy.residence != Residence::loaded || copy.using_it() > 0) continue;
-    if (models_[each.index()].pressed && waiting.size(each) > 0) continue;
+    if (copy.residence != Residence::loaded || copy.using_it() > 0) return false;
+    if (models_[each.index()].pressed && waiting.size(each) > 0) return false;
     if (only) {
       const std::size_t waits = rescued(each, now, waiting, out);
-      if (waits > 0 && need == Need::asked) continue;
+      if (waits > 0 && need == Need::asked) return false;
       costs += static_cast<double>(waits) / request_for;
     }
     if (need == Need::relieves &&
         (waiting.size(each) > 0 ||
          saturating_add(copy.last_use, loads_unused * ledger.model(each).info->load) > now))
-      continue;
+      return false;
     if (need == Need::asked && saturating_add(since, had_its_time * ledger.model(each).info->load) > now)
-      continue;
+      return false;
     victims.push_back({costs / static_cast<double>(copy.pages), costs, copy.pages, each});
-  }
+    if (costs == 0) worthless += copy.pages;
+    return worthless >= needs;
+  });
   busy_ = busy_ || later >= needs;
   std::ranges::sort(victims, {}, [](const Victim& v) { return std::pair(v.by_page, v.model); });
   std::size_t taken = 0;
@@ -401,14 +518,16 @@ std::optional<Placing::Room> Placing::room(DeviceId device, ModelId model, doubl
   return found;
 }
 
-void Placing::step(const Waiting& waiting, Orders& out) {
-  const Ledger& ledger = out.ledger();
-  for (std::size_t i = 0; i < devices_.size(); ++i)
-    if (devices_[i].coming) go_on(device_at(i), waiting, out);
+void Placing::step_now(Life& life, Orders& out) {
+  const Waiting& waiting = life.waiting();
+  if (renew_ > 0) renew(life, out);
+  for (const DeviceId device : going_on_.empty() ? std::vector<DeviceId>() : std::exchange(going_on_, {}))
+    if (devices_[device.index()].coming) go_on(device, waiting, out);
   retry(waiting, out);
   press(waiting, out);
   std::size_t tried = 0;
-  while (!wanted_.empty() && tried < models_tried && !open_.empty()) {
+  const std::uint64_t enough = looked_at_ + looks_at_most;
+  while (!wanted_.empty() && tried < models_tried && !open_.empty() && looked_at_ < enough) {
     const auto [key, model] = *wanted_.begin();
     list(model, waiting, out);
     if (!models_[model.index()].listed) continue;
@@ -425,11 +544,8 @@ void Placing::step(const Waiting& waiting, Orders& out) {
   for (const ModelId model : std::exchange(scarce_, {}))
     if (wanted_.empty()) another_copy(model, waiting, out);
   if (wanted_.empty()) relieve(waiting, out);
-  if (wanted_.empty())
-    for (std::size_t i = 0; i < devices_.size(); ++i)
-      if (!devices_[i].filled && ledger.device(device_at(i)).alive && !devices_[i].coming &&
-          loads(ledger, device_at(i)) == 0)
-        devices_[i].filled = !fill(device_at(i), out);
+  if (wanted_.empty() && all_pages_ > 0) fill(out);
+  if (renew_ > 0) wake_ = out.time();
   wake_ = std::min(retry_.top_at(), wake_);
 }
 
@@ -437,10 +553,13 @@ void Placing::retry(const Waiting& waiting, Orders& out) {
   while (retry_.top_at() <= out.time()) {
     const ModelId model{retry_.top()};
     retry_.remove(model.value);
-    for (std::size_t i = 0; i < devices_.size(); ++i) {
-      devices_[i].filled = false;
-      const auto failed = failed_.find({device_at(i), model});
-      if (failed != failed_.end() && failed->second.retry > out.time() &&
+    models_[model.index()].hopeless = TimePoint::min();
+    for (auto failed = failed_.lower_bound({model, DeviceId{0}});
+         failed != failed_.end() && failed->first.first == model; ++failed) {
+      const DeviceId device = failed->first.second;
+      unfilled_.set(device.index());
+      devices_[device.index()].fill_from.reset();
+      if (failed->second.retry > out.time() &&
           (!retry_.contains(model.value) || failed->second.retry < retry_.at(model.value)))
         retry_.set(model.value, failed->second.retry);
     }
@@ -492,7 +611,7 @@ bool Placing::load_somewhere(ModelId model, bool presses, const Waiting& waiting
     }
     const TimePoint end = saturating_add(loads_end(ledger, device, out.time()), load);
     const auto help = static_cast<double>(rescued(model, end, waiting, out));
-    const double rate = rates_.rate(model, out.time());
+    const double rate = this->rate(model, out.time());
     const double request_for = counts_for(model, out);
     const double worth = rate + help / request_for;
     auto there = room(device, model, worth,
@@ -514,8 +633,19 @@ bool Placing::load_somewhere(ModelId model, bool presses, const Waiting& waiting
   if (open_.size() <= devices_tried) {
     for (const DeviceId device : open_) consider(device);
   } else {
-    for (const auto& [pressure, device] : work_.by_load())
+    std::size_t seen = 0;
+    for (const auto& [pressure, device] : work_.by_load()) {
+      if (++seen > devices_seen) break;
+      ++looked_at_;
       if (open_.contains(device) && !consider(device)) break;
+    }
+    // The least loaded are not to be told of another LOAD.
+    for (auto at = open_.lower_bound(open_from_); seen > devices_seen && tried < devices_tried; ++at) {
+      if (at == open_.end()) at = open_.begin();
+      open_from_ = DeviceId{at->value + 1};
+      consider(*at);
+      if (++seen > 2 * devices_seen) break;
+    }
   }
   if (!best) return false;
   if (presses) devices_[best->index()].pressed = saturating_add(out.time(), pressed_apart * load);
@@ -527,14 +657,21 @@ bool Placing::load_somewhere(ModelId model, bool presses, const Waiting& waiting
 Duration Placing::others_wait(DeviceId device, const Orders& out) {
   Device& d = devices_[device.index()];
   if (out.time() < d.patience_until) return d.patience;
-  d.patience_until = saturating_add(out.time(), patience_renewed);
-  d.patience = Duration::max();
+  if (d.next_patient == 0) d.next_patience = Duration::max();
   const Times times(out.ledger(), Class::normal);
-  for (const auto& [model, since] : d.copies) {
-    const Duration wait = models_[model.index()].slack - times.alone(model);
-    const bool used = saturating_add(out.ledger().copy(device, model)->last_use, work_window) > out.time();
-    if (used && wait > Duration{0}) d.patience = std::min(d.patience, wait);
-  }
+  some_copies(d, [&](const Held& held) {
+    const Duration wait = models_[held.model.index()].slack - times.alone(held.model);
+    const bool used = saturating_add(out.ledger().device(device).copies[held.place].second.last_use,
+                                     work_window) > out.time();
+    if (used && wait > Duration{0}) d.next_patience = std::min(d.next_patience, wait);
+    ++d.next_patient;
+    return false;
+  });
+  d.patience = std::min(d.patience, d.next_patience);
+  if (d.next_patient < d.copies.size()) return d.patience;
+  d.next_patient = 0;
+  d.patience = d.next_patience;
+  d.patience_until = saturating_add(out.time(), patience_renewed);
   return d.patience;
 }
 
@@ -548,7 +685,16 @@ bool Placing::others_can_wait(DeviceId device, ModelId model, const Orders& out)
 void Placing::relieve(const Waiting& waiting, Orders& out) {
   if (!std::exchange(stirred_, false) || pressing_.wanted().empty() || open_.empty()) return;
   std::vector<std::pair<double, DeviceId>> order;
-  for (const DeviceId device : open_) order.emplace_back(pressing_.device_load(device), device);
+  if (open_.size() <= devices_seen) {
+    for (const DeviceId device : open_) order.emplace_back(pressing_.device_load(device), device);
+  } else {
+    for (auto at = open_.lower_bound(open_from_); order.size() < devices_seen; ++at) {
+      if (at == open_.end()) at = open_.begin();
+      open_from_ = DeviceId{at->value + 1};
+      order.emplace_back(pressing_.device_load(*at), *at);
+    }
+  }
+  looked_at_ += order.size();
   const auto last = order.begin() + static_cast<std::ptrdiff_t>(std::min(order.size(), relieving_tried));
   std::partial_sort(order.begin(), last, order.end());
   for (auto at = order.begin(); at != last; ++at) relieve_on(at->second, waiting, out);
@@ -576,7 +722,10 @@ void Placing::another_copy(ModelId model, const Waiting& waiting, Orders& out) {
   const Ledger& ledger = out.ledger();
   const auto& known = ledger.model(model);
   if (!takes_pages(known) || nowhere(known) || models_[model.index()].room) return;
+  std::size_t seen = 0;
   for (const auto& [pressure, device] : work_.by_load()) {
+    if (++seen > devices_seen) return;
+    ++looked_at_;
     if (!open_.contains(device) || !may_load(ledger, device, model, out.time())) continue;
     const double gain = work_.gain_of_copy(model, device);
     if (gain <= 0) return;
@@ -596,6 +745,7 @@ void Placing::make_room(DeviceId device, ModelId model, const Room& room, const 
   if (free_pages(out.ledger(), device) >= out.ledger().model(model).info->pages)
     return load(device, model, out);
   devices_[device.index()].coming = model;
+  going_on_.push_back(device);
   models_[model.index()].room = device;
   find_open(device, out);
 }
@@ -621,6 +771,7 @@ void Placing::go_on(DeviceId device, const Waiting& waiting, Orders& out) {
   if (!fits && known.served && ledger.device(device).freeing > 0) return;
   devices_[device.index()].coming.reset();
   models_[model.index()].room.reset();
+  unfilled_.set(device.index());
   find_open(device, out);
   if (fits && may_load(ledger, device, model, out.time()))
     load(device, model, out);
@@ -628,26 +779,42 @@ void Placing::go_on(DeviceId device, const Waiting& waiting, Orders& out) {
     list(model, waiting, out);
 }
 
-// What has the fewest copies first, and of them what is asked for most. False: nothing fits.
-bool Placing::fill(DeviceId device, Orders& out) {
+// Devices whose memory has room for more, and which have nothing else to load.
+void Placing::fill(Orders& out) {
+  std::size_t tries = fills_tried;
+  unfilled_.visit(nullptr, [&](std::size_t i) {
+    Device& d = devices_[i];
+    ++looked_at_;
+    const bool may =
+        out.ledger().device(device_at(i)).alive && !d.coming && loads(out.ledger(), device_at(i)) == 0;
+    if (may && !fill(device_at(i), tries, out)) return true;
+    unfilled_.clear(i);
+    return tries == 0;
+  });
+  if (tries == 0) wake_ = out.time();
+}
+
+// What has the fewest copies first, and of them what is asked for most. False: not all were tried.
+bool Placing::fill(DeviceId device, std::size_t& tries, Orders& out) {
   const Ledger& ledger = out.ledger();
+  Device& d = devices_[device.index()];
   const std::uint64_t room = free_pages(ledger, device);
-  if (room == 0) return false;
-  std::optional<ModelId> best;
-  std::pair<std::size_t, double> best_key;
-  for (std::uint32_t m = 0; m < ledger.models(); ++m) {
-    const ModelId id{m};
-    const auto& model = ledger.model(id);
-    if (!takes_pages(model) || model.info->pages > room || models_[m].room ||
+  if (room == 0) return true;
+  for (auto at = d.fill_from ? by_copies_.lower_bound(*d.fill_from) : by_copies_.begin();
+       at != by_copies_.end(); ++at) {
+    if (tries == 0) {
+      d.fill_from = *at;
+      return false;
+    }
+    --tries;
+    ++looked_at_;
+    const ModelId id = std::get<ModelId>(*at);
+    if (ledger.model(id).info->pages > room || models_[id.index()].room ||
         !may_load(ledger, device, id, out.time()))
       continue;
-    const std::pair key(model.places.size() + model.coming, -rates_.rate(id, out.time()));
-    if (best && best_key <= key) continue;
-    best = id;
-    best_key = key;
+    load(device, id, out);
+    return true;
   }
-  if (!best) return false;
-  load(device, *best, out);
   return true;
 }
 

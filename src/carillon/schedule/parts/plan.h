@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <deque>
 #include <vector>
 
 #include "carillon/schedule/parts/paces.h"
@@ -19,22 +20,25 @@ class Plan {
 
   // O(1), or O(batch sizes) where it is a ModelChanged.
   void hear(const Event& event, const Orders& out);
-  // True: it planned anew. O(models x (batch sizes + devices)) four times a second.
+  // True: there is a new plan. One is made four times a second. Of more models than are looked at in an event
+  // the others come in the next: until then the last plan holds.
   bool step(const Orders& out);
+  bool due(TimePoint now) const { return busy() || batches_.due(now); }
+  // step() has more to do at once.
+  bool busy() const { return renewing_ || batches_.planning(); }
 
   std::size_t models() const { return times_.size(); }
   // What its batches take on average, on a device of the mean speed.
-  const symphony::BatchTimes& times(ModelId model) const { return times_[model.index()]; }
+  const symphony::BatchTimes& times(ModelId model) const { return *all_times_[model.index()]; }
   const Paces& paces() const { return paces_; }
+  Paces& paces() { return paces_; }
   // See BatchPlan.
   std::size_t limit(ModelId model) const { return static_cast<std::size_t>(batches_.limit(model)); }
   double rate(ModelId model) const { return batches_.rate(model); }
   Duration slo(ModelId model) const { return batches_.slo(model); }
   bool known(ModelId model) const { return batches_.size(model) > 0; }
   // The place of the planned batch size. Of a model that is known.
-  int planned(ModelId model) const {
-    return times(model).index_for(static_cast<std::size_t>(batches_.size(model)));
-  }
+  int planned(ModelId model) const { return batches_.index(model); }
   // Devices that the model's requests need, in planned batches. Of a model that is known.
   double demand(ModelId model) const { return rate(model) * times(model).each(planned(model)); }
   double contention() const { return batches_.contention(); }
@@ -54,10 +58,22 @@ class Plan {
   // than they save.
   static constexpr double most_load = 0.85;
 
+  // About 20 us of work.
+  static constexpr std::size_t models_at_a_time = 1024;
+  struct Seeds {
+    const ledger::ModelInfo* info = nullptr;
+    double pace = 0;
+  };
+  void renew(std::size_t model, const Orders& out);
+
   Environment environment_;
   symphony::BatchPlan batches_;
   Paces paces_;
-  std::vector<symphony::BatchTimes> times_;
+  std::deque<symphony::BatchTimes> times_;  // where they stay
+  symphony::AllTimes all_times_;
+  std::vector<Seeds> seeds_;  // of times_, by model
+  std::size_t renewed_ = 0;   // of times_, for the next plan
+  bool renewing_ = false;
 };
 
 }  // namespace carillon::schedule::parts

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <optional>
+#include <span>
 
 #include "carillon/ledger/ledger.h"
 #include "carillon/schedule/parts/paces.h"
@@ -10,7 +11,8 @@
 namespace carillon::schedule::parts {
 
 // One question: how long? Answers by the ledger's times and margins of one class of streams. Devices without
-// streams by class run all requests on those of normal ones. O(1) but where said.
+// streams by class run all requests on those of normal ones. O(1) but where said. For one decision: good
+// until the ledger hears of the next event.
 class Times {
  public:
   // `paces`: what never ran on a device is expected to be as far from its seed there as what did of late.
@@ -28,17 +30,18 @@ class Times {
   Duration dispatch(DeviceId device) const { return margins_.at(device).dispatch; }
   // Of EXEC, by the place of the batch size.
   Duration exec(DeviceId device, ModelId model, std::size_t index) const {
-    const Duration estimate = times_.of(device, model, index);
-    if (paces_ == nullptr) return estimate;
-    const double prior = paces_->prior(device, model, now_);
+    const There& t = there(device, model);
+    const Duration seed = t.info->batches[index].exec;
+    const Duration estimate = t.estimates.empty() ? seed : t.estimates[index];
+    if (t.prior == 1) return estimate;
     // A seed counts as the first of ten measurements, of which the longest is believed.
-    const bool seeds = estimate == this->model(model).batches[index].exec &&
-                       (prior < 1 || !times_.ran(device, model, index));
-    return seeds ? from_ns(static_cast<double>(estimate.count()) * prior) : estimate;
+    const bool seeds = estimate == seed && (t.prior < 1 || !times_.ran(device, model, index));
+    return seeds ? from_ns(static_cast<double>(estimate.count()) * t.prior) : estimate;
   }
   // From the start of EXEC until the client has its answer, at most.
   Duration span(DeviceId device, ModelId model, std::size_t index) const {
-    return margins_.at(device).span(exec(device, model, index));
+    const Duration exec = this->exec(device, model, index);
+    return there_.margins->span(exec);
   }
   // The same of one request that is ordered now, on the best device.
   Duration alone(ModelId model) const {
@@ -51,8 +54,8 @@ class Times {
   };
   // By the place of its size.
   Batch batch(DeviceId device, ModelId id, std::size_t index) const {
-    return {static_cast<std::size_t>(model(id).batches[index].batch), exec(device, id, index),
-            span(device, id, index)};
+    const Duration exec = this->exec(device, id, index);
+    return {static_cast<std::size_t>(there_.info->batches[index].batch), exec, there_.margins->span(exec)};
   }
   // The place of the largest batch size of at most `requests` rows, which is at least the smallest; and one
   // more.
@@ -80,12 +83,33 @@ class Times {
   }
 
  private:
+  // What is the same for all batch sizes of a model on a device: mostly one question follows another.
+  struct There {
+    const ledger::ModelInfo* info = nullptr;
+    const ledger::Environment* margins = nullptr;
+    std::span<const Duration> estimates;
+    double prior = 1;
+    DeviceId device;
+    ModelId model;
+  };
+  const There& there(DeviceId device, ModelId id) const {
+    if (there_.info == nullptr || there_.device != device || there_.model != id)
+      there_ = {.info = &model(id),
+                .margins = &margins_.at(device),
+                .estimates = times_.all(device, id),
+                .prior = paces_ == nullptr ? 1 : paces_->prior(device, id, now_),
+                .device = device,
+                .model = id};
+    return there_;
+  }
+
   Class streams_;
   const ledger::Ledger& info_;
   const ledger::ExecTimes& times_;
   const ledger::Margins& margins_;
   const Paces* paces_;
   TimePoint now_;
+  mutable There there_;
 };
 
 }  // namespace carillon::schedule::parts

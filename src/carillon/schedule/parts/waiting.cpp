@@ -4,35 +4,35 @@
 
 namespace carillon::schedule::parts {
 
-void Waiting::put(const Request& request) {
+bool Waiting::put(const Request& request) {
   const std::size_t at = line_of(request.model, request.cls);
-  if (at >= lines_.size()) {
-    lines_.resize(all_classes.size() * (request.model.index() + 1));
-    listed_.resize(lines_.size(), heads_.end());
-  }
-  lines_[at].emplace(request.deadline, request.id);
-  places_.insert(request.id, {request.model, request.cls, request.deadline});
-  list(request.model, request.cls);
+  know(request.model);
+  places_.open(request.id) = {at, request.deadline};
+  return lines_[at].line.insert({request.deadline, request.id}) && list(at);
 }
 
 bool Waiting::remove(RequestId id) {
-  const auto place = places_.erase(id);
-  if (!place) return false;
-  lines_[line_of(place->model, place->cls)].erase({place->deadline, id});
-  list(place->model, place->cls);
+  const Place* const found = places_.find(id);
+  if (found == nullptr) return false;
+  const Place place = *found;
+  places_.close(id);
+  lines_[place.line].line.erase({place.deadline, id});
+  list(place.line);
   return true;
 }
 
 std::vector<RequestId> Waiting::take(ModelId model, Class cls, TimePoint from, std::size_t count) {
-  Line& line = lines_[line_of(model, cls)];
+  const std::size_t at = line_of(model, cls);
+  Line& line = lines_[at].line;
+  const auto first = line.lower_bound({from, RequestId{0}});
+  CARILLON_ASSERT(line.count_from(first, count) == count);
   std::vector<RequestId> taken;
   taken.reserve(count);
-  for (auto next = line.lower_bound({from, RequestId{0}}); taken.size() < count; next = line.erase(next)) {
-    CARILLON_ASSERT(next != line.end());
-    taken.push_back(next->second);
-    places_.erase(taken.back());
-  }
-  list(model, cls);
+  line.erase_from(first, count, [&](const Line::Entry& entry) {
+    taken.push_back(entry.second);
+    places_.close(entry.second);
+  });
+  list(at);
   return taken;
 }
 
@@ -46,7 +46,7 @@ std::vector<RequestId> Waiting::all(ModelId model) const {
   std::vector<RequestId> found;
   for (const Class cls : all_classes)
     if (size(model, cls) > 0)
-      for (const auto& [deadline, id] : lines_[line_of(model, cls)]) found.push_back(id);
+      for (const auto& [deadline, id] : line(model, cls)) found.push_back(id);
   return found;
 }
 
@@ -56,17 +56,17 @@ const Waiting::Head* Waiting::head(ModelId model) const {
   return nullptr;
 }
 
-// The line's first is another than before, perhaps.
-void Waiting::list(ModelId model, Class cls) {
-  const std::size_t at = line_of(model, cls);
-  const Line& line = lines_[at];
-  auto& listed = listed_[at];
-  if (listed != heads_.end()) {
-    if (!line.empty() && listed->id == line.begin()->second) return;
-    heads_.erase(listed);
-    listed = heads_.end();
-  }
-  if (!line.empty()) listed = heads_.insert({cls, line.begin()->first, line.begin()->second, model}).first;
+// The line's first is another than before, perhaps. True: it is.
+bool Waiting::list(std::size_t at) {
+  Lined& l = lines_[at];
+  if (l.listed && !l.line.empty() && l.head.id == l.line.begin()->second) return false;
+  if (ordered_ && l.listed) heads_.erase(l.head);
+  l.listed = !l.line.empty();
+  if (!l.listed) return true;
+  const auto [model, cls] = of_line(at);
+  l.head = {cls, l.line.begin()->first, l.line.begin()->second, model};
+  if (ordered_) heads_.insert(l.head);
+  return true;
 }
 
 }  // namespace carillon::schedule::parts

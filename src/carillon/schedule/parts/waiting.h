@@ -9,7 +9,8 @@
 
 #include "carillon/base/ids.h"
 #include "carillon/base/time.h"
-#include "carillon/schedule/id_map.h"
+#include "carillon/ledger/id_ring.h"
+#include "carillon/schedule/parts/line.h"
 #include "carillon/workload/request.h"
 
 namespace carillon::schedule::parts {
@@ -27,7 +28,10 @@ class Waiting {
     friend auto operator<=>(const Head&, const Head&) = default;
   };
 
-  using Line = std::set<std::pair<TimePoint, RequestId>>;
+  using Line = parts::Line;
+  // `ordered`: heads() is asked.
+  explicit Waiting(bool ordered = true) : ordered_(ordered) {}
+
   // Lines have dense numbers: of a model and a class, and back.
   static std::size_t line_of(ModelId model, Class cls) {
     return all_classes.size() * model.index() + static_cast<std::size_t>(cls);
@@ -37,7 +41,13 @@ class Waiting {
             all_classes[line % all_classes.size()]};
   }
 
-  void put(const Request& request);
+  // Such a model may have requests from now on.
+  void know(ModelId model) {
+    if (model.index() * all_classes.size() >= lines_.size())
+      lines_.resize(all_classes.size() * (model.index() + 1));
+  }
+  // True: the line's head is another now.
+  bool put(const Request& request);
   bool has(RequestId id) const { return places_.find(id) != nullptr; }
   // False: it does not wait.
   bool remove(RequestId id);
@@ -47,33 +57,37 @@ class Waiting {
   // Of the lines that have requests, the most urgent first.
   const std::set<Head>& heads() const { return heads_; }
   // One that has requests.
-  const Line& line(ModelId model, Class cls) const { return lines_[line_of(model, cls)]; }
+  const Line& line(ModelId model, Class cls) const { return lines_[line_of(model, cls)].line; }
   std::size_t size(ModelId model, Class cls) const {
     const std::size_t at = line_of(model, cls);
-    return at < lines_.size() ? lines_[at].size() : 0;
+    return at < lines_.size() ? lines_[at].line.size() : 0;
   }
   std::size_t size(ModelId model) const;
   // All of a model, by class and deadline. O(its requests).
   std::vector<RequestId> all(ModelId model) const;
   // Null where none waits.
   const Head* head(ModelId model, Class cls) const {
-    return size(model, cls) > 0 ? &*listed_[line_of(model, cls)] : nullptr;
+    return size(model, cls) > 0 ? &lines_[line_of(model, cls)].head : nullptr;
   }
   // The most urgent of the model.
   const Head* head(ModelId model) const;
 
  private:
   struct Place {
-    ModelId model;
-    Class cls{};
+    std::size_t line = 0;
     TimePoint deadline;
   };
-  void list(ModelId model, Class cls);
+  struct Lined {
+    Line line;
+    Head head;  // where the line has requests
+    bool listed = false;
+  };
+  bool list(std::size_t at);
 
-  std::vector<Line> lines_;
-  std::vector<std::set<Head>::iterator> listed_;  // by line; end(): it has no head
+  const bool ordered_;
+  std::vector<Lined> lines_;
   std::set<Head> heads_;
-  IdMap<RequestId, Place> places_;
+  ledger::IdRing<RequestId, Place> places_;
 };
 
 }  // namespace carillon::schedule::parts

@@ -51,138 +51,184 @@ int BatchPlan::largest(const BatchTimes& times, double rate, Duration slo, int g
   return low;
 }
 
-double BatchPlan::needed(double scale, const AllTimes& times) {
-  double total = 0;
-  for (std::size_t i = 0; i < models_.size(); ++i) {
-    Model& m = models_[i];
-    const double rate = m.rate * scale;
-    if (rate <= 0) {
-      m.size = 0;
-      continue;
-    }
-    const int index = largest(*times[i], rate, m.slo, m.index);
-    m.index = index;
-    m.size = times[i]->batch_size(index);
-    total += rate * to_seconds(times[i]->exec(index)) / m.size;
+double BatchPlan::needed(Model& m, double scale, const BatchTimes& times) {
+  Sizes& sizes = coming(m);
+  const double rate = m.rate * scale;
+  if (rate <= 0) {
+    sizes.size = 0;
+    return 0;
   }
-  return total;
+  sizes.index = largest(times, rate, m.slo, sizes.index);
+  sizes.size = times.batch_size(sizes.index);
+  return rate * to_seconds(times.exec(sizes.index)) / sizes.size;
 }
 
-void BatchPlan::plan(TimePoint now, std::size_t devices, const AllTimes& times) {
-  for (Model& m : models_) {
-    if (m.arrived > 0) m.slo = from_seconds(m.slos / static_cast<double>(m.arrived));
-    m.slos = 0;
+// How many devices its rate needs if none of its batches takes longer than `own`. With `keep`, the limit
+// stays.
+double BatchPlan::needed_within(Model& m, Duration own, const BatchTimes& times, bool keep) {
+  Sizes& sizes = coming(m);
+  if (sizes.size == 0) return 0;
+  int index = 0, above = sizes.index + 1;  // exec grows with the batch
+  while (above - index > 1) {
+    const int middle = (index + above) / 2;
+    (times.exec(middle) <= own ? index : above) = middle;
   }
-  if (last_ != TimePoint::min()) {
-    const double seconds = to_seconds(now - last_);
-    const double keep = std::exp(-seconds / to_seconds(window_));
-    for (Model& m : models_) {
-      const double seen = static_cast<double>(m.arrived) / seconds;
-      m.rate = m.rate == 0 ? seen : keep * m.rate + (1 - keep) * seen;
-      if (m.rate * to_seconds(window_) < 0.01) m.rate = 0;
-      m.arrived = 0;
-    }
-  } else {
-    for (Model& m : models_) m.arrived = 0;
+  if (keep && index < sizes.index) {
+    sizes.index = index;
+    sizes.size = sizes.limit = times.batch_size(index);
   }
-  const bool known = last_ != TimePoint::min();
+  return m.rate * to_seconds(times.exec(index)) / times.batch_size(index);
+}
+
+void BatchPlan::find_rate(Model& m) {
+  if (m.arrived > 0) m.slo = from_seconds(m.slos / static_cast<double>(m.arrived));
+  m.slos = 0;
+  if (known_) {
+    const double seen = static_cast<double>(m.arrived) / seconds_;
+    m.rate = m.rate == 0 ? seen : keep_ * m.rate + (1 - keep_) * seen;
+    if (m.rate * to_seconds(window_) < 0.01) m.rate = 0;
+  }
+  m.arrived = 0;
+}
+
+void BatchPlan::begin(TimePoint now, std::size_t devices) {
+  known_ = last_ != TimePoint::min();
+  seconds_ = known_ ? to_seconds(now - last_) : 0;
+  keep_ = std::exp(-seconds_ / to_seconds(window_));
   last_ = now;
-  const auto room = static_cast<double>(devices);
-  for (Model& m : models_) m.limit = 0;
-  const double all = needed(1, times);
-  demand_ = devices == 0 ? 0 : all / room;
-  contention_ = chance_to_wait(all, devices);
-  double eager = 0;
-  for (std::size_t i = 0; i < models_.size(); ++i) eager += models_[i].rate * to_seconds(times[i]->exec(0));
-  eager_contention_ = known ? chance_to_wait(eager, devices) : 1;
-  wait_ = Duration{0};
-  if (devices == 0) return;
-  if (all > room) {
-    double low = 0, high = 1;
-    for (int i = 0; i < halvings; ++i) {
-      const double middle = (low + high) / 2;
-      (needed(middle, times) <= room ? low : high) = middle;
+  devices_ = devices;
+  eager_ = rates_ = time_ = 0;
+  longest_ = Duration{0};
+  pass(Phase::rates);
+}
+
+void BatchPlan::pass(Phase phase) {
+  phase_ = phase;
+  next_ = 0;
+  end_ = models_.size();
+  total_ = 0;
+}
+
+bool BatchPlan::go_on(const AllTimes& times, std::size_t& most) {
+  while (phase_ != Phase::done) {
+    for (; next_ < end_ && most > 0; ++next_, --most)
+      look(models_[next_], ModelId{static_cast<std::uint32_t>(next_)}, *times[next_]);
+    if (next_ < end_) return false;
+    all_seen();
+  }
+  return true;
+}
+
+void BatchPlan::look(Model& m, ModelId id, const BatchTimes& times) {
+  switch (phase_) {
+    case Phase::rates:
+      find_rate(m);
+      coming(m) = {.size = 0, .index = m.plans[in_force_].index, .limit = 0};
+      total_ += needed(m, 1, times);
+      eager_ += m.rate * to_seconds(times.exec(0));
+      return;
+    case Phase::halve:
+    case Phase::scale:
+      total_ += needed(m, phase_ == Phase::halve ? (low_ + high_) / 2 : high_, times);
+      return;
+    case Phase::spare: {
+      const Duration spare = m.slo - times.span(0);
+      if (coming(m).size == 0 || spare <= Duration{0}) return;  // nothing helps it
+      if (spare < first_) {
+        second_ = first_;
+        first_ = spare;
+        tightest_ = id;
+      } else {
+        second_ = std::min(second_, spare);
+      }
+      return;
     }
-    needed(high, times);
-  } else {
-    limit_for_others(devices, times);
+    case Phase::limit:
+      total_ += needed_within(m, cap(id == tightest_ ? second_ : first_), times, round_ < 0);
+      return;
+    case Phase::sums: {
+      const Sizes& sizes = coming(m);
+      if (sizes.size == 0) return;
+      rates_ += m.rate;
+      time_ += m.rate * to_seconds(times.exec(sizes.index)) / sizes.size;
+      longest_ = std::max(longest_, times.exec(sizes.index));
+      return;
+    }
+    case Phase::done:
+      return;
   }
-  double rates = 0, time = 0;
-  for (std::size_t i = 0; i < models_.size(); ++i) {
-    const Model& m = models_[i];
-    if (m.size == 0) continue;
-    rates += m.rate;
-    time += m.rate * to_seconds(times[i]->exec(m.index)) / m.size;
+}
+
+// How long other batches may take, so that what can wait for so long finds a device in time.
+Duration BatchPlan::cap(Duration spare) const {
+  return from_ns(std::min(1e18, static_cast<double>(spare.count()) / share_));
+}
+
+void BatchPlan::all_seen() {
+  const auto room = static_cast<double>(devices_);
+  switch (phase_) {
+    case Phase::rates:
+      all_ = total_;
+      if (devices_ == 0) return finish();
+      low_ = 0;
+      high_ = 1;
+      halved_ = 0;
+      first_ = second_ = Duration::max();
+      tightest_ = {};
+      return pass(all_ > room ? Phase::halve : Phase::spare);
+    case Phase::halve:
+      (total_ <= room ? low_ : high_) = (low_ + high_) / 2;
+      return pass(++halved_ < halvings ? Phase::halve : Phase::scale);
+    case Phase::scale:
+      return pass(Phase::sums);
+    case Phase::spare:
+      round_ = 0;
+      before_ = all_ / room * room;
+      if (second_ == Duration::max()) return pass(Phase::sums);  // one model alone
+      return begin_round();
+    case Phase::limit:
+      if (round_ < 0) return pass(Phase::sums);
+      // Shorter batches need more devices.
+      if (total_ >= room * most_load_ || (total_ > before_ * worth_a_round && round_ + 1 < rounds)) {
+        ++round_;
+        before_ = total_;
+        return begin_round();
+      }
+      round_ = -1;  // the limits stay
+      return pass(Phase::limit);
+    case Phase::sums:
+      return finish();
+    case Phase::done:
+      return;
   }
-  each_ = rates > 0 ? time / rates : 0;
+}
+
+void BatchPlan::begin_round() {
+  const auto room = static_cast<double>(devices_);
+  if (round_ >= rounds || before_ >= room * most_load_) return pass(Phase::sums);
+  const double busy = chance_to_wait(before_, devices_);
+  if (busy <= exceeded_) return pass(Phase::sums);  // some device is always free
+  share_ = 1 - std::pow(exceeded_ / busy, 1 / room);
+  pass(Phase::limit);
+}
+
+void BatchPlan::finish() {
+  const auto room = static_cast<double>(devices_);
+  in_force_ = 1 - in_force_;
+  phase_ = Phase::done;
+  demand_ = devices_ == 0 ? 0 : all_ / room;
+  contention_ = chance_to_wait(all_, devices_);
+  eager_contention_ = known_ ? chance_to_wait(eager_, devices_) : 1;
+  wait_ = Duration{0};
+  if (devices_ == 0) return;
+  each_ = rates_ > 0 ? time_ / rates_ : 0;
   if (contention_ <= exceeded_) return;
   if (demand_ >= 1) {
     wait_ = Duration::max();
     return;
   }
-  Duration longest{0};
-  for (std::size_t i = 0; i < models_.size(); ++i)
-    if (models_[i].size > 0) longest = std::max(longest, times[i]->exec(models_[i].index));
-  wait_ = from_ns(std::min(1e18, static_cast<double>(longest.count()) * std::log(contention_ / exceeded_) /
+  wait_ = from_ns(std::min(1e18, static_cast<double>(longest_.count()) * std::log(contention_ / exceeded_) /
                                      (room * (1 - demand_))));
-}
-
-// How many devices the rates need if no batch but those of `spared` takes longer than `cap`, and those no
-// longer than `spared_cap`. With `keep`, the limits stay.
-double BatchPlan::needed_within(Duration cap, Duration spared_cap, ModelId spared, const AllTimes& times,
-                                bool keep) {
-  double total = 0;
-  for (std::size_t i = 0; i < models_.size(); ++i) {
-    Model& m = models_[i];
-    if (m.size == 0) continue;
-    const Duration own = i == spared.index() ? spared_cap : cap;
-    int index = 0, above = m.index + 1;  // exec grows with the batch
-    while (above - index > 1) {
-      const int middle = (index + above) / 2;
-      (times[i]->exec(middle) <= own ? index : above) = middle;
-    }
-    if (keep && index < m.index) {
-      m.index = index;
-      m.size = m.limit = times[i]->batch_size(index);
-    }
-    total += m.rate * to_seconds(times[i]->exec(index)) / times[i]->batch_size(index);
-  }
-  return total;
-}
-
-void BatchPlan::limit_for_others(std::size_t devices, const AllTimes& times) {
-  // What the two models in the greatest hurry can wait; the first is limited by the second alone.
-  Duration first = Duration::max(), second = Duration::max();
-  ModelId tightest{};
-  for (std::size_t i = 0; i < models_.size(); ++i) {
-    if (models_[i].size == 0) continue;
-    const Duration spare = models_[i].slo - times[i]->span(0);
-    if (spare <= Duration{0}) continue;  // nothing helps it
-    if (spare < first) {
-      second = first;
-      first = spare;
-      tightest = ModelId{static_cast<std::uint32_t>(i)};
-    } else {
-      second = std::min(second, spare);
-    }
-  }
-  if (second == Duration::max()) return;  // one model alone
-  const auto room = static_cast<double>(devices);
-  double all = demand_ * room, before = 0;
-  for (int round = 0; round < rounds && all < room * most_load_; ++round) {
-    const double busy = chance_to_wait(all, devices);
-    if (busy <= exceeded_) return;  // some device is always free
-    const double share = 1 - std::pow(exceeded_ / busy, 1 / room);
-    const auto cap = [&](Duration spare) {
-      return from_ns(std::min(1e18, static_cast<double>(spare.count()) / share));
-    };
-    before = all;
-    all = needed_within(cap(first), cap(second), tightest, times, false);
-    if (all >= room * most_load_ || (all > before * worth_a_round && round + 1 < rounds))
-      continue;  // shorter batches need more devices
-    needed_within(cap(first), cap(second), tightest, times, true);
-    return;
-  }
 }
 
 }  // namespace carillon::schedule::symphony

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -35,10 +36,7 @@ class BatchPlan {
 
   void add_model() { models_.emplace_back(); }
   // It comes in another version: no batch size is planned until the next plan.
-  void renew_model(ModelId model) {
-    Model& m = models_[model.index()];
-    m.size = m.index = m.limit = 0;
-  }
+  void renew_model(ModelId model) { models_[model.index()].plans = {}; }
   // A request came whose answer is worth having for `slo` from now.
   void arrived(ModelId model, Duration slo) {
     Model& m = models_[model.index()];
@@ -47,11 +45,23 @@ class BatchPlan {
   }
   bool due(TimePoint now) const { return last_ == TimePoint::min() || now - last_ >= every_; }
   // Plans anew; `times` in the order of the models. Sizes hold until the next call.
-  void plan(TimePoint now, std::size_t devices, const AllTimes& times);
+  void plan(TimePoint now, std::size_t devices, const AllTimes& times) {
+    begin(now, devices);
+    std::size_t most = ~std::size_t{0};
+    go_on(times, most);
+  }
+  // The same in parts: looks at models so often, and takes that off `most`. True: the plan is there. Until
+  // then sizes, limits and what is said of all models are those of the last plan. What is looked at more
+  // than once counts as often: each model once, and up to sixteen times more.
+  void begin(TimePoint now, std::size_t devices);
+  bool go_on(const AllTimes& times, std::size_t& most);
+  bool planning() const { return phase_ != Phase::done; }
   // 0 where nothing is known of the model's rate yet.
-  int size(ModelId model) const { return models_[model.index()].size; }
+  int size(ModelId model) const { return sizes(model).size; }
+  // Its place in the model's sizes. Of a model of which something is known.
+  int index(ModelId model) const { return sizes(model).index; }
   // No batch should be larger, for the sake of the other models; 0 for no limit.
-  int limit(ModelId model) const { return models_[model.index()].limit; }
+  int limit(ModelId model) const { return sizes(model).limit; }
   // How long its requests have, on average.
   Duration slo(ModelId model) const { return models_[model.index()].slo; }
   double rate(ModelId model) const { return models_[model.index()].rate; }
@@ -70,28 +80,58 @@ class BatchPlan {
   double demand() const { return demand_; }
 
  private:
+  struct Sizes {
+    int size = 0;
+    int index = 0;  // of that size
+    int limit = 0;
+  };
   struct Model {
     std::uint64_t arrived = 0;  // since the last plan
     double rate = 0;            // requests a second
     double slos = 0;            // of these, seconds together
     Duration slo{0};            // their mean when the last plan was made
-    int size = 0;
-    int index = 0;  // of that size
-    int limit = 0;
+    std::array<Sizes, 2> plans;
   };
+  // Each looks at all models. What follows it depends on what it finds.
+  enum class Phase : std::uint8_t { rates, halve, scale, spare, limit, sums, done };
+  const Sizes& sizes(ModelId model) const { return models_[model.index()].plans[in_force_]; }
+  Sizes& coming(Model& model) { return model.plans[1 - in_force_]; }
   static int largest(const BatchTimes& times, double rate, Duration slo, int guess);
-  double needed(double scale, const AllTimes& times);
-  void limit_for_others(std::size_t devices, const AllTimes& times);
-  double needed_within(Duration cap, Duration spared_cap, ModelId spared, const AllTimes& times, bool keep);
+  void look(Model& model, ModelId id, const BatchTimes& times);
+  double needed(Model& model, double scale, const BatchTimes& times);
+  double needed_within(Model& model, Duration own, const BatchTimes& times, bool keep);
+  void find_rate(Model& model);
+  void pass(Phase phase);
+  void all_seen();
+  void begin_round();
+  void finish();
+  Duration cap(Duration spare) const;
 
   Duration window_, every_;
   double exceeded_, most_load_;
   TimePoint last_ = TimePoint::min();
   std::vector<Model> models_;
+  std::size_t in_force_ = 0;  // of Model::plans
   double demand_ = 0;
   double each_ = 0;
   double contention_ = 0, eager_contention_ = 1;
   Duration wait_{0};
+
+  // Of the plan that is being made.
+  Phase phase_ = Phase::done;
+  std::size_t next_ = 0, end_ = 0;  // of the models
+  std::size_t devices_ = 0;
+  bool known_ = false;             // rates
+  double seconds_ = 0, keep_ = 0;  // since the last plan; that much of its rates counts
+  double total_ = 0, eager_ = 0;   // devices that are needed
+  double all_ = 0;                 // by the last look at all
+  double low_ = 0, high_ = 1;      // by how much rates are scaled
+  int halved_ = 0, round_ = 0;
+  Duration first_{}, second_{};  // what the two models in the greatest hurry can wait
+  ModelId tightest_{};
+  double share_ = 0, before_ = 0;
+  double rates_ = 0, time_ = 0;
+  Duration longest_{0};
 };
 
 }  // namespace carillon::schedule::symphony

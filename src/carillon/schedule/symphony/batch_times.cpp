@@ -12,6 +12,7 @@ BatchTimes::BatchTimes(const ledger::ModelInfo& info, const ledger::Environment&
   }
   exec_.resize(sizes_.size());
   span_.resize(sizes_.size());
+  each_.resize(sizes_.size());
   for (std::size_t i = 0; i < sizes_.size(); ++i) set_exec(static_cast<int>(i), info.batches[i].exec);
 }
 
@@ -28,11 +29,11 @@ void BatchTimes::set_exec(int index, Duration exec) {
   const auto i = static_cast<std::size_t>(index);
   if (exec_[i] == exec) return;
   exec_[i] = exec;
+  each_[i] = to_seconds(exec) / sizes_[i];
   find_span(i);
 }
 
-int BatchTimes::index_for(std::size_t requests) const {
-  if (dense_) return static_cast<int>(std::min(requests, sizes_.size())) - 1;
+int BatchTimes::find_index(std::size_t requests) const {
   const auto above = std::upper_bound(sizes_.begin(), sizes_.end(),
                                       static_cast<int>(std::min<std::size_t>(requests, 1 << 30)));
   return static_cast<int>(above - sizes_.begin()) - 1;
