@@ -123,7 +123,7 @@ void Carillon::look(std::uint32_t line, Orders& out) {
   const DeviceId fastest = by_speed_.front();
   const Times times(out.ledger(), life_.streams(cls), &plan_.paces(), out.time());
   const TimePoint start = out.time() + times.dispatch(fastest);
-  const auto choice = first_batch(*head, times, fastest, start, out.time());
+  const auto choice = first_batch(*head, times, fastest, start, out);
   if (!choice)
     return ready_.put({cls, head->deadline, line}, out.ledger(), model);  // perhaps another device can
   const TimePoint ready = ready_at(*head, *choice, times, out);
@@ -203,9 +203,20 @@ bool Carillon::send_next(DeviceId device, Class streams, Orders& out) {
   });
   if (!found) return false;
   waits_.answered(found->model, static_cast<int>(choice->batch.rows), out.time());
+  refuse_passed(*found, *choice, times, out);
   parts::send(life_, device, *found, *choice, out.time(), out);
   look(line_of(found->model, found->cls), out);
   return true;
+}
+
+// What even the fastest device would pass over for this batch would go in a small one later, and cost the
+// time of a larger. While more waits than there is time for, the next moment may have another use for it.
+void Carillon::refuse_passed(const Waiting::Head& head, const Choice& choice, const Times& times,
+                             Orders& out) {
+  if (choice.deadline <= head.deadline || pressed_ || enough(head.model, out) == 0) return;
+  const DeviceId fastest = by_speed_.front();
+  const auto there = first_batch(head, times, fastest, out.time() + times.dispatch(fastest), out);
+  if (there) life_.refuse_before(head.model, head.cls, std::min(choice.deadline, there->deadline), out);
 }
 
 // KeepOff takes every device for as good as any other. Where memory is scarce a device that a long run keeps
@@ -224,23 +235,35 @@ void Carillon::overtake(Orders& out) {
 // other runs: else a device whose estimates are too long gets nothing that could mend them.
 std::optional<Choice> Carillon::choose(const Waiting::Head& head, const Times& times, DeviceId device,
                                        TimePoint start, Orders& out) {
-  if (auto choice = first_batch(head, times, device, start, out.time())) return choice;
+  if (auto choice = first_batch(head, times, device, start, out)) return choice;
   const double seed = static_cast<double>(times.model(head.model).batches.front().exec.count());
   const TimePoint end = saturating_add(start, from_ns(seed * plan_.paces().of(device, out.time())));
   if (end > head.deadline || !out.doubt(head.model, times.streams(), head.deadline - start))
     return std::nullopt;
-  return first_batch(head, times, device, start, out.time());
+  return first_batch(head, times, device, start, out);
 }
 
 std::optional<Choice> Carillon::first_batch(const Waiting::Head& head, const Times& times, DeviceId device,
-                                            TimePoint start, TimePoint now) const {
+                                            TimePoint start, const Orders& out) const {
   parts::Outlook outlook{.next_after = waits_.mean(head.model),
                          .rate = plan_.rate(head.model),
-                         .contention = pressed_ ? 1 : plan_.contention()};
+                         .contention = pressed_ ? 1 : plan_.contention(),
+                         .enough = enough(head.model, out)};
   if (plan_.known(head.model))
     outlook.planned = static_cast<std::size_t>(plan_.times(head.model).batch_size(plan_.planned(head.model)));
   const parts::Heads heads(life_.waiting().line(head.model, head.cls), times, device, head.model, outlook);
-  return heads.choose(start, limit(head.model), now);
+  return heads.choose(start, limit(head.model), out.time());
+}
+
+// Arrivals are less regular than the plan takes them for, so that a smaller batch than the planned will do.
+// Where more waits than the devices have time for, rates are so much higher than the plan knows: then so much
+// larger batches come together in the same time. The plan tells nothing where the rates ask for more than
+// there is.
+std::size_t Carillon::enough(ModelId model, const Orders& out) const {
+  if (options_.hold <= 0 || !plan_.known(model) || plan_.contention() >= 1) return 0;
+  const double load = options_.backlog > 0 ? backlog_.load(out.ledger().alive(), out.time()) : 0;
+  const double size = plan_.times(model).batch_size(plan_.planned(model)) * options_.hold;
+  return static_cast<std::size_t>(std::clamp(size * std::max(1.0, load), 1.0, 1e9));
 }
 
 }  // namespace carillon::schedule

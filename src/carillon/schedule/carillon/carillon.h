@@ -54,7 +54,10 @@ class Carillon final : public Policy {
   std::optional<parts::Choice> choose(const parts::Waiting::Head& head, const parts::Times& times,
                                       DeviceId device, TimePoint start, Orders& out);
   std::optional<parts::Choice> first_batch(const parts::Waiting::Head& head, const parts::Times& times,
-                                           DeviceId device, TimePoint start, TimePoint now) const;
+                                           DeviceId device, TimePoint start, const Orders& out) const;
+  std::size_t enough(ModelId model, const Orders& out) const;
+  void refuse_passed(const parts::Waiting::Head& head, const parts::Choice& choice, const parts::Times& times,
+                     Orders& out);
   bool send_next(DeviceId device, Class streams, Orders& out);
   bool keeps_off(DeviceId device, ModelId model, const Orders& out) const;
   void overtake(Orders& out);

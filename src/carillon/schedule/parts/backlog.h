@@ -24,10 +24,12 @@ class Backlog {
     }
     take(line, 1);
   }
-  bool pressed(std::size_t devices, TimePoint now) const {
-    if (rows_ <= 0) return false;
-    const double left = due_ / rows_ - to_seconds(now - base_);  // the mean time that they have
-    return work_ > static_cast<double>(devices) * left;
+  bool pressed(std::size_t devices, TimePoint now) const { return load(devices, now) > 1; }
+  // The work that waits over what the devices can do in the mean time that it has.
+  double load(std::size_t devices, TimePoint now) const {
+    if (rows_ <= 0) return 0;
+    const double left = due_ / rows_ - to_seconds(now - base_);
+    return work_ / std::max(1e-9, static_cast<double>(devices) * left);
   }
   // Device time of a request that waits, seconds on average.
   double each() const { return rows_ > 0 ? work_ / rows_ : 0; }
