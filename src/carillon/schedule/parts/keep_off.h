@@ -9,7 +9,8 @@ namespace carillon::schedule::parts {
 
 // Long beside quick. A model of whose runs a single one takes longer than quicker models' requests can wait
 // keeps off some devices: as many as lose the fewest answers, as far as the plan tells. Which devices these
-// are does not matter. Not thread-safe.
+// are does not matter. The long ones lose those that wait too long, in batches of the best size. Not
+// thread-safe.
 class KeepOff {
  public:
   // O(models^2), and O(devices^2) for each model that keeps off.
