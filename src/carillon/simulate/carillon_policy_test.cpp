@@ -85,7 +85,7 @@ name = "m"
 slo_ms = 70
 max_batch = 16
 latency = { alpha_ms = 5, beta_ms = 18 }
-rate = 970
+rate = 980
 )";
 
 TEST(CarillonPolicy, BatchesWaitForMoreRequestsWhereThatSavesTime) {

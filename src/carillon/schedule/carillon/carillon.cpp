@@ -203,20 +203,23 @@ bool Carillon::send_next(DeviceId device, Class streams, Orders& out) {
   });
   if (!found) return false;
   waits_.answered(found->model, static_cast<int>(choice->batch.rows), out.time());
-  refuse_passed(*found, *choice, times, out);
+  refuse_passed(*found, *choice, out);
   parts::send(life_, device, *found, *choice, out.time(), out);
   look(line_of(found->model, found->cls), out);
   return true;
 }
 
-// What even the fastest device would pass over for this batch would go in a small one later, and cost the
-// time of a larger. While more waits than there is time for, the next moment may have another use for it.
-void Carillon::refuse_passed(const Waiting::Head& head, const Choice& choice, const Times& times,
-                             Orders& out) {
+// What is passed over for this batch would go in a small one later, and cost the time of a larger. But a
+// faster device may have another use for it, and so may the next moment while more waits than there is time
+// for.
+void Carillon::refuse_passed(const Waiting::Head& head, const Choice& choice, Orders& out) {
   if (choice.deadline <= head.deadline || pressed_ || enough(head.model, out) == 0) return;
-  const DeviceId fastest = by_speed_.front();
-  const auto there = first_batch(head, times, fastest, out.time() + times.dispatch(fastest), out);
-  if (there) life_.refuse_before(head.model, head.cls, std::min(choice.deadline, there->deadline), out);
+  life_.refuse_before(head.model, head.cls, choice.deadline, out);
+}
+
+// All devices are equally fast.
+bool Carillon::alike() const {
+  return by_speed_.empty() || plan_.paces().step(by_speed_.front()) == plan_.paces().step(by_speed_.back());
 }
 
 // KeepOff takes every device for as good as any other. Where memory is scarce a device that a long run keeps
@@ -260,7 +263,7 @@ std::optional<Choice> Carillon::first_batch(const Waiting::Head& head, const Tim
 // larger batches come together in the same time. The plan tells nothing where the rates ask for more than
 // there is.
 std::size_t Carillon::enough(ModelId model, const Orders& out) const {
-  if (options_.hold <= 0 || !plan_.known(model) || plan_.contention() >= 1) return 0;
+  if (options_.hold <= 0 || !plan_.known(model) || plan_.contention() >= 1 || !alike()) return 0;
   const double load = options_.backlog > 0 ? backlog_.load(out.ledger().alive(), out.time()) : 0;
   const double size = plan_.times(model).batch_size(plan_.planned(model)) * options_.hold;
   return static_cast<std::size_t>(std::clamp(size * std::max(1.0, load), 1.0, 1e9));

@@ -56,8 +56,8 @@ class Carillon final : public Policy {
   std::optional<parts::Choice> first_batch(const parts::Waiting::Head& head, const parts::Times& times,
                                            DeviceId device, TimePoint start, const Orders& out) const;
   std::size_t enough(ModelId model, const Orders& out) const;
-  void refuse_passed(const parts::Waiting::Head& head, const parts::Choice& choice, const parts::Times& times,
-                     Orders& out);
+  void refuse_passed(const parts::Waiting::Head& head, const parts::Choice& choice, Orders& out);
+  bool alike() const;
   bool send_next(DeviceId device, Class streams, Orders& out);
   bool keeps_off(DeviceId device, ModelId model, const Orders& out) const;
   void overtake(Orders& out);

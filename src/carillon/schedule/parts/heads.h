@@ -64,18 +64,27 @@ class Heads {
       const auto small = times_.fitting(device_, model_, most, start, head->first);
       if (!small) break;  // fewer rows than the smallest batch
       choice = Choice{*small, head->first};
-      const std::size_t wanted = std::min(outlook_.enough, most);
-      const std::size_t end = times_.end_of_sizes(model_, wanted);
-      if (end == 0 || small->rows >= wanted) break;
-      const Times::Batch large = times_.batch(device_, model_, end - 1);
-      if (large.rows <= small->rows) break;
-      const auto first = line_.lower_bound({saturating_add(start, large.span), RequestId{0}});
-      const std::size_t filled = times_.end_of_sizes(model_, rows_from(first, large.rows));
-      if (filled == 0) break;
-      const std::size_t rows = times_.batch(device_, model_, filled - 1).rows;
-      if (!serves_more(head, small->rows, first, rows, start, now)) break;
+      if (small->rows >= std::min(outlook_.enough, most)) break;
+      const auto large = fillable(small->rows, std::min(outlook_.enough, most), start);
+      if (!large || !serves_more(head, small->rows, large->first, large->rows, start, now)) break;
     }
     return choice;
+  }
+  struct Filled {
+    std::size_t rows;
+    Place first;  // row
+  };
+  // The rows of a batch of at most `most`, from the first request on for which that size is in time. None:
+  // every size of more than `above` rows is too late for all.
+  std::optional<Filled> fillable(std::size_t above, std::size_t most, TimePoint start) const {
+    for (std::size_t i = times_.end_of_sizes(model_, most); i-- > 0;) {
+      const Times::Batch batch = times_.batch(device_, model_, i);
+      if (batch.rows <= above) break;
+      const Place first = line_.lower_bound({saturating_add(start, batch.span), RequestId{0}});
+      const std::size_t sizes = times_.end_of_sizes(model_, rows_from(first, batch.rows));
+      if (sizes > 0) return Filled{times_.batch(device_, model_, sizes - 1).rows, first};
+    }
+    return std::nullopt;
   }
   bool serves_more(Place head, std::size_t small, Place first, std::size_t large, TimePoint start,
                    TimePoint now) const {
