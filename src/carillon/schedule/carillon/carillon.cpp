@@ -139,6 +139,7 @@ void Carillon::know(DeviceId device, const Orders& out) {
   const bool alive = out.ledger().device(device).alive;
   free_.know(device, alive ? std::optional(plan_.paces().step(device)) : std::nullopt);
   fastest_ = free_.fastest();
+  alike_ = free_.alike();
 }
 
 // What runs there has changed.
@@ -237,7 +238,8 @@ void Carillon::look(std::uint32_t line, Orders& out) {
     }
     ready = ready_at(*head, *choice, index, times, out);
   }
-  waits_.asks(model, std::max(ready, out.time()), out.time());
+  // Until rates are known batches are small: their waits would tell too long a lead for many seconds.
+  if (plan_.known(model)) waits_.asks(model, std::max(ready, out.time()), out.time());
   if (ready > out.time()) return looks_.set(line, ready);
   ready_.put({cls, key(model, *choice), line});
   looks_.set(line, std::max(saturating_add(choice->latest(), Duration{1}), out.time() + Duration{1}));
@@ -315,8 +317,11 @@ TimePoint Carillon::ready_at(const Waiting::Head& head, const Choice& choice, in
   const DeviceId fastest = *fastest_;
   const auto larger = static_cast<std::size_t>(index) + 1;
   const TimePoint larger_fits = saturating_add(choice.deadline, -times.span(fastest, head.model, larger));
-  const TimePoint finds_device =
-      saturating_add(choice.latest(), -waits_.lead(head.model, plan_.wait(), out.time()) - punctual_.late());
+  // What is not large enough would take a device for few requests if it asked early; then others would ask
+  // ever earlier.
+  const bool small = choice.batch.rows < enough(head.model, out.time());
+  const Duration lead = small ? Duration{0} : waits_.lead(head.model, plan_.wait(), out.time());
+  const TimePoint finds_device = saturating_add(choice.latest(), -lead - punctual_.late());
   const TimePoint patience = saturating_add(out.ledger().request(head.id)->told.arrival, longest_wait);
   return std::min({larger_fits, finds_device, patience}) - times.dispatch(fastest);
 }
@@ -430,9 +435,18 @@ void Carillon::send(std::uint32_t line, DeviceId device, const Choice& choice, O
   const auto [model, cls] = Waiting::of_line(line);
   const Waiting::Head head = *life_.waiting().head(model, cls);
   waits_.answered(model, static_cast<int>(choice.batch.rows), out.time());
+  refuse_passed(head, choice, out);
   parts::send(life_, device, head, choice, out.time(), out);
   look_at(device, out);
   look(line, out);
+}
+
+// What is passed over for this batch would go in a small one later, and cost the time of a larger. But a
+// faster device may have another use for it, and so may the next moment while more waits than there is time
+// for.
+void Carillon::refuse_passed(const Waiting::Head& head, const Choice& choice, Orders& out) {
+  if (choice.deadline <= head.deadline || pressed_ || enough(head.model, out.time()) == 0) return;
+  life_.refuse_before(head.model, head.cls, choice.deadline, out);
 }
 
 // KeepOff takes every device for as good as any other. Where memory is scarce a device that a long run keeps
@@ -481,11 +495,23 @@ std::optional<Choice> Carillon::first_batch(const Waiting::Head& head, const Tim
                                             TimePoint start, TimePoint now) const {
   parts::Outlook outlook{.next_after = waits_.mean(head.model),
                          .rate = plan_.rate(head.model),
-                         .contention = pressed_ ? 1 : plan_.contention()};
+                         .contention = pressed_ ? 1 : plan_.contention(),
+                         .enough = enough(head.model, now)};
   if (plan_.known(head.model))
     outlook.planned = static_cast<std::size_t>(plan_.times(head.model).batch_size(plan_.planned(head.model)));
   const parts::Heads heads(life_.waiting().line(head.model, head.cls), times, device, head.model, outlook);
   return heads.choose(start, limit(head.model), now);
+}
+
+// Arrivals are less regular than the plan takes them for, so that a smaller batch than the planned will do.
+// Where more waits than the devices have time for, rates are so much higher than the plan knows: then so much
+// larger batches come together in the same time. The plan tells nothing where the rates ask for more than
+// there is.
+std::size_t Carillon::enough(ModelId model, TimePoint now) const {
+  if (options_.hold <= 0 || !plan_.known(model) || plan_.contention() >= 1 || !alike_) return 0;
+  const double load = options_.backlog > 0 ? backlog_.load(ledger()->alive(), now) : 0;
+  const double size = plan_.times(model).batch_size(plan_.planned(model)) * options_.hold;
+  return static_cast<std::size_t>(std::clamp(size * std::max(1.0, load), 1.0, 1e9));
 }
 
 }  // namespace carillon::schedule

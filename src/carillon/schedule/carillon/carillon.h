@@ -77,6 +77,8 @@ class Carillon final : public Policy {
                                       DeviceId device, TimePoint start, Orders& out);
   std::optional<parts::Choice> first_batch(const parts::Waiting::Head& head, const parts::Times& times,
                                            DeviceId device, TimePoint start, TimePoint now) const;
+  std::size_t enough(ModelId model, TimePoint now) const;
+  void refuse_passed(const parts::Waiting::Head& head, const parts::Choice& choice, Orders& out);
   void match(Orders& out);
   bool send_next(DeviceId device, Class streams, Orders& out);
   bool send_somewhere(std::uint32_t line, Orders& out);
@@ -98,6 +100,7 @@ class Carillon final : public Policy {
   parts::Ready ready_;
   parts::Free free_;
   std::optional<DeviceId> fastest_;  // of all that are alive
+  bool alike_ = true;                // these are equally fast
   TimerHeap looks_;                  // lines by when they are to be looked at again
   // Nothing starts of a line before then, unless it has so many requests, or another first one.
   struct Deferred {

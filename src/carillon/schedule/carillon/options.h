@@ -20,6 +20,9 @@ struct CarillonOptions {
   double price = 1;
   // With 0 batches are as large as their deadlines allow, whatever waits behind them.
   double limit = 1;
+  // Share of the planned batch size for which requests are passed over, and refused. 0: they are passed over
+  // for the largest batch, and wait on.
+  double hold = 0.87;
   // With 0 long runs may have all devices.
   double keep_off = 1;
   // With 0 only the mean rates tell that devices are short, not what waits.

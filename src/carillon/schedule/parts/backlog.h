@@ -34,9 +34,11 @@ class Backlog {
     work_ += l.work;
     due_ += l.rows * l.due;
   }
-  bool pressed(std::size_t devices, TimePoint now) const {
-    if (rows_ <= 0) return false;
-    return work_ > static_cast<double>(devices) * left(now);
+  bool pressed(std::size_t devices, TimePoint now) const { return load(devices, now) > 1; }
+  // The work that waits over what the devices can do in the mean time that it has.
+  double load(std::size_t devices, TimePoint now) const {
+    if (rows_ <= 0) return 0;
+    return work_ / std::max(1e-9, static_cast<double>(devices) * left(now));
   }
   // Device time that waits, seconds.
   double work() const { return work_; }

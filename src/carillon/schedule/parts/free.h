@@ -57,6 +57,10 @@ class Free {
         break;
     return found;
   }
+  // All that are alive are equally fast.
+  bool alike() const {
+    return std::ranges::count_if(groups_, [](const Group& g) { return g.alive.size() > 0; }) <= 1;
+  }
 
   // What runs on those streams of the device has changed; or it is time to look.
   void look(DeviceId device, Class streams, const ledger::Ledger& ledger, Duration dispatch, TimePoint now) {

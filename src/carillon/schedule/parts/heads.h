@@ -15,14 +15,17 @@ struct Outlook {
   double rate = 0;          // of arrivals, requests a second
   std::size_t planned = 1;  // the planned batch size, at least 1
   double contention = 1;    // the chance that a batch finds all devices busy
+  std::size_t enough = 0;   // no request is passed over for a batch that is so large without; 0: by none
 };
 
 // The line's first requests, in the largest batch of at most `limit` rows (0: of any size) that is in time
 // for the first of all. Where later ones would fill a larger batch, the first are passed over if that serves
 // more. Two batches in a row are compared, with the first requests and without. Requests that only the second
 // way serves are a gain where device time is short: they count by the chance of that. Requests that it passes
-// over are a loss where there would have been time: they count by the chance of that. None: no request is in
-// time on that device from `start` on. O(batch sizes + rows of three batches + log line).
+// over are a loss where there would have been time: they count by the chance of that. With `enough` requests
+// are passed over one by one until a batch is so large, else all that the largest batch would be too late
+// for. None: no request is in time on that device from `start` on. O(batch sizes + rows of three batches +
+// log line), with `enough` that for each request passed over.
 class Heads {
  public:
   Heads(const Waiting::Line& line, const Times& times, DeviceId device, ModelId model, const Outlook& outlook)
@@ -37,16 +40,13 @@ class Heads {
     const auto small = times_.fitting(device_, model_, most, start, head->first);
     if (!small) return std::nullopt;  // fewer rows than the smallest batch
     if (small->rows == most) return Choice{*small, head->first};
+    if (outlook_.enough > 0) return one_by_one(head, start, most, now);
     for (std::size_t i = times_.end_of_sizes(model_, most); i-- > 0;) {
       const Times::Batch large = times_.batch(device_, model_, i);
       if (large.rows <= small->rows) break;
       const auto first = line_.lower_bound({saturating_add(start, large.span), RequestId{0}});
       if (rows_from(first, large.rows) < large.rows) continue;
-      const TimePoint next = start + outlook_.next_after;
-      const double more = static_cast<double>(large.rows + servable(after(first, large.rows), next, now)) -
-                          static_cast<double>(small->rows + servable(after(head, small->rows), next, now));
-      const auto lost = static_cast<double>(passed(first) - passed(head));
-      if (outlook_.contention * more > (1 - outlook_.contention) * lost) return Choice{large, first->first};
+      if (serves_more(head, small->rows, first, large.rows, start, now)) return Choice{large, first->first};
       break;
     }
     return Choice{*small, head->first};
@@ -57,10 +57,46 @@ class Heads {
   // Further requests before a place count as so many.
   static constexpr std::size_t most_counted = 256;
 
-  std::size_t passed(Place to) const {
+  std::optional<Choice> one_by_one(Place head, TimePoint start, std::size_t most, TimePoint now) const {
+    std::optional<Choice> choice;
+    for (std::size_t passed = 0; passed < most_counted && head != line_.end(); ++passed, ++head) {
+      most = rows_from(head, most);
+      const auto small = times_.fitting(device_, model_, most, start, head->first);
+      if (!small) break;  // fewer rows than the smallest batch
+      choice = Choice{*small, head->first};
+      if (small->rows >= std::min(outlook_.enough, most)) break;
+      const auto large = fillable(small->rows, std::min(outlook_.enough, most), start);
+      if (!large || !serves_more(head, small->rows, large->first, large->rows, start, now)) break;
+    }
+    return choice;
+  }
+  struct Filled {
+    std::size_t rows;
+    Place first;  // row
+  };
+  // The rows of a batch of at most `most`, from the first request on for which that size is in time. None:
+  // every size of more than `above` rows is too late for all.
+  std::optional<Filled> fillable(std::size_t above, std::size_t most, TimePoint start) const {
+    for (std::size_t i = times_.end_of_sizes(model_, most); i-- > 0;) {
+      const Times::Batch batch = times_.batch(device_, model_, i);
+      if (batch.rows <= above) break;
+      const Place first = line_.lower_bound({saturating_add(start, batch.span), RequestId{0}});
+      const std::size_t sizes = times_.end_of_sizes(model_, rows_from(first, batch.rows));
+      if (sizes > 0) return Filled{times_.batch(device_, model_, sizes - 1).rows, first};
+    }
+    return std::nullopt;
+  }
+  bool serves_more(Place head, std::size_t small, Place first, std::size_t large, TimePoint start,
+                   TimePoint now) const {
+    const TimePoint next = start + outlook_.next_after;
+    const double more = static_cast<double>(large + servable(after(first, large), next, now)) -
+                        static_cast<double>(small + servable(after(head, small), next, now));
+    return outlook_.contention * more > (1 - outlook_.contention) * passed(head, first);
+  }
+  double passed(Place from, Place to) const {
     std::size_t count = 0;
-    for (auto i = line_.begin(); i != to && count < most_counted; ++i) ++count;
-    return count;
+    for (; from != to && count < most_counted; ++from) ++count;
+    return static_cast<double>(count);
   }
   // So many at most.
   std::size_t rows_from(Place from, std::size_t most) const { return line_.count_from(from, most); }

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -10,7 +12,8 @@ namespace carillon::schedule::parts {
 
 // Long beside quick. A model of whose runs a single one takes longer than quicker models' requests can wait
 // keeps off some devices: as many as lose the fewest answers, as far as the plan tells. Which devices these
-// are does not matter. Not thread-safe.
+// are does not matter. The long ones lose those that wait too long, in batches of the best size. Not
+// thread-safe.
 class KeepOff {
  public:
   // There is a new plan; go_on() says what follows from it.
@@ -37,19 +40,32 @@ class KeepOff {
   struct Kind {
     double rate = 0;                                        // a second
     double demand = 0;                                      // devices
-    double exec = 0;                                        // of one alone on average, seconds
     Duration least_slack = Duration::max(), most_slack{0};  // of those that can wait
   };
+  // In batches of one size.
+  struct Sized {
+    double demand = 0;  // devices
+    double runs = 0;    // a second
+    Duration slack{0};  // how long a request can wait, of one model
+  };
+  using Sizes = std::array<Sized, 4>;
   // Its requests cannot wait for one run of what takes longer than `waits`, and such a run is of another kind
   // by its length.
   struct Other {
     Duration waits, slack, one;
+    ModelId model;
     double rate = 0, demand = 0;
   };
-  static std::vector<double> late_on(std::size_t devices, const Kind& kind);
-  static double lost(std::size_t may, std::size_t devices, const std::vector<double>& late, const Kind& quick,
-                     const Kind& rest);
-  Model keeps_off(std::size_t devices) const;
+  // What is the same for all models beside which the same ones are quick, by the number of devices.
+  struct Beside {
+    std::vector<double> late;   // the share of quick requests that is late on so many
+    std::vector<double> share;  // the same if the long ones may use so many; below 0: not known yet
+    std::array<std::vector<double>, std::tuple_size_v<Sizes>> waits;  // the chance that rest_ finds all busy
+  };
+  static Sizes in_sizes(const Plan& plan, ModelId model);
+  void split(std::size_t devices);
+  double lost(std::size_t may, std::size_t devices, const Sizes& own);
+  std::size_t keeps_off(ModelId model, std::size_t devices, Model& best);
   void collect(const Plan& plan, ModelId model);
   void count_busy(const ledger::Ledger& ledger);
 
@@ -67,9 +83,11 @@ class KeepOff {
   std::vector<Other> others_;                       // a heap: the least `waits` first
   std::vector<std::pair<Duration, ModelId>> long_;  // a heap, by the length of a run: the shortest first
   Kind all_, quick_;
-  double quick_time_ = 0;  // of their requests alone, seconds a second
-  Model planned_;          // for the last of long_
-  bool same_ = false;      // quick_ is as it was for that
+  double quick_time_ = 0;        // of their requests alone, seconds a second
+  std::vector<Sizes> in_sizes_;  // by model
+  Sizes rest_;                   // all that is not quick_
+  Beside beside_;
+  bool same_ = false;  // beside_ is of quick_
 };
 
 }  // namespace carillon::schedule::parts

@@ -48,6 +48,13 @@ void Life::refuse_all(ModelId model, Reason reason, Orders& out) {
   for (const Class cls : all_classes) watch(model, cls);
 }
 
+void Life::refuse_before(ModelId model, Class cls, TimePoint deadline, Orders& out) {
+  const Times times(out.ledger(), streams(cls));
+  for (const auto* head = waiting_.head(model, cls); head != nullptr && head->deadline < deadline;
+       head = waiting_.head(model, cls))
+    refuse_late(Waiting::Head(*head), times.alone(model), out);
+}
+
 // expire() finds out when the line's first is late.
 void Life::watch(ModelId model, Class cls) {
   if (waiting_.size(model, cls) == 0)

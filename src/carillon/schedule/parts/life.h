@@ -33,6 +33,8 @@ class Life {
   void refuse(RequestId id, Reason reason, TimePoint ends, Orders& out);
   // Refuses all that waits for the model.
   void refuse_all(ModelId model, Reason reason, Orders& out);
+  // Refuses what waits in a line and has an earlier deadline. O(log n) for each.
+  void refuse_before(ModelId model, Class cls, TimePoint deadline, Orders& out);
   // For an INFER that is sent: see Waiting::take().
   std::vector<RequestId> take(ModelId model, Class cls, TimePoint from, std::size_t count);
 
