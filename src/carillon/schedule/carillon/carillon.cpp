@@ -317,9 +317,11 @@ TimePoint Carillon::ready_at(const Waiting::Head& head, const Choice& choice, in
   const DeviceId fastest = *fastest_;
   const auto larger = static_cast<std::size_t>(index) + 1;
   const TimePoint larger_fits = saturating_add(choice.deadline, -times.span(fastest, head.model, larger));
-  // What is not large enough would take a device for few requests if it asked early; then others would ask
-  // ever earlier.
-  const bool small = choice.batch.rows < enough(head.model, out.time());
+  // A model that needs most devices waits for none but its own batches: small ones that ask early would have
+  // others ask ever earlier.
+  const bool most =
+      plan_.known(head.model) && 2 * plan_.demand(head.model) > static_cast<double>(out.ledger().alive());
+  const bool small = most && choice.batch.rows < enough(head.model, out.time());
   const Duration lead = small ? Duration{0} : waits_.lead(head.model, plan_.wait(), out.time());
   const TimePoint finds_device = saturating_add(choice.latest(), -lead - punctual_.late());
   const TimePoint patience = saturating_add(out.ledger().request(head.id)->told.arrival, longest_wait);
