@@ -33,6 +33,10 @@ Report make_report(const workload::Scenario& scenario, std::string_view schedule
     model.finish_rate = m.offered == 0 ? 1 : static_cast<double>(m.on_time) / static_cast<double>(m.offered);
     model.p99_ms = to_ms(percentile(m.latencies, 0.99));
     model.mean_batch = m.batches == 0 ? 0 : static_cast<double>(m.batched) / static_cast<double>(m.batches);
+    model.promised = m.promised;
+    model.promised_late = m.promised_late;
+    model.avoidable_late = m.avoidable_late;
+    model.expected_late = m.expected_late;
     r.worst_finish_rate = std::min(r.worst_finish_rate, model.finish_rate);
     r.models.push_back(std::move(model));
   }
@@ -182,6 +186,10 @@ nlohmann::ordered_json to_json(const Report& r) {
     model["finish_rate"] = m.finish_rate;
     model["p99_ms"] = m.p99_ms;
     model["mean_batch"] = m.mean_batch;
+    model["late"] = {{"of", m.promised},
+                     {"expected", m.expected_late},
+                     {"were", m.promised_late},
+                     {"avoidable", m.avoidable_late}};
     if (!r.by_model.empty()) {
       const auto& [offered, on_time] = r.by_model[json["models"].size()];
       model["series"] = {{"offered", offered}, {"on_time", on_time}};

@@ -18,6 +18,9 @@ constexpr Duration wait_horizon = 10s;
 // For how many requests beyond a tail there has to be room before it is believed: its share is then known to
 // a half.
 constexpr double known_after = 4;
+// The chance to be in time that a run needs on a device that idles; and, however much else may come, for what
+// comes to nothing there is not measured.
+constexpr double least_chance = 0.1, most_chance = 0.9;
 // Lines that a device looks at before it idles: bounds the work.
 constexpr std::size_t lines_looked_at = 64;
 
@@ -30,7 +33,7 @@ std::uint32_t line_of(ModelId model, Class cls) {
 Carillon::Carillon(const Environment& environment, const CarillonOptions& options)
     : Policy(environment),
       options_(options),
-      life_(environment),
+      life_(environment, options.chance > 0),
       overtakes_(environment.preemption == Preemption::deadline),
       plan_(environment),
       waits_(parts::Plan::exceeded, wait_horizon, known_after) {}
@@ -122,12 +125,14 @@ void Carillon::look(std::uint32_t line, Orders& out) {
   placing_.waits(model, life_.waiting(), out);
   if (head == nullptr || by_speed_.empty()) return waits_.lost(model, out.time(), out.time());
   const DeviceId fastest = by_speed_.front();
-  const Times times(out.ledger(), life_.streams(cls), &plan_.paces(), out.time());
+  const Times times = this->times(life_.streams(cls), out);
   const TimePoint start = out.time() + times.dispatch(fastest);
   const auto choice = first_batch(*head, times, fastest, start, out.time());
   if (!choice)
     return ready_.put({cls, head->deadline, line}, out.ledger(), model);  // perhaps another device can
-  const TimePoint ready = ready_at(*head, *choice, times, out);
+  // What would not keep what is promised goes where a device idles.
+  const bool in_time = saturating_add(start, times.span(fastest, model, 0)) <= head->deadline;
+  const TimePoint ready = in_time || options_.chance <= 0 ? ready_at(*head, *choice, times, out) : out.time();
   waits_.asks(model, std::max(ready, out.time()), out.time());
   if (ready <= out.time()) {
     ready_.put({cls, key(model, *choice), line}, out.ledger(), model);
@@ -184,7 +189,7 @@ TimePoint Carillon::key(ModelId model, const Choice& choice) const {
 // Sends the first of what may start on these streams, where they have room. False: nothing was sent.
 bool Carillon::send_next(DeviceId device, Class streams, Orders& out) {
   if (!ready_.any()) return false;
-  const Times times(out.ledger(), streams, &plan_.paces(), out.time());
+  const Times times = this->times(streams, out);
   const auto next = parts::next_run(out.ledger(), device, streams, times.dispatch(device), out.time());
   if (next.at > out.time()) {
     wake_ = std::min(wake_, next.at);
@@ -192,21 +197,42 @@ bool Carillon::send_next(DeviceId device, Class streams, Orders& out) {
   }
   std::optional<Waiting::Head> found;
   std::optional<Choice> choice;
-  ready_.visit(device, lines_looked_at, [&](std::uint32_t line) {
-    const auto [model, cls] = Waiting::of_line(line);
-    const Waiting::Head* const head = life_.waiting().head(model, cls);
-    if (head == nullptr || life_.streams(cls) != streams || !parts::runs_there(out.ledger(), device, model) ||
-        keeps_off(device, model, out))
-      return false;
-    choice = choose(*head, times, device, next.start, out);
-    if (choice) found = *head;
-    return choice.has_value();
-  });
+  const auto find = [&](auto&& choose) {
+    ready_.visit(device, lines_looked_at, [&](std::uint32_t line) {
+      const auto [model, cls] = Waiting::of_line(line);
+      const Waiting::Head* const head = life_.waiting().head(model, cls);
+      if (head == nullptr || life_.streams(cls) != streams ||
+          !parts::runs_there(out.ledger(), device, model) || keeps_off(device, model, out))
+        return false;
+      choice = choose(*head);
+      if (choice) found = *head;
+      return choice.has_value();
+    });
+  };
+  find([&](const Waiting::Head& head) { return choose(head, times, device, next.start, out); });
+  if (const double late = found ? 0 : accepted(device, streams, out); late > 0) {
+    const Times hoped = this->times(streams, out, late);
+    find([&](const Waiting::Head& head) { return first_batch(head, hoped, device, next.start, out.time()); });
+  }
   if (!found) return false;
   waits_.answered(found->model, static_cast<int>(choice->batch.rows), out.time());
   parts::send(life_, device, *found, *choice, out.time(), out);
   look(line_of(found->model, found->cls), out);
   return true;
+}
+
+Times Carillon::times(Class streams, const Orders& out, double late) const {
+  return options_.chance > 0
+             ? Times::by_chance(out.ledger(), streams, &plan_.paces(), out.time(), late)
+             : Times(out.ledger(), streams, &plan_.paces(), out.time());
+}
+
+// The chance to be late that the device takes with a run where nothing keeps what is promised: nearly any on
+// one that idles, less where it may soon be wanted. 0: none.
+double Carillon::accepted(DeviceId device, Class streams, const Orders& out) const {
+  const auto& has = out.ledger().device(device).under_way;
+  if (options_.chance <= 0 || !has[static_cast<std::size_t>(ledger::lane_of(streams))].empty()) return 0;
+  return 1 - std::clamp(pressed_ ? 1 : plan_.contention(), least_chance, most_chance);
 }
 
 // KeepOff takes every device for as good as any other. Where memory is scarce a device that a long run keeps
@@ -216,7 +242,7 @@ bool Carillon::keeps_off(DeviceId device, ModelId model, const Orders& out) cons
 }
 
 void Carillon::overtake(DeviceId device, Orders& out) {
-  const Times times(out.ledger(), Class::normal, &plan_.paces(), out.time());
+  const Times times = this->times(Class::normal, out);
   if (const auto taken = parts::overtake(life_, device, times, out))
     look(line_of(taken->model, taken->cls), out);
 }

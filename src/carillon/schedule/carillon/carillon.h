@@ -55,6 +55,8 @@ class Carillon final : public Policy {
                                       DeviceId device, TimePoint start, Orders& out);
   std::optional<parts::Choice> first_batch(const parts::Waiting::Head& head, const parts::Times& times,
                                            DeviceId device, TimePoint start, TimePoint now) const;
+  parts::Times times(Class streams, const Orders& out, double late = 0) const;
+  double accepted(DeviceId device, Class streams, const Orders& out) const;
   bool send_next(DeviceId device, Class streams, Orders& out);
   bool keeps_off(DeviceId device, ModelId model, const Orders& out) const;
   void overtake(DeviceId device, Orders& out);

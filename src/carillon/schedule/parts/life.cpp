@@ -61,7 +61,8 @@ void Life::expire(Orders& out) {
   while (late_.top_at() <= out.time()) {
     const auto [model, cls] = Waiting::of_line(late_.top());
     const Waiting::Head& head = *waiting_.head(model, cls);
-    const Times times(out.ledger(), streams(cls));
+    const Times times = by_chance_ ? Times::by_chance(out.ledger(), streams(cls), nullptr, out.time())
+                                   : Times(out.ledger(), streams(cls));
     const auto latest = [&] { return saturating_add(head.deadline, -times.alone(model)); };
     if (latest() < out.time()) out.doubt(model, streams(cls), head.deadline - out.time());
     if (latest() >= out.time())

@@ -19,7 +19,9 @@ namespace carillon::schedule::parts {
 // Not thread-safe.
 class Life {
  public:
-  explicit Life(const Environment& environment) : classes_(environment.classes) {}
+  // `by_chance`: what could be in time by what runs are expected to take is not refused (Times::by_chance()).
+  explicit Life(const Environment& environment, bool by_chance = false)
+      : classes_(environment.classes), by_chance_(by_chance) {}
 
   // What an event says of requests and models. O(log n), or O(requests that came back or are refused).
   void hear(const Event& event, Orders& out);
@@ -50,7 +52,7 @@ class Life {
   void watch(ModelId model, Class cls);
   void refuse_late(const Waiting::Head& head, Duration alone, Orders& out);
 
-  bool classes_;
+  bool classes_, by_chance_;
   Waiting waiting_;
   TimerHeap late_;  // by line: when its first request may be late
 };

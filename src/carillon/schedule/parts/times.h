@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <optional>
 
+#include "carillon/ledger/chances.h"
 #include "carillon/ledger/ledger.h"
 #include "carillon/schedule/parts/paces.h"
 
@@ -22,12 +23,25 @@ class Times {
         paces_(paces),
         now_(now) {}
 
+  // The same by the chances of what runs take: EXEC as it is expected, spans so that no more than `late` is
+  // late, or with 0 than is promised.
+  static Times by_chance(const ledger::Ledger& ledger, Class streams, const Paces* paces, TimePoint now,
+                         double late = 0) {
+    Times times(ledger, streams, paces, now);
+    times.chances_ = &ledger.chances(streams);
+    times.late_ = late;
+    return times;
+  }
+
   Class streams() const { return streams_; }
   const ledger::ModelInfo& model(ModelId id) const { return *info_.model(id).info; }
   // From an order until EXEC can start on an idle device.
-  Duration dispatch(DeviceId device) const { return margins_.at(device).dispatch; }
+  Duration dispatch(DeviceId device) const {
+    return chances_ != nullptr ? chances_->dispatch(device) : margins_.at(device).dispatch;
+  }
   // Of EXEC, by the place of the batch size.
   Duration exec(DeviceId device, ModelId model, std::size_t index) const {
+    if (chances_ != nullptr) return chances_->exec(device, model, index, prior(device, model));
     const Duration estimate = times_.of(device, model, index);
     if (paces_ == nullptr) return estimate;
     const double prior = paces_->prior(device, model, now_);
@@ -38,10 +52,13 @@ class Times {
   }
   // From the start of EXEC until the client has its answer, at most.
   Duration span(DeviceId device, ModelId model, std::size_t index) const {
-    return margins_.at(device).span(exec(device, model, index));
+    if (chances_ == nullptr) return margins_.at(device).span(exec(device, model, index));
+    return late_ > 0 ? chances_->most(device, model, index, prior(device, model), late_)
+                     : chances_->most(device, model, index, prior(device, model));
   }
   // The same of one request that is ordered now, on the best device.
   Duration alone(ModelId model) const {
+    if (chances_ != nullptr) return chances_->least(model);
     const Duration exec = streams_ == Class::normal ? times_.shortest(model) : times_.of(model, 0);
     return margins_.least().dispatch + margins_.least().span(exec);
   }
@@ -80,12 +97,18 @@ class Times {
   }
 
  private:
+  double prior(DeviceId device, ModelId model) const {
+    return paces_ != nullptr ? paces_->prior(device, model, now_) : 1;
+  }
+
   Class streams_;
   const ledger::Ledger& info_;
   const ledger::ExecTimes& times_;
   const ledger::Margins& margins_;
   const Paces* paces_;
   TimePoint now_;
+  const ledger::Chances* chances_ = nullptr;
+  double late_ = 0;
 };
 
 }  // namespace carillon::schedule::parts
