@@ -226,7 +226,10 @@ void Chances::observe(DeviceId device, const Execution& run) {
   d.heard = run.heard;
   if (++ways_since_ > find_every) ways_since_ = 0;
   if (++m.seen % find_every == 0) m.least_pace = -1;
-  learn(m, pair, device, run.index, took, 1 + excess / e.scale, 1 + (took - e.exec) / e.scale, run.heard);
+  // Where ways are told, they are as they were told.
+  const double took_lies = 1 + (took - e.exec) / e.scale;
+  const double lies = told_.measured ? 1 + excess / e.scale : took_lies;
+  learn(m, pair, device, run.index, took, lies, took_lies, run.heard);
 }
 
 void Chances::recall(DeviceId device, ModelId model, std::size_t index, Duration took, TimePoint end) {

@@ -39,7 +39,7 @@ class Spread {
     const double gone = count_ > 0 ? std::max(0.0, to_seconds(now - newest_)) : 0;
     newest_ = std::max(newest_, now);
     unit_ *= static_cast<float>((1 + 1 / runs) * std::exp(std::min(gone / lasts, 50.0)));
-    counts_[bin(value)] += unit_;
+    counts_[bin(value - rounding)] += unit_;
     count_ += unit_;
     if (!(unit_ > most_unit)) return;
     for (float& each : counts_) each /= unit_;
@@ -53,6 +53,7 @@ class Spread {
 
  private:
   static constexpr float most_unit = 64;
+  static constexpr double rounding = 1e-5;  // what is as expected but for a nanosecond or so is as expected
   static Edges make_edges() {
     Edges all{};
     std::size_t n = 0;
