@@ -198,9 +198,15 @@ double Chances::late(DeviceId device, ModelId model, std::size_t index, Duration
   const Expected e = expected(device, m, index, prior);
   const double left = ns(slack) - devices_[device.index()].answer;
   // Within a nanosecond it is as expected: usual ways are means.
-  const double value = 1 + (left - e.exec + 1) / e.scale;
-  return std::clamp(
-      chance_beyond(value, [&](std::size_t edge) { return beyond(device, m, e.pair, edge); }), 0.0, 1.0);
+  const auto chance = [&](double exec) {
+    const double value = 1 + (left - exec + 1) / std::max(e.scale, exec);
+    return std::clamp(
+        chance_beyond(value, [&](std::size_t edge) { return beyond(device, m, e.pair, edge); }), 0.0, 1.0);
+  };
+  // A trial has even odds.
+  if (e.pair != nullptr && e.pair->on_trial)
+    return (chance(e.exec) + chance(e.exec * e.pair->before / e.pair->pace)) / 2;
+  return chance(e.exec);
 }
 
 void Chances::observe(DeviceId device, const Execution& run) {

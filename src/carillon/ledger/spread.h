@@ -90,7 +90,7 @@ class Tail {
   std::array<float, Spread::bins> beyond_{};
 };
 
-// By the chances beyond each edge: the chance to lie beyond a value, between edges in proportion.
+// By the chances beyond each edge: the chance to lie beyond a value.
 template <typename Beyond>
 double chance_beyond(double value, Beyond&& beyond) {
   const auto& edges = Spread::edges();
@@ -101,6 +101,10 @@ double chance_beyond(double value, Beyond&& beyond) {
     // No bin tells how far: as under Pareto's law of exponent 1.
     return beyond(i - 1) * edges[i - 1] / value;
   }
+  // Far out the bins are wide, and a tail falls as a power.
+  if (i > Spread::odd_bin() && here > 0)
+    return here * std::pow(beyond(i - 1) / here,
+                           std::log(edges[i] / value) / std::log(edges[i] / edges[i - 1]));
   const double share = (edges[i] - value) / (edges[i] - edges[i - 1]);
   return here + (beyond(i - 1) - here) * share;
 }
