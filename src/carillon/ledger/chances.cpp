@@ -153,7 +153,9 @@ Duration Chances::most(DeviceId device, ModelId model, std::size_t index, double
 Duration Chances::most(DeviceId device, ModelId model, std::size_t index, double prior, double late) const {
   const Model& m = models_[model.index()];
   const Expected e = expected(device, m, index, prior);
-  return span(device, e, edge_with(late, [&](std::size_t edge) { return beyond(device, m, e.pair, edge); }));
+  const double worse = devices_[device.index()].worse;
+  const double told = late / (late + worse * (1 - late));  // see late()
+  return span(device, e, edge_with(told, [&](std::size_t edge) { return beyond(device, m, e.pair, edge); }));
 }
 
 Duration Chances::least(ModelId model) const {
@@ -203,10 +205,22 @@ double Chances::late(DeviceId device, ModelId model, std::size_t index, Duration
     return std::clamp(
         chance_beyond(value, [&](std::size_t edge) { return beyond(device, m, e.pair, edge); }), 0.0, 1.0);
   };
+  double told = chance(e.exec);
   // A trial has even odds.
   if (e.pair != nullptr && e.pair->on_trial)
-    return (chance(e.exec) + chance(e.exec * e.pair->before / e.pair->pace)) / 2;
-  return chance(e.exec);
+    told = (told + chance(e.exec * e.pair->before / e.pair->pace)) / 2;
+  const double worse = devices_[device.index()].worse;  // odds
+  return told * worse / (1 - told + told * worse);
+}
+
+void Chances::judge(DeviceId device, double expected, std::uint64_t late) {
+  constexpr double enough = 24, doubted = 6, most_worse = 16;
+  Device& d = devices_[device.index()];
+  d.expected_late += expected;
+  d.late += static_cast<double>(late);
+  if (d.expected_late + d.late < enough) return;
+  d.worse = std::clamp(d.worse * (d.late + doubted) / (d.expected_late + doubted), 1 / most_worse, most_worse);
+  d.expected_late = d.late = 0;
 }
 
 void Chances::observe(DeviceId device, const Execution& run) {

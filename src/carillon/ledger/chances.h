@@ -68,6 +68,9 @@ class Chances {
   // From an order until the client has its answer, of one row on the best device, where all goes well.
   // O(1), or O(devices) once in a while.
   Duration least(ModelId model) const;
+  // Of answers that came from the device, how many were expected to be late, and how many were. Runs come in
+  // bad times, so that more of them are late at once than their spread tells: what late() says follows this.
+  void judge(DeviceId device, double expected, std::uint64_t late);
   // The chance that the answer is heard later than `slack` after EXEC starts.
   double late(DeviceId device, ModelId model, std::size_t index, Duration slack, double prior = 1) const;
   // The share of the model's answers that may be late.
@@ -125,6 +128,8 @@ class Chances {
     double dispatch = 0, answer = 0;  // usual, nanoseconds
     TimePoint heard = TimePoint::min();
     std::unique_ptr<Own> all;
+    // Late answers of late, and what they were over what their spread told before.
+    double expected_late = 0, late = 0, worse = 1;
     // Runs in a row that were odd, as in a Pair: how many times as long they were, since when, and whose.
     int streak = 0;
     bool longer = false, several = false;

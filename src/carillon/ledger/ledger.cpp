@@ -349,6 +349,10 @@ void Ledger::on(const ActionDone& event, TimePoint now) {
       ended_unload(event, action);
       break;
     case ActionKind::infer:
+      if (event.status == ActionStatus::success && !action.promises.empty()) {
+        const Kept kept = this->kept(action, now);
+        learnt(action.cls).judge(action.device, kept.expected, kept.late);
+      }
       ended_run(event, action, now);
       give_back_requests(action, event.status);
       break;

@@ -197,20 +197,29 @@ bool Carillon::send_next(DeviceId device, Class streams, Orders& out) {
   }
   std::optional<Waiting::Head> found;
   std::optional<Choice> choice;
+  const auto find = [&](auto&& choose) {
+    ready_.visit(device, lines_looked_at, [&](std::uint32_t line) {
+      const auto [model, cls] = Waiting::of_line(line);
+      const Waiting::Head* const head = life_.waiting().head(model, cls);
+      if (head == nullptr || life_.streams(cls) != streams ||
+          !parts::runs_there(out.ledger(), device, model) || keeps_off(device, model, out))
+        return false;
+      choice = choose(*head);
+      if (choice) found = *head;
+      return choice.has_value();
+    });
+  };
   const double late = accepted(device, streams, out);
-  ready_.visit(device, lines_looked_at, [&](std::uint32_t line) {
-    const auto [model, cls] = Waiting::of_line(line);
-    const Waiting::Head* const head = life_.waiting().head(model, cls);
-    if (head == nullptr || life_.streams(cls) != streams || !parts::runs_there(out.ledger(), device, model) ||
-        keeps_off(device, model, out))
-      return false;
-    choice = choose(*head, times, device, next.start, out);
-    if (late > 0 && (!choice || choice->deadline > head->deadline))
-      if (auto hoped = first_batch(*head, this->times(streams, out, late), device, next.start, out.time()))
-        choice = hoped;
-    if (choice) found = *head;
-    return choice.has_value();
+  const auto hope = [&](const Waiting::Head& head) {
+    return first_batch(head, this->times(streams, out, late), device, next.start, out.time());
+  };
+  find([&](const Waiting::Head& head) {
+    auto sure = choose(head, times, device, next.start, out);
+    if (late <= 0 || pressed_ || (sure && sure->deadline <= head.deadline)) return sure;
+    auto hoped = hope(head);
+    return hoped ? hoped : sure;
   });
+  if (!found && late > 0 && pressed_) find(hope);  // nobody else has the device now
   if (!found) return false;
   waits_.answered(found->model, static_cast<int>(choice->batch.rows), out.time());
   parts::send(life_, device, *found, *choice, out.time(), out);
