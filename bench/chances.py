@@ -42,7 +42,7 @@ def sums(parts):
 
 def judged(name, rate, counted):
     off = counted["were"] / counted["expected"] if counted["expected"] else 0
-    enough = max(counted["expected"], counted["were"]) >= FEWEST
+    enough = counted["expected"] >= FEWEST
     good = not enough or 0.5 <= off <= 2
     return {"what": name, "miss rate": f"{100 * rate:g}%", "answers": counted["of"], "late, expected": f"{counted['expected']:.1f}",
             "late": counted["were"], "avoidable": counted["avoidable"], "late / expected": f"{off:.2f}" if enough else "(few)",

@@ -35,9 +35,10 @@ bool due(std::uint32_t& since, double count) {
   return count < find_every || ++since >= find_every ? (since = 0, true) : false;
 }
 
-// Outliers are accepted as they are; the rest of the promise is the body's, and at least half of it.
+// Outliers are accepted as they are; the rest of the promise is the body's, and at least half of it. Where
+// outliers are more, half as many may be late besides: to allow for these would not keep the promise either.
 double accepted(double promised, double outliers) {
-  return outliers + std::max(promised - outliers, promised / 2);
+  return outliers + std::max(promised - outliers, std::max(promised, outliers) / 2);
 }
 
 }  // namespace
