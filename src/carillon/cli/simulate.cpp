@@ -432,9 +432,10 @@ void add_common(CLI::App& command, SimulateArguments& arguments) {
   add_preempt_option(command, arguments.preempt);
   add_admission_option(command, arguments.admission);
   add_miss_rate_option(command, arguments.miss_rate, "the scenario's, or 0.005");
-  command.add_flag("--measured", arguments.measured,
-                   "The policy goes by what it measures of the time that runs take beyond their estimates and of "
-                   "the ways there and back, as a server does; else by what the scenario says");
+  command.add_flag(
+      "--measured", arguments.measured,
+      "The policy goes by what it measures of the time that runs take beyond their estimates and of "
+      "the ways there and back, as a server does; else by what the scenario says");
   command.add_option("--seed", arguments.seeds, "Seed instead of the scenario's, or a range such as 1..8");
   command.add_option("--jobs", arguments.jobs, "Runs at a time (default: one a core)")
       ->check(CLI::Range(1, 1024));

@@ -203,8 +203,8 @@ double Chances::late(DeviceId device, ModelId model, std::size_t index, Duration
   // Within a nanosecond it is as expected: usual ways are means.
   const auto chance = [&](double exec) {
     const double value = 1 + (left - exec + 1) / std::max(e.scale, exec);
-    return std::clamp(
-        chance_beyond(value, [&](std::size_t edge) { return beyond(device, m, e.pair, edge); }), 0.0, 1.0);
+    return std::clamp(chance_beyond(value, [&](std::size_t edge) { return beyond(device, m, e.pair, edge); }),
+                      0.0, 1.0);
   };
   double told = chance(e.exec);
   // A trial has even odds.
@@ -220,7 +220,8 @@ void Chances::judge(DeviceId device, double expected, std::uint64_t late) {
   d.expected_late += expected;
   d.late += static_cast<double>(late);
   if (d.expected_late + d.late < enough) return;
-  d.worse = std::clamp(d.worse * (d.late + doubted) / (d.expected_late + doubted), 1 / most_worse, most_worse);
+  d.worse =
+      std::clamp(d.worse * (d.late + doubted) / (d.expected_late + doubted), 1 / most_worse, most_worse);
   d.expected_late = d.late = 0;
 }
 
@@ -309,8 +310,8 @@ void Chances::learn(Model& m, Pair& pair, DeviceId device, std::size_t index, do
     ++d.streak;
     d.several = d.several || d.first != m.info.get();
     d.times = longer ? std::min(d.times, times) : std::max(d.times, times);
-    const double share = longer ? beyond(device, m, &pair, Spread::odd_bin())
-                                : 1 - beyond(device, m, &pair, 0);
+    const double share =
+        longer ? beyond(device, m, &pair, Spread::odd_bin()) : 1 - beyond(device, m, &pair, 0);
     const bool in_a_row =
         pair.streak > 1 && std::pow(std::max(share, prior_outliers), pair.streak) <= no_chance;
     // One that became slow, by what was seen of it, is as it was.
@@ -323,7 +324,8 @@ void Chances::learn(Model& m, Pair& pair, DeviceId device, std::size_t index, do
     }
     if (!in_a_row && !again) {
       // Or it is the size alone.
-      size.odd = static_cast<std::int8_t>(longer ? std::max<int>(size.odd, 0) + 1 : std::min<int>(size.odd, 0) - 1);
+      size.odd =
+          static_cast<std::int8_t>(longer ? std::max<int>(size.odd, 0) + 1 : std::min<int>(size.odd, 0) - 1);
       if (std::abs(size.odd) < size_odd) return;
       size = {.times = static_cast<float>(std::clamp(took / (seed * pair.pace), 1e-3, 1e3)), .runs = 1};
       pair.streak = 0;

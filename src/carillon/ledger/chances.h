@@ -30,18 +30,18 @@ class Chances {
 
   // A device appears, or starts anew.
   void start(DeviceId device, bool alive);
-  // The model comes, goes (`info` as before), or comes in another version: `anew`, what was measured counts no
-  // more. Or its seeds change: what was measured of a size is as far from its new seed.
+  // The model comes, goes (`info` as before), or comes in another version: `anew`, what was measured counts
+  // no more. Or its seeds change: what was measured of a size is as far from its new seed.
   void model_changed(ModelId model, std::shared_ptr<const ModelInfo> info, bool anew);
 
   struct Execution {
     ModelId model;
-    std::size_t index = 0;    // of its batch size
-    TimePoint sent;           // the INFER
-    bool at_once = false;     // nothing else kept it from starting
-    TimePoint start;          // as reported
-    Duration took{0};         // of EXEC, likewise
-    TimePoint heard;          // when the report came
+    std::size_t index = 0;  // of its batch size
+    TimePoint sent;         // the INFER
+    bool at_once = false;   // nothing else kept it from starting
+    TimePoint start;        // as reported
+    Duration took{0};       // of EXEC, likewise
+    TimePoint heard;        // when the report came
   };
   void observe(DeviceId device, const Execution& execution);
   // From now on the device runs `times` > 0 times as long as before.
@@ -50,8 +50,8 @@ class Chances {
   void recall(DeviceId device, ModelId model, std::size_t index, Duration took, TimePoint end);
 
   // A request is to be refused that has `left`: what would be in time by the seeds, and did not run for a
-  // second, is expected as the seeds say again. On a device that idles already after a tenth of that, and then
-  // after twice as long each time that this proves wrong. `idles(device)` is asked. True where something
+  // second, is expected as the seeds say again. On a device that idles already after a tenth of that, and
+  // then after twice as long each time that this proves wrong. `idles(device)` is asked. True where something
   // changed. O(devices where it ran).
   template <typename Idles>
   bool doubt(ModelId model, Duration left, TimePoint now, Idles&& idles);
@@ -86,7 +86,7 @@ class Chances {
   struct Own {
     Spread spread;
     Tail tail;
-    double most = 1;         // the edge for what is promised
+    double most = 1;          // the edge for what is promised
     std::uint32_t since = 0;  // runs since the tail was found
   };
   struct Size {
@@ -109,8 +109,8 @@ class Chances {
     std::array<float, most_in_a_row> lie{};
     double streak_pace = 0;
     std::uint32_t streak_size = none, jump_size = none;  // whose they were; none: of several
-    TimePoint jumped = TimePoint::min();  // when `pace` last changed at once
-    bool with_device = false;             // it did so with all that its device runs
+    TimePoint jumped = TimePoint::min();                 // when `pace` last changed at once
+    bool with_device = false;                            // it did so with all that its device runs
     TimePoint ran = TimePoint::min();
     std::vector<Size> sizes;
     std::unique_ptr<Own> own;
@@ -149,7 +149,9 @@ class Chances {
   Pair& get(Model& model, DeviceId device);
   Expected expected(DeviceId device, const Model& model, std::size_t index, double prior) const;
   double promised(const Model& model) const;
-  double tail_of(const Own* own, std::size_t edge) const { return own ? own->tail.beyond(edge) : prior_[edge]; }
+  double tail_of(const Own* own, std::size_t edge) const {
+    return own ? own->tail.beyond(edge) : prior_[edge];
+  }
   double pooled(DeviceId device, const Model& model, std::size_t edge) const;
   double beyond(DeviceId device, const Model& model, const Pair* pair, std::size_t edge) const;
   Duration span(DeviceId device, const Expected& expected, double edge) const;

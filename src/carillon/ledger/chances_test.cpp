@@ -21,19 +21,20 @@ Environment told_live(double miss_rate = 0.005) {
 // A device that runs one batch every 10 ms.
 struct ChanceRuns {
   explicit ChanceRuns(const Environment& told) : chances(told) {
-    const ModelInfo info{.id = the_model, .name = "m", .load = 1ms, .batches = {{1, 10ms}, {2, 15ms}, {4, 25ms}}};
+    const ModelInfo info{
+        .id = the_model, .name = "m", .load = 1ms, .batches = {{1, 10ms}, {2, 15ms}, {4, 25ms}}};
     chances.model_changed(the_model, std::make_shared<const ModelInfo>(info), false);
     chances.start(the_device, true);
   }
   void run(Duration took, std::size_t index = 0, Duration answer = 100us) {
     now += 10ms;
     chances.observe(the_device, {.model = the_model,
-                             .index = index,
-                             .sent = now,
-                             .at_once = true,
-                             .start = now + 200us,
-                             .took = took,
-                             .heard = now + 200us + took + answer});
+                                 .index = index,
+                                 .sent = now,
+                                 .at_once = true,
+                                 .start = now + 200us,
+                                 .took = took,
+                                 .heard = now + 200us + took + answer});
     now += took;
   }
   void run(int times, Duration took) {
@@ -68,7 +69,8 @@ TEST(Chances, FixedTimesAreWhatTheySay) {
 TEST(Chances, AnUnlikePaceIsExactToo) {
   const Environment told{.dispatch = 300us, .answer = 100us, .overrun = 0};
   ChanceRuns runs(told);
-  for (int i = 0; i < 100; ++i) runs.run(i % 2 == 0 ? 7'777'777ns : 11'666'666ns, static_cast<std::size_t>(i % 2));
+  for (int i = 0; i < 100; ++i)
+    runs.run(i % 2 == 0 ? 7'777'777ns : 11'666'666ns, static_cast<std::size_t>(i % 2));
   EXPECT_NEAR(to_ms(runs.exec(0)), 7.777777, 1e-5);
   EXPECT_NEAR(runs.longest(), 7.777777 + 0.1, 0.2);
 }
@@ -169,12 +171,12 @@ TEST(Chances, NonsenseIsNotBelieved) {
     for (int i = 0; i < 300; ++i) {
       runs.now += 20ms;
       runs.chances.observe(the_device, {.model = the_model,
-                                    .index = 0,
-                                    .sent = runs.now,
-                                    .at_once = true,
-                                    .start = runs.now + 200us,
-                                    .took = told,
-                                    .heard = runs.now + 10ms + 300us});
+                                        .index = 0,
+                                        .sent = runs.now,
+                                        .at_once = true,
+                                        .start = runs.now + 200us,
+                                        .took = told,
+                                        .heard = runs.now + 10ms + 300us});
     }
     EXPECT_LT(runs.longest(), 15) << told.count();
     EXPECT_GT(runs.longest(), 9) << told.count();
@@ -188,22 +190,22 @@ TEST(Chances, AClockMayStandStillAndJump) {
   runs.run(100, 10ms);
   for (int i = 0; i < 50; ++i)
     runs.chances.observe(the_device, {.model = the_model,
-                                  .index = 0,
-                                  .sent = runs.now,
-                                  .at_once = true,
-                                  .start = runs.now,
-                                  .took = 10ms,
-                                  .heard = runs.now});
+                                      .index = 0,
+                                      .sent = runs.now,
+                                      .at_once = true,
+                                      .start = runs.now,
+                                      .took = 10ms,
+                                      .heard = runs.now});
   EXPECT_EQ(runs.exec(), 10ms);
   const TimePoint sent = runs.now;
   runs.now += 1h;
   runs.chances.observe(the_device, {.model = the_model,
-                                .index = 0,
-                                .sent = sent,
-                                .at_once = true,
-                                .start = sent,
-                                .took = 10ms,
-                                .heard = runs.now});
+                                    .index = 0,
+                                    .sent = sent,
+                                    .at_once = true,
+                                    .start = sent,
+                                    .took = 10ms,
+                                    .heard = runs.now});
   EXPECT_LT(runs.longest(), 15) << "one jump";
   runs.run(20, 10ms);
   EXPECT_LT(runs.longest(), 13);
@@ -228,19 +230,19 @@ TEST(Chances, ADeviceSlowsDownWithAllThatItRuns) {
   chances.start(the_device, true);
   for (const std::uint32_t m : {0U, 1U, 2U})
     chances.model_changed(ModelId{m},
-                          std::make_shared<const ModelInfo>(ModelInfo{
-                              .id = ModelId{m}, .name = "m", .load = 1ms, .batches = {{1, 10ms}}}),
+                          std::make_shared<const ModelInfo>(
+                              ModelInfo{.id = ModelId{m}, .name = "m", .load = 1ms, .batches = {{1, 10ms}}}),
                           false);
   TimePoint now{1s};
   const auto run = [&](std::uint32_t m, Duration took) {
     now += took + 1ms;
     chances.observe(the_device, {.model = ModelId{m},
-                             .index = 0,
-                             .sent = now - took - 300us,
-                             .at_once = true,
-                             .start = now - took - 100us,
-                             .took = took,
-                             .heard = now});
+                                 .index = 0,
+                                 .sent = now - took - 300us,
+                                 .at_once = true,
+                                 .start = now - took - 100us,
+                                 .took = took,
+                                 .heard = now});
   };
   for (std::uint32_t i = 0; i < 100; ++i) run(i % 3, 10ms);
   run(0, 50ms);

@@ -231,10 +231,8 @@ void Ledger::promise(Action& action, TimePoint now) {
       if (waits_for(other)) start = std::max(start, free);
     }
   };
-  if (action.cls != Class::best_effort)
-    behind(action.lane, [](const Action&) { return true; });
-  if (action.cold)
-    behind(Lane::load, [&](const Action& load) { return load.model == action.model; });
+  if (action.cls != Class::best_effort) behind(action.lane, [](const Action&) { return true; });
+  if (action.cold) behind(Lane::load, [&](const Action& load) { return load.model == action.model; });
   start = std::max({start, saturating_add(now, way), action.window.earliest});
   for (const RequestId id : action.requests) {
     const OpenRequest* const request = requests_.find(id);
@@ -416,8 +414,7 @@ void Ledger::learn(const ActionDone& done, const Action& run, TimePoint now) {
       times.begin_other_pace(run.device, run.run, took, ratio, now);
       const Duration expected = learnt(run.cls).exec(run.device, run.run.model, run.run.index);
       learnt(run.cls).other_pace(
-          run.device,
-          std::clamp(MeasuredTimes::times_seed(took, expected), 1 / (2 * ratio), 2 * ratio));
+          run.device, std::clamp(MeasuredTimes::times_seed(took, expected), 1 / (2 * ratio), 2 * ratio));
     }
     if (done.threads > 0 && !(other_pace && !tells)) d.paced = done.threads;
   }

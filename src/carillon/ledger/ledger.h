@@ -70,14 +70,14 @@ class Ledger {
     Class cls = Class::normal;
     DeviceId device;
     ModelId model;
-    std::uint32_t incarnation = 0;      // of the device
-    std::uint32_t version = 0;          // of the model
-    ExecTimes::Run run;                 // INFER: whose times it tells
-    std::uint64_t place = 0;            // among all orders, by time
-    std::vector<RequestId> requests;    // INFER
-    std::uint32_t wanted = 0;           // of them: those whose clients are there
-    // By request that was known: the chance that its answer comes after its deadline, as it was when the INFER
-    // was sent.
+    std::uint32_t incarnation = 0;    // of the device
+    std::uint32_t version = 0;        // of the model
+    ExecTimes::Run run;               // INFER: whose times it tells
+    std::uint64_t place = 0;          // among all orders, by time
+    std::vector<RequestId> requests;  // INFER
+    std::uint32_t wanted = 0;         // of them: those whose clients are there
+    // By request that was known: the chance that its answer comes after its deadline, as it was when the
+    // INFER was sent.
     struct Promise {
       TimePoint deadline;
       double late = 0;

@@ -50,9 +50,10 @@ class TailWindow {
 // What a policy allows for besides execution times, measured while serving, by device: how long after a
 // decision EXEC starts where nothing is in its way, by how much a batch outlasts its estimate, and how long
 // after its end that is heard, or its outputs are where they are wanted. Each at the quantile that is
-// promised (half of Environment::miss_rate for lasting longer, half for being heard of later), over the last 512 executions of ten seconds; where these are fewer than 64, what was told at the
-// start counts where it is larger. What comes after a report is heard (Environment::client) cannot be seen
-// from here and is taken as told. Where the environment is not to be measured, what was told stays.
+// promised (half of Environment::miss_rate for lasting longer, half for being heard of later), over the last
+// 512 executions of ten seconds; where these are fewer than 64, what was told at the start counts where it is
+// larger. What comes after a report is heard (Environment::client) cannot be seen from here and is taken as
+// told. Where the environment is not to be measured, what was told stays.
 //
 // A pure object: what it measures of devices of its own host comes from actions and their reports, so that a
 // simulated run, a live one and its replay measure alike. What other hosts tell besides, by arrived() and

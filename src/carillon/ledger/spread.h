@@ -103,8 +103,8 @@ double chance_beyond(double value, Beyond&& beyond) {
   }
   // Far out the bins are wide, and a tail falls as a power.
   if (i > Spread::odd_bin() && here > 0)
-    return here * std::pow(beyond(i - 1) / here,
-                           std::log(edges[i] / value) / std::log(edges[i] / edges[i - 1]));
+    return here *
+           std::pow(beyond(i - 1) / here, std::log(edges[i] / value) / std::log(edges[i] / edges[i - 1]));
   const double share = (edges[i] - value) / (edges[i] - edges[i - 1]);
   return here + (beyond(i - 1) - here) * share;
 }

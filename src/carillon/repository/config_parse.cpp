@@ -329,16 +329,15 @@ Result<> read_parameters(const Message& message, ModelConfig& config) {
   std::size_t told = 0;
   for (const std::string& key : others)
     if (++told <= notes_at_most) {
-      static constexpr std::string_view known[] = {
-          "slo_ms",    "miss_rate", "class",  "real_time_requests",
-          "precision", "engine",    "lengths", "padding",
-          "mask"};
+      static constexpr std::string_view known[] = {"slo_ms",    "miss_rate", "class",   "real_time_requests",
+                                                   "precision", "engine",    "lengths", "padding",
+                                                   "mask"};
       constexpr std::size_t longest_key = 100;  // of those that are compared
       const std::string near = nearest(std::string_view(key).substr(0, longest_key), known);
-      config.ignored.push_back(
-          "parameter '" + key + "': not known here; " +
-          (near.empty() ? "" : "the nearest is '" + near + "'; ") +
-          "known are slo_ms, miss_rate, class, real_time_requests, precision, engine, lengths, padding and mask");
+      config.ignored.push_back("parameter '" + key + "': not known here; " +
+                               (near.empty() ? "" : "the nearest is '" + near + "'; ") +
+                               "known are slo_ms, miss_rate, class, real_time_requests, precision, engine, "
+                               "lengths, padding and mask");
     }
   return {};
 }
@@ -444,7 +443,8 @@ Result<> read_sequence(const Message& message, ModelConfig& config) {
 // What there is to know of an ensemble without its steps' models.
 Result<> read_ensemble(Message& message, ModelConfig& config) {
   if (!config.reshapes.empty())
-    return invalid((config.reshapes.front().is_input ? "input '" : "output '") + config.reshapes.front().name +
+    return invalid((config.reshapes.front().is_input ? "input '" : "output '") +
+                   config.reshapes.front().name +
                    "': reshape: an ensemble's tensors are as its steps' models have them");
   auto steps = read_steps(message.ensemble_scheduling(), config.inputs, config.outputs);
   if (!steps) return std::unexpected(steps.error());

@@ -264,7 +264,8 @@ TEST(ParseConfig, SaysWhatItIgnores) {
       {"instance_group { count: 3 }", "instance_group: count 3: "},
       {"instance_group { kind: KIND_GPU }", "instance_group: KIND_GPU: "},
       {"parameters { key: \"colour\" value { string_value: \"red\" } }",
-       "parameter 'colour': not known here; known are slo_ms, miss_rate, class, real_time_requests, precision"},
+       "parameter 'colour': not known here; known are slo_ms, miss_rate, class, real_time_requests, "
+       "precision"},
       {"parameters { key: \"slo\" value { string_value: \"5\" } }",
        "parameter 'slo': not known here; known are"},
       {"parameters { key: \"slo_msec\" value { string_value: \"5\" } }",

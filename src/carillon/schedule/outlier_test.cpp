@@ -38,10 +38,9 @@ struct World {
     const TimePoint start = std::max({now + way, window.earliest, free_at});
     const bool in_time = start <= window.latest;
     free_at = start + (in_time ? duration : Duration{0});
-    running.push_back(
-        {{id, in_time ? ActionStatus::success : ActionStatus::too_late, start, free_at,
-          says.value_or(free_at - start)},
-         requests});
+    running.push_back({{id, in_time ? ActionStatus::success : ActionStatus::too_late, start, free_at,
+                        says.value_or(free_at - start)},
+                       requests});
   }
   void run_until(TimePoint end) {
     for (;;) {

@@ -505,7 +505,8 @@ void Simulation::on(const NothingToProfile& step) {
 
 void Simulation::reported(const Devices::Flight& flight, const wire::Report& report, bool again) {
   const bool success = report.status == schedule::ActionStatus::success;
-  if (const auto* action = dispatch_.ledger().action(report.id); action && success && now_ >= statistics_.warm())
+  if (const auto* action = dispatch_.ledger().action(report.id);
+      action && success && now_ >= statistics_.warm())
     statistics_.kept(action->model, dispatch_.ledger().kept(*action, now_));
   if (flight.profiles) {
     statistics_.figures.profiled += success ? 1U : 0U;

@@ -84,7 +84,8 @@ void Statistics::occupied(DeviceId device, ModelId model, std::size_t batch, Tim
                                                                   static_cast<double>((end - start).count()));
   if (IntervalFigures* in = interval(start)) {
     in->busy += busy;
-    if (const auto used = used_in_[device.index()].begin() + static_cast<std::ptrdiff_t>(interval_index(start));
+    if (const auto used =
+            used_in_[device.index()].begin() + static_cast<std::ptrdiff_t>(interval_index(start));
         !*used) {
       *used = true;
       ++in->devices_used;

@@ -256,8 +256,7 @@ void read_models(Section model, const Overrides& overrides, Scenario& scenario) 
   else if (cls != "normal")
     model.wrong(model.find("class"), "class must be \"real-time\", \"normal\" or \"best-effort\"");
   base.outliers = read_outliers(model);
-  if (model.has("miss_rate"))
-    base.miss_rate = model.number("miss_rate", 0, least_miss_rate, most_miss_rate);
+  if (model.has("miss_rate")) base.miss_rate = model.number("miss_rate", 0, least_miss_rate, most_miss_rate);
   const double every = model.number("activate_every_s", 0, 1e-6, 1e9);
   base.max_batch = static_cast<int>(model.whole("max_batch", 64, 1, 100000));
   if (const toml::node* sizes = model.find("batch_sizes")) {

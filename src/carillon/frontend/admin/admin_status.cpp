@@ -55,8 +55,12 @@ Json reasons_of(const RecentModel& counts) {
 }
 
 Json counts_of(const RecentModel& counts) {
-  return {{"on_time", counts.on_time},     {"late", counts.late},     {"refused", counts.refused},
-          {"cancelled", counts.cancelled}, {"failed", counts.failed}, {"invalid", counts.invalid},
+  return {{"on_time", counts.on_time},
+          {"late", counts.late},
+          {"refused", counts.refused},
+          {"cancelled", counts.cancelled},
+          {"failed", counts.failed},
+          {"invalid", counts.invalid},
           {"promised",
            {{"rows", counts.promised},
             {"expected_late", rounded(counts.expected_late)},

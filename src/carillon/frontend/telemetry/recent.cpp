@@ -9,9 +9,9 @@ namespace {
 // Latencies are large: of the looks between the oldest and the newest only so many keep theirs.
 constexpr Duration latency_step = std::chrono::seconds{5};
 
-constexpr auto counters = {&RecentModel::on_time, &RecentModel::late,      &RecentModel::refused,
-                           &RecentModel::shed,    &RecentModel::cancelled, &RecentModel::failed,
-                           &RecentModel::invalid, &RecentModel::promised,  &RecentModel::promised_late,
+constexpr auto counters = {&RecentModel::on_time,       &RecentModel::late,      &RecentModel::refused,
+                           &RecentModel::shed,          &RecentModel::cancelled, &RecentModel::failed,
+                           &RecentModel::invalid,       &RecentModel::promised,  &RecentModel::promised_late,
                            &RecentModel::avoidable_late};
 constexpr auto durations = {&RecentModel::waited, &RecentModel::input, &RecentModel::exec,
                             &RecentModel::output, &RecentModel::took};

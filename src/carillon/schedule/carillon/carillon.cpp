@@ -228,9 +228,8 @@ bool Carillon::send_next(DeviceId device, Class streams, Orders& out) {
 }
 
 Times Carillon::times(Class streams, const Orders& out, double late) const {
-  return options_.chance > 0
-             ? Times::by_chance(out.ledger(), streams, &plan_.paces(), out.time(), late)
-             : Times(out.ledger(), streams, &plan_.paces(), out.time());
+  return options_.chance > 0 ? Times::by_chance(out.ledger(), streams, &plan_.paces(), out.time(), late)
+                             : Times(out.ledger(), streams, &plan_.paces(), out.time());
 }
 
 // The chance to be late that the device takes with a run where nothing keeps what is promised: nearly any on

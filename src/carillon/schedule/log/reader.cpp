@@ -83,7 +83,8 @@ Result<> LogReader::read_head() {
           !(environment_.miss_rate > 0 && environment_.miss_rate <= 0.5))
         return wrong(
             "environment needs two times in nanoseconds, up to an hour, a share, 0 or 1, a part of the "
-            "second time, a time up to a day, a share, two times 0 or 1, a time up to an hour, 0 or 1, and a share up to "
+            "second time, a time up to a day, a share, two times 0 or 1, a time up to an hour, 0 or 1, and a "
+            "share up to "
             "0.5");
     } else if (kind == "model" && version_ == 1) {
       ModelInfo model;
