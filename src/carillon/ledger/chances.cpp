@@ -312,8 +312,7 @@ void Chances::learn(Model& m, Pair& pair, DeviceId device, std::size_t index, do
     d.times = longer ? std::min(d.times, times) : std::max(d.times, times);
     const double share =
         longer ? beyond(device, m, &pair, Spread::odd_bin()) : 1 - beyond(device, m, &pair, 0);
-    const bool in_a_row =
-        pair.streak > 1 && std::pow(std::max(share, prior_outliers), pair.streak) <= no_chance;
+    const bool in_a_row = std::pow(std::max(share, prior_outliers), pair.streak) <= no_chance;
     // One that became slow, by what was seen of it, is as it was.
     const bool again = shorter && pace > pair.before / 1.5 && pace < pair.before * 1.5;
     const double share_there = longer ? tail_of(d.all.get(), Spread::odd_bin()) : 1 - tail_of(d.all.get(), 0);

@@ -1,9 +1,10 @@
 #include "carillon/ledger/chances.h"
 
 #include <cmath>
-#include <random>
 
 #include <gtest/gtest.h>
+
+#include "carillon/base/random.h"
 
 namespace carillon::ledger {
 namespace {
@@ -87,14 +88,13 @@ TEST(Chances, OutliersAreAChanceAndNoMargin) {
 
 // Where outliers are no more than is promised, the body has what they leave.
 TEST(Chances, WhatIsPromisedHolds) {
-  std::mt19937_64 random(1);
-  std::lognormal_distribution<double> spread(0, 0.3);
+  Random random(1);
   for (const double promised : {0.001, 0.01, 0.1}) {
     ChanceRuns runs(told_live(promised));
     int late = 0, all = 0;
     double expected = 0;
     for (int i = 0; i < 40'000; ++i) {
-      const Duration took = from_ns(1e7 * spread(random));
+      const Duration took = from_ns(1e7 * std::exp(0.3 * random.normal()));
       if (i > 5000) {
         const Duration most = runs.chances.most(the_device, the_model, 0) - told_live().client;
         expected += runs.late(most);
