@@ -147,6 +147,9 @@ Duration Chances::most(DeviceId device, ModelId model, std::size_t index, double
   const Model& m = models_[model.index()];
   const Expected e = expected(device, m, index, prior);
   if (e.pair != nullptr && e.pair->own) return span(device, e, e.pair->own->most);
+  // The longer of both is near to what both together tell, and known.
+  if (const Own* const there = devices_[device.index()].all.get(); there && m.all && m.info->miss_rate <= 0)
+    return span(device, e, std::max(there->most, m.all->most));
   const auto beyond = [&](std::size_t edge) { return pooled(device, m, edge); };
   return span(device, e, edge_with(accepted(promised(m), beyond(Spread::odd_bin())), beyond));
 }
@@ -388,18 +391,18 @@ void Chances::recover(DeviceId device, TimePoint now) {
 
 void Chances::count(Model& m, Pair& pair, DeviceId device, double lies, TimePoint now) {
   const auto prior = [&](std::size_t edge) { return prior_[edge]; };
-  const auto add = [&](std::unique_ptr<Own>& own, double weight, auto&& expect) {
+  const auto add = [&](std::unique_ptr<Own>& own, double weight, double promise, auto&& expect) {
     if (!own) own = std::make_unique<Own>();
     own->spread.add(lies, now);
     if (!due(own->since, own->spread.count())) return;
     own->tail.find(own->spread, weight, expect);
     const auto beyond = [&](std::size_t edge) { return own->tail.beyond(edge); };
-    own->most = edge_with(accepted(promised(m), beyond(Spread::odd_bin())), beyond);
+    own->most = edge_with(accepted(promise, beyond(Spread::odd_bin())), beyond);
   };
-  add(devices_[device.index()].all, prior_runs, prior);
-  add(m.all, prior_runs, prior);
+  add(devices_[device.index()].all, prior_runs, told_.miss_rate, prior);
+  add(m.all, prior_runs, promised(m), prior);
   if (++pair.seen > own_after)
-    add(pair.own, pooled_runs, [&](std::size_t edge) { return pooled(device, m, edge); });
+    add(pair.own, pooled_runs, promised(m), [&](std::size_t edge) { return pooled(device, m, edge); });
 }
 
 void Chances::other_pace(DeviceId device, double times) {
