@@ -78,10 +78,13 @@ class Carillon final : public Policy {
   std::optional<parts::Choice> first_batch(const parts::Waiting::Head& head, const parts::Times& times,
                                            DeviceId device, TimePoint start, TimePoint now) const;
   void match(Orders& out);
+  parts::Times times(Class streams, const Orders& out, double late = 0) const;
+  double accepted(DeviceId device, Class streams, const Orders& out) const;
+  double accepted_of_idle() const;
   bool send_next(DeviceId device, Class streams, Orders& out);
   bool send_somewhere(std::uint32_t line, Orders& out);
   std::optional<parts::Choice> may_start(std::uint32_t line, DeviceId device, const parts::Times& times,
-                                         TimePoint start, Orders& out);
+                                         TimePoint start, bool hope, Orders& out);
   void send(std::uint32_t line, DeviceId device, const parts::Choice& choice, Orders& out);
   bool keeps_off(DeviceId device, ModelId model, const Orders& out) const;
   void overtake(Orders& out);

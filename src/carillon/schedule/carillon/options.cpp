@@ -11,7 +11,7 @@ constexpr Number<Option> carillon_numbers[] = {
     {"leisure", &Option::leisure, 0, 1}, {"price", &Option::price, 0, 1e6},
     {"limit", &Option::limit, 0, 1},     {"keep_off", &Option::keep_off, 0, 1},
     {"backlog", &Option::backlog, 0, 1}, {"value", &Option::value, 0, 1e6},
-    {"waste", &Option::waste, 0, 1e6},
+    {"waste", &Option::waste, 0, 1e6},   {"chance", &Option::chance, 0, 1},
 };
 
 }  // namespace
