@@ -369,3 +369,24 @@ def test_a_log_may_be_called_like_an_address(program, tmp_path):
         log.rename(tmp_path / "localhost:8000")
         done = subprocess.run([program, "explain", "localhost:8000"], capture_output=True, text=True, cwd=tmp_path, timeout=60)
     assert done.returncode == 0 and "requests under fcfs" in done.stdout, done.stderr
+
+
+def test_what_the_policy_went_by(program, tmp_path):
+    """The policy carillon, asked of a request that it refused and of one that it sent."""
+    log = tmp_path / "log"
+    subprocess.run([str(program), "simulate", str(Path(__file__).parents[1] / "scenarios/policy/open/abuse_2.toml"), "--duration", "3", "--record",
+                    str(log), "--scheduler", "carillon", "--json"], check=True, stdout=subprocess.DEVNULL)
+    summary = json.loads(explain(program, str(log), "--json"))
+    refused = summary["without_result"][0]["number"]
+    for number, decided in (refused, "refused"), (refused - 1000, ""):
+        told = json.loads(explain(program, str(log), "--request", str(number), "--json", "--policies", "fcfs"))
+        last = told["went_by"][-1]
+        assert decided in last["when"] and last["at_us"] >= 0
+        assert last["terms"]["devices are short"].startswith(("yes: ", "no"))
+        assert "requests" in last["terms"]["of its model there wait"]
+    text = explain(program, str(log), "--request", str(refused), "--policies", "fcfs")
+    assert "What carillon went by" in text and "devices are short" in text
+    # Others do not tell.
+    subprocess.run([str(program), "simulate", str(Path(__file__).parents[1] / "scenarios/policy/open/abuse_2.toml"), "--duration", "1", "--record",
+                    str(log), "--scheduler", "fcfs", "--json"], check=True, stdout=subprocess.DEVNULL)
+    assert json.loads(explain(program, str(log), "--request", "5", "--json", "--policies", "fcfs"))["went_by"] == []

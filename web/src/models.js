@@ -126,7 +126,8 @@ export class Models {
     setText(k.onTime, percent(minute.on_time_share));
     k.onTime.className = minute.on_time_share === null ? "quiet" : minute.on_time_share < 0.95 ? "worse" : minute.on_time_share < 0.99 ? "bit-worse" : "";
     const reasons = Object.entries(minute.reasons).sort((a, b) => b[1] - a[1]).map(([reason, n]) => `${reasonText(reason)} ${count(n)}`);
-    for (const [what, n] of [["late", minute.late], ["bad data", minute.invalid], ["client went", minute.cancelled]]) if (n > 0) reasons.push(`${what} ${count(n)}`);
+    const late = minute.promised.expected_late >= 0.5 ? `late (${count(Math.round(minute.promised.expected_late))} expected)` : "late";
+    for (const [what, n] of [[late, minute.late], ["bad data", minute.invalid], ["client went", minute.cancelled]]) if (n > 0) reasons.push(`${what} ${count(n)}`);
     setText(k.reasons, reasons.join(", "));
     k.reasons.hidden = reasons.length === 0;
     k.reasons.setAttribute("href", requestsLink({ model: model.name, reason: minute.refused > 0 ? "all" : minute.late > 0 ? "late" : "" }));

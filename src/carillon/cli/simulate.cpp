@@ -16,6 +16,7 @@
 #include "carillon/base/processors.h"
 #include "carillon/cli/admission_option.h"
 #include "carillon/cli/commands.h"
+#include "carillon/cli/miss_rate_option.h"
 #include "carillon/cli/preempt_option.h"
 #include "carillon/cli/simulate_jobs.h"
 #include "carillon/cli/simulate_studies.h"
@@ -54,6 +55,8 @@ struct SimulateArguments {
   std::string preempt{
       schedule::name_of(schedule::Preemption::none)};  // as the papers and all figures have it
   std::string admission = "policy";                    // likewise
+  std::optional<double> miss_rate;
+  bool measured = false;
 };
 
 schedule::Environment simulated_environment(const SimulateArguments& arguments,
@@ -62,6 +65,8 @@ schedule::Environment simulated_environment(const SimulateArguments& arguments,
   schedule::Environment environment = simulate::environment(scenario);
   environment.preemption = preemption_of(arguments.preempt, scheduler);
   environment.admission = admits_on_arrival(arguments.admission, scheduler);
+  environment.miss_rate = arguments.miss_rate.value_or(environment.miss_rate);
+  environment.measured = arguments.measured;
   return environment;
 }
 
@@ -426,6 +431,11 @@ void add_common(CLI::App& command, SimulateArguments& arguments) {
       ->check(CLI::Range(1e-6, 1e6));
   add_preempt_option(command, arguments.preempt);
   add_admission_option(command, arguments.admission);
+  add_miss_rate_option(command, arguments.miss_rate, "the scenario's, or 0.005");
+  command.add_flag(
+      "--measured", arguments.measured,
+      "The policy goes by what it measures of the time that runs take beyond their estimates and of "
+      "the ways there and back, as a server does; else by what the scenario says");
   command.add_option("--seed", arguments.seeds, "Seed instead of the scenario's, or a range such as 1..8");
   command.add_option("--jobs", arguments.jobs, "Runs at a time (default: one a core)")
       ->check(CLI::Range(1, 1024));

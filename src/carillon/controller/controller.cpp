@@ -187,6 +187,7 @@ void Controller::add_model(ModelView view, const engine::CompiledModel& compiled
                      .apart = apart(view.config)};
   served.info.time_varies = compiled.time_varies();
   served.info.cls = served.cls;
+  served.info.miss_rate = view.config.miss_rate;
   if (compiled.open() && core_options_.by_length)
     add_reference_times(compiled, served.info);
   else

@@ -57,6 +57,9 @@ class Recorder final : public dispatch::Notes {
   void not_taken(std::uint32_t place, TimePoint now) override;
   void ended(std::uint32_t place, const Action& action, const wire::Report& report, bool held,
              TimePoint now) override;
+  void kept(const Action& action, const ledger::Ledger::Kept& kept) override {
+    book_.kept(action.model, kept);
+  }
   void lost(std::uint32_t place, TimePoint now) override;
   void odd_report(DeviceId device) override { book_.odd_report(device); }
   void device_lost(DeviceId device) override { book_.device_lost(device); }

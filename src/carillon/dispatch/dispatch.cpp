@@ -154,6 +154,8 @@ void Dispatch::on_report(const wire::Report& report, TimePoint now) {
          pass_on(*ledger_.place_of(device.unloads.front().id), device.unloads.front()))
     device.unloads.erase(device.unloads.begin());
   notes_.ended(*place, action, report, ledger_.holds(from, action.model), now);
+  if (action.kind == ActionKind::infer && report.status == ActionStatus::success)
+    notes_.kept(action, ledger_.kept(action, now));
   const bool success = report.status == ActionStatus::success;
   // The scheduler hears of the report before it hears of withdrawals that follow from it. The time of a batch
   // with bad data is not told: such data could teach the scheduler whatever they like.

@@ -33,6 +33,8 @@ class Notes {
   // now.
   virtual void ended(std::uint32_t /*place*/, const Action&, const wire::Report&, bool /*held*/,
                      TimePoint /*now*/) {}
+  // Likewise of an INFER that succeeded, right after: what became of what it was sent for.
+  virtual void kept(const Action&, const ledger::Ledger::Kept&) {}
   // It went with its device.
   virtual void lost(std::uint32_t /*place*/, TimePoint /*now*/) {}
   // A report of an action that the device does not have, or had reported before.

@@ -44,6 +44,8 @@ struct Environment {
   // A request is refused on arrival if the waiting requests leave it no time (Admission), under the policies
   // that takes_admission() names. False: the policy has all requests, and refuses later.
   bool admission = false;
+  // The share of answers that may be late, in (0, 0.5], of models that do not say (ModelInfo::miss_rate).
+  double miss_rate = 0.005;
 
   // How long an EXEC of that estimate may take.
   constexpr Duration with_overrun(Duration exec) const {

@@ -69,6 +69,8 @@ class ExecTimes {
   // True where the estimate for one row changed. O(batch sizes).
   bool doubt_all(ModelId model, TimePoint now);
 
+  // The model came at some time.
+  bool came(ModelId model) const { return model.index() < models_.size() && models_[model.index()].info; }
   // Rolling estimates; the model's seed where nothing was measured (on this device).
   Duration of(DeviceId device, ModelId model, std::size_t index) const {
     return times(device, model).of(*models_[model.index()].info, index);
@@ -92,6 +94,8 @@ class ExecTimes {
   // (by batch index), or shorter. They may for a while be further away than they need.
   std::span<const Duration> longest(ModelId model) const { return models_[model.index()].longest; }
   Duration shortest(ModelId model) const { return models_[model.index()].shortest; }  // of one row
+  // Its last version, with its seeds; null before the first.
+  const std::shared_ptr<const ModelInfo>& info(ModelId model) const { return models_[model.index()].info; }
   // Changes whenever some device's estimate for one row does.
   std::uint64_t row_version(ModelId model) const { return models_[model.index()].row_version; }
   // Changes whenever an estimate changes otherwise than by a run of its own size.

@@ -4,6 +4,7 @@
 #include <variant>
 
 #include "carillon/base/assert.h"
+#include "carillon/ledger/chances.h"
 
 namespace carillon::ledger {
 namespace {
@@ -17,6 +18,14 @@ bool takes_pages(const std::shared_ptr<const ModelInfo>& info) {
 }
 
 }  // namespace
+
+Ledger::Ledger() {
+  for (auto& each : chances_) each = std::make_unique<Chances>(Environment{});
+}
+
+Ledger::~Ledger() = default;
+Ledger::Ledger(Ledger&&) noexcept = default;
+Ledger& Ledger::operator=(Ledger&&) noexcept = default;
 
 void Ledger::apply(const Event& event, TimePoint now) {
   ++tick_;
@@ -39,12 +48,27 @@ void Ledger::planned_by(const Environment& environment, bool by_device) {
   by_device_ = by_device;
   of(Class::normal) = ExecTimes(by_device);
   margins_ = Margins(environment);
+  learnt(Class::normal) = Chances(environment);
 }
 
 void Ledger::classed_by(const Environment& environment, bool tells_share) {
   classed_ = true;
   tells_share_ = tells_share;
   urgent_margins_ = Margins(environment);
+  for (const Class cls : {Class::real_time, Class::best_effort}) learnt(cls) = Chances(environment);
+}
+
+void Ledger::model_changed(Class cls, const ModelChanged& change) {
+  ExecTimes& times = of(cls);
+  const bool anew = times.came(change.model);
+  times.model_changed(change);
+  learnt(cls).model_changed(change.model, times.info(change.model), anew);
+}
+
+void Ledger::times_changed(Class cls, const TimesChanged& change, TimePoint now) {
+  ExecTimes& times = of(cls);
+  times.times_changed(change, now);
+  if (times.came(change.model)) learnt(cls).model_changed(change.model, times.info(change.model), false);
 }
 
 // --- Requests
@@ -118,6 +142,7 @@ std::uint32_t Ledger::send(ActionId id, ActionKind kind, Lane lane, DeviceId dev
   action.version = m.version;
   action.place = sent_++;
   action.requests.clear();
+  action.promises.clear();
   action.wanted = 0;
   action.profiled.reset();
   action.window = window;
@@ -178,13 +203,58 @@ void Ledger::on(const Infer& order, TimePoint now) {
   Device& d = devices_[order.device.index()];
   action.run = of(order.cls).run(order.planned_as.value_or(order.model), order.requests.size());
   action.at_once = order.window.earliest <= now && d.under_way[index_of(lane_of(order.cls))].size() == 1;
-  if (!takes_pages(m.info)) return;
-  Copy& copy = copy_there(d, order.model);
-  action.uses_copy = true;
-  action.cold = copy.residence == Residence::loading;
-  action.at_once = action.at_once && !action.cold;
-  ++copy.users[static_cast<std::size_t>(order.cls)];
-  if (order.cls == Class::normal && copy.residence == Residence::loaded) copy.last_use = now;
+  if (takes_pages(m.info)) {
+    Copy& copy = copy_there(d, order.model);
+    action.uses_copy = true;
+    action.cold = copy.residence == Residence::loading;
+    action.at_once = action.at_once && !action.cold;
+    ++copy.users[static_cast<std::size_t>(order.cls)];
+    if (order.cls == Class::normal && copy.residence == Residence::loaded) copy.last_use = now;
+  }
+  promise(action, now);
+}
+
+// EXEC starts when the order is there, behind what the lane has and what loads the model.
+void Ledger::promise(Action& action, TimePoint now) {
+  const Chances& chances = this->chances(action.cls);
+  if (!of(action.cls).knows(action.run)) return;
+  const Device& d = device_of(action);
+  const Duration way = chances.way(action.device);
+  TimePoint start = now;
+  const auto behind = [&](Lane lane, auto&& waits_for) {
+    TimePoint free = d.ended[index_of(lane)];
+    for (const std::uint32_t at : d.under_way[index_of(lane)]) {
+      const Action& other = actions_[at];
+      if (&other == &action) break;
+      free = std::max(free, saturating_add(std::max(other.sent, other.window.earliest), way));
+      free = saturating_add(free, other.expected);
+      if (waits_for(other)) start = std::max(start, free);
+    }
+  };
+  if (action.cls != Class::best_effort) behind(action.lane, [](const Action&) { return true; });
+  if (action.cold) behind(Lane::load, [&](const Action& load) { return load.model == action.model; });
+  start = std::max({start, saturating_add(now, way), action.window.earliest});
+  for (const RequestId id : action.requests) {
+    const OpenRequest* const request = requests_.find(id);
+    if (request == nullptr) continue;
+    const TimePoint deadline = request->told.deadline;
+    action.promises.push_back(
+        {deadline, deadline == TimePoint::max()
+                       ? 0
+                       : chances.late(action.device, action.run.model, action.run.index, deadline - start)});
+  }
+}
+
+Ledger::Kept Ledger::kept(const Action& action, TimePoint heard) const {
+  Kept kept;
+  for (const Action::Promise& promise : action.promises) {
+    ++kept.answers;
+    kept.expected += promise.late;
+    if (heard <= promise.deadline) continue;
+    ++kept.late;
+    if (promise.late > chances(action.cls).promised(action.run.model)) ++kept.avoidable;
+  }
+  return kept;
 }
 
 void Ledger::on(const Profile& order, TimePoint now) {
@@ -225,6 +295,7 @@ void Ledger::on(const GiveUp& order, TimePoint) {
   restart(order.device);
   margins_.start(order.device, false);
   if (classed_) urgent_margins_.start(order.device, false);
+  for (auto& each : chances_) each->start(order.device, false);
 }
 
 // The device has it no more. False: it never had.
@@ -276,6 +347,10 @@ void Ledger::on(const ActionDone& event, TimePoint now) {
       ended_unload(event, action);
       break;
     case ActionKind::infer:
+      if (event.status == ActionStatus::success && !action.promises.empty()) {
+        const Kept kept = this->kept(action, now);
+        learnt(action.cls).judge(action.device, kept.expected, kept.late);
+      }
       ended_run(event, action, now);
       give_back_requests(action, event.status);
       break;
@@ -335,7 +410,11 @@ void Ledger::learn(const ActionDone& done, const Action& run, TimePoint now) {
     if (other_pace && tells) {
       margins_.start(run.device, true);
       const auto [few, many] = std::minmax(done.threads, d.paced);
-      times.begin_other_pace(run.device, run.run, took, static_cast<double>(many) / few, now);
+      const double ratio = static_cast<double>(many) / few;
+      times.begin_other_pace(run.device, run.run, took, ratio, now);
+      const Duration expected = learnt(run.cls).exec(run.device, run.run.model, run.run.index);
+      learnt(run.cls).other_pace(
+          run.device, std::clamp(MeasuredTimes::times_seed(took, expected), 1 / (2 * ratio), 2 * ratio));
     }
     if (done.threads > 0 && !(other_pace && !tells)) d.paced = done.threads;
   }
@@ -348,7 +427,15 @@ void Ledger::learn(const ActionDone& done, const Action& run, TimePoint now) {
                                          .end = done.end,
                                          .took = took,
                                          .heard = now});
-  if (tells) times.add(run.device, run.run, took, now);
+  if (!tells) return;
+  times.add(run.device, run.run, took, now);
+  learnt(run.cls).observe(run.device, {.model = run.run.model,
+                                       .index = run.run.index,
+                                       .sent = run.sent,
+                                       .at_once = run.at_once,
+                                       .start = done.start,
+                                       .took = took,
+                                       .heard = now});
 }
 
 void Ledger::recall(DeviceId device, const Earlier& run) {
@@ -356,6 +443,7 @@ void Ledger::recall(DeviceId device, const Earlier& run) {
   const ExecTimes::Run which = times.run(run.model, run.rows);
   if (!times.knows(which)) return;
   times.add(device, which, run.took, run.end);
+  learnt(run.cls).recall(device, which.model, which.index, run.took, run.end);
   if (run.cls != Class::best_effort) taught(run.cls).recall(device, run.took, run.expected, run.end);
 }
 
@@ -370,10 +458,11 @@ void Ledger::delivered(DeviceId device, Class cls, Duration after_end, TimePoint
 Doubted Ledger::book(const Doubt& doubt, TimePoint now) {
   ExecTimes& times = of(doubt.cls);
   Doubted changed;
+  const auto idles = [&](DeviceId id) {
+    return devices_[id.index()].under_way[index_of(lane_of(doubt.cls))].empty();
+  };
+  changed.chances = learnt(doubt.cls).doubt(doubt.model, doubt.left, now, idles);
   if (doubt.cls == Class::normal && by_device_) {
-    const auto idles = [&](DeviceId id) {
-      return devices_[id.index()].under_way[index_of(Lane::exec)].empty();
-    };
     changed.times = times.doubt_row(doubt.model, margins_.least().exec_within(doubt.left), now, idles);
     changed.margins = margins_.doubt(doubt.left, times.shortest(doubt.model), now);
     return changed;
@@ -396,6 +485,7 @@ void Ledger::on(const DeviceChanged& event, TimePoint now) {
   d.best_effort = event.best_effort;
   margins_.start(event.device, event.alive);
   if (classed_) urgent_margins_.start(event.device, event.alive);
+  for (auto& each : chances_) each->start(event.device, event.alive);
   alive_ += event.alive ? 1 : 0;
   for (const ModelId model : event.held) bring(event.device, model, now);
 }
@@ -445,7 +535,7 @@ void Ledger::restart(DeviceId id) {
 
 void Ledger::on(const ModelChanged& event, TimePoint) {
   if (classed_)
-    for (const Class cls : {Class::real_time, Class::best_effort}) of(cls).model_changed(event);
+    for (const Class cls : {Class::real_time, Class::best_effort}) model_changed(cls, event);
   const bool comes_first =
       event.model.index() >= models_.size() || models_[event.model.index()].info == nullptr;
   Model& m = known(event.model);
@@ -464,7 +554,7 @@ void Ledger::on(const ModelChanged& event, TimePoint) {
 
 void Ledger::on(const TimesChanged& event, TimePoint now) {
   if (classed_)
-    for (const Class cls : {Class::real_time, Class::best_effort}) of(cls).times_changed(event, now);
+    for (const Class cls : {Class::real_time, Class::best_effort}) times_changed(cls, event, now);
   Model& m = known(event.model);
   if (m.info == nullptr) return;
   CARILLON_ASSERT(same_sizes(m.info->batches, event.batches));

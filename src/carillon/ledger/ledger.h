@@ -25,6 +25,8 @@
 
 namespace carillon::ledger {
 
+class Chances;
+
 // The device had no credit for the action, and never got it. The scheduler hears of that later, as an
 // ActionDone.
 struct NotTaken {
@@ -68,12 +70,19 @@ class Ledger {
     Class cls = Class::normal;
     DeviceId device;
     ModelId model;
-    std::uint32_t incarnation = 0;      // of the device
-    std::uint32_t version = 0;          // of the model
-    ExecTimes::Run run;                 // INFER: whose times it tells
-    std::uint64_t place = 0;            // among all orders, by time
-    std::vector<RequestId> requests;    // INFER
-    std::uint32_t wanted = 0;           // of them: those whose clients are there
+    std::uint32_t incarnation = 0;    // of the device
+    std::uint32_t version = 0;        // of the model
+    ExecTimes::Run run;               // INFER: whose times it tells
+    std::uint64_t place = 0;          // among all orders, by time
+    std::vector<RequestId> requests;  // INFER
+    std::uint32_t wanted = 0;         // of them: those whose clients are there
+    // By request that was known: the chance that its answer comes after its deadline, as it was when the
+    // INFER was sent.
+    struct Promise {
+      TimePoint deadline;
+      double late = 0;
+    };
+    std::vector<Promise> promises;
     std::optional<RequestId> profiled;  // the request that this runs again; `requests` is empty
     Window window;                      // an UNLOAD's opens when it is sent, and never closes
     TimePoint order;                    // its place in its lane: `window.earliest`, or as it was preempted
@@ -137,6 +146,11 @@ class Ledger {
     std::uint32_t held = 0;        // copies that devices hold
   };
 
+  Ledger();
+  ~Ledger();
+  Ledger(Ledger&&) noexcept;
+  Ledger& operator=(Ledger&&) noexcept;
+
   void apply(const Event& event, TimePoint now);
   void apply(const NotTaken& event, TimePoint now);
   // An order that is booked already changes nothing, as a scheduler may book its own when it gives them;
@@ -166,8 +180,8 @@ class Ledger {
   void planned_by(const Environment& environment, bool by_device);
   void classed_by(const Environment& environment, bool tells_share);
   // A model as what plans normal requests names it (Infer::planned_as), while it decides on the event.
-  void plan(const ModelChanged& change) { of(Class::normal).model_changed(change); }
-  void plan(const TimesChanged& change, TimePoint now) { of(Class::normal).times_changed(change, now); }
+  void plan(const ModelChanged& change) { model_changed(Class::normal, change); }
+  void plan(const TimesChanged& change, TimePoint now) { times_changed(Class::normal, change, now); }
 
   // Counts events and orders; a later one has a larger tick.
   std::uint64_t tick() const { return tick_; }
@@ -207,6 +221,16 @@ class Ledger {
   // What is to be allowed for besides. Best-effort runs have nobody to be late for: they teach none, and
   // those of real-time runs count for them.
   const Margins& margins(Class cls) const { return cls == Class::normal ? margins_ : urgent_margins_; }
+
+  // Both of these as one distribution, by device. Best-effort runs teach this, too.
+  const Chances& chances(Class cls) const { return *chances_[static_cast<std::size_t>(cls)]; }
+  // What became of an INFER that was answered at `heard`, against what its requests' chances were.
+  struct Kept {
+    std::uint64_t answers = 0, late = 0;
+    double expected = 0;          // late answers
+    std::uint64_t avoidable = 0;  // of the late: sent though the chance was above what is promised
+  };
+  Kept kept(const Action& action, TimePoint heard) const;
 
   std::size_t models() const { return models_.size(); }
   const Model& model(ModelId id) const { return models_[id.index()]; }
@@ -257,6 +281,10 @@ class Ledger {
   void ended_unload(const ActionDone& done, const Action& unload);
   void ended_run(const ActionDone& done, const Action& run, TimePoint now);
   void learn(const ActionDone& done, const Action& run, TimePoint now);
+  void promise(Action& action, TimePoint now);
+  void model_changed(Class cls, const ModelChanged& change);
+  void times_changed(Class cls, const TimesChanged& change, TimePoint now);
+  Chances& learnt(Class cls) { return *chances_[static_cast<std::size_t>(cls)]; }
   Margins& taught(Class cls) { return cls == Class::normal ? margins_ : urgent_margins_; }
   ExecTimes& of(Class cls) { return times_[static_cast<std::size_t>(cls)]; }
   void hold(ModelId model, Copy& copy, bool held);
@@ -278,7 +306,8 @@ class Ledger {
   std::vector<Model> models_;
   std::array<ExecTimes, 3> times_{ExecTimes(false), ExecTimes(false), ExecTimes(false)};  // by Class
   Margins margins_{Environment{}}, urgent_margins_{Environment{}};
-  bool by_device_ = false;  // of normal runs
+  std::array<std::unique_ptr<Chances>, 3> chances_;  // by Class
+  bool by_device_ = false;                           // of normal runs
   bool classed_ = false, tells_share_ = false;
   IdRing<RequestId, OpenRequest> requests_;
   Slab<Action> actions_;

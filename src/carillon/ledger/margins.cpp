@@ -58,8 +58,23 @@ void Margins::start(DeviceId device, bool alive) {
   const bool known = device.index() < devices_.size();
   if (known && !alive && !devices_[device.index()].alive) return;  // it had gone already
   if (!known) devices_.resize(device.index() + 1);
-  devices_[device.index()] = Device{.alive = alive, .now = told_, .usual = told_};
+  devices_[device.index()] = fresh(alive);
   find_bounds();
+}
+
+Margins::Device Margins::fresh(bool alive) const {
+  const TailWindow window(told_.miss_rate / 2);
+  return {.alive = alive,
+          .now = told_,
+          .usual = told_,
+          .heard = {},
+          .patience = least_patience,
+          .longest = Duration{0},
+          .dispatch = window,
+          .arrival = window,
+          .answer = window,
+          .delivery = window,
+          .overrun = window};
 }
 
 bool Margins::observe(DeviceId id, const Execution& e) {
@@ -146,11 +161,11 @@ bool Margins::doubt(Duration left, Duration exec, TimePoint now) {
     const bool worse =
         d.now.dispatch > told_.dispatch || d.now.answer > told_.answer || d.now.overrun > told_.overrun;
     if (!d.alive || !worse || now - d.heard < std::max(d.patience, 2 * d.longest)) continue;
-    d = Device{.alive = true,
-               .now = told_,
-               .usual = d.usual,
-               .heard = now,
-               .patience = std::min(2 * d.patience, most_patience)};
+    Device anew = fresh(true);
+    anew.usual = d.usual;
+    anew.heard = now;
+    anew.patience = std::min(2 * d.patience, most_patience);
+    d = std::move(anew);
     any = true;
   }
   if (any) find_bounds();

@@ -24,7 +24,7 @@ class TailWindow {
   static constexpr Duration longest = 10s;
 
   // `exceeded` in [0, 1): the share of values that may be larger.
-  explicit TailWindow(double exceeded) : exceeded_(exceeded) {}
+  explicit TailWindow(double exceeded = Environment{}.miss_rate / 2) : exceeded_(exceeded) {}
   // `now` never goes back. True where tail() may have changed. It is found anew at every sixteenth value, at
   // each value above it, and when the value that it equals has become too old.
   bool add(double value, TimePoint now);
@@ -50,17 +50,18 @@ class TailWindow {
 // What a policy allows for besides execution times, measured while serving, by device: how long after a
 // decision EXEC starts where nothing is in its way, by how much a batch outlasts its estimate, and how long
 // after its end that is heard, or its outputs are where they are wanted. Each at the quantile that is
-// promised, over the last 512 executions of ten seconds; where these are fewer than 64, what was told at the
-// start counts where it is larger. What comes after a report is heard (Environment::client) cannot be seen
-// from here and is taken as told. Where the environment is not to be measured, what was told stays.
+// promised (half of Environment::miss_rate for lasting longer, half for being heard of later), over the last
+// 512 executions of ten seconds; where these are fewer than 64, what was told at the start counts where it is
+// larger. What comes after a report is heard (Environment::client) cannot be seen from here and is taken as
+// told. Where the environment is not to be measured, what was told stays.
 //
 // A pure object: what it measures of devices of its own host comes from actions and their reports, so that a
 // simulated run, a live one and its replay measure alike. What other hosts tell besides, by arrived() and
 // delivered(), is in no log. Not thread-safe.
 class Margins {
  public:
-  // Answers that may be late. Half of them for lasting longer, half for being heard of later.
-  static constexpr double promised = 0.005;
+  // Answers that may be late, where nobody says otherwise.
+  static constexpr double promised = Environment{}.miss_rate;
 
   explicit Margins(const Environment& told) : told_(told), worst_(told), least_(told) {}
 
@@ -117,9 +118,9 @@ class Margins {
     TimePoint heard;                     // of anything; or when it started anew
     Duration patience = least_patience;  // from then until it may be doubted
     Duration longest{0};                 // EXEC of late: while one such runs, nothing is heard
-    TailWindow dispatch{promised / 2}, arrival{promised / 2}, answer{promised / 2}, delivery{promised / 2},
-        overrun{promised / 2};
+    TailWindow dispatch, arrival, answer, delivery, overrun;
   };
+  Device fresh(bool alive) const;
   bool add_overrun(Device& device, Duration took, Duration estimate, TimePoint at);
   bool look_again(Device& device);
   void find_usual(Device& device);

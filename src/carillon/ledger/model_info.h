@@ -46,6 +46,8 @@ struct ModelInfo {
   // Requests tell their size (Request::effort), and what they take is predicted from it; this was measured
   // before. Empty: they do not, and all of them count alike.
   std::vector<SizeTime> sizes = {};
+  // The share of its answers that may be late, in (0, 0.5]; 0: as Environment says.
+  double miss_rate = 0;
   // Its weights are that model's, which came before and takes the pages: it is loaded wherever that is. Where
   // that changes, it changes after it. Set by BySize alone.
   std::optional<ModelId> weights_of = std::nullopt;

@@ -126,6 +126,7 @@ struct Doubt {
 struct Doubted {
   bool times = false;    // the model's estimate for one row, or on some device
   bool margins = false;  // what is allowed for besides, by more than a twentieth
+  bool chances = false;  // what Chances expects of the model on some device
   bool any() const { return times || margins; }
 };
 using Order = std::variant<Load, Unload, Infer, Refuse, Stop, Preempt, Keep, Profile, GiveUp>;

@@ -51,6 +51,7 @@ struct ModelConfig {
   std::vector<graph::EdgeReshape> reshapes;  // inputs and outputs that the file has in another shape
   std::vector<int> batch_sizes;  // plans to make: preferred_batch_size, else powers of two up to the maximum
   std::optional<Duration> slo;   // parameter slo_ms
+  double miss_rate = 0;          // parameter miss_rate, in (0, 0.5]; 0: the server's
   std::string model_class = "normal";  // parameter class: normal, real_time, best_effort
   // Parameter real_time_requests: whether requests that name priority 1 are real-time whoever sends them.
   // Those of a model of class real_time are.

@@ -282,6 +282,14 @@ Result<> read_parameters(const Message& message, ModelConfig& config) {
                        "'; it is a number of milliseconds, at least 0.001 and at most " +
                        to_string(static_cast<std::int64_t>(longest_slo_ms)) + " (a day), such as \"100\"");
       config.slo = from_ms(ms);
+    } else if (key == "miss_rate") {
+      double share = 0;
+      const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), share);
+      if (error != std::errc{} || end != text.data() + text.size() || !(share > 0 && share <= 0.5))
+        return invalid("parameter miss_rate is '" + text +
+                       "'; it is the share of answers that may be late, above 0 and at most 0.5, such as "
+                       "\"0.01\"");
+      config.miss_rate = share;
     } else if (key == "class") {
       if (text != "normal" && text != "real_time" && text != "best_effort")
         return invalid("parameter class is '" + text + "'; it is normal, real_time or best_effort");
@@ -321,14 +329,15 @@ Result<> read_parameters(const Message& message, ModelConfig& config) {
   std::size_t told = 0;
   for (const std::string& key : others)
     if (++told <= notes_at_most) {
-      static constexpr std::string_view known[] = {
-          "slo_ms", "class", "real_time_requests", "precision", "engine", "lengths", "padding", "mask"};
+      static constexpr std::string_view known[] = {"slo_ms",    "miss_rate", "class",   "real_time_requests",
+                                                   "precision", "engine",    "lengths", "padding",
+                                                   "mask"};
       constexpr std::size_t longest_key = 100;  // of those that are compared
       const std::string near = nearest(std::string_view(key).substr(0, longest_key), known);
-      config.ignored.push_back(
-          "parameter '" + key + "': not known here; " +
-          (near.empty() ? "" : "the nearest is '" + near + "'; ") +
-          "known are slo_ms, class, real_time_requests, precision, engine, lengths, padding and mask");
+      config.ignored.push_back("parameter '" + key + "': not known here; " +
+                               (near.empty() ? "" : "the nearest is '" + near + "'; ") +
+                               "known are slo_ms, miss_rate, class, real_time_requests, precision, engine, "
+                               "lengths, padding and mask");
     }
   return {};
 }
@@ -434,7 +443,8 @@ Result<> read_sequence(const Message& message, ModelConfig& config) {
 // What there is to know of an ensemble without its steps' models.
 Result<> read_ensemble(Message& message, ModelConfig& config) {
   if (!config.reshapes.empty())
-    return invalid((config.reshapes.front().is_input ? "input '" : "output '") + config.reshapes.front().name +
+    return invalid((config.reshapes.front().is_input ? "input '" : "output '") +
+                   config.reshapes.front().name +
                    "': reshape: an ensemble's tensors are as its steps' models have them");
   auto steps = read_steps(message.ensemble_scheduling(), config.inputs, config.outputs);
   if (!steps) return std::unexpected(steps.error());

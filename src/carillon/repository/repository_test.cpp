@@ -35,6 +35,7 @@ instance_group [ { count: 1 kind: KIND_CPU } ]
 default_model_filename: "net.onnx"
 version_policy { latest { num_versions: 2 } }
 parameters { key: "slo_ms" value { string_value: "12.5" } }
+parameters { key: "miss_rate" value { string_value: "0.02" } }
 parameters { key: "real_time_requests" value { string_value: "allow" } }
 parameters [ { key: "class" value { string_value: "real_time" } }, { key: "precision" value: { string_value: "bf16" } } ]
 )";
@@ -68,6 +69,7 @@ TEST(ParseConfig, ReadsAllThatWeHeed) {
   EXPECT_EQ(config.outputs, (std::vector<TensorSpec>{{"y", DataType::bf16, {-1, 10}}}));
   EXPECT_EQ(config.batch_sizes, (std::vector<int>{1, 4, 8}));
   EXPECT_EQ(config.slo, 12500us);
+  EXPECT_EQ(config.miss_rate, 0.02);
   EXPECT_EQ(config.model_class, "real_time");
   EXPECT_TRUE(config.real_time_requests);
   EXPECT_EQ(config.precision, "bf16");
@@ -182,6 +184,12 @@ TEST(ParseConfig, ErrorsSayWhatWouldBeRight) {
        "parameter slo_ms"},
       {"parameters { key: \"slo_ms\" value { string_value: \"1e300\" } }", ErrorCode::invalid_argument,
        "parameter slo_ms"},
+      {"parameters { key: \"miss_rate\" value { string_value: \"0.6\" } }", ErrorCode::invalid_argument,
+       "parameter miss_rate is '0.6'; it is the share of answers that may be late, above 0 and at most 0.5"},
+      {"parameters { key: \"miss_rate\" value { string_value: \"0\" } }", ErrorCode::invalid_argument,
+       "parameter miss_rate is '0'"},
+      {"parameters { key: \"miss_rate\" value { string_value: \"1%\" } }", ErrorCode::invalid_argument,
+       "parameter miss_rate is '1%'"},
       {"parameters { key: \"slo_ms\" }", ErrorCode::invalid_argument, "parameter slo_ms is ''"},
       {"parameters { key: \"class\" value { string_value: \"rt\" } }", ErrorCode::invalid_argument,
        "parameter class is 'rt'; it is normal, real_time or best_effort"},
@@ -256,7 +264,8 @@ TEST(ParseConfig, SaysWhatItIgnores) {
       {"instance_group { count: 3 }", "instance_group: count 3: "},
       {"instance_group { kind: KIND_GPU }", "instance_group: KIND_GPU: "},
       {"parameters { key: \"colour\" value { string_value: \"red\" } }",
-       "parameter 'colour': not known here; known are slo_ms, class, real_time_requests, precision"},
+       "parameter 'colour': not known here; known are slo_ms, miss_rate, class, real_time_requests, "
+       "precision"},
       {"parameters { key: \"slo\" value { string_value: \"5\" } }",
        "parameter 'slo': not known here; known are"},
       {"parameters { key: \"slo_msec\" value { string_value: \"5\" } }",

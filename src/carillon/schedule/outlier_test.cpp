@@ -38,9 +38,9 @@ struct World {
     const TimePoint start = std::max({now + way, window.earliest, free_at});
     const bool in_time = start <= window.latest;
     free_at = start + (in_time ? duration : Duration{0});
-    running.push_back(
-        {{id, in_time ? ActionStatus::success : ActionStatus::too_late, start, free_at, free_at - start},
-         requests});
+    running.push_back({{id, in_time ? ActionStatus::success : ActionStatus::too_late, start, free_at,
+                        says.value_or(free_at - start)},
+                       requests});
   }
   void run_until(TimePoint end) {
     for (;;) {
@@ -85,6 +85,7 @@ struct World {
   std::deque<Running> running;  // one after the other
   TimePoint free_at;
   Duration took = 2ms, longer = 2ms, way{0};
+  std::optional<Duration> says;  // that every run took, whatever it did
   int runs = 0, longer_every = 1'000'000;
   std::vector<TimePoint> deadlines;  // by request
   std::uint64_t next = 0, refused = 0, ran = 0, late = 0;
@@ -160,7 +161,7 @@ TEST_P(OutlierTest, WhatIsPromisedAllowsForWhatWasMeasured) {
 // A machine that loses its processor now and then: margins are longer than most deadlines. Nobody else wants
 // the device, so nothing is refused that is on time where all goes as usual, and nothing waits for long.
 TEST_P(OutlierTest, AnIdleDeviceRunsWhatMarginsWouldRefuse) {
-  if (GetParam() != "clockwork" && GetParam() != "symphony") GTEST_SKIP();
+  if (GetParam() != "carillon" && GetParam() != "clockwork" && GetParam() != "symphony") GTEST_SKIP();
   for (const Duration gap : {100ms, 20ms, 6ms}) {
     World world(GetParam(), live_environment());
     world.longer = 40ms;
@@ -173,6 +174,63 @@ TEST_P(OutlierTest, AnIdleDeviceRunsWhatMarginsWouldRefuse) {
     const double stalled = std::ceil(came / 60);
     EXPECT_LE(static_cast<double>(world.refused), stalled * static_cast<double>(40ms / gap)) << to_ms(gap);
     EXPECT_LE(static_cast<double>(world.late), stalled * static_cast<double>(1 + 40ms / gap)) << to_ms(gap);
+  }
+}
+
+// A device whose reports say nonsense: what passed between order and report is known without them.
+TEST(ChancesOfCarillon, NonsenseInReportsShutsNobodyOut) {
+  for (const Duration says : {0ns, Duration{std::chrono::hours{278}}}) {
+    World world("carillon", live_environment());
+    world.serve(10ms, 20ms, 2s);
+    world.says = says;
+    world.ran = world.late = world.refused = 0;
+    world.serve(10ms, 20ms, 20s);
+    EXPECT_GT(world.ran, 1900U) << says.count();
+    EXPECT_LE(world.late, 20U) << says.count();
+    world.says.reset();
+    world.ran = world.refused = 0;
+    world.serve(10ms, 20ms, 10s);
+    EXPECT_GT(world.ran, 950U) << says.count();
+  }
+}
+
+// A clock that stands still sees runs end as they begin; then it jumps.
+TEST(ChancesOfCarillon, AClockMayStandStillAndJump) {
+  World world("carillon", live_environment());
+  world.serve(10ms, 20ms, 2s);
+  world.took = world.longer = 0ns;
+  world.says = 2ms;
+  for (int i = 0; i < 500; ++i) {
+    world.request(20ms);
+    world.run_until(world.now);
+  }
+  world.took = world.longer = 2ms;
+  world.says.reset();
+  world.request(20ms);
+  world.now += 1h;
+  world.run_until(world.now);
+  world.ran = world.late = world.refused = 0;
+  world.serve(10ms, 20ms, 5s);
+  EXPECT_GT(world.ran, 490U);
+  EXPECT_LE(world.late + world.refused, 5U);
+}
+
+// Times that jump a hundredfold: what cannot be in time is refused within two runs, and what can be again is
+// not.
+TEST(ChancesOfCarillon, TimesMayJumpAHundredfoldAndBack) {
+  World world("carillon", live_environment());
+  world.serve(10ms, 20ms, 2s);
+  for (int round = 0; round < 3; ++round) {
+    world.took = world.longer = 200ms;
+    world.ran = world.late = 0;
+    world.serve(10ms, 20ms, 10s);
+    EXPECT_LE(world.late, 30U) << "one trial a second, and what was sent before";
+    world.took = world.longer = 2ms;
+    world.serve(10ms, 20ms, 1s);
+    world.ran = world.refused = 0;
+    world.serve(10ms, 20ms, 5s);
+    EXPECT_GT(world.ran, 490U);
+    EXPECT_EQ(world.refused, 0U);
   }
 }
 

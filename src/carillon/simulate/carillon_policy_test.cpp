@@ -12,10 +12,12 @@ namespace carillon::simulate {
 namespace {
 
 // The share of requests that are on time.
-double share_on_time(const std::string& scenario, const std::string& policy) {
+double share_on_time(const std::string& scenario, const std::string& policy, bool measured = false) {
   const auto read = workload::parse_scenario(scenario, "here");
   if (!read) throw std::runtime_error(read.error().message);
-  const auto made = schedule::make_scheduler(policy, environment(*read));
+  schedule::Environment told = environment(*read);
+  told.measured = measured;
+  const auto made = schedule::make_scheduler(policy, told);
   if (!made) throw std::runtime_error(made.error().message);
   const Figures figures = run(*read, **made, {});
   double offered = 0, good = 0;
@@ -72,6 +74,67 @@ steps = [[0, 10], [5, 900], [5.2, 10], [10, 900], [10.2, 10], [15, 900], [15.2, 
 )";
   EXPECT_GT(share_on_time(scenario, "carillon"), share_on_time(scenario, "carillon:backlog=0") + 0.02);
   EXPECT_GT(share_on_time(scenario, "carillon"), share_on_time(scenario, "edf") + 0.02);
+}
+
+// Two of a hundred batches take ten times as long, at half load. That is a chance that everybody takes, and
+// no margin that leaves nobody any time.
+TEST(CarillonPolicy, OutliersAreAChance) {
+  const std::string scenario = R"(name = "outliers"
+seed = 1
+duration_s = 30
+warmup_s = 5
+[cluster]
+devices = 4
+network_delay_us = 200
+[[models]]
+name = "a"
+copies = 2
+slo_ms = 25
+max_batch = 8
+latency = { alpha_ms = 2, beta_ms = 3 }
+rate = 150
+outliers = { share = 0.02, factor = 10 }
+[[models]]
+name = "b"
+slo_ms = 40
+max_batch = 8
+latency = { alpha_ms = 3, beta_ms = 6 }
+rate = 80
+outliers = { share = 0.02, factor = 10 }
+)";
+  EXPECT_GT(share_on_time(scenario, "carillon", true), 0.94);
+  EXPECT_LT(share_on_time(scenario, "carillon:chance=0", true), 0.85);
+}
+
+// All but best effort: the promise may be as small or as large as it is told, and holds where times allow it.
+TEST(CarillonPolicy, TheMissRateIsKept) {
+  for (const double miss_rate : {0.001, 0.01, 0.1}) {
+    auto read = workload::parse_scenario(R"(name = "noisy"
+seed = 1
+duration_s = 120
+warmup_s = 10
+[cluster]
+devices = 2
+[[models]]
+name = "a"
+slo_ms = 20
+max_batch = 8
+latency = { alpha_ms = 1, beta_ms = 3 }
+rate = 300
+)",
+                                         "here");
+    ASSERT_TRUE(read);
+    read->miss_rate = miss_rate;
+    schedule::Environment told = environment(*read);
+    told.measured = true;
+    const auto made = *schedule::make_scheduler("carillon", told);
+    const Figures figures = run(*read, *made, {.faults = {.noise = 0.3}});
+    const ModelFigures& model = figures.models.front();
+    EXPECT_GT(model.promised, 20'000U);
+    EXPECT_LT(static_cast<double>(model.promised_late), 2 * miss_rate * static_cast<double>(model.promised));
+    EXPECT_LT(static_cast<double>(model.promised_late), 2 * model.expected_late + 10);
+    EXPECT_GT(static_cast<double>(model.promised_late), model.expected_late / 2 - 10);
+  }
 }
 
 constexpr const char* one_model = R"(name = "one_model"

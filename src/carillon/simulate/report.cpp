@@ -33,25 +33,29 @@ Report make_report(const workload::Scenario& scenario, std::string_view schedule
     model.finish_rate = m.offered == 0 ? 1 : static_cast<double>(m.on_time) / static_cast<double>(m.offered);
     model.p99_ms = to_ms(percentile(m.latencies, 0.99));
     model.mean_batch = m.batches == 0 ? 0 : static_cast<double>(m.batched) / static_cast<double>(m.batches);
+    model.promised = m.promised;
+    model.promised_late = m.promised_late;
+    model.avoidable_late = m.avoidable_late;
+    model.expected_late = m.expected_late;
     r.worst_finish_rate = std::min(r.worst_finish_rate, model.finish_rate);
     r.models.push_back(std::move(model));
   }
   constexpr std::string_view names[] = {"real-time", "normal", "best-effort"};
   for (std::size_t i = 0; i < figures.classes.size() && has_classes(scenario); ++i) {
     ClassFigures& of = figures.classes[i];
-    r.classes.push_back({.name = names[i],
-                         .offered = of.offered,
-                         .on_time = of.on_time,
-                         .late = of.late,
-                         .refused = of.refused,
-                         .offered_rps = static_cast<double>(of.offered) / span,
-                         .answered_rps = static_cast<double>(of.on_time + of.late) / span,
-                         .finish_rate = of.offered == 0 ? 1
-                                                        : static_cast<double>(of.on_time) /
-                                                              static_cast<double>(of.offered),
-                         .p50_ms = to_ms(percentile(of.latencies, 0.5)),
-                         .p99_ms = to_ms(percentile(of.latencies, 0.99)),
-                         .max_ms = to_ms(percentile(of.latencies, 1))});
+    r.classes.push_back(
+        {.name = names[i],
+         .offered = of.offered,
+         .on_time = of.on_time,
+         .late = of.late,
+         .refused = of.refused,
+         .offered_rps = static_cast<double>(of.offered) / span,
+         .answered_rps = static_cast<double>(of.on_time + of.late) / span,
+         .finish_rate =
+             of.offered == 0 ? 1 : static_cast<double>(of.on_time) / static_cast<double>(of.offered),
+         .p50_ms = to_ms(percentile(of.latencies, 0.5)),
+         .p99_ms = to_ms(percentile(of.latencies, 0.99)),
+         .max_ms = to_ms(percentile(of.latencies, 1))});
   }
   r.offered_rps = static_cast<double>(r.offered) / span;
   r.goodput_rps = static_cast<double>(r.on_time) / span;
@@ -164,15 +168,15 @@ nlohmann::ordered_json to_json(const Report& r) {
                     {"idle_fraction", advice.idle_fraction}};
   for (const Report::OfClass& of : r.classes)
     json["classes"][std::string(of.name)] = {{"offered", of.offered},
-                                {"on_time", of.on_time},
-                                {"late", of.late},
-                                {"refused", of.refused},
-                                {"offered_rps", of.offered_rps},
-                                {"answered_rps", of.answered_rps},
-                                {"finish_rate", of.finish_rate},
-                                {"p50_ms", of.p50_ms},
-                                {"p99_ms", of.p99_ms},
-                                {"max_ms", of.max_ms}};
+                                             {"on_time", of.on_time},
+                                             {"late", of.late},
+                                             {"refused", of.refused},
+                                             {"offered_rps", of.offered_rps},
+                                             {"answered_rps", of.answered_rps},
+                                             {"finish_rate", of.finish_rate},
+                                             {"p50_ms", of.p50_ms},
+                                             {"p99_ms", of.p99_ms},
+                                             {"max_ms", of.max_ms}};
   if (!r.intervals.empty()) json["series"] = series_json(r);
   json["models"] = nlohmann::ordered_json::array();
   for (const Report::Model& m : r.models) {
@@ -182,6 +186,10 @@ nlohmann::ordered_json to_json(const Report& r) {
     model["finish_rate"] = m.finish_rate;
     model["p99_ms"] = m.p99_ms;
     model["mean_batch"] = m.mean_batch;
+    model["late"] = {{"of", m.promised},
+                     {"expected", m.expected_late},
+                     {"were", m.promised_late},
+                     {"avoidable", m.avoidable_late}};
     if (!r.by_model.empty()) {
       const auto& [offered, on_time] = r.by_model[json["models"].size()];
       model["series"] = {{"offered", offered}, {"on_time", on_time}};
@@ -207,10 +215,11 @@ std::string to_table(const Report& r) {
     text += fmt::format("  {} of the refused were turned away, as decisions fell behind\n", r.shed);
   for (const Report::OfClass& of : r.classes)
     text += fmt::format(
-        "  {:<12}offered {:.1f}/s, answered {:.1f}/s, on time {:.3f}%, refused {}, late {}, p50 {:.2f} ms, p99 "
+        "  {:<12}offered {:.1f}/s, answered {:.1f}/s, on time {:.3f}%, refused {}, late {}, p50 {:.2f} ms, "
+        "p99 "
         "{:.2f} ms, max {:.2f} ms\n",
-        of.name, of.offered_rps, of.answered_rps, 100 * of.finish_rate, of.refused, of.late, of.p50_ms, of.p99_ms,
-        of.max_ms);
+        of.name, of.offered_rps, of.answered_rps, 100 * of.finish_rate, of.refused, of.late, of.p50_ms,
+        of.p99_ms, of.max_ms);
   constexpr std::size_t shown = 20;
   std::vector<const Report::Model*> models;
   for (const Report::Model& m : r.models) models.push_back(&m);

@@ -35,6 +35,8 @@ struct Report {
   struct Model {
     std::string name;
     double offered_rps = 0, finish_rate = 0, p99_ms = 0, mean_batch = 0;
+    std::uint64_t promised = 0, promised_late = 0, avoidable_late = 0;  // as ModelFigures'
+    double expected_late = 0;
   };
   std::vector<Model> models;
   // Of its requests; empty where all are normal.

@@ -55,6 +55,10 @@ TEST(Report, JsonHasAllFiguresByTheirNames) {
   f.wall_s = 1.5;
   f.models[0].cancelled = 2;
   f.models[0].offered = 102;
+  f.models[0].promised = 94;
+  f.models[0].expected_late = 3.5;
+  f.models[0].promised_late = 4;
+  f.models[0].avoidable_late = 1;
   const auto json = to_json(make_report(two_models(), "symphony", f));
   // 94 answers of 1 to 94 ms, and 50 of 2 ms; a device that is busy for half of ten seconds, and an idle one;
   // ten of 152 requests late or refused: 2 devices * 10/142 more are 1.
@@ -67,8 +71,10 @@ TEST(Report, JsonHasAllFiguresByTheirNames) {
     "loads": 7, "unloads": 6, "stopped": 5, "wall_s": 1.5, "events": 1234,
     "advice": {"add_devices": 1, "release_devices": 0, "bad_rate": 0.06578947368421052, "idle_fraction": 0.75},
     "models": [
-      {"name": "a", "offered_rps": 10.2, "finish_rate": 0.8823529411764706, "p99_ms": 94.0, "mean_batch": 4.7},
-      {"name": "b<&>", "offered_rps": 5.0, "finish_rate": 1.0, "p99_ms": 2.0, "mean_batch": 5.0}]})");
+      {"name": "a", "offered_rps": 10.2, "finish_rate": 0.8823529411764706, "p99_ms": 94.0, "mean_batch": 4.7,
+       "late": {"of": 94, "expected": 3.5, "were": 4, "avoidable": 1}},
+      {"name": "b<&>", "offered_rps": 5.0, "finish_rate": 1.0, "p99_ms": 2.0, "mean_batch": 5.0,
+       "late": {"of": 0, "expected": 0.0, "were": 0, "avoidable": 0}}]})");
   EXPECT_EQ(json.dump(1), expected.dump(1));
 }
 

@@ -505,6 +505,9 @@ void Simulation::on(const NothingToProfile& step) {
 
 void Simulation::reported(const Devices::Flight& flight, const wire::Report& report, bool again) {
   const bool success = report.status == schedule::ActionStatus::success;
+  if (const auto* action = dispatch_.ledger().action(report.id);
+      action && success && now_ >= statistics_.warm())
+    statistics_.kept(action->model, dispatch_.ledger().kept(*action, now_));
   if (flight.profiles) {
     statistics_.figures.profiled += success ? 1U : 0U;
   } else if (flight.kind == schedule::ActionKind::infer && success)
@@ -540,7 +543,8 @@ std::vector<schedule::ModelInfo> model_infos(const workload::Scenario& scenario)
                              .load = load_time(scenario, model),
                              .batches = {},
                              .time_varies = !model.latency.modes.empty(),
-                             .cls = model.cls};
+                             .cls = model.cls,
+                             .miss_rate = model.miss_rate};
     for (const int b : model.batch_sizes) info.batches.push_back({b, model.latency.expected(b)});
     for (int b = 1; model.batch_sizes.empty() && b <= model.max_batch;
          b = b < 128 ? b + 1 : std::max(b + 1, b + b / 50))
@@ -614,6 +618,7 @@ schedule::Environment environment(const workload::Scenario& scenario) {
                              .hangs_after = live.hangs_after,
                              .profile_share = live.profile_share,
                              .classes = has_classes(scenario)};
+  if (scenario.miss_rate) told.miss_rate = *scenario.miss_rate;
   if (scenario.allowance) {
     told.dispatch = scenario.allowance->dispatch;
     told.answer = scenario.allowance->answer;

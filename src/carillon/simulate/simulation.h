@@ -43,6 +43,11 @@ struct ModelFigures {
   std::uint64_t batches = 0, batched = 0;  // INFERs that ran, and requests in them
   std::vector<Duration> latencies;         // of all answers, on time or late, in the order of answering
   std::vector<std::uint32_t> offered_by, on_time_by;  // by interval, where Options asks for intervals
+  // Of answers that came after the warm-up, in INFERs: how many, how many of them were expected to be late
+  // when their INFER was sent, were late, and were late although the chance of that was above what is
+  // promised.
+  std::uint64_t promised = 0, promised_late = 0, avoidable_late = 0;
+  double expected_late = 0;
 };
 
 struct ClassFigures {

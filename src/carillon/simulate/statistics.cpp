@@ -64,6 +64,14 @@ void Statistics::ended(ModelId model, Class cls, TimePoint sent, Observer::Outco
   count(figures.classes[static_cast<std::size_t>(cls)]);
 }
 
+void Statistics::kept(ModelId model, const ledger::Ledger::Kept& kept) {
+  ModelFigures& f = figures.models[model.index()];
+  f.promised += kept.answers;
+  f.expected_late += kept.expected;
+  f.promised_late += kept.late;
+  f.avoidable_late += kept.avoidable;
+}
+
 void Statistics::occupied(DeviceId device, ModelId model, std::size_t batch, TimePoint start, TimePoint end,
                           Duration busy) {
   // Of a run that was interrupted, the share that lies in the span.
@@ -76,7 +84,8 @@ void Statistics::occupied(DeviceId device, ModelId model, std::size_t batch, Tim
                                                                   static_cast<double>((end - start).count()));
   if (IntervalFigures* in = interval(start)) {
     in->busy += busy;
-    if (const auto used = used_in_[device.index()].begin() + static_cast<std::ptrdiff_t>(interval_index(start));
+    if (const auto used =
+            used_in_[device.index()].begin() + static_cast<std::ptrdiff_t>(interval_index(start));
         !*used) {
       *used = true;
       ++in->devices_used;

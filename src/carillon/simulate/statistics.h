@@ -6,6 +6,7 @@
 
 #include "carillon/base/ids.h"
 #include "carillon/base/time.h"
+#include "carillon/ledger/ledger.h"
 #include "carillon/simulate/simulation.h"
 #include "carillon/workload/scenario.h"
 
@@ -24,7 +25,9 @@ class Statistics {
                 Duration busy);
   void served(ModelId model, std::size_t batch, TimePoint start);  // it succeeded
   void loaded(TimePoint start);
+  void kept(ModelId model, const ledger::Ledger::Kept& kept);
 
+  TimePoint warm() const { return warm_; }
   TimePoint end() const { return end_; }
 
   Figures figures;

@@ -300,6 +300,7 @@ struct Writer {
     for (const Duration solo : info.solos) out.add_solos_ns(solo.count());
     out.set_time_varies(info.time_varies);
     out.set_class_(as_class(info.cls));
+    out.set_miss_rate(info.miss_rate);
     if (!info.cost) return;
     out.mutable_cost()->set_c0_ns(info.cost->c0.count());
     out.mutable_cost()->set_c1(info.cost->c1);
@@ -508,7 +509,8 @@ wire::Model Reader::model(const hosts::ModelComes& from) {
                              .load = duration("model.load_ns", from.load_ns()),
                              .batches = batches(from),
                              .time_varies = from.time_varies(),
-                             .cls = class_of(from.class_())},
+                             .cls = class_of(from.class_()),
+                             .miss_rate = from.miss_rate()},
                     .version = from.version(),
                     .hash = from.hash(),
                     .config = from.config(),
@@ -517,6 +519,8 @@ wire::Model Reader::model(const hosts::ModelComes& from) {
                     .lengths = {}};
   if (model.info.name.empty()) says("model.name: empty");
   if (model.version < 1) says("model.version: {}, at least 1", model.version);
+  if (!(from.miss_rate() >= 0 && from.miss_rate() <= 0.5))
+    says("model.miss_rate: {}, from 0 to 0.5", from.miss_rate());
   if (from.config().size() > limits_.config)
     says("model.config: {} bytes, at most {}", from.config().size(), limits_.config);
   model.inputs.reserve(bounded("model.inputs", from.inputs_size()));

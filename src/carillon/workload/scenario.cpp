@@ -138,6 +138,8 @@ std::vector<RateStep> rates_of_copy(double all, std::int64_t c, std::int64_t cop
   return steps;
 }
 
+constexpr double least_miss_rate = 1e-6, most_miss_rate = 0.5;
+
 Outliers read_outliers(Section& model) {
   if (!model.has("outliers")) return {};
   Section section = model.section("outliers");
@@ -202,7 +204,8 @@ void read_models(Section model, const Overrides& overrides, Scenario& scenario) 
   model.knows({"name",      "copies",      "slo_ms",    "slo_p99",          "class",
                "max_batch", "batch_sizes", "weights",   "load_ms",          "latency",
                "outliers",  "csv",         "min_ratio", "max_ratio",        "process",
-               "rate",      "start_s",     "end_s",     "activate_every_s", "steps"});
+               "rate",      "start_s",     "end_s",     "activate_every_s", "steps",
+               "miss_rate"});
   ScenarioModel base;
   const bool many = model.has("csv");
   for (const char* key : {"rate", "start_s", "end_s", "activate_every_s"})
@@ -253,6 +256,7 @@ void read_models(Section model, const Overrides& overrides, Scenario& scenario) 
   else if (cls != "normal")
     model.wrong(model.find("class"), "class must be \"real-time\", \"normal\" or \"best-effort\"");
   base.outliers = read_outliers(model);
+  if (model.has("miss_rate")) base.miss_rate = model.number("miss_rate", 0, least_miss_rate, most_miss_rate);
   const double every = model.number("activate_every_s", 0, 1e-6, 1e9);
   base.max_batch = static_cast<int>(model.whole("max_batch", 64, 1, 100000));
   if (const toml::node* sizes = model.find("batch_sizes")) {
@@ -347,7 +351,9 @@ Scenario build(const toml::table& root, const std::filesystem::path& file, const
   if (s.warmup >= s.duration) top.wrong(root.get("warmup_s"), "warmup_s must be shorter than duration_s");
   s.scheduler = top.text("scheduler", "symphony");
 
-  top.knows({"name", "seed", "duration_s", "warmup_s", "scheduler", "cluster", "faults", "load", "models"});
+  top.knows({"name", "seed", "duration_s", "warmup_s", "scheduler", "miss_rate", "cluster", "faults", "load",
+             "models"});
+  if (top.has("miss_rate")) s.miss_rate = top.number("miss_rate", 0, least_miss_rate, most_miss_rate);
   Section cluster = top.section("cluster");
   cluster.knows({"devices", "memory", "pcie", "network_delay_us", "fetch_us", "speeds", "allowance"});
   s.devices = static_cast<int>(cluster.whole("devices", 1, 1, 100000));

@@ -60,6 +60,7 @@ struct ScenarioModel {
   Duration slo;      // max(): its requests have no deadline
   // Where there are several, each request has one of these, drawn evenly, and `slo` is the shortest.
   std::vector<Duration> slos;
+  double miss_rate = 0;  // the share of its answers that may be late, in (0, 0.5]; 0: as the scenario says
   Class cls = Class::normal;
   int max_batch = 64;
   std::vector<int> batch_sizes;  // those that can run, ascending; empty: all up to max_batch
@@ -83,6 +84,7 @@ struct Scenario {
   Duration duration = std::chrono::seconds{60};
   Duration warmup{0};  // requests that arrive before it are left out of the figures
   std::string scheduler = "symphony";
+  std::optional<double> miss_rate;  // of models that do not say, in (0, 0.5]; none: the schedulers' own
 
   int devices = 1;
   std::optional<Bytes> memory;  // of each device; none: no limit, and every model is loaded

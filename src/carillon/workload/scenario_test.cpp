@@ -216,6 +216,12 @@ for_s = 2
   EXPECT_EQ(s->faults, (std::vector<DeviceFault>{{Kind::dies, 0, 3s, Duration::max(), 1},
                                                  {Kind::hangs, 1, 5s, 2s, 1},
                                                  {Kind::slow, 2, 7s, 1500ms, 4}}));
+  EXPECT_FALSE(s->miss_rate);
+  EXPECT_EQ(s->models[0].miss_rate, 0);
+  const auto promised = parse("miss_rate = 0.02\n" + models + "miss_rate = 0.001\n");
+  ASSERT_TRUE(promised) << promised.error().message;
+  EXPECT_EQ(promised->miss_rate, 0.02);
+  EXPECT_EQ(promised->models.back().miss_rate, 0.001);
   const auto wrong = [&](const std::string& file) {
     const auto bad = parse(models + file);
     return bad ? "read" : bad.error().message;
@@ -223,6 +229,7 @@ for_s = 2
   EXPECT_THAT(wrong("[cluster]\ndevices = 2\nspeeds = [1]\n"),
               HasSubstr("cluster.speeds must be a list of one number for each of 2 devices"));
   EXPECT_THAT(wrong("[cluster]\nspeeds = [0]\n"), HasSubstr("from 0.001 to 1000"));
+  EXPECT_THAT(wrong("miss_rate = 0.6\n"), HasSubstr("miss_rate must be a number from 1e-06 to 0.5"));
   EXPECT_THAT(wrong("[faults]\n"), HasSubstr("written [[faults]]"));
   const auto fault = [&](const std::string& keys) { return wrong("[[faults]]\n" + keys); };
   EXPECT_THAT(fault("at_s = 1\nkind = \"die\"\n"), HasSubstr("needs device"));

@@ -23,6 +23,7 @@ schedule::Environment environment_of(const Arguments& arguments) {
   environment.profile_share = arguments.profile_share;
   environment.preemption = preemption_of(arguments.preempt, arguments.scheduler);
   environment.admission = admits_on_arrival(arguments.admission, arguments.scheduler);
+  if (arguments.miss_rate) environment.miss_rate = *arguments.miss_rate;
   // Who comes to an idle device finds it lent.
   if (!arguments.train.socket.empty())
     environment.dispatch = environment.dispatch + from_ms(arguments.train.freeze_ms);

@@ -75,6 +75,7 @@ struct Arguments {
   std::string log_level = "info";
   std::string preempt;
   std::string admission;
+  std::optional<double> miss_rate;
   double hang_after_ms = to_ms(schedule::live_environment().hangs_after);
   server::DevicesArguments devices;
   TrainArguments train;

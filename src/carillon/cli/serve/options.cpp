@@ -9,6 +9,7 @@
 #include "carillon/cli/commands.h"
 #include "carillon/cli/device_options.h"
 #include "carillon/cli/headings.h"
+#include "carillon/cli/miss_rate_option.h"
 #include "carillon/cli/preempt_option.h"
 #include "carillon/cli/serve/run.h"
 #include "carillon/cli/tls_options.h"
@@ -124,6 +125,7 @@ void add_policy(CLI::App& command, Arguments& arguments) {
       ->capture_default_str();
   add_preempt_option(command, arguments.preempt);
   add_admission_option(command, arguments.admission);
+  add_miss_rate_option(command, arguments.miss_rate, "0.005");
 }
 
 void add_profile(CLI::App& command, Arguments& arguments) {

@@ -162,6 +162,15 @@ void Book::executed(DeviceId device, ModelId model, int batch, const worker::Act
   d.exec_busy += measured;
 }
 
+void Book::kept(ModelId model, const ledger::Ledger::Kept& kept) {
+  Page& page = this->page(model);
+  const std::lock_guard lock(page.mutex);
+  page.of.promised += kept.answers;
+  page.of.promised_late += kept.late;
+  page.of.avoidable_late += kept.avoidable;
+  page.of.expected_late += kept.expected;
+}
+
 void Book::executed_whole(ModelId ensemble, int rows, const CallSteps& steps) {
   Page& page = this->page(ensemble);
   const std::lock_guard lock(page.mutex);

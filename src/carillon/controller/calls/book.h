@@ -11,6 +11,7 @@
 #include "carillon/base/ids.h"
 #include "carillon/base/time.h"
 #include "carillon/controller/calls/service.h"
+#include "carillon/ledger/ledger.h"
 #include "carillon/profile/rolling.h"
 #include "carillon/schedule/model_info.h"
 #include "carillon/worker/worker.h"
@@ -61,6 +62,8 @@ class Book {
   // One INFER of `batch` rows succeeded; `predicted` is what the scheduler expected of its EXEC.
   void executed(DeviceId device, ModelId model, int batch, const worker::ActionTimes& times,
                 Duration predicted);
+  // What became of the promises of one INFER that succeeded.
+  void kept(ModelId model, const ledger::Ledger::Kept& kept);
   // One request of an ensemble, of `rows` rows, has run: that counts as an execution.
   void executed_whole(ModelId ensemble, int rows, const CallSteps& steps);
   // One ran for that long and came to nothing.

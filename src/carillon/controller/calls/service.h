@@ -164,6 +164,10 @@ struct ModelStatistics {
   std::uint64_t shed = 0;  // of the refused: turned away before the scheduler heard of them
   // What the scheduler gave as its reason, by schedule::Reason: of the refused, and of some of the failed.
   std::array<std::uint64_t, static_cast<std::size_t>(schedule::last_reason) + 1> reasons{};
+  // Of answers by INFERs, one for each row: how many; how many of them were expected to be late when their
+  // INFER was sent; were late; and were late although the chance of that was above what is promised.
+  std::uint64_t promised = 0, promised_late = 0, avoidable_late = 0;
+  double expected_late = 0;
   std::uint64_t invalid = 0;  // of the failed: their own data were to blame
   std::uint64_t waiting = 0;  // requests that are open, and of which nothing runs
   std::uint64_t loads = 0, unloads = 0;

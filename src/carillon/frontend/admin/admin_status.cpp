@@ -55,8 +55,17 @@ Json reasons_of(const RecentModel& counts) {
 }
 
 Json counts_of(const RecentModel& counts) {
-  return {{"on_time", counts.on_time},     {"late", counts.late},     {"refused", counts.refused},
-          {"cancelled", counts.cancelled}, {"failed", counts.failed}, {"invalid", counts.invalid},
+  return {{"on_time", counts.on_time},
+          {"late", counts.late},
+          {"refused", counts.refused},
+          {"cancelled", counts.cancelled},
+          {"failed", counts.failed},
+          {"invalid", counts.invalid},
+          {"promised",
+           {{"rows", counts.promised},
+            {"expected_late", rounded(counts.expected_late)},
+            {"late", counts.promised_late},
+            {"avoidable_late", counts.avoidable_late}}},
           {"reasons", reasons_of(counts)}};
 }
 

@@ -236,6 +236,16 @@ std::string metrics_text(const ServerStatistics& statistics, const BesideStatist
   f.counter("carillon_requests_invalid_total",
             "Of the failed requests: the model cannot use their data (an index out of range, a divisor of 0)",
             [](const M& m) { return m.invalid; });
+  f.counter("carillon_promised_rows_total", "Rows that were answered by an execution",
+            [](const M& m) { return m.promised; });
+  f.counter("carillon_promised_rows_expected_late_total",
+            "Of these rows, how many were expected to be late: the sum of their chances when they were sent",
+            [](const M& m) { return m.expected_late; });
+  f.counter("carillon_promised_rows_late_total", "Of these rows, how many were late",
+            [](const M& m) { return m.promised_late; });
+  f.counter("carillon_promised_rows_avoidable_late_total",
+            "Of the late rows, how many were sent though the chance of that was above the promised miss rate",
+            [](const M& m) { return m.avoidable_late; });
   f.histogram("carillon_request_latency_seconds", "From arrival to answer, of successful requests",
               &M::latency);
   f.histogram("carillon_prediction_error_seconds", "How far predicted and measured execution times differ",

@@ -9,9 +9,10 @@ namespace {
 // Latencies are large: of the looks between the oldest and the newest only so many keep theirs.
 constexpr Duration latency_step = std::chrono::seconds{5};
 
-constexpr auto counters = {&RecentModel::on_time, &RecentModel::late,      &RecentModel::refused,
-                           &RecentModel::shed,    &RecentModel::cancelled, &RecentModel::failed,
-                           &RecentModel::invalid};
+constexpr auto counters = {&RecentModel::on_time,       &RecentModel::late,      &RecentModel::refused,
+                           &RecentModel::shed,          &RecentModel::cancelled, &RecentModel::failed,
+                           &RecentModel::invalid,       &RecentModel::promised,  &RecentModel::promised_late,
+                           &RecentModel::avoidable_late};
 constexpr auto durations = {&RecentModel::waited, &RecentModel::input, &RecentModel::exec,
                             &RecentModel::output, &RecentModel::took};
 
@@ -23,6 +24,10 @@ RecentModel counts_of(const controller::ModelStatistics& m) {
           .cancelled = m.cancelled,
           .failed = m.failed,
           .invalid = m.invalid,
+          .promised = m.promised,
+          .promised_late = m.promised_late,
+          .avoidable_late = m.avoidable_late,
+          .expected_late = m.expected_late,
           .reasons = m.reasons,
           .waited = m.queue.total,
           .input = m.compute_input.total,
@@ -35,6 +40,7 @@ RecentModel between(const RecentModel& before, const RecentModel& now) {
   RecentModel out;
   for (const auto counter : counters) out.*counter = now.*counter - before.*counter;
   for (const auto duration : durations) out.*duration = now.*duration - before.*duration;
+  out.expected_late = now.expected_late - before.expected_late;
   for (std::size_t i = 0; i < out.reasons.size(); ++i) out.reasons[i] = now.reasons[i] - before.reasons[i];
   return out;
 }
@@ -50,6 +56,7 @@ std::optional<double> RecentModel::on_time_share() const {
 RecentModel& RecentModel::operator+=(const RecentModel& more) {
   for (const auto counter : counters) this->*counter += more.*counter;
   for (const auto duration : durations) this->*duration += more.*duration;
+  expected_late += more.expected_late;
   for (std::size_t i = 0; i < reasons.size(); ++i) reasons[i] += more.reasons[i];
   return *this;
 }

@@ -18,6 +18,8 @@ namespace carillon::frontend {
 // What became of a model's requests in some span of time.
 struct RecentModel {
   std::uint64_t on_time = 0, late = 0, refused = 0, shed = 0, cancelled = 0, failed = 0, invalid = 0;
+  std::uint64_t promised = 0, promised_late = 0, avoidable_late = 0;  // rows: as ModelStatistics'
+  double expected_late = 0;
   std::array<std::uint64_t, std::tuple_size_v<decltype(controller::ModelStatistics::reasons)>> reasons{};
   // Of successes, the sum of each: waiting until EXEC began, the steps, and arrival to answer.
   Duration waited{0}, input{0}, exec{0}, output{0}, took{0};

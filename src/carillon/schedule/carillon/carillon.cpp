@@ -21,6 +21,9 @@ constexpr Duration wait_horizon = 10s;
 constexpr double known_after = 4;
 // With more devices than that one will be free soon, and asking them all would take long.
 constexpr std::size_t few_devices = 8;
+// The chance to be in time that a run needs on a device that idles; and, however much else may come, for what
+// comes to nothing there is not measured.
+constexpr double least_chance = 0.1, most_chance = 0.9;
 // Lines that a device looks at before it idles: bounds the work.
 constexpr std::size_t lines_looked_at = 64;
 // Likewise devices, for a line that may start: those are not free, or too slow for it.
@@ -42,7 +45,7 @@ std::uint32_t line_of(ModelId model, Class cls) {
 Carillon::Carillon(const Environment& environment, const CarillonOptions& options)
     : Policy(environment),
       options_(options),
-      life_(environment, environment.preemption == Preemption::deadline),
+      life_(environment, environment.preemption == Preemption::deadline, options.chance > 0),
       overtakes_(environment.preemption == Preemption::deadline),
       plan_(environment),
       waits_(parts::Plan::exceeded, wait_horizon, known_after),
@@ -145,7 +148,7 @@ void Carillon::know(DeviceId device, const Orders& out) {
 // What runs there has changed.
 void Carillon::look_at(DeviceId device, const Orders& out) {
   for (const Class streams : life_.all_streams())
-    free_.look(device, streams, out.ledger(), out.ledger().margins(streams).at(device).dispatch, out.time());
+    free_.look(device, streams, out.ledger(), times(streams, out).dispatch(device), out.time());
   if (keep_off_.hear(out.ledger(), device)) relieved_ = kept_.size();
 }
 
@@ -216,7 +219,7 @@ void Carillon::look(std::uint32_t line, Orders& out) {
     return waits_.lost(model, out.time(), out.time());
   }
   const DeviceId fastest = *fastest_;
-  const Times times(out.ledger(), life_.streams(cls), &plan_.paces(), out.time());
+  const Times times = this->times(life_.streams(cls), out);
   const TimePoint start = out.time() + times.dispatch(fastest);
   const auto choice = first_batch(*head, times, fastest, start, out.time());
   if (!choice) {
@@ -225,7 +228,10 @@ void Carillon::look(std::uint32_t line, Orders& out) {
   }
   const int index = plan_.times(model).index_for(choice->batch.rows);
   TimePoint ready = out.time();
-  if (!starts_at_once(model, index)) {
+  // What would not keep what is promised goes where a device idles.
+  const bool in_time =
+      options_.chance <= 0 || saturating_add(start, times.span(fastest, model, 0)) <= head->deadline;
+  if (in_time && !starts_at_once(model, index)) {
     // Further requests bring that forward, but not to before it would be with `last` of them.
     const int last = waits_with(model, index);
     Choice most = *choice;
@@ -248,7 +254,7 @@ void Carillon::look(std::uint32_t line, Orders& out) {
 // What no device will be free for in time, nor make way for, is told so at once.
 void Carillon::refuse_too_late(ModelId model, Class cls, Orders& out) {
   if (cls != Class::normal || !fastest_ || out.ledger().alive() > few_devices) return;
-  const Times times(out.ledger(), life_.streams(cls), &plan_.paces(), out.time());
+  const Times times = this->times(life_.streams(cls), out, accepted_of_idle());
   while (const Waiting::Head* const head = life_.waiting().head(model, cls)) {
     const auto ends = too_late(*head, times, out);
     if (!ends) return;
@@ -348,8 +354,7 @@ TimePoint Carillon::key(ModelId model, const Choice& choice) const {
 void Carillon::match(Orders& out) {
   for (const Class streams : life_.all_streams())
     while (const auto device = free_.due(streams, out.time()))
-      free_.look(*device, streams, out.ledger(), out.ledger().margins(streams).at(*device).dispatch,
-                 out.time());
+      free_.look(*device, streams, out.ledger(), times(streams, out).dispatch(*device), out.time());
   if (!untried_.empty())
     for (const auto& untried : std::exchange(untried_, {}))
       if (out.ledger().device(untried.device).alive) free_.stir(untried.device, untried.streams);
@@ -371,19 +376,24 @@ void Carillon::match(Orders& out) {
 // Sends the first of what may start on these streams of the device, where they have room; what is fresh goes
 // to the fastest device, perhaps another. False: nothing was sent, or the device has what was.
 bool Carillon::send_next(DeviceId device, Class streams, Orders& out) {
-  const Times times(out.ledger(), streams, &plan_.paces(), out.time());
+  const Times times = this->times(streams, out);
   const auto next = parts::next_run(out.ledger(), device, streams, times.dispatch(device), out.time());
   if (next.at > out.time() || !out.ledger().device(device).alive) return false;
   std::optional<std::uint32_t> found;
   std::optional<Choice> choice;
-  const bool all = ready_.visit(device, lines_looked_at, [&](std::uint32_t line) {
-    ++looked_at_;
-    const auto [model, cls] = Waiting::of_line(line);
-    if (life_.streams(cls) != streams || !parts::runs_there(out.ledger(), device, model)) return false;
-    choice = may_start(line, device, times, next.start, out);
-    if (choice) found = line;
-    return choice.has_value();
-  });
+  bool all = true;
+  const auto find = [&](bool hope) {
+    all = ready_.visit(device, lines_looked_at, [&](std::uint32_t line) {
+      ++looked_at_;
+      const auto [model, cls] = Waiting::of_line(line);
+      if (life_.streams(cls) != streams || !parts::runs_there(out.ledger(), device, model)) return false;
+      choice = may_start(line, device, times, next.start, hope, out);
+      if (choice) found = line;
+      return choice.has_value();
+    });
+  };
+  find(!pressed_);
+  if (!found && pressed_ && accepted(device, streams, out) > 0) find(true);  // nobody else has the device now
   if (!all) untried_.push_back({.device = device, .streams = streams});
   if (!found) return false;
   if (ready_.fresh(*found) && send_somewhere(*found, out)) return true;
@@ -396,7 +406,7 @@ bool Carillon::send_somewhere(std::uint32_t line, Orders& out) {
   const auto [model, cls] = Waiting::of_line(line);
   const Class streams = life_.streams(cls);
   const bool everywhere = out.ledger().model(model).info->pages == 0;
-  const Times times(out.ledger(), streams, &plan_.paces(), out.time());
+  const Times times = this->times(streams, out);
   std::size_t tried = 0;
   const bool sent =
       free_.visit(streams, everywhere ? nullptr : &placing_.loaded(model), [&](DeviceId device) {
@@ -407,7 +417,7 @@ bool Carillon::send_somewhere(std::uint32_t line, Orders& out) {
           return false;
         }
         if (++tried > devices_looked_at) return true;
-        const auto choice = may_start(line, device, times, next.start, out);
+        const auto choice = may_start(line, device, times, next.start, true, out);
         if (choice) send(line, device, *choice, out);
         return choice.has_value();
       });
@@ -420,13 +430,21 @@ bool Carillon::send_somewhere(std::uint32_t line, Orders& out) {
   return false;
 }
 
-// What may start on the device, which has the model.
+// What may start on the device, which has the model. `hope`: or what may be in time there, though that cannot
+// be promised.
 std::optional<Choice> Carillon::may_start(std::uint32_t line, DeviceId device, const Times& times,
-                                          TimePoint start, Orders& out) {
+                                          TimePoint start, bool hope, Orders& out) {
   const auto [model, cls] = Waiting::of_line(line);
   const Waiting::Head* const head = life_.waiting().head(model, cls);
   if (head == nullptr) return std::nullopt;
-  if (!keeps_off(device, model, out)) return choose(*head, times, device, start, out);
+  if (!keeps_off(device, model, out)) {
+    auto sure = choose(*head, times, device, start, out);
+    if (!hope || (sure && sure->deadline <= head->deadline)) return sure;
+    const double late = accepted(device, times.streams(), out);
+    if (late <= 0) return sure;
+    auto hoped = first_batch(*head, this->times(times.streams(), out, late), device, start, out.time());
+    return hoped ? hoped : sure;
+  }
   if (line >= kept_now_.size()) kept_now_.resize(line + 1);
   if (!kept_now_[line]) kept_.push_back(line);
   kept_now_[line] = true;
@@ -449,6 +467,23 @@ void Carillon::send(std::uint32_t line, DeviceId device, const Choice& choice, O
 void Carillon::refuse_passed(const Waiting::Head& head, const Choice& choice, Orders& out) {
   if (choice.deadline <= head.deadline || pressed_ || enough(head.model, out.time()) == 0) return;
   life_.refuse_before(head.model, head.cls, choice.deadline, out);
+}
+
+Times Carillon::times(Class streams, const Orders& out, double late) const {
+  return options_.chance > 0 ? Times::by_chance(out.ledger(), streams, &plan_.paces(), out.time(), late)
+                             : Times(out.ledger(), streams, &plan_.paces(), out.time());
+}
+
+// The chance to be late that a device takes with a run where nothing keeps what is promised: nearly any on
+// one that idles, less where it may soon be wanted. 0: none.
+double Carillon::accepted(DeviceId device, Class streams, const Orders& out) const {
+  const auto& has = out.ledger().device(device).under_way;
+  return has[static_cast<std::size_t>(ledger::lane_of(streams))].empty() ? accepted_of_idle() : 0;
+}
+
+double Carillon::accepted_of_idle() const {
+  if (options_.chance <= 0) return 0;
+  return 1 - std::clamp(pressed_ ? 1 : plan_.contention(), least_chance, most_chance);
 }
 
 // KeepOff takes every device for as good as any other. Where memory is scarce a device that a long run keeps
@@ -474,7 +509,7 @@ void Carillon::overtake(Orders& out) {
       if (out.ledger().device(device).alive) may_make_way_.push_back(device);
     }
   }
-  const Times times(out.ledger(), Class::normal, &plan_.paces(), out.time());
+  const Times times = this->times(Class::normal, out);
   if (const auto overtaken = parts::overtake(life_, may_make_way_, times, out)) {
     look_at(overtaken->device, out);
     look(line_of(overtaken->head.model, overtaken->head.cls), out);

@@ -80,10 +80,13 @@ class Carillon final : public Policy {
   std::size_t enough(ModelId model, TimePoint now) const;
   void refuse_passed(const parts::Waiting::Head& head, const parts::Choice& choice, Orders& out);
   void match(Orders& out);
+  parts::Times times(Class streams, const Orders& out, double late = 0) const;
+  double accepted(DeviceId device, Class streams, const Orders& out) const;
+  double accepted_of_idle() const;
   bool send_next(DeviceId device, Class streams, Orders& out);
   bool send_somewhere(std::uint32_t line, Orders& out);
   std::optional<parts::Choice> may_start(std::uint32_t line, DeviceId device, const parts::Times& times,
-                                         TimePoint start, Orders& out);
+                                         TimePoint start, bool hope, Orders& out);
   void send(std::uint32_t line, DeviceId device, const parts::Choice& choice, Orders& out);
   bool keeps_off(DeviceId device, ModelId model, const Orders& out) const;
   void overtake(Orders& out);

@@ -73,14 +73,29 @@ Terms Carillon::terms(ModelId model, Class cls, TimePoint now) const {
       out.emplace_back("its batch waits for more", "until " + in(looks_.at(line), now));
     return out;
   }
-  const parts::Times expected(ledger, life_.streams(cls), &plan_.paces(), now);
-  const auto choice = first_batch(*head, expected, *fastest_, now + expected.dispatch(*fastest_), now);
+  const Class streams = life_.streams(cls);
+  const auto expected = options_.chance > 0 ? parts::Times::by_chance(ledger, streams, &plan_.paces(), now)
+                                            : parts::Times(ledger, streams, &plan_.paces(), now);
+  const TimePoint start = now + expected.dispatch(*fastest_);
+  const auto choice = first_batch(*head, expected, *fastest_, start, now);
   if (!choice) {
     out.emplace_back("its batch", "none is in time on the fastest device");
     return out;
   }
   out.emplace_back("its batch",
                    fmt::format("{} requests, {}", choice->batch.rows, ms(to_seconds(choice->batch.exec))));
+  if (options_.chance > 0) {
+    const auto& batches = ledger.model(model).info->batches;
+    const auto at = std::ranges::find(batches, static_cast<int>(choice->batch.rows), &BatchProfile::batch);
+    const ledger::Chances& chances = ledger.chances(streams);
+    if (at != batches.end())
+      out.emplace_back(
+          "chance to be late, if it started now",
+          fmt::format("{}; {} is promised",
+                      percent(chances.late(*fastest_, model, static_cast<std::size_t>(at - batches.begin()),
+                                           choice->deadline - start)),
+                      percent(chances.promised(model))));
+  }
   out.emplace_back("has to start", in(choice->latest(), now));
   const Duration back = key->at - choice->latest();
   if (back != Duration{0}) out.emplace_back("comes later, as it costs others more, by", ms(to_seconds(back)));

@@ -60,6 +60,7 @@ void append_model(std::string& out, const ModelInfo& model) {
   fmt::format_to(to, "{} {} {} ", model.time_varies ? 1 : 0, static_cast<int>(model.cls), model.sizes.size());
   for (const SizeTime& size : model.sizes)
     fmt::format_to(to, "{} {} {} {} ", size.row.operations, size.row.bytes, size.batch, size.exec.count());
+  fmt::format_to(to, "{} ", model.miss_rate);
   for (const char c : model.name) out += c == '\n' ? ' ' : c;
 }
 
@@ -363,6 +364,11 @@ std::string_view read_model(Words& words, std::size_t models, int of_version, Mo
     }
     if (!words.good())
       return "in front of the name stands a number of sizes, and for each OPERATIONS BYTES BATCH TIME";
+  }
+  if (of_version >= 10) {
+    model.miss_rate = words.number<double>();
+    if (!words.good() || !(model.miss_rate >= 0 && model.miss_rate <= 0.5))
+      return "in front of the name stands the share of its answers that may be late: 0 (the server's) to 0.5";
   }
   model.name = words.rest();
   return {};

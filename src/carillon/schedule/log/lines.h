@@ -17,7 +17,7 @@
 namespace carillon::schedule::log {
 
 constexpr std::string_view magic = "carillon-log";
-constexpr int version = 9;
+constexpr int version = 10;
 
 // Appends what stands behind "e NOW " and behind "a ", without the line's end.
 void append(std::string& out, const Event& event);

@@ -214,9 +214,14 @@ TEST_F(DecisionLog, WhatAPolicyWasToldOfSilenceProfilesPreemptionAndClassesIsRea
                          .profile_share = 0.25,
                          .preemption = Preemption::deadline,
                          .classes = true,
-                         .admission = true};
-  ModelInfo model{
-      .id = {0}, .name = "1 m", .batches = {{1, 2ms}}, .time_varies = true, .cls = Class::best_effort};
+                         .admission = true,
+                         .miss_rate = 0.02};
+  ModelInfo model{.id = {0},
+                  .name = "1 m",
+                  .batches = {{1, 2ms}},
+                  .time_varies = true,
+                  .cls = Class::best_effort,
+                  .miss_rate = 0.1};
   {
     auto recording = RecordingScheduler::open(file, *make_scheduler("fcfs", told), "fcfs", told);
     ASSERT_TRUE(recording) << recording.error().message;
@@ -231,7 +236,10 @@ TEST_F(DecisionLog, WhatAPolicyWasToldOfSilenceProfilesPreemptionAndClassesIsRea
   EXPECT_EQ(reader->environment().preemption, Preemption::deadline);
   EXPECT_TRUE(reader->environment().classes);
   EXPECT_TRUE(reader->environment().admission);
+  EXPECT_EQ(reader->environment().miss_rate, 0.02);
   const auto read = **reader->next();
+  EXPECT_EQ(std::get<ModelChanged>(read.event).info->name, "1 m");
+  EXPECT_EQ(std::get<ModelChanged>(read.event).info->miss_rate, 0.1);
   EXPECT_TRUE(std::get<ModelChanged>(read.event).info->time_varies);
   EXPECT_EQ(std::get<ModelChanged>(read.event).info->cls, Class::best_effort);
   EXPECT_EQ(std::get<ModelChanged>(read.event).info->name, "1 m");
@@ -307,9 +315,9 @@ TEST_F(DecisionLog, MangledLogsAreErrorsWithTheirLine) {
   EXPECT_THAT(read_all().error().message, HasSubstr(":3: a model needs"));
   write("something else\n");
   EXPECT_THAT(read_all().error().message, HasSubstr("is not a log of carillon"));
-  write("carillon-log 10\nscheduler symphony\n");
+  write("carillon-log 11\nscheduler symphony\n");
   ASSERT_FALSE(read_all());
-  EXPECT_THAT(read_all().error().message, HasSubstr("reads logs of version 1 to 9"));
+  EXPECT_THAT(read_all().error().message, HasSubstr("reads logs of version 1 to 10"));
 }
 
 TEST_F(DecisionLog, AFileThatIsThereIsNotOverwritten) {

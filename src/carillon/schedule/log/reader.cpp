@@ -72,15 +72,20 @@ Result<> LogReader::read_head() {
       }
       if (version_ >= 6) environment_.shortest = words.duration();
       if (version_ >= 9) environment_.admission = words.flag();
+      if (version_ >= 10) environment_.miss_rate = words.number<double>();
       if (!words.good() || !(environment_.overrun >= 0 && environment_.overrun <= 100) ||
           environment_.dispatch < Duration{0} || environment_.answer < Duration{0} ||
           environment_.dispatch > 1h || environment_.answer > 1h || environment_.client < Duration{0} ||
           environment_.client > environment_.answer || environment_.hangs_after < Duration{0} ||
           environment_.hangs_after > 24h || environment_.shortest < Duration{0} ||
-          environment_.shortest > 1h || !(environment_.profile_share >= 0 && environment_.profile_share <= 1))
+          environment_.shortest > 1h ||
+          !(environment_.profile_share >= 0 && environment_.profile_share <= 1) ||
+          !(environment_.miss_rate > 0 && environment_.miss_rate <= 0.5))
         return wrong(
             "environment needs two times in nanoseconds, up to an hour, a share, 0 or 1, a part of the "
-            "second time, a time up to a day, a share, two times 0 or 1, a time up to an hour, and 0 or 1");
+            "second time, a time up to a day, a share, two times 0 or 1, a time up to an hour, 0 or 1, and a "
+            "share up to "
+            "0.5");
     } else if (kind == "model" && version_ == 1) {
       ModelInfo model;
       if (const auto what = read_model(words, sizes_.size(), version_, model); !what.empty())

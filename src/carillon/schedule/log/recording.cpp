@@ -32,11 +32,12 @@ Result<std::unique_ptr<Scheduler>> RecordingScheduler::open(const std::filesyste
                     (errno == EEXIST ? "; name a file that is not there yet" : ""));
   std::unique_ptr<RecordingScheduler> made(new RecordingScheduler(out, std::move(inner)));
   made->buffer_ =
-      fmt::format("{} {}\nscheduler {}\nenvironment {} {} {} {} {} {} {} {} {} {} {}\n", magic, version, name,
-                  environment.dispatch.count(), environment.answer.count(), environment.overrun,
+      fmt::format("{} {}\nscheduler {}\nenvironment {} {} {} {} {} {} {} {} {} {} {} {}\n", magic, version,
+                  name, environment.dispatch.count(), environment.answer.count(), environment.overrun,
                   environment.measured ? 1 : 0, environment.client.count(), environment.hangs_after.count(),
                   environment.profile_share, environment.preemption == Preemption::deadline ? 1 : 0,
-                  environment.classes ? 1 : 0, environment.shortest.count(), environment.admission ? 1 : 0);
+                  environment.classes ? 1 : 0, environment.shortest.count(), environment.admission ? 1 : 0,
+                  environment.miss_rate);
   return made;
 }
 

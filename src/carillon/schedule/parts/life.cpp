@@ -82,18 +82,23 @@ void Life::settle_now(const Orders& out) {
       late_.remove(line);
       return true;
     }
-    const Duration alone = Times(out.ledger(), streams(cls)).alone(model);
+    const Duration alone = times(cls, out).alone(model);
     const TimePoint latest = saturating_add(head->deadline, -alone);
     if (latest >= out.time()) late_.set(line, saturating_add(latest, Duration{1}));
     return latest >= out.time();
   });
 }
 
+Times Life::times(Class cls, const Orders& out) const {
+  return by_chance_ ? Times::by_chance(out.ledger(), streams(cls), nullptr, out.time())
+                    : Times(out.ledger(), streams(cls));
+}
+
 void Life::look(std::uint32_t line, Orders& out) {
   const auto [model, cls] = Waiting::of_line(line);
   const Waiting::Head* const head = waiting_.head(model, cls);
   if (head == nullptr || head->deadline == TimePoint::max()) return late_.remove(line);
-  const Times times(out.ledger(), streams(cls));
+  const Times times = this->times(cls, out);
   const auto latest = [&] { return saturating_add(head->deadline, -times.alone(model)); };
   if (latest() < out.time()) out.doubt(model, streams(cls), head->deadline - out.time());
   if (latest() >= out.time())

@@ -19,9 +19,10 @@ namespace carillon::schedule::parts {
 // Not thread-safe.
 class Life {
  public:
-  // `ordered`: waiting().heads() is asked.
-  explicit Life(const Environment& environment, bool ordered = true)
-      : classes_(environment.classes), waiting_(ordered) {}
+  // `ordered`: waiting().heads() is asked. `by_chance`: what could be in time by what runs are expected to
+  // take is not refused (Times::by_chance()).
+  explicit Life(const Environment& environment, bool ordered = true, bool by_chance = false)
+      : classes_(environment.classes), by_chance_(by_chance), waiting_(ordered) {}
 
   // What an event says of requests and models. O(log n), or O(requests that came back or are refused).
   void hear(const Event& event, Orders& out);
@@ -65,9 +66,10 @@ class Life {
   void settle_now(const Orders& out);
   void watch(ModelId model, Class cls);
   void look(std::uint32_t line, Orders& out);
+  Times times(Class cls, const Orders& out) const;
   void refuse_late(const Waiting::Head& head, Duration alone, Orders& out);
 
-  bool classes_;
+  bool classes_, by_chance_;
   Waiting waiting_;
   TimerHeap late_;                      // by line: when its first request may be late
   std::vector<std::uint32_t> changed_;  // lines whose first is another since expire() looked at it

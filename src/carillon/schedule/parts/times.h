@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 
+#include "carillon/ledger/chances.h"
 #include "carillon/ledger/ledger.h"
 #include "carillon/schedule/parts/paces.h"
 
@@ -24,13 +25,26 @@ class Times {
         paces_(paces),
         now_(now) {}
 
+  // The same by the chances of what runs take: EXEC as it is expected, spans so that no more than `late` is
+  // late, or with 0 than is promised.
+  static Times by_chance(const ledger::Ledger& ledger, Class streams, const Paces* paces, TimePoint now,
+                         double late = 0) {
+    Times times(ledger, streams, paces, now);
+    times.chances_ = &ledger.chances(streams);
+    times.late_ = late;
+    return times;
+  }
+
   Class streams() const { return streams_; }
   const ledger::ModelInfo& model(ModelId id) const { return *info_.model(id).info; }
   // From an order until EXEC can start on an idle device.
-  Duration dispatch(DeviceId device) const { return margins_.at(device).dispatch; }
+  Duration dispatch(DeviceId device) const {
+    return chances_ != nullptr ? chances_->dispatch(device) : margins_.at(device).dispatch;
+  }
   // Of EXEC, by the place of the batch size.
   Duration exec(DeviceId device, ModelId model, std::size_t index) const {
     const There& t = there(device, model);
+    if (chances_ != nullptr) return chances_->exec(device, model, index, t.prior);
     const Duration seed = t.info->batches[index].exec;
     const Duration estimate = t.estimates.empty() ? seed : t.estimates[index];
     if (t.prior == 1) return estimate;
@@ -40,11 +54,11 @@ class Times {
   }
   // From the start of EXEC until the client has its answer, at most.
   Duration span(DeviceId device, ModelId model, std::size_t index) const {
-    const Duration exec = this->exec(device, model, index);
-    return there_.margins->span(exec);
+    return span(device, model, index, exec(device, model, index));
   }
   // The same of one request that is ordered now, on the best device.
   Duration alone(ModelId model) const {
+    if (chances_ != nullptr) return chances_->least(model);
     const Duration exec = streams_ == Class::normal ? times_.shortest(model) : times_.of(model, 0);
     return margins_.least().dispatch + margins_.least().span(exec);
   }
@@ -55,7 +69,8 @@ class Times {
   // By the place of its size.
   Batch batch(DeviceId device, ModelId id, std::size_t index) const {
     const Duration exec = this->exec(device, id, index);
-    return {static_cast<std::size_t>(there_.info->batches[index].batch), exec, there_.margins->span(exec)};
+    return {static_cast<std::size_t>(there(device, id).info->batches[index].batch), exec,
+            span(device, id, index, exec)};
   }
   // The place of the largest batch size of at most `requests` rows, which is at least the smallest; and one
   // more.
@@ -83,6 +98,13 @@ class Times {
   }
 
  private:
+  // Of an EXEC that takes so long.
+  Duration span(DeviceId device, ModelId model, std::size_t index, Duration exec) const {
+    const There& t = there(device, model);
+    if (chances_ == nullptr) return t.margins->span(exec);
+    return late_ > 0 ? chances_->most(device, model, index, t.prior, late_)
+                     : chances_->most(device, model, index, t.prior);
+  }
   // What is the same for all batch sizes of a model on a device: mostly one question follows another.
   struct There {
     const ledger::ModelInfo* info = nullptr;
@@ -110,6 +132,8 @@ class Times {
   const Paces* paces_;
   TimePoint now_;
   mutable There there_;
+  const ledger::Chances* chances_ = nullptr;
+  double late_ = 0;
 };
 
 }  // namespace carillon::schedule::parts
