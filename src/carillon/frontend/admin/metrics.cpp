@@ -60,6 +60,18 @@ class Families {
     all.push_back(std::move(family));
   }
 
+  // Of models that something was promised for.
+  void promised(std::string name, std::string help, auto value) {
+    MetricFamily family{std::move(name), std::move(help), MetricType::Counter, {}};
+    for (const auto& model : statistics_.models) {
+      if (model.promised == 0) continue;
+      auto metric = labelled(model);
+      metric.counter.value = static_cast<double>(value(model));
+      family.metric.push_back(std::move(metric));
+    }
+    if (!family.metric.empty()) all.push_back(std::move(family));
+  }
+
   // One counter with a further label that tells several counts apart.
   void counters(std::string name, std::string help, const std::string& label,
                 const std::vector<std::pair<std::string, std::uint64_t ModelStatistics::*>>& values) {
@@ -236,16 +248,17 @@ std::string metrics_text(const ServerStatistics& statistics, const BesideStatist
   f.counter("carillon_requests_invalid_total",
             "Of the failed requests: the model cannot use their data (an index out of range, a divisor of 0)",
             [](const M& m) { return m.invalid; });
-  f.counter("carillon_promised_rows_total", "Rows that were answered by an execution",
-            [](const M& m) { return m.promised; });
-  f.counter("carillon_promised_rows_expected_late_total",
-            "Of these rows, how many were expected to be late: the sum of their chances when they were sent",
-            [](const M& m) { return m.expected_late; });
-  f.counter("carillon_promised_rows_late_total", "Of these rows, how many were late",
-            [](const M& m) { return m.promised_late; });
-  f.counter("carillon_promised_rows_avoidable_late_total",
-            "Of the late rows, how many were sent though the chance of that was above the promised miss rate",
-            [](const M& m) { return m.avoidable_late; });
+  f.promised("carillon_promised_rows_total", "Rows that were answered by an execution",
+             [](const M& m) { return m.promised; });
+  f.promised("carillon_promised_rows_expected_late_total",
+             "Of these rows, how many were expected to be late: the sum of their chances when they were sent",
+             [](const M& m) { return m.expected_late; });
+  f.promised("carillon_promised_rows_late_total", "Of these rows, how many were late",
+             [](const M& m) { return m.promised_late; });
+  f.promised(
+      "carillon_promised_rows_avoidable_late_total",
+      "Of the late rows, how many were sent though the chance of that was above the promised miss rate",
+      [](const M& m) { return m.avoidable_late; });
   f.histogram("carillon_request_latency_seconds", "From arrival to answer, of successful requests",
               &M::latency);
   f.histogram("carillon_prediction_error_seconds", "How far predicted and measured execution times differ",
