@@ -109,6 +109,12 @@ class Box:
         there, free = (re.search(rf"^carillon_page_cache_pages{which} (\d+)$", text, re.M).group(1) for which in ("", "_free"))
         return int(there) - int(free)
 
+    def batches_run(self, id: str) -> int:
+        """By a worker, of all models."""
+        with urllib.request.urlopen(f"http://{self.host_of[id].at(METRICS_PORT)}/metrics", timeout=LIMIT) as response:
+            text = response.read().decode()
+        return sum(int(count) for count in re.findall(r"^nv_inference_exec_count\{.*\} (\d+)$", text, re.M))
+
     def busiest(self, during) -> str:
         """The worker that runs most while `during` goes on."""
         workers = [id for id, each in self.roles.items() if each.role == "worker"]

@@ -34,7 +34,8 @@ def test_members_of_another_cluster(box, tmp_path):
             box.wait_for_words(box.start(id, host, cluster=other), words)
         client.wait_for_more(30)
         assert set(box.alive()) == {"s1", "s2", "w1", "f1"}
-        assert box.pages_taken("w9") == 0
+        # Its own leader fills its free memory.
+        assert box.batches_run("w9") == 0 and box.batches_run("w1") > 0
 
 
 @pytest.mark.parametrize("ids", [only_in_all(("s9",)), only_in_all(("w9",)), ("s9", "w9")])
