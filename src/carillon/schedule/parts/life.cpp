@@ -49,7 +49,7 @@ void Life::refuse_all(ModelId model, Reason reason, Orders& out) {
 }
 
 void Life::refuse_before(ModelId model, Class cls, TimePoint deadline, Orders& out) {
-  const Times times(out.ledger(), streams(cls));
+  const Times times = this->times(cls, out);
   for (const auto* head = waiting_.head(model, cls); head != nullptr && head->deadline < deadline;
        head = waiting_.head(model, cls))
     refuse_late(Waiting::Head(*head), times.alone(model), out);
