@@ -316,7 +316,7 @@ void Chances::learn(Model& m, Pair& pair, DeviceId device, std::size_t index, do
     const double share =
         longer ? beyond(device, m, &pair, Spread::odd_bin()) : 1 - beyond(device, m, &pair, 0);
     const bool in_a_row = std::pow(std::max(share, prior_outliers), pair.streak) <= no_chance;
-    // One that became slow, by what was seen of it, is as it was.
+    // The model had become slow here, and now this run took what its runs took before.
     const bool again = shorter && pace > pair.before / 1.5 && pace < pair.before * 1.5;
     const double share_there = longer ? tail_of(d.all.get(), Spread::odd_bin()) : 1 - tail_of(d.all.get(), 0);
     if (!in_a_row && !again && d.several &&

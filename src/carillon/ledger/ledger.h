@@ -76,8 +76,8 @@ class Ledger {
     std::uint64_t place = 0;          // among all orders, by time
     std::vector<RequestId> requests;  // INFER
     std::uint32_t wanted = 0;         // of them: those whose clients are there
-    // By request that was known: the chance that its answer comes after its deadline, as it was when the
-    // INFER was sent.
+    // One for each request that was known when the INFER was sent. `late`: the chance, at that time, that the
+    // answer comes after the deadline.
     struct Promise {
       TimePoint deadline;
       double late = 0;
@@ -224,7 +224,8 @@ class Ledger {
 
   // Both of these as one distribution, by device. Best-effort runs teach this, too.
   const Chances& chances(Class cls) const { return *chances_[static_cast<std::size_t>(cls)]; }
-  // What became of an INFER that was answered at `heard`, against what its requests' chances were.
+  // The answers of an INFER, which the driver heard at `heard`: how many were late, and how many were
+  // expected to be when the INFER was sent.
   struct Kept {
     std::uint64_t answers = 0, late = 0;
     double expected = 0;          // late answers

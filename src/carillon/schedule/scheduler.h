@@ -48,8 +48,9 @@ class Scheduler {
   // calls this before the first decide(); the ledger must outlive the last.
   virtual void reads(ledger::Ledger&) {}
 
-  // What it goes by when it decides on requests of that model and class at `now`, which is not before its
-  // last decision: for people who ask why. Empty: it does not tell. O(devices + lines that go before).
+  // The numbers by which the policy decides on requests of that model and class, for people who ask why.
+  // `now` is not before its last decision. Empty: the policy tells nothing. O(devices + lines that go
+  // before).
   virtual Terms terms(ModelId, Class, TimePoint) const { return {}; }
 
   // Appends the actions that `event` calls for at time `now`. Returns when it wants a Wake, or max() for

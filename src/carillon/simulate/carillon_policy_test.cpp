@@ -76,8 +76,8 @@ steps = [[0, 10], [5, 900], [5.2, 10], [10, 900], [10.2, 10], [15, 900], [15.2, 
   EXPECT_GT(share_on_time(scenario, "carillon"), share_on_time(scenario, "edf") + 0.02);
 }
 
-// Two of a hundred batches take ten times as long, at half load. That is a chance that everybody takes, and
-// no margin that leaves nobody any time.
+// Two of a hundred batches take ten times as long, at half load. Every request runs that risk. Were the risk
+// a margin instead, all requests would be refused.
 TEST(CarillonPolicy, OutliersAreAChance) {
   const std::string scenario = R"(name = "outliers"
 seed = 1

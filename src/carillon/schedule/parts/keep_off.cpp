@@ -25,19 +25,6 @@ Duration longest_run(const ledger::Ledger& ledger, DeviceId device) {
   return longest;
 }
 
-// The chance that all devices are busy when they are offered work for `offered` of them, by how many there
-// are: Erlang's C formula.
-std::vector<double> chances_to_wait(std::size_t devices, double offered) {
-  std::vector<double> chances(devices + 1, 1);
-  double blocked = 1;  // Erlang's B formula, by its recursion
-  for (std::size_t i = 1; i <= devices; ++i) {
-    const auto room = static_cast<double>(i);
-    blocked = offered * blocked / (room + offered * blocked);
-    if (offered < room) chances[i] = blocked / (1 - offered / room * (1 - blocked));
-  }
-  return chances;
-}
-
 // The share that comes too late on so many devices. `waits`: the chance to wait for one.
 double late_on(std::size_t devices, double waits, double demand, double exec, Duration slack) {
   if (devices == 0) return 1;
@@ -178,11 +165,12 @@ bool KeepOff::go_on(const Plan& plan, const ledger::Ledger& ledger) {
 // The models into quick_ and the rest.
 void KeepOff::split(std::size_t devices) {
   const double exec = quick_time_ / quick_.rate;
-  beside_.late = chances_to_wait(devices, quick_.demand);
+  beside_.late = symphony::chances_to_wait(quick_.demand, devices);
   for (std::size_t i = 0; i <= devices; ++i)
     beside_.late[i] = late_on(i, beside_.late[i], quick_.demand, exec, quick_.least_slack);
   beside_.share.assign(devices + 1, -1);
-  for (std::size_t i = 0; i < rest_.size(); ++i) beside_.waits[i] = chances_to_wait(devices, rest_[i].demand);
+  for (std::size_t i = 0; i < rest_.size(); ++i)
+    beside_.waits[i] = symphony::chances_to_wait(rest_[i].demand, devices);
 }
 
 // Answers a second that are lost where what is long beside quick_ may use so many devices.

@@ -56,7 +56,8 @@ class KeepOff {
     ModelId model;
     double rate = 0, demand = 0;
   };
-  // What is the same for all models beside which the same ones are quick, by the number of devices.
+  // Tables by the number of devices. They depend only on which models are quick, so models that are long
+  // beside the same quick ones share them.
   struct Beside {
     std::vector<double> late;   // the share of quick requests that is late on so many
     std::vector<double> share;  // the same if the long ones may use so many; below 0: not known yet

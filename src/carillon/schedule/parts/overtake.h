@@ -26,9 +26,10 @@ struct Overtaken {
 };
 
 // Preemption by deadline: the most urgent request that would be late behind what all of the devices run goes
-// before the first such run that may wait. It takes as many of its model's requests with it as that run's
-// own deadline allows. Returns where, and whose it was. What a device will be free for counts for every
-// request, so this looks at `most_looked_at` lines and devices at most: O(those), but mostly O(devices).
+// before the first such run that may wait. Further requests of its model go in the same batch, as many as
+// that run's deadline allows. Returns the device and the request's line. What a device will be free for
+// counts for every request, so this looks at `most_looked_at` lines and devices at most: O(those), but mostly
+// O(devices).
 inline std::optional<Overtaken> overtake(Life& life, std::span<const DeviceId> devices, const Times& times,
                                          Orders& out) {
   constexpr std::size_t most_looked_at = 64;

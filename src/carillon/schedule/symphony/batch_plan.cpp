@@ -14,13 +14,15 @@ constexpr double worth_a_round = 1.001;
 
 }  // namespace
 
-double chance_to_wait(double offered, std::size_t devices) {
-  const auto n = static_cast<double>(devices);
-  if (offered >= n) return 1;
+std::vector<double> chances_to_wait(double offered, std::size_t devices) {
+  std::vector<double> chances(devices + 1, 1);
   double blocked = 1;  // Erlang's B formula, by its recursion
-  for (std::size_t i = 1; i <= devices; ++i)
-    blocked = offered * blocked / (static_cast<double>(i) + offered * blocked);
-  return blocked / (1 - offered / n * (1 - blocked));
+  for (std::size_t i = 1; i <= devices; ++i) {
+    const auto n = static_cast<double>(i);
+    blocked = offered * blocked / (n + offered * blocked);
+    if (offered < n) chances[i] = blocked / (1 - offered / n * (1 - blocked));
+  }
+  return chances;
 }
 
 // The place of the largest batch size that can be gathered at `rate` and still run in time. Rates change

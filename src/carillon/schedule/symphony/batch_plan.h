@@ -15,7 +15,12 @@ namespace carillon::schedule::symphony {
 using AllTimes = std::vector<const BatchTimes*>;
 
 // Erlang's C formula: the chance that all devices are busy when they are offered work for `offered` of them.
-double chance_to_wait(double offered, std::size_t devices);
+// By the number of devices, from 0 to `devices`. O(devices).
+std::vector<double> chances_to_wait(double offered, std::size_t devices);
+// On all of them.
+inline double chance_to_wait(double offered, std::size_t devices) {
+  return chances_to_wait(offered, devices).back();
+}
 
 // How large the batches of each model can be while all share the devices. A batch of b whose requests come at
 // rate r is gathered for b/r, then runs l(b): b/r + l(b) <= SLO. Where the rates together need more device
@@ -92,7 +97,7 @@ class BatchPlan {
     Duration slo{0};            // their mean when the last plan was made
     std::array<Sizes, 2> plans;
   };
-  // Each looks at all models. What follows it depends on what it finds.
+  // A phase looks at all models. What it finds decides which phase comes next.
   enum class Phase : std::uint8_t { rates, halve, scale, spare, limit, sums, done };
   const Sizes& sizes(ModelId model) const { return models_[model.index()].plans[in_force_]; }
   Sizes& coming(Model& model) { return model.plans[1 - in_force_]; }
