@@ -85,8 +85,9 @@ class ScriptServer:
         self._folder = tempfile.TemporaryDirectory()
         self._path = str(Path(self._folder.name) / "s")
         self._log = open(Path(self._folder.name) / "log", "w+")
+        # A session of its own, so that close() finds every process that was forked from it.
         self._process = subprocess.Popen([sys.executable, __file__, self._path, *modules], env=environment, stdin=subprocess.DEVNULL,
-                                         stdout=subprocess.PIPE, stderr=self._log, text=True)
+                                         stdout=subprocess.PIPE, stderr=self._log, text=True, start_new_session=True)
         if self._process.stdout.readline() != "ready\n":
             self._log.seek(0)
             raise RuntimeError(f"the server of scripts has ended: {self._log.read()[-3000:]}")
@@ -107,8 +108,10 @@ class ScriptServer:
         return self.start(script, *arguments, environment=environment).completed()
 
     def close(self) -> None:
-        self._process.kill()
-        self._process.communicate()
+        """Ends the scripts that still run, too: those of a test that has failed."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(60)
+        self._process.stdout.close()
         self._log.close()
         self._folder.cleanup()
 

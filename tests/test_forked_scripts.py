@@ -1,0 +1,24 @@
+"""The processes from which scripts of torch are forked."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from forked_scripts import ScriptServer
+
+
+def test_scripts_that_still_run_end_with_their_server(tmp_path):
+    script = tmp_path / "endless.py"
+    script.write_text("import time\nprint('here', flush=True)\ntime.sleep(1000)\n")
+    server = ScriptServer(dict(os.environ), modules=())
+    job = server.start(script, environment=dict(os.environ))
+    assert job.stdout.readline() == "here\n"
+    server.close()
+    limit = time.monotonic() + 60
+    while os.path.exists(f"/proc/{job.pid}/stat"):
+        with open(f"/proc/{job.pid}/stat") as stat:
+            if stat.read().rpartition(")")[2].split()[0] == "Z":
+                break
+        assert time.monotonic() < limit, "the script still runs"
+        time.sleep(0.01)
