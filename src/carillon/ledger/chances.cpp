@@ -24,6 +24,10 @@ constexpr double no_chance = 1e-4;
 constexpr std::uint32_t find_every = 16;  // runs
 constexpr Duration idle_stale_after = 100ms;
 constexpr int most_trials = 4;
+// After a trial a model rests for so many times what that is likely to take, over the devices where it ran:
+// trials cost them a tenth of their time. And for no longer than that.
+constexpr double rest = 9;
+constexpr Duration longest_rest = 60s;
 constexpr double longest = 1e17;  // nanoseconds: three years
 
 double ns(Duration d) {
@@ -275,7 +279,10 @@ void Chances::learn(Model& m, Pair& pair, DeviceId device, std::size_t index, do
   pair.ran = now;
   const bool known = pair.runs > 0;
   if (!known) {  // what was guessed tells nothing of where this one lies
-    if (std::exchange(pair.on_trial, false) && took_lies <= Spread::odd) pair.trials = 0;
+    if (std::exchange(pair.on_trial, false) && took_lies <= Spread::odd) {
+      pair.trials = 0;
+      m.rests_until = now;
+    }
     pair.pace = pace;
     pair.runs = 1;
     size.runs = std::max<std::uint8_t>(size.runs, 1);
@@ -419,8 +426,11 @@ void Chances::other_pace(DeviceId device, double times) {
 
 bool Chances::try_again(Model& m, Pair& pair, TimePoint now, bool idles) {
   const Duration pause = idles ? std::min(stale_after, idle_stale_after * (1 << pair.trials)) : stale_after;
-  if (pair.on_trial || (pair.ran != TimePoint::min() && now - pair.ran < pause)) return false;
+  if (pair.on_trial || now < m.rests_until || (pair.ran != TimePoint::min() && now - pair.ran < pause))
+    return false;
   pair.before = std::exchange(pair.pace, 1);
+  const double takes = ns(m.info->batches.front().exec) * pair.before;
+  m.rests_until = now + std::min(longest_rest, from_ns(rest * takes / static_cast<double>(m.on.size())));
   pair.sizes.front() = {};
   pair.runs = 0;
   pair.streak = 0;

@@ -51,8 +51,9 @@ class Chances {
 
   // A request is to be refused that has `left`: what would be in time by the seeds, and did not run for a
   // second, is expected as the seeds say again. On a device that idles already after a tenth of that, and
-  // then after twice as long each time that this proves wrong. `idles(device)` is asked. True where something
-  // changed. O(devices where it ran).
+  // then after twice as long each time that this proves wrong. What takes long is tried more seldom: it may
+  // cost a tenth of device time. `idles(device)` is asked. True where something changed. O(devices where it
+  // ran).
   template <typename Idles>
   bool doubt(ModelId model, Duration left, TimePoint now, Idles&& idles);
 
@@ -121,7 +122,8 @@ class Chances {
     std::vector<std::uint32_t> on_at;  // by device
     std::unique_ptr<Own> all;          // of all devices
     std::uint32_t seen = 0;
-    mutable double least_pace = -1;  // below 0: to be found
+    mutable double least_pace = -1;            // below 0: to be found
+    TimePoint rests_until = TimePoint::min();  // nothing is tried again before
   };
   struct Device {
     bool alive = false;

@@ -42,7 +42,9 @@ TEST_F(CarillonTest, WhatNoDeviceIsFreeForInTimeIsRefusedAtOnce) {
     ASSERT_EQ(of_kind<Infer>(arrives(0, 0, 0ms, at(900ms))).size(), 1U);
     const auto said = of_kind<Refuse>(arrives(1, asked, 5ms, at(deadline)));
     ASSERT_EQ(said.size(), refused ? 1U : 0U) << deadline.count();
-    if (refused) EXPECT_EQ(said[0], (Refuse{RequestId{1}, Reason::cannot_finish, at(200ms)}));
+    if (refused) {
+      EXPECT_EQ(said[0], (Refuse{RequestId{1}, Reason::cannot_finish, at(200ms)}));
+    }
   }
 }
 

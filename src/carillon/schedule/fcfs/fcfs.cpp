@@ -63,7 +63,6 @@ void Fcfs::model_changed(const ModelChanged& event, TimePoint now, Actions& out)
     models_.push_back(std::move(model));
     return;
   }
-  Model& m = models_[event.model.index()];
   unlist(event.model);
   const bool at_home = state_.home(event.model) == event.model;
   if (at_home)  // else its copies are another's
