@@ -52,6 +52,7 @@ Chances::Chances(const Environment& told) : told_(told) {
     prior_[i] = (1 - prior_outliers) * body + prior_outliers * odd;
   }
   prior_.back() = 0;
+  prior_quick_ = quick_edge(nullptr);
 }
 
 void Chances::start(DeviceId device, bool alive) {
@@ -140,17 +141,22 @@ double Chances::There::late(std::size_t index, Duration slack) const {
   // Within a nanosecond it is as expected: usual ways are means.
   const auto chance = [&](double exec) {
     const double value = 1 + (left - exec + 1) / std::max(e.scale, exec);
-    return std::clamp(chance_beyond(value, [&](std::size_t edge) { return beyond(edge); }), 0.0, 1.0);
+    const double told =
+        pair_ != nullptr && pair_->own
+            ? chance_beyond(value, [&](std::size_t edge) { return pair_->own->tail.beyond(edge); })
+            : chance_beyond(value, [&](std::size_t edge) { return beyond(edge); });
+    return std::clamp(told, 0.0, 1.0);
   };
   double told = chance(e.exec);
   // A trial has even odds.
-  if (pair_ != nullptr && pair_->on_trial) told = (told + chance(e.exec * pair_->before / pair_->pace)) / 2;
+  if (pair_ != nullptr && pair_->on_trial) [[unlikely]]
+    told = (told + chance(e.exec * pair_->before / pair_->pace)) / 2;
+  if (told <= 0) return 0;
   const double worse = device_->worse;  // odds
   return told * worse / (1 - told + told * worse);
 }
 
 Duration Chances::least(ModelId model) const {
-  constexpr double hardly_any = 0.1;  // of runs are as quick
   const Model& m = models_[model.index()];
   if (m.least_pace < 0) {
     std::size_t ran = 0, alive = 0;
@@ -164,13 +170,18 @@ Duration Chances::least(ModelId model) const {
     if (ran < alive || ran == 0) m.least_pace = std::min(m.least_pace, 1.0);
   }
   if (ways_since_ == 0) find_least_ways();
-  const auto beyond = [&](std::size_t edge) { return tail_of(m.all.get(), edge); };
-  const double quick = std::min(1.0, edge_with(1 - hardly_any, beyond));
+  if (m.all && m.all->quick < 0) m.all->quick = quick_edge(m.all.get());
+  const double quick = m.all ? m.all->quick : prior_quick_;
   const double exec = std::min(longest, ns(m.info->batches.front().exec) * m.least_pace);
   const double scale = std::max(exec, ns(told_.shortest));
   const Duration shortest = from_ns(std::max(0.0, exec + (quick - 1) * scale));
   if (!told_.measured) return told_.dispatch + told_.span(shortest);
   return from_ns(least_dispatch_ + least_answer_) + told_.client + shortest;
+}
+
+double Chances::quick_edge(const Own* own) const {
+  constexpr double hardly_any = 0.1;  // of runs are as quick
+  return std::min(1.0, edge_with(1 - hardly_any, [&](std::size_t edge) { return tail_of(own, edge); }));
 }
 
 void Chances::find_least_ways() const {
@@ -366,6 +377,7 @@ void Chances::count(Model& m, Pair& pair, DeviceId device, double lies, TimePoin
     own->tail.find(own->spread, weight, expect);
     const auto beyond = [&](std::size_t edge) { return own->tail.beyond(edge); };
     own->most = edge_with(accepted(promise, beyond(Spread::odd_bin())), beyond);
+    own->quick = -1;
   };
   add(devices_[device.index()].all, prior_runs, told_.miss_rate, prior);
   add(m.all, prior_runs, promised(m), prior);

@@ -89,6 +89,7 @@ class Chances {
     Spread spread;
     Tail tail;
     double most = 1;          // the edge for what is promised
+    double quick = -1;        // of least(); below 0: to be found
     std::uint32_t since = 0;  // runs since the tail was found
   };
   struct Size {
@@ -157,6 +158,7 @@ class Chances {
     return {.exec = exec, .scale = std::max({exec, ns(told_.shortest), 1.0})};
   }
   static double ns(Duration d) { return static_cast<double>(d.count()); }
+  double quick_edge(const Own* own) const;
   double promised(const Model& model) const;
   double tail_of(const Own* own, std::size_t edge) const {
     return own ? own->tail.beyond(edge) : prior_[edge];
@@ -179,6 +181,7 @@ class Chances {
 
   Environment told_;
   std::array<double, Spread::bins> prior_{};  // the chances beyond each edge, before anything ran
+  double prior_quick_ = 1;                    // as Own::quick, likewise
   std::vector<Device> devices_;
   std::vector<Model> models_;
   mutable double least_dispatch_ = 0, least_answer_ = 0;
