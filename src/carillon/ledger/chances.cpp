@@ -28,11 +28,6 @@ constexpr int most_trials = 4;
 // trials cost them a tenth of their time. And for no longer than that.
 constexpr double rest = 9;
 constexpr Duration longest_rest = 60s;
-constexpr double longest = 1e17;  // nanoseconds: three years
-
-double ns(Duration d) {
-  return static_cast<double>(d.count());
-}
 
 // A tail is found anew at each of the first runs, and then seldom.
 bool due(std::uint32_t& since, double count) {
@@ -61,6 +56,7 @@ Chances::Chances(const Environment& told) : told_(told) {
     prior_[i] = (1 - prior_outliers) * body + prior_outliers * odd;
   }
   prior_.back() = 0;
+  prior_quick_ = quick_edge(nullptr);
 }
 
 void Chances::start(DeviceId device, bool alive) {
@@ -99,15 +95,6 @@ Chances::Pair& Chances::get(Model& m, DeviceId device) {
   return pair;
 }
 
-Chances::Expected Chances::expected(DeviceId device, const Model& m, std::size_t index, double prior) const {
-  const Pair* const pair = find(m, device);
-  double times = prior;
-  if (pair != nullptr && (pair->runs > 0 || pair->on_trial))
-    times = pair->pace * static_cast<double>(pair->sizes[index].times);
-  const double exec = std::min(longest, ns(m.info->batches[index].exec) * times);
-  return {.exec = exec, .scale = std::max({exec, ns(told_.shortest), 1.0}), .pair = pair};
-}
-
 double Chances::promised(const Model& m) const {
   return m.info->miss_rate > 0 ? m.info->miss_rate : told_.miss_rate;
 }
@@ -117,57 +104,63 @@ double Chances::promised(ModelId model) const {
                                                                        : told_.miss_rate;
 }
 
-double Chances::pooled(DeviceId device, const Model& m, std::size_t edge) const {
-  return (tail_of(devices_[device.index()].all.get(), edge) + tail_of(m.all.get(), edge)) / 2;
-}
-
-double Chances::beyond(DeviceId device, const Model& m, const Pair* pair, std::size_t edge) const {
-  return pair != nullptr && pair->own ? pair->own->tail.beyond(edge) : pooled(device, m, edge);
-}
-
 double Chances::outliers(DeviceId device, ModelId model) const {
   const Model& m = models_[model.index()];
-  return beyond(device, m, find(m, device), Spread::odd_bin());
-}
-
-Duration Chances::dispatch(DeviceId device) const {
-  return told_.measured ? way(device) : told_.dispatch;
-}
-
-Duration Chances::way(DeviceId device) const {
-  return from_ns(devices_[device.index()].dispatch);
+  return beyond(devices_[device.index()], m, find(m, device), Spread::odd_bin());
 }
 
 Duration Chances::exec(DeviceId device, ModelId model, std::size_t index, double prior) const {
-  return from_ns(expected(device, models_[model.index()], index, prior).exec);
-}
-
-Duration Chances::span(DeviceId device, const Expected& e, double edge) const {
-  const Duration most = from_ns(e.exec + (edge - 1) * e.scale);
-  return told_.measured ? most + from_ns(devices_[device.index()].answer) + told_.client : told_.span(most);
+  return there(device, model, prior).exec(index);
 }
 
 Duration Chances::most(DeviceId device, ModelId model, std::size_t index, double prior) const {
-  const Model& m = models_[model.index()];
-  const Expected e = expected(device, m, index, prior);
-  if (e.pair != nullptr && e.pair->own) return span(device, e, e.pair->own->most);
-  // The longer of both is near to what both together tell, and known.
-  if (const Own* const there = devices_[device.index()].all.get(); there && m.all && m.info->miss_rate <= 0)
-    return span(device, e, std::max(there->most, m.all->most));
-  const auto beyond = [&](std::size_t edge) { return pooled(device, m, edge); };
-  return span(device, e, edge_with(accepted(promised(m), beyond(Spread::odd_bin())), beyond));
+  return there(device, model, prior).most(index);
 }
 
 Duration Chances::most(DeviceId device, ModelId model, std::size_t index, double prior, double late) const {
-  const Model& m = models_[model.index()];
-  const Expected e = expected(device, m, index, prior);
-  const double worse = devices_[device.index()].worse;
-  const double told = late / (late + worse * (1 - late));  // see late()
-  return span(device, e, edge_with(told, [&](std::size_t edge) { return beyond(device, m, e.pair, edge); }));
+  return there(device, model, prior).most(index, late);
+}
+
+double Chances::late(DeviceId device, ModelId model, std::size_t index, Duration slack, double prior) const {
+  return there(device, model, prior).late(index, slack);
+}
+
+double Chances::There::find_edge() const {
+  if (pair_ != nullptr && pair_->own) return pair_->own->most;
+  // The longer of both is near to what both together tell, and known.
+  if (const Own* const there = device_->all.get(); there && model_->all && model_->info->miss_rate <= 0)
+    return std::max(there->most, model_->all->most);
+  const auto beyond = [&](std::size_t edge) { return all_->pooled(*device_, *model_, edge); };
+  return edge_with(accepted(all_->promised(*model_), beyond(Spread::odd_bin())), beyond);
+}
+
+double Chances::There::find_edge(double late) const {
+  const double told = late / (late + device_->worse * (1 - late));  // see late()
+  return edge_with(told, [&](std::size_t edge) { return beyond(edge); });
+}
+
+double Chances::There::late(std::size_t index, Duration slack) const {
+  const Expected e = expected(index);
+  const double left = ns(slack) - device_->answer;
+  // Within a nanosecond it is as expected: usual ways are means.
+  const auto chance = [&](double exec) {
+    const double value = 1 + (left - exec + 1) / std::max(e.scale, exec);
+    const double told =
+        pair_ != nullptr && pair_->own
+            ? chance_beyond(value, [&](std::size_t edge) { return pair_->own->tail.beyond(edge); })
+            : chance_beyond(value, [&](std::size_t edge) { return beyond(edge); });
+    return std::clamp(told, 0.0, 1.0);
+  };
+  double told = chance(e.exec);
+  // A trial has even odds.
+  if (pair_ != nullptr && pair_->on_trial) [[unlikely]]
+    told = (told + chance(e.exec * pair_->before / pair_->pace)) / 2;
+  if (told <= 0) return 0;
+  const double worse = device_->worse;  // odds
+  return told * worse / (1 - told + told * worse);
 }
 
 Duration Chances::least(ModelId model) const {
-  constexpr double hardly_any = 0.1;  // of runs are as quick
   const Model& m = models_[model.index()];
   if (m.least_pace < 0) {
     std::size_t ran = 0, alive = 0;
@@ -181,13 +174,18 @@ Duration Chances::least(ModelId model) const {
     if (ran < alive || ran == 0) m.least_pace = std::min(m.least_pace, 1.0);
   }
   if (ways_since_ == 0) find_least_ways();
-  const auto beyond = [&](std::size_t edge) { return tail_of(m.all.get(), edge); };
-  const double quick = std::min(1.0, edge_with(1 - hardly_any, beyond));
+  if (m.all && m.all->quick < 0) m.all->quick = quick_edge(m.all.get());
+  const double quick = m.all ? m.all->quick : prior_quick_;
   const double exec = std::min(longest, ns(m.info->batches.front().exec) * m.least_pace);
   const double scale = std::max(exec, ns(told_.shortest));
   const Duration shortest = from_ns(std::max(0.0, exec + (quick - 1) * scale));
   if (!told_.measured) return told_.dispatch + told_.span(shortest);
   return from_ns(least_dispatch_ + least_answer_) + told_.client + shortest;
+}
+
+double Chances::quick_edge(const Own* own) const {
+  constexpr double hardly_any = 0.1;  // of runs are as quick
+  return std::min(1.0, edge_with(1 - hardly_any, [&](std::size_t edge) { return tail_of(own, edge); }));
 }
 
 void Chances::find_least_ways() const {
@@ -201,24 +199,6 @@ void Chances::find_least_ways() const {
     first = false;
   }
   ways_since_ = 1;
-}
-
-double Chances::late(DeviceId device, ModelId model, std::size_t index, Duration slack, double prior) const {
-  const Model& m = models_[model.index()];
-  const Expected e = expected(device, m, index, prior);
-  const double left = ns(slack) - devices_[device.index()].answer;
-  // Within a nanosecond it is as expected: usual ways are means.
-  const auto chance = [&](double exec) {
-    const double value = 1 + (left - exec + 1) / std::max(e.scale, exec);
-    return std::clamp(chance_beyond(value, [&](std::size_t edge) { return beyond(device, m, e.pair, edge); }),
-                      0.0, 1.0);
-  };
-  double told = chance(e.exec);
-  // A trial has even odds.
-  if (e.pair != nullptr && e.pair->on_trial)
-    told = (told + chance(e.exec * e.pair->before / e.pair->pace)) / 2;
-  const double worse = devices_[device.index()].worse;  // odds
-  return told * worse / (1 - told + told * worse);
 }
 
 void Chances::judge(DeviceId device, double expected, std::uint64_t late) {
@@ -238,7 +218,7 @@ void Chances::observe(DeviceId device, const Execution& run) {
   if (m.info == nullptr || run.index >= m.info->batches.size()) return;
   Device& d = devices_[device.index()];
   Pair& pair = get(m, device);
-  const Expected e = expected(device, m, run.index, 1);
+  const Expected e = expected(&pair, m, run.index, 1);
   // No report is believed that says more than what passed here; but a clock may stand still.
   const double passed = std::max(0.0, ns(run.heard - run.sent));
   const double took = std::clamp(ns(run.took), 0.0, std::max(passed, e.exec));
@@ -266,7 +246,7 @@ void Chances::recall(DeviceId device, ModelId model, std::size_t index, Duration
   Model& m = models_[model.index()];
   if (m.info == nullptr || index >= m.info->batches.size()) return;
   Pair& pair = get(m, device);
-  const Expected e = expected(device, m, index, 1);
+  const Expected e = expected(&pair, m, index, 1);
   const double lies = 1 + (std::clamp(ns(took), 0.0, longest) - e.exec) / e.scale;
   learn(m, pair, device, index, std::clamp(ns(took), 0.0, longest), lies, lies, end);
 }
@@ -320,8 +300,7 @@ void Chances::learn(Model& m, Pair& pair, DeviceId device, std::size_t index, do
     ++d.streak;
     d.several = d.several || d.first != m.info.get();
     d.times = longer ? std::min(d.times, times) : std::max(d.times, times);
-    const double share =
-        longer ? beyond(device, m, &pair, Spread::odd_bin()) : 1 - beyond(device, m, &pair, 0);
+    const double share = longer ? beyond(d, m, &pair, Spread::odd_bin()) : 1 - beyond(d, m, &pair, 0);
     const bool in_a_row = std::pow(std::max(share, prior_outliers), pair.streak) <= no_chance;
     // The model had become slow here, and now this run took what its runs took before.
     const bool again = shorter && pace > pair.before / 1.5 && pace < pair.before * 1.5;
@@ -405,11 +384,13 @@ void Chances::count(Model& m, Pair& pair, DeviceId device, double lies, TimePoin
     own->tail.find(own->spread, weight, expect);
     const auto beyond = [&](std::size_t edge) { return own->tail.beyond(edge); };
     own->most = edge_with(accepted(promise, beyond(Spread::odd_bin())), beyond);
+    own->quick = -1;
   };
   add(devices_[device.index()].all, prior_runs, told_.miss_rate, prior);
   add(m.all, prior_runs, promised(m), prior);
   if (++pair.seen > own_after)
-    add(pair.own, pooled_runs, promised(m), [&](std::size_t edge) { return pooled(device, m, edge); });
+    add(pair.own, pooled_runs, promised(m),
+        [&](std::size_t edge) { return pooled(devices_[device.index()], m, edge); });
 }
 
 void Chances::other_pace(DeviceId device, double times) {

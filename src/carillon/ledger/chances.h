@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -58,28 +59,29 @@ class Chances {
   bool doubt(ModelId model, Duration left, TimePoint now, Idles&& idles);
 
   // From an order until EXEC starts, usually.
-  Duration dispatch(DeviceId device) const;
-  // Of EXEC. `prior`: how many times its seed a size is expected to take that never ran there, > 0.
+  Duration dispatch(DeviceId device) const { return told_.measured ? way(device) : told_.dispatch; }
+  // What is known of one model on one device: for several questions, as it finds only once what they share.
+  // Good until something is observed or changes; what is doubted meanwhile, it heeds.
+  class There;
+  // `prior`: how many times its seed a size is expected to take that never ran there, > 0.
+  There there(DeviceId device, ModelId model, double prior = 1) const;
+  // See There.
   Duration exec(DeviceId device, ModelId model, std::size_t index, double prior = 1) const;
-  // From the start of EXEC until the client has its answer: at most, so that no more than the promised share
-  // is late. Outliers count for no more than half of that share: what is beyond it is a chance that is taken.
   Duration most(DeviceId device, ModelId model, std::size_t index, double prior = 1) const;
-  // Likewise, so that no more than `late` is late, outliers and all; `late` in (0, 1).
   Duration most(DeviceId device, ModelId model, std::size_t index, double prior, double late) const;
+  double late(DeviceId device, ModelId model, std::size_t index, Duration slack, double prior = 1) const;
   // From an order until the client has its answer, of one row on the best device, where all goes well.
   // O(1), or O(devices) once in a while.
   Duration least(ModelId model) const;
   // Of answers that came from the device, how many were expected to be late, and how many were. Runs come in
   // bad times, so that more of them are late at once than their spread tells: what late() says follows this.
   void judge(DeviceId device, double expected, std::uint64_t late);
-  // The chance that the answer is heard later than `slack` after EXEC starts.
-  double late(DeviceId device, ModelId model, std::size_t index, Duration slack, double prior = 1) const;
   // The share of the model's answers that may be late.
   double promised(ModelId model) const;
   // The share of outliers among its runs there.
   double outliers(DeviceId device, ModelId model) const;
   // From an order until EXEC starts there, as it was measured; what was told before anything ran.
-  Duration way(DeviceId device) const;
+  Duration way(DeviceId device) const { return from_ns(devices_[device.index()].dispatch); }
 
  private:
   static constexpr std::uint32_t none = ~std::uint32_t{0};
@@ -88,6 +90,7 @@ class Chances {
     Spread spread;
     Tail tail;
     double most = 1;          // the edge for what is promised
+    double quick = -1;        // of least(); below 0: to be found
     std::uint32_t since = 0;  // runs since the tail was found
   };
   struct Size {
@@ -141,22 +144,33 @@ class Chances {
   };
   struct Expected {
     double exec = 0, scale = 0;  // nanoseconds
-    const Pair* pair = nullptr;
   };
+  static constexpr double longest = 1e17;  // nanoseconds: three years
 
   static const Pair* find(const Model& model, DeviceId device) {
     if (device.index() >= model.on_at.size() || model.on_at[device.index()] == none) return nullptr;
     return &model.on[model.on_at[device.index()]];
   }
   Pair& get(Model& model, DeviceId device);
-  Expected expected(DeviceId device, const Model& model, std::size_t index, double prior) const;
+  Expected expected(const Pair* pair, const Model& model, std::size_t index, double prior) const {
+    double times = prior;
+    if (pair != nullptr && (pair->runs > 0 || pair->on_trial))
+      times = pair->pace * static_cast<double>(pair->sizes[index].times);
+    const double exec = std::min(longest, ns(model.info->batches[index].exec) * times);
+    return {.exec = exec, .scale = std::max({exec, ns(told_.shortest), 1.0})};
+  }
+  static double ns(Duration d) { return static_cast<double>(d.count()); }
+  double quick_edge(const Own* own) const;
   double promised(const Model& model) const;
   double tail_of(const Own* own, std::size_t edge) const {
     return own ? own->tail.beyond(edge) : prior_[edge];
   }
-  double pooled(DeviceId device, const Model& model, std::size_t edge) const;
-  double beyond(DeviceId device, const Model& model, const Pair* pair, std::size_t edge) const;
-  Duration span(DeviceId device, const Expected& expected, double edge) const;
+  double pooled(const Device& device, const Model& model, std::size_t edge) const {
+    return (tail_of(device.all.get(), edge) + tail_of(model.all.get(), edge)) / 2;
+  }
+  double beyond(const Device& device, const Model& model, const Pair* pair, std::size_t edge) const {
+    return pair != nullptr && pair->own ? pair->own->tail.beyond(edge) : pooled(device, model, edge);
+  }
   void learn(Model& model, Pair& pair, DeviceId device, std::size_t index, double took, double lies,
              double took_lies, TimePoint now);
   void jump(Model& model, Pair& pair, double pace, TimePoint now);
@@ -169,11 +183,64 @@ class Chances {
 
   Environment told_;
   std::array<double, Spread::bins> prior_{};  // the chances beyond each edge, before anything ran
+  double prior_quick_ = 1;                    // as Own::quick, likewise
   std::vector<Device> devices_;
   std::vector<Model> models_;
   mutable double least_dispatch_ = 0, least_answer_ = 0;
   mutable unsigned ways_since_ = 0;  // reports since these were found; 0: to be found
 };
+
+class Chances::There {
+ public:
+  // Of EXEC, by the place of the batch size.
+  Duration exec(std::size_t index) const { return from_ns(expected(index).exec); }
+  // From the start of EXEC until the client has its answer: at most, so that no more than the promised share
+  // is late. Outliers count for no more than half of that share: what is beyond it is a chance that is taken.
+  Duration most(std::size_t index) const {
+    if (edge_ < 0) edge_ = find_edge();
+    return span(index, edge_);
+  }
+  // Likewise, so that no more than `late` is late, outliers and all; `late` in (0, 1).
+  Duration most(std::size_t index, double late) const {
+    if (late != late_) {
+      late_edge_ = find_edge(late);
+      late_ = late;
+    }
+    return span(index, late_edge_);
+  }
+  // The chance that the answer is heard later than `slack` after EXEC starts.
+  double late(std::size_t index, Duration slack) const;
+
+ private:
+  friend class Chances;
+  There(const Chances& all, DeviceId device, ModelId model, double prior)
+      : all_(&all),
+        device_(&all.devices_[device.index()]),
+        model_(&all.models_[model.index()]),
+        pair_(find(*model_, device)),
+        prior_(prior) {}
+  Expected expected(std::size_t index) const { return all_->expected(pair_, *model_, index, prior_); }
+  double beyond(std::size_t edge) const { return all_->beyond(*device_, *model_, pair_, edge); }
+  double find_edge() const;
+  double find_edge(double late) const;
+  Duration span(std::size_t index, double edge) const {
+    const Expected e = expected(index);
+    const Duration most = from_ns(e.exec + (edge - 1) * e.scale);
+    const Environment& told = all_->told_;
+    return told.measured ? most + from_ns(device_->answer) + told.client : told.span(most);
+  }
+
+  const Chances* all_;
+  const Device* device_;
+  const Model* model_;
+  const Pair* pair_;
+  double prior_;
+  mutable double edge_ = -1, late_ = 0, late_edge_ = 0;  // below 0: to be found
+};
+
+inline Chances::There Chances::there(DeviceId device, ModelId model, double prior) const {
+  return {*this, device, model, prior};
+}
 
 template <typename Idles>
 bool Chances::doubt(ModelId id, Duration left, TimePoint now, Idles&& idles) {
@@ -181,11 +248,11 @@ bool Chances::doubt(ModelId id, Duration left, TimePoint now, Idles&& idles) {
   Model& m = models_[id.index()];
   bool any = false;
   for (Pair& pair : m.on) {
-    if (!devices_[pair.device.index()].alive || most(pair.device, id, 0) <= left) continue;
+    const There there = this->there(pair.device, id);
+    if (!devices_[pair.device.index()].alive || there.most(0) <= left) continue;
     any = doubt_ways(pair.device, now) || any;
     const Duration seed = m.info->batches.front().exec;
-    if (exec(pair.device, id, 0) > seed && seed <= left)
-      any = try_again(m, pair, now, idles(pair.device)) || any;
+    if (there.exec(0) > seed && seed <= left) any = try_again(m, pair, now, idles(pair.device)) || any;
   }
   return any;
 }

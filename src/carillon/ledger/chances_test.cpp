@@ -1,6 +1,8 @@
 #include "carillon/ledger/chances.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include <gtest/gtest.h>
 
@@ -262,6 +264,39 @@ TEST(Chances, ANewVersionIsMeasuredAnew) {
   const ModelInfo info{.id = the_model, .name = "m", .load = 1ms, .batches = {{1, 5ms}}};
   runs.chances.model_changed(the_model, std::make_shared<const ModelInfo>(info), true);
   EXPECT_EQ(runs.exec(), 5ms);
+}
+
+TEST(Spread, AValueIsInTheFirstBinWhoseEdgeIsNotBelowIt) {
+  const auto& edges = Spread::edges();
+  const auto check = [&](double value) {
+    const auto first = std::lower_bound(edges.begin(), edges.end() - 1, value);
+    EXPECT_EQ(Spread::bin(value), static_cast<std::size_t>(first - edges.begin())) << value;
+  };
+  constexpr double infinite = std::numeric_limits<double>::infinity();
+  for (const double edge : edges)
+    for (const double value : {std::nextafter(edge, -infinite), edge, std::nextafter(edge, infinite)})
+      check(value);
+  for (const double value : {-infinite, -1.0, 0.0, 1e-300, 0.25, 1.0, 255.0, 256.0, 1e300, infinite})
+    check(value);
+  Random random(1);
+  for (int i = 0; i < 10'000; ++i) check(std::exp(random.normal()));
+  EXPECT_EQ(edges[Spread::odd_bin()], Spread::odd);
+}
+
+// A doubt takes back what one question has found.
+TEST(Chances, WhatIsDoubtedIsHeededByQuestionsThatWereBegun) {
+  ChanceRuns runs(told_live());
+  runs.run(100, 10ms);
+  runs.run(3, 200ms);
+  runs.now += 10s;
+  const Chances::There there = runs.chances.there(the_device, the_model);
+  EXPECT_GT(there.most(0), 100ms);
+  EXPECT_GT(there.late(0, 50ms), 0.5);
+  EXPECT_TRUE(runs.doubt(50ms));
+  EXPECT_EQ(there.exec(0), 10ms);
+  EXPECT_EQ(there.most(0), runs.chances.most(the_device, the_model, 0));
+  EXPECT_EQ(there.most(0, 0.1), runs.chances.most(the_device, the_model, 0, 1, 0.1));
+  EXPECT_EQ(there.late(0, 50ms), runs.late(50ms));
 }
 
 }  // namespace

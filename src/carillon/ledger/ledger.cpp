@@ -234,14 +234,13 @@ void Ledger::promise(Action& action, TimePoint now) {
   if (action.cls != Class::best_effort) behind(action.lane, [](const Action&) { return true; });
   if (action.cold) behind(Lane::load, [&](const Action& load) { return load.model == action.model; });
   start = std::max({start, saturating_add(now, way), action.window.earliest});
+  const Chances::There there = chances.there(action.device, action.run.model);
   for (const RequestId id : action.requests) {
     const OpenRequest* const request = requests_.find(id);
     if (request == nullptr) continue;
     const TimePoint deadline = request->told.deadline;
     action.promises.push_back(
-        {deadline, deadline == TimePoint::max()
-                       ? 0
-                       : chances.late(action.device, action.run.model, action.run.index, deadline - start)});
+        {deadline, deadline == TimePoint::max() ? 0 : there.late(action.run.index, deadline - start)});
   }
 }
 

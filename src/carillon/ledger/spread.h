@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <limits>
 
 #include "carillon/base/time.h"
@@ -12,8 +14,8 @@ namespace carillon::ledger {
 
 // Where runs lie about what was expected of them, as a histogram: 1 is as expected, 2 a whole expectation
 // longer. A run counts the less the more runs came since (over `runs`) and the longer it is ago (over
-// `lasts`). 58 bins, each a thirty-second of an octave wide near 1; 250 bytes. add() costs O(log bins).
-// Not thread-safe.
+// `lasts`). 58 bins, each a thirty-second of an octave wide near 1; 250 bytes. add() costs O(1). Not
+// thread-safe.
 class Spread {
  public:
   static constexpr std::size_t bins = 58;
@@ -22,18 +24,18 @@ class Spread {
   static constexpr double odd = 3;
   using Edges = std::array<double, bins>;
   // Upper edges of the bins. Some lie at 1 and at `odd` exactly. The last one is infinite.
-  static const Edges& edges() {
-    static const Edges all = make_edges();
-    return all;
-  }
+  static const Edges& edges() { return table().edges; }
+  // The first whose edge is not below the value.
   static std::size_t bin(double value) {
-    return static_cast<std::size_t>(std::lower_bound(edges().begin(), edges().end() - 1, value) -
-                                    edges().begin());
+    const Table& t = table();
+    if (!(value > t.edges.front())) return 0;
+    if (value > t.edges[bins - 2]) return bins - 1;
+    std::size_t i = t.from[cell(value) - first_cell];
+    while (t.edges[i] < value) ++i;
+    return i;
   }
-  static std::size_t odd_bin() {
-    static const std::size_t at = bin(odd);
-    return at;
-  }
+  // That of `odd`.
+  static constexpr std::size_t odd_bin() { return low + fine + coarse - 1; }
 
   void add(double value, TimePoint now) {
     const double gone = count_ > 0 ? std::max(0.0, to_seconds(now - newest_)) : 0;
@@ -54,15 +56,38 @@ class Spread {
  private:
   static constexpr float most_unit = 64;
   static constexpr double rounding = 1e-5;  // what is as expected but for a nanosecond or so is as expected
+  // Edges up to 0.5, then from 2^-0.5 on by a thirty-second of an octave, and by an eighth up to `odd`.
+  static constexpr std::size_t low = 2, fine = 35, coarse = 8;
   static Edges make_edges() {
     Edges all{};
     std::size_t n = 0;
     all[n++] = 1.0 / 3;
     all[n++] = 0.5;
-    for (int k = -16; k <= 18; ++k) all[n++] = std::exp2(k / 32.0);
-    for (int k = 1; k <= 8; ++k) all[n++] = 1.5 * std::exp2(k / 8.0);
+    for (int k = -16; n < low + fine; ++k) all[n++] = std::exp2(k / 32.0);
+    for (int k = 1; n < low + fine + coarse; ++k) all[n++] = 1.5 * std::exp2(k / 8.0);
     for (int k = 1; n < bins - 1; ++k) all[n++] = odd * std::exp2(k / 2.0);
     all[n] = std::numeric_limits<double>::infinity();
+    return all;
+  }
+  // A thirty-second of what lies between two powers of two: by the first bits of the value.
+  static constexpr std::size_t cell(double value) {
+    return static_cast<std::size_t>(std::bit_cast<std::uint64_t>(value) >> 47);
+  }
+  static constexpr std::size_t first_cell = (1023 - 2) * 32, cells = 10 * 32;  // from 1/4 up to 256
+  struct Table {
+    Table() {
+      std::size_t i = 0;
+      for (std::size_t c = 0; c < cells; ++c) {
+        const auto least = std::bit_cast<double>(static_cast<std::uint64_t>(first_cell + c) << 47);
+        while (edges[i] < least) ++i;
+        from[c] = static_cast<std::uint8_t>(i);
+      }
+    }
+    Edges edges = make_edges();
+    std::array<std::uint8_t, cells> from{};  // the bin of the least value of a cell
+  };
+  static const Table& table() {
+    static const Table all;
     return all;
   }
 

@@ -232,17 +232,16 @@ void Carillon::look(std::uint32_t line, Orders& out) {
   const bool in_time =
       options_.chance <= 0 || saturating_add(start, times.span(fastest, model, 0)) <= head->deadline;
   if (in_time && !starts_at_once(model, index)) {
+    Asking asking = this->asking(*head, choice->deadline, out);
     // Further requests bring that forward, but not to before it would be with `last` of them.
     const int last = waits_with(model, index);
-    Choice most = *choice;
-    most.batch = times.batch(fastest, model, static_cast<std::size_t>(last));
-    const TimePoint soonest = ready_at(*head, most, last, times, out);
+    const TimePoint soonest = ready_at(asking, last, times, out);
     if (soonest > out.time()) {
       const auto rows = static_cast<std::size_t>(plan_.times(model).batch_size(last + 1));
       deferred_[line] = {.until = soonest, .rows = rows, .head = head->id, .pressed = pressed_};
       return looks_.set(line, soonest);
     }
-    ready = ready_at(*head, *choice, index, times, out);
+    ready = last == index ? soonest : ready_at(asking, index, times, out);
   }
   // Until rates are known batches are small: their waits would tell too long a lead for many seconds.
   if (plan_.known(model)) waits_.asks(model, std::max(ready, out.time()), out.time());
@@ -317,21 +316,33 @@ bool Carillon::starts_at_once(ModelId model, int index) const {
   return (rate > 0 || !pressed_) && saved * rate <= price * more;
 }
 
-// Until when the batch, of that place, waits for a larger one.
-TimePoint Carillon::ready_at(const Waiting::Head& head, const Choice& choice, int index, const Times& times,
-                             const Orders& out) {
-  const DeviceId fastest = *fastest_;
-  const auto larger = static_cast<std::size_t>(index) + 1;
-  const TimePoint larger_fits = saturating_add(choice.deadline, -times.span(fastest, head.model, larger));
-  // A model that needs most devices waits for none but its own batches: small ones that ask early would have
-  // others ask ever earlier.
+// A model that needs most devices waits for none but its own batches: small ones that ask early would have
+// others ask ever earlier.
+Carillon::Asking Carillon::asking(const Waiting::Head& head, TimePoint deadline, const Orders& out) const {
   const bool most =
       plan_.known(head.model) && 2 * plan_.demand(head.model) > static_cast<double>(out.ledger().alive());
-  const bool small = most && choice.batch.rows < enough(head.model, out.time());
-  const Duration lead = small ? Duration{0} : waits_.lead(head.model, plan_.wait(), out.time());
-  const TimePoint finds_device = saturating_add(choice.latest(), -lead - punctual_.late());
-  const TimePoint patience = saturating_add(out.ledger().request(head.id)->told.arrival, longest_wait);
-  return std::min({larger_fits, finds_device, patience}) - times.dispatch(fastest);
+  return {.model = head.model,
+          .deadline = deadline,
+          .patience = saturating_add(out.ledger().request(head.id)->told.arrival, longest_wait),
+          .small = most ? enough(head.model, out.time()) : 0,
+          .lead = std::nullopt};
+}
+
+// Until when a batch of that place in the model's sizes waits for a larger one.
+TimePoint Carillon::ready_at(Asking& asking, int index, const Times& times, const Orders& out) {
+  const DeviceId fastest = *fastest_;
+  const auto place = static_cast<std::size_t>(index);
+  const Times::Batch batch = times.batch(fastest, asking.model, place);
+  const TimePoint larger_fits =
+      saturating_add(asking.deadline, -times.span(fastest, asking.model, place + 1));
+  Duration lead{0};
+  if (batch.rows >= asking.small) {
+    if (!asking.lead) asking.lead = waits_.lead(asking.model, plan_.wait(), out.time());
+    lead = *asking.lead;
+  }
+  const TimePoint latest = saturating_add(asking.deadline, -batch.span);
+  const TimePoint finds_device = saturating_add(latest, -lead - punctual_.late());
+  return std::min({larger_fits, finds_device, asking.patience}) - times.dispatch(fastest);
 }
 
 void Carillon::find_pressure(const Orders& out) {
@@ -530,14 +541,16 @@ std::optional<Choice> Carillon::choose(const Waiting::Head& head, const Times& t
 
 std::optional<Choice> Carillon::first_batch(const Waiting::Head& head, const Times& times, DeviceId device,
                                             TimePoint start, TimePoint now) const {
+  const Waiting::Line& line = life_.waiting().line(head.model, head.cls);
+  const std::size_t limit = this->limit(head.model);
+  if (auto all = parts::choose_all(line, times, device, head.model, start, limit)) return all;
   parts::Outlook outlook{.next_after = waits_.mean(head.model),
                          .rate = plan_.rate(head.model),
                          .contention = pressed_ ? 1 : plan_.contention(),
                          .enough = enough(head.model, now)};
   if (plan_.known(head.model))
     outlook.planned = static_cast<std::size_t>(plan_.times(head.model).batch_size(plan_.planned(head.model)));
-  const parts::Heads heads(life_.waiting().line(head.model, head.cls), times, device, head.model, outlook);
-  return heads.choose(start, limit(head.model), now);
+  return parts::Heads(line, times, device, head.model, outlook).choose(start, limit, now);
 }
 
 // Arrivals are less regular than the plan takes them for, so that a smaller batch than the planned will do.

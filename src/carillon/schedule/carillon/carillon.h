@@ -68,8 +68,15 @@ class Carillon final : public Policy {
                                     const Orders& out) const;
   bool starts_at_once(ModelId model, int index) const;
   int waits_with(ModelId model, int index);
-  TimePoint ready_at(const parts::Waiting::Head& head, const parts::Choice& choice, int index,
-                     const parts::Times& times, const Orders& out);
+  // What the batches of a line have in common, as they wait for larger ones.
+  struct Asking {
+    ModelId model;
+    TimePoint deadline, patience;
+    std::size_t small = 0;         // batches of fewer rows ask for no device before they have to start
+    std::optional<Duration> lead;  // of the others; none: not asked yet
+  };
+  Asking asking(const parts::Waiting::Head& head, TimePoint deadline, const Orders& out) const;
+  TimePoint ready_at(Asking& asking, int index, const parts::Times& times, const Orders& out);
   TimePoint key(ModelId model, const parts::Choice& choice) const;
   void find_pressure(const Orders& out);
   std::size_t limit(ModelId model) const { return options_.limit > 0 ? plan_.limit(model) : 0; }

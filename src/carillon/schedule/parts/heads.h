@@ -18,6 +18,21 @@ struct Outlook {
   std::size_t enough = 0;   // no request is passed over for a batch that is so large without; 0: by none
 };
 
+// All that waits in the line, or as much of it as the largest batch of at most `limit` rows (0: of any size)
+// takes, where such a batch is in time for the first request: then Heads would choose that. None: Heads has
+// to be asked. O(1).
+inline std::optional<Choice> choose_all(const Waiting::Line& line, const Times& times, DeviceId device,
+                                        ModelId model, TimePoint start, std::size_t limit) {
+  const auto largest = static_cast<std::size_t>(times.model(model).batches.back().batch);
+  const std::size_t rows = std::min(line.size(), limit > 0 ? std::min(limit, largest) : largest);
+  const TimePoint deadline = line.begin()->first;
+  const std::size_t sizes = times.end_of_sizes(model, rows);
+  if (sizes == 0 || saturating_add(start, times.span(device, model, 0)) > deadline) return std::nullopt;
+  const Times::Batch batch = times.batch(device, model, sizes - 1);
+  if (batch.rows != rows || saturating_add(start, batch.span) > deadline) return std::nullopt;
+  return Choice{batch, deadline};
+}
+
 // The line's first requests, in the largest batch of at most `limit` rows (0: of any size) that is in time
 // for the first of all. Where later ones would fill a larger batch, the first are passed over if that serves
 // more. Two batches in a row are compared, with the first requests and without. Requests that only the second

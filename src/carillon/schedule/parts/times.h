@@ -44,7 +44,7 @@ class Times {
   // Of EXEC, by the place of the batch size.
   Duration exec(DeviceId device, ModelId model, std::size_t index) const {
     const There& t = there(device, model);
-    if (chances_ != nullptr) return chances_->exec(device, model, index, t.prior);
+    if (t.chances) return t.chances->exec(index);
     const Duration seed = t.info->batches[index].exec;
     const Duration estimate = t.estimates.empty() ? seed : t.estimates[index];
     if (t.prior == 1) return estimate;
@@ -101,28 +101,34 @@ class Times {
   // Of an EXEC that takes so long.
   Duration span(DeviceId device, ModelId model, std::size_t index, Duration exec) const {
     const There& t = there(device, model);
-    if (chances_ == nullptr) return t.margins->span(exec);
-    return late_ > 0 ? chances_->most(device, model, index, t.prior, late_)
-                     : chances_->most(device, model, index, t.prior);
+    if (!t.chances) return t.margins->span(exec);
+    return late_ > 0 ? t.chances->most(index, late_) : t.chances->most(index);
   }
   // What is the same for all batch sizes of a model on a device: mostly one question follows another.
   struct There {
     const ledger::ModelInfo* info = nullptr;
-    const ledger::Environment* margins = nullptr;
-    std::span<const Duration> estimates;
-    double prior = 1;
     DeviceId device;
     ModelId model;
+    double prior = 1;
+    std::optional<ledger::Chances::There> chances;  // or else:
+    const ledger::Environment* margins = nullptr;
+    std::span<const Duration> estimates;
   };
   const There& there(DeviceId device, ModelId id) const {
-    if (there_.info == nullptr || there_.device != device || there_.model != id)
-      there_ = {.info = &model(id),
-                .margins = &margins_.at(device),
-                .estimates = times_.all(device, id),
-                .prior = paces_ == nullptr ? 1 : paces_->prior(device, id, now_),
-                .device = device,
-                .model = id};
+    if (there_.info == nullptr || there_.device != device || there_.model != id) find(device, id);
     return there_;
+  }
+  void find(DeviceId device, ModelId id) const {
+    there_.info = &model(id);
+    there_.device = device;
+    there_.model = id;
+    there_.prior = paces_ == nullptr ? 1 : paces_->prior(device, id, now_);
+    if (chances_ != nullptr) {
+      there_.chances = chances_->there(device, id, there_.prior);
+      return;
+    }
+    there_.margins = &margins_.at(device);
+    there_.estimates = times_.all(device, id);
   }
 
   Class streams_;
