@@ -7,6 +7,7 @@ import os
 import pathlib
 import platform
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -172,12 +173,20 @@ def samples(folder, *models):
     return folder
 
 
+def link_or_copy(source, target):
+    """A second name of the file, or a copy where its file system is another."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
 @contextlib.contextmanager
 def only(repository, *models):
-    """A repository of links to these models of `repository` alone."""
+    """A repository of these models of `repository` alone."""
     with tempfile.TemporaryDirectory() as folder:
         for model in models:
-            subprocess.run(["cp", "-rl", str(pathlib.Path(repository) / model), folder], check=True)
+            shutil.copytree(pathlib.Path(repository) / model, pathlib.Path(folder) / model, copy_function=link_or_copy)
         yield pathlib.Path(folder)
 
 

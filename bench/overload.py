@@ -6,19 +6,29 @@ models' rates, in equal numbers, at which full batches would keep the device bus
 all runs. The schedulers run in turn; with --rounds, in as many rounds with other arrivals each, of which the table has
 the medians. --against PROGRAM serves each of them with another build in turn, for both to be compared.
 
+With --emulated N the models run on N emulated devices, which take the times of EMULATED and compute nothing, so that a
+busy machine matters less; the table is of the policies then, not of kernels. --busy N runs N busy loops beside all of it.
+
     python bench/overload.py [--seconds 20] [--repository DIR] [--plot docs/img/overload.png]
     python bench/overload.py --seconds 8 --rounds 5 --schedulers clockwork,symphony,eager,orloj,nexus --against OLD
+    python bench/overload.py --seconds 8 --rounds 5 --schedulers carillon,clockwork,symphony,orloj,edf [--busy 2] [--emulated 2]
 """
 import argparse
+import contextlib
 import json
 import pathlib
 import statistics
 import subprocess
 import sys
+import tempfile
 
+import emulated
 import harness
+from neighbours import busy_loops
 
 MODELS = ["resnet50", "mobilenetv2"]
+# Of emulated devices: a batch of b takes alpha * b + beta ms, about as on two cores.
+EMULATED = {"resnet50": (16, 4), "mobilenetv2": (4.5, 2.5)}
 
 
 def main():
@@ -33,16 +43,16 @@ def main():
     parser.add_argument("--option", action="append", default=[],
                         help="an option for this build's servers, such as --option=--preempt=none")
     parser.add_argument("--protocol", choices=["http", "grpc"], default="grpc")
-    parser.add_argument("--plot", default=str(harness.ROOT / "docs/img/overload.png"))
+    parser.add_argument("--busy", type=int, default=0, help="busy loops beside")
+    parser.add_argument("--emulated", type=int, default=0, help="emulated devices in place of this machine's processors")
+    parser.add_argument("--plot", help="picture to write; docs/img/overload.png unless --busy or --emulated is given")
     args = parser.parse_args()
+    args.name = "overload" + (f"_emulated{args.emulated}" if args.emulated else "") + (f"_busy{args.busy}" if args.busy else "")
+    args.plot = args.plot or str(harness.ROOT / "docs/img/overload.png" if args.name == "overload" else harness.RESULTS / f"{args.name}.png")
     factors = [float(f) for f in args.factors.split(",")]
-    repository = harness.samples(args.repository, *MODELS)
 
-    with harness.only(repository, *MODELS) as models:
-        profile_file = harness.RESULTS / "overload_profile.json"
-        harness.RESULTS.mkdir(parents=True, exist_ok=True)
-        subprocess.run([harness.CARILLON, "profile", "--models", models, "--out", profile_file], check=True,
-                       stdout=sys.stderr)
+    harness.RESULTS.mkdir(parents=True, exist_ok=True)
+    with served(args) as (models, profile_file), busy_loops(args.busy):
         profile = {m["name"]: m for m in json.loads(profile_file.read_text())["models"]}
         deadline, per_request = {}, {}
         for name in MODELS:
@@ -50,8 +60,8 @@ def main():
             deadline[name] = 10 * next(b["p50_ms"] for b in batches if b["batch"] == 1)
             # The cheapest a request can be, among the batches that fit the deadline.
             per_request[name] = min(b["p50_ms"] / b["batch"] for b in batches if b["p50_ms"] <= deadline[name] / 2)
-        # Equal rates r of both: r * (sum of their times) = 1.
-        capacity = 1000 / sum(per_request.values())
+        # Equal rates r of both: r * (sum of their times) = the devices.
+        capacity = max(1, args.emulated) * 1000 / sum(per_request.values())
         harness.say(f"capacity {capacity:.1f}/s of each model, deadlines {deadline}")
 
         runs = []
@@ -62,17 +72,31 @@ def main():
                     for mark, program in programs.items():
                         result = run(args, models, profile_file, scheduler, program,
                                      {m: (capacity * factor, deadline[m]) for m in MODELS}, 7 + turn,
-                                     harness.RESULTS / f"overload_{scheduler}{mark and '_against'}_{factor:g}.csv")
+                                     harness.RESULTS / f"{args.name}_{scheduler}{mark and '_against'}_{factor:g}.csv")
                         runs.append({"scheduler": scheduler + mark, "factor": factor, "round": turn, "load": result})
-            harness.save("overload", {"capacity_rps_each": capacity, "deadline_ms": deadline, "runs": runs})
+            harness.save(args.name, {"capacity_rps_each": capacity, "deadline_ms": deadline, "runs": runs})
             harness.say(f"round {turn + 1} of {args.rounds} done")
     tell(runs)
     plot(args, runs, factors, 2 * capacity)
 
 
+@contextlib.contextmanager
+def served(args):
+    """The models' folder, and what they take, measured or made up."""
+    if args.emulated:
+        with tempfile.TemporaryDirectory() as folder:
+            yield emulated.repository(folder, EMULATED, 16)
+        return
+    with harness.only(harness.samples(args.repository, *MODELS), *MODELS) as models:
+        profile_file = harness.RESULTS / "overload_profile.json"
+        subprocess.run([harness.CARILLON, "profile", "--models", models, "--out", profile_file], check=True, stdout=sys.stderr)
+        yield models, profile_file
+
+
 def run(args, models, profile_file, scheduler, program, rates, seed, csv_file):
     """One server, loaded for a while; {model: (requests a second, deadline in ms)}."""
-    options = ["--scheduler", scheduler, "--profile", profile_file, *([] if program else args.option)]
+    devices = emulated.devices(profile_file, args.emulated) if args.emulated else ("--profile", profile_file)
+    options = ["--scheduler", scheduler, *devices, *([] if program else args.option)]
     with harness.Server(models, *options, program=program) as server:
         url = server.grpc_url if args.protocol == "grpc" else server.http_url
         harness.load(url, [f"{m},rate=5,deadline={deadline:.3f}" for m, (_, deadline) in rates.items()], "--duration", 2)
@@ -120,7 +144,7 @@ def plot(args, runs, factors, capacity):
     for scheduler in dict.fromkeys(r["scheduler"] for r in runs if "(against)" not in r["scheduler"]):
         mine = [r for r in runs if r["scheduler"] == scheduler and r["round"] == last]
         left.plot([r["factor"] for r in mine], [r["load"]["goodput_rps"] for r in mine], "o-", label=scheduler)
-        file = harness.RESULTS / f"overload_{scheduler}_{factors[-1]:g}.csv"
+        file = harness.RESULTS / f"{args.name}_{scheduler}_{factors[-1]:g}.csv"
         with open(file) as lines:
             latencies = sorted(float(r["answered_ms"]) - float(r["planned_ms"]) for r in csv.DictReader(lines)
                                if r["outcome"] in ("on_time", "late") and float(r["planned_ms"]) >= 1e3 * args.warmup)

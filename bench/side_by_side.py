@@ -100,10 +100,27 @@ class Rival:
     def wait(self, http, name, seconds=300):
         import urllib.request
 
+        def ready():
+            url = f"http://127.0.0.1:{http}/v2/models/{name}/ready"
+            return urllib.request.urlopen(url, timeout=5).status == 200
+
+        return self.wait_until(ready, seconds)
+
+    def wait_for_port(self, port, seconds=300):
+        """Until somebody listens there, which whoever serves one model does once it is loaded."""
+
+        def ready():
+            socket.create_connection(("127.0.0.1", port), timeout=5).close()
+            return True
+
+        return self.wait_until(ready, seconds)
+
+    def wait_until(self, ready, seconds):
+        """`ready` may raise OSError."""
         limit = time.monotonic() + seconds
         while True:
             with contextlib.suppress(OSError):
-                if urllib.request.urlopen(f"http://127.0.0.1:{http}/v2/models/{name}/ready", timeout=5).status == 200:
+                if ready():
                     return self
             if self.process.poll() is not None or time.monotonic() > limit:
                 self.stop()
@@ -176,7 +193,7 @@ def triton(args, name, folder, delay_us=0, **_):
     return rival.wait(http, name)
 
 
-def mlserver(args, name, folder, **_):
+def mlserver(args, name, folder, most=MOST, wait_s=0.005, **_):
     place = pathlib.Path(args.rivals) / "mlserver"
     http, grpc, metrics = (harness.free_port() for _ in range(3))
     home = folder / "mlserver"
@@ -199,8 +216,8 @@ def mlserver(args, name, folder, **_):
             {
                 "name": name,
                 "implementation": "mlserver_runtime.OnnxModel",
-                "max_batch_size": MOST,
-                "max_batch_time": 0.005,
+                "max_batch_size": most,
+                "max_batch_time": wait_s,
                 "parameters": {
                     "version": "1",
                     "extra": {"file": str(args.files[name]), "threads": args.threads, "counter": str(counter)},
