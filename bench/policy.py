@@ -64,6 +64,33 @@ def losses(found, policies):
                             ["policy", "lost, mean", "lost, most", "in the kind", "worst model, mean", "late, mean"])
 
 
+SHOWN = ["carillon", "clockwork", "symphony", "orloj", "edf", "timeout-drop:0.3"]
+
+
+def plot(found, policies, path):
+    """The share on time of some policies in each kind of workload."""
+    import matplotlib
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    kinds = {}
+    for name, by in found.items():
+        kinds.setdefault(name.split("/")[1].rsplit("_", 1)[0], []).append(by)
+    shown = [p for p in SHOWN if p in policies]
+    share = {p: [sum(by[p]["on_time"] for by in files) / len(files) for files in kinds.values()] for p in shown}
+    figure, axes = plt.subplots(figsize=(8, 0.32 * len(kinds) + 1), constrained_layout=True)
+    for p in reversed(shown):  # the first lies over the others
+        mark = {"marker": "D", "s": 46, "color": "black", "zorder": 3} if p == shown[0] else {"s": 26, "alpha": 0.8}
+        axes.scatter(share[p], range(len(kinds)), label=p, **mark)
+    axes.set_yticks(range(len(kinds)), [kind.replace("_", " ") for kind in kinds])
+    axes.invert_yaxis()
+    axes.set_xlabel("requests on time, %")
+    axes.grid(axis="x", alpha=0.3)
+    handles, labels = axes.get_legend_handles_labels()
+    axes.legend(handles[::-1], labels[::-1], loc="lower left", fontsize=8)
+    figure.savefig(path, dpi=110)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--held", action="store_true")
@@ -71,6 +98,7 @@ def main():
     parser.add_argument("--schedulers", default=",".join(POLICIES))
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--out", type=pathlib.Path, help="writes the tables here")
+    parser.add_argument("--plot", type=pathlib.Path, help="writes a picture of some policies here, such as docs/img/policy.png")
     args = parser.parse_args()
     policies = args.schedulers.split(",")
     index = json.loads((FOLDER / "index.json").read_text())
@@ -82,6 +110,8 @@ def main():
     text = losses(found, policies) + "\n\n" + table(found, policies, index)
     print(text)
     harness.save(f"policy_{half}", {"found": found})
+    if args.plot:
+        plot(found, policies, args.plot)
     whole = args.only == "*" and args.schedulers == ",".join(POLICIES) and args.seeds == 10
     out = args.out or (ROOT / f"bench/measured/policy_{half}.md" if whole else None)
     if out:
