@@ -67,7 +67,7 @@ void Chances::start(DeviceId device, bool alive) {
   d.dispatch = ns(told_.dispatch);
   d.answer = ns(std::max(Duration{0}, told_.answer - told_.client));
   ways_since_ = 0;
-  for (Model& m : models_) m.least_pace = -1;
+  ++started_;
 }
 
 void Chances::model_changed(ModelId model, std::shared_ptr<const ModelInfo> info, bool anew) {
@@ -118,7 +118,7 @@ Duration Chances::most(DeviceId device, ModelId model, std::size_t index, double
 }
 
 Duration Chances::most(DeviceId device, ModelId model, std::size_t index, double prior, double late) const {
-  return there(device, model, prior).most(index, late);
+  return there(device, model, prior, late).most(index);
 }
 
 double Chances::late(DeviceId device, ModelId model, std::size_t index, Duration slack, double prior) const {
@@ -126,6 +126,10 @@ double Chances::late(DeviceId device, ModelId model, std::size_t index, Duration
 }
 
 double Chances::There::find_edge() const {
+  if (late_ > 0) {
+    const double told = late_ / (late_ + device_->worse * (1 - late_));  // see late()
+    return edge_with(told, [&](std::size_t edge) { return beyond(edge); });
+  }
   if (pair_ != nullptr && pair_->own) return pair_->own->most;
   // The longer of both is near to what both together tell, and known.
   if (const Own* const there = device_->all.get(); there && model_->all && model_->info->miss_rate <= 0)
@@ -134,13 +138,7 @@ double Chances::There::find_edge() const {
   return edge_with(accepted(all_->promised(*model_), beyond(Spread::odd_bin())), beyond);
 }
 
-double Chances::There::find_edge(double late) const {
-  const double told = late / (late + device_->worse * (1 - late));  // see late()
-  return edge_with(told, [&](std::size_t edge) { return beyond(edge); });
-}
-
-double Chances::There::late(std::size_t index, Duration slack) const {
-  const Expected e = expected(index);
+double Chances::There::late(const Expected& e, Duration slack) const {
   const double left = ns(slack) - device_->answer;
   // Within a nanosecond it is as expected: usual ways are means.
   const auto chance = [&](double exec) {
@@ -162,7 +160,8 @@ double Chances::There::late(std::size_t index, Duration slack) const {
 
 Duration Chances::least(ModelId model) const {
   const Model& m = models_[model.index()];
-  if (m.least_pace < 0) {
+  if (m.least_pace < 0 || m.started != started_) {
+    m.started = started_;
     std::size_t ran = 0, alive = 0;
     m.least_pace = longest;
     for (const Pair& pair : m.on)

@@ -63,8 +63,9 @@ class Chances {
   // What is known of one model on one device: for several questions, as it finds only once what they share.
   // Good until something is observed or changes; what is doubted meanwhile, it heeds.
   class There;
-  // `prior`: how many times its seed a size is expected to take that never ran there, > 0.
-  There there(DeviceId device, ModelId model, double prior = 1) const;
+  // `prior`: how many times its seed a size is expected to take that never ran there, > 0. `late`: see
+  // There::most(), in [0, 1); 0: what is promised counts.
+  There there(DeviceId device, ModelId model, double prior = 1, double late = 0) const;
   // See There.
   Duration exec(DeviceId device, ModelId model, std::size_t index, double prior = 1) const;
   Duration most(DeviceId device, ModelId model, std::size_t index, double prior = 1) const;
@@ -126,6 +127,7 @@ class Chances {
     std::unique_ptr<Own> all;          // of all devices
     std::uint32_t seen = 0;
     mutable double least_pace = -1;            // below 0: to be found
+    mutable std::uint64_t started = 0;         // as `started_` when it was found
     TimePoint rests_until = TimePoint::min();  // nothing is tried again before
   };
   struct Device {
@@ -185,6 +187,7 @@ class Chances {
   std::array<double, Spread::bins> prior_{};  // the chances beyond each edge, before anything ran
   double prior_quick_ = 1;                    // as Own::quick, likewise
   std::vector<Device> devices_;
+  std::uint64_t started_ = 0;  // devices, so often
   std::vector<Model> models_;
   mutable double least_dispatch_ = 0, least_answer_ = 0;
   mutable unsigned ways_since_ = 0;  // reports since these were found; 0: to be found
@@ -196,36 +199,35 @@ class Chances::There {
   Duration exec(std::size_t index) const { return from_ns(expected(index).exec); }
   // From the start of EXEC until the client has its answer: at most, so that no more than the promised share
   // is late. Outliers count for no more than half of that share: what is beyond it is a chance that is taken.
-  Duration most(std::size_t index) const {
-    if (edge_ < 0) edge_ = find_edge();
-    return span(index, edge_);
-  }
-  // Likewise, so that no more than `late` is late, outliers and all; `late` in (0, 1).
-  Duration most(std::size_t index, double late) const {
-    if (late != late_) {
-      late_edge_ = find_edge(late);
-      late_ = late;
-    }
-    return span(index, late_edge_);
+  // Where `late` was asked for: so that no more than that is late, outliers and all.
+  Duration most(std::size_t index) const { return most(expected(index)); }
+  struct Run {
+    Duration exec, most;
+  };
+  // Both.
+  Run run(std::size_t index) const {
+    const Expected e = expected(index);
+    return {from_ns(e.exec), most(e)};
   }
   // The chance that the answer is heard later than `slack` after EXEC starts.
-  double late(std::size_t index, Duration slack) const;
+  double late(std::size_t index, Duration slack) const { return late(expected(index), slack); }
 
  private:
   friend class Chances;
-  There(const Chances& all, DeviceId device, ModelId model, double prior)
+  There(const Chances& all, DeviceId device, ModelId model, double prior, double late)
       : all_(&all),
         device_(&all.devices_[device.index()]),
         model_(&all.models_[model.index()]),
         pair_(find(*model_, device)),
-        prior_(prior) {}
+        prior_(prior),
+        late_(late) {}
   Expected expected(std::size_t index) const { return all_->expected(pair_, *model_, index, prior_); }
   double beyond(std::size_t edge) const { return all_->beyond(*device_, *model_, pair_, edge); }
   double find_edge() const;
-  double find_edge(double late) const;
-  Duration span(std::size_t index, double edge) const {
-    const Expected e = expected(index);
-    const Duration most = from_ns(e.exec + (edge - 1) * e.scale);
+  double late(const Expected& expected, Duration slack) const;
+  Duration most(const Expected& e) const {
+    if (edge_ < 0) edge_ = find_edge();
+    const Duration most = from_ns(e.exec + (edge_ - 1) * e.scale);
     const Environment& told = all_->told_;
     return told.measured ? most + from_ns(device_->answer) + told.client : told.span(most);
   }
@@ -234,12 +236,12 @@ class Chances::There {
   const Device* device_;
   const Model* model_;
   const Pair* pair_;
-  double prior_;
-  mutable double edge_ = -1, late_ = 0, late_edge_ = 0;  // below 0: to be found
+  double prior_, late_;
+  mutable double edge_ = -1;  // below 0: to be found
 };
 
-inline Chances::There Chances::there(DeviceId device, ModelId model, double prior) const {
-  return {*this, device, model, prior};
+inline Chances::There Chances::there(DeviceId device, ModelId model, double prior, double late) const {
+  return {*this, device, model, prior, late};
 }
 
 template <typename Idles>

@@ -295,7 +295,7 @@ TEST(Chances, WhatIsDoubtedIsHeededByQuestionsThatWereBegun) {
   EXPECT_TRUE(runs.doubt(50ms));
   EXPECT_EQ(there.exec(0), 10ms);
   EXPECT_EQ(there.most(0), runs.chances.most(the_device, the_model, 0));
-  EXPECT_EQ(there.most(0, 0.1), runs.chances.most(the_device, the_model, 0, 1, 0.1));
+  EXPECT_EQ(there.run(0).most, there.most(0));
   EXPECT_EQ(there.late(0, 50ms), runs.late(50ms));
 }
 

@@ -41,12 +41,18 @@ class MeasuredTimes {
       found = windows_.emplace(found, index, profile::RollingWindow(model.batches[index].exec));
     found->second.add(took, now);
     set(index, found->second.estimate(), changed);
+    oldest_ = std::min(oldest_, now);
     if (looked_at_ != TimePoint::min() && now - looked_at_ < look_every) return;
     looked_at_ = now;
+    if (saturating_add(oldest_, stale_after) > now) return;
+    oldest_ = now;
     for (auto& [i, window] : windows_) {
       if (i == index) continue;
       const Duration age = now - window.newest_at();
-      if (age < stale_after) continue;
+      if (age < stale_after) {
+        oldest_ = std::min(oldest_, window.newest_at());
+        continue;
+      }
       if (age >= forgotten_after) {
         const double speed = times_seed(estimates_[index], model.batches[index].exec);
         window.reset(from_ns(static_cast<double>(model.batches[i].exec.count()) * speed), now);
@@ -145,6 +151,7 @@ class MeasuredTimes {
   Windows windows_;  // of the batch sizes that ran, ascending
   std::vector<Duration> estimates_;
   TimePoint looked_at_ = TimePoint::min();
+  TimePoint oldest_ = TimePoint::max();  // no window was added to, or reset, before
 };
 
 }  // namespace carillon::ledger

@@ -53,7 +53,13 @@ void LoadPriority::renew(ModelId id) {
     if (load > 0) served += s.allocation * capacity_ / load;
   }
   m.priority = demand - served;
-  m.listed = m.priority > 0 && m.shares.size() < alive_;
+  const auto lacking = m.priority > 0 ? std::optional(m.shares.size()) : std::nullopt;
+  if (lacking != m.lacking) {
+    if (m.lacking) lacking_.erase({*m.lacking, id});
+    if (lacking) lacking_.emplace(*lacking, id);
+    m.lacking = lacking;
+  }
+  m.listed = lacking && *lacking < alive_;
   if (!m.listed) return;
   if (entry.empty()) {
     wanted_.emplace(-m.priority, id);
@@ -64,18 +70,17 @@ void LoadPriority::renew(ModelId id) {
 }
 
 void LoadPriority::set_alive(std::size_t devices) {
-  alive_ = devices;
-  for (std::size_t i = 0; i < models_.size(); ++i) {
-    Model& m = models_[i];
-    const bool listed = m.priority > 0 && m.shares.size() < alive_;
-    if (listed == m.listed) continue;
-    const std::pair key{-m.priority, ModelId{static_cast<std::uint32_t>(i)}};
-    if (listed)
-      wanted_.insert(key);
-    else
-      wanted_.erase(key);
+  const auto [few, many] = std::minmax({alive_, devices});
+  const bool listed = devices > alive_;
+  for (auto at = lacking_.lower_bound({few, ModelId{0}}); at != lacking_.end() && at->first < many; ++at) {
+    Model& m = models_[at->second.index()];
     m.listed = listed;
+    if (listed)
+      wanted_.emplace(-m.priority, at->second);
+    else
+      wanted_.erase({-m.priority, at->second});
   }
+  alive_ = devices;
 }
 
 }  // namespace carillon::schedule

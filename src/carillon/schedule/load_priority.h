@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -22,7 +24,8 @@ class LoadPriority {
 
   void add_model() { models_.emplace_back(); }
   void add_device() { device_load_.push_back(0); }
-  // How many devices are alive: a model that is placed on so many is not wanted anywhere else. O(models).
+  // How many devices are alive: a model that is placed on so many is not wanted anywhere else. O(log models)
+  // for each model of positive priority that comes or goes from wanted() by that.
   void set_alive(std::size_t devices);
 
   // O(devices where the model is, log models) each.
@@ -46,7 +49,8 @@ class LoadPriority {
   struct Model {
     Duration demand{0};
     double priority = 0;
-    bool listed = false;  // in wanted_
+    bool listed = false;                 // in wanted_
+    std::optional<std::size_t> lacking;  // its key in lacking_
     std::vector<Share> shares;
   };
   void renew(ModelId model);
@@ -56,6 +60,7 @@ class LoadPriority {
   std::vector<Model> models_;
   std::vector<double> device_load_;
   std::set<std::pair<double, ModelId>> wanted_;
+  std::set<std::pair<std::size_t, ModelId>> lacking_;  // models of positive priority, by where they are
 };
 
 }  // namespace carillon::schedule

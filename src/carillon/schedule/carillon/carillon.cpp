@@ -229,8 +229,8 @@ void Carillon::look(std::uint32_t line, Orders& out) {
   const int index = plan_.times(model).index_for(choice->batch.rows);
   TimePoint ready = out.time();
   // What would not keep what is promised goes where a device idles.
-  const bool in_time =
-      options_.chance <= 0 || saturating_add(start, times.span(fastest, model, 0)) <= head->deadline;
+  const bool in_time = options_.chance <= 0 || choice->deadline <= head->deadline ||
+                       saturating_add(start, times.span(fastest, model, 0)) <= head->deadline;
   if (in_time && !starts_at_once(model, index)) {
     Asking asking = this->asking(*head, choice->deadline, out);
     // Further requests bring that forward, but not to before it would be with `last` of them.
@@ -366,6 +366,14 @@ void Carillon::match(Orders& out) {
   for (const Class streams : life_.all_streams())
     while (const auto device = free_.due(streams, out.time()))
       free_.look(*device, streams, out.ledger(), times(streams, out).dispatch(*device), out.time());
+  if (!ready_.any() && relieved_ == 0) {
+    untried_.clear();
+    return free_.calm();
+  }
+  match_ready(out);
+}
+
+void Carillon::match_ready(Orders& out) {
   if (!untried_.empty())
     for (const auto& untried : std::exchange(untried_, {}))
       if (out.ledger().device(untried.device).alive) free_.stir(untried.device, untried.streams);

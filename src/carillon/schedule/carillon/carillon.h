@@ -87,6 +87,7 @@ class Carillon final : public Policy {
   std::size_t enough(ModelId model, TimePoint now) const;
   void refuse_passed(const parts::Waiting::Head& head, const parts::Choice& choice, Orders& out);
   void match(Orders& out);
+  void match_ready(Orders& out);
   parts::Times times(Class streams, const Orders& out, double late = 0) const;
   double accepted(DeviceId device, Class streams, const Orders& out) const;
   double accepted_of_idle() const;

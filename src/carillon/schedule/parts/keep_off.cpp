@@ -83,7 +83,7 @@ KeepOff::Sizes KeepOff::in_sizes(const Plan& plan, ModelId model) {
 }
 
 void KeepOff::begin(const Plan& plan) {
-  coming_.assign(plan.models(), {});
+  coming_.resize(plan.models());
   in_sizes_.resize(plan.models());
   coming_any_ = false;
   others_.clear();
@@ -121,6 +121,7 @@ bool KeepOff::go_on(const Plan& plan, const ledger::Ledger& ledger) {
   std::size_t looked_at = 0;
   for (; next_ < coming_.size(); ++next_) {
     if (++looked_at > most_looked_at) return false;
+    coming_[next_] = {};
     collect(plan, ModelId{static_cast<std::uint32_t>(next_)});
   }
   while (!long_.empty()) {

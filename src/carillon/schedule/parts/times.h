@@ -54,7 +54,8 @@ class Times {
   }
   // From the start of EXEC until the client has its answer, at most.
   Duration span(DeviceId device, ModelId model, std::size_t index) const {
-    return span(device, model, index, exec(device, model, index));
+    const There& t = there(device, model);
+    return t.chances ? t.chances->most(index) : t.margins->span(exec(device, model, index));
   }
   // The same of one request that is ordered now, on the best device.
   Duration alone(ModelId model) const {
@@ -68,9 +69,14 @@ class Times {
   };
   // By the place of its size.
   Batch batch(DeviceId device, ModelId id, std::size_t index) const {
+    const There& t = there(device, id);
+    const auto rows = static_cast<std::size_t>(t.info->batches[index].batch);
+    if (t.chances) {
+      const auto [exec, most] = t.chances->run(index);
+      return {rows, exec, most};
+    }
     const Duration exec = this->exec(device, id, index);
-    return {static_cast<std::size_t>(there(device, id).info->batches[index].batch), exec,
-            span(device, id, index, exec)};
+    return {rows, exec, t.margins->span(exec)};
   }
   // The place of the largest batch size of at most `requests` rows, which is at least the smallest; and one
   // more.
@@ -98,12 +104,6 @@ class Times {
   }
 
  private:
-  // Of an EXEC that takes so long.
-  Duration span(DeviceId device, ModelId model, std::size_t index, Duration exec) const {
-    const There& t = there(device, model);
-    if (!t.chances) return t.margins->span(exec);
-    return late_ > 0 ? t.chances->most(index, late_) : t.chances->most(index);
-  }
   // What is the same for all batch sizes of a model on a device: mostly one question follows another.
   struct There {
     const ledger::ModelInfo* info = nullptr;
@@ -124,7 +124,7 @@ class Times {
     there_.model = id;
     there_.prior = paces_ == nullptr ? 1 : paces_->prior(device, id, now_);
     if (chances_ != nullptr) {
-      there_.chances = chances_->there(device, id, there_.prior);
+      there_.chances = chances_->there(device, id, there_.prior, late_);
       return;
     }
     there_.margins = &margins_.at(device);
