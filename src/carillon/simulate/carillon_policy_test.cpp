@@ -264,6 +264,32 @@ rate = 5500
   EXPECT_GT(share_on_time(scenario, "carillon"), share_on_time(scenario, "carillon:hold=0") + 0.005);
 }
 
+// One model, of which two applications take 30 and 90 ms, one device.
+std::string two_applications(const std::string& first, const std::string& second, double rate) {
+  return R"(name = "applications"
+seed = 1
+duration_s = 120
+warmup_s = 10
+[[models]]
+name = "a"
+slo_ms = 300
+batch_sizes = [1, 2, 4, 8, 16]
+latency = { c0_ms = 36, c1 = 0.4, modes = [{ mean_ms = 30, std_ms = 2.5, weight = 1, app = ")" +
+         first + R"(" }, { mean_ms = 90, std_ms = 10, weight = 1, app = ")" + second + R"(" }] }
+rate = )" +
+         std::to_string(rate) + "\n";
+}
+
+TEST(CarillonPolicy, BatchesAreOfApplicationsThatTakeAlikeTimes) {
+  for (const double rate : {15.0, 30.0, 45.0}) {
+    const std::string told = two_applications("short", "long", rate);
+    EXPECT_GT(share_on_time(told, "carillon"), share_on_time(told, "carillon:kinds=0") + 0.005) << rate;
+    EXPECT_GT(share_on_time(told, "carillon"), share_on_time(told, "orloj") - 0.005) << rate;
+    const std::string blind = two_applications("any", "any", rate);
+    EXPECT_EQ(share_on_time(blind, "carillon"), share_on_time(blind, "carillon:kinds=0")) << rate;
+  }
+}
+
 TEST(CarillonPolicy, NumbersThatItDoesNotTakeAreNamed) {
   const auto made = schedule::make_scheduler("carillon:leisure=2", schedule::Environment{});
   ASSERT_FALSE(made);

@@ -6,11 +6,12 @@
 
 namespace carillon::schedule::parts {
 
-void Plan::hear(const Event& event, const Orders& out) {
+void Plan::hear(const Event& event, const Orders& out, std::optional<ModelId> as) {
   if (const auto* arrival = std::get_if<RequestArrived>(&event)) {
     const Request& request = arrival->request;
     if (request.cls != Class::best_effort)
-      batches_.arrived(request.model, std::min<Duration>(request.deadline - out.time(), horizon));
+      batches_.arrived(as.value_or(request.model),
+                       std::min<Duration>(request.deadline - out.time(), horizon));
     return;
   }
   paces_.hear(event, out.ledger(), out.time());
@@ -45,7 +46,7 @@ bool Plan::step(const Orders& out) {
 // What the model's batches take, by its seeds and the pace of devices.
 void Plan::renew(std::size_t m, const Orders& out) {
   const ModelId model{static_cast<std::uint32_t>(m)};
-  const auto& info = out.ledger().model(model).info;
+  const auto& info = out.ledger().times(Class::normal).info(model);
   const double pace = paces_.mean(model, out.ledger().alive());
   if (seeds_[m].info == info.get() && seeds_[m].pace == pace) return;
   seeds_[m] = {info.get(), pace};

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <deque>
+#include <optional>
 #include <vector>
 
 #include "carillon/schedule/parts/paces.h"
@@ -18,8 +19,8 @@ class Plan {
   explicit Plan(const Environment& environment)
       : environment_(environment), batches_(rate_window, every, exceeded, most_load) {}
 
-  // O(1), or O(batch sizes) where it is a ModelChanged.
-  void hear(const Event& event, const Orders& out);
+  // O(1), or O(batch sizes) where it is a ModelChanged. A request counts for the name `as` (Kinds).
+  void hear(const Event& event, const Orders& out, std::optional<ModelId> as = std::nullopt);
   // True: there is a new plan. One is made four times a second. Of more models than are looked at in an event
   // the others come in the next: until then the last plan holds.
   bool step(const Orders& out);
