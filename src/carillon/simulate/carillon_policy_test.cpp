@@ -290,6 +290,44 @@ TEST(CarillonPolicy, BatchesAreOfApplicationsThatTakeAlikeTimes) {
   }
 }
 
+// One request of fifty takes sixty times as long. Nobody waits behind it who cannot.
+TEST(CarillonPolicy, SeldomLongRequestsAreInBatchesOfTheirOwn) {
+  const std::string scenario = R"(name = "seldom"
+seed = 1
+duration_s = 30
+warmup_s = 5
+[cluster]
+devices = 2
+[[models]]
+name = "a"
+slo_ms = 600
+batch_sizes = [1, 2, 4, 8, 16]
+latency = { c0_ms = 4, c1 = 0.5, modes = [{ mean_ms = 5, std_ms = 0.5, weight = 50, app = "short" }, { mean_ms = 300, std_ms = 20, weight = 1, app = "long" }] }
+rate = 300
+)";
+  EXPECT_GT(share_on_time(scenario, "carillon"), 0.98);
+  EXPECT_LT(share_on_time(scenario, "carillon:kinds=0"), 0.5);
+}
+
+// What requests take nobody knows before. Large batches nearly always have a long one, so that small ones
+// answer more, however long all may wait.
+TEST(CarillonPolicy, BatchesAreNoLargerThanIsWorthTheirTime) {
+  for (const int slo : {3000, 5000}) {
+    const std::string scenario = R"(name = "unlike"
+seed = 1
+duration_s = 300
+warmup_s = 30
+[[models]]
+name = "a"
+batch_sizes = [1, 2, 4, 8, 16]
+latency = { c0_ms = 100, c1 = 0.4, modes = [{ mean_ms = 50, std_ms = 5, weight = 0.8 }, { mean_ms = 900, std_ms = 50, weight = 0.2 }] }
+rate = 8
+slo_ms = )" + std::to_string(slo) +
+                                 "\n";
+    EXPECT_GT(share_on_time(scenario, "carillon"), share_on_time(scenario, "carillon:worth=0") + 0.02) << slo;
+  }
+}
+
 TEST(CarillonPolicy, NumbersThatItDoesNotTakeAreNamed) {
   const auto made = schedule::make_scheduler("carillon:leisure=2", schedule::Environment{});
   ASSERT_FALSE(made);

@@ -48,7 +48,7 @@ Carillon::Carillon(const Environment& environment, const CarillonOptions& option
       kinds_(options.kinds > 0, environment.classes),
       life_(environment, environment.preemption == Preemption::deadline, options.chance > 0, &kinds_),
       overtakes_(environment.preemption == Preemption::deadline),
-      plan_(environment),
+      plan_(environment, options.worth > 0),
       waits_(parts::Plan::exceeded, wait_horizon, known_after),
       punctual_(environment) {}
 
@@ -150,7 +150,7 @@ void Carillon::go_on(Orders& out) {
 // Which lines and devices are to be looked at again.
 void Carillon::hear(const Event& event, Orders& out) {
   if (const auto* arrival = std::get_if<RequestArrived>(&event)) {
-    come_.push_back(life_.line_of(arrival->request));
+    come_.push_back(line_of(kinds_.of(arrival->request), arrival->request.cls));
     if (out.ledger().changes().back.empty()) return;
   } else if (const auto* change = std::get_if<ModelChanged>(&event)) {
     grow();
@@ -229,7 +229,8 @@ void Carillon::count(std::uint32_t line, const Waiting::Head* head, std::size_t 
     backlog_.set(line, rows, static_cast<double>(rows) * times.each(index),
                  head == nullptr ? TimePoint::max() : head->deadline, out.time());
   }
-  if (placing_.any()) placing_.waits(kinds_.model(model), life_.waiting(), out);
+  const ModelId whole = kinds_.model(model);
+  if (placing_.any() && whole.index() < out.ledger().models()) placing_.waits(whole, life_.waiting(), out);
 }
 
 // A request came. Mostly nothing follows from it but that one more waits.

@@ -13,6 +13,7 @@ constexpr Number<Option> carillon_numbers[] = {
     {"backlog", &Option::backlog, 0, 1}, {"value", &Option::value, 0, 1e6},
     {"waste", &Option::waste, 0, 1e6},   {"hold", &Option::hold, 0, 10},
     {"chance", &Option::chance, 0, 1},   {"kinds", &Option::kinds, 0, 1},
+    {"worth", &Option::worth, 0, 1},
 };
 
 }  // namespace

@@ -42,6 +42,7 @@ void Kinds::changed(ModelId id, const std::shared_ptr<const ledger::ModelInfo>& 
 }
 
 void Kinds::told(const Request& request, TimePoint now) {
+  if (request.model.index() >= models_.size()) return;
   Model& m = models_[request.model.index()];
   if (!m.family) {
     if (m.first == AppId{}) m.first = request.app;
@@ -69,6 +70,7 @@ void Kinds::told(const Request& request, TimePoint now) {
 }
 
 ModelId Kinds::name(const Request& request) const {
+  if (request.model.index() >= models_.size()) return request.model;
   const auto& family = models_[request.model.index()].family;
   if (!family) return request.model;
   const std::uint32_t* const place = family->places.find(request.app);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "carillon/ledger/ledger.h"
+#include "carillon/schedule/parts/worth.h"
 
 namespace carillon::schedule::parts {
 
@@ -22,6 +23,7 @@ class Paces {
     if (const auto* change = std::get_if<ledger::ModelChanged>(&event)) {
       for (auto& device : devices_)
         if (change->model.index() < device.models.size()) device.models[change->model.index()] = {};
+      worth_.forget(change->model);
       if (change->model.index() < speeds_.size()) speeds_[change->model.index()] = 0;
       return;
     }
@@ -53,6 +55,7 @@ class Paces {
       model.add(took);
       if (device.alive) speeds_[id.index()] += model.speed();
       device.all.add(took);
+      worth_.ran(id, batches[run.run.index].batch, took / std::max(1e-9, model.mean));
       device.seen = now;
       const int step = static_cast<int>(std::lround(std::log(std::max(1e-9, device.all.usual)) / step_of));
       if (std::exchange(device.step, step) != step) stepped_.push_back(run.device);
@@ -86,6 +89,7 @@ class Paces {
   int step(DeviceId device) const {
     return device.index() < devices_.size() ? devices_[device.index()].step : 0;
   }
+  const Worth& worth() const { return worth_; }
   // Devices whose step() has changed since they were taken; some may be there twice.
   std::vector<DeviceId> take_stepped() { return std::exchange(stepped_, {}); }
 
@@ -120,6 +124,7 @@ class Paces {
   std::vector<Device> devices_;
   std::vector<double> speeds_;  // by model: the sum of Mean::speed() over devices that are alive
   std::vector<DeviceId> stepped_;
+  Worth worth_;
 };
 
 }  // namespace carillon::schedule::parts

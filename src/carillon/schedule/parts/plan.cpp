@@ -49,11 +49,20 @@ void Plan::renew(std::size_t m, const Orders& out) {
   const auto& info = out.ledger().times(Class::normal).info(model);
   const double pace = paces_.mean(model, out.ledger().alive());
   if (seeds_[m].info == info.get() && seeds_[m].pace == pace) return;
-  seeds_[m] = {info.get(), pace};
-  for (std::size_t i = 0; i < info->batches.size(); ++i)
-    times_[m].set_exec(
-        static_cast<int>(i),
-        from_ns(pace * static_cast<double>(std::max(info->batches[i].exec, Duration{1}).count())));
+  std::optional<int> worth;
+  if (by_worth_)
+    if (const auto largest = paces_.worth().largest(model, info->batches)) worth = static_cast<int>(*largest);
+  seeds_[m] = {info.get(), pace, worth};
+  symphony::BatchTimes& times = times_[m];
+  for (std::size_t i = 0; i < info->batches.size(); ++i) {
+    const int at = static_cast<int>(i);
+    double seed = static_cast<double>(std::max(info->batches[i].exec, Duration{1}).count());
+    if (worth && at <= *worth) seed *= paces_.worth().times(model, times.batch_size(at));
+    if (worth && at > *worth)  // nothing is gained by it
+      seed = static_cast<double>(times.exec(*worth).count()) / pace * times.batch_size(at) /
+             times.batch_size(*worth);
+    times.set_exec(at, from_ns(pace * seed));
+  }
 }
 
 }  // namespace carillon::schedule::parts

@@ -1,15 +1,18 @@
 #include "carillon/schedule/parts/waiting.h"
 
-#include <algorithm>
-
 #include "carillon/base/assert.h"
 
 namespace carillon::schedule::parts {
 
 void Waiting::know(ModelId as, ModelId model) {
   know(as);
+  if (as.index() >= owners_.size()) owners_.resize(as.index() + 1);
+  std::optional<ModelId>& owner = owners_[as.index()];
+  if (owner == model) return;
+  if (owner) std::erase(names_[owner->index()], as);
+  owner = model;
   if (model.index() >= names_.size()) names_.resize(model.index() + 1);
-  if (std::ranges::count(names_[model.index()], as) == 0) names_[model.index()].push_back(as);
+  names_[model.index()].push_back(as);
 }
 
 bool Waiting::put(const Request& request, ModelId as) {

@@ -50,7 +50,10 @@ class Waiting {
   // What is planned by the name `as` (Kinds) is of that model: what is asked of a whole model counts it, too.
   void know(ModelId as, ModelId model);
   // No such name is known any more. Nothing waits under them.
-  void forget_names() { names_.clear(); }
+  void forget_names() {
+    names_.clear();
+    owners_.clear();
+  }
   // True: the line's head is another now.
   bool put(const Request& request) { return put(request, request.model); }
   // In the line of another name.
@@ -115,7 +118,8 @@ class Waiting {
 
   const bool ordered_;
   std::vector<Lined> lines_;
-  std::vector<std::vector<ModelId>> names_;  // by model: its further names
+  std::vector<std::vector<ModelId>> names_;     // by model: its further names
+  std::vector<std::optional<ModelId>> owners_;  // by name: that model
   std::set<Head> heads_;
   ledger::IdRing<RequestId, Place> places_;
 };
