@@ -11,6 +11,7 @@ distribution; bench/make_orloj.py wrote them, and says what the paper does not g
                                             finish rates best, orloj left out, and keeps it
     python bench/orloj.py                   that load, and what it is about; with --c1 and --load it adds a line to the
                                             document's table, with --blind one in which no request names its application
+    python bench/orloj.py --policies carillon,symphony  any policies' means over the rows, as docs/policy.md has them
     python bench/orloj.py --short           figure 4.14 alone: requests that are ever shorter
     python bench/orloj.py --quick           a tenth of the time, for a look
 """
@@ -65,6 +66,7 @@ def main():
     parser.add_argument("--blind", action="store_true", help="no request names its application")
     parser.add_argument("--fit", action="store_true", help="find the load at which the baselines meet the paper's rates best")
     parser.add_argument("--cases", help="of these only, by commas, and write nothing: for a look")
+    parser.add_argument("--policies", help="the mean finish rates of these, by commas, and write nothing")
     parser.add_argument("--minutes", type=float, default=30, help="virtual, for each row")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--short", action="store_true", help="figure 4.14 instead of the tables")
@@ -89,6 +91,15 @@ def main():
             keep("fit", {"load": best, "miss": found})
         return
     loads = [args.load] if args.load else [round(a * kept_figures().get("fit", {"load": LOAD})["load"], 3) for a in AROUND]
+    if args.policies:
+        for load in loads:
+            done = measured(paper, args.c1, load, duration, args.blind, args.policies.split(","))
+            for policy in args.policies.split(","):
+                rates = [[done[r["case"], r["slo_x_p99"], policy][0] for r in rows]
+                         for _, rows in itertools.groupby(paper, lambda r: r["case"])]
+                falls = sum(b < a - 0.02 for case in rates for a, b in itertools.pairwise(case))
+                print(f"load {load:g}: {policy} {statistics.mean(itertools.chain(*rates)):.3f}, falls with the SLO {falls} times")
+        return
     for load in loads:
         figures = all_rows(paper, args.c1, load, duration, args.blind)
         print(summary(figures))

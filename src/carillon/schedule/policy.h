@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -25,14 +26,18 @@ class Orders {
   }
   void unload(DeviceId device, ModelId model) { give(Unload{next(), device, model}); }
   void infer(DeviceId device, ModelId model, std::vector<RequestId> requests, Window window,
-             Duration expected, Class streams) {
-    give(Infer{next(), device, model, std::move(requests), window, expected, streams});
+             Duration expected, Class streams, std::optional<ModelId> planned_as = std::nullopt) {
+    give(Infer{next(), device, model, std::move(requests), window, expected, streams, planned_as});
   }
   void preempt(const ledger::Ledger::Action& run, TimePoint order) {
     give(Preempt{run.id, run.device, order});
   }
   void refuse(RequestId request, Reason reason, TimePoint would_finish = TimePoint::max()) {
     give(Refuse{request, reason, would_finish});
+  }
+  // What is planned by a name of its own comes, or comes anew.
+  void plan(ModelId as, std::shared_ptr<const ModelInfo> info) {
+    ledger_.plan(ModelChanged{as, std::move(info)});
   }
   // See ledger::Doubt. True where some estimate changed.
   bool doubt(ModelId model, Class streams, Duration left) {

@@ -264,6 +264,70 @@ rate = 5500
   EXPECT_GT(share_on_time(scenario, "carillon"), share_on_time(scenario, "carillon:hold=0") + 0.005);
 }
 
+// One model, of which two applications take 30 and 90 ms, one device.
+std::string two_applications(const std::string& first, const std::string& second, double rate) {
+  return R"(name = "applications"
+seed = 1
+duration_s = 120
+warmup_s = 10
+[[models]]
+name = "a"
+slo_ms = 300
+batch_sizes = [1, 2, 4, 8, 16]
+latency = { c0_ms = 36, c1 = 0.4, modes = [{ mean_ms = 30, std_ms = 2.5, weight = 1, app = ")" +
+         first + R"(" }, { mean_ms = 90, std_ms = 10, weight = 1, app = ")" + second + R"(" }] }
+rate = )" +
+         std::to_string(rate) + "\n";
+}
+
+TEST(CarillonPolicy, BatchesAreOfApplicationsThatTakeAlikeTimes) {
+  for (const double rate : {15.0, 30.0, 45.0}) {
+    const std::string told = two_applications("short", "long", rate);
+    EXPECT_GT(share_on_time(told, "carillon"), share_on_time(told, "carillon:kinds=0") + 0.005) << rate;
+    EXPECT_GT(share_on_time(told, "carillon"), share_on_time(told, "orloj") - 0.005) << rate;
+    const std::string blind = two_applications("any", "any", rate);
+    EXPECT_EQ(share_on_time(blind, "carillon"), share_on_time(blind, "carillon:kinds=0")) << rate;
+  }
+}
+
+// One request of fifty takes sixty times as long. Nobody waits behind it who cannot.
+TEST(CarillonPolicy, SeldomLongRequestsAreInBatchesOfTheirOwn) {
+  const std::string scenario = R"(name = "seldom"
+seed = 1
+duration_s = 30
+warmup_s = 5
+[cluster]
+devices = 2
+[[models]]
+name = "a"
+slo_ms = 600
+batch_sizes = [1, 2, 4, 8, 16]
+latency = { c0_ms = 4, c1 = 0.5, modes = [{ mean_ms = 5, std_ms = 0.5, weight = 50, app = "short" }, { mean_ms = 300, std_ms = 20, weight = 1, app = "long" }] }
+rate = 300
+)";
+  EXPECT_GT(share_on_time(scenario, "carillon"), 0.98);
+  EXPECT_LT(share_on_time(scenario, "carillon:kinds=0"), 0.5);
+}
+
+// What requests take nobody knows before. Large batches nearly always have a long one, so that small ones
+// answer more, however long all may wait.
+TEST(CarillonPolicy, BatchesAreNoLargerThanIsWorthTheirTime) {
+  for (const int slo : {3000, 5000}) {
+    const std::string scenario = R"(name = "unlike"
+seed = 1
+duration_s = 300
+warmup_s = 30
+[[models]]
+name = "a"
+batch_sizes = [1, 2, 4, 8, 16]
+latency = { c0_ms = 100, c1 = 0.4, modes = [{ mean_ms = 50, std_ms = 5, weight = 0.8 }, { mean_ms = 900, std_ms = 50, weight = 0.2 }] }
+rate = 8
+slo_ms = )" + std::to_string(slo) +
+                                 "\n";
+    EXPECT_GT(share_on_time(scenario, "carillon"), share_on_time(scenario, "carillon:worth=0") + 0.02) << slo;
+  }
+}
+
 TEST(CarillonPolicy, NumbersThatItDoesNotTakeAreNamed) {
   const auto made = schedule::make_scheduler("carillon:leisure=2", schedule::Environment{});
   ASSERT_FALSE(made);

@@ -45,17 +45,22 @@ std::uint32_t line_of(ModelId model, Class cls) {
 Carillon::Carillon(const Environment& environment, const CarillonOptions& options)
     : Policy(environment),
       options_(options),
-      life_(environment, environment.preemption == Preemption::deadline, options.chance > 0),
+      kinds_(options.kinds > 0, environment.classes),
+      life_(environment, environment.preemption == Preemption::deadline, options.chance > 0, &kinds_),
       overtakes_(environment.preemption == Preemption::deadline),
-      plan_(environment),
+      plan_(environment, options.worth > 0),
       waits_(parts::Plan::exceeded, wait_horizon, known_after),
       punctual_(environment) {}
 
 TimePoint Carillon::act(const Event& event, Orders& out) {
   const auto* const arrival = std::get_if<RequestArrived>(&event);
+  tell_kinds(event, out);
   life_.hear(event, out);
   if (arrival == nullptr || placing_.any() || out.ledger().alive() == 0) placing_.hear(event, life_, out);
-  plan_.hear(event, out);
+  if (arrival != nullptr)
+    plan_.hear(event, out, kinds_.of(arrival->request));
+  else
+    plan_.hear(event, out);
   hear(event, out);
   if (arrival != nullptr && arrival->more) return wake_;
   if (plan_.due(out.time()) || keep_off_.planning()) go_on(out);
@@ -85,6 +90,44 @@ TimePoint Carillon::act(const Event& event, Orders& out) {
   return wake_ = std::max(wake_, out.time() + Duration{1});
 }
 
+// What an event says of kinds, and what follows for all that plans by them.
+void Carillon::tell_kinds(const Event& event, Orders& out) {
+  if (const auto* arrival = std::get_if<RequestArrived>(&event)) {
+    kinds_.arrived(arrival->request, out.time());
+  } else if (const auto* change = std::get_if<ModelChanged>(&event)) {
+    kinds_.changed(change->model, change->info);
+  } else if (const auto* times = std::get_if<TimesChanged>(&event)) {
+    kinds_.changed(times->model, out.ledger().model(times->model).info);
+  } else if (const auto* done = std::get_if<ActionDone>(&event);
+             done != nullptr && done->status == ActionStatus::success) {
+    for (const std::uint32_t place : out.ledger().changes().ended) {
+      const auto& run = out.ledger().at(place);
+      if (run.kind == ActionKind::infer && kinds_.model(run.run.model) != run.run.model &&
+          out.ledger().times(run.cls).tells(run.run))
+        kinds_.ran(run.run.model, run.run.index, done->duration, out.time());
+    }
+  }
+  if (!kinds_.changed()) return;
+  const auto changes = kinds_.take_changes();
+  for (const auto& come : changes.come) life_.know(come.as, come.model);
+  for (const auto& [from, to] : changes.moves) {
+    life_.move(from, to);
+    for (const Class cls : all_classes)
+      for (const ModelId as : {from, to}) look_soon(line_of(as, cls));
+  }
+  if (changes.forgotten) life_.forget_names();
+  for (const auto& come : changes.come) {
+    out.plan(come.as, come.info);
+    plan_.hear(ModelChanged{come.as, come.info}, out);
+    grow();
+    for (const Class cls : all_classes) look_soon(line_of(come.as, cls));
+  }
+}
+
+void Carillon::grow() {
+  for (; models_ < plan_.models(); ++models_) waits_.add_model();
+}
+
 void Carillon::look_at_changed() {
   for (std::size_t i = std::min(changed_, models_looked_at); i > 0; --i, --changed_) {
     if (next_changed_ >= plan_.models()) next_changed_ = 0;
@@ -107,13 +150,10 @@ void Carillon::go_on(Orders& out) {
 // Which lines and devices are to be looked at again.
 void Carillon::hear(const Event& event, Orders& out) {
   if (const auto* arrival = std::get_if<RequestArrived>(&event)) {
-    come_.push_back(line_of(arrival->request.model, arrival->request.cls));
+    come_.push_back(line_of(kinds_.of(arrival->request), arrival->request.cls));
     if (out.ledger().changes().back.empty()) return;
   } else if (const auto* change = std::get_if<ModelChanged>(&event)) {
-    while (models_ < plan_.models()) {
-      waits_.add_model();
-      ++models_;
-    }
+    grow();
     look_at_all(change->model);
   } else if (const auto* times = std::get_if<TimesChanged>(&event)) {
     look_at_all(times->model);
@@ -126,8 +166,7 @@ void Carillon::hear(const Event& event, Orders& out) {
     relieved_ = kept_.size();
   }
   for (const RequestId id : out.ledger().changes().back)
-    if (const auto* request = out.ledger().request(id))
-      look_soon(line_of(request->told.model, request->told.cls));
+    if (const auto* request = out.ledger().request(id)) look_soon(life_.line_of(request->told));
   for (const std::uint32_t place : out.ledger().changes().ended) {
     const auto& ended = out.ledger().at(place);
     if (ended.kind != ActionKind::infer)
@@ -171,10 +210,12 @@ void Carillon::look_soon(std::uint32_t line) {
 }
 
 void Carillon::look_at_all(ModelId model) {
-  for (const Class cls : all_classes) {
-    const std::uint32_t line = line_of(model, cls);
-    if (life_.waiting().head(model, cls) != nullptr || looks_.contains(line)) look_soon(line);
-  }
+  kinds_.visit(model, [&](ModelId as) {
+    for (const Class cls : all_classes) {
+      const std::uint32_t line = line_of(as, cls);
+      if (life_.waiting().head(as, cls) != nullptr || looks_.contains(line)) look_soon(line);
+    }
+  });
 }
 
 // So much of the line waits.
@@ -188,7 +229,8 @@ void Carillon::count(std::uint32_t line, const Waiting::Head* head, std::size_t 
     backlog_.set(line, rows, static_cast<double>(rows) * times.each(index),
                  head == nullptr ? TimePoint::max() : head->deadline, out.time());
   }
-  if (placing_.any()) placing_.waits(model, life_.waiting(), out);
+  const ModelId whole = kinds_.model(model);
+  if (placing_.any() && whole.index() < out.ledger().models()) placing_.waits(whole, life_.waiting(), out);
 }
 
 // A request came. Mostly nothing follows from it but that one more waits.
@@ -267,7 +309,7 @@ std::optional<TimePoint> Carillon::too_late(const Waiting::Head& head, const Tim
   if (head.deadline == TimePoint::max()) return std::nullopt;
   TimePoint ends = TimePoint::max();
   const bool may_be = free_.visit_alive([&](DeviceId device) {
-    if (!parts::runs_there(out.ledger(), device, head.model)) return true;
+    if (!parts::runs_there(out.ledger(), device, kinds_.model(head.model))) return true;
     const Duration dispatch = times.dispatch(device);
     const auto alone = times.batch(device, head.model, 0);
     const TimePoint free = parts::free_at(out.ledger(), device, ledger::Lane::exec, dispatch, out.time());
@@ -380,7 +422,8 @@ void Carillon::match_ready(Orders& out) {
   if (relieved_ > 0) freshen_kept();
   while (ready_.any()) {
     if (const auto stirred = free_.take_stirred()) {
-      ready_.list_fresh(out.ledger(), [](std::uint32_t line) { return Waiting::of_line(line).first; });
+      ready_.list_fresh(out.ledger(),
+                        [&](std::uint32_t line) { return kinds_.model(Waiting::of_line(line).first); });
       while (send_next(stirred->device, stirred->streams, out)) {
       }
     } else if (const auto line = ready_.take_fresh()) {
@@ -405,7 +448,8 @@ bool Carillon::send_next(DeviceId device, Class streams, Orders& out) {
     all = ready_.visit(device, lines_looked_at, [&](std::uint32_t line) {
       ++looked_at_;
       const auto [model, cls] = Waiting::of_line(line);
-      if (life_.streams(cls) != streams || !parts::runs_there(out.ledger(), device, model)) return false;
+      if (life_.streams(cls) != streams || !parts::runs_there(out.ledger(), device, kinds_.model(model)))
+        return false;
       choice = may_start(line, device, times, next.start, hope, out);
       if (choice) found = line;
       return choice.has_value();
@@ -424,11 +468,12 @@ bool Carillon::send_next(DeviceId device, Class streams, Orders& out) {
 bool Carillon::send_somewhere(std::uint32_t line, Orders& out) {
   const auto [model, cls] = Waiting::of_line(line);
   const Class streams = life_.streams(cls);
-  const bool everywhere = out.ledger().model(model).info->pages == 0;
+  const ModelId whole = kinds_.model(model);
+  const bool everywhere = out.ledger().model(whole).info->pages == 0;
   const Times times = this->times(streams, out);
   std::size_t tried = 0;
   const bool sent =
-      free_.visit(streams, everywhere ? nullptr : &placing_.loaded(model), [&](DeviceId device) {
+      free_.visit(streams, everywhere ? nullptr : &placing_.loaded(whole), [&](DeviceId device) {
         ++looked_at_;
         const auto next = parts::next_run(out.ledger(), device, streams, times.dispatch(device), out.time());
         if (next.at > out.time() || !out.ledger().device(device).alive) {
@@ -441,7 +486,7 @@ bool Carillon::send_somewhere(std::uint32_t line, Orders& out) {
         return choice.has_value();
       });
   if (sent && tried <= devices_looked_at) return true;
-  ready_.list(line, out.ledger(), model);
+  ready_.list(line, out.ledger(), whole);
   // Estimates that say so are doubted in a while.
   if (tried > 0)
     looks_.set(line, std::min(looks_.contains(line) ? looks_.at(line) : TimePoint::max(),

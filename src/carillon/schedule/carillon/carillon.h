@@ -12,6 +12,7 @@
 #include "carillon/schedule/parts/free.h"
 #include "carillon/schedule/parts/heads.h"
 #include "carillon/schedule/parts/keep_off.h"
+#include "carillon/schedule/parts/kinds.h"
 #include "carillon/schedule/parts/lanes.h"
 #include "carillon/schedule/parts/life.h"
 #include "carillon/schedule/parts/overtake.h"
@@ -52,6 +53,8 @@ class Carillon final : public Policy {
  private:
   static constexpr std::size_t lines_told = 8;  // of those that go before another
 
+  void tell_kinds(const Event& event, Orders& out);
+  void grow();
   void hear(const Event& event, Orders& out);
   void go_on(Orders& out);
   void know(DeviceId device, const Orders& out);
@@ -100,6 +103,7 @@ class Carillon final : public Policy {
   void overtake(Orders& out);
 
   const CarillonOptions options_;
+  parts::Kinds kinds_;
   parts::Life life_;
   const bool overtakes_;
   parts::Placing placing_;

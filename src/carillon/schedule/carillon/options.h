@@ -32,6 +32,10 @@ struct CarillonOptions {
   double value = 1;
   // Likewise, by so many times the device time that batches of the planned size would save.
   double waste = 2;
+  // With 0 batches are as large as their seeds make worthwhile, whatever large ones really take.
+  double worth = 1;
+  // With 0 nothing is told apart by the application that requests name.
+  double kinds = 1;
   // With 0 batches are in time by the longest of the last ten runs and by margins for all else, as under
   // other policies, not by the chances of what runs take.
   double chance = 1;

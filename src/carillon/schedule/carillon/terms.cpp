@@ -24,8 +24,16 @@ std::string in(TimePoint at, TimePoint now) {
 
 }  // namespace
 
-Terms Carillon::terms(ModelId model, Class cls, TimePoint now) const {
-  if (ledger() == nullptr || model.index() >= plan_.models() || !ledger()->model(model).info) return {};
+Terms Carillon::terms(ModelId whole, Class cls, TimePoint now) const {
+  if (ledger() == nullptr || whole.index() >= ledger()->models() || !ledger()->model(whole).info) return {};
+  ModelId model = whole;  // by the name under which its most urgent request waits
+  const parts::Waiting::Head* first = nullptr;
+  kinds_.visit(whole, [&](ModelId as) {
+    const auto* const there = life_.waiting().head(as, cls);
+    if (there == nullptr || (first != nullptr && *first < *there)) return;
+    first = there;
+    model = as;
+  });
   const ledger::Ledger& ledger = *this->ledger();
   Terms out;
   const std::size_t alive = ledger.alive();
@@ -41,6 +49,9 @@ Terms Carillon::terms(ModelId model, Class cls, TimePoint now) const {
   out.emplace_back("device time of a request, on average",
                    ms(plan_.contention() >= 1 || !pressed_ ? plan_.each() : backlog_.each()));
 
+  if (const std::size_t kinds = kinds_.kinds(whole); kinds > 0)
+    out.emplace_back("applications that take unlike times are told apart",
+                     fmt::format("in {} {}; below is what goes first", kinds, kinds == 1 ? "kind" : "kinds"));
   const auto& times = plan_.times(model);
   if (!plan_.known(model)) {
     out.emplace_back("its model is asked for", "not of late");
@@ -51,15 +62,15 @@ Terms Carillon::terms(ModelId model, Class cls, TimePoint now) const {
                                  ms(to_seconds(plan_.slo(model)))));
     out.emplace_back("planned batch", fmt::format("{} ({} of a device for each)", times.batch_size(planned),
                                                   ms(times.each(planned))));
-    if (limit(model) > 0) out.emplace_back("largest batch, for others' sake", std::to_string(limit(model)));
+    if (limit(model) > 0) out.emplace_back("largest batch that is worth its time, or spares others", std::to_string(limit(model)));
   }
   const std::size_t off = keep_off_.devices(model);
   if (off > 0 && !placing_.scarce())
     out.emplace_back("its long runs keep off",
                      fmt::format("{} of {} devices, for quicker models", off, alive));
-  if (ledger.model(model).info->pages > 0)
+  if (ledger.model(whole).info->pages > 0)
     out.emplace_back("its weights are on",
-                     fmt::format("{} of {} devices{}", ledger.model(model).places.size(), alive,
+                     fmt::format("{} of {} devices{}", ledger.model(whole).places.size(), alive,
                                  placing_.scarce() ? "; memory is short" : ""));
 
   const auto line = static_cast<std::uint32_t>(parts::Waiting::line_of(model, cls));
@@ -85,7 +96,7 @@ Terms Carillon::terms(ModelId model, Class cls, TimePoint now) const {
   out.emplace_back("its batch",
                    fmt::format("{} requests, {}", choice->batch.rows, ms(to_seconds(choice->batch.exec))));
   if (options_.chance > 0) {
-    const auto& batches = ledger.model(model).info->batches;
+    const auto& batches = ledger.times(streams).info(model)->batches;
     const auto at = std::ranges::find(batches, static_cast<int>(choice->batch.rows), &BatchProfile::batch);
     const ledger::Chances& chances = ledger.chances(streams);
     if (at != batches.end())
@@ -102,7 +113,7 @@ Terms Carillon::terms(ModelId model, Class cls, TimePoint now) const {
   std::vector<std::string> before;
   ready_.visit(*fastest_, lines_told, [&](std::uint32_t other) {
     if (other == line) return true;
-    before.push_back(ledger.model(parts::Waiting::of_line(other).first).info->name);
+    before.push_back(ledger.model(kinds_.model(parts::Waiting::of_line(other).first)).info->name);
     return false;
   });
   out.emplace_back("goes before it", before.empty() ? "nothing" : fmt::format("{}", fmt::join(before, ", ")));

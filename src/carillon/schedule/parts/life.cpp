@@ -10,10 +10,11 @@ void Life::hear(const Event& event, Orders& out) {
   if (const auto* arrival = std::get_if<RequestArrived>(&event)) {
     const Request& request = arrival->request;
     if (!out.ledger().model(request.model).served) return out.refuse(request.id, Reason::no_model);
-    if (waiting_.put(request)) watch(request.model, request.cls);
+    put(request);
   } else if (const auto* gone = std::get_if<RequestCancelled>(&event)) {
-    if (!waiting_.remove(gone->request)) return;
-    for (const Class cls : all_classes) watch(gone->model, cls);
+    const auto line = waiting_.line_of(gone->request);
+    if (!line || !waiting_.remove(gone->request)) return;
+    watch(static_cast<std::uint32_t>(*line));
   } else if (const auto* change = std::get_if<ModelChanged>(&event)) {
     waiting_.know(change->model);
     if (!change->info) refuse_all(change->model, Reason::no_model, out);
@@ -30,8 +31,22 @@ void Life::came_back(RequestId id, Orders& out) {
   if (!out.ledger().model(request.told.model).served) return out.refuse(id, Reason::no_model);
   if (tried_enough(request.tries))
     return out.refuse(id, request.tries.late >= most_late ? Reason::rejected_late : Reason::device_failed);
-  waiting_.put(request.told);
-  watch(request.told.model, request.told.cls);
+  put(request.told);
+  watch(line_of(request.told));
+}
+
+void Life::put(const Request& request) {
+  const ModelId as = this->as(request);
+  if (waiting_.put(request, as)) watch(as, request.cls);
+}
+
+void Life::move(ModelId from, ModelId to) {
+  for (const Class cls : all_classes) {
+    if (waiting_.size(from, cls) == 0) continue;
+    waiting_.move(from, to, cls);
+    watch(from, cls);
+    watch(to, cls);
+  }
 }
 
 std::vector<RequestId> Life::take(ModelId model, Class cls, TimePoint from, std::size_t count) {
@@ -42,10 +57,11 @@ std::vector<RequestId> Life::take(ModelId model, Class cls, TimePoint from, std:
 
 void Life::refuse_all(ModelId model, Reason reason, Orders& out) {
   for (const RequestId id : waiting_.all(model)) {
+    const auto line = static_cast<std::uint32_t>(*waiting_.line_of(id));
     waiting_.remove(id);
+    watch(line);
     out.refuse(id, reason);
   }
-  for (const Class cls : all_classes) watch(model, cls);
 }
 
 void Life::refuse_before(ModelId model, Class cls, TimePoint deadline, Orders& out) {
@@ -57,10 +73,15 @@ void Life::refuse_before(ModelId model, Class cls, TimePoint deadline, Orders& o
 
 // expire() finds out when the line's first is late.
 void Life::watch(ModelId model, Class cls) {
+  watch(line_of(model, cls));
+}
+
+void Life::watch(std::uint32_t line) {
+  const auto [model, cls] = Waiting::of_line(line);
   if (waiting_.size(model, cls) == 0)
-    late_.remove(line_of(model, cls));
+    late_.remove(line);
   else
-    changed_.push_back(line_of(model, cls));
+    changed_.push_back(line);
 }
 
 void Life::expire_now(Orders& out) {
@@ -113,10 +134,9 @@ void Life::refuse_late(const Waiting::Head& head, Duration alone, Orders& out) {
 }
 
 void Life::refuse(RequestId id, Reason reason, TimePoint ends, Orders& out) {
-  const auto& told = out.ledger().request(id)->told;
-  const auto [model, cls] = std::pair(told.model, told.cls);
+  const auto line = waiting_.line_of(id);
   waiting_.remove(id);
-  watch(model, cls);
+  if (line) watch(static_cast<std::uint32_t>(*line));
   out.refuse(id, reason, ends);
 }
 

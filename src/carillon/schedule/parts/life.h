@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "carillon/schedule/parts/kinds.h"
 #include "carillon/schedule/parts/times.h"
 #include "carillon/schedule/parts/waiting.h"
 #include "carillon/schedule/policy.h"
@@ -21,8 +22,10 @@ class Life {
  public:
   // `ordered`: waiting().heads() is asked. `by_chance`: what could be in time by what runs are expected to
   // take is not refused (Times::by_chance()).
-  explicit Life(const Environment& environment, bool ordered = true, bool by_chance = false)
-      : classes_(environment.classes), by_chance_(by_chance), waiting_(ordered) {}
+  // `kinds`: it says in which line a request waits.
+  explicit Life(const Environment& environment, bool ordered = true, bool by_chance = false,
+                const Kinds* kinds = nullptr)
+      : classes_(environment.classes), by_chance_(by_chance), kinds_(kinds), waiting_(ordered) {}
 
   // What an event says of requests and models. O(log n), or O(requests that came back or are refused).
   void hear(const Event& event, Orders& out);
@@ -39,7 +42,20 @@ class Life {
   // For an INFER that is sent: see Waiting::take().
   std::vector<RequestId> take(ModelId model, Class cls, TimePoint from, std::size_t count);
 
+  // There is another name for what waits of the model (Kinds).
+  void know(ModelId as, ModelId model) { waiting_.know(as, model); }
+  void forget_names() { waiting_.forget_names(); }
+  // All that waits under a name waits under the other. O(its requests x log n).
+  void move(ModelId from, ModelId to);
+
   const Waiting& waiting() const { return waiting_; }
+  // The model that a name stands for.
+  ModelId model(ModelId as) const { return kinds_ != nullptr ? kinds_->model(as) : as; }
+  // The line of a request: where it waits, or would.
+  std::uint32_t line_of(const Request& request) const {
+    const auto at = waiting_.line_of(request.id);
+    return at ? static_cast<std::uint32_t>(*at) : line_of(as(request), request.cls);
+  }
   // The class of streams that run requests of a class.
   Class streams(Class cls) const { return classes_ ? cls : Class::normal; }
   // All that devices have.
@@ -61,6 +77,9 @@ class Life {
   static std::uint32_t line_of(ModelId model, Class cls) {
     return static_cast<std::uint32_t>(Waiting::line_of(model, cls));
   }
+  ModelId as(const Request& request) const { return kinds_ != nullptr ? kinds_->of(request) : request.model; }
+  void put(const Request& request);
+  void watch(std::uint32_t line);
   void came_back(RequestId id, Orders& out);
   void expire_now(Orders& out);
   void settle_now(const Orders& out);
@@ -70,6 +89,7 @@ class Life {
   void refuse_late(const Waiting::Head& head, Duration alone, Orders& out);
 
   bool classes_, by_chance_;
+  const Kinds* kinds_;
   Waiting waiting_;
   TimerHeap late_;                      // by line: when its first request may be late
   std::vector<std::uint32_t> changed_;  // lines whose first is another since expire() looked at it

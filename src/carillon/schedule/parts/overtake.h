@@ -16,8 +16,10 @@ namespace carillon::schedule::parts {
 inline void send(Life& life, DeviceId device, const Waiting::Head& head, const Choice& choice,
                  TimePoint earliest, Orders& out) {
   const auto [cls, deadline, id, model] = head;
-  out.infer(device, model, life.take(model, cls, choice.deadline, choice.batch.rows),
-            {earliest, std::max(out.time(), choice.latest())}, choice.batch.exec, life.streams(cls));
+  const ModelId whole = life.model(model);
+  out.infer(device, whole, life.take(model, cls, choice.deadline, choice.batch.rows),
+            {earliest, std::max(out.time(), choice.latest())}, choice.batch.exec, life.streams(cls),
+            whole == model ? std::nullopt : std::optional(model));
 }
 
 struct Overtaken {
@@ -43,7 +45,7 @@ inline std::optional<Overtaken> overtake(Life& life, std::span<const DeviceId> d
   const auto find = [&](const Waiting::Head& head) -> std::optional<Found> {
     std::optional<Found> found;
     for (const DeviceId device : devices.first(std::min(devices.size(), most_looked_at))) {
-      if (!runs_there(ledger, device, head.model)) continue;
+      if (!runs_there(ledger, device, life.model(head.model))) continue;
       const Duration dispatch = times.dispatch(device);
       const auto alone = times.batch(device, head.model, 0);
       const TimePoint free = free_at(ledger, device, ledger::Lane::exec, dispatch, out.time());

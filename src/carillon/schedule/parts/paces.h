@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "carillon/ledger/ledger.h"
+#include "carillon/schedule/parts/worth.h"
 
 namespace carillon::schedule::parts {
 
@@ -22,6 +23,7 @@ class Paces {
     if (const auto* change = std::get_if<ledger::ModelChanged>(&event)) {
       for (auto& device : devices_)
         if (change->model.index() < device.models.size()) device.models[change->model.index()] = {};
+      worth_.forget(change->model);
       if (change->model.index() < speeds_.size()) speeds_[change->model.index()] = 0;
       return;
     }
@@ -38,18 +40,22 @@ class Paces {
     for (const std::uint32_t place : ledger.changes().ended) {
       const auto& run = ledger.at(place);
       if (run.kind != device::ActionKind::infer) continue;
-      const auto& batches = ledger.model(run.model).info->batches;
+      const auto& times = ledger.times(run.cls);
+      if (!times.knows(run.run)) continue;
+      const ModelId id = run.run.model;
+      const auto& batches = times.info(id)->batches;
       if (run.run.index >= batches.size() || batches[run.run.index].exec <= Duration{0}) continue;
-      const double times = to_seconds(done->duration) / to_seconds(batches[run.run.index].exec);
+      const double took = to_seconds(done->duration) / to_seconds(batches[run.run.index].exec);
       if (run.device.index() >= devices_.size()) devices_.resize(run.device.index() + 1);
       Device& device = devices_[run.device.index()];
-      if (run.model.index() >= device.models.size()) device.models.resize(run.model.index() + 1);
-      if (run.model.index() >= speeds_.size()) speeds_.resize(run.model.index() + 1);
-      Mean& model = device.models[run.model.index()];
-      if (device.alive) speeds_[run.model.index()] -= model.speed();
-      model.add(times);
-      if (device.alive) speeds_[run.model.index()] += model.speed();
-      device.all.add(times);
+      if (id.index() >= device.models.size()) device.models.resize(id.index() + 1);
+      if (id.index() >= speeds_.size()) speeds_.resize(id.index() + 1);
+      Mean& model = device.models[id.index()];
+      if (device.alive) speeds_[id.index()] -= model.speed();
+      model.add(took);
+      if (device.alive) speeds_[id.index()] += model.speed();
+      device.all.add(took);
+      worth_.ran(id, batches[run.run.index].batch, took / std::max(1e-9, model.mean));
       device.seen = now;
       const int step = static_cast<int>(std::lround(std::log(std::max(1e-9, device.all.usual)) / step_of));
       if (std::exchange(device.step, step) != step) stepped_.push_back(run.device);
@@ -83,6 +89,7 @@ class Paces {
   int step(DeviceId device) const {
     return device.index() < devices_.size() ? devices_[device.index()].step : 0;
   }
+  const Worth& worth() const { return worth_; }
   // Devices whose step() has changed since they were taken; some may be there twice.
   std::vector<DeviceId> take_stepped() { return std::exchange(stepped_, {}); }
 
@@ -117,6 +124,7 @@ class Paces {
   std::vector<Device> devices_;
   std::vector<double> speeds_;  // by model: the sum of Mean::speed() over devices that are alive
   std::vector<DeviceId> stepped_;
+  Worth worth_;
 };
 
 }  // namespace carillon::schedule::parts

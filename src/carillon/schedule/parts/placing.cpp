@@ -355,12 +355,10 @@ void Placing::list(ModelId model, const Waiting& waiting, const Orders& out) {
 // Of the most urgent and the least urgent by class, when the first one came.
 TimePoint Placing::waits_since(ModelId model, const Waiting& waiting, const Orders& out) const {
   TimePoint since = out.time();
-  for (const Class cls : all_classes) {
-    if (waiting.size(model, cls) == 0) continue;
-    const Waiting::Line& line = waiting.line(model, cls);
+  waiting.visit(model, [&](const Waiting::Line& line) {
     for (const RequestId id : {line.begin()->second, line.back().second})
       since = std::min(since, out.ledger().request(id)->told.arrival);
-  }
+  });
   return since;
 }
 
@@ -379,13 +377,11 @@ std::size_t Placing::rescued(ModelId model, TimePoint loaded, const Waiting& wai
                              const Orders& out) const {
   std::size_t found = 0;
   const TimePoint least = saturating_add(loaded, Times(out.ledger(), Class::normal).alone(model));
-  for (const Class cls : all_classes) {
-    if (waiting.size(model, cls) == 0) continue;
-    const Waiting::Line& line = waiting.line(model, cls);
+  waiting.visit(model, [&](const Waiting::Line& line) {
     for (auto each = line.lower_bound({least, RequestId{0}}); each != line.end() && found < most_rescued;
          ++each)
       ++found;
-  }
+  });
   return found;
 }
 

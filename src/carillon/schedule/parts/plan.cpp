@@ -6,11 +6,12 @@
 
 namespace carillon::schedule::parts {
 
-void Plan::hear(const Event& event, const Orders& out) {
+void Plan::hear(const Event& event, const Orders& out, std::optional<ModelId> as) {
   if (const auto* arrival = std::get_if<RequestArrived>(&event)) {
     const Request& request = arrival->request;
     if (request.cls != Class::best_effort)
-      batches_.arrived(request.model, std::min<Duration>(request.deadline - out.time(), horizon));
+      batches_.arrived(as.value_or(request.model),
+                       std::min<Duration>(request.deadline - out.time(), horizon));
     return;
   }
   paces_.hear(event, out.ledger(), out.time());
@@ -45,14 +46,23 @@ bool Plan::step(const Orders& out) {
 // What the model's batches take, by its seeds and the pace of devices.
 void Plan::renew(std::size_t m, const Orders& out) {
   const ModelId model{static_cast<std::uint32_t>(m)};
-  const auto& info = out.ledger().model(model).info;
+  const auto& info = out.ledger().times(Class::normal).info(model);
   const double pace = paces_.mean(model, out.ledger().alive());
   if (seeds_[m].info == info.get() && seeds_[m].pace == pace) return;
-  seeds_[m] = {info.get(), pace};
-  for (std::size_t i = 0; i < info->batches.size(); ++i)
-    times_[m].set_exec(
-        static_cast<int>(i),
-        from_ns(pace * static_cast<double>(std::max(info->batches[i].exec, Duration{1}).count())));
+  std::optional<int> worth;
+  if (by_worth_)
+    if (const auto largest = paces_.worth().largest(model, info->batches)) worth = static_cast<int>(*largest);
+  seeds_[m] = {info.get(), pace, worth};
+  symphony::BatchTimes& times = times_[m];
+  for (std::size_t i = 0; i < info->batches.size(); ++i) {
+    const int at = static_cast<int>(i);
+    double seed = static_cast<double>(std::max(info->batches[i].exec, Duration{1}).count());
+    if (worth && at <= *worth) seed *= paces_.worth().times(model, times.batch_size(at));
+    if (worth && at > *worth)  // nothing is gained by it
+      seed = static_cast<double>(times.exec(*worth).count()) / pace * times.batch_size(at) /
+             times.batch_size(*worth);
+    times.set_exec(at, from_ns(pace * seed));
+  }
 }
 
 }  // namespace carillon::schedule::parts

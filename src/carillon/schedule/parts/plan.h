@@ -1,7 +1,9 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <deque>
+#include <optional>
 #include <vector>
 
 #include "carillon/schedule/parts/paces.h"
@@ -15,11 +17,12 @@ namespace carillon::schedule::parts {
 // planned for. Not thread-safe.
 class Plan {
  public:
-  explicit Plan(const Environment& environment)
-      : environment_(environment), batches_(rate_window, every, exceeded, most_load) {}
+  // `by_worth`: batch sizes are limited to those that are worth their time (Worth).
+  explicit Plan(const Environment& environment, bool by_worth = false)
+      : environment_(environment), by_worth_(by_worth), batches_(rate_window, every, exceeded, most_load) {}
 
-  // O(1), or O(batch sizes) where it is a ModelChanged.
-  void hear(const Event& event, const Orders& out);
+  // O(1), or O(batch sizes) where it is a ModelChanged. A request counts for the name `as` (Kinds).
+  void hear(const Event& event, const Orders& out, std::optional<ModelId> as = std::nullopt);
   // True: there is a new plan. One is made four times a second. Of more models than are looked at in an event
   // the others come in the next: until then the last plan holds.
   bool step(const Orders& out);
@@ -32,13 +35,22 @@ class Plan {
   const symphony::BatchTimes& times(ModelId model) const { return *all_times_[model.index()]; }
   const Paces& paces() const { return paces_; }
   Paces& paces() { return paces_; }
-  // See BatchPlan.
-  std::size_t limit(ModelId model) const { return static_cast<std::size_t>(batches_.limit(model)); }
+  // See BatchPlan. Nor should a batch be larger than what is worth its time.
+  std::size_t limit(ModelId model) const {
+    const auto limit = static_cast<std::size_t>(batches_.limit(model));
+    const auto& worth = seeds_[model.index()].worth;
+    if (!worth) return limit;
+    const auto largest = static_cast<std::size_t>(times(model).batch_size(*worth));
+    return limit > 0 ? std::min(limit, largest) : largest;
+  }
   double rate(ModelId model) const { return batches_.rate(model); }
   Duration slo(ModelId model) const { return batches_.slo(model); }
   bool known(ModelId model) const { return batches_.size(model) > 0; }
   // The place of the planned batch size. Of a model that is known.
-  int planned(ModelId model) const { return batches_.index(model); }
+  int planned(ModelId model) const {
+    const auto& worth = seeds_[model.index()].worth;
+    return worth ? std::min(*worth, batches_.index(model)) : batches_.index(model);
+  }
   // Devices that the model's requests need, in planned batches. Of a model that is known.
   double demand(ModelId model) const { return rate(model) * times(model).each(planned(model)); }
   double contention() const { return batches_.contention(); }
@@ -63,10 +75,12 @@ class Plan {
   struct Seeds {
     const ledger::ModelInfo* info = nullptr;
     double pace = 0;
+    std::optional<int> worth;  // the place of the largest batch size that is worth its time
   };
   void renew(std::size_t model, const Orders& out);
 
   Environment environment_;
+  bool by_worth_;
   symphony::BatchPlan batches_;
   Paces paces_;
   std::deque<symphony::BatchTimes> times_;  // where they stay

@@ -19,7 +19,6 @@ class Times {
   // `paces`: what never ran on a device is expected to be as far from its seed there as what did of late.
   Times(const ledger::Ledger& ledger, Class streams, const Paces* paces = nullptr, TimePoint now = {})
       : streams_(streams),
-        info_(ledger),
         times_(ledger.times(streams)),
         margins_(ledger.margins(streams)),
         paces_(paces),
@@ -36,7 +35,7 @@ class Times {
   }
 
   Class streams() const { return streams_; }
-  const ledger::ModelInfo& model(ModelId id) const { return *info_.model(id).info; }
+  const ledger::ModelInfo& model(ModelId id) const { return *times_.info(id); }
   // From an order until EXEC can start on an idle device.
   Duration dispatch(DeviceId device) const {
     return chances_ != nullptr ? chances_->dispatch(device) : margins_.at(device).dispatch;
@@ -132,7 +131,6 @@ class Times {
   }
 
   Class streams_;
-  const ledger::Ledger& info_;
   const ledger::ExecTimes& times_;
   const ledger::Margins& margins_;
   const Paces* paces_;

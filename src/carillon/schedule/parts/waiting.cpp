@@ -4,9 +4,20 @@
 
 namespace carillon::schedule::parts {
 
-bool Waiting::put(const Request& request) {
-  const std::size_t at = line_of(request.model, request.cls);
-  know(request.model);
+void Waiting::know(ModelId as, ModelId model) {
+  know(as);
+  if (as.index() >= owners_.size()) owners_.resize(as.index() + 1);
+  std::optional<ModelId>& owner = owners_[as.index()];
+  if (owner == model) return;
+  if (owner) std::erase(names_[owner->index()], as);
+  owner = model;
+  if (model.index() >= names_.size()) names_.resize(model.index() + 1);
+  names_[model.index()].push_back(as);
+}
+
+bool Waiting::put(const Request& request, ModelId as) {
+  const std::size_t at = line_of(as, request.cls);
+  know(as);
   places_.open(request.id) = {at, request.deadline};
   return lines_[at].line.insert({request.deadline, request.id}) && list(at);
 }
@@ -36,23 +47,43 @@ std::vector<RequestId> Waiting::take(ModelId model, Class cls, TimePoint from, s
   return taken;
 }
 
+void Waiting::move(ModelId from, ModelId to, Class cls) {
+  const std::size_t at = line_of(from, cls), there = line_of(to, cls);
+  if (at >= lines_.size() || lines_[at].line.empty()) return;
+  know(to);
+  Line& line = lines_[at].line;
+  const auto first = line.begin();
+  line.erase_from(first, line.size(), [&](const Line::Entry& entry) {
+    places_.find(entry.second)->line = there;
+    lines_[there].line.insert(entry);
+  });
+  list(at);
+  list(there);
+}
+
 std::size_t Waiting::size(ModelId model) const {
   std::size_t all = 0;
-  for (const Class cls : all_classes) all += size(model, cls);
+  for (const Class cls : all_classes) visit_names(model, [&](ModelId as) { all += size(as, cls); });
   return all;
 }
 
 std::vector<RequestId> Waiting::all(ModelId model) const {
   std::vector<RequestId> found;
-  for (const Class cls : all_classes)
-    if (size(model, cls) > 0)
-      for (const auto& [deadline, id] : line(model, cls)) found.push_back(id);
+  visit(model, [&](const Line& line) {
+    for (const auto& [deadline, id] : line) found.push_back(id);
+  });
   return found;
 }
 
 const Waiting::Head* Waiting::head(ModelId model) const {
-  for (const Class cls : all_classes)
-    if (const Head* const found = head(model, cls)) return found;
+  for (const Class cls : all_classes) {
+    const Head* first = nullptr;
+    visit_names(model, [&](ModelId as) {
+      const Head* const found = head(as, cls);
+      if (found != nullptr && (first == nullptr || *found < *first)) first = found;
+    });
+    if (first != nullptr) return first;
+  }
   return nullptr;
 }
 

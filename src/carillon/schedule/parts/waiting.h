@@ -3,6 +3,7 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -46,9 +47,25 @@ class Waiting {
     if (model.index() * all_classes.size() >= lines_.size())
       lines_.resize(all_classes.size() * (model.index() + 1));
   }
+  // What is planned by the name `as` (Kinds) is of that model: what is asked of a whole model counts it, too.
+  void know(ModelId as, ModelId model);
+  // No such name is known any more. Nothing waits under them.
+  void forget_names() {
+    names_.clear();
+    owners_.clear();
+  }
   // True: the line's head is another now.
-  bool put(const Request& request);
+  bool put(const Request& request) { return put(request, request.model); }
+  // In the line of another name.
+  bool put(const Request& request, ModelId as);
   bool has(RequestId id) const { return places_.find(id) != nullptr; }
+  // None: it does not wait.
+  std::optional<std::size_t> line_of(RequestId id) const {
+    const Place* const place = places_.find(id);
+    return place == nullptr ? std::nullopt : std::optional(place->line);
+  }
+  // All that waits in a line waits in that of the other name. O(its requests x log n).
+  void move(ModelId from, ModelId to, Class cls);
   // False: it does not wait.
   bool remove(RequestId id);
   // Takes the first `count` of a line's requests whose deadline is `from` or later. There must be that many.
@@ -62,7 +79,16 @@ class Waiting {
     const std::size_t at = line_of(model, cls);
     return at < lines_.size() ? lines_[at].line.size() : 0;
   }
+  // Of a whole model, under all its names.
   std::size_t size(ModelId model) const;
+  // Calls look(line) for each that has requests, by class.
+  template <typename Look>
+  void visit(ModelId model, Look&& look) const {
+    for (const Class cls : all_classes)
+      visit_names(model, [&](ModelId as) {
+        if (size(as, cls) > 0) look(line(as, cls));
+      });
+  }
   // All of a model, by class and deadline. O(its requests).
   std::vector<RequestId> all(ModelId model) const;
   // Null where none waits.
@@ -83,9 +109,17 @@ class Waiting {
     bool listed = false;
   };
   bool list(std::size_t at);
+  template <typename Look>
+  void visit_names(ModelId model, Look&& look) const {
+    look(model);
+    if (model.index() < names_.size())
+      for (const ModelId as : names_[model.index()]) look(as);
+  }
 
   const bool ordered_;
   std::vector<Lined> lines_;
+  std::vector<std::vector<ModelId>> names_;     // by model: its further names
+  std::vector<std::optional<ModelId>> owners_;  // by name: that model
   std::set<Head> heads_;
   ledger::IdRing<RequestId, Place> places_;
 };

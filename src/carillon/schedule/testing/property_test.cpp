@@ -77,13 +77,13 @@ void retime(std::uint64_t seed, std::vector<BatchProfile>& batches) {
 
 World make_world(std::uint64_t seed, const std::string& policy, bool models_change = false,
                  bool classes = false, bool sizes = false, bool together = false, bool times_change = false,
-                 double keeps = 0, double keeps_not = 0) {
+                 double keeps = 0, double keeps_not = 0, bool applications = false) {
   Random random(seed);
   const auto below = [&](std::uint64_t n) { return static_cast<int>(random.below(n)); };
   World world;
   world.scheduler = make(policy, seed % 2 == 1, classes);
   world.faults = below(3) != 0;
-  SimWorld::Options options{.seed = seed, .keeps = keeps, .keeps_not = keeps_not};
+  SimWorld::Options options{.seed = seed, .keeps = keeps, .keeps_not = keeps_not, .by_app = applications};
   options.pages.assign(static_cast<std::size_t>(1 + below(3)), 0);
   for (auto& pages : options.pages) pages = static_cast<std::uint64_t>(2 + below(6));
   if (world.faults) {
@@ -125,7 +125,7 @@ World make_world(std::uint64_t seed, const std::string& policy, bool models_chan
       keeps_not == 0 && (carillon::testing::seeds_from("CARILLON_AUDIT", {0, 0}).last > 0 || seed % 16 == 0);
   world.shadowed = std::make_unique<testing::Shadowed>(*world.scheduler, audited ? 1 : 0);
   world.sim = std::make_unique<SimWorld>(*world.shadowed, options, models);
-  const int requests = 20 + below(200);
+  const int requests = (20 + below(200)) * (applications ? 3 : 1);
   const Duration spread{(1 + below(10)) * 50'000'000};
   TimePoint came;
   for (int i = 0, left = 0; i < requests; ++i) {
@@ -141,6 +141,11 @@ World make_world(std::uint64_t seed, const std::string& policy, bool models_chan
     if (sizes && below(10) != 0) {
       const auto scale = static_cast<std::uint64_t>(1) << below(14);
       request.effort = {.operations = 1000 * scale * (1 + random.below(2)), .bytes = 100 * scale};
+    }
+    if (applications) {  // mostly of one model
+      if (below(4) != 0) request.model = ModelId{0};
+      request.app = AppId{static_cast<std::uint32_t>(below(5))};
+      if (below(20) == 0) request.app = AppId{static_cast<std::uint32_t>(below(1000))};
     }
     const RequestId id = world.sim->next_id();
     world.sim->arrive(request, came, together && below(10) != 0);
@@ -274,6 +279,18 @@ TEST_P(Policies, HoldTheirPromisesWithSizes) {
 }
 
 // Requests that come together, of one model and of several, some of them decided on by themselves.
+// Of few applications that take unlike times, and of many that come once; while models come and go.
+TEST_P(Policies, HoldTheirPromisesWithApplications) {
+  int on_time = 0;
+  for (std::uint64_t seed = 0; seed < 600; ++seed) {
+    World world =
+        make_world(seed, GetParam(), seed % 3 == 0, seed % 4 == 0, false, false, seed % 5 == 0, 0, 0, true);
+    ASSERT_NO_FATAL_FAILURE(run_to_rest(world, seed));
+    on_time += world.sim->count().on_time;
+  }
+  EXPECT_GT(on_time, 3'000);
+}
+
 TEST_P(Policies, HoldTheirPromisesToThoseThatComeTogether) {
   int on_time = 0, refused = 0;
   for (std::uint64_t seed = 0; seed < 2000; ++seed) {

@@ -347,7 +347,7 @@ void SimWorld::take(const Action& action) {
         problem("ran what has an outcome", "request " + std::to_string(r.value));
     }
     if (!served_[infer.model.index()]) problem("infer of a model that went", "action " + std::to_string(id));
-    log.duration = noisy(by_size(infer, plan->exec));
+    log.duration = noisy(by_app(infer, by_size(infer, plan->exec)));
     const double luck = random_.uniform();
     if (luck < options_.infer_failures)
       log.planned = ActionStatus::failed;
@@ -375,6 +375,15 @@ Duration SimWorld::by_size(const Infer& infer, Duration exec) const {
   for (const RequestId r : infer.requests) rows += requests_[r.value].request.effort.size();
   const double share = rows / static_cast<double>(infer.requests.size()) / model.sizes.front().row.size();
   return std::max(Duration{1}, from_ns(static_cast<double>(exec.count()) * share));
+}
+
+// A batch takes what its longest request does.
+Duration SimWorld::by_app(const Infer& infer, Duration exec) const {
+  std::uint32_t longest = 1;
+  if (options_.by_app)
+    for (const RequestId r : infer.requests)
+      longest = std::max(longest, std::min(8U, requests_[r.value].request.app.value));
+  return exec * longest;
 }
 
 std::size_t SimWorld::find(ActionId id) const {

@@ -45,6 +45,7 @@ class SimWorld {
     // Share of models, as far as there is room, whose weights a device has when it comes back; and share of
     // these of which that is not so.
     double keeps = 0, keeps_not = 0;
+    bool by_app = false;   // requests take as many times as long as their application's number, 8 at most
     bool classes = false;  // devices have streams by class, and so many for best effort:
     int best_effort = 1;
   };
@@ -157,6 +158,7 @@ class SimWorld {
   void answer(RequestId id, TimePoint at, int batch);
   void sent_by_class(const Infer& infer, const ActionLog& log);
   Duration by_size(const Infer& infer, Duration exec) const;
+  Duration by_app(const Infer& infer, Duration exec) const;
   std::size_t find(ActionId id) const;  // where it is logged; actions_.size(): nowhere
 
   Scheduler& scheduler_;
