@@ -12,7 +12,8 @@ constexpr Number<Option> carillon_numbers[] = {
     {"limit", &Option::limit, 0, 1},     {"keep_off", &Option::keep_off, 0, 1},
     {"backlog", &Option::backlog, 0, 1}, {"value", &Option::value, 0, 1e6},
     {"waste", &Option::waste, 0, 1e6},   {"hold", &Option::hold, 0, 10},
-    {"chance", &Option::chance, 0, 1},
+    {"chance", &Option::chance, 0, 1},   {"fair", &Option::fair, 0, 1},
+    {"tenants", &Option::tenants, 0, 1},
 };
 
 }  // namespace
