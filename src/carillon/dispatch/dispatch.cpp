@@ -6,6 +6,8 @@
 #include <variant>
 
 #include "carillon/base/assert.h"
+#include "carillon/schedule/registry.h"
+#include "carillon/wire/application.h"
 
 namespace carillon::dispatch {
 
@@ -89,7 +91,11 @@ std::size_t Dispatch::actions_in_flight() const {
 
 // --- What calls say
 
-AppId Dispatch::application(std::string_view name, const std::optional<Alike>& alike, TimePoint now) {
+AppId Dispatch::application(std::string_view name, const std::optional<Alike>& told, TimePoint now) {
+  std::optional<Alike> alike = told;
+  const bool tenants = schedule::tells_tenants(scheduler_.name());
+  name = tenants ? wire::tenant_of(name) : wire::without_key(name);
+  if (tenants) alike.reset();
   if (name.empty() && !alike) return AppId{0};
   Application key{name, alike};
   if (const auto found = applications_.find(key); found != applications_.end()) return found->second;

@@ -1,12 +1,14 @@
 #include "carillon/dispatch/dispatch.h"
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "carillon/schedule/testing/models.h"
 #include "carillon/schedule/testing/scripted_scheduler.h"
+#include "carillon/wire/application.h"
 
 namespace carillon::dispatch {
 namespace {
@@ -622,6 +624,35 @@ TEST_F(DispatchTest, NamesBeyondTheCapCountAsNoneAndTheirLengthsStill) {
   EXPECT_EQ(told[0].solo, 6ms);
   EXPECT_NE(small.application("", Alike{{0}, 2}, at(0ms)), unnamed);
   EXPECT_EQ(hears.heard<schedule::RequestProfiled>().size(), 8U) << "nothing is known of that length";
+}
+
+class CalledCarillon final : public schedule::Scheduler {
+ public:
+  std::string_view name() const override { return "carillon"; }
+  TimePoint decide(const schedule::Event&, TimePoint, schedule::Actions&) override {
+    return TimePoint::max();
+  }
+};
+
+// Where an application is a tenant, the name of the key is all that counts; else the key's counts for
+// nothing.
+TEST_F(DispatchTest, KeysAreTenantsWherePoliciesTellThemApart) {
+  const auto keyed = [](const char* key, const char* name) { return wire::application_of(key, name); };
+  const wire::Dispatcher::Alike alike{{0}, 1};
+  CalledCarillon tells;
+  Dispatch by_tenant(tells, {}, calls, notes);
+  EXPECT_EQ(by_tenant.application("", alike, at(0ms)), AppId{0}) << "lengths are no tenants";
+  const AppId one = by_tenant.application(keyed("one", "a"), {}, at(0ms));
+  EXPECT_NE(one, AppId{0});
+  EXPECT_EQ(by_tenant.application(keyed("one", "b"), alike, at(0ms)), one);
+  EXPECT_EQ(by_tenant.application(keyed("one", ""), {}, at(0ms)), one);
+  EXPECT_NE(by_tenant.application(keyed("two", "a"), {}, at(0ms)), one);
+  EXPECT_NE(by_tenant.application("a", {}, at(0ms)), one);
+
+  const AppId a = dispatch.application(keyed("one", "a"), {}, at(0ms));
+  EXPECT_EQ(dispatch.application(keyed("two", "a"), {}, at(0ms)), a);
+  EXPECT_EQ(dispatch.application("a", {}, at(0ms)), a);
+  EXPECT_EQ(dispatch.application(keyed("one", ""), {}, at(0ms)), AppId{0});
 }
 
 TEST_F(DispatchTest, TellsApart1024NamesUnlessToldOtherwise) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 #include <variant>
 
@@ -56,7 +57,9 @@ std::optional<Refuse> Admission::admit(const Request& request, TimePoint now) {
   if (!DueWork::reaches(due, now)) return std::nullopt;
   const Duration work = least_share(model, due - now);
   const TimePoint from = start(now);
-  const double room = execs_.room(due, work, from, static_cast<double>(alive_), now) * ease_of(alone);
+  double room = execs_.room(due, work, from, static_cast<double>(alive_), now) * ease_of(alone);
+  // What waits is not in its way.
+  if (policy_->favours(request, now)) room = std::numeric_limits<double>::infinity();
   const double needed = allowance_.at(now);
   // What would be late by itself is for the policy to refuse.
   if (room >= needed || saturating_add(from, alone) > due) {
@@ -65,6 +68,7 @@ std::optional<Refuse> Admission::admit(const Request& request, TimePoint now) {
     return std::nullopt;
   }
   allowance_.turned_away(now);
+  policy_->turned_away(request, now);
   // As many times the time until then as there is too little room: at most the account's reach, beyond which
   // nothing is known.
   const auto left = static_cast<double>((due - from).count());

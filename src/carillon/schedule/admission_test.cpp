@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -101,8 +102,13 @@ class Hears final : public Scheduler {
       out.insert(out.end(), says.begin(), says.end());
     return TimePoint::max();
   }
+  bool favours(const Request& request, TimePoint) const override { return request.app == favoured; }
+  void turned_away(const Request&, TimePoint) override { ++away; }
+
   std::string heard;
   Actions says;  // at a Wake
+  std::optional<AppId> favoured;
+  int away = 0;
 };
 
 class AdmissionTest : public ::testing::Test {
@@ -169,6 +175,16 @@ TEST_F(AdmissionTest, ThePolicyHearsOfThoseThatAreAdmitted) {
   EXPECT_TRUE(refused(100ms, 0, true));
   tell(AllArrived{});
   EXPECT_EQ(policy->heard, "more all ");
+}
+
+TEST_F(AdmissionTest, WhatWaitsIsNotInTheWayOfWhatThePolicyFavours) {
+  EXPECT_EQ(room_for(100ms), 10);
+  EXPECT_EQ(policy->away, 1) << "the policy hears of what is turned away";
+  EXPECT_TRUE(refused(50ms));
+  policy->favoured = AppId{};
+  EXPECT_FALSE(refused(50ms));
+  policy->favoured.reset();
+  EXPECT_TRUE(refused(60ms)) << "it takes room itself";
 }
 
 TEST_F(AdmissionTest, LeavesTheRestToThePolicy) {

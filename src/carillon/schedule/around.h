@@ -18,6 +18,10 @@ class Around : public Scheduler {
   Terms terms(ModelId model, Class cls, TimePoint now) const override {
     return policy_->terms(model, cls, now);
   }
+  bool favours(const Request& request, TimePoint now) const override {
+    return policy_->favours(request, now);
+  }
+  void turned_away(const Request& request, TimePoint now) override { policy_->turned_away(request, now); }
   void reads(ledger::Ledger& ledger) override {
     ledger_ = &ledger;
     policy_->reads(ledger);

@@ -53,6 +53,12 @@ class Scheduler {
   // before).
   virtual Terms terms(ModelId, Class, TimePoint) const { return {}; }
 
+  // For who stands around it and turns requests away before they come. favours(): the policy would have the
+  // request go first, whatever waits. turned_away(): it does not come, though it was asked for. The request's
+  // model has come.
+  virtual bool favours(const Request&, TimePoint) const { return false; }
+  virtual void turned_away(const Request&, TimePoint) {}
+
   // Appends the actions that `event` calls for at time `now`. Returns when it wants a Wake, or max() for
   // never: that replaces what it returned before. It is after `now`, unless it is what was returned before
   // and the Wake has yet to come.

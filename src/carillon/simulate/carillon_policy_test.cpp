@@ -1,5 +1,8 @@
 // What each part of the policy carillon is for: a workload that loses without the part. docs/policy.md tells
 // of the parts, and bench/policy.py measures them on larger workloads.
+#include <algorithm>
+#include <cstdint>
+#include <map>
 #include <stdexcept>
 #include <string>
 
@@ -10,6 +13,47 @@
 
 namespace carillon::simulate {
 namespace {
+
+Figures figures_of(const std::string& scenario, const std::string& policy, bool admission = false,
+                   Observer* observer = nullptr) {
+  const auto read = workload::parse_scenario(scenario, "here");
+  if (!read) throw std::runtime_error(read.error().message);
+  schedule::Environment told = environment(*read);
+  told.admission = admission;
+  const auto made = schedule::make_scheduler(policy, told);
+  if (!made) throw std::runtime_error(made.error().message);
+  Options options;
+  options.observer = observer;
+  return run(*read, **made, options);
+}
+
+// The least share on time of the models but for the last, which asks for too much.
+double worst_of_the_modest(const std::string& scenario, const std::string& policy, bool admission = false) {
+  const Figures figures = figures_of(scenario, policy, admission);
+  double worst = 1;
+  for (std::size_t m = 0; m + 1 < figures.models.size(); ++m)
+    worst = std::min(worst, static_cast<double>(figures.models[m].on_time) /
+                                static_cast<double>(figures.models[m].offered));
+  return worst;
+}
+
+// The share on time by application, of those that were sent two seconds after the start and later.
+class ByApplication : public Observer {
+ public:
+  void on_outcome(const Request& request, Outcome outcome, TimePoint) override {
+    if (request.arrival < TimePoint{2s}) return;
+    Counts& counts = counts_[request.app.value];
+    ++counts.all;
+    counts.on_time += outcome == Outcome::on_time ? 1 : 0;
+  }
+  double share(std::uint32_t app) const { return counts_.at(app).on_time / counts_.at(app).all; }
+
+ private:
+  struct Counts {
+    double all = 0, on_time = 0;
+  };
+  std::map<std::uint32_t, Counts> counts_;
+};
 
 // The share of requests that are on time.
 double share_on_time(const std::string& scenario, const std::string& policy, bool measured = false) {
@@ -325,6 +369,74 @@ rate = 8
 slo_ms = )" + std::to_string(slo) +
                                  "\n";
     EXPECT_GT(share_on_time(scenario, "carillon"), share_on_time(scenario, "carillon:worth=0") + 0.02) << slo;
+  }
+}
+
+// Two models ask for little, and the third alone for more than all devices have, in long runs.
+constexpr const char* abuse = R"(name = "abuse"
+seed = 1
+duration_s = 20
+warmup_s = 2
+[cluster]
+devices = 4
+[[models]]
+name = "tight"
+slo_ms = 14.5
+max_batch = 16
+latency = { alpha_ms = 0.4, beta_ms = 1.8 }
+rate = 240
+[[models]]
+name = "dear"
+slo_ms = 33
+max_batch = 16
+latency = { alpha_ms = 2.8, beta_ms = 4.6 }
+rate = 80
+[[models]]
+name = "abuser"
+slo_ms = 60
+max_batch = 16
+latency = { alpha_ms = 2.7, beta_ms = 4.7 }
+rate = 1600
+)";
+
+TEST(CarillonPolicy, FairModelsThatAskForLittleGoFirst) {
+  EXPECT_GT(worst_of_the_modest(abuse, "carillon:fair=1"), 0.98);
+  EXPECT_LT(worst_of_the_modest(abuse, "carillon:fair=0"), 0.5);
+  EXPECT_GT(share_on_time(abuse, "carillon:fair=0"), share_on_time(abuse, "carillon:fair=1") + 0.05)
+      << "what it costs";
+}
+
+TEST(CarillonPolicy, FairRefusalsOnArrivalSpareThoseThatAskForLittle) {
+  EXPECT_GT(worst_of_the_modest(abuse, "carillon:fair=1", true), 0.98);
+  EXPECT_LT(worst_of_the_modest(abuse, "carillon:fair=0", true), 0.5);
+}
+
+// Two applications ask for one model: one for a fifth of the device, and one for more than all of it.
+constexpr const char* shared = R"(name = "shared"
+seed = 1
+duration_s = 20
+warmup_s = 2
+[cluster]
+devices = 1
+[[models]]
+name = "m"
+slo_ms = 40
+max_batch = 1
+latency = { c0_ms = 0, c1 = 1, modes = [
+  { mean_ms = 2, std_ms = 0, weight = 0.1, app = "modest" },
+  { mean_ms = 2, std_ms = 0, weight = 0.9, app = "abuser" } ] }
+rate = 1000
+)";
+
+TEST(CarillonPolicy, FairApplicationsThatAskForLittleGoFirst) {
+  for (const bool admission : {false, true}) {
+    ByApplication on, off;
+    figures_of(shared, "carillon", admission, &on);
+    figures_of(shared, "carillon:tenants=0", admission, &off);
+    EXPECT_GT(on.share(1), 0.98) << admission;
+    EXPECT_LT(off.share(1), 0.7) << admission;
+    EXPECT_GT(0.9 * on.share(2) + 0.1 * on.share(1), 0.9 * off.share(2) + 0.1 * off.share(1) - 0.03)
+        << "the device is as busy";
   }
 }
 

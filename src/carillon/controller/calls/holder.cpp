@@ -8,6 +8,7 @@
 
 #include "carillon/base/assert.h"
 #include "carillon/controller/gates/queue_rules.h"
+#include "carillon/wire/application.h"
 
 namespace carillon::controller {
 
@@ -239,7 +240,8 @@ AppId Holder::application(const InferCall& call, TimePoint now) {
     alike = {call.model,
              model.open ? magnitude(call) : static_cast<std::size_t>(length - model.lengths.begin())};
   }
-  return dispatcher_.application(call.application, alike, now);
+  if (call.key.empty()) return dispatcher_.application(call.application, alike, now);
+  return dispatcher_.application(wire::application_of(call.key, call.application), alike, now);
 }
 
 // --- What the dispatcher says

@@ -50,7 +50,8 @@ Carillon::Carillon(const Environment& environment, const CarillonOptions& option
       overtakes_(environment.preemption == Preemption::deadline),
       plan_(environment, options.worth > 0),
       waits_(parts::Plan::exceeded, wait_horizon, known_after),
-      punctual_(environment) {}
+      punctual_(environment),
+      fair_(options.fair, options.tenants) {}
 
 TimePoint Carillon::act(const Event& event, Orders& out) {
   const auto* const arrival = std::get_if<RequestArrived>(&event);
@@ -61,12 +62,15 @@ TimePoint Carillon::act(const Event& event, Orders& out) {
     plan_.hear(event, out, kinds_.of(arrival->request));
   else
     plan_.hear(event, out);
+  std::optional<RequestId> turned_away;
+  if (fair_.on() && arrival != nullptr && !admit(arrival->request, out)) turned_away = arrival->request.id;
   hear(event, out);
   if (arrival != nullptr && arrival->more) return wake_;
   if (plan_.due(out.time()) || keep_off_.planning()) go_on(out);
   life_.expire(out);
   if (changed_ > 0) look_at_changed();
   find_pressure(out);
+  if (fair_.on()) fair_.step(out.ledger().alive(), out.time());
   while (looks_.top_at() <= out.time()) {
     punctual_.looked(looks_.top_at(), out.time());
     look(looks_.top(), out);
@@ -82,6 +86,7 @@ TimePoint Carillon::act(const Event& event, Orders& out) {
   if (overtakes_) overtake(out);
   placing_.step(life_, out);
   life_.settle(out);
+  if (fair_.on()) count_lost(turned_away, out);
   wake_ = std::min({looks_.top_at(), life_.wake_at(out.time()), placing_.wake_at()});
   if (ready_.any())
     for (const Class streams : life_.all_streams()) wake_ = std::min(wake_, free_.next_at(streams));
@@ -226,8 +231,10 @@ void Carillon::count(std::uint32_t line, const Waiting::Head* head, std::size_t 
     const int index = plan_.known(model)
                           ? std::min(plan_.planned(model), times.index_for(std::max<std::size_t>(1, rows)))
                           : 0;
-    backlog_.set(line, rows, static_cast<double>(rows) * times.each(index),
-                 head == nullptr ? TimePoint::max() : head->deadline, out.time());
+    const double work = static_cast<double>(rows) * times.each(index);
+    const TimePoint deadline = head == nullptr ? TimePoint::max() : head->deadline;
+    backlog_.set(line, rows, work, deadline, out.time());
+    if (fair_.on()) fair_.waits(line, rows, work, deadline, out.time());
   }
   const ModelId whole = kinds_.model(model);
   if (placing_.any() && whole.index() < out.ledger().models()) placing_.waits(whole, life_.waiting(), out);
@@ -266,14 +273,16 @@ void Carillon::look(std::uint32_t line, Orders& out) {
   const auto choice = first_batch(*head, times, fastest, start, out.time());
   if (!choice) {
     looks_.remove(line);
-    return ready_.put({cls, head->deadline, line});  // perhaps another device can
+    return ready_.put({cls, rest(line, out.time()), head->deadline, line});  // perhaps another device can
   }
   const int index = plan_.times(model).index_for(choice->batch.rows);
   TimePoint ready = out.time();
   // What would not keep what is promised goes where a device idles.
   const bool in_time = options_.chance <= 0 || choice->deadline <= head->deadline ||
                        saturating_add(start, times.span(fastest, model, 0)) <= head->deadline;
-  if (in_time && !starts_at_once(model, index)) {
+  const std::size_t largest = largest_batch(line, out.time());
+  const bool full = largest > 0 && choice->batch.rows >= largest;
+  if (in_time && !full && !starts_at_once(model, index)) {
     Asking asking = this->asking(*head, choice->deadline, out);
     // Further requests bring that forward, but not to before it would be with `last` of them.
     const int last = waits_with(model, index);
@@ -288,7 +297,7 @@ void Carillon::look(std::uint32_t line, Orders& out) {
   // Until rates are known batches are small: their waits would tell too long a lead for many seconds.
   if (plan_.known(model)) waits_.asks(model, std::max(ready, out.time()), out.time());
   if (ready > out.time()) return looks_.set(line, ready);
-  ready_.put({cls, key(model, *choice), line});
+  ready_.put({cls, rest(line, out.time()), key(model, *choice), line});
   looks_.set(line, std::max(saturating_add(choice->latest(), Duration{1}), out.time() + Duration{1}));
 }
 
@@ -390,6 +399,47 @@ TimePoint Carillon::ready_at(Asking& asking, int index, const Times& times, cons
 void Carillon::find_pressure(const Orders& out) {
   pressed_ =
       plan_.contention() >= 1 || (options_.backlog > 0 && backlog_.pressed(out.ledger().alive(), out.time()));
+}
+
+// Device time of a request in batches of the planned size, seconds.
+double Carillon::work(ModelId model) const {
+  return plan_.times(model).each(plan_.known(model) ? plan_.planned(model) : 0);
+}
+
+// Counts a request that came for its tenant. False: it is refused, as modest ones would be late for its sake.
+bool Carillon::admit(const Request& request, Orders& out) {
+  const ModelId as = kinds_.of(request);
+  const std::size_t alive = out.ledger().alive();
+  const double load = backlog_.load(alive, out.time());
+  if (fair_.came(request, line_of(as, request.cls), work(as), load, alive, out.time()) ||
+      !life_.waiting().has(request.id))
+    return true;
+  life_.refuse(request.id, Reason::cannot_finish, saturating_add(request.deadline, Duration{1}), out);
+  return false;
+}
+
+// What was refused in this event, but for that one.
+void Carillon::count_lost(std::optional<RequestId> but, const Orders& out) {
+  for (const auto& [refusal, model] : out.ledger().changes().refused)
+    if (refusal.reason != Reason::no_model && refusal.request != but)
+      kinds_.visit(model, [&](ModelId as) {
+        fair_.lost(line_of(as, Class::normal), plan_.slo(as) - plan_.times(as).exec(0), out.ledger().alive(),
+                   out.time());
+      });
+}
+
+// So many requests a batch of the line may have, for the sake of others; 0: as many as it likes.
+std::size_t Carillon::largest_batch(std::uint32_t line, TimePoint now) const {
+  const auto [model, cls] = Waiting::of_line(line);
+  const std::size_t most = limit(model);
+  if (!fair_.on() || cls == Class::real_time) return most;
+  const std::size_t least = fair_.limit(line, plan_.times(model), now);
+  return most > 0 && least > 0 ? std::min(most, least) : std::max(most, least);
+}
+
+// The line comes after those of modest tenants.
+bool Carillon::rest(std::uint32_t line, TimePoint now) const {
+  return fair_.on() && Waiting::of_line(line).second == Class::normal && fair_.rest(line, now);
 }
 
 // The latest start; while devices are short, later for what costs others more.
@@ -519,6 +569,8 @@ void Carillon::send(std::uint32_t line, DeviceId device, const Choice& choice, O
   const auto [model, cls] = Waiting::of_line(line);
   const Waiting::Head head = *life_.waiting().head(model, cls);
   waits_.answered(model, static_cast<int>(choice.batch.rows), out.time());
+  if (fair_.on() && cls != Class::real_time)
+    fair_.sent(line, choice.batch.rows, choice.batch.exec, out.time());
   refuse_passed(head, choice, out);
   parts::send(life_, device, head, choice, out.time(), out);
   look_at(device, out);
@@ -595,7 +647,7 @@ std::optional<Choice> Carillon::choose(const Waiting::Head& head, const Times& t
 std::optional<Choice> Carillon::first_batch(const Waiting::Head& head, const Times& times, DeviceId device,
                                             TimePoint start, TimePoint now) const {
   const Waiting::Line& line = life_.waiting().line(head.model, head.cls);
-  const std::size_t limit = this->limit(head.model);
+  const std::size_t limit = largest_batch(line_of(head.model, head.cls), now);
   if (auto all = parts::choose_all(line, times, device, head.model, start, limit)) return all;
   parts::Outlook outlook{.next_after = waits_.mean(head.model),
                          .rate = plan_.rate(head.model),
@@ -603,6 +655,10 @@ std::optional<Choice> Carillon::first_batch(const Waiting::Head& head, const Tim
                          .enough = enough(head.model, now)};
   if (plan_.known(head.model))
     outlook.planned = static_cast<std::size_t>(plan_.times(head.model).batch_size(plan_.planned(head.model)));
+  if (fair_.on() && fair_.first(line_of(head.model, head.cls), now)) {  // none is passed over
+    outlook.contention = 0;
+    outlook.enough = 0;
+  }
   return parts::Heads(line, times, device, head.model, outlook).choose(start, limit, now);
 }
 

@@ -9,6 +9,7 @@
 
 #include "carillon/schedule/carillon/options.h"
 #include "carillon/schedule/parts/backlog.h"
+#include "carillon/schedule/parts/fair.h"
 #include "carillon/schedule/parts/free.h"
 #include "carillon/schedule/parts/heads.h"
 #include "carillon/schedule/parts/keep_off.h"
@@ -43,6 +44,12 @@ class Carillon final : public Policy {
   explicit Carillon(const Environment& environment, const CarillonOptions& options = {});
   std::string_view name() const override { return "carillon"; }
   Terms terms(ModelId model, Class cls, TimePoint now) const override;
+  bool favours(const Request& request, TimePoint now) const override {
+    return fair_.on() && fair_.favours(request, work(kinds_.of(request)), now);
+  }
+  void turned_away(const Request& request, TimePoint now) override {
+    if (fair_.on()) fair_.turned_away(request, work(kinds_.of(request)), now);
+  }
   // Lines, devices, copies and models that were looked at so far, in whatever order: what bounds the work of
   // an event. Without those that make a plan.
   std::uint64_t looked_at() const { return looked_at_ + placing_.looked_at(); }
@@ -81,6 +88,11 @@ class Carillon final : public Policy {
   Asking asking(const parts::Waiting::Head& head, TimePoint deadline, const Orders& out) const;
   TimePoint ready_at(Asking& asking, int index, const parts::Times& times, const Orders& out);
   TimePoint key(ModelId model, const parts::Choice& choice) const;
+  double work(ModelId model) const;
+  bool admit(const Request& request, Orders& out);
+  void count_lost(std::optional<RequestId> but, const Orders& out);
+  std::size_t largest_batch(std::uint32_t line, TimePoint now) const;
+  bool rest(std::uint32_t line, TimePoint now) const;
   void find_pressure(const Orders& out);
   std::size_t limit(ModelId model) const { return options_.limit > 0 ? plan_.limit(model) : 0; }
   std::optional<parts::Choice> choose(const parts::Waiting::Head& head, const parts::Times& times,
@@ -112,6 +124,7 @@ class Carillon final : public Policy {
   parts::Backlog backlog_;
   symphony::DeviceWaits waits_;
   parts::Punctual punctual_;
+  parts::Fair fair_;
   parts::Ready ready_;
   parts::Free free_;
   std::optional<DeviceId> fastest_;  // of all that are alive

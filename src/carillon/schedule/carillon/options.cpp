@@ -13,7 +13,8 @@ constexpr Number<Option> carillon_numbers[] = {
     {"backlog", &Option::backlog, 0, 1}, {"value", &Option::value, 0, 1e6},
     {"waste", &Option::waste, 0, 1e6},   {"hold", &Option::hold, 0, 10},
     {"chance", &Option::chance, 0, 1},   {"kinds", &Option::kinds, 0, 1},
-    {"worth", &Option::worth, 0, 1},
+    {"worth", &Option::worth, 0, 1},     {"fair", &Option::fair, 0, 1},
+    {"tenants", &Option::tenants, 0, 1},
 };
 
 }  // namespace

@@ -39,6 +39,11 @@ struct CarillonOptions {
   // With 0 batches are in time by the longest of the last ten runs and by margins for all else, as under
   // other policies, not by the chances of what runs take.
   double chance = 1;
+  // While requests ask for more than there is, those of a model that asks for no more device time than this
+  // share of its max-min share go first. 0: models compete by answers.
+  double fair = 0;
+  // The same for tenants that requests tell apart: each application is one.
+  double tenants = 1;
 };
 
 // "value=0.5,keep_off=0": the defaults but for these. The error lists the names.

@@ -52,6 +52,17 @@ Terms Carillon::terms(ModelId whole, Class cls, TimePoint now) const {
   if (const std::size_t kinds = kinds_.kinds(whole); kinds > 0)
     out.emplace_back("applications that take unlike times are told apart",
                      fmt::format("in {} {}; below is what goes first", kinds, kinds == 1 ? "kind" : "kinds"));
+  const auto line = static_cast<std::uint32_t>(parts::Waiting::line_of(model, cls));
+  if (cls == Class::normal && fair_.first(line, now))
+    out.emplace_back("modest tenant goes first",
+                     fmt::format("yes: one asks of its model, below its share of {} a second on the devices",
+                                 ms(fair_.shares().level())));
+  else if (rest(line, now))
+    out.emplace_back("modest tenant goes first",
+                     fmt::format("no: its model has none, and tenants ask for more than their share of {} a "
+                                 "second on the devices",
+                                 ms(fair_.shares().level())));
+
   const auto& times = plan_.times(model);
   if (!plan_.known(model)) {
     out.emplace_back("its model is asked for", "not of late");
@@ -62,7 +73,9 @@ Terms Carillon::terms(ModelId whole, Class cls, TimePoint now) const {
                                  ms(to_seconds(plan_.slo(model)))));
     out.emplace_back("planned batch", fmt::format("{} ({} of a device for each)", times.batch_size(planned),
                                                   ms(times.each(planned))));
-    if (limit(model) > 0) out.emplace_back("largest batch that is worth its time, or spares others", std::to_string(limit(model)));
+    if (largest_batch(line, now) > 0)
+      out.emplace_back("largest batch that is worth its time, or spares others",
+                       std::to_string(largest_batch(line, now)));
   }
   const std::size_t off = keep_off_.devices(model);
   if (off > 0 && !placing_.scarce())
@@ -73,7 +86,6 @@ Terms Carillon::terms(ModelId whole, Class cls, TimePoint now) const {
                      fmt::format("{} of {} devices{}", ledger.model(whole).places.size(), alive,
                                  placing_.scarce() ? "; memory is short" : ""));
 
-  const auto line = static_cast<std::uint32_t>(parts::Waiting::line_of(model, cls));
   const parts::Waiting::Head* const head = life_.waiting().head(model, cls);
   out.emplace_back("of its model there wait", fmt::format("{} requests", life_.waiting().size(model, cls)));
   if (head == nullptr || !fastest_) return out;

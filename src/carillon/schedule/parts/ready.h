@@ -20,6 +20,7 @@ class Ready {
  public:
   struct Key {
     Class cls{};
+    bool rest = false;  // it comes after all of its class that are not
     TimePoint at;
     std::uint32_t line = 0;
     friend auto operator<=>(const Key&, const Key&) = default;
