@@ -2,7 +2,7 @@
 """MLPerf's LoadGen, scenario Server: the highest rate that it calls VALID, of Carillon's policies and of other servers.
 
     python bench/loadgen.py [--seconds 600] [--models mobilenetv2:15,resnet50:100] [--servers carillon,mlserver,batching,...]
-                            [--rivals DIR] [--short 10] [--queries 1000] [--precision 0.05] [--tries 3] [--busy N]
+                            [--rivals DIR] [--short 10] [--queries 1500] [--precision 0.05] [--tries 3] [--busy N]
 
 Each model has a target in ms: the 99th percentile of the time from when a query was due until its answer is there has to be
 within. ResNet-50's own target, 15 ms, is less than one run of it takes on two cores, so it has 100 ms.
@@ -17,11 +17,15 @@ run one at a time; those that wait stay, and do nothing.
 Requests to Carillon carry the target, less --allowance ms for the way, as their deadline. Others heed none. A refusal counts
 as late: LoadGen hears of it after the target. So refusing helps only as far as others are answered in time.
 
-Search: runs of --short seconds and --queries queries at least, in turns of one run of each server, raise or lower
-the rate by steps until one is VALID and one is not, and then halve the distance until it is below --precision. A short run that is
-INVALID with fewer than a tenth of its queries late is tried once more, as a stall of the machine makes one so. Then runs of
---seconds decide, again in turns: one VALID is followed by a rate a step higher, one INVALID by one lower, --tries in all; the
-highest VALID rate counts. "over the best of the others" is its ratio to that of the best other server.
+Search: runs of --short seconds and --queries queries at least, in turns of one run of each server, raise or lower the rate by
+steps until one is VALID and one is not, and then halve the distance until it is below --precision. A short run that is INVALID
+with fewer than half of its queries late is tried once more, as a stall of the machine makes one so. Then runs of --seconds
+decide, again in turns: one VALID is followed by a rate a step higher, one INVALID by one a step lower, then two, then four,
+until one is each or --tries are made. The highest VALID rate counts, "over the best of the others" is its ratio to that of the
+best other server.
+
+--setting batching=4:2 takes these rows and ms without trying others. --emulated N has policies alone, on N devices that take
+the times of bench/overload.py and compute nothing: a busy machine matters less. --busy N runs N busy loops beside all of it.
 """
 
 import argparse
@@ -29,14 +33,17 @@ import contextlib
 import json
 import math
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
 import types
 
+import emulated
 import harness
 import side_by_side
 from neighbours import busy_loops
+from overload import EMULATED
 
 CLIENT = harness.ROOT / "bench/loadgen_client.py"
 POLICIES = ["carillon", "clockwork", "symphony", "orloj", "edf"]
@@ -45,7 +52,7 @@ SETTINGS = {
     "mlserver": [(0, 0), (8, 5)],
     "batching": [(1, 0), (2, 0), (4, 0), (8, 0), (4, 2), (8, 5)],
 }
-NEAR = 0.1  # of the queries late: a run that is INVALID by so few may be so by a stall
+NEAR = 0.5  # of the queries late: a run that is INVALID by fewer may be so by a stall
 
 
 class Search:
@@ -79,10 +86,10 @@ class Search:
 
 
 class Confirmation:
-    """Long runs from a rate on: up while they are VALID, else down; at most so many."""
+    """Long runs from a rate on: up while they are VALID, else down by ever more; at most so many."""
 
     def __init__(self, start, precision, tries):
-        self.rate, self.step, self.left = start, 1 + precision, tries
+        self.rate, self.step, self.left, self.down = start, 1 + precision, tries, 1
         self.valid = self.invalid = None
 
     def tell(self, valid, near=False):
@@ -92,7 +99,8 @@ class Confirmation:
             self.rate = self.valid * self.step
         else:
             self.invalid = min(self.rate, self.invalid or math.inf)
-            self.rate = self.invalid / self.step
+            self.rate = self.invalid / self.step**self.down
+            self.down *= 2
         if self.left == 0 or (self.valid and self.invalid):
             self.rate = None
 
@@ -101,13 +109,19 @@ class Bench:
     def __init__(self, args, model, target_ms, folder):
         self.args, self.model, self.target_ms, self.folder = args, model, target_ms, folder
         self.addresses, self.runs = {}, []
-        self.file = harness.samples(args.repository, model).resolve() / model / "1" / "model.onnx"
+        if not args.emulated:
+            self.file = harness.samples(args.repository, model).resolve() / model / "1" / "model.onnx"
 
     def start(self, stack, name, setting=None):
         """Starts the server, which `stack` ends, and returns its address."""
         if name in POLICIES:
-            repository = stack.enter_context(harness.only(self.args.repository, self.model))
-            options = ["--scheduler", name, "--threads", self.args.threads, "--memory", self.args.memory, *self.args.option]
+            if self.args.emulated:
+                repository, profile = self.made_up()
+                options = emulated.devices(profile, self.args.emulated)
+            else:
+                repository = stack.enter_context(harness.only(self.args.repository, self.model))
+                options = ["--threads", self.args.threads, "--memory", self.args.memory]
+            options = ["--scheduler", name, *options, *self.args.option]
             return f"127.0.0.1:{stack.enter_context(harness.Server(repository, *options)).grpc}"
         folder = self.folder / f"{name}_{setting[0]}_{setting[1]:g}"
         folder.mkdir(exist_ok=True)
@@ -120,6 +134,13 @@ class Bench:
                    "--batch", setting[0], "--delay-ms", setting[1], "--threads", self.args.threads]  # fmt: skip
         stack.enter_context(side_by_side.Rival(command, folder, None)).wait_for_port(port)
         return f"127.0.0.1:{port}"
+
+    def made_up(self):
+        folder = self.folder / f"emulated_{self.model}"
+        if not folder.exists():
+            folder.mkdir()
+            emulated.repository(folder, {self.model: EMULATED[self.model]}, 16)
+        return folder / "models", folder / "profile.json"
 
     def run(self, name, address, rate, seconds, what):
         command = [sys.executable, CLIENT, address, self.model, "--rate", f"{rate:.4f}", "--target-ms", self.target_ms,
@@ -146,18 +167,21 @@ class Bench:
             for setting in left:
                 with contextlib.ExitStack() as stack:
                     address = self.start(stack, name, setting)
-                    told[setting] = self.run(name, address, rate, self.args.short, f"{setting[0]} rows, {setting[1]:g} ms")
+                    what = f"{setting[0]} rows, {setting[1]:g} ms"
+                    told[setting] = self.run(name, address, rate, self.args.short, what)
+                    if not told[setting]["valid"]:  # perhaps the machine stood still
+                        told[setting] = self.run(name, address, rate, self.args.short, what)
             valid = [setting for setting in left if told[setting]["valid"]]
             by_p99 = sorted(left, key=lambda setting: told[setting]["p99_ms"])
             if not valid:
-                if last is not None or rate < 1:  # all were valid at the rate before
+                if last is not None or rate < 1:  # those that are left were valid at the rate before
                     return last or by_p99[0]
                 rate /= 1.5
                 continue
             last = next(setting for setting in by_p99 if setting in valid)
             if len(valid) == 1:
                 return last
-            left, rate = valid, 1.15 * rate
+            left, rate = valid, 1.3 * rate
 
     def all_in_turns(self, searches, seconds, what):
         """One run of each server, again and again, until no search needs any. Whoever was first is the last next time."""
@@ -172,11 +196,12 @@ class Bench:
             names = names[1:] + names[:1]
 
     def measure(self):
-        _, most, _ = side_by_side.measure(self.file, self.args.threads)
-        start = most / 2
-        harness.say(f"{self.model}: onnxruntime alone does {most:.1f} rows a second; the search begins at {start:.1f}")
-        names = self.args.servers.split(",")
-        chosen = {name: self.choose(name, start) for name in names if name in SETTINGS}
+        start, names = self.args.start, self.args.servers.split(",")
+        if not self.args.emulated:
+            _, most, _ = side_by_side.measure(self.file, self.args.threads)
+            start = min(most / 2, start)  # of small models the kernels are the least
+            harness.say(f"{self.model}: onnxruntime alone does {most:.1f} rows a second; the search begins at {start:.1f}")
+        chosen = {name: self.args.setting.get(name) or self.choose(name, start) for name in names if name in SETTINGS}
         with contextlib.ExitStack() as stack:
             for name in names:
                 self.addresses[name] = self.start(stack, name, chosen.get(name))
@@ -213,6 +238,17 @@ def models_of(text):
         raise argparse.ArgumentTypeError(f"'{text}' should be MODEL:MILLISECONDS[,MODEL:MILLISECONDS...]") from None
 
 
+def setting_of(text):
+    try:
+        name, numbers = text.split("=")
+        rows, delay = numbers.split(":")
+        if name not in SETTINGS:
+            raise ValueError(name)
+        return name, (int(rows), float(delay))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' should be SERVER=ROWS:MILLISECONDS, of {' or '.join(SETTINGS)}") from None
+
+
 def servers_of(text):
     unknown = [name for name in text.split(",") if name not in POLICIES and name not in SETTINGS]
     if unknown:
@@ -228,16 +264,22 @@ def main():
     parser.add_argument("--repository", default=str(harness.ROOT / "build/samples"))
     parser.add_argument("--seconds", type=float, default=60, help="of a run that decides; 0: the short ones do")
     parser.add_argument("--short", type=float, default=10, help="seconds of a run that searches")
-    parser.add_argument("--queries", type=int, default=1000, help="of a run, at least; LoadGen believes none of fewer than 662")
+    parser.add_argument("--queries", type=int, default=1500, help="of a run, at least; LoadGen believes none of fewer than 662")
+    parser.add_argument("--start", type=float, default=200, help="the first rate, at most; else half of what onnxruntime alone does")
     parser.add_argument("--precision", type=float, default=0.05)
     parser.add_argument("--tries", type=int, default=3, help="long runs of a server, at most")
     parser.add_argument("--allowance", type=float, default=2, help="ms of the target that the deadline leaves for the way")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--memory", default="2GiB", help="of each Carillon")
+    parser.add_argument("--setting", type=setting_of, action="append", default=[], help="such as batching=4:2, in place of the best")
+    parser.add_argument("--emulated", type=int, default=0, help="so many emulated devices")
     parser.add_argument("--option", action="append", default=[], help="for Carillon's servers, such as --option=--miss-rate=0.002")
     parser.add_argument("--busy", type=int, default=0, help="busy loops beside")
     args = parser.parse_args()
-    args.rivals = args.rivals.resolve()
+    args.rivals, args.setting = args.rivals.resolve(), dict(args.setting)
+    if args.emulated and (set(args.servers.split(",")) - set(POLICIES) or set(args.models) - set(EMULATED)):
+        parser.error(f"--emulated takes servers {', '.join(POLICIES)} and models {', '.join(EMULATED)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # servers are ended, too
     if "mlserver" in args.servers.split(",") and not (args.rivals / "mlserver/bin/mlserver").is_file():
         parser.error(f"there is no MLServer in {args.rivals}: make it as bench/side_by_side.py says, or leave it out of --servers")
     results, runs, rows = {}, [], []

@@ -97,7 +97,8 @@ class Requests:
         self.send.future(self.messages[sample], timeout=120).add_done_callback(ended)
 
     def warm(self, rate, seconds):
-        """Evenly at that rate; returns when all are answered. What one of the first request's outputs begins with."""
+        """Evenly at that rate, but 500 a second at most; returns when all are answered. What an answer begins with."""
+        rate = min(rate, 500)
         count, left = max(1, math.ceil(rate * seconds)), threading.Semaphore(0)
         begin = time.monotonic()
         for i in range(count):

@@ -43,6 +43,7 @@ def main():
     parser.add_argument("--option", action="append", default=[],
                         help="an option for this build's servers, such as --option=--preempt=none")
     parser.add_argument("--protocol", choices=["http", "grpc"], default="grpc")
+    parser.add_argument("--profile", type=pathlib.Path, help="of these models, in place of a measured one")
     parser.add_argument("--busy", type=int, default=0, help="busy loops beside")
     parser.add_argument("--emulated", type=int, default=0, help="emulated devices in place of this machine's processors")
     parser.add_argument("--plot", help="picture to write; docs/img/overload.png unless --busy or --emulated is given")
@@ -88,8 +89,10 @@ def served(args):
             yield emulated.repository(folder, EMULATED, 16)
         return
     with harness.only(harness.samples(args.repository, *MODELS), *MODELS) as models:
-        profile_file = harness.RESULTS / "overload_profile.json"
-        subprocess.run([harness.CARILLON, "profile", "--models", models, "--out", profile_file], check=True, stdout=sys.stderr)
+        profile_file = args.profile or harness.RESULTS / "overload_profile.json"
+        if not args.profile:
+            command = [harness.CARILLON, "profile", "--models", models, "--out", profile_file]
+            subprocess.run(command, check=True, stdout=sys.stderr)
         yield models, profile_file
 
 

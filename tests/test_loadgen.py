@@ -49,7 +49,8 @@ def test_a_stall_does_not_decide():
 
 
 @pytest.mark.parametrize(("verdicts", "valid"), [
-    ([True, False], 100), ([True, True, False], 105), ([False, True], 100 / 1.05), ([False, False, False], None),
+    ([True, False], 100), ([True, True, False], 105), ([False, True], 100 / 1.05),
+    ([False, False, True], 100 / 1.05**3), ([False, False, False], None),
     ([True, True, True], 110.25)])
 def test_long_runs_decide(verdicts, valid):
     found = Confirmation(100, precision=0.05, tries=3)

@@ -22,12 +22,13 @@ constexpr int size_odd = 4;  // odd runs of a size in a row, while others are no
 // So many odd runs in a row are no chance where chance would make them more seldom than that.
 constexpr double no_chance = 1e-4;
 constexpr std::uint32_t find_every = 16;  // runs
-constexpr Duration idle_stale_after = 100ms;
 constexpr int most_trials = 4;
 // After a trial a model rests for so many times what that is likely to take, over the devices where it ran:
 // trials cost them a tenth of their time. And for no longer than that.
 constexpr double rest = 9;
 constexpr Duration longest_rest = 60s;
+constexpr Duration seed_stale_after = 4s;
+constexpr double most_seed_lies = 8;
 
 // A tail is found anew at each of the first runs, and then seldom.
 bool due(std::uint32_t& since, double count) {
@@ -256,6 +257,7 @@ void Chances::learn(Model& m, Pair& pair, DeviceId device, std::size_t index, do
   const double seed = std::max(1.0, ns(m.info->batches[index].exec));
   const double pace = std::clamp(took / (seed * static_cast<double>(size.times)), 1e-3, longest);
   pair.ran = now;
+  m.seed_from = now + seed_pause(m);
   const bool known = pair.runs > 0;
   if (!known) {  // what was guessed tells nothing of where this one lies
     if (std::exchange(pair.on_trial, false) && took_lies <= Spread::odd) {
@@ -419,6 +421,34 @@ bool Chances::try_again(Model& m, Pair& pair, TimePoint now, bool idles) {
   pair.trials = std::min(pair.trials + 1, most_trials);
   m.least_pace = -1;
   return true;
+}
+
+// Not where requests waited too long for what runs, and ran lately; nor at the first that is refused.
+bool Chances::seed_may_lie(Model& m, Duration left, TimePoint now) {
+  const Duration seed = m.info->batches.front().exec;
+  if (!told_.measured || seed <= left || ns(seed) > most_seed_lies * ns(left)) return false;
+  if (m.seed_from == TimePoint::min()) m.seed_from = now + stale_after;
+  return m.seed_from <= now;
+}
+
+// What it takes is not known then. Half of what is left leaves room for margins.
+bool Chances::try_without_seed(Model& m, DeviceId device, Duration left, TimePoint now) {
+  Pair& pair = get(m, device);
+  if (pair.on_trial) return false;
+  pair.before = std::exchange(pair.pace, ns(left) / 2 / ns(m.info->batches.front().exec));
+  pair.sizes.front() = {};
+  pair.runs = 0;
+  pair.streak = 0;
+  pair.on_trial = true;
+  pair.ran = now;
+  m.seed_trials = std::min(m.seed_trials + 1, most_trials);
+  m.seed_from = now + seed_pause(m);
+  m.least_pace = -1;
+  return true;
+}
+
+Duration Chances::seed_pause(const Model& m) {
+  return seed_stale_after * (1 << m.seed_trials);
 }
 
 // What the ways there and back usually take counts no more where nothing was heard for long.

@@ -168,6 +168,44 @@ TEST(Chances, WhatIsTooSlowIsTriedAgain) {
   EXPECT_EQ(runs.exec(), 10ms);
 }
 
+// A server measured the model while its machine was busy: 10 ms for what takes 2.
+TEST(Chances, ASeedThatIsTooLongIsFoundOut) {
+  ChanceRuns runs(told_live());
+  EXPECT_FALSE(runs.doubt(5ms)) << "the first may have waited for something else";
+  runs.now += 1s;
+  EXPECT_FALSE(runs.doubt(1ms)) << "too far from its seed";
+  EXPECT_TRUE(runs.doubt(5ms));
+  EXPECT_LT(runs.chances.least(the_model), 5ms);
+  EXPECT_LT(runs.longest(), 5);
+  runs.run(2ms);
+  EXPECT_EQ(runs.exec(), 2ms);
+  EXPECT_FALSE(runs.doubt(5ms)) << "it is in time";
+}
+
+TEST(Chances, ATrueSeedIsNotDoubtedWhereItRanLately) {
+  ChanceRuns runs(told_live());
+  for (int i = 0; i < 1000; ++i) {
+    EXPECT_FALSE(runs.doubt(5ms));
+    runs.run(10ms);
+  }
+}
+
+TEST(Chances, ATrueSeedIsSeldomDoubted) {
+  ChanceRuns runs(told_live());
+  int trials = 0;
+  for (int i = 0; i < 10000; ++i) {  // a hundred seconds
+    runs.now += 10ms;
+    if (!runs.doubt(5ms)) continue;
+    ++trials;
+    runs.run(10ms);
+    EXPECT_EQ(runs.exec(), 10ms);
+  }
+  EXPECT_GE(trials, 3);
+  EXPECT_LE(trials, 5);
+  ChanceRuns told({.dispatch = 300us, .answer = 100us, .overrun = 0});
+  EXPECT_FALSE(told.doubt(5ms)) << "what is told is true";
+}
+
 // A report that says nonsense: what passed between order and report is known here.
 TEST(Chances, NonsenseIsNotBelieved) {
   for (const Duration told : {0ns, std::chrono::duration_cast<Duration>(std::chrono::hours{278})}) {
