@@ -347,6 +347,37 @@ TEST(CarillonPolicy, FairRefusalsOnArrivalSpareThoseThatAskForLittle) {
   EXPECT_LT(worst_of_the_modest(abuse, "carillon:fair=0", true), 0.5);
 }
 
+// What the policy says of models at every hundredth decision, once it knows what they ask for.
+class SaysWhoGoesFirst : public Observer {
+ public:
+  explicit SaysWhoGoesFirst(const schedule::Scheduler& policy) : policy_(policy) {}
+  void on_decision(const schedule::Event&, TimePoint now, const schedule::Actions&, TimePoint) override {
+    if (now < TimePoint{10s} || ++decisions_ % 100 != 0) return;
+    for (std::uint32_t model = 0; model < 3; ++model)
+      for (const auto& [name, value] : policy_.terms(ModelId{model}, Class::normal, now))
+        if (name == "modest tenant goes first") ++said[model][value.substr(0, value.find(':'))];
+  }
+  std::map<std::uint32_t, std::map<std::string, int>> said;
+
+ private:
+  const schedule::Scheduler& policy_;
+  int decisions_ = 0;
+};
+
+TEST(CarillonPolicy, FairnessIsExplained) {
+  const auto read = workload::parse_scenario(abuse, "here");
+  ASSERT_TRUE(read);
+  const auto made = *schedule::make_scheduler("carillon:fair=1", environment(*read));
+  SaysWhoGoesFirst says(*made);
+  Options options;
+  options.observer = &says;
+  run(*read, *made, options);
+  EXPECT_GT(says.said[0]["yes"], 10);
+  EXPECT_GT(says.said[1]["yes"], 10);
+  EXPECT_EQ(says.said[2]["yes"], 0);
+  EXPECT_GT(says.said[2]["no"], 10);
+}
+
 // Two applications ask for one model: one for a fifth of the device, and one for more than all of it.
 constexpr const char* shared = R"(name = "shared"
 seed = 1
