@@ -342,6 +342,30 @@ TEST(CarillonPolicy, FairModelsThatAskForLittleGoFirst) {
       << "what it costs";
 }
 
+TEST(CarillonPolicy, FairModelsGoFirstThoughOthersAreMoreUrgent) {
+  const std::string scenario = R"(name = "patient"
+seed = 1
+duration_s = 20
+warmup_s = 2
+[cluster]
+devices = 2
+[[models]]
+name = "patient"
+slo_ms = 200
+max_batch = 16
+latency = { alpha_ms = 8, beta_ms = 4 }
+rate = 40
+[[models]]
+name = "abuser"
+slo_ms = 20
+max_batch = 16
+latency = { alpha_ms = 1, beta_ms = 3 }
+rate = 4000
+)";
+  EXPECT_GT(worst_of_the_modest(scenario, "carillon:fair=1"), 0.98);
+  EXPECT_LT(worst_of_the_modest(scenario, "carillon:fair=0"), 0.5);
+}
+
 TEST(CarillonPolicy, FairRefusalsOnArrivalSpareThoseThatAskForLittle) {
   EXPECT_GT(worst_of_the_modest(abuse, "carillon:fair=1", true), 0.98);
   EXPECT_LT(worst_of_the_modest(abuse, "carillon:fair=0", true), 0.5);
