@@ -406,9 +406,64 @@ TEST(CarillonPolicy, FairModelsThatAskForLittleGoFirst) {
       << "what it costs";
 }
 
+TEST(CarillonPolicy, FairModelsGoFirstThoughOthersAreMoreUrgent) {
+  const std::string scenario = R"(name = "patient"
+seed = 1
+duration_s = 20
+warmup_s = 2
+[cluster]
+devices = 2
+[[models]]
+name = "patient"
+slo_ms = 200
+max_batch = 16
+latency = { alpha_ms = 8, beta_ms = 4 }
+rate = 40
+[[models]]
+name = "abuser"
+slo_ms = 20
+max_batch = 16
+latency = { alpha_ms = 1, beta_ms = 3 }
+rate = 4000
+)";
+  EXPECT_GT(worst_of_the_modest(scenario, "carillon:fair=1"), 0.98);
+  EXPECT_LT(worst_of_the_modest(scenario, "carillon:fair=0"), 0.5);
+}
+
 TEST(CarillonPolicy, FairRefusalsOnArrivalSpareThoseThatAskForLittle) {
   EXPECT_GT(worst_of_the_modest(abuse, "carillon:fair=1", true), 0.98);
   EXPECT_LT(worst_of_the_modest(abuse, "carillon:fair=0", true), 0.5);
+}
+
+// What the policy says of models at every hundredth decision, once it knows what they ask for.
+class SaysWhoGoesFirst : public Observer {
+ public:
+  explicit SaysWhoGoesFirst(const schedule::Scheduler& policy) : policy_(policy) {}
+  void on_decision(const schedule::Event&, TimePoint now, const schedule::Actions&, TimePoint) override {
+    if (now < TimePoint{10s} || ++decisions_ % 100 != 0) return;
+    for (std::uint32_t model = 0; model < 3; ++model)
+      for (const auto& [name, value] : policy_.terms(ModelId{model}, Class::normal, now))
+        if (name == "modest tenant goes first") ++said[model][value.substr(0, value.find(':'))];
+  }
+  std::map<std::uint32_t, std::map<std::string, int>> said;
+
+ private:
+  const schedule::Scheduler& policy_;
+  int decisions_ = 0;
+};
+
+TEST(CarillonPolicy, FairnessIsExplained) {
+  const auto read = workload::parse_scenario(abuse, "here");
+  ASSERT_TRUE(read);
+  const auto made = *schedule::make_scheduler("carillon:fair=1", environment(*read));
+  SaysWhoGoesFirst says(*made);
+  Options options;
+  options.observer = &says;
+  run(*read, *made, options);
+  EXPECT_GT(says.said[0]["yes"], 10);
+  EXPECT_GT(says.said[1]["yes"], 10);
+  EXPECT_EQ(says.said[2]["yes"], 0);
+  EXPECT_GT(says.said[2]["no"], 10);
 }
 
 // Two applications ask for one model: one for a fifth of the device, and one for more than all of it.

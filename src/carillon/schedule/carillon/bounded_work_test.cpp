@@ -163,5 +163,12 @@ TEST_F(BoundedWork, OfAsManyApplicationsAsRequests) {
   EXPECT_LE(figures.most, 200U);
 }
 
+TEST_F(BoundedWork, OfAsManyApplicationsAsRequestsUnderOverload) {
+  const Figures figures =
+      run({.models = 10, .devices = 10, .rate = 40'000, .requests = 100'000, .own_application = true});
+  EXPECT_GT(figures.refused, 0U);
+  EXPECT_LE(figures.most, 400U);
+}
+
 }  // namespace
 }  // namespace carillon::schedule

@@ -63,7 +63,8 @@ TimePoint Carillon::act(const Event& event, Orders& out) {
   else
     plan_.hear(event, out);
   std::optional<RequestId> turned_away;
-  if (fair_.on() && arrival != nullptr && !admit(arrival->request, out)) turned_away = arrival->request.id;
+  if (arrival != nullptr && fair_.on(arrival->request) && !admit(arrival->request, out))
+    turned_away = arrival->request.id;
   hear(event, out);
   if (arrival != nullptr && arrival->more) return wake_;
   if (plan_.due(out.time()) || keep_off_.planning()) go_on(out);
@@ -297,7 +298,9 @@ void Carillon::look(std::uint32_t line, Orders& out) {
   // Until rates are known batches are small: their waits would tell too long a lead for many seconds.
   if (plan_.known(model)) waits_.asks(model, std::max(ready, out.time()), out.time());
   if (ready > out.time()) return looks_.set(line, ready);
-  ready_.put({cls, rest(line, out.time()), key(model, *choice), line});
+  // There is time for all that goes first, whatever it costs.
+  const bool first = fair_.on() && fair_.first(line, out.time());
+  ready_.put({cls, rest(line, out.time()), first ? choice->latest() : key(model, *choice), line});
   looks_.set(line, std::max(saturating_add(choice->latest(), Duration{1}), out.time() + Duration{1}));
 }
 
@@ -423,8 +426,7 @@ void Carillon::count_lost(std::optional<RequestId> but, const Orders& out) {
   for (const auto& [refusal, model] : out.ledger().changes().refused)
     if (refusal.reason != Reason::no_model && refusal.request != but)
       kinds_.visit(model, [&](ModelId as) {
-        fair_.lost(line_of(as, Class::normal), plan_.slo(as) - plan_.times(as).exec(0), out.ledger().alive(),
-                   out.time());
+        fair_.lost(line_of(as, Class::normal), plan_.slo(as) - plan_.times(as).exec(0), out.time());
       });
 }
 

@@ -33,7 +33,7 @@ namespace carillon::schedule {
 // - When a line may start its batch. The batch waits for more requests while this saves more device time than
 //   the idle device loses, and while it can expect to find a device in time (DeviceWaits, as in Symphony).
 // - Which line goes first (Ready): the one that has to start first; while devices are short, those come later
-//   that take more device time for an answer than others.
+//   that take more device time for an answer than others. Modest tenants come before all others (Fair).
 // - Where: on the fastest free device. Long runs keep off where quick ones need it (KeepOff).
 //
 // An event looks at a bounded number of lines and devices, by what changed: the line to which a request came,

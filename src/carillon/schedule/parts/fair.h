@@ -1,7 +1,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -21,8 +20,14 @@ namespace carillon::schedule::parts {
 class Fair {
  public:
   // See Shares.
-  Fair(double models, double applications) : shares_(models, applications) {}
-  bool on() const { return shares_.on(); }
+  Fair(double models, double applications)
+      : shares_(models, applications), applications_(applications > 0), on_(models > 0) {}
+  // Tenants are told apart: models are, or some request has named an application.
+  bool on() const { return on_; }
+  bool on(const Request& request) {
+    on_ = on_ || (applications_ && request.app != AppId{});
+    return on_;
+  }
   const Shares& shares() const { return shares_; }
   void step(std::size_t devices, TimePoint now) { shares_.step(devices, now); }
 
@@ -68,12 +73,8 @@ class Fair {
       give_way_.ran(exec);
   }
   // A request of the line was refused, whose model can wait for a device for `spare`.
-  void lost(std::uint32_t line, Duration spare, std::size_t devices, TimePoint now) {
-    if (!first(line, now) || devices == 0) return;
-    // Where all devices have runs that take so long and began at any time, one is free within `spare` but for
-    // the share that may be lost.
-    const double within = 1 - std::pow(GiveWay::lost_at_most, 1 / static_cast<double>(devices));
-    give_way_.lost(from_seconds(std::max(0.0, to_seconds(spare)) / within));
+  void lost(std::uint32_t line, Duration spare, TimePoint now) {
+    if (first(line, now)) give_way_.lost(std::max(Duration{0}, spare));  // every device is free within that
   }
   // The most requests that a batch of the line may have; 0: as many as it likes. No request is to take more
   // than twice what it takes in the largest batch. O(log batch sizes).
@@ -102,6 +103,7 @@ class Fair {
   }
 
   Shares shares_;
+  bool applications_, on_;
   GiveWay give_way_;
   Backlog ahead_;                       // of lines that go first
   std::vector<TimePoint> first_until_;  // by line

@@ -13,7 +13,7 @@ namespace carillon::schedule::parts {
 // thread-safe.
 class GiveWay {
  public:
-  static constexpr double lost_at_most = 0.005;
+  static constexpr double lost_at_most = 0.0075;
 
   // A run of those that get what is left was sent.
   void ran(Duration exec) { longest_ = std::max(forgets * longest_, to_seconds(exec)); }

@@ -32,7 +32,6 @@ class Shares {
   Shares(double models, double applications) : models_(models), applications_(applications) {
     tenants_.resize(unnamed + 1);
   }
-  bool on() const { return models_ > 0 || applications_ > 0; }
 
   // A request came, which takes `work` seconds of a device. True: its tenant is modest, with this request.
   // O(1).
