@@ -6,7 +6,6 @@
 #include <variant>
 
 #include "carillon/base/assert.h"
-#include "carillon/schedule/registry.h"
 #include "carillon/wire/application.h"
 
 namespace carillon::dispatch {
@@ -93,7 +92,7 @@ std::size_t Dispatch::actions_in_flight() const {
 
 AppId Dispatch::application(std::string_view name, const std::optional<Alike>& told, TimePoint now) {
   std::optional<Alike> alike = told;
-  const bool tenants = schedule::tells_tenants(scheduler_.name());
+  const bool tenants = scheduler_.tells_tenants();
   name = tenants ? wire::tenant_of(name) : wire::without_key(name);
   if (tenants) alike.reset();
   if (name.empty() && !alike) return AppId{0};

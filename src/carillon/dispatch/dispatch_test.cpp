@@ -626,9 +626,10 @@ TEST_F(DispatchTest, NamesBeyondTheCapCountAsNoneAndTheirLengthsStill) {
   EXPECT_EQ(hears.heard<schedule::RequestProfiled>().size(), 8U) << "nothing is known of that length";
 }
 
-class CalledCarillon final : public schedule::Scheduler {
+class TellsTenants final : public schedule::Scheduler {
  public:
-  std::string_view name() const override { return "carillon"; }
+  std::string_view name() const override { return "tells tenants"; }
+  bool tells_tenants() const override { return true; }
   TimePoint decide(const schedule::Event&, TimePoint, schedule::Actions&) override {
     return TimePoint::max();
   }
@@ -639,7 +640,7 @@ class CalledCarillon final : public schedule::Scheduler {
 TEST_F(DispatchTest, KeysAreTenantsWherePoliciesTellThemApart) {
   const auto keyed = [](const char* key, const char* name) { return wire::application_of(key, name); };
   const wire::Dispatcher::Alike alike{{0}, 1};
-  CalledCarillon tells;
+  TellsTenants tells;
   Dispatch by_tenant(tells, {}, calls, notes);
   EXPECT_EQ(by_tenant.application("", alike, at(0ms)), AppId{0}) << "lengths are no tenants";
   const AppId one = by_tenant.application(keyed("one", "a"), {}, at(0ms));

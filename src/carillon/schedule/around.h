@@ -22,6 +22,7 @@ class Around : public Scheduler {
     return policy_->favours(request, now);
   }
   void turned_away(const Request& request, TimePoint now) override { policy_->turned_away(request, now); }
+  bool tells_tenants() const override { return policy_->tells_tenants(); }
   void reads(ledger::Ledger& ledger) override {
     ledger_ = &ledger;
     policy_->reads(ledger);

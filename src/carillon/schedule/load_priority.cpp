@@ -53,13 +53,8 @@ void LoadPriority::renew(ModelId id) {
     if (load > 0) served += s.allocation * capacity_ / load;
   }
   m.priority = demand - served;
-  const auto lacking = m.priority > 0 ? std::optional(m.shares.size()) : std::nullopt;
-  if (lacking != m.lacking) {
-    if (m.lacking) lacking_.erase({*m.lacking, id});
-    if (lacking) lacking_.emplace(*lacking, id);
-    m.lacking = lacking;
-  }
-  m.listed = lacking && *lacking < alive_;
+  m.listed = m.priority > 0 && m.shares.size() < alive_;
+  set_everywhere(id, m.priority > 0 && !m.listed);
   if (!m.listed) return;
   if (entry.empty()) {
     wanted_.emplace(-m.priority, id);
@@ -69,18 +64,34 @@ void LoadPriority::renew(ModelId id) {
   wanted_.insert(std::move(entry));
 }
 
+void LoadPriority::set_everywhere(ModelId model, bool everywhere) {
+  if (std::exchange(models_[model.index()].everywhere, everywhere) == everywhere) return;
+  if (everywhere)
+    everywhere_.insert(model);
+  else
+    everywhere_.erase(model);
+}
+
 void LoadPriority::set_alive(std::size_t devices) {
-  const auto [few, many] = std::minmax({alive_, devices});
-  const bool listed = devices > alive_;
-  for (auto at = lacking_.lower_bound({few, ModelId{0}}); at != lacking_.end() && at->first < many; ++at) {
-    Model& m = models_[at->second.index()];
-    m.listed = listed;
-    if (listed)
-      wanted_.emplace(-m.priority, at->second);
-    else
-      wanted_.erase({-m.priority, at->second});
-  }
+  const bool more = devices > alive_;
   alive_ = devices;
+  std::vector<ModelId> changed;
+  if (more) {
+    for (const ModelId id : everywhere_)
+      if (models_[id.index()].shares.size() < alive_) changed.push_back(id);
+  } else {
+    for (const auto& [priority, id] : wanted_)
+      if (models_[id.index()].shares.size() >= alive_) changed.push_back(id);
+  }
+  for (const ModelId id : changed) {
+    Model& m = models_[id.index()];
+    m.listed = more;
+    set_everywhere(id, !more);
+    if (more)
+      wanted_.emplace(-m.priority, id);
+    else
+      wanted_.erase({-m.priority, id});
+  }
 }
 
 }  // namespace carillon::schedule

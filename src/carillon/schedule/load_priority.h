@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -24,8 +23,8 @@ class LoadPriority {
 
   void add_model() { models_.emplace_back(); }
   void add_device() { device_load_.push_back(0); }
-  // How many devices are alive: a model that is placed on so many is not wanted anywhere else. O(log models)
-  // for each model of positive priority that comes or goes from wanted() by that.
+  // How many devices are alive: a model that is placed on so many is not wanted anywhere else. O(models of
+  // positive priority).
   void set_alive(std::size_t devices);
 
   // O(devices where the model is, log models) each.
@@ -49,18 +48,19 @@ class LoadPriority {
   struct Model {
     Duration demand{0};
     double priority = 0;
-    bool listed = false;                 // in wanted_
-    std::optional<std::size_t> lacking;  // its key in lacking_
+    bool listed = false;      // in wanted_
+    bool everywhere = false;  // in everywhere_
     std::vector<Share> shares;
   };
   void renew(ModelId model);
+  void set_everywhere(ModelId model, bool everywhere);
 
   double capacity_;
   std::size_t alive_ = 0;
   std::vector<Model> models_;
   std::vector<double> device_load_;
   std::set<std::pair<double, ModelId>> wanted_;
-  std::set<std::pair<std::size_t, ModelId>> lacking_;  // models of positive priority, by where they are
+  std::set<ModelId> everywhere_;  // of positive priority, but on as many devices as are alive
 };
 
 }  // namespace carillon::schedule

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "carillon/base/assert.h"
 
@@ -60,8 +61,9 @@ void Placement::set_load(DeviceId device, double load) {
   double& old = load_[device.index()];
   load = std::max(0.0, load);
   if (load == old) return;
-  by_load_.erase({old, device});
-  by_load_.insert({load, device});
+  auto entry = by_load_.extract({old, device});
+  entry.value().first = load;
+  by_load_.insert(std::move(entry));
   old = load;
 }
 

@@ -32,7 +32,6 @@ struct Row {
   // Admission may stand around it, and lets so large a share of the refusals come later. 0: it may not.
   double admits = 0;
   bool fixed_times = true;  // it plans with: sizes of requests are told apart for it (BySize)
-  bool tenants = false;     // applications are tenants to it
   bool by_class = false;    // it decides on requests of all classes: no Classed stands around it
 
   std::string full_name() const { return std::string(name).append(example); }
@@ -136,7 +135,6 @@ constexpr Row policies[] = {
      .preempts = true,
      .admits = 0.1,
      .fixed_times = false,
-     .tenants = true,
      .by_class = true},
     {.name = "edf", .make = make_baseline<Edf>, .preempts = true, .fixed_times = false, .by_class = true},
 };
@@ -151,10 +149,6 @@ bool any(std::string_view text, auto&& is) {
 
 bool takes_preemption(std::string_view text) {
   return any(text, [](const Row& policy) { return policy.preempts; });
-}
-
-bool tells_tenants(std::string_view text) {
-  return any(text, [](const Row& policy) { return policy.tenants; });
 }
 
 bool takes_admission(std::string_view text) {

@@ -20,8 +20,6 @@ std::vector<std::string> scheduler_names();
 bool takes_preemption(std::string_view name);
 // Whether Admission stands around it where the environment says so. Around the others it never does.
 bool takes_admission(std::string_view name);
-// Whether applications are tenants to it, and nothing else: it does not ask which requests take alike.
-bool tells_tenants(std::string_view name);
 std::string scheduler_list();  // the same, with commas between them, for people
 
 }  // namespace carillon::schedule

@@ -58,6 +58,9 @@ class Scheduler {
   // model has come.
   virtual bool favours(const Request&, TimePoint) const { return false; }
   virtual void turned_away(const Request&, TimePoint) {}
+  // Whether applications are tenants to it, and nothing else: it does not ask which requests take alike
+  // times.
+  virtual bool tells_tenants() const { return false; }
 
   // Appends the actions that `event` calls for at time `now`. Returns when it wants a Wake, or max() for
   // never: that replaces what it returned before. It is after `now`, unless it is what was returned before

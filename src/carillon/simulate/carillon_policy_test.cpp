@@ -486,8 +486,8 @@ rate = 1000
 TEST(CarillonPolicy, FairApplicationsThatAskForLittleGoFirst) {
   for (const bool admission : {false, true}) {
     ByApplication on, off;
-    figures_of(shared, "carillon", admission, &on);
-    figures_of(shared, "carillon:tenants=0", admission, &off);
+    figures_of(shared, "carillon:tenants=1", admission, &on);
+    figures_of(shared, "carillon", admission, &off);
     EXPECT_GT(on.share(1), 0.98) << admission;
     EXPECT_LT(off.share(1), 0.7) << admission;
     EXPECT_GT(0.9 * on.share(2) + 0.1 * on.share(1), 0.9 * off.share(2) + 0.1 * off.share(1) - 0.03)

@@ -50,6 +50,7 @@ class Carillon final : public Policy {
   void turned_away(const Request& request, TimePoint now) override {
     if (fair_.on()) fair_.turned_away(request, work(kinds_.of(request)), now);
   }
+  bool tells_tenants() const override { return options_.tenants > 0; }
   // Lines, devices, copies and models that were looked at so far, in whatever order: what bounds the work of
   // an event. Without those that make a plan.
   std::uint64_t looked_at() const { return looked_at_ + placing_.looked_at(); }

@@ -42,8 +42,9 @@ struct CarillonOptions {
   // While requests ask for more than there is, those of a model that asks for no more device time than this
   // share of its max-min share go first. 0: models compete by answers.
   double fair = 0;
-  // The same for tenants that requests tell apart: each application is one.
-  double tenants = 1;
+  // The same for tenants that requests tell apart: each key is one, or else each application. A server's
+  // policy is then told of no lengths.
+  double tenants = 0;
 };
 
 // "value=0.5,keep_off=0": the defaults but for these. The error lists the names.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <variant>
 
 #include "carillon/schedule/parts/memory.h"
@@ -283,9 +284,15 @@ void Placing::list_spread(ModelId id, const Orders& out) {
   std::optional<Spread> spread;
   if (takes_pages(model)) spread = {model.places.size() + model.coming, -rates_.rate(id, out.time()), id};
   if (m.spread == spread) return;
-  if (m.spread) by_copies_.erase(*m.spread);
-  if (spread) by_copies_.insert(*spread);
+  auto entry = m.spread ? by_copies_.extract(*m.spread) : decltype(by_copies_)::node_type{};
   m.spread = spread;
+  if (!spread) return;
+  if (entry.empty()) {
+    by_copies_.insert(*spread);
+    return;
+  }
+  entry.value() = *spread;
+  by_copies_.insert(std::move(entry));
 }
 
 // A waiting request demands the share of a device that its run takes of the time it has left.
@@ -342,14 +349,15 @@ void Placing::unlist(ModelId model) {
 // What is nowhere, and asked for.
 void Placing::list(ModelId model, const Waiting& waiting, const Orders& out) {
   const auto& known = out.ledger().model(model);
+  const bool lacks = takes_pages(known) && nowhere(known);
+  be_patient(model, lacks && waiting.size(model) > 0, out.time());
+  Model& m = model_of(model);
+  const double key = lacks && !m.room && !m.blocked ? -score(model, waiting, out) : 0;
+  const auto listed = key != 0 ? std::optional(key) : std::nullopt;
+  if (listed == m.listed) return;
   unlist(model);
-  be_patient(model, takes_pages(known) && nowhere(known) && waiting.size(model) > 0, out.time());
-  if (!takes_pages(known) || !nowhere(known) || models_[model.index()].room || models_[model.index()].blocked)
-    return;
-  const double key = -score(model, waiting, out);
-  if (key == 0) return;
-  model_of(model).listed = key;
-  wanted_.insert({key, model});
+  m.listed = listed;
+  if (listed) wanted_.insert({key, model});
 }
 
 // Of the most urgent and the least urgent by class, when the first one came.
