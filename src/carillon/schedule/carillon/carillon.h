@@ -53,7 +53,8 @@ class Carillon final : public Policy {
  private:
   static constexpr std::size_t lines_told = 8;  // of those that go before another
 
-  void tell_kinds(const Event& event, Orders& out);
+  void tell_kinds(const Event& event, const Orders& out);
+  void follow_kinds(Orders& out);
   void grow();
   void hear(const Event& event, Orders& out);
   void go_on(Orders& out);
