@@ -23,11 +23,13 @@ void Plan::hear(const Event& event, const Orders& out, std::optional<ModelId> as
     all_times_.push_back(&times_.back());
     seeds_.emplace_back();
     worth_.push_back(all_sizes);
+    worth_rows_.push_back(0);
     batches_.add_model();
   } else {
     times_[change->model.index()] = std::move(times);
     seeds_[change->model.index()] = {};
     worth_[change->model.index()] = all_sizes;
+    worth_rows_[change->model.index()] = 0;
     batches_.renew_model(change->model);
   }
 }
@@ -55,6 +57,7 @@ void Plan::renew(std::size_t m, const Orders& out) {
   worth = all_sizes;
   if (by_worth_ && info->time_varies)
     if (const auto largest = paces_.worth().largest(model, info->batches)) worth = static_cast<int>(*largest);
+  worth_rows_[m] = worth == all_sizes ? 0 : static_cast<std::size_t>(times_[m].batch_size(worth));
   seeds_[m] = {info.get(), pace};
   symphony::BatchTimes& times = times_[m];
   for (std::size_t i = 0; i < info->batches.size(); ++i) {

@@ -39,10 +39,7 @@ class Plan {
   // See BatchPlan. Nor should a batch be larger than what is worth its time.
   std::size_t limit(ModelId model) const {
     const auto limit = static_cast<std::size_t>(batches_.limit(model));
-    const int worth = worth_[model.index()];
-    if (worth == all_sizes) return limit;
-    const auto largest = static_cast<std::size_t>(times(model).batch_size(worth));
-    return limit > 0 ? std::min(limit, largest) : largest;
+    return std::min(limit - 1, worth_rows_[model.index()] - 1) + 1;  // 0: none
   }
   double rate(ModelId model) const { return batches_.rate(model); }
   Duration slo(ModelId model) const { return batches_.slo(model); }
@@ -85,7 +82,8 @@ class Plan {
   symphony::AllTimes all_times_;
   std::vector<Seeds> seeds_;  // of times_, by model
   std::vector<int> worth_;    // by model: the place of the largest batch size that is worth its time
-  std::size_t renewed_ = 0;   // of times_, for the next plan
+  std::vector<std::size_t> worth_rows_;  // that size; 0: all are
+  std::size_t renewed_ = 0;              // of times_, for the next plan
   bool renewing_ = false;
 };
 
