@@ -309,7 +309,7 @@ rate = 5500
 }
 
 // One model, of which two applications take 30 and 90 ms, one device.
-std::string two_applications(const std::string& first, const std::string& second, double rate) {
+std::string short_and_long(const std::string& first, const std::string& second, double rate) {
   return R"(name = "applications"
 seed = 1
 duration_s = 120
@@ -326,10 +326,10 @@ rate = )" +
 
 TEST(CarillonPolicy, BatchesAreOfApplicationsThatTakeAlikeTimes) {
   for (const double rate : {15.0, 30.0, 45.0}) {
-    const std::string told = two_applications("short", "long", rate);
+    const std::string told = short_and_long("short", "long", rate);
     EXPECT_GT(share_on_time(told, "carillon"), share_on_time(told, "carillon:kinds=0") + 0.005) << rate;
     EXPECT_GT(share_on_time(told, "carillon"), share_on_time(told, "orloj") - 0.005) << rate;
-    const std::string blind = two_applications("any", "any", rate);
+    const std::string blind = short_and_long("any", "any", rate);
     EXPECT_EQ(share_on_time(blind, "carillon"), share_on_time(blind, "carillon:kinds=0")) << rate;
   }
 }

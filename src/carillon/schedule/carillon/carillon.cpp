@@ -55,7 +55,11 @@ Carillon::Carillon(const Environment& environment, const CarillonOptions& option
 
 TimePoint Carillon::act(const Event& event, Orders& out) {
   const auto* const arrival = std::get_if<RequestArrived>(&event);
-  tell_kinds(event, out);
+  if (arrival != nullptr)
+    kinds_.arrived(arrival->request, out.time());
+  else
+    tell_kinds(event, out);
+  if (kinds_.changed()) follow_kinds(out);
   life_.hear(event, out);
   if (arrival == nullptr || placing_.any() || out.ledger().alive() == 0) placing_.hear(event, life_, out);
   if (arrival != nullptr)
@@ -96,15 +100,13 @@ TimePoint Carillon::act(const Event& event, Orders& out) {
   return wake_ = std::max(wake_, out.time() + Duration{1});
 }
 
-// What an event says of kinds, and what follows for all that plans by them.
-void Carillon::tell_kinds(const Event& event, Orders& out) {
-  if (const auto* arrival = std::get_if<RequestArrived>(&event)) {
-    kinds_.arrived(arrival->request, out.time());
-  } else if (const auto* change = std::get_if<ModelChanged>(&event)) {
+// What an event says of kinds.
+void Carillon::tell_kinds(const Event& event, const Orders& out) {
+  if (const auto* change = std::get_if<ModelChanged>(&event)) {
     kinds_.changed(change->model, change->info);
   } else if (const auto* times = std::get_if<TimesChanged>(&event)) {
     kinds_.changed(times->model, out.ledger().model(times->model).info);
-  } else if (const auto* done = std::get_if<ActionDone>(&event);
+  } else if (const auto* done = kinds_.any() ? std::get_if<ActionDone>(&event) : nullptr;
              done != nullptr && done->status == ActionStatus::success) {
     for (const std::uint32_t place : out.ledger().changes().ended) {
       const auto& run = out.ledger().at(place);
@@ -113,7 +115,10 @@ void Carillon::tell_kinds(const Event& event, Orders& out) {
         kinds_.ran(run.run.model, run.run.index, done->duration, out.time());
     }
   }
-  if (!kinds_.changed()) return;
+}
+
+// What follows from that for all that plans by kinds.
+void Carillon::follow_kinds(Orders& out) {
   const auto changes = kinds_.take_changes();
   for (const auto& come : changes.come) life_.know(come.as, come.model);
   for (const auto& [from, to] : changes.moves) {
@@ -237,8 +242,9 @@ void Carillon::count(std::uint32_t line, const Waiting::Head* head, std::size_t 
     backlog_.set(line, rows, work, deadline, out.time());
     if (fair_.on()) fair_.waits(line, rows, work, deadline, out.time());
   }
+  if (!placing_.any()) return;
   const ModelId whole = kinds_.model(model);
-  if (placing_.any() && whole.index() < out.ledger().models()) placing_.waits(whole, life_.waiting(), out);
+  if (whole.index() < out.ledger().models()) placing_.waits(whole, life_.waiting(), out);
 }
 
 // A request came. Mostly nothing follows from it but that one more waits.

@@ -30,6 +30,7 @@ namespace carillon::schedule {
 //
 // - What waits, and until when (Life); what is loaded where (Placing).
 // - What models ask for, how large their batches should be, and how short devices are (Plan, Backlog).
+// - Which applications take alike times: each kind of them is planned as a model of its own (Kinds).
 // - When a line may start its batch. The batch waits for more requests while this saves more device time than
 //   the idle device loses, and while it can expect to find a device in time (DeviceWaits, as in Symphony).
 // - Which line goes first (Ready): the one that has to start first; while devices are short, those come later
@@ -61,7 +62,8 @@ class Carillon final : public Policy {
  private:
   static constexpr std::size_t lines_told = 8;  // of those that go before another
 
-  void tell_kinds(const Event& event, Orders& out);
+  void tell_kinds(const Event& event, const Orders& out);
+  void follow_kinds(Orders& out);
   void grow();
   void hear(const Event& event, Orders& out);
   void go_on(Orders& out);

@@ -32,7 +32,8 @@ struct CarillonOptions {
   double value = 1;
   // Likewise, by so many times the device time that batches of the planned size would save.
   double waste = 2;
-  // With 0 batches are as large as their seeds make worthwhile, whatever large ones really take.
+  // With 0 batches of models whose time varies with the input are as large as their seeds make worthwhile,
+  // whatever large ones take.
   double worth = 1;
   // With 0 nothing is told apart by the application that requests name.
   double kinds = 1;

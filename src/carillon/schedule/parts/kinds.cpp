@@ -13,6 +13,11 @@ constexpr std::size_t trial_runs = 3, most_trial_runs = 5;
 constexpr double unlike = 0.6;  // logarithm
 // So many requests of its model later, a trial has failed.
 constexpr std::uint32_t trial_waits = 256;
+// Likewise where nothing of it ran for so long, and so many runs more, though requests of it came.
+constexpr Duration trial_stalls = 2s;
+constexpr int stalled_runs = 8;
+// A kind that seems to take too long is tried again after that time, and then ever more seldom.
+constexpr Duration first_patience = 1s, most_patience = 8s;
 constexpr Duration tried_after = 30s, tried_seldom = 4min;
 // Applications whose batches take alike times within that, as a logarithm, are of one kind.
 constexpr double alike = 0.18;
@@ -33,7 +38,7 @@ void Kinds::changed(ModelId id, const std::shared_ptr<const ledger::ModelInfo>& 
       slots_.clear();
       free_names_.clear();
       changes_.come.clear();
-      changes_.forgotten = true;
+      changes_.forgotten = changed_ = true;
     }
     models_.resize(id.index() + 1);
   }
@@ -51,22 +56,39 @@ void Kinds::told(const Request& request, TimePoint now) {
   }
   Family& f = *m.family;
   App* const app = app_of(f, request.app, now);
-  if (f.trial.app && ++f.trial.waited > trial_waits) {
-    App& in_vain = f.apps[*f.trial.app];
-    in_vain.in_vain = std::min(in_vain.in_vain + 1, 16U);
-    in_vain.asked = 0;
-    in_vain.tried = now;
-    in_vain.doubted = false;
-    f.trial.app.reset();
-    changes_.moves.push_back({*f.trial.as, in_vain.kind ? *f.kinds[*in_vain.kind].as : request.model});
+  if (f.trial.app) {
+    if (app == &f.apps[*f.trial.app]) ++f.trial.own;
+    const Duration stalls = trial_stalls + stalled_runs * from_ns(f.seeds.front());
+    if (++f.trial.waited > trial_waits || (f.trial.own > asked_before && now - f.trial.ran >= stalls))
+      fail_trial(request.model, f, now);
   }
   if (app == nullptr) return;
   app->used = now;
   ++app->asked;
   if (f.trial.app) return;
-  const bool due = app->kind ? app->doubted || now - app->tried >= app->pause
-                             : app->asked >= (asked_before << app->in_vain);
-  if (due) begin_trial(request.model, f, static_cast<std::size_t>(app - f.apps.data()));
+  const std::size_t at = static_cast<std::size_t>(app - f.apps.data());
+  if (!app->kind) {
+    if (app->asked >= (asked_before << app->in_vain)) begin_trial(request.model, f, at, now);
+    return;
+  }
+  const Kind& kind = f.kinds[*app->kind];
+  const Duration left = request.deadline - now;
+  const bool hopeless = static_cast<double>(left.count()) < kind.times.front() &&
+                        now - std::max(kind.ran, app->tried) >= app->patience;
+  if (!hopeless && !app->doubted && now - app->tried < app->pause) return;
+  begin_trial(request.model, f, at, now);
+  if (hopeless) f.trial.left = left;
+}
+
+void Kinds::fail_trial(ModelId model, Family& f, TimePoint now) {
+  App& app = f.apps[*f.trial.app];
+  app.in_vain = std::min(app.in_vain + 1, 16U);
+  app.asked = 0;
+  app.tried = now;
+  app.doubted = false;
+  if (f.trial.left != Duration::max()) app.patience = std::min(2 * app.patience, most_patience);
+  f.trial.app.reset();
+  move(*f.trial.as, app.kind ? *f.kinds[*app.kind].as : model);
 }
 
 ModelId Kinds::name(const Request& request) const {
@@ -104,6 +126,7 @@ void Kinds::begin_family(Model& m) {
   }
   const double each = xx > 0 ? std::max(0.0, xy / xx) : 0;
   const double once = std::max(0.0, time - each * size);
+  f.least = f.seeds;
   for (const auto& b : batches) f.fixed.push_back(once / std::max(1.0, once + each * b.batch));
 }
 
@@ -113,12 +136,17 @@ void Kinds::end_family(ModelId id) {
   if (!m.family) return;
   const auto end = [&](const std::optional<ModelId>& as) {
     if (!as) return;
-    changes_.moves.push_back({*as, id});
+    move(*as, id);
     free_names_.push_back(*as);
   };
   for (const Kind& kind : m.family->kinds) end(kind.as);
   end(m.family->trial.as);
   m.family.reset();
+}
+
+void Kinds::move(ModelId from, ModelId to) {
+  changes_.moves.push_back({from, to});
+  changed_ = true;
 }
 
 ModelId Kinds::take_name(ModelId model, std::size_t place) {
@@ -137,6 +165,7 @@ void Kinds::come(ModelId model, ModelId as, const std::vector<double>& times) {
   info->id = as;
   for (std::size_t i = 0; i < times.size(); ++i) info->batches[i].exec = from_ns(times[i]);
   changes_.come.push_back({as, model, std::move(info)});
+  changed_ = true;
 }
 
 // Where too many are known, one that is not on trial makes room: one that nothing was learned of, or that did
@@ -163,18 +192,15 @@ Kinds::App* Kinds::app_of(Family& f, AppId id, TimePoint now) {
   return &f.apps[at];
 }
 
-void Kinds::begin_trial(ModelId model, Family& f, std::size_t at) {
+// What is on trial is told to take what it may take at best: else nothing of it might run.
+void Kinds::begin_trial(ModelId model, Family& f, std::size_t at, TimePoint now) {
   f.trial.app = at;
   f.trial.runs.clear();
-  f.trial.waited = 0;
+  f.trial.waited = f.trial.own = 0;
+  f.trial.ran = now;
+  f.trial.left = Duration::max();
   if (!f.trial.as) f.trial.as = take_name(model, most_kinds);
-  const App& app = f.apps[at];
-  std::vector<double> times = f.seeds;
-  if (app.kind) {
-    times = f.kinds[*app.kind].times;
-    for (double& each : times) each *= std::exp(f.kinds[*app.kind].off);
-  }
-  come(model, *f.trial.as, times);
+  come(model, *f.trial.as, f.apps[at].kind ? f.least : f.seeds);
 }
 
 void Kinds::ran(ModelId as, std::size_t index, Duration took, TimePoint now) {
@@ -185,16 +211,19 @@ void Kinds::ran(ModelId as, std::size_t index, Duration took, TimePoint now) {
   if (index >= f.seeds.size()) return;
   const double ns = std::max(1.0, static_cast<double>(took.count()));
   if (which.place < most_kinds) {
-    if (f.kinds[which.place].as == as) follow(f, which.place, ns, index);
+    if (f.kinds[which.place].as == as) follow(f, which.place, ns, index, now);
     return;
   }
   if (f.trial.as != as || !f.trial.app) return;
+  f.trial.own = 0;
+  f.trial.ran = now;
   auto& runs = f.trial.runs;
   runs.push_back({index, ns});
-  if (runs.size() < trial_runs) return;
+  const bool too_long = f.trial.left < took;  // as it was
+  if (runs.size() < trial_runs && !too_long) return;
   const auto lies = [&](const Run& run) { return std::log(run.took / f.seeds[run.index]); };
   std::ranges::sort(runs, {}, lies);
-  if (runs.size() < most_trial_runs && lies(runs.back()) - lies(runs.front()) > unlike) return;
+  if (!too_long && runs.size() < most_trial_runs && lies(runs.back()) - lies(runs.front()) > unlike) return;
   const double middle = lies(runs[runs.size() / 2]);
   std::erase_if(runs, [&](const Run& run) { return std::abs(lies(run) - middle) > unlike; });
   end_trial(which.model, f, now);
@@ -231,20 +260,24 @@ void Kinds::end_trial(ModelId model, Family& f, TimePoint now) {
     kind.times = fitted(f, f.trial.runs);
     kind.off = kind.usual = 0;
     kind.runs = 0;
+    for (std::size_t i = 0; i < f.least.size(); ++i) f.least[i] = std::min(f.least[i], kind.times[i]);
     come(model, *kind.as, kind.times);
   }
+  kind.ran = now;
+  const bool still = static_cast<double>(f.trial.left.count()) < kind.times.front();
+  app.patience = still ? std::min(2 * app.patience, most_patience) : first_patience;
   app.pause = joins && before == to ? std::min(2 * app.pause, tried_seldom) : tried_after;
   app.tried = now;
   app.doubted = false;
   app.in_vain = 0;
   f.trial.app.reset();
-  changes_.moves.push_back({*f.trial.as, *kind.as});
+  move(*f.trial.as, *kind.as);
 }
 
 void Kinds::leave(ModelId model, Family& f, App& app) {
   Kind& kind = f.kinds[*app.kind];
   app.kind.reset();
-  if (--kind.apps == 0) changes_.moves.push_back({*kind.as, model});
+  if (--kind.apps == 0) move(*kind.as, model);
 }
 
 // What the model's batches take, with another part that is fixed, and another for each row: the least change
@@ -268,8 +301,9 @@ std::vector<double> Kinds::fitted(const Family& f, const std::vector<Run>& runs)
   return times;
 }
 
-void Kinds::follow(Family& f, std::size_t place, double took, std::size_t index) {
+void Kinds::follow(Family& f, std::size_t place, double took, std::size_t index, TimePoint now) {
   Kind& kind = f.kinds[place];
+  kind.ran = now;
   const double off = std::log(took / kind.times[index]);
   ++kind.runs;
   kind.off += std::clamp(off - kind.off, -most_step, most_step) / std::min<double>(kind.runs, off_over);

@@ -21,7 +21,8 @@ namespace carillon::schedule::parts {
 // An application that is asked for again is on trial until three of its batches ran by themselves. By these
 // it joins the kind whose batches take alike times; else it begins a new kind, while there are few. A trial
 // comes again where batches of the kind take other times than before, and after half a minute, and then ever
-// more seldom.
+// more seldom. It also comes again where the kind seems to take longer than a request has, and nothing of it
+// ran for a second: what made it slow may be over.
 //
 // Nothing is learned, and nothing costs more than a comparison, before a model's second application is told.
 // A call costs O(1), but O(kinds) at the end of a trial. Memory is bounded for each model. Not thread-safe.
@@ -43,12 +44,11 @@ class Kinds {
     std::vector<Move> moves;  // to be done first
     std::vector<Come> come;
     bool forgotten = false;  // all names of kinds: some are other models' now
-    bool any() const { return forgotten || !moves.empty() || !come.empty(); }
   };
 
   // A request comes; before of() is asked for it.
   void arrived(const Request& request, TimePoint now) {
-    if (on_ && request.app != AppId{} && has_kinds(request.cls)) told(request, now);
+    if (request.app != AppId{} && on_ && has_kinds(request.cls)) told(request, now);
   }
   // A model comes, goes, or comes in another version, or its batches take other times: its kinds are learned
   // anew.
@@ -56,9 +56,14 @@ class Kinds {
   // A batch of that name and place of its size took so long, and nothing that matters has changed since it
   // was sent.
   void ran(ModelId as, std::size_t index, Duration took, TimePoint now);
-  // What follows from all that was said since this was asked.
-  Changes take_changes() { return std::exchange(changes_, {}); }
-  bool changed() const { return changes_.any(); }
+  // What follows from all that was said since this was asked: something where changed() says so.
+  Changes take_changes() {
+    changed_ = false;
+    return std::exchange(changes_, {});
+  }
+  bool changed() const { return changed_; }
+  // Some model has kinds.
+  bool any() const { return !slots_.empty(); }
 
   // The name by which a request is planned.
   ModelId of(const Request& request) const {
@@ -95,6 +100,7 @@ class Kinds {
     Duration pause{0};  // until it is tried again
     bool doubted = false;
     std::uint32_t in_vain = 0;  // trials
+    Duration patience{1s};      // until it is tried again while it seems to take too long
   };
   struct Kind {
     std::optional<ModelId> as;
@@ -102,6 +108,7 @@ class Kinds {
     std::vector<double> times;  // by place of the batch size, nanoseconds: as they were told
     double off = 0, usual = 0;  // logarithm of what runs take over these; of late, and when `apps` joined
     std::uint32_t runs = 0;
+    TimePoint ran;
   };
   struct Run {
     std::size_t index = 0;
@@ -112,10 +119,14 @@ class Kinds {
     std::optional<std::size_t> app;
     std::vector<Run> runs;
     std::uint32_t waited = 0;  // requests of the model that came meanwhile
+    std::uint32_t own = 0;     // and its own, since something of it ran
+    TimePoint ran;
+    Duration left = Duration::max();  // its requests have so long, which seemed to be too short
   };
   struct Family {
     std::vector<double> seeds;  // nanoseconds, by place of the batch size
     std::vector<double> fixed;  // the share of these that does not grow with the batch
+    std::vector<double> least;  // of these and of all that any kind was found to take
     std::vector<App> apps;
     ledger::IdMap<AppId, std::uint32_t> places;
     std::size_t hand = 0;  // where an application that makes room is searched for
@@ -135,15 +146,17 @@ class Kinds {
   bool has_kinds(Class cls) const { return !classes_ || cls == Class::normal; }
   void told(const Request& request, TimePoint now);
   ModelId name(const Request& request) const;
+  void move(ModelId from, ModelId to);
   ModelId take_name(ModelId model, std::size_t place);
   void come(ModelId model, ModelId as, const std::vector<double>& times);
   void begin_family(Model& model);
   void end_family(ModelId model);
   App* app_of(Family& family, AppId id, TimePoint now);
-  void begin_trial(ModelId model, Family& family, std::size_t app);
+  void begin_trial(ModelId model, Family& family, std::size_t app, TimePoint now);
+  void fail_trial(ModelId model, Family& family, TimePoint now);
   void end_trial(ModelId model, Family& family, TimePoint now);
   static std::vector<double> fitted(const Family& family, const std::vector<Run>& runs);
-  static void follow(Family& family, std::size_t kind, double took, std::size_t index);
+  static void follow(Family& family, std::size_t kind, double took, std::size_t index, TimePoint now);
   void leave(ModelId model, Family& family, App& app);
 
   bool on_, classes_;
@@ -151,6 +164,7 @@ class Kinds {
   std::vector<Slot> slots_;
   std::vector<ModelId> free_names_;
   Changes changes_;
+  bool changed_ = false;  // there are changes_
 };
 
 }  // namespace carillon::schedule::parts

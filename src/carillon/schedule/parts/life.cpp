@@ -10,7 +10,8 @@ void Life::hear(const Event& event, Orders& out) {
   if (const auto* arrival = std::get_if<RequestArrived>(&event)) {
     const Request& request = arrival->request;
     if (!out.ledger().model(request.model).served) return out.refuse(request.id, Reason::no_model);
-    put(request);
+    const ModelId as = this->as(request);
+    if (waiting_.put(request, as)) watch(as, request.cls);
   } else if (const auto* gone = std::get_if<RequestCancelled>(&event)) {
     const auto line = waiting_.line_of(gone->request);
     if (!line || !waiting_.remove(gone->request)) return;
@@ -31,13 +32,9 @@ void Life::came_back(RequestId id, Orders& out) {
   if (!out.ledger().model(request.told.model).served) return out.refuse(id, Reason::no_model);
   if (tried_enough(request.tries))
     return out.refuse(id, request.tries.late >= most_late ? Reason::rejected_late : Reason::device_failed);
-  put(request.told);
-  watch(line_of(request.told));
-}
-
-void Life::put(const Request& request) {
-  const ModelId as = this->as(request);
-  if (waiting_.put(request, as)) watch(as, request.cls);
+  const ModelId as = this->as(request.told);
+  waiting_.put(request.told, as);
+  watch(as, request.told.cls);
 }
 
 void Life::move(ModelId from, ModelId to) {

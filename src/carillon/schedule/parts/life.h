@@ -78,7 +78,6 @@ class Life {
     return static_cast<std::uint32_t>(Waiting::line_of(model, cls));
   }
   ModelId as(const Request& request) const { return kinds_ != nullptr ? kinds_->of(request) : request.model; }
-  void put(const Request& request);
   void watch(std::uint32_t line);
   void came_back(RequestId id, Orders& out);
   void expire_now(Orders& out);

@@ -22,10 +22,14 @@ void Plan::hear(const Event& event, const Orders& out, std::optional<ModelId> as
     times_.push_back(std::move(times));
     all_times_.push_back(&times_.back());
     seeds_.emplace_back();
+    worth_.push_back(all_sizes);
+    worth_rows_.push_back(0);
     batches_.add_model();
   } else {
     times_[change->model.index()] = std::move(times);
     seeds_[change->model.index()] = {};
+    worth_[change->model.index()] = all_sizes;
+    worth_rows_[change->model.index()] = 0;
     batches_.renew_model(change->model);
   }
 }
@@ -49,18 +53,20 @@ void Plan::renew(std::size_t m, const Orders& out) {
   const auto& info = out.ledger().times(Class::normal).info(model);
   const double pace = paces_.mean(model, out.ledger().alive());
   if (seeds_[m].info == info.get() && seeds_[m].pace == pace) return;
-  std::optional<int> worth;
-  if (by_worth_)
+  int& worth = worth_[m];
+  worth = all_sizes;
+  if (by_worth_ && info->time_varies)
     if (const auto largest = paces_.worth().largest(model, info->batches)) worth = static_cast<int>(*largest);
-  seeds_[m] = {info.get(), pace, worth};
+  worth_rows_[m] = worth == all_sizes ? 0 : static_cast<std::size_t>(times_[m].batch_size(worth));
+  seeds_[m] = {info.get(), pace};
   symphony::BatchTimes& times = times_[m];
   for (std::size_t i = 0; i < info->batches.size(); ++i) {
     const int at = static_cast<int>(i);
     double seed = static_cast<double>(std::max(info->batches[i].exec, Duration{1}).count());
-    if (worth && at <= *worth) seed *= paces_.worth().times(model, times.batch_size(at));
-    if (worth && at > *worth)  // nothing is gained by it
-      seed = static_cast<double>(times.exec(*worth).count()) / pace * times.batch_size(at) /
-             times.batch_size(*worth);
+    if (worth != all_sizes && at <= worth) seed *= paces_.worth().times(model, times.batch_size(at));
+    if (at > worth)  // nothing is gained by it
+      seed = static_cast<double>(times.exec(worth).count()) / pace * times.batch_size(at) /
+             times.batch_size(worth);
     times.set_exec(at, from_ns(pace * seed));
   }
 }

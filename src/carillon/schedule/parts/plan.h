@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <deque>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -38,19 +39,13 @@ class Plan {
   // See BatchPlan. Nor should a batch be larger than what is worth its time.
   std::size_t limit(ModelId model) const {
     const auto limit = static_cast<std::size_t>(batches_.limit(model));
-    const auto& worth = seeds_[model.index()].worth;
-    if (!worth) return limit;
-    const auto largest = static_cast<std::size_t>(times(model).batch_size(*worth));
-    return limit > 0 ? std::min(limit, largest) : largest;
+    return std::min(limit - 1, worth_rows_[model.index()] - 1) + 1;  // 0: none
   }
   double rate(ModelId model) const { return batches_.rate(model); }
   Duration slo(ModelId model) const { return batches_.slo(model); }
   bool known(ModelId model) const { return batches_.size(model) > 0; }
   // The place of the planned batch size. Of a model that is known.
-  int planned(ModelId model) const {
-    const auto& worth = seeds_[model.index()].worth;
-    return worth ? std::min(*worth, batches_.index(model)) : batches_.index(model);
-  }
+  int planned(ModelId model) const { return std::min(worth_[model.index()], batches_.index(model)); }
   // Devices that the model's requests need, in planned batches. Of a model that is known.
   double demand(ModelId model) const { return rate(model) * times(model).each(planned(model)); }
   double contention() const { return batches_.contention(); }
@@ -72,10 +67,10 @@ class Plan {
 
   // About 20 us of work.
   static constexpr std::size_t models_at_a_time = 1024;
+  static constexpr int all_sizes = std::numeric_limits<int>::max();
   struct Seeds {
     const ledger::ModelInfo* info = nullptr;
     double pace = 0;
-    std::optional<int> worth;  // the place of the largest batch size that is worth its time
   };
   void renew(std::size_t model, const Orders& out);
 
@@ -86,7 +81,9 @@ class Plan {
   std::deque<symphony::BatchTimes> times_;  // where they stay
   symphony::AllTimes all_times_;
   std::vector<Seeds> seeds_;  // of times_, by model
-  std::size_t renewed_ = 0;   // of times_, for the next plan
+  std::vector<int> worth_;    // by model: the place of the largest batch size that is worth its time
+  std::vector<std::size_t> worth_rows_;  // that size; 0: all are
+  std::size_t renewed_ = 0;              // of times_, for the next plan
   bool renewing_ = false;
 };
 
