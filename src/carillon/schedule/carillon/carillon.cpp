@@ -48,7 +48,7 @@ Carillon::Carillon(const Environment& environment, const CarillonOptions& option
       kinds_(options.kinds > 0, environment.classes),
       life_(environment, environment.preemption == Preemption::deadline, options.chance > 0, &kinds_),
       overtakes_(environment.preemption == Preemption::deadline),
-      plan_(environment, options.worth > 0),
+      plan_(environment, options.worth > 0, options.curb > 0),
       waits_(parts::Plan::exceeded, wait_horizon, known_after),
       punctual_(environment),
       fair_(options.fair, options.tenants) {}

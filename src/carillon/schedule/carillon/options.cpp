@@ -14,7 +14,7 @@ constexpr Number<Option> carillon_numbers[] = {
     {"waste", &Option::waste, 0, 1e6},   {"hold", &Option::hold, 0, 10},
     {"chance", &Option::chance, 0, 1},   {"kinds", &Option::kinds, 0, 1},
     {"worth", &Option::worth, 0, 1},     {"fair", &Option::fair, 0, 1},
-    {"tenants", &Option::tenants, 0, 1},
+    {"tenants", &Option::tenants, 0, 1}, {"curb", &Option::curb, 0, 1},
 };
 
 }  // namespace

@@ -20,6 +20,8 @@ struct CarillonOptions {
   double price = 1;
   // With 0 batches are as large as their deadlines allow, whatever waits behind them.
   double limit = 1;
+  // With 0 batches are as large as ever where the rates ask for more than one or two devices have.
+  double curb = 1;
   // Share of the planned batch size for which requests are passed over, and refused. 0: they are passed over
   // for the largest batch, and wait on.
   double hold = 0.87;

@@ -18,9 +18,12 @@ namespace carillon::schedule::parts {
 // planned for. Not thread-safe.
 class Plan {
  public:
-  // `by_worth`: batch sizes are limited to those that are worth their time (Worth).
-  explicit Plan(const Environment& environment, bool by_worth = false)
-      : environment_(environment), by_worth_(by_worth), batches_(rate_window, every, exceeded, most_load) {}
+  // `by_worth`: batch sizes are limited to those that are worth their time (Worth). `curbs`: where the rates
+  // ask for more than one or two devices have, batches are shorter for the sake of models in a hurry.
+  explicit Plan(const Environment& environment, bool by_worth = false, bool curbs = false)
+      : environment_(environment),
+        by_worth_(by_worth),
+        batches_(rate_window, every, exceeded, most_load, curbs ? dearer : 0) {}
 
   // O(1), or O(batch sizes) where it is a ModelChanged. A request counts for the name `as` (Kinds).
   void hear(const Event& event, const Orders& out, std::optional<ModelId> as = std::nullopt);
@@ -64,6 +67,8 @@ class Plan {
   // Smaller batches for the sake of others take more time in all; beyond this share they cost more answers
   // than they save.
   static constexpr double most_load = 0.85;
+  // How much more device time a request may take for that.
+  static constexpr double dearer = 1.1;
 
   // About 20 us of work.
   static constexpr std::size_t models_at_a_time = 1024;

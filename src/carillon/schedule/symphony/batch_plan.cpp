@@ -11,6 +11,8 @@ constexpr int halvings = 12;
 // Each round limits batches a little more, until they stay the same.
 constexpr int rounds = 8;
 constexpr double worth_a_round = 1.001;
+// With more devices none has to wait for one run.
+constexpr std::size_t curbed_devices = 2;
 
 }  // namespace
 
@@ -82,6 +84,20 @@ double BatchPlan::needed_within(Model& m, Duration own, const BatchTimes& times,
   return m.rate * to_seconds(times.exec(index)) / times.batch_size(index);
 }
 
+// `spare`: what the other model that can wait least can wait.
+void BatchPlan::curb(Model& m, Duration spare, const BatchTimes& times) {
+  Sizes& sizes = coming(m);
+  const Duration room = spare * (static_cast<std::int64_t>(devices_) + 1) / 4;
+  if (sizes.size == 0 || times.exec(sizes.index) <= room) return;
+  const auto each = [&](int index) { return to_seconds(times.exec(index)) / times.batch_size(index); };
+  const double most = dearer_ * each(sizes.index);
+  int index = 0;
+  while (index < sizes.index && (each(index) > most || 2 * times.exec(index + 1) <= room)) ++index;
+  if (index == sizes.index) return;
+  sizes.index = index;
+  sizes.size = sizes.limit = times.batch_size(index);
+}
+
 void BatchPlan::find_rate(Model& m) {
   if (m.arrived > 0) m.slo = from_seconds(m.slos / static_cast<double>(m.arrived));
   m.slos = 0;
@@ -148,6 +164,8 @@ void BatchPlan::look(Model& m, ModelId id, const BatchTimes& times) {
     case Phase::limit:
       total_ += needed_within(m, cap(id == tightest_ ? second_ : first_), times, round_ < 0);
       return;
+    case Phase::curb:
+      return curb(m, id == tightest_ ? second_ : first_, times);
     case Phase::sums: {
       const Sizes& sizes = coming(m);
       if (sizes.size == 0) return;
@@ -182,8 +200,11 @@ void BatchPlan::all_seen() {
       (total_ <= room ? low_ : high_) = (low_ + high_) / 2;
       return pass(++halved_ < halvings ? Phase::halve : Phase::scale);
     case Phase::scale:
+      return pass(dearer_ > 0 && devices_ <= curbed_devices ? Phase::spare : Phase::sums);
+    case Phase::curb:
       return pass(Phase::sums);
     case Phase::spare:
+      if (all_ > room) return pass(second_ == Duration::max() ? Phase::sums : Phase::curb);
       round_ = 0;
       before_ = all_ / room * room;
       if (second_ == Duration::max()) return pass(Phase::sums);  // one model alone

@@ -36,8 +36,12 @@ class BatchPlan {
  public:
   // `exceeded` in (0, 1]; the times are positive. Batches are limited only where the devices are then asked
   // for at most this share of their time.
-  BatchPlan(Duration rate_window, Duration every, double exceeded, double most_load = 1)
-      : window_(rate_window), every_(every), exceeded_(exceeded), most_load_(most_load) {}
+  // Where the rates need more than one or two devices have, batches that take longer than half of what the
+  // model that can wait least can wait (two devices: three quarters) are limited to the smallest that cost at
+  // most `dearer` times as much a request; 0: not. With more devices one is free sooner, and can be kept
+  // free.
+  BatchPlan(Duration rate_window, Duration every, double exceeded, double most_load = 1, double dearer = 0)
+      : window_(rate_window), every_(every), exceeded_(exceeded), most_load_(most_load), dearer_(dearer) {}
 
   void add_model() { models_.emplace_back(); }
   // It comes in another version: no batch size is planned until the next plan.
@@ -98,7 +102,7 @@ class BatchPlan {
     std::array<Sizes, 2> plans;
   };
   // A phase looks at all models. What it finds decides which phase comes next.
-  enum class Phase : std::uint8_t { rates, halve, scale, spare, limit, sums, done };
+  enum class Phase : std::uint8_t { rates, halve, scale, spare, limit, curb, sums, done };
   const Sizes& sizes(ModelId model) const { return models_[model.index()].plans[in_force_]; }
   Sizes& coming(Model& model) { return model.plans[1 - in_force_]; }
   static int largest(const BatchTimes& times, double rate, Duration slo, int guess);
@@ -111,9 +115,10 @@ class BatchPlan {
   void begin_round();
   void finish();
   Duration cap(Duration spare) const;
+  void curb(Model& model, Duration spare, const BatchTimes& times);
 
   Duration window_, every_;
-  double exceeded_, most_load_;
+  double exceeded_, most_load_, dearer_;
   TimePoint last_ = TimePoint::min();
   std::vector<Model> models_;
   std::size_t in_force_ = 0;  // of Model::plans
