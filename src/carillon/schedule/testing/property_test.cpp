@@ -278,7 +278,6 @@ TEST_P(Policies, HoldTheirPromisesWithSizes) {
   EXPECT_GT(refused, 100);
 }
 
-// Requests that come together, of one model and of several, some of them decided on by themselves.
 // Of few applications that take unlike times, and of many that come once; while models come and go.
 TEST_P(Policies, HoldTheirPromisesWithApplications) {
   int on_time = 0;
@@ -291,6 +290,7 @@ TEST_P(Policies, HoldTheirPromisesWithApplications) {
   EXPECT_GT(on_time, 3'000);
 }
 
+// Requests that come together, of one model and of several, some of them decided on by themselves.
 TEST_P(Policies, HoldTheirPromisesToThoseThatComeTogether) {
   int on_time = 0, refused = 0;
   for (std::uint64_t seed = 0; seed < 2000; ++seed) {
