@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """MLPerf's LoadGen, scenario Server: the highest rate that it calls VALID, of Carillon's policies and of other servers.
 
-    python bench/loadgen.py [--seconds 600] [--models mobilenetv2:15,resnet50:100] [--servers carillon,mlserver,batching,...]
+    python bench/loadgen.py [--seconds 60] [--models mobilenetv2:15,resnet50:100] [--servers carillon,mlserver,batching,...]
                             [--rivals DIR] [--short 10] [--queries 1500] [--precision 0.05] [--tries 3] [--busy N]
 
-Each model has a target in ms: the 99th percentile of the time from when a query was due until its answer is there has to be
-within. ResNet-50's own target, 15 ms, is less than one run of it takes on two cores, so it has 100 ms.
+Each model has a target in ms: 99% of the answers have to be there so soon after their queries were due. ResNet-50's own
+target, 15 ms, is less than one run of it takes on two cores, so it has 100 ms.
 
 Servers: `carillon` (the default policy), `clockwork`, `symphony`, `orloj`, `edf` (Carillon under these); `mlserver`, whose
 environment lies in --rivals (bench/side_by_side.py says how it is made); `batching`: bench/rivals/batching_server.py,

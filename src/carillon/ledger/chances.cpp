@@ -131,7 +131,7 @@ double Chances::There::find_edge() const {
     const double told = late_ / (late_ + device_->worse * (1 - late_));  // see late()
     return edge_with(told, [&](std::size_t edge) { return beyond(edge); });
   }
-  if (pair_ != nullptr && pair_->own) return pair_->own->most;
+  if (pair() != nullptr && pair()->own) return pair()->own->most;
   // The longer of both is near to what both together tell, and known.
   if (const Own* const there = device_->all.get(); there && model_->all && model_->info->miss_rate <= 0)
     return std::max(there->most, model_->all->most);
@@ -141,19 +141,20 @@ double Chances::There::find_edge() const {
 
 double Chances::There::late(const Expected& e, Duration slack) const {
   const double left = ns(slack) - device_->answer;
+  const Pair* const pair = this->pair();
   // Within a nanosecond it is as expected: usual ways are means.
   const auto chance = [&](double exec) {
     const double value = 1 + (left - exec + 1) / std::max(e.scale, exec);
     const double told =
-        pair_ != nullptr && pair_->own
-            ? chance_beyond(value, [&](std::size_t edge) { return pair_->own->tail.beyond(edge); })
+        pair != nullptr && pair->own
+            ? chance_beyond(value, [&](std::size_t edge) { return pair->own->tail.beyond(edge); })
             : chance_beyond(value, [&](std::size_t edge) { return beyond(edge); });
     return std::clamp(told, 0.0, 1.0);
   };
   double told = chance(e.exec);
   // A trial has even odds.
-  if (pair_ != nullptr && pair_->on_trial) [[unlikely]]
-    told = (told + chance(e.exec * pair_->before / pair_->pace)) / 2;
+  if (pair != nullptr && pair->on_trial) [[unlikely]]
+    told = (told + chance(e.exec * pair->before / pair->pace)) / 2;
   if (told <= 0) return 0;
   const double worse = device_->worse;  // odds
   return told * worse / (1 - told + told * worse);

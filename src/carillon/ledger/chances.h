@@ -228,11 +228,19 @@ class Chances::There {
       : all_(&all),
         device_(&all.devices_[device.index()]),
         model_(&all.models_[model.index()]),
-        pair_(find(*model_, device)),
+        id_(device),
         prior_(prior),
         late_(late) {}
-  Expected expected(std::size_t index) const { return all_->expected(pair_, *model_, index, prior_); }
-  double beyond(std::size_t edge) const { return all_->beyond(*device_, *model_, pair_, edge); }
+  // A trial where the model never ran adds a pair, which moves all pairs of the model.
+  const Pair* pair() const {
+    if (pairs_ != model_->on.size()) {
+      pair_ = find(*model_, id_);
+      pairs_ = model_->on.size();
+    }
+    return pair_;
+  }
+  Expected expected(std::size_t index) const { return all_->expected(pair(), *model_, index, prior_); }
+  double beyond(std::size_t edge) const { return all_->beyond(*device_, *model_, pair(), edge); }
   double find_edge() const;
   double late(const Expected& expected, Duration slack) const;
   Duration most(const Expected& e) const {
@@ -245,7 +253,9 @@ class Chances::There {
   const Chances* all_;
   const Device* device_;
   const Model* model_;
-  const Pair* pair_;
+  DeviceId id_;
+  mutable const Pair* pair_ = nullptr;
+  mutable std::size_t pairs_ = 0;  // of the model, when pair_ was found
   double prior_, late_;
   mutable double edge_ = -1;  // below 0: to be found
 };

@@ -337,5 +337,23 @@ TEST(Chances, WhatIsDoubtedIsHeededByQuestionsThatWereBegun) {
   EXPECT_EQ(there.late(0, 50ms), runs.late(50ms));
 }
 
+TEST(Chances, QuestionsThatWereBegunHeedATrialWhereTheModelNeverRan) {
+  const DeviceId other{1};
+  ChanceRuns runs(told_live());
+  runs.chances.start(other, true);
+  runs.run(100, 10ms);
+  EXPECT_FALSE(runs.doubt(5ms)) << "it ran just now";
+  runs.now += 10s;
+  const Chances::There ran = runs.chances.there(the_device, the_model);
+  const Chances::There never_ran = runs.chances.there(other, the_model);
+  EXPECT_EQ(ran.exec(0), 10ms);
+  EXPECT_EQ(never_ran.exec(0), 10ms);
+  const auto idles = [&](DeviceId device) { return device == other; };
+  EXPECT_TRUE(runs.chances.doubt(the_model, 5ms, runs.now, idles));
+  EXPECT_EQ(never_ran.exec(0), 2500us);
+  EXPECT_EQ(ran.exec(0), 10ms);
+  EXPECT_EQ(ran.late(0, 10ms), runs.late(10ms));
+}
+
 }  // namespace
 }  // namespace carillon::ledger

@@ -20,7 +20,8 @@ struct CarillonOptions {
   double price = 1;
   // With 0 batches are as large as their deadlines allow, whatever waits behind them.
   double limit = 1;
-  // With 0 batches are as large as ever where the rates ask for more than one or two devices have.
+  // Where the rates ask for more than one or two devices have, batches are shorter for the sake of models in
+  // a hurry. With 0 they are not.
   double curb = 1;
   // Share of the planned batch size for which requests are passed over, and refused. 0: they are passed over
   // for the largest batch, and wait on.

@@ -25,7 +25,9 @@ namespace carillon::schedule::parts {
 // ran for a second: what made it slow may be over.
 //
 // Nothing is learned, and nothing costs more than a comparison, before a model's second application is told.
-// A call costs O(1), but O(kinds) at the end of a trial. Memory is bounded for each model. Not thread-safe.
+// A call costs O(1), but O(kinds) at the end of a trial. A model that never came before takes the name of a
+// kind: then the kinds of all models are learned anew, in O(models). Memory is bounded for each model. Not
+// thread-safe.
 class Kinds {
  public:
   // `classes`: requests of other classes than normal run on streams of their own, and have no kinds.

@@ -89,10 +89,9 @@ void BatchPlan::curb(Model& m, Duration spare, const BatchTimes& times) {
   Sizes& sizes = coming(m);
   const Duration room = spare * (static_cast<std::int64_t>(devices_) + 1) / 4;
   if (sizes.size == 0 || times.exec(sizes.index) <= room) return;
-  const auto each = [&](int index) { return to_seconds(times.exec(index)) / times.batch_size(index); };
-  const double most = dearer_ * each(sizes.index);
+  const double most = dearer_ * times.each(sizes.index);
   int index = 0;
-  while (index < sizes.index && (each(index) > most || 2 * times.exec(index + 1) <= room)) ++index;
+  while (index < sizes.index && (times.each(index) > most || 2 * times.exec(index + 1) <= room)) ++index;
   if (index == sizes.index) return;
   sizes.index = index;
   sizes.size = sizes.limit = times.batch_size(index);

@@ -35,11 +35,12 @@ inline double chance_to_wait(double offered, std::size_t devices) {
 class BatchPlan {
  public:
   // `exceeded` in (0, 1]; the times are positive. Batches are limited only where the devices are then asked
-  // for at most this share of their time.
-  // Where the rates need more than one or two devices have, batches that take longer than half of what the
-  // model that can wait least can wait (two devices: three quarters) are limited to the smallest that cost at
-  // most `dearer` times as much a request; 0: not. With more devices one is free sooner, and can be kept
-  // free.
+  // for at most `most_load` of their time.
+  // `dearer` is 0, or above 1. Above 1 batches are also limited where the rates need more than one or two
+  // devices have. A batch may take half of what the model that can wait least can wait (two devices: three
+  // quarters). A longer one is limited to the smallest size that costs at most `dearer` times as much for a
+  // request, or to a larger one of which two fit into that time. With more devices one is free sooner, and
+  // can be kept free.
   BatchPlan(Duration rate_window, Duration every, double exceeded, double most_load = 1, double dearer = 0)
       : window_(rate_window), every_(every), exceeded_(exceeded), most_load_(most_load), dearer_(dearer) {}
 

@@ -278,19 +278,21 @@ TEST_P(Policies, HoldTheirPromisesWithSizes) {
   EXPECT_GT(refused, 100);
 }
 
-// Requests that come together, of one model and of several, some of them decided on by themselves.
-// Of few applications that take unlike times, and of many that come once; while models come and go.
+// Of few applications that take unlike times, and of many that come once; while models come and go. Some are
+// tenants of carillon.
 TEST_P(Policies, HoldTheirPromisesWithApplications) {
   int on_time = 0;
   for (std::uint64_t seed = 0; seed < 600; ++seed) {
-    World world =
-        make_world(seed, GetParam(), seed % 3 == 0, seed % 4 == 0, false, false, seed % 5 == 0, 0, 0, true);
+    const bool tenants = GetParam() == "carillon" && seed % 8 >= 4;
+    World world = make_world(seed, tenants ? "carillon:fair=1,tenants=1" : GetParam(), seed % 3 == 0,
+                             seed % 4 == 0, false, false, seed % 5 == 0, 0, 0, true);
     ASSERT_NO_FATAL_FAILURE(run_to_rest(world, seed));
     on_time += world.sim->count().on_time;
   }
   EXPECT_GT(on_time, 3'000);
 }
 
+// Requests that come together, of one model and of several, some of them decided on by themselves.
 TEST_P(Policies, HoldTheirPromisesToThoseThatComeTogether) {
   int on_time = 0, refused = 0;
   for (std::uint64_t seed = 0; seed < 2000; ++seed) {
