@@ -130,13 +130,15 @@ void Carillon::follow_kinds(Orders& out) {
   for (const auto& come : changes.come) {
     out.plan(come.as, come.info);
     plan_.hear(ModelChanged{come.as, come.info}, out);
-    grow();
+    renew(come.as);
     for (const Class cls : all_classes) look_soon(line_of(come.as, cls));
   }
 }
 
-void Carillon::grow() {
+// A model, or a kind under that name, comes or comes anew: it may have other batch sizes.
+void Carillon::renew(ModelId as) {
   for (; models_ < plan_.models(); ++models_) waits_.add_model();
+  if (as.index() < waiting_.size()) waiting_[as.index()] = {};
 }
 
 void Carillon::look_at_changed() {
@@ -164,7 +166,7 @@ void Carillon::hear(const Event& event, Orders& out) {
     come_.push_back(line_of(kinds_.of(arrival->request), arrival->request.cls));
     if (out.ledger().changes().back.empty()) return;
   } else if (const auto* change = std::get_if<ModelChanged>(&event)) {
-    grow();
+    renew(change->model);
     look_at_all(change->model);
   } else if (const auto* times = std::get_if<TimesChanged>(&event)) {
     look_at_all(times->model);

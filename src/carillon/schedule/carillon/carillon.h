@@ -64,7 +64,7 @@ class Carillon final : public Policy {
 
   void tell_kinds(const Event& event, const Orders& out);
   void follow_kinds(Orders& out);
-  void grow();
+  void renew(ModelId as);
   void hear(const Event& event, Orders& out);
   void go_on(Orders& out);
   void know(DeviceId device, const Orders& out);

@@ -125,5 +125,42 @@ TEST_F(CarillonTest, BatchesAreOfOneKindAndANewModelMayTakeItsName) {
   EXPECT_EQ(std::ranges::count(outcomes, 1), static_cast<std::ptrdiff_t>(outcomes.size()));
 }
 
+// A line that waits for a larger batch by the last plan may find that there is none.
+TEST_F(CarillonTest, AModelMayComeWithFewerBatchSizesBetweenPlans) {
+  make();
+  model(linear_model(0, 1ms, 6ms, 0, 0ms, {1, 2, 4, 8}));
+  device(0, 4, 0ms);
+  struct Run {
+    ActionId id;
+    Duration start{0}, end{0};
+  };
+  std::vector<Run> runs;
+  std::vector<int> outcomes;
+  const auto follow = [&](const Actions& orders, Duration now) {
+    for (const Infer& infer : of_kind<Infer>(orders)) {
+      for (const RequestId id : infer.requests) ++outcomes[id.value];
+      runs.push_back({infer.id, now, now + 6ms + 1ms * static_cast<int>(infer.requests.size())});
+    }
+    for (const Refuse& refuse : of_kind<Refuse>(orders)) ++outcomes[refuse.request.value];
+  };
+  for (Duration now = 1ms; now < 4s; now += 1ms) {
+    if (!runs.empty() && runs.front().end <= now) {
+      const Run run = runs.front();
+      runs.erase(runs.begin());
+      follow(done(run.id, run.start, run.end), now);
+    }
+    if (wake <= at(now)) follow(tell(Wake{}, now), now);
+    if (now >= 1s && now % 50ms == 0ms) {
+      auto version = linear_model(0, 1ms, 6ms, 0, 0ms, {1, 2});
+      if (now % 100ms == 0ms) version = linear_model(0, 1ms, 6ms, 0, 0ms, {1, 2, 4, 8});
+      follow(tell(model_comes(version), now), now);
+    }
+    if (now >= 3s || now % 4ms != 0ms) continue;
+    outcomes.push_back(0);
+    follow(arrives(outcomes.size() - 1, 0, now, at(now + 100ms)), now);
+  }
+  EXPECT_EQ(std::ranges::count(outcomes, 1), static_cast<std::ptrdiff_t>(outcomes.size()));
+}
+
 }  // namespace
 }  // namespace carillon::schedule

@@ -193,39 +193,42 @@ void Placing::asked(const Request& request, const Orders& out) {
 }
 
 void Placing::ended(const Ledger::Action& action, const ActionDone* done, Life& life, Orders& out) {
-  const auto where = std::pair(action.model, action.device);
+  // An order may move the ledger's actions.
+  const ModelId model = action.model;
+  const DeviceId device = action.device;
+  const auto where = std::pair(model, device);
   const bool success = done != nullptr && done->status == ActionStatus::success;
-  if (action.kind == ActionKind::infer) models_[action.model.index()].pressed = false;
+  if (action.kind == ActionKind::infer) models_[model.index()].pressed = false;
   if (action.kind == ActionKind::infer && success && action.uses_copy && !action.requests.empty())
-    work_.served(action.model, action.requests.size(), done->duration, out.time());
-  if (action.kind == ActionKind::load && out.ledger().copy(action.device, action.model)->failures == 0) {
+    work_.served(model, action.requests.size(), done->duration, out.time());
+  if (action.kind == ActionKind::load && out.ledger().copy(device, model)->failures == 0) {
     failed_.erase(where);
   } else if (action.kind == ActionKind::load) {
     Failed& failed = failed_[where];
     failed.retry = out.time() + first_retry * (1 << std::min(failed.times, 7U));
-    if (!retry_.contains(action.model.value) || failed.retry < retry_.at(action.model.value))
-      retry_.set(action.model.value, failed.retry);
+    if (!retry_.contains(model.value) || failed.retry < retry_.at(model.value))
+      retry_.set(model.value, failed.retry);
     ++failed.times;
-    give_up(action.model, life, out);
+    give_up(model, life, out);
   }
-  Device& d = device_of(action.device);
-  if (action.kind == ActionKind::infer && !takes_pages(out.ledger().model(action.model)) && !action.uses_copy)
+  Device& d = device_of(device);
+  if (action.kind == ActionKind::infer && !takes_pages(out.ledger().model(model)) && !action.uses_copy)
     return;
   if (action.kind != ActionKind::infer || !success) {
-    unfilled_.set(action.device.index());
+    unfilled_.set(device.index());
     d.fill_from.reset();
-    models_[action.model.index()].hopeless = TimePoint::min();
+    models_[model.index()].hopeless = TimePoint::min();
   }
-  if (d.coming) going_on_.push_back(action.device);
+  if (d.coming) going_on_.push_back(device);
   stirred_ = stirred_ || action.kind != ActionKind::infer;
   if (action.kind == ActionKind::load && done != nullptr) {
     d.bus = d.bus_at(out.time()) + to_seconds(done->duration) / bus_window;
     d.bus_seen = out.time();
   }
-  find_open(action.device, out);
-  sync(action.device, action.model, out);
-  unload_if_left(action.device, action.model, out);
-  if (life.waiting().size(action.model) > 0) list(action.model, life.waiting(), out);
+  find_open(device, out);
+  sync(device, model, out);
+  unload_if_left(device, model, out);
+  if (life.waiting().size(model) > 0) list(model, life.waiting(), out);
 }
 
 // Where nobody should wait for the model any more: refuses all who do.
