@@ -22,7 +22,7 @@ struct CarillonOptions {
   double limit = 1;
   // Where the rates ask for more than one or two devices have, batches are shorter for the sake of models in
   // a hurry. With 0 they are not.
-  double curb = 1;
+  double curb = 0;
   // Share of the planned batch size for which requests are passed over, and refused. 0: they are passed over
   // for the largest batch, and wait on.
   double hold = 0.87;

@@ -101,15 +101,10 @@ void KeepOff::collect(const Plan& plan, ModelId model) {
   if (!plan.known(model)) return;
   const Duration one = plan.times(model).exec(0), slack = plan.slo(model) - plan.times(model).span(0);
   const double rate = plan.rate(model), demand = plan.demand(model);
-  const double runs = rate / plan.times(model).batch_size(plan.planned(model));
-  // Batches that are limited for the sake of those in a hurry are no longer than these can wait.
-  const bool limited = plan.limit(model) > 0 && plan.contention() < 1;
-  const Duration run = limited ? one : plan.times(model).exec(plan.planned(model));
-  long_.emplace_back(run, model);
+  long_.emplace_back(one, model);
   std::ranges::push_heap(long_, std::greater{});
   all_.rate += rate;
   all_.demand += demand;
-  all_.runs += runs;
   const Sizes& own = in_sizes_[model.index()] = in_sizes(plan, model);
   for (std::size_t i = 0; i < own.size(); ++i) {
     rest_[i].demand += own[i].demand;
@@ -117,7 +112,7 @@ void KeepOff::collect(const Plan& plan, ModelId model) {
   }
   if (slack <= Duration{0}) return;
   tightest_ = std::min(tightest_, slack);
-  others_.push_back({std::max(slack, much_longer * run), slack, one, model, rate, demand, runs});
+  others_.push_back({std::max(slack, much_longer * one), slack, one, model, rate, demand});
   std::ranges::push_heap(others_, std::greater{}, &Other::waits);
 }
 
@@ -137,7 +132,6 @@ bool KeepOff::go_on(const Plan& plan, const ledger::Ledger& ledger) {
       const Other& other = others_.back();
       quick_.rate += other.rate;
       quick_.demand += other.demand;
-      quick_.runs += other.runs;
       quick_time_ += other.rate * to_seconds(other.one);
       quick_.least_slack = std::min(quick_.least_slack, other.slack);
       quick_.most_slack = std::max(quick_.most_slack, other.slack);
@@ -154,9 +148,8 @@ bool KeepOff::go_on(const Plan& plan, const ledger::Ledger& ledger) {
     long_.pop_back();
     if (one <= tightest_) continue;
     if (quick_.rate <= 0 || quick_time_ <= 0) continue;
-    const bool single = plan.times(model).exec(0) > tightest_;
-    if (!std::exchange(same_, true) || beside_.single != single || beside_.late.size() != devices + 1) {
-      split(devices, single);
+    if (!std::exchange(same_, true) || beside_.late.size() != devices + 1) {
+      split(devices);
       looked_at += devices * (1 + rest_.size());
     }
     Model& own = coming_[model.index()];
@@ -171,20 +164,11 @@ bool KeepOff::go_on(const Plan& plan, const ledger::Ledger& ledger) {
 }
 
 // The models into quick_ and the rest.
-void KeepOff::split(std::size_t devices, bool single) {
-  beside_.single = single;
+void KeepOff::split(std::size_t devices) {
   const double exec = quick_time_ / quick_.rate;
   beside_.late = symphony::chances_to_wait(quick_.demand, devices);
   for (std::size_t i = 0; i <= devices; ++i)
     beside_.late[i] = late_on(i, beside_.late[i], quick_.demand, exec, quick_.least_slack);
-  // With long runs on all devices, a quick request can wait for the first to end where batches alone make
-  // runs long. These began at any time.
-  const double runs = all_.runs - quick_.runs;
-  if (!single && runs > 0) {
-    const double takes = std::max(1e-9, (all_.demand - quick_.demand) / runs);
-    const double left = std::max(0.0, 1 - to_seconds(quick_.least_slack) / takes);
-    beside_.late[0] = std::pow(left, static_cast<double>(devices));
-  }
   beside_.share.assign(devices + 1, -1);
   for (std::size_t i = 0; i < rest_.size(); ++i)
     beside_.waits[i] = symphony::chances_to_wait(rest_[i].demand, devices);

@@ -10,10 +10,10 @@
 
 namespace carillon::schedule::parts {
 
-// Long beside quick. A model keeps off some devices of whose runs a single one takes longer than quicker
-// models' requests can wait, or a planned batch that nothing limits: as many as lose the fewest answers, as
-// far as the plan tells. Which devices these are does not matter. The long ones lose those that wait too
-// long, in batches of the best size. Not thread-safe.
+// Long beside quick. A model of whose runs a single one takes longer than quicker models' requests can wait
+// keeps off some devices: as many as lose the fewest answers, as far as the plan tells. Which devices these
+// are does not matter. The long ones lose those that wait too long, in batches of the best size. Not
+// thread-safe.
 class KeepOff {
  public:
   // There is a new plan; go_on() says what follows from it.
@@ -40,7 +40,6 @@ class KeepOff {
   struct Kind {
     double rate = 0;                                        // a second
     double demand = 0;                                      // devices
-    double runs = 0;                                        // a second
     Duration least_slack = Duration::max(), most_slack{0};  // of those that can wait
   };
   // In batches of one size.
@@ -55,18 +54,17 @@ class KeepOff {
   struct Other {
     Duration waits, slack, one;
     ModelId model;
-    double rate = 0, demand = 0, runs = 0;
+    double rate = 0, demand = 0;
   };
   // Tables by the number of devices. They depend only on which models are quick, so models that are long
   // beside the same quick ones share them.
   struct Beside {
-    bool single = false;        // a single run of a long one is too long
     std::vector<double> late;   // the share of quick requests that is late on so many
     std::vector<double> share;  // the same if the long ones may use so many; below 0: not known yet
     std::array<std::vector<double>, std::tuple_size_v<Sizes>> waits;  // the chance that rest_ finds all busy
   };
   static Sizes in_sizes(const Plan& plan, ModelId model);
-  void split(std::size_t devices, bool single);
+  void split(std::size_t devices);
   double lost(std::size_t may, std::size_t devices, const Sizes& own);
   std::size_t keeps_off(ModelId model, std::size_t devices, Model& best);
   void collect(const Plan& plan, ModelId model);
