@@ -5,7 +5,9 @@ The program is $CARILLON_PROGRAM, else build/release/carillon. The sample models
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,9 @@ import tritonclient.http as http_client
 
 from loopback import ROOT, make_samples, serving
 
+# Where a shell started this in the background SIGINT is ignored, and so it would be by all that tests start.
+with contextlib.suppress(ValueError):  # not in the main thread
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Files that take longest, begun first (with --no-loadscope-reorder, where several run at a time): none is left to run
 # alone at the end.
