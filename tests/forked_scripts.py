@@ -85,7 +85,7 @@ class ScriptServer:
         self._folder = tempfile.TemporaryDirectory()
         self._path = str(Path(self._folder.name) / "s")
         self._log = open(Path(self._folder.name) / "log", "w+")
-        # A session of its own, so that close() finds every process that was forked from it.
+        # In a session of its own: close() ends all processes of that session.
         self._process = subprocess.Popen([sys.executable, __file__, self._path, *modules], env=environment, stdin=subprocess.DEVNULL,
                                          stdout=subprocess.PIPE, stderr=self._log, text=True, start_new_session=True)
         if self._process.stdout.readline() != "ready\n":

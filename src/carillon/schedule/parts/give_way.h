@@ -7,10 +7,10 @@
 
 namespace carillon::schedule::parts {
 
-// How long a run of those that get what is left may take, so that those that go first find a device in time.
-// It is learnt. Each request of these that is refused makes it shorter, each that is sent a little longer: so
-// it rests where the share `lost_at_most` is refused, or where shorter runs would gain nothing. O(1). Not
-// thread-safe.
+// The longest run that immodest tenants may have, so that modest ones find a device in time. It is learnt.
+// A refused request of a modest tenant makes the limit shorter, and a sent one makes it a little longer. So
+// the limit settles where the share `lost_at_most` is refused, or where shorter runs would gain nothing.
+// O(1). Not thread-safe.
 class GiveWay {
  public:
   static constexpr double lost_at_most = 0.0075;

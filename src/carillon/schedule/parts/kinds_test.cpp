@@ -11,7 +11,7 @@
 namespace carillon::schedule::parts {
 namespace {
 
-// Batches of one model, each of requests with one name, that take what their longest request says.
+// Batches of one model. All requests of a batch have one name. A batch takes what its longest request does.
 class KindsTest : public ::testing::Test {
  protected:
   static constexpr ModelId model{0};

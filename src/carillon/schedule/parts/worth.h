@@ -11,10 +11,10 @@
 namespace carillon::schedule::parts {
 
 // Which batch sizes are worth their time, as it is measured. A batch takes what its longest request asks for.
-// Where requests of a model take very unlike times, a large batch nearly always has a long one. Then it takes
-// more device time for each request than a small one, which its seed does not tell. Each doubling of a batch
-// is taken to add the same share to what its seed says. That share is fitted to the runs of all sizes. O(1)
-// but where said. Not thread-safe.
+// Where requests of a model take very unlike times, a large batch nearly always has a long one. Such a
+// batch takes more device time for each request than a small one. Its seed does not tell that. Each doubling
+// of a batch is taken to add the same share to what its seed says. That share is fitted to the runs of all
+// sizes. O(1) but where said. Not thread-safe.
 class Worth {
  public:
   // A batch of so many rows took `times` > 0 times its seed, over what the model's runs take of late.
