@@ -40,6 +40,14 @@ std::uint32_t line_of(ModelId model, Class cls) {
   return static_cast<std::uint32_t>(Waiting::line_of(model, cls));
 }
 
+// What may be tried, and what is so at first.
+parts::Experiments experiments_of(const CarillonOptions& options) {
+  const bool tries = options.experiments > 0 && options.fair <= 0 && options.tenants <= 0;
+  const bool keep_off = options.keep_off > 0, limit = options.limit > 0, curb = options.curb > 0;
+  return parts::Experiments({keep_off ? 0 : 1, limit ? 0 : 1, curb ? 1 : 0},
+                            {tries && keep_off ? 3 : 1, tries && limit ? 2 : 1, tries ? 2 : 1});
+}
+
 }  // namespace
 
 Carillon::Carillon(const Environment& environment, const CarillonOptions& options)
@@ -48,10 +56,13 @@ Carillon::Carillon(const Environment& environment, const CarillonOptions& option
       kinds_(options.kinds > 0, environment.classes),
       life_(environment, environment.preemption == Preemption::deadline, options.chance > 0, &kinds_),
       overtakes_(environment.preemption == Preemption::deadline),
-      plan_(environment, options.worth > 0, options.curb > 0),
+      plan_(environment, options.worth > 0),
+      experiments_(experiments_of(options)),
       waits_(parts::Plan::exceeded, wait_horizon, known_after),
       punctual_(environment),
-      fair_(options.fair, options.tenants) {}
+      fair_(options.fair, options.tenants) {
+  set_as_tried();
+}
 
 TimePoint Carillon::act(const Event& event, Orders& out) {
   const auto* const arrival = std::get_if<RequestArrived>(&event);
@@ -92,6 +103,8 @@ TimePoint Carillon::act(const Event& event, Orders& out) {
   placing_.step(life_, out);
   life_.settle(out);
   if (fair_.on()) count_lost(turned_away, out);
+  for (const auto& [refusal, model] : out.ledger().changes().refused)
+    if (refusal.reason != Reason::no_model) experiments_.lost(1);
   wake_ = std::min({looks_.top_at(), life_.wake_at(out.time()), placing_.wake_at()});
   if (ready_.any())
     for (const Class streams : life_.all_streams()) wake_ = std::min(wake_, free_.next_at(streams));
@@ -153,6 +166,7 @@ void Carillon::look_at_changed() {
 void Carillon::go_on(Orders& out) {
   if (plan_.step(out)) {
     for (const DeviceId device : plan_.paces().take_stepped()) know(device, out);
+    experiment(out.time());
     if (options_.keep_off > 0) keep_off_.begin(plan_);
     changed_ = plan_.models();
     ++plans_;
@@ -166,6 +180,8 @@ void Carillon::hear(const Event& event, Orders& out) {
     come_.push_back(line_of(kinds_.of(arrival->request), arrival->request.cls));
     if (out.ledger().changes().back.empty()) return;
   } else if (const auto* change = std::get_if<ModelChanged>(&event)) {
+    experiments_.disturb();
+    set_as_tried();
     renew(change->model);
     look_at_all(change->model);
   } else if (const auto* times = std::get_if<TimesChanged>(&event)) {
@@ -173,6 +189,8 @@ void Carillon::hear(const Event& event, Orders& out) {
   } else if (const auto* gone = std::get_if<RequestCancelled>(&event)) {
     look_at_all(gone->model);
   } else if (const auto* changed = std::get_if<DeviceChanged>(&event)) {
+    experiments_.disturb();
+    set_as_tried();
     know(changed->device, out);
     look_at(changed->device, out);  // it may have come with weights
     changed_ = plan_.models();
@@ -182,6 +200,9 @@ void Carillon::hear(const Event& event, Orders& out) {
     if (const auto* request = out.ledger().request(id)) look_soon(life_.line_of(request->told));
   for (const std::uint32_t place : out.ledger().changes().ended) {
     const auto& ended = out.ledger().at(place);
+    if (const auto* done = std::get_if<ActionDone>(&event);
+        done != nullptr && done->status == ActionStatus::success)
+      count_answers(ended, out.time());
     if (ended.kind != ActionKind::infer)
       look_at_all(ended.model);
     else
@@ -364,7 +385,7 @@ bool Carillon::starts_at_once(ModelId model, int index) const {
   const int larger = index + 1;
   if (larger == average.batch_count()) return true;
   const auto size = static_cast<std::size_t>(average.batch_size(larger));
-  if (limit(model) > 0 && size > limit(model)) return true;
+  if (const std::size_t most = plan_.limit(model); most > 0 && size > most) return true;
   // Batching gains next to nothing.
   if (plan_.known(model) &&
       average.each(index) <= (1 + options_.least_gain) * average.each(std::max(larger, plan_.planned(model))))
@@ -429,6 +450,33 @@ bool Carillon::admit(const Request& request, Orders& out) {
   return false;
 }
 
+// The answers of a run that ended.
+void Carillon::count_answers(const ledger::Ledger::Action& run, TimePoint now) {
+  if (run.kind != ActionKind::infer || run.cls == Class::best_effort) return;
+  const auto late = std::ranges::count_if(run.promises, [&](const auto& p) { return p.deadline < now; });
+  experiments_.answered(run.promises.size() - static_cast<std::size_t>(late));
+  experiments_.lost(static_cast<std::size_t>(late));
+}
+
+// There is a new plan: by its numbers, and by what was answered, settings are tried.
+void Carillon::experiment(TimePoint now) {
+  using parts::Experiments;
+  const bool free = experiments_.value(Experiments::limit) == 1;
+  const bool changed = experiments_.step(
+      now, parts::Plan::every, plan_.mean_slo(),
+      {keep_off_.any() && !placing_.scarce(), free || plan_.limited(), plan_.may_curb()});
+  if (!changed) return;
+  set_as_tried();
+  relieved_ = kept_.size();
+}
+
+void Carillon::set_as_tried() {
+  using parts::Experiments;
+  static constexpr double shares[] = {1, 0, 0.5};  // of the devices that long runs are to keep off
+  keep_off_.change(shares[experiments_.value(Experiments::keep_off)]);
+  plan_.change(experiments_.value(Experiments::limit) == 0, experiments_.value(Experiments::curb) == 1);
+}
+
 // What was refused in this event, but for that one.
 void Carillon::count_lost(std::optional<RequestId> but, const Orders& out) {
   for (const auto& [refusal, model] : out.ledger().changes().refused)
@@ -441,7 +489,7 @@ void Carillon::count_lost(std::optional<RequestId> but, const Orders& out) {
 // So many requests a batch of the line may have, for the sake of others; 0: as many as it likes.
 std::size_t Carillon::largest_batch(std::uint32_t line, TimePoint now) const {
   const auto [model, cls] = Waiting::of_line(line);
-  const std::size_t most = limit(model);
+  const std::size_t most = plan_.limit(model);
   if (!fair_.on() || cls == Class::real_time) return most;
   const std::size_t least = fair_.limit(line, plan_.times(model), now);
   return most > 0 && least > 0 ? std::min(most, least) : std::max(most, least);

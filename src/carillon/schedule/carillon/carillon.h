@@ -9,6 +9,7 @@
 
 #include "carillon/schedule/carillon/options.h"
 #include "carillon/schedule/parts/backlog.h"
+#include "carillon/schedule/parts/experiments.h"
 #include "carillon/schedule/parts/fair.h"
 #include "carillon/schedule/parts/free.h"
 #include "carillon/schedule/parts/heads.h"
@@ -50,6 +51,7 @@ class Carillon final : public Policy {
   }
   void turned_away(const Request& request, TimePoint now) override {
     if (fair_.on()) fair_.turned_away(request, work(kinds_.of(request)), now);
+    if (request.cls != Class::best_effort) experiments_.lost(1);
   }
   bool tells_tenants() const override { return options_.tenants > 0; }
   // Lines, devices, copies and models that were looked at so far, in whatever order: what bounds the work of
@@ -93,11 +95,13 @@ class Carillon final : public Policy {
   TimePoint key(ModelId model, const parts::Choice& choice) const;
   double work(ModelId model) const;
   bool admit(const Request& request, Orders& out);
+  void count_answers(const ledger::Ledger::Action& run, TimePoint now);
+  void experiment(TimePoint now);
+  void set_as_tried();
   void count_lost(std::optional<RequestId> but, const Orders& out);
   std::size_t largest_batch(std::uint32_t line, TimePoint now) const;
   bool rest(std::uint32_t line, TimePoint now) const;
   void find_pressure(const Orders& out);
-  std::size_t limit(ModelId model) const { return options_.limit > 0 ? plan_.limit(model) : 0; }
   std::optional<parts::Choice> choose(const parts::Waiting::Head& head, const parts::Times& times,
                                       DeviceId device, TimePoint start, Orders& out);
   std::optional<parts::Choice> first_batch(const parts::Waiting::Head& head, const parts::Times& times,
@@ -123,6 +127,7 @@ class Carillon final : public Policy {
   const bool overtakes_;
   parts::Placing placing_;
   parts::Plan plan_;
+  parts::Experiments experiments_;
   parts::KeepOff keep_off_;
   parts::Backlog backlog_;
   symphony::DeviceWaits waits_;

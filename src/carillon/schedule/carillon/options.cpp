@@ -15,6 +15,7 @@ constexpr Number<Option> carillon_numbers[] = {
     {"chance", &Option::chance, 0, 1},   {"kinds", &Option::kinds, 0, 1},
     {"worth", &Option::worth, 0, 1},     {"fair", &Option::fair, 0, 1},
     {"tenants", &Option::tenants, 0, 1}, {"curb", &Option::curb, 0, 1},
+    {"experiments", &Option::experiments, 0, 1},
 };
 
 }  // namespace

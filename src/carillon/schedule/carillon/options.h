@@ -23,6 +23,9 @@ struct CarillonOptions {
   // Where the rates ask for more than one or two devices have, batches are shorter for the sake of models in
   // a hurry. With 0 they are not.
   double curb = 0;
+  // While requests are lost, other values of `keep_off`, `limit` and `curb` are tried, and kept if more is
+  // answered (parts::Experiments). With 0 they are not.
+  double experiments = 1;
   // Share of the planned batch size for which requests are passed over, and refused. 0: they are passed over
   // for the largest batch, and wait on.
   double hold = 0.87;

@@ -234,11 +234,12 @@ bool KeepOff::hear(const ledger::Ledger& ledger, DeviceId device) {
 }
 
 bool KeepOff::may_run(const ledger::Ledger& ledger, DeviceId device, ModelId model) const {
-  if (model.index() >= models_.size() || models_[model.index()].devices == 0) return true;
+  const std::size_t off = devices(model);
+  if (off == 0) return true;
   const Model& own = models_[model.index()];
   auto busy = static_cast<std::size_t>(busy_.end() - std::ranges::upper_bound(busy_, own.longer));
   if (device.index() < longest_.size() && longest_[device.index()] > own.longer) --busy;
-  return busy + 1 + own.devices <= ledger.alive();
+  return busy + 1 + off <= ledger.alive();
 }
 
 }  // namespace carillon::schedule::parts

@@ -24,9 +24,13 @@ class KeepOff {
   // What normal streams of the device run has changed. True: fewer devices are busy with long runs.
   // O(devices) moved times while a model keeps off, else O(1).
   bool hear(const ledger::Ledger& ledger, DeviceId device);
+  // From now on models keep off that share of the devices that were planned.
+  void change(double share) { share_ = share; }
+  bool any() const { return any_; }
   // On so many devices its long runs do not begin while they run on others.
   std::size_t devices(ModelId model) const {
-    return model.index() < models_.size() ? models_[model.index()].devices : 0;
+    if (model.index() >= models_.size()) return 0;
+    return static_cast<std::size_t>(share_ * static_cast<double>(models_[model.index()].devices));
   }
   // A run of the model may begin on that device. O(log devices).
   bool may_run(const ledger::Ledger& ledger, DeviceId device, ModelId model) const;
@@ -72,6 +76,7 @@ class KeepOff {
 
   std::vector<Model> models_;
   bool any_ = false;               // of them keeps off
+  double share_ = 1;
   std::vector<Duration> longest_;  // by device: what it runs; 0: nothing
   std::vector<Duration> busy_;     // the same, ascending, of those that run something
 

@@ -18,12 +18,13 @@ namespace carillon::schedule::parts {
 // planned for. Not thread-safe.
 class Plan {
  public:
-  // `by_worth`: batch sizes are limited to those that are worth their time (Worth). `curbs`: where the rates
-  // ask for more than one or two devices have, batches are shorter for the sake of models in a hurry.
-  explicit Plan(const Environment& environment, bool by_worth = false, bool curbs = false)
-      : environment_(environment),
-        by_worth_(by_worth),
-        batches_(rate_window, every, exceeded, most_load, curbs ? dearer : 0) {}
+  // `by_worth`: batch sizes are limited to those that are worth their time (Worth).
+  explicit Plan(const Environment& environment, bool by_worth = false)
+      : environment_(environment), by_worth_(by_worth), batches_(rate_window, every, exceeded, most_load) {}
+
+  // From the next plan on. `limits`: batches are limited for the sake of models in a hurry. `curbs`: they are
+  // shorter where the rates ask for more than one or two devices have.
+  void change(bool limits, bool curbs) { batches_.change(limits, curbs ? dearer : 0); }
 
   // O(1), or O(batch sizes) where it is a ModelChanged. A request counts for the name `as` (Kinds).
   void hear(const Event& event, const Orders& out, std::optional<ModelId> as = std::nullopt);
@@ -55,13 +56,18 @@ class Plan {
   double eager_contention() const { return batches_.eager_contention(); }
   Duration wait() const { return batches_.wait(); }
   double each() const { return batches_.each(); }
+  Duration mean_slo() const { return batches_.mean_slo(); }
+  bool limited() const { return batches_.limited(); }
+  bool may_curb() const { return batches_.may_curb(); }
 
   // The share of requests whose batch may have to wait for a device for longer than is planned for: half of
   // what a goodput at the 99th percentile allows to be lost.
   static constexpr double exceeded = 0.005;
+  // Between plans.
+  static constexpr Duration every = 250ms;
 
  private:
-  static constexpr Duration rate_window = 2s, every = 250ms;
+  static constexpr Duration rate_window = 2s;
   // A request whose deadline is further away has none that anybody plans by.
   static constexpr Duration horizon = 60s;
   // Smaller batches for the sake of others take more time in all; beyond this share they cost more answers

@@ -133,12 +133,11 @@ void Shares::look(std::uint32_t place, TimePoint now) {
 }
 
 // By water-filling: a tenant that asks for less than an equal part of what is left has what it asks for. One
-// tenant alone competes with nobody.
+// that asks for more than there is, alone, may have all; whoever comes beside it is modest up to as much.
 void Shares::find_level(double devices) {
   std::uint32_t all = 0;
   for (const Step& step : asked_for_) all += step.tenants;
   level_ = unlimited;
-  if (all < 2) return;
   double left = devices;
   for (const Step& step : asked_for_) {
     if (step.asks * all > left * step.tenants) {

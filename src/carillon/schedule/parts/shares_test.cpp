@@ -71,12 +71,22 @@ TEST_F(SharesTest, WhereThereIsEnoughAllAreModest) {
   EXPECT_FALSE(shares.short_of());
 }
 
-TEST_F(SharesTest, OneTenantAloneCompetesWithNobody) {
-  EXPECT_EQ(run({{.app = 0, .every = 10ms, .work = 0.1, .model = 0},
-                 {.app = 0, .every = 10ms, .work = 0.1, .model = 1}},
+TEST_F(SharesTest, OneTenantAloneMayHaveAll) {
+  EXPECT_EQ(run({{.app = 0, .every = 10ms, .work = 0.003, .model = 0},
+                 {.app = 0, .every = 10ms, .work = 0.003, .model = 1}},
                 10s, 0s, 1),
             (std::vector<double>{1, 1}))
       << "models are not told apart";
+  EXPECT_FALSE(shares.short_of());
+  run({{.app = 0, .every = 10ms, .work = 0.1, .model = 0}}, 20s, 10s, 1);
+  EXPECT_DOUBLE_EQ(shares.level(), 1);
+}
+
+TEST_F(SharesTest, WhoWasSilentForLongIsModestBesideOneThatAsksForAll) {
+  const auto modest = run({{.app = 1, .every = 10ms, .work = 0.1},
+                           {.app = 2, .every = 15s, .work = 0.01, .from = 14s}},
+                          45s, 12s, 1);
+  EXPECT_EQ(modest, (std::vector<double>{0, 1}));
 }
 
 TEST_F(SharesTest, ModelsAreTenantsOfRequestsThatNameNone) {

@@ -11,8 +11,6 @@ constexpr int halvings = 12;
 // Each round limits batches a little more, until they stay the same.
 constexpr int rounds = 8;
 constexpr double worth_a_round = 1.001;
-// With more devices none has to wait for one run.
-constexpr std::size_t curbed_devices = 2;
 
 }  // namespace
 
@@ -114,7 +112,9 @@ void BatchPlan::begin(TimePoint now, std::size_t devices) {
   keep_ = std::exp(-seconds_ / to_seconds(window_));
   last_ = now;
   devices_ = devices;
-  eager_ = rates_ = time_ = 0;
+  eager_ = rates_ = time_ = slos_ = 0;
+  asked_ = 0;
+  any_limit_ = false;
   longest_ = Duration{0};
   pass(Phase::rates);
 }
@@ -168,7 +168,10 @@ void BatchPlan::look(Model& m, ModelId id, const BatchTimes& times) {
     case Phase::sums: {
       const Sizes& sizes = coming(m);
       if (sizes.size == 0) return;
+      ++asked_;
+      any_limit_ = any_limit_ || sizes.limit > 0;
       rates_ += m.rate;
+      slos_ += m.rate * to_seconds(m.slo);
       time_ += m.rate * to_seconds(times.exec(sizes.index)) / sizes.size;
       longest_ = std::max(longest_, times.exec(sizes.index));
       return;
@@ -194,6 +197,7 @@ void BatchPlan::all_seen() {
       halved_ = 0;
       first_ = second_ = Duration::max();
       tightest_ = {};
+      if (all_ <= room && !limits_) return pass(Phase::sums);
       return pass(all_ > room ? Phase::halve : Phase::spare);
     case Phase::halve:
       (total_ <= room ? low_ : high_) = (low_ + high_) / 2;
@@ -239,11 +243,14 @@ void BatchPlan::finish() {
   in_force_ = 1 - in_force_;
   phase_ = Phase::done;
   demand_ = devices_ == 0 ? 0 : all_ / room;
+  limited_ = any_limit_;
+  several_ = asked_ > 1;
   contention_ = chance_to_wait(all_, devices_);
   eager_contention_ = known_ ? chance_to_wait(eager_, devices_) : 1;
   wait_ = Duration{0};
   if (devices_ == 0) return;
   each_ = rates_ > 0 ? time_ / rates_ : 0;
+  mean_slo_ = from_seconds(rates_ > 0 ? slos_ / rates_ : 0);
   if (contention_ <= exceeded_) return;
   if (demand_ >= 1) {
     wait_ = Duration::max();

@@ -44,6 +44,11 @@ class BatchPlan {
   BatchPlan(Duration rate_window, Duration every, double exceeded, double most_load = 1, double dearer = 0)
       : window_(rate_window), every_(every), exceeded_(exceeded), most_load_(most_load), dearer_(dearer) {}
 
+  // From the next plan on: whether batches are limited, and `dearer`.
+  void change(bool limits, double dearer) {
+    limits_ = limits;
+    dearer_ = dearer;
+  }
   void add_model() { models_.emplace_back(); }
   // It comes in another version: no batch size is planned until the next plan.
   void renew_model(ModelId model) { models_[model.index()].plans = {}; }
@@ -86,8 +91,15 @@ class BatchPlan {
   Duration wait() const { return wait_; }
   // Device time that a request takes in planned batches, seconds: the mean over all that come.
   double each() const { return each_; }
+  // How long requests have, the mean over all that come.
+  Duration mean_slo() const { return mean_slo_; }
   // Device time that the rates need over what there is; above 1 means overload.
   double demand() const { return demand_; }
+  // A model's batches are limited; or would be curbed, with any `dearer` above 1.
+  bool limited() const { return limited_; }
+  bool may_curb() const { return demand_ > 1 && devices_ <= curbed_devices && several_; }
+  // With more devices none has to wait for one run.
+  static constexpr std::size_t curbed_devices = 2;
 
  private:
   struct Sizes {
@@ -120,13 +132,15 @@ class BatchPlan {
 
   Duration window_, every_;
   double exceeded_, most_load_, dearer_;
+  bool limits_ = true;
   TimePoint last_ = TimePoint::min();
   std::vector<Model> models_;
   std::size_t in_force_ = 0;  // of Model::plans
   double demand_ = 0;
+  bool limited_ = false, several_ = false;  // models are asked for
   double each_ = 0;
   double contention_ = 0, eager_contention_ = 1;
-  Duration wait_{0};
+  Duration wait_{0}, mean_slo_{0};
 
   // Of the plan that is being made.
   Phase phase_ = Phase::done;
@@ -141,7 +155,9 @@ class BatchPlan {
   Duration first_{}, second_{};  // what the two models in the greatest hurry can wait
   ModelId tightest_{};
   double share_ = 0, before_ = 0;
-  double rates_ = 0, time_ = 0;
+  double rates_ = 0, time_ = 0, slos_ = 0;
+  std::size_t asked_ = 0;   // models
+  bool any_limit_ = false;
   Duration longest_{0};
 };
 

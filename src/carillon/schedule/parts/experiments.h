@@ -1,0 +1,69 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <utility>
+
+#include "carillon/base/time.h"
+
+namespace carillon::schedule::parts {
+
+// Measures what a plan can only guess. A setting of the policy has several values, of which the first is the
+// default. While requests are lost, another value is tried for a short time, between two times of the present
+// one. The value is kept if a larger share of requests is answered than in both. A trial that fails is
+// repeated after ever longer pauses. One setting is tried at a time. Time is counted in plans, so all is
+// exact under replay. O(settings) a plan, O(1) else. Not thread-safe.
+class Experiments {
+ public:
+  // What is tried: `matters`, by setting: its values differ now.
+  template <std::size_t Settings>
+  using Matters = std::array<bool, Settings>;
+  enum Setting : std::uint8_t { keep_off, limit, curb };
+  static constexpr std::size_t settings = 3;
+
+  // `first`: the default value of each setting; `counts`: how many values it has. One value: it stays.
+  Experiments(std::array<int, settings> first, std::array<int, settings> counts);
+
+  void answered(std::size_t requests) { now_.answered += static_cast<double>(requests); }
+  void lost(std::size_t requests) { now_.lost += static_cast<double>(requests); }
+  // A plan was made. `slo`: of the model whose requests may wait longest. True: a value is another.
+  bool step(TimePoint now, Duration every, Duration slo, const Matters<settings>& matters);
+  // Devices or models are others: what was measured tells nothing.
+  void disturb();
+
+  int value(Setting setting) const { return all_[setting].value; }
+  bool trying() const { return phase_ != Phase::idle; }
+
+ private:
+  struct Count {
+    double answered = 0, lost = 0;
+    double all() const { return answered + lost; }
+    double share() const { return all() > 0 ? answered / all() : 1; }
+  };
+  struct One {
+    int first = 0, count = 1;
+    int value = 0, kept = 0;  // now, and but for a trial
+    int last = 0;             // that was tried
+    int pauses = 0;           // doublings of the pause
+    TimePoint tried = TimePoint::min();
+    double share = 0;  // that was answered when the last trial failed
+  };
+  enum class Phase : std::uint8_t { idle, trial, after };
+  void change(int value);
+  bool begin(TimePoint now, const Matters<settings>& matters);
+  bool end_trial(TimePoint now);
+  bool reject(TimePoint now);
+  static bool better(const Count& a, const Count& b);
+
+  std::array<One, settings> all_;
+  Phase phase_ = Phase::idle;
+  std::size_t tried_ = 0;        // the setting that is tried, or was last
+  Count now_;                    // since the last plan
+  std::deque<Count> seen_;       // by plan, since a value changed and that showed
+  std::size_t settling_ = 0;     // plans until then
+  Count before_, during_;        // of the trial
+};
+
+}  // namespace carillon::schedule::parts

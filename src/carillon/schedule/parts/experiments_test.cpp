@@ -1,0 +1,167 @@
+#include "carillon/schedule/parts/experiments.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "carillon/base/random.h"
+
+namespace carillon::schedule::parts {
+namespace {
+
+// Requests come at a steady rate, and a share of them is answered that depends on the values.
+struct TriedWorld {
+  using Matters = Experiments::Matters<Experiments::settings>;
+  Experiments experiments{{0, 0, 0}, {3, 2, 2}};
+  std::function<double(const Experiments&, TimePoint)> share;
+  Matters matters{true, true, true};
+  Duration every = 250ms, slo = 100ms;
+  double rate = 4000;
+  Random random{1};
+  TimePoint now{};
+  int tried = 0, plans = 0;
+
+  void plan() {
+    const int requests = static_cast<int>(rate * to_seconds(every));
+    const double chance = share(experiments, now);
+    int answered = 0;
+    for (int i = 0; i < requests; ++i) answered += random.uniform() < chance ? 1 : 0;
+    experiments.answered(static_cast<std::size_t>(answered));
+    experiments.lost(static_cast<std::size_t>(requests - answered));
+    now += every;
+    experiments.step(now, every, slo, matters);
+    ++plans;
+    tried += experiments.trying() ? 1 : 0;
+  }
+  void go(Duration time) {
+    for (const TimePoint end = now + time; now < end;) plan();
+  }
+  int value(Experiments::Setting setting) const { return experiments.value(setting); }
+};
+
+double when(bool so, double then, double otherwise) {
+  return so ? then : otherwise;
+}
+
+TEST(Experiments, TriesNothingWhileNothingIsLost) {
+  TriedWorld world;
+  world.share = [](const auto&, TimePoint) { return 0.98; };
+  world.go(60s);
+  EXPECT_EQ(world.tried, 0);
+}
+
+TEST(Experiments, KeepsAValueThatAnswersMore) {
+  for (const int best : {1, 2}) {
+    TriedWorld world;
+    world.share = [&](const auto& e, TimePoint) { return when(e.value(Experiments::keep_off) == best, 0.99, 0.6); };
+    world.matters = {true, false, false};
+    world.go(best == 1 ? 5s : 20s);
+    EXPECT_EQ(world.value(Experiments::keep_off), best);
+    const int tried = world.tried;
+    world.go(600s);
+    EXPECT_EQ(world.value(Experiments::keep_off), best);
+    EXPECT_EQ(world.tried, tried) << "nothing is lost any more";
+  }
+}
+
+TEST(Experiments, TrialsThatFailAreFew) {
+  TriedWorld world;
+  world.share = [](const auto& e, TimePoint) {
+    return when(e.value(Experiments::keep_off) + e.value(Experiments::limit) + e.value(Experiments::curb) == 0, 0.9,
+                0.85);
+  };
+  world.go(600s);
+  EXPECT_GT(world.tried, 0);
+  EXPECT_LT(world.tried, 0.06 * world.plans);
+  for (const auto setting : {Experiments::keep_off, Experiments::limit, Experiments::curb})
+    EXPECT_EQ(world.experiments.value(setting), world.experiments.trying() ? world.value(setting) : 0);
+}
+
+TEST(Experiments, ABadTrialEndsAtOnce) {
+  TriedWorld world;
+  world.slo = 900ms;  // a whole trial takes 5 plans that are not counted, and 8 that are
+  world.share = [](const auto& e, TimePoint) { return when(e.value(Experiments::curb) == 1, 0.2, 0.8); };
+  world.matters = {false, false, true};
+  world.go(7s);
+  EXPECT_EQ(world.tried, 6);
+  EXPECT_EQ(world.value(Experiments::curb), 0);
+}
+
+TEST(Experiments, ChanceChangesNothing) {
+  for (const double rate : {150.0, 400.0, 4000.0}) {
+    TriedWorld world;
+    world.rate = rate;
+    world.share = [](const auto&, TimePoint) { return 0.7; };
+    int kept = 0;
+    for (int i = 0; i < 20000; ++i) {
+      world.plan();
+      if (world.experiments.trying()) continue;
+      for (const auto setting : {Experiments::keep_off, Experiments::limit, Experiments::curb})
+        kept += world.value(setting) != 0 ? 1 : 0;
+    }
+    EXPECT_LT(kept, 200) << rate;
+  }
+}
+
+TEST(Experiments, QuietTimesAreNoGain) {
+  // A burst that ends as the trial begins, and each that lasts longer or comes later.
+  for (int begins = 0; begins < 24; ++begins) {
+    for (int lasts = 1; lasts < 24; ++lasts) {
+      TriedWorld world;
+      world.share = [&](const auto&, TimePoint now) {
+        const auto plan = now.time_since_epoch() / 250ms;
+        return when(plan >= begins && plan < begins + lasts, 0.5, 1);
+      };
+      world.go(20s);
+      for (const auto setting : {Experiments::keep_off, Experiments::limit, Experiments::curb})
+        EXPECT_EQ(world.value(setting), 0) << begins << ", " << lasts;
+    }
+  }
+}
+
+TEST(Experiments, TheDefaultComesBack) {
+  TriedWorld world;
+  bool other = true;
+  world.share = [&](const auto& e, TimePoint) { return when((e.value(Experiments::limit) == 1) == other, 0.9, 0.7); };
+  world.matters = {false, true, false};
+  world.go(5s);
+  EXPECT_EQ(world.value(Experiments::limit), 1);
+  world.go(120s);
+  other = false;
+  world.go(15s);
+  EXPECT_EQ(world.value(Experiments::limit), 0) << "the load is another, so pauses are short again";
+}
+
+TEST(Experiments, WhatDoesNotMatterOrHasOneValueStays) {
+  TriedWorld world;
+  world.experiments = Experiments({1, 0, 0}, {1, 2, 2});
+  world.share = [](const auto& e, TimePoint) {
+    EXPECT_EQ(e.value(Experiments::keep_off), 1);
+    EXPECT_EQ(e.value(Experiments::curb), 0);
+    return 0.5;
+  };
+  world.matters = {true, true, false};
+  world.go(120s);
+  EXPECT_GT(world.tried, 0);
+}
+
+TEST(Experiments, DisturbedTrialsEnd) {
+  TriedWorld world;
+  world.share = [](const auto&, TimePoint) { return 0.5; };
+  while (!world.experiments.trying()) world.plan();
+  world.experiments.disturb();
+  EXPECT_FALSE(world.experiments.trying());
+  for (const auto setting : {Experiments::keep_off, Experiments::limit, Experiments::curb})
+    EXPECT_EQ(world.value(setting), 0);
+}
+
+TEST(Experiments, FewRequestsTellNothing) {
+  TriedWorld world;
+  world.rate = 8;
+  world.share = [](const auto&, TimePoint) { return 0.5; };
+  world.go(600s);
+  EXPECT_EQ(world.tried, 0);
+}
+
+}  // namespace
+}  // namespace carillon::schedule::parts
