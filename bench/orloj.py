@@ -11,7 +11,7 @@ distribution; bench/make_orloj.py wrote them, and says what the paper does not g
                                             finish rates best, orloj left out, and keeps it
     python bench/orloj.py                   that load, and what it is about; with --c1 and --load it adds a line to the
                                             document's table, with --blind one in which no request names its application
-    python bench/orloj.py --policies carillon,symphony  any policies' means over the rows, as docs/policy.md has them
+    python bench/orloj.py --policies carillon,symphony  any policies' means over the rows, as docs/policy-applications.md has them
     python bench/orloj.py --short           figure 4.14 alone: requests that are ever shorter
     python bench/orloj.py --quick           a tenth of the time, for a look
 """
