@@ -59,7 +59,8 @@ class Allowance {
 //
 // The policy decides on all others: requests of other classes than normal, those without a deadline, those of
 // two seconds and more, those that nobody's work is in the way of, and those whose model is not loaded, for
-// which LOADs count and not EXEC. Of requests that are refused here it does not hear.
+// which LOADs count and not EXEC. A request that is refused here does not come to the policy, which is only
+// told of it (turned_away()).
 //
 // Stands within BySize, to which sizes are models of their own. A request costs O(DueWork::steps), an action
 // a look-up. Not thread-safe.
