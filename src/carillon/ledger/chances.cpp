@@ -412,7 +412,8 @@ bool Chances::try_again(Model& m, Pair& pair, TimePoint now, bool idles) {
   const Duration pause = idles ? std::min(stale_after, idle_stale_after * (1 << pair.trials)) : stale_after;
   const TimePoint used = devices_[pair.device.index()].used;
   const bool useful = used != TimePoint::min() && now - used < stale_after;
-  if (pair.on_trial || (useful && now < m.rests_until) || (pair.ran != TimePoint::min() && now - pair.ran < pause))
+  if (pair.on_trial || (useful && now < m.rests_until) ||
+      (pair.ran != TimePoint::min() && now - pair.ran < pause))
     return false;
   pair.before = std::exchange(pair.pace, 1);
   const double takes = ns(m.info->batches.front().exec) * pair.before;

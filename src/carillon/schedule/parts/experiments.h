@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <utility>
 
 #include "carillon/base/time.h"
 
@@ -17,19 +16,19 @@ namespace carillon::schedule::parts {
 // exact under replay. O(settings) a plan, O(1) else. Not thread-safe.
 class Experiments {
  public:
-  // What is tried: `matters`, by setting: its values differ now.
-  template <std::size_t Settings>
-  using Matters = std::array<bool, Settings>;
+  // Whether long runs keep off devices; whether batches are limited, and curbed (Plan).
   enum Setting : std::uint8_t { keep_off, limit, curb };
   static constexpr std::size_t settings = 3;
+  // By setting: its values differ now.
+  using Matters = std::array<bool, settings>;
 
   // `first`: the default value of each setting; `counts`: how many values it has. One value: it stays.
   Experiments(std::array<int, settings> first, std::array<int, settings> counts);
 
   void answered(std::size_t requests) { now_.answered += static_cast<double>(requests); }
   void lost(std::size_t requests) { now_.lost += static_cast<double>(requests); }
-  // A plan was made. `slo`: of the model whose requests may wait longest. True: a value is another.
-  bool step(TimePoint now, Duration every, Duration slo, const Matters<settings>& matters);
+  // A plan was made; they are made so often. `slo`: how long requests have. True: a value is another.
+  bool step(TimePoint now, Duration every, Duration slo, const Matters& matters);
   // Devices or models are others: what was measured tells nothing.
   void disturb();
 
@@ -44,26 +43,26 @@ class Experiments {
   };
   struct One {
     int first = 0, count = 1;
-    int value = 0, kept = 0;  // now, and but for a trial
-    int last = 0;             // that was tried
-    int pauses = 0;           // doublings of the pause
+    int value = 0, kept = 0;   // now, and but for a trial
+    int last = 0;              // that was tried
+    std::size_t mattered = 0;  // plans in a row
+    int pauses = 0;            // doublings of the pause
     TimePoint tried = TimePoint::min();
     double share = 0;  // that was answered when the last trial failed
   };
   enum class Phase : std::uint8_t { idle, trial, after };
   void change(int value);
-  bool begin(TimePoint now, const Matters<settings>& matters);
-  bool end_trial(TimePoint now);
+  bool begin(TimePoint now, std::size_t plans);
   bool reject(TimePoint now);
-  static bool better(const Count& a, const Count& b);
+  static bool better(const Count& a, const Count& b, double by);
 
   std::array<One, settings> all_;
   Phase phase_ = Phase::idle;
-  std::size_t tried_ = 0;        // the setting that is tried, or was last
-  Count now_;                    // since the last plan
-  std::deque<Count> seen_;       // by plan, since a value changed and that showed
-  std::size_t settling_ = 0;     // plans until then
-  Count before_, during_;        // of the trial
+  std::size_t tried_ = 0;     // the setting that is tried, or was last
+  Count now_;                 // since the last plan
+  std::deque<Count> seen_;    // by plan, since a value changed and that showed
+  std::size_t settling_ = 0;  // plans until then
+  Count before_, during_;     // of the trial
 };
 
 }  // namespace carillon::schedule::parts

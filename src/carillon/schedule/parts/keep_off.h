@@ -75,7 +75,7 @@ class KeepOff {
   void count_busy(const ledger::Ledger& ledger);
 
   std::vector<Model> models_;
-  bool any_ = false;               // of them keeps off
+  bool any_ = false;  // of them keeps off
   double share_ = 1;
   std::vector<Duration> longest_;  // by device: what it runs; 0: nothing
   std::vector<Duration> busy_;     // the same, ascending, of those that run something

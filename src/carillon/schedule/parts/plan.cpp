@@ -10,8 +10,9 @@ void Plan::hear(const Event& event, const Orders& out, std::optional<ModelId> as
   if (const auto* arrival = std::get_if<RequestArrived>(&event)) {
     const Request& request = arrival->request;
     if (request.cls != Class::best_effort)
-      batches_.arrived(as.value_or(request.model),
-                       std::min<Duration>(request.deadline - out.time(), horizon));
+      batches_.arrived(
+          as.value_or(request.model),
+          std::clamp(request.deadline - out.time() - environment_.dispatch, Duration{0}, horizon));
     return;
   }
   paces_.hear(event, out.ledger(), out.time());

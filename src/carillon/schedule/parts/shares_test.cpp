@@ -83,9 +83,9 @@ TEST_F(SharesTest, OneTenantAloneMayHaveAll) {
 }
 
 TEST_F(SharesTest, WhoWasSilentForLongIsModestBesideOneThatAsksForAll) {
-  const auto modest = run({{.app = 1, .every = 10ms, .work = 0.1},
-                           {.app = 2, .every = 15s, .work = 0.01, .from = 14s}},
-                          45s, 12s, 1);
+  const auto modest =
+      run({{.app = 1, .every = 10ms, .work = 0.1}, {.app = 2, .every = 15s, .work = 0.01, .from = 14s}}, 45s,
+          12s, 1);
   EXPECT_EQ(modest, (std::vector<double>{0, 1}));
 }
 

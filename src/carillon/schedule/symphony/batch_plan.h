@@ -156,7 +156,7 @@ class BatchPlan {
   ModelId tightest_{};
   double share_ = 0, before_ = 0;
   double rates_ = 0, time_ = 0, slos_ = 0;
-  std::size_t asked_ = 0;   // models
+  std::size_t asked_ = 0;  // models
   bool any_limit_ = false;
   Duration longest_{0};
 };
