@@ -31,36 +31,15 @@ class Free {
   // The device is alive, and so slow (Paces::step); or is not.
   void know(DeviceId device, std::optional<int> speed) {
     if (device.index() >= devices_.size()) devices_.resize(device.index() + 1);
-    Device& d = devices_[device.index()];
-    if (d.speed == speed) return;
-    const auto was_free = d.free;
-    if (d.speed) {
-      for (const Class cls : all_classes) take_out(device, cls);
-      group(*d.speed).alive.clear(device.index());
-    }
-    d.speed = speed;
-    if (!speed) {
-      for (const Class cls : all_classes) timer(cls).remove(device.value);
-      return;
-    }
-    group(*speed).alive.set(device.index());
-    for (const Class cls : all_classes)
-      if (was_free[at(cls)]) put_in(device, cls);
+    if (devices_[device.index()].speed == speed) return;
+    change(device, speed);
+    fastest_ = find_fastest();
+    alike_ = std::ranges::count_if(groups_, [](const Group& g) { return g.alive.size() > 0; }) <= 1;
   }
-  std::optional<DeviceId> fastest() const {
-    std::optional<DeviceId> found;
-    for (const Group& g : groups_)
-      if (g.alive.visit(nullptr, [&](std::size_t i) {
-            found = DeviceId{static_cast<std::uint32_t>(i)};
-            return true;
-          }))
-        break;
-    return found;
-  }
+  // Of all that are alive.
+  const std::optional<DeviceId>& fastest() const { return fastest_; }
   // All that are alive are equally fast.
-  bool alike() const {
-    return std::ranges::count_if(groups_, [](const Group& g) { return g.alive.size() > 0; }) <= 1;
-  }
+  bool alike() const { return alike_; }
 
   // What runs on those streams of the device has changed; or it is time to look.
   void look(DeviceId device, Class streams, const ledger::Ledger& ledger, Duration dispatch, TimePoint now) {
@@ -135,6 +114,30 @@ class Free {
     std::array<bool, all_classes.size()> free{};
   };
   static std::size_t at(Class cls) { return static_cast<std::size_t>(cls); }
+  void change(DeviceId device, std::optional<int> speed) {
+    Device& d = devices_[device.index()];
+    const auto was_free = d.free;
+    if (d.speed) {
+      for (const Class cls : all_classes) take_out(device, cls);
+      group(*d.speed).alive.clear(device.index());
+    }
+    d.speed = speed;
+    if (!speed) {
+      for (const Class cls : all_classes) timer(cls).remove(device.value);
+      return;
+    }
+    group(*speed).alive.set(device.index());
+    for (const Class cls : all_classes)
+      if (was_free[at(cls)]) put_in(device, cls);
+  }
+  std::optional<DeviceId> find_fastest() const {
+    std::optional<DeviceId> found;
+    visit_alive([&](DeviceId device) {
+      found = device;
+      return true;
+    });
+    return found;
+  }
   TimerHeap& timer(Class cls) { return timers_[at(cls)]; }
   Group& group(int speed) {
     const auto found = std::ranges::lower_bound(groups_, speed, {}, &Group::speed);
@@ -149,6 +152,8 @@ class Free {
 
   std::vector<Group> groups_;  // by speed; an empty one stays
   std::vector<Device> devices_;
+  std::optional<DeviceId> fastest_;
+  bool alike_ = true;
   std::array<TimerHeap, all_classes.size()> timers_;
   std::vector<Stirred> stirred_;  // a heap
 };

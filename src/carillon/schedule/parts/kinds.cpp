@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <variant>
 
 namespace carillon::schedule::parts {
 namespace {
@@ -30,6 +31,22 @@ constexpr double keep_near = 0.05;
 constexpr double least_share = 0.02;
 
 }  // namespace
+
+void Kinds::hear(const ledger::Event& event, const ledger::Ledger& ledger, TimePoint now) {
+  if (const auto* change = std::get_if<ledger::ModelChanged>(&event)) {
+    changed(change->model, change->info);
+  } else if (const auto* times = std::get_if<ledger::TimesChanged>(&event)) {
+    changed(times->model, ledger.model(times->model).info);
+  } else if (const auto* done = any() ? std::get_if<ledger::ActionDone>(&event) : nullptr;
+             done != nullptr && done->status == ledger::ActionStatus::success) {
+    for (const std::uint32_t place : ledger.changes().ended) {
+      const auto& run = ledger.at(place);
+      if (run.kind == device::ActionKind::infer && model(run.run.model) != run.run.model &&
+          ledger.times(run.cls).tells(run.run))
+        this->ran(run.run.model, run.run.index, done->duration, now);
+    }
+  }
+}
 
 void Kinds::changed(ModelId id, const std::shared_ptr<const ledger::ModelInfo>& info) {
   if (id.index() >= models_.size()) {

@@ -52,6 +52,8 @@ class Kinds {
   void arrived(const Request& request, TimePoint now) {
     if (request.app != AppId{} && on_ && has_kinds(request.cls)) told(request, now);
   }
+  // What any other event says of models and of runs. O(runs that ended).
+  void hear(const ledger::Event& event, const ledger::Ledger& ledger, TimePoint now);
   // A model comes, goes, or comes in another version, or its batches take other times: its kinds are learned
   // anew.
   void changed(ModelId model, const std::shared_ptr<const ledger::ModelInfo>& info);

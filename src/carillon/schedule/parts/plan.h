@@ -50,6 +50,8 @@ class Plan {
   bool known(ModelId model) const { return batches_.size(model) > 0; }
   // The place of the planned batch size. Of a model that is known.
   int planned(ModelId model) const { return std::min(worth_[model.index()], batches_.index(model)); }
+  // Device time of a request in batches of the planned size, or alone while that is not known; seconds.
+  double work(ModelId model) const { return times(model).each(known(model) ? planned(model) : 0); }
   // Devices that the model's requests need, in planned batches. Of a model that is known.
   double demand(ModelId model) const { return rate(model) * times(model).each(planned(model)); }
   double contention() const { return batches_.contention(); }
