@@ -39,25 +39,25 @@ Terms Carillon::terms(ModelId whole, Class cls, TimePoint now) const {
   const std::size_t alive = ledger.alive();
 
   std::string short_of = "no";
+  const parts::Backlog& backlog = shortage_.backlog();
   if (plan_.contention() >= 1)
     short_of = "yes: by the rates, requests ask for more than all devices have";
-  else if (pressed_)
+  else if (shortage_.pressed())
     short_of = fmt::format("yes: {} of work waits for {} devices, which have {} on average for it",
-                           ms(backlog_.work()), alive, ms(backlog_.left(now)));
+                           ms(backlog.work()), alive, ms(backlog.left(now)));
   out.emplace_back("devices are short", std::move(short_of));
   out.emplace_back("a batch finds all devices busy", percent(plan_.contention()));
-  out.emplace_back("device time of a request, on average",
-                   ms(plan_.contention() >= 1 || !pressed_ ? plan_.each() : backlog_.each()));
+  out.emplace_back("device time of a request, on average", ms(shortage_.each()));
 
   if (const std::size_t kinds = kinds_.kinds(whole); kinds > 0)
     out.emplace_back("applications that take unlike times are told apart",
                      fmt::format("in {} {}; below is what goes first", kinds, kinds == 1 ? "kind" : "kinds"));
-  const auto line = static_cast<std::uint32_t>(parts::Waiting::line_of(model, cls));
+  const std::uint32_t line = line_of(model, cls);
   if (cls == Class::normal && fair_.first(line, now))
     out.emplace_back("modest tenant goes first",
                      fmt::format("yes: one asks of its model, below its share of {} a second on the devices",
                                  ms(fair_.shares().level())));
-  else if (rest(line, now))
+  else if (lines_.turn().rest(line, now))
     out.emplace_back("modest tenant goes first",
                      fmt::format("no: its model has none, and tenants ask for more than their share of {} a "
                                  "second on the devices",
@@ -73,9 +73,8 @@ Terms Carillon::terms(ModelId whole, Class cls, TimePoint now) const {
                                  ms(to_seconds(plan_.slo(model)))));
     out.emplace_back("planned batch", fmt::format("{} ({} of a device for each)", times.batch_size(planned),
                                                   ms(times.each(planned))));
-    if (largest_batch(line, now) > 0)
-      out.emplace_back("largest batch that is worth its time, or spares others",
-                       std::to_string(largest_batch(line, now)));
+    if (const std::size_t largest = batches_.largest_batch(line, now); largest > 0)
+      out.emplace_back("largest batch that is worth its time, or spares others", std::to_string(largest));
   }
   const std::size_t off = keep_off_.devices(model);
   if (off > 0 && !placing_.scarce())
@@ -88,26 +87,26 @@ Terms Carillon::terms(ModelId whole, Class cls, TimePoint now) const {
 
   const parts::Waiting::Head* const head = life_.waiting().head(model, cls);
   out.emplace_back("of its model there wait", fmt::format("{} requests", life_.waiting().size(model, cls)));
-  if (head == nullptr || !fastest_) return out;
+  if (head == nullptr || !free_.fastest()) return out;
+  const DeviceId fastest = *free_.fastest();
   out.emplace_back("deadline of the first", in(head->deadline, now));
-  const auto key = ready_.key(line);
+  const auto key = lines_.ready().key(line);
   if (!key) {
-    if (looks_.contains(line))
-      out.emplace_back("its batch waits for more", "until " + in(looks_.at(line), now));
+    if (const auto look = lines_.next_look(line))
+      out.emplace_back("its batch waits for more", "until " + in(*look, now));
     return out;
   }
   const Class streams = life_.streams(cls);
-  const auto expected = options_.chance > 0 ? parts::Times::by_chance(ledger, streams, &plan_.paces(), now)
-                                            : parts::Times(ledger, streams, &plan_.paces(), now);
-  const TimePoint start = now + expected.dispatch(*fastest_);
-  const auto choice = first_batch(*head, expected, *fastest_, start, now);
+  const parts::Times expected = in_time_.times(streams, ledger, now);
+  const TimePoint start = now + expected.dispatch(fastest);
+  const auto choice = batches_.first_batch(*head, expected, fastest, start, ledger, now);
   if (!choice) {
     out.emplace_back("its batch", "none is in time on the fastest device");
     return out;
   }
   out.emplace_back("its batch",
                    fmt::format("{} requests, {}", choice->batch.rows, ms(to_seconds(choice->batch.exec))));
-  if (options_.chance > 0) {
+  if (in_time_.by_chance()) {
     const auto& batches = ledger.times(streams).info(model)->batches;
     const auto at = std::ranges::find(batches, static_cast<int>(choice->batch.rows), &BatchProfile::batch);
     const ledger::Chances& chances = ledger.chances(streams);
@@ -115,7 +114,7 @@ Terms Carillon::terms(ModelId whole, Class cls, TimePoint now) const {
       out.emplace_back(
           "chance to be late, if it started now",
           fmt::format("{}; {} is promised",
-                      percent(chances.late(*fastest_, model, static_cast<std::size_t>(at - batches.begin()),
+                      percent(chances.late(fastest, model, static_cast<std::size_t>(at - batches.begin()),
                                            choice->deadline - start)),
                       percent(chances.promised(model))));
   }
@@ -123,7 +122,7 @@ Terms Carillon::terms(ModelId whole, Class cls, TimePoint now) const {
   const Duration back = key->at - choice->latest();
   if (back != Duration{0}) out.emplace_back("comes later, as it costs others more, by", ms(to_seconds(back)));
   std::vector<std::string> before;
-  ready_.visit(*fastest_, lines_told, [&](std::uint32_t other) {
+  lines_.ready().visit(fastest, lines_told, [&](std::uint32_t other) {
     if (other == line) return true;
     before.push_back(ledger.model(kinds_.model(parts::Waiting::of_line(other).first)).info->name);
     return false;

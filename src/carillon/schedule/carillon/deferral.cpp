@@ -1,0 +1,110 @@
+#include "carillon/schedule/carillon/deferral.h"
+
+#include <algorithm>
+
+namespace carillon::schedule {
+
+namespace {
+
+// The longest that a batch is deferred, whatever its deadline allows.
+constexpr Duration longest_wait = 500ms;
+
+}  // namespace
+
+TimePoint Deferral::starts(const Waiting::Head& head, const Choice& choice, const Times& times,
+                           TimePoint start, const Orders& out) {
+  const ModelId model = head.model;
+  const std::uint32_t line = line_of(model, head.cls);
+  const int index = view_.plan.times(model).index_for(choice.batch.rows);
+  TimePoint ready = out.time();
+  // What would not keep what is promised goes where a device idles.
+  const bool in_time = !view_.in_time.by_chance() || choice.deadline <= head.deadline ||
+                       saturating_add(start, times.span(*view_.free.fastest(), model, 0)) <= head.deadline;
+  const std::size_t largest = batches_.largest_batch(line, out.time());
+  const bool full = largest > 0 && choice.batch.rows >= largest;
+  if (in_time && !full && !starts_at_once(model, index)) {
+    Asking asking = this->asking(head, choice.deadline, out);
+    // Further requests bring that forward, but not to before it would be with `last` of them.
+    const int last = waits_with(model, index);
+    const TimePoint soonest = ready_at(asking, last, times, out);
+    if (soonest > out.time()) {
+      const auto rows = static_cast<std::size_t>(view_.plan.times(model).batch_size(last + 1));
+      deferred_[line] = {
+          .until = soonest, .rows = rows, .head = head.id, .pressed = view_.shortage.pressed()};
+      return soonest;
+    }
+    ready = last == index ? soonest : ready_at(asking, index, times, out);
+  }
+  // Until rates are known batches are small: their waits would tell too long a lead for many seconds.
+  if (view_.plan.known(model)) waits_.asks(model, std::max(ready, out.time()), out.time());
+  return ready;
+}
+
+// A batch of `index`, which waits for a larger one, would do so with as many more requests, too: up to the
+// planned size, or a quarter more. The place of that size.
+int Deferral::waits_with(ModelId model, int index) {
+  if (model.index() >= waiting_.size()) waiting_.resize(model.index() + 1);
+  WaitsWith& w = waiting_[model.index()];
+  const bool pressed = view_.shortage.pressed();
+  const int most = std::max(view_.plan.known(model) ? view_.plan.planned(model) : 0, index + index / 4 + 1);
+  if (w.plan != plans_ || w.pressed != pressed || index < w.from || index > w.last)
+    w = {.plan = plans_, .pressed = pressed, .from = index, .last = index};
+  while (w.last < most && !w.stops) {
+    w.stops = starts_at_once(model, w.last + 1);
+    w.last += w.stops ? 0 : 1;
+  }
+  return std::min(w.last, most);
+}
+
+// A batch of that place in the model's sizes does not wait for a larger one.
+bool Deferral::starts_at_once(ModelId model, int index) const {
+  const parts::Plan& plan = view_.plan;
+  if (view_.options.defer <= 0 || plan.eager_contention() < view_.options.leisure) return true;
+  const auto& average = plan.times(model);
+  const int larger = index + 1;
+  if (larger == average.batch_count()) return true;
+  const auto size = static_cast<std::size_t>(average.batch_size(larger));
+  if (const std::size_t most = plan.limit(model); most > 0 && size > most) return true;
+  // Batching gains next to nothing.
+  if (plan.known(model) && average.each(index) <= (1 + view_.options.least_gain) *
+                                                      average.each(std::max(larger, plan.planned(model))))
+    return true;
+  // What a larger batch saves is worth less than the device that idles until it is there. A model that is not
+  // known to be asked for gets no larger one, unless a burst has just begun.
+  const double more = average.batch_size(larger) - average.batch_size(index);
+  const double saved = average.batch_size(larger) * average.each(index) - to_seconds(average.exec(larger));
+  const double price = view_.options.price * std::min(1.0, view_.shortage.contention());
+  const double rate = plan.rate(model);
+  return (rate > 0 || !view_.shortage.pressed()) && saved * rate <= price * more;
+}
+
+// A model that needs most devices waits for none but its own batches: small ones that ask early would have
+// others ask ever earlier.
+Deferral::Asking Deferral::asking(const Waiting::Head& head, TimePoint deadline, const Orders& out) const {
+  const bool most = view_.plan.known(head.model) &&
+                    2 * view_.plan.demand(head.model) > static_cast<double>(out.ledger().alive());
+  return {.model = head.model,
+          .deadline = deadline,
+          .patience = saturating_add(out.ledger().request(head.id)->told.arrival, longest_wait),
+          .small = most ? batches_.enough(head.model, out.ledger(), out.time()) : 0,
+          .lead = std::nullopt};
+}
+
+// Until when a batch of that place in the model's sizes waits for a larger one.
+TimePoint Deferral::ready_at(Asking& asking, int index, const Times& times, const Orders& out) {
+  const DeviceId fastest = *view_.free.fastest();
+  const auto place = static_cast<std::size_t>(index);
+  const Times::Batch batch = times.batch(fastest, asking.model, place);
+  const TimePoint larger_fits =
+      saturating_add(asking.deadline, -times.span(fastest, asking.model, place + 1));
+  Duration lead{0};
+  if (batch.rows >= asking.small) {
+    if (!asking.lead) asking.lead = waits_.lead(asking.model, view_.plan.wait(), out.time());
+    lead = *asking.lead;
+  }
+  const TimePoint latest = saturating_add(asking.deadline, -batch.span);
+  const TimePoint finds_device = saturating_add(latest, -lead - punctual_.late());
+  return std::min({larger_fits, finds_device, asking.patience}) - times.dispatch(fastest);
+}
+
+}  // namespace carillon::schedule
