@@ -181,10 +181,10 @@ bool Fleet::load_wanted(ModelId model, TimePoint now, Actions& out) {
     best = id;
     std::swap(best_room, room_there);
   };
-  for (const auto& [load, id] : placement_.by_load()) {
+  placement_.visit_by_load([&](DeviceId id) {
     consider(id);
-    if (tried == devices_tried || (best && best_room.victims.empty())) break;
-  }
+    return tried == devices_tried || (best && best_room.victims.empty());
+  });
   if (!best) {  // all in use: when something is reported, or a little later
     wake_ = std::min(wake_, saturating_add(now, load_pause));
     return false;
@@ -262,15 +262,15 @@ void Fleet::arrived(const Request& request, TimePoint now, Actions& out) {
 void Fleet::load_copy(ModelId model, TimePoint now, Actions& out) {
   const Model& m = models_[model.index()];
   if (m.room_on != nowhere || mirror_.places(model) == alive_count()) return;
-  for (const auto& [load, id] : placement_.by_load()) {
+  placement_.visit_by_load([&](DeviceId id) {
     if (!alive(id) || mirror_.total_pages(id) < pages(model) || loads(id) > 0 ||
         !devices_[id.index()].coming.empty() || !may_load(id, model, now))
-      continue;
+      return false;
     const double gain = placement_.gain_of_copy(model, id);
     Room there;
     if (gain > 0 && room(id, model, now, there) && there.cost < gain) make_room(id, model, there, now, out);
-    return;
-  }
+    return true;
+  });
 }
 
 // A request's demand is its work over the time that its model's latest requests could wait.

@@ -43,12 +43,13 @@ void LoadPriority::renew(ModelId id) {
   for (Share& s : m.shares) {
     double& load = device_load_[s.device.index()];
     load = std::max(0.0, load - s.allocation);
-    weights += 1 / std::max(load, least_load);
+    s.allocation = 1 / std::max(load, least_load);
+    weights += s.allocation;
   }
   double served = 0;
   for (Share& s : m.shares) {
     double& load = device_load_[s.device.index()];
-    s.allocation = demand * (1 / std::max(load, least_load)) / weights;
+    s.allocation = demand * s.allocation / weights;
     load += s.allocation;
     if (load > 0) served += s.allocation * capacity_ / load;
   }

@@ -32,7 +32,7 @@ void Placement::renew_model(ModelId model, Duration each) {
 }
 
 void Placement::add_device() {
-  by_load_.insert({0, DeviceId{static_cast<std::uint32_t>(load_.size())}});
+  by_load_.set(static_cast<std::uint32_t>(load_.size()), 0);
   load_.push_back(0);
 }
 
@@ -61,9 +61,7 @@ void Placement::set_load(DeviceId device, double load) {
   double& old = load_[device.index()];
   load = std::max(0.0, load);
   if (load == old) return;
-  auto entry = by_load_.extract({old, device});
-  entry.value().first = load;
-  by_load_.insert(std::move(entry));
+  by_load_.set(device.value, load);
   old = load;
 }
 
@@ -73,11 +71,11 @@ double Placement::level_of(double work, std::vector<double>& floors) {
     double level = std::numeric_limits<double>::max();
     for (std::size_t below = floors.size() + 1;;) {
       double sum = 0;
-      std::size_t count = 0;
-      for (const double floor : floors)
-        if (floor < level) {
+      std::size_t count = 0;  // the first of floors: those that are below the level
+      for (std::size_t i = 0; i < std::min(below, floors.size()); ++i)
+        if (const double floor = floors[i]; floor < level) {
           sum += floor;
-          ++count;
+          floors[count++] = floor;
         }
       if (count == 0 || count >= below) return level;
       below = count;
@@ -161,8 +159,11 @@ double Placement::cost_of_removal(ModelId model, DeviceId device, TimePoint now)
   const Model& m = models_[model.index()];
   if (m.shares.size() <= 1) return rate(model, now);
   double own = 0;
-  for (const Share& s : m.shares)
-    if (s.device == device) own = s.work;
+  for (const Share& s : m.shares) {
+    if (s.device != device) continue;
+    own = s.work;
+    break;
+  }
   if (own == 0) return 0;
   floors_.clear();
   for (const Share& s : m.shares)

@@ -1,12 +1,11 @@
 #pragma once
 
 #include <cstddef>
-#include <set>
-#include <utility>
 #include <vector>
 
 #include "carillon/base/ids.h"
 #include "carillon/base/time.h"
+#include "carillon/schedule/timer_heap.h"
 
 namespace carillon::schedule {
 
@@ -41,8 +40,12 @@ class Placement {
   double work(ModelId model) const { return models_[model.index()].work; }
   // Device time a second that the device is asked for; may be above 1.
   double load(DeviceId device) const { return load_[device.index()]; }
-  // All devices, the one that is asked for least first.
-  const std::set<std::pair<double, DeviceId>>& by_load() const { return by_load_; }
+  // Calls see(device) for all devices, the one that is asked for least first, until it returns true. Nothing
+  // may change here before. O(log devices) for each.
+  template <typename See>
+  void visit_by_load(See&& see) const {
+    by_load_.visit([&](std::uint32_t device) { return see(DeviceId{device}); });
+  }
 
   // Both in requests a second, so that they can be weighed against each other.
   // What a copy on a device without one would relieve: requests that could go there, by how much less that
@@ -72,14 +75,15 @@ class Placement {
   double each(const Model& model) const;
   void set_load(DeviceId device, double load);
   void renew(Model& model, TimePoint now);
-  // The level that `work` comes to, poured over devices that are filled up to `floors` (unordered).
+  // The level that `work` comes to, poured over devices that are filled up to `floors` (unordered). Changes
+  // these.
   static double level_of(double work, std::vector<double>& floors);
 
   double window_;  // seconds
   std::vector<Model> models_;
   std::vector<double> load_;
-  std::set<std::pair<double, DeviceId>> by_load_;
-  std::size_t hand_ = 0;  // the model that is looked at next when another's request comes
+  KeyedHeap<double> by_load_;  // devices
+  std::size_t hand_ = 0;       // the model that is looked at next when another's request comes
   mutable std::vector<double> floors_;
 };
 

@@ -9,40 +9,38 @@
 
 namespace carillon::schedule {
 
-// At most one time for each of a dense set of keys, the earliest on top (ties: the smaller key). A 4-ary heap
+// At most one value for each of a dense set of keys, the least on top (ties: the smaller key). A 4-ary heap
 // that knows where each key stands: set and remove cost O(log n) and allocate nothing once the keys are
 // known.
-class TimerHeap {
+template <typename At>
+class KeyedHeap {
  public:
   bool empty() const { return heap_.empty(); }
   std::size_t size() const { return heap_.size(); }
   std::uint32_t top() const { return heap_.front().key; }
-  TimePoint top_at() const { return heap_.empty() ? TimePoint::max() : heap_.front().at; }
+  At top_at() const { return heap_.empty() ? At::max() : heap_.front().at; }
   bool contains(std::uint32_t key) const { return key < place_.size() && place_[key] != none; }
-  TimePoint at(std::uint32_t key) const { return heap_[place_[key]].at; }
+  At at(std::uint32_t key) const { return heap_[place_[key]].at; }
 
-  // Visits the keys of the first `most` times before `until`, in order. O(most log most). The heap must not
+  // Visits the keys of the first `most` values below `until`, in order. O(most log most). The heap must not
   // change meanwhile.
   template <typename Visit>
-  void visit_first(std::size_t most, TimePoint until, Visit&& visit) const {
-    const auto later = [this](std::uint32_t a, std::uint32_t b) { return heap_[b] < heap_[a]; };
-    frontier_.clear();
-    const auto push = [&](std::uint32_t i) {
-      if (i >= heap_.size() || heap_[i].at >= until) return;
-      frontier_.push_back(i);
-      std::push_heap(frontier_.begin(), frontier_.end(), later);
-    };
-    for (push(0); most > 0 && !frontier_.empty(); --most) {
-      std::pop_heap(frontier_.begin(), frontier_.end(), later);
-      const std::uint32_t i = frontier_.back();
-      frontier_.pop_back();
-      visit(heap_[i].key);
-      for (std::uint32_t child = 4 * i + 1; child <= 4 * i + 4; ++child) push(child);
-    }
+  void visit_first(std::size_t most, At until, Visit&& visit) const {
+    if (most == 0) return;
+    visit_in_order([&](std::uint32_t i) { return heap_[i].at < until; },
+                   [&](std::uint32_t key) {
+                     visit(key);
+                     return --most == 0;
+                   });
+  }
+  // Calls see(key) in order until it returns true. O(log n) for each. The heap must not change before.
+  template <typename See>
+  void visit(See&& see) const {
+    visit_in_order([](std::uint32_t) { return true; }, see);
   }
 
   // Inserts, or moves what is there.
-  void set(std::uint32_t key, TimePoint at) {
+  void set(std::uint32_t key, At at) {
     if (key >= place_.size()) place_.resize(key + 1, none);
     std::uint32_t i = place_[key];
     if (i == none) {
@@ -51,7 +49,7 @@ class TimerHeap {
       place_[key] = i;
       up(i);
     } else {
-      const TimePoint old = heap_[i].at;
+      const At old = heap_[i].at;
       if (at == old) return;
       heap_[i].at = at;
       if (at < old)
@@ -76,13 +74,31 @@ class TimerHeap {
 
  private:
   struct Entry {
-    TimePoint at;
+    At at{};
     std::uint32_t key = 0;
     friend bool operator<(const Entry& a, const Entry& b) {
       return a.at != b.at ? a.at < b.at : a.key < b.key;
     }
   };
   static constexpr std::uint32_t none = ~std::uint32_t{0};
+
+  template <typename Is, typename See>
+  void visit_in_order(Is&& is, See&& see) const {
+    const auto later = [this](std::uint32_t a, std::uint32_t b) { return heap_[b] < heap_[a]; };
+    frontier_.clear();
+    const auto push = [&](std::uint32_t i) {
+      if (i >= heap_.size() || !is(i)) return;
+      frontier_.push_back(i);
+      std::push_heap(frontier_.begin(), frontier_.end(), later);
+    };
+    for (push(0); !frontier_.empty();) {
+      std::pop_heap(frontier_.begin(), frontier_.end(), later);
+      const std::uint32_t i = frontier_.back();
+      frontier_.pop_back();
+      if (see(heap_[i].key)) return;
+      for (std::uint32_t child = 4 * i + 1; child <= 4 * i + 4; ++child) push(child);
+    }
+  }
 
   void up(std::uint32_t i) {
     const Entry moving = heap_[i];
@@ -117,7 +133,9 @@ class TimerHeap {
 
   std::vector<Entry> heap_;
   std::vector<std::uint32_t> place_;
-  mutable std::vector<std::uint32_t> frontier_;  // scratch of visit_first()
+  mutable std::vector<std::uint32_t> frontier_;  // scratch of visit_in_order()
 };
+
+using TimerHeap = KeyedHeap<TimePoint>;
 
 }  // namespace carillon::schedule

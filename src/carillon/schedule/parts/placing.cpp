@@ -37,6 +37,8 @@ constexpr std::size_t relieving_tried = 4, relieved_tried = 16, rooms_tried = 4;
 // Of more copies on a device than that some are looked at, others the next time; and a search for what to
 // load ends after about so many copies. Devices with little to do that are looked at for one that is open.
 constexpr std::size_t copies_tried = 64, looks_at_most = 512, devices_seen = 64;
+// So few open devices are looked at first.
+constexpr std::size_t few_open = 8;
 // At an event: models that are tried for free memory, and models that are looked at because devices changed.
 constexpr std::size_t fills_tried = 256, models_renewed = 64;
 // Likewise models that found no room before something ended: those that have waited for longest.
@@ -488,22 +490,23 @@ std::optional<Placing::Room> Placing::room(DeviceId device, ModelId model, doubl
   some_copies(devices_[device.index()], [&](const Held& held) {
     const auto [each, since, place] = held;
     const Ledger::Copy& copy = ledger.device(device).copies[place].second;
+    const Duration load = ledger.model(each).info->load;
+    const bool stays = copy.residence != Residence::loaded || copy.using_it() > 0 ||
+                       (need == Need::relieves && saturating_add(copy.last_use, loads_unused * load) > now) ||
+                       (need == Need::asked && saturating_add(since, had_its_time * load) > now) ||
+                       ((need == Need::relieves || models_[each.index()].pressed) && waiting.size(each) > 0);
+    // What stays tells only that there is room later. rate() of what is nowhere else is asked at all events,
+    // as what it says holds for a while.
+    if (stays && (need == Need::relieves || busy_ || later >= needs) && work_.places(each) > 1) return false;
     const bool only = ledger.model(each).places.size() <= 1;
     double costs = cost(device, each, now) * (easy_to_load(each, out) ? price : 1);
     if (costs * margin < worth) later += copy.pages;
-    if (copy.residence != Residence::loaded || copy.using_it() > 0) return false;
-    if (models_[each.index()].pressed && waiting.size(each) > 0) return false;
+    if (stays) return false;
     if (only) {
       const std::size_t waits = rescued(each, now, waiting, out);
       if (waits > 0 && need == Need::asked) return false;
       costs += static_cast<double>(waits) / request_for;
     }
-    if (need == Need::relieves &&
-        (waiting.size(each) > 0 ||
-         saturating_add(copy.last_use, loads_unused * ledger.model(each).info->load) > now))
-      return false;
-    if (need == Need::asked && saturating_add(since, had_its_time * ledger.model(each).info->load) > now)
-      return false;
     victims.push_back({costs / static_cast<double>(copy.pages), costs, copy.pages, each});
     if (costs == 0) worthless += copy.pages;
     return worthless >= needs;
@@ -641,11 +644,11 @@ bool Placing::load_somewhere(ModelId model, bool presses, const Waiting& waiting
     for (const DeviceId device : open_) consider(device);
   } else {
     std::size_t seen = 0;
-    for (const auto& [pressure, device] : work_.by_load()) {
-      if (++seen > devices_seen) break;
+    work_.visit_by_load([&](DeviceId device) {
+      if (++seen > devices_seen) return true;
       ++looked_at_;
-      if (open_.contains(device) && !consider(device)) break;
-    }
+      return open_.contains(device) && !consider(device);
+    });
     // The least loaded are not to be told of another LOAD.
     for (auto at = open_.lower_bound(open_from_); seen > devices_seen && tried < devices_tried; ++at) {
       if (at == open_.end()) at = open_.begin();
@@ -692,6 +695,7 @@ bool Placing::others_can_wait(DeviceId device, ModelId model, const Orders& out)
 void Placing::relieve(const Waiting& waiting, Orders& out) {
   if (!std::exchange(stirred_, false) || pressing_.wanted().empty() || open_.empty()) return;
   std::vector<std::pair<double, DeviceId>> order;
+  order.reserve(std::min(open_.size(), devices_seen));
   if (open_.size() <= devices_seen) {
     for (const DeviceId device : open_) order.emplace_back(pressing_.device_load(device), device);
   } else {
@@ -729,18 +733,20 @@ void Placing::another_copy(ModelId model, const Waiting& waiting, Orders& out) {
   const Ledger& ledger = out.ledger();
   const auto& known = ledger.model(model);
   if (!takes_pages(known) || nowhere(known) || models_[model.index()].room) return;
+  const auto may = [&](DeviceId device) { return may_load(ledger, device, model, out.time()); };
+  if (open_.size() <= few_open && std::ranges::none_of(open_, may)) return;
   std::size_t seen = 0;
-  for (const auto& [pressure, device] : work_.by_load()) {
-    if (++seen > devices_seen) return;
+  work_.visit_by_load([&](DeviceId device) {
+    if (++seen > devices_seen) return true;
     ++looked_at_;
-    if (!open_.contains(device) || !may_load(ledger, device, model, out.time())) continue;
+    if (!open_.contains(device) || !may(device)) return false;
     const double gain = work_.gain_of_copy(model, device);
-    if (gain <= 0) return;
-    if (!others_can_wait(device, model, out)) continue;
+    if (gain <= 0) return true;
+    if (!others_can_wait(device, model, out)) return false;
     if (const auto there = room(device, model, gain * relieves, Need::asked, waiting, out))
       make_room(device, model, *there, waiting, out);
-    return;
-  }
+    return true;
+  });
 }
 
 void Placing::make_room(DeviceId device, ModelId model, const Room& room, const Waiting& waiting,
