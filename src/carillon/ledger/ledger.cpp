@@ -235,12 +235,14 @@ void Ledger::promise(Action& action, TimePoint now) {
   if (action.cold) behind(Lane::load, [&](const Action& load) { return load.model == action.model; });
   start = std::max({start, saturating_add(now, way), action.window.earliest});
   const Chances::There there = chances.there(action.device, action.run.model);
+  TimePoint sure = TimePoint::max();  // what has at least until then cannot be late
   for (const RequestId id : action.requests) {
     const OpenRequest* const request = requests_.find(id);
     if (request == nullptr) continue;
     const TimePoint deadline = request->told.deadline;
-    action.promises.push_back(
-        {deadline, deadline == TimePoint::max() ? 0 : there.late(action.run.index, deadline - start)});
+    const double late = deadline >= sure ? 0 : there.late(action.run.index, deadline - start);
+    if (late == 0) sure = std::min(sure, deadline);
+    action.promises.push_back({deadline, late});
   }
 }
 
