@@ -55,9 +55,10 @@ class Paces {
       model.add(took);
       if (device.alive) speeds_[id.index()] += model.speed();
       device.all.add(took);
-      worth_.ran(id, batches[run.run.index].batch, took / std::max(1e-9, model.mean));
+      if (times.info(id)->time_varies)
+        worth_.ran(id, batches[run.run.index].batch, took / std::max(1e-9, model.mean));
       device.seen = now;
-      const int step = static_cast<int>(std::lround(std::log(std::max(1e-9, device.all.usual)) / step_of));
+      const int step = step_of(device);
       if (std::exchange(device.step, step) != step) stepped_.push_back(run.device);
     }
   }
@@ -89,6 +90,7 @@ class Paces {
   int step(DeviceId device) const {
     return device.index() < devices_.size() ? devices_[device.index()].step : 0;
   }
+  // Of models whose time varies.
   const Worth& worth() const { return worth_; }
   // Devices whose step() has changed since they were taken; some may be there twice.
   std::vector<DeviceId> take_stepped() { return std::exchange(stepped_, {}); }
@@ -103,7 +105,7 @@ class Paces {
   static constexpr double usual_over = 8;
   // What the seeds count as.
   static constexpr double seeds = 4;
-  static constexpr double step_of = 0.1;
+  static constexpr double wide = 0.1;  // a step, as a logarithm
   struct Mean {
     double mean = 1, usual = 1, runs = 0;
     // That of its seed is 0.
@@ -118,9 +120,19 @@ class Paces {
     bool alive = false;
     Mean all;
     int step = 0;
-    TimePoint seen{};  // when something last ran
+    double least = 1, most = 1;  // of all.usual: what was seen to be of that step
+    TimePoint seen{};            // when something last ran
     std::vector<Mean> models;
   };
+  // A logarithm grows with its argument: between two values of one step all are of that step.
+  static int step_of(Device& device) {
+    const double usual = device.all.usual;
+    if (device.least <= usual && usual <= device.most) return device.step;
+    const int step = static_cast<int>(std::lround(std::log(std::max(1e-9, usual)) / wide));
+    device.least = step == device.step ? std::min(device.least, usual) : usual;
+    device.most = step == device.step ? std::max(device.most, usual) : usual;
+    return step;
+  }
   std::vector<Device> devices_;
   std::vector<double> speeds_;  // by model: the sum of Mean::speed() over devices that are alive
   std::vector<DeviceId> stepped_;
