@@ -1,7 +1,9 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <iterator>
 #include <optional>
 
@@ -47,21 +49,21 @@ class Heads {
       : line_(line), times_(times), device_(device), model_(model), outlook_(outlook) {}
 
   std::optional<Choice> choose(TimePoint start, std::size_t limit, TimePoint now) const {
-    const auto head =
-        line_.lower_bound({saturating_add(start, times_.span(device_, model_, 0)), RequestId{0}});
+    const auto head = line_.lower_bound({saturating_add(start, span(0)), RequestId{0}});
     if (head == line_.end()) return std::nullopt;
     const auto largest = static_cast<std::size_t>(times_.model(model_).batches.back().batch);
     const std::size_t most = rows_from(head, limit > 0 ? std::min(limit, largest) : largest);
-    const auto small = times_.fitting(device_, model_, most, start, head->first);
+    const auto small = fitting(most, start, head->first);
     if (!small) return std::nullopt;  // fewer rows than the smallest batch
     if (small->rows == most) return Choice{*small, head->first};
     if (outlook_.enough > 0) return one_by_one(head, start, most, now);
     for (std::size_t i = times_.end_of_sizes(model_, most); i-- > 0;) {
-      const Times::Batch large = times_.batch(device_, model_, i);
-      if (large.rows <= small->rows) break;
-      const auto first = line_.lower_bound({saturating_add(start, large.span), RequestId{0}});
-      if (rows_from(first, large.rows) < large.rows) continue;
-      if (serves_more(head, small->rows, first, large.rows, start, now)) return Choice{large, first->first};
+      const std::size_t large = size(i);
+      if (large <= small->rows) break;
+      const auto first = line_.lower_bound({saturating_add(start, span(i)), RequestId{0}});
+      if (rows_from(first, large) < large) continue;
+      if (serves_more(head, small->rows, first, large, start, now))
+        return Choice{times_.batch(device_, model_, i), first->first};
       break;
     }
     return Choice{*small, head->first};
@@ -76,7 +78,7 @@ class Heads {
     std::optional<Choice> choice;
     for (std::size_t passed = 0; passed < most_counted && head != line_.end(); ++passed, ++head) {
       most = rows_from(head, most);
-      const auto small = times_.fitting(device_, model_, most, start, head->first);
+      const auto small = fitting(most, start, head->first);
       if (!small) break;  // fewer rows than the smallest batch
       choice = Choice{*small, head->first};
       if (small->rows >= std::min(outlook_.enough, most)) break;
@@ -93,11 +95,10 @@ class Heads {
   // every size of more than `above` rows is too late for all.
   std::optional<Filled> fillable(std::size_t above, std::size_t most, TimePoint start) const {
     for (std::size_t i = times_.end_of_sizes(model_, most); i-- > 0;) {
-      const Times::Batch batch = times_.batch(device_, model_, i);
-      if (batch.rows <= above) break;
-      const Place first = line_.lower_bound({saturating_add(start, batch.span), RequestId{0}});
-      const std::size_t sizes = times_.end_of_sizes(model_, rows_from(first, batch.rows));
-      if (sizes > 0) return Filled{times_.batch(device_, model_, sizes - 1).rows, first};
+      if (size(i) <= above) break;
+      const Place first = line_.lower_bound({saturating_add(start, span(i)), RequestId{0}});
+      const std::size_t sizes = times_.end_of_sizes(model_, rows_from(first, size(i)));
+      if (sizes > 0) return Filled{size(sizes - 1), first};
     }
     return std::nullopt;
   }
@@ -122,8 +123,25 @@ class Heads {
     const auto come = static_cast<std::size_t>(std::min(1e6, outlook_.rate * to_seconds(start - now)));
     const std::size_t most = std::min(here + come, outlook_.planned);
     if (here == 0) return most;
-    const auto batch = times_.fitting(device_, model_, most, start, from->first);
+    const auto batch = fitting(most, start, from->first);
     return batch ? batch->rows : 0;
+  }
+  // See Times.
+  std::optional<Times::Batch> fitting(std::size_t requests, TimePoint start, TimePoint deadline) const {
+    for (std::size_t i = times_.end_of_sizes(model_, requests); i-- > 0;)
+      if (saturating_add(start, span(i)) <= deadline) return times_.batch(device_, model_, i);
+    return std::nullopt;
+  }
+  // By the place of a batch size: its rows, and its span, which is often asked again.
+  std::size_t size(std::size_t place) const {
+    return static_cast<std::size_t>(times_.model(model_).batches[place].batch);
+  }
+  Duration span(std::size_t place) const {
+    if (place >= spans_.size()) return times_.span(device_, model_, place);
+    const std::uint64_t bit = std::uint64_t{1} << place;
+    if ((known_ & bit) == 0) spans_[place] = times_.span(device_, model_, place);
+    known_ |= bit;
+    return spans_[place];
   }
 
   const Waiting::Line& line_;
@@ -131,6 +149,8 @@ class Heads {
   DeviceId device_;
   ModelId model_;
   const Outlook& outlook_;
+  mutable std::uint64_t known_ = 0;         // of spans_
+  mutable std::array<Duration, 64> spans_;  // those that are known
 };
 
 }  // namespace carillon::schedule::parts

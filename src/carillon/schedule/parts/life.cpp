@@ -62,10 +62,9 @@ void Life::refuse_all(ModelId model, Reason reason, Orders& out) {
 }
 
 void Life::refuse_before(ModelId model, Class cls, TimePoint deadline, Orders& out) {
-  const Times times = this->times(cls, out);
   for (const auto* head = waiting_.head(model, cls); head != nullptr && head->deadline < deadline;
        head = waiting_.head(model, cls))
-    refuse_late(Waiting::Head(*head), times.alone(model), out);
+    refuse_late(Waiting::Head(*head), alone(model, cls, out), out);
 }
 
 // expire() finds out when the line's first is late.
@@ -100,29 +99,32 @@ void Life::settle_now(const Orders& out) {
       late_.remove(line);
       return true;
     }
-    const Duration alone = times(cls, out).alone(model);
-    const TimePoint latest = saturating_add(head->deadline, -alone);
+    const TimePoint latest = saturating_add(head->deadline, -alone(model, cls, out));
     if (latest >= out.time()) late_.set(line, saturating_add(latest, Duration{1}));
     return latest >= out.time();
   });
 }
 
-Times Life::times(Class cls, const Orders& out) const {
-  return by_chance_ ? Times::by_chance(out.ledger(), streams(cls), nullptr, out.time())
-                    : Times(out.ledger(), streams(cls));
+// Of one request that is ordered now, on the best device.
+Duration Life::alone(ModelId model, Class cls, const Orders& out) const {
+  return by_chance_ ? out.ledger().chances(streams(cls)).least(model)
+                    : Times(out.ledger(), streams(cls)).alone(model);
 }
 
 void Life::look(std::uint32_t line, Orders& out) {
   const auto [model, cls] = Waiting::of_line(line);
   const Waiting::Head* const head = waiting_.head(model, cls);
   if (head == nullptr || head->deadline == TimePoint::max()) return late_.remove(line);
-  const Times times = this->times(cls, out);
-  const auto latest = [&] { return saturating_add(head->deadline, -times.alone(model)); };
-  if (latest() < out.time()) out.doubt(model, streams(cls), head->deadline - out.time());
+  Duration alone = this->alone(model, cls, out);
+  const auto latest = [&] { return saturating_add(head->deadline, -alone); };
+  if (latest() < out.time()) {
+    out.doubt(model, streams(cls), head->deadline - out.time());
+    alone = this->alone(model, cls, out);
+  }
   if (latest() >= out.time())
     late_.set(line, saturating_add(latest(), Duration{1}));
   else
-    refuse_late(*head, times.alone(model), out);
+    refuse_late(*head, alone, out);
 }
 
 void Life::refuse_late(const Waiting::Head& head, Duration alone, Orders& out) {

@@ -84,7 +84,7 @@ class Life {
   void settle_now(const Orders& out);
   void watch(ModelId model, Class cls);
   void look(std::uint32_t line, Orders& out);
-  Times times(Class cls, const Orders& out) const;
+  Duration alone(ModelId model, Class cls, const Orders& out) const;
   void refuse_late(const Waiting::Head& head, Duration alone, Orders& out);
 
   bool classes_, by_chance_;
