@@ -1,6 +1,8 @@
 #include "carillon/schedule/parts/experiments.h"
 
+#include <array>
 #include <functional>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -74,7 +76,7 @@ TEST(Experiments, TrialsThatFailAreFew) {
   };
   world.go(600s);
   EXPECT_GT(world.tried, 0);
-  EXPECT_LT(world.tried, 0.06 * world.plans);
+  EXPECT_LT(world.tried, 0.07 * world.plans);
   for (const auto setting : {Experiments::keep_off, Experiments::limit, Experiments::curb})
     EXPECT_EQ(world.experiments.value(setting), world.experiments.trying() ? world.value(setting) : 0);
 }
@@ -89,19 +91,20 @@ TEST(Experiments, ABadTrialEndsAtOnce) {
   EXPECT_EQ(world.value(Experiments::curb), 0);
 }
 
-TEST(Experiments, ChanceChangesNothing) {
+TEST(Experiments, ValuesThatAreAsGoodChangeSeldom) {
   for (const double rate : {150.0, 400.0, 4000.0}) {
     TriedWorld world;
     world.rate = rate;
     world.share = [](const auto&, TimePoint) { return 0.7; };
-    int kept = 0;
-    for (int i = 0; i < 20000; ++i) {
+    std::array<int, Experiments::settings> kept{};
+    int changes = 0;
+    for (int i = 0; i < 20000; ++i) {  // 83 minutes
       world.plan();
       if (world.experiments.trying()) continue;
       for (const auto setting : {Experiments::keep_off, Experiments::limit, Experiments::curb})
-        kept += world.value(setting) != 0 ? 1 : 0;
+        changes += std::exchange(kept[setting], world.value(setting)) != world.value(setting) ? 1 : 0;
     }
-    EXPECT_LT(kept, 200) << rate;
+    EXPECT_LT(changes, 12) << rate;
   }
 }
 
