@@ -21,6 +21,21 @@ std::string in(TimePoint at, TimePoint now) {
   if (at == TimePoint::max()) return "at any time";
   return at <= now ? "now" : "in " + ms(to_seconds(at - now));
 }
+// The settings that are not as at first.
+void add_tried(const parts::Experiments& experiments, Terms& out) {
+  using parts::Experiments;
+  const auto add = [&](Experiments::Setting setting, std::string_view name, std::string value) {
+    if (!experiments.differs(setting)) return;
+    value += experiments.trying() ? ", on trial" : ", as more is answered so";
+    out.emplace_back(name, std::move(value));
+  };
+  add(Experiments::keep_off, "long runs keep off",
+      experiments.value(Experiments::keep_off) == 1 ? "no devices" : "half of the devices that were planned");
+  add(Experiments::limit, "batches are limited for models in a hurry",
+      experiments.value(Experiments::limit) == 0 ? "yes" : "no");
+  add(Experiments::curb, "batches are curbed under overload",
+      experiments.value(Experiments::curb) == 1 ? "yes" : "no");
+}
 
 }  // namespace
 
@@ -80,6 +95,7 @@ Terms Carillon::terms(ModelId whole, Class cls, TimePoint now) const {
   if (off > 0 && !placing_.scarce())
     out.emplace_back("its long runs keep off",
                      fmt::format("{} of {} devices, for quicker models", off, alive));
+  add_tried(trials_.experiments(), out);
   if (ledger.model(whole).info->pages > 0)
     out.emplace_back("its weights are on",
                      fmt::format("{} of {} devices{}", ledger.model(whole).places.size(), alive,

@@ -25,6 +25,7 @@ class Trials {
   bool step(TimePoint now);
   // So many requests were refused, or turned away before they came.
   void lost(std::size_t requests) { experiments_.lost(requests); }
+  const Experiments& experiments() const { return experiments_; }
 
  private:
   void disturb();

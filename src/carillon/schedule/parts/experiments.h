@@ -33,6 +33,8 @@ class Experiments {
   void disturb();
 
   int value(Setting setting) const { return all_[setting].value; }
+  // It has another value than at first: for a while, or because that answered more.
+  bool differs(Setting setting) const { return all_[setting].value != all_[setting].first; }
   bool trying() const { return phase_ != Phase::idle; }
 
  private:
