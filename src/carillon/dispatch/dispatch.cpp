@@ -321,7 +321,7 @@ void Dispatch::apply(TimePoint now) {
         order);
   }
   // A row that was withdrawn and that no device has is not among them.
-  for (const auto& [refusal, model] : ledger_.changes().refused)
+  for (const auto& [refusal, model, cls] : ledger_.changes().refused)
     calls_.refused({refusal, prospect(model)}, now);
 }
 

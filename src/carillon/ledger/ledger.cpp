@@ -94,7 +94,7 @@ void Ledger::on(const RequestCancelled& event, TimePoint) {
 void Ledger::on(const Refuse& order, TimePoint) {
   const OpenRequest* const request = requests_.find(order.request);
   if (request == nullptr) return;
-  changes_.refused.emplace_back(order, request->told.model);
+  changes_.refused.push_back({order, request->told.model, request->told.cls});
   requests_.close(order.request);
 }
 

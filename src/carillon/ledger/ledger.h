@@ -188,10 +188,16 @@ class Ledger {
 
   // What the last event changed, and the orders since. Good until the next event.
   struct Changes {
+    struct Refused {
+      Refuse order;
+      ModelId model;
+      Class cls{};
+      friend bool operator==(const Refused&, const Refused&) = default;
+    };
     std::vector<RequestId> back;       // wait again: their INFER did not succeed, or its device went
     std::vector<std::uint32_t> ended;  // the places of actions that were reported
     std::vector<std::uint32_t> lost;   // and of those that went with their device
-    std::vector<std::pair<Refuse, ModelId>> refused;  // of requests that were open
+    std::vector<Refused> refused;      // requests that were open
   };
   const Changes& changes() const { return changes_; }
 

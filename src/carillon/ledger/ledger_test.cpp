@@ -229,8 +229,8 @@ TEST_F(LedgerTest, SaysWhatTheLastEventChangedAndTheOrdersSince) {
   ASSERT_EQ(ledger.changes().ended.size(), 1U);
   EXPECT_EQ(ledger.at(ledger.changes().ended[0]).id, ActionId{1});
   book(Refuse{{0}, Reason::device_failed, now});
-  EXPECT_EQ(ledger.changes().refused,
-            (std::vector{std::pair(Refuse{{0}, Reason::device_failed, now}, model)}));
+  EXPECT_EQ(ledger.changes().refused, (std::vector<Ledger::Changes::Refused>{
+                                          {Refuse{{0}, Reason::device_failed, now}, model, Class::normal}}));
   apply(Wake{});
   EXPECT_TRUE(ledger.changes().back.empty() && ledger.changes().ended.empty() &&
               ledger.changes().refused.empty());

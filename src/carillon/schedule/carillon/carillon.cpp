@@ -135,8 +135,8 @@ bool Carillon::admit(const Request& request, Orders& out) {
 
 // What was refused in this event; its tenant does not lose the request that was not admitted.
 void Carillon::count_lost(std::optional<RequestId> but, const Orders& out) {
-  for (const auto& [refusal, model] : out.ledger().changes().refused) {
-    if (refusal.reason == Reason::no_model) continue;
+  for (const auto& [refusal, model, cls] : out.ledger().changes().refused) {
+    if (refusal.reason == Reason::no_model || cls == Class::best_effort) continue;
     trials_.lost(1);
     if (!fair_.on() || refusal.request == but) continue;
     kinds_.visit(model, [&](ModelId as) {
