@@ -104,7 +104,7 @@ void Carillon::hear(const Event& event, Orders& out) {
     lines_.came(arrival->request);
     if (out.ledger().changes().back.empty()) return;
   }
-  trials_.hear(event, out);
+  if (trials_.hear(event, out)) matching_.relieve();
   lines_.hear(event, out);
   matching_.hear(event, out);
 }

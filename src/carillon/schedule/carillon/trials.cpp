@@ -22,15 +22,18 @@ Trials::Trials(const View& view, parts::KeepOff& keep_off, parts::Plan& plan)
   set_as_tried();
 }
 
-void Trials::hear(const Event& event, const Orders& out) {
+bool Trials::hear(const Event& event, const Orders& out) {
   if (std::holds_alternative<ModelChanged>(event) || std::holds_alternative<DeviceChanged>(event)) {
+    const bool tried = experiments_.trying();
     experiments_.disturb();
     set_as_tried();
+    return tried;
   }
   const auto* const done = std::get_if<ActionDone>(&event);
-  if (done == nullptr || done->status != ActionStatus::success) return;
+  if (done == nullptr || done->status != ActionStatus::success) return false;
   for (const std::uint32_t place : out.ledger().changes().ended)
     count_answers(out.ledger().at(place), out.time());
+  return false;
 }
 
 // The answers of a run that ended.

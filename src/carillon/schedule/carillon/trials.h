@@ -1,11 +1,11 @@
 #pragma once
 
 #include <cstddef>
-#include <optional>
 
 #include "carillon/schedule/carillon/view.h"
 #include "carillon/schedule/parts/experiments.h"
 #include "carillon/schedule/parts/keep_off.h"
+#include "carillon/schedule/parts/plan.h"
 
 namespace carillon::schedule {
 
@@ -19,8 +19,8 @@ class Trials {
  public:
   Trials(const View& view, parts::KeepOff& keep_off, parts::Plan& plan);
 
-  // What an event says of answers, and that devices or models are others.
-  void hear(const Event& event, const Orders& out);
+  // What an event says of answers, and that devices or models are others. True: a trial has ended for that.
+  bool hear(const Event& event, const Orders& out);
   // There is a new plan: by its numbers, and by what was answered, settings are tried. True: one changed.
   bool step(TimePoint now);
   // So many requests were refused, or turned away before they came.
@@ -28,7 +28,6 @@ class Trials {
   const Experiments& experiments() const { return experiments_; }
 
  private:
-  void disturb();
   void count_answers(const ledger::Ledger::Action& run, TimePoint now);
   void set_as_tried();
 
