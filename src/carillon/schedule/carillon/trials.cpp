@@ -46,9 +46,10 @@ void Trials::count_answers(const ledger::Ledger::Action& run, TimePoint now) {
 
 bool Trials::step(TimePoint now) {
   const bool free = experiments_.value(Experiments::limit) == 1;
+  const bool overload = plan_.contention() >= 1;  // then batches are curbed, but not limited
   const bool changed = experiments_.step(
       now, parts::Plan::every, plan_.mean_slo(),
-      {keep_off_.any() && !view_.placing.scarce(), free || plan_.limited(), plan_.may_curb()});
+      {keep_off_.any() && !view_.placing.scarce(), !overload && (free || plan_.limited()), plan_.may_curb()});
   if (changed) set_as_tried();
   return changed;
 }

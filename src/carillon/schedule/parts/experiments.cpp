@@ -36,7 +36,7 @@ void Experiments::disturb() {
   if (phase_ != Phase::idle) change(all_[tried_].kept);
   phase_ = Phase::idle;
   seen_.clear();
-  settling_ = least_plans;
+  settling_ = ~std::size_t{0};
   now_ = {};
 }
 
@@ -110,6 +110,7 @@ bool Experiments::begin(TimePoint now, std::size_t plans) {
     if (std::abs(before_.share() - one.share) > other_load) one.pauses = 0;
     if (one.tried != TimePoint::min() && now - one.tried < pause * (1 << one.pauses)) continue;
     tried_ = at;
+    one.tried = now;  // it rests though a disturbance ends the trial
     do one.last = (one.last + 1) % one.count;
     while (one.last == one.kept);
     phase_ = Phase::trial;

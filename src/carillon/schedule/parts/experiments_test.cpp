@@ -163,6 +163,21 @@ TEST(Experiments, DisturbedTrialsEnd) {
     EXPECT_EQ(world.value(setting), 0);
 }
 
+TEST(Experiments, DisturbedTrialsRest) {
+  TriedWorld world;
+  world.share = [](const auto&, TimePoint) { return 0.5; };
+  world.matters = {true, false, false};
+  int trials = 0;
+  for (const TimePoint end = world.now + 60s; world.now < end;) {
+    world.plan();
+    if (!world.experiments.trying()) continue;
+    world.experiments.disturb();
+    ++trials;
+  }
+  EXPECT_GT(trials, 1);
+  EXPECT_LE(trials, 60s / 4s) << "four seconds apart";
+}
+
 TEST(Experiments, FewRequestsTellNothing) {
   TriedWorld world;
   world.rate = 8;
