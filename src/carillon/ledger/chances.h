@@ -52,9 +52,9 @@ class Chances {
 
   // A request is to be refused that has `left`: what would be in time by the seeds, and did not run for a
   // second, is expected as the seeds say again. On a device that idles already after a tenth of that, and
-  // then after twice as long each time that this proves wrong. What takes long is tried more seldom: it may
-  // cost a tenth of device time, but on devices that have had no other use for a second. `idles(device)` is
-  // asked.
+  // then after twice as long each time that this proves wrong. What takes long is tried more seldom: trials
+  // may take a tenth of the device's time, and all of it if the device ran nothing else for a second.
+  // `idles(device)` is asked.
   // Where times are measured seeds may be wrong, too, as a server may have measured them on a busy machine.
   // What would be late by its seed on each device, though by no more than eight times what is left, is tried
   // on a device that idles: a second after the first was refused where the model never ran, else when it ran

@@ -14,8 +14,8 @@
 
 namespace carillon::schedule {
 
-// Brings lines that may start and devices that can take a run together: those of which either is another than
-// when they were last tried. A device takes the line that goes first, and a line goes to the fastest device
+// Matches lines that may start with devices that can take a run. A line and a device are tried anew only if
+// one of them has changed. A device takes the line that goes first, and a line goes to the fastest device
 // that can run it in time. Long runs keep off where quick ones need the device. An event looks at a bounded
 // number of lines and devices; each costs what Batches cost, and O(log lines + devices / 4096). Not
 // thread-safe.

@@ -24,7 +24,8 @@ struct CarillonOptions {
   // a hurry. With 0 they are not.
   double curb = 0;
   // While requests are lost, other values of `keep_off`, `limit` and `curb` are tried, and kept if more is
-  // answered (parts::Experiments). With 0 they are not.
+  // answered (parts::Experiments). A `keep_off` or `limit` of 0 stays. With 0, `fair` or `tenants` nothing is
+  // tried.
   double experiments = 1;
   // Share of the planned batch size for which requests are passed over, and refused. 0: they are passed over
   // for the largest batch, and wait on.

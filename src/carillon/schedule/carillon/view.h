@@ -15,8 +15,8 @@
 
 namespace carillon::schedule {
 
-// What the parts that decide may ask, and only read. Who also changes a part is given it besides. All of them
-// live as long as the policy.
+// What the parts that decide may read. A part that also changes another one is given that one, too. All live
+// as long as the policy.
 struct View {
   const CarillonOptions& options;
   const parts::Kinds& kinds;

@@ -7,22 +7,23 @@
 namespace carillon::schedule::parts {
 namespace {
 
-// A value has to answer a share larger by that. Less would be taken for what is chance.
+// A value is kept only if it answers a share larger by this: a smaller gain may be chance.
 constexpr double least_gain = 0.03;
-// And by so many standard deviations, if requests were answered independently.
+// The gain is also at least so many standard deviations, as if each request were answered independently.
 constexpr double deviations = 2;
-// A trial that answers a share smaller by that ends at once; and by so many deviations, too.
+// A trial that answers a share smaller by this, and by those deviations, ends at once.
 constexpr double much_worse = 0.1;
-// So few requests tell nothing; fewer yet not even that a trial is bad.
+// With fewer requests nothing is known; with fewer than `least_bad` not even that a trial is bad.
 constexpr double least_requests = 100, least_bad = 30;
-// A measurement takes as many plans at least; it takes no more than so many, or until there are as many
-// requests that a gain of twice the least is no chance.
+// How many plans a measurement takes. It goes on until there are enough requests, of which chance hardly
+// makes a gain of twice the least.
 constexpr std::size_t least_plans = 2, most_plans = 16;
 constexpr double enough_requests = 500;
-// Between trials of a setting; twice as long after each that fails, up to so many doublings.
+// Between trials of a setting. It doubles with each trial that fails.
 constexpr Duration pause = 4s;
 constexpr int most_doublings = 4;
-// If the share that is answered differs by so much from when a trial failed, the load is another.
+// Another load: the share that is answered differs by this from when the last trial failed. The pause is then
+// short again.
 constexpr double other_load = 0.15;
 
 }  // namespace
@@ -46,7 +47,7 @@ void Experiments::change(int value) {
   settling_ = ~std::size_t{0};
 }
 
-// `a` answers a share larger by that, and it is no chance.
+// `a` answers a share larger by `by`, and the gain is no chance.
 bool Experiments::better(const Count& a, const Count& b, double by) {
   const double mean = (a.answered + b.answered) / std::max(1.0, a.all() + b.all());
   const double deviation =
@@ -58,7 +59,7 @@ bool Experiments::step(TimePoint now, Duration every, Duration slo, const Matter
   const auto slos = std::min(most_plans, static_cast<std::size_t>(slo / every) + 1);
   const Count last = std::exchange(now_, {});
   for (std::size_t i = 0; i < settings; ++i) all_[i].mattered = matters[i] ? all_[i].mattered + 1 : 0;
-  // Until the plan with the new value was made, and what waited then is gone.
+  // Until a plan is made with the new value, and what waited before is gone.
   if (settling_ > 0) {
     settling_ = std::min(settling_, slos + 1) - 1;
     return false;
@@ -66,7 +67,7 @@ bool Experiments::step(TimePoint now, Duration every, Duration slo, const Matter
   seen_.push_back(last);
   const std::size_t plans = std::min(most_plans, std::max(least_plans, 2 * slos));
   if (seen_.size() > most_plans) seen_.pop_front();
-  // The last of them that are enough.
+  // As many of the last plans as are enough.
   Count sum;
   std::size_t counted = 0;
   for (auto c = seen_.rbegin(); c != seen_.rend() && (counted < plans || sum.all() < enough_requests);

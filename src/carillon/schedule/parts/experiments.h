@@ -9,11 +9,11 @@
 
 namespace carillon::schedule::parts {
 
-// Measures what a plan can only guess. A setting of the policy has several values, of which the first is the
-// default. While requests are lost, another value is tried for a short time, between two times of the present
-// one. The value is kept if a larger share of requests is answered than in both. A trial that fails is
-// repeated after ever longer pauses. One setting is tried at a time. Time is counted in plans, so all is
-// exact under replay. O(settings) a plan, O(1) else. Not thread-safe.
+// Measures what a plan can only guess. A setting of the policy has several values, of which one is the
+// default. While requests are lost, another value is tried for a short time. The present value is measured
+// before and after. The other value is kept if it answers a larger share of requests than both. A trial that
+// fails is repeated after ever longer pauses. One setting is tried at a time. Measurements are counted in
+// plans, so a replay decides alike. O(1). Not thread-safe.
 class Experiments {
  public:
   // Whether long runs keep off devices; whether batches are limited, and curbed (Plan).
@@ -27,9 +27,11 @@ class Experiments {
 
   void answered(std::size_t requests) { now_.answered += static_cast<double>(requests); }
   void lost(std::size_t requests) { now_.lost += static_cast<double>(requests); }
-  // A plan was made; they are made so often. `slo`: how long requests have. True: a value is another.
+  // A plan was made, as after each `every`. `slo`: how long requests have. True: the value of a setting has
+  // changed.
   bool step(TimePoint now, Duration every, Duration slo, const Matters& matters);
-  // Devices or models are others: what was measured tells nothing.
+  // Devices or models have changed: a trial ends, and what was measured of it tells nothing. Values that were
+  // kept before stay.
   void disturb();
 
   int value(Setting setting) const { return all_[setting].value; }
@@ -44,13 +46,13 @@ class Experiments {
     double share() const { return all() > 0 ? answered / all() : 1; }
   };
   struct One {
-    int first = 0, count = 1;
-    int value = 0, kept = 0;   // now, and but for a trial
-    int last = 0;              // that was tried
-    std::size_t mattered = 0;  // plans in a row
-    int pauses = 0;            // doublings of the pause
-    TimePoint tried = TimePoint::min();
-    double share = 0;  // that was answered when the last trial failed
+    int first = 0, count = 1;            // the default, and how many values there are
+    int value = 0, kept = 0;             // in force now; and after a trial that fails
+    int last = 0;                        // the value that was tried last
+    std::size_t mattered = 0;            // plans in a row in which its values differed
+    int pauses = 0;                      // how often the pause was doubled
+    TimePoint tried = TimePoint::min();  // when that trial began or ended
+    double share = 0;                    // what was answered when the last trial failed
   };
   enum class Phase : std::uint8_t { idle, trial, after };
   void change(int value);
@@ -60,11 +62,11 @@ class Experiments {
 
   std::array<One, settings> all_;
   Phase phase_ = Phase::idle;
-  std::size_t tried_ = 0;     // the setting that is tried, or was last
+  std::size_t tried_ = 0;     // the setting that is tried, or was tried last
   Count now_;                 // since the last plan
-  std::deque<Count> seen_;    // by plan, since a value changed and that showed
-  std::size_t settling_ = 0;  // plans until then
-  Count before_, during_;     // of the trial
+  std::deque<Count> seen_;    // by plan, since the last change of a value shows
+  std::size_t settling_ = 0;  // plans until it shows
+  Count before_, during_;     // the trial
 };
 
 }  // namespace carillon::schedule::parts
