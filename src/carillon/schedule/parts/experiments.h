@@ -13,7 +13,8 @@ namespace carillon::schedule::parts {
 // default. While requests are lost, another value is tried for a short time. The present value is measured
 // before and after. The other value is kept if it answers a larger share of requests than both. A trial that
 // fails is repeated after ever longer pauses. One setting is tried at a time. Measurements are counted in
-// plans, so a replay decides alike. O(1). Not thread-safe.
+// plans, so a replay decides alike. Where requests are lost in bursts, plans differ by more than chance: then
+// measurements take longer, and a gain has to be larger. O(1). Not thread-safe.
 class Experiments {
  public:
   // Whether long runs keep off devices; whether batches are limited, and curbed (Plan).
@@ -52,13 +53,15 @@ class Experiments {
     std::size_t mattered = 0;            // plans in a row in which its values differed
     int pauses = 0;                      // how often the pause was doubled
     TimePoint tried = TimePoint::min();  // when that trial began or ended
+    Duration took{0};                    // that trial, until its value was no longer in force
     double share = 0;                    // what was answered when the last trial failed
   };
   enum class Phase : std::uint8_t { idle, trial, after };
   void change(int value);
   bool begin(TimePoint now, std::size_t plans);
   bool reject(TimePoint now);
-  static bool better(const Count& a, const Count& b, double by);
+  bool better(const Count& a, const Count& b, double by) const;
+  void remember(const Count& last);
 
   std::array<One, settings> all_;
   Phase phase_ = Phase::idle;
@@ -66,6 +69,9 @@ class Experiments {
   Count now_;                 // since the last plan
   std::deque<Count> seen_;    // by plan, since the last change of a value shows
   std::size_t settling_ = 0;  // plans until it shows
+  std::deque<Count> usual_;   // by plan: the last ones under the present values
+  double spread_ = 1;         // the variance of these over that of requests that are answered independently
+  bool uneven_ = false;       // the spread is large; as it was when the trial began
   Count before_, during_;     // the trial
 };
 

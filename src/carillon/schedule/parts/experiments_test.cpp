@@ -125,6 +125,46 @@ TEST(Experiments, QuietTimesAreNoGain) {
   }
 }
 
+TEST(Experiments, BurstsThatComeAgainAreNoGain) {
+  for (const Duration slo : {100ms, 500ms, 2000ms}) {
+    for (const auto& [begins, ends] : {std::pair{0.15, 0.5}, std::pair{0.06, 0.25}}) {
+      TriedWorld world;
+      world.rate = 400;
+      world.slo = slo;
+      Random bursts{7};
+      bool burst = false;
+      world.share = [&](const auto&, TimePoint) {
+        burst = burst ? bursts.uniform() >= ends : bursts.uniform() < begins;
+        return when(burst, 0.5, 1);
+      };
+      std::array<int, Experiments::settings> kept{};
+      int changes = 0;
+      for (int i = 0; i < 3000; ++i) {
+        world.plan();
+        if (world.experiments.trying()) continue;
+        for (const auto setting : {Experiments::keep_off, Experiments::limit, Experiments::curb})
+          changes += std::exchange(kept[setting], world.value(setting)) != world.value(setting) ? 1 : 0;
+      }
+      EXPECT_LT(changes, 5) << to_seconds(slo) << " s, bursts end by " << ends;
+      EXPECT_LT(world.tried, 0.3 * world.plans);
+    }
+  }
+}
+
+TEST(Experiments, TrialsOfRequestsThatHaveLongAreFew) {
+  TriedWorld world;
+  world.rate = 400;
+  world.slo = 5s;
+  world.share = [](const auto& e, TimePoint) {
+    return when(
+        e.value(Experiments::keep_off) + e.value(Experiments::limit) + e.value(Experiments::curb) == 0, 0.75,
+        0.7);
+  };
+  world.go(3600s);
+  EXPECT_GT(world.tried, 0);
+  EXPECT_LT(world.tried, 0.12 * world.plans);
+}
+
 TEST(Experiments, TheDefaultComesBack) {
   TriedWorld world;
   bool other = true;
