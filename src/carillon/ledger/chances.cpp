@@ -271,7 +271,7 @@ void Chances::learn(Model& m, Pair& pair, DeviceId device, std::size_t index, do
     m.least_pace = -1;
     return;
   }
-  devices_[device.index()].used = now;
+  devices_[device.index()].used = std::max(devices_[device.index()].used, now);
   const bool longer = took_lies > Spread::odd, shorter = took * Spread::odd < took / pace * pair.pace;
   const auto tell_streak = [&] {
     for (int i = 0; i < pair.streak; ++i)
@@ -411,12 +411,13 @@ void Chances::other_pace(DeviceId device, double times) {
 bool Chances::try_again(Model& m, Pair& pair, TimePoint now, bool idles) {
   const Duration pause = idles ? std::min(stale_after, idle_stale_after * (1 << pair.trials)) : stale_after;
   const TimePoint used = devices_[pair.device.index()].used;
-  const bool useful = used != TimePoint::min() && now - used < stale_after;
+  const double takes = ns(m.info->batches.front().exec) * pair.pace;
+  // Nothing else can run while the trial does.
+  const bool useful = used != TimePoint::min() && now - used < std::max(stale_after, from_ns(takes));
   if (pair.on_trial || (useful && now < m.rests_until) ||
       (pair.ran != TimePoint::min() && now - pair.ran < pause))
     return false;
   pair.before = std::exchange(pair.pace, 1);
-  const double takes = ns(m.info->batches.front().exec) * pair.before;
   m.rests_until = now + std::min(longest_rest, from_ns(rest * takes / static_cast<double>(m.on.size())));
   pair.sizes.front() = {};
   pair.runs = 0;

@@ -42,7 +42,7 @@ Carillon::Carillon(const Environment& environment, const CarillonOptions& option
       deferral_(view_, environment, batches_, waits_),
       lines_(view_, batches_, deferral_, life_, placing_, shortage_, fair_),
       matching_(view_, batches_, lines_, life_, keep_off_, free_),
-      trials_(view_, keep_off_, plan_) {}
+      settings_(view_, keep_off_, plan_) {}
 
 TimePoint Carillon::act(const Event& event, Orders& out) {
   // What the event says.
@@ -104,7 +104,7 @@ void Carillon::hear(const Event& event, Orders& out) {
     lines_.came(arrival->request);
     if (out.ledger().changes().back.empty()) return;
   }
-  if (trials_.hear(event, out)) matching_.relieve();
+  if (settings_.hear(event, out)) matching_.relieve();
   lines_.hear(event, out);
   matching_.hear(event, out);
 }
@@ -113,7 +113,7 @@ void Carillon::hear(const Event& event, Orders& out) {
 void Carillon::go_on(Orders& out) {
   if (plan_.step(out)) {
     for (const DeviceId device : plan_.paces().take_stepped()) matching_.know(device, out);
-    if (trials_.step(out.time())) matching_.relieve();
+    if (settings_.step(out.time())) matching_.relieve();
     if (options_.keep_off > 0) keep_off_.begin(plan_);
     lines_.look_at_changed();
     deferral_.planned();
@@ -137,7 +137,7 @@ bool Carillon::admit(const Request& request, Orders& out) {
 void Carillon::count_lost(std::optional<RequestId> but, const Orders& out) {
   for (const auto& [refusal, model, cls] : out.ledger().changes().refused) {
     if (refusal.reason == Reason::no_model || cls == Class::best_effort) continue;
-    trials_.lost(1);
+    settings_.lost(1);
     if (!fair_.on() || refusal.request == but) continue;
     kinds_.visit(model, [&](ModelId as) {
       fair_.lost(line_of(as, Class::normal), plan_.slo(as) - plan_.times(as).exec(0), out.time());

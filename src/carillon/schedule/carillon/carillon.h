@@ -10,7 +10,7 @@
 #include "carillon/schedule/carillon/lines.h"
 #include "carillon/schedule/carillon/matching.h"
 #include "carillon/schedule/carillon/options.h"
-#include "carillon/schedule/carillon/trials.h"
+#include "carillon/schedule/carillon/settings.h"
 #include "carillon/schedule/carillon/view.h"
 #include "carillon/schedule/parts/keep_off.h"
 #include "carillon/schedule/policy.h"
@@ -31,7 +31,7 @@ namespace carillon::schedule {
 // - Lines: which lines are looked at, and what follows for them; Turn: which of them goes first.
 // - Deferral: when a line may start its batch.
 // - Batches: what that batch is.
-// - Trials: which settings are tried while requests are lost.
+// - Settings: which settings are tried while requests are lost.
 //
 // An event looks at a bounded number of lines and devices, by what changed: the line to which a request came,
 // and the device whose run ended. Each costs O(log lines + devices / 4096), but for what Placing costs.
@@ -46,7 +46,7 @@ class Carillon final : public Policy {
   }
   void turned_away(const Request& request, TimePoint now) override {
     if (fair_.on()) fair_.turned_away(request, plan_.work(kinds_.of(request)), now);
-    if (request.cls != Class::best_effort) trials_.lost(1);
+    if (request.cls != Class::best_effort) settings_.lost(1);
   }
   bool tells_tenants() const override { return options_.tenants > 0; }
   // Lines, devices, copies and models that were looked at so far, in whatever order: what bounds the work of
@@ -83,7 +83,7 @@ class Carillon final : public Policy {
   Deferral deferral_;
   Lines lines_;
   Matching matching_;
-  Trials trials_;
+  Settings settings_;
   TimePoint wake_ = TimePoint::max();
 };
 

@@ -95,7 +95,7 @@ Terms Carillon::terms(ModelId whole, Class cls, TimePoint now) const {
   if (off > 0 && !placing_.scarce())
     out.emplace_back("its long runs keep off",
                      fmt::format("{} of {} devices, for quicker models", off, alive));
-  add_tried(trials_.experiments(), out);
+  add_tried(settings_.experiments(), out);
   if (ledger.model(whole).info->pages > 0)
     out.emplace_back("its weights are on",
                      fmt::format("{} of {} devices{}", ledger.model(whole).places.size(), alive,

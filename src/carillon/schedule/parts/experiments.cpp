@@ -9,6 +9,8 @@ namespace {
 
 // A value is kept only if it answers a share larger by this: a smaller gain may be chance.
 constexpr double least_gain = 0.03;
+// While less than that is lost, but this, the default alone is tried.
+constexpr double least_back = 0.015;
 // The gain is also at least so many standard deviations.
 constexpr double deviations = 2;
 // These are as far apart as plans were that had the same values. Of so many plans; neighbours may be alike.
@@ -135,17 +137,20 @@ bool Experiments::step(TimePoint now, Duration every, Duration slo, const Matter
 
 // Tries the next value of the next setting that mattered for so many plans and was not tried of late.
 bool Experiments::begin(TimePoint now, std::size_t plans) {
-  if (1 - before_.share() < least_gain) return false;  // nothing to gain
+  // Where nothing is to gain, the default alone may come back.
+  const double lost = 1 - before_.share();
+  const bool gains = lost >= least_gain;
+  if (lost < least_back) return false;
   for (std::size_t i = 1; i <= settings; ++i) {
     const std::size_t at = (tried_ + i) % settings;
     One& one = all_[at];
-    if (one.count < 2 || one.mattered < plans) continue;
+    if (one.count < 2 || one.mattered < plans || (!gains && one.kept == one.first)) continue;
     if (std::abs(before_.share() - one.share) > other_load * (uneven_ ? uneven_load : 1)) one.pauses = 0;
     const Duration rest = std::max(pause, pause_of_trial * one.took) * (1 << one.pauses);
     if (one.tried != TimePoint::min() && now - one.tried < rest) continue;
     tried_ = at;
     one.tried = now;  // it rests though a disturbance ends the trial
-    do one.last = (one.last + 1) % one.count;
+    do one.last = gains ? (one.last + 1) % one.count : one.first;
     while (one.last == one.kept);
     phase_ = Phase::trial;
     change(one.last);

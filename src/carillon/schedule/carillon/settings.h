@@ -13,11 +13,11 @@ namespace carillon::schedule {
 // whether batches are limited for models in a hurry, and whether they are curbed where devices are
 // overloaded. Counts what is answered and lost, and tells KeepOff and Plan what is tried. O(requests that an
 // event settles). Not thread-safe.
-class Trials {
+class Settings {
   using Experiments = parts::Experiments;
 
  public:
-  Trials(const View& view, parts::KeepOff& keep_off, parts::Plan& plan);
+  Settings(const View& view, parts::KeepOff& keep_off, parts::Plan& plan);
 
   // What an event says of answers, and that devices or models are others. True: a trial has ended for that.
   bool hear(const Event& event, const Orders& out);

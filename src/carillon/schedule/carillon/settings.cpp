@@ -1,4 +1,4 @@
-#include "carillon/schedule/carillon/trials.h"
+#include "carillon/schedule/carillon/settings.h"
 
 #include <algorithm>
 #include <variant>
@@ -17,12 +17,12 @@ parts::Experiments experiments_of(const CarillonOptions& options) {
 
 }  // namespace
 
-Trials::Trials(const View& view, parts::KeepOff& keep_off, parts::Plan& plan)
+Settings::Settings(const View& view, parts::KeepOff& keep_off, parts::Plan& plan)
     : view_(view), keep_off_(keep_off), plan_(plan), experiments_(experiments_of(view.options)) {
   set_as_tried();
 }
 
-bool Trials::hear(const Event& event, const Orders& out) {
+bool Settings::hear(const Event& event, const Orders& out) {
   if (std::holds_alternative<ModelChanged>(event) || std::holds_alternative<DeviceChanged>(event)) {
     const bool tried = experiments_.trying();
     experiments_.disturb();
@@ -37,14 +37,14 @@ bool Trials::hear(const Event& event, const Orders& out) {
 }
 
 // The answers of a run that ended.
-void Trials::count_answers(const ledger::Ledger::Action& run, TimePoint now) {
+void Settings::count_answers(const ledger::Ledger::Action& run, TimePoint now) {
   if (run.kind != ActionKind::infer || run.cls == Class::best_effort) return;
   const auto late = std::ranges::count_if(run.promises, [&](const auto& p) { return p.deadline < now; });
   experiments_.answered(run.promises.size() - static_cast<std::size_t>(late));
   experiments_.lost(static_cast<std::size_t>(late));
 }
 
-bool Trials::step(TimePoint now) {
+bool Settings::step(TimePoint now) {
   const bool free = experiments_.value(Experiments::limit) == 1;
   const bool overload = plan_.contention() >= 1;  // then batches are curbed, but not limited
   const bool changed = experiments_.step(
@@ -54,7 +54,7 @@ bool Trials::step(TimePoint now) {
   return changed;
 }
 
-void Trials::set_as_tried() {
+void Settings::set_as_tried() {
   static constexpr double shares[] = {1, 0, 0.5};  // of the devices that long runs are to keep off
   keep_off_.change(shares[experiments_.value(Experiments::keep_off)]);
   plan_.change(experiments_.value(Experiments::limit) == 0, experiments_.value(Experiments::curb) == 1);
