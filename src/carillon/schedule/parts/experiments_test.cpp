@@ -55,7 +55,7 @@ TEST(Experiments, KeepsAValueThatAnswersMore) {
   for (const int best : {1, 2}) {
     TriedWorld world;
     world.share = [&](const auto& e, TimePoint) {
-      return when(e.value(Experiments::keep_off) == best, 0.99, 0.6);
+      return when(e.value(Experiments::keep_off) == best, 0.998, 0.6);
     };
     world.matters = {true, false, false};
     world.go(best == 1 ? 5s : 20s);
