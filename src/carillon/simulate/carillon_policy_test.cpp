@@ -57,6 +57,15 @@ class ByApplication : public Observer {
 };
 
 // The share of requests that are on time.
+double share_on_time(const Figures& figures) {
+  double offered = 0, good = 0;
+  for (const auto& model : figures.models) {
+    offered += static_cast<double>(model.offered);
+    good += static_cast<double>(model.on_time);
+  }
+  return good / offered;
+}
+
 double share_on_time(const std::string& scenario, const std::string& policy, bool measured = false) {
   const auto read = workload::parse_scenario(scenario, "here");
   if (!read) throw std::runtime_error(read.error().message);
@@ -64,13 +73,7 @@ double share_on_time(const std::string& scenario, const std::string& policy, boo
   told.measured = measured;
   const auto made = schedule::make_scheduler(policy, told);
   if (!made) throw std::runtime_error(made.error().message);
-  const Figures figures = run(*read, **made, {});
-  double offered = 0, good = 0;
-  for (const auto& model : figures.models) {
-    offered += static_cast<double>(model.offered);
-    good += static_cast<double>(model.on_time);
-  }
-  return good / offered;
+  return share_on_time(run(*read, **made, {}));
 }
 
 TEST(CarillonPolicy, LongRunsKeepOffADeviceThatQuickOnesNeed) {
@@ -411,13 +414,8 @@ double share_of_file(const std::string& file, const std::string& policy) {
                                             {.duration = 40s, .seed = {}});
   if (!read) throw std::runtime_error(read.error().message);
   const auto made = schedule::make_scheduler(policy, environment(*read));
-  const Figures figures = run(*read, **made, {});
-  double offered = 0, good = 0;
-  for (const auto& model : figures.models) {
-    offered += static_cast<double>(model.offered);
-    good += static_cast<double>(model.on_time);
-  }
-  return good / offered;
+  if (!made) throw std::runtime_error(made.error().message);
+  return share_on_time(run(*read, **made, {}));
 }
 
 // Workloads on which the plan guesses wrong how many devices quick models need.

@@ -11,9 +11,9 @@
 
 namespace carillon::schedule {
 
-// When a line's batch may start. The batch waits for more requests while this saves more device time than the
-// idle device loses, and while it can expect to find a device in time (DeviceWaits, as in Symphony). O(1) but
-// where said. Not thread-safe.
+// When a line's batch may start. A batch waits for more requests while two conditions hold. Waiting saves
+// more device time than the idle device loses. The batch will probably find a device in time (DeviceWaits, as
+// in Symphony). O(1) but where said. Not thread-safe.
 class Deferral {
   using Choice = parts::Choice;
   using Times = parts::Times;
@@ -42,7 +42,7 @@ class Deferral {
     if (line >= deferred_.size()) deferred_.resize(line + 1);
     deferred_[line].until = TimePoint::min();
   }
-  // What starts() last said of the line stays as it is, with so many requests behind that first one.
+  // The time that starts() last gave for the line still holds. `rows` requests wait now; `head` is the first.
   bool holds(std::uint32_t line, const Waiting::Head& head, std::size_t rows, TimePoint now) const {
     if (line >= deferred_.size()) return false;
     const Deferred& d = deferred_[line];

@@ -15,8 +15,8 @@
 
 namespace carillon::schedule {
 
-// What the parts that decide may read. A part that also changes another one is given that one, too. All live
-// as long as the policy.
+// What the parts that decide may read. A part that changes another has a reference of its own to it. All
+// parts live as long as the policy.
 struct View {
   const CarillonOptions& options;
   const parts::Kinds& kinds;

@@ -44,6 +44,11 @@ double when(bool so, double then, double otherwise) {
   return so ? then : otherwise;
 }
 
+bool as_at_first(const Experiments& experiments) {
+  return !experiments.differs(Experiments::keep_off) && !experiments.differs(Experiments::limit) &&
+         !experiments.differs(Experiments::curb);
+}
+
 TEST(Experiments, TriesNothingWhileNothingIsLost) {
   TriedWorld world;
   world.share = [](const auto&, TimePoint) { return 0.99; };
@@ -69,11 +74,7 @@ TEST(Experiments, KeepsAValueThatAnswersMore) {
 
 TEST(Experiments, TrialsThatFailAreFew) {
   TriedWorld world;
-  world.share = [](const auto& e, TimePoint) {
-    return when(
-        e.value(Experiments::keep_off) + e.value(Experiments::limit) + e.value(Experiments::curb) == 0, 0.9,
-        0.85);
-  };
+  world.share = [](const auto& e, TimePoint) { return when(as_at_first(e), 0.9, 0.85); };
   world.go(600s);
   EXPECT_GT(world.tried, 0);
   EXPECT_LT(world.tried, 0.07 * world.plans);
@@ -155,11 +156,7 @@ TEST(Experiments, TrialsOfRequestsThatHaveLongAreFew) {
   TriedWorld world;
   world.rate = 400;
   world.slo = 5s;
-  world.share = [](const auto& e, TimePoint) {
-    return when(
-        e.value(Experiments::keep_off) + e.value(Experiments::limit) + e.value(Experiments::curb) == 0, 0.75,
-        0.7);
-  };
+  world.share = [](const auto& e, TimePoint) { return when(as_at_first(e), 0.75, 0.7); };
   world.go(3600s);
   EXPECT_GT(world.tried, 0);
   EXPECT_LT(world.tried, 0.12 * world.plans);

@@ -22,8 +22,8 @@ class InTime {
     return by_chance_ ? Times::by_chance(ledger, streams, &plan_.paces(), now, late)
                       : Times(ledger, streams, &plan_.paces(), now);
   }
-  // The chance to be late that a device takes with a run where nothing keeps what is promised: nearly any on
-  // one that idles, less where it may soon be wanted. 0: none.
+  // How likely a run may be late if none on the device keeps the promise. An idle device takes nearly any
+  // chance, and less if it may soon be wanted. A busy device takes none: 0.
   double accepted(DeviceId device, Class streams, const ledger::Ledger& ledger) const {
     const auto& has = ledger.device(device).under_way;
     return has[static_cast<std::size_t>(ledger::lane_of(streams))].empty() ? accepted_of_idle() : 0;
