@@ -184,6 +184,12 @@ Duration Chances::least(ModelId model) const {
   return from_ns(least_dispatch_ + least_answer_) + told_.client + shortest;
 }
 
+Duration Chances::least_beside() const {
+  if (!told_.measured) return told_.dispatch + told_.answer;
+  if (ways_since_ == 0) find_least_ways();
+  return from_ns(least_dispatch_ + least_answer_) + told_.client;
+}
+
 double Chances::quick_edge(const Own* own) const {
   constexpr double hardly_any = 0.1;  // of runs are as quick
   return std::min(1.0, edge_with(1 - hardly_any, [&](std::size_t edge) { return tail_of(own, edge); }));

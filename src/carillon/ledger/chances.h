@@ -79,6 +79,8 @@ class Chances {
   // From an order until the client has its answer, of one row on the best device, where all goes well.
   // O(1), or O(devices) once in a while.
   Duration least(ModelId model) const;
+  // The part of that which passes before and after EXEC. O(1), or O(devices) once in a while.
+  Duration least_beside() const;
   // Of answers that came from the device, how many were expected to be late, and how many were. Runs come in
   // bad times, so that more of them are late at once than their spread tells: what late() says follows this.
   void judge(DeviceId device, double expected, std::uint64_t late);

@@ -6,6 +6,9 @@
 #include <utility>
 #include <variant>
 
+#include "carillon/ledger/chances.h"
+#include "carillon/ledger/ledger.h"
+
 namespace carillon::schedule {
 
 double Allowance::at(TimePoint now) const {
@@ -18,6 +21,14 @@ void Allowance::came_late(double room, TimePoint now) {
 }
 
 void Allowance::turned_away(TimePoint now) {
+  lower(now);
+}
+
+void Allowance::ran(double room, TimePoint now) {
+  if (room < hardly_more * at(now)) lower(now);
+}
+
+void Allowance::lower(TimePoint now) {
   set(at(now) * (1 - rise * late_ / (1 - late_)), now);
 }
 
@@ -49,11 +60,9 @@ std::optional<Refuse> Admission::admit(const Request& request, TimePoint now) {
   const Model& model = models_[request.model.index()];
   if (request.cls != Class::normal || !model.info || alive_ == 0 || !loaded(request.model))
     return std::nullopt;
-  const Duration alone = model.times.of(*model.info, 0);
+  const Duration alone = takes(model, 0);
   // By then its run would have to end, if it took no longer than expected.
-  TimePoint due = request.deadline;
-  if (const auto allowed = policy_->environment())
-    due = saturating_add(due, -(allowed->dispatch + allowed->span(alone) - alone));
+  const TimePoint due = saturating_add(request.deadline, -beside(alone));
   if (!DueWork::reaches(due, now)) return std::nullopt;
   const Duration work = least_share(model, due - now);
   const TimePoint from = start(now);
@@ -128,7 +137,10 @@ void Admission::done(const ActionDone& event, TimePoint now) {
 
 void Admission::said(const Action& action, TimePoint now) {
   if (const auto* infer = std::get_if<Infer>(&action)) {
-    for (const RequestId id : infer->requests) take(id, now);
+    for (const RequestId id : infer->requests) {
+      const auto waited = take(id, now);
+      if (waited && policy_->by_chance()) allowance_.ran(waited->room, now);
+    }
     if (infer->cls != Class::normal) return;  // the policy has them take turns
     const auto& info = models_[infer->model.index()].info;
     std::size_t batch = 0;
@@ -169,16 +181,27 @@ std::optional<Admission::Waiting> Admission::take(RequestId id, TimePoint now) {
   return waited;
 }
 
+// What a batch takes: the longest of its last runs, or their median under a policy that goes by chances.
+Duration Admission::takes(const Model& model, std::size_t index) const {
+  return policy_->by_chance() ? model.times.usual(*model.info, index) : model.times.of(*model.info, index);
+}
+
+// What passes of a request's time before and after EXEC, and by how much EXEC may outlast `exec`.
+Duration Admission::beside(Duration exec) const {
+  if (policy_->by_chance() && ledger_ != nullptr) return ledger_->chances(Class::normal).least_beside();
+  const auto allowed = policy_->environment();
+  return allowed ? allowed->dispatch + allowed->span(exec) - exec : Duration{0};
+}
+
 // What one more request takes at the least: what it adds to the largest batch that ends within `left`.
-Duration Admission::least_share(const Model& model, Duration left) {
+Duration Admission::least_share(const Model& model, Duration left) const {
   const auto& batches = model.info->batches;
-  const Duration one = model.times.of(*model.info, 0);
+  const Duration one = takes(model, 0);
   std::size_t index = 0;
-  while (index + 1 < batches.size() && model.times.of(*model.info, index + 1) <= left) ++index;
+  while (index + 1 < batches.size() && takes(model, index + 1) <= left) ++index;
   if (index == 0) return one / batches.front().batch;
-  return std::clamp(
-      (model.times.of(*model.info, index) - one) / (batches[index].batch - batches.front().batch),
-      Duration{0}, one);
+  return std::clamp((takes(model, index) - one) / (batches[index].batch - batches.front().batch), Duration{0},
+                    one);
 }
 
 // How many times its room counts. Never less than once: what takes long is not shut out by what is cheap.

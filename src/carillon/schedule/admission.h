@@ -16,8 +16,9 @@
 namespace carillon::schedule {
 
 // A factor on the work that waits: how many times as long as charged it is taken to last. It is learnt. A
-// request that was admitted and refused later raises it; each refusal on arrival lowers it a little, so that
-// it rests where the share `late` of the refusals comes late. Not thread-safe.
+// request that was admitted and refused later raises it. Each refusal on arrival lowers it a little, and so
+// does each request that ran though it had hardly more room than is needed. So it rests where the share
+// `late` of them all is refused later. Not thread-safe.
 class Allowance {
  public:
   static constexpr double promised = 0.0025;
@@ -30,15 +31,20 @@ class Allowance {
   // further than what would have kept it out. Where that is above the largest factor, nothing is learnt.
   void came_late(double room, TimePoint now);
   void turned_away(TimePoint now);
+  // A request that was admitted with so much room runs.
+  void ran(double room, TimePoint now);
 
  private:
   // Work is charged at the least that it can take. A model whose batches of one take three times as long a
   // request as its largest batch lives on its queue, and its queue is left alone.
   static constexpr double least = 0.5, most = 3;
   static constexpr double rise = 0.05;
+  // Requests with more than so many times the room that is needed say nothing about what is needed.
+  static constexpr double hardly_more = 1.5;
   // After `forgotten_after` an eighth of the factor's logarithm is left.
   static constexpr Duration half_life = forgotten_after / 3;
 
+  void lower(TimePoint now);
   void set(double level, TimePoint now);
 
   double late_;
@@ -108,7 +114,9 @@ class Admission final : public Around {
   void said(const Action& action, TimePoint now);
   void sent(ActionId id, Flight flight);
   std::optional<Waiting> take(RequestId id, TimePoint now);
-  static Duration least_share(const Model& model, Duration left);
+  Duration takes(const Model& model, std::size_t index) const;
+  Duration beside(Duration exec) const;
+  Duration least_share(const Model& model, Duration left) const;
   double ease_of(Duration alone);
   bool loaded(ModelId model) const;
   TimePoint start(TimePoint now) const;

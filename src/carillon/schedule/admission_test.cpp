@@ -89,6 +89,20 @@ TEST(Allowance, RestsWhereTheShareThatComesLateIsWhatIsPromised) {
   EXPECT_NEAR(allowance.at(zero), 0.5, 1e-9);
 }
 
+TEST(Allowance, FallsAsLongAsThoseRunThatHadHardlyRoom) {
+  Allowance allowance(0.1);
+  allowance.ran(2, zero);
+  allowance.ran(without_bound, zero);
+  EXPECT_DOUBLE_EQ(allowance.at(zero), 1) << "they had more room than tells anything";
+  for (int i = 0; i < 10; ++i) {
+    allowance.came_late(1.2, zero);
+    for (int k = 0; k < 9; ++k) allowance.ran(1.2, zero);
+  }
+  EXPECT_NEAR(allowance.at(zero), 1, 0.02) << "it rests where a tenth is refused later";
+  for (int i = 0; i < 1000; ++i) allowance.ran(0.7, zero);
+  EXPECT_NEAR(allowance.at(zero), 0.5, 1e-9);
+}
+
 // Records the events that it hears, refuses nothing, and answers a Wake with the actions in `says`.
 class Hears final : public Scheduler {
  public:
@@ -104,10 +118,12 @@ class Hears final : public Scheduler {
   }
   bool favours(const Request& request, TimePoint) const override { return request.app == favoured; }
   void turned_away(const Request&, TimePoint) override { ++away; }
+  bool by_chance() const override { return chances; }
 
   std::string heard;
   Actions says;  // at a Wake
   std::optional<AppId> favoured;
+  bool chances = false;
   int away = 0;
 };
 
@@ -263,6 +279,29 @@ TEST_F(AdmissionTest, TimesAreThoseThatRunsTook) {
   EXPECT_EQ(room_for(100ms), 11);  // a batch of 8 adds (80 - 20) / 7 ms a request
 }
 
+TEST_F(AdmissionTest, RunsTakeWhatTheyUsuallyDoToAPolicyThatGoesByChances) {
+  const auto room = [&](bool chances) {
+    policy->chances = chances;
+    const std::uint32_t model = chances ? 5 : 4;
+    tell(model_comes(linear_model(model, 40ms, 0ms, 0, 30ms, {1})));
+    for (std::uint64_t i = 0; i < 20; ++i) {
+      says(Infer{.id = {100 + i},
+                 .device = {0},
+                 .model = {model},
+                 .requests = {{500 + i}},
+                 .window = {},
+                 .expected = 40ms});
+      const Duration took = i % 5 == 0 ? 70ms : 40ms;
+      now += took;
+      ends(100 + i, took);
+    }
+    now += 200ms;
+    return room_for(155ms, model);
+  };
+  EXPECT_EQ(room(true), 3);
+  EXPECT_EQ(room(false), 2) << "one in five takes 70 ms";
+}
+
 TEST_F(AdmissionTest, ARefusalThatComesLateMakesRoomDearer) {
   EXPECT_EQ(room_for(1s), 100);
   for (std::uint64_t i = 40; i < 100; ++i) says(Refuse{{i}, Reason::deadline_passed, TimePoint::max()});
@@ -379,6 +418,33 @@ TEST_P(AdmissionOf, WithoutOverloadNothingIsLost) {
     const AdmissionTold without = offered(GetParam(), false, offer), with = offered(GetParam(), true, offer);
     EXPECT_GT(with.on_time, without.on_time - 0.006) << row.rate;
   }
+}
+
+// A model alone on a device whose runs take up to three times as long as usual: that few do is no reason to
+// turn away at half the load.
+TEST(AdmissionOfCarillon, WhereTimesVaryNothingIsLostWithoutOverload) {
+  for (const double rate : {60.0, 80.0}) {
+    const Offered offer{.rate = rate,
+                        .models = 1,
+                        .alpha_ms = 3,
+                        .beta_ms = 0,
+                        .shortest_ms = 28,
+                        .longest_ms = 28,
+                        .noise = 0.6};
+    const AdmissionTold without = offered("carillon", false, offer), with = offered("carillon", true, offer);
+    SCOPED_TRACE("without " + without.text() + ", with " + with.text());
+    EXPECT_GT(with.on_time, without.on_time - 0.003);
+  }
+}
+
+// What may well be late is better than nothing, however much is asked for.
+TEST(AdmissionOfCarillon, AModelWhoseRunsAreOftenTooLongRunsUnderOverload) {
+  const Offered offer{
+      .rate = 60, .models = 1, .alpha_ms = 9, .beta_ms = 0, .shortest_ms = 28, .longest_ms = 28, .noise = 1};
+  const AdmissionTold clockwork = offered("clockwork", false, offer),
+                      told = offered("carillon", false, offer);
+  SCOPED_TRACE("clockwork " + clockwork.text() + ", carillon " + told.text());
+  EXPECT_GT(told.on_time, 0.95 * clockwork.on_time);
 }
 
 // Where a batch of many takes little longer than one, who waits is served: the queue is what makes it

@@ -23,6 +23,7 @@ class Around : public Scheduler {
   }
   void turned_away(const Request& request, TimePoint now) override { policy_->turned_away(request, now); }
   bool tells_tenants() const override { return policy_->tells_tenants(); }
+  bool by_chance() const override { return policy_->by_chance(); }
   void reads(ledger::Ledger& ledger) override {
     ledger_ = &ledger;
     policy_->reads(ledger);

@@ -61,6 +61,8 @@ class Scheduler {
   // Whether applications are tenants to it, and nothing else: it does not ask which requests take alike
   // times.
   virtual bool tells_tenants() const { return false; }
+  // Whether it runs what is likely to be in time (Ledger::chances()), and not only what all margins allow.
+  virtual bool by_chance() const { return false; }
 
   // Appends the actions that `event` calls for at time `now`. Returns when it wants a Wake, or max() for
   // never: that replaces what it returned before. It is after `now`, unless it is what was returned before

@@ -49,6 +49,7 @@ class Carillon final : public Policy {
     if (request.cls != Class::best_effort) settings_.lost(1);
   }
   bool tells_tenants() const override { return options_.tenants > 0; }
+  bool by_chance() const override { return options_.chance > 0; }
   // Lines, devices, copies and models that were looked at so far, in whatever order: what bounds the work of
   // an event. Without those that make a plan.
   std::uint64_t looked_at() const {
