@@ -18,7 +18,7 @@ TEST(Shortage, MoreWaitsThanDevicesCanDoInItsTime) {
     bool is;
     double contention, accepted;
   };
-  for (const auto& [devices, is, contention, accepted] : {Case{1, true, 1, 0.1}, Case{4, false, 0, 0.9}}) {
+  for (const auto& [devices, is, contention, accepted] : {Case{1, true, 1, 0.5}, Case{4, false, 0, 0.9}}) {
     shortage.find(devices, now);
     EXPECT_EQ(shortage.pressed(), is) << devices;
     EXPECT_EQ(shortage.contention(), contention) << devices;
