@@ -5,16 +5,26 @@
 #include "carillon/schedule/parts/heads.h"
 
 namespace carillon::schedule {
+namespace {
+
+// A run that is late with no higher a chance is likely to be in time.
+constexpr double likely_late = 0.1;
+
+}  // namespace
 
 std::optional<parts::Choice> Batches::choose(const Waiting::Head& head, const Times& times, DeviceId device,
                                              TimePoint start, bool hope, Orders& out) const {
   auto sure = promised(head, times, device, start, out);
   if (!hope || (sure && sure->deadline <= head.deadline)) return sure;
-  const double late = view_.in_time.accepted(device, times.streams(), out.ledger());
-  if (late <= 0) return sure;
-  auto hoped = first_batch(head, view_.in_time.times(times.streams(), out.ledger(), out.time(), late), device,
-                           start, out.ledger(), out.time());
-  return hoped ? hoped : sure;
+  const double late =
+      view_.in_time.accepted(device, times.streams(), times.exec(device, head.model, 0), out.ledger());
+  // Batches are larger where more may be late: what is likely goes before what is large.
+  for (const double chance : {likely_late, late}) {
+    if (chance > late) continue;
+    const Times hoped = view_.in_time.times(times.streams(), out.ledger(), out.time(), chance);
+    if (auto choice = first_batch(head, hoped, device, start, out.ledger(), out.time())) return choice;
+  }
+  return sure;
 }
 
 // What keeps what is promised. The device's estimates are doubted where the first request would be in time at

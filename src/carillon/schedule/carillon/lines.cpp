@@ -137,8 +137,10 @@ void Lines::look(std::uint32_t line, Orders& out) {
 // What no device will be free for in time, nor make way for, is told so at once.
 void Lines::refuse_too_late(ModelId model, Class cls, Orders& out) {
   if (cls != Class::normal || !view_.free.fastest() || out.ledger().alive() > few_devices) return;
-  const Times times =
-      view_.in_time.times(life_.streams(cls), out.ledger(), out.time(), view_.in_time.accepted_of_idle());
+  const Duration alone =
+      view_.in_time.times(life_.streams(cls), out.ledger(), out.time()).exec(*view_.free.fastest(), model, 0);
+  const Times times = view_.in_time.times(life_.streams(cls), out.ledger(), out.time(),
+                                          view_.in_time.accepted_of_idle(alone));
   while (const Waiting::Head* const head = life_.waiting().head(model, cls)) {
     const auto ends = parts::too_late(view_.free, *head, view_.kinds.model(model), times, view_.overtakes,
                                       out.ledger(), out.time());

@@ -100,7 +100,7 @@ bool Matching::send_next(DeviceId device, Class streams, Orders& out) {
   };
   const bool pressed = view_.shortage.pressed();
   find(!pressed);
-  if (!found && pressed && view_.in_time.accepted(device, streams, out.ledger()) > 0)
+  if (!found && pressed && view_.in_time.takes_chances(device, streams, out.ledger()))
     find(true);  // nobody else has the device now
   if (!all) untried_.push_back({.device = device, .streams = streams});
   if (!found) return false;

@@ -22,22 +22,34 @@ class InTime {
     return by_chance_ ? Times::by_chance(ledger, streams, &plan_.paces(), now, late)
                       : Times(ledger, streams, &plan_.paces(), now);
   }
-  // How likely a run may be late if none on the device keeps the promise. An idle device takes nearly any
-  // chance, and less if it may soon be wanted. A busy device takes none: 0.
-  double accepted(DeviceId device, Class streams, const ledger::Ledger& ledger) const {
-    const auto& has = ledger.device(device).under_way;
-    return has[static_cast<std::size_t>(ledger::lane_of(streams))].empty() ? accepted_of_idle() : 0;
+  // How likely a run may be late if none on the device keeps the promise. `alone`: what a request of the
+  // model takes by itself. An idle device takes nearly any chance, and less if it may soon be wanted. A busy
+  // device takes none: 0.
+  double accepted(DeviceId device, Class streams, Duration alone, const ledger::Ledger& ledger) const {
+    return takes_chances(device, streams, ledger) ? accepted_of_idle(alone) : 0;
   }
-  double accepted_of_idle() const {
+  bool takes_chances(DeviceId device, Class streams, const ledger::Ledger& ledger) const {
+    const auto& has = ledger.device(device).under_way;
+    return by_chance_ && has[static_cast<std::size_t>(ledger::lane_of(streams))].empty();
+  }
+  double accepted_of_idle(Duration alone) const {
     if (!by_chance_) return 0;
-    return 1 - std::clamp(shortage_.contention(), least_chance, most_chance);
+    return 1 - std::clamp(std::min(shortage_.contention(), worth(alone)), least_chance, most_chance);
   }
 
  private:
-  // The chance to be in time that a run needs on a device that idles: one in ten, and one in two however much
-  // else may come. What comes may be no likelier to be in time, and where more were asked for, models whose
-  // times vary much would never run.
-  static constexpr double least_chance = 0.1, most_chance = 0.5;
+  // What the device time of a request could answer otherwise. Instead of a run that may be late the device
+  // would wait for the next arrival, and run that: its run is this share of the time until it has run. What
+  // takes more time than requests do on average could be several of them.
+  double worth(Duration alone) const {
+    const double each = shortage_.each();
+    if (each <= 0) return 1;
+    return plan_.load() / (1 + plan_.load()) * to_seconds(alone) / each;
+  }
+
+  // The chance to be in time that a run needs on a device that idles, however little else may come, and
+  // however much: for what comes to nothing there is not measured.
+  static constexpr double least_chance = 0.1, most_chance = 0.9;
 
   const bool by_chance_;
   const Plan& plan_;

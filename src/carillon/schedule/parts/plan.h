@@ -55,6 +55,8 @@ class Plan {
   // Devices that the model's requests need, in planned batches. Of a model that is known.
   double demand(ModelId model) const { return rate(model) * times(model).each(planned(model)); }
   double contention() const { return batches_.contention(); }
+  // How many devices the rates keep busy; it may be more than there are.
+  double load() const { return batches_.load(); }
   double eager_contention() const { return batches_.eager_contention(); }
   Duration wait() const { return batches_.wait(); }
   double each() const { return batches_.each(); }

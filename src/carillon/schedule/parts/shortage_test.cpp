@@ -18,12 +18,12 @@ TEST(Shortage, MoreWaitsThanDevicesCanDoInItsTime) {
     bool is;
     double contention, accepted;
   };
-  for (const auto& [devices, is, contention, accepted] : {Case{1, true, 1, 0.5}, Case{4, false, 0, 0.9}}) {
+  for (const auto& [devices, is, contention, accepted] : {Case{1, true, 1, 0.9}, Case{4, false, 0, 0.9}}) {
     shortage.find(devices, now);
     EXPECT_EQ(shortage.pressed(), is) << devices;
     EXPECT_EQ(shortage.contention(), contention) << devices;
-    EXPECT_NEAR(by_chance.accepted_of_idle(), accepted, 1e-9) << devices;
-    EXPECT_EQ(by_margins.accepted_of_idle(), 0) << devices;
+    EXPECT_NEAR(by_chance.accepted_of_idle(200ms), accepted, 1e-9) << devices;
+    EXPECT_EQ(by_margins.accepted_of_idle(200ms), 0) << devices;
   }
   shortage.find(1, now);
   EXPECT_DOUBLE_EQ(shortage.each(), 0.2) << "of a request that waits";

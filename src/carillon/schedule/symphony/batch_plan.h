@@ -95,6 +95,8 @@ class BatchPlan {
   Duration mean_slo() const { return mean_slo_; }
   // Device time that the rates need over what there is; above 1 means overload.
   double demand() const { return demand_; }
+  // How many devices the rates keep busy; it may be more than there are.
+  double load() const { return all_; }
   // A model's batches are limited; or would be curbed, with any `dearer` above 1.
   bool limited() const { return limited_; }
   bool may_curb() const { return demand_ > 1 && devices_ <= curbed_devices && several_; }
