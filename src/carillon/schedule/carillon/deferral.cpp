@@ -27,17 +27,61 @@ TimePoint Deferral::starts(const Waiting::Head& head, const Choice& choice, cons
     // Further requests bring that forward, but not to before it would be with `last` of them.
     const int last = waits_with(model, index);
     const TimePoint soonest = ready_at(asking, last, times, out);
+    Deferred& deferred = deferred_[line];
+    deferred = {.head = head.id,
+                .pressed = view_.shortage.pressed(),
+                .waits = asking.early,
+                .plan = plans_,
+                .alive = out.ledger().alive(),
+                .patience = asking.patience};
     if (soonest > out.time()) {
-      const auto rows = static_cast<std::size_t>(view_.plan.times(model).batch_size(last + 1));
-      deferred_[line] = {
-          .until = soonest, .rows = rows, .head = head.id, .pressed = view_.shortage.pressed()};
+      deferred.until = soonest;
+      deferred.rows = static_cast<std::size_t>(view_.plan.times(model).batch_size(last + 1));
       return soonest;
     }
     ready = last == index ? soonest : ready_at(asking, index, times, out);
+    deferred.waits = deferred.waits && ready > out.time();
   }
   // Until rates are known batches are small: their waits would tell too long a lead for many seconds.
   if (view_.plan.known(model)) waits_.asks(model, std::max(ready, out.time()), out.time());
   return ready;
+}
+
+// Each condition is one of Batches::first_batch() or of starts(). What these find by the plan and by how
+// short devices are is as it was; so it is not found again. While a plan is being made, rates are others
+// already.
+std::optional<TimePoint> Deferral::with_more(std::uint32_t line, const Waiting::Head& head, std::size_t rows,
+                                             const Times& times, const Orders& out) {
+  if (!waits(line)) return std::nullopt;
+  Deferred& d = deferred_[line];
+  if (d.head != head.id || d.pressed != view_.shortage.pressed() || d.alive != out.ledger().alive() ||
+      d.plan != plans_ || view_.plan.busy() || !view_.free.fastest())
+    return std::nullopt;
+  const ModelId model = head.model;
+  const TimePoint now = out.time();
+  const int index = view_.plan.times(model).index_for(rows);
+  const std::size_t largest = batches_.largest_batch(line, now);
+  if (!known_to_wait(model, index) || (largest > 0 && rows >= largest) ||
+      static_cast<std::size_t>(view_.plan.times(model).batch_size(index)) != rows)
+    return std::nullopt;
+  Asking asking{.model = model, .deadline = head.deadline, .patience = d.patience, .lead = std::nullopt};
+  const TimePoint ready = ready_at(asking, index, times, out);  // before the batch would be late
+  const DeviceId fastest = *view_.free.fastest();
+  const TimePoint start = now + times.dispatch(fastest);
+  if (ready <= now || saturating_add(start, times.span(fastest, model, 0)) > head.deadline)
+    return std::nullopt;
+  const int last = waits_with(model, index);
+  if (last == index || ready_at(asking, last, times, out) > now) return std::nullopt;
+  d.until = TimePoint::min();
+  if (view_.plan.known(model)) waits_.asks(model, ready, now);
+  return ready;
+}
+
+// waits_with() has found by this plan that a batch of that place in the model's sizes waits for a larger one.
+bool Deferral::known_to_wait(ModelId model, int index) const {
+  if (model.index() >= waiting_.size()) return false;
+  const WaitsWith& w = waiting_[model.index()];
+  return w.plan == plans_ && w.pressed == view_.shortage.pressed() && w.from <= index && index <= w.last;
 }
 
 // A batch of `index`, which waits for a larger one, would do so with as many more requests, too: up to the
@@ -86,6 +130,7 @@ Deferral::Asking Deferral::asking(const Waiting::Head& head, TimePoint deadline,
   return {.model = head.model,
           .deadline = deadline,
           .patience = saturating_add(out.ledger().request(head.id)->told.arrival, longest_wait),
+          .early = !most,
           .small = most ? batches_.enough(head.model, out.ledger(), out.time()) : 0,
           .lead = std::nullopt};
 }

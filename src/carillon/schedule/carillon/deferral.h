@@ -33,14 +33,23 @@ class Deferral {
   void planned() { ++plans_; }
 
   // From when on the line's batch may start; `choice` is what the fastest device could run of it from `start`
-  // on. Where that is later, holds() tells whether the answer stays. O(planned batch size) once a plan and
-  // model.
+  // on. Where that is later, holds() tells whether the answer stays, and with_more() what it is with further
+  // requests. O(planned batch size) once a plan and model.
   TimePoint starts(const Waiting::Head& head, const Choice& choice, const Times& times, TimePoint start,
                    const Orders& out);
+  // What starts() would say of a line that waits() and has `rows` requests by now, if that is later than now.
+  // None: something else is not as it was; the line has to be looked at, which costs more.
+  std::optional<TimePoint> with_more(std::uint32_t line, const Waiting::Head& head, std::size_t rows,
+                                     const Times& times, const Orders& out);
+  // A batch of the line waits for more requests: with_more() may tell until when it does now.
+  bool waits(std::uint32_t line) const { return line < deferred_.size() && deferred_[line].waits; }
+  // holds() would be true, had the time not come.
+  bool held(std::uint32_t line) const { return waits(line) && deferred_[line].until != TimePoint::min(); }
   // The line has nothing to start, or is to be asked of anew.
   void forget(std::uint32_t line) {
     if (line >= deferred_.size()) deferred_.resize(line + 1);
     deferred_[line].until = TimePoint::min();
+    deferred_[line].waits = false;
   }
   // The time that starts() last gave for the line still holds. `rows` requests wait now; `head` is the first.
   bool holds(std::uint32_t line, const Waiting::Head& head, std::size_t rows, TimePoint now) const {
@@ -61,6 +70,7 @@ class Deferral {
   struct Asking {
     ModelId model;
     TimePoint deadline, patience;
+    bool early = true;             // batches of all sizes ask early for a device
     std::size_t small = 0;         // batches of fewer rows ask for no device before they have to start
     std::optional<Duration> lead;  // of the others; none: not asked yet
   };
@@ -70,6 +80,12 @@ class Deferral {
     std::size_t rows = 0;
     RequestId head;
     bool pressed = false;  // devices were short
+    // A batch of the line waits for more requests, and asks early for a device whatever its size. That was
+    // found by the plan of that number, for so many devices.
+    bool waits = false;
+    std::uint64_t plan = 0;
+    std::size_t alive = 0;
+    TimePoint patience;  // of `head`
   };
   // Batches from one place in a model's sizes to another, which wait for larger ones.
   struct WaitsWith {
@@ -79,6 +95,7 @@ class Deferral {
     int from = 0, last = -1;
   };
   bool starts_at_once(ModelId model, int index) const;
+  bool known_to_wait(ModelId model, int index) const;
   int waits_with(ModelId model, int index);
   Asking asking(const Waiting::Head& head, TimePoint deadline, const Orders& out) const;
   TimePoint ready_at(Asking& asking, int index, const Times& times, const Orders& out);

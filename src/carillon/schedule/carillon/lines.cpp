@@ -66,8 +66,9 @@ void Lines::look_at_next() {
 void Lines::step(Orders& out) {
   if (changed_ > 0) look_at_next();
   while (looks_.top_at() <= out.time()) {
+    const std::uint32_t line = looks_.top();
     deferral_.woken(looks_.top_at(), out.time());
-    look(looks_.top(), out);
+    if (!deferral_.held(line) || !waits_on(line, out)) look(line, out);
   }
   for (const std::uint32_t line : due_) {
     due_now_[line] = false;
@@ -84,8 +85,22 @@ void Lines::comes(std::uint32_t line, Orders& out) {
   const Waiting::Head* const head = life_.waiting().head(model, cls);
   if (head == nullptr) return look(line, out);
   const std::size_t rows = life_.waiting().size(model, cls);
-  if (!deferral_.holds(line, *head, rows, out.time())) return look(line, out);
+  if (deferral_.holds(line, *head, rows, out.time())) return count(line, head, rows, out);
+  if (!deferral_.waits(line) || !waits_on(line, out)) look(line, out);
+}
+
+// True: a batch of the line still waits for more requests, and a look would change nothing but until when.
+bool Lines::waits_on(std::uint32_t line, Orders& out) {
+  const auto [model, cls] = Waiting::of_line(line);
+  const Waiting::Head* const head = life_.waiting().head(model, cls);
+  if (head == nullptr || tells_too_late(cls, out)) return false;
+  const std::size_t rows = life_.waiting().size(model, cls);
+  const Times times = view_.in_time.times(life_.streams(cls), out.ledger(), out.time());
+  const auto ready = deferral_.with_more(line, *head, rows, times, out);
+  if (!ready) return false;
   count(line, head, rows, out);
+  looks_.set(line, *ready);
+  return true;
 }
 
 // So much of the line waits.
@@ -134,9 +149,14 @@ void Lines::look(std::uint32_t line, Orders& out) {
   looks_.set(line, std::max(saturating_add(choice->latest(), Duration{1}), out.time() + Duration{1}));
 }
 
+// With few devices requests of the class are refused early.
+bool Lines::tells_too_late(Class cls, const Orders& out) const {
+  return cls == Class::normal && view_.free.fastest() && out.ledger().alive() <= few_devices;
+}
+
 // What no device will be free for in time, nor make way for, is told so at once.
 void Lines::refuse_too_late(ModelId model, Class cls, Orders& out) {
-  if (cls != Class::normal || !view_.free.fastest() || out.ledger().alive() > few_devices) return;
+  if (!tells_too_late(cls, out)) return;
   const Duration alone =
       view_.in_time.times(life_.streams(cls), out.ledger(), out.time()).exec(*view_.free.fastest(), model, 0);
   const Times times = view_.in_time.times(life_.streams(cls), out.ledger(), out.time(),

@@ -69,7 +69,9 @@ class Lines {
   void look_at_all(ModelId model);
   void look_at_next();
   void comes(std::uint32_t line, Orders& out);
+  bool waits_on(std::uint32_t line, Orders& out);
   void count(std::uint32_t line, const Waiting::Head* head, std::size_t rows, Orders& out);
+  bool tells_too_late(Class cls, const Orders& out) const;
   void refuse_too_late(ModelId model, Class cls, Orders& out);
 
   const View view_;
