@@ -281,7 +281,7 @@ void Dispatch::drain(const schedule::Event* first, TimePoint now) {
         change != nullptr && !change->alive && devices_[change->device.index()].there)
       lose(change->device, devices_[change->device.index()].why, now);
     scheduler_wake_ = scheduler_.decide(event, now, orders_);
-    apply(now);
+    if (!orders_.empty() || !ledger_.changes().refused.empty()) apply(now);
   };
   if (first != nullptr) decide(*first);
   for (std::size_t i = 0; i < pending_.size(); ++i) {

@@ -17,6 +17,12 @@ bool takes_pages(const std::shared_ptr<const ModelInfo>& info) {
   return info != nullptr && info->pages > 0;
 }
 
+// Actions that are over.
+void give_back(std::vector<std::uint32_t>& over, Slab<Ledger::Action>& actions) {
+  for (const std::uint32_t place : over) actions.give_back(place);
+  over.clear();
+}
+
 }  // namespace
 
 Ledger::Ledger() {
@@ -29,10 +35,8 @@ Ledger& Ledger::operator=(Ledger&&) noexcept = default;
 
 void Ledger::apply(const Event& event, TimePoint now) {
   ++tick_;
-  for (auto* over : {&changes_.ended, &changes_.lost}) {
-    for (const std::uint32_t place : *over) actions_.give_back(place);
-    over->clear();
-  }
+  if (!changes_.ended.empty()) give_back(changes_.ended, actions_);
+  if (!changes_.lost.empty()) give_back(changes_.lost, actions_);
   changes_.back.clear();
   changes_.refused.clear();
   sent_before_ = sent_;

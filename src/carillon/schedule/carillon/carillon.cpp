@@ -55,7 +55,7 @@ TimePoint Carillon::act(const Event& event, Orders& out) {
   life_.hear(event, out);
   if (arrival == nullptr || placing_.any() || out.ledger().alive() == 0) placing_.hear(event, life_, out);
   if (arrival != nullptr)
-    plan_.hear(event, out, kinds_.of(arrival->request));
+    plan_.arrived(arrival->request, kinds_.of(arrival->request), out.time());
   else
     plan_.hear(event, out);
   std::optional<RequestId> turned_away;
@@ -72,7 +72,7 @@ TimePoint Carillon::act(const Event& event, Orders& out) {
   matching_.step(out);
   placing_.step(life_, out);
   life_.settle(out);
-  count_lost(turned_away, out);
+  if (!out.ledger().changes().refused.empty()) count_lost(turned_away, out);
   // When there is more to do.
   wake_ = std::min({lines_.wake_at(), life_.wake_at(out.time()), placing_.wake_at(), matching_.wake_at()});
   if (plan_.busy() || keep_off_.planning() || lines_.busy() || matching_.busy())

@@ -41,17 +41,11 @@ void Matching::look_at(DeviceId device, const Orders& out) {
   if (keep_off_.hear(out.ledger(), device)) relieve();
 }
 
-void Matching::step(Orders& out) {
+// They may take a run by now.
+void Matching::look_at_due(const Orders& out) {
   for (const Class streams : life_.all_streams())
     while (const auto device = free_.due(streams, out.time()))
       free_.look(*device, streams, out.ledger(), times(streams, out).dispatch(*device), out.time());
-  if (lines_.ready().any() || kept_.relieved()) {
-    match_ready(out);
-  } else {
-    untried_.clear();
-    free_.calm();
-  }
-  if (view_.overtakes) overtake(out);
 }
 
 void Matching::match_ready(Orders& out) {
@@ -166,13 +160,6 @@ void Matching::overtake(Orders& out) {
     look_at(overtaken->device, out);
     lines_.look(line_of(overtaken->head.model, overtaken->head.cls), out);
   }
-}
-
-TimePoint Matching::wake_at() const {
-  TimePoint at = TimePoint::max();
-  if (lines_.ready().any())
-    for (const Class streams : life_.all_streams()) at = std::min(at, free_.next_at(streams));
-  return at;
 }
 
 }  // namespace carillon::schedule

@@ -36,16 +36,26 @@ class Matching {
   // What long runs kept from devices may go there now.
   void relieve() { kept_.relieve(); }
   // Sends what may start. Then what is more urgent than a run overtakes it.
-  void step(Orders& out);
+  void step(Orders& out) {
+    if (free_.next_at() <= out.time()) look_at_due(out);
+    if (lines_.ready().any() || kept_.relieved()) {
+      match_ready(out);
+    } else {
+      untried_.clear();
+      free_.calm();
+    }
+    if (view_.overtakes) overtake(out);
+  }
 
   // When step() has something to do by the clock alone.
-  TimePoint wake_at() const;
+  TimePoint wake_at() const { return lines_.ready().any() ? free_.next_at() : TimePoint::max(); }
   // It has more to do at once.
   bool busy() const { return kept_.relieved(); }
   std::uint64_t looked_at() const { return looked_at_; }
 
  private:
   void look_at(DeviceId device, const Orders& out);
+  void look_at_due(const Orders& out);
   void match_ready(Orders& out);
   bool send_next(DeviceId device, Class streams, Orders& out);
   bool send_somewhere(std::uint32_t line, Orders& out);

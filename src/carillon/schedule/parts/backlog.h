@@ -34,11 +34,12 @@ class Backlog {
     work_ += l.work;
     due_ += l.rows * l.due;
   }
-  bool pressed(std::size_t devices, TimePoint now) const { return load(devices, now) > 1; }
+  // load() is above 1.
+  bool pressed(std::size_t devices, TimePoint now) const { return rows_ > 0 && work_ > room(devices, now); }
   // The work that waits over what the devices can do in the mean time that it has.
   double load(std::size_t devices, TimePoint now) const {
     if (rows_ <= 0) return 0;
-    return work_ / std::max(1e-9, static_cast<double>(devices) * left(now));
+    return work_ / room(devices, now);
   }
   // Device time that waits, seconds.
   double work() const { return work_; }
@@ -48,6 +49,10 @@ class Backlog {
   double each() const { return rows_ > 0 ? work_ / rows_ : 0; }
 
  private:
+  // What the devices can do in the mean time that the work has, seconds.
+  double room(std::size_t devices, TimePoint now) const {
+    return std::max(1e-9, static_cast<double>(devices) * left(now));
+  }
   static constexpr Duration horizon = 60s;
   struct Line {
     double rows = 0, work = 0, due = 0;  // seconds after `base_`

@@ -76,7 +76,12 @@ class Free {
     const TimerHeap& heap = timers_[at(streams)];
     return heap.top_at() <= now ? std::optional(DeviceId{heap.top()}) : std::nullopt;
   }
-  TimePoint next_at(Class streams) const { return timers_[at(streams)].top_at(); }
+  // When the first such device can, whatever the streams.
+  TimePoint next_at() const {
+    TimePoint at = TimePoint::max();
+    for (const TimerHeap& timer : timers_) at = std::min(at, timer.top_at());
+    return at;
+  }
   // It can take no run, whatever was known before.
   void take_out(DeviceId device, Class streams) {
     Device& d = devices_[device.index()];

@@ -128,20 +128,20 @@ TEST_F(FreeTest, IsTakenInBeforeTheRunEnds) {
   run(0);
   stirred();
   EXPECT_EQ(free(), Ids{});
-  EXPECT_EQ(free_.next_at(Class::normal), at(10ms));
+  EXPECT_EQ(free_.next_at(), at(10ms));
   EXPECT_EQ(free_.due(Class::normal, at(9ms)), std::nullopt);
   now_ = at(10ms);
   EXPECT_EQ(free_.due(Class::normal, now_), DeviceId{0});
   look(0);
   EXPECT_EQ(free(), Ids{0});
   EXPECT_EQ(stirred(), Ids{0});
-  EXPECT_EQ(free_.next_at(Class::normal), TimePoint::max());
+  EXPECT_EQ(free_.next_at(), TimePoint::max());
   // Only its report tells when a run that should have ended does.
   now_ = at(12ms);
   look(0);
   EXPECT_EQ(free(), Ids{});
   EXPECT_EQ(stirred(), Ids{});
-  EXPECT_EQ(free_.next_at(Class::normal), TimePoint::max());
+  EXPECT_EQ(free_.next_at(), TimePoint::max());
 }
 
 }  // namespace

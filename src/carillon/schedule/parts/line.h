@@ -97,37 +97,14 @@ class Line {
   // It is not there yet. True: it is the first now.
   bool insert(const Entry& entry) {
     ++size_;
-    if (chunks_.empty()) {
-      chunks_.push_back(std::make_unique<Chunk>());
-    } else if (Chunk& last = *chunks_.back();
-               last.to < capacity && last.entries[last.to - 1U] < entry) {  // mostly
-      last.entries[last.to++] = entry;
-      return false;
-    }
-    std::size_t chunk = chunk_of(entry);
-    if (full(*chunks_[chunk])) {
-      auto later = std::make_unique<Chunk>();
-      Chunk& c = *chunks_[chunk];
-      const bool last = chunk + 1 == chunks_.size() && c.entries[capacity - 1] < entry;
-      if (!last) {
-        std::copy(c.entries.begin() + capacity / 2, c.entries.end(), later->entries.begin());
-        later->to = capacity / 2;
-        c.to = capacity / 2;
+    if (!chunks_.empty()) {
+      Chunk& last = *chunks_.back();
+      if (last.to < capacity && last.entries[last.to - 1U] < entry) {  // mostly
+        last.entries[last.to++] = entry;
+        return false;
       }
-      const bool goes_later = last || later->entries[0] < entry;
-      chunks_.insert(chunks_.begin() + static_cast<std::ptrdiff_t>(chunk) + 1, std::move(later));
-      chunk += goes_later ? 1 : 0;
     }
-    Chunk& c = *chunks_[chunk];
-    if (c.to == capacity) {
-      std::copy(c.entries.begin() + c.from, c.entries.end(), c.entries.begin());
-      c.to = static_cast<std::uint16_t>(c.to - c.from);
-      c.from = 0;
-    }
-    std::size_t at = c.to++;
-    for (; at > c.from && entry < c.entries[at - 1]; --at) c.entries[at] = c.entries[at - 1];
-    c.entries[at] = entry;
-    return chunk == 0 && at == c.from;
+    return insert_anywhere(entry);
   }
   // False: it is not there.
   bool erase(const Entry& entry) {
@@ -164,6 +141,33 @@ class Line {
  private:
   const_iterator start_of(std::size_t chunk) const {
     return {this, chunk, chunk < chunks_.size() ? chunks_[chunk]->from : 0U};
+  }
+  bool insert_anywhere(const Entry& entry) {
+    if (chunks_.empty()) chunks_.push_back(std::make_unique<Chunk>());
+    std::size_t chunk = chunk_of(entry);
+    if (full(*chunks_[chunk])) {
+      auto later = std::make_unique<Chunk>();
+      Chunk& c = *chunks_[chunk];
+      const bool last = chunk + 1 == chunks_.size() && c.entries[capacity - 1] < entry;
+      if (!last) {
+        std::copy(c.entries.begin() + capacity / 2, c.entries.end(), later->entries.begin());
+        later->to = capacity / 2;
+        c.to = capacity / 2;
+      }
+      const bool goes_later = last || later->entries[0] < entry;
+      chunks_.insert(chunks_.begin() + static_cast<std::ptrdiff_t>(chunk) + 1, std::move(later));
+      chunk += goes_later ? 1 : 0;
+    }
+    Chunk& c = *chunks_[chunk];
+    if (c.to == capacity) {
+      std::copy(c.entries.begin() + c.from, c.entries.end(), c.entries.begin());
+      c.to = static_cast<std::uint16_t>(c.to - c.from);
+      c.from = 0;
+    }
+    std::size_t at = c.to++;
+    for (; at > c.from && entry < c.entries[at - 1]; --at) c.entries[at] = c.entries[at - 1];
+    c.entries[at] = entry;
+    return chunk == 0 && at == c.from;
   }
   static bool full(const Chunk& chunk) { return chunk.from == 0 && chunk.to == capacity; }
   // The last that begins before the entry, or the first.

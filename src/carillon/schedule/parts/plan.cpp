@@ -6,15 +6,7 @@
 
 namespace carillon::schedule::parts {
 
-void Plan::hear(const Event& event, const Orders& out, std::optional<ModelId> as) {
-  if (const auto* arrival = std::get_if<RequestArrived>(&event)) {
-    const Request& request = arrival->request;
-    if (request.cls != Class::best_effort)
-      batches_.arrived(
-          as.value_or(request.model),
-          std::clamp(request.deadline - out.time() - environment_.dispatch, Duration{0}, horizon));
-    return;
-  }
+void Plan::hear(const Event& event, const Orders& out) {
   paces_.hear(event, out.ledger(), out.time());
   const auto* const change = std::get_if<ModelChanged>(&event);
   if (change == nullptr || !change->info) return;

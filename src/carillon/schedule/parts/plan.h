@@ -26,8 +26,13 @@ class Plan {
   // shorter where the rates ask for more than one or two devices have.
   void change(bool limits, bool curbs) { batches_.change(limits, curbs ? dearer : 0); }
 
-  // O(1), or O(batch sizes) where it is a ModelChanged. A request counts for the name `as` (Kinds).
-  void hear(const Event& event, const Orders& out, std::optional<ModelId> as = std::nullopt);
+  // A request came, which counts for the name `as` (Kinds). O(1).
+  void arrived(const Request& request, ModelId as, TimePoint now) {
+    if (request.cls == Class::best_effort) return;
+    batches_.arrived(as, std::clamp(request.deadline - now - environment_.dispatch, Duration{0}, horizon));
+  }
+  // What any other event says. O(1), or O(batch sizes) where it is a ModelChanged.
+  void hear(const Event& event, const Orders& out);
   // True: there is a new plan. One is made four times a second. Of more models than are looked at in an event
   // the others come in the next: until then the last plan holds.
   bool step(const Orders& out);
