@@ -1,15 +1,18 @@
-"""Processes that tests of clusters start: etcd, carillon's roles, and programs that tell what happens as lines of JSON."""
+"""Processes that tests of clusters start: etcd, a stand-in for Kubernetes, carillon's roles, and programs that tell what happens as lines of JSON."""
 
 from __future__ import annotations
 
 import base64
 import collections
 import contextlib
+import datetime
 import json
 import re
 import shutil
 import signal
+import ssl
 import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -90,6 +93,66 @@ class Etcd:
 
     def put(self, key: str, value: str) -> int:
         return int(self.must("kv/put", key=key, value=value)["header"]["revision"])
+
+    def cluster(self, name: str = "box") -> str:
+        return f"etcd://{self.client}/{name}"
+
+    def registered(self, name: str = "box") -> int:
+        found = self.must("kv/range", key=f"/carillon/{name}/members/", range_end=f"/carillon/{name}/members0", count_only=True)
+        return int(found["count"])
+
+
+class Kubernetes:
+    """One stand-in for an API server of Kubernetes (kubernetes_api.py), with an address and a file of its own."""
+
+    def __init__(self, folder: Path, name: str = "api", client: str | None = None, tls: tuple[Path, Path] | None = None):
+        self.client, self.tls = client or free_addresses(1)[0], tls
+        self.log = folder / f"{name}.log"
+        self.command = [sys.executable, str(Path(__file__).with_name("kubernetes_api.py")), self.client, "--state", str(folder / f"{name}.json"),
+                        *(("--cert", str(tls[0]), "--key", str(tls[1])) if tls else ())]
+        self.process = None
+
+    def cluster(self, name: str = "box", namespace: str = "default") -> str:
+        return f"kubernetes://{namespace}/{name}?server={'https' if self.tls else 'http'}://{self.client}"
+
+    def start(self) -> Kubernetes:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        return self
+
+    def ready(self) -> Kubernetes:
+        wait_for(lambda: self.ask(look=True) is not None, f"the API server at {self.client}: {self.log}")
+        return self
+
+    kill, signal = Etcd.kill, Etcd.signal
+
+    def ask(self, **orders):
+        """What the stand-in has once it has obeyed; none where it does not answer."""
+        scheme, context = ("https", ssl._create_unverified_context()) if self.tls else ("http", None)
+        request = urllib.request.Request(f"{scheme}://{self.client}/stub", json.dumps(orders).encode())
+        try:
+            with urllib.request.urlopen(request, timeout=5, context=context) as response:
+                return json.load(response)
+        except (urllib.error.URLError, OSError):
+            return None
+
+    def must(self, **orders) -> dict:
+        answers = []
+        wait_for(lambda: answers.append(self.ask(**orders)) or answers[-1] is not None, f"the API server to obey {orders}")
+        return answers[-1]
+
+    def lease(self, name: str, namespace: str = "default") -> dict | None:
+        return self.must(look=True)["objects"].get(f"{namespace}/{name}")
+
+    def edit(self, name: str, namespace: str = "default", spec=None, metadata=None) -> None:
+        self.must(put={"metadata": {**(metadata or {}), "name": name, "namespace": namespace}, "spec": spec or {}})
+
+    def registered(self, name: str = "box") -> int:
+        """Members whose Leases have run out for nobody, by the clock of this machine, which the members have, too."""
+        now = datetime.datetime.now(datetime.timezone.utc)
+        return sum(1 for each in self.must(look=True)["objects"].values()
+                   if each["metadata"]["name"].startswith(f"{name}.")
+                   and (now - datetime.datetime.fromisoformat(each["spec"]["renewTime"])).total_seconds() < each["spec"]["leaseDurationSeconds"] + 0.5)
 
 
 class Told:
@@ -228,10 +291,10 @@ def ready(frontend: Frontend) -> None:
 
 @contextlib.contextmanager
 def processes():
-    """Starts programs and etcds, and ends what is left of them."""
+    """Starts programs and coordinators, and ends what is left of them."""
     with contextlib.ExitStack() as stack:
         def begin(what):
-            process = what.start().process if isinstance(what, Etcd) else what.process
+            process = what.start().process if isinstance(what, (Etcd, Kubernetes)) else what.process
 
             def end():
                 etcd_or_probe = what.process
@@ -258,3 +321,14 @@ def start():
 @pytest.fixture
 def etcd(start, tmp_path) -> Etcd:
     return start(Etcd(tmp_path)).ready()
+
+
+@pytest.fixture
+def kubernetes(start, tmp_path) -> Kubernetes:
+    return start(Kubernetes(tmp_path)).ready()
+
+
+@pytest.fixture(params=["etcd", "kubernetes"])
+def coordinator(request) -> Etcd | Kubernetes:
+    """What members of a cluster find each other by: each in turn."""
+    return request.getfixturevalue(request.param)

@@ -23,7 +23,7 @@
 #include "carillon/cli/tls_options.h"
 #include "carillon/cluster/coordinator/address.h"
 #include "carillon/cluster/coordinator/static_file.h"
-#include "carillon/coordinator/etcd.h"
+#include "carillon/coordinator/coordinator.h"
 #include "carillon/transport/desk.h"
 
 namespace carillon::cli {
@@ -49,45 +49,47 @@ int fail_cluster(std::string_view command, const ClusterArguments& arguments, co
   return error.code == ErrorCode::invalid_argument ? exit_usage : exit_failure;
 }
 
-// What stands in etcd or in the static file.
+// What the coordinator or the static file has.
 struct RegisteredCluster {
   std::string name;
   std::vector<cluster::Member> members;  // by id
   std::optional<cluster::Epoch> epoch;
 };
 
-Result<RegisteredCluster> read_etcd(const cluster::CoordinatorAddress& address) {
+Result<RegisteredCluster> read_coordinator(const cluster::CoordinatorAddress& address) {
   std::mutex mutex;
   std::condition_variable changed;
   std::optional<Result<>> done;
   cluster::CoordinatorOptions options;
   options.lost_after = 2s;
-  const auto etcd =
-      coordinator::Etcd::open(address, {}, std::move(options), [&](const cluster::CoordinatorNews& news) {
+  const auto found_at = address.kubernetes ? "Kubernetes" : "etcd";
+  const auto coordinator =
+      coordinator::open(address, {}, std::move(options), [&](const cluster::CoordinatorNews& news) {
         const std::lock_guard lock(mutex);
         if (done) return;
         if (const auto* lost = std::get_if<cluster::CoordinatorLost>(&news))
           done =
               fail(ErrorCode::unavailable,
                    lost->why +
-                       "\n  Members serve without etcd. To ask them themselves, give --cluster "
+                       "\n  Members serve without it. To ask them themselves, give --cluster "
                        "static:FILE, a file of the cluster's name and a scheduler's id, role and address.");
         else if (std::holds_alternative<cluster::CoordinatorBack>(news))
           done.emplace();
         changed.notify_all();
       });
-  if (!etcd) return std::unexpected(etcd.error());
+  if (!coordinator) return std::unexpected(coordinator.error());
   {
     std::unique_lock lock(mutex);
     changed.wait(lock, [&] { return done.has_value(); });
     if (!*done) return std::unexpected(done->error());
   }
-  RegisteredCluster found{address.name, {}, (*etcd)->epoch().epoch};
-  for (auto& [id, member] : (*etcd)->members()) found.members.push_back(member);
+  RegisteredCluster found{address.name, {}, (*coordinator)->epoch().epoch};
+  for (auto& [id, member] : (*coordinator)->members()) found.members.push_back(member);
   if (found.members.empty() && !found.epoch)
     return fail(
         ErrorCode::not_found,
-        fmt::format("etcd knows no cluster {}: no member is registered, and nobody ever led", address.name));
+        fmt::format("{} knows no cluster {}: no member is registered, and nobody ever led", found_at,
+                    address.name));
   return found;
 }
 
@@ -103,7 +105,7 @@ Result<RegisteredCluster> read_static(const std::filesystem::path& file) {
 Result<RegisteredCluster> read_registered(const std::string& text) {
   const auto address = cluster::parse_coordinator_address(text);
   if (!address) return std::unexpected(address.error());
-  return address->endpoints.empty() ? read_static(address->file) : read_etcd(*address);
+  return address->is_static() ? read_static(address->file) : read_coordinator(*address);
 }
 
 // The cluster as far as anybody tells.
@@ -431,7 +433,8 @@ void add_cluster(CLI::App& program, int& status) {
     auto* const made = command->add_subcommand(name, what);
     const auto arguments = std::make_shared<ClusterArguments>();
     made->add_option("--cluster", arguments->cluster,
-                     "The cluster: etcd://HOST:PORT,HOST:PORT/NAME, etcds:// with TLS, or static:FILE")
+                     "The cluster: etcd://HOST:PORT,HOST:PORT/NAME, etcds:// with TLS, kubernetes://NAMESPACE/NAME, "
+                     "or static:FILE")
         ->required();
     add_tls_options(*made, arguments->tls);
     made->add_flag("--json", arguments->json, "Print one JSON object");

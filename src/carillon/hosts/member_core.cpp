@@ -229,7 +229,8 @@ std::string MemberCore::key_trouble() const {
            ": it neither hears the others nor leads. Give it the cluster's key. If the cluster has another "
            "key now, "
            "and nobody leads, delete " +
-           "/carillon/" + options_.cluster + "/epoch in etcd";
+           (options_.epoch_place.empty() ? "/carillon/" + options_.cluster + "/epoch in etcd"
+                                         : options_.epoch_place);
   for (const auto& [id, known] : known_)
     if (is_stranger(known.member))
       return "member '" + id + "' has another --cluster-key than this process, and is not heard";

@@ -24,6 +24,8 @@ struct MemberOptions {
   std::string cluster;  // its name, and the key of its datagrams
   std::string key;
   std::optional<std::string> other_key = std::nullopt;  // that is read, too
+  // What an operator deletes so that another key may lead; empty: the key of etcd.
+  std::string epoch_place = {};
   cluster::Member self;                                 // with an incarnation drawn at random
   cluster::election::ElectionOptions election{};
   cluster::PeerClockOptions clock{};

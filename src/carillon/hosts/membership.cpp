@@ -51,9 +51,9 @@ class Membership::Loop {
                   fmt::format("cannot use {} for UDP: {}", self.address, error.message()));
     return {};
   }
-  // Without etcd in a static cluster.
-  void start(std::unique_ptr<coordinator::Etcd> etcd) {
-    etcd_ = std::move(etcd);
+  // Without a coordinator in a static cluster.
+  void start(std::unique_ptr<coordinator::Coordinator> coordinator) {
+    coordinator_ = std::move(coordinator);
     thread_ = std::thread([this] {
       await();
       arm(Duration{0});
@@ -63,10 +63,10 @@ class Membership::Loop {
   ~Loop() {
     context_.stop();
     if (thread_.joinable()) thread_.join();
-    etcd_.reset();  // which the thread used; until here it may tell, and nobody hears it
+    coordinator_.reset();  // which the thread used; until here it may tell, and nobody hears it
   }
 
-  // On etcd's thread, or before the start.
+  // On the coordinator's thread, or before the start.
   void tell(const cluster::CoordinatorNews& news) {
     std::optional<std::pair<std::string, udp::endpoint>> found;
     std::string trouble;
@@ -126,15 +126,15 @@ class Membership::Loop {
     return done;
   }
   void leave(Duration within) {
-    if (!etcd_) return;
-    etcd_->leave();
+    if (!coordinator_) return;
+    coordinator_->leave();
     const SteadyClock clock;
     const auto registered = [&] {
-      const auto members = etcd_->members();
+      const auto members = coordinator_->members();
       const auto found = members.find(self.id);
       return found != members.end() && found->second.incarnation == self.incarnation;
     };
-    for (const TimePoint end = clock.now() + within; etcd_->up() && registered() && clock.now() < end;)
+    for (const TimePoint end = clock.now() + within; coordinator_->up() && registered() && clock.now() < end;)
       std::this_thread::sleep_for(std::chrono::milliseconds{2});
   }
 
@@ -196,8 +196,8 @@ class Membership::Loop {
     }
     if (!out.claim && !out.read) return;
     const std::uint64_t token = core_.request_token();
-    if (!etcd_ ||
-        !(out.read ? etcd_->read_epoch(token) : etcd_->compare_and_set(token, out.claim_over, *out.claim)))
+    if (!coordinator_ ||
+        !(out.read ? coordinator_->read_epoch(token) : coordinator_->compare_and_set(token, out.claim_over, *out.claim)))
       core_.request_failed();
   }
   State state_now() const {
@@ -230,7 +230,7 @@ class Membership::Loop {
   asio::io_context context_{1};
   udp::socket socket_{context_};
   asio::steady_timer timer_{context_};
-  std::unique_ptr<coordinator::Etcd> etcd_;
+  std::unique_ptr<coordinator::Coordinator> coordinator_;
   std::thread thread_;
 };
 
@@ -240,7 +240,7 @@ Membership::~Membership() = default;
 Result<std::unique_ptr<Membership>> Membership::open(MemberOptions options,
                                                      const cluster::CoordinatorAddress& coordinator,
                                                      const coordinator::EtcdTls& tls, Changed changed) {
-  const bool is_static = coordinator.endpoints.empty();
+  const bool is_static = coordinator.is_static();
   std::vector<cluster::CoordinatorNews> news;
   if (is_static) {
     const auto read = cluster::read_static_cluster(coordinator.file);
@@ -252,6 +252,9 @@ Result<std::unique_ptr<Membership>> Membership::open(MemberOptions options,
     news = news_of(*read);
   } else {
     options.self.keys = fingerprints_of(options);
+    if (coordinator.kubernetes)
+      options.epoch_place = fmt::format("Lease '{}' in namespace '{}'", coordinator.name,
+                                        coordinator.kubernetes->name_space);
   }
   auto loop = std::make_unique<Loop>(std::move(options), std::move(changed));
   if (auto opened = loop->open(); !opened) return std::unexpected(std::move(opened.error()));
@@ -264,10 +267,10 @@ Result<std::unique_ptr<Membership>> Membership::open(MemberOptions options,
   client.self = loop->self;
   client.seed = loop->self.incarnation;
   Loop& told = *loop;
-  auto etcd = coordinator::Etcd::open(coordinator, tls, std::move(client),
-                                      [&told](const cluster::CoordinatorNews& each) { told.tell(each); });
-  if (!etcd) return std::unexpected(std::move(etcd.error()));
-  loop->start(std::move(*etcd));
+  auto opened = coordinator::open(coordinator, tls, std::move(client),
+                                  [&told](const cluster::CoordinatorNews& each) { told.tell(each); });
+  if (!opened) return std::unexpected(std::move(opened.error()));
+  loop->start(std::move(*opened));
   return std::unique_ptr<Membership>(new Membership(std::move(loop)));
 }
 

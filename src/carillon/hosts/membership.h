@@ -10,13 +10,13 @@
 
 #include "carillon/base/result.h"
 #include "carillon/cluster/coordinator/address.h"
-#include "carillon/coordinator/etcd.h"
+#include "carillon/coordinator/coordinator.h"
 #include "carillon/hosts/member_core.h"
 
 namespace carillon::hosts {
 
-// This process as a member of a cluster, live: a MemberCore with a UDP socket, a thread, and etcd or a static
-// file. Safe from any thread.
+// This process as a member of a cluster, live: a MemberCore with a UDP socket, a thread, and a
+// coordinator or a static file. Safe from any thread.
 class Membership {
  public:
   struct State {
@@ -33,8 +33,8 @@ class Membership {
   using Changed = std::function<void(const State&)>;
 
   // The address of `options.self` is where others reach this process, by UDP here: an IP address and a port.
-  // Does not wait for etcd. Errors name what was wrong: the address cannot be bound, the TLS
-  // files, or the static file.
+  // Does not wait for the coordinator. Errors name what was wrong: the address cannot be bound, the TLS
+  // files, the static file, or what the coordinator needs.
   //
   // In a cluster of a static file nobody is elected: its scheduler leads epoch 1 whenever it runs. The name
   // of the cluster is the file's then, and the incarnation is cluster::static_incarnation.
@@ -60,7 +60,8 @@ class Membership {
   Result<> hand_over(const std::string& to);
   // See MemberCore::drain().
   Result<> drain(bool undo);
-  // Registers no more, and waits until etcd knows, `within` at most: then another process may have the id.
+  // Registers no more, and waits until the coordinator knows, `within` at most: then another process may have
+  // the id.
   void leave(Duration within);
 
  private:

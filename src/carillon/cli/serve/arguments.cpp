@@ -93,7 +93,7 @@ Result<roles::MemberArguments> member_of(const ClusterArguments& arguments, clus
       return invalid("--id is needed: the host has no name");
     out.id = name.data();
   }
-  if (out.coordinator.endpoints.empty()) {
+  if (out.coordinator.is_static()) {
     const auto file = cluster::read_static_cluster(out.coordinator.file);
     if (!file) return in_context("--cluster", file.error());
     out.coordinator.name = file->name;

@@ -269,7 +269,8 @@ void add_cluster(CLI::App& command, ClusterArguments& arguments) {
   heading::begin(command, heading::cluster);
   command
       .add_option("--cluster", arguments.cluster,
-                  "The cluster that this process joins: etcd://HOST:PORT,HOST:PORT/NAME, or static:FILE")
+                  "The cluster that this process joins: etcd://HOST:PORT,HOST:PORT/NAME, "
+                  "kubernetes://NAMESPACE/NAME, or static:FILE")
       ->required();
   command.add_option(
       "--listen", arguments.listen,

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
+#include <set>
+
+#include "carillon/cluster/coordinator/lease.h"
 
 namespace carillon::cluster {
 namespace {
@@ -50,10 +53,65 @@ Result<> check_endpoint(std::string_view text) {
   return {};
 }
 
+namespace {
+
+// What follows kubernetes://.
+Result<CoordinatorAddress> parse_kubernetes(std::string_view text, std::string_view whole) {
+  const auto wrong = [&](std::string_view why) {
+    return invalid("cluster " + shown(whole) + " " + std::string(why) +
+                   "; it must be kubernetes://NAMESPACE/NAME, where names are " +
+                   std::string(kubernetes::dns_name_rule) +
+                   ", perhaps with ?server=https://HOST:PORT&token=FILE&ca=FILE after it");
+  };
+  CoordinatorAddress address;
+  KubernetesAddress& made = address.kubernetes.emplace();
+  const auto question = text.find('?');
+  const std::string_view names = text.substr(0, question);
+  const auto slash = names.find('/');
+  if (slash == std::string_view::npos) return wrong("has no name of the cluster after the namespace");
+  made.name_space = names.substr(0, slash);
+  address.name = names.substr(slash + 1);
+  if (!kubernetes::is_dns_name(made.name_space, false))
+    return wrong("has the namespace " + shown(made.name_space));
+  if (!kubernetes::is_dns_name(address.name, false)) return wrong("has the name " + shown(address.name));
+  std::string_view rest = question == std::string_view::npos ? "" : text.substr(question + 1);
+  std::set<std::string_view> seen;
+  while (question != std::string_view::npos) {
+    const auto end = rest.find('&');
+    const std::string_view option = rest.substr(0, end);
+    const auto equals = option.find('=');
+    const std::string_view key = option.substr(0, equals);
+    const std::string_view value = equals == std::string_view::npos ? "" : option.substr(equals + 1);
+    if (value.empty() || !seen.insert(key).second)
+      return wrong("has the option " + shown(option) + " without a value, or twice");
+    if (key == "server") {
+      made.tls = value.starts_with("https://");
+        if (!made.tls && !value.starts_with("http://"))
+        return wrong("has a server that begins with neither http:// nor https://");
+      made.server = value.substr(value.find("//") + 2);
+      if (const auto checked = check_endpoint(made.server); !checked)
+        return in_context("cluster " + shown(whole), checked.error());
+    } else if (key == "token") {
+      made.token = value;
+    } else if (key == "ca") {
+      made.ca = value;
+    } else {
+      return wrong("has the option " + shown(key) + ", which is none");
+    }
+    if (end == std::string_view::npos) break;
+    rest = rest.substr(end + 1);
+  }
+  if (!made.tls && !made.ca.empty()) return wrong("has a CA, which is of no use with http://");
+  return address;
+}
+
+}  // namespace
+
 Result<CoordinatorAddress> parse_coordinator_address(std::string_view text) {
   const auto wrong = [&](std::string_view why) {
     return invalid("cluster " + shown(text) + " " + std::string(why) +
-                   "; it must be etcd://HOST:PORT,HOST:PORT/NAME, etcds:// with TLS, or static:FILE");
+                   "; it must be etcd://HOST:PORT,HOST:PORT/NAME, etcds:// with TLS, "
+                   "kubernetes://NAMESPACE/NAME, or static:FILE");
   };
   CoordinatorAddress address;
   if (text.contains('\0')) return wrong("has a zero byte");
@@ -62,6 +120,8 @@ Result<CoordinatorAddress> parse_coordinator_address(std::string_view text) {
     if (address.file.empty()) return wrong("names no file");
     return address;
   }
+  if (constexpr std::string_view kind = "kubernetes://"; text.starts_with(kind))
+    return parse_kubernetes(text.substr(kind.size()), text);
   address.tls = text.starts_with("etcds://");
   if (!address.tls && !text.starts_with("etcd://")) return wrong("begins with no kind that is known");
   std::string_view rest = text.substr(text.find("//") + 2);

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,13 +13,25 @@ namespace carillon::cluster {
 
 inline constexpr std::size_t most_endpoints = 16;
 
-// Where the members of a cluster find each other: `etcd://HOST:PORT,HOST:PORT/NAME`, `etcds://` with TLS, or
-// `static:FILE`.
+// `kubernetes://NAMESPACE/NAME`. After a question mark, joined by '&': `server=http://HOST:PORT` or `https://`,
+// `token=FILE` and `ca=FILE`, where a pod's own are not meant.
+struct KubernetesAddress {
+  std::string name_space;
+  std::string server;  // HOST:PORT; empty: what a pod is told by its environment
+  bool tls = true;
+  std::filesystem::path token, ca;  // empty: those of a pod, if there are any
+};
+
+// Where the members of a cluster find each other: `etcd://HOST:PORT,HOST:PORT/NAME`, `etcds://` with TLS,
+// `kubernetes://NAMESPACE/NAME`, or `static:FILE`.
 struct CoordinatorAddress {
   bool tls = false;
-  std::vector<std::string> endpoints;  // "HOST:PORT", IPv6 hosts in brackets; empty: a static file
+  std::vector<std::string> endpoints;  // of etcd: "HOST:PORT", IPv6 hosts in brackets
   std::string name;                    // of the cluster; a static file has its own
   std::filesystem::path file;
+  std::optional<KubernetesAddress> kubernetes;
+
+  bool is_static() const { return endpoints.empty() && !kubernetes; }
 };
 
 // Error (invalid_argument): what is wrong with `text`, and what would be right.

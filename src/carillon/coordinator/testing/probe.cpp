@@ -1,4 +1,4 @@
-// One member of a cluster by command, for tests/test_coordinator.py:
+// One member of a cluster by command, for tests/test_coordinator.py and tests/test_kubernetes.py:
 //
 //   carillon_coordinator_probe ADDRESS [--id ID --incarnation N] [--ttl S] [--timeout S] [--ca FILE]
 //   [--certificate FILE]
@@ -17,6 +17,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "carillon/coordinator/coordinator.h"
 #include "carillon/coordinator/etcd.h"
 
 namespace {
@@ -82,30 +83,31 @@ int wrong(const std::string& why) {
   return 2;
 }
 
-void obey(coordinator::Etcd& etcd, const json& order) {
+void obey(coordinator::Coordinator& member, const json& order) {
+  auto* const etcd = dynamic_cast<coordinator::Etcd*>(&member);
   const std::string what = order.at("do");
   const std::uint64_t token = order.value("token", std::uint64_t{0});
   Result<> sent;
   if (what == "compare_and_set") {
-    sent = etcd.compare_and_set(
+    sent = member.compare_and_set(
         token, order.at("revision"),
         {.number = order.at("epoch"), .leader = order.at("leader"), .nonce = order.at("nonce")});
-  } else if (what == "set") {
+  } else if (what == "set" && etcd != nullptr) {
     const json& value = order.at("value");
-    sent = etcd.set(token, order.at("key"),
+    sent = etcd->set(token, order.at("key"),
                     value.is_null() ? std::nullopt : std::optional(value.get<std::string>()));
   } else if (what == "read_epoch") {
-    sent = etcd.read_epoch(token);
+    sent = member.read_epoch(token);
   } else if (what == "leave") {
-    etcd.leave();
+    member.leave();
   } else {
     json members = json::object();
-    for (const auto& [id, member] : etcd.members()) members[id] = member.incarnation;
+    for (const auto& [id, each] : member.members()) members[id] = each.incarnation;
     print({{"news", "copy"},
-           {"up", etcd.up()},
+           {"up", member.up()},
            {"members", members},
-           {"values", etcd.values()},
-           {"record", json_of(etcd.epoch())}});
+           {"values", etcd != nullptr ? json(etcd->values()) : json::object()},
+           {"record", json_of(member.epoch())}});
   }
   if (!sent) print({{"news", "refused"}, {"token", token}, {"why", sent.error().message}});
 }
@@ -128,13 +130,13 @@ int main(int argc, char** argv) {
   if (const std::string& timeout = options["--timeout"]; !timeout.empty())
     client.request_timeout = std::chrono::seconds{std::stol(timeout)};
   const coordinator::EtcdTls tls{options["--ca"], options["--certificate"], options["--key"]};
-  auto etcd = coordinator::Etcd::open(
+  auto member = coordinator::open(
       *address, tls, std::move(client),
       [](const cluster::CoordinatorNews& news) { print(std::visit(Teller{}, news)); });
-  if (!etcd) return wrong(etcd.error().message);
+  if (!member) return wrong(member.error().message);
   std::string line;
-  while (std::getline(std::cin, line)) obey(**etcd, json::parse(line));
-  etcd->reset();
+  while (std::getline(std::cin, line)) obey(**member, json::parse(line));
+  member->reset();
   print({{"news", "ended"}});
   return 0;
 }
