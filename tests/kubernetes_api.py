@@ -70,7 +70,7 @@ class Store:
         self.namespaces: list[str] | None = None
         self.generation = 0  # of watches: those of an earlier one end
         self.said: list[str] = []
-        self.counts: dict[str, int] = {}
+        self.counts = dict.fromkeys(("get", "list", "watch", "create", "update", "delete"), 0)
         self.seen_tokens: list[str] = []
 
     def stamp(self) -> str:
@@ -210,7 +210,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             time.sleep(store.slow_ms / 1000)
         with store.changed:
             store.changed.wait_for(lambda: not store.hang)
-            store.counts[verb] = store.counts.get(verb, 0) + 1
+            store.counts[verb] += 1
             token = self.headers.get("Authorization", "")
             if token not in store.seen_tokens:
                 store.seen_tokens.append(token)

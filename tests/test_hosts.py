@@ -1,4 +1,4 @@
-"""Hosts of a cluster, at a real etcd or by a static file: who leads, who is there, and what becomes of it when processes die or stand still.
+"""Hosts of a cluster, at a real etcd, at a stand-in for Kubernetes, or by a static file: who leads, who is there, and what becomes of it when processes die or stand still.
 
 carillon_hosts_probe is one process by command. No test judges how long something takes: the seeded worlds of
 cluster/election do.
@@ -10,13 +10,13 @@ import signal
 
 import pytest
 
-from cluster_processes import Host, Told, etcd, stand_still, start, wait_for  # noqa: F401 (fixtures)
+from cluster_processes import Host, Told, coordinator, etcd, kubernetes, stand_still, start, wait_for  # noqa: F401 (fixtures)
 from loopback import free_addresses
 
 
 @pytest.fixture
-def host(start, program, etcd):
-    return lambda id, role, *key: start(Host(program, f"etcd://{etcd.client}/box", id, role, free_addresses(1)[0], *key))
+def host(start, program, coordinator):
+    return lambda id, role, *key: start(Host(program, coordinator.cluster(), id, role, free_addresses(1)[0], *key))
 
 
 def led_by_one(hosts: list[Host]) -> Host:
@@ -74,17 +74,17 @@ def test_a_leader_that_stood_still_leads_no_more(box):
     assert not any(news["leads"] for news in leader.told[place:] if news.get("epoch", 0) >= after.state()["epoch"])
 
 
-def test_without_etcd_the_leader_leads_on_and_nobody_is_elected(box, etcd):
+def test_without_the_coordinator_the_leader_leads_on_and_nobody_is_elected(box, coordinator):
     leader = led_by_one(box)
     epoch = leader.state()["epoch"]
-    etcd.kill()
-    wait_for(lambda: all("etcd" in each.state()["trouble"] for each in box), "all miss etcd")
+    coordinator.kill()
+    wait_for(lambda: all(coordinator.client in each.state()["trouble"] for each in box), "all miss the coordinator")
     assert led_by_one(box) is leader and leader.state()["epoch"] == epoch
     leader.kill()
     left = [each for each in box if each is not leader]
     wait_for(lambda: all(leader.id not in each.state()["there"] for each in left), "all miss the leader")
     assert not any(each.state()["leads"] for each in left)
-    etcd.start().ready()
+    coordinator.start().ready()
     assert led_by_one(left).state()["epoch"] == epoch + 1
 
 

@@ -362,9 +362,9 @@ def test_a_port_where_something_else_is_tells_so(kind, words, probe):
             if kind == "nonsense":
                 connection.sendall(b"SSH-2.0-nothing of HTTP\r\n\r\n")
             elif kind == "not found":
-                connection.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+                connection.sendall(b"HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
             elif kind == "no json":
-                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi")
+                connection.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi")
             elif kind == "endless":
                 connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 40000000000\r\n\r\n")
             elif kind == "headers":

@@ -457,7 +457,7 @@ std::string KubernetesClient::epoch_words() const {
 }
 
 void KubernetesClient::apply_epoch(const Lease& lease) {
-  if (lease.revision <= stored_revision_ || lease.revision <= stored_gone_at_) return;
+  if (lease.revision <= stored_revision_ || lease.revision < stored_gone_at_) return;
   stored_revision_ = lease.revision;
   stored_well_ = false;
   const std::string name = "Lease '" + lease.name + "'";

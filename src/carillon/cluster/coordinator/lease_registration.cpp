@@ -52,7 +52,8 @@ TimePoint LeaseRegistration::due() const {
 void LeaseRegistration::written(const Lease& lease, TimePoint now) {
   out_.reset();
   taken_.clear();
-  // The watch may have told of its end, or of a later state, before.
+  // The watch may have told of its end, or of a later state, before. What lost its label, and is still there,
+  // has the very revision at which the watch told that it was gone.
   if (gone_at_ > lease.revision || revision_ > lease.revision) {
     must_read_ = true;
     retry_at_ = now;
@@ -83,7 +84,7 @@ void LeaseRegistration::read(const Lease& lease, TimePoint now) {
   out_.reset();
   must_read_ = false;
   retry_at_ = now;
-  if (lease.revision >= revision_ && lease.revision > gone_at_) found(lease, now);
+  if (lease.revision >= revision_ && lease.revision >= gone_at_) found(lease, now);
 }
 
 void LeaseRegistration::failed(TimePoint now) {
@@ -94,7 +95,7 @@ void LeaseRegistration::failed(TimePoint now) {
 }
 
 void LeaseRegistration::seen(const Lease& lease, TimePoint now) {
-  if (lease.revision > revision_ && lease.revision > gone_at_) found(lease, now);
+  if (lease.revision > revision_ && lease.revision >= gone_at_) found(lease, now);
 }
 
 void LeaseRegistration::seen_gone(std::int64_t revision, TimePoint now) {
