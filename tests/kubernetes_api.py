@@ -7,7 +7,8 @@ started again. `POST /stub` takes commands, a JSON object:
 
     slow_ms N        each call takes so long (also before a watch begins)
     hang true        calls have no answer until that is undone
-    fail [...]       rules; the first that fits answers: verbs, name, status, message, retry_after, times
+    fail [...]       rules; the first that fits answers: verbs, name, status (0: none, and the connection ends), message, retry_after, times;
+                     one with touch has another hand write first, one with stall_ms takes so long, and both go on
     conflicts N      before so many writes another hand touches the object
     forget true      the history of changes is lost: watches from before get 410
     end_watches true all watches end, as those do whose time is over
@@ -220,6 +221,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 if verb in rule.get("verbs", [verb]) and re.fullmatch(rule.get("name", ".*"), about) and rule.get("times", 1) > 0:
                     if "times" in rule:
                         rule["times"] -= 1
+                    if rule.get("touch"):
+                        store.touch(key)
+                        there = store.objects.get(key)
+                        continue
+                    if rule.get("stall_ms"):
+                        store.changed.wait_for(lambda: False, rule["stall_ms"] / 1000)
+                        there = store.objects.get(key)
+                        continue
                     if rule["status"] == 0:
                         self.close_connection = True
                         return 0, None

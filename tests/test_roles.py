@@ -15,13 +15,17 @@ import urllib.request
 import pytest
 
 from certificates import Authority
-from cluster_processes import LIMIT, Frontend, Role, etcd, ready, stand_still, start, wait_for  # noqa: F401 (fixtures)
+from cluster_processes import LIMIT, Frontend, Role, etcd, kubernetes, ready, stand_still, start, wait_for  # noqa: F401 (fixtures)
 from loopback import free_addresses
 
 
 @pytest.fixture
-def cluster(etcd) -> str:
-    return f"etcd://{etcd.client}/box"
+def cluster(request) -> str:
+    return request.getfixturevalue(getattr(request, "param", "etcd")).cluster()
+
+
+# What a cluster promises when processes of it end does not depend on what its members find each other by.
+by_each = pytest.mark.parametrize("cluster", ["etcd", "kubernetes"], indirect=True)
 
 
 @pytest.fixture
@@ -103,6 +107,7 @@ def test_errors_are_those_of_one_process(box):
     assert status == 400 and "shape" in answer["error"]
 
 
+@by_each
 def test_no_request_is_lost_when_the_leader_is_killed(box, program, cluster):
     want = right(box["f1"])
     leader = leader_of(program, cluster)
@@ -113,6 +118,7 @@ def test_no_request_is_lost_when_the_leader_is_killed(box, program, cluster):
     assert "leads, epoch" in box[other].text()
 
 
+@by_each
 def test_weights_stay_when_the_leader_is_killed(roles, program, cluster):
     metrics = free_addresses(1)[0]
     box = {id: roles(role, id, *options) for id, role, *options in (
@@ -166,6 +172,7 @@ def test_the_worker_and_the_frontend_count_what_they_do(roles, tiny_models):
     assert 0 < steps["compute_infer"]["ns"] < steps["success"]["ns"], told
 
 
+@by_each
 def test_a_leader_that_was_stopped_is_not_obeyed_when_it_goes_on(box, program, cluster):
     leader = leader_of(program, cluster)
     other = ({"s1", "s2"} - {leader}).pop()
@@ -202,6 +209,7 @@ def drained(program, cluster: str, id: str, *options: str) -> subprocess.Complet
     return subprocess.run([str(program), "cluster", "drain", id, "--cluster", cluster, *options], capture_output=True, text=True, timeout=2 * LIMIT)
 
 
+@by_each
 def test_no_request_is_lost_when_a_drained_worker_is_killed(box, roles, program, cluster):
     only = drained(program, cluster, "w1")
     assert only.returncode == 1 and "no other worker has a device" in only.stderr, only.stderr
@@ -246,6 +254,7 @@ def test_a_drained_frontend_is_not_ready_and_answers(box, program, cluster):
     ready(box["f1"])
 
 
+@by_each
 def test_without_a_worker_requests_are_refused_and_with_one_again_answered(box):
     box["w1"].kill()
     wait_for(lambda: box["f1"].get("/v2/health/ready") == 503, "the frontend to be not ready")
@@ -256,6 +265,7 @@ def test_without_a_worker_requests_are_refused_and_with_one_again_answered(box):
     assert box["f1"].infer(1.0)[0] == 200
 
 
+@by_each
 def test_without_a_leader_a_request_has_its_time_and_then_an_answer(box):
     for id in ("s1", "s2"):
         box[id].kill()
@@ -294,6 +304,7 @@ def test_a_member_that_waits_says_for_what(roles, program, tmp_path, cluster):
             assert second.end() == 0
 
 
+@by_each
 @pytest.mark.parametrize("id", ["w1", "s1", "s2"])
 def test_who_takes_the_id_of_a_member_that_runs_harms_nobody(box, program, tmp_path, cluster, id):
     before = status_of(program, cluster)["epoch"]
@@ -308,6 +319,7 @@ def test_who_takes_the_id_of_a_member_that_runs_harms_nobody(box, program, tmp_p
     assert status_of(program, cluster)["epoch"] == before
 
 
+@by_each
 def test_a_member_that_is_stopped_leaves_its_id_to_another_process(box, program, cluster):
     for id in ("f1", "w1", "s2"):
         box[id].end()
@@ -447,6 +459,7 @@ def test_an_order_to_load_at_a_frontend_holds_for_all_workers(roles, program, cl
              lambda: str(ordered(plain, "tiny_mlp", "load")))
 
 
+@by_each
 def test_an_order_that_is_under_way_has_an_answer_when_another_scheduler_leads(roles, program, cluster):
     """The old leader goes on, and so do the streams to it."""
     explicit = ("--model-control-mode", "explicit")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster_processes import LIMIT, Etcd, Frontend, Role, ready, wait_for
+from cluster_processes import LIMIT, Etcd, Frontend, Kubernetes, Role, ready, wait_for
 
 from .network import Host, Hosts
 from .tap import Tap, missed_by_others, shown
@@ -29,22 +29,26 @@ class Box:
 
     def __init__(self, net: Hosts, begin, program: Path, models: Path, folder: Path):
         self.net, self.begin, self.program, self.models, self.folder = net, begin, program, models, folder
+        self.on_kubernetes = False  # then the one member of etcd is a stand-in for an API server
         self.options: tuple[str, ...] = ()  # of all roles
         self.worker_options: tuple[str, ...] = ()
-        self.etcds: dict[str, Etcd] = {}
+        self.etcds: dict[str, Etcd | Kubernetes] = {}
         self.roles: dict[str, Role] = {}
         self.host_of: dict[str, Host] = {}
         self.ports: dict[str, int] = {}  # of each host, the last that a process listens at
 
     @property
     def cluster(self) -> str:
+        if self.on_kubernetes:
+            return next(iter(self.etcds.values())).cluster()
         return "etcd://" + ",".join(each.client for each in self.etcds.values()) + "/box"
 
     def start_etcd(self, hosts: Mapping[str, Host]) -> None:
         peers = {id: host.at(PEER_PORT) for id, host in hosts.items()}
         for id, host in hosts.items():
             self.host_of[id] = host
-            self.etcds[id] = Etcd(self.folder, id, peers, client=host.at(ETCD_PORT))
+            self.etcds[id] = (Kubernetes(self.folder, id, client=host.at(ETCD_PORT)) if self.on_kubernetes
+                              else Etcd(self.folder, id, peers, client=host.at(ETCD_PORT)))
             self.etcds[id].command = host.on(*self.etcds[id].command)
         for each in self.etcds.values():
             self.begin(each)

@@ -24,3 +24,10 @@ def net(can_have_hosts):
 def box(net, start, program, tiny_models, tmp_path) -> Box:  # noqa: F811
     """A cluster without processes yet: Box.start_all() starts them."""
     return Box(net, start, program, tiny_models, tmp_path)
+
+
+@pytest.fixture(params=["etcd", "kubernetes"])
+def each_box(box, request) -> Box:
+    """The same, with each kind of coordinator in turn."""
+    box.on_kubernetes = request.param == "kubernetes"
+    return box

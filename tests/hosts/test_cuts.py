@@ -17,7 +17,8 @@ MEMBERS = ("w1", "w2", "f1")
 
 
 @pytest.fixture
-def apart(box):
+def apart(each_box):
+    box = each_box
     box.apart("e1", LEADER, SPARE, *MEMBERS)
     yield box
     box.must_be_led_by_one()

@@ -17,7 +17,8 @@ LEADER, SPARE, WORKER, FRONTEND = "s1", "s2", "w1", "f2"
 
 
 @pytest.fixture
-def apart(box):
+def apart(each_box):
+    box = each_box
     box.apart("e1", LEADER, SPARE, WORKER, "w2", "f1", FRONTEND)
     yield box
     box.must_be_led_by_one()

@@ -1,4 +1,4 @@
-"""Clients of a cluster go on whatever becomes of etcd."""
+"""Clients of a cluster go on whatever becomes of etcd, or of the API server."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def test_of_three_etcds_one_may_go_and_without_two_nobody_is_elected(box):
         box.whole()
 
 
-def test_nothing_changes_while_etcd_is_gone(box):
+def test_nothing_changes_while_the_coordinator_is_gone(each_box):
+    box = each_box
     box.apart("e1", LEADER, SPARE, "w1", "w2", "f1")
     with box.led_by(LEADER, tapped=box.host_of[SPARE]), sending(box.http("f1")) as client:
         box.etcds["e1"].kill()
