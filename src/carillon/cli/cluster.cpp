@@ -86,10 +86,9 @@ Result<RegisteredCluster> read_coordinator(const cluster::CoordinatorAddress& ad
   RegisteredCluster found{address.name, {}, (*coordinator)->epoch().epoch};
   for (auto& [id, member] : (*coordinator)->members()) found.members.push_back(member);
   if (found.members.empty() && !found.epoch)
-    return fail(
-        ErrorCode::not_found,
-        fmt::format("{} knows no cluster {}: no member is registered, and nobody ever led", found_at,
-                    address.name));
+    return fail(ErrorCode::not_found,
+                fmt::format("{} knows no cluster {}: no member is registered, and nobody ever led", found_at,
+                            address.name));
   return found;
 }
 
@@ -432,9 +431,10 @@ void add_cluster(CLI::App& program, int& status) {
   const auto add = [&](const char* name, const char* what, int (*run)(const ClusterArguments&)) {
     auto* const made = command->add_subcommand(name, what);
     const auto arguments = std::make_shared<ClusterArguments>();
-    made->add_option("--cluster", arguments->cluster,
-                     "The cluster: etcd://HOST:PORT,HOST:PORT/NAME, etcds:// with TLS, kubernetes://NAMESPACE/NAME, "
-                     "or static:FILE")
+    made->add_option(
+            "--cluster", arguments->cluster,
+            "The cluster: etcd://HOST:PORT,HOST:PORT/NAME, etcds:// with TLS, kubernetes://NAMESPACE/NAME, "
+            "or static:FILE")
         ->required();
     add_tls_options(*made, arguments->tls);
     made->add_flag("--json", arguments->json, "Print one JSON object");

@@ -60,17 +60,15 @@ struct Site {
   std::string host, port;
   std::filesystem::path token, ca;  // empty: none, and those of the system
 
-  std::string authority() const {
-    return (host.contains(':') ? "[" + host + "]" : host) + ":" + port;
-  }
+  std::string authority() const { return (host.contains(':') ? "[" + host + "]" : host) + ":" + port; }
   std::string url() const { return (tls ? "https://" : "http://") + authority(); }
 };
 
 Result<std::string> read_small_file(std::string_view what, const std::filesystem::path& file) {
   std::error_code error;
   if (const auto size = std::filesystem::file_size(file, error); !error && size > longest_file)
-    return invalid(fmt::format("{} '{}' has {} bytes, at most {} are read", what, file.string(), size,
-                               longest_file));
+    return invalid(
+        fmt::format("{} '{}' has {} bytes, at most {} are read", what, file.string(), size, longest_file));
   return read_file(what, file);
 }
 
@@ -131,8 +129,8 @@ std::string stamp() {
                      parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec, micros % 1'000'000);
 }
 
-// A connection: TCP, or TLS on it. An AsyncReadStream and AsyncWriteStream. Who has it keeps it until all that
-// it was asked for is over.
+// A connection: TCP, or TLS on it. An AsyncReadStream and AsyncWriteStream. Who has it keeps it until all
+// that it was asked for is over.
 class Wire {
  public:
   using executor_type = tcp::socket::executor_type;
@@ -149,7 +147,8 @@ class Wire {
         [this, &site, done = std::move(done)](const error_code& unknown, const auto& found) mutable {
           if (unknown) return done(unknown.message());
           asio::async_connect(
-              socket_, found, [this, &site, done = std::move(done)](const error_code& error, const auto&) mutable {
+              socket_, found,
+              [this, &site, done = std::move(done)](const error_code& error, const auto&) mutable {
                 if (error) return done(error.message());
                 error_code ignored;  // slower without these, no more
                 (void)socket_.set_option(tcp::no_delay(true), ignored);
@@ -167,8 +166,7 @@ class Wire {
           ERR_GET_REASON(static_cast<unsigned long>(error.value())) == SSL_R_WRONG_VERSION_NUMBER)
         return "it does not speak TLS at this port: is it http://?";
     }
-    if (error == http::error::end_of_stream || error == asio::error::eof)
-      return "it closed the connection";
+    if (error == http::error::end_of_stream || error == asio::error::eof) return "it closed the connection";
     return error.message();
   }
   // What was not sent yet is not sent any more: a claim that comes late does harm.
@@ -211,8 +209,8 @@ class Wire {
     if (!ca) return std::unexpected(ca.error());
     (void)context_->add_certificate_authority(asio::buffer(*ca), error);
     if (error)
-      return invalid("the CA of the API server '" + site.ca.string() + "' has no certificate in PEM: " +
-                     error.message());
+      return invalid("the CA of the API server '" + site.ca.string() +
+                     "' has no certificate in PEM: " + error.message());
     return {};
   }
   template <typename Done>
@@ -312,9 +310,9 @@ class Line final : public std::enable_shared_from_this<Line> {
     timer_.expires_after(request_.timeout);
     timer_.async_wait([self = shared_from_this(), number = ++number_](const error_code& cancelled) {
       if (cancelled || !self->busy_ || self->number_ != number) return;
-      self->end(fmt::format(
-          "no answer came in {} ms",
-          std::chrono::duration_cast<std::chrono::milliseconds>(self->request_.timeout).count()));
+      self->end(
+          fmt::format("no answer came in {} ms",
+                      std::chrono::duration_cast<std::chrono::milliseconds>(self->request_.timeout).count()));
     });
     if (open_) return write();
     wire_.async_open(site_, [self = shared_from_this()](const std::string& wrong) {
@@ -436,14 +434,13 @@ class WatchLine final : public std::enable_shared_from_this<WatchLine> {
   void read_refusal() {
     refusal_.emplace(std::move(head_));
     refusal_->body_limit(longest_refusal);
-    http::async_read(wire_, buffer_, *refusal_,
-                     [self = shared_from_this()](const error_code&, std::size_t) {
-                       if (self->closed_) return;
-                       auto& header = self->refusal_->get();
-                       const kubernetes::Answer answer = answer_of(header, std::move(header.body()));
-                       self->cancel();
-                       self->asker_.answered(self->id_, answer);
-                     });
+    http::async_read(wire_, buffer_, *refusal_, [self = shared_from_this()](const error_code&, std::size_t) {
+      if (self->closed_) return;
+      auto& header = self->refusal_->get();
+      const kubernetes::Answer answer = answer_of(header, std::move(header.body()));
+      self->cancel();
+      self->asker_.answered(self->id_, answer);
+    });
   }
   void begin() {
     body_.emplace(std::move(head_));
@@ -457,15 +454,14 @@ class WatchLine final : public std::enable_shared_from_this<WatchLine> {
     body_->get().body().data = bytes_.data();
     body_->get().body().size = bytes_.size();
     body_->get().body().more = true;
-    http::async_read_some(wire_, buffer_, *body_,
-                          [self = shared_from_this()](error_code error, std::size_t) {
-                            if (self->closed_) return;
-                            if (error == http::error::need_buffer) error = {};
-                            self->take(self->bytes_.size() - self->body_->get().body().size);
-                            if (self->closed_) return;
-                            if (error) return self->end(self->wire_.why(error));
-                            self->read();
-                          });
+    http::async_read_some(wire_, buffer_, *body_, [self = shared_from_this()](error_code error, std::size_t) {
+      if (self->closed_) return;
+      if (error == http::error::need_buffer) error = {};
+      self->take(self->bytes_.size() - self->body_->get().body().size);
+      if (self->closed_) return;
+      if (error) return self->end(self->wire_.why(error));
+      self->read();
+    });
   }
   void take(std::size_t size) {
     std::string_view news(bytes_.data(), size);
@@ -608,7 +604,8 @@ class Kubernetes::Loop final : public Asker {
         line = idle_.back();
         idle_.pop_back();
       }
-      asio::post(context_, [line, request = std::move(request)]() mutable { line->send(std::move(request)); });
+      asio::post(context_,
+                 [line, request = std::move(request)]() mutable { line->send(std::move(request)); });
     }
   }
 
@@ -634,11 +631,11 @@ Result<std::unique_ptr<Kubernetes>> Kubernetes::open(const cluster::CoordinatorA
   auto site = site_of(*address.kubernetes);
   if (!site) return std::unexpected(site.error());
   options.name = address.name;
-  cluster::KubernetesPlace place{
-      .name_space = address.kubernetes->name_space,
-      .server = site->url(),
-      .credentials = site->token.empty() ? "a request without a token" : "the token of " + site->token.string(),
-      .stamp = stamp};
+  cluster::KubernetesPlace place{.name_space = address.kubernetes->name_space,
+                                 .server = site->url(),
+                                 .credentials = site->token.empty() ? "a request without a token"
+                                                                    : "the token of " + site->token.string(),
+                                 .stamp = stamp};
   return std::unique_ptr<Kubernetes>(new Kubernetes(
       std::make_unique<Loop>(std::move(options), std::move(place), *std::move(site), std::move(tell))));
 }
@@ -646,7 +643,8 @@ Result<std::unique_ptr<Kubernetes>> Kubernetes::open(const cluster::CoordinatorA
 Kubernetes::Kubernetes(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
 Kubernetes::~Kubernetes() = default;
 
-Result<> Kubernetes::compare_and_set(std::uint64_t token, std::int64_t revision, const cluster::Epoch& epoch) {
+Result<> Kubernetes::compare_and_set(std::uint64_t token, std::int64_t revision,
+                                     const cluster::Epoch& epoch) {
   return loop_->with_client(
       [&](auto& client, TimePoint now) { return client.compare_and_set(token, revision, epoch, now); });
 }

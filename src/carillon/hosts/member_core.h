@@ -26,7 +26,7 @@ struct MemberOptions {
   std::optional<std::string> other_key = std::nullopt;  // that is read, too
   // What an operator deletes so that another key may lead; empty: the key of etcd.
   std::string epoch_place = {};
-  cluster::Member self;                                 // with an incarnation drawn at random
+  cluster::Member self;  // with an incarnation drawn at random
   cluster::election::ElectionOptions election{};
   cluster::PeerClockOptions clock{};
   // Another host of whom nothing was heard for so long, without stalls of one's own, is not there.

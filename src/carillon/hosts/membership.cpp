@@ -196,8 +196,8 @@ class Membership::Loop {
     }
     if (!out.claim && !out.read) return;
     const std::uint64_t token = core_.request_token();
-    if (!coordinator_ ||
-        !(out.read ? coordinator_->read_epoch(token) : coordinator_->compare_and_set(token, out.claim_over, *out.claim)))
+    if (!coordinator_ || !(out.read ? coordinator_->read_epoch(token)
+                                    : coordinator_->compare_and_set(token, out.claim_over, *out.claim)))
       core_.request_failed();
   }
   State state_now() const {
@@ -253,8 +253,8 @@ Result<std::unique_ptr<Membership>> Membership::open(MemberOptions options,
   } else {
     options.self.keys = fingerprints_of(options);
     if (coordinator.kubernetes)
-      options.epoch_place = fmt::format("Lease '{}' in namespace '{}'", coordinator.name,
-                                        coordinator.kubernetes->name_space);
+      options.epoch_place =
+          fmt::format("Lease '{}' in namespace '{}'", coordinator.name, coordinator.kubernetes->name_space);
   }
   auto loop = std::make_unique<Loop>(std::move(options), std::move(changed));
   if (auto opened = loop->open(); !opened) return std::unexpected(std::move(opened.error()));

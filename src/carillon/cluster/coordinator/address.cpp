@@ -86,7 +86,7 @@ Result<CoordinatorAddress> parse_kubernetes(std::string_view text, std::string_v
       return wrong("has the option " + shown(option) + " without a value, or twice");
     if (key == "server") {
       made.tls = value.starts_with("https://");
-        if (!made.tls && !value.starts_with("http://"))
+      if (!made.tls && !value.starts_with("http://"))
         return wrong("has a server that begins with neither http:// nor https://");
       made.server = value.substr(value.find("//") + 2);
       if (const auto checked = check_endpoint(made.server); !checked)

@@ -13,8 +13,8 @@ namespace carillon::cluster {
 
 inline constexpr std::size_t most_endpoints = 16;
 
-// `kubernetes://NAMESPACE/NAME`. After a question mark, joined by '&': `server=http://HOST:PORT` or `https://`,
-// `token=FILE` and `ca=FILE`, where a pod's own are not meant.
+// `kubernetes://NAMESPACE/NAME`. After a question mark, joined by '&': `server=http://HOST:PORT` or
+// `https://`, `token=FILE` and `ca=FILE`, where a pod's own are not meant.
 struct KubernetesAddress {
   std::string name_space;
   std::string server;  // HOST:PORT; empty: what a pod is told by its environment

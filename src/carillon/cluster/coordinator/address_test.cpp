@@ -27,6 +27,23 @@ TEST(CoordinatorAddress, IsEtcdOrAFile) {
   EXPECT_TRUE(file->endpoints.empty());
 }
 
+TEST(CoordinatorAddress, IsKubernetes) {
+  const auto pod = parse_coordinator_address("kubernetes://serving/box");
+  ASSERT_TRUE(pod) << pod.error().message;
+  EXPECT_FALSE(pod->is_static());
+  EXPECT_EQ(pod->name, "box");
+  EXPECT_EQ(pod->kubernetes->name_space, "serving");
+  EXPECT_EQ(pod->kubernetes->server, "");
+  const auto outside = parse_coordinator_address(
+      "kubernetes://serving/box?token=a folder/token&server=https://[::1]:6443&ca=ca.crt");
+  ASSERT_TRUE(outside) << outside.error().message;
+  EXPECT_TRUE(outside->kubernetes->tls);
+  EXPECT_EQ(outside->kubernetes->server, "[::1]:6443");
+  EXPECT_EQ(outside->kubernetes->token, "a folder/token");
+  EXPECT_EQ(outside->kubernetes->ca, "ca.crt");
+  EXPECT_FALSE(parse_coordinator_address("kubernetes://a/b?server=http://h:1")->kubernetes->tls);
+}
+
 TEST(CoordinatorAddress, SaysWhatIsWrong) {
   const std::string long_name(65, 'n');
   std::string many = "etcd://h:1";
@@ -61,6 +78,20 @@ TEST(CoordinatorAddress, SaysWhatIsWrong) {
       {"etcd://" + std::string(254, 'h') + ":1/box", "more than 253"},
       {"etcd://h:1,h:1/box", "'h:1' twice"},
       {many + "/box", "more than 16 endpoints"},
+      {"kubernetes://", "has no name of the cluster"},
+      {"kubernetes://serving", "has no name of the cluster"},
+      {"kubernetes:///box", "has the namespace ''"},
+      {"kubernetes://Serving/box", "has the namespace 'Serving'"},
+      {"kubernetes://serving/b_x", "has the name 'b_x'"},
+      {"kubernetes://serving/a.b", "has the name 'a.b'"},
+      {"kubernetes://serving/a/b", "has the name 'a/b'"},
+      {"kubernetes://serving/box?", "the option '' without a value, or twice"},
+      {"kubernetes://serving/box?token=", "the option 'token=' without a value, or twice"},
+      {"kubernetes://serving/box?token=a&token=b", "the option 'token=b' without a value, or twice"},
+      {"kubernetes://serving/box?user=a", "the option 'user', which is none"},
+      {"kubernetes://serving/box?server=h:1", "begins with neither http:// nor https://"},
+      {"kubernetes://serving/box?server=http://h", "has no port"},
+      {"kubernetes://serving/box?server=http://h:1&ca=f", "no use with http://"},
   };
   for (const auto& [text, why] : rows) {
     const auto parsed = parse_coordinator_address(text);

@@ -17,7 +17,8 @@ using kubernetes::Lease;
 using kubernetes::LeaseEvent;
 using Op = kubernetes::LeaseRegistration::Op;
 
-constexpr std::uint64_t most_transitions = std::numeric_limits<std::int32_t>::max();  // a Lease's are an int32
+constexpr std::uint64_t most_transitions =
+    std::numeric_limits<std::int32_t>::max();  // a Lease's are an int32
 constexpr Duration longest_throttle = std::chrono::seconds{10}, usual_throttle = std::chrono::seconds{1};
 constexpr Duration stood_still = std::chrono::milliseconds{500};  // after due()
 constexpr Duration lasted = std::chrono::seconds{2};              // a watch that did so was well
@@ -166,9 +167,9 @@ void KubernetesClient::line(std::uint64_t id, std::string_view text, TimePoint n
     disconnect(event.error().message, now);
   } else if (event->kind == LeaseEvent::Kind::error) {
     whole_ = true;
-    disconnect(event->code == 410 ? "what changed meanwhile is gone; all is read anew"
-                                  : "the watch ended with code " + std::to_string(event->code) + ": " +
-                                        event->message,
+    disconnect(event->code == 410
+                   ? "what changed meanwhile is gone; all is read anew"
+                   : "the watch ended with code " + std::to_string(event->code) + ": " + event->message,
                now);
   } else {
     heard(now);
@@ -268,9 +269,11 @@ void KubernetesClient::failed(std::uint64_t id, const kubernetes::Failure& failu
 // An answer that is no success, and that says nothing of the Leases.
 void KubernetesClient::refused(const Pending& pending, const Answer& answer, TimePoint now) {
   const kubernetes::StatusWords said = kubernetes::status_of(answer.body);
-  std::string why = "HTTP " + std::to_string(answer.status) + (said.message.empty() ? "" : ": " + said.message);
+  std::string why =
+      "HTTP " + std::to_string(answer.status) + (said.message.empty() ? "" : ": " + said.message);
   if (answer.status == 429 || (answer.status == 503 && answer.retry_after)) {
-    const Duration wait = std::clamp(answer.retry_after.value_or(usual_throttle), Duration{0}, longest_throttle);
+    const Duration wait =
+        std::clamp(answer.retry_after.value_or(usual_throttle), Duration{0}, longest_throttle);
     throttled_until_ = std::max(throttled_until_, now + wait);
     why = "it throttles (" + std::to_string(answer.status) + "), and is asked again after " +
           std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(wait).count()) + " ms";
@@ -284,7 +287,8 @@ void KubernetesClient::refused(const Pending& pending, const Answer& answer, Tim
   } else if (answer.status == 404) {
     why = said.kind == "namespaces" || pending.creates
               ? "namespace '" + place_.name_space + "' is not there (404)"
-              : "it has no Leases (404); is it an API server?" + (said.message.empty() ? "" : " " + said.message);
+              : "it has no Leases (404); is it an API server?" +
+                    (said.message.empty() ? "" : " " + said.message);
   }
   if (pending.kind != Kind::list && pending.kind != Kind::watch)
     trouble(at() + ": " + why);
@@ -377,8 +381,8 @@ void KubernetesClient::call_answered(const Pending& pending, const Answer& answe
                                  .outcome = WriteDone::Outcome::done,
                                  .current = {pending.epoch, lease->revision}});
   else if (callers)
-    news_.emplace_back(WriteDone{
-        .token = pending.token, .outcome = WriteDone::Outcome::differs, .current = record()});
+    news_.emplace_back(
+        WriteDone{.token = pending.token, .outcome = WriteDone::Outcome::differs, .current = record()});
 }
 
 void KubernetesClient::call_failed(const Pending& pending, const std::string& why) {
@@ -400,7 +404,8 @@ void KubernetesClient::apply(const Lease& lease, TimePoint now) {
   else if (const std::string id = id_of(lease.name); !id.empty())
     apply_member(id, lease, now);
   else
-    trouble("Lease '" + lease.name + "' has the label of cluster '" + options_.name + "', and is passed over");
+    trouble("Lease '" + lease.name + "' has the label of cluster '" + options_.name +
+            "', and is passed over");
 }
 
 void KubernetesClient::apply_gone(const std::string& name, std::int64_t revision, TimePoint now) {
@@ -658,7 +663,8 @@ TimePoint KubernetesClient::due() const {
 Result<> KubernetesClient::can_call(TimePoint now) const {
   // Over an older copy a claim might create an epoch that there was already.
   if (link_ != Link::open)
-    return fail(ErrorCode::unavailable, "no coordinator: " + (why_.empty() ? at() + ": no answer yet" : why_));
+    return fail(ErrorCode::unavailable,
+                "no coordinator: " + (why_.empty() ? at() + ": no answer yet" : why_));
   if (!may_send(now)) return fail(ErrorCode::unavailable, "no coordinator: " + at() + " throttles");
   if (calls_ >= options_.most_calls)
     return fail(ErrorCode::resource_exhausted,

@@ -86,8 +86,8 @@ class KubernetesClient {
     Epoch epoch;              // of a claim
     bool creates = false;
     kubernetes::LeaseRegistration::Op op = kubernetes::LeaseRegistration::Op::read;
-    std::string id;            // of a member that is swept
-    std::int64_t seen = 0;     // all changes up to this one were known when it was sent
+    std::string id;         // of a member that is swept
+    std::int64_t seen = 0;  // all changes up to this one were known when it was sent
   };
   struct Seen {
     std::int64_t revision = 0;
@@ -150,22 +150,22 @@ class KubernetesClient {
   EpochRecord told_;
 
   Link link_ = Link::waiting;
-  std::uint64_t watch_ = 0;      // 0: none
-  std::size_t failures_ = 0;     // of links, in a row
-  TimePoint next_at_;            // waiting: when to connect; opening: the end of it
-  TimePoint opened_at_;          // open: since when
-  TimePoint heard_;              // the last answer, or line
-  bool listens_anew_ = true;     // when the watch begins, all Leases hold anew
-  TimePoint awaited_;            // by due(): when this client was to be called at the latest
+  std::uint64_t watch_ = 0;   // 0: none
+  std::size_t failures_ = 0;  // of links, in a row
+  TimePoint next_at_;         // waiting: when to connect; opening: the end of it
+  TimePoint opened_at_;       // open: since when
+  TimePoint heard_;           // the last answer, or line
+  bool listens_anew_ = true;  // when the watch begins, all Leases hold anew
+  TimePoint awaited_;         // by due(): when this client was to be called at the latest
   TimePoint throttled_until_ = TimePoint::min();
-  std::optional<bool> up_;       // as told
-  std::string why_;              // the last link failed
-  std::string trouble_;          // told last
+  std::optional<bool> up_;  // as told
+  std::string why_;         // the last link failed
+  std::string trouble_;     // told last
 
   // This process's own renewal must be seen over the watch, too.
   std::int64_t wants_to_see_ = 0;  // a revision; 0: nothing
   TimePoint sees_by_;
-  bool renews_ = true;             // own renewals come through
+  bool renews_ = true;  // own renewals come through
 
   bool restoring_ = false, sweeping_ = false;
   TimePoint restore_at_ = TimePoint::min(), sweep_at_ = TimePoint::min();

@@ -23,7 +23,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using Outcome = WriteDone::Outcome;
+using Written = WriteDone::Outcome;
 
 Member scheduler(const std::string& id, std::uint64_t incarnation) {
   return {.id = id,
@@ -65,7 +65,8 @@ struct LeaseServer {
     if (call.method == "GET" && name.empty()) {
       json items = json::array();
       for (const auto& [key, lease] : leases) items.push_back(lease);
-      return {200, json{{"metadata", {{"resourceVersion", std::to_string(revision)}}}, {"items", items}}.dump()};
+      return {200,
+              json{{"metadata", {{"resourceVersion", std::to_string(revision)}}}, {"items", items}}.dump()};
     }
     if (call.method == "POST") {
       if (leases.contains(body["metadata"]["name"])) return status(409);
@@ -112,13 +113,13 @@ class KubernetesWorld {
     options.most_members = most_members;
     options.seed = sites_.size();
     sites_.push_back(std::make_unique<Site>());
-    sites_.back()->client = std::make_unique<KubernetesClient>(
-        std::move(options),
-        KubernetesPlace{.name_space = "default",
-                        .server = "http://api:1",
-                        .credentials = "the token of F",
-                        .stamp = [this] { return stamp; }},
-        now);
+    sites_.back()->client =
+        std::make_unique<KubernetesClient>(std::move(options),
+                                           KubernetesPlace{.name_space = "default",
+                                                           .server = "http://api:1",
+                                                           .credentials = "the token of F",
+                                                           .stamp = [this] { return stamp; }},
+                                           now);
     return *sites_.back();
   }
   void run(Duration time) {
@@ -225,14 +226,15 @@ class KubernetesWorld {
     });
   }
   bool tell_change(Site& site) {
-    const auto found = std::ranges::lower_bound(server.changes, site.next, {}, &LeaseServer::Change::revision);
+    const auto found =
+        std::ranges::lower_bound(server.changes, site.next, {}, &LeaseServer::Change::revision);
     if (found == server.changes.end()) return false;
     const LeaseServer::Change change = *found;
-        site.next = change.revision + 1;
-        site.client->line(*site.watch,
-                          json{{"type", change.deleted ? "DELETED" : "MODIFIED"}, {"object", change.lease}}.dump(),
-                          now);
-        for (kubernetes::Request& request : site.client->take_requests()) start(site, std::move(request));
+    site.next = change.revision + 1;
+    site.client->line(
+        *site.watch, json{{"type", change.deleted ? "DELETED" : "MODIFIED"}, {"object", change.lease}}.dump(),
+        now);
+    for (kubernetes::Request& request : site.client->take_requests()) start(site, std::move(request));
     return true;
   }
   void tell(Site& site, const CoordinatorLost&) { ++site.lost; }
@@ -304,7 +306,8 @@ TEST(KubernetesClient, TheIdOfAProcessThatWasKilledIsFreeOnceItsLeaseRanOut) {
   world.run(4s);
   EXPECT_EQ(second.registered, 0);
   ASSERT_EQ(second.taken.size(), 1U);
-  EXPECT_THAT(second.taken[0], HasSubstr("id 'a' is in use by another process, at 10.0.0.1:7000 (incarnation 1)"));
+  EXPECT_THAT(second.taken[0],
+              HasSubstr("id 'a' is in use by another process, at 10.0.0.1:7000 (incarnation 1)"));
   world.run(3s);
   EXPECT_EQ(second.registered, 1);
   EXPECT_EQ(second.client->members().at("a").incarnation, 2U);
@@ -332,8 +335,8 @@ TEST(KubernetesClient, OfTwoClaimsOneIsDone) {
     world.run(1s);
     const WriteDone& one = a.writes.at(100 + number);
     const WriteDone& other = b.writes.at(100 + number);
-    EXPECT_EQ(one.outcome, Outcome::done);
-    EXPECT_EQ(other.outcome, Outcome::differs);
+    EXPECT_EQ(one.outcome, Written::done);
+    EXPECT_EQ(other.outcome, Written::differs);
     EXPECT_EQ(one.current, other.current);
     EXPECT_EQ(a.client->epoch(), one.current);
     EXPECT_EQ(b.client->epoch(), one.current);
@@ -347,7 +350,7 @@ TEST(KubernetesClient, AClaimWhoseAnswerIsLostIsFoundToBeDone) {
   auto& a = world.add_scheduler("a", 1);
   world.run(2s);
   world.loses_answer = [] { return true; };
-  EXPECT_EQ(world.claim(a, 1).outcome, Outcome::unknown);
+  EXPECT_EQ(world.claim(a, 1).outcome, Written::unknown);
   world.loses_answer = [] { return false; };
   ASSERT_TRUE(a.client->read_epoch(7, world.now));
   world.run(1s);
@@ -395,7 +398,7 @@ TEST(KubernetesClient, TheEpochNeverGoesBackWhateverBecomesOfTheLease) {
     auto& b = world.add_scheduler("b", 2);
     world.run(2s);
     for (std::uint64_t number = 1; number <= 3; ++number)
-      ASSERT_EQ(world.claim(a, number).outcome, Outcome::done);
+      ASSERT_EQ(world.claim(a, number).outcome, Written::done);
     each.done(world);
     world.run(1s);
     EXPECT_THAT(a.troubles, Contains(HasSubstr(each.words))) << each.what;
@@ -406,7 +409,7 @@ TEST(KubernetesClient, TheEpochNeverGoesBackWhateverBecomesOfTheLease) {
     EXPECT_TRUE(std::ranges::is_sorted(a.epochs)) << each.what;
     EXPECT_TRUE(std::ranges::is_sorted(b.epochs)) << each.what;
     // Whoever claims next does so over what stands there now.
-    EXPECT_EQ(world.claim(b, each.epoch + 1).outcome, Outcome::done) << each.what;
+    EXPECT_EQ(world.claim(b, each.epoch + 1).outcome, Written::done) << each.what;
   }
 }
 
@@ -415,7 +418,7 @@ TEST(KubernetesClient, WhereTheLeaderIsGoneTheNextClaimIsOverTheEpochThatMembers
   auto& a = world.add_scheduler("a", 1);
   world.run(2s);
   for (std::uint64_t number = 1; number <= 3; ++number)
-    ASSERT_EQ(world.claim(a, number).outcome, Outcome::done);
+    ASSERT_EQ(world.claim(a, number).outcome, Written::done);
   world.run(3s);  // and its own Lease says so
   a.killed = true;
   world.server.remove("box");
@@ -424,7 +427,7 @@ TEST(KubernetesClient, WhereTheLeaderIsGoneTheNextClaimIsOverTheEpochThatMembers
   world.run(2s);
   EXPECT_EQ(fresh.client->epoch().epoch->number, 3U);
   EXPECT_EQ(fresh.client->epoch().revision, 0);
-  EXPECT_EQ(world.claim(fresh, 4).outcome, Outcome::done);
+  EXPECT_EQ(world.claim(fresh, 4).outcome, Written::done);
   EXPECT_EQ(transitions(world), 4);
 }
 
@@ -432,12 +435,12 @@ TEST(KubernetesClient, AnEpochThatIsNotHigherIsNotClaimed) {
   KubernetesWorld world;
   auto& a = world.add_scheduler("a", 1);
   world.run(2s);
-  ASSERT_EQ(world.claim(a, 5).outcome, Outcome::done);
+  ASSERT_EQ(world.claim(a, 5).outcome, Written::done);
   const std::size_t before = world.calls;
   ASSERT_TRUE(a.client->compare_and_set(7, a.client->epoch().revision, {5, "a", 1}, world.now));
   EXPECT_EQ(world.calls, before);
   world.run(1ms);
-  EXPECT_EQ(a.writes.at(7).outcome, Outcome::differs);
+  EXPECT_EQ(a.writes.at(7).outcome, Written::differs);
   EXPECT_FALSE(a.client->compare_and_set(8, 1, {std::uint64_t{1} << 31, "a", 1}, world.now));
 }
 
@@ -496,7 +499,8 @@ TEST(KubernetesClient, NobodyRunsOutWhileTheServerTakesNoWrites) {
   world.add_scheduler("b", 2);
   world.run(2s);
   world.instead = [](const kubernetes::Call& call) {
-    return call.method == "GET" ? std::nullopt : std::optional(kubernetes::Answer{500, "{\"message\": \"full\"}"});
+    return call.method == "GET" ? std::nullopt
+                                : std::optional(kubernetes::Answer{500, "{\"message\": \"full\"}"});
   };
   world.run(60s);
   EXPECT_THAT(ids_of(a), ElementsAre("a", "b"));
@@ -576,7 +580,8 @@ TEST(KubernetesClient, ThrottledItAsksNothingUntilItMay) {
 TEST(KubernetesClient, SaysWhichRightIsMissing) {
   const struct {
     const char *method, *name, *verb;
-  } rows[] = {{"GET", "", "list"}, {"POST", "", "create"}, {"PUT", "box.a", "update"}, {"DELETE", "box.a", "delete"}};
+  } rows[] = {
+      {"GET", "", "list"}, {"POST", "", "create"}, {"PUT", "box.a", "update"}, {"DELETE", "box.a", "delete"}};
   for (const auto& [method, name, verb] : rows) {
     KubernetesWorld world;
     auto& a = world.add_scheduler("a", 1);
@@ -588,15 +593,17 @@ TEST(KubernetesClient, SaysWhichRightIsMissing) {
     world.run(5s);
     a.client->leave(world.now);
     world.run(2s);
-    EXPECT_THAT(a.troubles, Contains(HasSubstr("it forbids the verb '" + std::string(verb) +
-                                               "' of leases (403 Forbidden): the Role of this process needs it, for "
-                                               "resource leases of apiGroup coordination.k8s.io in namespace 'default'")));
+    EXPECT_THAT(
+        a.troubles,
+        Contains(HasSubstr("it forbids the verb '" + std::string(verb) +
+                           "' of leases (403 Forbidden): the Role of this process needs it, for "
+                           "resource leases of apiGroup coordination.k8s.io in namespace 'default'")));
   }
 }
 
 TEST(KubernetesClient, SaysThatATokenOrTheNamespaceIsNotTaken) {
-  for (const auto& [status, words] :
-       {std::pair{401, "it does not take the token of F (401 Unauthorized)"}, std::pair{404, "namespace 'default' is not there (404)"}}) {
+  for (const auto& [status, words] : {std::pair{401, "it does not take the token of F (401 Unauthorized)"},
+                                      std::pair{404, "namespace 'default' is not there (404)"}}) {
     KubernetesWorld world;
     auto& a = world.add_scheduler("a", 1);
     world.instead = [&, code = status](const kubernetes::Call& call) {
@@ -635,7 +642,7 @@ TEST(KubernetesClient, TheLeaderDeletesLeasesOfProcessesThatAreLongGone) {
   auto& a = world.add_scheduler("a", 1);
   auto& b = world.add_scheduler("b", 2);
   world.run(2s);
-  ASSERT_EQ(world.claim(a, 1).outcome, Outcome::done);
+  ASSERT_EQ(world.claim(a, 1).outcome, Written::done);
   b.killed = true;
   world.run(50s);
   EXPECT_TRUE(world.server.leases.contains("box.b"));
@@ -674,7 +681,8 @@ TEST(KubernetesClient, NoEpochHasTwoLeadersUnderFaults) {
     KubernetesWorld world;
     Random random(seed);
     std::vector<KubernetesWorld::Site*> sites;
-    for (std::uint64_t i = 0; i < 4; ++i) sites.push_back(&world.add_scheduler("s" + std::to_string(i), 10 + i));
+    for (std::uint64_t i = 0; i < 4; ++i)
+      sites.push_back(&world.add_scheduler("s" + std::to_string(i), 10 + i));
     world.loses_answer = [&] { return random.bits() % 20 == 0; };
     world.instead = [&](const kubernetes::Call&) -> std::optional<kubernetes::Answer> {
       switch (random.bits() % 40) {

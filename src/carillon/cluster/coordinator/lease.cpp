@@ -133,7 +133,8 @@ Result<LeaseEvent> lease_event_of(std::string_view line) {
   const json& object = value_at(*read, "object");
   if (type == "ERROR") {
     event.kind = LeaseEvent::Kind::error;
-    event.code = static_cast<int>(std::clamp<std::int64_t>(number_at(value_at(object, "code")).value_or(0), 0, 999));
+    event.code =
+        static_cast<int>(std::clamp<std::int64_t>(number_at(value_at(object, "code")).value_or(0), 0, 999));
     event.message = printable(string_at(value_at(object, "message")));
     return event;
   }

@@ -10,8 +10,8 @@
 #include "carillon/base/result.h"
 #include "carillon/cluster/coordinator/member.h"
 
-// Leases (coordination.k8s.io/v1) as a cluster uses them: one, called as the cluster is, has the epoch; one of
-// each member, CLUSTER.ID, has the member.
+// Leases (coordination.k8s.io/v1) as a cluster uses them: one, called as the cluster is, has the epoch; one
+// of each member, CLUSTER.ID, has the member.
 namespace carillon::cluster::kubernetes {
 
 // Of a cluster, and with `dots` of a member's id: lower-case letters, digits and '-', 1 to 63 of them, with a
@@ -47,8 +47,8 @@ Result<LeaseList> lease_list_of(std::string_view json);
 struct LeaseEvent {
   enum class Kind : std::uint8_t { put, deleted, bookmark, error };
   Kind kind = Kind::put;
-  Lease lease;  // of a bookmark the revision alone
-  int code = 0;          // of an error
+  Lease lease;          // of a bookmark the revision alone
+  int code = 0;         // of an error
   std::string message;  // of an error
 };
 Result<LeaseEvent> lease_event_of(std::string_view line);

@@ -129,12 +129,11 @@ void LeaseRegistration::found(const Lease& lease, TimePoint now) {
   }
   ours_ = false;
   if (registered_) lose("another process has taken its Lease");
-  std::string why =
-      "id '" + self_.id + "' is in use by " +
-      (other ? "another process, at " + other->address + " (incarnation " +
-                   std::to_string(other->incarnation) + ")"
-             : "Lease '" + lease.name + "', which is no member's: " + other.error().message) +
-      "; it is free once that process has gone";
+  std::string why = "id '" + self_.id + "' is in use by " +
+                    (other ? "another process, at " + other->address + " (incarnation " +
+                                 std::to_string(other->incarnation) + ")"
+                           : "Lease '" + lease.name + "', which is no member's: " + other.error().message) +
+                    "; it is free once that process has gone";
   if (why == taken_) return;
   taken_ = why;
   news_.emplace_back(IdTaken{std::move(why)});

@@ -43,7 +43,7 @@ class LeaseRegistration {
   void conflict(TimePoint now);                     // something else is there
   void gone(TimePoint now);                         // nothing is there: of an update, a read or a removal
   void read(const Lease& lease, TimePoint now);
-  void failed(TimePoint now);                      // whether it was done is unknown, or it was refused
+  void failed(TimePoint now);  // whether it was done is unknown, or it was refused
 
   // What became of the Lease, as the watch or a list has it. `revision`: at which it was deleted.
   void seen(const Lease& lease, TimePoint now);
@@ -76,9 +76,9 @@ class LeaseRegistration {
   std::int64_t gone_at_ = 0;   // at which the Lease was last seen to be deleted
   bool ours_ = false;          // the Lease is of this process
   bool registered_ = false, must_read_ = false, leaving_ = false, left_ = false;
-  TimePoint renewed_at_;      // when the last write that was done was sent
-  TimePoint free_at_;         // when the Lease of another process may be taken over
-  std::string taken_;         // what was told last of the id being in use
+  TimePoint renewed_at_;  // when the last write that was done was sent
+  TimePoint free_at_;     // when the Lease of another process may be taken over
+  std::string taken_;     // what was told last of the id being in use
   std::vector<RegistrationNews> news_;
 };
 

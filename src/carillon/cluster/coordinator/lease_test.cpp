@@ -13,8 +13,7 @@ using ::testing::HasSubstr;
 const LeasePlace place{.name_space = "default", .cluster = "box"};
 const Member worker{
     .id = "w-1.a", .role = Role::worker, .address = "10.0.0.1:7000", .incarnation = 17, .protocol = 1};
-const Epoch seventh{
-    .number = 7, .leader = "s1", .nonce = ~std::uint64_t{0}, .key = "0123456789abcdef"};
+const Epoch seventh{.number = 7, .leader = "s1", .nonce = ~std::uint64_t{0}, .key = "0123456789abcdef"};
 
 TEST(Lease, OfAMemberIsReadAsItWasWritten) {
   const auto lease = lease_of(member_lease(place, worker, seventh, 5, 123, "now"));
@@ -95,8 +94,8 @@ TEST(Lease, OfNoUseSaysWhy) {
 
 TEST(Lease, ListsAndEventsAreRead) {
   const std::string one = member_lease(place, worker, std::nullopt, 5, 123, "now");
-  const auto list = lease_list_of(R"({"metadata": {"resourceVersion": "130", "continue": "x"}, "items": [)" +
-                                  one + "]}");
+  const auto list =
+      lease_list_of(R"({"metadata": {"resourceVersion": "130", "continue": "x"}, "items": [)" + one + "]}");
   ASSERT_TRUE(list) << list.error().message;
   EXPECT_EQ(list->revision, 130);
   EXPECT_TRUE(list->more);
@@ -107,8 +106,9 @@ TEST(Lease, ListsAndEventsAreRead) {
   EXPECT_FALSE(lease_list_of(R"({"metadata": {"resourceVersion": "130"}, "items": [3]})"));
 
   using Kind = LeaseEvent::Kind;
-  for (const auto& [type, kind] : {std::pair{"ADDED", Kind::put}, std::pair{"MODIFIED", Kind::put},
-                                   std::pair{"DELETED", Kind::deleted}, std::pair{"BOOKMARK", Kind::bookmark}}) {
+  for (const auto& [type, kind] :
+       {std::pair{"ADDED", Kind::put}, std::pair{"MODIFIED", Kind::put}, std::pair{"DELETED", Kind::deleted},
+        std::pair{"BOOKMARK", Kind::bookmark}}) {
     const auto event = lease_event_of(std::string(R"({"type": ")") + type + R"(", "object": )" + one + "}");
     ASSERT_TRUE(event) << event.error().message;
     EXPECT_EQ(event->kind, kind);
@@ -133,11 +133,13 @@ TEST(Lease, AStatusSaysWhatIsWrong) {
 }
 
 TEST(Lease, NamesAreDnsNames) {
-  for (const char* const good : {"a", "0", "a-b", "front-7d9c"}) EXPECT_TRUE(is_dns_name(good, false)) << good;
+  for (const char* const good : {"a", "0", "a-b", "front-7d9c"})
+    EXPECT_TRUE(is_dns_name(good, false)) << good;
   for (const char* const bad : {"", "A", "a_b", "-a", "a-", "a.b", "a b"})
     EXPECT_FALSE(is_dns_name(bad, false)) << bad;
   EXPECT_TRUE(is_dns_name("a.b-c.d", true));
-  for (const char* const bad : {"", ".", "a.", ".a", "a..b", "a.-b"}) EXPECT_FALSE(is_dns_name(bad, true)) << bad;
+  for (const char* const bad : {"", ".", "a.", ".a", "a..b", "a.-b"})
+    EXPECT_FALSE(is_dns_name(bad, true)) << bad;
   EXPECT_FALSE(is_dns_name(std::string(64, 'a'), false));
 }
 

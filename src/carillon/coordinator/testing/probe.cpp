@@ -95,7 +95,7 @@ void obey(coordinator::Coordinator& member, const json& order) {
   } else if (what == "set" && etcd != nullptr) {
     const json& value = order.at("value");
     sent = etcd->set(token, order.at("key"),
-                    value.is_null() ? std::nullopt : std::optional(value.get<std::string>()));
+                     value.is_null() ? std::nullopt : std::optional(value.get<std::string>()));
   } else if (what == "read_epoch") {
     sent = member.read_epoch(token);
   } else if (what == "leave") {
@@ -130,9 +130,9 @@ int main(int argc, char** argv) {
   if (const std::string& timeout = options["--timeout"]; !timeout.empty())
     client.request_timeout = std::chrono::seconds{std::stol(timeout)};
   const coordinator::EtcdTls tls{options["--ca"], options["--certificate"], options["--key"]};
-  auto member = coordinator::open(
-      *address, tls, std::move(client),
-      [](const cluster::CoordinatorNews& news) { print(std::visit(Teller{}, news)); });
+  auto member = coordinator::open(*address, tls, std::move(client), [](const cluster::CoordinatorNews& news) {
+    print(std::visit(Teller{}, news));
+  });
   if (!member) return wrong(member.error().message);
   std::string line;
   while (std::getline(std::cin, line)) obey(**member, json::parse(line));
