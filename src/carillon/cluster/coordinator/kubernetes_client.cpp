@@ -20,6 +20,7 @@ using Op = kubernetes::LeaseRegistration::Op;
 constexpr std::uint64_t most_transitions =
     std::numeric_limits<std::int32_t>::max();  // a Lease's are an int32
 constexpr Duration longest_throttle = std::chrono::seconds{10}, usual_throttle = std::chrono::seconds{1};
+constexpr int most_tries = 3;                                     // of a claim or a read, in a row
 constexpr Duration stood_still = std::chrono::milliseconds{500};  // after due()
 constexpr Duration lasted = std::chrono::seconds{2};              // a watch that did so was well
 constexpr Duration seen_within = std::chrono::seconds{3};         // own renewals, over the watch
@@ -49,6 +50,10 @@ KubernetesClient::KubernetesClient(CoordinatorOptions options, KubernetesPlace p
   registration_.emplace(*options_.self, options_.registration);
 }
 
+bool KubernetesClient::is_callers(Kind kind) {
+  return kind == Kind::claim || kind == Kind::claim_read || kind == Kind::read_epoch;
+}
+
 // `name`: of a Lease; empty: of all.
 void KubernetesClient::send(Pending pending, std::string method, const std::string& name, std::string body) {
   requests_.push_back({.id = ++last_id_,
@@ -57,6 +62,7 @@ void KubernetesClient::send(Pending pending, std::string method, const std::stri
                                                 .target = path_ + (name.empty() ? "" : "/" + name),
                                                 .body = std::move(body)}});
   pending.seen = revision_;
+  if (is_callers(pending.kind)) pending.call = std::get<kubernetes::Call>(requests_.back().body);
   pending_.emplace(last_id_, std::move(pending));
 }
 
@@ -344,14 +350,19 @@ void KubernetesClient::registration_answered(const Pending& pending, const Answe
 
 // Of the Lease of the epoch.
 void KubernetesClient::call_answered(const Pending& pending, const Answer& answer, TimePoint now) {
-  const bool callers = pending.kind != Kind::restore && pending.kind != Kind::restore_read;
+  const bool callers = is_callers(pending.kind);
   const bool writes = pending.kind == Kind::claim || pending.kind == Kind::restore;
   if (writes && answer.status == 409) {
     // What stands there instead is asked for; the call goes on.
-    send({.kind = callers ? Kind::claim_read : Kind::restore_read, .verb = "get", .token = pending.token},
+    send({.kind = callers ? Kind::claim_read : Kind::restore_read,
+          .verb = "get",
+          .token = pending.token,
+          .epoch = pending.epoch,
+          .tries = pending.tries},
          "GET", options_.name);
     return;
   }
+  if (callers && tried_again(pending, answer)) return;
   if (callers) --calls_;
   if (!callers) restoring_ = false;
   std::optional<Lease> lease;
@@ -374,6 +385,13 @@ void KubernetesClient::call_answered(const Pending& pending, const Answer& answe
   if (pending.kind == Kind::claim && lease && registration_) registration_->hurry(now);
   // The copy, as the core hears of it, comes first.
   tell_epoch();
+  if (pending.kind == Kind::claim_read && lease && pending.tries + 1 < most_tries &&
+      pending.epoch.number == (highest_ ? highest_->number : 0) + 1) {
+    // Another hand has touched the Lease, and the epoch is the same: the claim is over what stands there now.
+    ++calls_;
+    return send_claim({.token = pending.token, .epoch = pending.epoch, .tries = pending.tries + 1},
+                      stored_revision_);
+  }
   if (pending.kind == Kind::read_epoch)
     news_.emplace_back(EpochRead{pending.token, record(), {}});
   else if (pending.kind == Kind::claim && lease)
@@ -383,6 +401,28 @@ void KubernetesClient::call_answered(const Pending& pending, const Answer& answe
   else if (callers)
     news_.emplace_back(
         WriteDone{.token = pending.token, .outcome = WriteDone::Outcome::differs, .current = record()});
+}
+
+// An API server that fails may do so for a moment. A write that was done after all meets a conflict.
+bool KubernetesClient::tried_again(const Pending& pending, const Answer& answer) {
+  if (answer.status < 500 || answer.retry_after || pending.tries + 1 >= most_tries) return false;
+  Pending next = pending;
+  ++next.tries;
+  const kubernetes::Call call = pending.call;
+  send(std::move(next), call.method, "", call.body);
+  std::get<kubernetes::Call>(requests_.back().body).target = call.target;
+  pending_.at(last_id_).call = call;
+  return true;
+}
+
+void KubernetesClient::send_claim(Pending pending, std::int64_t revision) {
+  const bool creates = revision == 0;
+  pending.kind = Kind::claim;
+  pending.verb = creates ? "create" : "update";
+  pending.creates = creates;
+  const std::string body =
+      kubernetes::epoch_lease({place_.name_space, options_.name}, pending.epoch, revision, place_.stamp());
+  send(std::move(pending), creates ? "POST" : "PUT", creates ? "" : options_.name, body);
 }
 
 void KubernetesClient::call_failed(const Pending& pending, const std::string& why) {
@@ -688,14 +728,7 @@ Result<> KubernetesClient::compare_and_set(std::uint64_t token, std::int64_t rev
     return {};
   }
   ++calls_;
-  const bool creates = revision == 0;
-  send({.kind = Kind::claim,
-        .verb = creates ? "create" : "update",
-        .token = token,
-        .epoch = epoch,
-        .creates = creates},
-       creates ? "POST" : "PUT", creates ? "" : options_.name,
-       kubernetes::epoch_lease({place_.name_space, options_.name}, epoch, revision, place_.stamp()));
+  send_claim({.token = token, .epoch = epoch}, revision);
   go_on(now);
   return {};
 }

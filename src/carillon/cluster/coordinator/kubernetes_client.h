@@ -88,6 +88,8 @@ class KubernetesClient {
     kubernetes::LeaseRegistration::Op op = kubernetes::LeaseRegistration::Op::read;
     std::string id;         // of a member that is swept
     std::int64_t seen = 0;  // all changes up to this one were known when it was sent
+    int tries = 0;          // before this one, of a claim or a read
+    kubernetes::Call call;  // of a claim or a read, as it was sent
   };
   struct Seen {
     std::int64_t revision = 0;
@@ -96,6 +98,7 @@ class KubernetesClient {
     bool alive = false;  // it is among the members
   };
 
+  static bool is_callers(Kind kind);
   void send(Pending pending, std::string method, const std::string& name, std::string body = {});
   void connect(TimePoint now);
   void open_watch(TimePoint now);
@@ -107,6 +110,8 @@ class KubernetesClient {
   void registration_answered(const Pending& pending, const kubernetes::Answer& answer, TimePoint now);
   void call_answered(const Pending& pending, const kubernetes::Answer& answer, TimePoint now);
   void call_failed(const Pending& pending, const std::string& why);
+  bool tried_again(const Pending& pending, const kubernetes::Answer& answer);
+  void send_claim(Pending pending, std::int64_t revision);
   void apply(const kubernetes::Lease& lease, TimePoint now);
   void apply_gone(const std::string& name, std::int64_t revision, TimePoint now);
   void apply_member(const std::string& id, const kubernetes::Lease& lease, TimePoint now);

@@ -345,6 +345,31 @@ TEST(KubernetesClient, OfTwoClaimsOneIsDone) {
   }
 }
 
+TEST(KubernetesClient, AClaimIsDoneOverALeaseThatAnotherHandHasTouchedAndAServerThatFailsForAMoment) {
+  KubernetesWorld world;
+  auto& a = world.add_scheduler("a", 1);
+  world.run(2s);
+  ASSERT_EQ(world.claim(a, 1).outcome, Written::done);
+  int touched = 0, failed = 0;
+  world.instead = [&](const kubernetes::Call& call) -> std::optional<kubernetes::Answer> {
+    if (!call.target.ends_with("/box")) return std::nullopt;
+    if (failed++ == 0) return kubernetes::Answer{500, "{}"};
+    if (call.method == "PUT" && touched++ == 0)
+      world.edit("box", [](json& lease) { lease["metadata"]["annotations"]["note"] = "touched"; });
+    return std::nullopt;
+  };
+  EXPECT_EQ(world.claim(a, 2).outcome, Written::done);
+  EXPECT_EQ(touched, 2);
+  EXPECT_EQ(transitions(world), 2);
+  // It is not tried for ever.
+  world.instead = [&](const kubernetes::Call& call) {
+    return call.target.ends_with("/box") ? std::optional(kubernetes::Answer{500, "{}"}) : std::nullopt;
+  };
+  const std::size_t before = world.calls;
+  EXPECT_EQ(world.claim(a, 3).outcome, Written::unknown);
+  EXPECT_LE(world.calls, before + 6);
+}
+
 TEST(KubernetesClient, AClaimWhoseAnswerIsLostIsFoundToBeDone) {
   KubernetesWorld world;
   auto& a = world.add_scheduler("a", 1);
