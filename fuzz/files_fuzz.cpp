@@ -2,6 +2,8 @@
 
 #include "fuzz.h"
 
+#include "carillon/cluster/coordinator/lease.h"
+#include "carillon/cluster/coordinator/member.h"
 #include "carillon/cluster/partition/partition_json.h"
 #include "carillon/profile/interference.h"
 #include "carillon/profile/interference_measurements.h"
@@ -17,7 +19,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace carillon;
   if (size == 0) return 0;
   const auto text = fuzz::text_of(data + 1, size - 1);
-  switch (data[0] % 9) {
+  switch (data[0] % 10) {
     case 0:
       if (const auto read = profile::parse_profile(text, "input"); fuzz::taken(read))
         (void)fuzz::taken(profile::parse_profile(profile::to_json(*read), "written"));
@@ -59,6 +61,18 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
       fuzz::must(
           cluster::parse_current(cluster::to_json(*problem, *found, {}), "written", *problem).has_value(),
           "what is written can be read");
+      return 0;
+    }
+    case 9: {
+      // What an API server of Kubernetes says.
+      using namespace cluster::kubernetes;
+      (void)fuzz::taken(lease_of(text));
+      (void)fuzz::taken(lease_list_of(text));
+      (void)status_of(text);
+      const auto event = lease_event_of(text);
+      if (!fuzz::taken(event) || event->kind != LeaseEvent::Kind::put) return 0;
+      (void)fuzz::taken(cluster::member_of(event->lease.member));
+      (void)fuzz::taken(stored_epoch(event->lease));
       return 0;
     }
     default:

@@ -172,6 +172,12 @@ def files() -> None:
         "series": [{"workloads": 2, "power_W": 120, "scheduling_delay_per_kernel_ms": 0.01}],
         "checks": [{"models": ["a", "a"], "batches": [1, 2], "r_pct": [50, 50], "latency_ms": [4.5, 6.5]}],
         "not_measured": ["cache: no counters"]}))
+    write_for(9, "lease", json.dumps({"type": "MODIFIED", "object": {
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": {"name": "box.w1", "resourceVersion": "7", "labels": {"carillon/cluster": "box"}, "annotations": {
+            "carillon/member": json.dumps({"id": "w1", "role": "worker", "address": "10.0.0.1:7000", "incarnation": 5, "protocol": 1}, separators=(",", ":")),
+            "carillon/epoch": json.dumps({"epoch": 3, "leader": "s1", "nonce": 9}, separators=(",", ":"))}},
+        "spec": {"holderIdentity": "s1", "leaseDurationSeconds": 5, "leaseTransitions": 3}}}))
     write_for(8, "partition", json.dumps({
         "memory_bytes": 1e3, "max_rate_rps": 50, "models": [
             {"name": "a", "rate_rps": 30.5, "static_bytes": 400, "dynamic_bytes": 10, "move_cost": 3},
