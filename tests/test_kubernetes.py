@@ -6,16 +6,18 @@ carillon_coordinator_probe is one member by command. kubernetes_api.py is the st
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import socket
 import subprocess
 import threading
 
 import pytest
+import yaml
 
 from certificates import Authority
 from cluster_processes import LIMIT, Kubernetes, kubernetes, stand_still, start, wait_for  # noqa: F401 (fixtures)
-from loopback import free_addresses
+from loopback import ROOT, free_addresses
 from test_coordinator import Probe, member
 
 
@@ -443,3 +445,20 @@ def test_the_status_says_whom_kubernetes_knows(kubernetes, probe, program):
     assert done.returncode == 1 and "nobody answers" in done.stderr and "127.0.0.1:8100" in done.stdout, done.stderr
     away = free_addresses(1)[0]
     assert f"Kubernetes at http://{away}: Connection refused" in status(f"kubernetes://default/box?server=http://{away}").stderr
+
+
+def test_leases_and_the_role_are_as_kubernetes_has_them(kubernetes, probe):
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    a = probe(kubernetes, *member("a"))
+    a.wait("registered")
+    assert lead(a, "a", 1, 1)["outcome"] == "done"
+    leases = kubernetes.must(look=True)["objects"]
+    assert set(leases) == {"default/box", "default/box.a"}
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    role = yaml.safe_load(re.search(r"```yaml\n(apiVersion: rbac.*?)```", page, re.S).group(1))
+    for document in (*leases.values(), role):
+        kubernetes_validate.validate(document, "1.30", strict=True)
+    a.order("leave")
+    a.wait("unregistered")
+    used = {verb for verb, count in kubernetes.must(look=True)["counts"].items() if count}
+    assert used - {"get"} == set(role["rules"][0]["verbs"]) - {"get"}  # which follows a conflict
