@@ -199,7 +199,9 @@ void KubernetesClient::answered(std::uint64_t id, const Answer& answer, TimePoin
   awake(now);
   const Pending pending = found->second;
   if (pending.kind != Kind::watch) pending_.erase(found);
-  if (is_good(answer.status) || answer.status == 404 || answer.status == 409) heard(now);
+  // Without a watch the server is of no use, whatever else it answers.
+  if (link_ == Link::open && (is_good(answer.status) || answer.status == 404 || answer.status == 409))
+    heard(now);
   switch (pending.kind) {
     case Kind::list:
       if (answer.status == 200)

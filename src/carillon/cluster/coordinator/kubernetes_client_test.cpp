@@ -685,6 +685,19 @@ TEST(KubernetesClient, KeepsNoMoreMembersThanItMay) {
   EXPECT_THAT(a.troubles, Contains(HasSubstr("more than 3 members")));
 }
 
+TEST(KubernetesClient, AServerThatAnswersNonsenseIsLost) {
+  for (const auto& answer : {kubernetes::Answer{404, ""}, kubernetes::Answer{200, "hi"}}) {
+    KubernetesWorld world;
+    auto& a = world.add(std::nullopt);
+    world.instead = [&](const kubernetes::Call&) { return std::optional(answer); };
+    world.run(10s);
+    EXPECT_EQ(a.lost, 1);
+    world.instead = nullptr;
+    world.run(5s);
+    EXPECT_EQ(a.back, 1);
+  }
+}
+
 TEST(KubernetesClient, LinesThatAreNoneAreReadOver) {
   KubernetesWorld world;
   auto& a = world.add_scheduler("a", 1);
