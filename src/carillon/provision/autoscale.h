@@ -12,6 +12,10 @@ struct AutoscaleAdvice {
   int release_devices = 0;
   double bad_rate = 0;       // requests that were not answered on time, as a share of all
   double idle_fraction = 0;  // device time that nothing ran, as a share of all
+  // What the advice rests on. AutoscaleWindow alone tells it.
+  Duration period{0};          // 0: nothing is known
+  std::uint64_t requests = 0;  // that had their outcome within the period
+  double devices = 0;          // how many there were, on average over the period
 };
 
 // How many devices a cluster of `devices` should gain or could lose (Symphony, section 3.5): where the bad
@@ -20,7 +24,8 @@ struct AutoscaleAdvice {
 AutoscaleAdvice autoscale_advice(int devices, double bad_rate, double idle_fraction, double threshold = 0.01);
 
 // The same for a server that runs: advice over about the last `span`, from counters that only grow. Looked at
-// seldom, the period reaches back to the last look. Not thread-safe.
+// seldom, the period reaches back to the last look. Where the number of devices changes, the idle fraction is
+// of the devices that there were, and the advice starts from those that there are. Not thread-safe.
 class AutoscaleWindow {
  public:
   struct Counters {
@@ -37,8 +42,12 @@ class AutoscaleWindow {
   struct Sample {
     TimePoint at;
     Counters counters;
+    double device_seconds = 0;  // of all devices, since the first call
   };
   Duration span_;
+  TimePoint last_{};  // the call before, and what it was told
+  int last_devices_ = 0;
+  double device_seconds_ = 0;
   std::deque<Sample> samples_;  // one older than the span at most; at least a 64th of it apart
 };
 

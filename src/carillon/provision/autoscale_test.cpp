@@ -35,5 +35,34 @@ TEST(AutoscaleWindow, AdvisesFromTheLastMinute) {
   EXPECT_NEAR(advice.idle_fraction, 0.5, 0.01);
 }
 
+TEST(AutoscaleWindow, KnowsTheDevicesThatThereWere) {
+  const auto at = [](int seconds) { return TimePoint{} + std::chrono::seconds{seconds}; };
+  AutoscaleWindow window(20s);
+  EXPECT_EQ(window.observe(at(0), 2, {}).period, 0s) << "nothing is known yet";
+  AutoscaleAdvice advice = window.observe(at(10), 2, {.requests = 50, .bad = 0, .busy = 10s});
+  EXPECT_EQ(advice.period, 10s);
+  EXPECT_EQ(advice.requests, 50U);
+  EXPECT_DOUBLE_EQ(advice.devices, 2);
+  EXPECT_DOUBLE_EQ(advice.idle_fraction, 0.5);
+  // Six more came: they count from now on.
+  advice = window.observe(at(20), 8, {.requests = 100, .bad = 0, .busy = 30s});
+  EXPECT_DOUBLE_EQ(advice.devices, 2);
+  EXPECT_DOUBLE_EQ(advice.idle_fraction, 0.25);
+  EXPECT_EQ(advice.release_devices, 2) << "of the eight that are there";
+  advice = window.observe(at(30), 8, {.requests = 100, .bad = 0, .busy = 80s});
+  EXPECT_EQ(advice.period, 20s);
+  EXPECT_DOUBLE_EQ(advice.devices, 5);
+  EXPECT_DOUBLE_EQ(advice.idle_fraction, 0.3);
+}
+
+TEST(AutoscaleWindow, CountersThatDoNotAgreeMakeShares) {
+  const auto at = [](int seconds) { return TimePoint{} + std::chrono::seconds{seconds}; };
+  AutoscaleWindow window(20s);
+  window.observe(at(0), 1, {.requests = 10, .bad = 5, .busy = 5s});
+  EXPECT_EQ(window.observe(at(1), 1, {.requests = 10, .bad = 4, .busy = 3s}).bad_rate, 0);
+  EXPECT_EQ(window.observe(at(2), 1, {.requests = 11, .bad = 9, .busy = 3s}).bad_rate, 1);
+  EXPECT_EQ(window.observe(at(3), 1, {.requests = 11, .bad = 9, .busy = 50s}).idle_fraction, 0);
+}
+
 }  // namespace
 }  // namespace carillon::provision
