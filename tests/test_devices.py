@@ -38,6 +38,11 @@ def by_device(server, name: str) -> list[float]:
     return [float(value) for _, value in found]
 
 
+def by_group(server, name: str) -> dict[str, float]:
+    found = re.findall(rf'^{name}{{subcluster="(\d+)"}} (\S+)', server.scrape(), re.MULTILINE)
+    return {group: float(value) for group, value in found}
+
+
 def answers(server) -> dict[str, float]:
     out: dict[str, float] = {}
     for outcome, value in re.findall(r'^carillon_requests_total{.*outcome="(\w+)"} (\S+)', server.scrape(), re.MULTILINE):
@@ -83,6 +88,24 @@ def test_one_request_at_a_time_needs_few_of_eight_devices(program, tiny_models, 
         # The advice knows that there are eight, and that hardly one of them works.
         wait_for(lambda: int(re.search(r"^carillon_autoscale_release_devices (\d+)", server.scrape(),
                                        re.MULTILINE).group(1)) >= 5, "no advice to release devices")
+        # None is released before the first five minutes have passed.
+        assert by_group(server, "carillon_devices_wanted") == {"0": 8}
+        assert by_group(server, "carillon_devices_coming") == {"0": 0}
+
+
+def test_more_devices_are_wanted_at_once_than_bear_the_load(program, tiny_models, profile, tmp_path):
+    with serving(program, tiny_models, tmp_path / "server.log", *emulated(profile, 1)) as server:
+        infer(server, 1)
+        assert by_group(server, "carillon_devices_wanted") == {"0": 1}
+        # A device answers 16 requests in 42 ms, so 380 a second.
+        told = load(server, "--rate", "900", "--deadline", "100", "--duration", "5", "--warmup", "0")
+        assert told["on_time"] < 0.7 * told["sent"]
+        wanted = by_group(server, "carillon_devices_wanted")["0"]
+        assert 2 <= wanted <= 8
+        assert by_group(server, "carillon_devices_wanted") == {"0": wanted}, "asked twice, none is counted twice"
+        assert by_group(server, "carillon_devices_coming") == {"0": wanted - 1}
+        assert by_group(server, "carillon_devices_given_up") == {"0": 0}
+        assert by_group(server, "carillon_device_start_up_seconds") == {"0": 0}
 
 
 @pytest.mark.parametrize("scheduler", ["clockwork", "symphony", "fcfs"])

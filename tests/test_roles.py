@@ -129,6 +129,7 @@ def test_weights_stay_when_the_leader_is_killed(roles, program, cluster):
     def free_pages() -> tuple[float, float]:
         with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=LIMIT) as response:
             text = response.read().decode()
+        assert "carillon_devices_wanted" not in text, "a worker does not see requests"
         found = {name: float(value) for name, value in re.findall(r"^(carillon_device_pages\w*)\{.*\} (\S+)$", text, re.MULTILINE)}
         return found["carillon_device_pages_free"], found["carillon_device_pages"]
 

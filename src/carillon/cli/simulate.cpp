@@ -51,6 +51,9 @@ struct SimulateArguments {
   std::string plot;
   std::string record;
   double interval_s = 0;
+  std::optional<double> start_up_s;  // devices come and go
+  double quiet_s = 300, period_s = 15;
+  int from = 1;
   double precision = 0.005;
   std::string preempt{
       schedule::name_of(schedule::Preemption::none)};  // as the papers and all figures have it
@@ -187,7 +190,8 @@ Result<std::vector<std::uint64_t>> seeds_alone(const SimulateArguments& argument
                                     {arguments.slo_p99 > 0, "--slo-p99"},
                                     {arguments.noise > 0, "--noise"},
                                     {!arguments.decision_us.empty(), "--decision-us"},
-                                    {!arguments.record.empty(), "--record"}})
+                                    {!arguments.record.empty(), "--record"},
+                                    {arguments.start_up_s.has_value(), "--autoscale"}})
     if (given) return invalid(fmt::format("{} is for scenarios of requests, not for files of {}", name, key));
   if (arguments.seeds.empty()) return std::vector<std::uint64_t>{};
   return parse_seeds(arguments.seeds);
@@ -267,6 +271,15 @@ int simulate_all(const SimulateArguments& arguments) {
   if (arguments.interval_s > 0 && !arguments.json && arguments.plot.empty())
     return fail_simulate(
         "simulate", {ErrorCode::invalid_argument, "--interval shows in --json and in --plot FILE alone"});
+  if (arguments.start_up_s && !arguments.json)
+    return fail_simulate("simulate",
+                         {ErrorCode::invalid_argument, "--autoscale shows in --json alone: give both"});
+  if (arguments.start_up_s)
+    for (const Run& run : *runs)
+      if (!run.scenario.faults.empty())
+        return fail_simulate(
+            "simulate", {ErrorCode::invalid_argument, "--autoscale: " + run.scenario.name +
+                                                          " plans faults of devices, which may be away"});
   for (const Run& run : *runs)
     if (arguments.interval_s > 0 && to_seconds(run.scenario.duration) / arguments.interval_s *
                                             static_cast<double>(run.scenario.models.size() + 1) >
@@ -322,6 +335,11 @@ int simulate_all(const SimulateArguments& arguments) {
       simulate::Options options = common;
       options.faults.noise = arguments.noise;
       options.interval = from_seconds(arguments.interval_s);
+      if (arguments.start_up_s)
+        options.scaling = {.wanted = {.quiet = from_seconds(arguments.quiet_s)},
+                           .devices = arguments.from,
+                           .period = from_seconds(arguments.period_s),
+                           .start_up = from_seconds(*arguments.start_up_s)};
       if (!arguments.plot.empty()) options.timeline = static_cast<std::size_t>(40 * run.scenario.devices);
       options.progress = [&](double share) {
         const std::lock_guard lock(mutex);
@@ -472,6 +490,23 @@ void add_simulate(CLI::App& program, int& status) {
       .add_option("--interval", arguments->interval_s,
                   "Also tells what happened in each so many virtual seconds (\"series\" in the JSON; a plot)")
       ->check(CLI::Range(1e-3, 1e7));
+  auto* const autoscale =
+      command
+          .add_option("--autoscale", arguments->start_up_s,
+                      "Devices come and go as many are wanted, up to the scenario's; one that is asked for "
+                      "takes so many seconds to come (\"scaling\" in the JSON)")
+          ->check(CLI::Range(0.0, 1e6));
+  command.add_option("--autoscale-period", arguments->period_s, "Seconds between two looks (default 15)")
+      ->check(CLI::Range(0.1, 1e6))
+      ->needs(autoscale);
+  command
+      .add_option("--autoscale-quiet", arguments->quiet_s,
+                  "Seconds that fewer devices have to be enough before fewer are wanted (default 300)")
+      ->check(CLI::Range(0.1, 1e6))
+      ->needs(autoscale);
+  command.add_option("--autoscale-from", arguments->from, "Devices at the start (default 1)")
+      ->check(CLI::Range(1, 1'000'000))
+      ->needs(autoscale);
   command.add_option("--record", arguments->record,
                      "Log every event and action of one run's scheduler to this file, for 'carillon replay'");
   command.footer(

@@ -77,7 +77,9 @@ Controller::Controller(std::unique_ptr<schedule::Scheduler> scheduler, const Opt
                        const Clock& clock)
     : Controller(options, clock, [&scheduler](const CoreOptions& core) {
         return std::make_unique<Core>(std::move(scheduler), core);
-      }) {}
+      }) {
+  wanted_ = provision::WantedByGroup::make({}).value();
+}
 
 Controller::Controller(const MakeDecider& decider, RowLookup* rows, const Options& options,
                        const Clock& clock)
@@ -761,7 +763,15 @@ ServerStatistics Controller::statistics() const {
     const std::lock_guard margin(margin_mutex_);
     out.margin = margin_;
   }
-  out.advice = advice_.observe(clock_.now(), static_cast<int>(devices_alive_), counters);
+  const TimePoint now = clock_.now();
+  const int alive = static_cast<int>(devices_alive_);
+  out.advice = advice_.observe(now, alive, counters);
+  if (wanted_) {
+    // All devices here hold the same models: one group, numbered as a division's first.
+    const auto looked = wanted_->look(now, "0", alive, recent_.observe(now, alive, counters));
+    CARILLON_ASSERT(looked);  // a window makes shares of any counters
+    out.wanted = provision::wanted_figures(*wanted_);
+  }
   return out;
 }
 

@@ -289,7 +289,10 @@ class Controller final : public Service {
 
   mutable std::mutex advice_mutex_;
   mutable provision::AutoscaleWindow advice_;
-  mutable std::mutex mutex_;  // of what follows
+  // Shorter, so that it soon tells of the devices that are there. Its advice alone counts for what is wanted.
+  mutable provision::AutoscaleWindow recent_{std::chrono::seconds{15}};
+  mutable std::optional<provision::WantedByGroup> wanted_;  // where this sees requests and devices
+  mutable std::mutex mutex_;                                // of what follows
   Turns turns_;
   schedule::Door door_;           // its keys are places in submissions_
   Slab<Submission> submissions_;  // that wait at the door

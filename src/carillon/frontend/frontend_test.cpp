@@ -133,12 +133,15 @@ TEST(Messages, ConfigsAreJsonWithNumbersAndNames) {
 }
 
 TEST(Metrics, NamesAndValues) {
-  controller::ServerStatistics statistics{.open_requests = 3,
-                                          .pages_total = 64,
-                                          .pages_free = 60,
-                                          .exec_busy = 1500ms,
-                                          .load_busy = {},
-                                          .advice = {.add_devices = 2, .bad_rate = 0.25}};
+  controller::ServerStatistics statistics{
+      .open_requests = 3,
+      .pages_total = 64,
+      .pages_free = 60,
+      .exec_busy = 1500ms,
+      .load_busy = {},
+      .advice = {.add_devices = 2, .bad_rate = 0.25},
+      .wanted = {{.group = "0", .wanted = 4, .coming = 2, .start_up = 2500ms},
+                 {.group = "1", .wanted = 7, .given_up = 1}}};
   auto& model = statistics.models.emplace_back();
   model.name = "m\"\n";
   model.version = 4;
@@ -202,6 +205,11 @@ TEST(Metrics, NamesAndValues) {
            "carillon_autoscale_add_devices 2",
            "carillon_autoscale_release_devices 0",
            "carillon_bad_request_ratio 0.25",
+           "carillon_devices_wanted{subcluster=\"0\"} 4",
+           "carillon_devices_wanted{subcluster=\"1\"} 7",
+           "carillon_devices_coming{subcluster=\"0\"} 2",
+           "carillon_devices_given_up{subcluster=\"1\"} 1",
+           "carillon_device_start_up_seconds{subcluster=\"0\"} 2.5",
            "carillon_exec_busy_seconds_total 1.5",
            "# TYPE carillon_requests_total counter",
        })

@@ -48,6 +48,14 @@ struct DeviceSlowsDown {
 struct DeviceReturns {
   std::uint32_t device = 0;
 };
+struct DevicesScale {};  // as many as are wanted are to come, or to go
+struct DeviceStarts {
+  std::uint32_t device = 0;
+  std::uint32_t booking = 0;
+};
+struct DeviceLeaves {  // once it has nothing to do
+  std::uint32_t device = 0;
+};
 struct DecisionMade {};
 struct NothingToProfile {  // it is reported
   ActionId id;
@@ -67,9 +75,10 @@ struct AllHeard {};  // what clients sent together
 struct SchedulerWakes {
   std::uint32_t booking = 0;  // void where another came after it
 };
-using Step = std::variant<DeviceStep, ActionArrives, EvictionArrives, ReportArrives, DeviceDies, DeviceStalls,
-                          DeviceSlowsDown, DeviceReturns, DecisionMade, NothingToProfile, ClientSends,
-                          RequestHeard, ClientGoes, AllHeard, SchedulerWakes>;
+using Step =
+    std::variant<DeviceStep, ActionArrives, EvictionArrives, ReportArrives, DeviceDies, DeviceStalls,
+                 DeviceSlowsDown, DeviceReturns, DevicesScale, DeviceStarts, DeviceLeaves, DecisionMade,
+                 NothingToProfile, ClientSends, RequestHeard, ClientGoes, AllHeard, SchedulerWakes>;
 
 // What is planned, in the order of time. Of one instant: what devices did, then what clients did, then that
 // they have sent all, then what the scheduler had planned, each in the order of planning.

@@ -54,13 +54,14 @@ Devices::Devices(const workload::Scenario& scenario, const std::vector<schedule:
       own_(scenario.seed ^ 0x9e3779b97f4a7c15ULL),
       devices_(static_cast<std::size_t>(scenario.devices)) {}
 
-void Devices::start(TimePoint now) {
+void Devices::start(std::size_t count, TimePoint now) {
   now_ = now;
   for (std::uint32_t i = 0; i < devices_.size(); ++i) {
     devices_[i].desk = std::make_unique<Desk>(*this, i);
     if (faulty_ && options_.faults.clock_offset > Duration{0})
       devices_[i].clock =
           from_ns((2 * random_.uniform() - 1) * static_cast<double>(options_.faults.clock_offset.count()));
+    if (i >= count) continue;
     power(i, true);
     owner_.comes(DeviceId{i}, 0);
   }
@@ -91,6 +92,25 @@ void Devices::start(TimePoint now) {
   deal(options_.faults.deaths_per_s, DeviceDies{});
   deal(options_.faults.stalls_per_s, DeviceStalls{});
   deal(options_.faults.slowdowns_per_s, DeviceSlowsDown{});
+}
+
+void Devices::turn_on(DeviceId device, TimePoint now) {
+  now_ = now;
+  power(device.value, true);
+  owner_.comes(device, devices_[device.index()].life);
+}
+
+void Devices::turn_off(DeviceId device, TimePoint now) {
+  now_ = now;
+  const std::uint32_t life = devices_[device.index()].life;
+  power(device.value, false);
+  owner_.died(device, life);
+}
+
+bool Devices::idle(DeviceId device) const {
+  return std::ranges::none_of(flights_, [device](const Flight& flight) {
+    return flight.device == device && flight.where != Flight::Where::nowhere;
+  });
 }
 
 // --- To the device

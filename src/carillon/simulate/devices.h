@@ -61,8 +61,13 @@ class Devices {
   Devices(const workload::Scenario& scenario, const std::vector<schedule::ModelInfo>& infos,
           const Options& options, Random& random, Statistics& statistics, Owner& owner);
 
-  // All devices start; their faults are dealt out.
-  void start(TimePoint now);
+  // The first so many devices start; faults are dealt out to all.
+  void start(std::size_t count, TimePoint now);
+  // A device that is not there comes, or one that is there goes, and what it has with it.
+  void turn_on(DeviceId device, TimePoint now);
+  void turn_off(DeviceId device, TimePoint now);
+  // Nothing is on it, nor on the way there or back.
+  bool idle(DeviceId device) const;
 
   // An INFER that takes `time` where nothing goes wrong.
   void send(const schedule::Infer& infer, Duration time, TimePoint now);

@@ -90,6 +90,7 @@ Report make_report(const workload::Scenario& scenario, std::string_view schedule
                         .p50_us = to_ms(times.percentile(0.5)) * 1e3,
                         .p99_us = to_ms(times.percentile(0.99)) * 1e3,
                         .max_us = to_ms(times.max()) * 1e3};
+  r.scaling = figures.scaling;
   r.interval = interval;
   r.intervals = figures.intervals;
   if (!r.intervals.empty())
@@ -121,6 +122,21 @@ static nlohmann::ordered_json series_json(const Report& r) {
   list("devices_used", [](const auto& in) { return in.devices_used; });
   list("add_devices", [&](const auto& in) { return advice(in).add_devices; });
   list("release_devices", [&](const auto& in) { return advice(in).release_devices; });
+  return json;
+}
+
+static nlohmann::ordered_json scaling_json(const ScalingFigures& scaling) {
+  nlohmann::ordered_json json;
+  json["device_hours"] = scaling.device_seconds / 3600;
+  json["cut_off"] = scaling.cut_off;
+  for (const char* name : {"at_s", "wanted", "present", "coming"})
+    json[name] = nlohmann::ordered_json::array();
+  for (const ScalingLook& look : scaling.looks) {
+    json["at_s"].push_back(to_seconds(look.at - TimePoint{}));
+    json["wanted"].push_back(look.wanted);
+    json["present"].push_back(look.present);
+    json["coming"].push_back(look.coming);
+  }
   return json;
 }
 
@@ -178,6 +194,7 @@ nlohmann::ordered_json to_json(const Report& r) {
                                              {"p99_ms", of.p99_ms},
                                              {"max_ms", of.max_ms}};
   if (!r.intervals.empty()) json["series"] = series_json(r);
+  if (!r.scaling.looks.empty()) json["scaling"] = scaling_json(r.scaling);
   json["models"] = nlohmann::ordered_json::array();
   for (const Report::Model& m : r.models) {
     nlohmann::ordered_json model;

@@ -50,6 +50,7 @@ struct Report {
   Duration interval{0};
   std::vector<IntervalFigures> intervals;
   std::vector<std::pair<std::vector<std::uint32_t>, std::vector<std::uint32_t>>> by_model;
+  ScalingFigures scaling;  // without looks: devices did not come and go
 };
 
 // Reorders the latencies in `figures`. `interval` as in the run's Options.

@@ -120,7 +120,9 @@ class Simulation final : public wire::Calls, public Devices::Owner, public Decis
         scheduler_(scheduler, options_, statistics_.figures),
         dispatch_(scheduler_, dispatch_options(), *this, notes_),
         decisions_(options_.shed_time, *this),
-        devices_(scenario, infos_, options_, random_, statistics_, *this) {}
+        devices_(scenario, infos_, options_, random_, statistics_, *this) {
+    if (options_.scaling) scaling_.emplace(*options_.scaling, scenario.devices);
+  }
 
   Figures run();
 
@@ -203,6 +205,11 @@ class Simulation final : public wire::Calls, public Devices::Owner, public Decis
   void on(const ClientGoes& step);
   void on(const SchedulerWakes& step);
   void on(const NothingToProfile& step);
+  void on(const DevicesScale&);
+  void on(const DeviceStarts& step) {
+    if (scaling_->starts(step.device, step.booking, now_)) devices_.turn_on(DeviceId{step.device}, now_);
+  }
+  void on(const DeviceLeaves& step);
   template <typename DeviceEvent>
   void on(const DeviceEvent& step) {
     devices_.on(step, now_);
@@ -274,6 +281,7 @@ class Simulation final : public wire::Calls, public Devices::Owner, public Decis
   ledger::Orders held_back_;
   Devices devices_;
   std::deque<Link> links_;  // by device
+  std::optional<Scaling> scaling_;
 
   TimePoint now_{};
   Calendar calendar_;
@@ -298,7 +306,11 @@ Figures Simulation::run() {
   for (std::uint32_t i = 0; i < devices_.count(); ++i)
     dispatch_.add_device(links_.emplace_back(*this, DeviceId{i}), false);
   dispatch_.start(now_);
-  devices_.start(now_);
+  devices_.start(scaling_
+                     ? static_cast<std::size_t>(std::clamp(options_.scaling->devices, 1, scenario_.devices))
+                     : devices_.count(),
+                 now_);
+  if (scaling_) plan(now_, DevicesScale{});
   start_closed_loops();
   for (bool go_on = true; go_on;) {
     const TimePoint arrival = clients_.next_at(), planned = calendar_.next_at();
@@ -319,6 +331,7 @@ Figures Simulation::run() {
   }
   for (RequestId id = records_.first(); id < records_.next(); ++id.value)
     if (open(id)) outcome(id, Outcome::unanswered, now_);
+  if (scaling_) statistics_.figures.scaling = scaling_->take(statistics_.end());
   statistics_.figures.wall_s =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   return std::move(statistics_.figures);
@@ -329,6 +342,32 @@ bool Simulation::show_progress() {
   if (wall - shown_ <= std::chrono::milliseconds{100}) return true;
   shown_ = wall;
   return options_.progress(std::min(1.0, to_seconds(now_ - TimePoint{}) / to_seconds(scenario_.duration)));
+}
+
+// --- Devices that come and go
+
+// How often a device that is to go is asked whether it has something to do.
+constexpr Duration leaving_pause = 1ms;
+
+void Simulation::on(const DevicesScale&) {
+  if (now_ >= statistics_.end()) return;
+  for (const Scaling::Order& order : scaling_->look(now_, statistics_.so_far())) {
+    if (order.kind == Scaling::Order::Kind::start)
+      plan(now_ + options_.scaling->start_up, DeviceStarts{order.device, order.booking});
+    else
+      plan(now_, DeviceLeaves{order.device});
+  }
+  plan(now_ + options_.scaling->period, DevicesScale{});
+}
+
+void Simulation::on(const DeviceLeaves& step) {
+  const DeviceId device{step.device};
+  if (!scaling_->leaves(step.device)) return;  // it is wanted again
+  const bool idle = devices_.idle(device);
+  if (!idle && scaling_->leaving_for(step.device, now_) < options_.scaling->patience)
+    return plan(now_ + leaving_pause, step);
+  scaling_->left(step.device, !idle, now_);
+  devices_.turn_off(device, now_);
 }
 
 // --- Clients

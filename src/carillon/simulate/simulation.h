@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "carillon/base/statistics.h"
 #include "carillon/base/time.h"
 #include "carillon/schedule/scheduler.h"
+#include "carillon/simulate/scaling.h"
 #include "carillon/workload/scenario.h"
 
 namespace carillon::simulate {
@@ -71,6 +73,7 @@ struct Figures {
   std::uint64_t events = 0;         // that the simulation handled
   std::uint64_t decisions = 0;      // calls of the scheduler, and reports that came twice
   LatencyHistogram decision_times;  // of this machine's CPU; where Options has measured_decisions
+  ScalingFigures scaling;           // where Options has it
   Duration span{0};                 // from the end of the warm-up to the end of the arrivals
   double wall_s = 0;
 };
@@ -149,6 +152,8 @@ struct Options {
   Duration stop_latency = std::chrono::microseconds{11};
   std::size_t timeline = 0;  // executions to keep
   Duration interval{0};      // of Figures::intervals; 0: none
+  // Devices come and go; none: all are there from the start. Not with planned faults, nor with deaths.
+  std::optional<ScalingOptions> scaling;
   Observer* observer = nullptr;
   // Called about ten times a second of wall time, with the share of virtual time that has passed, in [0, 1];
   // false ends the run.

@@ -44,6 +44,8 @@ void Statistics::sent(ModelId model, Class cls, TimePoint at) {
 void Statistics::ended(ModelId model, Class cls, TimePoint sent, Observer::Outcome outcome, TimePoint at) {
   using enum Observer::Outcome;
   const bool answered = outcome == on_time || outcome == late;
+  so_far_.requests += answered || outcome == refused ? 1U : 0U;
+  so_far_.bad += outcome == late || outcome == refused ? 1U : 0U;
   ModelFigures& f = figures.models[model.index()];
   if (IntervalFigures* in = interval(sent)) {
     in->on_time += outcome == on_time ? 1U : 0U;
@@ -74,6 +76,7 @@ void Statistics::kept(ModelId model, const ledger::Ledger::Kept& kept) {
 
 void Statistics::occupied(DeviceId device, ModelId model, std::size_t batch, TimePoint start, TimePoint end,
                           Duration busy) {
+  so_far_.busy += busy;
   // Of a run that was interrupted, the share that lies in the span.
   const TimePoint from = std::max(start, warm_);
   const TimePoint to = std::min(end, end_);

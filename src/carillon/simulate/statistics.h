@@ -7,6 +7,7 @@
 #include "carillon/base/ids.h"
 #include "carillon/base/time.h"
 #include "carillon/ledger/ledger.h"
+#include "carillon/provision/autoscale.h"
 #include "carillon/simulate/simulation.h"
 #include "carillon/workload/scenario.h"
 
@@ -30,6 +31,9 @@ class Statistics {
   TimePoint warm() const { return warm_; }
   TimePoint end() const { return end_; }
 
+  // From time 0 on, the warm-up included; a run counts once it has ended.
+  const provision::AutoscaleWindow::Counters& so_far() const { return so_far_; }
+
   Figures figures;
 
  private:
@@ -42,6 +46,7 @@ class Statistics {
     return static_cast<std::size_t>((at - TimePoint{}) / length_);
   }
 
+  provision::AutoscaleWindow::Counters so_far_;
   TimePoint warm_, end_;
   Duration length_;                         // of an interval
   std::size_t timeline_;                    // executions to keep

@@ -21,6 +21,7 @@
 #include "carillon/controller/calls/device_timeline.h"
 #include "carillon/explain/terms.h"
 #include "carillon/provision/autoscale.h"
+#include "carillon/provision/wanted.h"
 #include "carillon/repository/repository.h"
 #include "carillon/schedule/action.h"
 #include "carillon/workload/request.h"
@@ -222,6 +223,8 @@ struct ServerStatistics {
   Duration exec_busy{0};                          // total time in EXEC
   Duration load_busy{0};
   provision::AutoscaleAdvice advice;  // over about the last minute, or since the last look
+  // How many devices are wanted, by group. None where others see the requests, or the devices.
+  std::vector<provision::WantedFigures> wanted;
   // What the policy allows for beside execution times, at about the look before; none: nobody looked before,
   // or it allows for nothing.
   struct Margin {

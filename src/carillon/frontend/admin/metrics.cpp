@@ -127,6 +127,18 @@ class Families {
   void summary_us(std::string name, std::string help, LatencyHistogram ModelStatistics::*member) {
     add_summary(std::move(name), std::move(help), member, {0.5, 0.9, 0.95, 0.99, 0.999}, 1e6);
   }
+  // Of groups of devices, where this process knows what is wanted.
+  void by_group(std::string name, std::string help, auto value) {
+    MetricFamily family{std::move(name), std::move(help), MetricType::Gauge, {}};
+    for (const auto& group : statistics_.wanted) {
+      ClientMetric metric;
+      metric.label = {{"subcluster", group.group}};
+      metric.gauge.value = static_cast<double>(value(group));
+      family.metric.push_back(std::move(metric));
+    }
+    if (!family.metric.empty()) all.push_back(std::move(family));
+  }
+
   void server_gauge(std::string name, std::string help, double value) {
     MetricFamily family{std::move(name), std::move(help), MetricType::Gauge, {ClientMetric{}}};
     family.metric[0].gauge.value = value;
@@ -403,6 +415,18 @@ std::string metrics_text(const ServerStatistics& statistics, const BesideStatist
   f.server_gauge("carillon_device_idle_ratio",
                  "Device time of the last minute in which nothing ran, as a share",
                  statistics.advice.idle_fraction);
+  f.by_group("carillon_devices_wanted",
+             "Devices that the group should have: up at once, down after five minutes that needed fewer",
+             [](const auto& of) { return of.wanted; });
+  f.by_group("carillon_devices_coming",
+             "Wanted devices that are not there and have been waited for less than ten minutes",
+             [](const auto& of) { return of.coming; });
+  f.by_group("carillon_devices_given_up", "Wanted devices that have not come within ten minutes",
+             [](const auto& of) { return of.given_up; });
+  f.by_group(
+      "carillon_device_start_up_seconds",
+      "How long devices took to come once they were wanted: the longest of the last eight; 0: none came",
+      [](const auto& of) { return to_seconds(of.start_up); });
   return prometheus::TextSerializer().Serialize(f.all);
 }
 
