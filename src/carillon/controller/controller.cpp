@@ -753,8 +753,15 @@ ServerStatistics Controller::statistics() const {
   for (ModelStatistics& m : out.models)
     if (const auto view = directory_.find(m.name, std::to_string(m.version)))
       m.load_time = (*view)->load_time;
+  std::vector<provision::ModelWork> work;
   for (const ModelStatistics& m : out.models) {
     const std::uint64_t bad = m.late + m.refused + m.failed - m.invalid;  // more devices would not help these
+    auto& of = work.emplace_back(
+        provision::ModelWork{.name = m.name, .version = m.version, .requests = m.on_time + bad, .bad = bad});
+    for (const ModelStatistics::Batch& batch : m.batches) {
+      of.ran += batch.infer.count * static_cast<std::uint64_t>(batch.size);
+      of.busy += batch.infer.total;
+    }
     counters.requests += m.on_time + bad;
     counters.bad += bad;
   }
@@ -768,7 +775,8 @@ ServerStatistics Controller::statistics() const {
   out.advice = advice_.observe(now, alive, counters);
   if (wanted_) {
     // All devices here hold the same models: one group, numbered as a division's first.
-    const auto looked = wanted_->look(now, "0", alive, recent_.observe(now, alive, counters));
+    const auto advice = recent_.observe(now, alive, weighed_.observe(work, out.exec_busy));
+    const auto looked = wanted_->look(now, "0", alive, advice);
     CARILLON_ASSERT(looked);  // a window makes shares of any counters
     out.wanted = provision::wanted_figures(*wanted_);
   }

@@ -30,6 +30,7 @@
 #include "carillon/controller/gates/sequences.h"
 #include "carillon/controller/gates/sizes.h"
 #include "carillon/engine/engine.h"
+#include "carillon/provision/weighed.h"
 #include "carillon/schedule/door.h"
 #include "carillon/schedule/scheduler.h"
 #include "carillon/worker/worker.h"
@@ -291,6 +292,7 @@ class Controller final : public Service {
   mutable provision::AutoscaleWindow advice_;
   // Shorter, so that it soon tells of the devices that are there. Its advice alone counts for what is wanted.
   mutable provision::AutoscaleWindow recent_{std::chrono::seconds{15}};
+  mutable provision::WeighedRequests weighed_;
   mutable std::optional<provision::WantedByGroup> wanted_;  // where this sees requests and devices
   mutable std::mutex mutex_;                                // of what follows
   Turns turns_;

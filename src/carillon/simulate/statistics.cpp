@@ -4,6 +4,17 @@
 
 namespace carillon::simulate {
 
+namespace {
+
+// Device time of a request, in the largest batch that half of its SLO is enough for.
+double cost(const workload::ScenarioModel& model) {
+  int batch = 1;
+  while (batch < model.max_batch && model.latency.expected(batch + 1) <= model.slo / 2) ++batch;
+  return to_seconds(model.latency.expected(batch)) / batch;
+}
+
+}  // namespace
+
 Statistics::Statistics(const workload::Scenario& scenario, const Options& options)
     : warm_(TimePoint{} + scenario.warmup),
       end_(TimePoint{} + scenario.duration),
@@ -14,6 +25,9 @@ Statistics::Statistics(const workload::Scenario& scenario, const Options& option
     figures.models[i].name = scenario.models[i].name;
     figures.models[i].slo = scenario.models[i].slo;
   }
+  double all = 0;
+  for (const workload::ScenarioModel& model : scenario.models) all += weights_.emplace_back(cost(model));
+  for (double& weight : weights_) weight *= static_cast<double>(weights_.size()) / all;
   const auto devices = static_cast<std::size_t>(scenario.devices);
   figures.busy.resize(devices);
   figures.span = end_ - warm_;
@@ -44,8 +58,9 @@ void Statistics::sent(ModelId model, Class cls, TimePoint at) {
 void Statistics::ended(ModelId model, Class cls, TimePoint sent, Observer::Outcome outcome, TimePoint at) {
   using enum Observer::Outcome;
   const bool answered = outcome == on_time || outcome == late;
-  so_far_.requests += answered || outcome == refused ? 1U : 0U;
-  so_far_.bad += outcome == late || outcome == refused ? 1U : 0U;
+  const double weight = weights_[model.index()];
+  requests_ += answered || outcome == refused ? weight : 0;
+  bad_ += outcome == late || outcome == refused ? weight : 0;
   ModelFigures& f = figures.models[model.index()];
   if (IntervalFigures* in = interval(sent)) {
     in->on_time += outcome == on_time ? 1U : 0U;
@@ -76,7 +91,7 @@ void Statistics::kept(ModelId model, const ledger::Ledger::Kept& kept) {
 
 void Statistics::occupied(DeviceId device, ModelId model, std::size_t batch, TimePoint start, TimePoint end,
                           Duration busy) {
-  so_far_.busy += busy;
+  busy_ += busy;
   // Of a run that was interrupted, the share that lies in the span.
   const TimePoint from = std::max(start, warm_);
   const TimePoint to = std::min(end, end_);

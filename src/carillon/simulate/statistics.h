@@ -32,7 +32,13 @@ class Statistics {
   TimePoint end() const { return end_; }
 
   // From time 0 on, the warm-up included; a run counts once it has ended.
-  const provision::AutoscaleWindow::Counters& so_far() const { return so_far_; }
+  // A request counts for as many as its model's device time is the mean of all models' times: where heavy
+  // models are refused, few requests are bad, and much work is missing.
+  provision::AutoscaleWindow::Counters so_far() const {
+    return {.requests = static_cast<std::uint64_t>(requests_),
+            .bad = static_cast<std::uint64_t>(bad_),
+            .busy = busy_};
+  }
 
   Figures figures;
 
@@ -46,7 +52,9 @@ class Statistics {
     return static_cast<std::size_t>((at - TimePoint{}) / length_);
   }
 
-  provision::AutoscaleWindow::Counters so_far_;
+  std::vector<double> weights_;  // by model
+  double requests_ = 0, bad_ = 0;
+  Duration busy_{0};
   TimePoint warm_, end_;
   Duration length_;                         // of an interval
   std::size_t timeline_;                    // executions to keep
