@@ -62,6 +62,10 @@ Result<Wanted> Wanted::make(const WantedOptions& options) {
        {std::pair{"a quiet time", options.quiet}, std::pair{"a time to give up", options.give_up},
         std::pair{"a time to remember", options.remember}})
     if (auto good = check_span(what, value); !good) return std::unexpected(good.error());
+  if (!(options.tolerance >= 0 && options.tolerance < 1))
+    return invalid(fmt::format("a tolerance of {}: it must be 0 or more, and below 1", options.tolerance));
+  if (options.before < 0)
+    return invalid(fmt::format("{} devices before: it must be 0 or more", options.before));
   return Wanted(options);
 }
 
@@ -69,7 +73,13 @@ Result<> Wanted::limit(int least, int most) {
   if (auto good = check_limits(least, most); !good) return good;
   options_.least = least;
   options_.most = most;
-  const int before = std::exchange(wanted_, held(wanted_));
+  const int before = wanted_;
+  if (begun_ && least > wanted_) {
+    needs_.clear();
+    needs_.push_back({last_, noticed(least)});
+    wanted_ = needs_.front().devices;
+  }
+  wanted_ = held(wanted_);
   if (begun_) ask(last_, wanted_ - before);
   return {};
 }
@@ -78,15 +88,16 @@ Result<int> Wanted::look(TimePoint now, int present, const AutoscaleAdvice& advi
   if (auto good = check_advice(present, advice); !good) return std::unexpected(good.error());
   if (begun_ && now < last_)
     return invalid(fmt::format("a look {:g} s before the last one", to_seconds(last_ - now)));
-  if (!begun_) {
+  const bool begins = !begun_;
+  if (begins) {
     begun_ = true;
     first_ = now;
     present_ = present;
   }
   last_ = now;
   count(now, present);
-  int need = needed(now, advice);
-  if (now - first_ < options_.quiet) need = std::max(need, present);
+  int need = noticed(needed(now, advice));
+  if (now - first_ < options_.quiet) need = std::max({need, present, options_.before});
   if (need > 0) {
     while (!needs_.empty() && needs_.back().devices <= need) needs_.pop_back();
     needs_.push_back({now, need});
@@ -95,7 +106,8 @@ Result<int> Wanted::look(TimePoint now, int present, const AutoscaleAdvice& advi
   while (!needs_.empty() && now - needs_.front().at > quiet_now) needs_.pop_front();
   const int before = wanted_;
   if (!needs_.empty()) wanted_ = held(needs_.front().devices);
-  ask(now, wanted_ - before);
+  // Of devices that others have asked for before nobody knows when that was.
+  ask(now, begins ? 0 : wanted_ - before);
   return wanted_;
 }
 
@@ -110,6 +122,14 @@ Duration Wanted::quiet(TimePoint now) const {
 
 int Wanted::held(int count) const {
   return std::clamp(count, options_.least, options_.most);
+}
+
+// What a rise has to be for who follows the number to act. They compare it with the devices that they have,
+// which are those that are there, and those that they have started.
+int Wanted::noticed(int need) const {
+  const int there = std::max(present_, wanted_);
+  if (need <= there) return need;
+  return std::max(need, static_cast<int>(std::floor(there * (1 + options_.tolerance) + sum_rounding)) + 1);
 }
 
 // Devices that came, the one first that was asked for first; those that take too long.
@@ -195,6 +215,16 @@ Result<WantedByGroup> WantedByGroup::make(const WantedOptions& options) {
   return WantedByGroup(options);
 }
 
+Result<> WantedByGroup::begin(std::string_view group, int before) {
+  if (groups_.contains(group)) return {};
+  WantedOptions options = options_;
+  options.before = before;
+  auto made = Wanted::make(options);
+  if (!made) return in_context(fmt::format("group '{}'", group), made.error());
+  groups_.emplace(group, *std::move(made));
+  return {};
+}
+
 Result<> WantedByGroup::limit(std::string_view group, int least, int most) {
   const auto found = groups_.find(group);
   if (found != groups_.end()) {
@@ -231,7 +261,8 @@ void WantedByGroup::remove(std::string_view group) {
 std::vector<WantedFigures> wanted_figures(const WantedByGroup& wanted) {
   std::vector<WantedFigures> out;
   for (const auto& [name, of] : wanted.groups())
-    out.push_back({name, of.wanted(), of.coming(), of.given_up(), of.start_up()});
+    if (of.begun())
+      out.push_back({name, of.wanted(), of.present(), of.coming(), of.given_up(), of.start_up()});
   return out;
 }
 

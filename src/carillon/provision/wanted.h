@@ -22,6 +22,10 @@ struct WantedOptions {
   Duration give_up = std::chrono::minutes{10};
   // How long it counts that a number of devices was too small. Above 0.
   Duration remember = std::chrono::hours{1};
+  // Whoever follows the number does nothing while it differs by no more than this share (Kubernetes' HPA:
+  // 0.1). 0 to below 1.
+  double tolerance = 0.1;
+  int before = 0;  // devices that another has wanted until now; 0: nobody has, or nothing is known of that
 };
 
 // How many devices a group (Symphony: sub-cluster) should have: the advice of Symphony's section 3.5, made a
@@ -49,6 +53,9 @@ struct WantedOptions {
 // the spare devices, in proportion to sqrt(B), that were too few when devices were last short. While devices
 // are short, none is released. Without an advice the number stays.
 //
+// A rise goes beyond what followers tolerate: to more than a tenth above the devices that are there and the
+// number until then. Else eleven devices for ten would never come.
+//
 // The quiet time is at least as long as a device takes to come, for a device that is released too early is
 // missed for so long. This is measured from when the number rose until the device was there; the longest of
 // the last eight counts. Devices that were lost and come back are not measured. One that does not come within
@@ -62,11 +69,12 @@ class Wanted {
   Result<> limit(int least, int most);
 
   // There are `present` devices at `now`, which does not go back. Returns how many are wanted. The first call
-  // finds all devices wanted that are there, and for the first quiet time no fewer are wanted than there are.
-  // Errors: a share that is no number from 0 to 1, or a count or a time below 0. The text names the value,
-  // and nothing changes.
+  // finds all devices wanted that are there, or that were wanted before. For the first quiet time no fewer
+  // are wanted. Errors: a share that is no number from 0 to 1, or a count or a time below 0. The text names
+  // the value, and nothing changes.
   Result<int> look(TimePoint now, int present, const AutoscaleAdvice& advice);
 
+  bool begun() const { return begun_; }   // it was looked at
   int wanted() const { return wanted_; }  // `least` before the first look
   int present() const { return present_; }
   int coming() const { return coming_; }      // asked for, not there yet, and not given up
@@ -79,6 +87,7 @@ class Wanted {
  private:
   explicit Wanted(const WantedOptions& options) : options_(options), wanted_(options.least) {}
   int held(int count) const;
+  int noticed(int need) const;
   void count(TimePoint now, int present);
   void ask(TimePoint now, int risen);
   // What the advice says is needed; 0: nothing.
@@ -116,6 +125,8 @@ class WantedByGroup {
   // For groups that have no limits of their own. Errors as Wanted::make()'s.
   static Result<WantedByGroup> make(const WantedOptions& options);
 
+  // Another has wanted so many devices of a group that is not known yet. Errors name the group.
+  Result<> begin(std::string_view group, int before);
   // A group has these limits from now on; it need not have been looked at. Errors name the group.
   Result<> limit(std::string_view group, int least, int most);
   // A group that is not known begins. Errors name the group.
@@ -134,9 +145,12 @@ class WantedByGroup {
 // What is told of a group.
 struct WantedFigures {
   std::string group;
-  int wanted = 0, coming = 0, given_up = 0;
+  int wanted = 0, present = 0, coming = 0, given_up = 0;
   Duration start_up{0};
+
+  friend bool operator==(const WantedFigures&, const WantedFigures&) = default;
 };
+// Of groups that were looked at.
 std::vector<WantedFigures> wanted_figures(const WantedByGroup& wanted);
 
 }  // namespace carillon::provision

@@ -60,6 +60,10 @@ TEST(Wanted, NamesAnOptionThatIsOutOfItsRange) {
       {{.quiet = 0s}, "a quiet time of 0 s must be above 0"},
       {{.give_up = -1s}, "a time to give up of -1 s must be above 0"},
       {{.remember = 0s}, "a time to remember of 0 s must be above 0"},
+      {{.tolerance = -0.1}, "a tolerance of -0.1: it must be 0 or more, and below 1"},
+      {{.tolerance = 1}, "a tolerance of 1: it must be 0 or more, and below 1"},
+      {{.tolerance = nan_share}, "a tolerance of nan: it must be 0 or more, and below 1"},
+      {{.before = -1}, "-1 devices before: it must be 0 or more"},
   };
   for (const auto& [options, says] : rows) {
     const auto wanted = Wanted::make(options);
@@ -142,7 +146,7 @@ TEST(Wanted, RisesAtOnceByThePapersFormula) {
   } rows[] = {{24, 0.2, 30},     // 24 * 0.2 / 0.8 more
               {1, 0.5, 2},       // as much again
               {1, 0.875, 8},     // eight times the load
-              {100, 0.02, 103},  // 2.04 more
+              {100, 0.02, 111},  // 2.04 more, and nobody acts on less than a tenth
               {100, 0.009, 100}};
   for (const auto& [present, bad_rate, number] : rows) {
     Wanted wanted = make_wanted();
@@ -150,6 +154,76 @@ TEST(Wanted, RisesAtOnceByThePapersFormula) {
     EXPECT_EQ(looked(wanted, 15s, present, advice_of(present, bad_rate, 0)), number) << bad_rate;
     EXPECT_EQ(wanted.coming(), number - present);
   }
+}
+
+// Kubernetes' HPA does nothing while its replicas are within a tenth of what is wanted.
+TEST(Wanted, ARiseIsBeyondWhatFollowersTolerateOnEveryPath) {
+  const struct {
+    const char* what;
+    int present;
+    double bad_rate, idle;
+    int wanted;
+  } rows[] = {{"one more of nine is more than a tenth", 9, 0.05, 0, 10},
+              {"one more of ten is not", 10, 0.05, 0, 12},
+              {"of nineteen, one more is needed", 19, 0.02, 0, 21},
+              {"two more of twenty are a tenth, and not more", 20, 0.05, 0, 23},
+              {"what is more than a tenth stays", 20, 0.2, 0, 25},
+              {"one device is idle, so that one more is needed", 30, 0.03, 0.05, 34}};
+  for (const auto& row : rows) {
+    SCOPED_TRACE(row.what);
+    Wanted wanted = make_wanted();
+    looked(wanted, 0s, row.present, {});
+    EXPECT_EQ(looked(wanted, 15s, row.present, advice_of(row.present, row.bad_rate, row.idle)), row.wanted);
+    EXPECT_EQ(looked(wanted, 30s, row.present, advice_of(row.present, row.bad_rate, row.idle)), row.wanted)
+        << "the same need does not rise again";
+  }
+}
+
+TEST(Wanted, ARiseWhileDevicesAreOnTheirWayIsBeyondTheNumberBefore) {
+  Wanted wanted = make_wanted();
+  looked(wanted, 0s, 16, {});
+  EXPECT_EQ(looked(wanted, 15s, 16, advice_of(16, 0.2, 0)), 20);
+  // Replicas are 20 by now, four of which start. One device more would be within a tenth of them.
+  EXPECT_EQ(looked(wanted, 30s, 16, advice_of(16, 0.235, 0)), 23);
+  EXPECT_EQ(wanted.coming(), 7);
+}
+
+TEST(Wanted, ARiseAfterDevicesCameIsBeyondToleranceToo) {
+  Wanted wanted = make_wanted();
+  looked(wanted, 0s, 16, {});
+  EXPECT_EQ(looked(wanted, 15s, 16, advice_of(16, 0.2, 0)), 20);
+  // They came 5 s ago: the work of before counts, which is 16/(1 - 0.24) devices' worth, so 22.
+  EXPECT_EQ(looked(wanted, 30s, 20, advice_of(16, 0.24, 0)), 23);
+}
+
+TEST(Wanted, AnotherDivisionThatNeedsMoreIsHeeded) {
+  Wanted wanted = make_wanted({.quiet = 60s});
+  looked(wanted, 0s, 20, {});
+  ASSERT_TRUE(wanted.limit(21, 100));
+  EXPECT_EQ(wanted.wanted(), 23);
+  EXPECT_EQ(looked(wanted, 30s, 23, advice_of(23, 0, 0.5)), 23);
+  EXPECT_EQ(looked(wanted, 100s, 23, advice_of(23, 0, 0.5)), 21) << "the least";
+  ASSERT_TRUE(wanted.limit(22, 22));
+  EXPECT_EQ(wanted.wanted(), 22) << "no more than may be";
+}
+
+TEST(Wanted, WithoutToleranceTheNumberIsWhatIsNeeded) {
+  Wanted wanted = make_wanted({.tolerance = 0});
+  looked(wanted, 0s, 100, {});
+  EXPECT_EQ(looked(wanted, 15s, 100, advice_of(100, 0.02, 0)), 103);
+}
+
+TEST(Wanted, BeginsWithWhatAnotherWantedBefore) {
+  Wanted wanted = make_wanted({.most = 50, .quiet = 60s, .before = 12});
+  EXPECT_FALSE(wanted.begun());
+  EXPECT_EQ(looked(wanted, 0s, 5, {}), 12);
+  EXPECT_EQ(wanted.coming(), 7);
+  EXPECT_EQ(looked(wanted, 20s, 12, advice_of(12, 0, 0.9)), 12);
+  EXPECT_EQ(wanted.start_up(), 0s) << "nobody knows when they were asked for";
+  EXPECT_EQ(looked(wanted, 59s, 15, advice_of(12, 0, 0.9)), 15) << "more are there";
+  EXPECT_EQ(looked(wanted, 130s, 15, advice_of(15, 0, 0.9)), 2);
+  Wanted held = make_wanted({.most = 8, .before = 12});
+  EXPECT_EQ(looked(held, 0s, 5, {}), 8);
 }
 
 TEST(Wanted, FewBadRequestsMayBeChance) {
@@ -323,6 +397,7 @@ TEST(WantedByGroup, GroupsDoNotKnowEachOther) {
   EXPECT_EQ(groups.look(at_time(70s), "1", 6, advice_of(6, 0, 0.9)), 1);
   ASSERT_TRUE(groups.limit("1", 3, 6));
   ASSERT_TRUE(groups.limit("2", 5, 9)) << "before its first look";
+  EXPECT_EQ(groups.look(at_time(71s), "2", 1, {}), 5);
   const auto told = wanted_figures(groups);
   ASSERT_EQ(told.size(), 3U);
   EXPECT_EQ(told[0].group, "0");
@@ -335,6 +410,19 @@ TEST(WantedByGroup, GroupsDoNotKnowEachOther) {
   EXPECT_EQ(groups.groups().size(), 2U);
   EXPECT_EQ(groups.look(at_time(80s), "0", 2, advice_of(2, 0, 0.9)), 2)
       << "nothing is remembered of the first";
+}
+
+TEST(WantedByGroup, AGroupBeginsWithWhatAnotherWanted) {
+  auto groups = WantedByGroup::make({}).value();
+  ASSERT_TRUE(groups.begin("0", 6));
+  EXPECT_TRUE(wanted_figures(groups).empty()) << "nobody has looked";
+  EXPECT_EQ(groups.look(at_time(0s), "0", 2, {}), 6);
+  ASSERT_TRUE(groups.begin("0", 60));
+  EXPECT_EQ(groups.look(at_time(1s), "0", 2, {}), 6) << "it has begun already";
+  EXPECT_EQ(groups.begin("1", -2).error().message, "group '1': -2 devices before: it must be 0 or more");
+  const auto told = wanted_figures(groups);
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_EQ(told[0], (WantedFigures{.group = "0", .wanted = 6, .present = 2, .coming = 4}));
 }
 
 TEST(WantedByGroup, ErrorsNameTheGroup) {
@@ -353,8 +441,8 @@ TEST(WantedByGroup, ErrorsNameTheGroup) {
 }
 
 // Devices that each do a hundred requests a second, which come as a Poisson process and may wait for 100 ms.
-// Every 15 s somebody does as the published formula of Kubernetes' HPA says: as many as are wanted. Devices
-// take a while to start, and end at once.
+// Every 15 s somebody does as the published formula of Kubernetes' HPA says: as many as are wanted, unless
+// the number is within a tenth of the replicas. Devices take a while to start, and end at once.
 class Cluster {
  public:
   using Load = std::function<double(Duration)>;  // in devices' worth of work
@@ -405,6 +493,8 @@ class Cluster {
         wanted_.look(at_time(now_), running_, window_.observe(at_time(now_), running_, counters_));
     ASSERT_TRUE(number);
     numbers_.push_back(*number);
+    const double replicas = running_ + static_cast<double>(std::ssize(starting_));
+    if (std::abs(1 - *number / replicas) <= 0.1) return;
     while (running_ + std::ssize(starting_) > *number) {
       if (starting_.empty())
         --running_;
@@ -462,7 +552,7 @@ TEST(WantedInACluster, StepsUpToEightTimesAndBackChangeDirectionOnceAStep) {
       SCOPED_TRACE(::testing::Message() << "load " << load << ", seed " << seed);
       cluster.count_anew();
       cluster.run(600s, [load](Duration) { return load; });
-      EXPECT_EQ(cluster.turns(), 0);
+      EXPECT_LE(cluster.turns(), 1);
       EXPECT_NEAR(cluster.wanted().wanted(), fewest(load), 1);
     }
   }
@@ -487,7 +577,7 @@ TEST(WantedInACluster, NoiseDoesNotFlap) {
     cluster.run(2700s, [load](Duration) { return load; });
     EXPECT_LE(cluster.turns(), 1);
     const auto [least, most] = std::ranges::minmax(cluster.numbers());
-    EXPECT_LE(most - least, 1);
+    EXPECT_LE(most - least, 1 + most / 10) << "a rise is more than a tenth";
     EXPECT_LE(cluster.bad_rate(), 0.01);
   }
 }
