@@ -52,7 +52,7 @@ PURE = ["research", "dispatch", "schedule", "wire", "ledger", "explain", "cluste
 # Folders within them that are shells around a core all the same; no core may include these.
 SHELLS = ["schedule/symphony/threads"]
 # Single files elsewhere that are decision cores, too.
-PURE_FILES = ["engine/memory_planner", "hosts/member_core", "controller/core", "controller/calls/holder", "roles/agent", "roles/leader", "roles/offering"]
+PURE_FILES = ["engine/memory_planner", "hosts/member_core", "controller/core", "controller/calls/holder", "roles/agent", "roles/leader", "roles/offering", "roles/wanted_news"]
 IMPURE = [
     (re.compile(r"\bnow\s*\(\s*\)"), "reads a clock; take the time as an argument"),
     (re.compile(r"carillon/base/clock\.h"), "includes a clock; take the time as an argument"),

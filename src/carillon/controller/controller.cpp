@@ -756,14 +756,15 @@ ServerStatistics Controller::statistics() const {
   std::vector<provision::ModelWork> work;
   for (const ModelStatistics& m : out.models) {
     const std::uint64_t bad = m.late + m.refused + m.failed - m.invalid;  // more devices would not help these
+    counters.requests += m.on_time + bad;
+    counters.bad += bad;
+    if (m.ensemble) continue;  // its steps' models count its work
     auto& of = work.emplace_back(
         provision::ModelWork{.name = m.name, .version = m.version, .requests = m.on_time + bad, .bad = bad});
     for (const ModelStatistics::Batch& batch : m.batches) {
       of.ran += batch.infer.count * static_cast<std::uint64_t>(batch.size);
       of.busy += batch.infer.total;
     }
-    counters.requests += m.on_time + bad;
-    counters.bad += bad;
   }
   margin_wanted_.store(true, std::memory_order_relaxed);
   {
@@ -772,8 +773,8 @@ ServerStatistics Controller::statistics() const {
   }
   const TimePoint now = clock_.now();
   const int alive = static_cast<int>(devices_alive_);
-  out.advice = advice_.observe(now, alive, counters);
   if (wanted_) {
+    out.advice = advice_.observe(now, alive, counters);
     // All devices here hold the same models: one group, numbered as a division's first.
     const auto advice = recent_.observe(now, alive, weighed_.observe(work, out.exec_busy));
     const auto looked = wanted_->look(now, "0", alive, advice);

@@ -139,8 +139,8 @@ TEST(Metrics, NamesAndValues) {
       .pages_free = 60,
       .exec_busy = 1500ms,
       .load_busy = {},
-      .advice = {.add_devices = 2, .bad_rate = 0.25},
-      .wanted = {{.group = "0", .wanted = 4, .coming = 2, .start_up = 2500ms},
+      .advice = provision::AutoscaleAdvice{.add_devices = 2, .bad_rate = 0.25},
+      .wanted = {{.group = "0", .wanted = 4, .present = 2, .coming = 2, .start_up = 2500ms},
                  {.group = "1", .wanted = 7, .given_up = 1}}};
   auto& model = statistics.models.emplace_back();
   model.name = "m\"\n";
@@ -207,6 +207,7 @@ TEST(Metrics, NamesAndValues) {
            "carillon_bad_request_ratio 0.25",
            "carillon_devices_wanted{subcluster=\"0\"} 4",
            "carillon_devices_wanted{subcluster=\"1\"} 7",
+           "carillon_devices_present{subcluster=\"0\"} 2",
            "carillon_devices_coming{subcluster=\"0\"} 2",
            "carillon_devices_given_up{subcluster=\"1\"} 1",
            "carillon_device_start_up_seconds{subcluster=\"0\"} 2.5",
@@ -214,6 +215,14 @@ TEST(Metrics, NamesAndValues) {
            "# TYPE carillon_requests_total counter",
        })
     EXPECT_THAT(text, HasSubstr(line));
+}
+
+// A frontend of a cluster does not see what devices do, and a worker sees no requests.
+TEST(Metrics, WithoutAdviceThereIsNone) {
+  const std::string text = metrics_text({});
+  for (const char* name : {"carillon_autoscale", "carillon_bad_request_ratio", "carillon_device_idle_ratio",
+                           "carillon_devices_wanted", "carillon_devices_present"})
+    EXPECT_THAT(text, Not(HasSubstr(name)));
 }
 
 TEST(Metrics, HistogramsAreOfModelsThatCountedSomething) {

@@ -4,16 +4,20 @@
 
 namespace carillon::provision {
 
+double request_weight(Duration busy, std::uint64_t ran, Duration all_busy, std::uint64_t all_ran) {
+  if (ran == 0 || all_busy <= Duration{0}) return 1;
+  return to_seconds(busy) / static_cast<double>(ran) / (to_seconds(all_busy) / static_cast<double>(all_ran));
+}
+
 AutoscaleWindow::Counters WeighedRequests::observe(const std::vector<ModelWork>& models, Duration busy) {
-  double all_busy = 0, all_ran = 0;
+  Duration all_busy{0};
+  std::uint64_t all_ran = 0;
   for (const ModelWork& model : models) {
-    all_busy += to_seconds(model.busy);
-    all_ran += static_cast<double>(model.ran);
+    all_busy += model.busy;
+    all_ran += model.ran;
   }
   for (const ModelWork& model : models) {
-    double weight = 1;
-    if (model.ran > 0 && all_busy > 0)
-      weight = to_seconds(model.busy) / static_cast<double>(model.ran) / (all_busy / all_ran);
+    const double weight = request_weight(model.busy, model.ran, all_busy, all_ran);
     Seen& before = seen_[{std::string(model.name), model.version}];
     requests_ += weight * static_cast<double>(model.requests - std::min(model.requests, before.requests));
     bad_ += weight * static_cast<double>(model.bad - std::min(model.bad, before.bad));

@@ -22,6 +22,10 @@ struct ModelWork {
   Duration busy{0};            // device time of these rows
 };
 
+// What a request counts for, of a model whose `ran` rows took `busy`, where `all_ran` rows of all models took
+// `all_busy`. A model that has not run: 1.
+double request_weight(Duration busy, std::uint64_t ran, Duration all_busy, std::uint64_t all_ran);
+
 // Counts requests by the device time that they take: a request counts for one where a row of its model takes
 // the mean time of all rows that ran. Models that have not run count for one.
 //

@@ -19,6 +19,9 @@ namespace {
 
 constexpr Duration longest = std::chrono::hours{1};  // that anything takes which a peer tells of
 
+// All devices may run all models, as far as their workers have them.
+constexpr std::uint32_t only_group = 0;
+
 bool sound(const std::vector<ledger::BatchProfile>& batches) {
   if (batches.empty() || batches.front().batch != 1) return false;
   for (std::size_t i = 0; i < batches.size(); ++i)
@@ -202,7 +205,8 @@ Leader::Leader(std::unique_ptr<schedule::Scheduler> scheduler, LeaderOptions opt
     : options_(std::move(options)),
       out_(out),
       scheduler_(std::move(scheduler)),
-      dispatch_(*scheduler_, options_.dispatch, *this, *this) {}
+      dispatch_(*scheduler_, options_.dispatch, *this, *this),
+      demand_(options_.wanted_before) {}
 
 Leader::~Leader() = default;
 
@@ -406,6 +410,7 @@ void Leader::on(PeerId from, Peer& peer, transport::Offer& what, TimePoint now) 
   }
   if (rows_.used() >= options_.max_open) {
     ++strays_.beyond;
+    demand_.ended(only_group, request.model.index(), true);
     return refuse(from, request.id, ledger::Reason::no_device);
   }
   request.id = RequestId{offered_++};
@@ -433,9 +438,13 @@ void Leader::on(PeerId from, Peer& peer, transport::Offer& what, TimePoint now) 
   dispatch_.offer(request, what.more, now);
 }
 
-void Leader::on(PeerId, Peer& peer, transport::Withdraw& what, TimePoint) {
+void Leader::on(PeerId, Peer& peer, transport::Withdraw& what, TimePoint now) {
   // A withdrawal may cross the row's end.
-  if (const auto place = peer.rows.find(what.row.value)) withdraw(rows_[*place]);
+  const auto place = peer.rows.find(what.row.value);
+  if (!place) return;
+  // Before the deadline its client has gone; after it the frontend has given the row up.
+  if (Row& gone = rows_[*place]; gone.request.deadline <= now) count(gone, true);
+  withdraw(rows_[*place]);
 }
 
 void Leader::on(PeerId, Peer& peer, transport::RowsAt& what, TimePoint) {
@@ -504,7 +513,7 @@ void Leader::came_back(RequestId id) {
 void Leader::ended(RequestId id, const wire::Report& report, TimePoint now) {
   Row* const ended = row(id);
   const bool delivers = report.delivers && report.status == ledger::ActionStatus::success;
-  if (!delivers || ended == nullptr || !ended->open) return end(ended, report);
+  if (!delivers || ended == nullptr || !ended->open) return end(ended, report, now);
   Delivery& delivery = peers_.at(*links_[report.device.index()]->peer()).deliveries[report.id];
   delivery.report = report;
   delivery.at = now;
@@ -514,14 +523,15 @@ void Leader::ended(RequestId id, const wire::Report& report, TimePoint now) {
   hung_at_ = std::min(hung_at_, hangs_at(ended->request, now, options_.delivery_grace));
 }
 
-// The frontend has had its outputs, if the row ran.
-void Leader::end(Row* ended, const wire::Report& report) {
+// The frontend has had its outputs since `at`, if the row ran.
+void Leader::end(Row* ended, const wire::Report& report, TimePoint at) {
   transport::Ended message{.rows = {}, .report = report};
   message.report.bad_rows.clear();  // their rows are turned down
   post_row(ended, std::move(message),
            [&](const transport::Ended& last) { return last.report.id == report.id; });
   // A row that was withdrawn is freed once the scheduler has heard of that.
   if (ended == nullptr || !ended->open || report.status != ledger::ActionStatus::success) return;
+  count(*ended, at > ended->request.deadline);
   close(*ended);
   if (!ended->kept) free(*ended);
 }
@@ -535,7 +545,9 @@ void Leader::on(PeerId, Peer& peer, transport::Delivered& what, TimePoint now) {
   const DeviceId device = done.report.device;
   if (what.took > Duration{0} && done.report.life == dispatch_.life(device) && dispatch_.device_alive(device))
     dispatch_.delivered(device, done.cls, std::min(what.took, longest), now);
-  for (const RequestId id : done.rows) end(row(id), done.report);
+  const TimePoint had =
+      what.took > Duration{0} ? std::min(now, saturating_add(done.report.times.exec_end, what.took)) : now;
+  for (const RequestId id : done.rows) end(row(id), done.report, had);
 }
 
 // The way from the worker to the frontend may be cut, and all others stand.
@@ -698,6 +710,7 @@ void Leader::refused(const wire::Verdict& verdict, TimePoint) {
       return;
     }
   }
+  count(*over, true);
   told.refusal.request = over->theirs;
   post(over->frontend, std::move(told));
   free(*over);
@@ -1034,9 +1047,11 @@ void Leader::on(PeerId, Peer& peer, wire::Report& what, TimePoint now) {
   what.device = *device;
   make_sound(what, now);
   const ledger::Ledger::Action* const order = dispatch_.ledger().action(what.id);
-  if (order != nullptr && order->device == *device && order->kind == schedule::ActionKind::infer &&
-      what.status == ledger::ActionStatus::success && !what.odd_time)
-    dispatch_.arrived(*device, order->cls, what.times.received - order->sent, now);
+  if (order != nullptr && order->device == *device && order->kind == schedule::ActionKind::infer) {
+    const bool teaches = what.status == ledger::ActionStatus::success && !what.odd_time;
+    demand_.ran(only_group, order->model.index(), teaches ? order->requests.size() : 0, what.times.ran());
+    if (teaches) dispatch_.arrived(*device, order->cls, what.times.received - order->sent, now);
+  }
   dispatch_.on_report(what, now);
 }
 
@@ -1300,6 +1315,17 @@ void Leader::post_row(const Row* row, Rows message, Same same) {
 }
 
 // --- For others to look at
+
+// Of a row that is over.
+void Leader::count(const Row& row, bool bad) {
+  demand_.ended(only_group, row.request.model.index(), bad);
+}
+
+std::vector<provision::WantedFigures> Leader::look_at_demand(TimePoint now) {
+  const std::array present{static_cast<int>(dispatch_.devices_alive())};
+  demand_.look(now, present);
+  return demand_.figures();
+}
 
 std::size_t Leader::count(Role role) const {
   return static_cast<std::size_t>(

@@ -18,6 +18,7 @@
 #include "carillon/base/time.h"
 #include "carillon/dispatch/dispatch.h"
 #include "carillon/dispatch/notes.h"
+#include "carillon/provision/counted_demand.h"
 #include "carillon/roles/model_orders.h"
 #include "carillon/schedule/scheduler.h"
 #include "carillon/transport/messages.h"
@@ -54,6 +55,8 @@ struct LeaderOptions {
   // report if that came later. Before the deadline large outputs on a slow link need their time, and whoever
   // pushes them finds a broken connection by itself. After it nobody is served by them.
   Duration delivery_grace = std::chrono::seconds{1};
+  // What an earlier leader wanted of devices, as far as it told.
+  std::vector<provision::WantedFigures> wanted_before{};
 };
 
 // Decides, in one epoch, for the rows of frontends and the devices of workers on other hosts. Keeps each
@@ -103,6 +106,10 @@ class Leader final : private wire::Calls, private dispatch::Notes {
     std::uint64_t reports = 0;  // reports of actions that the device does not have
     std::uint64_t beyond = 0;   // beyond the options' bounds
   };
+  // How many devices the load needs, by group. To be called about each provision::CountedDemand::looks_every,
+  // from the start on. Rows count one by one; those that frontends turn away before they are offered do not.
+  std::vector<provision::WantedFigures> look_at_demand(TimePoint now);
+
   const Strays& strays() const { return strays_; }
   std::size_t rows_open() const { return rows_.used(); }
   std::size_t frontends() const { return count(transport::Role::frontend); }
@@ -242,7 +249,8 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   void forget_gone(TimePoint now);
   void offer_held(TimePoint now);
   Row* row(RequestId id);
-  void end(Row* ended, const wire::Report& report);
+  void end(Row* ended, const wire::Report& report, TimePoint at);
+  void count(const Row& row, bool bad);
   void offer_again(Row& row, bool more, TimePoint now);
   void end_hung(TimePoint now);
   void offer_anew(const std::vector<RequestId>& rows, std::string_view why, TimePoint now);
@@ -297,6 +305,7 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   ModelOrders model_orders_;
   std::vector<wire::Report> failed_;  // of orders that were not sent
   std::uint64_t drains_version_ = 0;
+  provision::CountedDemand demand_;
   std::map<std::string, Gone> gone_;  // by worker: of late, and not back with a device
   // Refused for want of devices that may come back, by Row::waits_until.
   std::set<std::pair<TimePoint, RequestId>> held_;

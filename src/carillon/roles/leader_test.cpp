@@ -1665,5 +1665,152 @@ TEST_F(DrainTest, AWorkerThatDrainsSinceAnEarlierLeaderIsNotWaitedFor) {
   EXPECT_EQ(out.take<transport::DeviceCount>(1).size(), 1U) << "frontends hear that all are there";
 }
 
+// How many devices the load needs, as the leader counts it. It looks each second.
+class WantedTest : public LeaderTest {
+ protected:
+  using Event = std::function<void()>;
+  void begin(LeaderOptions options = {}) {
+    make(std::move(options));
+    rows = actions = 0;
+    look_at = now;
+    worker(11);
+    frontend(1);
+  }
+  // A row runs for so long, and is answered then.
+  void run_row(Duration took) {
+    on_next<schedule::RequestArrived>({infer(++actions, {{rows}})});
+    hear(1, offer(1000 + rows++));
+    now += took;
+    wire::Report told = report(actions, ActionStatus::success);
+    told.times.exec_start = now - took;
+    hear(11, told);
+  }
+  // Its outputs come so long after the run; the leader hears of that 100 ms after it.
+  void deliver_row(Duration outputs) {
+    on_next<schedule::RequestArrived>({infer(++actions, {{rows}})});
+    hear(1, offer(1000 + rows++));
+    now += 20ms;
+    wire::Report told = report(actions, ActionStatus::success);
+    told.times.exec_start = now - 20ms;
+    told.delivers = true;
+    hear(11, told);
+    now += 100ms;
+    hear(11, transport::Delivered{ActionId{actions}, outputs});
+  }
+  void refuse_row() {
+    on_next<schedule::RequestArrived>(
+        {schedule::Refuse{{rows}, ledger::Reason::cannot_finish, TimePoint::max()}});
+    hear(1, offer(1000 + rows++));
+  }
+  void withdraw_row(Duration after) {
+    hear(1, offer(1000 + rows));
+    now += after;
+    hear(1, transport::Withdraw{{1000 + rows++}, {}});
+  }
+  // Again and again, with 30 ms between two.
+  void spend(Duration span, const Event& event) {
+    for (const TimePoint end = now + span; now < end; now += 30ms) {
+      if (look_at <= now) look();
+      event();
+      out.sent.clear();
+    }
+    look();
+  }
+  void look() {
+    figures = leader->look_at_demand(now);
+    look_at = now + provision::CountedDemand::looks_every;
+  }
+
+  std::uint64_t rows = 0, actions = 0;
+  TimePoint look_at{};
+  std::vector<provision::WantedFigures> figures;
+};
+
+TEST_F(WantedTest, RowsThatMoreDevicesMightHaveServedRaiseTheNumber) {
+  const struct {
+    const char* what;
+    bool more;
+    Event event;
+  } table[] = {
+      {"nothing comes", false, [] {}},
+      {"on time", false, [&] { run_row(20ms); }},
+      {"late", true, [&] { run_row(60ms); }},
+      {"delivered on time, and heard of late", false, [&] { deliver_row(10ms); }},
+      {"delivered late", true, [&] { deliver_row(40ms); }},
+      {"every other one is refused", true,
+       [&] {
+         run_row(20ms);
+         refuse_row();
+       }},
+      {"every third is given up by its frontend after its deadline", true,
+       [&] {
+         run_row(20ms);
+         run_row(20ms);
+         withdraw_row(60ms);
+       }},
+      {"its client has gone before", false, [&] { withdraw_row(10ms); }},
+      {"of a model that is not served", false, [&] { hear(1, offer(7, false, 9)); }},
+      {"its data are bad", false,
+       [&] {
+         on_next<schedule::RequestArrived>({infer(++actions, {{rows}})});
+         hear(1, offer(1000 + rows++));
+         wire::Report told = report(actions, ActionStatus::success);
+         told.bad_rows = {{.row = 0, .error = {ErrorCode::invalid_argument, "an index of 9"}}};
+         hear(11, told);
+       }},
+  };
+  for (const auto& [what, more, event] : table) {
+    SCOPED_TRACE(what);
+    begin();
+    spend(16s, [] {});
+    ASSERT_EQ(figures.size(), 1U);
+    EXPECT_EQ(figures[0], (provision::WantedFigures{.group = "0", .wanted = 1, .present = 1}));
+    spend(20s, event);
+    EXPECT_EQ(figures[0].wanted > 1, more) << figures[0].wanted;
+    EXPECT_EQ(figures[0].coming, figures[0].wanted - 1);
+  }
+}
+
+TEST_F(WantedTest, BusyDevicesAreNotReleasedAndIdleOnesAre) {
+  begin();
+  worker(12);
+  spend(640s, [&] { now += 300ms; });
+  EXPECT_EQ(figures[0].wanted, 1) << "none was busy for five minutes";
+  begin();
+  worker(12);
+  spend(640s, [&] {
+    for (int i = 0; i < 3; ++i) run_row(45ms);
+  });
+  EXPECT_EQ(figures[0].wanted, 2) << "four fifths of a device, and a quarter against noise";
+}
+
+TEST_F(WantedTest, DevicesThatGoOrDrainAreMissed) {
+  begin();
+  worker(12);
+  spend(16s, [] {});
+  EXPECT_EQ(figures[0].wanted, 2);
+  leader->left(12, "its stream ended", now);
+  spend(1s, [] {});
+  EXPECT_EQ(figures[0], (provision::WantedFigures{.group = "0", .wanted = 2, .present = 1, .coming = 1}));
+  worker(13);
+  spend(1s, [] {});
+  EXPECT_EQ(figures[0].coming, 0);
+  ASSERT_TRUE(leader->drain("w13", false, now));
+  spend(1s, [] {});
+  EXPECT_EQ(figures[0].present, 1);
+  EXPECT_EQ(figures[0].wanted, 2);
+}
+
+TEST_F(WantedTest, ANewLeaderGivesNoNumberUnlessItWasTold) {
+  begin();
+  look();
+  EXPECT_TRUE(figures.empty());
+  begin({.wanted_before = {{.group = "0", .wanted = 5}}});
+  look();
+  ASSERT_EQ(figures.size(), 1U);
+  EXPECT_EQ(figures[0].wanted, 5);
+  EXPECT_EQ(figures[0].present, 1);
+}
+
 }  // namespace
 }  // namespace carillon::roles

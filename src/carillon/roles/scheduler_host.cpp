@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include <grpcpp/security/credentials.h>
 #include <grpcpp/security/server_credentials.h>
 #include <pthread.h>
 #include <spdlog/spdlog.h>
@@ -29,6 +30,10 @@ constexpr Duration answers_within = std::chrono::milliseconds{300};
 // Messages of a peer that wait to be decided on. Frontends have credit for far fewer, and workers report what
 // they were ordered.
 constexpr std::size_t most_waiting = 1U << 16;
+
+// The leader is asked so often how many devices the load needs, and has so long to answer.
+constexpr Duration asks_every = std::chrono::seconds{1},
+                   leader_answers_within = std::chrono::milliseconds{500};
 
 // Those that are there.
 std::set<std::string> workers_of(const std::vector<hosts::MemberCore::Peer>& peers) {
@@ -69,10 +74,19 @@ Result<std::unique_ptr<SchedulerHost>> SchedulerHost::open(const MemberArguments
   if (!listener) return in_context("--listen", listener.error());
   made->listener_ = std::move(*listener);
   made->thread_ = std::thread([to = made.get()] { to->run(); });
+  made->credentials_ = arguments.tls != nullptr ? arguments.tls->channel(made->membership_->cluster())
+                                                : grpc::InsecureChannelCredentials();
+  made->asking_ = std::thread([to = made.get()] { to->ask_leader(); });
   return made;
 }
 
 SchedulerHost::~SchedulerHost() {
+  {
+    const std::lock_guard lock(wanted_mutex_);
+    asks_no_more_ = true;
+    asks_.notify_all();
+  }
+  if (asking_.joinable()) asking_.join();
   if (membership_ != nullptr) membership_->leave(leaves_within);  // it leads until then
   {
     const std::lock_guard lock(mutex_);
@@ -150,6 +164,7 @@ transport::Look SchedulerHost::look() {
   for (transport::Look::Member& member : out.members)
     if (const auto found = drains_.find(member.id); found != drains_.end())
       member.drain = found->second > 0 ? transport::Look::Drain::drains : transport::Look::Drain::drained;
+  out.wanted = own_wanted();
   return out;
 }
 
@@ -191,6 +206,45 @@ void SchedulerHost::show_drains() {
   auto drains = leader_ != nullptr ? leader_->drains() : std::map<std::string, std::uint32_t>{};
   const std::lock_guard lock(mutex_);
   drains_ = std::move(drains);
+}
+
+void SchedulerHost::look_at_demand() {
+  const TimePoint at = clock_.now();
+  demand_at_ = at + provision::CountedDemand::looks_every;
+  auto figures = leader_->look_at_demand(at);
+  const std::lock_guard lock(wanted_mutex_);
+  wanted_.counted(std::move(figures), at);
+}
+
+// On a thread of its own: the next leader begins with what this one told.
+void SchedulerHost::ask_leader() {
+  pthread_setname_np(pthread_self(), "carillon-wanted");
+  std::unique_lock lock(wanted_mutex_);
+  while (!asks_.wait_for(lock, asks_every, [&] { return asks_no_more_; })) {
+    lock.unlock();
+    const hosts::Membership::State state = membership_->state();
+    const auto leader = std::ranges::find(state.peers, state.leader.value_or(""),
+                                          [](const auto& each) { return each.member.id; });
+    std::optional<transport::Look> look;
+    if (!state.leads && leader != state.peers.end() && leader->there)
+      if (auto answer = transport::look({leader->member.address}, credentials_, membership_->cluster(),
+                                        leader_answers_within)
+                            .front();
+          answer && answer->leads)
+        look = *std::move(answer);
+    lock.lock();
+    if (look) wanted_.told(look->id, std::move(look->wanted), clock_.now());
+  }
+}
+
+Result<std::vector<provision::WantedFigures>> SchedulerHost::wanted() const {
+  const std::lock_guard lock(wanted_mutex_);
+  return wanted_.wanted(clock_.now());
+}
+
+std::vector<provision::WantedFigures> SchedulerHost::own_wanted() const {
+  const std::lock_guard lock(wanted_mutex_);
+  return wanted_.own();
 }
 
 void SchedulerHost::run() {
@@ -236,6 +290,7 @@ void SchedulerHost::take_turn(std::unique_lock<std::mutex>& lock) {
   if (look_for_missing_ != TimePoint::max()) leave_missing(clock_.now());
   count_devices();
   show_drains();
+  if (demand_at_ <= clock_.now()) look_at_demand();
   for (const auto& stream : said_) stream->flush();
   said_.clear();
   const TimePoint next = wake_at();
@@ -249,7 +304,8 @@ void SchedulerHost::taken(const Heard& heard) {
 }
 
 TimePoint SchedulerHost::wake_at() const {
-  return std::min(look_for_missing_, leader_ != nullptr ? leader_->wake_at() : TimePoint::max());
+  if (leader_ == nullptr) return look_for_missing_;
+  return std::min({look_for_missing_, demand_at_, leader_->wake_at()});
 }
 
 void SchedulerHost::on(Changed& news) {
@@ -265,14 +321,22 @@ void SchedulerHost::on(Changed& news) {
   if (leader_ != nullptr && (!leads || news.epoch != epoch_)) {
     spdlog::warn("leads no more, since epoch {}", news.epoch);
     leader_.reset();
+    demand_at_ = TimePoint::max();
+  }
+  LeaderOptions options = options_.leader;
+  {
+    const std::lock_guard lock(wanted_mutex_);
+    wanted_.leads(leads, news.leader);
+    options.wanted_before = wanted_.last();
   }
   if (!leads && !news.leader.empty() && std::exchange(told_epoch_, news.epoch) != news.epoch)
     spdlog::info("'{}' leads, epoch {}", news.leader, news.epoch);
   if (!leads || leader_ != nullptr) return;
   epoch_ = news.epoch;
   spdlog::info("leads, epoch {}", epoch_);
-  leader_ = std::make_unique<Leader>(options_.make_scheduler(), options_.leader, static_cast<Out&>(*this));
+  leader_ = std::make_unique<Leader>(options_.make_scheduler(), std::move(options), static_cast<Out&>(*this));
   leader_->start(clock_.now());
+  demand_at_ = clock_.now();
   leader_->await_workers(workers_of(membership_->state().peers), clock_.now() + wait_for_workers);
   const auto streams = streams_;  // joining may end one
   for (const auto& [peer, stream] : streams) join(peer, stream);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -20,6 +21,7 @@
 #include "carillon/hosts/membership.h"
 #include "carillon/roles/follower.h"
 #include "carillon/roles/leader.h"
+#include "carillon/roles/wanted_news.h"
 #include "carillon/transport/desk.h"
 #include "carillon/transport/stream.h"
 
@@ -41,6 +43,10 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
   ~SchedulerHost() override;
 
   hosts::Membership& membership() { return *membership_; }
+  // How many devices the load needs, by group: WantedNews::wanted() and own(). Any thread; waits for nobody
+  // who decides.
+  Result<std::vector<provision::WantedFigures>> wanted() const;
+  std::vector<provision::WantedFigures> own_wanted() const;
 
  private:
   struct Opened {
@@ -97,6 +103,8 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
   void tell_unheard();
   void count_devices();
   void show_drains();
+  void look_at_demand();
+  void ask_leader();
   void join(PeerId peer, const std::shared_ptr<transport::Stream>& stream);
 
   transport::Hello self_;  // as it is registered
@@ -104,6 +112,7 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
   const Clock& clock_;
   std::unique_ptr<hosts::Membership> membership_;
   std::unique_ptr<transport::StreamListener> listener_;
+  std::shared_ptr<grpc::ChannelCredentials> credentials_;  // to ask the leader
 
   Troubles troubles_;  // the membership's thread's
   std::mutex mutex_;   // of what follows
@@ -133,7 +142,14 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
   TimePoint look_for_missing_ = TimePoint::max();
   std::size_t counted_ = 0;                        // devices_, all together
   std::pair<std::uint64_t, std::uint64_t> shown_;  // of drains_: the leader's epoch, and drains_version()
+  TimePoint demand_at_ = TimePoint::max();         // the leader's next look
   std::thread thread_;
+
+  mutable std::mutex wanted_mutex_;  // of what follows
+  std::condition_variable asks_;
+  bool asks_no_more_ = false;
+  WantedNews wanted_;
+  std::thread asking_;
 };
 
 }  // namespace carillon::roles

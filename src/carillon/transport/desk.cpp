@@ -1,5 +1,6 @@
 #include "carillon/transport/desk.h"
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -18,6 +19,8 @@ namespace {
 
 // Of a reply, whose members' names and addresses are bounded.
 constexpr int longest_reply = 4 << 20;
+
+constexpr std::uint32_t most_devices = 1'000'000;  // that an answer may tell of
 
 hosts::Role role_on_the_wire(cluster::Role role) {
   switch (role) {
@@ -64,6 +67,15 @@ hosts::LookReply reply_of(const Look& look) {
     seen.set_offset_ns(member.clock->offset.count());
     seen.set_bound_ns(member.clock->bound.count());
   }
+  for (const provision::WantedFigures& each : look.wanted) {
+    hosts::WantedDevices& wanted = *reply.add_wanted();
+    wanted.set_subcluster(each.group);
+    wanted.set_wanted(static_cast<std::uint32_t>(each.wanted));
+    wanted.set_present(static_cast<std::uint32_t>(each.present));
+    wanted.set_coming(static_cast<std::uint32_t>(each.coming));
+    wanted.set_given_up(static_cast<std::uint32_t>(each.given_up));
+    wanted.set_start_up_ns(each.start_up.count());
+  }
   return reply;
 }
 
@@ -87,6 +99,19 @@ Result<Look> look_heard(const hosts::LookReply& reply) {
     if (seen.has_offset_ns())
       member.clock = {.offset = Duration{seen.offset_ns()}, .bound = Duration{seen.bound_ns()}};
     look.members.push_back(std::move(member));
+  }
+  for (const hosts::WantedDevices& each : reply.wanted()) {
+    if (!cluster::is_name(each.subcluster())) return wrong("wanted.subcluster");
+    if (each.wanted() < 1 ||
+        std::max({each.wanted(), each.present(), each.coming(), each.given_up()}) > most_devices)
+      return wrong("wanted");
+    if (each.start_up_ns() < 0) return wrong("wanted.start_up_ns");
+    look.wanted.push_back({.group = each.subcluster(),
+                           .wanted = static_cast<int>(each.wanted()),
+                           .present = static_cast<int>(each.present()),
+                           .coming = static_cast<int>(each.coming()),
+                           .given_up = static_cast<int>(each.given_up()),
+                           .start_up = Duration{each.start_up_ns()}});
   }
   return look;
 }

@@ -14,6 +14,7 @@
 #include "carillon/base/time.h"
 #include "carillon/cluster/clock/peer_clock.h"
 #include "carillon/cluster/coordinator/member.h"
+#include "carillon/provision/wanted.h"
 #include "carillon/transport/identity.h"
 
 namespace carillon::transport {
@@ -36,6 +37,8 @@ struct Look {
   std::uint64_t epoch = 0;
   std::string leader;  // of that epoch; empty: not known
   std::vector<Member> members;
+  // How many devices the load needs, by sub-cluster. The leader alone knows; none: it has no number yet.
+  std::vector<provision::WantedFigures> wanted = {};
 };
 
 // What people want a member to do.

@@ -31,7 +31,9 @@ class FakeDesk final : public Desk {
              "s1",
              {{"s1", Role::scheduler, "10.0.0.1:8100", true, 0, {{Duration{0}, Duration{0}}}},
               {"w1", Role::worker, "[::1]:8100", false, 4, {{-5us, 3us}}},
-              {"f1", Role::frontend, "f1:1", true, 0, {}}}};
+              {"f1", Role::frontend, "f1:1", true, 0, {}}},
+             {{.group = "0", .wanted = 6, .present = 4, .coming = 1, .given_up = 1, .start_up = 40s},
+              {.group = "1", .wanted = 1}}};
   Result<> result;
   std::vector<std::string> ordered;
 };
@@ -85,6 +87,7 @@ TEST_F(DeskTest, AllAreAskedAtOnceAndWhoDoesNotAnswerSaysWhy) {
   EXPECT_EQ(w1.clock->offset, -5us);
   EXPECT_EQ(w1.clock->bound, 3us);
   EXPECT_FALSE(looks[0]->members[2].clock);
+  EXPECT_EQ(looks[0]->wanted, desk.shown.wanted);
   EXPECT_EQ(looks[1].error().code, ErrorCode::unsupported);
   EXPECT_EQ(looks[2].error().code, ErrorCode::unavailable);
 }
@@ -111,6 +114,22 @@ TEST_F(DeskTest, AnAnswerIsNotTrusted) {
   const auto asked = [&] {
     return look({address(*listener)}, grpc::InsecureChannelCredentials(), "box", 60s)[0];
   };
+  const auto wanted = desk.shown.wanted;
+  const struct {
+    provision::WantedFigures tells;
+    const char* says;
+  } rows[] = {{{.group = "", .wanted = 1}, "its answer has a wrong wanted.subcluster"},
+              {{.group = "a b", .wanted = 1}, "its answer has a wrong wanted.subcluster"},
+              {{.group = "0", .wanted = 0}, "its answer has a wrong wanted"},
+              {{.group = "0", .wanted = -1}, "its answer has a wrong wanted"},
+              {{.group = "0", .wanted = 2'000'000}, "its answer has a wrong wanted"},
+              {{.group = "0", .wanted = 1, .present = -1}, "its answer has a wrong wanted"},
+              {{.group = "0", .wanted = 1, .start_up = -1s}, "its answer has a wrong wanted.start_up_ns"}};
+  for (const auto& [tells, says] : rows) {
+    desk.shown.wanted = {tells};
+    EXPECT_EQ(asked().error().message, says);
+  }
+  desk.shown.wanted = wanted;
   desk.shown.members[1].address = "nowhere";
   EXPECT_EQ(asked().error().message, "its answer has a wrong members.address");
   desk.shown.members[1].id = "\n";

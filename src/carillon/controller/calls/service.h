@@ -222,8 +222,9 @@ struct ServerStatistics {
   std::uint64_t pages_total = 0, pages_free = 0;  // of all devices
   Duration exec_busy{0};                          // total time in EXEC
   Duration load_busy{0};
-  provision::AutoscaleAdvice advice;  // over about the last minute, or since the last look
-  // How many devices are wanted, by group. None where others see the requests, or the devices.
+  // Over about the last minute, or since the last look; and how many devices are wanted, by group. None where
+  // others see the requests, or what devices do.
+  std::optional<provision::AutoscaleAdvice> advice;
   std::vector<provision::WantedFigures> wanted;
   // What the policy allows for beside execution times, at about the look before; none: nobody looked before,
   // or it allows for nothing.

@@ -45,6 +45,34 @@ ClientMetric::Histogram histogram_of(const LatencyHistogram& from) {
   return histogram;
 }
 
+// Of groups of devices, where this process knows how many are wanted.
+void add_wanted(const std::vector<provision::WantedFigures>& groups, std::vector<MetricFamily>& to) {
+  if (groups.empty()) return;
+  const auto by_group = [&](std::string name, std::string help, auto value) {
+    MetricFamily family{std::move(name), std::move(help), MetricType::Gauge, {}};
+    for (const provision::WantedFigures& group : groups) {
+      ClientMetric metric;
+      metric.label = {{"subcluster", group.group}};
+      metric.gauge.value = static_cast<double>(value(group));
+      family.metric.push_back(std::move(metric));
+    }
+    to.push_back(std::move(family));
+  };
+  by_group("carillon_devices_wanted",
+           "Devices that the group should have: up at once, down after five minutes that needed fewer",
+           [](const auto& of) { return of.wanted; });
+  by_group("carillon_devices_present", "Devices of the group that are there",
+           [](const auto& of) { return of.present; });
+  by_group("carillon_devices_coming",
+           "Wanted devices that are not there and have been waited for less than ten minutes",
+           [](const auto& of) { return of.coming; });
+  by_group("carillon_devices_given_up", "Wanted devices that have not come within ten minutes",
+           [](const auto& of) { return of.given_up; });
+  by_group("carillon_device_start_up_seconds",
+           "How long devices took to come once they were wanted: the longest of the last eight; 0: none came",
+           [](const auto& of) { return to_seconds(of.start_up); });
+}
+
 class Families {
  public:
   Families(const ServerStatistics& statistics, bool empty_histograms)
@@ -126,17 +154,6 @@ class Families {
   // As Triton's default quantiles are, which count microseconds.
   void summary_us(std::string name, std::string help, LatencyHistogram ModelStatistics::*member) {
     add_summary(std::move(name), std::move(help), member, {0.5, 0.9, 0.95, 0.99, 0.999}, 1e6);
-  }
-  // Of groups of devices, where this process knows what is wanted.
-  void by_group(std::string name, std::string help, auto value) {
-    MetricFamily family{std::move(name), std::move(help), MetricType::Gauge, {}};
-    for (const auto& group : statistics_.wanted) {
-      ClientMetric metric;
-      metric.label = {{"subcluster", group.group}};
-      metric.gauge.value = static_cast<double>(value(group));
-      family.metric.push_back(std::move(metric));
-    }
-    if (!family.metric.empty()) all.push_back(std::move(family));
   }
 
   void server_gauge(std::string name, std::string help, double value) {
@@ -403,31 +420,28 @@ std::string metrics_text(const ServerStatistics& statistics, const BesideStatist
     }
     f.all.push_back(std::move(family));
   }
-  f.server_gauge("carillon_autoscale_add_devices",
-                 "Devices that should be added, from the last minute's bad rate",
-                 statistics.advice.add_devices);
-  f.server_gauge("carillon_autoscale_release_devices",
-                 "Devices that could be released, from the last minute's idle time",
-                 statistics.advice.release_devices);
-  f.server_gauge("carillon_bad_request_ratio",
-                 "Requests of the last minute that were not answered on time, as a share",
-                 statistics.advice.bad_rate);
-  f.server_gauge("carillon_device_idle_ratio",
-                 "Device time of the last minute in which nothing ran, as a share",
-                 statistics.advice.idle_fraction);
-  f.by_group("carillon_devices_wanted",
-             "Devices that the group should have: up at once, down after five minutes that needed fewer",
-             [](const auto& of) { return of.wanted; });
-  f.by_group("carillon_devices_coming",
-             "Wanted devices that are not there and have been waited for less than ten minutes",
-             [](const auto& of) { return of.coming; });
-  f.by_group("carillon_devices_given_up", "Wanted devices that have not come within ten minutes",
-             [](const auto& of) { return of.given_up; });
-  f.by_group(
-      "carillon_device_start_up_seconds",
-      "How long devices took to come once they were wanted: the longest of the last eight; 0: none came",
-      [](const auto& of) { return to_seconds(of.start_up); });
+  if (statistics.advice) {
+    f.server_gauge("carillon_autoscale_add_devices",
+                   "Devices that should be added, from the last minute's bad rate",
+                   statistics.advice->add_devices);
+    f.server_gauge("carillon_autoscale_release_devices",
+                   "Devices that could be released, from the last minute's idle time",
+                   statistics.advice->release_devices);
+    f.server_gauge("carillon_bad_request_ratio",
+                   "Requests of the last minute that were not answered on time, as a share",
+                   statistics.advice->bad_rate);
+    f.server_gauge("carillon_device_idle_ratio",
+                   "Device time of the last minute in which nothing ran, as a share",
+                   statistics.advice->idle_fraction);
+  }
+  add_wanted(statistics.wanted, f.all);
   return prometheus::TextSerializer().Serialize(f.all);
+}
+
+std::string wanted_text(const std::vector<provision::WantedFigures>& groups) {
+  std::vector<MetricFamily> families;
+  add_wanted(groups, families);
+  return prometheus::TextSerializer().Serialize(families);
 }
 
 std::expected<std::shared_ptr<Caller>, HttpReply> MetricsApi::admit(const HttpHead& head) {
@@ -436,7 +450,7 @@ std::expected<std::shared_ptr<Caller>, HttpReply> MetricsApi::admit(const HttpHe
   return std::move(*admitted);
 }
 
-std::variant<HttpReply, Deferred> MetricsApi::handle(HttpRequest request, Deliver) {
+std::optional<HttpReply> refuse_but_metrics(const HttpRequest& request) {
   const auto path = request.target.substr(0, request.target.find('?'));
   if (path != "/metrics") return error_reply(404, "no such path here; metrics are at /metrics");
   if (request.method != "GET") {
@@ -444,6 +458,15 @@ std::variant<HttpReply, Deferred> MetricsApi::handle(HttpRequest request, Delive
     reply.headers.emplace_back("Allow", "GET");
     return reply;
   }
+  return std::nullopt;
+}
+
+HttpReply metrics_reply(std::string text) {
+  return HttpReply{.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = std::move(text)};
+}
+
+std::variant<HttpReply, Deferred> MetricsApi::handle(HttpRequest request, Deliver) {
+  if (auto refused = refuse_but_metrics(request)) return *std::move(refused);
   BesideStatistics beside{.host = host_.look(),
                           .process = process_statistics(),
                           .empty_histograms = commons_.options.empty_histograms};
@@ -464,7 +487,7 @@ std::variant<HttpReply, Deferred> MetricsApi::handle(HttpRequest request, Delive
   }
   std::string text = metrics_text(statistics, beside);
   if (commons_.options.more_metrics) text += commons_.options.more_metrics();
-  return HttpReply{.content_type = "text/plain; version=0.0.4; charset=utf-8", .body = std::move(text)};
+  return metrics_reply(std::move(text));
 }
 
 }  // namespace carillon::frontend

@@ -6,12 +6,14 @@
 #include <optional>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "carillon/controller/calls/service.h"
 #include "carillon/frontend/admin/host.h"
 #include "carillon/frontend/http/http_handler.h"
 #include "carillon/frontend/memory/memory_figures.h"
 #include "carillon/frontend/telemetry/span_post.h"
+#include "carillon/provision/wanted.h"
 
 namespace carillon::frontend {
 
@@ -33,6 +35,12 @@ struct BesideStatistics {
   std::optional<MemoryFigures> memory{};
 };
 std::string metrics_text(const controller::ServerStatistics& statistics, const BesideStatistics& beside = {});
+// Of what is wanted of groups of devices alone.
+std::string wanted_text(const std::vector<provision::WantedFigures>& groups);
+
+// The answer to a request for anything but the metrics, at a door that has them alone; none: it is for them.
+std::optional<HttpReply> refuse_but_metrics(const HttpRequest& request);
+HttpReply metrics_reply(std::string text);
 
 // Serves GET /metrics.
 class MetricsApi final : public HttpHandler {
