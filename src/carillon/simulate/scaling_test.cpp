@@ -58,7 +58,7 @@ TEST(Scaling, TheFirstDevicesComeAndTheLastGoFirst) {
   EXPECT_EQ(figures.looks[1], (ScalingLook{second(10), 4, 2, 2}));
 }
 
-workload::Scenario steps(int devices) {
+workload::Scenario scaling_steps(int devices) {
   workload::Scenario s;
   s.name = "steps";
   s.devices = devices;
@@ -74,7 +74,7 @@ workload::Scenario steps(int devices) {
 }
 
 TEST(Scaling, DevicesFollowTheLoadAndNothingIsLostByThat) {
-  const workload::Scenario scenario = steps(16);
+  const workload::Scenario scenario = scaling_steps(16);
   const ScalingOptions options{.wanted = {.quiet = 60s}, .devices = 2, .start_up = 20s};
   const auto once = [&] {
     const auto policy = *schedule::make_scheduler("symphony", environment(scenario));

@@ -49,6 +49,7 @@ struct Arguments {
   std::string http = "0.0.0.0:8000";
   std::string grpc = "0.0.0.0:8001";
   std::string metrics = "0.0.0.0:8002";
+  std::string keda;  // empty: off
   SafetyArguments safety;
   std::string profile;
   std::string plan;

@@ -11,6 +11,9 @@
 #include "carillon/cli/preempt_option.h"
 #include "carillon/cli/serve/doors.h"
 #include "carillon/cli/serve/run.h"
+#include "carillon/frontend/admin/metrics.h"
+#include "carillon/frontend/admin/metrics_door.h"
+#include "carillon/frontend/grpc/external_scaler.h"
 #include "carillon/roles/frontend_host.h"
 #include "carillon/roles/scheduler_host.h"
 #include "carillon/schedule/registry.h"
@@ -87,11 +90,31 @@ int run_scheduler(const Arguments& arguments) {
        .warn = warn},
       clock);
   if (!host) return complain(exit_failure, host.error());
+  const roles::SchedulerHost& scheduler = **host;
+  std::string ports;
+  std::unique_ptr<frontend::MetricsDoor> metrics;
+  if (!arguments.metrics.empty()) {
+    auto opened = frontend::MetricsDoor::open(
+        arguments.metrics, [&scheduler] { return frontend::wanted_text(scheduler.own_wanted()); }, warn);
+    if (!opened) return complain(exit_failure, opened.error());
+    metrics = std::move(*opened);
+    ports += fmt::format(", metrics port {}", metrics->port());
+  }
+  std::unique_ptr<frontend::ScalerServer> scaler;
+  if (!arguments.keda.empty()) {
+    auto opened = frontend::ScalerServer::start([&scheduler] { return scheduler.wanted(); },
+                                                {.address = arguments.keda});
+    if (!opened) return complain(exit_failure, opened.error());
+    scaler = std::move(*opened);
+    ports += fmt::format(", KEDA port {}", scaler->port());
+  }
   signals.hold();
-  spdlog::info("ready: scheduler '{}', policy {}; Ctrl-C stops", member->id, arguments.scheduler);
+  spdlog::info("ready: scheduler '{}', policy {}{}; Ctrl-C stops", member->id, arguments.scheduler, ports);
   supervised->manager->ready("ready");
   signals.wait();
   supervised->manager->stopping("stopping", std::chrono::seconds{5});
+  scaler.reset();
+  metrics.reset();
   host->reset();
   spdlog::info("stopped");
   return exit_success;

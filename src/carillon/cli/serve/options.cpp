@@ -74,6 +74,13 @@ void add_metrics(CLI::App& command, Arguments& arguments) {
   add_admin_option(command, arguments.safety);
 }
 
+void add_keda(CLI::App& command, Arguments& arguments) {
+  command.add_option(
+      "--keda", arguments.keda,
+      "HOST:PORT where KEDA asks how many devices the load needs, as it asks an external scaler "
+      "(docs/autoscaling.md); without it: off");
+}
+
 void add_memory_bound(CLI::App& command, Arguments& arguments) {
   heading::begin(command, heading::memory);
   command
@@ -310,6 +317,7 @@ void add_serve(CLI::App& program, int& status) {
   add_models(command, *arguments);
   add_protocols(command, *arguments);
   add_metrics(command, *arguments);
+  add_keda(command, *arguments);
   add_memory(command, *arguments);
   add_deadline(command, *arguments);
   add_policy(command, *arguments);
@@ -343,6 +351,8 @@ void add_serve(CLI::App& program, int& status) {
     check_models(*arguments);
     if (!arguments->plan.empty() && arguments->control != server::ModelControlMode::none)
       throw CLI::ValidationError("--model-control-mode", "with --plan models are as the plan has them: none");
+    if (!arguments->plan.empty() && !arguments->keda.empty())
+      throw CLI::ValidationError("--keda", "it does not go with --plan, which has one device");
     // Classes share a device, and a plan's share is one workload's.
     arguments->devices.each.classes = arguments->plan.empty();
     status = serving::run(*arguments);
@@ -384,11 +394,18 @@ void add_frontend(CLI::App& program, int& status) {
 
 void add_scheduler(CLI::App& program, int& status) {
   auto arguments = std::make_shared<serving::Arguments>();
+  arguments->metrics.clear();
   CLI::App& command = *program.add_subcommand(
       "scheduler", "A scheduler of a cluster: one leads and decides, others are ready to take its place");
   command.get_help_ptr()->group(heading::help);
   using namespace serving;
   add_cluster(command, arguments->cluster);
+  heading::begin(command, heading::addresses);
+  command.add_option(
+      "--metrics", arguments->metrics,
+      "HOST:PORT of Prometheus metrics, of which the leader has those of the devices that the load "
+      "needs; without it: off");
+  add_keda(command, *arguments);
   heading::begin(command, heading::deadlines);
   add_policy(command, *arguments);
   add_hang_after(command, *arguments);

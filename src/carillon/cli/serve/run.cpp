@@ -30,6 +30,7 @@
 #include "carillon/cli/preempt_option.h"
 #include "carillon/cli/serve/doors.h"
 #include "carillon/controller/models/kept_times.h"
+#include "carillon/frontend/grpc/external_scaler.h"
 #include "carillon/profile/profile.h"
 #include "carillon/roles/worker_host.h"
 #include "carillon/schedule/log/recording.h"
@@ -287,6 +288,17 @@ int run(Arguments& arguments) {
     if (!frontend) return complain(exit_failure, frontend.error());
     spdlog::info("listening: {}; each model is served as soon as it is loaded", ports_text(**frontend));
     manager.listening("loading models");
+    std::unique_ptr<frontend::ScalerServer> scaler;
+    if (!arguments.keda.empty()) {
+      auto opened = frontend::ScalerServer::start(frontend::look_once_a_second(whole->service()),
+                                                  {.address = arguments.keda, .tls = doors->tls});
+      if (!opened) {
+        (*frontend)->stop();
+        return complain(exit_failure, opened.error());
+      }
+      scaler = std::move(*opened);
+      spdlog::info("KEDA port {}", scaler->port());
+    }
     if (auto started = whole->start(); !started) {
       (*frontend)->stop();
       return complain(exit_failure, started.error());
