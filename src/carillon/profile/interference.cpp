@@ -17,6 +17,11 @@ int largest_batch(const ModelCoefficients& model) {
   return static_cast<int>(std::clamp(turn, 1.0, static_cast<double>(batch_limit)));
 }
 
+int largest_known_batch(const ModelCoefficients& model) {
+  const int largest = largest_batch(model);
+  return model.measured_batch > 0 ? std::min(largest, model.measured_batch) : largest;
+}
+
 double active_ms(const ModelCoefficients& model, int batch, double share_pct) {
   if (batch > largest_batch(model)) return never;
   const double b = batch;

@@ -31,6 +31,7 @@ struct ModelCoefficients {
   double alpha_power = 0, beta_power = 0;          // W per (request/s), W; above the device's idle power
   double alpha_cacheutil = 0, beta_cacheutil = 0;  // percent of peak L2 use per (request/s), percent
   double alpha_cache = 0;                          // growth of active time per percent of the others' L2 use
+  int measured_batch = 0;                          // the largest batch among the measurements; 0: not known
 
   friend bool operator==(const ModelCoefficients&, const ModelCoefficients&) = default;
 };
@@ -66,6 +67,9 @@ SoloUse solo_use(const ModelCoefficients& model, int batch, double share_pct);
 // The largest batch for which equation 11 still grows with the batch (a fit with k1 < 0 turns down far beyond
 // what was measured); at most 65,536.
 int largest_batch(const ModelCoefficients& model);
+
+// The largest batch that may be planned: largest_batch(), and no more than was measured where that is known.
+int largest_known_batch(const ModelCoefficients& model);
 
 // Data loading and result feedback of a batch (equation 3).
 double load_ms(const HardwareCoefficients& hardware, const ModelCoefficients& model, int batch);
@@ -121,7 +125,10 @@ inline double latency_ms(const ModelCoefficients& model, double transfers, doubl
 //   {"gpu": "V100", "models": {"alexnet": {"coefficients": {"d_load_bytes": 602112, "d_feedback_bytes": 4000,
 //     "n_kernels": 20, "k_sch_times_n_kernels_ms": 0.0318, "k1": 0.00415, "k2": 8.71, "k3": 23.7, "k4":
 //     0.0555, "k5": 0.346, "alpha_power_W_per_rps": 0.0239, "beta_power_W": 37.1,
-//     "alpha_cacheutil_pct_per_rps": 0.00309, "beta_cacheutil_pct": 2.03, "alpha_cache_per_pct": 0.00238}}}}
+//     "alpha_cacheutil_pct_per_rps": 0.00309, "beta_cacheutil_pct": 2.03, "alpha_cache_per_pct": 0.00238,
+//     "largest_measured_batch": 32}}}}
+//
+// "largest_measured_batch" may be left out.
 struct CoefficientSet {
   std::string device;  // "gpu": the type of device; empty where the file names none
   std::map<std::string, ModelCoefficients, std::less<>> models;

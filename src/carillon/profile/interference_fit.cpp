@@ -125,6 +125,7 @@ class Fitting {
     std::vector<std::string> places;
     std::vector<double> measured;
     for (const SoloSample& s : model.solo) {
+      c.measured_batch = std::max(c.measured_batch, s.batch);
       const double active = s.gpu_ms * ratio(s.frequency_mhz) - c.schedule_ms;
       if (!(active > 0))
         return invalid(place_of(s) + ": gpu_latency_ms is " + short_number(s.gpu_ms) +

@@ -270,6 +270,7 @@ TEST(InterferenceFit, ItsFilesAreRead) {
   const auto fit = fit_interference(m);
   ASSERT_TRUE(fit);
   EXPECT_EQ(*parse_coefficients(coefficients_json(*fit), "again"), fit->coefficients);
+  EXPECT_EQ(fit->coefficients.models.at("ssd").measured_batch, 32) << "the largest of the samples";
   EXPECT_EQ(*parse_hardware(hardware_json(*fit), "again"), fit->hardware);
   EXPECT_THAT(coefficients_json(*fit), HasSubstr("batch 16, share 50%: 232.2 ms, by the others "));
   EXPECT_THAT(to_json(*fit), HasSubstr("\"alexnet + resnet50\""));

@@ -48,10 +48,15 @@ constexpr std::array hardware_fields = {
     Field<Hardware>{"beta_sch_ms_per_kernel", &Hardware::beta_sch, -1e3, 1e3, "milliseconds per kernel"},
 };
 
+constexpr const char* measured_batch = "largest_measured_batch";
+constexpr int most_measured_batch = 65'536;
+
 ModelCoefficients read_model(JsonFields& fields, const json& object, const std::string& place) {
   ModelCoefficients model;
   for (const auto& field : model_fields)
     model.*field.value = fields.number(object, place, field.name, field.least, field.most, field.meaning);
+  model.measured_batch =
+      static_cast<int>(fields.integer(object, place, measured_batch, 1, most_measured_batch, 0));
   // The least that a batch can take: a whole device, one request.
   if (!fields.failed() && !(active_ms(model, 1, 100) < std::numeric_limits<double>::infinity()))
     fields.wrong(place, "k1 to k5 give a batch of one on a whole device no time above 0");
@@ -121,6 +126,7 @@ std::string to_json(const CoefficientSet& set) {
   for (const auto& [name, model] : set.models) {
     ordered_json& coefficients = models[name]["coefficients"];
     for (const auto& field : model_fields) coefficients[field.name] = model.*field.value;
+    if (model.measured_batch > 0) coefficients[measured_batch] = model.measured_batch;
   }
   return document.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }

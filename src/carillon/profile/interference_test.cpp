@@ -28,8 +28,21 @@ TEST(Interference, ReadsThePublishedCoefficients) {
   EXPECT_EQ(set.device, "V100");
   ASSERT_EQ(set.models.size(), 4u);
   EXPECT_EQ(set.models.at("ssd").feedback_bytes, 2'968'880);
+  EXPECT_EQ(set.models.at("ssd").measured_batch, 32);
   EXPECT_EQ(*parse_coefficients(to_json(set), "again"), set);
   EXPECT_EQ(*parse_hardware(to_json(type), "again"), type);
+}
+
+TEST(Interference, TheLargestBatchIsAlsoOneThatWasMeasured) {
+  ModelCoefficients model = models().models.at("alexnet");
+  EXPECT_EQ(largest_known_batch(model), 32);
+  model.measured_batch = 0;
+  EXPECT_EQ(largest_known_batch(model), largest_batch(model)) << "not known";
+  model.measured_batch = 60'000;
+  model.k1 = -1;
+  EXPECT_EQ(largest_known_batch(model), largest_batch(model)) << "beyond the turn of equation 11";
+  CoefficientSet set{.device = "d", .models = {{"m", model}}};
+  EXPECT_EQ(*parse_coefficients(to_json(set), "again"), set);
 }
 
 TEST(Interference, AloneAWorkloadHasNoneOfIt) {
@@ -119,6 +132,10 @@ TEST(Interference, SaysWhatIsWrongInAFile) {
        "models.alexnet.coefficients.d_load_bytes: is -1, but should be bytes of one request in 0..1e+12"},
       {replaced(good, "\"k5\": 0.34", "\"k5\": -9000000.34"), "k5: is -9000000.34"},
       {replaced(good, "\"k3\": 23.7", "\"k3\": -2300.7"), "give a batch of one on a whole device no time"},
+      {replaced(good, "\"largest_measured_batch\": 32", "\"largest_measured_batch\": 0"),
+       "largest_measured_batch: is 0, but should be a whole number in 1..65536"},
+      {replaced(good, "\"largest_measured_batch\": 32", "\"largest_measured_batch\": \"32\""),
+       "but should be a whole number in 1..65536"},
       {R"({"models": {"a": {"coefficients": {"d_load_bytes": 1}}}})",
        "models.a.coefficients: has no \"d_feedback_bytes\""},
       {replaced(type, "\"P_max_power_W\": 300.0", "\"P_max_power_W\": null"),

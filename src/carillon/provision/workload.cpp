@@ -83,7 +83,7 @@ std::optional<Demand> cheapest_demand(const DeviceType& type, const Workload& wo
   if (model == nullptr) return std::nullopt;
   const auto& hardware = type.hardware.coefficients;
   const int largest = static_cast<int>(std::min<double>(
-      appropriate_batch(type, *model, workload.slo_ms, rate_rps), profile::largest_batch(*model)));
+      appropriate_batch(type, *model, workload.slo_ms, rate_rps), profile::largest_known_batch(*model)));
   std::optional<Demand> best;
   std::vector<int> units;
   for (int batch = largest; batch >= 1; --batch) {
@@ -112,7 +112,7 @@ double largest_rate(const DeviceType& type, const Workload& workload) {
   const profile::ModelCoefficients* model = type.find(workload.model);
   if (model == nullptr) return 0;
   double rate = 0;
-  const int largest = profile::largest_batch(*model);
+  const int largest = profile::largest_known_batch(*model);
   for (int batch = 1; batch <= largest; ++batch) {
     const Whole whole = whole_device(type, *model, batch);
     if (whole.full_speed_ms > workload.half_slo_ms()) break;
@@ -129,7 +129,7 @@ std::optional<double> smallest_slo_at_rate(const DeviceType& type, const Workloa
   const profile::ModelCoefficients* model = type.find(workload.model);
   if (model == nullptr) return std::nullopt;
   std::optional<double> smallest;
-  const int largest = profile::largest_batch(*model);
+  const int largest = profile::largest_known_batch(*model);
   for (int batch = 1; batch <= largest; ++batch) {
     const Whole whole = whole_device(type, *model, batch);
     if (smallest && 2 * whole.full_speed_ms >= *smallest) break;

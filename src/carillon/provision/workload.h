@@ -58,13 +58,14 @@ std::optional<int> lower_bound_units(const DeviceType& type, const profile::Mode
 std::optional<Demand> theorem1(const DeviceType& type, const Workload& workload);
 
 // The cheapest way to serve `rate_rps` of the workload alone on a device: the batch, of all up to Theorem
-// 1's, that needs the least share with SLO, rate and the device's own power cap respected. A batch below
-// Theorem 1's must take no longer than its requests need to arrive, and may still need less, where equation
-// 17 rounds up from just above it. At least one unit. Nothing where a whole device is not enough.
+// 1's and to the largest that was measured, that needs the least share with SLO, rate and the device's own
+// power cap respected. A batch below Theorem 1's must take no longer than its requests need to arrive, and
+// may still need less, where equation 17 rounds up from just above it. At least one unit. Nothing where a
+// whole device is not enough.
 std::optional<Demand> cheapest_demand(const DeviceType& type, const Workload& workload, double rate_rps);
 
-// The highest rate that one device of the type serves within the SLO; 0 where not even a single request can
-// be on time.
+// The highest rate that one device of the type serves within the SLO with batches that were measured; 0 where
+// not even a single request can be on time.
 double largest_rate(const DeviceType& type, const Workload& workload);
 
 // The smallest SLO that a device of the type can hold for a single request, in ms.
