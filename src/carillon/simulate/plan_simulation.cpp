@@ -72,10 +72,12 @@ double factor(Random& random, double deviation) {
   return std::exp(std::sqrt(variance) * random.normal() - variance / 2);
 }
 
-void run_part(Part part, double rate_rps, const PlanSimulationOptions& options, Random random, Tally& tally) {
+void run_part(Part part, double rate_rps, Duration slo, const PlanSimulationOptions& options, Random random,
+              Tally& tally) {
   const TimePoint end = TimePoint{} + options.span;
   const bool constant = options.arrivals == workload::ArrivalKind::uniform;
-  workload::ArrivalProcess gaps({.kind = options.arrivals}, rate_rps, random.bits());
+  workload::ArrivalProcess gaps({.kind = options.arrivals, .shape = options.shape}, rate_rps * options.load,
+                                random.bits());
   const double phase = constant ? random.uniform() : 0;
   // Between 0 and one gap.
   TimePoint next = saturating_add(TimePoint{}, gaps.next_gap());
@@ -84,7 +86,9 @@ void run_part(Part part, double rate_rps, const PlanSimulationOptions& options, 
   const double error = factor(random, options.error);
   const auto size_limit = static_cast<std::size_t>(part.batch());
   const Duration whole_load = from_ms(std::min(endless_ms, part.of(part.batch()).load_ms));
-  const auto before = tally.latencies.size();
+  // Of bursts that come just before the end the rest may be answered after it, in time.
+  const TimePoint judged_until = constant ? end : end - std::min(slo, options.span);
+  std::uint64_t judged = 0, judged_answered = 0;
   std::deque<TimePoint> waiting;
   TimePoint started{}, free{};
   std::uint64_t answered = 0;
@@ -116,13 +120,15 @@ void run_part(Part part, double rate_rps, const PlanSimulationOptions& options, 
       if (arrived >= end) continue;
       tally.latencies.push_back(free == TimePoint::max() ? Duration::max() : free - arrived);
       if (free <= end) ++answered;
+      if (arrived >= judged_until) continue;
+      ++judged;
+      if (free <= end) ++judged_answered;
     }
     waiting.clear();
   }
   tally.answered += answered;
   // At either end of the span a batch may be filling and another running.
-  const auto came = tally.latencies.size() - before;
-  tally.slow = tally.slow || answered + 2 * size_limit < came;
+  tally.slow = tally.slow || judged_answered + 2 * size_limit < judged;
 }
 
 struct WorkloadPlace {
@@ -140,16 +146,16 @@ SimulatedWorkload measure(std::size_t workload,
                           std::span<const Workload> workloads, std::span<const DeviceType> types,
                           const PlanSimulationOptions& options) {
   Tally tally;
+  const Duration slo = from_ms(workloads[workload].slo_ms);
   for (const auto& [place, number] : parts)
     run_part(Part(*place.device, place.at, workloads, types), place.device->placements[place.at].rate_rps,
-             options, random_of(options.seed, number), tally);
+             slo, options, random_of(options.seed, number), tally);
   SimulatedWorkload w{.workload = workload, .requests = tally.latencies.size(), .slow = tally.slow};
-  const Duration slo = from_ms(workloads[workload].slo_ms);
   w.on_time = static_cast<std::uint64_t>(
       std::count_if(tally.latencies.begin(), tally.latencies.end(), [&](Duration l) { return l <= slo; }));
   w.p50 = percentile(tally.latencies, 0.50);
   w.p99 = percentile(tally.latencies, 0.99);
-  w.late = w.p99 > slo;
+  w.late = percentile(tally.latencies, options.percentile) > slo;
   w.offered_rps = static_cast<double>(w.requests) / to_seconds(options.span);
   w.achieved_rps = static_cast<double>(tally.answered) / to_seconds(options.span);
   if (tally.batches > 0) w.mean_batch = static_cast<double>(w.requests) / static_cast<double>(tally.batches);
@@ -162,12 +168,18 @@ Result<void> check(const provision::Plan& plan, const PlanSimulationOptions& opt
        {std::pair{"noise", options.noise}, {"error", options.error}, std::pair{"error", options.error}})
     if (!(value >= 0 && value <= 1))
       return invalid(fmt::format("the {} is {:g}, but should be in 0..1", name, value));
-  if (options.arrivals != workload::ArrivalKind::uniform &&
-      options.arrivals != workload::ArrivalKind::poisson)
-    return invalid("arrivals should be constant or Poisson");
+  if (options.arrivals == workload::ArrivalKind::closed)
+    return invalid("arrivals should be constant, Poisson or Gamma");
+  if (!(options.shape >= 1e-3 && options.shape <= 1e6))
+    return invalid(fmt::format("the shape is {:g}, but should be in 0.001..1000000", options.shape));
+  if (!(options.load >= 0.01 && options.load <= 1))
+    return invalid(fmt::format("the load is {:g}, but should be in 0.01..1", options.load));
+  if (!(options.percentile >= 0.5 && options.percentile < 1))
+    return invalid(fmt::format("the percentile is {:g}, but should be in 0.5..1", options.percentile));
   double requests = 0;
   for (const PlannedDevice& device : plan.devices)
-    for (const Placement& p : device.placements) requests += p.rate_rps * to_seconds(options.span);
+    for (const Placement& p : device.placements)
+      requests += p.rate_rps * options.load * to_seconds(options.span);
   if (requests > most_requests)
     return invalid(
         fmt::format("{:g} s of the plan are {:.3g} requests, but can be at most {:.3g}: simulate "
@@ -224,8 +236,9 @@ namespace {
 std::string_view name_of(PlanBatching batching) {
   return batching == PlanBatching::full ? "full" : "available";
 }
-std::string_view name_of(workload::ArrivalKind arrivals) {
-  return arrivals == workload::ArrivalKind::poisson ? "poisson" : "constant";
+std::string name_of(const PlanSimulationOptions& options) {
+  if (options.arrivals == workload::ArrivalKind::uniform) return "constant";
+  return workload::to_text({.kind = options.arrivals, .shape = options.shape});
 }
 
 ordered_json number(Duration d) {
@@ -243,7 +256,7 @@ std::string to_json(const PlanSimulation& simulation, std::span<const Workload> 
   ordered_json document = {{"seconds", to_seconds(options.span)},
                            {"noise", options.noise},
                            {"error", options.error},
-                           {"arrivals", name_of(options.arrivals)},
+                           {"arrivals", name_of(options)},
                            {"batching", name_of(options.batching)},
                            {"standby", options.standby},
                            {"seed", options.seed}};
@@ -276,7 +289,7 @@ std::string to_table(const PlanSimulation& simulation, std::span<const Workload>
   for (const Workload& w : workloads) id_width = std::min<std::size_t>(32, std::max(id_width, w.id.size()));
   std::string out =
       fmt::format("Simulated for {:g} s, {} arrivals, noise {:g}, error {:g}, batches {}, seed {}:\n",
-                  to_seconds(options.span), name_of(options.arrivals), options.noise, options.error,
+                  to_seconds(options.span), name_of(options), options.noise, options.error,
                   options.batching == PlanBatching::full ? "when full" : "with what is there", options.seed);
   out += fmt::format("{:<{}}  {:>9}  {:>9}  {:>9}  {:>10}  {:>10}  {:>10}\n", "workload", id_width, "p50 ms",
                      "p99 ms", "SLO ms", "requests/s", "of rate", "mean batch");

@@ -25,7 +25,10 @@ struct PlanSimulationOptions {
   Duration span = std::chrono::seconds{30};  // in which requests arrive; > 0. iGniter, section 5.3: 30 s
   double noise = 0.03;                       // deviation of a batch's time over its mean, 0 to 1; log-normal
   double error = 0;  // of the model: a part's batches all take a factor drawn once, as noise is; 0 to 1
-  workload::ArrivalKind arrivals = workload::ArrivalKind::uniform;  // or poisson
+  workload::ArrivalKind arrivals = workload::ArrivalKind::uniform;  // or poisson, or gamma
+  double shape = 1;                                                 // of gamma
+  double load = 1;           // requests come at so much of the plan's rates, 0.01 to 1
+  double percentile = 0.99;  // of requests that must be within the SLO, in [0.5, 1)
   PlanBatching batching = PlanBatching::available;
   // iGniter's answer to prediction errors (section 4.2): what breaks its SLO is measured again with 10% of a
   // device more, or with what is left of it.
@@ -40,8 +43,10 @@ struct SimulatedWorkload {
   double offered_rps = 0;   // as they came
   double achieved_rps = 0;  // answered within the span
   double mean_batch = 0;
-  bool late = false;     // P99 above the SLO
-  bool slow = false;     // a part answered fewer than came, by more than two planned batches
+  bool late = false;  // the percentile above the SLO
+  // A part answered fewer than came, by more than two planned batches. Where they do not come at even gaps,
+  // the last SLO of the span is left out.
+  bool slow = false;
   bool standby = false;  // with the share of its standby
 
   bool violated() const { return late || slow; }
@@ -57,13 +62,13 @@ struct PlanSimulation {
 };
 
 // Simulates each part of each workload at its rate of the plan: constant gaps from a random phase on (the
-// paper's clients), or Poisson. A batch of n takes what profile::predict() says of n requests beside the
-// device's other workloads at their planned batches, times noise and error; those run all the time, as in the
-// model. Loading goes on beside the batch before (equation 2), and begins as late as does not hold up the
-// device. Requests are never refused. All that arrived within the span is answered and counted. The same
-// input and seed give the same result.
+// paper's clients), Poisson, or gaps with a Gamma distribution. A batch of n takes what profile::predict()
+// says of n requests beside the device's other workloads at their planned batches, times noise and error;
+// those run all the time, as in the model. Loading goes on beside the batch before (equation 2), and begins
+// as late as does not hold up the device. Requests are never refused. All that arrived within the span is
+// answered and counted. The same input and seed give the same result.
 //
-// Errors: a span, noise or error out of range, another kind of arrivals, more than 20 million requests.
+// Errors: an option out of range, another kind of arrivals, more than 20 million requests.
 Result<PlanSimulation> simulate_plan(const provision::Plan& plan,
                                      std::span<const provision::Workload> workloads,
                                      std::span<const provision::DeviceType> types,
