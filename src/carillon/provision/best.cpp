@@ -4,12 +4,14 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <utility>
 
 #include "carillon/base/assert.h"
 #include "carillon/base/random.h"
 #include "carillon/provision/parts.h"
+#include "carillon/provision/queue_demands.h"
 #include "carillon/provision/strategies.h"
 #include "carillon/provision/window.h"
 
@@ -30,8 +32,9 @@ struct Packing {
 
 class Planner {
  public:
-  Planner(std::span<const Workload> workloads, std::span<const DeviceType> types, const BestOptions& options)
-      : types_(types), options_(options), random_(options.seed) {
+  Planner(std::span<const Workload> workloads, std::span<const DeviceType> types, const BestOptions& options,
+          Demands& demands)
+      : types_(types), options_(options), demands_(demands), random_(options.seed) {
     CARILLON_ASSERT(!types.empty() && types.size() <= 16);
     planned_.assign(workloads.begin(), workloads.end());
     for (Workload& w : planned_) w.rate_rps *= 1 + options.headroom;
@@ -47,14 +50,15 @@ class Planner {
     BestPlan result;
     bool has_split = false;
     std::vector<Infeasible> infeasible;
-    parts_ = make_parts(planned_, types_, Split::unequal, options_.may_split, infeasible, has_split);
+    parts_ =
+        make_parts(planned_, types_, demands_, Split::unequal, options_.may_split, infeasible, has_split);
     find_homes();
     Packing best = greedy();
     double bound = lower_bound_usd(parts_, types_);
     if (has_split) {
       std::vector<Part> unequal = std::move(parts_);
       std::vector<Infeasible> again;
-      parts_ = make_parts(planned_, types_, Split::equal, options_.may_split, again, has_split);
+      parts_ = make_parts(planned_, types_, demands_, Split::equal, options_.may_split, again, has_split);
       find_homes();
       Packing other = greedy();
       const double other_bound = lower_bound_usd(parts_, types_);
@@ -357,6 +361,7 @@ class Planner {
 
   std::span<const DeviceType> types_;
   const BestOptions& options_;
+  Demands& demands_;
   Random random_;
   std::vector<Workload> planned_;  // with the headroom
   std::vector<Part> parts_;
@@ -364,17 +369,103 @@ class Planner {
   WindowOptions window_;
 };
 
+// Looks at plans' promises with what each device really takes, at each device once.
+class Promises {
+ public:
+  Promises(std::span<const Workload> workloads, std::span<const DeviceType> types, const BestOptions& options)
+      : workloads_(workloads), types_(types), options_(options) {}
+
+  // Workloads whose promise the plan does not keep.
+  std::vector<std::size_t> broken(const Plan& plan) {
+    std::vector<bool> is_broken(workloads_.size(), false);
+    for (const PlannedDevice& device : plan.devices) {
+      const std::vector<bool>& kept = look(device);
+      for (std::size_t i = 0; i < kept.size(); ++i)
+        if (!kept[i]) is_broken[device.placements[i].workload] = true;
+    }
+    std::vector<std::size_t> found;
+    for (std::size_t w = 0; w < is_broken.size(); ++w)
+      if (is_broken[w]) found.push_back(w);
+    return found;
+  }
+
+  // Fills in what the plan expects of each placement.
+  void expect(Plan& plan) {
+    for (PlannedDevice& device : plan.devices) {
+      const std::vector<bool>& kept = look(device);
+      for (std::size_t i = 0; i < kept.size(); ++i) {
+        Placement& p = device.placements[i];
+        const Replayed seen =
+            replay(options_.queue->arrivals, p.rate_rps, batch_times(device, i, workloads_, types_),
+                   workloads_[p.workload].slo_ms);
+        p.expected = {.on_time = seen.on_time(), .kept = kept[i]};
+      }
+    }
+  }
+
+ private:
+  const std::vector<bool>& look(const PlannedDevice& device) {
+    std::vector<double> key{static_cast<double>(device.type)};
+    for (const Placement& p : device.placements)
+      for (const double part : {static_cast<double>(p.workload), static_cast<double>(p.units),
+                                static_cast<double>(p.batch), p.rate_rps})
+        key.push_back(part);
+    std::vector<bool>& kept = known_[key];
+    for (std::size_t i = kept.size(); i < device.placements.size(); ++i) {
+      const Placement& p = device.placements[i];
+      const Workload& w = workloads_[p.workload];
+      const double more = 1 + options_.headroom;
+      kept.push_back(keeps_promise(
+          *options_.queue,
+          {.rate_rps = p.rate_rps * more, .workload_rps = w.rate_rps * more, .slo_ms = w.slo_ms},
+          batch_times(device, i, workloads_, types_)));
+    }
+    return kept;
+  }
+
+  std::span<const Workload> workloads_;
+  std::span<const DeviceType> types_;
+  const BestOptions& options_;
+  std::map<std::vector<double>, std::vector<bool>> known_;  // by type and placements
+};
+
+BestPlan plan_for_queues(std::span<const Workload> workloads, std::span<const DeviceType> types,
+                         const BestOptions& options) {
+  // Limits leave something for what neighbours do to small batches; where that is too little, they are
+  // tightened and all is planned again. That goes on when the search is to stop: then greedily.
+  constexpr int most_rounds = 30;
+  QueueDemands demands(*options.queue);
+  Promises promises(workloads, types, options);
+  for (int round = 1;; ++round) {
+    BestPlan best = Planner(workloads, types, options, demands).plan();
+    const std::vector<std::size_t> broken = promises.broken(best.plan);
+    if (broken.empty() || round == most_rounds) {
+      promises.expect(best.plan);
+      return best;
+    }
+    for (const std::size_t w : broken) demands.tighten(workloads[w]);
+  }
+}
+
 }  // namespace
 
 BestPlan plan_best(std::span<const Workload> workloads, std::span<const DeviceType> types,
                    const BestOptions& options) {
-  BestPlan best = Planner(workloads, types, options).plan();
+  if (options.queue != nullptr) return plan_for_queues(workloads, types, options);
+  EvenDemands demands;
+  BestPlan best = Planner(workloads, types, options, demands).plan();
   if (options.existing != nullptr || options.headroom > 0 || (options.stop && options.stop())) return best;
   // Hardly ever is the paper's plan cheaper; but who asks for the best must not get less.
   Plan igniter = plan_igniter(workloads, types);
+  const auto measured = [&](const PlannedDevice& device) {
+    return std::all_of(device.placements.begin(), device.placements.end(), [&](const Placement& p) {
+      return p.batch <= profile::largest_known_batch(*types[device.type].find(workloads[p.workload].model));
+    });
+  };
   if (igniter.infeasible.size() > best.plan.infeasible.size() ||
       cost_usd_per_hour(igniter, types) >= cost_usd_per_hour(best.plan, types) - cent ||
-      predicted_violations(igniter, workloads, types) > 0)
+      predicted_violations(igniter, workloads, types) > 0 ||
+      !std::all_of(igniter.devices.begin(), igniter.devices.end(), measured))
     return best;
   best.plan.devices = std::move(igniter.devices);
   best.plan.proven_cheapest = false;

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "carillon/provision/plan.h"
+#include "carillon/provision/queueing.h"
 
 namespace carillon::provision {
 
@@ -15,6 +16,9 @@ struct BestOptions {
   // as if they were 1 + headroom as high.
   double headroom = 0;
   bool may_split = true;  // over several devices, where one does not keep up with the rate
+  // Plans for requests that queue, with the SLO as a percentile. nullptr: by the paper's constraints, which
+  // are those of even gaps. Must outlive the call.
+  const QueueRule* queue = nullptr;
 
   // A plan that is in force, of the same types of device; nullptr for none. Its placements name workloads by
   // the same indices; what is no longer wanted is to be left out by the caller.
@@ -53,12 +57,15 @@ struct BestPlan {
 // search goes. Beyond iGniter's Algorithms 1 and 2:
 //
 // - every device is checked, the first workload on it too, and a share is at least one unit;
-// - a batch below Theorem 1's is taken where it needs less (cheapest_demand);
+// - a batch below Theorem 1's is taken where it needs less (cheapest_demand), and none beyond what was
+//   measured;
 // - a workload that one device cannot serve is split, its rates summing to its own;
 // - several greedy plans (least growth, best fit, first fit, by type) are made, and the cheapest is improved:
 //   groups of a few devices are emptied and packed anew by an exact search over all partitions of their parts
 //   (window.h), small inputs as a whole;
 // - with an existing plan, the sum of price and moves is what is made small.
+//
+// With a queue rule demands are those of queue_demands.h, and every placement says what it expects.
 //
 // Deterministic. Workloads that no device can serve are reported with what would do. Requires at most 16
 // types.

@@ -114,7 +114,8 @@ TEST(Best, IsExactOnSmallSets) {
     const auto workloads = testing::random_set(random, 7);
     std::vector<Infeasible> infeasible;
     bool has_split = false;
-    const auto parts = make_parts(workloads, types, Split::unequal, true, infeasible, has_split);
+    EvenDemands demands;
+    const auto parts = make_parts(workloads, types, demands, Split::unequal, true, infeasible, has_split);
     if (has_split || parts.empty()) continue;
     const BestPlan best = plan_best(workloads, types);
     check(best.plan, workloads, types);

@@ -16,11 +16,11 @@ constexpr double most_parts = 10'000;
 
 // Demands of a rate on every type; nothing where no type can serve it.
 std::optional<Part> part_for(std::size_t index, const Workload& workload, double rate,
-                             std::span<const DeviceType> types) {
+                             std::span<const DeviceType> types, Demands& demands) {
   Part part{.workload = index, .rate_rps = rate, .demands = {}};
   bool any = false;
   for (const DeviceType& type : types) {
-    part.demands.push_back(cheapest_demand(type, workload, rate));
+    part.demands.push_back(demands.cheapest(type, workload, rate));
     any = any || part.demands.back();
   }
   return any ? std::optional(std::move(part)) : std::nullopt;
@@ -32,11 +32,11 @@ double share_cost(const Part& part, std::span<const DeviceType> types, std::size
 
 // The parts of a workload that no single device serves; none where no number of devices would.
 std::vector<Part> split_up(std::size_t index, const Workload& workload, std::span<const DeviceType> types,
-                           Split split) {
+                           Demands& demands, Split split) {
   double most = 0, cheapest = std::numeric_limits<double>::infinity();
   for (const DeviceType& type : types) {
     // A little below the largest rate, so that rounding leaves it within reach.
-    const double rate = largest_rate(type, workload) * (1 - 1e-9);
+    const double rate = demands.largest_rate(type, workload) * (1 - 1e-9);
     if (rate <= 0 || type.hardware.price_usd_per_hour / rate >= cheapest) continue;
     cheapest = type.hardware.price_usd_per_hour / rate;
     most = rate;
@@ -47,11 +47,12 @@ std::vector<Part> split_up(std::size_t index, const Workload& workload, std::spa
   double left = workload.rate_rps;
   const double each = split == Split::equal ? workload.rate_rps / count : most;
   for (double i = count; i > 1; --i, left -= each) {
-    auto part = parts.empty() ? part_for(index, workload, each, types) : std::optional(parts.front());
+    auto part =
+        parts.empty() ? part_for(index, workload, each, types, demands) : std::optional(parts.front());
     if (!part) return {};
     parts.push_back(*std::move(part));
   }
-  auto rest = part_for(index, workload, left, types);
+  auto rest = part_for(index, workload, left, types, demands);
   if (!rest) return {};
   parts.push_back(*std::move(rest));
   return parts;
@@ -67,20 +68,20 @@ double Part::least_cost(std::span<const DeviceType> types) const {
 }
 
 std::vector<Part> make_parts(std::span<const Workload> workloads, std::span<const DeviceType> types,
-                             Split split, bool may_split, std::vector<Infeasible>& infeasible,
-                             bool& has_split) {
+                             Demands& demands, Split split, bool may_split,
+                             std::vector<Infeasible>& infeasible, bool& has_split) {
   std::vector<Part> parts;
   has_split = false;
   for (std::size_t w = 0; w < workloads.size(); ++w) {
     const Workload& workload = workloads[w];
-    if (auto whole = part_for(w, workload, workload.rate_rps, types)) {
+    if (auto whole = part_for(w, workload, workload.rate_rps, types, demands)) {
       parts.push_back(*std::move(whole));
       continue;
     }
     std::vector<Part> pieces;
-    if (may_split) pieces = split_up(w, workload, types, split);
+    if (may_split) pieces = split_up(w, workload, types, demands, split);
     if (pieces.empty()) {
-      infeasible.push_back(explain(w, workload, types, may_split));
+      infeasible.push_back(demands.explain(w, workload, types, may_split));
       if (may_split && infeasible.back().largest_rate_rps.value_or(0) > 0) {
         infeasible.back().reason = "its rate would take more than 10,000 devices";
         *infeasible.back().largest_rate_rps *= most_parts;

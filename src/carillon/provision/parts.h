@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "carillon/provision/plan.h"
+#include "carillon/provision/demands.h"
 
 namespace carillon::provision {
 
@@ -24,11 +24,12 @@ enum class Split {
   equal,    // as few devices, with the same rate on each
 };
 
-// The parts of all workloads: one each where one device is enough, several where `may_split` and the rate
-// asks for them. What cannot be served is put down in `infeasible`. `has_split` tells whether any was split.
+// The parts of all workloads by the demands' rule: one each where one device is enough, several where
+// `may_split` and the rate asks for them. What cannot be served is put down in `infeasible`.
+// `has_split` tells whether any was split.
 std::vector<Part> make_parts(std::span<const Workload> workloads, std::span<const DeviceType> types,
-                             Split split, bool may_split, std::vector<Infeasible>& infeasible,
-                             bool& has_split);
+                             Demands& demands, Split split, bool may_split,
+                             std::vector<Infeasible>& infeasible, bool& has_split);
 
 // A device and the parts on it, by index into the parts, with their shares.
 struct Packed {

@@ -49,8 +49,9 @@ std::vector<Forecast> forecast(const PlannedDevice& device, std::span<const Work
   for (std::size_t i = 0; i < predictions.size(); ++i) {
     Forecast f{.latency_ms = predictions[i].latency_ms, .throughput_rps = predictions[i].throughput_rps};
     const Placement& p = device.placements[i];
-    f.violated = full || !(f.latency_ms <= workloads[p.workload].half_slo_ms() * (1 + rounding)) ||
-                 !(f.throughput_rps >= p.rate_rps * (1 - rounding));
+    const bool late = p.expected ? !p.expected->kept
+                                 : !(f.latency_ms <= workloads[p.workload].half_slo_ms() * (1 + rounding));
+    f.violated = full || late || !(f.throughput_rps >= p.rate_rps * (1 - rounding));
     forecasts.push_back(f);
   }
   return forecasts;
@@ -65,6 +66,19 @@ std::size_t predicted_violations(const Plan& plan, std::span<const Workload> wor
       if (forecasts[i].violated) violated.insert(device.placements[i].workload);
   }
   return violated.size();
+}
+
+std::map<std::size_t, double> expected_on_time(const Plan& plan) {
+  std::map<std::size_t, double> late, rate;
+  for (const PlannedDevice& device : plan.devices)
+    for (const Placement& p : device.placements) {
+      if (!p.expected) continue;
+      late[p.workload] += p.rate_rps * (1 - p.expected->on_time);
+      rate[p.workload] += p.rate_rps;
+    }
+  std::map<std::size_t, double> on_time;
+  for (const auto& [w, sum] : rate) on_time[w] = 1 - late.at(w) / sum;
+  return on_time;
 }
 
 Infeasible explain(std::size_t index, const Workload& workload, std::span<const DeviceType> types,

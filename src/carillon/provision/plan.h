@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -10,12 +11,21 @@
 
 namespace carillon::provision {
 
+// What a plan for queues (BestOptions::queue) expects of a placement.
+struct Expected {
+  double on_time = 0;  // share of the requests, in the long run and where the model does not err
+  bool kept = false;   // the promise of the rule
+
+  friend bool operator==(const Expected&, const Expected&) = default;
+};
+
 // A workload, or a part of one, on a device.
 struct Placement {
   std::size_t workload = 0;  // index into the workloads
   int units = 0;             // share, in units of the device's type
   int batch = 1;
   double rate_rps = 0;  // of the workload's rate; the parts sum to it
+  std::optional<Expected> expected;
 
   friend bool operator==(const Placement&, const Placement&) = default;
 };
@@ -50,7 +60,9 @@ double cost_usd_per_hour(const Plan& plan, std::span<const DeviceType> types);
 struct Forecast {
   double latency_ms = 0;
   double throughput_rps = 0;
-  bool violated = false;  // late, too slow for its rate, or on a device whose shares sum to more than it has
+  // Late, too slow for its rate, or on a device whose shares sum to more than it has. Late: above half the
+  // SLO, or, where the plan says what it expects, with the promise not kept.
+  bool violated = false;
 };
 // One for each placement of the device, in their order. Rates may be missed by a billionth part: that is
 // rounding.
@@ -60,6 +72,10 @@ std::vector<Forecast> forecast(const PlannedDevice& device, std::span<const Work
 // Workloads of which some part is predicted to be violated.
 std::size_t predicted_violations(const Plan& plan, std::span<const Workload> workloads,
                                  std::span<const DeviceType> types);
+
+// The share of each workload's requests that the plan expects to be on time, all parts together, by the index
+// of the workload; empty where the plan expects nothing.
+std::map<std::size_t, double> expected_on_time(const Plan& plan);
 
 // Why one device is not enough for the workload, and the smallest SLO or the largest rate that would be. With
 // `may_split` any rate can be served by enough devices, and only the SLO is looked at.

@@ -28,6 +28,11 @@ std::string known_models(std::span<const DeviceType> types) {
   return list;
 }
 
+// A share in percent, without what its binary form adds.
+double to_percent(double share) {
+  return std::round(share * 1e8) / 1e6;
+}
+
 // Infinity has no JSON.
 ordered_json number(double value) {
   return std::isfinite(value) ? ordered_json(value) : ordered_json();
@@ -154,6 +159,7 @@ std::string to_json(const Plan& plan, std::span<const Workload> workloads, std::
                         {"predicted_latency_ms", number(forecasts[i].latency_ms)},
                         {"half_slo_ms", w.half_slo_ms()},
                         {"predicted_rps", forecasts[i].throughput_rps}});
+      if (p.expected) placed.back()["expected_on_time"] = p.expected->on_time;
       if (forecasts[i].violated) placed.back()["violated"] = true;
     }
     devices.push_back(std::move(object));
@@ -161,6 +167,14 @@ std::string to_json(const Plan& plan, std::span<const Workload> workloads, std::
   document["device_count"] = plan.devices.size();
   document["cost_usd_per_hour"] = cost_usd_per_hour(plan, types);
   document["predicted_violations"] = predicted_violations(plan, workloads, types);
+  if (report.queue != nullptr) {
+    document["arrivals"] = report.queue->arrivals.text;
+    document["percentile"] = to_percent(report.queue->percentile);
+    document["model_error_pct"] = to_percent(report.queue->model_error);
+    ordered_json& expected = document["expected"] = ordered_json::array();
+    for (const auto& [w, on_time] : expected_on_time(plan))
+      expected.push_back({{"id", workloads[w].id}, {"slo_ms", workloads[w].slo_ms}, {"on_time", on_time}});
+  }
   ordered_json& infeasible = document["infeasible"] = ordered_json::array();
   for (const Infeasible& left_out : plan.infeasible) {
     const Workload& w = workloads[left_out.workload];

@@ -36,6 +36,7 @@ struct PlanReport {
   const BestPlan* best = nullptr;  // of --strategy best
   bool changes = false;            // an existing plan was given: tell the moves
   std::size_t removed = 0;
+  const QueueRule* queue = nullptr;  // that the plan was made by, if any
 };
 
 // One JSON object: {"strategy", "devices": [{"device", "type", "price_usd_per_hour", "used_pct", "workloads":
@@ -43,7 +44,8 @@ struct PlanReport {
 // "predicted_rps"}]}], "device_count", "cost_usd_per_hour", "predicted_violations", "infeasible": [{"id",
 // "model", "slo_ms", "rate_rps", "reason", "smallest_slo_ms", "largest_rate_rps"}], "seconds"}; of `best`
 // also "lower_bound_usd_per_hour", "proven_cheapest", "greedy_usd_per_hour", "stopped"; with an existing plan
-// "changes". A latency that is infinite is null.
+// "changes"; by a queue rule "arrivals", "percentile", "model_error_pct", "expected": [{"id", "slo_ms",
+// "on_time"}], and "expected_on_time" of each placement. A latency that is infinite is null.
 std::string to_json(const Plan& plan, std::span<const Workload> workloads, std::span<const DeviceType> types,
                     const PlanReport& report);
 

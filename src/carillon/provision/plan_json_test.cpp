@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "carillon/provision/strategies.h"
 #include "carillon/provision/testing/sets.h"
@@ -115,6 +116,40 @@ TEST(PlanJson, IsShownToPeople) {
   EXPECT_NE(svg.find("&lt;W&amp;1&gt;"), std::string::npos);
   EXPECT_EQ(svg.find("<W&1>"), std::string::npos);
   EXPECT_EQ(svg.substr(svg.size() - 7), "</svg>\n");
+}
+
+TEST(PlanJson, SaysWhatAPlanForArrivalsExpects) {
+  const std::vector<Workload> workloads = {{"a", "resnet50", 40, 60}, {"b", "alexnet", 20, 200}};
+  const auto part = [](std::size_t workload, double rate, double on_time) {
+    return Placement{.workload = workload,
+                     .units = 20,
+                     .batch = 2,
+                     .rate_rps = rate,
+                     .expected = Expected{.on_time = on_time, .kept = on_time > 0.99}};
+  };
+  Plan plan;
+  plan.devices = {{.number = 1, .placements = {part(0, 20, 0.998), part(1, 200, 0.9899)}},
+                  {.number = 2, .placements = {part(0, 40, 0.992)}}};
+  const QueueRule rule{
+      .arrivals = {.text = "gamma:0.5", .times = {}}, .percentile = 0.99, .model_error = 0.05};
+  const PlanReport report{.strategy = "best", .queue = &rule};
+  const auto told = nlohmann::json::parse(to_json(plan, workloads, v100s, report));
+  EXPECT_EQ(told["arrivals"], "gamma:0.5");
+  EXPECT_EQ(told["percentile"], 99);
+  EXPECT_EQ(told["model_error_pct"], 5);
+  EXPECT_EQ(told["predicted_violations"], 1) << "the promise counts, not half the SLO";
+  EXPECT_EQ(told["devices"][0]["workloads"][1]["expected_on_time"], 0.9899);
+  EXPECT_EQ(told["devices"][0]["workloads"][1]["violated"], true);
+  EXPECT_FALSE(told["devices"][1]["workloads"][0].contains("violated"));
+  ASSERT_EQ(told["expected"].size(), 2u);
+  EXPECT_EQ(told["expected"][0]["id"], "a");
+  EXPECT_EQ(told["expected"][0]["slo_ms"], 40);
+  EXPECT_NEAR(told["expected"][0]["on_time"].get<double>(), 0.994, 1e-12) << "by the parts' rates";
+  const std::string table = to_table(plan, workloads, v100s, report);
+  for (const char* words :
+       {"of rate   on time\n", "   99.80%\n", "   98.99%  violated\n", "a on 2 devices: 99.40% on time\n",
+        "planned for gamma:0.5 arrivals: P99 within the SLO over 30 s, in 99.5% of cases; model error 5%\n"})
+    EXPECT_NE(table.find(words), std::string::npos) << words << "\n" << table;
 }
 
 // Whatever a file is turned into, it is read or refused, and what is read can be planned with.

@@ -16,6 +16,11 @@ std::string title_of(const Plan& plan, std::span<const DeviceType> types, const 
                      report.strategy);
 }
 
+// Never rounded up: 100% is all.
+std::string percent_on_time(double share) {
+  return fmt::format("{:.2f}%", std::floor(share * 1e4 + 1e-9) / 100);
+}
+
 }  // namespace
 
 std::string to_table(const Plan& plan, std::span<const Workload> workloads, std::span<const DeviceType> types,
@@ -25,9 +30,11 @@ std::string to_table(const Plan& plan, std::span<const Workload> workloads, std:
     id_width = std::min<std::size_t>(32, std::max(id_width, w.id.size()));
     model_width = std::min<std::size_t>(32, std::max(model_width, w.model.size()));
   }
-  std::string out = fmt::format("{:>6}  {:<{}}  {:<{}}  {:>7}  {:>5}  {:>10}  {:>10}  {:>10}  {:>10}\n",
-                                "device", "workload", id_width, "model", model_width, "share", "batch",
-                                "latency ms", "of half SLO", "requests/s", "of rate");
+  std::string out =
+      fmt::format("{:>6}  {:<{}}  {:<{}}  {:>7}  {:>5}  {:>10}  {:>10}  {:>10}  {:>10}\n", "device",
+                  "workload", id_width, "model", model_width, "share", "batch", "latency ms",
+                  report.queue != nullptr ? "of SLO" : "of half SLO", "requests/s", "of rate");
+  if (report.queue != nullptr) out.insert(out.size() - 1, "   on time");
   for (const PlannedDevice& device : plan.devices) {
     const DeviceType& type = types[device.type];
     const auto forecasts = forecast(device, workloads, types);
@@ -35,10 +42,12 @@ std::string to_table(const Plan& plan, std::span<const Workload> workloads, std:
       const Placement& p = device.placements[i];
       const Workload& w = workloads[p.workload];
       out += fmt::format(
-          "{:>6}  {:<{}}  {:<{}}  {:>6.5g}%  {:>5}  {:>10.2f}  {:>11.2f}  {:>10.1f}  {:>10.1f}{}\n",
+          "{:>6}  {:<{}}  {:<{}}  {:>6.5g}%  {:>5}  {:>10.2f}  {:>11.2f}  {:>10.1f}  {:>10.1f}{}{}\n",
           i == 0 ? std::to_string(device.number) : "", w.id, id_width, w.model, model_width,
-          type.share_pct(p.units), p.batch, forecasts[i].latency_ms, w.half_slo_ms(),
-          forecasts[i].throughput_rps, p.rate_rps, forecasts[i].violated ? "  violated" : "");
+          type.share_pct(p.units), p.batch, forecasts[i].latency_ms,
+          report.queue != nullptr ? w.slo_ms : w.half_slo_ms(), forecasts[i].throughput_rps, p.rate_rps,
+          p.expected ? fmt::format("  {:>8}", percent_on_time(p.expected->on_time)) : "",
+          forecasts[i].violated ? "  violated" : "");
     }
   }
   std::map<std::size_t, int> by_type;
@@ -50,6 +59,23 @@ std::string to_table(const Plan& plan, std::span<const Workload> workloads, std:
   const std::size_t violations = predicted_violations(plan, workloads, types);
   out += fmt::format("; {} predicted {}\n", violations == 0 ? "no" : std::to_string(violations),
                      violations == 1 ? "violation" : "violations");
+  if (report.queue != nullptr) {
+    const QueueRule& rule = *report.queue;
+    out += fmt::format("planned for {} arrivals: P{:g} within the SLO over {}; model error {:g}%\n",
+                       rule.arrivals.text, 100 * rule.percentile,
+                       rule.arrivals.recorded ? "all of them"
+                                              : fmt::format("{:g} s, in {:g}% of cases", promise_span_s,
+                                                            100 * (1 - promise_chance)),
+                       100 * rule.model_error);
+    // Rows above tell what is on one device; here are all devices of a workload together.
+    std::map<std::size_t, int> parts;
+    for (const PlannedDevice& device : plan.devices)
+      for (const Placement& p : device.placements) ++parts[p.workload];
+    for (const auto& [w, on_time] : expected_on_time(plan))
+      if (parts[w] > 1)
+        out += fmt::format("{} on {} devices: {} on time\n", workloads[w].id, parts[w],
+                           percent_on_time(on_time));
+  }
   if (report.best != nullptr) {
     if (plan.proven_cheapest)
       out += "no plan of these parts is cheaper\n";
