@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "carillon/provision/best.h"
 #include "carillon/provision/strategies.h"
 #include "carillon/provision/testing/sets.h"
 
@@ -163,6 +164,50 @@ TEST(PlanSimulation, PartsOfAWorkloadCountTogether) {
   EXPECT_EQ(result.violations, 0u);
 }
 
+TEST(PlanSimulation, AgreesWithWhatAPlanForArrivalsExpects) {
+  const auto workloads = table3();
+  const struct {
+    const char* text;
+    workload::ArrivalKind kind;
+    double shape;
+  } rows[] = {{"constant", workload::ArrivalKind::uniform, 1},
+              {"poisson", workload::ArrivalKind::poisson, 1},
+              {"gamma:0.5", workload::ArrivalKind::gamma, 0.5}};
+  for (const auto& [text, kind, shape] : rows) {
+    const provision::QueueRule rule{.arrivals = *provision::read_arrivals(text)};
+    provision::BestOptions options;
+    options.queue = &rule;
+    const Plan plan = provision::plan_best(workloads, v100s, options).plan;
+    const auto seen = simulated(plan, workloads, {.span = 200s, .arrivals = kind, .shape = shape, .seed = 3});
+    EXPECT_EQ(seen.violations, 0u) << text;
+    const auto expected = provision::expected_on_time(plan);
+    for (const SimulatedWorkload& w : seen.workloads)
+      EXPECT_NEAR(static_cast<double>(w.on_time) / static_cast<double>(w.requests), expected.at(w.workload),
+                  0.004)
+          << text << " " << workloads[w.workload].id;
+  }
+}
+
+TEST(PlanSimulation, OverloadIsSlowHoweverItArrives) {
+  const std::vector<Workload> workloads = {{"W4", "resnet50", 20, 400}};
+  const Plan plan = one_device(workloads, {{8, 4}});
+  PlanSimulationOptions options{.arrivals = workload::ArrivalKind::gamma, .shape = 0.5};
+  const auto much = simulated(plan, workloads, options);
+  EXPECT_TRUE(much.workloads[0].slow);
+  EXPECT_TRUE(much.workloads[0].late);
+  options.load = 0.25;
+  const auto little = simulated(plan, workloads, options);
+  EXPECT_FALSE(little.workloads[0].slow);
+  EXPECT_NEAR(static_cast<double>(little.requests) / static_cast<double>(much.requests), 0.25, 0.02);
+  // A laxer percentile forgives what P99 does not.
+  options.load = 0.5;
+  options.percentile = 0.99;
+  const bool late = simulated(plan, workloads, options).workloads[0].late;
+  options.percentile = 0.5;
+  EXPECT_TRUE(late);
+  EXPECT_FALSE(simulated(plan, workloads, options).workloads[0].late);
+}
+
 TEST(PlanSimulation, TheSameSeedGivesTheSameBytes) {
   const auto workloads = table3();
   const Plan plan = provision::plan_igniter(workloads, v100s);
@@ -241,7 +286,12 @@ TEST(PlanSimulation, RefusesWhatMakesNoSense) {
       {{.noise = 1.5}, "the noise is 1.5, but should be in 0..1"},
       {{.noise = NAN}, "but should be in 0..1"},
       {{.error = -0.1}, "the error is -0.1, but should be in 0..1"},
-      {{.arrivals = workload::ArrivalKind::closed}, "constant or Poisson"},
+      {{.arrivals = workload::ArrivalKind::closed}, "constant, Poisson or Gamma"},
+      {{.arrivals = workload::ArrivalKind::gamma, .shape = 0},
+       "the shape is 0, but should be in 0.001..1000000"},
+      {{.load = NAN}, "the load is nan, but should be in 0.01..1"},
+      {{.load = 2}, "the load is 2, but should be in 0.01..1"},
+      {{.percentile = 1}, "the percentile is 1, but should be in 0.5..1"},
       {{.span = 10'000'000s}, "simulate 3.33e+05 s or less"},
   };
   for (const auto& [options, words] : rows) {
