@@ -2,6 +2,7 @@
 #include <csignal>
 #include <cstdio>
 #include <map>
+#include <set>
 #include <thread>
 
 #include <CLI/CLI.hpp>
@@ -40,26 +41,48 @@ struct PlanArguments {
   double time_limit_s = 10;
   std::optional<double> effort;
   double headroom_pct = 0;
+  std::string arrivals;  // empty: not said
+  std::optional<double> percentile_pct, model_error_pct;
   std::uint64_t seed = 1;
   bool no_split = false;
   double simulate_s = 0;  // 0: not at all
   double noise = 0.03;
   double error = 0;
-  std::string arrivals = "constant";
+  std::string simulated_arrivals;  // empty: those of the plan
+  double load = 1;
   std::string batching = "available";
   bool standby = false;
 };
 
-simulate::PlanSimulationOptions simulation_options(const PlanArguments& arguments) {
+// The plan's arrivals where nothing else is said; the published strategies plan for even gaps.
+Result<simulate::PlanSimulationOptions> simulation_options(const PlanArguments& arguments,
+                                                           const provision::QueueRule* queue) {
   using simulate::PlanBatching;
-  return {.span = from_seconds(arguments.simulate_s),
-          .noise = arguments.noise,
-          .error = arguments.error,
-          .arrivals = arguments.arrivals == "poisson" ? workload::ArrivalKind::poisson
-                                                      : workload::ArrivalKind::uniform,
-          .batching = arguments.batching == "full" ? PlanBatching::full : PlanBatching::available,
-          .standby = arguments.standby,
-          .seed = arguments.seed};
+  simulate::PlanSimulationOptions options{
+      .span = from_seconds(arguments.simulate_s),
+      .noise = arguments.noise,
+      .error = arguments.error,
+      .load = arguments.load,
+      .batching = arguments.batching == "full" ? PlanBatching::full : PlanBatching::available,
+      .standby = arguments.standby,
+      .seed = arguments.seed};
+  if (queue != nullptr) options.percentile = queue->percentile;
+  std::string arrivals = arguments.simulated_arrivals;
+  if (arrivals.empty() && queue != nullptr) {
+    if (queue->arrivals.recorded)
+      return invalid(
+          "--simulate: say --simulate-arrivals constant, poisson or gamma:SHAPE; recorded arrivals "
+          "are not simulated");
+    arrivals = queue->arrivals.text;
+  }
+  if (arrivals.empty() || arrivals == "constant") return options;
+  const auto spec = workload::parse_arrivals(arrivals);
+  if (!spec || (spec->kind != workload::ArrivalKind::poisson && spec->kind != workload::ArrivalKind::gamma))
+    return invalid("--simulate-arrivals: is '" + arrivals +
+                   "', but should be constant, poisson or gamma:SHAPE, such as gamma:0.5");
+  options.arrivals = spec->kind;
+  options.shape = spec->shape;
+  return options;
 }
 
 int fail_plan(const Error& error) {
@@ -127,7 +150,8 @@ struct Made {
 };
 
 Result<Made> make_plan(const PlanArguments& arguments, std::span<const provision::Workload> workloads,
-                       std::span<const provision::DeviceType> types, const provision::Plan* existing) {
+                       std::span<const provision::DeviceType> types, const provision::Plan* existing,
+                       const provision::QueueRule* queue) {
   using Clock = std::chrono::steady_clock;
   if (arguments.strategy == "igniter") return Made{provision::plan_igniter(workloads, types), {}};
   if (arguments.strategy == "ffd+") return Made{provision::plan_ffd(workloads, types), {}};
@@ -142,6 +166,7 @@ Result<Made> make_plan(const PlanArguments& arguments, std::span<const provision
   options.seed = arguments.seed;
   options.headroom = arguments.headroom_pct / 100;
   options.may_split = !arguments.no_split;
+  options.queue = queue;
   options.existing = existing;
   options.move_cost = arguments.move_cost;
   options.effort = arguments.effort;
@@ -185,6 +210,46 @@ Result<std::vector<provision::Workload>> observe(const PlanArguments& arguments,
   return provision::parse_workloads(*json, arguments.from, types);
 }
 
+// The rule by which `best` plans for requests that queue; nothing for the paper's constraints.
+Result<std::optional<provision::QueueRule>> queue_rule(const PlanArguments& arguments) {
+  const bool said = arguments.percentile_pct || arguments.model_error_pct;
+  if (arguments.strategy != "best") {
+    if (said || !arguments.arrivals.empty())
+      return invalid("--arrivals, --percentile and --model-error go with --strategy best alone: " +
+                     arguments.strategy + " plans as it was published, for even gaps");
+    return std::nullopt;
+  }
+  if (arguments.arrivals == "model") {
+    if (said)
+      return invalid(
+          "--percentile and --model-error do not go with --arrivals model, whose constraints have "
+          "neither");
+    return std::nullopt;
+  }
+  auto arrivals = provision::read_arrivals(arguments.arrivals.empty() ? "poisson" : arguments.arrivals);
+  if (!arrivals) return in_context("--arrivals", arrivals.error());
+  return provision::QueueRule{.arrivals = *std::move(arrivals),
+                              .percentile = arguments.percentile_pct.value_or(99) / 100,
+                              .model_error = arguments.model_error_pct.value_or(0) / 100};
+}
+
+// Batches up to what the coefficients allow may be far from what was measured.
+void warn_of_unmeasured(std::span<const provision::Workload> workloads,
+                        std::span<const provision::DeviceType> types) {
+  std::set<std::string> names;
+  for (const auto& workload : workloads)
+    for (const auto& type : types)
+      if (const auto* model = type.find(workload.model); model != nullptr && model->measured_batch == 0)
+        names.insert(workload.model);
+  if (names.empty()) return;
+  std::string list;
+  for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
+  fmt::print(stderr,
+             "carillon plan: the coefficients do not say the largest batch that was measured "
+             "(\"largest_measured_batch\"), so that larger ones may be planned: {}\n",
+             list);
+}
+
 int run_plan(const PlanArguments& arguments) {
   if (arguments.strategy != "best" && (!arguments.existing.empty() || arguments.headroom_pct > 0 ||
                                        arguments.no_split || arguments.move_cost >= 0))
@@ -192,6 +257,11 @@ int run_plan(const PlanArguments& arguments) {
                       "--existing, --move-cost, --headroom and --no-split go with --strategy best alone"});
   if (arguments.move_cost >= 0 && arguments.existing.empty())
     return fail_plan({ErrorCode::invalid_argument, "--move-cost goes with --existing alone"});
+  const auto queue = queue_rule(arguments);
+  if (!queue) return fail_plan(queue.error());
+  const provision::QueueRule* rule = *queue ? &**queue : nullptr;
+  const auto options = simulation_options(arguments, rule);
+  if (arguments.simulate_s > 0 && !options) return fail_plan(options.error());
   const auto types = read_types(arguments);
   if (!types) return fail_plan(types.error());
   if (arguments.workloads.empty() == arguments.from.empty())
@@ -201,7 +271,9 @@ int run_plan(const PlanArguments& arguments) {
   const auto workloads = arguments.from.empty() ? provision::read_workloads(arguments.workloads, *types)
                                                 : observe(arguments, *types);
   if (!workloads) return fail_plan(workloads.error());
-  provision::PlanReport report{.strategy = arguments.strategy, .changes = !arguments.existing.empty()};
+  if (arguments.strategy == "best") warn_of_unmeasured(*workloads, *types);
+  provision::PlanReport report{
+      .strategy = arguments.strategy, .changes = !arguments.existing.empty(), .queue = rule};
   provision::Plan existing;
   if (report.changes) {
     auto read = provision::read_existing(arguments.existing, *workloads, *types, report.removed);
@@ -211,7 +283,7 @@ int run_plan(const PlanArguments& arguments) {
   // Ctrl-C ends the search; the best plan so far is printed.
   std::signal(SIGINT, [](int) { plan_interrupted = 1; });
   const auto started = std::chrono::steady_clock::now();
-  const auto made = make_plan(arguments, *workloads, *types, report.changes ? &existing : nullptr);
+  const auto made = make_plan(arguments, *workloads, *types, report.changes ? &existing : nullptr, rule);
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   if (!made) return fail_plan(made.error());
   if (made->best) report.best = &*made->best;
@@ -219,10 +291,9 @@ int run_plan(const PlanArguments& arguments) {
     if (auto written = write_file(arguments.plot, provision::to_svg(made->plan, *workloads, *types, report));
         !written)
       return fail_plan(in_context("--plot", written.error()).error());
-  const auto options = simulation_options(arguments);
   std::optional<simulate::PlanSimulation> simulated;
   if (arguments.simulate_s > 0) {
-    auto result = simulate::simulate_plan(made->plan, *workloads, *types, options);
+    auto result = simulate::simulate_plan(made->plan, *workloads, *types, *options);
     if (!result) return fail_plan(in_context("--simulate", result.error()).error());
     simulated = *std::move(result);
   }
@@ -231,13 +302,13 @@ int run_plan(const PlanArguments& arguments) {
     if (simulated) {
       auto document = nlohmann::ordered_json::parse(told);
       document["simulated"] =
-          nlohmann::ordered_json::parse(simulate::to_json(*simulated, *workloads, options));
+          nlohmann::ordered_json::parse(simulate::to_json(*simulated, *workloads, *options));
       told = document.dump(2);
     }
     fmt::print("{}\n", told);
   } else {
     fmt::print("{}", provision::to_table(made->plan, *workloads, *types, report));
-    if (simulated) fmt::print("\n{}", simulate::to_table(*simulated, *workloads, options));
+    if (simulated) fmt::print("\n{}", simulate::to_table(*simulated, *workloads, *options));
   }
   return exit_success;
 }
@@ -292,6 +363,19 @@ void add_plan(CLI::App& program, int& status) {
       .add_option("--headroom", arguments->headroom_pct,
                   "Percent by which rates may exceed what is said of them")
       ->check(CLI::Range(0.0, 1000.0));
+  command.add_option(
+      "--arrivals", arguments->arrivals,
+      "How requests arrive, with --strategy best: constant, poisson (default), gamma:SHAPE (below "
+      "1 is bursty), or a FILE of arrival times in seconds, one a line; model: the paper's "
+      "constraints, a batch within half the SLO");
+  command
+      .add_option("--percentile", arguments->percentile_pct,
+                  "Percent of each workload's requests that must be within its SLO (default: 99)")
+      ->check(CLI::Range(50.0, 99.99));
+  command
+      .add_option("--model-error", arguments->model_error_pct,
+                  "Percent by which the interference model may err: the deviation of its error (default: 0)")
+      ->check(CLI::Range(0.0, 50.0));
   command.add_flag("--no-split", arguments->no_split, "Never serve one workload on several devices");
   command
       .add_option(
@@ -325,8 +409,13 @@ void add_plan(CLI::App& program, int& status) {
       ->check(CLI::Range(0.0, 1.0))
       ->needs(&simulated)
       ->capture_default_str();
-  command.add_option("--simulate-arrivals", arguments->arrivals, "constant gaps, or poisson")
-      ->check(CLI::IsMember({"constant", "poisson"}))
+  command
+      .add_option("--simulate-arrivals", arguments->simulated_arrivals,
+                  "constant gaps, poisson or gamma:SHAPE (default: what was planned for; constant with the "
+                  "published strategies)")
+      ->needs(&simulated);
+  command.add_option("--simulate-load", arguments->load, "Part of the planned rates that comes")
+      ->check(CLI::Range(0.01, 1.0))
       ->needs(&simulated)
       ->capture_default_str();
   command
@@ -342,9 +431,7 @@ void add_plan(CLI::App& program, int& status) {
       ->needs(&simulated);
   command.footer(
       "WORKLOADS is {\"workloads\": [{\"id\": \"W1\", \"model\": \"alexnet\", \"slo_ms\": 10, \"rate_rps\": "
-      "1200}]}. A batch "
-      "may take half\n"
-      "the SLO; the other half is for filling it. The same input, seed and effort give the same plan, unless "
+      "1200}]}. The same input, seed and effort give the same plan, unless "
       "the time\n"
       "limit or Ctrl-C ends the search. docs/provisioning.md tells more.\n"
       "Examples (in profiles/igniter):\n"
