@@ -6,11 +6,13 @@ gaps, each for an interference model that errs by 0, 5 and 10%. Every plan is se
 arrivals and errors, with noise of 3%: 30 s, twenty seeds. A workload keeps its SLO in a run where its P99 is within the
 SLO and it answers as many requests as come. A cell holds where every workload keeps its SLO in at least 95% of runs.
 
-Beside it stand igniter's plan as published, and the least headroom (in steps of 5%) with which igniter's plan holds: the
-rates that igniter plans for are so much higher than those that come. igniter does not split workloads; one that fits no
+Beside it stand igniter's plan as published, and the headroom with which igniter's plan holds: the rates that igniter
+plans for are so much higher than those that come. Headrooms are tried from 0 in steps of 20%, and in steps of 5% between
+the first that holds and the one before. igniter does not split workloads; one that fits no
 device with the headroom is halved by hand, or cut in three, and so on.
 
-    python bench/arrivals.py                 about ten minutes on two cores
+    python bench/arrivals.py                 some minutes on two cores
+    python bench/arrivals.py --keep FOLDER --pieces 1    one of the table's 27 pieces; a later run goes on from there
     python bench/arrivals.py --seeds 4       a fifth of the runs, for a look
     python bench/arrivals.py --no-write      prints the tables and writes nothing
 """
@@ -35,7 +37,7 @@ ARRIVALS = {"poisson": "Poisson", "gamma:0.5": "Gamma, 0.5", "constant": "even"}
 ERRORS = (0, 5, 10)
 SECONDS = 30
 WANTED = 0.95
-STEP, MOST = 5, 400  # percent of headroom
+STEPS, MOST = (20, 5), 400  # percent of headroom: from step to step, and then between two
 
 
 def plan(workloads, *arguments):
@@ -91,39 +93,46 @@ def igniter_with(table, headroom):
                 return None
 
 
-def headroom_of_igniter(pool, table, seeds, arrivals, error, allowed):
-    for headroom in range(0, MOST + 1, STEP):
+def headroom_of_igniter(pool, table, seeds, arrivals, error):
+    allowed = allowed_of(len(seeds))
+
+    def holds(headroom):
         found = igniter_with(table, headroom)
         if found is None:
             return None
         workloads, told, parts = found
         load = ("--simulate-load", repr(1 / (1 + headroom / 100)))
-        if runs_of(pool, seeds, lambda seed: plan(workloads, "--strategy", "igniter", *load, *served(arrivals, error, seed)),
-                   allowed) is not None:
-            return headroom, told, parts
+        sets = runs_of(pool, seeds, lambda seed: plan(workloads, "--strategy", "igniter", *load, *served(arrivals, error, seed)),
+                       allowed)
+        return None if sets is None else {"headroom": headroom, "told": told, "parts": parts}
+
+    for headroom in range(0, MOST + 1, STEPS[0]):
+        if found := holds(headroom):
+            # Between this step and the one before.
+            for less in range(max(0, headroom - STEPS[0] + STEPS[1]), headroom, STEPS[1]):
+                if earlier := holds(less):
+                    return earlier
+            return found
     return None
 
 
-def cell(pool, table, seeds, arrivals, error):
-    allowed = math.floor((1 - WANTED) * len(seeds) + 1e-9)
+def allowed_of(runs):
+    return math.floor((1 - WANTED) * runs + 1e-9)
+
+
+def best(pool, table, seeds, arrivals, error):
     asked = ("--arrivals", arrivals, "--model-error", str(error))
-    told = plan(table, *asked)
     sets = runs_of(pool, seeds, lambda seed: plan(table, *asked, *served(arrivals, error, seed)))
-    published = plan(table, "--strategy", "igniter")
-    theirs = runs_of(pool, seeds, lambda seed: plan(table, "--strategy", "igniter", *served(arrivals, error, seed)))
-    return {"arrivals": arrivals, "error": error, "told": told, "sets": [sorted(s) for s in sets],
-            "published": published, "theirs": [sorted(s) for s in theirs],
-            "headroom": headroom_of_igniter(pool, table, seeds, arrivals, error, allowed)}
+    return {"told": plan(table, *asked), "sets": [sorted(s) for s in sets]}
 
 
-def kept_cell(folder, arrivals, error, make):
-    """A cell that an earlier run left in the folder, or a new one, which is left there."""
-    if folder is None:
-        return make()
-    file = folder / f"{arrivals.replace(':', '_')}_{error}.json"
-    if not file.exists():
-        file.write_text(json.dumps(make()))
-    return json.loads(file.read_text())
+def published(pool, table, seeds, arrivals, error):
+    asked = ("--strategy", "igniter")
+    sets = runs_of(pool, seeds, lambda seed: plan(table, *asked, *served(arrivals, error, seed)))
+    return {"told": plan(table, *asked), "sets": [sorted(s) for s in sets]}
+
+
+PIECES = {"best": best, "published": published, "headroom": headroom_of_igniter}
 
 
 def counted(sets):
@@ -139,30 +148,32 @@ def rows(cells, runs):
              f"| runs with all twelve kept | expected on time, least | igniter: devices, $/h | SLOs broken, mean of {runs} runs "
              "| igniter's headroom for the same | its devices, $/h |", "|---|---|---|---|---|---|---|---|---|---|---|"]
     for c in cells:
-        worst = max(counted(c["sets"]).values(), default=0)
-        holds = worst <= (1 - WANTED) * runs + 1e-9
-        whole = sum(not s for s in c["sets"])
-        expected = min(w["on_time"] for w in c["told"]["expected"])
-        mean = sum(map(len, c["theirs"])) / len(c["theirs"])
-        cut = c["headroom"][2] if c["headroom"] else {}
-        headroom = f"{c['headroom'][0]}%" if c["headroom"] else f"none up to {MOST}%"
-        if cut:
-            headroom += ", " + ", ".join(f"{w} cut in {n + 1}" for w, n in sorted(cut.items()))
-        lines.append(f"| {ARRIVALS[c['arrivals']]} | {c['error']}% | {price(c['told'])} | {'yes' if holds else '**no**'} "
-                     f"| {runs - worst} of {runs} | {whole} of {runs} | {math.floor(1e4 * expected) / 100:.2f}% "
-                     f"| {price(c['published'])} | {mean:.1f} | {headroom} | {price(c['headroom'][1]) if c['headroom'] else '-'} |")
+        worst = max(counted(c["best"]["sets"]).values(), default=0)
+        whole = sum(not s for s in c["best"]["sets"])
+        expected = min(w["on_time"] for w in c["best"]["told"]["expected"])
+        mean = sum(map(len, c["published"]["sets"])) / runs
+        found = c["headroom"]
+        headroom = f"{found['headroom']}%" if found else f"none up to {MOST}%"
+        for w, more in sorted(found["parts"].items() if found else ()):
+            headroom += f", {w} cut in {more + 1}"
+        lines.append(f"| {ARRIVALS[c['arrivals']]} | {c['error']}% | {price(c['best']['told'])} "
+                     f"| {'yes' if worst <= allowed_of(runs) else '**no**'} | {runs - worst} of {runs} | {whole} of {runs} "
+                     f"| {math.floor(1e4 * expected) / 100:.2f}% | {price(c['published']['told'])} | {mean:.1f} | {headroom} "
+                     f"| {price(found['told']) if found else '-'} |")
     return lines
+
+
+def names(counts):
+    return ", ".join(f"{w} {n}" for w, n in counts.most_common()) or "none"
 
 
 def raw(cells):
     lines = ["", "The plans (device: workload, share, batch), and in how many runs a workload broke its SLO:", ""]
     for c in cells:
         devices = "; ".join(f"{d['device']}: " + ", ".join(f"{w['id']} {w['share_pct']:g}% ({w['batch']})" for w in d["workloads"])
-                            for d in c["told"]["devices"])
-        misses = ", ".join(f"{w} {n}" for w, n in counted(c["sets"]).most_common()) or "none"
-        theirs = counted(c["theirs"])
-        lines.append(f"- {ARRIVALS[c['arrivals']]}, {c['error']}%: {devices}. Broken: {misses}. igniter's, as published: "
-                     + (", ".join(f"{w} {n}" for w, n in theirs.most_common()) or "none") + ".")
+                            for d in c["best"]["told"]["devices"])
+        lines.append(f"- {ARRIVALS[c['arrivals']]}, {c['error']}%: {devices}. Broken: {names(counted(c['best']['sets']))}. "
+                     f"igniter's, as published: {names(counted(c['published']['sets']))}.")
     return lines
 
 
@@ -177,18 +188,31 @@ def write_between(lines):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--keep", type=pathlib.Path, metavar="FOLDER", help="keep each cell there, and go on from what is there")
+    parser.add_argument("--keep", type=pathlib.Path, metavar="FOLDER", help="keep each piece there, and go on from what is there")
+    parser.add_argument("--pieces", type=int, help="with --keep: end after so many new pieces")
+    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--no-write", action="store_true", help="print the tables and write nothing")
     args = parser.parse_args()
     seeds = list(range(1, args.seeds + 1))
     table = json.loads((DATA / "table3.json").read_text())["workloads"]
-    cells = []
     if args.keep:
         args.keep.mkdir(parents=True, exist_ok=True)
-    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+    cells, made = [], 0
+    with concurrent.futures.ThreadPoolExecutor(args.threads) as pool:
         for arrivals in ARRIVALS:
             for error in ERRORS:
-                cells.append(kept_cell(args.keep, arrivals, error, lambda: cell(pool, table, seeds, arrivals, error)))
+                cells.append({"arrivals": arrivals, "error": error})
+                for name, make in PIECES.items():
+                    file = args.keep and args.keep / f"{arrivals.replace(':', '_')}_{error}_{name}.json"
+                    if file and file.exists():
+                        cells[-1][name] = json.loads(file.read_text())
+                        continue
+                    if args.pieces is not None and made == args.pieces:
+                        return
+                    made += 1
+                    cells[-1][name] = make(pool, table, seeds, arrivals, error)
+                    if file:
+                        file.write_text(json.dumps(cells[-1][name]))
                 print(rows(cells[-1:], len(seeds))[-1], flush=True)
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
     lines = [f"`python bench/arrivals.py`, commit {commit}, {datetime.date.today()}; {SECONDS} s of virtual time, noise of 3%, "
