@@ -9,6 +9,7 @@
 #include "carillon/profile/interference_measurements.h"
 #include "carillon/profile/kernel_table.h"
 #include "carillon/profile/profile.h"
+#include "carillon/provision/arrivals.h"
 #include "carillon/provision/observed.h"
 #include "carillon/provision/served_plan.h"
 #include "carillon/workload/disb.h"
@@ -19,7 +20,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace carillon;
   if (size == 0) return 0;
   const auto text = fuzz::text_of(data + 1, size - 1);
-  switch (data[0] % 10) {
+  switch (data[0] % 11) {
     case 0:
       if (const auto read = profile::parse_profile(text, "input"); fuzz::taken(read))
         (void)fuzz::taken(profile::parse_profile(profile::to_json(*read), "written"));
@@ -73,6 +74,13 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
       if (!fuzz::taken(event) || event->kind != LeaseEvent::Kind::put) return 0;
       (void)fuzz::taken(cluster::member_of(event->lease.member));
       (void)fuzz::taken(stored_epoch(event->lease));
+      return 0;
+    }
+    case 10: {
+      const auto arrivals = provision::parse_arrival_times(text, "input");
+      if (!fuzz::taken(arrivals)) return 0;
+      fuzz::must(std::is_sorted(arrivals->times.begin(), arrivals->times.end()), "times ascend");
+      fuzz::must(arrivals->times.front() == 0 && arrivals->times.back() > 0, "times begin at 0 and go on");
       return 0;
     }
     default:

@@ -186,6 +186,7 @@ def files() -> None:
         json.dumps({"groups": [{"models": ["a", "c"]}, {"models": ["b", "gone"]}]}))
     write_for(5, "served_plan", json.dumps({"devices": [{"device": 1, "type": "cpu", "workloads": [
         {"id": "W1", "model": "m", "share_pct": 40, "batch": 4, "half_slo_ms": 50}]}]}))
+    write_for(10, "arrival_times", "# seconds\n" + "".join(f"{i * i / 100:g}\n" for i in range(100)))
     write_for(7, "disb", (ROOT / "scenarios/disb/B.json").read_bytes())
     write_for(6, "metrics", """# TYPE carillon_rows_total counter
 carillon_rows_total{model="m",version="1"} 12

@@ -12,6 +12,7 @@ namespace {
 
 constexpr std::size_t sampled = 200'000;
 constexpr std::uint64_t sample_seed = 0xca11ab1e;
+constexpr double least_span_s = 1e-9;
 constexpr double least_shape = 0.1, most_shape = 1000;
 
 // Moves the times so that they begin at 0 and have a mean gap of 1.
@@ -76,8 +77,8 @@ Result<Arrivals> parse_arrival_times(std::string_view text, std::string_view whe
   if (arrivals.times.size() < least_arrivals)
     return invalid(std::string(where) + ": has " + std::to_string(arrivals.times.size()) +
                    " arrival times, but should have at least " + std::to_string(least_arrivals));
-  if (!(arrivals.times.back() > arrivals.times.front()))
-    return invalid(std::string(where) + ": all arrival times are the same, so there is no rate");
+  if (!(arrivals.times.back() - arrivals.times.front() >= least_span_s))
+    return invalid(std::string(where) + ": all arrivals are within a nanosecond, so there is no rate");
   normalise(arrivals.times);
   return arrivals;
 }

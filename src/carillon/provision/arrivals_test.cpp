@@ -77,7 +77,7 @@ TEST(Arrivals, SaysWhatIsWrong) {
       {hundred("40,3\n"), "f.txt:103: is '40,3', but should be an arrival time"},
       {"HashOwner,HashApp,HashFunction,Trigger,480\n",
        "f.txt:1: holds invocations a minute, but should hold"},
-      {same, "f.txt: all arrival times are the same, so there is no rate"},
+      {same, "f.txt: all arrivals are within a nanosecond, so there is no rate"},
       {many, "f.txt:1000001: is one more than 1000000 arrival times; take a part of them"},
   };
   for (const auto& [text, words] : rows) {
