@@ -1,0 +1,30 @@
+"""How many workers the metric `carillon_devices_wanted` asks for. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+
+SAMPLE = re.compile(r"^carillon_devices_wanted(?:\{[^}]*\})?\s+(\S+)", re.M)
+MOST_DEVICES = 100_000
+
+
+def devices_wanted(metrics: str) -> int:
+    """Of all sub-clusters together. ValueError: what is wrong."""
+    found = SAMPLE.findall(metrics)
+    if not found:
+        raise ValueError("there is no carillon_devices_wanted")
+    total = 0.0
+    for text in found:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not 0 <= value <= MOST_DEVICES:
+            raise ValueError(f"carillon_devices_wanted is {text}")
+        total += value
+    return math.ceil(total)
+
+
+def workers_wanted(devices: int, devices_of_a_worker: int, least: int, most: int) -> int:
+    return min(most, max(least, -(-devices // max(1, devices_of_a_worker))))
