@@ -113,21 +113,34 @@ class RayCluster:
         with (self.log_folder / f"ray-{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 [str(PYTHON.parent / "ray"), "start", "--block", "--disable-usage-stats", f"--node-ip-address={HOST}",
-                 "--object-store-memory=80000000", f"--dashboard-agent-listen-port={agent}", *options],
+                 "--object-store-memory=80000000", f"--dashboard-agent-listen-port={agent}",
+                 "--min-worker-port=0", "--max-worker-port=0", *options],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                 env={**self.environment, **environment})
 
     def start_head(self, cpus: int = 0) -> None:
         more = {"RAY_REDIS_ADDRESS": self.redis_address} if self.redis else {}
         self._start("head", "--head", f"--port={self.port}", f"--num-cpus={cpus}", "--include-dashboard=false",
+                    f"--ray-client-server-port={free_addresses(1)[0].rpartition(':')[2]}",
                     f"--temp-dir={self.folder}", **more)
-        wait_for(lambda: self.listens(self.port), "Ray's head", why=lambda: self.log("head"))
+        wait_for(lambda: self.listens(self.port) or self.processes["head"].poll() is not None, "Ray's head")
+        if self.processes["head"].poll() is not None:
+            raise AssertionError(f"Ray's head has ended: {self.log('head')}")
 
     def start_node(self, name: str, cpus: int = 2, resources: dict[str, float] | None = None) -> None:
+        """Returns once it is there: two that start at once would take the same names in the session's folder."""
+        before = self.log_size(name)
         self._start(name, f"--address={HOST}:{self.port}", f"--num-cpus={cpus}", f"--resources={json.dumps(resources or {})}")
+        wait_for(lambda: "Ray runtime started" in self.log(name, before) or self.processes[name].poll() is not None, f"the node {name}")
+        if self.processes[name].poll() is not None:
+            raise AssertionError(f"the node {name} has ended: {self.log(name)}")
 
-    def log(self, name: str) -> str:
-        return (self.log_folder / f"ray-{name}.log").read_text(errors="replace")[-2000:]
+    def log_size(self, name: str) -> int:
+        file = self.log_folder / f"ray-{name}.log"
+        return file.stat().st_size if file.exists() else 0
+
+    def log(self, name: str, start: int = 0) -> str:
+        return (self.log_folder / f"ray-{name}.log").read_bytes()[start:].decode(errors="replace")[-2000:]
 
     def raylet(self, name: str) -> int:
         """Its process."""

@@ -19,7 +19,7 @@ from ._plan import Mistake, plan
 __all__ = ["Box", "Mistake", "delete", "scale", "serve", "status"]
 
 
-def _serving(cluster: str):
+def _of(cluster: str):
     from ._plan import cluster_name
     cluster_name(cluster)
     try:
@@ -73,20 +73,20 @@ def serve(models: Any, workers: int = 2, resources: Mapping[str, float] | None =
     wanted = plan(models, workers, resources, cluster, frontends=frontends, schedulers=schedulers, http=http, grpc=grpc,
                   options=options, frontend_options=frontend_options, scheduler_options=scheduler_options,
                   program=program, wanted_from=wanted_from, most=most, timeout=timeout)
-    _serving(wanted.cluster).begin(wanted)
+    _of(wanted.cluster).begin(wanted)
     return Box(wanted.cluster)
 
 
 def status(cluster: str) -> dict:
     """Who leads, `http` of the frontends, and of each process its state, node, pid, starts and why it ended."""
-    return _serving(cluster).status()
+    return _of(cluster).status()
 
 
 def scale(cluster: str, workers: int) -> None:
     """To so many workers. Those with the highest numbers go, once they are drained."""
-    _serving(cluster).scale(workers)
+    _of(cluster).scale(workers)
 
 
 def delete(cluster: str) -> None:
     """Ends all that serve() has started: frontends first, which answer what they have."""
-    _serving(cluster).delete()
+    _of(cluster).delete()

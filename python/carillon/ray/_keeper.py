@@ -18,6 +18,7 @@ from ._plan import PATIENCE, Spec, missing_model
 from ._wanted import devices_wanted, workers_wanted
 from ._watch import NotHere, Watcher
 
+ANY = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # and where the host itself reaches it
 ASKED_S = 10.0  # what `carillon cluster status` may take; it waits some 2 s for an etcd
 
 
@@ -110,9 +111,9 @@ class Keeper:
         return host + colon + port
 
     def status(self) -> dict:
-        door = self._door("http").rpartition(":")
+        host, colon, port = self._door("http").rpartition(":")
         return {**self._watcher.status(), "id": self._spec.id, "node": self._host, "actor_pid": os.getpid(),
-                "http": joined(self._host, int(door[2])) if door[1] else ""}
+                "http": joined(self._host, int(port)) if host in ANY else host + colon + port}
 
     def ask(self) -> tuple[int, str, str]:
         return ask(self._spec.program, self._spec.cluster)
@@ -123,9 +124,8 @@ class Keeper:
     def ready(self) -> bool:
         """Of a frontend without TLS."""
         host, _, port = self._door("http").rpartition(":")
-        host = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)
         try:
-            with urllib.request.urlopen(f"http://{host}:{port}/v2/health/ready", timeout=5) as response:
+            with urllib.request.urlopen(f"http://{ANY.get(host, host)}:{port}/v2/health/ready", timeout=5) as response:
                 return response.status == 200
         except OSError:
             return False

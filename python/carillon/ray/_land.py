@@ -29,6 +29,10 @@ class Node:
     head: bool
 
 
+# Ray warns of what a group's removal does to such actors; here groups go after their actors.
+logging.getLogger("ray.actor").addFilter(lambda record: "restartable detached actor" not in record.getMessage())
+
+
 def connect() -> None:
     if ray.is_initialized():
         return

@@ -139,7 +139,7 @@ class Watcher:
         except Exception as error:  # the thread must go on
             return f"could not be started: {error}", False
         with self._lock:
-            self._child, self._since = child, time.monotonic()
+            self._child, self._since, self._not_here = child, time.monotonic(), False
             self._starts += 1
         if self._stops.is_set():
             child.terminate()  # stop() may have come before there was a child
