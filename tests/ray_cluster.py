@@ -17,6 +17,7 @@ from loopback import HOST, ROOT, free_addresses
 
 PYTHON = Path(os.environ.get("CARILLON_RAY_PYTHON", ROOT / "build/rivals/ray/bin/python"))
 REDIS = shutil.which("redis-server")
+START_S, START_TRIES = 45, 3
 LIMIT = 120  # seconds, on the slowest machine
 
 
@@ -109,31 +110,36 @@ class RayCluster:
             return probe.connect_ex((HOST, port)) == 0
 
     def _start(self, name: str, *options: str, **environment: str) -> None:
-        agent = free_addresses(1)[0].rpartition(":")[2]
-        with (self.log_folder / f"ray-{name}.log").open("ab") as log:
-            self.processes[name] = subprocess.Popen(
-                [str(PYTHON.parent / "ray"), "start", "--block", "--disable-usage-stats", f"--node-ip-address={HOST}",
-                 "--object-store-memory=80000000", f"--dashboard-agent-listen-port={agent}",
-                 "--min-worker-port=0", "--max-worker-port=0", *options],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                env={**self.environment, **environment})
+        """Returns once it is there: two that start at once would take the same names in the session's folder."""
+        for _ in range(START_TRIES):
+            agent, before = free_addresses(1)[0].rpartition(":")[2], self.log_size(name)
+            with (self.log_folder / f"ray-{name}.log").open("ab") as log:
+                process = self.processes[name] = subprocess.Popen(
+                    [str(PYTHON.parent / "ray"), "start", "--block", "--disable-usage-stats", f"--node-ip-address={HOST}",
+                     "--object-store-memory=80000000", f"--dashboard-agent-listen-port={agent}",
+                     "--min-worker-port=0", "--max-worker-port=0", *options],
+                    stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+                    env={**self.environment, **environment})
+            limit = time.monotonic() + START_S
+            while process.poll() is None and time.monotonic() < limit:
+                if "Ray runtime started" in self.log(name, before):
+                    return
+                time.sleep(0.1)
+            if process.poll() is not None:
+                break
+            self.kill_node(name)  # now and then `ray start` waits for a raylet that does not come
+        raise AssertionError(f"Ray's {name} does not start: {self.log(name, before)}")
 
     def start_head(self, cpus: int = 0) -> None:
         more = {"RAY_REDIS_ADDRESS": self.redis_address} if self.redis else {}
+        # Raylets of an earlier head name its address. On one machine the next head would take them for a cluster of its own.
+        (self.folder / "ray_current_cluster").unlink(missing_ok=True)
         self._start("head", "--head", f"--port={self.port}", f"--num-cpus={cpus}", "--include-dashboard=false",
                     f"--ray-client-server-port={free_addresses(1)[0].rpartition(':')[2]}",
                     f"--temp-dir={self.folder}", **more)
-        wait_for(lambda: self.listens(self.port) or self.processes["head"].poll() is not None, "Ray's head")
-        if self.processes["head"].poll() is not None:
-            raise AssertionError(f"Ray's head has ended: {self.log('head')}")
 
     def start_node(self, name: str, cpus: int = 2, resources: dict[str, float] | None = None) -> None:
-        """Returns once it is there: two that start at once would take the same names in the session's folder."""
-        before = self.log_size(name)
         self._start(name, f"--address={HOST}:{self.port}", f"--num-cpus={cpus}", f"--resources={json.dumps(resources or {})}")
-        wait_for(lambda: "Ray runtime started" in self.log(name, before) or self.processes[name].poll() is not None, f"the node {name}")
-        if self.processes[name].poll() is not None:
-            raise AssertionError(f"the node {name} has ended: {self.log(name)}")
 
     def log_size(self, name: str) -> int:
         file = self.log_folder / f"ray-{name}.log"
