@@ -77,6 +77,10 @@ class Client:
             return
         fields = head.lower()
         length = int(fields.split(b"content-length:")[1].split(b"\r\n")[0]) if b"content-length:" in fields else 0
+        if b"transfer-encoding: chunked" in fields:  # as other servers answer; only its end matters
+            if not body.endswith(b"0\r\n\r\n"):
+                return
+            length = len(body)
         if len(body) < length:
             return
         connection.got = b""

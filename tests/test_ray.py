@@ -116,6 +116,15 @@ def test_command_lines():
     assert own.count("--threads") == 1
 
 
+def test_what_serving_takes_of_rays_processors():
+    def group(name, *processors, state="CREATED"):
+        return {"name": name, "state": state, "bundles": {i: {"CPU": each} for i, each in enumerate(processors)}}
+
+    assert _plan.processors_of_workers([group("box/workers", 2, 2), group("box/worker-2", 1), group("", 8), group("mine/workers of", 4),
+                                        group("box/worker-3", 1, state="REMOVED"), {**group("a/workers"), "bundles": {0: {"GPU": 1}}}]) == 5
+    assert _plan.processors_of_workers([]) == 0
+
+
 # --- The wanted number
 
 @pytest.mark.parametrize("text, devices", [

@@ -881,8 +881,10 @@ def test_a_study_has_no_more_processors_than_its_quota_keeps_busy(monkeypatch):
     class Enough(Exception):
         pass
 
-    def attached(resources: dict, hosts: int, quota: float | None, **options) -> tuple[int, float | None]:
+    def attached(resources: dict, hosts: int, quota: float | None, served: int = 0, **options) -> tuple[int, float | None]:
         monkeypatch.setattr(ray, "cluster_resources", lambda: resources)
+        monkeypatch.setattr(fluid, "placement_group_table", lambda: {
+            "a": {"name": "box/workers", "state": "CREATED", "bundles": {0: {"CPU": served}}}})
         monkeypatch.setattr(ray, "nodes", lambda: [{"Alive": True}] * hosts)
         monkeypatch.setattr(core, "processor_limits", lambda *_: (64, quota))
         plans = []
@@ -902,6 +904,7 @@ def test_a_study_has_no_more_processors_than_its_quota_keeps_busy(monkeypatch):
     assert attached({}, 1, 1.5) == (1, 1.0)           # Ray rounds quotas down
     assert attached({"CPU": 8}, 2, 1.5) == (8, 1.0)   # the other host has its own
     assert attached({"CPU": 8}, 1, 1.5, processors=4) == (4, 1.0)
+    assert attached({"CPU": 8}, 1, None, served=6) == (2, 1.0)  # carillon.ray's workers have the others
 
 
 def test_paused_trials_stay_in_their_processes(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -104,6 +104,15 @@ def unmet(resources: Mapping[str, float], nodes: Sequence[Mapping[str, float]]) 
             return f"no node of this Ray cluster has {name!r}: {amount:g}; the most is {most:g}"
     wanted = ", ".join(f"{name!r}: {amount:g}" for name, amount in resources.items())
     return f"no node of this Ray cluster has all of {wanted}"
+
+
+GROUP = re.compile(r"[^/]+/(?:workers|worker-\d+)")
+
+
+def processors_of_workers(groups: Iterable[Mapping]) -> float:
+    """What serving takes of Ray's processors, by the values of ray.util.placement_group_table()."""
+    return sum(bundle.get("CPU", 0) for group in groups if group["state"] != "REMOVED" and GROUP.fullmatch(group["name"] or "")
+               for bundle in group["bundles"].values())
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,9 @@ import ray
 from ray.tune.execution.placement_groups import PlacementGroupFactory
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining, TrialScheduler
+from ray.util.placement_group import placement_group_table
 
+from ..ray._plan import processors_of_workers
 from . import _budgets, _groups, _hangs, _starts, _state
 from ._broker import Broker
 from ._controller import Controller, UnknownRay
@@ -277,7 +279,8 @@ class Fluid(TrialScheduler):
         resources = ray.cluster_resources()
         share = 1.0
         if self._processors is None:
-            self._processors = max(1, int(resources.get("CPU", 1)))
+            served = processors_of_workers(placement_group_table().values())
+            self._processors = max(1, int(resources.get("CPU", 1) - served))
             # Ray counts the processors of all hosts, and may have been told another number than the quota lets run.
             if _processors is not None and sum(bool(node["Alive"]) for node in ray.nodes()) == 1:
                 here = _processors.under_quota(self._processors)
