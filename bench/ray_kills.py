@@ -231,12 +231,13 @@ def main():
         out = []
         for who in args.who:
             out += rounds(who, ray, box, serve, args, draw)
+            for r in out[-2:]:
+                harness.say(f"{r['who']}, {r['system']}, {r['kills']} kills: {dict(r['counted'])}, longest gap {r['longest_gap_s']:.2f} s, left {r['left']}, "
+                            f"{r['failures'][:2]}")
+            harness.save("ray_kills", {"rows": out})
     harness.table([[r["who"], r["system"], r["kills"], r["requests"], r["failed"], f"{r['failed_percent']:.3f}", r["counted"]["late"], f"{r['longest_gap_s']:.2f}",
                     f"{sorted(r['back_s'])[len(r['back_s']) // 2]:.1f}", f"{max(r['back_s']):.1f}", "-" if r["left"] is None else r["left"]] for r in out],
                   ["killed", "system", "kills", "requests", "failed", "%", "late", "longest gap, s", "whole after, s (p50)", "most", "left"])
-    for r in out:
-        harness.say(f"{r['who']}, {r['system']}: {dict(r['counted'])} {r['failures'][:2]}")
-    harness.save("ray_kills", {"rows": out})
     print(harness.machine())
 
 
