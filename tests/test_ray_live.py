@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import collections
+import http.server
 import json
 import sys
+import threading
 import urllib.request
 
 import pytest
@@ -175,6 +177,35 @@ def test_all_of_a_cluster_by_one_call_scaled_and_deleted(ray, tiny_models, addre
     assert not ray.carillons("worker") and not ray.carillons("frontend") and not ray.carillons("scheduler")
     refused = ray.carillon("status", "--cluster", address, status=2)
     assert "box is not served on this Ray cluster" in refused.stderr
+
+
+def test_the_number_of_workers_follows_the_wanted_number(ray, tiny_models, address):
+    class Metrics(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(f'carillon_devices_wanted{{subcluster="0"}} {server.wanted}\n'.encode())
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Metrics)
+    server.wanted = 3
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        serve(ray, tiny_models, address, "--http", "127.0.0.1:0", "--grpc", "", "--frontend-option=--metrics", "--frontend-option=",
+              "--wanted-from", f"http://127.0.0.1:{server.server_port}/metrics", "--most", "3", workers=1)
+        wait_for(lambda: lone(ray) is not None, "three workers")
+        assert ray.status(address)["scaler"]["wanted_workers"] == 3
+        server.wanted = 0
+        wait_for(lambda: sorted(ray.carillons()) == ALL[:1], "one worker")
+        ray.carillon("delete", "--cluster", address)
+        assert not ray.carillons()
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 def test_what_cannot_be_served_is_refused_with_words_and_leaves_nothing(ray, tiny_models, address, tmp_path):
