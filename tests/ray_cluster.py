@@ -91,7 +91,8 @@ class RayCluster:
         self.environment = {
             **os.environ, "PYTHONPATH": str(ROOT / "python"), "CARILLON_TEST_MARK": self.mark, "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_ADDRESS": f"{HOST}:{self.port}", "OMP_NUM_THREADS": "1",
-            "RAY_worker_niceness": "0",  # Ray's own is 15, and what else runs here would stand before all that serves **(environment or {})}
+            "RAY_worker_niceness": "0",  # Ray's own is 15, and what else runs here would stand before all that serves
+            **(environment or {})}
         for name in ("VIRTUAL_ENV", "LD_PRELOAD"):
             self.environment.pop(name, None)
         self.redis_address = ""
