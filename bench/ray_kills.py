@@ -22,6 +22,7 @@ import collections
 import contextlib
 import pathlib
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -212,6 +213,7 @@ def main():
     parser.add_argument("--without-serve", action="store_true")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # Ray's processes are in sessions of their own
     if why := missing(redis=True):
         raise SystemExit(why)
     ports = [int(each.rpartition(":")[2]) for each in free_addresses(2)]
