@@ -192,7 +192,9 @@ def rounds(who, ray, box, serve, args, draw):
     for system, ledger in ledgers.items():
         counted = collections.Counter(ledger.outcome(e) for e in ledger.entries)
         failed = counted.total() - counted["on time"] - counted["late"]
-        rows.append({"who": who, "system": system, "kills": done, "rate_rps": rate, "requests": counted.total(), "failed": failed, "doubled": ledger.doubled,
+        # Each with its status, and how long after the last kill before it.
+        bad = [[e[4], round(e[1] - max((at for at in kills if at <= e[1]), default=began), 2)] for e in ledger.entries if e[4] != 200]
+        rows.append({"who": who, "bad": bad[:200], "system": system, "kills": done, "rate_rps": rate, "requests": counted.total(), "failed": failed, "doubled": ledger.doubled,
                      "counted": counted, "failed_percent": 100 * failed / max(1, counted.total()), "longest_gap_s": longest_gap(ledger, began, ended),
                      "back_s": back[system], "left": left if system == "carillon" else None, "failures": ledger.failures[:5]})
     return rows
@@ -235,7 +237,7 @@ def main():
             out += rounds(who, ray, box, serve, args, draw)
             for r in out[-2:]:
                 harness.say(f"{r['who']}, {r['system']}, {r['kills']} kills: {dict(r['counted'])}, longest gap {r['longest_gap_s']:.2f} s, left {r['left']}, "
-                            f"{r['failures'][:2]}")
+                            f"{r['bad'][:20]} {r['failures'][:2]}")
             harness.save("ray_kills", {"rows": out})
     harness.table([[r["who"], r["system"], r["kills"], r["requests"], r["failed"], f"{r['failed_percent']:.3f}", r["counted"]["late"], f"{r['longest_gap_s']:.2f}",
                     f"{sorted(r['back_s'])[len(r['back_s']) // 2]:.1f}", f"{max(r['back_s']):.1f}", "-" if r["left"] is None else r["left"]] for r in out],
