@@ -4,9 +4,9 @@
 One Ray cluster on this machine has both: a head without processors of its own, which keeps its knowledge in Redis, and a
 raylet for each worker. carillon.ray has a worker on each raylet, with an emulated device. Its schedulers and its frontend run
 beside Ray. Ray Serve has a replica on each raylet, which takes the same time for a request, one at a time; its proxies are
-its own (EveryNode). Clients ask the proxy of the head, and those of the other nodes while the head is killed. Both get the
-same number of requests a second, by Poisson processes, half of what all devices can do. Each kill takes one part of either:
-a process of Carillon's and a replica, an actor and a replica, a raylet that has both, the head.
+its own, on each node (EveryNode), and share one port. Both get the same number of requests a second, by Poisson processes,
+half of what all devices can do. Each kill takes one part of either: a process of Carillon's and a replica, an actor and a
+replica, a raylet that has both, the head.
 The next kill comes when both are whole again. A killed raylet and a killed head are started again after --absent seconds.
 
 "Failed": no answer, a broken connection, or a status that is not 200. "Late": answered after the deadline; Carillon refuses
@@ -49,6 +49,11 @@ def dies(pids):
     while any(alive(pid) for pid in pids) and time.monotonic() < limit:
         time.sleep(0.02)
     return sum(alive(pid) for pid in pids)
+
+
+def listeners(port):
+    lines = [line.split() for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(line[1].endswith(f":{port:04X}") and line[3] == "0A" for line in lines)
 
 
 class Serve:
@@ -158,7 +163,7 @@ def rounds(who, ray, box, serve, args, draw):
     rate = args.rate or 0.5 * args.workers * 1000 / (args.alpha + args.beta)
     doors = {"carillon": [box.cluster.http]}
     if serve:
-        doors["ray serve"] = [f"127.0.0.1:{args.node_port if who == 'head' else serve.port}"]
+        doors["ray serve"] = [f"127.0.0.1:{serve.port}"]
     back, kills, left, done = collections.defaultdict(list), [], 0, 0
     limit = time.monotonic() + args.limit_s
     with contextlib.ExitStack() as stack:
@@ -218,19 +223,20 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))  # Ray's processes are in sessions of their own
     if why := missing(redis=True):
         raise SystemExit(why)
-    ports = [int(each.rpartition(":")[2]) for each in free_addresses(2)]
-    args.node_port = ports[1]
+    port = int(free_addresses(1)[0].rpartition(":")[2])
     draw = random.Random(args.seed)
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         ray = RayCluster(pathlib.Path(folder), redis=True, environment={
-            "CARILLON_PROGRAM": str(harness.CARILLON), "TEST_WORKER_NODE_HTTP_PORT": str(args.node_port)})
+            "CARILLON_PROGRAM": str(harness.CARILLON)})
         stack.callback(ray.end)
         ray.start_head()
         for number in range(args.workers):
             start_node(ray, f"node-{number}")
         wait_for(lambda: ray.nodes() == args.workers + 1, "all of Ray's nodes")
         box = Box(stack, ray, folder, args)
-        serve = None if args.without_serve else Serve(ray, folder, args, ports[0])
+        serve = None if args.without_serve else Serve(ray, folder, args, port)
+        if serve:
+            harness.say(f"Ray Serve's proxies that listen: {listeners(port)}")
         wait_for(lambda: box.whole() and (serve is None or serve.whole()), "both to be whole")
         out = []
         for who in args.who:
