@@ -454,7 +454,7 @@ def test_leases_and_the_role_are_as_kubernetes_has_them(kubernetes, probe):
     assert lead(a, "a", 1, 1)["outcome"] == "done"
     leases = kubernetes.must(look=True)["objects"]
     assert set(leases) == {"default/box", "default/box.a"}
-    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    page = (ROOT / "docs" / "kubernetes-leases.md").read_text()
     role = yaml.safe_load(re.search(r"```yaml\n(apiVersion: rbac.*?)```", page, re.S).group(1))
     for document in (*leases.values(), role):
         kubernetes_validate.validate(document, "1.30", strict=True)
