@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Does the ledger know the chance that an answer is late, and what does the policy carillon gain by it?
 
-    python bench/chances.py [--what calibration,gain,live] [--seeds 3] [--models DIR] [--model tiny_mlp] [--seconds 60]
+    python bench/chances.py [--what calibration,gain,varied,live] [--seeds 3] [--models DIR] [--model tiny_mlp] [--seconds 60]
                             [--rates 0.001,0.01] [--json FILE]
 
 `calibration`: simulated. Late answers that were expected when their batches were sent, beside those that were late, over
 all models and seeds. Times have outliers, follow Pareto's law, or devices slow down; ways and times are measured, as live.
 Goal: within a factor of two where at least 20 are expected.
 `gain`: simulated. The share on time with chances and without (carillon:chance=0), with what the scenario says and measured.
+`varied`: simulated. One model on one device, whose times vary so much that its runs may well be too long.
 `live`: a server on this machine's CPU under `load`, quiet and beside two busy loops, at a third of its capacity. The same
 counts, by its metrics.
 
@@ -18,6 +19,7 @@ import contextlib
 import json
 import subprocess
 import sys
+import tempfile
 
 import harness
 from neighbours import busy_loops
@@ -72,6 +74,38 @@ def gain(arguments):
     return rows
 
 
+# Of `varied`: requests a second, and NOISE of --noise.
+VARIED = [(40, 0.6), (60, 0.6), (100, 0.6), (20, 1), (60, 1), (100, 1), (60, 1.5)]
+
+
+def varied(arguments):
+    rows = []
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+        for rate, noise in VARIED:
+            file.seek(0)
+            file.truncate()
+            file.write(f"""name = "varied"
+duration_s = 20
+warmup_s = 2
+[cluster]
+devices = 1
+[[models]]
+name = "m"
+copies = 1
+slo_ms = 28
+max_batch = 16
+latency = {{ alpha_ms = 8.4, beta_ms = 0 }}
+rate = {rate}
+""")
+            file.flush()
+            row = {"requests a second, noise": f"{rate}, {noise}"}
+            for policy in ["carillon", "clockwork", "symphony", "orloj", "eager-drop", "edf"]:
+                runs = simulate(file.name, policy, arguments.seeds, "--measured", "--noise", noise)
+                row[policy] = f"{100 * sum(run['finish_rate'] for run in runs) / len(runs):.1f}"
+            rows.append(row)
+    return rows
+
+
 def live(arguments):
     rows = []
     for busy in [0, 2]:
@@ -104,7 +138,7 @@ COUNTERS = {"of": counter("carillon_promised_rows_total"), "expected": counter("
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--what", default="calibration,gain,live")
+    parser.add_argument("--what", default="calibration,gain,varied,live")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--models", default=str(harness.ROOT / "build/quickstart/models"))
     parser.add_argument("--model", default="tiny_mlp")
@@ -114,7 +148,7 @@ def main():
     parser.add_argument("--policies", default="carillon,carillon:chance=0,clockwork", help="of `live`")
     parser.add_argument("--json", help="a file that gets everything")
     arguments = parser.parse_args()
-    found = {what: {"calibration": calibration, "gain": gain, "live": live}[what](arguments) for what in arguments.what.split(",")}
+    found = {what: {"calibration": calibration, "gain": gain, "varied": varied, "live": live}[what](arguments) for what in arguments.what.split(",")}
     for what, rows in found.items():
         print(f"\n{what}\n")
         header = [key for key in rows[0] if key != "good"]
