@@ -1,5 +1,5 @@
-"""The packaging files, as far as that goes without what they are for: the unit by systemd-analyze, the manifests by
-Kubernetes' schemas, the Dockerfile by reading it. packaging/try-deb tries the package itself."""
+"""The packaging files, as far as that goes without what they are for: the unit by systemd-analyze, the
+Dockerfile by reading it. packaging/try-deb tries the package itself, test_manifests.py holds the manifests."""
 
 from __future__ import annotations
 

@@ -44,9 +44,8 @@ struct WantedOptions {
 //   - An advice from before devices came or went says how much work there is: B/(1-r) devices' worth, for B
 //     devices that were busy on average. So devices that have just come are not asked for again.
 //   - While a whole device is idle, one more than the work (or than there are) is needed at a time.
-//   - The work W never needs more than W + 3 sqrt(W) + 1 devices, which is more than a system needs that
-//   makes
-//     nobody wait. What is then still bad, more devices would not mend.
+//   - The work W never needs more than W + 3 sqrt(W) + 1 devices. With so many hardly anybody waits, and more
+//     devices would not mend what is then still bad.
 //
 // Down after a quiet time, and only to the largest number that was needed within that time. Without bad
 // requests, B devices' worth of work needs B, the paper's N - N*f, a quarter of a device against noise, and
