@@ -404,6 +404,8 @@ def test_the_dashboard_asks_each_role_for_metrics_that_it_has(pods):
     for each in pods.started.values():
         each.ready()
     assert by_http(pods.started["carillon-frontend-0"].at("http")).shape == (1, 10)
+    if "scheduler" in roles:  # a new leader that was told nothing gives the number after 15 s
+        wait_for(lambda: "carillon_devices_wanted{" in scrape(pods.started["carillon-scheduler-0"]), "the wanted number")
     there = {role: set(re.findall(r"^(\w+)[{ ]", scrape(pods.started[f"carillon-{role}-0"]), re.M)) for role in roles}
     asked = [found for query in queries_of_dashboard() for found in re.findall(r"((?:carillon|nv|process)_\w+)(\{[^}]*\})?", query)]
     assert len(asked) > 15
