@@ -443,7 +443,7 @@ def test_frontends_have_the_metrics_that_a_gateway_reads(pods, tmp_path):
         seen = []
         wait_for(lambda: seen.append(metrics_of(frontend)) or all(each.done() for each in (first, *others)), "the answers")
         assert [each.result() for each in (first, *others)] == [200] * 21
-    # Those that wait behind the one that runs, which is not among them.
+    # Twenty wait. The request that runs does not count.
     assert 1 <= max(each["nv_inference_pending_request_count"] for each in seen) <= 20
     wait_for(lambda: metrics_of(frontend)["nv_inference_pending_request_count"] == 0, "no request to wait")
     # Triton counts batches. Workers do so here, and frontends have none.

@@ -18,13 +18,15 @@ std::optional<parts::Choice> Batches::choose(const Waiting::Head& head, const Ti
   if (!hope || (sure && sure->deadline <= head.deadline)) return sure;
   const double late =
       view_.in_time.accepted(device, times.streams(), times.exec(device, head.model, 0), out.ledger());
-  // Batches are larger where more may be late: what is likely goes before what is large.
-  for (const double chance : {likely_late, late}) {
-    if (chance > late) continue;
+  if (late <= 0) return sure;
+  const auto first = [&](double chance) {
     const Times hoped = view_.in_time.times(times.streams(), out.ledger(), out.time(), chance);
-    if (auto choice = first_batch(head, hoped, device, start, out.ledger(), out.time())) return choice;
-  }
-  return sure;
+    return first_batch(head, hoped, device, start, out.ledger(), out.time());
+  };
+  // Batches are larger where more may be late: what is likely goes before what is large.
+  auto choice = first(std::min(likely_late, late));
+  if (!choice && late > likely_late) choice = first(late);
+  return choice ? choice : sure;
 }
 
 // What keeps what is promised. The device's estimates are doubted where the first request would be in time at
