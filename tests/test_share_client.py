@@ -548,7 +548,12 @@ dist.init_process_group("gloo")
 m = nn.parallel.DistributedDataParallel(m)
 for _ in range(12): iteration()
 os.write(1, f"rank {dist.get_rank()}{os.linesep}".encode())  # at once: two processes share the pipe
+# The model keeps the group and its threads, and torch aborts where one of them still works as Python ends.
+import gc
+del m; gc.collect()
 dist.destroy_process_group()
+tasks = os.listdir("/proc/self/task")
+assert not any("gloo" in open(f"/proc/self/task/{task}/comm").read() for task in tasks)
 """)
     with ScriptedBroker(tmp_path / "s") as broker:
         ended = shared_anew(tmp_path / "s", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script)

@@ -40,18 +40,6 @@ bool all(const Bytes& bytes, std::byte value) {
   return std::ranges::all_of(bytes, [&](std::byte byte) { return byte == value; });
 }
 
-// A row of a frontend, with its memory.
-struct OneRow {
-  std::vector<Bytes> inputs, outputs;
-  RowTensors tensors(std::int64_t length = 0) {
-    RowTensors all;
-    all.inputs.assign(inputs.begin(), inputs.end());
-    all.outputs.assign(outputs.begin(), outputs.end());
-    all.length = length;
-    return all;
-  }
-};
-
 struct Frontend {
   struct Told {
     RequestId row;
@@ -73,10 +61,44 @@ struct Frontend {
     return told;
   }
 
-  RowStore store;
+  const std::shared_ptr<RowStore> kept = std::make_shared<RowStore>();
+  RowStore& store = *kept;
   std::mutex mutex;
   std::vector<Told> told;
   std::unique_ptr<RowServer> server;  // the first to go
+};
+
+// A row of a frontend, with its memory. It is closed before its memory goes: the frontend may still be
+// sending what a worker has refused.
+class Opened {
+ public:
+  Opened() = default;
+  Opened(const Opened&) {}  // a copy of a row is open nowhere
+  Opened& operator=(const Opened&) = delete;
+  ~Opened() {
+    for (const auto& [store, key] : keys_)
+      if (const auto alive = store.lock()) alive->close(key);
+  }
+  void add(std::weak_ptr<RowStore> store, std::uint64_t key) { keys_.emplace_back(std::move(store), key); }
+
+ private:
+  std::vector<std::pair<std::weak_ptr<RowStore>, std::uint64_t>> keys_;
+};
+struct OneRow {
+  std::vector<Bytes> inputs, outputs;
+  Opened opened = {};  // the first to go
+
+  std::uint64_t open(Frontend& frontend, RequestId id, std::int64_t length = 0,
+                     std::vector<std::size_t> unwanted = {}) {
+    RowTensors all;
+    all.inputs.assign(inputs.begin(), inputs.end());
+    all.outputs.assign(outputs.begin(), outputs.end());
+    all.length = length;
+    all.unwanted = std::move(unwanted);
+    const std::uint64_t key = frontend.store.open(id, std::move(all));
+    opened.add(frontend.kept, key);
+    return key;
+  }
 };
 
 // A worker whose tests wait for each answer.
@@ -191,7 +213,7 @@ TEST(Rows, GoThereAndBack) {
   // One of each kind: in one chunk with others, of many chunks, empty.
   OneRow row{.inputs = {bytes_of(10, 1), bytes_of(602'112, 2), {}, bytes_of(3, 3)},
              .outputs = {Bytes(4000), Bytes(), Bytes(200'001)}};
-  const auto key = frontend.store.open(RequestId{7}, row.tensors(17));
+  const auto key = row.open(frontend, RequestId{7}, 17);
   EXPECT_NE(key, 0U);
   std::vector<Bytes> got{Bytes(10), Bytes(602'112), {}, Bytes(3)};
   const auto pulled = worker.pull(frontend.address(), key, got).get();
@@ -215,7 +237,7 @@ TEST(Rows, WithoutBytesGoThereAndBack) {
   Frontend frontend;
   Worker worker;
   OneRow row;
-  const auto key = frontend.store.open(RequestId{1}, row.tensors(3));
+  const auto key = row.open(frontend, RequestId{1}, 3);
   std::vector<Bytes> none;
   EXPECT_EQ(worker.pull(frontend.address(), key, none).get(), 3);
   EXPECT_EQ(worker.push(frontend.address(), key, none).get(), true);
@@ -226,9 +248,7 @@ TEST(Rows, AnOutputThatNobodyWantsIsTakenAndDropped) {
   Worker worker;
   for (const std::size_t size : {3UL, 300'000UL}) {
     OneRow row{.outputs = {Bytes(5), Bytes(), Bytes(7)}};
-    RowTensors tensors = row.tensors();
-    tensors.unwanted = {0, size};
-    const auto key = frontend.store.open(RequestId{1}, std::move(tensors));
+    const auto key = row.open(frontend, RequestId{1}, 0, {0, size});
     EXPECT_FALSE(worker.push(frontend.address(), key, {bytes_of(5, 1), {}, bytes_of(7, 3)}).get()) << size;
     EXPECT_EQ(worker.push(frontend.address(), key, {bytes_of(5, 1), bytes_of(size, 2), bytes_of(7, 3)}).get(),
               true);
@@ -242,7 +262,7 @@ TEST(Rows, AreTakenFromOneWorkerAlone) {
   Worker first, second;
   for (const std::size_t size : {4000UL, 1'000'000UL}) {
     OneRow row{.outputs = {Bytes(size)}};
-    const auto key = frontend.store.open(RequestId{1}, row.tensors());
+    const auto key = row.open(frontend, RequestId{1});
     const std::vector<Bytes> a{bytes_of(size, 1)}, b{bytes_of(size, 2)};
     auto of_first = first.push(frontend.address(), key, a);
     auto of_second = second.push(frontend.address(), key, b);
@@ -258,7 +278,7 @@ TEST(Rows, AreTakenFromOneWorkerAlone) {
 TEST(Rows, TwoPushesUnderWayAtOnceWriteOneAlone) {
   Frontend frontend;
   OneRow row{.outputs = {Bytes(100'000)}};
-  const auto key = frontend.store.open(RequestId{1}, row.tensors());
+  const auto key = row.open(frontend, RequestId{1});
   Raw raw(frontend);
   raw.send(push_frame(1, key, {100'000}) + push_frame(2, key, {100'000}) + data_frame(1, 60'000) +
            data_frame(2, 60'000) + data_frame(2, 40'000) + data_frame(1, 40'000));
@@ -274,7 +294,7 @@ TEST(Rows, TwoPushesUnderWayAtOnceWriteOneAlone) {
 TEST(Rows, StayAsTheyWereWhereAWorkerBreaksOff) {
   Frontend frontend;
   OneRow row{.outputs = {Bytes(100'000)}};
-  const auto key = frontend.store.open(RequestId{1}, row.tensors());
+  const auto key = row.open(frontend, RequestId{1});
   {
     Raw raw(frontend);
     // The answer to the second shows that the first has come as far.
@@ -294,7 +314,7 @@ TEST(Rows, StayAsTheyWereWhereAWorkerBreaksOff) {
 TEST(Rows, AreNotReadOnceClosed) {
   Frontend frontend;
   auto row = std::make_unique<OneRow>(OneRow{.inputs = {bytes_of(64UL << 20, 1)}});
-  const auto key = frontend.store.open(RequestId{1}, row->tensors());
+  const auto key = row->open(frontend, RequestId{1});
   Raw raw(frontend);
   raw.send(pull_frame(1, key));
   const auto first = raw.hear();  // and reads no more until the row is closed
@@ -319,7 +339,7 @@ TEST(Rows, ThatAreClosedAreGone) {
   Frontend frontend;
   Worker worker;
   OneRow row{.inputs = {bytes_of(8, 1)}, .outputs = {Bytes(8)}};
-  const auto key = frontend.store.open(RequestId{1}, row.tensors());
+  const auto key = row.open(frontend, RequestId{1});
   frontend.store.close(key);
   frontend.store.close(key);
   for (const std::uint64_t wrong : {key, key ^ 1, std::uint64_t{0}}) {
@@ -341,8 +361,8 @@ TEST(Rows, OfAnotherKeyAreOthers) {
   Worker worker;
   OneRow one{.inputs = {bytes_of(8, 1)}, .outputs = {Bytes(8)}};
   OneRow other{.inputs = {bytes_of(8, 2)}, .outputs = {Bytes(8)}};
-  const auto of_one = frontend.store.open(RequestId{1}, one.tensors());
-  const auto of_other = frontend.store.open(RequestId{2}, other.tensors());
+  const auto of_one = one.open(frontend, RequestId{1});
+  const auto of_other = other.open(frontend, RequestId{2});
   EXPECT_NE(of_one, of_other);
   std::vector<Bytes> got{Bytes(8)};
   EXPECT_TRUE(worker.pull(frontend.address(), of_other, got).get());
@@ -356,7 +376,7 @@ TEST(Rows, OfOtherSizesAreRefused) {
   Frontend frontend;
   Worker worker;
   OneRow row{.inputs = {bytes_of(8, 1), bytes_of(9, 1)}, .outputs = {Bytes(8), Bytes(9)}};
-  const auto key = frontend.store.open(RequestId{1}, row.tensors());
+  const auto key = row.open(frontend, RequestId{1});
   for (const std::vector<std::size_t>& sizes :
        {std::vector<std::size_t>{8}, {9, 8}, {8, 9, 0}, {17}, {8, 8}, {8, 10}, {}, {8, 1'000'000}}) {
     std::vector<Bytes> wrong;
@@ -378,7 +398,7 @@ TEST(Rows, ACallerMayAskForRoomWhenItKnowsTheSizes) {
   Frontend frontend;
   Worker worker;
   OneRow row{.inputs = {bytes_of(300'000, 1), bytes_of(5, 2)}};
-  const auto key = frontend.store.open(RequestId{1}, row.tensors(12));
+  const auto key = row.open(frontend, RequestId{1}, 12);
   std::vector<Bytes> got;
   std::future<Result<std::int64_t>> answer;
   worker.client->pull(
@@ -413,8 +433,8 @@ TEST(Rows, ACallerMayAskForRoomWhenItKnowsTheSizes) {
 TEST(Rows, OfUrgentPullsComeFirst) {
   Frontend frontend;
   OneRow big{.inputs = {Bytes(64UL << 20)}}, small{.inputs = {bytes_of(3000, 1)}};
-  const auto big_key = frontend.store.open(RequestId{1}, big.tensors());
-  const auto small_key = frontend.store.open(RequestId{2}, small.tensors());
+  const auto big_key = big.open(frontend, RequestId{1});
+  const auto small_key = small.open(frontend, RequestId{2});
   Raw raw(frontend);
   raw.send(pull_frame(1, big_key, 100));
   ASSERT_EQ(raw.hear()->header.tag, 1U);  // it has begun
@@ -434,7 +454,7 @@ TEST(Rows, ACancelledPullWritesNothingMore) {
   Frontend frontend;
   Worker worker;
   OneRow row{.inputs = {Bytes(32UL << 20, std::byte{1})}, .outputs = {Bytes(8)}};
-  const auto key = frontend.store.open(RequestId{1}, row.tensors());
+  const auto key = row.open(frontend, RequestId{1});
   for (int i = 0; i < 20; ++i) {
     auto into = std::make_unique<Bytes>(32UL << 20);
     std::promise<void> sized;
@@ -468,7 +488,7 @@ TEST(Rows, ACancelledPushWritesAllOrNothing) {
   Worker worker;
   for (int i = 0; i < 20; ++i) {
     OneRow row{.outputs = {Bytes(8UL << 20)}};
-    const auto key = frontend.store.open(RequestId{1}, row.tensors());
+    const auto key = row.open(frontend, RequestId{1});
     std::vector<Bytes> results{Bytes(8UL << 20, std::byte{1})};
     std::uint64_t ticket = 0;
     auto answer = worker.push(frontend.address(), key, results, 1, "", &ticket);
@@ -487,7 +507,7 @@ TEST(Rows, ACancelledPushWritesAllOrNothing) {
 TEST(Rows, HandlersMayAskForMore) {
   Frontend frontend;
   OneRow row{.inputs = {bytes_of(3000, 1)}, .outputs = {Bytes(3000)}};
-  const auto key = frontend.store.open(RequestId{1}, row.tensors());
+  const auto key = row.open(frontend, RequestId{1});
   std::vector<Bytes> got{Bytes(3000)};
   Worker worker;
   std::future<Result<bool>> pushed;
@@ -510,7 +530,7 @@ TEST(Rows, HandlersMayAskForMore) {
 TEST(Rows, HandlersThatAreDueHearOfTheEnd) {
   Frontend frontend;
   OneRow row{.inputs = {Bytes(64UL << 20)}};
-  const auto key = frontend.store.open(RequestId{1}, row.tensors());
+  const auto key = row.open(frontend, RequestId{1});
   std::vector<std::vector<Bytes>> into(4, {Bytes(64UL << 20)});
   std::vector<std::future<Result<std::int64_t>>> answers;
   {
@@ -548,7 +568,7 @@ TEST(Rows, OfAnotherClusterOrProtocolAreRefused) {
 TEST(Rows, FramesThatAreWrongEndTheConnection) {
   Frontend frontend;
   OneRow row{.outputs = {Bytes(100'000)}};
-  const auto key = frontend.store.open(RequestId{1}, row.tensors());
+  const auto key = row.open(frontend, RequestId{1});
   const auto header = [](Kind kind, std::uint32_t size) {
     std::string out;
     put(out, Header{kind, size, 1});
@@ -597,8 +617,8 @@ TEST(Rows, APeerThatSaysNothingIsHungUpOn) {
 TEST(Rows, APeerThatReadsNothingBlocksNobody) {
   Frontend frontend({.waiting = 100});
   OneRow big{.inputs = {Bytes(64UL << 20)}}, small{.inputs = {bytes_of(3000, 1)}};
-  const auto key = frontend.store.open(RequestId{1}, big.tensors());
-  const auto small_key = frontend.store.open(RequestId{2}, small.tensors());
+  const auto key = big.open(frontend, RequestId{1});
+  const auto small_key = small.open(frontend, RequestId{2});
   Raw raw(frontend);
   for (std::uint64_t tag = 1; tag <= 50; ++tag) raw.send(pull_frame(tag, key));
   Worker worker;
@@ -613,8 +633,8 @@ TEST(Rows, APeerThatReadsNothingBlocksNobody) {
 TEST(Rows, PushesHaveBoundedMemory) {
   Frontend frontend({.push_bytes = 250'000, .all_push_bytes = 450'000, .push_stalls = 60s});
   OneRow row{.outputs = {Bytes(100'000)}}, other{.outputs = {Bytes(100'000)}};
-  const auto key = frontend.store.open(RequestId{1}, row.tensors());
-  const auto others = frontend.store.open(RequestId{2}, other.tensors());
+  const auto key = row.open(frontend, RequestId{1});
+  const auto others = other.open(frontend, RequestId{2});
   const std::string push[] = {push_frame(1, key, {100'000}), push_frame(2, key, {100'000}),
                               push_frame(3, key, {100'000})};
   const auto refused = [](Raw& raw, std::uint64_t tag) {
@@ -651,7 +671,7 @@ TEST(Rows, BeyondTheMemoryOfPushesGoOneAfterAnother) {
   constexpr std::size_t size = 3'000'000;
   std::vector<OneRow> rows(8, {.outputs = {Bytes(size)}});
   std::vector<std::uint64_t> keys;
-  for (OneRow& row : rows) keys.push_back(frontend.store.open(RequestId{keys.size()}, row.tensors()));
+  for (OneRow& row : rows) keys.push_back(row.open(frontend, RequestId{keys.size()}));
   const std::vector<Bytes> results{bytes_of(size, 1)};
   Worker workers[2];
   std::vector<std::future<Result<bool>>> answers;
@@ -664,7 +684,7 @@ TEST(Rows, BeyondTheMemoryOfPushesGoOneAfterAnother) {
 TEST(Rows, APushThatHangsHoldsNoMemory) {
   Frontend frontend({.push_bytes = 100'000, .all_push_bytes = 100'000, .push_pause = 200ms});
   OneRow row{.outputs = {Bytes(100'000)}};
-  const auto key = frontend.store.open(RequestId{1}, row.tensors());
+  const auto key = row.open(frontend, RequestId{1});
   Raw hanging(frontend);
   hanging.send(push_frame(1, key, {100'000}) + data_frame(1, 60'000));
   EXPECT_EQ(hanging.why(), "the rest of a row's outputs has not come in time");
@@ -680,7 +700,7 @@ TEST(Rows, APushOfAClosedRowEnds) {
   Frontend frontend({.push_pause = 200ms});
   OneRow row{.outputs = {Bytes(100'000)}};
   for (const bool goes_on : {true, false}) {
-    const auto key = frontend.store.open(RequestId{1}, row.tensors());
+    const auto key = row.open(frontend, RequestId{1});
     Raw raw(frontend);
     raw.send(push_frame(1, key, {100'000}) + data_frame(1, 60'000) + pull_frame(2, key));
     ASSERT_EQ(raw.hear().value_or(Raw::Heard{}).header.kind, Kind::sizes);
@@ -704,7 +724,7 @@ TEST(Rows, AllThatAreBeyondTheMemoryOfPushesHaveBoundedMemory) {
   std::vector<OneRow> rows(3, {.outputs = {Bytes(100'000)}});
   OneRow large{.outputs = {Bytes(1'000'000)}};
   std::vector<std::uint64_t> keys;
-  for (OneRow& row : rows) keys.push_back(frontend.store.open(RequestId{keys.size()}, row.tensors()));
+  for (OneRow& row : rows) keys.push_back(row.open(frontend, RequestId{keys.size()}));
   {
     Raw raws[] = {Raw(frontend), Raw(frontend), Raw(frontend)};
     for (std::size_t i = 0; i < 3; ++i) {
@@ -723,7 +743,7 @@ TEST(Rows, AllThatAreBeyondTheMemoryOfPushesHaveBoundedMemory) {
     }
   }
   // A single one may have more, once those have gone.
-  const auto key = frontend.store.open(RequestId{9}, large.tensors());
+  const auto key = large.open(frontend, RequestId{9});
   Worker worker;
   const std::vector<Bytes> results{bytes_of(1'000'000, 1)};
   while (worker.push(frontend.address(), key, results).get() != true) std::this_thread::yield();
@@ -734,7 +754,7 @@ TEST(Rows, AllThatAreBeyondTheMemoryOfPushesHaveBoundedMemory) {
 TEST(Rows, APushThatStallsMakesWayForAnotherOfItsRow) {
   Frontend frontend({.push_bytes = 50'000, .all_push_bytes = 50'000, .push_pause = 60s, .push_stalls = 20ms});
   OneRow row{.outputs = {Bytes(100'000)}};
-  const auto key = frontend.store.open(RequestId{1}, row.tensors());
+  const auto key = row.open(frontend, RequestId{1});
   Raw first(frontend);
   first.send(push_frame(1, key, {100'000}) + data_frame(1, 60'000) + pull_frame(2, key));
   ASSERT_EQ(first.hear().value_or(Raw::Heard{}).header.kind, Kind::sizes);
@@ -794,7 +814,7 @@ TEST(Rows, ManyAtOnce) {
             call.row.outputs.emplace_back(size);
             call.got.emplace_back(size);
           }
-          call.key = frontend.store.open(RequestId{random.bits()}, call.row.tensors(i));
+          call.key = call.row.open(frontend, RequestId{random.bits()}, i);
         }
         for (Call& call : calls) call.pulled = worker.pull(frontend.address(), call.key, call.got);
         for (Call& call : calls) {
@@ -823,7 +843,7 @@ TEST(Rows, CloseMayComeAtAnyTime) {
     auto row = std::make_unique<OneRow>(OneRow{.inputs = {bytes_of(size, 1)}, .outputs = {Bytes(size)}});
     const std::vector<Bytes> results{row->inputs[0]};
     const Bytes& was = results[0];
-    const auto key = frontend.store.open(RequestId{1}, row->tensors());
+    const auto key = row->open(frontend, RequestId{1});
     std::vector<Bytes> got{Bytes(size)};
     auto pulled = worker.pull(frontend.address(), key, got);
     auto pushed = worker.push(frontend.address(), key, results);
@@ -840,7 +860,7 @@ TEST(Rows, CloseMayComeAtAnyTime) {
 TEST(Rows, AConnectionMayBeOpenedAheadOfNeed) {
   Frontend first;
   OneRow row{{bytes_of(9, 1)}, {}};
-  const auto key = first.store.open(RequestId{1}, row.tensors());
+  const auto key = row.open(first, RequestId{1});
   boost::asio::io_context context;
   tcp::acceptor acceptor(context, {boost::asio::ip::make_address("127.0.0.1"), 0});
   Worker worker;
@@ -873,7 +893,7 @@ TEST(Rows, AFrontendThatIsBackIsFoundAgain) {
     EXPECT_TRUE(!pulled || got == row.inputs);
     return pulled;
   };
-  EXPECT_TRUE(pull(frontend->store.open(RequestId{1}, row.tensors())));
+  EXPECT_TRUE(pull(row.open(*frontend, RequestId{1})));
   frontend.reset();
   for (int i = 0; i < 10; ++i) {
     const auto gone = pull(1);
@@ -882,7 +902,7 @@ TEST(Rows, AFrontendThatIsBackIsFoundAgain) {
     EXPECT_THAT(gone.error().message, HasSubstr(address));
   }
   frontend = std::make_unique<Frontend>(RowLimits{}, port);
-  const auto key = frontend->store.open(RequestId{1}, row.tensors());
+  const auto key = row.open(*frontend, RequestId{1});
   while (!pull(key)) std::this_thread::yield();
 }
 
@@ -950,7 +970,7 @@ TEST(Rows, AWorkerTrustsNoFrontend) {
 TEST(Rows, RandomBytesDoNoHarm) {
   Frontend frontend;
   OneRow row{.inputs = {bytes_of(3000, 1)}, .outputs = {Bytes(100'000)}};
-  const auto key = frontend.store.open(RequestId{1}, row.tensors());
+  const auto key = row.open(frontend, RequestId{1});
   Random random(11);
   for (int i = 0; i < 3000; ++i) {
     Raw raw(frontend);
