@@ -16,8 +16,7 @@ std::optional<parts::Choice> Batches::choose(const Waiting::Head& head, const Ti
                                              TimePoint start, bool hope, Orders& out) const {
   auto sure = promised(head, times, device, start, out);
   if (!hope || (sure && sure->deadline <= head.deadline)) return sure;
-  const double late =
-      view_.in_time.accepted(device, times.streams(), times.exec(device, head.model, 0), out.ledger());
+  const double late = view_.in_time.accepted(device, head.model, times, out.ledger());
   if (late <= 0) return sure;
   const auto first = [&](double chance) {
     const Times hoped = view_.in_time.times(times.streams(), out.ledger(), out.time(), chance);

@@ -157,10 +157,9 @@ bool Lines::tells_too_late(Class cls, const Orders& out) const {
 // What no device will be free for in time, nor make way for, is told so at once.
 void Lines::refuse_too_late(ModelId model, Class cls, Orders& out) {
   if (!tells_too_late(cls, out)) return;
-  const Duration alone =
-      view_.in_time.times(life_.streams(cls), out.ledger(), out.time()).exec(*view_.free.fastest(), model, 0);
-  const Times times = view_.in_time.times(life_.streams(cls), out.ledger(), out.time(),
-                                          view_.in_time.accepted_of_idle(alone));
+  const Times usual = view_.in_time.times(life_.streams(cls), out.ledger(), out.time());
+  const double late = view_.in_time.accepted_of_idle(*view_.free.fastest(), model, usual);
+  const Times times = view_.in_time.times(life_.streams(cls), out.ledger(), out.time(), late);
   while (const Waiting::Head* const head = life_.waiting().head(model, cls)) {
     const auto ends = parts::too_late(view_.free, *head, view_.kinds.model(model), times, view_.overtakes,
                                       out.ledger(), out.time());

@@ -22,29 +22,33 @@ class InTime {
     return by_chance_ ? Times::by_chance(ledger, streams, &plan_.paces(), now, late)
                       : Times(ledger, streams, &plan_.paces(), now);
   }
-  // How likely a run may be late if none on the device keeps the promise. `alone`: what a request of the
-  // model takes by itself. An idle device takes nearly any chance, and less if it may soon be wanted. A busy
-  // device takes none: 0.
-  double accepted(DeviceId device, Class streams, Duration alone, const ledger::Ledger& ledger) const {
-    return takes_chances(device, streams, ledger) ? accepted_of_idle(alone) : 0;
+  // How likely a run may be late if none on the device keeps the promise. An idle device takes nearly any
+  // chance, and less if it may soon be wanted. A busy device takes none: 0.
+  double accepted(DeviceId device, ModelId model, const Times& times, const ledger::Ledger& ledger) const {
+    return takes_chances(device, times.streams(), ledger) ? accepted_of_idle(device, model, times) : 0;
   }
   bool takes_chances(DeviceId device, Class streams, const ledger::Ledger& ledger) const {
     const auto& has = ledger.device(device).under_way;
     return by_chance_ && has[static_cast<std::size_t>(ledger::lane_of(streams))].empty();
   }
-  double accepted_of_idle(Duration alone) const {
+  double accepted_of_idle(DeviceId device, ModelId model, const Times& times) const {
     if (!by_chance_) return 0;
-    return 1 - std::clamp(std::min(shortage_.contention(), worth(alone)), least_chance, most_chance);
+    return 1 - std::clamp(std::min(shortage_.contention(), worth(device, model, times)), least_chance,
+                          most_chance);
   }
 
  private:
   // What the device time of a request could answer otherwise. Instead of a run that may be late the device
   // would wait for the next arrival, and run that: its run is this share of the time until it has run. What
-  // takes more time than requests do on average could be several of them.
-  double worth(Duration alone) const {
+  // takes more time than requests do on average could be several of them. The next may be late, too: it is as
+  // likely in time as a request of the model that has just come.
+  double worth(DeviceId device, ModelId model, const Times& times) const {
     const double each = shortage_.each();
     if (each <= 0) return 1;
-    return plan_.load() / (1 + plan_.load()) * to_seconds(alone) / each;
+    const double alone = to_seconds(times.exec(device, model, 0));
+    const Duration slo = plan_.slo(model);  // since EXEC could start
+    const double late = slo > Duration{0} ? times.late(device, model, 0, slo) : 0;
+    return plan_.load() / (1 + plan_.load()) * alone / each * (1 - late);
   }
 
   // The chance to be in time that a run needs on a device that idles, however little else may come, and

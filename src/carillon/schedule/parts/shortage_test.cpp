@@ -2,28 +2,23 @@
 
 #include <gtest/gtest.h>
 
-#include "carillon/schedule/parts/in_time.h"
-
 namespace carillon::schedule::parts {
 namespace {
 
 TEST(Shortage, MoreWaitsThanDevicesCanDoInItsTime) {
   const Plan plan(Environment{.dispatch = {}, .answer = {}, .overrun = 0});  // of no rates
   Shortage shortage(plan);
-  const InTime by_chance(true, plan, shortage), by_margins(false, plan, shortage);
   const TimePoint now{1s};
   shortage.waits(3, 10, 2.0, now + 1s, now);  // 2 s of work have 1 s
   struct Case {
     std::size_t devices;
     bool is;
-    double contention, accepted;
+    double contention;
   };
-  for (const auto& [devices, is, contention, accepted] : {Case{1, true, 1, 0.9}, Case{4, false, 0, 0.9}}) {
+  for (const auto& [devices, is, contention] : {Case{1, true, 1}, Case{4, false, 0}}) {
     shortage.find(devices, now);
     EXPECT_EQ(shortage.pressed(), is) << devices;
     EXPECT_EQ(shortage.contention(), contention) << devices;
-    EXPECT_NEAR(by_chance.accepted_of_idle(200ms), accepted, 1e-9) << devices;
-    EXPECT_EQ(by_margins.accepted_of_idle(200ms), 0) << devices;
   }
   shortage.find(1, now);
   EXPECT_DOUBLE_EQ(shortage.each(), 0.2) << "of a request that waits";

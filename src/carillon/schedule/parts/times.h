@@ -56,7 +56,12 @@ class Times {
     const There& t = there(device, model);
     return t.chances ? t.chances->most(index) : t.margins->span(exec(device, model, index));
   }
-  // The same of one request that is ordered now, on the best device.
+  // The chance that the answer comes later than `slack` after EXEC starts; by margins 0.
+  double late(DeviceId device, ModelId model, std::size_t index, Duration slack) const {
+    const There& t = there(device, model);
+    return t.chances ? t.chances->late(index, slack) : 0;
+  }
+  // The span of one request that is ordered now, on the best device.
   Duration alone(ModelId model) const {
     if (chances_ != nullptr) return chances_->least(model);
     const Duration exec = streams_ == Class::normal ? times_.shortest(model) : times_.of(model, 0);
