@@ -27,6 +27,7 @@ class BoundedWork : public ::testing::Test {
     std::uint32_t asked = 0;  // models that requests ask for; 0: all
     std::size_t requests = 1;
     bool own_application = false;  // each request's
+    bool classes = false;          // devices have streams for each
   };
   struct Figures {
     std::uint64_t most = 0;  // looked at in an event, once all devices are there and requests have come
@@ -35,7 +36,8 @@ class BoundedWork : public ::testing::Test {
   };
 
   static Figures run(const World& world) {
-    auto policy = std::make_unique<Carillon>(Environment{.dispatch = {}, .answer = {}, .overrun = 0});
+    auto policy = std::make_unique<Carillon>(
+        Environment{.dispatch = {}, .answer = {}, .overrun = 0, .classes = world.classes});
     const Carillon& counts = *policy;
     Ledgered scheduler(std::move(policy));
     struct End {
@@ -141,6 +143,19 @@ TEST_F(BoundedWork, UnderOverload) {
   EXPECT_GT(figures.refused, 0U);
   EXPECT_LE(figures.mean, 10);
   EXPECT_LE(figures.most, 400U);
+}
+
+// Streams of the other classes have nothing to do, and lines whose requests were all refused nothing to
+// start.
+TEST_F(BoundedWork, UnderOverloadOfOneDeviceWithShortMemoryAndClasses) {
+  const World world{.models = 500, .devices = 1, .pages = 200, .rate = 300, .requests = 20'000};
+  World with_classes = world;
+  with_classes.classes = true;
+  const Figures without = run(world), with = run(with_classes);
+  EXPECT_GT(with.refused, 4000U);
+  EXPECT_LE(without.mean, 30);
+  EXPECT_LE(with.mean, 1.2 * without.mean);
+  EXPECT_LE(with.most, 400U);
 }
 
 TEST_F(BoundedWork, OfManyModelsThatAreSeldomAskedFor) {

@@ -81,12 +81,16 @@ bool Matching::send_next(DeviceId device, Class streams, Orders& out) {
   std::optional<std::uint32_t> found;
   std::optional<Choice> choice;
   bool all = true;
+  std::vector<std::uint32_t>& over = over_;
   const auto find = [&](bool hope) {
-    all = lines_.ready().visit(device, lines_looked_at, [&](std::uint32_t line) {
+    all = lines_.ready().visit(device, life_.only(streams), lines_looked_at, [&](std::uint32_t line) {
       ++looked_at_;
       const auto [model, cls] = Waiting::of_line(line);
-      if (life_.streams(cls) != streams || !parts::runs_there(out.ledger(), device, view_.kinds.model(model)))
+      if (life_.waiting().head(model, cls) == nullptr) {
+        over.push_back(line);
         return false;
+      }
+      if (!parts::runs_there(out.ledger(), device, view_.kinds.model(model))) return false;
       choice = may_start(line, device, times, next.start, hope, out);
       if (choice) found = line;
       return choice.has_value();
@@ -95,7 +99,9 @@ bool Matching::send_next(DeviceId device, Class streams, Orders& out) {
   const bool pressed = view_.shortage.pressed();
   find(!pressed);
   if (!found && pressed && view_.in_time.takes_chances(device, streams, out.ledger()))
-    find(true);  // nobody else has the device now
+    find(true);                                                       // nobody else has the device now
+  for (const std::uint32_t line : over) lines_.ready().remove(line);  // its requests were refused
+  over.clear();
   if (!all) untried_.push_back({.device = device, .streams = streams});
   if (!found) return false;
   if (lines_.ready().fresh(*found) && send_somewhere(*found, out)) return true;

@@ -76,6 +76,7 @@ class Matching {
   parts::Free& free_;
   parts::Kept kept_;
   std::vector<parts::Free::Stirred> untried_;  // devices that have more lines than were looked at
+  std::vector<std::uint32_t> over_;            // lines to be taken out of those that may start
   parts::InTurn may_make_way_;
   std::uint64_t looked_at_ = 0;  // lines and devices
 };

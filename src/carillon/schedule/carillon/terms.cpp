@@ -138,7 +138,7 @@ Terms Carillon::terms(ModelId whole, Class cls, TimePoint now) const {
   const Duration back = key->at - choice->latest();
   if (back != Duration{0}) out.emplace_back("comes later, as it costs others more, by", ms(to_seconds(back)));
   std::vector<std::string> before;
-  lines_.ready().visit(fastest, lines_told, [&](std::uint32_t other) {
+  lines_.ready().visit(fastest, std::nullopt, lines_told, [&](std::uint32_t other) {
     if (other == line) return true;
     before.push_back(ledger.model(kinds_.model(parts::Waiting::of_line(other).first)).info->name);
     return false;

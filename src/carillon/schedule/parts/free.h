@@ -61,12 +61,14 @@ class Free {
     stirred_.push_back({*devices_[device.index()].speed, device, streams});
     std::push_heap(stirred_.begin(), stirred_.end(), std::greater{});
   }
-  // The first of those that are stirred. They are in order.
+  // The first of those that are stirred, once. They are in order.
   std::optional<Stirred> take_stirred() {
     if (stirred_.empty()) return std::nullopt;
-    std::pop_heap(stirred_.begin(), stirred_.end(), std::greater{});
-    const Stirred first = stirred_.back();
-    stirred_.pop_back();
+    const Stirred first = stirred_.front();
+    while (!stirred_.empty() && stirred_.front() == first) {
+      std::pop_heap(stirred_.begin(), stirred_.end(), std::greater{});
+      stirred_.pop_back();
+    }
     return first;
   }
   bool any_stirred() const { return !stirred_.empty(); }

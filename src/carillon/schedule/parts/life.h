@@ -58,6 +58,8 @@ class Life {
   }
   // The class of streams that run requests of a class.
   Class streams(Class cls) const { return classes_ ? cls : Class::normal; }
+  // The one class whose requests these streams run. None: they run all.
+  std::optional<Class> only(Class streams) const { return classes_ ? std::optional(streams) : std::nullopt; }
   // All that devices have.
   std::span<const Class> all_streams() const {
     static constexpr std::array normal{Class::normal};

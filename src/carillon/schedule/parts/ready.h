@@ -94,15 +94,21 @@ class Ready {
       if (lines_[key.line].fresh) list(key.line, ledger, model_of(key.line));
   }
   // Calls look(line) for what is listed with the device, by key, until it returns true or `most` were looked
-  // at. False: these were not all.
+  // at; `only`: for lines of that class alone. False: these were not all.
   template <typename Look>
-  bool visit(DeviceId device, std::size_t most, Look&& look) const {
+  bool visit(DeviceId device, std::optional<Class> only, std::size_t most, Look&& look) const {
     static const Keys nothing;
     const Keys& own = device.index() < there_.size() ? there_[device.index()] : nothing;
-    auto a = own.begin(), b = everywhere_.begin();
-    for (; a != own.end() || b != everywhere_.end(); --most) {
+    const auto begin = [&](const Keys& keys) {
+      return only ? keys.lower_bound(first_of(*only)) : keys.begin();
+    };
+    const auto more = [&](const Keys& keys, auto at) {
+      return at != keys.end() && (!only || at->cls == *only);
+    };
+    auto a = begin(own), b = begin(everywhere_);
+    for (; more(own, a) || more(everywhere_, b); --most) {
       if (most == 0) return false;
-      const bool first = b == everywhere_.end() || (a != own.end() && *a < *b);
+      const bool first = !more(everywhere_, b) || (more(own, a) && *a < *b);
       if (look((first ? *a++ : *b++).line)) return true;
     }
     return true;
@@ -111,6 +117,7 @@ class Ready {
  private:
   using Keys = std::set<Key>;
   static constexpr std::size_t few = 4;  // copies: a line is listed with each
+  static Key first_of(Class cls) { return {.cls = cls, .rest = false, .at = TimePoint::min(), .line = 0}; }
   struct Line {
     Key key;
     bool is = false, fresh = false, listed = false, everywhere = false;
