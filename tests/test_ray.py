@@ -64,6 +64,9 @@ def is_alive(pid: int) -> bool:
     ({"timeout": 0}, "timeout=0 is not a number of seconds above 0"),
     ({"most": 4}, "wanted_from= and most= go together"),
     ({"most": 1, "wanted_from": "http://127.0.0.1:8002/metrics"}, "most=1 is less than workers=2"),
+    ({"most": 4, "wanted_from": []}, "wanted_from=[] is neither a URL nor a list of them"),
+    ({"most": 4, "wanted_from": 8002}, "wanted_from=8002 is neither a URL nor a list of them"),
+    ({"most": 4, "wanted_from": ["http://a/metrics", "10.0.0.1:8003"]}, "wanted_from: '10.0.0.1:8003' is no URL"),
 ])
 def test_an_argument_that_cannot_be_is_refused_with_words(change, words):
     with pytest.raises(Mistake) as error:
@@ -515,8 +518,8 @@ def test_status_tells_of_each_process_and_of_actors_that_are_away(land, serving)
 
 # --- The scaler
 
-@pytest.fixture
-def metrics():
+@contextlib.contextmanager
+def told_metrics():
     """A server whose `text` can be changed."""
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
@@ -533,10 +536,61 @@ def metrics():
     server.text = ""
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def metrics():
+    with told_metrics() as server:
+        yield server
+
+
+def at(server) -> str:
+    return f"http://127.0.0.1:{server.server_port}/metrics"
+
+
+def test_of_what_schedulers_tell_the_largest_number_counts():
+    assert _wanted.largest(["a: refused", 3, 2]) == 3
+    with pytest.raises(ValueError, match="^a: refused; b: there is no carillon_devices_wanted$"):
+        _wanted.largest(["a: refused", "b: there is no carillon_devices_wanted"])
+
+
+def test_another_leader_is_followed(land, serving, metrics):
+    """Only the leader gives the number: a spare gives none, and a scheduler that is gone does not answer."""
+    with told_metrics() as other:
+        wanted = asked(most=5, wanted_from=[at(metrics), at(other)])
+        serving.begin(wanted)
+        metrics.text, other.text = "carillon_devices_wanted 3\n", "# a spare\n"
+        scaler = _keeper.Scaler(wanted, every=0.02, land=land)
+        wait_for(lambda: len(land.names("box/worker-")) == 3, "three workers")
+        metrics.text = other.text = ""
+        wait_for(lambda: scaler.status()["why"].count("there is no carillon_devices_wanted") == 2, "the reasons of both")
+        assert at(metrics) in scaler.status()["why"] and at(other) in scaler.status()["why"]
+        other.text = "carillon_devices_wanted 4\n"
+        wait_for(lambda: len(land.names("box/worker-")) == 4, "four workers")
+        assert scaler.status()["why"] == ""
+        metrics.text = "carillon_devices_wanted 2\n"  # it has not heard yet that another leads
+        time.sleep(0.2)
+        assert len(land.names("box/worker-")) == 4
+        scaler.stop()
+    assert scaler.status()["wanted_devices"] == 4
+
+
+def test_a_scheduler_that_is_gone_hides_no_number(land, serving, metrics):
+    with told_metrics() as other:
+        gone = at(other)
+    wanted = asked(most=5, wanted_from=[gone, at(metrics)])
+    serving.begin(wanted)
+    metrics.text = "carillon_devices_wanted 4\n"
+    scaler = _keeper.Scaler(wanted, every=0.02, land=land)
+    wait_for(lambda: len(land.names("box/worker-")) == 4, "four workers")
+    scaler.stop()
+    assert scaler.status()["why"] == ""
 
 
 def test_the_number_of_workers_follows_the_wanted_number_and_ray_is_told(land, serving, metrics):

@@ -53,7 +53,7 @@ class Box:
 def serve(models: Any, workers: int = 2, resources: Mapping[str, float] | None = None, cluster: str | None = None, *,
           frontends: int | None = None, schedulers: int | None = None, http: str = "0.0.0.0:8000",
           grpc: str = "0.0.0.0:8001", options: Sequence[str] = (), frontend_options: Sequence[str] = (),
-          scheduler_options: Sequence[str] = (), program: str | None = None, wanted_from: str | None = None,
+          scheduler_options: Sequence[str] = (), program: str | None = None, wanted_from: str | Sequence[str] | None = None,
           most: int | None = None, timeout: float = 120.0) -> Box:
     """Places `workers` processes `carillon worker` on the Ray cluster, and returns when they serve.
 
@@ -64,8 +64,9 @@ def serve(models: Any, workers: int = 2, resources: Mapping[str, float] | None =
     http, grpc: where frontends listen; port 0: any that is free, as status() says.
     options, frontend_options, scheduler_options: more words for the three commands.
     program: `carillon` on the nodes; default: the wheel's, else that of the PATH.
-    wanted_from, most: an address of metrics that say `carillon_devices_wanted`; the number of workers follows, from
-      `workers` to `most`, and Ray's autoscaler is told.
+    wanted_from, most: the addresses of metrics that say `carillon_devices_wanted`, such as those of all schedulers, of
+      which the leader alone says so. The number of workers follows, from `workers` to `most`, and Ray's autoscaler is
+      told.
 
     Mistake (a ValueError): an argument that cannot be. ConnectionError: no Ray, or no etcd. TimeoutError: not within
     `timeout` seconds. RuntimeError: a process that cannot run. After an error nothing is left running.

@@ -29,7 +29,7 @@ def parser() -> argparse.ArgumentParser:
     begin.add_argument("--http", default="0.0.0.0:8000")
     begin.add_argument("--grpc", default="0.0.0.0:8001")
     begin.add_argument("--program")
-    begin.add_argument("--wanted-from", metavar="URL", help="of metrics that say carillon_devices_wanted")
+    begin.add_argument("--wanted-from", metavar="URL", action="append", help="of metrics that say carillon_devices_wanted; once for each scheduler")
     begin.add_argument("--most", type=int, help="workers, with --wanted-from")
     begin.add_argument("--timeout", type=float, default=120, help="seconds")
     for name in ("option", "frontend-option", "scheduler-option"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
+import http.client
 import os
 import shutil
 import socket
@@ -15,7 +17,7 @@ from pathlib import Path
 
 from .. import _launch
 from ._plan import PATIENCE, Spec, missing_model
-from ._wanted import devices_wanted, workers_wanted
+from ._wanted import devices_wanted, largest, workers_wanted
 from ._watch import NotHere, Watcher
 
 ANY = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # and where the host itself reaches it
@@ -143,6 +145,15 @@ class Keeper:
         self._watcher.stop(PATIENCE[self._spec.role])
 
 
+def told_by(url: str) -> int | str:
+    """The wanted number of devices, or why there is none."""
+    try:
+        with urllib.request.urlopen(url, timeout=5) as response:
+            return devices_wanted(response.read(8 << 20).decode(errors="replace"))
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        return f"{url}: {error}"
+
+
 class Scaler:
     """Asks for the wanted number again and again, tells Ray's autoscaler, and places as many workers."""
 
@@ -165,15 +176,15 @@ class Scaler:
         from ._serving import Serving
         plan, why = self._plan, ""
         try:
-            with urllib.request.urlopen(plan.wanted_from, timeout=5) as response:
-                devices = devices_wanted(response.read(8 << 20).decode(errors="replace"))
+            with concurrent.futures.ThreadPoolExecutor(len(plan.wanted_from)) as pool:
+                devices = largest(list(pool.map(told_by, plan.wanted_from)))
             serving = Serving(self._land, plan.cluster)
             workers = workers_wanted(devices, serving.devices_of_a_worker(), plan.workers, plan.most)
             self._status |= {"wanted_devices": devices, "wanted_workers": workers, "at": time.time()}
             self._land.request([plan.resources] * workers)
             serving.place(plan.spec("worker", 0), workers)
         except Exception as error:  # whatever it is, the next step may do better; the last number stands
-            why = f"{plan.wanted_from}: {error}" if isinstance(error, (OSError, ValueError)) else str(error)
+            why = str(error)
         self._status |= {"why": why}
 
     def status(self) -> dict:

@@ -158,7 +158,7 @@ class Plan:
     grpc: str
     options: Mapping[str, tuple[str, ...]]  # by role
     program: str | None
-    wanted_from: str | None
+    wanted_from: tuple[str, ...]
     most: int
     timeout: float
 
@@ -186,6 +186,17 @@ def checked_address(text: str, name: str) -> str:
     return text
 
 
+def checked_urls(urls: object, name: str) -> tuple[str, ...]:
+    """One URL, or several; none: there are none."""
+    several = () if urls is None else (urls,) if isinstance(urls, str) else urls
+    if not isinstance(several, (list, tuple)) or not all(isinstance(url, str) for url in several) or (urls is not None and not several):
+        raise Mistake(f"{name}={urls!r} is neither a URL nor a list of them")
+    for url in several:
+        if not url.startswith(("http://", "https://")):
+            raise Mistake(f"{name}: {url!r} is no URL, such as http://10.0.0.1:8003/metrics")
+    return tuple(several)
+
+
 def plan(models, workers, resources, cluster, *, frontends=None, schedulers=None, http="0.0.0.0:8000",
          grpc="0.0.0.0:8001", options=(), frontend_options=(), scheduler_options=(), program=None, wanted_from=None,
          most=None, timeout=120.0) -> Plan:
@@ -205,4 +216,5 @@ def plan(models, workers, resources, cluster, *, frontends=None, schedulers=None
     return Plan(cluster, name, model_options(models), workers, checked_resources(resources),
                 checked_count(frontends, "frontends"), checked_count(schedulers, "schedulers"),
                 checked_address(http, "http"), checked_address(grpc, "grpc"),
-                {role: tuple(words) for role, words in given.items()}, program, wanted_from, most, float(timeout))
+                {role: tuple(words) for role, words in given.items()}, program, checked_urls(wanted_from, "wanted_from"), most,
+                float(timeout))

@@ -26,5 +26,13 @@ def devices_wanted(metrics: str) -> int:
     return math.ceil(total)
 
 
+def largest(told: list[int | str]) -> int:
+    """Of what each scheduler told: its number, or why it has none. One leads. Where two say that they do, the larger
+    number counts: too few workers lose requests. ValueError: nobody has a number, and why each has none."""
+    if numbers := [each for each in told if isinstance(each, int)]:
+        return max(numbers)
+    raise ValueError("; ".join(map(str, told)))
+
+
 def workers_wanted(devices: int, devices_of_a_worker: int, least: int, most: int) -> int:
     return min(most, max(least, -(-devices // max(1, devices_of_a_worker))))
