@@ -106,18 +106,23 @@ class Box:
         done = self.ask("status")
         return json.loads(done.stdout) if done.returncode == 0 else {}
 
+    def metrics(self, id: str) -> str:
+        """Of a worker; empty: none yet."""
+        try:
+            with urllib.request.urlopen(f"http://{self.host_of[id].at(METRICS_PORT)}/metrics", timeout=LIMIT) as response:
+                return response.read().decode()
+        except OSError:
+            return ""
+
     def pages_taken(self, id: str) -> int:
         """By the weights of models that a leader had a worker load."""
-        with urllib.request.urlopen(f"http://{self.host_of[id].at(METRICS_PORT)}/metrics", timeout=LIMIT) as response:
-            text = response.read().decode()
+        text = self.metrics(id)
         there, free = (re.search(rf"^carillon_page_cache_pages{which} (\d+)$", text, re.M).group(1) for which in ("", "_free"))
         return int(there) - int(free)
 
     def batches_run(self, id: str) -> int:
         """By a worker, of all models."""
-        with urllib.request.urlopen(f"http://{self.host_of[id].at(METRICS_PORT)}/metrics", timeout=LIMIT) as response:
-            text = response.read().decode()
-        return sum(int(count) for count in re.findall(r"^nv_inference_exec_count\{.*\} (\d+)$", text, re.M))
+        return sum(int(count) for count in re.findall(r"^nv_inference_exec_count\{.*\} (\d+)$", self.metrics(id), re.M))
 
     def busiest(self, during) -> str:
         """The worker that runs most while `during` goes on."""

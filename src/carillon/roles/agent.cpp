@@ -11,6 +11,7 @@
 #include "carillon/base/assert.h"
 #include "carillon/graph/bounded.h"
 #include "carillon/profile/rolling.h"
+#include "carillon/roles/device_order.h"
 #include "carillon/transport/codec.h"
 
 namespace carillon::roles {
@@ -150,6 +151,7 @@ void Agent::announce(DeviceId id, TimePoint now) {
                               .pages = device.link->pages(),
                               .best_effort = device.link->best_effort(),
                               .credit = device.link->credit()};
+  if (order_) told.order = device_order(*order_, devices_.size(), id);
   if (device.alive) told.left = left(device, id, now);
   if (told.left && told.left->held.size() > most_left) told.left.reset();
   out_.send(std::move(told));

@@ -98,8 +98,10 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
     std::uint64_t unwanted = 0;   // rows whose outputs nobody wanted any more
     std::uint64_t unreached = 0;  // rows whose frontend could not be reached
   };
-  // Both outlive this. `notes` hears of what the devices do, whoever ordered it.
-  Agent(AgentOut& out, dispatch::Notes& notes) : out_(out), notes_(notes) {}
+  // Both outlive this. `notes` hears of what the devices do, whoever ordered it. `order`: the worker's place
+  // among workers with as many devices each (worker_order()).
+  Agent(AgentOut& out, dispatch::Notes& notes, std::optional<std::uint32_t> order = std::nullopt)
+      : out_(out), notes_(notes), order_(order) {}
 
   // Within controller::Controller::react(). Times of messages are on our clock.
   void leads(TimePoint now);
@@ -249,6 +251,7 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
 
   AgentOut& out_;
   dispatch::Notes& notes_;
+  const std::optional<std::uint32_t> order_;
   Slab<dispatch::Notes::Action> noted_;
   std::vector<Device> devices_;
   std::vector<Model> models_;

@@ -437,6 +437,24 @@ TEST_F(AgentTest, WhoDrainsEndsWhatItHasAndTellsNoLeaderOfItsDevice) {
 }
 
 // A leader that orders the rows again at once does not fill the log.
+TEST_F(AgentTest, EachLeaderHearsOfTheDevicesPlaceInTheOrder) {
+  agent.leads(now);
+  EXPECT_EQ(take<transport::DeviceState>().at(0).order, std::nullopt);
+  SaidNotes silent;
+  Agent third(static_cast<AgentOut&>(*this), silent, 2);
+  IdleLink links[2];
+  for (IdleLink& each : links) third.add_device(each);
+  third.start(now);
+  for (int leaders = 0; leaders < 2; ++leaders) {
+    third.leads(now);
+    const auto states = take<transport::DeviceState>();
+    ASSERT_EQ(states.size(), 2U);
+    EXPECT_EQ(states[0].order, 4U);
+    EXPECT_EQ(states[1].order, 5U);
+  }
+  third.stop();
+}
+
 TEST_F(AgentTest, PullsThatFailAreWarnedOfOnceASecond) {
   agent.leads(now);
   hear(transport::Adopt{device, 0});

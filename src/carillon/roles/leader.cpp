@@ -95,8 +95,7 @@ constexpr bool of_drained = one_of<What, wire::Report, transport::Delivered, tra
 // The way to a device of a worker that may not be there.
 class Leader::Link final : public wire::DeviceLink {
  public:
-  Link(Leader& leader, DeviceId ours, std::string worker, DeviceId theirs)
-      : leader_(leader), ours_(ours), theirs_(theirs), worker_(std::move(worker)) {}
+  Link(Leader& leader, DeviceId ours) : leader_(leader), ours_(ours) {}
 
   void send(const ledger::Load& order) override {
     if (!weightless(order)) translate(order, true);
@@ -137,6 +136,12 @@ class Leader::Link final : public wire::DeviceLink {
   int best_effort() const override { return state_.best_effort; }
   std::vector<ModelId> held() const override { return held_; }
 
+  // Whose device has this number. Once.
+  void belong(std::string worker, DeviceId theirs) {
+    worker_ = std::move(worker);
+    theirs_ = theirs;
+  }
+  bool belongs() const { return !worker_.empty(); }
   void attach(std::optional<PeerId> peer) { peer_ = peer; }
   // As the device comes, and no longer.
   void bring(std::vector<ModelId> held) { held_ = std::move(held); }
@@ -193,8 +198,9 @@ class Leader::Link final : public wire::DeviceLink {
   }
 
   Leader& leader_;
-  const DeviceId ours_, theirs_;
-  const std::string worker_;
+  const DeviceId ours_;
+  DeviceId theirs_;
+  std::string worker_;  // empty: the number is kept for a device that may come
   std::optional<PeerId> peer_;
   transport::DeviceState state_;
   std::vector<ModelId> held_;
@@ -952,18 +958,31 @@ std::optional<DeviceId> Leader::device_of(const Peer& peer, DeviceId theirs) {
   return std::nullopt;
 }
 
+// Policies give work to the devices with the lowest numbers. So a device has its place in the order as its
+// number, in whatever order workers come, and under each leader. Lower numbers are kept for devices that may
+// come. Whoever's place another device has, or who has none, comes after all others.
+DeviceId Leader::number_for(std::optional<std::uint32_t> order) {
+  const std::size_t end = links_.size();
+  const bool ordered = order && *order < options_.max_order && (*order >= end || !links_[*order]->belongs());
+  const std::size_t place = ordered ? *order : end;
+  while (links_.size() <= place) {
+    links_.push_back(std::make_unique<Link>(*this, DeviceId{static_cast<std::uint32_t>(links_.size())}));
+    dispatch_.add_device(*links_.back(), false);
+  }
+  return DeviceId{static_cast<std::uint32_t>(place)};
+}
+
 void Leader::on(PeerId from, Peer& peer, transport::DeviceState& what, TimePoint now) {
   may_run_ = true;
   const std::pair key{peer.hello.id, what.device.value};
   auto known = known_.find(key);
   if (known == known_.end()) {
-    if (links_.size() >= options_.max_devices) {
+    if (known_.size() >= options_.max_devices) {
       ++strays_.beyond;
       return;
     }
-    const DeviceId id{static_cast<std::uint32_t>(links_.size())};
-    links_.push_back(std::make_unique<Link>(*this, id, peer.hello.id, what.device));
-    dispatch_.add_device(*links_.back(), false);
+    const DeviceId id = number_for(what.order);
+    links_[id.index()]->belong(peer.hello.id, what.device);
     known = known_.emplace(key, id).first;
   }
   Link& link = *links_[known->second.index()];
@@ -1268,7 +1287,7 @@ void Leader::settle(TimePoint now) {
   for (const RequestId id : std::exchange(withdrawn_, {}))
     if (Row* const gone = row(id)) free(*gone);
   const transport::DeviceCount count{.alive = static_cast<std::uint32_t>(dispatch_.devices_alive()),
-                                     .known = static_cast<std::uint32_t>(dispatch_.devices())};
+                                     .known = static_cast<std::uint32_t>(known_.size())};
   if (count.alive != counted_.alive || count.known != counted_.known) {
     counted_ = count;
     tell_frontends(count);

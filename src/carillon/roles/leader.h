@@ -40,6 +40,7 @@ struct LeaderOptions {
   dispatch::Options dispatch{};
   std::size_t max_open = 65'536;          // rows of all frontends; those beyond it are refused
   std::size_t max_devices = 4096;         // that ever came; others are passed over
+  std::uint32_t max_order = 1024;         // of a device; one that tells more is numbered as it comes
   std::size_t max_models = 65'536;        // likewise
   std::size_t max_applications = 16'384;  // likewise; rows of others count as of none
   std::size_t max_frontend_apps = 4096;   // numbers of applications of a frontend; rows of others are refused
@@ -267,6 +268,7 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   void answer(DeviceId device, ActionId action, std::string why,
               ledger::ActionStatus status = ledger::ActionStatus::failed);
   std::optional<DeviceId> device_of(const Peer& peer, DeviceId theirs);
+  DeviceId number_for(std::optional<std::uint32_t> order);
   std::optional<std::vector<ModelId>> held(const Peer& peer, const transport::DeviceState& what) const;
   void recall(const Peer& peer, DeviceId device, const transport::DeviceState::Left& left, TimePoint now);
   WorkerModel* serving(Peer& peer, ModelId ours);

@@ -1059,6 +1059,38 @@ TEST_F(LeaderTest, ExcusesAddUpUntilTheSchedulerIsWoken) {
   EXPECT_EQ(wakes[0].excuses[0], (ledger::Excuse{DeviceId{0}, ledger::Lane::exec, 7ms, true}));
 }
 
+// Policies fill devices from the lowest number on, and the worker that comes last in the order is the first
+// to go. So a device's number is its place in the order, in whatever order workers come.
+TEST_F(LeaderTest, ADevicesNumberIsItsPlaceInTheOrder) {
+  const auto comes = [&](PeerId peer, std::string id, DeviceId theirs, std::optional<std::uint32_t> order) {
+    join(peer, Role::worker, std::move(id));
+    hear(peer, transport::DeviceState{theirs, 100, 1, {}, transport::DeviceState::Left{}, order});
+  };
+  frontend(1);
+  comes(11, "w-2", {0}, 2);
+  EXPECT_EQ(scheduler->heard<schedule::DeviceChanged>().back().device, DeviceId{2});
+  EXPECT_EQ(leader->dispatch().devices_alive(), 1U);
+  EXPECT_EQ(out.take<transport::DeviceCount>(1).back().known, 1U) << "numbers that are kept are no devices";
+  comes(12, "w-0", {0}, 0);
+  EXPECT_EQ(scheduler->heard<schedule::DeviceChanged>().back().device, DeviceId{0});
+  comes(13, "other", {0}, {});
+  comes(14, "x-2", {0}, 2);
+  comes(15, "far-7000", {0}, 7000);
+  comes(16, "w-1", {0}, 1);
+  std::map<std::string, std::uint32_t> numbers;
+  for (const auto& device : leader->devices()) {
+    EXPECT_TRUE(device.alive);
+    numbers[device.worker] = device.id.value;
+  }
+  EXPECT_EQ(numbers, (std::map<std::string, std::uint32_t>{
+                         {"w-0", 0}, {"w-1", 1}, {"w-2", 2}, {"other", 3}, {"x-2", 4}, {"far-7000", 5}}));
+  EXPECT_EQ(out.take<transport::DeviceCount>(1).back().known, 6U);
+  // A worker that comes back has its numbers, also if it tells another order by now.
+  leader->left(11, "gone", now);
+  comes(17, "w-2", {0}, 9);
+  EXPECT_EQ(scheduler->heard<schedule::DeviceChanged>().back().device, DeviceId{2});
+}
+
 // What a worker's device has of an earlier leader's time is taken over, and what its runs took.
 TEST_F(LeaderTest, ADeviceIsTakenAsItWasLeft) {
   join(11, Role::worker, "w11");
@@ -1389,6 +1421,7 @@ TEST_P(LeaderWorldTest, RandomMessagesOfManyPeersDoNoHarm) {
                                        random.below(5),
                                        static_cast<int>(random.below(5)) - 2,
                                        {.infers = random.below(4), .loads = random.below(3)}};
+          if (random.below(2) == 0) state.order = small();
           if (random.below(2) == 0) {
             state.left.emplace();
             for (std::uint64_t n = random.below(3); n > 0; --n) state.left->held.push_back({small()});

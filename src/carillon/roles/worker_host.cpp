@@ -9,7 +9,8 @@
 
 namespace carillon::roles {
 
-WorkerHost::WorkerHost(std::function<void(const std::string&)> warn) : warn_(std::move(warn)) {}
+WorkerHost::WorkerHost(std::function<void(const std::string&)> warn, std::optional<std::uint32_t> order)
+    : warn_(std::move(warn)), order_(order) {}
 
 WorkerHost::~WorkerHost() {
   leave();
@@ -18,7 +19,7 @@ WorkerHost::~WorkerHost() {
 
 controller::MakeDecider WorkerHost::decider() {
   return [this](controller::Holder&, dispatch::Notes& notes) {
-    auto agent = std::make_unique<Agent>(static_cast<AgentOut&>(*this), notes);
+    auto agent = std::make_unique<Agent>(static_cast<AgentOut&>(*this), notes, order_);
     lookup_.agent = agent.get();
     return agent;
   };

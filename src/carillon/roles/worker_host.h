@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,8 @@ namespace carillon::roles {
 // the schedulers.
 class WorkerHost final : FollowerHandlers, AgentOut {
  public:
-  explicit WorkerHost(std::function<void(const std::string&)> warn);
+  // `order`: see Agent.
+  WorkerHost(std::function<void(const std::string&)> warn, std::optional<std::uint32_t> order);
   ~WorkerHost() override;
 
   // For the controller, which must live until end() has returned.
@@ -59,6 +61,7 @@ class WorkerHost final : FollowerHandlers, AgentOut {
   void warn(const std::string& text) override { warn_(text); }
 
   const std::function<void(const std::string&)> warn_;
+  const std::optional<std::uint32_t> order_;
   Lookup lookup_;
   controller::Controller* controller_ = nullptr;
   std::shared_ptr<transport::Stream> leader_;  // of the controller's turns, as all that follows

@@ -219,6 +219,7 @@ struct Writer {
     out.set_best_effort(m.best_effort);
     out.set_infers(m.credit.infers);
     out.set_loads(m.credit.loads);
+    if (m.order) out.set_order(*m.order);
     if (!m.left) return;
     hosts::Left& left = *out.mutable_left();
     for (const ModelId model : m.left->held) left.add_held(model.value);
@@ -667,6 +668,7 @@ std::optional<Message> Reader::read(const hosts::Message& from) {
                         .best_effort = count("device_state.best_effort", m.best_effort()),
                         .credit = {m.infers(), m.loads()}};
       if (m.has_left()) state.left = left(m.left());
+      if (m.has_order()) state.order = m.order();
       message = std::move(state);
       break;
     }

@@ -68,7 +68,7 @@ auto fields(const Probe& m) {
   return m.device;
 }
 auto fields(const DeviceState& m) {
-  return std::tuple(m.device, m.pages, m.best_effort, m.credit.infers, m.credit.loads, m.left);
+  return std::tuple(m.device, m.pages, m.best_effort, m.credit.infers, m.credit.loads, m.left, m.order);
 }
 auto fields(const Adopt& m) {
   return std::tuple(m.device, m.life);

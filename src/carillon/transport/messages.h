@@ -189,6 +189,8 @@ struct DeviceState {
   wire::Credit credit{};
   // None: it is to be retired before it works for another leader.
   std::optional<Left> left = std::nullopt;
+  // Its place among the devices of all workers, as far as its worker knows it: the last are to be idle first.
+  std::optional<std::uint32_t> order = std::nullopt;
 };
 
 // A worker to the leader, after a Report that `delivers`: every row of the action has its outputs at its

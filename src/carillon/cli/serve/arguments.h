@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,6 +31,7 @@ struct ClusterArguments {
   std::string cluster;  // empty: the process serves by itself
   std::string id;       // empty: the host's name
   std::string listen;
+  std::optional<std::uint32_t> order;  // of a worker; none: as its id says
   std::string key_file, other_key_file;
   transport::TlsFiles tls;  // none is given, or all
 };

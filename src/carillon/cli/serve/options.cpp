@@ -429,6 +429,10 @@ void add_worker(CLI::App& program, int& status) {
   command.get_help_ptr()->group(heading::help);
   using namespace serving;
   add_cluster(command, arguments->cluster);
+  command.add_option(
+      "--order", arguments->cluster.order,
+      "This worker's place among the workers: under little load the last ones are idle, and can go (default: "
+      "the number at the end of its id, as a StatefulSet's pods have it)");
   add_models(command, *arguments);
   heading::begin(command, heading::addresses);
   add_metrics(command, *arguments);

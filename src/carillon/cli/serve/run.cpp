@@ -32,6 +32,7 @@
 #include "carillon/controller/models/kept_times.h"
 #include "carillon/frontend/grpc/external_scaler.h"
 #include "carillon/profile/profile.h"
+#include "carillon/roles/device_order.h"
 #include "carillon/roles/worker_host.h"
 #include "carillon/schedule/log/recording.h"
 #include "carillon/schedule/registry.h"
@@ -252,7 +253,9 @@ int run(Arguments& arguments) {
     if (!scheduler) return complain(exit_failure, in_context("--record", scheduler.error()).error());
   }
   BegunRecord begun(arguments.record);  // before what writes it: it ends after that
-  roles::WorkerHost host([](const std::string& text) { spdlog::warn("{}", text); });
+  std::optional<std::uint32_t> order = arguments.cluster.order;
+  if (member && !order) order = roles::worker_order(member->id);
+  roles::WorkerHost host([](const std::string& text) { spdlog::warn("{}", text); }, order);
   auto whole = std::make_unique<server::WholeServer>(
       server::WholeOptions{.models = arguments.models,
                            .reading = {.follow_links = arguments.follow_links, .files = arguments.files},
