@@ -53,6 +53,7 @@ struct SimulateArguments {
   double interval_s = 0;
   std::optional<double> start_up_s;  // devices come and go
   double quiet_s = 300, period_s = 15;
+  std::string by = "wanted";
   int from = 1;
   double precision = 0.005;
   std::string preempt{
@@ -274,6 +275,12 @@ int simulate_all(const SimulateArguments& arguments) {
   if (arguments.start_up_s && !arguments.json)
     return fail_simulate("simulate",
                          {ErrorCode::invalid_argument, "--autoscale shows in --json alone: give both"});
+  std::optional<simulate::UsualOptions> usual;
+  if (arguments.by != "wanted") {
+    auto read = simulate::parse_usual(arguments.by);
+    if (!read) return fail_simulate("simulate", in_context("--autoscale-by", read.error()).error());
+    usual = *read;
+  }
   if (arguments.start_up_s)
     for (const Run& run : *runs)
       if (!run.scenario.faults.empty())
@@ -339,7 +346,8 @@ int simulate_all(const SimulateArguments& arguments) {
         options.scaling = {.wanted = {.quiet = from_seconds(arguments.quiet_s)},
                            .devices = arguments.from,
                            .period = from_seconds(arguments.period_s),
-                           .start_up = from_seconds(*arguments.start_up_s)};
+                           .start_up = from_seconds(*arguments.start_up_s),
+                           .usual = usual};
       if (!arguments.plot.empty()) options.timeline = static_cast<std::size_t>(40 * run.scenario.devices);
       options.progress = [&](double share) {
         const std::lock_guard lock(mutex);
@@ -503,6 +511,12 @@ void add_simulate(CLI::App& program, int& status) {
       .add_option("--autoscale-quiet", arguments->quiet_s,
                   "Seconds that fewer devices have to be enough before fewer are wanted (default 300)")
       ->check(CLI::Range(0.1, 1e6))
+      ->needs(autoscale);
+  command
+      .add_option(
+          "--autoscale-by", arguments->by,
+          "How many devices there should be: as many as are wanted, or, to compare with that, by a usual "
+          "signal and its target: concurrency:REQUESTS, utilization:SHARE or queue:MS (default wanted)")
       ->needs(autoscale);
   command.add_option("--autoscale-from", arguments->from, "Devices at the start (default 1)")
       ->check(CLI::Range(1, 1'000'000))

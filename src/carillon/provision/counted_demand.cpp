@@ -8,8 +8,8 @@
 
 namespace carillon::provision {
 
-CountedDemand::CountedDemand(std::span<const WantedFigures> before)
-    : wanted_(WantedByGroup::make({}).value()) {
+CountedDemand::CountedDemand(std::span<const WantedFigures> before, const DemandOptions& options)
+    : options_(options), wanted_(WantedByGroup::make({.quiet = options.quiet}).value()) {
   for (const WantedFigures& told : before) {
     if (told.group.empty() || told.wanted < 1 || told.wanted > most_told) continue;
     const auto begun = wanted_.begin(told.group, told.wanted);
@@ -40,7 +40,8 @@ void CountedDemand::ended(std::uint32_t number, std::size_t model_number, bool b
 void CountedDemand::look(TimePoint now, std::span<const int> present) {
   if (!first_look_) first_look_ = now;
   for (std::size_t i = present.size(); i < groups_.size(); ++i) wanted_.remove(std::to_string(i));
-  groups_.resize(present.size());
+  if (groups_.size() > present.size()) groups_.resize(present.size());
+  if (!present.empty()) group(static_cast<std::uint32_t>(present.size()) - 1);
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     Group& of = groups_[i];
     const AutoscaleAdvice advice = of.window.observe(now, present[i],
@@ -48,14 +49,15 @@ void CountedDemand::look(TimePoint now, std::span<const int> present) {
                                                       .bad = static_cast<std::uint64_t>(of.bad),
                                                       .busy = of.busy});
     const std::string name = std::to_string(i);
-    if (!wanted_.groups().contains(name) && (present[i] == 0 || now - *first_look_ < settles)) continue;
+    if (!wanted_.groups().contains(name) && (present[i] == 0 || now - *first_look_ < options_.period))
+      continue;
     const auto looked = wanted_.look(now, name, present[i], advice);
     CARILLON_ASSERT(looked);  // a window makes shares of any counters
   }
 }
 
 CountedDemand::Group& CountedDemand::group(std::uint32_t number) {
-  if (groups_.size() <= number) groups_.resize(number + std::size_t{1});
+  while (groups_.size() <= number) groups_.emplace_back().window = AutoscaleWindow(options_.period);
   return groups_[number];
 }
 

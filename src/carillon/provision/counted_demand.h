@@ -12,6 +12,11 @@
 
 namespace carillon::provision {
 
+struct DemandOptions {
+  Duration period = std::chrono::seconds{15};  // that counts, the last. Above 0
+  Duration quiet = std::chrono::minutes{5};    // WantedOptions::quiet. Above 0
+};
+
 // How many devices groups should have, for a process that hears of every request and every batch: the leader
 // of a cluster. It counts them one by one, each in constant time, and looks at the counts about each second.
 // Groups have the numbers of a division, from 0 on. Requests count by the device time that they take, as
@@ -19,16 +24,15 @@ namespace carillon::provision {
 //
 // A leader that has just begun knows of no load, and of few devices, as workers come one by one. A number
 // that is too small would end devices that are at work. So there is no number of a group before a device is
-// there, and for `settles` after the first look. If the leader was told what an earlier leader wanted, that
+// there, and for `period` after the first look. If the leader was told what an earlier leader wanted, that
 // number, or the larger number of devices that are there, counts at once.
 class CountedDemand {
  public:
-  static constexpr Duration settles = std::chrono::seconds{15};
   static constexpr Duration looks_every = std::chrono::seconds{1};
   static constexpr int most_told = 1'000'000;  // devices; of a larger number nothing is taken
 
   // What another wanted before, by the groups' numbers.
-  explicit CountedDemand(std::span<const WantedFigures> before = {});
+  explicit CountedDemand(std::span<const WantedFigures> before = {}, const DemandOptions& options = {});
 
   // A batch of a model ran. Models have numbers of the caller's, dense from 0 on. `rows` 0: the run had no
   // result.
@@ -52,11 +56,12 @@ class CountedDemand {
     Duration ran_busy{0};          // of these
     double requests = 0, bad = 0;  // weighed
     Duration busy{0};              // of all runs
-    AutoscaleWindow window{settles};
+    AutoscaleWindow window;
   };
   Group& group(std::uint32_t number);
   static Model& model(Group& of, std::size_t number);
 
+  DemandOptions options_;
   std::vector<Group> groups_;  // by number
   WantedByGroup wanted_;
   std::optional<TimePoint> first_look_;

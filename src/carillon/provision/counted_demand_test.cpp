@@ -12,8 +12,8 @@ namespace {
 // A leader that looks each second. Its first look is at 0.
 class CountedDemandTest : public ::testing::Test {
  protected:
-  void begin(const std::vector<WantedFigures>& before = {}) {
-    demand = CountedDemand(before);
+  void begin(const std::vector<WantedFigures>& before = {}, const DemandOptions& options = {}) {
+    demand = CountedDemand(before, options);
     now = TimePoint{};
   }
   // So long, with so many rows a second of which `bad` are bad, on so many devices of which each is busy for
@@ -96,6 +96,20 @@ TEST_F(CountedDemandTest, BadRowsRaiseTheNumberAndIdleDevicesLowerIt) {
   pass(600s, {8}, 500, 0, 0.25);
   EXPECT_LE(wanted(), 4);
   EXPECT_GE(wanted(), 3);
+}
+
+TEST_F(CountedDemandTest, ThePeriodAndTheQuietTimeAreOptions) {
+  begin({}, {.period = 3s, .quiet = 8s});
+  pass(2s, {2});
+  EXPECT_EQ(wanted(), 0);
+  pass(2s, {2}, 100, 50, 1);
+  pass(3s, {2}, 100, 50, 1);
+  const int most = wanted();
+  EXPECT_GT(most, 2);
+  pass(6s, {most}, 100, 0, 0.1);
+  EXPECT_EQ(wanted(), most);
+  pass(8s, {most}, 100, 0, 0.1);
+  EXPECT_EQ(wanted(), 1);
 }
 
 TEST_F(CountedDemandTest, RowsOfALongModelCountForMore) {

@@ -212,7 +212,7 @@ Leader::Leader(std::unique_ptr<schedule::Scheduler> scheduler, LeaderOptions opt
       out_(out),
       scheduler_(std::move(scheduler)),
       dispatch_(*scheduler_, options_.dispatch, *this, *this),
-      demand_(options_.wanted_before) {}
+      demand_(options_.wanted_before, options_.demand) {}
 
 Leader::~Leader() = default;
 

@@ -58,6 +58,7 @@ struct LeaderOptions {
   Duration delivery_grace = std::chrono::seconds{1};
   // What an earlier leader wanted of devices, as far as it told.
   std::vector<provision::WantedFigures> wanted_before{};
+  provision::DemandOptions demand{};
 };
 
 // Decides, in one epoch, for the rows of frontends and the devices of workers on other hosts. Keeps each

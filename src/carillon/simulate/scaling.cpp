@@ -20,15 +20,27 @@ Scaling::Scaling(const ScalingOptions& options, int devices)
       devices_(static_cast<std::size_t>(devices)),
       wanted_(provision::Wanted::make(within(options.wanted, devices)).value()),
       window_(options.period),
-      present_(std::clamp(options.devices, 1, devices)) {
+      present_(std::clamp(options.devices, 1, devices)),
+      asked_(present_) {
+  if (options.usual) {
+    UsualOptions usual = *options.usual;
+    usual.most = within(options.wanted, devices).most;
+    usual.quiet = options.wanted.quiet;
+    usual_.emplace(usual);
+  }
   for (int i = 0; i < present_; ++i) devices_[static_cast<std::size_t>(i)].state = State::on;
 }
 
-std::vector<Scaling::Order> Scaling::look(TimePoint now,
-                                          const provision::AutoscaleWindow::Counters& counters) {
+std::vector<Scaling::Order> Scaling::look(TimePoint now, const provision::AutoscaleWindow::Counters& counters,
+                                          const UsualScaler::Counters& usual) {
   pass(now);
-  const int number = wanted_.look(now, present_, window_.observe(now, present_, counters)).value();
-  figures_.looks.push_back({now, number, present_, wanted_.coming()});
+  int number = wanted_.look(now, present_, window_.observe(now, present_, counters)).value();
+  int coming = wanted_.coming();
+  if (usual_) {
+    number = asked_ = usual_->look(now, present_, asked_, usual);
+    coming = std::max(0, number - present_);
+  }
+  figures_.looks.push_back({now, number, present_, coming});
   std::vector<Order> orders;
   for (std::uint32_t i = 0; i < devices_.size(); ++i) {
     Device& device = devices_[i];

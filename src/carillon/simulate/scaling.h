@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "carillon/base/time.h"
 #include "carillon/provision/autoscale.h"
 #include "carillon/provision/wanted.h"
+#include "carillon/simulate/usual_signals.h"
 
 namespace carillon::simulate {
 
@@ -18,6 +20,8 @@ struct ScalingOptions {
   // How long a device that should go is waited for while it has something to do. Then it goes, and the
   // scheduler has to run that elsewhere.
   Duration patience = 5s;
+  // The number is by this, and not what is wanted. `most` and `quiet` are those of `wanted`.
+  std::optional<UsualOptions> usual{};
 };
 
 // What a look found, and what came of it.
@@ -45,7 +49,8 @@ class Scaling {
     std::uint32_t device = 0;
     std::uint32_t booking = 0;  // of a start: void where another came after it
   };
-  std::vector<Order> look(TimePoint now, const provision::AutoscaleWindow::Counters& counters);
+  std::vector<Order> look(TimePoint now, const provision::AutoscaleWindow::Counters& counters,
+                          const UsualScaler::Counters& usual = {});
 
   // A start that was ordered is due. False: it was taken back, and nothing starts.
   bool starts(std::uint32_t device, std::uint32_t booking, TimePoint now);
@@ -69,7 +74,9 @@ class Scaling {
   std::vector<Device> devices_;
   provision::Wanted wanted_;
   provision::AutoscaleWindow window_;
+  std::optional<UsualScaler> usual_;
   int present_ = 0;  // on, or leaving
+  int asked_ = 0;    // by usual_
   TimePoint last_{};
   ScalingFigures figures_;
 };

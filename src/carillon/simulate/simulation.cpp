@@ -215,6 +215,13 @@ class Simulation final : public wire::Calls, public Devices::Owner, public Decis
     devices_.on(step, now_);
   }
 
+  // Requests that are open: so many more, or fewer.
+  void count_open(int more) {
+    usual_.open_seconds += to_seconds(now_ - counted_open_) * static_cast<double>(open_);
+    counted_open_ = now_;
+    open_ += static_cast<std::uint64_t>(more);
+  }
+  UsualScaler::Counters usual_so_far();
   void start_closed_loops();
   bool show_progress();
   void send(ModelId model);
@@ -287,6 +294,8 @@ class Simulation final : public wire::Calls, public Devices::Owner, public Decis
   Calendar calendar_;
   Records records_;
   std::uint64_t open_ = 0;
+  TimePoint counted_open_{};
+  UsualScaler::Counters usual_;
   std::map<RequestId, Duration> kept_;  // what they take alone
   bool deciding_ = false;
   bool gathering_ = false;  // an AllHeard is planned
@@ -349,9 +358,15 @@ bool Simulation::show_progress() {
 // How often a device that is to go is asked whether it has something to do.
 constexpr Duration leaving_pause = 1ms;
 
+UsualScaler::Counters Simulation::usual_so_far() {
+  count_open(0);
+  usual_.busy_seconds = to_seconds(statistics_.so_far().busy);
+  return usual_;
+}
+
 void Simulation::on(const DevicesScale&) {
   if (now_ >= statistics_.end()) return;
-  for (const Scaling::Order& order : scaling_->look(now_, statistics_.so_far())) {
+  for (const Scaling::Order& order : scaling_->look(now_, statistics_.so_far(), usual_so_far())) {
     if (order.kind == Scaling::Order::Kind::start)
       plan(now_ + options_.scaling->start_up, DeviceStarts{order.device, order.booking});
     else
@@ -417,7 +432,7 @@ void Simulation::send(ModelId model) {
   r.own = draw_own(model, r.request);
   if (m.latency.sized) r.request.effort = workload::LatencyModel::effort_of(r.own);
   records_.add(r);
-  ++open_;
+  count_open(1);
   if (options_.observer != nullptr) options_.observer->on_sent(r.request, r.own, now_);
   statistics_.sent(model, r.request.cls, now_);
   const double cancels = options_.faults.cancels;
@@ -465,7 +480,7 @@ void Simulation::outcome(RequestId id, Outcome what, TimePoint at) {
   if (options_.observer != nullptr && r != nullptr) options_.observer->on_outcome(r->request, what, at);
   if (r == nullptr || !r->open) return;
   r->open = false;
-  --open_;
+  count_open(-1);
   const ModelId model = r->request.model;
   statistics_.ended(model, r->request.cls, r->request.arrival, what, at);
   records_.forget_ended();
@@ -554,6 +569,9 @@ void Simulation::reported(const Devices::Flight& flight, const wire::Report& rep
       const Record* r = records_.find(id);
       if (r == nullptr || !r->open) continue;
       if (r->keep) kept_[id] = r->own;
+      ++usual_.answered;
+      usual_.waited_seconds +=
+          to_seconds(std::max(Duration{0}, report.times.exec_start - r->request.arrival));
       outcome(id, now_ <= r->request.deadline ? Outcome::on_time : Outcome::late, now_);
     }
   hear(report);

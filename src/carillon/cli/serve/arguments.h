@@ -51,7 +51,8 @@ struct Arguments {
   std::string http = "0.0.0.0:8000";
   std::string grpc = "0.0.0.0:8001";
   std::string metrics = "0.0.0.0:8002";
-  std::string keda;  // empty: off
+  std::string keda;                                         // empty: off
+  double autoscale_period_s = 15, autoscale_quiet_s = 300;  // of a scheduler
   SafetyArguments safety;
   std::string profile;
   std::string plan;

@@ -86,7 +86,8 @@ int run_scheduler(const Arguments& arguments) {
   auto host = roles::SchedulerHost::open(
       *member,
       {.make_scheduler = [&] { return schedule::make_scheduler(arguments.scheduler, environment).value(); },
-       .leader = {},
+       .leader = {.demand = {.period = from_seconds(arguments.autoscale_period_s),
+                             .quiet = from_seconds(arguments.autoscale_quiet_s)}},
        .warn = warn},
       clock);
   if (!host) return complain(exit_failure, host.error());

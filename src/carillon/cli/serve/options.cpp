@@ -406,6 +406,15 @@ void add_scheduler(CLI::App& program, int& status) {
       "HOST:PORT of Prometheus metrics, of which the leader has those of the devices that the load "
       "needs; without it: off");
   add_keda(command, *arguments);
+  command
+      .add_option(
+          "--autoscale-period", arguments->autoscale_period_s,
+          "Seconds: the devices that are wanted follow from so much of the time just passed (default 15)")
+      ->check(CLI::Range(1.0, 3600.0));
+  command
+      .add_option("--autoscale-quiet", arguments->autoscale_quiet_s,
+                  "Seconds that fewer devices have to be enough before fewer are wanted (default 300)")
+      ->check(CLI::Range(1.0, 1e6));
   heading::begin(command, heading::deadlines);
   add_policy(command, *arguments);
   add_hang_after(command, *arguments);
