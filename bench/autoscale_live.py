@@ -27,7 +27,7 @@ from hosts.scaling import Times, Trial, bad_rate, least_needed, scenario, simula
 from loopback import make_samples  # noqa: E402
 
 MOST = 8
-SIGNALS = ["wanted", "concurrency:2", "concurrency:4", "concurrency:8", "utilization:0.5", "utilization:0.7", "utilization:0.8",
+SIGNALS = ["wanted", "concurrency:2", "concurrency:4", "concurrency:8", "concurrency:16", "utilization:0.5", "utilization:0.7", "utilization:0.9", "utilization:1",
            "queue:50", "queue:100", "queue:200"]
 
 
@@ -75,13 +75,14 @@ def main():
             print(f"live: {told.device_hours:.4f} device hours, {told.bad_share():.2%} of {len(told.answers)} requests bad; "
                   f"lost to scaling down: {len(told.lost_to_scaling_down())}; drains that failed: {told.failed or 'none'}")
             print(f"replicas: {told.series()}")
-            print("| step | load | least | replicas at its end | within one of the least after | allowed | turns | bad |")
-            print("|---|---|---|---|---|---|---|---|")
+            print("| step | load | least | replicas at its end | within one of the least after | allowed | changes of direction | bad | the last of these after |")
+            print("|---|---|---|---|---|---|---|---|---|")
             for step, load in enumerate(times.loads):
                 reached, sent = told.reached_after(step), [at for at, _ in told.answers if times.begins()[step] <= at < times.begins()[step + 1]]
                 print(f"| {step + 1} | {load:g}x | {least[step]} | {told.in_step(step, told.replicas)[-1][1]} | "
                       f"{'never' if reached is None else f'{reached:.0f} s'} | {times.reached_within(step):.0f} s | {told.turns(step)} | "
-                      f"{len(told.bad(step)) / max(1, len(sent)):.2%} |")
+                      f"{len(told.bad(step)) / max(1, len(sent)):.2%} | "
+                      f"{max((at for at, _ in told.bad(step)), default=times.begins()[step]) - times.begins()[step]:.0f} s |")
         file = scenario(folder / "steps.toml", times, devices=MOST)
         rows = []
         print("| simulated | device hours | bad |\n|---|---|---|")
