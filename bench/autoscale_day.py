@@ -56,14 +56,18 @@ def main():
             told = run(on(devices), "--duration", args.seconds)
             out["rows"].append(row(f"{name}: {devices}", told, devices * args.seconds / 3600, [devices]))
 
-        def scaled(by, peak):
-            told = run(on(peak), "--duration", args.seconds, "--autoscale", args.start_up, *(() if by == "wanted" else ("--autoscale-by", by)))
-            out["rows"].append(row(by, told, told["scaling"]["device_hours"], told["scaling"]["present"]) | {"cut_off": told["scaling"]["cut_off"]})
+        def scaled(by, most, begins=1):
+            told = run(on(most), "--duration", args.seconds, "--autoscale", args.start_up, "--autoscale-from", begins,
+                       *(() if by == "wanted" else ("--autoscale-by", by)))
+            out["rows"].append(row(f"{by}, from {begins}", told, told["scaling"]["device_hours"], told["scaling"]["present"])
+                               | {"cut_off": told["scaling"]["cut_off"]})
             return out["rows"][-1]
 
         print("| devices | present | changes | device hours | bad | late | LOADs | computed in |\n|---|---|---|---|---|---|---|---|", flush=True)
         wanted = scaled("wanted", 24)
-        fixed("fixed, of the same peak", max(wanted["present"]))
+        peak = max(wanted["present"])
+        fixed("fixed, of the same peak", peak)
+        scaled("wanted", 24, peak)
         fixed("fixed, of as many device hours", math.ceil(wanted["hours"] * 3600 / args.seconds))
         for by in args.by:
             scaled(by, 24)

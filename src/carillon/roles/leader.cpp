@@ -960,7 +960,7 @@ std::optional<DeviceId> Leader::device_of(const Peer& peer, DeviceId theirs) {
 
 // Policies give work to the devices with the lowest numbers. So a device has its place in the order as its
 // number, in whatever order workers come, and under each leader. Lower numbers are kept for devices that may
-// come. Whoever's place another device has, or who has none, comes after all others.
+// come. A device without a place, or whose place another device has, comes after all others.
 DeviceId Leader::number_for(std::optional<std::uint32_t> order) {
   const std::size_t end = links_.size();
   const bool ordered = order && *order < options_.max_order && (*order >= end || !links_[*order]->belongs());

@@ -29,8 +29,8 @@ struct UsualOptions {
 // "concurrency:4", "utilization:0.7" or "queue:10" (milliseconds). Errors name the text.
 Result<UsualOptions> parse_usual(std::string_view text);
 
-// How many devices such an autoscaler wants: HPA's formula, desired = ceil(current * ratio) for a ratio of
-// what is seen to the target, unless the ratio is within the tolerance. Pure.
+// How many devices such an autoscaler wants, by HPA's formula: desired = ceil(current * ratio), where the
+// ratio is that of what is seen to the target. A ratio within the tolerance changes nothing. Pure.
 class UsualScaler {
  public:
   // All of these only grow.
