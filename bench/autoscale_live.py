@@ -82,7 +82,7 @@ def main():
                 print(f"| {step + 1} | {load:g}x | {least[step]} | {told.in_step(step, told.replicas)[-1][1]} | "
                       f"{'never' if reached is None else f'{reached:.0f} s'} | {times.reached_within(step):.0f} s | {told.turns(step)} | "
                       f"{len(told.bad(step)) / max(1, len(sent)):.2%} | "
-                      f"{max((at for at, _ in told.bad(step)), default=times.begins()[step]) - times.begins()[step]:.0f} s |")
+                      f"{max((f'{at - times.begins()[step]:.0f} s' for at, _ in told.bad(step)), key=lambda s: int(s[:-2]), default='-')} |")
         file = scenario(folder / "steps.toml", times, devices=MOST)
         rows = []
         print("| simulated | device hours | bad |\n|---|---|---|")
