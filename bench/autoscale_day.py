@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A day of a trace in virtual time (scenarios/azure_day.toml), on devices that come and go as many are wanted.
 
-Beside it: the fixed cluster of the same peak, a fixed cluster of as many device hours, and the usual signals of autoscalers.
+Beside it: the fixed cluster of the same peak, a fixed cluster of no more device hours, and the usual signals of autoscalers.
 Moves are LOADs: what a model that is held elsewhere, or nowhere, costs. The trace has eight hours of a day.
 
     python bench/autoscale_day.py
@@ -9,7 +9,6 @@ Moves are LOADs: what a model that is held elsewhere, or nowhere, costs. The tra
 """
 import argparse
 import json
-import math
 import pathlib
 import subprocess
 import tempfile
@@ -68,7 +67,7 @@ def main():
         peak = max(wanted["present"])
         fixed("fixed, of the same peak", peak)
         scaled("wanted", 24, peak)
-        fixed("fixed, of as many device hours", math.ceil(wanted["hours"] * 3600 / args.seconds))
+        fixed("fixed, of no more device hours", max(1, int(wanted["hours"] * 3600 / args.seconds)))
         for by in args.by:
             scaled(by, 24)
     if args.json:
