@@ -258,8 +258,8 @@ class Frontend(Role):
     def __init__(self, program, folder, id: str, cluster: str, *options: str, listen: str | None = None, http: str | None = None,
                  on: Sequence[str] = ()):
         self.http = http or free_addresses(1)[0]
-        super().__init__(program, folder, "frontend", id, cluster, "--http", self.http, "--grpc", "", "--metrics", "", *options,
-                         listen=listen, on=on)
+        off = () if "--metrics" in options else ("--metrics", "")
+        super().__init__(program, folder, "frontend", id, cluster, "--http", self.http, "--grpc", "", *off, *options, listen=listen, on=on)
 
     def get(self, path: str) -> int:
         try:

@@ -32,6 +32,7 @@ class Box:
         self.on_kubernetes = False  # then the one member of etcd is a stand-in for an API server
         self.options: tuple[str, ...] = ()  # of all roles
         self.worker_options: tuple[str, ...] = ()
+        self.has_metrics = False  # frontends and schedulers, as workers always do: no two on one host, then
         self.etcds: dict[str, Etcd | Kubernetes] = {}
         self.roles: dict[str, Role] = {}
         self.host_of: dict[str, Host] = {}
@@ -63,6 +64,8 @@ class Box:
 
     def make(self, id: str, host: Host, listen: str, *options: str, cluster: str | None = None) -> Role:
         role, of, options = ROLES[id[0]], cluster or self.cluster, (*self.options, *options)
+        if self.has_metrics and role != "worker":
+            options = (*options, "--metrics", host.at(METRICS_PORT))
         if role == "frontend":
             made = Frontend(self.program, self.folder, id, of, *options, listen=listen, http=host.at(HTTP_PORT), on=host.on())
         else:
@@ -109,8 +112,7 @@ class Box:
     def metrics(self, id: str) -> str:
         """Of a worker; empty: none yet."""
         try:
-            with urllib.request.urlopen(f"http://{self.host_of[id].at(METRICS_PORT)}/metrics", timeout=LIMIT) as response:
-                return response.read().decode()
+            return self.scrape(id)
         except OSError:
             return ""
 
@@ -123,6 +125,14 @@ class Box:
     def batches_run(self, id: str) -> int:
         """By a worker, of all models."""
         return sum(int(count) for count in re.findall(r"^nv_inference_exec_count\{.*\} (\d+)$", self.metrics(id), re.M))
+
+    def scrape(self, id: str) -> str:
+        with urllib.request.urlopen(f"http://{self.host_of[id].at(METRICS_PORT)}/metrics", timeout=LIMIT) as response:
+            return response.read().decode()
+
+    def of_cluster(self, id: str) -> dict[str, float]:
+        """The process's metrics of the cluster: `leader_changes_total`, `clock_bound_seconds{peer="w1"}` and so on."""
+        return {name: float(value) for name, value in re.findall(r"^carillon_cluster_(\S+) (\S+)$", self.scrape(id), re.M)}
 
     def busiest(self, during) -> str:
         """The worker that runs most while `during` goes on."""

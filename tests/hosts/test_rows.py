@@ -6,11 +6,12 @@ import concurrent.futures
 import json
 import re
 import shutil
+import signal
 import time
 
 import pytest
 
-from cluster_processes import wait_for
+from cluster_processes import stand_still, wait_for
 
 ROWS = 20
 TAKES_MS = 400  # each, one after the other
@@ -66,3 +67,26 @@ def test_a_client_whose_outputs_hang_is_answered_a_second_after_its_deadline(slo
     assert deadline_ms + 500 < took_ms < deadline_ms + 1900, took_ms
     slow.whole()
     assert slow.roles["f1"].infer(1.0, 10 * TAKES_MS)[0] == 200
+
+
+def test_rows_that_are_offered_again_and_outputs_that_come_twice_are_counted(slow):
+    slow.has_metrics = True
+    slow.apart("e1", "s1", "s2", "w1", "w2", "f1")
+    assert slow.roles["f1"].infer(1.0, 10 * TAKES_MS)[0] == 200
+    assert slow.of_cluster("f1")["rows_reoffered_total"] == slow.of_cluster("f1")["rows_doubled_total"] == 0
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        ran = {id: slow.of_cluster(id)["row_pull_seconds_count"] for id in ("w1", "w2")}
+        sent = pool.submit(slow.roles["f1"].infer, 1.0, 20 * TAKES_MS)
+        busy: list[str] = []
+        wait_for(lambda: busy.extend(id for id in ran if slow.of_cluster(id)["row_pull_seconds_count"] > ran[id]) or busy, "a worker has the row", slow.logs)
+        stand_still(slow.roles[busy[0]].process)  # the other one runs the row
+        assert sent.result()[0] == 200
+        slow.roles[busy[0]].signal(signal.SIGCONT)
+        wait_for(lambda: slow.of_cluster("f1")["rows_doubled_total"] == 1, "the outputs of the first run", slow.logs)
+        wait_for(lambda: slow.of_cluster(busy[0])["rows_unwanted_total"] == 1, "the worker hears of it", slow.logs)
+        slow.whole()
+        sent = [pool.submit(slow.roles["f1"].infer, 1.0, 20 * TAKES_MS) for _ in range(2)]
+        time.sleep(TAKES_MS / 2 / 1000)
+        slow.roles["s1"].kill()
+        assert [each.result()[0] for each in sent] == [200, 200]
+    assert slow.of_cluster("f1")["rows_reoffered_total"] >= 1

@@ -70,7 +70,12 @@ void MemberCore::heard(std::string_view bytes, TimePoint now, Output& out) {
   from.silence.heard();
   if (judge(from)) members_changed();
   if (const auto sample = transport::sample_of(*datagram, now)) {
-    counters_.clock_jumps += from.clock.add(*sample) == cluster::PeerClock::Verdict::jumped ? 1 : 0;
+    using Verdict = cluster::PeerClock::Verdict;
+    const Verdict verdict = from.clock.add(*sample);
+    counters_.clock_jumps += verdict == Verdict::jumped ? 1 : 0;
+    if (verdict != Verdict::impossible)
+      round_trips_[from.member.role].add((sample->heard - sample->sent) -
+                                         (sample->replied - sample->received));
     out.clocks.push_back(datagram->from);
   }
   if (!datagram->message) return;
@@ -250,6 +255,8 @@ bool MemberCore::judge(Known& known) {
 void MemberCore::look() {
   Lead lead{leads(), epoch(), leader()};
   if (lead == lead_) return;
+  if (lead.leader && lead.epoch > led_epoch_)
+    counters_.leader_changes += std::exchange(led_epoch_, lead.epoch) > 0 ? 1 : 0;
   lead_ = std::move(lead);
   ++version_;
 }
@@ -276,6 +283,21 @@ std::vector<MemberCore::Peer> MemberCore::peers(TimePoint now) const {
     all.push_back(std::move(peer));
   }
   return all;
+}
+
+MemberFigures MemberCore::figures(TimePoint now) const {
+  const election::WitnessCounters beats = witness().counters();
+  MemberFigures figures{.role = options_.self.role,
+                        .leads = leads(),
+                        .epoch = epoch(),
+                        .leader_changes = counters_.leader_changes,
+                        .beats = beats.beats,
+                        .beats_missed = beats.missed,
+                        .round_trips = round_trips_,
+                        .clocks = {}};
+  for (const auto& [id, known] : known_)
+    if (known.there && known.clock.settled()) figures.clocks.push_back({id, known.clock.at(now)->bound});
+  return figures;
 }
 
 MemberCore::Known* MemberCore::find(election::MemberId id) {

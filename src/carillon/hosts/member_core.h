@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "carillon/base/result.h"
+#include "carillon/base/statistics.h"
 #include "carillon/base/time.h"
 #include "carillon/cluster/clock/peer_clock.h"
 #include "carillon/cluster/coordinator/client.h"
@@ -43,6 +44,23 @@ struct MemberCounters {
   std::uint64_t refused = 0;  // with another key, or broken
   std::uint64_t unknown = 0;  // of hosts that are not registered, or of other incarnations of them
   std::uint64_t clock_jumps = 0;
+  std::uint64_t leader_changes = 0;  // later epochs whose leader became known, after the first
+};
+
+// What a process counts and measures of its cluster, for metrics.
+struct MemberFigures {
+  cluster::Role role{};  // of this process
+  bool leads = false;
+  std::uint64_t epoch = 0;
+  std::uint64_t leader_changes = 0;           // as MemberCounters
+  std::uint64_t beats = 0, beats_missed = 0;  // of leaders, as election::WitnessCounters
+  // From a datagram to its echo, without the time that the other member kept it, by the other's role.
+  std::map<cluster::Role, LatencyHistogram> round_trips;
+  struct Clock {
+    std::string id;
+    Duration bound{0};  // as PeerClock::Difference
+  };
+  std::vector<Clock> clocks;  // of members that are there and whose clocks are settled, by id
 };
 
 // One process as a member of a cluster: who leads, who is there, and how other hosts' clocks run. Datagrams,
@@ -116,6 +134,7 @@ class MemberCore {
   // What is wrong with members' keys, this process's first; empty: nothing.
   std::string key_trouble() const;
   const MemberCounters& counters() const { return counters_; }
+  MemberFigures figures(TimePoint now) const;
   const cluster::election::Election* election() const { return election_ ? &*election_ : nullptr; }
 
  private:
@@ -174,9 +193,11 @@ class MemberCore {
     std::optional<std::string> leader;
     friend bool operator==(const Lead&, const Lead&) = default;
   };
-  Lead lead_;  // as version_ counts it
+  Lead lead_;                    // as version_ counts it
+  std::uint64_t led_epoch_ = 0;  // the last whose leader was known
   std::uint64_t version_ = 0;
   MemberCounters counters_;
+  std::map<cluster::Role, LatencyHistogram> round_trips_;
 };
 
 // The same for all hosts: the number by which the election knows a member.

@@ -292,6 +292,45 @@ TEST_F(MemberCoreTest, ALeaderThatWasStoppedAndGoesOnDoesNotLead) {
   EXPECT_EQ(net.leaders().size(), 1U);
 }
 
+TEST_F(MemberCoreTest, FiguresTellOfLeadersBeatsClocksAndRoundTrips) {
+  start();
+  net.run(500ms);
+  const std::string leader = net.leaders().at(0), spare = leader == "s1" ? "s2" : "s1";
+  const auto figures = [&](const std::string& id) { return net[id].figures(net.clock_of(id)); };
+  const MemberFigures before = figures("w1");
+  EXPECT_EQ(before.role, Role::worker);
+  EXPECT_FALSE(before.leads);
+  EXPECT_EQ(before.epoch, 1U);
+  EXPECT_EQ(before.leader_changes, 0U) << "the first leader is no change";
+  EXPECT_GT(before.beats, 80U) << "one each 5 ms at least";
+  ASSERT_EQ(before.clocks.size(), 3U);
+  EXPECT_EQ(before.clocks[0].id, "f1");
+  for (const auto& [id, bound] : before.clocks) {
+    EXPECT_GT(bound, 100us) << id;  // a way takes 0.1 to 1 ms
+    EXPECT_LT(bound, 1ms) << id;
+  }
+  ASSERT_EQ(before.round_trips.size(), 2U) << "of schedulers and of the frontend";
+  for (const auto& [role, times] : before.round_trips) {
+    EXPECT_GT(times.count(), 80U);
+    EXPECT_GT(times.percentile(0), 200us);
+    EXPECT_LE(times.max(), 2ms + 500us);  // the network's steps are 0.25 ms
+  }
+  EXPECT_TRUE(figures(leader).leads);
+  net.kill(leader);
+  net.until_led();
+  net.run(50ms);
+  for (const std::string& id : {std::string("w1"), std::string("f1"), spare}) {
+    const MemberFigures after = figures(id);
+    EXPECT_EQ(after.epoch, 2U) << id;
+    EXPECT_EQ(after.leader_changes, 1U) << id;
+    EXPECT_EQ(after.clocks.size(), 2U) << id << ": the dead one has left";
+  }
+  EXPECT_TRUE(figures(spare).leads);
+  net.lost = 0.3;
+  net.run(1s);
+  EXPECT_GT(figures("w1").beats_missed, before.beats_missed + 20);
+}
+
 TEST_F(MemberCoreTest, AnIncarnationOfBeforeIsNotHeard) {
   start();
   net.run(50ms);

@@ -101,6 +101,10 @@ class Membership::Loop {
     const std::lock_guard lock(mutex_);
     return state_now();
   }
+  MemberFigures figures() const {
+    const std::lock_guard lock(mutex_);
+    return core_.figures(clock_.now());
+  }
   std::optional<cluster::PeerClock> clock_of(std::string_view id, std::uint64_t incarnation) const {
     const std::lock_guard lock(clocks_mutex_);
     const auto found = clocks_.find(id);
@@ -276,6 +280,9 @@ Result<std::unique_ptr<Membership>> Membership::open(MemberOptions options,
 
 Membership::State Membership::state() const {
   return loop_->state();
+}
+MemberFigures Membership::figures() const {
+  return loop_->figures();
 }
 std::optional<cluster::PeerClock> Membership::clock_of(std::string_view id, std::uint64_t incarnation) const {
   return loop_->clock_of(id, incarnation);

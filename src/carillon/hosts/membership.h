@@ -47,6 +47,8 @@ class Membership {
   Membership& operator=(const Membership&) = delete;
 
   State state() const;
+  // For metrics: takes some time, as histograms are copied.
+  MemberFigures figures() const;
   // To convert the times of a member's frames by (transport/times.h): the clock as it was at the last step,
   // which waits for no step. See MemberCore::clock_of().
   std::optional<cluster::PeerClock> clock_of(std::string_view id, std::uint64_t incarnation) const;

@@ -180,7 +180,14 @@ void FrontendHost::tell_why() {
   }
 }
 
+ClusterFigures FrontendHost::figures() const {
+  return {.member = follower_->membership().figures(),
+          .reoffered = reoffered_.load(std::memory_order_relaxed),
+          .doubled = rows_->doubled()};
+}
+
 void FrontendHost::flush() {
+  reoffered_.store(offering_->counters().reoffered, std::memory_order_relaxed);
   tell_drain();
   tell_why();
   if (leader_ != nullptr) leader_->flush();

@@ -17,6 +17,7 @@
 #include "carillon/base/result.h"
 #include "carillon/controller/controller.h"
 #include "carillon/roles/follower.h"
+#include "carillon/roles/metrics.h"
 #include "carillon/roles/offering.h"
 #include "carillon/transport/rows.h"
 
@@ -36,6 +37,8 @@ class FrontendHost final : FollowerHandlers, OfferingOut, controller::ModelContr
   ~FrontendHost() override;
 
   controller::Service& service() { return *controller_; }
+  // Any thread, before stop().
+  ClusterFigures figures() const;
   // Answers all that is open; ends.
   void stop();
 
@@ -95,6 +98,7 @@ class FrontendHost final : FollowerHandlers, OfferingOut, controller::ModelContr
   std::unique_ptr<controller::Controller> controller_;
   std::shared_ptr<transport::Stream> leader_;  // of the controller's turns, as epoch_
   std::uint64_t epoch_ = 0;
+  std::atomic<std::uint64_t> reoffered_{0};   // Offering::Counters::reoffered, after each turn
   std::uint64_t orders_ = 0;                  // of models; likewise
   std::map<std::uint64_t, Order> under_way_;  // of these, by number; likewise
   enum class Why : std::uint8_t { serves, drains, no_leader, no_worker };

@@ -599,6 +599,7 @@ void Leader::offer_anew(const std::vector<RequestId>& rows, std::string_view why
 void Leader::offer_again(Row& row, bool more, TimePoint now) {
   const std::uint32_t place = *by_id_.take(row.request.id.value);
   row.request.id = RequestId{offered_++};
+  ++reoffered_;
   by_id_.insert(row.request.id.value, place);
   row.delivers = row.kept = false;
   row.verdict.reset();

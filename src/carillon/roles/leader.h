@@ -113,6 +113,8 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   std::vector<provision::WantedFigures> look_at_demand(TimePoint now);
 
   const Strays& strays() const { return strays_; }
+  // Rows that the scheduler was given once more, as their worker went or their outputs did not come.
+  std::uint64_t reoffered() const { return reoffered_; }
   std::size_t rows_open() const { return rows_.used(); }
   std::size_t frontends() const { return count(transport::Role::frontend); }
   std::size_t workers() const { return count(transport::Role::worker); }
@@ -289,7 +291,8 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   std::map<std::pair<transport::Role, std::string>, PeerId> present_;  // by role and id
   std::uint32_t numbered_ = 0;                                         // frontends
 
-  std::uint64_t offered_ = 0;  // rows
+  std::uint64_t offered_ = 0;    // rows
+  std::uint64_t reoffered_ = 0;  // of them
   Slab<Row> rows_;
   IndexTable by_id_;                  // from our numbers to places in rows_
   std::vector<RequestId> withdrawn_;  // the scheduler has yet to hear of it

@@ -798,6 +798,7 @@ TEST_F(DeliveryTest, RowsWhoseWorkerGoesBeforeAreOfferedOnceMore) {
   EXPECT_EQ(lost[0].rows, Rows{{70}});
   const auto arrived = scheduler->heard<schedule::RequestArrived>();
   ASSERT_EQ(arrived.size(), 3U);
+  EXPECT_EQ(leader->reoffered(), 1U);
   EXPECT_EQ(arrived[2].request.deadline, arrived[0].request.deadline);
   EXPECT_EQ(out.take<transport::Sent>(1).at(0).rows, Rows{{70}});
   EXPECT_EQ(out.take<transport::Infer>(12).at(0).rows.at(0).row, RequestId{70});

@@ -254,7 +254,6 @@ void Offering::on(transport::Ended& message, TimePoint now) {
     // It ran, and its outputs did not find their way here.
     holder_.came_back(id);
     take_back(*row);
-    ++counters_.reoffered;
     offer_to_leader({id}, now);
   }
 }
@@ -430,6 +429,7 @@ bool Offering::send(const std::vector<RequestId>& offers) {
     row.offered = true;
     set_end(row);
     ++counters_.offered;
+    counters_.reoffered += std::exchange(row.before, true) ? 1 : 0;
     transport::Offer offer{
         .row = row.request, .more = id != offers.back(), .key = row.key, .tensor_bytes = row.bytes};
     offer.row.model = theirs;

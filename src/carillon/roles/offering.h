@@ -117,6 +117,7 @@ class Offering final : public dispatch::Decider {
     std::uint64_t bytes = 0;
     bool queued = false;   // in queue_
     bool offered = false;  // to the leader of now
+    bool before = false;   // to any leader
     bool flying = false;   // the holder was told that it was sent
     bool over = false;     // it flies, and nobody wants it any more
     TimePoint ends;        // as in ends_

@@ -252,6 +252,8 @@ TEST_F(OfferingTest, AnotherLeaderIsOfferedWhatWaited) {
   EXPECT_EQ(count<transport::Offer>(), 2U);
   hear(transport::OfferCredit{2, 2}, time_of(3ms));
   EXPECT_EQ(count<transport::Offer>(), 3U);
+  EXPECT_EQ(offering->counters().offered, 4U);
+  EXPECT_EQ(offering->counters().reoffered, 1U) << "the others waited here";
 }
 
 // The first row that is refused takes the second one with it.

@@ -247,6 +247,10 @@ std::vector<provision::WantedFigures> SchedulerHost::own_wanted() const {
   return wanted_.own();
 }
 
+ClusterFigures SchedulerHost::figures() const {
+  return {.member = membership_->figures(), .reoffered = reoffered_.load(std::memory_order_relaxed)};
+}
+
 void SchedulerHost::run() {
   pthread_setname_np(pthread_self(), "carillon-lead");
   std::unique_lock lock(mutex_);
@@ -293,6 +297,8 @@ void SchedulerHost::take_turn(std::unique_lock<std::mutex>& lock) {
   if (demand_at_ <= clock_.now()) look_at_demand();
   for (const auto& stream : said_) stream->flush();
   said_.clear();
+  reoffered_.store(reoffered_before_ + (leader_ != nullptr ? leader_->reoffered() : 0),
+                   std::memory_order_relaxed);
   const TimePoint next = wake_at();
   lock.lock();
   turns_.give_back(ending_ || !news_.empty() || !offers_.empty(), next);
@@ -320,6 +326,7 @@ void SchedulerHost::on(Changed& news) {
   tell_unheard();
   if (leader_ != nullptr && (!leads || news.epoch != epoch_)) {
     spdlog::warn("leads no more, since epoch {}", news.epoch);
+    reoffered_before_ += leader_->reoffered();
     leader_.reset();
     demand_at_ = TimePoint::max();
   }

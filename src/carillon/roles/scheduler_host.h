@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -21,6 +22,7 @@
 #include "carillon/hosts/membership.h"
 #include "carillon/roles/follower.h"
 #include "carillon/roles/leader.h"
+#include "carillon/roles/metrics.h"
 #include "carillon/roles/wanted_news.h"
 #include "carillon/transport/desk.h"
 #include "carillon/transport/stream.h"
@@ -47,6 +49,8 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
   // who decides.
   Result<std::vector<provision::WantedFigures>> wanted() const;
   std::vector<provision::WantedFigures> own_wanted() const;
+  // Any thread.
+  ClusterFigures figures() const;
 
  private:
   struct Opened {
@@ -134,8 +138,9 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
   std::vector<std::shared_ptr<transport::Stream>> said_;  // streams with messages that have not been flushed
   std::map<PeerId, std::shared_ptr<transport::Stream>> streams_;
   std::unique_ptr<Leader> leader_;
-  std::uint64_t epoch_ = 0;       // the leader's
-  std::uint64_t told_epoch_ = 0;  // in the log, of another's lead
+  std::uint64_t reoffered_before_ = 0;  // Leader::reoffered() of earlier leaders
+  std::uint64_t epoch_ = 0;             // the leader's
+  std::uint64_t told_epoch_ = 0;        // in the log, of another's lead
   // Workers: that are there; that were, and were not left since; of these, who is missing since when.
   std::set<std::string> there_, seen_;
   std::map<std::string, TimePoint> missing_;
@@ -144,6 +149,8 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
   std::pair<std::uint64_t, std::uint64_t> shown_;  // of drains_: the leader's epoch, and drains_version()
   TimePoint demand_at_ = TimePoint::max();         // the leader's next look
   std::thread thread_;
+
+  std::atomic<std::uint64_t> reoffered_{0};  // of all leaders, after each turn
 
   mutable std::mutex wanted_mutex_;  // of what follows
   std::condition_variable asks_;

@@ -5,6 +5,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include "carillon/base/clock.h"
 #include "carillon/transport/codec.h"
 
 namespace carillon::roles {
@@ -31,12 +32,15 @@ Result<> WorkerHost::join(const MemberArguments& arguments, controller::Controll
   controller.react([this, options](TimePoint) { client_ = transport::RowClient::make(options); });
   auto follower = Follower::open(arguments, *this);
   if (!follower) return std::unexpected(follower.error());
+  const std::lock_guard lock(follower_mutex_);
   follower_ = std::move(*follower);
   return {};
 }
 
 void WorkerHost::leave() {
-  follower_.reset();
+  std::unique_ptr<Follower> left;
+  const std::lock_guard lock(follower_mutex_);
+  left.swap(follower_);
 }
 
 void WorkerHost::end() {
@@ -77,7 +81,26 @@ void WorkerHost::send(transport::Message message) {
   if (leader_ != nullptr) (void)leader_->queue(epoch_, std::move(message));
 }
 
+std::optional<ClusterFigures> WorkerHost::figures() const {
+  ClusterFigures figures{.member = {}, .unwanted = unwanted_.load(std::memory_order_relaxed)};
+  {
+    const std::lock_guard lock(follower_mutex_);
+    if (follower_ == nullptr) return std::nullopt;
+    figures.member = follower_->membership().figures();
+  }
+  const std::lock_guard lock(rows_mutex_);
+  figures.rows = rows_taken_;
+  return figures;
+}
+
+void WorkerHost::count(LatencyHistogram RowTimes::*of, TimePoint asked) {
+  const Duration took = SteadyClock().now() - asked;
+  const std::lock_guard lock(rows_mutex_);
+  (rows_taken_.*of).add(took);
+}
+
 void WorkerHost::flush() {
+  unwanted_.store(lookup_.agent->counters().unwanted, std::memory_order_relaxed);
   if (client_ != nullptr) client_->flush();
   if (leader_ != nullptr) leader_->flush();
 }
@@ -119,14 +142,16 @@ std::uint64_t WorkerHost::pull(const std::string& address, std::uint64_t key, Ti
                                   .room = [row](std::int64_t length, std::span<const std::uint64_t> bytes) {
                                     return row->make(length, bytes);
                                   }};
-  tickets_[ticket] = client_->pull(std::move(pull), [this, ticket](Result<std::int64_t> length) {
-    Result<> result;
-    if (!length) result = std::unexpected(length.error());
-    controller_->react([this, ticket, result = std::move(result)](TimePoint now) {
-      tickets_.erase(ticket);
-      lookup_.agent->pulled(ticket, result, now);
-    });
-  });
+  tickets_[ticket] = client_->pull(
+      std::move(pull), [this, ticket, asked = SteadyClock().now()](Result<std::int64_t> length) {
+        if (length) count(&RowTimes::pulls, asked);
+        Result<> result;
+        if (!length) result = std::unexpected(length.error());
+        controller_->react([this, ticket, result = std::move(result)](TimePoint now) {
+          tickets_.erase(ticket);
+          lookup_.agent->pulled(ticket, result, now);
+        });
+      });
   return ticket;
 }
 
@@ -136,12 +161,14 @@ std::uint64_t WorkerHost::push(const std::string& address, std::uint64_t key, st
   transport::RowClient::Push push{
       .address = address, .key = key, .epoch = epoch_, .report = {}, .outputs = row->outputs()};
   transport::encode({.epoch = epoch_, .hello = self_, .messages = {report}}, push.report, {.text = 256});
-  tickets_[ticket] = client_->push(std::move(push), [this, ticket, row](Result<bool> taken) {
-    controller_->react([this, ticket, taken = std::move(taken)](TimePoint now) {
-      tickets_.erase(ticket);
-      lookup_.agent->pushed(ticket, taken, now);
-    });
-  });
+  tickets_[ticket] =
+      client_->push(std::move(push), [this, ticket, row, asked = SteadyClock().now()](Result<bool> taken) {
+        if (taken && *taken) count(&RowTimes::pushes, asked);
+        controller_->react([this, ticket, taken = std::move(taken)](TimePoint now) {
+          tickets_.erase(ticket);
+          lookup_.agent->pushed(ticket, taken, now);
+        });
+      });
   return ticket;
 }
 

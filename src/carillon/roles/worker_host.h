@@ -1,9 +1,11 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +14,7 @@
 #include "carillon/controller/controller.h"
 #include "carillon/roles/agent.h"
 #include "carillon/roles/follower.h"
+#include "carillon/roles/metrics.h"
 #include "carillon/transport/row_client.h"
 
 namespace carillon::roles {
@@ -29,6 +32,8 @@ class WorkerHost final : FollowerHandlers, AgentOut {
   controller::RowLookup& rows() { return lookup_; }
   // Once the controller runs, and has its models. Errors: as hosts::Membership::open().
   Result<> join(const MemberArguments& arguments, controller::Controller& controller);
+  // Any thread. None while it is no member.
+  std::optional<ClusterFigures> figures() const;
   // Hears and says nothing any more. Before the controller stops. Again: nothing.
   void leave();
   // Pulls and pushes nothing any more. Once the controller has stopped, and before it goes. Again: nothing.
@@ -60,6 +65,8 @@ class WorkerHost final : FollowerHandlers, AgentOut {
   void flush() override;
   void warn(const std::string& text) override { warn_(text); }
 
+  void count(LatencyHistogram RowTimes::*of, TimePoint asked);
+
   const std::function<void(const std::string&)> warn_;
   const std::optional<std::uint32_t> order_;
   Lookup lookup_;
@@ -71,6 +78,10 @@ class WorkerHost final : FollowerHandlers, AgentOut {
   std::map<std::uint64_t, std::uint64_t> tickets_;  // ours to the client's
   transport::Hello self_;                           // for whoever gets outputs
   std::unique_ptr<transport::RowClient> client_;
+  std::atomic<std::uint64_t> unwanted_{0};  // Agent::Counters::unwanted, after each turn
+  mutable std::mutex rows_mutex_;           // of what follows
+  RowTimes rows_taken_;
+  mutable std::mutex follower_mutex_;  // while it changes, and while others than its threads use it
   std::unique_ptr<Follower> follower_;
 };
 

@@ -1,6 +1,7 @@
 #include "carillon/transport/rows.h"
 
 #include <array>
+#include <atomic>
 #include <map>
 #include <new>
 #include <optional>
@@ -117,6 +118,12 @@ class Serving {
     return true;
   }
 
+  void answered(std::uint64_t key) { answered_[place_of(key)] = key; }
+  // Nobody wants outputs that came for the row.
+  void refused(std::uint64_t key) {
+    if (key != 0 && answered_[place_of(key)] == key) doubled.fetch_add(1, std::memory_order_relaxed);
+  }
+
   const std::string cluster;
   const Hello hello;
   const RowLimits limits;
@@ -127,9 +134,15 @@ class Serving {
   std::uint64_t beyond_bytes = 0;  // of those beyond the bounds
   std::unordered_map<std::uint64_t, std::pair<Pusher*, std::uint64_t>>
       beyond;  // these, with their tags, by key
+  std::atomic<std::uint64_t> doubled{0};
 
  private:
+  // Keys are random, so their last bits are a place. A later row takes the place of an earlier one.
+  static constexpr std::size_t remembered = 1U << 15;
+  static std::size_t place_of(std::uint64_t key) { return key % remembered; }
+
   RowStore& store_;
+  std::vector<std::uint64_t> answered_ = std::vector<std::uint64_t>(remembered);  // keys; 0: none
 };
 
 namespace {
@@ -273,6 +286,7 @@ class Connection final : public std::enable_shared_from_this<Connection>, Pusher
         fits = (*sizes)[i] == row.tensors.output_bytes(i);
     });
     if (!there || taken) {
+      serving_.refused(said.key);
       answer(Kind::gone, tag);
     } else if (!fits) {
       refuse(tag, {ErrorCode::invalid_argument, "the outputs of the row have other sizes"});
@@ -335,6 +349,7 @@ class Connection final : public std::enable_shared_from_this<Connection>, Pusher
     bool wanted = false;
     serving_.with(push->second.key, [&](const Serving::Row& row) { wanted = !row.taken; });
     if (wanted) return false;
+    serving_.refused(push->second.key);
     answer(Kind::gone, push->first);
     forget(push);
     return true;
@@ -371,7 +386,12 @@ class Connection final : public std::enable_shared_from_this<Connection>, Pusher
           std::memcpy(to.data(), from.data(), to.size());
       }
     });
-    if (taken) serving_.on_outputs(*taken, epoch, std::move(report));
+    if (taken) {
+      serving_.answered(key);
+      serving_.on_outputs(*taken, epoch, std::move(report));
+    } else {
+      serving_.refused(key);
+    }
     answer(taken ? Kind::taken : Kind::gone, tag);
   }
   void forget(Pushes::iterator push) {
@@ -530,6 +550,7 @@ class Server final : public RowServer {
     if (thread_.joinable()) thread_.join();
   }
   int port() const override { return port_; }
+  std::uint64_t doubled() const override { return serving_.doubled.load(std::memory_order_relaxed); }
 
   Result<> open(const std::string& address) {
     const auto self = resolve<tcp>(address);

@@ -273,6 +273,7 @@ TEST(Rows, AreTakenFromOneWorkerAlone) {
     frontend.store.close(key);
   }
   EXPECT_EQ(frontend.all_told().size(), 2U);
+  EXPECT_EQ(frontend.server->doubled(), 2U);
 }
 
 TEST(Rows, TwoPushesUnderWayAtOnceWriteOneAlone) {
@@ -289,6 +290,10 @@ TEST(Rows, TwoPushesUnderWayAtOnceWriteOneAlone) {
   EXPECT_EQ(second->header.kind, Kind::gone);
   EXPECT_EQ(second->header.tag, 1U);
   EXPECT_TRUE(all(row.outputs[0], std::byte{'x'}));
+  EXPECT_EQ(frontend.server->doubled(), 1U);
+  frontend.store.close(key);
+  EXPECT_EQ(Worker().push(frontend.address(), key, {Bytes(100'000)}).get(), false);
+  EXPECT_EQ(frontend.server->doubled(), 2U) << "also once the row is closed";
 }
 
 TEST(Rows, StayAsTheyWereWhereAWorkerBreaksOff) {
@@ -354,6 +359,7 @@ TEST(Rows, ThatAreClosedAreGone) {
   EXPECT_EQ(worker.push(frontend.address(), key, large).get(), false);
   EXPECT_TRUE(all(row.outputs[0], std::byte{0}));
   EXPECT_TRUE(frontend.all_told().empty());
+  EXPECT_EQ(frontend.server->doubled(), 0U) << "none of them had outputs";
 }
 
 TEST(Rows, OfAnotherKeyAreOthers) {

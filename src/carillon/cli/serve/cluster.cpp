@@ -15,6 +15,7 @@
 #include "carillon/frontend/admin/metrics_door.h"
 #include "carillon/frontend/grpc/external_scaler.h"
 #include "carillon/roles/frontend_host.h"
+#include "carillon/roles/metrics.h"
 #include "carillon/roles/scheduler_host.h"
 #include "carillon/schedule/registry.h"
 #include "carillon/transport/stream.h"
@@ -52,6 +53,7 @@ int run_frontend(Arguments& arguments) {
   auto host = roles::FrontendHost::open(*member, options, clock, warn,
                                         arguments.control == server::ModelControlMode::explicit_orders);
   if (!host) return complain(exit_failure, host.error());
+  doors->more_metrics = [&host] { return roles::cluster_text((*host)->figures()); };
   {
     const auto watched = supervised->watch((*host)->service());
     signals.hold();
@@ -96,7 +98,11 @@ int run_scheduler(const Arguments& arguments) {
   std::unique_ptr<frontend::MetricsDoor> metrics;
   if (!arguments.metrics.empty()) {
     auto opened = frontend::MetricsDoor::open(
-        arguments.metrics, [&scheduler] { return frontend::wanted_text(scheduler.own_wanted()); }, warn);
+        arguments.metrics,
+        [&scheduler] {
+          return frontend::wanted_text(scheduler.own_wanted()) + roles::cluster_text(scheduler.figures());
+        },
+        warn);
     if (!opened) return complain(exit_failure, opened.error());
     metrics = std::move(*opened);
     ports += fmt::format(", metrics port {}", metrics->port());

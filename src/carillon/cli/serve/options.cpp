@@ -403,8 +403,8 @@ void add_scheduler(CLI::App& program, int& status) {
   heading::begin(command, heading::addresses);
   command.add_option(
       "--metrics", arguments->metrics,
-      "HOST:PORT of Prometheus metrics, of which the leader has those of the devices that the load "
-      "needs; without it: off");
+      "HOST:PORT of Prometheus metrics of the cluster; the leader has those of the devices that the load "
+      "needs, too. Without it: off");
   add_keda(command, *arguments);
   command
       .add_option(

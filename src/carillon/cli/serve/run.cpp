@@ -33,6 +33,7 @@
 #include "carillon/frontend/grpc/external_scaler.h"
 #include "carillon/profile/profile.h"
 #include "carillon/roles/device_order.h"
+#include "carillon/roles/metrics.h"
 #include "carillon/roles/worker_host.h"
 #include "carillon/schedule/log/recording.h"
 #include "carillon/schedule/registry.h"
@@ -256,6 +257,11 @@ int run(Arguments& arguments) {
   std::optional<std::uint32_t> order = arguments.cluster.order;
   if (member && !order) order = roles::worker_order(member->id);
   roles::WorkerHost host([](const std::string& text) { spdlog::warn("{}", text); }, order);
+  if (member)
+    doors->more_metrics = [before = doors->more_metrics, &host] {
+      const auto figures = host.figures();
+      return (before ? before() : std::string()) + (figures ? roles::cluster_text(*figures) : std::string());
+    };
   auto whole = std::make_unique<server::WholeServer>(
       server::WholeOptions{.models = arguments.models,
                            .reading = {.follow_links = arguments.follow_links, .files = arguments.files},
