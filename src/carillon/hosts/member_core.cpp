@@ -130,8 +130,23 @@ void MemberCore::on(const cluster::MemberGone& gone, Output& out) {
 }
 
 void MemberCore::on(const cluster::EpochSeen& seen, Output& out) {
+  const bool gone = seen.record.revision == 0;
+  deleted_ = gone ? std::max(deleted_, record_.revision) : 0;
+  // Those who have the next key need not be started again. On Kubernetes the epoch goes on without a key.
+  const bool anew = gone && !seen.record.epoch && is_stranger() && !leads();
   record_ = seen.record;  // also where etcd has lost what it had
+  if (anew) begin_anew();
   epoch_is(record_, out);
+}
+
+// What leaders with another key had begun is nothing to this process.
+void MemberCore::begin_anew() {
+  led_epoch_ = 0;
+  witness_ = election::Witness(options_.election.witness);
+  if (!election_) return;
+  election_.emplace(number_of(options_.self.id), election::Incarnation{options_.self.incarnation},
+                    options_.election);
+  members_changed();
 }
 
 void MemberCore::on(const cluster::WriteDone& done, Output& out) {
@@ -348,7 +363,10 @@ void MemberCore::members_changed() {
 }
 
 void MemberCore::epoch_is(const cluster::EpochRecord& record, Output& out) {
-  if (record.revision >= record_.revision) record_ = record;
+  // An answer may be from before what was seen. One that says that there is no epoch may be from before the
+  // first: whether an epoch was deleted, only the copy tells.
+  if (record.revision >= record_.revision && (record.revision == 0 || record.revision > deleted_))
+    record_ = record;
   if (!up_) return;  // the copy is not whole yet
   const cluster::Epoch value = record_.epoch.value_or(cluster::Epoch{});
   if (!value.leader.empty()) names_[number_of(value.leader).value] = value.leader;

@@ -71,7 +71,7 @@ struct MemberFigures {
 // A scheduler that has not the key of the last leader claims no epoch: else schedulers of two keys, which do
 // not hear each other, would take the lead from each other for ever. The key's fingerprint stands beside the
 // epoch, and a claim is over the revision at which it was read. Members with another key are no part of the
-// election.
+// election. Once the epoch is deleted by hand, they begin anew, as processes that start then.
 //
 // All hosts speak to all others: as a leader's beats need, and so that each knows who is there and has
 // samples of each clock. Not thread-safe. Each call costs O(members).
@@ -161,6 +161,7 @@ class MemberCore {
   void on(const cluster::Registered&, Output&);
   void on(const cluster::Unregistered&, Output&) {}
   void on(const cluster::IdTaken&, Output&) { id_taken_ = true; }
+  void begin_anew();
   void let_claim();
   // The last leader had none of this process's keys.
   bool is_stranger() const;
@@ -182,6 +183,7 @@ class MemberCore {
   std::optional<cluster::election::Election> election_;  // of a scheduler
   cluster::election::Witness witness_;                   // of others
   cluster::EpochRecord record_;                          // the coordinator's, as last heard
+  std::int64_t deleted_ = 0;                             // the revision of an epoch that was deleted
   bool up_ = false;                                      // the coordinator
   bool drains_ = false;
   bool id_taken_ = false;  // by another process: this one must not lead in the other's name

@@ -53,6 +53,10 @@ class Network {
       if (other != id) say(running, cluster::MemberSeen{host.member});
   }
   void kill(const std::string& id) { hosts_.at(id).stopped = true; }
+  void delete_epoch() {  // by hand
+    record_ = {};
+    for (auto& [id, host] : hosts_) say(host, cluster::EpochSeen{});
+  }
   void forget(const std::string& id) {  // its lease is over
     registered_.erase(id);
     for (auto& [other, host] : hosts_) say(host, cluster::MemberGone{id});
@@ -152,7 +156,7 @@ class Network {
     using Outcome = cluster::WriteDone::Outcome;
     const bool done = record_.revision == claim.over;
     if (done) {
-      record_ = {claim.epoch, record_.revision + 1};
+      record_ = {claim.epoch, ++revision_};
       for (auto& [id, host] : hosts_) say(host, cluster::EpochSeen{record_});
     }
     say(hosts_.at(claim.host), cluster::WriteDone{.token = claim.token,
@@ -166,6 +170,7 @@ class Network {
   std::map<std::string, Host> hosts_;
   std::map<std::string, cluster::Member> registered_;
   cluster::EpochRecord record_;
+  std::int64_t revision_ = 0;  // the last
   std::uint64_t incarnations_ = 0;
   std::vector<Flight> flying_;
   std::deque<Claim> claims_;
@@ -390,6 +395,47 @@ TEST_F(MemberCoreTest, WhoHasAnotherKeyTakesTheLeadFromNobody) {
   EXPECT_TRUE(net.leaders().empty()) << "not even where nobody else is there";
 }
 
+TEST_F(MemberCoreTest, WhoHasTheNextKeyBeginsAnewOnceTheEpochIsDeleted) {
+  start();
+  for (int i = 0; i < 2; ++i) {  // the epoch is not the first
+    net.kill(net.leaders().at(0));
+    net.start("s" + std::to_string(3 + i), Role::scheduler);
+    net.until_led();
+  }
+  EXPECT_EQ(net.epoch(), 3U);
+  net.start("s8", Role::scheduler, Duration{0}, "the next");
+  net.start("w8", Role::worker, Duration{0}, "the next");
+  net.run(500ms);
+  EXPECT_NE(net["s8"].key_trouble(), "");
+  for (const char* id : {"s1", "s2", "s3", "s4", "w1", "f1"}) {
+    net.kill(id);
+    net.forget(id);
+  }
+  net.run(1s);
+  EXPECT_TRUE(net.leaders().empty());
+  net.delete_epoch();
+  net.run(1s);
+  EXPECT_EQ(net.leaders(), std::vector<std::string>{"s8"});
+  EXPECT_EQ(net.epoch(), 1U);
+  for (const char* id : {"s8", "w8"}) EXPECT_EQ(net[id].key_trouble(), "") << id;
+  EXPECT_TRUE(net["w8"].obeys(1));
+  EXPECT_EQ(net["w8"].figures(net.clock_of("w8")).leader_changes, 0U);
+}
+
+// Numbers of epochs would be given twice.
+TEST_F(MemberCoreTest, WhoHasTheKeyDoesNotBeginAnewWhereTheEpochIsDeleted) {
+  start();
+  net.run(100ms);
+  const std::string leader = net.leaders().at(0);
+  net.delete_epoch();
+  net.run(300ms);
+  EXPECT_EQ(net.leaders(), std::vector{leader});
+  net.kill(leader);
+  net.run(1s);
+  EXPECT_TRUE(net.leaders().empty());
+  EXPECT_FALSE(net["w1"].obeys(0));
+}
+
 TEST_F(MemberCoreTest, TheKeyIsChangedOneMemberAfterTheOther) {
   start();
   const struct {
@@ -581,6 +627,27 @@ TEST_F(AloneTest, AnAnswerToAnEarlierClaimIsNotTakenForTheLast) {
   scheduler.coordinator_said(cluster::WriteDone{.token = token, .outcome = Outcome::unknown}, out);
   EXPECT_EQ(scheduler.election()->counters().unknown, 1U);
   EXPECT_FALSE(scheduler.leads());
+}
+
+TEST_F(AloneTest, ALateAnswerBringsNoDeletedEpochBack) {
+  MemberCore stranger = core("s2", Role::scheduler);
+  cluster::EpochRecord others = record(7, 10);
+  others.epoch->key = "another";
+  stranger.coordinator_said(cluster::EpochSeen{others}, out);
+  stranger.coordinator_said(cluster::CoordinatorBack{}, out);
+  EXPECT_NE(stranger.key_trouble(), "");
+  EXPECT_TRUE(tick(stranger, 100ms).empty());
+  stranger.coordinator_said(cluster::EpochSeen{}, out);
+  EXPECT_EQ(stranger.key_trouble(), "");
+  stranger.coordinator_said(cluster::EpochRead{stranger.request_token(), others, {}}, out);
+  EXPECT_EQ(stranger.key_trouble(), "");
+  const auto claims = tick(stranger, 100ms);
+  ASSERT_FALSE(claims.empty());
+  EXPECT_EQ(claims[0].number, 1U);
+  known = others;
+  known.revision = 11;  // it is back, and was not deleted
+  stranger.coordinator_said(cluster::EpochRead{stranger.request_token(), known, {}}, out);
+  EXPECT_NE(stranger.key_trouble(), "");
 }
 
 TEST_F(AloneTest, ALateAnswerToAReadIsHeard) {
