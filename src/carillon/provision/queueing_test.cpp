@@ -52,7 +52,8 @@ TEST(Queueing, EvenGapsNeverWaitBelowFullLoad) {
   EXPECT_EQ(replay(constant, 499, {.load_ms = 0.5, .busy_ms = {2}}, 2.499, {.noise = 0}).on_time(), 0);
 }
 
-// The same queue, told by what happens one after the other, with gaps of its own.
+// A second model of the queue, to compare replay() with: a simulation event by event, with its own arrivals.
+// Returns the share of requests that end in time.
 double on_time_by_events(const char* process, double rate_rps, const BatchTimes& times, double slo_ms,
                          std::uint64_t seed) {
   Random random(seed);

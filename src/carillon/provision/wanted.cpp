@@ -124,8 +124,8 @@ int Wanted::held(int count) const {
   return std::clamp(count, options_.least, options_.most);
 }
 
-// What a rise has to be for who follows the number to act. They compare it with the devices that they have,
-// which are those that are there, and those that they have started.
+// Those who start devices ignore a small rise of the wanted number. So the number rises at least so far that
+// they act. They compare it with all devices that are present or started.
 int Wanted::noticed(int need) const {
   const int there = std::max(present_, wanted_);
   if (need <= there) return need;

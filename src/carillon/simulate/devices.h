@@ -63,8 +63,9 @@ class Devices {
 
   // The first so many devices start; faults are dealt out to all.
   void start(std::size_t count, TimePoint now);
-  // A device that is not there comes, or one that is there goes, and what it has with it.
+  // An absent device comes.
   void turn_on(DeviceId device, TimePoint now);
+  // A present device goes. All that it runs and holds is lost.
   void turn_off(DeviceId device, TimePoint now);
   // Nothing is on it, nor on the way there or back.
   bool idle(DeviceId device) const;

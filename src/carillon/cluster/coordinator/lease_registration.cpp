@@ -52,8 +52,9 @@ TimePoint LeaseRegistration::due() const {
 void LeaseRegistration::written(const Lease& lease, TimePoint now) {
   out_.reset();
   taken_.clear();
-  // The watch may have told of its end, or of a later state, before. What lost its label, and is still there,
-  // has the very revision at which the watch told that it was gone.
+  // The watch may have told of a later state, or of the end of this Lease, before this answer came. A Lease
+  // that only lost its label keeps its revision, and the watch told of its end at that revision. So a Lease
+  // counts as gone only where its end has a higher revision than the answer.
   if (gone_at_ > lease.revision || revision_ > lease.revision) {
     must_read_ = true;
     retry_at_ = now;
