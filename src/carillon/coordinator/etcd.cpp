@@ -222,10 +222,10 @@ struct Stubs {
 
 }  // namespace
 
-class Etcd::Loop {
+class EtcdLoop {
  public:
-  Loop(const cluster::CoordinatorOptions& options, bool tls,
-       const std::shared_ptr<grpc::ChannelCredentials>& credentials, Tell tell)
+  EtcdLoop(const cluster::CoordinatorOptions& options, bool tls,
+           const std::shared_ptr<grpc::ChannelCredentials>& credentials, Coordinator::Tell tell)
       : tls_(tls), tell_(std::move(tell)), client_(options, clock_.now()) {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);  // what is sent twice may be done twice
@@ -251,7 +251,7 @@ class Etcd::Loop {
     thread_ = std::thread([this] { run(); });
   }
 
-  ~Loop() {
+  ~EtcdLoop() {
     {
       const std::lock_guard lock(mutex_);
       stop_ = true;
@@ -381,7 +381,7 @@ class Etcd::Loop {
 
   const SteadyClock clock_;
   const bool tls_;
-  const Tell tell_;
+  const Coordinator::Tell tell_;
   Hearer hearer_;
   std::vector<std::unique_ptr<Stubs>> stubs_;
   grpc::CompletionQueue queue_;
@@ -429,40 +429,18 @@ Result<std::unique_ptr<Etcd>> Etcd::open(const cluster::CoordinatorAddress& addr
   options.name = address.name;
   options.endpoints = address.endpoints;
   return std::unique_ptr<Etcd>(
-      new Etcd(std::make_unique<Loop>(options, address.tls, *credentials, std::move(tell))));
+      new Etcd(std::make_unique<EtcdLoop>(options, address.tls, *credentials, std::move(tell))));
 }
 
-Etcd::Etcd(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
+Etcd::Etcd(std::unique_ptr<EtcdLoop> loop) : OfLoop(std::move(loop)) {}
 Etcd::~Etcd() = default;
 
-Result<> Etcd::compare_and_set(std::uint64_t token, std::int64_t revision, const cluster::Epoch& epoch) {
-  return loop_->with_client(
-      [&](auto& client, TimePoint now) { return client.compare_and_set(token, revision, epoch, now); });
-}
-Result<> Etcd::read_epoch(std::uint64_t token) {
-  return loop_->with_client([&](auto& client, TimePoint now) { return client.read_epoch(token, now); });
-}
 Result<> Etcd::set(std::uint64_t token, const std::string& key, std::optional<std::string> value) {
   return loop_->with_client(
       [&](auto& client, TimePoint now) { return client.set(token, key, std::move(value), now); });
 }
-void Etcd::leave() {
-  loop_->with_client([](auto& client, TimePoint now) {
-    client.leave(now);
-    return true;
-  });
-}
-bool Etcd::up() const {
-  return loop_->look([](const auto& client) { return client.up(); });
-}
-std::map<std::string, cluster::Member> Etcd::members() const {
-  return loop_->look([](const auto& client) { return client.members(); });
-}
 std::map<std::string, std::string> Etcd::values() const {
   return loop_->look([](const auto& client) { return client.values(); });
-}
-cluster::EpochRecord Etcd::epoch() const {
-  return loop_->look([](const auto& client) { return client.epoch(); });
 }
 
 }  // namespace carillon::coordinator

@@ -9,12 +9,14 @@
 #include "carillon/base/result.h"
 #include "carillon/cluster/coordinator/address.h"
 #include "carillon/cluster/coordinator/client.h"
-#include "carillon/coordinator/coordinator.h"
+#include "carillon/coordinator/of_loop.h"
 
 namespace carillon::coordinator {
 
+class EtcdLoop;
+
 // A connection to etcd: cluster::CoordinatorClient over gRPC.
-class Etcd final : public Coordinator {
+class Etcd final : public OfLoop<EtcdLoop> {
  public:
   // `options.name` and `.endpoints` are taken from `address`, which is of etcd. Does not wait for etcd.
   // Error: what is wrong with the files.
@@ -22,20 +24,11 @@ class Etcd final : public Coordinator {
                                             cluster::CoordinatorOptions options, Tell tell);
   ~Etcd() override;
 
-  Result<> compare_and_set(std::uint64_t token, std::int64_t revision, const cluster::Epoch& epoch) override;
-  Result<> read_epoch(std::uint64_t token) override;
   Result<> set(std::uint64_t token, const std::string& key, std::optional<std::string> value);
-  void leave() override;
-
-  bool up() const override;
-  std::map<std::string, cluster::Member> members() const override;
   std::map<std::string, std::string> values() const;
-  cluster::EpochRecord epoch() const override;
 
  private:
-  class Loop;
-  explicit Etcd(std::unique_ptr<Loop> loop);
-  std::unique_ptr<Loop> loop_;
+  explicit Etcd(std::unique_ptr<EtcdLoop> loop);
 };
 
 }  // namespace carillon::coordinator

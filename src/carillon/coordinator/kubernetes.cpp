@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <ctime>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <string_view>
@@ -497,9 +498,10 @@ class WatchLine final : public std::enable_shared_from_this<WatchLine> {
 
 }  // namespace
 
-class Kubernetes::Loop final : public Asker {
+class KubernetesLoop final : public Asker {
  public:
-  Loop(cluster::CoordinatorOptions options, cluster::KubernetesPlace place, Site site, Tell tell)
+  KubernetesLoop(cluster::CoordinatorOptions options, cluster::KubernetesPlace place, Site site,
+                 Coordinator::Tell tell)
       : site_(std::move(site)),
         tell_(std::move(tell)),
         client_(std::move(options), std::move(place), clock_.now()),
@@ -507,12 +509,12 @@ class Kubernetes::Loop final : public Asker {
     asio::post(context_, [this] { step(); });
     thread_ = std::thread([this] { context_.run(); });
   }
-  ~Loop() {
+  ~KubernetesLoop() {
     context_.stop();
     thread_.join();
   }
-  Loop(const Loop&) = delete;
-  Loop& operator=(const Loop&) = delete;
+  KubernetesLoop(const KubernetesLoop&) = delete;
+  KubernetesLoop& operator=(const KubernetesLoop&) = delete;
 
   // Calls `use` with the client, and then lets the thread look at it.
   template <typename Use>
@@ -611,7 +613,7 @@ class Kubernetes::Loop final : public Asker {
 
   const SteadyClock clock_;
   const Site site_;
-  const Tell tell_;
+  const Coordinator::Tell tell_;
   mutable std::mutex mutex_;
   cluster::KubernetesClient client_;  // with the mutex
   asio::io_context context_{1};
@@ -636,35 +638,11 @@ Result<std::unique_ptr<Kubernetes>> Kubernetes::open(const cluster::CoordinatorA
                                  .credentials = site->token.empty() ? "a request without a token"
                                                                     : "the token of " + site->token.string(),
                                  .stamp = stamp};
-  return std::unique_ptr<Kubernetes>(new Kubernetes(
-      std::make_unique<Loop>(std::move(options), std::move(place), *std::move(site), std::move(tell))));
+  return std::unique_ptr<Kubernetes>(new Kubernetes(std::make_unique<KubernetesLoop>(
+      std::move(options), std::move(place), *std::move(site), std::move(tell))));
 }
 
-Kubernetes::Kubernetes(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
+Kubernetes::Kubernetes(std::unique_ptr<KubernetesLoop> loop) : OfLoop(std::move(loop)) {}
 Kubernetes::~Kubernetes() = default;
-
-Result<> Kubernetes::compare_and_set(std::uint64_t token, std::int64_t revision,
-                                     const cluster::Epoch& epoch) {
-  return loop_->with_client(
-      [&](auto& client, TimePoint now) { return client.compare_and_set(token, revision, epoch, now); });
-}
-Result<> Kubernetes::read_epoch(std::uint64_t token) {
-  return loop_->with_client([&](auto& client, TimePoint now) { return client.read_epoch(token, now); });
-}
-void Kubernetes::leave() {
-  loop_->with_client([](auto& client, TimePoint now) {
-    client.leave(now);
-    return true;
-  });
-}
-bool Kubernetes::up() const {
-  return loop_->look([](const auto& client) { return client.up(); });
-}
-std::map<std::string, cluster::Member> Kubernetes::members() const {
-  return loop_->look([](const auto& client) { return client.members(); });
-}
-cluster::EpochRecord Kubernetes::epoch() const {
-  return loop_->look([](const auto& client) { return client.epoch(); });
-}
 
 }  // namespace carillon::coordinator

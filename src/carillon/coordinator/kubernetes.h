@@ -1,20 +1,20 @@
 #pragma once
 
-#include <cstdint>
-#include <map>
 #include <memory>
 #include <string>
 
 #include "carillon/base/result.h"
 #include "carillon/cluster/coordinator/address.h"
 #include "carillon/cluster/coordinator/client.h"
-#include "carillon/coordinator/coordinator.h"
+#include "carillon/coordinator/of_loop.h"
 
 namespace carillon::coordinator {
 
+class KubernetesLoop;
+
 // Connections to a Kubernetes API server: cluster::KubernetesClient over HTTP/1.1. The token is read from its
 // file for each request, and the CA for each connection, so that files which are renewed are heeded.
-class Kubernetes final : public Coordinator {
+class Kubernetes final : public OfLoop<KubernetesLoop> {
  public:
   // `address` is of Kubernetes. Where it names no server, the pod's: KUBERNETES_SERVICE_HOST and _PORT, with
   // the token and the CA of /var/run/secrets/kubernetes.io/serviceaccount. Over http:// a token is sent only
@@ -24,18 +24,8 @@ class Kubernetes final : public Coordinator {
                                                   cluster::CoordinatorOptions options, Tell tell);
   ~Kubernetes() override;
 
-  Result<> compare_and_set(std::uint64_t token, std::int64_t revision, const cluster::Epoch& epoch) override;
-  Result<> read_epoch(std::uint64_t token) override;
-  void leave() override;
-
-  bool up() const override;
-  std::map<std::string, cluster::Member> members() const override;
-  cluster::EpochRecord epoch() const override;
-
  private:
-  class Loop;
-  explicit Kubernetes(std::unique_ptr<Loop> loop);
-  std::unique_ptr<Loop> loop_;
+  explicit Kubernetes(std::unique_ptr<KubernetesLoop> loop);
 };
 
 }  // namespace carillon::coordinator
