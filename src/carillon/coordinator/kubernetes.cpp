@@ -24,7 +24,6 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/ssl/context.hpp>
 #include <boost/asio/ssl/error.hpp>
-#include <boost/asio/ssl/stream.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
@@ -34,6 +33,7 @@
 
 #include "carillon/base/clock.h"
 #include "carillon/base/files.h"
+#include "carillon/base/socket_stream.h"
 #include "carillon/cluster/coordinator/kubernetes_client.h"
 #include "carillon/cluster/coordinator/lease.h"
 
@@ -130,13 +130,10 @@ std::string stamp() {
                      parts.tm_mday, parts.tm_hour, parts.tm_min, parts.tm_sec, micros % 1'000'000);
 }
 
-// A connection: TCP, or TLS on it. An AsyncReadStream and AsyncWriteStream. Who has it keeps it until all
-// that it was asked for is over.
-class Wire {
+// A connection to the API server.
+class Wire : public SocketStream {
  public:
-  using executor_type = tcp::socket::executor_type;
-
-  explicit Wire(asio::io_context& context) : resolver_(context), socket_(context) {}
+  explicit Wire(asio::io_context& context) : SocketStream(context.get_executor()), resolver_(context) {}
 
   // Connects and shakes hands; then calls `done` with what went wrong, empty for nothing.
   template <typename Done>
@@ -148,20 +145,20 @@ class Wire {
         [this, &site, done = std::move(done)](const error_code& unknown, const auto& found) mutable {
           if (unknown) return done(unknown.message());
           asio::async_connect(
-              socket_, found,
+              socket(), found,
               [this, &site, done = std::move(done)](const error_code& error, const auto&) mutable {
                 if (error) return done(error.message());
                 error_code ignored;  // slower without these, no more
-                (void)socket_.set_option(tcp::no_delay(true), ignored);
-                (void)socket_.set_option(tcp::socket::keep_alive(true), ignored);
+                (void)socket().set_option(tcp::no_delay(true), ignored);
+                (void)socket().set_option(tcp::socket::keep_alive(true), ignored);
                 if (!site.tls) return done(std::string());
                 shake_hands(site, std::move(done));
               });
         });
   }
   std::string why(const error_code& error) {
-    if (stream_) {
-      if (const long verified = SSL_get_verify_result(stream_->native_handle()); verified != X509_V_OK)
+    if (tls() != nullptr) {
+      if (const long verified = SSL_get_verify_result(tls()->native_handle()); verified != X509_V_OK)
         return std::string("its certificate is not trusted: ") + X509_verify_cert_error_string(verified);
       if (error.category() == asio::error::get_ssl_category() &&
           ERR_GET_REASON(static_cast<unsigned long>(error.value())) == SSL_R_WRONG_VERSION_NUMBER)
@@ -173,25 +170,9 @@ class Wire {
   // What was not sent yet is not sent any more: a claim that comes late does harm.
   void abort() {
     error_code ignored;
-    (void)socket_.set_option(tcp::socket::linger(true, 0), ignored);
-    (void)socket_.close(ignored);
+    (void)socket().set_option(tcp::socket::linger(true, 0), ignored);
+    (void)socket().close(ignored);
     resolver_.cancel();
-  }
-
-  executor_type get_executor() { return socket_.get_executor(); }
-  template <typename Buffers, typename Handler>
-  void async_read_some(const Buffers& buffers, Handler&& handler) {
-    if (stream_)
-      stream_->async_read_some(buffers, std::forward<Handler>(handler));
-    else
-      socket_.async_read_some(buffers, std::forward<Handler>(handler));
-  }
-  template <typename Buffers, typename Handler>
-  void async_write_some(const Buffers& buffers, Handler&& handler) {
-    if (stream_)
-      stream_->async_write_some(buffers, std::forward<Handler>(handler));
-    else
-      socket_.async_write_some(buffers, std::forward<Handler>(handler));
   }
 
  private:
@@ -216,8 +197,8 @@ class Wire {
   }
   template <typename Done>
   void shake_hands(const Site& site, Done done) {
-    stream_.emplace(socket_, *context_);
-    SSL* const connection = stream_->native_handle();
+    TlsStream& stream = begin_tls(*context_);
+    SSL* const connection = stream.native_handle();
     X509_VERIFY_PARAM* const wanted = SSL_get0_param(connection);
     error_code no_address;
     (void)asio::ip::make_address(site.host, no_address);
@@ -229,16 +210,14 @@ class Wire {
       X509_VERIFY_PARAM_set_hostflags(wanted, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
       (void)X509_VERIFY_PARAM_set1_host(wanted, site.host.c_str(), site.host.size());
     }
-    stream_->async_handshake(ssl::stream_base::client,
-                             [this, done = std::move(done)](const error_code& failed) mutable {
-                               done(failed ? why(failed) : std::string());
-                             });
+    stream.async_handshake(ssl::stream_base::client,
+                           [this, done = std::move(done)](const error_code& failed) mutable {
+                             done(failed ? why(failed) : std::string());
+                           });
   }
 
   tcp::resolver resolver_;
-  tcp::socket socket_;
   std::optional<ssl::context> context_;
-  std::optional<ssl::stream<tcp::socket&>> stream_;
 };
 
 // Error: the token cannot be read.
