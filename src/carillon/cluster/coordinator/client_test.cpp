@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "carillon/base/random.h"
+#include "carillon/cluster/coordinator/testing/client_world.h"
 #include "carillon/cluster/coordinator/testing/etcd_model.h"
 
 namespace carillon::cluster {
@@ -27,37 +28,40 @@ Member member_named(const std::string& id, std::uint64_t incarnation) {
   return {.id = id, .role = Role::worker, .address = id + ":8100", .incarnation = incarnation, .protocol = 1};
 }
 
+struct EtcdWatch {
+  std::uint64_t id = 0;
+  std::size_t endpoint = 0;
+  std::string key, range_end;
+  std::int64_t next = 0;  // the revision told next
+  bool created = false;
+};
+// A client, and what its news say.
+struct EtcdSite {
+  std::unique_ptr<CoordinatorClient> client;
+  bool killed = false;
+  std::vector<EtcdWatch> watches;
+  TimePoint told_at;  // answers and watches to one client arrive in order
+  std::map<std::string, Member> members;
+  std::map<std::string, std::string> values;
+  EpochRecord epoch;
+  std::set<std::uint64_t> sets;  // nonces, which are the tokens, of the epoch, while not answered
+  std::map<std::uint64_t, std::optional<EpochRecord>> reads;  // by token, once answered
+  std::size_t unread = 0;                                     // not answered yet
+  std::optional<bool> up;
+  bool registered = false;
+  std::vector<std::string> told;  // troubles, losses and taken ids
+  std::size_t whole_reads = 0;
+};
+
 // One store of etcd behind several endpoints, clients that speak to it, and the wires between, in virtual
 // time. Faults are drawn from the seed.
-class World {
+class World final : public testing::ClientWorld<EtcdSite> {
  public:
+  using Site = EtcdSite;
+  using Watch = EtcdWatch;
   struct Endpoint {
     bool answers = true;   // else requests to it fail when their time is over, and watches tell nothing
     bool refuses = false;  // they fail at once
-  };
-  struct Watch {
-    std::uint64_t id = 0;
-    std::size_t endpoint = 0;
-    std::string key, range_end;
-    std::int64_t next = 0;  // the revision told next
-    bool created = false;
-  };
-  // A client, and what its news say.
-  struct Site {
-    std::unique_ptr<CoordinatorClient> client;
-    bool killed = false;
-    std::vector<Watch> watches;
-    TimePoint told_at;  // answers and watches to one client arrive in order
-    std::map<std::string, Member> members;
-    std::map<std::string, std::string> values;
-    EpochRecord epoch;
-    std::set<std::uint64_t> sets;  // nonces, which are the tokens, of the epoch, while not answered
-    std::map<std::uint64_t, std::optional<EpochRecord>> reads;  // by token, once answered
-    std::size_t unread = 0;                                     // not answered yet
-    std::optional<bool> up;
-    bool registered = false;
-    std::vector<std::string> told;  // troubles, losses and taken ids
-    std::size_t whole_reads = 0;
   };
 
   explicit World(std::uint64_t seed, std::size_t endpoints = 3) : random(seed), endpoints_(endpoints) {}
@@ -74,32 +78,6 @@ class World {
   }
   // As by kill -9: nothing it sent is taken back.
   static void kill(Site& site) { site.killed = true; }
-
-  void run(Duration time) {
-    const TimePoint end = now + time;
-    while (true) {
-      for (auto& site : sites_) pump(*site);
-      TimePoint next = end;
-      if (!events_.empty()) next = std::min(next, events_.begin()->first.first);
-      for (const auto& site : sites_)
-        if (!site->killed) next = std::min(next, site->client->due());
-      ASSERT_LT(++steps_, 2'000'000) << "it never comes to rest";
-      now = std::max(now, next);
-      model.expire(now);
-      if (!events_.empty() && events_.begin()->first.first <= now) {
-        auto event = std::move(events_.begin()->second);
-        events_.erase(events_.begin());
-        event();
-      } else if (now == end) {
-        return;
-      }
-      for (auto& site : sites_)
-        if (!site->killed && site->client->due() <= now) site->client->tick(now);
-    }
-  }
-  void at(TimePoint time, std::function<void()> what) {
-    events_.emplace(std::pair{time, ++last_event_}, std::move(what));
-  }
 
   std::optional<std::uint64_t> compare_and_set(Site& site, std::int64_t revision, std::uint64_t number) {
     const std::uint64_t nonce = random.bits();
@@ -147,18 +125,16 @@ class World {
 
   EtcdModel model;
   Random random;
-  TimePoint now;
   // In a thousand, of each request.
   struct Faults {
     std::uint64_t lost = 0, answer_lost = 0, late = 0, refused = 0, watch_broken = 0;
   } faults;
   std::vector<Endpoint>& endpoints() { return endpoints_; }
-  std::vector<std::unique_ptr<Site>>& sites() { return sites_; }
   std::set<std::uint64_t> done_nonces;
   std::map<std::uint64_t, Outcome> outcomes;  // by nonce
   std::size_t count_requests = 0;
 
-  void pump(Site& site) {
+  void pump(Site& site) override {
     if (site.killed) return;
     for (etcd::Request& request : site.client->take_requests()) send(site, std::move(request));
     for (const CoordinatorNews& news : site.client->take_news()) hear(site, news);
@@ -306,12 +282,10 @@ class World {
     }
   }
 
+  void passes() override { model.expire(now); }
+
   std::vector<Endpoint> endpoints_;
-  std::vector<std::unique_ptr<Site>> sites_;
-  std::map<std::pair<TimePoint, std::uint64_t>, std::function<void()>> events_;
   std::map<std::uint64_t, std::int64_t> expected_;  // the revisions that epochs follow, by nonce
-  std::uint64_t last_event_ = 0;
-  std::size_t steps_ = 0;
 };
 
 TEST(CoordinatorClient, RegistersAndSeesTheOthers) {

@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "carillon/base/random.h"
+#include "carillon/cluster/coordinator/testing/client_world.h"
 
 namespace carillon::cluster {
 namespace {
@@ -89,22 +90,24 @@ struct LeaseServer {
   std::int64_t revision = 100, begins = 100;
 };
 
-// Clients of one API server, in virtual time.
-class KubernetesWorld {
+struct KubernetesSite {
+  std::unique_ptr<KubernetesClient> client;
+  std::optional<std::uint64_t> watch;
+  std::int64_t next = 0;  // of the watch
+  bool cut = false;       // nothing comes through, either way
+  bool killed = false;
+  std::vector<std::string> troubles;
+  std::vector<std::uint64_t> epochs;  // as they were told
+  std::vector<std::string> taken;
+  std::map<std::uint64_t, WriteDone> writes;
+  std::map<std::uint64_t, EpochRead> reads;
+  int lost = 0, back = 0, registered = 0, unregistered = 0;
+};
+
+// Clients of one API server.
+class KubernetesWorld final : public testing::ClientWorld<KubernetesSite> {
  public:
-  struct Site {
-    std::unique_ptr<KubernetesClient> client;
-    std::optional<std::uint64_t> watch;
-    std::int64_t next = 0;  // of the watch
-    bool cut = false;       // nothing comes through, either way
-    bool killed = false;
-    std::vector<std::string> troubles;
-    std::vector<std::uint64_t> epochs;  // as they were told
-    std::vector<std::string> taken;
-    std::map<std::uint64_t, WriteDone> writes;
-    std::map<std::uint64_t, EpochRead> reads;
-    int lost = 0, back = 0, registered = 0, unregistered = 0;
-  };
+  using Site = KubernetesSite;
 
   Site& add(std::optional<Member> self, std::size_t most_members = 100) {
     CoordinatorOptions options;
@@ -121,28 +124,6 @@ class KubernetesWorld {
                                                            .stamp = [this] { return stamp; }},
                                            now);
     return *sites_.back();
-  }
-  void run(Duration time) {
-    const TimePoint end = now + time;
-    while (true) {
-      for (auto& site : sites_)
-        if (!site->killed) pump(*site);
-      TimePoint next = end;
-      if (!events_.empty()) next = std::min(next, events_.begin()->first.first);
-      for (const auto& site : sites_)
-        if (!site->killed) next = std::min(next, site->client->due());
-      ASSERT_LT(++steps_, 1'000'000) << "it never comes to rest";
-      now = std::max(now, next);
-      if (!events_.empty() && events_.begin()->first.first <= now) {
-        auto event = std::move(events_.begin()->second);
-        events_.erase(events_.begin());
-        event();
-      } else if (now == end) {
-        return;
-      }
-      for (auto& site : sites_)
-        if (!site->killed && site->client->due() <= now) site->client->tick(now);
-    }
   }
   WriteDone claim(Site& site, std::uint64_t number) {
     const std::uint64_t token = ++tokens_;
@@ -171,7 +152,6 @@ class KubernetesWorld {
   }
 
   LeaseServer server;
-  TimePoint now;
   Duration latency = 1ms;
   std::string stamp = "now";
   std::map<Site*, Member> leader_of;
@@ -181,10 +161,7 @@ class KubernetesWorld {
   std::size_t calls = 0, watches = 0, lists = 0;
 
  private:
-  void at(TimePoint time, std::function<void()> what) {
-    events_.emplace(std::pair{time, ++last_event_}, std::move(what));
-  }
-  void pump(Site& site) {
+  void pump(Site& site) override {
     for (kubernetes::Request& request : site.client->take_requests()) start(site, std::move(request));
     for (const CoordinatorNews& each : site.client->take_news())
       std::visit([&](const auto& news) { tell(site, news); }, each);
@@ -252,9 +229,7 @@ class KubernetesWorld {
   void tell(Site& site, const Unregistered&) { ++site.unregistered; }
   void tell(Site& site, const IdTaken& news) { site.taken.push_back(news.why); }
 
-  std::vector<std::unique_ptr<Site>> sites_;
-  std::map<std::pair<TimePoint, std::uint64_t>, std::function<void()>> events_;
-  std::uint64_t last_event_ = 0, steps_ = 0, tokens_ = 0;
+  std::uint64_t tokens_ = 0;
 };
 
 std::vector<std::string> ids_of(const KubernetesWorld::Site& site) {
