@@ -22,7 +22,8 @@ std::vector<std::string> fingerprints_of(const MemberOptions& options) {
 
 MemberCore::MemberCore(MemberOptions options)
     : options_(std::move(options)),
-      codec_(options_.cluster, options_.key, options_.other_key),
+      codec_(options_.cluster, options_.key, options_.other_key,
+             options_.self.protocols.value_or(cluster::own_protocols)),
       keys_(fingerprints_of(options_)),
       witness_(options_.election.witness) {
   const election::MemberId self = number_of(options_.self.id);
@@ -67,6 +68,7 @@ void MemberCore::heard(std::string_view bytes, TimePoint now, Output& out) {
   if (!from.last || from.last->sent < datagram->sent || !from.there)
     from.last = {.sent = datagram->sent, .received = now};
   from.heard = true;
+  if (!from.member.protocols) from.protocol = datagram->protocol;
   from.silence.heard();
   if (judge(from)) members_changed();
   if (const auto sample = transport::sample_of(*datagram, now)) {
@@ -106,14 +108,15 @@ void MemberCore::on(const cluster::MemberSeen& seen, Output& out) {
   // Of another process nothing is known any more.
   if (found != known_.end() && found->second.member.incarnation == seen.member.incarnation) {
     found->second.member = seen.member;
+    found->second.protocol = settle_with(seen.member);
   } else {
     version_ += found != known_.end() && found->second.there ? 1 : 0;
     out.clocks.push_back(seen.member.id);
     const election::WitnessOptions& usual = options_.election.witness;
-    known_.insert_or_assign(seen.member.id,
-                            Known{.member = seen.member,
-                                  .clock = cluster::PeerClock(options_.clock),
-                                  .silence = election::Silence(usual.tick_every, usual.stall)});
+    known_.insert_or_assign(seen.member.id, Known{.member = seen.member,
+                                                  .clock = cluster::PeerClock(options_.clock),
+                                                  .silence = election::Silence(usual.tick_every, usual.stall),
+                                                  .protocol = settle_with(seen.member)});
     names_[number_of(seen.member.id).value] = seen.member.id;
   }
   members_changed();
@@ -211,6 +214,8 @@ Result<> MemberCore::hand_over(const std::string& to, Output& out) {
     return invalid("cannot hand over to " + to + ": it is no other scheduler of the cluster");
   if (is_stranger(next->second.member))
     return invalid("cannot hand over to " + to + ": it has another --cluster-key than " + options_.self.id);
+  if (!next->second.protocol)
+    return in_context("cannot hand over to " + to, Error(next->second.protocol.error()));
   election::Output said;
   auto done = election_->hand_over(number_of(to), said);
   pass_on(said, out);
@@ -230,7 +235,7 @@ Result<> MemberCore::drain(bool undo, Output& out) {
 }
 
 void MemberCore::let_claim() {
-  election_->let_claim(!drains_ && !is_stranger());
+  election_->let_claim(!drains_ && !is_stranger() && !is_outnumbered());
 }
 
 bool MemberCore::is_stranger() const {
@@ -242,7 +247,22 @@ bool MemberCore::is_stranger(const cluster::Member& member) const {
   return !member.keys.empty() && !any_of(keys_, member.keys);
 }
 
-std::string MemberCore::key_trouble() const {
+Result<std::uint32_t> MemberCore::settle_with(const cluster::Member& member) const {
+  const cluster::Protocols speaks = options_.self.protocols.value_or(cluster::own_protocols);
+  if (!member.protocols) return speaks.oldest;
+  return cluster::settle({"'" + options_.self.id + "'", speaks}, {"'" + member.id + "'", *member.protocols});
+}
+
+bool MemberCore::is_outnumbered() const {
+  const auto goes = [](const auto& one) { return one.second.protocol.has_value(); };
+  const auto mates = 1 + std::ranges::count_if(known_, goes);
+  const auto others = static_cast<std::ptrdiff_t>(known_.size()) + 1 - mates;
+  if (others != mates || !record_.epoch) return others > mates;
+  const auto leader = known_.find(record_.epoch->leader);
+  return leader != known_.end() && !leader->second.protocol;
+}
+
+std::string MemberCore::trouble() const {
   if (is_stranger())
     return "this process has another --cluster-key than '" + record_.epoch->leader +
            "', the leader of epoch " + std::to_string(record_.epoch->number) +
@@ -254,6 +274,10 @@ std::string MemberCore::key_trouble() const {
   for (const auto& [id, known] : known_)
     if (is_stranger(known.member))
       return "member '" + id + "' has another --cluster-key than this process, and is not heard";
+  for (const auto& [id, known] : known_)
+    if (!known.protocol)
+      return known.protocol.error().message + ". Until then neither hears the other" +
+             (is_outnumbered() ? ", and '" + options_.self.id + "' does not lead" : "");
   return {};
 }
 
@@ -324,11 +348,13 @@ MemberCore::Known* MemberCore::find(election::MemberId id) {
 
 void MemberCore::say(Known& to, const std::optional<election::Message>& message, Output& out) {
   to.spoken_at = now_;
+  if (!to.protocol) return;
   const transport::Datagram datagram{.from = options_.self.id,
                                      .incarnation = options_.self.incarnation,
                                      .message = message,
                                      .sent = now_,
-                                     .echo = to.last};
+                                     .echo = to.last,
+                                     .protocol = *to.protocol};
   out.datagrams.push_back(
       {to.member.address, codec_.encode(datagram, {to.member.id, to.member.incarnation})});
 }
@@ -353,9 +379,10 @@ void MemberCore::pass_on(election::Output& from, Output& out) {
 
 void MemberCore::members_changed() {
   if (!election_) return;
+  let_claim();
   std::vector<election::Member> members;
   for (const auto& [id, known] : known_)
-    if (!is_stranger(known.member))
+    if (!is_stranger(known.member) && known.protocol)
       members.push_back({.id = number_of(id),
                          .scheduler = known.member.role == cluster::Role::scheduler,
                          .there = known.there});

@@ -73,6 +73,11 @@ struct MemberFigures {
 // epoch, and a claim is over the revision at which it was read. Members with another key are no part of the
 // election. Once the epoch is deleted by hand, they begin anew, as processes that start then.
 //
+// Likewise with members that speak no protocol of this process (cluster/protocols.h), of which nothing is
+// heard either. Such a scheduler claims no epoch while they are more than those that it goes together with:
+// so an old build that joins a cluster leaves its leader alone. Where they are as many, it claims none if the
+// last leader is one of them, and is registered.
+//
 // All hosts speak to all others: as a leader's beats need, and so that each knows who is there and has
 // samples of each clock. Not thread-safe. Each call costs O(members).
 class MemberCore {
@@ -131,8 +136,8 @@ class MemberCore {
   std::optional<cluster::PeerClock> clock_of(std::string_view id, std::uint64_t incarnation) const;
   // Of the process that clock_of() is about.
   std::optional<std::uint64_t> incarnation_of(std::string_view id) const;
-  // What is wrong with members' keys, this process's first; empty: nothing.
-  std::string key_trouble() const;
+  // What is wrong with members' keys and protocols, this process's first; empty: nothing.
+  std::string trouble() const;
   const MemberCounters& counters() const { return counters_; }
   MemberFigures figures(TimePoint now) const;
   const cluster::election::Election* election() const { return election_ ? &*election_ : nullptr; }
@@ -146,6 +151,7 @@ class MemberCore {
     bool heard = false;                             // ever
     bool there = false;
     TimePoint spoken_at = TimePoint::min();
+    Result<std::uint32_t> protocol = 0;  // that it is spoken to in; an error: both do not go together
   };
   const cluster::election::Witness& witness() const { return election_ ? election_->witness() : witness_; }
   void on(const cluster::CoordinatorBack&, Output& out);
@@ -166,6 +172,8 @@ class MemberCore {
   // The last leader had none of this process's keys.
   bool is_stranger() const;
   bool is_stranger(const cluster::Member& member) const;
+  Result<std::uint32_t> settle_with(const cluster::Member& member) const;
+  bool is_outnumbered() const;
   bool judge(Known& known);
   void look();
   Known* find(cluster::election::MemberId id);

@@ -33,12 +33,14 @@ class Network {
   explicit Network(std::uint64_t seed = 1) : random_(seed) {}
 
   void start(const std::string& id, Role role, Duration zero = Duration{0}, const std::string& key = "secret",
-             std::optional<std::string> other_key = std::nullopt) {
+             std::optional<std::string> other_key = std::nullopt,
+             const cluster::Protocols& protocols = cluster::own_protocols) {
     Host& host = hosts_[id];
-    host.member = {id, role, id + ":8100", ++incarnations_, 1};
+    host.member = {id, role, id + ":8100", ++incarnations_, protocols};
     MemberOptions options{
         .cluster = "box", .key = key, .other_key = std::move(other_key), .self = host.member};
     options.self.keys = host.member.keys = fingerprints_of(options);
+    if (!tells_protocols) host.member.protocols.reset();
     host.core = std::make_unique<MemberCore>(std::move(options));
     host.zero = zero;
     host.stopped = false;
@@ -122,7 +124,8 @@ class Network {
   }
 
   bool coordinator_there = true;
-  double lost = 0;  // of the datagrams
+  bool tells_protocols = true;  // of members that start from now on; a static file does not
+  double lost = 0;              // of the datagrams
   int claims = 0;
 
  private:
@@ -233,7 +236,7 @@ TEST_F(MemberCoreTest, SparesThatDiedBeforeAreNotWaitedFor) {
 
 TEST_F(MemberCoreTest, WhoseIdIsTakenClaimsNothing) {
   const auto claims = [](bool taken) {
-    MemberCore core({.cluster = "box", .key = "secret", .self = {"s1", Role::scheduler, "h:1", 7, 1}});
+    MemberCore core({.cluster = "box", .key = "secret", .self = {"s1", Role::scheduler, "h:1", 7}});
     MemberCore::Output out;
     core.coordinator_said(cluster::EpochSeen{}, out);
     core.coordinator_said(cluster::CoordinatorBack{}, out);
@@ -378,12 +381,11 @@ TEST_F(MemberCoreTest, WhoHasAnotherKeyTakesTheLeadFromNobody) {
   EXPECT_EQ(net.claims, claims) << "nothing is asked of the coordinator again and again either";
   for (const char* id : {"s8", "s9", "w9", "f9"})
     EXPECT_TRUE(
-        net[id].key_trouble().starts_with("this process has another --cluster-key than '" + leader +
-                                          "', the leader of epoch 1: it neither hears the others nor leads. "
-                                          "Give it the cluster's key"))
-        << net[id].key_trouble();
-  EXPECT_EQ(net["w1"].key_trouble(),
-            "member 'f9' has another --cluster-key than this process, and is not heard");
+        net[id].trouble().starts_with("this process has another --cluster-key than '" + leader +
+                                      "', the leader of epoch 1: it neither hears the others nor leads. "
+                                      "Give it the cluster's key"))
+        << net[id].trouble();
+  EXPECT_EQ(net["w1"].trouble(), "member 'f9' has another --cluster-key than this process, and is not heard");
   MemberCore::Output out;
   EXPECT_EQ(net[leader].hand_over("s9", out).error().message,
             "cannot hand over to s9: it has another --cluster-key than " + leader);
@@ -448,12 +450,110 @@ TEST_F(MemberCoreTest, TheKeyIsChangedOneMemberAfterTheOther) {
       EXPECT_LT(net.until_led(), 500ms) << id << " with " << key;
       net.run(300ms);
       EXPECT_TRUE(net.led());
-      for (const char* each : {"s1", "s2", "w1", "f1"}) EXPECT_EQ(net[each].key_trouble(), "") << each;
+      for (const char* each : {"s1", "s2", "w1", "f1"}) EXPECT_EQ(net[each].trouble(), "") << each;
     }
   net.start("s3", Role::scheduler, Duration{0}, "secret");
   net.run(1s);
-  EXPECT_NE(net["s3"].key_trouble(), "");
+  EXPECT_NE(net["s3"].trouble(), "");
   EXPECT_TRUE(net.led());
+}
+
+// Role by role, up by one version and down again.
+TEST_F(MemberCoreTest, MembersOfNeighbouringProtocolsAreOneCluster) {
+  start();
+  const std::pair<const char*, Role> order[] = {
+      {"s2", Role::scheduler}, {"s1", Role::scheduler}, {"w1", Role::worker}, {"f1", Role::frontend}};
+  for (const cluster::Protocols& next : {cluster::Protocols{1, 2}, cluster::Protocols{2, 3},
+                                         cluster::Protocols{1, 2}, cluster::Protocols{1, 1}})
+    for (const auto& [id, role] : order) {
+      net.start(id, role, Duration{0}, "secret", std::nullopt, next);
+      EXPECT_LT(net.until_led(), 500ms) << id << " with " << to_text(next);
+      net.run(300ms);
+      EXPECT_TRUE(net.led()) << id << " with " << to_text(next);
+      for (const char* each : {"s1", "s2", "w1", "f1"}) {
+        EXPECT_EQ(net[each].trouble(), "") << each;
+        for (const auto& peer : net[each].peers(net.clock_of(each)))
+          EXPECT_TRUE(peer.there) << each << " hears " << peer.member.id;
+      }
+    }
+}
+
+TEST_F(MemberCoreTest, WhereNobodyTellsWhatMembersSpeakTheyFindItOut) {
+  net.tells_protocols = false;
+  const std::pair<const char*, Role> all[] = {
+      {"s1", Role::scheduler}, {"w1", Role::worker}, {"f1", Role::frontend}};
+  for (const auto& [id, role] : all) net.start(id, role, Duration{0}, "secret", std::nullopt, {1, 2});
+  for (const cluster::Protocols& next :
+       {cluster::Protocols{2, 3}, cluster::Protocols{1, 2}, cluster::Protocols{1, 1}})
+    for (const auto& [id, role] : all) {
+      net.start(id, role, Duration{0}, "secret", std::nullopt, next);
+      net.run(300ms);
+      EXPECT_TRUE(net.led()) << id << " with " << to_text(next);
+      for (const auto& each : all)
+        for (const auto& peer : net[each.first].peers(net.clock_of(each.first)))
+          EXPECT_TRUE(peer.there) << each.first << " hears " << peer.member.id << ": " << id << ", "
+                                  << to_text(next);
+    }
+}
+
+// An old build that joins in mid-upgrade.
+TEST_F(MemberCoreTest, WhoSpeaksAnOlderProtocolTakesTheLeadFromNobody) {
+  const auto begin = [&](const std::string& id, Role role, const cluster::Protocols& protocols) {
+    net.start(id, role, Duration{0}, "secret", std::nullopt, protocols);
+  };
+  begin("s1", Role::scheduler, {2, 3});
+  begin("s2", Role::scheduler, {3, 4});
+  begin("w1", Role::worker, {2, 3});
+  begin("f1", Role::frontend, {2, 3});
+  net.until_led();
+  const std::string leader = net.leaders().at(0), spare = leader == "s1" ? "s2" : "s1";
+  const int claims = net.claims;
+  begin("s9", Role::scheduler, {1, 1});
+  begin("w9", Role::worker, {1, 1});
+  net.run(3s);
+  EXPECT_EQ(net.leaders(), std::vector{leader});
+  EXPECT_EQ(net.epoch(), 1U);
+  EXPECT_EQ(net.claims, claims);
+  EXPECT_EQ(net["s9"].trouble(),
+            "'f1' speaks protocols 2 to 3, and 's9' speaks protocol 1: upgrade 's9' to a build that speaks "
+            "protocol 2. Until then neither hears the other, and 's9' does not lead");
+  EXPECT_EQ(net["w1"].trouble(),
+            "'s9' speaks protocol 1, and 'w1' speaks protocols 2 to 3: upgrade 's9' to a build that speaks "
+            "protocol 2. Until then neither hears the other");
+  MemberCore::Output out;
+  EXPECT_EQ(net[leader].hand_over("s9", out).error().message.find("cannot hand over to s9: 's9' speaks"), 0U);
+  // Those who go together elect the next leader as ever.
+  net.kill(leader);
+  net.run(200ms);
+  EXPECT_EQ(net.leaders(), std::vector{spare});
+  net.kill(spare);
+  net.run(1s);
+  EXPECT_TRUE(net.leaders().empty());
+  // Nobody is left of the others.
+  for (const char* id : {"s1", "s2", "w1", "f1"}) {
+    net.kill(id);
+    net.forget(id);
+  }
+  net.run(1s);
+  EXPECT_EQ(net.leaders(), std::vector<std::string>{"s9"});
+}
+
+TEST_F(MemberCoreTest, OfAsManyOfTwoProtocolsTheLeadersSideLeads) {
+  const auto begin = [&](const std::string& id, const cluster::Protocols& protocols) {
+    net.start(id, Role::scheduler, Duration{0}, "secret", std::nullopt, protocols);
+  };
+  begin("s1", {1, 1});
+  net.until_led();
+  begin("s8", {3, 4});
+  net.run(1s);
+  EXPECT_EQ(net.leaders(), std::vector<std::string>{"s1"});
+  EXPECT_EQ(net.epoch(), 1U);
+  net.kill("s1");
+  net.run(1s);
+  EXPECT_TRUE(net.leaders().empty()) << "it is registered";
+  net.forget("s1");
+  net.run(1s);
+  EXPECT_EQ(net.leaders(), std::vector<std::string>{"s8"});
 }
 
 TEST_F(MemberCoreTest, AMemberThatDiesIsMissedSoonAndFoundAgain) {
@@ -583,7 +683,7 @@ TEST_F(MemberCoreTest, AMemberWhoseLeaseIsOverIsForgotten) {
 // One process by hand.
 class AloneTest : public ::testing::Test {
  protected:
-  static cluster::Member member(const std::string& id, Role role) { return {id, role, id + ":1", 1, 1}; }
+  static cluster::Member member(const std::string& id, Role role) { return {id, role, id + ":1", 1}; }
   static MemberCore core(const std::string& id, Role role) {
     return MemberCore({.cluster = "box", .key = "secret", .self = member(id, role)});
   }

@@ -88,9 +88,9 @@ class Membership::Loop {
       if (!trouble.empty()) trouble_ = trouble;
       MemberCore::Output out;
       core_.coordinator_said(news, out);
-      if (std::string wrong = core_.key_trouble(); wrong != key_trouble_) {
-        key_trouble_ = std::move(wrong);
-        if (!key_trouble_.empty()) trouble_ = key_trouble_;
+      if (std::string wrong = core_.trouble(); wrong != members_trouble_) {
+        members_trouble_ = std::move(wrong);
+        if (!members_trouble_.empty()) trouble_ = members_trouble_;
       }
       carry_out(out);
       publish();
@@ -226,7 +226,7 @@ class Membership::Loop {
   MemberCore core_;
   const Changed changed_;
   std::uint64_t published_ = 0;  // the core's version
-  std::string key_trouble_, trouble_, published_trouble_;
+  std::string members_trouble_, trouble_, published_trouble_;
   std::map<std::string, udp::endpoint> endpoints_;  // by the address as it is registered
   // Readers of a clock wait for no step.
   mutable std::mutex clocks_mutex_;

@@ -25,7 +25,7 @@ class Membership {
     std::optional<std::string> leader;
     std::vector<MemberCore::Peer> peers;
     MemberCounters counters;
-    std::string trouble;  // the last that the coordinator told, or of keys; empty: none
+    std::string trouble;  // the last that the coordinator told, or of keys and protocols; empty: none
     bool drains = false;  // this scheduler: MemberCore::drain()
   };
   // Called from the thread whenever `leads`, `epoch`, `leader`, `trouble`, or who is there has changed. Must

@@ -55,9 +55,9 @@ class StaticBox : public ::testing::Test {
     Duration zero{0};
   };
   const cluster::StaticCluster file{"box",
-                                    {{"w1", Role::worker, "w1:8100", 1, 0},
-                                     {"s1", Role::scheduler, "s1:8100", 1, 0},
-                                     {"f1", Role::frontend, "f1:8100", 1, 0}}};
+                                    {{"w1", Role::worker, "w1:8100", 1, std::nullopt},
+                                     {"s1", Role::scheduler, "s1:8100", 1, std::nullopt},
+                                     {"f1", Role::frontend, "f1:8100", 1, std::nullopt}}};
   Duration now{0};
   std::map<std::string, Process> processes;
   std::vector<MemberCore::Datagram> flying;

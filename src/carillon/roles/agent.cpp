@@ -315,7 +315,7 @@ void Agent::on(transport::FrontendAt& message, TimePoint) {
     ++counters_.strays;
     return;
   }
-  out_.connect(message.address);
+  out_.connect(message.address, message.protocols);
   frontends_.insert_or_assign(message.frontend, std::move(message.address));
 }
 

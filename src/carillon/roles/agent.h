@@ -64,7 +64,7 @@ class AgentOut {
   virtual std::uint64_t pull(const std::string& address, std::uint64_t key, TimePoint urgency,
                              std::shared_ptr<PulledRow> row) = 0;
   // Rows will be pulled from there.
-  virtual void connect(const std::string&) {}
+  virtual void connect(const std::string&, const cluster::Protocols&) {}
   // Gives its outputs back with the action's report; Agent::pushed() follows.
   virtual std::uint64_t push(const std::string& address, std::uint64_t key, std::shared_ptr<PulledRow> row,
                              const wire::Report& report) = 0;

@@ -90,7 +90,9 @@ class AgentTest : public ::testing::Test, protected AgentOut {
     return ++tickets;
   }
   void cancel(std::uint64_t) override {}
-  void connect(const std::string& address) override { connected.push_back(address); }
+  void connect(const std::string& address, const cluster::Protocols&) override {
+    connected.push_back(address);
+  }
   void warn(const std::string& text) override {
     warned.push_back(text);
     EXPECT_TRUE(may_warn) << text;

@@ -37,7 +37,8 @@ Result<hosts::MemberOptions> member_options(const MemberArguments& arguments) {
                                        .role = arguments.role,
                                        .address = arguments.listen,
                                        .incarnation = (std::uint64_t{dice()} << 32U) | dice(),
-                                       .protocol = transport::protocol}};
+                                       .protocols = arguments.protocols,
+                                       .build = arguments.build}};
 }
 
 void Troubles::look(const hosts::Membership::State& state) {
@@ -56,7 +57,9 @@ Result<std::unique_ptr<Follower>> Follower::open(const MemberArguments& argument
   std::unique_ptr<Follower> made(new Follower({.cluster = options->cluster,
                                                .id = options->self.id,
                                                .role = options->self.role,
-                                               .incarnation = options->self.incarnation},
+                                               .incarnation = options->self.incarnation,
+                                               .protocols = arguments.protocols,
+                                               .build = arguments.build},
                                               handlers));
   auto membership = hosts::Membership::open(*std::move(options), arguments.coordinator, {},
                                             [to = made.get()](const auto& state) { to->changed(state); });

@@ -29,6 +29,8 @@ struct MemberArguments {
   std::optional<std::string> other_key =
       std::nullopt;                          // while it is being changed: beats of this one are read
   std::shared_ptr<transport::Tls> tls = {};  // of streams and rows; null: none, all is in the clear
+  cluster::Protocols protocols = cluster::own_protocols;
+  std::string build = {};  // that others are told; cluster::is_build()
 };
 // With an incarnation drawn at random. Errors: an id or an address that cannot be; the text names it.
 Result<hosts::MemberOptions> member_options(const MemberArguments& arguments);

@@ -62,9 +62,11 @@ Result<std::unique_ptr<FrontendHost>> FrontendHost::open(const MemberArguments& 
                                                          bool takes_orders) {
   std::unique_ptr<FrontendHost> made(
       new FrontendHost(options, clock, std::move(warn), arguments.listen, arguments.coordinator.name));
+  made->protocols_ = arguments.protocols;
   auto rows = transport::RowServer::open(
-      arguments.listen, {.cluster = arguments.coordinator.name, .tls = arguments.tls}, made->store_,
-      [to = made.get()](RequestId row, std::uint64_t, const std::string& report) {
+      arguments.listen,
+      {.cluster = arguments.coordinator.name, .speaks = arguments.protocols, .tls = arguments.tls},
+      made->store_, [to = made.get()](RequestId row, std::uint64_t, const std::string& report) {
         to->outputs(row, report);
       });
   if (!rows) return in_context("--listen", rows.error());
@@ -205,7 +207,7 @@ void FrontendHost::close(std::uint64_t key) {
 
 // A worker's report comes as the one message of a frame whose hello says who it is.
 void FrontendHost::outputs(RequestId row, const std::string& report) {
-  auto frame = transport::decode(report);
+  auto frame = transport::decode(report, {}, protocols_);
   wire::Report told;
   if (frame && frame->hello && frame->messages.size() == 1 &&
       std::holds_alternative<wire::Report>(frame->messages.front()) && follower_ != nullptr &&

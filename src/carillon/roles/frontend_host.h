@@ -104,6 +104,7 @@ class FrontendHost final : FollowerHandlers, OfferingOut, controller::ModelContr
   enum class Why : std::uint8_t { serves, drains, no_leader, no_worker };
   Why why_ = Why::serves;  // it is not ready; likewise
   const std::string cluster_;
+  cluster::Protocols protocols_;          // before it joins
   std::optional<std::size_t> told_open_;  // rows, as the leader was told while this drains; likewise
   std::unique_ptr<transport::RowServer> rows_;
   std::unique_ptr<Follower> follower_;

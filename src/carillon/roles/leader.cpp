@@ -252,7 +252,8 @@ void Leader::joined(PeerId id, const transport::Hello& hello, TimePoint now) {
     }
   } else {
     for (const auto& [other, each] : peers_)
-      if (!each.address.empty()) post(id, transport::FrontendAt{each.number, each.address});
+      if (!each.address.empty())
+        post(id, transport::FrontendAt{each.number, each.address, each.hello.protocols});
     ModelOrders::Outbox orders;
     model_orders_.joined(id, hello, orders);
     post(std::move(orders));
@@ -459,7 +460,7 @@ void Leader::on(PeerId, Peer& peer, transport::RowsAt& what, TimePoint) {
     return;
   }
   peer.address = what.address;
-  post_all(Role::worker, transport::FrontendAt{peer.number, peer.address});
+  post_all(Role::worker, transport::FrontendAt{peer.number, peer.address, peer.hello.protocols});
 }
 
 // --- Rows

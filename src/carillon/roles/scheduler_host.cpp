@@ -55,7 +55,9 @@ Result<std::unique_ptr<SchedulerHost>> SchedulerHost::open(const MemberArguments
   std::unique_ptr<SchedulerHost> made(new SchedulerHost({.cluster = member->cluster,
                                                          .id = member->self.id,
                                                          .role = cluster::Role::scheduler,
-                                                         .incarnation = member->self.incarnation},
+                                                         .incarnation = member->self.incarnation,
+                                                         .protocols = arguments.protocols,
+                                                         .build = arguments.build},
                                                         std::move(options), clock));
   // Streams come only to a scheduler that knows its peers' clocks.
   auto membership = hosts::Membership::open(
@@ -164,6 +166,13 @@ transport::Look SchedulerHost::look() {
   for (transport::Look::Member& member : out.members)
     if (const auto found = drains_.find(member.id); found != drains_.end())
       member.drain = found->second > 0 ? transport::Look::Drain::drains : transport::Look::Drain::drained;
+  // A static file tells nothing of what members speak; they do themselves.
+  for (const auto& [stream, speaker] : peers_) {
+    const auto member = std::ranges::find(out.members, stream->peer().id, &transport::Look::Member::id);
+    if (member == out.members.end() || member->protocols) continue;
+    member->protocols = stream->peer().protocols;
+    member->build = stream->peer().build;
+  }
   out.wanted = own_wanted();
   return out;
 }

@@ -129,8 +129,12 @@ void WorkerHost::order_model(const transport::ModelOrder& order) {
 
 // --- Rows
 
-void WorkerHost::connect(const std::string& address) {
-  if (client_ != nullptr) client_->connect(address);
+void WorkerHost::connect(const std::string& address, const cluster::Protocols& speaks) {
+  // Without a version that both speak the frontend refuses it, with words.
+  const std::uint32_t protocol =
+      cluster::settle({"the worker", self_.protocols}, {address, speaks}).value_or(self_.protocols.newest);
+  protocols_.insert_or_assign(address, protocol);
+  if (client_ != nullptr) client_->connect(address, protocol);
 }
 
 std::uint64_t WorkerHost::pull(const std::string& address, std::uint64_t key, TimePoint urgency,
@@ -160,7 +164,12 @@ std::uint64_t WorkerHost::push(const std::string& address, std::uint64_t key, st
   const std::uint64_t ticket = next_ticket_++;
   transport::RowClient::Push push{
       .address = address, .key = key, .epoch = epoch_, .report = {}, .outputs = row->outputs()};
-  transport::encode({.epoch = epoch_, .hello = self_, .messages = {report}}, push.report, {.text = 256});
+  const auto settled = protocols_.find(address);
+  transport::encode({.epoch = epoch_,
+                     .hello = self_,
+                     .messages = {report},
+                     .protocol = settled != protocols_.end() ? settled->second : self_.protocols.oldest},
+                    push.report, {.text = 256});
   tickets_[ticket] =
       client_->push(std::move(push), [this, ticket, row, asked = SteadyClock().now()](Result<bool> taken) {
         if (taken && *taken) count(&RowTimes::pushes, asked);

@@ -55,7 +55,7 @@ class WorkerHost final : FollowerHandlers, AgentOut {
   void heard(std::vector<transport::Message> messages) override;
   // AgentOut, in the controller's turns.
   void send(transport::Message message) override;
-  void connect(const std::string& address) override;
+  void connect(const std::string& address, const cluster::Protocols& speaks) override;
   std::uint64_t pull(const std::string& address, std::uint64_t key, TimePoint urgency,
                      std::shared_ptr<PulledRow> row) override;
   std::uint64_t push(const std::string& address, std::uint64_t key, std::shared_ptr<PulledRow> row,
@@ -70,6 +70,7 @@ class WorkerHost final : FollowerHandlers, AgentOut {
   const std::function<void(const std::string&)> warn_;
   const std::optional<std::uint32_t> order_;
   Lookup lookup_;
+  std::map<std::string, std::uint32_t> protocols_;  // that frontends are spoken to in, by address
   controller::Controller* controller_ = nullptr;
   std::shared_ptr<transport::Stream> leader_;  // of the controller's turns, as all that follows
   std::uint64_t epoch_ = 0;

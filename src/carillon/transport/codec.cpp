@@ -256,6 +256,9 @@ struct Writer {
   void operator()(const FrontendAt& m) const {
     to.mutable_frontend_at()->set_frontend(m.frontend);
     to.mutable_frontend_at()->set_address(cut(m.address, limits.text));
+    if (m.protocols == Protocols{1, 1}) return;
+    to.mutable_frontend_at()->set_oldest_protocol(m.protocols.oldest);
+    to.mutable_frontend_at()->set_newest_protocol(m.protocols.newest);
   }
   void operator()(const Leads&) const { (void)to.mutable_leads(); }
   void operator()(const Drain& m) const { to.mutable_drain()->set_undo(m.undo); }
@@ -695,7 +698,9 @@ std::optional<Message> Reader::read(const hosts::Message& from) {
       break;
     case hosts::Message::kFrontendAt:
       message = FrontendAt{from.frontend_at().frontend(),
-                           text("frontend_at.address", from.frontend_at().address())};
+                           text("frontend_at.address", from.frontend_at().address()),
+                           {std::max(from.frontend_at().oldest_protocol(), 1U),
+                            std::max(from.frontend_at().newest_protocol(), 1U)}};
       break;
     case hosts::Message::kLeads:
       message = Leads{};
@@ -734,12 +739,23 @@ std::optional<Message> Reader::read(const hosts::Message& from) {
   return message;
 }
 
-Result<Hello> read_hello(const hosts::Hello& from) {
+Result<Hello> read_hello(const hosts::Hello& from, std::uint32_t protocol) {
   if (!cluster::is_name(from.cluster()))
     return invalid(fmt::format("hello: the cluster's name is not {}", cluster::name_rule));
   if (!cluster::is_name(from.id()))
     return invalid(fmt::format("hello: the host's id is not {}", cluster::name_rule));
-  Hello hello{.cluster = from.cluster(), .id = from.id(), .incarnation = from.incarnation()};
+  Hello hello{.cluster = from.cluster(),
+              .id = from.id(),
+              .incarnation = from.incarnation(),
+              .protocols = {protocol, protocol},
+              .build = from.build()};
+  if (from.newest_protocol() > 0) hello.protocols = {from.oldest_protocol(), from.newest_protocol()};
+  if (hello.protocols.oldest < 1 || hello.protocols.oldest > hello.protocols.newest)
+    return invalid(fmt::format("hello: protocols {} to {} are no range", hello.protocols.oldest,
+                               hello.protocols.newest));
+  if (!cluster::is_build(hello.build))
+    return invalid(
+        fmt::format("hello: the build is not up to {} printable characters", cluster::longest_build));
   switch (from.role()) {
     case hosts::ROLE_FRONTEND:
       hello.role = Role::frontend;
@@ -761,7 +777,8 @@ Encoder::Encoder(const FrameLimits& limits)
     : limits_(limits), head_(std::make_unique<hosts::Frame>()), one_(std::make_unique<hosts::Frame>()) {}
 Encoder::~Encoder() = default;
 
-void Encoder::begin(std::uint64_t epoch, const std::optional<Hello>& hello, std::string& out) {
+void Encoder::begin(std::uint32_t protocol, std::uint64_t epoch, const std::optional<Hello>& hello,
+                    std::string& out) {
   head_->Clear();
   head_->set_protocol(protocol);
   head_->set_epoch(epoch);
@@ -771,6 +788,12 @@ void Encoder::begin(std::uint64_t epoch, const std::optional<Hello>& hello, std:
     to.set_id(hello->id);
     to.set_role(as_role(hello->role));
     to.set_incarnation(hello->incarnation);
+    // Without them the frame's own number is all that the speaker speaks.
+    if (hello->protocols != Protocols{protocol, protocol}) {
+      to.set_oldest_protocol(hello->protocols.oldest);
+      to.set_newest_protocol(hello->protocols.newest);
+    }
+    to.set_build(hello->build);
   }
   head_->AppendToString(&out);
 }
@@ -784,26 +807,29 @@ void Encoder::add(const Message& message, std::string& out) {
 
 void encode(const Frame& frame, std::string& out, const FrameLimits& limits) {
   Encoder encoder(limits);
-  encoder.begin(frame.epoch, frame.hello, out);
+  encoder.begin(frame.protocol, frame.epoch, frame.hello, out);
   for (const Message& message : frame.messages) encoder.add(message, out);
 }
 
-Result<Frame> decode(std::string_view bytes, const FrameLimits& limits) {
+Result<Frame> decode(std::string_view bytes, const FrameLimits& limits, const Protocols& speaks) {
   if (bytes.size() > limits.bytes)
     return invalid(fmt::format("a frame of {} bytes, at most {}", bytes.size(), limits.bytes));
   google::protobuf::Arena arena;
   auto& from = *google::protobuf::Arena::CreateMessage<hosts::Frame>(&arena);
   if (!from.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())))
     return invalid("not a frame of hosts.proto");
-  if (from.protocol() != protocol)
-    return invalid(fmt::format("a frame of protocol {}; this version speaks {}", from.protocol(), protocol));
   if (static_cast<std::size_t>(from.messages_size()) > limits.messages)
     return invalid(fmt::format("a frame of {} messages, at most {}", from.messages_size(), limits.messages));
-  Frame frame{.epoch = from.epoch()};
+  Frame frame{.epoch = from.epoch(), .protocol = from.protocol()};
   if (from.has_hello()) {
-    auto hello = read_hello(from.hello());
+    auto hello = read_hello(from.hello(), from.protocol());
     if (!hello) return std::unexpected(std::move(hello.error()));
     frame.hello = std::move(*hello);
+  }
+  if (!speaks.has(from.protocol())) {
+    if (frame.hello) return frame;
+    return invalid(
+        fmt::format("a frame of protocol {}, and this member speaks {}", from.protocol(), to_text(speaks)));
   }
   frame.messages.reserve(static_cast<std::size_t>(from.messages_size()));
   for (int i = 0; i < from.messages_size(); ++i) {

@@ -220,6 +220,31 @@ TEST(Codec, TheLargestMessageIsLessThanHalfAFrame) {
             std::string(256, 'y'));
 }
 
+TEST(Codec, AHelloTellsWhatItsSpeakerSpeaks) {
+  const Hello hello{.cluster = "box",
+                    .id = "a",
+                    .role = Role::worker,
+                    .incarnation = 1,
+                    .protocols = {3, 4},
+                    .build = "0.4.0"};
+  const std::string bytes = encoded({.hello = hello, .messages = {Leads{}}, .protocol = 3});
+  // Whoever speaks other versions reads who it is, and no messages.
+  for (const Protocols& speaks : {Protocols{1, 1}, Protocols{2, 3}, Protocols{5, 6}}) {
+    const auto frame = decode(bytes, {}, speaks);
+    ASSERT_TRUE(frame) << frame.error().message;
+    EXPECT_EQ(frame->hello, hello);
+    EXPECT_EQ(frame->protocol, 3U);
+    EXPECT_EQ(frame->messages.size(), speaks.has(3) ? 1U : 0U);
+  }
+  // A build that tells nothing speaks what it writes.
+  hosts::Frame old;
+  old.set_protocol(2);
+  old.mutable_hello()->set_cluster("box");
+  old.mutable_hello()->set_id("a");
+  old.mutable_hello()->set_role(hosts::ROLE_WORKER);
+  EXPECT_EQ(decode(old.SerializeAsString())->hello->protocols, (Protocols{2, 2}));
+}
+
 std::string why_not(const hosts::Frame& frame, const FrameLimits& limits = {}) {
   const auto read = decode(frame.SerializeAsString(), limits);
   if (read) return "it was read";
@@ -228,7 +253,7 @@ std::string why_not(const hosts::Frame& frame, const FrameLimits& limits = {}) {
 }
 hosts::Frame frame_of(int messages = 1) {
   hosts::Frame frame;
-  frame.set_protocol(protocol);
+  frame.set_protocol(cluster::own_protocols.newest);
   for (int i = 0; i < messages; ++i) frame.add_messages();
   return frame;
 }
@@ -311,7 +336,7 @@ TEST(Codec, WhatIsWrongWithAModelIsNamed) {
 TEST(Codec, FramesOfOthersAreRefused) {
   hosts::Frame older = frame_of();
   older.set_protocol(0);
-  EXPECT_EQ(why_not(older), "a frame of protocol 0; this version speaks 1");
+  EXPECT_EQ(why_not(older), "a frame of protocol 0, and this member speaks protocol 1");
   EXPECT_EQ(why_not(frame_of(3), {.messages = 2}), "a frame of 3 messages, at most 2");
   EXPECT_THAT(why_not(frame_of(30), {.bytes = 20}), HasSubstr("bytes, at most 20"));
   EXPECT_EQ(decode("\x07garbage").error().message, "not a frame of hosts.proto");
@@ -319,6 +344,14 @@ TEST(Codec, FramesOfOthersAreRefused) {
   nobody.mutable_hello()->set_cluster("box");
   EXPECT_THAT(why_not(nobody), HasSubstr("hello: the host's id is not 1 to 64 letters"));
   nobody.mutable_hello()->set_id("a");
+  nobody.mutable_hello()->set_newest_protocol(2);
+  EXPECT_EQ(why_not(nobody), "hello: protocols 0 to 2 are no range");
+  nobody.mutable_hello()->set_oldest_protocol(3);
+  EXPECT_EQ(why_not(nobody), "hello: protocols 3 to 2 are no range");
+  nobody.mutable_hello()->set_oldest_protocol(1);
+  nobody.mutable_hello()->set_build("\n");
+  EXPECT_EQ(why_not(nobody), "hello: the build is not up to 64 printable characters");
+  nobody.mutable_hello()->set_build("0.1.0");
   EXPECT_EQ(why_not(nobody), "hello: role 0 is none of 1 to 3");
   for (const std::string& name :
        {std::string(65, 'a'), std::string("a b"), std::string("a\xff"), std::string()}) {
@@ -373,8 +406,8 @@ TEST(Codec, BytesThatWereChangedCrashNothing) {
 // Frames as earlier versions wrote them: what was said once is understood for good. CARILLON_RECORD_WIRE=1
 // writes those of this protocol number anew.
 TEST(Codec, RecordedFramesAreRead) {
-  const std::filesystem::path folder =
-      std::filesystem::path(CARILLON_SOURCE_DIR) / "tests/wire" / std::to_string(protocol);
+  const std::filesystem::path folder = std::filesystem::path(CARILLON_SOURCE_DIR) / "tests/wire" /
+                                       std::to_string(cluster::own_protocols.oldest);
   const bool record = std::getenv("CARILLON_RECORD_WIRE") != nullptr;
   for (const auto& [name, message] : samples()) {
     const std::string now =

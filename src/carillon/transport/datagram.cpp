@@ -11,7 +11,6 @@
 
 #include "carillon/base/assert.h"
 #include "carillon/cluster/coordinator/address.h"
-#include "carillon/transport/messages.h"
 
 namespace carillon::transport {
 namespace {
@@ -106,8 +105,9 @@ class MacKey {
 };
 
 DatagramCodec::DatagramCodec(std::string cluster, const std::string& key,
-                             const std::optional<std::string>& other_key)
+                             const std::optional<std::string>& other_key, const cluster::Protocols& speaks)
     : cluster_(std::move(cluster)),
+      speaks_(speaks),
       key_(std::make_unique<MacKey>(key)),
       other_key_(other_key ? std::make_unique<MacKey>(*other_key) : nullptr) {}
 DatagramCodec::~DatagramCodec() = default;
@@ -138,7 +138,7 @@ DatagramCodec::Mac DatagramCodec::mac_of(MacKey& key, std::string_view bytes, co
 
 std::string DatagramCodec::encode(const Datagram& datagram, const Process& to) const {
   std::string out(magic);
-  put(out, static_cast<std::uint8_t>(protocol));
+  put(out, static_cast<std::uint8_t>(datagram.protocol));
   put(out, static_cast<std::uint8_t>((datagram.message ? has_message : 0) | (datagram.echo ? has_echo : 0)));
   put(out, static_cast<std::uint8_t>(datagram.from.size()));
   out.append(datagram.from);
@@ -165,8 +165,9 @@ Result<Datagram> DatagramCodec::decode(std::string_view bytes, const Process& se
                                magic.size() + 1 + mac.size(), longest_datagram));
   if (!bytes.starts_with(magic)) return invalid("a datagram of something else than Carillon");
   const auto spoken = static_cast<unsigned char>(bytes[magic.size()]);
-  if (spoken != protocol)
-    return invalid(fmt::format("a datagram of protocol {}; this version speaks {}", spoken, protocol));
+  if (!speaks_.has(spoken))
+    return invalid(
+        fmt::format("a datagram of protocol {}, and this member speaks {}", spoken, to_text(speaks_)));
   std::memcpy(mac.data(), bytes.data() + bytes.size() - mac.size(), mac.size());
   bytes.remove_suffix(mac.size());
   const auto signs = [&](MacKey& key) {
@@ -180,7 +181,8 @@ Result<Datagram> DatagramCodec::decode(std::string_view bytes, const Process& se
   const auto parts = take.number<std::uint8_t>();
   Datagram datagram{.from = std::string(take.text(take.number<std::uint8_t>())),
                     .incarnation = take.number<std::uint64_t>(),
-                    .sent = take.time()};
+                    .sent = take.time(),
+                    .protocol = spoken};
   if ((parts & has_message) != 0) {
     const auto kind = take.number<std::uint8_t>();
     if (kind > static_cast<std::uint8_t>(last_kind))

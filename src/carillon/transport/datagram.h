@@ -14,6 +14,7 @@
 #include "carillon/base/time.h"
 #include "carillon/cluster/clock/peer_clock.h"
 #include "carillon/cluster/election/messages.h"
+#include "carillon/cluster/protocols.h"
 
 namespace carillon::transport {
 
@@ -33,6 +34,7 @@ struct Datagram {
     friend bool operator==(const Echo&, const Echo&) = default;
   };
   std::optional<Echo> echo = std::nullopt;
+  std::uint32_t protocol = cluster::own_protocols.oldest;  // in which it is written, 255 at most
   friend bool operator==(const Datagram&, const Datagram&) = default;
 };
 
@@ -53,9 +55,10 @@ std::string fingerprint_of(std::string_view cluster, std::string_view key);
 class DatagramCodec {
  public:
   // Requires a name of the cluster (cluster::is_name()). `key`: any bytes. `other_key`: what it signs is
-  // read, too, while a cluster changes its key.
+  // read, too, while a cluster changes its key. `speaks`: the versions that are read.
   DatagramCodec(std::string cluster, const std::string& key,
-                const std::optional<std::string>& other_key = std::nullopt);
+                const std::optional<std::string>& other_key = std::nullopt,
+                const cluster::Protocols& speaks = cluster::own_protocols);
   ~DatagramCodec();
   DatagramCodec(const DatagramCodec&) = delete;
   DatagramCodec& operator=(const DatagramCodec&) = delete;
@@ -75,6 +78,7 @@ class DatagramCodec {
   Mac mac_of(MacKey& key, std::string_view bytes, const Process& to) const;
 
   const std::string cluster_;
+  const cluster::Protocols speaks_;
   mutable std::mutex mutex_;  // of both
   const std::unique_ptr<MacKey> key_, other_key_;
 };

@@ -97,6 +97,19 @@ TEST(Datagram, WhileAKeyIsChangedBothAreRead) {
   EXPECT_FALSE(change.decode(DatagramCodec("box", "a third").encode(full(), to), to));
 }
 
+TEST(Datagram, OfAnyProtocolThatIsSpokenIsRead) {
+  const DatagramCodec codec("box", "a key", std::nullopt, {2, 3});
+  for (const std::uint32_t protocol : {1U, 2U, 3U, 4U}) {
+    Datagram datagram = full();
+    datagram.protocol = protocol;
+    const auto read = codec.decode(codec.encode(datagram, to), to);
+    EXPECT_EQ(read.has_value(), protocol == 2 || protocol == 3) << protocol;
+    if (read) EXPECT_EQ(*read, datagram);
+  }
+  EXPECT_EQ(refusal_of(codec.encode(full(), to), codec),
+            "a datagram of protocol 1, and this member speaks protocols 2 to 3");
+}
+
 TEST(Datagram, AFingerprintTellsKeysApart) {
   EXPECT_EQ(fingerprint_of("box", "a key"), fingerprint_of("box", "a key"));
   EXPECT_NE(fingerprint_of("box", "a key"), fingerprint_of("box", "another"));
@@ -120,7 +133,7 @@ TEST(Datagram, WhatIsWrongIsNamed) {
   EXPECT_EQ(refusal_of(std::string(40, 'x')), "a datagram of something else than Carillon");
   std::string later = of_box.encode(full(), to);
   later[4] = 9;
-  EXPECT_EQ(refusal_of(later), "a datagram of protocol 9; this version speaks 1");
+  EXPECT_EQ(refusal_of(later), "a datagram of protocol 9, and this member speaks protocol 1");
   Datagram nobody = full();
   nobody.from = "a b";
   EXPECT_THAT(refusal_of(of_box.encode(nobody, to)),

@@ -63,6 +63,11 @@ hosts::LookReply reply_of(const Look& look) {
     seen.set_alive(member.alive);
     seen.set_devices(member.devices);
     seen.set_drain(static_cast<std::uint32_t>(member.drain));
+    if (member.protocols) {
+      seen.set_oldest_protocol(member.protocols->oldest);
+      seen.set_newest_protocol(member.protocols->newest);
+    }
+    seen.set_build(member.build);
     if (!member.clock) continue;
     seen.set_offset_ns(member.clock->offset.count());
     seen.set_bound_ns(member.clock->bound.count());
@@ -96,6 +101,13 @@ Result<Look> look_heard(const hosts::LookReply& reply) {
     if (seen.drain() > static_cast<std::uint32_t>(Look::Drain::drained)) return wrong("members.drain");
     Look::Member member{seen.id(), *role, seen.address(), seen.alive(), seen.devices(), std::nullopt};
     member.drain = static_cast<Look::Drain>(seen.drain());
+    if (seen.newest_protocol() > 0) {
+      if (seen.oldest_protocol() < 1 || seen.oldest_protocol() > seen.newest_protocol())
+        return wrong("members.oldest_protocol");
+      member.protocols = {seen.oldest_protocol(), seen.newest_protocol()};
+    }
+    if (!cluster::is_build(seen.build())) return wrong("members.build");
+    member.build = seen.build();
     if (seen.has_offset_ns())
       member.clock = {.offset = Duration{seen.offset_ns()}, .bound = Duration{seen.bound_ns()}};
     look.members.push_back(std::move(member));

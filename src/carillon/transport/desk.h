@@ -31,6 +31,9 @@ struct Look {
     std::optional<cluster::PeerClock::Difference> clock;  // its time less the answering member's
     // Of frontends and workers as the leader knows, and of a scheduler as it knows itself.
     Drain drain = Drain::none;
+    // As the member registered them, or said in a stream. None: not known.
+    std::optional<cluster::Protocols> protocols = std::nullopt;
+    std::string build = {};  // empty: not known, or of an earlier version
   };
   std::string id;  // who answers
   bool leads = false;

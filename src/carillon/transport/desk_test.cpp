@@ -25,15 +25,16 @@ class FakeDesk final : public Desk {
     ordered.push_back((undo ? "undo drain " : "drain ") + id);
     return result;
   }
-  Look shown{"s1",
-             true,
-             7,
-             "s1",
-             {{"s1", Role::scheduler, "10.0.0.1:8100", true, 0, {{Duration{0}, Duration{0}}}},
-              {"w1", Role::worker, "[::1]:8100", false, 4, {{-5us, 3us}}},
-              {"f1", Role::frontend, "f1:1", true, 0, {}}},
-             {{.group = "0", .wanted = 6, .present = 4, .coming = 1, .given_up = 1, .start_up = 40s},
-              {.group = "1", .wanted = 1}}};
+  Look shown{
+      "s1",
+      true,
+      7,
+      "s1",
+      {{"s1", Role::scheduler, "10.0.0.1:8100", true, 0, {{Duration{0}, Duration{0}}}},
+       {"w1", Role::worker, "[::1]:8100", false, 4, {{-5us, 3us}}, Look::Drain::none, {{2, 3}}, "0.3.0"},
+       {"f1", Role::frontend, "f1:1", true, 0, {}}},
+      {{.group = "0", .wanted = 6, .present = 4, .coming = 1, .given_up = 1, .start_up = 40s},
+       {.group = "1", .wanted = 1}}};
   Result<> result;
   std::vector<std::string> ordered;
 };
@@ -87,6 +88,9 @@ TEST_F(DeskTest, AllAreAskedAtOnceAndWhoDoesNotAnswerSaysWhy) {
   EXPECT_EQ(w1.clock->offset, -5us);
   EXPECT_EQ(w1.clock->bound, 3us);
   EXPECT_FALSE(looks[0]->members[2].clock);
+  EXPECT_EQ(w1.protocols, (cluster::Protocols{2, 3}));
+  EXPECT_EQ(w1.build, "0.3.0");
+  EXPECT_FALSE(looks[0]->members[2].protocols);
   EXPECT_EQ(looks[0]->wanted, desk.shown.wanted);
   EXPECT_EQ(looks[1].error().code, ErrorCode::unsupported);
   EXPECT_EQ(looks[2].error().code, ErrorCode::unavailable);
@@ -130,6 +134,15 @@ TEST_F(DeskTest, AnAnswerIsNotTrusted) {
     EXPECT_EQ(asked().error().message, says);
   }
   desk.shown.wanted = wanted;
+  const auto member = desk.shown.members[1];
+  desk.shown.members[1].protocols = cluster::Protocols{3, 2};
+  EXPECT_EQ(asked().error().message, "its answer has a wrong members.oldest_protocol");
+  desk.shown.members[1].protocols = cluster::Protocols{0, 2};
+  EXPECT_EQ(asked().error().message, "its answer has a wrong members.oldest_protocol");
+  desk.shown.members[1] = member;
+  desk.shown.members[1].build = "\x1b[1m";
+  EXPECT_EQ(asked().error().message, "its answer has a wrong members.build");
+  desk.shown.members[1] = member;
   desk.shown.members[1].address = "nowhere";
   EXPECT_EQ(asked().error().message, "its answer has a wrong members.address");
   desk.shown.members[1].id = "\n";

@@ -10,6 +10,7 @@
 #include "carillon/base/result.h"
 #include "carillon/base/time.h"
 #include "carillon/cluster/coordinator/member.h"
+#include "carillon/cluster/protocols.h"
 #include "carillon/ledger/event.h"
 #include "carillon/ledger/order.h"
 #include "carillon/wire/ends.h"
@@ -21,9 +22,7 @@
 // the sender's clock until whoever hears a message has converted them (times.h).
 namespace carillon::transport {
 
-// Of the format in proto/hosts.proto.
-inline constexpr std::uint32_t protocol = 1;
-
+using cluster::Protocols;
 using cluster::Role;
 
 // Who speaks: the first thing that a stream carries.
@@ -32,6 +31,8 @@ struct Hello {
   std::string id;
   Role role{};
   std::uint64_t incarnation = 0;  // of the process
+  Protocols protocols = cluster::own_protocols;
+  std::string build = {};  // cluster::is_build(); empty: of an earlier version
   friend bool operator==(const Hello&, const Hello&) = default;
 };
 
@@ -126,6 +127,7 @@ struct Adopt {
 struct FrontendAt {
   std::uint32_t frontend = 0;
   std::string address;
+  Protocols protocols = {1, 1};  // of the frontend; a leader that tells nothing has such frontends alone
 };
 
 // A scheduler to all others: it leads, in the frame's epoch. Whatever an earlier leader was told is to be
@@ -212,6 +214,7 @@ struct Frame {
   std::uint64_t epoch = 0;  // in which the messages were decided
   std::optional<Hello> hello = std::nullopt;
   std::vector<Message> messages{};
+  std::uint32_t protocol = cluster::own_protocols.oldest;  // in which it is written
 };
 
 }  // namespace carillon::transport

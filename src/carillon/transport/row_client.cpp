@@ -84,6 +84,10 @@ class Peer {
   void open() {
     if (state_ == State::none && clock_.now() >= not_before_) connect();
   }
+  // In connections that are opened from now on.
+  void speak(std::uint32_t protocol) {
+    if (std::exchange(protocol_, protocol) != protocol) not_before_ = TimePoint::min();
+  }
   // `job` was added to the jobs. flush() must follow.
   void begin(std::uint64_t ticket, Job& job) {
     if (state_ == State::none) {
@@ -340,7 +344,7 @@ class Peer {
     state_ = State::there;
     timer_.cancel();
     reader_.emplace(false);
-    put(out_, hello_of(options_.cluster));
+    put(out_, hello_of(options_.cluster, protocol_));
     std::vector<std::uint64_t> mine;
     for (const auto& [ticket, job] : jobs_)
       if (job.peer == this) mine.push_back(ticket);
@@ -402,6 +406,7 @@ class Peer {
   tcp::resolver resolver_{context_};
   asio::steady_timer timer_{context_};
   State state_ = State::none;
+  std::uint32_t protocol_ = cluster::own_protocols.oldest;
   std::uint64_t life_ = 1;     // of the connection
   std::uint64_t writing_ = 0;  // the life in which it waits until it can write
   std::optional<Reader> reader_;
@@ -445,9 +450,9 @@ class Client final : public RowClient, Turn {
     CARILLON_ASSERT(push.report.size() <= longest_report && push.outputs.size() <= most_tensors);
     return add({.what = PushJob{std::move(push), std::move(pushed), {}}});
   }
-  void connect(const std::string& address) override {
+  void connect(const std::string& address, std::uint32_t protocol) override {
     const std::lock_guard lock(mutex_);
-    openings_.push_back(address);
+    openings_.emplace_back(address, protocol);
   }
   void cancel(std::uint64_t ticket) override {
     const std::lock_guard lock(mutex_);
@@ -464,6 +469,7 @@ class Client final : public RowClient, Turn {
 
  private:
   using Wish = std::pair<std::uint64_t, std::optional<Job>>;  // no job: it is cancelled
+  using Openings = std::vector<std::pair<std::string, std::uint32_t>>;
 
   bool wanted() const { return !wishes_.empty() || !openings_.empty(); }
   std::uint64_t add(Job job) {
@@ -506,13 +512,16 @@ class Client final : public RowClient, Turn {
     return *kept;
   }
   void work() {
-    std::vector<std::string> openings;
+    Openings openings;
     {
       const std::lock_guard lock(mutex_);
       wishes_.swap(working_);
       openings.swap(openings_);
     }
-    for (const std::string& address : openings) at(address).open();
+    for (const auto& [address, protocol] : openings) {
+      at(address).speak(protocol);
+      at(address).open();
+    }
     std::vector<Peer*> touched;
     for (auto& [ticket, job] : working_) {
       Peer* peer = nullptr;
@@ -539,7 +548,7 @@ class Client final : public RowClient, Turn {
   std::thread::id holder_;    // who has it
   int again_ = 0;             // times that it was taken once more
   std::vector<Wish> wishes_;  // with mutex_, as these six
-  std::vector<std::string> openings_;
+  Openings openings_;
   std::uint64_t tickets_ = 0;
   // Of whoever has the turn, as all below.
   std::vector<Wish> working_;

@@ -10,6 +10,7 @@
 
 #include "carillon/base/result.h"
 #include "carillon/base/time.h"
+#include "carillon/cluster/protocols.h"
 
 namespace carillon::transport {
 
@@ -63,7 +64,8 @@ class RowClient {
 
   // Opens a connection ahead of what will be asked for, so that the first to ask need not wait for it. As the
   // two below: it does not block, and happens at flush().
-  virtual void connect(const std::string& address) = 0;
+  virtual void connect(const std::string& address,
+                       std::uint32_t protocol = cluster::own_protocols.oldest) = 0;
   // Neither blocks, and nothing happens before flush(). Both return a ticket for cancel(). Handlers may call
   // all four.
   virtual std::uint64_t pull(Pull pull, Pulled pulled) = 0;

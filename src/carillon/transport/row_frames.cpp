@@ -12,11 +12,11 @@
 
 namespace carillon::transport::rows {
 
-Hello hello_of(std::string_view cluster) {
+Hello hello_of(std::string_view cluster, std::uint32_t protocol) {
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
   const int done = EVP_Digest(cluster.data(), cluster.size(), digest.data(), nullptr, EVP_sha256(), nullptr);
   CARILLON_ASSERT(done == 1);
-  Hello hello;
+  Hello hello{.protocol = protocol};
   std::memcpy(hello.cluster.data(), digest.data(), hello.cluster.size());
   return hello;
 }

@@ -18,6 +18,7 @@
 #include <fmt/format.h>
 
 #include "carillon/base/result.h"
+#include "carillon/cluster/protocols.h"
 #include "carillon/transport/row_wire.h"
 
 // What the two ends of the rows' connections (rows.h, row_client.h) say. Numbers are little endian. A client
@@ -63,13 +64,13 @@ struct SizesBody {
 };
 struct Hello {
   std::array<char, 4> magic{'C', 'R', 'L', 'R'};
-  std::uint32_t protocol = 1;
-  std::array<unsigned char, 16> cluster{};  // of its name's SHA-256
+  std::uint32_t protocol = cluster::own_protocols.oldest;  // that the client knows the server to speak
+  std::array<unsigned char, 16> cluster{};                 // of its name's SHA-256
   friend bool operator==(const Hello&, const Hello&) = default;
 };
 static_assert(sizeof(Header) == 16 && sizeof(PullBody) == 16 && sizeof(PushBody) == 24 &&
               sizeof(SizesBody) == 16 && sizeof(Hello) == 24);
-Hello hello_of(std::string_view cluster);
+Hello hello_of(std::string_view cluster, std::uint32_t protocol = cluster::own_protocols.oldest);
 
 template <typename Value>
 void put(std::string& out, const Value& value) {

@@ -102,6 +102,7 @@ class Serving {
       : cluster(options.cluster),
         hello(hello_of(options.cluster)),
         limits(options.limits),
+        speaks(options.speaks),
         tls(std::move(options.tls)),
         on_outputs(std::move(told)),
         store_(store) {}
@@ -127,6 +128,7 @@ class Serving {
   const std::string cluster;
   const Hello hello;
   const RowLimits limits;
+  const cluster::Protocols speaks;
   const std::shared_ptr<Tls> tls;
   const RowServer::OnOutputs on_outputs;
   const SteadyClock clock;
@@ -180,10 +182,10 @@ class Connection final : public std::enable_shared_from_this<Connection>, Pusher
       return invalid(
           "it speaks TLS, and this frontend does not: start all members with --cluster-cert, or none");
     if (hello.magic != serving_.hello.magic) return invalid("this is no worker of Carillon");
-    if (hello.protocol != serving_.hello.protocol)
-      return invalid(fmt::format("a worker that speaks protocol {} of rows; this version speaks {}",
-                                 hello.protocol, serving_.hello.protocol));
-    if (hello != serving_.hello) return invalid("a worker of another cluster");
+    const auto both =
+        cluster::settle({"the frontend", serving_.speaks}, {"the worker", {hello.protocol, hello.protocol}});
+    if (!both) return std::unexpected(both.error());
+    if (hello.cluster != serving_.hello.cluster) return invalid("a worker of another cluster");
     greeted_ = true;
     timer_.cancel();
     return {};

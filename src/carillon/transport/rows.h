@@ -13,6 +13,7 @@
 #include "carillon/base/ids.h"
 #include "carillon/base/result.h"
 #include "carillon/base/time.h"
+#include "carillon/cluster/protocols.h"
 
 // The frontend's end of the data plane: workers pull the inputs of rows from here and push outputs back. The
 // worker's end is row_client.h.
@@ -82,6 +83,7 @@ class RowServer {
   struct Options {
     std::string cluster;  // its name; peers of another are refused
     RowLimits limits{};
+    cluster::Protocols speaks = cluster::own_protocols;
     std::shared_ptr<Tls> tls =
         {};  // null: none, and all in the clear. Else only workers of the cluster are served
   };

@@ -549,6 +549,30 @@ TEST(Rows, HandlersThatAreDueHearOfTheEnd) {
   }
 }
 
+TEST(Rows, GoBetweenNeighbouringProtocols) {
+  for (const auto& [settled, speaks] :
+       {std::pair{1U, cluster::Protocols{1, 2}}, std::pair{2U, cluster::Protocols{1, 2}},
+        std::pair{2U, cluster::Protocols{2, 3}}}) {
+    RowStore store;
+    auto server = RowServer::open("127.0.0.1:0", {.cluster = "box", .limits = {}, .speaks = speaks}, store,
+                                  [](RequestId, std::uint64_t, const std::string&) {});
+    ASSERT_TRUE(server) << server.error().message;
+    const Bytes input = bytes_of(9, 1);
+    const auto key = store.open(RequestId{1}, {.inputs = {input}, .outputs = {}});
+    const auto client = RowClient::make({.cluster = "box"});
+    Bytes got(9);
+    std::future<Result<std::int64_t>> answer;
+    const std::string address = fmt::format("127.0.0.1:{}", (*server)->port());
+    client->connect(address, settled);
+    client->pull({address, key, {}, RowClient::room_of({got})}, Worker::promised(answer));
+    client->flush();
+    const auto pulled = answer.get();
+    EXPECT_TRUE(pulled) << settled << ", " << to_text(speaks) << ": " << pulled.error().message;
+    EXPECT_EQ(got, input);
+    store.close(key);
+  }
+}
+
 TEST(Rows, OfAnotherClusterOrProtocolAreRefused) {
   Frontend frontend;
   auto stranger = RowClient::make({.cluster = "other"});
@@ -565,7 +589,10 @@ TEST(Rows, OfAnotherClusterOrProtocolAreRefused) {
   put(bytes, later);
   Raw raw(frontend, false);
   raw.send(bytes + std::string(100'000, 'x'));
-  EXPECT_THAT(raw.why(), HasSubstr("protocol 2"));
+  EXPECT_EQ(raw.why(),
+            "the worker speaks protocol 2, and the frontend speaks protocol 1: upgrade the frontend to a "
+            "build that "
+            "speaks protocol 2");
   Raw web(frontend, false);
   web.send("GET / HTTP/1.1\r\nHost: frontend\r\n\r\n");
   EXPECT_THAT(web.why(), HasSubstr("no worker of Carillon"));

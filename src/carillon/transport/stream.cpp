@@ -100,6 +100,7 @@ class End : public Stream {
         }} {}
 
   const Hello& peer() const final { return *peer_; }
+  std::uint32_t protocol() const final { return protocol_; }
   bool opened() const { return opened_; }
 
   bool queue(std::uint64_t epoch, Message message) final {
@@ -264,10 +265,10 @@ class End : public Stream {
     bytes_.clear();
     std::size_t sent = 0;
     if (greets) {
-      encoder_.begin(0, self_, bytes_);
+      encoder_.begin(self_.protocols.oldest, 0, self_, bytes_);
     } else {
       const std::uint64_t epoch = sending_[next_].epoch;
-      encoder_.begin(epoch, std::nullopt, bytes_);
+      encoder_.begin(protocol_, epoch, std::nullopt, bytes_);
       // No message takes half of a frame.
       for (; next_ < sending_.size() && sending_[next_].epoch == epoch &&
              bytes_.size() < limits_.frame.bytes / 2 && sent < limits_.frame.messages;
@@ -300,7 +301,9 @@ class End : public Stream {
     grpc::Slice slice;
     if (!heard_.DumpToSingleSlice(&slice).ok())
       return fail(ErrorCode::resource_exhausted, "no memory for a frame");
-    auto frame = decode({reinterpret_cast<const char*>(slice.begin()), slice.size()}, limits_.frame);
+    const std::uint32_t settled = protocol_;
+    auto frame = decode({reinterpret_cast<const char*>(slice.begin()), slice.size()}, limits_.frame,
+                        settled > 0 ? Protocols{settled, settled} : self_.protocols);
     if (!frame) return std::unexpected(std::move(frame.error()));
     {
       const std::lock_guard lock(mutex_);
@@ -317,6 +320,10 @@ class End : public Stream {
         const Hello& said = *frame->hello;
         if (auto same = check_member(**certified, said.cluster, said.role, said.id); !same) return same;
       }
+      const std::string self = fmt::format("'{}'", self_.id), peer = fmt::format("'{}'", frame->hello->id);
+      const auto both = cluster::settle({self, self_.protocols}, {peer, frame->hello->protocols});
+      if (!both) return std::unexpected(both.error());
+      protocol_ = *both;
       peer_ = std::move(frame->hello);
       frame->hello.reset();
       if (auto welcome = owner_.greets(*peer_); !welcome) return welcome;
@@ -336,6 +343,7 @@ class End : public Stream {
   grpc::CompletionQueue& queue_;
   // Of the thread that reads.
   std::optional<Hello> peer_;
+  std::atomic<std::uint32_t> protocol_ = 0;  // once it is settled
   std::atomic<bool> opened_ = false;
   grpc::ByteBuffer heard_;
   // Of whoever has set writing_.

@@ -31,6 +31,8 @@ class Stream {
  public:
   virtual ~Stream() = default;
   virtual const Hello& peer() const = 0;
+  // That both sides speak here: cluster::settle().
+  virtual std::uint32_t protocol() const = 0;
   // Never waits. Messages arrive in order. What is sent while a frame is under way goes with the next.
   // `epoch`: in which the message was decided. It arrives with the message, whatever epoch this host obeys by
   // then. False: the message is lost, as the stream is over, or was ended because too many messages wait.
@@ -56,7 +58,7 @@ class Stream {
 class StreamOwner {
  public:
   virtual ~StreamOwner() = default;
-  // A peer has said who it is. An error refuses it, and is told to it.
+  // A peer has said who it is, and both sides speak a version. An error refuses it, and is told to it.
   virtual Result<> greets(const Hello& peer) = 0;
   virtual void opened(const std::shared_ptr<Stream>& stream) = 0;
   virtual void heard(Stream& stream, Frame frame) = 0;

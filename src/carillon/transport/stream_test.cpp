@@ -252,6 +252,60 @@ TEST(Stream, AHostThatComesBackIsFoundAgain) {
   EXPECT_EQ(there.stream(1)->peer(), later);
 }
 
+Hello speaking(Hello hello, const Protocols& protocols) {
+  hello.protocols = protocols;
+  return hello;
+}
+
+TEST(Stream, BothSpeakTheNewestThatBothKnow) {
+  const struct {
+    Protocols here, there;
+    std::uint32_t want;
+  } rows[] = {{{1, 1}, {1, 2}, 1},
+              {{1, 2}, {1, 1}, 1},
+              {{2, 3}, {1, 2}, 2},
+              {{1, 2}, {2, 3}, 2},
+              {{2, 3}, {2, 3}, 3}};
+  for (const auto& [speaks_here, speaks_there, want] : rows) {
+    Ears here, there;
+    const auto listener = listen(here, {}, 0, speaking(leader, speaks_here));
+    const auto dialer = dial(listener->port(), there, {}, speaking(worker, speaks_there));
+    const auto ours = here.stream(), theirs = there.stream();
+    EXPECT_EQ(ours->protocol(), want) << to_text(speaks_here) << ", " << to_text(speaks_there);
+    EXPECT_EQ(theirs->protocol(), want);
+    EXPECT_EQ(theirs->peer().protocols, speaks_here);
+    EXPECT_TRUE(ours->send(1, number(7)));
+    EXPECT_TRUE(theirs->send(1, number(8)));
+    EXPECT_TRUE(here.wait([&] { return !here.messages.empty(); }));
+    EXPECT_TRUE(there.wait([&] { return !there.messages.empty(); }));
+  }
+}
+
+TEST(Stream, WhoSpeaksNoSuchProtocolIsToldWhatToUpgrade) {
+  const struct {
+    Protocols here, there;
+    const char* want;
+  } rows[] = {
+      {{3, 4},
+       {1, 2},
+       "'worker' speaks protocols 1 to 2, and 'leader' speaks protocols 3 to 4: upgrade 'worker' to a build "
+       "that speaks protocol 3"},
+      {{1, 1},
+       {2, 3},
+       "'worker' speaks protocols 2 to 3, and 'leader' speaks protocol 1: upgrade 'leader' to a build that "
+       "speaks protocol 2"}};
+  for (const auto& [speaks_here, speaks_there, want] : rows) {
+    Ears here, there;
+    const auto listener = listen(here, {}, 0, speaking(leader, speaks_here));
+    const auto dialer = dial(listener->port(), there, {}, speaking(worker, speaks_there));
+    for (int i = 0; i < 6000 && dialer->last_error().find("speaks") == std::string::npos; ++i)
+      std::this_thread::sleep_for(10ms);
+    EXPECT_THAT(dialer->last_error(), HasSubstr(want));
+    EXPECT_THAT(here.greeted, ::testing::IsEmpty());
+    EXPECT_THAT(there.streams, ::testing::IsEmpty());
+  }
+}
+
 TEST(Stream, WhoIsNotWelcomeIsToldWhy) {
   Ears here, there;
   here.refuse = "incarnation 2 is stale";
@@ -344,9 +398,9 @@ TEST(Stream, WhatIsWrongIsToldToWhoeverSaidIt) {
   EXPECT_EQ(said({frame({.messages = {number(1)}})}), "the first frame has no hello");
   EXPECT_EQ(said({hello, hello}), "a second hello");
   hosts::Frame old;
-  EXPECT_EQ(said({old.SerializeAsString()}), "a frame of protocol 0; this version speaks 1");
+  EXPECT_EQ(said({old.SerializeAsString()}), "a frame of protocol 0, and this member speaks protocol 1");
   hosts::Frame empty_rows;
-  empty_rows.set_protocol(protocol);
+  empty_rows.set_protocol(cluster::own_protocols.newest);
   empty_rows.add_messages()->mutable_keep();
   EXPECT_EQ(said({hello, empty_rows.SerializeAsString()}), "messages[0]: rows: none, at least 1");
   EXPECT_THAT(said({std::string(200'000, 'x')}), HasSubstr("larger than max"));

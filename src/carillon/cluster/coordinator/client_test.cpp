@@ -25,7 +25,7 @@ using ::testing::HasSubstr;
 using Outcome = WriteDone::Outcome;
 
 Member member_named(const std::string& id, std::uint64_t incarnation) {
-  return {.id = id, .role = Role::worker, .address = id + ":8100", .incarnation = incarnation, .protocol = 1};
+  return {.id = id, .role = Role::worker, .address = id + ":8100", .incarnation = incarnation};
 }
 
 struct EtcdWatch {

@@ -27,11 +27,7 @@ using ::testing::Not;
 using Written = WriteDone::Outcome;
 
 Member scheduler(const std::string& id, std::uint64_t incarnation) {
-  return {.id = id,
-          .role = Role::scheduler,
-          .address = "10.0.0.1:7000",
-          .incarnation = incarnation,
-          .protocol = 1};
+  return {.id = id, .role = Role::scheduler, .address = "10.0.0.1:7000", .incarnation = incarnation};
 }
 
 // The Leases of one namespace, as an API server has them.

@@ -11,8 +11,7 @@ namespace {
 using ::testing::HasSubstr;
 
 const LeasePlace place{.name_space = "default", .cluster = "box"};
-const Member worker{
-    .id = "w-1.a", .role = Role::worker, .address = "10.0.0.1:7000", .incarnation = 17, .protocol = 1};
+const Member worker{.id = "w-1.a", .role = Role::worker, .address = "10.0.0.1:7000", .incarnation = 17};
 const Epoch seventh{.number = 7, .leader = "s1", .nonce = ~std::uint64_t{0}, .key = "0123456789abcdef"};
 
 TEST(Lease, OfAMemberIsReadAsItWasWritten) {

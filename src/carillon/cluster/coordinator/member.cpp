@@ -70,9 +70,13 @@ std::string to_json(const Member& member) {
   nlohmann::ordered_json out{{"id", member.id},
                              {"role", name_of(member.role)},
                              {"address", member.address},
-                             {"incarnation", member.incarnation},
-                             {"protocol", member.protocol}};
+                             {"incarnation", member.incarnation}};
+  // Earlier builds read `protocol` alone.
+  const Protocols protocols = member.protocols.value_or(own_protocols);
+  out["protocol"] = protocols.newest;
+  if (protocols.oldest != protocols.newest) out["oldest_protocol"] = protocols.oldest;
   if (!member.keys.empty()) out["keys"] = member.keys;
+  if (!member.build.empty()) out["build"] = member.build;
   return out.dump();
 }
 
@@ -91,21 +95,30 @@ Result<Member> member_of(std::string_view text) {
   if (const auto checked = check_endpoint(member.address); !checked)
     fields.wrong("address", checked.error().message);
   member.incarnation = bits(fields, *read, "", "incarnation");
-  member.protocol = static_cast<std::int32_t>(
+  Protocols protocols;
+  protocols.newest = static_cast<std::uint32_t>(
       fields.integer(*read, "", "protocol", 1, std::numeric_limits<std::int32_t>::max()));
+  protocols.oldest = static_cast<std::uint32_t>(
+      fields.integer(*read, "", "oldest_protocol", 1, protocols.newest, protocols.newest));
+  member.protocols = protocols;
   const json& keys = fields.array(*read, "", "keys", false);
   if (keys.size() > most_keys)
     fields.wrong("keys", "has " + std::to_string(keys.size()) + " of them, but at most " +
                              std::to_string(most_keys) + " are taken");
   for (const json& key : keys)
     if (!fields.failed()) member.keys.push_back(fingerprint(fields, key, "keys"));
+  if (!fields.failed() && fields.field(*read, "", "build", false) != nullptr) {
+    member.build = fields.text(*read, "", "build", true);
+    if (!fields.failed() && !is_build(member.build))
+      fields.wrong("build", "is " + JsonFields::shown(member.build) + ", but should be up to " +
+                                std::to_string(longest_build) + " printable characters");
+  }
   if (fields.failed()) return fields.error();
   return member;
 }
 
 std::string to_json(const Epoch& epoch) {
-  nlohmann::ordered_json out{
-      {"epoch", epoch.number}, {"leader", epoch.leader}, {"nonce", epoch.nonce}};
+  nlohmann::ordered_json out{{"epoch", epoch.number}, {"leader", epoch.leader}, {"nonce", epoch.nonce}};
   if (!epoch.key.empty()) out["key"] = epoch.key;
   return out.dump();
 }
@@ -117,8 +130,7 @@ Result<Epoch> epoch_of(std::string_view text) {
   Epoch epoch{.number = bits(fields, *read, "", "epoch"),
               .leader = id(fields, *read, "", "leader"),
               .nonce = bits(fields, *read, "", "nonce")};
-  if (const json* key = fields.field(*read, "", "key", false))
-    epoch.key = fingerprint(fields, *key, "key");
+  if (const json* key = fields.field(*read, "", "key", false)) epoch.key = fingerprint(fields, *key, "key");
   if (fields.failed()) return fields.error();
   return epoch;
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "carillon/base/result.h"
+#include "carillon/cluster/protocols.h"
 
 namespace carillon::cluster {
 
@@ -19,12 +20,13 @@ std::optional<Role> role_of(std::string_view name);
 struct Member {
   std::string id;  // is_name()
   Role role = Role::worker;
-  std::string address;            // HOST:PORT where other members reach it
-  std::uint64_t incarnation = 0;  // differs with every start of the process
-  std::int32_t protocol = 0;      // of the messages that it speaks; at least 1
+  std::string address;                                 // HOST:PORT where other members reach it
+  std::uint64_t incarnation = 0;                       // differs with every start of the process
+  std::optional<Protocols> protocols = own_protocols;  // none: not known, as in a static file
   // Fingerprints of the keys whose beats the member hears. The first is the key that it signs with. Empty: a
   // member of an earlier version.
   std::vector<std::string> keys = {};
+  std::string build = {};  // is_build(); empty: of an earlier version, or in a static file
 
   friend bool operator==(const Member&, const Member&) = default;
 };

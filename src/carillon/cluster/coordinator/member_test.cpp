@@ -15,7 +15,6 @@ const Member worker{.id = "host-1",
                     .role = Role::worker,
                     .address = "[::1]:8100",
                     .incarnation = std::numeric_limits<std::uint64_t>::max(),
-                    .protocol = 1,
                     .keys = {"0123456789abcdef", "fedcba9876543210"}};
 
 TEST(StoredMember, IsReadAsItWasWritten) {
@@ -32,6 +31,19 @@ TEST(StoredMember, OfAnEarlierVersionHasNoKeys) {
   Member member = worker;
   member.keys.clear();
   EXPECT_EQ(member_of(to_json(member)).value(), member);
+}
+
+TEST(StoredMember, TellsWhatItSpeaks) {
+  Member member = worker;
+  member.protocols = Protocols{3, 4};
+  member.build = "0.3.0";
+  EXPECT_EQ(member_of(to_json(member)).value(), member);
+  EXPECT_THAT(to_json(member), HasSubstr(R"("protocol":4,"oldest_protocol":3)"));
+  // Earlier builds tell their one version alone.
+  member.protocols = Protocols{1, 1};
+  member.build.clear();
+  EXPECT_EQ(member_of(to_json(member)).value(), member);
+  EXPECT_EQ(to_json(member).find("oldest_protocol"), std::string::npos);
 }
 
 TEST(StoredMember, MayHaveFieldsOfLaterVersions) {
@@ -56,6 +68,11 @@ TEST(StoredMember, IsNotTrusted) {
       {R"("protocol":1)", R"("protocol":0)", "protocol"},
       {R"("protocol":1)", R"("protocol":1.5)", "protocol"},
       {R"("protocol":1)", R"("protocol":1,"protocol":1)", "twice"},
+      {R"("protocol":1)", R"("protocol":2,"oldest_protocol":3)", "oldest_protocol"},
+      {R"("protocol":1)", R"("protocol":2,"oldest_protocol":0)", "oldest_protocol"},
+      {R"("protocol":1)", R"("protocol":2,"oldest_protocol":"1")", "oldest_protocol"},
+      {R"("protocol":1)", R"("protocol":1,"build":7)", "build"},
+      {R"("protocol":1)", R"("protocol":1,"build":"\u001b[1m")", "build"},
       {R"("0123456789abcdef")", R"("0123456789ABCDEF")", "16 hexadecimal digits"},
       {R"("0123456789abcdef")", "7", "16 hexadecimal digits"},
       {R"(["0123456789abcdef",)", R"(["0123456789abcdef","0123456789abcdef",)", "at most 2"},
@@ -86,9 +103,9 @@ TEST(StoredEpoch, IsReadAsItWasWritten) {
   Epoch keyed = epoch;
   keyed.key = "0123456789abcdef";
   EXPECT_EQ(epoch_of(to_json(keyed)).value(), keyed);
-  for (const char* text : {"", "7", "{}", R"({"epoch":-1,"leader":"a","nonce":1})",
-                           R"({"epoch":1,"leader":"","nonce":1})", R"({"epoch":1,"leader":"a"})",
-                           R"({"epoch":1,"leader":"a","nonce":1,"key":"x"})"})
+  for (const char* text :
+       {"", "7", "{}", R"({"epoch":-1,"leader":"a","nonce":1})", R"({"epoch":1,"leader":"","nonce":1})",
+        R"({"epoch":1,"leader":"a"})", R"({"epoch":1,"leader":"a","nonce":1,"key":"x"})"})
     EXPECT_FALSE(epoch_of(text)) << text;
 }
 

@@ -7,7 +7,7 @@
 namespace carillon::cluster {
 namespace {
 
-const Member self{.id = "a", .role = Role::worker, .address = "a:8100", .incarnation = 1, .protocol = 1};
+const Member self{.id = "a", .role = Role::worker, .address = "a:8100", .incarnation = 1};
 constexpr TimePoint start{};
 
 // With a lease, and its Txn out.

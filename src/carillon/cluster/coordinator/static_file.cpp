@@ -22,7 +22,7 @@ using workload::Section;
 constexpr std::size_t most_named = 16;  // members, in an error
 
 Member read_member(Section& section) {
-  Member member;
+  Member member{.protocols = std::nullopt};
   member.id = section.text("id", "");
   const std::string role_text = section.text("role", "");
   member.address = section.text("address", "");

@@ -20,7 +20,7 @@ inline constexpr std::uint64_t static_incarnation = 1;
 // A cluster without a coordinator: its members stand in a file, and its one scheduler leads for good.
 struct StaticCluster {
   std::string name;
-  std::vector<Member> members;  // in the file's order; protocol is 0
+  std::vector<Member> members;  // in the file's order; protocols are not known
 };
 
 // A file such as

@@ -32,8 +32,8 @@ TEST(StaticFile, NamesTheMembers) {
   ASSERT_TRUE(read) << read.error().message;
   EXPECT_EQ(read->name, "box");
   ASSERT_EQ(read->members.size(), 2U);
-  EXPECT_EQ(read->members[0], (Member{"a", Role::scheduler, "10.0.0.1:8100", 1, 0}));
-  EXPECT_EQ(read->members[1], (Member{"b", Role::worker, "10.0.0.2:8100", 1, 0}));
+  EXPECT_EQ(read->members[0], (Member{"a", Role::scheduler, "10.0.0.1:8100", 1, std::nullopt}));
+  EXPECT_EQ(read->members[1], (Member{"b", Role::worker, "10.0.0.2:8100", 1, std::nullopt}));
 }
 
 TEST(StaticFile, SaysWhatIsWrongAndWhere) {

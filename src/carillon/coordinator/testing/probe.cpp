@@ -124,8 +124,7 @@ int main(int argc, char** argv) {
     client.self = cluster::Member{.id = id,
                                   .role = cluster::Role::worker,
                                   .address = "127.0.0.1:8100",
-                                  .incarnation = std::stoull(options["--incarnation"]),
-                                  .protocol = 1};
+                                  .incarnation = std::stoull(options["--incarnation"])};
   if (const std::string& ttl = options["--ttl"]; !ttl.empty()) client.registration.ttl_s = std::stol(ttl);
   if (const std::string& timeout = options["--timeout"]; !timeout.empty())
     client.request_timeout = std::chrono::seconds{std::stol(timeout)};

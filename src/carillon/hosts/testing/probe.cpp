@@ -115,14 +115,14 @@ int main(int argc, char** argv) {
   const auto role = cluster::role_of(argv[3]);
   if (!role) return wrong("no role");
   std::random_device dice;
-  auto membership = hosts::Membership::open({.cluster = address->name,
-                                             .key = argc > 5 ? argv[5] : "secret",
-                                             .self = {.id = argv[2],
-                                                      .role = *role,
-                                                      .address = argv[4],
-                                                      .incarnation = (std::uint64_t{dice()} << 32U) | dice(),
-                                                      .protocol = 1}},
-                                            *address, {}, show);
+  auto membership =
+      hosts::Membership::open({.cluster = address->name,
+                               .key = argc > 5 ? argv[5] : "secret",
+                               .self = {.id = argv[2],
+                                        .role = *role,
+                                        .address = argv[4],
+                                        .incarnation = (std::uint64_t{dice()} << 32U) | dice()}},
+                              *address, {}, show);
   if (!membership) return wrong(membership.error().message);
   Desk desk(**membership);
   NoStreams owner;

@@ -92,7 +92,7 @@ void World::start(Host& h) {
   trace("{} starts", h.id);
   h.up = true;
   h.paused = h.frozen = false;
-  const cluster::Member self{h.id, h.role, h.address, incarnation_of(h, h.life), 1};
+  const cluster::Member self{h.id, h.role, h.address, incarnation_of(h, h.life)};
   h.member =
       std::make_unique<hosts::MemberCore>(hosts::MemberOptions{.cluster = "box", .key = "k", .self = self});
   h.published = 0;
