@@ -110,6 +110,33 @@ def test_who_has_another_key_is_named(hosts, program, start, cluster, ask):
     assert said["epoch"] == before["epoch"]
 
 
+def test_what_does_not_go_together_with_a_build_is_named(hosts, cluster, ask, monkeypatch):
+    """The hosts here tell no build, as those of before."""
+    leader = json.loads(ask("status", "--cluster", cluster, "--json").stdout)["leader"]
+    spare = ({"s1", "s2"} - {leader}).pop()
+    done = ask("upgrade-check", "--cluster", cluster)
+    assert done.returncode == 0 and done.stdout.startswith("cluster box: this binary is carillon 0."), done.stderr
+    for id in ROLES:
+        assert f"{id} is too old to tell its version, and speaks protocol 1: with this binary protocol 1\n" in done.stdout
+    assert done.stdout.split("The order:\n")[1].splitlines() == [
+        f"1. spare schedulers, one at a time: {spare}. Stop each, and start the new binary with its --id",
+        f"2. the leader: carillon cluster drain {leader}, which hands the lead over. Stop it, and start the new binary",
+        "3. workers, one at a time: w1. carillon cluster drain each, stop it, start the new binary, and wait until status shows its devices"]
+    said = json.loads(ask("upgrade-check", "--cluster", cluster, "--json").stdout)
+    assert list(said) == ["name", "build", "oldest_protocol", "newest_protocol", "together", "members", "order"]
+    assert said["together"] and [each["step"] for each in said["order"]] == ["spares", "handover", "workers"]
+    assert {each["id"]: (each["build"], each["oldest_protocol"], each["newest_protocol"], each["protocol"]) for each in said["members"]} == {
+        id: (None, 1, 1, 1) for id in ROLES}
+    monkeypatch.setenv("CARILLON_PROTOCOLS", "2-3")
+    done = ask("upgrade-check", "--cluster", cluster)
+    assert done.returncode == 1 and "Not all members go together with this binary" in done.stdout
+    assert ("w1 is too old to tell its version: w1 speaks protocol 1, and this binary speaks protocols 2 to 3: upgrade w1 to a build that speaks "
+            "protocol 2\n") in done.stdout
+    monkeypatch.setenv("CARILLON_PROTOCOLS", "3-2")
+    done = ask("upgrade-check", "--cluster", cluster)
+    assert done.returncode == 2 and "CARILLON_PROTOCOLS: '3-2' is no range of protocols, such as 1-2" in done.stderr
+
+
 def test_a_drain_is_told_to_the_leader(hosts, cluster, ask):
     leader = hosts[json.loads(ask("status", "--cluster", cluster, "--json").stdout)["leader"]]
     assert ask("drain", "w1", "--cluster", cluster).stdout == "w1 is drained\n"
@@ -148,7 +175,7 @@ def test_where_nobody_answers_the_members_are_shown_and_the_reasons(hosts, clust
     assert "carillon cluster status: nobody answers\n" in done.stderr
     for id, host in hosts.items():
         assert f"  {id} at {host.address}: " in done.stderr
-    for command in (("handover",), ("drain", "w1")):
+    for command in (("handover",), ("drain", "w1"), ("upgrade-check",)):
         none = ask(*command, "--cluster", cluster)
         assert none.returncode == 1 and f"carillon cluster {command[0]}: nobody answers\n" in none.stderr
     etcd.kill()
@@ -191,3 +218,5 @@ def test_a_static_cluster_is_asked_by_its_file(program, start, ask, tmp_path):
     wait_for(lambda: [m["alive"] for m in json.loads(ask("status", "--cluster", cluster, "--json").stdout)["members"]] == [True, True], "both")
     none = ask("handover", "--cluster", cluster)
     assert none.returncode == 1 and "no other scheduler is there" in none.stderr
+    checked = ask("upgrade-check", "--cluster", cluster)  # the file tells nothing of the worker, which has no stream to s1
+    assert checked.returncode == 1 and "w1 does not tell its version: it is not there, or too old to tell\n" in checked.stdout

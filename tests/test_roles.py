@@ -340,6 +340,10 @@ def test_a_static_cluster_serves(program, roles, tmp_path):
     try:
         ready(frontend)
         assert frontend.infer(1.0)[0] == 200
+        # Members told the leader themselves what they speak.
+        checked = subprocess.run([str(program), "cluster", "upgrade-check", "--cluster", of, "--json"], capture_output=True, text=True, timeout=LIMIT)
+        said = json.loads(checked.stdout)
+        assert checked.returncode == 0 and {each["id"]: each["build"] for each in said["members"]} == dict.fromkeys(("f1", "s1", "w1"), said["build"])
     finally:
         assert frontend.end() == 0
 

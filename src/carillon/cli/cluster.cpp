@@ -20,9 +20,11 @@
 #include "carillon/base/clock.h"
 #include "carillon/base/time.h"
 #include "carillon/cli/commands.h"
+#include "carillon/cli/environment.h"
 #include "carillon/cli/tls_options.h"
 #include "carillon/cluster/coordinator/address.h"
 #include "carillon/cluster/coordinator/static_file.h"
+#include "carillon/cluster/upgrade.h"
 #include "carillon/coordinator/coordinator.h"
 #include "carillon/transport/desk.h"
 
@@ -161,6 +163,10 @@ ClusterState see(const RegisteredCluster& registered, const Credentials& credent
                           .same_key = !registered.epoch || registered.epoch->key.empty() ||
                                       member.keys.empty() ||
                                       std::ranges::count(member.keys, registered.epoch->key) > 0};
+  for (const cluster::Member& member : registered.members) {
+    members[member.id].of.protocols = member.protocols;
+    members[member.id].of.build = member.build;
+  }
   if (registered.epoch) {
     seen.epoch = registered.epoch->number;
     seen.leader = registered.epoch->leader;
@@ -202,6 +208,10 @@ ClusterState see(const RegisteredCluster& registered, const Credentials& credent
     }
     for (transport::Look::Member& member : best->members) {
       ClusterState::Member& seen_member = members[member.id];
+      if (!member.protocols) {  // a leader of an earlier version passes none on
+        member.protocols = seen_member.of.protocols;
+        member.build = seen_member.of.build;
+      }
       seen_member.of = std::move(member);
       seen_member.told = true;
     }
@@ -338,6 +348,74 @@ int run_handover(const ClusterArguments& arguments) {
                                    std::chrono::duration_cast<std::chrono::seconds>(leads_within).count())});
 }
 
+std::string upgrade_json(const ClusterState& seen, const std::vector<cluster::MemberBuild>& members,
+                         const cluster::Protocols& binary, bool together) {
+  using nlohmann::ordered_json;
+  const ordered_json null;
+  ordered_json judged = ordered_json::array(), steps = ordered_json::array();
+  for (const cluster::MemberBuild& member : members) {
+    const cluster::UpgradeVerdict verdict = cluster::judge(member, binary);
+    judged.push_back({{"id", member.id},
+                      {"role", cluster::name_of(member.role)},
+                      {"build", member.build.empty() ? null : ordered_json(member.build)},
+                      {"oldest_protocol", member.protocols ? ordered_json(member.protocols->oldest) : null},
+                      {"newest_protocol", member.protocols ? ordered_json(member.protocols->newest) : null},
+                      {"protocol", verdict.settles ? ordered_json(*verdict.settles) : null},
+                      {"says", verdict.says}});
+  }
+  for (const cluster::UpgradeStep& step : cluster::upgrade_order(members))
+    steps.push_back({{"step", cluster::name_of(step.kind)}, {"members", step.members}, {"says", step.says}});
+  return ordered_json{{"name", seen.name},
+                      {"build", CARILLON_VERSION},
+                      {"oldest_protocol", binary.oldest},
+                      {"newest_protocol", binary.newest},
+                      {"together", together},
+                      {"members", judged},
+                      {"order", steps}}
+      .dump(2);
+}
+
+std::string upgrade_text(const ClusterState& seen, const std::vector<cluster::MemberBuild>& members,
+                         const cluster::Protocols& binary, bool together) {
+  std::string out = fmt::format("cluster {}: this binary is carillon {}, and speaks {}\n", seen.name,
+                                CARILLON_VERSION, to_text(binary));
+  constexpr auto row = "{:<20} {:<10} {:<12} {:<8} {}\n";
+  out += fmt::format(row, "member", "role", "build", "together", "why");
+  for (const cluster::MemberBuild& member : members) {
+    const cluster::UpgradeVerdict verdict = cluster::judge(member, binary);
+    out += fmt::format(row, member.id, cluster::name_of(member.role),
+                       member.build.empty() ? "not told" : member.build, verdict.settles ? "yes" : "no",
+                       verdict.says);
+  }
+  if (!together)
+    return out + "Not all members go together with this binary: upgrade by way of a build between\n";
+  out += "All members go together with this binary. The order:\n";
+  int number = 0;
+  for (const cluster::UpgradeStep& step : cluster::upgrade_order(members))
+    out += fmt::format("{}. {}\n", ++number, step.says);
+  return out;
+}
+
+int run_upgrade_check(const ClusterArguments& arguments) {
+  const auto binary = protocols_of_environment();
+  if (!binary) return fail_cluster("upgrade-check", arguments, binary.error());
+  const auto registered = read_registered(arguments.cluster);
+  if (!registered) return fail_cluster("upgrade-check", arguments, registered.error());
+  const auto credentials = credentials_for(arguments, registered->name);
+  if (!credentials) return fail_cluster("upgrade-check", arguments, credentials.error());
+  const ClusterState seen = see(*registered, *credentials);
+  if (!seen.answered) return fail_cluster("upgrade-check", arguments, nobody_answers(seen));
+  std::vector<cluster::MemberBuild> members;
+  for (const ClusterState::Member& member : seen.members)
+    members.push_back(
+        {member.of.id, member.of.role, member.of.id == seen.leader, member.of.protocols, member.of.build});
+  const bool together = std::ranges::all_of(
+      members, [&](const auto& member) { return cluster::judge(member, *binary).settles.has_value(); });
+  fmt::print("{}{}", (arguments.json ? upgrade_json : upgrade_text)(seen, members, *binary, together),
+             arguments.json ? "\n" : "");
+  return together ? exit_success : exit_failure;
+}
+
 // Whether another scheduler could take the lead if the leader went.
 Result<> can_drain(const ClusterState& seen, const std::set<std::string>& spares,
                    const ClusterState::Member& spare) {
@@ -462,6 +540,19 @@ void add_cluster(CLI::App& program, int& status) {
           "registered.\n"
           "Example:\n"
           "  carillon cluster status --cluster etcd://10.0.0.1:2379/box --json");
+  add("upgrade-check", "Whether all members go together with this binary, and the order to upgrade them in",
+      run_upgrade_check)
+      .first->footer(
+          "Run it with the new binary before an upgrade. Two members go together if there is a protocol that "
+          "both\n"
+          "speak. The exit status is 0 if all members go together with this binary, else 1. --json prints "
+          "name,\n"
+          "build, oldest_protocol, newest_protocol (of this binary), together, and\n"
+          "  members   of each id, role, build (null: too old to tell), oldest_protocol, newest_protocol "
+          "(null: "
+          "not\n"
+          "            known), protocol (that it would speak with this binary; null: none), says\n"
+          "  order     of each step its name (spares, handover, workers, frontends), members, says");
   const auto handover = add("handover", "Let another scheduler lead", run_handover);
   handover.first->add_option("TO", handover.second->who,
                              "The scheduler that shall lead; without it any that is there");

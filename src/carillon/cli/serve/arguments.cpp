@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "carillon/cli/admission_option.h"
+#include "carillon/cli/environment.h"
 #include "carillon/cli/preempt_option.h"
 #include "carillon/cli/tls_options.h"
 #include "carillon/cluster/coordinator/static_file.h"
@@ -104,6 +105,13 @@ Result<roles::MemberArguments> member_of(const ClusterArguments& arguments, clus
                                          .error());
     if (out.listen.empty()) out.listen = self->address;
   }
+  const auto protocols = protocols_of_environment();
+  if (!protocols) return std::unexpected(protocols.error());
+  out.protocols = *protocols;
+  out.build = CARILLON_VERSION;
+  if (out.protocols != cluster::own_protocols)
+    spdlog::warn("cluster: CARILLON_PROTOCOLS has this build speak {}, which is for tests alone",
+                 to_text(out.protocols));
   if (out.listen.empty())
     return invalid("--listen is needed: IP:PORT where the other members reach this process");
   if (auto can_be = roles::member_options(out); !can_be) return std::unexpected(can_be.error());
