@@ -31,6 +31,7 @@ class Box:
         self.net, self.begin, self.program, self.models, self.folder = net, begin, program, models, folder
         self.on_kubernetes = False  # then the one member of etcd is a stand-in for an API server
         self.options: tuple[str, ...] = ()  # of all roles
+        self.protocols = ""  # that processes speak which start from now on; empty: what their build does
         self.worker_options: tuple[str, ...] = ()
         self.has_metrics = False  # frontends and schedulers, as workers always do: no two on one host, then
         self.etcds: dict[str, Etcd | Kubernetes] = {}
@@ -66,12 +67,13 @@ class Box:
         role, of, options = ROLES[id[0]], cluster or self.cluster, (*self.options, *options)
         if self.has_metrics and role != "worker":
             options = (*options, "--metrics", host.at(METRICS_PORT))
+        on = [*host.on(), "env", f"CARILLON_PROTOCOLS={self.protocols}"] if self.protocols else host.on()
         if role == "frontend":
-            made = Frontend(self.program, self.folder, id, of, *options, listen=listen, http=host.at(HTTP_PORT), on=host.on())
+            made = Frontend(self.program, self.folder, id, of, *options, listen=listen, http=host.at(HTTP_PORT), on=on)
         else:
             if role == "worker":
                 options = ("--models", str(self.models), "--memory", "1GiB", "--no-store", "--metrics", host.at(METRICS_PORT), *self.worker_options, *options)
-            made = Role(self.program, self.folder, role, id, of, *options, listen=listen, on=host.on())
+            made = Role(self.program, self.folder, role, id, of, *options, listen=listen, on=on)
         if cluster is None:
             self.roles[id] = made
         return made

@@ -488,6 +488,18 @@ def test_a_rollout_of_schedulers_and_workers_loses_no_request(pods):
     assert pods.leader() in ("carillon-scheduler-2", "carillon-scheduler-3")
 
 
+def test_a_rollout_to_a_build_that_does_not_go_together_stops_at_its_first_pod(pods, monkeypatch):
+    pods.start_all()
+    with sending(pods.started["carillon-frontend-0"].at("http")) as client:
+        monkeypatch.setenv("CARILLON_PROTOCOLS", "3-4")
+        new = pods.start("scheduler", 2)
+        wait_for(lambda: "and 'carillon-scheduler-2' does not lead" in new.text(), "a word on the protocol", new.text)
+        assert "to a build that speaks protocol 3" in new.text()
+        client.wait_for_more(60)
+        assert not new.passes("readinessProbe")
+    assert pods.leader() in ("carillon-scheduler-0", "carillon-scheduler-1")
+
+
 def test_scaling_both_ways_at_once_loses_no_request(pods):
     """Ordinal 1 goes while 2 comes and goes again, and 1 comes back."""
     pods.start_all()
