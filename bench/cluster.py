@@ -43,8 +43,10 @@ from loopback import free_addresses  # noqa: E402
 class Cluster:
     """Its processes, by id, each ended by its own process id."""
 
-    def __init__(self, stack, folder, models, schedulers=2, workers=1, frontends=1, tls=False, worker_options=(), scheduler_options=()):
+    def __init__(self, stack, folder, models, schedulers=2, workers=1, frontends=1, tls=False, worker_options=(), scheduler_options=(),
+                 program=None):
         self.stack, self.folder = stack, pathlib.Path(folder)
+        self.program = program or harness.CARILLON  # of processes that start from now on
         no_metrics = () if "--metrics" in worker_options else ("--metrics", "")
         self.options = {"worker": ("--models", models, *no_metrics, *worker_options), "scheduler": scheduler_options}
         self.folder.mkdir(exist_ok=True)
@@ -56,7 +58,7 @@ class Cluster:
             self.start(f"s{i + 1}", "scheduler")
         for i in range(workers):
             self.start(f"w{i + 1}", "worker")
-        self.doors = {}
+        self.doors, self.doors_of = {}, {}
         for i in range(frontends):
             self.start_frontend(f"f{i + 1}")
         self.http = self.doors["f1"]
@@ -64,13 +66,14 @@ class Cluster:
 
     def start_frontend(self, id):
         self.doors[id], grpc = free_addresses(2)
-        self.start(id, "frontend", "--http", self.doors[id], "--grpc", grpc, "--metrics", "")
+        self.doors_of[id] = ("--http", self.doors[id], "--grpc", grpc, "--metrics", "")
+        self.start(id, "frontend", *self.doors_of[id])
 
     def start(self, id, role, *options):
         options = (*options, *self.options.get(role, ()), *self.shows(role, id))
         self.listens.setdefault(id, free_addresses(1)[0])
         log = self.stack.enter_context((self.folder / f"{id}.log").open("ab"))
-        command = [harness.CARILLON, role, "--cluster", self.address, "--id", id, "--listen", self.listens[id], *options]
+        command = [self.program, role, "--cluster", self.address, "--id", id, "--listen", self.listens[id], *options]
         process = subprocess.Popen([str(each) for each in command], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         self.processes[id] = process
         self.stack.callback(self.end, process)

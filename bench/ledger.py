@@ -7,6 +7,7 @@ answered, and no more than `most` of them. Each has an id. An answer with anothe
 import contextlib
 import gc
 import json
+import os
 import random
 import select
 import socket
@@ -33,6 +34,7 @@ class Client:
         self.head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nContent-Length: "
         self.body = '","parameters":{"timeout":%d},"inputs":[{"name":"input","datatype":"FP32","shape":[1,64],"data":%s}]}' % (
             int(deadline_ms * 1000), json.dumps([0.0] * 64))
+        self.used = list(range(len(doors)))
         self.idle = {door: [] for door in doors}
         self.open = {}  # by descriptor
         self.poll = select.epoll()
@@ -41,8 +43,9 @@ class Client:
         self.failures = []  # [status, when, what it said] of the first
 
     def send(self, number, planned):
-        door = self.doors[number % len(self.doors)]
-        entry = [number % len(self.doors), planned, time.monotonic(), None, -1]
+        index = self.used[number % len(self.used)]
+        door = self.doors[index]
+        entry = [index, planned, time.monotonic(), None, -1]
         self.entries.append(entry)
         try:
             if self.idle[door]:
@@ -97,7 +100,7 @@ class Client:
         self.idle[connection.address].append(connection)
 
     def run(self):
-        """Until a line comes at standard input."""
+        """Until "end" comes at standard input. "use 0 2" there: only these doors are sent to from now on."""
         self.poll.register(sys.stdin, select.EPOLLIN)
         at, number, sending = time.monotonic(), 0, True
         gone = at + 1e9
@@ -114,7 +117,11 @@ class Client:
                 if descriptor in self.open:
                     self.hear(self.open[descriptor])
                 elif descriptor == sys.stdin.fileno() and sending:
-                    sending, gone = False, time.monotonic() + PATIENCE_S
+                    for line in os.read(descriptor, 65536).decode().splitlines() or ["end"]:
+                        if line.startswith("use "):
+                            self.used = [int(each) for each in line.split()[1:]]
+                        else:
+                            sending, gone = False, time.monotonic() + PATIENCE_S
 
 
 def main():
@@ -133,6 +140,7 @@ class Ledger:
     def __init__(self, doors, model, rate, deadline_ms, seed=1, most=10**9):
         self.file = tempfile.NamedTemporaryFile()
         self.deadline_s = deadline_ms / 1000
+        self.doors = list(doors)
         told = {"file": self.file.name, "doors": list(doors), "model": model, "rate": rate, "deadline_ms": deadline_ms, "seed": seed, "most": most}
         self.command = [sys.executable, __file__, json.dumps(told)]
 
@@ -148,6 +156,12 @@ class Ledger:
             told = json.load(open(self.file.name, encoding="ascii"))
             self.entries, self.doubled, self.failures = told["entries"], told["doubled"], told["failures"]
         self.file.close()
+
+    def use(self, doors):
+        """Sends to these of its doors alone from now on."""
+        places = [str(self.doors.index(door)) for door in doors]
+        self.process.stdin.write(f"use {' '.join(places)}\n".encode())
+        self.process.stdin.flush()
 
     def outcome(self, entry):
         _, planned, _, answered, status = entry
