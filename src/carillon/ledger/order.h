@@ -31,7 +31,7 @@ using device::ActionStatus;
 using device::name_of;
 
 // What a scheduler wants done. Ids of actions are the scheduler's own, ascending, never used twice. (Those of
-// Classed itself lie apart, and it may hold back what the policy within it wants.)
+// Classed, and of each group of Subclusters, lie apart. Classed may hold back what its policy wants.)
 struct Load {
   ActionId id;
   DeviceId device;

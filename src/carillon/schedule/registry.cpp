@@ -177,6 +177,13 @@ Result<std::unique_ptr<Scheduler>> make_scheduler(std::string_view text, const E
               "no scheduler '" + std::string(text) + "'; there are " + scheduler_list());
 }
 
+Result<std::unique_ptr<Subclusters>> make_subclusters(std::string_view name, const Environment& environment,
+                                                      GroupsOfModels division) {
+  if (auto made = make_scheduler(name, environment); !made) return std::unexpected(std::move(made.error()));
+  return std::make_unique<Subclusters>([&] { return *make_scheduler(name, environment); }, environment,
+                                       std::move(division));
+}
+
 std::vector<std::string> scheduler_names() {
   std::vector<std::string> names;
   for (const Row& policy : policies) names.push_back(policy.full_name());

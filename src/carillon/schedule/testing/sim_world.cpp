@@ -356,7 +356,8 @@ void SimWorld::take(const Action& action) {
     ++infers_;
   }
   // Where there are classes, some of a policy's own are held back, and the others' lie apart.
-  if (!options_.classes && id != actions_.size() - brought_) problem("action ids", "not ascending by one");
+  if (!options_.classes && !options_.subclusters && id != actions_.size() - brought_)
+    problem("action ids", "not ascending by one");
   if (!logged_.emplace(ActionId{id}, actions_.size()).second) problem("action ids", "one comes twice");
   log.id = ActionId{id};
   if (!devices_[log.device.index()].alive) problem("action for a dead device", std::to_string(id));

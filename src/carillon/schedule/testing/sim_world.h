@@ -48,6 +48,7 @@ class SimWorld {
     bool by_app = false;   // requests take as many times as long as their application's number, 8 at most
     bool classes = false;  // devices have streams by class, and so many for best effort:
     int best_effort = 1;
+    bool subclusters = false;  // ids of actions lie apart by group
   };
 
   SimWorld(Scheduler& scheduler, const Options& options, std::vector<ModelInfo> models);
