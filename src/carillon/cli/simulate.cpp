@@ -17,11 +17,13 @@
 #include "carillon/cli/admission_option.h"
 #include "carillon/cli/commands.h"
 #include "carillon/cli/miss_rate_option.h"
+#include "carillon/cli/partition_option.h"
 #include "carillon/cli/preempt_option.h"
 #include "carillon/cli/simulate_jobs.h"
 #include "carillon/cli/simulate_studies.h"
 #include "carillon/schedule/log/recording.h"
 #include "carillon/schedule/registry.h"
+#include "carillon/schedule/subclusters.h"
 #include "carillon/simulate/goodput.h"
 #include "carillon/simulate/plot.h"
 #include "carillon/simulate/report.h"
@@ -61,6 +63,8 @@ struct SimulateArguments {
   std::string admission = "policy";                    // likewise
   std::optional<double> miss_rate;
   bool measured = false;
+  std::string partition;                 // groups of devices that divide the models
+  std::vector<std::string> repartition;  // "SECONDS=FILE"
 };
 
 schedule::Environment simulated_environment(const SimulateArguments& arguments,
@@ -72,6 +76,54 @@ schedule::Environment simulated_environment(const SimulateArguments& arguments,
   environment.miss_rate = arguments.miss_rate.value_or(environment.miss_rate);
   environment.measured = arguments.measured;
   return environment;
+}
+
+// The files of --partition and --repartition, for a scenario.
+struct Divisions {
+  schedule::GroupsOfModels first;
+  std::vector<std::pair<TimePoint, schedule::GroupsOfModels>> later;
+};
+Result<Divisions> read_divisions(const SimulateArguments& arguments, const workload::Scenario& scenario) {
+  const auto read = [&](const std::string& file) -> Result<schedule::GroupsOfModels> {
+    auto division = read_division(file, static_cast<std::size_t>(scenario.devices));
+    if (!division) return division;
+    for (const auto& [name, group] : division->of)
+      if (std::ranges::find(scenario.models, name, &workload::ScenarioModel::name) == scenario.models.end())
+        return invalid(fmt::format("{}: {} has no model '{}'", file, scenario.name, name));
+    return division;
+  };
+  auto first = read(arguments.partition);
+  if (!first) return in_context("--partition", first.error());
+  Divisions out{.first = std::move(*first), .later = {}};
+  for (const std::string& text : arguments.repartition) {
+    const auto equals = text.find('=');
+    double at = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + std::min(equals, text.size()), at);
+    if (equals == std::string::npos || error != std::errc{} || end != text.data() + equals ||
+        !(at >= 0 && at <= 1e7))
+      return invalid("--repartition '" + text + "': write SECONDS=FILE, such as 30=next.json");
+    auto next = read(text.substr(equals + 1));
+    if (!next) return in_context("--repartition", next.error());
+    if (next->groups != out.first.groups)
+      return invalid(
+          fmt::format("--repartition {}: has {} groups, but --partition has {}; their number stays", text,
+                      next->groups, out.first.groups));
+    out.later.emplace_back(TimePoint{} + from_seconds(at), std::move(*next));
+  }
+  return out;
+}
+
+Result<std::unique_ptr<schedule::Scheduler>> make_simulated(const SimulateArguments& arguments,
+                                                            const workload::Scenario& scenario,
+                                                            const std::string& scheduler) {
+  const schedule::Environment environment = simulated_environment(arguments, scenario, scheduler);
+  if (arguments.partition.empty()) return schedule::make_scheduler(scheduler, environment);
+  auto divisions = read_divisions(arguments, scenario);
+  if (!divisions) return std::unexpected(std::move(divisions.error()));
+  auto made = schedule::make_subclusters(scheduler, environment, std::move(divisions->first));
+  if (!made) return std::unexpected(std::move(made.error()));
+  for (auto& [at, division] : divisions->later) (*made)->change(std::move(division), at);
+  return std::unique_ptr<schedule::Scheduler>(std::move(*made));
 }
 
 int fail_simulate(const char* command, const Error& error) {
@@ -152,8 +204,7 @@ Result<std::vector<Run>> make_runs(const SimulateArguments& arguments, bool sear
     const auto schedulers =
         arguments.schedulers.empty() ? std::vector{scenario->scheduler} : arguments.schedulers;
     for (const std::string& scheduler : schedulers) {
-      const auto made =
-          schedule::make_scheduler(scheduler, simulated_environment(arguments, *scenario, scheduler));
+      const auto made = make_simulated(arguments, *scenario, scheduler);
       if (!made) return invalid(made.error().message);
       if (auto preempts = check_preempt(arguments.preempt, scheduler); !preempts)
         return std::unexpected(std::move(preempts.error()));
@@ -192,6 +243,7 @@ Result<std::vector<std::uint64_t>> seeds_alone(const SimulateArguments& argument
                                     {arguments.noise > 0, "--noise"},
                                     {!arguments.decision_us.empty(), "--decision-us"},
                                     {!arguments.record.empty(), "--record"},
+                                    {!arguments.partition.empty(), "--partition"},
                                     {arguments.start_up_s.has_value(), "--autoscale"}})
     if (given) return invalid(fmt::format("{} is for scenarios of requests, not for files of {}", name, key));
   if (arguments.seeds.empty()) return std::vector<std::uint64_t>{};
@@ -264,6 +316,11 @@ int simulate_all(const SimulateArguments& arguments) {
                                       "some of the files have [[jobs]] and some have not; run them apart"});
   if (arguments.each_job)
     return fail_simulate("simulate", {ErrorCode::invalid_argument, "--each-job is for files of [[jobs]]"});
+  for (const auto& [given, name] :
+       {std::pair{!arguments.record.empty(), "--record"}, {arguments.start_up_s.has_value(), "--autoscale"}})
+    if (given && !arguments.partition.empty())
+      return fail_simulate(
+          "simulate", {ErrorCode::invalid_argument, std::string("--partition does not go with ") + name});
   auto runs = make_runs(arguments, false);
   if (!runs) return fail_simulate("simulate", runs.error());
   if (!arguments.plot.empty() && runs->size() != 1)
@@ -329,11 +386,16 @@ int simulate_all(const SimulateArguments& arguments) {
   const auto work = [&] {
     for (std::size_t i = next++; i < runs->size() && simulate_interrupted == 0; i = next++) {
       Run& run = (*runs)[i];
-      const schedule::Environment environment = simulated_environment(arguments, run.scenario, run.scheduler);
-      auto scheduler = schedule::make_scheduler(run.scheduler, environment);
+      auto scheduler = make_simulated(arguments, run.scenario, run.scheduler);
+      if (!scheduler) {  // a file has changed since it was checked
+        const std::lock_guard lock(mutex);
+        error = scheduler.error();
+        return;
+      }
       if (!arguments.record.empty()) {
-        scheduler = schedule::log::RecordingScheduler::open(arguments.record, std::move(*scheduler),
-                                                            run.scheduler, environment);
+        scheduler = schedule::log::RecordingScheduler::open(
+            arguments.record, std::move(*scheduler), run.scheduler,
+            simulated_environment(arguments, run.scenario, run.scheduler));
         if (!scheduler) {
           error = in_context("--record", scheduler.error()).error();
           return;
@@ -523,6 +585,14 @@ void add_simulate(CLI::App& program, int& status) {
       ->needs(autoscale);
   command.add_option("--record", arguments->record,
                      "Log every event and action of one run's scheduler to this file, for 'carillon replay'");
+  auto* const partition =
+      command.add_option("--partition", arguments->partition,
+                         "Groups of devices divide the models as this file says, which 'carillon partition "
+                         "--json' wrote; device D is in group D modulo their number");
+  command
+      .add_option("--repartition", arguments->repartition,
+                  "SECONDS=FILE: from then on the models are divided so, in as many groups; may be repeated")
+      ->needs(partition);
   command.footer(
       "The same scenario, scheduler and seed give the same figures (wall_s apart). docs/scenarios.md has the "
       "format.\n"

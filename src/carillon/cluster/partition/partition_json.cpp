@@ -150,6 +150,44 @@ Result<Changes> read_current(const std::filesystem::path& file, Problem& problem
   return parse_current(*text, file.string(), problem);
 }
 
+Result<GroupNames> parse_group_names(std::string_view text, std::string_view where) {
+  const auto document = profile::parse_json(text, where);
+  if (!document) return std::unexpected(document.error());
+  JsonFields fields(where);
+  const json& list = fields.array(*document, "document", "groups", true);
+  if (!fields.failed() && list.empty())
+    fields.wrong("groups", "is empty, but should hold at least one group");
+  if (list.size() > static_cast<std::size_t>(most_groups))
+    fields.wrong("groups",
+                 fmt::format("has {} entries, but should have at most {}", list.size(), most_groups));
+  GroupNames groups;
+  std::unordered_map<std::string, std::size_t> seen;
+  for (std::size_t g = 0; g < list.size() && !fields.failed(); ++g) {
+    const std::string place = JsonFields::at("groups", g);
+    const json& names = fields.array(list[g], place, "models", true);
+    groups.emplace_back();
+    for (std::size_t i = 0; i < names.size() && !fields.failed(); ++i) {
+      const std::string at = JsonFields::at(place + ".models", i);
+      if (!names[i].is_string() || names[i].get_ref<const std::string&>().empty()) {
+        fields.wrong(at, "is " + JsonFields::shown(names[i]) + ", but should be the name of a model");
+        break;
+      }
+      groups.back().push_back(names[i].get<std::string>());
+      if (const auto [first, is_new] = seen.try_emplace(groups.back().back(), g); !is_new)
+        fields.wrong(at, "is " + JsonFields::shown(names[i]) + ", which is in " +
+                             JsonFields::at("groups", first->second) + " already; a model is in one group");
+    }
+  }
+  if (fields.failed()) return fields.error();
+  return groups;
+}
+
+Result<GroupNames> read_group_names(const std::filesystem::path& file) {
+  const auto text = profile::read_text(file, "a division as 'carillon partition --json' prints it");
+  if (!text) return std::unexpected(text.error());
+  return parse_group_names(*text, file.string());
+}
+
 std::string to_json(const Problem& problem, const Partition& partition, const Changes& changes) {
   ordered_json document;
   ordered_json& groups = document["groups"] = ordered_json::array();

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "carillon/base/result.h"
 #include "carillon/cluster/partition/partition.h"
@@ -31,6 +32,12 @@ struct Changes {
 // file that has none of the problem's models is an error.
 Result<Changes> parse_current(std::string_view json, std::string_view where, Problem& problem);
 Result<Changes> read_current(const std::filesystem::path& file, Problem& problem);
+
+// The names of each group's models, of a division as to_json() writes it. Nothing else in the file counts.
+// Errors: no group, more than most_groups, a name that is empty or comes twice.
+using GroupNames = std::vector<std::vector<std::string>>;
+Result<GroupNames> parse_group_names(std::string_view json, std::string_view where);
+Result<GroupNames> read_group_names(const std::filesystem::path& file);
 
 // One JSON object: {"groups": [{"models", "rate_rps", "static_bytes", "peak_bytes"}], "load_imbalance",
 // "memory_imbalance", "move_cost", "objective", "bound", "proved"}; of a problem with a division in force

@@ -1,5 +1,7 @@
 #include "carillon/cluster/partition/partition_json.h"
 
+#include <algorithm>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -121,6 +123,39 @@ TEST(ParseCurrent, KnowsModelsThatCameAndWent) {
   EXPECT_EQ(problem.current, (std::vector{2, 0, no_group, no_group}));
   EXPECT_EQ(changes->added, 2u);
   EXPECT_EQ(changes->removed, 1u);
+}
+
+TEST(ParseGroupNames, ReadsWhatToJsonWrites) {
+  const Problem problem = *parse_problem(four, "f", 2);
+  const auto found = partition(problem, {});
+  ASSERT_TRUE(found) << found.error().message;
+  const auto groups = parse_group_names(to_json(problem, *found, {}), "g");
+  ASSERT_TRUE(groups) << groups.error().message;
+  ASSERT_EQ(groups->size(), 2u);
+  EXPECT_EQ((*groups)[0].size() + (*groups)[1].size(), problem.models.size());
+  for (std::size_t g = 0; g < 2; ++g)
+    for (const std::string& name : (*groups)[g])
+      EXPECT_EQ(found->division[static_cast<std::size_t>(
+                    std::ranges::find(problem.models, name, &Model::name) - problem.models.begin())],
+                static_cast<int>(g));
+}
+
+TEST(ParseGroupNames, SaysWhatIsWrong) {
+  const std::pair<const char*, const char*> rows[] = {
+      {"{", "g: not a JSON document"},
+      {"{}", "g: document: has no \"groups\""},
+      {R"({"groups": []})", "g: groups: is empty, but should hold at least one group"},
+      {R"({"groups": [{}]})", "g: groups[0]: has no \"models\""},
+      {R"({"groups": [{"models": [""]}]})", "g: groups[0].models[0]: is \"\", but should be the name"},
+      {R"({"groups": [{"models": [7]}]})", "g: groups[0].models[0]: is 7, but should be the name of a model"},
+      {R"({"groups": [{"models": ["a"]}, {"models": ["b", "a"]}]})",
+       "g: groups[1].models[1]: is \"a\", which is in groups[0] already"},
+  };
+  for (const auto& [text, words] : rows) {
+    const auto groups = parse_group_names(text, "g");
+    ASSERT_FALSE(groups) << text;
+    EXPECT_THAT(groups.error().message, HasSubstr(words));
+  }
 }
 
 TEST(ParseCurrent, SaysWhatIsWrong) {

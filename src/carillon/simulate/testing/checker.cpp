@@ -428,9 +428,10 @@ void Checker::on_decided(TimePoint at) {
 Checker::Known* Checker::take(ActionId id, ActionKind kind, DeviceId device, ModelId model,
                               const Window& window, TimePoint now) {
   const Name name = name_of(id);
-  if (classes_ ? !used_.insert(id).second : id < next_action_)
-    problem("an action's id was used before", name, now);
-  next_action_ = ActionId{id.value + 1};
+  constexpr int group_bit = 48;  // groups of devices have ids of their own (schedule::Subclusters)
+  ActionId& next = next_action_[id.value >> group_bit];
+  if (classes_ ? !used_.insert(id).second : id < next) problem("an action's id was used before", name, now);
+  next = ActionId{id.value + 1};
   if (model.index() >= scenario_.models.size()) {
     problem("unknown model", name, now);
     return nullptr;

@@ -170,9 +170,9 @@ class Checker final : public Observer {
   std::vector<std::multiset<TimePoint>> due_;      // by model: when clients of a closed loop send
   std::set<std::tuple<ModelId, Duration>> alone_;  // of requests that were sent
   std::map<ActionId, Action> actions_;             // not yet reported, or not for the last time
-  ActionId next_action_{};
-  bool classes_ = false;     // devices have streams by class
-  std::set<ActionId> used_;  // then: ids of actions, of which some are held back
+  std::map<std::uint64_t, ActionId> next_action_;  // by group of devices
+  bool classes_ = false;                           // devices have streams by class
+  std::set<ActionId> used_;                        // then: ids of actions, of which some are held back
   std::vector<Known> known_;
   bool devices_changed_ = false;  // since time last went on
   std::vector<DeviceAccount> devices_;
