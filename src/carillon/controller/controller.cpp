@@ -109,6 +109,10 @@ Controller::Controller(const Options& options, const Clock& clock, const MakeCor
       inside_(std::make_unique<std::atomic<std::uint32_t>[]>(worker::most_models)),
       made_core_(make_core(core_options_)),
       outcomes_{core_.book(), core_options_.journal.get(), core_options_.default_deadline},
+      groups_(options.subclusters != nullptr ? options.subclusters->division().groups : 1),
+      division_(options.subclusters != nullptr ? options.subclusters->division()
+                                               : schedule::GroupsOfModels{}),
+      subclusters_(options.subclusters),
       turns_(clock),
       door_(options.door),
       sizes_(options.sizes, clock,
@@ -239,6 +243,24 @@ void Controller::change_times(ModelId id, std::vector<schedule::BatchProfile> ba
     core_.change_times(id, std::move(batches), now);
   });
   turns_.nudge();
+}
+
+bool Controller::divide(const schedule::GroupsOfModels& division) {
+  CARILLON_ASSERT(subclusters_ != nullptr);
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ != State::running) return false;
+    jobs_.push_back([this, division](TimePoint now) {
+      subclusters_->change(division, now);
+      core_.nudge(now);
+    });
+    turns_.nudge();
+  }
+  // What was counted of a model is another group's from now on: their windows begin anew.
+  const std::lock_guard lock(advice_mutex_);
+  division_.merge(division);
+  groups_ = std::vector<GroupLook>(division_.groups);
+  return true;
 }
 
 void Controller::react(std::function<void(TimePoint now)> what) {
@@ -703,6 +725,7 @@ void Controller::handle(Work& work) {
     used_no_more();
   }
   core_.flush();
+  if (subclusters_ != nullptr) moving_.store(subclusters_->moving(), std::memory_order_relaxed);
   if (margin_wanted_.load(std::memory_order_relaxed)) tell_margin();
 }
 
@@ -775,13 +798,40 @@ ServerStatistics Controller::statistics() const {
   const int alive = static_cast<int>(devices_alive_);
   if (wanted_) {
     out.advice = advice_.observe(now, alive, counters);
-    // All devices here hold the same models: one group, numbered as a division's first.
-    const auto advice = recent_.observe(now, alive, weighed_.observe(work, out.exec_busy));
-    const auto looked = wanted_->look(now, "0", alive, advice);
-    CARILLON_ASSERT(looked);  // a window makes shares of any counters
-    out.wanted = provision::wanted_figures(*wanted_);
+    look_at_wanted(work, out);
   }
   return out;
+}
+
+// Of each group of devices, numbered as a division's. With the lock of what is advised.
+void Controller::look_at_wanted(const std::vector<provision::ModelWork>& work, ServerStatistics& out) const {
+  const TimePoint now = clock_.now();
+  const auto look = [&](std::size_t g, int alive, const std::vector<provision::ModelWork>& of,
+                        Duration busy) {
+    GroupLook& group = groups_[g];
+    const auto advice = group.recent.observe(now, alive, group.weighed.observe(of, busy));
+    const auto looked = wanted_->look(now, std::to_string(g), alive, advice);
+    CARILLON_ASSERT(looked);  // a window makes shares of any counters
+  };
+  if (groups_.size() == 1) {
+    look(0, static_cast<int>(devices_alive_), work, out.exec_busy);
+  } else {
+    struct Group {
+      int alive = 0;
+      Duration busy{0};
+      std::vector<provision::ModelWork> work;
+    };
+    std::vector<Group> groups(groups_.size());
+    for (std::uint32_t i = 0; i < out.devices.size(); ++i) {
+      Group& group = groups[division_.group(DeviceId{i})];
+      group.alive += out.devices[i].alive ? 1 : 0;
+      group.busy += out.devices[i].exec_busy;
+    }
+    for (const provision::ModelWork& model : work) groups[division_.group(model.name)].work.push_back(model);
+    for (std::size_t g = 0; g < groups.size(); ++g) look(g, groups[g].alive, groups[g].work, groups[g].busy);
+  }
+  out.wanted = provision::wanted_figures(*wanted_);
+  if (subclusters_ != nullptr) out.moving = moving_.load(std::memory_order_relaxed);
 }
 
 }  // namespace carillon::controller

@@ -33,6 +33,7 @@
 #include "carillon/provision/weighed.h"
 #include "carillon/schedule/door.h"
 #include "carillon/schedule/scheduler.h"
+#include "carillon/schedule/subclusters.h"
 #include "carillon/worker/worker.h"
 
 namespace carillon::controller {
@@ -48,6 +49,9 @@ struct Options {
   SequenceOptions sequences;
   // Counts the calls that are turned away, where given: for whoever tells people.
   std::shared_ptr<std::atomic<std::uint64_t>> turned_away = nullptr;
+  // The scheduler that the controller is given, where groups of devices divide the models; null: it is
+  // another.
+  schedule::Subclusters* subclusters = nullptr;
 };
 
 // A journal of so many requests for controllers that live by `clock`; null for 0.
@@ -109,6 +113,10 @@ class Controller final : public Service {
   // instead (schedule::TimesChanged). From any thread, once add_model() has returned; done on the
   // controller's thread, after what that was told before. Nothing happens of a model that has gone by then.
   void change_times(ModelId id, std::vector<schedule::BatchProfile> batches);
+  // Models are divided over the groups of devices so from now on: Subclusters::change(). Where Options has
+  // subclusters. From any thread; done on the controller's thread. False: it does not run, and nothing
+  // changes.
+  bool divide(const schedule::GroupsOfModels& division);
   // Gives back the memory of models that remove_model() had to leave, once CoreOptions::on_gone was told of
   // them. How many are left still. From that thread, at any time; it waits for nothing.
   std::size_t remove_left();
@@ -232,6 +240,7 @@ class Controller final : public Service {
   void gather(std::size_t calls, Work& work);
   void handle(Work& work);
   void tell_margin();
+  void look_at_wanted(const std::vector<provision::ModelWork>& work, ServerStatistics& out) const;
   void turn_away(Submission submission, TimePoint at);
   void shed(Submission submission, Error why, TimePoint at);
   bool ask(Job job);
@@ -290,9 +299,16 @@ class Controller final : public Service {
 
   mutable std::mutex advice_mutex_;
   mutable provision::AutoscaleWindow advice_;
-  // Shorter, so that it soon tells of the devices that are there. Its advice alone counts for what is wanted.
-  mutable provision::AutoscaleWindow recent_{std::chrono::seconds{15}};
-  mutable provision::WeighedRequests weighed_;
+  // Of a group of devices. Shorter, so that it soon tells of the devices that are there. Its advice alone
+  // counts for what is wanted.
+  struct GroupLook {
+    provision::AutoscaleWindow recent{std::chrono::seconds{15}};
+    provision::WeighedRequests weighed;
+  };
+  mutable std::vector<GroupLook> groups_;
+  schedule::GroupsOfModels division_;  // one group: all devices hold the same models
+  schedule::Subclusters* const subclusters_;
+  std::atomic<std::size_t> moving_{0};
   mutable std::optional<provision::WantedByGroup> wanted_;  // where this sees requests and devices
   mutable std::mutex mutex_;                                // of what follows
   Turns turns_;

@@ -189,6 +189,13 @@ void Core::react(const std::function<void(TimePoint)>& what, TimePoint now) {
   settle(now);
 }
 
+void Core::nudge(TimePoint now) {
+  enter(now);
+  CARILLON_ASSERT(local_ != nullptr);
+  local_->nudge(now);
+  settle(now);
+}
+
 void Core::stop(TimePoint now) {
   enter(now);
   if (decider_->stopped()) return;

@@ -132,6 +132,8 @@ class Core {
   // See Dispatch.
   TimePoint wake_at() const { return decider_->wake_at(); }
   void wake(TimePoint now);
+  // See Dispatch. Where a scheduler decides here.
+  void nudge(TimePoint now);
   // Lets another host's word in: `what` may speak to the decider. Then what follows is answered.
   void react(const std::function<void(TimePoint)>& what, TimePoint now);
   // See Decider.

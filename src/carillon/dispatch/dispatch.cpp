@@ -228,6 +228,10 @@ void Dispatch::wake(TimePoint now) {
   }
 }
 
+void Dispatch::nudge(TimePoint now) {
+  if (!stopped_) feed(schedule::Wake{}, now);
+}
+
 void Dispatch::stop() {
   stopped_ = true;
   pending_.clear();

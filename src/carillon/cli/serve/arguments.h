@@ -55,6 +55,7 @@ struct Arguments {
   double autoscale_period_s = 15, autoscale_quiet_s = 300;  // of a scheduler
   SafetyArguments safety;
   std::string profile;
+  std::string partition;
   std::string plan;
   int plan_device = 0;
   bool no_standby = false;

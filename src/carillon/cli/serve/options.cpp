@@ -263,6 +263,10 @@ void add_training_and_plans(CLI::App& command, Arguments& arguments) {
 
   heading::begin(command, heading::plans);
   command.add_option(
+      "--partition", arguments.partition,
+      "Groups of devices divide the models as this file says ('carillon partition --json'); device D is in "
+      "group D modulo their number. SIGHUP reads the file again, and models move while requests are served");
+  command.add_option(
       "--plan", arguments.plan,
       "Serve one device of this plan ('carillon plan --json'): each of its workloads with its share of "
       "the threads and its batch size, and a standby that takes over when its P99 breaks its SLO");
@@ -351,6 +355,10 @@ void add_serve(CLI::App& program, int& status) {
     check_models(*arguments);
     if (!arguments->plan.empty() && arguments->control != server::ModelControlMode::none)
       throw CLI::ValidationError("--model-control-mode", "with --plan models are as the plan has them: none");
+    if (!arguments->partition.empty())
+      for (const auto& [given, name] :
+           {std::pair{!arguments->plan.empty(), "--plan"}, {!arguments->record.empty(), "--record"}})
+        if (given) throw CLI::ValidationError("--partition", std::string("it does not go with ") + name);
     if (!arguments->plan.empty() && !arguments->keda.empty())
       throw CLI::ValidationError("--keda", "it does not go with --plan, which has one device");
     // Classes share a device, and a plan's share is one workload's.

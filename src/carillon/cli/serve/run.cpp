@@ -11,6 +11,7 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -27,6 +28,7 @@
 #include "carillon/cli/admission_option.h"
 #include "carillon/cli/commands.h"
 #include "carillon/cli/headroom.h"
+#include "carillon/cli/partition_option.h"
 #include "carillon/cli/preempt_option.h"
 #include "carillon/cli/serve/doors.h"
 #include "carillon/controller/models/kept_times.h"
@@ -127,6 +129,55 @@ Result<> find_models(Arguments& arguments) {
   return {};
 }
 
+// The file of --partition, which is read again while a server runs.
+class Repartition {
+ public:
+  explicit Repartition(std::string file) : file_(std::move(file)) {}
+
+  // Until end() the controller is told of what is read again. It divides models over as many groups.
+  void begin(controller::Controller& controller, std::size_t devices, std::size_t groups) {
+    const std::lock_guard lock(mutex_);
+    controller_ = &controller;
+    devices_ = devices;
+    groups_ = groups;
+  }
+  void end() {
+    const std::lock_guard lock(mutex_);
+    controller_ = nullptr;
+  }
+  void read_again() {
+    const std::lock_guard lock(mutex_);
+    if (controller_ == nullptr) return;
+    auto division = read_division(file_, devices_);
+    if (division && division->groups != groups_)
+      division = invalid(fmt::format("{}: has {} groups, but {} are in force; their number stays", file_,
+                                     division->groups, groups_));
+    if (!division) return spdlog::warn("--partition: {}; nothing changes", division.error().message);
+    if (!controller_->divide(*division))
+      return spdlog::warn("--partition: the server does not serve yet, or any more; nothing changes");
+    spdlog::info("partition: models move to the groups of {}", file_);
+  }
+
+ private:
+  const std::string file_;
+  std::mutex mutex_;
+  controller::Controller* controller_ = nullptr;
+  std::size_t devices_ = 0, groups_ = 0;
+};
+
+// Of --partition.
+Result<std::unique_ptr<schedule::Scheduler>> divide_devices(const Arguments& arguments,
+                                                            controller::Options& options,
+                                                            std::size_t devices) {
+  auto division = read_division(arguments.partition, devices);
+  if (!division) return in_context("--partition", division.error());
+  auto made =
+      schedule::make_subclusters(arguments.scheduler, environment_of(arguments), *std::move(division));
+  if (!made) return std::unexpected(std::move(made.error()));
+  options.subclusters = made->get();
+  return std::unique_ptr<schedule::Scheduler>(*std::move(made));
+}
+
 // To the doors: GPUs have metrics, and memory that clients lend.
 void show_gpus(const server::DeviceGroup& group, frontend::Options& doors) {
   std::vector<std::pair<std::string, std::shared_ptr<const engine::cuda::Nvml>>> gpus;
@@ -193,9 +244,12 @@ int run(Arguments& arguments) {
   const auto spans_go_to = read_otlp(arguments.otlp, [](const char* name) { return std::getenv(name); });
   if (!spans_go_to) return complain(exit_usage, spans_go_to.error());
   ServiceManager& manager = *supervised->manager;
-  signals.on_hangup([doors = *doors, &manager] {
-    manager.reload(clock.now(),
-                   [&] { reload(doors, [](const std::string& text) { spdlog::info("{}", text); }); });
+  const auto repartition = std::make_shared<Repartition>(arguments.partition);
+  signals.on_hangup([doors = *doors, &manager, repartition] {
+    manager.reload(clock.now(), [&] {
+      reload(doors, [](const std::string& text) { spdlog::info("{}", text); });
+      repartition->read_again();
+    });
   });
   if (const auto free = frontend::check_addresses(*doors); !free) return complain(exit_failure, free.error());
   std::optional<profile::DeviceProfile> profile;
@@ -245,6 +299,8 @@ int run(Arguments& arguments) {
     };
     doors->more_metrics = [to = training->get()] { return to->metrics(); };
   }
+  if (!arguments.partition.empty()) scheduler = divide_devices(arguments, options, group->devices.size());
+  if (!scheduler) return complain(exit_usage, scheduler.error());
   show_gpus(*group, *doors);
   if (auto room = enough_addresses(beside_caches() + caches_of(*group), "the server with its caches"); !room)
     return complain(exit_failure, room.error());
@@ -312,6 +368,8 @@ int run(Arguments& arguments) {
       (*frontend)->stop();
       return complain(exit_failure, started.error());
     }
+    if (options.subclusters != nullptr)
+      repartition->begin(whole->controller(), group->devices.size(), options.subclusters->division().groups);
     Loading loading(*whole, [&](Result<> result) {
       loaded = std::move(result);
       if (!loaded) return signals.end();
@@ -338,6 +396,7 @@ int run(Arguments& arguments) {
       _exit(exit_success);
     }
   }
+  repartition->end();
   host.leave();
   stop_trimming_heap();  // models go one by one
   const std::vector<DeviceId> left = whole->stop();

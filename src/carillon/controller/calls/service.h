@@ -226,6 +226,8 @@ struct ServerStatistics {
   // others see the requests, or what devices do.
   std::optional<provision::AutoscaleAdvice> advice;
   std::vector<provision::WantedFigures> wanted;
+  // Models that have yet to come to another group of devices; none: there is one group.
+  std::optional<std::size_t> moving;
   // What the policy allows for beside execution times, at about the look before; none: nobody looked before,
   // or it allows for nothing.
   struct Margin {

@@ -435,6 +435,14 @@ std::string metrics_text(const ServerStatistics& statistics, const BesideStatist
                    statistics.advice->idle_fraction);
   }
   add_wanted(statistics.wanted, f.all);
+  if (statistics.moving) {
+    ClientMetric metric;
+    metric.gauge.value = static_cast<double>(*statistics.moving);
+    f.all.push_back({"carillon_models_moving",
+                     "Models that move to another group of devices",
+                     MetricType::Gauge,
+                     {std::move(metric)}});
+  }
   return prometheus::TextSerializer().Serialize(f.all);
 }
 
