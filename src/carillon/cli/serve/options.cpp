@@ -263,10 +263,6 @@ void add_training_and_plans(CLI::App& command, Arguments& arguments) {
 
   heading::begin(command, heading::plans);
   command.add_option(
-      "--partition", arguments.partition,
-      "Groups of devices divide the models as this file says ('carillon partition --json'); device D is in "
-      "group D modulo their number. SIGHUP reads the file again, and models move while requests are served");
-  command.add_option(
       "--plan", arguments.plan,
       "Serve one device of this plan ('carillon plan --json'): each of its workloads with its share of "
       "the threads and its batch size, and a standby that takes over when its P99 breaks its SLO");
@@ -274,6 +270,10 @@ void add_training_and_plans(CLI::App& command, Arguments& arguments) {
       .add_option("--plan-device", arguments.plan_device, "Which device of the plan, where it has several")
       ->check(CLI::Range(1, 1'000'000));
   command.add_flag("--no-standby", arguments.no_standby, "With --plan: no standbys");
+  command.add_option(
+      "--partition", arguments.partition,
+      "Groups of devices divide the models as this file says ('carillon partition --json'); device D is in "
+      "group D modulo their number. SIGHUP reads the file again, and models move while requests are served");
 }
 
 void add_cluster(CLI::App& command, ClusterArguments& arguments) {
