@@ -408,7 +408,7 @@ TEST_F(MemberCoreTest, WhoHasTheNextKeyBeginsAnewOnceTheEpochIsDeleted) {
   net.start("s8", Role::scheduler, Duration{0}, "the next");
   net.start("w8", Role::worker, Duration{0}, "the next");
   net.run(500ms);
-  EXPECT_NE(net["s8"].key_trouble(), "");
+  EXPECT_NE(net["s8"].trouble(), "");
   for (const char* id : {"s1", "s2", "s3", "s4", "w1", "f1"}) {
     net.kill(id);
     net.forget(id);
@@ -419,7 +419,7 @@ TEST_F(MemberCoreTest, WhoHasTheNextKeyBeginsAnewOnceTheEpochIsDeleted) {
   net.run(1s);
   EXPECT_EQ(net.leaders(), std::vector<std::string>{"s8"});
   EXPECT_EQ(net.epoch(), 1U);
-  for (const char* id : {"s8", "w8"}) EXPECT_EQ(net[id].key_trouble(), "") << id;
+  for (const char* id : {"s8", "w8"}) EXPECT_EQ(net[id].trouble(), "") << id;
   EXPECT_TRUE(net["w8"].obeys(1));
   EXPECT_EQ(net["w8"].figures(net.clock_of("w8")).leader_changes, 0U);
 }
@@ -735,19 +735,19 @@ TEST_F(AloneTest, ALateAnswerBringsNoDeletedEpochBack) {
   others.epoch->key = "another";
   stranger.coordinator_said(cluster::EpochSeen{others}, out);
   stranger.coordinator_said(cluster::CoordinatorBack{}, out);
-  EXPECT_NE(stranger.key_trouble(), "");
+  EXPECT_NE(stranger.trouble(), "");
   EXPECT_TRUE(tick(stranger, 100ms).empty());
   stranger.coordinator_said(cluster::EpochSeen{}, out);
-  EXPECT_EQ(stranger.key_trouble(), "");
+  EXPECT_EQ(stranger.trouble(), "");
   stranger.coordinator_said(cluster::EpochRead{stranger.request_token(), others, {}}, out);
-  EXPECT_EQ(stranger.key_trouble(), "");
+  EXPECT_EQ(stranger.trouble(), "");
   const auto claims = tick(stranger, 100ms);
   ASSERT_FALSE(claims.empty());
   EXPECT_EQ(claims[0].number, 1U);
   known = others;
   known.revision = 11;  // it is back, and was not deleted
   stranger.coordinator_said(cluster::EpochRead{stranger.request_token(), known, {}}, out);
-  EXPECT_NE(stranger.key_trouble(), "");
+  EXPECT_NE(stranger.trouble(), "");
 }
 
 TEST_F(AloneTest, ALateAnswerToAReadIsHeard) {
