@@ -248,13 +248,20 @@ void Subclusters::on(const RequestProfiled& event, TimePoint now, Actions& out) 
 }
 
 void Subclusters::on(const Wake& event, TimePoint now, Actions& out) {
-  for (std::uint32_t g = 0; g < groups_.size(); ++g) {
-    if (groups_[g].wake > now) continue;
-    Wake own;
-    for (const Excuse& excuse : event.excuses)
-      if (division_.group(excuse.device) == g) own.excuses.push_back(excuse);
-    tell(g, own, now, out);
+  for (const Excuse& excuse : event.excuses) {
+    std::vector<Excuse>& told = groups_[division_.group(excuse.device)].excuses;
+    const auto before = std::ranges::find_if(told, [&](const Excuse& each) {
+      return each.device == excuse.device && each.lane == excuse.lane;
+    });
+    if (before == told.end()) {
+      told.push_back(excuse);
+    } else {
+      before->starved += excuse.starved;
+      before->moved = before->moved || excuse.moved;
+    }
   }
+  for (std::uint32_t g = 0; g < groups_.size(); ++g)
+    if (groups_[g].wake <= now) tell(g, Wake{.excuses = std::exchange(groups_[g].excuses, {})}, now, out);
   look_ |= std::ranges::any_of(moves_, [&](const Move& move) { return move.until <= now; });
 }
 

@@ -91,6 +91,7 @@ class Subclusters final : public Scheduler {
     TimePoint wake = TimePoint::max();
     bool gathering = false;           // an AllArrived is owed to it
     std::vector<std::uint32_t> open;  // by model: requests without an outcome
+    std::vector<Excuse> excuses;      // by device and lane, for its next Wake
   };
   struct Model {
     std::shared_ptr<const ModelInfo> info;  // null: it is not served

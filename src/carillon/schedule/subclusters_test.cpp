@@ -263,6 +263,29 @@ TEST_F(SubclustersTest, AChangeToComeIsWokenFor) {
   EXPECT_EQ(subclusters.moving(), 1U);
 }
 
+// Groups are woken at unlike times, and the driver tells an excuse once.
+TEST_F(SubclustersTest, ExcusesWaitForTheNextWakeOfTheirGroup) {
+  group[0]->wake = now + 1s;
+  group[1]->wake = now + 2s;
+  arrives(1, m0);
+  arrives(2, m2);
+  now += 1s;
+  hear(Wake{.excuses = {{.device = {1}, .lane = Lane::exec, .starved = 3ms}}});
+  ASSERT_EQ(group[0]->heard<Wake>().size(), 1U);
+  EXPECT_THAT(group[0]->heard<Wake>()[0].excuses, IsEmpty());
+  EXPECT_THAT(group[1]->heard<Wake>(), IsEmpty());
+  now += 1s;
+  hear(Wake{.excuses = {{.device = {1}, .lane = Lane::exec, .starved = 2ms, .moved = true}}});
+  ASSERT_EQ(group[1]->heard<Wake>().size(), 1U);
+  EXPECT_THAT(group[1]->heard<Wake>()[0].excuses,
+              ElementsAre(Excuse{.device = {1}, .lane = Lane::exec, .starved = 5ms, .moved = true}));
+  group[1]->wake = now + 1s;
+  arrives(3, m2);
+  now += 1s;
+  hear(Wake{});
+  EXPECT_THAT(group[1]->heard<Wake>().back().excuses, IsEmpty()) << "once";
+}
+
 TEST_F(SubclustersTest, TheNewGroupStartsFromWhatTheOldOneMeasured) {
   ledger::Ledger& ledger = *group[0]->ledger;
   ledger.plan(model_comes(testing::linear_model(0, 1ms, 1ms, 4)));
