@@ -146,19 +146,23 @@ class Repartition {
     controller_ = nullptr;
   }
   void read_again() {
+    if (file_.empty()) return;
     const std::lock_guard lock(mutex_);
-    if (controller_ == nullptr) return;
+    if (controller_ == nullptr) return says_not_serving();
     auto division = read_division(file_, devices_);
     if (division && division->groups != groups_)
       division = invalid(fmt::format("{}: has {} groups, but {} are in force; their number stays", file_,
                                      division->groups, groups_));
     if (!division) return spdlog::warn("--partition: {}; nothing changes", division.error().message);
-    if (!controller_->divide(*division))
-      return spdlog::warn("--partition: the server does not serve yet, or any more; nothing changes");
+    if (!controller_->divide(*division)) return says_not_serving();
     spdlog::info("partition: models move to the groups of {}", file_);
   }
 
  private:
+  static void says_not_serving() {
+    spdlog::warn("--partition: the server does not serve yet, or any more; nothing changes");
+  }
+
   const std::string file_;
   std::mutex mutex_;
   controller::Controller* controller_ = nullptr;
