@@ -23,12 +23,12 @@ Result<UsualOptions> parse_usual(std::string_view text) {
   if (named != names.end() && colon != std::string_view::npos) {
     const std::string_view number = text.substr(colon + 1);
     const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), target);
-    if (error == std::errc{} && end == number.data() + number.size() && target > 0 && target <= 1e6)
+    if (error == std::errc{} && end == number.data() + number.size() && target >= 1e-6 && target <= 1e6)
       return UsualOptions{.signal = named->signal, .target = target * named->unit};
   }
   return invalid("'" + std::string(text) +
                  "' is none of wanted, concurrency:REQUESTS, utilization:SHARE and queue:MS, with a number "
-                 "above 0");
+                 "from 1e-6 to 1e6");
 }
 
 int UsualScaler::look(TimePoint now, int present, int asked, const Counters& counters) {

@@ -18,6 +18,11 @@ TEST(UsualSignals, AreReadFromText) {
   for (const char* wrong :
        {"", "queue", "queue:", "queue:x", "queue:0", "queue:-1", "latency:3", "queue:1s", "queue:nan"})
     EXPECT_FALSE(parse_usual(wrong).has_value()) << wrong;
+  for (const char* beyond : {"queue:5e-324", "concurrency:1000001", "utilization:inf"}) {
+    const auto read = parse_usual(beyond);
+    ASSERT_FALSE(read.has_value()) << beyond;
+    EXPECT_TRUE(read.error().message.ends_with("with a number from 1e-6 to 1e6")) << read.error().message;
+  }
 }
 
 // HPA's published example: 200 seen for a target of 100 doubles the replicas, 50 halves them.
