@@ -250,9 +250,8 @@ void Subclusters::on(const RequestProfiled& event, TimePoint now, Actions& out) 
 void Subclusters::on(const Wake& event, TimePoint now, Actions& out) {
   for (const Excuse& excuse : event.excuses) {
     std::vector<Excuse>& told = groups_[division_.group(excuse.device)].excuses;
-    const auto before = std::ranges::find_if(told, [&](const Excuse& each) {
-      return each.device == excuse.device && each.lane == excuse.lane;
-    });
+    const auto before = std::ranges::find_if(
+        told, [&](const Excuse& each) { return each.device == excuse.device && each.lane == excuse.lane; });
     if (before == told.end()) {
       told.push_back(excuse);
     } else {
