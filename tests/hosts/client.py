@@ -52,8 +52,9 @@ class Stalls:
         self.process.wait()
         self._thread.join()
 
-    def near(self, at: float) -> bool:
-        return any(begin - 0.5 < at < end + 1.0 for begin, end in list(self.times))
+    def near(self, at: float, until: float) -> bool:
+        """One within that time, or close to it."""
+        return any(begin - 0.5 < until and at < end + 1.0 for begin, end in list(self.times))
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,8 @@ class Client:
     def others(self) -> list[Entry]:
         """Requests whose answer is neither 200 nor what is allowed. A deadline that passed while the machine stood still is nobody's fault."""
         return [entry for entry in list(self.ledger) if entry.status not in (200, *self.allowed)
-                and not (entry.status in (503, 504) and self._stalls.near(self._begin + entry.sent_s))]
+                and not (entry.status in (503, 504)
+                         and self._stalls.near(self._begin + entry.sent_s, self._begin + entry.sent_s + entry.took_s))]
 
 
 @contextlib.contextmanager
