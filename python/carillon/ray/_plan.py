@@ -187,7 +187,7 @@ def checked_address(text: str, name: str) -> str:
 
 
 def checked_urls(urls: object, name: str) -> tuple[str, ...]:
-    """One URL, or several; none: there are none."""
+    """The URLs as a tuple: of one URL, of a list, or of None (empty)."""
     several = () if urls is None else (urls,) if isinstance(urls, str) else urls
     if not isinstance(several, (list, tuple)) or not all(isinstance(url, str) for url in several) or (urls is not None and not several):
         raise Mistake(f"{name}={urls!r} is neither a URL nor a list of them")

@@ -27,8 +27,9 @@ def devices_wanted(metrics: str) -> int:
 
 
 def largest(told: list[int | str]) -> int:
-    """Of what each scheduler told: its number, or why it has none. One leads. Where two say that they do, the larger
-    number counts: too few workers lose requests. ValueError: nobody has a number, and why each has none."""
+    """The largest number that a scheduler gave. `told` has, for each scheduler, its number or why it has none. Only the
+    leader has a number. If two schedulers claim to lead, the larger number counts: too few workers lose requests.
+    ValueError: no scheduler has a number, and why."""
     if numbers := [each for each in told if isinstance(each, int)]:
         return max(numbers)
     raise ValueError("; ".join(map(str, told)))

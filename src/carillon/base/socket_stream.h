@@ -9,11 +9,11 @@
 
 namespace carillon {
 
-// What a connection is read from and written to: a TCP socket, or TLS on it. Asio's AsyncReadStream and
-// AsyncWriteStream. One read and one write may be under way at a time. One thread at a time. Whoever asks it
-// for something keeps it until that is over.
+// A connection that is read from and written to: a TCP socket, or TLS on it. An AsyncReadStream and
+// AsyncWriteStream of Asio. At most one read and one write may be under way. One thread at a time. The caller
+// keeps the stream until its operations are over.
 //
-// There is nothing to link here: who includes it links Boost and OpenSSL.
+// This header has no library: a target that includes it links Boost and OpenSSL.
 class SocketStream {
  public:
   using Socket = boost::asio::ip::tcp::socket;
@@ -29,8 +29,8 @@ class SocketStream {
   Socket& socket() { return socket_; }
   // Null: there is no TLS.
   TlsStream* tls() { return tls_ ? &*tls_ : nullptr; }
-  // From now on TLS is spoken, once the caller has shaken hands. `context` is there until this is not used
-  // any more; it may end before this does.
+  // From now on reads and writes go through TLS; the caller shakes hands first. `context` has to last until
+  // the last use of this stream, but not until its destructor.
   TlsStream& begin_tls(boost::asio::ssl::context& context) { return tls_.emplace(socket_, context); }
   // Closes the socket. The next one is not open yet, and speaks no TLS.
   void reset() {

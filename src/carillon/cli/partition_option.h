@@ -8,7 +8,8 @@
 
 namespace carillon::cli {
 
-// A division as `carillon partition --json` writes it, for so many devices. Errors name the file.
+// Reads a division that `carillon partition --json` wrote. `devices` bounds the number of groups.
+// Errors name the file.
 Result<schedule::GroupsOfModels> read_division(const std::string& file, std::size_t devices);
 
 }  // namespace carillon::cli

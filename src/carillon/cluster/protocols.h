@@ -15,19 +15,21 @@ namespace carillon::cluster {
 // version. A build speaks the version before its newest, too. So a cluster can be upgraded member by member,
 // one version at a time.
 //
-// A hello is written in the oldest version of its speaker, and can be read by all versions: so members that
-// do not go together can say why. Which versions a frontend speaks the leader tells a worker, before it pulls
-// rows. A datagram goes in the version that the receiver's registration allows; without one (a static file)
-// in that of the last datagram from there, the first in the sender's oldest. Answers to people
-// (transport/desk.h) have no version: their fields are only added to.
+// - A hello is written in its speaker's oldest version, and all versions can read it. So members that do not
+//   go together can say why.
+// - Rows: before a worker pulls rows from a frontend, the leader tells it which versions the frontend speaks.
+// - A datagram is written in the version that the receiver's registration allows. A static file has no
+//   registrations. Then the version is that of the receiver's last datagram, and before the first such
+//   datagram the sender's oldest.
+// - Answers to people (transport/desk.h) have no version: fields are added to them, and none is changed.
 struct Protocols {
   std::uint32_t oldest = 1, newest = 1;
   bool has(std::uint32_t version) const { return oldest <= version && version <= newest; }
   friend bool operator==(const Protocols&, const Protocols&) = default;
 };
 
-// Of this build. `newest` goes up when older builds would read wrongly, or refuse, what is sent. A field that
-// older builds may skip needs no new version. `oldest` follows one behind.
+// Of this build. `newest` goes up when older builds would misread or refuse a new build's messages. A field
+// that older builds may skip needs no new version. `oldest` follows one behind.
 inline constexpr Protocols own_protocols{.oldest = 1, .newest = 1};
 
 // "protocol 1", or "protocols 1 to 2".

@@ -10,7 +10,7 @@
 
 namespace carillon::cluster {
 
-// A member of a cluster that runs, as far as anybody tells.
+// A member of a cluster that runs, as far as it is known.
 struct MemberBuild {
   std::string id;
   Role role = Role::worker;
@@ -19,7 +19,7 @@ struct MemberBuild {
   std::string build = {};                             // empty: not told
 };
 
-// What becomes of a member beside processes of another build.
+// Whether a member goes together with another build.
 struct UpgradeVerdict {
   std::optional<std::uint32_t> settles;  // the protocol that both speak; none: they do not go together
   std::string says;                      // for people
@@ -27,7 +27,7 @@ struct UpgradeVerdict {
 // `binary`: what the other build speaks.
 UpgradeVerdict judge(const MemberBuild& member, const Protocols& binary);
 
-// What is to be done after what: each step has members that are taken one at a time, and a text for people.
+// A step of an upgrade: its members are replaced one at a time. `says` is for people.
 struct UpgradeStep {
   enum class Kind : std::uint8_t { spares, handover, workers, frontends };
   Kind kind{};

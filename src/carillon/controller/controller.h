@@ -49,8 +49,8 @@ struct Options {
   SequenceOptions sequences;
   // Counts the calls that are turned away, where given: for whoever tells people.
   std::shared_ptr<std::atomic<std::uint64_t>> turned_away = nullptr;
-  // The scheduler that the controller is given, where groups of devices divide the models; null: it is
-  // another.
+  // If groups of devices divide the models, the scheduler that the controller is given. Null: there are no
+  // groups.
   schedule::Subclusters* subclusters = nullptr;
 };
 
@@ -113,9 +113,9 @@ class Controller final : public Service {
   // instead (schedule::TimesChanged). From any thread, once add_model() has returned; done on the
   // controller's thread, after what that was told before. Nothing happens of a model that has gone by then.
   void change_times(ModelId id, std::vector<schedule::BatchProfile> batches);
-  // Models are divided over the groups of devices so from now on: Subclusters::change(). Where Options has
-  // subclusters. From any thread; done on the controller's thread. False: it does not run, and nothing
-  // changes.
+  // Divides the models over the groups of devices from now on: Subclusters::change(). Requires
+  // Options::subclusters. From any thread; done on the controller's thread. False: the controller does not
+  // run, and nothing changes.
   bool divide(const schedule::GroupsOfModels& division);
   // Gives back the memory of models that remove_model() had to leave, once CoreOptions::on_gone was told of
   // them. How many are left still. From that thread, at any time; it waits for nothing.
@@ -299,8 +299,8 @@ class Controller final : public Service {
 
   mutable std::mutex advice_mutex_;
   mutable provision::AutoscaleWindow advice_;
-  // Of a group of devices. Shorter, so that it soon tells of the devices that are there. Its advice alone
-  // counts for what is wanted.
+  // Of one group of devices. The window is shorter than that of advice_, so that it soon tells of the devices
+  // that are there. Only its advice counts for the wanted number.
   struct GroupLook {
     provision::AutoscaleWindow recent{std::chrono::seconds{15}};
     provision::WeighedRequests weighed;

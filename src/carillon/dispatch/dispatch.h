@@ -80,7 +80,8 @@ class Dispatch final : public Decider {
   // Gives the scheduler its Wake, and what was not taken, and asks devices that went whether they are well
   // again, where that is due.
   void wake(TimePoint now) override;
-  // The scheduler was told something elsewhere (Subclusters::change): it hears a Wake, asked for or not.
+  // Gives the scheduler a Wake, whether or not it asked for one: a caller has just told it something
+  // (Subclusters::change).
   void nudge(TimePoint now);
   // The scheduler hears nothing any more.
   void stop() override;

@@ -73,10 +73,10 @@ struct MemberFigures {
 // epoch, and a claim is over the revision at which it was read. Members with another key are no part of the
 // election. Once the epoch is deleted by hand, they begin anew, as processes that start then.
 //
-// Likewise with members that speak no protocol of this process (cluster/protocols.h), of which nothing is
-// heard either. Such a scheduler claims no epoch while they are more than those that it goes together with:
-// so an old build that joins a cluster leaves its leader alone. Where they are as many, it claims none if the
-// last leader is one of them, and is registered.
+// Nor does a scheduler hear members that share no protocol with it (cluster/protocols.h). While they
+// outnumber the members that it goes together with, itself included, the scheduler claims no epoch. So an old
+// build that joins a cluster leaves its leader alone. If both are as many, the scheduler claims no epoch while the
+// last leader is registered and shares no protocol with it.
 //
 // All hosts speak to all others: as a leader's beats need, and so that each knows who is there and has
 // samples of each clock. Not thread-safe. Each call costs O(members).

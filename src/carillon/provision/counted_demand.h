@@ -23,15 +23,15 @@ struct DemandOptions {
 // WeighedRequests counts them. Pure, and not thread-safe.
 //
 // A leader that has just begun knows of no load, and of few devices, as workers come one by one. A number
-// that is too small would end devices that are at work. So there is no number of a group before a device is
-// there, and for `period` after the first look. If the leader was told what an earlier leader wanted, that
-// number, or the larger number of devices that are there, counts at once.
+// that is too small would end devices that are at work. So a group has no number before it has a device,
+// nor for `period` after the first look. If the leader was told an earlier leader's number, a number counts
+// at once: the larger of that number and the devices that are there.
 class CountedDemand {
  public:
   static constexpr Duration looks_every = std::chrono::seconds{1};
   static constexpr int most_told = 1'000'000;  // devices; of a larger number nothing is taken
 
-  // What another wanted before, by the groups' numbers.
+  // The numbers of an earlier leader, by group.
   explicit CountedDemand(std::span<const WantedFigures> before = {}, const DemandOptions& options = {});
 
   // A batch of a model ran. Models have numbers of the caller's, dense from 0 on. `rows` 0: the run had no

@@ -143,7 +143,7 @@ void Subclusters::tell(std::uint32_t index, const Event& event, TimePoint now, A
       look_ |= move.step == Move::Step::ends && move.from == index && open(group, move.model) == 0;
 }
 
-// The group is to answer requests of the model, or may.
+// Whether the group answers requests of the model, or may have to.
 bool Subclusters::answers(ModelId model, std::uint32_t group) {
   if (models_[model.index()].group == group) return true;
   return std::ranges::any_of(moves_, [&](const Move& move) {
@@ -183,7 +183,7 @@ void Subclusters::on(const ActionDone& event, TimePoint now, Actions& out) {
   tell(g, own, now, out);
 }
 
-// The others hear of a device that is not there, as they hear of devices in order.
+// Groups hear of devices in order. So to the other groups this device is one that is not there.
 void Subclusters::on(const DeviceChanged& event, TimePoint now, Actions& out) {
   const std::uint32_t home = division_.group(event.device);
   const bool comes_first = event.device.index() >= devices_;
@@ -200,7 +200,7 @@ void Subclusters::on(const DeviceChanged& event, TimePoint now, Actions& out) {
   look_ = !moves_.empty();
 }
 
-// Its id is used up in every group, and only one serves it.
+// The model's id is used up in every group, and only one group serves the model.
 void Subclusters::comes(ModelId id, TimePoint now, Actions& out) {
   const Model& model = models_[id.index()];
   auto nowhere = std::make_shared<ModelInfo>(*model.info);
@@ -226,7 +226,7 @@ void Subclusters::on(const ModelChanged& event, TimePoint now, Actions& out) {
   if (model.info == nullptr && event.info != nullptr) model.group = division_.group(event.info->name);
   model.info = event.info;
   tell_holders(event.model, event, now, out);
-  // What goes moves no more. If it comes again, it comes where the division says.
+  // A model that goes moves no more. If it comes again, it comes where the division says.
   if (event.info == nullptr)
     std::erase_if(moves_, [&](const Move& move) { return move.model == event.model; });
   look_ = !moves_.empty();
@@ -286,7 +286,7 @@ void Subclusters::divide(const GroupsOfModels& division, TimePoint now, Actions&
   look_ = !moves_.empty();
 }
 
-// No step allows one that was looked at before it, but for the end of a move.
+// A step never lets an earlier move of the list take its step, unless it ends a move.
 void Subclusters::go_on(TimePoint now, Actions& out) {
   for (bool again = true; again;) {
     again = look_ = false;
@@ -306,7 +306,7 @@ void Subclusters::go_on(TimePoint now, Actions& out) {
   look_ = false;
 }
 
-// Where it did, moves_ may be others.
+// True: the move took a step, and moves_ may have changed.
 bool Subclusters::takes_its_step(Move& move, TimePoint now, Actions& out) {
   const Move before = move;
   switch (move.step) {
@@ -382,7 +382,7 @@ bool Subclusters::is_loaded(const Move& move) const {
   return able > 0;
 }
 
-// Where LOADs fail, or nobody could load, requests would be lost.
+// If LOADs fail, or no device could load the model, a switch would lose requests.
 bool Subclusters::may_switch_unloaded(const Move& move) const {
   const ledger::Ledger& ledger = groups_[move.to].ledger;
   if (!ledger.model(move.model).places.empty()) return true;

@@ -32,18 +32,19 @@ inline constexpr std::size_t most_subclusters = 1024;
 // `names`: of each group's models; 1..most_subclusters groups.
 GroupsOfModels groups_of_models(const std::vector<std::vector<std::string>>& names);
 
-// Groups of devices, each with a policy and a ledger of its own: requests go to the group of their model. No
-// group knows of another's devices and requests.
+// Groups of devices, each with a policy and a ledger of its own. A request goes to the group of its model. No
+// group knows of another group's devices and requests.
 //
-// change() gives another division while requests come. A model that changes its group moves in three steps:
+// change() sets another division while requests come. A model that changes its group moves in three steps:
 //   1. loads: the policy of the new group hears of the model, and loads it into free memory. Requests go to
 //      the old group. One model at a time loads in a group.
-//   2. ends: once all devices of the new group that can hold the model have it, requests go there. The old
-//      group answers what it has.
+//   2. ends: once all devices of the new group that can hold the model have it, requests go to the new group.
+//      The old group answers the requests that it has.
 //   3. Then the old group's policy hears that the model went, and unloads it.
 // A move into a group without enough free memory waits for moves out of that group. If nothing else moves,
-// memory is too scarce to keep both copies: it begins all the same. LOADs are waited for `patience` long, and
-// longer if they fail: some policies load only what is asked for (clockwork, fcfs).
+// memory is too scarce to keep both copies, and the move begins all the same. Some policies load only models
+// that requests ask for (clockwork, fcfs). So a move waits at most `patience` for LOADs, but longer if LOADs
+// fail.
 //
 // The new group starts from the times that the old one measured. An event costs as under the group's policy,
 // and O(moves x devices) where a LOAD or UNLOAD ended while models move. DeviceChanged and a new model cost
@@ -53,19 +54,20 @@ class Subclusters final : public Scheduler {
   using MakePolicy = std::function<std::unique_ptr<Scheduler>()>;
   static constexpr Duration default_patience = std::chrono::seconds{30};
 
-  // `make` makes the policy of a group, which was told of `environment`.
+  // `make` makes the policy of one group; the policy was told of `environment`.
   Subclusters(const MakePolicy& make, const Environment& environment, GroupsOfModels division,
               Duration patience = default_patience);
 
-  // The division is another one from `at` on: of as many groups. A model that it does not name stays where it
-  // is. What moved halfway goes on, if it still moves to the same group. Takes effect with the first event
-  // at or after `at`; decide() returns a wake for it.
+  // From `at` on `division` counts. Requires as many groups as before. A model that it does not name stays
+  // where it is. A move under way goes on if its model still moves to the same group. Takes effect with the
+  // first event at or after `at`; decide() returns a wake for `at`.
   void change(GroupsOfModels division, TimePoint at);
 
-  // Where requests of a model that came go now; how many models have yet to move or end their move.
+  // The group that requests of the model go to now. Requires that the model came.
   std::uint32_t group(ModelId model) const { return models_[model.index()].group; }
+  // How many models have yet to begin or end their move.
   std::size_t moving() const { return moves_.size(); }
-  // As it is to be, of what decide() has heard.
+  // The division that the moves lead to, as of the last decide().
   const GroupsOfModels& division() const { return division_; }
 
   std::string_view name() const override { return groups_.front().policy->name(); }
@@ -97,7 +99,7 @@ class Subclusters final : public Scheduler {
     std::shared_ptr<const ModelInfo> info;  // null: it is not served
     std::uint32_t group = 0;                // where its requests go
   };
-  // Of a model at most one is past `waits`, and one waits behind that.
+  // A model has at most one move past `waits`, and one more that waits behind it.
   struct Move {
     enum class Step : std::uint8_t { waits, loads, ends } step = Step::waits;
     ModelId model;

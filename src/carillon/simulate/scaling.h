@@ -20,7 +20,8 @@ struct ScalingOptions {
   // How long a device that should go is waited for while it has something to do. Then it goes, and the
   // scheduler has to run that elsewhere.
   Duration patience = 5s;
-  // The number is by this, and not what is wanted. `most` and `quiet` are those of `wanted`.
+  // If set, this signal gives the number of devices instead of `wanted`. `most` and `quiet` are those of
+  // `wanted`.
   std::optional<UsualOptions> usual{};
 };
 

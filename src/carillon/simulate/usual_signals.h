@@ -12,7 +12,7 @@ namespace carillon::simulate {
 
 // What autoscalers of serving systems usually go by, to compare with provision::Wanted.
 enum class UsualSignal : std::uint8_t {
-  concurrency,  // requests that have no outcome yet, a device (Knative, Ray Serve)
+  concurrency,  // open requests (without an outcome yet) for each device (Knative, Ray Serve)
   utilization,  // the share of the time that devices run something (Kubernetes' HPA)
   queue_time,   // seconds from a request's arrival until it runs, of those that were answered (Triton's
                 // metric)
@@ -22,7 +22,7 @@ struct UsualOptions {
   UsualSignal signal{};
   double target = 1;  // above 0: requests a device, a share, or seconds
   int most = 1;       // devices; at least 1
-  // The largest number of the last so long counts (HPA's stabilization window before it scales down).
+  // The largest number within this time counts (HPA's stabilization window before it scales down).
   Duration quiet = std::chrono::minutes{5};
   double tolerance = 0.1;  // HPA's
 };
@@ -30,7 +30,7 @@ struct UsualOptions {
 Result<UsualOptions> parse_usual(std::string_view text);
 
 // How many devices such an autoscaler wants, by HPA's formula: desired = ceil(current * ratio), where the
-// ratio is that of what is seen to the target. A ratio within the tolerance changes nothing. Pure.
+// ratio is the measured signal over its target. A ratio within the tolerance of 1 changes nothing. Pure.
 class UsualScaler {
  public:
   // All of these only grow.

@@ -36,7 +36,7 @@ class Encoder {
   Encoder& operator=(const Encoder&) = delete;
 
   // Begins a frame at the end of `out`, to which add() appends its messages. `protocol`: in which it is
-  // written; a hello's oldest.
+  // written; with a hello, the oldest of the hello's protocols.
   void begin(std::uint32_t protocol, std::uint64_t epoch, const std::optional<Hello>& hello,
              std::string& out);
   void add(const Message& message, std::string& out);
@@ -51,9 +51,9 @@ void encode(const Frame& frame, std::string& out, const FrameLimits& limits = {}
 
 // What a peer sent. Errors (invalid_argument) say which message is wrong and what would be right. Nothing
 // that is decoded is larger than the limits; numbers of models, devices and rows may be any. A message of a
-// kind that this version does not know is left out. A frame of a protocol that is none of `speaks` is
-// refused, but where it has a hello: then its messages are left out, and whoever reads the hello settles with
-// its speaker (cluster::settle()).
+// kind that this version does not know is left out. A frame of a protocol outside `speaks` is refused if it
+// has no hello. If it has one, its messages are left out, and the caller settles with the speaker
+// (cluster::settle()).
 Result<Frame> decode(std::string_view bytes, const FrameLimits& limits = {},
                      const Protocols& speaks = cluster::own_protocols);
 

@@ -191,7 +191,8 @@ struct DeviceState {
   wire::Credit credit{};
   // None: it is to be retired before it works for another leader.
   std::optional<Left> left = std::nullopt;
-  // Its place among the devices of all workers, as far as its worker knows it: the last are to be idle first.
+  // The device's place among the devices of all workers; none: its worker knows no place. Devices with the
+  // last places are to be idle first.
   std::optional<std::uint32_t> order = std::nullopt;
 };
 

@@ -97,8 +97,8 @@ class RowServer {
   // Ends all connections. Afterwards the store's rows are not used and nobody is called.
   virtual ~RowServer() = default;
   virtual int port() const = 0;
-  // Pushes of outputs for rows that had outputs of another run already, as far as it is remembered (the last
-  // rows, some ten thousands). Any thread.
+  // Pushes of outputs for rows that had outputs of another run already. Only the last rows are remembered,
+  // some ten thousand. Any thread.
   virtual std::uint64_t doubled() const = 0;
 };
 

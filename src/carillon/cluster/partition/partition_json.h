@@ -33,7 +33,7 @@ struct Changes {
 Result<Changes> parse_current(std::string_view json, std::string_view where, Problem& problem);
 Result<Changes> read_current(const std::filesystem::path& file, Problem& problem);
 
-// The names of each group's models, of a division as to_json() writes it. Nothing else in the file counts.
+// The names of each group's models, from a division that to_json() wrote. Nothing else in the file counts.
 // Errors: no group, more than most_groups, a name that is empty or comes twice.
 using GroupNames = std::vector<std::vector<std::string>>;
 Result<GroupNames> parse_group_names(std::string_view json, std::string_view where);

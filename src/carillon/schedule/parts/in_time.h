@@ -38,10 +38,11 @@ class InTime {
   }
 
  private:
-  // What the device time of a request could answer otherwise. Instead of a run that may be late the device
-  // would wait for the next arrival, and run that: its run is this share of the time until it has run. What
-  // takes more time than requests do on average could be several of them. The next may be late, too: it is as
-  // likely in time as a request of the model that has just come.
+  // How many requests the device could answer in time with the device time of this request. Instead of a run
+  // that may be late, the device would wait for the next arrival and run that: load / (1 + load) is the share
+  // that the run has of the wait and the run together. A request that takes longer than the average costs the
+  // time of several. The next request may be late, too: it is as likely in time as a request of this model
+  // that has just come.
   double worth(DeviceId device, ModelId model, const Times& times) const {
     const double each = shortage_.each();
     if (each <= 0) return 1;
@@ -51,8 +52,8 @@ class InTime {
     return plan_.load() / (1 + plan_.load()) * alone / each * (1 - late);
   }
 
-  // The chance to be in time that a run needs on a device that idles, however little else may come, and
-  // however much: for what comes to nothing there is not measured.
+  // Bounds of the chance to be in time that a run needs on a device that idles, however little or much else
+  // may come.
   static constexpr double least_chance = 0.1, most_chance = 0.9;
 
   const bool by_chance_;
