@@ -75,8 +75,8 @@ struct MemberFigures {
 //
 // Nor does a scheduler hear members that share no protocol with it (cluster/protocols.h). While they
 // outnumber the members that it goes together with, itself included, the scheduler claims no epoch. So an old
-// build that joins a cluster leaves its leader alone. If both are as many, the scheduler claims no epoch while the
-// last leader is registered and shares no protocol with it.
+// build that joins a cluster leaves its leader alone. If both are as many, the scheduler claims no epoch
+// while the last leader is registered and shares no protocol with it.
 //
 // All hosts speak to all others: as a leader's beats need, and so that each knows who is there and has
 // samples of each clock. Not thread-safe. Each call costs O(members).
