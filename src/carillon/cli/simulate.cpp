@@ -577,8 +577,8 @@ void add_simulate(CLI::App& program, int& status) {
   command
       .add_option(
           "--autoscale-by", arguments->by,
-          "How many devices there should be: as many as are wanted, or, to compare with that, by a usual "
-          "signal and its target: concurrency:REQUESTS, utilization:SHARE or queue:MS (default wanted)")
+          "What sets the number of devices: wanted, or, to compare, a usual signal with its target: "
+          "concurrency:REQUESTS, utilization:SHARE or queue:MS (default wanted)")
       ->needs(autoscale);
   command.add_option("--autoscale-from", arguments->from, "Devices at the start (default 1)")
       ->check(CLI::Range(1, 1'000'000))
@@ -587,11 +587,12 @@ void add_simulate(CLI::App& program, int& status) {
                      "Log every event and action of one run's scheduler to this file, for 'carillon replay'");
   auto* const partition =
       command.add_option("--partition", arguments->partition,
-                         "Groups of devices divide the models as this file says, which 'carillon partition "
-                         "--json' wrote; device D is in group D modulo their number");
+                         "Divide the models over groups of devices, by this file of 'carillon partition "
+                         "--json'; device D is in group D modulo the number of groups");
   command
       .add_option("--repartition", arguments->repartition,
-                  "SECONDS=FILE: from then on the models are divided so, in as many groups; may be repeated")
+                  "SECONDS=FILE: change the division to that of FILE after so many seconds, with as many "
+                  "groups; may be repeated")
       ->needs(partition);
   command.footer(
       "The same scenario, scheduler and seed give the same figures (wall_s apart). docs/scenarios.md has the "

@@ -272,8 +272,8 @@ void add_training_and_plans(CLI::App& command, Arguments& arguments) {
   command.add_flag("--no-standby", arguments.no_standby, "With --plan: no standbys");
   command.add_option(
       "--partition", arguments.partition,
-      "Groups of devices divide the models as this file says ('carillon partition --json'); device D is in "
-      "group D modulo their number. SIGHUP reads the file again, and models move while requests are served");
+      "Divide the models over groups of devices, by this file of 'carillon partition --json'; device D is in "
+      "group D modulo the number of groups. SIGHUP reads the file again, and models move under load");
 }
 
 void add_cluster(CLI::App& command, ClusterArguments& arguments) {
@@ -411,17 +411,17 @@ void add_scheduler(CLI::App& program, int& status) {
   heading::begin(command, heading::addresses);
   command.add_option(
       "--metrics", arguments->metrics,
-      "HOST:PORT of Prometheus metrics of the cluster; the leader has those of the devices that the load "
-      "needs, too. Without it: off");
+      "HOST:PORT of Prometheus metrics of the cluster. The leader also tells how many devices the load needs "
+      "(default: off)");
   add_keda(command, *arguments);
   command
       .add_option(
           "--autoscale-period", arguments->autoscale_period_s,
-          "Seconds: the devices that are wanted follow from so much of the time just passed (default 15)")
+          "Seconds of the recent past that the wanted number of devices follows from (default 15)")
       ->check(CLI::Range(1.0, 3600.0));
   command
       .add_option("--autoscale-quiet", arguments->autoscale_quiet_s,
-                  "Seconds that fewer devices have to be enough before fewer are wanted (default 300)")
+                  "Seconds for which fewer devices have to be enough before fewer are wanted (default 300)")
       ->check(CLI::Range(1.0, 1e6));
   heading::begin(command, heading::deadlines);
   add_policy(command, *arguments);
@@ -448,8 +448,8 @@ void add_worker(CLI::App& program, int& status) {
   add_cluster(command, arguments->cluster);
   command.add_option(
       "--order", arguments->cluster.order,
-      "This worker's place among the workers: under little load the last ones are idle, and can go (default: "
-      "the number at the end of its id, as a StatefulSet's pods have it)");
+      "This worker's place among the workers: under little load the last workers are idle, and can go "
+      "(default: the number at the end of its id, as pods of a StatefulSet have it)");
   add_models(command, *arguments);
   heading::begin(command, heading::addresses);
   add_metrics(command, *arguments);
