@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Workers that follow a load in four steps, live, beside the usual signals of autoscalers, simulated on the same trace.
 
-Each worker has one emulated device, and is a host of its own: a network namespace (tests/hosts). In the place of Kubernetes
-the program keeps HPA's formula, every --period seconds, and a StatefulSet's rules: workers come --start-up seconds after they
-are asked for, and the last are drained and go first. The least number of devices of each step is the simulator's: the fewest
-on which all but a hundredth of the requests are answered in time. Needs root.
+Each worker has one emulated device, and is a host of its own: a network namespace (tests/hosts). This script stands in for
+Kubernetes. Every --period seconds it applies HPA's formula. It keeps a StatefulSet's rules, too: workers come --start-up
+seconds after they are asked for, and the last workers are drained and go first. The least number of devices of each
+step is the simulator's: the fewest on which all but a hundredth of the requests are answered in time. Needs root.
 
     python bench/autoscale_live.py                # about four minutes
     python bench/autoscale_live.py --simulated    # the signals alone, without root

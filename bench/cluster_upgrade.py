@@ -5,7 +5,7 @@ Processes on this machine: an etcd, schedulers, workers with an emulated device 
 of b takes 1.053 b + 5.072 ms), and frontends. First all are of the older build (--old), and the highest rate with 99% on time
 is sought (bench/cluster_kills.py). Requests then come at --load of it. Meanwhile, as docs/cluster-upgrade.md says, the spare
 schedulers are replaced, the leader is drained and replaced, then worker by worker, then frontend by frontend. Clients leave a
-frontend that drains, as a load balancer has them do. Then all the same back to the older build.
+frontend that drains, as a load balancer has them do. Then all members go back to the older build in the same order.
 
 The client has a ledger of all requests (bench/ledger.py). The longest gap is between two answers with status 200, one after
 the other. A request that was bad and under way while the machine stood still for more than 5 ms is counted apart, too.
@@ -43,7 +43,7 @@ def drain(cluster, id):
 
 
 def replace(cluster, id, role):
-    """The process ends, and one of cluster.program takes its place."""
+    """Ends the process, and starts one of cluster.program in its place."""
     process = cluster.processes.pop(id)
     process.terminate()
     process.wait(60)

@@ -158,7 +158,7 @@ class Ledger:
         self.file.close()
 
     def use(self, doors):
-        """Sends to these of its doors alone from now on."""
+        """From now on sends to these doors alone."""
         places = [str(self.doors.index(door)) for door in doors]
         self.process.stdin.write(f"use {' '.join(places)}\n".encode())
         self.process.stdin.flush()

@@ -30,7 +30,7 @@ def of_role(box, role: str) -> list[str]:
 
 
 def replace(box, id: str) -> None:
-    """The process ends, and one of the other build takes its place."""
+    """Ends the process, and starts one of the other build in its place."""
     assert box.roles[id].end() == 0, box.roles[id].text()
     box.start(id, box.host_of[id])
     box.whole()
