@@ -575,10 +575,9 @@ void add_simulate(CLI::App& program, int& status) {
       ->check(CLI::Range(0.1, 1e6))
       ->needs(autoscale);
   command
-      .add_option(
-          "--autoscale-by", arguments->by,
-          "What sets the number of devices: wanted, or, to compare, a usual signal with its target: "
-          "concurrency:REQUESTS, utilization:SHARE or queue:MS (default wanted)")
+      .add_option("--autoscale-by", arguments->by,
+                  "What sets the number of devices: wanted, or, to compare, a usual signal with its target: "
+                  "concurrency:REQUESTS, utilization:SHARE or queue:MS (default wanted)")
       ->needs(autoscale);
   command.add_option("--autoscale-from", arguments->from, "Devices at the start (default 1)")
       ->check(CLI::Range(1, 1'000'000))

@@ -415,9 +415,8 @@ void add_scheduler(CLI::App& program, int& status) {
       "(default: off)");
   add_keda(command, *arguments);
   command
-      .add_option(
-          "--autoscale-period", arguments->autoscale_period_s,
-          "Seconds of the recent past that the wanted number of devices follows from (default 15)")
+      .add_option("--autoscale-period", arguments->autoscale_period_s,
+                  "Seconds of the recent past that the wanted number of devices follows from (default 15)")
       ->check(CLI::Range(1.0, 3600.0));
   command
       .add_option("--autoscale-quiet", arguments->autoscale_quiet_s,
