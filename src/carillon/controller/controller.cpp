@@ -119,10 +119,16 @@ Controller::Controller(const Options& options, const Clock& clock, const MakeCor
              [this](Sizes::Waiting waiting, Result<> result, std::optional<Duration> would_take) {
                goes(std::move(waiting), std::move(result), explain::Cause::size, would_take);
              }),
-      plans_(options.plans, clock,
-             [this](ModelId id, std::vector<schedule::BatchProfile> times) {
-               change_times(id, std::move(times));
-             }),
+      plans_(
+          [&] {
+            BatchPlanOptions plans = options.plans;
+            plans.busy = [this] { return core_.book().exec_busy(); };
+            return plans;
+          }(),
+          clock,
+          [this](ModelId id, std::vector<schedule::BatchProfile> times) {
+            change_times(id, std::move(times));
+          }),
       sequences_(options.sequences, [this](Sequences::Waiting waiting, Result<> result) {
         const TimePoint at = clock_.now();
         if (result) return go_on(waiting.ticket, std::move(waiting.call), std::move(waiting.handler), at);

@@ -139,6 +139,13 @@ void Book::wasted(DeviceId device, Duration busy) {
   devices_[device.index()].exec_busy += busy;
 }
 
+Duration Book::exec_busy() const {
+  const std::lock_guard lock(mutex_);
+  Duration out{0};
+  for (const DeviceStatistics& d : devices_) out += d.exec_busy;
+  return out;
+}
+
 void Book::executed(DeviceId device, ModelId model, int batch, const worker::ActionTimes& times,
                     Duration predicted) {
   const Duration measured = times.ran();

@@ -68,6 +68,8 @@ class Book {
   void executed_whole(ModelId ensemble, int rows, const CallSteps& steps);
   // One ran for that long and came to nothing.
   void wasted(DeviceId device, Duration busy);
+  // How long all devices have run batches.
+  Duration exec_busy() const;
   // The scheduler refused one of its calls.
   void refused(ModelId model, schedule::Reason reason);
   void profiled(ModelId model);  // a finished request was run again alone

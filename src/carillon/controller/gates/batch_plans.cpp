@@ -21,6 +21,8 @@ using schedule::BatchProfile;
 constexpr auto look_again = std::chrono::milliseconds{20};
 // So long a model that is loaded waits for memory that such runs hold.
 constexpr auto runs_end_within = std::chrono::milliseconds{500};
+// The maker's share of the time while the device does not idle.
+constexpr double least_share = 0.01;
 // The allocator gives back what is free after so many models, and when there is nothing more to do.
 constexpr std::size_t trim_after = 16;
 
@@ -154,10 +156,12 @@ void BatchPlans::run() {
       make(*id, true, lock);
     } else if (const auto other = rests ? std::nullopt : next_to_fill()) {
       make(*other, false, lock);
-    } else if (made_since_trim_ > 0) {
+    } else if (made_since_trim_ > 0 && !rests) {
       trim(lock);
-    } else if (rests || !dropped_.empty()) {
-      wake_.wait_for(lock, rests ? rests_until_ - now : Duration{look_again});
+    } else if (!dropped_.empty()) {
+      wake_.wait_for(lock, look_again);
+    } else if (rests) {
+      wake_.wait_for(lock, rests_until_ - now);
     } else {
       wake_.wait(lock);
     }
@@ -190,6 +194,7 @@ void BatchPlans::make(ModelId id, bool urgent, Lock& lock) {
   model.state = State::making;
   model.busy = making_ = true;
   ended_ = false;
+  const TimePoint began = clock_.now();
   lock.unlock();
   auto made = plans_of(model, urgent);
   const Result<> added = made ? add(id, model, *std::move(made)) : std::unexpected(made.error());
@@ -197,6 +202,7 @@ void BatchPlans::make(ModelId id, bool urgent, Lock& lock) {
   model.busy = making_ = false;
   ++made_since_trim_;
   changed_.notify_all();
+  rest_after(began);
   if (added) {
     if (made_since_trim_ >= trim_after) trim(lock);
     return;
@@ -220,6 +226,18 @@ void BatchPlans::make(ModelId id, bool urgent, Lock& lock) {
   model.nothing_to_ask = lasts;
   if (lasts && options_.note)
     options_.note(model.name + ": its batches run row after row: " + added.error().message);
+}
+
+// How busy the device is shows since the last look, which was at the end of the plans before these.
+void BatchPlans::rest_after(TimePoint began) {
+  if (!options_.busy) return;
+  const TimePoint now = clock_.now();
+  const Duration busy = options_.busy();
+  const double idle = 1 - to_seconds(busy - busy_then_) / to_seconds(std::max(now - looked_at_, Duration{1}));
+  looked_at_ = now;
+  busy_then_ = busy;
+  const double share = std::clamp(idle * std::max(idle, 0.0), least_share, 1.0);
+  rests_until_ = std::max(rests_until_, now + from_seconds(to_seconds(now - began) * (1 / share - 1)));
 }
 
 // Without the lock.
@@ -322,7 +340,7 @@ bool BatchPlans::drop_unused(Bytes needed) {
 bool BatchPlans::reclaim(Bytes needed) {
   Lock lock(mutex_);
   if (!running_) return false;
-  rests_until_ = clock_.now() + options_.rest;
+  rests_until_ = std::max(rests_until_, clock_.now() + options_.rest);
   // What is just being made has memory, too.
   if (making_) {
     ended_ = true;

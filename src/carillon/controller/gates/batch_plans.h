@@ -32,6 +32,10 @@ struct BatchPlanOptions {
   std::function<Result<std::optional<Duration>>(const engine::CompiledModel&, const engine::Plan&,
                                                 const std::atomic<bool>& ended)>
       measure{};
+  // For how long the device has run batches in all; called from any thread. While plans are made, a batch
+  // takes up to half as long again. So the thread rests after each model: its share of the time is the square
+  // of the share in which the device idles, and a hundredth at least. Empty: it never rests.
+  std::function<Duration()> busy{};
   // Plans that a batch ran by so lately make no room for those of another model. To make a model's plans
   // takes some 0.1 s of a processor: that is 1% of this.
   Duration kept = std::chrono::seconds{10};
@@ -116,6 +120,7 @@ class BatchPlans {
   Result<MemoryAccount::Charge> take(const Model& model, Bytes needed, bool urgent);
   bool drop_unused(Bytes needed);
   bool reclaim(Bytes needed);
+  void rest_after(TimePoint began);
   bool is_unused(const Model& model) const;
   std::optional<ModelId> oldest_complete() const;
   Bytes drop(ModelId id, Lock& lock);
@@ -136,6 +141,8 @@ class BatchPlans {
   std::size_t made_since_trim_ = 0;
   bool loading_ = false;
   TimePoint rests_until_;
+  TimePoint looked_at_;  // when rest_after() looked last, and what options_.busy() was then
+  Duration busy_then_{0};
   bool running_ = false;
   bool making_ = false;
   std::atomic<bool> ended_{false};  // what is just being made is not wanted any more

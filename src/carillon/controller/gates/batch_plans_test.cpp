@@ -226,6 +226,40 @@ TEST_F(BatchPlansTest, WhileOthersAreLoadedOnlyThoseThatAreAskedFor) {
   EXPECT_TRUE(worker_.has(first) && worker_.has(second));
 }
 
+// While batches run all the time, a hundredth of the time is for plans.
+TEST_F(BatchPlansTest, ABusyDeviceIsLeftInPeace) {
+  constexpr auto takes = std::chrono::milliseconds{3};
+  std::vector<TimePoint> begun;
+  options_.busy = [&] { return clock_.now().time_since_epoch(); };
+  options_.measure = [&](const engine::CompiledModel&, const engine::Plan&,
+                         const std::atomic<bool>&) -> Result<std::optional<Duration>> {
+    begun.push_back(clock_.now());
+    std::this_thread::sleep_for(takes);
+    return solo;
+  };
+  FewPlans a, b;
+  start();
+  sent(add(a));
+  sent(add(b));
+  expect_complete(2);
+  plans_->stop();
+  ASSERT_EQ(begun.size(), 2U);
+  EXPECT_GE(begun[1] - begun[0], 99 * takes);
+}
+
+TEST_F(BatchPlansTest, BesideAnIdleDeviceTheyAreMadeAtOnce) {
+  options_.busy = [] { return Duration{0}; };
+  options_.measure = [](const engine::CompiledModel&, const engine::Plan&,
+                        const std::atomic<bool>&) -> Result<std::optional<Duration>> {
+    std::this_thread::sleep_for(std::chrono::milliseconds{20});
+    return solo;
+  };
+  std::vector<FewPlans> models(8);  // 16 s with rests, longer than anybody waits
+  start();
+  for (FewPlans& each : models) add(each);
+  expect_complete(models.size());
+}
+
 // Plans are made as far as memory goes. A model that nobody asks for takes no other model's plans.
 TEST_F(BatchPlansTest, MemoryIsTakenAsFarAsItGoes) {
   std::vector<FewPlans> models(5);
