@@ -5,12 +5,13 @@
 #include <string_view>
 #include <utility>
 
+#include "carillon/schedule/loads_ahead.h"
 #include "carillon/schedule/scheduler.h"
 
 namespace carillon::schedule {
 
 // A scheduler around another. What it does not say itself, the one within says.
-class Around : public Scheduler {
+class Around : public Scheduler, public LoadsAhead {
  public:
   std::string_view name() const override { return policy_->name(); }
   std::optional<Environment> environment() const override { return policy_->environment(); }
@@ -24,6 +25,10 @@ class Around : public Scheduler {
   void turned_away(const Request& request, TimePoint now) override { policy_->turned_away(request, now); }
   bool tells_tenants() const override { return policy_->tells_tenants(); }
   bool by_chance() const override { return policy_->by_chance(); }
+  bool load_ahead(const LoadAhead& wanted, TimePoint now, Actions& out) override {
+    auto* const loads = dynamic_cast<LoadsAhead*>(policy_);
+    return loads != nullptr && loads->load_ahead(wanted, now, out);
+  }
   void reads(ledger::Ledger& ledger) override {
     ledger_ = &ledger;
     policy_->reads(ledger);

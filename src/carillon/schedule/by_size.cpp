@@ -39,7 +39,23 @@ TimePoint BySize::decide(const Event& event, TimePoint now, Actions& out) {
     if (const auto* report = std::get_if<ActionDone>(&event)) done(*report);
     ask(event, now, out);
   }
-  for (std::size_t i = before; i < out.size(); ++i) {
+  name_anew(before, out);
+  return wake_;
+}
+
+bool BySize::load_ahead(const LoadAhead& wanted, TimePoint now, Actions& out) {
+  const std::size_t before = out.size();
+  LoadAhead inner = wanted;
+  inner.model = models_[wanted.model.index()].inner;
+  for (ModelId& model : inner.instead) model = models_[model.index()].inner;
+  const bool does = Around::load_ahead(inner, now, out);
+  name_anew(before, out);
+  return does;
+}
+
+// Orders from that place on are in the policy's names of models.
+void BySize::name_anew(std::size_t from, Actions& out) {
+  for (std::size_t i = from; i < out.size(); ++i) {
     if (auto* infer = std::get_if<Infer>(&out[i])) {
       follow(*infer);
     } else if (auto* load = std::get_if<Load>(&out[i])) {
@@ -52,7 +68,6 @@ TimePoint BySize::decide(const Event& event, TimePoint now, Actions& out) {
       close(refuse->request);
     }
   }
-  return wake_;
 }
 
 void BySize::ask(const Event& event, TimePoint now, Actions& out) {

@@ -36,6 +36,7 @@ class BySize final : public Around {
       : Around(std::move(policy)), options_(options) {}
 
   TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
+  bool load_ahead(const LoadAhead& wanted, TimePoint now, Actions& out) override;
 
  private:
   friend struct testing::Audit;
@@ -88,6 +89,7 @@ class BySize final : public Around {
   static void learn_seeds(Model& model);
   static void learn_seed(Model& model, const SizeTime& seed);
   void ask(const Event& event, TimePoint now, Actions& out);
+  void name_anew(std::size_t from, Actions& out);
   void follow(Infer& infer);
   void close(RequestId request);
 

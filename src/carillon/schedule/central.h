@@ -16,13 +16,17 @@ namespace carillon::schedule {
 // The life of a request under a policy that may run any model on any device (Fleet): requests come, go, fail
 // and are tried again or refused; devices come and go; models come, change and have to be loaded; the policy
 // is woken. A policy keeps the queues and says what runs. Classes and priorities are ignored.
-class Central : public Scheduler {
+class Central : public Scheduler, public LoadsAhead {
  public:
   // `attempts`: INFERs of a request that may fail before it is refused.
   explicit Central(const Environment& environment, int attempts = 3) : fleet_(environment), book_(attempts) {}
 
   std::optional<Environment> environment() const final { return fleet_.environment(); }
   TimePoint decide(const Event& event, TimePoint now, Actions& out) final;
+  bool load_ahead(const LoadAhead& wanted, TimePoint now, Actions& out) final {
+    fleet_.load_ahead(wanted, now, out);
+    return true;
+  }
   const Mirror* mirror() const final { return &fleet_.mirror(); }
   void reads(ledger::Ledger& ledger) final { fleet_.reads(ledger); }
 

@@ -51,6 +51,19 @@ TimePoint Classed::decide(const Event& event, TimePoint now, Actions& actions) {
   return asked_ = wake <= now ? std::min(wake, asked_) : wake;
 }
 
+// Pinned models are loaded on every device as it is, and make no room.
+bool Classed::load_ahead(const LoadAhead& wanted, TimePoint now, Actions& actions) {
+  if (!begun_ || pinned(wanted.model)) return true;
+  LoadAhead policys = wanted;
+  std::erase_if(policys.instead, [&](ModelId model) { return pinned(model); });
+  Orders out(*ledger_, next_own_, now, actions);
+  said_.clear();
+  const bool does = Around::load_ahead(policys, now, said_);
+  for (Action& each : said_)
+    if (heed(each, now)) pass(std::move(each), out);
+  return does;
+}
+
 // The models that came before anything else, with what is pinned of them.
 void Classed::begin(const Event& event, Orders& out) {
   begun_ = true;

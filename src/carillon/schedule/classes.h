@@ -79,6 +79,7 @@ class Classed final : public Around {
     Around::reads(ledger);
   }
   TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
+  bool load_ahead(const LoadAhead& wanted, TimePoint now, Actions& actions) override;
 
   // Of that the policy is told that it takes no pages.
   bool pinned(ModelId model) const { return models_[model.index()].pinned; }

@@ -11,6 +11,7 @@
 
 #include "carillon/schedule/id_map.h"
 #include "carillon/schedule/load_priority.h"
+#include "carillon/schedule/loads_ahead.h"
 #include "carillon/schedule/placement.h"
 #include "carillon/schedule/state/mirror.h"
 
@@ -99,6 +100,8 @@ class Fleet {
   TimePoint wake_at() const { return wake_; }
   // Tries again to load what is wanted, where its time has come.
   void wake(TimePoint now, Actions& out);
+  // See LoadsAhead.
+  void load_ahead(const LoadAhead& wanted, TimePoint now, Actions& out);
   // Loads for what waits, and unloads what left. Call it at the end of each event, when all has been sent
   // that can be.
   void load_for_waiting(TimePoint now, Actions& out);

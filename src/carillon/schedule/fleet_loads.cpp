@@ -240,6 +240,23 @@ void Fleet::make_room(DeviceId id, ModelId model, const Room& room, TimePoint no
   for (const ModelId victim : room.victims) unload(id, victim, now, out);
 }
 
+void Fleet::load_ahead(const LoadAhead& wanted, TimePoint now, Actions& out) {
+  const ModelId model = mirror_.home(wanted.model);
+  const DeviceId id = wanted.device;
+  if (!alive(id) || !served(model) || !has_weights(model) || models_[model.index()].room_on != nowhere ||
+      !may_load(id, model, now) || !room_for_another_load(id))
+    return;
+  std::uint64_t pages_then = spare_pages(id);
+  Room room;
+  for (const ModelId victim : wanted.instead) {
+    if (pages_then >= pages(model)) break;
+    if (!loaded(id, victim) || mirror_.pending_infers(id, victim) > 0) continue;
+    pages_then += pages(victim);
+    room.victims.push_back(mirror_.home(victim));
+  }
+  if (pages_then >= pages(model)) make_room(id, model, room, now, out);
+}
+
 void Fleet::arrived(const Request& request, TimePoint now, Actions& out) {
   const ModelId model = mirror_.home(request.model);
   Model& m = models_[model.index()];

@@ -19,6 +19,12 @@ class Ledgered final : public Around {
     writes_ = false;
     Around::reads(ledger);
   }
+  bool load_ahead(const LoadAhead& wanted, TimePoint now, Actions& out) override {
+    const auto seen = static_cast<std::ptrdiff_t>(out.size());
+    const bool does = Around::load_ahead(wanted, now, out);
+    for (auto order = out.cbegin() + seen; writes_ && order != out.cend(); ++order) own_.book(*order, now);
+    return does;
+  }
   TimePoint decide(const Event& event, TimePoint now, Actions& out) override {
     if (!writes_) return policy_->decide(event, now, out);
     own_.apply(event, now);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "carillon/ledger/ledger.h"
+#include "carillon/schedule/loads_ahead.h"
 #include "carillon/schedule/scheduler.h"
 
 namespace carillon::schedule {
@@ -64,7 +65,7 @@ class Orders {
 // A policy that stands on the ledger: it keeps queues of its own, and nothing that the ledger knows. It is
 // told of requests of every class; the classes are keys by which it decides. What policies share is in
 // parts/.
-class Policy : public Scheduler {
+class Policy : public Scheduler, public LoadsAhead {
  public:
   explicit Policy(const Environment& environment) : environment_(environment) {}
 
@@ -83,7 +84,14 @@ class Policy : public Scheduler {
     return act(event, orders);
   }
 
+  bool load_ahead(const LoadAhead& wanted, TimePoint now, Actions& out) final {
+    Orders orders(*ledger_, next_action_, now, out);
+    return bring(wanted, orders);
+  }
+
  protected:
+  // See load_ahead().
+  virtual bool bring(const LoadAhead&, Orders&) { return false; }
   // Of the ledger that the driver keeps; null before reads().
   const ledger::Ledger* ledger() const { return ledger_; }
   // Gives the orders that `event` calls for. The ledger has the event already, and says what came back and

@@ -98,6 +98,12 @@ class Watched final : public Around {
     Around::reads(ledger);
   }
   TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
+  bool load_ahead(const LoadAhead& wanted, TimePoint now, Actions& out) override {
+    const std::size_t seen = out.size();
+    const bool does = Around::load_ahead(wanted, now, out);
+    if (watchdog_.wake_at() == TimePoint::max() && out.size() > seen) watchdog_.sent(now);
+    return does;
+  }
 
  private:
   Watchdog watchdog_;

@@ -58,6 +58,10 @@ class Carillon final : public Policy {
 
  protected:
   TimePoint act(const Event& event, Orders& out) override;
+  bool bring(const LoadAhead& wanted, Orders& out) override {
+    placing_.load_ahead(wanted, life_.waiting(), out);
+    return true;
+  }
 
  private:
   static constexpr std::size_t lines_told = 8;  // of those that go before another

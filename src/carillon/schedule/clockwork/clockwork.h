@@ -15,6 +15,7 @@
 #include "carillon/schedule/clockwork/model_queue.h"
 #include "carillon/schedule/clockwork/options.h"
 #include "carillon/schedule/load_priority.h"
+#include "carillon/schedule/loads_ahead.h"
 #include "carillon/schedule/request_table.h"
 #include "carillon/schedule/scheduler.h"
 #include "carillon/schedule/state/book.h"
@@ -57,7 +58,7 @@ namespace carillon::schedule {
 // winner; what concerns the devices that could serve a request (admission, who gets it) is looked up in the
 // order in which they will be free, and stops at the first that does. Where something is to be loaded it
 // costs O(devices x models that want it).
-class Clockwork final : public Scheduler {
+class Clockwork final : public Scheduler, public LoadsAhead {
  public:
   explicit Clockwork(const Environment& environment, const ClockworkOptions& options = {});
   Clockwork(const Clockwork&) = delete;
@@ -66,6 +67,7 @@ class Clockwork final : public Scheduler {
   std::string_view name() const override { return "clockwork"; }
   std::optional<Environment> environment() const override { return state_.margins().worst(); }
   TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
+  bool load_ahead(const LoadAhead& wanted, TimePoint now, Actions& out) override;
   const Mirror* mirror() const override { return &state_; }
   void reads(ledger::Ledger& ledger) override { state_.reads(ledger); }
 

@@ -224,6 +224,28 @@ bool Clockwork::make_room(DeviceId device, ModelId model, TimePoint now, Actions
   return true;
 }
 
+// The LOAD does not follow by itself where it needs room first: it is to be asked for again.
+bool Clockwork::load_ahead(const LoadAhead& wanted, TimePoint now, Actions& out) {
+  const DeviceId device = wanted.device;
+  const ModelId model = state_.home(wanted.model);
+  const std::uint64_t pages = state_.model(model).pages;
+  if (!state_.alive(device) || everywhere(model) || state_.load(device).free_at(now) > now ||
+      state_.residence(device, model) != Residence::absent)
+    return true;
+  if (state_.free_pages(device) >= pages) {
+    (void)try_load(device, model, TimePoint::max(), now, out);
+    return true;
+  }
+  const auto victims = state_.room_ahead(wanted);
+  if (!victims) return true;
+  models_[model.index()].room_on = device;
+  for (const ModelId victim : *victims) {
+    displace(victim, device, now);
+    out.emplace_back(Unload{state_.begin_unload(device, victim), device, victim});
+  }
+  return true;
+}
+
 // When the LOAD must start at the latest so that some waiting request is still in time.
 TimePoint Clockwork::last_useful_load(DeviceId device, ModelId model) const {
   TimePoint latest = TimePoint::min();

@@ -49,6 +49,10 @@ class Edf final : public Policy {
         std::max(std::min({wake_, life_.wake_at(out.time()), loads_.wake_at()}), out.time() + Duration{1});
     return wake_;
   }
+  bool bring(const LoadAhead& wanted, Orders& out) override {
+    loads_.load_ahead(wanted, out);
+    return true;
+  }
 
  private:
   bool runs_there(const Orders& out, DeviceId device, const parts::Waiting::Head& head, Class streams) const {

@@ -283,6 +283,26 @@ void Fcfs::run_loads(TimePoint now, Actions& out) {
   }
 }
 
+// The LOAD does not follow by itself where it needs room first: it is to be asked for again.
+bool Fcfs::load_ahead(const LoadAhead& wanted, TimePoint now, Actions& out) {
+  const DeviceId device = wanted.device;
+  const ModelId model = state_.home(wanted.model);
+  if (!state_.alive(device) || everywhere(model) || !state_.load(device).idle() ||
+      state_.residence(device, model) != Residence::absent)
+    return true;
+  if (state_.free_pages(device) >= state_.model(model).pages) {
+    (void)try_load(device, model, false, now, out);
+    return true;
+  }
+  const auto victims = state_.room_ahead(wanted);
+  if (!victims) return true;
+  for (const ModelId victim : *victims) {
+    displace(victim, device);
+    out.emplace_back(Unload{state_.begin_unload(device, victim), device, victim});
+  }
+  return true;
+}
+
 // True where a LOAD was sent, or will be as soon as evictions are reported.
 bool Fcfs::try_load(DeviceId device, ModelId model, bool may_evict, TimePoint now, Actions& out) {
   const std::uint64_t pages = state_.model(model).pages;

@@ -29,12 +29,13 @@ struct FcfsOptions {
 // are ignored: late requests run too. Only failures and impossible models are refused.
 //
 // A decision costs O(log n) in waiting requests and models, and O(devices) for a model's devices.
-class Fcfs final : public Scheduler {
+class Fcfs final : public Scheduler, public LoadsAhead {
  public:
   explicit Fcfs(const FcfsOptions& options = {}) : options_(options), book_(options.attempts) {}
 
   std::string_view name() const override { return "fcfs"; }
   TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
+  bool load_ahead(const LoadAhead& wanted, TimePoint now, Actions& out) override;
   const Mirror* mirror() const override { return &state_; }
   void reads(ledger::Ledger& ledger) override { state_.reads(ledger); }
 

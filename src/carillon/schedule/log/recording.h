@@ -26,6 +26,8 @@ class RecordingScheduler final : public Around {
   ~RecordingScheduler() override;
 
   TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
+  // What it sends would stand in no log.
+  bool load_ahead(const LoadAhead&, TimePoint, Actions&) override { return false; }
 
  private:
   RecordingScheduler(std::FILE* file, std::unique_ptr<Scheduler> inner)

@@ -84,6 +84,7 @@ void Loads::step(const Waiting& waiting, Orders& out) {
   wake_ = TimePoint::max();
   taken_.assign(ledger.devices(), false);
   filled_.resize(ledger.devices(), false);
+  if (!wanted_.empty()) load_wanted(out);
   for (const Waiting::Head& head : waiting.heads()) load_somewhere(head, waiting, out);
   for (std::size_t i = 0; i < ledger.devices(); ++i)
     if (!taken_[i] && !filled_[i]) fill(device_of(i), out);
@@ -160,6 +161,35 @@ void Loads::make_room(DeviceId device, ModelId model, const Room& room, Orders& 
     out.load(device, model, out.ledger().model(model).info->load);
   else
     taken_[device.index()] = true;  // until the UNLOADs are reported
+}
+
+void Loads::load_ahead(const LoadAhead& wanted, Orders& out) {
+  const auto& [model, device, instead] = wanted;
+  const Ledger& ledger = out.ledger();
+  taken_.resize(ledger.devices(), false);
+  if (!ledger.model(model).served || !may_load(ledger, device, model, out.time()) ||
+      std::ranges::count(wanted_, device, &std::pair<DeviceId, ModelId>::first) > 0)
+    return;
+  const auto victims = room_ahead(ledger, wanted);
+  if (!victims) return;
+  make_room(device, model, {.victims = *victims}, out);
+  if (ledger.residence(device, model) == Residence::absent) wanted_.emplace_back(device, model);
+}
+
+// Before anything else takes the pages.
+void Loads::load_wanted(Orders& out) {
+  std::erase_if(wanted_, [&](const auto& each) {
+    const auto& [device, model] = each;
+    const Ledger& ledger = out.ledger();
+    if (!ledger.model(model).served || !may_load(ledger, device, model, out.time())) return true;
+    if (free_pages(ledger, device) >= ledger.model(model).info->pages) {
+      out.load(device, model, ledger.model(model).info->load);
+      return true;
+    }
+    if (ledger.device(device).freeing == 0) return true;
+    taken_[device.index()] = true;
+    return false;
+  });
 }
 
 // What has the fewest copies first.

@@ -25,6 +25,8 @@ class Loads {
   // Sends LOADs, and UNLOADs that make room for them. O(lines that wait x devices), times c log c for each
   // device without free memory, where c models were ever loaded; and O(models) for a device with free memory.
   void step(const Waiting& waiting, Orders& out);
+  // See LoadsAhead. Where room is being made, step() goes on.
+  void load_ahead(const LoadAhead& wanted, Orders& out);
   // When step() has something to do by the clock alone.
   TimePoint wake_at() const { return wake_; }
 
@@ -47,8 +49,10 @@ class Loads {
                            const Waiting& waiting, bool spare, TimePoint now) const;
   void make_room(DeviceId device, ModelId model, const Room& room, Orders& out);
   void load_somewhere(const Waiting::Head& head, const Waiting& waiting, Orders& out);
+  void load_wanted(Orders& out);
   void fill(DeviceId device, Orders& out);
 
+  std::vector<std::pair<DeviceId, ModelId>> wanted_;  // by load_ahead(): room is being made
   std::map<std::pair<DeviceId, ModelId>, Failed> failed_;
   std::vector<bool> taken_;   // by device: its free memory is spoken for in this step
   std::vector<bool> filled_;  // by device: nothing more fits, until something there or a model changes

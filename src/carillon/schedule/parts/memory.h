@@ -1,6 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "carillon/schedule/policy.h"
 
@@ -16,6 +19,20 @@ inline std::uint64_t free_pages(const ledger::Ledger& ledger, DeviceId device) {
 }
 inline bool holds_ever(const ledger::Ledger& ledger, DeviceId device, const ledger::ModelInfo& model) {
   return ledger.device(device).alive && model.pages <= ledger.device(device).pages;
+}
+// What has to go for a model that is wanted, of what may; none: there is not as much room.
+inline std::optional<std::vector<ModelId>> room_ahead(const ledger::Ledger& ledger, const LoadAhead& wanted) {
+  const std::uint64_t needs = ledger.model(wanted.model).info->pages;
+  std::uint64_t freed = free_pages(ledger, wanted.device) + ledger.device(wanted.device).freeing;
+  std::vector<ModelId> victims;
+  for (const ModelId victim : wanted.instead) {
+    if (freed >= needs) break;
+    const ledger::Ledger::Copy* const copy = ledger.copy(wanted.device, victim);
+    if (copy == nullptr || copy->residence != ledger::Residence::loaded || copy->using_it() > 0) continue;
+    freed += copy->pages;
+    victims.push_back(victim);
+  }
+  return freed >= needs ? std::optional(std::move(victims)) : std::nullopt;
 }
 // Unloads the copy of a version that is served no more, once nothing uses it.
 inline void unload_if_left(DeviceId device, ModelId model, Orders& out) {

@@ -763,6 +763,16 @@ void Placing::make_room(DeviceId device, ModelId model, const Room& room, const 
   find_open(device, out);
 }
 
+void Placing::load_ahead(const LoadAhead& wanted, const Waiting& waiting, Orders& out) {
+  const auto& [model, device, instead] = wanted;
+  const Ledger& ledger = out.ledger();
+  if (!takes_pages(ledger.model(model)) || model_of(model).room || !open(ledger, device) ||
+      !may_load(ledger, device, model, out.time()))
+    return;
+  if (auto victims = room_ahead(ledger, wanted))
+    make_room(device, model, {.victims = std::move(*victims)}, waiting, out);
+}
+
 void Placing::load(DeviceId device, ModelId model, Orders& out) {
   out.load(device, model, out.ledger().model(model).info->load);
   find_open(device, out);

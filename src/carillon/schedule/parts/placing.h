@@ -43,6 +43,8 @@ class Placing {
     else
       wake_ = TimePoint::max();
   }
+  // See LoadsAhead.
+  void load_ahead(const LoadAhead& wanted, const Waiting& waiting, Orders& out);
   // When step() has something to do by the clock alone.
   TimePoint wake_at() const { return wake_; }
 

@@ -201,6 +201,21 @@ void Mirror::drop(Device& d, ModelId model, OnDevice& on) {
   d.free_pages += on.pages;
 }
 
+std::optional<std::vector<ModelId>> Mirror::room_ahead(const LoadAhead& wanted) const {
+  const std::uint64_t needs = model(home(wanted.model)).pages;
+  std::uint64_t room = free_pages(wanted.device) + freeing_pages(wanted.device);
+  std::vector<ModelId> victims;
+  for (const ModelId each : wanted.instead) {
+    if (room >= needs) break;
+    const ModelId victim = home(each);
+    if (residence(wanted.device, victim) != Residence::loaded || pending_infers(wanted.device, victim) > 0)
+      continue;
+    room += model(victim).pages;
+    victims.push_back(victim);
+  }
+  return room >= needs ? std::optional(std::move(victims)) : std::nullopt;
+}
+
 ActionId Mirror::begin_load(DeviceId id, ModelId model, TimePoint earliest, Duration expected,
                             TimePoint now) {
   Device& d = device(id);

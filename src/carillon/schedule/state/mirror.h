@@ -15,6 +15,7 @@
 #include "carillon/schedule/action.h"
 #include "carillon/schedule/environment.h"
 #include "carillon/schedule/id_map.h"
+#include "carillon/schedule/loads_ahead.h"
 #include "carillon/schedule/state/executor.h"
 
 namespace carillon::schedule {
@@ -224,6 +225,9 @@ class Mirror {
     for (const auto& [used, model] : d.lru)
       if (find(d, model)->pending_infers == 0 && !take(model, used)) return;
   }
+
+  // What has to be unloaded for a model that is wanted, of what may be; none: that is too little.
+  std::optional<std::vector<ModelId>> room_ahead(const LoadAhead& wanted) const;
 
   // A LOAD that was reported did not succeed. The next waits for `pause`, twice as long each time, `most`
   // times.
