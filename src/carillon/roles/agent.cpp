@@ -246,6 +246,7 @@ void Agent::leads(TimePoint now) {
   leader_left(now);
   led_ = true;
   frontends_.clear();
+  unreached_.clear();
   disown();
   for (Device& device : devices_) device.leaders.reset();
   announce_all(now);
@@ -568,10 +569,14 @@ void Agent::pulled(std::uint64_t ticket, const Result<>& result, TimePoint now) 
   if (!result) {
     // The others run. For the scheduler the row ran, too: either its client has gone, or its frontend offers
     // it again.
-    ++(result.error().code == ErrorCode::not_found ? counters_.rows_gone : counters_.unreached);
+    const bool gone = result.error().code == ErrorCode::not_found;
+    ++(gone ? counters_.rows_gone : counters_.unreached);
+    if (!gone) action.unreached = !unreached_.insert(row.address).second || action.unreached;
     if (result.error().code == ErrorCode::invalid_argument) warn_of_pull(result.error().message, now);
     row.wanted = false;
     row.pulled->make_zeros();
+  } else if (!unreached_.empty()) {
+    unreached_.erase(row.address);
   }
   if (--action.waits == 0) ready(id, action, now);
 }
@@ -591,6 +596,10 @@ void Agent::warn_of_pull(const std::string& why, TimePoint now) {
 
 void Agent::ready(ActionId id, Action& action, TimePoint now) {
   if (std::ranges::none_of(action.rows, &Row::wanted)) {
+    if (action.unreached) {
+      held_back_.emplace(saturating_add(now, unreached_pause), id);
+      return;
+    }
     fail_order(action.theirs, action.device, ActionStatus::stopped, {}, now);
     return end(id);
   }
@@ -761,18 +770,36 @@ void Agent::end(ActionId id) {
 
 // --- Slowness
 
-TimePoint Agent::wake_at() const {
+TimePoint Agent::slow_at() const {
   TimePoint at = TimePoint::max();
   for (const Device& device : devices_)
     if (device.alive && device.busy_since != TimePoint::max())
       at = std::min(
           at, std::max(saturating_add(device.busy_since, slow_after), saturating_add(looked_, slow_after)));
-  return stopped_ ? TimePoint::max() : at;
+  return at;
+}
+
+TimePoint Agent::wake_at() const {
+  if (stopped_) return TimePoint::max();
+  return held_back_.empty() ? slow_at() : std::min(slow_at(), held_back_.begin()->first);
+}
+
+// Of batches whose frontends were not reached.
+void Agent::tell_held_back(TimePoint now) {
+  while (!held_back_.empty() && held_back_.begin()->first <= now) {
+    const ActionId id = held_back_.extract(held_back_.begin()).value().second;
+    const auto action = actions_.find(id);
+    if (action == actions_.end()) continue;  // it was stopped, or lost
+    fail_order(action->second.theirs, action->second.device, ActionStatus::stopped, {}, now);
+    end(id);
+  }
 }
 
 // Of devices that have had something to do for long, and may look to the leader as if they hang.
 void Agent::wake(TimePoint now) {
-  if (stopped_ || wake_at() > now) return;
+  if (stopped_) return;
+  tell_held_back(now);
+  if (slow_at() > now) return;
   looked_ = now;
   for (std::uint32_t i = 0; i < devices_.size(); ++i) {
     const Device& device = devices_[i];

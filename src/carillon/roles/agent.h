@@ -96,7 +96,7 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
     std::uint64_t stale = 0;      // orders of an earlier leader, or of a life that the leader ended
     std::uint64_t rows_gone = 0;  // rows that nobody wanted any more when they were to be pulled
     std::uint64_t unwanted = 0;   // rows whose outputs nobody wanted any more
-    std::uint64_t unreached = 0;  // rows whose frontend could not be reached
+    std::uint64_t unreached = 0;  // rows and outputs whose frontend could not be reached
   };
   // Both outlive this. `notes` hears of what the devices do, whoever ordered it. `order`: the worker's place
   // among workers with as many devices each (worker_order()).
@@ -192,6 +192,7 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
     ledger::Infer order;
     std::vector<Row> rows;  // of order.requests, which are their places
     std::optional<wire::Report> report;
+    bool unreached = false;              // a frontend of it was not, and was not the last time either
     TimePoint taken = TimePoint::min();  // when its last outputs were; min(): none were
     std::optional<std::uint32_t> noted;  // in noted_, while the device has it
   };
@@ -231,6 +232,8 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
   std::optional<ActionId> take(ActionId theirs, DeviceId device, ModelId model, schedule::ActionKind kind,
                                TimePoint now);
   void fail_order(ActionId id, DeviceId device, ledger::ActionStatus status, std::string why, TimePoint now);
+  void tell_held_back(TimePoint now);
+  TimePoint slow_at() const;
   void warn_of_pull(const std::string& why, TimePoint now);
   void ready(ActionId id, Action& action, TimePoint now);
   // To its device.
@@ -267,6 +270,12 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
   bool stopped_ = false;
   TimePoint looked_ = TimePoint::min();
   static constexpr Duration warn_every = std::chrono::seconds{1};
+  // A frontend that cannot be reached fails pulls at once, and its leader may order the rows again at once.
+  // So from the second time on the leader hears so much later that nothing ran. Meanwhile this device looks
+  // busy, and others free. Far less than what makes a device hang.
+  static constexpr Duration unreached_pause = std::chrono::milliseconds{20};
+  std::set<std::string> unreached_;                     // frontends, by address: the last pull failed
+  std::set<std::pair<TimePoint, ActionId>> held_back_;  // by when it is told that they did not run
   TimePoint pull_warned_ = TimePoint::min();
   std::uint64_t pulls_unsaid_ = 0;  // that failed since
   Counters counters_;

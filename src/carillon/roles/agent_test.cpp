@@ -467,6 +467,7 @@ TEST_F(AgentTest, PullsThatFailAreWarnedOfOnceASecond) {
         .id = {++ordered}, .device = device, .model = {0}, .requests = {{0}}, .expected = 1ms};
     hear(transport::Infer{.order = infer, .rows = {{.row = {0}, .frontend = 0, .key = 1}}});
     agent.pulled(tickets, invalid("no worker of its"), now);
+    hear(ledger::Stop{{ordered}, device});  // or the leader would hear of it later
   };
   for (int i = 0; i < 1000; ++i) fail_one();
   now += 1s - 1ns;
@@ -481,6 +482,48 @@ TEST_F(AgentTest, PullsThatFailAreWarnedOfOnceASecond) {
                 "no worker of its", "no worker of its; 1000 more pulls have failed since this was last said",
                 "no worker of its"}));
   EXPECT_TRUE(link.infers.empty());
+}
+
+// The leader may order the rows again at once, and does so for as long as they wait.
+TEST_F(AgentTest, AFrontendThatIsNotReachedIsTriedFiftyTimesASecondAtMost) {
+  agent.leads(now);
+  hear(transport::Adopt{device, 0});
+  for (const std::uint32_t frontend : {0U, 1U})
+    hear(transport::FrontendAt{frontend, "host:" + std::to_string(frontend)});
+  const auto order_of = [&](std::uint32_t frontend, Result<> pulled) {
+    const ledger::Infer infer{
+        .id = {++ordered}, .device = device, .model = {0}, .requests = {{0}}, .expected = 1ms};
+    hear(transport::Infer{.order = infer, .rows = {{.row = {0}, .frontend = frontend, .key = 1}}});
+    agent.pulled(tickets, std::move(pulled), now);
+  };
+  const Result<> unreached = fail(ErrorCode::unavailable, "no connection");
+  order_of(0, unreached);
+  EXPECT_EQ(take<wire::Report>().size(), 1U) << "the first time it is told at once";
+  order_of(0, unreached);
+  EXPECT_TRUE(take<wire::Report>().empty());
+  order_of(1, {});
+  EXPECT_EQ(link.infers.size(), 1U) << "others run meanwhile";
+  ended(1ms);
+  take<wire::Report>();
+  EXPECT_EQ(agent.wake_at(), now + 20ms);
+  agent.wake(now += 20ms);
+  const auto told = take<wire::Report>();
+  ASSERT_EQ(told.size(), 1U);
+  EXPECT_EQ(told[0].status, ledger::ActionStatus::stopped);
+  EXPECT_EQ(told[0].id, ActionId{2});
+  // One that is stopped meanwhile is told of at once, and once.
+  order_of(0, unreached);
+  hear(ledger::Stop{{ordered}, device});
+  EXPECT_EQ(take<wire::Report>().size(), 1U);
+  agent.wake(now += 20ms);
+  EXPECT_TRUE(take<wire::Report>().empty());
+  // Rows that are gone are nobody's fault.
+  order_of(0, fail(ErrorCode::not_found, "the row is closed"));
+  EXPECT_EQ(take<wire::Report>().size(), 1U);
+  order_of(0, {});
+  ended(1ms);
+  order_of(0, unreached);
+  EXPECT_EQ(take<wire::Report>().back().status, ledger::ActionStatus::stopped) << "it was reached in between";
 }
 
 }  // namespace

@@ -244,6 +244,7 @@ void Leader::joined(PeerId id, const transport::Hello& hello, TimePoint now) {
   peer.hello = hello;
   post(id, transport::Leads{});
   if (hello.role == Role::frontend) {
+  if (!goes_with_others(id, hello, now)) return settle(now);
     peer.number = numbered_++;
     give_credit(id, peer);
     if (wait_until_ == TimePoint::min()) {
@@ -265,6 +266,48 @@ void Leader::left(PeerId peer, std::string_view why, TimePoint now) {
   now_ = now;
   leave(peer, why, now);
   settle(now);
+}
+
+// Rows of a frontend go straight to workers. So a worker that shares no protocol with a frontend could pull
+// none of its rows, and would be given them again and again. Such a worker is not taken. Nor is a frontend
+// that shares none with more than half of the workers: it is the frontend that is too old or too new.
+bool Leader::goes_with_others(PeerId id, const transport::Hello& hello, TimePoint now) {
+  const bool works = hello.role == Role::worker;
+  const auto name = [](const transport::Hello& of) {
+    return std::string(of.role == Role::worker ? "worker '" : "frontend '") + of.id + "'";
+  };
+  std::vector<std::pair<PeerId, std::string>> apart;
+  std::size_t others = 0;
+  for (const auto& [other, peer] : peers_) {
+    if (peer.hello.role == hello.role) continue;
+    ++others;
+    const auto& worker = works ? hello : peer.hello;
+    const auto& frontend = works ? peer.hello : hello;
+    const std::string frontends = name(frontend), workers = name(worker);
+    if (auto settled = cluster::settle({frontends, frontend.protocols}, {workers, worker.protocols});
+        !settled)
+      apart.emplace_back(other, std::move(settled.error().message));
+  }
+  const auto refuse = [&](PeerId who, const transport::Hello& its, const std::string& why) {
+    const std::string told = why + ". Until then " + name(its) +
+                             (its.role == Role::worker ? " gets no work" : " serves no request");
+    if (std::exchange(apart_[its.id], told) != told) out_.warn(told);
+    out_.end(who, told);
+  };
+  if (apart.empty()) {
+    apart_.erase(hello.id);
+    return true;
+  }
+  if (works || 2 * apart.size() > others) {
+    refuse(id, hello, apart.front().second);
+    return false;
+  }
+  for (const auto& [other, why] : apart) {
+    const transport::Hello its = peers_.at(other).hello;
+    leave(other, why, now);
+    refuse(other, its, why);
+  }
+  return true;
 }
 
 void Leader::leave(PeerId id, std::string_view why, TimePoint now) {

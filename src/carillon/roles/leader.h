@@ -79,7 +79,8 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   // device that is alive, at `until` at the latest. Else a new leader would refuse rows for want of devices
   // that are about to come.
   void await_workers(std::set<std::string> ids, TimePoint until);
-  // A frontend or a worker has a stream. An earlier stream of the same id ends.
+  // A frontend or a worker has a stream. An earlier stream of the same id ends. So does the stream of a
+  // worker and of a frontend that share no protocol: see cluster/protocols.h.
   void joined(PeerId peer, const transport::Hello& hello, TimePoint now);
   void left(PeerId peer, std::string_view why, TimePoint now);
   // A frame's messages, with times on our clock. Its Offers that say `more` are decided on together.
@@ -240,6 +241,7 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   void leave(PeerId peer, std::string_view why, TimePoint now);
   void leave_frontend(PeerId id, TimePoint now);
   void leave_worker(Peer& peer, std::string_view why, TimePoint now);
+  bool goes_with_others(PeerId id, const transport::Hello& hello, TimePoint now);
   std::size_t count(transport::Role role) const;
   void settle(TimePoint now);
   void tell_frontends(const transport::Message& message);
@@ -315,12 +317,13 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   std::map<std::string, Gone> gone_;  // by worker: of late, and not back with a device
   // Refused for want of devices that may come back, by Row::waits_until.
   std::set<std::pair<TimePoint, RequestId>> held_;
-  bool may_run_ = false;                     // in this step a device or a model may have come
-  std::set<std::string> unheard_;            // workers
-  bool worker_went_ = false;                 // in this step, with the device that was lost last
-  transport::DeviceCount counted_{};         // as frontends were told
-  std::set<std::string> awaited_;            // workers; see await_workers()
-  TimePoint wait_until_ = TimePoint::min();  // min(): nobody is awaited
+  bool may_run_ = false;                      // in this step a device or a model may have come
+  std::set<std::string> unheard_;             // workers
+  std::map<std::string, std::string> apart_;  // by member: what was said of it in goes_with_others()
+  bool worker_went_ = false;                  // in this step, with the device that was lost last
+  transport::DeviceCount counted_{};          // as frontends were told
+  std::set<std::string> awaited_;             // workers; see await_workers()
+  TimePoint wait_until_ = TimePoint::min();   // min(): nobody is awaited
 
   std::vector<std::pair<PeerId, transport::Message>> outbox_;  // of this step
   Strays strays_;
