@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "carillon/base/assert.h"
+#include "carillon/roles/elsewhere.h"
 #include "carillon/schedule/parts/tries.h"
 #include "carillon/transport/codec.h"
 
@@ -18,6 +19,11 @@ using transport::Role;
 namespace {
 
 constexpr Duration longest = std::chrono::hours{1};  // that anything takes which a peer tells of
+
+// How often it is looked what is to be loaded elsewhere before a worker drains.
+constexpr Duration looks_elsewhere = std::chrono::milliseconds{5};
+// Models that a text names.
+constexpr std::size_t most_named = 8;
 
 // All devices may run all models, as far as their workers have them.
 constexpr std::uint32_t only_group = 0;
@@ -210,7 +216,7 @@ class Leader::Link final : public wire::DeviceLink {
 Leader::Leader(std::unique_ptr<schedule::Scheduler> scheduler, LeaderOptions options, Out& out)
     : options_(std::move(options)),
       out_(out),
-      scheduler_(std::move(scheduler)),
+      scheduler_(std::make_unique<schedule::AskedAhead>(std::move(scheduler))),
       dispatch_(*scheduler_, options_.dispatch, *this, *this),
       demand_(options_.wanted_before, options_.demand) {}
 
@@ -238,13 +244,13 @@ void Leader::joined(PeerId id, const transport::Hello& hello, TimePoint now) {
     leave(earlier, "it has come anew", now);
     out_.end(earlier, "another process has the id '" + hello.id + "', or this one has a new stream");
   }
+  if (!goes_with_others(id, hello, now)) return settle(now);
   if (dispatch_.devices_alive() == 0) await_all(now);  // it may be one of the first that are back
   present_[key] = id;
   Peer& peer = peers_[id];
   peer.hello = hello;
   post(id, transport::Leads{});
   if (hello.role == Role::frontend) {
-  if (!goes_with_others(id, hello, now)) return settle(now);
     peer.number = numbered_++;
     give_credit(id, peer);
     if (wait_until_ == TimePoint::min()) {
@@ -256,15 +262,9 @@ void Leader::joined(PeerId id, const transport::Hello& hello, TimePoint now) {
       if (!each.address.empty())
         post(id, transport::FrontendAt{each.number, each.address, each.hello.protocols});
     ModelOrders::Outbox orders;
-    model_orders_.joined(id, hello, orders);
+    model_orders_.joined(id, hello, now, orders);
     post(std::move(orders));
   }
-  settle(now);
-}
-
-void Leader::left(PeerId peer, std::string_view why, TimePoint now) {
-  now_ = now;
-  leave(peer, why, now);
   settle(now);
 }
 
@@ -310,6 +310,12 @@ bool Leader::goes_with_others(PeerId id, const transport::Hello& hello, TimePoin
   return true;
 }
 
+void Leader::left(PeerId peer, std::string_view why, TimePoint now) {
+  now_ = now;
+  leave(peer, why, now);
+  settle(now);
+}
+
 void Leader::leave(PeerId id, std::string_view why, TimePoint now) {
   auto gone = peers_.extract(id);
   if (gone.empty()) {
@@ -320,9 +326,9 @@ void Leader::leave(PeerId id, std::string_view why, TimePoint now) {
   present_.erase({peer.hello.role, peer.hello.id});
   std::erase_if(outbox_, [&](const auto& message) { return message.first == id; });
   for (auto& [other, each] : peers_) each.last.reset();
-  drains_version_ += peer.drains ? 1 : 0;
+  drains_version_ += peer.drains || peer.drains_by ? 1 : 0;
   ModelOrders::Outbox orders;
-  model_orders_.left(id, orders);
+  model_orders_.left(id, now, orders);
   post(std::move(orders));
   if (peer.hello.role == Role::frontend) return leave_frontend(id, now);
   leave_worker(peer, why, now);
@@ -971,13 +977,18 @@ void Leader::change_times(ModelId id, TimePoint now) {
   dispatch_.change_times(id, std::move(slowest), now);
 }
 
-void Leader::on(PeerId from, Peer&, transport::ModelOrder& what, TimePoint) {
+void Leader::on(PeerId from, Peer&, transport::ModelOrder& what, TimePoint now) {
+  // Workers are about to come.
+  if (wait_until_ != TimePoint::min() && early_orders_.size() < ModelOrders::most_under_way) {
+    early_orders_.emplace_back(from, std::move(what));
+    return;
+  }
   ModelOrders::Outbox out;
-  model_orders_.ask(from, what, out);
+  model_orders_.ask(from, what, now, out);
   post(std::move(out));
 }
 
-void Leader::on(PeerId from, Peer& peer, transport::ModelOrdered& what, TimePoint) {
+void Leader::on(PeerId from, Peer& peer, transport::ModelOrdered& what, TimePoint now) {
   ModelOrders::Outbox out;
   if (const std::string* const model = model_orders_.unloads(what.order); model != nullptr && !what.result) {
     // A worker that takes no orders says so of any model.
@@ -987,7 +998,7 @@ void Leader::on(PeerId from, Peer& peer, transport::ModelOrdered& what, TimePoin
     if (std::ranges::none_of(peer.models, serves))
       what.result = carillon::fail(ErrorCode::not_found, "it does not serve '" + *model + "'");
   }
-  if (!model_orders_.answered(from, what, out))
+  if (!model_orders_.answered(from, what, now, out))
     ++strays_.models;
   else if (!what.result)
     out_.warn("worker " + peer.hello.id + ": " + what.result.error().message);
@@ -1156,25 +1167,89 @@ void Leader::answer(DeviceId device, ActionId action, std::string why, ledger::A
 
 // Whether the others can do all that this worker does.
 Result<> Leader::can_drain(const Peer& peer) const {
+  // A worker that drains next is no more counted on.
+  std::string draining;
+  for (const auto& [id, other] : peers_)
+    if (&other != &peer && other.hello.role == Role::worker && (other.drains || other.drains_by))
+      draining += (draining.empty() ? " (" : ", ") + other.hello.id + " drains";
+  if (!draining.empty()) draining += ")";
   const auto serves = [&](const auto& each) {
-    return dispatch_.device_alive(each.second) && each.first.first != peer.hello.id;
+    if (!dispatch_.device_alive(each.second) || each.first.first == peer.hello.id) return false;
+    const auto other = present_.find({Role::worker, each.first.first});
+    return other == present_.end() || !peers_.at(other->second).drains_by;
   };
   if (std::ranges::none_of(known_, serves))
     return carillon::fail(ErrorCode::unavailable,
-                          "no other worker has a device: " + peer.hello.id + " cannot drain");
+                          "no other worker has a device" + draining + ": " + peer.hello.id + " cannot drain");
   const auto elsewhere = [&](ModelId ours) {
     return std::ranges::any_of(peers_, [&](const auto& each) {
       const Peer& other = each.second;
-      return &other != &peer && !other.drains && other.numbers.contains(ours) &&
+      return &other != &peer && !other.drains && !other.drains_by && other.numbers.contains(ours) &&
              std::ranges::any_of(other.devices,
                                  [&](const auto& device) { return dispatch_.device_alive(device.second); });
     });
   };
   for (const auto& [number, model] : peer.models)
     if (model.ours && !model.goes && !elsewhere(*model.ours))
-      return carillon::fail(ErrorCode::unavailable, "no other worker has " + named(model.told) + ": " +
-                                                        peer.hello.id + " cannot drain");
+      return carillon::fail(ErrorCode::unavailable, "no other worker has " + named(model.told) + draining +
+                                                        ": " + peer.hello.id + " cannot drain");
   return {};
+}
+
+std::string Leader::names_of(const std::vector<ModelId>& models) const {
+  std::string out;
+  for (std::size_t i = 0; i < std::min(models.size(), most_named); ++i)
+    out += (i > 0 ? ", " : "") + models_[models[i].index()].told.info.name;
+  if (models.size() > most_named) out += " and " + std::to_string(models.size() - most_named) + " more";
+  return out;
+}
+
+// Workers that are to drain do so once what they alone have is elsewhere, as far as there is room.
+void Leader::load_elsewhere(TimePoint now) {
+  look_elsewhere_ = TimePoint::max();
+  std::set<DeviceId> leaving;
+  for (const auto& [id, peer] : peers_)
+    if (peer.drains_by)
+      for (const auto& [number, device] : peer.devices) leaving.insert(device);
+  const auto may_run = [&](DeviceId device, ModelId model) {
+    const auto on = links_[device.index()]->peer();
+    const auto peer = on ? peers_.find(*on) : peers_.end();
+    return peer != peers_.end() && !peer->second.drains && serving(peer->second, model) != nullptr;
+  };
+  const Elsewhere found = roles::load_elsewhere(dispatch_.ledger(), leaving, may_run);
+  for (const schedule::LoadAhead& wanted : found.loads) scheduler_->ask(wanted);
+  if (!found.loads.empty()) dispatch_.nudge(now);
+  const auto has = [&](const Peer& peer, ModelId model) {
+    return std::ranges::any_of(peer.devices, [&](const auto& device) {
+      return dispatch_.device_alive(device.second) &&
+             dispatch_.ledger().residence(device.second, model) == ledger::Residence::loaded;
+    });
+  };
+  for (auto& [id, peer] : peers_) {
+    if (!peer.drains_by) continue;
+    std::vector<ModelId> yet, without;
+    for (const schedule::LoadAhead& wanted : found.loads)
+      if (has(peer, wanted.model)) yet.push_back(wanted.model);
+    for (const ModelId model : found.waiting)
+      if (has(peer, model)) yet.push_back(model);
+    for (const ModelId model : found.without)
+      if (has(peer, model)) without.push_back(model);
+    const bool in_vain = !yet.empty() && !scheduler_->loads_ahead();
+    if (!yet.empty() && !in_vain && now < *peer.drains_by) {
+      look_elsewhere_ = saturating_add(now, looks_elsewhere);
+      continue;
+    }
+    const std::string drains = peer.hello.id + " drains before models are elsewhere that it alone holds. ";
+    if (!without.empty())
+      out_.warn(drains + "No other device can load them, or has room without giving up what is in use: " +
+                names_of(without));
+    if (in_vain)
+      out_.warn(drains + "The policy " + std::string(scheduler_->name()) +
+                " loads nothing ahead of requests: " + names_of(yet));
+    else if (!yet.empty())
+      out_.warn(drains + "They were not loaded in time: " + names_of(yet));
+    begin_drain(id, peer, now);
+  }
 }
 
 Result<> Leader::drain(const std::string& id, bool undo, TimePoint now) {
@@ -1187,43 +1262,54 @@ Result<> Leader::drain(const std::string& id, bool undo, TimePoint now) {
   const PeerId to = found->second;
   Peer& peer = peers_.at(to);
   const bool works = peer.hello.role == Role::worker;
-  if (!undo && works && !peer.drains)
+  if (!undo && works && !peer.drains && !peer.drains_by) {
     if (auto can = can_drain(peer); !can) return can;
-  post(to, transport::Drain{undo});
-  if (!works) {
     ++drains_version_;
-    peer.drains.reset();
-    if (!undo) peer.drains = 1;  // until it says what it has
-  } else if (!undo && !peer.drains) {
-    ++drains_version_;
-    const ledger::Ledger& ledger = dispatch_.ledger();
-    peer.drains = 0;
-    for (const auto& [number, device] : peer.devices) {
-      if (device.index() >= ledger.devices()) continue;
-      for (const auto& lane : ledger.device(device).under_way)
-        for (const std::uint32_t place : lane) {
-          const ledger::Ledger::Action& action = ledger.at(place);
-          if (!action.taken) continue;
-          ++*peer.drains;
-          for (const RequestId each : action.requests)
-            if (Row* const its = row(each); its != nullptr && its->open) {
-              ++its->landing;
-              auto& [on, rows] = peer.landing[action.id];
-              on = device;
-              rows.push_back({*by_id_.find(each.value), its->first});
-            }
-        }
+    peer.drains_by = saturating_add(now, options_.load_elsewhere_within);
+    load_elsewhere(now);
+  } else if (undo || !works || peer.drains) {
+    drains_version_ += !works || peer.drains_by ? 1 : 0;
+    peer.drains_by.reset();
+    post(to, transport::Drain{undo});
+    if (!works) {
+      peer.drains.reset();
+      if (!undo) peer.drains = 1;  // until it says what it has
     }
-    peer.drains = std::max(*peer.drains, 1U);  // until it says what it has
-    lose_devices(peer, "its worker " + id + " drains", now);
   }
   settle(now);
   return {};
 }
 
+void Leader::begin_drain(PeerId id, Peer& peer, TimePoint now) {
+  peer.drains_by.reset();
+  post(id, transport::Drain{});
+  ++drains_version_;
+  const ledger::Ledger& ledger = dispatch_.ledger();
+  peer.drains = 0;
+  for (const auto& [number, device] : peer.devices) {
+    if (device.index() >= ledger.devices()) continue;
+    for (const auto& lane : ledger.device(device).under_way)
+      for (const std::uint32_t place : lane) {
+        const ledger::Ledger::Action& action = ledger.at(place);
+        if (!action.taken) continue;
+        ++*peer.drains;
+        for (const RequestId each : action.requests)
+          if (Row* const its = row(each); its != nullptr && its->open) {
+            ++its->landing;
+            auto& [on, rows] = peer.landing[action.id];
+            on = device;
+            rows.push_back({*by_id_.find(each.value), its->first});
+          }
+      }
+  }
+  peer.drains = std::max(*peer.drains, 1U);  // until it says what it has
+  lose_devices(peer, "its worker " + peer.hello.id + " drains", now);
+}
+
 void Leader::on(PeerId, Peer& peer, transport::Drains& what, TimePoint now) {
   ++drains_version_;
   // Of an earlier leader's order. What it has told before, if anything, is of before it drained.
+  peer.drains_by.reset();
   if (!peer.drains && peer.hello.role == Role::worker)
     lose_devices(peer, "its worker " + peer.hello.id + " drains", now);
   peer.drains = what.actions;
@@ -1268,7 +1354,7 @@ void Leader::land_all(Peer& peer, std::optional<DeviceId> device) {
 std::map<std::string, std::uint32_t> Leader::drains() const {
   std::map<std::string, std::uint32_t> out;
   for (const auto& [id, peer] : peers_)
-    if (peer.drains) out.emplace(peer.hello.id, *peer.drains);
+    if (peer.drains || peer.drains_by) out.emplace(peer.hello.id, peer.drains.value_or(1));
   return out;
 }
 
@@ -1295,6 +1381,10 @@ void Leader::end_waiting(TimePoint now) {
   wait_until_ = TimePoint::min();
   tell_of_models([&](const Message& message) { tell_frontends(message); });
   tell_frontends(counted_);
+  ModelOrders::Outbox orders;
+  for (const auto& [from, order] : std::exchange(early_orders_, {}))
+    if (peers_.contains(from)) model_orders_.ask(from, order, now, orders);
+  post(std::move(orders));
 }
 
 TimePoint Leader::wake_at() const {
@@ -1302,7 +1392,7 @@ TimePoint Leader::wake_at() const {
   TimePoint at = dispatch_.wake_at();
   if (!held_.empty()) at = std::min(at, held_.begin()->first);
   if (wait_until_ != TimePoint::min()) at = std::min(at, wait_until_);
-  at = std::min(at, hung_at_);
+  at = std::min({at, hung_at_, look_elsewhere_, model_orders_.wake_at()});
   if (!going_away_.empty()) at = std::min(at, going_away_.begin()->first);
   return graces_.empty() ? at : std::min(at, graces_.begin()->first);
 }
@@ -1320,6 +1410,12 @@ void Leader::wake(TimePoint now) {
   }
   end_hung(now);
   dispatch_.wake(now);
+  if (look_elsewhere_ <= now) load_elsewhere(now);
+  if (model_orders_.wake_at() <= now) {
+    ModelOrders::Outbox orders;
+    model_orders_.wake(now, orders);
+    post(std::move(orders));
+  }
   settle(now);
 }
 

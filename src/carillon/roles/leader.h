@@ -20,6 +20,7 @@
 #include "carillon/dispatch/notes.h"
 #include "carillon/provision/counted_demand.h"
 #include "carillon/roles/model_orders.h"
+#include "carillon/schedule/asked_ahead.h"
 #include "carillon/schedule/scheduler.h"
 #include "carillon/transport/messages.h"
 #include "carillon/wire/ends.h"
@@ -56,6 +57,8 @@ struct LeaderOptions {
   // report if that came later. Before the deadline large outputs on a slow link need their time, and whoever
   // pushes them finds a broken connection by itself. After it nobody is served by them.
   Duration delivery_grace = std::chrono::seconds{1};
+  // Before a worker drains, models that it alone has are loaded elsewhere. So long it works on meanwhile.
+  Duration load_elsewhere_within = std::chrono::seconds{10};
   // What an earlier leader wanted of devices, as far as it told.
   std::vector<provision::WantedFigures> wanted_before{};
   provision::DemandOptions demand{};
@@ -86,12 +89,14 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   // A frame's messages, with times on our clock. Its Offers that say `more` are decided on together.
   void heard(PeerId peer, std::vector<transport::Message> messages, TimePoint now);
   void heard(PeerId peer, transport::Message message, TimePoint now);
-  // A worker gets nothing new to do, and its models and devices are gone for the scheduler. What it has runs
+  // A worker works on until the models that it alone holds are loaded on other devices (load_elsewhere()).
+  // Then it gets nothing new to do, and its models and devices are gone for the scheduler. What it has runs
   // to its end: rows of it may run elsewhere, too, and are not refused before. A frontend is not to be ready.
-  // Errors: no such member is there (not_found), or no other worker has a device or one of its models
-  // (unavailable). `undo`: all is as before; also by itself once the process is another.
+  // Errors: no such member is there (not_found), or no other worker that does not drain has a device or one
+  // of its models (unavailable). `undo`: all is as before; also by itself once the process is another.
   Result<> drain(const std::string& id, bool undo, TimePoint now);
   // By id, of those that drain: what they have yet to end.
+  // A worker whose models are loaded elsewhere first has something to end.
   std::map<std::string, std::uint32_t> drains() const;
   std::uint64_t drains_version() const { return drains_version_; }  // goes up when they change
   // Nothing is heard of these workers, whose streams stand. Replaces what was said before.
@@ -184,6 +189,8 @@ class Leader final : private wire::Calls, private dispatch::Notes {
     // rows.
     std::optional<std::uint32_t> drains;
     std::map<ActionId, std::pair<DeviceId, std::vector<Place>>> landing;
+    // It is to drain by then: models that it alone has are loaded elsewhere.
+    std::optional<TimePoint> drains_by;
   };
   // A worker whose stream broke.
   struct Gone {
@@ -234,14 +241,17 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   void on(PeerId from, Peer& peer, transport::Drains& what, TimePoint now);
   void on(PeerId from, Peer& peer, transport::Drain& what, TimePoint now);
 
+  bool goes_with_others(PeerId id, const transport::Hello& hello, TimePoint now);
   Result<> can_drain(const Peer& peer) const;
+  void begin_drain(PeerId id, Peer& peer, TimePoint now);
+  void load_elsewhere(TimePoint now);
+  std::string names_of(const std::vector<ModelId>& models) const;
   void lose_devices(Peer& peer, const std::string& why, TimePoint now);
   void land(const std::vector<Place>& rows);
   void land_all(Peer& peer, std::optional<DeviceId> device = std::nullopt);
   void leave(PeerId peer, std::string_view why, TimePoint now);
   void leave_frontend(PeerId id, TimePoint now);
   void leave_worker(Peer& peer, std::string_view why, TimePoint now);
-  bool goes_with_others(PeerId id, const transport::Hello& hello, TimePoint now);
   std::size_t count(transport::Role role) const;
   void settle(TimePoint now);
   void tell_frontends(const transport::Message& message);
@@ -285,7 +295,7 @@ class Leader final : private wire::Calls, private dispatch::Notes {
 
   const LeaderOptions options_;
   Out& out_;
-  std::unique_ptr<schedule::Scheduler> scheduler_;
+  std::unique_ptr<schedule::AskedAhead> scheduler_;
   dispatch::Dispatch dispatch_;
   bool started_ = false;
 
@@ -311,8 +321,11 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   std::set<std::pair<TimePoint, ModelId>> going_away_;               // likewise, by Model::away_at
   TimePoint hung_at_ = TimePoint::max();                             // before this no outputs are given up
   ModelOrders model_orders_;
+  std::vector<std::pair<PeerId, transport::ModelOrder>>
+      early_orders_;                  // until workers are not awaited any more
   std::vector<wire::Report> failed_;  // of orders that were not sent
   std::uint64_t drains_version_ = 0;
+  TimePoint look_elsewhere_ = TimePoint::max();  // some worker is to drain
   provision::CountedDemand demand_;
   std::map<std::string, Gone> gone_;  // by worker: of late, and not back with a device
   // Refused for want of devices that may come back, by Row::waits_until.

@@ -1670,7 +1670,7 @@ TEST_F(DrainTest, WhatOthersCannotDoIsRefused) {
             "no other worker has model 'only here' version 1: w11 cannot drain");
   ASSERT_TRUE(leader->drain("w12", false, now));
   EXPECT_EQ(leader->drain("w11", false, now).error().message,
-            "no other worker has a device: w11 cannot drain");
+            "no other worker has a device (w12 drains): w11 cannot drain");
 }
 
 TEST_F(DrainTest, AFrontendIsToldAndServesOn) {
@@ -1684,6 +1684,173 @@ TEST_F(DrainTest, AFrontendIsToldAndServesOn) {
   EXPECT_EQ(out.take<transport::Infer>(11).size(), 1U);
   ASSERT_TRUE(leader->drain("f1", true, now));
   EXPECT_TRUE(leader->drains().empty());
+}
+
+// With a policy that loads ahead. Devices have room for two of four models.
+class DrainAheadTest : public LeaderTest {
+ protected:
+  DrainAheadTest() {
+    leader = std::make_unique<Leader>(schedule::make_scheduler("carillon").value(), LeaderOptions{}, out);
+    leader->start(at(0ms));
+    comes(11, {0, 1});
+    comes(12, {2, 3});
+    frontend(1);
+    now += 20s;
+    leader->wake(now);
+  }
+  void comes(PeerId peer, std::initializer_list<std::uint32_t> held) {
+    join(peer, Role::worker, "w" + std::to_string(peer));
+    for (std::uint32_t number = 0; number < 4; ++number)
+      hear(peer, transport::ModelComes{model(number, 7, "m" + std::to_string(number))});
+    transport::DeviceState::Left left;
+    for (const std::uint32_t number : held) left.held.push_back(ModelId{number});
+    hear(peer, transport::DeviceState{DeviceId{5}, 2, 1, {}, std::move(left)});
+    ASSERT_EQ(out.take<transport::Adopt>(peer).size(), 1U);
+  }
+  // Model 1 is used, and only worker 11 has it.
+  void use() {
+    hear(1, offer(70, false, 1));
+    const auto orders = out.take<transport::Infer>(11);
+    ASSERT_EQ(orders.size(), 1U);
+    now += 3ms;
+    hear(11, report(orders[0].order.id.value, ActionStatus::success));
+    ASSERT_EQ(leader->rows_open(), 0U);
+  }
+  template <typename Order>
+  void carry_out(std::uint32_t number) {
+    const auto orders = out.take<Order>(12);
+    ASSERT_EQ(orders.size(), 1U);
+    EXPECT_EQ(orders[0].model, ModelId{number});
+    EXPECT_TRUE(out.take<transport::Drain>(11).empty()) << "it serves until then";
+    EXPECT_EQ(leader->drains(), (Drains{{"w11", 1}}));
+    now += 8ms;
+    hear(12, report(orders[0].id.value, ActionStatus::success));
+    leader->wake(now += 5ms);
+  }
+};
+
+TEST_F(DrainAheadTest, WhatAWorkerAloneHoldsIsLoadedElsewhereFirst) {
+  use();
+  ASSERT_TRUE(leader->drain("w11", false, now));
+  carry_out<ledger::Unload>(2);  // which nobody used for long
+  carry_out<ledger::Load>(1);
+  EXPECT_EQ(out.take<transport::Drain>(11).size(), 1U);
+  ASSERT_EQ(out.warned.size(), 1U) << "model 0 was not used, and has no room";
+  EXPECT_NE(out.warned[0].find("w11 drains before models are elsewhere that it alone holds. No other device"),
+            std::string::npos);
+  EXPECT_TRUE(out.warned[0].ends_with(": m0")) << out.warned[0];
+  // The next request meets no cold model.
+  hear(1, offer(71, false, 1));
+  EXPECT_EQ(out.take<transport::Infer>(12).size(), 1U);
+}
+
+TEST_F(DrainAheadTest, AWorkerDrainsAllTheSameOnceItIsTime) {
+  use();
+  const TimePoint begun = now;
+  ASSERT_TRUE(leader->drain("w11", false, now));
+  ASSERT_EQ(out.take<ledger::Unload>(12).size(), 1U);  // which is not carried out
+  while (now < begun + LeaderOptions{}.load_elsewhere_within) {
+    EXPECT_TRUE(out.take<transport::Drain>(11).empty());
+    ASSERT_LE(leader->wake_at(), now + 5ms);
+    leader->wake(now += 5ms);
+  }
+  EXPECT_EQ(out.take<transport::Drain>(11).size(), 1U);
+  EXPECT_EQ(out.warned,
+            std::vector<std::string>{
+                "w11 drains before models are elsewhere that it alone holds. They were not loaded "
+                "in time: m1, m0"});
+}
+
+TEST_F(DrainAheadTest, ASecondDrainMayNotTakeTheLastDeviceMeanwhile) {
+  use();
+  ASSERT_TRUE(leader->drain("w11", false, now));
+  EXPECT_EQ(leader->drain("w12", false, now).error().message,
+            "no other worker has a device (w11 drains): w12 cannot drain");
+  ASSERT_TRUE(leader->drain("w11", false, now)) << "once more is no second one";
+  ASSERT_TRUE(leader->drain("w11", true, now));
+  EXPECT_TRUE(leader->drains().empty());
+  EXPECT_TRUE(out.take<transport::Drain>(11).at(0).undo);
+  EXPECT_TRUE(leader->drain("w12", false, now));
+}
+
+TEST_F(DrainAheadTest, AWorkerThatGoesMeanwhileIsWaitedForNoMore) {
+  use();
+  ASSERT_TRUE(leader->drain("w11", false, now));
+  leader->left(11, "killed", now);
+  EXPECT_TRUE(leader->drains().empty());
+  leader->wake(now += 5ms);
+  EXPECT_TRUE(out.warned.empty());
+}
+
+TEST_F(DrainTest, APolicyThatLoadsNothingAheadIsNamed) {
+  hear(11,
+       transport::DeviceState{DeviceId{7}, 100, 1, {}, transport::DeviceState::Left{.held = {ModelId{9}}}});
+  ASSERT_TRUE(leader->drain("w11", false, now));
+  EXPECT_EQ(out.take<transport::Drain>(11).size(), 1U);
+  EXPECT_EQ(out.warned, std::vector<std::string>{
+                            "w11 drains before models are elsewhere that it alone holds. The policy scripted "
+                            "loads nothing ahead of requests: m"});
+}
+
+// --- Members that do not go together
+
+class ApartTest : public LeaderTest {
+ protected:
+  void join(PeerId peer, Role role, cluster::Protocols protocols) {
+    leader->joined(peer,
+                   {.cluster = "c",
+                    .id = (role == Role::worker ? "w" : "f") + std::to_string(peer),
+                    .role = role,
+                    .protocols = protocols},
+                   now);
+  }
+};
+
+TEST_F(ApartTest, AWorkerThatSharesNoProtocolWithAFrontendIsNotTaken) {
+  join(1, Role::frontend, {3, 4});
+  join(11, Role::worker, {2, 3});
+  for (int i = 0; i < 3; ++i) join(12, Role::worker, {1, 2});
+  EXPECT_EQ(out.ended, (std::vector<PeerId>{12, 12, 12}));
+  EXPECT_EQ(out.warned,
+            std::vector<std::string>{
+                "worker 'w12' speaks protocols 1 to 2, and frontend 'f1' speaks protocols 3 to 4: "
+                "upgrade worker 'w12' to a build that speaks protocol 3. Until then worker 'w12' "
+                "gets no work"})
+      << "once, though it comes again and again";
+  EXPECT_EQ(leader->workers(), 1U);
+  leader->left(12, "ended", now);
+  leader->left(1, "ended", now);
+  join(12, Role::worker, {1, 2});
+  EXPECT_EQ(leader->workers(), 2U) << "no frontend is in its way";
+}
+
+TEST_F(ApartTest, AWorkerIsGivenUpWhenSuchAFrontendComes) {
+  for (const PeerId peer : {11, 12}) join(peer, Role::worker, {2, 3});
+  join(13, Role::worker, {1, 2});
+  join(1, Role::frontend, {3, 4});
+  EXPECT_EQ(out.ended, std::vector<PeerId>{13});
+  EXPECT_EQ(leader->workers(), 2U);
+  EXPECT_EQ(leader->frontends(), 1U);
+}
+
+TEST_F(ApartTest, AFrontendThatSharesNoProtocolWithMostWorkersIsNotTaken) {
+  for (const PeerId peer : {11, 12}) join(peer, Role::worker, {1, 2});
+  join(1, Role::frontend, {3, 4});
+  EXPECT_EQ(out.ended, std::vector<PeerId>{1});
+  EXPECT_EQ(leader->workers(), 2U);
+  EXPECT_EQ(leader->frontends(), 0U);
+  ASSERT_EQ(out.warned.size(), 1U);
+  EXPECT_TRUE(out.warned[0].ends_with("Until then frontend 'f1' serves no request")) << out.warned[0];
+}
+
+// A new leader is told of a frontend's orders before its workers are back.
+TEST_F(LeaderTest, AnOrderWaitsForWorkersThatAreAboutToCome) {
+  leader->await_workers({"w11"}, now + 100ms);
+  frontend(1);
+  hear(1, transport::ModelOrder{.order = 7, .model = "m"});
+  EXPECT_TRUE(out.take<transport::ModelOrdered>(1).empty());
+  worker(11);
+  EXPECT_EQ(out.take<transport::ModelOrder>(11).size(), 1U);
 }
 
 // A new leader hears of neither models nor devices.

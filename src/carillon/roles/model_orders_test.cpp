@@ -16,9 +16,9 @@ class ModelOrdersTest : public ::testing::Test {
     join(12, "w2");
   }
   void join(PeerId worker, std::string id, std::uint64_t incarnation = 0) {
-    orders.joined(worker, {.cluster = "c", .id = std::move(id), .incarnation = incarnation}, out);
+    orders.joined(worker, {.cluster = "c", .id = std::move(id), .incarnation = incarnation}, now, out);
   }
-  void ask(const ModelOrder& order) { orders.ask(1, order, out); }
+  void ask(const ModelOrder& order) { orders.ask(1, order, now, out); }
   // Those of a kind to a peer, since the last look at them.
   template <typename What>
   std::vector<What> take(PeerId to) {
@@ -34,7 +34,7 @@ class ModelOrdersTest : public ::testing::Test {
   std::string answer(PeerId worker, Result<> result = {}) {
     const auto told = take<ModelOrder>(worker);
     if (told.size() != 1) return std::to_string(told.size()) + " orders";
-    EXPECT_TRUE(orders.answered(worker, {told[0].order, std::move(result)}, out));
+    EXPECT_TRUE(orders.answered(worker, {told[0].order, std::move(result)}, now, out));
     return (told[0].unload ? "-" : "") + told[0].model;
   }
   // All workers of before carry it out.
@@ -46,6 +46,7 @@ class ModelOrdersTest : public ::testing::Test {
 
   ModelOrders orders;
   ModelOrders::Outbox out;
+  TimePoint now{1s};
 };
 
 TEST_F(ModelOrdersTest, AnOrderIsCarriedOutOnceAllHaveAnsweredAndOneDid) {
@@ -71,11 +72,11 @@ TEST_F(ModelOrdersTest, AnOrderThatNobodyCarriesOutFailsWithTheWordOfOne) {
   // w1 may have carried the order out. The client hears of that, not that w2 lacks the model.
   ask({.order = 8, .model = "m"});
   answer(12, fail(ErrorCode::not_found, "there is no such model"));
-  orders.left(11, out);
+  orders.left(11, now, out);
   EXPECT_EQ(take<ModelOrdered>(1).at(0).result.error().message,
             "worker w1 has gone, and may have carried out the order");
   ask({.order = 9, .model = "m"});
-  orders.left(12, out);
+  orders.left(12, now, out);
   EXPECT_EQ(take<ModelOrdered>(1).at(0).result.error().message,
             "worker w2 has gone, and may have carried out the order");
 }
@@ -109,7 +110,7 @@ TEST_F(ModelOrdersTest, AWorkerThatComesLaterIsToldOfWhatHolds) {
   ASSERT_EQ(told.size(), 1U);
   EXPECT_EQ(told[0].model, "a");
   EXPECT_TRUE(told[0].unload);
-  EXPECT_TRUE(orders.answered(13, {told[0].order, {}}, out));
+  EXPECT_TRUE(orders.answered(13, {told[0].order, {}}, now, out));
   EXPECT_TRUE(out.empty());
   EXPECT_EQ(orders.under_way(), 0U);
 }
@@ -180,7 +181,7 @@ TEST_F(ModelOrdersTest, AProcessWhoseStreamBrokeIsToldOnlyWhatItHasNotAnswered) 
   for (const char* model : {"a", "b"}) carry_out({.order = 1, .model = model});
   join(13, "w3", 5);
   EXPECT_EQ(answer(13), "a");
-  orders.left(13, out);
+  orders.left(13, now, out);
   take<ModelOrder>(13);
   carry_out({.order = 2, .model = "c"});
   join(14, "w3", 5);
@@ -189,27 +190,76 @@ TEST_F(ModelOrdersTest, AProcessWhoseStreamBrokeIsToldOnlyWhatItHasNotAnswered) 
   EXPECT_EQ(answer(14), "0 orders");
   // An order of a client, which ends while the worker is away.
   ask({.order = 3, .model = "d"});
-  orders.left(14, out);
+  orders.left(14, now, out);
   take<ModelOrder>(14);
   for (const PeerId worker : {11, 12}) answer(worker);
   join(15, "w3", 5);
   EXPECT_EQ(answer(15), "d");
   EXPECT_EQ(answer(15), "0 orders");
   // Another process of that name has nothing of it.
-  orders.left(15, out);
+  orders.left(15, now, out);
   join(16, "w3", 6);
   for (const char* model : {"a", "b", "c", "d"}) EXPECT_EQ(answer(16), model);
 }
 
+// Its loads may hang, and it beats on.
+TEST_F(ModelOrdersTest, AWorkerThatDoesNotAnswerIsNamedAndWaitedForNoMore) {
+  EXPECT_EQ(orders.wake_at(), TimePoint::max());
+  ask({.order = 7, .model = "m"});
+  answer(11);
+  const TimePoint due = now + ModelOrders::answers_within;
+  EXPECT_EQ(orders.wake_at(), due);
+  orders.wake(now = due - 1ns, out);
+  EXPECT_TRUE(take<ModelOrdered>(1).empty());
+  orders.wake(now = due, out);
+  EXPECT_TRUE(take<ModelOrdered>(1).at(0).result) << "the other worker has loaded it";
+  EXPECT_EQ(orders.wake_at(), TimePoint::max());
+  // What comes later does not wait for it. It has been told one order, and gets no other.
+  EXPECT_EQ(take<ModelOrder>(12).size(), 1U);
+  now += 10s;
+  ask({.order = 8, .model = "n", .unload = true});
+  answer(11);
+  const auto done = take<ModelOrdered>(1);
+  ASSERT_EQ(done.size(), 1U);
+  EXPECT_EQ(done[0].result.error().code, ErrorCode::deadline_exceeded);
+  EXPECT_EQ(done[0].result.error().message,
+            "worker w2 has not answered an order for 310 s, and may carry it out yet");
+  EXPECT_TRUE(take<ModelOrder>(12).empty());
+  // Once it answers, it is told of what holds.
+  EXPECT_TRUE(orders.answered(12, {1, {}}, now, out));
+  EXPECT_EQ(answer(12), "-n");
+  ask({.order = 9, .model = "o"});
+  answer(11);
+  EXPECT_TRUE(take<ModelOrdered>(1).empty()) << "it is waited for again";
+  answer(12);
+  EXPECT_EQ(take<ModelOrdered>(1).size(), 1U);
+}
+
+TEST_F(ModelOrdersTest, ALateAnswerCountsForAnOrderThatWaitsForOthers) {
+  ask({.order = 7, .model = "m"});
+  take<ModelOrder>(11);
+  now += 1s;
+  join(13, "w3");
+  take<ModelOrder>(13);
+  orders.wake(now += ModelOrders::answers_within - 1s, out);
+  EXPECT_TRUE(take<ModelOrdered>(1).empty()) << "w3 has time left";
+  EXPECT_TRUE(orders.answered(11, {1, {}}, now, out));
+  EXPECT_TRUE(orders.answered(13, {1, fail(ErrorCode::internal, "bad")}, now, out));
+  EXPECT_TRUE(take<ModelOrdered>(1).at(0).result);
+  EXPECT_EQ(orders.under_way(), 0U);
+  orders.left(12, now, out);
+  EXPECT_TRUE(take<ModelOrdered>(1).empty());
+}
+
 TEST_F(ModelOrdersTest, WhatDoesNotFitChangesNothing) {
-  EXPECT_FALSE(orders.answered(11, {1, {}}, out));
+  EXPECT_FALSE(orders.answered(11, {1, {}}, now, out));
   ask({.order = 7, .model = "m"});
   ask({.order = 8, .model = "n"});
   const std::uint64_t number = take<ModelOrder>(11).at(0).order;
-  EXPECT_FALSE(orders.answered(13, {number, {}}, out)) << "it is not there";
-  EXPECT_FALSE(orders.answered(11, {number + 1, {}}, out)) << "it was not told of that yet";
-  EXPECT_TRUE(orders.answered(11, {number, {}}, out));
-  EXPECT_FALSE(orders.answered(11, {number, {}}, out)) << "twice";
+  EXPECT_FALSE(orders.answered(13, {number, {}}, now, out)) << "it is not there";
+  EXPECT_FALSE(orders.answered(11, {number + 1, {}}, now, out)) << "it was not told of that yet";
+  EXPECT_TRUE(orders.answered(11, {number, {}}, now, out));
+  EXPECT_FALSE(orders.answered(11, {number, {}}, now, out)) << "twice";
   EXPECT_EQ(orders.under_way(), 2U);
 }
 
@@ -221,7 +271,7 @@ TEST_F(ModelOrdersTest, TooManyAndThoseWithoutAWorkerAreRefused) {
   ASSERT_EQ(refused.size(), 1U);
   EXPECT_EQ(refused[0].order, 1000U);
   EXPECT_EQ(refused[0].result.error().code, ErrorCode::resource_exhausted);
-  for (const PeerId worker : {11, 12}) orders.left(worker, out);
+  for (const PeerId worker : {11, 12}) orders.left(worker, now, out);
   EXPECT_EQ(take<ModelOrdered>(1).size(), ModelOrders::most_under_way);
   ask({.order = 7, .model = "m"});
   EXPECT_EQ(take<ModelOrdered>(1).at(0).result.error().code, ErrorCode::unavailable);
