@@ -38,6 +38,8 @@ class ElsewhereModel final : public engine::CompiledModel {
 
 constexpr Duration patience_of_models = std::chrono::seconds{10};
 constexpr Duration patience_of_unloads = std::chrono::seconds{5};
+// An order of a client waits so long for the next leader.
+constexpr Duration patience_of_orders = std::chrono::seconds{5}, looks_at_orders = std::chrono::seconds{1};
 
 }  // namespace
 
@@ -105,11 +107,11 @@ void FrontendHost::stop() {
 void FrontendHost::leads(std::shared_ptr<transport::Stream> stream, std::uint64_t epoch,
                          const transport::Hello&) {
   controller_->react([this, stream = std::move(stream), epoch](TimePoint now) {
-    lose_orders();  // another may lead while the stream to the leader of before stands
     leader_ = stream;
     epoch_ = epoch;
     offering_->leads(now);
     told_open_.reset();
+    give_orders_again();
   });
 }
 
@@ -117,7 +119,7 @@ void FrontendHost::leader_left() {
   controller_->react([this](TimePoint now) {
     leader_.reset();
     offering_->leader_left(now);
-    lose_orders();
+    orders_lost_at_ = saturating_add(now, patience_of_orders);
   });
 }
 
@@ -127,8 +129,13 @@ void FrontendHost::heard(std::vector<transport::Message> messages) {
       if (const auto* drains = std::get_if<transport::Drain>(&message)) {
         drain(drains->undo);
       } else if (auto* told = std::get_if<transport::ModelOrdered>(&message)) {
-        if (auto order = under_way_.extract(told->order); !order.empty())
-          ordered(std::move(order.mapped()), std::move(told->result));
+        auto order = under_way_.extract(told->order);
+        if (order.empty()) continue;
+        // The first time it was carried out, and nobody heard of that.
+        if (order.mapped().again && order.mapped().what.unload && !told->result &&
+            told->result.error().code == ErrorCode::not_found)
+          told->result = Result<>{};
+        ordered(std::move(order.mapped()), std::move(told->result));
       } else {
         offering_->heard(std::move(message), now);
       }
@@ -254,23 +261,33 @@ void FrontendHost::unload(std::string model, bool dependents, Done done) {
 void FrontendHost::order(transport::ModelOrder order, Done done) {
   controller_->react(
       [this, order = std::move(order), done = std::make_shared<Done>(std::move(done))](TimePoint) mutable {
-        Order given{std::move(*done), order.unload ? order.model : std::string()};
+        Order given{std::move(*done), order};
         if (leader_ == nullptr)
           return ordered(std::move(given),
                          fail(ErrorCode::unavailable, "no scheduler leads now; try again later"));
-        order.order = ++orders_;
+        order.order = given.what.order = ++orders_;
         under_way_.emplace(order.order, std::move(given));
         send(std::move(order));
       });
 }
 
-// The next leader knows nothing of them.
-void FrontendHost::lose_orders() {
+// The next leader knows nothing of them. To carry one out twice does no harm.
+void FrontendHost::give_orders_again() {
+  orders_lost_at_ = TimePoint::max();
+  for (auto& [number, order] : under_way_) {
+    order.again = true;
+    send(order.what);
+  }
+}
+
+void FrontendHost::lose_orders(TimePoint now) {
+  if (now < orders_lost_at_) return;
+  orders_lost_at_ = TimePoint::max();
   for (auto& [number, order] : std::exchange(under_way_, {}))
     ordered(std::move(order),
             fail(ErrorCode::unavailable,
-                 "the scheduler that led leads no more, and may have carried out the order; "
-                 "give it once more"));
+                 "the scheduler that led leads no more, and may have carried out the order; no other leads "
+                 "yet: give it once more"));
 }
 
 // Once the models that came and went before are known here.
@@ -282,8 +299,8 @@ void FrontendHost::ordered(Order order, Result<> result) {
 
 // A worker answers an unload first. Its word that the model goes comes when its runs have ended.
 bool FrontendHost::still_serves(const Ordered& ordered) const {
-  if (ordered.order.unloads.empty() || !ordered.result || clock_.now() >= ordered.until) return false;
-  const auto model = controller_->find(ordered.order.unloads, "");
+  if (!ordered.order.what.unload || !ordered.result || clock_.now() >= ordered.until) return false;
+  const auto model = controller_->find(ordered.order.what.model, "");
   return model && (*model)->ready;
 }
 
@@ -314,7 +331,14 @@ void FrontendHost::models_told() {
 void FrontendHost::follow_models(const std::stop_token& ended) {
   pthread_setname_np(pthread_self(), "carillon-models");
   std::unique_lock lock(mutex_);
-  while (wake_.wait(lock, ended, [&] { return !news_.empty(); }) && !ended.stop_requested()) {
+  while (!ended.stop_requested()) {
+    if (!wake_.wait_for(lock, ended, looks_at_orders, [&] { return !news_.empty(); })) {
+      lock.unlock();
+      controller_->react([this](TimePoint now) { lose_orders(now); });
+      lock.lock();
+      continue;
+    }
+    if (ended.stop_requested()) break;
     auto news = std::move(news_.front());
     news_.pop_front();
     lock.unlock();

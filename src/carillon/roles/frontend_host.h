@@ -52,7 +52,8 @@ class FrontendHost final : FollowerHandlers, OfferingOut, controller::ModelContr
   struct Told {};  // all that a leader knew
   struct Order {
     Done done;
-    std::string unloads;  // this model; empty: it loads one
+    transport::ModelOrder what;
+    bool again = false;  // an earlier leader was given it, too, and may have had it carried out
   };
   struct Ordered {
     Order order;
@@ -81,7 +82,8 @@ class FrontendHost final : FollowerHandlers, OfferingOut, controller::ModelContr
   void unload(std::string model, bool dependents, Done done) override;
 
   void order(transport::ModelOrder order, Done done);
-  void lose_orders();
+  void give_orders_again();
+  void lose_orders(TimePoint now);
   void ordered(Order order, Result<> result);
   bool still_serves(const Ordered& ordered) const;
   void drain(bool undo);
@@ -101,6 +103,8 @@ class FrontendHost final : FollowerHandlers, OfferingOut, controller::ModelContr
   std::atomic<std::uint64_t> reoffered_{0};   // Offering::Counters::reoffered, after each turn
   std::uint64_t orders_ = 0;                  // of models; likewise
   std::map<std::uint64_t, Order> under_way_;  // of these, by number; likewise
+  // Likewise: nobody leads whom they could be given to, and they are lost then.
+  TimePoint orders_lost_at_ = TimePoint::max();
   enum class Why : std::uint8_t { serves, drains, no_leader, no_worker };
   Why why_ = Why::serves;  // it is not ready; likewise
   const std::string cluster_;

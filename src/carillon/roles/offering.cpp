@@ -12,6 +12,9 @@ using ledger::ActionStatus;
 using ledger::Reason;
 namespace {
 
+constexpr const char* replaced =
+    "its files have changed, and the new ones are about to be served; try again later";
+
 // What a request takes at the least. Where its time depends on the input, nobody knows how little it may be.
 Duration shortest_of(const wire::Model& model) {
   const bool varies = model.info.time_varies || !model.lengths.empty();
@@ -272,6 +275,8 @@ void Offering::on(wire::Verdict& message, TimePoint now) {
     return;
   }
   lands(id, *row);
+  if (message.refusal.reason == Reason::no_model && comes_anew(row->request.model))
+    return turn_down(id, replaced);
   erase(id);
   holder_.refused(message, now);
 }
@@ -441,12 +446,23 @@ bool Offering::send(const std::vector<RequestId>& offers) {
 // The leader cannot decide on it in time.
 void Offering::turn_away(RequestId id, bool hurried, TimePoint now) {
   if (hurried) return refuse(id, Reason::cannot_finish, now);
+  turn_down(
+      id,
+      "the cluster is overloaded: requests come faster than the leader can decide on them; try again later");
+}
+
+void Offering::turn_down(RequestId id, std::string why) {
   const ModelId model = find(id)->request.model;
   erase(id);
   (void)holder_.sent(id, model, 0);
-  holder_.turned_down(id, {ErrorCode::resource_exhausted,
-                           "the cluster is overloaded: requests come faster than the leader can decide on "
-                           "them; try again later"});
+  holder_.turned_down(id, {ErrorCode::resource_exhausted, std::move(why)});
+}
+
+bool Offering::comes_anew(ModelId model) const {
+  const auto [name, version, hash] = known_as(models_[model.index()].model);
+  return std::ranges::any_of(leaders_models_, [&](const auto& told) {
+    return std::get<0>(told.second) == name && std::get<1>(told.second) == version;
+  });
 }
 
 void Offering::refuse(RequestId id, Reason reason, TimePoint now) {
@@ -454,6 +470,7 @@ void Offering::refuse(RequestId id, Reason reason, TimePoint now) {
   if (row.offered)
     if (const auto theirs = models_[row.request.model.index()].theirs)
       out_.send(transport::Withdraw{id, *theirs});
+  if (reason == Reason::no_model && comes_anew(row.request.model)) return turn_down(id, replaced);
   erase(id);
   holder_.refused({.refusal = {.request = id, .reason = reason, .would_finish = TimePoint::max()},
                    .prospect = {.devices = alive_, .device = {}}},

@@ -54,6 +54,9 @@ class OfferingOut {
 // does with late rows, unless the leader has told that a worker has it. So a leader that is not heard keeps
 // no client waiting.
 //
+// A row whose model goes is refused for good (no_model), unless another of that name and version takes the
+// model's place: then its client may try again.
+//
 // Not thread-safe; `now` never goes back. What peers say is not trusted: whatever does not fit is counted as
 // a stray, and changes nothing.
 class Offering final : public dispatch::Decider {
@@ -167,6 +170,10 @@ class Offering final : public dispatch::Decider {
   // False: some of them are gone, and their credit is free for rows that wait.
   bool send(const std::vector<RequestId>& offers);
   void turn_away(RequestId id, bool hurried, TimePoint now);
+  // The client may try again later.
+  void turn_down(RequestId id, std::string why);
+  // Whether the leader serves another model of its name and version.
+  bool comes_anew(ModelId model) const;
   void take_back(Row& row);
   // After a change of what the row waits for.
   void set_end(Row& row);

@@ -90,6 +90,52 @@ TEST_F(OfferingTest, AModelThatComesAnewWhileItGoesIsAskedForAgain) {
   EXPECT_EQ(count<transport::Offer>(), 1U);
 }
 
+// A rolling reload: the leader refuses what waits for the files of before.
+TEST_F(OfferingTest, ARowWhoseModelIsReplacedMayComeAgain) {
+  lead();
+  hear(transport::ModelComes{told(7)});
+  come();
+  std::vector<controller::InferAnswer> answers;
+  const auto submit = [&](std::uint64_t ticket) {
+    core.submit(
+        ticket, controller::testing::call_of(ModelId{0}, 1, time_of(1ms), time_of(1s)),
+        [&](controller::InferAnswer answer) { answers.push_back(std::move(answer)); }, time_of(1ms));
+  };
+  const auto refuse = [&](std::uint64_t row) {
+    hear(wire::Verdict{.refusal = {RequestId{row}, ledger::Reason::no_model, TimePoint::max()},
+                       .prospect = {}});
+  };
+  submit(1);
+  wire::Model next = told(8);
+  next.hash = 6;
+  hear(transport::ModelComes{next});
+  hear(transport::ModelGoes{ModelId{7}});
+  refuse(0);
+  ASSERT_EQ(answers.size(), 1U);
+  ASSERT_FALSE(answers[0].status);
+  EXPECT_EQ(answers[0].status.error().code, ErrorCode::resource_exhausted) << "503, and when to come again";
+  EXPECT_EQ(answers[0].retry_after, controller::retry_when_full);
+  // One that waits here as the model goes.
+  submit(2);
+  core.go(ModelId{0}, time_of(2ms));
+  ASSERT_EQ(answers.size(), 2U);
+  EXPECT_EQ(answers[1].status.error().code, ErrorCode::resource_exhausted);
+}
+
+TEST_F(OfferingTest, ARowWhoseModelGoesForGoodIsRefusedSo) {
+  lead();
+  hear(transport::ModelComes{told(7)});
+  come();
+  std::vector<controller::InferAnswer> answers;
+  core.submit(
+      1, controller::testing::call_of(ModelId{0}, 1, time_of(1ms), time_of(1s)),
+      [&](controller::InferAnswer answer) { answers.push_back(std::move(answer)); }, time_of(1ms));
+  hear(transport::ModelGoes{ModelId{7}});
+  hear(wire::Verdict{.refusal = {RequestId{0}, ledger::Reason::no_model, TimePoint::max()}, .prospect = {}});
+  ASSERT_EQ(answers.size(), 1U);
+  EXPECT_EQ(answers[0].status.error().code, ErrorCode::not_found);
+}
+
 TEST_F(OfferingTest, AModelMayBeAwayForNow) {
   lead();
   hear(transport::ModelComes{told(7)});
