@@ -247,6 +247,54 @@ def test_a_worker_stays_drained_under_another_leader_until_that_is_undone(box, r
     assert box["f1"].infer(1.0)[0] == 200
 
 
+def draining(program, cluster: str, id: str) -> subprocess.Popen:
+    """A drain under way, of a frontend that stands still and so says nothing of it."""
+    drain = subprocess.Popen([str(program), "cluster", "drain", id, "--cluster", cluster], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: {m["id"]: m["drain"] for m in (status_of(program, cluster) or {"members": []})["members"]}.get(id) == "drains", f"{id} to drain")
+    return drain
+
+
+def test_a_drain_goes_on_once_the_member_has_registered_anew(box, program, cluster, etcd):
+    """Its lease may end while its host stands still, or etcd may lose it."""
+    stand_still(box["f1"].process)
+    with draining(program, cluster, "f1") as drain:
+        etcd.must("kv/deleterange", key="/carillon/box/members/f1")
+        wait_for(lambda: "f1" not in {m["id"] for m in status_of(program, cluster)["members"]}, "f1 to be gone")
+        time.sleep(0.2)  # in which the drain looks
+        box["f1"].signal(signal.SIGCONT)
+        assert drain.communicate(timeout=2 * LIMIT) == ("f1 is drained\n", "")
+    wait_for(lambda: "cluster: no member for the moment: its key in etcd is gone. It registers anew" in box["f1"].text(), "its log to say so")
+    assert box["f1"].infer(1.0)[0] == 200
+
+
+def test_a_drain_is_given_to_the_next_leader(box, program, cluster):
+    stand_still(box["f1"].process)
+    with draining(program, cluster, "f1") as drain:
+        box[leader_of(program, cluster)].kill()
+        box["f1"].signal(signal.SIGCONT)
+        assert drain.communicate(timeout=2 * LIMIT) == ("f1 is drained\n", "")
+    assert box["f1"].get("/v2/health/ready") == 503
+
+
+def test_a_worker_that_shares_no_protocol_with_the_frontend_gets_no_work(roles, program, cluster, monkeypatch):
+    """The leader goes together with both."""
+    monkeypatch.setenv("CARILLON_PROTOCOLS", "2-3")
+    leader = roles("scheduler", "s1")
+    roles("worker", "w1")
+    monkeypatch.setenv("CARILLON_PROTOCOLS", "3-4")
+    frontend = roles("frontend", "f1")
+    ready(frontend)
+    monkeypatch.setenv("CARILLON_PROTOCOLS", "1-2")
+    apart = roles("worker", "w9")
+    monkeypatch.setenv("CARILLON_PROTOCOLS", "2-3")
+    says = "frontend 'f1' speaks protocols 3 to 4: upgrade worker 'w9' to a build that speaks protocol 3. Until then worker 'w9' gets no work"
+    wait_for(lambda: says in apart.text(), "its log to name both", apart.text)
+    got = answers(frontend, 60, 0.01)
+    assert [status for status, _ in got] == [200] * 60, [answer for status, answer in got if status != 200][:3]
+    assert devices_of(program, cluster) == {"w1": 1, "w9": 0}
+    assert leader.text().count(says) == 1 and apart.text().count(says) == 1, "once each, though it comes again and again"
+
+
 def test_a_drained_frontend_is_not_ready_and_answers(box, program, cluster):
     assert drained(program, cluster, "f1").stdout == "f1 is drained\n"
     wait_for(lambda: box["f1"].get("/v2/health/ready") == 503, "f1 to be not ready")

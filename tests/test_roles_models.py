@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
+import re
 import shutil
+import signal
 import subprocess
+import time
 import urllib.error
 import urllib.request
 
@@ -12,7 +16,8 @@ import numpy
 import onnx
 import pytest
 
-from cluster_processes import LIMIT, Frontend, Role, etcd, start, wait_for  # noqa: F401 (fixtures)
+from cluster_processes import LIMIT, Frontend, Role, etcd, stand_still, start, wait_for  # noqa: F401 (fixtures)
+from loopback import free_addresses
 
 
 @pytest.fixture
@@ -195,6 +200,81 @@ def test_the_last_spare_is_not_drained_unless_forced(box, program):
     assert {m["id"]: m["drain"] for m in status()["members"]} == {leader: "no", first: "drained", last: "drained"}
     assert ordered_of(program, any_of, "drain", first, "--undo").returncode == 0
     assert f"'{leader}' leads, epoch" in schedulers[first].text()
+
+
+def test_two_drains_at_once_leave_a_spare(box, program):
+    schedulers = [box("scheduler", id) for id in ("s1", "s2", "s3")]
+
+    def status() -> dict:
+        done = ordered_of(program, schedulers[0], "status", "--json")
+        return json.loads(done.stdout) if done.returncode == 0 else {"leader": None, "members": []}
+
+    wait_for(lambda: status()["leader"] and len([m for m in status()["members"] if m["alive"]]) == 3, "three schedulers")
+    spares = sorted({"s1", "s2", "s3"} - {status()["leader"]})
+    for _ in range(5):
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            done = list(pool.map(lambda id: ordered_of(program, schedulers[0], "drain", id), spares))
+        drains = {m["id"]: m["drain"] for m in status()["members"]}
+        assert [drains[id] == "drained" for id in spares] == [each.returncode == 0 for each in done], (drains, done)
+        assert any(drains[id] == "no" for id in spares), "nobody would lead when the leader goes"
+        assert all(each.returncode == 0 or "is the last spare" in each.stderr for each in done), done
+        for id in spares:
+            assert ordered_of(program, schedulers[0], "drain", id, "--undo").returncode == 0
+
+
+def test_a_drain_loads_elsewhere_what_the_worker_alone_holds(box, program):
+    """Each device has room for two of four models."""
+    models = ("ta", "tb", "tc", "td")
+    box("scheduler", "s1")
+    frontend = box("frontend", "f1")
+    at = dict(zip(("w1", "w2"), free_addresses(2)))
+    for id in at:
+        box("worker", id, "--page-cache", "32MiB", "--metrics", at[id], models=models)
+
+    def metric(id: str, name: str) -> dict[str, float]:
+        with urllib.request.urlopen(f"http://{at[id]}/metrics", timeout=LIMIT) as response:
+            text = response.read().decode()
+        return {re.search(r'model="(\w+)"', labels).group(1): float(number) for labels, number in re.findall(rf"^{name}{{(.*)}} (\S+)$", text, re.M)}
+
+    def held(id: str) -> set[str]:
+        return {model for model, there in metric(id, "carillon_model_loaded").items() if there}
+
+    served(frontend, *models)
+    wait_for(lambda: len(held("w1")) == len(held("w2")) == 2 and held("w1") | held("w2") == set(models), "each model to be somewhere")
+    used = held("w1")
+    time.sleep(10.5)  # nobody uses what w2 holds
+    for model in used:
+        assert frontend.infer(1.0, model=model)[0] == 200
+    done = ordered_of(program, frontend, "drain", "w1")
+    assert done.stdout == "w1 is drained\n", done.stderr
+    assert held("w2") == used
+    before = metric("w2", "carillon_model_loads_total")
+    for model in used:
+        assert frontend.infer(1.0, model=model)[0] == 200
+    assert metric("w2", "carillon_model_loads_total") == before, "a request met a cold model"
+
+
+def test_an_order_to_load_is_given_to_the_next_leader(box, program):
+    explicit = ("--model-control-mode", "explicit")
+    schedulers = {id: box("scheduler", id) for id in ("s1", "s2")}
+    frontend = box("frontend", "f1", *explicit)
+    worker = box("worker", "w1", *explicit, models=("tiny_mlp",))
+    wait_for(lambda: frontend.get("/v2/health/ready") == 200, "a worker")
+
+    def leader_now() -> str | None:
+        done = ordered_of(program, frontend, "status", "--json")
+        return json.loads(done.stdout)["leader"] if done.returncode == 0 else None
+
+    leader = leader_now()
+    stand_still(worker.process)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(told, frontend, "/v2/repository/models/tiny_mlp/load", {})
+        time.sleep(0.3)  # in which the leader gets it
+        schedulers[leader].kill()
+        wait_for(lambda: leader_now() not in (None, leader), "the next leader")
+        worker.signal(signal.SIGCONT)
+        assert answer.result()[0] == 200, answer.result()
+    served(frontend, "tiny_mlp")
 
 
 def test_an_unload_names_a_worker_that_serves_on(box):

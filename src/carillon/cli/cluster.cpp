@@ -34,6 +34,11 @@ namespace {
 constexpr Duration answers_within = 500ms;
 constexpr Duration leads_within = 2s;     // after a handover began, or a scheduler's drain
 constexpr Duration drained_within = 60s;  // after a drain began
+// A member may be missing from the list for so long: one that stood still for longer than its lease (5 s)
+// registers anew once it runs.
+constexpr Duration returns_within = 15s;
+// How often an order to drain is given anew, where the leader knows nothing of it.
+constexpr Duration tells_again_every = 500ms;
 
 struct ClusterArguments {
   std::string cluster, who;
@@ -441,6 +446,29 @@ Result<std::string> tell_drain(const ClusterState& seen, const Credentials& cred
   return member->of.address;
 }
 
+// Two drains at once may each have found the other's scheduler to be a spare.
+Result<> still_spared(const RegisteredCluster& registered, const Credentials& credentials,
+                      const std::string& id) {
+  ClusterState seen = see(registered, credentials);
+  const std::set<std::string> spares = ask_schedulers(seen, credentials);
+  const auto self =
+      std::ranges::find(seen.members, id, [](const ClusterState::Member& each) { return each.of.id; });
+  if (!seen.answered || self == seen.members.end() || id == seen.leader) return {};
+  auto can = can_drain(seen, spares, *self);
+  if (can) return can;
+  return fail(
+      ErrorCode::unavailable,
+      can.error().message + ". The other spares have been drained meanwhile, and " + id + " is not drained");
+}
+
+// Whoever leads now is given the order. Returns the leader's address.
+Result<std::string> tell_anew(const ClusterArguments& arguments, const Credentials& credentials,
+                              const transport::DrainMember& order) {
+  const auto registered = read_registered(arguments.cluster);
+  if (!registered) return std::unexpected(registered.error());
+  return tell_leader(see(*registered, credentials), credentials, order);
+}
+
 int run_drain(const ClusterArguments& arguments) {
   using Drain = transport::Look::Drain;
   const auto registered = read_registered(arguments.cluster);
@@ -458,33 +486,56 @@ int run_drain(const ClusterArguments& arguments) {
       if (auto can = can_drain(seen, spares, *who); !can)
         return fail_cluster("drain", arguments, can.error());
   }
-  const auto address = tell_drain(seen, *credentials, who, {arguments.who, arguments.undo});
+  const transport::DrainMember order{arguments.who, arguments.undo};
+  auto address = tell_drain(seen, *credentials, who, order);
   if (!address) return fail_cluster("drain", arguments, address.error());
-  const bool leads = !arguments.undo && who->of.role == cluster::Role::scheduler;
+  const bool schedules = who->of.role == cluster::Role::scheduler;
+  const bool leads = !arguments.undo && schedules;
+  if (leads && who->of.id != seen.leader && !arguments.force)
+    if (auto alone = still_spared(*registered, *credentials, arguments.who); !alone) {
+      (void)tell_drain(seen, *credentials, who, {arguments.who, true});
+      return fail_cluster("drain", arguments, alone.error());
+    }
   const Duration within = leads ? leads_within : drained_within;
   const Drain wanted = arguments.undo ? Drain::none : Drain::drained;
   const SteadyClock clock;
   std::string why = "nothing was heard of it since";
+  TimePoint there_at = clock.now(), tell_at = clock.now() + tells_again_every;
   for (const TimePoint end = clock.now() + within; clock.now() < end;) {
     const auto look = transport::look({*address}, *credentials, seen.name, answers_within).front();
+    const auto find = [&] {
+      return std::ranges::find(look->members, arguments.who, &transport::Look::Member::id);
+    };
+    bool unknown = true;  // to whoever leads now
     if (!look) {
       why = look.error().message;
-    } else if (const auto member =
-                   std::ranges::find(look->members, arguments.who, &transport::Look::Member::id);
-               member == look->members.end()) {
-      return fail_cluster("drain", arguments,
-                          {ErrorCode::unavailable, arguments.who + " is a member no more"});
-    } else if (member->drain == wanted) {
+    } else if (find() == look->members.end()) {
+      if (clock.now() - there_at > returns_within)
+        return fail_cluster("drain", arguments,
+                            {ErrorCode::unavailable, arguments.who + " is a member no more"});
+      why = arguments.who + " is not registered for the moment";
+    } else if (const Drain drain = find()->drain; drain == wanted && (schedules || look->leads)) {
       if (arguments.json)
-        fmt::print("{}\n",
-                   nlohmann::ordered_json{
-                       {"name", seen.name}, {"id", arguments.who}, {"drain", name_of(member->drain)}}
-                       .dump(2));
+        fmt::print(
+            "{}\n",
+            nlohmann::ordered_json{{"name", seen.name}, {"id", arguments.who}, {"drain", name_of(drain)}}
+                .dump(2));
       else
         fmt::print("{} {}\n", arguments.who, arguments.undo ? "drains no more" : "is drained");
       return exit_success;
     } else {
-      why = fmt::format("its drain is: {}", name_of(member->drain));
+      there_at = clock.now();
+      unknown = !look->leads || (drain == Drain::none) != arguments.undo;
+      why = look->leads || schedules ? fmt::format("its drain is: {}", name_of(drain))
+                                     : look->id + " leads no more";
+    }
+    // The order was given to a leader that has gone, or the member has come anew since.
+    if (unknown && !schedules && clock.now() >= tell_at) {
+      tell_at = clock.now() + tells_again_every;
+      if (auto told = tell_anew(arguments, *credentials, order); told)
+        address = *std::move(told);
+      else
+        why = told.error().message;
     }
     std::this_thread::sleep_for(20ms);
   }
@@ -562,12 +613,14 @@ void add_cluster(CLI::App& program, int& status) {
                         "All is as before; a new start of the member does it, too");
   drain.first->add_flag("--force", drain.second->force, "Drain the last spare scheduler, too");
   drain.first->footer(
-      "A worker gets nothing new to do, and ends what it has. Another worker must have a device, and each "
-      "of\n"
-      "its models. A frontend is not ready any more, so that load balancers leave it, and answers on. A\n"
-      "scheduler hands the lead over, and claims it no more. The last spare is not drained without --force. "
-      "--json\n"
-      "prints name, id and drain, or error.");
+      "A worker gets nothing new to do, and ends what it has. Models that it alone holds are loaded on "
+      "other\n"
+      "devices first, where these have room. Another worker must have a device, and each of its models. A\n"
+      "frontend is not ready any more, so that load balancers leave it, and answers on. A scheduler hands "
+      "the\n"
+      "lead over, and claims it no more. The last spare is not drained without --force. --json prints name, "
+      "id\n"
+      "and drain, or error.");
 }
 
 }  // namespace carillon::cli

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -81,11 +82,20 @@ class Membership::Loop {
       trouble = taken->why;
     } else if (const auto* other = std::get_if<cluster::Trouble>(&news)) {
       trouble = other->what;
+    } else if (const auto* ended = std::get_if<cluster::Unregistered>(&news); ended != nullptr && !leaving_) {
+      // As after a stop of this process, or of its host, for longer than its lease.
+      trouble = fmt::format("no member for the moment: {}. It registers anew", ended->why);
     }
-    asio::post(context_, [this, news, found = std::move(found), trouble = std::move(trouble)] {
+    const bool registered = std::holds_alternative<cluster::Registered>(news);
+    const bool unregistered = std::holds_alternative<cluster::Unregistered>(news);
+    asio::post(context_, [this, news, registered, unregistered, found = std::move(found),
+                          trouble = std::move(trouble)] {
       const std::lock_guard lock(mutex_);
       if (found) endpoints_.insert_or_assign(found->first, found->second);
       if (!trouble.empty()) trouble_ = trouble;
+      if (unregistered) unregistered_ = trouble;
+      // Said again the next time.
+      if (registered && trouble_ == std::exchange(unregistered_, {})) trouble_.clear();
       MemberCore::Output out;
       core_.coordinator_said(news, out);
       if (std::string wrong = core_.trouble(); wrong != members_trouble_) {
@@ -131,6 +141,7 @@ class Membership::Loop {
   }
   void leave(Duration within) {
     if (!coordinator_) return;
+    leaving_ = true;
     coordinator_->leave();
     const SteadyClock clock;
     const auto registered = [&] {
@@ -227,6 +238,8 @@ class Membership::Loop {
   const Changed changed_;
   std::uint64_t published_ = 0;  // the core's version
   std::string members_trouble_, trouble_, published_trouble_;
+  std::string unregistered_;  // the trouble, while this process is not registered any more
+  std::atomic<bool> leaving_{false};
   std::map<std::string, udp::endpoint> endpoints_;  // by the address as it is registered
   // Readers of a clock wait for no step.
   mutable std::mutex clocks_mutex_;
