@@ -300,6 +300,7 @@ class FakeLand:
         self.wrong = {}           # name of an actor -> what differs in its status
         self.room = True
         self.drain_says = ""
+        self.devices = 1          # that each worker has, as its leader knows
 
     def nodes(self):
         return self.all_nodes
@@ -312,7 +313,7 @@ class FakeLand:
 
     def members(self):
         ours = {each["of"].id: each["of"].role for each in self.actors.values() if each["kind"] == "keeper"}
-        return [{"id": id, "role": role, "alive": True, "devices": 1 if role == "worker" else 0} for id, role in (self.member_ids | ours).items()]
+        return [{"id": id, "role": role, "alive": True, "devices": self.devices if role == "worker" else 0} for id, role in (self.member_ids | ours).items()]
 
     def answer(self):
         if self.etcd:
@@ -520,20 +521,24 @@ def test_status_tells_of_each_process_and_of_actors_that_are_away(land, serving)
 
 @contextlib.contextmanager
 def told_metrics():
-    """A server whose `text` can be changed."""
+    """A server whose `text` can be changed. `missing` bytes of it do not come; `slow`: a comment comes first, byte by byte."""
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
             body = server.text.encode()
             self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Content-Length", str(len(body) + server.missing))
             self.end_headers()
-            self.wfile.write(body)
+            with contextlib.suppress(OSError):  # whoever asked has gone
+                while server.slow:
+                    self.wfile.write(b"#")
+                    time.sleep(0.02)
+                self.wfile.write(body)
 
         def log_message(self, *_):
             pass
 
     server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
-    server.text = ""
+    server.text, server.missing, server.slow = "", 0, False
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
@@ -591,6 +596,60 @@ def test_a_scheduler_that_is_gone_hides_no_number(land, serving, metrics):
     wait_for(lambda: len(land.names("box/worker-")) == 4, "four workers")
     scaler.stop()
     assert scaler.status()["why"] == ""
+
+
+@pytest.mark.parametrize("etcd, devices, words", [
+    ("carillon cluster status: etcd does not answer", 4, "carillon cluster status: etcd does not answer"),
+    ("", 0, "the leader knows of none"),
+])
+def test_while_nobody_tells_how_many_devices_a_worker_has_the_number_of_workers_stays(land, serving, metrics, etcd, devices, words):
+    land.devices = 4
+    wanted = asked(most=9, wanted_from=at(metrics))
+    serving.begin(wanted)
+    metrics.text = "carillon_devices_wanted 12\n"
+    scaler = _keeper.Scaler(wanted, every=0.02, land=land)
+    wait_for(lambda: len(land.names("box/worker-")) == 3, "three workers of four devices")
+    land.etcd, land.devices = etcd, devices
+    wait_for(lambda: scaler.status()["why"] == f"nobody tells how many devices a worker has: {words}", "the reason")
+    assert len(land.names("box/worker-")) == 3
+    land.etcd, land.devices = "", 4
+    metrics.text = "carillon_devices_wanted 13\n"
+    wait_for(lambda: len(land.names("box/worker-")) == 4, "the workers that 13 devices are")
+    scaler.stop()
+
+
+def test_half_of_a_number_is_none(metrics):
+    metrics.text, metrics.missing = "carillon_devices_wanted 1", 2  # of 12
+    assert _keeper.told_by(at(metrics)) == f"{at(metrics)}: the answer breaks off after 25 of 27 bytes"
+    metrics.missing = 0
+    assert _keeper.told_by(at(metrics)) == f"{at(metrics)}: there is no carillon_devices_wanted"
+    metrics.text += "2\n"
+    assert _keeper.told_by(at(metrics)) == 12
+
+
+def test_an_answer_that_does_not_end_is_given_up(metrics, monkeypatch):
+    monkeypatch.setattr(_keeper, "ANSWERS_S", 1.0)
+    metrics.slow, metrics.missing = True, 1 << 20
+    assert _keeper.told_by(at(metrics)) == f"{at(metrics)}: the answer is not whole after 1 s"
+    monkeypatch.setattr(_keeper, "ANSWERS_S", LIMIT)
+    monkeypatch.setattr(_keeper, "MOST_BYTES", 8)
+    assert _keeper.told_by(at(metrics)) == f"{at(metrics)}: the answer has more than 8 bytes"
+    metrics.slow = False
+
+
+def test_schedulers_are_asked_themselves_whatever_proxy_there_is(metrics, monkeypatch):
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    metrics.text = "carillon_devices_wanted 3\n"
+    assert _keeper.told_by(at(metrics)) == 3
+
+
+@pytest.mark.parametrize("amount", ["nan", "inf", "-inf"])
+def test_a_resource_of_a_shell_is_a_number(amount, capsys):
+    from carillon.ray.__main__ import main
+    assert main(["serve", "m", "--cluster", CLUSTER, "--resource", f"CPU={amount}"]) == 2
+    assert f"'CPU' is a number above 0, not {amount}" in capsys.readouterr().err
 
 
 def test_the_number_of_workers_follows_the_wanted_number_and_ray_is_told(land, serving, metrics):

@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if given.command == "serve":
             models = given.models[0] if len(given.models) == 1 else given.models
-            resources = {name: int(amount) if amount == int(amount) else amount for name, amount in given.resource} if given.resource else None
+            resources = {name: int(amount) if amount.is_integer() else amount for name, amount in given.resource} if given.resource else None
             box = serve(models, given.workers, resources, given.cluster, frontends=given.frontends, schedulers=given.schedulers,
                         http=given.http, grpc=given.grpc, options=given.option, frontend_options=given.frontend_option,
                         scheduler_options=given.scheduler_option, program=given.program, wanted_from=given.wanted_from,

@@ -22,6 +22,9 @@ from ._watch import NotHere, Watcher
 
 ANY = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # and where the host itself reaches it
 ASKED_S = 10.0  # what `carillon cluster status` may take; it waits some 2 s for an etcd
+ANSWERS_S = 5.0  # what an answer over HTTP may take
+MOST_BYTES, READ_BYTES = 8 << 20, 1 << 16  # of an answer, and at a time
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # processes of the cluster are behind no proxy
 
 
 def find_program(named: str | None) -> str:
@@ -109,7 +112,9 @@ class Keeper:
     def _door(self, name: str) -> str:
         host, colon, port = getattr(self._spec, name).rpartition(":")
         if colon and port == "0":
-            port = str(self._ports.setdefault(name, free_port(host.strip("[]"))))
+            if name not in self._ports:
+                self._ports[name] = free_port(host.strip("[]"))
+            port = str(self._ports[name])
         return host + colon + port
 
     def status(self) -> dict:
@@ -127,9 +132,9 @@ class Keeper:
         """Of a frontend without TLS."""
         host, _, port = self._door("http").rpartition(":")
         try:
-            with urllib.request.urlopen(f"http://{ANY.get(host, host)}:{port}/v2/health/ready", timeout=5) as response:
+            with DIRECT.open(f"http://{ANY.get(host, host)}:{port}/v2/health/ready", timeout=ANSWERS_S) as response:
                 return response.status == 200
-        except OSError:
+        except (OSError, http.client.HTTPException):
             return False
 
     def drain(self, id: str) -> str:
@@ -145,11 +150,30 @@ class Keeper:
         self._watcher.stop(PATIENCE[self._spec.role])
 
 
+def fetched(url: str) -> str:
+    """A text, whole: half of a number is another number. OSError, ValueError, HTTPException: why there is none."""
+    until = time.monotonic() + ANSWERS_S
+    body = bytearray()
+    with DIRECT.open(url, timeout=ANSWERS_S) as response:
+        length = response.length  # None: the answer does not say
+        while length is None or len(body) < length:
+            part = response.read1(READ_BYTES if length is None else min(READ_BYTES, length - len(body)))
+            body += part
+            if not part:
+                break
+            if len(body) > MOST_BYTES:
+                raise ValueError(f"the answer has more than {MOST_BYTES} bytes")
+            if time.monotonic() > until:
+                raise TimeoutError(f"the answer is not whole after {ANSWERS_S:g} s")
+    if length is not None and len(body) < length:
+        raise ValueError(f"the answer breaks off after {len(body)} of {length} bytes")
+    return body.decode(errors="replace")
+
+
 def told_by(url: str) -> int | str:
     """The wanted number of devices, or why there is none."""
     try:
-        with urllib.request.urlopen(url, timeout=5) as response:
-            return devices_wanted(response.read(8 << 20).decode(errors="replace"))
+        return devices_wanted(fetched(url))
     except (OSError, ValueError, http.client.HTTPException) as error:
         return f"{url}: {error}"
 

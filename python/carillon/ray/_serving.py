@@ -183,9 +183,13 @@ class Serving:
             self._sleep(LOOKS_S)
 
     def devices_of_a_worker(self) -> int:
-        told = members_of(self._land.call(self._actor("worker", 0), "ask"))
-        return max((member["devices"] for member in (told or {"members": []})["members"]
-                    if member["id"].startswith("ray-worker-")), default=1) or 1
+        """RuntimeError: nobody tells, as while etcd does not answer, or before a new leader has heard of the devices."""
+        said = self._land.call(self._actor("worker", 0), "ask")
+        devices = max((member["devices"] for member in (members_of(said) or {"members": []})["members"]
+                       if member["id"].startswith("ray-worker-")), default=0)
+        if devices < 1:
+            raise RuntimeError("nobody tells how many devices a worker has: " + (said[2] or "the leader knows of none"))
+        return devices
 
     # --- See
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 
-SAMPLE = re.compile(r"^carillon_devices_wanted(?:\{[^}]*\})?\s+(\S+)", re.M)
+# With the end of its line: a text that broke off has none.
+SAMPLE = re.compile(r"^carillon_devices_wanted(?:\{[^}]*\})?[ \t]+(\S+)(?:[ \t]+\S+)?[ \t]*\r?\n", re.M)
 MOST_DEVICES = 100_000
 
 
