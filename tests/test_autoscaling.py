@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import json
 import re
+import socket
 import subprocess
 import threading
 import time
@@ -16,7 +18,7 @@ import pytest
 from cluster_processes import LIMIT, Role, etcd, ready, start, wait_for  # noqa: F401 (fixtures)
 from keda import Keda
 from loopback import free_addresses, serving, write_profile
-from test_roles import cluster, leader_of, roles  # noqa: F401 (fixtures)
+from test_roles import cluster, devices_of, leader_of, roles  # noqa: F401 (fixtures)
 
 
 @pytest.fixture(scope="module")
@@ -164,6 +166,30 @@ def test_a_frontend_and_a_worker_advise_nothing(program, roles, cluster, profile
                 assert name not in text(address)
     finally:
         frontend.end()
+
+
+def test_whoever_connects_and_says_nothing_keeps_nobody_out(program, roles, cluster, profile, tmp_path):  # noqa: F811
+    """A scheduler that may have 256 descriptors: the doors for Prometheus and KEDA leave some to the cluster."""
+    metrics, keda = free_addresses(2)
+    scheduler = Role(program, tmp_path, "scheduler", "s1", cluster, "--metrics", metrics, "--keda", keda, on=("prlimit", "--nofile=256:256"))
+    with contextlib.ExitStack() as held:
+        try:
+            wait_for(lambda: leader_of(program, cluster) == "s1", "s1 leads")
+            for address in (keda, metrics):
+                host, port = address.split(":")
+                for _ in range(300):
+                    with contextlib.suppress(OSError):
+                        held.enter_context(socket.create_connection((host, int(port)), timeout=LIMIT))
+            wait_for(lambda: f"new connections to {keda} are refused" in scheduler.text(), "the word on connections that are refused")
+            roles("worker", "w1", "--device", f"emulated:{profile}", "--profile", str(profile))
+            wait_for(lambda: devices_of(program, cluster).get("w1") == 1, "the device of a worker that comes")
+            held.close()
+            asks = Keda(keda)
+            wait_for(lambda: asks.error() is None, "a number, once the others have gone")
+            assert asks.number() == 1
+            asks.close()
+        finally:
+            scheduler.end()
 
 
 def test_one_server_tells_keda_what_it_tells_prometheus(program, tiny_models, profile, tmp_path):

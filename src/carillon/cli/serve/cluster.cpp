@@ -110,7 +110,7 @@ int run_scheduler(const Arguments& arguments) {
   std::unique_ptr<frontend::ScalerServer> scaler;
   if (!arguments.keda.empty()) {
     auto opened = frontend::ScalerServer::start([&scheduler] { return scheduler.wanted(); },
-                                                {.address = arguments.keda});
+                                                {.address = arguments.keda, .log = warn});
     if (!opened) return complain(exit_failure, opened.error());
     scaler = std::move(*opened);
     ports += fmt::format(", KEDA port {}", scaler->port());

@@ -360,7 +360,7 @@ int run(Arguments& arguments) {
     std::unique_ptr<frontend::ScalerServer> scaler;
     if (!arguments.keda.empty()) {
       auto opened = frontend::ScalerServer::start(frontend::look_once_a_second(whole->service()),
-                                                  {.address = arguments.keda, .tls = doors->tls});
+                                                  {.address = arguments.keda, .tls = doors->tls, .log = doors->log});
       if (!opened) {
         (*frontend)->stop();
         return complain(exit_failure, opened.error());

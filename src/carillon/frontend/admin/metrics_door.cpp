@@ -1,5 +1,6 @@
 #include "carillon/frontend/admin/metrics_door.h"
 
+#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -7,12 +8,19 @@
 #include "carillon/frontend/doors/commons.h"
 #include "carillon/frontend/http/http_server.h"
 #include "carillon/frontend/net/address.h"
+#include "carillon/frontend/net/descriptor.h"
 
 namespace carillon::frontend {
 namespace {
 
 // Requests have no bodies, and answers are some lines.
 constexpr std::size_t most_of_door = std::size_t{16} << 20, longest_body = std::size_t{64} << 10;
+constexpr std::size_t most_connections_of_door = 256;
+
+// A quarter of the descriptors at most: the process has other peers.
+std::size_t connections_of_door() {
+  return std::min(most_connections_of_door, static_cast<std::size_t>(raise_descriptor_limit()) / 4);
+}
 
 class PlainMetrics final : public HttpHandler {
  public:
@@ -46,7 +54,7 @@ class LiveDoor final : public MetricsDoor {
     auto started = HttpServer::start(handler_, {.address = *address,
                                                 .option = "--metrics",
                                                 .max_body = longest_body,
-                                                .max_connections = 256,
+                                                .max_connections = connections_of_door(),
                                                 .max_unread = most_of_door / 4,
                                                 .stop_grace = Duration{0},
                                                 .watches = true,

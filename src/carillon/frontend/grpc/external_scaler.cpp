@@ -20,6 +20,7 @@
 
 #include "carillon/frontend/grpc/grpc_credentials.h"
 #include "carillon/frontend/net/address.h"
+#include "carillon/frontend/net/descriptor.h"
 #include "carillon/frontend/net/listener.h"
 
 namespace carillon::frontend {
@@ -33,6 +34,7 @@ constexpr std::int64_t most_devices_per_worker = 4096;
 constexpr int longest_scaler_request = 64 << 10;
 constexpr std::size_t buffers_of_scaler = std::size_t{32} << 20;
 constexpr int calls_of_connection = 128;
+constexpr int scaler_handshake_ms = 15'000, scaler_idle_ms = 600'000;  // KEDA asks some times a minute
 constexpr auto stream_looks_every = std::chrono::milliseconds(200);
 
 grpc::Status bad_metadata(std::string text) {
@@ -225,7 +227,11 @@ class LiveScaler final : public ScalerServer {
   Result<> listen() {
     auto address = parse_address(options_.address);
     if (!address) return in_context(options_.option, address.error());
-    auto listener = Listener::open({.address = *address, .option = options_.option, .log = {}});
+    auto listener = Listener::open(
+        {.address = *address,
+         .option = options_.option,
+         .highest_descriptor = std::min(options_.highest_descriptor, raise_descriptor_limit() / 2),
+         .log = options_.log});
     if (!listener) return std::unexpected(std::move(listener.error()));
     const auto credentials = options_.tls ? tls_credentials(options_.tls) : grpc::InsecureServerCredentials();
     grpc::ServerBuilder builder;
@@ -236,6 +242,8 @@ class LiveScaler final : public ScalerServer {
     builder.SetResourceQuota(quota);
     builder.SetMaxReceiveMessageSize(longest_scaler_request);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, calls_of_connection);
+    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, scaler_handshake_ms);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, scaler_idle_ms);
     builder.RegisterService(&service_);
     server_ = builder.BuildAndStart();
     if (!server_) return fail(ErrorCode::unavailable, options_.option + ": gRPC does not start");

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "carillon/base/result.h"
 #include "carillon/controller/calls/service.h"
 #include "carillon/frontend/access/tls.h"
+#include "carillon/frontend/unheeded.h"
 #include "carillon/provision/wanted.h"
 
 namespace carillon::frontend {
@@ -26,6 +28,10 @@ struct ScalerOptions {
   std::string option = "--keda";  // named in errors about the address
   std::shared_ptr<Tls> tls;       // null: none
   std::size_t most_streams = 64;  // StreamIsActive calls at a time
+  // Of connections (ListenerOptions). At most the lower half of what this process may have: whoever connects
+  // and says nothing must not keep others out.
+  int highest_descriptor = std::numeric_limits<int>::max();
+  Log log;
 };
 
 // KEDA's external scaler (proto/externalscaler.proto) over gRPC: the wanted devices of a group as the metric

@@ -26,7 +26,7 @@ using ::testing::HasSubstr;
 class ExternalScalerTest : public ::testing::Test {
  protected:
   ExternalScalerTest() { start(64); }
-  void start(std::size_t most_streams) {
+  void start(std::size_t most_streams, int highest_descriptor = 1 << 20) {
     server.reset();
     auto started = ScalerServer::start(
         [this]() -> Result<std::vector<provision::WantedFigures>> {
@@ -34,7 +34,13 @@ class ExternalScalerTest : public ::testing::Test {
           const std::lock_guard lock(mutex);
           return told;
         },
-        {.address = "127.0.0.1:0", .most_streams = most_streams});
+        {.address = "127.0.0.1:0",
+         .most_streams = most_streams,
+         .highest_descriptor = highest_descriptor,
+         .log = [this](const std::string& text) {
+           const std::lock_guard lock(mutex);
+           logged = text;
+         }});
     EXPECT_TRUE(started) << started.error().message;
     server = std::move(*started);
     grpc::ChannelArguments arguments;
@@ -75,6 +81,7 @@ class ExternalScalerTest : public ::testing::Test {
   Result<std::vector<provision::WantedFigures>> told{
       std::vector<provision::WantedFigures>{{.group = "0", .wanted = 6, .present = 4}}};
   std::atomic<int> looks = 0;
+  std::string logged;
   std::unique_ptr<ScalerServer> server;
   std::unique_ptr<keda::ExternalScaler::Stub> stub;
 };
@@ -205,6 +212,14 @@ TEST_F(ExternalScalerTest, TenCallersAtOnceHaveOneAnswer) {
     });
   for (std::thread& caller : callers) caller.join();
   EXPECT_EQ(right, 200);
+}
+
+TEST_F(ExternalScalerTest, ConnectionsLeaveDescriptorsToOthers) {
+  start(64, 0);  // none is as low
+  EXPECT_THAT(number({}), HasSubstr("14: ")) << "UNAVAILABLE";
+  EXPECT_EQ(looks, 0);
+  const std::lock_guard lock(mutex);
+  EXPECT_THAT(logged, HasSubstr(" are refused until others close"));
 }
 
 TEST_F(ExternalScalerTest, ErrorsNameTheOption) {
