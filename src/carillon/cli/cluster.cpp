@@ -354,7 +354,7 @@ int run_handover(const ClusterArguments& arguments) {
 }
 
 std::string upgrade_json(const ClusterState& seen, const std::vector<cluster::MemberBuild>& members,
-                         const cluster::Protocols& binary, bool together) {
+                         const cluster::Protocols& binary, const std::string& apart) {
   using nlohmann::ordered_json;
   const ordered_json null;
   ordered_json judged = ordered_json::array(), steps = ordered_json::array();
@@ -374,14 +374,14 @@ std::string upgrade_json(const ClusterState& seen, const std::vector<cluster::Me
                       {"build", CARILLON_VERSION},
                       {"oldest_protocol", binary.oldest},
                       {"newest_protocol", binary.newest},
-                      {"together", together},
+                      {"together", apart.empty()},
                       {"members", judged},
                       {"order", steps}}
       .dump(2);
 }
 
 std::string upgrade_text(const ClusterState& seen, const std::vector<cluster::MemberBuild>& members,
-                         const cluster::Protocols& binary, bool together) {
+                         const cluster::Protocols& binary, const std::string& apart) {
   std::string out = fmt::format("cluster {}: this binary is carillon {}, and speaks {}\n", seen.name,
                                 CARILLON_VERSION, to_text(binary));
   constexpr auto row = "{:<20} {:<10} {:<12} {:<8} {}\n";
@@ -392,8 +392,7 @@ std::string upgrade_text(const ClusterState& seen, const std::vector<cluster::Me
                        member.build.empty() ? "not told" : member.build, verdict.settles ? "yes" : "no",
                        verdict.says);
   }
-  if (!together)
-    return out + "Not all members go together with this binary: upgrade by way of a build between\n";
+  if (!apart.empty()) return out + apart + "\n";
   out += "All members go together with this binary. The order:\n";
   int number = 0;
   for (const cluster::UpgradeStep& step : cluster::upgrade_order(members))
@@ -414,11 +413,10 @@ int run_upgrade_check(const ClusterArguments& arguments) {
   for (const ClusterState::Member& member : seen.members)
     members.push_back(
         {member.of.id, member.of.role, member.of.id == seen.leader, member.of.protocols, member.of.build});
-  const bool together = std::ranges::all_of(
-      members, [&](const auto& member) { return cluster::judge(member, *binary).settles.has_value(); });
-  fmt::print("{}{}", (arguments.json ? upgrade_json : upgrade_text)(seen, members, *binary, together),
+  const std::string apart = cluster::why_not_together(members, *binary);
+  fmt::print("{}{}", (arguments.json ? upgrade_json : upgrade_text)(seen, members, *binary, apart),
              arguments.json ? "\n" : "");
-  return together ? exit_success : exit_failure;
+  return apart.empty() ? exit_success : exit_failure;
 }
 
 // Whether another scheduler could take the lead if the leader went.

@@ -25,6 +25,15 @@ UpgradeVerdict judge(const MemberBuild& member, const Protocols& binary) {
                      ": with this binary protocol " + std::to_string(*both)};
 }
 
+std::string why_not_together(const std::vector<MemberBuild>& members, const Protocols& binary) {
+  const auto apart = [&](const MemberBuild& member) { return !judge(member, binary).settles; };
+  if (std::ranges::none_of(members, apart)) return {};
+  const auto known = [&](const MemberBuild& member) { return member.protocols && apart(member); };
+  return std::ranges::any_of(members, known)
+             ? "Not all members go together with this binary: first bring the cluster to a build between"
+             : "Not all members tell what they speak: ask again once they are there";
+}
+
 std::string name_of(UpgradeStep::Kind kind) {
   switch (kind) {
     case UpgradeStep::Kind::spares:

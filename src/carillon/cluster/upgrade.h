@@ -26,6 +26,8 @@ struct UpgradeVerdict {
 };
 // `binary`: what the other build speaks.
 UpgradeVerdict judge(const MemberBuild& member, const Protocols& binary);
+// Why not all go together with the other build, and what would be right. Empty: all go together with it.
+std::string why_not_together(const std::vector<MemberBuild>& members, const Protocols& binary);
 
 // A step of an upgrade: its members are replaced one at a time. `says` is for people.
 struct UpgradeStep {

@@ -52,6 +52,25 @@ TEST(Upgrade, EachMemberIsHeldAgainstTheBinary) {
   }
 }
 
+TEST(Upgrade, WhatWouldBeRightDependsOnWhoDoesNotGoTogether) {
+  const MemberBuild good{.id = "s1", .protocols = Protocols{2, 3}, .build = "0.3.0"};
+  const MemberBuild older{.id = "w1", .protocols = Protocols{1, 1}, .build = "0.1.0"};
+  const MemberBuild newer{.id = "w2", .protocols = Protocols{4, 5}, .build = "0.5.0"};
+  const MemberBuild silent{.id = "f1"};
+  const std::string between =
+      "Not all members go together with this binary: first bring the cluster to a build between";
+  const struct {
+    std::vector<MemberBuild> members;
+    std::string says;
+  } rows[] = {{{}, ""},
+              {{good}, ""},
+              {{good, older}, between},
+              {{newer, good}, between},
+              {{silent, good, older}, between},
+              {{good, silent}, "Not all members tell what they speak: ask again once they are there"}};
+  for (const auto& [members, says] : rows) EXPECT_EQ(why_not_together(members, {2, 3}), says);
+}
+
 TEST(Upgrade, GoesRoleByRole) {
   const auto steps = upgrade_order({{.id = "f1", .role = Role::frontend},
                                     {.id = "s1", .role = Role::scheduler, .leads = true},
