@@ -25,6 +25,7 @@ namespace carillon::cluster {
 struct Protocols {
   std::uint32_t oldest = 1, newest = 1;
   bool has(std::uint32_t version) const { return oldest <= version && version <= newest; }
+  bool is_range() const { return 1 <= oldest && oldest <= newest; }  // what others tell may be none
   friend bool operator==(const Protocols&, const Protocols&) = default;
 };
 

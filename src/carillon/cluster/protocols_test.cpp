@@ -38,6 +38,12 @@ TEST(Protocols, ThisBuildSpeaksTheVersionBeforeItsNewest) {
   EXPECT_TRUE(own_protocols.newest == 1 || own_protocols.newest == own_protocols.oldest + 1);
 }
 
+TEST(Protocols, WhatOthersTellMayBeNoRange) {
+  for (const Protocols& told : {Protocols{1, 1}, Protocols{2, 3}}) EXPECT_TRUE(told.is_range());
+  for (const Protocols& told : {Protocols{0, 0}, Protocols{0, 2}, Protocols{3, 2}})
+    EXPECT_FALSE(told.is_range());
+}
+
 TEST(Protocols, AreReadFromText) {
   EXPECT_EQ(parse_protocols("2").value_or(Protocols{}), (Protocols{2, 2}));
   EXPECT_EQ(parse_protocols("3-4").value_or(Protocols{}), (Protocols{3, 4}));

@@ -353,6 +353,13 @@ class Reader {
     if (value < 0) says("{}: {}, at least 0", field, value);
     return value;
   }
+  // Of an earlier version, which tells none: 1.
+  Protocols protocols(std::string_view field, std::uint32_t oldest, std::uint32_t newest) {
+    if (newest == 0) return {1, 1};
+    const Protocols told{oldest, newest};
+    if (!told.is_range()) says("{}: protocols {} to {} are no range", field, oldest, newest);
+    return told;
+  }
   std::size_t rows(int n) {
     if (n == 0) says("rows: none, at least 1");
     if (static_cast<std::size_t>(n) > limits_.rows) says("rows: {}, at most {}", n, limits_.rows);
@@ -696,12 +703,12 @@ std::optional<Message> Reader::read(const hosts::Message& from) {
     case hosts::Message::kOfferCredit:
       message = OfferCredit{from.offer_credit().taken(), from.offer_credit().most()};
       break;
-    case hosts::Message::kFrontendAt:
-      message = FrontendAt{from.frontend_at().frontend(),
-                           text("frontend_at.address", from.frontend_at().address()),
-                           {std::max(from.frontend_at().oldest_protocol(), 1U),
-                            std::max(from.frontend_at().newest_protocol(), 1U)}};
+    case hosts::Message::kFrontendAt: {
+      const hosts::FrontendAt& m = from.frontend_at();
+      message = FrontendAt{m.frontend(), text("frontend_at.address", m.address()),
+                           protocols("frontend_at", m.oldest_protocol(), m.newest_protocol())};
       break;
+    }
     case hosts::Message::kLeads:
       message = Leads{};
       break;
@@ -750,7 +757,7 @@ Result<Hello> read_hello(const hosts::Hello& from, std::uint32_t protocol) {
               .protocols = {protocol, protocol},
               .build = from.build()};
   if (from.newest_protocol() > 0) hello.protocols = {from.oldest_protocol(), from.newest_protocol()};
-  if (hello.protocols.oldest < 1 || hello.protocols.oldest > hello.protocols.newest)
+  if (!hello.protocols.is_range())
     return invalid(fmt::format("hello: protocols {} to {} are no range", hello.protocols.oldest,
                                hello.protocols.newest));
   if (!cluster::is_build(hello.build))

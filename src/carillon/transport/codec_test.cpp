@@ -289,6 +289,12 @@ TEST(Codec, WhatIsWrongIsNamed) {
             "messages[1]: application.name: 4097 bytes of text, at most 4096");
   EXPECT_EQ(says([](auto& m) { m.mutable_device_state()->set_best_effort(-1); }),
             "messages[1]: device_state.best_effort: -1, at least 0");
+  for (const std::uint32_t oldest : {0U, 3U})
+    EXPECT_EQ(says([&](auto& m) {
+                m.mutable_frontend_at()->set_oldest_protocol(oldest);
+                m.mutable_frontend_at()->set_newest_protocol(2);
+              }),
+              "messages[1]: frontend_at: protocols " + std::to_string(oldest) + " to 2 are no range");
   EXPECT_EQ(says([](auto& m) { m.mutable_device_state()->mutable_left()->add_runs()->set_ago_ns(-1); }),
             "messages[1]: left.ago_ns: -1 ns, at least 0");
   EXPECT_EQ(says([](auto& m) {
@@ -428,6 +434,32 @@ TEST(Codec, RecordedFramesAreRead) {
     ASSERT_EQ(frame->messages.size(), 1U);
     EXPECT_TRUE(same(frame->messages[0], message)) << file;
     EXPECT_EQ(bytes.str(), now) << file << ": an older version would read something else";
+  }
+}
+
+// Frames from before a field was added: it is as if not told.
+TEST(Codec, FramesFromBeforeAFieldAreRead) {
+  const std::filesystem::path folder = std::filesystem::path(CARILLON_SOURCE_DIR) / "tests/wire/1/before";
+  const auto before = [&](const std::string& name) {
+    std::ifstream in(folder / (name + ".bin"), std::ios::binary);
+    EXPECT_TRUE(in) << name;
+    std::ostringstream bytes;
+    bytes << in.rdbuf();
+    const auto frame = decode(bytes.str());
+    EXPECT_TRUE(frame) << name << ": " << frame.error().message;
+    return frame ? frame->messages.at(0) : Message{};
+  };
+  for (const auto& [name, message] : samples()) {
+    Message wanted = message;
+    if (auto* const state = std::get_if<DeviceState>(&wanted))
+      state->order.reset();
+    else if (auto* const goes = std::get_if<ModelGoes>(&wanted))
+      goes->for_now = false;
+    else if (auto* const comes = std::get_if<ModelComes>(&wanted))
+      comes->model.info.miss_rate = 0;
+    else
+      continue;
+    EXPECT_TRUE(same(before(name), wanted)) << name;
   }
 }
 

@@ -102,9 +102,8 @@ Result<Look> look_heard(const hosts::LookReply& reply) {
     Look::Member member{seen.id(), *role, seen.address(), seen.alive(), seen.devices(), std::nullopt};
     member.drain = static_cast<Look::Drain>(seen.drain());
     if (seen.newest_protocol() > 0) {
-      if (seen.oldest_protocol() < 1 || seen.oldest_protocol() > seen.newest_protocol())
-        return wrong("members.oldest_protocol");
       member.protocols = {seen.oldest_protocol(), seen.newest_protocol()};
+      if (!member.protocols->is_range()) return wrong("members.oldest_protocol");
     }
     if (!cluster::is_build(seen.build())) return wrong("members.build");
     member.build = seen.build();
