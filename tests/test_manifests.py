@@ -221,8 +221,6 @@ def test_each_role_is_a_workload_with_options_that_it_has(overlay, program):
     for each in workloads(overlay):
         role, *options = container_of(each)["args"]
         known = options_of(program, role)
-        if role == "scheduler":
-            known |= {"--keda", "--metrics"}
         named = [option.split("=")[0] for option in options]
         assert len(set(named)) == len(named) and not set(named) - known
 
