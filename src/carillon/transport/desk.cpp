@@ -12,6 +12,7 @@
 #include <grpcpp/create_channel.h>
 
 #include "carillon/cluster/coordinator/address.h"
+#include "carillon/graph/text.h"
 #include "carillon/transport/tls.h"
 
 namespace carillon::transport {
@@ -19,6 +20,7 @@ namespace {
 
 // Of a reply, whose members' names and addresses are bounded.
 constexpr int longest_reply = 4 << 20;
+constexpr std::size_t longest_words = 4096;  // of an error
 
 constexpr std::uint32_t most_devices = 1'000'000;  // that an answer may tell of
 
@@ -46,7 +48,7 @@ void set_error(const Error& from, hosts::Error& out) {
 // Of a reply that has one.
 Error error_heard(const hosts::Error& from) {
   const bool known = from.code() <= static_cast<std::uint32_t>(ErrorCode::internal);
-  return {known ? static_cast<ErrorCode>(from.code()) : ErrorCode::internal, from.message().substr(0, 4096)};
+  return {known ? static_cast<ErrorCode>(from.code()) : ErrorCode::internal, graph::printable(from.message(), longest_words)};
 }
 
 hosts::LookReply reply_of(const Look& look) {

@@ -106,6 +106,8 @@ TEST_F(DeskTest, OrdersComeToTheDeskAndItsErrorsGoBack) {
   EXPECT_EQ(desk.ordered.back(), "undo drain w1");
   desk.result = fail(ErrorCode::not_found, "no such member");
   EXPECT_EQ(send(*listener, DrainMember{"w2"}).error(), (Error{ErrorCode::not_found, "no such member"}));
+  desk.result = fail(ErrorCode::not_found, "no \x1b[2Jmember");
+  EXPECT_EQ(send(*listener, DrainMember{"w2"}).error().message, "no \\x1b[2Jmember") << "fit for a terminal";
   desk.ordered.clear();
   EXPECT_EQ(send(*listener, DrainMember{"a b"}).error().code, ErrorCode::invalid_argument);
   EXPECT_EQ(send(*listener, DrainMember{"w1"}, "other").error().message,

@@ -22,6 +22,7 @@
 
 #include "carillon/base/files.h"
 #include "carillon/cluster/coordinator/address.h"
+#include "carillon/graph/text.h"
 
 namespace carillon::transport {
 namespace {
@@ -341,7 +342,7 @@ std::shared_ptr<grpc::ChannelCredentials> Tls::channel(const std::string& cluste
 
 std::string explained(const std::string& error) {
   const auto has = [&](std::string_view text) { return error.find(text) != error.npos; };
-  if (!has("failed to connect")) return error;
+  if (!has("failed to connect")) return graph::printable(error);
   const std::string words = cluster::words_of_connection(error);
   if (has("wrong version number"))
     return words + " (it does not speak TLS: start all members with --cluster-cert, or none)";

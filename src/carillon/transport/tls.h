@@ -85,7 +85,7 @@ class Tls : public std::enable_shared_from_this<Tls> {
 };
 
 // gRPC's words for a call that failed, and what they mean where one side has no TLS, or no certificate that
-// the other believes.
+// the other believes. Fit to be shown.
 std::string explained(const std::string& error);
 
 // Whom the peer's certificate names. None: the connection has no TLS.
