@@ -599,6 +599,9 @@ void Ledger::reside(Device& device, DeviceId id, ModelId model, Copy& copy, Resi
   if (residence == Residence::absent) device.taken -= copy.pages;
   if (before == Residence::unloading) device.freeing -= copy.pages;
   if (residence == Residence::unloading) device.freeing += copy.pages;
+  const auto leaves = [](Residence r) { return r == Residence::leaving || r == Residence::unloading; };
+  device.leaving -= leaves(before) ? 1 : 0;
+  device.leaving += leaves(residence) ? 1 : 0;
   Model& m = models_[model.index()];
   if (before == Residence::loading) --m.coming;
   if (residence == Residence::loading) ++m.coming;

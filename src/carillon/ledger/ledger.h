@@ -116,6 +116,7 @@ class Ledger {
     std::uint64_t pages = 0;
     std::uint64_t taken = 0;    // pages of copies that are not absent
     std::uint64_t freeing = 0;  // of them: of copies that are unloading
+    std::uint32_t leaving = 0;  // copies that are leaving or unloading
     int best_effort = 1;
     int threads = 0;  // that ran the last INFER that told
     int paced = 0;    // the number of threads by which times(Class::normal) were measured; 0: not told

@@ -1,6 +1,7 @@
 #include "carillon/schedule/subclusters.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <type_traits>
 #include <variant>
@@ -96,10 +97,8 @@ TimePoint Subclusters::decide(const Event& event, TimePoint now, Actions& out) {
     divide(next, now, out);
   }
   if (look_) go_on(now, out);
-  TimePoint wake = changes_.empty() ? TimePoint::max() : changes_.front().first;
-  for (const Group& group : groups_) wake = std::min(wake, group.wake);
-  for (const Move& move : moves_) wake = std::min(wake, move.until);
-  return wake;
+  const TimePoint wake = std::min(wakes_.top_at(), until_.top_at());
+  return changes_.empty() ? wake : std::min(wake, changes_.front().first);
 }
 
 // --- What is heard
@@ -109,52 +108,61 @@ std::uint32_t& Subclusters::open(Group& group, ModelId model) {
   return group.open[model.index()];
 }
 
+void Subclusters::closed(std::uint32_t group, ModelId model, std::uint32_t requests) {
+  open(groups_[group], model) -= requests;
+  const std::optional<Move>& move = models_[model.index()].move;
+  if (move && move->step == Move::Step::ends && move->from == group) ends_if_over(model);
+}
+
 void Subclusters::tell(std::uint32_t index, const Event& event, TimePoint now, Actions& out) {
   Group& group = groups_[index];
+  if (moving_ > 0) hears(index);
   if (const auto* came = std::get_if<RequestArrived>(&event)) {
     ++open(group, came->request.model);
-    group.gathering |= came->more;
+    if (came->more && !std::exchange(group.gathering, true)) gathering_.push_back(index);
   } else if (const auto* gone = std::get_if<RequestCancelled>(&event)) {
     const auto* const request = group.ledger.request(gone->request);
-    if (request != nullptr && request->withdrawn == 0) --open(group, gone->model);
+    if (request != nullptr && request->withdrawn == 0) closed(index, gone->model, 1);
   } else if (const auto* done = std::get_if<ActionDone>(&event)) {
     const auto* const action = group.ledger.action(done->id);
     if (action != nullptr && action->kind == ActionKind::infer && done->status == ActionStatus::success)
-      open(group, action->model) -= action->wanted;
+      closed(index, action->model, action->wanted);
   }
   group.ledger.apply(event, now);
   orders_.clear();
-  group.wake = group.policy->decide(event, now, orders_);
+  const TimePoint wake = group.policy->decide(event, now, orders_);
+  wake == TimePoint::max() ? wakes_.remove(index) : wakes_.set(index, wake);
   for (Action& order : orders_) {
     group.ledger.book(order, now);
     std::visit(
         [&](auto& what) {
           using Order = std::decay_t<decltype(what)>;
           if constexpr (std::is_same_v<Order, Infer>) what.planned_as.reset();
-          if constexpr (std::is_same_v<Order, GiveUp>) look_ = !moves_.empty();
+          if constexpr (std::is_same_v<Order, GiveUp>) look_ = moving_ > 0;
           if constexpr (requires { what.id; }) what.id = outer_name(what.id, index);
         },
         order);
     out.push_back(std::move(order));
   }
-  for (const auto& refused : group.ledger.changes().refused) --open(group, refused.model);
-  if (!moves_.empty())
-    for (const Move& move : moves_)
-      look_ |= move.step == Move::Step::ends && move.from == index && open(group, move.model) == 0;
+  for (const auto& refused : group.ledger.changes().refused) closed(index, refused.model, 1);
 }
 
-// Whether the group answers requests of the model, or may have to.
-bool Subclusters::answers(ModelId model, std::uint32_t group) {
-  if (models_[model.index()].group == group) return true;
-  return std::ranges::any_of(moves_, [&](const Move& move) {
-    return move.model == model && ((move.step == Move::Step::loads && move.to == group) ||
-                                   (move.step == Move::Step::ends && move.from == group));
-  });
+std::optional<std::uint32_t> Subclusters::beside(ModelId id) const {
+  const std::optional<Move>& move = models_[id.index()].move;
+  if (!move) return std::nullopt;
+  return move->step == Move::Step::loads ? move->to : move->from;
+}
+
+bool Subclusters::answers(ModelId model, std::uint32_t group) const {
+  return models_[model.index()].group == group || beside(model) == group;
 }
 
 void Subclusters::tell_holders(ModelId model, const Event& event, TimePoint now, Actions& out) {
-  for (std::uint32_t g = 0; g < groups_.size(); ++g)
-    if (answers(model, g)) tell(g, event, now, out);
+  const std::uint32_t own = models_[model.index()].group;
+  const auto other = beside(model);
+  if (other && *other < own) tell(*other, event, now, out);
+  tell(own, event, now, out);
+  if (other && *other > own) tell(*other, event, now, out);
 }
 
 void Subclusters::on(const RequestArrived& event, TimePoint now, Actions& out) {
@@ -162,15 +170,19 @@ void Subclusters::on(const RequestArrived& event, TimePoint now, Actions& out) {
 }
 
 void Subclusters::on(const AllArrived& event, TimePoint now, Actions& out) {
-  for (std::uint32_t g = 0; g < groups_.size(); ++g)
-    if (std::exchange(groups_[g].gathering, false)) tell(g, event, now, out);
+  due_.clear();
+  std::swap(due_, gathering_);
+  std::ranges::sort(due_);
+  for (const std::uint32_t g : due_) {
+    groups_[g].gathering = false;
+    tell(g, event, now, out);
+  }
 }
 
 void Subclusters::on(const RequestCancelled& event, TimePoint now, Actions& out) {
-  for (std::uint32_t g = 0; g < groups_.size(); ++g)
-    if (groups_[g].ledger.request(event.request) != nullptr) return tell(g, event, now, out);
-  // It has been answered meanwhile.
-  tell(group(event.model), event, now, out);
+  const auto other = beside(event.model);
+  const bool there = other && groups_[*other].ledger.request(event.request) != nullptr;
+  tell(there ? *other : group(event.model), event, now, out);
 }
 
 void Subclusters::on(const ActionDone& event, TimePoint now, Actions& out) {
@@ -179,7 +191,7 @@ void Subclusters::on(const ActionDone& event, TimePoint now, Actions& out) {
   ActionDone own = event;
   own.id = own_name(event.id);
   const auto* const action = groups_[g].ledger.action(own.id);
-  look_ |= !moves_.empty() && action != nullptr && action->kind != ActionKind::infer;
+  look_ |= moving_ > 0 && action != nullptr && action->kind != ActionKind::infer;
   tell(g, own, now, out);
 }
 
@@ -197,7 +209,7 @@ void Subclusters::on(const DeviceChanged& event, TimePoint now, Actions& out) {
       tell(g, DeviceChanged{event.device, false}, now, out);
     }
   }
-  look_ = !moves_.empty();
+  look_ = moving_ > 0;
 }
 
 // The model's id is used up in every group, and only one group serves the model.
@@ -219,17 +231,21 @@ void Subclusters::on(const ModelChanged& event, TimePoint now, Actions& out) {
   if (outer_ != nullptr) outer_->plan(event);
   if (event.model.index() >= models_.size()) {
     CARILLON_ASSERT(event.model.index() == models_.size() && event.info != nullptr);
-    models_.push_back({.info = event.info, .group = division_.group(event.info->name)});
+    models_.push_back(
+        {.info = event.info, .group = division_.group(event.info->name), .move = {}, .waits = {}});
     return comes(event.model, now, out);
   }
   Model& model = models_[event.model.index()];
   if (model.info == nullptr && event.info != nullptr) model.group = division_.group(event.info->name);
+  if (model.waits && event.info != nullptr && event.info->pages != model.info->pages) {
+    groups_[model.waits->to].resized = true;
+    hears(model.waits->to);
+  }
   model.info = event.info;
   tell_holders(event.model, event, now, out);
   // A model that goes moves no more. If it comes again, it comes where the division says.
-  if (event.info == nullptr)
-    std::erase_if(moves_, [&](const Move& move) { return move.model == event.model; });
-  look_ = !moves_.empty();
+  if (event.info == nullptr) forget_moves(event.model);
+  look_ = moving_ > 0;
 }
 
 void Subclusters::on(const TimesChanged& event, TimePoint now, Actions& out) {
@@ -259,136 +275,273 @@ void Subclusters::on(const Wake& event, TimePoint now, Actions& out) {
       before->moved = before->moved || excuse.moved;
     }
   }
-  for (std::uint32_t g = 0; g < groups_.size(); ++g)
-    if (groups_[g].wake <= now) tell(g, Wake{.excuses = std::exchange(groups_[g].excuses, {})}, now, out);
-  look_ |= std::ranges::any_of(moves_, [&](const Move& move) { return move.until <= now; });
+  due_.clear();
+  wakes_.visit_first(groups_.size(), saturating_add(now, Duration{1}),
+                     [&](std::uint32_t g) { due_.push_back(g); });
+  std::ranges::sort(due_);
+  for (const std::uint32_t g : due_)
+    tell(g, Wake{.excuses = std::exchange(groups_[g].excuses, {})}, now, out);
+  look_ |= until_.top_at() <= now;
 }
 
 // --- Moves
 
+// Moves that wait are made anew, in the order of the models.
 void Subclusters::divide(const GroupsOfModels& division, TimePoint now, Actions& out) {
   division_.merge(division);
-  std::erase_if(moves_, [](const Move& move) { return move.step == Move::Step::waits; });
+  for (Group& group : groups_) group.waited.clear();
   for (std::uint32_t m = 0; m < models_.size(); ++m) {
     const ModelId id{m};
-    const Model& model = models_[m];
+    Model& model = models_[m];
+    if (std::exchange(model.waits, std::nullopt)) --moving_;
     if (model.info == nullptr) continue;
     const std::uint32_t to = division_.group(model.info->name);
-    const auto loads = std::ranges::find_if(
-        moves_, [&](const Move& move) { return move.model == id && move.step == Move::Step::loads; });
-    if (loads != moves_.end()) {
-      if (loads->to == to) continue;
-      tell(loads->to, ModelChanged{id, nullptr}, now, out);  // nothing was asked of it there
-      moves_.erase(loads);
+    if (model.move && model.move->step == Move::Step::loads) {
+      if (model.move->to == to) continue;
+      tell(model.move->to, ModelChanged{id, nullptr}, now, out);  // nothing was asked of it there
+      forget_loads(model);
     }
-    if (to != model.group) moves_.push_back({.model = id, .from = model.group, .to = to});
+    if (to == model.group) continue;
+    std::vector<ModelId>& waited = groups_[to].waited;
+    model.waits = Waits{.place = places_++, .to = to, .number = static_cast<std::uint32_t>(waited.size())};
+    waited.push_back(id);
+    ++moving_;
   }
-  look_ = !moves_.empty();
+  for (std::uint32_t g = 0; g < groups_.size(); ++g) {
+    groups_[g].resized = true;
+    hears(g);
+  }
+  look_ = moving_ > 0;
 }
 
-// A step never lets an earlier move of the list take its step, unless it ends a move.
+void Subclusters::forget_moves(ModelId id) {
+  Model& model = models_[id.index()];
+  if (model.waits) {
+    groups_[model.waits->to].fitting.count(model.waits->number, false);
+    hears(model.waits->to);
+    model.waits.reset();
+    --moving_;
+  }
+  if (!model.move) return;
+  if (model.move->step == Move::Step::loads) return forget_loads(model);
+  ready_.erase({model.move->place, id});
+  model.move.reset();
+  --moving_;
+  --begun_;
+}
+
+void Subclusters::forget_loads(Model& model) {
+  const std::uint32_t to = model.move->to;
+  groups_[to].loads.reset();
+  until_.remove(to);
+  hears(to);
+  model.move.reset();
+  --moving_;
+  --begun_;
+}
+
+// Moves take their steps one by one, the first of those that may first.
 void Subclusters::go_on(TimePoint now, Actions& out) {
-  for (bool again = true; again;) {
-    again = look_ = false;
-    for (std::size_t i = 0; i < moves_.size() && !again; ++i) again = takes_its_step(moves_[i], now, out);
-    again |= look_;
-  }
-  // Memory is too scarce for any that waits, and nothing is about to leave.
-  const auto waits = [](const Move& move) { return move.step == Move::Step::waits; };
-  const auto stuck = std::ranges::find_if(moves_, [&](const Move& move) { return may_begin(move); });
-  if (!std::ranges::all_of(moves_, waits) || stuck == moves_.end()) return;
-  for (const Move& move : moves_)
-    for (const auto& device : groups_[move.to].ledger.all_devices())
-      for (const auto& [model, copy] : device.copies)
-        if (copy.residence == ledger::Residence::leaving || copy.residence == ledger::Residence::unloading)
-          return;
-  begin(*stuck, now, out);
+  for (look_at_groups(now); !ready_.empty(); look_at_groups(now)) take_step(*ready_.begin(), now, out);
   look_ = false;
+  // Memory is too scarce for any that waits, and nothing is about to leave.
+  if (moving_ == 0 || begun_ > 0) return;
+  if (const auto stuck = first_without_room()) {
+    begin(*stuck, now, out);
+    look_ = false;
+  }
 }
 
-// True: the move took a step, and moves_ may have changed.
-bool Subclusters::takes_its_step(Move& move, TimePoint now, Actions& out) {
-  const Move before = move;
+void Subclusters::hears(std::uint32_t group) {
+  if (!std::exchange(groups_[group].heard, true)) heard_.push_back(group);
+}
+
+// Of a group that has heard nothing since the last look the same is ready as then, until patience ends.
+void Subclusters::look_at_groups(TimePoint now) {
+  until_.visit_first(groups_.size(), saturating_add(now, Duration{1}), [&](std::uint32_t g) { hears(g); });
+  for (const std::uint32_t g : heard_) look_at(g, now);
+  heard_.clear();
+}
+
+void Subclusters::look_at(std::uint32_t index, TimePoint now) {
+  Group& group = groups_[index];
+  ++looked_at_;
+  group.heard = false;
+  if (group.resized) size(group);
+  if (group.ready) ready_.erase(*group.ready);
+  group.ready.reset();
+  if (group.loads) {  // one model at a time loads in a group
+    const ModelId id = *group.loads;
+    Move& move = *models_[id.index()].move;
+    bool may_end = is_loaded(id, move);
+    if (!may_end && move.until <= now) {
+      may_end = may_switch_unloaded(id, move);
+      if (!may_end) move.until = saturating_add(now, patience_);
+    }
+    may_end ? until_.remove(index) : until_.set(index, move.until);
+    if (may_end) group.ready = Place{move.place, id};
+  } else {
+    group.ready = first_with_room(index);
+  }
+  if (group.ready) ready_.insert(*group.ready);
+}
+
+// A model whose last move has not ended waits for that, too.
+void Subclusters::size(Group& group) {
+  std::vector<std::uint64_t> pages;
+  for (const ModelId id : group.waited) {
+    const auto& info = models_[id.index()].info;
+    pages.push_back(info != nullptr ? info->pages : 0);
+  }
+  group.fitting.assign(pages);
+  for (std::uint32_t i = 0; const ModelId id : group.waited) {
+    const Model& model = models_[id.index()];
+    const bool waits = model.waits && &groups_[model.waits->to] == &group && model.waits->number == i;
+    if (!waits || model.move) group.fitting.count(i, false);
+    ++i;
+  }
+  looked_at_ += group.waited.size();
+  group.resized = false;
+}
+
+void Subclusters::visit_devices(std::uint32_t group, auto&& see) {
+  const auto devices = groups_[group].ledger.all_devices();
+  for (std::size_t i = group; i < devices.size(); i += groups_.size()) {
+    ++looked_at_;
+    see(devices[i], DeviceId{static_cast<std::uint32_t>(i)});
+  }
+}
+
+std::optional<Subclusters::Place> Subclusters::place_of(const Group& group, std::uint32_t number) const {
+  if (number == FirstThatFits::none) return std::nullopt;
+  const ModelId id = group.waited[number];
+  return Place{models_[id.index()].waits->place, id};
+}
+
+// A device can hold the model, and each that can has room. So the model's pages lie above those of a smaller
+// device, and within the least room of all larger ones.
+std::optional<Subclusters::Place> Subclusters::first_with_room(std::uint32_t index) {
+  const Group& group = groups_[index];
+  if (group.fitting.counted() == 0) return std::nullopt;
+  room_.clear();
+  visit_devices(index, [&](const auto& device, DeviceId) {
+    if (device.alive) room_.emplace_back(device.pages, device.pages - device.taken);
+  });
+  std::ranges::sort(room_, std::greater{});
+  std::uint32_t first = FirstThatFits::none;
+  std::uint64_t room = ~std::uint64_t{0};
+  for (std::size_t i = 0; i < room_.size(); ++i) {
+    room = std::min(room, room_[i].second);
+    const bool last = i + 1 == room_.size();
+    if (!last && room_[i + 1].first == room_[i].first) continue;
+    const std::uint64_t above = last ? 0 : room_[i + 1].first + 1;
+    first = std::min(first, group.fitting.first(above, std::min(room, room_[i].first)));
+    looked_at_ += group.fitting.steps();
+  }
+  return place_of(group, first);
+}
+
+// The first that a device could hold. None where something is about to leave, as there may be room then.
+std::optional<ModelId> Subclusters::first_without_room() {
+  std::optional<Place> first;
+  for (std::uint32_t g = 0; g < groups_.size(); ++g) {
+    const Group& group = groups_[g];
+    ++looked_at_;
+    if (group.fitting.counted() == 0) continue;
+    bool leaves = false;
+    std::optional<std::uint64_t> most;
+    visit_devices(g, [&](const auto& device, DeviceId) {
+      leaves |= device.leaving > 0;
+      if (device.alive) most = std::max(most.value_or(0), device.pages);
+    });
+    if (leaves) return std::nullopt;
+    if (!most) continue;
+    looked_at_ += group.fitting.steps();
+    const auto its = place_of(group, group.fitting.first(0, *most));
+    if (its && (!first || *its < *first)) first = its;
+  }
+  return first ? std::optional(first->second) : std::nullopt;
+}
+
+void Subclusters::take_step(Place place, TimePoint now, Actions& out) {
+  const ModelId id = place.second;
+  Model& model = models_[id.index()];
+  ++looked_at_;
+  ready_.erase(place);
+  if (model.waits && model.waits->place == place.first) return begin(id, now, out);
+  Move& move = *model.move;
   switch (move.step) {
-    case Move::Step::waits:
-      if (!may_begin(move) || !has_room(move)) return false;
-      begin(move, now, out);
-      return true;
     case Move::Step::loads:
-      if (!is_loaded(move)) {
-        if (now < move.until) return false;
-        if (!may_switch_unloaded(move)) {
-          move.until = saturating_add(now, patience_);
-          return false;
-        }
-      }
-      models_[move.model.index()].group = move.to;
+      model.group = move.to;
       move.step = Move::Step::ends;
       move.until = TimePoint::max();
-      return true;
-    case Move::Step::ends:
-      if (open(groups_[move.from], move.model) > 0) return false;
-      std::erase_if(moves_, [&](const Move& each) {
-        return each.model == before.model && each.step == Move::Step::ends;
-      });
-      tell(before.from, ModelChanged{before.model, nullptr}, now, out);
-      return true;
+      groups_[move.to].loads.reset();
+      groups_[move.to].ready.reset();
+      hears(move.to);
+      ends_if_over(id);
+      return;
+    case Move::Step::ends: {
+      const std::uint32_t from = move.from;
+      model.move.reset();
+      --moving_;
+      --begun_;
+      if (model.waits) {
+        groups_[model.waits->to].fitting.count(model.waits->number, true);
+        hears(model.waits->to);
+      }
+      return tell(from, ModelChanged{id, nullptr}, now, out);
+    }
   }
-  return false;
 }
 
-// One model at a time loads in a group, and each moves once at a time.
-bool Subclusters::may_begin(const Move& move) const {
-  if (move.step != Move::Step::waits) return false;
-  const auto in_the_way = [&](const Move& other) {
-    return other.step != Move::Step::waits &&
-           (other.model == move.model || (other.to == move.to && other.step == Move::Step::loads));
-  };
-  if (std::ranges::any_of(moves_, in_the_way)) return false;
-  const std::uint64_t pages = models_[move.model.index()].info->pages;
-  return std::ranges::any_of(groups_[move.to].ledger.all_devices(),
-                             [&](const auto& device) { return device.alive && device.pages >= pages; });
+// The old group has answered all requests that it had.
+void Subclusters::ends_if_over(ModelId id) {
+  const Move& move = *models_[id.index()].move;
+  if (open(groups_[move.from], id) > 0) return;
+  ready_.insert({move.place, id});
+  look_ = true;
 }
 
-bool Subclusters::has_room(const Move& move) const {
-  const std::uint64_t pages = models_[move.model.index()].info->pages;
-  return std::ranges::all_of(groups_[move.to].ledger.all_devices(), [&](const auto& device) {
-    return !device.alive || device.pages < pages || device.pages - device.taken >= pages;
-  });
+void Subclusters::begin(ModelId id, TimePoint now, Actions& out) {
+  Model& model = models_[id.index()];
+  const Waits waits = *std::exchange(model.waits, std::nullopt);
+  model.move = Move{.step = Move::Step::loads,
+                    .place = waits.place,
+                    .from = model.group,
+                    .to = waits.to,
+                    .until = saturating_add(now, patience_)};
+  ++begun_;
+  groups_[waits.to].fitting.count(waits.number, false);
+  groups_[waits.to].loads = id;
+  groups_[waits.to].ready.reset();
+  until_.set(waits.to, model.move->until);
+  const ModelChanged comes{id, as_measured(id, model.group)};
+  tell(waits.to, comes, now, out);
 }
 
-void Subclusters::begin(Move& move, TimePoint now, Actions& out) {
-  move.step = Move::Step::loads;
-  move.from = models_[move.model.index()].group;
-  move.until = saturating_add(now, patience_);
-  const std::uint32_t to = move.to;
-  const ModelChanged comes{move.model, as_measured(move.model, move.from)};
-  tell(to, comes, now, out);
-  look_ = true;  // without pages it is there
-}
-
-bool Subclusters::is_loaded(const Move& move) const {
-  const std::uint64_t pages = models_[move.model.index()].info->pages;
+bool Subclusters::is_loaded(ModelId id, const Move& move) {
+  const std::uint64_t pages = models_[id.index()].info->pages;
   const ledger::Ledger& ledger = groups_[move.to].ledger;
   if (ledger.alive() == 0) return false;
   if (pages == 0) return true;
-  std::size_t able = 0;
-  for (std::uint32_t i = 0; const auto& device : ledger.all_devices()) {
-    const DeviceId id{i++};
-    if (!device.alive || device.pages < pages) continue;
+  std::size_t able = 0, have = 0;
+  visit_devices(move.to, [&](const auto& device, DeviceId at) {
+    if (!device.alive || device.pages < pages) return;
     ++able;
-    if (ledger.residence(id, move.model) != ledger::Residence::loaded) return false;
-  }
-  return able > 0;
+    have += ledger.residence(at, id) == ledger::Residence::loaded ? 1 : 0;
+  });
+  return able > 0 && have == able;
 }
 
 // If LOADs fail, or no device could load the model, a switch would lose requests.
-bool Subclusters::may_switch_unloaded(const Move& move) const {
+bool Subclusters::may_switch_unloaded(ModelId id, const Move& move) {
   const ledger::Ledger& ledger = groups_[move.to].ledger;
-  if (!ledger.model(move.model).places.empty()) return true;
+  if (!ledger.model(id).places.empty()) return true;
   bool failed = false;
-  for (std::uint32_t i = 0; i < ledger.devices(); ++i)
-    if (const auto* const copy = ledger.copy(DeviceId{i}, move.model)) failed |= copy->failures > 0;
+  visit_devices(move.to, [&](const auto&, DeviceId at) {
+    const auto* const copy = ledger.copy(at, id);
+    failed |= copy != nullptr && copy->failures > 0;
+  });
   return ledger.alive() > 0 && !failed;
 }
 

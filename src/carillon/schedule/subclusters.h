@@ -7,13 +7,16 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "carillon/ledger/ledger.h"
+#include "carillon/schedule/first_that_fits.h"
 #include "carillon/schedule/scheduler.h"
+#include "carillon/schedule/timer_heap.h"
 
 namespace carillon::schedule {
 
@@ -47,8 +50,10 @@ GroupsOfModels groups_of_models(const std::vector<std::vector<std::string>>& nam
 // fail.
 //
 // The new group starts from the times that the old one measured. An event costs as under the group's policy,
-// and O(moves x devices) where a LOAD or UNLOAD ended while models move. DeviceChanged and a new model cost
-// O(groups). Not thread-safe.
+// however many models move. Where a LOAD or UNLOAD ended while models move, and for each step of a move, it
+// costs O(d log d + d log moves) besides, for the d devices of each group that heard something. If all moves
+// wait for memory, that is O(devices + groups log moves). DeviceChanged and a new model cost O(groups), and
+// another division O(models log models). Not thread-safe.
 class Subclusters final : public Scheduler {
  public:
   using MakePolicy = std::function<std::unique_ptr<Scheduler>()>;
@@ -66,7 +71,7 @@ class Subclusters final : public Scheduler {
   // The group that requests of the model go to now. Requires that the model came.
   std::uint32_t group(ModelId model) const { return models_[model.index()].group; }
   // How many models have yet to begin or end their move.
-  std::size_t moving() const { return moves_.size(); }
+  std::size_t moving() const { return moving_; }
   // The division that the moves lead to, as of the last decide().
   const GroupsOfModels& division() const { return division_; }
 
@@ -86,25 +91,44 @@ class Subclusters final : public Scheduler {
   bool by_chance() const override { return groups_.front().policy->by_chance(); }
   TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
 
+  // For tests: how much was looked at on behalf of moves: devices, steps of moves, and steps of a search
+  // among the moves that wait.
+  std::uint64_t looked_at() const { return looked_at_; }
+
  private:
+  // A move's place among all moves: those that began to wait first go first.
+  using Place = std::pair<std::uint64_t, ModelId>;
   struct Group {
     std::unique_ptr<Scheduler> policy;
     ledger::Ledger ledger;
-    TimePoint wake = TimePoint::max();
     bool gathering = false;           // an AllArrived is owed to it
     std::vector<std::uint32_t> open;  // by model: requests without an outcome
     std::vector<Excuse> excuses;      // by device and lane, for its next Wake
+    // Moves into this group: the one that loads, and those that waited when the division came, in their
+    // order. `fitting` counts those of them that wait yet, and for nothing but room and their turn.
+    std::optional<ModelId> loads;
+    std::vector<ModelId> waited;
+    FirstThatFits fitting;
+    bool resized = false;        // a model that waits takes other pages than `fitting` knows
+    bool heard = false;          // something since the last look at it
+    std::optional<Place> ready;  // of these moves: the one in ready_
+  };
+  struct Move {
+    enum class Step : std::uint8_t { loads, ends } step = Step::loads;
+    std::uint64_t place = 0;
+    std::uint32_t from = 0, to = 0;
+    TimePoint until = TimePoint::max();  // loads: patience ends
+  };
+  struct Waits {
+    std::uint64_t place = 0;
+    std::uint32_t to = 0;
+    std::uint32_t number = 0;  // in the group's `waited`
   };
   struct Model {
     std::shared_ptr<const ModelInfo> info;  // null: it is not served
     std::uint32_t group = 0;                // where its requests go
-  };
-  // A model has at most one move past `waits`, and one more that waits behind it.
-  struct Move {
-    enum class Step : std::uint8_t { waits, loads, ends } step = Step::waits;
-    ModelId model;
-    std::uint32_t from = 0, to = 0;
-    TimePoint until = TimePoint::max();  // loads: patience ends
+    std::optional<Move> move;               // that has begun
+    std::optional<Waits> waits;             // a move that has not; behind the other
   };
 
   void on(const RequestArrived& event, TimePoint now, Actions& out);
@@ -121,16 +145,29 @@ class Subclusters final : public Scheduler {
   void tell(std::uint32_t group, const Event& event, TimePoint now, Actions& out);
   void tell_holders(ModelId model, const Event& event, TimePoint now, Actions& out);
   std::uint32_t& open(Group& group, ModelId model);
-  bool answers(ModelId model, std::uint32_t group);
+  void closed(std::uint32_t group, ModelId model, std::uint32_t requests);
+  // The other group than the model's own that answers requests of the model, or may have to.
+  std::optional<std::uint32_t> beside(ModelId model) const;
+  bool answers(ModelId model, std::uint32_t group) const;
 
   void divide(const GroupsOfModels& division, TimePoint now, Actions& out);
+  void forget_moves(ModelId model);
+  void forget_loads(Model& model);
   void go_on(TimePoint now, Actions& out);
-  bool takes_its_step(Move& move, TimePoint now, Actions& out);
-  void begin(Move& move, TimePoint now, Actions& out);
-  bool may_begin(const Move& move) const;
-  bool has_room(const Move& move) const;
-  bool is_loaded(const Move& move) const;
-  bool may_switch_unloaded(const Move& move) const;
+  void hears(std::uint32_t group);
+  void look_at_groups(TimePoint now);
+  void look_at(std::uint32_t group, TimePoint now);
+  void size(Group& group);
+  std::optional<Place> first_with_room(std::uint32_t group);
+  std::optional<ModelId> first_without_room();
+  std::optional<Place> place_of(const Group& group, std::uint32_t number) const;
+  void take_step(Place place, TimePoint now, Actions& out);
+  void begin(ModelId model, TimePoint now, Actions& out);
+  void ends_if_over(ModelId model);
+  bool is_loaded(ModelId model, const Move& move);
+  bool may_switch_unloaded(ModelId model, const Move& move);
+  // Calls see(device, its id) for each device of the group.
+  void visit_devices(std::uint32_t group, auto&& see);
   std::shared_ptr<const ModelInfo> as_measured(ModelId model, std::uint32_t group) const;
 
   const Environment environment_;
@@ -140,10 +177,19 @@ class Subclusters final : public Scheduler {
   std::deque<Group> groups_;                                  // ledgers do not move
   std::vector<Model> models_;
   std::size_t devices_ = 0;
-  std::vector<Move> moves_;  // in the order in which they are to begin
-  bool look_ = false;        // some move may take its next step
+  TimerHeap wakes_;                       // of groups
+  std::vector<std::uint32_t> gathering_;  // groups that an AllArrived is owed to
+  std::size_t moving_ = 0, begun_ = 0;    // moves, and of them those that have begun
+  std::uint64_t places_ = 0;              // of moves so far
+  bool look_ = false;                     // some move may take its next step
+  std::vector<std::uint32_t> heard_;      // groups that have heard something since they were looked at
+  TimerHeap until_;                       // by group: Move::until of the move that loads there
+  std::set<Place> ready_;                 // moves that may take their next step, as of the last looks
   ledger::Ledger* outer_ = nullptr;
-  Actions orders_;  // of a policy, by its own names
+  Actions orders_;                                             // of a policy, by its own names
+  std::vector<std::uint32_t> due_;                             // scratch: groups
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> room_;  // scratch: pages of devices, and free ones
+  std::uint64_t looked_at_ = 0;
 };
 
 }  // namespace carillon::schedule

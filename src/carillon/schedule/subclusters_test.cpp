@@ -1,6 +1,7 @@
 #include "carillon/schedule/subclusters.h"
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -301,6 +302,17 @@ TEST_F(SubclustersTest, TheNewGroupStartsFromWhatTheOldOneMeasured) {
   EXPECT_EQ(batches[1].exec, 3ms) << "it never ran";
 }
 
+TEST_F(SubclustersTest, AModelThatWaitsGoesByItsNewSize) {
+  change(two({{"m3", 0}}));
+  hear(model_comes(testing::linear_model(3, 1ms, 1ms, 4)));
+  change(two({{"m0", 1}, {"m1", 1}, {"m3", 1}}));
+  hear(model_comes(testing::linear_model(3, 1ms, 1ms, 2)));
+  group[1]->events.clear();
+  load(1, 1, m0);
+  load(1, 3, m0);
+  EXPECT_THAT(changes(1), ElementsAre("m3 comes")) << "m1 has no room, though it comes before";
+}
+
 // Memory for two models a device, and each group has what it can hold: an exchange.
 TEST_F(ScarceSubclustersTest, AnExchangeWithoutRoomBeginsAllTheSame) {
   subclusters.change(two({{"m3", 1}}), now);
@@ -317,6 +329,98 @@ TEST_F(ScarceSubclustersTest, AnExchangeWithoutRoomBeginsAllTheSame) {
   EXPECT_THAT(changes(0), ElementsAre("m0 goes"));
   for (const std::uint32_t d : {0U, 2U}) unload(0, d, m0);
   EXPECT_THAT(changes(0), ElementsAre("m0 goes", "m2 comes")) << "there is room now";
+}
+
+// What events look at on behalf of moves.
+struct Looks {
+  std::uint64_t most = 0, all = 0, events = 0;
+};
+
+// Two groups of two devices. `models` move from group 0 to group 1, whose devices hold few of them: there a
+// model is unloaded for the next, as a policy would. Counts from when all moves but one wait.
+Looks looks_of(std::uint32_t models, std::uint32_t moves) {
+  constexpr std::uint64_t room = 40;
+  const auto pages = [](ModelId model) { return 2 + model.value % 19; };
+  std::vector<ScriptedScheduler*> group;
+  GroupsOfModels before{.groups = 2, .of = {}}, after = before;
+  for (std::uint32_t m = 0; m < models; ++m) {
+    before.of.emplace("m" + std::to_string(m), 0);
+    after.of.emplace("m" + std::to_string(m), 1);
+  }
+  Subclusters subclusters(
+      [&] {
+        auto policy = std::make_unique<ScriptedScheduler>();
+        group.push_back(policy.get());
+        return policy;
+      },
+      {}, before, test_patience);
+  Looks looks;
+  TimePoint now{1s};
+  ModelId coming;
+  std::vector<Action> orders;
+  group[1]->script = [&](const Event& event, TimePoint, Actions& out, TimePoint&) {
+    if (const auto* change = std::get_if<ModelChanged>(&event); change != nullptr && change->info != nullptr)
+      coming = change->model;
+    out.insert(out.end(), orders.begin(), orders.end());
+    orders.clear();
+  };
+  const auto hear = [&](const Event& event) {
+    const std::uint64_t looked_at = subclusters.looked_at();
+    Actions out;
+    subclusters.decide(event, now, out);
+    const std::uint64_t looked = subclusters.looked_at() - looked_at;
+    looks.most = std::max(looks.most, looked);
+    looks.all += looked;
+    ++looks.events;
+    for (ScriptedScheduler* each : group) each->events.clear();
+    return out;
+  };
+  for (std::uint32_t m = 0; m < models; ++m)
+    hear(model_comes(testing::linear_model(m, 1ms, 1ms, pages(ModelId{m}))));
+  for (std::uint32_t d = 0; d < 4; ++d) hear(DeviceChanged{.device = {d}, .pages = room});
+  subclusters.change(after, now);
+  hear(Wake{});
+  looks = {};
+  std::uint64_t ids = 0, taken = 0;
+  // By an event that says nothing.
+  const auto carried_out = [&](const Action& order, ActionId id) {
+    orders.push_back(order);
+    hear(RequestProfiled{coming, {}, 1ms});
+    const std::uint64_t outer = id.value | std::uint64_t{1} << 48;
+    hear(ActionDone{.id = ActionId{outer}, .start = now, .end = now, .duration = 1ms});
+  };
+  std::deque<ModelId> loaded;
+  for (std::uint32_t i = 0; i < moves; ++i) {
+    const ModelId model = coming, asked{models - 1};
+    EXPECT_EQ(subclusters.moving(), models - i);
+    hear(RequestArrived{{.id = {i}, .model = asked, .deadline = now + 1s}});
+    hear(Wake{});
+    hear(RequestCancelled{{i}, asked});
+    for (; taken + pages(model) > room; loaded.pop_front()) {
+      for (const std::uint32_t d : {1U, 3U}) {
+        const ActionId id{ids++};
+        carried_out(Unload{id, {d}, loaded.front()}, id);
+      }
+      taken -= pages(loaded.front());
+    }
+    for (const std::uint32_t d : {1U, 3U}) {
+      const ActionId id{ids++};
+      carried_out(Load{id, {d}, model, {now, TimePoint::max()}, 1ms}, id);
+    }
+    taken += pages(model);
+    loaded.push_back(model);
+    EXPECT_EQ(subclusters.group(model), 1U) << model.value;
+    now += 1ms;
+  }
+  return looks;
+}
+
+TEST(SubclustersWork, GrowsNotWithTheMovesThatWait) {
+  const Looks few = looks_of(600, 500), many = looks_of(10'500, 500);
+  EXPECT_LE(few.most, 300U);
+  EXPECT_LE(many.most, 400U);
+  EXPECT_LE(few.all, 40 * few.events);
+  EXPECT_LE(many.all, 50 * many.events);
 }
 
 // Real policies: SimWorld checks what must hold of orders, and this what became of requests.
