@@ -87,13 +87,15 @@ class Dispatch final : public Decider {
   void stop() override;
   bool stopped() const override { return stopped_; }
 
-  // See ledger::Ledger.
-  void recall(DeviceId device, const ledger::Ledger::Earlier& run) { ledger_.recall(device, run); }
+  // See ledger::Ledger; Scheduler::own_ledger() hears of them, too.
+  void recall(DeviceId device, const ledger::Ledger::Earlier& run) {
+    tell_ledgers(device, [&](ledger::Ledger& ledger) { ledger.recall(device, run); });
+  }
   void arrived(DeviceId device, Class cls, Duration after_order, TimePoint now) {
-    ledger_.arrived(device, cls, after_order, now);
+    tell_ledgers(device, [&](ledger::Ledger& ledger) { ledger.arrived(device, cls, after_order, now); });
   }
   void delivered(DeviceId device, Class cls, Duration after_end, TimePoint now) {
-    ledger_.delivered(device, cls, after_end, now);
+    tell_ledgers(device, [&](ledger::Ledger& ledger) { ledger.delivered(device, cls, after_end, now); });
   }
   const ledger::Ledger& ledger() const { return ledger_; }
   const schedule::ModelInfo& model(ModelId id) const override { return models_[id.index()].info; }
@@ -134,6 +136,11 @@ class Dispatch final : public Decider {
     schedule::ModelInfo info;
     Duration exec;  // of the smallest batch, as the scheduler expects it; at first as it was told
   };
+  template <typename Tell>
+  void tell_ledgers(DeviceId device, Tell&& tell) {
+    tell(ledger_);
+    if (ledger::Ledger* const own = scheduler_.own_ledger(device)) tell(*own);
+  }
   void know(schedule::ModelInfo info);
   void feed(const schedule::Event& event, TimePoint now);
   void drain(const schedule::Event* first, TimePoint now);

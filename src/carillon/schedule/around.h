@@ -29,6 +29,7 @@ class Around : public Scheduler, public LoadsAhead {
     auto* const loads = dynamic_cast<LoadsAhead*>(policy_);
     return loads != nullptr && loads->load_ahead(wanted, now, out);
   }
+  ledger::Ledger* own_ledger(DeviceId device) override { return policy_->own_ledger(device); }
   void reads(ledger::Ledger& ledger) override {
     ledger_ = &ledger;
     policy_->reads(ledger);

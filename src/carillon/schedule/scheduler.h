@@ -47,6 +47,10 @@ class Scheduler {
   // writes there what it plans by, and its Doubts. It may book its orders as it gives them. Every driver
   // calls this before the first decide(); the ledger must outlive the last.
   virtual void reads(ledger::Ledger&) {}
+  // The ledger by which it decides on the device's work, where that is not the driver's. The driver also
+  // writes there what devices of other hosts tell (Ledger::recall(), arrived() and delivered()). Null: it
+  // decides by the driver's.
+  virtual ledger::Ledger* own_ledger(DeviceId) { return nullptr; }
 
   // The numbers by which the policy decides on requests of that model and class, for people who ask why.
   // `now` is not before its last decision. Empty: the policy tells nothing. O(devices + lines that go

@@ -28,6 +28,11 @@ ActionId own_name(ActionId id) {
   return ActionId{id.value & ~group_mask};
 }
 
+std::uint64_t mixed(std::uint64_t hash, std::string_view text) {
+  for (const char c : text) hash = mix(hash ^ static_cast<unsigned char>(c));
+  return hash;
+}
+
 // No device holds so many.
 constexpr std::uint64_t pages_of_nowhere = std::uint64_t{1} << 40;
 
@@ -35,13 +40,17 @@ constexpr std::uint64_t pages_of_nowhere = std::uint64_t{1} << 40;
 
 std::uint32_t GroupsOfModels::group(std::string_view model) const {
   if (const auto named = of.find(model); named != of.end()) return named->second;
-  std::uint64_t hash = 0;
-  for (const char c : model) hash = mix(hash ^ static_cast<unsigned char>(c));
-  return static_cast<std::uint32_t>(hash % groups);
+  return static_cast<std::uint32_t>(mixed(0, model) % groups);
 }
 
 void GroupsOfModels::merge(const GroupsOfModels& next) {
   for (const auto& [name, group] : next.of) of[name] = group;
+}
+
+std::uint64_t GroupsOfModels::hash() const {
+  std::uint64_t hash = mix(groups);
+  for (const auto& [name, group] : of) hash = mix(mixed(hash, name) ^ group);
+  return std::max<std::uint64_t>(hash, 1);
 }
 
 GroupsOfModels groups_of_models(const std::vector<std::vector<std::string>>& names) {
@@ -195,16 +204,20 @@ void Subclusters::on(const ActionDone& event, TimePoint now, Actions& out) {
   tell(g, own, now, out);
 }
 
-// Groups hear of devices in order. So to the other groups this device is one that is not there.
+// Groups hear of devices in order. So to the other groups this device is one that is not there. The device
+// may come with models of other groups, as another division was in force: its group unloads them.
 void Subclusters::on(const DeviceChanged& event, TimePoint now, Actions& out) {
   const std::uint32_t home = division_.group(event.device);
   const bool comes_first = event.device.index() >= devices_;
   devices_ = std::max(devices_, event.device.index() + 1);
+  std::vector<ModelId> others;
+  for (const ModelId model : event.held)
+    if (!answers(model, home)) others.push_back(model);
   for (std::uint32_t g = 0; g < groups_.size(); ++g) {
     if (g == home) {
-      DeviceChanged own = event;
-      std::erase_if(own.held, [&](ModelId model) { return !answers(model, g); });
-      tell(g, own, now, out);
+      for (const ModelId model : others) tell(g, ModelChanged{model, models_[model.index()].info}, now, out);
+      tell(g, event, now, out);
+      for (const ModelId model : others) tell(g, ModelChanged{model, nullptr}, now, out);
     } else if (comes_first) {
       tell(g, DeviceChanged{event.device, false}, now, out);
     }

@@ -30,6 +30,8 @@ struct GroupsOfModels {
   std::uint32_t group(std::string_view model) const;
   // What `next` names is divided anew; what it does not name stays.
   void merge(const GroupsOfModels& next);
+  // Of the groups and the names; never 0.
+  std::uint64_t hash() const;
 };
 inline constexpr std::size_t most_subclusters = 1024;
 // `names`: of each group's models; 1..most_subclusters groups.
@@ -78,6 +80,7 @@ class Subclusters final : public Scheduler {
   std::string_view name() const override { return groups_.front().policy->name(); }
   std::optional<Environment> environment() const override;
   void reads(ledger::Ledger& ledger) override;
+  ledger::Ledger* own_ledger(DeviceId device) override { return &groups_[division_.group(device)].ledger; }
   Terms terms(ModelId model, Class cls, TimePoint now) const override {
     return groups_[group(model)].policy->terms(model, cls, now);
   }

@@ -302,6 +302,31 @@ TEST_F(SubclustersTest, TheNewGroupStartsFromWhatTheOldOneMeasured) {
   EXPECT_EQ(batches[1].exec, 3ms) << "it never ran";
 }
 
+// As another division was in force when it loaded them.
+TEST_F(SubclustersTest, ADeviceThatComesWithModelsOfAnotherGroupUnloadsThem) {
+  hear(DeviceChanged{.device = {4}, .pages = 10, .held = {m0, m2}});
+  EXPECT_THAT(changes(0), ElementsAre("m2 comes", "m2 goes"));
+  EXPECT_THAT(changes(1), IsEmpty());
+  const ledger::Ledger& ledger = *group[0]->ledger;
+  EXPECT_EQ(ledger.residence(DeviceId{4}, m0), ledger::Residence::loaded);
+  EXPECT_EQ(ledger.residence(DeviceId{4}, m2), ledger::Residence::leaving);
+  EXPECT_EQ(ledger.device(DeviceId{4}).taken, 8U);
+  EXPECT_EQ(subclusters.group(m2), 1U);
+}
+
+TEST_F(SubclustersTest, EachGroupDecidesByItsOwnLedger) {
+  EXPECT_EQ(subclusters.own_ledger(DeviceId{2}), group[0]->ledger);
+  EXPECT_EQ(subclusters.own_ledger(DeviceId{3}), group[1]->ledger);
+}
+
+TEST(GroupsOfModels, HaveAHashThatTellsThemApart) {
+  const std::uint64_t one = two({{"m0", 0}, {"m1", 1}}).hash();
+  EXPECT_EQ(one, two({{"m1", 1}, {"m0", 0}}).hash());
+  EXPECT_NE(one, two({{"m0", 1}, {"m1", 0}}).hash());
+  EXPECT_NE(one, two({{"m0", 0}}).hash());
+  EXPECT_NE(two({}).hash(), GroupsOfModels{}.hash());
+}
+
 TEST_F(SubclustersTest, AModelThatWaitsGoesByItsNewSize) {
   change(two({{"m3", 0}}));
   hear(model_comes(testing::linear_model(3, 1ms, 1ms, 4)));
