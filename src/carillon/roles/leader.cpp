@@ -25,7 +25,7 @@ constexpr Duration looks_elsewhere = std::chrono::milliseconds{5};
 // Models that a text names.
 constexpr std::size_t most_named = 8;
 
-// All devices may run all models, as far as their workers have them.
+// Without groups all devices may run all models, as far as their workers have them.
 constexpr std::uint32_t only_group = 0;
 
 bool sound(const std::vector<ledger::BatchProfile>& batches) {
@@ -227,6 +227,23 @@ void Leader::start(TimePoint now) {
   started_ = true;
   now_ = now;
   dispatch_.start(now);
+}
+
+void Leader::divide(const schedule::GroupsOfModels& division, TimePoint now) {
+  CARILLON_ASSERT(started_ && options_.subclusters != nullptr);
+  now_ = now;
+  options_.subclusters->change(division, now);
+  dispatch_.nudge(now);
+  settle(now);
+}
+
+std::uint32_t Leader::group(DeviceId device) const {
+  return options_.subclusters != nullptr ? options_.subclusters->division().group(device) : only_group;
+}
+
+// Of a model that came.
+std::uint32_t Leader::group(ModelId model) const {
+  return options_.subclusters != nullptr ? options_.subclusters->group(model) : only_group;
 }
 
 // --- Who is there
@@ -466,7 +483,7 @@ void Leader::on(PeerId from, Peer& peer, transport::Offer& what, TimePoint now) 
   }
   if (rows_.used() >= options_.max_open) {
     ++strays_.beyond;
-    demand_.ended(only_group, request.model.index(), true);
+    demand_.ended(group(request.model), request.model.index(), true);
     return refuse(from, request.id, ledger::Reason::no_device);
   }
   request.id = RequestId{offered_++};
@@ -683,7 +700,7 @@ bool Leader::can_run(ModelId model) {
     return serving(each.second, model) != nullptr &&
            std::ranges::any_of(each.second.devices, [&](const auto& device) {
              return links_[device.second.index()]->peer().has_value() &&
-                    dispatch_.device_alive(device.second);
+                    dispatch_.device_alive(device.second) && group(device.second) == group(model);
            });
   });
 }
@@ -1124,7 +1141,7 @@ void Leader::on(PeerId, Peer& peer, wire::Report& what, TimePoint now) {
   const ledger::Ledger::Action* const order = dispatch_.ledger().action(what.id);
   if (order != nullptr && order->device == *device && order->kind == schedule::ActionKind::infer) {
     const bool teaches = what.status == ledger::ActionStatus::success && !what.odd_time;
-    demand_.ran(only_group, order->model.index(), teaches ? order->requests.size() : 0, what.times.ran());
+    demand_.ran(group(*device), order->model.index(), teaches ? order->requests.size() : 0, what.times.ran());
     if (teaches) dispatch_.arrived(*device, order->cls, what.times.received - order->sent, now);
   }
   dispatch_.on_report(what, now);
@@ -1185,14 +1202,22 @@ Result<> Leader::can_drain(const Peer& peer) const {
     return std::ranges::any_of(peers_, [&](const auto& each) {
       const Peer& other = each.second;
       return &other != &peer && !other.drains && !other.drains_by && other.numbers.contains(ours) &&
-             std::ranges::any_of(other.devices,
-                                 [&](const auto& device) { return dispatch_.device_alive(device.second); });
+             std::ranges::any_of(other.devices, [&](const auto& device) {
+               return dispatch_.device_alive(device.second) && group(device.second) == group(ours);
+             });
     });
   };
+  const auto of_other_groups = [&](ModelId ours) {
+    return !peer.devices.empty() && std::ranges::none_of(peer.devices, [&](const auto& device) {
+      return group(device.second) == group(ours);
+    });
+  };
+  const std::string no_other =
+      options_.subclusters != nullptr ? "no other worker of the same group" : "no other worker";
   for (const auto& [number, model] : peer.models)
-    if (model.ours && !model.goes && !elsewhere(*model.ours))
-      return carillon::fail(ErrorCode::unavailable, "no other worker has " + named(model.told) + draining +
-                                                        ": " + peer.hello.id + " cannot drain");
+    if (model.ours && !model.goes && !of_other_groups(*model.ours) && !elsewhere(*model.ours))
+      return carillon::fail(ErrorCode::unavailable, no_other + " has " + named(model.told) + draining + ": " +
+                                                        peer.hello.id + " cannot drain");
   return {};
 }
 
@@ -1214,7 +1239,8 @@ void Leader::load_elsewhere(TimePoint now) {
   const auto may_run = [&](DeviceId device, ModelId model) {
     const auto on = links_[device.index()]->peer();
     const auto peer = on ? peers_.find(*on) : peers_.end();
-    return peer != peers_.end() && !peer->second.drains && serving(peer->second, model) != nullptr;
+    return peer != peers_.end() && !peer->second.drains && group(device) == group(model) &&
+           serving(peer->second, model) != nullptr;
   };
   const Elsewhere found = roles::load_elsewhere(dispatch_.ledger(), leaving, may_run);
   for (const schedule::LoadAhead& wanted : found.loads) scheduler_->ask(wanted);
@@ -1478,11 +1504,12 @@ void Leader::post_row(const Row* row, Rows message, Same same) {
 
 // Of a row that is over.
 void Leader::count(const Row& row, bool bad) {
-  demand_.ended(only_group, row.request.model.index(), bad);
+  demand_.ended(group(row.request.model), row.request.model.index(), bad);
 }
 
 std::vector<provision::WantedFigures> Leader::look_at_demand(TimePoint now) {
-  const std::array present{static_cast<int>(dispatch_.devices_alive())};
+  std::vector<int> present(options_.subclusters != nullptr ? options_.subclusters->division().groups : 1);
+  for (const auto& [key, device] : known_) present[group(device)] += dispatch_.device_alive(device) ? 1 : 0;
   demand_.look(now, present);
   return demand_.figures();
 }

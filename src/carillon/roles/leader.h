@@ -22,6 +22,7 @@
 #include "carillon/roles/model_orders.h"
 #include "carillon/schedule/asked_ahead.h"
 #include "carillon/schedule/scheduler.h"
+#include "carillon/schedule/subclusters.h"
 #include "carillon/transport/messages.h"
 #include "carillon/wire/ends.h"
 
@@ -62,6 +63,9 @@ struct LeaderOptions {
   // What an earlier leader wanted of devices, as far as it told.
   std::vector<provision::WantedFigures> wanted_before{};
   provision::DemandOptions demand{};
+  // If groups of devices divide the models, the scheduler that the leader is given. Null: there are no
+  // groups.
+  schedule::Subclusters* subclusters = nullptr;
 };
 
 // Decides, in one epoch, for the rows of frontends and the devices of workers on other hosts. Keeps each
@@ -99,6 +103,9 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   // A worker whose models are loaded elsewhere first has something to end.
   std::map<std::string, std::uint32_t> drains() const;
   std::uint64_t drains_version() const { return drains_version_; }  // goes up when they change
+  // Divides the models over the groups of devices from now on: Subclusters::change(). Requires
+  // LeaderOptions::subclusters.
+  void divide(const schedule::GroupsOfModels& division, TimePoint now);
   // Nothing is heard of these workers, whose streams stand. Replaces what was said before.
   void unheard(std::set<std::string> workers) { unheard_ = std::move(workers); }
   // When wake() wants to be called; max() for never.
@@ -125,6 +132,8 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   std::size_t frontends() const { return count(transport::Role::frontend); }
   std::size_t workers() const { return count(transport::Role::worker); }
   std::size_t models() const { return served_.size(); }  // that are served
+  // Models that move between groups of devices.
+  std::size_t moving() const { return options_.subclusters != nullptr ? options_.subclusters->moving() : 0; }
   struct DeviceView {
     DeviceId id;
     std::string worker;
@@ -242,6 +251,8 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   void on(PeerId from, Peer& peer, transport::Drain& what, TimePoint now);
 
   bool goes_with_others(PeerId id, const transport::Hello& hello, TimePoint now);
+  std::uint32_t group(DeviceId device) const;
+  std::uint32_t group(ModelId model) const;
   Result<> can_drain(const Peer& peer) const;
   void begin_drain(PeerId id, Peer& peer, TimePoint now);
   void load_elsewhere(TimePoint now);

@@ -931,6 +931,144 @@ TEST_F(WayTest, WhatIsOfAnEarlierLifeOrAnotherDeviceTeachesNothing) {
   EXPECT_EQ(margins(Class::normal, 1).dispatch, told.dispatch);
 }
 
+// Two groups: worker 11's device is in the first, and worker 12's in the second. Model m is in the first.
+class GroupsTest : public LeaderTest {
+ protected:
+  static constexpr schedule::Environment told{.measured = true};
+  GroupsTest() {
+    out = {};
+    auto own = std::make_unique<schedule::Subclusters>(
+        [this] {
+          auto policy = std::make_unique<ScriptedScheduler>();
+          group.push_back(policy.get());
+          return policy;
+        },
+        told, division(0));
+    subclusters = own.get();
+    leader = std::make_unique<Leader>(std::move(own), LeaderOptions{.subclusters = subclusters}, out);
+    for (ScriptedScheduler* each : group) each->ledger->planned_by(told, true);
+    leader->start(at(0ms));
+    worker(11);
+    worker(12);
+    frontend(1);
+    attend(0);
+  }
+  static schedule::GroupsOfModels division(std::uint32_t of_m) { return {.groups = 2, .of = {{"m", of_m}}}; }
+  // on_next() is of this group's policy.
+  void attend(std::uint32_t which) { scheduler = group[which]; }
+  // As the leader names the group's order.
+  static std::uint64_t outer(std::uint64_t action, std::uint32_t of) {
+    return action | std::uint64_t{of} << 48;
+  }
+  // A row that a policy has its device run, in its own numbers.
+  void run(std::uint32_t of, Duration order_took = 0ms, Duration delivery_took = 1ms) {
+    attend(of);
+    on_next<schedule::RequestArrived>({infer(++actions, {{rows}}, of)});
+    hear(1, offer(100 + rows++));
+    wire::Report done = report(outer(actions, of), ActionStatus::success);
+    done.times.received = now + order_took;
+    done.delivers = true;
+    hear(11 + of, done);
+    hear(11 + of, transport::Delivered{ActionId{outer(actions, of)}, delivery_took});
+  }
+  ledger::Environment margins(std::uint32_t of, std::uint32_t device) const {
+    return group[of]->ledger->margins(Class::normal).at(DeviceId{device});
+  }
+
+  std::vector<ScriptedScheduler*> group;
+  schedule::Subclusters* subclusters = nullptr;
+  std::uint64_t actions = 0, rows = 0;
+};
+
+TEST_F(GroupsTest, APolicyLearnsTheWayToTheDevicesOfItsGroup) {
+  for (int i = 0; i < 70; ++i) run(0, 20ms, 30ms);
+  EXPECT_GE(margins(0, 0).dispatch, 20ms);
+  EXPECT_GE(margins(0, 0).answer, 30ms);
+  EXPECT_EQ(margins(0, 0).dispatch, leader->dispatch().ledger().margins(Class::normal).at({0}).dispatch);
+  EXPECT_EQ(margins(1, 1).dispatch, told.dispatch);
+  EXPECT_EQ(margins(1, 1).answer, told.answer);
+}
+
+// What an earlier leader had the device run.
+TEST_F(GroupsTest, APolicyKnowsWhatTheDevicesOfItsGroupRan) {
+  for (ScriptedScheduler* each : group) each->ledger->plan(schedule::model_comes(linear_model(0, 1ms, 1ms)));
+  leader->left(11, "its stream ended", now);
+  join(13, Role::worker, "w11");
+  hear(13, transport::ModelComes{model(9)});
+  transport::DeviceState::Left left{{{9}}, {}};
+  left.runs.push_back(
+      {.model = {9}, .cls = Class::normal, .rows = 1, .took = 3ms, .expected = 2ms, .ago = 5ms});
+  hear(13, transport::DeviceState{{5}, 100, 1, {}, left});
+  ASSERT_EQ(out.take<transport::Adopt>(13).size(), 1U);
+  EXPECT_EQ(leader->strays().reports, 0U);
+  EXPECT_EQ(leader->dispatch().ledger().model({0}).held, 1U);
+  EXPECT_EQ(group[0]->ledger->times(Class::normal).of({0}, {0}, 0), 3ms);
+  EXPECT_FALSE(group[1]->ledger->times(Class::normal).ran({0}, {0}, 0));
+}
+
+TEST_F(GroupsTest, AModelMovesAndItsRowsGoToTheNewGroup) {
+  EXPECT_EQ(leader->moving(), 0U);
+  run(0);
+  attend(1);
+  on_next<schedule::ModelChanged>({schedule::Load{{1}, {1}, {0}, {at(0ms), at(9s)}, 1ms}});
+  leader->divide(division(1), now);
+  EXPECT_EQ(leader->moving(), 1U);
+  const auto loads = out.take<ledger::Load>(12);
+  ASSERT_EQ(loads.size(), 1U);
+  run(0);
+  EXPECT_EQ(group[1]->heard<schedule::RequestArrived>().size(), 0U) << "it is not loaded there";
+  hear(12, report(outer(1, 1), ActionStatus::success));
+  EXPECT_EQ(leader->moving(), 0U);
+  out.take<transport::Ended>(1);
+  run(1);
+  EXPECT_EQ(group[1]->heard<schedule::RequestArrived>().size(), 1U);
+  EXPECT_EQ(out.take<transport::Ended>(1).size(), 1U);
+  EXPECT_EQ(leader->rows_open(), 0U);
+}
+
+TEST_F(GroupsTest, ARowWaitsForAWorkerOfItsGroupThatMayComeBack) {
+  leader->left(11, "its stream ended", now);
+  attend(0);
+  on_next<schedule::RequestArrived>({schedule::Refuse{{rows}, ledger::Reason::no_device, TimePoint::max()}});
+  hear(1, offer(100 + rows++));
+  EXPECT_TRUE(out.take<wire::Verdict>(1).empty()) << "worker 12 has a device, but of the other group";
+  join(14, Role::worker, "w11");
+  hear(14, transport::ModelComes{model(9)});
+  EXPECT_EQ(group[0]->heard<schedule::RequestArrived>().size(), 1U);
+  device_comes(14, 5);
+  EXPECT_EQ(group[0]->heard<schedule::RequestArrived>().size(), 2U);
+}
+
+TEST_F(GroupsTest, AWorkerDrainsIfItsGroupHasAnotherWithItsModels) {
+  const auto refused = leader->drain("w11", false, now);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().message,
+            "no other worker of the same group has model 'm' version 1: w11 cannot drain");
+  EXPECT_TRUE(leader->drain("w12", false, now)) << "its group has no model";
+  worker(13);  // the third device
+  EXPECT_TRUE(leader->drain("w11", false, now));
+}
+
+TEST_F(GroupsTest, DevicesAreWantedByGroup) {
+  worker(13);
+  std::vector<provision::WantedFigures> figures;
+  for (const TimePoint end = now + 20s; now < end; now += 1s) figures = leader->look_at_demand(now);
+  ASSERT_EQ(figures.size(), 2U);
+  EXPECT_EQ(figures[0], (provision::WantedFigures{.group = "0", .wanted = 2, .present = 2}));
+  EXPECT_EQ(figures[1], (provision::WantedFigures{.group = "1", .wanted = 1, .present = 1}));
+  // Every other row of group 0 is refused.
+  for (int i = 0; i < 2000; ++i, now += 10ms) {
+    run(0);
+    on_next<schedule::RequestArrived>(
+        {schedule::Refuse{{rows}, ledger::Reason::cannot_finish, TimePoint::max()}});
+    hear(1, offer(100 + rows++));
+    if (i % 100 == 0) figures = leader->look_at_demand(now);
+    out.sent.clear();
+  }
+  EXPECT_GT(figures[0].wanted, 2);
+  EXPECT_EQ(figures[1].wanted, 1);
+}
+
 // The scheduler decides on a batch as one.
 TEST_F(DeliveryTest, RowsOfOneBatchAreOfferedTogether) {
   on_next<schedule::AllArrived>({infer(5, {{2}, {3}}, 1)});

@@ -81,6 +81,9 @@ std::string cluster_text(const ClusterFigures& figures) {
             "Rows that ran, and whose outputs no frontend took: they ran elsewhere, too, or their clients "
             "had gone",
             figures.unwanted);
+  if (figures.moving)
+    f.gauge("carillon_models_moving", "Models that move between groups of devices",
+            static_cast<double>(*figures.moving));
   if (figures.rows) {
     f.begin("carillon_cluster_row_pull_seconds",
             "From when a row's inputs were asked for at its frontend until all were there",

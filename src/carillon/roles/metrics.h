@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -21,6 +22,7 @@ struct ClusterFigures {
   std::optional<std::uint64_t> reoffered{};  // rows: by a frontend to a leader, by leaders to their policy
   std::optional<std::uint64_t> doubled{};    // transport::RowServer::doubled()
   std::optional<std::uint64_t> unwanted{};   // Agent::Counters::unwanted
+  std::optional<std::size_t> moving{};       // Leader::moving()
   std::optional<RowTimes> rows{};
 };
 

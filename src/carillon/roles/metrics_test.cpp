@@ -51,6 +51,9 @@ TEST(ClusterMetrics, OfOtherRolesHaveWhatTheyCount) {
   EXPECT_THAT(spare, HasSubstr("\ncarillon_cluster_leads 0\n"));
   EXPECT_THAT(spare, HasSubstr("\ncarillon_cluster_rows_reoffered_total 5\n"));
   EXPECT_THAT(spare, Not(HasSubstr("_row_")));
+  EXPECT_THAT(spare, Not(HasSubstr("_moving")));
+  const std::string divides = cluster_text({.member = {.role = Role::scheduler}, .moving = 3});
+  EXPECT_THAT(divides, HasSubstr("\ncarillon_models_moving 3\n"));
   const std::string frontend =
       cluster_text({.member = {.role = Role::frontend}, .reoffered = 0, .doubled = 6});
   EXPECT_THAT(frontend, HasSubstr("\ncarillon_cluster_rows_reoffered_total 0\n"));

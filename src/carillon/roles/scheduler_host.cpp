@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <spdlog/spdlog.h>
 
+#include "carillon/base/assert.h"
 #include "carillon/hosts/look.h"
 #include "carillon/transport/times.h"
 
@@ -174,6 +175,7 @@ transport::Look SchedulerHost::look() {
     member->build = stream->peer().build;
   }
   out.wanted = own_wanted();
+  if (options_.division && out.leads) out.division = options_.division(true);
   return out;
 }
 
@@ -185,11 +187,24 @@ Result<> SchedulerHost::drain(const std::string& id, bool undo) {
     return drained;
   }
   const auto answer = std::make_shared<std::promise<Result<>>>();
-  auto answered = answer->get_future();
   tell(DrainOrder{id, undo, answer});
-  if (answered.wait_for(answers_within) != std::future_status::ready)
-    return fail(ErrorCode::unavailable, self_.id + " has no time to answer: it may drain '" + id + "' yet");
-  return answered.get();
+  return answered(*answer, "may drain '" + id + "' yet");
+}
+
+Result<bool> SchedulerHost::divide(const schedule::GroupsOfModels& division) {
+  CARILLON_ASSERT(options_.make_subclusters != nullptr);
+  const auto answer = std::make_shared<std::promise<Result<bool>>>();
+  tell(DivideOrder{division, answer});
+  return answered(*answer, "may divide the models yet");
+}
+
+// Of an order that the deciding thread has been told.
+template <typename T>
+Result<T> SchedulerHost::answered(std::promise<Result<T>>& answer, const std::string& what) const {
+  auto told = answer.get_future();
+  if (told.wait_for(answers_within) != std::future_status::ready)
+    return fail(ErrorCode::unavailable, self_.id + " has no time to answer: it " + what);
+  return told.get();
 }
 
 // --- Turns
@@ -241,9 +256,25 @@ void SchedulerHost::ask_leader() {
                             .front();
           answer && answer->leads)
         look = *std::move(answer);
+    if (look) compare_division(*look);
     lock.lock();
     if (look) wanted_.told(look->id, std::move(look->wanted), clock_.now());
   }
+}
+
+// If this scheduler took the lead, its own file of groups would count.
+void SchedulerHost::compare_division(const transport::Look& leader) {
+  if (leader.division == 0) return;  // it has no groups, or does not tell
+  const std::uint64_t own = options_.division ? options_.division(false) : 0;
+  const std::pair other{leader.id, leader.division};
+  if (own == leader.division) {
+    other_division_ = {};
+    return;
+  }
+  if (std::exchange(other_division_, other) == other) return;
+  options_.warn("partition: the groups of '" + leader.id + "', which leads, are in force; " + self_.id +
+                (own == 0 ? " has no --partition" : " has others") +
+                ", which would be in force if it led: give all schedulers the same --partition");
 }
 
 Result<std::vector<provision::WantedFigures>> SchedulerHost::wanted() const {
@@ -257,7 +288,11 @@ std::vector<provision::WantedFigures> SchedulerHost::own_wanted() const {
 }
 
 ClusterFigures SchedulerHost::figures() const {
-  return {.member = membership_->figures(), .reoffered = reoffered_.load(std::memory_order_relaxed)};
+  ClusterFigures figures{.member = membership_->figures(),
+                         .reoffered = reoffered_.load(std::memory_order_relaxed)};
+  if (options_.make_subclusters != nullptr && figures.member.leads)
+    figures.moving = moving_.load(std::memory_order_relaxed);
+  return figures;
 }
 
 void SchedulerHost::run() {
@@ -276,9 +311,13 @@ void SchedulerHost::run() {
   while (!turns_.take()) turns_.sleep(lock);
   const std::vector<News> news = std::move(news_);
   lock.unlock();
-  for (const News& each : news)
-    if (const auto* order = std::get_if<DrainOrder>(&each))
-      order->answer->set_value(fail(ErrorCode::unavailable, self_.id + " ends"));
+  const auto refuse = [&](const auto& order) {
+    order.answer->set_value(fail(ErrorCode::unavailable, self_.id + " ends"));
+  };
+  for (const News& each : news) {
+    if (const auto* order = std::get_if<DrainOrder>(&each)) refuse(*order);
+    if (const auto* order = std::get_if<DivideOrder>(&each)) refuse(*order);
+  }
   leader_.reset();
   streams_.clear();
 }
@@ -308,6 +347,7 @@ void SchedulerHost::take_turn(std::unique_lock<std::mutex>& lock) {
   said_.clear();
   reoffered_.store(reoffered_before_ + (leader_ != nullptr ? leader_->reoffered() : 0),
                    std::memory_order_relaxed);
+  moving_.store(leader_ != nullptr ? leader_->moving() : 0, std::memory_order_relaxed);
   const TimePoint next = wake_at();
   lock.lock();
   turns_.give_back(ending_ || !news_.empty() || !offers_.empty(), next);
@@ -350,7 +390,15 @@ void SchedulerHost::on(Changed& news) {
   if (!leads || leader_ != nullptr) return;
   epoch_ = news.epoch;
   spdlog::info("leads, epoch {}", epoch_);
-  leader_ = std::make_unique<Leader>(options_.make_scheduler(), std::move(options), static_cast<Out&>(*this));
+  std::unique_ptr<schedule::Scheduler> scheduler;
+  if (options_.make_subclusters != nullptr) {
+    auto subclusters = options_.make_subclusters();
+    options.subclusters = subclusters.get();
+    scheduler = std::move(subclusters);
+  } else {
+    scheduler = options_.make_scheduler();
+  }
+  leader_ = std::make_unique<Leader>(std::move(scheduler), std::move(options), static_cast<Out&>(*this));
   leader_->start(clock_.now());
   demand_at_ = clock_.now();
   leader_->await_workers(workers_of(membership_->state().peers), clock_.now() + wait_for_workers);
@@ -392,6 +440,11 @@ void SchedulerHost::leave_missing(TimePoint now) {
 void SchedulerHost::on(DrainOrder& news) {
   news.answer->set_value(leader_ != nullptr ? leader_->drain(news.id, news.undo, clock_.now())
                                             : fail(ErrorCode::unavailable, self_.id + " does not lead"));
+}
+
+void SchedulerHost::on(DivideOrder& news) {
+  if (leader_ != nullptr) leader_->divide(news.division, clock_.now());
+  news.answer->set_value(leader_ != nullptr);
 }
 
 void SchedulerHost::on(Opened& news) {

@@ -36,6 +36,11 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
  public:
   struct Options {
     std::function<std::unique_ptr<schedule::Scheduler>()> make_scheduler;
+    // Set if groups of devices divide the models: makes the scheduler in place of the other.
+    std::function<std::unique_ptr<schedule::Subclusters>()> make_subclusters{};
+    // GroupsOfModels::hash() of the division in force, if this scheduler leads, or else of the one that would
+    // be in force if it led. 0: there are no groups. May be empty.
+    std::function<std::uint64_t(bool leads)> division{};
     LeaderOptions leader;
     std::function<void(const std::string&)> warn;
   };
@@ -49,6 +54,10 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
   // who decides.
   Result<std::vector<provision::WantedFigures>> wanted() const;
   std::vector<provision::WantedFigures> own_wanted() const;
+  // Divides the models over the groups of devices from now on. False: this scheduler does not lead, and
+  // nothing changes. Errors: it has no time to answer, and may divide them yet. Requires
+  // Options::make_subclusters. Any thread.
+  Result<bool> divide(const schedule::GroupsOfModels& division);
   // Any thread.
   ClusterFigures figures() const;
 
@@ -77,7 +86,11 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
     bool undo = false;
     std::shared_ptr<std::promise<Result<>>> answer;
   };
-  using News = std::variant<Opened, Ended, Heard, Changed, DrainOrder>;
+  struct DivideOrder {
+    schedule::GroupsOfModels division;
+    std::shared_ptr<std::promise<Result<bool>>> answer;
+  };
+  using News = std::variant<Opened, Ended, Heard, Changed, DrainOrder, DivideOrder>;
 
   SchedulerHost(transport::Hello self, Options options, const Clock& clock);
   Result<> greets(const transport::Hello& peer) override;
@@ -94,6 +107,9 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
   void warn(std::string text) override { options_.warn(text); }
 
   void tell(News news);
+  template <typename T>
+  Result<T> answered(std::promise<Result<T>>& answer, const std::string& what) const;
+  void compare_division(const transport::Look& leader);
   void run();
   void take_turn(std::unique_lock<std::mutex>& lock);
   void taken(const Heard& heard);
@@ -103,6 +119,7 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
   void on(Heard& news);
   void on(Changed& news);
   void on(DrainOrder& news);
+  void on(DivideOrder& news);
   void leave_missing(TimePoint now);
   void tell_unheard();
   void count_devices();
@@ -151,11 +168,13 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
   std::thread thread_;
 
   std::atomic<std::uint64_t> reoffered_{0};  // of all leaders, after each turn
+  std::atomic<std::size_t> moving_{0};       // Leader::moving(), after each turn
 
   mutable std::mutex wanted_mutex_;  // of what follows
   std::condition_variable asks_;
   bool asks_no_more_ = false;
   WantedNews wanted_;
+  std::pair<std::string, std::uint64_t> other_division_;  // ask_leader()'s: a leader's, which the log has
   std::thread asking_;
 };
 

@@ -141,8 +141,14 @@ void Subclusters::tell(std::uint32_t index, const Event& event, TimePoint now, A
   orders_.clear();
   const TimePoint wake = group.policy->decide(event, now, orders_);
   wake == TimePoint::max() ? wakes_.remove(index) : wakes_.set(index, wake);
+  pass(index, now, out);
+  for (const auto& refused : group.ledger.changes().refused) closed(index, refused.model, 1);
+}
+
+// The orders of a group's policy.
+void Subclusters::pass(std::uint32_t index, TimePoint now, Actions& out) {
   for (Action& order : orders_) {
-    group.ledger.book(order, now);
+    groups_[index].ledger.book(order, now);
     std::visit(
         [&](auto& what) {
           using Order = std::decay_t<decltype(what)>;
@@ -153,7 +159,19 @@ void Subclusters::tell(std::uint32_t index, const Event& event, TimePoint now, A
         order);
     out.push_back(std::move(order));
   }
-  for (const auto& refused : group.ledger.changes().refused) closed(index, refused.model, 1);
+}
+
+bool Subclusters::load_ahead(const LoadAhead& wanted, TimePoint now, Actions& out) {
+  const std::uint32_t index = group(wanted.model);
+  if (beside(wanted.model) || division_.group(wanted.device) != index) return true;
+  auto* const loads = dynamic_cast<LoadsAhead*>(groups_[index].policy.get());
+  if (loads == nullptr) return false;
+  LoadAhead its = wanted;
+  std::erase_if(its.instead, [&](ModelId model) { return beside(model) || group(model) != index; });
+  orders_.clear();
+  const bool does = loads->load_ahead(its, now, orders_);
+  pass(index, now, out);
+  return does;
 }
 
 std::optional<std::uint32_t> Subclusters::beside(ModelId id) const {

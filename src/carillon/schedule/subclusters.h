@@ -15,6 +15,7 @@
 
 #include "carillon/ledger/ledger.h"
 #include "carillon/schedule/first_that_fits.h"
+#include "carillon/schedule/loads_ahead.h"
 #include "carillon/schedule/scheduler.h"
 #include "carillon/schedule/timer_heap.h"
 
@@ -56,7 +57,7 @@ GroupsOfModels groups_of_models(const std::vector<std::vector<std::string>>& nam
 // costs O(d log d + d log moves) besides, for the d devices of each group that heard something. If all moves
 // wait for memory, that is O(devices + groups log moves). DeviceChanged and a new model cost O(groups), and
 // another division O(models log models). Not thread-safe.
-class Subclusters final : public Scheduler {
+class Subclusters final : public Scheduler, public LoadsAhead {
  public:
   using MakePolicy = std::function<std::unique_ptr<Scheduler>()>;
   static constexpr Duration default_patience = std::chrono::seconds{30};
@@ -93,6 +94,8 @@ class Subclusters final : public Scheduler {
   bool tells_tenants() const override { return groups_.front().policy->tells_tenants(); }
   bool by_chance() const override { return groups_.front().policy->by_chance(); }
   TimePoint decide(const Event& event, TimePoint now, Actions& out) override;
+  // Nothing is sent for a model that moves, or for a device of another group.
+  bool load_ahead(const LoadAhead& wanted, TimePoint now, Actions& out) override;
 
   // For tests: how much was looked at on behalf of moves: devices, steps of moves, and steps of a search
   // among the moves that wait.
@@ -145,6 +148,7 @@ class Subclusters final : public Scheduler {
   void on(const Wake& event, TimePoint now, Actions& out);
 
   void comes(ModelId model, TimePoint now, Actions& out);
+  void pass(std::uint32_t index, TimePoint now, Actions& out);
   void tell(std::uint32_t group, const Event& event, TimePoint now, Actions& out);
   void tell_holders(ModelId model, const Event& event, TimePoint now, Actions& out);
   std::uint32_t& open(Group& group, ModelId model);

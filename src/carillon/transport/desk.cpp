@@ -83,6 +83,7 @@ hosts::LookReply reply_of(const Look& look) {
     wanted.set_given_up(static_cast<std::uint32_t>(each.given_up));
     wanted.set_start_up_ns(each.start_up.count());
   }
+  reply.set_division(look.division);
   return reply;
 }
 
@@ -126,6 +127,7 @@ Result<Look> look_heard(const hosts::LookReply& reply) {
                            .given_up = static_cast<int>(each.given_up()),
                            .start_up = Duration{each.start_up_ns()}});
   }
+  look.division = reply.division();
   return look;
 }
 

@@ -42,6 +42,8 @@ struct Look {
   std::vector<Member> members;
   // How many devices the load needs, by sub-cluster. The leader alone knows; none: it has no number yet.
   std::vector<provision::WantedFigures> wanted = {};
+  // Tells the division of models over sub-clusters from others. The leader alone knows. 0: none, or not told.
+  std::uint64_t division = 0;
 };
 
 // What people want a member to do.

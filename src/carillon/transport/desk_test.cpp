@@ -34,7 +34,8 @@ class FakeDesk final : public Desk {
        {"w1", Role::worker, "[::1]:8100", false, 4, {{-5us, 3us}}, Look::Drain::none, {{2, 3}}, "0.3.0"},
        {"f1", Role::frontend, "f1:1", true, 0, {}}},
       {{.group = "0", .wanted = 6, .present = 4, .coming = 1, .given_up = 1, .start_up = 40s},
-       {.group = "1", .wanted = 1}}};
+       {.group = "1", .wanted = 1}},
+      0xfedcba9876543210};
   Result<> result;
   std::vector<std::string> ordered;
 };
@@ -92,6 +93,7 @@ TEST_F(DeskTest, AllAreAskedAtOnceAndWhoDoesNotAnswerSaysWhy) {
   EXPECT_EQ(w1.build, "0.3.0");
   EXPECT_FALSE(looks[0]->members[2].protocols);
   EXPECT_EQ(looks[0]->wanted, desk.shown.wanted);
+  EXPECT_EQ(looks[0]->division, 0xfedcba9876543210U);
   EXPECT_EQ(looks[1].error().code, ErrorCode::unsupported);
   EXPECT_EQ(looks[2].error().code, ErrorCode::unavailable);
 }

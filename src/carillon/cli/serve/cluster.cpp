@@ -8,6 +8,7 @@
 #include "carillon/cli/admission_option.h"
 #include "carillon/cli/commands.h"
 #include "carillon/cli/headroom.h"
+#include "carillon/cli/partition_option.h"
 #include "carillon/cli/preempt_option.h"
 #include "carillon/cli/serve/doors.h"
 #include "carillon/cli/serve/run.h"
@@ -85,13 +86,21 @@ int run_scheduler(const Arguments& arguments) {
   environment.profile_share = 0;  // no row is kept
   if (auto made = schedule::make_scheduler(arguments.scheduler, environment); !made)
     return complain(exit_usage, made.error());
-  auto host = roles::SchedulerHost::open(
-      *member,
-      {.make_scheduler = [&] { return schedule::make_scheduler(arguments.scheduler, environment).value(); },
-       .leader = {.demand = {.period = from_seconds(arguments.autoscale_period_s),
-                             .quiet = from_seconds(arguments.autoscale_quiet_s)}},
-       .warn = warn},
-      clock);
+  const auto partition = std::make_shared<PartitionFile>(arguments.partition);
+  roles::SchedulerHost::Options options{
+      .make_scheduler = [&] { return schedule::make_scheduler(arguments.scheduler, environment).value(); },
+      .leader = {.demand = {.period = from_seconds(arguments.autoscale_period_s),
+                            .quiet = from_seconds(arguments.autoscale_quiet_s)}},
+      .warn = warn};
+  if (partition->given()) {
+    if (auto read = partition->read(options.leader.max_devices); !read)
+      return complain(exit_usage, read.error());
+    options.make_subclusters = [&] {
+      return schedule::make_subclusters(arguments.scheduler, environment, partition->lead()).value();
+    };
+    options.division = [&](bool leads) { return partition->hash(leads); };
+  }
+  auto host = roles::SchedulerHost::open(*member, std::move(options), clock);
   if (!host) return complain(exit_failure, host.error());
   const roles::SchedulerHost& scheduler = **host;
   std::string ports;
@@ -115,6 +124,12 @@ int run_scheduler(const Arguments& arguments) {
     scaler = std::move(*opened);
     ports += fmt::format(", KEDA port {}", scaler->port());
   }
+  if (partition->given()) {
+    partition->begin([&](const schedule::GroupsOfModels& division) { return (*host)->divide(division); });
+    signals.on_hangup([partition, manager = supervised->manager.get()] {
+      manager->reload(clock.now(), [&] { partition->read_again(); });
+    });
+  }
   signals.hold();
   spdlog::info("ready: scheduler '{}', policy {}{}; Ctrl-C stops", member->id, arguments.scheduler, ports);
   supervised->manager->ready("ready");
@@ -122,6 +137,7 @@ int run_scheduler(const Arguments& arguments) {
   supervised->manager->stopping("stopping", std::chrono::seconds{5});
   scaler.reset();
   metrics.reset();
+  partition->end();
   host->reset();
   spdlog::info("stopped");
   return exit_success;

@@ -257,6 +257,13 @@ void add_traces(CLI::App& command, Arguments& arguments) {
                    "Metrics have histograms and quantiles also of models without a request so far");
 }
 
+void add_partition(CLI::App& command, Arguments& arguments) {
+  command.add_option(
+      "--partition", arguments.partition,
+      "Divide the models over groups of devices, by this file of 'carillon partition --json'; device D is in "
+      "group D modulo the number of groups. SIGHUP reads the file again, and models move under load");
+}
+
 void add_training_and_plans(CLI::App& command, Arguments& arguments) {
   heading::begin(command, heading::training);
   add_train_options(command, arguments.train);
@@ -270,10 +277,7 @@ void add_training_and_plans(CLI::App& command, Arguments& arguments) {
       .add_option("--plan-device", arguments.plan_device, "Which device of the plan, where it has several")
       ->check(CLI::Range(1, 1'000'000));
   command.add_flag("--no-standby", arguments.no_standby, "With --plan: no standbys");
-  command.add_option(
-      "--partition", arguments.partition,
-      "Divide the models over groups of devices, by this file of 'carillon partition --json'; device D is in "
-      "group D modulo the number of groups. SIGHUP reads the file again, and models move under load");
+  add_partition(command, arguments);
 }
 
 void add_cluster(CLI::App& command, ClusterArguments& arguments) {
@@ -425,6 +429,8 @@ void add_scheduler(CLI::App& program, int& status) {
   heading::begin(command, heading::deadlines);
   add_policy(command, *arguments);
   add_hang_after(command, *arguments);
+  heading::begin(command, heading::plans);
+  add_partition(command, *arguments);
   add_log_level(command, *arguments);
   command.footer(
       "Example:\n"

@@ -11,7 +11,6 @@
 #include <functional>
 #include <future>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -129,52 +128,12 @@ Result<> find_models(Arguments& arguments) {
   return {};
 }
 
-// The file of --partition, which is read again while a server runs.
-class Repartition {
- public:
-  explicit Repartition(std::string file) : file_(std::move(file)) {}
-
-  // Until end() the controller is told of what is read again. It divides models over as many groups.
-  void begin(controller::Controller& controller, std::size_t devices, std::size_t groups) {
-    const std::lock_guard lock(mutex_);
-    controller_ = &controller;
-    devices_ = devices;
-    groups_ = groups;
-  }
-  void end() {
-    const std::lock_guard lock(mutex_);
-    controller_ = nullptr;
-  }
-  void read_again() {
-    if (file_.empty()) return;
-    const std::lock_guard lock(mutex_);
-    if (controller_ == nullptr) return says_not_serving();
-    auto division = read_division(file_, devices_);
-    if (division && division->groups != groups_)
-      division = invalid(fmt::format("{}: has {} groups, but {} are in force; their number stays", file_,
-                                     division->groups, groups_));
-    if (!division) return spdlog::warn("--partition: {}; nothing changes", division.error().message);
-    if (!controller_->divide(*division)) return says_not_serving();
-    spdlog::info("partition: models move to the groups of {}", file_);
-  }
-
- private:
-  static void says_not_serving() {
-    spdlog::warn("--partition: the server does not serve yet, or any more; nothing changes");
-  }
-
-  const std::string file_;
-  std::mutex mutex_;
-  controller::Controller* controller_ = nullptr;
-  std::size_t devices_ = 0, groups_ = 0;
-};
-
 // Of --partition.
-Result<std::unique_ptr<schedule::Scheduler>> divide_devices(const Arguments& arguments,
+Result<std::unique_ptr<schedule::Scheduler>> divide_devices(const Arguments& arguments, PartitionFile& file,
                                                             controller::Options& options,
                                                             std::size_t devices) {
-  auto division = read_division(arguments.partition, devices);
-  if (!division) return in_context("--partition", division.error());
+  auto division = file.read(devices);
+  if (!division) return std::unexpected(division.error());
   auto made =
       schedule::make_subclusters(arguments.scheduler, environment_of(arguments), *std::move(division));
   if (!made) return std::unexpected(std::move(made.error()));
@@ -248,11 +207,11 @@ int run(Arguments& arguments) {
   const auto spans_go_to = read_otlp(arguments.otlp, [](const char* name) { return std::getenv(name); });
   if (!spans_go_to) return complain(exit_usage, spans_go_to.error());
   ServiceManager& manager = *supervised->manager;
-  const auto repartition = std::make_shared<Repartition>(arguments.partition);
-  signals.on_hangup([doors = *doors, &manager, repartition] {
+  const auto partition = std::make_shared<PartitionFile>(arguments.partition);
+  signals.on_hangup([doors = *doors, &manager, partition] {
     manager.reload(clock.now(), [&] {
       reload(doors, [](const std::string& text) { spdlog::info("{}", text); });
-      repartition->read_again();
+      partition->read_again();
     });
   });
   if (const auto free = frontend::check_addresses(*doors); !free) return complain(exit_failure, free.error());
@@ -303,7 +262,7 @@ int run(Arguments& arguments) {
     };
     doors->more_metrics = [to = training->get()] { return to->metrics(); };
   }
-  if (!arguments.partition.empty()) scheduler = divide_devices(arguments, options, group->devices.size());
+  if (partition->given()) scheduler = divide_devices(arguments, *partition, options, group->devices.size());
   if (!scheduler) return complain(exit_usage, scheduler.error());
   show_gpus(*group, *doors);
   if (auto room = enough_addresses(beside_caches() + caches_of(*group), "the server with its caches"); !room)
@@ -373,7 +332,10 @@ int run(Arguments& arguments) {
       return complain(exit_failure, started.error());
     }
     if (options.subclusters != nullptr)
-      repartition->begin(whole->controller(), group->devices.size(), options.subclusters->division().groups);
+      partition->begin([&whole](const schedule::GroupsOfModels& division) -> Result<bool> {
+        if (whole->controller().divide(division)) return true;
+        return fail(ErrorCode::unavailable, "the server does not serve yet, or any more; nothing changes");
+      });
     Loading loading(*whole, [&](Result<> result) {
       loaded = std::move(result);
       if (!loaded) return signals.end();
@@ -400,7 +362,7 @@ int run(Arguments& arguments) {
       _exit(exit_success);
     }
   }
-  repartition->end();
+  partition->end();
   host.leave();
   stop_trimming_heap();  // models go one by one
   const std::vector<DeviceId> left = whole->stop();
