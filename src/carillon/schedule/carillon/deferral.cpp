@@ -59,19 +59,20 @@ std::optional<TimePoint> Deferral::with_more(std::uint32_t line, const Waiting::
     return std::nullopt;
   const ModelId model = head.model;
   const TimePoint now = out.time();
-  const int index = view_.plan.times(model).index_for(rows);
+  const symphony::BatchTimes& average = view_.plan.times(model);
+  const int index = average.index_for(rows);
   const std::size_t largest = batches_.largest_batch(line, now);
   if (!known_to_wait(model, index) || (largest > 0 && rows >= largest) ||
-      static_cast<std::size_t>(view_.plan.times(model).batch_size(index)) != rows)
+      static_cast<std::size_t>(average.batch_size(index)) != rows)
     return std::nullopt;
   Asking asking{.model = model, .deadline = head.deadline, .patience = d.patience, .lead = std::nullopt};
   const TimePoint ready = ready_at(asking, index, times, out);  // before the batch would be late
+  if (ready <= now) return std::nullopt;
   const DeviceId fastest = *view_.free.fastest();
   const TimePoint start = now + times.dispatch(fastest);
-  if (ready <= now || saturating_add(start, times.span(fastest, model, 0)) > head.deadline)
-    return std::nullopt;
+  if (saturating_add(start, times.span(fastest, model, 0)) > head.deadline) return std::nullopt;
   const int last = waits_with(model, index);
-  if (last == index || ready_at(asking, last, times, out) > now) return std::nullopt;
+  if (last == index || !waited(asking, last, times, out)) return std::nullopt;
   d.until = TimePoint::min();
   if (view_.plan.known(model)) waits_.asks(model, ready, now);
   return ready;
@@ -137,19 +138,34 @@ Deferral::Asking Deferral::asking(const Waiting::Head& head, TimePoint deadline,
 
 // Until when a batch of that place in the model's sizes waits for a larger one.
 TimePoint Deferral::ready_at(Asking& asking, int index, const Times& times, const Orders& out) {
-  const DeviceId fastest = *view_.free.fastest();
-  const auto place = static_cast<std::size_t>(index);
-  const Times::Batch batch = times.batch(fastest, asking.model, place);
-  const TimePoint larger_fits =
-      saturating_add(asking.deadline, -times.span(fastest, asking.model, place + 1));
+  const TimePoint asks = asks_at(asking, index, times, out);
+  return std::min({asks, fits(asking, index + 1, times), asking.patience}) -
+         times.dispatch(*view_.free.fastest());
+}
+
+// ready_at() is not after now. Any of its three limits tells that: mostly the first one does.
+bool Deferral::waited(Asking& asking, int index, const Times& times, const Orders& out) {
+  const TimePoint start = out.time() + times.dispatch(*view_.free.fastest());
+  return asks_at(asking, index, times, out) <= start || fits(asking, index + 1, times) <= start ||
+         asking.patience <= start;
+}
+
+// When a batch of that place in the sizes has better ask for a device, which it may have to wait for.
+TimePoint Deferral::asks_at(Asking& asking, int index, const Times& times, const Orders& out) {
+  const TimePoint latest = fits(asking, index, times);
   Duration lead{0};
-  if (batch.rows >= asking.small) {
+  if (asking.small == 0 ||
+      static_cast<std::size_t>(view_.plan.times(asking.model).batch_size(index)) >= asking.small) {
     if (!asking.lead) asking.lead = waits_.lead(asking.model, view_.plan.wait(), out.time());
     lead = *asking.lead;
   }
-  const TimePoint latest = saturating_add(asking.deadline, -batch.span);
-  const TimePoint finds_device = saturating_add(latest, -lead - punctual_.late());
-  return std::min({larger_fits, finds_device, asking.patience}) - times.dispatch(fastest);
+  return saturating_add(latest, -lead - punctual_.late());
+}
+
+// Until when EXEC of such a batch may start on the fastest device.
+TimePoint Deferral::fits(const Asking& asking, int index, const Times& times) const {
+  return saturating_add(asking.deadline,
+                        -times.span(*view_.free.fastest(), asking.model, static_cast<std::size_t>(index)));
 }
 
 }  // namespace carillon::schedule

@@ -99,6 +99,9 @@ class Deferral {
   int waits_with(ModelId model, int index);
   Asking asking(const Waiting::Head& head, TimePoint deadline, const Orders& out) const;
   TimePoint ready_at(Asking& asking, int index, const Times& times, const Orders& out);
+  bool waited(Asking& asking, int index, const Times& times, const Orders& out);
+  TimePoint asks_at(Asking& asking, int index, const Times& times, const Orders& out);
+  TimePoint fits(const Asking& asking, int index, const Times& times) const;
 
   const View view_;
   const Batches& batches_;
