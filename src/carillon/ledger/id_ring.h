@@ -50,15 +50,17 @@ class IdRing {
     Key key = nobody;
     Value value{};
   };
-  Slot& slot_of(Key key) { return slots_[static_cast<std::size_t>(key.value) & (slots_.size() - 1)]; }
+  Slot& slot_of(Key key) { return slots_[static_cast<std::size_t>(key.value) & mask_]; }
   void grow() {
     std::vector<Slot> old(slots_.size() * 2);
     old.swap(slots_);
+    mask_ = slots_.size() - 1;
     for (Slot& slot : old)
       if (slot.key != nobody) slot_of(slot.key) = std::move(slot);
   }
 
   std::vector<Slot> slots_ = std::vector<Slot>(64);  // a power of two
+  std::size_t mask_ = slots_.size() - 1;             // kept, as a size of slots costs a multiplication
   IdMap<Key, Value> aside_;
   std::size_t size_ = 0;
 };
