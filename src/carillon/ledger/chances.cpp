@@ -43,7 +43,7 @@ double accepted(double promised, double outliers) {
 
 }  // namespace
 
-Chances::Chances(const Environment& told) : told_(told) {
+Chances::Chances(const Environment& told) : told_(told), least_scale_(std::max(ns(told.shortest), 1.0)) {
   const auto& edges = Spread::edges();
   for (std::size_t i = 0; i < Spread::bins; ++i) {
     if (!told.measured) {

@@ -170,7 +170,7 @@ class Chances {
     if (pair != nullptr && (pair->runs > 0 || pair->on_trial))
       times = pair->pace * static_cast<double>(pair->sizes[index].times);
     const double exec = std::min(longest, ns(model.info->batches[index].exec) * times);
-    return {.exec = exec, .scale = std::max({exec, ns(told_.shortest), 1.0})};
+    return {.exec = exec, .scale = std::max(exec, least_scale_)};
   }
   static double ns(Duration d) { return static_cast<double>(d.count()); }
   double quick_edge(const Own* own) const;
@@ -198,6 +198,7 @@ class Chances {
   void find_least_ways() const;
 
   Environment told_;
+  double least_scale_ = 1;                    // nanoseconds; see Environment::shortest
   std::array<double, Spread::bins> prior_{};  // the chances beyond each edge, before anything ran
   double prior_quick_ = 1;                    // as Own::quick, likewise
   std::vector<Device> devices_;
