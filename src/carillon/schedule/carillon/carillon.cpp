@@ -15,6 +15,11 @@ constexpr double known_after = 4;
 // Where a part has more to do than one event allows, and nothing else happens, it goes on after that time.
 constexpr Duration planned_after = 100us;
 
+// A Wake says nothing, but for what schedulers around the policy did before they passed it on.
+bool says_something(const Event& event, const ledger::Ledger::Changes& changes) {
+  return !std::holds_alternative<Wake>(event) || !changes.back.empty() || !changes.ended.empty();
+}
+
 }  // namespace
 
 Carillon::Carillon(const Environment& environment, const CarillonOptions& options)
@@ -45,24 +50,13 @@ Carillon::Carillon(const Environment& environment, const CarillonOptions& option
       settings_(view_, keep_off_, plan_) {}
 
 TimePoint Carillon::act(const Event& event, Orders& out) {
-  // What the event says.
-  const auto* const arrival = std::get_if<RequestArrived>(&event);
-  if (arrival != nullptr)
-    kinds_.arrived(arrival->request, out.time());
-  else
-    kinds_.hear(event, out.ledger(), out.time());
-  if (kinds_.changed()) follow_kinds(out);
-  life_.hear(event, out);
-  if (arrival == nullptr || placing_.any() || out.ledger().alive() == 0) placing_.hear(event, life_, out);
-  if (arrival != nullptr)
-    plan_.arrived(arrival->request, kinds_.of(arrival->request), out.time());
-  else
-    plan_.hear(event, out);
   std::optional<RequestId> turned_away;
-  if (arrival != nullptr && fair_.on(arrival->request) && !admit(arrival->request, out))
-    turned_away = arrival->request.id;
-  hear(event, out);
-  if (arrival != nullptr && arrival->more) return wake_;
+  if (const auto* const arrival = std::get_if<RequestArrived>(&event)) {
+    turned_away = hear(*arrival, event, out);
+    if (arrival->more) return wake_;
+  } else if (says_something(event, out.ledger().changes())) {
+    hear(event, out);
+  }
   // What follows from it.
   if (plan_.due(out.time()) || keep_off_.planning()) go_on(out);
   life_.expire(out);
@@ -98,12 +92,32 @@ void Carillon::follow_kinds(Orders& out) {
   }
 }
 
-// Which lines and devices are to be looked at again.
+// What an event says that is no arrival.
 void Carillon::hear(const Event& event, Orders& out) {
-  if (const auto* arrival = std::get_if<RequestArrived>(&event)) {
-    lines_.came(arrival->request);
-    if (out.ledger().changes().back.empty()) return;
-  }
+  kinds_.hear(event, out.ledger(), out.time());
+  if (kinds_.changed()) follow_kinds(out);
+  life_.hear(event, out);
+  placing_.hear(event, life_, out);
+  plan_.hear(event, out);
+  follow(event, out);
+}
+
+// What an arrival says. Its request, if that is not admitted.
+std::optional<RequestId> Carillon::hear(const RequestArrived& arrival, const Event& event, Orders& out) {
+  const Request& request = arrival.request;
+  kinds_.arrived(request, out.time());
+  if (kinds_.changed()) follow_kinds(out);
+  life_.hear(event, out);
+  if (placing_.any() || out.ledger().alive() == 0) placing_.hear(event, life_, out);
+  plan_.arrived(request, kinds_.of(request), out.time());
+  const bool admitted = !fair_.on(request) || admit(request, out);
+  lines_.came(request);
+  if (!out.ledger().changes().back.empty()) follow(event, out);
+  return admitted ? std::nullopt : std::optional(request.id);
+}
+
+// Which settings, lines and devices are to be looked at again.
+void Carillon::follow(const Event& event, Orders& out) {
   if (settings_.hear(event, out)) matching_.relieve();
   lines_.hear(event, out);
   matching_.hear(event, out);

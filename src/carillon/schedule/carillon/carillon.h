@@ -68,6 +68,8 @@ class Carillon final : public Policy {
 
   void follow_kinds(Orders& out);
   void hear(const Event& event, Orders& out);
+  std::optional<RequestId> hear(const RequestArrived& arrival, const Event& event, Orders& out);
+  void follow(const Event& event, Orders& out);
   void go_on(Orders& out);
   bool admit(const Request& request, Orders& out);
   void count_lost(std::optional<RequestId> but, const Orders& out);
