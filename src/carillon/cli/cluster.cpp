@@ -477,10 +477,12 @@ int run_drain(const ClusterArguments& arguments) {
   const auto found = std::ranges::find(seen.members, arguments.who,
                                        [](const ClusterState::Member& each) { return each.of.id; });
   const ClusterState::Member* const who = found == seen.members.end() ? nullptr : &*found;
+  bool takes_spare = false;
   if (who != nullptr && seen.answered && who->of.role == cluster::Role::scheduler &&
       who->of.id != seen.leader && !arguments.undo && !arguments.force) {
     const std::set<std::string> spares = ask_schedulers(seen, *credentials);
-    if (who->of.drain == Drain::none)
+    takes_spare = who->of.drain == Drain::none;
+    if (takes_spare)
       if (auto can = can_drain(seen, spares, *who); !can)
         return fail_cluster("drain", arguments, can.error());
   }
@@ -489,7 +491,7 @@ int run_drain(const ClusterArguments& arguments) {
   if (!address) return fail_cluster("drain", arguments, address.error());
   const bool schedules = who->of.role == cluster::Role::scheduler;
   const bool leads = !arguments.undo && schedules;
-  if (leads && who->of.id != seen.leader && !arguments.force)
+  if (takes_spare)
     if (auto alone = still_spared(*registered, *credentials, arguments.who); !alone) {
       (void)tell_drain(seen, *credentials, who, {arguments.who, true});
       return fail_cluster("drain", arguments, alone.error());
