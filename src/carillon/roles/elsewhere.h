@@ -23,7 +23,8 @@ struct Elsewhere {
 inline constexpr Duration unused_before = std::chrono::seconds{10};
 
 // Where models are to be loaded before the devices `leaving` go. `may_run`: whether that device's worker has
-// the model. What was used last comes first. Pure. O(models of the leaving devices x copies of the others).
+// the model. What was used last comes first. Pure. O(copies), and O(models of the leaving devices x others),
+// times a device's copies where it may have room.
 Elsewhere load_elsewhere(const ledger::Ledger& ledger, const std::set<DeviceId>& leaving,
                          const std::function<bool(DeviceId, ModelId)>& may_run);
 

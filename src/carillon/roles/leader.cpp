@@ -21,7 +21,7 @@ namespace {
 constexpr Duration longest = std::chrono::hours{1};  // that anything takes which a peer tells of
 
 // How often it is looked what is to be loaded elsewhere before a worker drains.
-constexpr Duration looks_elsewhere = std::chrono::milliseconds{5};
+constexpr Duration looks_elsewhere = std::chrono::milliseconds{20};
 // Models that a text names.
 constexpr std::size_t most_named = 8;
 

@@ -1863,7 +1863,7 @@ class DrainAheadTest : public LeaderTest {
     EXPECT_EQ(leader->drains(), (Drains{{"w11", 1}}));
     now += 8ms;
     hear(12, report(orders[0].id.value, ActionStatus::success));
-    leader->wake(now += 5ms);
+    leader->wake(now += 20ms);
   }
 };
 
@@ -1889,8 +1889,8 @@ TEST_F(DrainAheadTest, AWorkerDrainsAllTheSameOnceItIsTime) {
   ASSERT_EQ(out.take<ledger::Unload>(12).size(), 1U);  // which is not carried out
   while (now < begun + LeaderOptions{}.load_elsewhere_within) {
     EXPECT_TRUE(out.take<transport::Drain>(11).empty());
-    ASSERT_LE(leader->wake_at(), now + 5ms);
-    leader->wake(now += 5ms);
+    ASSERT_LE(leader->wake_at(), now + 20ms);
+    leader->wake(now += 20ms);
   }
   EXPECT_EQ(out.take<transport::Drain>(11).size(), 1U);
   EXPECT_EQ(out.warned,
@@ -1916,7 +1916,7 @@ TEST_F(DrainAheadTest, AWorkerThatGoesMeanwhileIsWaitedForNoMore) {
   ASSERT_TRUE(leader->drain("w11", false, now));
   leader->left(11, "killed", now);
   EXPECT_TRUE(leader->drains().empty());
-  leader->wake(now += 5ms);
+  leader->wake(now += 20ms);
   EXPECT_TRUE(out.warned.empty());
 }
 
