@@ -48,7 +48,8 @@ void set_error(const Error& from, hosts::Error& out) {
 // Of a reply that has one.
 Error error_heard(const hosts::Error& from) {
   const bool known = from.code() <= static_cast<std::uint32_t>(ErrorCode::internal);
-  return {known ? static_cast<ErrorCode>(from.code()) : ErrorCode::internal, graph::printable(from.message(), longest_words)};
+  return {known ? static_cast<ErrorCode>(from.code()) : ErrorCode::internal,
+          graph::printable(from.message(), longest_words)};
 }
 
 hosts::LookReply reply_of(const Look& look) {

@@ -318,8 +318,9 @@ int run(Arguments& arguments) {
     manager.listening("loading models");
     std::unique_ptr<frontend::ScalerServer> scaler;
     if (!arguments.keda.empty()) {
-      auto opened = frontend::ScalerServer::start(frontend::look_once_a_second(whole->service()),
-                                                  {.address = arguments.keda, .tls = doors->tls, .log = doors->log});
+      auto opened =
+          frontend::ScalerServer::start(frontend::look_once_a_second(whole->service()),
+                                        {.address = arguments.keda, .tls = doors->tls, .log = doors->log});
       if (!opened) {
         (*frontend)->stop();
         return complain(exit_failure, opened.error());
