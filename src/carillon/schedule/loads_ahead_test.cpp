@@ -10,6 +10,7 @@
 
 #include "carillon/schedule/asked_ahead.h"
 #include "carillon/schedule/registry.h"
+#include "carillon/schedule/subclusters.h"
 #include "carillon/schedule/testing/models.h"
 #include "carillon/schedule/testing/scripted_scheduler.h"
 
@@ -84,6 +85,33 @@ TEST(LoadsAhead, ASchedulerThatDoesNotSaysSo) {
   asked.decide(Wake{}, TimePoint{1s}, orders);
   EXPECT_FALSE(asked.loads_ahead());
   EXPECT_TRUE(orders.empty());
+}
+
+// Devices 0 and 2 are of the first group, and so is the model.
+TEST(LoadsAhead, OnlyOnDevicesOfTheModelsGroup) {
+  const Environment environment{.hangs_after = 1s, .classes = true};
+  const auto make = [&] { return make_scheduler("edf", environment).value(); };
+  auto divided = std::make_unique<Subclusters>(make, environment, groups_of_models({{"m0"}, {"m1"}}));
+  const Subclusters& groups = *divided;
+  AskedAhead asked(std::move(divided));
+  Actions orders;
+  const auto tell = [&](const Event& event) {
+    orders.clear();
+    asked.decide(event, TimePoint{1s}, orders);
+  };
+  for (std::uint32_t i = 0; i < 2; ++i) tell(model_comes(linear_model(i, 1ms, 1ms)));
+  ASSERT_EQ(groups.group(ModelId{0}), 0U);
+  tell(DeviceChanged{DeviceId{0}, true, 1, 1, {ModelId{0}}});
+  for (std::uint32_t i = 1; i < 3; ++i) tell(DeviceChanged{DeviceId{i}, true, 1, 1, {}});
+  orders.clear();
+  asked.ask({ModelId{0}, DeviceId{1}});
+  tell(Wake{});
+  EXPECT_TRUE(orders.empty());
+  asked.ask({ModelId{0}, DeviceId{2}});
+  tell(Wake{});
+  ASSERT_EQ(orders.size(), 1U);
+  EXPECT_EQ(std::get<Load>(orders[0]).device, DeviceId{2});
+  EXPECT_TRUE(asked.loads_ahead());
 }
 
 }  // namespace
