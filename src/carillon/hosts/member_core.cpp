@@ -277,7 +277,8 @@ std::string MemberCore::trouble() const {
   for (const auto& [id, known] : known_)
     if (!known.protocol)
       return known.protocol.error().message + ". Until then neither hears the other" +
-             (is_outnumbered() ? ", and '" + options_.self.id + "' does not lead" : "");
+             (election_ && !leads() && is_outnumbered() ? ", and '" + options_.self.id + "' does not lead"
+                                                        : "");
   return {};
 }
 

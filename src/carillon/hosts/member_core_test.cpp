@@ -517,6 +517,10 @@ TEST_F(MemberCoreTest, WhoSpeaksAnOlderProtocolTakesTheLeadFromNobody) {
   EXPECT_EQ(net["s9"].trouble(),
             "'f1' speaks protocols 2 to 3, and 's9' speaks protocol 1: upgrade 's9' to a build that speaks "
             "protocol 2. Until then neither hears the other, and 's9' does not lead");
+  EXPECT_EQ(net["w9"].trouble(),
+            "'f1' speaks protocols 2 to 3, and 'w9' speaks protocol 1: upgrade 'w9' to a build that speaks "
+            "protocol 2. Until then neither hears the other")
+      << "a worker never leads";
   EXPECT_EQ(net["w1"].trouble(),
             "'s9' speaks protocol 1, and 'w1' speaks protocols 2 to 3: upgrade 's9' to a build that speaks "
             "protocol 2. Until then neither hears the other");
@@ -536,6 +540,19 @@ TEST_F(MemberCoreTest, WhoSpeaksAnOlderProtocolTakesTheLeadFromNobody) {
   }
   net.run(1s);
   EXPECT_EQ(net.leaders(), std::vector<std::string>{"s9"});
+}
+
+// As where somebody registers members that do not run.
+TEST_F(MemberCoreTest, ALeaderThatIsOutnumberedLeadsOnAndSaysNothingElse) {
+  net.start("s1", Role::scheduler);
+  net.until_led();
+  for (const char* id : {"s7", "s8", "s9"})
+    net.start(id, Role::scheduler, Duration{0}, "secret", std::nullopt, {3, 4});
+  net.run(1s);
+  EXPECT_EQ(net.leaders(), std::vector<std::string>{"s1"});
+  EXPECT_EQ(net["s1"].trouble(),
+            "'s7' speaks protocols 3 to 4, and 's1' speaks protocol 1: upgrade 's1' to a build that speaks "
+            "protocol 3. Until then neither hears the other");
 }
 
 TEST_F(MemberCoreTest, OfAsManyOfTwoProtocolsTheLeadersSideLeads) {
