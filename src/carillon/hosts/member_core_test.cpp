@@ -546,8 +546,10 @@ TEST_F(MemberCoreTest, WhoSpeaksAnOlderProtocolTakesTheLeadFromNobody) {
 TEST_F(MemberCoreTest, ALeaderThatIsOutnumberedLeadsOnAndSaysNothingElse) {
   net.start("s1", Role::scheduler);
   net.until_led();
-  for (const char* id : {"s7", "s8", "s9"})
+  for (const char* id : {"s7", "s8", "s9"}) {
     net.start(id, Role::scheduler, Duration{0}, "secret", std::nullopt, {3, 4});
+    net.kill(id);
+  }
   net.run(1s);
   EXPECT_EQ(net.leaders(), std::vector<std::string>{"s1"});
   EXPECT_EQ(net["s1"].trouble(),
