@@ -20,7 +20,9 @@ class Plan {
  public:
   // `by_worth`: batch sizes are limited to those that are worth their time (Worth).
   explicit Plan(const Environment& environment, bool by_worth = false)
-      : environment_(environment), by_worth_(by_worth), batches_(rate_window, every, exceeded, most_load) {}
+      : environment_(environment),
+        by_worth_(by_worth),
+        batches_(rate_window, every, exceeded, most_load, 0, true) {}
 
   // From the next plan on. `limits`: batches are limited for the sake of models in a hurry. `curbs`: they are
   // shorter where the rates ask for more than one or two devices have.

@@ -65,19 +65,29 @@ double BatchPlan::needed(Model& m, double scale, const BatchTimes& times) {
   return rate * to_seconds(times.exec(sizes.index)) / sizes.size;
 }
 
+// The place of the largest batch size before `end` that takes no longer than `own`, or else of the smallest.
+int BatchPlan::largest_within(const BatchTimes& times, Duration own, int end) {
+  int index = 0;  // exec grows with the batch
+  while (end - index > 1) {
+    const int middle = (index + end) / 2;
+    (times.exec(middle) <= own ? index : end) = middle;
+  }
+  return index;
+}
+
 // How many devices its rate needs if none of its batches takes longer than `own`. With `keep`, the limit
 // stays.
 double BatchPlan::needed_within(Model& m, Duration own, const BatchTimes& times, bool keep) {
   Sizes& sizes = coming(m);
   if (sizes.size == 0) return 0;
-  int index = 0, above = sizes.index + 1;  // exec grows with the batch
-  while (above - index > 1) {
-    const int middle = (index + above) / 2;
-    (times.exec(middle) <= own ? index : above) = middle;
-  }
+  const int index = largest_within(times, own, sizes.index + 1);
   if (keep && index < sizes.index) {
     sizes.index = index;
     sizes.size = sizes.limit = times.batch_size(index);
+  } else if (keep && bursts_ && devices_ == 1) {
+    const int most = largest_within(times, own, times.batch_count());
+    // Where no batch is short enough, a limit would help nobody.
+    if (most + 1 < times.batch_count() && times.exec(most) <= own) sizes.limit = times.batch_size(most);
   }
   return m.rate * to_seconds(times.exec(index)) / times.batch_size(index);
 }

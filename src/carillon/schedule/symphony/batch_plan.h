@@ -41,8 +41,16 @@ class BatchPlan {
   // quarters). A longer one is limited to the smallest size that costs at most `dearer` times as much for a
   // request, or to a larger one of which two fit into that time. With more devices one is free sooner, and
   // can be kept free.
-  BatchPlan(Duration rate_window, Duration every, double exceeded, double most_load = 1, double dearer = 0)
-      : window_(rate_window), every_(every), exceeded_(exceeded), most_load_(most_load), dearer_(dearer) {}
+  // `bursts`: on one device, models that are planned shorter batches are limited, too: a burst makes batches
+  // longer than planned. Of several devices, one such batch leaves the others free.
+  BatchPlan(Duration rate_window, Duration every, double exceeded, double most_load = 1, double dearer = 0,
+            bool bursts = false)
+      : window_(rate_window),
+        every_(every),
+        exceeded_(exceeded),
+        most_load_(most_load),
+        dearer_(dearer),
+        bursts_(bursts) {}
 
   // From the next plan on: whether batches are limited, and `dearer`.
   void change(bool limits, double dearer) {
@@ -121,6 +129,7 @@ class BatchPlan {
   const Sizes& sizes(ModelId model) const { return models_[model.index()].plans[in_force_]; }
   Sizes& coming(Model& model) { return model.plans[1 - in_force_]; }
   static int largest(const BatchTimes& times, double rate, Duration slo, int guess);
+  static int largest_within(const BatchTimes& times, Duration own, int end);
   void look(Model& model, ModelId id, const BatchTimes& times);
   double needed(Model& model, double scale, const BatchTimes& times);
   double needed_within(Model& model, Duration own, const BatchTimes& times, bool keep);
@@ -134,6 +143,7 @@ class BatchPlan {
 
   Duration window_, every_;
   double exceeded_, most_load_, dearer_;
+  bool bursts_;
   bool limits_ = true;
   TimePoint last_ = TimePoint::min();
   std::vector<Model> models_;

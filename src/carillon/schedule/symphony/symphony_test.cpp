@@ -215,9 +215,9 @@ TEST(BatchPlan, OneModelAloneGetsTheStaggeredOptimum) {
 // 100.
 symphony::BatchPlan slow_beside_quick(int slow_rate, std::size_t devices,
                                       const std::vector<Duration>& quick_slos = {30ms},
-                                      std::uint32_t slow_id = 0, double dearer = 0) {
+                                      std::uint32_t slow_id = 0, double dearer = 0, bool bursts = false) {
   std::vector<symphony::ModelMachine> machines;
-  symphony::BatchPlan plan(2s, 250ms, 0.005, 1, dearer);
+  symphony::BatchPlan plan(2s, 250ms, 0.005, 1, dearer, bursts);
   for (std::uint32_t m = 0; m <= quick_slos.size(); ++m) {
     ModelInfo info{.id = ModelId{m}, .batches = {}};
     for (int b = 1; b <= 16; ++b)
@@ -259,6 +259,18 @@ TEST(BatchPlan, LimitsTheBatchesThatOthersCannotWaitFor) {
   const auto busy = slow_beside_quick(90, 1);
   EXPECT_EQ(busy.limit(ModelId{0}), 0);
   EXPECT_GT(busy.size(ModelId{0}), 2);
+}
+
+// At five requests a second the slow model's batches are planned to have one request. But ten may come at
+// once.
+TEST(BatchPlan, LimitsTheBatchesOfBurstsThatOthersCannotWaitFor) {
+  const auto without = slow_beside_quick(5, 1), with = slow_beside_quick(5, 1, {30ms}, 0, 0, true);
+  for (const auto* plan : {&without, &with}) EXPECT_EQ(plan->size(ModelId{0}), 1);
+  EXPECT_EQ(without.limit(ModelId{0}), 0);
+  EXPECT_EQ(with.limit(ModelId{0}), 2) << "which takes 24 ms, and the quick model can wait for 29.9 ms";
+  EXPECT_EQ(with.limit(ModelId{1}), 0);
+  EXPECT_EQ(slow_beside_quick(5, 2, {30ms}, 0, 0, true).limit(ModelId{0}), 0) << "another device stays free";
+  EXPECT_EQ(slow_beside_quick(5, 1, {10ms}, 0, 0, true).limit(ModelId{0}), 0) << "no batch is short enough";
 }
 
 TEST(BatchPlan, CurbsBatchesWhereOneOrTwoDevicesAreAskedForTooMuch) {
