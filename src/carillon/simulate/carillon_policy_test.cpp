@@ -100,6 +100,74 @@ rate = 15
   EXPECT_LT(share_on_time(scenario, "carillon:keep_off=0"), 0.9);
 }
 
+// By its rate the long model gets batches of one or two. In a burst it would get batches that take up to 116
+// ms, and the quick model can wait for 48 ms.
+TEST(CarillonPolicy, BatchesOfABurstAreLimitedForModelsInAHurry) {
+  const std::string scenario = R"(name = "burst"
+seed = 1
+duration_s = 120
+warmup_s = 4
+[cluster]
+devices = 1
+[[models]]
+name = "quick"
+slo_ms = 50
+max_batch = 16
+latency = { alpha_ms = 1.5, beta_ms = 0.5 }
+rate = 40
+[[models]]
+name = "long"
+slo_ms = 150
+max_batch = 16
+process = "gamma:0.1"
+latency = { alpha_ms = 6, beta_ms = 20 }
+rate = 6
+)";
+  EXPECT_GT(share_on_time(scenario, "carillon"), 0.995);
+  EXPECT_LT(share_on_time(scenario, "carillon:limit=0"), 0.994);
+}
+
+// Each device has the memory for all models but some. While most devices idle, a quick model may still have
+// to wait for the one that has it.
+TEST(CarillonPolicy, LongRunsComeInLargerBatchesWhereTheyAreInTheWay) {
+  const std::string scenario = R"(name = "scarce"
+seed = 1
+duration_s = 12
+warmup_s = 2
+[cluster]
+devices = 3
+memory = 1191182336  # 71 pages, of 80 for all models
+[load]
+rate = 1400
+process = "gamma:0.67"
+popularity = "zipf:0.7"
+[[models]]
+name = "long"
+slo_ms = 3.36
+weights = 92830273
+latency = { alpha_ms = 0.782, beta_ms = 0.81 }
+[[models]]
+name = "large"
+copies = 2
+slo_ms = 1.27
+weights = 425005613
+latency = { alpha_ms = 0.15, beta_ms = 0.0539 }
+[[models]]
+name = "middle"
+copies = 2
+slo_ms = 1.6
+weights = 130958636
+latency = { alpha_ms = 0.116, beta_ms = 0.0268 }
+[[models]]
+name = "small"
+copies = 3
+slo_ms = 1.69
+weights = 24585907
+latency = { alpha_ms = 0.191, beta_ms = 0.0943 }
+)";
+  EXPECT_GT(share_on_time(scenario, "carillon"), 0.997);
+}
+
 TEST(CarillonPolicy, ABurstIsAnsweredByWhatCostsLeast) {
   const std::string scenario = R"(name = "burst"
 seed = 1

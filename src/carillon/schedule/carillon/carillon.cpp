@@ -37,6 +37,7 @@ Carillon::Carillon(const Environment& environment, const CarillonOptions& option
             .life = life_,
             .placing = placing_,
             .plan = plan_,
+            .keep_off = keep_off_,
             .shortage = shortage_,
             .in_time = in_time_,
             .fair = fair_,

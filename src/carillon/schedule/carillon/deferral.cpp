@@ -101,10 +101,17 @@ int Deferral::waits_with(ModelId model, int index) {
   return std::min(w.last, most);
 }
 
+// Long runs should keep off some devices, and cannot where memory is scarce. There a quick model may have one
+// device alone, however many others idle. Larger batches leave it more of that device's time.
+bool Deferral::in_the_way(ModelId model) const {
+  return view_.placing.scarce() && view_.keep_off.devices(model) > 0;
+}
+
 // A batch of that place in the model's sizes does not wait for a larger one.
 bool Deferral::starts_at_once(ModelId model, int index) const {
   const parts::Plan& plan = view_.plan;
-  if (view_.options.defer <= 0 || plan.eager_contention() < view_.options.leisure) return true;
+  if (view_.options.defer <= 0) return true;
+  if (plan.eager_contention() < view_.options.leisure && !in_the_way(model)) return true;
   const auto& average = plan.times(model);
   const int larger = index + 1;
   if (larger == average.batch_count()) return true;

@@ -94,6 +94,7 @@ class Deferral {
     bool stops = false;  // there, as the next does not
     int from = 0, last = -1;
   };
+  bool in_the_way(ModelId model) const;
   bool starts_at_once(ModelId model, int index) const;
   bool known_to_wait(ModelId model, int index) const;
   int waits_with(ModelId model, int index);

@@ -6,6 +6,7 @@
 #include "carillon/schedule/parts/fair.h"
 #include "carillon/schedule/parts/free.h"
 #include "carillon/schedule/parts/in_time.h"
+#include "carillon/schedule/parts/keep_off.h"
 #include "carillon/schedule/parts/kinds.h"
 #include "carillon/schedule/parts/life.h"
 #include "carillon/schedule/parts/placing.h"
@@ -23,6 +24,7 @@ struct View {
   const parts::Life& life;
   const parts::Placing& placing;
   const parts::Plan& plan;
+  const parts::KeepOff& keep_off;
   const parts::Shortage& shortage;
   const parts::InTime& in_time;
   const parts::Fair& fair;
