@@ -17,7 +17,7 @@
 
 namespace carillon::cli {
 
-// Where `carillon serve` sends spans, as the command line says it.
+// Where a server, or a process of a cluster, sends spans, as the command line says it.
 struct OtlpArguments {
   std::string url;  // empty: nowhere
   std::vector<std::string> headers;

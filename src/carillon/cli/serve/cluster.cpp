@@ -43,6 +43,8 @@ int run_frontend(Arguments& arguments) {
   static const SteadyClock clock;
   auto doors = doors_of(arguments);
   if (!doors) return complain(exit_usage, doors.error());
+  const auto spans_go_to = otlp_target(arguments);
+  if (!spans_go_to) return complain(exit_usage, spans_go_to.error());
   signals.on_hangup([doors = *doors, manager = supervised->manager.get()] {
     manager->reload(clock.now(),
                     [&] { reload(doors, [](const std::string& text) { spdlog::info("{}", text); }); });
@@ -51,6 +53,7 @@ int run_frontend(Arguments& arguments) {
   const auto memory = plan_memory_of(arguments, false);
   if (!memory) return complain(memory.error().first, memory.error().second);
   const controller::Options options = controller_options(arguments, clock);
+  doors->spans = export_spans(*spans_go_to, &*member, options.core.journal);
   auto host = roles::FrontendHost::open(*member, options, clock, warn,
                                         arguments.control == server::ModelControlMode::explicit_orders);
   if (!host) return complain(exit_failure, host.error());
@@ -61,7 +64,7 @@ int run_frontend(Arguments& arguments) {
     auto frontend = open_doors((*host)->service(), arguments, *doors, *memory);
     if (!frontend) return complain(exit_failure, frontend.error());
     tell_ready(**frontend, arguments, *supervised->manager, "frontend '" + member->id + "'");
-    serve(**frontend, arguments, signals, options, *supervised->manager, *memory, nullptr);
+    serve(**frontend, arguments, signals, options, *supervised->manager, *memory, doors->spans.get());
   }
   (*host)->stop();
   spdlog::info("stopped");

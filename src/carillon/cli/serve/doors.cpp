@@ -1,5 +1,6 @@
 #include "carillon/cli/serve/doors.h"
 
+#include <cstdlib>
 #include <map>
 #include <utility>
 #include <vector>
@@ -84,17 +85,27 @@ Result<frontend::Options> doors_of(const Arguments& arguments) {
   return doors;
 }
 
+Result<std::optional<OtlpTarget>> otlp_target(const Arguments& arguments) {
+  return read_otlp(arguments.otlp, [](const char* name) { return std::getenv(name); });
+}
+
 std::shared_ptr<frontend::SpanExporter> export_spans(const std::optional<OtlpTarget>& target,
-                                                     const controller::Options& options,
-                                                     const frontend::Options& doors) {
+                                                     const roles::MemberArguments* member,
+                                                     std::shared_ptr<const controller::Journal> journal) {
   if (!target) return nullptr;
   spdlog::info("spans: of requests in sampled traces, to {}", target->url());
+  auto resource = target->resource;
+  if (member != nullptr) {
+    resource.emplace_back("carillon.cluster", member->coordinator.name);
+    resource.emplace_back("carillon.role", cluster::name_of(member->role));
+    resource.emplace_back("carillon.member", member->id);
+  }
   return std::make_shared<frontend::SpanExporter>(
       frontend::SpanExporterOptions{.post = post_to(*target),
-                                    .journal = options.core.journal,
-                                    .resource = target->resource,
+                                    .journal = std::move(journal),
+                                    .resource = std::move(resource),
                                     .version = CARILLON_VERSION,
-                                    .log = doors.log});
+                                    .log = [](const std::string& text) { spdlog::warn("{}", text); }});
 }
 
 Result<std::unique_ptr<frontend::Frontend>> open_doors(controller::Service& service,

@@ -239,13 +239,16 @@ void add_record(CLI::App& command, Arguments& arguments) {
                      "Log every event and action of the scheduler to this file, for 'carillon replay'");
 }
 
-void add_traces(CLI::App& command, Arguments& arguments) {
+void add_journal(CLI::App& command, Arguments& arguments) {
   command
       .add_option("--journal", arguments.journal,
                   "Requests of which is kept what became of them and why, for 'carillon explain' and "
                   "/v2/carillon/requests, at about 900 bytes each; 0: none")
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
+}
+
+void add_traces(CLI::App& command, Arguments& arguments) {
   command
       .add_option("--trace-sample", arguments.trace_sample,
                   "The share of requests without a good 'traceparent' (W3C Trace Context) that begin a trace "
@@ -253,6 +256,9 @@ void add_traces(CLI::App& command, Arguments& arguments) {
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   add_otlp_options(command, arguments.otlp);
+}
+
+void add_empty_histograms(CLI::App& command, Arguments& arguments) {
   command.add_flag("--empty-histograms", arguments.empty_histograms,
                    "Metrics have histograms and quantiles also of models without a request so far");
 }
@@ -337,7 +343,9 @@ void add_serve(CLI::App& program, int& status) {
   add_log_level(command, *arguments);
   add_access_log(command, *arguments);
   add_record(command, *arguments);
+  add_journal(command, *arguments);
   add_traces(command, *arguments);
+  add_empty_histograms(command, *arguments);
   add_training_and_plans(command, *arguments);
 
   command.footer(
@@ -395,6 +403,7 @@ void add_frontend(CLI::App& program, int& status) {
       ->default_str("none");
   add_log_level(command, *arguments);
   add_access_log(command, *arguments);
+  add_traces(command, *arguments);
   command.footer(
       "Example:\n"
       "  carillon frontend --cluster etcd://10.0.0.1:2379/box --listen 10.0.0.2:7000");

@@ -204,7 +204,7 @@ int run(Arguments& arguments) {
     return complain(exit_usage, admits.error());
   auto doors = doors_of(arguments);
   if (!doors) return complain(exit_usage, doors.error());
-  const auto spans_go_to = read_otlp(arguments.otlp, [](const char* name) { return std::getenv(name); });
+  const auto spans_go_to = otlp_target(arguments);
   if (!spans_go_to) return complain(exit_usage, spans_go_to.error());
   ServiceManager& manager = *supervised->manager;
   const auto partition = std::make_shared<PartitionFile>(arguments.partition);
@@ -243,7 +243,7 @@ int run(Arguments& arguments) {
   if (arguments.plan.empty()) arguments.devices.each.memory = memory->plan;
   arguments.devices.each.process_memory = memory->plan.models;
   options.sizes.memory = memory->plan.sizes;
-  doors->spans = export_spans(*spans_go_to, options, *doors);
+  doors->spans = export_spans(*spans_go_to, member ? &*member : nullptr, options.core.journal);
   if (!arguments.plan.empty())
     return run_planned(arguments, options, *doors, signals, *supervised, *memory, clock);
   if (!arguments.train.socket.empty() && !lent)

@@ -184,7 +184,8 @@ class Tree {
     if (request.retry_after) say(span, "carillon.retry_after_us", whole_us(*request.retry_after));
     if (request.ended != never) say(span, "carillon.took_us", whole_us(request.ended - request.arrival));
     const Interval waited = wait_of(call);
-    if (waited.end > waited.begin) say(span, "carillon.waited_us", whole_us(waited.end - waited.begin));
+    if (!ran_elsewhere(call) && waited.end > waited.begin)
+      say(span, "carillon.waited_us", whole_us(waited.end - waited.begin));
     say(span, "carillon.tries", std::max<std::int64_t>(request.tries, std::ssize(call.own)));
     if (call.own.empty()) return;
     const ActionFacts& last = call.own.back();
@@ -200,6 +201,13 @@ class Tree {
 
   static bool ran(const ActionFacts& action) {
     return action.status == ActionStatus::success && action.exec_start != never;
+  }
+
+  // It has outputs of an action that the journal does not have: of another host, in a cluster.
+  static bool ran_elsewhere(const KeptCall& call) {
+    const explain::Outcome outcome = call.request.outcome;
+    return call.own.empty() && call.request.tries > 0 &&
+           (outcome == explain::Outcome::on_time || outcome == explain::Outcome::late);
   }
 
   // From when its size was known until it ran, or was over.
@@ -251,6 +259,10 @@ class Tree {
     add(parent, within, "read", {request.arrival, request.handed});
     const Interval waited = wait_of(call);
     if (request.handed != never) add(parent, within, "size", {request.handed, waited.begin}, least_size);
+    if (ran_elsewhere(call)) {
+      add(parent, within, "answer", {request.ended, within.end});
+      return;
+    }
     add(parent, within, "queue", waited);
     add_loads(parent, within, call, waited);
     for (const ActionFacts& action : call.own)

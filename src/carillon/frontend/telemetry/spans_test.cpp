@@ -302,5 +302,15 @@ TEST(Spans, HaveThePublicNumbers) {
   EXPECT_EQ(::testing::PrintToString(request.SerializeAsString()), ::testing::PrintToString(wanted));
 }
 
+// In a cluster: the journal of a frontend has no actions.
+TEST(Spans, OfACallThatRanElsewhereHaveNoQueue) {
+  KeptCall call = call_of({});
+  call.request.tries = 1;
+  const auto spans = spans_of(inference(), {.calls = {call}, .loads = {}}, since_1970, ids());
+  EXPECT_THAT(names(spans), ElementsAre("infer m", "read", "answer"));
+  EXPECT_EQ(when(spans[2]), "95-100");
+  EXPECT_FALSE(attributes(spans[0]).contains("carillon.waited_us"));
+}
+
 }  // namespace
 }  // namespace carillon::frontend
