@@ -2,6 +2,7 @@
 
 #include <array>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include "hosts.pb.h"
@@ -26,6 +27,16 @@ std::int64_t later_by(TimePoint at, TimePoint before) {
   if (__builtin_sub_overflow(ns(at), ns(before), &difference))
     return at < before ? std::numeric_limits<std::int64_t>::min() : std::numeric_limits<std::int64_t>::max();
   return difference;
+}
+
+// Ids of traces and spans, the most significant byte first.
+std::uint64_t number_of(std::span<const std::uint8_t> bytes) {
+  std::uint64_t number = 0;
+  for (const std::uint8_t byte : bytes) number = number << 8 | byte;
+  return number;
+}
+void set_bytes(std::uint64_t number, std::span<std::uint8_t> bytes) {
+  for (std::size_t i = bytes.size(); i-- > 0; number >>= 8) bytes[i] = static_cast<std::uint8_t>(number);
 }
 
 hosts::Class as_class(Class cls) {
@@ -76,10 +87,20 @@ struct Writer {
     if (from.window.latest != TimePoint::max()) out.mutable_window()->set_latest(ns(from.window.latest));
     out.set_expected_ns(from.expected.count());
   }
+  static void trace(const wire::RowTrace& from, hosts::RowTrace& out) {
+    const std::span id(from.trace.trace_id);
+    out.set_trace_high(number_of(id.first<8>()));
+    out.set_trace_low(number_of(id.last<8>()));
+    out.set_span(number_of(from.trace.span_id));
+    out.set_flags(from.trace.flags);
+    out.set_unix_zero(ns(from.unix_zero));
+    out.set_clock_bound_ns(from.clock_bound.count());
+  }
   static void reference(const RowReference& from, hosts::RowReference& out) {
     out.set_row(from.row.value);
     out.set_frontend(from.frontend);
     out.set_key(from.key);
+    if (from.trace) trace(*from.trace, *out.mutable_trace());
   }
   void error(const Error& from, hosts::Error& out, std::size_t most) const {
     out.set_code(static_cast<std::uint32_t>(from.code));
@@ -136,6 +157,7 @@ struct Writer {
     out.set_more(m.more);
     out.set_key(m.key);
     out.set_tensor_bytes(m.tensor_bytes);
+    if (m.trace) trace(*m.trace, *out.mutable_trace());
   }
   void operator()(const Withdraw& m) const {
     to.mutable_withdraw()->set_row(m.row.value);
@@ -390,8 +412,23 @@ class Reader {
     return {from.has_earliest() ? time(from.earliest()) : TimePoint::min(),
             from.has_latest() ? time(from.latest()) : TimePoint::max()};
   }
-  static RowReference reference(const hosts::RowReference& from) {
-    return {RequestId{from.row()}, from.frontend(), from.key()};
+  // None: a trace that is none, or is not sampled.
+  template <typename From>
+  std::optional<wire::RowTrace> trace(const From& from) {
+    if (!from.has_trace()) return std::nullopt;
+    const hosts::RowTrace& told = from.trace();
+    wire::RowTrace out{.trace = {},
+                       .unix_zero = time(told.unix_zero()),
+                       .clock_bound = duration("trace.clock_bound_ns", told.clock_bound_ns())};
+    const std::span<std::uint8_t> id(out.trace.trace_id);
+    set_bytes(told.trace_high(), id.first(8));
+    set_bytes(told.trace_low(), id.last(8));
+    set_bytes(told.span(), out.trace.span_id);
+    out.trace.flags = static_cast<std::uint8_t>(told.flags());
+    return out.trace.there() && out.trace.sampled() ? std::optional(out) : std::nullopt;
+  }
+  RowReference reference(const hosts::RowReference& from) {
+    return {RequestId{from.row()}, from.frontend(), from.key(), trace(from)};
   }
   template <typename Order>
   static Order order(const auto& from) {
@@ -581,7 +618,8 @@ std::optional<Message> Reader::read(const hosts::Message& from) {
                               .effort = {m.operations(), m.bytes()}},
                       .more = m.more(),
                       .key = m.key(),
-                      .tensor_bytes = m.tensor_bytes()};
+                      .tensor_bytes = m.tensor_bytes(),
+                      .trace = trace(m)};
       break;
     }
     case hosts::Message::kWithdraw:

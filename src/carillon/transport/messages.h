@@ -16,6 +16,7 @@
 #include "carillon/wire/ends.h"
 #include "carillon/wire/model.h"
 #include "carillon/wire/report.h"
+#include "carillon/wire/row_trace.h"
 #include "carillon/workload/request.h"
 
 // What frontends, schedulers and workers tell each other: the calls of wire/ends.h as values. Times are on
@@ -47,6 +48,7 @@ struct Offer {
   bool more = false;
   std::uint64_t key = 0;  // whoever has it may pull the row, while it is open
   std::uint64_t tensor_bytes = 0;
+  std::optional<wire::RowTrace> trace = std::nullopt;  // none: its request is not sampled
 };
 struct Withdraw {
   RequestId row;
@@ -101,6 +103,7 @@ struct RowReference {
   RequestId row;
   std::uint32_t frontend = 0;
   std::uint64_t key = 0;
+  std::optional<wire::RowTrace> trace = std::nullopt;  // as of its Offer
   friend bool operator==(const RowReference&, const RowReference&) = default;
 };
 struct Infer {

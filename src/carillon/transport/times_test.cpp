@@ -94,5 +94,20 @@ TEST(Times, AnyTimeCanBeConverted) {
         EXPECT_TRUE(to_our_time(message, clock, now));
 }
 
+TEST(Times, ARowsTraceKeepsTheFrontendsUnixTimeAndAddsTheBound) {
+  const wire::RowTrace told{.trace = {}, .unix_zero = at(-7), .clock_bound = 3us};
+  const auto profile = converted(Profile{.order = {}, .row = {.trace = told}});
+  const auto infer = converted(Infer{.order = {}, .rows = {{.trace = told}, {}}});
+  EXPECT_FALSE(infer.rows[1].trace);
+  for (const auto& ours :
+       {converted(Offer{.row = {}, .trace = told}).trace, profile.row.trace, infer.rows[0].trace}) {
+    ASSERT_TRUE(ours);
+    EXPECT_EQ(ours->unix_zero, at(-7) - 1s);
+    EXPECT_GE(ours->clock_bound, 13us);
+    EXPECT_LE(ours->clock_bound, 13us + rounding);
+  }
+  EXPECT_FALSE(converted(Offer{.row = {}}).trace);
+}
+
 }  // namespace
 }  // namespace carillon::transport

@@ -51,7 +51,11 @@ inline std::vector<std::pair<std::string, Message>> samples() {
                     .effort = {1'000'000'007, 4096}};
   const std::vector<RequestId> rows{RequestId{1}, RequestId{0xffffffffffffffff}};
   const Window window{at(10), at(20)};
-  const RowReference reference{RequestId{9}, 2, 0x8899aabbccddeeff};
+  wire::RowTrace trace{.trace = *parse_traceparent("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"),
+                       .unix_zero = at(-1'700'000'000'000'000'000),
+                       .clock_bound = 40us};
+  trace.trace.span_id = std::exchange(trace.trace.parent_id, {});
+  const RowReference reference{RequestId{9}, 2, 0x8899aabbccddeeff, trace};
   const wire::Prospect prospect{.exec = 3ms,
                                 .batch = 4,
                                 .devices = 5,
@@ -63,7 +67,7 @@ inline std::vector<std::pair<std::string, Message>> samples() {
                                 .busy = 11ms};
   return {
       {"application", Application{AppId{4}, "camera \xfe", wire::Dispatcher::Alike{ModelId{0}, 128}}},
-      {"offer", Offer{row, true, 0x0102030405060708, 602'112}},
+      {"offer", Offer{row, true, 0x0102030405060708, 602'112, trace}},
       {"withdraw", Withdraw{RequestId{3}, ModelId{17}}},
       {"sent", Sent{rows, DeviceId{6}}},
       {"came_back", CameBack{rows}},
