@@ -43,7 +43,7 @@ class Collector:
     """A collector of OpenTelemetry's, on a port of its own. `answers`: how it meets the next posts, each once; an
     answer is a status, a tuple of a status, headers and a body, or a function of the handler."""
 
-    def __init__(self, tls: ssl.SSLContext | None = None, port: int = 0):
+    def __init__(self, tls: ssl.SSLContext | None = None, port: int = 0, host: str = "127.0.0.1"):
         self.posts, self.spans, self.answers = [], [], []
         collector = self
 
@@ -66,14 +66,14 @@ class Collector:
             def log_message(self, *_):
                 pass
 
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        self.server = http.server.ThreadingHTTPServer((host, port), Handler)
         self.server.daemon_threads = True
         scheme = "http"
         if tls:
             self.server.socket = tls.wrap_socket(self.server.socket, server_side=True)
             scheme = "https"
         self.port = self.server.server_address[1]
-        self.url = f"{scheme}://127.0.0.1:{self.port}"
+        self.url = f"{scheme}://{host}:{self.port}"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def take(self, handler, body, answer):

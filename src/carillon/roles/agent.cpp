@@ -1,6 +1,7 @@
 #include "carillon/roles/agent.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <utility>
@@ -38,6 +39,22 @@ std::size_t aligned(std::size_t bytes) {
 
 controller::RowSize row_of(const graph::TensorSpec& spec) {
   return {.bytes = graph::memory_of(spec.type, spec.shape_at(1, 1)).count, .varies = spec.varies()};
+}
+
+std::shared_ptr<explain::RowSpans> worked_row(const wire::RowTrace& trace, const std::string& model,
+                                              const ledger::Infer& order, TimePoint now) {
+  auto spans = std::make_shared<explain::RowSpans>();
+  spans->of = trace;
+  spans->name = "work";
+  spans->remote = true;
+  spans->model = model;
+  spans->begin = now;
+  spans->say("carillon.device", std::int64_t{order.device.value});
+  spans->say("carillon.batch", std::int64_t{std::ssize(order.requests)});
+  spans->say("carillon.predicted_us",
+             std::int64_t{std::chrono::duration_cast<std::chrono::microseconds>(order.expected).count()});
+  spans->begin_part("pull", now);
+  return spans;
 }
 
 // Why other hosts cannot give a model rows; empty: they can.
@@ -247,7 +264,7 @@ void Agent::leads(TimePoint now) {
   led_ = true;
   frontends_.clear();
   unreached_.clear();
-  disown();
+  disown(now);
   for (Device& device : devices_) device.leaders.reset();
   announce_all(now);
 }
@@ -270,7 +287,7 @@ void Agent::tell_drain() {
 }
 
 // Nothing that an earlier leader ordered begins from here on, and nobody hears of what has.
-void Agent::disown() {
+void Agent::disown(TimePoint now) {
   ordered_.clear();
   for (auto next = actions_.begin(); next != actions_.end();) {
     const ActionId id = next->first;
@@ -281,7 +298,7 @@ void Agent::disown() {
       action.stops = devices_[action.device.index()].link->cancel(id);
     } else {
       drop_rows(action);
-      end(id);
+      end(id, now);
     }
   }
 }
@@ -373,6 +390,9 @@ void Agent::retire(DeviceId id, std::string_view why, TimePoint now) {
       // What has run may be what its client waits for.
       if (!action.report) out_.cancel(row.ticket);
     }
+    for (const Row& row : action.rows)
+      if (row.spans) row.spans->failed = why;
+    tell_traced(action, now);
     return true;
   });
   notes_.device_lost_over(id, why);
@@ -552,6 +572,8 @@ void Agent::on(transport::Infer& order, TimePoint now) {
     Row row{.address = frontends_[reference.frontend],
             .key = reference.key,
             .pulled = std::make_shared<PulledRow>(models_[infer.model.index()].shape)};
+    if (reference.trace)
+      row.spans = worked_row(*reference.trace, models_[infer.model.index()].model.info.name, infer, now);
     row.ticket = out_.pull(row.address, row.key, infer.window.latest, row.pulled);
     tickets_.emplace(row.ticket, std::pair(*id, action.rows.size()));
     action.rows.push_back(std::move(row));
@@ -578,6 +600,13 @@ void Agent::pulled(std::uint64_t ticket, const Result<>& result, TimePoint now) 
   } else if (!unreached_.empty()) {
     unreached_.erase(row.address);
   }
+  if (row.spans && result) row.spans->begin_part("window", now);
+  if (row.spans && !result) {
+    if (result.error().code == ErrorCode::not_found)
+      row.spans->say("carillon.outcome", "gone");
+    else
+      row.spans->failed = result.error().message;
+  }
   if (--action.waits == 0) ready(id, action, now);
 }
 
@@ -601,7 +630,7 @@ void Agent::ready(ActionId id, Action& action, TimePoint now) {
       return;
     }
     fail_order(action.theirs, action.device, ActionStatus::stopped, {}, now);
-    return end(id);
+    return end(id, now);
   }
   sending_ = &action;
   hand_over(action, action.order, now);
@@ -631,7 +660,7 @@ std::optional<std::pair<ActionId, wire::DeviceLink*>> Agent::running(ActionId th
   if (action.sent) return std::pair(id, devices_[action.device.index()].link);
   drop_rows(action);
   fail_order(theirs, action.device, ActionStatus::stopped, {}, now);
-  end(id);
+  end(id, now);
   return std::nullopt;
 }
 
@@ -670,6 +699,7 @@ void Agent::on_report(const wire::Report& report, TimePoint now) {
   if (success && action.kind == ActionKind::load) device.held.insert(action.model);
   if (success && action.kind == ActionKind::unload) device.held.erase(action.model);
   if (action.kind == ActionKind::infer) learn(device, action, report, now);
+  trace_run(action, report, now);
   action.report = report;
   action.report->id = action.theirs;
   action.report->life = device.leaders.value_or(0);  // of an own one nobody hears
@@ -681,11 +711,12 @@ void Agent::on_report(const wire::Report& report, TimePoint now) {
       if (!row.wanted || bad) continue;
       row.ticket = out_.push(row.address, row.key, row.pulled, *action.report);
       tickets_.emplace(row.ticket, std::pair(report.id, i));
+      if (row.spans) row.spans->begin_part("push", now);
       ++action.waits;
     }
   if (action.waits == 0) {
     tell(action);
-    end(report.id);
+    end(report.id, now);
   } else if (device.delivers < most_deliveries) {
     ++device.delivers;
     action.delivers = action.report->delivers = true;
@@ -715,6 +746,29 @@ void Agent::learn(Device& device, const Action& action, const wire::Report& repo
   if (runs.size() > latest_runs) runs.pop_front();
 }
 
+// What the device did for rows of sampled requests.
+void Agent::trace_run(const Action& action, const wire::Report& report, TimePoint now) {
+  const wire::ActionTimes& times = report.times;
+  const bool ran = times.exec_end > times.exec_start;
+  for (const Row& row : action.rows) {
+    if (!row.spans) continue;
+    row.spans->end_part(ran ? times.exec_start : now);
+    row.spans->add_part("input", times.input_start, times.input_end);
+    row.spans->add_part("exec", times.exec_start, times.exec_end);
+    row.spans->add_part("output", times.output_start, times.output_end);
+    if (report.status != ActionStatus::success) row.spans->failed = name_of(report.status);
+  }
+}
+
+// As the action ends.
+void Agent::tell_traced(const Action& action, TimePoint now) {
+  for (const Row& row : action.rows) {
+    if (!row.spans) continue;
+    row.spans->finish(now);
+    out_.traced(row.spans);
+  }
+}
+
 void Agent::forget_runs(ModelId model) {
   for (Device& device : devices_)
     std::erase_if(device.runs, [&](const auto& each) { return std::get<ModelId>(each.first) == model; });
@@ -731,13 +785,18 @@ void Agent::pushed(std::uint64_t ticket, const Result<bool>& taken, TimePoint no
     ++counters_.unwanted;
   Action& action = actions_.at(id);
   action.rows[place].ticket = 0;
+  if (const auto& spans = action.rows[place].spans) {
+    spans->end_part(now, taken ? std::string_view() : std::string_view(taken.error().message));
+    if (taken && !*taken) spans->say("carillon.outcome", "unwanted");
+    spans->finish(now);
+  }
   if (taken && *taken) action.taken = now;
   if (--action.waits > 0) return;
   if (action.delivers)
     delivered(action);
   else
     tell(action);
-  end(id);
+  end(id, now);
   unload_gone(now);
 }
 
@@ -759,9 +818,10 @@ void Agent::give_back(Device& device, ActionKind kind) {
   if (device.has.infers + device.has.loads == 0) device.busy_since = TimePoint::max();
 }
 
-void Agent::end(ActionId id) {
+void Agent::end(ActionId id, TimePoint now) {
   const auto found = actions_.find(id);
   const Action& action = found->second;
+  tell_traced(action, now);
   if (!action.delivers) give_back(devices_[action.device.index()], action.kind);
   if (!action.own) ordered_.erase(action.theirs);
   actions_.erase(found);
@@ -791,7 +851,7 @@ void Agent::tell_held_back(TimePoint now) {
     const auto action = actions_.find(id);
     if (action == actions_.end()) continue;  // it was stopped, or lost
     fail_order(action->second.theirs, action->second.device, ActionStatus::stopped, {}, now);
-    end(id);
+    end(id, now);
   }
 }
 

@@ -21,6 +21,7 @@
 #include "carillon/controller/calls/row_lookup.h"
 #include "carillon/dispatch/decider.h"
 #include "carillon/dispatch/notes.h"
+#include "carillon/explain/row_spans.h"
 #include "carillon/ledger/busy_share.h"
 #include "carillon/transport/messages.h"
 
@@ -71,6 +72,8 @@ class AgentOut {
   virtual void cancel(std::uint64_t ticket) = 0;
   // A model is to be loaded or unloaded; ModelOrdered answers.
   virtual void order_model(const transport::ModelOrder&) {}
+  // The spans of a row of a sampled request, once this worker is done with the row.
+  virtual void traced(std::shared_ptr<const explain::RowSpans>) {}
   // Nothing more follows at once: all of it can go.
   virtual void flush() {}
   virtual void warn(const std::string& text) = 0;
@@ -177,6 +180,7 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
     std::shared_ptr<PulledRow> pulled;
     std::uint64_t ticket = 0;  // of what is under way; 0: nothing is
     bool wanted = true;
+    std::shared_ptr<explain::RowSpans> spans = {};  // of a sampled request; else null
   };
   struct Action {
     DeviceId device;
@@ -222,7 +226,7 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
   // Whether a leader hears of models and devices.
   bool tells() const { return led_ && !draining_; }
   void tell_drain();
-  void disown();
+  void disown(TimePoint now);
   transport::DeviceState::Left left(const Device& device, DeviceId id, TimePoint now) const;
   void learn(Device& device, const Action& action, const wire::Report& report, TimePoint now);
   void forget_runs(ModelId model);
@@ -243,9 +247,11 @@ class Agent final : public dispatch::Decider, public controller::RowLookup {
   void pass(Order& order, schedule::ActionKind kind, TimePoint now);
   std::optional<std::pair<ActionId, wire::DeviceLink*>> running(ActionId theirs, TimePoint now);
   void drop_rows(Action& action);
+  static void trace_run(const Action& action, const wire::Report& report, TimePoint now);
+  void tell_traced(const Action& action, TimePoint now);
   void tell(const Action& action);
   static void give_back(Device& device, schedule::ActionKind kind);
-  void end(ActionId id);
+  void end(ActionId id, TimePoint now);
   void delivered(const Action& action);
   void unload_gone(TimePoint now);
   static std::size_t& count(wire::Credit& credit, schedule::ActionKind kind) {

@@ -10,6 +10,8 @@
 
 #include <gtest/gtest.h>
 
+#include "carillon/roles/testing/row_parts.h"
+
 namespace carillon::roles {
 namespace {
 
@@ -93,6 +95,7 @@ class AgentTest : public ::testing::Test, protected AgentOut {
   void connect(const std::string& address, const cluster::Protocols&) override {
     connected.push_back(address);
   }
+  void traced(std::shared_ptr<const explain::RowSpans> of) override { spans.push_back(std::move(of)); }
   void warn(const std::string& text) override {
     warned.push_back(text);
     EXPECT_TRUE(may_warn) << text;
@@ -163,6 +166,7 @@ class AgentTest : public ::testing::Test, protected AgentOut {
   bool may_warn = false;
   std::uint64_t tickets = 0, ordered = 0;
   std::vector<std::string> connected;
+  std::vector<std::shared_ptr<const explain::RowSpans>> spans;
 };
 
 // A leader drops reports of a life of the device that it has not named.
@@ -524,6 +528,55 @@ TEST_F(AgentTest, AFrontendThatIsNotReachedIsTriedFiftyTimesASecondAtMost) {
   ended(1ms);
   order_of(0, unreached);
   EXPECT_EQ(take<wire::Report>().back().status, ledger::ActionStatus::stopped) << "it was reached in between";
+}
+
+TEST_F(AgentTest, ATracedRowHasSpansOfItsPullItsRunAndItsPush) {
+  agent.leads(now);
+  hear(transport::Adopt{device, 0});
+  hear(transport::FrontendAt{0, "host:1"});
+  const ledger::Infer infer{
+      .id = {++ordered}, .device = device, .model = {0}, .requests = {{0}, {1}}, .expected = 4ms};
+  hear(transport::Infer{.order = infer,
+                        .rows = {{.row = {0}, .frontend = 0, .key = 1, .trace = testing::sampled_row()},
+                                 {.row = {1}, .frontend = 0, .key = 2}}});
+  now += 2ms;
+  agent.pulled(tickets - 1, {}, now);
+  agent.pulled(tickets, {}, now);
+  now += 6ms;
+  ran(3ms);
+  now += 1ms;
+  agent.pushed(tickets - 1, true, now);
+  now += 1ms;
+  EXPECT_TRUE(spans.empty()) << "the action goes on";
+  agent.pushed(tickets, true, now);
+  ASSERT_EQ(spans.size(), 1U) << "the other row has no trace";
+  EXPECT_EQ(spans[0]->of, testing::sampled_row());
+  EXPECT_EQ(spans[0]->name, "work");
+  EXPECT_EQ(spans[0]->model, "m");
+  EXPECT_TRUE(spans[0]->remote);
+  EXPECT_EQ(testing::parts_of(*spans[0]),
+            (std::vector<std::string>{"pull 0-2", "window 2-5", "exec 5-8", "push 8-9"}));
+  EXPECT_EQ(spans[0]->end - spans[0]->begin, 9ms);
+  const auto number = [&](std::string_view name) {
+    return std::ranges::find(spans[0]->numbers, name, &std::pair<std::string_view, std::int64_t>::first)
+        ->second;
+  };
+  EXPECT_EQ(number("carillon.batch"), 2);
+  EXPECT_EQ(number("carillon.predicted_us"), 4000);
+}
+
+TEST_F(AgentTest, ATracedRowOfALostDeviceSaysSo) {
+  agent.leads(now);
+  hear(transport::Adopt{device, 0});
+  hear(transport::FrontendAt{0, "host:1"});
+  const ledger::Infer infer{
+      .id = {++ordered}, .device = device, .model = {0}, .requests = {{0}}, .expected = 1ms};
+  hear(transport::Infer{.order = infer,
+                        .rows = {{.row = {0}, .frontend = 0, .key = 1, .trace = testing::sampled_row()}}});
+  agent.pulled(tickets, {}, now);
+  lose();
+  ASSERT_EQ(spans.size(), 1U);
+  EXPECT_EQ(spans[0]->failed, "it broke");
 }
 
 }  // namespace

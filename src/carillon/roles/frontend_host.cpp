@@ -6,6 +6,7 @@
 #include <spdlog/spdlog.h>
 
 #include "carillon/base/assert.h"
+#include "carillon/base/unix_time.h"
 #include "carillon/engine/engine.h"
 #include "carillon/repository/config.h"
 #include "carillon/transport/codec.h"
@@ -44,9 +45,9 @@ constexpr Duration patience_of_orders = std::chrono::seconds{5}, looks_at_orders
 }  // namespace
 
 FrontendHost::FrontendHost(const controller::Options& options, const Clock& clock,
-                           std::function<void(const std::string&)> warn, std::string rows_at,
-                           std::string cluster)
-    : clock_(clock), warn_(std::move(warn)), cluster_(std::move(cluster)) {
+                           std::function<void(const std::string&)> warn, explain::RowSpansSink traced,
+                           std::string rows_at, std::string cluster)
+    : clock_(clock), warn_(std::move(warn)), traced_(std::move(traced)), cluster_(std::move(cluster)) {
   controller_ = std::make_unique<controller::Controller>(
       [&](controller::Holder& holder, dispatch::Notes&) {
         auto offering =
@@ -61,9 +62,9 @@ Result<std::unique_ptr<FrontendHost>> FrontendHost::open(const MemberArguments& 
                                                          const controller::Options& options,
                                                          const Clock& clock,
                                                          std::function<void(const std::string&)> warn,
-                                                         bool takes_orders) {
-  std::unique_ptr<FrontendHost> made(
-      new FrontendHost(options, clock, std::move(warn), arguments.listen, arguments.coordinator.name));
+                                                         bool takes_orders, explain::RowSpansSink traced) {
+  std::unique_ptr<FrontendHost> made(new FrontendHost(options, clock, std::move(warn), std::move(traced),
+                                                      arguments.listen, arguments.coordinator.name));
   made->protocols_ = arguments.protocols;
   auto rows = transport::RowServer::open(
       arguments.listen,
@@ -210,6 +211,14 @@ std::uint64_t FrontendHost::open(RequestId row, transport::RowTensors tensors) {
 
 void FrontendHost::close(std::uint64_t key) {
   store_.close(key);
+}
+
+TimePoint FrontendHost::unix_zero() {
+  return TimePoint{-unix_minus_steady()};
+}
+
+void FrontendHost::traced(std::shared_ptr<const explain::RowSpans> spans) {
+  if (traced_) traced_(std::move(spans));
 }
 
 // A worker's report comes as the one message of a frame whose hello says who it is.

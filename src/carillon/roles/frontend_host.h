@@ -29,11 +29,11 @@ namespace carillon::roles {
 class FrontendHost final : FollowerHandlers, OfferingOut, controller::ModelControl {
  public:
   // Errors: an address that cannot be bound, and as hosts::Membership::open(). `clock` outlives this.
-  // `takes_orders`: to load and unload models.
+  // `takes_orders`: to load and unload models. `traced` gets the spans of rows of sampled requests.
   static Result<std::unique_ptr<FrontendHost>> open(const MemberArguments& arguments,
                                                     const controller::Options& options, const Clock& clock,
                                                     std::function<void(const std::string&)> warn,
-                                                    bool takes_orders);
+                                                    bool takes_orders, explain::RowSpansSink traced = {});
   ~FrontendHost() override;
 
   controller::Service& service() { return *controller_; }
@@ -61,7 +61,8 @@ class FrontendHost final : FollowerHandlers, OfferingOut, controller::ModelContr
     TimePoint until{};  // an unloaded model is waited for to go
   };
   FrontendHost(const controller::Options& options, const Clock& clock,
-               std::function<void(const std::string&)> warn, std::string rows_at, std::string cluster);
+               std::function<void(const std::string&)> warn, explain::RowSpansSink traced,
+               std::string rows_at, std::string cluster);
 
   // FollowerHandlers.
   void leads(std::shared_ptr<transport::Stream> stream, std::uint64_t epoch,
@@ -76,6 +77,8 @@ class FrontendHost final : FollowerHandlers, OfferingOut, controller::ModelContr
   void model_goes(ModelId id) override;
   void model_held(ModelId id, bool held) override;
   void models_told() override;
+  TimePoint unix_zero() override;
+  void traced(std::shared_ptr<const explain::RowSpans> spans) override;
   void flush() override;
   // ModelControl.
   void load(std::string model, Brought brought, Done done) override;
@@ -95,6 +98,7 @@ class FrontendHost final : FollowerHandlers, OfferingOut, controller::ModelContr
 
   const Clock& clock_;
   const std::function<void(const std::string&)> warn_;
+  const explain::RowSpansSink traced_;
   transport::RowStore store_;
   Offering* offering_ = nullptr;  // the controller's
   std::unique_ptr<controller::Controller> controller_;

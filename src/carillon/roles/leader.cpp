@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "carillon/base/assert.h"
+#include "carillon/explain/terms.h"
 #include "carillon/roles/elsewhere.h"
 #include "carillon/schedule/parts/tries.h"
 #include "carillon/transport/codec.h"
@@ -51,6 +52,18 @@ constexpr std::uint64_t page_parts = 1U << 17, most_pages = 1ULL << 40;
 
 std::string named(const wire::Model& model) {
   return "model '" + model.info.name + "' version " + std::to_string(model.version);
+}
+
+std::shared_ptr<explain::RowSpans> scheduled_row(const wire::RowTrace& trace, const wire::Model& model,
+                                                 TimePoint now) {
+  auto spans = std::make_shared<explain::RowSpans>();
+  spans->of = trace;
+  spans->name = "schedule";
+  spans->remote = true;
+  spans->model = model.info.name;
+  spans->begin = now;
+  spans->begin_part("queue", now);
+  return spans;
 }
 
 std::string sizes_of(const wire::Model& model) {
@@ -166,7 +179,11 @@ class Leader::Link final : public wire::DeviceLink {
   DeviceId theirs() const { return theirs_; }
 
  private:
-  static transport::RowReference reference(const Row& row) { return {row.theirs, row.number, row.key}; }
+  static transport::RowReference reference(const Row& row) {
+    transport::RowReference out{row.theirs, row.number, row.key};
+    if (row.spans) out.trace = row.spans->of;
+    return out;
+  }
   void say(Message message) {
     if (peer_) leader_.post(*peer_, std::move(message));
   }
@@ -499,6 +516,7 @@ void Leader::on(PeerId from, Peer& peer, transport::Offer& what, TimePoint now) 
                   .key = what.key,
                   .used = true,
                   .open = true};
+  if (what.trace) rows_[place].spans = scheduled_row(*what.trace, models_[request.model.index()].told, now);
   by_id_.insert(request.id.value, place);
   peer.rows.insert(what.row.id.value, place);
   // Devices of other workers would fail to load it.
@@ -539,8 +557,19 @@ Leader::Row* Leader::row(RequestId id) {
 // The frontend is told nothing of it any more.
 void Leader::close(Row& row) {
   if (!std::exchange(row.open, false)) return;
+  if (row.spans) {
+    row.spans->finish(now_);
+    out_.traced(std::exchange(row.spans, nullptr));
+  }
   if (const auto peer = peers_.find(row.frontend); peer != peers_.end())
     peer->second.rows.erase(row.theirs.value);
+}
+
+// The scheduler has the row again, after an order of which nothing came.
+void Leader::queue_anew(Row* row, std::string_view why) {
+  if (row == nullptr || !row->spans) return;
+  row->spans->end_part(now_, why);
+  row->spans->begin_part("queue", now_);
 }
 
 void Leader::free(Row& row) {
@@ -553,6 +582,7 @@ void Leader::free(Row& row) {
 
 // Until the scheduler has heard of it, the row may still be sent.
 void Leader::withdraw(Row& row) {
+  if (row.spans && row.spans->failed.empty()) row.spans->say("carillon.outcome", "withdrawn");
   if (row.verdict || row.delivers) return free(row);  // the scheduler has forgotten it
   close(row);
   row.kept = false;
@@ -573,14 +603,23 @@ std::uint64_t Leader::begun(std::uint32_t, const Action& action) {
 
 std::uint64_t Leader::sent(RequestId id, ModelId, std::uint64_t) {
   Row* const sent = row(id);
-  if (sent != nullptr) sent->worker_went.reset();
+  if (sent != nullptr) {
+    sent->worker_went.reset();
+    if (sent->spans) {
+      sent->spans->begin_part("order", now_);
+      sent->spans->say("carillon.worker", links_[sending_.index()]->worker());
+      sent->spans->say("carillon.device", std::int64_t{sending_.value});
+    }
+  }
   post_row(sent, transport::Sent{.rows = {}, .device = sending_},
            [&](const transport::Sent& last) { return last.device == sending_; });
   return 0;
 }
 
 void Leader::came_back(RequestId id) {
-  post_row(row(id), transport::CameBack{}, [](const auto&) { return true; });
+  Row* const back = row(id);
+  queue_anew(back, "the device had no room");
+  post_row(back, transport::CameBack{}, [](const auto&) { return true; });
 }
 
 void Leader::ended(RequestId id, const wire::Report& report, TimePoint now) {
@@ -593,6 +632,7 @@ void Leader::ended(RequestId id, const wire::Report& report, TimePoint now) {
   delivery.cls = dispatch_.ledger().action(report.id)->cls;
   delivery.rows.push_back(id);
   ended->delivers = true;
+  if (ended->spans) ended->spans->begin_part("deliver", now);
   hung_at_ = std::min(hung_at_, hangs_at(ended->request, now, options_.delivery_grace));
 }
 
@@ -603,7 +643,8 @@ void Leader::end(Row* ended, const wire::Report& report, TimePoint at) {
   post_row(ended, std::move(message),
            [&](const transport::Ended& last) { return last.report.id == report.id; });
   // A row that was withdrawn is freed once the scheduler has heard of that.
-  if (ended == nullptr || !ended->open || report.status != ledger::ActionStatus::success) return;
+  if (ended == nullptr || !ended->open) return;
+  if (report.status != ledger::ActionStatus::success) return queue_anew(ended, name_of(report.status));
   count(*ended, at > ended->request.deadline);
   close(*ended);
   if (!ended->kept) free(*ended);
@@ -676,6 +717,7 @@ void Leader::offer_again(Row& row, bool more, TimePoint now) {
 void Leader::turned_down(RequestId id, const Error& error) {
   Row* const down = row(id);
   if (down == nullptr || !down->open) return;
+  if (down->spans) down->spans->failed = error.message;
   post(down->frontend, transport::TurnedDown{down->theirs, error});
   withdraw(*down);
 }
@@ -689,6 +731,7 @@ void Leader::lost(RequestId id, std::string_view why) {
   if (Row* const gone = row(id)) {
     ++gone->losses;
     gone->worker_went = worker_went_;
+    queue_anew(gone, why);
   }
   post_row(row(id), transport::Lost{.rows = {}, .why = std::string(why)},
            [&](const transport::Lost& last) { return last.why == why; });
@@ -785,6 +828,7 @@ void Leader::refused(const wire::Verdict& verdict, TimePoint) {
     }
   }
   count(*over, true);
+  if (over->spans) over->spans->failed = explain::name_of(explain::cause_of(told.refusal.reason));
   told.refusal.request = over->theirs;
   post(over->frontend, std::move(told));
   free(*over);

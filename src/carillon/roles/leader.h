@@ -18,6 +18,7 @@
 #include "carillon/base/time.h"
 #include "carillon/dispatch/dispatch.h"
 #include "carillon/dispatch/notes.h"
+#include "carillon/explain/row_spans.h"
 #include "carillon/provision/counted_demand.h"
 #include "carillon/roles/model_orders.h"
 #include "carillon/schedule/asked_ahead.h"
@@ -36,6 +37,8 @@ class Out {
   // The peer is not heard any more. Its stream is to end.
   virtual void end(PeerId peer, std::string why) = 0;
   virtual void warn(std::string text) = 0;
+  // The spans of a row of a sampled request, once the row is over.
+  virtual void traced(std::shared_ptr<const explain::RowSpans>) {}
 };
 
 struct LeaderOptions {
@@ -162,6 +165,7 @@ class Leader final : private wire::Calls, private dispatch::Notes {
     std::optional<wire::Verdict> verdict{};  // meanwhile, or until a worker is back, the scheduler refused it
     // For such a worker, once it was first refused for want of a device. Does not change after that.
     std::optional<TimePoint> waits_until{};
+    std::shared_ptr<explain::RowSpans> spans{};  // of a sampled request; else null
   };
   // Of a row, whatever its number is by now.
   struct Place {
@@ -282,6 +286,7 @@ class Leader final : private wire::Calls, private dispatch::Notes {
   void end_hung(TimePoint now);
   void offer_anew(const std::vector<RequestId>& rows, std::string_view why, TimePoint now);
   void close(Row& row);
+  void queue_anew(Row* row, std::string_view why);
   void free(Row& row);
   void withdraw(Row& row);
   void take_up(Peer& peer, std::uint32_t number, TimePoint now);

@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "carillon/base/random.h"
+#include "carillon/roles/testing/row_parts.h"
 #include "carillon/schedule/registry.h"
 #include "carillon/schedule/testing/models.h"
 #include "carillon/schedule/testing/scripted_scheduler.h"
@@ -36,6 +37,7 @@ class Recorder final : public Out {
   void send(PeerId to, Message message) override { sent.emplace_back(to, std::move(message)); }
   void end(PeerId peer, std::string) override { ended.push_back(peer); }
   void warn(std::string text) override { warned.push_back(std::move(text)); }
+  void traced(std::shared_ptr<const explain::RowSpans> of) override { spans.push_back(std::move(of)); }
   // Those of a kind to a peer, since the last look at them.
   template <typename What>
   std::vector<What> take(PeerId to) {
@@ -50,6 +52,7 @@ class Recorder final : public Out {
   std::vector<std::pair<PeerId, Message>> sent;
   std::vector<std::string> warned;
   std::vector<PeerId> ended;
+  std::vector<std::shared_ptr<const explain::RowSpans>> spans;
 };
 
 wire::Model model(std::uint32_t number, std::uint64_t hash = 7, std::string name = "m") {
@@ -2149,6 +2152,53 @@ TEST_F(WantedTest, ANewLeaderGivesNoNumberUnlessItWasTold) {
   ASSERT_EQ(figures.size(), 1U);
   EXPECT_EQ(figures[0].wanted, 5);
   EXPECT_EQ(figures[0].present, 1);
+}
+
+TEST_F(LeaderTest, ATracedRowTellsItsWorkerOfTheTraceAndHasSpans) {
+  worker(11);
+  frontend(1);
+  transport::Offer traced = offer(70, true);
+  traced.trace = testing::sampled_row();
+  leader->heard(1, {traced, offer(71, true)}, now);
+  now += 2ms;
+  on_next<schedule::RequestArrived>({infer(4, {{0}, {1}, {2}})});
+  hear(1, offer(72));
+  const auto orders = out.take<transport::Infer>(11);
+  ASSERT_EQ(orders.size(), 1U);
+  EXPECT_EQ(orders[0].rows[0].trace, testing::sampled_row());
+  EXPECT_EQ(orders[0].rows[1].trace, std::nullopt);
+  now += 3ms;
+  wire::Report ran = report(4, ActionStatus::success);
+  ran.delivers = true;
+  hear(11, ran);
+  EXPECT_TRUE(out.spans.empty());
+  now += 1ms;
+  hear(11, transport::Delivered{{4}, 1ms});
+  ASSERT_EQ(out.spans.size(), 1U) << "the other rows have no trace";
+  const explain::RowSpans& spans = *out.spans[0];
+  EXPECT_EQ(spans.of, testing::sampled_row());
+  EXPECT_EQ(spans.name, "schedule");
+  EXPECT_EQ(spans.model, "m");
+  EXPECT_TRUE(spans.remote);
+  EXPECT_EQ(spans.end - spans.begin, 6ms);
+  EXPECT_EQ(testing::parts_of(spans), (std::vector<std::string>{"queue 0-2", "order 2-5", "deliver 5-6"}));
+  EXPECT_EQ(spans.texts.at(0).second, "w11");
+  EXPECT_TRUE(spans.failed.empty());
+}
+
+TEST_F(LeaderTest, ATracedRowThatIsRefusedSaysWhy) {
+  worker(11);
+  frontend(1);
+  transport::Offer traced = offer(70);
+  traced.trace = testing::sampled_row();
+  on_next<schedule::RequestArrived>({infer(4, {{0}})});
+  hear(1, traced);
+  now += 2ms;
+  on_next<schedule::ActionDone>({schedule::Refuse{{0}, schedule::Reason::rejected_late, TimePoint::max()}});
+  hear(11, report(4, ActionStatus::too_late));
+  ASSERT_EQ(out.spans.size(), 1U);
+  EXPECT_EQ(testing::parts_of(*out.spans[0]).at(1), "order 0-2: too_late");
+  EXPECT_EQ(out.spans[0]->failed, "rejected_late");
 }
 
 }  // namespace

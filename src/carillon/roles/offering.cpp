@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "carillon/base/assert.h"
+#include "carillon/explain/terms.h"
 
 namespace carillon::roles {
 
@@ -58,6 +59,7 @@ void Offering::go(ModelId id, TimePoint now) {
   for (const RequestId row : rows_of(id))
     if (const Row* const its = find(row); its != nullptr && !its->flying) refuse(row, Reason::no_model, now);
   model.theirs.reset();
+  tell_traced(now);
 }
 
 void Offering::change_times(ModelId id, std::vector<ledger::BatchProfile> batches, TimePoint) {
@@ -79,7 +81,7 @@ AppId Offering::application(std::string_view name, const std::optional<Alike>& a
 
 void Offering::offer(const Request& request, bool more, TimePoint now) {
   if (stopped_) return;
-  const worker::RowBuffers buffers = holder_.buffers(request.id);
+  const auto [buffers, trace] = holder_.held(request.id);
   const controller::HeldModel& model = holder_.model(request.model);
   transport::RowTensors tensors{.inputs = {}, .outputs = {}, .length = buffers.length};
   std::uint64_t bytes = 0;
@@ -93,11 +95,22 @@ void Offering::offer(const Request& request, bool more, TimePoint now) {
     tensors.outputs.push_back(wanted ? std::span(buffers.outputs[i], size) : std::span<std::byte>{});
     tensors.unwanted.push_back(wanted ? 0 : size);
   }
+  std::shared_ptr<explain::RowSpans> spans;
+  if (trace != nullptr) {
+    spans = std::make_shared<explain::RowSpans>();
+    spans->of = {.trace = *trace, .unix_zero = out_.unix_zero()};
+    spans->of.trace.parent_id = {};
+    spans->name = "row";
+    spans->model = model.name;
+    spans->begin = now;
+    spans->begin_part("wait", now);
+  }
   const std::uint32_t place = slab_.take();
   slab_[place] = {.request = request,
                   .key = out_.open(request.id, std::move(tensors)),
                   .bytes = bytes,
-                  .ends = request.deadline};
+                  .ends = request.deadline,
+                  .spans = std::move(spans)};
   rows_.insert(request.id.value, place);
   ends_.emplace(request.deadline, request.id);
   together_.push_back(request.id);
@@ -106,6 +119,7 @@ void Offering::offer(const Request& request, bool more, TimePoint now) {
 
 void Offering::all_arrived(TimePoint now) {
   offer_to_leader(std::exchange(together_, {}), now);
+  tell_traced(now);
 }
 
 void Offering::withdraw(RequestId id, ModelId) {
@@ -115,17 +129,27 @@ void Offering::withdraw(RequestId id, ModelId) {
   if (row->offered)
     if (const auto theirs = models_[row->request.model.index()].theirs)
       out_.send(transport::Withdraw{id, *theirs});
+  if (row->spans) row->spans->say("carillon.outcome", "withdrawn");
   if (!row->flying) return erase(id);
   row->over = true;
   lost_.push_back(id);
 }
 
 // The holder keeps the buffers of a row that flies until it is told that nobody uses them any more.
-void Offering::tell_lost(TimePoint) {
+void Offering::tell_lost(TimePoint now) {
   for (const RequestId id : std::exchange(lost_, {})) {
     if (find(id) == nullptr) continue;
     erase(id);
     holder_.lost(id, "withdrawn");
+  }
+  tell_traced(now);
+}
+
+void Offering::tell_traced(TimePoint now) {
+  if (traced_.empty()) return;
+  for (auto& spans : std::exchange(traced_, {})) {
+    spans->finish(now);
+    out_.traced(std::move(spans));
   }
 }
 
@@ -138,7 +162,7 @@ void Offering::leads(TimePoint now) {
   out_.send(transport::RowsAt{rows_at_});
 }
 
-void Offering::leader_left(TimePoint) {
+void Offering::leader_left(TimePoint now) {
   if (std::exchange(led_, false)) alive_ = 0;
   forget_at_ = TimePoint::max();
   leaders_models_.clear();
@@ -147,7 +171,7 @@ void Offering::leader_left(TimePoint) {
   for (Application& application : applications_) application.told = false;
   queue_.begin();
   // What flies may still come to its end: its worker has it.
-  for (const RequestId id : rows_of({})) take_back(*find(id));
+  for (const RequestId id : rows_of({})) take_back(*find(id), now);
 }
 
 void Offering::heard(transport::Message message, TimePoint now) {
@@ -207,7 +231,7 @@ void Offering::forget(ModelId id) {
   out_.model_goes(id);
 }
 
-void Offering::on(transport::Sent& message, TimePoint) {
+void Offering::on(transport::Sent& message, TimePoint now) {
   for (const RequestId id : message.rows) {
     Row* const row = find(id);
     if (row == nullptr) {
@@ -220,24 +244,27 @@ void Offering::on(transport::Sent& message, TimePoint) {
     }
     row->flying = true;
     set_end(*row);
+    if (row->spans) row->spans->begin_part("work", now);
     (void)holder_.sent(id, row->request.model, 0);
   }
 }
 
-void Offering::on(transport::CameBack& message, TimePoint) {
+void Offering::on(transport::CameBack& message, TimePoint now) {
   for (const RequestId id : message.rows)
     if (Row* const row = find_flying(id)) {
       row->flying = false;
       set_end(*row);
+      decided_anew(*row, "it came back", now);
       holder_.came_back(id);
     }
 }
 
-void Offering::on(transport::Lost& message, TimePoint) {
+void Offering::on(transport::Lost& message, TimePoint now) {
   for (const RequestId id : message.rows)
     if (Row* const row = find_flying(id)) {
       row->flying = false;
       set_end(*row);
+      decided_anew(*row, message.why, now);
       holder_.lost(id, message.why);
     }
 }
@@ -251,18 +278,28 @@ void Offering::on(transport::Ended& message, TimePoint now) {
     row->flying = false;
     set_end(*row);
     if (message.report.status != ActionStatus::success) {
+      decided_anew(*row, name_of(message.report.status), now);
       holder_.ended(id, message.report, now);
       continue;
     }
     // It ran, and its outputs did not find their way here.
     holder_.came_back(id);
-    take_back(*row);
+    if (row->spans) row->spans->end_part(now, "its outputs did not come");
+    take_back(*row, now);
     offer_to_leader({id}, now);
   }
 }
 
+// A worker had the row, and the leader has it again.
+void Offering::decided_anew(Row& row, std::string_view why, TimePoint now) {
+  if (!row.spans) return;
+  row.spans->end_part(now, why);
+  row.spans->begin_part("decide", now);
+}
+
 void Offering::on(transport::TurnedDown& message, TimePoint) {
   if (find(message.row) == nullptr || find_flying(message.row) == nullptr) return;
+  if (const Row& row = *find(message.row); row.spans) row.spans->failed = message.error.message;
   erase(message.row);
   holder_.turned_down(message.row, message.error);
 }
@@ -277,6 +314,7 @@ void Offering::on(wire::Verdict& message, TimePoint now) {
   lands(id, *row);
   if (message.refusal.reason == Reason::no_model && comes_anew(row->request.model))
     return turn_down(id, replaced);
+  if (row->spans) row->spans->failed = explain::name_of(explain::cause_of(message.refusal.reason));
   erase(id);
   holder_.refused(message, now);
 }
@@ -291,6 +329,10 @@ void Offering::outputs(RequestId id, const wire::Report& report, TimePoint now) 
     if (row->offered)
       if (const auto theirs = models_[row->request.model.index()].theirs)
         out_.send(transport::Withdraw{id, *theirs});
+  }
+  if (row->spans) {
+    row->spans->end_part(now);
+    row->spans->add_part("exec", report.times.exec_start, report.times.exec_end);
   }
   erase(id);
   holder_.ended(id, report, now);
@@ -335,6 +377,7 @@ void Offering::erase(RequestId id) {
   Row& row = slab_[*place];
   out_.close(row.key);
   ends_.erase({row.ends, id});
+  if (row.spans) traced_.push_back(std::move(row.spans));
   slab_.give_back(*place);
 }
 
@@ -344,9 +387,10 @@ void Offering::lands(RequestId id, Row& row) {
   holder_.came_back(id);
 }
 
-void Offering::take_back(Row& row) {
+void Offering::take_back(Row& row, TimePoint now) {
   row.queued = false;
   if (row.over) return;
+  if (row.spans) row.spans->begin_part("wait", now);
   lands(row.request.id, row);
   row.offered = false;
   set_end(row);
@@ -386,7 +430,7 @@ void Offering::offer_to_leader(const std::vector<RequestId>& rows, TimePoint now
       turn_away(id, answer.hurried, now);
     if (answer.displaced) displaced.push_back(*answer.displaced);
   }
-  const bool given_back = !send(offers);
+  const bool given_back = !send(offers, now);
   for (const RequestId id : displaced)
     if (const Row* const row = find(id); row != nullptr && row->queued) turn_away(id, false, now);
   if (given_back) offer_waiting(now);
@@ -411,11 +455,11 @@ void Offering::offer_waiting(TimePoint now) {
       else if (waits)
         turn_away(id, hurried, now);
     }
-    again = !send(offers) || again;
+    again = !send(offers, now) || again;
   }
 }
 
-bool Offering::send(const std::vector<RequestId>& offers) {
+bool Offering::send(const std::vector<RequestId>& offers, TimePoint now) {
   bool all = true;
   for (const RequestId id : offers) {
     if (find(id) == nullptr) {  // another row of its call was turned away
@@ -438,6 +482,10 @@ bool Offering::send(const std::vector<RequestId>& offers) {
     transport::Offer offer{
         .row = row.request, .more = id != offers.back(), .key = row.key, .tensor_bytes = row.bytes};
     offer.row.model = theirs;
+    if (row.spans) {
+      offer.trace = row.spans->of;
+      row.spans->begin_part("decide", now);
+    }
     out_.send(std::move(offer));
   }
   return all;
@@ -453,6 +501,7 @@ void Offering::turn_away(RequestId id, bool hurried, TimePoint now) {
 
 void Offering::turn_down(RequestId id, std::string why) {
   const ModelId model = find(id)->request.model;
+  if (const Row& row = *find(id); row.spans) row.spans->failed = explain::name_of(explain::Cause::shed);
   erase(id);
   (void)holder_.sent(id, model, 0);
   holder_.turned_down(id, {ErrorCode::resource_exhausted, std::move(why)});
@@ -471,6 +520,7 @@ void Offering::refuse(RequestId id, Reason reason, TimePoint now) {
     if (const auto theirs = models_[row.request.model.index()].theirs)
       out_.send(transport::Withdraw{id, *theirs});
   if (reason == Reason::no_model && comes_anew(row.request.model)) return turn_down(id, replaced);
+  if (row.spans) row.spans->failed = explain::name_of(explain::cause_of(reason));
   erase(id);
   holder_.refused({.refusal = {.request = id, .reason = reason, .would_finish = TimePoint::max()},
                    .prospect = {.devices = alive_, .device = {}}},
@@ -485,6 +535,7 @@ TimePoint Offering::wake_at() const {
 void Offering::wake(TimePoint now) {
   while (!stopped_ && !ends_.empty() && ends_.begin()->first <= now)
     refuse(ends_.begin()->second, Reason::cannot_finish, now);
+  tell_traced(now);
   if (stopped_ || forget_at_ > now) return;
   forget_at_ = TimePoint::max();
   std::vector<ModelId> untold;

@@ -3,9 +3,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -16,6 +18,7 @@
 #include "carillon/base/time.h"
 #include "carillon/controller/calls/holder.h"
 #include "carillon/dispatch/decider.h"
+#include "carillon/explain/row_spans.h"
 #include "carillon/roles/offer_queue.h"
 #include "carillon/transport/messages.h"
 #include "carillon/transport/rows.h"
@@ -42,6 +45,10 @@ class OfferingOut {
   // A leader that has a device has told all models that it knew. Again with each leader, and whenever its
   // devices change. Without a device it may know of no model, as its workers are yet to come.
   virtual void models_told() = 0;
+  // When this process's Unix time was 0. Asked for rows of sampled requests alone.
+  virtual TimePoint unix_zero() { return {}; }
+  // The spans of such a row, once it is over.
+  virtual void traced(std::shared_ptr<const explain::RowSpans>) {}
   // Nothing more follows at once: what was sent can go.
   virtual void flush() {}
 };
@@ -118,12 +125,13 @@ class Offering final : public dispatch::Decider {
     Request request;
     std::uint64_t key = 0;
     std::uint64_t bytes = 0;
-    bool queued = false;   // in queue_
-    bool offered = false;  // to the leader of now
-    bool before = false;   // to any leader
-    bool flying = false;   // the holder was told that it was sent
-    bool over = false;     // it flies, and nobody wants it any more
-    TimePoint ends;        // as in ends_
+    bool queued = false;                            // in queue_
+    bool offered = false;                           // to the leader of now
+    bool before = false;                            // to any leader
+    bool flying = false;                            // the holder was told that it was sent
+    bool over = false;                              // it flies, and nobody wants it any more
+    TimePoint ends;                                 // as in ends_
+    std::shared_ptr<explain::RowSpans> spans = {};  // of a sampled request; else null
   };
   struct Model {
     wire::Model model;
@@ -162,23 +170,25 @@ class Offering final : public dispatch::Decider {
   void erase(RequestId id);
   void forget(ModelId id);
   void over(RequestId id);
+  static void decided_anew(Row& row, std::string_view why, TimePoint now);
   void lands(RequestId id, Row& row);
   // Those of them that can be, together, as far as the leader's credit goes. The others wait, or are turned
   // away.
   void offer_to_leader(const std::vector<RequestId>& rows, TimePoint now);
   void offer_waiting(TimePoint now);
   // False: some of them are gone, and their credit is free for rows that wait.
-  bool send(const std::vector<RequestId>& offers);
+  bool send(const std::vector<RequestId>& offers, TimePoint now);
   void turn_away(RequestId id, bool hurried, TimePoint now);
   // The client may try again later.
   void turn_down(RequestId id, std::string why);
   // Whether the leader serves another model of its name and version.
   bool comes_anew(ModelId model) const;
-  void take_back(Row& row);
+  void take_back(Row& row, TimePoint now);
   // After a change of what the row waits for.
   void set_end(Row& row);
   void refuse(RequestId id, ledger::Reason reason, TimePoint now);
   void tell_lost(TimePoint now);
+  void tell_traced(TimePoint now);
 
   controller::Holder& holder_;
   OfferingOut& out_;
@@ -193,10 +203,11 @@ class Offering final : public dispatch::Decider {
   IndexTable rows_;                                 // to slab_
   std::set<std::pair<TimePoint, RequestId>> ends_;  // when each is refused; not of those that fly
   OfferQueue queue_;
-  std::vector<RequestId> together_;         // offered with more, until all_arrived()
-  std::vector<RequestId> lost_;             // that fly and were withdrawn
-  std::uint32_t alive_ = 0;                 // devices of the cluster
-  TimePoint forget_at_ = TimePoint::max();  // models that no leader told of since
+  std::vector<RequestId> together_;                         // offered with more, until all_arrived()
+  std::vector<RequestId> lost_;                             // that fly and were withdrawn
+  std::vector<std::shared_ptr<explain::RowSpans>> traced_;  // of rows that are over in this step
+  std::uint32_t alive_ = 0;                                 // devices of the cluster
+  TimePoint forget_at_ = TimePoint::max();                  // models that no leader told of since
   bool led_ = false;
   bool stopped_ = false;
   Counters counters_;

@@ -8,6 +8,7 @@
 
 #include "carillon/controller/core.h"
 #include "carillon/controller/testing/fakes.h"
+#include "carillon/roles/testing/row_parts.h"
 
 namespace carillon::roles {
 namespace {
@@ -35,6 +36,8 @@ class OfferingTest : public ::testing::Test, protected OfferingOut {
   void model_goes(ModelId id) override { went.push_back(id); }
   void model_held(ModelId id, bool by_a_worker) override { held[id] = by_a_worker; }
   void models_told() override { ++models_told_of; }
+  TimePoint unix_zero() override { return time_of(-5ms); }
+  void traced(std::shared_ptr<const explain::RowSpans> of) override { spans.push_back(std::move(of)); }
 
   wire::Model told(std::uint32_t theirs) const {
     wire::Model model{.info = controller::testing::served(theirs).info, .hash = 5};
@@ -67,6 +70,7 @@ class OfferingTest : public ::testing::Test, protected OfferingOut {
   int models_told_of = 0;
   std::vector<std::uint64_t> closed;
   std::vector<ModelId> came, went;
+  std::vector<std::shared_ptr<const explain::RowSpans>> spans;
   using Held = std::map<ModelId, bool>;
   Held held;
   Offering* offering = nullptr;
@@ -366,6 +370,63 @@ TEST_F(OfferingTest, WhereTheLeaderIsTooSlowCallsAreTurnedAway) {
   EXPECT_LT(refused[ErrorCode::deadline_exceeded], 2'000);
   EXPECT_EQ(refused.size(), 2U);
   core.stop(time_of(3s));
+}
+
+TEST_F(OfferingTest, RowsOfASampledCallAreOfferedWithItsTrace) {
+  const auto offers = [&] {
+    std::vector<transport::Offer> out;
+    for (const transport::Message& message : sent)
+      if (const auto* offer = std::get_if<transport::Offer>(&message)) out.push_back(*offer);
+    sent.clear();
+    return out;
+  };
+  lead();
+  hear(transport::ModelComes{told(7)});
+  come();
+  for (const std::uint8_t flags : {std::uint8_t{0}, std::uint8_t{1}}) {
+    auto call = controller::testing::call_of(ModelId{0}, 1, time_of(2ms), time_of(1s));
+    call->trace = {.trace_id = {1, 2}, .parent_id = {9}, .span_id = {3}, .flags = flags};
+    core.submit(
+        1U + flags, std::move(call), [](const controller::InferAnswer&) {}, time_of(2ms));
+    const auto offered = offers();
+    ASSERT_EQ(offered.size(), 1U);
+    ASSERT_EQ(offered[0].trace.has_value(), flags == 1);
+    if (flags == 0) continue;
+    EXPECT_EQ(offered[0].trace->trace, (TraceContext{.trace_id = {1, 2}, .span_id = {3}, .flags = 1}));
+    EXPECT_EQ(offered[0].trace->unix_zero, time_of(-5ms));
+    EXPECT_EQ(offered[0].trace->clock_bound, 0ns);
+    const RequestId row = offered[0].row.id;
+    hear(transport::Sent{{row}, DeviceId{0}}, time_of(3ms));
+    hear(transport::Lost{{row}, "its worker went"}, time_of(4ms));
+    hear(transport::Sent{{row}, DeviceId{0}}, time_of(6ms));
+    wire::Report report{.status = ledger::ActionStatus::success, .times = {}};
+    report.times.exec_start = time_of(7ms);
+    report.times.exec_end = time_of(9ms);
+    core.react([&](TimePoint now) { offering->outputs(row, report, now); }, time_of(10ms));
+  }
+  ASSERT_EQ(spans.size(), 1U);
+  EXPECT_EQ(spans[0]->name, "row");
+  EXPECT_EQ(spans[0]->model, "m");
+  EXPECT_FALSE(spans[0]->remote);
+  EXPECT_EQ(testing::parts_of(*spans[0]),
+            (std::vector<std::string>{"wait 0-0", "decide 0-1", "work 1-2: its worker went", "decide 2-4",
+                                      "work 4-8", "exec 5-7"}));
+  EXPECT_EQ(spans[0]->end, time_of(10ms));
+}
+
+TEST_F(OfferingTest, ATracedRowThatWasGivenUpSaysSo) {
+  lead();
+  hear(transport::ModelComes{told(7)});
+  come();
+  auto call = controller::testing::call_of(ModelId{0}, 1, time_of(2ms), time_of(1s));
+  call->trace = {.trace_id = {1, 2}, .span_id = {3}, .flags = 1};
+  core.submit(
+      1, std::move(call), [](const controller::InferAnswer&) {}, time_of(2ms));
+  core.cancel(1, time_of(7ms));
+  ASSERT_EQ(spans.size(), 1U);
+  EXPECT_EQ(spans[0]->end - spans[0]->begin, 5ms);
+  EXPECT_EQ(spans[0]->texts.at(0).second, "withdrawn");
+  EXPECT_TRUE(spans[0]->failed.empty());
 }
 
 }  // namespace

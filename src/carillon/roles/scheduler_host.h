@@ -43,6 +43,7 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
     std::function<std::uint64_t(bool leads)> division{};
     LeaderOptions leader;
     std::function<void(const std::string&)> warn;
+    explain::RowSpansSink traced = {};  // gets the spans of rows of sampled requests
   };
   // Errors: an address that cannot be bound, and as hosts::Membership::open(). `clock` outlives this.
   static Result<std::unique_ptr<SchedulerHost>> open(const MemberArguments& arguments, Options options,
@@ -105,6 +106,9 @@ class SchedulerHost final : transport::StreamOwner, transport::Desk, Out {
   void send(PeerId peer, transport::Message message) override;
   void end(PeerId peer, std::string why) override;
   void warn(std::string text) override { options_.warn(text); }
+  void traced(std::shared_ptr<const explain::RowSpans> spans) override {
+    if (options_.traced) options_.traced(std::move(spans));
+  }
 
   void tell(News news);
   template <typename T>

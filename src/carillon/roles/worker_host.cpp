@@ -10,8 +10,9 @@
 
 namespace carillon::roles {
 
-WorkerHost::WorkerHost(std::function<void(const std::string&)> warn, std::optional<std::uint32_t> order)
-    : warn_(std::move(warn)), order_(order) {}
+WorkerHost::WorkerHost(std::function<void(const std::string&)> warn, std::optional<std::uint32_t> order,
+                       explain::RowSpansSink traced)
+    : warn_(std::move(warn)), order_(order), traced_(std::move(traced)) {}
 
 WorkerHost::~WorkerHost() {
   leave();

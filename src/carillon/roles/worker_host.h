@@ -23,8 +23,9 @@ namespace carillon::roles {
 // the schedulers.
 class WorkerHost final : FollowerHandlers, AgentOut {
  public:
-  // `order`: see Agent.
-  WorkerHost(std::function<void(const std::string&)> warn, std::optional<std::uint32_t> order);
+  // `order`: see Agent. `traced` gets the spans of rows of sampled requests.
+  WorkerHost(std::function<void(const std::string&)> warn, std::optional<std::uint32_t> order,
+             explain::RowSpansSink traced = {});
   ~WorkerHost() override;
 
   // For the controller, which must live until end() has returned.
@@ -64,11 +65,15 @@ class WorkerHost final : FollowerHandlers, AgentOut {
   void order_model(const transport::ModelOrder& order) override;
   void flush() override;
   void warn(const std::string& text) override { warn_(text); }
+  void traced(std::shared_ptr<const explain::RowSpans> spans) override {
+    if (traced_) traced_(std::move(spans));
+  }
 
   void count(LatencyHistogram RowTimes::*of, TimePoint asked);
 
   const std::function<void(const std::string&)> warn_;
   const std::optional<std::uint32_t> order_;
+  const explain::RowSpansSink traced_;
   Lookup lookup_;
   std::map<std::string, std::uint32_t> protocols_;  // that frontends are spoken to in, by address
   controller::Controller* controller_ = nullptr;

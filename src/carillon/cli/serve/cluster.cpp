@@ -55,7 +55,8 @@ int run_frontend(Arguments& arguments) {
   const controller::Options options = controller_options(arguments, clock);
   doors->spans = export_spans(*spans_go_to, &*member, options.core.journal);
   auto host = roles::FrontendHost::open(*member, options, clock, warn,
-                                        arguments.control == server::ModelControlMode::explicit_orders);
+                                        arguments.control == server::ModelControlMode::explicit_orders,
+                                        rows_to(doors->spans));
   if (!host) return complain(exit_failure, host.error());
   doors->more_metrics = [&host] { return roles::cluster_text((*host)->figures()); };
   {
@@ -89,12 +90,16 @@ int run_scheduler(const Arguments& arguments) {
   environment.profile_share = 0;  // no row is kept
   if (auto made = schedule::make_scheduler(arguments.scheduler, environment); !made)
     return complain(exit_usage, made.error());
+  const auto spans_go_to = otlp_target(arguments);
+  if (!spans_go_to) return complain(exit_usage, spans_go_to.error());
   const auto partition = std::make_shared<PartitionFile>(arguments.partition);
+  const auto spans = export_spans(*spans_go_to, &*member, nullptr);
   roles::SchedulerHost::Options options{
       .make_scheduler = [&] { return schedule::make_scheduler(arguments.scheduler, environment).value(); },
       .leader = {.demand = {.period = from_seconds(arguments.autoscale_period_s),
                             .quiet = from_seconds(arguments.autoscale_quiet_s)}},
-      .warn = warn};
+      .warn = warn,
+      .traced = rows_to(spans)};
   if (partition->given()) {
     if (auto read = partition->read(options.leader.max_devices); !read)
       return complain(exit_usage, read.error());
@@ -111,8 +116,10 @@ int run_scheduler(const Arguments& arguments) {
   if (!arguments.metrics.empty()) {
     auto opened = frontend::MetricsDoor::open(
         arguments.metrics,
-        [&scheduler] {
-          return frontend::wanted_text(scheduler.own_wanted()) + roles::cluster_text(scheduler.figures());
+        [&scheduler, &spans] {
+          return frontend::wanted_text(scheduler.own_wanted()) + roles::cluster_text(scheduler.figures()) +
+                 (spans != nullptr ? frontend::spans_text(spans->counts(), spans->requests_dropped())
+                                   : std::string());
         },
         warn);
     if (!opened) return complain(exit_failure, opened.error());
@@ -142,6 +149,7 @@ int run_scheduler(const Arguments& arguments) {
   metrics.reset();
   partition->end();
   host->reset();
+  if (spans != nullptr) spans->stop(flush_of_spans);
   spdlog::info("stopped");
   return exit_success;
 }

@@ -108,6 +108,11 @@ std::shared_ptr<frontend::SpanExporter> export_spans(const std::optional<OtlpTar
                                     .log = [](const std::string& text) { spdlog::warn("{}", text); }});
 }
 
+explain::RowSpansSink rows_to(const std::shared_ptr<frontend::SpanExporter>& exporter) {
+  if (exporter == nullptr) return {};
+  return [exporter](std::shared_ptr<const explain::RowSpans> spans) { exporter->add(std::move(spans)); };
+}
+
 Result<std::unique_ptr<frontend::Frontend>> open_doors(controller::Service& service,
                                                        const Arguments& arguments, frontend::Options doors,
                                                        const Memory& memory) {

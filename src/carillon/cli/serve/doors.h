@@ -9,6 +9,7 @@
 #include "carillon/cli/serve/memory.h"
 #include "carillon/controller/calls/journal.h"
 #include "carillon/controller/calls/service.h"
+#include "carillon/explain/row_spans.h"
 #include "carillon/frontend/frontend.h"
 #include "carillon/frontend/telemetry/span_exporter.h"
 #include "carillon/roles/follower.h"
@@ -25,6 +26,9 @@ Result<std::optional<OtlpTarget>> otlp_target(const Arguments& arguments);
 std::shared_ptr<frontend::SpanExporter> export_spans(const std::optional<OtlpTarget>& target,
                                                      const roles::MemberArguments* member,
                                                      std::shared_ptr<const controller::Journal> journal);
+
+// Where a member's spans of rows go. Empty where there is no exporter.
+explain::RowSpansSink rows_to(const std::shared_ptr<frontend::SpanExporter>& exporter);
 
 Result<std::unique_ptr<frontend::Frontend>> open_doors(controller::Service& service,
                                                        const Arguments& arguments, frontend::Options doors,

@@ -441,6 +441,7 @@ void add_scheduler(CLI::App& program, int& status) {
   heading::begin(command, heading::plans);
   add_partition(command, *arguments);
   add_log_level(command, *arguments);
+  add_otlp_options(command, arguments->otlp);
   command.footer(
       "Example:\n"
       "  carillon scheduler --cluster etcd://10.0.0.1:2379/box --listen 10.0.0.1:7000 --scheduler symphony");
@@ -473,6 +474,7 @@ void add_worker(CLI::App& program, int& status) {
   add_devices(command, *arguments);
   add_classes(command, *arguments);
   add_log_level(command, *arguments);
+  add_otlp_options(command, arguments->otlp);
   command.footer(
       "Example:\n"
       "  carillon worker --cluster etcd://10.0.0.1:2379/box --listen 10.0.0.3:7000 --models ./models");

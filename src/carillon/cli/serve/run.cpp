@@ -275,7 +275,8 @@ int run(Arguments& arguments) {
   BegunRecord begun(arguments.record);  // before what writes it: it ends after that
   std::optional<std::uint32_t> order = arguments.cluster.order;
   if (member && !order) order = roles::worker_order(member->id);
-  roles::WorkerHost host([](const std::string& text) { spdlog::warn("{}", text); }, order);
+  roles::WorkerHost host([](const std::string& text) { spdlog::warn("{}", text); }, order,
+                         rows_to(doors->spans));
   if (member)
     doors->more_metrics = [before = doors->more_metrics, &host] {
       const auto figures = host.figures();

@@ -68,9 +68,6 @@ class EachSecond {
 // What the end may take beside open requests: devices that finish what they run, threads.
 constexpr auto of_the_end = std::chrono::seconds(30);
 
-// How long the end waits for the collector to take the last spans.
-constexpr auto flush_of_spans = std::chrono::seconds(2);
-
 }  // namespace
 
 Result<Supervised> find_supervisor() {

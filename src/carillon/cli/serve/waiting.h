@@ -32,6 +32,9 @@ struct Supervised {
 
 Result<Supervised> find_supervisor();
 
+// How long the end waits for the collector to take the last spans.
+inline constexpr Duration flush_of_spans = std::chrono::seconds(2);
+
 void tell_ready(const frontend::Frontend& frontend, const Arguments& arguments, ServiceManager& manager,
                 const std::string& what);
 

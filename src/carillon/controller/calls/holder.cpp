@@ -275,7 +275,7 @@ void Holder::came_back(RequestId row) {
   count_waiting(open, open.flying == 0);
 }
 
-worker::RowBuffers Holder::buffers(RequestId row) const {
+Holder::HeldRow Holder::held(RequestId row) const {
   const auto index = requests_.find(row.value);
   CARILLON_ASSERT(index.has_value());
   const Open& open = open_[*index];
@@ -283,8 +283,10 @@ worker::RowBuffers Holder::buffers(RequestId row) const {
   const std::size_t inputs = model.input_row_bytes.size();
   const std::size_t outputs = model.output_row_bytes.size();
   const std::size_t r = place_of(open, row);
-  return {std::span(open.inputs).subspan(r * inputs, inputs),
-          std::span(open.outputs).subspan(r * outputs, outputs), open.call->length, open.deadline};
+  return {
+      .buffers = {std::span(open.inputs).subspan(r * inputs, inputs),
+                  std::span(open.outputs).subspan(r * outputs, outputs), open.call->length, open.deadline},
+      .trace = open.call->trace.sampled() && r < most_traced ? &open.call->trace : nullptr};
 }
 
 // The call of a row whose INFER is over; none where it was answered before.

@@ -107,8 +107,17 @@ class Holder final : public wire::Calls, public RowLookup {
   // Calls of the model without an answer, or whose buffers live on.
   std::size_t calls_of(ModelId id) const { return models_[id.index()].calls; }
 
+  // A row that the dispatcher holds, for whoever gives it to other hosts.
+  struct HeldRow {
+    worker::RowBuffers buffers;
+    const TraceContext* trace =
+        nullptr;  // null: its request is not sampled, or the row is beyond most_traced
+  };
+  static constexpr std::size_t most_traced = 16;  // rows of a call whose way over hosts is traced, the first
+  HeldRow held(RequestId row) const;
+
   // RowLookup, between sent() and ended().
-  worker::RowBuffers buffers(RequestId row) const override;
+  worker::RowBuffers buffers(RequestId row) const override { return held(row).buffers; }
   bool run_again(const ledger::Profile& order, worker::InferCommand& command) override {
     return kept_.run(order.request, order.id, order.window, command);
   }

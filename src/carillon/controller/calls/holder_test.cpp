@@ -390,5 +390,20 @@ TEST_F(HolderTest, KeepsRowsOfFourMebibytesUnlessToldOtherwise) {
   }
 }
 
+TEST_F(HolderTest, TheFirstRowsOfASampledCallAreTraced) {
+  constexpr int more = 4;
+  const auto rows = static_cast<std::uint64_t>(Holder::most_traced) + more;
+  for (const std::uint8_t flags : {std::uint8_t{0}, std::uint8_t{1}}) {
+    auto call = call_of({0}, static_cast<int>(rows), at(1ms));
+    call->trace = {.trace_id = {1}, .span_id = {2}, .flags = flags};
+    submit(std::move(call), at(1ms));
+    for (std::uint64_t row = 0; row < rows; ++row) {
+      const TraceContext* const trace = holder->held({flags * rows + row}).trace;
+      ASSERT_EQ(trace != nullptr, flags == 1 && row < Holder::most_traced) << row;
+      if (trace != nullptr) EXPECT_EQ(trace->span_id[0], 2);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace carillon::controller

@@ -181,6 +181,17 @@ class Families {
     all.push_back(std::move(family));
   }
 
+  void spans(const SpanCounts& counts, std::uint64_t requests_dropped) {
+    server_counters(
+        "carillon_otlp_spans_total",
+        "Spans that the collector took (sent), that it refused (rejected), and that were given up "
+        "as it was not there or refused their post (dropped)",
+        "result", {{"sent", counts.sent}, {"dropped", counts.dropped}, {"rejected", counts.rejected}});
+    server_counter("carillon_otlp_requests_dropped_total",
+                   "Sampled requests without any spans, as the queue was full",
+                   static_cast<double>(requests_dropped));
+  }
+
   void devices(std::string name, std::string help, MetricType type, auto value) {
     MetricFamily family{std::move(name), std::move(help), type, {}};
     for (std::size_t i = 0; i < statistics_.devices.size(); ++i) {
@@ -384,19 +395,7 @@ std::string metrics_text(const ServerStatistics& statistics, const BesideStatist
         "Requests that are not in the access log, as its queue was full or its file not writable",
         static_cast<double>(*beside.access_dropped));
   }
-  if (beside.spans && beside.span_requests_dropped) {
-    f.server_counters(
-        "carillon_otlp_spans_total",
-        "Spans that the collector took (sent), that it refused (rejected), and that were given up "
-        "as it was not there or refused their post (dropped)",
-        "result",
-        {{"sent", beside.spans->sent},
-         {"dropped", beside.spans->dropped},
-         {"rejected", beside.spans->rejected}});
-    f.server_counter("carillon_otlp_requests_dropped_total",
-                     "Sampled requests without any spans, as the queue was full",
-                     static_cast<double>(*beside.span_requests_dropped));
-  }
+  if (beside.spans && beside.span_requests_dropped) f.spans(*beside.spans, *beside.span_requests_dropped);
   if (beside.inflight_bytes && beside.inflight_limit_bytes) {
     f.server_gauge(
         "carillon_inflight_bytes",
@@ -450,6 +449,13 @@ std::string wanted_text(const std::vector<provision::WantedFigures>& groups) {
   std::vector<MetricFamily> families;
   add_wanted(groups, families);
   return prometheus::TextSerializer().Serialize(families);
+}
+
+std::string spans_text(const SpanCounts& counts, std::uint64_t requests_dropped) {
+  const ServerStatistics none;
+  Families f(none, false);
+  f.spans(counts, requests_dropped);
+  return prometheus::TextSerializer().Serialize(f.all);
 }
 
 std::expected<std::shared_ptr<Caller>, HttpReply> MetricsApi::admit(const HttpHead& head) {

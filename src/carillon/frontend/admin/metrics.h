@@ -37,6 +37,8 @@ struct BesideStatistics {
 std::string metrics_text(const controller::ServerStatistics& statistics, const BesideStatistics& beside = {});
 // Of what is wanted of groups of devices alone.
 std::string wanted_text(const std::vector<provision::WantedFigures>& groups);
+// Of spans alone.
+std::string spans_text(const SpanCounts& counts, std::uint64_t requests_dropped);
 
 // The answer to a request for anything but the metrics, at a door that has them alone; none: it is for them.
 std::optional<HttpReply> refuse_but_metrics(const HttpRequest& request);

@@ -14,6 +14,7 @@
 #include <pthread.h>
 
 #include "carillon/base/clock.h"
+#include "carillon/base/unix_time.h"
 #include "carillon/controller/calls/journal.h"
 #include "carillon/frontend/telemetry/bounded_ring.h"
 #include "carillon/frontend/telemetry/span_outbox.h"
@@ -35,29 +36,26 @@ TimePoint steady_now() {
   return SteadyClock().now();
 }
 
-// Both clocks may be set apart while the server runs: asked anew for each request.
-Duration unix_offset() {
-  return std::chrono::duration_cast<Duration>(std::chrono::system_clock::now().time_since_epoch()) -
-         steady_now().time_since_epoch();
-}
-
 }  // namespace
 
 struct SpanExporter::Shared {
   explicit Shared(SpanExporterOptions with)
       : options(std::move(with)),
         ring(options.queue),
+        rows(options.queue),
         outbox({.batch = options.batch, .linger = options.linger}),
         ids(trace_seed()) {}
 
   SpanSources sources_of(const AccessRecord& record);
   std::string encode() const;
   void fill(bool all);
+  void fill_rows();
   void post_once(TimePoint until);
   void publish();
 
   const SpanExporterOptions options;
   BoundedRing<AccessRecord> ring;
+  BoundedRing<std::shared_ptr<const explain::RowSpans>> rows;
   std::atomic<std::uint64_t> requests_dropped{0}, sent{0}, dropped{0}, rejected{0};
   // The thread's.
   SpanOutbox outbox;
@@ -97,8 +95,18 @@ void SpanExporter::Shared::fill(bool all) {
   for (const AccessRecord* record = ring.front(); record != nullptr && !outbox.full();
        record = ring.front()) {
     if (!all && record->ended + settles_after > now) return;
-    outbox.put(spans_of(*record, sources_of(*record), unix_offset(), ids), now);
+    // The clocks may be set apart while the server runs: asked anew for each request.
+    outbox.put(spans_of(*record, sources_of(*record), unix_minus_steady(), ids), now);
     ring.pop();
+  }
+}
+
+// Of rows that are complete.
+void SpanExporter::Shared::fill_rows() {
+  const TimePoint now = steady_now();
+  for (const auto* row = rows.front(); row != nullptr && !outbox.full(); row = rows.front()) {
+    outbox.put(spans_of(**row, ids), now);
+    rows.pop();
   }
 }
 
@@ -142,6 +150,7 @@ void SpanExporter::run(Shared& shared) {
     const std::optional<TimePoint> ends = shared.ends;
     lock.unlock();
     if (ends) shared.outbox.hurry();
+    shared.fill_rows();
     shared.fill(ends.has_value());
     const TimePoint due = shared.outbox.due();
     const TimePoint now = steady_now();
@@ -155,6 +164,8 @@ void SpanExporter::run(Shared& shared) {
     shared.wake.wait_for(lock, look_every, [&] { return shared.ends.has_value(); });
   }
   for (; shared.ring.front() != nullptr; shared.ring.pop())
+    shared.requests_dropped.fetch_add(1, std::memory_order_relaxed);
+  for (; shared.rows.front() != nullptr; shared.rows.pop())
     shared.requests_dropped.fetch_add(1, std::memory_order_relaxed);
   shared.outbox.drop_all();
   shared.publish();
@@ -174,6 +185,10 @@ SpanExporter::~SpanExporter() {
 
 void SpanExporter::add(const AccessRecord& record) {
   if (!shared_->ring.push(record)) shared_->requests_dropped.fetch_add(1, std::memory_order_relaxed);
+}
+
+void SpanExporter::add(std::shared_ptr<const explain::RowSpans> row) {
+  if (!shared_->rows.push(row)) shared_->requests_dropped.fetch_add(1, std::memory_order_relaxed);
 }
 
 void SpanExporter::stop(Duration patience) {

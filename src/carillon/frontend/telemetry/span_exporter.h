@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "carillon/base/time.h"
+#include "carillon/explain/row_spans.h"
 #include "carillon/frontend/telemetry/access_record.h"
 #include "carillon/frontend/telemetry/span_post.h"
 #include "carillon/frontend/unheeded.h"
@@ -23,7 +24,7 @@ struct SpanExporterOptions {
   std::shared_ptr<const controller::Journal> journal;         // null: none; there are no children then
   std::vector<std::pair<std::string, std::string>> resource;  // attributes: who this server is
   std::string version;                                        // its own
-  std::size_t queue = 2048;                                   // requests that may wait
+  std::size_t queue = 2048;                                   // requests that may wait, and rows
   std::size_t batch = 512;                                    // spans of one post
   Duration linger = std::chrono::seconds(1);                  // that a span waits for others
   Duration patience = std::chrono::seconds(10);               // of one post
@@ -41,12 +42,15 @@ class SpanExporter {
 
   // Of a request that has ended and is sampled. Any thread; never waits.
   void add(const AccessRecord& record);
+  // Of a row of a cluster. Likewise.
+  void add(std::shared_ptr<const explain::RowSpans> row);
   // Sends what waits, for so long at most; what is left is dropped. Nothing is sent afterwards. Again:
   // nothing.
   void stop(Duration patience);
 
   SpanCounts counts() const;
-  std::uint64_t requests_dropped() const;  // whose spans were never made, as the queue was full
+  // Requests, or rows, whose spans were never made, as the queue was full.
+  std::uint64_t requests_dropped() const;
 
  private:
   struct Shared;

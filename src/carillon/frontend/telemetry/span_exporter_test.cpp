@@ -160,5 +160,20 @@ TEST(SpanExporter, LeavesBehindWhatDoesNotComeBack) {
   collector->second.wait(lock, [&] { return *gone; });
 }
 
+TEST(SpanExporter, SendsRowsOfAClusterToo) {
+  Collector collector;
+  collector.open();
+  SpanExporter exporter(options_of(collector));
+  auto row = std::make_shared<explain::RowSpans>();
+  row->name = "work";
+  row->begin = TimePoint{1s};
+  row->begin_part("pull", TimePoint{1s});
+  row->finish(TimePoint{2s});
+  exporter.add(row);
+  exporter.add(sampled());
+  exporter.stop(60s);
+  EXPECT_EQ(collector.spans(), 3U);
+}
+
 }  // namespace
 }  // namespace carillon::frontend

@@ -313,4 +313,43 @@ std::vector<OtlpSpan> spans_of(const AccessRecord& record, const SpanSources& so
   return Tree(record, sources, unix_offset, ids).make();
 }
 
+std::vector<OtlpSpan> spans_of(const explain::RowSpans& row, TraceIds& ids) {
+  const auto unix_ns = [&](TimePoint t) {
+    return static_cast<std::uint64_t>((t - row.of.unix_zero).count());
+  };
+  std::vector<OtlpSpan> out;
+  TraceContext own = row.of.trace;
+  const auto add = [&](std::string_view name, const std::string& parent, const Interval& when,
+                       const std::string& failed) -> OtlpSpan& {
+    ids.give_span(own);
+    OtlpSpan& span = out.emplace_back();
+    span.set_trace_id(bytes_of(own.trace_id));
+    span.set_span_id(bytes_of(own.span_id));
+    span.set_parent_span_id(parent);
+    span.set_flags(own.flags | parent_known);
+    span.set_kind(OtlpSpan::SPAN_KIND_INTERNAL);
+    span.set_name(std::string(name));
+    span.set_start_time_unix_nano(unix_ns(when.begin));
+    span.set_end_time_unix_nano(unix_ns(when.end));
+    if (!failed.empty()) fail_with(span, failed);
+    return span;
+  };
+  const Interval whole{row.begin, std::max(row.begin, row.end)};
+  OtlpSpan& root = add(row.name, bytes_of(row.of.trace.span_id), whole, row.failed);
+  if (row.remote) {
+    root.set_kind(OtlpSpan::SPAN_KIND_CONSUMER);
+    root.set_flags(own.flags | parent_known | parent_remote);
+  }
+  say(root, "carillon.model", row.model);
+  for (const auto& [name, value] : row.texts) say(root, std::string(name).c_str(), value);
+  for (const auto& [name, value] : row.numbers) say(root, std::string(name).c_str(), value);
+  if (row.remote) say(root, "carillon.clock_bound_us", whole_us(row.of.clock_bound));
+  const std::string parent = root.span_id();
+  for (const explain::RowSpans::Part& part : row.parts) {
+    const Interval cut{std::max(part.begin, whole.begin), std::min(part.end, whole.end)};
+    if (cut.end >= cut.begin) add(part.name, parent, cut, part.failed);  // some take no time: one decision
+  }
+  return out;
+}
+
 }  // namespace carillon::frontend

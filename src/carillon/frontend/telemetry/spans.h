@@ -7,6 +7,7 @@
 #include "carillon/base/time.h"
 #include "carillon/base/trace_context.h"
 #include "carillon/controller/calls/journal.h"
+#include "carillon/explain/row_spans.h"
 #include "carillon/frontend/telemetry/access_record.h"
 
 namespace carillon::frontend {
@@ -26,5 +27,9 @@ struct SpanSources {
 // Unix time. `ids` makes the children's.
 std::vector<OtlpSpan> spans_of(const AccessRecord& record, const SpanSources& sources, Duration unix_offset,
                                TraceIds& ids);
+
+// Those of a row in a cluster: first the process's own, below the request's, then its parts, each within it.
+// Times are by the Unix clock of the request's frontend.
+std::vector<OtlpSpan> spans_of(const explain::RowSpans& row, TraceIds& ids);
 
 }  // namespace carillon::frontend

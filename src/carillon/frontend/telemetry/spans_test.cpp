@@ -312,5 +312,39 @@ TEST(Spans, OfACallThatRanElsewhereHaveNoQueue) {
   EXPECT_FALSE(attributes(spans[0]).contains("carillon.waited_us"));
 }
 
+TEST(Spans, OfARowAreBelowItsRequestByTheFrontendsClock) {
+  explain::RowSpans row;
+  row.of.trace = inference().trace;
+  row.of.unix_zero = at(0ms) - since_1970 + 1s;  // this host's clock is a second ahead
+  row.of.clock_bound = 40us;
+  row.name = "work";
+  row.remote = true;
+  row.model = "m";
+  row.begin = at(1010ms);
+  row.begin_part("pull", at(1010ms));
+  row.begin_part("window", at(1012ms));
+  row.end_part(at(1015ms), "too_late");
+  row.add_part("exec", at(1015ms), at(2000ms));
+  row.add_part("none", at(1015ms), at(1015ms));
+  row.say("carillon.batch", std::int64_t{3});
+  row.say("carillon.batch", std::int64_t{4});
+  row.finish(at(1020ms));
+  const auto spans = spans_of(row, ids());
+  EXPECT_THAT(names(spans), ElementsAre("work", "pull", "window", "exec"));
+  std::vector<std::string> times;
+  for (const OtlpSpan& span : spans) times.push_back(when(span));
+  EXPECT_THAT(times, ElementsAre("10-20", "10-12", "12-15", "15-20"));
+  EXPECT_EQ(spans[0].parent_span_id(), std::string("\1\2\3\4\5\6\7\10"));
+  EXPECT_EQ(spans[0].flags(), 0x301U);
+  EXPECT_EQ(spans[0].kind(), OtlpSpan::SPAN_KIND_CONSUMER);
+  EXPECT_EQ(spans[3].parent_span_id(), spans[0].span_id());
+  EXPECT_EQ(spans[3].trace_id(), spans[0].trace_id());
+  EXPECT_EQ(spans[2].status().message(), "too_late");
+  auto told = attributes(spans[0]);
+  EXPECT_EQ(told["carillon.batch"], "4");
+  EXPECT_EQ(told["carillon.model"], "m");
+  EXPECT_EQ(told["carillon.clock_bound_us"], "40");
+}
+
 }  // namespace
 }  // namespace carillon::frontend
