@@ -76,9 +76,8 @@ class KeyedHeap {
   struct Entry {
     At at{};
     std::uint32_t key = 0;
-    // Without branches: nobody can foresee which of two timers is the earlier.
     friend bool operator<(const Entry& a, const Entry& b) {
-      return (a.at < b.at) | ((a.at == b.at) & (a.key < b.key));
+      return a.at != b.at ? a.at < b.at : a.key < b.key;
     }
   };
   static constexpr std::uint32_t none = ~std::uint32_t{0};
@@ -101,14 +100,6 @@ class KeyedHeap {
     }
   }
 
-  std::uint32_t lesser(std::uint32_t a, std::uint32_t b) const { return heap_[b] < heap_[a] ? b : a; }
-  // Of the entries from `first` to before `end`: one to four.
-  std::uint32_t least_of(std::uint32_t first, std::uint32_t end) const {
-    if (end - first == 4) return lesser(lesser(first, first + 1), lesser(first + 2, first + 3));
-    std::uint32_t best = first;
-    for (std::uint32_t c = first + 1; c < end; ++c) best = lesser(best, c);
-    return best;
-  }
   void up(std::uint32_t i) {
     const Entry moving = heap_[i];
     while (i > 0) {
@@ -127,7 +118,10 @@ class KeyedHeap {
     while (true) {
       const std::uint32_t first = 4 * i + 1;
       if (first >= size) break;
-      const std::uint32_t best = least_of(first, std::min(first + 4, size));
+      const std::uint32_t end = std::min(first + 4, size);
+      std::uint32_t best = first;
+      for (std::uint32_t c = first + 1; c < end; ++c)
+        if (heap_[c] < heap_[best]) best = c;
       if (!(heap_[best] < moving)) break;
       heap_[i] = heap_[best];
       place_[heap_[i].key] = i;
