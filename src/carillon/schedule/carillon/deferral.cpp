@@ -150,7 +150,7 @@ TimePoint Deferral::ready_at(Asking& asking, int index, const Times& times, cons
          times.dispatch(*view_.free.fastest());
 }
 
-// ready_at() is not after now. Any of its three limits tells that: mostly the first one does.
+// ready_at() is not after now. Any of its three limits tells that.
 bool Deferral::waited(Asking& asking, int index, const Times& times, const Orders& out) {
   const TimePoint start = out.time() + times.dispatch(*view_.free.fastest());
   return asks_at(asking, index, times, out) <= start || fits(asking, index + 1, times) <= start ||

@@ -173,6 +173,7 @@ class DeferralWorld {
   parts::Life life_{environment_, true, by_chance_};
   const parts::Placing placing_;
   parts::Plan plan_{environment_};
+  const parts::KeepOff keep_off_;
   parts::Shortage shortage_{plan_};
   const parts::InTime in_time_{by_chance_, plan_, shortage_};
   const parts::Fair fair_{0, 0};
@@ -183,6 +184,7 @@ class DeferralWorld {
                    .life = life_,
                    .placing = placing_,
                    .plan = plan_,
+                   .keep_off = keep_off_,
                    .shortage = shortage_,
                    .in_time = in_time_,
                    .fair = fair_,
