@@ -237,10 +237,15 @@ def test_a_drain_loads_elsewhere_what_the_worker_alone_holds(box, program):
         return {re.search(r'model="(\w+)"', labels).group(1): float(number) for labels, number in re.findall(rf"^{name}{{(.*)}} (\S+)$", text, re.M)}
 
     def held(id: str) -> set[str]:
-        return {model for model, there in metric(id, "carillon_model_loaded").items() if there}
+        gone = metric(id, "carillon_model_unloads_total")
+        return {model for model, loads in metric(id, "carillon_model_loads_total").items() if loads > gone[model]}
+
+    def each_is_somewhere() -> bool:
+        served(frontend, *sorted(set(models) - held("w1") - held("w2")))  # in the place of what both have
+        return len(held("w1")) == len(held("w2")) == 2 and held("w1") | held("w2") == set(models)
 
     served(frontend, *models)
-    wait_for(lambda: len(held("w1")) == len(held("w2")) == 2 and held("w1") | held("w2") == set(models), "each model to be somewhere")
+    wait_for(each_is_somewhere, "each model to be somewhere", lambda: f"{held('w1')} {held('w2')}")
     used = held("w1")
     time.sleep(10.5)  # nobody uses what w2 holds
     for model in used:

@@ -34,11 +34,14 @@ def infer(box, trace: int, sampled: bool) -> None:
 
 
 def told(collector) -> dict[str, tuple]:
-    """By name, each span that begins at a role, and its parts by name. The request's own is `infer tiny_mlp`."""
+    """By name, each span that a role begins, and its parts by name. The request's own is `infer tiny_mlp`, above the others."""
     spans = [(attributes(resource.resource), span) for post in list(collector.posts) for resource in post[2].resource_spans
              for scope in resource.scope_spans for span in scope.spans]
-    roots = {span.name: (who, span) for who, span in spans if span.name in PARTS or span.name.startswith("infer")}
-    return {name: (who, root, {span.name: span for _, span in spans if span.parent_span_id == root.span_id and span.name not in PARTS})
+    requests = {span.span_id for _, span in spans if span.name.startswith("infer")}
+    roots = {span.name: (who, span) for who, span in spans
+             if span.span_id in requests or (span.name in PARTS and span.parent_span_id in requests)}
+    ids = {root.span_id for _, root in roots.values()}
+    return {name: (who, root, {span.name: span for _, span in spans if span.parent_span_id == root.span_id and span.span_id not in ids})
             for name, (who, root) in roots.items()}
 
 

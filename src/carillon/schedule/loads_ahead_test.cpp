@@ -90,7 +90,7 @@ TEST(LoadsAhead, ASchedulerThatDoesNotSaysSo) {
 // Devices 0 and 2 are of the first group, and so is the model.
 TEST(LoadsAhead, OnlyOnDevicesOfTheModelsGroup) {
   const Environment environment{.hangs_after = 1s, .classes = true};
-  const auto make = [&] { return make_scheduler("edf", environment).value(); };
+  const auto make = [&] { return make_scheduler("fcfs", environment).value(); };
   auto divided = std::make_unique<Subclusters>(make, environment, groups_of_models({{"m0"}, {"m1"}}));
   const Subclusters& groups = *divided;
   AskedAhead asked(std::move(divided));
