@@ -66,6 +66,18 @@ def told(frontend: Frontend, path: str, body: dict | None = None) -> tuple[int, 
     return status, json.loads(text) if text else {}, headers
 
 
+def put_product(folder, columns: int) -> None:
+    """A model: 64 numbers times weights, [64, columns]."""
+    weights = onnx.numpy_helper.from_array(numpy.ones((64, columns), numpy.float32), "w")
+    value = onnx.helper.make_tensor_value_info
+    graph = onnx.helper.make_graph([onnx.helper.make_node("MatMul", ["input", "w"], ["output"])], "product",
+                                   [value("input", onnx.TensorProto.FLOAT, ["N", 64])],
+                                   [value("output", onnx.TensorProto.FLOAT, ["N", columns])], [weights])
+    (folder / "1").mkdir(parents=True)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8),
+              folder / "1" / "model.onnx")
+
+
 def served(frontend: Frontend, *models: str) -> None:
     wait_for(lambda: all(frontend.get(f"/v2/models/{model}/ready") == 200 for model in models), f"{models} to be served: {frontend.text()}")
 
@@ -222,14 +234,16 @@ def test_two_drains_at_once_leave_a_spare(box, program):
             assert ordered_of(program, schedulers[0], "drain", id, "--undo").returncode == 0
 
 
-def test_a_drain_loads_elsewhere_what_the_worker_alone_holds(box, program):
-    """Each device has room for two of four models."""
+def test_a_drain_loads_elsewhere_what_the_worker_alone_holds(box, program, tmp_path):
+    """Each device has room for two of four models, of 7 MiB each."""
     models = ("ta", "tb", "tc", "td")
+    for model in models:
+        put_product(tmp_path / "models" / model, 7 << 12)
     box("scheduler", "s1")
     frontend = box("frontend", "f1")
     at = dict(zip(("w1", "w2"), free_addresses(2)))
     for id in at:
-        box("worker", id, "--page-cache", "32MiB", "--metrics", at[id], models=models)
+        box("worker", id, "--models", str(tmp_path / "models"), "--page-cache", "16MiB", "--metrics", at[id])
 
     def metric(id: str, name: str) -> dict[str, float]:
         with urllib.request.urlopen(f"http://{at[id]}/metrics", timeout=LIMIT) as response:
@@ -300,14 +314,7 @@ def test_a_model_that_never_fits_is_no_fault_that_passes(box, tmp_path):
     box("scheduler", "s1")
     frontend = box("frontend", "f1", *explicit)
     folder = tmp_path / "large"
-    weights = onnx.numpy_helper.from_array(numpy.ones((64, 2_000_000), numpy.float32), "w")
-    value = onnx.helper.make_tensor_value_info
-    graph = onnx.helper.make_graph([onnx.helper.make_node("MatMul", ["input", "w"], ["output"])], "large",
-                                   [value("input", onnx.TensorProto.FLOAT, ["N", 64])],
-                                   [value("output", onnx.TensorProto.FLOAT, ["N", 2_000_000])], [weights])
-    (folder / "large" / "1").mkdir(parents=True)
-    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8),
-              folder / "large" / "1" / "model.onnx")
+    put_product(folder / "large", 2_000_000)
     box("worker", "w1", *explicit, "--models", str(folder), "--memory", "300MiB")
     wait_for(lambda: frontend.get("/v2/health/ready") == 200, "a worker")
     status, answer, headers = told(frontend, "/v2/repository/models/large/load", {})
