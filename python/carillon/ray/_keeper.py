@@ -22,9 +22,9 @@ from ._watch import NotHere, Watcher
 
 ANY = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # and where the host itself reaches it
 ASKED_S = 10.0  # what `carillon cluster status` may take; it waits some 2 s for an etcd
-ANSWERS_S = 5.0  # what an answer over HTTP may take
-MOST_BYTES, READ_BYTES = 8 << 20, 1 << 16  # of an answer, and at a time
-DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # processes of the cluster are behind no proxy
+ANSWERS_S = 5.0  # the longest that an answer over HTTP may take
+MOST_BYTES, READ_BYTES = 8 << 20, 1 << 16  # of a whole answer, and of one read
+DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # without a proxy
 
 
 def find_program(named: str | None) -> str:

@@ -34,8 +34,8 @@ namespace {
 constexpr Duration answers_within = 500ms;
 constexpr Duration leads_within = 2s;     // after a handover began, or a scheduler's drain
 constexpr Duration drained_within = 60s;  // after a drain began
-// A member may be missing from the list for so long: one that stood still for longer than its lease (5 s)
-// registers anew once it runs.
+// A member may be missing from the list for so long. A member that stands still for longer than its lease
+// (5 s) leaves the list, and registers anew once it runs.
 constexpr Duration returns_within = 15s;
 // How often an order to drain is given anew, where the leader knows nothing of it.
 constexpr Duration tells_again_every = 500ms;

@@ -299,8 +299,8 @@ class Controller final : public Service {
 
   mutable std::mutex advice_mutex_;
   mutable provision::AutoscaleWindow advice_;
-  // Of one group of devices. The window is shorter than that of advice_, so that it soon tells of the devices
-  // that are there. Only its advice counts for the wanted number.
+  // Of one group of devices. Its window is shorter than the window of advice_: a device that came or went
+  // soon shows. Only the advice of this window counts for the wanted number.
   struct GroupLook {
     provision::AutoscaleWindow recent{std::chrono::seconds{15}};
     provision::WeighedRequests weighed;

@@ -13,9 +13,10 @@ namespace carillon::roles {
 
 // What is to be done for models that only devices hold which are about to leave.
 struct Elsewhere {
-  std::vector<schedule::LoadAhead> loads;  // to ask for now; one for each device at most
-  std::vector<ModelId> waiting;            // that are being loaded, or wait for a device's LOADs to end
-  std::vector<ModelId> without;            // no device that stays has room for them, or none can load them
+  // To ask the policy for; at most one on each device, as a device does one LOAD at a time.
+  std::vector<schedule::LoadAhead> loads;
+  std::vector<ModelId> waiting;  // that are being loaded, or wait for a device's LOADs to end
+  std::vector<ModelId> without;  // no device that stays has room for them, or none can load them
 };
 
 // A model that comes may take the place of a model that another device, which stays, has too. Or it takes the

@@ -371,7 +371,7 @@ void Subclusters::forget_loads(Model& model) {
   --begun_;
 }
 
-// Moves take their steps one by one, the first of those that may first.
+// One move takes one step at a time. Of several moves that may take a step, the one that began first does.
 void Subclusters::go_on(TimePoint now, Actions& out) {
   for (look_at_groups(now); !ready_.empty(); look_at_groups(now)) take_step(*ready_.begin(), now, out);
   look_ = false;

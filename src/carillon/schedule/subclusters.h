@@ -53,9 +53,9 @@ GroupsOfModels groups_of_models(const std::vector<std::vector<std::string>>& nam
 // fail.
 //
 // The new group starts from the times that the old one measured. An event costs as under the group's policy,
-// however many models move. Where a LOAD or UNLOAD ended while models move, and for each step of a move, it
-// costs O(d log d + d log moves) besides, for the d devices of each group that heard something. If all moves
-// wait for memory, that is O(devices + groups log moves). DeviceChanged and a new model cost O(groups), and
+// however many models move. While models move, the end of a LOAD or UNLOAD and each step of a move cost
+// O(d log d + d log moves) more, for the d devices of each group that heard something. If all moves wait for
+// memory, that is O(devices + groups log moves). DeviceChanged and a new model cost O(groups), and
 // another division O(models log models). Not thread-safe.
 class Subclusters final : public Scheduler, public LoadsAhead {
  public:
@@ -110,8 +110,8 @@ class Subclusters final : public Scheduler, public LoadsAhead {
     bool gathering = false;           // an AllArrived is owed to it
     std::vector<std::uint32_t> open;  // by model: requests without an outcome
     std::vector<Excuse> excuses;      // by device and lane, for its next Wake
-    // Moves into this group: the one that loads, and those that waited when the division came, in their
-    // order. `fitting` counts those of them that wait yet, and for nothing but room and their turn.
+    // Moves into this group. `loads`: the model that is being loaded. The others are the moves that waited
+    // when the division came, in their order. `fitting` counts those that wait only for room and their turn.
     std::optional<ModelId> loads;
     std::vector<ModelId> waited;
     FirstThatFits fitting;

@@ -12,7 +12,7 @@ namespace carillon::wire {
 struct RowTrace {
   TraceContext trace;       // its span is the request's, at the frontend: the parent of other hosts' spans
   TimePoint unix_zero;      // when the frontend's Unix time was 0
-  Duration clock_bound{0};  // how wrong `unix_zero` may be, as the clocks of hosts differ
+  Duration clock_bound{0};  // by how much `unix_zero` may be wrong on this host
   friend bool operator==(const RowTrace&, const RowTrace&) = default;
 };
 

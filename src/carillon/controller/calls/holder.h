@@ -110,8 +110,8 @@ class Holder final : public wire::Calls, public RowLookup {
   // A row that the dispatcher holds, for whoever gives it to other hosts.
   struct HeldRow {
     worker::RowBuffers buffers;
-    const TraceContext* trace =
-        nullptr;  // null: its request is not sampled, or the row is beyond most_traced
+    // Null: the request is not sampled, or the row is beyond most_traced.
+    const TraceContext* trace = nullptr;
   };
   static constexpr std::size_t most_traced = 16;  // rows of a call whose way over hosts is traced, the first
   HeldRow held(RequestId row) const;

@@ -9,6 +9,8 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include "carillon/base/unix_time.h"
+
 namespace carillon::frontend {
 namespace {
 
@@ -22,12 +24,6 @@ Result<Descriptor> open_file(const std::string& name) {
                       : ::open(name.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0640));
   if (!file.open()) return fail(ErrorCode::unavailable, "cannot open " + name + ": " + std::strerror(errno));
   return file;
-}
-
-// Both clocks may be set apart while the server runs: asked anew for each look.
-Duration unix_offset() {
-  return std::chrono::duration_cast<Duration>(std::chrono::system_clock::now().time_since_epoch()) -
-         std::chrono::duration_cast<Duration>(std::chrono::steady_clock::now().time_since_epoch());
 }
 
 }  // namespace
@@ -85,7 +81,7 @@ void AccessLog::open_again() {
 std::size_t AccessLog::write_some() {
   std::string lines;
   std::size_t count = 0;
-  const Duration offset = unix_offset();
+  const Duration offset = unix_minus_steady();
   for (const AccessRecord* record = ring_.front(); record != nullptr && lines.size() < written_at_once;
        record = ring_.front()) {
     lines += access_line(*record, offset);
